@@ -87,17 +87,20 @@ fn closes(run: &Wqcap<'_>, done: &Done) -> Option<Summary> {
     Some(summary)
 }
 
-fn run_with(dir: &Dir, call: &str, error: &str, when: &str) {
+/// Whether the call did fail.
+fn run_with(dir: &Dir, call: &str, error: &str, when: &str) -> bool {
     let name = format!("{}-{error}-{when}", call.split(',').next().expect("one"));
     let log = dir.join(format!("{name}.strace"));
     let (trace, inject) = (
         format!("trace={call}"),
         format!("inject={call}:error={error}:when={when}"),
     );
+    // Open files are synced every second.
+    let pace = if call == "fdatasync" { ",pps=4000" } else { "" };
     let run = Wqcap::run(dir, &name)
-        .model(&format!("synth:size=1000,flows=4,count={COUNT}"))
+        .model(&format!("synth:size=1000,flows=64,count={COUNT}{pace}"))
         // The blocks of one queue alone are written without io_uring.
-        .queues(if call.starts_with("io_uring") { 2 } else { 1 })
+        .queues(if call.starts_with("io_uring") { 4 } else { 1 })
         .set("output.buffer=1MiB")
         .set("output.rotate_size=2MiB")
         .timeout(std::time::Duration::from_secs(100))
@@ -135,6 +138,7 @@ fn run_with(dir: &Dir, call: &str, error: &str, when: &str) {
         assert_eq!(done.status.code(), Some(0), "{done}");
     }
     fs::remove_dir_all(run.out_path()).expect("removed");
+    fs::read_to_string(log).is_ok_and(|it| it.contains("(INJECTED)"))
 }
 
 #[test]
@@ -148,6 +152,7 @@ fn any_call_may_fail() {
         cases.map(|(error, when)| (*call, error, when))
     });
     let cases = Mutex::new(cases.collect::<VecDeque<_>>());
+    let failed = Mutex::new(BTreeSet::new());
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -156,11 +161,17 @@ fn any_call_may_fail() {
                     let Some((call, error, when)) = next else {
                         break;
                     };
-                    run_with(&dir, call, error, when);
+                    if run_with(&dir, call, error, when) {
+                        failed.lock().expect("whole").insert(call);
+                    }
                 }
             });
         }
     });
+    let failed = failed.into_inner().expect("whole");
+    let never = CALLS.iter().filter(|(call, _)| !failed.contains(call));
+    let never: Vec<_> = never.map(|(call, _)| call).collect();
+    assert!(never.is_empty(), "no run has called {never:?}");
 }
 
 #[test]

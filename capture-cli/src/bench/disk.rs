@@ -24,7 +24,7 @@ use wqcap_engine::{
     sink::{BLOCK, PcapEncoder},
 };
 
-/// Plain writes under way: as many as the block writer's.
+/// Plain writes under way: as many as the block writer's of several queues at most.
 const DEPTH: u64 = 16;
 /// Bytes of a frame, and of its record in a pcap file.
 const FRAME: usize = 1500;

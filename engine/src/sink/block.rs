@@ -210,6 +210,8 @@ pub(super) struct Full {
 
 /// Where a queue's blocks come from and go to.
 pub(super) struct Exchange {
+    /// How many there are.
+    pub(super) blocks: usize,
     pub(super) empty: Receiver<Block>,
     pub(super) full: Sender<Full>,
     /// Set by the writer when the queue's file broke: the next block begins a new one.
@@ -666,6 +668,11 @@ impl<E: Encoder> BlockSink<E> {
             .as_ref()
             .is_none_or(|b| b.tally.frames == 0)
         {
+            return;
+        }
+        // On a disk that is behind it would wait, and one that is not full holds less meanwhile.
+        let is_behind = self.exchange.empty.len() * 2 < self.exchange.blocks;
+        if is_behind && self.shape.cut == Cut::Anywhere {
             return;
         }
         let Some(mut next) = self.take_empty(OnFull::Drop) else {

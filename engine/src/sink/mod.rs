@@ -1,7 +1,7 @@
 //! Where captured frames go: encoded once into large blocks on the queue's core, written by a thread of their own.
 //!
 //! ```text
-//! frame -> encode into the queue's block -> full blocks -> writer -> io_uring, O_DIRECT -> file -> closer -> its name
+//! frame -> encode into the queue's block -> full blocks -> writer -> O_DIRECT -> file -> closer -> its name
 //!               ^                                            |
 //!               +----------------- empty blocks -------------+
 //! ```

@@ -62,14 +62,14 @@ use std::{
 
 use wqcap_files::sealed::{SecretKey, sealed_name};
 
-/// Bytes of a block, where a queue's share of the buffer is [`SHARE`] of them. A write takes as long to begin and to be told
-/// of whatever its size, and those of a file come one after the other.
+/// Bytes of a block, where a queue's share of the buffer is [`ENOUGH_BLOCKS`] of them. A write takes as long to begin and to
+/// be told of whatever its size, and those of a file come one after the other.
 pub const BLOCK: usize = 4 << 20;
-/// The least of a block, where the buffer is large enough for several of them; all blocks that are compressed are of this size.
+/// What a block is not smaller than, where the share is several of them; a block that is compressed is not larger.
 const SMALL_BLOCK: usize = 1 << 20;
-/// Blocks of a queue before they become larger.
-const SHARE: usize = 16;
-/// The same for blocks on their way to the orderer: it knows what is next the earlier the smaller they are.
+/// So many blocks are enough of a queue: where there would be more, blocks are larger.
+const ENOUGH_BLOCKS: usize = 16;
+/// Bytes of a block on its way to the orderer: it knows what is next the earlier the smaller they are.
 const RELAY_BLOCK: usize = 64 << 10;
 /// Idle moments, five a second at most, before a compressed file gets a frame that is not full.
 const PATIENCE: u32 = 2;
@@ -99,10 +99,14 @@ pub struct Files {
 }
 
 impl Files {
-    /// Opens the way to the disk, in the thread that writes.
-    fn disk(&self) -> impl FnOnce(&Pool) -> Disk + Send + 'static {
+    /// Opens the way to the disk of so many queues, in the thread that writes.
+    fn disk(&self, queues: usize) -> impl FnOnce(&Pool) -> Disk + Send + 'static {
         let ring = self.ring.clone();
-        move |pool| Disk::open(pool, ring.as_ref())
+        move |pool| match queues {
+            // Nothing is ever written beside its blocks.
+            1 => Disk::plain(),
+            _ => Disk::open(pool, ring.as_ref()),
+        }
     }
 
     /// [`Files::snaplen`] as a bound.
@@ -165,7 +169,7 @@ impl Writer {
         encoder: &E,
         counters: &[Arc<QueueCounters>],
     ) -> Result<(Self, Vec<BlockSink<E>>), Error> {
-        Self::start_on(files, encoder, counters, files.disk())
+        Self::start_on(files, encoder, counters, files.disk(counters.len()))
     }
 
     fn start_on<E: Encoder>(
@@ -204,7 +208,7 @@ impl Writer {
         };
         let owner = (None, Ledger::All(counters.to_vec()));
         let (mut writer, mut outs) =
-            Self::to_files(&half, encoder, counters, vec![owner], files.disk())?;
+            Self::to_files(&half, encoder, counters, vec![owner], files.disk(1))?;
         let relays = Relays::new(files, files.output.buffer / 2, counters)?;
         if let Some(out) = outs.pop() {
             let on_full = files.output.on_full;
@@ -517,10 +521,16 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Of a `buffer` for so many queues, in blocks of `usual` bytes where it is large enough for several of them.
+    /// Of a `buffer` for so many queues, in blocks of `usual` bytes where it is large enough for several of them. Both bounds
+    /// are powers of two, and so are blocks between them. A file that ends sooner does not fill large ones.
     fn new(usual: &RangeInclusive<usize>, files: &Files, buffer: u64, queues: usize) -> Self {
         let share = usize::try_from(buffer).unwrap_or(usize::MAX) / queues.max(1);
-        let block = (share / SHARE)
+        let file = match files.output.rotation.size {
+            0 => usize::MAX,
+            size => usize::try_from(size).unwrap_or(usize::MAX),
+        };
+        let most = (share / ENOUGH_BLOCKS).min(file / 4).max(1);
+        let block = (1 << most.ilog2())
             .clamp(*usual.start(), *usual.end())
             .min(share / LEAST_BLOCKS)
             .max(least_block(files.longest))
@@ -557,6 +567,7 @@ fn exchange(
         let _ = empty_in.send(block);
     }
     let exchange = Exchange {
+        blocks: sizes.per_queue,
         empty,
         full: full.clone(),
         broken: Arc::default(),

@@ -26,7 +26,7 @@ pub(super) struct Open {
     whole: u64,
     /// What is in that run.
     tally: Tally,
-    /// Blocks that wait for a partial one before them, which shares a sector with the next.
+    /// Blocks that wait for a partial one before them, which shares a sector with the next, or for room on their way.
     pub(super) waiting: VecDeque<Block>,
     pub(super) partial: bool,
     /// A block of it could not be written; those behind it are lost.

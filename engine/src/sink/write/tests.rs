@@ -595,11 +595,55 @@ fn blocks_of_one_queue_alone_do_without_the_ring() {
         }
         let finished = work.run(Disk::fake_with_plain_writes(&seen.disk));
         assert_eq!(finished.failures, Vec::<String>::new());
-        assert_eq!(seen.begun() > 0, uses_ring, "{queues}");
+        let plain = seen.disk.plain.load(Ordering::Relaxed);
+        assert_eq!(seen.begun() > plain, uses_ring, "{queues}");
         let want: Vec<_> = (0..5_000).map(|i| (i, frame(i))).collect();
         let files = seen.files();
         assert_eq!(files.len(), queues);
         assert!(files.iter().all(|it| frames_of(it) == want));
+    }
+}
+
+#[test]
+fn queues_whose_blocks_wait_in_their_files_go_on_beside_each_other() {
+    let dir = tempfile::tempdir().expect("dir");
+    let counters = [(); 2].map(|()| Arc::default());
+    let files = files(dir.path(), 16 << 20, QUIET);
+    let (work, mut sinks, seen) = several_on_fake(dir.path(), &files, &counters);
+    for sink in &mut sinks {
+        feed(sink, 0..10);
+        sink.idle();
+    }
+    for mut sink in sinks {
+        feed(&mut sink, 10..5_000);
+    }
+    let finished = work.run(Disk::fake_with_plain_writes(&seen.disk));
+    assert_eq!(finished.failures, Vec::<String>::new());
+    let plain = seen.disk.plain.load(Ordering::Relaxed);
+    assert!(plain < seen.begun() / 2, "{plain} of {}", seen.begun());
+    assert!(seen.files().iter().all(|it| frames_of(it).len() == 5_000));
+}
+
+#[test]
+fn blocks_are_large_where_a_queue_has_enough_of_them() {
+    let mib = 1 << 20;
+    let mut files = files(Path::new(""), 0, QUIET);
+    // Bytes of the buffer in MiB, queues, bytes of a file in MiB; a block's size in KiB, blocks of a queue.
+    for (buffer, queues, file, block, blocks) in [
+        (256, 1, 0, 4096, 64),
+        (256, 4, 0, 4096, 16),
+        (256, 5, 0, 2048, 25),
+        (256, 16, 0, 1024, 16),
+        (256, 1, 8, 2048, 128),
+        (256, 1, 1, 1024, 256),
+        (4, 1, 0, 1024, 4),
+        (3, 2, 0, 512, 3),
+    ] {
+        files.output.rotation.size = file * mib;
+        let usual = SMALL_BLOCK..=BLOCK;
+        let sizes = Sizes::new(&usual, &files, buffer * mib, queues);
+        let seen = (sizes.block >> 10, sizes.per_queue);
+        assert_eq!(seen, (block, blocks), "{buffer} MiB, {queues}, {file}");
     }
 }
 
@@ -708,10 +752,10 @@ fn the_end_of_a_run_does_not_wait_for_room() {
     assert_eq!((ledger.captured, ledger.dropped_storage), (0, 5_000));
 }
 
-/// A run of one queue into two files of eight blocks on a disk where something goes wrong: whatever that is, what counts
-/// as captured is in finished files, and the rest is counted as lost. Gives how many frames were lost, and the calls of
-/// the fault's kind.
-fn on_failing(dir: &Path, fault: Fault) -> (u64, u64) {
+/// A run of one queue into two files of eight blocks on a disk where something goes wrong, by plain writes or by the ring:
+/// whatever that is, what counts as captured is in finished files, and the rest is counted as lost. Gives how many frames
+/// were lost, and the calls of the fault's kind.
+fn on_failing(dir: &Path, plain: bool, fault: Fault) -> (u64, u64) {
     /// As many as fill two files.
     const FRAMES: u64 = 255;
     let dir = tempfile::tempdir_in(dir).expect("dir");
@@ -724,9 +768,11 @@ fn on_failing(dir: &Path, fault: Fault) -> (u64, u64) {
         frames: 0,
     };
     let files = files(dir.path(), 1 << 14, rotation);
-    let started = Writer::start_on(&files, &PcapEncoder::default(), &counters, move |_| {
-        Disk::fake(&ring)
-    });
+    let disk = move |_: &Pool| match plain {
+        true => Disk::fake_with_plain_writes(&ring),
+        false => Disk::fake(&ring),
+    };
+    let started = Writer::start_on(&files, &PcapEncoder::default(), &counters, disk);
     let (writer, mut sinks) = started.expect("started");
     let taken = feed(&mut sinks[0], 0..FRAMES);
     counters[0].publish_received(&Received {
@@ -777,6 +823,7 @@ fn every_call_of_the_disk_may_fail_in_every_position() {
         (Call::Enter, fails(libc::EPERM), 1, false),
         (Call::Enter, Effect::Panics, 1, true),
         (Call::Write, fails(libc::EINVAL), 1, false),
+        (Call::Write, fails(libc::ENOSPC), 1, false),
         (Call::Write, fails(libc::EIO), 1, true),
         (Call::Write, fails(libc::EIO), FOREVER, true),
         (Call::Write, fails(libc::EFBIG), 2, true),
@@ -792,7 +839,13 @@ fn every_call_of_the_disk_may_fail_in_every_position() {
         kinds.extend([1, FOREVER].map(|times| (Call::Write, fails(errno), times, false)));
     }
     let dir = tempfile::tempdir().expect("dir");
-    for (call, effect, times, costs) in kinds {
+    let both = kinds
+        .iter()
+        .flat_map(|kind| [(false, *kind), (true, *kind)]);
+    for (plain, (call, effect, times, costs)) in both {
+        if plain && matches!(call, Call::Push | Call::Enter) {
+            continue;
+        }
         let mut from = 1;
         loop {
             let fault = Fault {
@@ -801,7 +854,7 @@ fn every_call_of_the_disk_may_fail_in_every_position() {
                 times,
                 effect,
             };
-            let (lost, calls) = on_failing(dir.path(), fault);
+            let (lost, calls) = on_failing(dir.path(), plain, fault);
             if calls < from {
                 assert_eq!(lost, 0, "{fault:?}");
                 break;
@@ -969,10 +1022,27 @@ fn a_block_that_waits_for_a_filter_to_be_told_is_written_meanwhile() {
     assert_eq!(feed(sink, 0..10), 10);
     sink.changed("udp");
     sink.idle();
-    assert_eq!(it.full.try_recv().map(|it| it.block.tally.frames), Ok(10));
+    let full = it.full.try_recv().expect("it is on its way");
+    assert_eq!(full.block.tally.frames, 10);
+    it.empties[0].send(full.block).expect("room");
     assert_eq!(feed(sink, 10..12), 2);
     sink.idle();
     assert_eq!(it.full.try_recv().map(|it| it.block.tally.frames), Ok(2));
+}
+
+#[test]
+fn blocks_that_are_not_full_do_not_queue_behind_a_disk_that_stalls() {
+    let dir = tempfile::tempdir().expect("dir");
+    let owner = (Some(0), Ledger::Queue(Arc::default()));
+    let files = files(dir.path(), 8 << 20, QUIET);
+    let mut it = Writer::prepare(&files, &PcapEncoder::default(), vec![owner]).expect("prepared");
+    let (sink, blocks) = (&mut it.sinks[0], it.empties[0].len());
+    for i in 0..100 {
+        feed(sink, i..i + 1);
+        sink.idle();
+    }
+    assert_eq!(it.full.len(), blocks / 2);
+    assert_eq!(it.empties[0].len(), blocks / 2 - 1);
 }
 
 #[test]

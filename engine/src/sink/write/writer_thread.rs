@@ -1,4 +1,4 @@
-//! The writer's thread: takes full blocks and writes them, several at once.
+//! The writer's thread: takes full blocks and writes them, those of several queues beside each other.
 //!
 //! A disk without room is waited for, with every block where it is; what breaks a file is any other error. Then the file
 //! ends at its last whole record on disk, and the queue goes on in a new one.
@@ -203,7 +203,7 @@ impl WriterThread {
         self.flying.iter().flatten().count()
     }
 
-    /// Takes blocks while there are any and the disk takes them; `false`: no more will come.
+    /// Takes all blocks that there are, and begins as many as the disk takes; `false`: no more will come.
     fn take_blocks(&mut self, mut open: bool) -> bool {
         // With nothing under way there is nothing else to wait for.
         let mut waits = self.in_flight() == 0 && self.ready.is_empty();
@@ -218,32 +218,31 @@ impl WriterThread {
                 Err(TryRecvError::Disconnected) => open = false,
             }
         }
-        while self.in_flight() < self.most_in_flight()
-            && !self.pauses()
-            && let Some(full) = self.ready.pop_front()
-        {
+        while let Some(full) = self.ready.pop_front() {
+            if self.pauses() || !self.takes(usize::from(full.queue)) {
+                self.ready.push_front(full);
+                break;
+            }
             self.place(full);
         }
         open
     }
 
-    /// Whether all that is under way or ready is one queue's. Its blocks make one file longer, one write at a time: ext4 does
-    /// so with the inode to itself (`ext4_dio_write_checks`), and XFS has a write beyond the file's end wait for all others
-    /// (`xfs_file_write_checks`). Only another queue's gain from being written beside them.
-    fn is_one_queue(&self) -> bool {
-        let under_way = self.flying.iter().flatten().map(|it| it.queue);
-        let ready = self.ready.iter().map(|it| usize::from(it.queue));
-        let mut queues = under_way.chain(ready);
-        let first = queues.next();
-        queues.all(|it| Some(it) == first)
+    /// Whether the disk takes another of a queue's blocks now.
+    fn takes(&self, queue: usize) -> bool {
+        self.in_flight() < self.disk.at_once(self.is_only(queue))
     }
 
-    /// Writes that may be under way at once.
-    fn most_in_flight(&self) -> usize {
-        match self.disk.writes_lone_plainly() && self.is_one_queue() {
-            true => 1,
-            false => DEPTH as usize,
-        }
+    /// Whether all other blocks that are under way, or could be, are of this queue. Its blocks make one file longer, one write
+    /// at a time: ext4 does so with the inode to itself (`ext4_dio_write_checks`), and XFS has a write beyond the file's end
+    /// wait for all others (`xfs_file_write_checks`). Only another queue's gain from being written beside them.
+    fn is_only(&self, queue: usize) -> bool {
+        let under_way = self.flying.iter().flatten().map(|it| it.queue);
+        let ready = self.ready.iter().map(|it| usize::from(it.queue));
+        let waiting = |it: &WriterQueue| it.files.iter().any(|file| !file.waiting.is_empty());
+        let queues = self.queues.iter().enumerate();
+        let waiting = queues.filter_map(|(index, it)| waiting(it).then_some(index));
+        under_way.chain(ready).chain(waiting).all(|it| it == queue)
     }
 
     /// Waits for a block, as long as no file waits to be synced.
@@ -415,11 +414,8 @@ impl WriterThread {
     }
 
     fn submit(&mut self, token: usize, flying: Flying) {
-        self.flying[token] = Some(flying);
-        let alone = self.in_flight() == 1 && self.is_one_queue();
-        let Some(flying) = &self.flying[token] else {
-            return;
-        };
+        let alone = self.in_flight() == 0 && self.is_only(flying.queue);
+        let flying = self.flying[token].insert(flying);
         let block = &flying.block;
         let file = self.queues[flying.queue].file(block.file);
         if let Some((place, Some(named))) = file.map(|it| (it.place, &it.named)) {
@@ -546,7 +542,7 @@ impl WriterThread {
             }
             file.show();
         }
-        while self.in_flight() < self.most_in_flight()
+        while self.takes(index)
             && let Some(file) = self.queues[index].file(number)
             && !file.partial
             && let Some(block) = file.waiting.pop_front()

@@ -20,8 +20,9 @@ use std::{
 pub(crate) struct Hand {
     /// Writes fail for want of room.
     pub(crate) full: Arc<AtomicBool>,
-    /// Writes begun so far.
+    /// Writes begun so far, and those of them that were plain.
     pub(crate) begun: Arc<AtomicU64>,
+    pub(crate) plain: Arc<AtomicU64>,
     /// What goes wrong, and how many calls of its kind there were.
     pub(crate) fault: Arc<Mutex<(Fault, u64)>>,
 }
@@ -74,6 +75,18 @@ struct Entry {
     offset: u64,
     at: usize,
     len: usize,
+}
+
+impl Entry {
+    fn of(write: &Write<'_>) -> Self {
+        Self {
+            token: write.token,
+            fd: write.file.as_raw_fd(),
+            offset: write.offset,
+            at: write.bytes.as_ptr().expose_provenance(),
+            len: write.bytes.len(),
+        }
+    }
 }
 
 impl Disk {
@@ -144,6 +157,11 @@ impl Fake {
 }
 
 impl WriteRing for Fake {
+    fn write_plainly(&mut self, write: &Write<'_>) -> io::Result<usize> {
+        self.hand.plain.fetch_add(1, Ordering::Relaxed);
+        self.write(&Entry::of(write))
+    }
+
     unsafe fn push(&mut self, write: &Write<'_>) -> bool {
         let same = |token: usize| token == write.token;
         let (pushed, held) = (self.pushed.iter(), self.held.iter());
@@ -157,13 +175,7 @@ impl WriteRing for Fake {
         if self.fails(Call::Push).is_err() {
             return false;
         }
-        self.pushed.push_back(Entry {
-            token: write.token,
-            fd: write.file.as_raw_fd(),
-            offset: write.offset,
-            at: write.bytes.as_ptr().expose_provenance(),
-            len: write.bytes.len(),
-        });
+        self.pushed.push_back(Entry::of(write));
         true
     }
 

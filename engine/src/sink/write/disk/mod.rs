@@ -40,7 +40,7 @@ pub(super) struct Disk {
     /// How often in a row.
     refusals: u32,
     first_pause: Duration,
-    /// [`Disk::writes_lone_plainly`].
+    /// One queue's writes are plain ones.
     lone_are_plain: bool,
     /// Plain writes that have ended.
     done: Vec<Done>,
@@ -48,6 +48,13 @@ pub(super) struct Disk {
 
 /// Where the kernel takes writes from, and tells their ends.
 pub(super) trait WriteRing: Send {
+    /// Writes past the ring, at once; bytes written.
+    ///
+    /// # Errors
+    /// As pwrite(2).
+    fn write_plainly(&mut self, write: &Write<'_>) -> io::Result<usize> {
+        write.plainly()
+    }
     /// Puts a write where the kernel takes it from when it is entered; `false`: there is no room.
     ///
     /// # Safety
@@ -95,6 +102,14 @@ pub(super) struct Write<'a> {
     pub(super) extent: Option<u16>,
     /// Nothing is under way or waits that could be written beside it.
     pub(super) alone: bool,
+}
+
+impl Write<'_> {
+    /// Does it, at once; bytes written.
+    fn plainly(&self) -> io::Result<usize> {
+        let written = self.file.write_all_at(self.bytes, self.offset);
+        written.map(|()| self.bytes.len())
+    }
 }
 
 /// A write that has come to its end.
@@ -161,10 +176,14 @@ impl Disk {
         }
     }
 
-    /// Whether a write beside which nothing can be written is a plain one: the kernel would wake a worker to write it, and this
-    /// thread to be told of its end.
-    pub(super) fn writes_lone_plainly(&self) -> bool {
-        self.lone_are_plain
+    /// Writes that may be under way at once, where all are `of_one_queue` or not. One is plain: for a write beside which
+    /// nothing can be written the kernel would wake a worker, and this thread to be told of its end.
+    pub(super) fn at_once(&self, of_one_queue: bool) -> usize {
+        let by_ring = self.ring.is_some() && !self.refused;
+        match by_ring && !(of_one_queue && self.lone_are_plain) {
+            true => DEPTH as usize,
+            false => 1,
+        }
     }
 
     /// Makes a file known; `None`: it is written to by its descriptor.
@@ -192,10 +211,13 @@ impl Disk {
         {
             return self.queued.push_back(write.token);
         }
-        let result = write.file.write_all_at(write.bytes, write.offset);
+        let result = match &mut self.ring {
+            Some(ring) => ring.write_plainly(&write),
+            None => write.plainly(),
+        };
         self.done.push(Done {
             token: write.token,
-            result: result.map(|()| write.bytes.len()),
+            result,
         });
     }
 
@@ -300,11 +322,12 @@ mod tests {
         // SAFETY: the bytes are constant, and the file stays open.
         unsafe { disk.submit(write(3, 0, true)) };
         assert_eq!(ended(&mut disk), [(3, 5)]);
-        assert_eq!(hand.begun.load(Ordering::Relaxed), 0);
+        assert_eq!(hand.plain.load(Ordering::Relaxed), 1);
         // SAFETY: as above.
         unsafe { disk.submit(write(4, 5, false)) };
         assert_eq!(ended(&mut disk), [(4, 5)]);
-        assert_eq!(hand.begun.load(Ordering::Relaxed), 1);
+        let begun = [&hand.begun, &hand.plain].map(|it| it.load(Ordering::Relaxed));
+        assert_eq!(begun, [2, 1]);
         assert_eq!(std::fs::read(path).expect("it is there"), b"blockblock");
     }
 }
