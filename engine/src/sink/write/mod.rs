@@ -62,8 +62,8 @@ use std::{
 
 use wqcap_files::sealed::{SecretKey, sealed_name};
 
-/// Bytes of a block, where a queue's share of the buffer is enough of them. A write takes as long to begin and to
-/// be told of whatever its size, and those of a file come one after the other.
+/// Bytes of a block, where a queue's share of the buffer holds enough of them. A write takes as long to begin and to be told
+/// of whatever its size, and those of a file come one after the other.
 pub const BLOCK: usize = 4 << 20;
 /// What a block is not smaller than, where the share is several of them; a block that is compressed is not larger.
 const SMALL_BLOCK: usize = 1 << 20;

@@ -218,11 +218,11 @@ impl WriterThread {
                 Err(TryRecvError::Disconnected) => open = false,
             }
         }
-        while let Some(full) = self.ready.pop_front() {
-            if self.pauses() || !self.takes(usize::from(full.queue)) {
-                self.ready.push_front(full);
-                break;
-            }
+        while let Some(next) = self.ready.front()
+            && !self.pauses()
+            && self.takes(usize::from(next.queue))
+            && let Some(full) = self.ready.pop_front()
+        {
             self.place(full);
         }
         open

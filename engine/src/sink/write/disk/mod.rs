@@ -204,8 +204,8 @@ impl Disk {
     /// The bytes stay where they are and are not written to until the write's end has been told, and the file stays open
     /// until then. With an extent, they are within that extent of the pool that the disk was opened with.
     pub(super) unsafe fn submit(&mut self, write: Write<'_>) {
-        let plain = self.refused || write.alone && self.lone_are_plain;
-        if let Some(ring) = self.ring.as_mut().filter(|_| !plain)
+        let by_ring = self.at_once(write.alone) > 1;
+        if let Some(ring) = self.ring.as_mut().filter(|_| by_ring)
             // SAFETY: the caller's promise.
             && unsafe { ring.push(&write) }
         {
