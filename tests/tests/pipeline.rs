@@ -377,23 +377,61 @@ fn in_the_order_of_time_repetitions_of_other_queues_are_left_out() {
     // The copies have a queue of their own.
     let rules =
         "[capture]\nmode = \"filtered\"\n[[rule]]\nvlan = 9\nqueue = 0\n[[rule]]\npriority = 1\n";
-    let run = |name: &str, more: &[&str]| {
-        let run = run(&dir, name, &file).queues(4).config(rules);
+    let run_with = |name: &str, tables: &str, more: &[&str]| {
+        let config = format!("{rules}{tables}");
+        let run = run(&dir, name, &file).queues(4).config(&config);
         let run = run
             .set("capture.dedup=60s")
             .set("capture.dedup_ignore=['vlan']");
         let run = run.sets(more);
         run.done().expect(0);
         let summary = std::fs::read_to_string(run.summary_path()).expect("a summary");
-        Summary::parse(&summary).ledger.total
+        serde_json::from_str::<serde_json::Value>(&summary).expect("JSON")
+    };
+    let run = |name: &str, more: &[&str]| run_with(name, "", more);
+    let total = |summary: &serde_json::Value, line: &str| {
+        summary["ledger"]["total"][line].as_u64().expect("a count")
     };
     let by_queue = run("by-queue", &[]);
-    assert!(by_queue.captured > 500, "{by_queue:?}");
-    let by_time = run("by-time", &["output.order=time"]);
-    assert_eq!((by_time.captured, by_time.deduplicated), (500, 500));
-    // What was cut may have been another frame.
-    let cut = run("cut", &["output.order=time", "capture.snaplen=60"]);
-    assert_eq!(cut.captured, by_queue.captured);
+    assert!(total(&by_queue, "captured") > 500, "{by_queue}");
+    let order = "output.order=time";
+    let flows = dir.join("flows");
+    std::fs::create_dir(&flows).expect("a folder");
+    let flows = format!("flows.dir={}", flows.display());
+    let observed = [&*flows, "capture.statistics=true"];
+    for (name, more) in [
+        ("whole", &[][..]),
+        ("snaplen", &["capture.snaplen=60"]),
+        ("slice", &["capture.slice=l4"]),
+        (
+            "fanout",
+            &["pipeline.mode=fanout", "pipeline.parsers_per_queue=2"],
+        ),
+    ] {
+        let summary = run(name, &[&[order], &observed[..], more].concat());
+        let of = |line| total(&summary, line);
+        assert_eq!((of("captured"), of("deduplicated")), (500, 500), "{name}");
+        assert_eq!(summary["flows"]["frames"], 500, "{name}");
+        assert_eq!(summary["statistics"]["frames"], 500, "{name}");
+    }
+    // Steps that follow are not given repetitions either.
+    let sampled = run("sampled", &[order, &flows, "capture.sample=2"]);
+    let of = |line| total(&sampled, line);
+    assert_eq!(of("deduplicated"), 500);
+    assert_eq!(of("captured") + of("sampled_out"), 500);
+    assert_eq!(sampled["flows"]["frames"], of("captured"));
+    for flow_records in [&[&*flows][..], &[]] {
+        let more = [&[order], flow_records].concat();
+        let cut = run_with("cut-off", "[[cutoff]]\npackets = 0\n", &more);
+        let of = |line| total(&cut, line);
+        assert_eq!(
+            (of("deduplicated"), of("cut_off"), of("captured")),
+            (500, 500, 0)
+        );
+        if !flow_records.is_empty() {
+            assert_eq!(cut["flows"]["frames"], 500);
+        }
+    }
 }
 
 #[test]

@@ -88,6 +88,14 @@ impl Observer {
         }
     }
 
+    /// Counts frames that were lost before they could be seen: flow records miss them.
+    pub fn missed(&mut self, _frames: u64) {
+        #[cfg(feature = "flows")]
+        if let Some(flows) = &mut self.flows {
+            flows.missed(_frames);
+        }
+    }
+
     /// The batch's frames have all been handled.
     #[inline]
     pub fn handled(&mut self) {
@@ -125,17 +133,19 @@ pub struct Observers {
 }
 
 impl Observers {
-    /// What a plan asks for, with `each` observers for each queue: one, or one for each of its parsers.
+    /// Starts what a plan asks for, with `each` observers for each queue: one, or one for each of its parsers. With `in_order`
+    /// they see frames only once these are in the order of time: buffers have gone back by then, so hold times are not
+    /// recorded.
     ///
     /// # Errors
     /// Flow records cannot be written.
-    pub fn start(plan: &Plan, each: usize) -> Result<Self, Error> {
+    pub fn start(plan: &Plan, each: usize, in_order: bool) -> Result<Self, Error> {
         let queues = plan.queues.len();
         Ok(Self {
             statistics: plan.statistics.then(|| Statistics::new(queues, each)),
             #[cfg(feature = "flows")]
             each,
-            system_time: plan.stamps != Stamps::HardwareNic,
+            system_time: plan.stamps != Stamps::HardwareNic && !in_order,
             #[cfg(feature = "flows")]
             flows: plan
                 .flows

@@ -18,7 +18,7 @@ use crate::{
         Consumer,
         reduce::{FcsReport, Stage, StageCounters},
     },
-    plan::{Plan, steering::Split},
+    plan::{Plan, Reduction, steering::Split},
     rx::{Control, Ended, Ring},
     sink::{Finished, Reached, WriteLimit, Writer, Written},
     stats::{Budget, QueueCounters, QueueLedger, outage::OutageLog},
@@ -127,8 +127,12 @@ struct Shared {
     filter: Arc<FilterCell>,
     /// What the NIC's rules take, where they were made of the filter.
     split: Option<Arc<Split>>,
-    /// By queue and parser.
+    /// Counters of the stages of queues and parsers, then those of the stages behind the order of time.
     stages: Vec<Arc<StageCounters>>,
+    /// The steps of the stages of queues and parsers.
+    reduction: Reduction,
+    /// Frames are observed behind the order of time, and not by queues and parsers.
+    observes_in_order: bool,
     /// Frames are parsed, so that the malformed are counted.
     parses: bool,
     /// Each frame's FCS is checked.
@@ -429,16 +433,19 @@ impl Shared {
     fn stage<C: Consumer, O>(
         &self,
         i: usize,
-        plan: &Plan,
         cell: Arc<FilterCell>,
         observer: O,
     ) -> impl FnOnce(C) -> Stage<C> + Send + use<C, O>
     where
         O: FnOnce() -> Observer + Send,
     {
-        let reduction = plan.reduction.clone();
+        let reduction = self.reduction.clone();
         let counters = Arc::clone(&self.stages[i]);
-        move |sink| Stage::new(sink, &reduction, cell, counters, observer())
+        let observer = (!self.observes_in_order).then_some(observer);
+        move |sink| {
+            let observer = observer.map_or_else(Observer::default, |make| make());
+            Stage::new(sink, &reduction, cell, counters, observer)
+        }
     }
 
     fn malformed(&self) -> Option<BTreeMap<&'static str, u64>> {

@@ -13,10 +13,15 @@ use crate::{
     config::{self, Format, Order, PipelineMode},
     device::counters::NicReader,
     filter::FilterCell,
-    pipeline::{Consumer, Fanout, FanoutAttr, Inline, Made, Place, Source, ToSink},
+    pipeline::{
+        Consumer, Fanout, FanoutAttr, Inline, Judge, Made, Place, Source, ToSink,
+        reduce::{Stage, StageCounters},
+    },
     plan::{OutputPlan, Plan, Stamps, longest},
     rx::{Control, Idle, Outlet, Ring, Worker, pin},
-    sink::{Count, Encoder, Files, Origin, PcapEncoder, PcapngEncoder, WriteLimit, Writer},
+    sink::{
+        Count, Encoder, Files, InOrder, Origin, PcapEncoder, PcapngEncoder, WriteLimit, Writer,
+    },
     stats::{
         Budget, QueueCounters,
         outage::{OutageLog, OutageReporter, Outages},
@@ -37,6 +42,10 @@ pub(super) struct Startup<'p> {
     outages: OutageLog,
     earlier: Option<Arc<Report>>,
     wakeup: Wakeup,
+    /// Stages behind the order of time sample, cut and observe frames, instead of those of the queues.
+    in_order: bool,
+    /// Counters of the stages of queues and parsers, then those of the stages behind the order of time.
+    stages: Vec<Arc<StageCounters>>,
 }
 
 impl Capture {
@@ -83,6 +92,8 @@ impl<'p> Startup<'p> {
             outages: OutageLog::of(earlier.map_or_else(Outages::default, |it| it.outages.clone())),
             earlier: earlier.cloned().map(Arc::new),
             wakeup: wakeup.clone(),
+            in_order: false,
+            stages: (0..plan.stages()).map(|_| Arc::default()).collect(),
         }
     }
 
@@ -116,11 +127,59 @@ impl<'p> Startup<'p> {
             queue: queue.index,
             make,
         });
-        self.with(None, None, sources)
+        let observers = self.observers()?;
+        self.with(None, None, observers, sources)
     }
 
-    fn with_files<E: Encoder>(self, encoder: &E) -> Result<Capture, Error> {
+    fn observers(&self) -> Result<Observers, Error> {
         let plan = self.plan;
+        let each = if self.in_order {
+            1
+        } else {
+            plan.stages() / plan.queues.len()
+        };
+        Observers::start(plan, each, self.in_order)
+    }
+
+    /// Prepares the stages behind the order of time. They are made on the thread that orders, so that their memory is near.
+    fn steps_in_order(
+        &self,
+        observers: &Observers,
+    ) -> Option<impl FnOnce() -> InOrder + Send + use<>> {
+        let plan = self.plan;
+        if !self.in_order {
+            return None;
+        }
+        let reduction = plan.reduction.after_order();
+        let window = plan.reduction.dedup_window()?;
+        let snaplen = match plan.snaplen {
+            0 => usize::MAX,
+            snaplen => snaplen as usize,
+        };
+        let counters = self.stages[plan.stages()..].iter().cloned();
+        let observers = (0..plan.queues.len()).map(|queue| observers.observer(queue));
+        let parts: Vec<_> = counters.zip(observers).collect();
+        Some(move || {
+            let stages = parts.into_iter().map(|(counters, observer)| {
+                let stage = Stage::new(Count, &reduction, Arc::default(), counters, observer());
+                Box::new(stage) as Box<dyn Judge>
+            });
+            InOrder {
+                window,
+                stages: stages.collect(),
+                snaplen,
+            }
+        })
+    }
+
+    fn with_files<E: Encoder>(mut self, encoder: &E) -> Result<Capture, Error> {
+        let plan = self.plan;
+        if plan.reduces_in_order() {
+            self.in_order = true;
+            let more = plan.queues.iter().map(|_| Arc::default());
+            self.stages.extend(more);
+        }
+        let observers = self.observers()?;
         let files = Files {
             output: OutputPlan {
                 name: plan
@@ -138,7 +197,7 @@ impl<'p> Startup<'p> {
             owner: self.wakeup.clone(),
         };
         let limit = files.limit.clone();
-        let window = || plan.reduction.dedup_window();
+        let in_order = self.steps_in_order(&observers);
         if plan.output.stdout {
             // Past std's own buffer, which would hide how much was taken.
             let out = std::io::stdout().as_fd().try_clone_to_owned();
@@ -147,14 +206,29 @@ impl<'p> Startup<'p> {
                 source,
             })?;
             let (writer, sinks) =
-                Writer::start_stream(&files, encoder, &self.counters, window(), File::from(out))?;
-            self.with(Some(writer), limit, sinks.into_iter().map(ToSink))
+                Writer::start_stream(&files, encoder, &self.counters, in_order, File::from(out))?;
+            self.with(
+                Some(writer),
+                limit,
+                observers,
+                sinks.into_iter().map(ToSink),
+            )
         } else if plan.output.order == Order::Time {
-            let (writer, sinks) = Writer::start_ordered(&files, encoder, &self.counters, window())?;
-            self.with(Some(writer), limit, sinks.into_iter().map(ToSink))
+            let (writer, sinks) = Writer::start_ordered(&files, encoder, &self.counters, in_order)?;
+            self.with(
+                Some(writer),
+                limit,
+                observers,
+                sinks.into_iter().map(ToSink),
+            )
         } else {
             let (writer, sinks) = Writer::start(&files, encoder, &self.counters)?;
-            self.with(Some(writer), limit, sinks.into_iter().map(ToSink))
+            self.with(
+                Some(writer),
+                limit,
+                observers,
+                sinks.into_iter().map(ToSink),
+            )
         }
     }
 
@@ -162,10 +236,10 @@ impl<'p> Startup<'p> {
         self,
         writer: Option<Writer>,
         write_limit: Option<Arc<WriteLimit>>,
+        observers: Observers,
         sources: impl Iterator<Item = S>,
     ) -> Result<Capture, Error> {
         let (plan, limits) = (self.plan, self.limits);
-        let observers = Observers::start(plan, plan.stages() / plan.queues.len())?;
         let mut port = Port::open(plan)?;
         let events = AsyncEvents::of(port.context())?;
         let nic = NicReader::start(
@@ -190,7 +264,13 @@ impl<'p> Startup<'p> {
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
             filter: Arc::new(FilterCell::new(plan.reduction.filter.clone())),
             split: plan.steering.split.clone().map(Arc::new),
-            stages: (0..plan.stages()).map(|_| Arc::default()).collect(),
+            stages: self.stages,
+            reduction: if self.in_order {
+                plan.reduction.before_order()
+            } else {
+                plan.reduction.clone()
+            },
+            observes_in_order: self.in_order,
             parses: plan.parses(),
             verifies: plan.reduction.verify_fcs,
             cuts_off: plan.reduction.cutoff.is_some(),
@@ -256,7 +336,7 @@ impl Capture {
         let counters = Arc::clone(&self.shared.counters[i]);
         let cell = Arc::clone(&self.shared.filter);
         if plan.pipeline.mode == PipelineMode::Inline {
-            let stage = self.shared.stage(i, plan, cell, self.observers.observer(i));
+            let stage = self.shared.stage(i, cell, self.observers.observer(i));
             let consumer = source.inline();
             // Made on the loop's own core, so that its memory is near.
             return self.spawn(plan, i, ring, move || {
@@ -284,7 +364,7 @@ impl Capture {
         let stages = (first..).zip(consumers).map(|(at, consumer)| {
             let cell = Arc::new(FilterCell::new((*filter).clone()));
             let observer = self.observers.observer(at);
-            let stage = self.shared.stage(at, plan, Arc::clone(&cell), observer);
+            let stage = self.shared.stage(at, Arc::clone(&cell), observer);
             (cell, move || stage(consumer))
         });
         let outlet = Fanout::start(attr, stages)?;

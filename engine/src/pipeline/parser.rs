@@ -30,6 +30,8 @@ pub struct ParserCpu {
 pub(crate) trait Judge: Consumer {
     /// What becomes of the frame, which is left as it was handed on: cut, its FCS marked.
     fn judge(&mut self, frame: &mut Frame<'_>) -> Verdict;
+    /// Counts frames that were lost before they could be judged.
+    fn missed(&mut self, frames: u64);
 }
 
 /// A parser's thread.

@@ -150,6 +150,23 @@ impl Plan {
         queues::stages(&self.queues)
     }
 
+    /// Whether repetitions are also sought among all queues, in the order of time. Frames are then sampled, cut and observed
+    /// behind that step, once for each queue.
+    #[must_use]
+    pub fn reduces_in_order(&self) -> bool {
+        self.output.is_ordered() && self.reduction.dedup_ns > 0
+    }
+
+    /// Number of stages that observe frames for statistics and flow records.
+    #[must_use]
+    pub fn observers(&self) -> usize {
+        if self.reduces_in_order() {
+            self.queues.len()
+        } else {
+            self.stages()
+        }
+    }
+
     /// Settles everything a run needs.
     ///
     /// # Errors
@@ -222,7 +239,12 @@ impl Plan {
         let longest = longest(&ring);
         let output = OutputPlan::new(config, &queues, longest, &mut notes);
         let output = found.keep(output)?;
-        let stages = queues::stages(&queues);
+        let reduces_in_order = output.is_ordered() && !config.capture.dedup.0.is_zero();
+        let stages = if reduces_in_order {
+            queues.len()
+        } else {
+            queues::stages(&queues)
+        };
         let dir = output.dir.as_deref();
         let flows = config.flows.as_ref();
         let flows = flows.map(|it| output::flows(it, dir, stages, memory::of_cutoff(config)));

@@ -50,6 +50,14 @@ pub struct OutputPlan {
     pub vlan: config::Vlan,
 }
 
+impl OutputPlan {
+    /// Whether the frames of all queues are written in the order of time, to one file or to stdout.
+    #[must_use]
+    pub fn is_ordered(&self) -> bool {
+        self.format != config::Format::None && (self.stdout || self.order == config::Order::Time)
+    }
+}
+
 /// When a queue goes on to its next file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Rotation {

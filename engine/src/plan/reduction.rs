@@ -104,6 +104,34 @@ impl Reduction {
         self
     }
 
+    /// Steps for a queue's loop where repetitions are also sought among all queues: the filter, the FCS check and the search
+    /// for repetitions within the queue. The other steps need the order of time, see [`Reduction::after_order`].
+    #[must_use]
+    pub fn before_order(&self) -> Self {
+        Self {
+            filter: self.filter.clone(),
+            dedup_ignore: self.dedup_ignore.clone(),
+            sample: 1,
+            cutoff: None,
+            slice: Slice::Whole,
+            ..*self
+        }
+    }
+
+    /// Steps that follow once frames are in the order of time and the repetitions among queues are left out: sampling, cutoff
+    /// and slicing.
+    #[must_use]
+    pub fn after_order(&self) -> Self {
+        Self {
+            filter: Filter::default(),
+            dedup_ns: 0,
+            dedup_ignore: Vec::new(),
+            cutoff: self.cutoff.clone(),
+            verify_fcs: false,
+            ..*self
+        }
+    }
+
     /// A new window for repetitions, if they are left out.
     #[must_use]
     pub fn dedup_window(&self) -> Option<DedupWindow> {

@@ -46,6 +46,7 @@ pub use post::{
     hook::{HookProcess, HookReport, serve_hooks},
     sealer::EncryptionReport,
 };
+pub(crate) use reorder::InOrder;
 pub use reorder::Relay;
 pub use requests::{Note, Requests};
 pub use write::{BLOCK, Backlog, Deleted, Files, Finished, KeptRing, Writer};

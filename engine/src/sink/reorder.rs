@@ -12,8 +12,9 @@
 //! fill, or it would drop frames. What comes with an earlier stamp after that is counted as `late`, and not written: the
 //! order holds without exception.
 //!
-//! With `capture.dedup` a frame that repeats another queue's is left out here, and counted as `deduplicated`; those of its own
-//! queue were left out before.
+//! With `capture.dedup` a frame that repeats one of another queue is left out here, and counted as `deduplicated`; repetitions
+//! within a queue were left out before. The steps behind deduplication follow here, too ([`InOrder`]): queues relay whole
+//! frames, and only frames that repeat none are sampled, cut off, observed and sliced.
 //!
 //! Invariant: a queue sends what it has within [`HELD_NS`] of stamps, or when it falls idle, both well below
 //! [`WINDOW`]. So nothing is late unless a loop gets no turn for [`LONGEST`].
@@ -25,7 +26,7 @@ use crate::sink::{
 use crate::{
     config::OnFull,
     frame::dedup::DedupWindow,
-    pipeline::{Consumer, Verdict},
+    pipeline::{Consumer, Fcs, Frame, Judge, Verdict},
     stats::QueueCounters,
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -196,6 +197,50 @@ impl<E: Encoder> Ordered for BlockSink<E> {
     }
 }
 
+/// The steps for frames that are in order, where repetitions are sought among all queues.
+pub(crate) struct InOrder {
+    /// Recent frames of all queues.
+    pub(crate) window: DedupWindow,
+    /// The further steps of each queue, by its number.
+    pub(crate) stages: Vec<Box<dyn Judge>>,
+    /// Bytes of a frame that are written at most.
+    pub(crate) snaplen: usize,
+}
+
+impl InOrder {
+    /// Has a frame pass all steps. The record becomes what is to be written of the frame.
+    fn judge(&mut self, queue: usize, record: &mut Record<'_>, is_late: bool) -> Verdict {
+        // A frame that came late is not compared: the window has moved on.
+        if !is_late && self.window.repeats(record.bytes, record.len, record.ns) {
+            return Verdict::Deduplicated;
+        }
+        let fcs = (record.fcs.first_chunk()).map(|&bytes| Fcs {
+            bytes,
+            bad: record.bad_fcs,
+        });
+        let mut frame = Frame {
+            bytes: record.bytes,
+            len: record.len,
+            fcs,
+            ns: record.ns,
+        };
+        let verdict = self.stages[queue].judge(&mut frame);
+        let kept = frame.bytes.len().min(self.snaplen);
+        // An FCS is written behind a whole frame alone, and within the snaplen.
+        if kept < record.bytes.len() || kept + record.fcs.len() > self.snaplen {
+            record.fcs = &[];
+        }
+        record.bytes = &record.bytes[..kept];
+        verdict
+    }
+
+    fn each(&mut self, step: impl Fn(&mut dyn Judge)) {
+        for stage in &mut self.stages {
+            step(&mut **stage);
+        }
+    }
+}
+
 /// A queue as the orderer sees it.
 pub(super) struct Line {
     pub(super) counters: Arc<QueueCounters>,
@@ -213,8 +258,12 @@ pub(super) struct Line {
     pub(super) ended: bool,
     /// Frames it has reported as lost so far.
     pub(super) lost: u64,
-    /// The filter that its next record is to tell of, where the one that told has come too late.
+    /// Lost frames that the line's stage behind the order has not counted as missed yet.
+    unseen: u64,
+    /// Filter that the line's next record announces, because the record that announced it was left out.
     filter: Option<String>,
+    /// Frames lost right before records that were left out: the next record that is written names them.
+    owed_lost: u64,
 }
 
 impl Line {
@@ -228,7 +277,9 @@ impl Line {
             at: 0,
             ended: false,
             lost: 0,
+            unseen: 0,
             filter: None,
+            owed_lost: 0,
         }
     }
 
@@ -239,7 +290,9 @@ impl Line {
             match relayed(&block.memory.as_slice(block.len)[self.at..]) {
                 Some((Relayed::Record(record, _), _)) => return Some(record.ns),
                 Some((Relayed::Last { lost }, len)) => {
-                    out.lost(lost.saturating_sub(self.lost));
+                    let more = lost.saturating_sub(self.lost);
+                    out.lost(more);
+                    self.unseen += more;
                     (self.lost, self.ended) = (lost, true);
                     self.at += len;
                 }
@@ -265,8 +318,8 @@ pub(super) struct Reorderer<O> {
     pub(super) out: O,
     /// What queues do that have no block to fill.
     on_full: OnFull,
-    /// For repetitions of frames that came by another queue.
-    window: Option<DedupWindow>,
+    /// The steps for frames that are in order; `None`: frames are written as they were relayed.
+    in_order: Option<InOrder>,
     /// The next record of each queue that has one.
     heads: BinaryHeap<Reverse<(u64, usize)>>,
     /// Queues that may still send something and have shown nothing.
@@ -279,7 +332,7 @@ impl<O: Ordered> Reorderer<O> {
         Self {
             full,
             on_full,
-            window: None,
+            in_order: None,
             heads: BinaryHeap::with_capacity(lines.len()),
             silent: lines.len(),
             lines,
@@ -288,9 +341,9 @@ impl<O: Ordered> Reorderer<O> {
         }
     }
 
-    /// Leaves out repetitions, as the window tells them.
-    pub(super) fn without_repetitions(self, window: Option<DedupWindow>) -> Self {
-        Self { window, ..self }
+    /// Has frames that are in order pass these steps before they are written.
+    pub(super) fn with_steps(self, in_order: Option<InOrder>) -> Self {
+        Self { in_order, ..self }
     }
 
     /// Runs until every sink is gone and everything is put.
@@ -312,12 +365,29 @@ impl<O: Ordered> Reorderer<O> {
                 self.arrive(full, now);
             }
             self.go_on(now);
+            self.settle(quiet);
             self.out.rest(quiet);
         }
         // Queues without a frame have no last word either.
         self.silent = 0;
         self.go_on(Instant::now());
+        self.settle(false);
         self.out
+    }
+
+    /// Ends a batch of the stages behind the order.
+    fn settle(&mut self, quiet: bool) {
+        let Some(in_order) = &mut self.in_order else {
+            return;
+        };
+        for (stage, line) in in_order.stages.iter_mut().zip(&mut self.lines) {
+            stage.missed(std::mem::take(&mut line.unseen));
+        }
+        in_order.each(|it| it.handled());
+        if quiet {
+            in_order.each(|it| it.idle());
+        }
+        in_order.each(|it| it.batch());
     }
 
     /// Hears when each queue was last empty: what had come to it by then is here, or among the blocks that still come.
@@ -392,33 +462,43 @@ impl<O: Ordered> Reorderer<O> {
             return;
         };
         let bytes = &block.memory.as_slice(block.len)[line.at..];
-        let Some((Relayed::Record(record, filter), len)) = relayed(bytes) else {
+        let Some((Relayed::Record(mut record, filter), len)) = relayed(bytes) else {
             return;
         };
         line.lost += record.lost_before;
         if record.lost_before > 0 {
             self.out.lost(record.lost_before);
+            line.unseen += record.lost_before;
         }
         // A line's index is its queue's number.
         let queue = index as u16;
         let is_late = record.ns < self.last_ns;
         self.last_ns = self.last_ns.max(record.ns);
-        let window = self.window.as_mut().filter(|_| !is_late);
-        let is_repeated = window.is_some_and(|it| is_repeated(it, &record));
-        if is_late {
-            line.counters.late(1, u64::from(record.len));
-            self.out.lost(1);
-        } else if is_repeated {
-            line.counters.repeated(1, u64::from(record.len));
-        }
-        if is_late || is_repeated {
+        let verdict = (self.in_order.as_mut()).map_or(Verdict::Captured, |it| {
+            it.judge(index, &mut record, is_late)
+        });
+        let is_written = verdict == Verdict::Captured && !is_late;
+        if is_written {
+            let owed = line.filter.take();
+            record.lost_before += std::mem::take(&mut line.owed_lost);
+            if !self.out.put(queue, &record, filter.or(owed.as_deref())) {
+                line.counters.lost(1, u64::from(record.len));
+            }
+        } else {
             if let Some(filter) = filter {
                 line.filter = Some(filter.to_owned());
             }
-        } else {
-            let owed = line.filter.take();
-            if !self.out.put(queue, &record, filter.or(owed.as_deref())) {
-                line.counters.lost(1, u64::from(record.len));
+            line.owed_lost += record.lost_before;
+            let (counters, bytes) = (&line.counters, u64::from(record.len));
+            match verdict {
+                Verdict::Deduplicated => counters.repeated(1, bytes),
+                Verdict::SampledOut => counters.sampled_out_in_order(bytes),
+                Verdict::CutOff => counters.cut_off_in_order(bytes),
+                // The stages behind the order neither filter nor write.
+                Verdict::Captured | Verdict::Filtered | Verdict::DroppedStorage => {
+                    counters.late(1, bytes);
+                    self.out.lost(1);
+                }
             }
         }
         line.at += len;
@@ -427,11 +507,6 @@ impl<O: Ordered> Reorderer<O> {
             None => self.silent += usize::from(!line.ended),
         }
     }
-}
-
-/// Whether a record is of a frame that was written. What was cut is not compared: the rest may have been another one.
-fn is_repeated(window: &mut DedupWindow, record: &Record<'_>) -> bool {
-    record.bytes.len() == record.len as usize && window.repeats(record.bytes, record.len, record.ns)
 }
 
 impl Line {
@@ -448,6 +523,7 @@ mod tests {
         memory::Region,
         stats::{Ends, Received},
     };
+    use std::sync::Mutex;
 
     /// Keeps what it is given.
     #[derive(Default)]
@@ -472,11 +548,46 @@ mod tests {
         fn rest(&mut self, _quiet: bool) {}
     }
 
+    /// Frames that the stages behind the order were given.
+    #[derive(Default)]
+    struct Judged {
+        frames: Vec<u64>,
+        missed: u64,
+    }
+
+    impl Consumer for Arc<Mutex<Judged>> {
+        fn frame(&mut self, _frame: &Frame<'_>) -> Verdict {
+            Verdict::Captured
+        }
+    }
+
+    impl Judge for Arc<Mutex<Judged>> {
+        /// Cuts frames to 14 bytes; those stamped at a multiple of 1000 are sampled out, of 700 cut off.
+        fn judge(&mut self, frame: &mut Frame<'_>) -> Verdict {
+            self.lock().expect("unpoisoned").frames.push(frame.ns);
+            frame.bytes = &frame.bytes[..14];
+            match frame.ns {
+                ns if ns % 1000 == 0 => Verdict::SampledOut,
+                ns if ns % 700 == 0 => Verdict::CutOff,
+                _ => Verdict::Captured,
+            }
+        }
+
+        fn missed(&mut self, frames: u64) {
+            self.lock().expect("unpoisoned").missed += frames;
+        }
+    }
+
     #[test]
     fn repetitions_of_another_queue_are_left_out_and_counted() {
         let mut bench = Bench::new(2, 2);
-        let window = DedupWindow::new(50, [].into_iter().collect());
-        bench.reorderer = bench.reorderer.without_repetitions(Some(window));
+        let judged = Arc::<Mutex<Judged>>::default();
+        let stage = || Box::new(Arc::clone(&judged)) as Box<dyn Judge>;
+        bench.reorderer = bench.reorderer.with_steps(Some(InOrder {
+            window: DedupWindow::new(50, [].into_iter().collect()),
+            stages: vec![stage(), stage()],
+            snaplen: usize::MAX,
+        }));
         bench.len = 60;
         let now = Instant::now();
         assert_eq!(bench.give(0, &[10, 100], None, now), []);
@@ -488,6 +599,48 @@ mod tests {
         assert_eq!((ledger(1).deduplicated, ledger(1).captured), (2, 998));
         assert_eq!((ledger(0).deduplicated, ledger(0).captured), (0, 1000));
         assert_eq!(bench.reorderer.out.lost, 0, "a repetition is no loss");
+        let seen = judged.lock().expect("unpoisoned").frames.clone();
+        assert_eq!(seen, [10, 100], "observers see no repetition");
+    }
+
+    #[test]
+    fn frames_in_order_end_in_the_line_of_the_step_that_leaves_them_out() {
+        let mut bench = Bench::new(2, 9);
+        let judged = Arc::<Mutex<Judged>>::default();
+        let stage = || Box::new(Arc::clone(&judged)) as Box<dyn Judge>;
+        bench.reorderer = bench.reorderer.with_steps(Some(InOrder {
+            window: DedupWindow::new(1, [].into_iter().collect()),
+            stages: vec![stage(), stage()],
+            snaplen: 10,
+        }));
+        let now = Instant::now();
+        for full in [
+            bench.block(0, &[600, 700, 1000, 1001], None),
+            bench.block(1, &[900], Some(7)),
+        ] {
+            bench.reorderer.arrive(full, now);
+        }
+        bench.reorderer.go_on(now);
+        let cut = |queue, ns| (queue, ns, vec![7; 10]);
+        let written = std::mem::take(&mut bench.reorderer.out.records);
+        assert_eq!(written, [cut(0, 600), cut(1, 900), cut(0, 1001)]);
+        let late = bench.block(0, &[5], None);
+        bench.reorderer.arrive(late, now);
+        bench.reorderer.go_on(now);
+        bench.reorderer.settle(true);
+        let ledger = bench.reorderer.lines[0].counters.ledger(0);
+        ledger.check().expect("balanced");
+        let lines = [
+            ledger.captured,
+            ledger.sampled_out,
+            ledger.cut_off,
+            ledger.late,
+        ];
+        assert_eq!(lines, [997, 1, 1, 1]);
+        let judged = judged.lock().expect("unpoisoned");
+        assert_eq!(judged.frames, [600, 700, 900, 1000, 1001, 5]);
+        assert_eq!(judged.missed, 7, "of queue 1, shown once");
+        assert_eq!(bench.reorderer.out.lost, 8, "the late one, too");
     }
 
     struct Bench {

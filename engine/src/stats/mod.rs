@@ -91,6 +91,8 @@ struct WriterCounters {
     lost: SharedVolume,
     late: SharedVolume,
     repeated: SharedVolume,
+    sampled_out: SharedVolume,
+    cut_off: SharedVolume,
     kept: SharedVolume,
 }
 
@@ -206,6 +208,16 @@ impl QueueCounters {
         self.written.0.repeated.add(frames, bytes);
     }
 
+    /// A frame of `bytes` bytes that the loop had counted as captured was sampled out once it was in order.
+    pub(crate) fn sampled_out_in_order(&self, bytes: u64) {
+        self.written.0.sampled_out.add(1, bytes);
+    }
+
+    /// A frame of `bytes` bytes that the loop had counted as captured was cut off once it was in order.
+    pub(crate) fn cut_off_in_order(&self, bytes: u64) {
+        self.written.0.cut_off.add(1, bytes);
+    }
+
     /// Frames that were counted as captured are in a finished file.
     pub(crate) fn kept(&self, frames: u64, bytes: u64) {
         self.written.0.kept.add(frames, bytes);
@@ -224,25 +236,24 @@ impl QueueCounters {
     #[must_use]
     pub fn ledger(&self, queue: u16) -> QueueLedger {
         let (c, w) = (&self.looped.0, &self.written.0);
-        let ((lost, lost_bytes), (late, late_bytes)) = (w.lost.load(), w.late.load());
-        let (repeated, repeated_bytes) = w.repeated.load();
+        let [lost, late, repeated, sampled_out, cut_off] =
+            [&w.lost, &w.late, &w.repeated, &w.sampled_out, &w.cut_off].map(SharedVolume::load);
+        let gone = [lost, late, repeated, sampled_out, cut_off];
         let received = c.received.load(Ordering::Relaxed);
         let e = self.ended.0.load();
         QueueLedger {
             queue,
             received,
-            captured: e.captured.saturating_sub(lost + late + repeated),
+            captured: (e.captured).saturating_sub(gone.iter().map(|it| it.0).sum()),
             filtered: e.filtered,
-            sampled_out: e.sampled_out,
-            deduplicated: e.deduplicated + repeated,
-            cut_off: e.cut_off,
+            sampled_out: e.sampled_out + sampled_out.0,
+            deduplicated: e.deduplicated + repeated.0,
+            cut_off: e.cut_off + cut_off.0,
             dropped_pipeline: c.dropped_pipeline.load(Ordering::Relaxed),
-            dropped_storage: e.dropped_storage + lost,
-            late,
+            dropped_storage: e.dropped_storage + lost.0,
+            late: late.0,
             errors: c.errors.load(Ordering::Relaxed),
-            bytes: e
-                .bytes
-                .saturating_sub(lost_bytes + late_bytes + repeated_bytes),
+            bytes: e.bytes.saturating_sub(gone.iter().map(|it| it.1).sum()),
         }
     }
 }

@@ -146,7 +146,7 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
     }
     line("files", files_line(plan, config));
     if let Some(flows) = &plan.flows {
-        line("flows", flows_line(flows, plan.stages()));
+        line("flows", flows_line(flows, plan.observers()));
     }
     for (i, note) in plan.notes.iter().enumerate() {
         line(if i == 0 { "notes" } else { "" }, note.clone());

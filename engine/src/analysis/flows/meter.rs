@@ -121,6 +121,11 @@ impl Meter {
         }
     }
 
+    /// Counts frames whose flows are not known, since they were lost on their way here.
+    pub(crate) fn missed(&mut self, frames: u64) {
+        self.totals.missed_frames += frames;
+    }
+
     /// The batch's frames have all been taken: enters those that wait.
     pub fn handled(&mut self) {
         let mut seen = std::mem::take(&mut self.seen);

@@ -11,6 +11,9 @@
 //! records tell all of a flow of which files have the beginning. Nothing is copied: a cut frame is a shorter slice of the same bytes,
 //! and its length on the wire stays with it.
 //!
+//! Where repetitions are also sought among all queues, there are two stages for a frame: the queue's ends with `dedup`, and the
+//! steps from `sample` on are those of a stage behind the order of time, so that no step counts a repetition.
+//!
 //! May import: [`crate::config`], [`crate::frame`], [`crate::filter`], [`crate::analysis::observer`], and the seam of
 //! [`crate::pipeline`].
 //!
@@ -174,6 +177,10 @@ impl<C: Consumer> Judge for Stage<C> {
         } else {
             self.inner.frame(frame)
         }
+    }
+
+    fn missed(&mut self, frames: u64) {
+        self.observer.missed(frames);
     }
 }
 

@@ -24,7 +24,7 @@ use crate::sink::{
     block::{ALIGN, Block, Cut, Exchange, Full, Ledger, Shape},
     compress::{Channels, Compressors},
     post::PostClose,
-    reorder::{HELD_NS, Line, Relay, Reorderer},
+    reorder::{HELD_NS, InOrder, Line, Relay, Reorderer},
     write::{
         closer::close,
         disk::{Disk, Pool},
@@ -38,7 +38,6 @@ use crate::sink::{
 use crate::{
     Error,
     config::{Compress, OnFull},
-    frame::dedup::DedupWindow,
     memory::{Region, Untouched},
     plan::{LEAST_BLOCKS, OutputPlan, Rotation, least_block},
     stats::QueueCounters,
@@ -185,16 +184,16 @@ impl Writer {
         Self::to_files(files, encoder, counters, owners, disk)
     }
 
-    /// The same for files that hold the frames of all queues, in the order of time, without those that repeat one of the
-    /// window.
+    /// Starts the writer of files that hold the frames of all queues, in the order of time. `in_order` makes, on the thread
+    /// that orders, the steps that frames pass before they are written; queues then relay whole frames.
     ///
     /// # Errors
     /// As [`Writer::start`].
-    pub fn start_ordered<E: Encoder>(
+    pub(crate) fn start_ordered<E: Encoder>(
         files: &Files,
         encoder: &E,
         counters: &[Arc<QueueCounters>],
-        window: Option<DedupWindow>,
+        in_order: Option<impl FnOnce() -> InOrder + Send + 'static>,
     ) -> Result<(Self, Vec<BlockSink<Relay>>), Error> {
         // What is full here waits, and the queues' own blocks run out.
         let half = Files {
@@ -209,33 +208,33 @@ impl Writer {
         let owner = (None, Ledger::All(counters.to_vec()));
         let (mut writer, mut outs) =
             Self::to_files(&half, encoder, counters, vec![owner], files.disk(1))?;
-        let relays = Relays::new(files, files.output.buffer / 2, counters)?;
+        let relays = Relays::new(files, files.output.buffer / 2, counters, in_order.is_some())?;
         if let Some(out) = outs.pop() {
             let on_full = files.output.on_full;
-            let reorderer =
-                Reorderer::new(relays.full, relays.lines, on_full, out).without_repetitions(window);
+            let reorderer = Reorderer::new(relays.full, relays.lines, on_full, out);
             writer.touching.push(touch(relays.untouched, None)?);
             writer.reorderer = Some(spawn("wqcap-order", move || {
                 // The last block goes to the writer here.
-                drop(reorderer.run());
+                drop(reorderer.with_steps(in_order.map(|make| make())).run());
                 None
             })?);
         }
         Ok((writer, relays.sinks))
     }
 
-    /// One stream in the order of time, to `out`, in place of files, without frames that repeat one of the window.
+    /// Starts the writer of one stream in the order of time, to `out` instead of files; `in_order` as in
+    /// [`Writer::start_ordered`].
     ///
     /// # Errors
     /// As [`Writer::start`].
-    pub fn start_stream<E: Encoder>(
+    pub(crate) fn start_stream<E: Encoder>(
         files: &Files,
         encoder: &E,
         counters: &[Arc<QueueCounters>],
-        window: Option<DedupWindow>,
+        in_order: Option<impl FnOnce() -> InOrder + Send + 'static>,
         out: impl Write + Send + 'static,
     ) -> Result<(Self, Vec<BlockSink<Relay>>), Error> {
-        let relays = Relays::new(files, files.output.buffer, counters)?;
+        let relays = Relays::new(files, files.output.buffer, counters, in_order.is_some())?;
         let stream = Arc::new(StreamEnd::of(&files.owner));
         let end = Arc::clone(&stream);
         let (encoder, counters) = (encoder.clone(), counters.to_vec());
@@ -243,7 +242,7 @@ impl Writer {
         let reorderer = spawn("wqcap-order", move || {
             let out = StreamEncoder::begin(encoder, out, &counters, end).within(limit);
             Reorderer::new(relays.full, relays.lines, on_full, out)
-                .without_repetitions(window)
+                .with_steps(in_order.map(|make| make()))
                 .run()
                 .finish()
         })?;
@@ -584,7 +583,13 @@ struct Relays {
 }
 
 impl Relays {
-    fn new(files: &Files, buffer: u64, counters: &[Arc<QueueCounters>]) -> Result<Self, Error> {
+    /// Makes a relay for each queue. Frames are cut to the snaplen here unless `whole`.
+    fn new(
+        files: &Files,
+        buffer: u64,
+        counters: &[Arc<QueueCounters>],
+        whole: bool,
+    ) -> Result<Self, Error> {
         let usual = RELAY_BLOCK..=RELAY_BLOCK;
         let sizes = Sizes::new(&usual, files, buffer, counters.len());
         let (full_in, full) = crossbeam_channel::bounded(counters.len() * sizes.per_queue);
@@ -600,7 +605,11 @@ impl Relays {
             let shape = Shape {
                 queue,
                 all: false,
-                snaplen: files.longest_record(),
+                snaplen: if whole {
+                    usize::MAX
+                } else {
+                    files.longest_record()
+                },
                 on_full: files.output.on_full,
                 rotation: Rotation::default(),
                 cut: Cut::Records { patience: 1 },
