@@ -93,19 +93,24 @@ struct Filter<const N: usize> {
 }
 
 impl<const N: usize> Filter<N> {
-    /// As the kernel's `spec_filter_size`: longer filters than it knows must end in zeroes.
+    /// Reads a filter as `ib_uverbs_kern_spec_to_ib_spec_filter` of drivers/infiniband/core/uverbs_cmd.c does: its size is
+    /// a multiple of 4, and a mask that is longer than the kernel's ends in zeroes (`spec_filter_size`). The kernel does not
+    /// read the bytes of a value there.
     fn read(body: &[u8]) -> Result<Self, Errno> {
         let half = body.len() / 2;
+        let known = half.min(N);
+        refuse_if(half == 0 || !half.is_multiple_of(4), libc::EINVAL)?;
+        let (value, mask) = (&body[..half], &body[half..half * 2]);
+        refuse_if(mask[known..].iter().any(|&byte| byte != 0), libc::EINVAL)?;
         let side = |bytes: &[u8]| {
-            let known = bytes.len().min(N);
             let mut side = [0; N];
             side[..known].copy_from_slice(&bytes[..known]);
-            (side, bytes[known..].iter().all(|&byte| byte == 0))
+            side
         };
-        let (value, value_fits) = side(&body[..half]);
-        let (mask, mask_fits) = side(&body[half..half * 2]);
-        refuse_if(half == 0 || !value_fits || !mask_fits, libc::EINVAL)?;
-        Ok(Self { value, mask })
+        Ok(Self {
+            value: side(value),
+            mask: side(mask),
+        })
     }
 
     /// Bytes `at..at + len` as numbers: value, mask. Fails with `EINVAL` for a value with bits outside its mask (the
@@ -646,6 +651,37 @@ pub(super) mod tests {
             let with_ports = rule(&[ipv4_any(), ports.clone()]);
             assert_eq!(takes(&with_ports), [true, false, false]);
         }
+    }
+
+    #[test]
+    fn a_mask_with_bits_set_behind_the_fields_is_refused_a_value_is_not() {
+        let specs = [
+            (spec_type::ETH, 16),
+            (spec_type::IPV4, 12),
+            // The 40th byte is padding in the structure of libibverbs and of the uAPI.
+            (spec_type::IPV6, 39),
+            (spec_type::UDP, 4),
+            (spec_type::VXLAN_TUNNEL, 4),
+            (spec_type::GRE, 8),
+            (spec_type::ESP, 8),
+            (spec_type::MPLS, 4),
+        ];
+        for (kind, known) in specs {
+            let longer = usize::next_multiple_of(known + 1, 4);
+            for at in known..longer {
+                let (zeroes, mut set) = (vec![0; longer], vec![0; longer]);
+                set[at] = 0x55;
+                let masked = spec(kind, &zeroes, &set);
+                assert_eq!(refused(&[masked]), libc::EINVAL, "{kind:#x}, byte {at}");
+                let valued = spec(kind, &set, &zeroes);
+                assert!(parse(&valued, 1, ALL).is_ok(), "{kind:#x}, byte {at}");
+            }
+        }
+        // A size that is no multiple of 4.
+        assert_eq!(
+            refused(&[spec(spec_type::UDP, &[0; 6], &[0; 6])]),
+            libc::EINVAL
+        );
     }
 
     #[test]

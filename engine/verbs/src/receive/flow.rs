@@ -6,7 +6,60 @@ use crate::{
     error::{VerbsError, destroyed, made},
 };
 use rdma_sys as ffi;
-use std::sync::Arc;
+use std::{mem::offset_of, sync::Arc};
+
+/// Appends a structure of `infiniband/verbs.h`: zeroes, then each listed field in its place.
+///
+/// A structure that is built in Rust and copied as a whole would bring whatever its padding holds. libibverbs refuses an
+/// IPv6 filter whose mask does not end in a zero (`get_filters_size` of rdma-core, libibverbs/cmd.c), and the kernel
+/// a filter with a bit set behind the fields that it knows (`spec_filter_size` of drivers/infiniband/core/uverbs_cmd.c).
+macro_rules! append {
+    ($out:expr, $structure:ident { $($($field:ident).+: $value:expr),+ $(,)? }) => {{
+        let out: &mut Vec<u8> = $out;
+        let start = out.len();
+        out.resize(start + size_of::<ffi::$structure>(), 0);
+        $(
+            let at = start + offset_of!(ffi::$structure, $($field).+);
+            write_field(&mut out[at..], |it: &ffi::$structure| it.$($field).+, $value);
+        )+
+    }};
+}
+
+/// Writes a field at the start of `to`; `_field` fixes its type.
+fn write_field<S, F: Field>(to: &mut [u8], _field: fn(&S) -> F, value: F) {
+    let bytes = value.ne_bytes();
+    let bytes = bytes.as_ref();
+    to[..bytes.len()].copy_from_slice(bytes);
+}
+
+/// Types of fields that are plain integers or bytes, and so have no padding of their own.
+trait Field {
+    type Bytes: AsRef<[u8]>;
+
+    /// The bytes in memory.
+    fn ne_bytes(self) -> Self::Bytes;
+}
+
+impl<const N: usize> Field for [u8; N] {
+    type Bytes = Self;
+
+    fn ne_bytes(self) -> Self {
+        self
+    }
+}
+
+macro_rules! integer_fields {
+    ($($integer:ident),+) => {$(
+        impl Field for $integer {
+            type Bytes = [u8; size_of::<Self>()];
+
+            fn ne_bytes(self) -> Self::Bytes {
+                self.to_ne_bytes()
+            }
+        }
+    )+};
+}
+integer_fields!(u8, u16, u32);
 
 /// A rule as it is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +99,16 @@ impl<T: Default + std::ops::Not<Output = T>> Masked<T> {
         Self {
             value,
             mask: !T::default(),
+        }
+    }
+}
+
+impl<T> Masked<T> {
+    /// Converts the value and the mask.
+    fn map<U>(self, convert: impl Fn(T) -> U) -> Masked<U> {
+        Masked {
+            value: convert(self.value),
+            mask: convert(self.mask),
         }
     }
 }
@@ -167,21 +230,17 @@ impl FlowSpec {
         vlan: Masked { value: 0, mask: 0 },
     };
 
-    /// The spec's structure of `infiniband/verbs.h`, appended. Multi-byte fields are in network order there.
+    /// Appends the spec's structure of `infiniband/verbs.h`. Fields of several bytes are in network order there.
     fn append(self, out: &mut Vec<u8>) {
         use ffi::ibv_flow_spec_type as t;
-        /// A spec of this type with the filter's values and their masks.
+        /// Appends a spec of this type, with each field in the filter's value and in its mask.
         macro_rules! spec {
-            ($spec:ident, $kind:expr, $filter:expr, $($field:expr),*) => {
-                put(
-                    out,
-                    &ffi::$spec {
-                        type_: $kind,
-                        size: size_of_u16::<ffi::$spec>(),
-                        val: $filter($($field.value),*),
-                        mask: $filter($($field.mask),*),
-                    },
-                )
+            ($spec:ident, $kind:expr, { $($field:ident: $masked:expr),* $(,)? }) => {
+                append!(out, $spec {
+                    type_: $kind,
+                    size: size_of_u16::<ffi::$spec>(),
+                    $(val.$field: $masked.value, mask.$field: $masked.mask,)*
+                })
             };
         }
         match self {
@@ -189,58 +248,41 @@ impl FlowSpec {
                 dst,
                 ethertype,
                 vlan,
-            } => spec!(
-                ibv_flow_spec_eth,
-                t::IBV_FLOW_SPEC_ETH,
-                eth,
-                dst,
-                ethertype,
-                vlan
-            ),
+            } => spec!(ibv_flow_spec_eth, t::IBV_FLOW_SPEC_ETH, {
+                dst_mac: dst,
+                ether_type: ethertype.map(u16::to_be),
+                vlan_tag: vlan.map(u16::to_be),
+            }),
             Self::Ipv4 { src, dst, proto } if proto.mask == 0 => {
-                spec!(ibv_flow_spec_ipv4, t::IBV_FLOW_SPEC_IPV4, ipv4, src, dst);
+                spec!(ibv_flow_spec_ipv4, t::IBV_FLOW_SPEC_IPV4, {
+                    src_ip: src.map(u32::to_be),
+                    dst_ip: dst.map(u32::to_be),
+                });
             }
             Self::Ipv4 { src, dst, proto } => {
-                let kind = t::IBV_FLOW_SPEC_IPV4_EXT;
-                spec!(ibv_flow_spec_ipv4_ext, kind, ipv4_ext, src, dst, proto);
+                spec!(ibv_flow_spec_ipv4_ext, t::IBV_FLOW_SPEC_IPV4_EXT, {
+                    src_ip: src.map(u32::to_be),
+                    dst_ip: dst.map(u32::to_be),
+                    proto: proto,
+                });
             }
-            Self::Ipv6 { src, dst, proto } => {
-                spec!(
-                    ibv_flow_spec_ipv6,
-                    t::IBV_FLOW_SPEC_IPV6,
-                    ipv6,
-                    src,
-                    dst,
-                    proto
-                );
-            }
-            Self::Tcp { src, dst } => {
-                spec!(ibv_flow_spec_tcp_udp, t::IBV_FLOW_SPEC_TCP, ports, src, dst);
-            }
-            Self::Udp { src, dst } => {
-                spec!(ibv_flow_spec_tcp_udp, t::IBV_FLOW_SPEC_UDP, ports, src, dst);
-            }
-            Self::Vxlan { vni } => {
-                spec!(
-                    ibv_flow_spec_tunnel,
-                    t::IBV_FLOW_SPEC_VXLAN_TUNNEL,
-                    tunnel,
-                    vni
-                );
-            }
-            Self::Gre => {
-                let any = |()| ffi::ibv_flow_gre_filter {
-                    c_ks_res0_ver: 0,
-                    protocol: 0,
-                    key: 0,
-                };
-                spec!(
-                    ibv_flow_spec_gre,
-                    t::IBV_FLOW_SPEC_GRE,
-                    any,
-                    Masked::<()>::default()
-                );
-            }
+            Self::Ipv6 { src, dst, proto } => spec!(ibv_flow_spec_ipv6, t::IBV_FLOW_SPEC_IPV6, {
+                src_ip: src.map(u128::to_be_bytes),
+                dst_ip: dst.map(u128::to_be_bytes),
+                next_hdr: proto,
+            }),
+            Self::Tcp { src, dst } => spec!(ibv_flow_spec_tcp_udp, t::IBV_FLOW_SPEC_TCP, {
+                dst_port: dst.map(u16::to_be),
+                src_port: src.map(u16::to_be),
+            }),
+            Self::Udp { src, dst } => spec!(ibv_flow_spec_tcp_udp, t::IBV_FLOW_SPEC_UDP, {
+                dst_port: dst.map(u16::to_be),
+                src_port: src.map(u16::to_be),
+            }),
+            Self::Vxlan { vni } => spec!(ibv_flow_spec_tunnel, t::IBV_FLOW_SPEC_VXLAN_TUNNEL, {
+                tunnel_id: vni.map(u32::to_be),
+            }),
+            Self::Gre => spec!(ibv_flow_spec_gre, t::IBV_FLOW_SPEC_GRE, {}),
             Self::Inner(inner) => {
                 let at = out.len();
                 inner.outer().append(out);
@@ -249,79 +291,19 @@ impl FlowSpec {
                     *kind = (u32::from_ne_bytes(*kind) | t::IBV_FLOW_SPEC_INNER).to_ne_bytes();
                 }
             }
-            Self::Drop => put(
+            Self::Drop => append!(
                 out,
-                &ffi::ibv_flow_spec_action_drop {
+                ibv_flow_spec_action_drop {
                     type_: t::IBV_FLOW_SPEC_ACTION_DROP,
                     size: size_of_u16::<ffi::ibv_flow_spec_action_drop>(),
-                },
+                }
             ),
         }
     }
 }
 
-fn eth(dst_mac: [u8; 6], ethertype: u16, vlan: u16) -> ffi::ibv_flow_eth_filter {
-    ffi::ibv_flow_eth_filter {
-        dst_mac,
-        src_mac: [0; 6],
-        ether_type: ethertype.to_be(),
-        vlan_tag: vlan.to_be(),
-    }
-}
-
-fn ipv4(src: u32, dst: u32) -> ffi::ibv_flow_ipv4_filter {
-    ffi::ibv_flow_ipv4_filter {
-        src_ip: src.to_be(),
-        dst_ip: dst.to_be(),
-    }
-}
-
-fn ipv4_ext(src: u32, dst: u32, proto: u8) -> ffi::ibv_flow_ipv4_ext_filter {
-    ffi::ibv_flow_ipv4_ext_filter {
-        src_ip: src.to_be(),
-        dst_ip: dst.to_be(),
-        proto,
-        tos: 0,
-        ttl: 0,
-        flags: 0,
-    }
-}
-
-fn ipv6(src: u128, dst: u128, next_hdr: u8) -> ffi::ibv_flow_ipv6_filter {
-    ffi::ibv_flow_ipv6_filter {
-        src_ip: src.to_be_bytes(),
-        dst_ip: dst.to_be_bytes(),
-        flow_label: 0,
-        next_hdr,
-        traffic_class: 0,
-        hop_limit: 0,
-    }
-}
-
-fn ports(src: u16, dst: u16) -> ffi::ibv_flow_tcp_udp_filter {
-    ffi::ibv_flow_tcp_udp_filter {
-        dst_port: dst.to_be(),
-        src_port: src.to_be(),
-    }
-}
-
-fn tunnel(vni: u32) -> ffi::ibv_flow_tunnel_filter {
-    ffi::ibv_flow_tunnel_filter {
-        tunnel_id: vni.to_be(),
-    }
-}
-
 fn size_of_u16<T>() -> u16 {
     u16::try_from(size_of::<T>()).unwrap_or(u16::MAX)
-}
-
-/// Appends the bytes of a structure of `infiniband/verbs.h`.
-fn put<T: Copy>(out: &mut Vec<u8>, value: &T) {
-    // A zeroed buffer first: padding bytes of `value` are not initialised and must not be read.
-    let at = out.len();
-    out.resize(at + size_of::<T>(), 0);
-    // SAFETY: `out` has room for a T at `at`; an unaligned write of a plain structure of integers.
-    unsafe { out.as_mut_ptr().add(at).cast::<T>().write_unaligned(*value) };
 }
 
 impl FlowRule {
@@ -332,20 +314,21 @@ impl FlowRule {
         for spec in &self.specs {
             spec.append(&mut specs);
         }
-        let attr = ffi::ibv_flow_attr {
-            comp_mask: 0,
-            type_: match self.kind {
-                FlowKind::Normal => ffi::ibv_flow_attr_type::IBV_FLOW_ATTR_NORMAL,
-                FlowKind::Sniffer => ffi::ibv_flow_attr_type::IBV_FLOW_ATTR_SNIFFER,
-            },
-            size: u16::try_from(size_of::<ffi::ibv_flow_attr>() + specs.len()).unwrap_or(u16::MAX),
-            priority: self.priority,
-            num_of_specs: u8::try_from(self.specs.len()).unwrap_or(u8::MAX),
-            port: self.port,
-            flags: 0,
-        };
         let mut bytes = Vec::new();
-        put(&mut bytes, &attr);
+        append!(
+            &mut bytes,
+            ibv_flow_attr {
+                type_: match self.kind {
+                    FlowKind::Normal => ffi::ibv_flow_attr_type::IBV_FLOW_ATTR_NORMAL,
+                    FlowKind::Sniffer => ffi::ibv_flow_attr_type::IBV_FLOW_ATTR_SNIFFER,
+                },
+                size: u16::try_from(size_of::<ffi::ibv_flow_attr>() + specs.len())
+                    .unwrap_or(u16::MAX),
+                priority: self.priority,
+                num_of_specs: u8::try_from(self.specs.len()).unwrap_or(u8::MAX),
+                port: self.port,
+            }
+        );
         bytes.extend(specs);
         bytes.resize(bytes.len().next_multiple_of(8), 0);
         bytes
@@ -436,5 +419,58 @@ mod tests {
             ]
         );
         assert_eq!(specs[56..62], [0x01, 0x10, 0, 0, 8, 0]);
+    }
+
+    #[test]
+    fn padding_is_zero_and_every_other_byte_of_a_masked_field_is_set() {
+        let any = Masked::exact(u16::MAX);
+        let address = Masked::exact(u128::MAX);
+        let word = Masked::exact(u32::MAX);
+        let proto = Masked::exact(u8::MAX);
+        // Of each spec: bytes in front of the value, the value's bytes that are set, and the filter's size.
+        let specs = [
+            (
+                FlowSpec::Ethernet {
+                    dst: Masked {
+                        value: [0xff; 6],
+                        mask: [0xff; 6],
+                    },
+                    ethertype: any,
+                    vlan: any,
+                },
+                (6, [0..6, 12..16], 16),
+            ),
+            (
+                FlowSpec::Ipv4 {
+                    src: word,
+                    dst: word,
+                    proto,
+                },
+                (8, [0..9, 9..9], 12),
+            ),
+            (
+                FlowSpec::Ipv6 {
+                    src: address,
+                    dst: address,
+                    proto,
+                },
+                (8, [0..32, 36..37], 40),
+            ),
+            (FlowSpec::Tcp { src: any, dst: any }, (6, [0..4, 4..4], 4)),
+            (FlowSpec::Vxlan { vni: word }, (8, [0..4, 4..4], 4)),
+        ];
+        for (spec, (head, set, size)) in specs {
+            // Memory that was used before: a spec that is copied over it as a whole would let it show through.
+            let mut bytes = vec![0x55; 256];
+            bytes.clear();
+            spec.append(&mut bytes);
+            for (at, byte) in bytes.iter().enumerate().skip(6) {
+                let is_set = at >= head
+                    && at < head + 2 * size
+                    && set.iter().any(|it| it.contains(&((at - head) % size)));
+                let expected = if is_set { 0xff } else { 0 };
+                assert_eq!(*byte, expected, "byte {at} of {spec:?}: {bytes:x?}");
+            }
+        }
     }
 }
