@@ -71,6 +71,30 @@ static int is_filtered(void)
     return strstr(text, "Seccomp_filters:\t2") != NULL;
 }
 
+/* Sends paths to whatever reads a pipe of the capture: the process that runs hooks, where there is no other. */
+static void send_to_hooks(const char *folder)
+{
+    const char *names[] = { "/etc/hostname", "--help", "a\nb\033[31m; touch pwn", "%s/planted.pcap", "%s/wqcap-q00-1.pcap",
+                            "%s/../wqcap-q00-2.pcap", "%s/wqcap-q00-3\n.pcap" };
+    char link[64], target[4096], path[4096];
+    int fd;
+    size_t i;
+
+    for (fd = 3; fd < 1024; fd++) {
+        ssize_t length;
+
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        length = readlink(link, target, sizeof target - 1);
+        if (length <= 0 || strncmp(target, "pipe:", 5) || (fcntl(fd, F_GETFL) & O_ACCMODE) != O_WRONLY)
+            continue;
+        for (i = 0; i < sizeof names / sizeof *names; i++) {
+            snprintf(path, sizeof path, names[i], folder);
+            if (write(fd, path, strlen(path) + 1) < 0)
+                tell("pipe", -1);
+        }
+    }
+}
+
 static void *attack(void *unused)
 {
     const char *name, *victim = of("ATTACK_VICTIM");
@@ -129,6 +153,9 @@ static void *attack(void *unused)
     name = "below_summary", TRY(make(of("ATTACK_SUMMARY"), "sub/new"));
     name = "beside_control", TRY(make(of("ATTACK_CONTROL"), "new"));
     name = "below_control", TRY(make(of("ATTACK_CONTROL"), "sub/new"));
+    name = "hook", TRY(open(of("ATTACK_HOOK"), O_WRONLY | O_TRUNC));
+    if (getenv("ATTACK_FOLDER"))
+        send_to_hooks(getenv("ATTACK_FOLDER"));
     name = "end", TRY(0);
     return NULL;
 }

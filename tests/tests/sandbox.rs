@@ -14,6 +14,7 @@ use wqcap_tests::{
     need, process,
     process::clients::{self, Build},
     skip,
+    wqcap::wqcap,
 };
 
 /// User nobody.
@@ -35,9 +36,10 @@ impl Whole {
             let folder = place.dir().folder(name);
             fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).expect("own");
         }
+        place.dir().folder("tools");
         place.dir().script(
-            "hook",
-            "echo \"$(basename \"$1\") $(grep CapEff /proc/self/status | cut -f 2)\" >> \"${0%/*}/run/hooked\"",
+            "tools/hook",
+            "echo \"$(basename \"$1\") $(grep CapEff /proc/self/status | cut -f 2)\" >> \"${0%/*}/../run/hooked\"",
         );
         Self { place }
     }
@@ -53,7 +55,7 @@ impl Whole {
             at("output.dir", "out"),
             at("output.index_dir", "index"),
             at("flows.dir", "flows"),
-            at("output.hook", "hook"),
+            at("output.hook", "tools/hook"),
             at("control.unix", "run/control.sock"),
         ];
         let fixed = [
@@ -239,6 +241,155 @@ fn who_cannot_become_the_user_is_told() {
         .run()
         .expect(2)
         .says(&["process.user = \"daemon\"", "only root"]);
+}
+
+/// `run` as user nobody, started by root, with `hook`.
+fn hooked_as_nobody(place: &ForAll, hook: &Path) -> Program {
+    let out = place.dir().join("out");
+    if !out.exists() {
+        let out = place.dir().folder("out");
+        fs::set_permissions(out, fs::Permissions::from_mode(0o777)).expect("own");
+    }
+    Program::new(place.wqcap())
+        .args(["run", "--model", "synth:count=10"])
+        .args([
+            "--set",
+            "process.user=nobody",
+            "--set",
+            "model.caps=process",
+        ])
+        .args(["--set", &format!("output.dir={}", out.display())])
+        .args(["--set", &format!("output.hook={}", hook.display())])
+}
+
+#[test]
+fn a_hook_that_the_user_can_replace_is_refused() {
+    if !process::is_root() {
+        skip!("only root can become somebody else");
+    }
+    let place = ForAll::new();
+    let dir = place.dir();
+    let hook = |folder: &Path, mode: u32| {
+        fs::create_dir_all(folder).expect("own");
+        let hook = folder.join("hook");
+        fs::write(&hook, "#!/bin/sh\n").expect("own");
+        fs::set_permissions(&hook, fs::Permissions::from_mode(mode)).expect("own");
+        hook
+    };
+    let mode = |path: &Path, mode: u32| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("own");
+    };
+    let owned = |path: &Path| {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("root may");
+    };
+    let roots = hook(&dir.join("roots"), 0o755);
+    let writable = hook(&dir.join("writable"), 0o757);
+    let own = hook(&dir.join("own"), 0o555);
+    owned(&own);
+    // The file is root's, and so is its folder; who may write the folder above renames that.
+    let renamed = hook(&dir.join("open/roots"), 0o755);
+    mode(&dir.join("open"), 0o777);
+    let group = hook(&dir.join("group"), 0o755);
+    std::os::unix::fs::chown(dir.join("group"), None, Some(NOBODY)).expect("root may");
+    mode(&dir.join("group"), 0o775);
+    // Sticky: only what is the user's own can be replaced.
+    let sticky = hook(&dir.join("sticky"), 0o755);
+    mode(&dir.join("sticky"), 0o1777);
+    let link = dir.join("sticky/link");
+    symlink(&roots, &link).expect("own");
+    let own_link = dir.join("sticky/own");
+    symlink(&roots, &own_link).expect("own");
+    std::os::unix::fs::lchown(&own_link, Some(NOBODY), Some(NOBODY)).expect("root may");
+    for hook in [&writable, &own, &renamed, &group, &own_link] {
+        let done = hooked_as_nobody(&place, hook).run().expect(2);
+        done.says(&[
+            "output.hook = ",
+            "process.user = \"nobody\" can write",
+            "to root",
+        ]);
+    }
+    for hook in [&roots, &sticky, &link] {
+        let _ = hooked_as_nobody(&place, hook).run().expect(0);
+    }
+}
+
+#[test]
+fn a_hook_where_the_sandbox_writes_is_refused() {
+    let dir = Dir::new();
+    for key in ["output.dir", "output.index_dir", "flows.dir"] {
+        let name = key.replace('.', "-");
+        let folder = dir.folder(&name);
+        let hook = dir.script(&format!("{name}/hook"), "exit 0");
+        let link = dir.join(&format!("{name}-link"));
+        symlink(&hook, &link).expect("own");
+        for hook in [&hook, &link] {
+            for command in ["check", "run"] {
+                let mut program = wqcap([command, "--model", "synth:count=10"])
+                    .args(["--set", &format!("output.hook={}", hook.display())])
+                    .args(["--set", &format!("{key}={}", folder.display())]);
+                if key != "output.dir" {
+                    let out = dir.folder("out");
+                    program = program.args(["--set", &format!("output.dir={}", out.display())]);
+                }
+                program.run().expect(2).says(&[
+                    "output.hook = ",
+                    &format!("{key} = "),
+                    "where the sandbox lets wqcap write",
+                    "move the program",
+                ]);
+            }
+        }
+    }
+}
+
+/// Code inside a capture can send any message to the process that runs hooks, and cannot write the hook.
+#[test]
+fn from_inside_a_hook_gets_nothing_but_finished_files() {
+    let (dir, other) = (Dir::new(), Dir::new());
+    need!(can_be_required(&dir));
+    let hooked = other.join("hooked");
+    let hook = other.script(
+        "hook",
+        &format!("printf '%s\\n' \"$1\" >> {}", hooked.display()),
+    );
+    let (out, victim) = (dir.folder("out"), other.join("victim"));
+    fs::write(&victim, "").expect("own");
+    fs::write(out.join("planted.pcap"), "x").expect("own");
+    symlink("/etc/hostname", out.join("wqcap-q00-1.pcap")).expect("own");
+    fs::write(dir.join("wqcap-q00-2.pcap"), "x").expect("own");
+    fs::write(out.join("wqcap-q00-3\n.pcap"), "x").expect("own");
+    let mut running = wqcap(["run", "--json", "--model", "synth:pps=2000,flows=64"])
+        .args(["--set", "output.format=pcap"])
+        .args(["--set", &format!("output.dir={}", out.display())])
+        .args(["--set", &format!("output.hook={}", hook.display())])
+        .args(["--set", "output.rotate_time=200ms"])
+        .args(["--set", "process.sandbox=require"])
+        .args(["--set", "capture.queues=1"])
+        .env("LD_PRELOAD", clients::ours("attack", Build::Library))
+        .env("ATTACK_PROBE", &victim)
+        .env("ATTACK_VICTIM", &victim)
+        .env("ATTACK_HOOK", &hook)
+        .env("ATTACK_FOLDER", &out)
+        .env("XDG_RUNTIME_DIR", dir.folder("scratch"))
+        .start();
+    running.until("the attacks", |it| it.stderr().contains("attack end: done"));
+    let lines = || fs::read_to_string(&hooked).unwrap_or_default();
+    let before = lines().lines().count();
+    running.until("files after the attacks", |_| {
+        lines().lines().count() > before + 1
+    });
+    running.signal(Signal::TERM);
+    let done = running.wait().expect(0);
+    done.says(&["attack hook: EACCES", "output.hook: not run for"]);
+    let out = out.canonicalize().expect("there");
+    for line in lines().lines() {
+        let name = Path::new(line).strip_prefix(&out).expect("in the folder");
+        let is_finished = wqcap_tests::files::read(&out.join(name)).len() > 1;
+        assert!(is_finished, "{line}");
+    }
+    let summary: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_eq!(summary["hooks"]["refused"], 7, "{done}");
+    assert_eq!(summary["hooks"]["failed"], 0);
 }
 
 /// Whether the whole sandbox is to be had here; why not is a reason to skip.

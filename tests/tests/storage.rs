@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `the_oldest_files_go_and_strangers_stay` | `output.keep_files`, `output.keep` |
 //! | `how_long_the_disk_holds_is_told_by_the_status_and_the_plan` | at the rate of the files there are |
+//! | `a_clock_that_is_set_deletes_no_fresh_file` | `output.keep_age`: age is not told by a clock that was just set |
 //! | `each_finished_file_has_its_hook` | `output.hook`: every file once, whole and named |
 //! | `hooks_that_fail_are_counted_and_cost_nothing` | failures do not change the run's end |
 //! | `every_format_and_rotation_..._reads_everywhere` | capinfos, tshark, tcpdump and `pcap-file` see the same |
@@ -31,7 +32,10 @@ use wqcap_tests::{
     compare::assert_frames,
     files::{self, Record},
     frames, ledger,
-    process::{HANG, TICK},
+    process::{
+        HANG, TICK,
+        clients::{self, Build},
+    },
     wqcap::wqcap,
 };
 
@@ -156,6 +160,60 @@ fn how_long_the_disk_holds_is_told_by_the_status_and_the_plan() {
         serde_json::from_str(&check("--json --set output.keep_age=30s").stdout).expect("JSON");
     assert_eq!(plan["outlook"]["deletes"], true);
     assert_eq!(plan["outlook"]["seconds"], 30.0);
+}
+
+/// A machine whose clock is set again and again, as by a lost or a false source of time.
+#[test]
+fn a_clock_that_is_set_deletes_no_fresh_file() {
+    let dir = Dir::new();
+    let run = Wqcap::run(&dir, "x")
+        .model("synth:size=300,flows=64,pps=5000")
+        .queues(1)
+        .set("output.rotate_time=100ms")
+        .set("output.keep_age=1h");
+    let mut running = run
+        .program()
+        .env("LD_PRELOAD", clients::ours("stepped_clock", Build::Library))
+        .env("STEP_S", "3700")
+        .env("STEP_EVERY_MS", "700")
+        .start();
+    running.until("a step that retention has seen", |it| {
+        it.stderr().contains("the system's clock was set")
+    });
+    let so_far = names(run.out_path()).len();
+    running.until("files after it, and more steps", |_| {
+        names(run.out_path()).len() > so_far + 30
+    });
+    running.signal(Signal::TERM);
+    let finished = run.finished(running.wait(), 0);
+    assert_eq!(finished.summary.json["deleted"]["files"], 0);
+    assert!(finished.summary.files.iter().all(|it| it.exists()));
+    finished
+        .done
+        .says(&["output.keep_age deletes nothing until"]);
+}
+
+#[test]
+fn the_age_of_a_runs_own_files_needs_no_steady_clock() {
+    let dir = Dir::new();
+    let run = Wqcap::run(&dir, "x")
+        .model("synth:size=300,flows=64,pps=5000")
+        .queues(1)
+        .set("output.rotate_time=200ms")
+        .set("output.keep_age=1s");
+    let mut running = run.start();
+    let mut seen = BTreeSet::new();
+    running.until("files that were deleted", |_| {
+        let there = names(run.out_path());
+        let gone = seen.iter().any(|it| !there.contains(it));
+        seen.extend(there);
+        gone && seen.len() > 8
+    });
+    running.signal(Signal::TERM);
+    let done = running.wait().expect(0);
+    let summary = fs::read_to_string(run.summary_path()).expect("a summary");
+    let summary: Value = serde_json::from_str(&summary).expect("JSON");
+    assert!(summary["deleted"]["files"].as_u64() > Some(0), "{done}");
 }
 
 #[test]

@@ -125,6 +125,12 @@ pub struct ManualArgs {
 /// `wqcap hooks`: reads paths from stdin, and writes reports to stdout
 #[derive(Debug, clap::Args)]
 pub struct HooksArgs {
+    /// The capture's output directory
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// The template of the names of its files
+    #[arg(long)]
+    pub name: String,
     /// The hook
     pub program: PathBuf,
 }

@@ -32,6 +32,7 @@ pub fn start<E: Encoder>(
         snaplen: 0,
         longest,
         hook_process: None,
+        finish_times: Default::default(),
         at_rest: None,
         ring: None,
         limit: None,

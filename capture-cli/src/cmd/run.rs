@@ -94,9 +94,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     // Without a file there is nothing to read again.
     let requests = signals::catch_into(&signals, file.is_some()).map_err(uncaught)?;
     let limits = limits(&given.limits);
-    if let Some(hook) = &plan.output.hook {
-        plan.hook_process = Some(Arc::new(hooks::start(hook)?));
-    }
+    plan.hook_process = hooks::start(&plan.output)?.map(Arc::new);
     if let Some(source) = &plan.output.encrypt {
         plan.at_rest = Some(Arc::new(key::read(source, source.config_key())?));
     }

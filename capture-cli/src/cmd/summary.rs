@@ -229,10 +229,13 @@ pub fn text(report: &Report) -> String {
         line("encrypt", &text);
     }
     if let Some(hooks) = report.hooks {
-        let text = format!(
+        let mut text = format!(
             "{} succeeded, {} failed, {} not run",
             hooks.succeeded, hooks.failed, hooks.not_run
         );
+        if hooks.refused > 0 {
+            let _ = write!(text, ", {} refused", hooks.refused);
+        }
         line("hooks", &text);
     }
     if let Some(flows) = &report.flows {

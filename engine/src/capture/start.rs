@@ -192,6 +192,7 @@ impl<'p> Startup<'p> {
             longest: longest(&plan.ring),
             hook_process: plan.hook_process.clone(),
             at_rest: key_at_rest(plan)?,
+            finish_times: plan.finish_times.clone(),
             ring: plan.write_ring.clone(),
             limit: self.limits.writes(&self.wakeup).map(Arc::new),
             owner: self.wakeup.clone(),

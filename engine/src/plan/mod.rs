@@ -29,7 +29,7 @@ use crate::{
     analysis::flows::FlowsPlan,
     config::{self, Config},
     device::{DeviceFacts, clock::Form},
-    sink::{HookProcess, KeptRing},
+    sink::{FinishTimes, HookProcess, KeptRing},
     verbs::{CVLAN_STRIPPING, DELAY_DROP, MiniFormat, Moderation, SCATTER_FCS},
 };
 use found::Found;
@@ -108,6 +108,9 @@ pub struct Plan {
     /// The key of [`OutputPlan::encrypt`]; `None`: it is read when the capture starts.
     #[serde(skip)]
     pub at_rest: Option<Arc<SecretKey>>,
+    /// When this run's files were finished, for captures that follow one another in a run.
+    #[serde(skip)]
+    pub finish_times: FinishTimes,
     /// The writer's ring of io_uring, for a process that may make none later; `None`: each writer makes its own.
     #[serde(skip)]
     pub write_ring: Option<Arc<KeptRing>>,
@@ -287,6 +290,7 @@ impl Plan {
             output,
             hook_process: None,
             at_rest: None,
+            finish_times: FinishTimes::default(),
             write_ring: None,
             notes,
             device: device.clone(),

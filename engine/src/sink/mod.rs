@@ -43,7 +43,8 @@ pub use pcap::PcapEncoder;
 pub use pcapng::PcapngEncoder;
 pub use post::gauge::{PinnedFiles, RetentionGauge};
 pub use post::{
-    hook::{HookProcess, HookReport, serve_hooks},
+    hook::{HookGate, HookProcess, HookReport, serve_hooks},
+    retention::FinishTimes,
     sealer::EncryptionReport,
 };
 pub(crate) use reorder::InOrder;

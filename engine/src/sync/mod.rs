@@ -3,6 +3,7 @@
 
 pub(crate) mod thread;
 pub(crate) mod wakeup;
+pub(crate) mod wall_clock;
 
 pub(crate) use crossbeam_channel::Sender;
 pub(crate) use std::{

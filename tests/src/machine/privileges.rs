@@ -29,7 +29,8 @@ impl ForAll {
     )]
     pub fn new() -> Self {
         let dir = Dir::new();
-        fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).expect("an own folder");
+        // As /tmp: what one user makes there is not another's to replace.
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).expect("an own folder");
         let place = Self { dir };
         for name in ["wqcap", "libmlx5_model.so"] {
             place.bring(&binaries::dir().join(name));

@@ -1,6 +1,8 @@
 //! What a configuration needs of this machine beside a device: folders, programs, groups, keys, addresses. Whatever is
 //! missing would end a run right after its start, or at its first file.
 
+use super::hook;
+use crate::daemon::sandbox::files::written_folders;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use std::{
     fs, io,
@@ -22,36 +24,16 @@ pub fn problems(config: &Config) -> Vec<Problem> {
     all
 }
 
-/// Folders must be there and writable, and the hook must be a program.
+/// Folders must be there and writable, and the hook must be a program that the capture cannot replace.
 pub fn folders(config: &Config) -> Vec<Problem> {
     let output = &config.output;
-    let mut found = Vec::new();
-    if output.format != Format::None && !output.is_stdout() {
-        found.push(folder("output.dir", &output.dir));
-        if !output.index_dir.as_os_str().is_empty() {
-            found.push(folder("output.index_dir", &output.index_dir));
-        }
-        found.push(hook(&output.hook));
-    }
-    if let Some(flows) = &config.flows {
-        found.push(folder("flows.dir", &flows.dir));
+    let folders = written_folders(config).map(|(key, dir)| folder(key, dir));
+    let mut found: Vec<_> = folders.collect();
+    let to_files = output.format != Format::None && !output.is_stdout();
+    if to_files && !output.hook.as_os_str().is_empty() {
+        found.push(hook::problem(config));
     }
     found.into_iter().flatten().collect()
-}
-
-fn hook(program: &Path) -> Option<Problem> {
-    if program.as_os_str().is_empty() {
-        return None;
-    }
-    let problem = match fs::metadata(program) {
-        Err(e) => told(&e),
-        Ok(metadata) if !metadata.is_file() => "is not a file; name a program".into(),
-        Ok(_) => match accessat(CWD, program, Access::EXEC_OK, AtFlags::EACCESS) {
-            Ok(()) => return None,
-            Err(e) => format!("cannot be run: {}; chmod +x it", told(&e.into())),
-        },
-    };
-    Some(unusable("output.hook", program, &problem))
 }
 
 fn folder(key: &str, dir: &Path) -> Option<Problem> {
@@ -87,8 +69,8 @@ fn listen(metrics: &MetricsConfig) -> Option<Problem> {
     Some(Problem::new("metrics.listen", value, problem))
 }
 
-/// Without the number.
-fn told(e: &io::Error) -> String {
+/// An error without its number.
+pub(super) fn told(e: &io::Error) -> String {
     let text = e.to_string();
     match text.split_once(" (os error") {
         Some((words, _)) => words.to_owned(),
@@ -96,7 +78,7 @@ fn told(e: &io::Error) -> String {
     }
 }
 
-fn unusable(key: &str, path: &Path, problem: &str) -> Problem {
+pub(super) fn unusable(key: &str, path: &Path, problem: &str) -> Problem {
     Problem::new(key, format!("\"{}\"", path.display()), problem)
 }
 

@@ -2,6 +2,7 @@
 //!
 //! What is printed is a configuration again: the plan stands in its comments.
 
+mod hook;
 mod machine;
 mod now;
 mod text;

@@ -8,7 +8,10 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
 };
-use wqcap_engine::{config::Config, plan::Plan};
+use wqcap_engine::{
+    config::{Config, Format},
+    plan::Plan,
+};
 
 /// The newest rights that are asked for; older kernels know fewer of them, and keep to those.
 const RIGHTS: ABI = ABI::V6;
@@ -89,10 +92,8 @@ impl Own {
         for path in config.into_iter().flat_map(places) {
             read.push(path);
         }
-        let mut write = Vec::new();
-        write.extend(plan.output.dir.clone());
-        write.extend(plan.output.index_dir.clone());
-        write.extend(plan.flows.iter().map(|it| it.dir.clone()));
+        let written = written_folders(settings);
+        let mut write: Vec<_> = written.map(|(_, dir)| dir.to_owned()).collect();
         read.extend(settings.control.iter().filter_map(|it| it.key_file.clone()));
         // What retention looks at.
         read.extend(plan.output.journal.clone());
@@ -177,6 +178,20 @@ fn using() -> BitFlags<AccessFs> {
     AccessFs::WriteFile | AccessFs::IoctlDev
 }
 
+/// Folders that a capture writes to, each with the key that names it.
+pub fn written_folders(config: &Config) -> impl Iterator<Item = (&'static str, &Path)> {
+    let output = &config.output;
+    let to_files = output.format != Format::None && !output.is_stdout();
+    let index_dir = Some(&output.index_dir).filter(|it| !it.as_os_str().is_empty());
+    let folders = [
+        ("output.dir", to_files.then_some(&output.dir)),
+        ("output.index_dir", index_dir.filter(|_| to_files)),
+        ("flows.dir", config.flows.as_ref().map(|it| &it.dir)),
+    ];
+    let named = folders.into_iter();
+    named.filter_map(|(key, dir)| Some((key, dir?.as_path())))
+}
+
 /// All but making devices and symbolic links, and starting programs. Files that were opened ahead get their names in sub
 /// folders.
 fn writing() -> BitFlags<AccessFs> {
@@ -208,7 +223,7 @@ fn folder_of(file: &Path) -> &Path {
 }
 
 /// Where the software NIC has its scratch folder, which it removes at the end; it tells of it in the environment.
-fn model_base() -> Option<PathBuf> {
+pub fn model_base() -> Option<PathBuf> {
     let scratch = env::var_os("MLX5_MODEL_DIR").map(PathBuf::from)?;
     scratch.parent().map(Path::to_owned)
 }

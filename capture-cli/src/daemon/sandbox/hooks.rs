@@ -1,28 +1,52 @@
 //! The process that runs `output.hook` for a capture, which itself may start no programs.
 //!
 //! It is started before files are closed off, and so hooks may do what the capture's user may. All that a capture can
-//! ask of it is the configured program with a path of its choice.
+//! ask of it is the configured program with a file of `output.dir` that it has just finished ([`HookGate`]).
 
 use super::{drop_capture_rights, own_command};
 use crate::{args::HooksArgs, failure::Failure};
-use std::{io, path::Path};
-use wqcap_engine::sink::{HookProcess, serve_hooks};
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    path::Path,
+};
+use wqcap_engine::{
+    plan::OutputPlan,
+    sink::{HookGate, HookProcess, serve_hooks},
+};
 
-/// Starts it: this program as `wqcap hooks PROGRAM`.
-pub fn start(program: &Path) -> Result<HookProcess, Failure> {
+/// Starts the process for the hook of a plan, if there is one: this program as `wqcap hooks --dir DIR --name TEMPLATE
+/// PROGRAM`.
+pub fn start(output: &OutputPlan) -> Result<Option<HookProcess>, Failure> {
+    let (Some(program), Some(dir)) = (&output.hook, &output.dir) else {
+        return Ok(None);
+    };
     let refused = |e: io::Error| {
         Failure::refused(format!(
             "cannot start the process that runs output.hook: {e}"
         ))
     };
     let mut command = own_command("hooks").map_err(refused)?;
-    command.arg(program);
-    HookProcess::start(command).map_err(refused)
+    command
+        .arg(option("--dir=", dir.as_os_str()))
+        .arg(option("--name=", output.name.to_string().as_ref()))
+        .arg(program);
+    HookProcess::start(command).map(Some).map_err(refused)
 }
 
-/// `wqcap hooks`: what it then does.
+fn option(name: &str, value: &OsStr) -> OsString {
+    let mut option = OsString::from(name);
+    option.push(value);
+    option
+}
+
+/// `wqcap hooks`: runs the hook until the capture ends.
 pub fn serve(args: &HooksArgs) -> Result<(), Failure> {
     drop_capture_rights()
         .map_err(|e| Failure::failed(format!("cannot drop the capture's rights for hooks: {e}")))?;
-    serve_hooks(&args.program, io::stdin().lock(), io::stdout()).map_err(Failure::from)
+    let name = args.name.parse();
+    let name = name.map_err(|e| Failure::refused(format!("--name {:?}: {e}", args.name)))?;
+    let gate = HookGate::new(Path::new(&args.dir), name)
+        .map_err(|e| Failure::refused(format!("output.dir = {:?}: {e}", args.dir)))?;
+    serve_hooks(&args.program, gate, io::stdin().lock(), io::stdout()).map_err(Failure::from)
 }

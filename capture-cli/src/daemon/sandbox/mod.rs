@@ -9,13 +9,14 @@
 //! Invariant: a capture that goes on without a part of its sandbox has said so.
 
 mod calls;
-mod files;
+pub mod files;
 pub mod hooks;
 pub mod outside;
 pub mod user;
 
 use crate::failure::Failure;
-use caps::{CapSet, errors::CapsError};
+use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
+use nix::unistd::Uid;
 use std::{env, io, os::unix::process::CommandExt, path::Path, process::Command};
 use wqcap_engine::{
     config::{Config, Sandbox as Wanted},
@@ -30,10 +31,38 @@ fn own_command(subcommand: &str) -> io::Result<Command> {
     Ok(command)
 }
 
-/// Drops, in such a process, what a capture takes: an ordinary user's program that is executed has ambient capabilities
-/// alone. Clearing those is no privileged call, which a hardened unit may not make.
+/// Capabilities that root keeps in such a process: hooks move, read, give away and delete files, and may go on as another
+/// user. Everything else (raw I/O, modules, mounts, tracing, the network) is no matter of files.
+const OF_FILES: [Capability; 8] = [
+    Capability::CAP_CHOWN,
+    Capability::CAP_DAC_OVERRIDE,
+    Capability::CAP_DAC_READ_SEARCH,
+    Capability::CAP_FOWNER,
+    Capability::CAP_FSETID,
+    Capability::CAP_KILL,
+    Capability::CAP_SETGID,
+    Capability::CAP_SETUID,
+];
+
+/// Drops, in such a process, the rights of a capture and those that files do not need.
+///
+/// An ordinary user's program that is executed has ambient capabilities alone. Clearing those is no privileged call, which a
+/// hardened unit may not make. A program that root executes has what the bounding set leaves.
 fn drop_capture_rights() -> Result<(), CapsError> {
-    caps::clear(None, CapSet::Ambient)
+    caps::clear(None, CapSet::Ambient)?;
+    if !Uid::effective().is_root() {
+        return Ok(());
+    }
+    let kept = CapsHashSet::from(OF_FILES);
+    let held = caps::read(None, CapSet::Permitted)?;
+    if held.contains(&Capability::CAP_SETPCAP) {
+        user::limit(&kept)?;
+    }
+    let kept = &held & &kept;
+    for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable] {
+        caps::set(None, set, &kept)?;
+    }
+    Ok(())
 }
 
 /// A sandbox with its files closed off, and its calls still open.

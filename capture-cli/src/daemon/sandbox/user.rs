@@ -133,7 +133,7 @@ impl Identity {
 }
 
 /// No program that is executed from now on has others.
-fn limit(kept: &CapsHashSet) -> Result<(), CapsError> {
+pub fn limit(kept: &CapsHashSet) -> Result<(), CapsError> {
     for it in caps::read(None, CapSet::Bounding)? {
         if !kept.contains(&it) {
             caps::drop(None, CapSet::Bounding, it)?;

@@ -14,9 +14,9 @@ use crate::sink::{
     Files,
     post::{
         gauge::RetentionGauge,
-        hook::HookReport,
+        hook::{HookReport, HookSender},
         indexer::Indexer,
-        retention::{DeletedFiles, RetentionTrigger},
+        retention::{DeletedFiles, FinishedBy, RetentionTrigger},
         sealer::{SealedFiles, Sealer},
     },
 };
@@ -47,7 +47,7 @@ pub(super) struct Followed {
 /// Tells them of finished files; they end when it is gone.
 pub(super) struct CloseNotifier {
     trigger: Option<RetentionTrigger>,
-    hooks: Option<Sender<PathBuf>>,
+    hooks: Option<HookSender>,
     indexer: Option<Sender<PathBuf>>,
     /// Tells all the others, when it has encrypted the file.
     sealer: Option<Sender<PathBuf>>,
@@ -59,18 +59,21 @@ impl CloseNotifier {
         self.trigger.clone()
     }
 
-    /// A file is finished, with so many frames, if that is known.
-    pub(super) fn tell(&self, file: &Path, frames: Option<u64>) {
+    /// A file is finished.
+    pub(super) fn tell(&self, file: &Path, by: FinishedBy) {
         // Their threads outlive these senders.
         if let Some(sealer) = &self.sealer {
             let _ = sealer.send(file.to_owned());
             return;
         }
         if let Some(trigger) = &self.trigger {
-            trigger.finished(file, frames);
+            trigger.finished(file, by);
         }
-        for sender in [&self.hooks, &self.indexer].into_iter().flatten() {
-            let _ = sender.send(file.to_owned());
+        if let Some(hooks) = &self.hooks {
+            hooks.send(file);
+        }
+        if let Some(indexer) = &self.indexer {
+            let _ = indexer.send(file.to_owned());
         }
     }
 }
@@ -78,7 +81,8 @@ impl CloseNotifier {
 impl PostClose {
     pub(super) fn start(files: &Files) -> Result<(Self, CloseNotifier), Error> {
         let (dir, output) = (files.dir(), &files.output);
-        let keep = (!output.retention.is_everything()).then(|| retention::start(dir, output));
+        let keep = (!output.retention.is_everything())
+            .then(|| retention::start(dir, output, &files.finish_times));
         let (keeper, trigger, gauge) = match keep.transpose()? {
             Some((keeper, trigger, gauge)) => (Some(keeper), Some(trigger), Some(gauge)),
             None => (None, None, None),

@@ -106,7 +106,9 @@ impl OwnFiles {
             let Ok(metadata) = fs::symlink_metadata(&path) else {
                 continue;
             };
-            if !metadata.is_file() || !self.is_named(path.strip_prefix(dir).unwrap_or(&path)) {
+            if !metadata.is_file()
+                || !is_named(&self.template, path.strip_prefix(dir).unwrap_or(&path))
+            {
                 continue;
             }
             let id = FileId::of(&metadata);
@@ -139,17 +141,17 @@ impl OwnFiles {
         }
         Ok(own)
     }
+}
 
-    /// Whether a file may be at this place in the folder.
-    fn is_named(&self, place: &Path) -> bool {
-        place.to_str().is_some_and(|name| {
-            let name = unsealed(name);
-            FileName::ENDINGS.iter().any(|ending| {
-                let stem = name
-                    .strip_suffix(ending)
-                    .and_then(|it| it.strip_suffix('.'));
-                stem.is_some_and(|stem| self.template.matches(stem))
-            })
+/// Whether a finished file of this template may be at this place in its folder.
+pub(super) fn is_named(template: &NameTemplate, place: &Path) -> bool {
+    place.to_str().is_some_and(|name| {
+        let name = unsealed(name);
+        FileName::ENDINGS.iter().any(|ending| {
+            let stem = name
+                .strip_suffix(ending)
+                .and_then(|it| it.strip_suffix('.'));
+            stem.is_some_and(|stem| template.matches(stem))
         })
-    }
+    })
 }

@@ -14,6 +14,11 @@
 //! there is, is looked up anew before anything is deleted: a hook or a person may have taken files away meanwhile, and others
 //! must not pay for them. A thread of its own: no block and no sync waits for it.
 //!
+//! Age is never told by a clock that was just set. A file of this run is as old as the time since its end by the clock that
+//! counts from the machine's start ([`FinishTimes`]). A file of an earlier run is as old as its name says, or its last write where that
+//! lies between the name and now, once the system's clock has been steady for [`STEADY`]. When the clock is set, nothing is
+//! deleted by age until it has been steady for as long.
+//!
 //! A disk that is full before `output.keep` is reached makes the oldest files go too: whoever names a limit wants the
 //! newest frames rather than the oldest. The newest file stays, whatever the limits: a folder without a file tells nothing. But
 //! `keep_age` is a promise, and holds for it too.
@@ -32,16 +37,19 @@ use crate::{
         pinned::Pinned,
         unshipped::{Delivery, FrameCounts},
     },
-    sync::thread::spawn,
+    sync::{
+        thread::spawn,
+        wall_clock::{Moment, StepWatch, boot_time},
+    },
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::fs::statvfs;
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fs, io,
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -54,6 +62,41 @@ const REST: Duration = Duration::from_millis(100);
 
 /// Between two looks where time alone, or somebody else, can make a file one too many.
 const LOOK: Duration = Duration::from_secs(10);
+
+/// How long the system's clock must be steady before it tells the age of files.
+const STEADY: Duration = Duration::from_secs(60);
+
+/// When this run's files were finished, as time since the machine's start.
+#[derive(Clone, Debug, Default)]
+pub struct FinishTimes(Arc<Mutex<HashMap<PathBuf, Duration>>>);
+
+impl FinishTimes {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, Duration>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, path: &Path, at: Duration) {
+        self.lock().insert(path.to_owned(), at);
+    }
+
+    /// Forgets the files that were gone at `listed`, when `there` were listed; but only when those are most of them.
+    fn forget_gone(&self, listed: Duration, there: &[Old]) {
+        let mut times = self.lock();
+        if times.len() > 2 * there.len() + 1024 {
+            let there: HashSet<_> = there.iter().map(|it| it.path.as_path()).collect();
+            times.retain(|path, at| *at >= listed || there.contains(path.as_path()));
+        }
+    }
+}
+
+/// Whose a file is that is finished.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::sink) enum FinishedBy {
+    /// This run's, with so many frames, if that is known.
+    ThisRun { frames: Option<u64> },
+    /// An earlier run's, which left something to be done.
+    AnEarlierRun,
+}
 
 /// What was deleted.
 #[derive(Debug, Default)]
@@ -76,16 +119,23 @@ pub(in crate::sink) struct RetentionTrigger {
     own: Option<Arc<OwnFiles>>,
     /// `None`: nobody asks.
     counts: Option<FrameCounts>,
+    /// `None`: nobody asks.
+    times: Option<FinishTimes>,
 }
 
 impl RetentionTrigger {
-    /// There is this file more, with so many frames, if that is known.
-    pub(in crate::sink) fn finished(&self, path: &Path, frames: Option<u64>) {
+    /// There is this file more.
+    pub(in crate::sink) fn finished(&self, path: &Path, by: FinishedBy) {
         if let Some(own) = &self.own {
             own.add(path);
         }
-        if let (Some(counts), Some(frames)) = (&self.counts, frames) {
-            counts.enter(path, frames);
+        if let FinishedBy::ThisRun { frames } = by {
+            if let Some(times) = &self.times {
+                times.enter(path, boot_time());
+            }
+            if let (Some(counts), Some(frames)) = (&self.counts, frames) {
+                counts.enter(path, frames);
+            }
         }
         self.ring();
     }
@@ -107,6 +157,7 @@ impl RetentionTrigger {
 pub(super) fn start(
     dir: &Path,
     output: &OutputPlan,
+    times: &FinishTimes,
 ) -> Result<(JoinHandle<DeletedFiles>, RetentionTrigger, RetentionGauge), Error> {
     let (trigger, rings) = crossbeam_channel::bounded(1);
     let name = &output.name;
@@ -115,6 +166,7 @@ pub(super) fn start(
         room: Arc::default(),
         own: (!name.is_default()).then(|| Arc::new(OwnFiles::new(name.clone()))),
         counts: output.journal.is_some().then(FrameCounts::default),
+        times: (output.retention.age_ns > 0).then(|| times.clone()),
     };
     let delivery = output.journal.clone().zip(trigger.counts.clone());
     let mut keeper = Keeper {
@@ -128,6 +180,9 @@ pub(super) fn start(
             counts,
             list: None,
         }),
+        times: times.clone(),
+        clock: StepWatch::new(Moment::now()),
+        was_set: false,
     };
     if let Some(journal) = output.journal.as_ref().filter(|it| !it.is_dir()) {
         tracing::warn!(
@@ -152,6 +207,10 @@ struct Keeper {
     pinned: Pinned,
     /// `None`: nothing is shipped.
     delivery: Option<Delivery>,
+    times: FinishTimes,
+    clock: StepWatch,
+    /// The system's clock was set, and has not been steady for long enough since.
+    was_set: bool,
 }
 
 impl Keeper {
@@ -163,7 +222,7 @@ impl Keeper {
             let measured = self.keep.keep != Keep::default() || self.keep.free != Keep::default();
             let asked = asked.swap(false, Ordering::AcqRel) && measured;
             let room = if asked { room } else { 0 };
-            match self.tidy(room, SystemTime::now(), &mut deleted) {
+            match self.tidy(room, Moment::now(), &mut deleted) {
                 Ok(()) => last.clear(),
                 // Told once, not at every look.
                 Err(e) if e != last => {
@@ -201,6 +260,8 @@ impl Keeper {
 struct Old {
     /// The lowest goes first.
     age: (u64, u64),
+    /// The time in its name, where the name has one.
+    named: Option<SystemTime>,
     written: SystemTime,
     path: PathBuf,
     len: u64,
@@ -212,6 +273,7 @@ impl From<OwnFile> for Old {
     fn from(file: OwnFile) -> Self {
         Self {
             age: file.age,
+            named: None,
             written: file.written,
             path: file.path,
             len: file.len,
@@ -232,12 +294,7 @@ impl From<&Old> for FinishedFile {
 impl Keeper {
     /// Deletes the files that are too old at `now`, and the oldest until what is left is within the limits, and `room` bytes
     /// more are free.
-    fn tidy(
-        &mut self,
-        room: u64,
-        now: SystemTime,
-        deleted: &mut DeletedFiles,
-    ) -> Result<(), String> {
+    fn tidy(&mut self, room: u64, now: Moment, deleted: &mut DeletedFiles) -> Result<(), String> {
         let (dir, keep) = (&self.dir.clone(), self.keep);
         let told = |e: io::Error| format!("cannot look at {}: {e}", dir.display());
         // Who pins files finds all of them there until that is done.
@@ -269,10 +326,11 @@ impl Keeper {
         for (it, held) in old.iter_mut().zip(held) {
             it.held = held;
         }
-        if keep.age_ns > 0 {
-            let age = Duration::from_nanos(keep.age_ns);
+        if keep.age_ns > 0 && self.may_judge_age(now) {
+            self.times.forget_gone(now.boot, &old);
+            let most = Duration::from_nanos(keep.age_ns);
             let expired =
-                |it: &mut Old| !it.held && now.duration_since(it.written).is_ok_and(|it| it > age);
+                |it: &mut Old| !it.held && self.age(it, now).is_some_and(|age| age > most);
             let expired: Vec<_> = old.extract_if(.., expired).collect();
             expired
                 .into_iter()
@@ -309,6 +367,42 @@ impl Keeper {
         let expected = DiskRoom::of(dir).and_then(|disk| outlook(&left, disk, &keep));
         self.pinned.gauge().set_outlook(expected);
         Ok(())
+    }
+
+    /// Whether files may be deleted by age. Reports steps of the system's clock.
+    fn may_judge_age(&mut self, now: Moment) -> bool {
+        if let Some(step) = self.clock.step(now) {
+            if !self.was_set {
+                let direction = if step > 0.0 { "forward" } else { "back" };
+                tracing::warn!(
+                    "the system's clock was set {direction} by {:.0} s: output.keep_age deletes nothing until the clock has been \
+                     steady for {} s; let NTP or PTP slew the clock",
+                    step.abs(),
+                    STEADY.as_secs()
+                );
+            }
+            self.was_set = true;
+        }
+        if self.was_set && self.clock.steady_for(now) >= STEADY {
+            tracing::info!("the system's clock is steady: output.keep_age deletes files again");
+            self.was_set = false;
+        }
+        !self.was_set
+    }
+
+    /// Age of a file; `None`: the clock does not tell it yet.
+    fn age(&self, it: &Old, now: Moment) -> Option<Duration> {
+        if let Some(finished) = self.times.lock().get(&it.path) {
+            return Some(now.boot.saturating_sub(*finished));
+        }
+        if self.clock.steady_for(now) < STEADY {
+            return None;
+        }
+        let since = match it.named {
+            Some(named) if !(named..=now.wall).contains(&it.written) => named,
+            _ => it.written,
+        };
+        now.wall.duration_since(since).ok()
     }
 
     /// Whether a file is still to be shipped; `None`: nothing is.
@@ -357,6 +451,7 @@ fn finished(dir: &Path) -> io::Result<Vec<Old>> {
         {
             old.push(Old {
                 age: (0, start_ns),
+                named: SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(start_ns)),
                 written: written(&metadata),
                 len: metadata.len(),
                 path,

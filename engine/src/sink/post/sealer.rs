@@ -4,7 +4,7 @@
 //! Invariants: a file that cannot be encrypted stays as it is, is told as a failure, and goes on to the others. What an
 //! earlier run has left plain in the folder is encrypted first.
 
-use super::{CloseNotifier, own_files::OwnFiles};
+use super::{CloseNotifier, own_files::OwnFiles, retention::FinishedBy};
 use crate::{Error, name::FileName, plan::OutputPlan, sync::thread::Follower, text::counted};
 use crossbeam_channel::{Receiver, Sender};
 use derive_more::AddAssign;
@@ -101,14 +101,17 @@ struct Work {
 impl Work {
     fn run(mut self, files: &Receiver<PathBuf>, ended: &AtomicBool) -> SealedFiles {
         match self.left_behind() {
-            Ok(earlier) => earlier.into_iter().for_each(|path| self.seal(path, ended)),
+            Ok(earlier) => earlier
+                .into_iter()
+                .for_each(|path| self.seal(path, FinishedBy::AnEarlierRun, ended)),
             Err(e) => {
                 let shown = self.dir.display();
                 tracing::warn!("{shown}: what earlier runs left unencrypted stays so: {e}");
             }
         }
+        let by = FinishedBy::ThisRun { frames: None };
         for file in files {
-            self.seal(file, ended);
+            self.seal(file, by, ended);
         }
         self.sealed
     }
@@ -128,14 +131,14 @@ impl Work {
         Ok(own.into_iter().filter(|it| !is_sealed(it)).collect())
     }
 
-    fn seal(&mut self, path: PathBuf, ended: &AtomicBool) {
+    fn seal(&mut self, path: PathBuf, by: FinishedBy, ended: &AtomicBool) {
         let done = seal(&path, &self.key, || !ended.load(Ordering::Relaxed));
         let report = &mut self.sealed.report;
         match done {
             Ok(Some(sealed)) => {
                 report.files += 1;
                 report.bytes += sealed.bytes;
-                self.next.tell(&sealed.path, None);
+                self.next.tell(&sealed.path, by);
                 self.sealed.plain.insert(path);
             }
             Ok(None) => report.left += 1,
@@ -144,7 +147,7 @@ impl Work {
             // A crash came between the encrypted file's new name and the deletion of the plain one.
             Err(e) if e.kind() == ErrorKind::AlreadyExists && is_whole(&path) => {
                 drop(std::fs::remove_file(&path));
-                self.next.tell(&sealed_name(&path), None);
+                self.next.tell(&sealed_name(&path), by);
                 self.sealed.plain.insert(path);
             }
             Err(e) => {
@@ -152,7 +155,7 @@ impl Work {
                 let failure = format!("cannot encrypt {}: {e}; it stays as it is", path.display());
                 tracing::error!("{failure}");
                 self.sealed.failures.push(failure);
-                self.next.tell(&path, None);
+                self.next.tell(&path, by);
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use crate::sink::{
     block::{Ledger, Tally},
-    post::CloseNotifier,
+    post::{CloseNotifier, retention::FinishedBy},
     write::{
         finished::Finished,
         named::{Named, ToSync},
@@ -45,7 +45,7 @@ pub(super) fn close(
         match done {
             Ok(None) => {}
             Ok(Some(path)) => {
-                notifier.tell(&path, frames);
+                notifier.tell(&path, FinishedBy::ThisRun { frames });
                 finished.files.push(path);
             }
             Err(failure) => {

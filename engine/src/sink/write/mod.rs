@@ -20,7 +20,7 @@ pub use disk::KeptRing;
 pub use finished::{Deleted, Finished};
 
 use crate::sink::{
-    BlockSink, Encoder, HookProcess, Requests, RetentionGauge, WriteLimit,
+    BlockSink, Encoder, FinishTimes, HookProcess, Requests, RetentionGauge, WriteLimit,
     block::{ALIGN, Block, Cut, Exchange, Full, Ledger, Shape},
     compress::{Channels, Compressors},
     post::PostClose,
@@ -89,6 +89,8 @@ pub struct Files {
     pub hook_process: Option<Arc<HookProcess>>,
     /// The key that finished files are encrypted with; `None`: they are not.
     pub at_rest: Option<Arc<SecretKey>>,
+    /// When files of the run were finished, those of earlier captures of the run as well.
+    pub finish_times: FinishTimes,
     /// The writer's ring; `None`: it makes one of its own.
     pub ring: Option<Arc<KeptRing>>,
     /// What all files may come to; `None`: anything.

@@ -39,6 +39,7 @@ fn files(dir: &Path, buffer: u64, rotation: Rotation) -> Files {
         snaplen: 0,
         longest: 2048,
         hook_process: None,
+        finish_times: Default::default(),
         at_rest: None,
         ring: None,
         limit: None,

@@ -10,12 +10,14 @@
 //! none lasts longer than [`LONGEST`], and none holds up a run's end for more than [`GRACE`]: what remains is killed
 //! with its whole process group, told and counted.
 
+mod gate;
 mod process;
 
+pub use gate::HookGate;
 pub use process::{HookProcess, serve_hooks};
 
 use crate::{Error, sync::thread::spawn};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError};
 use derive_more::AddAssign;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
@@ -25,7 +27,10 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -50,11 +55,43 @@ pub struct HookReport {
     pub failed: u64,
     /// Files whose hook was never started, for want of time.
     pub not_run: u64,
+    /// Paths for which the process that runs hooks refused to start one, since they were no file that was just finished.
+    pub refused: u64,
 }
 
-/// The running thread, and where it takes files from. It ends when that is gone, and all hooks are done or their time is
-/// over.
-type Hooks = (JoinHandle<HookReport>, Sender<PathBuf>);
+/// The running thread, and the sender of the files that it takes. It ends when the sender is gone, and all hooks are done or
+/// their time is over.
+type Hooks = (JoinHandle<HookReport>, HookSender);
+
+/// Sends finished files to the thread of hooks. It never waits: a file that finds [`WAITING`] others before it has no hook.
+pub(super) struct HookSender {
+    files: Sender<PathBuf>,
+    /// Files that found no room.
+    unsent: Arc<AtomicU64>,
+}
+
+impl HookSender {
+    fn new() -> (Self, Receiver<PathBuf>) {
+        let (files, waiting) = crossbeam_channel::bounded(WAITING);
+        let unsent = Arc::default();
+        (Self { files, unsent }, waiting)
+    }
+
+    /// A file is finished.
+    pub(super) fn send(&self, file: &Path) {
+        if let Err(TrySendError::Full(file)) = self.files.try_send(file.to_owned()) {
+            self.unsent.fetch_add(1, Ordering::Relaxed);
+            warn_not_run(&file);
+        }
+    }
+}
+
+fn warn_not_run(file: &Path) {
+    tracing::warn!(
+        "output.hook: not run for {}: {WAITING} files wait already; hooks take longer than files",
+        file.display()
+    );
+}
 
 struct Limits {
     longest: Duration,
@@ -64,8 +101,14 @@ struct Limits {
 /// A hook for each path sent; in `process`, if there is one.
 pub(super) fn start(program: &Path, process: Option<Arc<HookProcess>>) -> Result<Hooks, Error> {
     if let Some(process) = process {
-        let (sender, files) = crossbeam_channel::unbounded();
-        return Ok((spawn("wqcap-hooks", move || process.run(&files))?, sender));
+        let (sender, files) = HookSender::new();
+        let unsent = Arc::clone(&sender.unsent);
+        let run = move || {
+            let mut report = process.run(&files);
+            report.not_run += unsent.load(Ordering::Relaxed);
+            report
+        };
+        return Ok((spawn("wqcap-hooks", run)?, sender));
     }
     let limits = Limits {
         longest: LONGEST,
@@ -75,8 +118,9 @@ pub(super) fn start(program: &Path, process: Option<Arc<HookProcess>>) -> Result
 }
 
 fn start_within(program: &Path, limits: Limits) -> Result<Hooks, Error> {
-    let (sender, files) = crossbeam_channel::unbounded();
+    let (sender, files) = HookSender::new();
     let runner = Runner {
+        unsent: Arc::clone(&sender.unsent),
         program: program.to_owned(),
         limits,
         waiting: VecDeque::new(),
@@ -87,6 +131,7 @@ fn start_within(program: &Path, limits: Limits) -> Result<Hooks, Error> {
 }
 
 struct Runner {
+    unsent: Arc<AtomicU64>,
     program: PathBuf,
     limits: Limits,
     waiting: VecDeque<PathBuf>,
@@ -116,6 +161,7 @@ impl Runner {
             self.go_on();
         }
         self.end();
+        self.report.not_run += self.unsent.load(Ordering::Relaxed);
         self.report
     }
 
@@ -124,10 +170,7 @@ impl Runner {
             return self.waiting.push_back(file);
         }
         self.report.not_run += 1;
-        tracing::warn!(
-            "output.hook: not run for {}: {WAITING} files wait already; hooks take longer than files",
-            file.display()
-        );
+        warn_not_run(&file);
     }
 
     /// Takes those that have ended or must, and starts others.
@@ -249,7 +292,7 @@ mod tests {
     fn run(program: &Path, limits: Limits, files: &[PathBuf]) -> HookReport {
         let (hooks, sender) = start_within(program, limits).expect("starts");
         for file in files {
-            sender.send(file.clone()).expect("taken");
+            sender.send(file);
         }
         drop(sender);
         hooks.join().expect("ends")
@@ -277,7 +320,7 @@ mod tests {
         let files = paths(dir.path(), 12);
         let (hooks, sender) = start_within(&program, PATIENT).expect("starts");
         for file in &files {
-            sender.send(file.clone()).expect("taken");
+            sender.send(file);
         }
         let most = dir.path().join("most");
         until("as many as may run", || lines(&most).len() >= AT_ONCE);
@@ -326,7 +369,7 @@ mod tests {
         };
         let (hooks, sender) = start_within(&program, limits).expect("starts");
         for file in paths(dir.path(), AT_ONCE + 3) {
-            sender.send(file).expect("taken");
+            sender.send(&file);
         }
         until("all hang", || lines(&pids).len() == AT_ONCE);
         let began = Instant::now();

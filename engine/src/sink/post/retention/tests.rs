@@ -45,11 +45,30 @@ fn keeper(dir: &Path, keep: Retention, own: Option<&Arc<OwnFiles>>) -> Keeper {
         own: own.cloned(),
         pinned: Pinned::default(),
         delivery: None,
+        times: FinishTimes::default(),
+        // It has been steady for longer than it must.
+        clock: StepWatch::new(before(Moment::now(), 2 * STEADY)),
+        was_set: false,
+    }
+}
+
+fn before(now: Moment, span: Duration) -> Moment {
+    Moment {
+        wall: now.wall - span,
+        boot: now.boot - span,
+    }
+}
+
+fn after(now: Moment, seconds: u64) -> Moment {
+    let span = Duration::from_secs(seconds);
+    Moment {
+        wall: now.wall + span,
+        boot: now.boot + span,
     }
 }
 
 fn tidy(keeper: &mut Keeper, deleted: &mut DeletedFiles) {
-    keeper.tidy(0, SystemTime::now(), deleted).expect("tidies");
+    keeper.tidy(0, Moment::now(), deleted).expect("tidies");
 }
 
 /// So many files, whatever they have.
@@ -140,7 +159,8 @@ fn a_full_disk_takes_the_oldest_where_bytes_are_limited() {
             files: 9,
             ..Retention::default()
         };
-        let (keeper, trigger, _) = start(dir.path(), &output(keep, 150)).expect("starts");
+        let (keeper, trigger, _) =
+            start(dir.path(), &output(keep, 150), &FinishTimes::default()).expect("starts");
         trigger.ask_for_room();
         drop(trigger);
         let deleted = keeper.join().expect("ends");
@@ -149,38 +169,130 @@ fn a_full_disk_takes_the_oldest_where_bytes_are_limited() {
     }
 }
 
+/// Sets when a file was written last.
+fn aged(path: &Path, written: SystemTime) {
+    let file = fs::File::options().append(true).open(path);
+    file.and_then(|it| it.set_modified(written)).expect("aged");
+}
+
+fn an_hour() -> Retention {
+    Retention {
+        age_ns: 3_600_000_000_000,
+        ..Retention::default()
+    }
+}
+
 #[test]
 fn files_that_are_too_old_go_wherever_they_stand_and_be_it_the_last() {
     let dir = folder(&FILES);
-    let now = SystemTime::now();
-    let aged = |name: &str, seconds| {
-        let file = fs::File::options().append(true).open(dir.path().join(name));
-        let written = now - Duration::from_secs(seconds);
-        file.and_then(|it| it.set_modified(written)).expect("aged");
-    };
-    aged("wqcap-q00-9.pcap", 3000);
-    aged("wqcap-q01-10.pcap", 3601);
-    aged("wqcap-q00-20.pcap", 5000);
-    aged("wqcap-q00-100.pcapng.zst", 3600);
-    let keep = Retention {
-        age_ns: 3_600_000_000_000,
-        ..Retention::default()
-    };
-    let mut keeper = keeper(dir.path(), keep, None);
+    let now = Moment::now();
+    for (name, seconds) in [
+        ("wqcap-q00-9.pcap", 3000),
+        ("wqcap-q01-10.pcap", 3601),
+        ("wqcap-q00-20.pcap", 5000),
+        ("wqcap-q00-100.pcapng.zst", 3599),
+    ] {
+        let written = now.wall - Duration::from_secs(seconds);
+        aged(&dir.path().join(name), written);
+    }
+    let mut keeper = keeper(dir.path(), an_hour(), None);
     let mut deleted = DeletedFiles::default();
     keeper.tidy(0, now, &mut deleted).expect("tidies");
     let young = ["wqcap-q00-100.pcapng.zst", "wqcap-q00-9.pcap"];
     assert_eq!(names(dir.path()), young);
-    // A clock that was set back makes nothing old.
     keeper
-        .tidy(0, now - Duration::from_secs(9999), &mut deleted)
-        .expect("tidies");
-    assert_eq!(names(dir.path()), young);
-    keeper
-        .tidy(0, now + Duration::from_secs(9999), &mut deleted)
+        .tidy(0, after(now, 9999), &mut deleted)
         .expect("tidies");
     assert_eq!(names(dir.path()).len(), 0);
     assert_eq!((deleted.files.len(), deleted.bytes), (4, 400));
+}
+
+#[test]
+fn a_clock_that_is_set_makes_no_file_old() {
+    let now = Moment::now();
+    let since_1970 = now.wall.duration_since(SystemTime::UNIX_EPOCH);
+    let since_1970 = since_1970.expect("later").as_nanos();
+    let fresh = format!("wqcap-q00-{since_1970}.pcap");
+    let dir = folder(&[(fresh.as_str(), 100), ("wqcap-q00-1.pcap", 100)]);
+    let (ours, earlier) = (dir.path().join(&fresh), dir.path().join("wqcap-q00-1.pcap"));
+    aged(&earlier, now.wall);
+    let mut keeper = keeper(dir.path(), an_hour(), None);
+    keeper.times.enter(&ours, now.boot);
+    let mut deleted = DeletedFiles::default();
+    let mut left = |now: Moment| {
+        keeper.tidy(0, now, &mut deleted).expect("tidies");
+        (ours.exists(), earlier.exists())
+    };
+    let set = |now: Moment, by: u64| Moment {
+        wall: now.wall + Duration::from_secs(by),
+        ..now
+    };
+    assert_eq!(left(now), (true, true));
+    // Forward by an hour and a minute, and back, again and again.
+    for second in 1..30 {
+        let by = if second % 2 == 1 { 3660 } else { 0 };
+        assert_eq!(left(set(after(now, second), by)), (true, true));
+    }
+    // What stays wrong is taken for the time in the end, but not for files whose age is known.
+    let forward = |second| set(after(now, second), 3660);
+    assert_eq!(left(forward(30)), (true, true));
+    assert_eq!(left(forward(88)), (true, true));
+    assert_eq!(left(forward(90)), (true, false));
+    // Back by ten years: what is old for this run goes nevertheless, once that has been steady.
+    let back = |second| Moment {
+        wall: now.wall - Duration::from_secs(10 * 365 * 86_400 - second),
+        ..after(now, second)
+    };
+    assert_eq!(left(back(3590)), (true, false));
+    assert_eq!(left(back(3630)), (true, false));
+    assert_eq!(left(back(3651)), (false, false));
+}
+
+#[test]
+fn files_of_earlier_runs_wait_until_the_clock_has_been_steady() {
+    let now = Moment::now();
+    let dir = folder(&[("wqcap-q00-1.pcap", 100), ("wqcap-q00-2.pcap", 100)]);
+    let at = |name: &str| dir.path().join(name);
+    aged(
+        &at("wqcap-q00-1.pcap"),
+        now.wall - Duration::from_secs(7200),
+    );
+    // The time of the last write is in the future, so the name counts.
+    aged(
+        &at("wqcap-q00-2.pcap"),
+        now.wall + Duration::from_secs(7200),
+    );
+    let mut keeper = Keeper {
+        clock: StepWatch::new(now),
+        ..keeper(dir.path(), an_hour(), None)
+    };
+    let mut left = |now| {
+        let mut deleted = DeletedFiles::default();
+        keeper.tidy(0, now, &mut deleted).expect("tidies");
+        names(dir.path()).len()
+    };
+    assert_eq!(left(after(now, 59)), 2);
+    assert_eq!(left(after(now, 60)), 0);
+}
+
+#[test]
+fn the_times_of_files_that_are_gone_are_forgotten() {
+    let dir = folder(&[("wqcap-q00-1.pcap", 1)]);
+    let mut keeper = keeper(dir.path(), an_hour(), None);
+    let now = Moment::now();
+    keeper
+        .times
+        .enter(&dir.path().join("wqcap-q00-1.pcap"), now.boot);
+    for gone in 0..5000 {
+        keeper
+            .times
+            .enter(&dir.path().join(gone.to_string()), now.boot);
+    }
+    keeper
+        .tidy(0, after(now, 1), &mut DeletedFiles::default())
+        .expect("tidies");
+    assert_eq!(keeper.times.lock().len(), 1);
+    assert!(dir.path().join("wqcap-q00-1.pcap").exists());
 }
 
 #[test]
@@ -231,7 +343,7 @@ fn what_is_pinned_stays_and_counts() {
     let tidied = |keep| {
         let mut deleted = DeletedFiles::default();
         let mut keeper = keeper(dir.path(), keep, None);
-        let later = SystemTime::now() + Duration::from_secs(9999);
+        let later = after(Moment::now(), 9999);
         keeper.tidy(0, later, &mut deleted).expect("tidies");
         let left = names(dir.path());
         let left = left.into_iter().filter(|it| it.starts_with("wqcap-"));
@@ -280,7 +392,8 @@ fn a_pin_that_is_torn_holds_everything() {
         age_ns: 1,
         ..Retention::default()
     };
-    let (keeper, trigger, gauge) = start(dir.path(), &output(keep, 150)).expect("starts");
+    let (keeper, trigger, gauge) =
+        start(dir.path(), &output(keep, 150), &FinishTimes::default()).expect("starts");
     drop(trigger);
     let deleted = keeper.join().expect("ends");
     let found = PinnedFiles {
@@ -298,7 +411,8 @@ fn a_ring_is_answered_and_the_end_is_too() {
         files: 1,
         ..Retention::default()
     };
-    let (keeper, trigger, _) = start(dir.path(), &output(keep, 150)).expect("starts");
+    let (keeper, trigger, _) =
+        start(dir.path(), &output(keep, 150), &FinishTimes::default()).expect("starts");
     for i in 200..220 {
         fs::write(dir.path().join(format!("wqcap-q00-{i}.pcap")), b"x").expect("written");
         trigger.ring();
@@ -370,9 +484,10 @@ fn of_any_name_only_captures_go_those_of_earlier_runs_first() {
         room: Arc::default(),
         own: Some(Arc::clone(&own)),
         counts: None,
+        times: None,
     };
     for name in ["tap-4.pcap", "tap-3.pcap", "tap-2.pcap", "tap-1.pcap"] {
-        trigger.finished(&at(name), None);
+        trigger.finished(&at(name), FinishedBy::ThisRun { frames: None });
     }
     fs::write(at("new"), "somebody else's").expect("written");
     fs::rename(at("new"), at("tap-4.pcap")).expect("renamed");
