@@ -181,7 +181,8 @@ const CVLAN: [u8; 2] = [0x81, 0x00];
 impl SlotMemory {
     /// Slots over registered memory.
     pub(super) fn new(mr: Mr, layout: Layout) -> Self {
-        let (start, len, lkey) = (mr.memory().as_ptr(), mr.memory().len(), mr.lkey());
+        let (memory, lkey) = (mr.memory(), mr.lkey());
+        let (start, len) = (memory.cast(), memory.len());
         Self::over(start, len, lkey, layout, Backing::Registered(mr))
     }
 

@@ -24,7 +24,7 @@ const BUFFER: u32 = 2048;
 /// Posts the WR of buffer `number`.
 fn post(wq: &mut Wq, memory: &Mr, number: u64) -> Result<(), Box<dyn Error>> {
     let mut entry = sys::ibv_sge {
-        addr: memory.memory().as_ptr() as u64 + number * u64::from(BUFFER),
+        addr: memory.memory().addr() as u64 + number * u64::from(BUFFER),
         length: BUFFER,
         lkey: memory.lkey(),
     };

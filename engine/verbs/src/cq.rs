@@ -18,7 +18,7 @@ use std::{
 /// Where completion events arrive.
 pub struct Channel {
     raw: *mut ffi::ibv_comp_channel,
-    _context: Arc<ContextInner>,
+    context: Arc<ContextInner>,
 }
 
 // SAFETY: used by the one thread that owns the CQ; destroyed with it.
@@ -37,7 +37,7 @@ impl Channel {
         let raw = made(raw, "ibv_create_comp_channel", context.name())?;
         let channel = Self {
             raw,
-            _context: Arc::clone(&context.0),
+            context: Arc::clone(&context.0),
         };
         set_nonblocking(&channel, "completion channel")?;
         Ok(channel)
@@ -147,7 +147,7 @@ pub(crate) struct CqInner {
     pub(crate) raw: *mut ffi::ibv_cq_ex,
     // Dropped after the CQ is destroyed.
     channel: Option<Channel>,
-    context: Arc<ContextInner>,
+    pub(crate) context: Arc<ContextInner>,
 }
 
 // SAFETY: created single threaded: only the owner of the one `Cq` polls; WQs hold the Arc for its lifetime alone.
@@ -190,7 +190,8 @@ impl Cq {
     /// Creates a CQ for one polling thread.
     ///
     /// # Errors
-    /// EINVAL for a size or vector out of range; EOPNOTSUPP where time stamps are asked for in vain.
+    /// EINVAL for a size or vector out of range and for a channel of another context; EOPNOTSUPP where time stamps are asked
+    /// for in vain.
     pub fn create(
         context: &Context,
         attr: CqAttr,
@@ -198,6 +199,10 @@ impl Cq {
     ) -> Result<Self, VerbsError> {
         let object = || format!("{}, {} entries", context.name(), attr.entries);
         let create = operation!(context.0, create_cq_ex, "ibv_create_cq_ex", object)?;
+        let channels = channel.iter().map(|it| &it.context);
+        context
+            .0
+            .refuse_others(channels, "ibv_create_cq_ex", object)?;
         let mut flags = u64::from(Flags::IBV_WC_EX_WITH_BYTE_LEN.0);
         flags |= u64::from(match attr.stamps {
             CompletionStamps::None => 0,

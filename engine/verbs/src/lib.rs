@@ -86,7 +86,9 @@ pub use direct::{
     Cqe, Cqes, DirectCq, DirectWq, FrameStrides, Inspected, InspectedQueue, is_direct,
 };
 pub use error::VerbsError;
-pub use message::{MessageCq, MessageSlot, Messages, SRQ_RESIZE, Srq, status_text};
+pub use message::{
+    MessageCompletion, MessageCq, MessageSlot, Messages, OWN_WR_IDS, SRQ_RESIZE, Srq, status_text,
+};
 pub use mr::Mr;
 pub use pd::Pd;
 /// The plain bindings, whose structures cross this interface: attributes, WRs, scatter entries.

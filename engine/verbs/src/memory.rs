@@ -113,8 +113,14 @@ impl Region {
         len: usize,
     ) -> Result<(Vec<Self>, Untouched), VerbsError> {
         let len = len.max(1);
-        let stride = len.next_multiple_of(PAGE);
-        let whole = stride.saturating_mul(count.max(1));
+        let stride = len.checked_next_multiple_of(PAGE);
+        let whole = stride.and_then(|it| it.checked_mul(count.max(1)));
+        let (Some(stride), Some(whole)) = (stride, whole) else {
+            return Err(VerbsError::Memory {
+                bytes: len,
+                source: io::ErrorKind::OutOfMemory.into(),
+            });
+        };
         let mapping = Mapping::ordinary(whole, None).map_err(|source| VerbsError::Memory {
             bytes: whole,
             source,
@@ -197,7 +203,8 @@ impl Mapping {
         if len < HUGE_PAGE {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let len = len.next_multiple_of(HUGE_PAGE);
+        let len = len.checked_next_multiple_of(HUGE_PAGE);
+        let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
         Self::map(len, libc::MAP_HUGETLB, Pages::Huge, numa_node)
     }
 
@@ -423,11 +430,12 @@ pub(crate) fn prefetch_line(address: *const u8) {
 /// nothing waits for what is read. A prefetch may be lost when many are under way, a read is not: a loop of these has the misses
 /// of many items pass together. Where there is no such item, nothing happens.
 #[inline]
-pub fn touch<T>(table: &[T], at: usize, lines: usize) {
+pub fn touch<T: Copy>(table: &[T], at: usize, lines: usize) {
     let Some(item) = table.get(at) else { return };
     for line in 0..lines_of::<T>(lines) {
         let byte = std::ptr::from_ref(item).cast::<MaybeUninit<u8>>();
-        // SAFETY: a byte of the item, which is borrowed; it may be padding, but is not looked at.
+        // SAFETY: a byte of the item, which is borrowed, and has nothing in it that a shared reference could change: that
+        // would not be `Copy`. It may be padding, but is not looked at.
         unsafe { byte.add(line * LINE).read_volatile() };
     }
 }

@@ -6,10 +6,19 @@ use crate::{
     pd::{Pd, PdInner},
 };
 use rdma_sys as ffi;
-use std::sync::Arc;
+use std::{ptr, sync::Arc};
 
 /// A memory region the device may write to. It owns the memory: bytes a device can reach are never unmapped.
 /// Cheap to clone: clones share the one registration.
+///
+/// The device writes to the bytes whenever a WR allows it, so that they are lent as a raw pointer alone, and not as a
+/// slice:
+///
+/// ```compile_fail,E0133
+/// fn read(mr: &wqcap_verbs::Mr) -> &[u8] {
+///     &*mr.memory()
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Mr(pub(crate) Arc<MrInner>);
 
@@ -17,7 +26,7 @@ pub(crate) struct MrInner {
     raw: *mut ffi::ibv_mr,
     // Dropped after `raw` is deregistered: the order of these fields is the order of teardown.
     memory: Region,
-    _pd: Arc<PdInner>,
+    pub(crate) pd: Arc<PdInner>,
 }
 
 // SAFETY: the registration is immutable after creation; the bytes are reached only through raw pointers whose users
@@ -50,7 +59,7 @@ impl Mr {
         Ok(Self(Arc::new(MrInner {
             raw,
             memory,
-            _pd: Arc::clone(&pd.0),
+            pd: Arc::clone(&pd.0),
         })))
     }
 
@@ -61,9 +70,9 @@ impl Mr {
         unsafe { (*self.0.raw).lkey }
     }
 
-    /// The registered memory.
+    /// Returns where the registered memory is and how long it is.
     #[must_use]
-    pub fn memory(&self) -> &Region {
-        &self.0.memory
+    pub fn memory(&self) -> *mut [u8] {
+        ptr::slice_from_raw_parts_mut(self.0.memory.as_ptr(), self.0.memory.len())
     }
 }

@@ -97,7 +97,7 @@ impl BareRing {
         let mut wq = Wq::create(pd, &cq, &mr, wq_attr)?;
         wq.set_state(None, WqState::Ready)?;
         let buffers = Buffers {
-            start: mr.memory().as_ptr(),
+            start: mr.memory().cast(),
             each: attr.buffer,
         };
         let mut entries: Vec<_> = (0..u64::from(attr.ring))

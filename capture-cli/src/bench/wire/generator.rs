@@ -50,15 +50,16 @@ impl Drop for RawQp {
 
 impl RawQp {
     fn make(pd: &Pd, cq: &MessageCq, depth: u32, port: u8) -> Result<Self, VerbsError> {
+        // The longer structure, whose `comp_mask` is where `ibv_qp_init_attr` ends in padding.
         // SAFETY: plain old data; all zero is the documented start.
-        let mut init: ffi::ibv_qp_init_attr = unsafe { mem::zeroed() };
+        let mut init: ffi::ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
         init.send_cq = cq.as_ptr();
         init.recv_cq = cq.as_ptr();
         init.cap.max_send_wr = depth;
         init.cap.max_send_sge = 1;
         init.qp_type = ffi::ibv_qp_type::IBV_QPT_RAW_PACKET;
         // SAFETY: a live PD and CQ, which are held longer than the new object; `init` outlives the call.
-        let raw = unsafe { ffi::ibv_create_qp(pd.as_ptr(), &raw mut init) };
+        let raw = unsafe { ffi::ibv_create_qp(pd.as_ptr(), (&raw mut init).cast()) };
         if raw.is_null() {
             return Err(VerbsError::last_os_error("ibv_create_qp", "RAW_PACKET"));
         }
@@ -109,7 +110,7 @@ impl Generator {
         let mut region = Region::allocate(bytes.len().max(1), None)?;
         region.as_mut_slice()[..bytes.len()].copy_from_slice(&bytes);
         let memory = Mr::register(&pd, region)?;
-        let mut addr = memory.memory().as_ptr() as u64;
+        let mut addr = memory.memory().addr() as u64;
         let entries = frames.iter().map(|frame| {
             let entry = ffi::ibv_sge {
                 addr,
@@ -188,7 +189,7 @@ impl Generator {
         if !self.is_done()? || at + bytes.len() > entry.length as usize {
             return Ok(false);
         }
-        debug_assert!(entry.addr >= self.memory.memory().as_ptr() as u64);
+        debug_assert!(entry.addr >= self.memory.memory().addr() as u64);
         // SAFETY: within the frame, as asked above, and the device has nothing to read: all sends have completed.
         unsafe {
             let to = (entry.addr as usize + at) as *mut u8;

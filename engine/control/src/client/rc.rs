@@ -14,8 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_verbs::{
-    CmChannel, CmEvent, Connecting, Connection, MessageCq, MessageSlot, Messages, Pd, QpResources,
-    Srq, VerbsError, status_text, sys::ibv_wc,
+    CmChannel, CmEvent, Connecting, Connection, MessageCompletion, MessageCq, MessageSlot,
+    Messages, Pd, QpResources, Srq, VerbsError, status_text,
 };
 
 /// Receives posted: an answer of up to this many fragments arrives without a pause.
@@ -255,8 +255,8 @@ impl RcTransport {
         Ok(())
     }
 
-    fn completed(&mut self, it: &ibv_wc) -> io::Result<()> {
-        let Some(slot) = self.messages.returned(it.wr_id) else {
+    fn completed(&mut self, it: &MessageCompletion) -> io::Result<()> {
+        let Some(slot) = self.messages.returned(it) else {
             return Ok(());
         };
         if let Some(at) = self.outstanding.iter().position(|id| *id == it.wr_id) {

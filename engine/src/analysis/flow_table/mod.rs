@@ -23,9 +23,9 @@ pub(crate) use key::{FlowPlace, HashSeed, Key, hash_seed};
 use crate::memory::{prefer_huge_pages, prefetch, touch};
 
 /// What a table keeps of a flow, as far as each of its frames touches it.
-pub(crate) trait Entry {
+pub(crate) trait Entry: Copy {
     /// What is of no use before the flow's end, or is for few flows or frames. Its first cache line may help to find the flow.
-    type Apart;
+    type Apart: Copy;
     /// Whether it is the flow that this key tells from others.
     fn is_of<'a>(&self, key: &Key, apart: impl FnOnce() -> &'a Self::Apart) -> bool
     where
@@ -361,6 +361,7 @@ mod tests {
     use std::collections::HashMap;
 
     /// Nothing but what is looked for.
+    #[derive(Clone, Copy)]
     struct Bare(Key, u32);
 
     impl Entry for Bare {

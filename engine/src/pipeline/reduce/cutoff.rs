@@ -32,6 +32,7 @@ pub(super) struct Cutoff {
 }
 
 /// How far a flow has come: on two cache lines, as it is aligned.
+#[derive(Clone, Copy)]
 #[repr(align(32))]
 pub(super) struct CutFlow {
     key: Key,

@@ -128,7 +128,9 @@ impl<F: Filling> Queue for DirectQueue<F> {
             if *bound != slot.index() {
                 *bound = slot.index();
                 let address = memory.address(&slot) as u64;
-                wq.write(index, address, attr.buffer, attr.max_sge, memory.lkey());
+                // SAFETY: no more slots exist than WQEs, and this one's token is here, so that the WQE at the next index has
+                // completed, or was not handed over since the WQ became ready.
+                unsafe { wq.write(index, address, attr.buffer, attr.max_sge, memory.lkey()) };
             }
             wq.advance();
             count += 1;

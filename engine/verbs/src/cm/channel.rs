@@ -64,6 +64,7 @@ impl CmChannel {
     pub fn take(&self) -> Option<CmEvent> {
         use ffi::rdma_cm_event_type as kind;
         let mut event: *mut ffi::rdma_cm_event = ptr::null_mut();
+        let _locked = self.0.lock();
         // SAFETY: a live channel whose descriptor does not block; the event is valid until acknowledged, which is after
         // the last use. `conn` is the member of the union that rdma_get_cm_event(3) gives for connected services.
         unsafe {

@@ -58,8 +58,10 @@ impl Connecting {
     pub fn connect(self, ends: &QpResources<'_>) -> Result<Connection, VerbsError> {
         let connection = Connection::make(self.id, 0, ends)?;
         let mut param = conn_param();
+        let locked = connection.id.lock();
         // SAFETY: a live identifier with its route; `param` outlives the call.
         let ret = unsafe { ffi::rdma_connect(connection.id.raw, &raw mut param) };
+        drop(locked);
         called(ret, "rdma_connect", "")?;
         Ok(connection)
     }

@@ -3,7 +3,7 @@
 use crate::{
     device::{CmId, CmKey},
     error::{VerbsError, called},
-    message::{MessageCq, MessageCqInner, MessageSlot, Messages, Srq, SrqInner},
+    message::{LenderId, MessageCq, MessageCqInner, MessageSlot, Messages, Srq, SrqInner},
     pd::{Pd, PdInner},
 };
 use rdma_sys as ffi;
@@ -52,8 +52,10 @@ impl Incoming {
         };
         let connection = Connection::make(Arc::clone(id), self.peer_qp, ends)?;
         let mut param = conn_param();
+        let locked = id.lock();
         // SAFETY: a live identifier whose connection is asked for; `param` outlives the call.
         let ret = unsafe { ffi::rdma_accept(id.raw, &raw mut param) };
+        drop(locked);
         called(ret, "rdma_accept", "")?;
         self.id = None;
         Ok(connection)
@@ -63,6 +65,7 @@ impl Incoming {
 impl Drop for Incoming {
     fn drop(&mut self) {
         if let Some(id) = &self.id {
+            let _locked = id.lock();
             // SAFETY: a live identifier whose connection is asked for and not answered.
             unsafe { ffi::rdma_reject(id.raw, ptr::null(), 0) };
         }
@@ -85,14 +88,16 @@ pub struct QpResources<'a> {
 pub struct Connection {
     pub(super) id: Arc<CmId>,
     peer_qp: u32,
+    lender: LenderId,
     // Held until the QP is destroyed, which is before any field is dropped.
-    _srq: Arc<SrqInner>,
+    srq: Arc<SrqInner>,
     _cq: Arc<MessageCqInner>,
     _pd: Arc<PdInner>,
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        let _locked = self.id.lock();
         // SAFETY: the identifier's own QP, destroyed only here.
         unsafe { ffi::rdma_destroy_qp(self.id.raw) };
     }
@@ -104,29 +109,38 @@ impl Connection {
         peer_qp: u32,
         ends: &QpResources<'_>,
     ) -> Result<Self, VerbsError> {
-        let mut init = ffi::ibv_qp_init_attr {
-            qp_context: ptr::null_mut(),
-            send_cq: ends.cq.inner.raw,
-            recv_cq: ends.cq.inner.raw,
-            srq: ends.srq.inner.raw,
-            cap: ffi::ibv_qp_cap {
-                max_send_wr: ends.sends,
-                // With an SRQ the next two are ignored (ibv_create_qp_ex(3)).
-                max_recv_wr: 0,
-                max_recv_sge: 0,
-                max_send_sge: 1,
-                max_inline_data: 0,
-            },
-            qp_type: ffi::ibv_qp_type::IBV_QPT_RC,
-            sq_sig_all: 1,
-        };
-        // SAFETY: a live identifier; the PD, CQ and SRQ are held by the new object until its QP is destroyed.
-        let ret = unsafe { ffi::rdma_create_qp(id.raw, ends.pd.0.raw, &raw mut init) };
+        let others = [
+            &ends.pd.0.context,
+            &ends.cq.inner.context,
+            &ends.srq.inner.context,
+        ];
+        let context = &ends.pd.0.context;
+        context.refuse_others(others, "rdma_create_qp", || {
+            format!("{}, RC", context.name())
+        })?;
+        // The longer structure: where `ibv_qp_init_attr` ends in padding, this one has its `comp_mask`, and a provider that
+        // reads it there in either finds zero.
+        // SAFETY: plain old data; all zero is the documented start.
+        let mut init: ffi::ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
+        init.send_cq = ends.cq.inner.raw;
+        init.recv_cq = ends.cq.inner.raw;
+        init.srq = ends.srq.inner.raw;
+        // With an SRQ there are no receives of its own (ibv_create_qp_ex(3)).
+        init.cap.max_send_wr = ends.sends;
+        init.cap.max_send_sge = 1;
+        init.qp_type = ffi::ibv_qp_type::IBV_QPT_RC;
+        init.sq_sig_all = 1;
+        let locked = id.lock();
+        // SAFETY: a live identifier; the PD, CQ and SRQ are held by the new object until its QP is destroyed; `init` begins
+        // with what the call reads.
+        let ret = unsafe { ffi::rdma_create_qp(id.raw, ends.pd.0.raw, (&raw mut init).cast()) };
         called(ret, "rdma_create_qp", "RC")?;
+        drop(locked);
         Ok(Self {
             id,
             peer_qp,
-            _srq: Arc::clone(&ends.srq.inner),
+            lender: LenderId::next(),
+            srq: Arc::clone(&ends.srq.inner),
             _cq: Arc::clone(&ends.cq.inner),
             _pd: Arc::clone(&ends.pd.0),
         })
@@ -160,18 +174,25 @@ impl Connection {
     /// Sends bytes by a slot, as many as it holds.
     ///
     /// # Errors
-    /// The send queue is full (ENOMEM), or the QP is in error: the slot comes back.
+    /// The send queue is full (ENOMEM), the QP is in error, or `messages` are others than the SRQ's (EINVAL): the slot comes
+    /// back.
+    ///
+    /// # Panics
+    /// The slot is of another set than `messages`.
     pub fn send(
         &mut self,
         messages: &mut Messages,
         mut slot: MessageSlot,
         bytes: &[u8],
     ) -> Result<u64, (MessageSlot, io::Error)> {
+        if !messages.is_over(&self.srq.memory) {
+            return Err((slot, io::Error::from_raw_os_error(libc::EINVAL)));
+        }
         let room = messages.bytes_mut(&mut slot);
         let len = bytes.len().min(room.len());
         room[..len].copy_from_slice(&bytes[..len]);
         // A slot is far below 4 GiB.
-        let (wr_id, mut sge) = messages.lend(slot, len as u32);
+        let (wr_id, mut sge) = messages.lend(slot, len as u32, self.lender);
         // SAFETY: plain old data; all zero is the documented start.
         let mut wr: ffi::ibv_send_wr = unsafe { mem::zeroed() };
         wr.wr_id = wr_id;
@@ -183,12 +204,28 @@ impl Connection {
         // SRQ of this connection holds, in a slot that is lent to the device until its completion.
         match unsafe { ffi::ibv_post_send((*self.id.raw).qp, &raw mut wr, &raw mut bad) } {
             0 => Ok(wr_id),
-            errno => Err(messages.refused(wr_id, errno)),
+            errno => Err(messages.refused(wr_id, self.lender, errno)),
         }
+    }
+
+    /// Destroys the QP, and gives back the slots of those of the sends `wr_ids` that have not completed.
+    pub fn close(
+        self,
+        messages: &mut Messages,
+        wr_ids: impl IntoIterator<Item = u64>,
+    ) -> Vec<MessageSlot> {
+        let lender = self.lender;
+        drop(self);
+        // Without its QP, the device is done with the sends.
+        let wr_ids = wr_ids.into_iter();
+        wr_ids
+            .filter_map(|id| messages.take_back(id, lender))
+            .collect()
     }
 
     /// Ends the connection: the QP goes into error, and both sides hear of it.
     pub fn disconnect(&mut self) {
+        let _locked = self.id.lock();
         // SAFETY: a live identifier. A connection that has ended already refuses, which is as well.
         unsafe { ffi::rdma_disconnect(self.id.raw) };
     }

@@ -43,7 +43,7 @@ impl Listener {
     /// Creates the SRQ of this listener.
     ///
     /// # Errors
-    /// As [`Srq::create`].
+    /// As [`Srq::create`]; EBUSY while the listener has one.
     pub fn srq(&self, pd: &Pd, messages: &Messages, max_wr: u32) -> Result<Srq, VerbsError> {
         Srq::create_on(&self.id, pd, messages, max_wr)
     }
@@ -53,6 +53,7 @@ impl Listener {
     /// # Errors
     /// The verb's errno.
     pub fn listen(&self, backlog: i32) -> Result<(), VerbsError> {
+        let _locked = self.id.lock();
         // SAFETY: a live identifier that is bound.
         let ret = unsafe { ffi::rdma_listen(self.id.raw, backlog) };
         called(ret, "rdma_listen", "")

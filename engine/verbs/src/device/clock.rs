@@ -79,7 +79,8 @@ impl Context {
             frac: info.frac,
             mult: info.mult,
             shift: info.shift.min(63),
-            mask: info.mask,
+            // A counter without bits is none.
+            mask: info.mask.max(1),
         })
     }
 

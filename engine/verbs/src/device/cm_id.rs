@@ -12,7 +12,7 @@ use rustix::net::{
 use std::{
     net::{IpAddr, SocketAddr},
     ptr,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -20,9 +20,14 @@ use std::{
 pub type CmKey = usize;
 
 /// Where the events of identifiers arrive.
-pub(crate) struct EventChannel(*mut ffi::rdma_event_channel);
+pub(crate) struct EventChannel {
+    raw: *mut ffi::rdma_event_channel,
+    /// Held by what reads or changes fields of the channel's identifiers: taking an event changes them, too.
+    identifiers: Mutex<()>,
+}
 
-// SAFETY: librdmacm documents its calls as thread safe; the pointer is valid until the last holder drops.
+// SAFETY: librdmacm documents its calls as thread safe; the pointer is valid until the last holder drops; fields of
+// identifiers are reached under the lock.
 unsafe impl Send for EventChannel {}
 // SAFETY: as for Send.
 unsafe impl Sync for EventChannel {}
@@ -30,7 +35,7 @@ unsafe impl Sync for EventChannel {}
 impl Drop for EventChannel {
     fn drop(&mut self) {
         // SAFETY: created by `create`, destroyed only here; identifiers hold an Arc of self.
-        unsafe { ffi::rdma_destroy_event_channel(self.0) };
+        unsafe { ffi::rdma_destroy_event_channel(self.raw) };
     }
 }
 
@@ -38,18 +43,29 @@ impl EventChannel {
     pub(crate) fn new() -> Result<Self, VerbsError> {
         // SAFETY: no precondition.
         let raw = unsafe { ffi::rdma_create_event_channel() };
-        made(raw, "rdma_create_event_channel", "").map(Self)
+        let raw = made(raw, "rdma_create_event_channel", "")?;
+        Ok(Self {
+            raw,
+            identifiers: Mutex::new(()),
+        })
     }
 
     pub(crate) fn raw(&self) -> *mut ffi::rdma_event_channel {
-        self.0
+        self.raw
+    }
+
+    /// Keeps other threads from the fields of the channel's identifiers.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.identifiers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// An identifier (`rdma_cm_id`).
 pub(crate) struct CmId {
     pub(crate) raw: *mut ffi::rdma_cm_id,
-    _channel: Arc<EventChannel>,
+    channel: Arc<EventChannel>,
 }
 
 // SAFETY: as for the channel.
@@ -71,7 +87,7 @@ impl CmId {
         let mut raw = ptr::null_mut();
         let space = ffi::rdma_port_space::RDMA_PS_TCP;
         // SAFETY: a live channel, held by the new object.
-        let ret = unsafe { ffi::rdma_create_id(channel.0, &raw mut raw, ptr::null_mut(), space) };
+        let ret = unsafe { ffi::rdma_create_id(channel.raw, &raw mut raw, ptr::null_mut(), space) };
         called(ret, "rdma_create_id", "")?;
         Ok(Self::of(raw, channel))
     }
@@ -80,8 +96,13 @@ impl CmId {
     pub(crate) fn of(raw: *mut ffi::rdma_cm_id, channel: &Arc<EventChannel>) -> Self {
         Self {
             raw,
-            _channel: Arc::clone(channel),
+            channel: Arc::clone(channel),
         }
+    }
+
+    /// Keeps other threads from the identifier's fields.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.channel.lock()
     }
 
     /// As events name it.
@@ -91,6 +112,7 @@ impl CmId {
 
     /// Binds to an address of an RDMA device.
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), VerbsError> {
+        let _locked = self.lock();
         // SAFETY: a live identifier; the address has the length of its family.
         let ret = with_sockaddr(address, |it| unsafe { ffi::rdma_bind_addr(self.raw, it) });
         called(ret, "rdma_bind_addr", address.to_string())
@@ -99,6 +121,7 @@ impl CmId {
     /// Begins to resolve an address, from whichever device leads there.
     pub(crate) fn resolve(&self, to: SocketAddr, timeout: Duration) -> Result<(), VerbsError> {
         let ms = milliseconds(timeout);
+        let _locked = self.lock();
         // SAFETY: a live identifier; the address has the length of its family.
         let ret = with_sockaddr(to, |it| unsafe {
             ffi::rdma_resolve_addr(self.raw, ptr::null_mut(), it, ms)
@@ -108,6 +131,7 @@ impl CmId {
 
     /// Begins to resolve the route.
     pub(crate) fn resolve_route(&self, timeout: Duration) -> Result<(), VerbsError> {
+        let _locked = self.lock();
         // SAFETY: a live identifier.
         let ret = unsafe { ffi::rdma_resolve_route(self.raw, milliseconds(timeout)) };
         called(ret, "rdma_resolve_route", "")
@@ -115,6 +139,7 @@ impl CmId {
 
     /// This side's IP address and the other side's, as the connection manager knows them; `None` where it has none yet.
     pub(crate) fn addresses(&self) -> (Option<IpAddr>, Option<IpAddr>) {
+        let _locked = self.lock();
         // SAFETY: a live identifier, which the library made zeroed: either address is a union that is wholly initialised.
         unsafe {
             let addresses = &(*self.raw).route.addr;
@@ -127,6 +152,7 @@ impl CmId {
 
     /// The device's port; 0 before it is bound to one.
     pub(crate) fn port(&self) -> u8 {
+        let _locked = self.lock();
         // SAFETY: a live identifier.
         unsafe { (*self.raw).port_num }
     }

@@ -31,7 +31,7 @@ pub(crate) struct ContextInner {
     /// Whose it is, if not ours to close: the connection manager keeps it open for its identifiers.
     lender: Option<Arc<CmId>>,
     /// What the rings of a context of ours are made of: dropped when it is closed.
-    _ring_memory: Option<Box<RingMemory>>,
+    _ring_memory: Option<Arc<RingMemory>>,
 }
 
 // SAFETY: libibverbs documents every verb on a context as thread safe; the pointer is valid until the last holder
@@ -141,7 +141,8 @@ impl Context {
             "ibv_open_device",
             name,
         )?;
-        let ring_memory = Box::<RingMemory>::default();
+        // libmlx5 keeps a pointer to it: a box would promise to hold the only one.
+        let ring_memory = Arc::<RingMemory>::default();
         // SAFETY: just opened; whoever closes it drops this afterwards.
         unsafe { ring_memory.serve(raw) };
         Ok(Self(Arc::new(ContextInner {
@@ -227,19 +228,19 @@ impl Context {
         // SAFETY: plain integers; `comp_mask` says which of them are asked for.
         let mut attr: dv::mlx5dv_context = unsafe { mem::zeroed() };
         attr.comp_mask = mask.into();
-        // SAFETY: a live context and an attribute that outlives the call; the library asks the provider first.
-        let known = unsafe {
-            dv::mlx5dv_is_supported((*self.0.raw).device.cast())
-                && dv::mlx5dv_query_device(self.0.raw.cast(), &raw mut attr) == 0
-        };
+        // SAFETY: a live context of libmlx5, as asked first, and an attribute that outlives the call.
+        let known = self.0.is_mlx5()
+            && unsafe { dv::mlx5dv_query_device(self.0.raw.cast(), &raw mut attr) } == 0;
         known.then_some(attr)
     }
 
     /// The context of the device that an identifier is bound to, which the connection manager keeps open as long as
     /// the identifier lives.
     pub(crate) fn lent_by(id: &Arc<CmId>) -> Option<Self> {
+        let locked = id.lock();
         // SAFETY: a live identifier; the library sets `verbs` when it is bound to a device, and keeps that open.
         let raw = unsafe { (*id.raw).verbs };
+        drop(locked);
         if raw.is_null() {
             return None;
         }
@@ -257,6 +258,33 @@ impl Context {
 impl ContextInner {
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether libmlx5 is the context's provider.
+    pub(crate) fn is_mlx5(&self) -> bool {
+        // SAFETY: a live context; the library only compares the provider.
+        unsafe { dv::mlx5dv_is_supported((*self.raw).device.cast()) }
+    }
+
+    /// Refuses objects of other contexts with EINVAL. The kernel finds an object by a number that each context counts for
+    /// itself: a number of another context would name another object, which may be destroyed at any time.
+    pub(crate) fn refuse_others<'a>(
+        &self,
+        others: impl IntoIterator<Item = &'a Arc<Self>>,
+        verb: &'static str,
+        object: impl FnOnce() -> String,
+    ) -> Result<(), VerbsError> {
+        match others.into_iter().find(|it| it.raw != self.raw) {
+            None => Ok(()),
+            Some(other) => {
+                let object = format!(
+                    "{}, with an object of another context of {}",
+                    object(),
+                    other.name
+                );
+                Err(VerbsError::from_errno(verb, object, libc::EINVAL))
+            }
+        }
     }
 
     /// The provider's table of extended operations, when it reaches as far as the one at `offset`.

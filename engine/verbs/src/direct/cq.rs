@@ -1,5 +1,6 @@
 //! A CQ whose completions are read in its own memory.
 
+use super::of_mlx5;
 use crate::{
     cq::{Cq, MiniFormat},
     error::VerbsError,
@@ -172,8 +173,10 @@ impl DirectCq {
     /// Takes a fresh CQ over.
     ///
     /// # Errors
-    /// libmlx5 does not hand it out.
+    /// EOPNOTSUPP for a CQ of another provider than libmlx5, EPROTO for a ring that this code cannot read, or the errno of
+    /// `mlx5dv_init_obj`.
     pub fn of(cq: Cq) -> Result<Self, VerbsError> {
+        of_mlx5(&cq.inner.context, "a CQ")?;
         let mut out = MaybeUninit::<ffi::mlx5dv_cq>::zeroed();
         let mut obj = MaybeUninit::<ffi::mlx5dv_obj>::zeroed();
         // SAFETY: a live CQ; `out` outlives the call, which fills it when it answers 0.
@@ -185,6 +188,19 @@ impl DirectCq {
                 errno => return Err(VerbsError::from_errno("mlx5dv_init_obj", "a CQ", errno)),
             }
         };
+        if out.buf.is_null()
+            || out.dbrec.is_null()
+            || out.cq_uar.is_null()
+            || !out.cqe_cnt.is_power_of_two()
+            || !matches!(out.cqe_size, 64 | 128)
+        {
+            let object = format!("a CQ of {} CQEs, {} bytes each", out.cqe_cnt, out.cqe_size);
+            return Err(VerbsError::from_errno(
+                "mlx5dv_init_obj",
+                object,
+                libc::EPROTO,
+            ));
+        }
         let strides = cq.compression == Some(MiniFormat::ChecksumStride);
         Ok(Self {
             cq,

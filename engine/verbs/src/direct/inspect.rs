@@ -98,8 +98,9 @@ impl InspectedQueue {
             let len = cqe.byte_len.min(self.slot) as usize;
             let at = self.wq.index_of(cqe.wqe_counter) as usize * self.slot as usize;
             // SAFETY: a slot of the memory; its WQE has completed, so that the device writes there no more.
-            let slot =
-                unsafe { std::slice::from_raw_parts(self.memory.memory().as_ptr().add(at), len) };
+            let slot = unsafe {
+                std::slice::from_raw_parts(self.memory.memory().cast::<u8>().add(at), len)
+            };
             bytes.extend_from_slice(slot);
             self.wq.advance();
             // SAFETY: WQEs complete in order, so that this is the WQE that has just completed, as it was written: it
@@ -117,21 +118,31 @@ impl InspectedQueue {
         self.wq.set_state(from, state)
     }
 
-    /// From reset to ready, and hands over all WQEs; without `sound` keys the device cannot write where they point. What
-    /// completed before the reset has been taken.
+    /// From reset to ready, and hands over all WQEs; without `sound` keys the device cannot write where they point.
+    /// Completions from before the reset that were not taken are gone.
     ///
     /// # Errors
-    /// The verb's.
+    /// EINVAL unless the WQ was put in reset before; the verb's.
     pub fn make_ready(&mut self, sound: bool) -> Result<(), VerbsError> {
+        if self.wq.wq().state() != WqState::Reset {
+            let object = format!("{:?} to Ready", self.wq.wq().state());
+            return Err(VerbsError::from_errno(
+                "ibv_modify_wq",
+                object,
+                libc::EINVAL,
+            ));
+        }
+        while self.cq.cqes().take().is_some() {}
         self.wq.set_state(None, WqState::Ready)?;
         let key = self.memory.lkey();
         // The index of a key is in its upper 24 bits (PRM, "Memory Key"): with others this is nobody's.
         let key = if sound { key } else { key ^ 0x5a5a_5a00 };
-        let start = self.memory.memory().as_ptr() as u64;
+        let start = self.memory.memory().addr() as u64;
         for _ in 0..self.wq.len() {
             let at = self.wq.next_index();
             let address = start + u64::from(at) * u64::from(self.slot);
-            self.wq.write(at, address, self.slot, 1, key);
+            // SAFETY: the WQ was in reset, in which a device owns no WQE, and none has been handed over since.
+            unsafe { self.wq.write(at, address, self.slot, 1, key) };
             self.wq.advance();
         }
         // SAFETY: each WQE points at its slot of the memory that the WQ was created with, and `take` reads slots only

@@ -18,12 +18,26 @@ pub use cq::{Cqe, Cqes, DirectCq, FrameStrides};
 pub use inspect::{Inspected, InspectedQueue};
 pub use wq::DirectWq;
 
-use crate::{device::Context, mlx5dv as ffi};
+use crate::{
+    device::{Context, ContextInner},
+    error::VerbsError,
+};
 
 /// Whether rings of this context can be reached directly.
 #[must_use]
 pub fn is_direct(context: &Context) -> bool {
-    // SAFETY: a live context; the library only compares the provider.
-    cfg!(target_arch = "x86_64")
-        && unsafe { ffi::mlx5dv_is_supported((*context.0.raw).device.cast()) }
+    cfg!(target_arch = "x86_64") && context.0.is_mlx5()
+}
+
+/// Refuses an object of another provider: `mlx5dv_init_obj` takes it for one of libmlx5's without a look.
+fn of_mlx5(context: &ContextInner, object: &str) -> Result<(), VerbsError> {
+    if context.is_mlx5() {
+        return Ok(());
+    }
+    let object = format!("{object} of {}", context.name());
+    Err(VerbsError::from_errno(
+        "mlx5dv_init_obj",
+        object,
+        libc::EOPNOTSUPP,
+    ))
 }

@@ -1,5 +1,6 @@
 //! A receive WQ whose WQEs are written in its own memory.
 
+use super::of_mlx5;
 use crate::{
     error::VerbsError,
     mlx5dv as ffi,
@@ -15,6 +16,15 @@ use std::{
 const END_OF_LIST: u32 = 0x100;
 
 /// A receive WQ whose WQEs are written in its own memory.
+///
+/// What a WQE says is where the device writes to, so that writing one is unsafe: the compiler does not know which WQEs are
+/// the device's.
+///
+/// ```compile_fail,E0133
+/// fn redirect(wq: &mut wqcap_verbs::DirectWq, anywhere: u64) {
+///     wq.write(0, anywhere, 2048, 1, 0);
+/// }
+/// ```
 pub struct DirectWq {
     wq: Wq,
     buf: *mut u8,
@@ -36,8 +46,10 @@ impl DirectWq {
     /// Takes a fresh WQ over.
     ///
     /// # Errors
-    /// libmlx5 does not hand it out.
+    /// EOPNOTSUPP for a WQ of another provider than libmlx5, EPROTO for a ring that this code cannot read, or the errno of
+    /// `mlx5dv_init_obj`.
     pub fn of(wq: Wq) -> Result<Self, VerbsError> {
+        of_mlx5(&wq.inner.context, "a WQ")?;
         let mut out = MaybeUninit::<ffi::mlx5dv_rwq>::zeroed();
         let mut obj = MaybeUninit::<ffi::mlx5dv_obj>::zeroed();
         // SAFETY: a live WQ; `out` outlives the call, which fills it when it answers 0.
@@ -54,6 +66,20 @@ impl DirectWq {
         } else {
             0
         };
+        // At least one scatter entry stands in a WQE.
+        let least = head + size_of::<ffi::mlx5_wqe_data_seg>();
+        if out.buf.is_null()
+            || out.dbrec.is_null()
+            || !out.wqe_cnt.is_power_of_two()
+            || (out.stride as usize) < least
+        {
+            let object = format!("a WQ of {} WQEs, {} bytes each", out.wqe_cnt, out.stride);
+            return Err(VerbsError::from_errno(
+                "mlx5dv_init_obj",
+                object,
+                libc::EPROTO,
+            ));
+        }
         Ok(Self {
             wq,
             buf: out.buf.cast(),
@@ -103,12 +129,15 @@ impl DirectWq {
     }
 
     /// Writes the scatter list of the WQE at `index`: `count` pieces of `len` bytes from `address` on.
-    pub fn write(&mut self, index: u32, address: u64, len: u32, count: u32, lkey: u32) {
+    ///
+    /// # Safety
+    /// The device does not own the WQE: it was never handed over since the WQ became ready, or it has completed since.
+    pub unsafe fn write(&mut self, index: u32, address: u64, len: u32, count: u32, lkey: u32) {
         let most = (self.stride - self.head) / size_of::<ffi::mlx5_wqe_data_seg>();
         let at = (index & self.mask) as usize * self.stride;
-        // SAFETY: masked to the ring.
+        // SAFETY: masked to the ring, whose size is a power of two.
         let wqe = unsafe { self.buf.add(at) };
-        // SAFETY: the first bytes of the WQE, which is not the device's until `hand_over`.
+        // SAFETY: the first bytes of the WQE, which the caller says is not the device's, until `hand_over`.
         unsafe { ptr::write_bytes(wqe, 0, self.head) };
         let segments = ptr::slice_from_raw_parts_mut(
             // SAFETY: as above.
@@ -153,13 +182,14 @@ impl DirectWq {
             .store((self.produced & 0xffff).to_be(), Ordering::Release);
     }
 
-    /// Changes the state; a WQ that becomes ready after a reset begins to count anew.
+    /// Changes the state; a WQ that becomes ready after a reset counts its WQEs from zero again.
     ///
     /// # Errors
     /// As [`Wq::set_state`].
     pub fn set_state(&mut self, from: Option<WqState>, state: WqState) -> Result<(), VerbsError> {
+        let was_reset = self.wq.state() == WqState::Reset;
         self.wq.set_state(from, state)?;
-        if state == WqState::Ready {
+        if was_reset && state == WqState::Ready {
             self.produced = 0;
         }
         Ok(())

@@ -9,10 +9,28 @@ use crate::{
 use rdma_sys as ffi;
 use std::{
     mem,
+    ops::Deref,
     os::fd::{AsFd, BorrowedFd},
     ptr,
     sync::Arc,
 };
+
+/// A completion that [`MessageCq::poll`] took. Nothing else makes one: it shows that the device is done with the WR.
+///
+/// ```compile_fail
+/// fn made_up(wc: wqcap_verbs::sys::ibv_wc) -> wqcap_verbs::MessageCompletion {
+///     wqcap_verbs::MessageCompletion(wc)
+/// }
+/// ```
+pub struct MessageCompletion(ffi::ibv_wc);
+
+impl Deref for MessageCompletion {
+    type Target = ffi::ibv_wc;
+
+    fn deref(&self) -> &ffi::ibv_wc {
+        &self.0
+    }
+}
 
 /// A completion queue with one reader and an event channel of its own.
 pub struct MessageCq {
@@ -23,7 +41,7 @@ pub(crate) struct MessageCqInner {
     pub(crate) raw: *mut ffi::ibv_cq,
     // Dropped after the CQ is destroyed.
     channel: Channel,
-    _context: Arc<ContextInner>,
+    pub(crate) context: Arc<ContextInner>,
 }
 
 // SAFETY: only the owner of the one `MessageCq` polls; QPs hold the Arc for its lifetime alone.
@@ -62,12 +80,13 @@ impl MessageCq {
             inner: Arc::new(MessageCqInner {
                 raw,
                 channel,
-                _context: Arc::clone(&context.0),
+                context: Arc::clone(&context.0),
             }),
         })
     }
 
-    /// The object itself, for verbs that this crate does not wrap. Whoever calls one holds `self` meanwhile.
+    /// The object itself, for verbs that this crate does not wrap. Whoever calls one holds `self` meanwhile, and gives WRs
+    /// that complete here a `wr_id` below [`OWN_WR_IDS`](super::OWN_WR_IDS).
     #[must_use]
     pub fn as_ptr(&self) -> *mut ffi::ibv_cq {
         self.inner.raw
@@ -100,7 +119,7 @@ impl MessageCq {
     ///
     /// # Errors
     /// The CQ cannot be polled any more.
-    pub fn poll(&mut self) -> Result<Vec<ffi::ibv_wc>, VerbsError> {
+    pub fn poll(&mut self) -> Result<Vec<MessageCompletion>, VerbsError> {
         // SAFETY: plain old data, of which the call fills as many as it returns.
         let mut completions: [ffi::ibv_wc; 32] = unsafe { mem::zeroed() };
         // SAFETY: `&mut self` is the one reader; there is room for 32.
@@ -108,7 +127,8 @@ impl MessageCq {
         let Ok(count) = usize::try_from(count) else {
             return Err(VerbsError::from_errno("ibv_poll_cq", "", libc::EIO));
         };
-        Ok(completions.into_iter().take(count).collect())
+        let completions = completions.into_iter().take(count);
+        Ok(completions.map(MessageCompletion).collect())
     }
 }
 

@@ -5,7 +5,8 @@ mod memory;
 mod srq;
 
 pub(crate) use cq::MessageCqInner;
-pub use cq::{MessageCq, status_text};
-pub use memory::{MessageSlot, Messages};
+pub use cq::{MessageCompletion, MessageCq, status_text};
+pub(crate) use memory::LenderId;
+pub use memory::{MessageSlot, Messages, OWN_WR_IDS};
 pub(crate) use srq::SrqInner;
 pub use srq::{SRQ_RESIZE, Srq};

@@ -1,6 +1,6 @@
 //! Shared receive queues: one queue of receives for however many QPs.
 
-use super::memory::{MessageSlot, Messages};
+use super::memory::{LenderId, MessageSlot, Messages};
 use crate::{
     device::{CmId, ContextInner},
     error::{VerbsError, answered, called, destroyed, made},
@@ -23,9 +23,10 @@ pub(crate) struct SrqInner {
     pub(crate) raw: *mut ffi::ibv_srq,
     /// The CM identifier it was made on, whose `srq` it is; `None`: it is of no identifier.
     id: Option<Arc<CmId>>,
-    context: Arc<ContextInner>,
+    pub(crate) context: Arc<ContextInner>,
     // The device writes into `memory` as long as the SRQ exists.
-    _memory: Arc<MrInner>,
+    pub(crate) memory: Arc<MrInner>,
+    lender: LenderId,
     _pd: Arc<PdInner>,
 }
 
@@ -37,8 +38,11 @@ unsafe impl Sync for SrqInner {}
 impl Drop for SrqInner {
     fn drop(&mut self) {
         match &self.id {
-            // SAFETY: made on this live identifier by `create_on`, destroyed only here; QPs hold an Arc of self.
-            Some(id) => unsafe { ffi::rdma_destroy_srq(id.raw) },
+            Some(id) => {
+                let _locked = id.lock();
+                // SAFETY: made on this live identifier by `create_on`, destroyed only here; QPs hold an Arc of self.
+                unsafe { ffi::rdma_destroy_srq(id.raw) }
+            }
             // SAFETY: made by `create`, destroyed only here; QPs hold an Arc of self.
             None => destroyed("ibv_destroy_srq", unsafe { ffi::ibv_destroy_srq(self.raw) }),
         }
@@ -49,25 +53,49 @@ impl Srq {
     /// Creates an SRQ of at least `max_wr` WRs of one scatter entry, whose receives go into `messages`.
     ///
     /// # Errors
-    /// EINVAL above the device's limits, ENOMEM, EOPNOTSUPP where the device has none.
+    /// EINVAL above the device's limits and for memory of another context, ENOMEM, EOPNOTSUPP where the device has none.
     pub fn create(pd: &Pd, messages: &Messages, max_wr: u32) -> Result<Self, VerbsError> {
+        Self::of_one_context(pd, messages, "ibv_create_srq", max_wr)?;
         let mut init = init(max_wr);
-        // SAFETY: a live PD, held by the new object; `init` outlives the call.
-        let raw = unsafe { ffi::ibv_create_srq(pd.0.raw, &raw mut init) };
+        // SAFETY: a live PD, held by the new object; `init` begins with what the call reads, and outlives it.
+        let raw = unsafe { ffi::ibv_create_srq(pd.0.raw, (&raw mut init).cast()) };
         let raw = made(raw, "ibv_create_srq", object(&pd.0.context, max_wr))?;
         Ok(Self::of(raw, None, pd, messages))
     }
 
-    /// The same, as the SRQ of a CM identifier that is bound to `pd`'s device.
+    fn of_one_context(
+        pd: &Pd,
+        messages: &Messages,
+        verb: &'static str,
+        max_wr: u32,
+    ) -> Result<(), VerbsError> {
+        let (context, memory) = (&pd.0.context, messages.memory());
+        context.refuse_others([&memory.pd.context], verb, || object(context, max_wr))
+    }
+
+    /// Creates an SRQ as that of a CM identifier that is bound to `pd`'s device. An identifier has one SRQ at a time.
     pub(crate) fn create_on(
         id: &Arc<CmId>,
         pd: &Pd,
         messages: &Messages,
         max_wr: u32,
     ) -> Result<Self, VerbsError> {
+        Self::of_one_context(pd, messages, "rdma_create_srq", max_wr)?;
         let mut init = init(max_wr);
-        // SAFETY: a live identifier and PD, both held by the new object; `init` outlives the call.
-        let ret = unsafe { ffi::rdma_create_srq(id.raw, pd.0.raw, &raw mut init) };
+        let _locked = id.lock();
+        // SAFETY: a live identifier, whose fields change only under the lock.
+        if unsafe { !(*id.raw).srq.is_null() } {
+            // librdmacm would forget the first one, and destroy the second one twice.
+            let object = format!("{}, a second one", object(&pd.0.context, max_wr));
+            return Err(VerbsError::from_errno(
+                "rdma_create_srq",
+                object,
+                libc::EBUSY,
+            ));
+        }
+        // SAFETY: a live identifier and PD, both held by the new object; `init` begins with what the call reads, and
+        // outlives it.
+        let ret = unsafe { ffi::rdma_create_srq(id.raw, pd.0.raw, (&raw mut init).cast()) };
         called(ret, "rdma_create_srq", object(&pd.0.context, max_wr))?;
         // SAFETY: a live identifier whose `srq` the call has set.
         let raw = unsafe { (*id.raw).srq };
@@ -80,7 +108,8 @@ impl Srq {
                 raw,
                 id,
                 context: Arc::clone(&pd.0.context),
-                _memory: messages.memory(),
+                memory: messages.memory(),
+                lender: LenderId::next(),
                 _pd: Arc::clone(&pd.0),
             }),
         }
@@ -154,14 +183,21 @@ impl Srq {
     /// Posts a receive into `slot`.
     ///
     /// # Errors
-    /// The queue is full (ENOMEM) or the device refuses it: the slot comes back.
+    /// The queue is full (ENOMEM), the device refuses it, or the SRQ was created for other messages (EINVAL): the slot comes
+    /// back.
+    ///
+    /// # Panics
+    /// The slot is of another set than `messages`.
     pub fn post(
         &mut self,
         messages: &mut Messages,
         slot: MessageSlot,
     ) -> Result<(), (MessageSlot, io::Error)> {
-        let length = messages.slot_len();
-        let (wr_id, mut sge) = messages.lend(slot, length);
+        if !messages.is_over(&self.inner.memory) {
+            return Err((slot, io::Error::from_raw_os_error(libc::EINVAL)));
+        }
+        let (length, lender) = (messages.slot_len(), self.inner.lender);
+        let (wr_id, mut sge) = messages.lend(slot, length, lender);
         let mut wr = ffi::ibv_recv_wr {
             wr_id,
             next: ptr::null_mut(),
@@ -173,20 +209,19 @@ impl Srq {
         // that is lent to the device until its completion.
         match unsafe { ffi::ibv_post_srq_recv(self.inner.raw, &raw mut wr, &raw mut bad) } {
             0 => Ok(()),
-            errno => Err(messages.refused(wr_id, errno)),
+            errno => Err(messages.refused(wr_id, lender, errno)),
         }
     }
 }
 
-fn init(max_wr: u32) -> ffi::ibv_srq_init_attr {
-    ffi::ibv_srq_init_attr {
-        srq_context: ptr::null_mut(),
-        attr: ffi::ibv_srq_attr {
-            max_wr,
-            max_sge: 1,
-            srq_limit: 0,
-        },
-    }
+/// Attributes of an SRQ, in the longer structure: where `ibv_srq_init_attr` ends in padding, this one has its `comp_mask`,
+/// and libibverbs reads it there in either (`ibv_cmd_create_srq` of rdma-core, libibverbs/cmd_srq.c).
+fn init(max_wr: u32) -> ffi::ibv_srq_init_attr_ex {
+    // SAFETY: plain old data; all zero is the documented start.
+    let mut init: ffi::ibv_srq_init_attr_ex = unsafe { mem::zeroed() };
+    init.attr.max_wr = max_wr;
+    init.attr.max_sge = 1;
+    init
 }
 
 fn object(context: &ContextInner, max_wr: u32) -> String {

@@ -38,7 +38,8 @@ impl RssQp {
     /// Creates an RSS QP hashing `fields` with Toeplitz.
     ///
     /// # Errors
-    /// EPERM without CAP_NET_RAW; EINVAL for fields of two L3 or two L4 types, or no field over more than one entry.
+    /// EPERM without CAP_NET_RAW; EINVAL for fields of two L3 or two L4 types, for no field over more than one entry, and
+    /// for a table of another context.
     pub fn create(
         pd: &Pd,
         table: &RwqTable,
@@ -54,6 +55,7 @@ impl RssQp {
             )
         };
         let create = operation!(context, create_qp_ex, "ibv_create_qp_ex", object)?;
+        context.refuse_others([&table.0.context], "ibv_create_qp_ex", object)?;
         let mut key = *key.as_bytes();
         // SAFETY: plain old data; all zero is the documented start.
         let mut init: ffi::ibv_qp_init_attr_ex = unsafe { mem::zeroed() };

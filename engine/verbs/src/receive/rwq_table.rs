@@ -15,7 +15,7 @@ pub struct RwqTable(pub(crate) Arc<RwqTableInner>);
 
 pub(crate) struct RwqTableInner {
     pub(crate) raw: *mut ffi::ibv_rwq_ind_table,
-    context: Arc<ContextInner>,
+    pub(super) context: Arc<ContextInner>,
     _wqs: Vec<Arc<WqInner>>,
 }
 
@@ -37,7 +37,7 @@ impl RwqTable {
     /// Creates a table. `entries.len()` is a power of two; a WQ may stand in it many times.
     ///
     /// # Errors
-    /// EINVAL for a size that is no power of two or above the device's limit.
+    /// EINVAL for a size that is no power of two or above the device's limit, and for a WQ of another context.
     pub fn create(
         context: &Context,
         entries: impl IntoIterator<Item = WqHandle>,
@@ -51,6 +51,8 @@ impl RwqTable {
         if !wqs.len().is_power_of_two() {
             return Err(VerbsError::from_errno(VERB, object(), libc::EINVAL));
         }
+        let contexts = wqs.iter().map(|wq| &wq.context);
+        context.0.refuse_others(contexts, VERB, object)?;
         let mut pointers: Vec<_> = wqs.iter().map(|wq| wq.raw).collect();
         let mut init = ffi::ibv_rwq_ind_table_init_attr {
             log_ind_tbl_size: wqs.len().ilog2(),

@@ -79,6 +79,7 @@ impl WqState {
 pub struct Wq {
     pub(crate) inner: Arc<WqInner>,
     attr: WqAttr,
+    state: WqState,
 }
 
 /// A WQ as a table needs it, while its owner, perhaps another thread, posts to it.
@@ -112,7 +113,8 @@ impl Wq {
     /// Creates a WQ, in the reset state, that completes to `cq` and receives into `memory`.
     ///
     /// # Errors
-    /// EINVAL above the device's limits, EOPNOTSUPP for a flag it lacks, EPERM for delay drop without CAP_SYS_RAWIO.
+    /// EINVAL above the device's limits and for a CQ or memory of another context, EOPNOTSUPP for a flag that the device
+    /// lacks, EPERM for delay drop without CAP_SYS_RAWIO.
     pub fn create(pd: &Pd, cq: &Cq, memory: &Mr, attr: WqAttr) -> Result<Self, VerbsError> {
         let context = &pd.0.context;
         let object = || {
@@ -124,6 +126,8 @@ impl Wq {
                 attr.flags
             )
         };
+        let others = [&cq.inner.context, &memory.0.pd.context];
+        context.refuse_others(others, "ibv_create_wq", object)?;
         let mut init = ffi::ibv_wq_init_attr {
             wq_context: ptr::null_mut(),
             wq_type: ffi::ibv_wq_type::IBV_WQT_RQ,
@@ -183,6 +187,7 @@ impl Wq {
                 max_sge: init.max_sge,
                 ..attr
             },
+            state: WqState::Reset,
         })
     }
 
@@ -202,6 +207,12 @@ impl Wq {
     #[must_use]
     pub fn id(&self) -> usize {
         self.inner.raw as usize
+    }
+
+    /// Returns the state that the WQ was last put in; the device may have put it in error since.
+    #[must_use]
+    pub fn state(&self) -> WqState {
+        self.state
     }
 
     /// Changes the state. `from` is the state that the device is in, where the caller knows better than the kernel: it
@@ -225,7 +236,9 @@ impl Wq {
         self.modify(attr, || match from {
             None => format!("state {state:?}"),
             Some(from) => format!("state {from:?} to {state:?}"),
-        })
+        })?;
+        self.state = state;
+        Ok(())
     }
 
     /// Turns CVLAN stripping on or off; frames on the way meet either.

@@ -307,14 +307,7 @@ impl RcClient {
     /// Disconnects and destroys the QP. The slots of its outstanding sends come back.
     pub fn disconnect(mut self, messages: &mut Messages, free: &mut Vec<MessageSlot>) {
         self.connection.disconnect();
-        let outstanding = std::mem::take(&mut self.outstanding);
-        // With its QP destroyed, the device is done with the sends.
-        drop(self);
-        free.extend(
-            outstanding
-                .into_iter()
-                .filter_map(|id| messages.returned(id)),
-        );
+        free.extend(self.connection.close(messages, self.outstanding));
     }
 
     /// Time until it needs attention even without a completion.

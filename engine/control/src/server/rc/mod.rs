@@ -39,8 +39,8 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_verbs::{
-    AsyncEvent, AsyncEvents, CmChannel, CmEvent, CmKey, Incoming, Listener, MessageCq, MessageSlot,
-    Messages, Pd, QpResources, VerbsError, status_text, sys::ibv_wc,
+    AsyncEvent, AsyncEvents, CmChannel, CmEvent, CmKey, Incoming, Listener, MessageCompletion,
+    MessageCq, MessageSlot, Messages, Pd, QpResources, VerbsError, status_text,
 };
 
 /// Connection requests that may wait.
@@ -250,8 +250,8 @@ impl RcLoop {
         }
     }
 
-    fn completed(&mut self, it: &ibv_wc) {
-        let Some(slot) = self.messages.returned(it.wr_id) else {
+    fn completed(&mut self, it: &MessageCompletion) {
+        let Some(slot) = self.messages.returned(it) else {
             // A send of a QP that is gone: its slots came back with it.
             return;
         };

@@ -1,0 +1,261 @@
+//! The engine as a library of a crate outside this workspace, which cargo builds by its default profile: without
+//! optimisation, where memory that nothing has written to holds what was there before. What is undefined shows here first.
+//! The crate's programs are `engine/examples/dns.rs` and those in `tests/consumers/`.
+//!
+//! The crate and the model under it use libc for system calls (rustix's feature `use-libc`), so that memcheck can run them:
+//! it hides the kernel's vDSO, which rustix's own system calls look for.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+    time::Duration,
+};
+use wqcap_tests::{
+    Dir, Program, binaries, files,
+    frames::{Ends, Frame, IPV4, IPV6},
+    process::{self, Done},
+    skip,
+};
+
+/// For a build of the engine's dependencies, of which nothing is there yet, on a busy machine.
+const BUILD: Duration = Duration::from_secs(3600);
+/// For a capture under memcheck, which runs one thread at a time, each many times slower.
+const MEMCHECK: Duration = Duration::from_secs(900);
+/// Queries and answers of the wire.
+const QUERIES: u16 = 120;
+const ANSWERS: u16 = 80;
+
+/// What was built of the crate.
+struct OwnCrate {
+    /// The folder of its programs.
+    programs: PathBuf,
+    /// A folder with `wqcap` and a model that memcheck can run.
+    bin: PathBuf,
+}
+
+impl OwnCrate {
+    /// The crate, which is built once. It and its build stay below the repository's `target`, so that the next build takes
+    /// what has changed.
+    fn build() -> &'static Self {
+        static BUILT: OnceLock<OwnCrate> = OnceLock::new();
+        BUILT.get_or_init(|| {
+            let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("own-crate");
+            fs::create_dir_all(dir.join("bin")).expect("a folder");
+            write_manifest(&dir).expect("the manifest is written");
+            let target = dir.join("target");
+            let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+            // What scripts/test sets for the programs of tests would build every dependency again.
+            let done = Program::new("env")
+                .args(["--unset=RUSTC_BOOTSTRAP", "--unset=RUSTFLAGS"])
+                .arg(cargo)
+                .args(["build", "--quiet", "--offline", "--target-dir"])
+                .arg(&target)
+                .cwd(&dir)
+                .timeout(BUILD)
+                .run();
+            done.expect(0);
+            let debug = target.join("debug");
+            let bin = dir.join("bin");
+            for (from, name) in [
+                (binaries::wqcap(), "wqcap"),
+                (debug.join("deps/libmlx5_model.so"), "libmlx5_model.so"),
+            ] {
+                replace(&from, &bin.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+            }
+            OwnCrate {
+                programs: debug,
+                bin,
+            }
+        })
+    }
+
+    /// Runs a program of the crate with `args` on the model, whose wire has [`QUERIES`] and [`ANSWERS`].
+    fn run(&self, dir: &Dir, program: &str, args: &[&OsStr]) -> Done {
+        self.run_by(dir, &[], program, args, process::HANG)
+    }
+
+    /// Runs a program of the crate on the model by memcheck, which must find nothing.
+    #[track_caller]
+    fn check_memory(&self, dir: &Dir, program: &str, args: &[&OsStr]) -> Done {
+        let log = dir.join("memcheck.log");
+        let mut valgrind: Vec<OsString> = [
+            "valgrind",
+            "--tool=memcheck",
+            "--error-exitcode=99",
+            "--track-origins=yes",
+            // Loops that poll wait for each other's turn.
+            "--fair-sched=yes",
+            "--num-callers=30",
+        ]
+        .map(Into::into)
+        .into();
+        valgrind.push(format!("--log-file={}", log.display()).into());
+        let done = self.run_by(dir, &valgrind, program, args, MEMCHECK);
+        let log = fs::read_to_string(log).unwrap_or_default();
+        assert!(
+            log.contains("ERROR SUMMARY: 0 errors"),
+            "{log}\n{}",
+            done.stderr
+        );
+        done
+    }
+
+    fn run_by(
+        &self,
+        dir: &Dir,
+        wrapper: &[OsString],
+        program: &str,
+        args: &[&OsStr],
+        timeout: Duration,
+    ) -> Done {
+        let file = dir.join("dns.pcap");
+        files::write(&file, 1_600_000_000, &wire());
+        let caps: &[&str] = if process::is_root() {
+            &[]
+        } else {
+            &["--set", "caps=all"]
+        };
+        Program::new(self.bin.join("wqcap"))
+            .args(["model", "--wire", &format!("pcap:{}", file.display())])
+            .args(caps)
+            .arg("--")
+            .args(wrapper)
+            .arg(self.programs.join(program))
+            .arg("mlx5_0")
+            .args(args)
+            .timeout(timeout)
+            .run()
+    }
+}
+
+/// Messages of DNS over IPv4 and IPv6.
+fn wire() -> Vec<Vec<u8>> {
+    (0..QUERIES + ANSWERS)
+        .map(|i| {
+            let is_query = i < QUERIES;
+            let ends = Ends {
+                from: 1 + i % 16,
+                to: 100,
+                sport: 1024 + i,
+                dport: 53,
+            };
+            let ends = if is_query { ends } else { ends.back() };
+            let frame = if i % 2 == 0 {
+                Frame::ethernet(&[], IPV4).ipv4(ends, 17, 0)
+            } else {
+                Frame::ethernet(&[], IPV6).ipv6(ends, 17)
+            };
+            let flags = if is_query { 0x01 } else { 0x81 };
+            let [high, low] = i.to_be_bytes();
+            frame
+                .udp(ends)
+                .bytes(&[high, low, flags, 0, 0, 1, 0, 0, 0, 0, 0, 0])
+                .done()
+        })
+        .collect()
+}
+
+/// The crate's manifest, with the versions of the workspace's lock file.
+fn write_manifest(dir: &Path) -> io::Result<()> {
+    let root = binaries::root();
+    let at = |path: &str| root.join(path).display().to_string();
+    let manifest = format!(
+        r#"[package]
+name = "own-crate"
+version = "0.1.0"
+edition = "2024"
+publish = false
+
+[[bin]]
+name = "dns"
+path = "{example}"
+
+[[bin]]
+name = "files"
+path = "{consumers}/files.rs"
+
+[[bin]]
+name = "misuse"
+path = "{consumers}/misuse.rs"
+
+[dependencies]
+wqcap-engine = {{ path = "{engine}", default-features = false }}
+wqcap-rss = {{ path = "{rss}" }}
+mlx5-model = {{ path = "{model}" }}
+rustix = {{ version = "1", features = ["use-libc"] }}
+
+[patch.crates-io]
+bindgen = {{ path = "{bindgen}" }}
+
+[profile.dev]
+opt-level = 0
+debug = "line-tables-only"
+incremental = false
+
+[workspace]
+"#,
+        example = at("engine/examples/dns.rs"),
+        consumers = at("tests/consumers"),
+        engine = at("engine"),
+        rss = at("rss"),
+        model = at("mlx5-model"),
+        bindgen = at("compat/bindgen"),
+    );
+    write_if_changed(&dir.join("Cargo.toml"), manifest.as_bytes())?;
+    // Cargo takes from it what the crate needs, and leaves the rest out of its own copy.
+    let lock = fs::read(root.join("Cargo.lock"))?;
+    let seed = dir.join("Cargo.lock.workspace");
+    if fs::read(&seed).ok().as_deref() != Some(&lock) || !dir.join("Cargo.lock").exists() {
+        fs::write(dir.join("Cargo.lock"), &lock)?;
+        fs::write(seed, lock)?;
+    }
+    Ok(())
+}
+
+fn write_if_changed(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    match fs::read(path) {
+        Ok(now) if now == bytes => Ok(()),
+        _ => fs::write(path, bytes),
+    }
+}
+
+/// A copy that takes the place of an older one, which may be running.
+fn replace(from: &Path, to: &Path) -> io::Result<()> {
+    let new = to.with_extension("new");
+    fs::copy(from, &new)?;
+    fs::rename(new, to)
+}
+
+#[test]
+fn the_example_runs_in_a_crate_of_its_own_without_optimisation() {
+    let dir = Dir::new();
+    let done = OwnCrate::build().run(&dir, "dns", &[]).expect(0);
+    assert_eq!(done.stdout, format!("{QUERIES} DNS queries\n"));
+}
+
+#[test]
+fn what_safe_code_may_try_with_the_verbs_is_refused() {
+    let dir = Dir::new();
+    let done = OwnCrate::build().run(&dir, "misuse", &[]).expect(0);
+    assert_eq!(done.stdout, "0 attempts were not refused\n");
+}
+
+#[test]
+fn memcheck_finds_no_use_of_what_was_never_written() {
+    if let Err(e) = Command::new("valgrind").arg("--version").output() {
+        skip!("valgrind cannot be run: {e}");
+    }
+    let (dir, own) = (Dir::new(), OwnCrate::build());
+    let done = own.check_memory(&dir, "dns", &[]).expect(0);
+    assert_eq!(done.stdout, format!("{QUERIES} DNS queries\n"));
+    let out = dir.folder("out");
+    let done = own
+        .check_memory(&dir, "files", &[out.as_os_str()])
+        .expect(0);
+    let frames = QUERIES + ANSWERS;
+    assert_eq!(done.stdout, format!("{frames} frames captured\n"));
+    own.check_memory(&dir, "misuse", &[]).expect(0);
+}
