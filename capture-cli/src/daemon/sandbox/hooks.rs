@@ -4,7 +4,7 @@
 //! ask of it is the configured program with a path of its choice.
 
 use super::{drop_capture_rights, own_command};
-use crate::{args::HooksArgs, failure::Failure};
+use crate::{args::HooksArgs, daemon::signals, failure::Failure};
 use std::{io, path::Path};
 use wqcap_engine::sink::{HookProcess, serve_hooks};
 
@@ -24,5 +24,7 @@ pub fn start(program: &Path) -> Result<HookProcess, Failure> {
 pub fn serve(args: &HooksArgs) -> Result<(), Failure> {
     drop_capture_rights()
         .map_err(|e| Failure::failed(format!("cannot drop the capture's rights for hooks: {e}")))?;
+    signals::leave_to_the_capture()
+        .map_err(|e| Failure::failed(format!("cannot catch signals: {e}")))?;
     serve_hooks(&args.program, io::stdin().lock(), io::stdout()).map_err(Failure::from)
 }
