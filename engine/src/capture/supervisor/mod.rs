@@ -10,6 +10,7 @@
 
 mod backend;
 mod commands;
+mod compilations;
 mod device_recovery;
 mod mark;
 mod present;
@@ -33,6 +34,7 @@ use crate::{
         protocol::{CaptureState, Changed, Command, Refusal, RefusalCode},
         server::ChangeReply,
     },
+    filter::Filter,
     plan::Plan,
 };
 use device_recovery::Backoff;
@@ -85,10 +87,19 @@ pub trait Host {
     fn searching(&mut self, _device: &str, _tries: u32, _wait: Duration) {}
 }
 
-/// A command for the capture's owner.
-struct Order {
-    command: Command,
-    reply: ChangeReply,
+/// What the capture's owner is to carry out.
+enum Order {
+    /// A command.
+    Command {
+        command: Command,
+        reply: ChangeReply,
+    },
+    /// A configuration that was read again, with its compiled filter.
+    Apply {
+        config: Box<Config>,
+        filter: Filter,
+        reply: ChangeReply,
+    },
 }
 
 /// A capture to be, or under way, with everything that may happen to it.
@@ -182,15 +193,17 @@ impl Supervisor {
     }
 
     /// Reads the configuration again if a signal asked for that; the audit trail has the outcome.
-    fn reload_on_signal(&mut self, host: &mut impl Host, capture: Option<(&mut Capture, &Plan)>) {
+    fn reload_on_signal(&mut self, host: &mut impl Host) {
         let Some(who) = self.signals.reload.take() else {
             return;
         };
-        let outcome = self.reload(host, capture);
-        audit::outcome(&who, "SIGHUP: reload", &outcome);
-        if let Err(e) = outcome {
-            tracing::error!("SIGHUP: nothing has changed: {}", e.message);
-        }
+        let reply = ChangeReply::new(move |outcome: Result<Changed, Refusal>| {
+            audit::outcome(&who, "SIGHUP: reload", &outcome);
+            if let Err(e) = outcome {
+                tracing::error!("SIGHUP: nothing has changed: {}", e.message);
+            }
+        });
+        self.reload(host, reply);
     }
 
     fn is_to_stop(&self) -> bool {
@@ -204,7 +217,17 @@ impl Supervisor {
         host: &mut impl Host,
         capture: Option<(&mut Capture, &Plan)>,
     ) -> Option<(Event, ChangeReply)> {
-        let Order { command, reply } = order;
+        let (command, reply) = match order {
+            Order::Command { command, reply } => (command, reply),
+            Order::Apply {
+                config,
+                filter,
+                reply,
+            } => {
+                reply.send(self.apply_reload(*config, filter, capture));
+                return None;
+            }
+        };
         let event = match command {
             Command::Start => Event::Start,
             Command::Drain => Event::Drain,
@@ -217,7 +240,10 @@ impl Supervisor {
         let outcome = match (action, capture) {
             (Action::Same(so), _) => Ok(same(so)),
             (Action::Refuse(why), _) => Err(Refusal::new(RefusalCode::State, why)),
-            (Action::Reload, capture) => self.reload(host, capture),
+            (Action::Reload, _) => {
+                self.reload(host, reply);
+                return None;
+            }
             (Action::Change, Some((capture, plan))) => self.change(&command, capture, plan),
             (Action::Pause, Some((capture, _))) => Ok(self.drain(capture)),
             (Action::Resume, Some((capture, plan))) => self.resume(capture, plan),
@@ -321,7 +347,7 @@ impl Supervisor {
                 return Event::Signal;
             }
             self.attend_to_signals(capture, flushing);
-            self.reload_on_signal(host, Some((&mut *capture, plan)));
+            self.reload_on_signal(host);
             while let Ok(order) = self.orders.try_recv() {
                 if let Some((event, reply)) =
                     self.carry_out(order, host, Some((&mut *capture, plan)))
@@ -395,7 +421,7 @@ impl Supervisor {
 
     /// Answers for a moment while there is no capture; the event that ends this, and who ordered it.
     fn serve_idle(&mut self, host: &mut impl Host) -> Option<(Event, ChangeReply)> {
-        self.reload_on_signal(host, None);
+        self.reload_on_signal(host);
         self.refuse_what_takes_a_capture();
         // The backend holds the other end of the channel: there is no error but the time-out.
         let order = self.orders.recv_timeout(TICK).ok()?;
