@@ -17,7 +17,7 @@ use crate::{
     },
     failure::Failure,
     log,
-    term::{output, progress::Progress, terminal},
+    term::{output, progress::Progress, stderr, terminal},
 };
 use std::{
     io::{self, IsTerminal},
@@ -95,6 +95,8 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     for note in &plan.notes {
         tracing::warn!("{note}");
     }
+    // From here on nothing waits for a log collector or a terminal.
+    stderr::detach();
     // Before anything is created: a signal during the start must find its handler.
     let signals = Signals::new().map_err(uncaught)?;
     // Without a file there is nothing to read again.
@@ -131,6 +133,11 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         args.summary.as_deref().filter(|_| replaced.is_none()),
         model_wire(&plan),
     )?;
+    stderr::start_writer().map_err(|e| {
+        Failure::refused(format!(
+            "cannot start the thread that writes to stderr: {e}"
+        ))
+    })?;
     let reported = Arc::<OnceLock<Arc<CaptureBackend>>>::default();
     let report = Arc::clone(&reported);
     requests
