@@ -1,18 +1,24 @@
 //! Log events as lines on stderr, in the voice of all other messages: `warning: text key=value`. Those of the audit trail
 //! begin with `audit:`, and are written at every level that is chosen while the program runs.
 
-use crate::term::terminal;
+use crate::term::{
+    stderr::{self, Kind},
+    terminal,
+};
 use std::{
     fmt, io,
     sync::{Mutex, OnceLock, PoisonError},
 };
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::{
     EnvFilter,
     filter::ParseError,
-    fmt::{FmtContext, FormatEvent, FormatFields, format::Writer},
+    fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
     registry::LookupSpan,
 };
+
+/// Target of the audit trail's events.
+const AUDIT: &str = "audit";
 
 type Change = dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync;
 
@@ -67,7 +73,7 @@ pub fn start(verbose: u8, quiet: bool) {
         .with_env_filter(filter)
         .with_ansi(false)
         .event_format(Line)
-        .with_writer(|| Lines)
+        .with_writer(Stderr)
         .with_filter_reloading();
     let handle = builder.reload_handle();
     let _ = CHANGE.set(Box::new(move |filter| {
@@ -90,7 +96,7 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         to.write_str(match *event.metadata().level() {
-            _ if event.metadata().target() == "audit" => "audit: ",
+            _ if event.metadata().target() == AUDIT => "audit: ",
             Level::ERROR => "error: ",
             Level::WARN => "warning: ",
             Level::INFO => "info: ",
@@ -102,12 +108,30 @@ where
     }
 }
 
+/// Destination of all events.
+struct Stderr;
+
+impl MakeWriter<'_> for Stderr {
+    type Writer = Lines;
+
+    fn make_writer(&self) -> Lines {
+        Lines(Kind::Ordinary)
+    }
+
+    fn make_writer_for(&self, metadata: &Metadata<'_>) -> Lines {
+        match metadata.target() {
+            AUDIT => Lines(Kind::Audit),
+            _ => Lines(Kind::Ordinary),
+        }
+    }
+}
+
 /// The subscriber hands over one whole event at a time.
-struct Lines;
+struct Lines(Kind);
 
 impl io::Write for Lines {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        terminal::write_lines(text);
+        stderr::write_lines(self.0, text);
         Ok(text.len())
     }
 

@@ -32,8 +32,11 @@ use cmd::{
 use cmd::{fleet, ship};
 use daemon::sandbox;
 use failure::{Failure, Kind};
-use std::process::ExitCode;
-use term::terminal;
+use std::{process::ExitCode, time::Duration};
+use term::{stderr, terminal};
+
+/// How long the end of a run waits for a reader of stderr that does not read.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
@@ -69,7 +72,7 @@ fn main() -> ExitCode {
         CliCommand::Hooks(it) => sandbox::hooks::serve(&it),
         CliCommand::Outside(it) => sandbox::outside::serve(&it),
     };
-    match outcome {
+    let status = match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             for message in &failure.messages {
@@ -77,7 +80,9 @@ fn main() -> ExitCode {
             }
             ExitCode::from(status(&failure))
         }
-    }
+    };
+    stderr::flush(LAST_WORDS);
+    status
 }
 
 /// 0 done, 1 failed while running, 2 the command line, the config or the device cannot do it. `model` ends as env(1)

@@ -127,7 +127,7 @@ impl Program {
         command
             .args(["--pdeathsig", "KILL", "--"])
             // Whoever starts the tests may have these ignored (nohup, a shell's background), and that is inherited.
-            .args(["env", "--default-signal=HUP,INT,TERM"])
+            .args(["env", "--default-signal=HUP,INT,QUIT,TERM,ALRM,USR1,USR2"])
             .args(&self.wrappers)
             .args(&self.argv);
         command.envs(self.env.iter().map(|(key, value)| (key, value)));

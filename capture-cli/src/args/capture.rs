@@ -88,9 +88,11 @@ mlx5-model/README.md (in the package docs/mlx5-model.md) explains the options, a
 A finite wire (pcap, synth with a count) loses no frames, and the run ends when the wire ends: \
 pipeline.on_full and output.on_full then default to hold, and capture.on_port_down to stop. \
 The config, or lossy in the wire, overrides that.
-SIGINT, SIGTERM and SIGHUP drain the queues and close the files; with --config, SIGHUP reads the config again \
+SIGINT, SIGTERM, SIGQUIT and SIGHUP drain the queues and close the files; with --config, SIGHUP reads the config again \
 instead, unless the terminal that the run was started on is gone. \
-A SIGINT more than a second later ends the run at once: frames that are not being written yet are lost, and counted.
+A SIGINT or SIGQUIT more than a second later ends the run at once: frames that are not being written yet are lost, and counted. \
+SIGUSR1 prints the counters, and SIGUSR2 makes everything received so far readable in the files, as with tcpdump. \
+docs/service.md has all signals.
 
 Examples:
   wqcap run -c wqcap.toml --summary run.json

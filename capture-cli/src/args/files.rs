@@ -5,7 +5,11 @@ use crate::{failure::Failure, term::time::Moment};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::{path::PathBuf, time::Duration};
 use strum::VariantNames;
-use wqcap_engine::{config::Slice, filter::Filter, frame::dedup::MayDiffer};
+use wqcap_engine::{
+    config::Slice,
+    filter::{Filter, shown},
+    frame::dedup::MayDiffer,
+};
 
 /// `wqcap rss`
 #[derive(Debug, clap::Args)]
@@ -114,7 +118,7 @@ impl FilterArgs {
     /// The filter, ready to run.
     pub fn compile(&self) -> Result<Filter, Failure> {
         let it = &self.expression;
-        Filter::compile(it).map_err(|e| Failure::refused(format!("--filter {it:?}: {e}")))
+        Filter::compile(it).map_err(|e| Failure::refused(format!("--filter {}: {e}", shown(it))))
     }
 }
 

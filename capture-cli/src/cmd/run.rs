@@ -17,17 +17,19 @@ use crate::{
     },
     failure::Failure,
     log,
-    term::{output, progress::Progress, terminal},
+    term::{output, progress::Progress, stderr, terminal},
 };
 use std::{
     io::{self, IsTerminal},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 use wqcap_engine::{
     capture::{
         End, Limits, Report,
-        supervisor::{Event, Host, Interval, PlanNow, Presenter, Signals, Supervisor},
+        supervisor::{
+            CaptureBackend, Event, Host, Interval, PlanNow, Presenter, Signals, Supervisor,
+        },
     },
     config::{Config, Sandbox as SandboxMode},
     control::{
@@ -55,12 +57,17 @@ fn require_stream(json: bool) -> Result<(), Failure> {
     Err(Failure::refused(format!("output.stdout = true: {problem}")))
 }
 
+fn uncaught(e: io::Error) -> Failure {
+    Failure::refused(format!("cannot catch signals: {e}"))
+}
+
 /// Captures until a signal, a limit, or the end of the wire.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     if args.list_interfaces {
         enter_model(args.model.as_deref(), &args.config.model())?;
         return devices::devices(&DevicesArgs { json: args.json });
     }
+    signals::outlive_early_requests().map_err(uncaught)?;
     let mut given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
     enter(&given.config, args.model.as_deref())?;
     given.look_up(true)?;
@@ -88,8 +95,9 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     for note in &plan.notes {
         tracing::warn!("{note}");
     }
+    // From here on nothing waits for a log collector or a terminal.
+    stderr::detach();
     // Before anything is created: a signal during the start must find its handler.
-    let uncaught = |e| Failure::refused(format!("cannot catch signals: {e}"));
     let signals = Signals::new().map_err(uncaught)?;
     // Without a file there is nothing to read again.
     let requests = signals::catch_into(&signals, file.is_some()).map_err(uncaught)?;
@@ -123,12 +131,22 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         args.summary.as_deref().filter(|_| replaced.is_none()),
         model_wire(&plan),
     )?;
-    requests.escalate(GRACE).map_err(uncaught)?;
+    stderr::start_writer().map_err(|e| {
+        Failure::refused(format!(
+            "cannot start the thread that writes to stderr: {e}"
+        ))
+    })?;
+    let reported = Arc::<OnceLock<Arc<CaptureBackend>>>::default();
+    let report = Arc::clone(&reported);
+    requests
+        .escalate(GRACE, move || print_counters(report.get()))
+        .map_err(uncaught)?;
     let levels = plan.output.name.folders();
     let dir = plan.output.dir.as_deref();
     let leftovers = dir.map(|dir| Leftovers::begin(dir, levels, plan.at_rest.clone()));
     let stop = Arc::clone(signals.stop_flag());
     let supervisor = Supervisor::new(loaded, plan.clone(), limits, signals, Console);
+    let _ = reported.set(supervisor.backend());
     let busy: Vec<_> = plan.queues.iter().map(|queue| queue.core).collect();
     let control = config
         .control
@@ -185,6 +203,13 @@ fn limits(given: &LimitArgs) -> Limits {
         bytes: given.bytes.map(|it| it.0),
         files: given.files,
     }
+}
+
+/// Prints the counters of now, for SIGUSR1: also with `--quiet`, since they were asked for.
+fn print_counters(backend: Option<&Arc<CaptureBackend>>) {
+    let text = backend.map(|it| summary::counters(&it.snapshot()));
+    let text = text.unwrap_or_else(|| "counters: the capture has not begun\n".into());
+    terminal::write_lines(text.as_bytes());
 }
 
 /// This program around a supervised capture: where its configuration comes from, and who is told how it goes.

@@ -10,7 +10,7 @@ use crate::{
     },
     failure::Failure,
     term::{
-        output,
+        output, stderr,
         table::{bytes, counted, rate, scaled, thousands},
         terminal,
     },
@@ -64,6 +64,13 @@ pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
         .map_err(|e| Failure::refused(format!("ship.journal = {:?}: {e}", plan.journal)))?;
     let mut service = Service::new();
     Sandbox::enter_to_ship(&config, &plan)?;
+    // Shipping waits for no log collector.
+    stderr::detach();
+    stderr::start_writer().map_err(|e| {
+        Failure::failed(format!(
+            "cannot start the thread that writes to stderr: {e}"
+        ))
+    })?;
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
     let source = DeliverySource::new(&plan.sensor);
     let metrics = endpoint.map(|it| {

@@ -15,7 +15,7 @@ use std::{
 };
 use wqcap_engine::{
     analysis::{flows::FlowsReport, limits::CutoffReport, live},
-    capture::{End, Report},
+    capture::{End, Report, supervisor::StatusSnapshot},
     device::clock::ClockReport,
     pipeline::reduce::FcsReport,
     plan::{Plan, Stamps},
@@ -155,6 +155,32 @@ pub fn balance(queues: &[QueueLedger]) -> Result<(), Failure> {
         .map_err(|e| Failure::failed(e.to_string()))
 }
 
+/// The counters of a capture under way.
+pub fn counters(now: &StatusSnapshot) -> String {
+    let Some(snapshot) = &now.snapshot else {
+        return format!("counters: {}, nothing is counted yet\n", now.state);
+    };
+    let seconds = snapshot.elapsed.as_secs_f64();
+    let mut text = format!("counters after {seconds:.3} s, {}:\n", now.state);
+    text += &aligned(&rows(
+        &snapshot.queues,
+        &QueueLedger::total(&snapshot.queues),
+    ));
+    if let Some(nic) = nic_in_words(&snapshot.nic) {
+        let _ = writeln!(text, "nic      {nic}");
+    }
+    text
+}
+
+/// The NIC's counters on one line; `None`: there are none.
+fn nic_in_words(nic: &NicCounters) -> Option<String> {
+    let words = nic.iter().map(|(name, counter)| match counter {
+        Counter::Value(n) => format!("{name} {}", thousands(*n)),
+        Counter::Unreadable(_) => format!("{name} unreadable"),
+    });
+    words.reduce(|all, it| all + ", " + &it)
+}
+
 /// The final table.
 pub fn text(report: &Report) -> String {
     let total = QueueLedger::total(&report.queues);
@@ -162,12 +188,8 @@ pub fn text(report: &Report) -> String {
     let mut line = |what: &str, value: &str| {
         let _ = writeln!(text, "{what:<9}{value}");
     };
-    let mut nic = report.nic.iter().map(|(name, counter)| match counter {
-        Counter::Value(n) => format!("{name} {}", thousands(*n)),
-        Counter::Unreadable(_) => format!("{name} unreadable"),
-    });
-    if let Some(first) = nic.next() {
-        line("nic", &nic.fold(first, |all, it| all + ", " + &it));
+    if let Some(nic) = nic_in_words(&report.nic) {
+        line("nic", &nic);
     }
     if let Some(fcs) = report.fcs {
         line(

@@ -25,6 +25,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// How long a loop may take for one round before it counts as stuck. Idle ones come round five times a second; only
 /// `output.on_full = "hold"` and `pipeline.on_full = "hold"` let one wait.
 const STUCK: Duration = Duration::from_secs(5);
+/// Time between two looks after which the first one says nothing about the second: looks are a second apart.
+const AWAY: Duration = Duration::from_secs(4);
 
 /// A run as its service manager sees it.
 pub struct Service {
@@ -149,7 +151,11 @@ fn list(queues: &[usize]) -> String {
 
 /// Which loops come round.
 #[derive(Default)]
-struct Pulse(Vec<Beat>);
+struct Pulse {
+    beats: Vec<Beat>,
+    /// The last look.
+    looked: Option<Instant>,
+}
 
 struct Beat {
     count: u64,
@@ -165,12 +171,15 @@ impl Pulse {
             since: now,
             stuck: false,
         };
-        if self.0.len() != beats.len() {
-            self.0 = beats.iter().map(beat).collect();
+        let before = self.looked.replace(now);
+        // A whole process that was stopped has not looked either, and its loops have had no time since.
+        let was_away = before.is_some_and(|it| now.saturating_duration_since(it) >= AWAY);
+        if self.beats.len() != beats.len() || was_away {
+            self.beats = beats.iter().map(beat).collect();
             return Vec::new();
         }
         let mut newly = Vec::new();
-        for (queue, (seen, count)) in self.0.iter_mut().zip(beats).enumerate() {
+        for (queue, (seen, count)) in self.beats.iter_mut().zip(beats).enumerate() {
             if *count != seen.count {
                 *seen = beat(count);
             } else if !seen.stuck && now.saturating_duration_since(seen.since) >= STUCK {
@@ -182,7 +191,7 @@ impl Pulse {
     }
 
     fn stuck(&self) -> Vec<usize> {
-        let stuck = self.0.iter().enumerate().filter(|(_, it)| it.stuck);
+        let stuck = self.beats.iter().enumerate().filter(|(_, it)| it.stuck);
         stuck.map(|(queue, _)| queue).collect()
     }
 }
@@ -197,13 +206,25 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut pulse = Pulse::default();
         assert!(pulse.take(&[0, 0], at(0)).is_empty());
-        assert!(pulse.take(&[1, 0], at(4)).is_empty());
+        assert!(pulse.take(&[1, 0], at(3)).is_empty());
         assert_eq!(pulse.take(&[2, 0], at(5)), [1]);
-        assert!(pulse.take(&[3, 0], at(9)).is_empty());
+        assert!(pulse.take(&[3, 0], at(8)).is_empty());
         assert_eq!(pulse.stuck(), [1]);
         assert!(pulse.take(&[4, 1], at(10)).is_empty());
         assert!(pulse.stuck().is_empty());
-        assert_eq!(pulse.take(&[4, 2], at(15)), [0]);
+        assert!(pulse.take(&[4, 2], at(13)).is_empty());
+        assert_eq!(pulse.take(&[4, 3], at(15)), [0]);
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_has_no_stuck_loops() {
+        let start = Instant::now();
+        let mut pulse = Pulse::default();
+        assert!(pulse.take(&[7, 7], start).is_empty());
+        assert!(pulse.take(&[7, 7], start + 3 * STUCK).is_empty());
+        let after = start + 3 * STUCK;
+        assert!(pulse.take(&[8, 7], after + STUCK / 2).is_empty());
+        assert_eq!(pulse.take(&[9, 7], after + STUCK), [1]);
     }
 
     #[test]

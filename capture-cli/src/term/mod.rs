@@ -2,6 +2,7 @@
 
 pub mod output;
 pub mod progress;
+pub mod stderr;
 pub mod table;
 pub mod terminal;
 pub mod time;

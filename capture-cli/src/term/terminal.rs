@@ -3,14 +3,11 @@
 //! Invariant: a progress line is gone before anything else is written, so that lines never run into each other.
 //! A stderr that cannot be written to is not worth a failed capture.
 
+use super::stderr::{self, Kind};
 use std::{
     fmt,
-    io::{self, IsTerminal, Write},
-    sync::{Mutex, PoisonError},
+    io::{self, IsTerminal},
 };
-
-/// Columns that the progress line takes now; 0: there is none.
-static DRAWN: Mutex<usize> = Mutex::new(0);
 
 /// Writes one line.
 pub fn say(line: fmt::Arguments<'_>) {
@@ -19,32 +16,49 @@ pub fn say(line: fmt::Arguments<'_>) {
 
 /// Writes whole lines.
 pub fn write_lines(text: &[u8]) {
-    let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut stderr = io::stderr().lock();
-    let _ = stderr.write_all(erase(*drawn).as_bytes());
-    let _ = stderr.write_all(text);
-    let _ = stderr.flush();
-    *drawn = 0;
+    stderr::write_lines(Kind::Ordinary, text);
 }
 
 /// Rewrites the progress line, cut to the terminal's width.
 pub fn redraw(text: &str) {
-    let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
-    // The last column stays free: writing there makes some terminals wrap.
-    let most = columns().saturating_sub(1);
-    let text: String = text.chars().take(most).collect();
-    let length = text.chars().count();
-    // Of a terminal made narrower the old line has wrapped: at least do not wrap again.
-    let rest = " ".repeat(drawn.min(most).saturating_sub(length));
-    let mut stderr = io::stderr().lock();
-    let _ = write!(stderr, "\r{text}{rest}");
-    let _ = stderr.flush();
-    *drawn = length;
+    stderr::redraw(text);
 }
 
 /// Takes the progress line away.
 pub fn clear() {
     write_lines(b"");
+}
+
+/// Writes lines, and a progress line below them.
+#[derive(Default)]
+pub struct Painter {
+    /// Columns that the progress line takes now; 0: there is none.
+    drawn: usize,
+}
+
+impl Painter {
+    /// There is no progress line.
+    pub const fn new() -> Self {
+        Self { drawn: 0 }
+    }
+
+    /// Erases the progress line and writes whole lines.
+    pub fn lines(&mut self, text: &[u8]) {
+        stderr::write_all(&[erase(self.drawn).as_bytes(), text].concat());
+        self.drawn = 0;
+    }
+
+    /// Rewrites the progress line, cut to the terminal's width.
+    pub fn progress(&mut self, text: &str) {
+        // The last column stays free: writing there makes some terminals wrap.
+        let most = columns().saturating_sub(1);
+        let text: String = text.chars().take(most).collect();
+        let length = text.chars().count();
+        // Of a terminal made narrower the old line has wrapped: at least do not wrap again.
+        let rest = " ".repeat(self.drawn.min(most).saturating_sub(length));
+        stderr::write_all(format!("\r{text}{rest}").as_bytes());
+        self.drawn = length;
+    }
 }
 
 /// Whether stderr is a terminal on which a line can be rewritten.

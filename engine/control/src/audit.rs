@@ -94,6 +94,17 @@ pub fn signal(who: &Peer, name: &str, new: &str) {
     .write();
 }
 
+/// Writes that so many lines of this trail were dropped because nothing read them. The program that writes the log calls it
+/// once there is room again.
+pub fn dropped(lines: u64) {
+    Line {
+        why: Some("stderr was not read, and no more lines could wait"),
+        left_out: Some(lines),
+        ..Line::of(&Peer::named("wqcap"), "lines of this trail", "dropped")
+    }
+    .write();
+}
+
 /// Writes how many lines of each peer were left out, where that is due. A server calls it in each of its rounds.
 pub fn write_left_out() {
     let due = bounds(|it| it.due(Instant::now()));

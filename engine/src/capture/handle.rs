@@ -4,7 +4,7 @@ use super::{Shared, Snapshot};
 use crate::{
     Error,
     device::{clock::system_ns, counters::NicReader},
-    filter::Filter,
+    filter::{Filter, shown},
     sink::{Backlog, Requests, RetentionGauge},
     stats::{NicCounters, nic_sum},
 };
@@ -85,17 +85,28 @@ impl CaptureHandle {
     /// The expression does not compile, or keeps frames that the NIC's rules, which were made of the first filter, do not
     /// take; then the filter stays as it was.
     pub fn set_filter(&self, expression: &str) -> Result<FilterChange, Error> {
-        let refused =
-            |problem: String| Error::config("capture.filter", format!("{expression:?}"), problem);
-        let filter = Filter::compile(expression).map_err(|e| refused(e.to_string()))?;
+        let filter = Filter::compile(expression)
+            .map_err(|e| Error::config("capture.filter", shown(expression), e))?;
+        self.set_compiled_filter(filter)
+    }
+
+    /// As [`CaptureHandle::set_filter`], without waiting for libpcap.
+    ///
+    /// # Errors
+    /// The filter keeps frames that the NIC's rules do not take.
+    pub(crate) fn set_compiled_filter(&self, filter: Filter) -> Result<FilterChange, Error> {
         if let Some(split) = &self.shared.split {
-            split.allows(&filter).map_err(refused)?;
+            let allowed = split.allows(&filter);
+            allowed.map_err(|problem| {
+                Error::config("capture.filter", shown(filter.expression()), problem)
+            })?;
         }
+        let after = filter.expression().to_owned();
         let before = self.shared.filter.set(filter);
         let change = FilterChange {
             ns: system_ns(),
             before: before.expression().to_owned(),
-            after: expression.to_owned(),
+            after,
         };
         self.shared.note(format!(
             "the filter was changed from {:?} to {:?}",

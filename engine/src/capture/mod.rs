@@ -65,6 +65,10 @@ const CHECK_ASLEEP: Duration = Duration::from_millis(500);
 const CHECK_FIRST: Duration = Duration::from_millis(100);
 /// A deadline so near has come: to sleep until then costs more than to be early.
 pub(crate) const SOON: Duration = Duration::from_micros(200);
+/// A wait that ends so much later than asked for may be that of a process that was stopped.
+const OVERDUE: Duration = Duration::from_millis(100);
+/// Time within which SIGCONT is handled after a stopped process goes on.
+const OVERDUE_KEPT: Duration = Duration::from_secs(2);
 /// Between taking the rules away and asking the loops to drain: frames already in the NIC come out by then.
 const SETTLE: Duration = Duration::from_millis(2);
 
@@ -111,6 +115,8 @@ pub struct Capture {
     on_port_down: OnPortDown,
     check: Duration,
     next_check: Instant,
+    /// The last wait that was overdue by [`OVERDUE`] or more: its end, and by how much.
+    overdue: Option<(Instant, Duration)>,
     wakeup: Wakeup,
     started: Instant,
     end: Option<End>,
@@ -176,6 +182,31 @@ impl Capture {
         self.writer.as_ref().map(Writer::rotate).is_some()
     }
 
+    /// Asks for everything received so far to be written into the files; returns the number that
+    /// [`Capture::has_flushed`] takes. `None`: this run writes no frames.
+    pub fn flush(&self) -> Option<u64> {
+        self.writer.as_ref().map(Writer::flush)
+    }
+
+    /// Whether everything received before a [`Capture::flush`] can be read in the files.
+    #[must_use]
+    pub fn has_flushed(&self, flush: u64) -> bool {
+        let writer = self.writer.as_ref();
+        writer.is_some_and(|it| it.has_flushed(flush))
+    }
+
+    /// How long the owner's last wait was overdue, if it ended a moment ago and was so by far: as long, at least, as the
+    /// process was stopped. Returned once.
+    pub(crate) fn take_stop(&mut self) -> Option<Duration> {
+        let (ended, overdue) = self.overdue.take()?;
+        (ended.elapsed() < OVERDUE_KEPT).then_some(overdue)
+    }
+
+    /// Adds a note on what has just happened to the report.
+    pub(crate) fn note(&self, note: String) {
+        self.shared.note(note);
+    }
+
     /// Takes the rules away: nothing more comes in, and files are completed. Everything else stays, for
     /// [`Capture::resume`].
     pub fn pause(&mut self) {
@@ -226,6 +257,11 @@ impl Capture {
             }
             let rest = deadline.min(self.next_check).duration_since(now);
             has_event = self.wakeup.wait(self.events.as_fd(), rest);
+            let woke = Instant::now();
+            let overdue = woke.saturating_duration_since(now).saturating_sub(rest);
+            if overdue >= OVERDUE {
+                self.overdue = Some((woke, overdue));
+            }
             was_woken = has_event && self.wakeup.take();
         }
     }

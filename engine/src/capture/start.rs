@@ -303,6 +303,7 @@ impl<'p> Startup<'p> {
                 config::Idle::Spin => CHECK,
             },
             next_check: self.started,
+            overdue: None,
             wakeup: self.wakeup,
             started: self.started,
             end: None,

@@ -4,7 +4,7 @@ use crate::{
     Error,
     analysis::{flow_table, flows::FlowsPlan},
     config::{Config, CutoffConfig, SampleBy, Slice},
-    filter::Filter,
+    filter::{self, Filter},
     frame::dedup::{self, DedupWindow, MayDiffer},
 };
 use serde::Serialize;
@@ -157,5 +157,5 @@ fn limit(number: usize, config: &CutoffConfig) -> Result<FlowLimit, Error> {
 }
 
 fn compiled(key: &str, expression: &str) -> Result<Filter, Error> {
-    Filter::compile(expression).map_err(|e| Error::config(key, format!("{expression:?}"), e))
+    Filter::compile(expression).map_err(|e| Error::config(key, filter::shown(expression), e))
 }

@@ -44,6 +44,8 @@ pub(super) struct Block {
     pub(super) memory: Region,
     /// Which of the queue's files, from 1.
     pub(super) file: u64,
+    /// How many blocks the queue has sent before it, once the writer has it.
+    pub(super) number: u64,
     /// Where in the file its first byte belongs: a multiple of [`ALIGN`].
     pub(super) offset: u64,
     /// Bytes in it.
@@ -70,6 +72,7 @@ impl Block {
         Self {
             memory,
             file: 0,
+            number: 0,
             offset: 0,
             len: 0,
             until: 0,
@@ -645,11 +648,28 @@ impl<E: Encoder> BlockSink<E> {
     /// Looks at what others have asked for.
     #[inline]
     fn look(&mut self) {
+        if self.asked.is_new() {
+            self.carry_out();
+        }
+    }
+
+    /// Carries out what others have asked for since the last look.
+    #[cold]
+    fn carry_out(&mut self) {
+        self.asked.look();
         if self.asked.again() {
             self.end_file();
         }
         if self.asked.is_marked() {
             self.mark();
+        }
+        if let Some(flush) = self.asked.flush() {
+            if self.has_unsent() && !self.send_partial() {
+                // No block is free: at the next look.
+                return self.asked.postpone();
+            }
+            let sink = usize::from(self.shape.queue);
+            self.asked.flushed(sink, flush, self.sent);
         }
     }
 
@@ -661,13 +681,16 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
+    /// Whether the open block has a record.
+    fn has_unsent(&mut self) -> bool {
+        self.open_block()
+            .as_ref()
+            .is_some_and(|b| b.tally.frames > 0)
+    }
+
     /// Sends what there is on its way, if there is a record, and a block is free to go on in.
     fn show(&mut self) {
-        if self
-            .open_block()
-            .as_ref()
-            .is_none_or(|b| b.tally.frames == 0)
-        {
+        if !self.has_unsent() {
             return;
         }
         // On a disk that is behind it would wait, and one that is not full holds less meanwhile.
@@ -675,11 +698,16 @@ impl<E: Encoder> BlockSink<E> {
         if is_behind && self.shape.cut == Cut::Anywhere {
             return;
         }
+        self.send_partial();
+    }
+
+    /// Sends the open block though it is not full, and goes on in another one; false: none is free.
+    fn send_partial(&mut self) -> bool {
         let Some(mut next) = self.take_empty(OnFull::Drop) else {
-            return;
+            return false;
         };
         let Some(block) = self.open_block().take() else {
-            return;
+            return false;
         };
         let tail = match self.shape.cut {
             Cut::Anywhere => block.len % ALIGN,
@@ -694,6 +722,7 @@ impl<E: Encoder> BlockSink<E> {
             Some((_, waits)) => *waits = Some(next),
             None => self.current = Some(next),
         }
+        true
     }
 }
 
@@ -727,11 +756,7 @@ impl<E: Encoder> Consumer for BlockSink<E> {
     /// Sends what there is on its way, so that a slow stream reaches the disk too.
     fn idle(&mut self) {
         self.look();
-        if self
-            .open_block()
-            .as_ref()
-            .is_none_or(|b| b.tally.frames == 0)
-        {
+        if !self.has_unsent() {
             return;
         }
         if let Cut::Records { patience } = self.shape.cut {

@@ -20,7 +20,7 @@
 //! [`WINDOW`]. So nothing is late unless a loop gets no turn for [`LONGEST`].
 
 use crate::sink::{
-    BlockSink, Encoder, Note, Record, Totals,
+    BlockSink, Encoder, Note, Record, Requests, Totals,
     block::{Block, Full},
 };
 use crate::{
@@ -311,6 +311,46 @@ impl Line {
     }
 }
 
+/// Passes flushes on: requested of the queues' sinks, and of the output once all that they sent is put.
+pub(super) struct Flushes {
+    queues: Arc<Requests>,
+    output: Arc<Requests>,
+    /// The flush under way, and when everything that queues sent for it was here.
+    arrived: Option<(u64, Instant)>,
+    /// Number of the latest flush that was passed on.
+    passed: u64,
+}
+
+impl Flushes {
+    pub(super) fn new(queues: &Arc<Requests>, output: &Arc<Requests>) -> Self {
+        Self {
+            queues: Arc::clone(queues),
+            output: Arc::clone(output),
+            arrived: None,
+            passed: 0,
+        }
+    }
+
+    /// The flush for which all queues have sent their blocks: those are in the channel, or have arrived.
+    fn sent(&self) -> Option<u64> {
+        let latest = self.queues.latest_flush();
+        (latest != self.passed && self.arrived.is_none() && self.queues.is_sent(latest))
+            .then_some(latest)
+    }
+
+    /// Passes the flush on if `lines` have no block left that had arrived for it.
+    fn pass(&mut self, lines: &[Line]) {
+        let Some((flush, at)) = self.arrived else {
+            return;
+        };
+        let is_put = |it: &Line| it.blocks.front().is_none_or(|(came, _)| *came > at);
+        if lines.iter().all(is_put) {
+            self.output.flush_up_to(flush);
+            (self.arrived, self.passed) = (None, flush);
+        }
+    }
+}
+
 /// The thread's work.
 pub(super) struct Reorderer<O> {
     pub(super) full: Receiver<Full>,
@@ -320,6 +360,7 @@ pub(super) struct Reorderer<O> {
     on_full: OnFull,
     /// The steps for frames that are in order; `None`: frames are written as they were relayed.
     in_order: Option<InOrder>,
+    flushes: Option<Flushes>,
     /// The next record of each queue that has one.
     heads: BinaryHeap<Reverse<(u64, usize)>>,
     /// Queues that may still send something and have shown nothing.
@@ -333,6 +374,7 @@ impl<O: Ordered> Reorderer<O> {
             full,
             on_full,
             in_order: None,
+            flushes: None,
             heads: BinaryHeap::with_capacity(lines.len()),
             silent: lines.len(),
             lines,
@@ -344,6 +386,14 @@ impl<O: Ordered> Reorderer<O> {
     /// Has frames that are in order pass these steps before they are written.
     pub(super) fn with_steps(self, in_order: Option<InOrder>) -> Self {
         Self { in_order, ..self }
+    }
+
+    /// Passes flushes on.
+    pub(super) fn with_flushes(self, flushes: Flushes) -> Self {
+        Self {
+            flushes: Some(flushes),
+            ..self
+        }
     }
 
     /// Runs until every sink is gone and everything is put.
@@ -361,12 +411,19 @@ impl<O: Ordered> Reorderer<O> {
             // Before the look: what has come by now is here, however long this thread gets no turn.
             let now = Instant::now();
             self.ask();
+            let sent = self.flushes.as_ref().and_then(Flushes::sent);
             while let Ok(full) = self.full.try_recv() {
                 self.arrive(full, now);
+            }
+            if let (Some(flush), Some(it)) = (sent, &mut self.flushes) {
+                it.arrived = Some((flush, now));
             }
             self.go_on(now);
             self.settle(quiet);
             self.out.rest(quiet);
+            if let Some(it) = &mut self.flushes {
+                it.pass(&self.lines);
+            }
         }
         // Queues without a frame have no last word either.
         self.silent = 0;

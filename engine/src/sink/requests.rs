@@ -1,6 +1,7 @@
-//! What others ask of the sinks of a run's files: to go on to the next file, and to put marks into the open ones.
+//! What others ask of the sinks of a run's files: to go on to the next file, to put marks into the open ones, and to have
+//! written what they hold.
 //!
-//! Invariant: a sink looks once a batch, and that is two loads; it takes a lock only when there is a mark.
+//! Invariant: a sink looks once a batch, and that is one load; it takes a lock only when there is a mark.
 
 use std::{
     collections::VecDeque,
@@ -16,17 +17,43 @@ const MOST_MARKS: usize = 64;
 /// What is asked of all sinks of a run.
 #[derive(Debug, Default)]
 pub struct Requests {
+    /// Number of requests of any kind. Incremented after the request's own counter.
+    asked: AtomicU64,
     rotations: AtomicU64,
     /// Marks so far.
     marked: AtomicU64,
     /// The latest of them.
     marks: Mutex<VecDeque<Arc<str>>>,
+    /// Number of the latest flush; 0: none was requested.
+    flushes: AtomicU64,
+    /// Progress of each sink's flush, by [`Shape::queue`](super::block::Shape).
+    flushed: Vec<FlushProgress>,
+}
+
+/// How far one sink and the writer behind it have come with a flush.
+#[derive(Debug, Default)]
+struct FlushProgress {
+    /// Number of the latest flush for which the sink has sent its blocks.
+    number: AtomicU64,
+    /// Blocks that the sink had sent by then.
+    sent: AtomicU64,
+    /// Blocks that the writer has written or given up: all before this number.
+    written: AtomicU64,
 }
 
 impl Requests {
+    /// Requests to a number of sinks, which answer each flush.
+    pub(super) fn with_sinks(sinks: usize) -> Self {
+        Self {
+            flushed: (0..sinks).map(|_| FlushProgress::default()).collect(),
+            ..Self::default()
+        }
+    }
+
     /// Asks for the next file.
     pub(super) fn rotate(&self) {
         self.rotations.fetch_add(1, Ordering::Relaxed);
+        self.asked.fetch_add(1, Ordering::Release);
     }
 
     /// Asks each sink with an open file to tell this with the file's next record.
@@ -37,6 +64,47 @@ impl Requests {
         }
         marks.push_back(text.into());
         self.marked.fetch_add(1, Ordering::Release);
+        self.asked.fetch_add(1, Ordering::Release);
+    }
+
+    /// Asks each sink to send what it holds; returns the number of this flush.
+    pub(super) fn flush(&self) -> u64 {
+        let number = self.flushes.fetch_add(1, Ordering::Relaxed) + 1;
+        self.asked.fetch_add(1, Ordering::Release);
+        number
+    }
+
+    /// Asks for the flush of this number, unless it or a later one was requested.
+    pub(super) fn flush_up_to(&self, number: u64) {
+        if self.flushes.fetch_max(number, Ordering::Relaxed) < number {
+            self.asked.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Number of the latest flush.
+    pub(super) fn latest_flush(&self) -> u64 {
+        self.flushes.load(Ordering::Relaxed)
+    }
+
+    /// Whether every sink has sent what it held when the flush was requested.
+    pub(super) fn is_sent(&self, flush: u64) -> bool {
+        let is_sent = |it: &FlushProgress| it.number.load(Ordering::Acquire) >= flush;
+        self.latest_flush() >= flush && self.flushed.iter().all(is_sent)
+    }
+
+    /// Whether all that the sinks held when the flush was requested is written.
+    pub(super) fn is_written(&self, flush: u64) -> bool {
+        let is_written = |it: &FlushProgress| {
+            it.written.load(Ordering::Acquire) >= it.sent.load(Ordering::Relaxed)
+        };
+        self.is_sent(flush) && self.flushed.iter().all(is_written)
+    }
+
+    /// All of a sink's blocks before this number are written or given up.
+    pub(super) fn publish_written(&self, sink: usize, blocks: u64) {
+        if let Some(it) = self.flushed.get(sink) {
+            it.written.store(blocks, Ordering::Release);
+        }
     }
 
     /// The marks behind so many, the oldest first, and how many there are now.
@@ -52,18 +120,39 @@ impl Requests {
 /// What a sink has seen of them.
 pub(super) struct Asked {
     requests: Arc<Requests>,
+    /// Of requests of any kind.
+    seen: u64,
     rotations: u64,
     marked: u64,
+    flushed: u64,
 }
 
 impl Asked {
     /// From now on.
     pub(super) fn new(requests: Arc<Requests>) -> Self {
         Self {
+            seen: requests.asked.load(Ordering::Acquire),
             rotations: requests.rotations.load(Ordering::Relaxed),
             marked: requests.marked.load(Ordering::Acquire),
+            flushed: requests.latest_flush(),
             requests,
         }
+    }
+
+    /// Whether there are requests since the last look.
+    #[inline]
+    pub(super) fn is_new(&self) -> bool {
+        self.requests.asked.load(Ordering::Relaxed) != self.seen
+    }
+
+    /// Takes note of all requests so far; what they ask for is then to be looked up.
+    pub(super) fn look(&mut self) {
+        self.seen = self.requests.asked.load(Ordering::Acquire);
+    }
+
+    /// Leaves a request that cannot be carried out yet for the next look.
+    pub(super) fn postpone(&mut self) {
+        self.seen = self.seen.wrapping_sub(1);
     }
 
     /// Whether the next file was asked for since the last look.
@@ -82,6 +171,21 @@ impl Asked {
         let (marks, marked) = self.requests.marks_since(self.marked);
         self.marked = marked;
         marks
+    }
+
+    /// The flush that this sink has not answered yet.
+    pub(super) fn flush(&self) -> Option<u64> {
+        let latest = self.requests.latest_flush();
+        (latest != self.flushed).then_some(latest)
+    }
+
+    /// What the sink held when the flush was requested is among its first `sent` blocks.
+    pub(super) fn flushed(&mut self, sink: usize, flush: u64, sent: u64) {
+        self.flushed = flush;
+        if let Some(it) = self.requests.flushed.get(sink) {
+            it.sent.store(sent, Ordering::Relaxed);
+            it.number.store(flush, Ordering::Release);
+        }
     }
 }
 
@@ -153,6 +257,37 @@ mod tests {
             requests.mark(&i.to_string());
         }
         assert_eq!(sinks[0].marks().len(), MOST_MARKS);
+    }
+
+    #[test]
+    fn a_flush_is_over_when_each_sink_has_sent_and_the_writer_has_written() {
+        let requests = Arc::new(Requests::with_sinks(2));
+        let mut sinks = [0, 1].map(|_| Asked::new(Arc::clone(&requests)));
+        assert!(sinks.iter().all(|it| !it.is_new() && it.flush().is_none()));
+        let flush = requests.flush();
+        assert!(!requests.is_sent(flush));
+        for (sink, sent) in [(0, 3), (1, 0)] {
+            let asked = &mut sinks[sink];
+            assert!(asked.is_new());
+            asked.look();
+            // No block is free for now.
+            asked.postpone();
+            assert!(asked.is_new());
+            asked.look();
+            assert_eq!(asked.flush(), Some(flush));
+            asked.flushed(sink, flush, sent);
+            assert!(!asked.is_new() && asked.flush().is_none());
+        }
+        assert!(requests.is_sent(flush) && !requests.is_written(flush));
+        requests.publish_written(0, 2);
+        assert!(!requests.is_written(flush));
+        requests.publish_written(0, 3);
+        assert!(requests.is_written(flush));
+        assert!(!requests.is_written(flush + 1), "not requested");
+        requests.flush_up_to(flush);
+        assert!(!sinks[0].is_new(), "it was requested already");
+        requests.flush_up_to(flush + 2);
+        assert_eq!(sinks[0].flush(), Some(flush + 2));
     }
 
     #[test]

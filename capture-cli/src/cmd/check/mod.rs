@@ -22,7 +22,6 @@ use std::{fs, path::Path};
 use wqcap_engine::{
     config::{Config, Problem},
     device::{self, DeviceFacts},
-    filter::Filter,
     plan::{Plan, outlook::outlook_of},
 };
 
@@ -91,9 +90,6 @@ impl Checked {
         reading.add(user::become_one(&loaded, wire).err());
         reading.add(machine::problems(&loaded));
         let mut config = loaded.clone();
-        // What is wrong with it is told with the plan, which finds it compiled. libpcap allocates millions of times for a
-        // long one: that is slower by half once a device has brought a thread.
-        let _ = Filter::compile(&loaded.capture.filter);
         let devices = device::list()?;
         let planned = if devices.is_empty() && !device_required {
             let checked = Plan::check_without_device(&loaded);

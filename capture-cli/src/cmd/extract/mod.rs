@@ -23,7 +23,7 @@ use wqcap_engine::{
     anonymize::AnonymizeQuery,
     extract::{self, ExtractQuery, Extracted, FrameQuery, FramesWritten},
     files::{pin::PinFolder, sealed::SecretKey},
-    filter::Filter,
+    filter::{Filter, shown},
     index::FlowTerms,
 };
 
@@ -104,8 +104,9 @@ fn frames(args: &ExtractArgs) -> Result<FrameQuery, Failure> {
         Some(id) => {
             let pin = PinFolder { dir: &args.dir }.find(id)?;
             let expression = both(&pin.filter, &args.filter.expression);
-            let filter = Filter::compile(&expression)
-                .map_err(|e| Failure::refused(format!("--mark {id}: {expression:?}: {e}")))?;
+            let filter = Filter::compile(&expression).map_err(|e| {
+                Failure::refused(format!("--mark {id}: {}: {e}", shown(&expression)))
+            })?;
             (pin.times(), filter)
         }
     };

@@ -4,7 +4,7 @@
 //! ask of it is the configured program with a file of `output.dir` that it has just finished ([`HookGate`]).
 
 use super::{drop_capture_rights, own_command};
-use crate::{args::HooksArgs, failure::Failure};
+use crate::{args::HooksArgs, daemon::signals, failure::Failure};
 use std::{
     ffi::{OsStr, OsString},
     io,
@@ -44,6 +44,8 @@ fn option(name: &str, value: &OsStr) -> OsString {
 pub fn serve(args: &HooksArgs) -> Result<(), Failure> {
     drop_capture_rights()
         .map_err(|e| Failure::failed(format!("cannot drop the capture's rights for hooks: {e}")))?;
+    signals::leave_to_the_capture()
+        .map_err(|e| Failure::failed(format!("cannot catch signals: {e}")))?;
     let name = args.name.parse();
     let name = name.map_err(|e| Failure::refused(format!("--name {:?}: {e}", args.name)))?;
     let gate = HookGate::new(Path::new(&args.dir), name)

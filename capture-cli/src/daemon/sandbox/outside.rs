@@ -4,18 +4,13 @@
 //! All that a capture can ask of it is what the named file is to hold.
 
 use super::{drop_capture_rights, own_command};
-use crate::{args::OutsideArgs, cmd::summary::SummaryFile, failure::Failure};
-use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
-    flag,
-};
+use crate::{args::OutsideArgs, cmd::summary::SummaryFile, daemon::signals, failure::Failure};
 use std::{
     fs,
     io::{self, Read, Write},
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::Path,
     process::{ChildStdin, ChildStdout, Stdio},
-    sync::Arc,
 };
 
 /// The capture's end.
@@ -67,10 +62,7 @@ impl Outside {
 pub fn serve(args: &OutsideArgs) -> Result<(), Failure> {
     let failed = |e: String| Failure::failed(format!("wqcap outside: {e}"));
     drop_capture_rights().map_err(|e| failed(e.to_string()))?;
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        // They are the capture's, which ends in order, or is gone.
-        flag::register(signal, Arc::default()).map_err(|e| failed(e.to_string()))?;
-    }
+    signals::leave_to_the_capture().map_err(|e| failed(e.to_string()))?;
     let socket = || {
         let found = fs::symlink_metadata(args.socket.as_ref()?).ok()?;
         let is_socket = found.file_type().is_socket();

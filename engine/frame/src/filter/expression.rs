@@ -1,11 +1,25 @@
 //! An expression and the program that libpcap makes of it.
+//!
+//! libpcap walks the graph of an expression's tests by recursion, as deep as there are tests one after the other, and in a time
+//! that grows with the square of them. So it runs on a thread of its own, whose stack is large enough for every expression
+//! within the limits, and it is waited for no longer than [`LONGEST_COMPILATION`].
 
 use super::{
+    compiler,
     constraints::{self, Constraints},
     program::{Instruction, Program, Refused},
 };
 use serde::Serialize;
-use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Bytes of an expression at most: about 3000 hosts.
+pub const LONGEST_EXPRESSION: usize = 64 << 10;
+/// Open parentheses and brackets at most.
+pub const DEEPEST_NESTING: usize = 1000;
+/// How long a compilation may take.
+pub const LONGEST_COMPILATION: Duration = Duration::from_secs(60);
+/// Characters of an expression in a message.
+const SHOWN: usize = 200;
 
 /// Instructions that libpcap optimises in about a second; its time grows with more than the square of them. A longer program
 /// runs as it is: slower for each frame, but soon.
@@ -29,6 +43,31 @@ pub enum FilterError {
     /// It compiles, and cannot be answered from a frame's bytes.
     #[error("{0}")]
     Refused(#[from] Refused),
+    /// It has more than [`LONGEST_EXPRESSION`] bytes.
+    #[error(
+        "the expression has {0} bytes; at most {LONGEST_EXPRESSION} are allowed; name networks in place of hosts, or filter when extracting"
+    )]
+    TooLong(usize),
+    /// It has more than [`DEEPEST_NESTING`] open parentheses and brackets.
+    #[error(
+        "the expression has {0} levels of parentheses; at most {DEEPEST_NESTING} are allowed; leave those out that change nothing"
+    )]
+    TooDeep(usize),
+    /// libpcap takes more than [`LONGEST_COMPILATION`].
+    #[error(
+        "libpcap has not compiled it within {} s; a list of hosts takes a time that grows with the square of its length; shorten it, or name networks",
+        LONGEST_COMPILATION.as_secs()
+    )]
+    TooSlow,
+    /// Another expression, which is abandoned, is still being compiled.
+    #[error(
+        "libpcap still compiles another expression after {} s, and compiles one at a time; try again later",
+        LONGEST_COMPILATION.as_secs()
+    )]
+    Busy,
+    /// The system has no thread for it.
+    #[error("no thread to compile it: {0}; raise the limit to threads or memory")]
+    NoThread(String),
 }
 
 impl Filter {
@@ -79,21 +118,48 @@ impl Filter {
     }
 }
 
-/// Lets libpcap compile an expression. A capture asks several times for the same one: the last answer is kept.
-fn compiled(expression: &str) -> Result<Program, FilterError> {
-    // Old releases of libpcap compile with global state, one at a time.
-    static LAST: Mutex<Option<(String, Program)>> = Mutex::new(None);
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, program)) = last.as_ref().filter(|it| it.0 == expression) {
-        return Ok(program.clone());
+/// An expression in quotes for a message, cut if it is long.
+#[must_use]
+pub fn shown(expression: &str) -> String {
+    match expression.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{:?}... ({} bytes)", &expression[..end], expression.len()),
+        None => format!("{expression:?}"),
     }
+}
+
+/// Checks the limits that keep libpcap within its stack, and compiles.
+fn compiled(expression: &str) -> Result<Program, FilterError> {
+    if expression.len() > LONGEST_EXPRESSION {
+        return Err(FilterError::TooLong(expression.len()));
+    }
+    let nesting = nesting(expression);
+    if nesting > DEEPEST_NESTING {
+        return Err(FilterError::TooDeep(nesting));
+    }
+    compiler::compile(expression, LONGEST_COMPILATION, compile_here)
+}
+
+/// The most parentheses and brackets that are open at once.
+fn nesting(expression: &str) -> usize {
+    let (mut open, mut most) = (0usize, 0);
+    for byte in expression.bytes() {
+        match byte {
+            b'(' | b'[' => open += 1,
+            b')' | b']' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        most = most.max(open);
+    }
+    most
+}
+
+/// Lets libpcap compile an expression, on a stack that is large enough.
+fn compile_here(expression: &str) -> Result<Program, FilterError> {
     let mut code = instructions(expression, false)?;
     if code.len() <= MOST_OPTIMISED {
         code = instructions(expression, true)?;
     }
-    let program = Program::new(&code)?;
-    *last = Some((expression.to_owned(), program.clone()));
-    Ok(program)
+    Ok(Program::new(&code)?)
 }
 
 fn instructions(expression: &str, optimise: bool) -> Result<Vec<Instruction>, FilterError> {
@@ -162,10 +228,63 @@ mod tests {
             (frame[32], frame[33]) = (third, fourth);
             assert_eq!(filter.accepts(&frame, 34), kept, "10.0.{third}.{fourth}");
         }
-        // The same again, and another in between.
+        // Again, with another in between.
         assert!(Filter::compile("arp").unwrap().program().unwrap().len() < 10);
         let again = Filter::compile(&hosts.join(" or ")).unwrap();
         assert!(again.accepts(&frame, 34) == filter.accepts(&frame, 34));
+    }
+
+    fn hosts(n: usize) -> String {
+        let hosts: Vec<_> = (0..n)
+            .map(|i| format!("host 10.{}.{}.{}", i >> 16, i >> 8 & 255, i & 255))
+            .collect();
+        hosts.join(" or ")
+    }
+
+    /// On a test's thread of 2 MiB, libpcap would overflow the stack at 1700 hosts, and end the process.
+    #[test]
+    fn a_stack_is_large_enough_for_every_expression_within_the_limits() {
+        // libpcap refuses it before it walks its graph; the walk alone takes the stack.
+        let filter = Filter::compile(&format!("({}) and ip[0] = 1", hosts(2000)));
+        let words = filter.map(|it| it.program().map(Program::len));
+        assert!(
+            matches!(
+                words,
+                Ok(Some(1..)) | Err(FilterError::TooSlow | FilterError::Busy)
+            ),
+            "{words:?}"
+        );
+    }
+
+    #[test]
+    fn what_is_beyond_the_limits_is_refused_with_them() {
+        let message = |expression: &str| Filter::compile(expression).unwrap_err().to_string();
+        let long = message(&hosts(8000));
+        assert!(long.contains("at most 65536 are allowed"), "{long}");
+        let deep = |open, close| message(&format!("{}ip{}", "(".repeat(open), ")".repeat(close)));
+        let parentheses = deep(1001, 1001);
+        assert!(
+            parentheses.contains("1001 levels of parentheses; at most 1000"),
+            "{parentheses}"
+        );
+        assert!(Filter::compile(&format!("{}ip{}", "(".repeat(1000), ")".repeat(1000))).is_ok());
+        // Within the limits, and beyond libpcap's own.
+        let nots = message(&format!("{}ip", "not ".repeat(16_000)));
+        assert!(nots.contains("libpcap: "), "{nots}");
+        let registers = message(&format!(
+            "ip[0]{}{} = 5",
+            "+(1".repeat(900),
+            ")".repeat(900)
+        ));
+        assert!(registers.contains("libpcap: "), "{registers}");
+    }
+
+    #[test]
+    fn a_long_expression_is_cut_in_messages() {
+        assert_eq!(shown("tcp\n"), r#""tcp\n""#);
+        let long = shown(&"ä".repeat(300));
+        assert!(long.ends_with("ä\"... (600 bytes)"), "{long}");
+        assert_eq!(long.chars().filter(|it| *it == 'ä').count(), SHOWN);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! and allocates nothing. A filter is replaced as a whole, between two batches ([`FilterCell`]).
 
 mod cell;
+mod compiler;
 mod constraints;
 mod expression;
 mod program;
@@ -15,5 +16,7 @@ mod sync;
 
 pub use cell::{FilterCell, FilterReader};
 pub use constraints::{Bits, Constraints, OffsetOrigin};
-pub use expression::{Filter, FilterError};
+pub use expression::{
+    DEEPEST_NESTING, Filter, FilterError, LONGEST_COMPILATION, LONGEST_EXPRESSION, shown,
+};
 pub use program::{Instruction, Program, Refused};

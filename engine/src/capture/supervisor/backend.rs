@@ -2,12 +2,15 @@
 //! commands for its owner.
 
 use super::{
-    Order, PlanNow, failed,
+    Order, PlanNow,
+    compilations::Compilations,
+    failed,
     mark::{Mark, mark},
     present::Present,
     replaced, same, transitions,
 };
 use crate::{
+    Error,
     analysis::live,
     capture::{Capture, CaptureHandle, Report, Snapshot},
     config::Config,
@@ -18,7 +21,8 @@ use crate::{
         },
         server::{Backend, ChangeReply},
     },
-    device::{self, DeviceFacts},
+    device::{self, DeviceFacts, clock::system_ns},
+    filter::{Filter, shown},
     plan::Plan,
     sink::{PinnedFiles, RetentionGauge},
     stats::{NicCounters, QueueLedger},
@@ -26,7 +30,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError, mpsc::SyncSender},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc::SyncSender},
     time::{Duration, Instant},
 };
 
@@ -66,11 +70,13 @@ impl Presenter for () {}
 pub struct CaptureBackend {
     present: Mutex<Present>,
     queues: u16,
-    pub(super) live: Mutex<Live>,
+    pub(super) live: Arc<Mutex<Live>>,
     /// What the NIC has lost, as the capture's owner has last read it.
     nic: Mutex<NicCounters>,
     statistics: Mutex<Option<(Instant, live::TrafficSnapshot)>>,
     orders: SyncSender<Order>,
+    /// Changes with a filter to be compiled first.
+    compilations: Compilations,
     /// Woken for an order.
     owner: Wakeup,
     presenter: Box<dyn Presenter>,
@@ -89,6 +95,21 @@ impl Live {
         match self {
             Self::Capturing(state, _) | Self::Ended(state, _) => *state,
         }
+    }
+
+    fn handles(&self) -> Option<Handles> {
+        match self {
+            Self::Capturing(_, handles) => Some(handles.clone()),
+            Self::Ended(..) => None,
+        }
+    }
+
+    /// The capture, or why there is none to change.
+    fn changeable(&self) -> Result<Handles, Refusal> {
+        self.handles().ok_or_else(|| {
+            let why = transitions::refusal(self.state()).unwrap_or("nothing is captured any more");
+            Refusal::new(RefusalCode::State, why)
+        })
     }
 }
 
@@ -150,13 +171,14 @@ impl CaptureBackend {
         Self {
             present: Mutex::new(Present::new(config, plan)),
             queues: u16::try_from(plan.queues.len()).unwrap_or(u16::MAX),
-            live: Mutex::new(Live::Ended(
+            live: Arc::new(Mutex::new(Live::Ended(
                 CaptureState::Stopped,
                 Box::new(Stopped {
                     filter: config.capture.filter.clone(),
                     ..Stopped::default()
                 }),
-            )),
+            ))),
+            compilations: Compilations::default(),
             nic: Mutex::default(),
             statistics: Mutex::default(),
             orders,
@@ -230,19 +252,63 @@ impl CaptureBackend {
     }
 
     fn handles(&self) -> Option<Handles> {
-        match &*self.live() {
-            Live::Capturing(_, handles) => Some(handles.clone()),
-            Live::Ended(..) => None,
-        }
+        self.live().handles()
     }
 
-    /// The capture, or why there is none to change.
-    fn changeable(&self) -> Result<Handles, Refusal> {
-        let state = self.state();
-        self.handles().ok_or_else(|| {
-            let why = transitions::refusal(state).unwrap_or("nothing is captured any more");
-            Refusal::new(RefusalCode::State, why)
-        })
+    /// Changes the filter once it is compiled.
+    fn change_filter(&self, expression: &str, reply: ChangeReply) {
+        let (live, expression) = (Arc::clone(&self.live), expression.to_owned());
+        let change = move || {
+            let changed = || {
+                lock(&live).changeable()?;
+                let filter = compiled(&expression)?;
+                // It may have ended, or another one begun, while libpcap compiled.
+                let handles = lock(&live).changeable()?;
+                set_filter(&handles.capture, filter)
+            };
+            changed()
+        };
+        self.after_compilation(reply, move |reply| reply.send(change()));
+    }
+
+    /// Has the filter of a configuration compiled, which the owner then applies.
+    pub(super) fn compile_for_reload(&self, config: Config, reply: ChangeReply) {
+        let (orders, owner) = (self.orders.clone(), self.owner.clone());
+        self.after_compilation(reply, move |reply| {
+            match compiled(&config.capture.filter) {
+                Ok(filter) => {
+                    // As in `change`: the owner is busy ending.
+                    let _ = orders.try_send(Order::Apply {
+                        config: Box::new(config),
+                        filter,
+                        reply,
+                    });
+                    owner.wake();
+                }
+                Err(refusal) => reply.send(Err(refusal)),
+            }
+        });
+    }
+
+    /// Carries out a change on the thread that waits for libpcap.
+    pub(super) fn after_compilation(
+        &self,
+        reply: ChangeReply,
+        change: impl FnOnce(ChangeReply) + Send + 'static,
+    ) {
+        let held = Arc::new(Mutex::new(Some(reply)));
+        let take = |held: &Mutex<Option<ChangeReply>>| lock(held).take();
+        let of_change = Arc::clone(&held);
+        let accepted = self.compilations.carry_out(move || {
+            if let Some(reply) = take(&of_change) {
+                change(reply);
+            }
+        });
+        if let Err(refusal) = accepted
+            && let Some(reply) = take(&held)
+        {
+            reply.send(Err(refusal));
+        }
     }
 
     pub(super) fn filter(&self) -> String {
@@ -402,10 +468,7 @@ impl Backend for CaptureBackend {
     fn change(&self, command: &Command, reply: ChangeReply) {
         match command {
             Command::Log { level } => reply.send(self.set_log_level(*level)),
-            Command::Filter { expression } => reply.send(
-                self.changeable()
-                    .and_then(|handles| set_filter(&handles.capture, expression)),
-            ),
+            Command::Filter { expression } => self.change_filter(expression, reply),
             Command::Mark {
                 text,
                 before_ms,
@@ -413,17 +476,18 @@ impl Backend for CaptureBackend {
                 filter,
             } => {
                 let wanted = Mark {
-                    text,
+                    text: text.clone(),
+                    now: system_ns(),
                     before_ms: *before_ms,
                     after_ms: *after_ms,
-                    filter,
+                    filter: filter.clone(),
                 };
                 let dir = lock(&self.present).plan.output.dir.clone();
                 let requests = self.handles().and_then(|it| it.capture.requests);
-                mark(&wanted, dir, requests, reply);
+                self.after_compilation(reply, move |reply| mark(&wanted, dir, requests, reply));
             }
             command => {
-                let order = Order {
+                let order = Order::Command {
                     command: command.clone(),
                     reply,
                 };
@@ -435,13 +499,20 @@ impl Backend for CaptureBackend {
     }
 }
 
+fn compiled(expression: &str) -> Result<Filter, Refusal> {
+    Filter::compile(expression).map_err(|e| {
+        let e = Error::config("capture.filter", shown(expression), e);
+        Refusal::new(RefusalCode::Malformed, e.to_string())
+    })
+}
+
 /// Applies another filter.
-pub(super) fn set_filter(handle: &CaptureHandle, expression: &str) -> Result<Changed, Refusal> {
-    if handle.filter() == expression {
-        return Ok(same(&format!("filter: {expression:?}")));
+pub(super) fn set_filter(handle: &CaptureHandle, filter: Filter) -> Result<Changed, Refusal> {
+    if handle.filter() == filter.expression() {
+        return Ok(same(&format!("filter: {:?}", filter.expression())));
     }
     handle
-        .set_filter(expression)
+        .set_compiled_filter(filter)
         .map(|change| {
             replaced(
                 format!("filter: {:?}", change.before),

@@ -8,8 +8,7 @@ use crate::{
         protocol::{Changed, Refusal, RefusalCode},
         server::ChangeReply,
     },
-    device::clock::system_ns,
-    filter::Filter,
+    filter::{Filter, shown},
     sink::Requests,
     sync::thread::spawn,
 };
@@ -23,15 +22,17 @@ use wqcap_files::pin::{Pin, PinError, PinFolder};
 const LONGEST: usize = 900;
 
 /// What is asked for.
-pub(super) struct Mark<'a> {
-    pub(super) text: &'a str,
+pub(super) struct Mark {
+    pub(super) text: String,
+    /// The moment, in nanoseconds since 1970: that of the request, however long libpcap compiles the filter.
+    pub(super) now: u64,
     pub(super) before_ms: u64,
     pub(super) after_ms: u64,
-    pub(super) filter: &'a str,
+    pub(super) filter: String,
 }
 
-impl Mark<'_> {
-    /// A pin of the times around now.
+impl Mark {
+    /// A pin of the times around the moment.
     fn pin(&self) -> Result<Pin, Refusal> {
         let refused = |problem: String| Refusal::new(RefusalCode::Malformed, problem);
         if self.text.len() > LONGEST {
@@ -40,17 +41,17 @@ impl Mark<'_> {
                 self.text.len()
             )));
         }
-        let expression = self.filter;
+        let expression = &self.filter;
         Filter::compile(expression)
-            .map_err(|e| refused(format!("the filter {expression:?}: {e}")))?;
-        let now = system_ns();
+            .map_err(|e| refused(format!("the filter {}: {e}", shown(expression))))?;
+        let now = self.now;
         let ns = |ms: u64| ms.saturating_mul(1_000_000);
         Ok(Pin {
             from_ns: now.saturating_sub(ns(self.before_ms)),
             // A window of no length holds the moment itself.
             to_ns: now.saturating_add(ns(self.after_ms).max(1)),
-            filter: expression.into(),
-            reason: self.text.into(),
+            filter: expression.clone(),
+            reason: self.text.clone(),
             made_ns: now,
         })
     }
@@ -58,7 +59,7 @@ impl Mark<'_> {
 
 /// Sets a mark. `dir` is where files go; `None`: there are none. `requests`: of the sinks, if there are any now.
 pub(super) fn mark(
-    mark: &Mark<'_>,
+    mark: &Mark,
     dir: Option<PathBuf>,
     requests: Option<Arc<Requests>>,
     reply: ChangeReply,

@@ -10,15 +10,18 @@
 
 mod backend;
 mod commands;
+mod compilations;
 mod device_recovery;
 mod mark;
 mod present;
 mod reload;
+mod signals;
 mod snapshot_timer;
 mod transitions;
 
 pub use backend::{CaptureBackend, Presenter, StatusSnapshot};
 pub use present::{PlanNow, ValueChange};
+pub use signals::Signals;
 pub use snapshot_timer::Interval;
 pub use transitions::{Action, Event, transition};
 
@@ -27,19 +30,20 @@ use crate::{
     capture::{Capture, End, Limits, Report},
     config::{Config, OnLoss},
     control::{
-        audit::{self, Peer},
+        audit,
         protocol::{CaptureState, Changed, Command, Refusal, RefusalCode},
         server::ChangeReply,
     },
+    filter::Filter,
     plan::Plan,
-    sync::wakeup::Wakeup,
 };
 use device_recovery::Backoff;
+use signals::Flushing;
 use snapshot_timer::SnapshotTimer;
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        Arc,
+        atomic::Ordering,
         mpsc::{Receiver, sync_channel},
     },
     time::{Duration, Instant},
@@ -83,80 +87,19 @@ pub trait Host {
     fn searching(&mut self, _device: &str, _tries: u32, _wait: Duration) {}
 }
 
-/// What signals ask for.
-#[derive(Clone, Debug)]
-pub struct Signals {
-    /// Woken once one of the others is set.
-    owner: Wakeup,
-    /// End in order: SIGINT, SIGTERM.
-    stop: Arc<AtomicBool>,
-    /// End without waiting for the disk: SIGINT again. Blocks that are not being written yet are lost, and counted so.
-    at_once: Arc<AtomicBool>,
-    /// Read the configuration again: SIGHUP.
-    reload: Arc<ReloadRequest>,
-}
-
-impl Signals {
-    /// Nothing is asked for.
-    ///
-    /// # Errors
-    /// As [`Wakeup::new`].
-    pub fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            owner: Wakeup::new()?,
-            stop: Arc::default(),
-            at_once: Arc::default(),
-            reload: Arc::default(),
-        })
-    }
-
-    /// Asks for the end in order.
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.owner.wake();
-    }
-
-    /// Set once the end is asked for.
-    #[must_use]
-    pub fn stop_flag(&self) -> &Arc<AtomicBool> {
-        &self.stop
-    }
-
-    /// Asks for the end without waiting for the disk.
-    pub fn stop_at_once(&self) {
-        self.at_once.store(true, Ordering::Relaxed);
-        self.owner.wake();
-    }
-
-    /// Asks for the configuration to be read again. Requests that come before it is done are one.
-    pub fn reload(&self, who: Peer) {
-        self.reload.ask(who);
-        self.owner.wake();
-    }
-}
-
-/// A request to read the configuration again, with the sender of its signal.
-#[derive(Debug, Default)]
-struct ReloadRequest(Mutex<Option<Peer>>);
-
-impl ReloadRequest {
-    fn ask(&self, who: Peer) {
-        *self.lock() = Some(who);
-    }
-
-    fn take(&self) -> Option<Peer> {
-        self.lock().take()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Peer>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A command for the capture's owner.
-struct Order {
-    command: Command,
-    reply: ChangeReply,
+/// What the capture's owner is to carry out.
+enum Order {
+    /// A command.
+    Command {
+        command: Command,
+        reply: ChangeReply,
+    },
+    /// A configuration that was read again, with its compiled filter.
+    Apply {
+        config: Box<Config>,
+        filter: Filter,
+        reply: ChangeReply,
+    },
 }
 
 /// A capture to be, or under way, with everything that may happen to it.
@@ -250,15 +193,17 @@ impl Supervisor {
     }
 
     /// Reads the configuration again if a signal asked for that; the audit trail has the outcome.
-    fn reload_on_signal(&mut self, host: &mut impl Host, capture: Option<(&mut Capture, &Plan)>) {
+    fn reload_on_signal(&mut self, host: &mut impl Host) {
         let Some(who) = self.signals.reload.take() else {
             return;
         };
-        let outcome = self.reload(host, capture);
-        audit::outcome(&who, "SIGHUP: reload", &outcome);
-        if let Err(e) = outcome {
-            tracing::error!("SIGHUP: nothing has changed: {}", e.message);
-        }
+        let reply = ChangeReply::new(move |outcome: Result<Changed, Refusal>| {
+            audit::outcome(&who, "SIGHUP: reload", &outcome);
+            if let Err(e) = outcome {
+                tracing::error!("SIGHUP: nothing has changed: {}", e.message);
+            }
+        });
+        self.reload(host, reply);
     }
 
     fn is_to_stop(&self) -> bool {
@@ -272,7 +217,17 @@ impl Supervisor {
         host: &mut impl Host,
         capture: Option<(&mut Capture, &Plan)>,
     ) -> Option<(Event, ChangeReply)> {
-        let Order { command, reply } = order;
+        let (command, reply) = match order {
+            Order::Command { command, reply } => (command, reply),
+            Order::Apply {
+                config,
+                filter,
+                reply,
+            } => {
+                reply.send(self.apply_reload(*config, filter, capture));
+                return None;
+            }
+        };
         let event = match command {
             Command::Start => Event::Start,
             Command::Drain => Event::Drain,
@@ -285,7 +240,10 @@ impl Supervisor {
         let outcome = match (action, capture) {
             (Action::Same(so), _) => Ok(same(so)),
             (Action::Refuse(why), _) => Err(Refusal::new(RefusalCode::State, why)),
-            (Action::Reload, capture) => self.reload(host, capture),
+            (Action::Reload, _) => {
+                self.reload(host, reply);
+                return None;
+            }
             (Action::Change, Some((capture, plan))) => self.change(&command, capture, plan),
             (Action::Pause, Some((capture, _))) => Ok(self.drain(capture)),
             (Action::Resume, Some((capture, plan))) => self.resume(capture, plan),
@@ -362,9 +320,24 @@ impl Supervisor {
 
     /// What ends the capture.
     fn watch(&mut self, capture: &mut Capture, plan: &Plan, host: &mut impl Host) -> Event {
+        let mut flushing = None;
+        let event = self.watch_until_the_end(capture, plan, host, &mut flushing);
+        if let Some(flushing) = flushing {
+            flushing.ends_with_the_run();
+        }
+        event
+    }
+
+    fn watch_until_the_end(
+        &mut self,
+        capture: &mut Capture,
+        plan: &Plan,
+        host: &mut impl Host,
+        flushing: &mut Option<Flushing>,
+    ) -> Event {
         let mut timer = SnapshotTimer::new();
         loop {
-            if capture.wait(timer.due()) {
+            if capture.wait(Flushing::due(flushing.as_ref(), timer.due())) {
                 return match capture.has_lost_its_device() && self.retries() {
                     true => Event::DeviceLost,
                     false => Event::CaptureEnded,
@@ -373,7 +346,8 @@ impl Supervisor {
             if self.is_to_stop() {
                 return Event::Signal;
             }
-            self.reload_on_signal(host, Some((&mut *capture, plan)));
+            self.attend_to_signals(capture, flushing);
+            self.reload_on_signal(host);
             while let Ok(order) = self.orders.try_recv() {
                 if let Some((event, reply)) =
                     self.carry_out(order, host, Some((&mut *capture, plan)))
@@ -447,7 +421,8 @@ impl Supervisor {
 
     /// Answers for a moment while there is no capture; the event that ends this, and who ordered it.
     fn serve_idle(&mut self, host: &mut impl Host) -> Option<(Event, ChangeReply)> {
-        self.reload_on_signal(host, None);
+        self.reload_on_signal(host);
+        self.refuse_what_takes_a_capture();
         // The backend holds the other end of the channel: there is no error but the time-out.
         let order = self.orders.recv_timeout(TICK).ok()?;
         self.carry_out(order, host, None)

@@ -7,7 +7,10 @@ use super::{
 use crate::{
     capture::Capture,
     config::Config,
-    control::protocol::{Changed, Refusal, RefusalCode},
+    control::{
+        protocol::{Changed, Refusal, RefusalCode},
+        server::ChangeReply,
+    },
     filter::Filter,
     plan::Plan,
     verbs::CVLAN_STRIPPING,
@@ -15,22 +18,25 @@ use crate::{
 use serde_json::json;
 
 impl Supervisor {
-    /// Reads the configuration again. What can change in a running capture changes; if anything else differs, nothing
-    /// does.
-    pub(super) fn reload(
+    /// Reads the configuration again, and has it applied once its filter is compiled, by [`Supervisor::apply_reload`].
+    pub(super) fn reload(&mut self, host: &mut impl Host, reply: ChangeReply) {
+        let read = host.load_config().map_err(failed);
+        match read.and_then(|new| self.refuse_the_rest(&new).map(|()| new)) {
+            Ok(new) => self.backend.compile_for_reload(new, reply),
+            Err(refusal) => reply.send(Err(refusal)),
+        }
+    }
+
+    /// Applies a configuration that was read again. What can change in a running capture changes; if anything else differs,
+    /// nothing does.
+    pub(super) fn apply_reload(
         &mut self,
-        host: &mut impl Host,
+        new: Config,
+        filter: Filter,
         capture: Option<(&mut Capture, &Plan)>,
     ) -> Result<Changed, Refusal> {
-        let new = host.load_config().map_err(failed)?;
+        // Another one may have been applied since this one was read.
         self.refuse_the_rest(&new)?;
-        let filter = &new.capture.filter;
-        let filter = Filter::compile(filter).map_err(|e| {
-            Refusal::new(
-                RefusalCode::Malformed,
-                format!("capture.filter = {filter:?}: {e}"),
-            )
-        })?;
         let Some((capture, plan)) = capture else {
             return if json!(new) == json!(self.config) {
                 Ok(same("nothing differs"))
@@ -70,7 +76,7 @@ impl Supervisor {
             self.backend.set_weights(&new.rss.weights);
             capture.table().clone_into(&mut self.plan.table);
         }
-        done.push(set_filter(&capture.share(), &new.capture.filter)?);
+        done.push(set_filter(&capture.share(), filter.clone())?);
         self.plan.reduction.filter = filter;
         self.plan.wq_flags &= !CVLAN_STRIPPING;
         if new.wq.cvlan_stripping {

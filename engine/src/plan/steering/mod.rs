@@ -21,7 +21,7 @@ pub use expression::Split;
 use crate::{
     Error,
     config::{self, Config, Mode, RuleConfig},
-    filter::Filter,
+    filter::{self, Filter},
     plan::steering::rule_priority::RUNGS,
     verbs::{FlowKind, FlowSpec},
 };
@@ -213,7 +213,7 @@ impl Steering {
         let refused = |problem: String| {
             Error::config(
                 "capture.filter",
-                format!("{expression:?}"),
+                filter::shown(expression),
                 format!(
                     "mode \"filtered\" has no [[rule]] and cannot derive rules from this: {problem}; change the expression, \
                      write [[rule]]s, or use mode \"steal\""

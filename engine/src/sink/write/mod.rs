@@ -24,7 +24,7 @@ use crate::sink::{
     block::{ALIGN, Block, Cut, Exchange, Full, Ledger, Shape},
     compress::{Channels, Compressors},
     post::PostClose,
-    reorder::{HELD_NS, InOrder, Line, Relay, Reorderer},
+    reorder::{Flushes, HELD_NS, InOrder, Line, Relay, Reorderer},
     write::{
         closer::close,
         disk::{Disk, Pool},
@@ -137,6 +137,8 @@ pub struct Writer {
     failed: Arc<Alarm>,
     deadline: Arc<ShutdownDeadline>,
     requests: Arc<Requests>,
+    /// Requests to the queues' own sinks, where an orderer is behind them; `None`: they are those of `requests`.
+    relayed: Option<Arc<Requests>>,
     backlog: Option<Backlog>,
     stream: Arc<StreamEnd>,
     touching: Vec<Touching>,
@@ -213,7 +215,10 @@ impl Writer {
         let relays = Relays::new(files, files.output.buffer / 2, counters, in_order.is_some())?;
         if let Some(out) = outs.pop() {
             let on_full = files.output.on_full;
-            let reorderer = Reorderer::new(relays.full, relays.lines, on_full, out);
+            let flushes = Flushes::new(&relays.requests, &writer.requests);
+            let reorderer =
+                Reorderer::new(relays.full, relays.lines, on_full, out).with_flushes(flushes);
+            writer.relayed = Some(relays.requests);
             writer.touching.push(touch(relays.untouched, None)?);
             writer.reorderer = Some(spawn("wqcap-order", move || {
                 // The last block goes to the writer here.
@@ -237,6 +242,9 @@ impl Writer {
         out: impl Write + Send + 'static,
     ) -> Result<(Self, Vec<BlockSink<Relay>>), Error> {
         let relays = Relays::new(files, files.output.buffer, counters, in_order.is_some())?;
+        // The stream has no sink: each round of the orderer writes it out.
+        let requests = Arc::<Requests>::default();
+        let flushes = Flushes::new(&relays.requests, &requests);
         let stream = Arc::new(StreamEnd::of(&files.owner));
         let end = Arc::clone(&stream);
         let (encoder, counters) = (encoder.clone(), counters.to_vec());
@@ -245,6 +253,7 @@ impl Writer {
             let out = StreamEncoder::begin(encoder, out, &counters, end).within(limit);
             Reorderer::new(relays.full, relays.lines, on_full, out)
                 .with_steps(in_order.map(|make| make()))
+                .with_flushes(flushes)
                 .run()
                 .finish()
         })?;
@@ -256,7 +265,8 @@ impl Writer {
             aftercare: None,
             failed: Arc::default(),
             deadline: Arc::default(),
-            requests: Arc::default(),
+            requests,
+            relayed: Some(relays.requests),
             backlog: None,
             stream,
             touching: vec![touch(relays.untouched, None)?],
@@ -283,7 +293,7 @@ impl Writer {
             cut,
             held_ns: SHOWN_NS,
         };
-        let requests = Arc::<Requests>::default();
+        let requests = Arc::new(Requests::with_sinks(owners.len()));
         let plain = files.output.compress == Compress::None;
         let usual = SMALL_BLOCK..=if plain { BLOCK } else { SMALL_BLOCK };
         let sizes = Sizes::new(&usual, files, files.output.buffer, owners.len());
@@ -365,6 +375,7 @@ impl Writer {
             closer: tasks_in,
             deadline: Arc::clone(&deadline),
             failed: Arc::clone(&failed),
+            requests: Arc::clone(&it.requests),
             trigger: notifier.trigger(),
             ahead,
         };
@@ -394,6 +405,7 @@ impl Writer {
                 failed,
                 deadline,
                 requests: it.requests,
+                relayed: None,
                 backlog: Some(it.backlog),
                 stream: Arc::default(),
                 touching: vec![touching],
@@ -440,6 +452,17 @@ impl Writer {
     /// Asks every sink to go on to its next file, which it does with its next batch, or when it is idle.
     pub fn rotate(&self) {
         self.requests.rotate();
+    }
+
+    /// Asks every sink to send what it holds. [`Writer::has_flushed`] says when that is written.
+    pub fn flush(&self) -> u64 {
+        self.relayed.as_ref().unwrap_or(&self.requests).flush()
+    }
+
+    /// Whether all that sinks held at a flush is written.
+    #[must_use]
+    pub fn has_flushed(&self, flush: u64) -> bool {
+        self.requests.is_written(flush)
     }
 
     /// For those who ask something of the files' sinks.
@@ -582,6 +605,7 @@ struct Relays {
     lines: Vec<Line>,
     sinks: Vec<BlockSink<Relay>>,
     untouched: Vec<Untouched>,
+    requests: Arc<Requests>,
 }
 
 impl Relays {
@@ -600,6 +624,8 @@ impl Relays {
             lines: Vec::with_capacity(counters.len()),
             sinks: Vec::with_capacity(counters.len()),
             untouched: Vec::with_capacity(counters.len()),
+            // Files are the orderer's: only flushes are requested of these sinks.
+            requests: Arc::new(Requests::with_sinks(counters.len())),
         };
         for (queue, counters) in (0u16..).zip(counters) {
             let (exchange, empty, blocks) = exchange(&sizes, &full_in, None)?;
@@ -618,8 +644,7 @@ impl Relays {
                 held_ns: HELD_NS,
             };
             relays.lines.push(Line::new(Arc::clone(counters), empty));
-            // Files are the orderer's: nobody asks for another one here.
-            let sink = BlockSink::new(shape, Relay, Arc::default(), exchange);
+            let sink = BlockSink::new(shape, Relay, Arc::clone(&relays.requests), exchange);
             relays.sinks.push(sink);
         }
         Ok(relays)

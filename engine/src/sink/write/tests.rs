@@ -519,6 +519,7 @@ fn several_on_fake(
         closer,
         deadline: Arc::clone(&deadline),
         failed: Arc::default(),
+        requests: it.requests,
         trigger: None,
         ahead: Preopen::start(dir, counters.len()).expect("starts").0,
     };

@@ -4,6 +4,7 @@
 //! ends at its last whole record on disk, and the queue goes on in a new one.
 
 use crate::sink::{
+    Requests,
     block::{ALIGN, Block, Full, Ledger},
     post::retention::RetentionTrigger,
     write::{
@@ -20,7 +21,7 @@ use crate::sink::{
 use crate::sync::wakeup::Alarm;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -76,6 +77,10 @@ pub(super) struct WriterQueue {
     next: u64,
     /// Blocks that came before their turn.
     early: BTreeMap<u64, Block>,
+    /// All blocks before this number are written or given up.
+    settled: u64,
+    /// Those among the later ones that are, too.
+    settled_early: BTreeSet<u64>,
 }
 
 impl WriterQueue {
@@ -93,6 +98,8 @@ impl WriterQueue {
             files: VecDeque::new(),
             next: 0,
             early: BTreeMap::new(),
+            settled: 0,
+            settled_early: BTreeSet::new(),
         }
     }
 
@@ -101,12 +108,16 @@ impl WriterQueue {
     }
 
     /// What was in a block is lost; its memory is not.
-    fn lose(&self, block: Block) {
+    fn lose(&mut self, block: Block) {
         self.ledger.lost(&block.tally);
         self.give_back(block);
     }
 
-    fn give_back(&self, block: Block) {
+    fn give_back(&mut self, block: Block) {
+        self.settled_early.insert(block.number);
+        while self.settled_early.remove(&self.settled) {
+            self.settled += 1;
+        }
         // The sink may be gone already, and with it the need for blocks.
         let _ = self.empty.send(block);
     }
@@ -118,6 +129,8 @@ pub(super) struct WriterChannels {
     pub(super) closer: Sender<CloserTask>,
     pub(super) deadline: Arc<ShutdownDeadline>,
     pub(super) failed: Arc<Alarm>,
+    /// Where it publishes how far it has come.
+    pub(super) requests: Arc<Requests>,
     /// Asks for old files to be deleted, where that is wanted.
     pub(super) trigger: Option<RetentionTrigger>,
     pub(super) ahead: Preopen,
@@ -195,6 +208,9 @@ impl WriterThread {
                 self.reap();
             } else if let Some(disk_full) = &self.disk_full {
                 std::thread::sleep(disk_full.rest(Instant::now()).min(NAP));
+            }
+            for (index, queue) in self.queues.iter().enumerate() {
+                self.channels.requests.publish_written(index, queue.settled);
             }
         }
     }
@@ -280,7 +296,8 @@ impl WriterThread {
     fn line_up(&mut self, full: Full) {
         let queue = &mut self.queues[usize::from(full.queue)];
         queue.early.insert(full.number, full.block);
-        while let Some(block) = queue.early.remove(&queue.next) {
+        while let Some(mut block) = queue.early.remove(&queue.next) {
+            block.number = queue.next;
             self.ready.push_back(Full {
                 queue: full.queue,
                 number: queue.next,

@@ -1,0 +1,337 @@
+//! Writing to stderr: in the calling thread, or, in a long run, by one thread that alone waits for the reader of stderr.
+//!
+//! A log collector that has stopped, a terminal under ^S and a full pipe block every write. A command may wait for that; a
+//! capture must not. So a capture calls [`detach`] before it starts and [`start_writer`] once it is in its sandbox: from then on
+//! callers only append to a queue of bounded size. What finds no room is dropped and counted, and a line says so as soon as
+//! the reader goes on.
+//!
+//! Invariant: while stderr is detached, no caller waits for it, except [`flush`] for a bounded time.
+
+use super::terminal::Painter;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+};
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Bytes of ordinary lines that wait at most.
+const MOST_LINES: usize = 1 << 20;
+/// Bytes of lines of the audit trail that wait at most.
+const MOST_AUDIT: usize = 4 << 20;
+
+/// What a text is, which decides how much of it may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Lines of the log, and everything else that people read.
+    Ordinary,
+    /// A line of the audit trail.
+    Audit,
+}
+
+/// What is to be written.
+#[derive(Debug, PartialEq, Eq)]
+enum Output {
+    /// Whole lines, after the progress line is erased.
+    Lines(Vec<u8>),
+    /// Another progress line.
+    Progress(String),
+}
+
+/// Texts that wait for the thread that writes them.
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<(Kind, Vec<u8>)>,
+    ordinary_bytes: usize,
+    audit_bytes: usize,
+    /// The latest progress line, if it is not drawn yet. It is drawn after the lines.
+    progress: Option<String>,
+    /// Lines that found no room.
+    dropped: u64,
+    /// Lines of the audit trail that found no room.
+    audit_dropped: u64,
+}
+
+impl Queue {
+    /// Appends a text, or counts it as dropped.
+    fn push(&mut self, kind: Kind, text: &[u8]) {
+        let (bytes, most, dropped) = match kind {
+            Kind::Ordinary => (&mut self.ordinary_bytes, MOST_LINES, &mut self.dropped),
+            Kind::Audit => (&mut self.audit_bytes, MOST_AUDIT, &mut self.audit_dropped),
+        };
+        if *bytes + text.len() > most {
+            let lines = text.iter().filter(|it| **it == b'\n').count();
+            *dropped += lines.max(1) as u64;
+            return;
+        }
+        *bytes += text.len();
+        // Lines end a progress line that is not drawn yet: the next one follows within a second.
+        self.progress = None;
+        self.waiting.push_back((kind, text.to_vec()));
+    }
+
+    /// Takes what is to be written next.
+    fn take(&mut self) -> Option<Output> {
+        match self.waiting.pop_front() {
+            Some((kind, text)) => {
+                *match kind {
+                    Kind::Ordinary => &mut self.ordinary_bytes,
+                    Kind::Audit => &mut self.audit_bytes,
+                } -= text.len();
+                Some(Output::Lines(text))
+            }
+            None => self.progress.take().map(Output::Progress),
+        }
+    }
+
+    /// There is room again: appends the line that says how many were dropped, and returns how many of the audit trail were.
+    fn report_dropped(&mut self) -> u64 {
+        let dropped = std::mem::take(&mut self.dropped);
+        if dropped > 0 {
+            let text = format!(
+                "warning: {dropped} lines of the log were dropped: stderr was not read, and more than {MOST_LINES} bytes waited; read it faster, or log less\n"
+            );
+            self.ordinary_bytes += text.len();
+            self.waiting.push_back((Kind::Ordinary, text.into_bytes()));
+        }
+        std::mem::take(&mut self.audit_dropped)
+    }
+}
+
+/// Where writes go.
+enum State {
+    /// Written at once, by the caller, who waits.
+    Direct(Painter),
+    /// Queued for the thread.
+    Detached { queue: Queue, writer: Writer },
+}
+
+/// The thread that writes.
+enum Writer {
+    /// It is not started yet, and owns no progress line.
+    Absent(Painter),
+    /// It waits for a text.
+    Idle,
+    /// It writes.
+    Busy,
+}
+
+static STATE: Mutex<State> = Mutex::new(State::Direct(Painter::new()));
+/// Notified when a text is queued or written.
+static CHANGED: Condvar = Condvar::new();
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes whole lines, or queues them.
+pub fn write_lines(kind: Kind, text: &[u8]) {
+    match &mut *state() {
+        State::Direct(painter) => painter.lines(text),
+        State::Detached { queue, .. } => {
+            queue.push(kind, text);
+            CHANGED.notify_all();
+        }
+    }
+}
+
+/// Draws a progress line, or queues it in place of one that is not drawn yet.
+pub fn redraw(text: &str) {
+    match &mut *state() {
+        State::Direct(painter) => painter.progress(text),
+        State::Detached { queue, .. } => {
+            queue.progress = Some(text.to_owned());
+            CHANGED.notify_all();
+        }
+    }
+}
+
+/// From now on texts are queued, also those of panics, and written by the thread that [`start_writer`] starts.
+pub fn detach() {
+    let mut state = state();
+    if let State::Direct(painter) = &mut *state {
+        let writer = Writer::Absent(std::mem::take(painter));
+        *state = State::Detached {
+            queue: Queue::default(),
+            writer,
+        };
+        drop(state);
+        // The default one writes to stderr by itself.
+        std::panic::set_hook(Box::new(|panic| {
+            let thread = thread::current();
+            let name = thread.name().unwrap_or("<unnamed>");
+            let backtrace = std::backtrace::Backtrace::capture();
+            let trace = match backtrace.status() {
+                std::backtrace::BacktraceStatus::Captured => format!("{backtrace}\n"),
+                _ => String::new(),
+            };
+            let text = format!("thread '{name}' {panic}\n{trace}");
+            write_lines(Kind::Ordinary, text.as_bytes());
+            if name == "main" {
+                // It ends the process.
+                flush(Duration::from_secs(1));
+            }
+        }));
+    }
+}
+
+/// Starts the thread that writes what is queued. It is in the sandbox of the calling thread.
+pub fn start_writer() -> io::Result<()> {
+    let mut state = state();
+    let State::Detached { writer, .. } = &mut *state else {
+        return Ok(());
+    };
+    let Writer::Absent(painter) = writer else {
+        return Ok(());
+    };
+    let painter = std::mem::take(painter);
+    let builder = thread::Builder::new().name("wqcap-stderr".into());
+    builder.spawn(move || write_queued(painter))?;
+    *writer = Writer::Idle;
+    Ok(())
+}
+
+/// The thread: writes what is queued, as it comes.
+fn write_queued(mut painter: Painter) {
+    loop {
+        let output = next();
+        match &output {
+            Output::Lines(text) => painter.lines(text),
+            Output::Progress(text) => painter.progress(text),
+        }
+        let audit_dropped = match &mut *state() {
+            State::Detached { queue, writer } => {
+                *writer = Writer::Idle;
+                queue.report_dropped()
+            }
+            State::Direct(_) => 0,
+        };
+        if audit_dropped > 0 {
+            wqcap_engine::control::audit::dropped(audit_dropped);
+        }
+        CHANGED.notify_all();
+    }
+}
+
+/// Waits for what is to be written next.
+fn next() -> Output {
+    let mut state = state();
+    loop {
+        if let State::Detached { queue, writer } = &mut *state
+            && let Some(output) = queue.take()
+        {
+            *writer = Writer::Busy;
+            return output;
+        }
+        state = CHANGED.wait(state).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+/// Waits at most `timeout` until everything that is queued is written; the rest is lost with the process.
+pub fn flush(timeout: Duration) {
+    let deadline = Instant::now() + timeout;
+    let mut state = state();
+    loop {
+        match &mut *state {
+            State::Detached { queue, writer } => match writer {
+                // The run has ended before it began, and its last words are those of a command.
+                Writer::Absent(painter) => {
+                    while let Some(Output::Lines(text)) = queue.take() {
+                        painter.lines(&text);
+                    }
+                    return;
+                }
+                Writer::Idle if queue.waiting.is_empty() && queue.progress.is_none() => return,
+                Writer::Idle | Writer::Busy => {}
+            },
+            State::Direct(_) => return,
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        state = CHANGED
+            .wait_timeout(state, left)
+            .unwrap_or_else(PoisonError::into_inner)
+            .0;
+    }
+}
+
+/// Writes all of `text` to stderr, however long that takes. What cannot be written is lost: there is no other place to report
+/// that. Not by [`io::Stderr`], whose lock a thread that panics would wait for.
+pub fn write_all(mut text: &[u8]) {
+    let stderr = io::stderr();
+    while !text.is_empty() {
+        match rustix::io::write(&stderr, text) {
+            Ok(0) => return,
+            Ok(n) => text = &text[n..],
+            Err(Errno::INTR) => {}
+            // Another process with the same stderr has made it so.
+            Err(Errno::AGAIN) => {
+                let _ = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], None);
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_finds_no_room_is_counted_and_said_once_there_is_room() {
+        let mut queue = Queue::default();
+        let half = vec![b'x'; MOST_LINES / 2];
+        queue.push(Kind::Ordinary, &half);
+        queue.push(Kind::Ordinary, &half);
+        queue.push(Kind::Ordinary, b"one\n");
+        queue.push(Kind::Ordinary, b"two\nthree\n");
+        // The audit trail has room of its own.
+        queue.push(Kind::Audit, b"audit: a\n");
+        let first = queue.take();
+        assert_eq!(first, Some(Output::Lines(half.clone())));
+        assert_eq!(queue.report_dropped(), 0);
+        assert_eq!(queue.take(), Some(Output::Lines(half)));
+        assert_eq!(queue.take(), Some(Output::Lines(b"audit: a\n".to_vec())));
+        let Some(Output::Lines(said)) = queue.take() else {
+            panic!("nothing is said of dropped lines");
+        };
+        let said = String::from_utf8(said).expect("text");
+        assert!(said.starts_with("warning: 3 lines of the log"), "{said}");
+        assert_eq!(queue.report_dropped(), 0);
+        assert_eq!(queue.take(), None);
+        assert_eq!((queue.ordinary_bytes, queue.audit_bytes), (0, 0));
+    }
+
+    #[test]
+    fn lines_of_the_audit_trail_are_counted_apart() {
+        let mut queue = Queue::default();
+        let line = [&vec![b'x'; MOST_AUDIT / 4 - 1][..], b"\n"].concat();
+        for _ in 0..6 {
+            queue.push(Kind::Audit, &line);
+        }
+        queue.push(Kind::Ordinary, b"there is room\n");
+        assert_eq!(queue.report_dropped(), 2);
+        assert_eq!(queue.waiting.len(), 5);
+    }
+
+    #[test]
+    fn the_latest_progress_line_is_drawn_after_the_lines() {
+        let mut queue = Queue {
+            progress: Some("1 s".into()),
+            ..Queue::default()
+        };
+        queue.push(Kind::Ordinary, b"a line\n");
+        queue.progress = Some("2 s".into());
+        queue.progress = Some("3 s".into());
+        assert_eq!(queue.take(), Some(Output::Lines(b"a line\n".to_vec())));
+        assert_eq!(queue.take(), Some(Output::Progress("3 s".into())));
+        assert_eq!(queue.take(), None);
+    }
+}

@@ -1,0 +1,58 @@
+//! Changes that wait for libpcap: the thread on which they wait, one after the other, in the order of their requests.
+//!
+//! Invariant: neither the threads of the control service nor the capture's owner wait for a compilation. What comes of it is
+//! applied afterwards, to the capture there is by then.
+
+use crate::{
+    control::protocol::{Refusal, RefusalCode},
+    sync::thread::spawn,
+};
+use std::sync::{
+    Mutex, PoisonError,
+    mpsc::{SyncSender, TrySendError, sync_channel},
+};
+
+/// Changes that may wait.
+const MOST_WAITING: usize = 64;
+
+type Change = Box<dyn FnOnce() + Send>;
+
+/// The way to the thread; it is started for the first change, and ends with this.
+#[derive(Default)]
+pub(super) struct Compilations(Mutex<Option<SyncSender<Change>>>);
+
+impl Compilations {
+    /// Has `change` carried out on the thread.
+    ///
+    /// # Errors
+    /// Too many changes wait, or the thread cannot be started.
+    pub(super) fn carry_out(&self, change: impl FnOnce() + Send + 'static) -> Result<(), Refusal> {
+        let mut changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let sender = match &*changes {
+            Some(sender) => sender,
+            None => changes.insert(start()?),
+        };
+        match sender.try_send(Box::new(change)) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(_)) => Err(Refusal::new(
+                RefusalCode::TooMany,
+                format!("{MOST_WAITING} filters wait to be compiled; try again later"),
+            )),
+            Err(TrySendError::Disconnected(_)) => {
+                *changes = None;
+                Err(Refusal::new(
+                    RefusalCode::Failed,
+                    "the thread that has filters compiled ended in a panic; try again",
+                ))
+            }
+        }
+    }
+}
+
+fn start() -> Result<SyncSender<Change>, Refusal> {
+    let (sender, changes) = sync_channel::<Change>(MOST_WAITING);
+    let work = move || changes.into_iter().for_each(|change| change());
+    spawn("wqcap-changes", work)
+        .map(|_| sender)
+        .map_err(|e| Refusal::new(RefusalCode::Failed, e.to_string()))
+}
