@@ -86,6 +86,7 @@ impl From<verbs::VerbsError> for Error {
 fn hint(verb: &str, source: &io::Error, general: Option<&str>) -> Option<String> {
     let setting = match (verb, source.raw_os_error()?) {
         ("ibv_create_wq" | "mlx5dv_create_wq", libc::EPERM) => " (wq.delay_drop)",
+        ("ibv_create_wq" | "mlx5dv_create_wq", libc::EINVAL) => " (capture.ring, capture.max_sge)",
         ("ibv_reg_mr", libc::ENOMEM) => ", or make the rings smaller (capture.ring)",
         (_, libc::EOPNOTSUPP) => "; `wqcap devices` lists its capabilities",
         _ => "",

@@ -302,6 +302,34 @@ fn what_cannot_be_is_refused_with_what_to_do() {
     refused_for_rights(&pair, &dir);
 }
 
+/// In switchdev mode the port's interface is unknown, and the machine may be reached by it.
+#[test]
+fn a_port_of_an_unknown_interface_is_taken_only_with_permission() {
+    let pair = need!(Pair::new());
+    let dir = Dir::new();
+    let wire = format!("af_xdp:{IFACE}");
+    let switchdev = |name: &str| {
+        capture(&dir, name, &pair, &wire)
+            .set("model.switchdev=true")
+            .set("model.vfs=2")
+    };
+    let done = switchdev("refused").done().expect(2);
+    done.says(&[
+        "network interface of port 1 of mlx5_0 is unknown",
+        "af_xdp cuts it off",
+        "capture.steal_management = true",
+    ]);
+    assert!(!has_program(&pair.far), "nothing is taken: {done}");
+    let permitted = switchdev("permitted").set("capture.steal_management=true");
+    let mut running = permitted.start();
+    until_it_captures(&mut running);
+    running.signal(Signal::INT);
+    let finished = permitted.finished(running.wait(), 0);
+    finished
+        .done
+        .says(&["capture.steal_management: the network interface of port 1"]);
+}
+
 /// With CAP_NET_RAW, which suffices for every other wire.
 fn refused_for_rights(pair: &Pair, dir: &Dir) {
     let place = ForAll::new();

@@ -164,24 +164,57 @@ fn the_devices_limits_are_named() {
         .done()
         .expect(2);
     done.says(&["rss.table_size = 32", "16"]);
-    for receive in ["frame", "auto"] {
+    // The WRs of a striding WQ are fewer than `capture.ring`, which counts its memory.
+    for (receive, says) in [
+        (
+            "frame",
+            &[
+                "a WQ of mlx5_0 has at most 64 WRs",
+                "capture.ring = 64 or less",
+            ][..],
+        ),
+        (
+            "auto",
+            &[
+                "256 WRs of 1024 strides",
+                "64 WRs",
+                "capture.ring = 2048 or less",
+            ],
+        ),
+    ] {
+        let receive = format!("capture.receive={receive}");
         let done = run()
-            .set(&format!("capture.receive={receive}"))
-            .set("capture.ring=512")
+            .set(&receive)
+            .set("capture.ring=8192")
             .set("model.max_recv_wr=64")
             .done()
             .expect(2);
-        done.says(&[
-            "capture.ring = 512",
-            "mlx5_0",
-            "at most 64 WRs",
-            "such as 64",
-        ]);
-        let _ = Wqcap::run(&dir, receive)
+        done.says(&["capture.ring = 8192"]);
+        done.says(says);
+        let _ = Wqcap::run(&dir, &receive)
             .model(SHORT)
-            .set(&format!("capture.receive={receive}"))
+            .set(&receive)
             .set("capture.ring=64")
             .set("model.max_recv_wr=64")
+            .finish(0);
+    }
+}
+
+/// The limit of a WQ is its own: `max_qp_wr` of newer kernels is a quarter of it.
+#[test]
+fn a_ring_is_as_large_as_a_wq_can_be() {
+    let dir = Dir::new();
+    let binary = binaries::wqcap();
+    let devices = model(&["loopback"], &[], [binary.as_os_str(), "devices".as_ref()]);
+    let devices = devices.run().expect(0);
+    assert!(devices.stdout.contains("WQs of 32768 WRs"), "{devices}");
+    for (receive, max_qp_wr) in [("frame", 8192), ("auto", 8192), ("frame", 32_768)] {
+        let _ = Wqcap::run(&dir, &format!("{receive}-{max_qp_wr}"))
+            .model(SHORT)
+            .queues(1)
+            .set(&format!("capture.receive={receive}"))
+            .set("capture.ring=32768")
+            .set(&format!("model.max_qp_wr={max_qp_wr}"))
             .finish(0);
     }
 }

@@ -58,6 +58,30 @@ fn day(path: &Path) -> String {
     done.stdout.trim().to_owned()
 }
 
+/// The files of one moment: `ls` in the C locale shows them in the order in which they were written.
+#[test]
+fn names_of_one_moment_sort_in_the_order_of_writing() {
+    let dir = Dir::new();
+    let cap = dir.folder("cap");
+    let run = Wqcap::run(&dir, "run")
+        .out(&cap)
+        .model("synth:size=1000,flows=64,count=15000")
+        .queues(1)
+        .sets(&[
+            "output.format=pcap",
+            "output.order=time",
+            "output.rotate_size=1MiB",
+            "output.name=tap",
+        ]);
+    let _ = summary(&run, run.done());
+    let written = below(&cap);
+    assert!(written.len() > 12, "rotated: {written:?}");
+    assert_eq!(written[0], cap.join("tap.pcap"));
+    assert_eq!(written[10], cap.join("tap_010.pcap"));
+    let starts: Vec<_> = written.iter().map(|it| files::read(it)[0].ts).collect();
+    assert!(starts.is_sorted(), "{written:?} begin at {starts:?}");
+}
+
 #[test]
 fn a_folder_for_each_day_is_written_indexed_and_read_as_one() {
     let dir = Dir::new();

@@ -134,7 +134,7 @@ fn last_line(done: &Done) -> &str {
 #[test]
 fn a_device_is_what_it_is_set_to_be() {
     let sets = [
-        "max_recv_wr=256",
+        "max_qp_wr=256",
         "max_ind_table_log=4",
         "max_cqe=1023",
         "max_wq=77",

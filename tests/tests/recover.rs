@@ -7,8 +7,9 @@ use rustix::{
 };
 use serde_json::Value;
 use std::{
+    collections::BTreeSet,
     fs,
-    os::unix::fs::symlink,
+    os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     thread,
     time::Instant,
@@ -125,6 +126,89 @@ fn a_killed_capture_is_finished_and_a_running_one_left_alone() {
         );
         assert!(facts(&recover(&out).run().expect(0)).is_empty());
     }
+}
+
+/// A capture that is killed when its one open file has grown twice: its first block is whole then.
+fn killed(run: &Wqcap<'_>) {
+    let out = run.out_path().to_owned();
+    let mut running = run.start();
+    let mut lengths = BTreeSet::new();
+    running.freeze_when("an open file has grown twice", |_| {
+        let len = |it: &PathBuf| fs::metadata(it).map_or(0, |it| it.len());
+        lengths.extend(parts(&out).iter().map(len));
+        lengths.iter().filter(|len| **len > 0).count() > 2
+    });
+    running.signal(Signal::KILL);
+    assert_eq!(running.wait().signal(), Some(9));
+}
+
+#[test]
+fn a_killed_capture_of_any_name_is_finished() {
+    for (format, compress, order) in [
+        ("pcap", "none", "time"),
+        ("pcap", "none", "queue"),
+        ("pcap", "zstd", "queue"),
+        ("pcap", "lz4", "queue"),
+        ("pcapng", "none", "queue"),
+        ("pcapng", "zstd", "queue"),
+    ] {
+        let dir = Dir::new();
+        // With `order = "time"` as `-w tap-all.pcap` names its file.
+        let run = Wqcap::run(&dir, "run").model(ENDLESS).queues(1).sets(&[
+            &format!("output.format={format}"),
+            &format!("output.compress={compress}"),
+            &format!("output.order={order}"),
+            "output.name=tap-{queue}",
+        ]);
+        killed(&run);
+        let all = recovered(run.out_path());
+        let case = format!("{format} {compress} {order}: {all:?}");
+        assert_eq!(all.len(), 1, "{case}");
+        assert_eq!(all[0]["outcome"], "finished", "{case}");
+        let path = Path::new(all[0]["path"].as_str().expect("a name"));
+        let name = path.file_name().and_then(|it| it.to_str());
+        assert!(name.is_some_and(|it| it.starts_with("tap-")), "{case}");
+        let found = files::read(path);
+        assert_eq!(all[0]["records"], found.len(), "{case}");
+        assert!(!found.is_empty(), "{case}");
+    }
+}
+
+/// The next run finishes what a killed one left, and encrypts it if it encrypts its own.
+#[test]
+fn the_next_run_of_any_name_encrypts_what_was_left() {
+    let dir = Dir::new();
+    let key = dir.join("key");
+    fs::write(&key, [7; 32]).expect("written");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("set");
+    let sets = ["output.format=pcap", "output.name=tap-{queue}"];
+    let first = Wqcap::run(&dir, "first")
+        .model(ENDLESS)
+        .queues(1)
+        .sets(&sets);
+    killed(&first);
+    let out = first.out_path().to_owned();
+    let next = Wqcap::run(&dir, "next")
+        .out(&out)
+        .model("synth:size=200,flows=4,count=100")
+        .queues(1)
+        .sets(&sets)
+        .set(&format!("output.encrypt_key={}", key.display()));
+    // The kernel may hold the killed writer's file until its last writes have ended; another run comes then.
+    let deadline = Instant::now() + HANG;
+    while !parts(&out).is_empty() {
+        assert!(Instant::now() < deadline, "{:?}", parts(&out));
+        let _ = next.done().expect(0);
+    }
+    let names: Vec<_> = fs::read_dir(&out)
+        .expect("lists")
+        .map(|it| it.expect("lists").file_name().into_string().expect("text"))
+        .collect();
+    assert!(names.iter().any(|it| it == "tap-00.pcap.enc"), "{names:?}");
+    assert!(
+        names.iter().all(|it| it.ends_with(".pcap.enc")),
+        "{names:?}"
+    );
 }
 
 #[test]

@@ -441,6 +441,7 @@ fn a_comparison_lists_the_settings_that_differ_and_no_other() {
         "end_padding=false",
         "max_cqe=8191",
         "max_ind_table_log=7",
+        "max_qp_wr=1024",
         "max_recv_wr=1024",
         "max_wq=1024",
         "mtu=9000",

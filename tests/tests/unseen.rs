@@ -47,6 +47,10 @@ fn what_a_port_cannot_see_is_said() {
             "model.eswitch_port=p0",
             &["mlx5_0p1 is the uplink of an e-switch in switchdev mode"],
         ),
+        (
+            "model.switchdev=true",
+            &["mlx5_0p1 is the uplink of an e-switch in switchdev mode"],
+        ),
         ("model.bond=bond7", &["mlx5_0p1 belongs to bond7"]),
         ("model.lag=true", &["mlx5_bond_0", "is a RoCE LAG device"]),
         (
@@ -56,6 +60,19 @@ fn what_a_port_cannot_see_is_said() {
     ] {
         check(&[set], says);
     }
+}
+
+/// With switchdev and virtual functions, sysfs does not name the port's interface.
+#[test]
+fn what_an_unknown_interface_leaves_out_is_said() {
+    check(
+        &["model.switchdev=true", "model.vfs=2"],
+        &[
+            "network interface of port 1 is unknown",
+            "capture.promiscuous has no effect",
+            "rx_discards_phy are unreadable",
+        ],
+    );
 }
 
 #[test]

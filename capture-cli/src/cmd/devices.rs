@@ -56,8 +56,12 @@ fn describe(device: &DeviceFacts) -> String {
     line(
         "queues",
         format!(
-            "{} WQs of {} WRs with {} SGEs, CQs of {} CQEs",
-            caps.max_wq, caps.max_wq_wr, caps.max_sge, caps.max_cqe
+            "{} WQs of {} with {} SGEs, CQs of {} CQEs",
+            caps.max_wq,
+            caps.max_wq_wr
+                .map_or("an unknown number of WRs".into(), |it| format!("{it} WRs")),
+            caps.max_sge,
+            caps.max_cqe
         ),
     );
     let toeplitz = if caps.rss_toeplitz {
@@ -98,7 +102,10 @@ fn describe_port(port: &PortFacts) -> String {
     } else {
         "not Ethernet (cannot be captured)"
     };
-    let netdev = port.netdev.as_deref().unwrap_or("no network interface");
+    let netdev = port
+        .netdev
+        .as_deref()
+        .unwrap_or("unknown network interface");
     let mtu = port
         .mtu
         .map(|mtu| format!(", MTU {mtu}"))
@@ -168,7 +175,8 @@ pub mod tests {
             numa_node: None,
             caps: DeviceCaps {
                 max_wq: 1024,
-                max_wq_wr: 32768,
+                max_wq_wr: Some(32768),
+                max_qp_wr: 8192,
                 max_sge: 32,
                 max_table: 2048,
                 max_cqe: 4_194_303,

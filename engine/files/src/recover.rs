@@ -31,7 +31,7 @@ pub enum RecoveryOutcome {
     Removed,
     /// A capture is writing it, or another recovery is at work on it; left alone.
     InUse,
-    /// Neither its name nor its section header is that of a capture; left alone.
+    /// Neither its name nor its header is that of a capture; left alone.
     Foreign,
     /// It is a pipe, a device, a directory or a link; left alone.
     Irregular,
@@ -277,7 +277,7 @@ mod tests {
     use crate::{
         fixtures::{pcap_file, written},
         format::{
-            ByteOrder, FileFormat,
+            ByteOrder, FileFormat, pcap,
             pcapng::{code, option, section_header},
         },
         read::origin::PROGRAM,
@@ -414,6 +414,53 @@ mod tests {
         let it = only(dir.path());
         assert_eq!((it.outcome, it.records), (RecoveryOutcome::Finished, 3));
         assert!(dir.path().join("tap-7.pcapng").exists() && !theirs.exists());
+    }
+
+    /// Whatever a capture named it, and however it is compressed.
+    #[test]
+    fn a_pcap_file_of_any_name_is_recognised_by_the_mark_in_its_header() {
+        let (file, starts) = written(FileFormat::Pcap, 3);
+        let (header, records) = file.split_first_chunk().expect("a header");
+        let marked = [&pcap::marked_as_capture(*header)[..], records].concat();
+        let zstd = |bytes: &[u8]| {
+            let mut packed = vec![0; zstd_safe::compress_bound(bytes.len())];
+            let len = zstd_safe::compress(&mut packed[..], bytes, 3).expect("packs");
+            packed.truncate(len);
+            packed
+        };
+        let lz4 = |bytes: &[u8]| {
+            let mut to = lz4_flex::frame::FrameEncoder::new(Vec::new());
+            io::Write::write_all(&mut to, bytes).expect("packs");
+            to.finish().expect("packs")
+        };
+        // The last frame is cut within.
+        let framed = |pack: &dyn Fn(&[u8]) -> Vec<u8>, bytes: &[u8]| {
+            let [first, last] = [&bytes[..starts[2]], &bytes[starts[2]..]].map(pack);
+            [&first[..], &last[..last.len() / 2]].concat()
+        };
+        for (ending, whole, pack) in [
+            (
+                "pcap",
+                3,
+                &(|it: &[u8]| it.to_vec()) as &dyn Fn(&[u8]) -> Vec<u8>,
+            ),
+            ("pcap.zst", 2, &|it: &[u8]| framed(&zstd, it)),
+            ("pcap.lz4", 2, &|it: &[u8]| framed(&lz4, it)),
+        ] {
+            let dir = tempfile::tempdir().expect("dir");
+            let part = dir.path().join(format!("tap-7.{ending}.part"));
+            fs::write(&part, pack(&file)).expect("written");
+            assert_eq!(
+                only(dir.path()).outcome,
+                RecoveryOutcome::Foreign,
+                "{ending}"
+            );
+            fs::write(&part, [pack(&marked), vec![0; 100]].concat()).expect("written");
+            let it = only(dir.path());
+            let expected = (RecoveryOutcome::Finished, whole);
+            assert_eq!((it.outcome, it.records), expected, "{ending}: {it:?}");
+            assert!(dir.path().join(format!("tap-7.{ending}")).exists() && !part.exists());
+        }
     }
 
     #[test]

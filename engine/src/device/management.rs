@@ -3,11 +3,42 @@
 use std::{
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::Path,
 };
 
-/// Why taking this interface would cut somebody off; `None`: nothing is known that it would.
+/// Returns why taking this interface's traffic would cut a login session off; `None`: no reason is known. Bonds, bridges and
+/// VLANs over the interface receive nothing else than it does, so that their routes and addresses count as well.
 #[must_use]
 pub fn why(netdev: &str) -> Option<String> {
+    reason(netdev).or_else(|| {
+        let upper = interfaces_over(Path::new("/sys"), netdev);
+        upper
+            .iter()
+            .find_map(|it| Some(format!("is below {it}, which {}", reason(it)?)))
+    })
+}
+
+/// Returns the interfaces that are stacked over `netdev`, read below `sysfs`, which is `/sys`: the links `upper_NAME`
+/// (`Documentation/ABI/testing/sysfs-class-net`).
+fn interfaces_over(sysfs: &Path, netdev: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut below = vec![netdev.to_owned()];
+    while let Some(netdev) = below.pop() {
+        let links = fs::read_dir(sysfs.join("class/net").join(netdev));
+        for link in links.into_iter().flatten().flatten() {
+            let name = link.file_name();
+            let upper = name.to_str().and_then(|it| it.strip_prefix("upper_"));
+            if let Some(upper) = upper.filter(|upper| !found.iter().any(|it| it == upper)) {
+                found.push(upper.to_owned());
+                below.push(upper.to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// Returns why taking the traffic of this very interface would cut a login session off.
+fn reason(netdev: &str) -> Option<String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     if default_route_v4(&read("/proc/net/route"), netdev)
         || default_route_v6(&read("/proc/net/ipv6_route"), netdev)
@@ -90,6 +121,27 @@ fn kernel_address(text: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bonds_and_vlans_over_an_interface_are_found() {
+        let root = tempfile::tempdir().expect("a folder");
+        let net = root.path().join("class/net");
+        for folder in [
+            "ens1/upper_bond0",
+            "ens1/statistics",
+            "bond0/lower_ens1",
+            "bond0/upper_bond0.7",
+            "bond0/upper_br0",
+            "bond0.7/upper_br0",
+            "br0/upper_bond0",
+        ] {
+            fs::create_dir_all(net.join(folder)).expect("made");
+        }
+        let mut over = interfaces_over(root.path(), "ens1");
+        over.sort();
+        assert_eq!(over, ["bond0", "bond0.7", "br0"]);
+        assert_eq!(interfaces_over(root.path(), "ens2"), [""; 0]);
+    }
 
     #[test]
     fn default_routes() {

@@ -1,4 +1,5 @@
-//! What a device is and what it can do, read through verbs and sysfs before anything is created on it.
+//! Facts about a device and its capabilities, read through verbs and sysfs before a capture creates anything on it. One limit
+//! that no query reports is found by creating WQs ([`wq_limit`]).
 //!
 //! Invariant: only facts. What a configuration wants of a device is decided in [`crate::plan`].
 
@@ -7,7 +8,9 @@ pub mod counters;
 pub mod delay_drop;
 pub mod interface;
 pub mod management;
+mod netlink;
 pub mod port_topology;
+mod wq_limit;
 
 use crate::{
     Error,
@@ -58,8 +61,10 @@ pub struct DeviceFacts {
 pub struct DeviceCaps {
     /// Most WQs of type RQ.
     pub max_wq: u32,
-    /// Most WRs in one WQ.
-    pub max_wq_wr: u32,
+    /// Most WRs of one scatter entry in one WQ, a power of two; `None`: unknown.
+    pub max_wq_wr: Option<u32>,
+    /// Most WRs in a queue of a QP, as the driver reports it. A WQ may have more.
+    pub max_qp_wr: u32,
     /// Most scatter entries of a WR.
     pub max_sge: u32,
     /// Most entries of an RWQ indirection table.
@@ -105,7 +110,7 @@ pub struct PortFacts {
     pub ethernet: bool,
     /// Rate in Gbit/s.
     pub rate_gbps: f64,
-    /// The kernel's network interface over this port.
+    /// The kernel's network interface over this port; `None`: unknown.
     pub netdev: Option<String>,
     /// That interface's MTU.
     pub mtu: Option<u32>,
@@ -157,8 +162,18 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
         real_time: context.stamps_real_time(),
         ..DeviceCaps::of(&attr)
     };
-    let ports = (1..=attr.orig_attr.phys_port_cnt)
-        .map(|number| port(context, number))
+    let missing = caps.missing();
+    let caps = DeviceCaps {
+        max_wq_wr: if missing.is_empty() {
+            largest_wq(context)
+        } else {
+            None
+        },
+        ..caps
+    };
+    let ports = attr.orig_attr.phys_port_cnt;
+    let ports = (1..=ports)
+        .map(|number| port(context, number, ports))
         .collect::<Result<_, _>>()?;
     Ok(DeviceFacts {
         name: name.to_owned(),
@@ -171,7 +186,7 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
         direct: verbs::is_direct(context),
         software: sysfs(name, "device/model/wire").is_some(),
         steals: sysfs(name, "device/model/steals").as_deref() == Some("1"),
-        missing: caps.missing(),
+        missing,
         caps,
         ports,
     })
@@ -186,7 +201,8 @@ impl DeviceCaps {
             & ffi::ibv_rx_hash_function_flags::IBV_RX_HASH_FUNC_TOEPLITZ.0;
         Self {
             max_wq: attr.max_wq_type_rq,
-            max_wq_wr: u32::try_from(attr.orig_attr.max_qp_wr).unwrap_or(0),
+            max_wq_wr: None,
+            max_qp_wr: u32::try_from(attr.orig_attr.max_qp_wr).unwrap_or(0),
             max_sge: u32::try_from(attr.orig_attr.max_sge).unwrap_or(0),
             max_table: attr.rss_caps.max_rwq_indirection_table_size,
             max_cqe: u32::try_from(attr.orig_attr.max_cqe).unwrap_or(0),
@@ -223,10 +239,20 @@ impl DeviceCaps {
     }
 }
 
-fn port(context: &Context, number: u8) -> Result<PortFacts, Error> {
+/// Returns how many WRs a WQ can have, or `None` with a line in the log.
+fn largest_wq(context: &Context) -> Option<u32> {
+    wq_limit::find(context)
+        .inspect_err(|e| {
+            let name = context.name();
+            tracing::warn!("{name}: the largest capture.ring is unknown: {e}");
+        })
+        .ok()
+}
+
+fn port(context: &Context, number: u8, ports: u8) -> Result<PortFacts, Error> {
     let attr = context.query_port(number)?;
     let name = context.name();
-    let netdev = netdev(name, number);
+    let netdev = netdev(name, number, ports);
     Ok(PortFacts {
         number,
         state: STATES
@@ -246,14 +272,20 @@ fn port(context: &Context, number: u8) -> Result<PortFacts, Error> {
     })
 }
 
-/// The network interface of a port: the one its GID table names, else the only one the PCI function has.
-fn netdev(device: &str, port: u8) -> Option<String> {
-    if let Some(name) =
-        sysfs(device, &format!("ports/{port}/gid_attrs/ndevs/0")).filter(|n| !n.is_empty())
-    {
+/// Returns the network interface of a port: the one that its GID table names, else the kernel's answer over RDMA netlink,
+/// else the only one that the PCI function of a device with one port has.
+fn netdev(device: &str, port: u8, ports: u8) -> Option<String> {
+    let in_gid_table = sysfs(device, &format!("ports/{port}/gid_attrs/ndevs/0"));
+    if let Some(name) = in_gid_table.filter(|name| !name.is_empty()) {
         return Some(name);
+    }
+    match netlink::port_interface(device, port) {
+        Ok(Some(name)) => return Some(name),
+        Ok(None) => tracing::debug!("{device} port {port}: RDMA netlink names no interface"),
+        Err(e) => tracing::debug!("{device} port {port}: RDMA netlink: {e}"),
     }
     let mut names = fs::read_dir(format!("/sys/class/infiniband/{device}/device/net")).ok()?;
     let first = names.next()?.ok()?.file_name().into_string().ok();
-    if names.next().is_some() { None } else { first }
+    let is_only = ports == 1 && names.next().is_none();
+    first.filter(|_| is_only)
 }

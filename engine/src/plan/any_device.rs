@@ -37,7 +37,8 @@ pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
 pub(super) fn caps() -> DeviceCaps {
     DeviceCaps {
         max_wq: u32::MAX,
-        max_wq_wr: u32::MAX,
+        max_wq_wr: None,
+        max_qp_wr: u32::MAX,
         max_sge: u32::MAX,
         max_table: u32::MAX,
         max_cqe: u32::MAX,

@@ -16,7 +16,7 @@ pub(super) struct Buffers {
     pub max_sge: u32,
 }
 
-/// WRs, bytes and scatter entries, held to the device's limits.
+/// WRs, bytes and scatter entries. How many WRs a WQ may have depends on what the ring becomes (`QueueMemory::new`).
 pub(super) fn buffers(config: &Config, device: &DeviceFacts) -> Result<Buffers, Error> {
     let caps = &device.caps;
     let (ring, buffer, max_sge) = (
@@ -24,21 +24,6 @@ pub(super) fn buffers(config: &Config, device: &DeviceFacts) -> Result<Buffers, 
         config.capture.buffer,
         config.capture.max_sge,
     );
-    // libmlx5 rounds the WRs up to a power of two; what is more than asked for would stay empty.
-    let most = 1u32 << caps.max_wq_wr.max(1).ilog2();
-    if !ring.is_power_of_two() || ring > most {
-        let fits = ring
-            .checked_next_power_of_two()
-            .map_or(most, |it| it.min(most));
-        return Err(Error::config(
-            "capture.ring",
-            ring,
-            format!(
-                "a WQ of {} has at most {} WRs (max_qp_wr): set a power of two, such as {fits}",
-                device.name, caps.max_wq_wr
-            ),
-        ));
-    }
     if max_sge == 0 || max_sge > caps.max_sge {
         return Err(Error::config(
             "capture.max_sge",

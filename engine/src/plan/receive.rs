@@ -79,13 +79,23 @@ impl QueueMemory {
                 wanted,
                 format!("{why}; or set capture.receive = \"auto\""),
             )),
-            Err(_) => Ok(Self {
-                wrs: frame.wrs,
-                buffer: frame.bytes,
-                max_sge: frame.max_sge,
-                striding: None,
-                headroom: if restore_vlan { 64 } else { 0 },
-            }),
+            Err(_) => match device.caps.max_wq_wr {
+                Some(most) if frame.wrs > most => Err(Error::config(
+                    "capture.ring",
+                    frame.wrs,
+                    format!(
+                        "a WQ of {} has at most {most} WRs; set capture.ring = {most} or less",
+                        device.name
+                    ),
+                )),
+                _ => Ok(Self {
+                    wrs: frame.wrs,
+                    buffer: frame.bytes,
+                    max_sge: frame.max_sge,
+                    striding: None,
+                    headroom: if restore_vlan { 64 } else { 0 },
+                }),
+            },
         }
     }
 
@@ -198,8 +208,10 @@ fn striding(
     // Powers of two all, or nearly: libmlx5 rounds up, and what is more than asked for would stay empty.
     let wrs = 1u64 << wrs.ilog2();
     let most_cqes = u64::from(caps.max_cqe) + 1;
-    if wrs * strides > most_cqes || wrs > u64::from(caps.max_wq_wr) {
-        let fits = (most_cqes * stride / longest).min(u64::from(caps.max_wq_wr) * buffer / longest);
+    // An unknown limit refuses nothing: creating the WQ does.
+    let most_wrs = caps.max_wq_wr.map_or(wrs, u64::from);
+    if wrs * strides > most_cqes || wrs > most_wrs {
+        let fits = (most_cqes * stride / longest).min(most_wrs * buffer / longest);
         return Err(Error::config(
             "capture.ring",
             frame.wrs,
@@ -208,7 +220,7 @@ fn striding(
                  capture.ring = {} or less, a larger capture.stride, or capture.receive = \"frame\"",
                 wrs * strides,
                 caps.max_cqe,
-                caps.max_wq_wr,
+                most_wrs,
                 1u64 << fits.max(1).ilog2(),
             ),
         ));

@@ -93,9 +93,6 @@ pub(super) fn stolen(
         }
         config::Mode::Steal => {}
     }
-    let Some(netdev) = &port.netdev else {
-        return Ok(());
-    };
     let (taken_by, instead) = if device.steals {
         ("the wire af_xdp", "another interface, the wire af_packet,")
     } else if device.software {
@@ -107,14 +104,31 @@ pub(super) fn stolen(
             "another port, mode \"filtered\" or \"sniffer\",",
         )
     };
+    let permitted = config.capture.steal_management;
+    let refused = |problem: String| {
+        let problem = format!("{problem}; use {instead} or set capture.steal_management = true");
+        Err(Error::config("capture.mode", "\"steal\"", problem))
+    };
+    let Some(netdev) = &port.netdev else {
+        let (name, number) = (&device.name, port.number);
+        notes.push(format!("{taken_by}: the kernel receives no frames from port {number} of {name} while this runs; frames that the host sends are not captured"));
+        if !permitted {
+            return refused(format!(
+                "the network interface of port {number} of {name} is unknown: its GID table and RDMA netlink name none, and \
+                 /sys/class/infiniband/{name}/device/net does not have exactly one. If a login session or the default route \
+                 uses this port, {taken_by} cuts it off"
+            ));
+        }
+        notes.push(format!(
+            "capture.steal_management: the network interface of port {number} of {name} is unknown; a login session over it \
+             is cut off while the capture runs"
+        ));
+        return Ok(());
+    };
     notes.push(format!("{taken_by}: the kernel receives no frames from {netdev} while this runs; frames that the host sends are not captured"));
     match management::why(netdev) {
-        Some(why) if !config.capture.steal_management => Err(Error::config(
-            "capture.mode",
-            "\"steal\"",
-            format!(
-                "{netdev} {why}, which would be cut off by {taken_by}; use {instead} or set capture.steal_management = true"
-            ),
+        Some(why) if !permitted => refused(format!(
+            "{netdev} {why}, which would be cut off by {taken_by}"
         )),
         Some(why) => {
             notes.push(format!(

@@ -16,7 +16,9 @@ fn device() -> DeviceFacts {
         numa_node: None,
         caps: DeviceCaps {
             max_wq: 64,
-            max_wq_wr: 32_768,
+            max_wq_wr: Some(32_768),
+            // As Linux since 2025 reports it for such a device.
+            max_qp_wr: 8192,
             max_sge: 16,
             max_table: 256,
             max_cqe: 1 << 22,
@@ -33,7 +35,7 @@ fn device() -> DeviceFacts {
             state: "ACTIVE".into(),
             ethernet: true,
             rate_gbps: 100.0,
-            netdev: None,
+            netdev: Some("ens1f0np0".into()),
             mtu: Some(1500),
             place: PortTopology::default(),
         }],
@@ -88,6 +90,21 @@ fn what_the_device_cannot_do_is_refused_with_key_value_and_limit() {
             "[capture]\nring = 65536",
             |_| {},
             &["capture.ring", "65536", "32768"],
+        ),
+        (
+            "[capture]\nreceive = \"frame\"\nring = 16384",
+            |it| it.caps.max_wq_wr = Some(8192),
+            &[
+                "capture.ring",
+                "16384",
+                "mlx5_0 has at most 8192 WRs",
+                "8192 or less",
+            ],
+        ),
+        (
+            "[capture]\nring = 16384",
+            |it| it.caps.max_wq_wr = Some(64),
+            &["capture.ring", "16384", "512 WRs of 1024 strides", "64 WRs"],
         ),
         (
             "[capture]\nmax_sge = 17",
@@ -218,6 +235,49 @@ fn what_the_device_cannot_do_is_refused_with_key_value_and_limit() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// A port whose interface is unknown may be the one that the machine is reached by.
+#[test]
+fn a_port_of_an_unknown_interface_is_stolen_only_with_permission() {
+    let mut real = device();
+    (real.ports[0].netdev, real.ports[0].mtu) = (None, None);
+    let plan = |device: &DeviceFacts, text: &str| {
+        let config = config(&format!("[capture]\nqueues = 1\n{text}"));
+        Plan::new(&config, std::slice::from_ref(device)).map_err(|e| e.to_string())
+    };
+    let error = plan(&real, "").expect_err("not permitted");
+    for part in [
+        "capture.mode = \"steal\"",
+        "network interface of port 1 of mlx5_0 is unknown",
+        "login session",
+        "capture.steal_management = true",
+    ] {
+        assert!(error.contains(part), "{part:?} is not in {error:?}");
+    }
+    let permitted = plan(&real, "steal_management = true").expect("permitted");
+    let notes = permitted.notes.join("\n");
+    for part in [
+        "capture.steal_management: the network interface of port 1",
+        "capture.promiscuous has no effect",
+    ] {
+        assert!(notes.contains(part), "{part:?} is not in {notes:?}");
+    }
+    for mode in ["sniffer", "filtered\"\nfilter = \"udp"] {
+        plan(&real, &format!("mode = \"{mode}\"")).expect(mode);
+    }
+    // The software NIC copies what its wire has, and a replayed wire has no interface.
+    let model = DeviceFacts {
+        software: true,
+        ..real.clone()
+    };
+    plan(&model, "").expect("a copy");
+    let takes_all = DeviceFacts {
+        steals: true,
+        ..model
+    };
+    let error = plan(&takes_all, "mode = \"filtered\"\nfilter = \"udp\"").expect_err("af_xdp");
+    assert!(error.contains("the wire af_xdp cuts it off"), "{error}");
+}
+
 #[test]
 fn rings_stride_where_they_can_in_as_much_memory_for_frames() {
     // Configuration, what the device lacks; WRs, stride and strides.
@@ -260,6 +320,25 @@ fn rings_stride_where_they_can_in_as_much_memory_for_frames() {
     assert_eq!(held("receive = \"frame\""), [8192, 8192]);
     // A frame of 1500 bytes takes 24 strides, and what is left of a buffer is no frame's.
     assert_eq!(held(""), [262_144, 256 * (1024 / 24)]);
+}
+
+/// A WQ's limit is its own: it may be larger than `max_qp_wr`, and what is unknown refuses nothing.
+#[test]
+fn a_ring_may_be_as_large_as_a_wq_and_larger_than_max_qp_wr() {
+    for limit in [Some(32_768), None] {
+        for (receive, wrs) in [("frame", 32_768), ("striding", 1024)] {
+            let mut device = device();
+            device.caps.max_wq_wr = limit;
+            let text = format!("[capture]\nqueues = 1\nring = 32768\nreceive = \"{receive}\"");
+            let plan = Plan::new(&config(&text), &[device]).expect(&text);
+            assert_eq!(plan.ring.wrs, wrs, "{limit:?}, {text}");
+        }
+    }
+    // A striding WQ has fewer WRs than the ring that its memory is counted in.
+    let mut small = device();
+    small.caps.max_wq_wr = Some(256);
+    let plan = Plan::new(&config("[capture]\nqueues = 1"), &[small]).expect("256 WRs");
+    assert_eq!(plan.ring.wrs, 256);
 }
 
 #[test]

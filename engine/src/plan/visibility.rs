@@ -10,6 +10,7 @@ const HEADER: u64 = 22;
 /// A line for each reason why frames on the cable would not arrive as they are.
 pub(crate) fn notes(config: &Config, port: &PortFacts) -> Vec<String> {
     let mut notes = sharing(port);
+    notes.extend(interface(config, port));
     notes.extend(addresses(config, port));
     notes.extend(lengths(config, port));
     notes.extend(damaged(config, port));
@@ -80,12 +81,29 @@ fn sharing(port: &PortFacts) -> Vec<String> {
     notes
 }
 
-/// The NIC filters by destination address unless it is told not to.
+/// Returns what a capture leaves out because the port's network interface is unknown.
+fn interface(config: &Config, port: &PortFacts) -> Option<String> {
+    if port.netdev.is_some() {
+        return None;
+    }
+    let promiscuous = if config.capture.promiscuous {
+        "capture.promiscuous has no effect, its MTU is not compared with capture.buffer, and"
+    } else {
+        "its MTU is not compared with capture.buffer, and"
+    };
+    Some(format!(
+        "the network interface of port {} is unknown: {promiscuous} the NIC's ethtool counters such as rx_discards_phy are \
+         unreadable",
+        port.number
+    ))
+}
+
+/// Without promiscuous mode the NIC filters by destination address.
 fn addresses(config: &Config, port: &PortFacts) -> Option<String> {
     let reason = if !config.capture.promiscuous {
         "capture.promiscuous is off"
     } else if port.netdev.is_none() {
-        "its network interface is not known, so promiscuous mode cannot be asked for"
+        "promiscuous mode is not joined"
     } else {
         return None;
     };
@@ -227,7 +245,14 @@ mod tests {
             ..port(PortTopology::default())
         };
         let said = notes(&Config::default(), &nameless);
-        assert!(said[0].contains("cannot be asked for"), "{said:?}");
+        assert!(
+            said[0].contains("network interface of port 1 is unknown")
+                && said[0].contains("rx_discards_phy"),
+            "{said:?}"
+        );
+        assert!(said[1].contains("is not joined"), "{said:?}");
+        let said = notes(&off, &nameless);
+        assert!(!said[0].contains("capture.promiscuous has"), "{said:?}");
     }
 
     #[test]

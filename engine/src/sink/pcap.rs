@@ -26,7 +26,7 @@ impl Encoder for PcapEncoder {
             0 => pcap::NO_LIMIT,
             snaplen => snaplen,
         };
-        pcap::encode_header(snaplen, ETHERNET, fcs_len).into()
+        pcap::marked_as_capture(pcap::encode_header(snaplen, ETHERNET, fcs_len)).into()
     }
 
     #[inline]

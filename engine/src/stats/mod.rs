@@ -167,7 +167,7 @@ impl QueueCounters {
     /// When the queue was last known to be empty, if every frame that the loop has received is at its end.
     pub(crate) fn settled_at(&self) -> Option<Instant> {
         let at = *self.looped.0.idle_at.lock().ok()?;
-        self.ledger(0).check().is_ok().then_some(at?)
+        self.ledger(0).is_balanced().then_some(at?)
     }
 
     /// The NIC has so many WRs now.

@@ -117,6 +117,9 @@ fn hint(verb: &str, errno: &io::Error) -> Option<&'static str> {
         ("ibv_create_wq" | "mlx5dv_create_wq", libc::EPERM) => {
             "delay drop needs CAP_SYS_RAWIO: run as root, or `setcap cap_net_raw,cap_sys_rawio+ep` on the binary"
         }
+        ("ibv_create_wq" | "mlx5dv_create_wq", libc::EINVAL) => {
+            "more WRs or scatter entries than a WQ of the device has: ask for fewer"
+        }
         (
             "ibv_create_wq"
             | "mlx5dv_create_wq"

@@ -245,18 +245,18 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Asks for pages of one NUMA node. A wish, too: a full node must not stop a capture.
+    /// Asks for pages of one NUMA node. Failure is ignored: a full node must not stop a capture.
     fn bind(&self, node: u32) {
-        let mask: libc::c_ulong = 1 << node.min(63);
-        // SAFETY: our own mapping; the mask outlives the call and has 64 bits, of which the kernel reads one less.
+        let Some(nodes) = node_mask(node) else { return };
+        // SAFETY: our own mapping; the mask outlives the call and has as many bits as stated.
         unsafe {
             libc::syscall(
                 libc::SYS_mbind,
                 self.start,
                 self.len,
                 libc::MPOL_PREFERRED,
-                &raw const mask,
-                65usize,
+                nodes.as_ptr(),
+                MASK_BITS,
                 0usize,
             )
         };
@@ -322,10 +322,9 @@ impl Drop for Mapping {
 /// with other providers, by it: without this they are on the node that the thread happens to run on.
 /// A wish: where the policy cannot be set, `make` runs all the same.
 pub fn prefer_node<T>(node: Option<u32>, make: impl FnOnce() -> T) -> T {
-    let before = node.and_then(|_| Policy::of_this_thread());
-    if let (Some(node), Some(_)) = (node, &before) {
-        let mut nodes = [0; NODE_WORDS];
-        nodes[0] = 1 << node.min(63);
+    let nodes = node.and_then(node_mask);
+    let before = nodes.and_then(|_| Policy::of_this_thread());
+    if let (Some(nodes), Some(_)) = (nodes, &before) {
         Policy {
             mode: libc::MPOL_PREFERRED,
             nodes,
@@ -339,14 +338,30 @@ pub fn prefer_node<T>(node: Option<u32>, make: impl FnOnce() -> T) -> T {
     made
 }
 
+/// Bits of a word of a node mask.
+const WORD_BITS: usize = libc::c_ulong::BITS as usize;
 /// Words of a node mask: the 1024 nodes that kernels have at most (`CONFIG_NODES_SHIFT`).
-const NODE_WORDS: usize = 16;
+const NODE_WORDS: usize = 1024 / WORD_BITS;
+/// The length of a node mask as mbind(2) and set_mempolicy(2) take it: the kernel reads one bit less (`get_nodes` of
+/// mm/mempolicy.c).
+const MASK_BITS: usize = NODE_WORDS * WORD_BITS + 1;
+
+/// A set of NUMA nodes: node N is bit N % 64 of word N / 64.
+type NodeMask = [libc::c_ulong; NODE_WORDS];
+
+/// Returns the mask of one node; `None`: no kernel has a node of that number.
+fn node_mask(node: u32) -> Option<NodeMask> {
+    let node = node as usize;
+    let mut mask = [0; NODE_WORDS];
+    *mask.get_mut(node / WORD_BITS)? = 1 << (node % WORD_BITS);
+    Some(mask)
+}
 
 /// A thread's memory policy (set_mempolicy(2)).
 #[derive(Debug, PartialEq, Eq)]
 struct Policy {
     mode: libc::c_int,
-    nodes: [libc::c_ulong; NODE_WORDS],
+    nodes: NodeMask,
 }
 
 impl Policy {
@@ -362,7 +377,7 @@ impl Policy {
                 libc::SYS_get_mempolicy,
                 &raw mut it.mode,
                 it.nodes.as_mut_ptr(),
-                NODE_WORDS * 64,
+                NODE_WORDS * WORD_BITS,
                 0usize,
                 0usize,
             )
@@ -374,7 +389,7 @@ impl Policy {
         // The default policy takes no nodes.
         let (nodes, bits) = match self.mode {
             libc::MPOL_DEFAULT => (ptr::null(), 0),
-            _ => (self.nodes.as_ptr(), NODE_WORDS * 64),
+            _ => (self.nodes.as_ptr(), MASK_BITS),
         };
         // SAFETY: the mask outlives the call, and has as many bits as stated.
         unsafe { libc::syscall(libc::SYS_set_mempolicy, self.mode, nodes, bits) };
@@ -501,6 +516,30 @@ mod tests {
         assert_eq!(Policy::of_this_thread(), Some(before));
         let untouched = prefer_node(None, Policy::of_this_thread);
         assert_eq!(untouched, Policy::of_this_thread());
+    }
+
+    #[test]
+    fn a_mask_has_the_bit_of_its_node_and_no_other() {
+        for node in [0, 1, 63, 64, 65, 127, 128, 1000, 1023] {
+            let mask = node_mask(node).expect("a node that kernels have");
+            let bits = mask.map(libc::c_ulong::count_ones).iter().sum::<u32>();
+            let word = mask[node as usize / WORD_BITS];
+            assert_eq!(
+                (bits, word >> (node as usize % WORD_BITS)),
+                (1, 1),
+                "{node}"
+            );
+        }
+        for node in [1024, 1025, u32::MAX] {
+            assert_eq!(node_mask(node), None);
+            // Memory is allocated without the node.
+            assert_eq!(
+                Region::allocate(4096, Some(node)).expect("memory").len(),
+                4096
+            );
+            assert_eq!(prefer_node(Some(node), || 7), 7);
+        }
+        assert!(Region::allocate(4096, Some(1023)).is_ok());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::fault::Fault;
 pub const MAX_DEVICES: usize = 32;
 /// The most ports of a device.
 pub const MAX_PORTS: usize = 2;
-/// Entries of a port's GID table: two of the link-local address, two of the IPv4 address, each as RoCE v1 and v2.
+/// Entries of a port's GID table outside switchdev mode: two of the link-local address, two of the IPv4 address, each as RoCE v1 and v2.
 pub const GIDS: usize = 4;
 
 /// Link rates in Gbit/s, with number of lanes and their speed as the driver reports them (`translate_eth_proto_oper`, by
@@ -57,7 +57,7 @@ pub struct DeviceTopology {
     pub vfs: u32,
     /// It bonds several physical ports (RoCE LAG).
     pub lag: bool,
-    /// Its e-switch is in switchdev mode.
+    /// Its e-switch is in switchdev mode: its GID tables are empty, and each virtual function has a representor.
     pub switchdev: bool,
 }
 
@@ -101,6 +101,7 @@ pub struct NicCaps {
     pub max_ind_table_log: u32,
     pub max_wq: u32,
     pub max_recv_wr: u32,
+    pub max_qp_wr: u32,
     pub refuse_stale_state: bool,
     pub unflushed_wrs: u16,
     pub flush_at_reset: bool,
@@ -132,6 +133,12 @@ impl PortSettings {
 }
 
 impl DeviceSettings {
+    /// Entries of each port's GID table: none in switchdev mode (`mlx5_query_port_roce` of
+    /// drivers/infiniband/hw/mlx5/main.c, `is_rep`).
+    pub fn gids(&self) -> usize {
+        if self.topology.switchdev { 0 } else { GIDS }
+    }
+
     /// The node GUID of device `index`, host-endian. As mlx5's firmware makes it from the first port's MAC; the index
     /// distinguishes two devices over one interface.
     pub fn node_guid(&self, index: usize) -> u64 {

@@ -68,7 +68,7 @@ keys! {
         "the device bonds several physical ports (RoCE LAG) and is named mlx5_bond_<N>; keys still name it mlx5_<N>";
         |device, value| device.topology.lag = boolean(value)?;
     Device switchdev: "true, false"; default "false";
-        "the e-switch is in switchdev mode: queue counters stand in the device's hw_counters, not in the port's";
+        "the e-switch is in switchdev mode: no GIDs, a representor for each virtual function, and queue counters stand in the device's hw_counters, not in the port's";
         |device, value| device.topology.switchdev = boolean(value)?;
     Device counter_start: "0 to 4294967295"; default "0";
         "what the queue counters (hw_counters) begin at; they are 32 bits wide and wrap";
@@ -104,8 +104,13 @@ keys! {
         |device, value| device.caps.max_ind_table_log = within(value, 0, 13)?;
     Device max_wq: "1 to 16777216"; default "131072"; "maximum number of WQs";
         |device, value| device.caps.max_wq = within(value, 1, 1 << 24)?;
-    Device max_recv_wr: "1 to 32768"; default "32768"; "maximum number of WRs in a receive queue";
+    Device max_recv_wr: "1 to 32768"; default "32768"; "maximum number of WRs in a WQ or the receive queue of a QP";
         |device, value| device.caps.max_recv_wr = within(value, 1, 32768)?;
+    // The driver counts 64-byte units of `log_max_qp_sz`, and takes the largest overhead of any QP type with one SGE for a
+    // WQE, which is 256 bytes: a quarter (mlx5_ib_calc_max_qp_wr of drivers/infiniband/hw/mlx5/main.c).
+    Device max_qp_wr: "1 to 32768"; default "8192";
+        "max_qp_wr of ibv_query_device: a quarter of the largest send queue, as Linux reports since 2025; before that 32768";
+        |device, value| device.caps.max_qp_wr = within(value, 1, 32768)?;
     Device refuse_stale_state: "true, false"; default "false";
         "MODIFY_WQ is refused where the driver's record of a WQ's state says RDY and the NIC has put the WQ in error";
         |device, value| device.caps.refuse_stale_state = boolean(value)?;

@@ -88,8 +88,9 @@ pub fn write(root: &Path, settings: &Settings) -> io::Result<()> {
         debug(&mut tree, number, device)?;
         for (port, number_of) in device.ports.iter().zip(1..) {
             self::port(&mut tree, number, device, port, number_of)?;
-            netdev(&mut tree, number, port, number_of)?;
+            netdev(&mut tree, number, device, port, number_of)?;
         }
+        representors(&mut tree, number, device)?;
     }
     Ok(())
 }
@@ -328,7 +329,8 @@ fn port(
         };
         tree.put(&format!("{dir}/{}/{name}", group.directory()), "0")?;
     }
-    for (index, gid) in gids(port).iter().enumerate() {
+    tree.directory(&format!("{dir}/gids"))?;
+    for (index, gid) in gids(port)[..device.gids()].iter().enumerate() {
         tree.put(&format!("{dir}/gids/{index}"), quads(gid))?;
         let kind = if index % 2 == 0 {
             "IB/RoCE v1"
@@ -372,7 +374,13 @@ fn ipv4(interface: &str) -> Option<[u8; 4]> {
 }
 
 /// `device/net/<interface>`: a real one, or a virtual one. net/core/net-sysfs.c.
-fn netdev(tree: &mut Tree, number: usize, port: &PortSettings, number_of: u8) -> io::Result<()> {
+fn netdev(
+    tree: &mut Tree,
+    number: usize,
+    device: &DeviceSettings,
+    port: &PortSettings,
+    number_of: u8,
+) -> io::Result<()> {
     let dir = format!("{}/net/{}", device_dir(number), port.ifname);
     if let Some(real) = &port.netdev {
         return tree.link(&dir, &format!("/sys/class/net/{real}"));
@@ -402,22 +410,56 @@ fn netdev(tree: &mut Tree, number: usize, port: &PortSettings, number_of: u8) ->
             ),
         ],
     )?;
-    memberships(tree, &dir, port)?;
+    let uplink = || format!("p{}", number_of - 1);
+    let eswitch_port = port.eswitch_port.clone();
+    let eswitch_port = eswitch_port.or_else(|| device.topology.switchdev.then(uplink));
+    memberships(tree, &dir, eswitch_port.as_deref(), port.bond.as_deref())?;
     tree.link(&format!("{dir}/device"), "../..")?;
     tree.link(&format!("sys/class/net/{}", port.ifname), &class_link(&dir))
 }
 
 /// A virtual netdev's e-switch port and bond: Documentation/networking/switchdev.rst,
 /// drivers/net/bonding/bond_sysfs.c.
-fn memberships(tree: &mut Tree, dir: &str, port: &PortSettings) -> io::Result<()> {
-    if let Some(name) = &port.eswitch_port {
+fn memberships(
+    tree: &mut Tree,
+    dir: &str,
+    eswitch_port: Option<&str>,
+    bond: Option<&str>,
+) -> io::Result<()> {
+    if let Some(name) = eswitch_port {
         tree.put(&format!("{dir}/phys_switch_id"), "15b300feff15b300")?;
         tree.put(&format!("{dir}/phys_port_name"), name)?;
     }
-    if let Some(bond) = &port.bond {
+    if let Some(bond) = bond {
         let master = format!("virtual/net/{bond}");
         tree.put(&format!("sys/devices/{master}/bonding/mode"), "802.3ad 4")?;
         tree.link(&format!("{dir}/master"), &format!("../../../../{master}"))?;
+    }
+    Ok(())
+}
+
+/// Netdevs that represent the virtual functions in switchdev mode. They share `device/net` with the uplink, because they belong to the
+/// same PCI function (drivers/net/ethernet/mellanox/mlx5/core/en_rep.c). No frame goes through them.
+fn representors(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()> {
+    let vfs = if device.topology.switchdev {
+        device.topology.vfs
+    } else {
+        0
+    };
+    for vf in 0..vfs {
+        let dir = format!("{}/net/mlx5_{number}vf{vf}", device_dir(number));
+        tree.put_all(
+            &dir,
+            &[
+                ("addr_len", "6"),
+                ("mtu", "1500"),
+                ("type", "1"),
+                ("flags", "0x1003"),
+                ("operstate", "up"),
+            ],
+        )?;
+        memberships(tree, &dir, Some(&format!("pf0vf{vf}")), None)?;
+        tree.link(&format!("{dir}/device"), "../..")?;
     }
     Ok(())
 }
@@ -469,5 +511,27 @@ mod tests {
             fs::canonicalize(temp.path().join("sys/bus/pci/devices/15b3:02:00.0")).expect("link")
         );
         assert!(fs::metadata(temp.path().join("dev/infiniband/uverbs1")).is_ok());
+    }
+
+    #[test]
+    fn in_switchdev_mode_neither_gids_nor_one_interface_name_the_port() {
+        let temp = tempfile::tempdir().expect("temp");
+        let settings = Settings::parse("loopback", "switchdev=true\nvfs=2").expect("good");
+        write(temp.path(), &settings).expect("written");
+        let device = temp.path().join("sys/class/infiniband/mlx5_0");
+        let names = |dir: &str| {
+            let entries = fs::read_dir(device.join(dir)).expect(dir);
+            let name = |it: io::Result<fs::DirEntry>| it.expect(dir).file_name();
+            let mut names: Vec<_> = entries.map(name).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names("ports/1/gids"), [""; 0]);
+        assert!(!device.join("ports/1/gid_attrs/ndevs/0").exists());
+        let netdevs = ["mlx5_0p1", "mlx5_0vf0", "mlx5_0vf1"];
+        assert_eq!(names("device/net"), netdevs);
+        let ports = netdevs.map(|it| device.join("device/net").join(it).join("phys_port_name"));
+        let ports = ports.map(|it| fs::read_to_string(it).expect("a port of the e-switch"));
+        assert_eq!(ports, ["p0\n", "pf0vf0\n", "pf0vf1\n"]);
     }
 }

@@ -116,14 +116,25 @@ impl QueueLedger {
         queues.iter().fold(Self::default(), |sum, it| sum.plus(it))
     }
 
+    /// The sum of all lines but `received`.
+    fn accounted(&self) -> u64 {
+        LINES.iter().map(|(_, of)| of(self)).sum()
+    }
+
+    /// Whether every received frame is in exactly one line, as [`QueueLedger::check`] says. It builds no text, so that it can be
+    /// asked often.
+    #[must_use]
+    pub fn is_balanced(&self) -> bool {
+        self.accounted() == self.received
+    }
+
     /// Checks that every received frame is in exactly one line. That holds at the end of a run; during one, frames in
     /// the pipeline are in none.
     ///
     /// # Errors
     /// It does not hold.
     pub fn check(&self) -> Result<(), Unbalanced> {
-        let sum = LINES.iter().map(|(_, of)| of(self)).sum();
-        if sum == self.received {
+        if self.is_balanced() {
             return Ok(());
         }
         let lines: Vec<_> = LINES
@@ -133,7 +144,7 @@ impl QueueLedger {
         Err(Unbalanced {
             queue: self.queue,
             received: self.received,
-            sum,
+            sum: self.accounted(),
             lines: lines.join(", "),
         })
     }
@@ -208,6 +219,34 @@ mod tests {
         let total = QueueLedger::total(&[ledger, ledger]);
         assert_eq!((total.received, total.line("errors")), (16, 2));
         assert_eq!(total.line("no line"), 0);
+    }
+
+    /// With a frame in any one line, and with one too many in any line.
+    #[test]
+    fn the_predicate_and_the_check_agree_on_every_line() {
+        let with = |received: u64, name: &str, frames: u64| {
+            let mut ledger = serde_json::to_value(QueueLedger::default()).unwrap();
+            ledger["received"] = received.into();
+            ledger[name] = frames.into();
+            serde_json::from_value::<QueueLedger>(ledger).unwrap()
+        };
+        for (name, of) in LINES {
+            for (received, frames, is_balanced) in [
+                (0, 0, true),
+                (5, 5, true),
+                (5, 4, false),
+                (5, 6, false),
+                (0, 1, false),
+            ] {
+                let ledger = with(received, name, frames);
+                assert_eq!(of(&ledger), frames, "{name}");
+                assert_eq!(ledger.is_balanced(), is_balanced, "{name}: {ledger:?}");
+                assert_eq!(ledger.check().is_ok(), is_balanced, "{name}: {ledger:?}");
+            }
+        }
+        // What is not a line does not count.
+        let bytes = with(0, "bytes", 9);
+        assert!(bytes.is_balanced() && bytes.check().is_ok());
     }
 
     #[test]

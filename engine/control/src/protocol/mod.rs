@@ -19,7 +19,7 @@ pub mod traffic;
 
 pub use answer::{Answer, AnswerBody, AnswerOutcome, Changed, Refusal, RefusalCode};
 pub use handshake::{AccessLevel, Challenge, HANDSHAKE_VERSION, Handshake};
-pub use request::{Command, LogLevel, Request};
+pub use request::{Command, CommandKind, LogLevel, Query, Request};
 pub use statistics::{LedgerSnapshot, Stats, WriteBuffers};
 pub use status::{
     CaptureState, CaptureStatus, ControlStatus, Outlook, RdmaStatus, SrqStatus, Status,

@@ -108,14 +108,66 @@ fn minute() -> u64 {
     60_000
 }
 
+/// Treatment of a command by the control service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandKind {
+    /// It answers from published state.
+    Query(Query),
+    /// It sends statistics to the client from then on.
+    Subscription {
+        /// Milliseconds between two answers.
+        interval_ms: u32,
+    },
+    /// It passes a change on to the owner of the capture. Clients with read-only access may send none.
+    Change,
+}
+
+/// A command that only reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// [`Command::Status`].
+    Status,
+    /// [`Command::Stats`].
+    Stats,
+    /// [`Command::Devices`].
+    Devices,
+    /// [`Command::Plan`].
+    Plan,
+}
+
 impl Command {
+    /// Returns how the control service treats the command. Every command is listed, so that a new one does not compile without a
+    /// decision here.
+    #[must_use]
+    pub fn kind(&self) -> CommandKind {
+        match self {
+            Self::Status => CommandKind::Query(Query::Status),
+            Self::Stats => CommandKind::Query(Query::Stats),
+            Self::Devices => CommandKind::Query(Query::Devices),
+            Self::Plan => CommandKind::Query(Query::Plan),
+            Self::Subscribe { interval_ms } => CommandKind::Subscription {
+                interval_ms: *interval_ms,
+            },
+            Self::Start
+            | Self::Stop
+            | Self::Drain
+            | Self::Rotate
+            | Self::Filter { .. }
+            | Self::RuleAdd { .. }
+            | Self::RuleRemove { .. }
+            | Self::WqFlags { .. }
+            | Self::Respread { .. }
+            | Self::Mark { .. }
+            | Self::Log { .. }
+            | Self::Reload
+            | Self::Shutdown => CommandKind::Change,
+        }
+    }
+
     /// Whether it changes anything; a read-only client may not send it then.
     #[must_use]
     pub fn is_change(&self) -> bool {
-        !matches!(
-            self,
-            Self::Status | Self::Stats | Self::Devices | Self::Plan | Self::Subscribe { .. }
-        )
+        self.kind() == CommandKind::Change
     }
 }
 

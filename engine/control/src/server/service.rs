@@ -7,7 +7,7 @@ use super::{
 };
 use crate::audit::{self, Peer};
 use crate::protocol::{
-    AnswerBody, Changed, Command, ControlStatus, RdmaStatus, Refusal, SrqStatus, Status,
+    AnswerBody, Changed, Command, ControlStatus, Query, RdmaStatus, Refusal, SrqStatus, Status,
     TransportStatus,
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -38,12 +38,12 @@ impl ControlService {
     }
 
     /// Answers a command that changes nothing.
-    pub(super) fn query(&self, command: &Command) -> Result<AnswerBody, Refusal> {
-        match command {
-            Command::Devices => self.backend.devices().map(AnswerBody::Devices),
-            Command::Plan => self.backend.plan().map(AnswerBody::Plan),
-            Command::Stats => Ok(AnswerBody::Stats(Box::new(self.backend.stats()))),
-            _ => Ok(AnswerBody::Status(Box::new(Status {
+    pub(super) fn query(&self, query: Query) -> Result<AnswerBody, Refusal> {
+        match query {
+            Query::Devices => self.backend.devices().map(AnswerBody::Devices),
+            Query::Plan => self.backend.plan().map(AnswerBody::Plan),
+            Query::Stats => Ok(AnswerBody::Stats(Box::new(self.backend.stats()))),
+            Query::Status => Ok(AnswerBody::Status(Box::new(Status {
                 capture: self.backend.status(),
                 control: self.status(),
             }))),

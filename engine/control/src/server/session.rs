@@ -11,7 +11,8 @@ use super::{
 };
 use crate::audit::{self, Peer};
 use crate::protocol::{
-    AccessLevel, Answer, AnswerBody, Command, Refusal, RefusalCode, Request, VERSION,
+    AccessLevel, Answer, AnswerBody, Command, CommandKind, Query, Refusal, RefusalCode, Request,
+    VERSION,
 };
 use std::{
     sync::Arc,
@@ -134,7 +135,7 @@ impl ClientSession {
         if !keeps_up {
             return None;
         }
-        let stats = self.context.service.query(&Command::Stats);
+        let stats = self.context.service.query(Query::Stats);
         Some(Answer::new(it.id, stats).text())
     }
 
@@ -142,34 +143,35 @@ impl ClientSession {
         let Request {
             id, once, command, ..
         } = request;
-        if command.is_change() {
-            if self.access < AccessLevel::ReadWrite {
-                let refusal = Refusal::new(
-                    RefusalCode::Denied,
-                    "this client has read-only access; a change needs read-write access",
-                );
-                audit::refused(&self.who, &audit::describe(&command), &refusal);
-                return SessionAction::Send(Answer::error(id, refusal).text());
-            }
-            self.pending += 1;
-            let (mailbox, client) = (Arc::clone(&self.context.mailbox), self.client);
-            let reply = ChangeReply::new(move |outcome| {
-                let answer = Answer::new(id, outcome.map(AnswerBody::Changed));
-                mailbox.put(client, answer.text());
-            });
-            self.context
-                .service
-                .change(&self.who, &command, once.as_deref(), reply);
-            return SessionAction::Wait;
-        }
-        let result = match &command {
-            Command::Subscribe { interval_ms } => self.subscribe(id, *interval_ms, now),
-            command => self.context.service.query(command),
+        let result = match command.kind() {
+            CommandKind::Query(query) => self.context.service.query(query),
+            CommandKind::Subscription { interval_ms } => self.subscribe(id, interval_ms, now),
+            CommandKind::Change => return self.change(id, &command, once.as_deref()),
         };
         if let Err(refusal) = &result {
             audit::refused(&self.who, &audit::describe(&command), refusal);
         }
         SessionAction::Send(Answer::new(id, result).text())
+    }
+
+    /// Passes a change on, or refuses it.
+    fn change(&mut self, id: u64, command: &Command, once: Option<&str>) -> SessionAction {
+        if self.access < AccessLevel::ReadWrite {
+            let refusal = Refusal::new(
+                RefusalCode::Denied,
+                "this client has read-only access; a change needs read-write access",
+            );
+            audit::refused(&self.who, &audit::describe(command), &refusal);
+            return SessionAction::Send(Answer::error(id, refusal).text());
+        }
+        self.pending += 1;
+        let (mailbox, client) = (Arc::clone(&self.context.mailbox), self.client);
+        let reply = ChangeReply::new(move |outcome| {
+            let answer = Answer::new(id, outcome.map(AnswerBody::Changed));
+            mailbox.put(client, answer.text());
+        });
+        self.context.service.change(&self.who, command, once, reply);
+        SessionAction::Wait
     }
 
     fn subscribe(
@@ -304,6 +306,37 @@ mod tests {
 
     fn command(id: u64, word: &str) -> Value {
         json!({"version": 1, "id": id, "command": {"do": word}})
+    }
+
+    /// Each query gets the answer of its kind, and no other command counts as a query.
+    #[test]
+    fn each_query_has_its_own_answer() {
+        let mut harness = harness(AccessLevel::ReadOnly);
+        let mut answer = |value| match harness.ask(value) {
+            SessionAction::Send(text) => serde_json::from_str::<Answer>(&text).unwrap().outcome,
+            other => panic!("{other:?}"),
+        };
+        use AnswerOutcome::{Error, Ok};
+        let status = answer(command(1, "status"));
+        assert!(matches!(status, Ok(AnswerBody::Status(_))), "{status:?}");
+        let stats = answer(command(2, "stats"));
+        assert!(matches!(stats, Ok(AnswerBody::Stats(_))), "{stats:?}");
+        let devices = answer(command(3, "devices"));
+        assert!(matches!(devices, Ok(AnswerBody::Devices(_))), "{devices:?}");
+        // The backend has no plan and says so; the status would be a wrong answer.
+        let plan = answer(command(4, "plan"));
+        assert!(matches!(plan, Error(it) if it.code == RefusalCode::State));
+        let subscribe = json!({"do": "subscribe", "interval_ms": 1000});
+        let subscribed = answer(json!({"version": 1, "id": 5, "command": subscribe}));
+        let interval_ms = 1000;
+        assert_eq!(subscribed, Ok(AnswerBody::Subscribed { interval_ms }));
+        for word in ["start", "stop", "drain", "rotate", "reload", "shutdown"] {
+            let refused = answer(command(6, word));
+            assert!(
+                matches!(refused, Error(it) if it.code == RefusalCode::Denied),
+                "{word}"
+            );
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use crate::{
     name::FileName,
-    read::{Decompressor, FileRanges, ReadError, origin::is_capture},
+    read::{Decompressor, FileRanges, ReadError, origin::is_capture_section},
 };
 use std::{
     collections::HashMap,
@@ -56,7 +56,7 @@ fn chain(file: &FileRanges, head: u64) -> Result<Option<u64>, ReadError> {
         let content = Decompressor::new(file.source()?)?;
         content.take(head).read_to_end(&mut bytes)?;
     }
-    if named.is_none() && !is_capture(&bytes[..]) {
+    if named.is_none() && !is_capture_section(&bytes) {
         return Ok(None);
     }
     let mut hasher = DefaultHasher::new();

@@ -10,6 +10,10 @@ pub const HEADER_LEN: usize = 24;
 pub const SNAPLEN_OFFSET: u64 = 16;
 /// What a header says when frames are kept whole: libpcap's own "no limit".
 pub const NO_LIMIT: u32 = 262_144;
+/// Second reserved word of the file header in captures of wqcap, whose files have any name: `wqcp`. Readers must ignore the word
+/// (draft-ietf-opsawg-pcap, section 4).
+const CAPTURE_MARK: u32 = u32::from_be_bytes(*b"wqcp");
+const CAPTURE_MARK_OFFSET: usize = 12;
 /// Bytes of a record header: seconds, fraction, captured length, original length.
 pub const RECORD_LEN: usize = 16;
 /// The same, then interface, protocol and packet type: an old Linux variant.
@@ -36,6 +40,21 @@ pub fn encode_header(snaplen: u32, link_type: u32, fcs_len: Option<u8>) -> [u8; 
     header[16..20].copy_from_slice(&snaplen.to_ne_bytes());
     header[20..].copy_from_slice(&(link_type | fcs).to_ne_bytes());
     header
+}
+
+/// Marks a file header as that of a capture, so that [`is_marked_as_capture`] recognises the file without its name.
+#[must_use]
+pub fn marked_as_capture(mut header: [u8; HEADER_LEN]) -> [u8; HEADER_LEN] {
+    header[CAPTURE_MARK_OFFSET..][..4].copy_from_slice(&CAPTURE_MARK.to_ne_bytes());
+    header
+}
+
+/// Whether a file begins with a marked file header, in either byte order.
+#[must_use]
+pub fn is_marked_as_capture(head: &[u8]) -> bool {
+    RecordLayout::from_magic(head).is_some_and(|layout| {
+        head.len() >= HEADER_LEN && layout.order.u32(head, CAPTURE_MARK_OFFSET) == CAPTURE_MARK
+    })
 }
 
 /// The header of a record of `caplen` bytes.
@@ -115,6 +134,9 @@ mod tests {
     fn headers_are_read_as_they_are_written() {
         for fcs_len in [None, Some(0), Some(4)] {
             let header = encode_header(96, 1, fcs_len);
+            assert!(!is_marked_as_capture(&header));
+            let header = marked_as_capture(header);
+            assert!(is_marked_as_capture(&header) && !is_marked_as_capture(&header[..23]));
             let layout = RecordLayout::from_magic(&header).expect("pcap");
             assert_eq!((layout.order, layout.unit), (ByteOrder::NATIVE, 1));
             let interface = layout.interface(&header).expect("version 2");

@@ -81,13 +81,14 @@ impl NameTemplate {
     }
 
     /// The name of a file, with its ending. `queue` is `None` for a file of all queues. `attempt` is how many names were
-    /// taken before: `{start_ns}` moves on by as many nanoseconds, or a number follows the name. The folders stay the same.
+    /// taken before: `{start_ns}` moves on by as many nanoseconds, or a number follows the name, so that the names of later
+    /// attempts sort behind those of earlier ones. The folders stay the same.
     #[must_use]
     pub fn name(&self, queue: Option<u16>, start_ns: u64, ending: &str, attempt: u64) -> String {
         let counts = self.parts.contains(&Part::StartNs);
         let mut name = self.stem(queue, start_ns, attempt);
         if attempt > 0 && !counts {
-            name += &format!("-{attempt}");
+            name += &follower(attempt);
         }
         format!("{name}.{ending}")
     }
@@ -96,11 +97,14 @@ impl NameTemplate {
     #[must_use]
     pub fn matches(&self, stem: &str) -> bool {
         let pieces: Vec<_> = self.parts.iter().flat_map(Part::pieces).collect();
-        let counted = |stem: &str| {
-            let (name, number) = stem.rsplit_once('-')?;
-            is_number(number).then(|| fits(&pieces, name))
-        };
-        fits(&pieces, stem) || counted(stem).unwrap_or(false)
+        let counted = without_follower(stem).into_iter();
+        // As files of earlier versions are numbered.
+        let counted = counted.chain(
+            stem.rsplit_once('-')
+                .filter(|it| is_number(it.1))
+                .map(|it| it.0),
+        );
+        fits(&pieces, stem) || counted.into_iter().any(|name| fits(&pieces, name))
     }
 
     fn stem(&self, queue: Option<u16>, ns: u64, attempt: u64) -> String {
@@ -119,6 +123,30 @@ impl NameTemplate {
         };
         self.parts.iter().map(text).collect()
     }
+}
+
+/// Digits of the numbers that follow a name, as long as they have no more.
+const FOLLOWER_DIGITS: usize = 3;
+
+/// Returns what follows the name of a file whose name was taken `attempt` times: `_001` to `_999`, then `_a1000`, `_b10000`.
+///
+/// In the order of bytes, `_` and what follows it is behind the dot of the ending, a digit is before a letter, and the letters
+/// are in the order of the numbers' lengths: so the names are in the order of the attempts.
+fn follower(attempt: u64) -> String {
+    let number = format!("{attempt:0FOLLOWER_DIGITS$}");
+    match number.len() - FOLLOWER_DIGITS {
+        0 => format!("_{number}"),
+        // A number has at most 20 digits.
+        more => format!("_{}{number}", char::from(b'a' + (more - 1) as u8)),
+    }
+}
+
+/// Returns the name before a [`follower`]; `None`: the name ends with none.
+fn without_follower(stem: &str) -> Option<&str> {
+    let (name, number) = stem.rsplit_once('_')?;
+    let digits = number.trim_start_matches(|c: char| c.is_ascii_lowercase());
+    let attempt = digits.parse().ok().filter(|_| is_number(digits))?;
+    (follower(attempt) == stem[name.len()..]).then_some(name)
 }
 
 /// What a part of a name looks like.
@@ -369,7 +397,7 @@ mod tests {
     fn a_taken_name_is_followed_by_a_number() {
         let template: NameTemplate = "out".parse().expect("reads");
         let names = [0, 1, 2].map(|attempt| template.name(None, NS, "pcapng", attempt));
-        assert_eq!(names, ["out.pcapng", "out-1.pcapng", "out-2.pcapng"]);
+        assert_eq!(names, ["out.pcapng", "out_001.pcapng", "out_002.pcapng"]);
         assert!(!template.tells_times() && !template.tells_queues());
         // That is one nanosecond before the next second.
         let template: NameTemplate = "%S/{start_ns}".parse().expect("reads");
@@ -378,6 +406,43 @@ mod tests {
         assert_eq!(template.folders(), 1);
         let host: NameTemplate = "{host}/a".parse().expect("reads");
         assert_eq!(host.bound("..", "").name(None, 0, "pcap", 0), "_./a.pcap");
+    }
+
+    /// `ls` in the C locale shows them in that order, and so do the lists of this tool.
+    #[test]
+    fn names_of_one_moment_sort_in_the_order_of_writing() {
+        for text in ["out", "tap-%Y%m%dT%H%M%S", "q{queue}-%H"] {
+            let template: NameTemplate = text.parse().expect("reads");
+            for ending in FileName::ENDINGS {
+                let attempts = (0..1200).chain([9_999, 10_000, 123_456, 1_000_000, u64::MAX]);
+                let names: Vec<_> = attempts
+                    .map(|attempt| template.name(Some(1), NS, ending, attempt))
+                    .collect();
+                assert!(names.is_sorted(), "{names:?}");
+                let stems = names.iter().map(|it| &it[..it.len() - ending.len() - 1]);
+                assert!(stems.clone().all(|it| template.matches(it)), "{names:?}");
+                // A second later, the name is behind them all.
+                let later = template.name(Some(1), NS + 1_000_000_000, ending, 0);
+                assert!(text != "tap-%Y%m%dT%H%M%S" || names.last() < Some(&later));
+            }
+        }
+        let template: NameTemplate = "out".parse().expect("reads");
+        let names = [999, 1000, 10_000].map(|attempt| template.name(None, NS, "pcap", attempt));
+        assert_eq!(names, ["out_999.pcap", "out_a1000.pcap", "out_b10000.pcap"]);
+        for stem in ["out-1", "out-12", "out_001"] {
+            assert!(template.matches(stem), "{stem}");
+        }
+        for stem in [
+            "out_1",
+            "out_0001",
+            "out_1000",
+            "out_b1000",
+            "out_",
+            "out_a",
+            "out_+01",
+        ] {
+            assert!(!template.matches(stem), "{stem}");
+        }
     }
 
     #[test]

@@ -3,10 +3,14 @@
 //!
 //! May import: [`crate::format`], and the decompressor.
 //!
-//! Invariant: a file that says nothing of itself is nobody's, so a pcap file is never recognised here.
+//! Invariant: a file without such a statement is never recognised. A pcap file makes it by a mark in its header, which files of
+//! earlier versions do not have.
 
 use crate::{
-    format::pcapng::{EMPTY_BLOCK_LEN, Options, SECTION_HEADER, code::SHB_USERAPPL, section_order},
+    format::{
+        pcap::is_marked_as_capture,
+        pcapng::{EMPTY_BLOCK_LEN, Options, SECTION_HEADER, code::SHB_USERAPPL, section_order},
+    },
     read::Decompressor,
 };
 use std::io::Read;
@@ -18,7 +22,8 @@ pub const MERGE_PROGRAM: &str = concat!("wqcap ", env!("CARGO_PKG_VERSION"), " m
 /// Bytes that are read for it: a section header of a capture is shorter.
 const HEAD: u64 = 64 << 10;
 
-/// Whether a file begins with the section header of a capture, of whichever version.
+/// Whether a file begins with the section header of a capture, of whichever version, or with the marked pcap header of one.
+/// The file may be compressed.
 pub fn is_capture(file: impl Read) -> bool {
     let mut head = Vec::new();
     let Ok(content) = Decompressor::new(file) else {
@@ -26,7 +31,13 @@ pub fn is_capture(file: impl Read) -> bool {
     };
     // A torn file has what stands before the tear.
     let _ = content.take(HEAD).read_to_end(&mut head);
-    program(&head).is_some_and(is_version)
+    is_capture_section(&head) || is_marked_as_capture(&head)
+}
+
+/// Whether the content of a file begins with the section header of a capture. Unlike a pcap header, it differs from queue to
+/// queue and from run to run.
+pub fn is_capture_section(head: &[u8]) -> bool {
+    program(head).is_some_and(is_version)
 }
 
 /// Whether a file begins with the section header of what `wqcap merge` or `extract` writes, of whichever version. No more
@@ -71,6 +82,7 @@ mod tests {
         fixtures::written,
         format::{
             FileFormat,
+            pcap::{HEADER_LEN, marked_as_capture},
             pcapng::{option, section_header},
         },
     };
@@ -111,6 +123,12 @@ mod tests {
         assert!(is_capture(&packed[..len]));
         let (pcap, _) = written(FileFormat::Pcap, 2);
         assert!(!is_capture(&pcap[..]) && !is_merged(&pcap[..]));
+        let header = pcap[..HEADER_LEN].try_into().expect("a header");
+        let marked = [&marked_as_capture(header)[..], &pcap[HEADER_LEN..]].concat();
+        assert!(is_capture(&marked[..]) && !is_merged(&marked[..]));
+        assert!(!is_capture_section(&marked));
+        let len = zstd_safe::compress(&mut packed[..], &marked[..HEADER_LEN], 3).expect("packs");
+        assert!(is_capture(&packed[..len]));
         assert!(!is_capture(&b""[..]));
     }
 }

@@ -379,11 +379,11 @@ impl Writer {
             trigger: notifier.trigger(),
             ahead,
         };
-        let naming = Naming {
-            dir: files.dir().to_owned(),
-            template: files.output.name.clone(),
-            ending: format!("{}{}", encoder.extension(), files.output.compress.ending()),
-        };
+        let naming = Naming::new(
+            files.dir().to_owned(),
+            files.output.name.clone(),
+            format!("{}{}", encoder.extension(), files.output.compress.ending()),
+        );
         let work = WriterThread::new(naming, compressors.is_some(), it.states, channels);
         let (flag, pool) = (Arc::clone(&failed), it.pool);
         let closer = spawn("wqcap-closer", move || close(&tasks, &flag, &notifier))?;

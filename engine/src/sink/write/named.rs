@@ -193,6 +193,7 @@ impl Named {
             match opened {
                 Ok(_) if path.exists() => drop(std::fs::remove_file(&part)),
                 Ok(Opened { file, direct }) => {
+                    names.taken();
                     return Ok(Self {
                         file: Arc::new(file),
                         part,
@@ -301,11 +302,8 @@ mod tests {
     use wqcap_files::name::NameTemplate;
 
     fn begin(dir: &Path, nameless: Option<Opened>) -> Named {
-        let naming = Arc::new(Naming {
-            dir: dir.to_owned(),
-            template: NameTemplate::default(),
-            ending: "pcap".into(),
-        });
+        let template = NameTemplate::default();
+        let naming = Arc::new(Naming::new(dir.to_owned(), template, "pcap".into()));
         let made = Named::create(&naming, Some(3), 17, nameless);
         made.map_err(|it| it.text).expect("created")
     }
@@ -325,12 +323,9 @@ mod tests {
     #[test]
     fn sub_folders_are_made_and_synced_once() {
         let dir = tempfile::tempdir().expect("dir");
-        let naming = Arc::new(Naming {
-            dir: dir.path().to_owned(),
-            template: "%Y/%j/q{queue}".parse().expect("reads"),
-            ending: "pcap".into(),
-        });
-        for (ahead, name) in [(true, "q03"), (false, "q03-1"), (true, "q03-2")] {
+        let template = "%Y/%j/q{queue}".parse().expect("reads");
+        let naming = Arc::new(Naming::new(dir.path().to_owned(), template, "pcap".into()));
+        for (ahead, name) in [(true, "q03"), (false, "q03_001"), (true, "q03_002")] {
             let ahead = ahead.then(|| Opened::nameless(dir.path()).expect("opened"));
             let made = Named::create(&naming, Some(3), 17, ahead);
             let mut file = made.map_err(|it| it.text).expect("created");

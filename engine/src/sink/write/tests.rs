@@ -529,11 +529,7 @@ fn several_on_fake(
         deadline,
         empty: it.empties.remove(0),
     };
-    let naming = Naming {
-        dir: dir.to_owned(),
-        template: NameTemplate::default(),
-        ending: "pcap".into(),
-    };
+    let naming = Naming::new(dir.to_owned(), NameTemplate::default(), "pcap".into());
     let work = WriterThread::new(naming, false, it.states, hands);
     (work, it.sinks, seen)
 }

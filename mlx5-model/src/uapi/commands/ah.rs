@@ -3,7 +3,6 @@
 use crate::abi::*;
 use crate::device::object::PdMember;
 use crate::process::Errno;
-use crate::settings::GIDS;
 
 use super::{UverbsFile, UverbsRequest};
 
@@ -12,7 +11,8 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     let mut state = file.lock();
     state.port_index(u32::from(command.attr.port_num))?;
     // RoCE has global addresses only.
-    if command.attr.is_global == 0 || usize::from(command.attr.grh.sgid_index) >= GIDS {
+    let gids = file.settings().gids();
+    if command.attr.is_global == 0 || usize::from(command.attr.grh.sgid_index) >= gids {
         return Err(libc::EINVAL);
     }
     let pd = state.pds.find(command.pd_handle, file.context())?;

@@ -5,7 +5,7 @@ use std::cmp::min;
 use crate::abi::*;
 use crate::handles::LIMIT;
 use crate::process::Errno;
-use crate::settings::{GIDS, NicCaps};
+use crate::settings::NicCaps;
 
 use super::cq::MAX_PERIOD;
 use super::rss_qp::OUTER_HASH_FIELDS;
@@ -32,8 +32,7 @@ fn device_attributes(file: &UverbsFile) -> ib_uverbs_query_device_resp {
         vendor_id: VENDOR,
         vendor_part_id: PART,
         max_qp: LIMIT as u32,
-        // As `max_recv_wr` of the context: the driver takes both from `log_max_qp_sz` (mlx5_ib_query_device).
-        max_qp_wr: settings.caps.max_recv_wr,
+        max_qp_wr: settings.caps.max_qp_wr,
         device_cap_flags: capability_flags(&settings.caps) as u32,
         max_sge: 30,
         max_sge_rd: 30,
@@ -172,11 +171,13 @@ pub fn port(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno>
         .ok_or(libc::EINVAL)?;
     let (state, physical) = if port.is_up() { (4, 5) } else { (1, 3) };
     let (_, width, speed, _) = port.settings().rate();
+    // IB_PORT_CM_SUP and IB_PORT_IP_BASED_GIDS, as far as there are GIDs (mlx5_query_port_roce).
+    let gid_tbl_len = file.settings().gids() as u32;
+    let port_cap_flags = if gid_tbl_len > 0 { 0x0401_0000 } else { 0 };
     request.reply(&ib_uverbs_query_port_resp {
-        // IB_PORT_CM_SUP and IB_PORT_IP_BASED_GIDS.
-        port_cap_flags: 0x0401_0000,
+        port_cap_flags,
         max_msg_sz: 1 << 30,
-        gid_tbl_len: GIDS as u32,
+        gid_tbl_len,
         pkey_tbl_len: 1,
         state,
         max_mtu: 5,
