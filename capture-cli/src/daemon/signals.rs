@@ -35,6 +35,10 @@ pub fn catch() -> io::Result<Arc<AtomicBool>> {
 
 /// The same, without an answer to them yet. With `reloads`, SIGHUP asks for that instead, unless the process has had a
 /// terminal and it is gone: who has closed it cannot be asked any more, and must not leave a port without its kernel.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the terminal, and a file of /proc"
+)]
 pub fn catch_into(asked: &Signals, reloads: bool) -> io::Result<Requests> {
     let signals = SignalsInfo::new([SIGINT, SIGTERM])?;
     // A limit to the length of files (ulimit -f) is an error of the write, EFBIG, and not the end of the process.
@@ -132,6 +136,10 @@ fn sender(origin: &Origin) -> Peer {
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the terminal, and a file of /proc"
+)]
 fn is_ignored(signal: i32) -> bool {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|text| ignored_in(&text, signal))
 }

@@ -7,6 +7,7 @@ use std::{
 
 /// Why taking this interface would cut somebody off; `None`: nothing is known that it would.
 #[must_use]
+#[expect(clippy::disallowed_methods, reason = "files of /proc")]
 pub fn why(netdev: &str) -> Option<String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     if default_route_v4(&read("/proc/net/route"), netdev)
