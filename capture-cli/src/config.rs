@@ -66,6 +66,10 @@ fn in_file(problem: &Problem, file: Option<&Path>) -> String {
 }
 
 /// A file's text; `-` is standard input, which is read once and remembered.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the user has named it, and it may be a pipe"
+)]
 pub fn read_text(path: &Path) -> io::Result<String> {
     static STDIN: Mutex<Option<String>> = Mutex::new(None);
     if path.as_os_str() != "-" {

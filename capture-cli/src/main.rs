@@ -11,6 +11,8 @@
 //!
 //! Invariants: facts go to stdout, all else to stderr; exit statuses are decided in this file alone.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod aliases;
 mod args;
 mod bench;

@@ -101,6 +101,7 @@ fn has_net_raw() -> bool {
 }
 
 /// Asked for the software NIC, nobody wants frames taken from a real one: the object must really be there.
+#[expect(clippy::disallowed_methods, reason = "a file of /proc")]
 fn loaded() -> Result<(), Failure> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     if maps.lines().any(|line| line.ends_with(OBJECT)) {

@@ -56,11 +56,14 @@
 //! Nothing allocates, locks, logs or asks for the time for each frame. Unsafe code is allowed in the pool and ring of
 //! [`rx`], and where a system call has no safe face; each block says why it holds.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 pub mod analysis;
 pub mod capture;
 pub mod config;
 pub mod device;
 mod error;
+pub mod file_list;
 pub mod pipeline;
 pub mod plan;
 pub mod rx;

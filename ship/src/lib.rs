@@ -34,6 +34,7 @@
 //! parts x concurrency, and by a file's index; that of a query by a constant, and by the tables of the files that it is about.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod bandwidth;
 mod blocks;

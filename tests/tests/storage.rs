@@ -5,6 +5,7 @@
 //! | `the_oldest_files_go_and_strangers_stay` | `output.keep_files`, `output.keep` |
 //! | `how_long_the_disk_holds_is_told_by_the_status_and_the_plan` | at the rate of the files there are |
 //! | `a_clock_that_is_set_deletes_no_fresh_file` | `output.keep_age`: age is not told by a clock that was just set |
+//! | `what_others_place_holds_up_neither_retention_nor_the_end` | pipes, endless files and links in shared folders |
 //! | `each_finished_file_has_its_hook` | `output.hook`: every file once, whole and named |
 //! | `hooks_that_fail_are_counted_and_cost_nothing` | failures do not change the run's end |
 //! | `every_format_and_rotation_..._reads_everywhere` | capinfos, tshark, tcpdump and `pcap-file` see the same |
@@ -214,6 +215,75 @@ fn the_age_of_a_runs_own_files_needs_no_steady_clock() {
     let summary = fs::read_to_string(run.summary_path()).expect("a summary");
     let summary: Value = serde_json::from_str(&summary).expect("JSON");
     assert!(summary["deleted"]["files"].as_u64() > Some(0), "{done}");
+}
+
+/// Pipes, endless files and links where a capture looks for records, pins, indexes and captures.
+#[test]
+fn what_others_place_holds_up_neither_retention_nor_the_end() {
+    let dir = Dir::new();
+    let (journal, store, index) = (
+        dir.folder("journal"),
+        dir.folder("store"),
+        dir.folder("idx"),
+    );
+    let records = dir.folder("journal/packets");
+    let fifo = |path: &Path| {
+        let _ = Program::new("mkfifo").arg(path).run().expect(0);
+    };
+    let run = |name: &str| {
+        Wqcap::run(&dir, name)
+            .config(&format!(
+                "[ship]\nstore = \"file://{}\"\nsensor = \"tap1\"\njournal = \"{}\"\n",
+                store.display(),
+                journal.display()
+            ))
+            .out(&dir.join("out"))
+            .set(&format!("output.index_dir={}", index.display()))
+            .set("output.rotate_size=64KiB")
+            .queues(1)
+    };
+    let out = dir.folder("out");
+    let _ = run("first")
+        .model("synth:size=500,count=800")
+        .done()
+        .expect(0);
+    let before = names(&out);
+    assert!(before.len() > 4, "{before:?}");
+    for (i, name) in before.iter().enumerate() {
+        let record = records.join(format!("{name}.json"));
+        match i % 3 {
+            0 => fifo(&record),
+            1 => std::os::unix::fs::symlink("/dev/zero", &record).expect("own"),
+            _ => {
+                let file = fs::File::create(&record).expect("own");
+                file.set_len(1 << 36).expect("sparse");
+            }
+        }
+    }
+    fifo(&journal.join("ledger.json"));
+    let pins = dir.folder("out/.wqcap-pins");
+    fifo(&pins.join("20261126T083937Z.json"));
+    let lists = dir.folder("out/.wqcap-expired");
+    fifo(&lists.join("0.jsonl"));
+    fifo(&out.join("wqcap-q00-1700000000000000000.pcap.part"));
+    fifo(&out.join("wqcap-q00-1700000000000000001.pcap"));
+
+    let second = run("second")
+        .model("synth:size=500,pps=4000")
+        .set("output.keep_files=4");
+    let mut running = second.start();
+    running.until("old files to go, in spite of their records", |_| {
+        let there = names(&out);
+        before.iter().all(|it| !there.contains(it))
+    });
+    running.signal(Signal::TERM);
+    let done = running.wait().expect(0);
+    let summary = fs::read_to_string(second.summary_path()).expect("a summary");
+    let summary: Value = serde_json::from_str(&summary).expect("JSON");
+    assert!(
+        summary["deleted"]["unshipped"].as_u64() >= Some(before.len() as u64),
+        "{done}"
+    );
 }
 
 #[test]

@@ -122,6 +122,7 @@ fn by_plain_writes(dir: &Path, bytes: u64, baseline: &Baseline) -> Result<Plain,
 /// Writes `bytes`, rounded up to whole writes, into a new file: O_DIRECT where that is to be had, always of the same memory,
 /// each write by the next thread that is free, and a sync at the end. Gives the bytes and the time it took, and whether the
 /// writes were direct.
+#[expect(clippy::disallowed_methods, reason = "a new file of the bench")]
 fn write_plainly(path: &Path, bytes: u64, by: &Baseline) -> io::Result<(u64, Duration, bool)> {
     let open = |flags| {
         let mut options = OpenOptions::new();

@@ -55,7 +55,7 @@ pub fn finish(writer: Writer) -> Result<Vec<std::path::PathBuf>, Failure> {
     let finished = writer.finish();
     match finished.failures.into_iter().next() {
         Some(failure) => Err(Failure::failed(failure)),
-        None => Ok(finished.files),
+        None => Ok(finished.files.iter().collect()),
     }
 }
 

@@ -121,6 +121,7 @@ fn median(mut of: Vec<f64>) -> f64 {
 
 impl<R: Row> BenchReport<R> {
     /// Of this machine.
+    #[expect(clippy::disallowed_methods, reason = "files of /proc")]
     pub fn new(results: Vec<R>) -> Self {
         let cpu = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
             let line = text.lines().find(|line| line.starts_with("model name"))?;

@@ -159,6 +159,7 @@ fn drained(
 }
 
 /// One of the counters of the plan's port, if it can be read.
+#[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 pub fn number(plan: &Plan, counter: &str) -> Option<u64> {
     let (device, port) = (&plan.device.name, plan.port);
     let path = format!("/sys/class/infiniband/{device}/ports/{port}/{counter}");

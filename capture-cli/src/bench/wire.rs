@@ -73,6 +73,7 @@ struct Latency {
 }
 
 /// Searches and prints what it found.
+#[expect(clippy::disallowed_methods, reason = "the user has named it")]
 pub fn wire(args: &BenchWireArgs) -> Result<(), Failure> {
     if args.tx.is_none() {
         // What is sent there comes back.

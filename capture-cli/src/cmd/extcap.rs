@@ -138,6 +138,7 @@ fn dialog(interface: &Interface) -> String {
 }
 
 /// Captures into Wireshark's FIFO.
+#[expect(clippy::disallowed_methods, reason = "a pipe of Wireshark")]
 fn capture(interface: &Interface, args: &ExtcapArgs, fifo: &Path) -> Result<(), Failure> {
     let mut set = Vec::new();
     let mut put = |key: &str, value: String| {

@@ -75,6 +75,7 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
 }
 
 /// The secrets of a key log.
+#[expect(clippy::disallowed_methods, reason = "the user has named it")]
 fn key_log(path: &Path) -> Result<Vec<Secrets>, Failure> {
     let refused = |why: String| {
         let shown = path.display();

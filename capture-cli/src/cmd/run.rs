@@ -182,15 +182,13 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         terminal::write_lines(recover::text(&recovered).as_bytes());
     }
     let json = Summary::new(&plan, &report, &recovered);
-    let text = || output::json(&json);
     let in_place = outside.is_none() || replaced.is_none();
     let written = match &summary {
-        Some(file) if in_place => text().and_then(|it| file.write(&it)),
+        Some(file) if in_place => file.write(&json),
         _ => Ok(()),
     };
     let left = match outside {
-        Some(it) if in_place => it.finish(""),
-        Some(it) => text().and_then(|text| it.finish(&text)),
+        Some(it) => it.finish(Some(&json).filter(|_| !in_place)),
         None => Ok(()),
     };
     conclude(args, &json, &report, written.and(left), quiet)

@@ -2,6 +2,7 @@
 
 use crate::{
     failure::Failure,
+    term::output,
     term::table::{aligned, counted, rate, scaled, thousands},
 };
 use serde::Serialize;
@@ -9,7 +10,7 @@ use std::{
     collections::BTreeMap,
     fmt::Write as _,
     fs::{self, File, Permissions},
-    io::{self, Write as _},
+    io::{self, BufWriter, Write as _},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -17,6 +18,7 @@ use wqcap_engine::{
     analysis::{flows::FlowsReport, limits::CutoffReport, live},
     capture::{End, Report, supervisor::StatusSnapshot},
     device::clock::ClockReport,
+    file_list::FileList,
     pipeline::reduce::FcsReport,
     plan::{Plan, Stamps},
     recover::RecoveredFile,
@@ -39,7 +41,7 @@ pub struct Summary<'a> {
     cutoff: Option<CutoffReport>,
     /// Sums and files of the flow records; null without them.
     flows: Option<&'a FlowsReport>,
-    files: &'a [PathBuf],
+    files: &'a FileList,
     /// Files that an earlier run left open, and what became of them.
     recovered: &'a [RecoveredFile],
     /// Old files deleted to keep within limits; null: nothing is ever deleted.
@@ -181,6 +183,9 @@ fn nic_in_words(nic: &NicCounters) -> Option<String> {
     words.reduce(|all, it| all + ", " + &it)
 }
 
+/// Files that the table names.
+const MOST_FILES: usize = 1000;
+
 /// The final table.
 pub fn text(report: &Report) -> String {
     let total = QueueLedger::total(&report.queues);
@@ -210,11 +215,14 @@ pub fn text(report: &Report) -> String {
         }
         line("cutoff", &value);
     }
-    for (i, file) in report.files.iter().enumerate() {
+    for (i, file) in report.files.iter().take(MOST_FILES).enumerate() {
         line(
             if i == 0 { "files" } else { "" },
             &file.display().to_string(),
         );
+    }
+    if report.files.iter().nth(MOST_FILES).is_some() {
+        line("", "and more; --summary names all of them");
     }
     if let Some(deleted) = report.deleted.filter(|it| it.files > 0) {
         let mut text = format!(
@@ -290,7 +298,7 @@ fn flows_in_words(flows: &FlowsReport) -> String {
     let mut text = format!(
         "{} in {}",
         counted(flows.totals.records, "record"),
-        counted(flows.files.len() as u64, "file")
+        counted(flows.files.len(), "file")
     );
     for (what, count) in [
         ("ended early for lack of memory", flows.totals.evicted),
@@ -384,17 +392,32 @@ impl SummaryFile {
         (!self.in_place).then_some(&*self.path)
     }
 
-    /// Writes the summary's text; readers see the old file or the whole new one.
-    pub fn write(&self, text: &str) -> Result<(), Failure> {
+    /// Writes the summary; readers see the old file or the whole new one. It is as long as its list of files, and is never in
+    /// memory as a whole.
+    pub fn write(&self, summary: &impl Serialize) -> Result<(), Failure> {
+        self.write_by(|out| {
+            let mut out = BufWriter::new(out);
+            output::write_json(&mut out, summary)?;
+            out.flush()
+        })
+    }
+
+    /// Writes what `content` writes, as [`SummaryFile::write`] does. If it fails, a file stays as it was.
+    pub fn write_by(
+        &self,
+        content: impl FnOnce(&mut dyn io::Write) -> io::Result<()>,
+    ) -> Result<(), Failure> {
         let write = || {
             if self.in_place {
-                return File::options()
-                    .write(true)
-                    .open(&self.path)?
-                    .write_all(text.as_bytes());
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "the user has named it: a pipe or a device"
+                )]
+                let mut file = File::options().write(true).open(&self.path)?;
+                return content(&mut file);
             }
             let mut file = self.temporary()?;
-            file.write_all(text.as_bytes())?;
+            content(&mut file)?;
             file.as_file().sync_all()?;
             file.persist(&self.path).map(drop).map_err(|e| e.error)
         };
@@ -460,10 +483,9 @@ mod tests {
             }),
             flows: None,
             written: Written::default(),
-            files: vec![
-                "/d/wqcap-q00-1.pcapng".into(),
-                "/d/wqcap-q01-1.pcapng".into(),
-            ],
+            files: ["/d/wqcap-q00-1.pcapng", "/d/wqcap-q01-1.pcapng"]
+                .into_iter()
+                .collect(),
             deleted: Some(Deleted {
                 files: 3,
                 bytes: 4096,
@@ -530,8 +552,14 @@ notes    queue 1 was recovered once
         std::os::unix::fs::symlink(&path, &link).unwrap();
         let file = SummaryFile::new(&link).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-        file.write("{\"a\": 1}").unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "{\"a\": 1}");
+        file.write(&[1]).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "[\n  1\n]\n");
+        let half = |out: &mut dyn io::Write| {
+            out.write_all(b"{")?;
+            Err(io::ErrorKind::UnexpectedEof.into())
+        };
+        assert!(file.write_by(half).is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "[\n  1\n]\n");
         assert_eq!(
             fs::read_dir(dir.path()).unwrap().count(),
             2,
@@ -541,7 +569,7 @@ notes    queue 1 was recovered once
         assert!(SummaryFile::new(dir.path()).is_err());
         assert!(SummaryFile::new(&dir.path().join("no/s.json")).is_err());
         let null = SummaryFile::new(Path::new("/dev/null")).unwrap();
-        null.write("{}").unwrap();
+        null.write(&[1]).unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
     }
 }

@@ -96,6 +96,7 @@ pub fn catch() -> io::Result<Arc<AtomicBool>> {
 /// As [`catch`], without an answer to signals until [`Requests::escalate`]. With `reloads`, SIGHUP asks for that instead, unless
 /// the process has had a terminal and it is gone: who has closed it cannot be asked any more, and must not leave a port without
 /// its kernel.
+#[expect(clippy::disallowed_methods, reason = "the process's own terminal")]
 pub fn catch_into(asked: &Signals, reloads: bool) -> io::Result<Requests> {
     let signals = SignalsInfo::new([SIGINT, SIGTERM])?;
     outlive(WITHOUT_EFFECT)?;
@@ -225,6 +226,7 @@ fn sender(origin: &Origin) -> Peer {
 struct Ignored(u64);
 
 impl Ignored {
+    #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
     fn read() -> Self {
         let status = std::fs::read_to_string("/proc/self/status");
         Self(status.map_or(0, |text| ignored_in(&text)))

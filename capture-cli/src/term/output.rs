@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
 
 /// Prints text. A reader that has had enough (`| head`) is no failure.
 pub fn print(text: &str) -> Result<(), Failure> {
@@ -30,7 +30,17 @@ pub fn json(value: &impl Serialize) -> Result<String, Failure> {
     Ok(text.map_err(|e| Failure::failed(format!("JSON: {e}")))? + "\n")
 }
 
+/// Writes a value as [`json`] has it, piece by piece.
+pub fn write_json(mut out: impl Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut out, value)?;
+    out.write_all(b"\n")
+}
+
 /// Prints a value as JSON.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    print(&json(value)?)
+    let mut stdout = BufWriter::new(io::stdout().lock());
+    match write_json(&mut stdout, value).and_then(|()| stdout.flush()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Failure::failed(format!("stdout: {e}"))),
+        _ => Ok(()),
+    }
 }

@@ -20,6 +20,7 @@
 //! |---|---|
 //! | [`format`](mod@format) | constants, encoders and decoders of pcap and pcapng, for readers and writers |
 //! | [`name`], [`folder`] | make names of capture files, also by a template, and recognise them; list those in a folder; how far each is on its way to an object store |
+//! | [`open`] | opens files where other users may place files: regular ones, without waiting, within limits |
 //! | [`sealed`] | encrypts finished files, so that any part of one can be read |
 //! | [`read`] | reads files as they are found: any byte order and resolution, zstd and LZ4, torn or damaged; tells captures of wqcap's from others |
 //! | [`merge`] | merges files into one, by time |
@@ -27,7 +28,7 @@
 //! | [`anonymize`] | replaces addresses in frames, and cuts off what may hold more of them |
 //! | [`extract`] | takes the frames of a time and a filter out of a folder |
 //! | [`pin`] | holds files of a folder, so that retention does not delete them |
-//! //! | [`recover`] | finishes files that a crash left open |
+//! | [`recover`] | finishes files that a crash left open |
 //!
 //! `examples/contents.rs` prints what is in a file.
 //!
@@ -38,6 +39,7 @@
 //! bounded by a record, not by a file.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod anonymize;
 pub mod extract;
@@ -48,6 +50,7 @@ pub mod format;
 pub mod index;
 pub mod merge;
 pub mod name;
+pub mod open;
 pub mod pin;
 pub mod read;
 pub mod recover;

@@ -9,15 +9,15 @@
 use crate::{
     folder::{CaptureFolder, rename_new, sync_folder},
     name::{FileName, PART},
+    open::open_for_update,
     read::{Decompressor, FileEnd, PacketReader, ReadError, origin::is_capture},
 };
-use rustix::fs::OFlags;
 use serde::Serialize;
 use std::{
     collections::BTreeSet,
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{self, File, TryLockError},
     io::{self, Read, Seek},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -129,13 +129,7 @@ fn attempt(
         Err(e) if gone(&e) => return Ok(RecoveryOutcome::InUse),
         Err(e) => return Err(failed("read its metadata")(e)),
     }
-    let careful = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = match OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(careful.bits().cast_signed())
-        .open(part)
-    {
+    let file = match open_for_update(part) {
         Ok(file) => file,
         Err(e) if gone(&e) => return Ok(RecoveryOutcome::InUse),
         Err(e) => return Err(failed("open it")(e)),

@@ -3,12 +3,13 @@
 use crate::{
     analysis::{flows::FlowsReport, limits::CutoffReport, live},
     device::clock::ClockReport,
+    file_list::FileList,
     pipeline::reduce::FcsReport,
     sink::{Deleted, EncryptionReport, HookReport, PinnedFiles, Written},
     stats::{NicCounters, QueueLedger, RingState, nic_sum, outage::Outages},
 };
 use serde::Serialize;
-use std::{collections::BTreeMap, ops::AddAssign, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, ops::AddAssign, time::Duration};
 
 /// Counters of a moment, for progress lines.
 #[derive(Clone, Debug, Serialize)]
@@ -92,7 +93,7 @@ pub struct Report {
     #[serde(skip)]
     pub written: Written,
     /// Finished files that are still there, in name order.
-    pub files: Vec<PathBuf>,
+    pub files: FileList,
     /// Old files deleted to keep within limits; `None`: nothing is ever deleted.
     pub deleted: Option<Deleted>,
     /// What pins hold of the files; `None`: nothing is ever deleted.
@@ -119,12 +120,12 @@ impl Report {
     #[must_use]
     pub fn followed_by(self, later: Self) -> Self {
         let queues = self.queues.iter().zip(&later.queues);
-        let mut files = [self.files, later.files].concat();
+        let mut files = self.files;
+        files.absorb(later.files);
         if later.deleted.is_some() {
             // The later run may have deleted files of the earlier one.
-            files.retain(|path| path.exists());
+            files.keep_existing();
         }
-        files.sort();
         Self {
             end: later.end,
             queues: queues.map(|(a, b)| a.plus(b)).collect(),

@@ -33,6 +33,7 @@ pub struct Feature {
 /// Whether the kernel has this interface. A software NIC on a replayed wire makes one up, which has a number and a place in
 /// sysfs.
 #[must_use]
+#[expect(clippy::disallowed_methods, reason = "a file of /proc")]
 pub fn is_kernels(netdev: &str) -> bool {
     let table = fs::read_to_string("/proc/net/dev").unwrap_or_default();
     table

@@ -9,6 +9,7 @@ use std::{
 /// Returns why taking this interface's traffic would cut a login session off; `None`: no reason is known. Bonds, bridges and
 /// VLANs over the interface receive nothing else than it does, so that their routes and addresses count as well.
 #[must_use]
+#[expect(clippy::disallowed_methods, reason = "files of /proc")]
 pub fn why(netdev: &str) -> Option<String> {
     reason(netdev).or_else(|| {
         let upper = interfaces_over(Path::new("/sys"), netdev);

@@ -138,6 +138,7 @@ pub fn list() -> Result<Vec<DeviceFacts>, Error> {
 }
 
 /// A file of sysfs or debugfs, trimmed.
+#[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 fn read(path: impl AsRef<Path>) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }

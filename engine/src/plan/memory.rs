@@ -18,6 +18,7 @@ pub(super) fn of_machine() -> u64 {
 }
 
 /// The limit of this process's control group (cgroups(7), version 2).
+#[expect(clippy::disallowed_methods, reason = "files of /proc and of cgroups")]
 fn of_cgroup() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let group = groups.lines().find_map(|it| it.strip_prefix("0::/"))?;

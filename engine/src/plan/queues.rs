@@ -127,6 +127,7 @@ fn parser_cores(
 }
 
 /// The allowed CPUs of the device's NUMA node; all allowed ones where there is none to prefer.
+#[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 pub(super) fn near(node: Option<u32>, allowed: &[usize]) -> Vec<usize> {
     let list = node.and_then(|n| {
         std::fs::read_to_string(format!("/sys/devices/system/node/node{n}/cpulist")).ok()

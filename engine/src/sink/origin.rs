@@ -28,6 +28,7 @@ pub struct Origin {
 impl Origin {
     /// Of this machine, and no more.
     #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "a file of /proc or /etc")]
     pub fn here() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let release = read("/proc/sys/kernel/osrelease");

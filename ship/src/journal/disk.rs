@@ -3,13 +3,16 @@
 use super::JournalError;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
-    fs::{self, File},
+    fs,
     io::{self, Write},
     path::Path,
 };
-use wqcap_files::folder::{
-    delivery::{RECORD, Record, VERSION},
-    sync_folder,
+use wqcap_files::{
+    folder::{
+        delivery::{RECORD, Record, VERSION},
+        sync_folder,
+    },
+    open::{MOST_RECORD, create_or_empty, read_regular},
 };
 
 pub(super) fn check_version(path: &Path, version: u32) -> Result<(), JournalError> {
@@ -47,7 +50,7 @@ pub(super) fn read_folder(folder: &Path) -> Result<Vec<Record>, JournalError> {
 }
 
 pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, JournalError> {
-    let text = match fs::read(path) {
+    let text = match read_regular(path, MOST_RECORD) {
         Ok(text) => text,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(JournalError::io(path, e)),
@@ -78,7 +81,7 @@ pub(super) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), JournalError
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let part = folder.join(format!(".{name}"));
     let write = || {
-        let mut file = File::create(&part)?;
+        let mut file = create_or_empty(&part)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&part, path)

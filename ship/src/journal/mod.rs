@@ -41,6 +41,7 @@ use wqcap_files::{
         expired::{ExpiredFile, ListPosition},
         sync_folder,
     },
+    open::{MOST_TABLE, read_regular},
     pin::FolderLock,
 };
 
@@ -242,7 +243,7 @@ impl Journal {
     /// A file's blocks.
     pub(crate) fn blocks(&self, id: &FileId) -> Result<Bytes, JournalError> {
         let path = self.blocks_path(id);
-        match fs::read(&path) {
+        match read_regular(&path, MOST_TABLE) {
             Ok(blocks) => Ok(blocks.into()),
             Err(source) => Err(JournalError::io(&path, source)),
         }

@@ -56,6 +56,7 @@ use wqcap_files::{
         expired::{self, ExpiredFile},
     },
     index::{self, CaptureIndex, IndexFolder},
+    open::open_regular,
 };
 
 /// For so long the capture may still be writing a new file's index: to make another one would read the file twice.
@@ -411,7 +412,7 @@ impl Shipper {
     fn open(&self, record: &Record) -> Result<File, Trouble> {
         let path = self.path_of(record);
         let failed = |e: io::Error| Trouble::File(format!("{}: {e}", path.display()));
-        let file = File::open(&path).map_err(failed)?;
+        let file = open_regular(&path).map_err(failed)?;
         self.check(record, &file)?;
         Ok(file)
     }

@@ -10,14 +10,17 @@ use super::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::{
-    fs::{self, DirEntry, File, OpenOptions},
-    io::{self, ErrorKind, Read, Write},
+    fs::{self, DirEntry, File},
+    io::{self, ErrorKind, Write},
     ops::Range,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 use tokio::task::spawn_blocking;
-use wqcap_files::folder::sync_folder;
+use wqcap_files::{
+    folder::sync_folder,
+    open::{create_or_empty, open_for_update, open_regular, read_regular},
+};
 
 /// The only upload of an object there can be.
 const UPLOAD: &str = "part";
@@ -52,7 +55,7 @@ impl Folder {
             if let Some(folder) = path.parent() {
                 fs::create_dir_all(folder)?;
             }
-            File::create(part_of(path))
+            create_or_empty(&part_of(path))
         }
     }
 }
@@ -126,7 +129,7 @@ impl Store for Folder {
         bytes: Bytes,
     ) -> Result<String, StoreError> {
         let write = move |path: &Path| {
-            let file = OpenOptions::new().write(true).open(part_of(path))?;
+            let file = open_for_update(&part_of(path))?;
             file.write_all_at(&bytes, place.offset)?;
             file.sync_data()
         };
@@ -140,7 +143,7 @@ impl Store for Folder {
         _upload: &str,
         _parts: Vec<String>,
     ) -> Result<Option<String>, StoreError> {
-        let complete = |path: &Path| finish(path, &File::open(part_of(path))?);
+        let complete = |path: &Path| finish(path, &open_regular(&part_of(path))?);
         on_disk(self.path(key), complete).await?;
         Ok(None)
     }
@@ -171,14 +174,7 @@ impl Store for Folder {
     }
 
     async fn read_small(&self, key: &str) -> Result<SmallObject, StoreError> {
-        let read = |path: &Path| {
-            let mut bytes = Vec::new();
-            let mut file = File::open(path)?.take(SMALL + 1);
-            match file.read_to_end(&mut bytes)? as u64 {
-                0..=SMALL => Ok(bytes),
-                _ => Err(io::Error::other(format!("has more than {SMALL} bytes"))),
-            }
-        };
+        let read = |path: &Path| read_regular(path, SMALL);
         let bytes = on_disk(self.path(key), read).await?.into();
         Ok(SmallObject { bytes, etag: None })
     }
@@ -229,7 +225,7 @@ impl ReadStore for Folder {
 
     async fn read(&self, key: &str, part: Option<Range<u64>>) -> Result<(Bytes, u64), StoreError> {
         let read = move |path: &Path| {
-            let file = File::open(path)?;
+            let file = open_regular(path)?;
             let len = file.metadata()?.len();
             let part = part.unwrap_or(0..len);
             let wanted = part.end.min(len).saturating_sub(part.start);

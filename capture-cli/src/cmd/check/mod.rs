@@ -185,6 +185,7 @@ fn problems(error: wqcap_engine::Error) -> Vec<Problem> {
 }
 
 /// What the software NIC says of the plan's port; no real one has such files.
+#[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 fn model_says(plan: &Plan, what: &str) -> Option<String> {
     let (device, port) = (&plan.device.name, plan.port);
     let path = format!("/sys/class/infiniband/{device}/ports/{port}/{what}");

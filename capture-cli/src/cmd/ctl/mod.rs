@@ -76,6 +76,7 @@ fn connect_rdma(to: &str, key_file: &Path, timeout: Duration) -> Result<Client, 
 }
 
 /// A name no other change has, so that a repeat can be distinguished from a new one.
+#[expect(clippy::disallowed_methods, reason = "a file of /proc")]
 fn fresh_name() -> Result<String, Failure> {
     std::fs::read_to_string("/proc/sys/kernel/random/uuid")
         .map(|it| it.trim().to_owned())

@@ -97,6 +97,7 @@ fn choice(args: &ExtractArgs) -> Result<ObjectChoice, Failure> {
 }
 
 /// A file; `-` is standard input.
+#[expect(clippy::disallowed_methods, reason = "the user has named it")]
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     if path.as_os_str() != "-" {
         return fs::read(path);

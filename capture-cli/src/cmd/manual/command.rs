@@ -14,6 +14,7 @@ use std::{fs, io, path::Path};
 const HEADINGS: [&str; 2] = ["Examples", "Exit status"];
 
 /// Writes the pages of a command and of all below it that help shows.
+#[expect(clippy::disallowed_methods, reason = "the user has named the folder")]
 pub fn pages(command: &Command, dir: &Path) -> io::Result<()> {
     for below in command.get_subcommands().filter(|it| !it.is_hide_set()) {
         pages(below, dir)?;

@@ -22,6 +22,7 @@ pub fn manual(args: &ManualArgs) -> Result<(), Failure> {
     })
 }
 
+#[expect(clippy::disallowed_methods, reason = "the user has named the folder")]
 fn write(dir: &Path) -> io::Result<()> {
     let folder = |name| {
         let path = dir.join(name);

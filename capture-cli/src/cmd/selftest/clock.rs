@@ -105,6 +105,7 @@ pub fn drift(run: &mut Run, device: &DeviceFacts, time: Duration) {
 }
 
 /// The PCIe link.
+#[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 pub fn link(run: &mut Run) {
     for file in [
         "current_link_speed",

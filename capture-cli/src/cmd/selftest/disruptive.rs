@@ -100,6 +100,7 @@ pub fn disruptive(run: &mut Run, sender: Option<&Sender>, device: &DeviceFacts) 
     driver(run, restart, &interface, port);
 }
 
+#[expect(clippy::disallowed_methods, reason = "files of sysfs")]
 fn promiscuous(run: &mut Run, (subject, id): (&str, &str), netdev: &str) {
     let flags = || {
         let text = fs::read_to_string(format!("/sys/class/net/{netdev}/flags")).ok()?;
@@ -226,6 +227,7 @@ fn until_event(
 }
 
 /// The device is taken from its driver, and given back.
+#[expect(clippy::disallowed_methods, reason = "files of sysfs")]
 fn driver(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface, port: &PortFacts) {
     let function = format!("/sys/class/infiniband/{}/device", run.context.name());
     let driver = Path::new(&function).join("driver");
@@ -285,6 +287,7 @@ fn driver(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface, 
 }
 
 /// Binds a device to its driver, if it is not bound.
+#[expect(clippy::disallowed_methods, reason = "files of sysfs")]
 fn give_back(driver: &Path, address: &str) -> io::Result<()> {
     match driver.join(address).exists() {
         true => Ok(()),

@@ -4,14 +4,20 @@
 //! All that a capture can ask of it is what the named file is to hold.
 
 use super::{drop_capture_rights, own_command};
-use crate::{args::OutsideArgs, cmd::summary::SummaryFile, daemon::signals, failure::Failure};
+use crate::{
+    args::OutsideArgs, cmd::summary::SummaryFile, daemon::signals, failure::Failure, term::output,
+};
+use serde::Serialize;
 use std::{
     fs,
-    io::{self, Read, Write},
+    io::{self, BufRead, BufWriter, Read, Write},
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::Path,
     process::{ChildStdin, ChildStdout, Stdio},
 };
+
+/// Behind a whole summary; no JSON has this byte.
+const WHOLE: u8 = 0;
 
 /// The capture's end.
 pub struct Outside {
@@ -42,12 +48,17 @@ impl Outside {
         }
     }
 
-    /// Has `summary` written, if that is not empty, and the socket removed.
-    pub fn finish(mut self, summary: &str) -> Result<(), Failure> {
+    /// Has `summary` written, if there is one, and the socket removed.
+    pub fn finish(mut self, summary: Option<&impl Serialize>) -> Result<(), Failure> {
         let failed = |e: io::Error| {
             Failure::failed(format!("the process that writes the summary is gone: {e}"))
         };
-        self.orders.write_all(summary.as_bytes()).map_err(failed)?;
+        if let Some(summary) = summary {
+            let mut orders = BufWriter::new(&mut self.orders);
+            let sent = output::write_json(&mut orders, summary);
+            let sent = sent.and_then(|()| orders.write_all(&[WHOLE]));
+            sent.and_then(|()| orders.flush()).map_err(failed)?;
+        }
         drop(self.orders);
         let mut report = String::new();
         self.report.read_to_string(&mut report).map_err(failed)?;
@@ -56,6 +67,37 @@ impl Outside {
             problem => Err(Failure::failed(problem)),
         }
     }
+}
+
+/// Writes the summary that `orders` bring, piece by piece, and reads all of it. Half of one is none: the capture is gone, and
+/// the file stays as it is.
+fn write_summary(path: &Path, orders: &mut impl BufRead) -> Result<(), Failure> {
+    let mut is_half = false;
+    let copy = |out: &mut dyn Write| {
+        let (mut is_whole, mut outcome) = (false, Ok(()));
+        loop {
+            let piece = orders.fill_buf()?;
+            let taken = piece.len();
+            let text = match piece {
+                [] if is_whole => return outcome,
+                [] => {
+                    is_half = true;
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                [text @ .., WHOLE] => {
+                    is_whole = true;
+                    text
+                }
+                text => text,
+            };
+            outcome = outcome.and_then(|()| out.write_all(text));
+            orders.consume(taken);
+        }
+    };
+    let written = SummaryFile::new(path).and_then(|file| file.write_by(copy));
+    // The capture does not wait for the reader of what could not be written.
+    let _ = io::copy(orders, &mut io::sink());
+    if is_half { Ok(()) } else { written }
 }
 
 /// `wqcap outside`: waits for the summary, or the end of the capture.
@@ -69,13 +111,10 @@ pub fn serve(args: &OutsideArgs) -> Result<(), Failure> {
         is_socket.then(|| (found.dev(), found.ino()))
     };
     let own = socket();
-    let mut summary = String::new();
-    let read = io::stdin().read_to_string(&mut summary);
+    let mut orders = io::stdin().lock();
+    let begins = orders.fill_buf().is_ok_and(|it| !it.is_empty());
     let written = match &args.summary {
-        // Half of one is none.
-        Some(path) if read.is_ok() && !summary.is_empty() => {
-            SummaryFile::new(path).and_then(|file| file.write(&summary))
-        }
+        Some(path) if begins => write_summary(path, &mut orders),
         _ => Ok(()),
     };
     if let Some(path) = args

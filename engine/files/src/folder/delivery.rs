@@ -11,11 +11,9 @@
 //! Invariant: what is not known to be shipped is not.
 
 use super::{FileStamp, expired::ListPosition};
+use crate::open::{MOST_RECORD, read_regular};
 use serde::{Deserialize, Serialize};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// The layout's number.
 pub const VERSION: u32 = 1;
@@ -136,7 +134,8 @@ impl Record {
 #[must_use]
 pub fn is_shipped(journal: &Path, file: &Path) -> bool {
     let name = file.file_name().and_then(|it| it.to_str());
-    let record = name.and_then(|name| fs::read(Kind::Packets.record(journal, name)).ok());
+    let record = name.map(|name| Kind::Packets.record(journal, name));
+    let record = record.and_then(|path| read_regular(&path, MOST_RECORD).ok());
     let record = record.and_then(|it| serde_json::from_slice::<Record>(&it).ok());
     record.is_some_and(|it| {
         let same = FileStamp::read(file).is_ok_and(|now| now == it.stamp);
@@ -152,7 +151,7 @@ pub fn expired_read(journal: &Path) -> ListPosition {
         #[serde(default)]
         expired_read: ListPosition,
     }
-    let sums = fs::read(journal.join(SUMS)).ok();
+    let sums = read_regular(&journal.join(SUMS), MOST_RECORD).ok();
     let sums = sums.and_then(|it| serde_json::from_slice::<Sums>(&it).ok());
     sums.unwrap_or_default().expired_read
 }
@@ -160,6 +159,7 @@ pub fn expired_read(journal: &Path) -> ListPosition {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn only_what_the_journal_says_is_shipped() {

@@ -13,10 +13,11 @@
 //! folder.
 
 use super::{FileStamp, sync_folder};
+use crate::open::{open_for_append, open_for_update, open_regular};
 use serde::{Deserialize, Serialize};
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, BufRead, BufReader, Seek, SeekFrom, Write},
+    fs,
+    io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
 
@@ -26,6 +27,8 @@ const FOLDER: &str = ".wqcap-expired";
 const LIST: &str = "jsonl";
 /// A list that is longer is not written further, in bytes: some thousand files.
 const LONG: u64 = 1 << 20;
+/// Bytes of a list that are read at most.
+const MOST_LIST: u64 = 2 * LONG;
 
 /// A file that went.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +80,10 @@ impl ExpiredList {
             number: numbers.last().copied().unwrap_or(0).max(read.list),
             last: None,
         };
+        // A link or a pipe of that name is somebody else's.
+        while fs::symlink_metadata(it.path()).is_ok_and(|there| !there.is_file()) {
+            it.number += 1;
+        }
         // Somebody has emptied the folder: the reader waits behind what is no longer there.
         if it.number == read.list && it.len() < read.bytes {
             it.number += 1;
@@ -105,10 +112,7 @@ impl ExpiredList {
         let mut line = serde_json::to_vec(expired)?;
         line.push(b'\n');
         let is_new = self.len() == 0;
-        let mut list = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(self.path())?;
+        let mut list = open_for_append(&self.path())?;
         let written = list.write_all(&line).and_then(|()| list.sync_data());
         if let Err(e) = written {
             // Nothing of it stays, or the next line would be none.
@@ -134,7 +138,7 @@ impl ExpiredList {
     /// Takes away what a crash, or a full disk, has left of a line; gives those that are whole.
     fn cut(&self) -> io::Result<Vec<(ExpiredFile, u64)>> {
         let whole = lines(&self.path(), 0)?;
-        if let Ok(list) = OpenOptions::new().write(true).open(self.path()) {
+        if let Ok(list) = open_for_update(&self.path()) {
             list.set_len(whole.last().map_or(0, |(_, end)| *end))?;
         }
         Ok(whole)
@@ -160,13 +164,16 @@ pub fn read(dir: &Path, from: ListPosition) -> io::Result<Vec<(ExpiredFile, List
 
 /// Whole lines from a byte on, each with where it ends. What is no line of ours ends them.
 fn lines(path: &Path, start: u64) -> io::Result<Vec<(ExpiredFile, u64)>> {
-    let mut file = match File::open(path) {
+    let mut file = match open_regular(path) {
         Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        // Where there is no regular file, nobody has written a line.
+        Err(e) if [io::ErrorKind::NotFound, io::ErrorKind::InvalidInput].contains(&e.kind()) => {
+            return Ok(Vec::new());
+        }
         Err(e) => return Err(e),
     };
     file.seek(SeekFrom::Start(start))?;
-    let (mut reader, mut at) = (BufReader::new(file), start);
+    let (mut reader, mut at) = (BufReader::new(file.take(MOST_LIST)), start);
     let (mut all, mut line) = (Vec::new(), Vec::new());
     loop {
         line.clear();
@@ -208,6 +215,7 @@ fn path(dir: &Path, number: u64) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::OpenOptions;
 
     fn file(dir: &Path, name: &str) -> (PathBuf, ExpiredFile) {
         let path = dir.join(name);

@@ -3,14 +3,17 @@
 pub mod delivery;
 pub mod expired;
 
-use crate::name::{FileName, PART};
+use crate::{
+    name::{FileName, PART},
+    open::open_folder,
+};
 use rustix::{
     fs::{CWD, RenameFlags, renameat_with},
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    fs::{self, File, Metadata},
+    fs::{self, Metadata},
     io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -120,7 +123,7 @@ pub fn remove_emptied(file: &Path, dir: &Path) {
 
 /// Has the names in a folder last. Not every file system can do that, and then they last when it says so itself.
 pub fn sync_folder(folder: &Path) {
-    let _ = File::open(folder).and_then(|it| it.sync_all());
+    let _ = open_folder(folder).and_then(|it| it.sync_all());
 }
 
 /// Renames a file; nothing is overwritten.
@@ -164,7 +167,8 @@ impl CaptureFolder {
             if name.ends_with(PART.as_bytes()) {
                 it.unfinished.push(path);
             } else if FileName::has_capture_ending(&path) {
-                match fs::metadata(&path) {
+                // What a link leads to is somebody else's.
+                match fs::symlink_metadata(&path) {
                     Ok(file) if file.is_file() => it.finished.push((path, file.len())),
                     Ok(_) => {}
                     // Deleted just now, to make room.

@@ -7,6 +7,7 @@ use super::{
 use crate::{
     folder::{FileStamp, FolderTree, remove_emptied},
     name::FileName,
+    open::{MOST_INDEX, read_regular},
     read::ReadError,
 };
 use ciborium::Value;
@@ -54,12 +55,7 @@ impl IndexFolder<'_> {
     /// A file's index, if there is one that is whole and of the file as it is now, and the bytes it took to read.
     #[must_use]
     pub fn load(&self, file: &Path) -> Option<(CaptureIndex, u64)> {
-        let path = self.path_of(file);
-        // A pipe would be waited for.
-        if !fs::metadata(&path).is_ok_and(|it| it.is_file()) {
-            return None;
-        }
-        let bytes = fs::read(path).ok()?;
+        let bytes = read_regular(&self.path_of(file), MOST_INDEX).ok()?;
         let index = CaptureIndex::decode(&unsealed(&bytes)?)?;
         let fresh =
             index.version == VERSION && FileStamp::read(file).is_ok_and(|now| now == index.stamp);
@@ -103,7 +99,8 @@ impl IndexFolder<'_> {
                 continue;
             }
             // One of a template's name, which anybody's file may have, says itself that it is an index.
-            let is_index = || fs::read(&path).is_ok_and(|bytes| unsealed(&bytes).is_some());
+            let is_index =
+                || read_regular(&path, MOST_INDEX).is_ok_and(|bytes| unsealed(&bytes).is_some());
             if FileName::parse(file).is_some() || is_index() {
                 fs::remove_file(&path)?;
                 remove_emptied(&path, self.folder);

@@ -424,7 +424,7 @@ fn expanded(inputs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<FileRange
     let mut files = Vec::new();
     for path in inputs {
         if !path.is_dir() {
-            files.push(FileRanges::whole(path.clone()));
+            files.push(FileRanges::named(path.clone()));
             continue;
         }
         let found = in_folder(path, &ReadMeter::default(), notes)?;

@@ -46,6 +46,10 @@ impl MergeTarget {
                     return Err(refused("is a directory; name a file".into()));
                 }
                 Ok(metadata) if !metadata.is_file() => {
+                    #[expect(
+                        clippy::disallowed_methods,
+                        reason = "the user has named it: a pipe or a device"
+                    )]
                     let file = OpenOptions::new().write(true).open(out);
                     Place::Direct(file.map_err(|e| refused(e.to_string()))?)
                 }

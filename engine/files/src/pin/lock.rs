@@ -1,5 +1,6 @@
 //! Keeps those who pin files and those who delete them apart: who pins finds all of a folder's files there until the pin is.
 
+use crate::open::open_folder;
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
@@ -27,7 +28,7 @@ impl FolderLock {
     /// Waits for it. `None`: somebody does not let go of it, or the file system has no such locks.
     #[must_use]
     pub fn take(dir: &Path) -> Option<Self> {
-        let folder = File::open(dir).ok()?;
+        let folder = open_folder(dir).ok()?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             match flock(&folder, FlockOperation::NonBlockingLockExclusive) {

@@ -1,16 +1,12 @@
 //! Pins on the disk: a file of JSON each, in a hidden folder.
 
 use super::{Pin, lock::FolderLock};
-use crate::folder::sync_folder;
+use crate::{folder::sync_folder, open::read_regular};
 use jiff::Timestamp;
-use rustix::{
-    fs::{Mode, OFlags, open},
-    io::Errno,
-};
 use serde::Serialize;
 use std::{
-    fs::{self, File, Permissions},
-    io::{self, Read, Write},
+    fs::{self, Permissions},
+    io::{self, Write},
     os::unix::fs::{MetadataExt, PermissionsExt, chown, fchown},
     path::{Path, PathBuf},
 };
@@ -265,24 +261,17 @@ impl PinFolder<'_> {
 
 /// Reads one file. A pipe is never waited for, and a link not followed.
 fn entry_of(path: &Path) -> Entry {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match open(path, flags, Mode::empty()) {
-        Ok(file) => File::from(file),
-        // A link; a socket.
-        Err(Errno::LOOP | Errno::NXIO) => return Entry::Other,
-        Err(Errno::NOENT) => return Entry::Gone,
-        Err(e) => return Entry::Unsound(io::Error::from(e).to_string()),
+    let text = match read_regular(path, MOST_BYTES) {
+        Ok(text) => text,
+        Err(e) => {
+            return match e.kind() {
+                io::ErrorKind::InvalidInput => Entry::Other,
+                io::ErrorKind::NotFound => Entry::Gone,
+                io::ErrorKind::FileTooLarge => Entry::Unsound("too long for a pin".into()),
+                _ => Entry::Unsound(e.to_string()),
+            };
+        }
     };
-    match file.metadata() {
-        Ok(it) if !it.is_file() => return Entry::Other,
-        Ok(it) if it.len() > MOST_BYTES => return Entry::Unsound("too long for a pin".into()),
-        Ok(_) => {}
-        Err(e) => return Entry::Unsound(e.to_string()),
-    }
-    let mut text = Vec::new();
-    if let Err(e) = file.take(MOST_BYTES).read_to_end(&mut text) {
-        return Entry::Unsound(e.to_string());
-    }
     let name = path.file_name().and_then(|it| it.to_str());
     let Some(id) = name.and_then(|it| it.strip_suffix(ENDING)) else {
         return Entry::Unsound(format!("a pin's name is its ID and {ENDING}"));

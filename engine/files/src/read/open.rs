@@ -27,7 +27,7 @@ pub type FileReader = PacketReader<Decompressor<Box<dyn Read + Send>>>;
 /// # Errors
 /// The system, or it is not a capture file.
 pub fn open(path: &Path) -> Result<FileReader, ReadError> {
-    FileRanges::whole(path.to_owned()).open()
+    FileRanges::named(path.to_owned()).open()
 }
 
 /// A file to be read, as a whole or in part.
@@ -39,6 +39,8 @@ pub struct FileRanges {
     /// The folder in whose list it was found, where files may be deleted at any time: that it is gone is no loss. `None`:
     /// it was named.
     pub found_in: Option<PathBuf>,
+    /// The user has named it: it may be a pipe, or a link.
+    pub(crate) is_named: bool,
     /// Counts what is read of it.
     pub meter: ReadMeter,
     /// Where its bytes are, if not in a file of this machine.
@@ -91,6 +93,15 @@ impl ReadMeter {
 }
 
 impl FileRanges {
+    /// The whole file that the user has named; `-` is standard input.
+    #[must_use]
+    pub fn named(path: PathBuf) -> Self {
+        Self {
+            is_named: true,
+            ..Self::whole(path)
+        }
+    }
+
     /// The whole file; `-` is standard input.
     #[must_use]
     pub fn whole(path: PathBuf) -> Self {
@@ -105,6 +116,7 @@ impl FileRanges {
             path,
             ranges,
             found_in: None,
+            is_named: false,
             meter: ReadMeter::default(),
             remote: None,
         }
@@ -194,8 +206,12 @@ impl FileRanges {
     /// Opens a file of this machine for its bytes as they stand; not standard input.
     pub(crate) fn source(&self) -> io::Result<impl Read + use<>> {
         let mut ranges = self.ranges.clone().into_iter();
+        let file = match self.is_named {
+            true => Content::open_named(&self.path)?,
+            false => Content::open(&self.path)?,
+        };
         Ok(RangeSource {
-            file: Content::open(&self.path)?,
+            file,
             here: 0,
             now: ranges.next().unwrap_or(0..0),
             rest: ranges,

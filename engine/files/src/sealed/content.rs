@@ -4,6 +4,7 @@ use super::{
     KEY,
     chunks::{CHUNK, Chunks, HEADER, TAG, is_sealed},
 };
+use crate::open::open_regular;
 use std::{
     fs::File,
     io::{self, ErrorKind, Read, Seek, SeekFrom},
@@ -23,12 +24,25 @@ enum Kind {
 }
 
 impl Content {
-    /// Opens a file.
+    /// Opens a file that was found in a folder.
+    ///
+    /// # Errors
+    /// The system; it is no regular file; or the file is sealed and cannot be opened with the process's key.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Self::of(open_regular(path)?)
+    }
+
+    /// Opens a file that the user has named: it may be a pipe, or a link.
     ///
     /// # Errors
     /// The system, or the file is sealed and cannot be opened with the process's key.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub fn open_named(path: &Path) -> io::Result<Self> {
+        #[expect(clippy::disallowed_methods, reason = "the user has named it")]
         let file = File::open(path)?;
+        Self::of(file)
+    }
+
+    fn of(file: File) -> io::Result<Self> {
         let metadata = file.metadata()?;
         let mut header = [0; HEADER];
         // What comes through a pipe cannot be looked at beforehand.

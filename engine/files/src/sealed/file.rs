@@ -7,6 +7,7 @@ use super::{
 use crate::{
     folder::{FolderTree, rename_new, sync_folder},
     name::SEALED,
+    open::open_regular,
 };
 use std::{
     ffi::OsString,
@@ -43,7 +44,7 @@ pub fn sealed_name(path: &Path) -> PathBuf {
 /// # Errors
 /// The system; `AlreadyExists` where there is something of the new name. The file is as it was.
 pub fn seal(path: &Path, key: &SecretKey, go_on: impl Fn() -> bool) -> io::Result<Option<Sealed>> {
-    let mut plain = File::open(path)?;
+    let mut plain = open_regular(path)?;
     let metadata = plain.metadata()?;
     let folder = path.parent().unwrap_or(Path::new("."));
     let temporary = tempfile::Builder::new()

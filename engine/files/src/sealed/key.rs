@@ -106,6 +106,10 @@ impl SecretKey {
     /// # Errors
     /// The file cannot be read, is accessible to others, or holds no key.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the user has named it, and it may be a pipe"
+        )]
         let file = File::open(path)?;
         let metadata = file.metadata()?;
         let mode = metadata.mode() & 0o777;

@@ -43,6 +43,10 @@ pub(super) struct File {
 
 impl File {
     /// Creates the file of the interval that ends about `ns`, by the system's clock.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a new file, which no other name leads to"
+    )]
     pub(super) fn create<R: Row>(dir: &Path, ns: u64) -> Result<Self, String> {
         let path = dir.join(format!("wqcap-{}-{ns}.parquet", R::TABLE));
         let mut part = OsString::from(&path);
@@ -105,7 +109,7 @@ impl File {
             fs::rename(&self.part, &self.path)?;
             // The new name is an entry of the folder, which is a file of its own.
             let folder = self.path.parent().unwrap_or(Path::new("."));
-            fs::File::open(folder)?.sync_all()
+            wqcap_files::open::open_folder(folder)?.sync_all()
         };
         settle().map_err(|e| self.failure(&e))?;
         Ok(self.path.clone())

@@ -61,6 +61,7 @@ pub use self::{
 };
 
 use super::flow_table;
+use crate::file_list::FileList;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -152,9 +153,9 @@ pub struct NamesReport {
     /// Rows of both that could not be written.
     pub unwritten: u64,
     /// Complete files of DNS, the oldest first.
-    pub dns_files: Vec<PathBuf>,
+    pub dns_files: FileList,
     /// Complete files of DHCP, the oldest first.
-    pub dhcp_files: Vec<PathBuf>,
+    pub dhcp_files: FileList,
 }
 
 impl NamesReport {
@@ -165,8 +166,8 @@ impl NamesReport {
         self.unreadable += later.unreadable;
         self.missed += later.missed;
         self.unwritten += later.unwritten;
-        self.dns_files.extend(later.dns_files);
-        self.dhcp_files.extend(later.dhcp_files);
+        self.dns_files.absorb(later.dns_files);
+        self.dhcp_files.absorb(later.dhcp_files);
     }
 }
 
@@ -188,7 +189,7 @@ pub struct FlowsReport {
     /// Records that could not be written.
     pub unwritten: u64,
     /// Complete files, the oldest first.
-    pub files: Vec<PathBuf>,
+    pub files: FileList,
     /// Names; `None`: nobody asked for them.
     pub names: Option<NamesReport>,
     /// Why records could not be written; the first time.
@@ -201,7 +202,7 @@ impl FlowsReport {
     pub(crate) fn absorb(&mut self, later: Self) {
         self.totals += later.totals;
         self.unwritten += later.unwritten;
-        self.files.extend(later.files);
+        self.files.absorb(later.files);
         if let Some(names) = later.names {
             self.names.get_or_insert_default().absorb(names);
         }

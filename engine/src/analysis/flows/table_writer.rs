@@ -4,14 +4,14 @@ use super::{
     file::{File, MOST_ROWS},
     row::Row,
 };
-use crate::device::clock::system_ns;
+use crate::{device::clock::system_ns, file_list::FileList};
 use std::path::PathBuf;
 
 /// What has become of a table.
 #[derive(Default)]
 pub(super) struct Written {
-    /// Complete files, the oldest first.
-    pub(super) files: Vec<PathBuf>,
+    /// Complete files.
+    pub(super) files: FileList,
     /// Why rows could not be written; the first time.
     pub(super) failures: Vec<String>,
     /// Rows that were not.
@@ -30,10 +30,13 @@ pub(super) struct TableWriter<R> {
 impl<R: Row> TableWriter<R> {
     pub(super) fn new(dir: PathBuf) -> Self {
         Self {
+            written: Written {
+                files: FileList::new(&dir),
+                ..Written::default()
+            },
             dir,
             rows: Vec::new(),
             file: None,
-            written: Written::default(),
         }
     }
 
@@ -70,7 +73,7 @@ impl<R: Row> TableWriter<R> {
         self.write_rows();
         match self.file.as_mut().map(File::finish) {
             Some(Ok(path)) => {
-                self.written.files.push(path);
+                self.written.files.push(&path);
                 self.file = None;
             }
             Some(Err(failure)) => self.fail(failure),

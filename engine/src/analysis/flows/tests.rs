@@ -645,9 +645,9 @@ fn files_hold_what_the_meters_saw() {
         .map(|entry| entry.unwrap().path())
         .collect();
     names.sort();
-    assert_eq!(names, report.files);
+    assert_eq!(names, report.files.iter().collect::<Vec<_>>());
     let mut ports = BTreeSet::new();
-    for path in &report.files {
+    for path in &report.files.iter().collect::<Vec<_>>() {
         assert!(path.extension().is_some_and(|it| it == "parquet"));
         let reader = SerializedFileReader::new(fs::File::open(path).unwrap()).unwrap();
         for row in reader.get_row_iter(None).unwrap() {

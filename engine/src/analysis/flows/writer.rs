@@ -187,7 +187,9 @@ impl Drop for FlowWriter {
 /// Makes a folder, if it is not there, so that it is still there after a crash.
 fn make_folder(folder: &Path) -> io::Result<()> {
     match fs::create_dir(folder) {
-        Ok(()) => fs::File::open(folder.parent().unwrap_or(Path::new(".")))?.sync_all()?,
+        Ok(()) => {
+            wqcap_files::open::open_folder(folder.parent().unwrap_or(Path::new(".")))?.sync_all()?
+        }
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         Err(e) => return Err(e),
     }

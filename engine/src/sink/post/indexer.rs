@@ -17,6 +17,8 @@ use wqcap_files::index::IndexFolder;
 const BEHIND: Duration = Duration::from_secs(1);
 /// How long it then makes the indexes that are left itself, with its own priority.
 const PATIENCE: Duration = Duration::from_secs(4);
+/// Finished files that wait for their index at most; others are left to `wqcap extract`.
+const WAITING: usize = 4096;
 /// Between two searches for indexes whose files were deleted to make room.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// The least urgent there is: nice(2).
@@ -39,7 +41,7 @@ impl Indexer {
             path: folder.display().to_string(),
             source,
         })?;
-        let (files, waiting) = crossbeam_channel::unbounded();
+        let (files, waiting) = crossbeam_channel::bounded(WAITING);
         let (folder, dir) = (folder.to_owned(), dir.to_owned());
         let (to, of) = (folder.clone(), dir.clone());
         let follower =
@@ -52,8 +54,8 @@ impl Indexer {
         Ok((it, files))
     }
 
-    /// Takes a little time for what is still to be done. The sender must be gone.
-    pub(super) fn finish(self) {
+    /// Takes a little time for what is still to be done; `missed` files never came. The sender must be gone.
+    pub(super) fn finish(self, missed: u64) {
         let mut left = self.follower.finish(BEHIND).unwrap_or_default();
         let until = Instant::now() + PATIENCE;
         let indexes = IndexFolder {
@@ -61,10 +63,11 @@ impl Indexer {
             dir: &self.dir,
         };
         left.retain(|file| !is_settled(&indexes, file, || Instant::now() < until));
-        if !left.is_empty() {
+        let without = missed + left.len() as u64;
+        if without > 0 {
             tracing::warn!(
                 "{} without an index yet: indexing did not keep up; `wqcap extract` builds those it needs",
-                counted(left.len() as u64, "file")
+                counted(without, "file")
             );
         }
     }

@@ -10,6 +10,7 @@ pub(super) mod sealer;
 mod unshipped;
 
 use crate::Error;
+use crate::file_list::FileList;
 use crate::sink::{
     Files,
     post::{
@@ -17,13 +18,16 @@ use crate::sink::{
         hook::{HookReport, HookSender},
         indexer::Indexer,
         retention::{DeletedFiles, FinishedBy, RetentionTrigger},
-        sealer::{SealedFiles, Sealer},
+        sealer::{SealQueue, SealedFiles, Sealer},
     },
 };
 use crossbeam_channel::Sender;
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     thread::JoinHandle,
 };
 
@@ -33,6 +37,8 @@ pub(super) struct PostClose {
     gauge: Option<RetentionGauge>,
     hooks: Option<JoinHandle<HookReport>>,
     indexer: Option<Indexer>,
+    /// Files that were not indexed, since too many waited.
+    unindexed: Arc<AtomicU64>,
     sealer: Option<Sealer>,
 }
 
@@ -49,8 +55,9 @@ pub(super) struct CloseNotifier {
     trigger: Option<RetentionTrigger>,
     hooks: Option<HookSender>,
     indexer: Option<Sender<PathBuf>>,
+    unindexed: Arc<AtomicU64>,
     /// Tells all the others, when it has encrypted the file.
-    sealer: Option<Sender<PathBuf>>,
+    sealer: Option<SealQueue>,
 }
 
 impl CloseNotifier {
@@ -59,11 +66,16 @@ impl CloseNotifier {
         self.trigger.clone()
     }
 
+    /// Whether files are encrypted first.
+    pub(super) fn seals(&self) -> bool {
+        self.sealer.is_some()
+    }
+
     /// A file is finished.
     pub(super) fn tell(&self, file: &Path, by: FinishedBy) {
         // Their threads outlive these senders.
         if let Some(sealer) = &self.sealer {
-            let _ = sealer.send(file.to_owned());
+            sealer.send(file);
             return;
         }
         if let Some(trigger) = &self.trigger {
@@ -73,8 +85,21 @@ impl CloseNotifier {
             hooks.send(file);
         }
         if let Some(indexer) = &self.indexer {
-            let _ = indexer.send(file.to_owned());
+            // Whoever needs its index then builds it.
+            if indexer.try_send(file.to_owned()).is_err() {
+                self.unindexed.fetch_add(1, Ordering::Relaxed);
+            }
         }
+    }
+}
+
+/// A list for the finished files, none of which is in it yet.
+pub(super) fn list(files: &Files) -> FileList {
+    let output = &files.output;
+    // Hooks move files away, and what is not there any more is not worth a place.
+    match output.retention.is_everything() && output.hook.is_none() {
+        true => FileList::new(files.dir()),
+        false => FileList::of_deleted_too(files.dir()),
     }
 }
 
@@ -93,20 +118,24 @@ impl PostClose {
         let index = output.index_dir.as_ref();
         let index = index.map(|folder| Indexer::start(folder, dir));
         let (indexer, index_files) = index.transpose()?.unzip();
+        let unindexed = Arc::<AtomicU64>::default();
         let mut notifier = CloseNotifier {
             trigger: trigger.clone(),
             hooks: hook_files,
             indexer: index_files,
+            unindexed: Arc::clone(&unindexed),
             sealer: None,
         };
         let mut sealer = None;
         if let Some(key) = &files.at_rest {
-            let (running, plain) = Sealer::start(Arc::clone(key), dir, output, notifier)?;
+            let (running, plain) =
+                Sealer::start(Arc::clone(key), dir, output, notifier, list(files))?;
             sealer = Some(running);
             notifier = CloseNotifier {
                 trigger,
                 hooks: None,
                 indexer: None,
+                unindexed: Arc::clone(&unindexed),
                 sealer: Some(plain),
             };
         }
@@ -115,6 +144,7 @@ impl PostClose {
             gauge,
             hooks,
             indexer,
+            unindexed,
             sealer,
         };
         Ok((it, notifier))
@@ -131,7 +161,7 @@ impl PostClose {
         // The others hear of files from it.
         let sealed = self.sealer.map(Sealer::finish);
         if let Some(indexer) = self.indexer {
-            indexer.finish();
+            indexer.finish(self.unindexed.load(Ordering::Relaxed));
         }
         Followed {
             sealed,

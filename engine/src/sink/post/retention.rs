@@ -101,7 +101,7 @@ pub(in crate::sink) enum FinishedBy {
 /// What was deleted.
 #[derive(Debug, Default)]
 pub(in crate::sink) struct DeletedFiles {
-    pub(in crate::sink) files: HashSet<PathBuf>,
+    pub(in crate::sink) files: u64,
     pub(in crate::sink) bytes: u64,
     /// Files of those that were not shipped yet; without a journal none.
     pub(in crate::sink) unshipped: u64,
@@ -427,7 +427,7 @@ impl Keeper {
                     deleted.unshipped_frames += frames.unwrap_or(0);
                 }
                 deleted.bytes += it.len;
-                deleted.files.insert(it.path);
+                deleted.files += 1;
             }
             // Somebody else was faster.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}

@@ -5,12 +5,14 @@
 //! earlier run has left plain in the folder is encrypted first.
 
 use super::{CloseNotifier, own_files::OwnFiles, retention::FinishedBy};
-use crate::{Error, name::FileName, plan::OutputPlan, sync::thread::Follower, text::counted};
+use crate::{
+    Error, file_list::FileList, name::FileName, plan::OutputPlan, sync::thread::Follower,
+    text::counted,
+};
 use crossbeam_channel::{Receiver, Sender};
 use derive_more::AddAssign;
 use serde::Serialize;
 use std::{
-    collections::HashSet,
     io::{self, ErrorKind, Read},
     path::{Path, PathBuf},
     sync::{
@@ -48,9 +50,27 @@ pub struct EncryptionReport {
 #[derive(Debug, Default)]
 pub(in crate::sink) struct SealedFiles {
     pub(in crate::sink) report: EncryptionReport,
-    /// The names that files had before.
-    pub(in crate::sink) plain: HashSet<PathBuf>,
+    /// Files of this run, by the names that they have now.
+    pub(in crate::sink) listed: FileList,
     pub(in crate::sink) failures: Vec<String>,
+}
+
+/// Finished files that wait to be encrypted at most; the folder is listed again for others.
+const WAITING: usize = 4096;
+
+/// Sends finished files to the thread.
+pub(super) struct SealQueue {
+    files: Sender<PathBuf>,
+    /// Files found no room, and are in the folder alone.
+    missed: Arc<AtomicBool>,
+}
+
+impl SealQueue {
+    pub(super) fn send(&self, file: &Path) {
+        if self.files.try_send(file.to_owned()).is_err() {
+            self.missed.store(true, Ordering::Release);
+        }
+    }
 }
 
 /// The running thread.
@@ -64,17 +84,23 @@ impl Sealer {
         dir: &Path,
         output: &OutputPlan,
         next: CloseNotifier,
-    ) -> Result<(Self, Sender<PathBuf>), Error> {
-        let (files, waiting) = crossbeam_channel::unbounded();
+        listed: FileList,
+    ) -> Result<(Self, SealQueue), Error> {
+        let (files, waiting) = crossbeam_channel::bounded(WAITING);
+        let missed = Arc::<AtomicBool>::default();
         let work = Work {
             key,
             dir: dir.to_owned(),
             output: output.clone(),
+            missed: Arc::clone(&missed),
             next,
-            sealed: SealedFiles::default(),
+            sealed: SealedFiles {
+                listed,
+                ..SealedFiles::default()
+            },
         };
         let follower = Follower::start("wqcap-seal", move |ended| work.run(&waiting, ended))?;
-        Ok((Self(follower), files))
+        Ok((Self(follower), SealQueue { files, missed }))
     }
 
     /// Waits for what is still to be done, but not for ever. The sender must be gone.
@@ -94,26 +120,38 @@ struct Work {
     key: Arc<SecretKey>,
     dir: PathBuf,
     output: OutputPlan,
+    missed: Arc<AtomicBool>,
     next: CloseNotifier,
     sealed: SealedFiles,
 }
 
 impl Work {
     fn run(mut self, files: &Receiver<PathBuf>, ended: &AtomicBool) -> SealedFiles {
-        match self.left_behind() {
-            Ok(earlier) => earlier
-                .into_iter()
-                .for_each(|path| self.seal(path, FinishedBy::AnEarlierRun, ended)),
-            Err(e) => {
-                let shown = self.dir.display();
-                tracing::warn!("{shown}: what earlier runs left unencrypted stays so: {e}");
-            }
-        }
+        self.seal_plain(FinishedBy::AnEarlierRun, ended);
         let by = FinishedBy::ThisRun { frames: None };
         for file in files {
             self.seal(file, by, ended);
+            if files.is_empty() && self.missed.swap(false, Ordering::AcqRel) {
+                self.seal_plain(by, ended);
+            }
+        }
+        if self.missed.swap(false, Ordering::AcqRel) {
+            self.seal_plain(by, ended);
         }
         self.sealed
+    }
+
+    /// Encrypts what is plain in the folder.
+    fn seal_plain(&mut self, by: FinishedBy, ended: &AtomicBool) {
+        match self.left_behind() {
+            Ok(plain) => plain
+                .into_iter()
+                .for_each(|path| self.seal(path, by, ended)),
+            Err(e) => {
+                let shown = self.dir.display();
+                tracing::warn!("{shown}: what was left unencrypted stays so: {e}");
+            }
+        }
     }
 
     /// Finished files that an earlier run has left plain. What it was about to encrypt is removed.
@@ -138,25 +176,37 @@ impl Work {
             Ok(Some(sealed)) => {
                 report.files += 1;
                 report.bytes += sealed.bytes;
-                self.next.tell(&sealed.path, by);
-                self.sealed.plain.insert(path);
+                self.tell(&sealed.path, by);
             }
-            Ok(None) => report.left += 1,
+            Ok(None) => {
+                report.left += 1;
+                self.list(&path, by);
+            }
             // Retention was faster, or who finishes the files that a killed run left.
             Err(_) if !path.exists() => {}
             // A crash came between the encrypted file's new name and the deletion of the plain one.
             Err(e) if e.kind() == ErrorKind::AlreadyExists && is_whole(&path) => {
                 drop(std::fs::remove_file(&path));
-                self.next.tell(&sealed_name(&path), by);
-                self.sealed.plain.insert(path);
+                self.tell(&sealed_name(&path), by);
             }
             Err(e) => {
                 report.failed += 1;
                 let failure = format!("cannot encrypt {}: {e}; it stays as it is", path.display());
                 tracing::error!("{failure}");
                 self.sealed.failures.push(failure);
-                self.next.tell(&path, by);
+                self.tell(&path, by);
             }
+        }
+    }
+
+    fn tell(&mut self, path: &Path, by: FinishedBy) {
+        self.next.tell(path, by);
+        self.list(path, by);
+    }
+
+    fn list(&mut self, path: &Path, by: FinishedBy) {
+        if matches!(by, FinishedBy::ThisRun { .. }) {
+            self.sealed.listed.push(path);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Gives files their end: cut to their whole records, synced, named. Before that, syncs what there is of them now and
 //! then. A thread of its own, since a sync may take long and blocks must not wait for it.
 
+use crate::file_list::FileList;
 use crate::sink::{
     block::{Ledger, Tally},
     post::{CloseNotifier, retention::FinishedBy},
@@ -31,8 +32,12 @@ pub(super) fn close(
     tasks: &Receiver<CloserTask>,
     failed: &Alarm,
     notifier: &CloseNotifier,
+    files: FileList,
 ) -> Finished {
-    let mut finished = Finished::default();
+    let mut finished = Finished {
+        files,
+        ..Finished::default()
+    };
     for task in tasks {
         let mut frames = None;
         let done = match task {
@@ -46,7 +51,10 @@ pub(super) fn close(
             Ok(None) => {}
             Ok(Some(path)) => {
                 notifier.tell(&path, FinishedBy::ThisRun { frames });
-                finished.files.push(path);
+                // A file that is still to be encrypted is listed by its next name.
+                if !notifier.seals() {
+                    finished.files.push(&path);
+                }
             }
             Err(failure) => {
                 finished.fail(failure);

@@ -1,8 +1,9 @@
 //! What the writer leaves behind: its files, and what went wrong.
 
+use crate::file_list::FileList;
 use crate::sink::{EncryptionReport, PinnedFiles, post::hook::HookReport};
 use serde::Serialize;
-use std::{path::PathBuf, time::Instant};
+use std::time::Instant;
 
 /// Failures reported in full; more are counted.
 const MOST_FAILURES: usize = 16;
@@ -13,7 +14,7 @@ const MOST_NOTES: usize = 16;
 #[derive(Debug, Default)]
 pub struct Finished {
     /// Complete files that are still there, in name order.
-    pub files: Vec<PathBuf>,
+    pub files: FileList,
     /// Old files deleted, and their bytes; `None`: nothing is ever deleted.
     pub deleted: Option<Deleted>,
     /// What pins hold of the files; `None`: nothing is ever deleted.
@@ -45,7 +46,7 @@ pub struct Deleted {
 
 impl Finished {
     pub(super) fn absorb(&mut self, other: Self) {
-        self.files.extend(other.files);
+        self.files.absorb(other.files);
         self.failures.extend(other.failures);
         self.notes.extend(other.notes);
     }

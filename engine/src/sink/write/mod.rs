@@ -59,7 +59,7 @@ use std::{
     time::Instant,
 };
 
-use wqcap_files::sealed::{SecretKey, sealed_name};
+use wqcap_files::sealed::SecretKey;
 
 /// Bytes of a block, where a queue's share of the buffer holds enough of them. A write takes as long to begin and to be told
 /// of whatever its size, and those of a file come one after the other.
@@ -386,7 +386,10 @@ impl Writer {
         );
         let work = WriterThread::new(naming, compressors.is_some(), it.states, channels);
         let (flag, pool) = (Arc::clone(&failed), it.pool);
-        let closer = spawn("wqcap-closer", move || close(&tasks, &flag, &notifier))?;
+        let listed = crate::sink::post::list(files);
+        let closer = spawn("wqcap-closer", move || {
+            close(&tasks, &flag, &notifier, listed)
+        })?;
         let (touched_in, touched) = crossbeam_channel::bounded(0);
         let touching = touch(it.untouched, Some(touched_in))?;
         // The disk in its thread: the kernel lets only the ring's maker submit to it.
@@ -512,22 +515,19 @@ impl Writer {
             counters.lose_unkept();
         }
         finished.synced = Some(Instant::now());
-        finished.files.sort();
         let followed = self.aftercare.map(PostClose::finish).unwrap_or_default();
         if let Some(sealed) = followed.sealed {
-            for file in &mut finished.files {
-                if sealed.plain.contains(file) {
-                    *file = sealed_name(file);
-                }
-            }
+            finished.files.absorb(sealed.listed);
             sealed.failures.into_iter().for_each(|it| finished.fail(it));
             finished.encryption = Some(sealed.report);
         }
         if let Some(deleted) = followed.deleted {
-            finished.files.retain(|file| !deleted.files.contains(file));
+            if deleted.files > 0 {
+                finished.files.keep_existing();
+            }
             finished.pinned = Some(deleted.pinned);
             finished.deleted = Some(Deleted {
-                files: deleted.files.len() as u64,
+                files: deleted.files,
                 bytes: deleted.bytes,
                 unshipped: deleted.unshipped,
                 unshipped_frames: deleted.unshipped_frames,

@@ -37,6 +37,10 @@ impl Opened {
     ///
     /// # Errors
     /// The folder cannot be written to, or its file system has no such files.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a new file, which no other name leads to"
+    )]
     pub(super) fn nameless(dir: &Path) -> io::Result<Self> {
         let opened = Self::with(|flags| {
             let mut options = OpenOptions::new();
@@ -51,6 +55,10 @@ impl Opened {
     ///
     /// # Errors
     /// It is there already, or cannot be created.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a new file, which no other name leads to"
+    )]
     fn create(part: &Path) -> io::Result<Self> {
         let opened = Self::with(|flags| {
             let mut options = OpenOptions::new();

@@ -87,6 +87,11 @@ fn feed<E: Encoder>(sink: &mut BlockSink<E>, range: std::ops::Range<u64>) -> u64
         .sum()
 }
 
+/// The finished files, in name order.
+fn listed(finished: &Finished) -> Vec<PathBuf> {
+    finished.files.iter().collect()
+}
+
 #[test]
 fn what_goes_in_comes_out_in_a_file_for_each_queue_that_had_frames() {
     let dir = tempfile::tempdir().expect("dir");
@@ -103,15 +108,15 @@ fn what_goes_in_comes_out_in_a_file_for_each_queue_that_had_frames() {
     let finished = writer.finish();
     assert_eq!(finished.failures, Vec::<String>::new());
     assert_eq!(
-        finished.files,
+        listed(&finished),
         [
             dir.path().join("wqcap-q00-5.pcap"),
             dir.path().join("wqcap-q02-9.pcap")
         ]
     );
     let want: Vec<_> = (5..20_005).map(|i| (i, frame(i))).collect();
-    assert_eq!(frames_of(&finished.files[0]), want);
-    assert_eq!(frames_of(&finished.files[1]), [(9, frame(9))]);
+    assert_eq!(frames_of(&listed(&finished)[0]), want);
+    assert_eq!(frames_of(&listed(&finished)[1]), [(9, frame(9))]);
 }
 
 #[test]
@@ -144,7 +149,7 @@ fn an_idle_queue_shows_what_it_has_and_goes_on_without_a_seam() {
     let finished = writer.finish();
     assert_eq!(finished.failures, Vec::<String>::new());
     assert_eq!(
-        frames_of(&finished.files[0]),
+        frames_of(&listed(&finished)[0]),
         (0..500).map(|i| (i, frame(i))).collect::<Vec<_>>()
     );
 }
@@ -197,9 +202,9 @@ fn rotation_by_size_and_time_loses_and_repeats_nothing() {
         drop(sinks);
         let finished = writer.finish();
         assert_eq!(finished.failures, Vec::<String>::new());
-        assert!(finished.files.len() >= 30, "{}", finished.files.len());
+        assert!(listed(&finished).len() >= 30, "{}", listed(&finished).len());
         let mut all = Vec::new();
-        for file in &finished.files {
+        for file in &listed(&finished) {
             assert!(std::fs::metadata(file).expect("there").len() <= most);
             let frames = frames_of(file);
             assert!(!frames.is_empty());
@@ -251,8 +256,7 @@ fn the_last_file_that_there_may_be_takes_the_rest() {
     drop(sinks);
     let finished = writer.finish();
     assert_eq!(finished.failures, Vec::<String>::new());
-    let frames: Vec<_> = finished
-        .files
+    let frames: Vec<_> = listed(&finished)
         .iter()
         .map(|it| frames_of(it).len())
         .collect();
@@ -287,7 +291,7 @@ fn bytes_are_counted_as_they_are_in_the_files() {
     drop(sinks);
     let finished = writer.finish();
     let len = |path: &PathBuf| std::fs::metadata(path).expect("there").len();
-    let bytes: u64 = finished.files.iter().map(len).sum();
+    let bytes: u64 = listed(&finished).iter().map(len).sum();
     assert_eq!(limit.written().bytes, bytes);
 }
 
@@ -308,7 +312,7 @@ fn a_pcapng_file_ends_with_its_totals() {
     drop(sinks);
     let finished = writer.finish();
     let mut reader =
-        PcapNgReader::new(File::open(&finished.files[0]).expect("file")).expect("section");
+        PcapNgReader::new(File::open(&listed(&finished)[0]).expect("file")).expect("section");
     let (mut packets, mut received) = (0, None);
     while let Some(block) = reader.next_block() {
         match block.expect("sound") {
@@ -372,7 +376,7 @@ fn another_filter_is_told_where_it_begins_to_hold() {
         let finished = writer.finish();
         assert_eq!(finished.failures, Vec::<String>::new());
         let (mut filters, mut notes, mut frames) = (Vec::new(), Vec::new(), 0);
-        for path in &finished.files {
+        for path in &listed(&finished) {
             let mut bytes = Vec::new();
             let source = crate::read::Decompressor::new(File::open(path).expect("file"));
             std::io::Read::read_to_end(&mut source.expect("opens"), &mut bytes).expect("reads");
@@ -463,14 +467,17 @@ fn a_disk_that_takes_no_more_costs_what_was_not_written_and_leaves_readable_file
         finished.failures
     );
     let ledger = counters[0].ledger(0);
-    let kept: Vec<_> = finished.files.iter().flat_map(|f| frames_of(f)).collect();
+    let kept: Vec<_> = listed(&finished)
+        .iter()
+        .flat_map(|f| frames_of(f))
+        .collect();
     assert_eq!(ledger.captured, kept.len() as u64);
     assert_eq!(
         ledger.bytes,
         kept.iter().map(|(_, b)| b.len() as u64).sum::<u64>()
     );
     assert!(
-        finished.files.len() > 1,
+        listed(&finished).len() > 1,
         "after a file that broke, a new one is begun"
     );
     assert!(kept.iter().all(|(ns, bytes)| *bytes == frame(*ns)));
@@ -785,7 +792,10 @@ fn on_failing(dir: &Path, plain: bool, fault: Fault) -> (u64, u64) {
     });
     drop(sinks);
     let finished = writer.finish();
-    let kept: Vec<_> = finished.files.iter().flat_map(|it| frames_of(it)).collect();
+    let kept: Vec<_> = listed(&finished)
+        .iter()
+        .flat_map(|it| frames_of(it))
+        .collect();
     let whole = |(ns, bytes): &(u64, Vec<u8>)| *bytes == frame(*ns);
     assert!(kept.iter().all(whole), "{fault:?}");
     let numbers: std::collections::BTreeSet<_> = kept.iter().map(|(ns, _)| *ns).collect();
@@ -800,7 +810,7 @@ fn on_failing(dir: &Path, plain: bool, fault: Fault) -> (u64, u64) {
     let left = std::fs::read_dir(dir.path()).expect("lists").count();
     assert_eq!(
         left,
-        finished.files.len(),
+        listed(&finished).len(),
         "no file is left open: {fault:?}"
     );
     let lost = ledger.dropped_storage;
@@ -907,7 +917,7 @@ fn a_file_that_another_program_has_cut_or_taken_away_is_not_finished() {
         }
         drop(sinks);
         let finished = writer.finish();
-        assert_eq!(finished.files, Vec::<PathBuf>::new(), "{harm}");
+        assert_eq!(listed(&finished), Vec::<PathBuf>::new(), "{harm}");
         let told = if harm == "cut" {
             "has cut it after 5000"
         } else {
@@ -936,8 +946,8 @@ fn a_name_that_appeared_meanwhile_is_left_to_whose_it_is() {
     drop(sinks);
     let finished = writer.finish();
     assert_eq!(finished.failures, Vec::<String>::new());
-    assert_eq!(finished.files, [dir.path().join("wqcap-q00-9.pcap")]);
-    assert_eq!(frames_of(&finished.files[0]).len(), 100);
+    assert_eq!(listed(&finished), [dir.path().join("wqcap-q00-9.pcap")]);
+    assert_eq!(frames_of(&listed(&finished)[0]).len(), 100);
     assert_eq!(counters[0].ledger(0).captured, 100);
     assert_eq!(std::fs::read(&taken[0]).expect("there"), b"another's");
     let left = std::fs::read_link(&taken[1]).expect("there");
@@ -1068,7 +1078,7 @@ fn a_mark_is_told_by_the_next_records_of_each_open_file_and_of_no_other() {
     let finished = writer.finish();
     assert_eq!(finished.failures, Vec::<String>::new());
     // The index finds what readers of the files do.
-    let marks = finished.files.iter().map(|path| {
+    let marks = listed(&finished).iter().map(|path| {
         let index = crate::index::build(path, || true).expect("reads");
         let marks = index.expect("unchanged").marks.into_iter();
         marks.map(|it| (it.ns, it.text)).collect::<Vec<_>>()

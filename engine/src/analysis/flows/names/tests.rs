@@ -95,7 +95,7 @@ fn value(row: &Row, name: &str) -> String {
 
 /// A column by the client's port.
 fn by_port(report: &FlowsReport, name: &str) -> BTreeMap<u16, String> {
-    let rows = rows(&report.files);
+    let rows = rows(&report.files.iter().collect::<Vec<_>>());
     let named = |row: &Row| (value(row, "src_port").parse().unwrap(), value(row, name));
     rows.iter().map(named).collect()
 }
@@ -235,7 +235,7 @@ fn messages_of_dns_have_rows_of_their_own() {
     );
     let names = report.names.clone().unwrap();
     assert_eq!((names.flows, names.dns, names.unreadable), (0, 2, 1));
-    let rows = rows(&names.dns_files);
+    let rows = rows(&names.dns_files.iter().collect::<Vec<_>>());
     let text = |row: &Row| {
         ["src", "src_port", "id", "name", "type", "rcode", "answers"].map(|it| value(row, it))
     };
@@ -273,7 +273,7 @@ fn messages_of_dhcp_have_rows_of_their_own() {
     let report = record(&dir, 64, &batches);
     let names = report.names.unwrap();
     assert_eq!((names.dhcp, names.dns, names.unreadable), (10, 0, 1));
-    let mut rows = rows(&names.dhcp_files);
+    let mut rows = rows(&names.dhcp_files.iter().collect::<Vec<_>>());
     let six = rows.pop().unwrap();
     assert_eq!(rows.len(), 9);
     let columns = [

@@ -1,0 +1,162 @@
+//! Opens files in folders where other users may place files: capture folders, indexes, pins, journals, stores.
+//!
+//! May import: nothing of this crate. A lint (`clippy::disallowed_methods`, in `clippy.toml`) keeps the product to this module;
+//! a plain open takes a reason: a path of the program's own, a file of `/proc` or `/sys`, or one that the user has named.
+//!
+//! Invariants: no link is followed at the last component of a path, nothing waits for the other end of a pipe, and what is
+//! not a regular file is not opened. What is read as a whole is no longer than a limit that the caller names.
+
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+};
+use std::{
+    fs::File,
+    io::{self, ErrorKind, Read},
+    path::Path,
+};
+
+/// Longest JSON record in bytes: of a journal, a position, a status. A name has at most 255 bytes.
+pub const MOST_RECORD: u64 = 64 << 10;
+/// Longest table in bytes that a journal keeps for a capture file.
+pub const MOST_TABLE: u64 = 256 << 20;
+/// Longest index of a capture file in bytes.
+pub const MOST_INDEX: u64 = 256 << 20;
+
+/// Opens a regular file for reading.
+///
+/// # Errors
+/// As open(2); `InvalidInput`: it is a link or not a regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    with(path, OFlags::RDONLY)
+}
+
+/// Opens a regular file for reading and writing.
+///
+/// # Errors
+/// As [`open_regular`].
+pub fn open_for_update(path: &Path) -> io::Result<File> {
+    with(path, OFlags::RDWR)
+}
+
+/// Opens a regular file for writing at its end, and creates it if it is missing.
+///
+/// # Errors
+/// As [`open_regular`].
+pub fn open_for_append(path: &Path) -> io::Result<File> {
+    with(path, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)
+}
+
+/// Opens a regular file for writing from its beginning, empties it, and creates it if it is missing.
+///
+/// # Errors
+/// As [`open_regular`].
+pub fn create_or_empty(path: &Path) -> io::Result<File> {
+    // Emptied when it is known to be a regular file.
+    let file = with(path, OFlags::WRONLY | OFlags::CREATE)?;
+    file.set_len(0)?;
+    Ok(file)
+}
+
+/// Opens a folder, as to sync or lock it.
+///
+/// # Errors
+/// As open(2); it is not a folder.
+pub fn open_folder(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+}
+
+/// Reads a whole regular file of at most `most` bytes.
+///
+/// # Errors
+/// As [`open_regular`]; `FileTooLarge`: it has more bytes.
+pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = open_regular(path)?;
+    let len = file.metadata()?.len();
+    let mut bytes = Vec::new();
+    if len <= most {
+        bytes.reserve_exact(usize::try_from(len).unwrap_or(0));
+        file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    }
+    if len > most || bytes.len() as u64 > most {
+        return Err(io::Error::new(
+            ErrorKind::FileTooLarge,
+            format!("has more than {most} bytes, the limit for such a file; remove it"),
+        ));
+    }
+    Ok(bytes)
+}
+
+fn with(path: &Path, flags: OFlags) -> io::Result<File> {
+    let irregular = || {
+        io::Error::new(
+            ErrorKind::InvalidInput,
+            "is a link or not a regular file, and is not opened; remove it",
+        )
+    };
+    let careful = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    // The umask says who may do what with a new file.
+    let mode = Mode::from_raw_mode(0o666);
+    let file = match rustix::fs::open(path, flags | careful, mode) {
+        Ok(file) => File::from(file),
+        // A link; a socket, or a pipe that nobody reads; a folder that is to be written.
+        Err(Errno::LOOP | Errno::NXIO | Errno::ISDIR) => return Err(irregular()),
+        Err(e) => return Err(e.into()),
+    };
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(irregular()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, FileType, mknodat};
+    use std::{fs, io::Write, os::unix::fs::symlink};
+
+    #[test]
+    fn what_is_not_a_regular_file_is_not_opened_and_not_waited_for() {
+        let dir = tempfile::tempdir().expect("dir");
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), "content").expect("written");
+        mknodat(CWD, at("fifo"), FileType::Fifo, 0o600.into(), 0).expect("made");
+        symlink(at("file"), at("link")).expect("linked");
+        symlink("/dev/zero", at("zero")).expect("linked");
+        fs::create_dir(at("folder")).expect("made");
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).expect("bound");
+        let ways = [
+            open_regular,
+            open_for_update,
+            open_for_append,
+            create_or_empty,
+            |path: &Path| read_regular(path, 10).and_then(|_| open_regular(path)),
+        ];
+        for name in ["fifo", "link", "zero", "folder", "socket"] {
+            for (i, way) in ways.iter().enumerate() {
+                let refused = way(&at(name)).expect_err(name).kind();
+                assert_eq!(refused, ErrorKind::InvalidInput, "{name} {i}");
+            }
+        }
+        for way in ways {
+            way(&at("file")).expect("opened");
+        }
+        assert_eq!(fs::read(at("file")).expect("there"), b"", "emptied");
+        assert!(open_folder(dir.path()).is_ok() && open_folder(&at("file")).is_err());
+        let missing = open_regular(&at("missing")).expect_err("missing");
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn what_is_too_long_takes_no_memory() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("file");
+        let mut file = fs::File::create(&path).expect("made");
+        file.write_all(b"0123456789").expect("written");
+        assert_eq!(read_regular(&path, 10).expect("read"), b"0123456789");
+        file.set_len(1 << 36).expect("sparse");
+        let refused = read_regular(&path, 10).expect_err("too long");
+        assert_eq!(refused.kind(), ErrorKind::FileTooLarge);
+    }
+}
