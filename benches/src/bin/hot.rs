@@ -250,7 +250,9 @@ struct Endless {
     control: Arc<Control>,
 }
 
-impl Queue for Endless {
+#[allow(unsafe_code)]
+// SAFETY: `post` marks the slots whose tokens it consumes; no device writes to the slots.
+unsafe impl Queue for Endless {
     #[inline]
     fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
         let count = limit.min(self.left);

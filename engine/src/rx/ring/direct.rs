@@ -102,7 +102,8 @@ impl<F> DirectQueue<F> {
     }
 }
 
-impl<F: Filling> Queue for DirectQueue<F> {
+// SAFETY: `post` marks the slots whose tokens it consumes, and `poll` enters what the CQ delivers.
+unsafe impl<F: Filling> Queue for DirectQueue<F> {
     #[inline(always)]
     fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
         let mut cqes = self.cq.cqes();

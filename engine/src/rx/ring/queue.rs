@@ -1,4 +1,5 @@
 //! The seam between a ring's accounting and the WQ and CQ under it.
+#![allow(unsafe_code)]
 
 use super::{
     Account, RingAttr, RingError, direct::DirectQueue, striding::ManyFrames, verbs::VerbsQueue,
@@ -10,7 +11,18 @@ use crate::{
 use std::os::fd::BorrowedFd;
 
 /// A WQ and its CQ, as a ring uses them.
-pub trait Queue {
+///
+/// # Safety
+/// A slot is marked in `posted` only when [`Queue::post`] was given its token, which is then dropped: a completion of that
+/// slot makes its next token, and two tokens of one slot would give access to bytes that are being written. The
+/// completions entered are those of the device, after which it writes to the slot no more.
+///
+/// ```compile_fail,E0200
+/// struct Careless;
+///
+/// impl wqcap_engine::rx::Queue for Careless {}
+/// ```
+pub unsafe trait Queue {
     /// Enters up to `limit` completions into the ring's account.
     ///
     /// # Errors
@@ -81,7 +93,8 @@ impl DeviceQueue {
     }
 }
 
-impl Queue for DeviceQueue {
+// SAFETY: it passes everything on to one of the queues below it.
+unsafe impl Queue for DeviceQueue {
     #[inline(always)]
     fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
         either!(self, queue => queue.poll(account, limit))

@@ -57,7 +57,8 @@ impl VerbsQueue {
     }
 }
 
-impl Queue for VerbsQueue {
+// SAFETY: `post` marks the slots whose tokens it consumes, and `poll` enters what the CQ delivers.
+unsafe impl Queue for VerbsQueue {
     #[inline]
     fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
         if limit == 0 {

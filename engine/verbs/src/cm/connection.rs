@@ -125,7 +125,7 @@ impl Connection {
         init.send_cq = ends.cq.inner.raw;
         init.recv_cq = ends.cq.inner.raw;
         init.srq = ends.srq.inner.raw;
-        // With an SRQ there are no receives of its own (ibv_create_qp_ex(3)).
+        // With an SRQ the limits of receives are ignored (ibv_create_qp_ex(3)).
         init.cap.max_send_wr = ends.sends;
         init.cap.max_send_sge = 1;
         init.qp_type = ffi::ibv_qp_type::IBV_QPT_RC;

@@ -17,8 +17,8 @@ const END_OF_LIST: u32 = 0x100;
 
 /// A receive WQ whose WQEs are written in its own memory.
 ///
-/// What a WQE says is where the device writes to, so that writing one is unsafe: the compiler does not know which WQEs are
-/// the device's.
+/// A WQE names the memory that the device writes to, so writing one is unsafe: the compiler does not know which WQEs the
+/// device owns.
 ///
 /// ```compile_fail,E0133
 /// fn redirect(wq: &mut wqcap_verbs::DirectWq, anywhere: u64) {

@@ -37,7 +37,7 @@ impl RwqTable {
     /// Creates a table. `entries.len()` is a power of two; a WQ may stand in it many times.
     ///
     /// # Errors
-    /// EINVAL for a size that is no power of two or above the device's limit, and for a WQ of another context.
+    /// EINVAL for a size that is not a power of two or is above the device's limit, and for a WQ of another context.
     pub fn create(
         context: &Context,
         entries: impl IntoIterator<Item = WqHandle>,
