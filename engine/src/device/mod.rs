@@ -1,5 +1,5 @@
 //! Facts about a device and its capabilities, read through verbs and sysfs before a capture creates anything on it. One limit
-//! that no query reports is found by creating WQs ([`wq_limit`]).
+//! that no query reports is found by creating WQs (`wq_limit`).
 //!
 //! Invariant: only facts. What a configuration wants of a device is decided in [`crate::plan`].
 

@@ -222,7 +222,10 @@ mod tests {
         message(DEVICES, &[(DEV_INDEX, &index), (DEV_NAME, name)])
     }
 
-    fn names(datagram: &[u8]) -> io::Result<(Vec<(Option<u32>, Option<String>)>, bool)> {
+    /// The index and the name in a message.
+    type Found = (Option<u32>, Option<String>);
+
+    fn names(datagram: &[u8]) -> io::Result<(Vec<Found>, bool)> {
         let mut all = Vec::new();
         let end = read_answers(datagram, |it| {
             let name = it.text(DEV_NAME).or_else(|| it.text(NDEV_NAME));

@@ -23,7 +23,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
-use wqcap_files::folder::sync_folder;
+use wqcap_files::{folder::sync_folder, sealed::sealed_name};
 
 /// An open file, with a name or without.
 pub(super) struct Opened {
@@ -199,7 +199,10 @@ impl Named {
                 None => Opened::create(&part),
             });
             match opened {
-                Ok(_) if path.exists() => drop(std::fs::remove_file(&part)),
+                // A sealed file is there before its plain one goes, so that one of the two is seen.
+                Ok(_) if path.exists() || sealed_name(&path).exists() => {
+                    drop(std::fs::remove_file(&part));
+                }
                 Ok(Opened { file, direct }) => {
                     names.taken();
                     return Ok(Self {
@@ -364,19 +367,24 @@ mod tests {
     #[test]
     fn a_taken_name_is_nobody_elses() {
         let dir = tempfile::tempdir().expect("dir");
-        for taken in ["wqcap-q03-17.pcap.part", "wqcap-q03-18.pcap"] {
+        let all_taken = [
+            "wqcap-q03-17.pcap.part",
+            "wqcap-q03-18.pcap",
+            "wqcap-q03-19.pcap.enc",
+        ];
+        for taken in all_taken {
             std::fs::write(dir.path().join(taken), taken).expect("written");
         }
-        for (ahead, start) in [(true, 19), (false, 20), (true, 21)] {
+        for (ahead, start) in [(true, 20), (false, 21), (true, 22)] {
             let ahead = ahead.then(|| Opened::nameless(dir.path()).expect("opened"));
             let file = begin(dir.path(), ahead);
             let name = format!("wqcap-q03-{start}.pcap.part");
             assert_eq!(file.part, dir.path().join(name));
         }
-        for taken in ["wqcap-q03-17.pcap.part", "wqcap-q03-18.pcap"] {
+        for taken in all_taken {
             let left = std::fs::read(dir.path().join(taken)).expect("there");
             assert_eq!(left, taken.as_bytes());
         }
-        assert_eq!(std::fs::read_dir(dir.path()).expect("lists").count(), 5);
+        assert_eq!(std::fs::read_dir(dir.path()).expect("lists").count(), 6);
     }
 }
