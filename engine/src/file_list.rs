@@ -210,7 +210,7 @@ impl FileList {
         Ok(())
     }
 
-    /// Makes the list anew of what is still there, in a file of its own.
+    /// Replaces the list by one of the files that still exist, on the disk in another file.
     fn sweep(&mut self) {
         let mut left = Self::new(&self.dir);
         for path in self.merged().filter(|path| is_there(path)) {
@@ -251,7 +251,7 @@ fn sorted(buffer: &[u8]) -> Vec<u8> {
 
 /// One sorted row of names.
 struct Source {
-    /// What is still on the disk.
+    /// Names that have not been read from the disk.
     run: Option<Run>,
     piece: Vec<u8>,
     at: usize,
@@ -318,7 +318,7 @@ impl Iterator for Merged {
     }
 }
 
-/// The copy writes what it is given later into a file of its own.
+/// The copy spills later names into another file.
 impl Clone for FileList {
     fn clone(&self) -> Self {
         Self {

@@ -71,7 +71,7 @@ static int is_filtered(void)
     return strstr(text, "Seccomp_filters:\t2") != NULL;
 }
 
-/* Sends paths to whatever reads a pipe of the capture: the process that runs hooks, where there is no other. */
+/* Sends paths to whatever reads a pipe of the capture: the process that runs hooks. */
 static void send_to_hooks(const char *folder)
 {
     const char *names[] = { "/etc/hostname", "--help", "a\nb\033[31m; touch pwn", "%s/planted.pcap", "%s/wqcap-q00-1.pcap",

@@ -265,7 +265,7 @@ fn hooked_as_nobody(place: &ForAll, hook: &Path) -> Program {
 #[test]
 fn a_hook_that_the_user_can_replace_is_refused() {
     if !process::is_root() {
-        skip!("only root can become somebody else");
+        skip!("only root can become another user");
     }
     let place = ForAll::new();
     let dir = place.dir();

@@ -100,7 +100,7 @@ fn with(path: &Path, flags: OFlags) -> io::Result<File> {
     let mode = Mode::from_raw_mode(0o666);
     let file = match rustix::fs::open(path, flags | careful, mode) {
         Ok(file) => File::from(file),
-        // A link; a socket, or a pipe that nobody reads; a folder that is to be written.
+        // A link; a socket, or a pipe without a reader; a folder that is to be written.
         Err(Errno::LOOP | Errno::NXIO | Errno::ISDIR) => return Err(irregular()),
         Err(e) => return Err(e.into()),
     };

@@ -61,7 +61,7 @@ fn reachable(config: &Config, program: &Path) -> io::Result<Option<String>> {
         .chain(base.as_deref().map(|it| ("the software NIC's folder", it)))
         .chain(ship.map(|it| ("ship.journal", it)));
     for (key, dir) in written {
-        // One that is missing is a problem of its own.
+        // A missing folder is reported separately.
         let Ok(metadata) = fs::metadata(dir) else {
             continue;
         };

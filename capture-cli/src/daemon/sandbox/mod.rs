@@ -31,8 +31,8 @@ fn own_command(subcommand: &str) -> io::Result<Command> {
     Ok(command)
 }
 
-/// Capabilities that root keeps in such a process: hooks move, read, give away and delete files, and may go on as another
-/// user. Everything else (raw I/O, modules, mounts, tracing, the network) is no matter of files.
+/// Capabilities that root keeps in such a process: hooks move, read, give away and delete files, and may continue as
+/// another user. Capabilities for raw I/O, modules, mounts, tracing and the network are dropped.
 const OF_FILES: [Capability; 8] = [
     Capability::CAP_CHOWN,
     Capability::CAP_DAC_OVERRIDE,
@@ -46,8 +46,8 @@ const OF_FILES: [Capability; 8] = [
 
 /// Drops, in such a process, the rights of a capture and those that files do not need.
 ///
-/// An ordinary user's program that is executed has ambient capabilities alone. Clearing those is no privileged call, which a
-/// hardened unit may not make. A program that root executes has what the bounding set leaves.
+/// An ordinary user's program that is executed has ambient capabilities alone. Clearing those is an unprivileged call, which a
+/// hardened unit may make. A program that root executes has what the bounding set leaves.
 fn drop_capture_rights() -> Result<(), CapsError> {
     caps::clear(None, CapSet::Ambient)?;
     if !Uid::effective().is_root() {

@@ -80,7 +80,7 @@ impl ExpiredList {
             number: numbers.last().copied().unwrap_or(0).max(read.list),
             last: None,
         };
-        // A link or a pipe of that name is somebody else's.
+        // A link or a pipe of that name is not a list.
         while fs::symlink_metadata(it.path()).is_ok_and(|there| !there.is_file()) {
             it.number += 1;
         }
@@ -166,7 +166,7 @@ pub fn read(dir: &Path, from: ListPosition) -> io::Result<Vec<(ExpiredFile, List
 fn lines(path: &Path, start: u64) -> io::Result<Vec<(ExpiredFile, u64)>> {
     let mut file = match open_regular(path) {
         Ok(file) => file,
-        // Where there is no regular file, nobody has written a line.
+        // Without a regular file there are 0 lines.
         Err(e) if [io::ErrorKind::NotFound, io::ErrorKind::InvalidInput].contains(&e.kind()) => {
             return Ok(Vec::new());
         }

@@ -167,7 +167,7 @@ impl CaptureFolder {
             if name.ends_with(PART.as_bytes()) {
                 it.unfinished.push(path);
             } else if FileName::has_capture_ending(&path) {
-                // What a link leads to is somebody else's.
+                // Links are left out: their targets belong to other folders.
                 match fs::symlink_metadata(&path) {
                     Ok(file) if file.is_file() => it.finished.push((path, file.len())),
                     Ok(_) => {}

@@ -27,9 +27,9 @@ impl Content {
     /// Opens a file that was found in a folder.
     ///
     /// # Errors
-    /// The system; it is no regular file; or the file is sealed and cannot be opened with the process's key.
+    /// The system; it is not a regular file; or the file is sealed and cannot be opened with the process's key.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Self::of(open_regular(path)?)
+        Self::from_file(open_regular(path)?)
     }
 
     /// Opens a file that the user has named: it may be a pipe, or a link.
@@ -39,10 +39,10 @@ impl Content {
     pub fn open_named(path: &Path) -> io::Result<Self> {
         #[expect(clippy::disallowed_methods, reason = "the user has named it")]
         let file = File::open(path)?;
-        Self::of(file)
+        Self::from_file(file)
     }
 
-    fn of(file: File) -> io::Result<Self> {
+    fn from_file(file: File) -> io::Result<Self> {
         let metadata = file.metadata()?;
         let mut header = [0; HEADER];
         // What comes through a pipe cannot be looked at beforehand.

@@ -72,7 +72,7 @@ impl CloseNotifier {
     }
 
     /// A file is finished.
-    pub(super) fn tell(&self, file: &Path, by: FinishedBy) {
+    pub(super) fn publish(&self, file: &Path, by: FinishedBy) {
         // Their threads outlive these senders.
         if let Some(sealer) = &self.sealer {
             sealer.send(file);

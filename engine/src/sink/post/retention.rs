@@ -14,7 +14,7 @@
 //! there is, is looked up anew before anything is deleted: a hook or a person may have taken files away meanwhile, and others
 //! must not pay for them. A thread of its own: no block and no sync waits for it.
 //!
-//! Age is never told by a clock that was just set. A file of this run is as old as the time since its end by the clock that
+//! Age is never computed from a clock that was just set. A file of this run is as old as the time since its end by the clock that
 //! counts from the machine's start ([`FinishTimes`]). A file of an earlier run is as old as its name says, or its last write where that
 //! lies between the name and now, once the system's clock has been steady for [`STEADY`]. When the clock is set, nothing is
 //! deleted by age until it has been steady for as long.
@@ -63,7 +63,7 @@ const REST: Duration = Duration::from_millis(100);
 /// Between two looks where time alone, or somebody else, can make a file one too many.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// How long the system's clock must be steady before it tells the age of files.
+/// How long the system's clock must be steady before files age by it.
 const STEADY: Duration = Duration::from_secs(60);
 
 /// When this run's files were finished, as time since the machine's start.
@@ -89,12 +89,12 @@ impl FinishTimes {
     }
 }
 
-/// Whose a file is that is finished.
+/// Run that a finished file belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::sink) enum FinishedBy {
-    /// This run's, with so many frames, if that is known.
+    /// The running capture; the file's frames, if they are known.
     ThisRun { frames: Option<u64> },
-    /// An earlier run's, which left something to be done.
+    /// An earlier run, which left the file unencrypted.
     AnEarlierRun,
 }
 
@@ -119,7 +119,7 @@ pub(in crate::sink) struct RetentionTrigger {
     own: Option<Arc<OwnFiles>>,
     /// `None`: nobody asks.
     counts: Option<FrameCounts>,
-    /// `None`: nobody asks.
+    /// `None`: `output.keep_age` is not set.
     times: Option<FinishTimes>,
 }
 
@@ -390,7 +390,7 @@ impl Keeper {
         !self.was_set
     }
 
-    /// Age of a file; `None`: the clock does not tell it yet.
+    /// Age of a file; `None`: it is unknown until the clock has been steady.
     fn age(&self, it: &Old, now: Moment) -> Option<Duration> {
         if let Some(finished) = self.times.lock().get(&it.path) {
             return Some(now.boot.saturating_sub(*finished));

@@ -176,7 +176,7 @@ impl Work {
             Ok(Some(sealed)) => {
                 report.files += 1;
                 report.bytes += sealed.bytes;
-                self.tell(&sealed.path, by);
+                self.publish(&sealed.path, by);
             }
             Ok(None) => {
                 report.left += 1;
@@ -187,20 +187,20 @@ impl Work {
             // A crash came between the encrypted file's new name and the deletion of the plain one.
             Err(e) if e.kind() == ErrorKind::AlreadyExists && is_whole(&path) => {
                 drop(std::fs::remove_file(&path));
-                self.tell(&sealed_name(&path), by);
+                self.publish(&sealed_name(&path), by);
             }
             Err(e) => {
                 report.failed += 1;
                 let failure = format!("cannot encrypt {}: {e}; it stays as it is", path.display());
                 tracing::error!("{failure}");
                 self.sealed.failures.push(failure);
-                self.tell(&path, by);
+                self.publish(&path, by);
             }
         }
     }
 
-    fn tell(&mut self, path: &Path, by: FinishedBy) {
-        self.next.tell(path, by);
+    fn publish(&mut self, path: &Path, by: FinishedBy) {
+        self.next.publish(path, by);
         self.list(path, by);
     }
 

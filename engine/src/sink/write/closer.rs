@@ -50,7 +50,7 @@ pub(super) fn close(
         match done {
             Ok(None) => {}
             Ok(Some(path)) => {
-                notifier.tell(&path, FinishedBy::ThisRun { frames });
+                notifier.publish(&path, FinishedBy::ThisRun { frames });
                 // A file that is still to be encrypted is listed by its next name.
                 if !notifier.seals() {
                     finished.files.push(&path);

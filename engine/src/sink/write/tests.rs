@@ -1078,8 +1078,8 @@ fn a_mark_is_told_by_the_next_records_of_each_open_file_and_of_no_other() {
     let finished = writer.finish();
     assert_eq!(finished.failures, Vec::<String>::new());
     // The index finds what readers of the files do.
-    let marks = listed(&finished).iter().map(|path| {
-        let index = crate::index::build(path, || true).expect("reads");
+    let marks = listed(&finished).into_iter().map(|path| {
+        let index = crate::index::build(&path, || true).expect("reads");
         let marks = index.expect("unchanged").marks.into_iter();
         marks.map(|it| (it.ns, it.text)).collect::<Vec<_>>()
     });

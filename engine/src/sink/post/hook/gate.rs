@@ -49,7 +49,7 @@ pub(super) enum Refusal {
 pub struct HookGate {
     /// `output.dir` as the capture writes it in its paths.
     given: PathBuf,
-    /// The same folder without links.
+    /// The folder's path without links.
     real: PathBuf,
     name: NameTemplate,
     clock: StepWatch,

@@ -55,7 +55,7 @@ pub struct HookReport {
     pub failed: u64,
     /// Files whose hook was never started, for want of time.
     pub not_run: u64,
-    /// Paths for which the process that runs hooks refused to start one, since they were no file that was just finished.
+    /// Paths for which the process that runs hooks refused to start one, since they were not files that were just finished.
     pub refused: u64,
 }
 

@@ -75,7 +75,7 @@ impl HookProcess {
         })))
     }
 
-    /// Runs the hook for each file until there are no more, and returns the counts.
+    /// Runs the hook for each file until the channel ends, and returns the counts.
     pub(super) fn run(&self, files: &Receiver<PathBuf>) -> HookReport {
         let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut sent, mut unsent) = (0, 0);
