@@ -1,7 +1,7 @@
 //! An expression and the program that libpcap makes of it.
 //!
 //! libpcap walks the graph of an expression's tests by recursion, as deep as there are tests one after the other, and in a time
-//! that grows with the square of them. So it runs on a thread of its own, whose stack is large enough for every expression
+//! that grows with the square of them. So it runs on a separate thread, whose stack is large enough for every expression
 //! within the limits, and it is waited for no longer than [`LONGEST_COMPILATION`].
 
 use super::{
@@ -45,7 +45,7 @@ pub enum FilterError {
     Refused(#[from] Refused),
     /// It has more than [`LONGEST_EXPRESSION`] bytes.
     #[error(
-        "the expression has {0} bytes; at most {LONGEST_EXPRESSION} are allowed; name networks in place of hosts, or filter when extracting"
+        "the expression has {0} bytes; at most {LONGEST_EXPRESSION} are allowed; name networks instead of hosts, or filter when extracting"
     )]
     TooLong(usize),
     /// It has more than [`DEEPEST_NESTING`] open parentheses and brackets.
