@@ -51,7 +51,7 @@ fn a_compilation_holds_up_neither_control_nor_the_end() {
         };
         let client = run.ctl().program(args).start();
         until_it_compiles(&mut running);
-        // Other clients are served, the capture goes on, and its owner carries out changes.
+        // Other clients are served, the capture continues, and its owner carries out changes.
         let captured = run.ctl().until_counted(&mut running, "captured", 1);
         run.ctl()
             .until_counted(&mut running, "captured", captured + 1000);

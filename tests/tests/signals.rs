@@ -19,7 +19,7 @@ fn endless<'d>(dir: &'d Dir, name: &str) -> Wqcap<'d> {
     Wqcap::run(dir, name).model(ENDLESS).queues(2).control()
 }
 
-/// Waits until the capture has counted more frames than it has now: it goes on.
+/// Waits until the capture has counted more frames than it has now.
 #[track_caller]
 fn until_it_goes_on(run: &Wqcap<'_>, running: &mut Running) {
     let now = run.ctl().until_counted(running, "captured", 1);

@@ -25,7 +25,7 @@ impl Collector {
     fn new(dir: &Dir) -> Self {
         let path = dir.join("stderr");
         let _ = Program::new("mkfifo").arg(&path).run().expect(0);
-        // With both, opening waits for nobody.
+        // With both, opening does not wait.
         let pipe = OpenOptions::new().read(true).write(true).open(&path);
         let pipe = pipe.expect("a pipe of our own");
         fcntl_setfl(&pipe, OFlags::NONBLOCK).expect("ours");
@@ -33,7 +33,7 @@ impl Collector {
     }
 
     /// The run, with the pipe as its standard error.
-    fn of<'d>(&self, run: Wqcap<'d>) -> Wqcap<'d> {
+    fn wrap<'d>(&self, run: Wqcap<'d>) -> Wqcap<'d> {
         let path = self.path.to_str().expect("plain");
         run.wrapped(&["sh", "-c", r#"exec "$@" 2>"$0""#, path])
     }
@@ -65,7 +65,7 @@ fn a_collector_that_stops_holds_up_nothing() {
         .queues(1)
         .control()
         .timeout(Duration::from_secs(120));
-    let run = collector.of(run);
+    let run = collector.wrap(run);
     let mut running = run.start();
     run.ctl().until_counted(&mut running, "captured", 1000);
     collector.stop();
@@ -95,7 +95,7 @@ fn a_collector_that_stops_holds_up_nothing() {
 fn dropped_lines_of_the_audit_trail_are_counted() {
     let dir = Dir::new();
     let mut collector = Collector::new(&dir);
-    let run = collector.of(Wqcap::run(&dir, "x").model(ENDLESS).queues(1).control());
+    let run = collector.wrap(Wqcap::run(&dir, "x").model(ENDLESS).queues(1).control());
     let mut running = run.start();
     run.ctl().until_counted(&mut running, "captured", 1000);
     collector.stop();
@@ -130,7 +130,7 @@ fn dropped_lines_of_the_audit_trail_are_counted() {
 fn a_collector_that_leaves_ends_nothing() {
     let dir = Dir::new();
     let collector = Collector::new(&dir);
-    let run = collector.of(Wqcap::run(&dir, "x").model(ENDLESS).queues(1).control());
+    let run = collector.wrap(Wqcap::run(&dir, "x").model(ENDLESS).queues(1).control());
     let mut running = run.start();
     run.ctl().until_counted(&mut running, "captured", 1000);
     drop(collector);

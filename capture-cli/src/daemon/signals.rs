@@ -103,7 +103,7 @@ pub fn catch_into(asked: &Signals, reloads: bool) -> io::Result<Requests> {
     let ignored = Ignored::read();
     let requests = [SIGHUP, SIGUSR1, SIGUSR2, SIGCONT];
     let caught = requests.into_iter().chain(ENDING).chain(real_time());
-    // nohup(1) has SIGHUP ignored, and the run is to go on.
+    // nohup(1) has SIGHUP ignored, and the run continues.
     for signal in caught.filter(|it| !ignored.has(*it)) {
         signals.add_signal(signal)?;
     }
@@ -124,7 +124,7 @@ pub struct Requests {
     reaction: Reaction,
 }
 
-/// What a signal leads to.
+/// Effects of signals.
 struct Reaction {
     asked: Signals,
     /// SIGHUP asks for a reload; else for the end.

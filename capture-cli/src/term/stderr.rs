@@ -3,7 +3,7 @@
 //! A log collector that has stopped, a terminal under ^S and a full pipe block every write. A command may wait for that; a
 //! capture must not. So a capture calls [`detach`] before it starts and [`start_writer`] once it is in its sandbox: from then on
 //! callers only append to a queue of bounded size. What finds no room is dropped and counted, and a line says so as soon as
-//! the reader goes on.
+//! the reader continues.
 //!
 //! Invariant: while stderr is detached, no caller waits for it, except [`flush`] for a bounded time.
 
@@ -25,7 +25,7 @@ const MOST_LINES: usize = 1 << 20;
 /// Bytes of lines of the audit trail that wait at most.
 const MOST_AUDIT: usize = 4 << 20;
 
-/// What a text is, which decides how much of it may wait.
+/// Kind of a text; it decides how much may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Lines of the log, and everything else that people read.
@@ -34,7 +34,7 @@ pub enum Kind {
     Audit,
 }
 
-/// What is to be written.
+/// Output of one step of the writer.
 #[derive(Debug, PartialEq, Eq)]
 enum Output {
     /// Whole lines, after the progress line is erased.
@@ -140,7 +140,7 @@ pub fn write_lines(kind: Kind, text: &[u8]) {
     }
 }
 
-/// Draws a progress line, or queues it in place of one that is not drawn yet.
+/// Draws a progress line, or queues it; it replaces one that is not drawn yet.
 pub fn redraw(text: &str) {
     match &mut *state() {
         State::Direct(painter) => painter.progress(text),
@@ -262,8 +262,8 @@ pub fn flush(timeout: Duration) {
     }
 }
 
-/// Writes all of `text` to stderr, however long that takes. What cannot be written is lost: there is no other place to report
-/// that. Not by [`io::Stderr`], whose lock a thread that panics would wait for.
+/// Writes all of `text` to stderr, however long that takes. What cannot be written is lost: it can be
+/// reported nowhere else. Not by [`io::Stderr`], whose lock a thread that panics would wait for.
 pub fn write_all(mut text: &[u8]) {
     let stderr = io::stderr();
     while !text.is_empty() {
@@ -292,7 +292,7 @@ mod tests {
         queue.push(Kind::Ordinary, &half);
         queue.push(Kind::Ordinary, b"one\n");
         queue.push(Kind::Ordinary, b"two\nthree\n");
-        // The audit trail has room of its own.
+        // The audit trail has separate room.
         queue.push(Kind::Audit, b"audit: a\n");
         let first = queue.take();
         assert_eq!(first, Some(Output::Lines(half.clone())));

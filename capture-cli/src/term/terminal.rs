@@ -37,7 +37,7 @@ pub struct Painter {
 }
 
 impl Painter {
-    /// There is no progress line.
+    /// A painter without a progress line.
     pub const fn new() -> Self {
         Self { drawn: 0 }
     }

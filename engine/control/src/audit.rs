@@ -94,7 +94,7 @@ pub fn signal(who: &Peer, name: &str, new: &str) {
     .write();
 }
 
-/// Writes that so many lines of this trail were dropped because nothing read them. The program that writes the log calls it
+/// Writes that a number of lines of this trail were dropped because nothing read them. The program that writes the log calls it
 /// once there is room again.
 pub fn dropped(lines: u64) {
     Line {

@@ -65,9 +65,9 @@ const CHECK_ASLEEP: Duration = Duration::from_millis(500);
 const CHECK_FIRST: Duration = Duration::from_millis(100);
 /// A deadline so near has come: to sleep until then costs more than to be early.
 pub(crate) const SOON: Duration = Duration::from_micros(200);
-/// A wait that ends so much later than asked for may be that of a process that was stopped.
+/// Delay of a wait's end from which on the process may have been stopped.
 const OVERDUE: Duration = Duration::from_millis(100);
-/// Time within which SIGCONT is handled after a stopped process goes on.
+/// Time within which SIGCONT is handled after a stopped process continues.
 const OVERDUE_KEPT: Duration = Duration::from_secs(2);
 /// Between taking the rules away and asking the loops to drain: frames already in the NIC come out by then.
 const SETTLE: Duration = Duration::from_millis(2);

@@ -656,7 +656,7 @@ impl<E: Encoder> BlockSink<E> {
     /// Carries out what others have asked for since the last look.
     #[cold]
     fn carry_out(&mut self) {
-        self.asked.look();
+        self.asked.acknowledge();
         if self.asked.again() {
             self.end_file();
         }
@@ -701,7 +701,7 @@ impl<E: Encoder> BlockSink<E> {
         self.send_partial();
     }
 
-    /// Sends the open block though it is not full, and goes on in another one; false: none is free.
+    /// Sends the open block though it is not full, and continues in another one; false: none is free.
     fn send_partial(&mut self) -> bool {
         let Some(mut next) = self.take_empty(OnFull::Drop) else {
             return false;

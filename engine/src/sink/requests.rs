@@ -1,4 +1,4 @@
-//! What others ask of the sinks of a run's files: to go on to the next file, to put marks into the open ones, and to have
+//! What others ask of the sinks of a run's files: to begin the next file, to put marks into the open ones, and to have
 //! written what they hold.
 //!
 //! Invariant: a sink looks once a batch, and that is one load; it takes a lock only when there is a mark.
@@ -146,7 +146,7 @@ impl Asked {
     }
 
     /// Takes note of all requests so far; what they ask for is then to be looked up.
-    pub(super) fn look(&mut self) {
+    pub(super) fn acknowledge(&mut self) {
         self.seen = self.requests.asked.load(Ordering::Acquire);
     }
 
@@ -179,7 +179,7 @@ impl Asked {
         (latest != self.flushed).then_some(latest)
     }
 
-    /// What the sink held when the flush was requested is among its first `sent` blocks.
+    /// Answers a flush: all that the sink held at its request is among its first `sent` blocks.
     pub(super) fn flushed(&mut self, sink: usize, flush: u64, sent: u64) {
         self.flushed = flush;
         if let Some(it) = self.requests.flushed.get(sink) {
@@ -269,11 +269,11 @@ mod tests {
         for (sink, sent) in [(0, 3), (1, 0)] {
             let asked = &mut sinks[sink];
             assert!(asked.is_new());
-            asked.look();
+            asked.acknowledge();
             // No block is free for now.
             asked.postpone();
             assert!(asked.is_new());
-            asked.look();
+            asked.acknowledge();
             assert_eq!(asked.flush(), Some(flush));
             asked.flushed(sink, flush, sent);
             assert!(!asked.is_new() && asked.flush().is_none());

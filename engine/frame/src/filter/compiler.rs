@@ -1,6 +1,6 @@
 //! The thread on which libpcap compiles: one expression at a time, on a stack of known size.
 //!
-//! A compilation cannot be cancelled. One that takes too long is abandoned: its thread goes on, and until it ends no other
+//! A compilation cannot be cancelled. One that takes too long is abandoned: its thread continues, and until it ends no other
 //! begins. Its result is kept then, so that a later request for the same expression gets it at once.
 
 use super::{expression::FilterError, program::Program};

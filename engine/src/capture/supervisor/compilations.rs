@@ -1,6 +1,6 @@
 //! Changes that wait for libpcap: the thread on which they wait, one after the other, in the order of their requests.
 //!
-//! Invariant: neither the threads of the control service nor the capture's owner wait for a compilation. What comes of it is
+//! Invariant: neither the threads of the control service nor the capture's owner wait for a compilation. Its result is
 //! applied afterwards, to the capture there is by then.
 
 use crate::{

@@ -87,7 +87,7 @@ pub trait Host {
     fn searching(&mut self, _device: &str, _tries: u32, _wait: Duration) {}
 }
 
-/// What the capture's owner is to carry out.
+/// An order for the capture's owner.
 enum Order {
     /// A command.
     Command {

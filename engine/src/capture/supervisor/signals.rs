@@ -87,7 +87,7 @@ impl Signals {
         self.owner.wake();
     }
 
-    /// Reports that the process goes on, after it may have been stopped.
+    /// Reports that the process continues, after it may have been stopped.
     pub fn continued(&self) {
         self.continued.store(true, Ordering::Relaxed);
         self.owner.wake();
