@@ -384,6 +384,7 @@ fn encode<E: Encoder>(frames: &[Vec<u8>], times: usize, encoder: &E) -> Outcome 
         hook_process: None,
         at_rest: None,
         ring: None,
+        finish_times: Default::default(),
         limit: None,
         owner: Wakeup::default(),
     };
