@@ -72,7 +72,7 @@ fn records(report: &Report) -> Vec<files::Record> {
     report
         .files
         .iter()
-        .flat_map(|file| files::read(file))
+        .flat_map(|file| files::read(&file))
         .collect()
 }
 
