@@ -6,7 +6,7 @@
 use std::{collections::HashMap, process::Command};
 use wqcap_rss::{FrameClass, L3};
 use wqcap_tests::{
-    Dir, Finished, Summary, Wqcap,
+    Dir, Finished, Wqcap,
     captures::Captures,
     compare::assert_frames,
     files::{self, Record},

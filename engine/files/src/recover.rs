@@ -363,7 +363,10 @@ mod tests {
         let part = dir.path().join("wqcap-q00-1.pcap.part");
         let bytes = [&written(FileFormat::Pcap, 3).0[..], &[0; 100]].concat();
         fs::write(&part, &bytes).expect("written");
-        let writer = OpenOptions::new().write(true).open(&part).expect("opens");
+        let writer = fs::OpenOptions::new()
+            .write(true)
+            .open(&part)
+            .expect("opens");
         writer.lock().expect("locks");
         assert_eq!(only(dir.path()).outcome, RecoveryOutcome::InUse);
         assert_eq!(fs::read(&part).expect("there"), bytes);
@@ -515,7 +518,10 @@ mod tests {
             let part = dir.path().join(name);
             fs::write(&part, written(format, 3).0).expect("written");
             // Zeros without end, for all that anybody will wait.
-            let file = OpenOptions::new().write(true).open(&part).expect("opens");
+            let file = fs::OpenOptions::new()
+                .write(true)
+                .open(&part)
+                .expect("opens");
             file.set_len(1 << 42).expect("sparse");
             drop(file);
             let reads = std::cell::Cell::new(0);

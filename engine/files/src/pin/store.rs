@@ -288,7 +288,7 @@ fn entry_of(path: &Path) -> Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{CWD, FileType, mknodat};
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::os::unix::fs::symlink;
 
     fn pin(reason: &str) -> Pin {
