@@ -44,7 +44,7 @@ fn a_compilation_holds_up_neither_control_nor_the_end() {
             "filter" => &["filter", &long],
             "mark" => &["mark", "--filter", &long, "a mark"],
             _ => {
-                let config = dir.join(&format!("{way}.toml"));
+                let config = dir.join(format!("{way}.toml"));
                 fs::write(&config, format!("[capture]\nfilter = \"{long}\"\n")).expect("written");
                 &["reload"]
             }
@@ -91,7 +91,7 @@ fn a_filter_beyond_the_limits_is_refused_with_them() {
     let dir = Dir::new();
     let config = dir.write(
         "x.toml",
-        &format!("[capture]\nfilter = \"{}\"\n", hosts(8000)),
+        format!("[capture]\nfilter = \"{}\"\n", hosts(8000)),
     );
     for command in ["check", "run"] {
         let done = wqcap([command, "--model", "loopback", "-c"])

@@ -136,7 +136,7 @@ struct Shared {
     /// Counters of the stages of queues and parsers, then those of the stages behind the order of time.
     stages: Vec<Arc<StageCounters>>,
     /// The steps of the stages of queues and parsers.
-    reduction: Reduction,
+    reduction: Arc<Reduction>,
     /// Frames are observed behind the order of time, and not by queues and parsers.
     observes_in_order: bool,
     /// Frames are parsed, so that the malformed are counted.
@@ -475,7 +475,7 @@ impl Shared {
     where
         O: FnOnce() -> Observer + Send,
     {
-        let reduction = self.reduction.clone();
+        let reduction = Arc::clone(&self.reduction);
         let counters = Arc::clone(&self.stages[i]);
         let observer = (!self.observes_in_order).then_some(observer);
         move |sink| {

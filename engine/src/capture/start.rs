@@ -266,11 +266,11 @@ impl<'p> Startup<'p> {
             filter: Arc::new(FilterCell::new(plan.reduction.filter.clone())),
             split: plan.steering.split.clone().map(Arc::new),
             stages: self.stages,
-            reduction: if self.in_order {
+            reduction: Arc::new(if self.in_order {
                 plan.reduction.before_order()
             } else {
                 plan.reduction.clone()
-            },
+            }),
             observes_in_order: self.in_order,
             parses: plan.parses(),
             verifies: plan.reduction.verify_fcs,

@@ -9,7 +9,6 @@ use std::{
 /// Returns why taking this interface's traffic would cut a login session off; `None`: no reason is known. Bonds, bridges and
 /// VLANs over the interface receive nothing else than it does, so that their routes and addresses count as well.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "files of /proc")]
 pub fn why(netdev: &str) -> Option<String> {
     reason(netdev).or_else(|| {
         let upper = interfaces_over(Path::new("/sys"), netdev);
@@ -39,6 +38,7 @@ fn interfaces_over(sysfs: &Path, netdev: &str) -> Vec<String> {
 }
 
 /// Returns why taking the traffic of this very interface would cut a login session off.
+#[expect(clippy::disallowed_methods, reason = "files of /proc")]
 fn reason(netdev: &str) -> Option<String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     if default_route_v4(&read("/proc/net/route"), netdev)
