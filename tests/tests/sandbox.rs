@@ -320,7 +320,7 @@ fn a_hook_where_the_sandbox_writes_is_refused() {
         let name = key.replace('.', "-");
         let folder = dir.folder(&name);
         let hook = dir.script(&format!("{name}/hook"), "exit 0");
-        let link = dir.join(&format!("{name}-link"));
+        let link = dir.join(format!("{name}-link"));
         symlink(&hook, &link).expect("own");
         for hook in [&hook, &link] {
             for command in ["check", "run"] {
