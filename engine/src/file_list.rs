@@ -5,7 +5,7 @@
 //! push -> buffer, at most RUN bytes -> sorted, behind the others in a file without a name -> merged when they are read
 //! ```
 //!
-//! Invariants: memory is bounded by a constant, and while the list is read by [`PIECE`] bytes for each [`RUN`] bytes of names.
+//! Invariants: memory is bounded by a constant, and while the list is read by `PIECE` bytes for each `RUN` bytes of names.
 //! Nothing of a list is left on the disk when the process has ended.
 
 use serde::{Serialize, Serializer};
