@@ -76,7 +76,7 @@ impl FileList {
 
     /// A list like [`FileList::new`], of files that may be deleted while the list grows: it does not grow with those.
     #[must_use]
-    pub fn of_deleted_too(dir: &Path) -> Self {
+    pub fn with_deletions(dir: &Path) -> Self {
         Self {
             swept_at: Some(MANY),
             ..Self::new(dir)
@@ -432,7 +432,7 @@ mod tests {
     fn files_that_are_deleted_meanwhile_do_not_lengthen_the_list() {
         let dir = tempfile::tempdir().expect("dir");
         let at = |i: u64| dir.path().join(format!("wqcap-q00-{i}.pcapng"));
-        let mut list = FileList::of_deleted_too(dir.path());
+        let mut list = FileList::with_deletions(dir.path());
         let stay = [5, 70_000, 199_999];
         for i in 0..200_000 {
             if stay.contains(&i) {

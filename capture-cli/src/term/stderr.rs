@@ -75,7 +75,7 @@ impl Queue {
         self.waiting.push_back((kind, text.to_vec()));
     }
 
-    /// Takes what is to be written next.
+    /// Removes and returns the next output, or `None` if nothing waits.
     fn take(&mut self) -> Option<Output> {
         match self.waiting.pop_front() {
             Some((kind, text)) => {
@@ -103,7 +103,7 @@ impl Queue {
     }
 }
 
-/// Where writes go.
+/// Destination of texts.
 enum State {
     /// Written at once, by the caller, who waits.
     Direct(Painter),
@@ -196,7 +196,7 @@ pub fn start_writer() -> io::Result<()> {
     Ok(())
 }
 
-/// The thread: writes what is queued, as it comes.
+/// Loop of the writer thread: writes queued texts in their order.
 fn write_queued(mut painter: Painter) {
     loop {
         let output = next();
@@ -218,7 +218,7 @@ fn write_queued(mut painter: Painter) {
     }
 }
 
-/// Waits for what is to be written next.
+/// Waits for the next output of the queue.
 fn next() -> Output {
     let mut state = state();
     loop {

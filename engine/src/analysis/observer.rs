@@ -89,10 +89,14 @@ impl Observer {
     }
 
     /// Counts frames that were lost before they could be seen: flow records miss them.
-    pub fn missed(&mut self, _frames: u64) {
+    #[cfg_attr(
+        not(feature = "flows"),
+        expect(unused_variables, reason = "only flow records miss frames")
+    )]
+    pub fn missed(&mut self, frames: u64) {
         #[cfg(feature = "flows")]
         if let Some(flows) = &mut self.flows {
-            flows.missed(_frames);
+            flows.missed(frames);
         }
     }
 

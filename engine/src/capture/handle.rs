@@ -5,6 +5,7 @@ use crate::{
     Error,
     device::{clock::system_ns, counters::NicReader},
     filter::{Filter, shown},
+    plan,
     sink::{Backlog, Requests, RetentionGauge},
     stats::{NicCounters, nic_sum},
 };
@@ -85,9 +86,7 @@ impl CaptureHandle {
     /// The expression does not compile, or keeps frames that the NIC's rules, which were made of the first filter, do not
     /// take; then the filter stays as it was.
     pub fn set_filter(&self, expression: &str) -> Result<FilterChange, Error> {
-        let filter = Filter::compile(expression)
-            .map_err(|e| Error::config("capture.filter", shown(expression), e))?;
-        self.set_compiled_filter(filter)
+        self.set_compiled_filter(plan::compiled("capture.filter", expression)?)
     }
 
     /// As [`CaptureHandle::set_filter`], without waiting for libpcap.

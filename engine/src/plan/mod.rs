@@ -21,6 +21,7 @@ pub(crate) use output::{LEAST_BLOCKS, least_block, longest};
 pub use output::{OutputPlan, Retention, Rotation};
 pub use queues::QueuePlan;
 pub use receive::QueueMemory;
+pub(crate) use reduction::compiled;
 pub use reduction::{CutoffPlan, FlowLimit, Reduction};
 pub use stamps::Stamps;
 
@@ -157,17 +158,13 @@ impl Plan {
     /// behind that step, once for each queue.
     #[must_use]
     pub fn reduces_in_order(&self) -> bool {
-        self.output.is_ordered() && self.reduction.dedup_ns > 0
+        reduces_in_order(&self.output, self.reduction.dedup_ns)
     }
 
     /// Number of stages that observe frames for statistics and flow records.
     #[must_use]
     pub fn observers(&self) -> usize {
-        if self.reduces_in_order() {
-            self.queues.len()
-        } else {
-            self.stages()
-        }
+        queues::observers(&self.queues, self.reduces_in_order())
     }
 
     /// Settles everything a run needs.
@@ -242,12 +239,8 @@ impl Plan {
         let longest = longest(&ring);
         let output = OutputPlan::new(config, &queues, longest, &mut notes);
         let output = found.keep(output)?;
-        let reduces_in_order = output.is_ordered() && !config.capture.dedup.0.is_zero();
-        let stages = if reduces_in_order {
-            queues.len()
-        } else {
-            queues::stages(&queues)
-        };
+        let in_order = reduces_in_order(&output, config.capture.dedup.nanos());
+        let stages = queues::observers(&queues, in_order);
         let dir = output.dir.as_deref();
         let flows = config.flows.as_ref();
         let flows = flows.map(|it| output::flows(it, dir, stages, memory::of_cutoff(config)));
@@ -344,6 +337,11 @@ impl Plan {
     pub fn parses(&self) -> bool {
         self.reduction.parses() || self.statistics || self.flows.is_some()
     }
+}
+
+/// As [`Plan::reduces_in_order`], before there is a plan.
+fn reduces_in_order(output: &OutputPlan, dedup_ns: u64) -> bool {
+    output.is_ordered() && dedup_ns > 0
 }
 
 #[cfg(test)]

@@ -191,3 +191,12 @@ pub(super) fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16
 pub(super) fn stages(queues: &[QueuePlan]) -> usize {
     queues.iter().map(|queue| queue.parsers.len().max(1)).sum()
 }
+
+/// Number of stages that observe frames: one for each queue behind the order of time, else all stages.
+pub(super) fn observers(queues: &[QueuePlan], in_order: bool) -> usize {
+    if in_order {
+        queues.len()
+    } else {
+        stages(queues)
+    }
+}

@@ -156,6 +156,10 @@ fn limit(number: usize, config: &CutoffConfig) -> Result<FlowLimit, Error> {
     })
 }
 
-fn compiled(key: &str, expression: &str) -> Result<Filter, Error> {
+/// Compiles the filter of a configuration key.
+///
+/// # Errors
+/// The filter does not compile; the error names the key.
+pub(crate) fn compiled(key: &str, expression: &str) -> Result<Filter, Error> {
     Filter::compile(expression).map_err(|e| Error::config(key, filter::shown(expression), e))
 }

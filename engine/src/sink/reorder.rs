@@ -331,7 +331,7 @@ impl Flushes {
         }
     }
 
-    /// The flush for which all queues have sent their blocks: those are in the channel, or have arrived.
+    /// Returns the number of the flush for which all queues have sent their blocks, which are in the channel or have arrived.
     fn sent(&self) -> Option<u64> {
         let latest = self.queues.latest_flush();
         (latest != self.passed && self.arrived.is_none() && self.queues.is_sent(latest))

@@ -120,7 +120,7 @@ impl Requests {
 /// What a sink has seen of them.
 pub(super) struct Asked {
     requests: Arc<Requests>,
-    /// Of requests of any kind.
+    /// Value of [`Requests::asked`] up to which the sink has acknowledged requests.
     seen: u64,
     rotations: u64,
     marked: u64,

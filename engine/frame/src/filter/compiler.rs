@@ -18,7 +18,7 @@ const STACK_OF_BYTE: usize = 1024;
 /// Programs that are kept: a capture asks several times for each of its few expressions.
 const KEPT: usize = 16;
 
-/// Compiles an expression; the thread's work.
+/// Function that compiles an expression on the filter thread.
 type Compile = fn(&str) -> Result<Program, FilterError>;
 
 #[derive(Default)]
@@ -40,7 +40,7 @@ fn compiler() -> MutexGuard<'static, Compiler> {
     COMPILER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has `compile` run for an expression, unless its program is kept, and waits for it, at most `timeout`.
+/// Runs `compile` on the filter thread, unless the expression's program is kept, and waits for it at most `timeout`.
 pub(super) fn compile(
     expression: &str,
     timeout: Duration,

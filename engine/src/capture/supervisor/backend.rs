@@ -10,7 +10,6 @@ use super::{
     replaced, same, transitions,
 };
 use crate::{
-    Error,
     analysis::live,
     capture::{Capture, CaptureHandle, Report, Snapshot},
     config::Config,
@@ -22,8 +21,8 @@ use crate::{
         server::{Backend, ChangeReply},
     },
     device::{self, DeviceFacts, clock::system_ns},
-    filter::{Filter, shown},
-    plan::Plan,
+    filter::Filter,
+    plan::{self, Plan},
     sink::{PinnedFiles, RetentionGauge},
     stats::{NicCounters, QueueLedger},
     sync::wakeup::Wakeup,
@@ -104,7 +103,7 @@ impl Live {
         }
     }
 
-    /// The capture, or why there is none to change.
+    /// Returns the capture under way, or a refusal that says why nothing can be changed.
     fn changeable(&self) -> Result<Handles, Refusal> {
         self.handles().ok_or_else(|| {
             let why = transitions::refusal(self.state()).unwrap_or("nothing is captured any more");
@@ -259,14 +258,11 @@ impl CaptureBackend {
     fn change_filter(&self, expression: &str, reply: ChangeReply) {
         let (live, expression) = (Arc::clone(&self.live), expression.to_owned());
         let change = move || {
-            let changed = || {
-                lock(&live).changeable()?;
-                let filter = compiled(&expression)?;
-                // It may have ended, or another one begun, while libpcap compiled.
-                let handles = lock(&live).changeable()?;
-                set_filter(&handles.capture, filter)
-            };
-            changed()
+            lock(&live).changeable()?;
+            let filter = compiled(&expression)?;
+            // It may have ended, or another one begun, while libpcap compiled.
+            let handles = lock(&live).changeable()?;
+            set_filter(&handles.capture, filter)
         };
         self.after_compilation(reply, move |reply| reply.send(change()));
     }
@@ -500,10 +496,8 @@ impl Backend for CaptureBackend {
 }
 
 fn compiled(expression: &str) -> Result<Filter, Refusal> {
-    Filter::compile(expression).map_err(|e| {
-        let e = Error::config("capture.filter", shown(expression), e);
-        Refusal::new(RefusalCode::Malformed, e.to_string())
-    })
+    plan::compiled("capture.filter", expression)
+        .map_err(|e| Refusal::new(RefusalCode::Malformed, e.to_string()))
 }
 
 /// Applies another filter.

@@ -17,7 +17,7 @@ const MOST_WAITING: usize = 64;
 
 type Change = Box<dyn FnOnce() + Send>;
 
-/// The way to the thread; it is started for the first change, and ends with this.
+/// Sender to the thread that carries out changes. The thread starts with the first change and ends when the sender is dropped.
 #[derive(Default)]
 pub(super) struct Compilations(Mutex<Option<SyncSender<Change>>>);
 

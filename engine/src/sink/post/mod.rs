@@ -99,7 +99,7 @@ pub(super) fn list(files: &Files) -> FileList {
     // Hooks move files away, and what is not there any more is not worth a place.
     match output.retention.is_everything() && output.hook.is_none() {
         true => FileList::new(files.dir()),
-        false => FileList::of_deleted_too(files.dir()),
+        false => FileList::with_deletions(files.dir()),
     }
 }
 
