@@ -1,4 +1,4 @@
-//! What the traffic is: live statistics and flow records, fed by an observer beside the frame's way.
+//! Analysis of the traffic: live statistics and flow records, fed by an observer of each frame.
 
 pub(crate) mod flow_table;
 pub mod flows;

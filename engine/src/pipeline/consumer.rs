@@ -1,4 +1,4 @@
-//! The seam: what a capture feeds, whichever shape its pipeline has.
+//! Trait of frame consumers, which both pipeline modes call, and the frame that is passed to them.
 
 use crate::{
     frame::FCS_LEN,
@@ -6,32 +6,33 @@ use crate::{
     stats::Ends,
 };
 
-/// One frame, borrowed from its slot for the length of a call.
+/// Received frame, borrowed from its slot for the duration of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// What there is of its bytes: all, unless a stage before has cut it.
+    /// Bytes of the frame: all, unless an earlier stage has cut them.
     pub bytes: &'a [u8],
-    /// Its length on the wire without the FCS, at least that of `bytes`.
+    /// Length on the wire without the FCS, in bytes; at least the length of `bytes`.
     pub len: u32,
-    /// Its FCS, where the device delivers it. Never part of `bytes`, which is what headers are sought in.
+    /// FCS of the frame, if the device delivers it. It is never part of `bytes`, which are parsed
+    /// for headers.
     pub fcs: Option<Fcs>,
-    /// When it was received, in nanoseconds since 1970. Never runs backward within a queue.
+    /// Time of reception, in nanoseconds since 1970. Never decreases within a queue.
     pub ns: u64,
 }
 
-/// A frame check sequence as it came.
+/// Received frame check sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fcs {
-    /// As on the wire.
+    /// Bytes of the FCS in wire order.
     pub bytes: [u8; FCS_LEN],
-    /// It was checked, and is another frame's.
+    /// `true` if the FCS was checked and does not match the frame.
     pub bad: bool,
 }
 
 impl<'a> Frame<'a> {
-    /// The whole frame in a slot.
+    /// Returns the whole frame in a slot, with its FCS if the queue delivers one.
     #[inline]
-    pub(super) fn of(filled: &'a Filled, memory: &'a SlotMemory, ns: u64) -> Self {
+    pub(super) fn from_slot(filled: &'a Filled, memory: &'a SlotMemory, ns: u64) -> Self {
         let fcs = filled.fcs(memory);
         Self {
             fcs: fcs.map(|bytes| Fcs { bytes, bad: false }),
@@ -39,13 +40,13 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The same of a queue that delivers no FCS.
+    /// Returns the whole frame in a slot of a queue that does not deliver the FCS.
     #[inline]
     pub(super) fn without_fcs(filled: &'a Filled, memory: &'a SlotMemory, ns: u64) -> Self {
         let bytes = filled.bytes(memory);
         Self {
             bytes,
-            // A slot is far below 4 GiB.
+            // A slot is much smaller than 4 GiB.
             len: bytes.len() as u32,
             fcs: None,
             ns,
@@ -53,58 +54,62 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// What became of a frame: its line in the ledger.
+/// Fate of a frame: its line in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Kept.
+    /// Kept frame.
     Captured,
-    /// The filter refused it.
+    /// Frame that the filter rejected.
     Filtered,
-    /// Sampling left it out.
+    /// Frame that sampling left out.
     SampledOut,
-    /// It repeats one that was kept.
+    /// Repetition of a kept frame.
     Deduplicated,
-    /// It comes after the beginning of its flow.
+    /// Frame beyond its flow's cutoff limit.
     CutOff,
-    /// There was no room for it.
+    /// Frame without space in the write buffers.
     DroppedStorage,
 }
 
-/// Takes frames. There is one for each thread that works on them: a queue's loop, or each parser of a queue. What it
-/// does is part of each frame's cost.
+/// Receiver of a capture's frames.
 ///
-/// Only [`Consumer::frame`] must be written. A consumer of one's own runs by [`crate::capture::Capture::start_with`].
+/// Each thread that processes frames has one consumer: a queue's loop, or each parser of a queue.
+/// The work of a consumer is part of the cost of each frame.
+///
+/// Only [`Consumer::frame`] is required. [`crate::capture::Capture::start_with`] runs a capture
+/// with your own consumer.
 pub trait Consumer: Send {
-    /// Takes one frame. The bytes are gone when it returns.
+    /// Processes one frame. The bytes are valid only during the call.
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict;
-    /// A batch begins: a chance to look, once for many frames, at what others may have changed.
+    /// Starts a batch. Settings that other threads may change can be checked here, once for many
+    /// frames.
     fn batch(&mut self) {}
-    /// Frames that follow, as they came: a chance to look for many at once what each needs to be decided on. A hint:
-    /// what follows may be fewer or others.
+    /// Announces the frames of the batch, so that memory accesses for many frames can be started
+    /// together. This is a hint: the frames that follow may be fewer or others.
     fn ahead<'a>(&mut self, _frames: impl Iterator<Item = &'a [u8]>)
     where
         Self: Sized,
     {
     }
-    /// The batch's frames have all been handled: their buffers go back to the NIC now.
+    /// Ends a batch: all its frames have been processed, and their buffers return to the NIC.
     fn handled(&mut self) {}
-    /// Another filter, a pcap-filter(7) expression, decides on the frames that follow; for those who keep notes.
+    /// Reports that another filter, a pcap-filter(7) expression, applies to the frames that follow.
     fn changed(&mut self, _filter: &str) {}
-    /// There were no frames for a moment: a chance to let go of what is half full.
+    /// Reports that no frames have come for a moment. Partly filled buffers can be flushed here.
     fn idle(&mut self) {}
 }
 
-/// Which of a capture's consumers one is.
+/// Position of a consumer in a capture: its queue and parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Number of the queue, from 0.
+    /// Queue index, counted from 0.
     pub queue: u16,
-    /// Number among the queue's parsers, from 0; 0 where the loop itself works on frames.
+    /// Parser index within the queue, counted from 0; 0 in inline mode.
     pub parser: u16,
 }
 
 impl Ends {
-    /// One more frame of `len` bytes on the wire.
+    /// Counts a frame of `len` bytes on the wire.
     #[inline]
     pub(super) fn count(&mut self, verdict: Verdict, len: u32) {
         match verdict {
@@ -117,7 +122,7 @@ impl Ends {
         }
     }
 
-    /// With one more frame that ended in a rarer way: out of the way of the others.
+    /// Counts a frame with one of the rarer verdicts. Kept out of line of the common ones.
     #[inline(never)]
     fn with_other(mut self, verdict: Verdict) -> Self {
         match verdict {

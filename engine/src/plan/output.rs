@@ -1,4 +1,4 @@
-//! What is written, and what stays of it.
+//! Plan of the output: files, rotation, retention and flow records.
 
 use super::{QueueMemory, QueuePlan};
 use crate::{
@@ -11,102 +11,109 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use wqcap_files::{name::NameTemplate, sealed::KeySource};
 
-/// Files of the run.
+/// Files or stream that a run writes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct OutputPlan {
-    /// Where; `None`: nothing is written, frames are counted.
+    /// Directory of the capture files; `None` if no files are written.
     pub dir: Option<PathBuf>,
-    /// One stream to stdout in place of files, in the order of time.
+    /// `true` if one stream in time order goes to stdout instead of files.
     pub stdout: bool,
-    /// One file for each queue, or one in the order of time.
+    /// Order of frames: one file for each queue, or one file in time order.
     pub order: config::Order,
-    /// Files' names.
+    /// Template of file names.
     pub name: NameTemplate,
-    /// What the operator says of the capture.
+    /// Operator's comment on the capture.
     pub comment: String,
-    /// `pcap`, `pcapng` or `none`.
+    /// File format: `pcap`, `pcapng` or `none`.
     pub format: config::Format,
     /// Bytes of write buffers of all queues together.
     pub buffer: u64,
-    /// When every buffer waits for the disk.
+    /// Reaction when every buffer waits for the disk.
     pub on_full: config::OnFull,
-    /// When a queue goes on to its next file.
+    /// Conditions for starting a queue's next file.
     pub rotation: Rotation,
-    /// How files are compressed.
+    /// Compression of files.
     pub compress: config::Compress,
-    /// Cores for that, which no queue has.
+    /// Cores that compress: cores without a loop or parser.
     pub spare_cores: Vec<usize>,
-    /// What stays of finished files.
+    /// Limits on the finished files that are kept.
     pub retention: Retention,
-    /// The program to run after each finished file.
+    /// Program to run after each finished file.
     pub hook: Option<PathBuf>,
-    /// The folder of indexes of finished files.
+    /// Directory of indexes of finished files.
     pub index_dir: Option<PathBuf>,
-    /// The journal of what ships finished files; those that it has not shipped are deleted last.
+    /// Journal of `wqcap ship`; files that it has not shipped are deleted last.
     pub journal: Option<PathBuf>,
-    /// Where the key comes from that finished files are encrypted with; `None`: they are not.
+    /// Source of the key that encrypts finished files; `None` if files are not encrypted.
     pub encrypt: Option<KeySource>,
-    /// What becomes of tags that the NIC takes off.
+    /// Treatment of VLAN tags that the NIC strips.
     pub vlan: config::Vlan,
 }
 
 impl OutputPlan {
-    /// Whether the frames of all queues are written in the order of time, to one file or to stdout.
+    /// Returns `true` if the frames of all queues are written in time order, to one file or to
+    /// stdout.
     #[must_use]
     pub fn is_ordered(&self) -> bool {
         self.format != config::Format::None && (self.stdout || self.order == config::Order::Time)
     }
 }
 
-/// When a queue goes on to its next file.
+/// Conditions for starting a queue's next file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Rotation {
-    /// Before a file would grow beyond so many bytes; 0: never.
+    /// Maximum bytes of a file; 0 means no limit.
     pub size: u64,
-    /// At every multiple of so many nanoseconds of the wall clock; 0: never.
+    /// Period in nanoseconds: a new file starts at every multiple of it on the wall clock; 0 means
+    /// never.
     pub period_ns: u64,
-    /// After so many frames; 0: never.
+    /// Maximum frames of a file; 0 means no limit.
     pub frames: u64,
 }
 
-/// What may stay of finished files.
+/// Limits on the finished files that are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Retention {
-    /// In bytes.
+    /// Maximum size of all finished files, in bytes or as a share of the file system.
     pub keep: config::Keep,
-    /// In files; 0: any number.
+    /// Maximum number of finished files; 0 means no limit.
     pub files: u64,
-    /// How long after they were written last, in nanoseconds; 0: for ever.
+    /// Maximum age since the last write, in nanoseconds; 0 means no limit.
     pub age_ns: u64,
-    /// What stays free of the file system.
+    /// Minimum free space of the file system, in bytes or as a share of it.
     pub free: config::Keep,
 }
 
 impl Retention {
-    /// Whether nothing is ever deleted.
+    /// Returns `true` if no limit is set, so that files are never deleted.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Write buffers a queue has at least: one being filled, one being written, one to go on in.
+/// Minimum write buffers of a queue: one being filled, one being written, one to continue in.
 pub(crate) const LEAST_BLOCKS: usize = 3;
 
-/// Bytes of the smallest write buffer, for frames of at most `longest` bytes: a file's header with all its texts and a
-/// record with a note fit it, since a record may reach over two buffers and no more.
+/// Returns the bytes of the smallest write buffer for frames of at most `longest` bytes.
+///
+/// A file's header with all its texts and a record with a comment fit into it, because a record may
+/// span at most two buffers.
 pub(crate) const fn least_block(longest: usize) -> usize {
     (longest + (12 << 10)).next_multiple_of(4096)
 }
 
-/// Bytes of the longest frame: a VLAN tag that is put back stands in front of what the buffers hold.
+/// Returns the bytes of the longest frame: the longest that the buffers hold and the VLAN tag that
+/// is put back.
 pub(crate) fn longest(ring: &QueueMemory) -> usize {
     ring.longest() as usize + 4
 }
 
-/// Holds `output.buffer` to what putting frames in the order of time takes: buffers for each queue, in half of it where
-/// the other half is for a file.
-fn in_order_of_time(output: &OutputConfig, queues: usize, longest: usize) -> Result<(), Error> {
+/// Checks that `output.buffer` is large enough to merge frames in time order.
+///
+/// Merging takes buffers for each queue. With file output, only half of `output.buffer` is for
+/// merging.
+fn check_merge_buffer(output: &OutputConfig, queues: usize, longest: usize) -> Result<(), Error> {
     let halves = if output.is_stdout() { 1 } else { 2 };
     let least = (halves * queues.max(1) * LEAST_BLOCKS * least_block(longest)) as u64;
     if output.buffer.0 >= least || !output.is_ordered() {
@@ -125,10 +132,11 @@ fn in_order_of_time(output: &OutputConfig, queues: usize, longest: usize) -> Res
 }
 
 impl OutputPlan {
-    /// As configured, for frames of at most `longest` bytes; queues have their cores already.
+    /// Creates the plan for frames of at most `longest` bytes, once the queues have their cores.
     ///
     /// # Errors
-    /// The hook's path cannot be made absolute, or the buffer is too small.
+    /// The name template is invalid, the hook's path cannot be made absolute, or the buffer is too
+    /// small.
     pub(super) fn new(
         config: &Config,
         queues: &[QueuePlan],
@@ -139,11 +147,12 @@ impl OutputPlan {
         let stdout = output.is_stdout();
         if output.format == config::Format::Pcap && !output.comment.is_empty() {
             notes.push(
-                "output.comment: pcap has no comments; output.format = \"pcapng\" has".into(),
+                "output.comment: pcap files have no comments; set output.format = \"pcapng\""
+                    .into(),
             );
         }
         if output.format != config::Format::None {
-            in_order_of_time(output, queues.len(), longest)?;
+            check_merge_buffer(output, queues.len(), longest)?;
         }
         let to_files = output.format != config::Format::None && !stdout;
         Ok(Self {
@@ -176,7 +185,8 @@ impl OutputPlan {
         })
     }
 
-    /// Plain pcap files in `dir`, with `buffer` bytes of write buffers: one for each queue, never rotated or deleted.
+    /// Creates a plan of plain pcap files in `dir`, one for each queue, which are never rotated or
+    /// deleted. `buffer` is the bytes of write buffers.
     #[must_use]
     pub fn pcap(dir: &Path, buffer: u64) -> Self {
         Self {
@@ -189,13 +199,14 @@ impl OutputPlan {
     }
 }
 
-/// Files' names; a configuration that was read has a sound template.
+/// Parses the template of file names. A configuration that was read has a valid one.
 fn name(output: &OutputConfig) -> Result<NameTemplate, Error> {
     let template = output.name.parse();
     template.map_err(|e: String| Error::config("output.name", &output.name, e))
 }
 
-/// Cores that compress: those this process may use and no loop or parser has.
+/// Returns the cores that compress: those that this process may use and that have no loop or
+/// parser.
 fn spare_cores(
     output: &config::OutputConfig,
     queues: &[QueuePlan],
@@ -217,14 +228,14 @@ fn spare_cores(
         .collect();
     if cores.is_empty() {
         notes.push(
-            "output.compress: every core has a loop or a parser, so compression takes time from them; name fewer capture.cores"
+            "output.compress: every core runs a loop or a parser, and compression slows these down; set fewer capture.cores"
                 .into(),
         );
     }
     cores
 }
 
-/// The hook, by a path that does not depend on PATH.
+/// Returns the hook as an absolute path, which does not depend on PATH.
 fn hook(output: &config::OutputConfig) -> Result<Option<PathBuf>, Error> {
     if output.hook.as_os_str().is_empty() {
         return Ok(None);
@@ -234,7 +245,8 @@ fn hook(output: &config::OutputConfig) -> Result<Option<PathBuf>, Error> {
         .map_err(|e| Error::config("output.hook", format!("{:?}", output.hook), e))
 }
 
-/// What flow records are written, with tables for so many queues or parsers, which share the memory; that of a cutoff, too.
+/// Plans the flow records: `stages` tables share `flows.memory` and, with a cutoff, its memory
+/// `of_cutoff` in bytes.
 pub(super) fn flows(
     flows: &config::FlowsConfig,
     output: Option<&Path>,

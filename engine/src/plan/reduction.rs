@@ -1,4 +1,4 @@
-//! What the stage before the sinks leaves out.
+//! Plan of the reduction: the frames and bytes that are left out before the sinks.
 
 use crate::{
     Error,
@@ -9,67 +9,68 @@ use crate::{
 };
 use serde::Serialize;
 
-/// What a run leaves out.
+/// Reduction steps of a run: filter, deduplication, sampling, cutoff and slicing.
 #[derive(Clone, Debug, Serialize)]
 pub struct Reduction {
-    /// Which frames are kept at first; it may change while the run lasts.
+    /// Filter of kept frames at the start; it may change while the capture runs.
     pub filter: Filter,
-    /// Repetitions within so many nanoseconds are left out; 0: none.
+    /// Window in nanoseconds within which repetitions of a frame are left out; 0 keeps all.
     pub dedup_ns: u64,
-    /// What a repetition may differ in.
+    /// Header fields in which a repetition may differ.
     pub dedup_ignore: Vec<MayDiffer>,
-    /// Bytes that takes for each queue, and once more for the order of time.
+    /// Bytes of a deduplication window: one for each queue, and one more with time order.
     pub dedup_memory: u64,
-    /// One in N is kept.
+    /// Sampling rate: one in N is kept.
     pub sample: u32,
-    /// Of what.
+    /// Unit of sampling: frames or flows.
     pub sample_by: SampleBy,
-    /// How much of each flow is kept; `None`: all.
+    /// Limits on how much of each flow is kept; `None` keeps all.
     pub cutoff: Option<CutoffPlan>,
-    /// Where frames are cut.
+    /// Position at which frames are cut.
     pub slice: Slice,
-    /// Each frame's FCS is checked; nothing is left out for it.
+    /// `true` if each frame's FCS is checked. The check leaves no frame out.
     pub verify_fcs: bool,
 }
 
-/// How much of flows is kept.
+/// Limits on how much of each flow is kept.
 #[derive(Clone, Debug, Serialize)]
 pub struct CutoffPlan {
-    /// The first that takes a flow's first frame holds for the flow; without one all of it is kept.
+    /// Limits in order: the first whose filter matches a flow's first frame applies. A flow without
+    /// a match is kept whole.
     pub limits: Vec<FlowLimit>,
-    /// A flow that was silent for so many nanoseconds begins anew.
+    /// Nanoseconds of silence after which a flow counts as new.
     pub idle_ns: u64,
-    /// Flows that the table of each queue or parser holds.
+    /// Maximum number of flows in the table of each queue or parser.
     pub capacity: usize,
 }
 
 impl CutoffPlan {
-    /// Bytes of a flow and its share of the index, when that is as sparse as it gets.
+    /// Bytes of a flow and its share of the index, at the index's lowest load.
     pub(crate) const FLOW_BYTES: u64 = 128;
 
-    /// Flows that fit so many bytes.
+    /// Returns the number of flows that fit into `memory` bytes.
     #[must_use]
     pub fn capacity_of(memory: u64) -> usize {
         flow_table::capacity(memory, Self::FLOW_BYTES)
     }
 }
 
-/// How much of some flows is kept.
+/// Limit on how much of the flows that match a filter is kept.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowLimit {
-    /// Of which flows, by their first frames.
+    /// Filter on a flow's first frame.
     pub filter: Filter,
-    /// Bytes on the wire, each way; `None`: however many there are.
+    /// Maximum bytes on the wire in each direction; `None` means no limit.
     pub bytes: Option<u64>,
-    /// Packets, each way; `None`: however many there are.
+    /// Maximum packets in each direction; `None` means no limit.
     pub packets: Option<u64>,
 }
 
 impl Reduction {
-    /// As configured, for one queue.
+    /// Returns the configured reduction of a run with one queue.
     ///
     /// # Errors
-    /// `capture.filter` or that of a `[[cutoff]]` does not compile.
+    /// `capture.filter` or the filter of a `[[cutoff]]` does not compile.
     pub fn of(config: &Config) -> Result<Self, Error> {
         let capture = &config.capture;
         let dedup_ns = capture.dedup.nanos();
@@ -95,7 +96,8 @@ impl Reduction {
         })
     }
 
-    /// For so many queues or parsers, which share the memory. Where there are flow records, their tables follow the flows.
+    /// Divides the cutoff's memory among `stages` queues or parsers. With flow records, the
+    /// capacity is that of their tables, which follow the flows then.
     pub(super) fn among(mut self, stages: usize, flows: Option<&FlowsPlan>) -> Self {
         if let Some(cutoff) = &mut self.cutoff {
             let own = (cutoff.capacity / stages.max(1)).max(1);
@@ -104,8 +106,9 @@ impl Reduction {
         self
     }
 
-    /// Steps for a queue's loop where repetitions are also sought among all queues: the filter, the FCS check and the search
-    /// for repetitions within the queue. The other steps need the order of time, see [`Reduction::after_order`].
+    /// Returns the steps of a queue's loop when repetitions are also removed across all queues: the
+    /// filter, the FCS check and the deduplication within the queue. The other steps need time
+    /// order, see [`Reduction::after_order`].
     #[must_use]
     pub fn before_order(&self) -> Self {
         Self {
@@ -118,8 +121,8 @@ impl Reduction {
         }
     }
 
-    /// Steps that follow once frames are in the order of time and the repetitions among queues are left out: sampling, cutoff
-    /// and slicing.
+    /// Returns the steps after the merge in time order and the deduplication across queues:
+    /// sampling, cutoff and slicing.
     #[must_use]
     pub fn after_order(&self) -> Self {
         Self {
@@ -132,14 +135,14 @@ impl Reduction {
         }
     }
 
-    /// A new window for repetitions, if they are left out.
+    /// Returns a new deduplication window, or `None` if repetitions are kept.
     #[must_use]
     pub fn dedup_window(&self) -> Option<DedupWindow> {
         let ignored = self.dedup_ignore.iter().copied().collect();
         (self.dedup_ns > 0).then(|| DedupWindow::new(self.dedup_ns, ignored))
     }
 
-    /// Whether frames are parsed, so that malformed ones can be counted.
+    /// Returns `true` if a reduction step parses frames, so that malformed ones can be counted.
     #[must_use]
     pub fn parses(&self) -> bool {
         self.slice != Slice::Whole
@@ -148,6 +151,7 @@ impl Reduction {
     }
 }
 
+/// Returns the limit of the `[[cutoff]]` with this number, counted from 1.
 fn limit(number: usize, config: &CutoffConfig) -> Result<FlowLimit, Error> {
     Ok(FlowLimit {
         filter: compiled(&format!("cutoff {number}: filter"), &config.filter)?,

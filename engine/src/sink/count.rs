@@ -1,8 +1,8 @@
-//! `output.format = "none"`: frames are counted, nothing is kept.
+//! Sink of `output.format = "none"`: counts frames and writes nothing.
 
 use crate::pipeline::{Consumer, Frame, Verdict};
 
-/// Keeps nothing.
+/// Consumer that counts every frame as captured and discards it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Count;
 
