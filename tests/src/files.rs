@@ -62,7 +62,10 @@ impl Record {
     #[must_use]
     #[track_caller]
     pub fn number(&self) -> u64 {
-        let tail = self.bytes.last_chunk().expect("frames end with an 8-byte number");
+        let tail = self
+            .bytes
+            .last_chunk()
+            .expect("frames end with an 8-byte number");
         u64::from_le_bytes(*tail)
     }
 }
