@@ -12,7 +12,7 @@
 //! | `rotation_under_full_load_is_seamless` | every 100 ms and every 1 MiB: frames in = frames out |
 //! | `recover_finishes_a_killed_compressed_capture` | incomplete compressed frames are cut off, the others are kept |
 //! | `merge_reads_compressed_files` | the merged frames are the captured ones |
-//! | `time_order_merges_all_queues_into_one_sorted_file` | `output.order = "time"`, with every file format |
+//! | `time_order_merges_all_queues_into_sorted_files` | `output.order = "time"`, with every file format |
 //! | `other_tools_read_the_stream_on_stdout` | `output.stdout` into tshark and tcpdump |
 //! | `a_reader_that_exits_ends_the_run_in_order` | the run ends with status 0 and the reason `reader_left` |
 //! | `fan_out_works_with_every_output` | fan-out with compression, one ordered file, and stdout |
@@ -224,7 +224,7 @@ fn files_of_the_run_expire_by_age() {
     assert!(summary["deleted"]["files"].as_u64() > Some(0), "{done}");
 }
 
-/// Pipes, huge files and links are in the folders in which a capture reads records, pins and captures.
+/// The folders of records, pins and captures contain pipes, huge files and links.
 #[test]
 fn foreign_entries_delay_neither_retention_nor_the_end() {
     let dir = Dir::new();
@@ -280,13 +280,10 @@ fn foreign_entries_delay_neither_retention_nor_the_end() {
         .model("synth:size=500,pps=4000")
         .set("output.keep_files=4");
     let mut running = second.start();
-    running.until(
-        "the old files are deleted in spite of their records",
-        |_| {
-            let there = names(&out);
-            before.iter().all(|it| !there.contains(it))
-        },
-    );
+    running.until("the old files are deleted", |_| {
+        let there = names(&out);
+        before.iter().all(|it| !there.contains(it))
+    });
     running.signal(Signal::TERM);
     let done = running.wait().expect(0);
     let summary = fs::read_to_string(second.summary_path()).expect("a summary");
@@ -513,8 +510,8 @@ fn assert_statistics(finished: &Finished, files: &[File]) {
     }
 }
 
-/// Asserts that capinfos, tshark and tcpdump read as many frames as `pcap-file`. capinfos and tshark
-/// decompress files themselves.
+/// Asserts that capinfos, tshark and tcpdump read the same number of frames as `pcap-file`.
+/// capinfos and tshark decompress files themselves.
 #[track_caller]
 fn assert_other_readers_agree(dir: &Dir, files: &[File]) {
     let counts: Vec<_> = files.iter().map(|it| it.records.len()).collect();
@@ -580,8 +577,8 @@ fn sequence(frame: &[u8]) -> u64 {
     u64::from_le_bytes(*bytes)
 }
 
-/// Captures `count` frames at full speed with this rotation, and returns the number of files. Asserts
-/// that every frame is in them exactly once.
+/// Captures `count` frames at full speed with this rotation, and returns the number of files.
+/// Asserts that every frame is in the files exactly once.
 fn assert_seamless(dir: &Dir, rotation: &str, compress: &str, count: u64) -> usize {
     let run = Wqcap::run(dir, &format!("{rotation} {compress}"))
         .model(&format!("synth:size=700,flows=64,count={count}"))
@@ -644,7 +641,7 @@ fn recover_finishes_a_killed_compressed_capture() {
             .queues(2)
             .set("output.format=pcapng")
             .set("output.rotate_size=3MiB")
-            // A small buffer makes small blocks, so many of them are written before the kill.
+            // A small buffer makes small blocks, and many of them are written before the kill.
             .set("output.buffer=1MiB")
             .set(&format!("output.compress={compress}"));
         let out = run.out_path().to_owned();
@@ -747,7 +744,7 @@ fn read_ordered_file(path: PathBuf) -> File {
 }
 
 #[test]
-fn time_order_merges_all_queues_into_one_sorted_file() {
+fn time_order_merges_all_queues_into_sorted_files() {
     let dir = Dir::new();
     for (i, sets) in [
         &["output.format=pcap"][..],

@@ -424,8 +424,8 @@ fn syncs(log: &str) -> Vec<u64> {
     log.lines().filter_map(bytes).collect()
 }
 
-/// Runs captures on a disk on which at least `stalls` writes stall for `stall` each: with a wire that
-/// waits for free buffers, and with one that does not.
+/// Runs captures on a disk on which at least `stalls` writes stall for `stall` each: one capture with
+/// a wire that waits for free buffers, and one with a wire that does not.
 fn capture_on_slow_disk(stall: Duration, stalls: u64) {
     let dir = Dir::new();
     for (wire, waits) in [

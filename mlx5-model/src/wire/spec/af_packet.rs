@@ -1,11 +1,11 @@
-//! `af_packet:IFACE[,ring=128MiB]`
+//! Parser of the wire `af_packet:IFACE[,ring=128MiB]`.
 
 use super::text::{RING, SpecError, SpecText};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct AfPacketSpec {
     pub iface: String,
-    /// Bytes, in whole MiB.
+    /// Ring size in bytes, a multiple of 1 MiB.
     pub ring: u64,
 }
 

@@ -1,38 +1,39 @@
-//! `af_xdp:IFACE[,queues=N][,mode=auto][,zerocopy=auto][,ring=128MiB][,busy_poll]`
+//! Parser of the wire
+//! `af_xdp:IFACE[,queues=N][,mode=auto][,zerocopy=auto][,ring=128MiB][,busy_poll]`.
 
 use super::text::{RING, SpecError, SpecText, number};
 
-/// The most queues: more than any NIC has.
+/// Maximum number of queues, more than any NIC has.
 const MAX_QUEUES: u64 = 1024;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct AfXdpSpec {
     pub iface: String,
-    /// Of how many of the interface's receive queues the frames are taken; `None`: of all.
+    /// Number of the interface's receive queues whose frames are taken; `None`: all queues.
     pub queues: Option<u32>,
     pub mode: XdpMode,
     pub zero_copy: ZeroCopy,
-    /// Bytes of all queues together, in whole MiB.
+    /// Memory for frames of all queues together, in bytes, a multiple of 1 MiB.
     pub ring: u64,
-    /// Whether the NIC's thread drives the driver's receive loop itself, in place of interrupts.
+    /// Set when the NIC's thread runs the driver's receive loop itself, instead of interrupts.
     pub busy_poll: bool,
 }
 
-/// Where the program runs.
+/// Place where the XDP program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
-    /// In the driver where it can, else as `Skb`.
+    /// In the driver if it supports that, otherwise as `Skb`.
     Auto,
     /// In the driver, before the kernel makes a packet of the frame.
     Native,
-    /// In the kernel's stack, for any driver.
+    /// In the kernel's network stack, with any driver.
     Skb,
 }
 
-/// Whether the NIC writes into the wire's memory itself.
+/// Use of zero copy, with which the NIC writes directly into the wire's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroCopy {
-    /// Where the driver can.
+    /// Zero copy if the driver supports it.
     Auto,
     On,
     Off,
@@ -51,7 +52,8 @@ impl AfXdpSpec {
                     let range = 1..=MAX_QUEUES;
                     let n = number(value).filter(|it| range.contains(it));
                     let n = n.map(|it| it as u32);
-                    wire.option("queues", value, &mut queues, n, "1 to 1024; all by default")?;
+                    let allowed = "use 1 to 1024; the default is all queues";
+                    wire.option("queues", value, &mut queues, n, allowed)?;
                 }
                 (_, Some(("mode", value))) => {
                     let parsed = match value {
@@ -60,7 +62,7 @@ impl AfXdpSpec {
                         "skb" => Some(XdpMode::Skb),
                         _ => None,
                     };
-                    wire.option("mode", value, &mut mode, parsed, "auto, native or skb")?;
+                    wire.option("mode", value, &mut mode, parsed, "use auto, native or skb")?;
                 }
                 (_, Some(("zerocopy", value))) => {
                     let parsed = match value {
@@ -69,7 +71,8 @@ impl AfXdpSpec {
                         "off" => Some(ZeroCopy::Off),
                         _ => None,
                     };
-                    wire.option("zerocopy", value, &mut zero_copy, parsed, "auto, on or off")?;
+                    let allowed = "use auto, on or off";
+                    wire.option("zerocopy", value, &mut zero_copy, parsed, allowed)?;
                 }
                 (_, Some(("ring", value))) => wire.ring(value, &mut ring)?,
                 _ => {
@@ -93,7 +96,7 @@ impl AfXdpSpec {
             return Err(wire.error(
                 "zerocopy",
                 "on",
-                "mode=skb copies; zero copy takes a driver, mode=native",
+                "mode=skb always copies; use mode=native for zero copy",
             ));
         }
         Ok(spec)

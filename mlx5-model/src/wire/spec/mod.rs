@@ -1,4 +1,4 @@
-//! A wire as the user writes it, parsed.
+//! Parser of the text of a wire.
 //!
 //! ```text
 //! af_packet:IFACE[,ring=128MiB]
@@ -9,7 +9,7 @@
 //! loopback
 //! ```
 //!
-//! Invariant: what parses has no mistake that opening the wire could find in its text.
+//! Invariant: the parser finds every error in the text. Opening a wire finds none there.
 
 pub mod af_packet;
 pub mod af_xdp;
@@ -25,20 +25,21 @@ use pcap::PcapSpec;
 use synth::SynthSpec;
 use text::{SpecError, SpecText};
 
-/// See the module.
+/// Parsed text of a wire.
 #[derive(Clone, Debug)]
 pub struct WireSpec {
     text: String,
     pub kind: WireKind,
 }
 
-/// The kinds of wire.
+/// Kind of a wire, with its options.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WireKind {
     AfPacket(AfPacketSpec),
     AfXdp(AfXdpSpec),
     Pcap(PcapSpec),
     Synth(SynthSpec),
+    /// Cable to a model in another process, over the Unix socket at this path.
     Peer(String),
     Loopback,
 }
@@ -47,10 +48,10 @@ const KINDS: &str =
     "a wire is af_packet:IFACE, af_xdp:IFACE, pcap:FILE, synth:OPTIONS, peer:PATH or loopback";
 
 impl WireSpec {
-    /// Bytes of the ring of a live interface where nothing else is said.
+    /// Default ring size of a live interface, in bytes.
     pub const DEFAULT_RING: u64 = text::RING;
 
-    /// Bytes of its ring, of a live interface.
+    /// Returns the ring size of a live interface, in bytes.
     pub fn ring(&self) -> Option<u64> {
         match &self.kind {
             WireKind::AfPacket(it) => Some(it.ring),
@@ -59,12 +60,12 @@ impl WireSpec {
         }
     }
 
-    /// As the user wrote it.
+    /// Returns the text of the wire as the user wrote it.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether the wire ends by itself.
+    /// Returns `true` if the wire ends by itself.
     pub fn finite(&self) -> bool {
         match &self.kind {
             WireKind::Pcap(it) => it.rounds != 0,
@@ -75,8 +76,8 @@ impl WireSpec {
         }
     }
 
-    /// Whether the wire waits for a NIC that has no buffers: it is finite and not `lossy`. One without end does not
-    /// wait, as no real wire does.
+    /// Returns `true` if the wire waits while the NIC has no buffers: it is finite and not `lossy`.
+    /// An endless wire does not wait, as no real wire does.
     pub fn lossless(&self) -> bool {
         let lossy = match &self.kind {
             WireKind::Pcap(it) => it.lossy,
@@ -88,12 +89,13 @@ impl WireSpec {
         self.finite() && !lossy
     }
 
-    /// Whether the wire plays frames by itself, so that it can wait for somebody to receive them.
+    /// Returns `true` if the wire plays its own frames, so that it can wait until a program
+    /// receives them.
     pub fn is_playback(&self) -> bool {
         matches!(self.kind, WireKind::Pcap(_) | WireKind::Synth(_))
     }
 
-    /// The network interface behind the wire.
+    /// Returns the name of the network interface behind the wire.
     pub fn netdev(&self) -> Option<&str> {
         match &self.kind {
             WireKind::AfPacket(it) => Some(&it.iface),
@@ -102,12 +104,12 @@ impl WireSpec {
         }
     }
 
-    /// Whether the wire is a network interface of the machine.
+    /// Returns `true` if the wire is a network interface of the machine.
     pub fn is_live(&self) -> bool {
         matches!(self.kind, WireKind::AfPacket(_) | WireKind::AfXdp(_))
     }
 
-    /// Whether the frames are the wire's alone, and the kernel gets none of them.
+    /// Returns `true` if the wire takes the frames from the kernel, which gets none of them.
     pub fn steals(&self) -> bool {
         matches!(self.kind, WireKind::AfXdp(_))
     }
@@ -125,7 +127,7 @@ impl FromStr for WireSpec {
         let kind = match (kind, rest) {
             ("loopback", None) => WireKind::Loopback,
             ("loopback", Some(rest)) => {
-                return Err(wire.error("options", rest, "loopback takes none"));
+                return Err(wire.error("options", rest, "loopback takes no options"));
             }
             ("synth", rest) => WireKind::Synth(SynthSpec::parse(&wire, rest.unwrap_or(""))?),
             ("af_packet", Some(rest)) => WireKind::AfPacket(AfPacketSpec::parse(&wire, rest)?),
@@ -135,7 +137,7 @@ impl FromStr for WireSpec {
                 return Err(wire.error(
                     "path",
                     "",
-                    "the path of a Unix socket, such as peer:/run/a.sock",
+                    "use the path of a Unix socket, such as peer:/run/a.sock",
                 ));
             }
             ("peer", Some(path)) => WireKind::Peer(path.to_owned()),

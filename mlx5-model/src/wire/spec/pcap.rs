@@ -1,4 +1,4 @@
-//! `pcap:FILE[,loop=N][,pps=N | ,speed=X][,lossy]`
+//! Parser of the wire `pcap:FILE[,loop=N][,pps=N | ,speed=X][,lossy]`.
 
 use std::num::NonZeroU64;
 
@@ -7,35 +7,38 @@ use super::text::{SpecError, SpecText, number};
 #[derive(Clone, Debug, PartialEq)]
 pub struct PcapSpec {
     pub file: String,
-    /// How many times it is played; 0: for ever.
+    /// Number of times that the file is played; 0: forever.
     pub rounds: u64,
     pub pace: PcapPace,
     pub lossy: bool,
 }
 
+/// Pace at which a file is played.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PcapPace {
-    /// As fast as the frames are taken.
+    /// As fast as the NIC takes the frames.
     Unpaced,
+    /// Frames per second.
     Pps(NonZeroU64),
-    /// The recorded pace, this many times faster.
+    /// Multiple of the recorded pace.
     Speed(f64),
 }
 
 impl PcapSpec {
-    /// The file name may contain commas: options are read from its end for as long as they are known.
+    /// Parses the text after `pcap:`. The file name may contain commas, so known options are read
+    /// from the end of the text.
     pub fn parse(wire: &SpecText<'_>, rest: &str) -> Result<Self, SpecError> {
         let (mut file, mut rounds, mut pps, mut speed, mut lossy) = (rest, None, None, None, None);
         while let Some((before, word)) = file.rsplit_once(',') {
             match (word, word.split_once('=')) {
                 ("lossy", _) => wire.once("lossy", &mut lossy, true)?,
                 (_, Some(("loop", value))) => {
-                    let allowed = "the number of times to play the file, 0 for ever";
+                    let allowed = "use the number of times to play the file; 0 plays it forever";
                     wire.option("loop", value, &mut rounds, number(value), allowed)?;
                 }
                 (_, Some(("pps", value))) => wire.pps(value, &mut pps)?,
                 (_, Some(("speed", value))) => {
-                    let allowed = "a factor above 0 and up to 1000000; 1 is the recorded pace";
+                    let allowed = "use a factor above 0, up to 1000000; 1 is the recorded pace";
                     let factor = value.parse().ok();
                     let factor = factor.filter(|it: &f64| *it > 0.0 && *it <= 1e6);
                     wire.option("speed", value, &mut speed, factor, allowed)?;
@@ -48,7 +51,7 @@ impl PcapSpec {
             return Err(wire.error(
                 "file",
                 file,
-                "the path of a pcap or pcapng file, such as pcap:a.pcap",
+                "use the path of a pcap or pcapng file, such as pcap:a.pcap",
             ));
         }
         let pace = match (pps, speed) {
@@ -57,7 +60,7 @@ impl PcapSpec {
             (None, Some(speed)) => PcapPace::Speed(speed),
             (Some(pps), Some(speed)) => {
                 let both = format!("pps={pps},speed={speed}");
-                return Err(wire.error("pace", &both, "one of pps and speed"));
+                return Err(wire.error("pace", &both, "use only one of pps and speed"));
             }
         };
         Ok(Self {

@@ -1,4 +1,5 @@
-//! `synth:[size=64][,flows=1024][,pps=N][,count=N][,proto=..][,ip=..][,vlan=N][,dir=..][,lossy]`
+//! Parser of the wire
+//! `synth:[size=64][,flows=1024][,pps=N][,count=N][,proto=..][,ip=..][,vlan=N][,dir=..][,lossy]`.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -8,14 +9,16 @@ use super::text::{SpecError, SpecText, number};
 const FLOWS: u32 = 1024;
 const MAX_FLOWS: u32 = 1 << 20;
 const SIZE: u32 = 64;
-/// A little less than an IPv4 total length can say.
+/// Largest frame in bytes. Its IPv4 total length is a little below the maximum.
 const MAX_SIZE: u32 = 65_535;
 const MAX_MEMORY: u64 = 1 << 30;
-/// "Simple IMIX", 7:4:1, without FCS, mixed so that large frames do not come in a row.
+/// Frame sizes of "Simple IMIX" (7:4:1) in bytes without FCS, ordered so that large frames do not
+/// follow each other.
 const IMIX: [u32; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 60, 590];
-/// The most memory for templates of every flow in every size.
+/// Maximum memory in bytes for templates of every flow in every size.
 const ALL_TEMPLATES: u64 = 16 << 20;
-/// A template begins on its own cache line, so that its frame touches as few as possible.
+/// Bytes of a cache line. A template begins on its own line, so that its frame touches as few lines
+/// as possible.
 pub const LINE: usize = 64;
 
 pub const ETHERNET: usize = 14;
@@ -32,18 +35,19 @@ pub struct SynthSpec {
     pub proto: Mix,
     pub ip: Mix,
     pub vlan: Option<u16>,
-    /// Both directions of each flow, alternating.
+    /// Set when each flow has both directions, alternating.
     pub both: bool,
     pub lossy: bool,
 }
 
-/// One of two kinds or both, alternating: UDP and TCP, IPv4 and IPv6.
+/// Choice of one protocol or both: UDP or TCP, IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// UDP, IPv4.
+    /// Only the first protocol: UDP, or IPv4.
     First,
-    /// TCP, IPv6.
+    /// Only the second protocol: TCP, or IPv6.
     Second,
+    /// Both protocols, alternating by flow.
     Both,
 }
 
@@ -54,10 +58,13 @@ pub enum Sizes {
     Imix,
 }
 
-/// The templates that a generator prepares.
+/// Templates that a generator prepares: their sizes, number and memory.
 pub struct Layout {
+    /// Frame sizes in bytes, used in turn.
     pub sizes: Vec<u32>,
+    /// Number of templates.
     pub templates: usize,
+    /// Memory of all templates, in bytes.
     pub bytes: u64,
 }
 
@@ -76,25 +83,26 @@ impl SynthSpec {
                     let range = 1..=u64::from(MAX_FLOWS);
                     let n = number(value).filter(|it| range.contains(it));
                     let n = n.map(|it| it as u32);
-                    wire.option("flows", value, &mut flows, n, "1 to 1048576")?;
+                    wire.option("flows", value, &mut flows, n, "use 1 to 1048576")?;
                 }
                 (_, Some(("pps", value))) => wire.pps(value, &mut pps)?,
                 (_, Some(("count", value))) => {
                     let allowed =
-                        "a number of frames, such as 1000000 or 1M; omit it for a wire without end";
+                        "use a number of frames, such as 1000000 or 1M; omit it for an endless wire";
                     wire.option("count", value, &mut count, number(value), allowed)?;
                 }
                 (_, Some(("proto", value))) => {
-                    let (mix, allowed) = (Mix::parse(value, PROTOS), "udp, tcp or mix");
-                    wire.option("proto", value, &mut proto, mix, allowed)?;
+                    let mix = Mix::parse(value, PROTOS);
+                    wire.option("proto", value, &mut proto, mix, "use udp, tcp or mix")?;
                 }
                 (_, Some(("ip", value))) => {
                     let mix = Mix::parse(value, IPS);
-                    wire.option("ip", value, &mut ip, mix, "4, 6 or mix")?;
+                    wire.option("ip", value, &mut ip, mix, "use 4, 6 or mix")?;
                 }
                 (_, Some(("vlan", value))) => {
                     let id = value.parse().ok().filter(|it| *it < 4096);
-                    wire.option("vlan", value, &mut vlan, id, "a VLAN identifier, 0 to 4095")?;
+                    let allowed = "use a VLAN identifier, 0 to 4095";
+                    wire.option("vlan", value, &mut vlan, id, allowed)?;
                 }
                 (_, Some(("dir", value))) => {
                     let is_both = match value {
@@ -102,7 +110,7 @@ impl SynthSpec {
                         "both" => Some(true),
                         _ => None,
                     };
-                    wire.option("dir", value, &mut both, is_both, "one or both")?;
+                    wire.option("dir", value, &mut both, is_both, "use one or both")?;
                 }
                 _ => {
                     return Err(wire.error(
@@ -153,7 +161,8 @@ impl SynthSpec {
         if bytes > MAX_MEMORY {
             let value = format!("flows={},size={}", self.flows, self.sizes);
             let allowed = format!(
-                "the frames of all flows are kept in memory, {} MiB here and at most {} MiB",
+                "the frames of all flows take {} MiB of memory, the limit is {} MiB; \
+                 use fewer flows or smaller frames",
                 bytes >> 20,
                 MAX_MEMORY >> 20
             );
@@ -162,7 +171,7 @@ impl SynthSpec {
         Ok(())
     }
 
-    /// The size of the headers of the longest flow.
+    /// Returns the size of the longest headers of any flow, in bytes.
     fn min_size(&self) -> u32 {
         let vlan = if self.vlan.is_some() { VLAN } else { 0 };
         let ip = if self.ip == Mix::First { 20 } else { 40 };
@@ -170,8 +179,8 @@ impl SynthSpec {
         (ETHERNET + vlan + ip + l4) as u32
     }
 
-    /// Every flow in every size if that takes little memory; otherwise all flows equally often and all sizes at least
-    /// once.
+    /// Computes the templates: every flow in every size if these fit in 16 MiB. Otherwise all flows
+    /// occur equally often and all sizes at least once.
     pub fn layout(&self) -> Layout {
         let sizes: Vec<u32> = match &self.sizes {
             Sizes::List(sizes) => sizes.clone(),
@@ -203,12 +212,12 @@ fn gcd(a: usize, b: usize) -> usize {
 
 impl Sizes {
     fn parse(wire: &SpecText<'_>, value: &str) -> Result<Self, SpecError> {
-        let allowed = "bytes without FCS: 64, 64/594/1514, 64-1500 or imix";
+        let allowed = "use bytes without FCS: 64, 64/594/1514, 64-1500 or imix";
         let size = |text: &str| {
             text.parse::<u32>()
                 .ok()
                 .filter(|it| *it <= MAX_SIZE)
-                .ok_or_else(|| wire.error("size", text, format!("{allowed}; up to {}", MAX_SIZE)))
+                .ok_or_else(|| wire.error("size", text, format!("{allowed}; at most {MAX_SIZE}")))
         };
         if value == "imix" {
             return Ok(Self::Imix);
@@ -217,7 +226,7 @@ impl Sizes {
             Some((low, high)) => {
                 let (low, high) = (size(low)?, size(high)?);
                 if low > high {
-                    return Err(wire.error("size", value, "a range goes upwards, such as 64-1500"));
+                    return Err(wire.error("size", value, "use an ascending range, such as 64-1500"));
                 }
                 Ok(Self::Range(low, high))
             }
@@ -261,7 +270,7 @@ impl Mix {
         }
     }
 
-    /// Whether a flow is of the second kind.
+    /// Returns `true` if `flow` uses the second protocol.
     pub fn is_second(self, flow: u32) -> bool {
         match self {
             Mix::First => false,

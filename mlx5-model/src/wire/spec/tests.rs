@@ -1,4 +1,4 @@
-//! What parses, what is printed, and what errors say.
+//! Tests of the parser: accepted texts, properties of wires, and error messages.
 
 use super::af_xdp::{XdpMode, ZeroCopy};
 use super::pcap::PcapPace;
@@ -225,7 +225,7 @@ fn errors_name_the_part_the_value_and_what_is_allowed() {
         ("af_xdp:e,mode=skb,mode=skb", &["mode", "once"]),
         ("pcap:", &["file"]),
         ("pcap:,lossy", &["file"]),
-        ("pcap:a,loop=x", &["loop", "`x`", "for ever"]),
+        ("pcap:a,loop=x", &["loop", "`x`", "forever"]),
         ("pcap:a,pps=0", &["pps", "`0`", "from 1"]),
         ("pcap:a,speed=0", &["speed", "`0`"]),
         ("pcap:a,speed=NaN", &["speed", "`NaN`"]),
@@ -238,7 +238,7 @@ fn errors_name_the_part_the_value_and_what_is_allowed() {
             &["size", "`64`", "74 bytes"],
         ),
         ("synth:size=65536", &["size", "`65536`", "65535"]),
-        ("synth:size=9-5", &["size", "upwards"]),
+        ("synth:size=9-5", &["size", "ascending"]),
         ("synth:size=a/b", &["size", "`a`"]),
         ("synth:flows=0", &["flows", "`0`"]),
         ("synth:flows=1048577", &["flows"]),
@@ -261,7 +261,7 @@ fn errors_name_the_part_the_value_and_what_is_allowed() {
     }
 }
 
-/// Every option of a wire stands in the table of README.md with an example, which parses.
+/// Checks that the table of README.md has every option of a wire, with an example that parses.
 #[test]
 fn readme_has_every_option() {
     let readme = include_str!("../../../README.md");
@@ -281,7 +281,7 @@ fn readme_has_every_option() {
         };
         let parsed = kind(&format!("{name}:{argument}{option}"));
         if let WireKind::Pcap(pcap) = parsed {
-            // What is no option is part of the file's name.
+            // An unknown option would be part of the file's name.
             assert_eq!(pcap.file, "a.pcap", "{option}");
         }
         documented.push((name, option.split('=').next().expect("a name")));
@@ -290,7 +290,7 @@ fn readme_has_every_option() {
     for wire in ["af_packet:eth0,none", "af_xdp:eth0,none", "synth:none"] {
         let error = wire.parse::<WireSpec>().unwrap_err().to_string();
         let (wire, _) = wire.split_once(':').expect("a kind");
-        let (_, names) = error.split_once(" takes ").expect("what it takes");
+        let (_, names) = error.split_once(" takes ").expect("a list of options");
         let names = names.split(|c: char| !c.is_alphanumeric() && c != '_');
         let others = ["", "each", "VALUE", "SIZE", "and"];
         for name in names.filter(|it| !others.contains(it)) {

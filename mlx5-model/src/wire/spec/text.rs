@@ -1,16 +1,17 @@
-//! The text of a wire: its options, its numbers, and errors in it.
+//! Parsing of the options and numbers in the text of a wire, and errors in the text.
 
 use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 
 const MIB: u64 = 1 << 20;
-/// A smaller ring is full after a few milliseconds; a larger one is a mistake of the unit.
+/// Allowed ring sizes in bytes. A smaller ring is full after a few milliseconds; a larger value has
+/// a wrong unit.
 const RINGS: RangeInclusive<u64> = 2 * MIB..=4096 * MIB;
-/// The ring of a live wire that is not told another.
+/// Default ring size of a live wire, in bytes.
 pub const RING: u64 = 128 * MIB;
 
-/// An invalid part of a wire: which, its value, and what is allowed.
+/// Invalid part of a wire's text: its name, its value, and the allowed values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("wire `{wire}`: {part}: `{value}` is not allowed; {allowed}")]
 pub struct SpecError {
@@ -20,10 +21,11 @@ pub struct SpecError {
     allowed: String,
 }
 
-/// A wire as the user wrote it, for errors to quote.
+/// Text of a wire as the user wrote it, which errors quote.
 pub struct SpecText<'a>(pub &'a str);
 
 impl SpecText<'_> {
+    /// Builds the error for an invalid `part` of the text.
     pub fn error(&self, part: &str, value: &str, allowed: impl Into<String>) -> SpecError {
         SpecError {
             wire: self.0.to_owned(),
@@ -33,7 +35,7 @@ impl SpecText<'_> {
         }
     }
 
-    /// Stores an option, which may be given once.
+    /// Stores the value of an option in `slot`. Fails if the option was already given.
     pub fn once<T: fmt::Debug>(
         &self,
         part: &str,
@@ -42,11 +44,12 @@ impl SpecText<'_> {
     ) -> Result<(), SpecError> {
         match slot.replace(value) {
             None => Ok(()),
-            Some(_) => Err(self.error(part, part, "it may be given once")),
+            Some(_) => Err(self.error(part, part, "give the option only once")),
         }
     }
 
-    /// The same for what was made of an option's `value`, if anything was.
+    /// Stores the parsed `value` of an option in `slot`. Fails if it did not parse or if the option
+    /// was already given.
     pub fn option<T: fmt::Debug>(
         &self,
         part: &str,
@@ -59,7 +62,7 @@ impl SpecText<'_> {
         self.once(part, slot, parsed)
     }
 
-    /// The name of an interface, of a wire of this kind.
+    /// Checks and returns the interface name of a wire of `kind`.
     pub fn interface(&self, kind: &str, name: &str) -> Result<String, SpecError> {
         // dev_valid_name, net/core/dev.c: up to 15 bytes, no slash, colon or space, not "." or "..".
         if name.is_empty()
@@ -68,28 +71,28 @@ impl SpecText<'_> {
             || name == ".."
             || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace())
         {
-            let allowed = format!("the name of a network interface, such as {kind}:eth0");
+            let allowed = format!("use the name of a network interface, such as {kind}:eth0");
             return Err(self.error("interface", name, allowed));
         }
         Ok(name.to_owned())
     }
 
-    /// The size of a live wire's ring.
+    /// Parses the ring size of a live wire in bytes, and stores it in `slot`.
     pub fn ring(&self, value: &str, slot: &mut Option<u64>) -> Result<(), SpecError> {
-        let allowed = "whole MiB from 2MiB to 4096MiB";
+        let allowed = "use whole MiB from 2MiB to 4096MiB";
         let bytes = bytes(value).filter(|it| it % MIB == 0 && RINGS.contains(it));
         self.option("ring", value, slot, bytes, allowed)
     }
 
-    /// A rate.
+    /// Parses a rate in frames per second, and stores it in `slot`.
     pub fn pps(&self, value: &str, slot: &mut Option<NonZeroU64>) -> Result<(), SpecError> {
-        let allowed = "frames per second from 1, such as 1000000 or 1M; omit it for no pacing";
+        let allowed = "use frames per second from 1, such as 1000000 or 1M; omit it for no pacing";
         let parsed = number(value).and_then(NonZeroU64::new);
         self.option("pps", value, slot, parsed, allowed)
     }
 }
 
-/// A count: digits with an optional `k`, `M` or `G` (powers of ten).
+/// Parses a count: digits with an optional `k`, `M` or `G` (powers of ten).
 pub fn number(text: &str) -> Option<u64> {
     let (digits, unit) = match text.as_bytes().last()? {
         b'k' => (&text[..text.len() - 1], 1_000),
@@ -100,7 +103,7 @@ pub fn number(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// A size: digits with an optional `KiB`, `MiB` or `GiB`.
+/// Parses a size: digits with an optional `KiB`, `MiB` or `GiB`.
 pub fn bytes(text: &str) -> Option<u64> {
     let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
     let (digits, unit) = units
