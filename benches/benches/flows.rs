@@ -17,7 +17,7 @@ use wqcap_engine::{
     filter::FilterCell,
     frame::Headers,
     pipeline::{Consumer, Frame, reduce::Stage},
-    plan::Reduction,
+    plan,
     sink::Count,
 };
 
@@ -120,7 +120,7 @@ fn staged(meter: Meter, cutoff: Vec<CutoffConfig>, flows: u32) -> Stage<Count> {
         cutoff,
         ..Config::default()
     };
-    let reduction = Reduction::of(&config).expect("it compiles");
+    let reduction = plan::reduction(&config).expect("it compiles");
     let observer = Observer {
         flows: Some(meter),
         ..Observer::default()

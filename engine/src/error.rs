@@ -2,6 +2,8 @@
 
 use crate::{config::Problem, verbs};
 use std::io;
+pub use wqcap_core::error::ResourceError;
+use wqcap_rx::RxError;
 
 /// Why a capture could not be planned or started.
 #[derive(Debug, thiserror::Error)]
@@ -27,24 +29,9 @@ pub enum Error {
         /// What the errno means here, and what to do.
         hint: Option<String>,
     },
-    /// A file or folder.
-    #[error("{what} {path}: {source}")]
-    File {
-        /// `output.dir`, say.
-        what: &'static str,
-        /// Which.
-        path: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// Memory or a thread could not be had.
-    #[error("{what}: {source}")]
-    System {
-        /// What was asked for, with its size.
-        what: String,
-        /// Why not.
-        source: io::Error,
-    },
+    /// The operating system refuses a file, a thread or memory.
+    #[error(transparent)]
+    Resource(#[from] ResourceError),
 }
 
 impl Error {
@@ -55,6 +42,15 @@ impl Error {
         problem: impl ToString,
     ) -> Self {
         Self::Config(Problem::new(key, value, problem))
+    }
+}
+
+impl From<RxError> for Error {
+    fn from(e: RxError) -> Self {
+        match e {
+            RxError::Verbs(e) => e.into(),
+            e => Self::Device(e.to_string()),
+        }
     }
 }
 
@@ -74,10 +70,7 @@ impl From<verbs::VerbsError> for Error {
             },
             verbs::VerbsError::NoDevice(_) => Self::Device(format!("device.name = {e}")),
             verbs::VerbsError::NoDeviceAt(_) => Self::Device(e.to_string()),
-            verbs::VerbsError::Memory { bytes, source } => Self::System {
-                what: format!("{bytes} bytes of memory"),
-                source,
-            },
+            verbs::VerbsError::Memory(refusal) => Self::Resource(refusal),
         }
     }
 }

@@ -18,16 +18,10 @@ mod rx;
 mod stats;
 mod sync;
 
-mod frame {
-    //! As in `wqcap-frame`.
-
-    pub(crate) const FCS_LEN: usize = 4;
-}
-
 mod pipeline {
     //! The resequencer of a queue's parsers; and the models, which see what only its neighbours may see.
 
-    #[path = "../../../engine/src/pipeline/consumer.rs"]
+    #[path = "../../../engine/core/src/consumer.rs"]
     mod consumer;
     #[path = "../../../engine/src/pipeline/resequencer/mod.rs"]
     mod resequencer;
@@ -36,5 +30,5 @@ mod pipeline {
 
     mod models;
 
-    use consumer::{Consumer, Frame, Verdict};
+    pub(crate) use consumer::{Consumer, Fcs, Frame, Verdict};
 }

@@ -1,6 +1,6 @@
 //! Stands in for a ring's slots: a token is a number, and its frame is that number.
 
-use crate::frame::FCS_LEN;
+use crate::pipeline::{Fcs, Frame};
 
 /// No memory is needed.
 pub(crate) struct SlotMemory;
@@ -17,7 +17,12 @@ impl Filled {
         &self.0
     }
 
-    pub(crate) fn fcs(&self, _memory: &SlotMemory) -> Option<[u8; FCS_LEN]> {
-        None
+    pub(crate) fn frame<'a>(&'a self, memory: &'a SlotMemory, ns: u64) -> Frame<'a> {
+        Frame {
+            bytes: self.bytes(memory),
+            len: 1,
+            fcs: None::<Fcs>,
+            ns,
+        }
     }
 }

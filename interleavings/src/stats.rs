@@ -1,8 +1,8 @@
 //! The budget and the ends, and a stand-in for what a queue publishes.
 
-#[path = "../../engine/src/stats/budget.rs"]
+#[path = "../../engine/core/src/stats/budget.rs"]
 mod budget;
-#[path = "../../engine/src/stats/ends.rs"]
+#[path = "../../engine/core/src/stats/ends.rs"]
 mod ends;
 
 use crate::sync::atomic::{AtomicU64, Ordering};

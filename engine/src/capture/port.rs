@@ -3,7 +3,6 @@
 use crate::{
     Error,
     config::Idle,
-    device::clock::{Form, Reader},
     plan::{
         Plan,
         steering::{
@@ -11,6 +10,7 @@ use crate::{
             rule_priority::{Ladder, Move},
         },
     },
+    rx::clock::{Form, Reader},
     rx::{Ring, RingAttr},
     verbs::{
         self, CompletionStamps, Context, Flow, FlowKind, FlowRule, FlowSpec, Pd, RssQp, RwqTable,
@@ -399,7 +399,7 @@ fn create(
 pub(super) mod promisc {
     #![allow(unsafe_code)]
 
-    use crate::{Error, device::interface::is_kernels};
+    use crate::{Error, ResourceError, device::interface::is_kernels};
     use std::{
         ffi::CString,
         io, mem,
@@ -422,20 +422,20 @@ pub(super) mod promisc {
         /// # Errors
         /// EPERM without CAP_NET_RAW.
         pub fn join(netdev: &str) -> Result<Option<Self>, Error> {
-            Self::of(netdev, None).map_err(|source| {
+            Ok(Self::of(netdev, None).map_err(|source| {
                 let hint = match source.raw_os_error() {
                     Some(libc::EPERM) => {
                         "; it needs CAP_NET_RAW, or set capture.promiscuous = false"
                     }
                     _ => "",
                 };
-                Error::System {
+                ResourceError::System {
                     what: format!(
                         "capture.promiscuous: a packet socket's membership on {netdev}{hint}"
                     ),
                     source,
                 }
-            })
+            })?)
         }
 
         /// Lets the interface accept frames to one more unicast address; `None` where no such interface exists.

@@ -1,12 +1,12 @@
 //! `[[rule]]`: what `mode = "filtered"` takes, in the words of a rule table.
 
-use super::size::NumberOrText;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     str::FromStr,
 };
+use wqcap_core::settings::NumberOrText;
 
 /// One rule; every field that is there must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

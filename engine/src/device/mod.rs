@@ -3,7 +3,6 @@
 //!
 //! Invariant: only facts. What a configuration wants of a device is decided in [`crate::plan`].
 
-pub mod clock;
 pub mod counters;
 pub mod delay_drop;
 pub mod interface;

@@ -1,14 +1,13 @@
 //! The fan-out shape, on the loop's side: slots are dealt out to parsers, and come home.
 
 use super::{
-    Consumer,
-    parser::{Judge, Parser, ParserCpu},
+    Consumer, Judge,
+    parser::{Parser, ParserCpu},
     resequencer::{Resequencer, ResequencerAttr},
     work_batch::{Item, WorkBatch},
 };
 use crate::{
     Error,
-    config::{self, OnFull},
     filter::{Filter, FilterCell, FilterReader},
     frame::{FlowKey, Headers},
     rx::{Filled, Idle, Lost, Outlet, Slot, SlotMemory, Stamper, Taken, pin},
@@ -17,6 +16,7 @@ use crate::{
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
+use wqcap_core::settings::{self, OnFull};
 
 /// How long a loop waits for slots before it looks whether those who have them still live.
 const LOOK: Duration = Duration::from_millis(50);
@@ -29,7 +29,7 @@ pub(crate) struct FanoutAttr<'a, S> {
     /// Where its parsers run, one entry each.
     pub(crate) seats: &'a [ParserCpu],
     /// What parsers do while they have nothing to do.
-    pub(crate) idle: config::Idle,
+    pub(crate) idle: settings::Idle,
     /// When a parser is full: wait, instead of dropping.
     pub(crate) on_full: OnFull,
     /// Where kept frames go, and whether in the order of their reception.

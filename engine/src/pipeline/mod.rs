@@ -18,7 +18,6 @@
 //! Invariants: a slot is with the loop, in one work batch, or nowhere; the pool is whole when a loop has ended. A frame
 //! is counted before its slot goes home. A filter changes between two batches, for all parsers of a queue at once.
 
-mod consumer;
 mod fanout;
 mod inline;
 mod parser;
@@ -27,9 +26,8 @@ mod resequencer;
 mod source;
 mod work_batch;
 
-pub use consumer::{Consumer, Fcs, Frame, Place, Verdict};
 pub(crate) use fanout::{Fanout, FanoutAttr};
 pub(crate) use inline::Inline;
-pub(crate) use parser::Judge;
 pub use parser::ParserCpu;
 pub(crate) use source::{Made, Source, ToSink};
+pub use wqcap_core::consumer::{Consumer, ConsumerPlace, Fcs, Frame, Judge, Verdict};

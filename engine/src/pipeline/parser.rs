@@ -1,6 +1,6 @@
 //! A parser: a thread that judges the frames of the work batches it is sent.
 
-use super::{Consumer, Frame, Verdict, resequencer::Resequencer, work_batch::WorkBatch};
+use super::{Consumer, Judge, resequencer::Resequencer, work_batch::WorkBatch};
 use crate::{
     filter::FilterCell,
     rx::{Idle, SlotMemory},
@@ -24,14 +24,6 @@ pub struct ParserCpu {
     pub core: usize,
     /// Others have the same core.
     pub shared_core: bool,
-}
-
-/// Judges frames: a stage in front of a consumer.
-pub(crate) trait Judge: Consumer {
-    /// What becomes of the frame, which is left as it was handed on: cut, its FCS marked.
-    fn judge(&mut self, frame: &mut Frame<'_>) -> Verdict;
-    /// Counts frames that were lost before they could be judged.
-    fn missed(&mut self, frames: u64);
 }
 
 /// A parser's thread.

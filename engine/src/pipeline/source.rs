@@ -1,6 +1,6 @@
 //! Who takes a queue's frames, in either shape.
 
-use super::{Consumer, Place};
+use super::{Consumer, ConsumerPlace};
 use crate::sink::Count;
 
 /// What a queue's consumers are made of.
@@ -46,7 +46,7 @@ pub(crate) struct Made<'a, F> {
     pub(crate) make: &'a F,
 }
 
-impl<C: Consumer + 'static, F: Fn(Place) -> C> Source for Made<'_, F> {
+impl<C: Consumer + 'static, F: Fn(ConsumerPlace) -> C> Source for Made<'_, F> {
     type Inline = C;
     type Parser = C;
     type Sink = Count;
@@ -54,7 +54,7 @@ impl<C: Consumer + 'static, F: Fn(Place) -> C> Source for Made<'_, F> {
     const ORDERED: bool = false;
 
     fn inline(self) -> C {
-        (self.make)(Place {
+        (self.make)(ConsumerPlace {
             queue: self.queue,
             parser: 0,
         })
@@ -62,7 +62,7 @@ impl<C: Consumer + 'static, F: Fn(Place) -> C> Source for Made<'_, F> {
 
     fn fanout(self, parsers: u16) -> (Vec<C>, Count) {
         let queue = self.queue;
-        let made = (0..parsers).map(|parser| (self.make)(Place { queue, parser }));
+        let made = (0..parsers).map(|parser| (self.make)(ConsumerPlace { queue, parser }));
         (made.collect(), Count)
     }
 }

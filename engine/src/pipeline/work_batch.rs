@@ -37,7 +37,7 @@ impl Item {
     /// The frame as it was judged: cut to what is kept of it.
     #[inline]
     pub(super) fn frame<'a>(&'a self, memory: &'a SlotMemory) -> Frame<'a> {
-        let mut frame = Frame::of(&self.filled, memory, self.ns);
+        let mut frame = self.filled.frame(memory, self.ns);
         frame.bytes = &frame.bytes[..frame.bytes.len().min(self.kept as usize)];
         if let Some(fcs) = &mut frame.fcs {
             fcs.bad = self.bad_fcs;

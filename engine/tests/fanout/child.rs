@@ -11,7 +11,7 @@ use wqcap_engine::{
     config::{Config, OnPortDown},
     device,
     frame::{FlowKey, Headers},
-    pipeline::{Consumer, Frame, Place, Verdict},
+    pipeline::{Consumer, ConsumerPlace, Frame, Verdict},
     plan::Plan,
     stats::{LINES, QueueLedger},
 };
@@ -31,7 +31,7 @@ struct Seen {
     frames: u64,
     last_number: u64,
     /// Each flow's parser, and its last frame's number.
-    flows: HashMap<FlowKey, (Place, u64)>,
+    flows: HashMap<FlowKey, (ConsumerPlace, u64)>,
     /// Frames that came before an earlier one of their flow.
     disorder: u64,
     /// Frames that came to another parser than those of their flow before.
@@ -40,7 +40,7 @@ struct Seen {
 
 /// A consumer that looks.
 struct Looking {
-    place: Place,
+    place: ConsumerPlace,
     seen: Arc<Mutex<Seen>>,
     /// How long a frame takes, and how many were taken since the last pause.
     delay: Duration,

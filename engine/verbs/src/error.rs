@@ -5,6 +5,7 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd},
 };
+use wqcap_core::error::ResourceError;
 
 /// Names the verb, its object and the errno, or the value that does not fit this machine.
 #[derive(Debug, thiserror::Error)]
@@ -27,14 +28,9 @@ pub enum VerbsError {
         "{0} is no address of one RDMA device; `rdma link` lists devices with their interfaces"
     )]
     NoDeviceAt(SocketAddr),
-    /// So many bytes could not be had.
-    #[error("{bytes} bytes of memory: {source}")]
-    Memory {
-        /// How many were asked for.
-        bytes: usize,
-        /// The errno.
-        source: io::Error,
-    },
+    /// The operating system refuses memory.
+    #[error(transparent)]
+    Memory(#[from] ResourceError),
 }
 
 impl VerbsError {

@@ -1,6 +1,6 @@
 //! From the service to a client: answers.
 
-use super::{VERSION, statistics::Stats, status::Status};
+use super::{Stats, VERSION, status::Status};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! State of the capture and of the control service.
 
-use super::ledger::Total;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use wqcap_core::stats::{Outlook, Total};
 
 /// State of the capture and of the control service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -39,17 +39,6 @@ pub struct CaptureStatus {
     /// How long the disk holds what is captured; absent: that is not known, or no old files are deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<Outlook>,
-}
-
-/// How long the disk holds what is captured, at the rate of now.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Outlook {
-    /// Bytes a second of the files that were finished in the last hour.
-    pub bytes_per_s: f64,
-    /// If `deletes`, files go when they are so many seconds old. Otherwise the disk is full in so many.
-    pub seconds: f64,
-    /// The oldest files are deleted to make room.
-    pub deletes: bool,
 }
 
 /// What a capture is doing.

@@ -13,10 +13,9 @@
 use crate::{
     analysis::{
         flow_table::{Entry, FlowPlace, Guess, Key, Table},
-        limits::{CutoffReport, Limits, Volume, ends, is_control},
+        limits::{CutoffPlan, CutoffReport, Limits, Volume, ends, is_control},
     },
     pipeline::Frame,
-    plan::CutoffPlan,
 };
 
 /// Flows that a new one checks for having been silent.
@@ -162,7 +161,7 @@ impl Cutoff {
     /// Takes out those of the next flows that have been silent for too long.
     fn sweep(&mut self, ns: u64) {
         for _ in 0..SWEPT {
-            if self.table.len() == 0 {
+            if self.table.is_empty() {
                 break;
             }
             if self.cursor >= self.table.len() {
@@ -189,8 +188,8 @@ mod tests {
         analysis::flow_table::hash_seed,
         filter::Filter,
         frame::{Headers, Tcp},
-        plan::FlowLimit,
     };
+    use crate::analysis::limits::FlowLimit;
     use proptest::prelude::*;
     use std::collections::HashMap;
 

@@ -6,12 +6,11 @@ use crate::analysis::flows::Meter;
 use crate::{
     analysis::{
         flow_table::{FlowPlace, Guess},
-        limits::CutoffReport,
+        limits::{CutoffPlan, CutoffReport},
         observer::Observer,
     },
     frame::Headers,
     pipeline::Frame,
-    plan::CutoffPlan,
 };
 
 /// Who follows the flows for a cutoff.

@@ -1,6 +1,7 @@
 //! Cutting frames behind a header.
 
-use crate::{config::Slice, frame::Headers};
+use crate::frame::Headers;
+use wqcap_frame::Slice;
 
 /// How many bytes of a frame are kept.
 ///

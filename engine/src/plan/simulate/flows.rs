@@ -1,7 +1,7 @@
 //! The flows seen: who talks with whom, both directions together, and on which queues.
 
 use super::nic_view::SeenFrame;
-use crate::{control::protocol::traffic::Volume, frame::community_id};
+use crate::{frame::community_id, stats::traffic::Volume};
 use std::{
     collections::HashMap,
     fmt,

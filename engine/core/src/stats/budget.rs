@@ -1,0 +1,50 @@
+//! `--count`: a number of frames that all queues share.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// How many frames all loops together may still capture.
+#[derive(Debug)]
+pub struct Budget {
+    total: u64,
+    left: AtomicU64,
+    used: AtomicU64,
+}
+
+impl Budget {
+    /// For `total` frames.
+    #[must_use]
+    pub fn new(total: u64) -> Self {
+        Self {
+            total,
+            left: AtomicU64::new(total),
+            used: AtomicU64::new(0),
+        }
+    }
+
+    /// Claims up to `want` frames before a poll, so that no more than the total are ever taken off the rings.
+    pub fn claim(&self, want: usize) -> usize {
+        let mut granted = 0;
+        let _ = self
+            .left
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
+                granted = usize::try_from(left).unwrap_or(usize::MAX).min(want);
+                (granted > 0).then(|| left - granted as u64)
+            });
+        granted
+    }
+
+    /// Gives back what a poll did not capture of its grant.
+    pub fn settle(&self, granted: usize, captured: u64) {
+        if granted as u64 > captured {
+            self.left
+                .fetch_add(granted as u64 - captured, Ordering::AcqRel);
+        }
+        self.used.fetch_add(captured, Ordering::AcqRel);
+    }
+
+    /// Whether the total is reached.
+    #[must_use]
+    pub fn is_used_up(&self) -> bool {
+        self.used.load(Ordering::Acquire) >= self.total
+    }
+}
