@@ -1,11 +1,12 @@
-//! Generates the kernel's and the NIC's layouts from the system headers.
+//! Generator of the kernel's and the NIC's layouts from the system headers.
 //!
-//! The model answers bytes that other people's code wrote, so no such layout is typed by hand:
-//! `src/abi.rs` includes what this writes.
+//! The model decodes bytes that other programs wrote, so no layout is typed by hand.
+//! `src/abi/generated.rs` includes the output.
 
 use std::path::PathBuf;
 
-/// What a device answers for: the uverbs commands, mlx5's words in them, and the rings in memory.
+/// Headers of the interfaces that the model implements: uverbs commands, mlx5's driver data in
+/// them, and the rings in memory.
 const HEADERS: [&str; 8] = [
     "rdma/ib_user_verbs.h",
     "rdma/mlx5-abi.h",
@@ -17,8 +18,8 @@ const HEADERS: [&str; 8] = [
     "infiniband/mlx5dv.h",
 ];
 
-/// Types by pattern. Of libibverbs's own structs (`ibv_*`, `mlx5dv_*`) none is needed: they never
-/// cross the boundary the model stands at.
+/// Patterns of the types to generate. None of libibverbs's own structs (`ibv_*`, `mlx5dv_*`) is
+/// needed, because they never cross the boundary between kernel and library.
 const TYPES: [&str; 8] = [
     "ib_uverbs_.*",
     "ib_uverbs_ioctl_hdr",
@@ -30,7 +31,7 @@ const TYPES: [&str; 8] = [
     "mlx5_(user_.*|lag_.*|rx_hash_.*|ipsec_.*|.*_flags)",
 ];
 
-/// Enumerators and macros by pattern.
+/// Patterns of the enumerators and macros to generate.
 const CONSTANTS: [&str; 9] = [
     "IB_USER_VERBS_.*",
     "IB_UVERBS_.*",
@@ -55,14 +56,15 @@ fn main() {
         .derive_copy(true)
         .prepend_enum_name(false)
         .generate_comments(false)
-        // `mlx5_wqe_ctrl_seg` is packed and aligned to 4. Rust has no such struct, and bindgen makes
-        // it `packed(4)`, four bytes too long. Without its alignment (nothing else in these headers
-        // uses the spelling) it is plainly packed, and every offset is right.
+        // `mlx5_wqe_ctrl_seg` is packed and aligned to 4. Rust has no such struct, and bindgen
+        // makes it `packed(4)`, four bytes too long. Without the alignment attribute the struct is
+        // plainly packed, and every offset is right. Nothing else in these headers uses this
+        // spelling of the attribute.
         .clang_arg("-D__aligned__(n)=__unused__")
-        // The offsets are the point of generating at all: the compiler asserts each of them.
+        // The compiler asserts the offset of each field.
         .layout_tests(true)
         .merge_extern_blocks(true)
-        // The build must not want a rustfmt that a minimal toolchain lacks.
+        // A minimal toolchain may lack rustfmt; the build must not need it.
         .formatter(bindgen_current::Formatter::None)
         .ignore_functions();
     for pattern in TYPES {
@@ -73,8 +75,8 @@ fn main() {
     }
     let bindings = builder.generate().unwrap_or_else(|error| {
         panic!(
-            "no bindings for the verbs headers: {error}\n\
-             (Debian and Ubuntu: apt install libibverbs-dev linux-libc-dev libclang-dev)"
+            "cannot generate bindings for the verbs headers: {error}\n\
+             on Debian and Ubuntu: apt install libibverbs-dev linux-libc-dev libclang-dev"
         )
     });
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

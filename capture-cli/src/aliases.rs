@@ -1,7 +1,7 @@
-//! What the options of tcpdump and dumpcap mean here: keys of the configuration, and limits of the run.
+//! Options of tcpdump and dumpcap, translated to configuration keys and limits of the run.
 //!
-//! Invariant: an alias does nothing but set keys and limits that have a name of their own, and `wqcap check` prints which.
-//! A key that is set by `--set` as well is what `--set` says.
+//! Invariant: an alias only sets keys and limits that have their own names, and `wqcap check`
+//! prints them. `--set` overrides an alias that sets the same key.
 
 use crate::{
     args::{AliasArgs, ConfigArgs, LimitArgs, Setting},
@@ -19,33 +19,33 @@ use wqcap_engine::{
     files::name::FileName,
 };
 
-/// A key or a limit that an option stands for.
+/// Option of tcpdump or dumpcap, with the key or limit that it sets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Alias {
-    /// As typed.
+    /// Option of tcpdump or dumpcap as typed.
     pub option: String,
-    /// `capture.snaplen = 96`, or a limit, `--count 1000`.
+    /// Key or limit that the option sets: `capture.snaplen = 96`, or `--count 1000`.
     pub sets: String,
 }
 
-/// A command line whose aliases are told apart.
+/// Command line whose aliases are translated to keys and limits.
 #[derive(Clone, Debug, Default)]
 pub struct Settled {
-    /// With the keys that aliases set.
+    /// Configuration arguments, with the keys that aliases set.
     pub config: ConfigArgs,
-    /// With the limits that aliases set.
+    /// Limits of the run, with those that aliases set.
     pub limits: LimitArgs,
-    /// What each alias is.
+    /// Translation of each alias.
     pub aliases: Vec<Alias>,
-    /// What a user may not expect.
+    /// Notes about effects that a user may not expect.
     pub notes: Vec<String>,
-    /// What `-i` names.
+    /// Device or interface that `-i` names.
     interface: Option<String>,
-    /// What `-F` names.
+    /// Filter file that `-F` names.
     filter_file: Option<PathBuf>,
 }
 
-/// Tells what the options mean, as far as that does not depend on the devices of this machine.
+/// Translates the options, as far as that does not depend on the devices of this machine.
 pub fn settle(
     args: &AliasArgs,
     config: &ConfigArgs,
@@ -85,7 +85,7 @@ pub fn settle(
 }
 
 impl Settled {
-    /// Takes the config's path from the front of the words, if it stands there.
+    /// Takes the config's path from the front of the words, if the first word is a path.
     fn config_of(&mut self, mut words: Vec<String>) -> Vec<String> {
         let is_path = |word: &String| {
             let path = Path::new(word);
@@ -98,7 +98,7 @@ impl Settled {
         words
     }
 
-    /// tcpdump's and dumpcap's `-c COUNT`: digits alone, and no such file.
+    /// Reads `-c COUNT` as tcpdump and dumpcap do, if it is digits only and no such file exists.
     fn count_of_config(&mut self) {
         let count = |file: &PathBuf| {
             let text = file.to_str()?;
@@ -110,13 +110,13 @@ impl Settled {
         };
         self.config.file = None;
         self.notes.push(format!(
-            "-c {count}: there is no file of that name, so it is --count {count}"
+            "-c {count}: no file has this name, so it is taken as --count {count}"
         ));
         self.limit(format!("-c {count}"), format!("--count {count}"));
         self.limits.count.get_or_insert(count);
     }
 
-    /// A key that is a number or a truth value.
+    /// Sets a key whose value is a number or a boolean.
     fn key(&mut self, option: impl Into<String>, key: &str, value: impl ToString) {
         let value = value.to_string();
         self.limit(option.into(), format!("{key} = {value}"));
@@ -124,7 +124,7 @@ impl Settled {
         self.config.set.push(Setting { key, value });
     }
 
-    /// A key that is a text.
+    /// Sets a key whose value is a string.
     fn text(&mut self, option: impl Into<String>, key: &str, value: &str) {
         self.limit(option.into(), format!("{key} = {value:?}"));
         self.config.set.push(Setting {
@@ -133,11 +133,12 @@ impl Settled {
         });
     }
 
+    /// Records which key or limit an option sets.
     fn limit(&mut self, option: String, sets: String) {
         self.aliases.push(Alias { option, sets });
     }
 
-    /// `-w`, `-o` and `-P`.
+    /// Translates `-w`, `-o` and `-P`.
     fn where_to(&mut self, args: &AliasArgs) -> Result<(), Failure> {
         if args.pcap {
             self.text("-P", "output.format", "pcap");
@@ -159,7 +160,7 @@ impl Settled {
         Ok(())
     }
 
-    /// One file in the order of time, by the name that was typed.
+    /// Sets the keys for one file in time order, with the name that was typed.
     fn file(&mut self, option: String, to: &Path, args: &AliasArgs) -> Result<(), Failure> {
         let (folder, name) = folder_and_name(path(to)?);
         let folder = Path::new(folder);
@@ -183,18 +184,18 @@ impl Settled {
                 self.text(option.clone(), "output.format", format);
             }
             self.notes.push(format!(
-                "{option}: the name gets .{format} behind it, since its ending is none of a format; write .pcap or .pcapng"
+                "{option}: .{format} is appended, because the name has no extension of a capture format; write .pcap or .pcapng"
             ));
         }
         let rotates = args.rotate_seconds.is_some()
             || args.rotate_size.is_some()
             || !args.ring_buffer.is_empty();
-        let tells_time = stem.contains('%') || stem.contains("{start_ns}");
-        if rotates && !tells_time {
+        let has_time = stem.contains('%') || stem.contains("{start_ns}");
+        if rotates && !has_time {
             stem += "-%Y%m%dT%H%M%S";
-        } else if !tells_time && to.exists() {
+        } else if !has_time && to.exists() {
             return Err(Failure::refused(format!(
-                "{option}: the file is there already, and nothing is overwritten; remove it or name another"
+                "{option}: the file exists, and nothing is overwritten; remove it or choose another name"
             )));
         }
         let order = if stem.contains("{queue}") {
@@ -207,7 +208,7 @@ impl Settled {
         Ok(())
     }
 
-    /// `-G`, `-C`, `-W` and `-b`.
+    /// Translates `-G`, `-C`, `-W` and `-b`.
     fn when_to_rotate(&mut self, args: &AliasArgs) -> Result<(), Failure> {
         if let Some(seconds) = args.rotate_seconds {
             let time = format!("{seconds}s");
@@ -217,7 +218,7 @@ impl Settled {
             let option = format!("-C {size}");
             let bytes = million_bytes(size).ok_or_else(|| {
                 Failure::refused(format!(
-                    "{option}: write a number of million bytes, or a size such as 100m or 4g"
+                    "{option}: not a file size; write a number of millions of bytes, or a size such as 100m or 4g"
                 ))
             })?;
             self.key(option, "output.rotate_size", bytes);
@@ -241,8 +242,8 @@ impl Settled {
                 Some(("files", Value::Number(n))) => self.key(option, "output.keep_files", n),
                 _ => {
                     return Err(Failure::refused(format!(
-                        "{option}: write duration:SECONDS, interval:SECONDS, filesize:KB, packets:N or files:N; \
-                         files are named by output.name"
+                        "{option}: not a condition of -b; write duration:SECONDS, interval:SECONDS, \
+                         filesize:KB, packets:N or files:N; output.name sets the file names"
                     )));
                 }
             }
@@ -250,7 +251,7 @@ impl Settled {
         Ok(())
     }
 
-    /// `-a`. As in dumpcap, a size ends a file and not the run where there is a ring of files.
+    /// Translates `-a`. As in dumpcap, with `-b` a size ends a file instead of the run.
     fn autostop(&mut self, condition: &str, args: &AliasArgs) -> Result<(), Failure> {
         let option = format!("-a {condition}");
         match read(condition) {
@@ -277,19 +278,20 @@ impl Settled {
             }
             _ => {
                 return Err(Failure::refused(format!(
-                    "{option}: write duration:SECONDS, filesize:KB, files:N or packets:N, each above 0"
+                    "{option}: not a condition of -a; write duration:SECONDS, filesize:KB, files:N or \
+                     packets:N, each above 0"
                 )));
             }
         }
         Ok(())
     }
 
-    /// `-f` and the words.
+    /// Translates `-f` and the filter words.
     fn filter(&mut self, args: &AliasArgs, words: &[String]) -> Result<(), Failure> {
         let number = |word: &&String| word.bytes().all(|b| b.is_ascii_digit());
         if let Some(number) = words.first().filter(number) {
             return Err(Failure::refused(format!(
-                "{number}: a filter does not begin with a number; none of the options before it takes one"
+                "{number}: a filter cannot begin with a number, and no option before it takes one; remove it"
             )));
         }
         if let Some(filter) = &args.filter {
@@ -301,24 +303,26 @@ impl Settled {
         Ok(())
     }
 
-    /// Reads what `-F` names, and looks for what `-i` names among the devices there are: once, and behind the model.
-    /// Without a device that is required, what `-i` names is taken as it is.
+    /// Reads the file that `-F` names, and looks up the name of `-i` among the devices. Must be
+    /// called once, after the model is loaded. Without a device and unless one is required, the
+    /// name of `-i` is accepted unchecked.
     pub fn look_up(&mut self, device_required: bool) -> Result<(), Failure> {
         let typed = std::mem::take(&mut self.config.set);
         if let Some(name) = self.interface.take() {
             let devices = device::list()?;
-            let there = Path::new("/sys/class/net").join(&name).exists();
-            let key = match (devices.is_empty() && !device_required, there) {
+            let is_netdev = Path::new("/sys/class/net").join(&name).exists();
+            let key = match (devices.is_empty() && !device_required, is_netdev) {
                 (true, true) => "device.netdev",
                 (true, false) => "device.name",
-                (false, _) => key_of(&name, &devices, there)?,
+                (false, _) => key_of(&name, &devices, is_netdev)?,
             };
             self.text(format!("-i {name}"), key, &name);
         }
         if let Some(file) = self.filter_file.take() {
             let option = format!("-F {}", file.display());
             let filter = read_text(&file);
-            let filter = filter.map_err(|e| Failure::refused(format!("{option}: {e}")))?;
+            let filter = filter
+                .map_err(|e| Failure::refused(format!("{option}: cannot read the filter: {e}")))?;
             let filter: Vec<_> = filter.split_whitespace().collect();
             self.text(option, "capture.filter", &filter.join(" "));
         }
@@ -327,8 +331,9 @@ impl Settled {
     }
 }
 
-/// The key that selects what is called so; `there`: it is an interface of the kernel.
-fn key_of(name: &str, devices: &[DeviceFacts], there: bool) -> Result<&'static str, Failure> {
+/// Returns the key that selects `name` as a device or as its interface. `is_netdev` is `true` if
+/// `name` is a network interface of the kernel.
+fn key_of(name: &str, devices: &[DeviceFacts], is_netdev: bool) -> Result<&'static str, Failure> {
     if devices.iter().any(|it| it.name == name) {
         return Ok("device.name");
     }
@@ -338,31 +343,32 @@ fn key_of(name: &str, devices: &[DeviceFacts], there: bool) -> Result<&'static s
     }
     let names: Vec<_> = devices.iter().map(|it| it.name.as_str()).collect();
     let list = match names.as_slice() {
-        [] => "there is no RDMA device".to_owned(),
-        names => format!("there are: {}", names.join(", ")),
+        [] => "this machine has no RDMA device".to_owned(),
+        names => format!("devices: {}", names.join(", ")),
     };
     Err(Failure::refused(if name == "any" {
         format!("-i any: one run captures one port; {list}")
-    } else if there {
+    } else if is_netdev {
         format!(
-            "-i {name}: no RDMA device has this interface ({list}); to capture from it by the software NIC, \
-             write --model af_packet:{name} in place of -i {name}, or af_xdp:{name}, which is faster and takes the frames \
-             from the kernel"
+            "-i {name}: no RDMA device has this interface ({list}); to capture from it with the \
+             software NIC, write --model af_packet:{name} instead of -i {name}, or --model af_xdp:{name}, \
+             which is faster, but the kernel then receives none of the frames"
         )
     } else {
         format!("-i {name}: no such device or interface; {list}")
     }))
 }
 
-/// What stands behind the colon of a condition.
+/// Value of a condition: the part after the colon.
 enum Value {
+    /// Plain number: seconds, frames, files or kilobytes, by the condition.
     Number(u64),
-    /// In bytes.
+    /// Size with a unit, in bytes.
     Size(u64),
 }
 
 impl Value {
-    /// Of a file: plain numbers are thousands of bytes, as in dumpcap.
+    /// Returns the value as a file size. Plain numbers are thousands of bytes, as in dumpcap.
     fn bytes(&self) -> u64 {
         match self {
             Self::Number(kilobytes) => kilobytes.saturating_mul(1000),
@@ -371,6 +377,7 @@ impl Value {
     }
 }
 
+/// Splits a condition such as `filesize:100` into its word and value.
 fn read(condition: &str) -> Option<(&str, Value)> {
     let (word, value) = condition.split_once(':')?;
     let number = value.parse().ok().map(Value::Number);
@@ -378,7 +385,7 @@ fn read(condition: &str) -> Option<(&str, Value)> {
     Some((word, number.or_else(size)?))
 }
 
-/// tcpdump's `-C`: millions of bytes, or with a letter powers of 1024.
+/// Parses tcpdump's `-C`: millions of bytes, or with the letter k, m or g a power of 1024.
 fn million_bytes(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: u64 = digits.parse().ok()?;
@@ -392,7 +399,8 @@ fn million_bytes(text: &str) -> Option<u64> {
     number.checked_mul(unit).filter(|it| *it > 0)
 }
 
-/// Splits a path before the first part that is a template, else before the last part.
+/// Splits a path into directory and name: before the first part that is a template, else before the
+/// last part.
 fn folder_and_name(path: &str) -> (&str, &str) {
     let plain = path.find(['%', '{']).unwrap_or(path.len());
     match path[..plain].rfind('/') {
@@ -402,8 +410,9 @@ fn folder_and_name(path: &str) -> (&str, &str) {
     }
 }
 
+/// Returns a path as UTF-8 text.
 fn path(path: &Path) -> Result<&str, Failure> {
-    let refused = || Failure::refused(format!("{}: not UTF-8", path.display()));
+    let refused = || Failure::refused(format!("{}: the path is not UTF-8", path.display()));
     path.to_str().ok_or_else(refused)
 }
 

@@ -1,4 +1,4 @@
-//! From the arguments to a configuration that this build can carry out.
+//! Builds the configuration from the arguments.
 
 use crate::{
     args::{ConfigArgs, Setting},
@@ -11,27 +11,29 @@ use std::{
 };
 use wqcap_engine::config::{Config, Place, Problem, Reading};
 
-/// Prefix of the settings that are not the configuration's but the model's.
+/// Prefix of the `--set` keys that belong to the software NIC instead of the configuration.
 const MODEL: &str = "model.";
 
 impl ConfigArgs {
-    /// The settings of the model, without their prefix.
+    /// Returns the settings of the software NIC, without their prefix.
     pub fn model(&self) -> Vec<Setting> {
-        let of_model = |it: &Setting| {
+        let without_prefix = |it: &Setting| {
             let key = it.key.strip_prefix(MODEL)?.into();
             let value = it.value.clone();
             Some(Setting { key, value })
         };
-        self.set.iter().filter_map(of_model).collect()
+        self.set.iter().filter_map(without_prefix).collect()
     }
 
-    /// Reads the file, if there is one, and puts the settings above it.
+    /// Reads the config file, if one is given, and applies the `--set` settings over it. Fails if
+    /// any value is invalid.
     pub fn load(&self) -> Result<Config, Failure> {
         let reading = self.read()?;
         reading.sound().map_err(|e| self.refuse(&e.problems))
     }
 
-    /// The same, and what is wrong does not hide the rest.
+    /// Reads the config file and applies the `--set` settings over it. Invalid values are in the
+    /// result and do not stop the reading.
     pub fn read(&self) -> Result<Reading, Failure> {
         let text = match &self.file {
             Some(path) => read_text(path).map_err(|e| {
@@ -48,14 +50,15 @@ impl ConfigArgs {
         Config::read(&text, &overrides).map_err(|e| self.refuse(&e.problems))
     }
 
-    /// What is wrong, as far as it can be with its place in the file.
+    /// Converts configuration problems to a failure. Each message has the line and column in the
+    /// file where they are known.
     pub fn refuse(&self, problems: &[Problem]) -> Failure {
         let file = self.file.as_deref();
         Failure::all_refused(problems.iter().map(|it| in_file(it, file)))
     }
 }
 
-/// A problem behind its place, as compilers write it.
+/// Formats a problem after its place, as compilers do: `file:line:column: problem`.
 fn in_file(problem: &Problem, file: Option<&Path>) -> String {
     match (problem.place, file) {
         (Some(Place { line, column }), Some(path)) => {
@@ -65,10 +68,10 @@ fn in_file(problem: &Problem, file: Option<&Path>) -> String {
     }
 }
 
-/// A file's text; `-` is standard input, which is read once and remembered.
+/// Returns a file's text. `-` is standard input, which is read once and cached.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the user has named it, and it may be a pipe"
+    reason = "the user chose the path, and it may be a pipe"
 )]
 pub fn read_text(path: &Path) -> io::Result<String> {
     static STDIN: Mutex<Option<String>> = Mutex::new(None);
@@ -99,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_models_settings_are_no_keys_of_the_config() {
+    fn model_settings_are_not_config_keys() {
         let set = settings(&["capture.queues=2", "model.caps=all", "model.mlx5_0.ports=2"]);
         let args = ConfigArgs { file: None, set };
         assert_eq!(args.load().unwrap().capture.queues, Some(2));
@@ -107,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
+    fn a_missing_file_is_named() {
         let failure = of_file("/nowhere/x.toml").load().unwrap_err();
         assert!(failure.messages[0].contains("/nowhere/x.toml"));
     }

@@ -1,26 +1,26 @@
-//! Why a command ends without success: the kind, from which `main` makes the exit status, and what to tell.
+//! Failure of a command: its kind, which `main` maps to the exit status, and its messages.
 
 use wqcap_engine::config::ConfigError;
 
-/// What sort of failure it is.
+/// Kind of a failure. `main` maps it to the exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It was running, and failed.
+    /// The command started its work and then failed.
     Failed,
-    /// The command line, the config or the device cannot do it.
+    /// The command line, the config or the device does not allow the command.
     Refused,
-    /// The program to start is there and cannot be executed.
+    /// The program to start exists but cannot be executed.
     NotExecutable,
-    /// The program to start is not there.
+    /// The program to start does not exist.
     NotFound,
 }
 
-/// A failure and its messages, each of which is printed behind `error: `.
+/// Failure with its messages. Each message is printed after `error: `.
 #[derive(Debug)]
 pub struct Failure {
-    /// What sort.
+    /// Kind of the failure, which decides the exit status.
     pub kind: Kind,
-    /// What to tell, most important last: that is what stands above the prompt.
+    /// Messages, the most important one last: that one is printed directly above the prompt.
     pub messages: Vec<String>,
 }
 
@@ -30,19 +30,19 @@ impl Failure {
         Self { kind, messages }
     }
 
-    /// It was running, and failed.
+    /// Creates a failure of kind [`Kind::Failed`]: the command started its work and then failed.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::new(Kind::Failed, message)
     }
 
-    /// It was done, except for what these messages tell; success if there are none.
+    /// Returns `Ok` if there are no messages, else a failure of kind [`Kind::Failed`] with them.
     pub fn unless_whole(messages: Vec<String>) -> Result<(), Self> {
         let kind = Kind::Failed;
         let failure = Self { kind, messages };
         failure.messages.is_empty().then_some(()).ok_or(failure)
     }
 
-    /// It cannot be done as asked, for all these reasons.
+    /// Creates a failure of kind [`Kind::Refused`] with one message for each reason.
     pub fn all_refused(messages: impl IntoIterator<Item = String>) -> Self {
         Self {
             kind: Kind::Refused,
@@ -50,13 +50,13 @@ impl Failure {
         }
     }
 
-    /// It cannot be done as asked.
+    /// Creates a failure of kind [`Kind::Refused`]: the request cannot be carried out as given.
     pub fn refused(message: impl Into<String>) -> Self {
         Self::new(Kind::Refused, message)
     }
 }
 
-/// A message for each problem.
+/// Creates one message for each problem of a configuration.
 impl From<ConfigError> for Failure {
     fn from(e: ConfigError) -> Self {
         Self::all_refused(e.problems.iter().map(ToString::to_string))
@@ -70,7 +70,8 @@ impl From<wqcap_engine::ResourceError> for Failure {
     }
 }
 
-/// Every error of the engine comes from planning or setting up: nothing was running yet.
+/// Maps each engine error to [`Kind::Refused`]: they come from planning or setup, before anything
+/// runs.
 impl From<wqcap_engine::Error> for Failure {
     fn from(e: wqcap_engine::Error) -> Self {
         match e {

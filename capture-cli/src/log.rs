@@ -1,5 +1,6 @@
-//! Log events as lines on stderr, in the voice of all other messages: `warning: text key=value`. Those of the audit trail
-//! begin with `audit:`, and are written at every level that is chosen while the program runs.
+//! Log events as lines on stderr, in the form of all other messages: `warning: text key=value`.
+//! Lines of the audit trail begin with `audit:` and are written at every level that is set while
+//! the program runs.
 
 use crate::term::{
     stderr::{self, Kind},
@@ -20,18 +21,20 @@ use tracing_subscriber::{
 /// Target of the audit trail's events.
 const AUDIT: &str = "audit";
 
+/// Function that replaces the active log filter.
 type Change = dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync;
 
-/// Puts another filter in place, and what holds, in words.
+/// Replaces the active log filter. Set once by [`start`].
 static CHANGE: OnceLock<Box<Change>> = OnceLock::new();
+/// Active log level, or the whole of `RUST_LOG`.
 static LEVEL: Mutex<String> = Mutex::new(String::new());
 
-/// The level from which is logged, or the whole of `RUST_LOG`.
+/// Returns the active log level, or the whole of `RUST_LOG`.
 pub fn level() -> String {
     LEVEL.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Logs from `level` on.
+/// Sets the log level. `level` may also be a filter in the form of `RUST_LOG`.
 pub fn set_level(level: &str) -> Result<(), String> {
     let change = CHANGE.get().ok_or("logging has not been started")?;
     change(filter(level).map_err(|e| e.to_string())?)?;
@@ -39,13 +42,13 @@ pub fn set_level(level: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What is logged at `level`: the audit trail too, unless `level` says otherwise of it.
+/// Builds the filter for `level`. It includes the audit trail unless `level` excludes it.
 fn filter(level: &str) -> Result<EnvFilter, ParseError> {
     EnvFilter::try_new(format!("audit=info,{level}"))
 }
 
-/// Starts logging: errors alone with `quiet`, else warnings and the audit trail, or more for each `verbose`. `RUST_LOG`
-/// overrides the level.
+/// Starts logging at level `error` with `quiet`, else `warn` with the audit trail, `debug` with one
+/// `verbose` and `trace` with more. `RUST_LOG` overrides the level.
 pub fn start(verbose: u8, quiet: bool) {
     let level = match (quiet, verbose) {
         (true, _) => "error",
@@ -56,19 +59,19 @@ pub fn start(verbose: u8, quiet: bool) {
     let chosen = std::env::var("RUST_LOG")
         .ok()
         .filter(|text| !text.is_empty());
-    let mut holds = chosen.as_deref().unwrap_or(level);
+    let mut active = chosen.as_deref().unwrap_or(level);
     let made = match (&chosen, quiet) {
-        (None, true) => EnvFilter::try_new(holds),
-        _ => filter(holds),
+        (None, true) => EnvFilter::try_new(active),
+        _ => filter(active),
     };
     let filter = made.unwrap_or_else(|e| {
-        terminal::say(format_args!(
+        terminal::print_line(format_args!(
             "warning: RUST_LOG is invalid ({e}): logging at level {level}"
         ));
-        holds = level;
+        active = level;
         EnvFilter::new(level)
     });
-    holds.clone_into(&mut LEVEL.lock().unwrap_or_else(PoisonError::into_inner));
+    active.clone_into(&mut LEVEL.lock().unwrap_or_else(PoisonError::into_inner));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
@@ -82,6 +85,7 @@ pub fn start(verbose: u8, quiet: bool) {
     builder.init();
 }
 
+/// Formatter that writes an event as one line: `level: text key=value`.
 struct Line;
 
 impl<S, N> FormatEvent<S, N> for Line
@@ -108,7 +112,7 @@ where
     }
 }
 
-/// Destination of all events.
+/// Destination of all events: stderr.
 struct Stderr;
 
 impl MakeWriter<'_> for Stderr {
@@ -126,7 +130,7 @@ impl MakeWriter<'_> for Stderr {
     }
 }
 
-/// The subscriber hands over one whole event at a time.
+/// Writer of events to stderr. The subscriber passes one whole event in each call.
 struct Lines(Kind);
 
 impl io::Write for Lines {

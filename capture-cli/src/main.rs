@@ -1,15 +1,15 @@
 //! `wqcap`: the command line of the capture engine.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! |---|---|
-//! | [`args`], [`aliases`], [`config`] | the command-line arguments, what those of tcpdump and dumpcap mean, and the configuration they lead to |
+//! | [`args`], [`aliases`], [`config`] | command-line arguments, the meaning of tcpdump's and dumpcap's options, and the resulting configuration |
 //! | [`cmd`] | the subcommands, a file or folder each |
-//! | [`daemon`] | what a long run needs around its capture: sandbox, signals, service manager, metrics |
+//! | [`daemon`] | services around a long capture: sandbox, signals, service manager, metrics |
 //! | [`term`] | stdout, stderr, tables, progress lines |
 //! | [`mod@bench`] | `wqcap bench` |
-//! | [`preload`] | how a program comes to run on the software NIC |
+//! | [`preload`] | running a program on the software NIC |
 //!
-//! Invariants: facts go to stdout, all else to stderr; exit statuses are decided in this file alone.
+//! Invariants: facts go to stdout, everything else to stderr. Only this file decides exit statuses.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -37,7 +37,7 @@ use failure::{Failure, Kind};
 use std::{process::ExitCode, time::Duration};
 use term::{stderr, terminal};
 
-/// How long the end of a run waits for a reader of stderr that does not read.
+/// Time that the end of a run waits for a reader of stderr that does not read.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(e) => {
             let e = args::hint(e);
-            // Help and version come this way too, with status 0; a closed pipe under them is nobody's concern.
+            // clap reports help and version as errors with status 0. A closed pipe is ignored.
             let _ = e.print();
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
         }
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             for message in &failure.messages {
-                terminal::say(format_args!("error: {message}"));
+                terminal::print_line(format_args!("error: {message}"));
             }
             ExitCode::from(status(&failure))
         }
@@ -87,8 +87,9 @@ fn main() -> ExitCode {
     status
 }
 
-/// 0 done, 1 failed while running, 2 the command line, the config or the device cannot do it. `model` ends as env(1)
-/// does when it cannot start the program.
+/// Returns the exit status: 0 done; 1 failed while running; 2 the command line, the config or the
+/// device does not allow it. For `model`, 126 and 127 as in env(1): the program cannot be executed
+/// or is not found.
 fn status(failure: &Failure) -> u8 {
     match failure.kind {
         Kind::Failed => 1,
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_are_the_contract() {
+    fn exit_statuses_are_those_of_the_contract() {
         let of = |kind| {
             status(&Failure {
                 kind,

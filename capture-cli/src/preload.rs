@@ -1,8 +1,8 @@
-//! How a program comes to run on the software NIC: the model's shared object, preloaded, and what it reads from the
-//! environment.
+//! Running a program on the software NIC: preloads the model's shared object and sets the
+//! environment variables that it reads.
 //!
-//! Invariant: nothing here knows what the model makes of a wire or a setting; the model itself refuses what it does
-//! not understand, with status 2, before the program begins.
+//! Invariant: this module does not interpret wires and settings. The model itself refuses what it
+//! does not understand, with status 2, before the program begins.
 
 use crate::{
     args::Setting,
@@ -19,26 +19,27 @@ use std::{
     process::{self, Command},
 };
 
-/// The model's file name.
+/// File name of the model's shared object.
 const OBJECT: &str = "libmlx5_model.so";
-/// What the model reads: its wires, a line each.
+/// Environment variable with the model's wires, one per line.
 const WIRES: &str = "MLX5_MODEL_WIRES";
-/// What the model reads: `key=value`, a line each.
+/// Environment variable with the model's settings, one `key=value` per line.
 const SET: &str = "MLX5_MODEL_SET";
-/// Holds the id of the process that has re-executed itself. execve keeps the id, and a child has another one.
+/// Environment variable with the id of the process that re-executed itself. execve keeps the id; a
+/// child process has another one.
 const GUARD: &str = "WQCAP_MODEL_ENTERED";
-/// What the dynamic linker reads.
+/// Environment variable of the dynamic linker that names the objects to preload.
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Re-executes this process on the software NIC. Comes back at once when that has been done already.
+/// Re-executes this process on the software NIC. Returns at once if that has been done already.
 pub fn enter(wire: &str, settings: &[Setting]) -> Result<(), Failure> {
     if entered() {
         return loaded();
     }
     let mut settings = settings.to_vec();
     if grants_all(wire) && !settings.iter().any(|it| it.key == "caps") && !has_net_raw() {
-        terminal::say(format_args!(
-            "note: this process lacks CAP_NET_RAW; the software NIC grants every capability, since the wire {wire} reaches no network"
+        terminal::print_line(format_args!(
+            "note: this process lacks CAP_NET_RAW; the software NIC grants every capability, because the wire {wire} reaches no network"
         ));
         settings.push(Setting {
             key: "caps".into(),
@@ -58,10 +59,10 @@ pub fn enter(wire: &str, settings: &[Setting]) -> Result<(), Failure> {
     )))
 }
 
-/// Runs another program on the software NIC, in place of this process.
+/// Replaces this process with another program on the software NIC.
 pub fn exec(wires: &[&str], settings: &[Setting], program: &[OsString]) -> Result<(), Failure> {
     let Some((program, args)) = program.split_first() else {
-        return Err(Failure::refused("no program to run"));
+        return Err(Failure::refused("no program to run; write it after --"));
     };
     let mut command = Command::new(program);
     command.args(args);
@@ -77,12 +78,12 @@ pub fn exec(wires: &[&str], settings: &[Setting], program: &[OsString]) -> Resul
     })
 }
 
-/// Whether this process has re-executed itself on the software NIC.
+/// Returns `true` if this process has re-executed itself on the software NIC.
 pub fn entered() -> bool {
     env::var(GUARD).is_ok_and(|id| id == process::id().to_string())
 }
 
-/// Whether the software NIC was given this key, of any device or port.
+/// Returns `true` if the software NIC has a setting for this key, for any device or port.
 pub fn is_set(key: &str) -> bool {
     env::var(SET)
         .unwrap_or_default()
@@ -91,16 +92,19 @@ pub fn is_set(key: &str) -> bool {
         .any(|(name, _)| name.rsplit('.').next() == Some(key))
 }
 
-/// Whether the wire only replays or makes up frames, so that no capability is at stake.
+/// Returns `true` if the wire only replays or generates frames, so that granting capabilities is
+/// safe.
 fn grants_all(wire: &str) -> bool {
     ["pcap", "synth", "loopback"].contains(&wire.split(':').next().unwrap_or_default())
 }
 
+/// Returns `true` if this process has CAP_NET_RAW in its effective set.
 fn has_net_raw() -> bool {
     caps::has_cap(None, CapSet::Effective, Capability::CAP_NET_RAW).unwrap_or(false)
 }
 
-/// Asked for the software NIC, nobody wants frames taken from a real one: the object must really be there.
+/// Checks that the model's object is loaded. A run with `--model` must never capture from a real
+/// NIC.
 #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
 fn loaded() -> Result<(), Failure> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -113,7 +117,7 @@ fn loaded() -> Result<(), Failure> {
     )))
 }
 
-/// Sets what the dynamic linker and the model read.
+/// Sets the environment variables that the dynamic linker and the model read.
 fn equip(command: &mut Command, wires: &[&str], settings: &[Setting]) -> Result<(), Failure> {
     let object = find()?;
     if object
@@ -141,7 +145,7 @@ fn equip(command: &mut Command, wires: &[&str], settings: &[Setting]) -> Result<
     Ok(())
 }
 
-/// The object before whatever is preloaded already, once.
+/// Returns the value of LD_PRELOAD: `object` first, then the objects in `present`, each once.
 fn joined(object: &Path, present: Option<OsString>) -> OsString {
     let mut all = object.as_os_str().to_owned();
     for other in present
@@ -159,11 +163,13 @@ fn joined(object: &Path, present: Option<OsString>) -> OsString {
     all
 }
 
+/// Returns the path of this program's file.
 fn this_program() -> Result<PathBuf, Failure> {
     env::current_exe()
-        .map_err(|e| Failure::refused(format!("cannot find this program's file: {e}")))
+        .map_err(|e| Failure::refused(format!("cannot determine the path of this program: {e}")))
 }
 
+/// Finds the model's shared object.
 fn find() -> Result<PathBuf, Failure> {
     let places = places(&this_program()?);
     if let Some(place) = places.iter().find(|place| place.is_file()) {
@@ -171,16 +177,16 @@ fn find() -> Result<PathBuf, Failure> {
     }
     let places = places.map(|place| place.display().to_string());
     Err(Failure::refused(format!(
-        "cannot find the software NIC, tried {}; build it with: cargo build -p mlx5-model",
+        "cannot find the software NIC in {}; build it with: cargo build -p mlx5-model",
         places.join(" and ")
     )))
 }
 
-/// Beside the program, then in `../lib/wqcap`.
+/// Returns the paths where the object is searched: next to the program, then in `../lib/wqcap`.
 fn places(program: &Path) -> [PathBuf; 2] {
-    let beside = program.parent().unwrap_or(Path::new("/"));
-    let above = beside.parent().unwrap_or(beside);
-    [beside.join(OBJECT), above.join("lib/wqcap").join(OBJECT)]
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let above = folder.parent().unwrap_or(folder);
+    [folder.join(OBJECT), above.join("lib/wqcap").join(OBJECT)]
 }
 
 #[cfg(test)]
@@ -188,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_object_is_sought_in_two_places() {
+    fn the_object_is_searched_in_two_places() {
         assert_eq!(
             places(Path::new("/usr/bin/wqcap")),
             [
@@ -199,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_preloaded_stays() {
+    fn objects_that_are_preloaded_already_stay() {
         let object = Path::new("/l/m.so");
         let with = |text: &str| joined(object, Some(text.into()));
         assert_eq!(joined(object, None), "/l/m.so");

@@ -1,32 +1,32 @@
-//! Errors of setting up: each names the verb or the key, the value, the limit, and what to do.
+//! Errors of capture setup: each names the verb or the key, the value, the limit, and the remedy.
 
 use crate::{config::Problem, verbs};
 use std::io;
 pub use wqcap_core::error::ResourceError;
 use wqcap_rx::RxError;
 
-/// Why a capture could not be planned or started.
+/// Error that prevents a capture from being planned or started.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A configuration key holds what cannot be done. Exit status 2.
+    /// Configuration key with a value that is out of range or unsupported. Exit status 2.
     #[error(transparent)]
     Config(#[from] Problem),
-    /// Several of these. Exit status 2.
+    /// Several errors at once. Exit status 2.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<Error>),
-    /// No device fits, or the device cannot do it. Exit status 2.
+    /// No device matches, or the device lacks a required capability. Exit status 2.
     #[error("{0}")]
     Device(String),
-    /// A verb failed.
+    /// A call to a verb failed.
     #[error("{verb}({object}): {source}{}", hint.as_deref().map(|h| format!("; {h}")).unwrap_or_default())]
     Verb {
-        /// The verb's name, `ibv_create_wq`.
+        /// Name of the verb, such as `ibv_create_wq`.
         verb: &'static str,
-        /// On what: the device, queue or rule.
+        /// Object of the call: the device, queue or rule.
         object: String,
-        /// The errno.
+        /// errno of the failed verb.
         source: io::Error,
-        /// What the errno means here, and what to do.
+        /// Meaning of the errno for this verb, and the remedy.
         hint: Option<String>,
     },
     /// The operating system refuses a file, a thread or memory.
@@ -35,7 +35,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// A key that holds what cannot be done.
+    /// Returns an error for a configuration key whose value cannot be used.
     pub(crate) fn config(
         key: impl Into<String>,
         value: impl ToString,
@@ -75,7 +75,8 @@ impl From<verbs::VerbsError> for Error {
     }
 }
 
-/// What to do where a verb fails: what the verbs say of it in `general`, and the setting of a capture that asks for it.
+/// Returns the remedy for a failed verb: the hint of the verbs crate in `general`, and the
+/// configuration key that requests the feature.
 fn hint(verb: &str, source: &io::Error, general: Option<&str>) -> Option<String> {
     let setting = match (verb, source.raw_os_error()?) {
         ("ibv_create_wq" | "mlx5dv_create_wq", libc::EPERM) => " (wq.delay_drop)",

@@ -1,6 +1,6 @@
 //! Packet capture over RDMA verbs.
 //!
-//! # The frame's way
+//! # Path of a frame
 //!
 //! ```text
 //! wire -> WQ (one per core) -> CQ -> poll -> batch of filled slots -> reduce -> encode -> block -> writer -> file
@@ -8,20 +8,24 @@
 //!          +---------- repost: one list ----------+
 //! ```
 //!
-//! A [`config::Config`] and the [`device::DeviceFacts`] of the machine make a [`plan::Plan`]: everything is settled
-//! there, and can be printed, before anything is created. [`capture::Capture`] carries a plan out: it creates the
-//! verbs objects ([`verbs`]) and each queue's ring ([`rx`]); a loop per queue, pinned to its core, polls its ring and
-//! hands each frame to a stage that leaves out what is not wanted ([`pipeline::reduce`], by [`filter`] and [`frame`])
-//! and then to a sink ([`sink`]), which copies it once, encoded, into a large block; a thread writes the blocks.
+//! A [`config::Config`] and the [`device::DeviceFacts`] of the machine make a [`plan::Plan`]. The
+//! plan settles every value, and can be printed, before any object is created. [`capture::Capture`]
+//! executes a plan: it creates the verbs objects ([`verbs`]) and the ring of each queue ([`rx`]).
+//! One loop per queue, pinned to its core, polls its ring and passes each frame to a stage that
+//! filters and cuts frames ([`pipeline::reduce`], with [`filter`] and [`frame`]). The next stage is
+//! a sink ([`sink`]), which encodes the frame into a large block; this is the only copy. A thread
+//! writes the blocks.
 //!
 //! Every frame ends in exactly one line of the ledger ([`stats`]).
 //!
-//! # A consumer of one's own
+//! # Custom consumers
 //!
-//! What happens to frames is behind one seam, the trait [`pipeline::Consumer`], and [`capture::Capture::start_with`]
-//! runs any that implements it. It does not see whether the queue's loop calls it ([`config::PipelineMode::Inline`])
-//! or a parser thread ([`config::PipelineMode::Fanout`]): frames come borrowed from their slots, those of a flow in
-//! their order, and what it answers is their line in the ledger.
+//! The trait [`pipeline::Consumer`] defines what happens to frames, and
+//! [`capture::Capture::start_with`] runs any implementation of it. A consumer does not depend on
+//! the thread that calls it: the queue's loop ([`config::PipelineMode::Inline`]) or a parser thread
+//! ([`config::PipelineMode::Fanout`]). Frames are borrowed from their slots, frames of one flow
+//! arrive in order, and the verdict that the consumer returns selects the frame's line in the
+//! ledger.
 //!
 //! ```
 //! use wqcap_engine::pipeline::{Consumer, Frame, Verdict};
@@ -37,24 +41,27 @@
 //! }
 //! ```
 //!
-//! `engine/examples/dns.rs` is a whole program, which counts DNS queries. Without a NIC it runs on the software one:
+//! `engine/examples/dns.rs` is a complete program that counts DNS queries. It also runs without a
+//! NIC, on the software NIC:
 //!
 //! ```text
 //! cargo build --workspace && cargo build -p wqcap-engine --examples
 //! target/debug/wqcap model --wire pcap:dns.pcap -- target/debug/examples/dns mlx5_0
 //! ```
 //!
-//! # Rooms
+//! # Modules
 //!
-//! Four crates lie below this one and are handed on: [`verbs`] with [`memory`], [`frame`] with [`filter`], [`files`], and
-//! [`control`]. Inside, imports go one way: from [`device`], what there is, and [`config`], what is wanted, by [`plan`] to
-//! [`capture`], which knows all others. `ARCHITECTURE.md` has the map.
+//! This crate re-exports four crates below it: [`verbs`] with [`memory`], [`frame`] with
+//! [`filter`], [`files`], and [`control`]. Imports between modules have one direction: [`device`]
+//! (the hardware) and [`config`] (the user's settings) are imported by [`plan`], and [`plan`] by
+//! [`capture`], which imports all other modules. `ARCHITECTURE.md` has the map.
 //!
 //! # Invariants
 //!
-//! A slot is a token: it is on the ring, where the device may write, or somebody holds the token and may read.
-//! Nothing allocates, locks, logs or asks for the time for each frame. Unsafe code is allowed in the pool and ring of
-//! [`rx`], and where a system call has no safe face; each block says why it holds.
+//! A slot is a token: either it is on the ring, where the device may write, or one owner holds the
+//! token and may read. No code allocates, locks, logs or reads a clock for each frame. Unsafe code
+//! is allowed in the pool and ring of [`rx`], and where a system call has no safe wrapper. Each
+//! unsafe block states why it is sound.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

@@ -1,4 +1,5 @@
-//! Anonymizing: it ends, nothing is added to a frame, and what is left leads as far as it did.
+//! Fuzz target: anonymization of a frame terminates, adds no bytes, and keeps the header offsets of
+//! the bytes that remain.
 #![cfg_attr(fuzzing, no_main)]
 
 use wqcap_files::{
@@ -7,7 +8,7 @@ use wqcap_files::{
 };
 use wqcap_frame::{Headers, Slice};
 
-/// The target.
+/// Runs the target on one input.
 pub fn run(frame: &[u8]) {
     let key = SecretKey::new(&[7; 32]);
     for slice in [Slice::Whole, Slice::L3, Slice::L4, Slice::Payload(8)] {

@@ -1,9 +1,10 @@
-//! Configurations: what is accepted is written as TOML that is accepted and means the same.
+//! Fuzz target: an accepted configuration is written as TOML that is accepted again and has the
+//! same meaning.
 #![cfg_attr(fuzzing, no_main)]
 
 use wqcap_engine::config::Config;
 
-/// The target.
+/// Runs the target on one input.
 pub fn run(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else {
         return;
@@ -13,7 +14,7 @@ pub fn run(input: &[u8]) {
         let again = Config::parse(&written).unwrap_or_else(|e| panic!("{e}\n{written}"));
         assert_eq!(again.to_toml(), written);
     }
-    // The same as settings of a command line.
+    // The lines as settings of a command line.
     let settings: Vec<_> = text
         .lines()
         .filter_map(|line| line.split_once('='))

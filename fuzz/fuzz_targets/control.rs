@@ -1,11 +1,13 @@
-//! Messages of the control service: as one text, and as fragments, each behind a byte that tells its length.
+//! Fuzz target: messages of the control service, as one text, and as fragments that are each
+//! preceded by a length byte.
 #![cfg_attr(fuzzing, no_main)]
 
 use wqcap_control::protocol::{Answer, Handshake, Request, fragment::Reassembler};
 
+/// Maximum length of a reassembled message in bytes.
 const LIMIT: usize = 4096;
 
-/// The target.
+/// Runs the target on one input.
 pub fn run(input: &[u8]) {
     message(input);
     let mut reassembler = Reassembler::new(LIMIT);
@@ -20,10 +22,11 @@ pub fn run(input: &[u8]) {
     }
 }
 
+/// Parses a text as each kind of message; parsed messages must survive a round trip.
 fn message(text: &[u8]) {
     if let Ok(request) = serde_json::from_slice::<Request>(text) {
         let again = serde_json::to_string(&request).expect("serialises");
-        serde_json::from_str::<Request>(&again).expect("what was read is read again");
+        serde_json::from_str::<Request>(&again).expect("a parsed request parses again");
     }
     if let Ok(handshake) = serde_json::from_slice::<Handshake>(text) {
         let again = serde_json::from_str(&handshake.text());

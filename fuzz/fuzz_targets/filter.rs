@@ -1,9 +1,11 @@
-//! Filters on any frame, and any program: what is verified ends, and reads nothing but the frame.
+//! Fuzz target: filters on arbitrary frames, and arbitrary programs. A verified program terminates
+//! and reads only the frame.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::sync::LazyLock;
 use wqcap_frame::filter::{Filter, Program};
 
+/// Filters that are run on each input.
 static FILTERS: LazyLock<Vec<Filter>> = LazyLock::new(|| {
     [
         "tcp port 80",
@@ -17,7 +19,7 @@ static FILTERS: LazyLock<Vec<Filter>> = LazyLock::new(|| {
     .into()
 });
 
-/// The target.
+/// Runs the target on one input.
 pub fn run(input: &[u8]) {
     let len = u32::try_from(input.len()).unwrap_or(u32::MAX);
     for filter in FILTERS.iter() {

@@ -1,9 +1,9 @@
-//! The short way, to the outermost packet: offsets lie within the frame and in order.
+//! Fuzz target: offsets of the outermost packet's headers are ascending and within the frame.
 #![cfg_attr(fuzzing, no_main)]
 
 use wqcap_frame::Headers;
 
-/// The target.
+/// Runs the target on one input.
 pub fn run(frame: &[u8]) {
     let headers = Headers::parse(frame);
     let mut last = 0;

@@ -1,4 +1,5 @@
-//! Indexes, without the seal that a mutation would break: whatever one says, selecting by it ends.
+//! Fuzz target: selection of ranges by an arbitrary index terminates. The checksum, which a
+//! mutation would break, is left out.
 #![cfg_attr(fuzzing, no_main)]
 
 use wqcap_files::{
@@ -6,7 +7,7 @@ use wqcap_files::{
     read::FileRanges,
 };
 
-/// The target.
+/// Runs the target on one input.
 pub fn run(input: &[u8]) {
     let Some(index) = CaptureIndex::decode(input) else {
         return;

@@ -1,9 +1,9 @@
-//! The short way through tunnels, and the flow it leads to.
+//! Fuzz target: headers of the innermost packet in tunnels, and its flow key.
 #![cfg_attr(fuzzing, no_main)]
 
 use wqcap_frame::{FlowKey, Headers};
 
-/// The target.
+/// Runs the target on one input.
 pub fn run(frame: &[u8]) {
     let headers = Headers::innermost(frame);
     assert!(headers.end() <= frame.len(), "{headers:?}");

@@ -1,16 +1,17 @@
-//! The whole way: it ends, each header lies behind the one before, and both ways agree on the first packet.
+//! Fuzz target: the layer iterator terminates, offsets ascend, and the first IP header agrees with
+//! `Headers`.
 #![cfg_attr(fuzzing, no_main)]
 
 #[path = "../../engine/frame/tests/frames/layers.rs"]
-#[allow(dead_code, reason = "tests read more of it")]
+#[allow(dead_code, reason = "the tests use more of this module")]
 mod walk;
 
 use walk::{Layer, Layers};
 use wqcap_frame::{Headers, MOST_LAYERS};
 
-/// The target.
+/// Runs the target on one input.
 pub fn run(frame: &[u8]) {
-    let mut layers = Layers::of(frame);
+    let mut layers = Layers::new(frame);
     let (mut count, mut last, mut first_ip) = (0, 0, None);
     for located in layers.by_ref() {
         assert!(last <= located.at && located.at < frame.len());

@@ -1,9 +1,10 @@
-//! Payloads that may tell names: behind a byte that says what they seem to be. What is learnt of a flow is bounded.
+//! Fuzz target: payloads that may contain names, preceded by a byte that selects the protocol. The
+//! memory of a flow is bounded.
 #![cfg_attr(fuzzing, no_main)]
 
 use wqcap_names::{DhcpMessage, DnsMessage, FlowNames, Kind, MOST, Protocol};
 
-/// The target.
+/// Runs the target on one input.
 pub fn run(input: &[u8]) {
     let Some((choice, payload)) = input.split_first() else {
         return;
@@ -30,7 +31,7 @@ pub fn run(input: &[u8]) {
     }
     if let Some(names) = flow.into_names() {
         let longest = |text: Option<String>| text.map_or(0, |it| it.len());
-        // What is no UTF-8 grows threefold.
+        // A byte that is not UTF-8 is replaced by three bytes.
         assert!(longest(names.tls_sni) <= 3 * 255);
         assert!(longest(names.ja4) <= 36);
     }

@@ -1,10 +1,10 @@
-//! Lists of ranges, as a query has printed them: CSV, or Parquet, of which the decoders' panics are caught; a fuzzer takes
-//! these for its own.
+//! Fuzz target: lists of ranges as a query prints them, CSV or Parquet. The program catches panics
+//! of the Parquet decoders. A fuzzer would report them as failures, so Parquet is only replayed.
 #![cfg_attr(fuzzing, no_main)]
 
 use wqcap_ship::query::RangeList;
 
-/// The target.
+/// Runs the target on one input.
 pub fn run(input: &[u8]) {
     if !cfg!(fuzzing) || !input.starts_with(b"PAR1") {
         let _ = RangeList::read(input.to_vec());

@@ -1,4 +1,5 @@
-//! Capture files, compressed or not: reading ends, and what is yielded is whole. Options are encoded anew.
+//! Fuzz target: capture files, compressed or not. Reading terminates, and each returned packet is
+//! complete. Options are encoded again.
 #![cfg_attr(fuzzing, no_main)]
 
 use wqcap_files::{
@@ -6,7 +7,7 @@ use wqcap_files::{
     read::{Decompressor, PacketReader},
 };
 
-/// The target.
+/// Runs the target on one input.
 pub fn run(input: &[u8]) {
     let Ok(source) = Decompressor::new(input) else {
         return;

@@ -1,4 +1,5 @@
-//! Sealed files, and the keys that open them: reading ends, and gives in pieces what it gives in one go.
+//! Fuzz target: sealed files and keys. Reading terminates, and reads at any offset return the same
+//! bytes as one read of the whole file.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::{
@@ -7,21 +8,21 @@ use std::{
 };
 use wqcap_files::sealed::{Content, SecretKey, open_with};
 
-/// The key of the corpus.
+/// Key with which the corpus is sealed.
 const KEY: [u8; 32] = [7; 32];
 
-/// The target.
+/// Runs the target on one input.
 pub fn run(input: &[u8]) {
     if let Ok(key) = SecretKey::parse(input) {
-        // It is 32 bytes or their digits, and no more than a line.
+        // A key is 32 bytes, or their hex digits in one line.
         assert!((32..=66).contains(&input.len()));
         drop(key);
     }
     open_with(SecretKey::new(&KEY));
     let path = std::env::temp_dir().join(format!("wqcap-sealed-{}", std::process::id()));
-    fs::write(&path, input).expect("scratch space");
+    fs::write(&path, input).expect("the temporary directory is writable");
     read(input, &path);
-    fs::remove_file(&path).expect("it is there");
+    fs::remove_file(&path).expect("the file exists");
 }
 
 fn read(input: &[u8], path: &std::path::Path) {
@@ -35,13 +36,15 @@ fn read(input: &[u8], path: &std::path::Path) {
     for at in (0..whole.len()).rev().step_by(step) {
         content
             .seek(SeekFrom::Start(at as u64))
-            .expect("a place in it");
+            .expect("the offset is inside the file");
         let mut some = vec![0; step.min(whole.len() - at)];
-        content.read_exact(&mut some).expect("it was read before");
+        content
+            .read_exact(&mut some)
+            .expect("the bytes were readable before");
         assert!(some == whole[at..at + some.len()]);
     }
     if input.starts_with(b"wqcapENC") && input.len() >= 64 && is_whole {
-        // Nothing of what was sealed is given that was changed.
+        // All returned bytes are authenticated, so the file has a header and at least one tag.
         assert!(input.len() >= 64 + whole.len() + 16);
     }
 }

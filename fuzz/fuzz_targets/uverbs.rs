@@ -1,4 +1,5 @@
-//! Commands of programs to the model: whatever they are, they are answered. `mlx5-model/src/uapi/fuzz.rs` replays the corpus.
+//! Fuzz target: uverbs commands to the model. The model answers every command.
+//! `mlx5-model/src/uapi/fuzz.rs` replays the corpus.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

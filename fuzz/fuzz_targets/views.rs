@@ -1,4 +1,5 @@
-//! Every view on its own: the first byte chooses, the rest is what it reads.
+//! Fuzz target: each view of `wqcap-frame` alone. The first byte selects the view, the other bytes
+//! are its input.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::hint::black_box;
@@ -7,7 +8,7 @@ use wqcap_frame::{
     Llc, Mpls, Ppp, Pppoe, Sctp, Tcp, Udp, Vlan, Vxlan,
 };
 
-/// The target.
+/// Runs the target on one input.
 pub fn run(input: &[u8]) {
     let Some((choice, bytes)) = input.split_first() else {
         return;

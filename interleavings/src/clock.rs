@@ -1,10 +1,11 @@
-//! The engine's conversion is a line; here it is four numbers, and one form of stamps.
+//! Stand-ins for the engine's clock conversion: a linear function of four numbers, and one form of
+//! timestamps.
 
-/// As in the engine.
+/// Stand-in for the form of hardware timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form;
 
-/// As in the engine.
+/// Stand-in for the conversion of hardware timestamps to nanoseconds, with the engine's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conversion {
     pub(crate) form: Form,

@@ -1,4 +1,4 @@
-//! The cell that a filter is changed in, over a stand-in for a compiled filter.
+//! The engine's filter cell, with a stand-in for a compiled filter.
 
 #[path = "../../engine/frame/src/filter/cell.rs"]
 mod cell;
@@ -6,7 +6,7 @@ mod cell;
 use crate::sync;
 pub(crate) use cell::{FilterCell, FilterReader};
 
-/// A filter's text is all there is of it here.
+/// Stand-in for a compiled filter: only its expression.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filter(pub(crate) &'static str);
 

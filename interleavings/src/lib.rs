@@ -1,15 +1,15 @@
-//! What the engine's threads share, run by loom under every order of their steps and every value that the memory model
-//! lets a load see.
+//! Loom models of the data that the engine's threads share. Loom runs each model in every order of
+//! the threads' steps and with every value that the memory model allows a load to return.
 //!
-//! The sources are the engine's own, taken in by their path; only `sync` is another one, with loom's primitives in
-//! place of the standard library's. What stands around them there, the slots of a ring and the frames in them, is a
-//! stand-in here: models of memory and devices are not what these are about.
+//! The sources are those of the engine, included by path. Only `sync` differs: it has loom's
+//! primitives instead of the standard library's. Slots of a ring and their frames are replaced by
+//! simple stand-ins, because the models do not cover memory and devices.
 //!
-//! Architecture invariant: nothing depends on this crate, and it has nothing but tests.
+//! Architecture invariant: no crate depends on this one, and it contains only tests.
 #![cfg(test)]
 #![allow(
     dead_code,
-    reason = "the engine's sources have more to them than is modelled"
+    reason = "the engine's sources contain more than the models use"
 )]
 
 mod clock;
@@ -19,7 +19,8 @@ mod stats;
 mod sync;
 
 mod pipeline {
-    //! The resequencer of a queue's parsers; and the models, which see what only its neighbours may see.
+    //! The resequencer of a queue's parsers, and the models, which need access to its private
+    //! neighbours.
 
     #[path = "../../../engine/core/src/consumer.rs"]
     mod consumer;

@@ -1,11 +1,11 @@
-//! Stands in for a ring's slots: a token is a number, and its frame is that number.
+//! Stand-in for the slots of a ring: a token is a number, and its frame is a byte with that number.
 
 use crate::pipeline::{Fcs, Frame};
 
-/// No memory is needed.
+/// Stand-in for the memory of the slots; empty, because a token contains its frame.
 pub(crate) struct SlotMemory;
 
-/// A token, neither `Copy` nor `Clone` as the engine's.
+/// Stand-in for a filled slot; neither `Copy` nor `Clone`, like the engine's token.
 pub(crate) struct Filled([u8; 1]);
 
 impl Filled {

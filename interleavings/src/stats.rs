@@ -1,4 +1,4 @@
-//! The budget and the ends, and a stand-in for what a queue publishes.
+//! Budget and ends of the engine's ledger, and a stand-in for the published counters of a queue.
 
 #[path = "../../engine/core/src/stats/budget.rs"]
 mod budget;
@@ -10,7 +10,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use budget::Budget;
 pub(crate) use ends::Ends;
 
-/// The sum of all ends.
+/// Stand-in for the counters of a queue: the sum of all ends.
 #[derive(Debug)]
 pub(crate) struct QueueCounters(AtomicU64);
 

@@ -1,13 +1,13 @@
-//! The engine's primitives, as loom has them.
+//! Loom's versions of the engine's synchronisation primitives.
 
 pub(crate) use loom::{
     hint,
     sync::{Arc, Mutex, atomic},
 };
-/// loom's mutexes are poisoned by the same type.
+/// Loom's mutexes use the standard library's poison error.
 pub(crate) use std::sync::PoisonError;
 
-/// A channel with room for everything, of which only the sending end is modelled.
+/// Sending end of an unbounded channel; the receiving end is not modelled.
 pub(crate) struct Sender<T>(pub(crate) Arc<Mutex<Vec<T>>>);
 
 impl<T> Sender<T> {

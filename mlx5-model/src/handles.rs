@@ -1,17 +1,18 @@
-//! Handles: the numbers by which commands name objects, and the slabs that hold the objects.
+//! Object handles: the numbers that name objects in commands, and the slabs that hold the objects.
 //!
-//! Imports `process` for its errno. Invariants: a handle names one kind of object, at one index, of one generation,
-//! in one context: anything else finds nothing; a freed index is not reused at once, so that a stale handle is
-//! refused instead of naming another object.
+//! Imports `process` for its errno. Invariants: a handle names one kind of object, one index, one
+//! generation and one context; a lookup with any other handle finds nothing. A freed index is not
+//! reused at once, so that a stale handle is refused instead of naming another object.
 
 use std::collections::VecDeque;
 
 use crate::process::Errno;
 
-/// A context of the device: one open of its file.
+/// Number of a device context: one open of the device's file.
 pub type ContextId = u32;
 
-/// Kinds of object. The number is part of the handle, so that a handle of another kind is not found.
+/// Kinds of objects. The number is part of the handle, so that a handle of another kind is not
+/// found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ObjectKind {
@@ -37,25 +38,25 @@ pub enum ObjectKind {
 /// An object's index in its [`Slab`].
 pub type Index = u32;
 
-/// The most objects of one kind; the device's attributes never report more.
+/// Maximum number of objects of one kind; the device's attributes never report more.
 pub const LIMIT: usize = 1 << 16;
 const INDEX_BITS: u32 = 16;
 const GENERATION_BITS: u32 = 12;
-/// How many freed indexes wait before one is reused.
+/// Number of freed indexes that wait before one is reused.
 const QUARANTINE: usize = 64;
 
-/// Aligned so that its size is a power of two, as long as the object is small: then an entry is found by a shift,
-/// which every frame does several times.
+/// Entry of a slab. The alignment makes the size of an entry a power of two while the object is
+/// small. An entry is then found by a shift, which every frame needs several times.
 #[repr(align(128))]
 struct SlabEntry<T> {
     generation: u32,
     context: ContextId,
-    /// Number of objects that use this one.
+    /// Number of objects that use the entry's object.
     users: u32,
     value: Option<T>,
 }
 
-/// All objects of one kind.
+/// Container for all objects of one kind.
 pub struct Slab<T> {
     kind: ObjectKind,
     limit: usize,
@@ -64,7 +65,7 @@ pub struct Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// An empty slab for `limit` objects of `kind`.
+    /// Returns an empty slab for at most `limit` objects of `kind`.
     pub fn new(kind: ObjectKind, limit: usize) -> Self {
         Self {
             kind,
@@ -74,7 +75,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Whether [`Slab::insert`] would fail.
+    /// Returns `true` if [`Slab::insert`] would fail.
     pub fn is_full(&self) -> bool {
         self.entries.len() >= self.limit && self.free.is_empty()
     }
@@ -101,7 +102,7 @@ impl<T> Slab<T> {
         Ok(self.handle(index))
     }
 
-    /// The handle of the object at `index`.
+    /// Returns the handle of the slab's object at `index`.
     fn handle(&self, index: Index) -> u32 {
         let generation = self
             .entries
@@ -110,8 +111,8 @@ impl<T> Slab<T> {
         (self.kind as u32) << (INDEX_BITS + GENERATION_BITS) | generation << INDEX_BITS | index
     }
 
-    /// The index of a context's object. Fails with `EINVAL` if there is none, as the kernel's lookup does in most
-    /// commands.
+    /// Returns the index of a context's object. Fails with `EINVAL` if the context has no such
+    /// object, as the kernel's lookup does in most commands.
     pub fn find(&self, handle: u32, context: ContextId) -> Result<Index, Errno> {
         let index = index_of(handle);
         match self.entries.get(index as usize) {
@@ -126,7 +127,8 @@ impl<T> Slab<T> {
         }
     }
 
-    /// As [`Slab::find`], for an object that is to be destroyed. Fails with `EBUSY` if another one uses it.
+    /// Returns the index of an object that is to be destroyed. Fails as [`Slab::find`] does, and
+    /// with `EBUSY` if another object uses it.
     pub fn find_unused(&self, handle: u32, context: ContextId) -> Result<Index, Errno> {
         let index = self.find(handle, context)?;
         match self.users(index) {
@@ -135,21 +137,21 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Number of objects that use the one at `index`.
+    /// Returns the number of objects that use the object at `index`.
     pub fn users(&self, index: Index) -> u32 {
         self.entries
             .get(index as usize)
             .map_or(0, |entry| entry.users)
     }
 
-    /// Counts one user more of an object, if there is one.
+    /// Counts one more user of the object at `index`, if there is an index.
     pub fn add_user(&mut self, index: impl Into<Option<Index>>) {
         if let Some(entry) = self.used(index.into()) {
             entry.users += 1;
         }
     }
 
-    /// Counts one user less.
+    /// Counts one user less of the object at `index`, if there is an index.
     pub fn remove_user(&mut self, index: impl Into<Option<Index>>) {
         if let Some(entry) = self.used(index.into()) {
             entry.users = entry.users.saturating_sub(1);
@@ -170,12 +172,12 @@ impl<T> Slab<T> {
         self.entries.get_mut(index as usize)?.value.as_mut()
     }
 
-    /// A context's object. Fails as [`Slab::find`] does.
+    /// Returns a context's object. Fails as [`Slab::find`] does.
     pub fn get(&self, handle: u32, context: ContextId) -> Result<&T, Errno> {
         self.at(self.find(handle, context)?).ok_or(libc::EINVAL)
     }
 
-    /// A context's object. Fails as [`Slab::find`] does.
+    /// Returns a context's object for writing. Fails as [`Slab::find`] does.
     pub fn get_mut(&mut self, handle: u32, context: ContextId) -> Result<&mut T, Errno> {
         let index = self.find(handle, context)?;
         self.at_mut(index).ok_or(libc::EINVAL)
@@ -205,7 +207,7 @@ impl<T> Slab<T> {
             .filter_map(|(index, entry)| Some((index as Index, entry.value.as_mut()?)))
     }
 
-    /// The indexes of a context's objects.
+    /// Returns the indexes of a context's objects.
     pub fn of_context(&self, context: ContextId) -> Vec<Index> {
         self.entries
             .iter()
@@ -215,7 +217,7 @@ impl<T> Slab<T> {
             .collect()
     }
 
-    /// Removes a context's objects.
+    /// Removes all objects of a context from the slab.
     pub fn remove_all_of(&mut self, context: ContextId) {
         for index in self.of_context(context) {
             self.remove(index);
@@ -223,18 +225,19 @@ impl<T> Slab<T> {
     }
 }
 
-/// The index of an object that was just inserted.
+/// Returns the index part of a handle.
 pub fn index_of(handle: u32) -> Index {
     handle & ((1 << INDEX_BITS) - 1)
 }
 
-/// How often its index has been given out.
+/// Returns the generation part of a handle: how often its index was assigned.
 pub fn generation(handle: u32) -> u32 {
     handle >> INDEX_BITS & ((1 << GENERATION_BITS) - 1)
 }
 
-/// An object's 24-bit number (QPN, CQN, WQN, ...): its index, and enough of its generation that the next object there
-/// gets another. Numbers begin at 64, since QPs 0 and 1 are InfiniBand's own.
+/// Returns an object's 24-bit number (QPN, CQN, WQN, ...). It combines the index with 7 bits of the
+/// generation, so that the next object at this index gets another number. Numbers begin at 64,
+/// because InfiniBand reserves QPs 0 and 1.
 pub fn number(handle: u32) -> u32 {
     let index = index_of(handle);
     let generation = generation(handle) & 0x7f;

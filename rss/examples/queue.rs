@@ -1,11 +1,11 @@
-//! Tells on which queue the two directions of a TCP connection land.
+//! Prints the queues of the two directions of a TCP connection.
 //!
 //!     cargo run -p wqcap-rss --example queue -- 10.0.0.1:40000 10.0.0.2:443 8
 
 use std::{env, error::Error, net::SocketAddrV4};
 use wqcap_rss::{HashDepth, IndirectionTable, RssKey, Toeplitz, queue_of};
 
-/// An Ethernet frame with an IPv4 and a TCP header, as far as a NIC hashes it.
+/// Builds an Ethernet frame with an IPv4 and a TCP header, the bytes that a NIC hashes.
 fn frame(from: SocketAddrV4, to: SocketAddrV4) -> Vec<u8> {
     let mut frame = vec![0; 12];
     frame.extend([0x08, 0x00, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0]);
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: queue ADDRESS:PORT ADDRESS:PORT QUEUES".into());
     };
     let (from, to) = (from.parse()?, to.parse()?);
-    // Weights as in ethtool's `weight`; none: the queues have equal shares.
+    // No weights (as ethtool's `weight` takes them): the queues have equal shares.
     let table = IndirectionTable::new(512, queues.parse()?, &[])?;
     for (name, key) in [
         ("symmetric", RssKey::SYMMETRIC),

@@ -1,34 +1,35 @@
-//! What steering and hashing need to know of a frame: its headers' types and places, from borrowed
-//! bytes.
+//! Frame classification for steering and hashing: the types and offsets of a frame's headers, read
+//! from borrowed bytes.
 //!
 //! **May import** `profile`, and `core`/`std`.
 //!
-//! **Invariant**: [`FrameClass::of`] panics on no input and allocates nothing, and
+//! **Invariant**: [`FrameClass::of`] does not panic on any input and does not allocate, and
 //! [`FrameClass::profile`] is the only place that decides which rule takes a frame.
 //!
-//! The model is a NIC's parser, not a host's stack. It looks at the frame alone: an IPv4 total
-//! length or IPv6 payload length, a UDP length, a TCP data offset and any checksum are not read.
-//! Ethernet padding behind a short datagram thus counts as payload, and a header that the
-//! datagram's length cuts off but the frame holds is there. Where physical NICs differ from this is
-//! not known.
+//! The parser models a NIC, not a host's network stack. It does not read an IPv4 total length or
+//! IPv6 payload length, a UDP length, a TCP data offset or any checksum. Therefore Ethernet padding
+//! behind a short datagram counts as payload, and a header beyond the datagram's stated length
+//! counts as present if the frame contains it. Differences between this parser and physical NICs
+//! are not known.
 
 use crate::profile::{HashDepth, Profile};
 
-/// Destination, source, EtherType.
+/// Bytes of an Ethernet header: destination, source, EtherType.
 const ETHERNET_LEN: usize = 14;
-/// TCI and the EtherType behind it; the TPID before stands where the EtherType was sought.
+/// Bytes of a VLAN tag behind its TPID: the TCI and the next EtherType. The TPID takes the place of
+/// the previous EtherType.
 const VLAN_LEN: usize = 4;
-/// IPv4 header without options.
+/// Bytes of an IPv4 header without options.
 const IPV4_LEN: usize = 20;
-/// IPv6 header without extension headers.
+/// Bytes of an IPv6 header without extension headers.
 const IPV6_LEN: usize = 40;
-/// TCP header without options.
+/// Bytes of a TCP header without options.
 const TCP_LEN: usize = 20;
-/// UDP header.
+/// Bytes of a UDP header.
 const UDP_LEN: usize = 8;
-/// IEEE 802.1Q customer tag.
+/// TPID of an IEEE 802.1Q customer tag.
 const TPID_CVLAN: u16 = 0x8100;
-/// IEEE 802.1ad service tag.
+/// TPID of an IEEE 802.1ad service tag.
 const TPID_SVLAN: u16 = 0x88a8;
 /// EtherType of IPv4.
 const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -40,73 +41,73 @@ const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 /// Next header value of the IPv6 fragment header.
 const NEXT_HEADER_FRAGMENT: u8 = 44;
-/// More-fragments flag and fragment offset in the IPv4 header's bytes 6 and 7; don't-fragment is
-/// left out.
+/// Mask of the more-fragments flag and the fragment offset in bytes 6 and 7 of the IPv4 header;
+/// excludes don't-fragment.
 const IPV4_FRAGMENT_MASK: u16 = 0x3fff;
 
-/// The network layer a frame carries.
+/// Network layer protocol of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum L3 {
-    /// Not IP, or a header that is damaged or cut off.
+    /// Not IP, or an IP header that is damaged or truncated.
     #[default]
     None,
-    /// IPv4, header and options whole.
+    /// IPv4 with a complete header, options included.
     Ipv4,
-    /// IPv6, header whole.
+    /// IPv6 with a complete fixed header.
     Ipv6,
 }
 
-/// The transport layer a frame carries.
+/// Transport layer protocol of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum L4 {
-    /// Neither TCP nor UDP directly behind the IP header, or a fragment, or a header that is cut
-    /// off.
+    /// Neither TCP nor UDP directly behind the IP header, a fragment, or a truncated TCP or UDP
+    /// header.
     #[default]
     None,
-    /// TCP, at least 20 bytes of it.
+    /// TCP with at least 20 bytes of header.
     Tcp,
-    /// UDP, at least 8 bytes of it.
+    /// UDP with a complete header of 8 bytes.
     Udp,
 }
 
-/// How a NIC's parser sees a frame. Offsets are in bytes from the frame's start.
+/// Result of parsing a frame as a NIC does. Offsets are in bytes from the frame's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct FrameClass {
-    /// The EtherType behind the VLAN tags, or the LLC length where one stands; a TPID when a tag is
-    /// cut off or a third one follows; 0 when the frame is shorter than an Ethernet header.
+    /// EtherType behind the VLAN tags, or the LLC length if the frame has one there. A TPID if a
+    /// tag is truncated or a third tag follows. 0 if the frame is shorter than an Ethernet header.
     pub ethertype: u16,
     /// Tag control information of the first VLAN tag.
     pub vlan: Option<u16>,
-    /// VLAN tags stepped over, 0 to 2.
+    /// Number of VLAN tags skipped, 0 to 2.
     pub vlan_tags: u8,
-    /// The network layer.
+    /// Network layer protocol.
     pub l3: L3,
-    /// Where the bytes behind Ethernet header and tags begin, whatever they are; 0 when there is no
-    /// Ethernet header.
+    /// Offset of the first byte behind the Ethernet header and VLAN tags, whatever follows; 0 if
+    /// the frame has no Ethernet header.
     pub l3_offset: u16,
-    /// IPv4 protocol or IPv6 next header (of the fixed header); 0, and without meaning, when `l3`
-    /// is `None`.
+    /// IPv4 protocol, or next header of the fixed IPv6 header; 0, and without meaning, if `l3` is
+    /// `None`.
     pub ip_protocol: u8,
-    /// Whether this is a fragment, the first one included: IPv4 with more-fragments or an offset,
-    /// IPv6 with a fragment header directly behind the fixed one.
+    /// `true` for a fragment, including the first one: IPv4 with more-fragments or a fragment
+    /// offset, IPv6 with a fragment header directly behind the fixed header.
     pub fragment: bool,
-    /// The transport layer.
+    /// Transport layer protocol.
     pub l4: L4,
-    /// Where the bytes behind the IP header (options included, IPv6 extension headers not) begin; 0
-    /// when `l3` is `None`.
+    /// Offset of the first byte behind the IP header (with IPv4 options, without IPv6 extension
+    /// headers); 0 if `l3` is `None`.
     pub l4_offset: u16,
-    /// Whether the IP header announces TCP or UDP, unfragmented, and the frame ends within that
-    /// header. Only the catch-all takes such a frame, and it has no hash.
+    /// `true` if an unfragmented IP header specifies TCP or UDP and the frame ends within that
+    /// transport header. Only the catch-all takes such a frame, and it has no hash.
     pub truncated_l4: bool,
 }
 
 impl FrameClass {
-    /// VLAN tags the parser steps over.
+    /// Maximum number of VLAN tags that the parser skips.
     pub const MAX_VLAN_TAGS: u8 = 2;
 
-    /// Dissects `frame`: its bytes from the destination MAC on. Any bytes will do.
+    /// Classifies `frame`, which starts at the destination MAC. Accepts any bytes.
     #[inline(always)]
     #[must_use]
     pub fn of(frame: &[u8]) -> Self {
@@ -138,8 +139,8 @@ impl FrameClass {
         class
     }
 
-    /// Reads an IPv4 header (RFC 791) at the start of `packet`; leaves `l3` alone if it is no whole
-    /// one.
+    /// Reads an IPv4 header (RFC 791) at the start of `packet`; leaves `l3` unchanged if the header
+    /// is invalid or incomplete.
     #[inline]
     fn read_ipv4(&mut self, packet: &[u8]) {
         let Some(header) = packet.first_chunk::<IPV4_LEN>() else {
@@ -155,8 +156,8 @@ impl FrameClass {
         self.read_l4(header_len, packet.len());
     }
 
-    /// Reads an IPv6 header (RFC 8200) at the start of `packet`; leaves `l3` alone if it is no
-    /// whole one.
+    /// Reads an IPv6 header (RFC 8200) at the start of `packet`; leaves `l3` unchanged if the
+    /// header is invalid or incomplete.
     #[inline]
     fn read_ipv6(&mut self, packet: &[u8]) {
         let Some(header) = packet.first_chunk::<IPV6_LEN>() else {
@@ -171,8 +172,8 @@ impl FrameClass {
         self.read_l4(IPV6_LEN, packet.len());
     }
 
-    /// Settles the transport layer, given the length of the IP header and of all bytes from its
-    /// start on.
+    /// Sets the transport layer fields from the length of the IP header and the length of the
+    /// packet (all bytes from the IP header's start).
     #[inline]
     fn read_l4(&mut self, header_len: usize, packet_len: usize) {
         // An IP header has at most 60 bytes.
@@ -188,8 +189,8 @@ impl FrameClass {
         }
     }
 
-    /// The profile whose rule takes the frame, when those of [`Profile::to_install`] for `depth`
-    /// are installed.
+    /// Returns the profile whose rule takes the frame if the profiles of [`Profile::to_install`]
+    /// for `depth` are installed.
     #[inline]
     #[must_use]
     pub const fn profile(&self, depth: HashDepth) -> Profile {
@@ -207,8 +208,8 @@ impl FrameClass {
         }
     }
 
-    /// Source and destination address, 8 or 32 bytes in a row. `frame` is the frame this class was
-    /// made of.
+    /// Returns the source and destination addresses of `frame` as 8 or 32 contiguous bytes. `frame`
+    /// must be the frame that this class was made from.
     #[inline]
     #[must_use]
     pub fn addresses<'f>(&self, frame: &'f [u8]) -> Option<&'f [u8]> {
@@ -220,8 +221,8 @@ impl FrameClass {
         }
     }
 
-    /// Source and destination port as they stand in the frame, if it has any. `frame` is the frame
-    /// this class was made of.
+    /// Returns the source and destination ports of `frame` in network byte order, if it has ports.
+    /// `frame` must be the frame that this class was made from.
     #[inline]
     #[must_use]
     pub fn ports<'f>(&self, frame: &'f [u8]) -> Option<&'f [u8; 4]> {
@@ -245,7 +246,7 @@ pub(crate) mod tests {
 
     const DEPTHS: [HashDepth; 2] = [HashDepth::L3, HashDepth::L4];
 
-    /// An Ethernet frame with these tags (TPID, TCI).
+    /// Builds an Ethernet frame with these VLAN tags (TPID, TCI).
     pub(crate) fn ethernet(tags: &[(u16, u16)], ethertype: u16, payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
         for (tpid, tci) in tags {
@@ -257,8 +258,8 @@ pub(crate) mod tests {
         frame
     }
 
-    /// An IPv4 packet; `flags` are the two bytes of flags and fragment offset, `options` counts
-    /// 4-byte words.
+    /// Builds an IPv4 packet; `flags` are the two bytes of flags and fragment offset, `options`
+    /// counts 4-byte words.
     pub(crate) fn ipv4(
         src: [u8; 4],
         dst: [u8; 4],
@@ -280,7 +281,7 @@ pub(crate) mod tests {
         packet
     }
 
-    /// An IPv6 packet.
+    /// Builds an IPv6 packet.
     pub(crate) fn ipv6(src: [u8; 16], dst: [u8; 16], next_header: u8, payload: &[u8]) -> Vec<u8> {
         let mut packet = vec![0x60, 0, 0, 0];
         packet.extend((payload.len() as u16).to_be_bytes());
@@ -291,7 +292,7 @@ pub(crate) mod tests {
         packet
     }
 
-    /// Ports, and as many bytes behind them.
+    /// Builds a segment of two ports and `more` bytes behind them.
     pub(crate) fn ports_and(source: u16, destination: u16, more: usize) -> Vec<u8> {
         let mut segment = source.to_be_bytes().to_vec();
         segment.extend(destination.to_be_bytes());
@@ -312,8 +313,8 @@ pub(crate) mod tests {
         DEPTHS.map(|depth| FrameClass::of(frame).profile(depth))
     }
 
-    /// Frames that get deep into the parser, some cut off, some with a byte changed, and some that
-    /// are noise.
+    /// Generates packets that may be truncated or have one byte changed, and frames of random
+    /// bytes.
     pub(crate) fn any_frame() -> impl Strategy<Value = Vec<u8>> {
         let tags = vec((select(vec![0x8100, 0x88a8, 0x9100]), any::<u16>()), 0..=3);
         let protocol = prop_oneof![select(vec![6, 17, 44, 0, 43, 60, 1]), any::<u8>()];
@@ -345,7 +346,7 @@ pub(crate) mod tests {
                     let place = place.index(frame.len());
                     frame[place] = value;
                 }
-                // Half of all frames stay whole.
+                // About half of the frames stay complete.
                 let len = frame.len();
                 frame.truncate(cut.index(len * 2));
                 frame
@@ -355,7 +356,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn no_ethernet_header_no_class() {
+    fn frames_without_an_ethernet_header_get_the_default_class() {
         for len in 0..14 {
             assert_eq!(FrameClass::of(&vec![8; len]), FrameClass::default());
         }
@@ -365,7 +366,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn two_tags_of_either_kind_are_stepped_over() {
+    fn two_tags_of_either_kind_are_skipped() {
         let packet = ipv4([10, 0, 0, 1], [10, 0, 0, 2], 17, 0, 0, &ports_and(1, 2, 4));
         let kinds: [&[(u16, u16)]; 6] = [
             &[(0x8100, 0xa00a)],
@@ -388,7 +389,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_third_tag_or_half_a_tag_is_not() {
+    fn a_third_or_truncated_tag_is_not_skipped() {
         let packet = ipv4([10, 0, 0, 1], [10, 0, 0, 2], 17, 0, 0, &ports_and(1, 2, 4));
         let class = FrameClass::of(&ethernet(&[(0x8100, 1); 3], 0x0800, &packet));
         assert_eq!(
@@ -460,7 +461,7 @@ pub(crate) mod tests {
 
     #[test]
     fn fragments_have_no_ports() {
-        // More fragments follow; the last one; one in the middle; the same with the reserved flag.
+        // First fragment; last fragments; middle fragment; first fragment with the reserved flag.
         for flags in [0x2000, 0x0001, 0x1fff, 0x2001, 0xa000] {
             for protocol in [6, 17] {
                 let frame = ipv4_frame(protocol, flags, &ports_and(1, 2, 40));
@@ -480,7 +481,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn ports_behind_extension_headers_are_not_seen() {
+    fn ports_behind_extension_headers_are_not_read() {
         for extension in [0, 43, 60, 51, 135] {
             let mut payload = vec![6, 0, 1, 4, 0, 0, 0, 0];
             payload.extend(ports_and(1, 2, 16));
@@ -495,7 +496,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_cut_transport_header_goes_to_the_catch_all() {
+    fn a_truncated_transport_header_goes_to_the_catch_all() {
         let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
         for (protocol, needed) in [(6, 20), (17, 8)] {
             for len in 0..needed {
@@ -511,7 +512,7 @@ pub(crate) mod tests {
                         assert_eq!(class.hash(&frame, fields, &toeplitz), None);
                     }
                 }
-                // A fragment promises no transport header.
+                // A fragment does not have to contain a transport header.
                 let frame = ipv4_frame(protocol, 0x2000, &payload);
                 assert!(!FrameClass::of(&frame).truncated_l4);
                 assert_eq!(profiles(&frame), [Profile::Ipv4; 2]);
@@ -523,7 +524,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_frame_counts_and_not_the_length_fields() {
+    fn length_fields_are_ignored() {
         for total in [0u16, 19, 20, 27, 28, 1500, 0xffff] {
             let mut frame = ipv4_frame(17, 0, &ports_and(1, 2, 22));
             frame[16..18].copy_from_slice(&total.to_be_bytes());
@@ -601,7 +602,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn fields_left_out_leave_no_gap() {
+    fn unselected_fields_leave_no_gap() {
         let toeplitz = Toeplitz::new(&RssKey::MICROSOFT);
         let pieces: [(u64, &[u8]); 4] = [
             (1 << 2, &[1; 16]),
@@ -635,13 +636,14 @@ pub(crate) mod tests {
             let class = FrameClass::of(&frame);
             let fields = HashFields::from_bits_retain(fields.into());
             let _ = class.hash(&frame, fields, &toeplitz);
-            // Not what a caller should do, but it must not bring the loop down.
+            // Passing another frame than the classified one is an error of the caller, but must not
+            // panic.
             let _ = class.hash(&other, fields, &toeplitz);
             let _ = (class.addresses(&other), class.ports(&other));
         }
 
         #[test]
-        fn what_a_class_says_is_in_the_frame(frame in any_frame()) {
+        fn offsets_and_fields_are_within_the_frame(frame in any_frame()) {
             let class = FrameClass::of(&frame);
             prop_assert!(usize::from(class.l3_offset) <= frame.len());
             prop_assert!(usize::from(class.l4_offset) <= frame.len());
@@ -652,7 +654,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn a_profile_can_hash_what_it_takes(frame in any_frame()) {
+        fn a_profile_can_hash_the_frames_it_takes(frame in any_frame()) {
             let toeplitz = Toeplitz::new(&RssKey::MICROSOFT);
             let class = FrameClass::of(&frame);
             for depth in DEPTHS {
@@ -663,7 +665,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn each_byte_cut_off_only_takes_away(
+        fn truncation_removes_one_layer_after_the_other(
             tags in vec((select(vec![0x8100, 0x88a8]), any::<u16>()), 0..=2),
             options in 0..=10u8,
             tcp in any::<bool>(),
@@ -690,7 +692,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn both_directions_meet(
+        fn both_directions_have_the_same_hash(
             a in any::<([u8; 16], u16)>(),
             b in any::<([u8; 16], u16)>(),
             protocol in select(vec![6u8, 17, 1, 58, 44]),

@@ -1,28 +1,29 @@
-//! The Toeplitz key: 40 bytes that decide how flows spread and whether both directions of a flow
-//! meet on one queue.
+//! Toeplitz key: 40 bytes that determine how flows spread and whether both directions of a flow go
+//! to the same queue.
 //!
 //! **May import** `core`/`std` and `thiserror` only.
 //!
-//! **Invariant**: a key has exactly [`RssKey::LEN`] bytes, the only length mlx5 accepts, and what
-//! `Display` prints `FromStr` reads back to the same key.
+//! **Invariant**: a key has exactly [`RssKey::LEN`] bytes, the only length that mlx5 accepts, and
+//! `FromStr` parses the output of `Display` back to the same key.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// An RSS key of 40 bytes, in the order `rx_hash_key` of the uAPI and the PRM's TIR
-/// `rx_hash_toeplitz_key` carry it.
+/// RSS key of 40 bytes, in the byte order of the uAPI's `rx_hash_key` and of `rx_hash_toeplitz_key`
+/// in the PRM's TIR.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RssKey([u8; RssKey::LEN]);
 
 impl RssKey {
-    /// Bytes in a key. mlx5 refuses any other length with EINVAL.
+    /// Number of bytes in a key. mlx5 rejects any other length with EINVAL.
     pub const LEN: usize = 40;
 
-    /// Hexadecimal digits in a key's text form.
+    /// Number of hexadecimal digits in a key's text form.
     pub const HEX_DIGITS: usize = 2 * Self::LEN;
 
-    /// 0x6d5a repeated: both directions of a flow hash alike, because the key repeats every 16
-    /// bits, the smallest distance by which a direction's fields change places.
+    /// Symmetric key, 0x6d5a repeated: both directions of a flow have the same hash. The key
+    /// repeats every 16 bits, the smallest distance between two fields that a change of direction
+    /// swaps.
     pub const SYMMETRIC: Self = {
         let mut key = [0; Self::LEN];
         let mut at = 0;
@@ -33,7 +34,7 @@ impl RssKey {
         Self(key)
     };
 
-    /// The key of Microsoft's RSS verification suite ("Verifying the RSS hash calculation"), the
+    /// Key of Microsoft's RSS verification suite ("Verifying the RSS hash calculation"), the
     /// default of many drivers. It is not symmetric.
     pub const MICROSOFT: Self = Self([
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, //
@@ -42,17 +43,17 @@ impl RssKey {
         0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ]);
 
-    /// A key of these bytes. Any 40 bytes are a key; whether they spread well is the caller's
-    /// affair.
+    /// Creates a key from these bytes. Any 40 bytes are a valid key; their spread is not checked.
     #[must_use]
     pub const fn new(bytes: [u8; Self::LEN]) -> Self {
         Self(bytes)
     }
 
-    /// Reads exactly 80 hexadecimal digits, upper or lower case, without prefix or separators.
+    /// Parses exactly 80 hexadecimal digits, upper or lower case, without prefix or separators.
     ///
     /// # Errors
-    /// [`KeyError::Digit`] for the first character that is no digit, else [`KeyError::Length`].
+    /// [`KeyError::Digit`] for the first character that is not a hexadecimal digit, otherwise
+    /// [`KeyError::Length`].
     pub fn from_hex(text: &str) -> Result<Self, KeyError> {
         let mut key = [0u8; Self::LEN];
         let mut digits = 0;
@@ -62,7 +63,7 @@ impl RssKey {
                 position: digits + 1,
             })?;
             if let Some(byte) = key.get_mut(digits / 2) {
-                // `digit` is below 16, so nothing is cut off.
+                // `digit` is below 16, so the cast is lossless.
                 *byte = *byte << 4 | digit as u8;
             }
             digits += 1;
@@ -74,36 +75,37 @@ impl RssKey {
         }
     }
 
-    /// The key's bytes, first the one that meets the first byte of input.
+    /// Returns the key's bytes; the first one applies to the first byte of input.
     #[inline]
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 
-    /// Whether both directions of every flow hash alike, for every profile: IPv4 and IPv6, with and
-    /// without ports.
+    /// Returns `true` if both directions of every flow have the same hash in every profile: IPv4
+    /// and IPv6, with and without ports.
     ///
-    /// Exact, not a comparison with [`RssKey::SYMMETRIC`]: the hash is linear, so it is enough that
-    /// each input bit and the bit it changes places with see the same 32 bits of key.
+    /// The result is exact and not a comparison with [`RssKey::SYMMETRIC`]: the hash is linear, so
+    /// it suffices that each input bit and the bit that it is swapped with select the same 32 key
+    /// bits.
     #[must_use]
     pub fn is_symmetric(&self) -> bool {
-        /// For each exchange, the first input bit and the width in bits of the field exchanged with
-        /// the next one.
+        /// First input bit and width in bits of each field that is swapped with the field behind
+        /// it.
         const EXCHANGES: [(usize, usize); 4] = [(0, 32), (64, 16), (0, 128), (256, 16)];
         EXCHANGES.iter().all(|&(first, width)| {
             (first..first + width).all(|bit| self.window(bit) == self.window(bit + width))
         })
     }
 
-    /// The 32 key bits that input bit `bit` (0 to 287, most significant bit of the first byte
-    /// first) adds to the hash.
+    /// Returns the 32 key bits that input bit `bit` adds to the hash. Bits are numbered 0 to 287,
+    /// the most significant bit of the first byte first.
     pub(crate) fn window(&self, bit: usize) -> u32 {
         let mut wide = 0u64;
         for at in bit / 8..bit / 8 + 5 {
             wide = wide << 8 | u64::from(self.0.get(at).copied().unwrap_or(0));
         }
-        // 40 bits hold the window at each of the 8 shifts; the cast keeps the 32 that are wanted.
+        // 40 bits contain the window at each of the 8 shifts; the cast keeps its 32 bits.
         (wide >> (8 - bit % 8)) as u32
     }
 
@@ -115,13 +117,13 @@ impl RssKey {
 impl FromStr for RssKey {
     type Err = KeyError;
 
-    /// Reads `symmetric`, `microsoft`, or 80 hexadecimal digits.
+    /// Parses `symmetric`, `microsoft`, or 80 hexadecimal digits.
     fn from_str(text: &str) -> Result<Self, KeyError> {
         match text {
             "symmetric" => Ok(Self::SYMMETRIC),
             "microsoft" => Ok(Self::MICROSOFT),
-            // Something made of digits alone was meant as a key, so its error is about digits; all
-            // else looks like a misspelt name.
+            // Text of digits alone is meant as a key, so its error is about digits. Other text is
+            // treated as a misspelt name.
             hex if !hex.is_empty() && hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
                 Self::from_hex(hex)
             }
@@ -151,33 +153,33 @@ impl fmt::Debug for RssKey {
     }
 }
 
-/// Why a text is no RSS key.
+/// Error from parsing an RSS key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// Digits only, but not as many as a key has.
+    /// Hexadecimal digits only, but not the number of digits of a key.
     #[error("an RSS key of {digits} hexadecimal digits: it must have exactly 80 (40 bytes)")]
     Length {
-        /// How many digits there were.
+        /// Number of digits found.
         digits: usize,
     },
-    /// A character that is no hexadecimal digit.
+    /// Character that is not a hexadecimal digit.
     #[error(
-        "{found:?} at position {position} of an RSS key: only hexadecimal digits may stand there"
+        "character {found:?} at position {position} of an RSS key: it must be a hexadecimal digit"
     )]
     Digit {
-        /// The character.
+        /// Invalid character.
         found: char,
-        /// Where it stands, counted in characters from 1.
+        /// Position of the character, counted in characters from 1.
         position: usize,
     },
-    /// Neither a name nor anything that looks like digits.
+    /// Neither the name of a key nor text that resembles hexadecimal digits.
     #[error(
         "unknown RSS key {value:?}: it must be \"symmetric\", \"microsoft\" or \
          exactly 80 hexadecimal digits"
     )]
     Unknown {
-        /// The text given.
+        /// Text that was parsed.
         value: String,
     },
 }
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn symmetric_is_its_pattern() {
+    fn symmetric_key_repeats_its_pattern() {
         assert_eq!(RssKey::from_hex(&"6d5a".repeat(20)), Ok(RssKey::SYMMETRIC));
         assert_eq!(RssKey::from_hex(&"6D5A".repeat(20)), Ok(RssKey::SYMMETRIC));
         assert_eq!(
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lengths_tell_value_and_limit() {
+    fn length_errors_name_value_and_limit() {
         for digits in [0, 1, 78, 79, 81, 104] {
             let error = RssKey::from_hex(&"a".repeat(digits)).unwrap_err();
             assert_eq!(error, KeyError::Length { digits });
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_digit_is_named_with_its_place() {
+    fn digit_errors_name_character_and_position() {
         let text = format!("{}x{}", "0".repeat(12), "0".repeat(67));
         let expected = KeyError::Digit {
             found: 'x',
@@ -233,7 +235,7 @@ mod tests {
         };
         assert_eq!(RssKey::from_hex(&text), Err(expected.clone()));
         assert_eq!(text.parse::<RssKey>(), Err(expected));
-        // Not ASCII, and two bytes long: no slicing by bytes may trip over it.
+        // A character of two bytes: the parser must not slice by bytes.
         let text = format!("{}\u{e9}", "0".repeat(79));
         assert!(matches!(
             RssKey::from_hex(&text),
@@ -260,7 +262,7 @@ mod tests {
         assert!(RssKey::SYMMETRIC.is_symmetric());
         assert!(!RssKey::MICROSOFT.is_symmetric());
         assert!(RssKey::new([0; 40]).is_symmetric());
-        // The last bit of a key meets no input; each other bit breaks the pattern.
+        // The last key bit applies to no input; a change of any other bit breaks the symmetry.
         for bit in 0..320 {
             let mut bytes = *RssKey::SYMMETRIC.as_bytes();
             bytes[bit / 8] ^= 0x80 >> (bit % 8);

@@ -1,8 +1,8 @@
-//! Receive side scaling, as pure arithmetic: which queue a frame lands on, and why.
+//! Receive side scaling as pure arithmetic: computes the queue that a NIC selects for a frame.
 //!
-//! The engine uses this crate to decide which RSS QPs to create and what their tables hold; the
-//! software NIC uses it to do what those QPs ask for; `wqcap rss` uses it to predict how the flows of
-//! a capture file spread. The frame's way through the crate is the way through the NIC:
+//! The engine uses this crate to choose the RSS QPs to create and the contents of their tables. The
+//! software NIC uses it to steer frames as those QPs specify. `wqcap rss` uses it to predict how
+//! the flows of a capture file spread over queues. The modules follow the steps in the NIC:
 //!
 //! ```text
 //! frame -> input::FrameClass -> profile::Profile (which QP, which fields)
@@ -20,19 +20,19 @@
 //! let table = IndirectionTable::new(512, 4, &[])?;
 //! let (profile, hash, queue) = queue_of(&frame, HashDepth::L4, &toeplitz, &table);
 //! assert_eq!(profile, Profile::Ipv4Tcp);
-//! assert_eq!(queue, table.queue_of(hash.expect("of what is not the catch-all")));
+//! assert_eq!(queue, table.queue_of(hash.expect("only the catch-all has no hash")));
 //! # Ok::<(), wqcap_rss::TableError>(())
 //! ```
 //!
-//! `examples/queue.rs` does so for the two directions of a connection.
+//! `examples/queue.rs` computes the queues of the two directions of a TCP connection.
 //!
-//! **May import** `core`, `alloc`/`std`, `bitflags`, `strum` and `thiserror`; nothing that does I/O, and no other crate
-//! of the workspace.
+//! **May import** `core`, `alloc`/`std`, `bitflags`, `strum` and `thiserror`; nothing that does
+//! I/O, and no other crate of the workspace.
 //!
-//! **Invariant**: no function here panics on any frame, and none on the way from frame to queue
-//! allocates. Because both sides of the verbs boundary rely on this crate, agreement between them
-//! proves nothing: [`toeplitz`] is pinned by Microsoft's published vectors and by a bitwise
-//! reference instead.
+//! **Invariant**: no function of this crate panics on any frame, and no function between frame and
+//! queue allocates. Both sides of the verbs boundary use this crate, so their agreement is not
+//! evidence of correctness: tests compare [`toeplitz`] with Microsoft's published vectors and with
+//! a bitwise reference instead.
 
 #![forbid(unsafe_code)]
 
@@ -50,10 +50,10 @@ pub use selection::Selection;
 pub use table::{IndirectionTable, TableError};
 pub use toeplitz::Toeplitz;
 
-/// What the whole pipeline does to one frame (bytes from the destination MAC on, without FCS): the
-/// profile whose rule takes it, its Toeplitz hash, and the queue it lands on.
+/// Returns the profile, the Toeplitz hash and the queue of one frame (bytes from the destination
+/// MAC, without FCS).
 ///
-/// `table` is the one the hashing profiles share. The hash is `None` exactly for
+/// `table` is the table shared by the hashing profiles. The hash is `None` only for
 /// [`Profile::CatchAll`], whose own table ([`IndirectionTable::catch_all`]) has one entry: queue 0.
 #[inline]
 #[must_use]
@@ -88,7 +88,8 @@ mod tests {
             0x0800,
             &ipv4(src, dst, 6, 0, 0, &ports_and(2794, 1766, 16)),
         );
-        // The low seven bits choose among 128 entries, and three queues take them in turn.
+        // The low seven bits of the hash select one of 128 entries, which cycle through three
+        // queues.
         let table = table();
         assert_eq!(
             queue_of(&frame, HashDepth::L4, &toeplitz, &table),
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_hashed_is_on_queue_0() {
+    fn frames_without_a_hash_go_to_queue_0() {
         let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
         for frame in [&[][..], &[0xff; 13], &[0xff; 60]] {
             for depth in [HashDepth::L3, HashDepth::L4] {

@@ -1,52 +1,52 @@
-//! Hash profiles: the RSS QPs a capture installs, what each hashes, and in which order their rules
-//! are matched.
+//! Hash profiles: the RSS QPs that a capture installs, the fields that each of them hashes, and the
+//! order in which their rules are matched.
 //!
-//! One RSS QP (one TIR) hashes a single L3 type and at most a single L4 type, so "hash everything
-//! by its addresses and ports" is not one QP but seven. This file is that list.
+//! One RSS QP (one TIR) hashes a single L3 type and at most a single L4 type. To hash all frames by
+//! addresses and ports therefore takes seven QPs, which this module lists.
 //!
 //! **May import** `core`/`std`, `bitflags` and `strum`.
 //!
-//! **Invariant**: no profile's fields mix IPv4 with IPv6 or TCP with UDP (the kernel refuses both
-//! with EINVAL), and [`Profile::to_install`] lists rules in the order in which the NIC must try
+//! **Invariant**: no profile's fields mix IPv4 with IPv6 or TCP with UDP (the kernel rejects both
+//! with EINVAL), and [`Profile::to_install`] lists rules in the order in which the NIC must match
 //! them.
 
 use strum::Display;
 
-/// How deep into a frame the hash reaches; its name is that in a configuration, `l3` or `l4`.
+/// Header layers that enter the hash; displayed as in a configuration file, `l3` or `l4`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum HashDepth {
-    /// Addresses only: the fragments of a datagram stay with their flow.
+    /// Addresses only; all fragments of a datagram stay with their flow.
     L3,
-    /// Addresses and ports, where a frame has ports: flows between the same two hosts spread.
+    /// Addresses, and ports where a frame has them; flows between the same two hosts spread.
     L4,
 }
 
-/// One rule with its RSS QP: the frames it takes and the fields it hashes. Its name in plans and statistics is, for
-/// instance, `ipv4-tcp`.
+/// Flow rule with its RSS QP: the frames that it takes and the fields that it hashes. Displayed in
+/// plans and statistics as, for instance, `ipv4-tcp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display)]
 #[strum(serialize_all = "kebab-case")]
 #[repr(u8)]
 pub enum Profile {
-    /// ETH/IPv4/TCP, hashed by addresses and ports.
+    /// Frames that match ETH/IPv4/TCP, hashed by addresses and ports.
     Ipv4Tcp,
-    /// ETH/IPv4/UDP, hashed by addresses and ports.
+    /// Frames that match ETH/IPv4/UDP, hashed by addresses and ports.
     Ipv4Udp,
-    /// ETH/IPv6/TCP, hashed by addresses and ports.
+    /// Frames that match ETH/IPv6/TCP, hashed by addresses and ports.
     Ipv6Tcp,
-    /// ETH/IPv6/UDP, hashed by addresses and ports.
+    /// Frames that match ETH/IPv6/UDP, hashed by addresses and ports.
     Ipv6Udp,
-    /// ETH/IPv4, hashed by addresses.
+    /// Frames that match ETH/IPv4, hashed by addresses.
     Ipv4,
-    /// ETH/IPv6, hashed by addresses.
+    /// Frames that match ETH/IPv6, hashed by addresses.
     Ipv6,
-    /// ETH with an all-zero mask: whatever is left, not hashed, on a table of one entry.
+    /// All remaining frames: ETH with an all-zero mask, not hashed, on a table of one entry.
     CatchAll,
 }
 
 impl Profile {
-    /// Every profile, in the order of their indices, which is also the order in which their rules
-    /// are matched.
+    /// All profiles in the order of their discriminants, which is also the order in which their
+    /// rules are matched.
     pub const ALL: [Self; 7] = [
         Self::Ipv4Tcp,
         Self::Ipv4Udp,
@@ -57,8 +57,8 @@ impl Profile {
         Self::CatchAll,
     ];
 
-    /// The fields the profile's RSS QP hashes, for `rx_hash_fields_mask`. Empty for the catch-all,
-    /// which mlx5 accepts only with a table of one entry.
+    /// Returns the fields that the profile's RSS QP hashes, for `rx_hash_fields_mask`. Empty for
+    /// the catch-all, which mlx5 accepts only with a table of one entry.
     #[inline]
     #[must_use]
     pub const fn hash_fields(self) -> HashFields {
@@ -73,8 +73,8 @@ impl Profile {
         }
     }
 
-    /// What to add to the base flow priority (lower is matched first): 0 for profiles with ports, 1
-    /// for those with addresses alone, 2 for the catch-all.
+    /// Returns the offset to add to the base flow priority (a lower priority is matched first): 0
+    /// for profiles with ports, 1 for profiles with addresses only, 2 for the catch-all.
     #[inline]
     #[must_use]
     pub const fn priority_offset(self) -> u8 {
@@ -85,8 +85,8 @@ impl Profile {
         }
     }
 
-    /// The profiles to install so that each frame is taken by exactly one, in the order in which
-    /// they are matched.
+    /// Returns the profiles to install, in match order, so that exactly one of them takes each
+    /// frame.
     #[must_use]
     pub const fn to_install(depth: HashDepth) -> &'static [Self] {
         match depth {
@@ -97,38 +97,38 @@ impl Profile {
 }
 
 bitflags::bitflags! {
-    /// A set of frame fields that enter the hash, with the bits of the uAPI's `rx_hash_fields_mask`
+    /// Set of frame fields that enter the hash, with the bits of the uAPI's `rx_hash_fields_mask`
     /// (`enum mlx5_rx_hash_fields` in `rdma/mlx5-abi.h`).
     ///
-    /// Any 64 bits are a set, also ones the kernel refuses: what may be installed is the driver's to
-    /// say, not this type's.
+    /// Any 64 bits are a valid set, including sets that the kernel rejects: the driver decides
+    /// which ones can be installed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct HashFields: u64 {
-        /// `MLX5_RX_HASH_SRC_IPV4`.
+        /// Source IPv4 address (`MLX5_RX_HASH_SRC_IPV4`).
         const SRC_IPV4 = 1 << 0;
-        /// `MLX5_RX_HASH_DST_IPV4`.
+        /// Destination IPv4 address (`MLX5_RX_HASH_DST_IPV4`).
         const DST_IPV4 = 1 << 1;
-        /// `MLX5_RX_HASH_SRC_IPV6`.
+        /// Source IPv6 address (`MLX5_RX_HASH_SRC_IPV6`).
         const SRC_IPV6 = 1 << 2;
-        /// `MLX5_RX_HASH_DST_IPV6`.
+        /// Destination IPv6 address (`MLX5_RX_HASH_DST_IPV6`).
         const DST_IPV6 = 1 << 3;
-        /// `MLX5_RX_HASH_SRC_PORT_TCP`.
+        /// Source TCP port (`MLX5_RX_HASH_SRC_PORT_TCP`).
         const SRC_PORT_TCP = 1 << 4;
-        /// `MLX5_RX_HASH_DST_PORT_TCP`.
+        /// Destination TCP port (`MLX5_RX_HASH_DST_PORT_TCP`).
         const DST_PORT_TCP = 1 << 5;
-        /// `MLX5_RX_HASH_SRC_PORT_UDP`.
+        /// Source UDP port (`MLX5_RX_HASH_SRC_PORT_UDP`).
         const SRC_PORT_UDP = 1 << 6;
-        /// `MLX5_RX_HASH_DST_PORT_UDP`.
+        /// Destination UDP port (`MLX5_RX_HASH_DST_PORT_UDP`).
         const DST_PORT_UDP = 1 << 7;
-        /// `MLX5_RX_HASH_IPSEC_SPI`.
+        /// IPsec security parameters index (`MLX5_RX_HASH_IPSEC_SPI`).
         const IPSEC_SPI = 1 << 8;
-        /// `MLX5_RX_HASH_INNER`: the other bits speak of the tunnelled headers.
+        /// The other bits refer to the tunnelled headers (`MLX5_RX_HASH_INNER`).
         const INNER = 1 << 31;
     }
 }
 
 impl HashFields {
-    /// No field: nothing is hashed.
+    /// Empty set: nothing is hashed.
     pub const NONE: Self = Self::empty();
     /// Both IPv4 addresses.
     pub const IPV4: Self = Self::SRC_IPV4.union(Self::DST_IPV4);
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_those_of_the_header() {
+    fn bits_match_the_uapi_header() {
         assert_eq!(Profile::Ipv4Tcp.hash_fields().bits(), 0x33);
         assert_eq!(Profile::Ipv4Udp.hash_fields().bits(), 0xc3);
         assert_eq!(Profile::Ipv6Tcp.hash_fields().bits(), 0x3c);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn no_profile_mixes_what_one_tir_cannot_hash() {
+    fn no_profile_mixes_fields_that_one_tir_cannot_hash() {
         for profile in Profile::ALL {
             let fields = profile.hash_fields();
             assert!(!(fields.intersects(HashFields::IPV4) && fields.intersects(HashFields::IPV6)));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_plans() {
+    fn names_match_those_in_plans() {
         let names = Profile::ALL.map(|it| it.to_string());
         assert_eq!(
             names.join(" "),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_join_and_contain() {
+    fn sets_support_union_and_contains() {
         let mut fields = HashFields::IPV4 | HashFields::SRC_PORT_UDP;
         assert!(fields.contains(HashFields::DST_IPV4) && fields.contains(HashFields::NONE));
         assert!(

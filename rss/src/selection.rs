@@ -1,14 +1,16 @@
-//! Which bytes of a frame enter a hash: settled once for a kind of frame, so that the frame itself only has to be read.
+//! Selection of the frame bytes that enter a hash. It is computed once per kind of frame, so that
+//! hashing a frame only reads bytes.
 //!
 //! **May import** `input`, `profile`, `toeplitz`, and `core`/`std`.
 //!
-//! **Invariant**: there is a selection exactly where hardware specifies the hash, and hashing panics on no frame.
+//! **Invariant**: a selection exists exactly where hardware specifies the hash, and hashing does
+//! not panic on any frame.
 
 use crate::input::{FrameClass, L3, L4};
 use crate::profile::HashFields;
 use crate::toeplitz::Toeplitz;
 
-/// A run of bytes behind the start of some header.
+/// Contiguous bytes at a fixed offset from the start of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
     at: u8,
@@ -16,7 +18,8 @@ struct Run {
 }
 
 impl Run {
-    /// Of two fields of `len` bytes that stand in a row from `at` on, those chosen.
+    /// Returns the selected ones of two adjacent fields of `len` bytes, the first of which is at
+    /// `at`.
     const fn of_pair(at: u8, len: u8, source: bool, destination: bool) -> Self {
         match (source, destination) {
             (true, true) => Self { at, len: len * 2 },
@@ -26,35 +29,37 @@ impl Run {
         }
     }
 
-    /// The run, behind a header at `offset`.
+    /// Returns the run's bytes in `frame` for a header at `offset`; `None` if the frame is too
+    /// short.
     #[inline(always)]
-    fn of(self, frame: &[u8], offset: u16) -> Option<&[u8]> {
+    fn bytes_in(self, frame: &[u8], offset: u16) -> Option<&[u8]> {
         let at = usize::from(offset) + usize::from(self.at);
         frame.get(at..at + usize::from(self.len))
     }
 }
 
-/// The bytes that an RSS QP hashes of frames of one L3 and L4 type, in Microsoft's order (source address, destination
-/// address, source port, destination port), without gaps for fields left out.
+/// Bytes that an RSS QP hashes in frames of one L3 and L4 type. They are in Microsoft's order
+/// (source address, destination address, source port, destination port), without gaps for
+/// unselected fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Selection {
     addresses: Run,
     ports: Run,
-    /// All fields there are.
+    /// `true` if both addresses and both ports are selected.
     is_whole: bool,
-    /// The length of an IP header that ends with its addresses.
+    /// Length in bytes of an IP header that ends with its addresses: 20 for IPv4, 40 for IPv6.
     header: u8,
 }
 
 impl Selection {
-    /// What `fields` choose from a frame of these types.
+    /// Returns the bytes that `fields` select in a frame of these types.
     ///
-    /// `None` where hardware leaves the hash unspecified: no fields; fields of an L3 or L4 type that the frame does not
-    /// have, or of two such types at once; fields other than outer addresses and ports. Ports without addresses go with
-    /// either IP version.
+    /// `None` where hardware leaves the hash unspecified: no fields; fields of an L3 or L4 type
+    /// that the frame does not have, or of two such types at once; fields other than outer
+    /// addresses and ports. Ports without addresses are valid with either IP version.
     #[must_use]
     pub const fn of(fields: HashFields, l3: L3, l4: L4) -> Option<Self> {
-        // Where the addresses begin behind the IP header's start, and the bytes of one.
+        // Field bits of the addresses, their offset in the IP header, and the bytes of one address.
         let (source, destination, at, len) = match l3 {
             L3::None => return None,
             L3::Ipv4 => (HashFields::SRC_IPV4, HashFields::DST_IPV4, 12, 4),
@@ -90,14 +95,15 @@ impl Selection {
         })
     }
 
-    /// The hash of a frame whose class has the selection's types. `None` for one with a truncated L4 header.
+    /// Returns the hash of a frame whose class has the selection's types; `None` if its L4 header
+    /// is truncated.
     #[inline(always)]
     #[must_use]
     pub fn hash(&self, frame: &[u8], class: &FrameClass, toeplitz: &Toeplitz) -> Option<u32> {
         if class.truncated_l4 {
             return None;
         }
-        // Nearly every frame: both addresses and, directly behind them, both ports.
+        // Fast path for nearly every frame: both addresses, directly followed by both ports.
         if self.is_whole && class.l4_offset.wrapping_sub(class.l3_offset) == u16::from(self.header)
         {
             let at = usize::from(class.l3_offset) + usize::from(self.addresses.at);
@@ -107,15 +113,16 @@ impl Selection {
                 _ => toeplitz.hash_all::<36>(fields.first_chunk()?),
             });
         }
-        let addresses = self.addresses.of(frame, class.l3_offset)?;
-        let ports = self.ports.of(frame, class.l4_offset)?;
+        let addresses = self.addresses.bytes_in(frame, class.l3_offset)?;
+        let ports = self.ports.bytes_in(frame, class.l4_offset)?;
         Some(toeplitz.update(toeplitz.hash(addresses), addresses.len(), ports))
     }
 }
 
 impl FrameClass {
-    /// The Toeplitz hash that an RSS QP with `fields` gives the frame this class was made of. `None` where hardware
-    /// leaves it unspecified: where [`Selection::of`] selects nothing, and for a truncated L4 header.
+    /// Returns the Toeplitz hash that an RSS QP with `fields` computes for the frame that this
+    /// class was made from. `None` where hardware leaves it unspecified: [`Selection::of`] selects
+    /// nothing, or the L4 header is truncated.
     #[inline]
     #[must_use]
     pub fn hash(&self, frame: &[u8], fields: HashFields, toeplitz: &Toeplitz) -> Option<u32> {

@@ -1,34 +1,36 @@
-//! The RWQ indirection table: low bits of the hash in, queue out.
+//! RWQ indirection table: maps the low bits of a hash to a queue.
 //!
 //! **May import** `core`/`std` and `thiserror` only.
 //!
-//! **Invariant**: a table has a power of two of entries, at least one and at most
-//! [`IndirectionTable::MAX_SIZE`]; every queue that is to get frames stands in it at least once,
-//! and no other queue does.
+//! **Invariant**: the number of entries is a power of two from 1 to [`IndirectionTable::MAX_SIZE`].
+//! Every queue that is to receive hashed frames has at least one entry, and no other queue has any.
 
-/// An indirection table over the queues `0..queues`, to be filled with their WQs' handles.
+/// Indirection table over the queues `0..queues`; the caller replaces queue numbers by WQ handles.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndirectionTable {
-    /// A power of two of queue numbers.
+    /// Queue number of each entry; the length is a power of two.
     entries: Box<[u16]>,
 }
 
 impl IndirectionTable {
-    /// Most entries that the verbs interface can name: `IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE` (13) in
-    /// `rdma/ib_user_verbs.h`. A device may allow fewer (`max_rwq_indirection_table_size`), which
-    /// is for whoever creates the table to check.
+    /// Maximum number of entries that the verbs interface can name:
+    /// `IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE` (13) in `rdma/ib_user_verbs.h`. A device may allow
+    /// fewer (`max_rwq_indirection_table_size`); the code that creates the table on a device checks
+    /// that limit.
     pub const MAX_SIZE: u32 = 1 << 13;
 
-    /// A table of `size` entries over `queues` queues, shared out by `weights`: one per queue, only
-    /// their ratios count, 0 keeps hashed frames off a queue. No weights at all means equal ones.
+    /// Creates a table of `size` entries over `queues` queues, shared out by `weights`, one per
+    /// queue. Only the ratios of weights matter; a weight of 0 keeps hashed frames off a queue. An
+    /// empty slice gives all queues equal weights.
     ///
-    /// Entries go by largest remainder, and to each queue with a weight at least one. Queues take
-    /// turns, as evenly spaced as their shares allow, so that flows with neighbouring hashes part.
+    /// Entries are distributed by largest remainder, with at least one for each queue that has a
+    /// weight. The entries of a queue are spaced as evenly as its share allows, so that flows with
+    /// neighbouring hashes go to different queues.
     ///
     /// # Errors
-    /// [`TableError`] when `size` is no power of two in `1..=MAX_SIZE`, there are no queues, there
-    /// is not one weight per queue, all weights are 0, or more queues have a weight than there are
-    /// entries.
+    /// [`TableError`] if `size` is not a power of two in `1..=MAX_SIZE`, `queues` is 0, the number
+    /// of weights is neither 0 nor `queues`, all weights are 0, or more queues have a weight than
+    /// the table has entries.
     pub fn new(size: u32, queues: u16, weights: &[u32]) -> Result<Self, TableError> {
         if !size.is_power_of_two() || size > Self::MAX_SIZE {
             return Err(TableError::Size { size });
@@ -65,8 +67,11 @@ impl IndirectionTable {
         Ok(Self { entries })
     }
 
-    /// A table with this one's shares that differs from `table`, of the same size, in as few entries as can be: flows whose
-    /// entries stay keep their queues. A queue gives up entries that are evenly spaced among its own.
+    /// Returns a table with the shares of `self` that differs from `table` in as few entries as
+    /// possible. Flows whose entries stay keep their queues. A queue gives up entries that are
+    /// evenly spaced among its own.
+    ///
+    /// If `table` has another size, returns a copy of `self`.
     #[must_use]
     pub fn reached_from(&self, table: &[u16]) -> Self {
         if table.len() != self.entries.len() {
@@ -74,26 +79,27 @@ impl IndirectionTable {
         }
         let queues = table.iter().chain(&*self.entries).max();
         let queues = queues.map_or(0, |queue| usize::from(*queue) + 1);
-        let has = counts(table, queues);
-        let wants = counts(&self.entries, queues);
-        let mut missing: Vec<_> = wants
+        let current = counts(table, queues);
+        let target = counts(&self.entries, queues);
+        let mut missing: Vec<_> = target
             .iter()
-            .zip(&has)
-            .map(|(w, h)| w.saturating_sub(*h))
+            .zip(&current)
+            .map(|(t, c)| t.saturating_sub(*c))
             .collect();
         let mut seen = vec![0; queues];
         let mut entries = table.to_vec();
         for entry in &mut entries {
             let queue = usize::from(*entry);
-            let surplus = has[queue].saturating_sub(wants[queue]);
-            // Of its first n entries it gives up their part of the surplus, rounded down.
-            let given = |n: usize| n * surplus / has[queue];
-            let goes = given(seen[queue] + 1) > given(seen[queue]);
+            let surplus = current[queue].saturating_sub(target[queue]);
+            // Entries given up among the queue's first `n`: their part of the surplus, rounded
+            // down.
+            let given = |n: usize| n * surplus / current[queue];
+            let is_given_up = given(seen[queue] + 1) > given(seen[queue]);
             seen[queue] += 1;
-            let needy = (0..queues).rev().max_by_key(|it| missing[*it]);
-            if let Some(needy) = needy.filter(|_| goes) {
-                missing[needy] -= 1;
-                *entry = u16::try_from(needy).unwrap_or(*entry);
+            let receiver = (0..queues).rev().max_by_key(|it| missing[*it]);
+            if let Some(receiver) = receiver.filter(|_| is_given_up) {
+                missing[receiver] -= 1;
+                *entry = u16::try_from(receiver).unwrap_or(*entry);
             }
         }
         Self {
@@ -101,8 +107,8 @@ impl IndirectionTable {
         }
     }
 
-    /// The table of the catch-all: one entry, queue 0. mlx5 accepts an RSS QP without hash fields
-    /// over no other size.
+    /// Creates the table of the catch-all: one entry, queue 0. mlx5 accepts an RSS QP without hash
+    /// fields only over a table of this size.
     #[must_use]
     pub fn catch_all() -> Self {
         Self {
@@ -110,25 +116,25 @@ impl IndirectionTable {
         }
     }
 
-    /// The queue of each entry, in the order in which `ind_tbl` takes the WQs.
+    /// Returns the queue of each entry, in the order in which `ind_tbl` takes the WQs.
     #[inline]
     #[must_use]
     pub fn entries(&self) -> &[u16] {
         &self.entries
     }
 
-    /// The queue of a frame with this hash: its low bits choose the entry.
+    /// Returns the queue that the low bits of `hash` select.
     #[inline]
     #[must_use]
     pub fn queue_of(&self, hash: u32) -> u16 {
         let mask = self.entries.len().wrapping_sub(1);
-        // The mask keeps the index inside, so the fallback is never taken; it stands where a panic
-        // would.
+        // The mask keeps the index in bounds, so the fallback is never used; it replaces a panic
+        // branch.
         self.entries.get(hash as usize & mask).copied().unwrap_or(0)
     }
 }
 
-/// How many entries each queue has.
+/// Counts the entries of each queue.
 fn counts(entries: &[u16], queues: usize) -> Vec<usize> {
     let mut counts = vec![0; queues];
     for entry in entries {
@@ -137,12 +143,12 @@ fn counts(entries: &[u16], queues: usize) -> Vec<usize> {
     counts
 }
 
-/// A queue with a weight, and what it has been given so far.
+/// Queue with a weight, and the entries assigned to it so far.
 struct Share {
     queue: u16,
     weight: u32,
     entries: i64,
-    /// How many of its entries have a place.
+    /// Number of the queue's entries that already have a position in the table.
     placed: i64,
 }
 
@@ -156,22 +162,23 @@ impl Share {
         }
     }
 
-    /// The place, counted from 1, by which the next entry must stand so that the queue keeps pace.
+    /// Returns the last position, counted from 1, at which the queue's next entry keeps the spacing
+    /// even.
     fn last_place(&self, size: i64) -> i64 {
         let wanted = (self.placed + 1) * size;
         (wanted + self.entries - 1) / self.entries
     }
 
-    /// How much is missing to the exact share, in entries times `total` weight; negative for a
-    /// surplus. With 2^13 entries, as many queues and 32-bit weights both products are below 2^59.
+    /// Returns the deficit against the exact share, in entries times `total` weight; negative for a
+    /// surplus. With 2^13 entries, as many queues and 32-bit weights, both products are below 2^59.
     fn deficit(&self, size: i64, total: i64) -> i64 {
         i64::from(self.weight) * size - self.entries * total
     }
 }
 
-/// Gives each share its entries: the whole part of its exact share but at least one, the rest by
-/// largest remainder, and if the minimum gave away too many, takes them back where the surplus is
-/// largest. Ties go to the lower queue.
+/// Assigns entries to each share: the integer part of its exact share, but at least one, then the
+/// remaining entries by largest remainder. If the minimum assigned too many, takes entries back
+/// where the surplus is largest. Ties go to the lower queue.
 fn apportion(size: u32, mut shares: Vec<Share>) -> Vec<Share> {
     let size = i64::from(size);
     let total: i64 = shares.iter().map(|share| i64::from(share.weight)).sum();
@@ -181,8 +188,8 @@ fn apportion(size: u32, mut shares: Vec<Share>) -> Vec<Share> {
     let mut left = size - shares.iter().map(|share| share.entries).sum::<i64>();
     while left != 0 {
         let step = left.signum();
-        // `min_by_key` returns the first of equals, so the key is turned round rather than the
-        // comparison.
+        // `min_by_key` returns the first of equal elements, so the key is negated instead of using
+        // `max_by_key`.
         let next = shares
             .iter_mut()
             .filter(|share| step > 0 || share.entries > 1)
@@ -194,12 +201,12 @@ fn apportion(size: u32, mut shares: Vec<Share>) -> Vec<Share> {
     shares
 }
 
-/// Lays the entries out so that in the first `n` places, for every `n`, each queue has its exact
-/// part of `n`, rounded down or up.
+/// Orders the entries so that, for every `n`, each queue has its exact part of the first `n`
+/// positions, rounded down or up.
 ///
-/// That part gives each of a queue's entries a first and a last place; the entry whose last place
-/// comes soonest goes next, which finds a layout whenever there is one. Ties go to the queue with
-/// fewer entries, whose entries then part the others', and then to the lower queue.
+/// This gives each entry of a queue a first and a last position. The entry with the earliest last
+/// position is placed next, which finds an order whenever one exists. Ties go to the queue with
+/// fewer entries, whose entries then separate those of the others, and then to the lower queue.
 fn interleave(size: u32, mut shares: Vec<Share>) -> Box<[u16]> {
     let size = i64::from(size);
     (0..size)
@@ -217,45 +224,45 @@ fn interleave(size: u32, mut shares: Vec<Share>) -> Box<[u16]> {
         .collect()
 }
 
-/// Why there is no such table.
+/// Error from creating an indirection table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// The size is no power of two, or too large.
+    /// Size that is not a power of two, or is too large.
     #[error("an indirection table of {size} entries: it must be a power of two from 1 to 8192")]
     Size {
-        /// The size asked for.
+        /// Requested number of table entries.
         size: u32,
     },
-    /// There is no queue to send frames to.
+    /// Table over zero queues.
     #[error("an indirection table over 0 queues: there must be at least 1")]
     NoQueues,
-    /// The weights are not one per queue.
+    /// Number of weights that differs from the number of queues.
     #[error(
         "{weights} weights for {queues} queues: there must be one per queue, \
          or none for equal weights"
     )]
     WeightCount {
-        /// How many weights were given.
+        /// Number of weights given.
         weights: usize,
-        /// How many queues there are.
+        /// Number of queues.
         queues: u16,
     },
-    /// No queue may get anything.
+    /// Weights that are all 0.
     #[error("the weights of all {queues} queues are 0: at least 1 must be above 0")]
     NoWeight {
-        /// How many queues there are.
+        /// Number of queues.
         queues: u16,
     },
-    /// There are fewer entries than queues that need one.
+    /// More queues with a weight than entries.
     #[error(
         "{queues} queues with a weight over an indirection table of {size} entries: \
          there can be at most {size}, one entry each"
     )]
     TooManyQueues {
-        /// How many queues have a weight above 0.
+        /// Number of queues with a weight above 0.
         queues: usize,
-        /// The size of the table.
+        /// Number of entries in the table.
         size: u32,
     },
 }
@@ -276,13 +283,13 @@ mod tests {
     }
 
     #[test]
-    fn other_shares_move_no_more_entries_than_they_take() {
+    fn new_shares_move_as_few_entries_as_possible() {
         let table = |weights: &[u32]| IndirectionTable::new(128, 2, weights).unwrap();
         let (even, uneven) = (table(&[1, 1]), table(&[3, 1]));
         let reached = uneven.reached_from(even.entries());
         assert_eq!(counts(&reached, 2), [96, 32]);
         assert_eq!(moved(&reached, &even), 32);
-        // Evenly spaced: the first half has half of them.
+        // Moved entries are evenly spaced: the first half has half of them.
         let first = &reached.entries()[..64];
         assert_eq!(super::counts(first, 2), [48, 16]);
         assert_eq!(
@@ -296,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_queues_take_turns() {
+    fn equal_weights_alternate_queues() {
         let table = IndirectionTable::new(8, 3, &[]).unwrap();
         assert_eq!(table.entries(), [0, 1, 2, 0, 1, 2, 0, 1]);
         assert_eq!(table, IndirectionTable::new(8, 3, &[7, 7, 7]).unwrap());
@@ -305,13 +312,13 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_exact_where_they_can_be() {
+    fn exact_shares_are_kept() {
         let table = IndirectionTable::new(8, 2, &[3, 1]).unwrap();
         assert_eq!(table.entries(), [0, 0, 1, 0, 0, 0, 1, 0]);
     }
 
     #[test]
-    fn remainders_go_to_the_largest() {
+    fn entries_go_to_the_largest_remainder() {
         // Exact shares of 16: 8.8, 4.0, 3.2.
         let table = IndirectionTable::new(16, 3, &[55, 25, 20]).unwrap();
         assert_eq!(counts(&table, 3), [9, 4, 3]);
@@ -337,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn low_bits_choose() {
+    fn low_bits_select_the_entry() {
         let table = IndirectionTable::new(128, 128, &[]).unwrap();
         assert_eq!(table.queue_of(0xdead_be00 | 0x45), 0x45);
         assert_eq!(table.queue_of(0xffff_ff80), 0);
@@ -355,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_tell_value_and_limit() {
+    fn errors_name_value_and_limit() {
         let cases = [
             (IndirectionTable::new(0, 1, &[]), "0 entries", "8192"),
             (IndirectionTable::new(96, 1, &[]), "96 entries", "8192"),
@@ -424,15 +431,15 @@ mod tests {
                 .count();
             for (&count, &weight) in counts.iter().zip(&weights) {
                 prop_assert_eq!(count > 0, weight > 0);
-                // Beyond rounding, only the minimum of one entry may move a queue off its exact
-                // share.
+                // Beyond rounding, only the minimum of one entry can make a queue differ from its
+                // exact share.
                 let exact = f64::from(weight) * f64::from(size) / total;
                 prop_assert!((count as f64 - exact).abs() <= 1.0 + starved as f64, "{:?}", counts);
             }
         }
 
         #[test]
-        fn every_prefix_is_shared_alike(
+        fn every_prefix_is_shared_by_weight(
             log in 4u32..=10,
             weights in prop_oneof![
                 4 => vec(prop_oneof![1u32..=8, 1..=u32::MAX], 1..=16),

@@ -1,7 +1,8 @@
-//! The Toeplitz hash, driven by tables: one XOR per byte of input.
+//! Toeplitz hash with lookup tables: one XOR per byte of input.
 //!
 //! Microsoft's definition adds, for each set bit of the input, the 32 key bits that begin at that
-//! bit's place. What one byte adds depends only on its place and its value, so it is looked up.
+//! bit's position. The contribution of a byte depends only on its position and value, so tables
+//! hold it.
 //!
 //! **May import** `key`, and `core`/`std`.
 //!
@@ -11,16 +12,16 @@
 use crate::key::RssKey;
 use std::fmt;
 
-/// A key made ready for hashing: 36 KiB of tables, built once and read by all.
+/// Key prepared for hashing: 36 KiB of tables, built once and shared by all readers.
 #[derive(Clone)]
 pub struct Toeplitz {
     key: RssKey,
-    /// `rows[place][value]` is what a byte `value` at `place` adds to the hash.
+    /// `rows[position][value]` is the contribution of byte `value` at `position` to the hash.
     rows: Box<[[u32; 256]; Toeplitz::MAX_INPUT]>,
 }
 
 impl Toeplitz {
-    /// Bytes of input a 40-byte key reaches: two IPv6 addresses and two ports.
+    /// Maximum input length in bytes that a 40-byte key covers: two IPv6 addresses and two ports.
     pub const MAX_INPUT: usize = 36;
 
     /// Builds the tables for `key`.
@@ -40,22 +41,23 @@ impl Toeplitz {
         Self { key: *key, rows }
     }
 
-    /// The key the tables were built from.
+    /// Returns the key that the tables were built from.
     #[inline]
     #[must_use]
     pub const fn key(&self) -> &RssKey {
         &self.key
     }
 
-    /// The hash of `input`, at most [`Toeplitz::MAX_INPUT`] bytes; no key bits meet what lies
-    /// behind, so it adds nothing.
+    /// Returns the hash of `input`. Bytes beyond [`Toeplitz::MAX_INPUT`] add nothing, because no
+    /// key bits apply to them.
     #[inline]
     #[must_use]
     pub fn hash(&self, input: &[u8]) -> u32 {
         self.update(0, 0, input)
     }
 
-    /// As [`Toeplitz::hash`], of an input whose length is known beforehand.
+    /// Returns the hash of an input whose length is known at compile time; equals
+    /// [`Toeplitz::hash`].
     #[inline]
     #[must_use]
     pub fn hash_all<const N: usize>(&self, input: &[u8; N]) -> u32 {
@@ -64,14 +66,14 @@ impl Toeplitz {
         rows.fold(0, |hash, (row, &byte)| hash ^ row[usize::from(byte)])
     }
 
-    /// Goes on hashing where an earlier piece ended: `hash` is what the pieces before gave (0 for
-    /// the first), `position` the count of bytes in them. Pieces need not come in order, since the
-    /// sum does not depend on it.
+    /// Continues a hash with another piece of input. `hash` is the hash of the earlier pieces (0
+    /// for the first piece), `position` the offset of `bytes` in the whole input. Pieces can come
+    /// in any order, since the sum does not depend on it.
     #[inline]
     #[must_use]
     pub fn update(&self, hash: u32, position: usize, bytes: &[u8]) -> u32 {
-        // The `u8` index leaves no bounds check in the loops. All fields are of two bytes or four: by fours, the loop
-        // itself costs little.
+        // Indexing by `u8` needs no bounds check. Addresses are multiples of four bytes and ports
+        // are two or four bytes, so chunks of four keep the loop overhead low.
         let rows = self.rows.get(position..).unwrap_or(&[]);
         let bytes = bytes.get(..rows.len()).unwrap_or(bytes);
         let (row_fours, _) = rows.as_chunks::<4>();
@@ -92,7 +94,7 @@ impl Toeplitz {
 
 impl fmt::Debug for Toeplitz {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The tables are 9216 numbers that the key alone decides.
+        // The tables are omitted: they are 9216 numbers derived from the key.
         f.debug_tuple("Toeplitz").field(&self.key).finish()
     }
 }
@@ -104,8 +106,8 @@ pub(crate) mod tests {
     use proptest::prelude::*;
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-    /// The definition, bit by bit, sharing nothing with the tables: hash bit j (most significant
-    /// first) is the parity of the input bits i for which key bit i + j is set.
+    /// Computes the hash bit by bit from the definition, without the tables: hash bit j (most
+    /// significant first) is the parity of the input bits i for which key bit i + j is set.
     pub(crate) fn bitwise(key: &[u8; 40], input: &[u8]) -> u32 {
         let bit_of = |bytes: &[u8], at: usize| bytes[at / 8] >> (7 - at % 8) & 1;
         let mut hash = 0;
@@ -117,11 +119,11 @@ pub(crate) mod tests {
         hash
     }
 
-    /// A published row: source address and port, destination address and port, hash over addresses,
-    /// and over all four.
+    /// Published test vector: source address and port, destination address and port, hash over the
+    /// addresses, hash over addresses and ports.
     pub(crate) type Vector<A> = (A, u16, A, u16, u32, u32);
 
-    /// Microsoft's RSS verification suite, IPv4.
+    /// Returns the IPv4 vectors of Microsoft's RSS verification suite.
     pub(crate) fn ipv4_vectors() -> [Vector<Ipv4Addr>; 5] {
         let ip = |text: &str| text.parse().unwrap();
         [
@@ -168,7 +170,7 @@ pub(crate) mod tests {
         ]
     }
 
-    /// Microsoft's RSS verification suite, IPv6.
+    /// Returns the IPv6 vectors of Microsoft's RSS verification suite.
     pub(crate) fn ipv6_vectors() -> [Vector<Ipv6Addr>; 3] {
         let ip = |text: &str| text.parse().unwrap();
         [
@@ -241,7 +243,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_lies_behind_the_key_adds_nothing() {
+    fn input_beyond_the_key_adds_nothing() {
         let toeplitz = Toeplitz::new(&RssKey::MICROSOFT);
         let input = [0xff; 64];
         assert_eq!(toeplitz.hash(&input), toeplitz.hash(&input[..36]));
@@ -290,7 +292,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn a_symmetric_key_is_what_it_says(
+        fn a_symmetric_key_gives_both_directions_one_hash(
             pattern in any::<[u8; 2]>(),
             input in any::<[u8; 12]>(),
         ) {

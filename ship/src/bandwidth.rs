@@ -1,12 +1,12 @@
-//! A limit to bytes a second, kept a part at a time.
+//! Bandwidth limiter: delays the start of each part.
 
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// Lets each part begin when the time that the one before it takes at the limit is over.
+/// Pacing of parts: each begins when the previous one would be complete at the limit.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Bytes a second.
+    /// Limit in bytes per second; `None`: no limit.
     limit: Option<u64>,
     free_at: Instant,
 }
@@ -19,7 +19,7 @@ impl Pace {
         }
     }
 
-    /// When so many bytes may begin.
+    /// Returns the time at which the next `bytes` bytes may begin.
     pub(crate) fn begin(&mut self, bytes: u64) -> Instant {
         let begin = self.free_at.max(Instant::now());
         if let Some(limit) = self.limit {
@@ -28,7 +28,7 @@ impl Pace {
         begin
     }
 
-    /// Waits until so many bytes may begin.
+    /// Waits until the next `bytes` bytes may begin.
     pub(crate) async fn wait(&mut self, bytes: u64) {
         sleep_until(self.begin(bytes)).await;
     }
@@ -40,7 +40,7 @@ mod tests {
     use tokio::runtime::Builder;
 
     #[test]
-    fn parts_take_their_time_and_silence_saves_none_up() {
+    fn parts_are_paced_and_idle_time_is_not_saved_up() {
         let runtime = Builder::new_current_thread().enable_time().build();
         let runtime = runtime.expect("a runtime");
         runtime.block_on(async {
@@ -50,7 +50,7 @@ mod tests {
                 pace.wait(100).await;
             }
             assert!(begun.elapsed() >= Duration::from_millis(200));
-            // The third part's time, and half a second more.
+            // Wait for the third part's time and half a second more.
             sleep_until(pace.free_at + Duration::from_millis(500)).await;
             let begun = Instant::now();
             for _ in 0..2 {

@@ -1,7 +1,8 @@
-//! The table of a file's parts, as a Parquet file: where in the object the frames of which time are.
+//! Table of a file's parts as a Parquet file: byte range, time range and flows of each part.
 //!
-//! Its columns are those of `docs/fleet.md`. A part is read alone with the object's first `head_bytes` in front of it. The
-//! types are those that every engine reads: signed integers, timestamps in microseconds with nanoseconds beside them.
+//! Its columns are those of `docs/fleet.md`. A part is readable when the object's first
+//! `head_bytes` bytes precede it. The column types are those that every engine reads: signed
+//! integers, and timestamps in microseconds with additional columns in nanoseconds.
 
 use crate::flow_filter::FlowFilter;
 use bytes::Bytes;
@@ -19,15 +20,15 @@ use parquet::{
 use std::sync::Arc;
 use wqcap_files::index::{CaptureIndex, IndexBlock, IndexFlow, IndexKey};
 
-/// Version of the columns, which files tell.
+/// Version of the columns, written to each file.
 pub(crate) const SCHEMA_VERSION: &str = "2";
-/// The version before, which has no filters.
+/// Earlier version of the columns, without filters.
 pub(crate) const WITHOUT_FILTERS: &str = "1";
-/// The column of filters.
+/// Name of the column of filters.
 pub(crate) const FLOW_FILTER: &str = "flow_filter";
-/// What they tell it as.
+/// Metadata key of the version of the columns.
 pub(crate) const SCHEMA_VERSION_KEY: &str = "wqcap.blocks.schema_version";
-/// In the order in which [`write`] writes them.
+/// Parquet schema of the table, in the order in which [`write`] writes the columns.
 const SCHEMA: &str = "message blocks {
     OPTIONAL BYTE_ARRAY object (STRING);
     REQUIRED INT64 object_bytes;
@@ -44,18 +45,18 @@ const SCHEMA: &str = "message blocks {
     OPTIONAL BYTE_ARRAY flow_filter;
 }";
 
-/// Of which object the parts are.
+/// Object that the parts belong to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OfObject<'a> {
-    /// Its key; `None`: the packets are not in the store.
+    /// Key of the object; `None`: the packets are not in the store.
     pub(crate) key: Option<&'a str>,
-    /// Its length.
+    /// Length of the object in bytes.
     pub(crate) bytes: u64,
-    /// `None`: frames of all queues.
+    /// Queue of the frames; `None`: all queues.
     pub(crate) queue: Option<u16>,
 }
 
-/// A row: a run of records.
+/// Row of a table of parts: a run of records of the capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Row {
     start: u64,
@@ -66,14 +67,14 @@ struct Row {
     lost: Option<u64>,
 }
 
-/// The Parquet file of an index.
+/// Encodes an index as a Parquet file.
 pub(crate) fn write(index: &CaptureIndex, of: OfObject<'_>) -> Result<Bytes, ParquetError> {
     let facts = [
         (SCHEMA_VERSION_KEY, SCHEMA_VERSION),
         ("wqcap.version", env!("CARGO_PKG_VERSION")),
     ];
     let facts = facts.map(|(key, value)| KeyValue::new(key.to_owned(), value.to_owned()));
-    // Bits at random: nothing repeats, and nothing is smaller than something else.
+    // Filters are random bits: they can neither be compressed nor ordered.
     let filters = ColumnPath::from(FLOW_FILTER);
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
@@ -89,7 +90,7 @@ pub(crate) fn write(index: &CaptureIndex, of: OfObject<'_>) -> Result<Bytes, Par
     if !rows.is_empty() {
         let mut group = writer.next_row_group()?;
         write_rows(&mut group, &rows, index.head, of)?;
-        // Of what is not in the store nothing is fetched.
+        // Parts that are not in the store are never fetched, so they need no filters.
         let filters = match of.key {
             Some(_) => filters_of(index, &rows)?,
             None => vec![None; rows.len()],
@@ -100,7 +101,8 @@ pub(crate) fn write(index: &CaptureIndex, of: OfObject<'_>) -> Result<Bytes, Par
     Ok(writer.into_inner()?.into())
 }
 
-/// The parts that can be read alone; of a file that has none, all of it.
+/// Returns the parts that can be read separately. A file without such parts has one part, the whole
+/// file.
 fn rows(index: &CaptureIndex, bytes: u64) -> Vec<Row> {
     let row = |block: &IndexBlock| Row {
         start: block.start,
@@ -181,12 +183,12 @@ fn write_rows<W: std::io::Write + Send>(
     Ok(())
 }
 
-/// Of each row which flows its part may hold; `None`: any.
+/// Returns for each row the filter of its part's flows; `None`: all flows are possible.
 fn filters_of(index: &CaptureIndex, rows: &[Row]) -> Result<Vec<Option<Vec<u8>>>, ParquetError> {
     let of_flows: Vec<_> = index.flows.iter().map(IndexFlow::keys).collect();
     let filter = |blocks: &[IndexBlock], row: &Row| {
         let numbers = blocks.iter().flat_map(|it| &it.flows);
-        // An index from a disk may lack one.
+        // An index read from a disk may refer to missing flows.
         let flows: Option<Vec<_>> = numbers.map(|it| of_flows.get(*it as usize)).collect();
         let known = !blocks.iter().any(|it| it.others);
         let Some(flows) = flows.filter(|_| known) else {
@@ -222,12 +224,12 @@ fn write_filters<W: std::io::Write + Send>(
     column.close()
 }
 
-/// Nanoseconds have room until the year 2262.
+/// Converts a number to the signed type of a column; stamps fit until the year 2262.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// The same value in every row, and for each row whether there is one.
+/// Returns a column with the same value in every row, with its definition levels.
 fn same<T: Clone>(value: Option<&T>, rows: usize) -> (Vec<T>, Vec<i16>) {
     let values = value.map(|it| vec![it.clone(); rows]);
     (
@@ -247,12 +249,12 @@ mod tests {
     use wqcap_files::index::FlowTerms;
 
     #[test]
-    fn a_row_for_each_part_in_types_that_every_engine_reads() {
+    fn each_part_is_a_row_with_portable_types() {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 3, 7, 10);
         let index = wqcap_files::index::build(&file, || true);
         let mut index = index.expect("reads").expect("made");
-        assert_eq!(index.blocks[0].lost, None, "pcap does not tell");
+        assert_eq!(index.blocks[0].lost, None, "pcap has no drop counts");
         index.blocks[0].lost = Some(5);
         let bytes = std::fs::metadata(&file).expect("there").len();
         let of = |key, queue| OfObject { key, bytes, queue };
@@ -297,11 +299,11 @@ mod tests {
         assert!(row.get_bytes(12).is_err(), "null");
         index.blocks[0].others = true;
         let filters = filters_of(&index, &super::rows(&index, bytes)).expect("made");
-        assert_eq!(filters, [None], "of flows that the index does not know");
+        assert_eq!(filters, [None], "flows that are not in the index");
     }
 
     #[test]
-    fn a_file_without_parts_of_its_own_is_one_part() {
+    fn a_file_without_separate_parts_is_one_part() {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 0, 7, 10);
         let index = wqcap_files::index::build(&file, || true);

@@ -1,27 +1,29 @@
-//! Which flows a part of a file may hold: a Bloom filter of their keys.
+//! Bloom filter of the keys of the flows in a part of a file.
 //!
-//! It is the split block Bloom filter of Parquet ("Parquet Bloom Filter", parquet-format/BloomFilter.md), without a header:
-//! blocks of 32 bytes. What is entered is each key as a little-endian INT64.
+//! The format is the split block Bloom filter of Parquet ("Parquet Bloom Filter",
+//! parquet-format/BloomFilter.md) without a header: blocks of 32 bytes. Each key is inserted as a
+//! little-endian INT64.
 
 use parquet::{bloom_filter::Sbbf, errors::ParquetError};
 use wqcap_files::index::IndexKey;
 
-/// Bytes of a block.
+/// Length of a block in bytes.
 const BLOCK: usize = 32;
-/// Bytes for a key: of a thousand keys that are not in, about one is taken to be.
+/// Bytes per key: the rate of false positives is about 1 in 1000.
 const BYTES_FOR_KEY: usize = 2;
-/// A filter has at most this share of the bytes of its part, which many flows of a frame each would exceed.
+/// Divisor of the part's length that limits the filter's length to 2 % of it. Parts with many flows
+/// of one frame each would exceed that.
 const MOST_SHARE: u64 = 50;
 
-/// A part's filter.
+/// Flow filter of a part.
 pub(crate) struct FlowFilter(Sbbf);
 
 impl FlowFilter {
-    /// Of these keys, ascending, for a part of so many bytes.
+    /// Builds the filter of these keys, in ascending order, for a part of `part` bytes.
     pub(crate) fn new(keys: &[IndexKey], part: u64) -> Self {
         let most = usize::try_from(part / MOST_SHARE).unwrap_or(usize::MAX);
         let bytes = (keys.len() * BYTES_FOR_KEY).min(most);
-        // A whole number of blocks, and not of a power of two, as the crate would choose it.
+        // A whole number of blocks; the crate itself would round up to a power of two.
         let mut filter = Sbbf::new(&vec![0; bytes.next_multiple_of(BLOCK).max(BLOCK)]);
         for key in keys {
             filter.insert(&key.0.cast_signed());
@@ -29,7 +31,7 @@ impl FlowFilter {
         Self(filter)
     }
 
-    /// One that was written; `None`: it is none.
+    /// Reads a filter from its bytes. `None`: the length is not a multiple of a block.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let is_whole = !bytes.is_empty() && bytes.len().is_multiple_of(BLOCK);
         is_whole.then(|| Self(Sbbf::new(bytes)))
@@ -41,7 +43,7 @@ impl FlowFilter {
         Ok(bytes)
     }
 
-    /// Whether a flow of the part can have all of these.
+    /// Returns `true` if a flow of the part may have all of these keys.
     pub(crate) fn may_hold(&self, demanded: &[IndexKey]) -> bool {
         let has = |key: &IndexKey| self.0.check(&key.0.cast_signed());
         demanded.iter().all(has)
@@ -52,7 +54,7 @@ impl FlowFilter {
 mod tests {
     use super::*;
 
-    /// Spread over all numbers.
+    /// Returns keys spread over the range of 64 bits.
     fn keys(of: std::ops::Range<u64>) -> Vec<IndexKey> {
         let mut keys: Vec<_> = of
             .map(|it| IndexKey(it.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
@@ -62,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_is_found_and_hardly_anything_else() {
+    fn inserted_keys_are_found_and_false_positives_are_rare() {
         for count in [1, 15, 16, 17, 1000, 5000] {
             let inside = keys(0..count);
             let bytes = FlowFilter::new(&inside, 1 << 20).write().expect("written");
@@ -81,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_its_share_of_the_part_and_no_more() {
+    fn the_filter_is_limited_to_its_share_of_the_part() {
         let all = keys(0..100_000);
         let filter = FlowFilter::new(&all, 1 << 20);
         assert!(filter.may_hold(&all));

@@ -1,18 +1,19 @@
-//! Names of objects: `packets/dt=YYYY-MM-DD/hour=HH/sensor=NAME/<start_ns>-q<QQ>.pcapng` and so on, in Hive partitions; and
-//! `status/sensor=NAME.json`.
+//! Keys of objects: `packets/dt=YYYY-MM-DD/hour=HH/sensor=NAME/<start_ns>-q<QQ>.pcapng` and so on,
+//! in Hive partitions; and `status/sensor=NAME.json`.
 //!
-//! Days and hours are UTC's, and those of a file's first frame; those of flow records of the time when they were written.
+//! Days and hours are in UTC. They are those of a capture file's first frame, or of the time when
+//! flow records were written.
 
 use jiff::{Timestamp, tz::TimeZone};
 use std::path::Path;
 use wqcap_files::{folder::delivery::Kind, name::FileName};
 
-/// Where the statuses of all sensors are.
+/// Folder of the statuses of all sensors.
 pub(crate) const STATUS: &str = "status";
-/// Where the tables of files' parts are.
+/// Folder of the tables of files' parts.
 pub(crate) const BLOCKS: &str = "blocks";
 
-/// Where a capture file goes.
+/// Returns the key of a capture file.
 #[must_use]
 pub fn packets(name: &FileName<'_>, sensor: &str) -> String {
     format!(
@@ -23,7 +24,7 @@ pub fn packets(name: &FileName<'_>, sensor: &str) -> String {
     )
 }
 
-/// Where a table of its parts goes.
+/// Returns the key of the table of a capture file's parts.
 #[must_use]
 pub fn blocks(name: &FileName<'_>, sensor: &str) -> String {
     format!(
@@ -34,42 +35,43 @@ pub fn blocks(name: &FileName<'_>, sensor: &str) -> String {
     )
 }
 
-/// Where flow records, or messages of DNS or DHCP, go that were written about `ns`.
+/// Returns the key of a table of flow records, DNS or DHCP messages that was written at `ns`.
 #[must_use]
 pub fn table(kind: Kind, ns: u64, sensor: &str) -> String {
     format!("{}/{}/{ns}.parquet", kind.folder(), partition(ns, sensor))
 }
 
-/// Where a sensor's status goes, of which there is one.
+/// Returns the key of a sensor's status. A sensor has one status.
 #[must_use]
 pub fn status(sensor: &str) -> String {
     format!("{STATUS}/sensor={sensor}.json")
 }
 
-/// Where the status of one goes that may not ship, since another ships under its name.
+/// Returns the key of the status of an instance that was refused because another one ships under
+/// its sensor name.
 #[must_use]
 pub fn refused(sensor: &str, instance: &str) -> String {
     format!("{STATUS}/sensor={sensor}.{instance}.json")
 }
 
-/// What the key of a capture file's object tells, or that of the table of its parts. In the order of sensors, and of one
-/// sensor's files by their names.
+/// Parsed key of a capture file's object, or of the table of its parts. Keys are ordered by sensor,
+/// then by file name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CaptureKey {
-    /// The sensor.
+    /// Name of the sensor.
     pub sensor: String,
-    /// The name of the file that was sent.
+    /// Name of the file that was sent.
     pub file: String,
-    /// The queue whose frames it holds; `None`: all of them.
+    /// Queue whose frames the file holds; `None`: all queues.
     pub queue: Option<u16>,
-    /// Stamp of its first record, or shortly after.
+    /// Stamp of the first record, or slightly later, in nanoseconds since 1970.
     pub start_ns: u64,
-    /// The key behind `packets/`.
+    /// Key without the prefix `packets/`.
     place: String,
 }
 
 impl CaptureKey {
-    /// `None`: it is another key, or one that nobody has made here.
+    /// Parses a key. `None`: the key has another form.
     #[must_use]
     pub fn parse(key: &str) -> Option<Self> {
         let place = match key.split_once('/')? {
@@ -84,7 +86,7 @@ impl CaptureKey {
         let file = format!("wqcap-{queue}-{start}.{ending}");
         let name = FileName::parse(Path::new(&file)).filter(|it| !it.sealed)?;
         let is_plain = !sensor.is_empty() && !sensor.contains('/');
-        // What leads to it is what it leads to.
+        // A key counts only if it is exactly the one made for its file.
         let is_ours = is_plain && packets(&name, sensor).strip_prefix("packets/") == Some(place);
         let (queue, start_ns) = (name.queue, name.start_ns);
         is_ours.then(|| Self {
@@ -96,26 +98,27 @@ impl CaptureKey {
         })
     }
 
-    /// The key of the packets.
+    /// Returns the key of the packets.
     #[must_use]
     pub fn packets(&self) -> String {
         format!("packets/{}", self.place)
     }
 
-    /// The key of the table of parts.
+    /// Returns the key of the table of parts.
     #[must_use]
     pub fn blocks(&self) -> String {
         format!("blocks/{}.parquet", self.place)
     }
 
-    /// The ending of the file's name.
+    /// Returns the extension of the file's name.
     #[must_use]
     pub fn ending(&self) -> &str {
         self.file.split_once('.').map_or("", |(_, ending)| ending)
     }
 }
 
-/// When a file of flow records, of DNS or of DHCP, was written, by its name; `None`: it is another file, or not finished.
+/// Returns the time in the name of a finished file of flow records, DNS or DHCP, in nanoseconds
+/// since 1970. `None`: the file is another one, or not finished.
 #[must_use]
 pub fn table_ns(kind: Kind, path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?;
@@ -131,7 +134,7 @@ fn stem(name: &FileName<'_>) -> String {
 }
 
 fn partition(ns: u64, sensor: &str) -> String {
-    // Any number of nanoseconds in 64 bits is a time.
+    // Every 64-bit number of nanoseconds is a valid time.
     let time = Timestamp::from_nanosecond(ns.into()).unwrap_or_default();
     let time = time.to_zoned(TimeZone::UTC);
     format!("{}/sensor={sensor}", time.strftime("dt=%Y-%m-%d/hour=%H"))
@@ -167,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_tell_what_they_were_made_of() {
+    fn keys_are_parsed_to_their_parts() {
         for file in [
             "wqcap-q03-1795233110453271320.pcapng.zst",
             "wqcap-all-5.pcap",
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn only_finished_tables_are_such() {
+    fn only_finished_tables_have_a_time() {
         let ns = |name| table_ns(Kind::Flows, Path::new(name));
         assert_eq!(ns("/flows/wqcap-flows-17.parquet"), Some(17));
         for other in [

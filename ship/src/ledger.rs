@@ -1,38 +1,39 @@
-//! The delivery ledger: what has become of the frames that one sensor's capture has in finished files.
+//! Delivery ledger: frames in the finished files of a sensor's capture, by delivery state.
 
 use serde::{Deserialize, Serialize};
 use wqcap_files::folder::delivery::{Record, State};
 
-/// Frames, each of them in one line: `captured` is the sum of the others.
+/// Number of frames by delivery state: `captured` is the sum of the other lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveryLedger {
-    /// In the finished files that were found.
+    /// Frames in the finished files that were found.
     pub captured: u64,
-    /// In the store, verified, and to be found there.
+    /// Frames that are in the store, verified and listed.
     pub shipped: u64,
-    /// In files that are still to be sent, or sent in part.
+    /// Frames in files that are not sent yet, or sent in part.
     pub pending: u64,
-    /// In files that are not sent (`ship.packets`); what is in them is.
+    /// Frames in files that are not selected (`ship.packets`); only their tables of blocks are
+    /// sent.
     pub not_selected: u64,
-    /// In files that were deleted before they were sent.
+    /// Frames in files that were deleted before they were sent.
     pub expired_unshipped: u64,
 }
 
-/// A line of the ledger.
+/// Delivery state of frames, a line of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// [`DeliveryLedger::shipped`]
+    /// Frames that are in the store, verified and listed: [`DeliveryLedger::shipped`].
     Shipped,
-    /// [`DeliveryLedger::pending`]
+    /// Frames in files that are not sent yet: [`DeliveryLedger::pending`].
     Pending,
-    /// [`DeliveryLedger::not_selected`]
+    /// Frames in files that are not selected: [`DeliveryLedger::not_selected`].
     NotSelected,
-    /// [`DeliveryLedger::expired_unshipped`]
+    /// Frames in files deleted before they were sent: [`DeliveryLedger::expired_unshipped`].
     Expired,
 }
 
 impl Fate {
-    /// Of a file that is there.
+    /// Returns the delivery state of an existing file's frames.
     #[must_use]
     pub fn of(record: &Record) -> Self {
         match (&record.state, record.selected) {
@@ -44,7 +45,7 @@ impl Fate {
 }
 
 impl DeliveryLedger {
-    /// So many captured frames have this fate.
+    /// Adds `frames` captured frames with this delivery state.
     pub fn enter(&mut self, fate: Fate, frames: u64) {
         self.captured += frames;
         *match fate {
@@ -55,7 +56,8 @@ impl DeliveryLedger {
         } += frames;
     }
 
-    /// Whether `captured` is the sum of the others, as it is to be; a ledger may come from elsewhere.
+    /// Returns `true` if `captured` is the sum of the other lines. Ledgers of other sensors may be
+    /// inconsistent.
     #[must_use]
     pub fn adds_up(&self) -> bool {
         let others = [
@@ -68,7 +70,7 @@ impl DeliveryLedger {
         sum == Some(self.captured)
     }
 
-    /// The same of both.
+    /// Returns the sum of two ledgers.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         Self {
@@ -88,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_is_captured_and_in_one_other_line() {
+    fn each_frame_is_in_captured_and_one_other_line() {
         let mut it = DeliveryLedger::default();
         let fates = [
             Fate::Shipped,

@@ -1,5 +1,5 @@
-//! What one capture finishes, in an object store: its files, what is in them, and its flow records; and packets of all
-//! captures back from it.
+//! Ships finished files of a capture, their tables of blocks and flow records to an object store,
+//! and extracts packets of all captures from a store.
 //!
 //! ```text
 //! finished files, flow records -> journal -> parts -> store: packets/, blocks/, flows/, dns/
@@ -8,30 +8,32 @@
 //!                                    +-> delivery ledger -> status/ -> fleet
 //! ```
 //!
-//! Readers find packets through `blocks/` alone, and a file's `blocks` are put when its packets are whole in the store: half
-//! of a file is never seen. Keys follow from sensor, queue and start, so what is sent again after a crash replaces itself.
-//! No file needs more of a store than to put, to put in parts, and to tell an object's length. A sensor's status is read, too,
-//! and put on condition where the store can do that.
-//! Who queries lists and gets.
+//! Readers find packets only through `blocks/`. A file's table in `blocks/` is put after its
+//! packets are complete in the store, so that no incomplete file is visible. Keys are derived from
+//! sensor, queue and start time: a file that is sent again after a crash replaces its own object.
+//! To ship files, a store must support put, multipart upload and reading an object's length. A
+//! sensor's status is also read, and put with a precondition where the store supports one. A query
+//! needs list and get.
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
-//! | [`key`] | names of objects |
+//! | [`key`] | keys of objects |
 //! | [`mod@store`] | an object store: a bucket, or a folder |
-//! | `source` | finds what a capture has finished |
-//! | `blocks` | writes the parts of a file, as its index has them, as a Parquet file |
-//! | `flow_filter` | which flows a part may hold |
-//! | [`journal`] | how far each file is, on disk before the next step |
-//! | [`ledger`] | every captured frame in one line: shipped, pending, not selected, expired |
-//! | [`shipper`] | takes the files through their steps, and tells the store how that goes |
-//! | [`fleet`] | what all sensors of a store tell, and what is missing |
+//! | `source` | finds the finished files of a capture |
+//! | `blocks` | writes the parts of a file, from its index, as a Parquet file |
+//! | `flow_filter` | Bloom filter of the flows in a part |
+//! | [`journal`] | delivery state of each file, on disk before the next step |
+//! | [`ledger`] | counts every captured frame in one line: shipped, pending, not selected, expired |
+//! | [`shipper`] | ships the files step by step, and writes the sensor's status to the store |
+//! | [`fleet`] | collects the statuses of all sensors of a store, and finds what is missing |
 //! | [`query`] | extracts frames from a store |
 //!
 //! # Invariants
 //!
-//! May import `wqcap-files`, and of it no more than readers need. A file of a capture is read and never changed. What the
-//! journal says of a file is on the disk before anything happens that follows from it. Memory is bounded by
-//! parts x concurrency, and by a file's index; that of a query by a constant, and by the tables of the files that it is about.
+//! May import `wqcap-files`, and of it only what readers need. A capture's file is read and never
+//! changed. A journal record is on the disk before any action that depends on it. Memory is bounded
+//! by part size x concurrency, and by a file's index; the memory of a query by a constant, and by
+//! the tables of the files that it covers.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
@@ -54,48 +56,50 @@ use wqcap_files::{
     index::{CaptureIndex, FlowTerms},
 };
 
-/// What is shipped, where to, and how fast.
+/// Configuration of shipping: source folders, store, sensor, and limits.
 #[derive(Clone, Debug)]
 pub struct ShipPlan {
     /// Folder of the capture files.
     pub dir: PathBuf,
-    /// Folder of their indexes; `None`: an index is made in memory, which reads the file once more.
+    /// Folder of their indexes; `None`: indexes are built in memory, which reads each file once
+    /// more.
     pub index_dir: Option<PathBuf>,
-    /// Folder of the flow records; `None`: there are none.
+    /// Folder of the flow records; `None`: no flow records are shipped.
     pub flows_dir: Option<PathBuf>,
-    /// As [`check_url`](crate::store::check_url) takes it.
+    /// URL of the store, in a form that [`check_url`](crate::store::check_url) accepts.
     pub store: String,
-    /// The sensor's name, a plain word.
+    /// Name of the sensor, a plain word.
     pub sensor: String,
-    /// The machine's, for whoever asks which of two has the sensor's.
+    /// Name of the machine, which identifies it if two machines use the same sensor name.
     pub host: String,
-    /// Which capture files go up; of the others only what is in them.
+    /// Selection of the capture files whose packets are sent; of other files only the tables of
+    /// blocks are sent.
     pub packets: Selection,
-    /// Bytes of a part.
+    /// Length of an upload part in bytes.
     pub part_bytes: u64,
-    /// Parts that are under way at a time.
+    /// Maximum number of parts in transit.
     pub concurrency: usize,
-    /// Bytes a second; `None`: as many as go.
+    /// Bandwidth limit in bytes per second; `None`: no limit.
     pub bandwidth: Option<u64>,
-    /// How frames are anonymized before they are sent; `None`: they are sent as they are.
+    /// Anonymization of frames before they are sent; `None`: frames are sent unchanged.
     pub anonymize: Option<AnonymizeQuery>,
-    /// Folder of the journal, and of anonymized copies.
+    /// Folder of the journal and of anonymized copies.
     pub journal: PathBuf,
 }
 
-/// Which capture files are sent.
+/// Selection of the capture files that are sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// Each.
+    /// Every file.
     All,
-    /// None.
+    /// No file.
     None,
-    /// Those that may hold frames of such flows.
+    /// Files that may hold frames of matching flows.
     Of(FlowTerms),
 }
 
 impl Selection {
-    /// Whether a file is sent in which this is.
+    /// Returns `true` if a file with this index is selected.
     #[must_use]
     pub fn takes(&self, index: &CaptureIndex) -> bool {
         match self {
@@ -105,7 +109,7 @@ impl Selection {
         }
     }
 
-    /// Whether each file is sent; `None`: that depends on what is in it.
+    /// Returns the decision if it is the same for all files; `None`: it depends on the content.
     #[must_use]
     pub fn of_each(&self) -> Option<bool> {
         match self {

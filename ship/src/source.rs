@@ -1,6 +1,6 @@
-//! Finished files of a capture, as their folders have them.
+//! Listing of the finished files of a capture.
 //!
-//! Invariant: a file that is still open is never taken for a finished one.
+//! Invariant: a file that is still open is never listed.
 
 use crate::key;
 use std::{
@@ -15,25 +15,25 @@ use wqcap_files::{
     name::FileName,
 };
 
-/// A finished file.
+/// Finished file of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) kind: Kind,
-    /// Its name in its folder.
+    /// Name of the file in its folder.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     pub(crate) stamp: FileStamp,
-    /// When it begins, or was written.
+    /// Start time of the file, or time of its last write, in nanoseconds since 1970.
     pub(crate) ns: u64,
 }
 
 impl Found {
-    /// Its record in the journal.
+    /// Returns the key of the file's record in the journal.
     pub(crate) fn id(&self) -> FileId {
         (self.kind, self.name.clone())
     }
 
-    /// A record of it: nothing of it is in the store yet, and its frames are not counted.
+    /// Makes a record for a file that is not in the store and whose frames are not counted yet.
     pub(crate) fn record(&self, key: String) -> Record {
         Record {
             version: VERSION,
@@ -51,8 +51,8 @@ impl Found {
     }
 }
 
-/// The finished capture files of a folder, the oldest first. Those with other names than a capture's are left out, and
-/// encrypted ones, which cannot come with a `[ship]` that is read.
+/// Lists the finished capture files of a folder, oldest first. Files with names of another form are
+/// left out, and so are encrypted files, because encryption and `[ship]` exclude each other.
 pub(crate) fn packets(dir: &Path) -> io::Result<Vec<Found>> {
     let folder = CaptureFolder::list_to(dir, 0)?;
     let files = folder.finished.into_iter().filter_map(|(path, _)| {
@@ -63,12 +63,13 @@ pub(crate) fn packets(dir: &Path) -> io::Result<Vec<Found>> {
     Ok(sorted(files.collect()))
 }
 
-/// The finished files of flow records, of DNS and of DHCP, each the oldest first, of the folder of flow records.
+/// Lists the finished files of flow records, of DNS and of DHCP below the folder of flow records,
+/// each kind oldest first.
 pub(crate) fn tables(flows_dir: &Path) -> io::Result<Vec<Found>> {
     let mut all = Vec::new();
     for kind in [Kind::Flows, Kind::Dns, Kind::Dhcp] {
         let entries = match fs::read_dir(table_dir(kind, flows_dir)) {
-            // Not every capture has such a table.
+            // Tables of DNS and DHCP are optional.
             Err(e) if kind != Kind::Flows && e.kind() == io::ErrorKind::NotFound => continue,
             entries => entries?,
         };
@@ -84,7 +85,7 @@ pub(crate) fn tables(flows_dir: &Path) -> io::Result<Vec<Found>> {
     Ok(all)
 }
 
-/// Where the files of a table are.
+/// Returns the folder of a table's files.
 pub(crate) fn table_dir(kind: Kind, flows_dir: &Path) -> PathBuf {
     match kind {
         Kind::Dns | Kind::Dhcp => flows_dir.join(kind.folder()),
@@ -92,7 +93,7 @@ pub(crate) fn table_dir(kind: Kind, flows_dir: &Path) -> PathBuf {
     }
 }
 
-/// `None`: it is gone again, or no file.
+/// Reads the stamp of a listed file. `None`: it was deleted, or is not a regular file.
 fn found(kind: Kind, path: PathBuf, ns: u64) -> Option<Found> {
     let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
     Some(Found {
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finished_files_of_a_capture_come_oldest_first() {
+    fn finished_files_are_listed_oldest_first() {
         let dir = tempfile::tempdir().expect("dir");
         for name in [
             "wqcap-q01-5.pcap",

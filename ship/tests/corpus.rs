@@ -1,4 +1,4 @@
-//! Replays the corpus of the fuzz targets for what lies in stores, and what asks for it.
+//! Replays the fuzz corpus of objects read from stores, and of range lists for queries.
 
 #[path = "../../fuzz/fuzz_targets/ranges.rs"]
 mod ranges;

@@ -1,4 +1,5 @@
-//! Where the product's binaries are: the folder named by `WQCAP_BIN_DIR`, or a build of our own, made once.
+//! Location of the product's binaries: the folder named by `WQCAP_BIN_DIR`, or the result of one
+//! build by the kit.
 
 use std::{
     path::{Path, PathBuf},
@@ -6,7 +7,7 @@ use std::{
     sync::OnceLock,
 };
 
-/// The repository's root.
+/// Returns the root folder of the repository.
 #[must_use]
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -14,10 +15,10 @@ pub fn root() -> &'static Path {
         .expect("tests/ lies in the repository")
 }
 
-/// The folder that holds `wqcap` and `libmlx5_model.so`, side by side.
+/// Returns the folder that holds both `wqcap` and `libmlx5_model.so`.
 ///
 /// # Panics
-/// When they are not there and cannot be built: no test can say anything then.
+/// Panics if the binaries are missing and cannot be built.
 pub fn dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
@@ -32,16 +33,17 @@ pub fn dir() -> &'static Path {
     })
 }
 
-/// The binary `wqcap`.
+/// Returns the path of the binary `wqcap`.
 #[must_use]
 pub fn wqcap() -> PathBuf {
     dir().join("wqcap")
 }
 
-/// The server of [`crate::oracles::s3::S3::s3s`], which cargo builds before any test of this package.
+/// Returns the path of the S3 server that [`crate::oracles::s3::S3::s3s`] starts. Cargo builds it
+/// before any test of this package.
 ///
 /// # Panics
-/// It is not there.
+/// Panics if the binary is missing.
 #[must_use]
 pub fn s3_server() -> PathBuf {
     let path = profile_dir().join("s3_server");
@@ -71,7 +73,8 @@ fn build() -> PathBuf {
     profile_dir()
 }
 
-/// `target/debug`, wherever cargo was told to put it: the running test is `target/debug/deps/NAME-HASH`.
+/// Returns `target/debug`, also if cargo uses another target folder: the running test is
+/// `target/debug/deps/NAME-HASH`.
 #[must_use]
 pub(crate) fn profile_dir() -> PathBuf {
     let exe = std::env::current_exe().expect("a running program has a path");

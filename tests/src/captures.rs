@@ -1,5 +1,5 @@
-//! A folder of captures to replay: hundreds of real ones, well formed and malformed, beside the repository, or
-//! generated ones where that folder is absent.
+//! Captures to replay: hundreds of real files, well formed and malformed, from the folder
+//! `../shared/pcaps` next to the repository, or generated files if that folder is absent.
 
 use crate::{
     Dir, binaries,
@@ -16,24 +16,24 @@ use std::{
     thread,
 };
 
-/// A wire carries nothing shorter than an Ethernet header.
+/// Minimum length in bytes of a frame on a wire: an Ethernet header.
 pub const SHORTEST: usize = 14;
 
-/// Captures to replay.
+/// Set of capture files to replay.
 pub struct Captures {
-    /// The files, by name.
+    /// Capture files, sorted by name.
     pub files: Vec<PathBuf>,
-    /// Whether they are the real ones.
+    /// `true` if the files are real captures, `false` if they are generated.
     pub real: bool,
-    /// Holds generated files for as long as they are needed.
+    /// Folder of the generated files; dropped with this value.
     _dir: Option<Dir>,
 }
 
 impl Captures {
-    /// Finds them, or makes some.
+    /// Lists the real captures, or generates files if the folder is absent.
     ///
     /// # Panics
-    /// When the folder is there and cannot be read.
+    /// Panics if the folder exists and cannot be read.
     #[must_use]
     pub fn find() -> Self {
         let folder = binaries::root().join("../shared/pcaps");
@@ -48,17 +48,17 @@ impl Captures {
         }
     }
 
-    /// The records of all of them.
+    /// Returns the records of all files.
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         let all = self.files.iter();
         all.flat_map(|it| files::read_as_it_stands(it)).collect()
     }
 
-    /// Hands each to `check`, as many side by side as there are cores, and tells of all that fail, not of the first only.
+    /// Calls `check` for each file, in one thread per core, and reports all files that fail.
     ///
     /// # Panics
-    /// When `check` panics for one of them.
+    /// Panics if `check` panics for any file.
     #[track_caller]
     pub fn each(&self, check: impl Fn(&Path) + Sync) {
         let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -79,13 +79,14 @@ impl Captures {
         failed.sort();
         assert!(
             failed.is_empty(),
-            "{} captures failed, the panics above say how; the first are {:#?}",
+            "{} captures failed, see the panics above; the first are {:#?}",
             failed.len(),
             &failed[..failed.len().min(20)]
         );
     }
 
-    /// The frames of all of them that a wire can carry, as one capture in `dir`.
+    /// Writes the frames of all files that a wire can carry to one capture in `dir`. Returns its
+    /// path and the frames.
     #[must_use]
     pub fn everything(&self, dir: &Dir) -> (PathBuf, Vec<Vec<u8>>) {
         let frames: Vec<_> = self
@@ -101,7 +102,7 @@ impl Captures {
 
     fn generate() -> Self {
         skip::say(
-            "NOTE no folder ../shared/pcaps: generated captures are replayed in place of real ones",
+            "NOTE no folder ../shared/pcaps: generated captures are replayed instead of real ones",
         );
         let dir = Dir::new();
         let all = frames::assortment();

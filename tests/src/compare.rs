@@ -1,4 +1,4 @@
-//! Comparing much: a failure tells the first difference, and not all there is.
+//! Comparison of long sequences: a failure prints the first difference only.
 
 use std::{
     collections::BTreeSet,
@@ -6,16 +6,17 @@ use std::{
     ops::Range,
 };
 
-/// Lines of an excerpt: the first ones, and the last ones.
+/// Number of lines that an excerpt keeps from the beginning of a text.
 const FIRST: usize = 8;
+/// Number of lines that an excerpt keeps from the end of a text.
 const LAST: usize = 24;
-/// Characters of a line, or of an item, that are shown.
+/// Maximum number of characters printed of a line or an item.
 const WIDTH: usize = 400;
 
-/// Asserts that two sequences are the same.
+/// Asserts that two sequences are equal.
 ///
 /// # Panics
-/// When they are not, with the first item that differs.
+/// Panics if they differ, with the first item that differs.
 #[track_caller]
 pub fn assert_same<T: PartialEq + Debug>(what: impl Display, found: &[T], wanted: &[T]) {
     let differs = |at: &usize| found.get(*at) != wanted.get(*at);
@@ -32,10 +33,10 @@ pub fn assert_same<T: PartialEq + Debug>(what: impl Display, found: &[T], wanted
     );
 }
 
-/// Asserts that two pieces of bytes are the same: a frame, or a whole file.
+/// Asserts that two byte strings are equal, such as frames or whole files.
 ///
 /// # Panics
-/// When they are not, with the bytes around the first that differs.
+/// Panics if they differ, with the bytes around the first difference.
 #[track_caller]
 pub fn assert_bytes(what: impl Display, found: &[u8], wanted: &[u8]) {
     if let Some(difference) = difference(found, wanted) {
@@ -43,10 +44,10 @@ pub fn assert_bytes(what: impl Display, found: &[u8], wanted: &[u8]) {
     }
 }
 
-/// Asserts that two sequences of frames are the same, each frame having come once and in its order.
+/// Asserts that two sequences of frames are equal: the same frames, each once, in the same order.
 ///
 /// # Panics
-/// When they are not, with the first that differs.
+/// Panics if they differ, with the first frame that differs.
 #[track_caller]
 pub fn assert_frames<F: AsRef<[u8]>, W: AsRef<[u8]>>(
     what: impl Display,
@@ -62,10 +63,10 @@ pub fn assert_frames<F: AsRef<[u8]>, W: AsRef<[u8]>>(
     assert!(found == wanted, "{what}: {found} frames, not {wanted}");
 }
 
-/// Asserts that exactly the numbers of `wanted` are there.
+/// Asserts that `found` contains exactly the numbers of `wanted`.
 ///
 /// # Panics
-/// When they are not, with the first that is missing and the first that is too many.
+/// Panics if not, with the first missing number and the first unexpected number.
 #[track_caller]
 pub fn assert_numbers(found: &BTreeSet<u64>, wanted: Range<u64>) {
     let missing = wanted.clone().filter(|it| !found.contains(it));
@@ -73,7 +74,7 @@ pub fn assert_numbers(found: &BTreeSet<u64>, wanted: Range<u64>) {
     let (missing, others): (Vec<_>, Vec<_>) = (missing.collect(), others.collect());
     assert!(
         missing.is_empty() && others.is_empty(),
-        "of {wanted:?} there are missing {}, the first {:?}; there are {} others, the first {:?}",
+        "{} numbers of {wanted:?} are missing, the first {:?}; {} are unexpected, the first {:?}",
         missing.len(),
         missing.first(),
         others.len(),
@@ -81,7 +82,7 @@ pub fn assert_numbers(found: &BTreeSet<u64>, wanted: Range<u64>) {
     );
 }
 
-/// Where two pieces of bytes begin to differ.
+/// Describes the first difference of two byte strings; `None` if they are equal.
 fn difference(found: &[u8], wanted: &[u8]) -> Option<String> {
     let (longest, shortest) = (found.len().max(wanted.len()), found.len().min(wanted.len()));
     let at = (0..longest).find(|at| *at >= shortest || found[*at] != wanted[*at])?;
@@ -101,7 +102,8 @@ fn difference(found: &[u8], wanted: &[u8]) -> Option<String> {
     ))
 }
 
-/// Of a text what fits a screen: its first and its last lines, none of them long.
+/// Returns the first and last lines of a text, each cut to 400 characters, so that the text fits on
+/// one screen.
 #[must_use]
 pub fn excerpt(text: &str) -> String {
     let lines: Vec<_> = text.lines().collect();
@@ -130,14 +132,14 @@ mod tests {
     use super::*;
     use std::panic::catch_unwind;
 
-    /// What a comparison that fails says.
+    /// Returns the panic message of a comparison that fails.
     fn said(compare: impl Fn() + std::panic::UnwindSafe) -> String {
         let panic = catch_unwind(compare).expect_err("it differs");
         *panic.downcast::<String>().expect("a text")
     }
 
     #[test]
-    fn what_is_the_same_passes() {
+    fn equal_sequences_pass() {
         assert_same("texts", &["a", "b"], &["a", "b"]);
         assert_bytes("bytes", &[1, 2], &[1, 2]);
         assert_frames("frames", &[vec![1]], &[[1]]);
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn of_much_the_first_difference_is_told() {
+    fn the_first_difference_of_long_sequences_is_printed() {
         let (mut one, other) = (vec![7_u8; 1 << 20], vec![7_u8; 1 << 20]);
         one[70_000] = 9;
         for said in [
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_missing_or_too_many_are_told() {
+    fn missing_and_unexpected_numbers_are_printed() {
         let mut found: BTreeSet<u64> = (0..100_000).collect();
         assert!(found.remove(&500) && found.insert(200_000));
         let said = said(|| assert_numbers(&found, 0..100_000));
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_excerpt_fits_a_screen() {
+    fn an_excerpt_fits_on_a_screen() {
         let text: String = (0..1000)
             .map(|i| format!("{i} {}\n", "x".repeat(1000)))
             .collect();

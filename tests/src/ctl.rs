@@ -1,4 +1,5 @@
-//! The control socket of a capture under way: questions, orders, and waiting until an answer is as wanted.
+//! Client of the control socket of a running capture: requests, changes, and waiting until an
+//! answer meets a condition.
 
 use crate::{Done, Program, Running, process::HANG, wqcap::wqcap};
 use serde_json::{Value, json};
@@ -8,14 +9,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Whoever asks at one socket.
+/// Control client for one Unix socket.
 #[derive(Clone, Debug)]
 pub struct Ctl {
     socket: PathBuf,
 }
 
 impl Ctl {
-    /// At `socket`, which need not be there yet.
+    /// Returns a client for `socket`, which need not exist yet.
     #[must_use]
     pub fn at(socket: &Path) -> Self {
         Self {
@@ -23,13 +24,13 @@ impl Ctl {
         }
     }
 
-    /// The socket.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// `wqcap ctl ARGS`.
+    /// Returns the command line `wqcap ctl ARGS`.
     #[must_use]
     pub fn program(&self, args: &[&str]) -> Program {
         wqcap(["ctl", "--unix"])
@@ -45,10 +46,10 @@ impl Ctl {
         self.program(args).run()
     }
 
-    /// What a command prints for programs.
+    /// Runs a command with `--json` and returns its output.
     ///
     /// # Panics
-    /// When it fails, or prints no JSON.
+    /// Panics if the command fails or does not print JSON.
     #[must_use]
     #[track_caller]
     pub fn json(&self, args: &[&str]) -> Value {
@@ -56,26 +57,27 @@ impl Ctl {
         serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"))
     }
 
-    /// Carries out a change and says whether it was one.
+    /// Requests a change and returns the `changed` field of the answer.
     ///
     /// # Panics
-    /// When it is refused.
+    /// Panics if the change is refused.
     #[must_use]
     #[track_caller]
     pub fn change(&self, args: &[&str]) -> bool {
         self.json(args)["changed"]
             .as_bool()
-            .expect("changed is told")
+            .expect("the answer has the field changed")
     }
 
-    /// The capture's part of `status`.
+    /// Returns the object `capture` of the answer to `status`.
     #[must_use]
     #[track_caller]
     pub fn capture(&self) -> Value {
         self.json(&["status"])["capture"].take()
     }
 
-    /// The answer to `status` or `stats`, asked in the protocol's own words; `None`: nobody answers.
+    /// Sends `status` or `stats` over the socket itself, without `wqcap ctl`, and returns the
+    /// answer; `None` if there is no answer.
     #[must_use]
     pub fn ask(&self, word: &str) -> Option<Value> {
         let mut stream = UnixStream::connect(&self.socket).ok()?;
@@ -88,10 +90,10 @@ impl Ctl {
         Some(answer["ok"][word].take()).filter(|it| !it.is_null())
     }
 
-    /// Asks `status` or `stats` until the answer is as wanted, and gives it.
+    /// Repeats the request `status` or `stats` until `wanted` accepts the answer, and returns it.
     ///
     /// # Panics
-    /// When `run` ends, or its deadline comes, before that.
+    /// Panics if `run` ends or reaches its deadline before that.
     #[track_caller]
     pub fn until(
         &self,
@@ -105,18 +107,18 @@ impl Ctl {
             found = self.ask(word).filter(&mut wanted);
             found.is_some()
         });
-        found.expect("waited for")
+        found.expect("the wait has succeeded")
     }
 
-    /// Waits until a line of the ledger's total is at least `least`, and gives it.
+    /// Waits until a line of the ledger's total is at least `least`, and returns its value.
     ///
     /// # Panics
-    /// When `run` ends, or its deadline comes, before that.
+    /// Panics if `run` ends or reaches its deadline before that.
     #[track_caller]
     pub fn until_counted(&self, run: &mut Running, line: &str, least: u64) -> u64 {
         let what = format!("{line} is {least}");
         let count = |stats: &Value| stats["ledger"]["total"][line].as_u64();
         let stats = self.until(run, "stats", &what, |stats| count(stats) >= Some(least));
-        count(&stats).expect("waited for")
+        count(&stats).expect("the wait has succeeded")
     }
 }

@@ -1,8 +1,9 @@
-//! Capture files as plain records.
+//! Reader and writer of capture files as plain records.
 //!
-//! What the product writes is read with crate `pcap-file`, strictly. What is replayed into it is read by a few lines
-//! of our own: among the captures are files whose records contradict their headers (a length above the snapshot
-//! length, a link type with FCS bits, more than a million microseconds), which a strict reader refuses to show.
+//! Files that the product writes are read strictly with crate `pcap-file`. Files that are replayed
+//! into the product are read by a lenient reader in this module: in some of them, records
+//! contradict the header (a length above the snapshot length, a link type with FCS bits, more than
+//! a million microseconds), and a strict reader refuses them.
 
 use pcap_file::{
     TsResolution,
@@ -19,20 +20,20 @@ use pcap_file::{
 };
 use std::{fmt, fs, path::Path, process::Command};
 
-/// One record.
+/// Record of a capture file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Nanoseconds since 1970.
+    /// Time stamp in nanoseconds since 1970.
     pub ts: u64,
-    /// Bytes in the file.
+    /// Number of bytes in the file.
     pub caplen: u32,
-    /// Bytes on the wire, as the file says.
+    /// Number of bytes on the wire, as recorded in the file.
     pub len: u32,
-    /// The bytes.
+    /// Bytes of the frame in the file.
     pub bytes: Vec<u8>,
 }
 
-/// Its first bytes alone: a failure may show many.
+/// Prints the first 32 bytes only, because a failure may print many records.
 impl fmt::Debug for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -47,20 +48,24 @@ impl fmt::Debug for Record {
 }
 
 impl Record {
-    /// Bytes on the wire: some captures say less than they hold.
+    /// Returns the number of bytes on the wire: at least `caplen`, because some captures record
+    /// less than they hold.
     #[must_use]
     pub fn wire_len(&self) -> u32 {
         self.len.max(self.caplen)
     }
 
-    /// The number that a wire `synth:` puts at each frame's end.
+    /// Returns the sequence number that a `synth:` wire puts at the end of each frame.
     ///
     /// # Panics
-    /// When the record is too short for one.
+    /// Panics if the record is shorter than 8 bytes.
     #[must_use]
     #[track_caller]
     pub fn number(&self) -> u64 {
-        let tail = self.bytes.last_chunk().expect("frames hold a number");
+        let tail = self
+            .bytes
+            .last_chunk()
+            .expect("frames end with an 8-byte number");
         u64::from_le_bytes(*tail)
     }
 }
@@ -68,17 +73,17 @@ impl Record {
 /// Reads a pcap or pcapng file that the product wrote.
 ///
 /// # Panics
-/// When the file is not whole, or says anything that its own header forbids.
+/// Panics if the file is incomplete or a record contradicts the file header.
 #[must_use]
 #[track_caller]
 pub fn read(path: &Path) -> Vec<Record> {
     records(path, &unpacked(path))
 }
 
-/// Reads a file that is [`unpacked`] already.
+/// Reads a pcap or pcapng file whose content is already [`unpacked`].
 ///
 /// # Panics
-/// As [`read`].
+/// Panics under the same conditions as [`read`].
 #[must_use]
 #[track_caller]
 pub fn records(path: &Path, unpacked: &[u8]) -> Vec<Record> {
@@ -89,10 +94,11 @@ pub fn records(path: &Path, unpacked: &[u8]) -> Vec<Record> {
     records.unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// What is in a file, unpacked by the formats' own tools if its name says so.
+/// Returns the content of a file, decompressed with `zstd` or `lz4` if its extension is `.zst` or
+/// `.lz4`.
 ///
 /// # Panics
-/// When it cannot be read, or the tool finds it damaged.
+/// Panics if the file cannot be read, or the tool reports damage.
 #[must_use]
 #[track_caller]
 pub fn unpacked(path: &Path) -> Vec<u8> {
@@ -115,20 +121,21 @@ pub fn unpacked(path: &Path) -> Vec<u8> {
     out.stdout
 }
 
-/// Frames received and dropped by the statistics at a pcapng file's end.
+/// Returns the frames received and dropped from the statistics block at the end of a pcapng file.
 ///
 /// # Panics
-/// When the file is not whole, or does not end with statistics of its only interface.
+/// Panics if the file is incomplete, or its last block is not the statistics of interface 0.
 #[must_use]
 #[track_caller]
 pub fn statistics(path: &Path) -> (u64, u64) {
     statistics_of(path, &unpacked(path))
 }
 
-/// The same of a file that is [`unpacked`] already.
+/// Returns the frames received and dropped from the statistics block at the end of a pcapng file
+/// whose content is already [`unpacked`].
 ///
 /// # Panics
-/// As [`statistics`].
+/// Panics under the same conditions as [`statistics`].
 #[must_use]
 #[track_caller]
 pub fn statistics_of(path: &Path, unpacked: &[u8]) -> (u64, u64) {
@@ -161,7 +168,7 @@ pub fn statistics_of(path: &Path, unpacked: &[u8]) -> (u64, u64) {
     )
 }
 
-/// Frames that a pcapng file's records say were lost right before them.
+/// Returns the sum of the drop counts (`epb_dropcount`) of a pcapng file's records.
 ///
 /// # Panics
 /// When the file is not whole.
@@ -175,7 +182,7 @@ pub fn lost_before(path: &Path) -> u64 {
     options(path, counts).into_iter().map(|(_, n)| n).sum()
 }
 
-/// The comments of a pcapng file's section.
+/// Returns the comments in the section header of a pcapng file.
 ///
 /// # Panics
 /// When the file is not whole.
@@ -193,7 +200,7 @@ pub fn section_comments(path: &Path) -> Vec<String> {
     comments.collect()
 }
 
-/// The comments of a pcapng file's records, with the records' places among them.
+/// Returns the comments of a pcapng file's records, each with the index of its record.
 ///
 /// # Panics
 /// When the file is not whole.
@@ -206,7 +213,8 @@ pub fn comments(path: &Path) -> Vec<(usize, String)> {
     })
 }
 
-/// What is wanted of the options of a pcapng file's records.
+/// Returns the record options of a pcapng file that `wanted` selects, each with the index of its
+/// record.
 #[track_caller]
 fn options<T>(
     path: &Path,
@@ -237,15 +245,15 @@ fn read_pcap(file: &[u8]) -> Result<Vec<Record>, String> {
     if header.ts_resolution != TsResolution::NanoSecond {
         return Err("timestamps are not in nanoseconds".to_owned());
     }
-    // Above the link type stand the bits that declare an FCS.
+    // The bits above the link type declare an FCS.
     if u32::from(header.datalink) & 0x03ff_ffff != 1 {
         return Err(format!("link type {:?} is not Ethernet", header.datalink));
     }
     let mut records = Vec::new();
     while let Some(packet) = reader.next_raw_packet() {
         let packet = packet.map_err(|e| format!("record {}: {e}", records.len()))?;
-        // The crate's own check refuses a frame that was longer on the wire than the snapshot length, which is what a
-        // snapshot length is for.
+        // The check of the crate refuses a frame that was longer on the wire than the snapshot
+        // length. Such a frame is valid.
         let fits = packet.incl_len <= header.snaplen && packet.incl_len <= packet.orig_len;
         if !fits || packet.ts_frac >= 1_000_000_000 {
             return Err(format!(
@@ -269,8 +277,8 @@ fn read_pcapng(file: &[u8]) -> Result<Vec<Record>, String> {
             Block::EnhancedPacket(packet) => {
                 let tick = ticks
                     .get(packet.interface_id as usize)
-                    .ok_or("a packet of an interface not described")?;
-                // `pcap-file` hands ticks out as if they were nanoseconds, whatever the interface says.
+                    .ok_or("packet of an interface without a description")?;
+                // `pcap-file` returns ticks as nanoseconds and ignores the interface's resolution.
                 records.push(record(
                     nanoseconds(packet.timestamp) * tick,
                     packet.original_len,
@@ -292,7 +300,7 @@ fn nanoseconds_per_tick(interface: &InterfaceDescriptionBlock<'_>) -> Result<u64
     match resolution.unwrap_or(6) {
         power @ 0..=9 => Ok(10u64.pow(9 - u32::from(power))),
         other => Err(format!(
-            "if_tsresol = {other:#x} is finer than a nanosecond, or no power of ten"
+            "if_tsresol = {other:#x} is finer than a nanosecond, or not a power of ten"
         )),
     }
 }
@@ -310,10 +318,10 @@ fn nanoseconds(since_1970: std::time::Duration) -> u64 {
     u64::try_from(since_1970.as_nanos()).expect("before the year 2554")
 }
 
-/// Reads any classic pcap file, taking each record's bytes as they stand.
+/// Reads a classic pcap file without checking the records against the file header.
 ///
 /// # Panics
-/// When the file ends within a record.
+/// Panics if the file ends within a record.
 #[must_use]
 #[track_caller]
 pub fn read_as_it_stands(path: &Path) -> Vec<Record> {
@@ -349,10 +357,11 @@ pub fn read_as_it_stands(path: &Path) -> Vec<Record> {
     records
 }
 
-/// Writes frames as a classic pcap file with microseconds, one microsecond apart, from `start` (seconds since 1970).
+/// Writes frames to a classic pcap file with microsecond stamps: the first at `start` (seconds
+/// since 1970), the others one microsecond apart.
 ///
 /// # Panics
-/// When the file cannot be written.
+/// Panics if the file cannot be written.
 pub fn write(path: &Path, start: u32, frames: &[Vec<u8>]) {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 262_144, 1] {
@@ -368,10 +377,11 @@ pub fn write(path: &Path, start: u32, frames: &[Vec<u8>]) {
     fs::write(path, file).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }
 
-/// The queue in the name of a capture file: `wqcap-q<QQ>-<start ns>.<format>`, with `.zst` or `.lz4` if compressed.
+/// Returns the queue in the name of a capture file: `wqcap-q<QQ>-<start ns>.<format>`, with `.zst`
+/// or `.lz4` if compressed.
 ///
 /// # Panics
-/// When the name is not of that form.
+/// Panics if the name does not have that form.
 #[must_use]
 #[track_caller]
 pub fn queue_of(path: &Path) -> usize {
@@ -407,7 +417,7 @@ mod tests {
     use crate::Dir;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_file_is_read_back() {
         let dir = Dir::new();
         let path = dir.join("a.pcap");
         write(&path, 5, &[vec![1; 60], vec![]]);
@@ -434,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_of_names() {
+    fn the_queue_is_read_from_the_file_name() {
         assert_eq!(queue_of(Path::new("/x/wqcap-q03-17.pcap")), 3);
         assert_eq!(
             queue_of(Path::new("wqcap-q12-1795233110453271320.pcapng")),
@@ -444,7 +454,7 @@ mod tests {
 
     #[test]
     #[should_panic = "is not named"]
-    fn an_open_file_is_no_capture_file() {
+    fn the_name_of_an_open_file_is_refused() {
         let _ = queue_of(Path::new("wqcap-q03-17.pcap.part"));
     }
 }

@@ -1,21 +1,22 @@
-//! Frames made by hand.
+//! Builder of frames for tests.
 
 pub mod filters;
 
-/// What comes behind the Ethernet header and tags.
+/// Builder of one frame: each method appends a header or a payload.
 #[derive(Clone, Debug)]
 pub struct Frame {
     bytes: Vec<u8>,
-    /// Where a length is, and from where on it counts: to the frame's end.
+    /// Length fields to fill in: offset of the field, and offset from which the length is counted
+    /// to the end of the frame.
     lengths: Vec<(usize, usize)>,
 }
 
-/// Both ends of a flow, for IPv4 and IPv6 alike: hosts count up from 10.0.0.0 and fd00::.
+/// Endpoints of a flow over IPv4 or IPv6. Hosts are offsets from 10.0.0.0 and from fd00::.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ends {
-    /// Source host.
+    /// Source host number.
     pub from: u16,
-    /// Destination host.
+    /// Destination host number.
     pub to: u16,
     /// Source port.
     pub sport: u16,
@@ -24,7 +25,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// The other direction.
+    /// Returns the endpoints of the opposite direction.
     #[must_use]
     pub fn back(self) -> Self {
         Self {
@@ -37,7 +38,7 @@ impl Ends {
 }
 
 impl Frame {
-    /// A broadcast Ethernet header with `tags` (TPID and TCI each) and `ethertype`.
+    /// Starts a frame with a broadcast Ethernet header, `tags` (TPID and TCI each) and `ethertype`.
     #[must_use]
     pub fn ethernet(tags: &[(u16, u16)], ethertype: u16) -> Self {
         let mut bytes = vec![0xff; 6];
@@ -51,7 +52,7 @@ impl Frame {
         Self { bytes, lengths }
     }
 
-    /// IPv4 with `protocol` and the raw flags-and-offset field.
+    /// Appends an IPv4 header with `protocol`; `fragment` is the raw flags-and-offset field.
     #[must_use]
     pub fn ipv4(mut self, ends: Ends, protocol: u8, fragment: u16) -> Self {
         let start = self.bytes.len();
@@ -66,7 +67,7 @@ impl Frame {
         self
     }
 
-    /// IPv6 with the next header.
+    /// Appends an IPv6 header with `next` as its next header.
     #[must_use]
     pub fn ipv6(mut self, ends: Ends, next: u8) -> Self {
         let start = self.bytes.len();
@@ -81,7 +82,7 @@ impl Frame {
         self
     }
 
-    /// A UDP header.
+    /// Appends a UDP header.
     #[must_use]
     pub fn udp(mut self, ends: Ends) -> Self {
         let start = self.bytes.len();
@@ -91,7 +92,7 @@ impl Frame {
         self
     }
 
-    /// A TCP header without options.
+    /// Appends a TCP header without options.
     #[must_use]
     pub fn tcp(mut self, ends: Ends) -> Self {
         self.ports(ends);
@@ -100,24 +101,24 @@ impl Frame {
         self
     }
 
-    /// `n` more bytes.
+    /// Appends a payload of `n` bytes.
     #[must_use]
     pub fn payload(mut self, n: usize) -> Self {
         self.bytes.extend((0..n).map(|i| i as u8));
         self
     }
 
-    /// These bytes.
+    /// Appends `bytes`.
     #[must_use]
     pub fn bytes(mut self, bytes: &[u8]) -> Self {
         self.bytes.extend_from_slice(bytes);
         self
     }
 
-    /// The bytes, with the headers' lengths filled in.
+    /// Returns the bytes of the frame, with the length fields of the headers filled in.
     ///
     /// # Panics
-    /// When the frame is too long for a length.
+    /// Panics if a length exceeds 65535 bytes.
     #[must_use]
     pub fn done(mut self) -> Vec<u8> {
         for (field, start) in self.lengths {
@@ -140,7 +141,7 @@ pub const IPV6: u16 = 0x86dd;
 /// ARP EtherType.
 pub const ARP: u16 = 0x0806;
 
-/// `count` UDP frames over IPv4 of `size` bytes each, in 16 flows.
+/// Returns `count` UDP frames over IPv4 of `size` bytes each, in 16 flows.
 #[must_use]
 pub fn udp_flows(count: u16, size: usize) -> Vec<Vec<u8>> {
     (0..count)
@@ -154,15 +155,16 @@ pub fn udp_flows(count: u16, size: usize) -> Vec<Vec<u8>> {
             let frame = Frame::ethernet(&[], IPV4).ipv4(ends, 17, 0).udp(ends);
             let filled = frame.bytes.len();
             let mut bytes = frame.payload(size - filled).done();
-            // Every frame another, or a file that holds one of them twice would look right.
+            // Frames differ in their last two bytes, so that a duplicate in a file is detected.
             bytes[size - 2..].copy_from_slice(&i.to_be_bytes());
             bytes
         })
         .collect()
 }
 
-/// A little of everything that steering tells apart: both directions of flows over IPv4 and IPv6, TCP, UDP and
-/// others, tags, fragments, headers that are cut off or damaged, frames of 14 bytes, and one above any small buffer.
+/// Returns frames of each kind that steering distinguishes: both directions of flows over IPv4 and
+/// IPv6 with TCP, UDP and other protocols, tags, fragments, truncated and damaged headers, frames
+/// of 14 bytes, and one frame of 9014 bytes.
 #[must_use]
 pub fn assortment() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();

@@ -1,44 +1,44 @@
-//! The summary of a run, typed.
+//! Typed summary of a run.
 //!
-//! Reading is strict: a line that is missing is a failure, since the contract says that all are always there.
+//! Parsing is strict: a missing line is a failure, because the contract requires all lines.
 
 use serde_json::Value;
 use std::{collections::BTreeMap, path::PathBuf};
 
-/// A JSON number that counts something.
+/// Returns a JSON value as an unsigned count.
 ///
 /// # Panics
-/// When it is none.
+/// Panics if the value is not an unsigned integer.
 #[must_use]
 #[track_caller]
 pub fn number(value: &Value) -> u64 {
     value
         .as_u64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
+        .unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
-/// The lines of a ledger, in frames.
+/// Ledger lines of one queue or of the total, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
-    /// What the NIC delivered.
+    /// Frames delivered by the NIC.
     pub received: u64,
-    /// In files, or counted where none are written.
+    /// Frames in files, or only counted if the run writes no files.
     pub captured: u64,
-    /// Refused by the filter.
+    /// Frames that the filter rejected.
     pub filtered: u64,
-    /// Left out by sampling.
+    /// Frames dropped by sampling.
     pub sampled_out: u64,
-    /// Left out as repetitions.
+    /// Frames dropped as duplicates.
     pub deduplicated: u64,
-    /// After the beginning of their flow.
+    /// Frames after the cutoff of their flow.
     pub cut_off: u64,
-    /// No room in a parser's channel.
+    /// Frames dropped because a parser's channel was full.
     pub dropped_pipeline: u64,
-    /// No room in the write buffers, or a write failed.
+    /// Frames dropped because the write buffers were full or a write failed.
     pub dropped_storage: u64,
-    /// Too late for an ordered file.
+    /// Frames too late for a file in time order.
     pub late: u64,
-    /// Completed in error.
+    /// Frames whose completion reported an error.
     pub errors: u64,
 }
 
@@ -63,7 +63,7 @@ impl Lines {
         }
     }
 
-    /// Every way a received frame can end, in the contract's order.
+    /// Returns all lines except `received`, in the order of the contract.
     fn ends(&self) -> [u64; 9] {
         [
             self.captured,
@@ -79,12 +79,12 @@ impl Lines {
     }
 }
 
-/// The ledger of a run.
+/// Ledger of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
-    /// Of all queues.
+    /// Lines of all queues together.
     pub total: Lines,
-    /// By queue, in order of their numbers.
+    /// Lines of each queue, in queue order.
     pub queues: Vec<Lines>,
 }
 
@@ -106,10 +106,11 @@ impl Ledger {
         }
     }
 
-    /// Asserts what must hold in every run: each frame ended in exactly one place, per queue and in total.
+    /// Asserts that each received frame is counted in exactly one other line, per queue and in the
+    /// total.
     ///
     /// # Panics
-    /// When it does not hold.
+    /// Panics if a sum does not match.
     #[track_caller]
     pub fn assert_sums(&self) {
         for (i, queue) in self.queues.iter().enumerate() {
@@ -140,32 +141,31 @@ impl Ledger {
     }
 }
 
-/// What `--summary` wrote.
+/// Summary written by `--summary`.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// The ledger.
+    /// Ledger of the run.
     pub ledger: Ledger,
-    /// What was lost before delivery, by name; `None`: unreadable.
+    /// Counters of frames that the NIC lost before delivery, by name; `None` if unreadable.
     pub nic: BTreeMap<String, Option<u64>>,
-    /// The capture files.
+    /// Paths of the capture files.
     pub files: Vec<PathBuf>,
-    /// From the first WQ ready to the last file closed.
+    /// Seconds from the first ready WQ to the last closed file.
     pub duration_s: f64,
-    /// All of it.
+    /// Complete JSON of the summary.
     pub json: Value,
 }
 
 impl Summary {
-    /// Reads a summary's text.
+    /// Parses the text of a summary and checks the sums of its ledger.
     ///
     /// # Panics
-    /// When a part of the contract is missing, or a ledger does not add up: every test that reads a summary checks
-    /// the sums.
+    /// Panics if a required part is missing or the ledger does not add up.
     #[must_use]
     #[track_caller]
     pub fn parse(text: &str) -> Self {
         let json: Value = serde_json::from_str(text)
-            .unwrap_or_else(|e| panic!("the summary is no JSON ({e}): {text}"));
+            .unwrap_or_else(|e| panic!("the summary is not JSON ({e}): {text}"));
         let ledger = Ledger::parse(&json["ledger"]);
         ledger.assert_sums();
         let nic = json["nic"]
@@ -200,10 +200,10 @@ impl Summary {
         }
     }
 
-    /// A counter of the NIC that must be there and readable.
+    /// Returns the NIC counter `name`.
     ///
     /// # Panics
-    /// When it is not.
+    /// Panics if the counter is missing or unreadable.
     #[must_use]
     #[track_caller]
     pub fn nic(&self, name: &str) -> u64 {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_that_adds_up() {
+    fn a_summary_that_adds_up_is_parsed() {
         let summary = Summary::parse(&summary(7, 7, 7));
         assert_eq!(summary.ledger.total.captured, 7);
         assert_eq!(summary.nic("wire_dropped"), 3);
@@ -244,19 +244,19 @@ mod tests {
 
     #[test]
     #[should_panic = "does not add up"]
-    fn a_frame_without_an_end_is_seen() {
+    fn a_frame_that_no_line_counts_is_detected() {
         let _ = Summary::parse(&summary(7, 6, 7));
     }
 
     #[test]
     #[should_panic = "received"]
-    fn a_total_that_is_not_the_sum_of_the_queues_is_seen() {
+    fn a_total_that_differs_from_the_sum_of_the_queues_is_detected() {
         let _ = Summary::parse(&summary(7, 7, 6));
     }
 
     #[test]
     #[should_panic = "no number"]
-    fn a_missing_line_is_seen() {
+    fn a_missing_line_is_detected() {
         let _ = Summary::parse(&summary(7, 7, 7).replace("\"late\":0,", ""));
     }
 }

@@ -1,8 +1,9 @@
-//! Children that end.
+//! Child processes with a deadline.
 //!
-//! Every child has a deadline, after which it is killed and the test fails with what the child has printed. Deadlines
-//! bound hangs and order nothing: a test waits for an event, however long a busy machine takes to bring it about.
-//! Children are started through `setpriv --pdeathsig KILL`, so that they go with the test even when that is killed.
+//! Every child has a deadline. At the deadline it is killed and the test fails with the child's
+//! output. Deadlines only bound hangs: a test waits for an event, no matter how slow a busy machine
+//! is. Children are started through `setpriv --pdeathsig KILL`, so that they end with the test even
+//! if the test is killed.
 
 pub mod clients;
 
@@ -25,21 +26,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a wait looks.
+/// Polling interval of waits.
 pub const TICK: Duration = Duration::from_millis(2);
-/// What takes longer is taken for a hang, on the slowest machine too.
+/// Default deadline. A longer run counts as a hang, also on a slow machine.
 pub const HANG: Duration = Duration::from_secs(300);
 
-/// Whether this process may do what only root may: become another user, take and give capabilities.
+/// Returns `true` if the effective user is root, which may change its user and its capabilities.
 #[must_use]
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A program to run: its arguments, and those of the programs that run it in turn.
+/// Command line of a program, with the wrapper programs that execute it.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// `ip netns exec NAME`, `setpriv ...`: outermost first.
+    /// Words of the wrappers, such as `ip netns exec NAME` or `setpriv ...`, outermost first.
     wrappers: Vec<OsString>,
     argv: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
@@ -49,7 +50,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program `name`, with a deadline of [`HANG`].
+    /// Returns a command line for the program `name`, with a deadline of [`HANG`].
     pub fn new(name: impl AsRef<OsStr>) -> Self {
         Self {
             wrappers: Vec::new(),
@@ -61,14 +62,14 @@ impl Program {
         }
     }
 
-    /// One more argument.
+    /// Appends an argument.
     #[must_use]
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.argv.push(arg.as_ref().to_owned());
         self
     }
 
-    /// More arguments.
+    /// Appends arguments.
     #[must_use]
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.argv
@@ -76,7 +77,8 @@ impl Program {
         self
     }
 
-    /// Lets `wrapper` run what stands so far. It must replace itself by the program (exec), so that the pid stays.
+    /// Puts `wrapper` in front of the command line built so far. The wrapper must replace itself by
+    /// the program (exec), so that the pid stays the same.
     #[must_use]
     pub fn wrapped<S: AsRef<OsStr>>(mut self, wrapper: impl IntoIterator<Item = S>) -> Self {
         let mut outer: Vec<_> = wrapper
@@ -88,7 +90,7 @@ impl Program {
         self
     }
 
-    /// A variable of its environment.
+    /// Sets an environment variable of the program.
     #[must_use]
     pub fn env(mut self, key: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.env
@@ -96,37 +98,38 @@ impl Program {
         self
     }
 
-    /// Its working directory.
+    /// Sets the working directory of the program.
     #[must_use]
     pub fn cwd(mut self, dir: &Path) -> Self {
         self.cwd = Some(dir.to_owned());
         self
     }
 
-    /// Its standard input is what [`Running::tell`] writes, in place of nothing.
+    /// Connects standard input to a pipe for [`Running::tell`], instead of `/dev/null`.
     #[must_use]
     pub fn told(mut self) -> Self {
         self.is_told = true;
         self
     }
 
-    /// Another deadline, counted from the start.
+    /// Sets the deadline, counted from the start of the program.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Starts it.
+    /// Starts the program.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// Panics if the program cannot be started.
     #[must_use]
     pub fn start(&self) -> Running {
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--"])
-            // Whoever starts the tests may have these ignored (nohup, a shell's background), and that is inherited.
+            // The parent of the tests may ignore these signals (nohup, a background job of a
+            // shell), and children inherit that.
             .args(["env", "--default-signal=HUP,INT,QUIT,TERM,ALRM,USR1,USR2"])
             .args(&self.wrappers)
             .args(&self.argv);
@@ -157,10 +160,10 @@ impl Program {
         }
     }
 
-    /// Starts it and waits for its end.
+    /// Starts the program and waits for its end.
     ///
     /// # Panics
-    /// When it cannot be started, or has not ended at its deadline.
+    /// Panics if the program cannot be started or has not ended at its deadline.
     #[must_use]
     #[track_caller]
     pub fn run(&self) -> Done {
@@ -180,20 +183,20 @@ impl fmt::Display for Program {
     }
 }
 
-/// What a pipe has carried so far.
+/// Output that a child has written to a pipe so far.
 struct Collected(Arc<Mutex<Pipe>>);
 
 struct Pipe {
-    /// Does not block.
+    /// Read end of the pipe, in non-blocking mode.
     end: File,
     bytes: Vec<u8>,
 }
 
 impl Pipe {
-    /// More than any pipe holds.
+    /// Limit in bytes of one read pass, more than any pipe holds.
     const MOST: usize = 1 << 20;
 
-    /// Takes what is in the pipe. False: nobody can write into it any more.
+    /// Reads the bytes that are in the pipe. Returns `false` if all write ends are closed.
     fn take(&mut self) -> bool {
         let mut chunk = [0; 16384];
         let enough = self.bytes.len() + Self::MOST;
@@ -210,10 +213,10 @@ impl Pipe {
 }
 
 impl Collected {
-    /// Collects in a thread, so that the child never waits for room.
+    /// Starts a thread that reads the pipe, so that the child never blocks on a full pipe.
     fn of(end: OwnedFd) -> Self {
         fcntl_setfl(&end, OFlags::NONBLOCK).expect("a pipe can be read without waiting");
-        let waited_on = end.try_clone().expect("descriptors");
+        let waited_on = end.try_clone().expect("a descriptor is free");
         let pipe = Pipe {
             end: end.into(),
             bytes: Vec::new(),
@@ -239,15 +242,15 @@ impl Collected {
         String::from_utf8_lossy(&self.lock().bytes).into_owned()
     }
 
-    /// All that a child has written which has ended: it is here or in the pipe. A grandchild may hold the pipe open, and
-    /// is not waited for.
+    /// Returns the complete output of a child that has ended: collected bytes and the rest in the
+    /// pipe. Does not wait for a grandchild that may hold the pipe open.
     fn finish(&self) -> String {
         self.lock().take();
         self.text()
     }
 }
 
-/// A child under way. Dropped before its end, it is killed.
+/// Running child process. It is killed on drop.
 pub struct Running {
     name: String,
     child: Child,
@@ -258,59 +261,60 @@ pub struct Running {
 }
 
 impl Running {
-    /// Its pid.
+    /// Returns the pid of the child.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has printed to standard output so far.
+    /// Returns the standard output so far.
     #[must_use]
     pub fn stdout(&self) -> String {
         self.stdout.text()
     }
 
-    /// What it has printed to standard error so far.
+    /// Returns the standard error output so far.
     #[must_use]
     pub fn stderr(&self) -> String {
         self.stderr.text()
     }
 
-    /// Writes a line to its standard input.
+    /// Writes a line to the child's standard input.
     ///
     /// # Panics
-    /// When it has none, or has closed it.
+    /// Panics if the child has no piped standard input, or has closed it.
     #[track_caller]
     pub fn tell(&mut self, line: &str) {
-        let stdin = self.child.stdin.as_mut().expect("a program that is told");
+        let stdin = self.child.stdin.as_mut().expect("standard input is a pipe");
         writeln!(stdin, "{line}").unwrap_or_else(|e| panic!("{}: {e}", self.name));
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the child.
     ///
     /// # Panics
-    /// When the child has been waited for already.
+    /// Panics if the child has already been waited for.
     pub fn signal(&self, signal: Signal) {
-        // The child is not reaped before `wait`, so this pid cannot be another's; an ended child takes it unmoved.
+        // The child is not reaped before `wait`, so no other process can have this pid. The signal
+        // has no effect on a child that has ended.
         kill_process(Pid::from_child(&self.child), signal)
             .unwrap_or_else(|e| panic!("{}: {e}", self.name));
     }
 
-    /// Whether it has ended.
+    /// Returns `true` if the child has ended.
     ///
     /// # Panics
-    /// When the system does not tell.
+    /// Panics if `waitpid` fails.
     pub fn ended(&mut self) -> bool {
         self.child
             .try_wait()
-            .expect("wait for an own child")
+            .expect("wait for a child of this process")
             .is_some()
     }
 
-    /// Waits until `done` says so.
+    /// Waits until `done` returns `true`.
     ///
     /// # Panics
-    /// When the child ends, or its deadline comes, before that.
+    /// Panics if the child ends or reaches its deadline before that.
     #[track_caller]
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         loop {
@@ -318,23 +322,24 @@ impl Running {
                 return;
             }
             if self.ended() {
-                // It may have printed what was waited for in its last moment.
+                // The child may have printed the expected output just before its end.
                 self.stdout.finish();
                 self.stderr.finish();
                 if done(self) {
                     return;
                 }
-                panic!("{} ended before {what}\n{}", self.name, self.story());
+                panic!("{} ended before {what}\n{}", self.name, self.output());
             }
             self.check_deadline(what);
             thread::sleep(TICK);
         }
     }
 
-    /// Waits until `done` says so of the child while it stands still (SIGSTOP), and leaves it so.
+    /// Waits until `done` returns `true` for the stopped child (SIGSTOP), and leaves the child in
+    /// that state.
     ///
     /// # Panics
-    /// When the child ends, or its deadline comes, before that.
+    /// Panics if the child ends or reaches its deadline before that.
     #[track_caller]
     pub fn freeze_when(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         self.until(what, |it| {
@@ -350,33 +355,37 @@ impl Running {
         });
     }
 
-    /// Stops it (SIGSTOP), and waits until all of it stands still.
+    /// Stops the child (SIGSTOP) and waits until all its threads are stopped.
     ///
     /// # Panics
-    /// When the child has been waited for already.
+    /// Panics if the child has already been waited for.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
         let any = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        waitid(WaitId::Pid(Pid::from_child(&self.child)), any).expect("an own child");
+        waitid(WaitId::Pid(Pid::from_child(&self.child)), any).expect("a child of this process");
     }
 
-    /// Lets it go on (SIGCONT).
+    /// Continues the child (SIGCONT).
     ///
     /// # Panics
-    /// When the child has been waited for already.
+    /// Panics if the child has already been waited for.
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the child.
     ///
     /// # Panics
-    /// When its deadline comes before that.
+    /// Panics if the child reaches its deadline before that.
     #[must_use]
     #[track_caller]
     pub fn wait(mut self) -> Done {
         let status = loop {
-            if let Some(status) = self.child.try_wait().expect("wait for an own child") {
+            if let Some(status) = self
+                .child
+                .try_wait()
+                .expect("wait for a child of this process")
+            {
                 break status;
             }
             self.check_deadline("its end");
@@ -402,11 +411,11 @@ impl Running {
             "{} reached its deadline ({:.0?}) before {what}\n{}",
             self.name,
             self.started.elapsed(),
-            self.story()
+            self.output()
         );
     }
 
-    fn story(&self) -> String {
+    fn output(&self) -> String {
         format!(
             "--- stdout\n{}\n--- stderr\n{}",
             excerpt(&self.stdout.text()),
@@ -424,25 +433,25 @@ impl Drop for Running {
     }
 }
 
-/// A child that has ended.
+/// Result of a child process that has ended.
 pub struct Done {
-    /// Its command line.
+    /// Command line of the child.
     pub name: String,
-    /// How it ended.
+    /// Exit status, or the signal that ended the child.
     pub status: ExitStatus,
-    /// Its standard output.
+    /// Complete standard output.
     pub stdout: String,
-    /// Its standard error.
+    /// Complete standard error output.
     pub stderr: String,
-    /// From start to end.
+    /// Time from the start to the end of the child.
     pub elapsed: Duration,
 }
 
 impl Done {
-    /// Asserts the exit status.
+    /// Asserts that the exit status is `code`.
     ///
     /// # Panics
-    /// When it is another, or the child died of a signal.
+    /// Panics if the exit status differs, or a signal ended the child.
     #[track_caller]
     pub fn expect(self, code: i32) -> Self {
         assert!(
@@ -452,7 +461,7 @@ impl Done {
         self
     }
 
-    /// The signal it died of.
+    /// Returns the signal that ended the child.
     #[must_use]
     pub fn signal(&self) -> Option<i32> {
         self.status.signal()
@@ -461,19 +470,19 @@ impl Done {
     /// Asserts that standard error contains each of `parts`.
     ///
     /// # Panics
-    /// When one is not there.
+    /// Panics if a part is missing.
     #[track_caller]
     pub fn says(&self, parts: &[&str]) {
         for part in parts {
             assert!(
                 self.stderr.contains(part),
-                "standard error does not say {part:?}: {self}"
+                "standard error does not contain {part:?}: {self}"
             );
         }
     }
 }
 
-/// As it is displayed: little, whatever it has printed.
+/// Prints the same as [`fmt::Display`]: an excerpt of the output.
 impl fmt::Debug for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

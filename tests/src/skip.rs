@@ -1,14 +1,15 @@
-//! Leaving a test out, aloud.
+//! Reported skips of tests that cannot run.
 //!
-//! The harness hides what a passing test prints, so the line goes around it, straight to standard error; and where
-//! `WQCAP_SKIP_LOG` names a file, into that too, so that `scripts/test` can list every skip at its end.
+//! The test harness hides the output of a passing test. The skip line is therefore written directly
+//! to standard error. If `WQCAP_SKIP_LOG` names a file, the line is also appended to that file, so
+//! that `scripts/test` can list all skips at its end.
 
 use std::{
     fs::OpenOptions,
     io::{self, Write},
 };
 
-/// Says that the test around it cannot run, and why, and returns from it.
+/// Reports that the enclosing test cannot run, with the reason, and returns from it.
 #[macro_export]
 macro_rules! skip {
     ($($reason:tt)*) => {{
@@ -18,7 +19,7 @@ macro_rules! skip {
     }};
 }
 
-/// Unwraps, or skips the test around it with the error as the reason.
+/// Unwraps a `Result`, or skips the enclosing test with the error as the reason.
 #[macro_export]
 macro_rules! need {
     ($result:expr) => {
@@ -29,7 +30,7 @@ macro_rules! need {
     };
 }
 
-/// Records one skip; `place` is the path of an item inside the test. Use [`skip!`].
+/// Records a skip; `place` is the path of an item inside the test. Use [`skip!`] instead.
 pub fn note(place: &str, reason: &str) {
     let test = place.strip_suffix("::here").unwrap_or(place);
     say(&format!("SKIP {test}: {reason}"));
@@ -48,8 +49,8 @@ pub fn note(place: &str, reason: &str) {
     }
 }
 
-/// A line that the harness does not hide: figures of a long test, say.
+/// Prints a line that the test harness does not hide, such as the results of a long test.
 pub fn say(line: &str) {
-    // One write, so that lines of tests that run side by side do not mix. A closed terminal is no failure.
+    // One write, so that lines of concurrent tests do not mix. A closed terminal is not a failure.
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -1,4 +1,4 @@
-//! The command line under test.
+//! Command lines of `wqcap run` and `wqcap model`, and the results of a finished run.
 
 use crate::{
     Dir, Done, Program, Running, Summary, binaries,
@@ -16,15 +16,16 @@ use std::{
     time::Duration,
 };
 
-/// `wqcap ARGS...`
+/// Returns the command line `wqcap ARGS...`.
 #[must_use]
 pub fn wqcap<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Program {
     Program::new(binaries::wqcap()).args(args)
 }
 
-/// `wqcap model --wire WIRE... [--set k=v]... -- PROGRAM`
+/// Returns the command line `wqcap model --wire WIRE... [--set k=v]... -- PROGRAM`.
 ///
-/// The model asks for the process's capabilities, as the kernel does; an ordinary user gets all from it.
+/// The model checks the capabilities of the process, as the kernel does. For an ordinary user the
+/// command line sets `caps=all`.
 #[must_use]
 pub fn model<S: AsRef<OsStr>>(
     wires: &[&str],
@@ -46,10 +47,10 @@ pub fn model<S: AsRef<OsStr>>(
         .args(program)
 }
 
-/// A `wqcap run` to be: its configuration, its folders, and how it is started.
+/// Builder of a `wqcap run`: its configuration, its folders, and its wrappers.
 ///
-/// Unless told otherwise it writes pcap into a folder of its own, with rings and write buffers that are quick to make,
-/// and sleeps when idle, since tests run side by side on few cores.
+/// By default the run writes pcap into its own folder, with small rings and write buffers that are
+/// quick to allocate, and sleeps when idle, because tests share a few cores.
 pub struct Wqcap<'d> {
     dir: &'d Dir,
     name: String,
@@ -63,7 +64,8 @@ pub struct Wqcap<'d> {
     timeout: Duration,
 }
 
-/// A way to receive that no test asks for, as every run is given it: `scripts/soak` tries both.
+/// Returns the setting `capture.receive` from `WQCAP_RECEIVE`, which every run gets; `scripts/soak`
+/// tests both values.
 #[must_use]
 pub fn receive_setting() -> Option<String> {
     let receive = std::env::var("WQCAP_RECEIVE").ok()?;
@@ -71,7 +73,7 @@ pub fn receive_setting() -> Option<String> {
 }
 
 impl<'d> Wqcap<'d> {
-    /// A run named `name` in `dir`; names keep runs in the same folder apart.
+    /// Returns a run named `name` in `dir`. The name distinguishes runs in the same folder.
     #[must_use]
     pub fn run(dir: &'d Dir, name: &str) -> Self {
         let run = Self {
@@ -95,20 +97,20 @@ impl<'d> Wqcap<'d> {
             .set("capture.idle=sleep")
     }
 
-    /// The text of the configuration file; what [`set`](Self::set) sets comes on top of it.
+    /// Sets the text of the configuration file. [`set`](Self::set) overrides its keys.
     #[must_use]
     pub fn config(mut self, text: &str) -> Self {
         text.clone_into(&mut self.config);
         self
     }
 
-    /// `--set key=value`; a later one wins.
+    /// Adds `--set key=value`. The last setting of a key is used.
     #[must_use]
     pub fn set(self, assignment: &str) -> Self {
         self.args(&["--set", assignment])
     }
 
-    /// Nobody reads its stdout before there is a file `read`; then it goes to `to`.
+    /// Leaves stdout unread until the file `read` exists, then writes it to `to`.
     #[must_use]
     pub fn read_later(self, read: &Path, to: &Path) -> Self {
         const READER: &str = r#"read=$0 to=$1; shift; "$@" | { until [ -e "$read" ]; do sleep 0.02; done; cat >"$to"; }"#;
@@ -116,20 +118,20 @@ impl<'d> Wqcap<'d> {
         self.wrapped(&["bash", "-c", READER, read, to])
     }
 
-    /// Several settings.
+    /// Adds several settings.
     #[must_use]
     pub fn sets(self, assignments: &[&str]) -> Self {
         assignments.iter().fold(self, |run, it| run.set(it))
     }
 
-    /// `--model WIRE`.
+    /// Adds `--model WIRE`.
     #[must_use]
     pub fn model(self, wire: &str) -> Self {
         self.args(&["--model", wire])
     }
 
-    /// The wire begins once the capture has installed all of its rules, and not with the first of them: no frame passes
-    /// by, and a fault that comes after so many frames finds a capture that has begun.
+    /// Holds the wire until the capture has installed all its rules, not only the first: no frame
+    /// is missed, and a fault after N frames occurs in a capture that has started.
     #[must_use]
     pub fn gated(mut self) -> Self {
         let gate = self.dir.join(format!("{}.gate", self.name));
@@ -138,26 +140,26 @@ impl<'d> Wqcap<'d> {
         self.set(&set)
     }
 
-    /// `--model pcap:FILE`.
+    /// Adds `--model pcap:FILE`.
     #[must_use]
     pub fn replay(self, file: &Path) -> Self {
         self.model(&format!("pcap:{}", file.display()))
     }
 
-    /// The number of queues.
+    /// Sets the number of queues.
     #[must_use]
     pub fn queues(self, queues: usize) -> Self {
         self.set(&format!("capture.queues={queues}"))
     }
 
-    /// A control socket of its own, to be asked through [`ctl`](Self::ctl).
+    /// Enables a control socket, for requests through [`ctl`](Self::ctl).
     #[must_use]
     pub fn control(self) -> Self {
         let socket = self.socket();
         self.set(&format!("control.unix={}", socket.display()))
     }
 
-    /// Whoever asks at the socket of [`control`](Self::control).
+    /// Returns a client of the socket that [`control`](Self::control) enables.
     #[must_use]
     pub fn ctl(&self) -> Ctl {
         Ctl::at(&self.socket())
@@ -167,21 +169,21 @@ impl<'d> Wqcap<'d> {
         self.dir.join(format!("{}.sock", self.name))
     }
 
-    /// More arguments.
+    /// Appends arguments.
     #[must_use]
     pub fn args(mut self, args: &[&str]) -> Self {
         self.args.extend(args.iter().map(|&arg| arg.to_owned()));
         self
     }
 
-    /// A variable of its environment.
+    /// Sets an environment variable of the run.
     #[must_use]
     pub fn env(mut self, key: &str, value: &str) -> Self {
         self.env.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// Another output folder, which the run finds as it is: present or not.
+    /// Sets another output folder, which is not created.
     #[must_use]
     pub fn out(mut self, out: &Path) -> Self {
         out.clone_into(&mut self.out);
@@ -189,7 +191,7 @@ impl<'d> Wqcap<'d> {
         self
     }
 
-    /// Lets `wrapper` run it; see [`Program::wrapped`].
+    /// Adds a wrapper program; see [`Program::wrapped`].
     #[must_use]
     pub fn wrapped(mut self, wrapper: &[&str]) -> Self {
         self.wrappers
@@ -197,26 +199,26 @@ impl<'d> Wqcap<'d> {
         self
     }
 
-    /// Another deadline.
+    /// Sets the deadline of the run.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Where its summary goes.
+    /// Returns the path of the summary.
     #[must_use]
     pub fn summary_path(&self) -> PathBuf {
         self.dir.join(format!("{}.json", self.name))
     }
 
-    /// Its output folder.
+    /// Returns the output folder.
     #[must_use]
     pub fn out_path(&self) -> &Path {
         &self.out
     }
 
-    /// The whole command line.
+    /// Returns the complete command line, and writes the configuration file.
     #[must_use]
     pub fn program(&self) -> Program {
         if self.make_out {
@@ -239,16 +241,16 @@ impl<'d> Wqcap<'d> {
             .fold(program, |program, wrapper| program.wrapped(wrapper))
     }
 
-    /// Starts it.
+    /// Starts the run. If it is [`gated`](Self::gated), waits for its rules and opens the gate.
     ///
     /// # Panics
-    /// When it is [`gated`](Self::gated) and does not begin.
+    /// Panics if the run is gated and ends before it captures.
     #[must_use]
     #[track_caller]
     pub fn start(&self) -> Running {
         let mut running = self.program().start();
         if let Some(gate) = &self.gate {
-            running.until("all rules are there", |it| {
+            running.until("all rules are installed", |it| {
                 it.stderr().contains("capturing ")
             });
             fs::write(gate, "").unwrap_or_else(|e| panic!("{}: {e}", gate.display()));
@@ -256,24 +258,24 @@ impl<'d> Wqcap<'d> {
         running
     }
 
-    /// Runs it to its end.
+    /// Starts the run and waits for its end.
     #[must_use]
     #[track_caller]
     pub fn done(&self) -> Done {
         self.start().wait()
     }
 
-    /// Runs it to its end, which is to be `code`, and reads what it has left.
+    /// Starts the run, waits for its end, asserts exit status `code`, and reads its results.
     #[must_use]
     #[track_caller]
     pub fn finish(&self, code: i32) -> Finished {
         self.finished(self.done(), code)
     }
 
-    /// Reads what the ended run `done` of this command line has left.
+    /// Reads the results of the ended run `done` of this command line.
     ///
     /// # Panics
-    /// When its exit status is not `code`, or what it left contradicts itself.
+    /// Panics if the exit status is not `code`, or the summary and the files contradict each other.
     #[must_use]
     #[track_caller]
     pub fn finished(&self, done: Done, code: i32) -> Finished {
@@ -294,14 +296,14 @@ impl<'d> Wqcap<'d> {
     }
 }
 
-/// A run that has ended, and what it left.
+/// Results of a run that has ended.
 pub struct Finished {
-    /// How it ended and what it said.
+    /// Exit status and output of the process.
     pub done: Done,
-    /// The summary.
+    /// Summary of the run.
     pub summary: Summary,
     out: PathBuf,
-    /// By queue, once they have been read.
+    /// Records by queue, read on first use.
     records: OnceCell<Vec<Vec<files::Record>>>,
 }
 
@@ -312,10 +314,10 @@ impl fmt::Debug for Finished {
 }
 
 impl Finished {
-    /// The files of its folder, by queue.
+    /// Returns the files in the output folder, each with its queue, sorted by name.
     ///
     /// # Panics
-    /// When a name is not that of a finished capture file, or the folder is not readable.
+    /// Panics if a file name is not that of a finished capture file, or the folder cannot be read.  
     #[must_use]
     #[track_caller]
     pub fn files(&self) -> Vec<(usize, PathBuf)> {
@@ -331,7 +333,7 @@ impl Finished {
             .collect()
     }
 
-    /// The records of each queue, in the order of their files.
+    /// Returns the records of each queue, in the order of its files.
     #[must_use]
     #[track_caller]
     pub fn records(&self) -> Vec<Vec<files::Record>> {
@@ -350,10 +352,10 @@ impl Finished {
         self.records.get_or_init(|| queues)
     }
 
-    /// The numbers of a `synth:` wire's frames that are in the files.
+    /// Returns the sequence numbers of a `synth:` wire's frames that are in the files.
     ///
     /// # Panics
-    /// When one is there twice, or within a queue numbers do not rise or stamps fall.
+    /// Panics if a number occurs twice, or if numbers do not rise or stamps fall within a queue.
     #[must_use]
     #[track_caller]
     pub fn numbers(&self) -> BTreeSet<u64> {
@@ -363,18 +365,22 @@ impl Finished {
                 assert!(pair[0].ts <= pair[1].ts, "stamps fall in queue {queue}");
                 assert!(
                     pair[0].number() < pair[1].number(),
-                    "order is lost in queue {queue}"
+                    "numbers do not rise in queue {queue}"
                 );
             }
             for record in records {
-                assert!(seen.insert(record.number()), "{} twice", record.number());
+                assert!(
+                    seen.insert(record.number()),
+                    "{} occurs twice",
+                    record.number()
+                );
             }
         }
         seen
     }
 
-    /// What the summary says of files is what there is: the same names, and in each queue's as many frames as the
-    /// ledger has captured.
+    /// Asserts that the folder holds exactly the files of the summary, and that the files of each
+    /// queue hold as many frames as `captured` in its ledger.
     #[track_caller]
     fn assert_files(&self) {
         let mut named = self.summary.files.clone();

@@ -346,7 +346,7 @@ fn what_a_file_says_of_itself_is_left_out_and_told() {
     let out = dir.join("out.pcap");
     let done = anonymize(&folder, &key, &out, &["--slice", "payload:8"]);
     let done = done.run().expect(0);
-    done.says(&["8 frames with payload as it was"]);
+    done.says(&["8 frames with unchanged payload"]);
     assert!(files::read(&out).iter().all(|it| it.caplen == 50));
 }
 

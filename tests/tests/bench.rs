@@ -199,8 +199,8 @@ fn what_a_held_queue_survives() {
     let table = bench(&[&few[..], &["--rate", "50000", "--receive", "frame,auto"]].concat());
     let table = table.expect(0);
     for part in [
-        "burst/frame/64B: of 5,000 frames within 100.0 ms 4,488 are lost",
-        "burst/auto/64B: of 5,000 frames within 100.0 ms none is lost",
+        "burst/frame/64B: of 5,000 frames within 100.0 ms 4,488 frames are lost",
+        "burst/auto/64B: of 5,000 frames within 100.0 ms no frame is lost",
     ] {
         assert!(table.stdout.contains(part), "{part}: {table}");
     }
@@ -208,7 +208,7 @@ fn what_a_held_queue_survives() {
     few("64KiB").expect(2).says(&[
         "--memory 64KiB",
         "\"striding\" takes 256 KiB",
-        "give --memory 512KiB",
+        "write --memory 512KiB",
     ]);
     drop(few("512KiB").expect(0));
     bench(&["--rate", "0"]).expect(2).says(&["--rate"]);

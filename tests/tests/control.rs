@@ -468,7 +468,7 @@ fn the_log_has_who_changed_what() {
         r#"what="filter expression=\"arp\"" result="unchanged" new="filter: \"arp\"""#,
         r#"what="log level=\"error\"" result="changed" old="log: warn" new="log: error""#,
         r#"result="refused" why="capture.filter = \"no such \\\"thing\\\"\": "#,
-        r#"what="drain" result="changed" old="running" new="nothing more comes in"#,
+        r#"what="drain" result="changed" old="running" new="no more frames are received"#,
         r#"what="start" result="changed" old="drained" new="running""#,
     ] {
         by(&client, rest);

@@ -292,9 +292,9 @@ fn a_device_that_stays_away_ends_with_a_signal() {
         run.signal(Signal::TERM);
         let finished = command.finished(run.wait(), 0);
         finished.done.says(&[
-            "mlx5_0: lost",
-            "looking again in 200ms",
-            "looking again in 800ms",
+            "mlx5_0: the device is lost",
+            "next search in 200ms",
+            "next search in 800ms",
         ]);
         assert_eq!(finished.summary.json["end"], "stopped");
         assert_numbers(&finished.numbers(), 0..5000);

@@ -392,7 +392,7 @@ fn a_fault_that_cannot_be_is_refused() {
         ("fire@ms=1", "\"fire\" is not a fault"),
         ("wq_fatal", "@frames=N, @ms=N or @file=PATH"),
         ("port_down:for=x@ms=1", "for=x is not a number"),
-        ("device_fatal:port=2@ms=1", "there is no port 2"),
+        ("device_fatal:port=2@ms=1", "port 2 does not exist"),
     ]
     .into_iter()
     .enumerate()

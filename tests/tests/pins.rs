@@ -144,7 +144,7 @@ fn a_running_capture_follows_pins_of_what_is_yet_to_come() {
     running.until("the first file", |_| !captures(out).is_empty());
     let args = ["--from", "now", "--to", "+1h", "--reason", "what comes"];
     let made = pin(&args, out).run().expect(0);
-    made.says(&["finished later are held, too"]);
+    made.says(&["finished later are also protected"]);
     running.until("more files than the limit allows", |_| {
         captures(out).len() > 40
     });
@@ -176,7 +176,7 @@ fn a_filter_holds_what_an_index_cannot_exclude() {
     };
     let (plain, done) = facts(&[]);
     assert_eq!(plain["files"], 3, "{plain}");
-    done.says(&["without indexes the filter tells nothing"]);
+    done.says(&["without indexes the filter has no effect"]);
     let (unindexed, done) = facts(&["--set", &set]);
     assert_eq!(
         (&unindexed["files"], &unindexed["unindexed"]),

@@ -146,8 +146,8 @@ fn check_shows_which_part_of_a_filter_is_whose() {
         .run()
     };
     let done = check("udp dst port 53").expect(0);
-    let split = "filter   in the NIC, by these rules: ipv4 protocol 17; ipv6 udp dst port 53; in software, of what \
-                 they take: udp dst port 53";
+    let split = "filter   in the NIC, by these rules: ipv4 protocol 17; ipv6 udp dst port 53; in software, on the \
+                 frames of these rules: udp dst port 53";
     let words: Vec<_> = done.stdout.split_whitespace().collect();
     let wanted: Vec<_> = split.split_whitespace().collect();
     assert!(words.join(" ").contains(&wanted.join(" ")), "{done}");

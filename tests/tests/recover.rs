@@ -238,7 +238,7 @@ fn nothing_is_overwritten_and_failures_are_status_1() {
     let bytes = fs::read(&path).expect("written");
     let part = dir.write(&format!("{name}.part"), &bytes[..bytes.len() - 7]);
     let done = recover(dir.path()).run().expect(1);
-    done.says(&[&part.display().to_string(), "there already"]);
+    done.says(&[&part.display().to_string(), "exists already"]);
     assert_eq!(facts(&done)[0]["outcome"], "failed");
     assert_bytes("there", &fs::read(&path).expect("there"), &bytes);
 

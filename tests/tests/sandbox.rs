@@ -1,4 +1,5 @@
-//! A capture with no more rights than it takes: as an ordinary user, inside landlock and seccomp, to the last file.
+//! Tests of captures with few rights: as an ordinary user, and inside the sandbox of landlock and
+//! seccomp until the last file is written.
 
 use rustix::process::Signal;
 use std::{
@@ -17,14 +18,16 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// User nobody.
+/// User id of the account `nobody`.
 const NOBODY: u32 = 65534;
-/// `capability.h`: bit 1 is CAP_DAC_OVERRIDE, bit 13 is CAP_NET_RAW, bit 14 CAP_IPC_LOCK.
+/// Bit of CAP_DAC_OVERRIDE in a capability mask (`capability.h`).
 const DAC_OVERRIDE: u64 = 1 << 1;
+/// Bit of CAP_NET_RAW in a capability mask (`capability.h`).
 const NET_RAW: u64 = 1 << 13;
+/// Bit of CAP_IPC_LOCK in a capability mask (`capability.h`).
 const IPC_LOCK: u64 = 1 << 14;
 
-/// Folders, a control socket and a hook for a capture that does all there is to do with files.
+/// Folders, a control socket and a hook for a capture that uses every kind of output file.
 struct Whole {
     place: ForAll,
 }
@@ -34,7 +37,8 @@ impl Whole {
         let place = ForAll::new();
         for name in ["out", "index", "flows", "run"] {
             let folder = place.dir().folder(name);
-            fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).expect("own");
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o777))
+                .expect("the test's folder is writable");
         }
         place.dir().folder("tools");
         place.dir().script(
@@ -48,7 +52,7 @@ impl Whole {
         self.place.dir().join(name)
     }
 
-    /// `run` with everything that opens files while it goes on, and `settings`.
+    /// Returns a `wqcap run` with every option that opens files during the capture, and `settings`.
     fn program(&self, settings: &[&str]) -> Program {
         let at = |key: &str, name: &str| format!("{key}={}", self.path(name).display());
         let paths = [
@@ -68,7 +72,7 @@ impl Whole {
             "output.encrypt_key_command=printf %064d 7",
             "flows.interval=1s",
             "metrics.listen=127.0.0.1:0",
-            // The model is to ask for the process's own capabilities, and to grant nothing.
+            // The model checks the real capabilities of the process, as a kernel does.
             "model.caps=process",
         ];
         let settings = paths
@@ -83,25 +87,29 @@ impl Whole {
             .arg(self.path("run/summary.json"))
     }
 
+    /// Returns the lines that the hook has written, one per finished file.
     fn hooked(&self) -> String {
         fs::read_to_string(self.path("run/hooked")).unwrap_or_default()
     }
 
-    /// Waits for so many files with their hooks.
+    /// Waits until the hook has run for at least `least` files.
     #[track_caller]
     fn until_hooked(&self, running: &mut Running, least: usize) {
-        running.until("files with their hooks", |_| {
+        running.until("enough runs of the hook", |_| {
             self.hooked().lines().count() >= least
         });
     }
 
     fn is_empty(&self, folder: &str) -> bool {
-        let mut entries = fs::read_dir(self.path(folder)).expect("a folder");
+        let mut entries = fs::read_dir(self.path(folder)).expect("the folder can be read");
         entries.next().is_none()
     }
 
-    /// Rotates, deletes and hooks for a while, is looked at and told things, and ends in order.
-    fn goes_through(&self, mut running: Running, as_whom: impl Fn(Program) -> Program) {
+    /// Drives a capture through rotation, retention, hooks, control requests and SIGTERM.
+    ///
+    /// Asserts on its files, its summary and the capabilities of its hooks. `as_whom` sets the user
+    /// of `wqcap ctl`.
+    fn assert_full_run(&self, mut running: Running, as_whom: impl Fn(Program) -> Program) {
         self.until_hooked(&mut running, 16);
         let ctl = |args: &[&str]| {
             let program = Program::new(self.place.wqcap())
@@ -111,7 +119,7 @@ impl Whole {
             as_whom(program).run().expect(0)
         };
         let _ = ctl(&["filter", "udp or tcp"]);
-        // Everything is taken down and made again, inside, and the writer has its ring again.
+        // A restart creates all objects again inside the sandbox, with the io_uring of the writer.
         let _ = ctl(&["stop"]);
         let _ = ctl(&["start"]);
         let before = self.hooked().lines().count();
@@ -123,7 +131,7 @@ impl Whole {
         let done = running.wait().expect(0);
         assert!(
             !self.path("run/control.sock").exists(),
-            "the socket is left: {done}"
+            "the control socket is removed at the end: {done}"
         );
         let summary = fs::read_to_string(self.path("run/summary.json")).expect("a summary");
         let summary = wqcap_tests::Summary::parse(&summary);
@@ -135,16 +143,18 @@ impl Whole {
         for line in self.hooked().lines() {
             assert!(
                 line.ends_with(" 0000000000000000"),
-                "a hook has capabilities: {line}"
+                "a hook has no capabilities: {line}"
             );
         }
     }
 }
 
-/// The lines `name` of all threads of `pid` (proc_pid_status(5)), but for the software NIC's own: they may be older than
-/// what a capture gives up, and there are none on a real NIC.
-fn of_threads(pid: u32, name: &str) -> Vec<String> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+/// Returns the value of the line `name` in proc_pid_status(5) for each thread of `pid`.
+///
+/// Threads of the software NIC are left out. They may have started before the capture gave up its
+/// rights, and a real NIC has no such threads.
+fn thread_status(pid: u32, name: &str) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process is running");
     let status = tasks.filter_map(|it| fs::read_to_string(it.ok()?.path().join("status")).ok());
     let status = status.filter(|it| !it.starts_with("Name:\tmlx5"));
     let line = |text: String| {
@@ -156,21 +166,22 @@ fn of_threads(pid: u32, name: &str) -> Vec<String> {
     status.filter_map(line).collect()
 }
 
+/// Returns `true` if the seccomp filter applies to every thread of `pid`.
 fn is_confined(pid: u32) -> bool {
-    let filters = of_threads(pid, "Seccomp");
+    let filters = thread_status(pid, "Seccomp");
     !filters.is_empty() && filters.iter().all(|it| it == "2")
 }
 
-/// Every thread is inside, and has none but these capabilities.
+/// Asserts that every thread is in the sandbox and holds no capability outside `capabilities`.
 #[track_caller]
 fn assert_confined(running: &mut Running, capabilities: u64) {
     let pid = running.pid();
     running.until("the filter for all threads", |_| is_confined(pid));
-    for value in of_threads(pid, "NoNewPrivs") {
+    for value in thread_status(pid, "NoNewPrivs") {
         assert_eq!(value, "1");
     }
     for name in ["CapEff", "CapPrm"] {
-        for value in of_threads(pid, name) {
+        for value in thread_status(pid, name) {
             let held = u64::from_str_radix(&value, 16).expect("a mask");
             assert_eq!(held & !capabilities, 0, "{name} {value}");
         }
@@ -178,42 +189,42 @@ fn assert_confined(running: &mut Running, capabilities: u64) {
 }
 
 #[test]
-fn an_ordinary_user_captures_rotates_and_hooks_inside() {
+fn an_ordinary_user_captures_rotates_and_runs_hooks_in_the_sandbox() {
     if !process::is_root() {
-        skip!("becoming an ordinary user with a capability takes root");
+        skip!("only root can start a program as another user with a capability");
     }
     let whole = Whole::new();
     let as_user = |program| as_nobody(program, privileges::NET_RAW);
     let mut running = as_user(whole.program(&[])).start();
     whole.until_hooked(&mut running, 1);
     assert_confined(&mut running, NET_RAW);
-    whole.goes_through(running, as_user);
+    whole.assert_full_run(running, as_user);
 }
 
 #[test]
-fn root_becomes_the_user_of_the_configuration() {
+fn root_switches_to_the_configured_user() {
     if !process::is_root() {
-        skip!("only root can become somebody else");
+        skip!("only root can become another user");
     }
     let whole = Whole::new();
     let mut running = whole.program(&["process.user=nobody"]).start();
     whole.until_hooked(&mut running, 1);
     assert_confined(&mut running, NET_RAW | IPC_LOCK);
-    for ids in of_threads(running.pid(), "Uid") {
+    for ids in thread_status(running.pid(), "Uid") {
         assert_eq!(ids, ["65534"; 4].join("\t"));
     }
     let file = fs::read_dir(whole.path("out"))
-        .expect("a folder")
+        .expect("the folder can be read")
         .flatten()
         .next();
     let owner = file.and_then(|it| it.metadata().ok()).map(|it| it.uid());
-    // It may have been deleted meanwhile, for its age.
+    // Retention may have deleted the file in the meantime.
     assert!(owner.is_none_or(|uid| uid == NOBODY), "{owner:?}");
-    whole.goes_through(running, |program| program);
+    whole.assert_full_run(running, |program| program);
 }
 
 #[test]
-fn who_cannot_become_the_user_is_told() {
+fn an_impossible_process_user_is_refused() {
     let dir = Dir::new();
     let run = |user: &str| {
         Wqcap::run(&dir, "user")
@@ -243,12 +254,13 @@ fn who_cannot_become_the_user_is_told() {
         .says(&["process.user = \"daemon\"", "only root"]);
 }
 
-/// `run` as user nobody, started by root, with `hook`.
+/// Returns a `wqcap run`, started by root with `process.user` = `nobody`, that runs `hook`.
 fn hooked_as_nobody(place: &ForAll, hook: &Path) -> Program {
     let out = place.dir().join("out");
     if !out.exists() {
         let out = place.dir().folder("out");
-        fs::set_permissions(out, fs::Permissions::from_mode(0o777)).expect("own");
+        fs::set_permissions(out, fs::Permissions::from_mode(0o777))
+            .expect("the test's folder is writable");
     }
     Program::new(place.wqcap())
         .args(["run", "--model", "synth:count=10"])
@@ -270,36 +282,41 @@ fn a_hook_that_the_user_can_replace_is_refused() {
     let place = ForAll::new();
     let dir = place.dir();
     let hook = |folder: &Path, mode: u32| {
-        fs::create_dir_all(folder).expect("own");
+        fs::create_dir_all(folder).expect("the test's folder is writable");
         let hook = folder.join("hook");
-        fs::write(&hook, "#!/bin/sh\n").expect("own");
-        fs::set_permissions(&hook, fs::Permissions::from_mode(mode)).expect("own");
+        fs::write(&hook, "#!/bin/sh\n").expect("the test's folder is writable");
+        fs::set_permissions(&hook, fs::Permissions::from_mode(mode))
+            .expect("the test's folder is writable");
         hook
     };
     let mode = |path: &Path, mode: u32| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("own");
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+            .expect("the test's folder is writable");
     };
     let owned = |path: &Path| {
-        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("root may");
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY))
+            .expect("chown and chmod by root");
     };
     let roots = hook(&dir.join("roots"), 0o755);
     let writable = hook(&dir.join("writable"), 0o757);
     let own = hook(&dir.join("own"), 0o555);
     owned(&own);
-    // The file is root's, and so is its folder; who may write the folder above renames that.
+    // Root owns the file and its folder, but the user can rename the folder through its parent.
     let renamed = hook(&dir.join("open/roots"), 0o755);
     mode(&dir.join("open"), 0o777);
     let group = hook(&dir.join("group"), 0o755);
-    std::os::unix::fs::chown(dir.join("group"), None, Some(NOBODY)).expect("root may");
+    std::os::unix::fs::chown(dir.join("group"), None, Some(NOBODY))
+        .expect("chown and chmod by root");
     mode(&dir.join("group"), 0o775);
-    // Sticky: only what is the user's own can be replaced.
+    // In a sticky folder the user can replace only entries that the user owns.
     let sticky = hook(&dir.join("sticky"), 0o755);
     mode(&dir.join("sticky"), 0o1777);
     let link = dir.join("sticky/link");
-    symlink(&roots, &link).expect("own");
+    symlink(&roots, &link).expect("the test's folder is writable");
     let own_link = dir.join("sticky/own");
-    symlink(&roots, &own_link).expect("own");
-    std::os::unix::fs::lchown(&own_link, Some(NOBODY), Some(NOBODY)).expect("root may");
+    symlink(&roots, &own_link).expect("the test's folder is writable");
+    std::os::unix::fs::lchown(&own_link, Some(NOBODY), Some(NOBODY))
+        .expect("chown and chmod by root");
     for hook in [&writable, &own, &renamed, &group, &own_link] {
         let done = hooked_as_nobody(&place, hook).run().expect(2);
         done.says(&[
@@ -314,14 +331,14 @@ fn a_hook_that_the_user_can_replace_is_refused() {
 }
 
 #[test]
-fn a_hook_where_the_sandbox_writes_is_refused() {
+fn a_hook_in_a_folder_that_the_sandbox_can_write_is_refused() {
     let dir = Dir::new();
     for key in ["output.dir", "output.index_dir", "flows.dir"] {
         let name = key.replace('.', "-");
         let folder = dir.folder(&name);
         let hook = dir.script(&format!("{name}/hook"), "exit 0");
         let link = dir.join(format!("{name}-link"));
-        symlink(&hook, &link).expect("own");
+        symlink(&hook, &link).expect("the test's folder is writable");
         for hook in [&hook, &link] {
             for command in ["check", "run"] {
                 let mut program = wqcap([command, "--model", "synth:count=10"])
@@ -342,22 +359,23 @@ fn a_hook_where_the_sandbox_writes_is_refused() {
     }
 }
 
-/// Code inside a capture can send any message to the process that runs hooks, and cannot write the hook.
+/// Code inside the sandbox can send any message to the process that runs hooks, but it cannot
+/// change the hook program.
 #[test]
-fn from_inside_a_hook_gets_nothing_but_finished_files() {
+fn code_in_the_sandbox_can_pass_only_finished_files_to_the_hook() {
     let (dir, other) = (Dir::new(), Dir::new());
-    need!(can_be_required(&dir));
+    need!(sandbox_support(&dir));
     let hooked = other.join("hooked");
     let hook = other.script(
         "hook",
         &format!("printf '%s\\n' \"$1\" >> {}", hooked.display()),
     );
     let (out, victim) = (dir.folder("out"), other.join("victim"));
-    fs::write(&victim, "").expect("own");
-    fs::write(out.join("planted.pcap"), "x").expect("own");
-    symlink("/etc/hostname", out.join("wqcap-q00-1.pcap")).expect("own");
-    fs::write(dir.join("wqcap-q00-2.pcap"), "x").expect("own");
-    fs::write(out.join("wqcap-q00-3\n.pcap"), "x").expect("own");
+    fs::write(&victim, "").expect("the test's folder is writable");
+    fs::write(out.join("planted.pcap"), "x").expect("the test's folder is writable");
+    symlink("/etc/hostname", out.join("wqcap-q00-1.pcap")).expect("the test's folder is writable");
+    fs::write(dir.join("wqcap-q00-2.pcap"), "x").expect("the test's folder is writable");
+    fs::write(out.join("wqcap-q00-3\n.pcap"), "x").expect("the test's folder is writable");
     let mut running = wqcap(["run", "--json", "--model", "synth:pps=2000,flows=64"])
         .args(["--set", "output.format=pcap"])
         .args(["--set", &format!("output.dir={}", out.display())])
@@ -381,7 +399,7 @@ fn from_inside_a_hook_gets_nothing_but_finished_files() {
     running.signal(Signal::TERM);
     let done = running.wait().expect(0);
     done.says(&["attack hook: EACCES", "output.hook: not run for"]);
-    let out = out.canonicalize().expect("there");
+    let out = out.canonicalize().expect("the file exists");
     for line in lines().lines() {
         let name = Path::new(line).strip_prefix(&out).expect("in the folder");
         let is_finished = wqcap_tests::files::read(&out.join(name)).len() > 1;
@@ -392,8 +410,8 @@ fn from_inside_a_hook_gets_nothing_but_finished_files() {
     assert_eq!(summary["hooks"]["failed"], 0);
 }
 
-/// Whether the whole sandbox is to be had here; why not is a reason to skip.
-fn can_be_required(dir: &Dir) -> Result<(), String> {
+/// Checks that this kernel supports the whole sandbox. The error is the reason to skip the test.
+fn sandbox_support(dir: &Dir) -> Result<(), String> {
     let required = Wqcap::run(dir, "required")
         .model("synth:count=10")
         .set("process.sandbox=require")
@@ -404,40 +422,48 @@ fn can_be_required(dir: &Dir) -> Result<(), String> {
     Err(required.stderr.trim().to_owned())
 }
 
-/// Nothing that the capture was not told of is opened, whatever its names come to lead to.
+/// The sandbox grants access to folders, not to paths: a symbolic link that replaces the output
+/// folder gives no access to its target.
 #[test]
-fn a_folder_that_is_exchanged_while_it_is_written_to_leads_nowhere() {
+fn an_output_folder_replaced_by_a_link_gives_no_access_to_the_target() {
     let (dir, other) = (Dir::new(), Dir::new());
-    need!(can_be_required(&dir));
+    need!(sandbox_support(&dir));
     let run = Wqcap::run(&dir, "exchanged")
         .model("synth:pps=2000,flows=64")
         .set("output.rotate_time=200ms");
     let out = run.out_path().to_owned();
-    // The model removes its scratch folder at the end, so a capture on it may write beside that; not so on a real NIC.
+    // The model removes its scratch folder at the end, so the sandbox lets a capture on the model
+    // write in the parent of that folder. A capture on a real NIC has no such right.
     let mut running = run
         .program()
         .env("XDG_RUNTIME_DIR", dir.folder("scratch"))
         .start();
-    running.until("a finished file", |_| finished(&out));
-    fs::rename(&out, dir.join("moved")).expect("own");
-    symlink(other.path(), &out).expect("own");
+    running.until("a finished file", |_| has_finished_file(&out));
+    fs::rename(&out, dir.join("moved")).expect("the test's folder is writable");
+    symlink(other.path(), &out).expect("the test's folder is writable");
     let done = running.wait().expect(1);
     done.says(&["Permission denied"]);
-    assert_eq!(fs::read_dir(other.path()).expect("own").count(), 0);
+    assert_eq!(
+        fs::read_dir(other.path())
+            .expect("the test's folder is writable")
+            .count(),
+        0
+    );
 }
 
-/// The port's interface is the kernel's, and the wire is one that adds to hardware's list of calls only the reading of
-/// this process's own memory: promiscuous mode is joined again as on a card.
+/// The port's interface is a real one of the kernel. The `synth` wire adds only one call to the
+/// sandbox's list for hardware: reading the memory of its own process. So the capture turns on
+/// promiscuous mode again under the same restrictions as on a card.
 #[test]
 fn an_interface_is_promiscuous_again_after_a_drain_a_stop_and_a_lost_device() {
     let pair = need!(Pair::new());
     let dir = Dir::new();
-    need!(can_be_required(&dir));
-    let [goes, comes] = ["goes", "comes"].map(|it| dir.join(it));
+    need!(sandbox_support(&dir));
+    let [lost, back] = ["lost", "back"].map(|it| dir.join(it));
     let fault = format!(
         "device_fatal:until={}@file={}",
-        comes.display(),
-        goes.display()
+        back.display(),
+        lost.display()
     );
     let run = Wqcap::run(&dir, "promiscuous")
         .model("synth:pps=2000,flows=64")
@@ -451,33 +477,37 @@ fn an_interface_is_promiscuous_again_after_a_drain_a_stop_and_a_lost_device() {
     let mut frames = 0;
     let mut receives = |running: &mut Running| {
         frames = ctl.until_counted(running, "received", frames + 100);
-        assert_eq!(pair.far.promiscuity(), 1, "while frames are let in");
+        assert_eq!(
+            pair.far.promiscuity(),
+            1,
+            "promiscuity while the capture receives"
+        );
     };
     receives(&mut running);
     let pid = running.pid();
     running.until("the filter for all threads", |_| is_confined(pid));
     for end in ["drain", "stop"] {
         assert!(ctl.change(&[end]));
-        assert_eq!(pair.far.promiscuity(), 0, "after {end}");
+        assert_eq!(pair.far.promiscuity(), 0, "promiscuity after {end}");
         assert!(ctl.change(&["start"]));
         receives(&mut running);
     }
-    fs::write(goes, "").expect("own");
+    fs::write(lost, "").expect("the test's folder is writable");
     let mut until = |state: &str| {
         let is = |status: &serde_json::Value| status["capture"]["state"] == state;
         let _ = ctl.until(&mut running, "status", state, is);
     };
     until("lost");
-    fs::write(comes, "").expect("own");
+    fs::write(back, "").expect("the test's folder is writable");
     until("running");
     receives(&mut running);
     running.signal(Signal::TERM);
     let _ = run.finished(running.wait(), 0);
-    assert_eq!(pair.far.promiscuity(), 0, "at the end");
+    assert_eq!(pair.far.promiscuity(), 0, "promiscuity at the end");
 }
 
 #[test]
-fn a_kernel_without_landlock_is_told_of_or_refused() {
+fn a_kernel_without_landlock_is_reported_or_refused() {
     let dir = Dir::new();
     let run = |sandbox: &str| {
         let wrapper = clients::ours("without_landlock", Build::Plain);
@@ -498,32 +528,34 @@ fn a_kernel_without_landlock_is_told_of_or_refused() {
         .says(&["process.sandbox = \"require\"", "no landlock"]);
 }
 
-/// What code inside a capture has tried, by name, and the errors that it met.
+/// Results of the attacks that `attack.c` tries from inside a capture.
 struct Attacked {
-    /// Of `attack.c`; `Err`: why nothing could be tried.
-    met: Result<Vec<(String, String)>, String>,
-    /// The victim's mode and owner afterwards.
+    /// Name and errno of each attack; `Err` holds the reason why no attack could be tried.
+    results: Result<Vec<(String, String)>, String>,
+    /// Mode and owner of the victim file after the attacks.
     victim: (u32, u32),
 }
 
-/// One capture for all rows, attacked from inside by a preloaded library. It is on a wire of the software NIC that adds
-/// to hardware's list of calls only the reading of this process's own memory.
+/// Returns the results of one capture, shared by all tests, that a preloaded library attacks from
+/// inside. The `synth` wire of the software NIC adds only one call to the sandbox's list for
+/// hardware: reading the memory of its own process.
 fn attacked() -> &'static Attacked {
     static ATTACKED: OnceLock<Attacked> = OnceLock::new();
     ATTACKED.get_or_init(|| {
         let (dir, other) = (Dir::new(), Dir::new());
-        if let Err(reason) = can_be_required(&dir) {
+        if let Err(reason) = sandbox_support(&dir) {
             return Attacked {
-                met: Err(reason),
+                results: Err(reason),
                 victim: (0, 0),
             };
         }
         let victim = other.join("victim");
-        fs::write(&victim, "").expect("own");
-        fs::set_permissions(&victim, fs::Permissions::from_mode(0o644)).expect("own");
+        fs::write(&victim, "").expect("the test's folder is writable");
+        fs::set_permissions(&victim, fs::Permissions::from_mode(0o644))
+            .expect("the test's folder is writable");
         let control = other.folder("control");
         for folder in [dir.path(), &control] {
-            fs::create_dir(folder.join("sub")).expect("own");
+            fs::create_dir(folder.join("sub")).expect("the test's folder is writable");
         }
         let run = Wqcap::run(&dir, "attacked")
             .model("synth:pps=2000,flows=64")
@@ -543,59 +575,63 @@ fn attacked() -> &'static Attacked {
         let done = running.wait();
         let done = done.expect(0);
         let lines = done.stderr.lines();
-        let met = lines.filter_map(|it| it.strip_prefix("attack ")?.split_once(": "));
-        let after = fs::metadata(&victim).expect("there");
+        let results = lines.filter_map(|it| it.strip_prefix("attack ")?.split_once(": "));
+        let after = fs::metadata(&victim).expect("the file exists");
         Attacked {
-            met: Ok(met.map(|(name, e)| (name.into(), e.into())).collect()),
+            results: Ok(results.map(|(name, e)| (name.into(), e.into())).collect()),
             victim: (after.mode() & 0o7777, after.uid()),
         }
     })
 }
 
-/// Each of `attacks` was refused with `error`.
+/// Asserts that each of `attacks` failed with the errno `error`.
 #[track_caller]
 fn assert_refused(attacks: &[&str], error: &str) {
-    match &attacked().met {
+    match &attacked().results {
         Err(reason) => skip!("{}", reason.trim()),
-        Ok(met) => {
+        Ok(results) => {
             for attack in attacks {
-                let found = met.iter().find(|(name, _)| name == attack);
-                assert_eq!(found.map(|(_, e)| e.as_str()), Some(error), "{attack}");
+                let found = results.iter().find(|(name, _)| name == attack);
+                assert_eq!(
+                    found.map(|(_, e)| e.as_str()),
+                    Some(error),
+                    "result of attack {attack}"
+                );
             }
         }
     }
 }
 
 #[test]
-fn from_inside_no_terminal_is_typed_on_and_no_signal_asked_for() {
+fn the_sandbox_blocks_terminal_input_and_signals_for_io() {
     assert_refused(&["TIOCSTI", "TIOCLINUX", "FIOSETOWN", "F_SETOWN"], "EPERM");
 }
 
 #[test]
-fn from_inside_no_mode_or_owner_is_changed() {
+fn the_sandbox_blocks_changes_of_modes_and_owners() {
     let modes = ["chmod", "fchmod", "fchmodat", "fchmodat2"];
     assert_refused(&modes, "EPERM");
     assert_refused(&["chown", "lchown", "fchown", "fchownat"], "EPERM");
     assert_refused(&["setxattr"], "EPERM");
-    if attacked().met.is_ok() {
-        assert_eq!(attacked().victim.0, 0o644);
+    if attacked().results.is_ok() {
+        assert_eq!(attacked().victim.0, 0o644, "mode of the victim file");
     }
 }
 
 #[test]
-fn from_inside_no_ring_is_made() {
+fn the_sandbox_blocks_new_io_uring_instances() {
     assert_refused(&["io_uring_setup"], "EPERM");
 }
 
 #[test]
-fn from_inside_no_unix_socket_is_reached() {
+fn the_sandbox_blocks_unix_sockets() {
     let kinds = ["unix_stream", "unix_datagram", "unix_seqpacket"];
     assert_refused(&kinds, "EPERM");
     assert_refused(&["socketpair", "connect"], "EPERM");
 }
 
 #[test]
-fn from_inside_no_socket_of_another_kind_is_made() {
+fn the_sandbox_blocks_sockets_of_other_kinds() {
     let kinds = [
         "mptcp", "tcp", "sctp", "ping", "raw", "packet", "vsock", "alg",
     ];
@@ -604,12 +640,12 @@ fn from_inside_no_socket_of_another_kind_is_made() {
 }
 
 #[test]
-fn from_inside_nothing_listens_or_connects_by_its_first_data() {
+fn the_sandbox_blocks_listening_and_tcp_fast_open() {
     assert_refused(&["listen", "fastopen"], "EPERM");
 }
 
 #[test]
-fn from_inside_no_other_process_is_touched() {
+fn the_sandbox_blocks_access_to_other_processes() {
     let calls = [
         "tgkill",
         "kill",
@@ -622,24 +658,24 @@ fn from_inside_no_other_process_is_touched() {
 }
 
 #[test]
-fn from_inside_no_other_file_is_written() {
+fn the_sandbox_blocks_writes_to_other_files() {
     assert_refused(&["write_victim"], "EACCES");
 }
 
 #[test]
-fn from_inside_nothing_is_written_beside_the_summary() {
+fn the_sandbox_blocks_new_files_next_to_the_summary() {
     assert_refused(&["beside_summary", "below_summary"], "EACCES");
 }
 
 #[test]
-fn from_inside_nothing_is_written_beside_the_control_socket() {
+fn the_sandbox_blocks_new_files_next_to_the_control_socket() {
     assert_refused(&["beside_control", "below_control"], "EACCES");
 }
 
 #[test]
-fn root_that_stays_root_keeps_what_a_capture_takes() {
+fn a_capture_as_root_keeps_only_the_capabilities_that_it_needs() {
     if !process::is_root() {
-        skip!("only root has something to drop");
+        skip!("only root has capabilities to drop");
     }
     let dir = Dir::new();
     let start = |name: &str| {
@@ -657,8 +693,8 @@ fn root_that_stays_root_keeps_what_a_capture_takes() {
     done.says(&["root keeps CAP_IPC_LOCK, CAP_NET_RAW and no other capability"]);
 
     let (out, program) = start("anothers");
-    std::os::unix::fs::chown(&out, Some(NOBODY), Some(NOBODY)).expect("root may");
-    fs::set_permissions(&out, fs::Permissions::from_mode(0o700)).expect("root may");
+    std::os::unix::fs::chown(&out, Some(NOBODY), Some(NOBODY)).expect("chown and chmod by root");
+    fs::set_permissions(&out, fs::Permissions::from_mode(0o700)).expect("chown and chmod by root");
     let mut running = program.start();
     running.until("frames", |it| it.stderr().contains("capturing"));
     assert_confined(&mut running, NET_RAW | IPC_LOCK | DAC_OVERRIDE);
@@ -667,9 +703,10 @@ fn root_that_stays_root_keeps_what_a_capture_takes() {
     done.says(&["root keeps CAP_DAC_OVERRIDE", "process.user"]);
 }
 
-fn finished(out: &Path) -> bool {
+/// Returns `true` if the folder has a finished pcap file.
+fn has_finished_file(out: &Path) -> bool {
     let mut names = fs::read_dir(out)
-        .expect("a folder")
+        .expect("the folder can be read")
         .flatten()
         .map(|it| it.path());
     names.any(|it| it.extension().is_some_and(|it| it == "pcap"))

@@ -131,7 +131,7 @@ fn tshark_decrypts_what_merge_extract_and_recover_have_written() {
     let no_place = at("merged.pcap");
     inject(&log, &no_place)
         .expect(2)
-        .says(&["no place", ".pcapng"]);
+        .says(&["pcap cannot hold", ".pcapng"]);
     inject(&key, &at("no.pcapng"))
         .expect(2)
         .says(&["--inject-secrets", "line 1", "SSLKEYLOGFILE"]);

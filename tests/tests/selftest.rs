@@ -190,7 +190,7 @@ fn the_port_is_as_it_was_whatever_ends_the_test() {
         "an interface that is not the port's own"
     );
     for (signal, stage) in [
-        (Signal::INT, "asking for objects and rules"),
+        (Signal::INT, "requesting objects and rules"),
         (Signal::TERM, "measuring the clock's drift"),
         (Signal::INT, "sending frames: frame\n"),
         (Signal::TERM, "sending frames: frame by steal"),
@@ -208,7 +208,7 @@ fn the_port_is_as_it_was_whatever_ends_the_test() {
         // The last stage may be over by then.
         let late = stage == "bringing the port up" && report["ended_early"] == Value::Null;
         assert!(
-            late || report["ended_early"] == "a signal",
+            late || report["ended_early"] == "a signal arrived",
             "{stage}: {done}"
         );
         fs::remove_file(&file).expect("a report");

@@ -146,7 +146,7 @@ fn how_long_the_disk_holds_is_told_by_the_status_and_the_plan() {
     assert!((held - 10e6).abs() < 1.0, "{disk}");
     assert_eq!(disk["deletes"], true);
     let shown = run.ctl().run(&["status"]).expect(0);
-    assert!(shown.stdout.contains("files go after "), "{shown}");
+    assert!(shown.stdout.contains("files are deleted after "), "{shown}");
     running.signal(Signal::TERM);
     let _ = running.wait().expect(0);
 

@@ -1,19 +1,20 @@
-//! Options of other programs, and the keys and limits they stand for.
+//! Tests of the aliases: options of other programs, and the keys and limits that they set.
 
 use super::*;
 use crate::{args::Args, cmd::devices::tests::device};
 use clap::Parser;
 
+/// Translates the arguments of `wqcap run`, without devices.
 fn settled(args: &[&str]) -> Result<Settled, String> {
     let args = Args::try_parse_from([&["wqcap", "run"], args].concat()).unwrap();
     let crate::args::CliCommand::Run(run) = args.command else {
-        panic!("a run")
+        panic!("not parsed as wqcap run")
     };
     settle(&run.aliases, &run.config, &run.limits).map_err(|e| e.messages.join("; "))
 }
 
 #[test]
-fn what_is_set_by_name_wins() {
+fn keys_and_limits_set_by_name_override_aliases() {
     let it = settled(&["-s", "96", "--set", "capture.snaplen=128"]).unwrap();
     assert_eq!(it.config.load().unwrap().capture.snaplen, Size(128));
     let it = settled(&["-a", "packets:7", "--count", "9"]).unwrap();
@@ -21,7 +22,7 @@ fn what_is_set_by_name_wins() {
 }
 
 #[test]
-fn sizes_are_of_the_program_that_they_come_from() {
+fn sizes_have_the_units_of_the_original_program() {
     for (text, bytes) in [
         ("1", Some(1_000_000)),
         ("2k", Some(2048)),
@@ -39,7 +40,7 @@ fn sizes_are_of_the_program_that_they_come_from() {
 }
 
 #[test]
-fn where_a_size_ends_a_file_it_does_not_end_the_run() {
+fn with_a_ring_of_files_a_size_ends_a_file_and_not_the_run() {
     let alone = settled(&["-a", "filesize:100"]).unwrap();
     assert_eq!(alone.limits.bytes, Some(Size(100_000)));
     let ring = settled(&["-a", "filesize:100", "-b", "files:3"]).unwrap();
@@ -49,7 +50,7 @@ fn where_a_size_ends_a_file_it_does_not_end_the_run() {
 }
 
 #[test]
-fn conditions_that_are_none_are_refused() {
+fn invalid_conditions_are_refused() {
     for args in [
         &["-a", "duration:0"][..],
         &["-a", "days:3"],
@@ -63,7 +64,7 @@ fn conditions_that_are_none_are_refused() {
 }
 
 #[test]
-fn interfaces_are_devices_or_theirs() {
+fn a_name_is_a_device_or_its_interface() {
     let devices = [device("mlx5_0", &[])];
     let key = |name, there| key_of(name, &devices, there).map_err(|e| e.messages.join("; "));
     assert_eq!(key("mlx5_0", false), Ok("device.name"));

@@ -1,10 +1,10 @@
-//! The arguments of what asks a running capture: `ctl` and `top`.
+//! Arguments of the commands that contact a running capture: `ctl` and `top`.
 
 use super::{FilterArgs, Setting, seconds};
 use clap::{Subcommand, value_parser};
 use std::{path::PathBuf, time::Duration};
 
-/// `wqcap ctl`
+/// Arguments of `wqcap ctl`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -16,7 +16,10 @@ Examples:
   wqcap ctl mark 'alert 2024897' --before 5m --filter 'host 10.0.0.1'
   wqcap ctl --rdma 10.0.0.1:7471 --key-file control.key status
 
-Exit status: 0 done, 1 the service refused or failed, 2 the service cannot be reached or the command line is wrong.")]
+Exit status:
+  0 done
+  1 the service refused the request or failed
+  2 the service cannot be reached, or the command line is wrong")]
 pub struct CtlArgs {
     #[command(flatten)]
     pub service: ServiceArgs,
@@ -27,7 +30,7 @@ pub struct CtlArgs {
     pub command: CtlCommand,
 }
 
-/// A control service and the time-out.
+/// Address of a control service, and the time-out for its answers.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Control service")]
 pub struct ServiceArgs {
@@ -39,7 +42,7 @@ pub struct ServiceArgs {
         global = true
     )]
     pub unix: PathBuf,
-    /// Connect over RDMA instead of the socket
+    /// Connect over RDMA instead of the Unix socket
     #[arg(long, value_name = "HOST:PORT", requires = "key_file", global = true)]
     pub rdma: Option<String>,
     /// File with a key of the service; required for RDMA
@@ -50,21 +53,24 @@ pub struct ServiceArgs {
     pub timeout: Duration,
 }
 
-/// `wqcap top`
+/// Arguments of `wqcap top`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
-q or Esc quits. On a small terminal the least important parts are left out first.
+q or Esc quits. A small terminal omits the least important parts first.
 
 Examples:
   wqcap top
   wqcap top --unix /tmp/control.sock --every 0.5
   wqcap top --rdma 10.0.0.1:7471 --key-file control.key
 
-Exit status: 0 ended by a key or a signal, 1 the capture has ended, 2 the capture cannot be reached.")]
+Exit status:
+  0 ended by a key or a signal
+  1 the capture has ended
+  2 the capture cannot be reached")]
 pub struct TopArgs {
     #[command(flatten)]
     pub service: ServiceArgs,
-    /// Interval: seconds, or a time with a unit
+    /// Refresh interval: seconds, or a time with a unit
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "1", help_heading = None)]
     pub every: Duration,
 }
@@ -81,25 +87,25 @@ pub enum CtlCommand {
         /// Interval: seconds, or a time with a unit
         #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
         every: Duration,
-        /// Stop after this many
+        /// Stop after printing this many times
         #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
         count: Option<u64>,
     },
-    /// Print what is captured and how
+    /// Print the plan of the capture: devices, queues, mode and output
     Plan,
     /// List the RDMA devices of the capture's machine
     Devices,
     /// Start capturing again after stop or drain
     Start,
-    /// Stop the capture and complete the files; the process stays
+    /// Stop the capture and complete the files; the process keeps running
     Stop,
-    /// Receive no more frames, and complete the files
+    /// Stop receiving frames, and complete the files
     Drain,
     /// Start a new file for each queue
     Rotate,
     /// Set the capture filter
     Filter {
-        /// A pcap-filter(7) expression, its words joined; '' keeps every frame
+        /// pcap-filter(7) expression; its words are joined with blanks, and '' keeps every frame
         #[arg(required = true)]
         expression: Vec<String>,
     },
@@ -108,29 +114,29 @@ pub enum CtlCommand {
         #[command(subcommand)]
         what: RuleCommand,
     },
-    /// Change the flags of the WQs
+    /// Change the creation flags of the WQs
     WqFlags {
-        /// The NIC removes the customer VLAN tag
+        /// Remove the customer VLAN tag in the NIC
         #[arg(long, value_name = "BOOL")]
         cvlan_stripping: Option<bool>,
-        /// The NIC delivers the frame check sequence
+        /// Deliver the frame check sequence with each frame
         #[arg(long, value_name = "BOOL")]
         scatter_fcs: Option<bool>,
     },
-    /// Change the queues' shares of the flows
+    /// Change each queue's share of the flows
     Respread {
-        /// The share of each queue, such as 3,1 [default: by the load of each queue]
+        /// Share of each queue, such as 3,1 [default: by the load of each queue]
         #[arg(long, value_name = "N,N...", value_delimiter = ',')]
         weights: Vec<u32>,
     },
-    /// Mark this moment: pin its files, and have the open pcapng files tell of it
+    /// Mark this moment: pin its files, and record the mark in the open pcapng files
     Mark {
-        /// What it is, in one line
+        /// Description of the mark, in one line
         text: String,
-        /// How far it reaches back: seconds, or a time with a unit
+        /// Time before the mark that it covers: seconds, or a time with a unit
         #[arg(long, value_name = "S", value_parser = seconds, default_value = "60s")]
         before: Duration,
-        /// How far it reaches from now on
+        /// Time after the mark that it covers: seconds, or a time with a unit
         #[arg(long, value_name = "S", value_parser = seconds, default_value = "60s")]
         after: Duration,
         #[command(flatten)]
@@ -138,7 +144,7 @@ pub enum CtlCommand {
     },
     /// Set the log level
     Log {
-        /// error, warn, info, debug or trace
+        /// Log level: error, warn, info, debug or trace
         level: String,
     },
     /// Read the configuration again
@@ -149,18 +155,18 @@ pub enum CtlCommand {
     Schema,
 }
 
-/// `wqcap ctl rule`
+/// Subcommands of `wqcap ctl rule`.
 #[derive(Debug, Subcommand)]
 pub enum RuleCommand {
     /// Add a rule
     Add {
-        /// The fields of a `[[rule]]` of the config: proto=udp dst_port=53
+        /// Fields of a `[[rule]]` of the config: proto=udp dst_port=53
         #[arg(required = true, value_name = "FIELD=VALUE")]
         fields: Vec<Setting>,
     },
     /// Remove a rule
     Remove {
-        /// The rule's id alone (id=dns), or all its fields
+        /// Id of the rule alone (id=dns), or all fields of the rule
         #[arg(required = true, value_name = "FIELD=VALUE")]
         fields: Vec<Setting>,
     },

@@ -1,4 +1,4 @@
-//! The arguments of what reads capture files: `rss`, `merge`, `extract` and `recover`.
+//! Arguments of the commands that read capture files: `rss`, `merge`, `extract` and `recover`.
 
 use super::{ConfigArgs, seconds};
 use crate::{failure::Failure, term::time::Moment};
@@ -11,11 +11,11 @@ use wqcap_engine::{
     frame::dedup::MayDiffer,
 };
 
-/// `wqcap rss`
+/// Arguments of `wqcap rss`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Relevant keys: capture.queues, rss.hash, rss.key, rss.table_size, rss.weights.
-A suggestion uses at most as many queues as are configured or as this machine has CPUs.
+A suggestion uses at most as many queues as are configured, or as this machine has CPUs.
 
 Examples:
   wqcap rss trace.pcap --set capture.queues=8
@@ -38,12 +38,14 @@ pub struct RssArgs {
     pub json: bool,
 }
 
-/// `wqcap merge`
+/// Arguments of `wqcap merge`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The files of one queue in one directory, or below it, form one stream; every other file is a stream of its own.
-Interfaces of one machine with the same name in one directory are one port, and become one interface of the output.
-A directory's files that wqcap merge or extract has written are left out.
+The files of one queue in one directory, or below it, form one stream. Every other file is a separate \
+stream.
+Interfaces of one machine with the same name in one directory are one port, and become one interface \
+of the output.
+Files in a directory that wqcap merge or extract has written are skipped.
 OUT gets its name when it is complete, and replaces an existing file.
 
 Examples:
@@ -53,22 +55,25 @@ Examples:
   wqcap merge -o - cap/*.pcapng | tcpdump -nr -
   wqcap merge -o /dev/null --json a.pcap b.pcap | jq .gaps
 
-Exit status: 1 also if OUT is complete except for the records lost in a truncated or damaged input.")]
+Exit status: 1 also if OUT is complete except for records lost in a truncated or damaged input.")]
 pub struct MergeArgs {
-    /// Output file: pcap or pcapng by its extension, otherwise by the inputs; - is standard output
+    /// Output file: pcap or pcapng by its extension, otherwise in the format of the inputs; - is
+    /// standard output
     #[arg(short, long, value_name = "OUT")]
     pub out: PathBuf,
     /// Capture files, or directories of .pcap and .pcapng files; - is standard input
     #[arg(required = true, value_name = "IN")]
     pub inputs: Vec<PathBuf>,
-    /// Write the TLS secrets of a key log (SSLKEYLOGFILE) into the output, a pcapng file, for readers to decrypt with
+    /// Write the TLS secrets of a key log (SSLKEYLOGFILE) into the output, so that readers can
+    /// decrypt; the output must be pcapng
     #[arg(long, value_name = "KEYLOG")]
     pub inject_secrets: Vec<PathBuf>,
-    /// Leave out frames that repeat one of less than TIME before, of whatever input, such as 5ms
+    /// Leave out frames that repeat a frame of any input from less than TIME before, such as 5ms
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub dedup: Option<Duration>,
-    /// What may differ between a frame and its repetition, in the outermost headers: mac (addresses), vlan (tags), ttl (or
-    /// hop limit, and the checksum of the IPv4 header), checksum (of the IPv4 header, TCP, UDP and ICMP)
+    /// Fields of the outermost headers that may differ between a frame and its repetition: mac
+    /// (addresses), vlan (tags), ttl (or hop limit, and the checksum of the IPv4 header), checksum
+    /// (of the IPv4 header, TCP, UDP and ICMP)
     #[arg(
         long,
         value_name = "WHAT,...",
@@ -84,7 +89,7 @@ pub struct MergeArgs {
     pub json: bool,
 }
 
-/// A Community ID of version 1: the Base64 form of a SHA-1.
+/// Checks a Community ID of version 1: the Base64 form of a SHA-1.
 fn community_id(text: &str) -> Result<String, String> {
     let digits = text.strip_prefix("1:").and_then(|it| it.strip_suffix('='));
     let is_digit = |c: char| c.is_ascii_alphanumeric() || c == '+' || c == '/';
@@ -92,7 +97,7 @@ fn community_id(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err(
-        "a Community ID is 1: and 28 characters of Base64, as in 1:wCb3OG7yAFWelaUydu0D+125CLM="
+        "not a Community ID; write 1: and 28 characters of Base64, as in 1:wCb3OG7yAFWelaUydu0D+125CLM="
             .into(),
     )
 }
@@ -101,7 +106,7 @@ fn slice(text: &str) -> Result<Slice, String> {
     Slice::try_from(text.to_owned())
 }
 
-/// Which frames.
+/// Selection of frames by a filter.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct FilterArgs {
     /// A pcap-filter(7) expression [default: every frame]
@@ -115,25 +120,25 @@ pub struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// The filter, ready to run.
+    /// Compiles the filter.
     pub fn compile(&self) -> Result<Filter, Failure> {
         let it = &self.expression;
         Filter::compile(it).map_err(|e| Failure::refused(format!("--filter {}: {e}", shown(it))))
     }
 }
 
-/// How encrypted files are opened.
+/// Key for encrypted files.
 #[derive(Debug, clap::Args)]
 pub struct KeyArgs {
-    /// Open encrypted files with the key in this file, as output.encrypt_key names it
+    /// Decrypt files with the key in this file, as output.encrypt_key names it
     #[arg(long, value_name = "KEYFILE")]
     pub key: Option<PathBuf>,
-    /// The same with the key that this shell command prints
+    /// Decrypt files with the key that this shell command prints
     #[arg(long, value_name = "COMMAND", conflicts_with = "key")]
     pub key_command: Option<String>,
 }
 
-/// `wqcap extract`
+/// Arguments of `wqcap extract`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 T is one of
@@ -142,20 +147,23 @@ T is one of
   1772366400, 1772366400.123456789                    seconds since 1970
   -10m, -1h30m, now                                   relative to now
 --from is inclusive, --to is exclusive.
-With --index, only the blocks of a file that may hold matching frames are read; missing indexes are built first.
-An index helps with times, and with filters that join host, port and protocols by \"and\".
+With --index, only the blocks of a file that may hold matching frames are read. Missing indexes are \
+built first.
+An index speeds up selection by time, and filters that join host, port and protocols by \"and\".
 
-A store is what wqcap ship has filled: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, file:///DIRECTORY, or a \
-directory with blocks/dt=... in it. The frames of all sensors come from it, and only those blocks are fetched that have frames \
-of the times. A bucket's region, endpoint and credentials are in the environment, as for wqcap ship; it must let list and get \
-objects. At most 256 MiB of blocks, half a MiB for each queue of a sensor if that is more, and 64 MiB of beginnings of files are \
-in memory.
---ranges fetches what a query over blocks/ and flows/ has found, and --filter selects among its frames.
+A store is filled by wqcap ship: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, \
+file:///DIRECTORY, or a directory that contains blocks/dt=... directories. Frames of all sensors are \
+extracted, and only blocks with frames of the given times are fetched. The region, endpoint and \
+credentials of a bucket come from the environment, as for wqcap ship. The account must be allowed to \
+list and get objects. Memory holds at most 256 MiB of blocks (or half a MiB for each queue of a \
+sensor, if that is more) and 64 MiB of beginnings of files.
+--ranges fetches the results of a query over blocks/ and flows/. --filter selects among their frames.
 
---anonymize replaces IP addresses so that common prefixes stay as long as they were (Crypto-PAn), and MAC addresses, in all headers, \
-tunnels, ARP, neighbour discovery and the packets that ICMP errors quote; the same key gives the same addresses. Checksums are \
-mended. Whatever is not understood is cut off, and so is all payload, unless --slice payload:N asks for it. Names, comments, \
-name resolution and decryption secrets of the files are left out. Times, lengths, ports and VLANs stay.
+--anonymize replaces IP addresses so that common prefixes keep their length (Crypto-PAn), and MAC \
+addresses. It covers all headers, tunnels, ARP, neighbour discovery and the packets that ICMP errors \
+quote. The same key gives the same addresses. Checksums are corrected. Data that is not understood is \
+cut off, and so is all payload, unless --slice payload:N keeps some of it. Names, comments, name \
+resolution and decryption secrets of the files are left out. Times, lengths, ports and VLANs stay.
 
 Examples:
   wqcap extract /var/lib/wqcap --from -10m -o found.pcapng \\
@@ -172,10 +180,11 @@ Examples:
   wqcap extract file:///srv/store --sensor tap1 --from -1h -o a.pcapng
   wqcap extract s3://captures/site1 --ranges found.csv -o found.pcapng
 
-Exit status: 1 also if OUT is complete except for the records lost in a truncated or damaged file, or in an object that is \
-missing or has changed.")]
+Exit status: 1 also if OUT is complete except for records lost in a truncated or damaged file, or in \
+an object that is missing or has changed.")]
 pub struct ExtractArgs {
-    /// Directory of capture files (output.dir of the capture), with all directories below it, or a store
+    /// Directory of capture files (output.dir of the capture), including all directories below it,
+    /// or a store
     #[arg(value_name = "DIR|STORE")]
     pub dir: PathBuf,
     /// Start time, inclusive [default: the beginning]
@@ -184,24 +193,30 @@ pub struct ExtractArgs {
     /// End time, exclusive [default: the end]
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub to: Option<Moment>,
-    /// The times, and the filter, of a mark or pin, as `wqcap pin list` names it; --filter selects among its frames
+    /// Use the times and the filter of this mark or pin, as `wqcap pin list` prints its id;
+    /// --filter selects among its frames
     #[arg(long, value_name = "ID", conflicts_with_all = ["from", "to"])]
     pub mark: Option<String>,
     #[command(flatten)]
     pub filter: FilterArgs,
-    /// Only the flow of this Community ID, as Zeek, Suricata and the flow records tell it [default: every flow]
+    /// Extract only the flow with this Community ID, as Zeek, Suricata and the flow records print
+    /// it [default: every flow]
     #[arg(long, value_name = "ID", value_parser = community_id)]
     pub community_id: Option<String>,
-    /// Replace addresses with this key, a file of 32 bytes or 64 hex digits, and cut off what may hold more of them
+    /// Replace addresses with this key, a file of 32 bytes or 64 hex digits, and cut off data that
+    /// may hold more of them
     #[arg(long, value_name = "KEYFILE")]
     pub anonymize: Option<PathBuf>,
-    /// Keep less, or payload: l3, l4, or payload:N, as capture.slice does [default: every header and control message]
+    /// Keep fewer headers, or some payload: l3, l4, or payload:N, as capture.slice does [default:
+    /// every header and control message]
     #[arg(long, value_name = "SLICE", value_parser = slice, requires = "anonymize")]
     pub slice: Option<Slice>,
-    /// Output file: pcap or pcapng by its extension, otherwise by the inputs; - is standard output
+    /// Output file: pcap or pcapng by its extension, otherwise in the format of the inputs; - is
+    /// standard output
     #[arg(short, long, value_name = "OUT")]
     pub out: PathBuf,
-    /// Directory of indexes (output.index_dir of the capture) [default: files are selected by their first records]
+    /// Directory of indexes (output.index_dir of the capture) [default: files are selected by their
+    /// first records]
     #[arg(long, value_name = "DIR")]
     pub index: Option<PathBuf>,
     #[cfg(feature = "ship")]
@@ -214,12 +229,13 @@ pub struct ExtractArgs {
     pub json: bool,
 }
 
-/// `wqcap recover`
+/// Arguments of `wqcap recover`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Truncates each .part file of a capture after its last complete record and renames it to its final name. A capture's are \
-files of the default name, and pcapng files with wqcap's section header.
-Files of a running capture are left alone, and no file is overwritten.
+Truncates each .part file of a capture after its last complete record, and renames it to its final \
+name. A file belongs to a capture if it has the default name, or if it is a pcapng file with wqcap's \
+section header.
+Files of a running capture are skipped, and no file is overwritten.
 
 Examples:
   wqcap recover /var/lib/wqcap
@@ -227,7 +243,7 @@ Examples:
 
 Exit status: 1 if a file could not be finished.")]
 pub struct RecoverArgs {
-    /// Directory of capture files (output.dir of the capture), with all directories below it
+    /// Directory of capture files (output.dir of the capture), including all directories below it
     pub dir: PathBuf,
     /// Print JSON on stdout
     #[arg(long)]

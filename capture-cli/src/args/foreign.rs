@@ -1,15 +1,17 @@
-//! What to write in place of options of tcpdump, dumpcap and n2disk that wqcap does not have.
+//! Hints for options of tcpdump, dumpcap and n2disk that wqcap does not have.
 
 use clap::{
     Error,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
+/// Hint for options that print frames.
 const PRINTING: &str =
     "wqcap prints no frames: write a stream with -w - and pipe it into tcpdump -r - or tshark -r -";
-const ETHERNET: &str = "a NIC captures Ethernet frames, of no other link type";
+/// Hint for options that select a link type.
+const ETHERNET: &str = "the only link type is Ethernet";
 
-/// The options, and what they are here.
+/// Options of other programs, with the hint for each.
 const HINTS: &[(&[&str], &str)] = &[
     (
         &[
@@ -39,16 +41,16 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
     (
         &["-Q", "--direction"],
-        "received frames are captured, with --set capture.mode=sniffer also those that the host sends",
+        "only received frames are captured; --set capture.mode=sniffer also captures the frames that the host sends",
     ),
-    (&["-d", "--dump"], "wqcap check prints the plan"),
+    (&["-d", "--dump"], "write wqcap check to print the plan"),
     (
         &["-z"],
         "--set output.hook=PROGRAM runs a program after each finished file",
     ),
     (
         &["-k", "-g", "-m", "-R", "-E", "-M", "-O"],
-        "docs/tcpdump.md has what options are here",
+        "docs/tcpdump.md lists the options that wqcap has",
     ),
     (
         &["--disk-limit", "--max-num-files"],
@@ -56,7 +58,7 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// The error, with the way there is where an option is another program's.
+/// Adds a hint to the error if the unknown option belongs to another program.
 pub fn hint(mut error: Error) -> Error {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return error;

@@ -1,4 +1,4 @@
-//! Command-line arguments.
+//! Arguments of the command line.
 
 mod aliases;
 mod bench;
@@ -30,6 +30,7 @@ use clap::{ArgAction, Parser, Subcommand};
 use std::{path::PathBuf, str::FromStr, time::Duration};
 use wqcap_engine::config::{Size, Span};
 
+/// Examples and exit statuses that follow the main help.
 const EXAMPLES: &str = "\
 Examples:
   wqcap devices                                     list the devices
@@ -44,17 +45,18 @@ Exit status:
   1 failed while running
   2 the command line, the config or the device does not allow it";
 
-/// Of what every command takes.
+/// Heading of the options that every command takes.
 const GLOBAL: &str = "Global options";
 
 /// Packet capture on RDMA NICs, with a ledger that accounts for every frame.
 #[derive(Debug, Parser)]
 #[command(name = "wqcap", version, after_help = EXAMPLES, disable_help_subcommand = true)]
 pub struct Args {
-    /// Log more to stderr; twice: everything (RUST_LOG overrides) [default: warnings]
+    /// Log more to stderr: once for debug, twice for everything. RUST_LOG overrides this [default:
+    /// warnings]
     #[arg(short, long, global = true, action = ArgAction::Count, help_heading = GLOBAL)]
     pub verbose: u8,
-    /// Print errors only: no progress line, no final table
+    /// Print errors only, without progress line and final table
     #[arg(
         short,
         long,
@@ -67,7 +69,7 @@ pub struct Args {
     pub command: CliCommand,
 }
 
-/// The subcommands.
+/// Subcommands of `wqcap`.
 #[derive(Debug, Subcommand)]
 pub enum CliCommand {
     /// List the RDMA devices of this machine and their capabilities
@@ -78,13 +80,13 @@ pub enum CliCommand {
     Run(RunArgs),
     /// Run any verbs program on the software NIC
     Model(ModelArgs),
-    /// Predict which queue each flow of a capture would take, without a NIC
+    /// Predict which queue RSS selects for each flow of a capture, without a NIC
     Rss(RssArgs),
     /// Merge capture files into one, in time order
     Merge(MergeArgs),
     /// Extract frames by time and filter from a directory of capture files, or from an object store
     Extract(ExtractArgs),
-    /// Keep the capture files of some time from being deleted
+    /// Protect the capture files of a period from deletion
     Pin(PinArgs),
     /// Ship finished files and flow records to an object store
     #[cfg(feature = "ship")]
@@ -94,7 +96,7 @@ pub enum CliCommand {
     Fleet(FleetArgs),
     /// Measure how fast this machine and its NIC are
     Bench(BenchArgs),
-    /// Test what a device really does, or compare two reports
+    /// Test the real behaviour of a device, or compare two reports
     Selftest(SelftestArgs),
     /// Finish the files that a crash left open
     Recover(RecoverArgs),
@@ -107,49 +109,49 @@ pub enum CliCommand {
     /// Write man pages and shell completions
     #[command(hide = true)]
     Manual(ManualArgs),
-    /// Run hooks for a capture; `wqcap run` starts this itself
+    /// Run hooks for a capture; `wqcap run` starts this process
     #[command(hide = true)]
     Hooks(HooksArgs),
-    /// Write the summary for a capture; `wqcap run` starts this itself
+    /// Write the summary for a capture; `wqcap run` starts this process
     #[command(hide = true)]
     Outside(OutsideArgs),
 }
 
-/// `wqcap manual`, for packagers
+/// Arguments of `wqcap manual`, which packagers run.
 #[derive(Debug, clap::Args)]
 pub struct ManualArgs {
-    /// Output directory; man1/ and completions/ are created in it
+    /// Output directory; man1/, man5/ and completions/ are created in it
     pub dir: PathBuf,
 }
 
-/// `wqcap hooks`: reads paths from stdin, and writes reports to stdout
+/// Arguments of `wqcap hooks`, which reads paths from stdin and writes reports to stdout.
 #[derive(Debug, clap::Args)]
 pub struct HooksArgs {
-    /// The capture's output directory
+    /// Output directory of the capture
     #[arg(long)]
     pub dir: PathBuf,
-    /// The template of the names of its files
+    /// Template of the capture's file names
     #[arg(long)]
     pub name: String,
-    /// The hook
+    /// Hook program
     pub program: PathBuf,
 }
 
-/// `wqcap outside`: reads a summary from stdin, and writes what went wrong to stdout
+/// Arguments of `wqcap outside`, which reads a summary from stdin and writes errors to stdout.
 #[derive(Debug, clap::Args)]
 pub struct OutsideArgs {
-    /// The file to replace
+    /// File to replace
     #[arg(long)]
     pub summary: Option<PathBuf>,
-    /// The socket to remove at the end
+    /// Socket to remove at the end
     #[arg(long)]
     pub socket: Option<PathBuf>,
 }
 
-/// A configuration: a file, and settings above it.
+/// Configuration: a file, and settings that override it.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ConfigArgs {
-    /// The config; - is standard input [default: none, every key has its default]
+    /// Config file in TOML; - is standard input [default: none, every key has its default]
     #[arg(short = 'c', long = "config", value_name = "CONFIG")]
     pub file: Option<PathBuf>,
     /// Set a key, overriding the config; the last one wins
@@ -157,12 +159,12 @@ pub struct ConfigArgs {
     pub set: Vec<Setting>,
 }
 
-/// `KEY=VALUE`
+/// Setting of the command line: `KEY=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// Before the first `=`.
+    /// Key, the part before the first `=`.
     pub key: String,
-    /// After it.
+    /// Value, the part after the first `=`.
     pub value: String,
 }
 
@@ -173,7 +175,7 @@ impl FromStr for Setting {
         let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
         let (key, value) = (key.trim(), value.trim());
         if key.is_empty() {
-            return Err("no key before the =".into());
+            return Err("no key before the =; write KEY=VALUE".into());
         }
         if text.contains('\n') {
             return Err("must be one line".into());
@@ -185,7 +187,7 @@ impl FromStr for Setting {
     }
 }
 
-/// A size to write.
+/// Parses a size above 0.
 fn written(text: &str) -> Result<Size, String> {
     match text.parse()? {
         Size(0) => Err("must be above 0".into()),
@@ -193,7 +195,7 @@ fn written(text: &str) -> Result<Size, String> {
     }
 }
 
-/// Seconds, optionally with a fraction, or a time with a unit.
+/// Parses a time above 0: seconds, optionally with a fraction, or a time with a unit.
 fn seconds(text: &str) -> Result<Duration, String> {
     let time = match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?,
@@ -211,12 +213,12 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_definition_is_sound() {
+    fn the_clap_definition_is_valid() {
         Args::command().debug_assert();
     }
 
-    /// A page of 80 columns has room for 73 in what keeps its form: two of them for its indentation. Prose is broken by
-    /// the terminal, and by nothing else.
+    /// A man page of 80 columns has room for 73 characters in lines that keep their form, two of
+    /// them for the indentation. Only the terminal breaks lines of prose.
     #[test]
     fn help_fits_a_page() {
         fn check(command: &clap::Command) {
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn program_arguments_are_the_programs_own() {
+    fn arguments_after_the_program_belong_to_it() {
         let args = Args::try_parse_from([
             "wqcap", "model", "--wire", "loopback", "--", "x", "--wire", "-q",
         ])

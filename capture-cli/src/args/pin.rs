@@ -1,11 +1,11 @@
-//! The arguments of `pin`.
+//! Arguments of `wqcap pin`.
 
 use super::{ConfigArgs, FilterArgs};
 use crate::term::time::Moment;
 use clap::Subcommand;
 use std::path::PathBuf;
 
-/// A folder of capture files: as it is named, or that of a configuration.
+/// Folder of capture files: `--dir`, or `output.dir` of a configuration.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct CaptureFolderArgs {
     /// Directory of capture files [default: output.dir of the config]
@@ -15,17 +15,18 @@ pub struct CaptureFolderArgs {
     pub config: ConfigArgs,
 }
 
-/// `wqcap pin`
+/// Arguments of `wqcap pin`.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "\
-What is pinned is not deleted for output.keep, keep_files, keep_age and keep_free, until it is released. Its bytes count \
-for the limits. A running capture follows a pin at once; files that are open now are held when they are finished.
-A filter holds fewer files only with the indexes of the config (output.index_dir): a file without an index is held if it \
-may have frames of that time.
-T is as for wqcap extract, or +10m: from now on.
+Pinned files are not deleted for output.keep, keep_files, keep_age and keep_free until their pin is \
+released. Their bytes count towards the limits. A running capture obeys a pin at once. Files that are \
+open now are protected when they are finished.
+A filter selects fewer files only with the indexes of the config (output.index_dir). A file without an \
+index is protected if it may have frames of that time.
+T has the forms of wqcap extract, or +10m: relative to now, in the future.
 
 Examples:
   wqcap pin -c /etc/wqcap/wqcap.toml --from -1h --to now \\
@@ -45,7 +46,7 @@ pub struct PinArgs {
     pub to: Option<Moment>,
     #[command(flatten)]
     pub filter: FilterArgs,
-    /// What it is for, in one line
+    /// Reason for the pin, in one line
     #[arg(long, value_name = "TEXT", required = true)]
     pub reason: Option<String>,
     /// Print JSON on stdout
@@ -55,10 +56,10 @@ pub struct PinArgs {
     pub command: Option<PinCommand>,
 }
 
-/// What is done with pins that are there.
+/// Subcommands of `wqcap pin` for existing pins.
 #[derive(Debug, Subcommand)]
 pub enum PinCommand {
-    /// List the pins, and what each holds
+    /// List the pins, and the files that each protects
     List {
         #[command(flatten)]
         folder: CaptureFolderArgs,
@@ -66,11 +67,11 @@ pub enum PinCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Release a pin: what no other pin holds may be deleted again
+    /// Release a pin; files that no other pin protects may be deleted again
     Release {
         #[command(flatten)]
         folder: CaptureFolderArgs,
-        /// The pin, as `wqcap pin list` names it
+        /// Id of the pin, as `wqcap pin list` prints it
         #[arg(value_name = "ID")]
         id: String,
     },

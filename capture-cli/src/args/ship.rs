@@ -1,36 +1,40 @@
-//! The arguments of `ship`, and those of `extract` that are for stores.
+//! Arguments of `wqcap ship`, and those of `wqcap extract` for stores.
 
 use super::{ConfigArgs, seconds};
 use std::{path::PathBuf, time::Duration};
 use wqcap_engine::config::Sensor;
 
+/// Parses the name of a sensor.
 fn sensor(text: &str) -> Result<Sensor, String> {
     Sensor::try_from(text.to_owned())
 }
 
-/// What of a store `wqcap extract` reads.
+/// Selection of the frames that `wqcap extract` reads from a store.
 #[derive(Debug, clap::Args)]
 pub struct StoreArgs {
-    /// In a store: only frames of this sensor; may be given several times [default: every sensor]
+    /// In a store: extract only frames of this sensor; may be given several times [default: every
+    /// sensor]
     #[arg(long = "sensor", value_name = "NAME", value_parser = sensor)]
     pub sensors: Vec<Sensor>,
-    /// In a store: look for files that begin up to so long before --from, at least the length of the longest [default: 24h]
+    /// In a store: search files that begin at most this long before --from; must be at least the
+    /// duration of the longest file [default: 24h]
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub lookback: Option<Duration>,
-    /// In a store: fetch the ranges that this file lists, CSV or Parquet with the columns object, byte_start and byte_end, as a
-    /// query of blocks/ prints them; - is standard input
+    /// In a store: fetch the ranges that this file lists, as a query of blocks/ prints them: CSV or
+    /// Parquet with the columns object, byte_start and byte_end; - is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sensors", "lookback"])]
     pub ranges: Option<PathBuf>,
 }
 
-/// `wqcap ship`
+/// Arguments of `wqcap ship`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Ships what the capture of the same config finishes: files of output.dir, what is in them, and flow records of flows.dir. It \
-runs beside the capture, as another process without its rights, and goes on where it was ended or killed.
-Buckets take region, endpoint and credentials from the environment: AWS_REGION, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, \
-AWS_SECRET_ACCESS_KEY and so on, or GOOGLE_* and AZURE_* of Google's and Azure's; without keys they are those of the \
-machine in its cloud.
+Ships the results of the capture with the same config: finished files of output.dir, a table of \
+their contents, and flow records of flows.dir. It runs next to the capture, as another process without \
+the capture's rights. After an end or a kill it continues where it stopped.
+Buckets take region, endpoint and credentials from the environment: AWS_REGION, AWS_ENDPOINT_URL, \
+AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and so on, or GOOGLE_* and AZURE_* for Google and Azure. \
+Without keys, the credentials are those of the cloud machine.
 
 Examples:
   wqcap ship -c /etc/wqcap/tap0.toml
@@ -42,7 +46,7 @@ Exit status: 1 also if files are left that could not be shipped.")]
 pub struct ShipArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Ship what is there now, then end [default: go on until a signal]
+    /// Ship the files that are finished now, then end [default: continue until a signal]
     #[arg(long)]
     pub once: bool,
     /// List what would be shipped, and ship nothing

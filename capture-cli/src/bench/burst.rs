@@ -1,7 +1,9 @@
-//! `wqcap bench burst`: how many short frames a queue takes while its loop is held back, until the first is lost.
+//! `wqcap bench burst`: counts the short frames that a queue absorbs while its loop is held, until
+//! the first frame is lost.
 //!
-//! Modes of `capture.receive` are compared in the same memory, buffers and CQ together. The wire numbers its frames, so
-//! that every one that the NIC has accepted is known, and missed if it is not captured afterwards.
+//! Modes of `capture.receive` are compared with the same memory for buffers and CQ together. The
+//! wire numbers its frames, so every frame that the NIC accepted is known, and the bench detects if
+//! it is not captured afterwards.
 
 use super::{
     report::{BenchReport, Row, compared},
@@ -29,47 +31,55 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// Bytes of a frame, and of a stride.
+/// Size of a frame, and of a stride, in bytes.
 const FRAME: u32 = 64;
-/// The most WRs that `capture.ring` can be, and bytes of the buffer that each has by default.
+/// Largest value of `capture.ring`, in WRs.
 const MOST_WRS: u32 = 32768;
+/// Default size of a WR's buffer in bytes.
 const BUFFER: u64 = 2048;
-/// Frames that may come before all rules are there.
+/// Frames that may arrive before all rules are installed.
 const EARLY: u64 = FILLING / 10;
 
-/// What a queue survives.
+/// Burst result of one receive mode.
 #[derive(Debug, Serialize)]
 struct Survived {
-    /// `burst/MODE/SIZE`.
+    /// Name of the result: `burst/MODE/SIZE`.
     name: String,
-    /// Up to the first that is lost.
+    /// Frames that the queue absorbed before the first lost one.
     frames: u64,
-    /// What they take at the link's rate.
+    /// Duration of these frames at the link's rate, in milliseconds.
     line_ms: f64,
-    /// WRs, and bytes of their buffers.
+    /// Number of WRs of the ring.
     wrs: u32,
+    /// Size of the ring's buffers in bytes.
     buffer_bytes: u64,
+    /// Size of the ring's CQ in bytes.
     cq_bytes: u64,
-    /// What it is compared with.
+    /// Name of the baseline.
     baseline: &'static str,
-    /// `frames` by the baseline's: the median over the repeats.
+    /// Ratio of `frames` to the baseline's frames: the median over the repeats.
     ratio: f64,
-    /// The least and the most ratio of any repeat.
+    /// Lowest and highest ratio of the repeats.
     spread: [f64; 2],
+    /// Number of repeats of the measurement.
     repeats: u32,
-    /// How long the loop is held back, and the highest rate that is survived for so long.
+    /// Time for which the loop is held, in milliseconds.
     hold_ms: f64,
+    /// Highest rate without loss for that time, in frames per second.
     hold_frames_per_s: f64,
-    /// The burst that was asked about.
+    /// Burst at the rate of `--rate`.
     #[serde(skip_serializing_if = "Option::is_none")]
     burst: Option<Burst>,
 }
 
-/// A burst as long as the loop is held back.
+/// Burst of frames that lasts as long as the loop is held.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Burst {
+    /// Rate of the burst in frames per second.
     frames_per_s: u64,
+    /// Number of frames in the burst.
     frames: u64,
+    /// Frames of the burst that would be lost.
     lost: u64,
 }
 
@@ -95,9 +105,9 @@ impl Row for Survived {
     }
 }
 
-/// Overwhelms a ring of each mode in turn, and prints what it took.
+/// Overflows a ring of each mode in turn, and prints the frames that it absorbed.
 pub fn burst(args: &BenchBurstArgs) -> Result<(), Failure> {
-    // No frame takes less than a stride, so these are more than any ring has room for.
+    // Each frame takes at least a stride, so these are more frames than any ring holds.
     let frames = (args.memory.0 / u64::from(FRAME)).min(u64::from(MOST_WRS) * BUFFER / 64) + EARLY;
     let wire = format!("synth:size={FRAME},flows=256,pps={FILLING},count={frames},lossy");
     enter_model(Some(&wire), &[])?;
@@ -111,8 +121,8 @@ pub fn burst(args: &BenchBurstArgs) -> Result<(), Failure> {
     for _ in 0..args.common.repeats {
         for ((receive, plan), survived) in modes.iter().zip(&mut survived) {
             let took = overwhelm(plan, frames).map_err(|e| {
-                let why = e.messages.join("; ");
-                Failure::failed(format!("capture.receive = \"{receive}\": {why}"))
+                let reason = e.messages.join("; ");
+                Failure::failed(format!("capture.receive = \"{receive}\": {reason}"))
             })?;
             survived.push(took);
         }
@@ -128,11 +138,11 @@ pub fn burst(args: &BenchBurstArgs) -> Result<(), Failure> {
     if args.common.json {
         return Ok(());
     }
-    report.results.iter().try_for_each(told)
+    report.results.iter().try_for_each(print_burst)
 }
 
-/// What was asked about the burst.
-fn told(it: &Survived) -> Result<(), Failure> {
+/// Prints the result for the burst of `--rate`.
+fn print_burst(it: &Survived) -> Result<(), Failure> {
     let Some(burst) = it.burst else { return Ok(()) };
     output::print(&format!(
         "{}: of {} within {} {}\n",
@@ -140,14 +150,14 @@ fn told(it: &Survived) -> Result<(), Failure> {
         counted(burst.frames, "frame"),
         span((it.hold_ms * 1e6) as u64),
         match burst.lost {
-            0 => "none is lost".into(),
-            1 => "one is lost".into(),
-            lost => format!("{} are lost", thousands(lost)),
+            0 => "no frame is lost".into(),
+            1 => "1 frame is lost".into(),
+            lost => format!("{} frames are lost", thousands(lost)),
         }
     ))
 }
 
-/// One mode's frames in pairs with the baseline's.
+/// Computes the result of one mode from pairs of its frames and the baseline's.
 fn result(args: &BenchBurstArgs, receive: Receive, plan: &Plan, pairs: &[(f64, f64)]) -> Survived {
     let (ratio, spread) = compared(pairs);
     let least = pairs
@@ -180,12 +190,12 @@ fn result(args: &BenchBurstArgs, receive: Receive, plan: &Plan, pairs: &[(f64, f
     }
 }
 
-/// Bytes of a queue's buffers and CQ.
+/// Returns the size of a queue's buffers and CQ in bytes.
 fn taken(plan: &Plan) -> u64 {
     plan.ring.registered() + plan.ring.cq()
 }
 
-/// The plan with the largest ring of a mode in so much memory.
+/// Returns the plan with the largest ring of a mode that fits into `memory` bytes.
 fn largest(receive: Receive, memory: u64, args: &BenchBurstArgs) -> Result<Plan, Failure> {
     let mut wrs = MOST_WRS;
     loop {
@@ -196,14 +206,14 @@ fn largest(receive: Receive, memory: u64, args: &BenchBurstArgs) -> Result<Plan,
         ];
         match plan(1, None, &more) {
             Ok(plan) if taken(&plan) <= memory => return Ok(plan),
-            // A device may not make as large a ring as this.
+            // The device may not support a ring of this size.
             Ok(_) | Err(_) if wrs > 1 => wrs /= 2,
             Err(e) => return Err(e),
             Ok(plan) => {
-                // Rounding down to a ring of WRs takes less than half away.
+                // Rounding down to a whole ring removes less than half of the memory.
                 let enough = Size(2 * taken(&plan));
                 return Err(Failure::refused(format!(
-                    "--memory {}: the smallest ring of capture.receive = \"{receive}\" takes {}; give --memory {enough}",
+                    "--memory {}: the smallest ring of capture.receive = \"{receive}\" takes {}; write --memory {enough}",
                     args.memory,
                     bytes(taken(&plan)),
                 )));
@@ -212,12 +222,12 @@ fn largest(receive: Receive, memory: u64, args: &BenchBurstArgs) -> Result<Plan,
     }
 }
 
-/// Lets the wire bring all of its frames while the loop is held back, and then the loop go on: how many frames the NIC
-/// has accepted.
+/// Lets the wire deliver all its frames while the loop is held, and then lets the loop continue.
+/// Returns the number of frames that the NIC accepted.
 fn overwhelm(plan: &Plan, wire: u64) -> Result<u64, Failure> {
     let received = || {
         number(plan, "counters/port_rcv_packets")
-            .ok_or_else(|| Failure::refused("port_rcv_packets cannot be read"))
+            .ok_or_else(|| Failure::refused("cannot read the counter port_rcv_packets"))
     };
     let before = received()?;
     let (gate, seen) = <(Arc<Mutex<()>>, Arc<Mutex<Numbers>>)>::default();
@@ -236,36 +246,39 @@ fn overwhelm(plan: &Plan, wire: u64) -> Result<u64, Failure> {
             brought => break brought.map(|now| now - before),
         }
     };
-    // Before the capture ends, or its loop would be held for ever.
+    // The gate must open before the capture ends, or the loop would be held forever.
     drop(shut);
     let report = capture.finish();
-    if let End::Failed(why) | End::DeviceLost(why) = report.end {
-        return Err(Failure::failed(why));
+    if let End::Failed(cause) | End::DeviceLost(cause) = report.end {
+        return Err(Failure::failed(cause));
     }
     let brought = brought?;
     if brought < wire {
         return Err(Failure::failed(format!(
-            "the wire has brought {brought} of its {wire} frames within {PATIENCE:?}"
+            "the wire delivered {brought} of its {wire} frames within {PATIENCE:?}"
         )));
     }
     let lost = out_of_buffer(&report.nic).ok_or_else(|| {
-        Failure::refused("out_of_buffer cannot be read: nobody can tell what is lost")
+        Failure::refused("cannot read out_of_buffer: the number of lost frames is unknown")
     })?;
     let captured = report.queues.iter().map(|it| it.captured).sum();
     let seen = seen.lock().map_or_else(|_| Numbers::default(), |it| *it);
     account(wire, lost, captured, seen).map_err(Failure::failed)
 }
 
-/// The numbers of a run's frames.
+/// Numbers of the frames of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Numbers {
+    /// Number that the first frame carries.
     first: Option<u64>,
+    /// Number that the next frame should have.
     next: u64,
-    /// Some are missing in between.
+    /// Set if numbers are missing in between.
     has_gaps: bool,
 }
 
 impl Numbers {
+    /// Records the number that a frame carries.
     fn note(&mut self, number: u64) {
         self.has_gaps |= self.first.is_some() && number != self.next;
         self.first.get_or_insert(number);
@@ -273,38 +286,40 @@ impl Numbers {
     }
 }
 
-/// How many of the wire's frames the NIC has accepted: all but those that came before the rules, and those that found no
-/// WR. As many must be captured, and they are the first ones.
+/// Returns the number of the wire's frames that the NIC accepted: all except those before the rules
+/// and those that found no WR. Exactly these frames must be captured, and they are the first ones.
 fn account(wire: u64, lost: u64, captured: u64, seen: Numbers) -> Result<u64, String> {
     let Some(first) = seen.first else {
-        return Err("no frame has come".into());
+        return Err("no frame arrived".into());
     };
     let accepted = wire.saturating_sub(first + lost);
     if captured != accepted || seen.has_gaps {
         let gaps = if seen.has_gaps { ", with gaps," } else { "" };
         return Err(format!(
-            "{captured} frames were captured{gaps} of {accepted} that the NIC has accepted; this is a fault in wqcap: please report it"
+            "{captured} frames were captured{gaps} of {accepted} that the NIC accepted; this is a bug in wqcap, please report it"
         ));
     }
     if lost == 0 {
         return Err(format!(
-            "the ring has taken all {accepted} frames of the wire: nobody can tell how many it takes; give less --memory"
+            "the ring held all {accepted} frames of the wire, so its limit is unknown; write a smaller --memory"
         ));
     }
     Ok(accepted)
 }
 
-/// A consumer that holds its loop back as long as somebody has the gate's lock.
+/// Consumer that holds its loop while the lock of the gate is held elsewhere.
 struct Held {
+    /// Lock that holds the queue's loop while it is taken elsewhere.
     gate: Arc<Mutex<()>>,
+    /// Numbers of the frames received so far.
     numbers: Numbers,
-    /// Told at the end.
+    /// Destination of the numbers at the end.
     seen: Arc<Mutex<Numbers>>,
 }
 
 impl Consumer for Held {
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
-        // The wire's number is at the end of each frame.
+        // Each frame ends with its number.
         if let Some(number) = frame.bytes.last_chunk() {
             self.numbers.note(u64::from_le_bytes(*number));
         }
@@ -329,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_accepted_frame_is_missed() {
+    fn every_missing_frame_is_detected() {
         let seen = |numbers: &[u64]| {
             let mut seen = Numbers::default();
             for number in numbers {
@@ -339,13 +354,17 @@ mod tests {
         };
         let of_ten = |lost, numbers: &[u64]| account(10, lost, numbers.len() as u64, seen(numbers));
         assert_eq!(of_ten(6, &[0, 1, 2, 3]), Ok(4));
-        assert_eq!(of_ten(6, &[1, 2, 3]), Ok(3), "one came before the rules");
+        assert_eq!(
+            of_ten(6, &[1, 2, 3]),
+            Ok(3),
+            "one frame arrived before the rules"
+        );
         for (lost, numbers, words) in [
             (6, &[0, 1, 2][..], "3 frames were captured of 4"),
             (6, &[0, 1, 3, 4], "captured, with gaps, of 4"),
             (5, &[0, 1, 2, 3], "4 frames were captured of 5"),
             (6, &[0, 1, 2, 3, 4], "5 frames were captured of 4"),
-            (6, &[], "no frame has come"),
+            (6, &[], "no frame arrived"),
             (0, &[0, 1, 2, 3], "4 frames were captured of 10"),
             (0, &[7, 8, 9], "all 3 frames"),
         ] {

@@ -1,9 +1,10 @@
-//! `wqcap bench capture`: what a queue's core pays for a frame that is written: poll, time stamp, parse of the 5-tuple,
-//! copy into a block, submission, repost. The thread's own CPU time counts; the disk has a thread of its own.
+//! `wqcap bench capture`: measures the cost of a written frame for a queue's core: poll, time
+//! stamp, parse of the 5-tuple, copy into a block, submission, repost. Only the CPU time of the
+//! queue's thread counts; a separate thread writes to the disk.
 //!
-//! Rings are filled before, with the queue's loop held back, and then the rules are taken away, so that neither the wire
-//! nor the NIC is in the figures. There are two baselines: the same loop with frames parsed and counted only, and the least
-//! that a program can do that has frames as records in memory.
+//! Rings are filled in advance while the queue's loop is held, and then the rules are removed, so
+//! that neither the wire nor the NIC affects the figures. There are two baselines: the same loop
+//! that only parses and counts frames, and the least work that puts frames as records into memory.
 
 use super::{
     bare::{self, BareAttr, Poll},
@@ -23,21 +24,24 @@ use wqcap_engine::{
     sink::{Count, Encoder, PcapEncoder, PcapngEncoder},
 };
 
-/// Bytes of a WR's buffer by default.
+/// Default size of a WR's buffer in bytes.
 const BUFFER: u32 = 2048;
-/// Bytes of a frame that the bare loop copies at most.
+/// Largest number of bytes of a frame that the bare loop copies.
 const SNAPLEN: usize = 64;
 
-/// One repeat's nanoseconds of a frame.
+/// Times per frame of one repeat, in nanoseconds.
 struct Times {
+    /// Time of the loop that writes files.
     ours: f64,
+    /// Time of the loop that only counts.
     count: f64,
+    /// Time of the bare loop that copies into memory.
     copy: f64,
-    /// Frames that ours has written.
+    /// Number of frames that were written to files.
     frames: u64,
 }
 
-/// Drains rings into a file, into nothing and into memory, in turn, and prints the ratios.
+/// Drains rings into a file, into a counter and into memory, in turn, and prints the ratios.
 pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
     if args.device.is_none() {
         let wire = format!("synth:size={},flows=256,pps={FILLING}", args.frame);
@@ -66,7 +70,7 @@ pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
     BenchReport::new(results(args, &modes)).print(args.common.json)
 }
 
-/// Each mode beside its baselines, and beside the mode before it.
+/// Compares each mode with its baselines, and with the mode before it.
 fn results(args: &BenchCaptureArgs, modes: &[Vec<Times>]) -> Vec<Measured> {
     let mut results = Vec::new();
     for (i, times) in modes.iter().enumerate() {
@@ -79,7 +83,7 @@ fn results(args: &BenchCaptureArgs, modes: &[Vec<Times>]) -> Vec<Measured> {
             let pairs = times.iter().zip(of).map(|(it, of)| (it.ours, its(of)));
             let pairs: Vec<_> = pairs.collect();
             let (ours, its): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
-            let result = Measured::of(name.clone(), baseline, &pairs)
+            let result = Measured::from_pairs(name.clone(), baseline, &pairs)
                 .with("frames", times.last().map_or(0, |it| it.frames))
                 .with("repeats", args.common.repeats)
                 .with("ns", ours)
@@ -95,7 +99,8 @@ fn results(args: &BenchCaptureArgs, modes: &[Vec<Times>]) -> Vec<Measured> {
     results
 }
 
-/// What a bare loop takes to copy the start of each frame, behind a record's header, into blocks that are written nowhere.
+/// Measures a bare loop that copies a record header and the start of each frame into blocks that
+/// are never written.
 fn to_memory(plan: &Plan, args: &BenchCaptureArgs) -> Result<Round, Failure> {
     let attr = BareAttr {
         poll: Poll::CqEx,
@@ -113,15 +118,18 @@ fn to_memory(plan: &Plan, args: &BenchCaptureArgs) -> Result<Round, Failure> {
     })
 }
 
-/// Blocks that are filled with records round and round.
+/// Blocks that are filled with records in rotation.
 struct Records {
+    /// Blocks of memory that receive the records.
     blocks: Vec<Region>,
-    /// The block being filled, and how far it is.
+    /// Index of the block that is being filled.
     block: usize,
+    /// Offset of the next record in that block.
     at: usize,
 }
 
 impl Records {
+    /// Appends the record of a frame to the current block.
     #[inline]
     fn append(&mut self, frame: &[u8], stamp: u64) {
         let caplen = frame.len().min(SNAPLEN);
@@ -136,13 +144,14 @@ impl Records {
         let [caplen, len] = [caplen, frame.len()].map(|it| it as u32);
         header.copy_from_slice(&encode_record_header(stamp, caplen, len));
         match frame.first_chunk::<SNAPLEN>() {
-            // Of a length that the compiler knows: no call.
+            // The compiler knows this length and inlines the copy.
             Some(start) => data.copy_from_slice(start),
             None => data.copy_from_slice(frame),
         }
     }
 }
 
+/// Measures the loop that writes files in the format of the arguments.
 fn to_files(plan: &Plan, args: &BenchCaptureArgs, dir: &Path) -> Result<Round, Failure> {
     match args.format {
         Format::Pcapng => encoded(plan, args, dir, &PcapngEncoder::default()),
@@ -150,6 +159,7 @@ fn to_files(plan: &Plan, args: &BenchCaptureArgs, dir: &Path) -> Result<Round, F
     }
 }
 
+/// Measures the loop that writes files with `encoder`.
 fn encoded(
     plan: &Plan,
     args: &BenchCaptureArgs,
@@ -164,7 +174,7 @@ fn encoded(
     Ok(round)
 }
 
-/// A consumer whose frames' headers are looked at first.
+/// Consumer that parses the headers of each frame before it passes the frame on.
 struct Parsed<C>(C);
 
 impl<C: Consumer> Consumer for Parsed<C> {
@@ -195,16 +205,16 @@ mod tests {
     use wqcap_engine::files::format::{ByteOrder, pcap::RecordLayout};
 
     #[test]
-    fn records_go_round_in_their_blocks() {
+    fn records_rotate_through_the_blocks() {
         let mut records = Records {
-            blocks: Region::several(2, 200).expect("memory"),
+            blocks: Region::several(2, 200).expect("allocated blocks"),
             block: 0,
             at: 0,
         };
         for (ns, len) in [(1, 60), (2, 64), (3, 1500), (4, 64), (5, 63)] {
             records.append(&[ns as u8; 1500][..len], ns);
         }
-        // Two to a block: the fifth is where the first was.
+        // Each block holds two records, so the fifth record is at the place of the first.
         assert_eq!((records.block, records.at), (0, 79));
         let native = RecordLayout {
             order: ByteOrder::NATIVE,

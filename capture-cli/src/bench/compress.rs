@@ -1,4 +1,4 @@
-//! `wqcap bench compress`: how fast one core compresses frames, and what is left of them.
+//! `wqcap bench compress`: measures how fast one core compresses frames, and the compressed size.
 
 use super::report::{BenchReport, Measured, Row};
 use crate::{args::BenchCompressArgs, failure::Failure, term::table::scaled};
@@ -10,10 +10,11 @@ use wqcap_engine::{
     sink::{Encoder, PcapEncoder, Record, compress_blocks},
 };
 
-/// Frames that are made up where no file is given, and their bytes.
+/// Number of generated frames, if no file is given.
 const FRAMES: u64 = 20_000;
+/// Size of a generated frame in bytes.
 const FRAME: usize = 1500;
-/// Names of what is compared.
+/// Compression methods that are compared, with their names.
 const METHODS: [(&str, Compress); 4] = [
     ("lz4", Compress::Lz4),
     ("zstd:1", Compress::Zstd(Some(1))),
@@ -21,13 +22,15 @@ const METHODS: [(&str, Compress); 4] = [
     ("zstd:9", Compress::Zstd(Some(9))),
 ];
 
-/// A method beside the plain copy.
+/// Result of a method, compared with a plain copy.
 #[derive(Debug, Serialize)]
 struct Compressed {
+    /// Compression time per frame, with its baseline.
     #[serde(flatten)]
     measured: Measured,
+    /// Bytes per second, counted before compression.
     bytes_per_s: f64,
-    /// Compressed bytes by original ones.
+    /// Ratio of compressed to original bytes.
     compressed_to: f64,
 }
 
@@ -64,7 +67,7 @@ pub fn compress(args: &BenchCompressArgs) -> Result<(), Failure> {
             let failed = |e| Failure::refused(format!("{}: {e}", path.display()));
             encoded_file(path).map_err(failed)?
         }
-        None => made_up(),
+        None => generated(),
     };
     let mut copy = vec![0; content.len()];
     let mut results = Vec::new();
@@ -83,7 +86,7 @@ pub fn compress(args: &BenchCompressArgs) -> Result<(), Failure> {
             pairs.push((each(time), each(copied)));
         }
         let name = format!("compress/{name}/{}KiB", block >> 10);
-        let measured = Measured::of(name, "copy", &pairs);
+        let measured = Measured::from_pairs(name, "copy", &pairs);
         let bytes_per_frame = content.len() as f64 / frames as f64;
         results.push(Compressed {
             bytes_per_s: bytes_per_frame * measured.frames_per_s,
@@ -94,6 +97,7 @@ pub fn compress(args: &BenchCompressArgs) -> Result<(), Failure> {
     BenchReport::new(results).print(args.common.json)
 }
 
+/// Appends the pcap record of a frame to `out`.
 fn record(bytes: &[u8], ns: u64, out: &mut Vec<u8>) {
     let record = Record {
         ns,
@@ -110,7 +114,7 @@ fn record(bytes: &[u8], ns: u64, out: &mut Vec<u8>) {
     encoder.record(&mut out[at..], 0, &record);
 }
 
-/// The frames of a capture, as the block writer would have them, and how many they are.
+/// Returns the frames of a capture file as the block writer encodes them, and their number.
 fn encoded_file(path: &std::path::Path) -> Result<(Vec<u8>, u64), ReadError> {
     let mut reader = read::open(path)?;
     let (mut out, mut frames) = (Vec::new(), 0);
@@ -126,8 +130,8 @@ fn encoded_file(path: &std::path::Path) -> Result<(Vec<u8>, u64), ReadError> {
     Ok((out, frames))
 }
 
-/// Frames with headers of some hundred flows; half of each payload is text, half of it noise.
-fn made_up() -> (Vec<u8>, u64) {
+/// Generates frames of some hundred flows. Half of each payload is text, and half is noise.
+fn generated() -> (Vec<u8>, u64) {
     let mut out = Vec::new();
     let mut noise = 0x9e37_79b9_7f4a_7c15u64;
     for i in 0..FRAMES {

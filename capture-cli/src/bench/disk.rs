@@ -1,4 +1,4 @@
-//! `wqcap bench disk`: frames through the block writer, against the least that a writer can do on the same disk.
+//! `wqcap bench disk`: compares the block writer with the simplest writes to the same disk.
 
 use super::{
     files,
@@ -24,23 +24,25 @@ use wqcap_engine::{
     sink::{BLOCK, PcapEncoder},
 };
 
-/// Plain writes under way: as many as the block writer's of several queues at most.
+/// Number of plain writes in flight, as many as the block writer of several queues has at most.
 const DEPTH: u64 = 16;
-/// Bytes of a frame, and of its record in a pcap file.
+/// Size of a written frame in bytes.
 const FRAME: usize = 1500;
+/// Size of its record in a pcap file, in bytes.
 const RECORD: u64 = 1516;
-/// Plain writes that are compared.
+/// Plain writes that are a baseline for the block writer.
 struct Baseline {
+    /// Name of the baseline.
     name: &'static str,
-    /// The ending of the result's name.
+    /// Suffix of the result's name.
     ending: &'static str,
-    /// Bytes of a write.
+    /// Size of a plain write in bytes.
     write: usize,
-    /// The file has all its room before they begin.
+    /// `true` if the space of the file is allocated in advance.
     allocated: bool,
 }
 
-/// What a writer does who knows nothing, and the most that the disk gives.
+/// Baselines: the writes of a simple program, and the fastest writes of the disk.
 const BASELINES: [Baseline; 2] = [
     Baseline {
         name: "o_direct",
@@ -55,10 +57,10 @@ const BASELINES: [Baseline; 2] = [
         allocated: true,
     },
 ];
-/// The number of the way that is compared with them.
+/// Index of the block writer, after the baselines.
 const OURS: usize = BASELINES.len();
 
-/// Writes each way in turn, and prints the ratios.
+/// Measures each writer in turn, and prints the ratios.
 pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
     let scratch = files::scratch(&args.dir)?;
     let frames = args.size.0.div_ceil(RECORD).max(1);
@@ -66,9 +68,9 @@ pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
     let mut rounds = Vec::new();
     let mut direct = [true; OURS];
     for round in 0..args.common.repeats {
-        // Of the baselines, then ours.
+        // Times of the baselines, then of the block writer.
         let mut times = [0.0; OURS + 1];
-        // Each way is the first in turn: a disk that was just written to may be slower.
+        // Each writer is the first one in turn, because a disk that was just written may be slower.
         for way in (0..=OURS).map(|i| (i + round as usize) % (OURS + 1)) {
             times[way] = match BASELINES.get(way) {
                 Some(baseline) => {
@@ -90,7 +92,7 @@ pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
             .iter()
             .map(|(ours, plain)| (rate(*ours), rate(*plain)));
         let (ours, plain): (Vec<_>, Vec<_>) = rates.unzip();
-        Measured::of(name, baseline.name, &pairs)
+        Measured::from_pairs(name, baseline.name, &pairs)
             .with("bytes", bytes)
             .with("write_bytes", baseline.write)
             .with("direct", direct[i])
@@ -101,28 +103,29 @@ pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
     BenchReport::new(results.collect()).print(args.common.json)
 }
 
-/// What plain writes took.
+/// Measurement of plain writes.
 struct Plain {
-    /// Nanoseconds for as many bytes as a frame's record.
+    /// Time per record of a frame, in nanoseconds.
     ns: f64,
-    /// The writes were direct.
+    /// `true` if the plain writes used O_DIRECT.
     direct: bool,
 }
 
+/// Measures plain writes to a file in `dir`.
 fn by_plain_writes(dir: &Path, bytes: u64, baseline: &Baseline) -> Result<Plain, Failure> {
     let file = dir.join("plain");
     let (written, time, direct) = write_plainly(&file, bytes, baseline)
-        .map_err(|e| Failure::failed(format!("{}: the plain writer: {e}", dir.display())))?;
+        .map_err(|e| Failure::failed(format!("{}: plain write failed: {e}", dir.display())))?;
     files::remove(&file)?;
-    // It rounds up to whole writes: by the byte, then.
+    // The writes are rounded up to whole writes, so the time is computed per byte.
     let ns = nanos(time) / written as f64 * RECORD as f64;
     Ok(Plain { ns, direct })
 }
 
-/// Writes `bytes`, rounded up to whole writes, into a new file: O_DIRECT where that is to be had, always of the same memory,
-/// each write by the next thread that is free, and a sync at the end. Gives the bytes and the time it took, and whether the
-/// writes were direct.
-#[expect(clippy::disallowed_methods, reason = "a new file of the bench")]
+/// Writes `bytes`, rounded up to whole writes, into a new file, and syncs it at the end. Uses
+/// O_DIRECT if the file system supports it. All writes have the same content, and the next free
+/// thread makes each write. Returns the bytes, the time, and whether the writes used O_DIRECT.
+#[expect(clippy::disallowed_methods, reason = "a new file of the benchmark")]
 fn write_plainly(path: &Path, bytes: u64, by: &Baseline) -> io::Result<(u64, Duration, bool)> {
     let open = |flags| {
         let mut options = OpenOptions::new();
@@ -141,7 +144,7 @@ fn write_plainly(path: &Path, bytes: u64, by: &Baseline) -> io::Result<(u64, Dur
     let (writes, next) = (bytes.div_ceil(size), AtomicU64::new(0));
     if by.allocated {
         match fallocate(&file, FallocateFlags::empty(), 0, writes * size) {
-            // Where that is unknown, writes find room in another way.
+            // If the file system cannot allocate in advance, writes allocate the space.
             Err(Errno::OPNOTSUPP) => {}
             other => other?,
         }
@@ -166,13 +169,13 @@ fn write_plainly(path: &Path, bytes: u64, by: &Baseline) -> io::Result<(u64, Dur
     Ok((writes * size, start.elapsed(), direct))
 }
 
-/// Nanoseconds of a frame, from the first one to the file's final name.
+/// Returns the time per frame in nanoseconds, from the first frame to the file's final name.
 fn by_blocks(dir: &Path, frames: u64) -> Result<f64, Failure> {
     let (writer, mut sink) = files::start(dir, FRAME, &PcapEncoder::default())?;
     let content = [0x5a; FRAME];
     let start = Instant::now();
     for ns in 0..frames {
-        // Held until there is room: every frame is taken.
+        // The sink waits for room, so every frame is accepted.
         sink.frame(&Frame {
             bytes: &content,
             len: FRAME as u32,
@@ -187,6 +190,7 @@ fn by_blocks(dir: &Path, frames: u64) -> Result<f64, Failure> {
     Ok(nanos(time) / frames as f64)
 }
 
+/// Converts a duration to nanoseconds.
 fn nanos(time: Duration) -> f64 {
     time.as_secs_f64() * 1e9
 }
@@ -196,16 +200,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_bytes_as_asked_for() {
-        let dir = tempfile::tempdir().expect("dir");
+    fn the_requested_bytes_are_written() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("plain");
         for by in &BASELINES {
-            let (bytes, _, _) = write_plainly(&path, (40 << 20) - 1, by).expect("writes");
+            let (bytes, _, _) =
+                write_plainly(&path, (40 << 20) - 1, by).expect("the file is written");
             assert_eq!(bytes, 40 << 20);
-            assert_eq!(std::fs::metadata(&path).expect("there").len(), bytes);
+            assert_eq!(
+                std::fs::metadata(&path).expect("the file exists").len(),
+                bytes
+            );
             let again = write_plainly(&path, 1, by);
-            assert!(again.is_err(), "nothing is overwritten");
-            std::fs::remove_file(&path).expect("there");
+            assert!(again.is_err(), "an existing file must not be overwritten");
+            std::fs::remove_file(&path).expect("the file exists");
         }
         assert!(write_plainly(&dir.path().join("no/plain"), 1, &BASELINES[0]).is_err());
     }

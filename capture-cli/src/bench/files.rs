@@ -1,4 +1,4 @@
-//! Files that a bench writes by the engine's writer: what capturing and disk benches share.
+//! Files that benchmarks write with the engine's writer.
 
 use crate::failure::Failure;
 use std::{path::Path, sync::Arc};
@@ -9,18 +9,23 @@ use wqcap_engine::{
     sink::{BLOCK, BlockSink, Encoder, Files, OutputPlan, Writer},
 };
 
-/// `output.buffer` by default.
+/// Default of `output.buffer` in bytes.
 const BUFFER: u64 = 256 << 20;
 
-/// A directory in `dir` that is gone with this value.
+/// Creates a directory in `dir` that is removed when the returned value is dropped.
 pub fn scratch(dir: &Path) -> Result<TempDir, Failure> {
     tempfile::Builder::new()
         .prefix(".wqcap-bench-")
         .tempdir_in(dir)
-        .map_err(|e| Failure::refused(format!("{}: {e}", dir.display())))
+        .map_err(|e| {
+            Failure::refused(format!(
+                "cannot create a directory in {}: {e}",
+                dir.display()
+            ))
+        })
 }
 
-/// Starts a writer of one queue into `dir`, for frames of `longest` bytes at most.
+/// Starts a writer of one queue into `dir`, for frames of at most `longest` bytes.
 pub fn start<E: Encoder>(
     dir: &Path,
     longest: usize,
@@ -38,18 +43,18 @@ pub fn start<E: Encoder>(
         owner: Wakeup::default(),
     };
     let (mut writer, mut sinks) = Writer::start(&files, encoder, &[Arc::default()])?;
-    // As a capture does before frames come.
+    // A capture also waits for this before it receives frames.
     writer.wait_for_memory()?;
     let sink = sinks.pop().ok_or_else(|| Failure::failed("no sink"))?;
     Ok((writer, sink))
 }
 
-/// As many blocks as that writer has, of the same size.
+/// Allocates as many blocks as that writer has, of the same size.
 pub fn blocks() -> Result<Vec<Region>, Failure> {
     Ok(Region::several(BUFFER as usize / BLOCK, BLOCK)?)
 }
 
-/// Waits for the files' final names.
+/// Waits until the files have their final names, and returns these.
 pub fn finish(writer: Writer) -> Result<Vec<std::path::PathBuf>, Failure> {
     let finished = writer.finish();
     match finished.failures.into_iter().next() {
@@ -58,7 +63,8 @@ pub fn finish(writer: Writer) -> Result<Vec<std::path::PathBuf>, Failure> {
     }
 }
 
-/// Deletes a file.
+/// Deletes a file of the benchmark.
 pub fn remove(file: &Path) -> Result<(), Failure> {
-    std::fs::remove_file(file).map_err(|e| Failure::failed(format!("{}: {e}", file.display())))
+    std::fs::remove_file(file)
+        .map_err(|e| Failure::failed(format!("cannot delete {}: {e}", file.display())))
 }

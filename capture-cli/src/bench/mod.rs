@@ -1,6 +1,7 @@
-//! `wqcap bench`: how fast this machine is, one file for each subject.
+//! `wqcap bench`: measures the speed of this machine and its NIC, one file for each subject.
 //!
-//! Every result stands beside a baseline measured in the same run, in turn with it, so that a busy machine slows both.
+//! Each result is compared with a baseline of the same run. The two are measured in turn, so that
+//! load on the machine slows both.
 
 mod bare;
 mod burst;
@@ -17,7 +18,7 @@ pub mod wire;
 use crate::{args::BenchCommand, failure::Failure};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Runs a bench and prints what it found.
+/// Runs a benchmark and prints its results.
 pub fn bench(command: &BenchCommand) -> Result<(), Failure> {
     match command {
         BenchCommand::Burst(args) => burst::burst(args),
@@ -30,7 +31,7 @@ pub fn bench(command: &BenchCommand) -> Result<(), Failure> {
     }
 }
 
-/// The system's time, as stamps have it.
+/// Returns the system time in nanoseconds since 1970, as in time stamps.
 fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX))

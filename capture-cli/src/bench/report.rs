@@ -1,4 +1,4 @@
-//! What a bench prints: the machine, and results beside their baselines.
+//! Report of a benchmark: the machine, and results with their baselines.
 
 use crate::{
     failure::Failure,
@@ -10,57 +10,58 @@ use crate::{
 use serde::Serialize;
 use std::fs;
 
-/// All of it.
+/// Report of a benchmark.
 #[derive(Debug, Serialize)]
 pub struct BenchReport<R = Measured> {
-    /// Where it was measured.
+    /// Machine on which the benchmark ran.
     pub machine: Machine,
-    /// What was measured.
+    /// Results of the benchmark.
     pub results: Vec<R>,
 }
 
-/// A result as a row of the table.
+/// Result that has a row in the table.
 pub trait Row: Serialize {
-    /// Names of the columns.
+    /// Names of the table's columns.
     const HEAD: &'static [&'static str];
-    /// A text for each.
+    /// Returns the texts of the row's cells.
     fn cells(&self) -> Vec<String>;
 }
 
-/// Where it was measured.
+/// Machine on which a benchmark ran.
 #[derive(Debug, Serialize)]
 pub struct Machine {
-    /// The processor's name; null: the system does not tell.
+    /// Name of the processor; null if the system does not provide it.
     pub cpu: Option<String>,
-    /// CPUs that this process may use.
+    /// Number of CPUs that this process may use.
     pub cpus: usize,
-    /// The kernel's release.
+    /// Release of the machine's kernel.
     pub kernel: Option<String>,
 }
 
-/// One result.
+/// Measured time per frame with its baseline.
 #[derive(Debug, Serialize)]
 pub struct Measured {
-    /// `subject/what/size`.
+    /// Name of the result: `subject/what/size`.
     pub name: String,
-    /// The median, in nanoseconds.
+    /// Median time per frame in nanoseconds.
     pub ns_per_frame: f64,
-    /// The same the other way round.
+    /// Frames per second at that time per frame.
     pub frames_per_s: f64,
-    /// What it is compared with.
+    /// Name of the baseline.
     pub baseline: &'static str,
-    /// `ns_per_frame` by the baseline's: the median over the repeats.
+    /// Ratio of `ns_per_frame` to that of the baseline: the median over the repeats.
     pub ratio: f64,
-    /// The least and the most ratio of any repeat.
+    /// Lowest and highest ratio of the repeats.
     pub spread: [f64; 2],
-    /// What else belongs to it.
+    /// Further facts about the result.
     #[serde(flatten)]
     pub more: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Measured {
-    /// From times per frame in nanoseconds, of the subject and of its baseline, in pairs.
-    pub fn of(name: String, baseline: &'static str, pairs: &[(f64, f64)]) -> Self {
+    /// Computes a result from pairs of times per frame in nanoseconds, of the subject and of its
+    /// baseline.
+    pub fn from_pairs(name: String, baseline: &'static str, pairs: &[(f64, f64)]) -> Self {
         let (ratio, spread) = compared(pairs);
         let ns_per_frame = median(pairs.iter().map(|(a, _)| *a).collect());
         Self {
@@ -74,7 +75,7 @@ impl Measured {
         }
     }
 
-    /// With one more fact.
+    /// Adds a fact to the result, under the key `name`.
     pub fn with(mut self, name: &str, value: impl Into<serde_json::Value>) -> Self {
         self.more.insert(name.into(), value.into());
         self
@@ -98,7 +99,7 @@ impl Row for Measured {
     }
 }
 
-/// The median ratio of such pairs, and the least and the most.
+/// Returns the median ratio of the pairs, and the lowest and highest ratio.
 pub fn compared(pairs: &[(f64, f64)]) -> (f64, [f64; 2]) {
     let ratios: Vec<f64> = pairs.iter().map(|(a, b)| a / b).collect();
     let spread = [
@@ -108,19 +109,19 @@ pub fn compared(pairs: &[(f64, f64)]) -> (f64, [f64; 2]) {
     (median(ratios), spread)
 }
 
-/// Of an even number, the mean of the middle two.
-fn median(mut of: Vec<f64>) -> f64 {
-    of.sort_by(f64::total_cmp);
-    let middle = of.len() / 2;
-    match of.len() {
+/// Returns the median. For an even number of values it is the mean of the middle two.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
         0 => f64::NAN,
-        n if n % 2 == 1 => of[middle],
-        _ => f64::midpoint(of[middle - 1], of[middle]),
+        n if n % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
     }
 }
 
 impl<R: Row> BenchReport<R> {
-    /// Of this machine.
+    /// Creates a report with the facts of this machine.
     #[expect(clippy::disallowed_methods, reason = "files of /proc")]
     pub fn new(results: Vec<R>) -> Self {
         let cpu = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
@@ -138,7 +139,7 @@ impl<R: Row> BenchReport<R> {
         }
     }
 
-    /// On stdout, as JSON or as a table.
+    /// Prints the report on stdout, as JSON or as a table.
     pub fn print(&self, json: bool) -> Result<(), Failure> {
         if json {
             return output::print_json(self);
@@ -156,13 +157,13 @@ mod tests {
 
     #[test]
     fn medians_and_spreads() {
-        let it = Measured::of("a".into(), "b", &[(10.0, 5.0), (30.0, 10.0), (20.0, 20.0)]);
+        let it = Measured::from_pairs("a".into(), "b", &[(10.0, 5.0), (30.0, 10.0), (20.0, 20.0)]);
         assert_eq!(
             (it.ns_per_frame, it.ratio, it.spread),
             (20.0, 2.0, [1.0, 3.0])
         );
         assert_eq!(it.frames_per_s, 5e7);
-        let even = Measured::of("a".into(), "b", &[(1.0, 1.0), (2.0, 1.0)]);
+        let even = Measured::from_pairs("a".into(), "b", &[(1.0, 1.0), (2.0, 1.0)]);
         assert_eq!((even.ns_per_frame, even.ratio), (1.5, 1.5));
         let json = serde_json::to_value(BenchReport::new(vec![it])).expect("JSON");
         assert!(json["machine"]["cpus"].as_u64() > Some(0));

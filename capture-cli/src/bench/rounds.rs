@@ -1,7 +1,7 @@
-//! Rounds of drained rings: what a loop costs, with neither the wire nor the NIC in the figures.
+//! Rounds of filling and draining rings: measures the cost of a loop without the wire and the NIC.
 //!
-//! Rings are filled while their loops are held back, the rules are taken away, and then the loops are let go. The CPU
-//! time of the loops' threads counts.
+//! Rings are filled while their loops are held. Then the rules are removed, and the loops continue.
+//! The CPU time of the loops' threads counts.
 
 use crate::{
     args::{ConfigArgs, Setting},
@@ -25,17 +25,20 @@ use wqcap_engine::{
     stats::NicCounters,
 };
 
-/// WRs of a ring; a striding ring has as much memory for frames, unless it is told otherwise.
+/// Number of WRs of a ring. By default a striding ring has as much memory for frames.
 pub const RING: u32 = 8192;
-/// Frames a second that fill the rings: not so many that the wire is in the way of what is measured.
+/// Rate that fills the rings, in frames per second, low enough that the wire does not affect the
+/// measurement.
 pub const FILLING: u64 = 1_000_000;
-/// How long a ring may take to fill, and a loop to drain it.
+/// Time limit for filling a ring, and for a loop to drain it.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long a NIC without rules takes at most to end what it has begun. All loops, bare ones too, drain their rings after it.
+/// Longest time until a NIC without rules has finished its last frames. All loops, bare ones too,
+/// start to drain after it.
 pub const SETTLING: Duration = Duration::from_millis(5);
 
-/// A plan of so many queues with nothing in their way, on this device or the only one.
+/// Makes a plan of `queues` queues that only receives and counts, on `device` or on the only
+/// device.
 pub fn plan(queues: u16, device: Option<&str>, more: &[(&str, String)]) -> Result<Plan, Failure> {
     let mut set = vec![
         ("capture.queues", queues.to_string()),
@@ -56,23 +59,25 @@ pub fn plan(queues: u16, device: Option<&str>, more: &[(&str, String)]) -> Resul
     settle(&mut ConfigArgs { file: None, set }.load()?)
 }
 
-/// Frames of `len` bytes in a round. A ring takes a few more: when it is filled again, a batch may still be on its way back
-/// to it, with the rest of a striding WR's buffer, and a batch is held back by whom it is to wait for.
+/// Returns the number of frames of `len` bytes in a round. It is lower than what a ring holds: when
+/// the ring is filled again, a batch may not be reposted yet, nor the rest of a striding WR's
+/// buffer, and the consumer holds a batch while it waits.
 fn round(plan: &Plan, len: u32) -> u64 {
     let held = plan.ring.frames(len);
     let slack = 256 + held / u64::from(plan.ring.wrs);
     held.saturating_sub(slack).max(1)
 }
 
-/// What frames of `len` bytes cost the queues' threads, in as many rounds as drain `rounds` rings of [`RING`] WRs, behind
-/// one that warms up. One sink for each queue of the plan.
+/// Measures the cost of frames of `len` bytes for the queues' threads. The number of frames is that
+/// of `rounds` rings of [`RING`] WRs. An additional first round warms up. `sinks` has one sink for
+/// each queue of the plan.
 pub fn drain<C: Consumer + 'static>(
     plan: &Plan,
     len: u32,
     rounds: u32,
     sinks: Vec<C>,
 ) -> Result<Round, Failure> {
-    let (told, results) = sync_channel(sinks.len());
+    let (sender, results) = sync_channel(sinks.len());
     let (go, held): (Vec<_>, Vec<_>) = sinks.iter().map(|_| sync_channel(1)).unzip();
     let (round, full) = (round(plan, len), plan.ring.frames(len));
     let rounds = (u64::from(rounds) * u64::from(RING)).div_ceil(full);
@@ -80,7 +85,7 @@ pub fn drain<C: Consumer + 'static>(
         sink,
         round,
         held,
-        told: told.clone(),
+        sender: sender.clone(),
         frames: 0,
         began: None,
     });
@@ -99,23 +104,24 @@ pub fn drain<C: Consumer + 'static>(
             }
         }
     }
-    // Before the capture ends, or its loops would be held for ever: what is on the rings is let through.
+    // The loops must continue before the capture ends, or they would be held forever. The frames
+    // left on the rings then pass.
     drop(go);
     let _ = capture.finish();
     done.map(|()| sum)
 }
 
-/// What drained rings cost.
+/// Cost of frames on drained rings.
 #[derive(Clone, Copy, Default)]
 pub struct Round {
-    /// Frames.
+    /// Number of drained frames.
     pub frames: u64,
-    /// Nanoseconds that threads ran for them.
+    /// CPU time of the threads for these frames, in nanoseconds.
     pub ns: u64,
 }
 
 impl Round {
-    /// Nanoseconds of a frame.
+    /// Returns the mean time per frame in nanoseconds.
     pub fn mean_ns(&self) -> f64 {
         self.ns as f64 / self.frames as f64
     }
@@ -128,7 +134,7 @@ impl std::ops::AddAssign for Round {
     }
 }
 
-/// Fills the rings, each of so many frames, takes the rules away, and lets the loops go.
+/// Fills the rings, each with `full` frames, removes the rules, and lets the loops drain the rings.
 fn drained(
     capture: &mut Capture,
     plan: &Plan,
@@ -141,13 +147,13 @@ fn drained(
         capture.resume(plan)?;
     }
     let lost = |capture: &Capture| out_of_buffer(&capture.snapshot().nic);
-    let rest = |capture: &mut Capture| {
+    let pause = |capture: &mut Capture| {
         let _ = capture.wait(Instant::now() + Duration::from_millis(1));
     };
-    fill(capture, go.len(), full, lost, rest)?;
+    fill(capture, go.len(), full, lost, pause)?;
     capture.pause();
     thread::sleep(SETTLING);
-    let stuck = || Failure::failed("a queue's loop has not drained its ring");
+    let stuck = || Failure::failed("the loop of a queue did not drain its ring");
     for go in go {
         go.send(()).map_err(|_| stuck())?;
     }
@@ -158,7 +164,7 @@ fn drained(
     Ok(sum)
 }
 
-/// One of the counters of the plan's port, if it can be read.
+/// Reads a counter of the plan's port from sysfs.
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 pub fn number(plan: &Plan, counter: &str) -> Option<u64> {
     let (device, port) = (&plan.device.name, plan.port);
@@ -166,59 +172,63 @@ pub fn number(plan: &Plan, counter: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Frames that the NIC found no WR for, if it tells.
+/// Returns the number of frames that found no WR, if the NIC has this counter.
 pub fn out_of_buffer(nic: &NicCounters) -> Option<u64> {
     nic.get("out_of_buffer")?.value()
 }
 
-/// Waits until the NIC finds no WR any more on any of so many rings that hold so many frames, which is when it has `lost`
-/// many frames; `rest` lets a moment pass.
+/// Waits until all `rings` rings, which hold `held` frames each, are full. They count as full when
+/// the NIC has `lost` enough frames. `pause` waits for a moment.
 pub fn fill<T: ?Sized>(
     it: &mut T,
     rings: usize,
     held: u64,
     lost: impl Fn(&T) -> Option<u64>,
-    rest: impl Fn(&mut T),
+    pause: impl Fn(&mut T),
 ) -> Result<(), Failure> {
     let Some(before) = lost(it) else {
         return Err(Failure::refused(
-            "out_of_buffer cannot be read: nobody can tell when a ring is full",
+            "cannot read out_of_buffer: it is unknown when a ring is full",
         ));
     };
-    // One of them may get a third of its share. A single ring waits as long: frames that came a moment ago are in a cache.
+    // A ring may get only a third of its share. A single ring waits as long, because the last
+    // frames are still in a cache.
     let enough = 2 * rings as u64 * held;
-    // The wire's own time on top, twice where the machine is busy.
+    // The time of the wire is added, twice because the machine may be busy.
     let takes = Duration::from_secs(2 * (enough + rings as u64 * held) / FILLING);
     let patience = PATIENCE + takes;
     let deadline = Instant::now() + patience;
     while lost(it).is_none_or(|now| now < before + enough) {
         if Instant::now() >= deadline {
             return Err(Failure::failed(format!(
-                "{rings} rings of {held} frames are not full after {patience:?}: is there traffic on the port?"
+                "{rings} rings of {held} frames are not full after {patience:?}; check that the port has traffic"
             )));
         }
-        rest(it);
+        pause(it);
     }
     Ok(())
 }
 
-/// A consumer that holds its loop back until the rings are full, and takes the time of the rest.
+/// Consumer that holds its loop until the rings are full, and then measures its CPU time.
 struct Held<C> {
+    /// Consumer that does the measured work.
     sink: C,
-    /// Frames of a round.
+    /// Number of frames of a round.
     round: u64,
+    /// Signal that the loop may continue.
     held: Receiver<()>,
-    told: SyncSender<Round>,
+    /// Channel for the result of each round.
+    sender: SyncSender<Round>,
     /// Frames of this round so far.
     frames: u64,
-    /// The thread's CPU time at its beginning; `None`: it is to be waited for.
+    /// CPU time of the thread at the start of the round, or `None` while the loop is held.
     began: Option<u64>,
 }
 
-/// A queue's consumer; there are as many as queues.
+/// Consumer of one queue of the plan, or an empty one.
 struct ParserCpu<C>(Option<Held<C>>);
 
-/// Nanoseconds that this thread has run.
+/// Returns the CPU time of this thread in nanoseconds.
 pub fn cpu_ns() -> u64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -237,7 +247,7 @@ impl<C: Consumer> Consumer for ParserCpu<C> {
     #[inline]
     fn batch(&mut self) {
         let Some(it) = &mut self.0 else { return };
-        // When nobody is there to say so, there are no more rounds.
+        // If the sender is gone, there are no more rounds.
         if it.began.is_none() && it.held.recv().is_ok() {
             it.frames = 0;
             it.began = Some(cpu_ns());
@@ -256,7 +266,7 @@ impl<C: Consumer> Consumer for ParserCpu<C> {
                 frames: it.frames,
                 ns: cpu_ns() - began,
             };
-            let _ = it.told.send(round);
+            let _ = it.sender.send(round);
         }
     }
 

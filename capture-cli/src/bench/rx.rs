@@ -1,8 +1,9 @@
-//! `wqcap bench rx`: the engine's loop (slots, time stamps, ledger, repost) beside the least that a program can do with
-//! such rings: a bare loop over `ibv_start_poll` that reads the same fields, and one over `ibv_poll_cq`.
+//! `wqcap bench rx`: compares the engine's loop (slots, time stamps, ledger, repost) with minimal
+//! programs for the same rings: a bare loop over `ibv_start_poll` that reads the same fields, and a
+//! bare loop over `ibv_poll_cq`.
 //!
-//! Each drains rings that were filled before. With software stamps the NIC may compress the engine's CQEs; those of the bare
-//! loops it never does, and they read its stamps.
+//! Each loop drains rings that were filled before. With software stamps the NIC may compress the
+//! CQEs of the engine. It never compresses those of the bare loops, which read the NIC's stamps.
 
 use super::{
     bare::{self, BareAttr, Poll},
@@ -13,7 +14,7 @@ use crate::{args::BenchRxArgs, cmd::check::enter_model, failure::Failure};
 use std::hint::black_box;
 use wqcap_engine::{config::Timestamps, plan::Plan, sink::Count};
 
-/// All in turn, and prints the ratios.
+/// Runs all loops in turn, and prints the ratios.
 pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
     if args.device.is_none() {
         let wire = format!("synth:size={},flows=4096,pps={FILLING}", args.frame);
@@ -23,7 +24,7 @@ pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
     for queues in &args.queues {
         if !queues.is_power_of_two() {
             return Err(Failure::refused(format!(
-                "--queues {queues}: write a power of two: bare loops spread over tables without weights"
+                "--queues {queues}: not a power of two, which the tables of the bare loops require; write 1, 2, 4 and so on"
             )));
         }
         let mut plans = Vec::new();
@@ -46,7 +47,7 @@ pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
     BenchReport::new(results).print(args.common.json)
 }
 
-/// Each plan beside the bare loops, and beside the plan before it.
+/// Compares each plan with the bare loops, and with the plan before it.
 fn measure(plans: &[Plan], args: &BenchRxArgs) -> Result<Vec<Measured>, Failure> {
     let mut engines: Vec<Vec<(f64, f64)>> = vec![Vec::new(); plans.len()];
     let mut poll_cq = Vec::new();
@@ -72,7 +73,7 @@ fn measure(plans: &[Plan], args: &BenchRxArgs) -> Result<Vec<Measured>, Failure>
     let named = |what: &str, mode: &str, base: &'static str, pairs: &[(f64, f64)]| {
         let name = format!("rx/{what}/{}B/{queues}q{batch}{mode}{stamps}", args.frame);
         let baseline: Vec<_> = pairs.iter().map(|(_, least)| *least).collect();
-        Measured::of(name, base, pairs)
+        Measured::from_pairs(name, base, pairs)
             .with("repeats", args.common.repeats)
             .with("baseline_ns", baseline)
     };
@@ -93,7 +94,7 @@ fn measure(plans: &[Plan], args: &BenchRxArgs) -> Result<Vec<Measured>, Failure>
     Ok(all)
 }
 
-/// Nanoseconds that a bare loop takes for a frame.
+/// Measures the time per frame of a bare loop in nanoseconds.
 fn bare(plan: &Plan, args: &BenchRxArgs, poll: Poll) -> Result<f64, Failure> {
     let attr = BareAttr {
         poll,

@@ -1,7 +1,9 @@
-//! `wqcap bench wake`: what `capture.idle = "sleep"` costs a frame that comes after a pause.
+//! `wqcap bench wake`: measures what `capture.idle = "sleep"` costs a frame that arrives after a
+//! pause.
 //!
-//! Frames that are far apart, each looked at as soon as its loop has it: its age is the system's time then less its
-//! stamp. With `spin` the loop is at the ring; with `sleep` the NIC has to wake it.
+//! The age of a frame is the system time when its loop receives the frame, minus its time stamp.
+//! The frames are far apart. With `spin` the loop polls the ring all the time; with `sleep` the NIC
+//! has to wake it.
 
 use super::{
     now_ns,
@@ -23,10 +25,10 @@ use wqcap_engine::{
     pipeline::{Consumer, Frame, Verdict},
 };
 
-/// How long frames are waited for.
+/// Time limit for all frames of a capture.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Captures with both in turn, and prints the difference.
+/// Captures with both modes in turn, and prints the difference.
 pub fn wake(args: &BenchWakeArgs) -> Result<(), Failure> {
     check::enter_model(args.model.as_deref(), &args.config.model())?;
     let mut config = args.config.load()?;
@@ -40,7 +42,7 @@ pub fn wake(args: &BenchWakeArgs) -> Result<(), Failure> {
         extra.push(sleep - spin);
     }
     extra.sort_by(f64::total_cmp);
-    let result = Measured::of("wake/sleep/1q".into(), "spin", &pairs)
+    let result = Measured::from_pairs("wake/sleep/1q".into(), "spin", &pairs)
         .with("repeats", args.common.repeats)
         .with("extra_ns", extra.clone());
     BenchReport::new(vec![result]).print(args.common.json)?;
@@ -56,7 +58,7 @@ pub fn wake(args: &BenchWakeArgs) -> Result<(), Failure> {
     ))
 }
 
-/// The median age of so many frames, in nanoseconds.
+/// Measures the median age of `frames` frames, in nanoseconds.
 fn median_age(config: &Config, idle: Idle, frames: u64) -> Result<f64, Failure> {
     let mut config = config.clone();
     config.capture.idle = Some(idle);
@@ -72,12 +74,12 @@ fn median_age(config: &Config, idle: Idle, frames: u64) -> Result<f64, Failure> 
         all: Arc::clone(&ages),
     })?;
     while !capture.wait(Instant::now() + Duration::from_secs(1)) {}
-    // The loops have ended after this, and handed over what they saw.
+    // After this the loops have ended, and their ages are complete.
     drop(capture.finish());
     let mut ages = ages.lock().map_or_else(|_| Vec::new(), |it| it.clone());
     if (ages.len() as u64) < frames {
         return Err(Failure::failed(format!(
-            "{} within {} s, not {frames}: is there traffic?",
+            "received {} within {} s instead of {frames}; check that the port has traffic",
             counted(ages.len() as u64, "frame"),
             PATIENCE.as_secs()
         )));
@@ -87,9 +89,11 @@ fn median_age(config: &Config, idle: Idle, frames: u64) -> Result<f64, Failure> 
     Ok(*median as f64)
 }
 
-/// Writes down the age of every frame.
+/// Consumer that records the age of every frame.
 struct Ages {
+    /// Ages of the frames of one queue, in nanoseconds.
     seen: Vec<i64>,
+    /// Ages of the frames of all queues, in nanoseconds.
     all: Arc<Mutex<Vec<i64>>>,
 }
 

@@ -1,8 +1,9 @@
-//! `wqcap bench wire`: frames sent over a RAW_PACKET QP and received by the engine, on a real pair of ports or on the
-//! software NIC: how fast without loss, found as RFC 2544 (26.1) has it, and how old a frame is when its stamp is made.
+//! `wqcap bench wire`: sends frames over a RAW_PACKET QP and receives them with the engine, on a
+//! pair of real ports or on the software NIC. Measures the highest rate without loss as in RFC 2544
+//! (26.1), and the age of a frame when it is stamped.
 //!
-//! A trial sends for so long at one rate and waits until nothing comes any more. What the receiver lacks then is lost;
-//! where, its ledger and the NIC's counters tell.
+//! A trial sends at one rate for a given time, and waits until no more frames arrive. Frames that
+//! the receiver then lacks are lost. Its ledger and the NIC's counters show where.
 
 mod generator;
 mod traffic;
@@ -37,64 +38,75 @@ use wqcap_engine::{
     verbs::Context,
 };
 
-/// Sends under way.
+/// Largest number of sends in flight.
 const DEPTH: u32 = 1024;
-/// Frames that are sent at once: at 64 bytes and 100 Gbit/s, 0.2 us apart from an even pace.
+/// Number of frames that are sent at once. At 64 bytes and 100 Gbit/s this deviates from an even
+/// pace by 0.2 us.
 const BURST: usize = 32;
-/// Nothing has come for so long: nothing will. Waited for only where something is missing that no counter tells of.
+/// Time without a frame after which no more frames are expected. Only waited for if frames are
+/// missing that no counter accounts for.
 const QUIET: Duration = Duration::from_secs(1);
-/// Bytes on the wire beside a frame: preamble, FCS, gap (IEEE 802.3, clause 4).
+/// Bytes on the wire in addition to a frame: preamble, FCS, gap (IEEE 802.3, clause 4).
 const OVERHEAD: u64 = 24;
-/// By then the last probe has come, and what was sent has left the port.
+/// Time limit for a probe to arrive, and for sent frames to leave the port.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// One rate, tried.
+/// Result of a trial at one rate.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Trial {
-    /// Frames a second that were to be sent.
+    /// Requested rate in frames per second.
     wanted: f64,
-    /// Those that were.
+    /// Achieved rate in frames per second.
     pub sent_per_s: f64,
+    /// Number of frames sent in the trial.
     sent: u64,
+    /// Number of frames received in the trial.
     received: u64,
+    /// Number of frames lost in the trial.
     lost: u64,
-    /// Of the lost, those that found no WR.
+    /// Number of lost frames that found no WR.
     out_of_buffer: u64,
 }
 
-/// Ages of frames, in nanoseconds.
+/// Ages of probe frames when they are stamped, in nanoseconds.
 #[derive(Debug, Serialize)]
 struct Latency {
+    /// Number of probe frames that arrived.
     probes: usize,
+    /// Lowest age of a probe frame.
     min: i64,
+    /// Median age of the probe frames.
     median: i64,
+    /// 99th percentile of the ages.
     p99: i64,
+    /// Highest age of a probe frame.
     max: i64,
 }
 
-/// Searches and prints what it found.
-#[expect(clippy::disallowed_methods, reason = "the user has named it")]
+/// Searches for the highest rate, and prints the results.
+#[expect(clippy::disallowed_methods, reason = "the user chose the file")]
 pub fn wire(args: &BenchWireArgs) -> Result<(), Failure> {
     if args.tx.is_none() {
-        // What is sent there comes back.
+        // The loopback wire returns every sent frame.
         enter_model(Some("loopback"), &[])?;
     }
     let config = receiver(args)?;
     let mut results = Vec::new();
-    // A file's frames have sizes of their own.
+    // The frames of a file have their own sizes.
     let sizes = if args.replay.is_some() {
         &[64][..]
     } else {
         &args.sizes
     };
     for size in sizes {
-        let traffic = Traffic::of(args, *size)?;
+        let traffic = Traffic::new(args, *size)?;
         results.push(measure(args, &config, &traffic)?);
     }
     let report = BenchReport::new(results);
     if let Some(path) = &args.report {
-        fs::write(path, output::json(&report)?)
-            .map_err(|e| Failure::failed(format!("{}: {e}", path.display())))?;
+        fs::write(path, output::json(&report)?).map_err(|e| {
+            Failure::failed(format!("cannot write the report {}: {e}", path.display()))
+        })?;
     }
     report.print(args.json)?;
     if args.json {
@@ -109,7 +121,7 @@ pub fn wire(args: &BenchWireArgs) -> Result<(), Failure> {
     })
 }
 
-/// The receiver's configuration: counts only.
+/// Returns the receiver's configuration, which only counts frames.
 fn receiver(args: &BenchWireArgs) -> Result<Config, Failure> {
     let mut config = args.config.load()?;
     if let Some(device) = args.rx.as_ref().or(args.tx.as_ref()) {
@@ -123,6 +135,7 @@ fn receiver(args: &BenchWireArgs) -> Result<Config, Failure> {
     Ok(config)
 }
 
+/// Measures rate and latency for one kind of traffic.
 fn measure(args: &BenchWireArgs, config: &Config, traffic: &Traffic) -> Result<Measured, Failure> {
     let plan = settle(&mut config.clone())?;
     let name = args.tx.clone().unwrap_or_else(|| plan.device.name.clone());
@@ -144,19 +157,20 @@ fn measure(args: &BenchWireArgs, config: &Config, traffic: &Traffic) -> Result<M
     let latency = latency(&plan, &mut sender, args.probes)?;
     let ns = 1e9 / best.sent_per_s;
     let name = format!("wire/{}", traffic.name);
-    let result = Measured::of(name, "line", &[(ns, 1e9 / line)]);
+    let result = Measured::from_pairs(name, "line", &[(ns, 1e9 / line)]);
     Ok(result
         .with("trials", json!(trials))
         .with("latency_ns", json!(latency)))
 }
 
-/// Frames a second that the receiver's link carries at most.
+/// Returns the highest rate of the receiver's link in frames per second.
 pub fn line_rate(plan: &Plan, len: u64) -> f64 {
     let port = plan.device.ports.iter().find(|it| it.number == plan.port);
     port.map_or(0.0, |it| it.rate_gbps) * 1e9 / (8 * (len + OVERHEAD)) as f64
 }
 
-/// The highest rate of which at most this part is lost, to a hundredth of it: from the line's rate down by halves.
+/// Searches for the highest rate with at most the given loss, to 1 %, by bisection from the line
+/// rate down.
 pub fn search(
     line: f64,
     loss: f64,
@@ -169,7 +183,7 @@ pub fn search(
         let it = trial(wanted)?;
         trials.push(it);
         if it.lost as f64 <= loss * it.sent as f64 {
-            // A sender that cannot go as fast has found its own limit.
+            // The sender has reached its own limit if it cannot send at the requested rate.
             let own_limit = it.sent_per_s < 0.98 * wanted;
             low = Some(it);
             if own_limit || wanted >= line {
@@ -187,13 +201,13 @@ pub fn search(
         wanted = f64::midpoint(floor, high);
         if low.is_none() && wanted < 100.0 {
             return Err(Failure::failed(
-                "frames are lost at any rate: do the ports lead to each other?",
+                "frames are lost at any rate; check that the ports are connected to each other",
             ));
         }
     }
 }
 
-/// Sends at `wanted` frames a second for `time`, and counts what is received.
+/// Sends at `wanted` frames per second for `time`, and counts the received frames.
 pub fn trial(
     plan: &Plan,
     sender: &mut Generator,
@@ -214,7 +228,7 @@ pub fn trial(
     let deadline = Instant::now() + PATIENCE;
     while !sender.is_done()? {
         if Instant::now() > deadline {
-            return Err(Failure::failed("what was sent does not leave the port"));
+            return Err(Failure::failed("sent frames do not leave the port"));
         }
         thread::yield_now();
     }
@@ -226,13 +240,14 @@ pub fn trial(
         sent_per_s: sent as f64 / took.as_secs_f64(),
         sent,
         received,
-        // Others may send to the port too.
+        // Other hosts may also send to the port.
         lost: sent.saturating_sub(received),
         out_of_buffer,
     })
 }
 
-/// What has been received of `sent` frames, and what found no WR, once that is all of them or nothing more comes.
+/// Waits until all `sent` frames are counted or no more arrive. Returns the number of received
+/// frames, and of frames that found no WR.
 fn settled(capture: &mut Capture, before: &Snapshot, sent: u64) -> (u64, u64) {
     let without_wr = |at: &Snapshot| out_of_buffer(&at.nic).unwrap_or(0);
     let count = |capture: &Capture| -> (u64, u64) {
@@ -251,7 +266,8 @@ fn settled(capture: &mut Capture, before: &Snapshot, sent: u64) -> (u64, u64) {
     last
 }
 
-/// Sends frames one by one, each with its number, and takes the time from the call that sends it to its stamp.
+/// Sends numbered frames one by one, and measures the time from the send call to each frame's
+/// stamp.
 fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, Failure> {
     let stamps = Arc::new(Mutex::new(vec![None; probes as usize]));
     let mut capture =
@@ -280,7 +296,7 @@ fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, 
     ages.sort_unstable();
     let at = |share: f64| ages[((ages.len() - 1) as f64 * share) as usize];
     if ages.is_empty() {
-        return Err(Failure::failed("no probe has come"));
+        return Err(Failure::failed("no probe arrived"));
     }
     Ok(Latency {
         probes: ages.len(),
@@ -291,7 +307,7 @@ fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, 
     })
 }
 
-/// Writes down the stamp of each probe.
+/// Consumer that records the stamp of each probe, by its number.
 struct Stamps(Arc<Mutex<Vec<Option<u64>>>>);
 
 impl Consumer for Stamps {

@@ -1,4 +1,4 @@
-//! `wqcap devices`: what is here, and what each device can do.
+//! `wqcap devices`: lists the RDMA devices of this machine and their capabilities.
 
 use crate::{
     args::DevicesArgs,
@@ -9,30 +9,30 @@ use crate::{
 use std::fmt::Write;
 use wqcap_engine::device::{self, DeviceFacts, PortFacts};
 
-/// A line that works wherever the software NIC does.
+/// Command that works on every machine that supports the software NIC.
 pub const TRY_MODEL: &str = "wqcap run --model synth:count=1000000 --set output.format=none";
 
-/// Lists the devices. None at all is an answer, not a failure.
+/// Lists the devices. An empty list is not a failure.
 pub fn devices(args: &DevicesArgs) -> Result<(), Failure> {
     let devices = device::list()?;
     if args.json {
         return output::print_json(&serde_json::json!({ "devices": devices }));
     }
     if devices.is_empty() {
-        terminal::say(format_args!(
+        terminal::print_line(format_args!(
             "no RDMA device on this machine; to try the software NIC:\n  {TRY_MODEL}"
         ));
     }
     output::print(&text(&devices))
 }
 
-/// Devices as paragraphs.
+/// Describes devices, one paragraph each.
 pub fn text(devices: &[DeviceFacts]) -> String {
     let texts: Vec<_> = devices.iter().map(describe).collect();
     texts.join("\n")
 }
 
-/// A device as a paragraph.
+/// Describes a device as a paragraph.
 fn describe(device: &DeviceFacts) -> String {
     let caps = &device.caps;
     let (vendor, part) = device.vendor_part;
@@ -96,6 +96,7 @@ fn describe(device: &DeviceFacts) -> String {
     text
 }
 
+/// Describes a port of a device in one line.
 fn describe_port(port: &PortFacts) -> String {
     let link = if port.ethernet {
         "Ethernet"
@@ -116,6 +117,7 @@ fn describe_port(port: &PortFacts) -> String {
     )
 }
 
+/// Returns the WQ creation flags that a device offers.
 fn flags(DeviceFacts { caps, .. }: &DeviceFacts) -> String {
     let offered: Vec<_> = [
         (caps.cvlan_stripping, "cvlan_stripping"),
@@ -133,12 +135,12 @@ fn flags(DeviceFacts { caps, .. }: &DeviceFacts) -> String {
     }
 }
 
-/// Refuses, with a way out, when there is nothing to capture from: no device, or the one meant lacks verbs.
-/// Whatever else stands in the way is the plan's to say.
+/// Fails, with a remedy, if there is nothing to capture from: no device, or a selected device that
+/// lacks verbs. The plan reports all other obstacles.
 pub fn require_capable(devices: &[DeviceFacts], name: Option<&str>) -> Result<(), Failure> {
     if devices.is_empty() && preload::entered() {
         return Err(Failure::refused(
-            "the software NIC shows no device; run again with --set model.debug=true",
+            "the software NIC has no device; run again with --set model.debug=true",
         ));
     }
     if devices.is_empty() {
@@ -146,12 +148,12 @@ pub fn require_capable(devices: &[DeviceFacts], name: Option<&str>) -> Result<()
             "no RDMA device on this machine; to try the software NIC: {TRY_MODEL}"
         )));
     }
-    let meant = match (name, devices) {
+    let selected = match (name, devices) {
         (Some(name), _) => devices.iter().find(|device| device.name == name),
         (None, [only]) => Some(only),
         _ => None,
     };
-    match meant {
+    match selected {
         Some(device) if !device.missing.is_empty() => Err(Failure::refused(format!(
             "{} cannot capture: it lacks {}; to try the software NIC: {TRY_MODEL}",
             device.name,
@@ -166,6 +168,7 @@ pub mod tests {
     use super::*;
     use wqcap_engine::device::{DeviceCaps, port_topology::PortTopology};
 
+    /// Returns the facts of a device with one Ethernet port that lacks the verbs in `missing`.
     pub fn device(name: &str, missing: &[&str]) -> DeviceFacts {
         DeviceFacts {
             name: name.into(),
@@ -205,7 +208,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_device_is_described() {
+    fn a_device_description_has_its_facts() {
         let text = describe(&device("mlx5_0", &[]));
         for part in [
             "mlx5_0\n",
@@ -220,7 +223,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_a_device_lacks_is_named_with_a_way_out() {
+    fn missing_verbs_are_named_with_a_remedy() {
         let rxe = [device("rxe0", &["ibv_create_wq", "ibv_create_flow"])];
         let failure = require_capable(&rxe, None).unwrap_err();
         assert!(
@@ -232,7 +235,7 @@ pub mod tests {
     }
 
     #[test]
-    fn another_device_is_not_judged() {
+    fn a_device_that_is_not_selected_is_not_checked() {
         let both = [device("rxe0", &["ibv_create_wq"]), device("mlx5_0", &[])];
         assert!(require_capable(&both, Some("mlx5_0")).is_ok());
         assert!(require_capable(&both, Some("rxe0")).is_err());

@@ -1,9 +1,10 @@
-//! `wqcap extcap`: a capture device of Wireshark, tshark and dumpcap.
+//! `wqcap extcap`: capture device for Wireshark, tshark and dumpcap.
 //!
-//! Wireshark runs this program once for each question (extcap(4)): which interfaces there are, what link type they
-//! have, what their dialog offers, whether a capture filter is right. To capture, it runs it with a FIFO, reads pcapng
-//! from that until there is no more, and ends it by SIGTERM. What the dialog sets comes back as arguments; here they
-//! become configuration keys, and from then on it is a run like any other.
+//! Wireshark runs this program once for each request (extcap(4)): list the interfaces, their link
+//! types and the options of their dialog, or validate a capture filter. To capture, it runs the
+//! program with a FIFO, reads pcapng from it until the end, and ends the program with SIGTERM. The
+//! values of the dialog arrive as arguments and become configuration keys. From then on the run is
+//! like any other.
 
 use crate::{
     args::{ConfigArgs, ExtcapArgs, RunArgs, Setting},
@@ -18,48 +19,50 @@ use std::{
 };
 use wqcap_engine::{config::Config, device, filter::Filter};
 
-/// What interfaces are called: this, the device, its port.
+/// Prefix of interface names; the device and its port follow.
 const PREFIX: &str = "wqcap-";
-/// The interface that is the software NIC's.
+/// Name of the software NIC's interface.
 const MODEL: &str = "wqcap-model";
-/// `LINKTYPE_ETHERNET`.
+/// Link type `LINKTYPE_ETHERNET`.
 const ETHERNET: u32 = 1;
 
-/// Answers Wireshark's question.
+/// Answers a request of Wireshark.
 pub fn extcap(args: &ExtcapArgs) -> Result<(), Failure> {
     if args.extcap_interfaces {
         return output::print(&interfaces()?);
     }
     let Some(interface) = &args.extcap_interface else {
         return Err(Failure::refused(
-            "Wireshark runs this command; to try it, start with `wqcap extcap --extcap-interfaces`",
+            "no interface is given: Wireshark runs this command; to try it, run `wqcap extcap --extcap-interfaces`",
         ));
     };
     let interface = Interface::named(interface)?;
     match (&args.fifo, &args.extcap_capture_filter) {
         (Some(fifo), _) if args.capture => capture(&interface, args, fifo),
-        _ if args.capture => Err(Failure::refused("--capture needs --fifo FILE")),
+        _ if args.capture => Err(Failure::refused("--capture requires --fifo FILE")),
         _ if args.extcap_dlts => output::print(&format!(
             "dlt {{number={ETHERNET}}}{{name=EN10MB}}{{display=Ethernet}}\n"
         )),
         _ if args.extcap_config => output::print(&dialog(&interface)),
-        // Nothing printed: the filter is right.
+        // No output means that the filter is valid.
         (_, Some(filter)) => match Filter::compile(filter) {
             Ok(_) => Ok(()),
             Err(e) => output::print(&format!("{e}\n")),
         },
         _ => Err(Failure::refused(
-            "one of --extcap-dlts, --extcap-config, --capture is missing",
+            "no action is given; write --extcap-dlts, --extcap-config or --capture",
         )),
     }
 }
 
+/// Capture interface that Wireshark selects.
 enum Interface {
     Port { device: String, port: u8 },
     Model,
 }
 
 impl Interface {
+    /// Parses the name of a capture interface.
     fn named(name: &str) -> Result<Self, Failure> {
         if name == MODEL {
             return Ok(Self::Model);
@@ -77,7 +80,7 @@ impl Interface {
     }
 }
 
-/// Every port that can be captured from, and the software NIC.
+/// Returns the list of interfaces: every port of an RDMA device, and the software NIC.
 fn interfaces() -> Result<String, Failure> {
     let mut text = format!(
         "extcap {{version={}}}{{display=wqcap}}\n",
@@ -99,6 +102,7 @@ fn interfaces() -> Result<String, Failure> {
     Ok(text)
 }
 
+/// Writes the extcap line of a capture interface.
 fn line(text: &mut String, value: impl Display, display: &str) {
     let _ = writeln!(
         text,
@@ -107,25 +111,25 @@ fn line(text: &mut String, value: impl Display, display: &str) {
     );
 }
 
-/// Braces and line ends are the format's own.
+/// Replaces braces and line ends, which the format reserves.
 fn escaped(text: &str) -> String {
     text.replace(['{', '}', '\n'], " ")
 }
 
-/// The keys that matter most; any other can be typed.
+/// Returns the dialog: the most important keys, and a field for any other key.
 fn dialog(interface: &Interface) -> String {
     let defaults = Config::default();
     let mut text = String::new();
     if let Interface::Model = interface {
         text += "arg {number=0}{call=--wire}{display=Wire}{type=string}{default=synth:pps=1000}{required=true}\
-                 {tooltip=What the software NIC is plugged into: af_packet:IFACE, af_xdp:IFACE, pcap:FILE, synth:size=64}\n";
+                 {tooltip=Wire of the software NIC: af_packet:IFACE, af_xdp:IFACE, pcap:FILE, synth:size=64}\n";
     }
     text += "arg {number=1}{call=--queues}{display=Queues}{type=integer}{range=1,64}{default=1}\
-             {tooltip=capture.queues: frames are spread over so many, each on a core of its own}\n\
+             {tooltip=capture.queues: number of queues, each on a separate core}\n\
              arg {number=2}{call=--mode}{display=Mode}{type=selector}\
-             {tooltip=capture.mode: whether the host goes on receiving what is captured}\n\
-             value {arg=2}{value=steal}{display=steal: the capture alone receives}{default=true}\n\
-             value {arg=2}{value=sniffer}{display=sniffer: the host receives too}{default=false}\n";
+             {tooltip=capture.mode: selects whether the host also receives the captured frames}\n\
+             value {arg=2}{value=steal}{display=steal: only the capture receives}{default=true}\n\
+             value {arg=2}{value=sniffer}{display=sniffer: the host also receives}{default=false}\n";
     let _ = writeln!(
         text,
         "arg {{number=3}}{{call=--snaplen}}{{display=Snapshot length}}{{type=integer}}{{range=0,262144}}{{default={}}}\
@@ -183,7 +187,7 @@ fn capture(interface: &Interface, args: &ExtcapArgs, fifo: &Path) -> Result<(), 
     let failed = |what: &str, e: std::io::Error| {
         Failure::failed(format!("cannot {what} {}: {e}", fifo.display()))
     };
-    // Waits for Wireshark to open its end.
+    // Opening the FIFO waits until Wireshark opens its end.
     let fifo_end = File::options()
         .write(true)
         .open(fifo)
@@ -204,7 +208,7 @@ mod tests {
             Ok(Interface::Port { device, port }) => {
                 assert_eq!((&device[..], port), ("rocep3s0f0", 2))
             }
-            _ => panic!("a port"),
+            _ => panic!("not parsed as a port"),
         }
         for wrong in ["eth0", "wqcap-", "wqcap-mlx5_0", "wqcap-mlx5_0-300"] {
             assert!(Interface::named(wrong).is_err(), "{wrong}");

@@ -1,4 +1,4 @@
-//! `wqcap fleet`: all sensors of a store on one screen, and what is missing.
+//! `wqcap fleet`: shows all sensors of a store, and what is missing.
 
 use crate::{
     args::{ConfigArgs, FleetArgs},
@@ -15,7 +15,7 @@ use wqcap_ship::{
     store::FORMS,
 };
 
-/// Prints what all sensors tell, and fails with what is missing.
+/// Prints the status of all sensors, and fails if anything is missing.
 pub fn fleet(args: &FleetArgs) -> Result<(), Failure> {
     let (from, url) = match &args.store {
         Some(url) => ("STORE", url.clone()),
@@ -30,22 +30,22 @@ pub fn fleet(args: &FleetArgs) -> Result<(), Failure> {
     }
     let (missing, others): (Vec<_>, Vec<_>) = fleet.findings.iter().partition(|it| it.is_missing());
     for it in others {
-        terminal::say(format_args!("note: {}", told(it, &url)));
+        terminal::print_line(format_args!("note: {}", message(it, &url)));
     }
-    Failure::unless_whole(missing.into_iter().map(|it| told(it, &url)).collect())
+    Failure::unless_whole(missing.into_iter().map(|it| message(it, &url)).collect())
 }
 
-/// The store that a config names.
+/// Returns the URL of the store that a config names.
 fn configured(config: &ConfigArgs) -> Result<String, Failure> {
     let url = config.load()?.ship.and_then(|it| it.store);
     url.ok_or_else(|| {
         Failure::refused(format!(
-            "no store: name it ({FORMS}), or a config with ship.store (-c CONFIG)"
+            "no store is given; name one ({FORMS}), or a config with ship.store (-c CONFIG)"
         ))
     })
 }
 
-/// Who is there, and the ledger.
+/// Formats the sensors and their ledgers as two tables.
 fn in_words(fleet: &Fleet) -> String {
     if fleet.sensors.is_empty() {
         return String::new();
@@ -81,7 +81,8 @@ fn in_words(fleet: &Fleet) -> String {
     format!("{}\n{}", aligned(&seen), aligned(&ledgers))
 }
 
-/// Another one that ships under a sensor's name is not that sensor.
+/// Returns the name of a sensor, marked if another instance ships under this name and the store
+/// refuses this one.
 fn name(it: &SensorFacts) -> String {
     match it.status.refused_by {
         Some(_) => format!("{} (refused)", it.status.sensor),
@@ -89,6 +90,7 @@ fn name(it: &SensorFacts) -> String {
     }
 }
 
+/// Returns the row of a sensor in the table of sensors.
 fn seen_row(it: &SensorFacts, fleet: &Fleet) -> Vec<String> {
     let status = &it.status;
     let object = status.last_object.as_ref();
@@ -111,6 +113,7 @@ fn seen_row(it: &SensorFacts, fleet: &Fleet) -> Vec<String> {
     ]
 }
 
+/// Returns the row of a sensor in the table of ledgers.
 fn ledger_row(name: String, ledger: &DeliveryLedger, sum: String) -> Vec<String> {
     let numbers = [
         ledger.captured,
@@ -122,7 +125,8 @@ fn ledger_row(name: String, ledger: &DeliveryLedger, sum: String) -> Vec<String>
     [vec![name], numbers.map(thousands).to_vec(), vec![sum]].concat()
 }
 
-/// Whether each captured frame is in one other line, as far as they have been counted.
+/// Formats the check of a ledger: `ok` if each captured frame is in exactly one other line, `no` if
+/// not, or the number of files whose frames are not counted yet.
 fn sum(adds_up: bool, uncounted_files: u64) -> String {
     match (adds_up, uncounted_files) {
         (false, _) => "no".into(),
@@ -131,14 +135,14 @@ fn sum(adds_up: bool, uncounted_files: u64) -> String {
     }
 }
 
-/// A finding, and what to do.
-fn told(it: &Finding, url: &str) -> String {
+/// Formats a finding of `wqcap fleet` with its remedy.
+fn message(it: &Finding, url: &str) -> String {
     match it {
         Finding::Nobody => format!(
-            "{url}: no sensor has put a status there; name the ship.store of `wqcap ship`, and look whether that runs"
+            "{url}: no sensor has stored a status; name the ship.store of `wqcap ship`, and check that it runs"
         ),
         Finding::Stale { sensor, age_s } => format!(
-            "{sensor}: not heard of for {} (--stale); look whether `wqcap ship` runs there, and reaches the store",
+            "{sensor}: no status for {} (--stale); check that `wqcap ship` runs there and reaches the store",
             rough(*age_s)
         ),
         Finding::Expired {
@@ -153,10 +157,7 @@ fn told(it: &Finding, url: &str) -> String {
             counted(*files, "file"),
             match uncounted_files {
                 0 => String::new(),
-                n => format!(
-                    " ({} of them, with frames that nobody had counted)",
-                    thousands(*n)
-                ),
+                n => format!(" ({} of them, with uncounted frames)", thousands(*n)),
             },
             counted(*flow_files, "file")
         ),
@@ -164,22 +165,22 @@ fn told(it: &Finding, url: &str) -> String {
             "{sensor}: captured is not the sum of shipped, pending, not_selected and expired_unshipped"
         ),
         Finding::Refused { sensor, host, by } => format!(
-            "{sensor}: host {host:?} ships nothing, since host {:?} ships under this name; give each its own ship.sensor and ship.journal",
+            "{sensor}: host {host:?} ships nothing, because host {:?} ships under this name; give each host its own ship.sensor and ship.journal",
             by.host
         ),
         Finding::TakenOver { sensor, host, from } => format!(
-            "{sensor}: host {:?} (instance {}) shipped under this name until {}, and host {host:?} does now; if both capture, give each its own ship.sensor and ship.journal",
+            "{sensor}: host {:?} (instance {}) shipped under this name until {}, and host {host:?} does now; if both capture, give each host its own ship.sensor and ship.journal",
             from.host, from.instance, from.time
         ),
         Finding::Problem { sensor, problem } => format!("{sensor}: {problem}"),
         Finding::NoStatus { sensor, partition } => format!(
-            "{sensor}: has packets ({partition}) and no status; look whether its wqcap is as new as this one, and may put and read status/"
+            "{sensor}: has packets ({partition}) but no status; check that its wqcap is not older than this one, and may write and read status/"
         ),
         Finding::Unreadable { object, problem } => format!("{object}: {problem}"),
     }
 }
 
-/// A time of so many seconds, as exactly as people ask for: `12 s`, `14 min`, `3 h`, `5 days`.
+/// Formats a time in seconds, rounded to a suitable unit: `12 s`, `14 min`, `3 h`, `5 days`.
 fn rough(seconds: f64) -> String {
     match seconds {
         it if it < 120.0 => format!("{it:.0} s"),
@@ -198,6 +199,7 @@ mod tests {
         ledger::Fate,
     };
 
+    /// Returns the facts of a sensor that shipped `frames` frames.
     fn sensor(name: &str, frames: u64) -> SensorFacts {
         let text = json!({
             "version": 1, "sensor": name, "instance": "1", "host": "db7", "time": "2026-03-01T12:00:00Z", "run": "1",
@@ -206,7 +208,7 @@ mod tests {
             "ledger": {"captured": 0, "shipped": 0, "pending": 0, "not_selected": 0, "expired_unshipped": 0},
         });
         let status = SensorStatus::parse(text.to_string().as_bytes());
-        let mut status = status.expect("a status");
+        let mut status = status.expect("a valid status");
         status.ledger.enter(Fate::Shipped, frames);
         SensorFacts {
             adds_up: status.ledger.adds_up(),
@@ -216,7 +218,8 @@ mod tests {
         }
     }
 
-    fn of(sensors: Vec<SensorFacts>) -> Fleet {
+    /// Returns a fleet of these sensors without findings.
+    fn fleet_of(sensors: Vec<SensorFacts>) -> Fleet {
         let time = sensors[0].status.by.time;
         let ledgers = sensors.iter().map(|it| it.status.ledger);
         Fleet {
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_screen_has_room_for_billions_of_frames() {
+    fn tables_fit_80_columns_with_billions_of_frames() {
         let mut first = sensor("dc1-tap1", 1_234_567_890);
         first.status.ledger.enter(Fate::Pending, 56_789);
         let key = "packets/x".into();
@@ -237,7 +240,7 @@ mod tests {
         let mut second = sensor("dc1-tap2", 7);
         second.status.pending_files = 0;
         second.status.uncounted_files = 2;
-        let text = in_words(&of(vec![first, second]));
+        let text = in_words(&fleet_of(vec![first, second]));
         let expected = "\
 sensor    host  last seen  last object  lag              left
 dc1-tap1   db7       12 s          0 s  2 s  3 files, 1.5 GiB
@@ -254,12 +257,12 @@ total     1,234,624,686  1,234,567,897   56,789         0          0  +2 files
     }
 
     #[test]
-    fn who_is_refused_and_what_does_not_add_up_are_marked() {
+    fn refused_sensors_and_ledgers_that_do_not_add_up_are_marked() {
         let mut it = sensor("tap", 1);
         it.status.refused_by = Some(it.status.by.clone());
         it.status.ledger.captured = 0;
         it.adds_up = false;
-        let text = in_words(&of(vec![it]));
+        let text = in_words(&fleet_of(vec![it]));
         let row = text.lines().find(|it| it.ends_with("no"));
         assert!(
             row.is_some_and(|it| it.starts_with("tap (refused)")),
@@ -268,7 +271,7 @@ total     1,234,624,686  1,234,567,897   56,789         0          0  +2 files
     }
 
     #[test]
-    fn a_finding_says_what_to_do() {
+    fn a_finding_has_a_remedy() {
         let sensor = || "tap".to_owned();
         let by = self::sensor("tap", 0).status.by;
         let findings = [
@@ -278,7 +281,7 @@ total     1,234,624,686  1,234,567,897   56,789         0          0  +2 files
                     sensor: sensor(),
                     age_s: 10_800.0,
                 },
-                "tap: not heard of for 3 h",
+                "tap: no status for 3 h",
             ),
             (
                 Finding::Expired {
@@ -288,7 +291,7 @@ total     1,234,624,686  1,234,567,897   56,789         0          0  +2 files
                     uncounted_files: 1,
                     flow_files: 0,
                 },
-                "1,234 frames in 2 files (1 of them, with frames that nobody had counted) and 0 files of flow records were deleted",
+                "1,234 frames in 2 files (1 of them, with uncounted frames) and 0 files of flow records were deleted",
             ),
             (
                 Finding::Refused {
@@ -296,7 +299,7 @@ total     1,234,624,686  1,234,567,897   56,789         0          0  +2 files
                     host: "db8".into(),
                     by: by.clone(),
                 },
-                "host \"db8\" ships nothing, since host \"db7\"",
+                "host \"db8\" ships nothing, because host \"db7\"",
             ),
             (
                 Finding::TakenOver {
@@ -308,7 +311,7 @@ total     1,234,624,686  1,234,567,897   56,789         0          0  +2 files
             ),
         ];
         for (finding, part) in findings {
-            let text = told(&finding, "s3://b");
+            let text = message(&finding, "s3://b");
             assert!(text.contains(part), "{text:?} lacks {part:?}");
         }
     }

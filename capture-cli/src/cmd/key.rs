@@ -1,15 +1,16 @@
-//! The key of encrypted capture files: `output.encrypt_key` and its like, and `--key`.
+//! Key of encrypted capture files: `output.encrypt_key`, similar keys of the configuration, and
+//! `--key`.
 
 use crate::{args::KeyArgs, failure::Failure};
 use wqcap_engine::files::sealed::{KeySource, SecretKey, open_with};
 
-/// Reads a key that `name`, a key of the configuration or an option, tells the source of.
+/// Reads a key from `source`. `name` is the configuration key or the option that names the source.
 pub fn read(source: &KeySource, name: &str) -> Result<SecretKey, Failure> {
     let refused = |problem| Failure::refused(format!("{name} {source}: {problem}"));
     source.read().map_err(refused)
 }
 
-/// Has encrypted files opened with the key that the arguments name, if they name one.
+/// Registers the key that the arguments name, if any, for opening encrypted files.
 pub fn settle(args: &KeyArgs) -> Result<(), Failure> {
     let file = args.key.clone().map(KeySource::File);
     let command = args.key_command.clone().map(KeySource::Command);

@@ -1,6 +1,7 @@
-//! `wqcap merge`: capture files joined into one, by time.
+//! `wqcap merge`: merges capture files into one, in time order.
 //!
-//! The summary goes to stderr, since stdout may carry the capture; with `--json` it goes to stdout, which then cannot.
+//! The summary goes to stderr, because stdout may carry the capture. With `--json` it goes to
+//! stdout, and the capture must go to a file.
 
 use crate::{
     args::MergeArgs,
@@ -37,7 +38,7 @@ impl From<MergeError> for Failure {
     }
 }
 
-/// Merges, and tells what was lost of the inputs.
+/// Merges the inputs, and fails with a message for each input that lost records.
 pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     settle_stdout(&args.out, args.json)?;
     key::settle(&args.key)?;
@@ -54,7 +55,7 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     }
     let target = MergeTarget::new(&args.out, &plan)?;
     let stop = signals::catch().map_err(|e| Failure::failed(format!("signals: {e}")))?;
-    let mut reading = ReadProgress::of(quiet, plan.bytes().unwrap_or(0));
+    let mut reading = ReadProgress::with_size(quiet, plan.bytes().unwrap_or(0));
     let summary = merge::run(plan, target, |bytes| {
         reading.tick(Path::new(&args.out), bytes);
         !stop.load(Ordering::Relaxed)
@@ -74,18 +75,19 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     Failure::unless_whole(messages)
 }
 
-/// The secrets of a key log.
-#[expect(clippy::disallowed_methods, reason = "the user has named it")]
+/// Reads the secrets of a TLS key log.
+#[expect(clippy::disallowed_methods, reason = "the user chose the file")]
 fn key_log(path: &Path) -> Result<Vec<Secrets>, Failure> {
-    let refused = |why: String| {
+    let refused = |reason: String| {
         let shown = path.display();
-        Failure::refused(format!("--inject-secrets {shown}: {why}"))
+        Failure::refused(format!("--inject-secrets {shown}: {reason}"))
     };
     let log = fs::read(path).map_err(|e| refused(e.to_string()))?;
     Secrets::of_tls_key_log(&log).map_err(|e| refused(e.to_string()))
 }
 
-/// Stdout carries the capture or the facts, and a terminal shows no capture.
+/// Checks that stdout carries either the capture or the JSON report, and that a capture does not go
+/// to a terminal.
 pub fn settle_stdout(out: &Path, json: bool) -> Result<(), Failure> {
     let to_stdout = out.as_os_str() == "-";
     if to_stdout && json {
@@ -101,6 +103,7 @@ pub fn settle_stdout(out: &Path, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Formats the summary of a merge as text.
 fn text(summary: &MergeSummary) -> String {
     let time = Duration::from_secs_f64(summary.seconds);
     let mut text = format!(
@@ -118,14 +121,14 @@ fn text(summary: &MergeSummary) -> String {
         let _ = writeln!(text, "{repetitions} left out");
     }
     for interface in &summary.interfaces {
-        let told = |n: Option<u64>| n.map_or("not reported".into(), thousands);
+        let number = |n: Option<u64>| n.map_or("not reported".into(), thousands);
         let _ = writeln!(
             text,
-            "interface {}: {}; received {}, dropped {} by the files' own statistics",
+            "interface {}: {}; received {}, dropped {} according to the files' statistics",
             interface.name,
             counted(interface.frames, "frame"),
-            told(interface.received),
-            told(interface.dropped)
+            number(interface.received),
+            number(interface.dropped)
         );
     }
     let gaps = summary.gaps;

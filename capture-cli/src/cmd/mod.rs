@@ -1,4 +1,4 @@
-//! The subcommands, a file or folder each.
+//! Subcommands, a file or folder each.
 
 pub mod check;
 pub mod ctl;

@@ -1,12 +1,12 @@
-//! `wqcap model`: any verbs program on the software NIC.
+//! `wqcap model`: runs any verbs program on the software NIC.
 
 use crate::{args::ModelArgs, failure::Failure, preload};
 
-/// Becomes the program; comes back only if it cannot.
+/// Replaces this process with the program. Returns only if that fails.
 pub fn model(args: &ModelArgs) -> Result<(), Failure> {
     if let Some(it) = args.set.iter().find(|it| it.key.starts_with("model.")) {
         return Err(Failure::refused(format!(
-            "{}={}: all keys here are keys of the model; leave \"model.\" out",
+            "{}={}: every key of this command is a key of the model; omit the prefix \"model.\"",
             it.key, it.value
         )));
     }

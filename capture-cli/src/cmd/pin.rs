@@ -1,4 +1,4 @@
-//! `wqcap pin`: holds on capture files, which retention does not delete.
+//! `wqcap pin`: creates, lists and releases pins, which protect capture files from retention.
 
 use crate::{
     args::{CaptureFolderArgs, PinArgs, PinCommand},
@@ -25,13 +25,13 @@ use wqcap_engine::{
     index::{FlowTerms, IndexFolder},
 };
 
-/// Makes, lists or releases pins.
+/// Creates, lists or releases pins.
 pub fn pin(args: &PinArgs) -> Result<(), Failure> {
     match &args.command {
         None => add(args),
-        Some(PinCommand::List { folder, json }) => list(&Place::of(folder)?, *json),
+        Some(PinCommand::List { folder, json }) => list(&Place::open(folder)?, *json),
         Some(PinCommand::Release { folder, id }) => {
-            let place = Place::of(folder)?;
+            let place = Place::open(folder)?;
             place.pins().release(id)?;
             output::print(&format!("{id}: released\n"))
         }
@@ -47,20 +47,23 @@ impl From<PinError> for Failure {
     }
 }
 
-/// Where files are, and their indexes.
+/// Folder of capture files, with the folder of their indexes.
 struct Place {
+    /// Folder of capture files.
     dir: PathBuf,
+    /// Folder of indexes, or `None` if there are no indexes.
     index_dir: Option<PathBuf>,
     /// Finished files and their lengths.
     files: Vec<(PathBuf, u64)>,
 }
 
 impl Place {
-    fn of(args: &CaptureFolderArgs) -> Result<Self, Failure> {
+    /// Reads the folder that the arguments name.
+    fn open(args: &CaptureFolderArgs) -> Result<Self, Failure> {
         let output = args.config.load()?.output;
         if args.dir.is_none() && (output.is_stdout() || output.format == Format::None) {
             return Err(Failure::refused(
-                "this config writes no files: name their directory with --dir DIR, or another config with -c CONFIG",
+                "this config writes no files; name the directory of the files with --dir DIR, or another config with -c CONFIG",
             ));
         }
         let dir = args.dir.clone().unwrap_or_else(|| output.dir.clone());
@@ -71,9 +74,9 @@ impl Place {
             ))
         })?;
         for note in folder.unread_notes() {
-            terminal::say(format_args!("note: {note}"));
+            terminal::print_line(format_args!("note: {note}"));
         }
-        // Without it, files that have no index are held whatever their times are.
+        // Without the key, files without an index are protected whatever their times are.
         if let Some(key) = output.key_source().and_then(|it| it.read().ok()) {
             open_with(key);
         }
@@ -85,11 +88,12 @@ impl Place {
         })
     }
 
+    /// Returns the pins of the capture folder.
     fn pins(&self) -> PinFolder<'_> {
         PinFolder { dir: &self.dir }
     }
 
-    /// For each file, the pins that hold it.
+    /// Returns, for each file, the pins that protect it.
     fn held(&self, pins: &Pins) -> Vec<HeldFile> {
         let files: Vec<_> = self.files.iter().map(|(path, _)| path.as_path()).collect();
         let indexes = self.index_dir.as_deref().map(|folder| IndexFolder {
@@ -100,21 +104,21 @@ impl Place {
     }
 }
 
-/// A pin and what it holds, as `--json` prints it.
+/// Pin and the files that it protects, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct PinFacts<'a> {
     id: &'a str,
     #[serde(flatten)]
     pin: &'a Pin,
-    /// Finished files that it holds.
+    /// Number of finished files that the pin protects.
     files: u64,
-    /// Their bytes.
+    /// Size of the files that the pin protects, in bytes.
     bytes: u64,
-    /// Those of the files that have no index, and are held by their times alone.
+    /// Number of these files that have no index and are protected because of their times alone.
     unindexed: u64,
 }
 
-/// What each pin holds.
+/// Collects the files that each pin protects.
 fn facts<'a>(place: &Place, pins: &'a Pins) -> Vec<PinFacts<'a>> {
     let fact = |(id, pin): &'a (String, Pin)| PinFacts {
         id,
@@ -135,6 +139,7 @@ fn facts<'a>(place: &Place, pins: &'a Pins) -> Vec<PinFacts<'a>> {
     facts
 }
 
+/// Adds a pin, and prints the files that it protects.
 fn add(args: &PinArgs) -> Result<(), Failure> {
     let (Some(from), Some(to), Some(reason)) = (args.from, args.to, &args.reason) else {
         return Err(Failure::refused("--from, --to and --reason are required"));
@@ -143,7 +148,7 @@ fn add(args: &PinArgs) -> Result<(), Failure> {
         return Err(Failure::refused("--from must be before --to"));
     }
     args.filter.compile()?;
-    let place = Place::of(&args.folder)?;
+    let place = Place::open(&args.folder)?;
     let now: Moment = "now".parse().map_err(Failure::failed)?;
     let pin = Pin {
         from_ns: from.0,
@@ -153,8 +158,8 @@ fn add(args: &PinArgs) -> Result<(), Failure> {
         made_ns: now.0,
     };
     let id = place.pins().add(&pin)?;
-    // As they are with the pin in force: none of them goes from now on.
-    let place = Place::of(&args.folder)?;
+    // Lists the files again: with the pin in force none of them can be deleted any more.
+    let place = Place::open(&args.folder)?;
     let pins = Pins {
         sound: vec![(id, pin)],
         ..Pins::default()
@@ -164,49 +169,49 @@ fn add(args: &PinArgs) -> Result<(), Failure> {
         return Ok(());
     };
     for note in notes(&place, fact, now) {
-        terminal::say(format_args!("note: {note}"));
+        terminal::print_line(format_args!("note: {note}"));
     }
     match args.json {
         true => output::print_json(fact),
-        false => output::print(&format!("{}: holds {}\n", fact.id, held(fact))),
+        false => output::print(&format!("{}: protects {}\n", fact.id, held(fact))),
     }
 }
 
-/// What whoever pins should know.
+/// Returns notes for the user about the effect of a pin.
 fn notes(place: &Place, fact: &PinFacts<'_>, now: Moment) -> Vec<String> {
     let mut notes = Vec::new();
     let pin = fact.pin;
     if pin.to_ns > now.0 {
-        notes.push(
-            "files that are finished later are held, too, as far as they are of this time".into(),
-        );
+        notes.push("files of this period that are finished later are also protected".into());
     }
     if pin.filter.is_empty() {
         return notes;
     }
     if FlowTerms::parse(&pin.filter).is_empty() {
         notes.push(format!(
-            "an index cannot tell of {:?}: every file of this time is held; terms joined by \"and\" hold fewer",
+            "an index cannot evaluate {:?}, so every file of this period is protected; terms joined by \"and\" protect fewer files",
             pin.filter
         ));
     } else if place.index_dir.is_none() {
         notes.push(
-            "without indexes the filter tells nothing, and every file of this time is held; output.index_dir of the config has indexes"
+            "without indexes the filter has no effect, so every file of this period is protected; set output.index_dir in the config"
                 .into(),
         );
     } else if fact.unindexed > 0 {
         notes.push(format!(
-            "{} without an index: held by time alone",
+            "{} without an index: protected by time alone",
             counted(fact.unindexed, "file")
         ));
     }
     notes
 }
 
+/// Formats the number and size of the files that a pin protects.
 fn held(fact: &PinFacts<'_>) -> String {
     format!("{}, {}", counted(fact.files, "file"), bytes(fact.bytes))
 }
 
+/// Prints the pins.
 fn list(place: &Place, json: bool) -> Result<(), Failure> {
     let pins = place.pins().read();
     let facts = facts(place, &pins);
@@ -219,10 +224,10 @@ fn list(place: &Place, json: bool) -> Result<(), Failure> {
         }));
     }
     for note in &pins.notes {
-        terminal::say(format_args!("note: {note}"));
+        terminal::print_line(format_args!("note: {note}"));
     }
     for it in &pins.unsound {
-        terminal::say(format_args!(
+        terminal::print_line(format_args!(
             "note: {:?}: {}; nothing is deleted while it is there",
             it.path.display(),
             it.problem
@@ -231,7 +236,7 @@ fn list(place: &Place, json: bool) -> Result<(), Failure> {
     output::print(&text(&place.dir, &facts))
 }
 
-/// A line for each pin.
+/// Formats the pins, one line each.
 fn text(dir: &Path, facts: &[PinFacts<'_>]) -> String {
     if facts.is_empty() {
         return format!("{}: no pins\n", dir.display());

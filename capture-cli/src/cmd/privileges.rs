@@ -1,4 +1,5 @@
-//! `wqcap check --privileges`: which rights a run takes, which of them are there, and how to grant the others.
+//! `wqcap check --privileges`: prints the rights that a run needs, those that are held, and how to
+//! grant the others.
 
 use crate::{
     daemon::sandbox::user::takes_bpf,
@@ -11,18 +12,19 @@ use serde::Serialize;
 use std::{env, fmt::Write};
 use wqcap_engine::plan::Plan;
 
-/// A right that a run takes.
+/// Capability that a run needs.
 #[derive(Debug, Serialize)]
 struct Right {
-    /// The Linux capability.
+    /// Name of the Linux capability.
     capability: &'static str,
-    /// What for.
+    /// Operation that needs the capability.
     purpose: String,
-    /// Whether it is there, or is not needed after all.
+    /// `true` if the process has the right, or does not need it.
     held: bool,
 }
 
-/// Tells of every right, on the software NIC those of its `wire`. Fails where one is missing.
+/// Prints every right of the plan, or with `wire` the rights on the software NIC. Fails if one is
+/// missing.
 pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> Result<(), Failure> {
     let on_model = wire.is_some();
     // The software NIC locks no memory.
@@ -42,11 +44,15 @@ pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> R
     if missing.is_empty() {
         Ok(())
     } else {
-        Err(Failure::refused(format!("{} missing", missing.join(", "))))
+        Err(Failure::refused(format!(
+            "this process lacks {}; grant it as printed above",
+            missing.join(", ")
+        )))
     }
 }
 
-/// `memory`: what is locked, in bytes; `xdp`: an XDP program is loaded.
+/// Returns the rights for `memory` bytes of locked memory. `xdp` is `true` if an XDP program is
+/// loaded.
 fn rights(memory: u64, delay_drop: bool, xdp: bool) -> Vec<Right> {
     let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
     let mut rights = vec![Right {
@@ -76,19 +82,19 @@ fn rights(memory: u64, delay_drop: bool, xdp: bool) -> Vec<Right> {
     if memory == 0 {
         return rights;
     }
-    // No limit is one that suffices.
+    // An unlimited value suffices.
     let limit = getrlimit(Resource::Memlock).current.unwrap_or(u64::MAX);
     let enough = limit >= memory;
     rights.push(Right {
         capability: "CAP_IPC_LOCK",
         purpose: if enough {
             format!(
-                "not needed: {} of rings are within `ulimit -l`",
+                "not needed: the rings take {}, within `ulimit -l`",
                 bytes(memory)
             )
         } else {
             format!(
-                "{} of rings, where `ulimit -l` is {}",
+                "the rings take {}, more than `ulimit -l`, {}",
                 bytes(memory),
                 bytes(limit)
             )
@@ -98,7 +104,7 @@ fn rights(memory: u64, delay_drop: bool, xdp: bool) -> Vec<Right> {
     rights
 }
 
-/// Commands and settings that grant what is missing, one of which is enough.
+/// Returns commands and settings, each of which grants the missing capabilities.
 fn grants(missing: &[&str], on_model: bool) -> Vec<String> {
     if missing.is_empty() {
         return Vec::new();
@@ -121,6 +127,7 @@ fn grants(missing: &[&str], on_model: bool) -> Vec<String> {
     grants
 }
 
+/// Formats the needed capabilities and the commands that grant them.
 fn text(rights: &[Right], grants: &[String]) -> String {
     let mut text = String::new();
     for it in rights {
@@ -128,7 +135,7 @@ fn text(rights: &[Right], grants: &[String]) -> String {
         let _ = writeln!(text, "{:<14}{held:<9}{}", it.capability, it.purpose);
     }
     if !grants.is_empty() {
-        text += "any of these grants what is missing:\n";
+        text += "each of these grants the missing capabilities:\n";
     }
     for grant in grants {
         let _ = writeln!(text, "  {grant}");
@@ -141,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_granted_by_name() {
+    fn missing_capabilities_are_granted_by_name() {
         let all = grants(&["CAP_NET_RAW", "CAP_SYS_RAWIO"], false);
         assert!(
             all[0].starts_with("setcap cap_net_raw,cap_sys_rawio+ep /"),
@@ -158,8 +165,12 @@ mod tests {
 
     #[test]
     fn memory_counts_against_the_limit() {
-        let of = |memory| rights(memory, true, false).pop().expect("the last");
-        assert!(of(1).held && of(1).purpose.starts_with("not needed"));
+        let last = |memory| {
+            rights(memory, true, false)
+                .pop()
+                .expect("at least one right")
+        };
+        assert!(last(1).held && last(1).purpose.starts_with("not needed"));
         assert_eq!(rights(1, true, false).len(), 3);
         assert_eq!(rights(0, false, false).len(), 1);
         assert_eq!(rights(0, false, true).len(), 3);

@@ -1,4 +1,5 @@
-//! `wqcap recover`: files that a crash left open, finished; by hand, or when the next run starts.
+//! `wqcap recover`: finishes files that a crash left open, on request or at the start of the next
+//! run.
 
 use crate::{
     args::RecoverArgs,
@@ -27,18 +28,19 @@ use wqcap_engine::{
     recover::{self, RecoveredFile, RecoveryOutcome},
 };
 
-/// How long the end of a run waits for files of an earlier run, once it was told to end.
+/// Time that the end of a run waits for the recovery of an earlier run's files after it was asked
+/// to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks at whether it was.
+/// Interval at which the end of a run checks for a stop request.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Finishes what can be finished, and tells of each file.
+/// Finishes the files of a folder that can be finished, and reports each of them.
 pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
     let shown = args.dir.display();
     let folder = CaptureFolder::list(&args.dir);
     let folder = folder.map_err(|e| Failure::refused(format!("{shown}: {e}")))?;
     for note in folder.unread_notes() {
-        terminal::say(format_args!("note: {note}"));
+        terminal::print_line(format_args!("note: {note}"));
     }
     let files = recover::finish(&folder.unfinished, || true);
     if args.json {
@@ -52,58 +54,67 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
         .iter()
         .filter(|file| file.outcome == RecoveryOutcome::Failed)
         .map(|file| {
-            let problem = file.problem.as_deref().unwrap_or("cannot be finished");
+            let problem = file.problem.as_deref().unwrap_or("cannot finish the file");
             format!("{}: {problem}", file.part.display())
         })
         .collect();
     Failure::unless_whole(messages)
 }
 
-/// Encrypts a file that was finished. Where that fails, it is plain, and the next run tries again.
-fn encrypt(file: &mut RecoveredFile, key: &SecretKey, go_on: impl Fn() -> bool) {
+/// Encrypts a finished file. If that fails, the file stays unencrypted, and the next run tries
+/// again.
+fn encrypt(file: &mut RecoveredFile, key: &SecretKey, may_continue: impl Fn() -> bool) {
     let Some(path) = &file.path else { return };
-    match sealed::seal(path, key, go_on) {
+    match sealed::seal(path, key, may_continue) {
         Ok(Some(sealed)) => file.path = Some(sealed.path),
         Ok(None) => {}
-        // The writer, which encrypts what it finds, was faster.
+        // The writer also encrypts such files, and was faster.
         Err(_) if !path.exists() => file.path = Some(sealed::sealed_name(path)),
-        Err(e) => tracing::error!("cannot encrypt {}: {e}; it stays as it is", path.display()),
+        Err(e) => tracing::error!(
+            "cannot encrypt {}: {e}; the file stays unencrypted",
+            path.display()
+        ),
     }
 }
 
-/// What an earlier run left open, being finished beside this one.
+/// Recovery of the files of an earlier run, in progress during this run.
 #[derive(Default)]
 pub struct Leftovers {
-    /// What became of each, as soon as that is known. Nothing more comes once all are done.
+    /// Outcome of each file, sent as soon as it is known. Closed when all files are done.
     done: Option<Receiver<RecoveredFile>>,
+    /// Set to stop the recovery of files.
     quit: Arc<AtomicBool>,
 }
 
 impl Leftovers {
-    /// Finds them down to so many levels of folders, before this run has files of its own, and finishes them in a thread:
-    /// reading gigabytes through must not keep frames waiting. Not being able to is no reason not to capture.
+    /// Finds the open files, down to `levels` levels of folders, before this run creates files.
+    /// Finishes them in a separate thread, because reading gigabytes must not delay frames. An
+    /// error is logged and does not stop the capture.
     ///
-    /// With a key, those that are finished are encrypted.
+    /// With a key, finished files are encrypted.
     pub fn begin(dir: &Path, levels: usize, key: Option<Arc<SecretKey>>) -> Self {
         let parts = match CaptureFolder::list_to(dir, levels) {
             Ok(it) if it.unfinished.is_empty() => return Self::default(),
             Ok(it) => it.unfinished,
             Err(e) => {
-                tracing::warn!("{}: cannot look for files left open: {e}", dir.display());
+                tracing::warn!(
+                    "{}: cannot search for files that an earlier run left open: {e}",
+                    dir.display()
+                );
                 return Self::default();
             }
         };
         let (sender, done) = mpsc::channel();
         let quit = Arc::new(AtomicBool::new(false));
-        let go_on = {
+        let may_continue = {
             let quit = Arc::clone(&quit);
             move || !quit.load(Ordering::Relaxed)
         };
         let work = move || {
-            for part in parts.chunks(1).take_while(|_| go_on()) {
-                for mut it in recover::finish(part, &go_on) {
+            for part in parts.chunks(1).take_while(|_| may_continue()) {
+                for mut it in recover::finish(part, &may_continue) {
                     if let Some(key) = &key {
-                        encrypt(&mut it, key, &go_on);
+                        encrypt(&mut it, key, &may_continue);
                     }
                     log(&it);
                     let _ = sender.send(it);
@@ -119,14 +130,17 @@ impl Leftovers {
                 quit,
             },
             Err(e) => {
-                tracing::warn!("cannot start a thread to finish the files left open: {e}");
+                tracing::warn!(
+                    "cannot start a thread to finish the files that an earlier run left open: {e}"
+                );
                 Self::default()
             }
         }
     }
 
-    /// Waits for the last of them, but once `stop` is set no longer than [`PATIENCE`]: the next run goes on with the
-    /// rest. Those that somebody writes, or nobody knows, are none.
+    /// Waits for the remaining files, but at most [`PATIENCE`] after `stop` is set. The next run
+    /// continues with the others. Files that another capture writes and files of other programs are
+    /// left out of the result.
     pub fn finish(self, stop: &AtomicBool) -> Vec<RecoveredFile> {
         let mut all = Vec::new();
         let mut deadline = None;
@@ -141,11 +155,12 @@ impl Leftovers {
             }
             let now = Instant::now();
             if now >= *deadline.get_or_insert(now + PATIENCE) {
-                // Its storage may never answer: the thread ends with the process, and a file keeps its name till last.
+                // The storage may never answer. The thread ends with the process, and a file is
+                // renamed only as the last step.
                 self.quit.store(true, Ordering::Relaxed);
                 tracing::warn!(
-                    "files that an earlier run left open are not all finished after {PATIENCE:?}; the next run goes on, or \
-                     wqcap recover"
+                    "files that an earlier run left open are not all finished after {PATIENCE:?}; \
+                     the next run or wqcap recover continues"
                 );
                 break;
             }
@@ -160,9 +175,10 @@ impl Leftovers {
     }
 }
 
+/// Logs the outcome of a recovered file.
 fn log(it: &RecoveredFile) {
     if it.outcome == RecoveryOutcome::Failed {
-        let problem = it.problem.as_deref().unwrap_or("cannot be finished");
+        let problem = it.problem.as_deref().unwrap_or("cannot finish the file");
         tracing::warn!("{}: {problem}", it.part.display());
     }
     for line in text(std::slice::from_ref(it)).lines() {
@@ -170,7 +186,7 @@ fn log(it: &RecoveredFile) {
     }
 }
 
-/// A line for each file that is told of; failures go to stderr.
+/// Formats the outcome of each file in one line. Failures go to stderr instead.
 pub fn text(files: &[RecoveredFile]) -> String {
     let mut text = String::new();
     for file in files {
@@ -180,7 +196,7 @@ pub fn text(files: &[RecoveredFile]) -> String {
                 let cut = match (file.cut, &file.problem) {
                     (0, _) => String::new(),
                     (n, None) => format!(", {} cut", thousands(n)),
-                    (n, Some(why)) => format!(", {} cut: {why}", thousands(n)),
+                    (n, Some(reason)) => format!(", {} cut: {reason}", thousands(n)),
                 };
                 format!(
                     "finished with {}, {}{cut}",
@@ -192,9 +208,9 @@ pub fn text(files: &[RecoveredFile]) -> String {
                 "removed: no complete record in its {}",
                 counted(file.cut, "byte")
             ),
-            RecoveryOutcome::InUse => "left alone: a capture is writing it".into(),
-            RecoveryOutcome::Foreign => "left alone: not a capture of wqcap's".into(),
-            RecoveryOutcome::Irregular => "left alone: not a regular file".into(),
+            RecoveryOutcome::InUse => "skipped: a capture is writing it".into(),
+            RecoveryOutcome::Foreign => "skipped: not a capture file of wqcap".into(),
+            RecoveryOutcome::Irregular => "skipped: not a regular file".into(),
             RecoveryOutcome::Failed => continue,
         };
         let _ = writeln!(text, "{name}: {what}");
@@ -227,9 +243,9 @@ mod tests {
         assert_eq!(
             text(&all.map(file)),
             "/cap/wqcap-q00-1.pcap: finished with 1,234 records, 5,678 bytes, 100 cut: 100 zeros\n\
-             /cap/wqcap-q00-1.pcap.part: left alone: a capture is writing it\n\
-             /cap/wqcap-q00-1.pcap.part: left alone: not a capture of wqcap's\n\
-             /cap/wqcap-q00-1.pcap.part: left alone: not a regular file\n"
+             /cap/wqcap-q00-1.pcap.part: skipped: a capture is writing it\n\
+             /cap/wqcap-q00-1.pcap.part: skipped: not a capture file of wqcap\n\
+             /cap/wqcap-q00-1.pcap.part: skipped: not a regular file\n"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! `wqcap rss`: which queue each flow of a capture would take, without a NIC.
+//! `wqcap rss`: predicts which queue RSS selects for each flow of a capture, without a NIC.
 
 use crate::{
     args::RssArgs,
@@ -23,17 +23,20 @@ use wqcap_engine::{
     read::{self, FileEnd, ReadError, ReadMeter},
 };
 
-/// What one file gave.
+/// Facts about one input file of `wqcap rss`.
 #[derive(Debug, Serialize)]
 struct FileFacts {
+    /// Path of the input file.
     path: String,
+    /// Number of Ethernet frames in the file.
     frames: u64,
-    /// Frames that are no Ethernet: not spread.
+    /// Number of frames of other link types, which are not spread.
     other_link_types: u64,
+    /// Notes about the input file.
     notes: Vec<String>,
 }
 
-/// The document that `--json` prints.
+/// JSON document of `wqcap rss --json`.
 #[derive(Serialize)]
 struct Document<'a> {
     files: &'a [FileFacts],
@@ -41,7 +44,7 @@ struct Document<'a> {
     report: &'a SimulationReport,
 }
 
-/// Reads the files and prints where their frames would go.
+/// Reads the files, and prints the predicted load of each queue.
 pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     if let Some(it) = args.config.model().first() {
         return Err(Failure::refused(format!(
@@ -65,7 +68,7 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     let others: u64 = files.iter().map(|f| f.other_link_types).sum();
     if report.frames == 0 && others > 0 {
         return Err(Failure::refused(format!(
-            "no Ethernet frame (link type 1) among {}; a NIC's rules match Ethernet frames only",
+            "no Ethernet frame (link type 1) among {}; rules of a NIC match only Ethernet frames",
             counted(others, "frame")
         )));
     }
@@ -80,7 +83,8 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     Failure::unless_whole(losses)
 }
 
-/// Takes a file in. One that cannot be begun is refused; one that breaks later is told, and what it gave counts.
+/// Adds the frames of a file to the simulation. Fails if the file cannot be opened. If it is
+/// damaged later, adds a message to `losses` and keeps the frames before the damage.
 fn read(
     path: &Path,
     simulation: &mut Simulation,
@@ -88,15 +92,16 @@ fn read(
     losses: &mut Vec<String>,
 ) -> Result<FileFacts, Failure> {
     let shown = path.display();
-    let mut reader =
-        read::open(path).map_err(|e| Failure::refused(format!("{shown}: {}", first_words(&e))))?;
+    let mut reader = read::open(path)
+        .map_err(|e| Failure::refused(format!("{shown}: {}", opening_error(&e))))?;
     let (mut frames, mut other_link_types) = (0, 0);
     let mut notes = Vec::new();
     loop {
         match reader.advance() {
             Ok(true) => {}
             Ok(false) => break,
-            // Damage before the first frame: it is no capture file, whatever its first bytes say.
+            // Damage before the first frame means that this is not a capture file, whatever its
+            // first bytes are.
             Err(e @ ReadError::Damaged { .. }) if frames + other_link_types == 0 => {
                 return Err(Failure::refused(format!("{shown}: {e}")));
             }
@@ -132,14 +137,14 @@ fn read(
     );
     if other_link_types > 0 {
         notes.push(format!(
-            "{} of other link types than Ethernet left out",
+            "{} left out, of other link types than Ethernet",
             counted(other_link_types, "frame")
         ));
     }
     let raised = reader.anomalies().longer_than_frame;
     if raised > 0 {
         notes.push(format!(
-            "{} with more bytes than the frame length that is stated; the bytes held are counted",
+            "{} with more bytes than their stated frame length; the bytes present are counted",
             counted(raised, "record")
         ));
     }
@@ -151,24 +156,26 @@ fn read(
     })
 }
 
-/// An error of opening: the offset 0 says nothing there.
-fn first_words(e: &ReadError) -> String {
+/// Formats an error of opening, without an offset of 0.
+fn opening_error(e: &ReadError) -> String {
     match e {
         ReadError::Io { offset: 0, source } => source.to_string(),
         other => other.to_string(),
     }
 }
 
-/// What can be drawn on.
+/// Properties of the output for bars and lines.
 struct Canvas {
+    /// Width of the output in columns.
     columns: usize,
-    /// Lines end there; what is no terminal gets them whole.
+    /// `true` if longer lines are cut, as on a terminal.
     cut: bool,
-    /// Blocks, where the locale has them.
+    /// Character of a bar: a block if the locale has it.
     full: char,
 }
 
 impl Canvas {
+    /// Returns width and bar character for stdout.
     fn of_stdout() -> Self {
         let terminal = terminal::stdout_columns();
         Self {
@@ -183,7 +190,7 @@ impl Canvas {
     }
 }
 
-/// A folder stands for its capture files.
+/// Replaces each folder by its capture files.
 fn expanded(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for path in inputs {
@@ -196,17 +203,18 @@ fn expanded(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
         if found.is_empty() {
             let shown = path.display();
             return Err(Failure::refused(format!(
-                "{shown}: has no .pcap or .pcapng files"
+                "{shown}: the directory has no .pcap or .pcapng files"
             )));
         }
         for note in notes {
-            terminal::say(format_args!("note: {note}"));
+            terminal::print_line(format_args!("note: {note}"));
         }
         files.extend(found.into_iter().map(|(file, _)| file.path));
     }
     Ok(files)
 }
 
+/// Formats the report of `wqcap rss` as text.
 fn text(files: &[FileFacts], report: &SimulationReport, canvas: &Canvas) -> String {
     let mut text = String::new();
     let spread = &report.spread;
@@ -280,6 +288,7 @@ fn text(files: &[FileFacts], report: &SimulationReport, canvas: &Canvas) -> Stri
     text
 }
 
+/// Formats a share in percent.
 fn share(n: u64, of: u64) -> String {
     match of {
         0 => "-".into(),
@@ -287,7 +296,7 @@ fn share(n: u64, of: u64) -> String {
     }
 }
 
-/// The queues, each with a bar as long as its bytes.
+/// Formats the queues, each with a bar whose length is proportional to its bytes.
 fn bars(report: &SimulationReport, canvas: &Canvas) -> String {
     let mut rows = vec![
         ["queue", "flows", "frames", "", "bytes", ""]
@@ -317,7 +326,7 @@ fn bars(report: &SimulationReport, canvas: &Canvas) -> String {
         if most == 0 || room < 5 {
             return String::new();
         }
-        // At least one mark for what is not nothing.
+        // A queue that is not empty has at least one mark.
         let length = (q.load.bytes as f64 / most as f64 * room as f64).round() as usize;
         let length = length.max(usize::from(q.load.bytes > 0));
         canvas.full.to_string().repeat(length)
@@ -334,6 +343,7 @@ fn bars(report: &SimulationReport, canvas: &Canvas) -> String {
     text
 }
 
+/// Formats the frames of a kind, by reason.
 fn reasons(text: &mut String, what: &str, by: &ByReason) {
     let parts: Vec<_> = by
         .reasons
@@ -349,6 +359,7 @@ fn reasons(text: &mut String, what: &str, by: &ByReason) {
     let _ = writeln!(text, "{what}: {}{list}", counted(by.load.frames, "frame"));
 }
 
+/// Formats the heaviest flows.
 fn heaviest(text: &mut String, report: &SimulationReport, canvas: &Canvas) {
     if report.heaviest.is_empty() {
         return;
@@ -380,6 +391,7 @@ fn heaviest(text: &mut String, report: &SimulationReport, canvas: &Canvas) {
     }
 }
 
+/// Formats the suggested settings.
 fn suggest(text: &mut String, suggestion: &Suggestion) {
     let _ = writeln!(text, "\nsuggested");
     for setting in &suggestion.settings {
@@ -399,7 +411,7 @@ fn suggest(text: &mut String, suggestion: &Suggestion) {
         .map(|s| format!("--set {}={}", s.key, quoted(&s.value)))
         .collect();
     if changes.is_empty() {
-        let _ = writeln!(text, "  no other change would help");
+        let _ = writeln!(text, "  no change would improve the spread");
     } else {
         let _ = writeln!(
             text,
@@ -411,7 +423,7 @@ fn suggest(text: &mut String, suggestion: &Suggestion) {
     }
 }
 
-/// For a shell.
+/// Quotes a value for a shell.
 fn quoted(value: &str) -> String {
     if value.contains([' ', '[']) {
         format!("'{value}'")
@@ -425,6 +437,7 @@ mod tests {
     use super::*;
     use wqcap_engine::config::Config;
 
+    /// Returns the report for `frames` UDP frames, each of a separate flow.
     fn report(queues: &str, frames: u16) -> SimulationReport {
         let config = Config::with_overrides("", &[("capture.queues", queues)]).unwrap();
         let mut simulation = Simulation::new(&config, true).unwrap();
@@ -458,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_shown_as_nothing() {
+    fn without_frames_skew_and_bars_are_empty() {
         let canvas = Canvas {
             columns: 80,
             cut: false,

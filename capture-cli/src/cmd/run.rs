@@ -1,4 +1,4 @@
-//! `wqcap run`: a capture from its plan to its ledger.
+//! `wqcap run`: captures, from the plan to the final ledger.
 
 use crate::{
     aliases,
@@ -42,10 +42,10 @@ use wqcap_engine::{
     verbs::release_what_is_lost,
 };
 
-/// How long a run that is to end at once may take for its files and its summary.
+/// Time limit for files and summary when a run ends at once.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// stdout must be free for frames, and lead to somebody who wants them.
+/// Checks that stdout can carry the stream of frames: no JSON, and not a terminal.
 fn require_stream(json: bool) -> Result<(), Failure> {
     let problem = if json {
         "--json goes to stdout too; use --summary FILE.json"
@@ -57,6 +57,7 @@ fn require_stream(json: bool) -> Result<(), Failure> {
     Err(Failure::refused(format!("output.stdout = true: {problem}")))
 }
 
+/// Returns the failure for an error of catching signals.
 fn uncaught(e: io::Error) -> Failure {
     Failure::refused(format!("cannot catch signals: {e}"))
 }
@@ -73,12 +74,12 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     given.look_up(true)?;
     if !quiet {
         for note in &given.notes {
-            terminal::say(format_args!("note: {note}"));
+            terminal::print_line(format_args!("note: {note}"));
         }
     }
     let file = given.config.file.as_deref();
     if !release_what_is_lost() {
-        tracing::debug!("libibverbs keeps its half of objects whose device is lost");
+        tracing::debug!("libibverbs does not release objects whose device is lost");
     }
     let Checked {
         loaded,
@@ -95,11 +96,12 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     for note in &plan.notes {
         tracing::warn!("{note}");
     }
-    // From here on nothing waits for a log collector or a terminal.
+    // From here on no write to a log collector or a terminal blocks.
     stderr::detach();
-    // Before anything is created: a signal during the start must find its handler.
+    // Signals are caught before anything is created, so that a signal during the start has a
+    // handler.
     let signals = Signals::new().map_err(uncaught)?;
-    // Without a file there is nothing to read again.
+    // Without a config file SIGHUP has nothing to reload.
     let requests = signals::catch_into(&signals, file.is_some()).map_err(uncaught)?;
     let limits = limits(&given.limits);
     plan.hook_process = hooks::start(&plan.output)?.map(Arc::new);
@@ -116,7 +118,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         .map(ControlSocket::bind)
         .transpose()?;
     let endpoint = config.metrics.as_ref();
-    let endpoint = endpoint.map(|it| Endpoint::of("metrics.listen", &it.listen));
+    let endpoint = endpoint.map(|it| Endpoint::resolve("metrics.listen", &it.listen));
     let endpoint = endpoint.transpose()?;
     let replaced = summary.as_ref().and_then(SummaryFile::replaced);
     let control_path = config.control.as_ref().map(|it| it.unix.as_path());
@@ -164,7 +166,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         })
         .transpose()?;
     if let Some(Metrics { address, .. }) = metrics.as_ref().filter(|_| !quiet) {
-        terminal::say(format_args!("metrics at http://{address}/metrics"));
+        terminal::print_line(format_args!("metrics at http://{address}/metrics"));
     }
     let supervised = supervisor.start()?;
     sandbox.close()?;
@@ -175,7 +177,8 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         progress: Progress::new(quiet),
         service,
     });
-    // Before the files are listed: who asked for the end hears of it first.
+    // The control service ends before the files are listed, so that the client that requested the
+    // end gets its answer first.
     drop((control, metrics));
     let recovered = leftovers.map(|it| it.finish(&stop)).unwrap_or_default();
     if !quiet {
@@ -194,6 +197,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     conclude(args, &json, &report, written.and(left), quiet)
 }
 
+/// Converts the limits of the command line for the engine.
 fn limits(given: &LimitArgs) -> Limits {
     Limits {
         count: given.count,
@@ -203,20 +207,25 @@ fn limits(given: &LimitArgs) -> Limits {
     }
 }
 
-/// Prints the counters of now, for SIGUSR1: also with `--quiet`, since they were asked for.
+/// Prints the current counters for SIGUSR1. Also with `--quiet`, because the user requested them.
 fn print_counters(backend: Option<&Arc<CaptureBackend>>) {
     let text = backend.map(|it| summary::counters(&it.snapshot()));
     let text = text.unwrap_or_else(|| "counters: the capture has not begun\n".into());
     terminal::write_lines(text.as_bytes());
 }
 
-/// This program around a supervised capture: where its configuration comes from, and who is told how it goes.
+/// Host of a supervised capture: loads the configuration, and reports progress to stderr and the
+/// service manager.
 struct Program<'a> {
+    /// Config file and settings that a reload reads again.
     given: &'a ConfigArgs,
-    /// With the defaults that hold.
+    /// Effective configuration, with all defaults.
     config: Config,
+    /// `true` if `--quiet` is given.
     quiet: bool,
+    /// Progress line of the capture.
     progress: Progress,
+    /// Connection to the service manager.
     service: Service,
 }
 
@@ -234,20 +243,20 @@ impl Host for Program<'_> {
         let headline = headline(plan);
         self.service.ready(&headline);
         if !self.quiet {
-            terminal::say(format_args!("{headline}"));
+            terminal::print_line(format_args!("{headline}"));
         }
     }
 
     fn snapshot(&mut self, interval: &Interval) {
-        self.progress.show(interval);
+        self.progress.draw(interval);
         self.service.report(interval);
     }
 
-    fn finishing(&mut self, why: Event) {
+    fn finishing(&mut self, cause: Event) {
         self.progress.clear();
-        if why == Event::Signal && !self.quiet && terminal::is_terminal() {
-            terminal::say(format_args!(
-                "draining queues and closing files; press ^C again to end immediately"
+        if cause == Event::Signal && !self.quiet && terminal::is_terminal() {
+            terminal::print_line(format_args!(
+                "draining queues and closing files; press ^C again to end at once"
             ));
         }
     }
@@ -257,15 +266,15 @@ impl Host for Program<'_> {
     }
 
     fn stopped(&mut self) {
-        self.service.rest();
+        self.service.report_stopped();
     }
 
     fn searching(&mut self, device: &str, tries: u32, wait: Duration) {
-        self.service.search(device, tries, wait);
+        self.service.report_search(device, tries, wait);
     }
 }
 
-/// What this program adds to the answers of the control service.
+/// Provider of texts and the log level for the control service.
 struct Console;
 
 impl Presenter for Console {
@@ -286,7 +295,8 @@ impl Presenter for Console {
     }
 }
 
-/// Tells the end everywhere it is asked for; the first failure does not keep the others from being told.
+/// Reports the end of the run everywhere it is requested. A failure of one report does not prevent
+/// the others.
 fn conclude(
     args: &RunArgs,
     json: &Summary<'_>,
@@ -322,6 +332,7 @@ fn conclude(
     }
 }
 
+/// Returns the failure if the run ended with one.
 fn ended(end: &End) -> Result<(), Failure> {
     match end {
         End::DeviceLost(text) => Err(Failure::failed(format!("the device was lost: {text}"))),
@@ -336,7 +347,7 @@ fn ended(end: &End) -> Result<(), Failure> {
     }
 }
 
-/// What is captured and where it goes.
+/// Returns the line that names the device, the queues and the destination.
 fn headline(plan: &Plan) -> String {
     let netdev = port(plan)
         .and_then(|port| port.netdev.as_deref())
@@ -361,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_of_the_engine_are_failures_here() {
+    fn failed_ends_of_the_engine_are_failures() {
         for end in [
             End::Stopped,
             End::Count,

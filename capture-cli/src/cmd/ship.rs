@@ -1,4 +1,4 @@
-//! `wqcap ship`: what a capture finishes goes to an object store.
+//! `wqcap ship`: ships the finished files of a capture to an object store.
 
 use crate::{
     args::ShipArgs,
@@ -34,7 +34,7 @@ use wqcap_ship::{
     store,
 };
 
-/// How often the progress line, and the service manager, hear of it.
+/// Interval of the progress line, and of messages to the service manager.
 const EVERY: Duration = Duration::from_secs(1);
 
 impl From<ShipError> for Failure {
@@ -46,7 +46,7 @@ impl From<ShipError> for Failure {
     }
 }
 
-/// Ships, or tells what would be shipped.
+/// Ships files, or lists what would be shipped.
 pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
     let config = args.config.load()?;
     let plan = plan(&config)?;
@@ -58,13 +58,13 @@ pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
         };
     }
     let metrics = config.ship.as_ref().and_then(|it| it.metrics.as_ref());
-    let endpoint = metrics.map(|it| Endpoint::of("ship.metrics", it));
+    let endpoint = metrics.map(|it| Endpoint::resolve("ship.metrics", it));
     let endpoint = endpoint.transpose()?;
     fs::create_dir_all(&plan.journal)
         .map_err(|e| Failure::refused(format!("ship.journal = {:?}: {e}", plan.journal)))?;
     let mut service = Service::new();
     Sandbox::enter_to_ship(&config, &plan)?;
-    // Shipping waits for no log collector.
+    // Shipping must not wait for a log collector.
     stderr::detach();
     stderr::start_writer().map_err(|e| {
         Failure::failed(format!(
@@ -79,7 +79,7 @@ pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
     });
     let metrics = metrics.transpose()?;
     if let Some(Metrics { address, .. }) = metrics.as_ref().filter(|_| !quiet) {
-        terminal::say(format_args!("metrics at http://{address}/metrics"));
+        terminal::print_line(format_args!("metrics at http://{address}/metrics"));
     }
     let mode = match args.once {
         true => Mode::Once,
@@ -102,24 +102,25 @@ pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
     } else if !quiet {
         output::print(&in_words(&status))?;
     }
-    let stopped = stop.load(Ordering::Relaxed);
+    let is_stopped = stop.load(Ordering::Relaxed);
     match mode {
-        // Whoever ends it so has what it is for.
+        // A signal is the normal end of this mode.
         Mode::Follow => Ok(()),
-        Mode::Once if stopped => Err(Failure::failed(format!(
-            "ended by a signal; {} left",
+        Mode::Once if is_stopped => Err(Failure::failed(format!(
+            "stopped by a signal before everything was shipped; {} left",
             counted(status.pending_files, "file")
         ))),
         Mode::Once => Failure::unless_whole(status.problems),
     }
 }
 
+/// Makes the plan of shipping from the configuration.
 fn plan(config: &Config) -> Result<ShipPlan, Failure> {
     let output = &config.output;
     let no_store = || {
         let forms = store::FORMS;
         Failure::refused(format!(
-            "ship.store is not set: write {forms} into [ship] of the config (-c CONFIG)"
+            "ship.store is not set; write {forms} into [ship] of the config (-c CONFIG)"
         ))
     };
     let ship = config.ship.as_ref().ok_or_else(no_store)?;
@@ -127,7 +128,7 @@ fn plan(config: &Config) -> Result<ShipPlan, Failure> {
     store::check_url(&url).map_err(|e| Failure::refused(format!("ship.store = {url:?}: {e}")))?;
     if output.is_stdout() || output.format == Format::None {
         return Err(Failure::refused(
-            "this config writes no files that could be shipped: set output.dir and output.format",
+            "this config writes no files that could be shipped; set output.dir and output.format",
         ));
     }
     let sensor = match &ship.sensor {
@@ -138,7 +139,7 @@ fn plan(config: &Config) -> Result<ShipPlan, Failure> {
     Ok(ShipPlan {
         dir: output.dir.clone(),
         index_dir: (!index_dir.as_os_str().is_empty()).then(|| index_dir.clone()),
-        // They tell addresses and names.
+        // Flow records contain addresses and names, so they are not shipped with anonymization.
         flows_dir: match config.anonymize {
             Some(_) => None,
             None => config.flows.as_ref().map(|it| it.dir.clone()),
@@ -149,15 +150,16 @@ fn plan(config: &Config) -> Result<ShipPlan, Failure> {
         host: host(),
         packets: selection(&ship.packets)?,
         part_bytes: ship.part_size.0,
-        // 1 to 64.
+        // The configuration limits this to 1 to 64.
         concurrency: ship.concurrency as usize,
         bandwidth: ship.bandwidth.map(|it| it.0),
         journal: ship.journal.clone(),
     })
 }
 
+/// Reads the key for anonymization.
 fn anonymize(config: &AnonymizeConfig) -> Result<AnonymizeQuery, Failure> {
-    let none = "anonymize.key is not set: name the file of a key; `openssl rand -out FILE 32` generates one";
+    let none = "anonymize.key is not set; name the file of a key (`openssl rand -out FILE 32` generates one)";
     let path = config.key.as_ref();
     let path = path.ok_or_else(|| Failure::refused(none))?;
     let key = SecretKey::read(path);
@@ -168,31 +170,31 @@ fn anonymize(config: &AnonymizeConfig) -> Result<AnonymizeQuery, Failure> {
     })
 }
 
-/// Which files are sent.
+/// Returns the selection of files to send.
 fn selection(packets: &ShipPackets) -> Result<Selection, Failure> {
     let expression = match packets {
         ShipPackets::All => return Ok(Selection::All),
         ShipPackets::None => return Ok(Selection::None),
         ShipPackets::Of(expression) => expression,
     };
-    let refused = |why| Failure::refused(format!("ship.packets = {expression:?}: {why}"));
+    let refused = |reason| Failure::refused(format!("ship.packets = {expression:?}: {reason}"));
     Filter::compile(expression).map_err(|e| refused(e.to_string()))?;
     let terms = FlowTerms::parse(expression);
     if terms.is_empty() {
         return Err(refused(
-            "no index tells of that; write terms such as \"host 10.0.0.1\" and \"tcp port 443\", joined by \"and\"".into(),
+            "an index cannot evaluate this filter; write terms such as \"host 10.0.0.1\" and \"tcp port 443\", joined by \"and\"".into(),
         ));
     }
     Ok(Selection::Of(terms))
 }
 
-/// This machine's name.
+/// Returns the name of this machine.
 fn host() -> String {
     let names = rustix::system::uname();
     names.nodename().to_string_lossy().into_owned()
 }
 
-/// The sensor that has no other name.
+/// Returns the sensor name that is used by default: the name of this machine.
 fn of_host() -> Result<Sensor, Failure> {
     let unfit = |e: String| {
         Failure::refused(format!(
@@ -202,10 +204,11 @@ fn of_host() -> Result<Sensor, Failure> {
     Sensor::try_from(host()).map_err(unfit)
 }
 
-/// A line rewritten each second, on a terminal, and for the service manager.
+/// Progress line, updated each second, for the terminal and the service manager.
 struct ShipProgress {
+    /// `true` if the line is drawn on the terminal.
     shown: bool,
-    /// When it was written, and how many bytes had been sent by then.
+    /// Time of the last update, and the number of bytes sent by then.
     last: Option<(Instant, u64)>,
 }
 
@@ -217,7 +220,7 @@ impl ShipProgress {
         }
     }
 
-    /// The line, if it is time for one.
+    /// Draws and returns the line, if a second has passed since the last one.
     fn tick(&mut self, status: &Status) -> Option<String> {
         let now = Instant::now();
         let (then, before) = self.last.unwrap_or((now, status.bytes));
@@ -234,6 +237,7 @@ impl ShipProgress {
         Some(line)
     }
 
+    /// Clears the progress line.
     fn clear(&self) {
         if self.shown {
             terminal::clear();
@@ -241,7 +245,7 @@ impl ShipProgress {
     }
 }
 
-/// `12.3 MB/s  3 files, 1.5 GiB left  lag 2 s  wqcap-q00-5.pcap`
+/// Formats the progress line: `12.3 MB/s  3 files, 1.5 GiB left  lag 2 s  wqcap-q00-5.pcap`.
 fn line(status: &Status, sent: u64, time: Duration) -> String {
     let mut text = format!(
         "{}B/s  {}, {} left  lag {:.0} s",
@@ -264,7 +268,7 @@ fn line(status: &Status, sent: u64, time: Duration) -> String {
     text
 }
 
-/// The ledger, and what has been sent.
+/// Formats the ledger, and the amount sent.
 fn in_words(status: &Status) -> String {
     let ledger = &status.ledger;
     let mut text = String::new();
@@ -295,7 +299,7 @@ fn in_words(status: &Status) -> String {
     text
 }
 
-/// A line for each object.
+/// Formats the objects that would be sent, one line each.
 fn planned_in_words(planned: &[Planned]) -> String {
     let mut text = String::new();
     for it in planned {
@@ -319,6 +323,7 @@ mod tests {
     use std::path::PathBuf;
     use wqcap_ship::ledger::{DeliveryLedger, Fate};
 
+    /// Returns the message for a configuration that is refused.
     fn refused(text: &str) -> String {
         let config = Config::parse(text).expect(text);
         plan(&config).expect_err(text).messages.join("\n")
@@ -327,7 +332,7 @@ mod tests {
     #[test]
     fn a_plan_has_a_store_a_sensor_and_files() {
         let text = "[ship]\nstore = \"s3://b/p\"\nsensor = \"tap\"\npackets = \"none\"\n[flows]";
-        let plan = plan(&Config::parse(text).expect("sound")).expect("a plan");
+        let plan = plan(&Config::parse(text).expect("a valid config")).expect("a valid plan");
         assert_eq!(plan.sensor, "tap");
         assert_eq!(plan.packets, Selection::None);
         assert_eq!(plan.flows_dir, Some(PathBuf::from("/var/lib/wqcap/flows")));
@@ -345,7 +350,7 @@ mod tests {
             ),
             (
                 "[ship]\nstore = \"s3://b\"\npackets = \"len > 9\"",
-                "no index tells of that",
+                "an index cannot evaluate this filter",
             ),
             (
                 "[ship]\nstore = \"s3://b\"\n[output]\nformat = \"none\"",
@@ -381,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn each_line_of_the_ledger_is_told() {
+    fn each_line_of_the_ledger_is_printed() {
         let status = Status {
             ledger: DeliveryLedger {
                 captured: 1111,

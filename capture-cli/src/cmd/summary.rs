@@ -1,4 +1,5 @@
-//! The end of a run in words: `--summary` for programs, a table for people, and the proof that the ledger adds up.
+//! Report at the end of a run: `--summary` as JSON, a table as text, and the check that the ledger
+//! adds up.
 
 use crate::{
     failure::Failure,
@@ -26,65 +27,84 @@ use wqcap_engine::{
     stats::{Counter, LINES, NicCounters, QueueLedger, Total, Unreadable, outage::Outage},
 };
 
-/// What `--summary` writes.
+/// JSON document that `--summary` writes.
 #[derive(Debug, Serialize)]
 pub struct Summary<'a> {
+    /// Ledger of the run.
     ledger: Ledger<'a>,
+    /// Counters of the NIC, under its own names.
     nic: &'a NicCounters,
-    /// Malformed frames by class; null where nothing parsed frames.
+    /// Malformed frames by class; null if no stage parsed frames.
     malformed: Option<&'a BTreeMap<&'static str, u64>>,
-    /// Live statistics at the end; null where they were off.
+    /// Live statistics at the end; null if they were off.
     statistics: Option<&'a live::TrafficSnapshot>,
-    /// Frames whose FCS was checked; null where none was.
+    /// Frames whose FCS was checked; null if none was checked.
     fcs: Option<FcsReport>,
-    /// What was cut off of flows; null without a cutoff.
+    /// Frames and bytes cut off from flows; null without a cutoff.
     cutoff: Option<CutoffReport>,
-    /// Sums and files of the flow records; null without them.
+    /// Totals and files of the flow records; null without flow records.
     flows: Option<&'a FlowsReport>,
+    /// Finished capture files.
     files: &'a FileList,
-    /// Files that an earlier run left open, and what became of them.
+    /// Files that an earlier run left open, with their outcome.
     recovered: &'a [RecoveredFile],
-    /// Old files deleted to keep within limits; null: nothing is ever deleted.
+    /// Old files that were deleted to keep within limits; null if nothing is ever deleted.
     deleted: Option<Deleted>,
-    /// What pins hold of the files; null: nothing is ever deleted.
+    /// Files that pins protect; null if nothing is ever deleted.
     pinned: Option<PinnedFiles>,
-    /// What was encrypted; null: nothing was to be.
+    /// Encrypted files; null without encryption.
     encryption: Option<EncryptionReport>,
-    /// How the hooks went; null: there are none.
+    /// Outcomes of the hooks; null if there are none.
     hooks: Option<HookReport>,
-    /// Times in which nothing could be received.
+    /// Periods in which no frame could be received.
     outages: OutagesSummary<'a>,
+    /// Duration of the capture in seconds.
     duration_s: f64,
+    /// Time from the start to the first ready queue, in seconds.
     startup_s: f64,
-    /// Where stamps come from, and how the device's clock went beside the system's.
+    /// Source of the time stamps.
     stamps: Stamps,
+    /// Drift of the device's clock against the system clock.
     clock: Option<ClockReport>,
-    /// How long the NIC held frames for a WQ without buffers, in microseconds; null: it did not.
+    /// Time that the NIC holds frames for a WQ without buffers, in microseconds; null without delay
+    /// drop.
     delay_drop_timeout_us: Option<Counter>,
+    /// Reason for the end, as a keyword.
     end: &'static str,
+    /// Error that ended the run.
     error: Option<&'a str>,
+    /// Notes about the run.
     notes: &'a [String],
+    /// Name of the captured device.
     device: &'a str,
+    /// Number of the captured port.
     port: u8,
+    /// Version of wqcap that captured.
     wqcap: &'static str,
 }
 
+/// Ledger of a run in its summary.
 #[derive(Debug, Serialize)]
 struct Ledger<'a> {
+    /// Ledger lines summed over all queues.
     total: Total,
+    /// Ledger of each queue.
     queues: &'a [QueueLedger],
 }
 
+/// Outages of a run in its summary.
 #[derive(Debug, Serialize)]
 struct OutagesSummary<'a> {
+    /// Number of outages.
     count: u64,
+    /// Total duration of the outages in seconds.
     seconds: f64,
-    /// A hundred at most.
+    /// Last outages, at most 100.
     last: Vec<&'a Outage>,
 }
 
 impl<'a> Summary<'a> {
-    /// Of a finished run.
+    /// Creates the summary of a finished run.
     pub fn new(plan: &'a Plan, report: &'a Report, recovered: &'a [RecoveredFile]) -> Self {
         let (end, _, error) = end(&report.end);
         Self {
@@ -124,13 +144,14 @@ impl<'a> Summary<'a> {
     }
 }
 
+/// Returns the delay drop timeout that the driver publishes.
 fn timeout(plan: &Plan) -> Counter {
     let unreadable = Counter::Unreadable(Unreadable::Unreadable);
-    let told = plan.device.delay_drop;
-    told.map_or(unreadable, |it| Counter::Value(it.timeout_us))
+    let facts = plan.device.delay_drop;
+    facts.map_or(unreadable, |it| Counter::Value(it.timeout_us))
 }
 
-/// The end for programs and for people, and a failure's own text.
+/// Returns the reason for the end as a keyword and as text, and the text of a failure.
 fn end(end: &End) -> (&'static str, &'static str, Option<&str>) {
     match end {
         End::Stopped => ("stopped", "stopped", None),
@@ -139,7 +160,7 @@ fn end(end: &End) -> (&'static str, &'static str, Option<&str>) {
         End::Bytes => ("bytes", "--bytes reached", None),
         End::Files => ("files", "--files reached", None),
         End::PortDown => {
-            let words = "the port went down, as it does when its wire has ended";
+            let words = "the port went down; this is also the end of a finite wire";
             ("port_down", words, None)
         }
         End::DeviceLost(text) => ("device_lost", "the device was lost", Some(text)),
@@ -149,7 +170,7 @@ fn end(end: &End) -> (&'static str, &'static str, Option<&str>) {
     }
 }
 
-/// Every received frame must stand in exactly one line, in each queue.
+/// Checks that every received frame is in exactly one line, in each queue.
 pub fn balance(queues: &[QueueLedger]) -> Result<(), Failure> {
     queues
         .iter()
@@ -157,7 +178,7 @@ pub fn balance(queues: &[QueueLedger]) -> Result<(), Failure> {
         .map_err(|e| Failure::failed(e.to_string()))
 }
 
-/// The counters of a capture under way.
+/// Formats the counters of a running capture.
 pub fn counters(now: &StatusSnapshot) -> String {
     let Some(snapshot) = &now.snapshot else {
         return format!("counters: {}, nothing is counted yet\n", now.state);
@@ -174,7 +195,7 @@ pub fn counters(now: &StatusSnapshot) -> String {
     text
 }
 
-/// The NIC's counters on one line; `None`: there are none.
+/// Formats the NIC's counters on one line. Returns `None` if there are none.
 fn nic_in_words(nic: &NicCounters) -> Option<String> {
     let words = nic.iter().map(|(name, counter)| match counter {
         Counter::Value(n) => format!("{name} {}", thousands(*n)),
@@ -183,10 +204,10 @@ fn nic_in_words(nic: &NicCounters) -> Option<String> {
     words.reduce(|all, it| all + ", " + &it)
 }
 
-/// Files that the table names.
+/// Largest number of files that the table lists.
 const MOST_FILES: usize = 1000;
 
-/// The final table.
+/// Formats the final table of a run.
 pub fn text(report: &Report) -> String {
     let total = QueueLedger::total(&report.queues);
     let mut text = aligned(&rows(&report.queues, &total));
@@ -222,7 +243,7 @@ pub fn text(report: &Report) -> String {
         );
     }
     if report.files.iter().nth(MOST_FILES).is_some() {
-        line("", "and more; --summary names all of them");
+        line("", "and more; --summary lists all of them");
     }
     if let Some(deleted) = report.deleted.filter(|it| it.files > 0) {
         let mut text = format!(
@@ -232,7 +253,8 @@ pub fn text(report: &Report) -> String {
         );
         if deleted.unshipped > 0 {
             let _ = write!(text, "; {}", counted(deleted.unshipped, "file"));
-            // No file is without frames: nobody had counted those of files that have none here.
+            // Finished files always have frames. A count of 0 means that the frames were not
+            // counted.
             if deleted.unshipped_frames > 0 {
                 let _ = write!(text, " of {}", counted(deleted.unshipped_frames, "frame"));
             }
@@ -242,7 +264,7 @@ pub fn text(report: &Report) -> String {
     }
     if let Some(pinned) = report.pinned.filter(|it| it.files > 0) {
         let text = format!(
-            "{} of {}, kept from being deleted",
+            "{} of {}, protected from deletion",
             counted(pinned.files, "file"),
             counted(pinned.bytes, "byte")
         );
@@ -293,7 +315,7 @@ pub fn text(report: &Report) -> String {
     text
 }
 
-/// How many records, where, and what is missing in them.
+/// Formats the number of flow records, their files, and what is missing in them.
 fn flows_in_words(flows: &FlowsReport) -> String {
     let mut text = format!(
         "{} in {}",
@@ -326,7 +348,7 @@ fn flows_in_words(flows: &FlowsReport) -> String {
     text
 }
 
-/// Received, captured, whatever else is not zero somewhere, and bytes.
+/// Returns the rows of the ledger: received, captured, every line with a total above 0, and bytes.
 fn rows(queues: &[QueueLedger], total: &QueueLedger) -> Vec<Vec<String>> {
     let shown: Vec<_> = LINES
         .iter()
@@ -347,16 +369,18 @@ fn rows(queues: &[QueueLedger], total: &QueueLedger) -> Vec<Vec<String>> {
     rows
 }
 
-/// Where `--summary` goes. Made before the run, so that a path that cannot be written is told while it costs nothing.
+/// Target of `--summary`. Created before the run, so that a path that cannot be written is reported
+/// early.
 #[derive(Debug)]
 pub struct SummaryFile {
+    /// Path of the target; of a link, the path of its target.
     path: PathBuf,
-    /// A pipe or a device is written to; only a file can be replaced.
+    /// `true` for a pipe or a device, which is written directly. Regular files are replaced.
     in_place: bool,
 }
 
 impl SummaryFile {
-    /// Finds out whether the file can be written.
+    /// Checks that the file can be written.
     pub fn new(path: &Path) -> Result<Self, Failure> {
         let refused = |e: io::Error| Failure::refused(format!("--summary {}: {e}", path.display()));
         let there = match fs::metadata(path) {
@@ -369,7 +393,7 @@ impl SummaryFile {
         };
         let in_place = there.as_ref().is_some_and(|metadata| !metadata.is_file());
         let path = match there {
-            // What a link points to is replaced, not the link.
+            // The target of a link is replaced, not the link.
             Some(_) if !in_place => fs::canonicalize(path).map_err(refused)?,
             _ => path.to_owned(),
         };
@@ -379,7 +403,7 @@ impl SummaryFile {
                 Failure::refused(format!(
                     "--summary {}: cannot write there: {}",
                     file.path.display(),
-                    // The whole error names a temporary file that means nothing to anyone.
+                    // The full error names a temporary file, which means nothing to the user.
                     e.kind()
                 ))
             })?;
@@ -387,13 +411,13 @@ impl SummaryFile {
         Ok(file)
     }
 
-    /// What is replaced, by whoever may; `None`: what is there is written to.
+    /// Returns the path of the file to replace, or `None` for a pipe or a device.
     pub fn replaced(&self) -> Option<&Path> {
         (!self.in_place).then_some(&*self.path)
     }
 
-    /// Writes the summary; readers see the old file or the whole new one. It is as long as its list of files, and is never in
-    /// memory as a whole.
+    /// Writes the summary. Readers see either the old file or the complete new one. The summary is
+    /// as long as its list of files, and is never in memory as a whole.
     pub fn write(&self, summary: &impl Serialize) -> Result<(), Failure> {
         self.write_by(|out| {
             let mut out = BufWriter::new(out);
@@ -402,7 +426,8 @@ impl SummaryFile {
         })
     }
 
-    /// Writes what `content` writes, as [`SummaryFile::write`] does. If it fails, a file stays as it was.
+    /// Writes the output of `content`, as [`SummaryFile::write`] does. If it fails, a regular file
+    /// stays as it was.
     pub fn write_by(
         &self,
         content: impl FnOnce(&mut dyn io::Write) -> io::Result<()>,
@@ -411,7 +436,7 @@ impl SummaryFile {
             if self.in_place {
                 #[expect(
                     clippy::disallowed_methods,
-                    reason = "the user has named it: a pipe or a device"
+                    reason = "the user chose the path, and it is a pipe or a device"
                 )]
                 let mut file = File::options().write(true).open(&self.path)?;
                 return content(&mut file);
@@ -424,13 +449,14 @@ impl SummaryFile {
         write().map_err(|e| Failure::failed(format!("--summary {}: {e}", self.path.display())))
     }
 
+    /// Creates the temporary file next to the target.
     fn temporary(&self) -> io::Result<tempfile::NamedTempFile> {
         let dir = self
             .path
             .parent()
             .filter(|dir| !dir.as_os_str().is_empty())
             .unwrap_or(Path::new("."));
-        // As any new file: the umask says who may read it.
+        // The umask decides who may read it, as for any new file.
         tempfile::Builder::new()
             .prefix(".wqcap-summary-")
             .permissions(Permissions::from_mode(0o666))
@@ -447,6 +473,7 @@ mod tests {
         stats::{Unreadable, outage::Outages},
     };
 
+    /// Returns the ledger of a queue with 7 errors.
     fn ledger(queue: u16) -> QueueLedger {
         QueueLedger {
             queue,
@@ -458,6 +485,7 @@ mod tests {
         }
     }
 
+    /// Returns the report of a run of two queues.
     fn report(end: End) -> Report {
         Report {
             end,
@@ -507,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_that_is_off_is_told() {
+    fn a_ledger_that_does_not_add_up_is_refused() {
         assert!(balance(&[ledger(0)]).is_ok());
         let off = QueueLedger {
             received: 8,
@@ -522,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_what_is_not_zero() {
+    fn the_table_has_only_lines_that_are_not_zero() {
         let text = text(&report(End::Stopped));
         let want = "\
 queue   received   captured  errors        bytes
@@ -535,7 +563,7 @@ cutoff   5,000,000 bytes of 12 flows left out
 files    /d/wqcap-q00-1.pcapng
          /d/wqcap-q01-1.pcapng
 deleted  3 files of 4,096 bytes, the oldest; 1 file of 20 frames not shipped yet
-pinned   1 file of 2,048 bytes, kept from being deleted
+pinned   1 file of 2,048 bytes, protected from deletion
 time     2.500 s, 988 kframes/s, 640 Mbit/s; first queue ready after 0.120 s
 end      stopped
 notes    queue 1 was recovered once
@@ -563,7 +591,7 @@ notes    queue 1 was recovered once
         assert_eq!(
             fs::read_dir(dir.path()).unwrap().count(),
             2,
-            "nothing else is left"
+            "no temporary file is left"
         );
 
         assert!(SummaryFile::new(dir.path()).is_err());

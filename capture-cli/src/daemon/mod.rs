@@ -1,4 +1,4 @@
-//! What a long run needs around its capture: the sandbox, signals, the service manager, metrics.
+//! Services around a long capture: sandbox, signals, service manager, metrics.
 
 pub mod metrics;
 pub mod sandbox;

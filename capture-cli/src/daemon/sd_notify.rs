@@ -1,7 +1,8 @@
-//! What a service manager is told of a run (sd_notify(3)): that it is ready, how it goes, that every loop is alive.
+//! Messages to the service manager (sd_notify(3)): readiness, status line, and the watchdog while
+//! every loop is alive.
 //!
-//! Without `NOTIFY_SOCKET` in the environment nothing is sent, and the loops are watched all the same: a queue that is
-//! stuck is named in the log.
+//! Without `NOTIFY_SOCKET` in the environment nothing is sent. The loops are still watched: a stuck
+//! queue is reported in the log.
 
 use crate::term::{progress, terminal};
 use sd_notify::NotifyState;
@@ -20,29 +21,34 @@ use std::{
 };
 use wqcap_engine::capture::supervisor::Interval;
 
-/// How often the service manager hears of a process that captures nothing.
+/// Interval of messages to the service manager while nothing is captured.
 const EVERY: Duration = Duration::from_secs(1);
-/// How long a loop may take for one round before it counts as stuck. Idle ones come round five times a second; only
-/// `output.on_full = "hold"` and `pipeline.on_full = "hold"` let one wait.
+/// Time that one round of a loop may take before the loop counts as stuck. An idle loop makes five
+/// rounds per second; only `output.on_full = "hold"` and `pipeline.on_full = "hold"` let a loop
+/// wait.
 const STUCK: Duration = Duration::from_secs(5);
-/// Time between two looks after which the first one says nothing about the second: looks are a second apart.
-const AWAY: Duration = Duration::from_secs(4);
+/// Time between two checks after which the earlier check is discarded. Checks are normally 1 s
+/// apart.
+const STALE: Duration = Duration::from_secs(4);
 
-/// A run as its service manager sees it.
+/// Reporter of a run to its service manager.
 pub struct Service {
-    /// Connected at the start: a running capture makes no such sockets.
+    /// Socket to the service manager, connected at the start: a running capture creates no such
+    /// sockets.
     manager: Option<UnixDatagram>,
+    /// Time of the next message while nothing is captured.
     next: Instant,
+    /// Detector of stuck queue loops.
     pulse: Pulse,
-    /// The service manager wants to hear regularly that all is well.
+    /// `true` if the service manager expects watchdog messages.
     watched: bool,
 }
 
 impl Service {
-    /// Reads from the environment who is to be told.
+    /// Connects to the service manager that the environment names.
     pub fn new() -> Self {
         let manager = connect().unwrap_or_else(|e| {
-            tracing::warn!("the service manager cannot be told of this run: NOTIFY_SOCKET: {e}");
+            tracing::warn!("cannot connect to the service manager at NOTIFY_SOCKET: {e}");
             None
         });
         Self {
@@ -53,33 +59,34 @@ impl Service {
         }
     }
 
-    /// Another capture begins in the same process.
+    /// Resets the state for another capture in the same process.
     pub fn restart(&mut self) {
         self.next = Instant::now();
         self.pulse = Pulse::default();
     }
 
-    /// A message that does not arrive is the service manager's trouble, not the capture's.
-    fn tell(&self, states: &[NotifyState<'_>]) {
+    /// Sends states to the service manager. A failure is only logged: it must not disturb the
+    /// capture.
+    fn notify(&self, states: &[NotifyState<'_>]) {
         let Some(manager) = &self.manager else { return };
         let message: String = states.iter().map(|it| format!("{it}\n")).collect();
         if let Err(e) = manager.send(message.as_bytes()) {
-            tracing::debug!("the service manager was not told: {e}");
+            tracing::debug!("cannot send a message to the service manager: {e}");
         }
     }
 
-    /// The first WQ is ready: units that come after this one may start.
+    /// Reports that the first WQ is ready. Units that are ordered after this one may then start.
     pub fn ready(&self, headline: &str) {
-        self.tell(&[NotifyState::Ready, NotifyState::Status(headline)]);
+        self.notify(&[NotifyState::Ready, NotifyState::Status(headline)]);
     }
 
-    /// With each snapshot: the status line, and the watchdog if every loop has come round.
+    /// Reports a snapshot: the status line, and the watchdog message if every loop makes progress.
     pub fn report(&mut self, interval: &Interval) {
         let beats: Vec<_> = interval.now.rings.iter().map(|it| it.beats).collect();
         let newly_stuck = self.pulse.take(&beats, interval.at);
         for queue in newly_stuck {
             tracing::error!(
-                "queue {queue}: its loop has been stuck for {} s; the watchdog is not fed until it goes on",
+                "queue {queue}: its loop has been stuck for {} s; no watchdog message is sent until it continues",
                 STUCK.as_secs()
             );
         }
@@ -88,49 +95,50 @@ impl Service {
                 [] => progress::line(before, &interval.now, terminal::WIDE),
                 stuck => format!("stuck: queue {}", list(stuck)),
             };
-            self.tell(&[NotifyState::Status(&status)]);
+            self.notify(&[NotifyState::Status(&status)]);
         }
         if self.watched && self.pulse.stuck().is_empty() {
-            self.tell(&[NotifyState::Watchdog]);
+            self.notify(&[NotifyState::Watchdog]);
         }
     }
 
-    /// Once a second while nothing is captured.
-    pub fn rest(&mut self) {
-        self.alive("stopped; `wqcap ctl start` captures again");
+    /// Reports once per second that nothing is captured.
+    pub fn report_stopped(&mut self) {
+        self.alive("stopped; `wqcap ctl start` starts the capture again");
     }
 
-    /// Once a second: there is no loop that could be stuck.
+    /// Reports `status` and that the process is alive, once per second, while no loop runs.
     pub fn alive(&mut self, status: &str) {
         let now = Instant::now();
         if now < self.next {
             return;
         }
         self.next = now + EVERY;
-        self.tell(&[NotifyState::Status(status)]);
+        self.notify(&[NotifyState::Status(status)]);
         if self.watched {
-            self.tell(&[NotifyState::Watchdog]);
+            self.notify(&[NotifyState::Watchdog]);
         }
     }
 
-    /// Once a second while the device is lost: how often it was looked for, and when it is again.
-    pub fn search(&mut self, device: &str, tries: u32, wait: Duration) {
+    /// Reports, once per second while the device is lost, the number of attempts and the time until
+    /// the next one.
+    pub fn report_search(&mut self, device: &str, tries: u32, wait: Duration) {
         self.alive(&format!(
             "{device} is lost; {tries} attempts to find it, next in {:.1} s",
             wait.as_secs_f64()
         ));
     }
 
-    /// Queues are drained and files closed from here on.
+    /// Reports that the queues are being drained and the files closed.
     pub fn stopping(&self) {
-        self.tell(&[
+        self.notify(&[
             NotifyState::Stopping,
             NotifyState::Status("draining queues and closing files"),
         ]);
     }
 }
 
-/// A socket connected to the service manager's; `None`: there is no service manager.
+/// Connects a socket to that of the service manager. Returns `None` if there is no service manager.
 fn connect() -> io::Result<Option<UnixDatagram>> {
     let Some(path) = env::var_os("NOTIFY_SOCKET") else {
         return Ok(None);
@@ -144,36 +152,43 @@ fn connect() -> io::Result<Option<UnixDatagram>> {
     Ok(Some(socket))
 }
 
+/// Formats queue indexes, separated by commas.
 fn list(queues: &[usize]) -> String {
     let names: Vec<_> = queues.iter().map(ToString::to_string).collect();
     names.join(", ")
 }
 
-/// Which loops come round.
+/// Detector of loops that stopped making rounds.
 #[derive(Default)]
 struct Pulse {
+    /// Progress of each queue's loop.
     beats: Vec<Beat>,
-    /// The last look.
-    looked: Option<Instant>,
+    /// Time of the last check for stuck loops.
+    checked_at: Option<Instant>,
 }
 
+/// Progress of one queue's loop.
 struct Beat {
+    /// Rounds of the loop at its last progress.
     count: u64,
+    /// Time of the loop's last progress.
     since: Instant,
+    /// Set when the loop made no round for [`STUCK`].
     stuck: bool,
 }
 
 impl Pulse {
-    /// Takes each loop's count of rounds; those that got stuck since the last look.
+    /// Compares each loop's count of rounds with the last check. Returns the queues that became
+    /// stuck since then.
     fn take(&mut self, beats: &[u64], now: Instant) -> Vec<usize> {
         let beat = |&count| Beat {
             count,
             since: now,
             stuck: false,
         };
-        let before = self.looked.replace(now);
-        // A whole process that was stopped has not looked either, and its loops have had no time since.
-        let was_away = before.is_some_and(|it| now.saturating_duration_since(it) >= AWAY);
+        let before = self.checked_at.replace(now);
+        // If the whole process was stopped, its loops had no time to make rounds either.
+        let was_away = before.is_some_and(|it| now.saturating_duration_since(it) >= STALE);
         if self.beats.len() != beats.len() || was_away {
             self.beats = beats.iter().map(beat).collect();
             return Vec::new();
@@ -190,6 +205,7 @@ impl Pulse {
         newly
     }
 
+    /// Returns the queues whose loops are stuck.
     fn stuck(&self) -> Vec<usize> {
         let stuck = self.beats.iter().enumerate().filter(|(_, it)| it.stuck);
         stuck.map(|(queue, _)| queue).collect()
@@ -201,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_that_stands_still_is_named_once_until_it_goes_on() {
+    fn a_stuck_loop_is_reported_once_until_it_continues() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut pulse = Pulse::default();
@@ -228,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn another_capture_in_the_same_process_starts_afresh() {
+    fn another_capture_in_the_same_process_starts_from_zero() {
         let start = Instant::now();
         let mut pulse = Pulse::default();
         pulse.take(&[7], start);

@@ -1,17 +1,18 @@
-//! Signals: each has a defined effect on a capture, and none of those that people send kills it.
+//! Signals: each has a defined effect on a capture, and no signal that users usually send kills it.
 //!
 //! | signal | effect |
 //! |---|---|
-//! | SIGINT, SIGQUIT, SIGTERM, and those of [`ENDING`] | the run ends in order; SIGINT or SIGQUIT again: at once |
+//! | SIGINT, SIGQUIT, SIGTERM, and those of [`ENDING`] | the run ends in order; a later SIGINT or SIGQUIT ends it at once |
 //! | SIGHUP | the configuration is read again, or the run ends in order |
 //! | SIGUSR1 | the counters are printed |
 //! | SIGUSR2 | everything received so far is written into the files |
-//! | SIGCONT | the log says how long the process was stopped |
-//! | SIGIO, SIGXFSZ, SIGPIPE | none: where they report an error of a write, the write reports it too |
+//! | SIGCONT | the log reports how long the process was stopped |
+//! | SIGIO, SIGXFSZ, SIGPIPE | none: an error of a write that they signal is also reported by the write |
 //!
-//! Signals that report faults of the program (SIGSEGV, SIGABRT and so on) and those that stop it (SIGTSTP) keep their default
-//! action. Signals that were ignored when the program started stay ignored, except SIGINT and SIGTERM: a shell's background
-//! programs have SIGINT ignored, and `kill -INT` is meant for them.
+//! Signals that report faults of the program (SIGSEGV, SIGABRT and so on) and those that stop it
+//! (SIGTSTP) keep their default action. Signals that were ignored when the program started stay
+//! ignored, except SIGINT and SIGTERM: shells start background programs with SIGINT ignored, and
+//! `kill -INT` must still reach them.
 
 use crate::term::terminal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -37,10 +38,12 @@ use wqcap_engine::{
     control::audit::{self, Peer},
 };
 
-/// A repeat within this time is the same request: timeout(1) and shells signal a process and its group.
+/// Time within which a repeated signal is the same request: timeout(1) and shells signal a process
+/// and its group.
 const SAME: Duration = Duration::from_secs(1);
-/// Signals besides SIGINT and SIGTERM that would kill the process and here end a run in order: timers that a parent has set,
-/// limits on CPU time, a failing power supply. [`real_time`] has the others.
+/// Signals besides SIGINT and SIGTERM whose default action kills the process. Here they end a run
+/// in order: timers that a parent has set, limits on CPU time, a failing power supply.
+/// [`real_time`] returns the others.
 const ENDING: [i32; 7] = [
     SIGQUIT,
     SIGALRM,
@@ -50,17 +53,18 @@ const ENDING: [i32; 7] = [
     libc::SIGSTKFLT,
     libc::SIGPWR,
 ];
-/// Signals without an effect, which would kill the process otherwise. SIGXFSZ: a limit to the length of files (ulimit -f) is
-/// an error of the write, EFBIG. SIGPIPE is ignored by every program of Rust.
+/// Signals that are ignored here and would kill the process by default. SIGXFSZ: a limit on the
+/// length of files (ulimit -f) is reported as EFBIG by the write. SIGPIPE is ignored by every Rust
+/// program.
 const WITHOUT_EFFECT: [i32; 2] = [SIGIO, SIGXFSZ];
 
-/// Real-time signals that programs may use. All end a run in order.
+/// Returns the real-time signals that programs may use. Each of them ends a run in order.
 fn real_time() -> impl Iterator<Item = i32> {
     libc::SIGRTMIN()..=libc::SIGRTMAX()
 }
 
-/// Keeps `signals` from killing this process. Those that are ignored stay ignored, and all others have their default action
-/// again in programs that it starts.
+/// Keeps `signals` from killing this process. Signals that are ignored stay ignored. Programs that
+/// this process starts have the default action for the others.
 fn outlive(signals: impl IntoIterator<Item = i32>) -> io::Result<()> {
     let ignored = Ignored::read();
     signals
@@ -69,22 +73,23 @@ fn outlive(signals: impl IntoIterator<Item = i32>) -> io::Result<()> {
         .try_for_each(|it| flag::register(it, Arc::default()).map(drop))
 }
 
-/// Keeps SIGUSR1 and SIGUSR2 from killing a capture that begins. [`catch_into`] gives them their effect.
+/// Keeps SIGUSR1 and SIGUSR2 from killing a capture that starts. [`catch_into`] then gives them
+/// their effect.
 pub fn outlive_early_requests() -> io::Result<()> {
     outlive([SIGUSR1, SIGUSR2])
 }
 
-/// Keeps all signals that people send from killing a helper process, which ends with its capture. Signals to a group or a
-/// unit are the capture's to act on.
+/// Keeps signals from killing a helper process, which ends with its capture. Only the capture
+/// reacts to a signal for its group or unit.
 pub fn leave_to_the_capture() -> io::Result<()> {
     let requests = [SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2];
     let all = requests.into_iter().chain(ENDING).chain(WITHOUT_EFFECT);
     outlive(all.chain(real_time()))
 }
 
-/// From now on SIGINT, SIGTERM, SIGHUP and the signals of [`ENDING`] set the flag that is returned. A SIGINT more than a second
-/// later ends the process, as if it had never been caught, so that a shell sees how it ended. SIGUSR1 and SIGUSR2 have no
-/// effect.
+/// Makes SIGINT, SIGTERM, SIGHUP and the signals of [`ENDING`] set the returned flag. A SIGINT more
+/// than a second later ends the process as if it had never been caught, so that a shell sees the
+/// signal. SIGUSR1 and SIGUSR2 have no effect.
 pub fn catch() -> io::Result<Arc<AtomicBool>> {
     let signals = Signals::new()?;
     let mut requests = catch_into(&signals, false)?;
@@ -93,10 +98,13 @@ pub fn catch() -> io::Result<Arc<AtomicBool>> {
     Ok(Arc::clone(signals.stop_flag()))
 }
 
-/// As [`catch`], without an answer to signals until [`Requests::escalate`]. With `reloads`, SIGHUP asks for that instead, unless
-/// the process has had a terminal and it is gone: who has closed it cannot be asked any more, and must not leave a port without
-/// its kernel.
-#[expect(clippy::disallowed_methods, reason = "the process's own terminal")]
+/// Catches the signals of [`catch`], without an effect until [`Requests::escalate`]. With
+/// `reloads`, SIGHUP requests a reload instead of the end, unless the process had a terminal that
+/// is now gone: its user can no longer be asked, and the run must not keep a port from the kernel.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the controlling terminal of this process"
+)]
 pub fn catch_into(asked: &Signals, reloads: bool) -> io::Result<Requests> {
     let signals = SignalsInfo::new([SIGINT, SIGTERM])?;
     outlive(WITHOUT_EFFECT)?;
@@ -118,23 +126,27 @@ pub fn catch_into(asked: &Signals, reloads: bool) -> io::Result<Requests> {
     })
 }
 
-/// Requests to end, to reload, to report or to flush, as they come.
+/// Caught signals: requests to end, to reload, to report or to flush.
 pub struct Requests {
+    /// Caught signals with their senders.
     signals: SignalsInfo<WithOrigin>,
+    /// Effects of the caught signals.
     reaction: Reaction,
 }
 
-/// Effects of signals.
+/// Effects of signals on a capture.
 struct Reaction {
+    /// Requests to the supervisor of the capture.
     asked: Signals,
-    /// SIGHUP asks for a reload; else for the end.
+    /// `true` if SIGHUP requests a reload, `false` if it requests the end.
     reloads: bool,
-    /// The process's, from its start; `None`: it has none.
+    /// Controlling terminal at the start, or `None` if there was none.
     terminal: Option<File>,
+    /// `true` if signals are written to the audit trail.
     audited: bool,
 }
 
-/// Whether nobody has the other end of a terminal any more.
+/// Returns `true` if the other end of a terminal is closed.
 fn is_gone(terminal: &File) -> bool {
     let mut fds = [PollFd::new(terminal, PollFlags::empty())];
     let now = Timespec::default();
@@ -142,9 +154,9 @@ fn is_gone(terminal: &File) -> bool {
 }
 
 impl Requests {
-    /// From now on requests are answered, those that have come before too: a SIGINT that is no repeat of the first one asks
-    /// for the end at once, and ends the process `grace` later. SIGUSR1 calls `report`. What a signal changes is in the audit
-    /// trail before it changes.
+    /// Starts to act on signals, including those received before. A SIGINT that does not repeat the
+    /// first one requests the end at once, and ends the process `grace` later. SIGUSR1 calls
+    /// `report`. The audit trail has each change before it is made.
     pub fn escalate(self, grace: Duration, report: impl Fn() + Send + 'static) -> io::Result<()> {
         let Self {
             mut signals,
@@ -170,6 +182,7 @@ impl Requests {
 }
 
 impl Reaction {
+    /// Returns `true`, with a warning, if the controlling terminal is gone.
     fn has_lost_its_terminal(&self) -> bool {
         let is_lost = self.terminal.as_ref().is_some_and(is_gone);
         if is_lost {
@@ -178,10 +191,10 @@ impl Reaction {
         is_lost
     }
 
-    /// Ends the run for a signal; `first` is when the first such signal came.
+    /// Ends the run for a signal. `first` is the time of the first such signal.
     fn end(&self, origin: &Origin, first: &mut Option<Instant>, grace: Duration) {
         let signal = origin.signal;
-        // ^C on the run's own terminal is seen there.
+        // ^C on the run's own terminal is visible there and needs no audit line.
         let audited = self.audited && !(origin.process.is_none() && terminal::is_terminal());
         let write = |new| {
             if audited {
@@ -198,7 +211,8 @@ impl Reaction {
                 write("the run ends at once");
                 self.asked.stop_at_once();
                 thread::sleep(grace);
-                // It fails for signals that the system has not. SIGQUIT's default would write all buffers to a core file.
+                // This fails for signals that the system does not have. The default action of
+                // SIGQUIT would write all buffers to a core file.
                 let _ = emulate_default_handler(SIGINT);
             }
             Some(_) => {}
@@ -206,6 +220,7 @@ impl Reaction {
     }
 }
 
+/// Returns the name of a signal.
 fn name(signal: i32) -> Cow<'static, str> {
     match signal {
         libc::SIGPWR => "SIGPWR".into(),
@@ -214,7 +229,7 @@ fn name(signal: i32) -> Cow<'static, str> {
     }
 }
 
-/// Who has sent a signal: a process, or the kernel, for a terminal.
+/// Returns the sender of a signal: a process, or the kernel for signals of a terminal.
 fn sender(origin: &Origin) -> Peer {
     match &origin.process {
         Some(it) => Peer::process(it.uid, it.pid),
@@ -222,22 +237,24 @@ fn sender(origin: &Origin) -> Peer {
     }
 }
 
-/// Signals that are ignored, as a mask: bit 0 for signal 1.
+/// Mask of ignored signals: bit 0 is signal 1.
 struct Ignored(u64);
 
 impl Ignored {
+    /// Reads the mask of this process from /proc.
     #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
     fn read() -> Self {
         let status = std::fs::read_to_string("/proc/self/status");
         Self(status.map_or(0, |text| ignored_in(&text)))
     }
 
+    /// Returns `true` if `signal` is ignored.
     fn has(&self, signal: i32) -> bool {
         self.0 >> (signal - 1) & 1 == 1
     }
 }
 
-/// proc_pid_status(5): `SigIgn` is a mask in hex.
+/// Returns the mask `SigIgn`, in hex, of a status file (proc_pid_status(5)).
 fn ignored_in(status: &str) -> u64 {
     status
         .lines()

@@ -1,4 +1,4 @@
-//! What people and programs see: stdout, stderr, tables, progress lines, points in time.
+//! Output of the program: stdout, stderr, tables, progress lines, points in time.
 
 pub mod output;
 pub mod progress;

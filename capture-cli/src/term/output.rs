@@ -5,7 +5,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use std::io::{self, BufWriter, ErrorKind, Write};
 
-/// Prints text. A reader that has had enough (`| head`) is no failure.
+/// Prints text. A closed pipe (`| head`) is not a failure.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout
@@ -17,20 +17,20 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Whether nobody is there any more to read: the pipe's other end is closed, or the terminal is gone.
+/// Returns `true` if the other end of a pipe is closed, or if the terminal is gone.
 pub fn is_gone(output: &impl std::os::fd::AsFd) -> bool {
     let mut fds = [PollFd::new(output, PollFlags::empty())];
     let polled = poll(&mut fds, Some(&Timespec::default()));
     polled.is_ok() && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
-/// A value as JSON for people too: indented, its last line ended.
+/// Formats a value as indented JSON, with a line end.
 pub fn json(value: &impl Serialize) -> Result<String, Failure> {
     let text = serde_json::to_string_pretty(value);
     Ok(text.map_err(|e| Failure::failed(format!("JSON: {e}")))? + "\n")
 }
 
-/// Writes a value as [`json`] has it, piece by piece.
+/// Writes a value as [`json`] formats it, without holding the whole text in memory.
 pub fn write_json(mut out: impl Write, value: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut out, value)?;
     out.write_all(b"\n")

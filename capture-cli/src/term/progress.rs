@@ -1,5 +1,5 @@
-//! The progress line: of a capture, what happened in the last second and what was lost since the start; of files being
-//! read, how far.
+//! Progress lines. For a capture: the rates of the last second, and the losses since the start. For
+//! reading files: the part that has been read.
 
 use crate::term::{
     table::{rate, scaled, thousands},
@@ -15,29 +15,31 @@ use wqcap_engine::{
     stats::{LOSSES, QueueLedger, outage::Cause},
 };
 
+/// Update interval of a progress line.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Rewrites a line with each snapshot of a capture, on a terminal.
+/// Progress line of a capture, redrawn with each snapshot, on a terminal.
 pub struct Progress {
+    /// `true` if the progress line is drawn.
     shown: bool,
 }
 
 impl Progress {
-    /// With `quiet`, or where stderr is no terminal, nothing is ever drawn.
+    /// Creates a progress line. Nothing is drawn with `quiet`, or if stderr is not a terminal.
     pub fn new(quiet: bool) -> Self {
         Self {
             shown: !quiet && terminal::is_terminal(),
         }
     }
 
-    /// Draws what has happened in an interval.
-    pub fn show(&self, interval: &Interval) {
+    /// Draws the rates and losses of an interval.
+    pub fn draw(&self, interval: &Interval) {
         if let Some(before) = interval.before.as_ref().filter(|_| self.shown) {
             terminal::redraw(&line(before, &interval.now, terminal::columns()));
         }
     }
 
-    /// Leaves the terminal as it was.
+    /// Clears the progress line.
     pub fn clear(&self) {
         if self.shown {
             terminal::clear();
@@ -45,19 +47,23 @@ impl Progress {
     }
 }
 
-/// How far files have been read; a line rewritten each second, on a terminal.
+/// Progress line of reading files, redrawn each second, on a terminal.
 pub struct ReadProgress {
-    /// Bytes of all files together; 0: not known.
-    of: u64,
-    /// Bytes of files that are done with.
+    /// Size of all files in bytes; 0 if unknown.
+    total: u64,
+    /// Bytes of the files that have been read completely.
     before: u64,
+    /// Time at which the reading started.
     started: Instant,
+    /// Time of the next update of the progress line.
     next: Instant,
+    /// `true` if the progress line is drawn.
     shown: bool,
 }
 
 impl ReadProgress {
-    /// With `quiet`, or where stderr is no terminal, nothing is ever drawn.
+    /// Creates a progress line for `files`. Nothing is drawn with `quiet`, or if stderr is not a
+    /// terminal.
     pub fn new(quiet: bool, files: &[PathBuf]) -> Self {
         let sizes = files.iter().map(|path| {
             std::fs::metadata(path)
@@ -65,14 +71,14 @@ impl ReadProgress {
                 .filter(std::fs::Metadata::is_file)
                 .map(|m| m.len())
         });
-        Self::of(quiet, sizes.sum::<Option<u64>>().unwrap_or(0))
+        Self::with_size(quiet, sizes.sum::<Option<u64>>().unwrap_or(0))
     }
 
-    /// The same over `of` bytes; 0: not known.
-    pub fn of(quiet: bool, of: u64) -> Self {
+    /// Creates a progress line for `total` bytes; 0 if unknown.
+    pub fn with_size(quiet: bool, total: u64) -> Self {
         let now = Instant::now();
         Self {
-            of,
+            total,
             before: 0,
             started: now,
             next: now + EVERY,
@@ -80,7 +86,8 @@ impl ReadProgress {
         }
     }
 
-    /// Draws, if it is time to: `offset` bytes of `what` are read.
+    /// Draws the line if a second has passed. `offset` is the number of bytes of `what` that have
+    /// been read.
     pub fn tick(&mut self, what: &Path, offset: u64) {
         let now = Instant::now();
         if !self.shown || now < self.next {
@@ -89,15 +96,15 @@ impl ReadProgress {
         self.next = now + EVERY;
         let time = now.saturating_duration_since(self.started);
         let name = what.file_name().unwrap_or_default().to_string_lossy();
-        terminal::redraw(&share(self.before + offset, self.of, time, &name));
+        terminal::redraw(&share(self.before + offset, self.total, time, &name));
     }
 
-    /// A file is done with, and had `bytes`.
+    /// Adds a file of `bytes` that has been read completely.
     pub fn done(&mut self, bytes: u64) {
         self.before += bytes;
     }
 
-    /// Leaves the terminal as it was.
+    /// Clears the progress line.
     pub fn clear(&self) {
         if self.shown {
             terminal::clear();
@@ -105,7 +112,7 @@ impl ReadProgress {
     }
 }
 
-/// `0:12   43 %  512 MB/s  name`
+/// Formats the line: `0:12   43 %  512 MB/s  name`.
 fn share(read: u64, of: u64, time: Duration, name: &str) -> String {
     let part = match of {
         0 => String::new(),
@@ -118,7 +125,7 @@ fn share(read: u64, of: u64, time: Duration, name: &str) -> String {
     )
 }
 
-/// As much as fits into `columns`: rates, then losses, then queues.
+/// Formats rates, then losses, then the rate of each queue, as far as they fit into `columns`.
 pub fn line(before: &Snapshot, now: &Snapshot, columns: usize) -> String {
     let (was, is) = (
         QueueLedger::total(&before.queues),
@@ -138,7 +145,7 @@ pub fn line(before: &Snapshot, now: &Snapshot, columns: usize) -> String {
         while let Some((is, was)) = queues.next() {
             let rate = scaled(rate(is.received.saturating_sub(was.received), time));
             let cell = format!(" q{} {}", is.queue, rate.trim_end().replace(' ', ""));
-            // Room for " ..." stays, unless this is the last.
+            // Room for " ..." is reserved, except for the last queue.
             let room = if queues.peek().is_some() { 4 } else { 0 };
             if text.len() + cell.len() + room >= columns {
                 text.push_str(" ...");
@@ -150,7 +157,7 @@ pub fn line(before: &Snapshot, now: &Snapshot, columns: usize) -> String {
     text
 }
 
-/// Every cause that has lost a frame, here or in the NIC.
+/// Lists every cause of lost frames, here and in the NIC.
 fn losses(total: &QueueLedger, now: &Snapshot) -> String {
     let here = LOSSES.iter().map(|name| (*name, total.line(name)));
     let nic = now.nic.iter();
@@ -170,7 +177,7 @@ fn losses(total: &QueueLedger, now: &Snapshot) -> String {
     text
 }
 
-/// `1:02:03`, `2:03`.
+/// Formats a time: `1:02:03`, `2:03`.
 fn clock(time: Duration) -> String {
     let seconds = time.as_secs();
     let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -232,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_down_is_told_before_everything_else() {
+    fn a_port_that_is_down_is_named_first() {
         let mut now = snapshot(3, 3000);
         now.outages.begin(Cause::PortDown, 1);
         let text = line(&snapshot(2, 2000), &now, 200);
@@ -246,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_tells_its_part_where_that_is_known() {
+    fn reading_shows_its_part_if_the_size_is_known() {
         let time = Duration::from_secs(2);
         assert_eq!(
             share(5_000_000, 10_000_000, time, "a.pcap"),
@@ -256,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn hours_are_shown_when_there_are_any() {
+    fn hours_are_shown_if_not_zero() {
         let texts = [0, 59, 60, 3723].map(|s| clock(Duration::from_secs(s)));
         assert_eq!(texts, ["0:00", "0:59", "1:00", "1:02:03"]);
     }

@@ -1,11 +1,14 @@
-//! Writing to stderr: in the calling thread, or, in a long run, by one thread that alone waits for the reader of stderr.
+//! Writes to stderr: in the calling thread, or in a long run by a separate thread, so that only
+//! this thread waits for the reader of stderr.
 //!
-//! A log collector that has stopped, a terminal under ^S and a full pipe block every write. A command may wait for that; a
-//! capture must not. So a capture calls [`detach`] before it starts and [`start_writer`] once it is in its sandbox: from then on
-//! callers only append to a queue of bounded size. What finds no room is dropped and counted, and a line says so as soon as
-//! the reader continues.
+//! A stopped log collector, a terminal under ^S and a full pipe block every write. A command may
+//! wait for that; a capture must not. So a capture calls [`detach`] before it starts, and
+//! [`start_writer`] once it is in its sandbox. From then on callers only append to a queue of
+//! bounded size. Text that does not fit is dropped and counted, and a line reports the number as
+//! soon as the reader continues.
 //!
-//! Invariant: while stderr is detached, no caller waits for it, except [`flush`] for a bounded time.
+//! Invariant: while stderr is detached, no caller waits for it, except [`flush`] for a bounded
+//! time.
 
 use super::terminal::Painter;
 use rustix::{
@@ -20,17 +23,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes of ordinary lines that wait at most.
+/// Largest number of waiting bytes of ordinary lines.
 const MOST_LINES: usize = 1 << 20;
-/// Bytes of lines of the audit trail that wait at most.
+/// Largest number of waiting bytes of the audit trail.
 const MOST_AUDIT: usize = 4 << 20;
 
-/// Kind of a text; it decides how much may wait.
+/// Kind of a text. Each kind has a separate limit of waiting bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Lines of the log, and everything else that people read.
+    /// Lines of the log and all other messages.
     Ordinary,
-    /// A line of the audit trail.
+    /// Line of the audit trail.
     Audit,
 }
 
@@ -39,21 +42,24 @@ pub enum Kind {
 enum Output {
     /// Whole lines, after the progress line is erased.
     Lines(Vec<u8>),
-    /// Another progress line.
+    /// Progress line that replaces the previous one.
     Progress(String),
 }
 
-/// Texts that wait for the thread that writes them.
+/// Texts that wait for the writer thread.
 #[derive(Default)]
 struct Queue {
+    /// Texts that wait to be written, in their order.
     waiting: VecDeque<(Kind, Vec<u8>)>,
+    /// Bytes of the waiting ordinary lines.
     ordinary_bytes: usize,
+    /// Bytes of the waiting lines of the audit trail.
     audit_bytes: usize,
     /// The latest progress line, if it is not drawn yet. It is drawn after the lines.
     progress: Option<String>,
-    /// Lines that found no room.
+    /// Ordinary lines that were dropped because the limit was reached.
     dropped: u64,
-    /// Lines of the audit trail that found no room.
+    /// Lines of the audit trail that were dropped because the limit was reached.
     audit_dropped: u64,
 }
 
@@ -70,7 +76,8 @@ impl Queue {
             return;
         }
         *bytes += text.len();
-        // Lines end a progress line that is not drawn yet: the next one follows within a second.
+        // Lines discard a progress line that is not drawn yet: the next one follows within a
+        // second.
         self.progress = None;
         self.waiting.push_back((kind, text.to_vec()));
     }
@@ -89,7 +96,8 @@ impl Queue {
         }
     }
 
-    /// There is room again: appends the line that says how many were dropped, and returns how many of the audit trail were.
+    /// Appends the line that reports the dropped lines, once there is room again. Returns the
+    /// number of dropped lines of the audit trail.
     fn report_dropped(&mut self) -> u64 {
         let dropped = std::mem::take(&mut self.dropped);
         if dropped > 0 {
@@ -103,33 +111,35 @@ impl Queue {
     }
 }
 
-/// Destination of texts.
+/// Destination of texts for stderr.
 enum State {
-    /// Written at once, by the caller, who waits.
+    /// The caller writes the text, and waits for that.
     Direct(Painter),
-    /// Queued for the thread.
+    /// The writer thread writes the text from the queue.
     Detached { queue: Queue, writer: Writer },
 }
 
-/// The thread that writes.
+/// State of the thread that writes to stderr.
 enum Writer {
-    /// It is not started yet, and owns no progress line.
+    /// The thread is not started yet. Its painter has no progress line.
     Absent(Painter),
-    /// It waits for a text.
+    /// The writer thread waits for a text.
     Idle,
-    /// It writes.
+    /// The writer thread writes a text.
     Busy,
 }
 
+/// Destination of all texts of the process.
 static STATE: Mutex<State> = Mutex::new(State::Direct(Painter::new()));
 /// Notified when a text is queued or written.
 static CHANGED: Condvar = Condvar::new();
 
+/// Locks and returns the destination of stderr texts.
 fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes whole lines, or queues them.
+/// Writes whole lines to stderr, or queues them.
 pub fn write_lines(kind: Kind, text: &[u8]) {
     match &mut *state() {
         State::Direct(painter) => painter.lines(text),
@@ -140,7 +150,7 @@ pub fn write_lines(kind: Kind, text: &[u8]) {
     }
 }
 
-/// Draws a progress line, or queues it; it replaces one that is not drawn yet.
+/// Draws a progress line, or queues it. It replaces a progress line that is not drawn yet.
 pub fn redraw(text: &str) {
     match &mut *state() {
         State::Direct(painter) => painter.progress(text),
@@ -151,7 +161,8 @@ pub fn redraw(text: &str) {
     }
 }
 
-/// From now on texts are queued, also those of panics, and written by the thread that [`start_writer`] starts.
+/// Detaches stderr: from now on texts, also those of panics, are queued for the thread that
+/// [`start_writer`] starts.
 pub fn detach() {
     let mut state = state();
     if let State::Direct(painter) = &mut *state {
@@ -161,7 +172,7 @@ pub fn detach() {
             writer,
         };
         drop(state);
-        // The default one writes to stderr by itself.
+        // The default panic hook writes to stderr directly.
         std::panic::set_hook(Box::new(|panic| {
             let thread = thread::current();
             let name = thread.name().unwrap_or("<unnamed>");
@@ -173,14 +184,15 @@ pub fn detach() {
             let text = format!("thread '{name}' {panic}\n{trace}");
             write_lines(Kind::Ordinary, text.as_bytes());
             if name == "main" {
-                // It ends the process.
+                // A panic of the main thread ends the process.
                 flush(Duration::from_secs(1));
             }
         }));
     }
 }
 
-/// Starts the thread that writes what is queued. It is in the sandbox of the calling thread.
+/// Starts the thread that writes the queued texts. The thread inherits the sandbox of the calling
+/// thread.
 pub fn start_writer() -> io::Result<()> {
     let mut state = state();
     let State::Detached { writer, .. } = &mut *state else {
@@ -232,14 +244,16 @@ fn next() -> Output {
     }
 }
 
-/// Waits at most `timeout` until everything that is queued is written; the rest is lost with the process.
+/// Waits at most `timeout` until all queued texts are written. The others are lost with the
+/// process.
 pub fn flush(timeout: Duration) {
     let deadline = Instant::now() + timeout;
     let mut state = state();
     loop {
         match &mut *state {
             State::Detached { queue, writer } => match writer {
-                // The run has ended before it began, and its last words are those of a command.
+                // The run ended before it began, so the remaining texts are written as for a short
+                // command.
                 Writer::Absent(painter) => {
                     while let Some(Output::Lines(text)) = queue.take() {
                         painter.lines(&text);
@@ -262,8 +276,9 @@ pub fn flush(timeout: Duration) {
     }
 }
 
-/// Writes all of `text` to stderr, however long that takes. What cannot be written is lost: it can be
-/// reported nowhere else. Not by [`io::Stderr`], whose lock a thread that panics would wait for.
+/// Writes all of `text` to stderr, without a time limit. Text that cannot be written is lost,
+/// because there is no other place to report it. This does not use [`io::Stderr`], whose lock could
+/// block a panicking thread.
 pub fn write_all(mut text: &[u8]) {
     let stderr = io::stderr();
     while !text.is_empty() {
@@ -271,7 +286,7 @@ pub fn write_all(mut text: &[u8]) {
             Ok(0) => return,
             Ok(n) => text = &text[n..],
             Err(Errno::INTR) => {}
-            // Another process with the same stderr has made it so.
+            // Another process with the same stderr may have set O_NONBLOCK.
             Err(Errno::AGAIN) => {
                 let _ = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], None);
             }
@@ -285,32 +300,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_finds_no_room_is_counted_and_said_once_there_is_room() {
+    fn dropped_lines_are_counted_and_reported_once_there_is_room() {
         let mut queue = Queue::default();
         let half = vec![b'x'; MOST_LINES / 2];
         queue.push(Kind::Ordinary, &half);
         queue.push(Kind::Ordinary, &half);
         queue.push(Kind::Ordinary, b"one\n");
         queue.push(Kind::Ordinary, b"two\nthree\n");
-        // The audit trail has separate room.
+        // The audit trail has a separate limit.
         queue.push(Kind::Audit, b"audit: a\n");
         let first = queue.take();
         assert_eq!(first, Some(Output::Lines(half.clone())));
         assert_eq!(queue.report_dropped(), 0);
         assert_eq!(queue.take(), Some(Output::Lines(half)));
         assert_eq!(queue.take(), Some(Output::Lines(b"audit: a\n".to_vec())));
-        let Some(Output::Lines(said)) = queue.take() else {
-            panic!("nothing is said of dropped lines");
+        let Some(Output::Lines(report)) = queue.take() else {
+            panic!("dropped lines are not reported");
         };
-        let said = String::from_utf8(said).expect("text");
-        assert!(said.starts_with("warning: 3 lines of the log"), "{said}");
+        let report = String::from_utf8(report).expect("UTF-8 text");
+        assert!(
+            report.starts_with("warning: 3 lines of the log"),
+            "{report}"
+        );
         assert_eq!(queue.report_dropped(), 0);
         assert_eq!(queue.take(), None);
         assert_eq!((queue.ordinary_bytes, queue.audit_bytes), (0, 0));
     }
 
     #[test]
-    fn lines_of_the_audit_trail_are_counted_apart() {
+    fn audit_lines_are_counted_separately() {
         let mut queue = Queue::default();
         let line = [&vec![b'x'; MOST_AUDIT / 4 - 1][..], b"\n"].concat();
         for _ in 0..6 {

@@ -1,8 +1,8 @@
-//! Numbers and columns for people.
+//! Formatting of numbers, rates, sizes and tables.
 
 use std::time::Duration;
 
-/// `1234567` as `1,234,567`.
+/// Formats a number with separators: `1234567` as `1,234,567`.
 pub fn thousands(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -15,13 +15,13 @@ pub fn thousands(n: u64) -> String {
     text
 }
 
-/// So many of something: `1 frame`, `1,234 frames`.
+/// Formats a number with its noun: `1 frame`, `1,234 frames`.
 pub fn counted(n: u64, one: &str) -> String {
     let plural = if n == 1 { "" } else { "s" };
     format!("{} {one}{plural}", thousands(n))
 }
 
-/// A rate in three digits or a little more: `1.23 M`, ready for its unit.
+/// Formats a rate with about three digits and a prefix, without its unit: `1.23 M`.
 pub fn scaled(rate: f64) -> String {
     const STEPS: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     // The step is chosen after rounding: 999.96 k is 1.00 M.
@@ -39,7 +39,7 @@ pub fn scaled(rate: f64) -> String {
     }
 }
 
-/// A number of bytes, in binary units.
+/// Formats a number of bytes in binary units.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     if n == 1 {
@@ -54,7 +54,7 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
-/// A time of so many nanoseconds: `1.5 ms`.
+/// Formats a time in nanoseconds: `1.5 ms`.
 pub fn span(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -64,12 +64,12 @@ pub fn span(ns: u64) -> String {
     }
 }
 
-/// Seconds that a service has told; 0 for what is no time, or too much for one.
-pub fn told_seconds(seconds: f64) -> Duration {
+/// Converts the seconds that a service reports. Invalid or too large values become 0.
+pub fn valid_seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
-/// `amount` per second over `time`; 0 over no time.
+/// Returns `amount` per second over `time`, or 0 if `time` is 0.
 pub fn rate(amount: u64, time: Duration) -> f64 {
     let seconds = time.as_secs_f64();
     if seconds > 0.0 {
@@ -79,7 +79,7 @@ pub fn rate(amount: u64, time: Duration) -> f64 {
     }
 }
 
-/// Rows of cells as right-aligned columns, the first column left-aligned.
+/// Formats rows of cells as right-aligned columns; the first column is left-aligned.
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_no_plural() {
+    fn one_is_singular() {
         for (n, text) in [(0, "0 files"), (1, "1 file"), (1234, "1,234 files")] {
             assert_eq!(counted(n, "file"), text);
         }

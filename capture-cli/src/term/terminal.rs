@@ -1,7 +1,7 @@
-//! Everything that goes to stderr: lines, and one progress line that is rewritten in place.
+//! Lines on stderr, and one progress line that is rewritten in place.
 //!
-//! Invariant: a progress line is gone before anything else is written, so that lines never run into each other.
-//! A stderr that cannot be written to is not worth a failed capture.
+//! Invariant: the progress line is erased before anything else is written, so that lines never run
+//! into each other. A capture does not fail if stderr cannot be written.
 
 use super::stderr::{self, Kind};
 use std::{
@@ -9,12 +9,12 @@ use std::{
     io::{self, IsTerminal},
 };
 
-/// Writes one line.
-pub fn say(line: fmt::Arguments<'_>) {
+/// Writes one line to stderr.
+pub fn print_line(line: fmt::Arguments<'_>) {
     write_lines(format!("{line}\n").as_bytes());
 }
 
-/// Writes whole lines.
+/// Writes whole lines to stderr.
 pub fn write_lines(text: &[u8]) {
     stderr::write_lines(Kind::Ordinary, text);
 }
@@ -24,20 +24,20 @@ pub fn redraw(text: &str) {
     stderr::redraw(text);
 }
 
-/// Takes the progress line away.
+/// Erases the progress line.
 pub fn clear() {
     write_lines(b"");
 }
 
-/// Writes lines, and a progress line below them.
+/// Painter of lines, and of a progress line below them.
 #[derive(Default)]
 pub struct Painter {
-    /// Columns that the progress line takes now; 0: there is none.
+    /// Number of columns of the progress line; 0 if there is none.
     drawn: usize,
 }
 
 impl Painter {
-    /// A painter without a progress line.
+    /// Creates a painter without a progress line.
     pub const fn new() -> Self {
         Self { drawn: 0 }
     }
@@ -50,36 +50,38 @@ impl Painter {
 
     /// Rewrites the progress line, cut to the terminal's width.
     pub fn progress(&mut self, text: &str) {
-        // The last column stays free: writing there makes some terminals wrap.
+        // The last column stays free, because some terminals wrap after writing there.
         let most = columns().saturating_sub(1);
         let text: String = text.chars().take(most).collect();
         let length = text.chars().count();
-        // Of a terminal made narrower the old line has wrapped: at least do not wrap again.
+        // If the terminal became narrower, the old line has wrapped. Limiting the blanks avoids a
+        // second wrap.
         let rest = " ".repeat(self.drawn.min(most).saturating_sub(length));
         stderr::write_all(format!("\r{text}{rest}").as_bytes());
         self.drawn = length;
     }
 }
 
-/// Whether stderr is a terminal on which a line can be rewritten.
+/// Returns `true` if stderr is a terminal on which a line can be rewritten.
 pub fn is_terminal() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// A line that nobody's terminal has to hold.
+/// Width in columns of a line that is not for a terminal.
 pub const WIDE: usize = 400;
 
-/// The terminal's width now; it may change at any time.
+/// Returns the current width of the terminal, or 80 if stderr is not a terminal.
 pub fn columns() -> usize {
     terminal_size::terminal_size_of(io::stderr()).map_or(80, |(width, _)| usize::from(width.0))
 }
 
-/// The width of stdout, if that is a terminal.
+/// Returns the width of stdout if it is a terminal.
 pub fn stdout_columns() -> Option<usize> {
     terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0))
 }
 
-/// Whether the locale's characters are UTF-8, by the variables that decide it.
+/// Returns `true` if the locale's characters are UTF-8, according to the environment variables that
+/// set it.
 pub fn is_utf8() -> bool {
     let value = ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
@@ -91,6 +93,7 @@ pub fn is_utf8() -> bool {
     })
 }
 
+/// Returns the text that erases a progress line of this width.
 fn erase(columns_drawn: usize) -> String {
     if columns_drawn == 0 {
         return String::new();

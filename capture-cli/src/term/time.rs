@@ -1,10 +1,10 @@
-//! Points in time as people type them.
+//! Points in time as typed by users.
 
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use std::{fmt, str::FromStr, time::SystemTime};
 use wqcap_engine::config::Span;
 
-/// Nanoseconds since 1970.
+/// Point in time, in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(pub u64);
 
@@ -20,7 +20,7 @@ impl FromStr for Moment {
     }
 }
 
-/// In UTC, as RFC 3339 has it.
+/// Formats the time in UTC as in RFC 3339.
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match Timestamp::from_nanosecond(self.0.into()) {
@@ -31,6 +31,7 @@ impl fmt::Display for Moment {
 }
 
 impl Moment {
+    /// Parses a time relative to `now` and, for local times, in `zone`.
     fn at(text: &str, now: u64, zone: &TimeZone) -> Result<Self, String> {
         let text = text.trim();
         if text == "now" {
@@ -55,17 +56,17 @@ impl Moment {
         });
         let ns = stamp
             .map_err(|_: jiff::Error| {
-                "write 2026-03-01T12:00:00Z, \"2026-03-01 12:00:00\" (local time), seconds since 1970, -10m, +10m, or now"
+                "not a time; write 2026-03-01T12:00:00Z, \"2026-03-01 12:00:00\" (local time), seconds since 1970, -10m, +10m, or now"
                     .to_owned()
             })?
             .as_nanosecond();
         u64::try_from(ns)
             .map(Self)
-            .map_err(|_| "must be from 1970 on, and before 2554".into())
+            .map_err(|_| "must be in the years 1970 to 2553".into())
     }
 }
 
-/// Seconds since 1970 with up to nine digits behind the point, exactly.
+/// Parses seconds since 1970 with up to nine decimals, without rounding.
 fn unix(text: &str) -> Option<u64> {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
@@ -81,6 +82,7 @@ fn unix(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
+    /// 2026-03-01T12:00:00Z in nanoseconds since 1970.
     const NOW: u64 = 1_772_366_400_000_000_000;
 
     #[test]

@@ -1,11 +1,12 @@
-//! The part of bindgen 0.59's builder that `rdma-sys` 0.3 calls, forwarded to a current bindgen.
+//! Subset of bindgen 0.59's builder that `rdma-sys` 0.3 calls, forwarded to a current bindgen.
 //!
-//! bindgen 0.59 panics on the AST of libclang 16 and newer ("not a valid Ident"), which is what Debian 13 and
-//! Ubuntu 24.04 ship; this crate makes one source build with libclang 14 and with its successors.
+//! bindgen 0.59 panics on the AST of libclang 16 and newer ("not a valid Ident"), which Debian 13
+//! and Ubuntu 24.04 ship. With this crate, one source builds with libclang 14 and with its
+//! successors.
 
 use std::{io, path::Path};
 
-/// bindgen 0.59's `Builder`, as far as `rdma-sys` uses it.
+/// Subset of bindgen 0.59's `Builder` that `rdma-sys` uses.
 #[derive(Default)]
 pub struct Builder(current::Builder);
 
@@ -42,22 +43,23 @@ forward! {
 }
 
 impl Builder {
-    /// Arguments for clang.
+    /// Passes arguments to clang.
     #[must_use]
     pub fn clang_args<I: IntoIterator<Item = String>>(self, args: I) -> Self {
         Self(self.0.clang_args(args))
     }
 
-    /// Formatting is left off whatever is asked: the text is compiled, not read, and rustfmt need not be installed.
+    /// Leaves formatting off regardless of the argument: the text is compiled, not read, and
+    /// rustfmt need not be installed.
     #[must_use]
     pub fn rustfmt_bindings(self, _on: bool) -> Self {
         Self(self.0.formatter(current::Formatter::None))
     }
 
-    /// Runs clang and writes the bindings' text.
+    /// Runs clang and generates the bindings.
     ///
     /// # Errors
-    /// What bindgen reports: a header that cannot be parsed, clang missing.
+    /// The error that bindgen reports, such as a header that cannot be parsed or a missing clang.
     pub fn generate(self) -> Result<Bindings, current::BindgenError> {
         self.0.generate().map(Bindings)
     }

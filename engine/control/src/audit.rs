@@ -1,10 +1,13 @@
-//! The audit trail in the log: a line for each change, reload and signal, and for each request that was refused.
+//! Audit trail in the log: one line for each change, reload and signal, and for each request that
+//! was refused.
 //!
-//! Every line is an event of target `audit` with the same fields: `time` (UTC), `who`, `what`, `result`, and as far as they
-//! exist `old`, `new` (what holds), `why` and `left_out`. All of them are written here.
+//! Every line is an event of target `audit` with the same fields: `time` (UTC), `who`, `what`,
+//! `result`, and, if present, `old`, `new` (the value in force), `why` and `left_out`. This module
+//! writes all of them.
 //!
-//! Invariant: what has changed something is always written. What has changed nothing can be asked for without end by a peer
-//! that may not change anything, so each peer has a few such lines, and then one in a while; the others are counted.
+//! Invariant: a change that took effect is always written. A peer that may not change anything can
+//! send requests without effect endlessly. Therefore each peer gets a few lines without effect, and
+//! then one line per interval; the omitted lines are counted.
 
 use crate::protocol::{Changed, Command, Refusal, RefusalCode};
 use std::{
@@ -13,18 +16,18 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// Lines of a peer without effect before they are bounded.
+/// Number of lines without effect that a peer gets before the rate limit applies.
 const BURST: u32 = 8;
-/// The time between two of them from then on.
+/// Interval between two lines without effect of a rate-limited peer.
 const EVERY: Duration = Duration::from_secs(10);
-/// Peers that are told apart; all others together have the lines of one.
+/// Maximum number of peers with their own limit; all other peers share one limit.
 const PEERS: usize = 64;
-/// Characters of what a peer has sent.
+/// Maximum length of a described command in characters.
 const LONGEST: usize = 256;
 
 static BOUNDS: Mutex<Bounds> = Mutex::new(Bounds(BTreeMap::new()));
 
-/// Who asks: as it is written, and as what is counted.
+/// Origin of a request: its name in the log, and the name under which its lines are limited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     name: String,
@@ -32,7 +35,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A process, which the kernel vouches for.
+    /// Creates the peer of a process, whose IDs the kernel guarantees.
     #[must_use]
     pub fn process(uid: u32, pid: i32) -> Self {
         Self {
@@ -41,7 +44,7 @@ impl Peer {
         }
     }
 
-    /// Somebody else: a key at an address, the kernel.
+    /// Creates any other peer: a key at an address, or the kernel.
     pub fn named(name: impl Into<String>) -> Self {
         let name = name.into();
         Self {
@@ -51,24 +54,24 @@ impl Peer {
     }
 }
 
-/// Writes what came of a change that was asked for.
+/// Writes the outcome of a requested change.
 pub fn outcome(who: &Peer, what: &str, outcome: &Result<Changed, Refusal>) {
     match outcome {
         Ok(it) if it.changed => Line {
             old: it.was.as_deref(),
             new: Some(&it.now),
-            ..Line::of(who, what, "changed")
+            ..Line::new(who, what, "changed")
         }
         .write(),
         Ok(it) => without_effect(&Line {
             new: Some(&it.now),
-            ..Line::of(who, what, "unchanged")
+            ..Line::new(who, what, "unchanged")
         }),
         Err(refusal) => refused(who, what, refusal),
     }
 }
 
-/// Writes that a request was refused, or has failed.
+/// Writes that a request was refused or failed.
 pub fn refused(who: &Peer, what: &str, refusal: &Refusal) {
     let result = match refusal.code {
         RefusalCode::Failed => "failed",
@@ -76,48 +79,49 @@ pub fn refused(who: &Peer, what: &str, refusal: &Refusal) {
     };
     without_effect(&Line {
         why: Some(&refusal.message),
-        ..Line::of(who, what, result)
+        ..Line::new(who, what, result)
     });
 }
 
-/// Writes that a request was answered as an earlier one that it repeats.
+/// Writes that a request repeats an earlier one and got its answer.
 pub fn repeated(who: &Peer, what: &str) {
-    without_effect(&Line::of(who, what, "repeated"));
+    without_effect(&Line::new(who, what, "repeated"));
 }
 
-/// Writes that a signal has come, which changes what the process does.
+/// Writes that a signal arrived; `new` is its effect on the process.
 pub fn signal(who: &Peer, name: &str, new: &str) {
     Line {
         new: Some(new),
-        ..Line::of(who, name, "changed")
+        ..Line::new(who, name, "changed")
     }
     .write();
 }
 
-/// Writes that a number of lines of this trail were dropped because nothing read them. The program that writes the log calls it
-/// once there is room again.
+/// Writes that `lines` lines of this trail were dropped because stderr was not read. The program
+/// that writes the log calls this function when there is room again.
 pub fn dropped(lines: u64) {
     Line {
-        why: Some("stderr was not read, and no more lines could wait"),
+        why: Some("stderr was not read, and the queue of lines was full"),
         left_out: Some(lines),
-        ..Line::of(&Peer::named("wqcap"), "lines of this trail", "dropped")
+        ..Line::new(&Peer::named("wqcap"), "lines of this trail", "dropped")
     }
     .write();
 }
 
-/// Writes how many lines of each peer were left out, where that is due. A server calls it in each of its rounds.
+/// Writes the number of omitted lines of each peer, if due. A server calls this function in each
+/// round.
 pub fn write_left_out() {
     let due = bounds(|it| it.due(Instant::now()));
     for (bound, left_out) in due {
         Line {
             left_out: Some(left_out),
-            ..Line::of(&Peer::named(bound), "more of the same", "without effect")
+            ..Line::new(&Peer::named(bound), "more of the same", "without effect")
         }
         .write();
     }
 }
 
-/// A command with its arguments, on one line.
+/// Returns a command with its arguments, on one line.
 #[must_use]
 pub fn describe(command: &Command) -> String {
     let value = serde_json::to_value(command).unwrap_or_default();
@@ -160,7 +164,7 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    fn of(who: &'a Peer, what: &'a str, result: &'a str) -> Self {
+    fn new(who: &'a Peer, what: &'a str, result: &'a str) -> Self {
         Self {
             who,
             what,
@@ -187,9 +191,11 @@ impl<'a> Line<'a> {
     }
 }
 
-/// By peer, the lines it may still have, since when, and how many were left out.
+/// Limits of all peers, by name.
 struct Bounds(BTreeMap<String, Bound>);
 
+/// Limit of one peer: the lines that it still gets, the time of the last refill, and the number of
+/// omitted lines.
 struct Bound {
     lines: u32,
     since: Instant,
@@ -197,7 +203,7 @@ struct Bound {
 }
 
 impl Bound {
-    /// Gives back a line for each time [`EVERY`] that has passed.
+    /// Adds a line for each interval [`EVERY`] that has passed.
     fn refill(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.since).as_secs() / EVERY.as_secs();
         let passed = u32::try_from(passed).unwrap_or(u32::MAX);
@@ -211,7 +217,7 @@ impl Bound {
 }
 
 impl Bounds {
-    /// Whether a line of this peer may be written, and how many were left out before it.
+    /// Returns the number of lines omitted before, if a line of this peer may be written now.
     fn admit(&mut self, peer: &str, now: Instant) -> Option<u64> {
         self.0.retain(|_, it| {
             it.refill(now);
@@ -232,7 +238,7 @@ impl Bounds {
         Some(std::mem::take(&mut bound.left_out))
     }
 
-    /// Whose left-out lines may be told now, and how many they are.
+    /// Returns the peers whose omitted lines may be reported now, with the numbers of these lines.
     fn due(&mut self, now: Instant) -> Vec<(String, u64)> {
         let due = self.0.iter_mut().filter_map(|(peer, bound)| {
             bound.refill(now);
@@ -252,7 +258,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_flood_has_its_burst_and_then_a_line_in_a_while_which_counts_the_others() {
+    fn a_flood_gets_its_burst_and_then_a_line_per_interval_with_a_count() {
         let mut bounds = Bounds(BTreeMap::new());
         let start = Instant::now();
         let written = (0..1000).filter(|_| bounds.admit("uid 1", start).is_some());
@@ -267,11 +273,11 @@ mod tests {
         assert_eq!(bounds.due(later), [("uid 1".to_owned(), 1)]);
         assert_eq!(bounds.due(later + EVERY), []);
         assert_eq!(bounds.admit("uid 1", later + EVERY * 100), Some(0));
-        assert_eq!(bounds.0.len(), 1, "who is calm again is forgotten");
+        assert_eq!(bounds.0.len(), 1, "idle peers are removed");
     }
 
     #[test]
-    fn peers_beyond_the_number_that_is_told_apart_share_the_lines_of_one() {
+    fn peers_beyond_the_maximum_share_one_limit() {
         let mut bounds = Bounds(BTreeMap::new());
         let now = Instant::now();
         let written = (0..10_000).filter(|peer| bounds.admit(&peer.to_string(), now).is_some());
@@ -280,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_described_with_its_arguments_and_not_at_any_length() {
+    fn a_command_is_described_with_its_arguments_up_to_a_maximum_length() {
         let of = |value| describe(&serde_json::from_value(value).unwrap());
         assert_eq!(of(json!({"do": "rotate"})), "rotate");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Where the keys of a key file are in a process's memory: seen from outside, in a process that holds them.
+//! Location of the keys of a key file in the memory of a process, inspected from another process.
 
 use std::{
     env, fs,
@@ -11,9 +11,10 @@ use wqcap_control::protocol::auth::Keys;
 
 const KEY_FILE: &str = "WQCAP_TEST_KEY_FILE";
 
-/// The process that holds keys: reads them, waits for a line, drops them, waits for the end.
+/// Runs as the process that holds keys: reads them, waits for a line, drops them, waits for the
+/// end.
 #[test]
-#[ignore = "the other process of the tests below, which start it"]
+#[ignore = "helper process that the tests below start"]
 fn holder() {
     let Some(path) = env::var_os(KEY_FILE) else {
         return;
@@ -21,7 +22,7 @@ fn holder() {
     let keys = Keys::read(Path::new(&path)).unwrap();
     let copy = keys.clone();
     let mut line = String::new();
-    // Not by `println`, which the harness keeps.
+    // Not with `println`, whose output the harness captures.
     fs::write("/proc/self/fd/1", "\nholds\n").unwrap();
     std::io::stdin().read_line(&mut line).unwrap();
     drop((keys, copy));
@@ -36,7 +37,7 @@ struct Holder {
 }
 
 impl Holder {
-    /// A holder of the keys in `path`, after commands of a shell.
+    /// Starts a holder of the keys in `path`, after the shell commands in `before`.
     fn start(path: &Path, before: &str) -> Self {
         let mut child = Command::new("sh")
             .args(["-c", &format!("{before} exec \"$0\" \"$@\"")])
@@ -61,11 +62,11 @@ impl Holder {
         while line.trim() != word {
             line.clear();
             let read = self.stdout.read_line(&mut line).unwrap();
-            assert!(read > 0, "it ended before it wrote {word:?}");
+            assert!(read > 0, "the holder ended before it wrote {word:?}");
         }
     }
 
-    /// The VmFlags of every mapping that has `needle`.
+    /// Returns the VmFlags of every mapping that contains `needle`.
     fn mappings_with(&self, needle: &[u8]) -> Vec<String> {
         let proc = format!("/proc/{}", self.child.id());
         let memory = fs::File::open(format!("{proc}/mem")).unwrap();
@@ -89,7 +90,7 @@ impl Holder {
             else {
                 continue;
             };
-            // The kernel's own pages and those without access cannot be read.
+            // Mappings of the kernel, and those without access, cannot be read.
             let mut bytes = vec![0; usize::try_from(end - start).unwrap()];
             is_in_it = rest.starts_with('r')
                 && memory.read_exact_at(&mut bytes, start).is_ok()
@@ -117,19 +118,19 @@ fn key_file(dir: &Path) -> (std::path::PathBuf, [u8; 32], String) {
 }
 
 #[test]
-fn keys_are_where_no_dump_and_no_swap_shows_them_and_gone_when_dropped() {
+fn keys_are_excluded_from_dumps_and_swap_and_erased_on_drop() {
     let dir = tempfile::tempdir().unwrap();
     let (path, key, hex) = key_file(dir.path());
     let mut holder = Holder::start(&path, "");
     let held = holder.mappings_with(&key);
-    assert_eq!(held.len(), 1, "one copy, on pages of its own: {held:?}");
+    assert_eq!(held.len(), 1, "one copy, on separate pages: {held:?}");
     let has = |flag: &str| held[0].split_whitespace().any(|it| it == flag);
     assert!(has("dd"), "not left out of core dumps: {held:?}");
     assert!(has("lo"), "not locked: {held:?}");
     assert_eq!(
         holder.mappings_with(hex.as_bytes()),
         [""; 0],
-        "as in the file"
+        "in hex, as in the file"
     );
     holder.stdin.write_all(b"drop\n").unwrap();
     holder.until("dropped");
@@ -137,15 +138,15 @@ fn keys_are_where_no_dump_and_no_swap_shows_them_and_gone_when_dropped() {
 }
 
 #[test]
-fn a_refused_mlock_is_no_error() {
+fn a_refused_mlock_is_not_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let (path, key, _) = key_file(dir.path());
-    // Root may lock whatever the limit is, unless it gives up the capability.
+    // Root may lock memory above the limit, unless it gives up the capability.
     let holder = Holder::start(
         &path,
         "ulimit -l 0; [ $(id -u) = 0 ] && exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock \"$0\" \"$@\";",
     );
     let held = holder.mappings_with(&key);
     assert!(held.len() == 1 && held[0].contains("dd"), "{held:?}");
-    assert!(!held[0].contains(" lo"), "it was to be refused: {held:?}");
+    assert!(!held[0].contains(" lo"), "mlock must be refused: {held:?}");
 }

@@ -1,4 +1,5 @@
-//! Prints what is in capture files: interfaces, frames, the time they span, and how each file ends.
+//! Prints the contents of capture files: interfaces, number of frames, time span, and how each file
+//! ends.
 //!
 //! ```text
 //! cargo run -p wqcap-files --example contents -- FILE...

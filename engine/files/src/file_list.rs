@@ -1,12 +1,12 @@
-//! The files that a run has finished: in memory while they are few, then on the disk. A run of a year with a file a second
-//! has 31 million of them.
+//! List of the files that a run has finished: in memory while the list is short, then on disk. A
+//! run of a year with one file per second has 31 million files.
 //!
 //! ```text
-//! push -> buffer, at most RUN bytes -> sorted, behind the others in a file without a name -> merged when they are read
+//! push -> buffer, at most RUN bytes -> sorted, appended to an unnamed file -> merged on reading
 //! ```
 //!
-//! Invariants: memory is bounded by a constant, and while the list is read by `PIECE` bytes for each `RUN` bytes of names.
-//! Nothing of a list is left on the disk when the process has ended.
+//! Invariants: memory is bounded by a constant; reading the list adds `PIECE` bytes for each `RUN`
+//! bytes of names. Nothing of a list remains on disk when the process has ended.
 
 use serde::{Serialize, Serializer};
 use std::{
@@ -24,38 +24,38 @@ use std::{
     sync::Arc,
 };
 
-/// Bytes of names in memory before they go to the disk.
+/// Bytes of names in memory before they are written to disk.
 const RUN: usize = 1 << 20;
-/// Bytes of names in memory while the disk takes none; further names are lost.
+/// Bytes of names in memory while writes to disk fail; further names are lost.
 const MOST_BUFFERED: usize = 32 << 20;
-/// Bytes that are read at once of each run.
+/// Bytes of one sorted run read at once.
 const PIECE: usize = 4096;
-/// Files that are listed before those that are gone are looked for.
+/// Length of the list at which deleted files are first searched for.
 const MANY: u64 = 1 << 16;
 
-/// Paths of finished files, below one folder.
+/// Paths of finished files below one directory.
 #[derive(Default)]
 pub struct FileList {
     dir: PathBuf,
-    /// Names that are not on the disk yet, each with a NUL behind it.
+    /// Names that are not on disk yet, each terminated by NUL.
     buffer: Vec<u8>,
-    /// Length of the buffer at which it is next written.
+    /// Length of the buffer at which it is written to disk.
     full_at: usize,
-    /// Sorted names on the disk.
+    /// Sorted runs of names on disk.
     runs: Vec<Run>,
-    /// Where this list writes runs, and how far; `None`: it has not written any.
+    /// File that this list writes runs to, and its length; `None` before the first run.
     spool: Option<(Arc<File>, u64)>,
-    /// Files in the list.
+    /// Number of files in the list, including deleted ones.
     len: u64,
-    /// Length of the list at which files that are gone are next left out; `None`: never.
+    /// Length of the list at which deleted files are next removed from it; `None`: never.
     swept_at: Option<u64>,
-    /// Only files that are still there are read from the list.
+    /// Set when iteration skips files that no longer exist.
     only_existing: bool,
-    /// Files that are not in the list, since the disk took no names.
+    /// Number of files missing from the list because names could not be written to disk.
     lost: u64,
 }
 
-/// Names in their order, in a part of a file.
+/// Sorted run of names: a byte range of a file on disk.
 #[derive(Clone)]
 struct Run {
     file: Arc<File>,
@@ -64,7 +64,7 @@ struct Run {
 }
 
 impl FileList {
-    /// A list of files below `dir`, where its own file without a name is made if it becomes long.
+    /// Creates a list of files below `dir`. A long list is stored in an unnamed file in `dir`.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self {
@@ -74,7 +74,8 @@ impl FileList {
         }
     }
 
-    /// A list like [`FileList::new`], of files that may be deleted while the list grows: it does not grow with those.
+    /// Creates a list like [`FileList::new`] for files that may be deleted while the list grows:
+    /// deleted files are removed from it.
     #[must_use]
     pub fn with_deletions(dir: &Path) -> Self {
         Self {
@@ -83,7 +84,7 @@ impl FileList {
         }
     }
 
-    /// Adds a file.
+    /// Adds the file at `path`.
     pub fn push(&mut self, path: &Path) {
         self.add(path);
         if self.swept_at.is_some_and(|at| self.len >= at) {
@@ -106,8 +107,8 @@ impl FileList {
                 Ok(()) => self.full_at = RUN,
                 Err(e) => {
                     tracing::warn!(
-                        "{}: cannot note names of finished files: {e}; they stay in memory, up to {} MiB of them, until that \
-                         works again",
+                        "{}: cannot write the names of finished files to disk: {e}; they stay in memory, up to {} MiB, until a \
+                         write succeeds",
                         self.dir.display(),
                         MOST_BUFFERED >> 20
                     );
@@ -117,30 +118,30 @@ impl FileList {
         }
     }
 
-    /// Files in the list, with those that are gone.
+    /// Number of files in the list, including deleted ones.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether no file is in the list.
+    /// Returns `true` if the list has no file.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Files that are missing in the list, since the disk took no names.
+    /// Number of files missing from the list because names could not be written to disk.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Leaves out files that are gone when the list is read.
+    /// Makes iteration skip files that no longer exist.
     pub fn keep_existing(&mut self) {
         self.only_existing = true;
     }
 
-    /// Adds another list's files.
+    /// Adds the files of another list to this one.
     pub fn absorb(&mut self, other: Self) {
         if self.is_empty() && self.lost == 0 {
             *self = other;
@@ -163,7 +164,7 @@ impl FileList {
         self.only_existing |= other.only_existing;
     }
 
-    /// The files in the order of their paths.
+    /// Iterates over the files in the order of their paths.
     pub fn iter(&self) -> impl Iterator<Item = PathBuf> + use<> {
         let only_existing = self.only_existing;
         self.merged()
@@ -171,7 +172,7 @@ impl FileList {
     }
 
     fn merged(&self) -> Merged {
-        let mut sources: Vec<Source> = self.runs.iter().map(Source::of_run).collect();
+        let mut sources: Vec<Source> = self.runs.iter().map(Source::from_run).collect();
         sources.push(Source {
             run: None,
             piece: sorted(&self.buffer),
@@ -188,7 +189,7 @@ impl FileList {
         merged
     }
 
-    /// Writes the buffer behind what is on the disk.
+    /// Sorts the buffer and appends it to the file on disk.
     fn spill(&mut self) -> io::Result<()> {
         let (file, start) = match self.spool.take() {
             Some(spool) => spool,
@@ -196,7 +197,7 @@ impl FileList {
         };
         let names = sorted(&self.buffer);
         let written = file.write_all_at(&names, start);
-        // What a full disk has taken of it is written over.
+        // A partial write to a full disk is overwritten by the next one.
         let end = start
             + if written.is_ok() {
                 names.len() as u64
@@ -210,7 +211,7 @@ impl FileList {
         Ok(())
     }
 
-    /// Replaces the list by one of the files that still exist, on the disk in another file.
+    /// Replaces the list with one of the files that still exist, stored in another file.
     fn sweep(&mut self) {
         let mut left = Self::new(&self.dir);
         for path in self.merged().filter(|path| is_there(path)) {
@@ -230,14 +231,14 @@ fn is_there(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
 
-/// The names in a buffer.
+/// Iterates over the NUL-terminated names in a buffer.
 fn names(buffer: &[u8]) -> impl Iterator<Item = &[u8]> {
     buffer
         .split_inclusive(|it| *it == 0)
         .map(|it| &it[..it.len() - 1])
 }
 
-/// A buffer with its names in order.
+/// Returns the names of `buffer` in sorted order, each terminated by NUL.
 fn sorted(buffer: &[u8]) -> Vec<u8> {
     let mut all: Vec<_> = names(buffer).map(std::ffi::OsStr::from_bytes).collect();
     all.sort_unstable_by(|a, b| Path::new(a).cmp(Path::new(b)));
@@ -249,16 +250,16 @@ fn sorted(buffer: &[u8]) -> Vec<u8> {
     sorted
 }
 
-/// One sorted row of names.
+/// Sorted sequence of names, read piece by piece.
 struct Source {
-    /// Names that have not been read from the disk.
+    /// Part of the run that has not been read from disk yet.
     run: Option<Run>,
     piece: Vec<u8>,
     at: usize,
 }
 
 impl Source {
-    fn of_run(run: &Run) -> Self {
+    fn from_run(run: &Run) -> Self {
         Self {
             run: Some(run.clone()),
             piece: Vec::new(),
@@ -290,10 +291,10 @@ impl Source {
     }
 }
 
-/// Merges sorted rows of names.
+/// Iterator that merges sorted sequences of names.
 struct Merged {
     dir: PathBuf,
-    /// Each source's next name.
+    /// Next name of each source, with the source's index.
     next: BinaryHeap<Reverse<(PathBuf, usize)>>,
     sources: Vec<Source>,
 }
@@ -303,7 +304,9 @@ impl Merged {
         match self.sources[source].next() {
             Ok(Some(name)) => self.next.push(Reverse((name, source))),
             Ok(None) => {}
-            Err(e) => tracing::error!("names of finished files are missing: cannot read them: {e}"),
+            Err(e) => tracing::error!(
+                "cannot read the names of finished files: {e}; the list is incomplete"
+            ),
         }
     }
 }
@@ -318,7 +321,7 @@ impl Iterator for Merged {
     }
 }
 
-/// The copy spills later names into another file.
+/// A clone writes its later names into another file.
 impl Clone for FileList {
     fn clone(&self) -> Self {
         Self {
@@ -338,7 +341,7 @@ impl fmt::Debug for FileList {
     }
 }
 
-/// A sequence of paths, which are read one after the other.
+/// Serializes as a sequence of paths, which are read one by one.
 impl Serialize for FileList {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter())
@@ -398,10 +401,10 @@ mod tests {
     }
 
     #[test]
-    fn a_million_files_take_a_bounded_memory_and_stay_in_order() {
+    fn a_million_files_use_bounded_memory_and_stay_in_order() {
         let dir = tempfile::tempdir().expect("dir");
         let mut list = FileList::new(dir.path());
-        // As four queues finish them: not in the order of names.
+        // Finished by four queues in turn, so not in the order of names.
         let name = |i: u64| format!("wqcap-q{:02}-{}.pcapng", i % 4, 1_795_000_000 + i);
         let files = 1_000_000;
         let early = {
@@ -422,14 +425,15 @@ mod tests {
         }
         assert_eq!(count, files);
         let end = resident_kib();
-        // 900,000 names are 30 MB and more; other tests of the process may take some memory meanwhile.
+        // 900,000 names are more than 30 MB. Other tests of the process may allocate memory
+        // meanwhile.
         println!(
             "resident: {early} KiB with a tenth, {late} KiB with all, {end} KiB after reading"
         );
     }
 
     #[test]
-    fn files_that_are_deleted_meanwhile_do_not_lengthen_the_list() {
+    fn deleted_files_do_not_lengthen_the_list() {
         let dir = tempfile::tempdir().expect("dir");
         let at = |i: u64| dir.path().join(format!("wqcap-q00-{i}.pcapng"));
         let mut list = FileList::with_deletions(dir.path());
@@ -442,13 +446,13 @@ mod tests {
         }
         assert!(list.len() < 2 * MANY, "{}", list.len());
         list.keep_existing();
-        // As paths are in order: 199999 before 5.
+        // Paths sort as text: 199999 comes before 5.
         let left: Vec<_> = list.iter().collect();
         assert_eq!(left, [at(199_999), at(5), at(70_000)]);
     }
 
     #[test]
-    fn a_disk_that_takes_nothing_costs_a_bounded_memory() {
+    fn memory_is_bounded_while_writes_to_disk_fail() {
         let mut list = FileList::new(Path::new("/nonexistent/folder"));
         let name = |i: u64| PathBuf::from(format!("/nonexistent/folder/wqcap-q00-{i:0100}.pcapng"));
         let files = 400_000;

@@ -1,8 +1,8 @@
-//! Files for tests: made by hand, and as a capture writes them.
+//! Capture files for tests: built by hand, and as a capture writes them.
 
 use crate::format::{ByteOrder, ETHERNET, FileFormat, SECOND, pcap, pcapng};
 
-/// A pcap file with records of (seconds, fraction, bytes, original length).
+/// Builds a pcap file from records of (seconds, fraction, bytes, original length).
 pub(crate) fn pcap_file(
     order: ByteOrder,
     magic: u32,
@@ -28,7 +28,7 @@ pub(crate) fn pcap_file(
     file
 }
 
-/// pcapng blocks by hand.
+/// Builder of pcapng blocks in a given byte order.
 pub(crate) struct Blocks(pub(crate) ByteOrder, pub(crate) Vec<u8>);
 
 impl Blocks {
@@ -113,7 +113,8 @@ impl Blocks {
     }
 }
 
-/// A file as a capture of queue 1 writes it, and where each of its records begins and the last one ends.
+/// Builds a file as a capture of queue 1 writes it. Returns its bytes, and the start of each record
+/// followed by the end of the last one.
 pub(crate) fn written(format: FileFormat, frames: u64) -> (Vec<u8>, Vec<usize>) {
     let mut file = Vec::new();
     match format {

@@ -1,4 +1,5 @@
-//! Capture files, from pcap's first byte to the indexes of a whole folder: everything that needs no NIC.
+//! Capture files: pcap and pcapng formats, reading, merging, indexing, extraction and recovery. The
+//! crate needs no NIC.
 //!
 //! ```
 //! use wqcap_files::{format::pcap, read::PacketReader};
@@ -16,27 +17,27 @@
 //! # Ok::<(), wqcap_files::read::ReadError>(())
 //! ```
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
 //! | [`format`](mod@format) | constants, encoders and decoders of pcap and pcapng, for readers and writers |
-//! | [`name`], [`folder`] | make names of capture files, also by a template, and recognise them; list those in a folder; how far each is on its way to an object store |
-//! | [`open`] | opens files where other users may place files: regular ones, without waiting, within limits |
-//! | [`sealed`] | encrypts finished files, so that any part of one can be read |
-//! | [`read`] | reads files as they are found: any byte order and resolution, zstd and LZ4, torn or damaged; tells captures of wqcap's from others |
+//! | [`name`], [`folder`] | build and recognise names of capture files, also by a template; list the files of a folder; read each file's delivery state |
+//! | [`open`] | opens files in folders where other users may place files: regular files only, without blocking, within size limits |
+//! | [`sealed`] | encrypts finished files; any part of one can be read without the parts before it |
+//! | [`read`] | reads any byte order and resolution, zstd and LZ4, torn and damaged files; recognises captures of wqcap |
 //! | [`merge`] | merges files into one, by time |
-//! | [`index`] | keeps for each file which times and flows are in which part of it |
-//! | [`anonymize`] | replaces addresses in frames, and cuts off what may hold more of them |
-//! | [`extract`] | takes the frames of a time and a filter out of a folder |
-//! | [`pin`] | holds files of a folder, so that retention does not delete them |
+//! | [`index`] | records for each file which times and flows are in which part |
+//! | [`anonymize`] | replaces addresses in frames, and cuts off bytes that may hold further addresses |
+//! | [`extract`] | copies the frames that match a time range and a filter out of a folder |
+//! | [`pin`] | protects files of a folder from retention |
 //! | [`recover`] | finishes files that a crash left open |
 //!
-//! `examples/contents.rs` prints what is in a file.
+//! `examples/contents.rs` prints the contents of a file.
 //!
 //! # Invariants
 //!
-//! Each module uses only those above it in the table. The crate builds and is tested where no NIC library is installed;
-//! the one foreign library it needs is libpcap, which compiles filters. No input panics. Memory is
-//! bounded by a record, not by a file.
+//! Each module uses only those above it in the table. The crate builds and is tested on machines
+//! without a NIC library. Its one foreign library is libpcap, which compiles filters. No input
+//! causes a panic. Memory is bounded by the size of a record, not by the size of a file.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]

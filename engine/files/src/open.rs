@@ -1,10 +1,12 @@
 //! Opens files in folders where other users may place files: capture folders, indexes, pins, journals, stores.
 //!
-//! May import: nothing of this crate. A lint (`clippy::disallowed_methods`, in `clippy.toml`) keeps the product to this module;
-//! a plain open takes a reason: a path of the program's own, a file of `/proc` or `/sys`, or one that the user has named.
+//! May import: nothing of this crate. A lint (`clippy::disallowed_methods`, in `clippy.toml`)
+//! requires product code to use this module. A plain open needs a stated reason: a path of the
+//! program's own, a file of `/proc` or `/sys`, or a path that the user has named.
 //!
-//! Invariants: no link is followed at the last component of a path, nothing waits for the other end of a pipe, and what is
-//! not a regular file is not opened. What is read as a whole is no longer than a limit that the caller names.
+//! Invariants: a symbolic link at the last component of a path is not followed; opening a pipe does
+//! not wait for its other end; a file that is not regular is not opened. Functions that read a
+//! whole file take a length limit.
 
 use rustix::{
     fs::{Mode, OFlags},
@@ -16,9 +18,10 @@ use std::{
     path::Path,
 };
 
-/// Longest JSON record in bytes: of a journal, a position, a status. A name has at most 255 bytes.
+/// Longest JSON record in bytes: a journal record, a read position, a status. A file name has at
+/// most 255 bytes.
 pub const MOST_RECORD: u64 = 64 << 10;
-/// Longest table in bytes that a journal keeps for a capture file.
+/// Longest table of blocks, in bytes, that a journal keeps for a capture file.
 pub const MOST_TABLE: u64 = 256 << 20;
 /// Longest index of a capture file in bytes.
 pub const MOST_INDEX: u64 = 256 << 20;
@@ -26,7 +29,7 @@ pub const MOST_INDEX: u64 = 256 << 20;
 /// Opens a regular file for reading.
 ///
 /// # Errors
-/// As open(2); `InvalidInput`: it is a link or not a regular file.
+/// Errors of open(2). `InvalidInput`: the path is a link or not a regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     with(path, OFlags::RDONLY)
 }
@@ -47,21 +50,21 @@ pub fn open_for_append(path: &Path) -> io::Result<File> {
     with(path, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)
 }
 
-/// Opens a regular file for writing from its beginning, empties it, and creates it if it is missing.
+/// Opens a regular file for writing and truncates it to 0 bytes; creates it if it is missing.
 ///
 /// # Errors
 /// As [`open_regular`].
 pub fn create_or_empty(path: &Path) -> io::Result<File> {
-    // Emptied when it is known to be a regular file.
+    // Truncated only after the check that the file is regular.
     let file = with(path, OFlags::WRONLY | OFlags::CREATE)?;
     file.set_len(0)?;
     Ok(file)
 }
 
-/// Opens a folder, as to sync or lock it.
+/// Opens a folder, for example to sync or lock it.
 ///
 /// # Errors
-/// As open(2); it is not a folder.
+/// Errors of open(2), also if the path is not a folder.
 pub fn open_folder(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
@@ -70,7 +73,7 @@ pub fn open_folder(path: &Path) -> io::Result<File> {
 /// Reads a whole regular file of at most `most` bytes.
 ///
 /// # Errors
-/// As [`open_regular`]; `FileTooLarge`: it has more bytes.
+/// As [`open_regular`]. `FileTooLarge`: the file has more than `most` bytes.
 pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = open_regular(path)?;
     let len = file.metadata()?.len();
@@ -96,11 +99,11 @@ fn with(path: &Path, flags: OFlags) -> io::Result<File> {
         )
     };
     let careful = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    // The umask says who may do what with a new file.
+    // The umask restricts the mode of a new file.
     let mode = Mode::from_raw_mode(0o666);
     let file = match rustix::fs::open(path, flags | careful, mode) {
         Ok(file) => File::from(file),
-        // A link; a socket, or a pipe without a reader; a folder that is to be written.
+        // A link; a socket, or a pipe without a reader; a folder opened for writing.
         Err(Errno::LOOP | Errno::NXIO | Errno::ISDIR) => return Err(irregular()),
         Err(e) => return Err(e.into()),
     };
@@ -117,7 +120,7 @@ mod tests {
     use std::{fs, io::Write, os::unix::fs::symlink};
 
     #[test]
-    fn what_is_not_a_regular_file_is_not_opened_and_not_waited_for() {
+    fn irregular_files_are_refused_without_blocking() {
         let dir = tempfile::tempdir().expect("dir");
         let at = |name: &str| dir.path().join(name);
         fs::write(at("file"), "content").expect("written");
@@ -149,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_takes_no_memory() {
+    fn a_file_above_the_limit_is_refused_before_it_is_read() {
         let dir = tempfile::tempdir().expect("dir");
         let path = dir.path().join("file");
         let mut file = fs::File::create(&path).expect("made");

@@ -1,10 +1,11 @@
-//! Finishes the files that a crash or a power cut left open.
+//! Recovery of files that a crash or a power cut left open.
 //!
 //! May import: [`crate::read`], [`crate::name`], [`crate::folder`].
 //!
-//! Invariants: a file that a running capture writes is never touched: its writer holds an advisory lock (flock) on it
-//! until it has its final name, and recovery holds the same lock while at work. Nothing is overwritten. A file is cut at
-//! the end of its last whole record and nowhere else, and what cannot be read keeps its name and its bytes.
+//! Invariants: a file that a running capture writes is never changed. Its writer holds an advisory
+//! lock (flock) on it until it has its final name, and recovery holds the same lock while it works.
+//! Nothing is overwritten. A file is truncated only at the end of its last complete record. An
+//! unreadable file keeps its name and its content.
 
 use crate::{
     folder::{CaptureFolder, rename_new, sync_folder},
@@ -21,44 +22,44 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What became of a file.
+/// Result of the recovery of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecoveryOutcome {
-    /// Cut, synced and named.
+    /// The file was truncated, synced and renamed.
     Finished,
-    /// It had no whole record, and is gone.
+    /// The file had no complete record, and was removed.
     Removed,
-    /// A capture is writing it, or another recovery is at work on it; left alone.
+    /// The file is being written by a capture or handled by another recovery; it is unchanged.
     InUse,
-    /// Neither its name nor its header is that of a capture; left alone.
+    /// Neither the name nor the header is that of a capture; the file is unchanged.
     Foreign,
-    /// It is a pipe, a device, a directory or a link; left alone.
+    /// The path is a pipe, a device, a directory or a link; it is unchanged.
     Irregular,
-    /// It keeps its name; `problem` says why.
+    /// The file keeps its name; `problem` has the reason.
     Failed,
 }
 
-/// One file whose name ends in `.part`.
+/// File whose name ends in `.part`, with the result of its recovery.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecoveredFile {
-    /// Its name while it was open.
+    /// Path while the file was open.
     pub part: PathBuf,
-    /// Its final name, if it was given it.
+    /// Final path, if the file was renamed.
     pub path: Option<PathBuf>,
-    /// What became of it.
+    /// Result of the recovery.
     pub outcome: RecoveryOutcome,
-    /// Whole records in it.
+    /// Number of complete records.
     pub records: u64,
-    /// Bytes that stay.
+    /// Number of bytes kept.
     pub kept: u64,
-    /// Bytes cut off its end.
+    /// Number of bytes truncated.
     pub cut: u64,
-    /// What was cut, or what went wrong.
+    /// Description of the truncated bytes, or the error.
     pub problem: Option<String>,
 }
 
-/// Finishes the `.part` files of a folder and of those below it, in name order.
+/// Recovers the `.part` files of a folder and its subfolders, in name order.
 ///
 /// # Errors
 /// The folder cannot be read.
@@ -66,10 +67,13 @@ pub fn recover(dir: &Path) -> io::Result<Vec<RecoveredFile>> {
     Ok(finish(&CaptureFolder::list(dir)?.unfinished, || true))
 }
 
-/// Finishes these `.part` files, those of [`CaptureFolder::unfinished`]. Once `go_on` says no, all that are left keep their
-/// names and bytes.
-pub fn finish(parts: &[PathBuf], go_on: impl Fn() -> bool) -> Vec<RecoveredFile> {
-    let all: Vec<_> = parts.iter().map(|part| finish_file(part, &go_on)).collect();
+/// Recovers these `.part` files, as listed in [`CaptureFolder::unfinished`]. After `may_continue`
+/// returned `false`, the remaining files keep their names and content.
+pub fn finish(parts: &[PathBuf], may_continue: impl Fn() -> bool) -> Vec<RecoveredFile> {
+    let all: Vec<_> = parts
+        .iter()
+        .map(|part| finish_file(part, &may_continue))
+        .collect();
     let finished = all.iter().filter_map(|it| it.path.as_deref());
     let folders: BTreeSet<_> = finished.filter_map(Path::parent).collect();
     for folder in folders {
@@ -78,7 +82,7 @@ pub fn finish(parts: &[PathBuf], go_on: impl Fn() -> bool) -> Vec<RecoveredFile>
     all
 }
 
-fn finish_file(part: &Path, go_on: &dyn Fn() -> bool) -> RecoveredFile {
+fn finish_file(part: &Path, may_continue: &dyn Fn() -> bool) -> RecoveredFile {
     let mut it = RecoveredFile {
         part: part.to_owned(),
         path: None,
@@ -90,7 +94,7 @@ fn finish_file(part: &Path, go_on: &dyn Fn() -> bool) -> RecoveredFile {
     };
     match name_of(part) {
         None => it.outcome = RecoveryOutcome::Foreign,
-        Some((path, tells)) => match attempt(part, &path, tells, &mut it, go_on) {
+        Some((path, has_name)) => match attempt(part, &path, has_name, &mut it, may_continue) {
             Ok(outcome) => {
                 it.outcome = outcome;
                 it.path = (outcome == RecoveryOutcome::Finished).then_some(path);
@@ -101,27 +105,28 @@ fn finish_file(part: &Path, go_on: &dyn Fn() -> bool) -> RecoveredFile {
     it
 }
 
-/// The final name of what may be a capture file, and whether the name tells that it is one.
+/// Returns the final path of a possible capture file, and `true` if its name is one that captures
+/// use.
 fn name_of(part: &Path) -> Option<(PathBuf, bool)> {
     let name = part.file_name()?.to_str()?.strip_suffix(PART)?;
     let path = part.with_file_name(name);
-    let tells = FileName::parse(&path).is_some();
-    FileName::has_capture_ending(&path).then_some((path, tells))
+    let has_name = FileName::parse(&path).is_some();
+    FileName::has_capture_ending(&path).then_some((path, has_name))
 }
 
 fn attempt(
     part: &Path,
     path: &Path,
-    name_tells: bool,
+    has_name: bool,
     it: &mut RecoveredFile,
-    go_on: &dyn Fn() -> bool,
+    may_continue: &dyn Fn() -> bool,
 ) -> Result<RecoveryOutcome, String> {
     let failed = |what: &str| {
         let what = what.to_owned();
-        move |e: io::Error| format!("cannot {what}: {e}; it keeps that name")
+        move |e: io::Error| format!("cannot {what}: {e}; the file keeps its name")
     };
-    // Its writer may have given it its name by now. What is no file is not even opened: that may do something to a
-    // device, or wait for the other end of a pipe.
+    // The writer may have renamed the file in the meantime. Irregular files are not opened: that
+    // could trigger a device, or wait for the other end of a pipe.
     let gone = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
     match fs::symlink_metadata(part) {
         Ok(it) if it.is_file() => {}
@@ -138,10 +143,10 @@ fn attempt(
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(RecoveryOutcome::InUse),
         Err(TryLockError::Error(e)) => {
-            return Err(failed("tell whether a capture writes it (flock)")(e));
+            return Err(failed("check whether a capture writes it (flock)")(e));
         }
     }
-    // Between opening and locking its writer may have finished it.
+    // The writer may have finished the file between opening and locking.
     let opened = file.metadata().map_err(failed("read its metadata"))?;
     if !opened.is_file() {
         return Ok(RecoveryOutcome::Irregular);
@@ -152,8 +157,11 @@ fn attempt(
         Err(e) if gone(&e) => return Ok(RecoveryOutcome::InUse),
         Err(e) => return Err(failed("read its metadata")(e)),
     }
-    if !name_tells {
-        let guarded = Guarded { file: &file, go_on };
+    if !has_name {
+        let guarded = Guarded {
+            file: &file,
+            may_continue,
+        };
         if !is_capture(guarded) {
             return Ok(RecoveryOutcome::Foreign);
         }
@@ -161,12 +169,18 @@ fn attempt(
     }
     if fs::symlink_metadata(path).is_ok() {
         return Err(format!(
-            "{} is there already and is not overwritten; move one of the two away",
+            "{} exists already and is not overwritten; move one of the two files",
             path.display()
         ));
     }
     let len = opened.len();
-    let sound = measure(Guarded { file: &file, go_on }, it)?;
+    let sound = measure(
+        Guarded {
+            file: &file,
+            may_continue,
+        },
+        it,
+    )?;
     it.cut = len.saturating_sub(sound);
     if it.records == 0 {
         it.cut = len;
@@ -182,10 +196,10 @@ fn attempt(
     Ok(RecoveryOutcome::Finished)
 }
 
-/// Counts whole records and gives the end of the last one. Damage with nothing sound before it is no reason to remove
-/// anything.
+/// Counts complete records and returns the end of the last one. A file that is damaged before its
+/// first complete record is an error, so that it is not removed.
 fn measure(file: Guarded<'_>, it: &mut RecoveredFile) -> Result<u64, String> {
-    let keeps = |e: &dyn std::fmt::Display| format!("{e}; it keeps that name");
+    let keeps = |e: &dyn std::fmt::Display| format!("{e}; the file keeps its name");
     let mut source = Decompressor::new(file).map_err(|e| keeps(&e))?;
     if source.is_compressed() {
         return measure_compressed(file, &mut source, it);
@@ -213,13 +227,14 @@ fn measure(file: Guarded<'_>, it: &mut RecoveredFile) -> Result<u64, String> {
     Ok(reader.sound_end())
 }
 
-/// The same for a compressed file: frames hold whole records, so that it is cut at the end of the last whole frame.
+/// Counts complete records of a compressed file and returns the end of the last complete compressed
+/// frame. Compressed frames hold complete records.
 fn measure_compressed(
     file: Guarded<'_>,
     frames: &mut Decompressor<Guarded<'_>>,
     it: &mut RecoveredFile,
 ) -> Result<u64, String> {
-    let keeps = |e: &dyn std::fmt::Display| format!("{e}; it keeps that name");
+    let keeps = |e: &dyn std::fmt::Display| format!("{e}; the file keeps its name");
     let damage = match io::copy(frames, &mut io::sink()) {
         Ok(_) => None,
         Err(e) if e.raw_os_error().is_some() => return Err(keeps(&e)),
@@ -229,24 +244,27 @@ fn measure_compressed(
     file.rewind().map_err(|e| keeps(&e))?;
     let whole = Decompressor::new(file.take(end)).map_err(|e| keeps(&e))?;
     if !whole.is_compressed() {
-        // Torn within its first frame: nothing of it can be judged.
+        // The file is torn within its first compressed frame, so that its content is unknown.
         return damage.map_or(Ok(0), |damage| Err(keeps(&damage)));
     }
     let mut reader = PacketReader::new(whole).map_err(|e| keeps(&e))?;
     while reader.advance().map_err(|e| keeps(&e))? {}
     if reader.sound_end() != len {
-        return Err(keeps(&"its last whole frame ends within a record"));
+        return Err(keeps(
+            &"the last complete compressed frame ends within a record",
+        ));
     }
     it.records = reader.packets();
     it.problem = damage;
     Ok(end)
 }
 
-/// A file whose reading ends when the recovery is to end: it may have more bytes than can be read in a lifetime.
+/// Reader of a file that fails once the recovery is to stop. Sparse files may be too long to be
+/// read to their end.
 #[derive(Clone, Copy)]
 struct Guarded<'a> {
     file: &'a File,
-    go_on: &'a dyn Fn() -> bool,
+    may_continue: &'a dyn Fn() -> bool,
 }
 
 impl Guarded<'_> {
@@ -257,8 +275,8 @@ impl Guarded<'_> {
 
 impl Read for Guarded<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if !(self.go_on)() {
-            // An error of the system, as far as readers go: it says nothing about the content.
+        if !(self.may_continue)() {
+            // Reported as a system error, so that readers do not take it for damaged content.
             return Err(rustix::io::Errno::CANCELED.into());
         }
         self.file.read(into)
@@ -283,7 +301,7 @@ mod tests {
         all.remove(0)
     }
 
-    /// In memory where there is such a folder: each of hundreds of files is synced.
+    /// Returns a temporary folder, in memory where possible: each of hundreds of files is synced.
     fn scratch() -> tempfile::TempDir {
         tempfile::tempdir_in("/dev/shm")
             .or_else(|_| tempfile::tempdir())
@@ -300,7 +318,7 @@ mod tests {
                     .filter(|at| **at <= cut)
                     .count()
                     .saturating_sub(1);
-                // The engine pads behind whole records alone.
+                // The engine pads only after complete records.
                 if zeros > 0 && starts.get(whole) != Some(&cut) {
                     continue;
                 }
@@ -318,7 +336,7 @@ mod tests {
                     assert_eq!(fs::read(&path).expect("named"), file[..starts[whole]]);
                     assert!(!part.exists());
                 } else {
-                    // Not even a header, or nothing behind it: there is nothing to keep, or nothing to judge by.
+                    // Without a complete record the file is removed, or kept if its header is torn.
                     assert!(
                         matches!(
                             it.outcome,
@@ -358,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_holds_is_left_alone() {
+    fn locked_files_are_left_unchanged() {
         let dir = tempfile::tempdir().expect("dir");
         let part = dir.path().join("wqcap-q00-1.pcap.part");
         let bytes = [&written(FileFormat::Pcap, 3).0[..], &[0; 100]].concat();
@@ -384,7 +402,7 @@ mod tests {
         fs::write(&path, "mine").expect("written");
         let it = only(dir.path());
         assert_eq!(it.outcome, RecoveryOutcome::Failed);
-        assert!(it.problem.expect("told").contains("already"));
+        assert!(it.problem.expect("a problem").contains("already"));
         assert_eq!(fs::read(&path).expect("there"), b"mine");
         assert_eq!(fs::read(&part).expect("there"), bytes);
 
@@ -406,14 +424,14 @@ mod tests {
         let theirs = dir.path().join("tap-7.pcapng.part");
         fs::write(&theirs, [&file[..], &[0; 100]].concat()).expect("written");
         assert_eq!(only(dir.path()).outcome, RecoveryOutcome::Foreign);
-        // The section of the capture stands in front of the other one.
+        // The section of the capture is in front of the other one.
         fs::write(&theirs, [&header[..], &file[..], &[0; 100]].concat()).expect("written");
         let it = only(dir.path());
         assert_eq!((it.outcome, it.records), (RecoveryOutcome::Finished, 3));
         assert!(dir.path().join("tap-7.pcapng").exists() && !theirs.exists());
     }
 
-    /// Whatever a capture named it, and however it is compressed.
+    /// The mark counts for any file name and any compression.
     #[test]
     fn a_pcap_file_of_any_name_is_recognised_by_the_mark_in_its_header() {
         let (file, starts) = written(FileFormat::Pcap, 3);
@@ -430,7 +448,7 @@ mod tests {
             io::Write::write_all(&mut to, bytes).expect("packs");
             to.finish().expect("packs")
         };
-        // The last frame is cut within.
+        // The last compressed frame is torn.
         let framed = |pack: &dyn Fn(&[u8]) -> Vec<u8>, bytes: &[u8]| {
             let [first, last] = [&bytes[..starts[2]], &bytes[starts[2]..]].map(pack);
             [&first[..], &last[..last.len() / 2]].concat()
@@ -469,7 +487,7 @@ mod tests {
         fs::write(&part, &holed).expect("written");
         let it = only(dir.path());
         assert_eq!((it.outcome, it.records), (RecoveryOutcome::Finished, 2));
-        assert!(it.problem.expect("told").contains("4096 zeros"));
+        assert!(it.problem.expect("a problem").contains("4096 zeros"));
         fs::remove_file(dir.path().join("wqcap-q00-1.pcap")).expect("named");
 
         let mut damaged = file;
@@ -481,7 +499,7 @@ mod tests {
             assert_eq!(fs::read(&part).expect("there"), bytes);
             fs::remove_file(&part).expect("there");
         }
-        // A header and nothing else.
+        // A file with a header only.
         let empty = pcap_file(ByteOrder::NATIVE, 0xa1b2_3c4d, &[]);
         fs::write(&part, empty).expect("written");
         assert_eq!(only(dir.path()).outcome, RecoveryOutcome::Removed);
@@ -511,13 +529,13 @@ mod tests {
     }
 
     #[test]
-    fn a_recovery_that_is_to_end_leaves_files_as_they_are() {
+    fn a_stopped_recovery_leaves_files_unchanged() {
         for format in [FileFormat::Pcap, FileFormat::Pcapng] {
             let dir = tempfile::tempdir().expect("dir");
             let name = format!("wqcap-q01-7.{}{PART}", format.name());
             let part = dir.path().join(name);
             fs::write(&part, written(format, 3).0).expect("written");
-            // Zeros without end, for all that anybody will wait.
+            // A sparse file of 4 TiB, too long to be read to its end.
             let file = fs::OpenOptions::new()
                 .write(true)
                 .open(&part)
@@ -525,11 +543,11 @@ mod tests {
             file.set_len(1 << 42).expect("sparse");
             drop(file);
             let reads = std::cell::Cell::new(0);
-            let go_on = || {
+            let may_continue = || {
                 reads.set(reads.get() + 1);
                 reads.get() < 20
             };
-            let all = finish(std::slice::from_ref(&part), go_on);
+            let all = finish(std::slice::from_ref(&part), may_continue);
             assert_eq!(all[0].outcome, RecoveryOutcome::Failed);
             let problem = all[0].problem.as_deref().unwrap_or_default();
             assert!(problem.contains("canceled"), "{problem}");

@@ -1,8 +1,9 @@
-//! Files from strangers: mutated captures are merged, extracted, indexed and recovered. Nothing panics, hangs or takes more
-//! memory than [`MOST_MEMORY`], and what is written is read by libpcap, by Wireshark's capinfos and by this crate.
+//! Robustness test: mutated captures are merged, extracted, indexed and recovered. No tool panics,
+//! hangs or needs more memory than [`MOST_MEMORY`]. The output is read by libpcap, by Wireshark's
+//! capinfos and by this crate.
 //!
-//! `WQCAP_MUTATED_SECONDS=3600 cargo test --release --package wqcap-files --test mutated` goes on for an hour;
-//! `WQCAP_SEED` repeats a run, and `WQCAP_ROUND` begins it at the round that failed.
+//! `WQCAP_MUTATED_SECONDS=3600 cargo test --release --package wqcap-files --test mutated` runs for
+//! an hour. `WQCAP_SEED` repeats a run, and `WQCAP_ROUND` starts at the round that failed.
 
 use pcap as pcap_lib;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -27,20 +28,21 @@ use wqcap_frame::{Slice, filter::Filter};
 use wqcap_tests::skip;
 
 #[path = "../src/fixtures.rs"]
-#[allow(dead_code, reason = "unit tests use more of it")]
+#[allow(dead_code, reason = "unit tests use all of it")]
 mod fixtures;
 
 use fixtures::{Blocks, pcap_file, written};
 
-/// Address space beyond what the process has at its start: zstd's longest window is 128 MiB, the longest block 16 MiB, the
-/// texts of a file's interfaces 16 MiB, and an index's flows less; buffers grow by doubling.
+/// Address space in bytes beyond that of the process at its start. The longest window of zstd is
+/// 128 MiB, the longest block 16 MiB, the texts of a file's interfaces 16 MiB; the flows of an
+/// index are smaller; buffers grow by doubling.
 const MOST_MEMORY: u64 = 384 << 20;
-/// Unless [`SECONDS`] says otherwise.
+/// Number of rounds, unless [`SECONDS`] is set.
 const ROUNDS: u64 = 3_000;
 const SECONDS: &str = "WQCAP_MUTATED_SECONDS";
-/// A round takes milliseconds; after this it hangs.
+/// Time after which a round counts as hung; a round takes milliseconds.
 const HANG: Duration = Duration::from_secs(120);
-/// Files that capinfos reads at once.
+/// Number of files that capinfos reads at once.
 const BATCH: usize = 200;
 
 fn number<T: FromStr>(name: &str) -> Option<T> {
@@ -49,7 +51,7 @@ fn number<T: FromStr>(name: &str) -> Option<T> {
     Some(number.unwrap_or_else(|| panic!("{name}={text} is not a number")))
 }
 
-/// Small and repeatable: splitmix64.
+/// Small, repeatable random generator: splitmix64.
 struct Random(u64);
 
 impl Random {
@@ -68,7 +70,8 @@ impl Random {
         &of[self.below(of.len())]
     }
 
-    /// A few changes: bits, bytes, words with telling values, pieces cut, repeated, moved.
+    /// Applies a few changes: flipped bits, bytes and words with special values, pieces cut,
+    /// repeated or moved.
     fn mutate(&mut self, file: &mut Vec<u8>, other: &[u8]) {
         const WORDS: [u32; 14] = [
             0,
@@ -122,7 +125,7 @@ impl Random {
     }
 }
 
-/// A file, and how a capture would name it.
+/// Capture file, and its file name extension.
 struct Sample {
     ending: &'static str,
     bytes: Vec<u8>,
@@ -191,7 +194,8 @@ fn compressed(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A few hundred KB, compressed, that describe 40 interfaces with 670 MB of comments.
+/// Builds a compressed file of a few hundred KB that describes 40 interfaces with 670 MB of
+/// comments.
 fn bomb() -> Vec<u8> {
     let mut blocks = Blocks::new(ByteOrder::Little);
     let frame = |from: &mut usize, blocks: &Blocks| {
@@ -201,7 +205,7 @@ fn bomb() -> Vec<u8> {
     };
     let mut at = 0;
     let mut file = frame(&mut at, &blocks);
-    // No UTF-8: as text it is three times as long.
+    // The comment is not UTF-8: as text it is three times as long.
     blocks.interface(0, &[(1, &[0xff; 65_532][..]); 255]);
     file.extend(frame(&mut at, &blocks).repeat(40));
     blocks.packet(0, 1, &[1; 60], 60, &[]);
@@ -209,13 +213,13 @@ fn bomb() -> Vec<u8> {
     file
 }
 
-/// One folder with one file, and where things are written.
+/// Test bench: a folder with one input file, and a folder for the outputs.
 struct Bench {
     root: tempfile::TempDir,
     filter: Filter,
-    /// Whether capinfos is here.
+    /// Set when capinfos is installed.
     capinfos: bool,
-    /// What it has still to read.
+    /// Outputs that capinfos has not read yet.
     waiting: Vec<PathBuf>,
     files: u64,
     frames: u64,
@@ -229,7 +233,7 @@ impl Bench {
         dir
     }
 
-    /// All that the tools do with a file.
+    /// Runs all tools on a file.
     fn try_out(&mut self, bytes: &[u8], ending: &str) {
         let dir = self.dir("in");
         let name = format!("wqcap-q00-1.{ending}");
@@ -261,11 +265,11 @@ impl Bench {
             let done = extract(&query, |_, _| true).map(|it| it.written);
             let facts =
                 |it: &FramesWritten| (it.frames, it.first_ns, it.last_ns, it.losses.clone());
-            let told = done.as_ref().map(facts).map_err(ToString::to_string);
+            let result = done.as_ref().map(facts).map_err(ToString::to_string);
             self.written(&out, done.map(|it| it.frames));
-            told
+            result
         });
-        // With and without an index they say the same.
+        // Results are equal with and without an index.
         assert_eq!(found[0], found[1]);
         assert_eq!(found[1], found[2]);
         let out = self.out("pcapng");
@@ -284,7 +288,7 @@ impl Bench {
         }
     }
 
-    /// The next output's name.
+    /// Returns the path of the next output.
     fn out(&mut self, format: &str) -> PathBuf {
         self.files += 1;
         self.root
@@ -292,7 +296,8 @@ impl Bench {
             .join(format!("out-{}.{format}", self.files))
     }
 
-    /// What was written is read by others; there is nothing if it failed.
+    /// Reads an output with this crate, libpcap and capinfos. After an error there must be no
+    /// output.
     fn written(&mut self, out: &Path, done: Result<u64, MergeError>) {
         let Ok(frames) = done else {
             assert!(!out.exists());
@@ -310,7 +315,7 @@ impl Bench {
             }
         }
         assert_eq!(read, frames, "libpcap");
-        // Wireshark does not know every link type, and looks into the frames of some.
+        // Wireshark does not support every link type, and checks the frames of some.
         let mut reader = read::open(out).expect("opens");
         while reader.advance().expect("reads") {}
         let mut interfaces = reader.interfaces().iter();
@@ -321,13 +326,13 @@ impl Bench {
         }
         self.waiting.push(out.to_owned());
         if self.waiting.len() >= BATCH {
-            self.ask_capinfos();
+            self.run_capinfos();
         }
     }
 
-    /// Has capinfos read what was written.
-    fn ask_capinfos(&mut self) {
-        // It takes more memory than this test allows itself.
+    /// Runs capinfos on the outputs.
+    fn run_capinfos(&mut self) {
+        // capinfos needs more memory than the limit of this test.
         let done = Command::new("sh")
             .args(["-c", "ulimit -v unlimited; exec capinfos -c \"$@\"", "sh"])
             .args(&self.waiting)
@@ -349,12 +354,13 @@ impl Bench {
     }
 }
 
-/// Whether a file is whole and has so many records.
+/// Returns `true` if a file is complete and has `records` records.
 fn holds(path: &Path, records: u64) -> bool {
     let mut reader = read::open(path).expect("opens");
     while reader.advance().expect("reads") {}
     match reader.end() {
-        // Empty frames of the year 1970 at the end of a pcap file are zeros, which this crate takes for padding.
+        // Empty frames of the year 1970 at the end of a pcap file are zeros, which readers of this
+        // crate take for padding.
         Some(FileEnd::Padding { .. }) if reader.format() == FileFormat::Pcap => {
             reader.packets() < records
         }
@@ -362,7 +368,7 @@ fn holds(path: &Path, records: u64) -> bool {
     }
 }
 
-/// From now on the process has no more address space than this in addition.
+/// Limits the address space of the process to its present size plus `more` bytes.
 fn limit_memory(more: u64) {
     let status = fs::read_to_string("/proc/self/status").expect("status");
     let line = status.lines().find_map(|it| it.strip_prefix("VmSize:"));
@@ -377,7 +383,7 @@ fn limit_memory(more: u64) {
 fn mutated_files_do_no_harm() {
     let capinfos = Command::new("capinfos").arg("--version").output().is_ok();
     if !capinfos {
-        let why = "capinfos is not here; what is written is read by libpcap alone";
+        let why = "capinfos is not installed; outputs are read by libpcap only";
         skip::note("mutated_files_do_no_harm", why);
     }
     let seed = number("WQCAP_SEED").unwrap_or(1);
@@ -418,7 +424,7 @@ fn mutated_files_do_no_harm() {
     let mut round = first;
     while seconds.map_or(round - first < ROUNDS, |it| begun.elapsed() < it) {
         alive.send(round).expect("watched");
-        // Each round can be repeated alone.
+        // The seed depends on the round, so that a round can be repeated.
         let mut random = Random(seed << 32 ^ round);
         let sample = random.one(&samples);
         let mut file = sample.bytes.clone();
@@ -449,7 +455,7 @@ fn mutated_files_do_no_harm() {
         round += 1;
     }
     if !bench.waiting.is_empty() {
-        bench.ask_capinfos();
+        bench.run_capinfos();
     }
     let (rounds, files) = (round - first, bench.files);
     println!(

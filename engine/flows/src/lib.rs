@@ -1,4 +1,4 @@
-//! What the traffic is: live statistics and flow records, fed by an observer of the frames that are kept.
+//! Analysis of the traffic: live statistics and flow records, fed by an observer of each frame.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

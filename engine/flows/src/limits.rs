@@ -1,7 +1,9 @@
-//! How much of each flow is kept: the rules of a cutoff, whichever table follows the flows.
+//! Limits of a cutoff: how much of each flow is kept, independent of the table that follows the
+//! flows.
 //!
-//! Flow records and the cutoff call the same thing a flow. Where there are both, the table of the records follows the
-//! limits too, so that a frame's flow is looked for once; otherwise the cutoff has a table of its own.
+//! Flow records and the cutoff define a flow in the same way. If both are on, the table of the
+//! records follows the limits too, so that each frame's flow is searched once. Otherwise the cutoff
+//! has a separate table.
 //!
 //! May import: [`wqcap_frame::filter`], the flow table.
 
@@ -11,51 +13,52 @@ use serde::Serialize;
 use wqcap_core::consumer::Frame;
 use wqcap_frame::{Tcp, filter::Filter};
 
-/// How much of flows is kept.
+/// Limits on how much of each flow is kept.
 #[derive(Clone, Debug, Serialize)]
 pub struct CutoffPlan {
-    /// The first that takes a flow's first frame holds for the flow; without one all of it is kept.
+    /// Limits in order: the first whose filter matches a flow's first frame applies. A flow without
+    /// a match is kept whole.
     pub limits: Vec<FlowLimit>,
-    /// A flow that was silent for so many nanoseconds begins anew.
+    /// Nanoseconds of silence after which a flow counts as new.
     pub idle_ns: u64,
-    /// Flows that the table of each queue or parser holds.
+    /// Maximum number of flows in the table of each queue or parser.
     pub capacity: usize,
 }
 
 impl CutoffPlan {
-    /// Bytes of a flow and its share of the index, when that is as sparse as it gets.
+    /// Bytes of a flow and its share of the index, at the index's lowest load.
     pub const FLOW_BYTES: u64 = 128;
 
-    /// Flows that fit so many bytes.
+    /// Returns the number of flows that fit into `memory` bytes.
     #[must_use]
     pub fn capacity_of(memory: u64) -> usize {
         flow_table::capacity(memory, Self::FLOW_BYTES)
     }
 }
 
-/// How much of some flows is kept.
+/// Limit on how much of the flows that match a filter is kept.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowLimit {
-    /// Of which flows, by their first frames.
+    /// Filter on a flow's first frame.
     pub filter: Filter,
-    /// Bytes on the wire, each way; `None`: however many there are.
+    /// Maximum bytes on the wire in each direction; `None` means no limit.
     pub bytes: Option<u64>,
-    /// Packets, each way; `None`: however many there are.
+    /// Maximum packets in each direction; `None` means no limit.
     pub packets: Option<u64>,
 }
 
-/// What was cut off.
+/// Counters of frames that were cut off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
 pub struct CutoffReport {
-    /// Flows of which frames were cut off.
+    /// Number of flows with frames that were cut off.
     pub flows: u64,
-    /// Bytes of these frames, as on the wire.
+    /// Bytes on the wire of the frames that were cut off.
     pub bytes: u64,
-    /// Frames that were kept since the table had no room for their flows.
+    /// Frames kept because the table had no room for their flows.
     pub untracked_frames: u64,
 }
 
-/// Frames of one direction of a flow, and their bytes.
+/// Number of frames and bytes in one direction of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Volume {
     /// Bytes on the wire.
@@ -65,13 +68,13 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// More than any flow has.
+    /// Larger than the volume of any flow.
     const ENDLESS: Self = Self {
         bytes: u64::MAX,
         packets: u64::MAX,
     };
 
-    /// Whether as much has come as is kept.
+    /// Returns `true` if the frames or the bytes reach the limit `most`.
     #[cfg(feature = "records")]
     #[inline]
     pub fn reaches(self, most: Self) -> bool {
@@ -79,17 +82,18 @@ impl Volume {
     }
 }
 
-/// The limits of a run.
+/// Cutoff limits of a run.
 pub struct Limits {
-    /// The last one is that of flows which no filter takes.
+    /// Limits in the order of the configuration; the last one is for flows that no filter matches.
     each: Box<[Limit]>,
     /// Silence after which a flow starts again, in nanoseconds.
     pub idle_ns: u64,
 }
 
+/// Limit for the flows that a filter matches.
 struct Limit {
     filter: Filter,
-    /// Each way.
+    /// Frames and bytes that are kept in each direction.
     most: Volume,
 }
 
@@ -113,54 +117,54 @@ impl Limits {
         }
     }
 
-    /// Which limit a flow with this first frame has.
+    /// Returns the index of the limit for a flow with this first frame.
     pub fn of_first(&self, bytes: &[u8], len: u32) -> u16 {
         let takes = |it: &Limit| it.filter.accepts(bytes, len);
         let at = self.each.iter().position(takes);
-        // A configuration has at most a thousand.
+        // A configuration has at most 1000 limits.
         at.unwrap_or(self.each.len() - 1) as u16
     }
 
-    /// What is kept of each direction.
+    /// Returns the frames and bytes that `limit` keeps in each direction.
     #[inline]
     pub fn most(&self, limit: u16) -> Volume {
         self.each[usize::from(limit)].most
     }
 
-    /// Whether a frame that comes at `ns` begins another flow between the same ends: this one was silent for too long, or
-    /// has ended, and a connection is made again.
+    /// Returns `true` if a frame received at `ns` starts a new flow with the same key: the flow was
+    /// silent for too long, or it has ended and the frame opens a connection.
     #[inline]
     pub fn begins_anew(&self, last_ns: u64, ended: bool, ns: u64, tcp_flags: u8) -> bool {
         self.is_silent(last_ns, ns) || ended && opens(tcp_flags)
     }
 
-    /// Whether a flow was silent for too long.
+    /// Returns `true` if a flow was silent for too long.
     #[inline]
     pub fn is_silent(&self, last_ns: u64, ns: u64) -> bool {
         ns.saturating_sub(last_ns) >= self.idle_ns
     }
 }
 
-/// Whether a segment with these control bits makes a connection.
+/// Returns `true` if a segment with these control bits opens a connection.
 #[inline]
 pub fn opens(tcp_flags: u8) -> bool {
     tcp_flags & (Tcp::SYN | Tcp::ACK) == Tcp::SYN
 }
 
-/// Whether a segment with these control bits ends a connection.
+/// Returns `true` if a segment with these control bits ends a connection.
 #[inline]
 pub fn ends(tcp_flags: u8) -> bool {
     tcp_flags & (Tcp::FIN | Tcp::RST) != 0
 }
 
-/// Whether a segment with these control bits is kept even beyond the limit.
+/// Returns `true` if a segment with these control bits is kept even beyond the limit.
 #[inline]
 pub fn is_control(tcp_flags: u8) -> bool {
     tcp_flags & (Tcp::SYN | Tcp::FIN | Tcp::RST) != 0
 }
 
 impl CutoffReport {
-    /// Counts a frame that is cut off; of a flow of which none was before, if it is the first.
+    /// Counts a frame that is cut off; `is_first`: the first one of its flow.
     #[inline]
     pub fn count(&mut self, frame: &Frame<'_>, is_first: bool) {
         self.flows += u64::from(is_first);

@@ -1,10 +1,11 @@
-//! What is told of the frames that go on to the sink, beside what the sink makes of them.
+//! Observer of the frames that pass the reductions: live statistics and flow records.
 //!
-//! An observer sees each frame that the reductions have let pass, whole, with its headers parsed once for all who want
-//! them. What a flow's cutoff then leaves out, or the sink has no room for, has been seen all the same: so over a run,
-//! frames that were seen are `captured + cut_off + dropped_storage` in the ledger.
+//! An observer receives each whole frame that the reductions keep, with its headers parsed once for
+//! all users. Frames that a flow's cutoff then leaves out, or that the sink cannot store, have been
+//! observed too. Over a run, the observed frames are therefore `captured + cut_off +
+//! dropped_storage` in the ledger.
 //!
-//! May import: [`crate::plan`], [`crate::flows`], [`wqcap_frame`], [`wqcap_core::stats`], the clock of [`crate::rx`].
+//! Imports [`crate::flows`], [`crate::live`] and `wqcap_frame`.
 
 #[cfg(feature = "records")]
 use crate::{
@@ -18,18 +19,18 @@ use crate::{
 use wqcap_core::{consumer::Frame, error::ResourceError, time::system_ns};
 use wqcap_frame::Headers;
 
-/// Those who look on at one queue's frames.
+/// Observers of one queue's frames: live statistics and flow records.
 #[derive(Default)]
 pub struct Observer {
-    /// Live statistics.
+    /// Recorder of live statistics; `None`: statistics are off.
     pub live: Option<Recorder>,
-    /// Flow records.
+    /// Meter of flow records; `None`: flow records are off.
     #[cfg(feature = "records")]
     pub flows: Option<Meter>,
 }
 
 impl Observer {
-    /// Whether anyone looks on.
+    /// Returns `true` if live statistics or flow records are on.
     #[must_use]
     pub fn is_active(&self) -> bool {
         #[cfg(feature = "records")]
@@ -39,7 +40,7 @@ impl Observer {
         self.live.is_some()
     }
 
-    /// A batch of frames begins.
+    /// Starts a batch of frames for the observers.
     #[inline]
     pub fn batch(&mut self) {
         #[cfg(feature = "records")]
@@ -48,8 +49,8 @@ impl Observer {
         }
     }
 
-    /// Shows a frame with its outermost and its innermost headers. Out of line, so that stages with nobody who looks on have
-    /// their registers for themselves.
+    /// Counts a frame with its outermost and innermost headers. Out of line, so that stages without
+    /// an active observer keep their registers.
     #[inline(never)]
     pub fn see(&mut self, frame: &Frame<'_>, headers: [&Headers; 2]) {
         self.count_live(frame, headers);
@@ -60,8 +61,8 @@ impl Observer {
         }
     }
 
-    /// Shows a frame as [`Observer::see`] does, with the place of its flow; whether that one's limit cuts it off. Flow
-    /// records must follow limits.
+    /// Counts a frame like [`Observer::see`], and returns `true` if the limit of its flow cuts it
+    /// off. `place` is the flow of the frame. Flow records must follow limits.
     #[cfg(feature = "records")]
     #[inline(never)]
     pub fn cuts(
@@ -83,7 +84,7 @@ impl Observer {
         }
     }
 
-    /// Counts frames that were lost before they could be seen: flow records miss them.
+    /// Counts frames that were lost before they could be observed: flow records miss them.
     #[cfg_attr(
         not(feature = "records"),
         expect(unused_variables, reason = "only flow records miss frames")
@@ -95,7 +96,7 @@ impl Observer {
         }
     }
 
-    /// The batch's frames have all been handled.
+    /// Ends a batch: all its frames have been handled.
     #[inline]
     pub fn handled(&mut self) {
         #[cfg(feature = "records")]
@@ -107,7 +108,7 @@ impl Observer {
         }
     }
 
-    /// The queue has been empty for a moment.
+    /// Advances time while the queue is empty.
     pub fn idle(&mut self) {
         if let Some(live) = &mut self.live {
             live.idle();
@@ -135,12 +136,12 @@ pub struct ObserversAttr<'a> {
     pub flows: Option<&'a FlowsPlan>,
 }
 
-/// Where the observers of all queues lead.
+/// Observers of all queues.
 pub struct Observers {
     statistics: Option<Statistics>,
-    /// Stamps are the system's time.
+    /// Set when time stamps are system time.
     system_time: bool,
-    /// Observers of each queue.
+    /// Number of observers of each queue.
     #[cfg(feature = "records")]
     each: usize,
     #[cfg(feature = "records")]
@@ -167,8 +168,9 @@ impl Observers {
         })
     }
 
-    /// Makes an observer, which is to be done on its own thread, so that its memory is near; one each. Those of a queue
-    /// follow each other.
+    /// Returns a function that creates observer number `at`. Call it once, on the observer's own
+    /// thread, so that its memory is on that thread's NUMA node. Observers of a queue have
+    /// consecutive numbers.
     pub fn observer(&self, at: usize) -> impl FnOnce() -> Observer + Send + use<> {
         let (statistics, system_time) = (self.statistics.clone(), self.system_time);
         #[cfg(feature = "records")]
@@ -183,13 +185,14 @@ impl Observers {
         }
     }
 
-    /// The statistics; `None`: they are off.
+    /// Returns the statistics; `None`: statistics are off.
     #[must_use]
     pub fn statistics(&self) -> Option<&Statistics> {
         self.statistics.as_ref()
     }
 
-    /// Waits until all flow records are written; `None`: there are none. All observers must be gone by then.
+    /// Waits until all flow records are written; `None`: flow records are off. All observers must
+    /// be dropped before.
     #[must_use]
     pub fn finish(&mut self) -> Option<FlowsReport> {
         #[cfg(feature = "records")]

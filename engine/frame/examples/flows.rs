@@ -1,4 +1,4 @@
-//! Counts the frames of each flow of a capture file that a filter keeps.
+//! Example: counts the frames per flow of a capture file, after a filter.
 //!
 //!     cargo run -p wqcap-frame --example flows -- trace.pcap "tcp port 443 or udp port 53"
 

@@ -1,12 +1,12 @@
-//! Fields in network order, and headers that have nothing but such.
+//! Helpers for fields in network byte order and for headers of fixed length.
 
-/// Two bytes.
+/// Returns a big-endian 16-bit value from its two bytes.
 #[inline]
 pub(crate) fn be16(high: u8, low: u8) -> u16 {
     u16::from_be_bytes([high, low])
 }
 
-/// Declares a header of so many bytes, and the check that they are all there.
+/// Declares a view of a header with `$len` bytes; its constructor checks the length.
 macro_rules! fixed_header {
     ($(#[$doc:meta])* $name:ident: $len:literal, $short:ident) => {
         $(#[$doc])*
@@ -14,13 +14,13 @@ macro_rules! fixed_header {
         pub struct $name<'a>(&'a [u8; $len]);
 
         impl<'a> $name<'a> {
-            /// Bytes of the header.
+            /// Length of the header in bytes.
             pub const LEN: usize = $len;
 
-            /// Checks that the header is whole.
+            /// Checks that all bytes of the header are present.
             ///
             /// # Errors
-            /// It is not.
+            /// `bytes` ends within the header.
             #[inline]
             pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
                 bytes.first_chunk().map(Self).ok_or(Malformed::$short)
@@ -30,18 +30,18 @@ macro_rules! fixed_header {
 }
 pub(crate) use fixed_header;
 
-/// Gives a header that begins with them its ports.
+/// Adds accessors of the ports to a header that begins with source and destination port.
 macro_rules! ports {
     ($name:ident.$header:tt) => {
         impl $name<'_> {
-            /// Source port.
+            /// Returns the source port.
             #[inline]
             #[must_use]
             pub fn src_port(&self) -> u16 {
                 be16(self.$header[0], self.$header[1])
             }
 
-            /// Destination port.
+            /// Returns the destination port.
             #[inline]
             #[must_use]
             pub fn dst_port(&self) -> u16 {

@@ -1,5 +1,5 @@
-//! Ethernet frames as borrowed bytes: what headers there are, where they lie, to which flow a frame belongs, and whether
-//! a filter keeps it.
+//! Parser of Ethernet frames over borrowed bytes: headers and their offsets, flow keys, and
+//! packet filters.
 //!
 //! ```
 //! use wqcap_frame::{FlowKey, Headers, filter::Filter};
@@ -22,18 +22,25 @@
 //!
 //! `examples/flows.rs` counts the frames of each flow of a capture file.
 //!
-//! [`Headers`] is the way through a frame for the hot path: the 5-tuple, tags, fragment flags and offsets in one pass,
-//! as a plain value. It rests on views with accessors, one file per protocol or family, each in the same order: layout
-//! with its source, checks, accessors, tests. What only a reader of single packets wants (ARP operations, ICMP messages,
-//! TCP options) is for crates such as `etherparse`. [`filter`] compiles and runs pcap-filter(7) expressions.
+//! [`Headers`] is the parser for the hot path. It reads the 5-tuple, VLAN tags, fragment flags and
+//! header offsets in one pass and returns them as a plain value. It is built on views with
+//! accessors, one file per protocol or family. Each file has the same order: layout with its
+//! source, checks, accessors, tests. Fields that only packet analysers need (ARP operations, ICMP
+//! messages, TCP options) are left to crates such as `etherparse`. [`filter`] compiles and runs
+//! pcap-filter(7) expressions.
 //!
 //! # Invariants
 //!
-//! Parsers see `&[u8]`, never a buffer, a ring or a device; nothing of this crate calls foreign code but libpcap's
-//! compiler. No input panics and nothing allocates. The work is bounded: a frame is followed through at most
-//! [`MOST_LAYERS`] headers. A frame that breaks off or contradicts itself is no error: it is classified as
-//! [`Malformed`], and what came before the fault stands. The tests hold all of it to a second way through a frame, which
-//! takes every header in turn, to `etherparse`, to tshark and to tcpdump; `fuzz/` at the top holds it to any bytes.
+//! - Parsers take `&[u8]`, never a buffer, a ring or a device. The only foreign code that this
+//!   crate calls is libpcap's compiler.
+//! - No input causes a panic, and parsing does not allocate.
+//! - The work per frame is bounded: at most [`MOST_LAYERS`] headers are parsed.
+//! - A truncated or inconsistent frame is not an error. It is classified as [`Malformed`], and the
+//!   fields parsed before the fault remain valid.
+//!
+//! The tests compare the results with a second parser that reads header by header, with
+//! `etherparse`, with tshark and with tcpdump. The targets in `fuzz/` run the parsers on arbitrary
+//! bytes.
 
 mod field;
 pub mod filter;

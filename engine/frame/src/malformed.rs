@@ -1,9 +1,10 @@
-//! What is wrong with a frame, in one byte: a class to count by, never a story.
+//! Classes of malformed frames, one byte each, for counting.
 
 use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
 
-/// Why parsing went no further, or what the headers contradict; its name in statistics is, for instance, `llc_short`.
+/// Class of a malformed frame: the reason why parsing stopped, or a contradiction between headers.
+/// Statistics use the name in snake case, for instance `llc_short`.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, IntoStaticStr, VariantArray,
 )]
@@ -11,81 +12,81 @@ use strum::{IntoStaticStr, VariantArray};
 #[strum(serialize_all = "snake_case")]
 #[repr(u8)]
 pub enum Malformed {
-    /// Shorter than an Ethernet header.
+    /// Frame is shorter than an Ethernet header.
     EthernetShort,
-    /// Ends within an LLC or SNAP header.
+    /// Frame ends within an LLC or SNAP header.
     LlcShort,
-    /// Ends within a VLAN tag.
+    /// Frame ends within a VLAN tag.
     VlanShort,
-    /// Ends within an MPLS label.
+    /// Frame ends within an MPLS label.
     MplsShort,
-    /// Ends within a PPPoE or PPP header.
+    /// Frame ends within a PPPoE or PPP header.
     PppShort,
-    /// PPPoE tells another version or type than 1, or more bytes than there are.
+    /// PPPoE version or type is not 1, or the PPPoE length exceeds the frame.
     PppoeHeader,
-    /// Ends within an ARP packet.
+    /// Frame ends within an ARP packet.
     ArpShort,
-    /// Ends within an IPv4 header.
+    /// Packet ends within an IPv4 header.
     Ipv4Short,
-    /// Another version than 4 where IPv4 was announced.
+    /// IP version is not 4 although IPv4 was announced.
     Ipv4Version,
-    /// A header length below 20 bytes.
+    /// IPv4 header length is below 20 bytes.
     Ipv4HeaderLength,
-    /// A total length below the header's, or beyond the frame's end.
+    /// IPv4 total length is below the header length or exceeds the frame.
     Ipv4TotalLength,
-    /// Ends within an IPv6 header.
+    /// Packet ends within an IPv6 header.
     Ipv6Short,
-    /// Another version than 6 where IPv6 was announced.
+    /// IP version is not 6 although IPv6 was announced.
     Ipv6Version,
-    /// A payload length beyond the frame's end.
+    /// IPv6 payload length exceeds the frame.
     Ipv6PayloadLength,
-    /// Ends within an IPv6 extension header.
+    /// Packet ends within an IPv6 extension header.
     Ipv6ExtensionShort,
-    /// Ends within an authentication header, or the header tells less than its own length.
+    /// Packet ends within an authentication header (AH), or the AH length is below its fixed part.
     AhShort,
-    /// Ends within an ESP header.
+    /// Packet ends within an ESP header.
     EspShort,
-    /// Ends within a TCP header.
+    /// Packet ends within a TCP header.
     TcpShort,
-    /// A TCP data offset below 20 bytes.
+    /// TCP data offset is below 20 bytes.
     TcpHeaderLength,
-    /// Ends within a UDP header.
+    /// Packet ends within a UDP header.
     UdpShort,
-    /// A UDP length below 8 bytes or beyond its packet's end.
+    /// UDP length is below 8 bytes or exceeds the packet.
     UdpLength,
-    /// Ends within an SCTP common header.
+    /// Packet ends within an SCTP common header.
     SctpShort,
-    /// Ends within an ICMP header.
+    /// Packet ends within an ICMP header.
     IcmpShort,
-    /// Ends within a GRE or ERSPAN header.
+    /// Packet ends within a GRE or ERSPAN header.
     GreShort,
-    /// Ends within a VXLAN header.
+    /// Packet ends within a VXLAN header.
     VxlanShort,
-    /// Ends within a Geneve header.
+    /// Packet ends within a Geneve header.
     GeneveShort,
-    /// Ends within a GTP-U header.
+    /// Packet ends within a GTP-U header.
     GtpShort,
-    /// More headers than are followed.
+    /// Frame has more headers than [`crate::MOST_LAYERS`].
     TooDeep,
 }
 
 impl Malformed {
-    /// Every class, in order.
+    /// All classes, in the order of their numbers.
     pub const ALL: &[Self] = Self::VARIANTS;
 }
 
-/// How many frames of each class there were.
+/// Number of malformed frames of each class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MalformedCounts([u64; Malformed::ALL.len()]);
 
 impl MalformedCounts {
-    /// One more.
+    /// Counts a frame of the given class.
     #[inline]
     pub fn count(&mut self, class: Malformed) {
         self.0[class as usize] += 1;
     }
 
-    /// Every class that occurred, with its count.
+    /// Returns the classes with a count above 0, each with its count.
     pub fn iter(&self) -> impl Iterator<Item = (Malformed, u64)> + '_ {
         let counts = Malformed::ALL.iter().copied().zip(self.0);
         counts.filter(|(_, count)| *count > 0)

@@ -1,36 +1,36 @@
-//! What follows a header.
+//! Type of the header that follows another header.
 
 use crate::numbers::ethertype;
 
-/// What a header says comes behind it.
+/// Type of the next header, as announced by the header before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// An Ethernet header.
     Ethernet,
-    /// What the ethertype names; up to 1500 it is a length, and LLC follows.
+    /// Header that the ethertype names. A value up to 1500 is a length, and LLC follows.
     Ethertype(u16),
-    /// An MPLS label.
+    /// An MPLS label stack entry.
     Mpls,
     /// A PPP protocol field.
     Ppp,
-    /// A protocol above IPv4.
+    /// Protocol above IPv4, by its number.
     AboveIpv4(u8),
-    /// A protocol above IPv6, or an extension header.
+    /// Protocol above IPv6 or extension header, by its number.
     AboveIpv6(u8),
-    /// An ERSPAN header, whose form the GRE header tells.
+    /// An ERSPAN header; its type (2 or 3) comes from the GRE header.
     Erspan(u8),
-    /// VXLAN; with the generic protocol extension, if so.
+    /// A VXLAN header; `true` for VXLAN with the generic protocol extension (VXLAN-GPE).
     Vxlan(bool),
-    /// Geneve.
+    /// A Geneve header.
     Geneve,
-    /// GTP-U.
+    /// A GTP-U header.
     Gtp,
-    /// Nothing that is looked into.
+    /// Payload, which is not parsed.
     Payload,
 }
 
 impl Next {
-    /// IP of the version in the first four bits; anything else is not looked into.
+    /// Returns IPv4 or IPv6 by the version in the first four bits, and payload for other versions.
     #[inline]
     pub(crate) fn ip_by_version(bytes: &[u8]) -> Self {
         match bytes.first().map(|b| b >> 4) {

@@ -1,5 +1,6 @@
-//! Filters, held to tcpdump: for each expression, exactly the frames that `tcpdump -r FILE EXPR -w -` selects, over
-//! every frame of every capture; and our interpreter, held to libpcap's own.
+//! Comparison of filters with tcpdump and libpcap, on every frame of the test captures. Each
+//! expression must select exactly the frames that `tcpdump -r FILE EXPR -w -` selects, and the
+//! interpreter must agree with libpcap's.
 
 use std::{collections::HashSet, fs, path::Path, process::Command, thread};
 use wqcap_frame::filter::Filter;
@@ -11,7 +12,7 @@ use wqcap_tests::{
     skip,
 };
 
-/// Writes records, the second of each stamp being its number.
+/// Writes records to a pcap file; the timestamp of each is its number in seconds.
 fn write(path: &Path, records: &[Record]) {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 1 << 18, 1] {
@@ -26,7 +27,7 @@ fn write(path: &Path, records: &[Record]) {
     fs::write(path, file).expect("the folder is writable");
 }
 
-/// The numbers of the frames that tcpdump selects.
+/// Returns the numbers of the frames that tcpdump selects.
 fn selected(file: &Path, expression: &str, out: &Path) -> Result<HashSet<u64>, String> {
     let mut command = Command::new("tcpdump");
     command
@@ -37,7 +38,7 @@ fn selected(file: &Path, expression: &str, out: &Path) -> Result<HashSet<u64>, S
         .arg(out)
         .arg(expression);
     let done = command.output();
-    let done = done.map_err(|e| format!("tcpdump cannot be run: {e}"))?;
+    let done = done.map_err(|e| format!("cannot run tcpdump: {e}"))?;
     assert!(
         done.status.success(),
         "{expression}: {}",
@@ -48,7 +49,7 @@ fn selected(file: &Path, expression: &str, out: &Path) -> Result<HashSet<u64>, S
 }
 
 #[test]
-fn exactly_the_frames_that_tcpdump_selects() {
+fn filters_select_the_frames_that_tcpdump_selects() {
     let records = Captures::find().records();
     let dir = Dir::new();
     let file = dir.join("all.pcap");
@@ -62,21 +63,22 @@ fn exactly_the_frames_that_tcpdump_selects() {
             let (dir, file, records) = (&dir, &file, &records);
             scope.spawn(move || {
                 for expression in expressions {
-                    hold(expression, dir, file, records);
+                    compare_with_tcpdump(expression, dir, file, records);
                 }
             });
         }
     });
     skip::say(&format!(
-        "filter: {} expressions select tcpdump's frames of {}",
+        "filter: {} expressions select the same frames as tcpdump, of {}",
         EXPRESSIONS.len(),
         records.len()
     ));
 }
 
-fn hold(expression: &str, dir: &Dir, file: &Path, records: &[Record]) {
+/// Asserts that a filter and tcpdump select the same frames.
+fn compare_with_tcpdump(expression: &str, dir: &Dir, file: &Path, records: &[Record]) {
     let out = dir.join(format!("{:?}.pcap", thread::current().id()));
-    let theirs = selected(file, expression, &out).expect("it could be run before");
+    let theirs = selected(file, expression, &out).expect("tcpdump ran before");
     let filter = Filter::compile(expression).expect(expression);
     for (i, record) in (0u64..).zip(records) {
         let ours = filter.accepts(&record.bytes, record.wire_len());
@@ -90,16 +92,16 @@ fn hold(expression: &str, dir: &Dir, file: &Path, records: &[Record]) {
     let real = Captures::find().real;
     assert!(
         !real || !theirs.is_empty() || ["vlan and vlan"].contains(&expression),
-        "{expression} selects nothing, so it shows nothing"
+        "{expression} selects no frame, so the comparison proves nothing"
     );
 }
 
 #[test]
-fn the_interpreter_is_libpcaps() {
+fn the_interpreter_agrees_with_libpcap() {
     let records = Captures::find().records();
     for expression in EXPRESSIONS {
         let ours = Filter::compile(expression).expect(expression);
-        let theirs = pcap::Capture::dead(pcap::Linktype::ETHERNET).expect("memory");
+        let theirs = pcap::Capture::dead(pcap::Linktype::ETHERNET).expect("libpcap has memory");
         let theirs = theirs.compile(expression, true).expect(expression);
         for record in &records {
             assert_eq!(

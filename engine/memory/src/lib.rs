@@ -1,8 +1,10 @@
-//! Memory that a device may write to, or that a writer hands to the disk: mapped, pre-faulted, never moved.
+//! Memory that a device may write to, or that a writer passes to the disk: mapped, pre-faulted,
+//! never moved.
 //!
-//! Invariant: every page of a [`Region`] is resident before it is handed out, or when its [`Untouched`] has been touched
-//! (first touch of fresh memory is many times slower than a capture), and no page of it is shared with a forked child
-//! (copy-on-write would part the device from the process).
+//! Invariant: every page of a [`Region`] is resident before the region is handed out, or after its
+//! [`Untouched`] has been touched, because the first access to fresh memory is many times slower
+//! than a capture. No page is shared with a forked child, because copy-on-write would separate the
+//! device's pages from the process's.
 
 #![allow(unsafe_code)]
 
@@ -17,36 +19,37 @@ use std::{
 };
 use wqcap_core::error::ResourceError;
 
-/// Size of the huge pages asked for, in bytes: x86-64's and arm64's common size.
+/// Size of the requested huge pages in bytes: the common size on x86-64 and arm64.
 const HUGE_PAGE: usize = 2 << 20;
-/// Size of the smallest pages.
+/// Size of the smallest pages in bytes.
 const PAGE: usize = 4096;
-/// Bytes made resident by one call: it holds the process' address space against every mmap(2) meanwhile.
+/// Bytes made resident by one call, which blocks every mmap(2) of the process while it runs.
 const TOUCH: usize = 2 << 20;
 
-/// Which pages a region got.
+/// Kind of pages that back a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// Reserved huge pages (`vm.nr_hugepages`).
     Huge,
-    /// Ordinary pages, with transparent huge pages asked for.
+    /// Ordinary pages, with transparent huge pages requested.
     Ordinary,
 }
 
-/// An anonymous private mapping, or a part of one that is nobody else's; page aligned. The mapping goes with its last
-/// part.
+/// Anonymous private mapping, or a part of one that no other region uses; page aligned. The mapping
+/// is unmapped with its last part.
 pub struct Region {
     start: *mut u8,
     len: usize,
     mapping: Arc<Mapping>,
 }
 
-/// Pages that are still to be made resident, of regions that work already, but slower.
+/// Pages of regions that are still to be made resident. The regions are usable before that, but
+/// slower.
 #[must_use]
 pub struct Untouched(Arc<Mapping>);
 
 impl Untouched {
-    /// Makes them resident; none of their bytes changes.
+    /// Makes the pages resident; changes none of their bytes.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -65,26 +68,26 @@ fn refusal(bytes: usize, source: io::Error) -> ResourceError {
     }
 }
 
-/// What was mapped in one piece.
+/// Memory that was mapped in one piece.
 struct Mapping {
     start: *mut u8,
     len: usize,
     pages: Pages,
 }
 
-// SAFETY: its bytes are no other region's; they are reached through raw pointers whose users argue for their own
-// exclusivity.
+// SAFETY: no other region uses these bytes; they are accessed through raw pointers, whose users
+// justify their exclusive access.
 unsafe impl Send for Region {}
-// SAFETY: shared references give away only the address and the length.
+// SAFETY: shared references expose only the address and the length.
 unsafe impl Sync for Region {}
-// SAFETY: it only unmaps, once, whichever thread drops it.
+// SAFETY: the mapping is only unmapped, once, by the thread that drops it.
 unsafe impl Send for Mapping {}
-// SAFETY: shared references give away only the address and the length.
+// SAFETY: shared references expose only the address and the length.
 unsafe impl Sync for Mapping {}
 
 impl Region {
-    /// Maps and pre-faults `len` bytes (at least one), on `numa_node` where one is given, in huge pages when there
-    /// are any to be had.
+    /// Maps and pre-faults `len` bytes (at least one), on `numa_node` if given, in huge pages if
+    /// available.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -101,8 +104,9 @@ impl Region {
             .map_err(|source| refusal(len, source))
     }
 
-    /// Maps and pre-faults `count` regions of `len` bytes (at least one) side by side, so that transparent huge pages
-    /// can serve regions that are smaller than these. Reserved ones are left to what a device writes to.
+    /// Maps and pre-faults `count` adjacent regions of `len` bytes (at least one), so that
+    /// transparent huge pages can back regions that are smaller than a huge page. Reserved huge
+    /// pages are left for memory that a device writes to.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -112,7 +116,8 @@ impl Region {
         Ok(regions)
     }
 
-    /// The same without the pre-faulting, which another thread may do.
+    /// Maps `count` regions as [`Region::several`] does, without pre-faulting. Another thread can
+    /// do that with [`Untouched::touch`].
     ///
     /// # Errors
     /// There is not enough memory.
@@ -139,7 +144,7 @@ impl Region {
     /// Leaves the region out of core dumps (`MADV_DONTDUMP`).
     ///
     /// # Errors
-    /// The kernel does not do so.
+    /// The kernel rejects the advice.
     pub fn leave_out_of_dumps(&self) -> io::Result<()> {
         self.mapping.advise(libc::MADV_DONTDUMP)
     }
@@ -147,7 +152,7 @@ impl Region {
     /// Keeps the region out of swap (`mlock`).
     ///
     /// # Errors
-    /// More may not be locked (`ulimit -l`).
+    /// The limit of locked memory is reached (`ulimit -l`).
     pub fn lock(&self) -> io::Result<()> {
         // SAFETY: our own mapping; locking changes none of its bytes.
         match unsafe { libc::mlock(self.start.cast(), self.len) } {
@@ -156,41 +161,42 @@ impl Region {
         }
     }
 
-    /// First byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.start
     }
 
-    /// Usable bytes, as asked for.
+    /// Returns the number of usable bytes, as requested.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never: a region has at least one byte.
+    /// Returns `false`: a region has at least one byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Which pages it got.
+    /// Returns the kind of pages that back the region.
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.mapping.pages
     }
 
-    /// The bytes, for a region that no device writes to.
+    /// Returns the bytes of a region that no device writes to.
     #[inline]
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: at least `len` bytes of a mapping, no other region's, initialised by the kernel; `&mut self` is
-        // exclusive, and a region given to a device is owned by its registration, which lends only `&Region`.
+        // SAFETY: at least `len` bytes of a mapping that no other region uses, initialised by the
+        // kernel; `&mut self` is exclusive, and a region given to a device is owned by its
+        // registration, which lends only `&Region`.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
-    /// The bytes, for a region that no device writes to.
+    /// Returns the first `len` bytes, at most all, of a region that no device writes to.
     #[inline]
     #[must_use]
     pub fn as_slice(&self, len: usize) -> &[u8] {
@@ -200,7 +206,8 @@ impl Region {
 }
 
 impl Mapping {
-    /// In reserved huge pages; a huge page for a few kilobytes would starve those who can use it.
+    /// Maps reserved huge pages. Fails for less than one huge page, to leave them to larger
+    /// regions.
     fn huge(len: usize, numa_node: Option<u32>) -> io::Result<Self> {
         if len < HUGE_PAGE {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -240,14 +247,14 @@ impl Mapping {
             mapping.bind(node);
         }
         if pages == Pages::Ordinary {
-            // A wish: where transparent huge pages are off, ordinary ones serve.
+            // Best effort: without transparent huge pages, ordinary pages are used.
             mapping.advise(libc::MADV_HUGEPAGE).ok();
         }
         mapping.advise(libc::MADV_DONTFORK)?;
         Ok(mapping)
     }
 
-    /// Asks for pages of one NUMA node. Failure is ignored: a full node must not stop a capture.
+    /// Prefers pages of one NUMA node. Errors are ignored: a full node must not stop a capture.
     fn bind(&self, node: u32) {
         let Some(nodes) = node_mask(node) else { return };
         // SAFETY: our own mapping; the mask outlives the call and has as many bits as stated.
@@ -268,7 +275,7 @@ impl Mapping {
         self.advise_at(0, self.len, advice)
     }
 
-    /// The same for a part of it.
+    /// Applies madvise(2) to `len` bytes at offset `at`.
     fn advise_at(&self, at: usize, len: usize, advice: i32) -> io::Result<()> {
         let start = self.start.wrapping_add(at);
         // SAFETY: within our own mapping; no advice that is given here changes its bytes.
@@ -279,7 +286,7 @@ impl Mapping {
         }
     }
 
-    /// The same, resident.
+    /// Returns the mapping with all its pages resident.
     fn populated(self) -> io::Result<Self> {
         self.populate()?;
         Ok(self)
@@ -289,11 +296,11 @@ impl Mapping {
         for at in (0..self.len).step_by(TOUCH) {
             let len = TOUCH.min(self.len - at);
             match self.advise_at(at, len, libc::MADV_POPULATE_WRITE) {
-                // Before Linux 5.14 there is no such advice: add nothing to a byte of each page.
+                // Linux before 5.14 lacks this advice: add 0 to a byte of each page instead.
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
                     for page in (at..at + len).step_by(PAGE) {
-                        // SAFETY: inside our own mapping; an atomic addition of nothing changes no byte, whoever else
-                        // writes to the page.
+                        // SAFETY: inside our own mapping; an atomic addition of 0 changes no byte,
+                        // even if other threads write to the page.
                         unsafe { AtomicU8::from_ptr(self.start.add(page)) }
                             .fetch_add(0, Ordering::Relaxed);
                     }
@@ -313,16 +320,17 @@ impl fmt::Debug for Region {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, unmapped once; registrations and blocks own their region, and every region its share
-        // of the mapping, so no user is left.
+        // SAFETY: our own mapping, unmapped once; registrations and blocks own their region, and
+        // every region holds its mapping, so no user is left.
         unsafe { libc::munmap(self.start.cast(), self.len) };
     }
 }
 
-/// Runs `make` with pages of one NUMA node preferred for what this thread maps meanwhile. The rings of CQs and WQs are mapped
-/// and touched by the thread that creates them, for libmlx5 (`mlx5_alloc_buf_extern` of rdma-core, providers/mlx5/buf.c) or,
-/// with other providers, by it: without this they are on the node that the thread happens to run on.
-/// A wish: where the policy cannot be set, `make` runs all the same.
+/// Runs `make` with pages of one NUMA node preferred for memory that this thread maps during the
+/// call. The thread that creates a CQ or a WQ also maps and touches its ring: with libmlx5 this
+/// crate does it (`mlx5_alloc_buf_extern` of rdma-core, providers/mlx5/buf.c), otherwise the
+/// provider. Without this function, rings are on the node that the thread runs on. Best effort: if
+/// the policy cannot be set, `make` runs without it.
 pub fn prefer_node<T>(node: Option<u32>, make: impl FnOnce() -> T) -> T {
     let nodes = node.and_then(node_mask);
     let before = nodes.and_then(|_| Policy::of_this_thread());
@@ -340,18 +348,19 @@ pub fn prefer_node<T>(node: Option<u32>, make: impl FnOnce() -> T) -> T {
     made
 }
 
-/// Bits of a word of a node mask.
+/// Number of bits in a word of a node mask.
 const WORD_BITS: usize = libc::c_ulong::BITS as usize;
-/// Words of a node mask: the 1024 nodes that kernels have at most (`CONFIG_NODES_SHIFT`).
+/// Number of words in a node mask, enough for the 1024 nodes that kernels support at most
+/// (`CONFIG_NODES_SHIFT`).
 const NODE_WORDS: usize = 1024 / WORD_BITS;
-/// The length of a node mask as mbind(2) and set_mempolicy(2) take it: the kernel reads one bit less (`get_nodes` of
-/// mm/mempolicy.c).
+/// Length of a node mask in bits, as passed to mbind(2) and set_mempolicy(2): the kernel reads one
+/// bit less (`get_nodes` of mm/mempolicy.c).
 const MASK_BITS: usize = NODE_WORDS * WORD_BITS + 1;
 
-/// A set of NUMA nodes: node N is bit N % 64 of word N / 64.
+/// Set of NUMA nodes: node N is bit N % 64 of word N / 64.
 type NodeMask = [libc::c_ulong; NODE_WORDS];
 
-/// Returns the mask of one node; `None`: no kernel has a node of that number.
+/// Returns the mask of one node; `None` if kernels have no node of that number.
 fn node_mask(node: u32) -> Option<NodeMask> {
     let node = node as usize;
     let mut mask = [0; NODE_WORDS];
@@ -359,7 +368,7 @@ fn node_mask(node: u32) -> Option<NodeMask> {
     Some(mask)
 }
 
-/// A thread's memory policy (set_mempolicy(2)).
+/// Memory policy of a thread (set_mempolicy(2)).
 #[derive(Debug, PartialEq, Eq)]
 struct Policy {
     mode: libc::c_int,
@@ -367,13 +376,13 @@ struct Policy {
 }
 
 impl Policy {
-    /// `None`: this kernel does not tell.
+    /// Returns the policy of the calling thread; `None` if the kernel does not report it.
     fn of_this_thread() -> Option<Self> {
         let mut it = Self {
             mode: 0,
             nodes: [0; NODE_WORDS],
         };
-        // SAFETY: both places outlive the call, and the mask has as many bits as stated.
+        // SAFETY: both buffers outlive the call, and the mask has as many bits as stated.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_get_mempolicy,
@@ -398,24 +407,26 @@ impl Policy {
     }
 }
 
-/// Asks for huge pages behind memory of the heap that nothing has been written to yet: tables that are read all over
-/// spare a walk through the page tables for each entry. Only whole pages inside it are asked for; a kernel that has none
-/// gives ordinary ones.
+/// Requests huge pages for heap memory that has not been written to yet. Random reads of a table
+/// then need no page table walk for each entry. Only whole huge pages inside the memory are
+/// requested; if the kernel has none, it uses ordinary pages.
 pub fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
     let start = memory.as_mut_ptr().cast::<u8>();
     let skip = start.addr().next_multiple_of(HUGE_PAGE) - start.addr();
     let len = size_of_val(memory).saturating_sub(skip) / HUGE_PAGE * HUGE_PAGE;
     if len > 0 {
-        // SAFETY: whole pages inside memory that is borrowed exclusively; the advice changes no byte of them.
+        // SAFETY: whole pages inside memory that is borrowed exclusively; the advice changes no
+        // byte of them.
         unsafe { libc::madvise(start.wrapping_add(skip).cast(), len, libc::MADV_HUGEPAGE) };
     }
 }
 
-/// Bytes of a cache line.
+/// Size of a cache line in bytes.
 const LINE: usize = 64;
 
-/// Asks for the first `lines` cache lines of a table's item, or all that it has, to be brought into the caches for use a little
-/// later. Where there is no such item, or no instruction for it, nothing happens.
+/// Prefetches the first `lines` cache lines of item `at` of a table, or all that it has, for use a
+/// little later. An index without an item is harmless. On architectures other than x86-64, does
+/// nothing.
 #[inline]
 pub fn prefetch<T>(table: &[T], at: usize, lines: usize) {
     let item = table.as_ptr().wrapping_add(at).cast::<u8>();
@@ -424,35 +435,37 @@ pub fn prefetch<T>(table: &[T], at: usize, lines: usize) {
     }
 }
 
-/// Cache lines of an item, `most` of them at most.
+/// Returns the number of cache lines of an item, at most `most`.
 const fn lines_of<T>(most: usize) -> usize {
     let lines = size_of::<T>().div_ceil(LINE);
     if lines < most { lines } else { most }
 }
 
-/// Asks for the cache line of an address, which may be anyone's or no one's.
+/// Prefetches the cache line of an address, which need not be valid.
 #[inline(always)]
 pub fn prefetch_line(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint; it reads nothing that a program could see, and no address makes it fault.
+        // SAFETY: a hint; it has no effect that a program can observe, and no address makes it
+        // fault.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
 }
 
-/// Reads from the first `lines` cache lines of a table's item, or all that it has, so that they are in the caches afterwards;
-/// nothing waits for what is read. A prefetch may be lost when many are under way, a read is not: a loop of these has the misses
-/// of many items pass together. Where there is no such item, nothing happens.
+/// Reads from the first `lines` cache lines of item `at` of a table, or all that it has, so that
+/// they are cached afterwards; no instruction waits for the values. A prefetch may be dropped if
+/// many are in flight, a read is not: in a loop of these calls, the cache misses of many items
+/// overlap. If there is no such item, does nothing.
 #[inline]
 pub fn touch<T: Copy>(table: &[T], at: usize, lines: usize) {
     let Some(item) = table.get(at) else { return };
     for line in 0..lines_of::<T>(lines) {
         let byte = std::ptr::from_ref(item).cast::<MaybeUninit<u8>>();
-        // SAFETY: a byte of the item, which is borrowed, and has nothing in it that a shared reference could change: that
-        // would not be `Copy`. It may be padding, but is not looked at.
+        // SAFETY: a byte of the item, which is borrowed and, as it is `Copy`, has no interior
+        // mutability. The byte may be padding, but its value is not used.
         unsafe { byte.add(line * LINE).read_volatile() };
     }
 }
@@ -462,7 +475,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_resident_and_writable_from_the_first_to_the_last_byte() {
+    fn a_region_is_resident_and_writable_from_the_first_to_the_last_byte() {
         let mut region = Region::allocate(5000, None).expect("memory");
         assert_eq!(region.len(), 5000);
         let bytes = region.as_mut_slice();
@@ -476,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_one_mapping_are_apart_and_outlive_each_other() {
+    fn parts_of_one_mapping_are_disjoint_and_outlive_each_other() {
         let mut parts = Region::several(3, 5000).expect("memory");
         for (n, part) in (1u8..).zip(&mut parts) {
             assert_eq!((part.len(), part.as_ptr().addr() % PAGE), (5000, 0));
@@ -492,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_touched_later_is_resident_then_and_keeps_its_bytes() {
+    fn pages_touched_later_become_resident_and_keep_their_bytes() {
         let (mut parts, untouched) = Region::several_untouched(3, 2 << 20).expect("memory");
         parts[2].as_mut_slice()[5] = 7;
         untouched.touch().expect("memory");
@@ -506,11 +519,11 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_preferred_while_something_is_made_and_not_afterwards() {
+    fn a_node_is_preferred_during_the_call_only() {
         let Some(before) = Policy::of_this_thread() else {
             return eprintln!("skipped: get_mempolicy: {}", io::Error::last_os_error());
         };
-        let meanwhile = prefer_node(Some(0), Policy::of_this_thread).expect("it told before");
+        let meanwhile = prefer_node(Some(0), Policy::of_this_thread).expect("worked before");
         assert_eq!(
             (meanwhile.mode, meanwhile.nodes[0]),
             (libc::MPOL_PREFERRED, 1)
@@ -521,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_has_the_bit_of_its_node_and_no_other() {
+    fn a_mask_has_only_the_bit_of_its_node() {
         for node in [0, 1, 63, 64, 65, 127, 128, 1000, 1023] {
             let mask = node_mask(node).expect("a node that kernels have");
             let bits = mask.map(libc::c_ulong::count_ones).iter().sum::<u32>();
@@ -545,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_asked_for_where_whole_ones_fit() {
+    fn huge_pages_can_be_requested_for_any_length() {
         for len in [0, 1, HUGE_PAGE - 1, 5 * HUGE_PAGE + 7] {
             let mut bytes = Vec::<u8>::with_capacity(len);
             prefer_huge_pages(bytes.spare_capacity_mut());
@@ -555,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn any_place_may_be_prefetched() {
+    fn any_index_may_be_prefetched() {
         let table = [[7_u8; 200]; 3];
         for at in [0, 2, 3, usize::MAX] {
             prefetch(&table, at, usize::MAX);
@@ -565,11 +578,11 @@ mod tests {
     }
 
     #[test]
-    fn is_left_out_of_a_forked_child() {
+    fn a_region_is_not_inherited_by_a_forked_child() {
         let region = Region::allocate(4096, None).expect("memory");
         let address = region.as_ptr() as usize;
         let maps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
-        // A neighbour with the same flags may share the mapping's entry.
+        // An adjacent mapping with the same flags may share the mapping's entry.
         let holds = |line: &str| {
             let hex = |text: &str| usize::from_str_radix(text, 16).ok();
             let range = line.split(' ').next().and_then(|r| r.split_once('-'));
@@ -586,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_an_error_that_tells_the_size() {
+    fn allocation_errors_name_the_size() {
         let error = Region::allocate(1 << 50, None).expect_err("a petabyte");
         assert!(
             error.to_string().contains("1125899906842624 bytes"),

@@ -1,56 +1,61 @@
-//! Messages of DHCP for IPv4: RFC 2131 section 2, options of RFC 2132. Those for IPv6 are in `dhcpv6`.
+//! Parser of DHCP messages for IPv4: RFC 2131 section 2, options of RFC 2132. The module `dhcpv6`
+//! parses DHCPv6.
 //!
-//! The layout is fixed, and five options are wanted: the crates that read all of DHCP bring a whole resolver along.
+//! The layout is fixed, and only a few options are needed, so no DHCP crate is used: such crates
+//! depend on a whole resolver.
 
 use crate::{Unreadable, text::text};
 use std::net::IpAddr;
 
-/// Bytes of the fixed part.
+/// Length of the fixed part in bytes.
 ///
 /// | bytes | field |
 /// |---|---|
 /// | 1, 2 | type and length of the hardware address |
 /// | 4..8 | transaction |
-/// | 12..16 | address that the client has |
-/// | 16..20 | address that it is given |
-/// | 28..34 | its hardware address |
-/// | 236..240 | magic cookie, behind which options begin |
+/// | 12..16 | current address of the client |
+/// | 16..20 | address assigned to the client |
+/// | 28..34 | hardware address of the client |
+/// | 236..240 | magic cookie; options follow |
 const OPTIONS: usize = 240;
+/// Magic cookie before the options.
 const MAGIC: [u8; 4] = [99, 130, 83, 99];
 const PAD: u8 = 0;
 const HOST_NAME: u8 = 12;
 const REQUESTED: u8 = 50;
 const TYPE: u8 = 53;
 const END: u8 = 255;
-/// RFC 2131 section 3.1, table 2, by number.
+/// Names of the message types 1 to 8: RFC 2131 section 3.1, table 2.
 const TYPES: [&str; 8] = [
     "DISCOVER", "OFFER", "REQUEST", "DECLINE", "ACK", "NAK", "RELEASE", "INFORM",
 ];
 
-/// What a client asks for, or is given, over IPv4 or IPv6.
+/// Parsed DHCP message for IPv4 or IPv6: identity, name and addresses of the client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DhcpMessage {
-    /// The number that an answer has in common with its question.
+    /// Transaction identifier, equal in a request and its reply.
     pub transaction: u32,
-    /// `DISCOVER`; its number where it has no name; `None`: it is of BOOTP, without types.
+    /// Name of the message type, such as `DISCOVER`, or its number if it has no name; `None` for
+    /// BOOTP.
     pub kind: Option<String>,
-    /// The client's MAC address; `None`: its hardware is not Ethernet, or the message does not tell.
+    /// MAC address of the client; `None` if its hardware is not Ethernet or the message has no
+    /// address.
     pub client: Option<[u8; 6]>,
-    /// The identifier of a client of DHCPv6, 130 bytes at most.
+    /// Unique identifier (DUID) of a DHCPv6 client, at most 130 bytes.
     pub duid: Option<Vec<u8>>,
-    /// What the client calls itself.
+    /// Host name sent by the client.
     pub host: Option<String>,
-    /// The address that it is given, or that it has.
+    /// Address assigned to the client, or its current address.
     pub address: Option<IpAddr>,
-    /// The address that it asks for.
+    /// Address requested by the client.
     pub requested: Option<IpAddr>,
 }
 
 impl DhcpMessage {
-    /// Reads one message of DHCP for IPv4.
+    /// Parses one DHCP message for IPv4.
     ///
     /// # Errors
-    /// It is shorter than its fixed part, or an option is longer than the rest.
+    /// The message is shorter than its fixed part, or an option exceeds the message.
     pub fn read(bytes: &[u8]) -> Result<Self, Unreadable> {
         let (fixed, mut rest) = bytes.split_first_chunk::<OPTIONS>().ok_or(Unreadable)?;
         let address = |at: usize| {
@@ -85,10 +90,11 @@ impl DhcpMessage {
         Ok(message)
     }
 
+    /// Records the value of an option.
     fn option(&mut self, code: u8, value: &[u8]) {
         match (code, value) {
             (HOST_NAME, _) => {
-                // Some end it as C does.
+                // Some clients end the name with a null byte.
                 let name = value.strip_suffix(&[0]).unwrap_or(value);
                 self.host = Some(text(name)).filter(|it| !it.is_empty());
             }
@@ -122,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_tells_its_name() {
+    fn a_request_has_the_client_name() {
         let options = b"\x35\x01\x03\0\x0c\x04host\x32\x04\x0a\0\0\x07\xff\x0c\x01x";
         let expected = DhcpMessage {
             transaction: 0x102,
@@ -134,7 +140,7 @@ mod tests {
             requested: Some([10, 0, 0, 7].into()),
         };
         assert_eq!(read(options), expected);
-        // Without an end, and with C's.
+        // Options without an END, and a name with a final null byte.
         assert_eq!(read(b"\x0c\x05host\0").host.as_deref(), Some("host"));
         assert_eq!(read(b"\x0c\0").host, None);
         assert_eq!(read(&[TYPE, 1, 13]).kind.as_deref(), Some("13"));
@@ -142,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_is_the_one_that_is_given() {
+    fn the_assigned_address_precedes_the_current_one() {
         let mut bytes = message(&[]);
         bytes[12..16].copy_from_slice(&[10, 0, 0, 1]);
         let address = |bytes: &[u8]| DhcpMessage::read(bytes).unwrap().address;
@@ -152,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_or_of_other_hardware() {
+    fn bootp_and_other_hardware() {
         let mut bytes = message(&[TYPE, 1, 1]);
         bytes[1] = 6;
         bytes[239] = 0;
@@ -161,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_off_is_unreadable() {
+    fn truncated_messages_are_unreadable() {
         let whole = message(&[HOST_NAME, 3, b'a', b'b', b'c']);
         for len in (0..OPTIONS).chain(OPTIONS + 1..whole.len()) {
             assert_eq!(DhcpMessage::read(&whole[..len]), Err(Unreadable), "{len}");

@@ -1,17 +1,19 @@
-//! Messages of DHCPv6: RFC 8415 sections 8 and 9, options of its section 21; a client's name is an option of RFC 4704.
+//! Parser of DHCPv6 messages: RFC 8415 sections 8 and 9, options of section 21. The client name is
+//! an option of RFC 4704.
 //!
-//! A relay puts the message of a client or of a server into one of its own, another relay may do so again: it is read as it was
-//! before. Of a client's addresses the first one is read, of its prefixes none.
+//! A relay encapsulates the message of a client or server in its own message, and further relays
+//! may do so again. The innermost message is parsed. Only the first address of a client is
+//! recorded, and no prefix.
 
 use crate::{DhcpMessage, Unreadable, text::text};
 use domain::base::name::UncertainName;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Bytes of a relay's message before its options: type, hops, two addresses.
+/// Length in bytes of a relay message before its options: type, hop count, two addresses.
 const RELAY: usize = 34;
 const RELAY_FORW: u8 = 12;
 const RELAY_REPL: u8 = 13;
-/// RFC 8415 section 7.3, by number.
+/// Names of the message types 1 to 11: RFC 8415 section 7.3.
 const TYPES: [&str; 11] = [
     "SOLICIT",
     "ADVERTISE",
@@ -37,19 +39,20 @@ const IA_TA: u16 = 4;
 const IA_ADDRESS: u16 = 5;
 const RELAY_MESSAGE: u16 = 9;
 const CLIENT_FQDN: u16 = 39;
-/// Of a relay: RFC 6939.
+/// Option of a relay with the client's link-layer address: RFC 6939.
 const CLIENT_LINK_LAYER: u16 = 79;
-/// Bytes of a DUID, at most: RFC 8415 section 11.1.
+/// Maximum length of a DUID in bytes: RFC 8415 section 11.1.
 const MOST_DUID: usize = 130;
 
 impl DhcpMessage {
-    /// Reads one message of DHCPv6, without the relays around it.
+    /// Parses one DHCPv6 message, inside any relay messages.
     ///
     /// # Errors
-    /// It is shorter than its fixed part, an option is longer than the rest, or a relay's message has none in it.
+    /// The message is shorter than its fixed part, an option exceeds the message, or a relay
+    /// message contains no message.
     pub fn read_v6(mut bytes: &[u8]) -> Result<Self, Unreadable> {
         let mut client = None;
-        // Each is shorter than the one around it.
+        // Each encapsulated message is shorter than the one around it, so the loop terminates.
         while let [RELAY_FORW | RELAY_REPL, ..] = bytes {
             let mut rest = bytes.get(RELAY..).ok_or(Unreadable)?;
             let mut inner = None;
@@ -86,7 +89,7 @@ impl DhcpMessage {
                     message.host = value.get(1..).and_then(host);
                     continue;
                 }
-                // Behind its number and two times; behind its number.
+                // Skip identifier and two times of IA_NA, and the identifier of IA_TA.
                 IA_NA => value.get(12..).ok_or(Unreadable)?,
                 IA_TA => value.get(4..).ok_or(Unreadable)?,
                 _ => continue,
@@ -105,7 +108,7 @@ impl DhcpMessage {
     }
 }
 
-/// The next option: its code and its value.
+/// Returns code and value of the next option, and advances `rest`.
 fn option<'a>(rest: &mut &'a [u8]) -> Result<(u16, &'a [u8]), Unreadable> {
     let (&[a, b, c, d], behind) = rest.split_first_chunk().ok_or(Unreadable)?;
     let len = usize::from(u16::from_be_bytes([c, d]));
@@ -114,7 +117,8 @@ fn option<'a>(rest: &mut &'a [u8]) -> Result<(u16, &'a [u8]), Unreadable> {
     Ok((u16::from_be_bytes([a, b]), value))
 }
 
-/// The first address among the options of an association; a server takes back what it gives for no time.
+/// Returns the first address in the options of an identity association. With `is_given`, addresses
+/// with a valid lifetime of 0 are skipped, because a server thus withdraws an address.
 fn address(mut options: &[u8], is_given: bool) -> Result<Option<Ipv6Addr>, Unreadable> {
     while !options.is_empty() {
         let (code, value) = option(&mut options)?;
@@ -122,7 +126,7 @@ fn address(mut options: &[u8], is_given: bool) -> Result<Option<Ipv6Addr>, Unrea
             continue;
         }
         let (address, behind) = value.split_first_chunk::<16>().ok_or(Unreadable)?;
-        // Preferred and valid for so many seconds.
+        // Preferred and valid lifetime in seconds.
         let (times, _) = behind.split_first_chunk::<8>().ok_or(Unreadable)?;
         if !(is_given && times[4..] == [0; 4]) {
             return Ok(Some(Ipv6Addr::from(*address)));
@@ -131,7 +135,7 @@ fn address(mut options: &[u8], is_given: bool) -> Result<Option<Ipv6Addr>, Unrea
     Ok(None)
 }
 
-/// The MAC address that a DUID was made of: RFC 8415 sections 11.2 and 11.4.
+/// Returns the MAC address in a DUID of type LLT or LL: RFC 8415 sections 11.2 and 11.4.
 fn hardware(duid: &[u8]) -> Option<[u8; 6]> {
     match *duid {
         [0, 1, 0, 1, _, _, _, _, a, b, c, d, e, f] | [0, 3, 0, 1, a, b, c, d, e, f] => {
@@ -141,7 +145,8 @@ fn hardware(duid: &[u8]) -> Option<[u8; 6]> {
     }
 }
 
-/// A name as DNS has it, or its first labels alone: RFC 4704 section 4.2. `None`: it is none, as that of Windows Vista.
+/// Decodes a fully qualified or partial domain name: RFC 4704 section 4.2. Returns `None` for an
+/// invalid name, such as that of Windows Vista.
 fn host(bytes: &[u8]) -> Option<String> {
     let name = match UncertainName::from_octets(bytes).ok()? {
         UncertainName::Absolute(name) if name.is_root() => return None,
@@ -166,7 +171,7 @@ mod tests {
         [&[kind, 1, 2, 3][..], &options.concat()].concat()
     }
 
-    /// What a relay makes of it.
+    /// Encapsulates a message in a relay message.
     fn relayed(kind: u8, options: &[Vec<u8>], inner: &[u8]) -> Vec<u8> {
         let mut bytes = vec![kind, 0];
         bytes.extend([0; 32]);
@@ -179,8 +184,8 @@ mod tests {
         DhcpMessage::read_v6(&message(kind, options)).unwrap()
     }
 
-    /// An address that is valid for so long.
-    fn of(address: Ipv6Addr, valid: u8) -> Vec<u8> {
+    /// Builds an address option with a valid lifetime of `valid` seconds.
+    fn address_option(address: Ipv6Addr, valid: u8) -> Vec<u8> {
         let times = [0, 0, 0, 0, 0, 0, 0, valid];
         option(IA_ADDRESS, &[&address.octets()[..], &times].concat())
     }
@@ -190,8 +195,9 @@ mod tests {
     }
 
     #[test]
-    fn a_client_tells_its_name() {
-        // As RFC 8415 and RFC 4704 draw it: a DUID-LLT, the time that has passed, an address, a name without a root.
+    fn a_request_has_the_client_name() {
+        // Layout of RFC 8415 and RFC 4704: a DUID-LLT, the elapsed time, an address, a partial
+        // name.
         let bytes = b"\x03\x01\x02\x03\
             \0\x01\0\x0e\0\x01\0\x01\x2a\x2b\x2c\x2d\x02\0\0\0\0\x09\
             \0\x08\0\x02\0\0\
@@ -211,12 +217,12 @@ mod tests {
     }
 
     #[test]
-    fn names_are_whole_or_begun() {
+    fn names_are_absolute_or_partial() {
         let named = |name: &[u8]| read(1, &[option(CLIENT_FQDN, name)]).host;
         let whole = b"\0\x04host\x07example\0";
         assert_eq!(named(whole).as_deref(), Some("host.example"));
         assert_eq!(named(&whole[..14]).as_deref(), Some("host.example"));
-        // Nothing, the root, one that breaks off, a pointer, plain text, and more behind the root.
+        // Empty, the root, a truncated name, a pointer, plain text, and bytes after the root.
         for none in [
             &b""[..],
             b"\0",
@@ -231,26 +237,34 @@ mod tests {
     }
 
     #[test]
-    fn the_address_is_the_one_that_is_given_or_had() {
+    fn the_address_is_assigned_current_or_requested() {
         let other = Ipv6Addr::LOCALHOST;
-        let both = [association(&[of(other, 0), of(FIRST, 1)])];
+        let both = [association(&[
+            address_option(other, 0),
+            address_option(FIRST, 1),
+        ])];
         let of_kind = |kind| {
             let message = read(kind, &both);
             (message.address, message.requested)
         };
-        // What a server gives for no time, it takes back; a client's times mean nothing.
+        // A server withdraws an address with lifetime 0; lifetimes sent by a client have no
+        // meaning.
         assert_eq!(of_kind(REPLY), (Some(FIRST.into()), None));
         assert_eq!(of_kind(ADVERTISE), (Some(FIRST.into()), None));
         assert_eq!(of_kind(5), (Some(other.into()), None));
         assert_eq!(of_kind(SOLICIT), (None, Some(other.into())));
-        // The first association that has one; a temporary one, too.
-        let temporary = option(IA_TA, &[&[0; 4][..], &of(other, 1)].concat());
-        let several = [association(&[]), temporary, association(&[of(FIRST, 1)])];
+        // The first association with an address is used, also a temporary one.
+        let temporary = option(IA_TA, &[&[0; 4][..], &address_option(other, 1)].concat());
+        let several = [
+            association(&[]),
+            temporary,
+            association(&[address_option(FIRST, 1)]),
+        ];
         assert_eq!(read(REPLY, &several).address, Some(other.into()));
     }
 
     #[test]
-    fn relays_are_taken_off() {
+    fn relay_messages_are_unwrapped() {
         let bare = message(1, &[option(CLIENT_FQDN, b"\0\x01a")]);
         let mac = |last| option(CLIENT_LINK_LAYER, &[0, 1, 2, 0, 0, 0, 0, last]);
         let near = relayed(RELAY_FORW, &[mac(8)], &bare);
@@ -262,7 +276,7 @@ mod tests {
         let back = relayed(RELAY_REPL, &[], &message(REPLY, &[]));
         let back = DhcpMessage::read_v6(&back).unwrap();
         assert_eq!(back.kind.as_deref(), Some("REPLY"));
-        // One without a message.
+        // A relay message without an encapsulated message.
         assert_eq!(DhcpMessage::read_v6(&far[..RELAY]), Err(Unreadable));
     }
 
@@ -271,7 +285,7 @@ mod tests {
         let client = |duid: &[u8]| read(11, &[option(CLIENT_ID, duid)]).client;
         let link = [0, 3, 0, 1, 2, 0, 0, 0, 0, 9];
         assert_eq!(client(&link), Some([2, 0, 0, 0, 0, 9]));
-        // Other hardware, another length, a number of an enterprise.
+        // Other hardware, another length, an enterprise number.
         assert_eq!(client(&[0, 3, 0, 6, 2, 0, 0, 0, 0, 9]), None);
         assert_eq!(client(&link[..9]), None);
         assert_eq!(client(&[0, 2, 0, 0, 0, 9, 1]), None);
@@ -283,8 +297,11 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_off_is_unreadable() {
-        let options = [association(&[of(FIRST, 1)]), option(CLIENT_ID, b"xyz")];
+    fn truncated_messages_are_unreadable() {
+        let options = [
+            association(&[address_option(FIRST, 1)]),
+            option(CLIENT_ID, b"xyz"),
+        ];
         let ends = [4, 4 + options[0].len()];
         let whole = message(REPLY, &options);
         for len in (0..whole.len()).filter(|it| !ends.contains(it)) {

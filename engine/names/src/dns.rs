@@ -1,39 +1,39 @@
-//! Messages of DNS: RFC 1035 section 4. Of a message its header and its questions are read; a record that is broken or cut off
-//! costs no name.
+//! Parser of DNS messages: RFC 1035 section 4. Only header and questions are parsed, so a malformed
+//! or truncated record does not hide a name.
 
 use crate::Unreadable;
 use domain::base::Message;
 
-/// Questions of a message that are read, at most. Servers answer one.
+/// Maximum number of questions that are parsed. Servers answer only one.
 const MOST_QUESTIONS: usize = 16;
 
-/// What a message asks for, or answers.
+/// Parsed DNS query or answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsMessage {
-    /// The number by which an answer is matched with its query.
+    /// Identifier that is equal in a query and its answer.
     pub id: u16,
-    /// The answer's code as DNS names it, `NXDOMAIN`; `None`: it is a query.
+    /// Name of the answer's response code, such as `NXDOMAIN`; `None` for a query.
     pub rcode: Option<String>,
-    /// Records of the answer.
+    /// Number of records in the answer section.
     pub answers: u16,
-    /// What is asked for, sixteen questions at most.
+    /// Questions of the message, at most 16.
     pub questions: Vec<Question>,
 }
 
-/// One question.
+/// Question of a DNS message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The name, in the form of zone files, without the dot at its end; of the root a dot.
+    /// Queried name in the format of zone files, without the final dot; `.` for the root.
     pub name: String,
-    /// The type of records, `AAAA`.
+    /// Queried record type, such as `AAAA`.
     pub kind: String,
 }
 
 impl DnsMessage {
-    /// Reads one message.
+    /// Parses one DNS message.
     ///
     /// # Errors
-    /// Its header or a question is not whole, or a name is none.
+    /// The header or a question is truncated, or a name is invalid.
     pub fn read(bytes: &[u8]) -> Result<Self, Unreadable> {
         let message = Message::from_octets(bytes).map_err(|_| Unreadable)?;
         let mut questions = Vec::new();
@@ -58,14 +58,14 @@ impl DnsMessage {
         })
     }
 
-    /// Reads the messages of a TCP segment, each behind its length.
+    /// Parses the DNS messages of a TCP segment, each preceded by its length.
     ///
     /// # Errors
-    /// The last one breaks off or is unreadable; the others stand.
+    /// A message is truncated or unreadable; the messages before it are returned.
     pub fn read_all(mut bytes: &[u8]) -> (Vec<Self>, Result<(), Unreadable>) {
         let mut messages = Vec::new();
         while !bytes.is_empty() {
-            let Some((message, rest)) = first(bytes) else {
+            let Some((message, rest)) = split_first_message(bytes) else {
                 return (messages, Err(Unreadable));
             };
             match Self::read(message) {
@@ -78,8 +78,8 @@ impl DnsMessage {
     }
 }
 
-/// The first message of a stream, and what is behind it.
-fn first(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+/// Splits a stream into its first message and the bytes after it.
+fn split_first_message(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))
 }
@@ -88,7 +88,7 @@ fn first(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 mod tests {
     use super::*;
 
-    /// Header and questions.
+    /// Builds a message of header and questions.
     fn message(flags: [u8; 2], questions: &[(&[u8], u16)], answers: u8) -> Vec<u8> {
         let mut bytes = vec![0x12, 0x34, flags[0], flags[1]];
         let count = u8::try_from(questions.len()).unwrap();
@@ -120,7 +120,7 @@ mod tests {
             questions: vec![question("www.example", "AAAA")],
         };
         assert_eq!(query, expected);
-        // The answer's records are missing altogether.
+        // All records of the answer are missing.
         let answer = DnsMessage::read(&message([0x81, 3], &[(NAME, 28)], 2)).unwrap();
         let expected = DnsMessage {
             rcode: Some("NXDOMAIN".into()),
@@ -161,12 +161,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message() {
+    fn invalid_messages_are_unreadable() {
         let whole = message([1, 0], &[(NAME, 28)], 0);
         for len in 0..whole.len() {
             assert_eq!(DnsMessage::read(&whole[..len]), Err(Unreadable), "{len}");
         }
-        // A name that leads to itself, and a label of a kind that was given up.
+        // A name with a pointer to itself, and a label of an obsolete type.
         for name in [&[0xc0, 12][..], b"\x41a\0"] {
             let bytes = message([1, 0], &[(name, 1)], 0);
             assert_eq!(DnsMessage::read(&bytes), Err(Unreadable));

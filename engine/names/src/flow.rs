@@ -1,4 +1,4 @@
-//! What is known of one flow.
+//! Names of one flow, collected from its payloads.
 
 use crate::{
     Protocol, Unreadable,
@@ -8,28 +8,29 @@ use crate::{
     tls::{self, Carrier, Hello},
 };
 
-/// The names that a flow has told. Of each the first one stands.
+/// Names found in a flow. For each field the first value is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    /// The server that the client's hello asks for, of TLS or QUIC.
+    /// Server name (SNI) in the client's hello of TLS or QUIC.
     pub tls_sni: Option<String>,
-    /// The application protocols that it offers, with commas between them.
+    /// Application protocols (ALPN) offered in the client's hello, separated by commas.
     pub tls_alpn: Option<String>,
-    /// The version that the server's hello chooses, as TLS numbers it; over TCP.
+    /// TLS version number chosen in the server's hello; only for TLS over TCP.
     pub tls_version: Option<u16>,
-    /// The fingerprint of the client's hello.
+    /// JA4 fingerprint of the client's hello.
     pub ja4: Option<String>,
     /// Method of the first HTTP request.
     pub http_method: Option<String>,
-    /// Its host.
+    /// Host of the first HTTP request.
     pub http_host: Option<String>,
     /// Status of the first HTTP response.
     pub http_status: Option<u16>,
-    /// The lines with which SSH begins, by way.
+    /// SSH identification lines, one per direction.
     pub ssh: [Option<String>; 2],
 }
 
 impl Names {
+    /// Returns all texts that are present.
     fn texts(&self) -> impl Iterator<Item = &String> {
         let [there, back] = &self.ssh;
         let all = [
@@ -45,19 +46,19 @@ impl Names {
     }
 }
 
-/// The hello of a QUIC client.
+/// Progress of parsing the hello of a QUIC client.
 #[derive(Default)]
 enum Quic {
-    /// Nothing of it has come.
+    /// No piece of the hello has been received.
     #[default]
     Unknown,
-    /// Some of it has come, this way.
+    /// Some pieces of the hello have been received, in the given direction.
     Begun(Box<Pieces>, usize),
-    /// It is whole, or given up.
+    /// The hello is complete, or parsing was abandoned.
     Over,
 }
 
-/// What is known of one flow, whose payloads come in their order.
+/// Parser state of one flow. Payloads must be passed in their order.
 #[derive(Default)]
 pub struct FlowNames {
     names: Names,
@@ -65,13 +66,14 @@ pub struct FlowNames {
 }
 
 impl FlowNames {
-    /// Reads a payload, or as much of one as [`crate::Kind::wanted`] asks for, that went this way: 0, or the other way: 1.
+    /// Parses a payload, or as many of its bytes as [`crate::Kind::wanted`] returns. `way` is the
+    /// direction, 0 or 1.
     ///
     /// # Errors
-    /// It is not what it seemed to be, or breaks off.
+    /// The payload is not of this protocol, or it is truncated.
     pub fn read(&mut self, protocol: Protocol, way: usize, bytes: &[u8]) -> Result<(), Unreadable> {
         match protocol {
-            Protocol::Tls => self.hello(tls::record(bytes).ok_or(Unreadable)?),
+            Protocol::Tls => self.record_hello(tls::record(bytes).ok_or(Unreadable)?),
             Protocol::Quic => self.initial(way, bytes)?,
             Protocol::Http => match http::head(bytes).ok_or(Unreadable)? {
                 Head::Request { method, host } => {
@@ -92,7 +94,8 @@ impl FlowNames {
         Ok(())
     }
 
-    fn hello(&mut self, hello: Hello) {
+    /// Records the names in a TLS hello.
+    fn record_hello(&mut self, hello: Hello) {
         match hello {
             Hello::Client { sni, alpn, ja4 } => {
                 if self.names.ja4.is_none() {
@@ -107,7 +110,8 @@ impl FlowNames {
         }
     }
 
-    /// A datagram with Initial packets, of the client or of the server, whose keys are others.
+    /// Parses a datagram with QUIC Initial packets. Those of the server have other keys and are
+    /// ignored.
     fn initial(&mut self, way: usize, datagram: &[u8]) -> Result<(), Unreadable> {
         let mut pieces = match std::mem::replace(&mut self.quic, Quic::Over) {
             Quic::Over => return Ok(()),
@@ -117,9 +121,9 @@ impl FlowNames {
             }
             Quic::Begun(mut pieces, _) => match pieces.add(datagram) {
                 Some(()) => pieces,
-                // After a Retry the client begins anew, with keys of another connection ID.
+                // After a Retry the client starts again, with keys of another connection ID.
                 None => match Pieces::begin(datagram) {
-                    Some(anew) => Box::new(anew),
+                    Some(restarted) => Box::new(restarted),
                     None => {
                         self.quic = Quic::Begun(pieces, way);
                         return Err(Unreadable);
@@ -137,26 +141,26 @@ impl FlowNames {
         match pieces.hello() {
             Some(message) => {
                 let hello = tls::message(&message, Carrier::Quic).ok_or(Unreadable)?;
-                self.hello(hello);
+                self.record_hello(hello);
             }
             None => self.quic = Quic::Begun(pieces, way),
         }
         Ok(())
     }
 
-    /// What it has told so far.
+    /// Returns the names found so far.
     #[must_use]
     pub fn names(&self) -> &Names {
         &self.names
     }
 
-    /// What it has told, when it is over; `None`: nothing.
+    /// Returns the names of a flow that has ended; `None` if no name was found.
     #[must_use]
     pub fn into_names(self) -> Option<Names> {
         (self.names != Names::default()).then_some(self.names)
     }
 
-    /// Bytes of memory.
+    /// Returns the memory in bytes that the flow occupies.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let texts: usize = self.names.texts().map(String::capacity).sum();
@@ -175,7 +179,7 @@ mod tests {
     const QUIC: &[u8] = include_bytes!("../../../fuzz/corpus/names/quic-v1");
 
     #[test]
-    fn the_first_of_each_stands() {
+    fn the_first_value_of_each_field_is_kept() {
         let mut flow = FlowNames::default();
         let mut read = |protocol, way, bytes: &str| flow.read(protocol, way, bytes.as_bytes());
         let http = Protocol::Http;
@@ -198,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn quic_of_both_ways() {
+    fn quic_datagrams_of_both_directions() {
         let mut flow = FlowNames::default();
         let datagram = &QUIC[1..];
         let mut damaged = datagram.to_vec();
@@ -206,7 +210,7 @@ mod tests {
         let mut read = |way, bytes: &[u8]| flow.read(Protocol::Quic, way, bytes);
         assert_eq!(read(0, &damaged), Err(Unreadable));
         assert_eq!(read(0, datagram), Ok(()));
-        // It has told everything, and what the server sends is not looked into.
+        // The hello is complete, so datagrams of the server are not parsed.
         assert_eq!(read(1, &damaged), Ok(()));
         let names = flow.into_names().expect("names");
         assert_eq!(names.tls_sni.as_deref(), Some("example.com"));
@@ -214,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_tells_nothing() {
+    fn a_flow_without_names() {
         assert_eq!(FlowNames::default().into_names(), None);
     }
 }

@@ -1,12 +1,12 @@
-//! Heads of HTTP/1 messages: RFC 9112.
+//! Parser of the start line and header fields of HTTP/1 messages: RFC 9112.
 
 use crate::text::text;
 use httparse::{EMPTY_HEADER, Request, Response, Status};
 
-/// Header fields of a request that are read, at most; more make it unreadable.
+/// Maximum number of header fields of a request; a request with more is unreadable.
 const MOST_HEADERS: usize = 64;
 
-/// What a message's head tells.
+/// Names in the head of an HTTP message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Head {
     Request {
@@ -18,7 +18,7 @@ pub(crate) enum Head {
     },
 }
 
-/// Of a message's first bytes, which may break off.
+/// Parses the first bytes of an HTTP message, which may be truncated.
 pub(crate) fn head(bytes: &[u8]) -> Option<Head> {
     let mut headers = [EMPTY_HEADER; MOST_HEADERS];
     if bytes.starts_with(b"HTTP") {
@@ -27,21 +27,23 @@ pub(crate) fn head(bytes: &[u8]) -> Option<Head> {
         return response.code.map(|status| Head::Response { status });
     }
     let mut request = Request::new(&mut headers);
-    // What breaks off has those fields that are whole.
+    // A truncated head has the fields that are complete.
     let _whole = request.parse(bytes).ok()?;
     let method = text(request.method?.as_bytes());
     let host = host(&request).map(text);
     Some(Head::Request { method, host })
 }
 
+/// Returns the value of the `Host` field.
 fn host<'b>(request: &Request<'_, 'b>) -> Option<&'b [u8]> {
     let mut headers = request.headers.iter();
     let host = headers.find(|it| it.name.eq_ignore_ascii_case("host"));
     host.map(|it| it.value)
 }
 
-/// Whether a request breaks off before its host. For the hot path: most requests end with their head.
-pub(crate) fn goes_on(bytes: &[u8]) -> bool {
+/// Returns `true` if a request is truncated before its `Host` field. Used on the hot path; most
+/// requests are complete, which is checked first.
+pub(crate) fn is_host_pending(bytes: &[u8]) -> bool {
     if bytes.ends_with(b"\r\n\r\n") {
         return false;
     }
@@ -62,19 +64,19 @@ mod tests {
     }
 
     #[test]
-    fn heads_tell_method_host_and_status() {
+    fn heads_contain_method_host_and_status() {
         let named = request(Some("a.example:80"));
         let whole = b"GET /x HTTP/1.1\r\nAccept: *\r\nhost: a.example:80\r\nA: b\r\n\r\nbody";
         assert_eq!(head(whole), named);
-        // Broken off behind the field, within it, and in the first line.
+        // Truncated after the Host field, within it, and in the first line.
         assert_eq!(head(&whole[..51]), named);
         assert_eq!(head(&whole[..40]), request(None));
         assert_eq!(head(&whole[..10]), request(None));
         let begun: Vec<_> = (4..whole.len())
-            .filter(|it| goes_on(&whole[..*it]))
+            .filter(|it| is_host_pending(&whole[..*it]))
             .collect();
         assert_eq!(begun, (4..48).collect::<Vec<_>>());
-        assert!(!goes_on(b"GET sip:x SIP/2.0\r\n") && !goes_on(b"HEAD\0"));
+        assert!(!is_host_pending(b"GET sip:x SIP/2.0\r\n") && !is_host_pending(b"HEAD\0"));
         assert_eq!(head(b"GET sip:x SIP/2.0\r\n"), None);
         let status = |status| Some(Head::Response { status });
         assert_eq!(head(b"HTTP/1.1 404 Not Found\r\nA: b\r\n\r\n"), status(404));

@@ -1,6 +1,6 @@
-//! JA4 of a client's hello, as FoxIO specifies it:
-//! <https://github.com/FoxIO-LLC/ja4/blob/main/technical_details/JA4.md>. Its licence is BSD-3-Clause; the other methods of
-//! the JA4+ suite have another one, and are not here.
+//! JA4 fingerprint of a client's TLS hello, specified by FoxIO:
+//! <https://github.com/FoxIO-LLC/ja4/blob/main/technical_details/JA4.md>. JA4 has the licence
+//! BSD-3-Clause. The other methods of the JA4+ suite have another licence and are not implemented.
 
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
@@ -8,22 +8,25 @@ use std::fmt::Write as _;
 const SNI: u16 = 0;
 const ALPN: u16 = 16;
 
-/// What of a hello goes into its fingerprint, in the order of the hello.
+/// Fields of a hello that are part of its fingerprint, in the order of the hello.
 #[derive(Debug)]
 pub(crate) struct Traits<'a> {
-    /// `t` over TCP, `q` in QUIC.
+    /// Transport: `t` for TCP, `q` for QUIC.
     pub(crate) transport: char,
-    /// Versions that it offers; without that extension the one version that it has.
+    /// Offered TLS versions, or the version of the hello if it has no such extension.
     pub(crate) versions: Vec<u16>,
+    /// Offered cipher suites.
     pub(crate) ciphers: Vec<u16>,
+    /// Types of the extensions.
     pub(crate) extensions: Vec<u16>,
+    /// Signature algorithms.
     pub(crate) algorithms: Vec<u16>,
-    /// The first protocol of ALPN.
+    /// First protocol of ALPN.
     pub(crate) protocol: Option<&'a [u8]>,
 }
 
 impl Traits<'_> {
-    /// The fingerprint.
+    /// Returns the JA4 fingerprint.
     pub(crate) fn ja4(mut self) -> String {
         for list in [
             &mut self.versions,
@@ -62,12 +65,12 @@ impl Traits<'_> {
     }
 }
 
-/// Values that say nothing, so that nobody relies on what he knows: RFC 8701.
+/// Returns `true` for a GREASE value, a reserved value without meaning: RFC 8701.
 fn is_grease(value: u16) -> bool {
     value & 0x0f0f == 0x0a0a && value >> 8 == value & 0xff
 }
 
-/// The highest of them.
+/// Returns the JA4 code of the highest offered TLS version.
 fn version(offered: &[u16]) -> &'static str {
     match offered.iter().max() {
         Some(0x0304) => "13",
@@ -80,8 +83,8 @@ fn version(offered: &[u16]) -> &'static str {
     }
 }
 
-/// The first and the last character of a protocol's name, or of its hex digits where one of its ends is neither a letter nor
-/// a digit.
+/// Returns the first and last character of a protocol name, or of its hex digits if the first or
+/// last byte is neither a letter nor a digit.
 fn ends(protocol: &[u8]) -> [char; 2] {
     let (Some(&first), Some(&last)) = (protocol.first(), protocol.last()) else {
         return ['0'; 2];
@@ -93,19 +96,20 @@ fn ends(protocol: &[u8]) -> [char; 2] {
     [digit(first >> 4), digit(last & 0xf)]
 }
 
+/// Returns the values as 4-digit hex numbers, separated by commas.
 fn hex(values: &[u16]) -> String {
     let values: Vec<_> = values.iter().map(|it| format!("{it:04x}")).collect();
     values.join(",")
 }
 
-/// Twelve hex digits of a list's SHA-256; zeros for an empty one.
+/// Returns the first 12 hex digits of a list's SHA-256, or zeros for an empty list.
 fn digest(list: &str) -> String {
     if list.is_empty() {
         return "0".repeat(12);
     }
     let mut text = String::with_capacity(12);
     for byte in &Sha256::digest(list.as_bytes())[..6] {
-        // A string has room for all.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
     text
@@ -115,7 +119,7 @@ fn digest(list: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Those of the specification's example, with some that say nothing among them.
+    /// Returns the fields of the specification's example, with added GREASE values.
     fn example() -> Traits<'static> {
         Traits {
             transport: 't',
@@ -184,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn both_bytes_of_grease_are_the_same() {
+    fn grease_values_have_two_equal_bytes() {
         assert!(is_grease(0x0a0a) && is_grease(0xfafa));
         assert!(!is_grease(0x0a1a) && !is_grease(0x1301));
     }

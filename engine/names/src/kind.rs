@@ -1,57 +1,64 @@
-//! What a payload seems to be: for the hot path, so of most payloads only the first four bytes are looked at.
+//! Classification of payloads for the hot path. For most payloads only the first four bytes are
+//! read.
 
 use crate::{http, quic};
 
-/// Bytes of a payload that are read, at most. A hello of TLS with keys that withstand quantum computers has about two
-/// thousand.
+/// Maximum number of payload bytes that are parsed. A TLS hello with post-quantum keys has about
+/// 2000 bytes.
 pub const MOST: usize = 4096;
-/// Bytes of an HTTP response that are read, at most: its status is in the first line.
+/// Maximum number of bytes of an HTTP response that are parsed; the status is in the first line.
 const MOST_RESPONSE: usize = 1024;
-/// Bytes of a line of SSH, at most: RFC 4253 section 4.2.
+/// Maximum length of an SSH identification line in bytes: RFC 4253 section 4.2.
 const MOST_SSH: usize = 255;
-/// Ports on which UDP carries DNS, multicast DNS (RFC 6762) and LLMNR (RFC 4795).
+/// UDP ports of DNS, multicast DNS (RFC 6762) and LLMNR (RFC 4795).
 const DNS_PORTS: [u16; 3] = [53, 5353, 5355];
-/// The port on which TCP carries DNS.
+/// TCP port of DNS.
 const DNS_PORT: u16 = 53;
-/// Bytes of a datagram with a client's first Initial packet, at least: RFC 9000 section 14.1.
+/// Minimum length in bytes of a datagram with a client's first Initial packet: RFC 9000 section
+/// 14.1.
 const LEAST_QUIC: usize = 1200;
 
-/// What a payload seems to be.
+/// Kind of a payload, by its first bytes or its ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The beginning of a flow, or of what follows in the same one.
+    /// First message of a flow, or of a later exchange in the same flow.
     Beginning(Protocol),
-    /// A message of DNS.
+    /// DNS message over UDP.
     Dns,
-    /// Messages of DNS over TCP, each behind its length.
+    /// DNS messages over TCP, each preceded by its length.
     DnsOverTcp,
-    /// A message of DHCP for IPv4.
+    /// DHCP message for IPv4.
     Dhcp,
-    /// A message of DHCPv6.
+    /// DHCPv6 message.
     Dhcpv6,
 }
 
-/// What begins with a name.
+/// Protocol whose first messages contain a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// A client's or server's hello of TLS over TCP.
+    /// Client or server hello of TLS over TCP.
     Tls,
-    /// A request or response of HTTP/1.
+    /// HTTP/1 request or response.
     Http,
-    /// The line with which SSH begins.
+    /// SSH identification line.
     Ssh,
-    /// A datagram that begins with an Initial packet of QUIC.
+    /// Datagram that begins with a QUIC Initial packet.
     Quic,
 }
 
+/// Returns four bytes as a big-endian number.
 const fn word(text: &[u8; 4]) -> u32 {
     u32::from_be_bytes(*text)
 }
 
-/// A record of a handshake, in any version of TLS: RFC 8446 section 5.1.
+/// Lowest value of the first four bytes of a TLS handshake record, any version: RFC 8446 section
+/// 5.1.
 const TLS: u32 = 0x1603_0000;
+/// Highest value of the first four bytes of a TLS handshake record.
 const TLS_END: u32 = 0x1603_04ff;
+/// First four bytes of an SSH identification line.
 const SSH: u32 = word(b"SSH-");
+/// First four bytes of an HTTP response.
 const HTTP: u32 = word(b"HTTP");
 const GET: u32 = word(b"GET ");
 const HEAD: u32 = word(b"HEAD");
@@ -64,7 +71,7 @@ const TRACE: u32 = word(b"TRAC");
 const PATCH: u32 = word(b"PATC");
 
 impl Kind {
-    /// Of a TCP segment's payload; `None`: there is nothing to be read in it.
+    /// Classifies the payload of a TCP segment; `None` if it contains no name.
     #[inline]
     #[must_use]
     pub fn of_tcp(payload: &[u8], ports: [u16; 2]) -> Option<Self> {
@@ -80,18 +87,18 @@ impl Kind {
         Some(Self::Beginning(protocol))
     }
 
-    /// Of a UDP datagram's payload; `None`: there is nothing to be read in it.
+    /// Classifies the payload of a UDP datagram; `None` if it contains no name.
     #[inline]
     #[must_use]
     pub fn of_udp(payload: &[u8], ports: [u16; 2]) -> Option<Self> {
         if ports.iter().any(|it| DNS_PORTS.contains(it)) {
             return Some(Self::Dns);
         }
-        // Ports 67 and 68: servers talk with relays from 67 to 67.
+        // Server port 67 and client port 68; servers and relays use port 67 on both ends.
         if matches!(ports, [67 | 68, 67 | 68]) {
             return Some(Self::Dhcp);
         }
-        // Ports of clients, and of servers and relays.
+        // Client port 546, server and relay port 547.
         if matches!(ports, [546 | 547, 546 | 547]) {
             return Some(Self::Dhcpv6);
         }
@@ -99,8 +106,9 @@ impl Kind {
         is_quic.then_some(Self::Beginning(Protocol::Quic))
     }
 
-    /// Bytes from the beginning of `payload` on that are to be read, [`MOST`] at most: more than it has where the rest
-    /// comes in the next segments. Asked again with one of them behind it, it may be less.
+    /// Returns how many bytes from the start of `payload` are needed, at most [`MOST`]. The result
+    /// exceeds the length of `payload` if the message continues in the next segments. A later call
+    /// with the next segment appended may return less.
     #[must_use]
     pub fn wanted(self, payload: &[u8]) -> usize {
         let len = payload.len();
@@ -113,7 +121,7 @@ impl Kind {
             Self::Beginning(Protocol::Http) if payload.starts_with(b"HTTP") => {
                 len.min(MOST_RESPONSE)
             }
-            Self::Beginning(Protocol::Http) if len < MOST && http::goes_on(payload) => MOST,
+            Self::Beginning(Protocol::Http) if len < MOST && http::is_host_pending(payload) => MOST,
             Self::Beginning(Protocol::Ssh) => len.min(MOST_SSH),
             Self::Beginning(Protocol::Http | Protocol::Quic)
             | Self::Dns
@@ -128,8 +136,8 @@ impl Kind {
     }
 }
 
-/// Whether a record begins with a hello that is not absurdly long. Encrypted records, of which one in many looks like a
-/// hello so far, are as long as they say only by chance.
+/// Returns `true` if a TLS record begins with a hello of plausible length. Some encrypted records
+/// look like a hello by chance; the length check excludes most of them.
 #[inline]
 fn is_hello(payload: &[u8]) -> bool {
     let [_, _, _, high, low, kind, top, a, b, ..] = *payload else {
@@ -145,14 +153,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_bytes_and_ports_tell() {
+    fn payloads_are_classified_by_first_bytes_and_ports() {
         let web = [40_000, 443];
         let tls = |kind, len: u8| [0x16, 3, 1, 0, len + 4, kind, 0, 0, len];
         let begins = |protocol| Some(Kind::Beginning(protocol));
         for (payload, kind) in [
             (&tls(1, 200)[..], begins(Protocol::Tls)),
             (&tls(2, 70), begins(Protocol::Tls)),
-            // A certificate, a hello without room for its own fields, and application data.
+            // A certificate, a hello too short for its fields, and application data.
             (&tls(11, 200), None),
             (&tls(1, 30), None),
             (&[0x17, 3, 3, 0, 40, 1, 0, 0, 36], None),
@@ -181,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_the_next_segments_is_wanted_too() {
+    fn bytes_of_the_next_segments_are_wanted_too() {
         let hello = [0x16, 3, 1, 6, 4, 1, 0, 6, 0];
         let tls = Kind::Beginning(Protocol::Tls);
         assert_eq!(tls.wanted(&hello), 9 + 0x600);

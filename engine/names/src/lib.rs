@@ -1,25 +1,29 @@
-//! What the first bytes of a flow say of it: TLS and QUIC name the server that is asked for, HTTP the host, SSH the
-//! programs at both ends; DNS messages ask for names, and DHCP messages tell those of clients.
+//! Parser of names in the first bytes of flows: the server name of TLS and QUIC, the host of HTTP,
+//! the software of both SSH ends, the names in DNS questions, and the client names in DHCP
+//! messages.
 //!
 //! ```
 //! use wqcap_names::{FlowNames, Kind};
 //!
 //! let payload = b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n";
 //! let Some(Kind::Beginning(protocol)) = Kind::of_tcp(payload, [40_000, 80]) else {
-//!     panic!("it is a request")
+//!     panic!("the payload is a request")
 //! };
 //! let mut flow = FlowNames::default();
 //! flow.read(protocol, 0, payload).unwrap();
 //! assert_eq!(flow.names().http_host.as_deref(), Some("example.org"));
 //! ```
 //!
-//! [`Kind`] is for the hot path: by a payload's first bytes, or its ports, it says whether there is anything to be read. Those
-//! few payloads are read elsewhere, and later: [`FlowNames`] by flow, [`DnsMessage`] and [`DhcpMessage`] one by one.
+//! [`Kind`] is for the hot path. It classifies a payload by its first bytes or its ports. The few
+//! payloads that may contain a name are parsed later in another thread: [`FlowNames`] parses the
+//! payloads of one flow, [`DnsMessage`] and [`DhcpMessage`] parse single messages.
 //!
 //! # Invariants
 //!
-//! Bytes come from anybody: none panics, and work and memory are bounded by [`MOST`] bytes of a payload and by what
-//! [`FlowNames::bytes`] says of a flow. What cannot be read is [`Unreadable`], and what was learnt before it stands.
+//! - The input is untrusted: no input causes a panic.
+//! - Work is bounded by [`MOST`] bytes of a payload. Memory per flow is bounded, and
+//!   [`FlowNames::bytes`] returns it.
+//! - A payload that cannot be parsed is [`Unreadable`]. Names parsed before it remain valid.
 
 mod dhcp;
 mod dhcpv6;
@@ -38,6 +42,7 @@ pub use dns::{DnsMessage, Question};
 pub use flow::{FlowNames, Names};
 pub use kind::{Kind, MOST, Protocol};
 
-/// A payload is not what its first bytes or its ports promised, or breaks off.
+/// Error: the payload is not of the kind that its first bytes or ports indicate, or it is
+/// truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;

@@ -1,7 +1,9 @@
-//! Initial packets of QUIC versions 1 and 2, with the client's hello in them: RFC 9000, RFC 9001 section 5.2, RFC 9369.
+//! Parser of QUIC Initial packets (versions 1 and 2) that carry the client's hello: RFC 9000, RFC
+//! 9001 section 5.2, RFC 9369.
 //!
-//! Their keys are made of a connection ID that stands in clear in the first of them, so that everybody can read them. The hello
-//! may come in many pieces, in any order, in several packets.
+//! The keys of Initial packets are derived from a connection ID that the first packet contains in
+//! clear text, so any observer can decrypt them. The hello may be split into many pieces, in any
+//! order, over several packets.
 
 use aes::{
     Aes128Enc,
@@ -11,26 +13,32 @@ use aes_gcm::{Aes128Gcm, KeyInit, aead::AeadInOut};
 use hkdf::Hkdf;
 use sha2::Sha256;
 
-/// Bytes of a hello, at most.
+/// Maximum length of a hello in bytes.
 const MOST_HELLO: usize = 8192;
-/// Pieces of a hello, at most.
+/// Maximum number of pieces of a hello.
 const MOST_PIECES: usize = 128;
-/// Bytes of an authentication tag, and of the sample that masks a header.
+/// Length in bytes of an authentication tag, and of the sample for header protection.
 const TAG: usize = 16;
-/// Bytes of a connection ID, at most: RFC 9000 section 17.2.
+/// Maximum length of a connection ID in bytes: RFC 9000 section 17.2.
 const MOST_ID: usize = 20;
 
-/// What differs between versions.
+/// Constants of a QUIC version.
 struct Version {
+    /// Version number in the packet header.
     number: u32,
+    /// Salt of the initial secret.
     salt: [u8; 20],
-    /// The long packet type of an Initial.
+    /// Long packet type of an Initial packet.
     initial: u8,
+    /// Label of the packet protection key.
     key: &'static [u8],
+    /// Label of the initialisation vector.
     iv: &'static [u8],
+    /// Label of the header protection key.
     hp: &'static [u8],
 }
 
+/// Supported QUIC versions.
 const VERSIONS: [Version; 2] = [
     // RFC 9001 section 5.2.
     Version {
@@ -58,7 +66,8 @@ const VERSIONS: [Version; 2] = [
     },
 ];
 
-/// The version of an Initial packet, told by its first bytes: a long header, the fixed bit, the type.
+/// Returns the version of an Initial packet; `None` if the first bytes (long header, fixed bit,
+/// type, version) are not those of an Initial packet.
 fn version(bytes: &[u8]) -> Option<&'static Version> {
     let [first, a, b, c, d, ..] = *bytes else {
         return None;
@@ -68,25 +77,26 @@ fn version(bytes: &[u8]) -> Option<&'static Version> {
     (first & 0xf0 == 0xc0 | version.initial << 4).then_some(version)
 }
 
-/// Whether a datagram begins with an Initial packet.
+/// Returns `true` if a datagram begins with an Initial packet.
 #[inline]
 pub(crate) fn is_initial(bytes: &[u8]) -> bool {
     version(bytes).is_some()
 }
 
-/// An Initial packet, as it stands in its datagram.
+/// Encrypted Initial packet in a datagram.
 struct Initial<'a> {
+    /// QUIC version of the packet.
     version: &'static Version,
-    /// The receiver's connection ID.
+    /// Destination connection ID.
     id: &'a [u8],
-    /// From its first byte to its end.
+    /// All bytes of the packet.
     bytes: &'a [u8],
-    /// Where its packet number begins.
+    /// Offset of the packet number.
     number: usize,
 }
 
 impl<'a> Initial<'a> {
-    /// RFC 9000 section 17.2.2.
+    /// Parses the first Initial packet of a datagram: RFC 9000 section 17.2.2.
     fn first(datagram: &'a [u8]) -> Option<Self> {
         let version = version(datagram)?;
         let mut rest = datagram.get(5..)?;
@@ -106,22 +116,25 @@ impl<'a> Initial<'a> {
     }
 }
 
+/// Returns the next `len` bytes, and advances `rest`.
 fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (head, behind) = rest.split_at_checked(len)?;
     *rest = behind;
     Some(head)
 }
 
+/// Returns the next byte, and advances `rest`.
 fn byte(rest: &mut &[u8]) -> Option<u8> {
     take(rest, 1).map(|it| it[0])
 }
 
+/// Returns the next connection ID, which is preceded by its length.
 fn connection_id<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let len = usize::from(byte(rest)?);
     (len <= MOST_ID).then(|| take(rest, len))?
 }
 
-/// RFC 9000 section 16; what no length here can be is none.
+/// Returns the next variable-length integer: RFC 9000 section 16. `None` if it exceeds `usize`.
 fn varint(rest: &mut &[u8]) -> Option<usize> {
     let first = byte(rest)?;
     let more = take(rest, (1 << (first >> 6)) - 1)?;
@@ -131,16 +144,19 @@ fn varint(rest: &mut &[u8]) -> Option<usize> {
     usize::try_from(value).ok()
 }
 
-/// What the client protects its Initial packets with.
+/// Keys of a client's Initial packets.
 struct Keys {
+    /// Packet protection.
     aead: Aes128Gcm,
+    /// Initialisation vector of the packet protection.
     iv: [u8; 12],
+    /// Header protection.
     hp: Aes128Enc,
 }
 
 impl Keys {
-    /// RFC 9001 section 5.2.
-    fn of(version: &Version, id: &[u8]) -> Option<Self> {
+    /// Derives the keys from the client's first destination connection ID: RFC 9001 section 5.2.
+    fn derive(version: &Version, id: &[u8]) -> Option<Self> {
         let initial = Hkdf::<Sha256>::new(Some(&version.salt), id);
         let client: [u8; 32] = expand(&initial, b"client in")?;
         let client = Hkdf::<Sha256>::from_prk(&client).ok()?;
@@ -153,10 +169,12 @@ impl Keys {
         })
     }
 
-    /// The frames of a packet; `None`: it is protected with other keys, or damaged. RFC 9001 sections 5.3 and 5.4.
+    /// Decrypts a packet and returns its frames: RFC 9001 sections 5.3 and 5.4. `None` if the
+    /// packet is protected with other keys or damaged.
     fn open(&self, packet: &Initial<'_>) -> Option<Vec<u8>> {
         let protected = packet.bytes.get(packet.number..)?;
-        // The sample is where it would be behind the longest packet number.
+        // The sample begins 4 bytes after the start of the packet number, which is its maximum
+        // length.
         let sample: [u8; TAG] = *protected.get(4..)?.first_chunk()?;
         let mut mask = Block::<Aes128Enc>::from(sample);
         self.hp.encrypt_block(&mut mask);
@@ -184,7 +202,7 @@ impl Keys {
     }
 }
 
-/// HKDF-Expand-Label with no context: RFC 8446 section 7.1.
+/// HKDF-Expand-Label with an empty context: RFC 8446 section 7.1.
 fn expand<const N: usize>(secret: &Hkdf<Sha256>, label: &[u8]) -> Option<[u8; N]> {
     let len = u16::try_from(N).ok()?.to_be_bytes();
     let label_len = [u8::try_from(b"tls13 ".len() + label.len()).ok()?];
@@ -195,20 +213,23 @@ fn expand<const N: usize>(secret: &Hkdf<Sha256>, label: &[u8]) -> Option<[u8; N]
     Some(out)
 }
 
-/// The pieces of a client's hello.
+/// Received pieces of a client's hello.
 pub(crate) struct Pieces {
+    /// Keys of the packets.
     keys: Keys,
-    /// With their places in the hello.
+    /// Offset in the hello and bytes of each piece.
     pieces: Vec<(usize, Vec<u8>)>,
+    /// Total length of all pieces in bytes.
     held: usize,
 }
 
 impl Pieces {
-    /// Begins with a datagram, of which the connection ID makes the keys. `None`: it cannot be read.
+    /// Starts with a client's first datagram, and derives the keys from its connection ID. `None`
+    /// if the datagram cannot be decrypted.
     pub(crate) fn begin(datagram: &[u8]) -> Option<Self> {
         let first = Initial::first(datagram)?;
         let mut pieces = Self {
-            keys: Keys::of(first.version, first.id)?,
+            keys: Keys::derive(first.version, first.id)?,
             pieces: Vec::new(),
             held: 0,
         };
@@ -216,9 +237,10 @@ impl Pieces {
         Some(pieces)
     }
 
-    /// Takes what is in a datagram's Initial packets; `None`: one of them cannot be read, or it is too much.
+    /// Adds the pieces in the Initial packets of a datagram. `None` if a packet cannot be decrypted
+    /// or a limit is exceeded.
     pub(crate) fn add(&mut self, mut datagram: &[u8]) -> Option<()> {
-        // Behind them come packets of other types, or padding.
+        // Packets of other types or padding follow the Initial packets.
         while let Some(packet) = Initial::first(datagram) {
             let frames = self.keys.open(&packet)?;
             self.frames(&frames)?;
@@ -227,13 +249,13 @@ impl Pieces {
         Some(())
     }
 
-    /// The frames that are allowed in a client's Initial packet: RFC 9000 sections 17.2.2 and 19.
+    /// Parses the frames of a client's Initial packet: RFC 9000 sections 17.2.2 and 19.
     fn frames(&mut self, mut rest: &[u8]) -> Option<()> {
         while !rest.is_empty() {
             match byte(&mut rest)? {
                 // PADDING, PING.
                 0 | 1 => {}
-                // ACK, with counts of ECN or without.
+                // ACK, with or without ECN counts.
                 kind @ (2 | 3) => {
                     let [_largest, _delay, ranges, _first] = varints(&mut rest)?;
                     for _ in 0..ranges {
@@ -254,7 +276,7 @@ impl Pieces {
                     }
                     self.pieces.push((at, piece.to_vec()));
                 }
-                // CONNECTION_CLOSE, behind which nothing is of use.
+                // CONNECTION_CLOSE; later frames are not needed.
                 0x1c => return Some(()),
                 _ => return None,
             }
@@ -262,12 +284,12 @@ impl Pieces {
         Some(())
     }
 
-    /// The handshake message, once it is whole.
+    /// Returns the handshake message if it is complete.
     pub(crate) fn hello(&mut self) -> Option<Vec<u8>> {
         self.pieces.sort_by_key(|(at, _)| *at);
         let mut hello = Vec::with_capacity(self.held);
         for (at, piece) in &self.pieces {
-            // What is there already was sent again.
+            // Skip bytes that an earlier piece contains (retransmission).
             let known = hello.len().checked_sub(*at)?;
             hello.extend_from_slice(piece.get(known..).unwrap_or_default());
         }
@@ -278,12 +300,13 @@ impl Pieces {
         (hello.len() >= 4 + len).then_some(hello)
     }
 
-    /// Bytes of memory.
+    /// Returns the occupied memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>() + self.held + self.pieces.capacity() * size_of::<(usize, Vec<u8>)>()
     }
 }
 
+/// Returns the next `N` variable-length integers.
 fn varints<const N: usize>(rest: &mut &[u8]) -> Option<[usize; N]> {
     let mut values = [0; N];
     for value in &mut values {
@@ -297,7 +320,8 @@ mod tests {
     use super::*;
     use crate::tls::{self, Carrier, Hello};
 
-    /// Of the RFCs' appendices A.2, behind the byte that tells the fuzz target what it is.
+    /// Sample packets of appendix A.2 of RFC 9001 and RFC 9369, each preceded by the selection byte
+    /// of the fuzz target.
     const SAMPLES: [&[u8]; 2] = [
         include_bytes!("../../../fuzz/corpus/names/quic-v1"),
         include_bytes!("../../../fuzz/corpus/names/quic-v2"),
@@ -312,7 +336,7 @@ mod tests {
         // RFC 9001 appendix A.1.
         let [one, _] = &VERSIONS;
         let id = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
-        let keys = Keys::of(one, &id).unwrap();
+        let keys = Keys::derive(one, &id).unwrap();
         let iv = [
             0xfa, 0x04, 0x4b, 0x2f, 0x42, 0xa3, 0xfd, 0x3b, 0x46, 0xfb, 0x25, 0x5c,
         ];
@@ -324,8 +348,8 @@ mod tests {
         for at in [0, 1] {
             assert_eq!(sample(at).len(), 1200);
             assert!(is_initial(sample(at)));
-            let mut pieces = Pieces::begin(sample(at)).expect("it can be read");
-            let hello = pieces.hello().expect("it is whole");
+            let mut pieces = Pieces::begin(sample(at)).expect("the sample decrypts");
+            let hello = pieces.hello().expect("the hello is complete");
             assert_eq!(hello.len(), 241);
             let hello = tls::message(&hello, Carrier::Quic);
             let Some(Hello::Client { sni, alpn, .. }) = hello else {
@@ -337,11 +361,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_or_of_others_cannot_be_read() {
+    fn damaged_or_foreign_packets_cannot_be_decrypted() {
         let mut damaged = sample(0).to_vec();
         damaged[700] ^= 1;
         assert!(Pieces::begin(&damaged).is_none());
-        // The type of version 2 in version 1.
+        // The packet type of version 2 in a packet of version 1.
         let mut other = sample(0).to_vec();
         other[0] |= 0x10;
         assert!(!is_initial(&other));
@@ -361,7 +385,7 @@ mod tests {
     #[test]
     fn a_hello_in_pieces() {
         let mut pieces = pieces();
-        // The last piece, a PING, a piece that was sent twice, ACKs; the piece in between is missing.
+        // The last piece, a PING, a piece that is sent twice, ACKs. The middle piece is missing.
         let frames = [6, 5, 2, 8, 9, 1, 6, 0, 3, 1, 0, 0, 6, 0, 3, 1, 0, 0, 0, 0];
         assert_eq!(pieces.frames(&frames), Some(()));
         assert_eq!(pieces.frames(&[2, 1, 0, 1, 0, 0, 0]), Some(()));
@@ -369,14 +393,14 @@ mod tests {
         assert_eq!(pieces.hello(), None);
         assert_eq!(pieces.frames(&[6, 2, 3, 0, 3, 7, 0x1c, 9]), Some(()));
         assert_eq!(pieces.hello(), Some(vec![1, 0, 0, 3, 7, 8, 9]));
-        // STREAM is not allowed, and this piece is cut off.
+        // STREAM is not allowed, and the CRYPTO frame is truncated.
         assert_eq!(pieces.frames(&[8, 0]), None);
         assert_eq!(pieces.frames(&[6, 7, 9, 0]), None);
     }
 
     #[test]
     fn memory_is_bounded() {
-        // Far behind, empty and many, long and many.
+        // A large offset, many empty pieces, many long pieces.
         assert_eq!(pieces().frames(&[6, 0x80, 0, 0xff, 0xff, 0]), None);
         assert_eq!(pieces().frames(&[6, 0, 0].repeat(MOST_PIECES + 1)), None);
         let long = [&[6, 0, 0x44, 0][..], &[0; 1024]].concat();

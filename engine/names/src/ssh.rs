@@ -1,8 +1,8 @@
-//! The line with which SSH begins: RFC 4253 section 4.2.
+//! SSH identification lines: RFC 4253 section 4.2.
 
 use crate::text::text;
 
-/// Without the end of the line; `None`: it has none.
+/// Returns the identification line without its line end; `None` if the line is incomplete.
 pub(crate) fn banner(bytes: &[u8]) -> Option<String> {
     let end = bytes.iter().position(|it| *it == b'\n')?;
     let line = &bytes[..end];
@@ -14,7 +14,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_banner_ends_with_its_line() {
+    fn a_banner_is_a_complete_line() {
         let both = ["SSH-2.0-x_1 y\r\nrest", "SSH-2.0-x_1 y\n"];
         for bytes in both {
             assert_eq!(banner(bytes.as_bytes()).as_deref(), Some("SSH-2.0-x_1 y"));

@@ -1,9 +1,10 @@
-//! Bytes of the wire as text.
+//! Conversion of bytes from the wire to text.
 
-/// Bytes of a text, at most: a host's name has 253.
+/// Maximum length of a text in bytes; a host name has at most 253.
 const MOST_TEXT: usize = 255;
 
-/// What is no UTF-8 is replaced, and what is longer than any name is cut.
+/// Returns the bytes as text. Invalid UTF-8 is replaced, and text longer than 255 bytes is
+/// truncated.
 pub(crate) fn text(bytes: &[u8]) -> String {
     let bytes = bytes.get(..MOST_TEXT).unwrap_or(bytes);
     String::from_utf8_lossy(bytes).into_owned()

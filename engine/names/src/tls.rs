@@ -1,4 +1,4 @@
-//! Hellos of TLS: RFC 5246 section 7.4.1, RFC 8446 section 4.1.
+//! Parser of TLS hellos: RFC 5246 section 7.4.1, RFC 8446 section 4.1.
 
 use crate::{ja4::Traits, text::text};
 use tls_parser::{
@@ -10,40 +10,41 @@ use tls_parser::{
 
 const CLIENT_HELLO: u8 = 1;
 const SERVER_HELLO: u8 = 2;
-/// Bytes of a record's header.
+/// Length of a TLS record header in bytes.
 const RECORD: usize = 5;
 
-/// What carries a hello.
+/// Transport that carries a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     Tcp,
     Quic,
 }
 
-/// What a hello tells.
+/// Names in a TLS hello.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Hello {
     Client {
-        /// The server that is asked for.
+        /// Requested server name.
         sni: Option<String>,
-        /// Protocols that are offered, the preferred one first.
+        /// Offered application protocols, the preferred one first, separated by commas.
         alpn: Option<String>,
+        /// JA4 fingerprint.
         ja4: String,
     },
     Server {
-        /// The version that was chosen.
+        /// Chosen TLS version.
         version: u16,
     },
 }
 
-/// The hello in a record, of which the rest may be missing.
+/// Parses the hello in a TLS record; the record may be truncated after the hello.
 pub(crate) fn record(bytes: &[u8]) -> Option<Hello> {
     let (header, rest) = bytes.split_first_chunk::<RECORD>()?;
-    let told = usize::from(u16::from_be_bytes([header[3], header[4]]));
-    message(rest.get(..told).unwrap_or(rest), Carrier::Tcp)
+    let len = usize::from(u16::from_be_bytes([header[3], header[4]]));
+    message(rest.get(..len).unwrap_or(rest), Carrier::Tcp)
 }
 
-/// A whole message, and maybe more behind it.
+/// Parses a complete handshake message; bytes after it are ignored.
 pub(crate) fn message(bytes: &[u8], carrier: Carrier) -> Option<Hello> {
     let [kind, a, b, c, rest @ ..] = bytes else {
         return None;
@@ -57,6 +58,7 @@ pub(crate) fn message(bytes: &[u8], carrier: Carrier) -> Option<Hello> {
     }
 }
 
+/// Parses the body of a client hello.
 fn client(bytes: &[u8], carrier: Carrier) -> Option<Hello> {
     let (_, hello) = parse_tls_handshake_client_hello(bytes).ok()?;
     let mut traits = Traits {
@@ -96,6 +98,7 @@ fn client(bytes: &[u8], carrier: Carrier) -> Option<Hello> {
     Some(Hello::Client { sni, alpn, ja4 })
 }
 
+/// Parses the body of a server hello.
 fn server(bytes: &[u8]) -> Option<Hello> {
     let (_, hello) = parse_tls_handshake_server_hello(bytes).ok()?;
     let mut version = hello.version.0;
@@ -107,15 +110,18 @@ fn server(bytes: &[u8]) -> Option<Hello> {
     Some(Hello::Server { version })
 }
 
-/// An extension; what is in it is parsed only where it is wanted, so that no other one makes a hello unreadable.
+/// Unparsed TLS extension. Only the needed extensions are parsed, so that a malformed other one
+/// does not make the hello unreadable.
 struct Extension<'a> {
+    /// Extension type.
     kind: u16,
+    /// Content of the extension.
     data: &'a [u8],
-    /// With its kind and its length.
+    /// Extension with its type and length fields.
     whole: &'a [u8],
 }
 
-/// All of them; `None`: the last one breaks off.
+/// Splits a list of extensions; `None` if the last one is truncated.
 fn extensions(mut rest: &[u8]) -> Option<Vec<Extension<'_>>> {
     let mut all = Vec::new();
     while !rest.is_empty() {
@@ -134,7 +140,7 @@ fn extensions(mut rest: &[u8]) -> Option<Vec<Extension<'_>>> {
 }
 
 impl<'a> Extension<'a> {
-    /// One of those that are wanted, if it is sound.
+    /// Parses the extension if its type is needed and its content is valid.
     fn parse(&self) -> Option<TlsExtension<'a>> {
         let parsed = match self.kind {
             0 => parse_tls_extension_sni_content(self.data),
@@ -156,7 +162,7 @@ mod tests {
         [&kind.to_be_bytes()[..], &len.to_be_bytes(), data].concat()
     }
 
-    /// A message with a hello of these fields and extensions.
+    /// Builds a handshake message with a hello of the given fields and extensions.
     fn hello(kind: u8, fields: &[u8], extensions: &[Vec<u8>]) -> Vec<u8> {
         let extensions = extensions.concat();
         let mut body = vec![3, 3];
@@ -174,7 +180,7 @@ mod tests {
         [&[0x16, 3, 1][..], &len, message].concat()
     }
 
-    /// Two ciphers, no compression.
+    /// Hello fields: two cipher suites, no compression.
     const CIPHERS: [u8; 8] = [0, 4, 0x13, 1, 0x13, 2, 1, 0];
 
     fn client_hello() -> Vec<u8> {
@@ -187,14 +193,14 @@ mod tests {
                 extension(16, b"\0\x0c\x02h2\x08http/1.1"),
                 extension(43, &[4, 3, 4, 3, 3]),
                 extension(13, &[0, 2, 4, 3]),
-                // One that the parser has an opinion on, and that is none of ours.
+                // A malformed extension of a type that is not needed.
                 extension(22, &[1]),
             ],
         )
     }
 
     #[test]
-    fn a_client_tells_what_it_asks_for() {
+    fn a_client_hello_has_server_name_protocols_and_fingerprint() {
         let message = client_hello();
         let found = record(&in_record(&message));
         let Some(Hello::Client { sni, alpn, ja4 }) = found else {
@@ -205,14 +211,14 @@ mod tests {
         assert!(ja4.starts_with("t13d0205h2_"), "{ja4}");
         let quic = super::message(&message, Carrier::Quic);
         assert!(matches!(quic, Some(Hello::Client { ja4, .. }) if ja4.starts_with("q13d")));
-        // More in the same record, and the record's rest missing, are all the same.
+        // A record with more messages, truncated after the hello, is parsed too.
         let mut more = in_record(&[&message[..], &[11, 0, 9, 0]].concat());
         more[3] += 1;
         assert!(record(&more).is_some());
     }
 
     #[test]
-    fn a_hello_without_anything_has_a_fingerprint() {
+    fn a_hello_without_extensions_has_a_fingerprint() {
         let found = message(&hello(CLIENT_HELLO, &CIPHERS, &[]), Carrier::Tcp);
         let Some(Hello::Client { sni, alpn, ja4 }) = found else {
             panic!("{found:?}")
@@ -222,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_tells_the_version() {
+    fn a_server_hello_has_the_version() {
         let chosen = [0x13, 1, 0];
         for (extensions, version) in [
             (vec![], 0x0303),
@@ -239,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_off_is_unreadable() {
+    fn truncated_hellos_are_unreadable() {
         let whole = in_record(&client_hello());
         for len in 0..whole.len() {
             assert_eq!(record(&whole[..len]), None, "{len}");

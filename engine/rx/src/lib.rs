@@ -1,10 +1,11 @@
-//! The receive path: a pool of slots, the ring they go round in, and the loop that turns it.
+//! The receive path: the pool of slots, the ring that they circulate in, and the receive loop.
 //!
-//! May import: [`wqcap_verbs`], [`wqcap_memory`], [`crate::clock`], [`wqcap_core::stats`]. Where frames go from a loop is
-//! [`wqcap_core::consumer`]'s business. Parsers, filters and sinks never import this: they see borrowed bytes.
+//! An [`Outlet`] decides where the frames of a loop go. Parsers, filters and sinks never import this crate: they get
+//! borrowed bytes.
 //!
-//! Architecture invariant: a slot is a token. It is on the ring, where the device may write to it, or somebody holds
-//! the token and may read it; there is no third place, and no second token.
+//! Architecture invariant: a slot is a token. Either the slot is on the ring, where the device may
+//! write to it, or one owner holds the token and may read the slot. There is no third place and no
+//! second token.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

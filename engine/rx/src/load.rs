@@ -1,7 +1,8 @@
-//! Which entries of the indirection table a queue's frames come by: a sample, so that it costs next to nothing.
+//! Load sampling: counts the indirection table entries through which a queue's frames arrive.
+//! Only a sample of the frames is counted, to keep the cost low.
 //!
-//! The entry is found as the NIC finds it, by the hash over what the frame's profile hashes. That works for every way
-//! to a ring; the verbs do not show the NIC's own hash.
+//! The entry is computed as the NIC computes it, from the Toeplitz hash over the fields of the
+//! frame's hash profile. This works for every kind of queue; the verbs do not expose the NIC's hash.
 
 use super::{Batch, SlotMemory};
 use std::sync::{
@@ -10,19 +11,20 @@ use std::sync::{
 };
 use wqcap_rss::{FrameClass, HashDepth, Toeplitz};
 
-/// How closely a queue's load is watched.
+/// Sampling rate of a queue's load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
-    /// The table changes by it.
+    /// High rate: the indirection table is rebalanced from these samples.
     Closely,
-    /// Somebody may ask for it.
+    /// Low rate: the samples are only reported on request.
     Loosely,
-    /// There is one queue, whatever its load.
+    /// No sampling: the port has one queue, so the load cannot be redistributed.
     Never,
 }
 
 impl Watch {
-    /// One frame in so many is sampled, on average: each costs as much as a dozen others take to be received.
+    /// Mean number of frames per sampled frame; 0: no frame is sampled. One sample costs as much as
+    /// the reception of a dozen frames.
     fn every(self) -> usize {
         match self {
             Self::Closely => 128,
@@ -32,16 +34,17 @@ impl Watch {
     }
 }
 
-/// What one queue's samples came by; written by its loop, read by anyone.
+/// Sample counts of one queue by indirection table entry. Written by the queue's loop, read by any
+/// thread.
 #[derive(Debug)]
 pub struct QueueLoad {
     entries: Box<[AtomicU64]>,
-    /// Frames that are not hashed.
+    /// Samples of frames that the NIC does not hash.
     others: AtomicU64,
 }
 
 impl QueueLoad {
-    /// For a table of so many entries.
+    /// Creates zero counts for an indirection table of `entries` entries, a power of two.
     #[must_use]
     pub fn new(entries: usize) -> Self {
         Self {
@@ -50,32 +53,35 @@ impl QueueLoad {
         }
     }
 
-    /// Samples by entry since the start.
+    /// Returns the number of samples of each indirection table entry since the start.
     pub fn entries(&self) -> impl Iterator<Item = u64> {
         self.entries.iter().map(|it| it.load(Ordering::Relaxed))
     }
 
-    /// Samples of frames that are not hashed, since the start.
+    /// Returns the number of samples of unhashed frames since the start.
     #[must_use]
     pub fn others(&self) -> u64 {
         self.others.load(Ordering::Relaxed)
     }
 }
 
-/// How frames are hashed: what all samplers share.
+/// Hash settings that all samplers share.
 #[derive(Debug)]
 pub struct Hashing {
-    /// The key, prepared.
+    /// RSS key, expanded for hashing.
     pub toeplitz: Toeplitz,
-    /// What is hashed.
+    /// Header fields that the NIC hashes.
     pub depth: HashDepth,
 }
 
-/// Which frames are sampled. The gaps between them vary: with equal ones, traffic that repeats itself would show the
-/// same few of its frames again and again.
+/// Selection of the frames to sample. The gaps between them are random: with equal gaps, periodic
+/// traffic would have only a few of its frames sampled.
 struct Picks {
+    /// Mean gap in frames; 0: no sampling.
     every: usize,
+    /// Frames until the next sampled one.
     left: usize,
+    /// State of the pseudorandom generator.
     dice: u64,
 }
 
@@ -84,21 +90,22 @@ impl Picks {
         let every = watch.every();
         Self {
             every,
-            // So many frames never come.
+            // No run receives this many frames.
             left: if every > 0 { every } else { usize::MAX },
             dice: 1,
         }
     }
 
-    /// The frame of a batch of so many that is sampled: at most one. Batches are no longer than half of the mean gap, which is
-    /// the shortest, so that each of their places has its turn.
+    /// Returns the index of the frame to sample in a batch of `frames` frames, at most one. A batch
+    /// is at most half of the mean gap long. That is the shortest gap, so each index in a batch can
+    /// be selected.
     #[inline]
-    fn of(&mut self, frames: usize) -> Option<usize> {
+    fn pick(&mut self, frames: usize) -> Option<usize> {
         if let Some(left) = self.left.checked_sub(frames) {
             self.left = left;
             return None;
         }
-        // Knuth's generator (MMIX), of which the high bits are good.
+        // Knuth's linear congruential generator (MMIX); only its high bits are random enough.
         self.dice = self
             .dice
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -108,7 +115,7 @@ impl Picks {
     }
 }
 
-/// One loop's sampler.
+/// Load sampler of one receive loop.
 pub struct Sampler {
     hashing: Arc<Hashing>,
     load: Arc<QueueLoad>,
@@ -116,7 +123,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Samples into `load`.
+    /// Creates a sampler that counts into `load` at the rate that `watch` sets.
     #[must_use]
     pub fn new(hashing: Arc<Hashing>, load: Arc<QueueLoad>, watch: Watch) -> Self {
         Self {
@@ -126,10 +133,10 @@ impl Sampler {
         }
     }
 
-    /// Counts at most one of a batch's frames.
+    /// Counts at most one frame of a batch.
     #[inline]
     pub(super) fn sample(&mut self, batch: &Batch, memory: &SlotMemory) {
-        let pick = self.picks.of(batch.frames.len());
+        let pick = self.picks.pick(batch.frames.len());
         if let Some(filled) = pick.and_then(|at| batch.frames.get(at)) {
             self.count(filled.bytes(memory));
         }
@@ -157,10 +164,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_queue_is_not_watched_and_an_unwatched_load_is_sampled_less() {
+    fn a_loose_watch_samples_less_and_a_single_queue_is_not_sampled() {
         let picked = |watch| {
             let mut picks = Picks::new(watch);
-            (0..80_000).filter(|_| picks.of(64).is_some()).count()
+            (0..80_000).filter(|_| picks.pick(64).is_some()).count()
         };
         let (closely, loosely) = (picked(Watch::Closely), picked(Watch::Loosely));
         assert!((28_000..42_000).contains(&closely), "{closely}");
@@ -169,13 +176,13 @@ mod tests {
     }
 
     #[test]
-    fn every_frame_of_traffic_that_repeats_itself_is_sampled() {
+    fn every_frame_of_periodic_traffic_is_sampled() {
         for (batch, period) in [(1, 100), (7, 100), (64, 100), (64, 64), (64, 192)] {
             let mut picks = Picks::new(Watch::Closely);
             let mut seen = vec![0_u32; period];
             let batches = 4_000 * period / batch;
             for first in (0..batches).map(|it| it * batch) {
-                if let Some(at) = picks.of(batch) {
+                if let Some(at) = picks.pick(batch) {
                     assert!(at < batch);
                     seen[(first + at) % period] += 1;
                 }
@@ -184,7 +191,7 @@ mod tests {
             let (least, most) = (seen.iter().min(), seen.iter().max());
             assert!(
                 least > Some(&(mean / 4)) && most < Some(&(mean * 4)),
-                "{batch} at once, {period} flows: {least:?} to {most:?} samples"
+                "batches of {batch}, {period} flows: {least:?} to {most:?} samples"
             );
         }
     }

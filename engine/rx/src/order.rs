@@ -1,4 +1,5 @@
-//! Requests to a running loop. A ring has one owner, so whatever changes a WQ while it receives is done by its loop.
+//! Requests to a running receive loop. A ring has one owner, so a change of a WQ that is receiving
+//! is made by its loop.
 
 use crate::error::RxError;
 use std::{
@@ -11,25 +12,29 @@ use std::{
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 
-/// How long a loop may take: a sleeping one wakes every 50 ms, one that waits for the disk later.
+/// Time limit for a loop to carry out a request. A sleeping loop wakes every 50 ms; a loop that waits
+/// for the disk may wake later.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One request.
+/// Request to a receive loop.
 struct Order {
+    /// `true` turns CVLAN stripping on, `false` off.
     cvlan_stripping: bool,
+    /// Channel for the result.
     done: Sender<Result<(), RxError>>,
 }
 
-/// The requests to one loop: at most one at a time.
+/// Mailbox for requests to one receive loop, with room for one request.
 pub struct Orders {
     queue: u16,
-    /// Read by the loop at each turn; the rest only when it is set.
+    /// Set when a request is present. The loop reads this flag at each turn and locks `next` only
+    /// when the flag is set.
     pending: AtomicBool,
     next: Mutex<Option<Order>>,
 }
 
 impl Orders {
-    /// To the loop of this queue.
+    /// Creates an empty mailbox for the loop of queue `queue`.
     #[must_use]
     pub fn new(queue: u16) -> Self {
         Self {
@@ -39,10 +44,11 @@ impl Orders {
         }
     }
 
-    /// Has the loop turn the WQ's CVLAN stripping on or off, and waits until it is done.
+    /// Requests that the loop turns its WQ's CVLAN stripping on or off, and waits for the result.
     ///
     /// # Errors
-    /// The verb's, or the loop does not answer: it has ended, or waits for the disk.
+    /// The verb failed, or the loop did not carry out the request in time: it has ended, or waits for
+    /// the disk.
     pub fn cvlan_stripping(&self, on: bool) -> Result<(), RxError> {
         let (done, answer) = bounded(1);
         if let Ok(mut next) = self.next.lock() {
@@ -57,7 +63,7 @@ impl Orders {
             Err(late) => late,
         };
         let withdrawn = self.next.lock().ok().and_then(|mut next| next.take());
-        // Not there any more: the loop is at it.
+        // The loop has taken the request and is carrying it out.
         if withdrawn.is_none()
             && late == RecvTimeoutError::Timeout
             && let Ok(done) = answer.recv()
@@ -70,19 +76,19 @@ impl Orders {
         })
     }
 
-    /// Whether there is anything to do.
+    /// Returns `true` if a request is present.
     #[inline]
     pub(super) fn are_pending(&self) -> bool {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// Carries the request out.
+    /// Takes the request out of the mailbox and carries it out with `strip`.
     #[cold]
     pub(super) fn carry_out(&self, strip: impl FnOnce(bool) -> Result<(), RxError>) {
         self.pending.store(false, Ordering::Relaxed);
         let order = self.next.lock().ok().and_then(|mut next| next.take());
         if let Some(order) = order {
-            // The caller may have given up.
+            // The caller may have stopped waiting.
             let _ = order.done.send(strip(order.cvlan_stripping));
         }
     }

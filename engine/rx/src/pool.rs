@@ -1,4 +1,4 @@
-//! Slots: equal pieces of registered memory, each taking one frame.
+//! Slots: equal pieces of registered memory, each for one WR's buffer.
 #![allow(unsafe_code)]
 
 use super::RingAttr;
@@ -7,8 +7,8 @@ use wqcap_core::consumer::{FCS_LEN, Fcs, Frame};
 use wqcap_memory::Region;
 use wqcap_verbs::{Mr, SCATTER_FCS};
 
-/// The right to one slot's bytes. Neither `Copy` nor `Clone`: who holds it knows that the device does not write
-/// there.
+/// Token that grants access to one slot's bytes. It is neither `Copy` nor `Clone`: while the token
+/// is held, the device does not write to the slot.
 ///
 /// ```compile_fail
 /// fn twice(slot: wqcap_engine::rx::Slot) -> (wqcap_engine::rx::Slot, wqcap_engine::rx::Slot) {
@@ -22,7 +22,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// The slot's number, its WR's `wr_id`.
+    /// Returns the slot's index in its ring, which is its WR's `wr_id`.
     #[inline]
     #[must_use]
     pub fn index(&self) -> u32 {
@@ -30,7 +30,7 @@ impl Slot {
     }
 }
 
-/// Tells the rings of a process apart, so that no token opens another ring's memory.
+/// Identifier of a ring, unique in the process. A token is valid only for the memory of its own ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RingId(u32);
 
@@ -41,38 +41,40 @@ impl RingId {
     }
 }
 
-/// A slot with a frame in it.
+/// Received frame in a slot.
 #[derive(Debug)]
 pub struct Filled {
     slot: Slot,
-    /// Where in the slot the frame begins.
+    /// Offset in the slot at which the device began to write the frame.
     at: u32,
+    /// Bytes that the device wrote.
     len: u32,
+    /// Device time stamp of the reception.
     stamp: u64,
-    /// Bytes in front of where the device began to write that belong to the frame.
+    /// Bytes of the frame in front of `at`: 4 when a stripped VLAN tag was put back, else 0.
     ahead: u8,
-    /// The device took a VLAN tag off, and it was not put back.
+    /// Set when the device stripped a VLAN tag that was not put back.
     tag_lost: bool,
 }
 
 impl Filled {
-    /// The device's stamp of the reception ([`crate::clock::Form`]).
+    /// Returns the device's time stamp of the reception ([`crate::clock::Form`]).
     #[must_use]
     pub fn stamp(&self) -> u64 {
         self.stamp
     }
 
-    /// Whether the device took a VLAN tag off that was not put back. Never true where the ring is reached by the
-    /// verbs, which do not tell.
+    /// Returns `true` if the device stripped a VLAN tag that was not put back. Always `false` on a
+    /// ring accessed through the verbs, which do not report stripped tags.
     #[must_use]
     pub fn tag_lost(&self) -> bool {
         self.tag_lost
     }
 
-    /// The frame's bytes, without its FCS.
+    /// Returns the frame's bytes without its FCS.
     ///
     /// # Panics
-    /// The memory is another ring's.
+    /// If `memory` belongs to another ring.
     #[inline]
     #[must_use]
     pub fn bytes<'a>(&'a self, memory: &'a SlotMemory) -> &'a [u8] {
@@ -80,10 +82,10 @@ impl Filled {
         &all[..all.len().saturating_sub(memory.layout.fcs)]
     }
 
-    /// The frame's FCS, where the queue scatters it behind the frame.
+    /// Returns the frame's FCS if the queue scatters it behind the frame.
     ///
     /// # Panics
-    /// The memory is another ring's.
+    /// If `memory` belongs to another ring.
     #[inline]
     #[must_use]
     pub fn fcs(&self, memory: &SlotMemory) -> Option<[u8; FCS_LEN]> {
@@ -118,13 +120,13 @@ impl Filled {
         }
     }
 
-    /// What the device has written, and what was put back in front of it.
+    /// Returns the bytes that the device wrote, with the VLAN tag that was put back, if any.
     #[inline]
     fn delivered<'a>(&'a self, memory: &'a SlotMemory) -> &'a [u8] {
         let ahead = usize::from(self.ahead);
-        // SAFETY: `slot` is a token of this memory's ring, which `address` has checked, so the device does not write
-        // to these bytes of it and nobody writes at all; the ring made sure that they are inside the slot and the index
-        // one of the pool's, and `ahead` is at most the slot's headroom.
+        // SAFETY: `slot` is a token of this memory's ring, which `address` has checked, so neither the device nor any
+        // thread writes to these bytes. The ring has checked that they are inside the slot and that the index is in the
+        // pool, and `ahead` is at most the slot's headroom.
         unsafe {
             std::slice::from_raw_parts(
                 memory.address(&self.slot).add(self.at as usize).sub(ahead),
@@ -133,7 +135,7 @@ impl Filled {
         }
     }
 
-    /// Gives the slot back, for reposting.
+    /// Returns the slot's token, for reposting.
     #[inline]
     #[must_use]
     pub fn into_slot(self) -> Slot {
@@ -141,19 +143,19 @@ impl Filled {
     }
 }
 
-/// How slots lie in memory.
+/// Layout of the slots in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    /// Bytes the device may write.
+    /// Bytes of a slot that the device may write.
     slot_bytes: usize,
-    /// Bytes in front of them, where a VLAN tag is put back.
+    /// Bytes in front of a slot, where a stripped VLAN tag is put back.
     headroom: usize,
-    /// Bytes behind each frame that are its FCS.
+    /// FCS bytes behind each frame: 4, or 0 if the queue does not scatter the FCS.
     fcs: usize,
 }
 
 impl Layout {
-    pub(super) fn of(attr: RingAttr) -> Self {
+    pub(super) fn new(attr: RingAttr) -> Self {
         Self {
             slot_bytes: attr.buffer as usize * attr.max_sge as usize,
             headroom: attr.headroom,
@@ -165,59 +167,65 @@ impl Layout {
         }
     }
 
-    /// From one slot to the next.
+    /// Returns the distance between the starts of two consecutive slots in bytes.
     #[inline]
     pub(super) fn stride(self) -> usize {
         self.slot_bytes + self.headroom
     }
 }
 
-/// The memory behind one ring's slots.
+/// Memory that holds the slots of one ring.
 pub struct SlotMemory {
-    /// The first slot, as the backing has it.
+    /// Address of the first slot, behind its headroom.
     first: *mut u8,
     slots: usize,
-    /// The registration's key; 0 of memory that is not registered.
+    /// Local key of the memory registration; 0 if the memory is not registered.
     lkey: u32,
     layout: Layout,
     ring: RingId,
     _backing: Backing,
 }
 
-/// What slots are made of; mapped as long as it lives.
+/// Mapping that holds the slots, kept until the slots are dropped.
 enum Backing {
     Registered(#[allow(dead_code)] Mr),
     Unregistered(#[allow(dead_code)] Region),
 }
 
-// SAFETY: the memory belongs to the backing, which may go to another thread; who may read and write which of its bytes
-// when is what tokens tell.
+// SAFETY: the memory belongs to the backing, which may move to another thread; tokens decide which thread may read or
+// write which bytes.
 unsafe impl Send for SlotMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SlotMemory {}
 
-/// Length of two MAC addresses, behind which a VLAN tag stands (IEEE 802.3).
+/// Length of the two MAC addresses in front of a VLAN tag in bytes (IEEE 802.3).
 const MACS: usize = 12;
-/// TPID of a customer tag (IEEE 802.1Q): the only one that CVLAN stripping takes off.
+/// TPID of a customer VLAN tag (IEEE 802.1Q), the only tag that CVLAN stripping removes.
 const CVLAN: [u8; 2] = [0x81, 0x00];
 
 impl SlotMemory {
-    /// Slots over registered memory.
+    /// Creates slots in registered memory.
     pub(super) fn new(mr: Mr, layout: Layout) -> Self {
         let (memory, lkey) = (mr.memory(), mr.lkey());
         let (start, len) = (memory.cast(), memory.len());
-        Self::over(start, len, lkey, layout, Backing::Registered(mr))
+        Self::with_backing(start, len, lkey, layout, Backing::Registered(mr))
     }
 
-    /// Slots over memory that no device knows.
+    /// Creates slots in memory that is not registered with any device.
     pub(super) fn unregistered(memory: Region, layout: Layout) -> Self {
         let (start, len) = (memory.as_ptr(), memory.len());
-        Self::over(start, len, 0, layout, Backing::Unregistered(memory))
+        Self::with_backing(start, len, 0, layout, Backing::Unregistered(memory))
     }
 
-    fn over(start: *mut u8, len: usize, lkey: u32, layout: Layout, backing: Backing) -> Self {
+    fn with_backing(
+        start: *mut u8,
+        len: usize,
+        lkey: u32,
+        layout: Layout,
+        backing: Backing,
+    ) -> Self {
         Self {
-            // Within the memory, if it has a slot.
+            // Inside the memory if the memory holds at least one slot.
             first: start.wrapping_add(layout.headroom),
             slots: len / layout.stride(),
             lkey,
@@ -227,8 +235,8 @@ impl SlotMemory {
         }
     }
 
-    /// The token of a slot. Only the ring makes them: each number once at the start, and again when its completion
-    /// comes.
+    /// Creates the token of slot `index`. Only the ring calls this: once per index at the start, and
+    /// again for each completion of the slot.
     #[inline]
     pub(super) fn slot(&self, index: u32) -> Slot {
         Slot {
@@ -237,38 +245,38 @@ impl SlotMemory {
         }
     }
 
-    /// Holds a token to this memory: a comparison of two numbers that are at hand.
+    /// Checks that a token belongs to this memory. The check compares two integers.
     ///
     /// # Panics
-    /// It is another ring's.
+    /// If the token belongs to another ring.
     #[inline]
-    pub(super) fn own(&self, slot: &Slot) {
+    pub(super) fn assert_owns(&self, slot: &Slot) {
         assert!(slot.ring == self.ring, "a slot of another ring");
     }
 
-    /// The longest frame a slot takes, in bytes.
+    /// Returns the length of the longest frame that fits in a slot, in bytes.
     #[inline]
     #[must_use]
     pub fn slot_bytes(&self) -> usize {
         self.layout.slot_bytes
     }
 
-    /// Whether the queue scatters each frame's FCS behind it.
+    /// Returns `true` if the queue scatters each frame's FCS behind the frame.
     #[inline]
     pub fn has_fcs(&self) -> bool {
         self.layout.fcs > 0
     }
 
-    /// Writes into a slot as a device does.
+    /// Writes `bytes` into a slot, as a device does.
     #[cfg(test)]
     pub(super) fn write(&self, index: u32, bytes: &[u8]) {
         assert!(bytes.len() <= self.layout.slot_bytes);
         let start = self.address(&self.slot(index));
-        // SAFETY: the slot has as many bytes, and whoever calls plays the device, which has the slot.
+        // SAFETY: the slot has as many bytes, and the caller acts as the device, which has the slot.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
     }
 
-    /// The registration's key.
+    /// Returns the local key of the memory registration; 0 if the memory is not registered.
     #[inline]
     pub(super) fn lkey(&self) -> u32 {
         self.lkey
@@ -276,15 +284,17 @@ impl SlotMemory {
 
     #[inline]
     pub(super) fn address(&self, slot: &Slot) -> *mut u8 {
-        self.own(slot);
+        self.assert_owns(slot);
         debug_assert!((slot.index as usize) < self.slots);
-        // SAFETY: the ring hands out numbers below the number of its slots, so this stays inside the memory.
+        // SAFETY: the ring creates tokens only for indexes below its number of slots, so the address is inside the
+        // memory.
         unsafe { self.first.add(slot.index as usize * self.layout.stride()) }
     }
 
-    /// Hands a slot that the device has filled with `len` bytes from `at` on, together at most a slot's, to `push`, which tells
-    /// where the frame is then. There the tag that the device took off is put back: parts of a frame that are written one by
-    /// one, and then moved as a whole, wait for each other in the CPU's store buffer.
+    /// Passes a slot that the device filled with `len` bytes at offset `at` to `push`, which returns
+    /// the frame's final location. `at + len` is at most the slot's size. The stripped VLAN tag is
+    /// put back at that final location: fields that are written one by one and then moved as a whole
+    /// stall in the CPU's store buffer.
     #[inline(always)]
     pub(super) fn fill<'f>(
         &self,
@@ -309,8 +319,8 @@ impl SlotMemory {
         }
     }
 
-    /// Puts a tag that the device took off back into a frame that has just been received, if the slots have headroom for
-    /// it: the addresses move four bytes forward. Else the tag is lost.
+    /// Puts a stripped VLAN tag back into a received frame by moving the MAC addresses four bytes
+    /// towards the front. Without headroom in the slots the tag is lost.
     #[inline(never)]
     fn put_tag_back(&self, filled: &mut Filled, tci: u16) {
         filled.tag_lost = true;

@@ -1,10 +1,13 @@
-//! The queue's half of a file: frames are copied once, encoded, into large blocks that a writer takes.
+//! Block sink: encodes a queue's frames into large blocks and sends the blocks to the writer. The
+//! encoding is the only copy of a frame.
 //!
-//! A file is a run of bytes cut into blocks; a record may begin in one and end in the next. Every block but a file's
-//! last is full, unless the queue falls idle: then what there is goes out at once, and the next block begins again
-//! at the last [`ALIGN`] boundary, since direct I/O writes whole sectors.
+//! A file is a sequence of bytes cut into blocks; a record may begin in one block and end in the next.
+//! Every block except a file's last is full, unless the queue becomes idle. Then the partial block is
+//! sent at once, and the next block repeats its bytes from the last [`ALIGN`] boundary, because direct
+//! I/O writes whole sectors.
 //!
-//! Blocks that are not written as they are, but compressed or put in order first, hold whole records ([`Cut::Records`]).
+//! Blocks that are compressed or ordered before they are written hold whole records
+//! ([`Cut::Records`]).
 
 use crate::{
     Encoder, Record, Requests, Rotation, Totals, WriteLimit,
@@ -22,46 +25,47 @@ use wqcap_core::{
 };
 use wqcap_memory::Region;
 
-/// What offsets, lengths and addresses of direct I/O are multiples of: the largest sector in use.
+/// Alignment of offsets, lengths and addresses of direct I/O in bytes: the largest sector size in use.
 pub(super) const ALIGN: usize = 4096;
 
-/// Where a file may be cut into blocks.
+/// Positions at which a file may be cut into blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// Anywhere: blocks are full, and written as they are.
+    /// At any byte: blocks are full, and written unchanged.
     Anywhere,
-    /// Between records.
+    /// Between records only.
     Records {
-        /// Idle moments before a block that is not full goes out: each costs a sector at least.
+        /// Number of idle calls after which a partial block is sent. Each partial block costs at least
+        /// one sector.
         patience: u32,
     },
 }
 
-/// A piece of a file.
+/// Piece of a file, with the memory that holds it.
 pub(super) struct Block {
     pub(super) memory: Region,
-    /// Which of the queue's files, from 1.
+    /// Number of the file among the queue's files, from 1.
     pub(super) file: u64,
-    /// How many blocks the queue has sent before it, once the writer has it.
+    /// Number of blocks that the queue sent before this block. Set by the writer.
     pub(super) number: u64,
-    /// Where in the file its first byte belongs: a multiple of [`ALIGN`].
+    /// Offset of the block's first byte in the file, a multiple of [`ALIGN`].
     pub(super) offset: u64,
-    /// Bytes in it.
+    /// Number of bytes in the block.
     pub(super) len: usize,
-    /// Bytes up to which records go into it without another look: all that it has room for, or fewer where the file is
-    /// then as long as it may be.
+    /// Length in bytes up to which records are appended on the fast path: the block's capacity, or less
+    /// if the file reaches its maximum size before.
     until: usize,
-    /// Of these, those up to the last record's end.
+    /// Number of bytes up to the end of the last whole record.
     pub(super) whole: usize,
-    /// Records that end in it.
+    /// Records that end in the block.
     pub(super) tally: Tally,
-    /// Stamp of the file's first record.
+    /// Time stamp of the file's first record.
     pub(super) first_ns: u64,
-    /// The file's last.
+    /// `true` for the file's last block.
     pub(super) end: bool,
-    /// What was in it cannot be written; the file ends before it.
+    /// `true` if the block's content cannot be written. The file ends before the block.
     pub(super) spoilt: bool,
-    /// Its memory's number in the pool of what is written.
+    /// Number of the block's memory in the pool of blocks that are written.
     pub(super) extent: Option<u16>,
 }
 
@@ -83,8 +87,9 @@ impl Block {
         }
     }
 
-    /// Takes another block's place in its file, but for the bytes and where they stand.
-    pub(super) fn stands_for(&mut self, other: &Self) {
+    /// Replaces `other` in its file: copies the file's number, the tally and the end mark, but not the
+    /// bytes and their offset.
+    pub(super) fn take_place_of(&mut self, other: &Self) {
         self.begin(other.file, 0, other.first_ns);
         self.tally.clone_from(&other.tally);
         self.end = other.end;
@@ -94,7 +99,7 @@ impl Block {
         self.memory.len() - self.len
     }
 
-    /// Makes an emptied block the piece of a file that begins at `offset`.
+    /// Resets the block to an empty piece of a file that begins at `offset`.
     fn begin(&mut self, file: u64, offset: u64, first_ns: u64) {
         (self.file, self.offset, self.first_ns) = (file, offset, first_ns);
         (self.len, self.whole, self.until) = (0, 0, self.memory.len());
@@ -102,14 +107,15 @@ impl Block {
         self.tally.clear();
     }
 
-    /// Makes an emptied block the piece at `offset` of a file that records may make so long.
+    /// Resets the block to an empty piece at `offset` of a file whose records may extend to at most
+    /// `longest` bytes.
     fn begin_within(&mut self, longest: u64, file: u64, offset: u64, first_ns: u64) {
         self.begin(file, offset, first_ns);
         let left = usize::try_from(longest.saturating_sub(offset)).unwrap_or(usize::MAX);
         self.until = self.until.min(left);
     }
 
-    /// Appends as much as there is room for and returns the rest.
+    /// Appends as many bytes as fit and returns the others.
     fn append<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
         let (here, rest) = bytes.split_at(bytes.len().min(self.room()));
         let at = self.len;
@@ -118,7 +124,7 @@ impl Block {
         rest
     }
 
-    /// Encodes a record, for which there must be room.
+    /// Appends an encoded record. The block must have room for its `need` bytes.
     #[inline(always)]
     fn encode(&mut self, encoder: &impl Encoder, queue: u16, record: &Record<'_>, need: usize) {
         let at = self.len;
@@ -136,12 +142,12 @@ impl Block {
     }
 }
 
-/// Frames of a piece of a file, and their bytes as on the wire.
+/// Number of frames in a piece of a file, and of their bytes on the wire.
 #[derive(Clone, Default)]
 pub(super) struct Tally {
     pub(super) frames: u64,
     pub(super) bytes: u64,
-    /// The same two by queue, in a file of all queues; else empty.
+    /// Frames and bytes by queue, in a file of all queues; else empty.
     by_queue: Vec<(u64, u64)>,
 }
 
@@ -151,7 +157,7 @@ impl Tally {
         self.by_queue.fill((0, 0));
     }
 
-    /// Adds what follows it in its file.
+    /// Adds the counts of another piece of the same file.
     pub(super) fn add(&mut self, more: &Self) {
         self.frames += more.frames;
         self.bytes += more.bytes;
@@ -169,23 +175,23 @@ impl Tally {
     }
 }
 
-/// Whose frames are in a file: who bears it when they are lost.
+/// Counters of the queues whose frames are in a file.
 #[derive(Clone)]
 pub(super) enum Ledger {
-    /// One queue's.
+    /// Counters of one queue, for a file of its frames.
     Queue(Arc<QueueCounters>),
-    /// All queues'.
+    /// Counters of all queues, for a file of all frames.
     All(Vec<Arc<QueueCounters>>),
 }
 
 impl Ledger {
-    /// What was in a block is not on disk.
-    pub(super) fn lost(&self, tally: &Tally) {
+    /// Counts the frames of a block or file that did not reach the disk as lost.
+    pub(super) fn count_lost(&self, tally: &Tally) {
         self.each(tally, QueueCounters::lost);
     }
 
-    /// What was in a file is in a finished one.
-    pub(super) fn kept(&self, tally: &Tally) {
+    /// Counts the frames of a finished file as kept.
+    pub(super) fn count_kept(&self, tally: &Tally) {
         self.each(tally, QueueCounters::kept);
     }
 
@@ -201,81 +207,82 @@ impl Ledger {
     }
 }
 
-/// A block on its way to the disk.
+/// Block sent by a sink, on its way to the writer.
 pub(super) struct Full {
     pub(super) queue: u16,
-    /// How many blocks the queue has sent before.
+    /// Number of blocks that the queue sent before.
     pub(super) number: u64,
     pub(super) block: Block,
 }
 
-/// Where a queue's blocks come from and go to.
+/// Channels by which a sink gets empty blocks and sends filled ones.
 pub(super) struct Exchange {
-    /// How many there are.
+    /// Number of the queue's blocks.
     pub(super) blocks: usize,
     pub(super) empty: Receiver<Block>,
     pub(super) full: Sender<Full>,
-    /// Set by the writer when the queue's file broke: the next block begins a new one.
+    /// Set by the writer when it cannot continue the queue's file: the next block begins a new one.
     pub(super) broken: Arc<AtomicBool>,
 }
 
-/// How a queue's files come about.
+/// Settings of a sink's files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
-    /// Where among the queues it stands.
+    /// Index of the sink among the run's sinks.
     pub(super) queue: u16,
-    /// Whether its files hold the frames of all queues.
+    /// `true` if the files hold the frames of all queues.
     pub(super) all: bool,
-    /// Longest record; `usize::MAX`: whole frames.
+    /// Maximum bytes of a frame in a record; `usize::MAX`: whole frames.
     pub(super) snaplen: usize,
     pub(super) on_full: OnFull,
     pub(super) rotation: Rotation,
     pub(super) cut: Cut,
-    /// Stamps, in nanoseconds, that a block may reach over before it goes out though it is not full.
+    /// Span of time stamps in nanoseconds after which a partial block is sent.
     pub(super) held_ns: u64,
 }
 
-/// A sink's part of what the files of a run may come to.
+/// Use of the run's write limit by one sink.
 struct Limited {
     all: Arc<WriteLimit>,
-    /// Its next file is claimed.
+    /// `true` if the sink's next file is already counted.
     claimed: bool,
-    /// Bytes of the open file that were told.
-    told: u64,
+    /// Bytes of the open file that were added to the limit's count.
+    reported: u64,
 }
 
-/// Encodes a queue's frames into blocks.
+/// Sink that encodes frames into blocks for the writer.
 pub struct BlockSink<E: Encoder> {
     shape: Shape,
     encoder: E,
-    /// Bytes that close a file.
+    /// Bytes of the trailer that closes a file.
     trailer: usize,
     asked: Asked,
-    /// A stamp no later than that of the current block's first record.
+    /// Lower bound of the time stamps in the current block, in nanoseconds since 1970.
     since_ns: u64,
     exchange: Exchange,
-    /// Blocks sent so far.
+    /// Number of blocks sent.
     sent: u64,
-    /// Idle moments since the last block went out for one.
+    /// Number of idle calls since the last partial block was sent.
     quiet: u32,
-    /// The block being filled. There is one as long as a file is open.
+    /// Block being filled. Present while a file is open, unless `note` holds the block.
     current: Option<Block>,
-    /// Files begun so far.
+    /// Number of files begun.
     file: u64,
-    /// The stamp at which the open file is to be left.
+    /// Time stamp in nanoseconds at which the next file begins.
     rotate_at: u64,
-    /// [`Totals::received`] at which it is.
+    /// Value of [`Totals::received`] at which the next file begins.
     rotate_frames: u64,
     limit: Option<Limited>,
-    /// Of the open file.
+    /// Statistics of the open file.
     totals: Totals,
-    /// Frames that were lost between two files: the next one tells of them.
-    between: u64,
-    /// What the next record is to tell, and the block it goes to: with no current one, it takes the slow way.
+    /// Number of frames lost while no file was open. The next file's statistics include them.
+    lost_between: u64,
+    /// Notes for the next record, and the open file's block. Because `current` is then `None`, the next
+    /// record takes the slow path.
     note: Option<(Pending, Option<Block>)>,
-    /// Frames refused since the last record.
+    /// Number of frames dropped since the last record.
     lost: u64,
-    /// A record that does not fit what is left of a block.
+    /// Buffer for a record that does not fit in the current block.
     scratch: Vec<u8>,
 }
 
@@ -284,7 +291,7 @@ impl<E: Encoder> BlockSink<E> {
         Self::limited(shape, encoder, asked, exchange, None)
     }
 
-    /// The same within what all files may come to.
+    /// Creates a sink whose files count towards `limit`, if there is one.
     pub(super) fn limited(
         shape: Shape,
         encoder: E,
@@ -308,17 +315,17 @@ impl<E: Encoder> BlockSink<E> {
             limit: limit.map(|all| Limited {
                 all,
                 claimed: false,
-                told: 0,
+                reported: 0,
             }),
             totals: Totals::default(),
-            between: 0,
+            lost_between: 0,
             note: None,
             lost: 0,
             scratch: Vec::new(),
         }
     }
 
-    /// Bytes that records may make a file long, what closes it left out.
+    /// Returns the maximum length of a file in bytes without its trailer.
     fn longest_file(&self) -> u64 {
         match self.shape.rotation.size {
             0 => u64::MAX,
@@ -326,20 +333,21 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Whether a record of `need` bytes at `ns` belongs to the next file: with it, and what closes the file, this one
-    /// would be too long.
+    /// Returns `true` if a record of `need` bytes stamped `ns` belongs to the next file: its time or
+    /// number of frames is reached, or the open file would exceed its maximum size.
     fn is_due(&self, ns: u64, need: usize) -> bool {
         let Some(block) = &self.current else {
             return false;
         };
         let size = block.offset + (block.len + need) as u64;
-        // A record longer than a whole file still gets one of its own.
+        // A record longer than the maximum size gets a separate file.
         ns >= self.rotate_at
             || self.totals.received >= self.rotate_frames
             || (size > self.longest_file() && self.totals.received > self.totals.dropped)
     }
 
-    /// A free block; `None`: there is none, or the writer is gone.
+    /// Returns an empty block, waiting for it with `OnFull::Hold`. Returns `None` if there is none, or
+    /// the writer has ended.
     fn take_empty(&self, on_full: OnFull) -> Option<Block> {
         match (self.exchange.empty.try_recv(), on_full) {
             (Ok(block), _) => Some(block),
@@ -349,7 +357,7 @@ impl<E: Encoder> BlockSink<E> {
     }
 
     fn submit(&mut self, block: Block) {
-        // The channel has room for every block there is, and the writer outlives the sinks.
+        // The channel has room for all blocks, and the writer outlives the sinks.
         let _ = self.exchange.full.send(Full {
             queue: self.shape.queue,
             number: self.sent,
@@ -359,7 +367,7 @@ impl<E: Encoder> BlockSink<E> {
         self.since_ns = self.totals.last_ns;
     }
 
-    /// Begins a file with the stamp of its first record; false: no block is free.
+    /// Begins a file whose first record is stamped `ns`. Returns `false` if no block is free.
     fn begin_file(&mut self, ns: u64) -> bool {
         let Some(mut block) = self.take_empty(self.shape.on_full) else {
             return false;
@@ -370,7 +378,7 @@ impl<E: Encoder> BlockSink<E> {
         let whose = (!self.shape.all).then_some(self.shape.queue);
         block.append(&self.encoder.header(whose, ns));
         block.whole = block.len;
-        let lost = std::mem::take(&mut self.between);
+        let lost = std::mem::take(&mut self.lost_between);
         self.totals = Totals {
             first_ns: ns,
             received: lost,
@@ -388,22 +396,23 @@ impl<E: Encoder> BlockSink<E> {
             frames => lost.saturating_add(frames),
         };
         if let Some(limit) = &mut self.limit {
-            limit.told = 0;
+            limit.reported = 0;
             if !std::mem::take(&mut limit.claimed) {
-                limit.all.begins();
+                limit.all.count_file();
             }
         }
         self.current = Some(block);
         true
     }
 
-    /// The open file is full: the next record is for another one, unless this is the last that there may be.
+    /// Ends the full open file, so that the next record begins another one. If the limit allows no
+    /// further file, the open file takes all further records.
     #[cold]
-    fn turn(&mut self) {
+    fn rotate_file(&mut self) {
         if let Some(limit) = &mut self.limit
             && !limit.claimed
         {
-            if !limit.all.claim_next() {
+            if !limit.all.claim_file() {
                 (self.rotate_at, self.rotate_frames) = (u64::MAX, u64::MAX);
                 self.shape.rotation.size = 0;
                 if let Some(block) = &mut self.current {
@@ -416,21 +425,21 @@ impl<E: Encoder> BlockSink<E> {
         self.end_file();
     }
 
-    /// Tells how much there is for the open file.
-    fn tell(&mut self) {
+    /// Adds the open file's new bytes to the write limit's count.
+    fn publish_written_bytes(&mut self) {
         if let Some(limit) = &mut self.limit
             && let Some(block) = &self.current
         {
             let now = block.offset + block.len as u64;
-            limit.all.wrote(now.saturating_sub(limit.told));
-            limit.told = now;
+            limit.all.add_bytes(now.saturating_sub(limit.reported));
+            limit.reported = now;
         }
     }
 
     /// Ends the open file, if there is one.
     fn end_file(&mut self) {
-        self.tell();
-        // What is to be told is told by the next file's first record.
+        self.publish_written_bytes();
+        // Pending notes go to the first record of the next file.
         if let Some((note, block)) = self.note.take() {
             self.current = block;
             self.end_file();
@@ -446,7 +455,7 @@ impl<E: Encoder> BlockSink<E> {
             if rest.is_empty() {
                 block.whole = block.len;
             } else if let Some(next) = self.take_empty(OnFull::Hold) {
-                self.go_on_in(next, rest);
+                self.continue_in_block(next, rest);
             }
         }
         if let Some(mut block) = self.current.take() {
@@ -455,8 +464,9 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Sends the full current block away and begins `next` with the rest of what did not fit.
-    fn go_on_in(&mut self, mut next: Block, rest: &[u8]) {
+    /// Sends the full current block, and makes `next` the current block, beginning with `rest`, the
+    /// bytes that did not fit.
+    fn continue_in_block(&mut self, mut next: Block, rest: &[u8]) {
         if let Some(block) = self.current.take() {
             let offset = block.offset + block.len as u64;
             next.begin_within(self.longest_file(), block.file, offset, block.first_ns);
@@ -467,10 +477,11 @@ impl<E: Encoder> BlockSink<E> {
         self.current = Some(next);
     }
 
-    /// The way of a frame that finds no open file, one that it is not for, or too little room in its block. It takes the record
-    /// by value: lent to it, every frame's would have to lie in memory.
+    /// Slow path of a record: no file is open, rotation is due, the block is full, or notes are pending.
+    /// Returns `false` if no block is free. The record is passed by value: a reference would force the
+    /// compiler to store every frame's record in memory.
     #[cold]
-    fn slow(&mut self, queue: u16, record: Record<'_>, need: usize) -> bool {
+    fn take_slow(&mut self, queue: u16, record: Record<'_>, need: usize) -> bool {
         let record = &record;
         let mut note = None;
         if let Some((it, block)) = self.note.take() {
@@ -478,23 +489,24 @@ impl<E: Encoder> BlockSink<E> {
             note = Some(it);
         }
         if self.is_due(record.ns, need) {
-            self.turn();
+            self.rotate_file();
         }
         let Some(mut note) = note else {
-            return self.go_on(queue, record, need);
+            return self.append_record(queue, record, need);
         };
-        let bytes = self.encoder.annotated(queue, record, &note.next());
-        let taken = self.ready(record.ns) && self.put(record, &bytes);
-        if !taken || note.told() {
+        let bytes = self.encoder.annotated(queue, record, &note.notes());
+        let taken = self.ensure_block(record.ns) && self.append_encoded(record, &bytes);
+        if !taken || note.remove_written() {
             self.note = Some((note, self.current.take()));
         }
         taken
     }
 
-    /// Sees to it that there is a current block; false: there is none to be had.
-    fn ready(&mut self, ns: u64) -> bool {
+    /// Begins a file if none is open, or if the writer cannot continue the open one. Returns `false` if
+    /// no block is free.
+    fn ensure_block(&mut self, ns: u64) -> bool {
         if self.exchange.broken.load(Ordering::Relaxed) {
-            // What is in the current block is lost with its file; the writer counts it.
+            // The records in the current block are lost with its file; the writer counts them.
             if let Some(block) = self.current.take() {
                 self.submit(block);
             }
@@ -502,8 +514,10 @@ impl<E: Encoder> BlockSink<E> {
         self.current.is_some() || self.begin_file(ns)
     }
 
-    fn go_on(&mut self, queue: u16, record: &Record<'_>, need: usize) -> bool {
-        if !self.ready(record.ns) {
+    /// Appends a record to the open file, across two blocks if needed. Returns `false` if no block is
+    /// free.
+    fn append_record(&mut self, queue: u16, record: &Record<'_>, need: usize) -> bool {
+        if !self.ensure_block(record.ns) {
             return false;
         }
         if let Some(block) = &mut self.current
@@ -512,20 +526,21 @@ impl<E: Encoder> BlockSink<E> {
             block.encode(&self.encoder, queue, record, need);
             return true;
         }
-        // The next block first: without one, nothing of the record may be written.
+        // The next block is taken first: without it, no part of the record may be written.
         let Some(next) = self.take_empty(self.shape.on_full) else {
             return false;
         };
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.resize(need, 0);
         self.encoder.record(&mut scratch, queue, record);
-        self.put_over(next, record, &scratch);
+        self.append_across(next, record, &scratch);
         self.scratch = scratch;
         true
     }
 
-    /// Puts an encoded record into the current block, and into the next what does not fit; false: there is none.
-    fn put(&mut self, record: &Record<'_>, bytes: &[u8]) -> bool {
+    /// Appends an encoded record to the current block, and the bytes that do not fit to the next block.
+    /// Returns `false` if no next block is free.
+    fn append_encoded(&mut self, record: &Record<'_>, bytes: &[u8]) -> bool {
         match &mut self.current {
             Some(block) if block.room() >= bytes.len() => {
                 block.append(bytes);
@@ -534,24 +549,25 @@ impl<E: Encoder> BlockSink<E> {
             }
             _ => self
                 .take_empty(self.shape.on_full)
-                .map(|next| self.put_over(next, record, bytes))
+                .map(|next| self.append_across(next, record, bytes))
                 .is_some(),
         }
     }
 
-    /// Goes on to the next block with what the current one has no room for.
-    fn put_over(&mut self, next: Block, record: &Record<'_>, bytes: &[u8]) {
+    /// Appends an encoded record that does not fit in the current block, and continues in `next`.
+    fn append_across(&mut self, next: Block, record: &Record<'_>, bytes: &[u8]) {
         let rest = match (self.shape.cut, &mut self.current) {
             (Cut::Anywhere, Some(block)) => block.append(bytes),
             _ => bytes,
         };
-        self.go_on_in(next, rest);
+        self.continue_in_block(next, rest);
         if let Some(block) = &mut self.current {
             block.count(record);
         }
     }
 
-    /// Takes a record of a queue. Inlined by force: a function of its own would have every record made in memory.
+    /// Takes a record of a queue and returns the frame's verdict. Always inlined: a call would force the
+    /// compiler to store every record in memory.
     #[inline(always)]
     pub(super) fn take(&mut self, queue: u16, record: &Record<'_>) -> Verdict {
         let need = self.encoder.record_len(record);
@@ -564,9 +580,9 @@ impl<E: Encoder> BlockSink<E> {
                 block.encode(&self.encoder, queue, record, need);
             }
             _ => {
-                if !self.slow(queue, *record, need) {
+                if !self.take_slow(queue, *record, need) {
                     self.lost += 1;
-                    self.missed(1);
+                    self.count_missed(1);
                     return Verdict::DroppedStorage;
                 }
             }
@@ -577,7 +593,8 @@ impl<E: Encoder> BlockSink<E> {
         Verdict::Captured
     }
 
-    /// Takes a frame whose FCS the device delivers. Out of line, so that frames without one pay nothing for it.
+    /// Takes a frame whose FCS the device delivers. Not inlined, so that frames without an FCS have no
+    /// cost from it.
     #[inline(never)]
     fn frame_with_fcs(&mut self, frame: &Frame<'_>, fcs: &Fcs) -> Verdict {
         let record = self.record(frame);
@@ -592,7 +609,7 @@ impl<E: Encoder> BlockSink<E> {
         self.take(self.shape.queue, &record)
     }
 
-    /// What a frame without an FCS is in the file.
+    /// Returns the record of a frame without an FCS.
     #[inline]
     fn record<'a>(&self, frame: &Frame<'a>) -> Record<'a> {
         let caplen = frame.bytes.len().min(self.shape.snaplen);
@@ -607,26 +624,26 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// The record just taken was this queue's, in a file of all queues.
+    /// Counts the record just taken for `queue`, in a file of all queues.
     pub(super) fn credit(&mut self, queue: u16, len: u32) {
         if let Some(block) = self.open_block() {
             block.tally.credit(queue.into(), 1, len.into());
         }
     }
 
-    /// Frames that would have come here were lost on the way.
-    pub(super) fn missed(&mut self, n: u64) {
+    /// Counts `n` frames as received and dropped that were lost before they reached this sink.
+    pub(super) fn count_missed(&mut self, n: u64) {
         if self.open_block().is_some() {
             self.totals.received += n;
             self.totals.dropped += n;
             self.rotate_frames = self.rotate_frames.saturating_add(n);
         } else {
-            self.between += n;
+            self.lost_between += n;
         }
     }
 
-    /// What the next record is to tell: it takes the slow way.
-    fn pending(&mut self) -> &mut Pending {
+    /// Returns the notes for the next record, which makes that record take the slow path.
+    fn pending_notes(&mut self) -> &mut Pending {
         let current = &mut self.current;
         let note = self
             .note
@@ -634,44 +651,44 @@ impl<E: Encoder> BlockSink<E> {
         &mut note.0
     }
 
-    /// Has the next record of the open file tell of marks that were set.
+    /// Adds new marks to the notes for the open file's next record.
     #[cold]
-    fn mark(&mut self) {
-        let marks = self.asked.marks();
+    fn add_marks(&mut self) {
+        let marks = self.asked.take_marks();
         if self.encoder.tells_marks() && self.open_block().is_some() {
-            self.pending().marked(marks);
+            self.pending_notes().add_marks(marks);
         }
     }
 
-    /// Looks at what others have asked for.
+    /// Checks for new requests and carries them out.
     #[inline]
-    fn look(&mut self) {
+    fn poll_requests(&mut self) {
         if self.asked.is_new() {
-            self.carry_out();
+            self.carry_out_requests();
         }
     }
 
-    /// Carries out what others have asked for since the last look.
+    /// Carries out the requests made since the last check.
     #[cold]
-    fn carry_out(&mut self) {
+    fn carry_out_requests(&mut self) {
         self.asked.acknowledge();
-        if self.asked.again() {
+        if self.asked.take_rotation() {
             self.end_file();
         }
-        if self.asked.is_marked() {
-            self.mark();
+        if self.asked.has_marks() {
+            self.add_marks();
         }
-        if let Some(flush) = self.asked.flush() {
+        if let Some(flush) = self.asked.pending_flush() {
             if self.has_unsent() && !self.send_partial() {
-                // No block is free: at the next look.
+                // No block is free: repeat at the next check.
                 return self.asked.postpone();
             }
             let sink = usize::from(self.shape.queue);
-            self.asked.flushed(sink, flush, self.sent);
+            self.asked.confirm_flush(sink, flush, self.sent);
         }
     }
 
-    /// The open file's block, whether the next record goes to it or takes the slow way.
+    /// Returns the open file's block, which is in `note` while notes are pending.
     fn open_block(&mut self) -> &mut Option<Block> {
         match &mut self.note {
             Some((_, block @ Some(_))) => block,
@@ -679,19 +696,19 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Whether the open block has a record.
+    /// Returns `true` if the open block has a record.
     fn has_unsent(&mut self) -> bool {
         self.open_block()
             .as_ref()
             .is_some_and(|b| b.tally.frames > 0)
     }
 
-    /// Sends what there is on its way, if there is a record, and a block is free to go on in.
-    fn show(&mut self) {
+    /// Sends the open block before it is full, if it has a record and another block is free.
+    fn send_early(&mut self) {
         if !self.has_unsent() {
             return;
         }
-        // On a disk that is behind it would wait, and one that is not full holds less meanwhile.
+        // If the disk is behind, a partial block would wait for it and hold fewer records than a full one.
         let is_behind = self.exchange.empty.len() * 2 < self.exchange.blocks;
         if is_behind && self.shape.cut == Cut::Anywhere {
             return;
@@ -699,7 +716,8 @@ impl<E: Encoder> BlockSink<E> {
         self.send_partial();
     }
 
-    /// Sends the open block though it is not full, and continues in another one; false: none is free.
+    /// Sends the open block before it is full, and continues in another block. Returns `false` if none
+    /// is free.
     fn send_partial(&mut self) -> bool {
         let Some(mut next) = self.take_empty(OnFull::Drop) else {
             return false;
@@ -737,23 +755,23 @@ impl<E: Encoder> Consumer for BlockSink<E> {
         if !self.encoder.filtered(filter) {
             return;
         }
-        self.pending().filtered(filter);
+        self.pending_notes().set_filter(filter);
     }
 
     #[inline]
     fn batch(&mut self) {
-        self.look();
+        self.poll_requests();
         if self.limit.is_some() {
-            self.tell();
+            self.publish_written_bytes();
         }
         if self.totals.last_ns.saturating_sub(self.since_ns) >= self.shape.held_ns {
-            self.show();
+            self.send_early();
         }
     }
 
-    /// Sends what there is on its way, so that a slow stream reaches the disk too.
+    /// Sends a partial block, so that frames at a low rate also reach the disk.
     fn idle(&mut self) {
-        self.look();
+        self.poll_requests();
         if !self.has_unsent() {
             return;
         }
@@ -764,7 +782,7 @@ impl<E: Encoder> Consumer for BlockSink<E> {
             }
             self.quiet = 0;
         }
-        self.show();
+        self.send_early();
     }
 }
 

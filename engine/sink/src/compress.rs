@@ -1,15 +1,17 @@
-//! Compression of blocks, on cores that no queue has: each block becomes a frame of its own.
+//! Compression of blocks on cores without a queue: each block becomes a separate compressed frame.
 //!
 //! ```text
-//! sink -> full blocks -> packers, as they come -> packed blocks -> writer, which puts them in order again
+//! sink -> full blocks -> packer threads -> packed blocks -> writer, which restores their order
 //! ```
 //!
-//! A block holds whole records, and its frame whole checksums: a file is a row of frames that anybody can read, and one
-//! that is torn is cut behind its last whole frame without being unpacked. Frames are filled up to whole sectors with
-//! what zstd and LZ4 both call a skippable frame, so that each begins where direct I/O can write it.
+//! A block holds whole records, and its compressed frame has its own checksums. A file is a sequence
+//! of frames that any zstd or LZ4 tool can read. A truncated file is cut behind its last whole frame
+//! without decompressing it. Each frame is padded to a whole sector with a skippable frame, which both
+//! zstd and LZ4 define, so that the next frame begins where direct I/O can write it.
 //!
-//! Invariant: a packer takes memory for the result before it takes a block. So the earliest block of every queue is
-//! always on its way, and those that wait for it cannot keep its memory.
+//! Invariant: a packer takes memory for the result before it takes a block. The earliest block of each
+//! queue is therefore always being processed, and blocks that wait for it cannot hold the memory that
+//! it needs.
 
 use crate::block::{ALIGN, Block, Full};
 use crossbeam_channel::{Receiver, Sender};
@@ -23,19 +25,20 @@ use wqcap_core::{error::ResourceError, settings::Compress, sync::thread::spawn};
 use wqcap_memory::Region;
 use zstd_safe::{CCtx, CParameter};
 
-/// What zstd takes for "zstd" without a level: its own default.
+/// Compression level of "zstd" without a level: zstd's own default.
 const DEFAULT_LEVEL: u8 = 3;
-/// Magic of a skippable frame in zstd's and LZ4's frame formats, and the bytes of its head: magic and length.
+/// Magic number of a skippable frame in the zstd and LZ4 frame formats.
 const SKIPPABLE: u32 = 0x184d_2a50;
+/// Bytes of a skippable frame's header: magic number and length.
 const SKIPPABLE_HEAD: usize = 8;
 
-/// What `len` bytes come to at most, the filling included: both formats store what does not shrink, at a few bytes for
-/// each of their blocks.
-fn most(len: usize) -> usize {
+/// Returns the maximum compressed size of `len` bytes, including the padding. Both formats store
+/// incompressible data at a cost of a few bytes for each of their blocks.
+fn max_packed_len(len: usize) -> usize {
     (len + len / 64 + 1024).next_multiple_of(ALIGN) + ALIGN
 }
 
-/// Compresses a block at a time, with memory that it keeps.
+/// Compressor of one block at a time, which reuses its memory.
 enum Packer {
     Zstd(CCtx<'static>),
     Lz4(Box<FrameEncoder<Vec<u8>>>),
@@ -73,8 +76,9 @@ impl Packer {
         })
     }
 
-    /// Writes a frame with `raw` in it and gives its length; for nothing, nothing: a file may end with an empty block,
-    /// and an LZ4 encoder that was given no bytes ends a frame that it has not begun.
+    /// Compresses `raw` into one frame in `out` and returns the frame's length. An empty `raw` gives no
+    /// frame: a file may end with an empty block, and the LZ4 encoder ends a frame that it has not begun
+    /// if it got no bytes.
     fn pack(&mut self, raw: &[u8], out: &mut [u8]) -> Result<usize, String> {
         if raw.is_empty() {
             return Ok(0);
@@ -96,14 +100,14 @@ impl Packer {
     }
 }
 
-/// Fills up to the next sector behind `len` bytes and gives the new length.
-fn fill(out: &mut [u8], len: usize) -> Result<usize, String> {
+/// Pads `out` behind `len` bytes to the next sector with a skippable frame and returns the new length.
+fn pad_to_sector(out: &mut [u8], len: usize) -> Result<usize, String> {
     if len.is_multiple_of(ALIGN) {
         return Ok(len);
     }
     let end = (len + SKIPPABLE_HEAD).next_multiple_of(ALIGN);
-    let filling = out.get_mut(len..end).ok_or("no room to fill a sector")?;
-    let (head, body) = filling.split_at_mut(SKIPPABLE_HEAD);
+    let padding = out.get_mut(len..end).ok_or("no room to pad a sector")?;
+    let (head, body) = padding.split_at_mut(SKIPPABLE_HEAD);
     let skipped = u32::try_from(body.len()).map_err(|e| e.to_string())?;
     head[..4].copy_from_slice(&SKIPPABLE.to_le_bytes());
     head[4..].copy_from_slice(&skipped.to_le_bytes());
@@ -111,19 +115,20 @@ fn fill(out: &mut [u8], len: usize) -> Result<usize, String> {
     Ok(end)
 }
 
-/// Compresses a content in blocks of so many bytes, each to a frame of its own, on this thread; what all frames come to,
-/// and how long that took. For those who want to know what a core can do.
+/// Compresses `content` in blocks of `block` bytes, each into a separate frame, on the calling thread.
+/// Returns the total size of the frames in bytes and the time taken, to measure the compression speed
+/// of a core.
 ///
 /// # Errors
-/// No compression is asked for, or the codec fails.
+/// `compress` is `None`, or the codec fails.
 pub fn compress_blocks(
     compress: Compress,
     content: &[u8],
     block: usize,
 ) -> Result<(u64, Duration), String> {
     let packer = Packer::new(compress).map_err(|e| e.to_string())?;
-    let mut packer = packer.ok_or("no compression is asked for")?;
-    let mut out = vec![0; most(block)];
+    let mut packer = packer.ok_or("no compression is requested")?;
+    let mut out = vec![0; max_packed_len(block)];
     let mut len = 0;
     let start = Instant::now();
     for raw in content.chunks(block) {
@@ -132,35 +137,35 @@ pub fn compress_blocks(
     Ok((len, start.elapsed()))
 }
 
-/// The running threads.
+/// Running packer threads.
 pub(super) struct Compressors {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Where packers get and put blocks.
+/// Channels by which packers receive and send blocks.
 pub(super) struct Channels {
-    /// From the sinks.
+    /// Full blocks from the sinks.
     pub(super) full: Receiver<Full>,
-    /// By queue: emptied blocks go back here.
+    /// Emptied blocks back to the sinks, by queue.
     pub(super) empty: Vec<Sender<Block>>,
-    /// To the writer.
+    /// Compressed blocks to the writer.
     pub(super) packed: Sender<Full>,
-    /// Blocks for what is packed; the writer puts them back.
+    /// Empty blocks for compressed data, which the writer returns.
     pub(super) spare: Receiver<Block>,
 }
 
 impl Compressors {
-    /// Spare blocks that `threads` packers need to keep the disk busy.
+    /// Returns the number of spare blocks that `threads` packers need to keep the disk busy.
     pub(super) fn spares(threads: usize) -> usize {
         2 * threads + 4
     }
 
-    /// A block for what a block of `size` bytes is packed into.
+    /// Allocates a block for the compressed data of a block of `size` bytes.
     pub(super) fn spare(size: usize) -> Result<Block, ResourceError> {
-        Ok(Block::new(Region::allocate(most(size), None)?))
+        Ok(Block::new(Region::allocate(max_packed_len(size), None)?))
     }
 
-    /// Starts a packer on each of `cores`, which may be fewer than they would like.
+    /// Starts `threads` packers that may run on all of `cores`.
     pub(super) fn start(
         compress: Compress,
         cores: &[usize],
@@ -176,21 +181,21 @@ impl Compressors {
             let channels = std::sync::Arc::clone(&channels);
             let cores = cores.to_vec();
             running.push(spawn(&format!("wqcap-pack{i:02}"), move || {
-                keep_to(&cores);
+                restrict_to_cores(&cores);
                 run(packer, &channels);
             })?);
         }
         Ok(Self { threads: running })
     }
 
-    /// Waits for them; the sinks must be gone. False: one ended in a panic.
+    /// Waits for the packers to end; all sinks must be dropped. Returns `false` if a packer panicked.
     pub(super) fn finish(self) -> bool {
         self.threads.into_iter().all(|thread| thread.join().is_ok())
     }
 }
 
-/// Leaves the queues' cores to the queues.
-fn keep_to(cores: &[usize]) {
+/// Restricts the calling thread to `cores`, so that it does not use the queues' cores.
+fn restrict_to_cores(cores: &[usize]) {
     let mut set = rustix::thread::CpuSet::new();
     for core in cores {
         if *core < rustix::thread::CpuSet::MAX_CPU {
@@ -200,12 +205,12 @@ fn keep_to(cores: &[usize]) {
     if set.count() > 0
         && let Err(e) = rustix::thread::sched_setaffinity(None, &set)
     {
-        tracing::warn!("compression cannot be kept to cores {cores:?}: {e}");
+        tracing::warn!("cannot restrict compression to cores {cores:?}: {e}");
     }
 }
 
 fn run(mut packer: Packer, channels: &Channels) {
-    // Memory first: see the invariant.
+    // Memory for the result is taken first: see the invariant.
     while let Ok(mut packed) = channels.spare.recv() {
         let Ok(Full {
             queue,
@@ -215,12 +220,12 @@ fn run(mut packer: Packer, channels: &Channels) {
         else {
             return;
         };
-        packed.stands_for(&block);
-        match squeeze(&mut packer, &block, &mut packed) {
+        packed.take_place_of(&block);
+        match pack_block(&mut packer, &block, &mut packed) {
             Ok(len) => (packed.len, packed.whole) = (len, len),
-            // Nothing to write: the writer counts what was in it as lost with its file.
+            // There is nothing to write: the writer counts the block's frames as lost.
             Err(e) => {
-                tracing::error!("queue {queue}: a block cannot be compressed: {e}");
+                tracing::error!("queue {queue}: cannot compress a block: {e}");
                 (packed.len, packed.whole, packed.spoilt) = (0, 0, true);
             }
         }
@@ -238,11 +243,15 @@ fn run(mut packer: Packer, channels: &Channels) {
     }
 }
 
-fn squeeze(packer: &mut Packer, block: &Block, packed: &mut Block) -> Result<usize, String> {
+fn pack_block(packer: &mut Packer, block: &Block, packed: &mut Block) -> Result<usize, String> {
     let out = packed.memory.as_mut_slice();
     let len = packer.pack(block.memory.as_slice(block.len), out)?;
-    // Nothing follows a file's last frame.
-    if block.end { Ok(len) } else { fill(out, len) }
+    // A file's last frame needs no padding.
+    if block.end {
+        Ok(len)
+    } else {
+        pad_to_sector(out, len)
+    }
 }
 
 #[cfg(test)]
@@ -250,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_hold_what_went_in_and_end_at_sectors() {
+    fn frames_decompress_to_their_input_and_end_at_sectors() {
         let noise: Vec<u8> = (0u64..1 << 20)
             .map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
             .collect();
@@ -271,10 +280,10 @@ mod tests {
                 &zeros[..70_000],
                 &noise[..4096],
             ] {
-                let mut out = vec![0xff; most(raw.len())];
+                let mut out = vec![0xff; max_packed_len(raw.len())];
                 let len = packer.pack(raw, &mut out).expect("packs");
-                let end = fill(&mut out, len).expect("fills");
-                assert!(end.is_multiple_of(ALIGN) && end <= most(raw.len()));
+                let end = pad_to_sector(&mut out, len).expect("pads");
+                assert!(end.is_multiple_of(ALIGN) && end <= max_packed_len(raw.len()));
                 file.extend(&out[..end]);
                 want.extend(raw);
             }
@@ -286,10 +295,10 @@ mod tests {
     }
 
     #[test]
-    fn a_filling_is_never_shorter_than_its_head() {
+    fn padding_is_never_shorter_than_its_header() {
         for len in [1, 4087, 4088, 4089, 4095, 4096, 8191] {
             let mut out = vec![0xff; 4 * ALIGN];
-            let end = fill(&mut out, len).expect("fills");
+            let end = pad_to_sector(&mut out, len).expect("pads");
             assert!(end.is_multiple_of(ALIGN), "{len}");
             if end != len {
                 assert!(end - len >= SKIPPABLE_HEAD);

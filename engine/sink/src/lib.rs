@@ -1,4 +1,5 @@
-//! Where captured frames go: encoded once into large blocks on the queue's core, written by a thread of their own.
+//! Sinks for captured frames: each frame is encoded into a large block on its queue's core, and a
+//! writer thread writes the blocks.
 //!
 //! ```text
 //! frame -> encode into the queue's block -> full blocks -> writer -> O_DIRECT -> file -> closer -> its name
@@ -6,21 +7,20 @@
 //!               +----------------- empty blocks -------------+
 //! ```
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! |---|---|
-//! | `block` | the queue's half: records into blocks |
-//! | `write` | the disk's half: the writer thread, open files, io_uring, the closer |
-//! | `post` | what happens to finished files: retention, hooks, indexes |
-//! | `reorder` | `output.order = "time"`: the queues' records joined by their stamps, before the writer |
-//! | `requests` | what others ask of sinks: the next file, marks |
-//! | `compress` | compression of blocks on cores of their own, between sinks and writer |
+//! | `block` | block sink of a queue: encodes records into blocks |
+//! | `write` | the writer thread, open files, io_uring, the closer |
+//! | `post` | processing of finished files: retention, hooks, encryption, indexes |
+//! | `reorder` | `output.order = "time"`: merges the queues' records by time stamp, before the writer |
+//! | `requests` | requests to sinks: rotation, marks, flushes |
+//! | `compress` | compression of blocks on spare cores, between the sinks and the writer |
 //!
-//! May import: [`wqcap_memory`], [`wqcap_files::name`], [`wqcap_core::stats`], [`wqcap_core::settings`]'s words, what
-//! [`crate::device::clock`] reports, and the seam of [`wqcap_core::consumer`]. A sink does not know that slots, rings or devices exist.
+//! A sink does not access slots, rings or devices: it gets frames through [`wqcap_core::consumer`].
 //!
-//! Invariants: a queue's core never touches the disk. Blocks of a file are numbered by their offset, so they may be
-//! written in any order; what counts as written is the unbroken run from the file's start, and a file that breaks is
-//! cut at the end of its last whole record in that run.
+//! Invariants: a queue's core never accesses the disk. The offset of each block in its file is fixed,
+//! so blocks may be written in any order. Only the contiguous blocks from the file's start count as
+//! written. A file that cannot be continued is cut at the end of the last whole record in them.
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -56,39 +56,39 @@ pub use requests::{Note, Requests};
 pub use wqcap_core::consumer::Count;
 pub use write::{BLOCK, Backlog, Deleted, Files, Finished, KeptRing, Writer};
 
-/// One record to be encoded.
+/// Record to encode: a frame and its metadata.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// Nanoseconds since 1970.
+    /// Time of reception in nanoseconds since 1970.
     pub ns: u64,
-    /// What is kept of the frame.
+    /// Bytes of the frame that are written.
     pub bytes: &'a [u8],
-    /// The frame's length on the wire without the FCS, at least that of `bytes`.
+    /// Frame length on the wire without the FCS in bytes, at least the length of `bytes`.
     pub len: u32,
-    /// What is kept of the FCS, behind `bytes`: all of it or nothing.
+    /// FCS to write behind `bytes`: the whole FCS or empty.
     pub fcs: &'a [u8],
-    /// The FCS's bytes on the wire, 0 where the device does not deliver it.
+    /// Length of the FCS on the wire in bytes; 0 if the device does not deliver it.
     pub fcs_len: u32,
-    /// The FCS was checked, and is another frame's.
+    /// `true` if the FCS was checked and does not match the frame.
     pub bad_fcs: bool,
-    /// Frames of this queue lost right before this one, for want of room.
+    /// Number of the queue's frames dropped directly before this one because no block was free.
     pub lost_before: u64,
 }
 
 impl Record<'_> {
-    /// Bytes in the file, the FCS's among them.
+    /// Returns the captured length in bytes, including the FCS if it is written.
     #[inline]
     fn caplen(&self) -> usize {
         self.bytes.len() + self.fcs.len()
     }
 
-    /// Bytes on the wire, the FCS's among them if the file holds such.
+    /// Returns the length on the wire in bytes, including the FCS if the device delivers it.
     #[inline]
     fn wire_len(&self) -> u32 {
         self.len + self.fcs_len
     }
 
-    /// Writes what is kept of the frame into `out`, which has exactly [`Record::caplen`] bytes.
+    /// Writes the frame and the FCS into `out`, which has exactly [`Record::caplen`] bytes.
     #[inline]
     fn copy_to(&self, out: &mut [u8]) {
         let (frame, fcs) = out.split_at_mut(self.bytes.len());
@@ -99,7 +99,8 @@ impl Record<'_> {
     }
 }
 
-/// Copies into as many bytes. The shortest of frames are copied without a call, both halves at once, which overlap.
+/// Copies `from` to `to`, which has the same length. Frames of 32 to 64 bytes are copied without a
+/// call, as two overlapping halves.
 #[inline]
 fn copy(from: &[u8], to: &mut [u8]) {
     const HALF: usize = 32;
@@ -114,48 +115,50 @@ fn copy(from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// What a file can tell of itself at its end.
+/// Statistics of a file, written at its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
-    /// Stamp of the first record.
+    /// Time stamp of the first record in nanoseconds since 1970.
     pub first_ns: u64,
-    /// Stamp of the last record.
+    /// Time stamp of the last record in nanoseconds since 1970.
     pub last_ns: u64,
-    /// Frames this queue received while the file was open.
+    /// Number of frames received for the file while it was open, including dropped ones.
     pub received: u64,
-    /// Those of them that found no room.
+    /// Number of those frames that were dropped because no block was free.
     pub dropped: u64,
 }
 
-/// Turns frames into the bytes of a file format.
+/// Encoder of records into a file format.
 pub trait Encoder: Clone + Send + 'static {
-    /// The file name's ending, `pcap`.
+    /// Returns the file name extension of the format, for example `pcap`.
     fn extension(&self) -> &'static str;
-    /// What a file of this queue begins with, whose first frame is stamped `ns`; `None`: it holds the frames of all
-    /// queues. It tells what has happened since the file before it, up to that stamp.
+    /// Returns the header of a file of queue `queue`, or of all queues if `None`, whose first frame is
+    /// stamped `ns`. The header reports the outages since the previous file, up to `ns`.
     fn header(&mut self, queue: Option<u16>, ns: u64) -> Vec<u8>;
-    /// The stamp from which on frames are not for that file, but for one that tells of more.
+    /// Returns the time stamp at which a new file must begin, because its header has more to report;
+    /// `u64::MAX`: none.
     fn until(&self) -> u64 {
         u64::MAX
     }
-    /// Bytes of the record.
+    /// Returns the encoded length of a record in bytes.
     fn record_len(&self, record: &Record<'_>) -> usize;
     /// Writes the record into `out`, which has exactly [`Encoder::record_len`] bytes.
     fn record(&self, out: &mut [u8], queue: u16, record: &Record<'_>);
-    /// Whether records can tell of marks.
+    /// Returns `true` if records can carry marks.
     fn tells_marks(&self) -> bool {
         false
     }
-    /// Another filter holds from the next record on; whether that record is to tell ([`Encoder::annotated`]).
+    /// Sets the filter that applies from the next record. Returns `true` if that record must carry a
+    /// note of the change ([`Encoder::annotated`]).
     fn filtered(&mut self, _filter: &str) -> bool {
         false
     }
-    /// The record, telling its reader these notes, where the format has room for that.
+    /// Returns the encoded record with these notes, if the format supports notes.
     fn annotated(&self, queue: u16, record: &Record<'_>, _notes: &[Note]) -> Vec<u8> {
         let mut out = vec![0; self.record_len(record)];
         self.record(&mut out, queue, record);
         out
     }
-    /// What a file ends with: so many bytes, whatever it tells.
+    /// Returns the trailer of a file. Its length does not depend on `totals`.
     fn trailer(&self, totals: &Totals) -> Vec<u8>;
 }

@@ -1,44 +1,47 @@
-//! `--bytes` and `--files`: what the files of a run may come to.
+//! Write limits of a run: `--bytes` and `--files`.
 //!
-//! Invariants: sinks never wait here, and lose nothing for it. The last file takes what comes until the run has ended.
+//! Invariants: sinks never wait for the limit, and lose no frames because of it. The last file takes
+//! all further frames until the run has ended.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use wqcap_core::sync::wakeup::{Alarm, Wakeup};
 
-/// What all sinks of a run may write together, and what they have written.
+/// Limit on the bytes and files that all sinks of a run write, with their counts.
 #[derive(Debug)]
 pub struct WriteLimit {
-    /// In bytes; `u64::MAX`: any number.
+    /// Maximum number of bytes; `u64::MAX`: no limit.
     bytes: u64,
-    /// In files; `u64::MAX`: any number.
+    /// Maximum number of files; `u64::MAX`: no limit.
     files: u64,
+    /// Number of bytes written.
     written: AtomicU64,
+    /// Number of files begun.
     begun: AtomicU64,
-    /// A file was full, and there may be no other.
+    /// Raised when a file is full and no further file is allowed.
     full: Alarm,
     owner: Wakeup,
 }
 
-/// Which of the two was reached.
+/// Write limit that a run has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reached {
-    /// Bytes.
+    /// Limit on the number of bytes.
     Bytes,
-    /// Files.
+    /// Limit on the number of files.
     Files,
 }
 
-/// What went into files.
+/// Amount of data that a run has written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Bytes, compression aside.
+    /// Number of bytes before compression.
     pub bytes: u64,
-    /// Files that were begun.
+    /// Number of files begun.
     pub files: u64,
 }
 
 impl Written {
-    /// The sum of both.
+    /// Returns the sum of two amounts.
     #[must_use]
     pub fn plus(self, more: Self) -> Self {
         Self {
@@ -49,7 +52,8 @@ impl Written {
 }
 
 impl WriteLimit {
-    /// For so many bytes and files at most; then `owner` is woken.
+    /// Creates a limit of `bytes` bytes and `files` files; `None`: no limit. `owner` is woken when a
+    /// limit is reached.
     #[must_use]
     pub fn new(bytes: Option<u64>, files: Option<u64>, owner: &Wakeup) -> Self {
         Self {
@@ -62,8 +66,9 @@ impl WriteLimit {
         }
     }
 
-    /// Claims another file, for a queue whose file is full; `false`: it is the last one, and takes the rest.
-    pub(super) fn claim_next(&self) -> bool {
+    /// Counts another file for a queue whose file is full. Returns `false` if no further file is
+    /// allowed: the full file then takes all further frames.
+    pub(super) fn claim_file(&self) -> bool {
         let more = |begun| (begun < self.files).then(|| begun + 1);
         let claimed = self
             .begun
@@ -74,20 +79,21 @@ impl WriteLimit {
         claimed.is_ok()
     }
 
-    /// A queue begins a file that nobody has claimed: its first one, or one after a fault.
-    pub(super) fn begins(&self) {
+    /// Counts a file begun without [`WriteLimit::claim_file`]: a queue's first file, or a file after a
+    /// write failure.
+    pub(super) fn count_file(&self) {
         self.begun.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// There are so many more bytes for the files.
-    pub(super) fn wrote(&self, bytes: u64) {
+    /// Adds `bytes` to the number of bytes written, and wakes the owner when the limit is reached.
+    pub(super) fn add_bytes(&self, bytes: u64) {
         let before = self.written.fetch_add(bytes, Ordering::AcqRel);
         if before < self.bytes && before + bytes >= self.bytes {
             self.owner.wake();
         }
     }
 
-    /// What went into files so far.
+    /// Returns the amount of data written so far.
     #[must_use]
     pub fn written(&self) -> Written {
         Written {
@@ -96,7 +102,7 @@ impl WriteLimit {
         }
     }
 
-    /// The limit that was reached, if one was.
+    /// Returns the limit that was reached, if any.
     #[must_use]
     pub fn reached(&self) -> Option<Reached> {
         if self.written().bytes >= self.bytes {

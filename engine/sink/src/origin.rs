@@ -1,32 +1,32 @@
-//! What a pcapng file tells of where it comes from.
+//! Origin of a pcapng file: the machine, the device and the run, as its header describes them.
 
 use std::fs;
 
-/// The machine, the device and the run.
+/// Description of the machine, the device and the run.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
-    /// The machine's hardware: architecture and processor.
+    /// Hardware of the machine: architecture and processor.
     pub machine: String,
-    /// The machine's name.
+    /// Host name of the machine.
     pub host: String,
-    /// The operating system and its release.
+    /// Operating system and its release.
     pub os: String,
-    /// The capture port in words.
+    /// Description of the capture port.
     pub description: String,
-    /// The device's hardware in words.
+    /// Description of the device's hardware.
     pub device: String,
-    /// The link's bits a second; 0: unknown.
+    /// Link speed in bits per second; 0: unknown.
     pub speed: u64,
-    /// Which frames the file holds at its beginning, a pcap-filter(7) expression; empty: all.
+    /// Filter that applies at the file's beginning, a pcap-filter(7) expression; empty: all frames.
     pub filter: String,
-    /// What a reader should know of the run; empty: nothing.
+    /// Comment on the run for readers of the file; empty: none.
     pub comment: String,
-    /// What the operator says of it; empty: nothing.
+    /// Comment that the operator configured; empty: none.
     pub operator_comment: String,
 }
 
 impl Origin {
-    /// Of this machine, and no more.
+    /// Returns the origin with only the machine's fields set.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "a file of /proc or /etc")]
     pub fn here() -> Self {

@@ -1,4 +1,4 @@
-//! How long the disk holds what is captured, at the rate at which files have been finished lately.
+//! Estimate of how long captured files stay on the disk, at the recent rate of finished files.
 
 use super::Retention;
 use rustix::fs::statvfs;
@@ -12,31 +12,31 @@ use wqcap_core::{
 };
 use wqcap_files::folder::CaptureFolder;
 
-/// Files that were finished this long before the newest say how fast files come.
+/// Span before the newest file whose files determine the rate.
 const LATELY: Duration = Duration::from_secs(3600);
-/// Files of several queues are finished together: so close together they are one moment.
+/// Files finished within this span count as finished together, as those of several queues are.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// A finished file.
+/// Size and time of a finished file.
 #[derive(Clone, Copy, Debug)]
 pub struct FinishedFile {
-    /// When it was written last.
+    /// Time of the last write to the file.
     pub written: SystemTime,
-    /// Its bytes.
+    /// Length of the file in bytes.
     pub len: u64,
 }
 
-/// A file system's room, in bytes.
+/// Space of a file system, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskRoom {
-    /// What is free for files.
+    /// Bytes available to unprivileged users (`f_bavail`).
     pub free: u64,
-    /// All of it.
+    /// Total bytes of the file system (`f_blocks`).
     pub size: u64,
 }
 
 impl DiskRoom {
-    /// That of a folder's file system; `None`: it does not tell.
+    /// Reads the space of the file system that holds `dir`; `None` if statvfs(3) fails.
     #[must_use]
     pub fn of(dir: &Path) -> Option<Self> {
         let disk = statvfs(dir).ok()?;
@@ -46,7 +46,7 @@ impl DiskRoom {
         })
     }
 
-    /// So many bytes, or so much of it.
+    /// Returns the bytes that `keep` stands for on this file system.
     fn share(self, keep: Keep) -> u64 {
         match keep {
             Keep::Size(Size(n)) => n,
@@ -55,20 +55,22 @@ impl DiskRoom {
     }
 }
 
-/// Bytes a second of the files of the last hour; `None`: there are too few to tell.
+/// Returns the rate of the last hour's files in bytes per second, or `None` if there are too few
+/// files.
 fn rate(files: &[FinishedFile]) -> Option<f64> {
     let last = files.iter().map(|it| it.written).max()?;
     let since = last.checked_sub(LATELY)?;
     let late = files.iter().filter(|it| it.written >= since);
     let first = late.clone().map(|it| it.written).min()?;
     let time = last.duration_since(first).ok().filter(|it| *it > MOMENT)?;
-    // What the first ones hold was captured before.
+    // The first files hold frames from before their finish time.
     let after = late.filter(|it| it.written > first + MOMENT);
     let bytes: u64 = after.map(|it| it.len).sum();
     (bytes > 0).then(|| bytes as f64 / time.as_secs_f64())
 }
 
-/// What is to be expected with these finished files and this room; `None`: there are too few files to tell.
+/// Estimates how long files stay under `keep`, from the finished files and the disk space; `None`
+/// if there are too few files.
 #[must_use]
 pub fn outlook(files: &[FinishedFile], disk: DiskRoom, keep: &Retention) -> Option<Outlook> {
     let bytes_per_s = rate(files)?;
@@ -90,7 +92,7 @@ pub fn outlook(files: &[FinishedFile], disk: DiskRoom, keep: &Retention) -> Opti
         limits.push(Duration::from_nanos(keep.age_ns).as_secs_f64());
     }
     let limit = limits.into_iter().fold(f64::INFINITY, f64::min);
-    // Where bytes are limited, a full disk makes the oldest files go, too.
+    // With a limit in bytes, a full disk also deletes the oldest files.
     let measured = keep.keep != Keep::default() || keep.free != Keep::default();
     let (seconds, deletes) = match holds(reach) {
         full if full >= limit => (limit, true),
@@ -104,7 +106,8 @@ pub fn outlook(files: &[FinishedFile], disk: DiskRoom, keep: &Retention) -> Opti
     })
 }
 
-/// The same of a folder with all below it, as it is now.
+/// Estimates how long files stay under `keep`, from the present files in `dir` and all its
+/// subdirectories.
 #[must_use]
 pub fn outlook_of(dir: &Path, keep: &Retention) -> Option<Outlook> {
     let folder = CaptureFolder::list(dir).ok()?;
@@ -120,6 +123,7 @@ pub fn outlook_of(dir: &Path, keep: &Retention) -> Option<Outlook> {
 mod tests {
     use super::*;
 
+    /// Returns a file of `len` bytes, written `seconds` after 1970.
     fn at(seconds: u64, len: u64) -> FinishedFile {
         FinishedFile {
             written: SystemTime::UNIX_EPOCH + Duration::from_secs(seconds),
@@ -127,38 +131,40 @@ mod tests {
         }
     }
 
-    /// Two queues with a file of 500 bytes each every hundred seconds, but for one of long ago: ten bytes a second.
+    /// Returns two queues' files of 500 bytes every hundred seconds (10 bytes per second), and one
+    /// much older file.
     fn files() -> Vec<FinishedFile> {
         let times = (0..4).flat_map(|i| [at(9000 + i * 100, 500), at(9000 + i * 100, 500)]);
         [at(10, 1 << 40)].into_iter().chain(times).collect()
     }
 
     #[test]
-    fn files_of_lately_tell_how_fast_they_come() {
+    fn rate_comes_from_recent_files() {
         assert_eq!(rate(&files()), Some(10.0));
+        // Too few files.
         for few in [&[][..], &[at(9000, 500)], &[at(9000, 500), at(9000, 500)]] {
             assert_eq!(rate(few), None);
         }
-        assert_eq!(rate(&[at(9000, 500), at(9100, 0)]), None, "nothing came");
+        assert_eq!(rate(&[at(9000, 500), at(9100, 0)]), None, "no bytes");
     }
 
     #[test]
-    fn the_narrowest_limit_says_how_long_files_stay() {
+    fn the_narrowest_limit_determines_how_long_files_stay() {
         let files: Vec<_> = files().into_iter().skip(1).collect();
         let room = DiskRoom {
             free: 6000,
             size: 100_000,
         };
         let of = |keep: Retention| {
-            let it = outlook(&files, room, &keep).expect("known");
+            let it = outlook(&files, room, &keep).expect("an estimate");
             assert_eq!(it.bytes_per_s, 10.0);
             (it.seconds, it.deletes)
         };
         let all = Retention::default;
-        assert_eq!(of(all()), (600.0, false), "full, and nothing goes");
+        assert_eq!(of(all()), (600.0, false), "full, without deletion");
         let keep = Keep::Size(Size(5000));
         assert_eq!(of(Retention { keep, ..all() }), (500.0, true));
-        // More than there is room for.
+        // More bytes than the disk has room for.
         let keep = Keep::Percent(50);
         assert_eq!(of(Retention { keep, ..all() }), (1000.0, true));
         let free = Keep::Percent(1);

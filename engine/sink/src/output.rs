@@ -1,57 +1,59 @@
-//! What is written, and what stays of it.
+//! What a run writes, and what stays of it.
 
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use wqcap_core::settings::{Compress, Format, Keep, OnFull, Order, Vlan};
 use wqcap_files::{name::NameTemplate, sealed::KeySource};
 
-/// Files of the run.
+/// Files or stream that a run writes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct OutputPlan {
-    /// Where; `None`: nothing is written, frames are counted.
+    /// Directory of the capture files; `None` if no files are written.
     pub dir: Option<PathBuf>,
-    /// One stream to stdout in place of files, in the order of time.
+    /// `true` if one stream in time order goes to stdout instead of files.
     pub stdout: bool,
-    /// One file for each queue, or one in the order of time.
+    /// Order of frames: one file for each queue, or one file in time order.
     pub order: Order,
-    /// Files' names.
+    /// Template of file names.
     pub name: NameTemplate,
-    /// What the operator says of the capture.
+    /// Operator's comment on the capture.
     pub comment: String,
-    /// `pcap`, `pcapng` or `none`.
+    /// File format: `pcap`, `pcapng` or `none`.
     pub format: Format,
     /// Bytes of write buffers of all queues together.
     pub buffer: u64,
-    /// When every buffer waits for the disk.
+    /// Reaction when every buffer waits for the disk.
     pub on_full: OnFull,
-    /// When a queue goes on to its next file.
+    /// Conditions for starting a queue's next file.
     pub rotation: Rotation,
-    /// How files are compressed.
+    /// Compression of files.
     pub compress: Compress,
-    /// Cores for that, which no queue has.
+    /// Cores that compress: cores without a loop or parser.
     pub spare_cores: Vec<usize>,
-    /// What stays of finished files.
+    /// Limits on the finished files that are kept.
     pub retention: Retention,
-    /// The program to run after each finished file.
+    /// Program to run after each finished file.
     pub hook: Option<PathBuf>,
-    /// The folder of indexes of finished files.
+    /// Directory of indexes of finished files.
     pub index_dir: Option<PathBuf>,
-    /// The journal of what ships finished files; those that it has not shipped are deleted last.
+    /// Journal of `wqcap ship`; files that it has not shipped are deleted last.
     pub journal: Option<PathBuf>,
-    /// Where the key comes from that finished files are encrypted with; `None`: they are not.
+    /// Source of the key that encrypts finished files; `None` if files are not encrypted.
     pub encrypt: Option<KeySource>,
-    /// What becomes of tags that the NIC takes off.
+    /// Treatment of VLAN tags that the NIC strips.
     pub vlan: Vlan,
 }
 
 impl OutputPlan {
-    /// Whether the frames of all queues are written in the order of time, to one file or to stdout.
+    /// Returns `true` if the frames of all queues are written in time order, to one file or to
+    /// stdout.
     #[must_use]
     pub fn is_ordered(&self) -> bool {
         self.format != Format::None && (self.stdout || self.order == Order::Time)
     }
 
-    /// Plain pcap files in `dir`, with `buffer` bytes of write buffers: one for each queue, never rotated or deleted.
+    /// Creates a plan of plain pcap files in `dir`, one for each queue, which are never rotated or
+    /// deleted. `buffer` is the bytes of write buffers.
     #[must_use]
     pub fn pcap(dir: &Path, buffer: u64) -> Self {
         Self {
@@ -64,43 +66,46 @@ impl OutputPlan {
     }
 }
 
-/// When a queue goes on to its next file.
+/// Conditions for starting a queue's next file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Rotation {
-    /// Before a file would grow beyond so many bytes; 0: never.
+    /// Maximum bytes of a file; 0 means no limit.
     pub size: u64,
-    /// At every multiple of so many nanoseconds of the wall clock; 0: never.
+    /// Period in nanoseconds: a new file starts at every multiple of it on the wall clock; 0 means
+    /// never.
     pub period_ns: u64,
-    /// After so many frames; 0: never.
+    /// Maximum frames of a file; 0 means no limit.
     pub frames: u64,
 }
 
-/// What may stay of finished files.
+/// Limits on the finished files that are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Retention {
-    /// In bytes.
+    /// Maximum size of all finished files, in bytes or as a share of the file system.
     pub keep: Keep,
-    /// In files; 0: any number.
+    /// Maximum number of finished files; 0 means no limit.
     pub files: u64,
-    /// How long after they were written last, in nanoseconds; 0: for ever.
+    /// Maximum age since the last write, in nanoseconds; 0 means no limit.
     pub age_ns: u64,
-    /// What stays free of the file system.
+    /// Minimum free space of the file system, in bytes or as a share of it.
     pub free: Keep,
 }
 
 impl Retention {
-    /// Whether nothing is ever deleted.
+    /// Returns `true` if no limit is set, so that files are never deleted.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Write buffers a queue has at least: one being filled, one being written, one to go on in.
+/// Minimum write buffers of a queue: one being filled, one being written, one to continue in.
 pub const LEAST_BLOCKS: usize = 3;
 
-/// Bytes of the smallest write buffer, for frames of at most `longest` bytes: a file's header with all its texts and a
-/// record with a note fit it, since a record may reach over two buffers and no more.
+/// Returns the bytes of the smallest write buffer for frames of at most `longest` bytes.
+///
+/// A file's header with all its texts and a record with a comment fit into it, because a record may
+/// span at most two buffers.
 pub const fn least_block(longest: usize) -> usize {
     (longest + (12 << 10)).next_multiple_of(4096)
 }

@@ -1,15 +1,15 @@
-//! pcap files, with nanosecond stamps.
+//! Encoder of pcap files with nanosecond time stamps.
 
 use crate::{Encoder, Record, Totals};
 use wqcap_core::consumer::FCS_LEN;
 use wqcap_files::format::{ETHERNET, pcap};
 
-/// Writes pcap.
+/// Encoder of records into pcap.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PcapEncoder {
-    /// The longest record; 0: whole frames.
+    /// Maximum bytes of a frame in a record; 0: whole frames.
     pub snaplen: u32,
-    /// Each frame ends with its FCS.
+    /// `true` if each frame ends with its FCS.
     pub fcs: bool,
 }
 
@@ -35,7 +35,7 @@ impl Encoder for PcapEncoder {
     #[inline]
     fn record(&self, out: &mut [u8], _queue: u16, record: &Record<'_>) {
         let (header, data) = out.split_at_mut(pcap::RECORD_LEN);
-        // A slot is far below 4 GiB.
+        // A slot is much smaller than 4 GiB.
         let caplen = record.caplen() as u32;
         header.copy_from_slice(&pcap::encode_record_header(
             record.ns,
@@ -79,7 +79,7 @@ mod tests {
         }
         let mut reader = PcapReader::new(&file[..]).expect("header");
         assert_eq!(reader.header().snaplen, 60);
-        // Raw: the reader's checked form refuses an original length above the snap length, which is what cutting means.
+        // Raw, because the reader's checked method rejects a cut frame, whose original length exceeds the snap length.
         let first = reader
             .next_raw_packet()
             .expect("one")

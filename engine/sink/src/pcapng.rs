@@ -1,4 +1,5 @@
-//! pcapng files: a section with one interface, enhanced packets, statistics at the end.
+//! Encoder of pcapng files: one section with one interface, enhanced packet blocks, and interface
+//! statistics at the end.
 
 use crate::{Encoder, Note, Origin, Record, Totals};
 use std::sync::{Arc, Mutex};
@@ -16,38 +17,38 @@ use wqcap_files::{
     read::origin::PROGRAM,
 };
 
-/// The count of frames lost before, where there were any.
+/// Length of the epb_dropcount option in bytes, present if frames were lost before the record.
 const DROPCOUNT_LEN: usize = 12;
-/// What every record ends with: flags and queue, eight bytes each, the end of options, the block's length.
+/// Length of each record's end in bytes: epb_flags and epb_queue of 8 bytes each, the end of options,
+/// and the block's length.
 const END_LEN: usize = 20 + pcapng::BLOCK_TRAILER_LEN;
-/// epb_flags: direction inbound.
+/// Bit of epb_flags for the inbound direction.
 const INBOUND: u32 = 1;
-/// epb_flags: link-layer error, the CRC.
+/// Bit of epb_flags for a CRC error.
 const CRC_ERROR: u32 = 1 << 24;
-/// First byte of if_filter: a filter string of libpcap.
+/// First byte of if_filter for a filter string of libpcap.
 const LIBPCAP_STRING: u8 = 0;
-/// The longest filter and the longest note that are written, in bytes: they must not make a header or a record outgrow
-/// a block.
+/// Maximum length of a filter or note in bytes, so that a header or a record fits in a block.
 const MOST_TEXT: usize = 1000;
 
-/// Writes pcapng.
+/// Encoder of records into pcapng.
 #[derive(Clone, Debug, Default)]
 pub struct PcapngEncoder {
-    /// The longest record; 0: whole frames.
+    /// Maximum bytes of a frame in a record; 0: whole frames.
     pub snaplen: u32,
-    /// The name of the interface that frames are received on.
+    /// Name of the interface that receives the frames.
     pub interface: String,
-    /// Each frame ends with its FCS.
+    /// `true` if each frame ends with its FCS.
     pub fcs: bool,
-    /// Where the file comes from.
+    /// Origin of the file.
     pub origin: Origin,
-    /// How the NIC's clock goes, as is told at each file's end; `None`: stamps are not of it.
+    /// Report on the NIC's clock, written at each file's end; `None`: the NIC's clock gives no stamps.
     pub clock: Option<Arc<Mutex<Option<ClockReport>>>>,
-    /// What each file's beginning tells of outages since the one before.
+    /// Reporter of the outages since the previous file, for each file's header.
     pub outages: OutageReporter,
 }
 
-/// Appends the most of a text that is written as an option, if there is one.
+/// Appends a text as an option, cut to [`MOST_TEXT`] bytes. An empty text is left out.
 fn text(out: &mut Vec<u8>, code: u16, value: &str) {
     if !value.is_empty() {
         let end = value.floor_char_boundary(MOST_TEXT);
@@ -87,7 +88,7 @@ impl Encoder for PcapngEncoder {
             if origin.speed > 0 {
                 option(out, code::IF_SPEED, &origin.speed.to_ne_bytes());
             }
-            // A filter cut short would be another one.
+            // A shortened filter would have another meaning.
             if !origin.filter.is_empty() && origin.filter.len() <= MOST_TEXT {
                 let filter = [&[LIBPCAP_STRING], origin.filter.as_bytes()].concat();
                 option(out, code::IF_FILTER, &filter);
@@ -114,11 +115,11 @@ impl Encoder for PcapngEncoder {
 
     #[expect(
         clippy::inline_always,
-        reason = "out of line, a record would be made in memory for each frame"
+        reason = "a call would force the compiler to store each frame's record in memory"
     )]
     #[inline(always)]
     fn record(&self, out: &mut [u8], queue: u16, record: &Record<'_>) {
-        // A block is far below 4 GiB.
+        // A block is much smaller than 4 GiB.
         let (total, caplen) = (out.len() as u32, record.caplen() as u32);
         let (header, rest) = out.split_at_mut(pcapng::PACKET_HEADER_LEN);
         header.copy_from_slice(&pcapng::encode_packet_header(
@@ -130,7 +131,7 @@ impl Encoder for PcapngEncoder {
         ));
         let (rest, end) = rest.split_at_mut(rest.len() - END_LEN);
         let (padded, lost) = rest.split_at_mut(record.caplen().next_multiple_of(4));
-        // The padding, which may be none, and of the frame what is written next.
+        // Zeroes the padding, if there is any, and bytes of the frame that are overwritten next.
         if let Some(last) = padded.last_chunk_mut::<4>() {
             *last = [0; 4];
         }

@@ -1,23 +1,25 @@
-//! `output.order = "time"`: the records of all queues in one row, by their stamps, while they come.
+//! Merging of the records of all queues by time stamp, while they arrive (`output.order = "time"`).
 //!
 //! ```text
-//! queue's sink -> relay blocks -> orderer, a thread -> one more sink, or stdout
+//! queue's sink -> relay blocks -> ordering thread -> output sink, or stdout
 //!       ^                            |
 //!       +------- empty blocks -------+
 //! ```
 //!
-//! The next record is certain when every queue has shown one. A queue that is silent cannot be waited for for ever: a
-//! block's records go on when it has been here for [`WINDOW`], silent queues have had blocks to fill for as long, and have
-//! been seen idle since, or for [`LONGEST`]. With `on_full = "drop"`, they also go on when a queue has no block left to
-//! fill, or it would drop frames. What comes with an earlier stamp after that is counted as `late`, and not written: the
-//! order holds without exception.
+//! The earliest record can be written when every queue has a record waiting. The wait for a queue
+//! without a record (a silent queue) is limited. A block's records are released [`WINDOW`] after the
+//! block arrived and the silent queues had blocks to fill, if those queues were seen idle since then,
+//! else after [`LONGEST`]. With `on_full = "drop"`, records are also released when a queue has no
+//! block left to fill, because it would drop frames otherwise. A record that arrives later with an
+//! earlier stamp is counted as `late` and not written: the output is always in order.
 //!
-//! With `capture.dedup` a frame that repeats one of another queue is left out here, and counted as `deduplicated`; repetitions
-//! within a queue were left out before. The steps behind deduplication follow here, too ([`InOrder`]): queues relay whole
-//! frames, and only frames that repeat none are sampled, cut off, observed and sliced.
+//! With `capture.dedup`, a frame that repeats one of another queue is left out here and counted as
+//! `deduplicated`; repetitions within a queue were left out before. The steps behind deduplication run
+//! here too ([`InOrder`]): queues relay whole frames, and only frames that are not repetitions are
+//! sampled, cut off, observed and sliced.
 //!
-//! Invariant: a queue sends what it has within [`HELD_NS`] of stamps, or when it falls idle, both well below
-//! [`WINDOW`]. So nothing is late unless a loop gets no turn for [`LONGEST`].
+//! Invariant: a queue sends its records within [`HELD_NS`] of time stamps or when it becomes idle, both
+//! well below [`WINDOW`]. No record is late unless a loop does not run for [`LONGEST`].
 
 use crate::{
     BlockSink, Encoder, Note, Record, Requests, Totals,
@@ -37,23 +39,26 @@ use wqcap_core::{
 };
 use wqcap_frame::dedup::DedupWindow;
 
-/// How long a record waits for earlier ones of silent queues.
+/// Time that a record waits for earlier records of silent queues that were seen idle.
 const WINDOW: Duration = Duration::from_secs(1);
-/// The same for queues whose loops are not heard of.
+/// Time that a record waits for earlier records of silent queues that were not seen idle.
 const LONGEST: Duration = Duration::from_secs(5);
-/// How long a queue fills a relay block, in nanoseconds of stamps.
+/// Span of time stamps in nanoseconds after which a queue sends a partial relay block.
 pub(super) const HELD_NS: u64 = 100_000_000;
-/// How long nothing must come before the output is told to let go of what it has.
+/// Time without a new block after which the output is flushed.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Stamp, frames lost before, captured length, length, three facts of the FCS, and whether a filter is told of.
+/// Bytes of a relayed record's header: stamp, frames lost before, captured length, length, three
+/// properties of the FCS, and the filter flag.
 const HEAD: usize = 28;
-/// The longest filter that is relayed, in bytes. It must not make a record outgrow a block; files have room for less.
+/// Maximum length of a relayed filter in bytes, so that a record fits in a block. Files have room for
+/// less.
 const MOST_FILTER: usize = 1500;
-/// The captured length that marks a relay's end; its stamp is the count of frames lost on the whole.
+/// Captured length that marks the end of a relay. The stamp field then holds the total number of lost
+/// frames.
 const LAST: u32 = u32::MAX;
 
-/// Writes records for the orderer's eyes.
+/// Encoder of records for the ordering thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Relay;
 
@@ -76,7 +81,7 @@ impl Encoder for Relay {
         let (head, data) = out.split_at_mut(HEAD);
         head[..8].copy_from_slice(&record.ns.to_ne_bytes());
         head[8..16].copy_from_slice(&record.lost_before.to_ne_bytes());
-        // A frame is far below 4 GiB.
+        // A frame is much smaller than 4 GiB.
         head[16..20].copy_from_slice(&(record.bytes.len() as u32).to_ne_bytes());
         head[20..24].copy_from_slice(&record.len.to_ne_bytes());
         // An FCS has four bytes.
@@ -94,7 +99,8 @@ impl Encoder for Relay {
         true
     }
 
-    /// Behind the frame: the filter, and before it its length. Marks are for files, and no queue's.
+    /// Appends the filter's length and the filter behind the frame. Marks are not relayed: they are
+    /// requested of the output sink.
     fn annotated(&self, queue: u16, record: &Record<'_>, notes: &[Note]) -> Vec<u8> {
         let mut out = vec![0; self.record_len(record)];
         self.record(&mut out, queue, record);
@@ -107,7 +113,7 @@ impl Encoder for Relay {
         };
         out[HEAD - 1] = 1;
         let filter = &filter[..filter.floor_char_boundary(MOST_FILTER)];
-        // It is bounded.
+        // At most MOST_FILTER bytes.
         out.extend((filter.len() as u16).to_ne_bytes());
         out.extend(filter.as_bytes());
         out
@@ -122,27 +128,29 @@ impl Encoder for Relay {
     }
 }
 
-/// A record of a relay block, or the queue's last word.
+/// Entry of a relay block.
 enum Relayed<'a> {
-    /// With the filter that holds from it on, if it tells of one.
+    /// Record, with the filter that applies from it if the filter changed.
     Record(Record<'a>, Option<&'a str>),
+    /// End of the queue's relay.
     Last {
+        /// Total number of frames that the queue lost.
         lost: u64,
     },
 }
 
-/// What stands at the beginning of `bytes`, and its length; `None`: nothing.
-fn relayed(bytes: &[u8]) -> Option<(Relayed<'_>, usize)> {
+/// Decodes the entry at the beginning of `bytes` and returns it with its length, or `None` at the end.
+fn parse_relayed(bytes: &[u8]) -> Option<(Relayed<'_>, usize)> {
     let word = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
     let long = |at: usize| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
     let (ns, lost_before, caplen, len) = (long(0)?, long(8)?, word(16)?, word(20)?);
     if caplen == LAST {
         return Some((Relayed::Last { lost: ns }, HEAD));
     }
-    let [fcs, fcs_len, bad_fcs, tells] = *bytes.get(24..)?.first_chunk()?;
+    let [fcs, fcs_len, bad_fcs, has_filter] = *bytes.get(24..)?.first_chunk()?;
     let end_of_bytes = HEAD + caplen as usize;
     let end = end_of_bytes + usize::from(fcs);
-    let (filter, after) = match tells {
+    let (filter, after) = match has_filter {
         0 => (None, end),
         _ => {
             let len = u16::from_ne_bytes(*bytes.get(end..)?.first_chunk()?);
@@ -163,18 +171,20 @@ fn relayed(bytes: &[u8]) -> Option<(Relayed<'_>, usize)> {
     Some((Relayed::Record(record, filter), after))
 }
 
-/// Where records go in the order of time.
+/// Output for records in the order of time.
 pub(super) trait Ordered: Send {
-    /// Takes a record, from which on a filter may hold for its queue; `false`: it is lost.
-    fn put(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool;
-    /// Frames of a queue did not make it here.
-    fn lost(&mut self, n: u64);
-    /// Every record whose turn had come is put; `quiet`: nothing has come for a while, either.
-    fn rest(&mut self, quiet: bool);
+    /// Writes a record. `filter` is the filter that applies to its queue from this record, if it
+    /// changed. Returns `false` if the record is lost.
+    fn write(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool;
+    /// Counts `n` frames that were lost before they reached the output.
+    fn count_lost(&mut self, n: u64);
+    /// Ends a round, after all released records are written. `quiet` is set if no block has arrived
+    /// for [`PAUSE`].
+    fn end_round(&mut self, quiet: bool);
 }
 
 impl<E: Encoder> Ordered for BlockSink<E> {
-    fn put(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool {
+    fn write(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool {
         if let Some(filter) = filter {
             self.changed(filter);
         }
@@ -185,11 +195,11 @@ impl<E: Encoder> Ordered for BlockSink<E> {
         taken
     }
 
-    fn lost(&mut self, n: u64) {
-        self.missed(n);
+    fn count_lost(&mut self, n: u64) {
+        self.count_missed(n);
     }
 
-    fn rest(&mut self, quiet: bool) {
+    fn end_round(&mut self, quiet: bool) {
         self.batch();
         if quiet {
             self.idle();
@@ -197,20 +207,20 @@ impl<E: Encoder> Ordered for BlockSink<E> {
     }
 }
 
-/// The steps for frames that are in order, where repetitions are sought among all queues.
+/// Reduction steps for frames in the order of time, with deduplication across all queues.
 pub struct InOrder {
     /// Recent frames of all queues.
     pub window: DedupWindow,
-    /// The further steps of each queue, by its number.
+    /// Reduction steps behind deduplication, by queue.
     pub stages: Vec<Box<dyn Judge>>,
-    /// Bytes of a frame that are written at most.
+    /// Maximum bytes of a frame that are written.
     pub snaplen: usize,
 }
 
 impl InOrder {
-    /// Has a frame pass all steps. The record becomes what is to be written of the frame.
+    /// Passes a frame through all steps and cuts the record to the bytes that are written.
     fn judge(&mut self, queue: usize, record: &mut Record<'_>, is_late: bool) -> Verdict {
-        // A frame that came late is not compared: the window has moved on.
+        // A late frame is not compared: the window has already passed its time stamp.
         if !is_late && self.window.repeats(record.bytes, record.len, record.ns) {
             return Verdict::Deduplicated;
         }
@@ -226,7 +236,7 @@ impl InOrder {
         };
         let verdict = self.stages[queue].judge(&mut frame);
         let kept = frame.bytes.len().min(self.snaplen);
-        // An FCS is written behind a whole frame alone, and within the snaplen.
+        // An FCS is written only behind a whole frame and within the snaplen.
         if kept < record.bytes.len() || kept + record.fcs.len() > self.snaplen {
             record.fcs = &[];
         }
@@ -241,28 +251,29 @@ impl InOrder {
     }
 }
 
-/// A queue as the orderer sees it.
+/// State of one queue in the ordering thread.
 pub(super) struct Line {
     pub(super) counters: Arc<QueueCounters>,
-    /// Emptied blocks go back here.
+    /// Channel that returns emptied blocks to the queue's sink.
     pub(super) empty: Sender<Block>,
-    /// Since when it has had blocks to fill, or been about to.
+    /// Time since which the queue has had blocks to fill.
     free_since: Instant,
-    /// When its queue was last known to be empty.
+    /// Latest time at which the queue was known to be empty.
     empty_at: Option<Instant>,
-    /// Blocks here, oldest first, and when they came.
+    /// Arrived blocks with their times of arrival, oldest first.
     pub(super) blocks: VecDeque<(Instant, Block)>,
-    /// Where in the oldest the next record begins.
+    /// Offset of the next record in the oldest block.
     pub(super) at: usize,
-    /// No more will come.
+    /// Set when the queue's relay has ended.
     pub(super) ended: bool,
-    /// Frames it has reported as lost so far.
+    /// Number of frames that the queue has reported as lost.
     pub(super) lost: u64,
-    /// Lost frames that the line's stage behind the order has not counted as missed yet.
+    /// Number of lost frames not yet passed to the queue's stage in [`InOrder`].
     unseen: u64,
-    /// Filter that the line's next record announces, because the record that announced it was left out.
+    /// Changed filter for the queue's next record, because the record that carried it was left out.
     filter: Option<String>,
-    /// Frames lost right before records that were left out: the next record that is written names them.
+    /// Number of frames lost directly before records that were left out. The next record that is
+    /// written includes them.
     owed_lost: u64,
 }
 
@@ -283,15 +294,15 @@ impl Line {
         }
     }
 
-    /// Its next record's stamp, after letting go of blocks that are read.
+    /// Returns the time stamp of the queue's next record. Returns fully read blocks to the sink.
     fn next_ns(&mut self, out: &mut dyn Ordered, now: Instant) -> Option<u64> {
         loop {
             let (_, block) = self.blocks.front()?;
-            match relayed(&block.memory.as_slice(block.len)[self.at..]) {
+            match parse_relayed(&block.memory.as_slice(block.len)[self.at..]) {
                 Some((Relayed::Record(record, _), _)) => return Some(record.ns),
                 Some((Relayed::Last { lost }, len)) => {
                     let more = lost.saturating_sub(self.lost);
-                    out.lost(more);
+                    out.count_lost(more);
                     self.unseen += more;
                     (self.lost, self.ended) = (lost, true);
                     self.at += len;
@@ -300,10 +311,10 @@ impl Line {
                     let (_, block) = self.blocks.pop_front()?;
                     self.at = 0;
                     if self.empty.is_empty() {
-                        // The output may have stood still since `now`.
+                        // The output may have blocked since `now`.
                         self.free_since = now.max(Instant::now());
                     }
-                    // The sink may be gone already, and with it the need for blocks.
+                    // The sink may have ended already, and then needs no blocks.
                     let _ = self.empty.send(block);
                 }
             }
@@ -311,13 +322,14 @@ impl Line {
     }
 }
 
-/// Passes flushes on: requested of the queues' sinks, and of the output once all that they sent is put.
+/// Forwarding of flushes from the queues' sinks to the output, once all records sent for a flush are
+/// written to the output.
 pub(super) struct Flushes {
     queues: Arc<Requests>,
     output: Arc<Requests>,
-    /// The flush under way, and when everything that queues sent for it was here.
+    /// Number of the flush in progress, and the time by which all blocks sent for it had arrived.
     arrived: Option<(u64, Instant)>,
-    /// Number of the latest flush that was passed on.
+    /// Number of the latest flush that was forwarded.
     passed: u64,
 }
 
@@ -331,14 +343,15 @@ impl Flushes {
         }
     }
 
-    /// Returns the number of the flush for which all queues have sent their blocks, which are in the channel or have arrived.
+    /// Returns the number of a new flush for which all queues have sent their blocks. The blocks are in
+    /// the channel or have arrived.
     fn sent(&self) -> Option<u64> {
         let latest = self.queues.latest_flush();
         (latest != self.passed && self.arrived.is_none() && self.queues.is_sent(latest))
             .then_some(latest)
     }
 
-    /// Passes the flush on if `lines` have no block left that had arrived for it.
+    /// Forwards the flush to the output if `lines` hold no more blocks that arrived for it.
     fn pass(&mut self, lines: &[Line]) {
         let Some((flush, at)) = self.arrived else {
             return;
@@ -351,20 +364,21 @@ impl Flushes {
     }
 }
 
-/// The thread's work.
+/// State of the ordering thread.
 pub(super) struct Reorderer<O> {
     pub(super) full: Receiver<Full>,
     pub(super) lines: Vec<Line>,
     pub(super) out: O,
-    /// What queues do that have no block to fill.
+    /// Behaviour of a queue without a block to fill.
     on_full: OnFull,
-    /// The steps for frames that are in order; `None`: frames are written as they were relayed.
+    /// Reduction steps for frames in order; `None`: frames are written as relayed.
     in_order: Option<InOrder>,
     flushes: Option<Flushes>,
-    /// The next record of each queue that has one.
+    /// Time stamp and queue of the next record of each queue that has one, earliest first.
     heads: BinaryHeap<Reverse<(u64, usize)>>,
-    /// Queues that may still send something and have shown nothing.
+    /// Number of queues that have not ended and have no record waiting.
     silent: usize,
+    /// Latest time stamp of the records processed.
     last_ns: u64,
 }
 
@@ -383,12 +397,12 @@ impl<O: Ordered> Reorderer<O> {
         }
     }
 
-    /// Has frames that are in order pass these steps before they are written.
+    /// Sets the reduction steps that frames pass before they are written.
     pub(super) fn with_steps(self, in_order: Option<InOrder>) -> Self {
         Self { in_order, ..self }
     }
 
-    /// Passes flushes on.
+    /// Sets the flushes to forward to the output.
     pub(super) fn with_flushes(self, flushes: Flushes) -> Self {
         Self {
             flushes: Some(flushes),
@@ -396,7 +410,7 @@ impl<O: Ordered> Reorderer<O> {
         }
     }
 
-    /// Runs until every sink is gone and everything is put.
+    /// Runs until every sink has ended and all records are written. Returns the output.
     pub(super) fn run(mut self) -> O {
         loop {
             let wait = self.wait();
@@ -408,9 +422,10 @@ impl<O: Ordered> Reorderer<O> {
                 Err(RecvTimeoutError::Timeout) => wait == PAUSE,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            // Before the look: what has come by now is here, however long this thread gets no turn.
+            // The time is read before the channel is emptied, so that all blocks sent before `now` are received even
+            // if this thread does not run for a while.
             let now = Instant::now();
-            self.ask();
+            self.read_idle_times();
             let sent = self.flushes.as_ref().and_then(Flushes::sent);
             while let Ok(full) = self.full.try_recv() {
                 self.arrive(full, now);
@@ -418,22 +433,22 @@ impl<O: Ordered> Reorderer<O> {
             if let (Some(flush), Some(it)) = (sent, &mut self.flushes) {
                 it.arrived = Some((flush, now));
             }
-            self.go_on(now);
-            self.settle(quiet);
-            self.out.rest(quiet);
+            self.write_released(now);
+            self.end_batch(quiet);
+            self.out.end_round(quiet);
             if let Some(it) = &mut self.flushes {
                 it.pass(&self.lines);
             }
         }
-        // Queues without a frame have no last word either.
+        // Queues without a frame send no end of their relay.
         self.silent = 0;
-        self.go_on(Instant::now());
-        self.settle(false);
+        self.write_released(Instant::now());
+        self.end_batch(false);
         self.out
     }
 
-    /// Ends a batch of the stages behind the order.
-    fn settle(&mut self, quiet: bool) {
+    /// Ends a batch of the stages in [`InOrder`].
+    fn end_batch(&mut self, quiet: bool) {
         let Some(in_order) = &mut self.in_order else {
             return;
         };
@@ -447,17 +462,18 @@ impl<O: Ordered> Reorderer<O> {
         in_order.each(|it| it.batch());
     }
 
-    /// Hears when each queue was last empty: what had come to it by then is here, or among the blocks that still come.
-    fn ask(&mut self) {
+    /// Reads the time at which each queue was last empty. Blocks with frames received before that time
+    /// have arrived or are in the channel.
+    fn read_idle_times(&mut self) {
         for line in &mut self.lines {
             line.empty_at = line.counters.settled_at().max(line.empty_at);
         }
     }
 
-    /// How long there is nothing to do unless a block comes.
+    /// Returns the time to wait for a block: until the next record is released, at most [`PAUSE`].
     fn wait(&self) -> Duration {
         let head = self.heads.peek();
-        let release = head.and_then(|Reverse((_, line))| self.release(*line));
+        let release = head.and_then(|Reverse((_, line))| self.release_time(*line));
         release.map_or(PAUSE, |at| {
             at.saturating_duration_since(Instant::now()).min(PAUSE)
         })
@@ -466,15 +482,15 @@ impl<O: Ordered> Reorderer<O> {
     fn arrive(&mut self, full: Full, now: Instant) {
         let index = usize::from(full.queue);
         let line = &mut self.lines[index];
-        let shown = !line.blocks.is_empty();
+        let was_silent = line.blocks.is_empty();
         line.blocks.push_back((now, full.block));
-        if !shown {
-            self.show(index, now);
+        if was_silent {
+            self.add_head(index, now);
         }
     }
 
-    /// A silent queue has sent a block.
-    fn show(&mut self, index: usize, now: Instant) {
+    /// Adds the next record of a queue that was silent and has sent a block.
+    fn add_head(&mut self, index: usize, now: Instant) {
         let line = &mut self.lines[index];
         let ns = line.next_ns(&mut self.out, now);
         if let Some(ns) = ns {
@@ -483,34 +499,34 @@ impl<O: Ordered> Reorderer<O> {
         self.silent -= usize::from(ns.is_some() || line.ended);
     }
 
-    /// Puts every record whose turn has come.
-    fn go_on(&mut self, now: Instant) {
+    /// Writes the records that are released, in the order of time.
+    fn write_released(&mut self, now: Instant) {
         while let Some(Reverse((_, index))) = self.heads.peek() {
             if self.silent > 0 && !self.is_released(*index, now) {
                 return;
             }
-            self.step(now);
+            self.write_earliest(now);
         }
     }
 
-    /// Whether a queue's next record goes on though others are silent.
+    /// Returns `true` if a queue's next record is written although other queues are silent.
     fn is_released(&self, index: usize, now: Instant) -> bool {
-        self.release(index).is_some_and(|at| at <= now)
+        self.release_time(index).is_some_and(|at| at <= now)
             || self.on_full == OnFull::Drop && self.lines.iter().any(Line::is_out_of_blocks)
     }
 
-    /// When a queue's next record goes on though others are silent.
-    fn release(&self, index: usize) -> Option<Instant> {
+    /// Returns the time at which a queue's next record is written although other queues are silent.
+    fn release_time(&self, index: usize) -> Option<Instant> {
         let (came, _) = self.lines[index].blocks.front()?;
         let silent = |it: &&Line| it.blocks.is_empty() && !it.ended;
         let silent = || self.lines.iter().filter(silent);
         let since = silent().map(|it| it.free_since).fold(*came, Instant::max);
-        let heard = silent().all(|it| it.empty_at >= Some(*came));
-        Some(since + if heard { WINDOW } else { LONGEST })
+        let seen_idle = silent().all(|it| it.empty_at >= Some(*came));
+        Some(since + if seen_idle { WINDOW } else { LONGEST })
     }
 
-    /// Puts the earliest record.
-    fn step(&mut self, now: Instant) {
+    /// Writes the earliest record, or counts it where it is left out.
+    fn write_earliest(&mut self, now: Instant) {
         let Some(Reverse((_, index))) = self.heads.pop() else {
             return;
         };
@@ -519,12 +535,12 @@ impl<O: Ordered> Reorderer<O> {
             return;
         };
         let bytes = &block.memory.as_slice(block.len)[line.at..];
-        let Some((Relayed::Record(mut record, filter), len)) = relayed(bytes) else {
+        let Some((Relayed::Record(mut record, filter), len)) = parse_relayed(bytes) else {
             return;
         };
         line.lost += record.lost_before;
         if record.lost_before > 0 {
-            self.out.lost(record.lost_before);
+            self.out.count_lost(record.lost_before);
             line.unseen += record.lost_before;
         }
         // A line's index is its queue's number.
@@ -538,7 +554,7 @@ impl<O: Ordered> Reorderer<O> {
         if is_written {
             let owed = line.filter.take();
             record.lost_before += std::mem::take(&mut line.owed_lost);
-            if !self.out.put(queue, &record, filter.or(owed.as_deref())) {
+            if !self.out.write(queue, &record, filter.or(owed.as_deref())) {
                 line.counters.lost(1, u64::from(record.len));
             }
         } else {
@@ -551,10 +567,10 @@ impl<O: Ordered> Reorderer<O> {
                 Verdict::Deduplicated => counters.repeated(1, bytes),
                 Verdict::SampledOut => counters.sampled_out_in_order(bytes),
                 Verdict::CutOff => counters.cut_off_in_order(bytes),
-                // The stages behind the order neither filter nor write.
+                // The stages in `InOrder` neither filter nor write.
                 Verdict::Captured | Verdict::Filtered | Verdict::DroppedStorage => {
                     counters.late(1, bytes);
-                    self.out.lost(1);
+                    self.out.count_lost(1);
                 }
             }
         }
@@ -567,7 +583,8 @@ impl<O: Ordered> Reorderer<O> {
 }
 
 impl Line {
-    /// Whether its queue would have to drop frames, for want of blocks that are here.
+    /// Returns `true` if the queue's sink has no empty block while blocks of it are held here, so that
+    /// it would have to drop frames.
     fn is_out_of_blocks(&self) -> bool {
         self.empty.is_empty() && !self.blocks.is_empty()
     }
@@ -580,7 +597,7 @@ mod tests {
     use wqcap_core::stats::{Ends, Received};
     use wqcap_memory::Region;
 
-    /// Keeps what it is given.
+    /// Output that keeps all records.
     #[derive(Default)]
     struct Kept {
         records: Vec<(u16, u64, Vec<u8>)>,
@@ -589,21 +606,21 @@ mod tests {
     }
 
     impl Ordered for Kept {
-        fn put(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool {
+        fn write(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool {
             self.filters
                 .extend(filter.map(|it| (record.ns, it.to_owned())));
             self.records.push((queue, record.ns, record.bytes.to_vec()));
             true
         }
 
-        fn lost(&mut self, n: u64) {
+        fn count_lost(&mut self, n: u64) {
             self.lost += n;
         }
 
-        fn rest(&mut self, _quiet: bool) {}
+        fn end_round(&mut self, _quiet: bool) {}
     }
 
-    /// Frames that the stages behind the order were given.
+    /// Record of the frames that passed through the stages in [`InOrder`].
     #[derive(Default)]
     struct Judged {
         frames: Vec<u64>,
@@ -621,7 +638,8 @@ mod tests {
     }
 
     impl Judge for SharedJudged {
-        /// Cuts frames to 14 bytes; those stamped at a multiple of 1000 are sampled out, of 700 cut off.
+        /// Cuts frames to 14 bytes. Frames stamped at a multiple of 1000 are sampled out, at a multiple
+        /// of 700 cut off.
         fn judge(&mut self, frame: &mut Frame<'_>) -> Verdict {
             self.0.lock().expect("unpoisoned").frames.push(frame.ns);
             frame.bytes = &frame.bytes[..14];
@@ -657,13 +675,13 @@ mod tests {
         let ledger = |queue: usize| bench.reorderer.lines[queue].counters.ledger(0);
         assert_eq!((ledger(1).deduplicated, ledger(1).captured), (2, 998));
         assert_eq!((ledger(0).deduplicated, ledger(0).captured), (0, 1000));
-        assert_eq!(bench.reorderer.out.lost, 0, "a repetition is no loss");
+        assert_eq!(bench.reorderer.out.lost, 0, "a repetition is not lost");
         let seen = judged.0.lock().expect("unpoisoned").frames.clone();
         assert_eq!(seen, [10, 100], "observers see no repetition");
     }
 
     #[test]
-    fn frames_in_order_end_in_the_line_of_the_step_that_leaves_them_out() {
+    fn a_frame_left_out_is_counted_for_the_step_that_left_it_out() {
         let mut bench = Bench::new(2, 9);
         let judged = SharedJudged::default();
         let stage = || Box::new(judged.clone()) as Box<dyn Judge>;
@@ -679,14 +697,14 @@ mod tests {
         ] {
             bench.reorderer.arrive(full, now);
         }
-        bench.reorderer.go_on(now);
+        bench.reorderer.write_released(now);
         let cut = |queue, ns| (queue, ns, vec![7; 10]);
         let written = std::mem::take(&mut bench.reorderer.out.records);
         assert_eq!(written, [cut(0, 600), cut(1, 900), cut(0, 1001)]);
         let late = bench.block(0, &[5], None);
         bench.reorderer.arrive(late, now);
-        bench.reorderer.go_on(now);
-        bench.reorderer.settle(true);
+        bench.reorderer.write_released(now);
+        bench.reorderer.end_batch(true);
         let ledger = bench.reorderer.lines[0].counters.ledger(0);
         ledger.check().expect("balanced");
         let lines = [
@@ -698,19 +716,20 @@ mod tests {
         assert_eq!(lines, [997, 1, 1, 1]);
         let judged = judged.0.lock().expect("unpoisoned");
         assert_eq!(judged.frames, [600, 700, 900, 1000, 1001, 5]);
-        assert_eq!(judged.missed, 7, "of queue 1, shown once");
-        assert_eq!(bench.reorderer.out.lost, 8, "the late one, too");
+        assert_eq!(judged.missed, 7, "lost frames of queue 1, counted once");
+        assert_eq!(bench.reorderer.out.lost, 8, "including the late frame");
     }
 
+    /// Reorderer whose blocks a test writes.
     struct Bench {
-        /// Of its frames on the wire, which have 60 bytes here.
+        /// Length of the frames on the wire in bytes; 60 bytes of each are captured.
         len: u32,
         reorderer: Reorderer<Kept>,
         empties: Vec<Receiver<Block>>,
     }
 
     impl Bench {
-        /// So many queues with so many blocks each.
+        /// Creates `queues` queues with `blocks` blocks each.
         fn new(queues: usize, blocks: usize) -> Self {
             let (mut lines, mut empties) = (Vec::new(), Vec::new());
             for _ in 0..queues {
@@ -740,20 +759,21 @@ mod tests {
             }
         }
 
-        /// A record that tells of a filter.
-        fn tells(&self, queue: u16, ns: u64, filter: &str) -> Full {
+        /// Returns a block with one record that carries a changed filter.
+        fn block_with_filter(&self, queue: u16, ns: u64, filter: &str) -> Full {
             let mut full = self.block(queue, &[ns], None);
             let Some((Relayed::Record(record, _), _)) =
-                relayed(full.block.memory.as_slice(full.block.len))
+                parse_relayed(full.block.memory.as_slice(full.block.len))
             else {
                 panic!("no record");
             };
-            let told = Relay.annotated(queue, &record, &[Note::Filter(filter.into())]);
-            full.block.memory.as_mut_slice()[..told.len()].copy_from_slice(&told);
-            full.block.len = told.len();
+            let bytes = Relay.annotated(queue, &record, &[Note::Filter(filter.into())]);
+            full.block.memory.as_mut_slice()[..bytes.len()].copy_from_slice(&bytes);
+            full.block.len = bytes.len();
             full
         }
 
+        /// Returns a block with records of these stamps, and the relay's end with `last` lost frames.
         fn block(&self, queue: u16, stamps: &[u64], last: Option<u64>) -> Full {
             let mut block = self.empties[usize::from(queue)]
                 .try_recv()
@@ -790,6 +810,7 @@ mod tests {
             }
         }
 
+        /// Passes a block to the reorderer and returns the queues and stamps of the records written.
         fn give(
             &mut self,
             queue: u16,
@@ -799,21 +820,21 @@ mod tests {
         ) -> Vec<(u16, u64)> {
             let full = self.block(queue, stamps, last);
             self.reorderer.arrive(full, now);
-            self.go_on(now)
+            self.written(now)
         }
 
-        /// Goes on after loops that have been idle now.
-        fn go_on(&mut self, now: Instant) -> Vec<(u16, u64)> {
+        /// Returns the records written at `now` if all loops are idle at that time.
+        fn written(&mut self, now: Instant) -> Vec<(u16, u64)> {
             for line in &self.reorderer.lines {
                 line.counters.idle(now);
             }
-            self.reorderer.ask();
-            self.unheard(now)
+            self.reorderer.read_idle_times();
+            self.written_without_idle_update(now)
         }
 
-        /// Goes on without a word of the loops.
-        fn unheard(&mut self, now: Instant) -> Vec<(u16, u64)> {
-            self.reorderer.go_on(now);
+        /// Returns the records written at `now` without an update of the loops' idle times.
+        fn written_without_idle_update(&mut self, now: Instant) -> Vec<(u16, u64)> {
+            self.reorderer.write_released(now);
             let records = std::mem::take(&mut self.reorderer.out.records);
             records.iter().map(|(queue, ns, _)| (*queue, *ns)).collect()
         }
@@ -824,7 +845,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_have_shown_goes_at_once_and_the_rest_waits() {
+    fn a_record_is_written_at_once_if_every_queue_has_one_and_waits_otherwise() {
         let mut bench = Bench::new(2, 3);
         let now = Instant::now();
         assert_eq!(bench.give(0, &[10, 30, 50], None, now), []);
@@ -832,29 +853,29 @@ mod tests {
             bench.give(1, &[20, 30, 40], None, now),
             [(0, 10), (1, 20), (0, 30), (1, 30), (1, 40)]
         );
-        assert_eq!(bench.go_on(now), []);
+        assert_eq!(bench.written(now), []);
         assert_eq!(bench.give(1, &[], Some(5), now), [(0, 50)]);
         assert_eq!(bench.reorderer.out.lost, 5);
         assert_eq!(bench.give(0, &[60], Some(0), now), [(0, 60)]);
         assert_eq!(bench.reorderer.silent, 0);
-        assert_eq!(bench.empties[0].len(), 3, "every block went back");
+        assert_eq!(bench.empties[0].len(), 3, "every block was returned");
     }
 
     #[test]
-    fn a_silent_queue_is_waited_for_within_the_window_and_then_late() {
+    fn records_of_a_silent_queue_are_late_after_the_window() {
         let mut bench = Bench::new(2, 3);
         let now = Instant::now();
         assert_eq!(bench.give(0, &[10, 20], None, now), []);
         let almost = WINDOW - Duration::from_nanos(1);
-        assert_eq!(bench.go_on(now + almost), []);
+        assert_eq!(bench.written(now + almost), []);
         let now = now + WINDOW;
-        assert_eq!(bench.go_on(now), [(0, 10), (0, 20)]);
+        assert_eq!(bench.written(now), [(0, 10), (0, 20)]);
         assert_eq!(bench.give(1, &[15, 20, 25], None, now), []);
-        assert_eq!(bench.go_on(now + almost), []);
+        assert_eq!(bench.written(now + almost), []);
         assert_eq!(
-            bench.go_on(now + WINDOW),
+            bench.written(now + WINDOW),
             [(1, 20), (1, 25)],
-            "equal is in order"
+            "an equal stamp is in order"
         );
         assert_eq!((bench.late(0), bench.late(1)), (0, 1));
         assert_eq!(bench.reorderer.out.lost, 1);
@@ -863,7 +884,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_whose_loop_gets_no_turn_is_waited_for_longer() {
+    fn the_wait_for_a_queue_whose_loop_does_not_run_is_longer() {
         let mut bench = Bench::new(2, 3);
         let now = Instant::now();
         let first = bench.block(0, &[10], None);
@@ -871,31 +892,36 @@ mod tests {
         let later = now + LONGEST - Duration::from_nanos(1);
         let before = now.checked_sub(Duration::from_nanos(1)).expect("a time");
         bench.reorderer.lines[1].counters.idle(before);
-        bench.reorderer.ask();
-        assert_eq!(bench.unheard(later), []);
+        bench.reorderer.read_idle_times();
+        assert_eq!(bench.written_without_idle_update(later), []);
         let full = bench.block(1, &[5], None);
         bench.reorderer.arrive(full, later);
-        assert_eq!(bench.unheard(later), [(1, 5)]);
-        assert_eq!(bench.unheard(later + LONGEST), [(0, 10)]);
+        assert_eq!(bench.written_without_idle_update(later), [(1, 5)]);
+        assert_eq!(
+            bench.written_without_idle_update(later + LONGEST),
+            [(0, 10)]
+        );
         assert_eq!(bench.late(1), 0);
     }
 
     #[test]
-    fn a_filter_is_told_of_by_the_first_record_that_is_not_late() {
+    fn the_first_record_that_is_not_late_carries_a_changed_filter() {
         let mut bench = Bench::new(2, 9);
         let now = Instant::now();
         assert_eq!(bench.give(0, &[10], None, now), []);
-        assert_eq!(bench.go_on(now + WINDOW * 2), [(0, 10)]);
-        bench.reorderer.arrive(bench.tells(1, 5, "udp"), now);
-        bench.reorderer.arrive(bench.tells(0, 20, "udp"), now);
+        assert_eq!(bench.written(now + WINDOW * 2), [(0, 10)]);
+        for (queue, ns) in [(1, 5), (0, 20)] {
+            let full = bench.block_with_filter(queue, ns, "udp");
+            bench.reorderer.arrive(full, now);
+        }
         assert_eq!(bench.give(1, &[15, 25], None, now), [(1, 15), (0, 20)]);
         assert_eq!(bench.late(1), 1);
-        let told = [(15, "udp".to_owned()), (20, "udp".to_owned())];
-        assert_eq!(bench.reorderer.out.filters, told);
+        let filters = [(15, "udp".to_owned()), (20, "udp".to_owned())];
+        assert_eq!(bench.reorderer.out.filters, filters);
     }
 
     #[test]
-    fn a_queue_without_blocks_does_not_wait() {
+    fn with_drop_a_queue_without_blocks_releases_records() {
         let mut bench = Bench::new(2, 2);
         let now = Instant::now();
         assert_eq!(bench.give(0, &[10], None, now), []);
@@ -909,7 +935,7 @@ mod tests {
     }
 
     #[test]
-    fn where_queues_hold_nothing_goes_early_for_want_of_blocks() {
+    fn with_hold_a_queue_without_blocks_releases_no_records() {
         let mut bench = Bench::new(2, 2);
         bench.reorderer.on_full = OnFull::Hold;
         let now = Instant::now();
@@ -917,46 +943,46 @@ mod tests {
         assert_eq!(
             bench.give(0, &[20], None, now),
             [],
-            "it waits, without a block"
+            "the records wait although the queue has no block"
         );
         assert_eq!(
             bench.give(1, &[5, 15], None, now),
             [(1, 5), (0, 10), (1, 15)]
         );
         assert_eq!((bench.late(0), bench.late(1)), (0, 0));
-        assert_eq!(bench.go_on(now + WINDOW), [(0, 20)]);
+        assert_eq!(bench.written(now + WINDOW), [(0, 20)]);
     }
 
     #[test]
-    fn a_queue_that_was_out_of_blocks_has_the_window_to_fill_one() {
+    fn a_queue_that_was_out_of_blocks_has_the_whole_window_to_fill_one() {
         let mut bench = Bench::new(2, 1);
         bench.reorderer.on_full = OnFull::Hold;
         let now = Instant::now();
         assert_eq!(bench.give(0, &[10], None, now), []);
-        // The output stood still meanwhile: queue 1 has nothing to fill before its block is back.
+        // The output blocked meanwhile: queue 1 has no block to fill before its block is returned.
         let later = now + 5 * WINDOW;
         assert_eq!(bench.give(1, &[4], None, later), [(1, 4)]);
-        assert_eq!(bench.go_on(later + WINDOW / 2), []);
+        assert_eq!(bench.written(later + WINDOW / 2), []);
         assert_eq!(bench.give(1, &[6], None, later + WINDOW / 2), [(1, 6)]);
         assert_eq!(bench.late(1), 0);
-        assert_eq!(bench.go_on(later + 2 * WINDOW), [(0, 10)]);
+        assert_eq!(bench.written(later + 2 * WINDOW), [(0, 10)]);
     }
 
     #[test]
-    fn the_window_begins_when_the_block_is_back_and_not_before_the_output_stood_still() {
+    fn the_window_begins_when_the_block_is_returned_and_not_before_the_output_blocked() {
         let mut bench = Bench::new(2, 1);
         bench.reorderer.on_full = OnFull::Hold;
         let now = Instant::now();
         let before = now.checked_sub(2 * LONGEST).expect("a time");
         assert_eq!(bench.give(0, &[10], None, before), []);
         assert_eq!(bench.give(1, &[4], None, before), [(1, 4)]);
-        assert_eq!(bench.go_on(now), []);
+        assert_eq!(bench.written(now), []);
         assert_eq!(bench.give(1, &[6], None, now), [(1, 6)]);
         assert_eq!(bench.late(1), 0);
     }
 
     #[test]
-    fn relayed_is_what_was_written() {
+    fn relayed_records_decode_to_what_was_encoded() {
         for len in [0usize, 1, 60, 1500] {
             let bytes = vec![3; len];
             let record = Record {
@@ -970,7 +996,7 @@ mod tests {
             };
             let mut out = vec![0; Relay.record_len(&record)];
             Relay.record(&mut out, 0, &record);
-            let Some((Relayed::Record(back, None), end)) = relayed(&out) else {
+            let Some((Relayed::Record(back, None), end)) = parse_relayed(&out) else {
                 panic!("no record");
             };
             assert_eq!(
@@ -980,15 +1006,15 @@ mod tests {
             assert_eq!((back.lost_before, end), (1 << 40, out.len()));
             assert_eq!((back.fcs, back.fcs_len), (record.fcs, 4));
             assert_eq!(back.bad_fcs, record.bad_fcs);
-            assert!(relayed(&out[..out.len() - 1]).is_none());
+            assert!(parse_relayed(&out[..out.len() - 1]).is_none());
             for filter in ["", "tcp port 80"] {
                 let out = Relay.annotated(0, &record, &[Note::Filter(filter.into())]);
-                let Some((Relayed::Record(again, told), end)) = relayed(&out) else {
+                let Some((Relayed::Record(again, relayed), end)) = parse_relayed(&out) else {
                     panic!("no record");
                 };
-                assert_eq!((again.bytes, told), (record.bytes, Some(filter)));
+                assert_eq!((again.bytes, relayed), (record.bytes, Some(filter)));
                 assert_eq!(end, out.len());
-                assert!(relayed(&out[..end - 1]).is_none());
+                assert!(parse_relayed(&out[..end - 1]).is_none());
             }
         }
     }

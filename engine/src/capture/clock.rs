@@ -1,4 +1,4 @@
-//! The device's clock while a capture runs.
+//! Clock of the device while a capture runs.
 
 use crate::{
     Error,
@@ -9,10 +9,11 @@ use crate::{
 };
 use std::sync::{Arc, Mutex};
 
-/// How the clock went, for those who write it down; `None`: stamps are not the device's, or it has not begun.
+/// Latest report on the device's clock, for the writers of files; `None`: stamps are not the
+/// device's, or the clock is not started.
 pub(super) type ClockWatch = Arc<Mutex<Option<ClockReport>>>;
 
-/// The device's clock, what was seen of it, and what the loops convert by.
+/// Clock of the device: its readings, and the conversion that the loops use.
 pub(super) struct Clock {
     pub(super) shared: Arc<SharedConversion>,
     keeper: Keeper,
@@ -20,10 +21,10 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Begins; `None`: stamps are the host's own.
+    /// Starts the clock; `None`: time stamps come from the host.
     ///
     /// # Errors
-    /// The device cannot be asked for its clock.
+    /// The device's clock cannot be read.
     pub(super) fn start(
         plan: &Plan,
         port: &Port,
@@ -44,22 +45,22 @@ impl Clock {
         Ok(Some(clock))
     }
 
-    /// How it went.
+    /// Returns the report on the clock so far.
     pub(super) fn report(&self) -> ClockReport {
         self.keeper.report()
     }
 
-    /// Reads the clock, which costs a microsecond or two where the counter moves, some dozens where it stands. Gives what a
-    /// reader of the files should know.
+    /// Reads the device's clock. This takes 1 to 2 µs while the counter runs, and several dozen µs
+    /// while it stands still. Returns a note on a jump of either clock.
     pub(super) fn read(&mut self, port: &Port) -> Option<String> {
-        // A device that is gone is noticed elsewhere.
+        // A lost device is detected elsewhere.
         let reading = port.clock().read().ok()?;
         let disturbance = self.keeper.see(&reading);
         self.publish();
         let disturbance = disturbance?;
         self.shared.store(self.keeper.line());
         let clock = if self.report().real_time {
-            "the NIC's time counter, which real-time stamps are not of,"
+            "the NIC's time counter, which real-time stamps do not use,"
         } else {
             "the NIC's clock"
         };
@@ -73,7 +74,7 @@ impl Clock {
     }
 }
 
-/// A step of the NIC's clock, as it is called, or of the system's, in words.
+/// Describes a jump of the device's clock, called `clock`, or of the system clock.
 fn describe(clock: &str, disturbance: Disturbance) -> Option<String> {
     let by = |ns: i64| format!("{:+.6} s", ns as f64 / 1e9);
     match (disturbance.nic_ns, disturbance.host_ns) {

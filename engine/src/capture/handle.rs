@@ -1,4 +1,5 @@
-//! A running capture as other threads see it: snapshots, and what can be changed without its owner.
+//! Handle to a running capture for other threads: snapshots, and changes that do not need the
+//! owner.
 
 use super::{Shared, Snapshot};
 use crate::{
@@ -13,32 +14,32 @@ use crate::{
 use serde::Serialize;
 use std::sync::Arc;
 
-/// A running capture, seen from any thread: snapshots, and what can be changed without its owner.
+/// Handle to a running capture for any thread: snapshots, and changes that do not need the owner.
 #[derive(Clone)]
 pub struct CaptureHandle {
     pub(super) shared: Shared,
     pub(super) nic: Arc<NicReader>,
-    /// What the writer has to do; `None`: nothing is written to files.
+    /// Writer's queue of pending work; `None`: no files are written.
     pub(super) backlog: Option<Backlog>,
-    /// What sinks are asked; `None`: nothing is written to files.
+    /// Requests to the sinks; `None`: no files are written.
     pub(super) requests: Option<Arc<Requests>>,
-    /// What retention finds; `None`: nothing is ever deleted.
+    /// Gauge of retention; `None`: retention is off.
     pub(super) retention: Option<RetentionGauge>,
 }
 
-/// One change of the filter.
+/// Change of the capture filter.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub struct FilterChange {
-    /// Nanoseconds since 1970. Each queue follows with its next batch.
+    /// Time of the change in nanoseconds since 1970. Each queue applies it from its next batch.
     pub ns: u64,
-    /// The expression before.
+    /// Filter expression before the change.
     pub before: String,
-    /// The expression from now on.
+    /// Filter expression after the change.
     pub after: String,
 }
 
 impl CaptureHandle {
-    /// As [`Capture::snapshot`](super::Capture::snapshot).
+    /// Returns the current counters, like [`Capture::snapshot`](super::Capture::snapshot).
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let mut nic = self.nic.growth();
@@ -48,7 +49,8 @@ impl CaptureHandle {
         self.snapshot_beside(nic)
     }
 
-    /// The same with NIC counters that were read before: reading them takes system calls, the rest a few loads.
+    /// Returns a snapshot with NIC counters read earlier by the caller: reading them takes system
+    /// calls, the other counters only loads.
     #[must_use]
     pub fn snapshot_beside(&self, nic: NicCounters) -> Snapshot {
         let mut elapsed = self.shared.ready.elapsed();
@@ -68,32 +70,32 @@ impl CaptureHandle {
         }
     }
 
-    /// The present filter; empty: every frame.
+    /// Returns the current filter expression; empty: every frame is kept.
     #[must_use]
     pub fn filter(&self) -> String {
         self.filter_now().expression().to_owned()
     }
 
-    /// The same, compiled.
+    /// Returns the current filter in compiled form.
     pub(super) fn filter_now(&self) -> Arc<Filter> {
         self.shared.filter.get()
     }
 
-    /// Applies another filter from each queue's next batch on, and notes it in the report. Consumers are notified between
-    /// the last frame of the old filter and the first of the new one
+    /// Applies another filter from each queue's next batch, and adds a note to the report.
+    /// Consumers are notified between the last frame of the old filter and the first of the new one
     /// ([`Consumer::changed`](crate::pipeline::Consumer::changed)).
     ///
     /// # Errors
-    /// The expression does not compile, or keeps frames that the NIC's rules, which were made of the first filter, do not
-    /// take; then the filter stays as it was.
+    /// The expression does not compile, or keeps frames that the NIC's rules, derived from the
+    /// first filter, do not capture. The filter then stays unchanged.
     pub fn set_filter(&self, expression: &str) -> Result<FilterChange, Error> {
         self.set_compiled_filter(plan::compiled("capture.filter", expression)?)
     }
 
-    /// As [`CaptureHandle::set_filter`], without waiting for libpcap.
+    /// Applies a compiled filter like [`CaptureHandle::set_filter`], without waiting for libpcap.
     ///
     /// # Errors
-    /// The filter keeps frames that the NIC's rules do not take.
+    /// The filter keeps frames that the NIC's rules do not capture.
     pub(crate) fn set_compiled_filter(&self, filter: Filter) -> Result<FilterChange, Error> {
         if let Some(split) = &self.shared.split {
             let allowed = split.allows(&filter);

@@ -1,9 +1,10 @@
-//! When nothing can be received: a port that is down, a device that is lost, and a capture that continues afterwards.
+//! Outages: a port that is down, a device that is lost, and the capture that continues afterwards.
 //!
-//! A port keeps its objects while it is down: rings, QPs and rules stay, and receive again when it is up. Files are
-//! completed when it goes down, so that those on disk are whole for as long as it lasts, and the next ones state the
-//! outage. A lost device takes all of its objects with it, so the capture ends in order, with what had completed by then;
-//! another capture creates everything anew, and continues the counters.
+//! A port keeps its objects while it is down: rings, QPs and rules stay, and receive again when the
+//! port is up. Files are completed when the port goes down, so that files on disk are complete
+//! during the outage; the next files state the outage. A lost device loses all of its objects, so
+//! the capture ends in order, with the frames completed by then. Another capture creates all
+//! objects again and continues the counters.
 
 use super::{Capture, End, Limits, Report, start::Startup};
 use crate::{
@@ -13,12 +14,13 @@ use crate::{
 use std::time::{Duration, Instant};
 
 impl Capture {
-    /// Goes on after a capture of the same plan whose device was lost. Counters, notes and files of the report are
-    /// those of both; files begin anew, and say what is missing before them. `limits` are for what is still to come
-    /// ([`Limits::after`]).
+    /// Continues after a capture of the same plan whose device was lost. The report has the sum of
+    /// both captures' counters, and their notes and files. New files are started; they state what
+    /// is missing before them. `limits` apply to the rest of the run ([`Limits::after`]).
     ///
     /// # Errors
-    /// As [`Capture::start`], and likely for as long as the device is not back: it may be tried again.
+    /// The errors of [`Capture::start`]. They are likely while the device is lost; the call may be
+    /// repeated.
     pub fn go_on(
         plan: &Plan,
         limits: Limits,
@@ -28,7 +30,8 @@ impl Capture {
         Startup::new(plan, limits, Some(earlier), wakeup).begin()
     }
 
-    /// The plan, with what has been changed since the start: filter, rules, shares of the queues, stripping.
+    /// Returns the plan with all changes since the start: filter, rules, shares of the queues, VLAN
+    /// stripping.
     #[must_use]
     pub fn plan_now(&self, plan: &Plan) -> Plan {
         let mut now = plan.clone();
@@ -42,42 +45,43 @@ impl Capture {
         now
     }
 
-    /// Notes that the device is gone; the end that follows.
+    /// Records the loss of the device, and returns the end for it.
     pub(super) fn lost(&self, how: String) -> End {
         self.shared.outages.begin(Cause::DeviceLost, system_ns());
         self.shared.note(format!("the device was lost: {how}"));
         End::DeviceLost(how)
     }
 
-    /// This end, unless the device is why: verbs of one that is gone fail with EIO before its event is read.
+    /// Returns `end`, or the loss of the device if it does not respond: verbs on a lost device fail
+    /// with EIO before its event is read.
     pub(super) fn lost_or(&self, end: End) -> End {
         match self.port.ask() {
             Ok(_) => end,
-            Err(e) => self.lost(format!("it no longer answers: {e}")),
+            Err(e) => self.lost(format!("it does not respond: {e}")),
         }
     }
 
-    /// About to let frames in: a device that was lost is back. Before the first rule, so that every file that begins
-    /// from here on knows how long it was away.
-    pub(super) fn is_back(&self) {
+    /// Ends the outage of a lost device, before the first rule is installed. Files started from
+    /// then on state the whole outage.
+    pub(super) fn end_device_outage(&self) {
         if let Some(outage) = self.shared.outages.end(Cause::DeviceLost, system_ns()) {
             self.shared.note(format!("the device is back: {outage}"));
         }
     }
 
-    /// When the first WQ was ready.
+    /// Time at which the first WQ was ready.
     #[must_use]
     pub fn ready(&self) -> Instant {
         self.shared.ready
     }
 
-    /// Whether the device is why it ends.
+    /// Returns `true` if the loss of the device ends the capture.
     #[must_use]
     pub fn has_lost_its_device(&self) -> bool {
         self.end.as_ref().is_some_and(End::is_loss)
     }
 
-    /// At the start: a port that is down already went down without an event, and one that is up may have come up so.
+    /// Records the port state at the start. Changes before the start have no event.
     pub(super) fn note_port_state(&self) {
         match self.port.ask() {
             Ok(true) => _ = self.shared.outages.end(Cause::PortDown, system_ns()),
@@ -85,7 +89,7 @@ impl Capture {
                 self.shared.outages.begin(Cause::PortDown, system_ns());
                 self.note_port("was down");
             }
-            // Found out elsewhere.
+            // A lost device is detected elsewhere.
             Err(_) => {}
         }
     }
@@ -112,11 +116,11 @@ impl Capture {
 }
 
 impl Limits {
-    /// What is left of them when one capture has told `earlier`, and `passed` since its first WQ was ready; the end
-    /// that has come, if nothing is left.
+    /// Returns the limits that remain after a capture with the report `earlier`, when `passed` has
+    /// elapsed since its first WQ was ready.
     ///
     /// # Errors
-    /// The end.
+    /// The end of the run, if a limit is reached.
     pub fn after(self, earlier: &Report, passed: Duration) -> Result<Self, End> {
         let captured = earlier.queues.iter().map(|queue| queue.captured).sum();
         let bytes = self

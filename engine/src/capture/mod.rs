@@ -1,4 +1,4 @@
-//! A running capture: one pinned loop per queue, a writer, and their owner, which starts and stops them.
+//! Running capture: one pinned loop per queue, a writer, and the owner that starts and stops them.
 
 use crate::{
     Error,
@@ -55,45 +55,50 @@ pub use report::{End, Report, Snapshot};
 pub use respread::{Respread, Respreading};
 pub use wq_flags::WqFlagsHandle;
 
-/// How often a waiting owner reads the device's clock; less often where loops sleep, since each time costs as much CPU time
-/// as some hundred frames. What ends a run wakes it.
+/// Interval at which a waiting owner reads the device's clock. Each reading costs as much CPU time
+/// as some hundred frames. Events that end a run wake the owner earlier.
 const CHECK: Duration = Duration::from_millis(20);
+/// Interval of clock readings while loops sleep.
 const CHECK_ASLEEP: Duration = Duration::from_millis(500);
-/// The same until the clock's rate is known.
+/// Interval of clock readings until the clock's rate is known.
 const CHECK_FIRST: Duration = Duration::from_millis(100);
-/// A deadline so near has come: to sleep until then costs more than to be early.
+/// Time before a deadline at which a wait ends: sleeping until the deadline costs more than ending
+/// early.
 pub(crate) const SOON: Duration = Duration::from_micros(200);
-/// Delay of a wait's end from which on the process may have been stopped.
+/// Delay of a wait's end from which the process may have been stopped.
 const OVERDUE: Duration = Duration::from_millis(100);
 /// Time within which SIGCONT is handled after a stopped process continues.
 const OVERDUE_KEPT: Duration = Duration::from_secs(2);
-/// Between taking the rules away and asking the loops to drain: frames already in the NIC come out by then.
+/// Delay between removal of the rules and the request to drain: frames already in the NIC arrive
+/// within it.
 const SETTLE: Duration = Duration::from_millis(2);
 
-/// When a run ends by itself.
+/// Limits at which a run ends by itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// After this many captured frames, exactly.
+    /// Number of captured frames after which the run ends, exactly.
     pub count: Option<u64>,
-    /// After this long from the first WQ ready.
+    /// Time since the first WQ was ready after which the run ends.
     pub duration: Option<Duration>,
-    /// After so many bytes of files, compression aside, or a little more.
+    /// Bytes written to files, before compression, after which the run ends. The total may exceed
+    /// the limit slightly.
     pub bytes: Option<u64>,
-    /// Once so many files are full; the last one takes what comes until the run has ended.
+    /// Number of full files. The last file receives all frames until the run has ended.
     pub files: Option<u64>,
 }
 
 impl Limits {
-    /// Those that the files keep count of.
+    /// Returns the limits that the writer counts: bytes and files.
     fn writes(&self, owner: &Wakeup) -> Option<WriteLimit> {
         let limit = || WriteLimit::new(self.bytes, self.files, owner);
         (self.bytes.is_some() || self.files.is_some()).then(limit)
     }
 }
 
-/// A capture under way.
+/// A running capture.
 ///
-/// Somebody must call [`Capture::wait`] again and again: it reads the device's events and holds its clock.
+/// The owner must call [`Capture::wait`] repeatedly: it reads the device's events and adjusts its
+/// clock.
 pub struct Capture {
     port: Port,
     events: AsyncEvents,
@@ -104,7 +109,7 @@ pub struct Capture {
     fatal: Vec<(usize, Arc<AtomicBool>)>,
     wq_flags: WqFlagsHandle,
     spreading: respread::Spreading,
-    /// What a rule table is made into rules with.
+    /// Hash depth for rules that are added while the capture runs.
     depth: HashDepth,
     clock: Option<Clock>,
     nic: Arc<NicReader>,
@@ -113,44 +118,45 @@ pub struct Capture {
     on_port_down: OnPortDown,
     check: Duration,
     next_check: Instant,
-    /// The last wait that was overdue by [`OVERDUE`] or more: its end, and by how much.
+    /// End and delay of the last wait that ended late by [`OVERDUE`] or more.
     overdue: Option<(Instant, Duration)>,
     wakeup: Wakeup,
     started: Instant,
     end: Option<End>,
 }
 
-/// What the loops and the owner share.
+/// State shared by the loops and the owner.
 #[derive(Clone)]
 struct Shared {
     control: Arc<Control>,
-    /// When the first WQ was ready.
+    /// Time at which the first WQ was ready.
     ready: Instant,
     counters: Vec<Arc<QueueCounters>>,
     budget: Option<Arc<Budget>>,
     filter: Arc<FilterCell>,
-    /// What the NIC's rules take, where they were made of the filter.
+    /// Frames selected by the NIC's rules, if the rules were derived from the filter.
     split: Option<Arc<Split>>,
-    /// Counters of the stages of queues and parsers, then those of the stages behind the order of time.
+    /// Counters of the stages of queues and parsers, followed by those of the stages after the
+    /// merge by time.
     stages: Vec<Arc<StageCounters>>,
-    /// The steps of the stages of queues and parsers.
+    /// Reduction steps of the stages of queues and parsers.
     reduction: Arc<Reduction>,
-    /// Frames are observed behind the order of time, and not by queues and parsers.
+    /// Set when frames are observed after the merge by time instead of by queues and parsers.
     observes_in_order: bool,
-    /// Frames are parsed, so that the malformed are counted.
+    /// Set when frames are parsed, so that malformed ones are counted.
     parses: bool,
-    /// Each frame's FCS is checked.
+    /// Set when the FCS of each frame is checked.
     verifies: bool,
-    /// Flows are cut off.
+    /// Set when flows are cut off.
     cuts_off: bool,
-    /// Times in which nothing could be received.
+    /// Periods in which nothing could be received.
     outages: OutageLog,
-    /// What this capture goes on from.
+    /// Report of the capture that this one continues.
     earlier: Option<Arc<Report>>,
 }
 
 impl Capture {
-    /// For other threads, which read the capture's counters and change its filter while one waits for its end.
+    /// Returns a handle with which other threads read counters and change the filter.
     #[must_use]
     pub fn share(&self) -> CaptureHandle {
         CaptureHandle {
@@ -162,86 +168,90 @@ impl Capture {
         }
     }
 
-    /// Ends [`Capture::wait`] from another thread.
+    /// Returns the wakeup that ends [`Capture::wait`] from another thread.
     #[must_use]
     pub fn wakeup(&self) -> Wakeup {
         self.wakeup.clone()
     }
 
-    /// Counters of now; does not touch the loops' cache lines beyond a read.
+    /// Returns the current counters. It only reads the loops' cache lines.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.share().snapshot()
     }
 
-    /// Asks every queue for its next file, which it begins with its next frame; the open one is completed when the
-    /// queue's loop comes by, within a moment. False: this run writes no files.
+    /// Requests the next file of every queue, which starts with the queue's next frame. The queue's
+    /// loop completes the open file soon. Returns `false` if this run writes no files.
     pub fn rotate(&self) -> bool {
         self.writer.as_ref().map(Writer::rotate).is_some()
     }
 
-    /// Asks for everything received so far to be written into the files; returns the number that
-    /// [`Capture::has_flushed`] takes. `None`: this run writes no frames.
+    /// Requests that everything received so far is written to the files. Returns the number to pass
+    /// to [`Capture::has_flushed`]; `None`: this run writes no frames.
     pub fn flush(&self) -> Option<u64> {
         self.writer.as_ref().map(Writer::flush)
     }
 
-    /// Whether everything received before a [`Capture::flush`] can be read in the files.
+    /// Returns `true` if everything received before a [`Capture::flush`] can be read in the files.
     #[must_use]
     pub fn has_flushed(&self, flush: u64) -> bool {
         let writer = self.writer.as_ref();
         writer.is_some_and(|it| it.has_flushed(flush))
     }
 
-    /// How long the owner's last wait was overdue, if it ended a moment ago and was so by far: as long, at least, as the
-    /// process was stopped. Returned once.
+    /// Returns the delay of the owner's last wait if it was long and ended recently. The process
+    /// was stopped for at least that time. Each delay is returned once.
     pub(crate) fn take_stop(&mut self) -> Option<Duration> {
         let (ended, overdue) = self.overdue.take()?;
         (ended.elapsed() < OVERDUE_KEPT).then_some(overdue)
     }
 
-    /// Adds a note on what has just happened to the report.
+    /// Adds a note on a current event to the report.
     pub(crate) fn note(&self, note: String) {
         self.shared.note(note);
     }
 
-    /// Takes the rules away: nothing more comes in, and files are completed. Everything else stays, for
-    /// [`Capture::resume`].
+    /// Removes the rules, so that no more frames are received, and completes the files. All other
+    /// objects stay for [`Capture::resume`].
     pub fn pause(&mut self) {
         self.port.shut();
         std::thread::sleep(SETTLE);
         self.rotate();
-        self.shared.note("no more frames are let in".into());
+        self.shared
+            .note("the rules were removed: no more frames are received".into());
     }
 
-    /// Lets frames in again.
+    /// Installs the rules again.
     ///
     /// # Errors
-    /// A rule cannot be installed; nothing is let in.
+    /// A rule cannot be installed; then no rule is installed.
     pub fn resume(&mut self, plan: &Plan) -> Result<(), Error> {
         self.port.shut();
         if let Err(e) = self.port.let_in(plan) {
             self.port.shut();
             return Err(e);
         }
-        self.shared.note("frames are let in again".into());
+        self.shared
+            .note("the rules are installed again: frames are received".into());
         Ok(())
     }
 
-    /// The traffic, for any thread to read; `None`: statistics are off ([`Plan::statistics`]). Never slows the loops.
+    /// Returns a handle to the live statistics for any thread; `None`: statistics are off
+    /// ([`Plan::statistics`]). Reading never slows the loops.
     #[must_use]
     pub fn statistics_handle(&self) -> Option<live::Statistics> {
         self.observers.statistics().cloned()
     }
 
-    /// How the device's clock went so far; `None` with software stamps.
+    /// Returns the report on the device's clock; `None` with software time stamps.
     #[must_use]
     pub fn clock(&self) -> Option<ClockReport> {
         self.clock.as_ref().map(Clock::report)
     }
 
-    /// Waits until the run has ended by itself, `deadline` has come or is less than 0.2 ms away, or somebody has woken the
-    /// owner; true when the run has ended. Reads the device's events and holds its clock meanwhile.
+    /// Waits until the run has ended by itself, `deadline` is less than 0.2 ms away, or another
+    /// thread has woken the owner. Returns `true` if the run has ended. Reads the device's events
+    /// and adjusts its clock meanwhile.
     pub fn wait(&mut self, deadline: Instant) -> bool {
         let (mut has_event, mut was_woken) = (false, false);
         loop {
@@ -264,7 +274,8 @@ impl Capture {
         }
     }
 
-    /// When a check is due after one that ended at `now`: a run of limited duration ends by one.
+    /// Returns the time of the next check after one that ended at `now`, at the latest the end of a
+    /// limited duration.
     fn next_check_after(&self, now: Instant) -> Instant {
         let is_new = |it: &Clock| it.report().looks == 0;
         let rest = match &self.clock {
@@ -276,13 +287,13 @@ impl Capture {
         over.map_or(now + rest, |over| over.min(now + rest))
     }
 
-    /// Checks everything that can end a run.
+    /// Processes events and checks all conditions that end a run.
     fn check(&mut self) {
         while let Some(event) = self.events.take() {
             self.handle(event);
         }
         if self.end.as_ref().is_some_and(End::is_loss) {
-            // Nothing that the device says of its clock counts any more.
+            // Clock readings of a lost device are invalid.
             return;
         }
         if let Some(what) = self.clock.as_mut().and_then(|it| it.read(&self.port)) {
@@ -293,7 +304,7 @@ impl Capture {
             return;
         }
         self.end = if self.shared.control.failed.is_raised() {
-            // The reason comes with the loop's thread.
+            // The loop's thread returns the reason.
             Some(self.lost_or(End::Failed(String::new())))
         } else if self.writer.as_ref().is_some_and(Writer::has_failed) {
             Some(End::Storage(String::new()))
@@ -327,13 +338,13 @@ impl Capture {
             AsyncEvent::PortError(port) if port == self.port.number() => self.port_went_down(),
             AsyncEvent::PortActive(port) if port == self.port.number() => self.port_came_up(),
             AsyncEvent::DeviceFatal => {
-                let how = "the device reported that it is gone (IBV_EVENT_DEVICE_FATAL)";
+                let how = "the device reported a fatal error (IBV_EVENT_DEVICE_FATAL)";
                 let end = self.lost(how.into());
                 self.end.get_or_insert(end);
             }
             AsyncEvent::CqError => {
                 self.end.get_or_insert(End::Failed(
-                    "a CQ was overrun (IBV_EVENT_CQ_ERR): completions are lost".into(),
+                    "CQ overrun (IBV_EVENT_CQ_ERR): completions are lost".into(),
                 ));
             }
             AsyncEvent::PortError(_)
@@ -346,7 +357,8 @@ impl Capture {
         }
     }
 
-    /// Asks the loops and the writer to end. The writer too: a loop may wait for it, and it for room on the disk.
+    /// Requests the end of loops and writer. A loop may wait for the writer, and the writer for
+    /// free disk space.
     fn hurry(&self) {
         self.shared.control.stop.store(true, Ordering::Release);
         if let Some(writer) = &self.writer {
@@ -354,14 +366,15 @@ impl Capture {
         }
     }
 
-    /// Has what is not being written yet given up for lost, and counted so, from when `flag` is set.
+    /// From when `flag` is set, counts blocks that are not being written yet as lost and discards
+    /// them.
     pub(crate) fn give_up_on(&self, flag: &Arc<AtomicBool>) {
         if let Some(writer) = &self.writer {
             writer.give_up_on(Arc::clone(flag));
         }
     }
 
-    /// Ends the run in order: rules away, rings drained, files closed.
+    /// Ends the run in order: removes the rules, drains the rings, closes the files.
     #[must_use]
     pub fn finish(mut self) -> Report {
         self.check();
@@ -385,7 +398,7 @@ impl Capture {
                     }
                 }
                 Err(_) => {
-                    let why = "a queue's loop ended in a panic";
+                    let why = "a queue's loop panicked";
                     aside.extend(end.explain(End::Failed(why.into())));
                 }
             }
@@ -439,7 +452,7 @@ impl Capture {
         };
         match self.shared.earlier.take() {
             None => report,
-            // The log of outages is one from the first of them on.
+            // The log of outages covers all captures since the first one.
             Some(earlier) => Report {
                 outages,
                 ..Arc::unwrap_or_clone(earlier).followed_by(report)
@@ -449,7 +462,8 @@ impl Capture {
 }
 
 impl Drop for Capture {
-    /// A capture that is not finished, as when starting it failed half way: the loops must not outlive it.
+    /// Ends a capture that was not finished, for example because its start failed: the loops must
+    /// not outlive it.
     fn drop(&mut self) {
         self.port.shut();
         self.hurry();
@@ -463,7 +477,7 @@ impl Drop for Capture {
 }
 
 impl Shared {
-    /// Makes the stage in front of a consumer.
+    /// Returns a function that creates the stage in front of a consumer.
     fn stage<C: Consumer, O>(
         &self,
         i: usize,
@@ -516,7 +530,7 @@ impl Shared {
             .collect()
     }
 
-    /// Notes what has just happened.
+    /// Logs `note` and adds it to the report with the current time.
     fn note(&self, note: String) {
         tracing::info!("{note}");
         if let Ok(mut notes) = self.control.notes.lock() {

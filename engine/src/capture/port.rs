@@ -1,4 +1,5 @@
-//! A plan's verbs objects: created in order, taken down in order, and nothing else.
+//! Verbs objects of a plan: QPs, tables and flow rules of a port, with their order of creation and
+//! teardown.
 
 use crate::{
     Error,
@@ -19,38 +20,38 @@ use crate::{
 };
 use wqcap_rss::key::RssKey;
 
-/// Everything on a port but the rings, which their loops own.
+/// All verbs objects of a port except the rings, which the loops own.
 ///
-/// The order of the fields is the order of teardown: rules first, so that nothing more arrives, then QPs, then the
-/// tables. WQs, CQs and memory go with the last of table and ring.
+/// Fields are dropped in the order of teardown: rules first, so that no more frames arrive, then
+/// QPs, then tables. WQs, CQs and memory are released with the last of table and ring.
 pub struct Port {
-    /// The rules that are installed, the more special before the more general; none while nothing is let in.
+    /// Installed rules, specific ones before general ones; empty while no frames are received.
     rules: Vec<Rule>,
     is_open: bool,
-    /// What is installed, or will be.
+    /// Rules and QPs that are installed, or that will be.
     steering: Steering,
     qps: Vec<(QpPlan, RssQp)>,
     tables: Vec<(Spread, RwqTable)>,
-    /// The shared table: a queue for each entry.
+    /// Queue of each entry of the shared indirection table.
     entries: Vec<u16>,
     key: RssKey,
     number: u8,
-    /// By queue.
+    /// Handle to the WQ of each queue.
     wqs: Vec<WqHandle>,
     pd: Pd,
     context: Context,
     promiscuous: Option<promisc::Membership>,
 }
 
-/// An installed rule.
+/// Flow rule that is installed on the port.
 struct Rule {
     flow: Flow,
-    /// On which hardware priority it stands now.
+    /// Hardware priority on which the rule is installed.
     priority: u16,
     wanted: Wanted,
 }
 
-/// A rule as it is wanted, wherever it stands.
+/// Flow rule without its hardware priority.
 #[derive(Clone, PartialEq, Eq)]
 struct Wanted {
     kind: FlowKind,
@@ -60,7 +61,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn of(rule: &RulePlan, steering: &Steering) -> Self {
+    fn from_plan(rule: &RulePlan, steering: &Steering) -> Self {
         Self {
             kind: rule.kind,
             rank: rule.rank,
@@ -71,10 +72,10 @@ impl Wanted {
 }
 
 impl Port {
-    /// Opens the device.
+    /// Opens the device and allocates a protection domain.
     ///
     /// # Errors
-    /// A verb's.
+    /// The error of a verb.
     pub fn open(plan: &Plan) -> Result<Self, Error> {
         let context = Context::open(&plan.device.name)?;
         let pd = Pd::alloc(&context)?;
@@ -94,22 +95,22 @@ impl Port {
         })
     }
 
-    /// The device's context.
+    /// Returns the context of the device.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Its number, from 1.
+    /// Returns the port number, from 1.
     #[must_use]
     pub fn number(&self) -> u8 {
         self.number
     }
 
-    /// Asks the device whether the port is up.
+    /// Queries the port state; returns `true` if the port is up.
     ///
     /// # Errors
-    /// EIO from a device that is gone.
+    /// EIO if the device is lost.
     pub fn ask(&self) -> Result<bool, Error> {
         /// `IBV_PORT_ACTIVE` and `IBV_PORT_ACTIVE_DEFER`.
         const UP: std::ops::RangeInclusive<u32> = 4..=5;
@@ -117,16 +118,16 @@ impl Port {
         Ok(UP.contains(&attr.state))
     }
 
-    /// The device's clock, to be looked at.
+    /// Returns a reader of the device's clock.
     #[must_use]
     pub fn clock(&self) -> Reader<'_> {
         Reader::of(&self.context, self.number())
     }
 
-    /// Makes one queue's ring, ready and full of WRs.
+    /// Creates the ring of one queue: its WQ is ready and filled with WRs.
     ///
     /// # Errors
-    /// A verb's, or memory's.
+    /// The error of a verb, or of a memory allocation.
     pub fn ring(&self, plan: &Plan, queue: u16) -> Result<Ring, Error> {
         let attr = RingAttr {
             wrs: plan.ring.wrs,
@@ -135,7 +136,8 @@ impl Port {
             striding: plan.ring.striding,
             compression: plan.compression,
             flags: plan.wq_flags,
-            // One vector serves all: a loop that polls needs none, a sleeper is woken wherever it runs.
+            // One completion vector is enough: a polling loop needs none, and a sleeping loop is
+            // woken on any CPU.
             vector: 0,
             stamps: match plan.stamp_form() {
                 None => CompletionStamps::None,
@@ -163,16 +165,17 @@ impl Port {
         })
     }
 
-    /// Makes the tables over the rings' WQs and the RSS QPs over the tables. Nothing arrives yet.
+    /// Creates the indirection tables over the rings' WQs, and the RSS QPs over the tables. No
+    /// frame arrives yet.
     ///
     /// # Errors
-    /// A verb's.
+    /// The error of a verb.
     pub fn spread(&mut self, rings: &[Ring]) -> Result<(), Error> {
         self.wqs = rings.iter().map(|ring| ring.wq().handle()).collect();
         self.provide(&self.steering.qps.clone())
     }
 
-    /// Makes those of these QPs that are not there yet, with their tables.
+    /// Creates the QPs of `wanted` that do not exist yet, with their tables.
     fn provide(&mut self, wanted: &[QpPlan]) -> Result<(), Error> {
         for plan in wanted {
             if self.qps.iter().all(|(there, _)| there != plan) {
@@ -184,7 +187,7 @@ impl Port {
         Ok(())
     }
 
-    /// The table for frames that are spread so, made if it is not there yet.
+    /// Returns the table for `spread`, and creates it if it does not exist yet.
     fn table_for(&mut self, spread: Spread) -> Result<RwqTable, Error> {
         if let Some((_, table)) = self.tables.iter().find(|(it, _)| *it == spread) {
             return Ok(table.clone());
@@ -197,23 +200,25 @@ impl Port {
         Ok(table)
     }
 
-    /// A table over the rings' WQs.
+    /// Creates a table over the rings' WQs with one entry for each of `queues`.
     fn table(&self, queues: &[u16]) -> Result<RwqTable, Error> {
         let wqs = queues.iter().map(|q| self.wqs[usize::from(*q)].clone());
         Ok(RwqTable::create(&self.context, wqs)?)
     }
 
-    /// Lets another table take the place of the shared one, frames flowing.
+    /// Replaces the shared indirection table while frames are received.
     ///
-    /// Every rule is installed once more, to a new QP over the new table, on a priority beside its own, before the old
-    /// one goes ([`crate::plan::steering::rule_priority`]). If the new one stands in front, it takes over the moment it is there; if it stands
-    /// behind, the moment the old one is gone. In between no frame finds no rule, none finds two of one priority, and
-    /// what stood before and behind the rule still does. The WQs are the same all along, so what the old QPs have
-    /// already put on them stays.
+    /// Every rule is installed a second time, to a new QP over the new table, on a hardware
+    /// priority next to its own, before the old rule is removed
+    /// ([`crate::plan::steering::rule_priority`]). A new rule in front of the old one applies as
+    /// soon as it is installed; a new rule behind the old one applies as soon as the old one is
+    /// removed. Meanwhile every frame matches a rule, no frame matches two rules of one priority,
+    /// and the order relative to other rules stays. The WQs stay the same, so frames that the old
+    /// QPs have placed on them are kept.
     ///
     /// # Errors
-    /// A verb's. Rules swapped by then lead to the new QPs, the others to the old: every frame arrives once all the
-    /// same.
+    /// The error of a verb. Rules swapped until then lead to the new QPs, the others to the old
+    /// ones: every frame still arrives once.
     pub fn respread(&mut self, entries: &[u16]) -> Result<(), Error> {
         let table = self.table(entries)?;
         let mut qps = self.qps.clone();
@@ -232,11 +237,11 @@ impl Port {
         Ok(())
     }
 
-    /// Lets the rules of another steering take the place of those there are, frames flowing: what is new is installed
-    /// before what is gone goes, and what stays is never away.
+    /// Replaces the installed rules with those of another steering while frames are received. New
+    /// rules are installed before old ones are removed, and rules in both steerings stay installed.
     ///
     /// # Errors
-    /// A verb's; then the rules are those there were.
+    /// The error of a verb; then the previous rules are installed.
     pub fn steer(&mut self, steering: Steering) -> Result<(), Error> {
         let made = self.provide(&steering.qps).and_then(|()| {
             if self.is_open {
@@ -248,7 +253,7 @@ impl Port {
         if made.is_ok() {
             self.steering = steering;
         }
-        // QPs that no rule leads to, and their tables.
+        // Drops QPs that no rule leads to, and their tables.
         let used = &self.steering.qps;
         self.qps.retain(|(plan, _)| used.contains(plan));
         self.tables
@@ -256,12 +261,12 @@ impl Port {
         made
     }
 
-    /// Installs what is missing, then takes away what is too many.
+    /// Installs missing rules, then removes rules that `steering` does not contain.
     fn exchange(&mut self, steering: &Steering) -> Result<(), Error> {
         let mut gone: Vec<_> = self.rules.iter().map(|rule| rule.wanted.clone()).collect();
         let mut new = Vec::new();
         for rule in &steering.rules {
-            let wanted = Wanted::of(rule, steering);
+            let wanted = Wanted::from_plan(rule, steering);
             match gone.iter().position(|it| *it == wanted) {
                 Some(at) => _ = gone.remove(at),
                 None => new.push(wanted),
@@ -277,7 +282,7 @@ impl Port {
         Ok(())
     }
 
-    /// Installs a rule on a priority of its rank; others make room where there is none.
+    /// Installs a rule on a priority of its rank, and moves other rules if no priority is free.
     fn admit(&mut self, wanted: Wanted) -> Result<(), Error> {
         let Some((moves, priority)) = self.ladder().admit(wanted.rank) else {
             return Err(Error::config(
@@ -293,7 +298,8 @@ impl Port {
         self.install(wanted, priority)
     }
 
-    /// Takes rules away, the more general first, or frames of one already gone would land on it for a moment.
+    /// Removes rules, general ones first: otherwise frames of a removed rule would match a general
+    /// one for a moment.
     fn remove(&mut self, them: &[Wanted]) {
         let mut them: Vec<_> = them.iter().collect();
         them.sort_by_key(|it| it.rank);
@@ -304,7 +310,7 @@ impl Port {
         }
     }
 
-    /// Moves the rules of one priority to another, onto these QPs.
+    /// Moves the rules of one priority to another one, with the QPs of `qps`.
     fn carry_out(&mut self, it: Move, qps: &[(QpPlan, RssQp)]) -> Result<(), Error> {
         for rule in self
             .rules
@@ -312,14 +318,14 @@ impl Port {
             .filter(|rule| rule.priority == it.from)
         {
             let flow = create(qps, &rule.wanted, self.number, it.to)?;
-            // The old one goes here, after the new one has come.
+            // Assigning drops the old rule, after the new one is installed.
             rule.flow = flow;
             rule.priority = it.to;
         }
         Ok(())
     }
 
-    /// Installs a rule behind all others of its rank.
+    /// Installs a rule after all others of its rank.
     fn install(&mut self, wanted: Wanted, priority: u16) -> Result<(), Error> {
         let flow = create(&self.qps, &wanted, self.number, priority)?;
         let at = self
@@ -334,22 +340,23 @@ impl Port {
         Ok(())
     }
 
-    /// Where the installed rules stand.
+    /// Returns the priorities of the installed rules.
     fn ladder(&self) -> Ladder {
         let rules = self.rules.iter();
         Ladder::of(rules.map(|rule| (rule.wanted.rank, rule.priority)))
     }
 
-    /// What is installed, or will be.
+    /// Returns the rules and QPs that are installed, or that will be.
     #[must_use]
     pub fn steering(&self) -> &Steering {
         &self.steering
     }
 
-    /// Installs the rules, the most special first: from the last one on, every frame of the port arrives.
+    /// Installs the rules, specific ones first. After the last one, every frame of the port
+    /// arrives.
     ///
     /// # Errors
-    /// A verb's, or promiscuous mode cannot be joined.
+    /// The error of a verb, or promiscuous mode cannot be enabled.
     pub fn let_in(&mut self, plan: &Plan) -> Result<(), Error> {
         if let Some(netdev) = plan.netdev.as_deref().filter(|_| plan.promiscuous) {
             self.promiscuous = promisc::Membership::join(netdev)?;
@@ -357,15 +364,15 @@ impl Port {
         self.is_open = true;
         let steering = self.steering.clone();
         for rule in &steering.rules {
-            self.install(Wanted::of(rule, &steering), rule.priority)?;
+            self.install(Wanted::from_plan(rule, &steering), rule.priority)?;
         }
         Ok(())
     }
 
-    /// Takes the rules away: nothing more arrives on the rings.
+    /// Removes the rules: no more frames arrive on the rings.
     pub fn shut(&mut self) {
         self.is_open = false;
-        // The catch-all first, or frames of a rule already gone would still land on it.
+        // Catch-all first: otherwise frames of a removed rule would match it.
         while self.rules.pop().is_some() {}
         self.promiscuous = None;
     }
@@ -390,12 +397,13 @@ fn create(
     }
 }
 
-/// What a network interface accepts beyond its own address: all frames (promiscuous mode) or one more address, as a
-/// membership of the process's packet socket: the kernel undoes it when the process ends, even after `kill -9`.
+/// Addresses that a network interface accepts in addition to its own: all frames (promiscuous mode)
+/// or one more address. Each is a membership of the process's packet socket, which the kernel
+/// removes when the process ends, even after `kill -9`.
 ///
-/// Only creating the socket takes a right (`packet_create` of net/packet/af_packet.c asks for CAP_NET_RAW), and a
-/// capture's sandbox lets none be created on a real NIC. So the first capture's socket stays for all later ones: after a
-/// drain, a stop, or the loss of the device.
+/// Only creating the socket needs a privilege (`packet_create` of net/packet/af_packet.c checks
+/// CAP_NET_RAW), and the sandbox of a capture on a real NIC forbids it. Therefore the first
+/// capture's socket is kept for all later ones: after a drain, a stop, or the loss of the device.
 pub(super) mod promisc {
     #![allow(unsafe_code)]
 
@@ -409,45 +417,45 @@ pub(super) mod promisc {
 
     static SOCKET: OnceLock<OwnedFd> = OnceLock::new();
 
-    /// A joined interface, by its index.
+    /// Membership of the packet socket on one interface.
     pub struct Membership {
         index: libc::c_uint,
-        /// The address that it accepts; all frames where there is none.
+        /// Additional unicast address; `None`: all frames.
         address: Option<[u8; 6]>,
     }
 
     impl Membership {
-        /// Sets promiscuous mode; `None` where no such interface exists (a software NIC on a replayed wire has none).
+        /// Enables promiscuous mode. Returns `None` if the interface does not exist, as for a
+        /// software NIC on a replayed wire.
         ///
         /// # Errors
         /// EPERM without CAP_NET_RAW.
         pub fn join(netdev: &str) -> Result<Option<Self>, Error> {
-            Ok(Self::of(netdev, None).map_err(|source| {
+            Ok(Self::add(netdev, None).map_err(|source| {
                 let hint = match source.raw_os_error() {
-                    Some(libc::EPERM) => {
-                        "; it needs CAP_NET_RAW, or set capture.promiscuous = false"
-                    }
+                    Some(libc::EPERM) => " (grant CAP_NET_RAW, or set capture.promiscuous = false)",
                     _ => "",
                 };
                 ResourceError::System {
                     what: format!(
-                        "capture.promiscuous: a packet socket's membership on {netdev}{hint}"
+                        "capture.promiscuous: cannot enable promiscuous mode of {netdev}{hint}"
                     ),
                     source,
                 }
             })?)
         }
 
-        /// Lets the interface accept frames to one more unicast address; `None` where no such interface exists.
+        /// Makes the interface accept frames to one more unicast address. Returns `None` if the
+        /// interface does not exist.
         ///
         /// # Errors
         /// EPERM without CAP_NET_RAW.
         pub fn accept(netdev: &str, address: [u8; 6]) -> io::Result<Option<Self>> {
-            Self::of(netdev, Some(address))
+            Self::add(netdev, Some(address))
         }
 
-        fn of(netdev: &str, address: Option<[u8; 6]>) -> io::Result<Option<Self>> {
-            // On one that is made up nothing has to be joined, and no right to join is needed.
+        fn add(netdev: &str, address: Option<[u8; 6]>) -> io::Result<Option<Self>> {
+            // A virtual interface of the software NIC needs no membership, and no privilege for it.
             if !is_kernels(netdev) {
                 return Ok(None);
             }
@@ -466,7 +474,7 @@ pub(super) mod promisc {
             };
             match change(socket, libc::PACKET_ADD_MEMBERSHIP, index, address) {
                 Ok(()) => Ok(Some(Self { index, address })),
-                // It went away in between.
+                // The interface was removed meanwhile.
                 Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(None),
                 Err(e) => Err(e),
             }
@@ -476,7 +484,7 @@ pub(super) mod promisc {
     impl Drop for Membership {
         fn drop(&mut self) {
             if let Some(socket) = SOCKET.get() {
-                // An interface that has gone has taken the membership along.
+                // The kernel removes the membership together with the interface.
                 let _ = change(
                     socket,
                     libc::PACKET_DROP_MEMBERSHIP,
@@ -494,7 +502,7 @@ pub(super) mod promisc {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a new descriptor nobody else has.
+        // SAFETY: a new descriptor that has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
@@ -504,7 +512,7 @@ pub(super) mod promisc {
         index: libc::c_uint,
         address: Option<[u8; 6]>,
     ) -> io::Result<()> {
-        // SAFETY: a zeroed packet_mreq is valid; its size is told truly.
+        // SAFETY: a zeroed packet_mreq is valid; the length argument is its size.
         let done = unsafe {
             let mut request: libc::packet_mreq = mem::zeroed();
             request.mr_ifindex = i32::try_from(index).unwrap_or(0);
@@ -533,24 +541,25 @@ pub(super) mod promisc {
     mod tests {
         use super::*;
 
-        /// Takes every capability from this thread, as a sandbox takes new packet sockets from the process.
-        fn give_up_rights() {
+        /// Drops every capability of this thread, as a sandbox forbids new packet sockets to the
+        /// process.
+        fn drop_capabilities() {
             // `_LINUX_CAPABILITY_VERSION_3`, of this thread.
             let header: [u32; 2] = [0x2008_0522, 0];
             let none = [0_u32; 6];
-            // SAFETY: a header and two sets of three words each, as capset(2) has them.
+            // SAFETY: a header and two sets of three words each, as capset(2) defines them.
             let done = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
             assert_eq!(done, 0, "{}", io::Error::last_os_error());
         }
 
         #[test]
-        fn an_interface_is_joined_again_when_no_socket_may_be_created_any_more() {
+        fn an_interface_is_joined_again_without_the_right_to_create_sockets() {
             if let Err(e) = open() {
                 return eprintln!("skipped: a packet socket: {e}");
             }
-            let first = Membership::join("lo").expect("joins").expect("there");
-            give_up_rights();
-            let refused = open().expect_err("no right is left");
+            let first = Membership::join("lo").expect("joins").expect("lo exists");
+            drop_capabilities();
+            let refused = open().expect_err("creating a socket without CAP_NET_RAW fails");
             assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
             drop(first);
             let second = Membership::join("lo").expect("joins by the same socket");

@@ -1,4 +1,4 @@
-//! What a capture tells while it runs and when it has ended.
+//! Counters of a running capture, and the report of a finished one.
 
 use crate::{
     analysis::{flows::FlowsReport, limits::CutoffReport, live},
@@ -11,50 +11,51 @@ use crate::{
 use serde::Serialize;
 use std::{collections::BTreeMap, ops::AddAssign, time::Duration};
 
-/// Counters of a moment, for progress lines.
+/// Counters at one moment, for progress lines.
 #[derive(Clone, Debug, Serialize)]
 pub struct Snapshot {
-    /// Since the first WQ was ready, without the time in which the device was lost.
+    /// Time since the first WQ was ready, without the time in which the device was lost.
     pub elapsed: Duration,
-    /// By queue.
+    /// Frame ledger of each queue.
     pub queues: Vec<QueueLedger>,
-    /// By queue.
+    /// State of each queue's ring.
     pub rings: Vec<RingState>,
-    /// What the NIC lost, by the counters' own names.
+    /// Frames that the NIC lost, under the NIC's own counter names.
     pub nic: NicCounters,
-    /// Times in which nothing could be received.
+    /// Periods in which nothing could be received.
     #[serde(skip)]
     pub outages: Outages,
 }
 
-/// Why a run ended.
+/// Reason for the end of a capture run.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// Asked to: a signal, a command.
+    /// The run was stopped by a signal or a command.
     Stopped,
-    /// [`Limits::count`](super::Limits::count) reached.
+    /// [`Limits::count`](super::Limits::count) was reached.
     Count,
-    /// [`Limits::duration`](super::Limits::duration) over.
+    /// [`Limits::duration`](super::Limits::duration) has passed.
     Duration,
-    /// [`Limits::bytes`](super::Limits::bytes) reached.
+    /// [`Limits::bytes`](super::Limits::bytes) was reached.
     Bytes,
-    /// [`Limits::files`](super::Limits::files) reached.
+    /// [`Limits::files`](super::Limits::files) was reached.
     Files,
-    /// The port went down and the configuration says to stop there; a finite wire has ended.
+    /// The port went down with `capture.on_port_down = "stop"`, for example because a finite wire
+    /// ended.
     PortDown,
-    /// The device is gone; the text says how it was noticed.
+    /// The device is lost; the text is the event or error that showed it.
     DeviceLost(String),
-    /// Files can no longer be written; the text names the file and the error.
+    /// Files cannot be written any more; the text names the file and the error.
     Storage(String),
-    /// A queue could not be recovered.
+    /// A queue failed and could not be recovered; the text is the error.
     Failed(String),
-    /// Whoever read the stream on stdout has gone.
+    /// The reader of the stream on stdout has closed it.
     ReaderLeft,
 }
 
 impl End {
-    /// Whether this is a failure: exit status 1.
+    /// Returns `true` for an end that is a failure: exit status 1.
     #[must_use]
     pub fn is_failure(&self) -> bool {
         matches!(
@@ -63,60 +64,63 @@ impl End {
         )
     }
 
-    /// Whether another capture can go on from here once the device is back.
+    /// Returns `true` if another capture can continue this one once the device is back.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         matches!(self, Self::DeviceLost(_))
     }
 }
 
-/// What a finished run tells; the source of `--summary`.
+/// Report of a finished run; the source of `--summary`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Why it ended.
+    /// Reason for the end of the capture run.
     pub end: End,
-    /// By queue.
+    /// Frame ledger of each queue.
     pub queues: Vec<QueueLedger>,
-    /// What the NIC lost during the run.
+    /// Frames that the NIC lost during the run, under the NIC's own counter names.
     pub nic: NicCounters,
-    /// Malformed frames by class, of those that were parsed; `None`: nothing in this run parses.
+    /// Malformed frames by class, of those that were parsed; `None`: this run parses no frames.
     pub malformed: Option<BTreeMap<&'static str, u64>>,
-    /// Live statistics as they were at the end; `None`: they were off.
+    /// Live statistics at the end; `None`: statistics were off.
     pub statistics: Option<live::TrafficSnapshot>,
     /// Frames whose FCS was checked; `None`: `capture.verify_fcs` is off.
     pub fcs: Option<FcsReport>,
-    /// What was cut off; `None`: there is no `[[cutoff]]`.
+    /// Counters of cut-off frames; `None`: no `[[cutoff]]` is configured.
     pub cutoff: Option<CutoffReport>,
-    /// Flow records; `None`: there were none to write.
+    /// Counters of flow records; `None`: flow records were off.
     pub flows: Option<FlowsReport>,
-    /// What went into files, if there is a limit for that ([`Limits::bytes`](super::Limits::bytes)).
+    /// Bytes and files written, counted only with a limit on them
+    /// ([`Limits::bytes`](super::Limits::bytes)).
     #[serde(skip)]
     pub written: Written,
-    /// Finished files that are still there, in name order.
+    /// Finished files that still exist, in the order of their names.
     pub files: FileList,
-    /// Old files deleted to keep within limits; `None`: nothing is ever deleted.
+    /// Old files deleted by retention; `None`: retention is off.
     pub deleted: Option<Deleted>,
-    /// What pins hold of the files; `None`: nothing is ever deleted.
+    /// Files protected from retention by pins; `None`: retention is off.
     pub pinned: Option<PinnedFiles>,
-    /// What was encrypted; `None`: nothing was to be.
+    /// Counters of encrypted files; `None`: encryption is off.
     pub encryption: Option<EncryptionReport>,
-    /// How the hooks went; `None`: there are none.
+    /// Results of the hooks; `None`: no hook is configured.
     pub hooks: Option<HookReport>,
-    /// Times in which nothing could be received.
+    /// Periods in which nothing could be received.
     #[serde(skip)]
     pub outages: Outages,
-    /// From the first WQ ready to the last file synced and closed, without the time in which the device was lost.
+    /// Time from the first WQ ready to the last file synced and closed, without the time in which
+    /// the device was lost.
     pub duration: Duration,
-    /// From start to the first WQ ready.
+    /// Time from the start to the first WQ ready.
     pub startup: Duration,
-    /// How the device's clock went; `None` with software stamps.
+    /// Report on the device's clock; `None` with software time stamps.
     pub clock: Option<ClockReport>,
-    /// What happened on the way that a reader of the files should know, a line each.
+    /// Events during the run that matter to readers of the files, one line each.
     pub notes: Vec<String>,
 }
 
 impl Report {
-    /// Two runs of one plan told as one: what was counted is added up, and the later one says how it ended.
+    /// Combines the reports of two runs of one plan: counters are added up, and the end is that of
+    /// the later run.
     #[must_use]
     pub fn followed_by(self, later: Self) -> Self {
         let queues = self.queues.iter().zip(&later.queues);
@@ -161,7 +165,7 @@ impl Report {
     }
 }
 
-/// What two runs have of something, where both have it.
+/// Adds two optional values; if only one run has the value, returns that one.
 fn added<T>(one: Option<T>, other: Option<T>, add: impl FnOnce(&mut T, T)) -> Option<T> {
     match (one, other) {
         (Some(mut sum), Some(more)) => {
@@ -173,8 +177,8 @@ fn added<T>(one: Option<T>, other: Option<T>, add: impl FnOnce(&mut T, T)) -> Op
 }
 
 impl End {
-    /// Lets a failure's own words replace an end that is none, or a failure still without words. Gives back what a
-    /// reader should know beside the failure that there is already.
+    /// Replaces an end that is not a failure, or a failure without text, with `failure`. If a
+    /// failure with text is already present, keeps it and returns the text of `failure` as a note.
     pub(super) fn explain(&mut self, failure: Self) -> Option<String> {
         match (&*self, failure) {
             (

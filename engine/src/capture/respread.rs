@@ -1,4 +1,5 @@
-//! Live re-spreading: when a queue carries far more than its share, entries of the indirection table move.
+//! Live respreading: moves entries of the indirection table when a queue receives much more than
+//! its share.
 
 use super::Capture;
 use crate::{
@@ -16,58 +17,59 @@ use std::{
 };
 use wqcap_rss::{IndirectionTable, Toeplitz};
 
-/// How often the load is measured.
+/// Interval of load measurements.
 const EVERY: Duration = Duration::from_secs(1);
-/// A queue carries far more than its share from here on.
-const FAR_MORE: f64 = 1.5;
-/// Measurements in a row that must find so.
+/// Ratio of load to share above which a queue is overloaded.
+const MAX_SKEW: f64 = 1.5;
+/// Number of consecutive measurements with an overloaded queue before a change.
 const IN_A_ROW: u32 = 2;
-/// Fewer samples in a measurement are chance, or a load that no queue minds.
+/// Minimum number of samples in a measurement. Fewer are random, or a load too small to matter.
 const LEAST_SAMPLES: u64 = 256;
-/// Measurements without a change after one, so that flows do not wander about.
-const REST: u32 = 5;
+/// Number of measurements without a change after one, so that flows do not move repeatedly.
+const PAUSE: u32 = 5;
 
-/// How the new table is made.
+/// Source of the new indirection table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Respread {
-    /// From the load of the last seconds, keeping the queues' shares.
+    /// Derived from the load of the last seconds; the shares of the queues stay.
     ByLoad,
-    /// These shares of the queues, moving no more entries than they take.
+    /// Derived from new shares of the queues, with the minimum number of moved entries.
     Weights(Vec<u32>),
 }
 
-/// One change of the table.
+/// Change of the indirection table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Respreading {
-    /// Entries that name another queue than before; 0: the table stayed as it was.
+    /// Number of entries that name another queue than before; 0: the table is unchanged.
     pub moved: usize,
-    /// Entries of the table.
+    /// Number of entries in the indirection table.
     pub entries: usize,
-    /// The busiest queue's load over its share before; 0 where nothing was seen.
+    /// Load of the busiest queue divided by its share, before the change; 0 without samples.
     pub skew_before: f64,
-    /// The same as the new table would have had it.
+    /// Load of the busiest queue divided by its share, computed for the new table.
     pub skew_after: f64,
 }
 
-/// What the owner of a capture knows of the spread.
+/// Load of the queues and entries of the indirection table, kept by the owner of a capture.
 pub(super) struct Spreading {
     hashing: Arc<Hashing>,
-    /// By queue.
+    /// Load counters of each queue.
     loads: Vec<Arc<QueueLoad>>,
-    /// Samples by queue and entry, and of others at the end, at the last measurement.
+    /// Samples at the last measurement, by queue and entry; the last element counts samples without
+    /// an entry.
     seen: Vec<Vec<u64>>,
-    /// The load of the last measurement but one, and of the last.
+    /// Loads of the last two measurements, the older first.
     recent: [Load; 2],
     pub(super) table: Vec<u16>,
     shares: Vec<f64>,
     auto: bool,
     next: Instant,
     strained: u32,
-    rest: u32,
+    pause: u32,
 }
 
 impl Spreading {
-    pub(super) fn of(plan: &Plan) -> Self {
+    pub(super) fn new(plan: &Plan) -> Self {
         let size = plan.table.len();
         let queues = plan.queues.len();
         Self {
@@ -85,11 +87,11 @@ impl Spreading {
             auto: plan.respread,
             next: Instant::now() + EVERY,
             strained: 0,
-            rest: 0,
+            pause: 0,
         }
     }
 
-    /// A sampler for a queue's loop.
+    /// Returns the sampler for a queue's loop.
     pub(super) fn sampler(&self, queue: usize) -> Sampler {
         let watch = match (self.loads.len(), self.auto) {
             (1, _) => Watch::Never,
@@ -103,9 +105,9 @@ impl Spreading {
         )
     }
 
-    /// The load since the last measurement. An entry whose samples are on another queue than the table's is no
-    /// entry's load: a rule has led them there.
-    fn take(&mut self) -> Load {
+    /// Returns the load since the last measurement. Samples that arrive on another queue than the
+    /// entry's are not counted for the entry: a rule led them to that queue.
+    fn take_load(&mut self) -> Load {
         let mut load = Load {
             entries: vec![0; self.table.len()],
             fixed: vec![0; self.loads.len()],
@@ -123,33 +125,33 @@ impl Spreading {
         load
     }
 
-    /// The load of the last two measurements and since.
+    /// Returns the load of the last two measurements and since.
     fn last_seconds(&mut self) -> Load {
-        let mut sum = self.take();
+        let mut sum = self.take_load();
         self.recent.iter().for_each(|load| sum.add(load));
         self.recent = [Load::default(), Load::default()];
         sum
     }
 
-    /// Once a second: whether the table should change by itself.
+    /// Measures the load once per second. Returns `true` if the table should change.
     fn is_due(&mut self) -> bool {
         let now = Instant::now();
         if now < self.next {
             return false;
         }
         self.next = now + EVERY;
-        let load = self.take();
+        let load = self.take_load();
         let samples: u64 = load.entries.iter().chain(&load.fixed).sum();
         let strained =
-            samples >= LEAST_SAMPLES && skew(&self.table, &load, &self.shares) > FAR_MORE;
+            samples >= LEAST_SAMPLES && skew(&self.table, &load, &self.shares) > MAX_SKEW;
         self.strained = if strained { self.strained + 1 } else { 0 };
-        self.rest = self.rest.saturating_sub(1);
+        self.pause = self.pause.saturating_sub(1);
         self.recent.rotate_left(1);
         self.recent[1] = load;
-        self.auto && self.rest == 0 && self.strained >= IN_A_ROW
+        self.auto && self.pause == 0 && self.strained >= IN_A_ROW
     }
 
-    /// The table that is wanted.
+    /// Returns the proposed table; `None`: the present one is good enough.
     fn propose(&mut self, how: &Respread) -> Result<Option<Proposal>, Error> {
         let load = self.last_seconds();
         let weights = match how {
@@ -165,7 +167,7 @@ impl Spreading {
             .to_vec();
         self.shares = shares(&table, self.loads.len());
         let before = skew(&self.table, &load, &self.shares);
-        // Each entry keeps its load, whichever queue it names.
+        // Each entry keeps its load when it moves to another queue.
         Ok(Some(Proposal {
             moved: table
                 .iter()
@@ -178,7 +180,7 @@ impl Spreading {
     }
 }
 
-/// Each queue's part of a table.
+/// Returns the fraction of the table's entries that each queue has.
 fn shares(table: &[u16], queues: usize) -> Vec<f64> {
     (0..queues)
         .map(|queue| {
@@ -189,18 +191,19 @@ fn shares(table: &[u16], queues: usize) -> Vec<f64> {
 }
 
 impl Capture {
-    /// The shared indirection table as it is: a queue for each entry.
+    /// Returns the shared indirection table: the queue of each entry.
     #[must_use]
     pub fn table(&self) -> &[u16] {
         &self.spreading.table
     }
 
-    /// Rebuilds the indirection table on new QPs and swaps the rules over to them, frames flowing: none is lost and
-    /// none comes twice. A flow that moves goes on in another queue's file.
+    /// Rebuilds the indirection table on new QPs and moves the rules to them while frames are
+    /// received: no frame is lost or duplicated. A flow that moves continues in the file of another
+    /// queue.
     ///
     /// # Errors
-    /// The weights fit no table, or a verb's: then rules that were swapped lead to the new QPs and the others to the
-    /// old, and every frame still arrives once.
+    /// The weights do not fit into a table, or a verb fails. After a failed verb, rules moved until
+    /// then lead to the new QPs and the others to the old ones; every frame still arrives once.
     pub fn respread(&mut self, how: &Respread) -> Result<Respreading, Error> {
         let proposal = self.spreading.propose(how)?;
         let entries = self.spreading.table.len();
@@ -221,8 +224,8 @@ impl Capture {
             skew_after: proposal.skew.1,
         };
         self.shared.note(format!(
-            "re-spread: {} of {} entries of the table moved; the busiest queue had {:.2} times its share, and is to \
-             have {:.2}",
+            "re-spread: {} of {} entries of the table moved; the busiest queue had {:.2} times its share, now expected: \
+             {:.2}",
             done.moved,
             done.entries,
             done.skew_before,
@@ -231,14 +234,14 @@ impl Capture {
         Ok(done)
     }
 
-    /// Re-spreads if the load asks for it.
+    /// Respreads if the load requires it.
     pub(super) fn respread_if_due(&mut self) {
         if !self.spreading.is_due() {
             return;
         }
-        self.spreading.rest = REST;
+        self.spreading.pause = PAUSE;
         if let Err(e) = self.respread(&Respread::ByLoad) {
-            self.shared.note(format!("rss.respread: {e}"));
+            self.shared.note(format!("rss.respread is turned off: {e}"));
             self.spreading.auto = false;
         }
     }

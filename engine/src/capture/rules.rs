@@ -1,27 +1,28 @@
-//! Rules of `mode = "filtered"` that come and go while frames flow.
+//! Rules of `mode = "filtered"` that are added and removed while frames are received.
 
 use super::Capture;
 use crate::{Error, config::RuleConfig, plan::steering::Steering};
 
 impl Capture {
-    /// The rules that hold; `None` in other modes than `filtered`, and where they were made of the filter.
+    /// Returns the rules in effect; `None` in modes other than `filtered`, and if the rules were
+    /// derived from the filter.
     #[must_use]
     pub fn rules(&self) -> Option<&[RuleConfig]> {
         self.port.steering().asked.as_deref()
     }
 
-    /// The QPs and rules that hold.
+    /// Returns the QPs and rules in effect.
     #[must_use]
     pub fn steering(&self) -> &Steering {
         self.port.steering()
     }
 
-    /// Adds a rule, frames flowing: those that other rules take arrive once each all the while. False: it is there
-    /// already.
+    /// Adds a rule while frames are received: frames of other rules still arrive exactly once.
+    /// Returns `false` if the rule exists already.
     ///
     /// # Errors
-    /// Another mode, another rule of the same `id`, a rule that cannot be or would duplicate frames, or a verb's: then
-    /// the rules are those there were.
+    /// Another mode, another rule with the same `id`, a rule that is invalid or would duplicate
+    /// frames, or the error of a verb. The rules then stay unchanged.
     pub fn add_rule(&mut self, rule: &RuleConfig) -> Result<bool, Error> {
         let mut rules = self.changeable()?;
         if rules.contains(rule) {
@@ -38,16 +39,17 @@ impl Capture {
             ));
         }
         rules.push(rule.clone());
-        self.lead(&rules)?;
+        self.install_rules(&rules)?;
         self.note_rule("added", rule);
         Ok(true)
     }
 
-    /// Removes a rule, given by its `id` alone or by all its fields, and returns it. The last one may go: then nothing is
-    /// taken.
+    /// Removes a rule, given by its `id` alone or by all its fields, and returns it. Removing the
+    /// last rule is allowed: then no frames are captured.
     ///
     /// # Errors
-    /// There is no such rule, another mode, or a verb's: then the rules are those there were.
+    /// The rule does not exist, another mode, or the error of a verb. The rules then stay
+    /// unchanged.
     pub fn remove_rule(&mut self, which: &RuleConfig) -> Result<RuleConfig, Error> {
         let mut rules = self.changeable()?;
         let by_id = RuleConfig {
@@ -64,7 +66,7 @@ impl Capture {
         let Some(at) = rules.iter().position(is_it) else {
             let there: Vec<_> = rules.iter().map(|it| format!("({it})")).collect();
             let there = match there.is_empty() {
-                true => "there are none".into(),
+                true => "there are no rules".into(),
                 false => format!("there are {}", there.join(", ")),
             };
             return Err(Error::config(
@@ -76,7 +78,7 @@ impl Capture {
             ));
         };
         let rule = rules.remove(at);
-        self.lead(&rules)?;
+        self.install_rules(&rules)?;
         self.note_rule("removed", &rule);
         Ok(rule)
     }
@@ -86,13 +88,13 @@ impl Capture {
             Error::config(
                 "rule",
                 "",
-                "rules can be added and removed in capture.mode = \"filtered\" with [[rule]]s only; this run has another \
-                 mode, or rules that were made of its filter",
+                "rules can be added and removed only with capture.mode = \"filtered\" and [[rule]]s; this run has another \
+                 mode, or rules derived from its filter",
             )
         })
     }
 
-    fn lead(&mut self, rules: &[RuleConfig]) -> Result<(), Error> {
+    fn install_rules(&mut self, rules: &[RuleConfig]) -> Result<(), Error> {
         let queues = u16::try_from(self.shared.counters.len()).unwrap_or(u16::MAX);
         self.port
             .steer(Steering::filtered(rules, self.depth, queues)?)

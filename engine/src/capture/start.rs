@@ -1,4 +1,5 @@
-//! From a plan to running loops: files or consumers, objects, threads, and the rules last.
+//! Start of a capture: from a plan to running loops. Creates files or consumers, verbs objects and
+//! threads; installs the rules last.
 
 use super::{
     CHECK, CHECK_ASLEEP, Capture, Limits, Report, Shared,
@@ -33,7 +34,7 @@ use crate::{
 use std::{fs::File, os::fd::AsFd, sync::Arc, time::Instant};
 use wqcap_files::sealed::{SecretKey, open_with};
 
-/// What there is before the first verb.
+/// State of a capture's start before the first verb is called.
 pub(super) struct Startup<'p> {
     plan: &'p Plan,
     limits: Limits,
@@ -43,34 +44,37 @@ pub(super) struct Startup<'p> {
     outages: OutageLog,
     earlier: Option<Arc<Report>>,
     wakeup: Wakeup,
-    /// Stages behind the order of time sample, cut and observe frames, instead of those of the queues.
+    /// Set when stages after the merge by time sample, cut and observe frames, instead of those of
+    /// the queues.
     in_order: bool,
-    /// Counters of the stages of queues and parsers, then those of the stages behind the order of time.
+    /// Counters of the stages of queues and parsers, followed by those of the stages after the
+    /// merge by time.
     stages: Vec<Arc<StageCounters>>,
 }
 
 impl Capture {
-    /// Creates every object of the plan, starts the loops, and lets frames in. `wakeup` ends the owner's
-    /// [`Capture::wait`]: the capture's own threads use it, and whoever else has something to say.
+    /// Creates every object of the plan, starts the loops, and installs the rules. `wakeup` ends
+    /// the owner's [`Capture::wait`]; the capture's threads use it, and other threads may.
     ///
     /// # Errors
-    /// A verb or a file failed; nothing is left behind.
+    /// A verb or a file operation failed; every object created until then is removed.
     pub fn start(plan: &Plan, limits: Limits, wakeup: &Wakeup) -> Result<Self, Error> {
         Startup::new(plan, limits, None, wakeup).begin()
     }
 
-    /// The same with consumers of one's own in place of files. `make` is called for each place where frames are worked
-    /// on: once a queue, or once for each parser of a queue. What they answer is the ledger's line of each frame.
+    /// Starts a capture with custom consumers instead of files. `make` is called once per queue, or
+    /// once for each parser of a queue. The verdict that a consumer returns selects the frame's
+    /// line in the ledger.
     ///
     /// # Errors
-    /// A verb failed; nothing is left behind.
+    /// A verb failed; every object created until then is removed.
     pub fn start_with<C: Consumer + 'static>(
         plan: &Plan,
         limits: Limits,
         make: impl Fn(ConsumerPlace) -> C,
     ) -> Result<Self, Error> {
         let wakeup = Wakeup::new().map_err(|source| ResourceError::System {
-            what: "an eventfd".into(),
+            what: "cannot create an eventfd".into(),
             source,
         })?;
         Startup::new(plan, limits, None, &wakeup).with_consumers(&make)
@@ -149,7 +153,8 @@ impl<'p> Startup<'p> {
         Ok(Observers::start(&attr)?)
     }
 
-    /// Prepares the stages behind the order of time. They are made on the thread that orders, so that their memory is near.
+    /// Prepares the stages after the merge by time. The merging thread creates them, so that their
+    /// memory is on its NUMA node.
     fn steps_in_order(
         &self,
         observers: &Observers,
@@ -208,10 +213,10 @@ impl<'p> Startup<'p> {
         let limit = files.limit.clone();
         let in_order = self.steps_in_order(&observers);
         if plan.output.stdout {
-            // Past std's own buffer, which would hide how much was taken.
+            // Uses a duplicate descriptor: std's buffer would hide how many bytes were written.
             let out = std::io::stdout().as_fd().try_clone_to_owned();
             let out = out.map_err(|source| ResourceError::System {
-                what: "stdout".into(),
+                what: "cannot duplicate stdout".into(),
                 source,
             })?;
             let (writer, sinks) =
@@ -299,7 +304,7 @@ impl<'p> Startup<'p> {
             shared,
             observers,
             fatal,
-            spreading: respread::Spreading::of(plan),
+            spreading: respread::Spreading::new(plan),
             depth: plan.depth,
             clock,
             nic,
@@ -323,9 +328,10 @@ impl<'p> Startup<'p> {
             writer.wait_for_memory()?;
         }
         capture.note_port_state();
-        capture.is_back();
+        capture.end_device_outage();
         if let Err(e) = capture.port.let_in(plan)
-            // A device that is lost meanwhile ends the capture by its event, and what has come is kept.
+            // If the device was lost meanwhile, its event ends the capture, and received frames are
+            // kept.
             && capture.port.ask().is_ok()
         {
             return Err(e);
@@ -335,7 +341,7 @@ impl<'p> Startup<'p> {
 }
 
 impl Capture {
-    /// Starts one queue's loop with its consumer, or with parsers behind it.
+    /// Starts the loop of queue `i` with its consumer, or with parser threads behind it.
     fn start_queue<S: Source>(
         &mut self,
         plan: &Plan,
@@ -348,7 +354,7 @@ impl Capture {
         if plan.pipeline.mode == PipelineMode::Inline {
             let stage = self.shared.stage(i, cell, self.observers.observer(i));
             let consumer = source.inline();
-            // Made on the loop's own core, so that its memory is near.
+            // Created on the loop's core, so that its memory is on the core's NUMA node.
             return self.spawn(plan, i, ring, move || {
                 Inline::new(stage(consumer), counters)
             });
@@ -381,7 +387,7 @@ impl Capture {
         self.spawn(plan, i, ring, move || outlet)
     }
 
-    /// Starts one queue's loop on its core.
+    /// Starts the loop of queue `i` on its core.
     fn spawn<O: Outlet>(
         &mut self,
         plan: &Plan,
@@ -415,7 +421,7 @@ impl Capture {
                 orders,
                 sampler,
             };
-            // The last block of a file goes to the writer with the outlet.
+            // Dropping the outlet passes the last block of a file to the writer.
             worker.run()
         })?;
         self.loops.push(thread);
@@ -423,7 +429,8 @@ impl Capture {
     }
 }
 
-/// The key that finished files are encrypted with. This process reads them with it, too, for their indexes.
+/// Returns the encryption key of finished files, and registers it for reading them in this process:
+/// the indexer needs it.
 fn key_at_rest(plan: &Plan) -> Result<Option<Arc<SecretKey>>, Error> {
     let Some(source) = &plan.output.encrypt else {
         return Ok(None);
@@ -440,21 +447,21 @@ fn key_at_rest(plan: &Plan) -> Result<Option<Arc<SecretKey>>, Error> {
     Ok(Some(key))
 }
 
-/// The interface that frames are received on, in files and their names.
+/// Name of the interface that receives the frames, for files and their names.
 fn interface(plan: &Plan) -> String {
     let name = || format!("{} port {}", plan.device.name, plan.port);
     plan.netdev.clone().unwrap_or_else(name)
 }
 
-/// What pcapng files state about this run.
+/// Description of this run for the headers of pcapng files.
 fn origin(plan: &Plan) -> Origin {
     let port = plan.device.ports.iter().find(|p| p.number == plan.port);
     let (vendor, part) = plan.device.vendor_part;
     let stamps = match (plan.stamps, plan.real_time) {
-        (Stamps::HardwareSystem, _) => "the NIC's clock, held to the system's",
-        (Stamps::HardwareNic, false) => "the NIC's clock as it runs",
-        (Stamps::HardwareNic, true) => "the NIC's real-time clock as it runs",
-        (Stamps::Software, _) => "the system's clock, once a batch",
+        (Stamps::HardwareSystem, _) => "NIC clock, adjusted to the system clock",
+        (Stamps::HardwareNic, false) => "NIC clock, unadjusted",
+        (Stamps::HardwareNic, true) => "NIC real-time clock, unadjusted",
+        (Stamps::Software, _) => "system clock, once per batch",
     };
     let speed = port.map_or(0, |p| (p.rate_gbps * 1e9) as u64);
     Origin {

@@ -1,4 +1,5 @@
-//! WQ flags that may change while frames flow: CVLAN stripping, the only one that `ibv_modify_wq` takes.
+//! WQ flags that may change while frames are received: CVLAN stripping, the only one that
+//! `ibv_modify_wq` accepts.
 
 use super::{Capture, Shared};
 use crate::{Error, plan::Plan, rx::Orders};
@@ -7,19 +8,20 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-/// Changes WQ flags of a running capture, from any thread.
+/// Handle that changes WQ flags of a running capture from any thread.
 #[derive(Clone)]
 pub struct WqFlagsHandle {
-    /// By queue.
+    /// Orders to the loop of each queue.
     pub(super) orders: Vec<Arc<Orders>>,
-    /// Why stripping cannot be turned on, if it cannot.
+    /// Reason why stripping cannot be turned on; `None`: it can.
     refusal: Option<String>,
     stripping: Arc<AtomicBool>,
     shared: Shared,
 }
 
 impl Capture {
-    /// For those who change WQ flags while another thread waits for the capture's end.
+    /// Returns a handle with which another thread changes WQ flags while the owner waits for the
+    /// end.
     #[must_use]
     pub fn wq_flags_handle(&self) -> WqFlagsHandle {
         self.wq_flags.clone()
@@ -40,18 +42,19 @@ impl WqFlagsHandle {
         }
     }
 
-    /// Whether the NIC takes CVLAN tags off.
+    /// Returns `true` if the NIC strips CVLAN tags.
     #[must_use]
     pub fn cvlan_stripping(&self) -> bool {
         self.stripping.load(Ordering::Acquire)
     }
 
-    /// Turns CVLAN stripping on or off on every queue, frames flowing. Tags that the NIC takes off are put back, from
-    /// what each completion says, or are lost where `output.vlan` says so; so it does not matter which frame is the
-    /// first under the new setting.
+    /// Turns CVLAN stripping on or off on every queue while frames are received. Stripped tags are
+    /// restored from the completions, or left out with `output.vlan = "lost"`. Therefore it does
+    /// not matter which frame is the first with the new setting.
     ///
     /// # Errors
-    /// The device cannot strip, tags could not be put back, or a queue's own error: those before it are set back.
+    /// The device cannot strip, tags could not be restored, or a queue fails. Queues changed before
+    /// the failure are set back.
     pub fn set_cvlan_stripping(&self, on: bool) -> Result<(), Error> {
         if let Some(problem) = self.refusal.as_ref().filter(|_| on) {
             return Err(Error::config("wq.cvlan_stripping", on, problem));
@@ -71,7 +74,7 @@ impl WqFlagsHandle {
     }
 }
 
-/// Why a run of this plan cannot turn stripping on later.
+/// Returns the reason why a run of this plan cannot turn stripping on later.
 fn refusal(plan: &Plan) -> Option<String> {
     let device = &plan.device;
     if !device.caps.cvlan_stripping {
@@ -85,14 +88,14 @@ fn refusal(plan: &Plan) -> Option<String> {
     }
     if plan.ring.striding.is_some() {
         return Some(
-            "there is no room between frames to put tags back; run with capture.receive = \"frame\" or output.vlan = \
-             \"lost\""
+            "tags cannot be restored in a striding ring, which has no space between frames; run with \
+             capture.receive = \"frame\" or output.vlan = \"lost\""
                 .into(),
         );
     }
     Some(
-        "the verbs do not tell which frames lost a tag, so it could not be put back; run with output.vlan = \"lost\", \
-         or capture.access = \"auto\" on a device with direct verbs"
+        "tags cannot be restored: libibverbs does not report which frames lost a tag; run with \
+         output.vlan = \"lost\", or capture.access = \"auto\" on a device with direct verbs"
             .into(),
     )
 }

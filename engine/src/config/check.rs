@@ -1,20 +1,21 @@
-//! Ranges of the keys, as far as they hold on every machine, and what does not go together. Limits of a device are the
-//! plan's to check.
+//! Ranges of the keys that hold on every machine, and keys that exclude each other. The plan checks
+//! the limits of the device.
 
 use super::{Config, Format, Mode, OnLoss, OutputConfig, Problem, RuleConfig, Size, Span};
 use crate::text::counted;
 use std::time::Duration;
 use wqcap_files::name::NameTemplate;
 
-/// The RQ's producer index has 16 bits, and libmlx5 rounds a ring up to a power of two.
+/// Largest ring: the RQ's producer index has 16 bits, and libmlx5 rounds a ring up to a power of
+/// two.
 const MAX_RING: u64 = 32_768;
-/// What pcap readers take at most for one record (libpcap's `MAXIMUM_SNAPLEN`).
+/// Largest record that pcap readers accept (libpcap's `MAXIMUM_SNAPLEN`).
 const MAX_FRAME: u64 = 262_144;
-/// What a file's header has room for, in bytes.
+/// Largest comment in bytes; it must fit into a file's header.
 const MOST_COMMENT: usize = 1000;
-/// Each is asked of a flow's first frame.
+/// Largest number of cutoffs; all of them may be tested against the first frame of a flow.
 const MOST_CUTOFFS: usize = 1000;
-/// mlx5 takes indirection tables up to 2^13 entries.
+/// Largest indirection table of mlx5: 2^13 entries.
 const MAX_TABLE: u64 = 1 << 13;
 
 const SECOND: u64 = 1_000_000_000;
@@ -24,25 +25,26 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
-/// A key's range.
+/// Allowed range of one configuration key.
 struct Range {
     key: &'static str,
     unit: Unit,
     least: u64,
     most: u64,
-    /// Its value, in its unit; `None`: it is not set.
+    /// Reads the key's value in its unit; `None`: the key is not set.
     of: fn(&Config) -> Option<u64>,
 }
 
+/// Unit of a range, which selects how its limits are printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Number,
     Bytes,
-    /// In nanoseconds.
+    /// Time in nanoseconds.
     Time,
-    /// Bytes, of which 0 is never.
+    /// Number of bytes; 0 means never.
     BytesOrNever,
-    /// Nanoseconds, of which 0 is never.
+    /// Time in nanoseconds; 0 means never.
     TimeOrNever,
 }
 
@@ -146,8 +148,9 @@ const fn range(
 }
 
 impl Range {
+    /// Returns the range as text, for messages.
     fn text(&self) -> String {
-        let [least, most] = [self.least, self.most].map(|it| self.unit.show(it));
+        let [least, most] = [self.least, self.most].map(|it| self.unit.format(it));
         if self.unit.has_never() {
             format!("0 (never) or at least {least}")
         } else {
@@ -162,7 +165,7 @@ impl Range {
     fn check(&self, config: &Config) -> Option<Problem> {
         let value = (self.of)(config).filter(|it| !self.holds(*it))?;
         let problem = format!("must be {}", self.text());
-        let shown = match self.unit.show(value) {
+        let shown = match self.unit.format(value) {
             text if text.bytes().all(|it| it.is_ascii_digit()) => text,
             text => format!("\"{text}\""),
         };
@@ -175,7 +178,7 @@ impl Unit {
         [Self::BytesOrNever, Self::TimeOrNever].contains(&self)
     }
 
-    fn show(self, value: u64) -> String {
+    fn format(self, value: u64) -> String {
         match self {
             Self::Number => value.to_string(),
             Self::Bytes | Self::BytesOrNever => Size(value).to_string(),
@@ -184,16 +187,16 @@ impl Unit {
     }
 }
 
-/// A rule's field, its largest value, and what it is.
+/// Field of a rule: its name, its largest value, and its reader.
 type RuleField = (&'static str, u32, fn(&RuleConfig) -> Option<u32>);
 
-/// Fields of a rule with fewer bits than their types.
+/// Fields of a rule that have fewer bits than their types.
 const RULE_FIELDS: [RuleField; 2] = [
     ("vlan", (1 << 12) - 1, |it| it.vlan.map(Into::into)),
     ("vni", (1 << 24) - 1, |it| it.vni),
 ];
 
-/// The range of a key, in words; `None`: its type is all that limits it.
+/// Returns the range of a key as text; `None`: only its type limits it.
 pub(super) fn range_of(key: &str) -> Option<String> {
     if let Some((_, field)) = key.split_once(": ") {
         let field = RULE_FIELDS.iter().find(|it| it.0 == field);
@@ -202,7 +205,7 @@ pub(super) fn range_of(key: &str) -> Option<String> {
     RANGES.iter().find(|it| it.key == key).map(Range::text)
 }
 
-/// All that is out of range, or does not go together.
+/// Returns all values out of range and all keys that exclude each other.
 pub(super) fn check(config: &Config) -> Vec<Problem> {
     let mut found: Vec<_> = RANGES.iter().filter_map(|it| it.check(config)).collect();
     device(config, &mut found);
@@ -263,7 +266,7 @@ fn cutoff(Config { cutoff, .. }: &Config, found: &mut Vec<Problem>) {
     let general = cutoff.iter().position(|it| it.filter.trim().is_empty());
     if let Some(general) = general.filter(|it| it + 1 < cutoff.len()) {
         let problem = format!(
-            "no flow comes as far: cutoff {} has no filter and takes all; put it last",
+            "is never reached: cutoff {} has no filter and matches every flow; put it last",
             general + 1
         );
         found.push(Problem::new(format!("cutoff {}", general + 2), "", problem));
@@ -349,7 +352,7 @@ fn ship(config: &Config, found: &mut Vec<Problem>) {
     if config.output.name != OutputConfig::default().name {
         let value = format!("{:?}", config.output.name);
         let problem =
-            "[ship] knows a capture's files by their default names; leave output.name out";
+            "[ship] recognizes capture files by their default names; leave output.name out";
         found.push(Problem::new("output.name", value, problem));
     }
     if let Some(source) = config.output.key_source() {
@@ -362,7 +365,7 @@ fn ship(config: &Config, found: &mut Vec<Problem>) {
     ] {
         if *dir == ship.journal {
             let value = format!("{:?}", ship.journal);
-            let problem = format!("is {key}: name another directory");
+            let problem = format!("is also {key}; name another directory");
             found.push(Problem::new("ship.journal", value, problem));
         }
     }
@@ -379,7 +382,7 @@ fn name(output: &OutputConfig) -> Option<String> {
     })
 }
 
-/// A stream is no file.
+/// Checks that no key of files is set together with `output.stdout`.
 fn stdout(output: &OutputConfig, found: &mut Vec<Problem>) {
     let files = OutputConfig::default();
     let keys = [
@@ -422,7 +425,7 @@ fn stdout(output: &OutputConfig, found: &mut Vec<Problem>) {
     }
 }
 
-/// Holds a key to powers of two, within its range.
+/// Checks that a key within its range is a power of two.
 fn power_of_two(key: &'static str, value: u32, found: &mut Vec<Problem>) {
     let range = RANGES.iter().find(|it| it.key == key);
     if !value.is_power_of_two() && range.is_some_and(|it| it.holds(value.into())) {

@@ -1,12 +1,12 @@
-//! `capture.cores`: CPU numbers, `[0, 1, 8]`, or as the kernel lists them, `"0-3,8"`.
+//! Parser of `capture.cores`: CPU numbers, `[0, 1, 8]`, or the kernel's list format, `"0-3,8"`.
 
 use serde::{Deserializer, de};
 use std::fmt;
 
-/// The highest CPU number that is read: more than any kernel has.
+/// Highest CPU number accepted: higher than any kernel supports.
 const MOST: usize = 1 << 16;
 
-/// Reads the key. It is printed as numbers.
+/// Deserializes `capture.cores`. The key is serialized as numbers.
 pub(super) fn read<'de, D: Deserializer<'de>>(source: D) -> Result<Option<Vec<usize>>, D::Error> {
     source.deserialize_any(Cores).map(Some)
 }
@@ -39,6 +39,7 @@ impl<'de> de::Visitor<'de> for Cores {
     }
 }
 
+/// Parses a list such as `0-3,8`; `None`: it is malformed.
 fn list(text: &str) -> Option<Vec<usize>> {
     let mut cores = Vec::new();
     for part in text.split(',') {
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused_with_a_way_out() {
+    fn malformed_lists_are_refused_with_an_example() {
         for text in [
             "\"\"",
             "\"3-1\"",

@@ -1,6 +1,7 @@
-//! An address to listen on, which may be a host's name: `127.0.0.1:9464`, `[::1]:9464`, `sensor7:9464`.
+//! Address to listen on, with an IP address or a host name: `127.0.0.1:9464`, `[::1]:9464`,
+//! `sensor7:9464`.
 //!
-//! Names are looked up when the endpoint starts, not when the configuration is read.
+//! Host names are resolved when the endpoint starts, not when the configuration is read.
 
 use serde::{Deserialize, Serialize};
 use std::{
@@ -8,20 +9,20 @@ use std::{
     net::{SocketAddr, ToSocketAddrs},
 };
 
-/// A host and a port.
+/// Host and port to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Listen {
     host: String,
-    /// The port; 0: any that is free.
+    /// Port number; 0: any free port.
     pub port: u16,
 }
 
 impl Listen {
-    /// Looks the host up.
+    /// Resolves the host to its socket addresses.
     ///
     /// # Errors
-    /// It has no address.
+    /// The host cannot be resolved, or has no address.
     pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         let addresses: Vec<_> = (self.host.as_str(), self.port).to_socket_addrs()?.collect();
         if addresses.is_empty() {
@@ -107,18 +108,18 @@ mod tests {
     #[test]
     fn a_name_is_looked_up() {
         let here = listen("localhost:7")
-            .expect("reads")
+            .expect("parses")
             .resolve()
-            .expect("is here");
+            .expect("localhost resolves");
         assert!(
             here.iter()
                 .all(|it| it.ip().is_loopback() && it.port() == 7),
             "{here:?}"
         );
         let literal = listen("[::1]:7")
-            .expect("reads")
+            .expect("parses")
             .resolve()
-            .expect("is literal");
+            .expect("a literal address resolves");
         assert_eq!(literal, ["[::1]:7".parse().expect("an address")]);
     }
 }

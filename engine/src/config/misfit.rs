@@ -1,4 +1,5 @@
-//! Why a TOML value does not fit its key. serde knows what a type takes; here it says so without naming the type.
+//! Deserialization errors of a TOML value in the user's terms: they name the expected kind, never a
+//! Rust type.
 
 use super::problem::meant;
 use serde::{
@@ -12,21 +13,21 @@ use serde::{
 use std::fmt;
 use toml::Value;
 
-/// Why a value does not fit.
+/// Reason why a value does not fit its key.
 #[derive(Debug)]
 pub(super) enum Misfit {
-    /// It is of another kind: what serde expects.
+    /// The value has the wrong kind; holds serde's name of the expected one.
     Kind(String),
-    /// It is none of these words.
+    /// The value is none of the key's allowed words.
     Word(&'static [&'static str]),
-    /// There is no such key; there are these.
+    /// The key is unknown; holds the known keys.
     Key(&'static [&'static str]),
-    /// What the type itself says.
+    /// Error message of the value type's own parser.
     Other(String),
 }
 
 impl Misfit {
-    /// What is allowed; `range`: the limits of this key, as far as it has some of its own.
+    /// Returns the allowed values as text. `range` is the key's own limit, if it has one.
     pub(super) fn text(&self, value: &Value, range: Option<String>) -> String {
         match self {
             Self::Kind(expected) => {
@@ -49,7 +50,7 @@ impl Misfit {
                 format!("must be {}{}", any_of(words), guess.unwrap_or_default())
             }
             Self::Key(known) => format!("must be a table with keys of {}", known.join(", ")),
-            // The value stands in front of it already.
+            // Problem messages begin with the value, so its quotation at the start is removed.
             Self::Other(text) => {
                 let quoted = value.as_str().map(|it| format!("{it:?}"));
                 let rest = quoted.and_then(|it| text.strip_prefix(&it));
@@ -61,7 +62,8 @@ impl Misfit {
     }
 }
 
-/// What serde calls a type, in the user's words; and the limits of a number that has no others.
+/// Translates serde's name of a type, and returns the limits of a number without a range of its
+/// own.
 fn kind(expected: &str) -> (&str, Option<&'static str>) {
     match expected {
         "u8" => ("a whole number", Some("0 to 255")),
@@ -77,7 +79,7 @@ fn kind(expected: &str) -> (&str, Option<&'static str>) {
     }
 }
 
-/// `"a", "b" or "c"`
+/// Formats words as `"a", "b" or "c"`.
 fn any_of(words: &[&str]) -> String {
     let quoted: Vec<_> = words.iter().map(|it| format!("\"{it}\"")).collect();
     match quoted.split_last() {
@@ -97,7 +99,7 @@ impl std::error::Error for Misfit {}
 impl de::Error for Misfit {
     fn custom<T: fmt::Display>(text: T) -> Self {
         match text.to_string() {
-            // What the standard library says of such a text.
+            // Message of the standard library for malformed socket addresses.
             it if it == "invalid socket address syntax" => Self::Kind("socket address".into()),
             it => Self::Other(it),
         }
@@ -120,7 +122,7 @@ impl de::Error for Misfit {
     }
 }
 
-/// A value that is to become a type.
+/// TOML value to be deserialized; errors are [`Misfit`]s.
 #[derive(Clone, Copy)]
 pub(super) struct Candidate<'v>(pub &'v Value);
 

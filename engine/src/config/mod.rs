@@ -1,10 +1,10 @@
-//! What a user may ask for: the whole TOML file as types, each key with its default and its range.
+//! Configuration of a capture: the TOML file as types, each key with its default and its range.
 //!
-//! Imports nothing of the engine but its error: a configuration means the same on every machine. What a device or a
-//! machine makes of it is settled in [`crate::plan`].
+//! Imports nothing of the engine but its error type: a configuration has the same meaning on every
+//! machine. [`crate::plan`] resolves it for a device and a machine.
 //!
-//! Invariant: a [`Config`] made by [`Config::parse`] or [`Config::with_overrides`] has no unknown key, and every value
-//! is within the range that `docs/config.md` states.
+//! Invariant: a [`Config`] made by [`Config::parse`] or [`Config::with_overrides`] has no unknown
+//! key, and every value is within the range that `docs/config.md` states.
 
 mod check;
 mod cores;
@@ -38,71 +38,75 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use toml::Value;
 
-/// The whole configuration.
+/// Complete configuration of a capture.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Which port to capture.
+    /// Device and port to capture.
     pub device: DeviceConfig,
-    /// How frames are received.
+    /// Reception of frames: mode, queues, rings, filter.
     pub capture: CaptureConfig,
-    /// `mode = "filtered"`: what to take, as hardware rules.
+    /// Hardware rules that select the frames for `mode = "filtered"`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rule: Vec<RuleConfig>,
-    /// How much is kept of each flow.
+    /// Limits on how much of each flow is kept.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cutoff: Vec<CutoffConfig>,
     /// Creation flags of the WQs.
     pub wq: WqConfig,
-    /// How frames are spread over queues.
+    /// Distribution of frames over queues.
     pub rss: RssConfig,
-    /// Who works on a received frame.
+    /// Threads that process received frames: the queue's loop or parser threads.
     pub pipeline: PipelineConfig,
-    /// Where frames go.
+    /// Destination and format of captured frames.
     #[serde(serialize_with = "effective")]
     pub output: OutputConfig,
-    /// Flow records; absent: none.
+    /// Flow records; `None`: no records.
     pub flows: Option<FlowsConfig>,
-    /// Remote control; absent: none.
+    /// Remote control; `None`: no control service.
     pub control: Option<ControlConfig>,
-    /// The metrics endpoint; absent: none.
+    /// Metrics endpoint; `None`: no endpoint.
     pub metrics: Option<MetricsConfig>,
-    /// Where finished files are sent by `wqcap ship`; absent: nowhere.
+    /// Object store to which `wqcap ship` sends finished files; `None`: no store.
     pub ship: Option<ShipConfig>,
-    /// How that is anonymized; absent: not at all.
+    /// Anonymization of shipped files; `None`: files are sent unchanged.
     pub anonymize: Option<AnonymizeConfig>,
-    /// What the process may do.
+    /// User and sandbox of the process.
     pub process: ProcessConfig,
 }
 
 impl Config {
-    /// Reads a configuration file's text.
+    /// Parses the text of a configuration file.
     ///
     /// # Errors
-    /// Not TOML, unknown keys, wrong types, values out of range: all of them at once, each with its place.
+    /// Text that is not TOML, unknown keys, wrong types, values out of range. All problems are
+    /// returned at once, each with its line and column.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         Self::with_overrides(text, &[])
     }
 
-    /// Reads a configuration file's text and then sets single keys, the last one winning: `("capture.queues", "4")`.
-    /// A value is read as TOML; what is not TOML, or does not fit as such, is a string.
+    /// Parses the text of a configuration file, then sets the single keys of `overrides`, such as
+    /// `("capture.queues", "4")`. A later override of a key replaces an earlier one. A value is
+    /// parsed as TOML; if it is not TOML, or has the wrong type as TOML, it is taken as a string.
     ///
     /// # Errors
-    /// As [`Config::parse`]; what is wrong with an override names its key and value.
+    /// The errors of [`Config::parse`]. A problem of an override names its key and value.
     pub fn with_overrides(text: &str, overrides: &[(&str, &str)]) -> Result<Self, ConfigError> {
         Self::read(text, overrides)?.sound()
     }
 
-    /// As [`Config::with_overrides`], and what is wrong does not hide the rest.
+    /// Reads a configuration like [`Config::with_overrides`], but returns the valid keys together
+    /// with all problems.
     ///
     /// # Errors
-    /// The text is no TOML.
+    /// The text is not TOML.
     pub fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Reading, ConfigError> {
         read::read(text, overrides)
     }
 
-    /// Defaults for a wire that ends: the run ends with it, and, if the wire waits for buffers (`lossless`), nothing is
-    /// lost behind it either. What the user has set stays.
+    /// Sets defaults for a finite wire: the run ends when the wire ends. If the wire waits for
+    /// buffers (`lossless`), the later stages wait too instead of dropping frames. Values set by
+    /// the user stay.
     pub fn for_finite_wire(&mut self, lossless: bool) {
         self.capture.on_port_down.get_or_insert(OnPortDown::Stop);
         if lossless {
@@ -111,14 +115,14 @@ impl Config {
         }
     }
 
-    /// Defaults for a wire of the software NIC that is a live interface: NIC, loop and whoever sends share the machine's
-    /// cores. What the user has set stays.
+    /// Sets defaults for a software NIC on a live interface, where NIC, loops and senders share the
+    /// machine's cores. Values set by the user stay.
     pub fn for_live_wire(&mut self) {
         self.capture.idle.get_or_insert(Idle::Sleep);
     }
 
-    /// Whether live statistics are kept: unless `capture.statistics` says so itself, when there is somebody to ask for
-    /// them.
+    /// Returns `true` if live statistics are kept: `capture.statistics` decides; if it is absent,
+    /// statistics are kept with `[control]` or `[metrics]`.
     #[must_use]
     pub fn statistics(&self) -> bool {
         self.capture
@@ -126,7 +130,8 @@ impl Config {
             .unwrap_or(self.control.is_some() || self.metrics.is_some())
     }
 
-    /// Writes the defaults out where a default depends on the run, so that [`Config::to_toml`] shows them.
+    /// Sets the optional keys whose default depends on the run, so that [`Config::to_toml`] prints
+    /// them.
     pub fn fill_in(&mut self) {
         self.pipeline.on_full.get_or_insert_default();
         self.output.on_full.get_or_insert_default();
@@ -135,14 +140,14 @@ impl Config {
         self.capture.statistics = Some(self.statistics());
     }
 
-    /// The configuration as TOML, every key that has a value and an effect.
+    /// Returns the configuration as TOML: every key that has a value and an effect.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        toml::to_string(self).unwrap_or_else(|e| format!("# cannot be printed: {e}\n"))
+        toml::to_string(self).unwrap_or_else(|e| format!("# cannot print the configuration: {e}\n"))
     }
 }
 
-/// Of `[output]`, where frames are only counted: nothing that has no effect.
+/// Serializes `[output]`; with `format = "none"` only the keys that have an effect without files.
 fn effective<S: Serializer>(output: &OutputConfig, serializer: S) -> Result<S::Ok, S::Error> {
     match output.format {
         Format::None => BTreeMap::from([
@@ -183,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_reads_back() {
+    fn printed_configuration_parses_to_the_same_value() {
         let text = "
             [device]
             name = \"mlx5_0\"
@@ -214,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_at_once_with_its_place() {
+    fn all_problems_are_reported_at_once_with_line_and_column() {
         let text = "
 [capture]
 queus = 4
@@ -247,7 +252,7 @@ dir = \"/nowhere\"
     }
 
     #[test]
-    fn what_follows_from_a_mistake_is_not_told() {
+    fn consequences_of_a_mistake_are_not_reported() {
         let weights = "[rss]\nweights = [1, 2]\n[capture]\n";
         assert!(refused(&format!("{weights}queues = 3")).contains("one per queue"));
         assert_eq!(
@@ -257,7 +262,7 @@ dir = \"/nowhere\"
     }
 
     #[test]
-    fn counting_takes_nothing_of_files() {
+    fn format_none_refuses_keys_of_files() {
         let text = "[output]\nformat = \"none\"\nkeep_files = 3\nvlan = \"lost\"\n";
         assert!(
             refused(text).starts_with("line 3, column 1: output.keep_files = 3: has no effect")
@@ -324,7 +329,7 @@ dir = \"/nowhere\"
     }
 
     #[test]
-    fn overrides_are_toml_or_else_text() {
+    fn overrides_are_parsed_as_toml_or_taken_as_text() {
         let config = set(&[
             ("capture.queues", "4"),
             ("capture.cores", "[2, 3]"),
@@ -346,7 +351,7 @@ dir = \"/nowhere\"
     }
 
     #[test]
-    fn a_key_of_digits_is_still_text() {
+    fn an_rss_key_of_digits_is_text() {
         let digits = "1".repeat(80);
         assert_eq!(set(&[("rss.key", &digits)]).unwrap().rss.key, digits);
         let float = format!("1e1{}", "0".repeat(77));
@@ -354,7 +359,7 @@ dir = \"/nowhere\"
     }
 
     #[test]
-    fn overrides_are_refused_like_keys() {
+    fn invalid_overrides_are_refused() {
         for (key, value, part) in [
             ("capture.queus", "4", "did you mean capture.queues?"),
             ("capture.queues", "four", "a whole number (1 to 8192)"),
@@ -377,14 +382,14 @@ dir = \"/nowhere\"
     }
 
     #[test]
-    fn overrides_win_over_the_text() {
+    fn overrides_replace_values_of_the_text() {
         let text = "[capture]\nring = 100000\nqueues = 2\n";
         let config = Config::with_overrides(text, &[("capture.ring", "64")]).unwrap();
         assert_eq!((config.capture.ring, config.capture.queues), (64, Some(2)));
     }
 
     #[test]
-    fn a_finite_wire_changes_defaults_alone() {
+    fn a_finite_wire_changes_only_defaults() {
         let mut config = set(&[("output.on_full", "drop")]).unwrap();
         config.for_finite_wire(true);
         assert_eq!(config.output.on_full.unwrap_or_default(), OnFull::Drop);

@@ -1,31 +1,31 @@
-//! What is wrong with a configuration, in the user's words: the key, its value, and what is allowed.
+//! Problems of a configuration: the key, its value, and the allowed values.
 
 use std::fmt;
 
-/// One thing that is wrong.
+/// One problem of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Problem {
-    /// Where in the file; `None`: it is not in the file, or not of one place.
+    /// Line and column in the file; `None`: the problem has no single place, or is not in the file.
     pub place: Option<Place>,
-    /// The dotted key, or a section; empty: the text is no TOML.
+    /// Dotted key or section; empty: the text is not TOML.
     pub key: String,
-    /// Its value, as given; empty: it is the key that is wrong.
+    /// Value as given; empty: the key itself is wrong.
     pub value: String,
-    /// What is wrong: the limit, and what to do.
+    /// Limit that the value violates, and the remedy.
     pub problem: String,
 }
 
-/// A place in a text, both from 1.
+/// Line and column in a text, both counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// The line.
+    /// Line number in the text, from 1.
     pub line: usize,
-    /// The character in it.
+    /// Character position within the line, from 1.
     pub column: usize,
 }
 
 impl Problem {
-    /// A key that holds what cannot be done.
+    /// Creates a problem of `key` without a place.
     pub fn new(key: impl Into<String>, value: impl ToString, problem: impl ToString) -> Self {
         Self {
             place: None,
@@ -35,7 +35,7 @@ impl Problem {
         }
     }
 
-    /// Whether this is about something under `key`, or says that something else does not go with it.
+    /// Returns `true` if the problem concerns a key below `key`, or its text mentions `key`.
     pub(super) fn is_about(&self, key: &str) -> bool {
         [&self.key, &self.problem].iter().any(|it| it.contains(key))
     }
@@ -57,15 +57,15 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All that is wrong with a configuration, in the order of the file.
+/// All problems of a configuration, in the order of the file.
 #[derive(Debug, thiserror::Error)]
 pub struct ConfigError {
-    /// At least one.
+    /// Problems in the order of the file; never empty.
     pub problems: Vec<Problem>,
 }
 
 impl fmt::Display for ConfigError {
-    /// A line for each.
+    /// Writes one line per problem, with line and column where they are known.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, it) in self.problems.iter().enumerate() {
             if i > 0 {
@@ -80,14 +80,14 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// The word of `known` that was most likely meant.
+/// Returns the word of `known` that is most similar to `word`, if one is similar enough.
 pub(super) fn meant<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    /// Less alike is no help (Jaro, 0 to 1).
-    const ALIKE: f64 = 0.75;
+    /// Minimum Jaro similarity (0 to 1) of a suggested word.
+    const MIN_SIMILARITY: f64 = 0.75;
     known
         .into_iter()
         .map(|it| (strsim::jaro(word, it), it))
-        .filter(|(alike, _)| *alike >= ALIKE)
+        .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, it)| it)
 }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_of_the_hand_are_seen_through() {
+    fn misspelled_words_are_recognized() {
         let known = ["queues", "cores", "ring", "buffer", "snaplen"];
         for (typed, is) in [
             ("queus", Some("queues")),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_empty_key_or_value() {
+    fn empty_keys_and_values_are_left_out() {
         assert_eq!(Problem::new("a.b", 1, "no").to_string(), "a.b = 1: no");
         assert_eq!(Problem::new("a.b", "", "no").to_string(), "a.b: no");
         assert_eq!(Problem::new("", "", "no").to_string(), "no");

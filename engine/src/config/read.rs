@@ -1,5 +1,5 @@
-//! From a file's text and the settings above it to a [`Config`]: every key is tried by itself, so that one that is wrong
-//! does not hide the others.
+//! Reader of a configuration: a file's text and overrides become a [`Config`]. Each key is tried
+//! separately, so that a wrong key does not hide problems of others.
 
 use super::{
     Config, ConfigError, Format,
@@ -14,31 +14,31 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-/// Keys of `[output]` that have an effect without files.
+/// Keys of `[output]` that have an effect with `format = "none"`.
 pub(super) const FORMAT: &str = "format";
 pub(super) const VLAN: &str = "vlan";
 
-/// Sections of which there may be many: `[[rule]]`.
+/// Sections that are arrays of tables, such as `[[rule]]`.
 const LISTS: [&str; 2] = ["rule", "cutoff"];
 
-/// A configuration as far as it could be read.
+/// Configuration read from valid keys, with the problems of all others.
 #[derive(Debug)]
 pub struct Reading {
-    /// What is wrong has its default.
+    /// Configuration in which wrong keys have their defaults.
     pub config: Config,
-    /// All that is wrong.
+    /// All problems found so far.
     pub problems: Vec<Problem>,
-    /// What is not known for certain, since it was wrong, or what was wrong may have meant it.
+    /// Keys whose values are uncertain: wrong keys, and the keys suggested in their place.
     doubtful: Vec<String>,
-    /// Where the keys of the file are that hold.
+    /// Place of each key of the file that no override replaced.
     places: BTreeMap<String, Place>,
 }
 
 impl Reading {
-    /// The configuration, if nothing is wrong with it.
+    /// Returns the configuration if it has no problems.
     ///
     /// # Errors
-    /// Something is.
+    /// All problems of the configuration.
     pub fn sound(self) -> Result<Config, ConfigError> {
         match self.problems {
             problems if problems.is_empty() => Ok(self.config),
@@ -46,11 +46,11 @@ impl Reading {
         }
     }
 
-    /// Adds what else has turned out to be wrong, unless that comes of what is known to be wrong already.
+    /// Adds further problems, unless they may follow from a known problem.
     pub fn add(&mut self, found: impl IntoIterator<Item = Problem>) {
         let known = self.problems.len();
         for mut it in found {
-            // What is said of a rule as a whole may come of one of its fields.
+            // A problem of a whole rule may follow from one of its fields.
             let field = format!("{}: ", it.key);
             let follows = |key: &String| it.is_about(key) || key.starts_with(&field);
             if !self.doubtful.iter().any(follows) {
@@ -60,16 +60,16 @@ impl Reading {
         }
         let new = self.problems[known..].iter().flat_map(doubtful);
         self.doubtful.extend(new.filter(|it| !it.is_empty()));
-        // Those of the file in its order, and then the others.
+        // Problems of the file in its order, then all others.
         self.problems
             .sort_by_key(|it| (it.place.is_none(), it.place));
     }
 }
 
-/// Reads `text`, and sets single keys above it.
+/// Reads `text` and then sets the single keys of `overrides`.
 ///
 /// # Errors
-/// The text is no TOML.
+/// The text is not TOML.
 pub(super) fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Reading, ConfigError> {
     let (table, mut places) = parse(text)?;
     let mut good = Table::new();
@@ -105,7 +105,7 @@ pub(super) fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Reading, Co
     Ok(reading)
 }
 
-/// What a wrong key leaves open: itself, and what it may have been meant to be.
+/// Returns the keys that a wrong key makes uncertain: the key itself and the suggested one.
 fn doubtful(problem: &Problem) -> Vec<String> {
     let guess = problem.problem.strip_suffix('?');
     let guess = guess.and_then(|it| it.rsplit_once("did you mean "));
@@ -113,11 +113,11 @@ fn doubtful(problem: &Problem) -> Vec<String> {
     [problem.key.clone()].into_iter().chain(guess).collect()
 }
 
-/// The file's values, and where its keys are.
+/// Parses the text, and returns its values with the place of each key.
 fn parse(text: &str) -> Result<(Table, BTreeMap<String, Place>), ConfigError> {
     let (spanned, errors) = DeTable::parse_recoverable(text);
     let mut problems: Vec<_> = errors.iter().map(|it| no_toml(text, it)).collect();
-    // What follows on the same line mostly follows from it.
+    // Further errors on the same line mostly follow from the first.
     problems.dedup_by_key(|it| it.place.map(|it| it.line));
     if !problems.is_empty() {
         return Err(ConfigError { problems });
@@ -176,7 +176,7 @@ fn place(text: &str, at: usize) -> Place {
     }
 }
 
-/// What of a section fits, and what does not.
+/// Splits a section into its valid part and the problems of the rest.
 fn fit(section: &str, value: Value) -> (Option<Value>, Vec<Problem>) {
     if !known(None).contains(&section) {
         return (None, vec![unknown_section(section, &value)]);
@@ -224,7 +224,8 @@ fn fit(section: &str, value: Value) -> (Option<Value>, Vec<Problem>) {
     }
 }
 
-/// What of the keys of a section fits. `alone` gives a key's full name, and the section with that key alone.
+/// Splits the keys of a section into valid keys and problems. `alone` returns a key's full name,
+/// and a section with only that key.
 fn fit_keys(
     section: &str,
     keys: Table,
@@ -253,7 +254,8 @@ fn attempt(section: &str, value: Value) -> Result<(), Misfit> {
     Config::deserialize(Candidate(&Value::Table(table))).map(drop)
 }
 
-/// The sections that there are, or the keys of one of them: what serde says when it is asked for another.
+/// Returns the names of all sections, or the keys of one. They come from serde's error for an
+/// unknown key.
 fn known(section: Option<&str>) -> &'static [&'static str] {
     let nothing = || Table::from_iter([(String::new(), Value::Boolean(true))]);
     let asked = match section {
@@ -287,7 +289,7 @@ fn unknown_section(name: &str, value: &Value) -> Problem {
     Problem::new(name, given, format!("no such {kind}; {rest}"))
 }
 
-/// A key of this name, in whatever section.
+/// Returns the dotted name of a key called `key` in any section.
 fn home_of(key: &str) -> Option<String> {
     let mut sections = known(None).iter().filter(|it| !LISTS.contains(it));
     let home = sections.find(|it| known(Some(it)).contains(&key))?;
@@ -313,7 +315,7 @@ fn unknown_key(
     Problem::new(name, value, problem)
 }
 
-/// What stands beside `output.format = "none"` in a file and has no effect.
+/// Returns the problems of keys that have no effect next to `output.format = "none"`.
 fn without_effect(good: &Table) -> Vec<Problem> {
     let Some(output) = good.get("output").and_then(Value::as_table) else {
         return Vec::new();
@@ -321,8 +323,10 @@ fn without_effect(good: &Table) -> Vec<Problem> {
     if output.get(FORMAT).and_then(Value::as_str) != Some("none") {
         return Vec::new();
     }
-    let beside = output.iter().filter(|(key, _)| !counts(key));
-    beside.map(|(key, value)| ineffective(key, value)).collect()
+    let without_effect = output.iter().filter(|(key, _)| !counts(key));
+    without_effect
+        .map(|(key, value)| ineffective(key, value))
+        .collect()
 }
 
 fn ineffective(key: &str, value: &Value) -> Problem {
@@ -330,13 +334,13 @@ fn ineffective(key: &str, value: &Value) -> Problem {
     Problem::new(format!("output.{key}"), value, problem)
 }
 
-/// Whether a key of `[output]` applies where frames are only counted: stripped tags are put back all the same, and a
-/// stream that somebody waits for is refused for itself.
+/// Returns `true` if a key of `[output]` is allowed with `format = "none"`. Stripped tags are put
+/// back anyway, and `stdout` has its own error message.
 fn counts(key: &str) -> bool {
     [FORMAT, VLAN, "stdout"].contains(&key)
 }
 
-/// Puts one setting into `good`, as TOML if it fits as such, else as text.
+/// Sets one key in `good`: as TOML if the value fits as TOML, otherwise as text.
 fn set(good: &mut Table, key: &str, text: &str) -> Result<(), Problem> {
     let refused = |problem: String| Err(Problem::new(key, text, problem));
     if key.split('.').any(str::is_empty) {
@@ -373,7 +377,7 @@ fn set(good: &mut Table, key: &str, text: &str) -> Result<(), Problem> {
     }
 }
 
-/// Puts in what fits. Who sets `output.format` to `none` does not care what was set for files before.
+/// Inserts a valid key. Setting `output.format` to `none` removes the keys that need files.
 fn put(good: &mut Table, section: &str, key: Option<&str>, value: Value) -> Result<(), Problem> {
     let Some(key) = key else {
         good.insert(section.into(), value);
@@ -387,7 +391,7 @@ fn put(good: &mut Table, section: &str, key: Option<&str>, value: Value) -> Resu
         return Err(Problem::new(
             section,
             "",
-            "is no table of keys; set it as a whole",
+            "is not a table of keys; set it as a whole",
         ));
     };
     if section == "output" && key == FORMAT && value.as_str() == Some(none) {

@@ -1,11 +1,12 @@
-//! Holds `docs/config.md` to the types: every key is there, with the default that it has.
+//! Compares `docs/config.md` with the types: every key is documented with its default.
 
 use super::*;
 use serde::de::{self, DeserializeOwned, Deserializer, Visitor, value};
 use std::{collections::BTreeMap, fmt::Debug, path::Path};
 use toml::Table;
 
-/// Asks a type for its fields: serde names them to the deserializer before it wants any value.
+/// Deserializer that records the field names of a struct: serde passes them before it reads any
+/// value.
 struct Fields<'a>(&'a mut Vec<&'static str>);
 
 impl<'de> Deserializer<'de> for Fields<'_> {
@@ -22,7 +23,7 @@ impl<'de> Deserializer<'de> for Fields<'_> {
         _: V,
     ) -> Result<V::Value, Self::Error> {
         self.0.extend(fields);
-        Err(de::Error::custom("fields are all that is wanted"))
+        Err(de::Error::custom("only the field names are read"))
     }
 
     serde::forward_to_deserialize_any! {
@@ -41,7 +42,7 @@ fn table(config: &Config) -> Table {
     Table::try_from(config).unwrap()
 }
 
-/// The value at a dotted key.
+/// Returns the value at a dotted key.
 fn find<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
     match key.split_once('.') {
         Some((first, rest)) => find(table.get(first)?.as_table()?, rest),
@@ -49,7 +50,7 @@ fn find<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
     }
 }
 
-/// The document as section -> what it says of each key's default.
+/// Reads the document into a map from section to the documented default of each key.
 fn document() -> BTreeMap<String, BTreeMap<String, String>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/config.md");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -79,7 +80,7 @@ fn document() -> BTreeMap<String, BTreeMap<String, String>> {
     sections
 }
 
-/// Every section with its keys.
+/// Returns every section with the keys of its type.
 fn types() -> BTreeMap<&'static str, Vec<&'static str>> {
     BTreeMap::from([
         ("device", fields::<DeviceConfig>()),
@@ -130,12 +131,13 @@ fn documented_defaults_are_the_defaults() {
     for (section, rows) in document() {
         for (key, default) in rows {
             let name = format!("{section}.{key}");
-            // One literal in backquotes is the value; words describe what an absent key means.
+            // A single literal in backquotes is the value. Words describe the meaning of an absent
+            // key.
             let literal = default
                 .strip_prefix('`')
                 .and_then(|text| text.strip_suffix('`'));
             if ["rule", "cutoff"].contains(&section.as_str()) {
-                // An array has no value by default; its fields have.
+                // An array of tables has no default value; its fields have.
                 let line = literal.map(|value| format!("{key} = {value}"));
                 let alone = |line: &str| {
                     let text = format!("capture.mode = \"filtered\"\n[[{section}]]\n{line}");

@@ -1,4 +1,4 @@
-//! `[[rule]]`: what `mode = "filtered"` takes, in the words of a rule table.
+//! `[[rule]]`: hardware rules that select the frames for `mode = "filtered"`.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{
@@ -8,58 +8,58 @@ use std::{
 };
 use wqcap_core::settings::NumberOrText;
 
-/// One rule; every field that is there must match.
+/// Rule of the hardware. A frame must match every field that is present.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RuleConfig {
-    /// A name, by which it can be removed while the capture runs.
+    /// Name by which the rule can be removed while the capture runs.
     pub id: Option<String>,
     /// Destination MAC address.
     pub dst_mac: Option<Mac>,
     /// VLAN identifier of the first tag.
     pub vlan: Option<u16>,
-    /// Ethertype behind the tags.
+    /// Ethertype after the VLAN tags.
     pub ethertype: Option<u16>,
-    /// Source address.
+    /// Source IP address or prefix.
     pub src: Option<Net>,
-    /// Destination address.
+    /// Destination IP address or prefix.
     pub dst: Option<Net>,
     /// Protocol above IP.
     pub proto: Option<Proto>,
-    /// Source port, of TCP or UDP.
+    /// Source port of TCP or UDP.
     pub src_port: Option<u16>,
-    /// Destination port, of TCP or UDP.
+    /// Destination port of TCP or UDP.
     pub dst_port: Option<u16>,
     /// VXLAN network identifier.
     pub vni: Option<u32>,
-    /// Lower is matched first.
+    /// Priority of the rule; rules with lower values are matched first.
     pub priority: u16,
-    /// What becomes of a frame that matches.
+    /// Action for frames that match the rule.
     pub action: RuleAction,
-    /// The one queue its frames go to; absent: they are spread.
+    /// Queue that receives the rule's frames; absent: they are distributed over all queues.
     pub queue: Option<u16>,
 }
 
 impl fmt::Display for RuleConfig {
-    /// Its fields, as in a file, on one line.
+    /// Writes the fields in TOML syntax on one line, separated by commas.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = toml::to_string(self).map_err(|_| fmt::Error)?;
         f.write_str(&text.lines().collect::<Vec<_>>().join(", "))
     }
 }
 
-/// What a rule does.
+/// Action of a rule on matching frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleAction {
-    /// Take the frame away from the kernel, onto a queue.
+    /// Deliver the frame to a queue instead of the kernel.
     #[default]
     Capture,
-    /// Drop the frame in the NIC: neither the kernel nor a queue sees it.
+    /// Drop the frame in the NIC: neither the kernel nor a queue receives it.
     Drop,
 }
 
-/// A MAC address.
+/// MAC address of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Mac(pub [u8; 6]);
@@ -93,13 +93,13 @@ impl fmt::Display for Mac {
     }
 }
 
-/// An address with the length of its prefix.
+/// IP address with a prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Net {
-    /// The address, bits behind the prefix zero.
+    /// IP address; bits after the prefix are zero.
     pub address: IpAddr,
-    /// Bits that must match.
+    /// Number of leading bits that must match.
     pub prefix: u8,
 }
 
@@ -139,7 +139,7 @@ impl Net {
         }
     }
 
-    /// The mask of an IPv4 prefix, in the order of the bits.
+    /// Returns the mask of an IPv4 prefix in host byte order.
     #[must_use]
     pub fn mask_v4(&self) -> u32 {
         u32::MAX
@@ -147,7 +147,7 @@ impl Net {
             .unwrap_or(0)
     }
 
-    /// The mask of an IPv6 prefix, in the order of the bits.
+    /// Returns the mask of an IPv6 prefix in host byte order.
     #[must_use]
     pub fn mask_v6(&self) -> u128 {
         u128::MAX
@@ -162,14 +162,14 @@ impl fmt::Display for Net {
     }
 }
 
-/// A protocol above IP, by name or IANA number.
+/// IP protocol, by name or IANA number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proto(pub u8);
 
 impl Proto {
-    /// TCP.
+    /// Protocol number of TCP.
     pub const TCP: Self = Self(6);
-    /// UDP.
+    /// Protocol number of UDP.
     pub const UDP: Self = Self(17);
     const NAMES: [(&'static str, u8); 8] = [
         ("icmp", 1),
@@ -217,6 +217,7 @@ impl Serialize for Proto {
     }
 }
 
+// Implements the string conversions for serde with `FromStr` and `Display`.
 macro_rules! as_text {
     ($($name:ident)*) => {$(
         impl TryFrom<String> for $name {

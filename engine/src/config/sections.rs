@@ -1,4 +1,5 @@
-//! The sections of the file, with the default of every key. Ranges are in `check.rs`, meanings in `docs/config.md`.
+//! Sections of the configuration file, with the default of every key. Ranges are in `check.rs`,
+//! meanings in `docs/config.md`.
 
 use super::{
     Access, Clock, Compress, CqeCompression, Format, HashDepth, Idle, Keep, Listen, Mode, OnFull,
@@ -12,90 +13,92 @@ use wqcap_files::{name::NameTemplate, sealed::KeySource};
 use wqcap_frame::{Slice, dedup::MayDiffer};
 
 section! {
-    /// `[device]`
+    /// `[device]`: the port to capture.
     pub struct DeviceConfig {
-        /// Verbs name; absent: the only device there is.
+        /// Verbs name of the device; absent: the only device of the machine.
         pub name: Option<String> = None,
-        /// The device under this network interface, in place of `name`.
+        /// Network interface whose device is used, instead of `name`.
         pub netdev: Option<String> = None,
-        /// Port number, from 1.
+        /// Port number of the device, from 1.
         pub port: u8 = 1,
-        /// When the device goes away.
+        /// Action when the device is lost: stop or retry.
         pub on_loss: OnLoss = OnLoss::Stop,
     }
 }
 
 section! {
-    /// `[capture]`
+    /// `[capture]`: how frames are received, filtered and cut.
     pub struct CaptureConfig {
-        /// Which frames are taken.
+        /// Selection of captured frames.
         pub mode: Mode = Mode::Steal,
-        /// Receive queues; absent: min(cores, 8).
+        /// Number of receive queues; absent: the number of cores, at most 8.
         pub queues: Option<u16> = None,
-        /// CPUs of the loops in turn; absent: the allowed CPUs of the NIC's NUMA node.
+        /// CPUs of the loops, assigned in turn; absent: the allowed CPUs of the NIC's NUMA node.
         #[serde(deserialize_with = "cores::read")]
         pub cores: Option<Vec<usize>> = None,
-        /// WRs per queue.
+        /// Number of receive requests (WRs) per queue.
         pub ring: u32 = 8192,
-        /// Bytes of one scatter entry.
+        /// Bytes of one buffer (scatter entry).
         pub buffer: Size = Size(2048),
-        /// Scatter entries of one WR.
+        /// Buffers (scatter entries) of one WR.
         pub max_sge: u32 = 1,
-        /// Longest record; 0: whole frames.
+        /// Bytes of a frame written at most; 0: whole frames.
         pub snaplen: Size = Size(0),
-        /// Where timestamps come from.
+        /// Source of the time stamps.
         pub timestamps: Timestamps = Timestamps::Hardware,
-        /// Which clock the files speak.
+        /// Clock of the time stamps in files.
         pub clock: Clock = Clock::System,
-        /// What a loop does when its queue is empty; absent: spin, or sleep on a live interface of the software NIC.
+        /// Behaviour of a loop whose queue is empty; absent: spin, or sleep on a live interface of
+        /// the software NIC.
         pub idle: Option<Idle> = None,
-        /// How a queue's ring is reached.
+        /// Access to a queue's ring: directly in memory or through libibverbs.
         pub access: Access = Access::Auto,
-        /// How frames lie in a ring's memory.
+        /// Layout of frames in a ring's memory.
         pub receive: Receive = Receive::Auto,
         /// Bytes of a stride; absent: the device's smallest.
         pub stride: Option<Size> = None,
-        /// Strides of a buffer; absent: for a few dozen of the longest frames.
+        /// Strides of a buffer; absent: enough for a few dozen of the longest frames.
         pub strides: Option<u32> = None,
-        /// Whether the device may compress completions.
+        /// Compression of completions by the device.
         pub cqe_compression: CqeCompression = CqeCompression::Auto,
-        /// pcap-filter(7) expression; empty: everything.
+        /// pcap-filter(7) expression of the frames to keep; empty: all frames.
         pub filter: String = String::new(),
-        /// Ask the e-switch for all frames, not only the port's own MAC.
+        /// Receive frames to all MAC addresses, not only to the port's own.
         pub promiscuous: bool = true,
-        /// Allow taking a port that carries the default route or a login session.
+        /// Permit capture of a port that carries the default route or a login session.
         pub steal_management: bool = false,
-        /// When the port goes down; absent: wait, or stop with a finite wire.
+        /// Action when the port goes down; absent: wait, or stop with a finite wire.
         pub on_port_down: Option<OnPortDown> = None,
-        /// Check each frame's FCS; needs `wq.scatter_fcs`.
+        /// Check the FCS of each frame; needs `wq.scatter_fcs`.
         pub verify_fcs: bool = false,
-        /// Cut frames by layer.
+        /// Protocol layer after which frames are cut.
         pub slice: Slice = Slice::Whole,
-        /// Keep one in N.
+        /// Sampling: one in N frames or flows is kept.
         pub sample: u32 = 1,
-        /// What N counts.
+        /// Unit of sampling: frames or flows.
         pub sample_by: SampleBy = SampleBy::Frame,
-        /// Leave out repetitions within this time; 0: none.
+        /// Time within which repeated frames are left out; 0: no deduplication.
         pub dedup: Span = Span::default(),
-        /// What a repetition may differ in.
+        /// Header fields in which a frame and its repetition may differ.
         pub dedup_ignore: Vec<MayDiffer> = Vec::new(),
-        /// After how long without a frame a flow's cutoff begins anew.
+        /// Time without a frame after which the cutoff of a flow starts again.
         pub cutoff_idle: Span = Span(Duration::from_secs(60)),
-        /// Memory of all queues' tables of flows that may be cut off.
+        /// Bytes of memory for the flow tables of all queues' cutoffs.
         pub cutoff_memory: Size = Size(256 << 20),
-        /// Keep live statistics; absent: with `[control]` or `[metrics]`.
+        /// Collect live statistics; absent: with `[control]` or `[metrics]`.
         pub statistics: Option<bool> = None,
     }
 }
 
 section! {
-    /// `[[cutoff]]`: how much of a flow is kept. Of both limits the first that is reached holds; without any, all is kept.
+    /// `[[cutoff]]`: limits on how much of a flow is kept. The first limit reached applies; without
+    /// limits, the whole flow is kept.
     pub struct CutoffConfig {
         /// pcap-filter(7) expression for a flow's first frame; empty: every flow.
         pub filter: String = String::new(),
-        /// Bytes on the wire, each way.
+        /// Bytes on the wire kept of each direction; absent: no limit.
         pub bytes: Option<Size> = None,
-        /// Packets, each way.
+        /// Packets kept of each direction; absent: no limit.
         pub packets: Option<u64> = None,
     }
 }
@@ -103,97 +106,99 @@ section! {
 section! {
     /// `[wq]`: `ibv_wq` creation flags.
     pub struct WqConfig {
-        /// The NIC strips the customer VLAN tag.
+        /// Strip the customer VLAN tag in the NIC.
         pub cvlan_stripping: bool = false,
-        /// The NIC delivers the FCS.
+        /// Deliver the FCS with each frame.
         pub scatter_fcs: bool = false,
-        /// The NIC holds the wire for a while when buffers run out.
+        /// Hold frames in the NIC for a time when the WQ is out of buffers.
         pub delay_drop: bool = false,
-        /// The NIC pads writes to whole cache lines.
+        /// Pad PCIe writes of the NIC to whole cache lines.
         pub pci_write_end_padding: bool = false,
     }
 }
 
 section! {
-    /// `[rss]`
+    /// `[rss]`: how frames are distributed over the queues.
     pub struct RssConfig {
-        /// What is hashed.
+        /// Header fields that are hashed.
         pub hash: HashDepth = HashDepth::L4,
-        /// `symmetric`, `microsoft`, or 80 hex digits.
+        /// Toeplitz key: `symmetric`, `microsoft`, or 80 hex digits.
         pub key: String = "symmetric".into(),
         /// Hash the headers inside tunnels.
         pub inner: bool = false,
-        /// Entries of the shared indirection table.
+        /// Number of entries of the shared indirection table.
         pub table_size: u32 = 128,
-        /// A share per queue; empty: equal shares.
+        /// Share of the indirection table of each queue; empty: equal shares.
         pub weights: Vec<u32> = Vec::new(),
-        /// Even out the load at run time.
+        /// Rebalance the load between queues at run time.
         pub respread: bool = false,
     }
 }
 
 section! {
-    /// `[pipeline]`
+    /// `[pipeline]`: the threads that process received frames.
     pub struct PipelineConfig {
-        /// Who parses.
+        /// Thread that runs the consumer: the queue's loop or parser threads.
         pub mode: PipelineMode = PipelineMode::Inline,
-        /// Parser threads behind each queue, with `mode = "fanout"`.
+        /// Number of parser threads per queue with `mode = "fanout"`.
         pub parsers_per_queue: u16 = 1,
-        /// When a parser's channel is full; absent: drop, or hold with a finite wire.
+        /// Action when a parser's channel is full; absent: drop, or hold with a finite wire.
         pub on_full: Option<OnFull> = None,
     }
 }
 
 section! {
-    /// `[output]`
+    /// `[output]`: destination, format and retention of captured frames.
     pub struct OutputConfig {
-        /// Folder of the capture files; it must exist.
+        /// Existing directory for the capture files.
         pub dir: PathBuf = PathBuf::from("/var/lib/wqcap"),
-        /// File format.
+        /// Format of the capture files.
         pub format: Format = Format::Pcapng,
-        /// One ordered stream on stdout in place of files.
+        /// Write one stream, ordered by time, to stdout instead of files.
         pub stdout: bool = false,
-        /// Order of frames.
+        /// Order of frames in the output.
         pub order: Order = Order::Queue,
-        /// Files' names, without their endings.
+        /// Template of file names, without suffixes.
         pub name: String = NameTemplate::DEFAULT.into(),
-        /// What the operator says of the capture, for pcapng's section header.
+        /// Operator's comment, written to the section header of pcapng files.
         pub comment: String = String::new(),
-        /// Next file after this many bytes; 0: never.
+        /// Bytes after which the next file starts; 0: never.
         pub rotate_size: Size = Size(0),
-        /// Next file after this time; 0: never.
+        /// Time after which the next file starts; 0: never.
         pub rotate_time: Span = Span::default(),
-        /// Next file after this many frames; 0: never.
+        /// Frames after which the next file starts; 0: never.
         pub rotate_frames: u64 = 0,
-        /// Bytes of finished files to keep, or a share of the disk; the oldest go first.
+        /// Bytes of finished files to keep, or a share of the disk; the oldest files are deleted
+        /// first.
         pub keep: Keep = Keep::default(),
-        /// Finished files to keep; 0: nothing is deleted.
+        /// Number of finished files to keep; 0: no file is deleted.
         pub keep_files: u64 = 0,
-        /// How long finished files are kept; 0: for ever.
+        /// Age after which finished files are deleted; 0: never.
         pub keep_age: Span = Span::default(),
-        /// Bytes that stay free on the file system, or a share of it, whoever fills it; the oldest files go first.
+        /// Bytes of the file system that must stay free, or a share of it; the oldest files are
+        /// deleted first, even if other programs fill the disk.
         pub keep_free: Keep = Keep::default(),
-        /// Write buffers of all queues together.
+        /// Bytes of write buffers of all queues together.
         pub buffer: Size = Size(256 << 20),
-        /// When no write buffer is free; absent: drop, or hold with a finite wire.
+        /// Action when no write buffer is free; absent: drop, or hold with a finite wire.
         pub on_full: Option<OnFull> = None,
-        /// What happens to stripped tags.
+        /// Treatment of VLAN tags that the NIC stripped.
         pub vlan: Vlan = Vlan::Restore,
         /// Compression of files.
         pub compress: Compress = Compress::None,
-        /// Folder of index files; empty: no index.
+        /// Directory of index files; empty: no index.
         pub index_dir: PathBuf = PathBuf::new(),
         /// Program to run after each finished file; empty: none.
         pub hook: PathBuf = PathBuf::new(),
-        /// File of the key that finished files are encrypted with; empty: they are not.
+        /// File with the encryption key of finished files; empty: no key file.
         pub encrypt_key: PathBuf = PathBuf::new(),
-        /// Shell command that prints that key; empty: it is in a file.
+        /// Shell command that prints the encryption key of finished files; empty: no command.
         pub encrypt_key_command: String = String::new(),
     }
 }
 
 impl OutputConfig {
-    /// Where the key comes from that finished files are encrypted with; `None`: they are not.
+    /// Source of the encryption key for finished files; `None`: files are not encrypted.
     #[must_use]
     pub fn key_source(&self) -> Option<KeySource> {
         let file = Some(&self.encrypt_key).filter(|it| !it.as_os_str().is_empty());
@@ -202,13 +207,13 @@ impl OutputConfig {
         file.or_else(|| command.cloned().map(KeySource::Command))
     }
 
-    /// Whether frames go to stdout, said in either way.
+    /// Returns `true` if frames go to stdout: by `output.stdout`, or by `output.dir = "-"`.
     #[must_use]
     pub fn is_stdout(&self) -> bool {
         self.stdout || self.dir.as_os_str() == "-"
     }
 
-    /// Whether the frames of all queues come in one row, by their time.
+    /// Returns `true` if the frames of all queues are merged into one sequence by time.
     #[must_use]
     pub fn is_ordered(&self) -> bool {
         self.is_stdout() || self.order == Order::Time
@@ -216,69 +221,70 @@ impl OutputConfig {
 }
 
 section! {
-    /// `[flows]`
+    /// `[flows]`: flow records as Parquet files.
     pub struct FlowsConfig {
-        /// Folder of the records.
+        /// Directory of the flow record files.
         pub dir: PathBuf = PathBuf::from("/var/lib/wqcap/flows"),
-        /// How often they are written.
+        /// Interval at which records are written.
         pub interval: Span = Span(Duration::from_secs(60)),
-        /// A record ends when its flow has lasted this long.
+        /// Duration of a flow after which its record ends.
         pub active: Span = Span(Duration::from_secs(300)),
-        /// A record ends when nothing of its flow came for this long.
+        /// Time without a frame after which the record of a flow ends.
         pub idle: Span = Span(Duration::from_secs(30)),
-        /// Memory of all queues' tables together.
+        /// Bytes of memory for the flow tables of all queues together.
         pub memory: Size = Size(256 << 20),
-        /// Read names from the first payloads of flows.
+        /// Read names, such as TLS server names, from the first payloads of flows.
         pub names: bool = false,
     }
 }
 
 section! {
-    /// `[metrics]`
+    /// `[metrics]`: the HTTP endpoint for metrics.
     pub struct MetricsConfig {
-        /// Address of the HTTP endpoint.
+        /// Socket address of the HTTP endpoint for metrics.
         pub listen: Listen = SocketAddr::from(([127, 0, 0, 1], 9464)).into(),
     }
 }
 
 section! {
-    /// `[ship]`
+    /// `[ship]`: the object store for finished files.
     pub struct ShipConfig {
-        /// Where finished files go: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or `file:///DIRECTORY`.
+        /// URL of the store: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or
+        /// `file:///DIRECTORY`.
         pub store: Option<String> = None,
-        /// What this capture is called there; absent: the name of the host.
+        /// Name of this capture in the store; absent: the host name.
         pub sensor: Option<Sensor> = None,
-        /// Which files of frames are sent.
+        /// Selection of capture files that are sent.
         pub packets: ShipPackets = ShipPackets::All,
-        /// Bytes of a part of an object.
+        /// Bytes of one part of an uploaded object.
         pub part_size: Size = Size(16 << 20),
-        /// Parts that are sent at a time.
+        /// Number of parts sent at the same time.
         pub concurrency: u32 = 4,
-        /// Bytes a second; absent: as many as go.
+        /// Upload limit in bytes per second; absent: no limit.
         pub bandwidth: Option<Size> = None,
-        /// Folder of the journal.
+        /// Directory of the shipping journal.
         pub journal: PathBuf = PathBuf::from("/var/lib/wqcap/ship"),
-        /// Address of the HTTP endpoint for metrics; absent: none.
+        /// Address of the HTTP endpoint for metrics of `wqcap ship`; absent: no endpoint.
         pub metrics: Option<Listen> = None,
     }
 }
 
 section! {
-    /// `[anonymize]`: of what leaves the machine by `[ship]`.
+    /// `[anonymize]`: anonymization of the files that `[ship]` sends.
     pub struct AnonymizeConfig {
-        /// File of the key.
+        /// File with the anonymization key.
         pub key: Option<PathBuf> = None,
-        /// How much of frames is kept, beyond headers; whole: no payload.
+        /// Part of each frame that is kept; `whole`: all parsed headers, no payload.
         pub slice: Slice = Slice::Whole,
     }
 }
 
 section! {
-    /// `[process]`
+    /// `[process]`: user and sandbox of the process.
     pub struct ProcessConfig {
-        /// Who root becomes, by name or number; empty: nobody else.
+        /// User that root switches to, by name or number; empty: no switch.
         pub user: String = String::new(),
-        /// What a running capture is kept from.
+        /// Sandbox of a running capture.
         pub sandbox: Sandbox = Sandbox::On,
     }
 }

@@ -1,18 +1,19 @@
-//! `ship.sensor`: what a capture is called where many of them meet; `ship.packets`: which of its files are sent there.
+//! Values of `ship.sensor`, the name of a capture in a store, and `ship.packets`, the selection of
+//! files that are sent.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A sensor's name: a part of paths and of queries.
+/// Name of a sensor, used in object paths and queries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Sensor(String);
 
 impl Sensor {
-    /// The longest one.
-    const LONGEST: usize = 64;
+    /// Maximum length of a name in bytes.
+    const MAX_LEN: usize = 64;
 
-    /// It as text.
+    /// Returns the sensor's name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -24,13 +25,13 @@ impl TryFrom<String> for Sensor {
 
     fn try_from(text: String) -> Result<Self, String> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        let fits = (1..=Self::LONGEST).contains(&text.len());
+        let fits = (1..=Self::MAX_LEN).contains(&text.len());
         if fits && !text.starts_with('.') && text.chars().all(is_plain) {
             return Ok(Self(text));
         }
         Err(format!(
-            "{text:?} is not a sensor's name; write at most {} letters, digits, - and _, or dots behind the first of them",
-            Self::LONGEST
+            "{text:?} is not a sensor's name; write at most {} letters, digits, \"-\", \"_\" or \".\", and no \".\" at the start",
+            Self::MAX_LEN
         ))
     }
 }
@@ -47,16 +48,16 @@ impl fmt::Display for Sensor {
     }
 }
 
-/// `ship.packets`
+/// Selection of capture files that are sent (`ship.packets`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum ShipPackets {
-    /// `"all"`
+    /// `"all"`: all capture files.
     #[default]
     All,
-    /// `"none"`: what is in the files alone.
+    /// `"none"`: no capture files, only files derived from them.
     None,
-    /// Files that may hold frames of this pcap-filter expression.
+    /// Files that may contain frames matched by this pcap-filter expression.
     Of(String),
 }
 
@@ -93,7 +94,7 @@ mod tests {
             let sensor = Sensor::try_from(good.to_owned());
             assert_eq!(sensor.expect(good).as_str(), good);
         }
-        let long = "x".repeat(Sensor::LONGEST + 1);
+        let long = "x".repeat(Sensor::MAX_LEN + 1);
         for bad in ["", ".", "..", "a/b", "a b", "a=b", "ä", long.as_str()] {
             assert!(Sensor::try_from(bad.to_owned()).is_err(), "{bad}");
         }

@@ -1,8 +1,10 @@
-//! The NIC's own counters of what it lost before delivery, by their own names.
+//! Counters of frames that the NIC lost before delivery, under the names that the NIC's driver
+//! gives them.
 //!
-//! `out_of_buffer` and its like are files of the RDMA device (`ports/N/hw_counters`); `rx_discards_phy` and its like
-//! are ethtool statistics of the port's network interface; timeouts of delay drop are the driver's, in debugfs. A counter
-//! that cannot be read is `"unreadable"`, never 0.
+//! `out_of_buffer` and similar counters are files of the RDMA device (`ports/N/hw_counters`).
+//! `rx_discards_phy` and similar counters are ethtool statistics of the port's network interface.
+//! The driver counts timeouts of delay drop in debugfs. A counter that cannot be read is
+//! `"unreadable"`, never 0.
 #![allow(unsafe_code)]
 
 use crate::{
@@ -20,10 +22,10 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Of the RDMA port: always told.
+/// Counters of the RDMA port that are always reported.
 const PORT: [&str; 1] = ["out_of_buffer"];
-/// Of the RDMA port: told where they exist. `wire_dropped` is the software NIC's alone, and so are its parts by cause, which
-/// live interfaces have.
+/// Counters of the RDMA port that are reported if they exist. Only the software NIC has
+/// `wire_dropped` and, on live interfaces, its parts by cause.
 const PORT_IF_THERE: [&str; 6] = [
     "rx_icrc_encapsulated",
     "wire_dropped",
@@ -32,8 +34,11 @@ const PORT_IF_THERE: [&str; 6] = [
     "wire_dropped_driver",
     "wire_dropped_size",
 ];
-/// Of the network interface: frames the port refused or lost, as the mlx5 driver names them. It refuses those whose FCS or
-/// length is wrong unless `ethtool -K IFACE rx-all on` lets them in (`mlx5_set_port_fcs`).
+/// Counters of the network interface: frames that the port refused or lost, under the mlx5 driver's
+/// names.
+///
+/// The port refuses frames with a wrong FCS or length, unless `ethtool -K IFACE rx-all on` is set
+/// (`mlx5_set_port_fcs`).
 const NETDEV: [&str; 6] = [
     "rx_discards_phy",
     "rx_crc_errors_phy",
@@ -43,32 +48,40 @@ const NETDEV: [&str; 6] = [
     "rx_prio0_buf_discard",
 ];
 
-/// Counters that are 32 bits wide and wrap: the queue counters (drivers/infiniband/hw/mlx5/counters.c,
-/// `mlx5_ib_query_q_counters` reads a be32) and the driver's atomic of delay drop's timeouts.
+/// Counters that are 32 bits wide and wrap around: the queue counters
+/// (drivers/infiniband/hw/mlx5/counters.c, `mlx5_ib_query_q_counters` reads a be32) and the
+/// driver's atomic of delay drop's timeouts.
 const NARROW: [&str; 2] = ["out_of_buffer", TIMEOUTS];
 
-/// Reads a port's loss counters and tells their growth.
+/// Reader of a port's loss counters and of their growth since the start.
 #[derive(Debug)]
 pub struct NicReader {
-    /// The port's directory of hardware counters, and the device's, which holds the queue counters in switchdev mode
-    /// and is not there otherwise (`hw_switchdev_stats_ops` of the same kernel file).
+    /// Directories of hardware counters: the port's and the device's. The device's directory exists
+    /// only in switchdev mode, where it holds the queue counters (`hw_switchdev_stats_ops` of
+    /// drivers/infiniband/hw/mlx5/counters.c).
     folders: [PathBuf; 2],
+    /// Name of the network interface on the port; `None` if unknown.
     netdev: Option<String>,
-    /// Where the driver tells of delay drop; `None`: it is not in use, so its timeouts are not ours.
+    /// Driver's directory of delay drop; `None` if the capture does not use delay drop.
     delay_drop: Option<PathBuf>,
-    /// Of each counter; `None`: it could not be read at the start.
+    /// Growth of each counter by name; `None` if the counter was not readable at the start.
     counters: Mutex<BTreeMap<&'static str, Option<Growth>>>,
 }
 
-/// A counter's growth since the start. Each reading adds what has come since the one before, so that a counter that
-/// wraps between two readings, once at most, is never seen to fall.
+/// Growth of a counter since the start.
+///
+/// Each reading adds the difference to the reading before. A counter that wraps at most once
+/// between two readings is thus summed correctly.
 #[derive(Debug, Clone, Copy)]
 struct Growth {
+    /// Value of the counter at the last reading.
     last: u64,
+    /// Sum of the growth since the start.
     total: u64,
 }
 
 impl Growth {
+    /// Adds the growth up to the reading `now` of the counter `name`.
     fn add(&mut self, name: &str, now: u64) {
         self.total += if NARROW.contains(&name) {
             now.wrapping_sub(self.last) & u64::from(u32::MAX)
@@ -80,7 +93,7 @@ impl Growth {
 }
 
 impl NicReader {
-    /// Reads the counters as they stand at the start; those of delay drop where it is in use.
+    /// Reads the initial values of the counters. `delay_drop` includes the timeouts of delay drop.
     #[must_use]
     pub fn start(device: &str, port: u8, netdev: Option<&str>, delay_drop: bool) -> Self {
         let folder_of = || delay_drop::folder(Path::new("/sys"), device).unwrap_or_default();
@@ -101,23 +114,26 @@ impl NicReader {
         reader
     }
 
-    /// The growth since the start.
+    /// Reads the counters and returns their growth since the start.
     #[must_use]
     pub fn growth(&self) -> NicCounters {
         self.observed(|_| None)
     }
 
-    /// The same of a device that is gone: what can no longer be read is as the last reading has shown it.
+    /// Returns the growth of a device that may be gone: counters that can no longer be read have
+    /// the growth of the last reading.
     #[must_use]
     pub fn growth_so_far(&self) -> NicCounters {
         self.observed(|growth| Some(growth.total))
     }
 
+    /// Locks the table of counters.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Option<Growth>>> {
         self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads all counters; of those that cannot be read, what `otherwise` says.
+    /// Reads all counters and returns their growth. `otherwise` gives the growth of a counter that
+    /// cannot be read.
     fn observed(&self, otherwise: fn(&Growth) -> Option<u64>) -> NicCounters {
         let now = self.read();
         let value = |(name, growth): (&&'static str, &mut Option<Growth>)| {
@@ -134,6 +150,7 @@ impl NicReader {
         self.lock().iter_mut().map(value).collect()
     }
 
+    /// Reads the present value of each counter; `None` if it cannot be read.
     fn read(&self) -> BTreeMap<&'static str, Option<u64>> {
         let number = |name: &str| {
             let [port, device] = &self.folders;
@@ -160,16 +177,16 @@ impl NicReader {
     }
 }
 
-/// Name length of ethtool strings (`ETH_GSTRING_LEN` in linux/ethtool.h).
+/// Length of ethtool strings in bytes (`ETH_GSTRING_LEN` in linux/ethtool.h).
 const NAME: usize = 32;
-/// The string set of statistics (`ETH_SS_STATS`).
+/// String set of statistics (`ETH_SS_STATS`).
 const SS_STATS: u32 = 1;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSTATS: u32 = 0x1d;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 
-/// The ethtool statistics of an interface.
+/// Reads the ethtool statistics of an interface, by name.
 fn statistics(netdev: &str) -> io::Result<BTreeMap<String, u64>> {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0")
         .or_else(|_| std::net::UdpSocket::bind("[::1]:0"))?;
@@ -187,13 +204,13 @@ fn statistics(netdev: &str) -> io::Result<BTreeMap<String, u64>> {
     Ok(names.into_iter().zip(values).collect())
 }
 
-/// The names of one of an interface's string sets.
+/// Reads the names in one string set of an interface.
 pub(super) fn names(
     socket: &std::net::UdpSocket,
     netdev: &str,
     set: u32,
 ) -> io::Result<Vec<String>> {
-    // struct ethtool_sset_info: cmd, reserved, sset_mask (u64), then a u32 for each set asked for.
+    // struct ethtool_sset_info: cmd, reserved, sset_mask (u64), then a u32 for each requested set.
     let mut info = [ETHTOOL_GSSET_INFO, 0, 1 << set, 0, 0, 0];
     command(socket, netdev, &mut info)?;
     let count = if info[2] == 0 { 0 } else { info[4] as usize };
@@ -208,7 +225,8 @@ pub(super) fn names(
     Ok(text.chunks_exact(NAME).map(name).collect())
 }
 
-/// One ethtool command, whose structure is `words`.
+/// Executes an ethtool command on an interface. `words` is the command's structure, which the
+/// kernel reads and writes.
 pub(super) fn command(
     socket: &std::net::UdpSocket,
     netdev: &str,
@@ -245,7 +263,8 @@ mod tests {
             narrow.add("out_of_buffer", now);
             assert_eq!(narrow.total, total);
         }
-        // 64 bits wide; one that falls is another's reset, and nobody's loss.
+        // A counter of 64 bits that decreases was reset by another program. The decrease is not
+        // counted.
         let mut wide = Growth { last: 10, total: 0 };
         wide.add("rx_discards_phy", 4);
         wide.add("rx_discards_phy", 6);

@@ -1,5 +1,5 @@
-//! What the mlx5 driver tells of delay drop: how long the NIC holds the wire for a WQ without buffers, and how often
-//! that was not long enough. It tells it in debugfs, which is root's alone on most machines.
+//! Delay drop state of the mlx5 driver: how long the NIC holds frames for a WQ without buffers, and
+//! how often that time ran out. The state is in debugfs, which only root can read on most machines.
 //!
 //! May import: nothing beyond this folder. Source: `drivers/infiniband/hw/mlx5/main.c` (`delay_drop_debugfs_init`).
 
@@ -7,20 +7,21 @@ use super::read_number;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// The driver's file of timeouts, and the name under which they are told.
+/// Name of the driver's file of timeouts, and of their counter in reports.
 pub const TIMEOUTS: &str = "num_timeout_events";
 
-/// A device's delay drop, which all its queues share.
+/// Delay drop state of a device, shared by all its queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DelayDrop {
-    /// How long frames are held, in microseconds.
+    /// Maximum time that frames are held, in microseconds.
     pub timeout_us: u64,
-    /// How often that ran out since the driver was loaded. The NIC then drops until the driver arms it anew.
+    /// Number of timeouts since the driver was loaded. After a timeout the NIC drops frames until
+    /// the driver rearms it.
     pub num_timeout_events: u64,
 }
 
 impl DelayDrop {
-    /// Of an RDMA device, read below `sysfs`, which is `/sys`; `None` where it cannot be read.
+    /// Reads the state of an RDMA device below `sysfs` (`/sys`); `None` if it cannot be read.
     #[must_use]
     pub fn of(sysfs: &Path, device: &str) -> Option<Self> {
         let folder = folder(sysfs, device)?;
@@ -31,7 +32,8 @@ impl DelayDrop {
     }
 }
 
-/// Where the driver tells it; `None`: the device has no PCI address.
+/// Returns the driver's debugfs directory of delay drop, or `None` if the device has no PCI
+/// address.
 pub(crate) fn folder(sysfs: &Path, device: &str) -> Option<PathBuf> {
     let function = sysfs.join(format!("class/infiniband/{device}/device"));
     let function = function.canonicalize().ok()?;
@@ -46,25 +48,25 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn it_is_found_by_the_pci_address() {
-        let root = tempfile::tempdir().expect("a folder");
+    fn delay_drop_is_found_by_the_pci_address() {
+        let root = tempfile::tempdir().expect("temporary directory");
         let function = root.path().join("devices/0000:3b:00.0");
         let class = root.path().join("class/infiniband/mlx5_0");
         let debug = root
             .path()
             .join("kernel/debug/mlx5/0000:3b:00.0/delay_drop");
         for folder in [&function, &class, &debug] {
-            fs::create_dir_all(folder).expect("made");
+            fs::create_dir_all(folder).expect("create directory");
         }
         assert_eq!(DelayDrop::of(root.path(), "mlx5_0"), None);
-        symlink(&function, class.join("device")).expect("linked");
+        symlink(&function, class.join("device")).expect("create symlink");
         assert_eq!(
             DelayDrop::of(root.path(), "mlx5_0"),
             None,
             "nothing to read"
         );
-        fs::write(debug.join("timeout"), "100000\n").expect("written");
-        fs::write(debug.join(TIMEOUTS), "7\n").expect("written");
+        fs::write(debug.join("timeout"), "100000\n").expect("write file");
+        fs::write(debug.join(TIMEOUTS), "7\n").expect("write file");
         let expected = DelayDrop {
             timeout_us: 100_000,
             num_timeout_events: 7,

@@ -1,4 +1,5 @@
-//! Settings of a network interface that a test changes and puts back: whether it is up, and `ethtool -K`.
+//! Settings of a network interface that a test changes and restores: the up state, and features of
+//! `ethtool -K`.
 //!
 //! May import: nothing beyond this folder.
 
@@ -7,31 +8,36 @@
 use super::counters::{command, names};
 use std::{fs, io, net::UdpSocket, os::fd::AsRawFd};
 
-/// The string set of features (`ETH_SS_FEATURES` in linux/ethtool.h).
+/// String set of features (`ETH_SS_FEATURES` in linux/ethtool.h).
 const SS_FEATURES: u32 = 4;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_SFEATURES: u32 = 0x3b;
-/// Words of `struct ethtool_get_features_block` and of `struct ethtool_set_features_block`.
+/// Words of `struct ethtool_get_features_block`.
 const GET_BLOCK: usize = 4;
+/// Words of `struct ethtool_set_features_block`.
 const SET_BLOCK: usize = 2;
 
-/// A network interface.
+/// Network interface whose settings can be read and changed.
 pub struct NetInterface {
+    /// Name of the interface.
     name: String,
+    /// Socket for ioctl(2) requests.
     socket: UdpSocket,
 }
 
-/// What `ethtool -k` says of a feature.
+/// State of a feature, as `ethtool -k` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// It is active.
+    /// `true` if the feature is active.
     pub on: bool,
-    /// It can be changed.
+    /// `true` if the feature can be changed.
     pub changeable: bool,
 }
 
-/// Whether the kernel has this interface. A software NIC on a replayed wire makes one up, which has a number and a place in
-/// sysfs.
+/// Returns `true` if the kernel has this interface.
+///
+/// A software NIC on a replayed wire makes up an interface with an index and a directory in sysfs,
+/// which the kernel does not have.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
 pub fn is_kernels(netdev: &str) -> bool {
@@ -43,25 +49,25 @@ pub fn is_kernels(netdev: &str) -> bool {
 }
 
 impl NetInterface {
-    /// The interface of this name.
+    /// Opens a socket for requests about the interface `name`.
     ///
     /// # Errors
-    /// No socket to ask by.
+    /// No socket can be created.
     pub fn of(name: &str) -> io::Result<Self> {
         let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::1]:0"))?;
         let name = name.to_owned();
         Ok(Self { name, socket })
     }
 
-    /// Whether it is up, as far as its administrator goes.
+    /// Returns `true` if the interface is administratively up.
     ///
     /// # Errors
-    /// There is none.
+    /// The interface does not exist.
     pub fn is_up(&self) -> io::Result<bool> {
         Ok(self.flags()? & libc::IFF_UP != 0)
     }
 
-    /// Brings it up, or takes it down.
+    /// Brings the interface up or down.
     ///
     /// # Errors
     /// EPERM without CAP_NET_ADMIN.
@@ -73,6 +79,7 @@ impl NetInterface {
         self.ioctl(libc::SIOCSIFFLAGS, &mut request)
     }
 
+    /// Reads the flags of the interface (`SIOCGIFFLAGS`).
     fn flags(&self) -> io::Result<libc::c_int> {
         let mut request = self.request()?;
         self.ioctl(libc::SIOCGIFFLAGS, &mut request)?;
@@ -80,12 +87,13 @@ impl NetInterface {
         Ok(unsafe { request.ifr_ifru.ifru_flags }.into())
     }
 
-    /// A feature by `ethtool`'s name; `None`: the interface has none of that name.
+    /// Returns the state of a feature by `ethtool`'s name, or `None` if the interface does not have
+    /// it.
     ///
     /// # Errors
-    /// It has no features.
+    /// The interface has no features.
     pub fn feature(&self, name: &str) -> io::Result<Option<Feature>> {
-        let (words, at) = self.place(name)?;
+        let (words, at) = self.feature_bit(name)?;
         let Some(at) = at else { return Ok(None) };
         let mut get = vec![0; 2 + words * GET_BLOCK];
         (get[0], get[1]) = (ETHTOOL_GFEATURES, u32::try_from(words).unwrap_or(0));
@@ -98,12 +106,12 @@ impl NetInterface {
         }))
     }
 
-    /// Switches a feature.
+    /// Switches a feature on or off.
     ///
     /// # Errors
-    /// EPERM without CAP_NET_ADMIN; EOPNOTSUPP where the interface has none of that name.
+    /// EPERM without CAP_NET_ADMIN; EOPNOTSUPP if the interface does not have the feature.
     pub fn set_feature(&self, name: &str, on: bool) -> io::Result<()> {
-        let (words, at) = self.place(name)?;
+        let (words, at) = self.feature_bit(name)?;
         let at = at.ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
         let mut set = vec![0; 2 + words * SET_BLOCK];
         (set[0], set[1]) = (ETHTOOL_SFEATURES, u32::try_from(words).unwrap_or(0));
@@ -113,13 +121,15 @@ impl NetInterface {
         command(&self.socket, &self.name, &mut set)
     }
 
-    /// How many words features take, and which bit has this name.
-    fn place(&self, name: &str) -> io::Result<(usize, Option<usize>)> {
+    /// Returns the number of 32-bit words of all features, and the bit of the feature `name` if it
+    /// exists.
+    fn feature_bit(&self, name: &str) -> io::Result<(usize, Option<usize>)> {
         let names = names(&self.socket, &self.name, SS_FEATURES)?;
         let at = names.iter().position(|it| it == name);
         Ok((names.len().div_ceil(32), at))
     }
 
+    /// Returns an `ifreq` with the interface's name.
     fn request(&self) -> io::Result<libc::ifreq> {
         // SAFETY: a zeroed ifreq is valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -132,6 +142,7 @@ impl NetInterface {
         Ok(request)
     }
 
+    /// Executes an ioctl(2) request on the socket.
     fn ioctl(&self, what: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
         // SAFETY: a live socket, and a request that takes a `struct ifreq`, which outlives the call.
         let done =
@@ -149,12 +160,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_interface_is_up_and_says_what_it_can_change() {
+    fn the_loopback_interface_reports_its_state_and_features() {
         let lo = NetInterface::of("lo").expect("a socket");
         assert!(is_kernels("lo") && !is_kernels("nosuch0"));
         assert!(lo.is_up().is_ok());
-        assert_eq!(lo.feature("no-such-feature").expect("asked"), None);
-        let scatter = lo.feature("tx-scatter-gather").expect("asked");
+        assert_eq!(lo.feature("no-such-feature").expect("query feature"), None);
+        let scatter = lo.feature("tx-scatter-gather").expect("query feature");
         assert!(scatter.is_some_and(|it| it.on), "{scatter:?}");
         let none = NetInterface::of("nosuch0").expect("a socket");
         let refused = none.is_up().expect_err("no such interface");

@@ -1,4 +1,5 @@
-//! Whether the machine is reached by an interface: what taking its traffic from the kernel would cut off.
+//! Check for management traffic on an interface: login sessions and default routes that a steal
+//! would cut off.
 
 use std::{
     fs,
@@ -6,8 +7,11 @@ use std::{
     path::Path,
 };
 
-/// Returns why taking this interface's traffic would cut a login session off; `None`: no reason is known. Bonds, bridges and
-/// VLANs over the interface receive nothing else than it does, so that their routes and addresses count as well.
+/// Returns the reason why taking this interface's traffic would cut off a login session, or `None`
+/// if there is none.
+///
+/// Bonds, bridges and VLANs over the interface depend on its traffic, so their routes and addresses
+/// count as well.
 #[must_use]
 pub fn why(netdev: &str) -> Option<String> {
     reason(netdev).or_else(|| {
@@ -18,8 +22,8 @@ pub fn why(netdev: &str) -> Option<String> {
     })
 }
 
-/// Returns the interfaces that are stacked over `netdev`, read below `sysfs`, which is `/sys`: the links `upper_NAME`
-/// (`Documentation/ABI/testing/sysfs-class-net`).
+/// Returns the interfaces stacked over `netdev`: the links `upper_NAME` below `sysfs` (`/sys`), see
+/// `Documentation/ABI/testing/sysfs-class-net`.
 fn interfaces_over(sysfs: &Path, netdev: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut below = vec![netdev.to_owned()];
@@ -37,7 +41,8 @@ fn interfaces_over(sysfs: &Path, netdev: &str) -> Vec<String> {
     found
 }
 
-/// Returns why taking the traffic of this very interface would cut a login session off.
+/// Returns the reason why taking the traffic of this interface itself would cut off a login
+/// session.
 #[expect(clippy::disallowed_methods, reason = "files of /proc")]
 fn reason(netdev: &str) -> Option<String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -64,7 +69,8 @@ fn reason(netdev: &str) -> Option<String> {
     Some(format!("has the address {reached} of a login session"))
 }
 
-/// A default route over the interface, in the form of `/proc/net/route`.
+/// Returns `true` if `table`, in the form of `/proc/net/route`, has a default route over the
+/// interface.
 fn default_route_v4(table: &str, netdev: &str) -> bool {
     table.lines().skip(1).any(|line| {
         let mut fields = line.split_whitespace();
@@ -73,8 +79,8 @@ fn default_route_v4(table: &str, netdev: &str) -> bool {
     })
 }
 
-/// A default route over the interface, in the form of `/proc/net/ipv6_route`. The kernel's own unreachable default
-/// stands on `lo`.
+/// Returns `true` if `table`, in the form of `/proc/net/ipv6_route`, has a default route over the
+/// interface. The kernel's unreachable default route on `lo` is ignored.
 fn default_route_v6(table: &str, netdev: &str) -> bool {
     table.lines().any(|line| {
         let fields: Vec<_> = line.split_whitespace().collect();
@@ -86,7 +92,8 @@ fn default_route_v6(table: &str, netdev: &str) -> bool {
     })
 }
 
-/// Local addresses of established TCP connections to port 22, in the form of `/proc/net/tcp` and `tcp6`.
+/// Returns the local addresses of established TCP connections to port 22, from a table in the form
+/// of `/proc/net/tcp` and `tcp6`.
 fn tcp_sessions(table: &str) -> impl Iterator<Item = IpAddr> + '_ {
     table.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_whitespace();
@@ -98,7 +105,7 @@ fn tcp_sessions(table: &str) -> impl Iterator<Item = IpAddr> + '_ {
     })
 }
 
-/// An address as the kernel prints it: 32-bit words of the host's byte order, in hexadecimal.
+/// Parses an address as the kernel prints it: hexadecimal 32-bit words in the host's byte order.
 fn kernel_address(text: &str) -> Option<IpAddr> {
     let words: Vec<u32> = text
         .as_bytes()
@@ -125,7 +132,7 @@ mod tests {
 
     #[test]
     fn bonds_and_vlans_over_an_interface_are_found() {
-        let root = tempfile::tempdir().expect("a folder");
+        let root = tempfile::tempdir().expect("temporary directory");
         let net = root.path().join("class/net");
         for folder in [
             "ens1/upper_bond0",
@@ -136,7 +143,7 @@ mod tests {
             "bond0.7/upper_br0",
             "br0/upper_bond0",
         ] {
-            fs::create_dir_all(net.join(folder)).expect("made");
+            fs::create_dir_all(net.join(folder)).expect("create directory");
         }
         let mut over = interfaces_over(root.path(), "ens1");
         over.sort();
@@ -145,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn default_routes() {
+    fn default_routes_are_found() {
         let v4 = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n\
                   eth0\t00000000\t0114A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
                   eth1\t0014A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
@@ -161,7 +168,7 @@ mod tests {
 
     #[cfg(target_endian = "little")]
     #[test]
-    fn sessions_of_ssh() {
+    fn established_ssh_sessions_are_found() {
         let tcp = "  sl  local_address rem_address   st\n\
                    0: 0100007F:0016 0200007F:C000 01 x\n\
                    1: 0300007F:0050 0200007F:C000 01 x\n\

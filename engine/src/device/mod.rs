@@ -1,7 +1,9 @@
-//! Facts about a device and its capabilities, read through verbs and sysfs before a capture creates anything on it. One limit
-//! that no query reports is found by creating WQs (`wq_limit`).
+//! Facts about a device and its capabilities, read through verbs and sysfs before a capture creates
+//! anything on it.
 //!
-//! Invariant: only facts. What a configuration wants of a device is decided in [`crate::plan`].
+//! One limit that no query reports is found by creating WQs (`wq_limit`).
+//!
+//! Invariant: only facts. [`crate::plan`] decides what a configuration uses of a device.
 
 pub mod counters;
 pub mod delay_drop;
@@ -19,106 +21,110 @@ use crate::{
 use serde::Serialize;
 use std::{fs, path::Path, str::FromStr};
 
-/// `IBV_LINK_LAYER_ETHERNET`.
+/// Value of `IBV_LINK_LAYER_ETHERNET`.
 const LINK_LAYER_ETHERNET: u8 = 2;
-/// `ibv_port_state`, by number.
+/// Names of `ibv_port_state`, indexed by value.
 const STATES: [&str; 6] = ["NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"];
-/// `IBV_DEVICE_PCI_WRITE_END_PADDING`, a bit of the extended capability flags.
+/// Bit `IBV_DEVICE_PCI_WRITE_END_PADDING` of the extended capability flags.
 const PCI_WRITE_END_PADDING: u64 = 1 << 36;
 
-/// One RDMA device, as `ibv_query_device_ex` and sysfs describe it.
+/// Facts of one RDMA device, from `ibv_query_device_ex` and sysfs.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceFacts {
-    /// The verbs name, `mlx5_0`.
+    /// Verbs name, such as `mlx5_0`.
     pub name: String,
     /// Node GUID, as sysfs prints it.
     pub node_guid: String,
     /// Firmware version.
     pub firmware: String,
-    /// PCI vendor and part number.
+    /// Vendor ID and part ID.
     pub vendor_part: (u32, u32),
-    /// The NUMA node of the PCI function; `None` where the system knows none.
+    /// NUMA node of the PCI function; `None` if the system reports none.
     pub numa_node: Option<u32>,
     /// Capabilities that matter to capture.
     pub caps: DeviceCaps,
-    /// What its driver tells of delay drop; `None`: nothing, or not to us.
+    /// Delay drop state from the driver's debugfs; `None` if it does not exist or cannot be read.
     pub delay_drop: Option<DelayDrop>,
-    /// Its ports, in port order (port 1 first).
+    /// Ports in the order of their numbers (port 1 first).
     pub ports: Vec<PortFacts>,
-    /// Its rings can be reached in their own memory (libmlx5's direct verbs).
+    /// `true` if rings can be accessed in their own memory (libmlx5's direct verbs).
     pub direct: bool,
-    /// It is the software NIC, which copies what it captures: the kernel loses nothing to it.
+    /// `true` for the software NIC, which copies the frames that it captures: the kernel still
+    /// receives them.
     pub software: bool,
-    /// It is the software NIC on a wire that takes all frames of its interface from the kernel, whatever the mode.
+    /// `true` for the software NIC on a wire that takes all frames of its interface from the
+    /// kernel, in every mode.
     pub steals: bool,
-    /// The verbs a capture needs and this device lacks, by name; empty: it can capture.
+    /// Names of the verbs that a capture needs and this device lacks. If empty, the device can
+    /// capture.
     pub missing: Vec<String>,
 }
 
-/// What a device offers to a capture.
+/// Capabilities and limits of a device that matter to a capture.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DeviceCaps {
-    /// Most WQs of type RQ.
+    /// Maximum number of WQs of type RQ.
     pub max_wq: u32,
-    /// Most WRs of one scatter entry in one WQ, a power of two; `None`: unknown.
+    /// Maximum WRs with one scatter entry in one WQ, a power of two; `None` if unknown.
     pub max_wq_wr: Option<u32>,
-    /// Most WRs in a queue of a QP, as the driver reports it. A WQ may have more.
+    /// Maximum WRs in a queue of a QP, as the driver reports it. A WQ may have more.
     pub max_qp_wr: u32,
-    /// Most scatter entries of a WR.
+    /// Maximum scatter entries of a WR.
     pub max_sge: u32,
-    /// Most entries of an RWQ indirection table.
+    /// Maximum entries of an RWQ indirection table.
     pub max_table: u32,
-    /// Most CQEs of one CQ.
+    /// Maximum CQEs of one CQ.
     pub max_cqe: u32,
-    /// Longest time that a CQ can hold back an event, in microseconds; 0: it cannot.
+    /// Maximum time that a CQ can delay an event, in microseconds; 0 means no moderation.
     pub max_cq_period: u16,
-    /// Toeplitz hashing of RAW_PACKET QPs.
+    /// `true` if RAW_PACKET QPs support Toeplitz hashing.
     pub rss_toeplitz: bool,
-    /// Hash fields offered (`ibv_rx_hash_fields`).
+    /// Supported hash fields (`ibv_rx_hash_fields`).
     pub rss_fields: u64,
-    /// `IBV_RAW_PACKET_CAP_CVLAN_STRIPPING`.
+    /// `true` if WQs can strip C-VLAN tags (`IBV_RAW_PACKET_CAP_CVLAN_STRIPPING`).
     pub cvlan_stripping: bool,
-    /// `IBV_RAW_PACKET_CAP_SCATTER_FCS`.
+    /// `true` if WQs can deliver the FCS (`IBV_RAW_PACKET_CAP_SCATTER_FCS`).
     pub scatter_fcs: bool,
-    /// `IBV_RAW_PACKET_CAP_DELAY_DROP`.
+    /// `true` if WQs can delay drops (`IBV_RAW_PACKET_CAP_DELAY_DROP`).
     pub delay_drop: bool,
-    /// `IBV_DEVICE_PCI_WRITE_END_PADDING`.
+    /// `true` if PCI writes can be padded to cache lines (`IBV_DEVICE_PCI_WRITE_END_PADDING`).
     pub end_padding: bool,
     /// Tunnels whose inner headers can be matched and hashed.
     pub tunnels: TunnelOffloads,
-    /// Striding WQs, of which each buffer takes many frames; `None`: it has none.
+    /// Limits of striding WQs, whose buffers take many frames; `None` if the device has none.
     pub striding: Option<StridingCaps>,
-    /// How it can compress CQEs.
+    /// Supported formats of compressed CQEs.
     pub mini_cqes: Vec<MiniFormat>,
-    /// Rate of the clock that stamps completions, in kHz; 0: no completion timestamps.
+    /// Rate of the clock that stamps completions, in kHz; 0 means no completion timestamps.
     pub clock_khz: u64,
-    /// Which bits of a completion timestamp are valid.
+    /// Mask of the valid bits of a completion timestamp.
     pub timestamp_mask: u64,
-    /// Completions can be stamped in UTC.
+    /// `true` if completions can be stamped in UTC.
     pub real_time: bool,
 }
 
-/// One port.
+/// Facts of one port.
 #[derive(Clone, Debug, Serialize)]
 pub struct PortFacts {
     /// Port number, from 1.
     pub number: u8,
-    /// `ACTIVE`, `DOWN`, ...
+    /// Port state: `ACTIVE`, `DOWN`, ...
     pub state: String,
-    /// Whether the link layer is Ethernet: only such ports can be captured.
+    /// `true` if the link layer is Ethernet. Only such ports can be captured.
     pub ethernet: bool,
-    /// Rate in Gbit/s.
+    /// Link rate in Gbit/s; 0 if unknown.
     pub rate_gbps: f64,
-    /// The kernel's network interface over this port; `None`: unknown.
+    /// Name of the kernel's network interface on this port; `None` if unknown.
     pub netdev: Option<String>,
-    /// That interface's MTU.
+    /// MTU of the network interface, in bytes.
     pub mtu: Option<u32>,
-    /// What it shares its hardware with.
+    /// Functions, e-switch and bond that the port shares its hardware with.
     pub place: PortTopology,
 }
 
-/// Every RDMA device on this machine that can be opened; one that cannot is named in the log, since a broken device
-/// must not hide a sound one.
+/// Lists the RDMA devices on this machine that can be opened.
+///
+/// A device that cannot be opened is logged and skipped, so that it does not hide the others.
 ///
 /// # Errors
 /// The verbs library cannot list devices.
@@ -136,22 +142,24 @@ pub fn list() -> Result<Vec<DeviceFacts>, Error> {
     Ok(verbs::names()?.iter().filter_map(facts_of).collect())
 }
 
-/// A file of sysfs or debugfs, trimmed.
+/// Reads a file of sysfs or debugfs as trimmed text; `None` if it cannot be read.
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 fn read(path: impl AsRef<Path>) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// The same as a number.
+/// Reads a file of sysfs or debugfs as a number; `None` if it cannot be read or parsed.
 fn read_number<N: FromStr>(path: impl AsRef<Path>) -> Option<N> {
     read(path)?.parse().ok()
 }
 
-/// The file of a device in sysfs, trimmed.
+/// Reads a file in an RDMA device's directory of sysfs as trimmed text; `None` if it cannot be
+/// read.
 fn sysfs(device: &str, file: &str) -> Option<String> {
     read(format!("/sys/class/infiniband/{device}/{file}"))
 }
 
+/// Collects the facts of an open device.
 fn facts(context: &Context) -> Result<DeviceFacts, Error> {
     let name = context.name();
     let attr = context.query_device()?;
@@ -160,7 +168,7 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
         striding: StridingCaps::of(context),
         mini_cqes: MiniFormat::of(context),
         real_time: context.stamps_real_time(),
-        ..DeviceCaps::of(&attr)
+        ..DeviceCaps::from_attr(&attr)
     };
     let missing = caps.missing();
     let caps = DeviceCaps {
@@ -180,7 +188,7 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
         node_guid: sysfs(name, "node_guid").unwrap_or_default(),
         firmware: sysfs(name, "fw_ver").unwrap_or_default(),
         vendor_part: (attr.orig_attr.vendor_id, attr.orig_attr.vendor_part_id),
-        // The kernel says -1 where there is only one node.
+        // The kernel reports -1 on a machine with one node.
         numa_node: sysfs(name, "device/numa_node").and_then(|t| t.parse().ok()),
         delay_drop: DelayDrop::of(Path::new("/sys"), name),
         direct: verbs::is_direct(context),
@@ -193,7 +201,8 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
 }
 
 impl DeviceCaps {
-    fn of(attr: &ffi::ibv_device_attr_ex) -> Self {
+    /// Returns the capabilities that `ibv_query_device_ex` reports; the others stay unset.
+    fn from_attr(attr: &ffi::ibv_device_attr_ex) -> Self {
         let raw = |cap: ffi::ibv_raw_packet_caps| attr.raw_packet_caps & cap.0 != 0;
         let raw_packet_rss =
             attr.rss_caps.supported_qpts & (1 << ffi::ibv_qp_type::IBV_QPT_RAW_PACKET) != 0;
@@ -222,7 +231,8 @@ impl DeviceCaps {
         }
     }
 
-    /// What capturing needs and these capabilities lack, by the verb that would fail.
+    /// Returns the names of the verbs that a capture needs and that would fail with these
+    /// capabilities.
     fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
         if self.max_wq == 0 {
@@ -239,7 +249,7 @@ impl DeviceCaps {
     }
 }
 
-/// Returns how many WRs a WQ can have, or `None` with a line in the log.
+/// Returns the maximum WRs of a WQ, or logs the reason and returns `None`.
 fn largest_wq(context: &Context) -> Option<u32> {
     wq_limit::find(context)
         .inspect_err(|e| {
@@ -249,6 +259,7 @@ fn largest_wq(context: &Context) -> Option<u32> {
         .ok()
 }
 
+/// Collects the facts of one port.
 fn port(context: &Context, number: u8, ports: u8) -> Result<PortFacts, Error> {
     let attr = context.query_port(number)?;
     let name = context.name();
@@ -260,7 +271,7 @@ fn port(context: &Context, number: u8, ports: u8) -> Result<PortFacts, Error> {
             .unwrap_or(&"UNKNOWN")
             .to_string(),
         ethernet: attr.link_layer == LINK_LAYER_ETHERNET,
-        // "100 Gb/sec (4X EDR)"
+        // The file holds, for example, "100 Gb/sec (4X EDR)".
         rate_gbps: sysfs(name, &format!("ports/{number}/rate"))
             .and_then(|t| t.split_whitespace().next()?.parse().ok())
             .unwrap_or(0.0),
@@ -272,8 +283,10 @@ fn port(context: &Context, number: u8, ports: u8) -> Result<PortFacts, Error> {
     })
 }
 
-/// Returns the network interface of a port: the one that its GID table names, else the kernel's answer over RDMA netlink,
-/// else the only one that the PCI function of a device with one port has.
+/// Returns the network interface of a port.
+///
+/// The sources are, in this order: the port's GID table, the kernel's answer over RDMA netlink, and
+/// the single interface of the PCI function if the device has one port.
 fn netdev(device: &str, port: u8, ports: u8) -> Option<String> {
     let in_gid_table = sysfs(device, &format!("ports/{port}/gid_attrs/ndevs/0"));
     if let Some(name) = in_gid_table.filter(|name| !name.is_empty()) {

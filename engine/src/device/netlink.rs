@@ -1,7 +1,8 @@
-//! Asks the kernel over RDMA netlink which network interface a port has.
+//! Query of a port's network interface over RDMA netlink.
 //!
-//! In switchdev mode sysfs does not answer that: the GID table is empty (`mlx5_query_port_roce` of
-//! drivers/infiniband/hw/mlx5/main.c), and representors share `device/net` with the uplink.
+//! In switchdev mode sysfs does not report the interface: the GID table is empty
+//! (`mlx5_query_port_roce` of drivers/infiniband/hw/mlx5/main.c), and representors share
+//! `device/net` with the uplink.
 //!
 //! May import: nothing beyond this folder. Sources: rdma/rdma_netlink.h for the numbers of commands and attributes,
 //! linux/netlink.h for the layout of messages, drivers/infiniband/core/nldev.c (`nldev_port_get_doit`, `fill_port_info`).
@@ -40,19 +41,21 @@ const HEADER: usize = 16;
 const ATTRIBUTE: usize = 4;
 /// `NLA_TYPE_MASK`: the two bits above it are flags.
 const TYPE_MASK: u16 = 0x3fff;
-/// The kernel fills at most so many bytes at a time (`netlink_recvmsg` of net/netlink/af_netlink.c).
+/// Maximum bytes of a datagram that the kernel fills (`netlink_recvmsg` of
+/// net/netlink/af_netlink.c).
 const MOST: usize = 32 << 10;
 
-/// What a request asks for.
+/// Number of objects that a netlink request is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
-    /// One object: one message answers.
+    /// One object, answered by one message.
     One,
-    /// All objects: messages answer up to `NLMSG_DONE`.
+    /// All objects, answered by messages up to `NLMSG_DONE`.
     List,
 }
 
-/// Returns the name of the network interface over a port of `device`; `None`: it has none in this network namespace.
+/// Returns the name of the network interface on a port of `device`, or `None` if it has none in
+/// this network namespace.
 ///
 /// # Errors
 /// The kernel has no RDMA netlink, or no device of this name.
@@ -77,8 +80,9 @@ pub(super) fn port_interface(device: &str, port: u8) -> io::Result<Option<String
     )
 }
 
-/// Opens the socket by the C library's function, which the software NIC replaces: the machine's kernel does not know its
-/// devices.
+/// Opens the netlink socket with the C library's `socket`.
+///
+/// The software NIC replaces this function, because the machine's kernel does not have its devices.
 fn open() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: a call without pointers.
@@ -90,8 +94,9 @@ fn open() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Sends a request and returns what `wanted` finds first among the answers. The kernel answers within `send`, so that no
-/// answer means an error instead of a wait.
+/// Sends a request and returns the first value that `wanted` finds in the answers.
+///
+/// The kernel answers within `send`, so a missing answer is an error and not a wait.
 fn exchange<T>(
     socket: &OwnedFd,
     scope: Scope,
@@ -111,14 +116,15 @@ fn exchange<T>(
                 found = wanted(answer);
             }
         })?;
-        // The rest of a list is read too, or it would answer the next request.
+        // The rest of a list is read too. Otherwise it would be taken for the answer to the next
+        // request.
         if is_end || scope == Scope::One {
             return Ok(found);
         }
     }
 }
 
-/// Builds a request with attributes of 32 bits.
+/// Builds a netlink request with 32-bit attributes.
 fn request(kind: u16, scope: Scope, attributes: &[(u16, u32)]) -> Vec<u8> {
     let flags = match scope {
         Scope::One => libc::NLM_F_REQUEST,
@@ -138,11 +144,11 @@ fn request(kind: u16, scope: Scope, attributes: &[(u16, u32)]) -> Vec<u8> {
     bytes
 }
 
-/// The attributes of one message.
+/// Attributes of one netlink message.
 struct Answer<'a>(&'a [u8]);
 
 impl<'a> Answer<'a> {
-    /// The value of the first attribute of this type.
+    /// Returns the value of the first attribute of type `wanted`.
     fn value(&self, wanted: u16) -> Option<&'a [u8]> {
         let mut rest = self.0;
         while let Some((len, kind)) = rest.first_chunk().map(|[a, b, c, d]| {
@@ -158,18 +164,19 @@ impl<'a> Answer<'a> {
         None
     }
 
+    /// Returns the value of a u32 attribute.
     fn number(&self, wanted: u16) -> Option<u32> {
         Some(u32::from_ne_bytes(self.value(wanted)?.try_into().ok()?))
     }
 
-    /// A string, which ends with a zero.
+    /// Returns the value of a string attribute without its terminating zero; `None` if it is empty.
     fn text(&self, wanted: u16) -> Option<&'a str> {
         let text = std::str::from_utf8(self.value(wanted)?).ok()?;
         Some(text.trim_end_matches('\0')).filter(|text| !text.is_empty())
     }
 }
 
-/// Passes each message of a datagram on; returns whether a list has ended.
+/// Passes each netlink message of a datagram to `each`; returns `true` if a list has ended.
 ///
 /// # Errors
 /// The kernel's error, or a datagram that does not consist of whole messages.
@@ -201,7 +208,7 @@ mod tests {
     use super::*;
     use wqcap_tests::skip;
 
-    /// A message as the kernel lays it out, with attributes padded to 4 bytes.
+    /// Returns a message in the kernel's layout, with attributes padded to 4 bytes.
     fn message(kind: u16, attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let mut payload = Vec::new();
         for (attribute, value) in attributes {
@@ -217,14 +224,16 @@ mod tests {
         bytes
     }
 
+    /// Returns a message that describes a device.
     fn device(index: u32, name: &[u8]) -> Vec<u8> {
         let index = index.to_ne_bytes();
         message(DEVICES, &[(DEV_INDEX, &index), (DEV_NAME, name)])
     }
 
-    /// The index and the name in a message.
+    /// Index and name of a device in a netlink message.
     type Found = (Option<u32>, Option<String>);
 
+    /// Returns the index and name in each message, and `true` if the list has ended.
     fn names(datagram: &[u8]) -> io::Result<(Vec<Found>, bool)> {
         let mut all = Vec::new();
         let end = read_answers(datagram, |it| {
@@ -242,9 +251,9 @@ mod tests {
             (Some(3), Some("mlx5_0".to_owned())),
             (Some(4), Some("mlx5_bond_0".to_owned())),
         ];
-        assert_eq!(names(&list).expect("whole"), (both.clone(), false));
+        assert_eq!(names(&list).expect("whole messages"), (both.clone(), false));
         list.extend(message(libc::NLMSG_DONE as u16, &[]));
-        assert_eq!(names(&list).expect("whole"), (both, true));
+        assert_eq!(names(&list).expect("whole messages"), (both, true));
     }
 
     #[test]
@@ -263,10 +272,13 @@ mod tests {
                 (NDEV_NAME, b"ens1f0np0\0"),
             ],
         );
-        let found = names(&with).expect("whole").0;
+        let found = names(&with).expect("whole messages").0;
         assert_eq!(found, [(Some(7), Some("ens1f0np0".to_owned()))]);
         let without = message(PORT, &[(DEV_INDEX, &index), (PORT_INDEX, &number)]);
-        assert_eq!(names(&without).expect("whole").0, [(Some(7), None)]);
+        assert_eq!(
+            names(&without).expect("whole messages").0,
+            [(Some(7), None)]
+        );
     }
 
     #[test]
@@ -278,13 +290,13 @@ mod tests {
         assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
         let whole = device(3, b"mlx5_0\0");
         for len in 1..whole.len() {
-            let cut = names(&whole[..len]).expect_err("cut");
+            let cut = names(&whole[..len]).expect_err("truncated message");
             assert_eq!(cut.raw_os_error(), Some(libc::EBADMSG), "{len} bytes");
         }
-        // A length that does not get on would be read for ever.
+        // A length of zero must not cause an endless loop.
         let mut endless = message(DEVICES, &[(DEV_NAME, b"x")]);
         endless[HEADER] = 0;
-        assert_eq!(names(&endless).expect("whole").0, [(None, None)]);
+        assert_eq!(names(&endless).expect("whole messages").0, [(None, None)]);
         endless[0] = 0;
         assert!(names(&endless).is_err());
     }
@@ -293,7 +305,7 @@ mod tests {
     fn a_request_has_the_layout_of_the_headers() {
         let bytes = request(PORT, Scope::One, &[(DEV_INDEX, 9), (PORT_INDEX, 2)]);
         assert_eq!(bytes.len(), 32);
-        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four"));
+        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         assert_eq!(word(0), 32);
         let of_attribute = |kind: u32| 8 | kind << 16;
         if cfg!(target_endian = "little") {
@@ -303,7 +315,7 @@ mod tests {
         assert_eq!([word(20), word(28)], [9, 2]);
     }
 
-    /// Every device that this machine's kernel has names its interface as sysfs does.
+    /// For every device of this machine, RDMA netlink reports the interface that sysfs has.
     #[test]
     fn the_kernel_answers_as_sysfs_does() {
         let folder = "/sys/class/infiniband";

@@ -1,23 +1,25 @@
-//! The largest WQ of a device, found by creating WQs: no query reports it.
+//! Maximum size of a device's WQs, found by creating WQs because no query reports it.
 //!
 //! `max_qp_wr` is the limit of a QP's send queue. Linux since 2025 divides it by the largest WQE (`mlx5_ib_calc_max_qp_wr` of
 //! drivers/infiniband/hw/mlx5/main.c: 8192 where it was 32768), while a WQ has up to `1 << log_max_wq_sz` WRs
 //! (`set_user_rq_size` of drivers/infiniband/hw/mlx5/qp.c).
 //!
-//! May import: nothing beyond the verbs. Invariant: what is created here is destroyed here, and nothing is received into it.
+//! May import: nothing beyond the verbs. Invariant: objects created here are destroyed here and
+//! receive no frames.
 
 use crate::{
     memory::Region,
     verbs::{CompletionStamps, Context, Cq, CqAttr, Mr, Pd, VerbsError, Wq, WqAttr},
 };
 
-/// WRs of the largest ring: the producer index of a WQ has 16 bits, and libmlx5 rounds rings up to powers of two.
+/// Maximum WRs of a ring: the producer index of a WQ has 16 bits, and libmlx5 rounds rings up to
+/// powers of two.
 pub(super) const MOST: u32 = 1 << 15;
 
 /// Returns the largest power of two of WRs with one scatter entry that a WQ of the device can have, at most [`MOST`].
 ///
 /// # Errors
-/// A verb fails for another reason than the number of WRs, so that the limit is unknown.
+/// A verb fails for a reason other than the number of WRs. The limit is then unknown.
 pub(super) fn find(context: &Context) -> Result<u32, VerbsError> {
     let pd = Pd::alloc(context)?;
     let memory = Mr::register(&pd, Region::allocate(4096, None)?)?;
@@ -39,7 +41,8 @@ pub(super) fn find(context: &Context) -> Result<u32, VerbsError> {
     })
 }
 
-/// Returns the largest power of two up to [`MOST`] that `create` accepts; it refuses what is too large with EINVAL.
+/// Returns the largest power of two up to [`MOST`] that `create` accepts. `create` refuses larger
+/// values with EINVAL.
 fn largest(create: impl Fn(u32) -> Result<(), VerbsError>) -> Result<u32, VerbsError> {
     let mut wrs = MOST;
     loop {
@@ -59,6 +62,7 @@ fn largest(create: impl Fn(u32) -> Result<(), VerbsError>) -> Result<u32, VerbsE
 mod tests {
     use super::*;
 
+    /// Returns the error of a refused `ibv_create_wq`.
     fn refused(errno: i32) -> Result<(), VerbsError> {
         Err(VerbsError::from_errno("ibv_create_wq", "x", errno))
     }
@@ -78,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_refusal_leaves_it_unknown() {
+    fn any_other_refusal_leaves_the_limit_unknown() {
         for errno in [libc::EPERM, libc::ENOMEM, libc::EINVAL] {
             let error = largest(|_| refused(errno)).expect_err("refused");
             let VerbsError::Verb { source, .. } = error else {

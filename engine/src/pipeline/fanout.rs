@@ -1,4 +1,4 @@
-//! The fan-out shape, on the loop's side: slots are dealt out to parsers, and come home.
+//! Fan-out mode, loop side: distributes slots to parsers and takes them back.
 
 use super::{
     Consumer, Judge,
@@ -18,70 +18,85 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
 use wqcap_core::settings::{self, OnFull};
 
-/// How long a loop waits for slots before it looks whether those who have them still live.
+/// Maximum time that a loop waits for slots before it checks that its parsers are alive.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a queue's fan-out is made of.
+/// Attributes of a queue's fan-out.
 pub(crate) struct FanoutAttr<'a, S> {
+    /// Queue index.
     pub(crate) queue: u16,
-    /// Slots of the queue.
+    /// Number of slots of the queue.
     pub(crate) slots: u32,
-    /// Where its parsers run, one entry each.
+    /// CPUs of the parsers, one entry per parser.
     pub(crate) seats: &'a [ParserCpu],
-    /// What parsers do while they have nothing to do.
+    /// Behaviour of a parser while its channel is empty.
     pub(crate) idle: settings::Idle,
-    /// When a parser is full: wait, instead of dropping.
+    /// Reaction when a parser is full: the loop waits, or drops frames.
     pub(crate) on_full: OnFull,
-    /// Where kept frames go, and whether in the order of their reception.
+    /// Consumer of kept frames.
     pub(crate) sink: S,
+    /// `true` if frames must reach the sink in the order of their reception.
     pub(crate) ordered: bool,
+    /// Memory of the queue's slots.
     pub(crate) memory: Arc<SlotMemory>,
+    /// Published counters of the queue.
     pub(crate) counters: Arc<QueueCounters>,
+    /// Limit on captured frames; `None` means no limit.
     pub(crate) budget: Option<Arc<Budget>>,
-    /// The filter that holds.
+    /// Present filter of the capture.
     pub(crate) cell: Arc<FilterCell>,
 }
 
-/// A queue's parsers, as their loop sees them.
+/// Parsers of a queue, as its loop uses them.
 pub(crate) struct Fanout {
+    /// Queue index.
     queue: u16,
+    /// Reaction when a parser is full.
     on_full: OnFull,
+    /// Channels to the parsers.
     lanes: Vec<Lane>,
-    /// Frames that may be with one parser.
+    /// Maximum frames that one parser may hold.
     share: usize,
+    /// Channel on which work batches return.
     home: Receiver<WorkBatch>,
-    /// Slots that came home and are not reposted yet.
-    came: Vec<Slot>,
+    /// Returned slots that are not reposted yet.
+    returned: Vec<Slot>,
     /// Emptied lists of work batches, for reuse.
     spare: Vec<Vec<Item>>,
-    /// A batch's frames while they are dealt out.
+    /// Frames of a batch during their distribution.
     dealing: Vec<Filled>,
+    /// Reader of the present filter.
     reader: FilterReader,
-    /// The filter, once it has changed.
+    /// Present filter; `None` until the filter first changes.
     filter: Option<Arc<Filter>>,
+    /// Number of the next batch to send to the parsers.
     round: u64,
+    /// Reason why the fan-out cannot continue, such as a parser's panic.
     broken: Option<String>,
 }
 
-/// The way to one parser.
+/// Channel to one parser.
 struct Lane {
-    /// `None`: nothing more is sent.
+    /// Sender of work batches; `None` after the channel is closed.
     to: Option<Sender<WorkBatch>>,
+    /// Thread of the parser; `None` after it is joined.
     parser: Option<JoinHandle<()>>,
-    /// Frames of the present round.
+    /// Frames of the present batch for this parser.
     open: Vec<Item>,
-    /// Frames that may still be sent.
+    /// Number of frames that may still be sent to the parser.
     room: usize,
-    /// It knows the filter that holds.
+    /// `true` if the parser has the present filter.
     informed: bool,
 }
 
 impl Fanout {
-    /// Starts a queue's parsers. For each of them there is one of `stages`: what it judges by, to be made on its own
-    /// thread, and the cell that its filter comes through.
+    /// Starts a queue's parsers.
+    ///
+    /// Each parser takes one element of `stages`: the cell of its filter, and a constructor of its
+    /// judge that runs on the parser's thread.
     ///
     /// # Errors
-    /// A thread cannot be had.
+    /// A thread cannot be created.
     pub(crate) fn start<J, S, M>(
         attr: FanoutAttr<'_, S>,
         stages: impl IntoIterator<Item = (Arc<FilterCell>, M)>,
@@ -92,7 +107,7 @@ impl Fanout {
         M: FnOnce() -> J + Send + 'static,
     {
         let share = (attr.slots as usize / 2 / attr.seats.len().max(1)).max(1);
-        // A work batch has one frame at least, so that neither channel is ever fuller than this.
+        // A work batch has at least one frame, so these capacities are never exceeded.
         let (home_in, home) = crossbeam_channel::bounded(share * attr.seats.len());
         let reader = FilterReader::new(attr.cell);
         let resequencer = Arc::new(Resequencer::new(ResequencerAttr {
@@ -135,7 +150,7 @@ impl Fanout {
             lanes,
             share,
             home,
-            came: Vec::new(),
+            returned: Vec::new(),
             spare: Vec::new(),
             dealing: Vec::new(),
             reader,
@@ -145,12 +160,13 @@ impl Fanout {
         })
     }
 
-    /// The parser that a frame's flow belongs to.
+    /// Returns the index of the parser for a frame's flow.
     #[inline]
     fn lane_of(&self, bytes: &[u8]) -> usize {
         match self.lanes.len() {
             1 => 0,
-            // The low half: sampling by flow chooses by the high one, and must not choose a parser with it.
+            // Sampling by flow uses the high half of the hash. Parsers are chosen by the low half,
+            // so that sampling does not favour a parser.
             lanes => {
                 let hash = FlowKey::spread(bytes, &Headers::innermost(bytes)) & 0xffff_ffff;
                 usize::try_from((hash * lanes as u64) >> 32).unwrap_or(0)
@@ -158,7 +174,8 @@ impl Fanout {
         }
     }
 
-    /// Ends the present round: every parser gets its part of it. Frames that find their parser gone go to `refused`.
+    /// Ends the present batch and sends each parser its part. Frames of a parser that has ended go
+    /// to `refused`.
     fn send(&mut self, refused: &mut Vec<Filled>) {
         let parts = self.lanes.iter().filter(|it| !it.open.is_empty()).count();
         if parts == 0 {
@@ -176,7 +193,7 @@ impl Fanout {
                 filter: self.filter.clone().filter(|_| !lane.informed),
                 items: std::mem::replace(&mut lane.open, list),
             };
-            // There is room: a channel takes as many work batches as its parser may have frames.
+            // The channel has room: it takes as many work batches as its parser may hold frames.
             match lane.to.as_ref().map(|to| to.send(work_batch)) {
                 Some(Ok(())) => lane.informed = true,
                 Some(Err(back)) => {
@@ -191,17 +208,17 @@ impl Fanout {
         self.round += 1;
     }
 
-    /// A work batch's slots are home.
+    /// Takes back the slots of a work batch.
     #[inline]
     fn receive(&mut self, work_batch: WorkBatch) {
         let mut items = work_batch.items;
         self.lanes[work_batch.lane].room += items.len();
-        self.came
+        self.returned
             .extend(items.drain(..).map(|item| item.filled.into_slot()));
         self.spare.push(items);
     }
 
-    /// Waits until slots come home; false: the time is over.
+    /// Waits until parsers return slots. Returns `false` on a timeout or if the parsers have ended.
     fn await_home(&mut self, timeout: Duration) -> bool {
         match self.home.recv_timeout(timeout) {
             Ok(work_batch) => {
@@ -209,7 +226,7 @@ impl Fanout {
                 true
             }
             Err(RecvTimeoutError::Timeout) => {
-                self.look_after_parsers();
+                self.check_parsers();
                 false
             }
             Err(RecvTimeoutError::Disconnected) => {
@@ -219,22 +236,23 @@ impl Fanout {
         }
     }
 
-    /// A parser ends before its loop does by a panic alone.
+    /// Marks the fan-out as broken if a parser has ended. A parser ends before its loop only by a
+    /// panic.
     #[cold]
-    fn look_after_parsers(&mut self) {
+    fn check_parsers(&mut self) {
         let ended = |lane: &Lane| lane.parser.as_ref().is_none_or(JoinHandle::is_finished);
         if let Some(number) = self.lanes.iter().position(ended) {
             self.broken = Some(gone(self.queue, number));
         }
     }
 
-    /// A place on a lane that has none; false: there will be none.
+    /// Waits for room on a full lane. Returns `false` if there will be none.
     #[cold]
     fn make_room(&mut self, lane: usize, refused: &mut Vec<Filled>) -> bool {
         if self.on_full == OnFull::Drop {
             return false;
         }
-        // What the parser is to hand back first must have reached it.
+        // The parser must first receive the frames that it is to return.
         self.send(refused);
         while self.lanes[lane].room == 0 && self.broken.is_none() {
             self.await_home(LOOK);
@@ -242,18 +260,20 @@ impl Fanout {
         self.lanes[lane].room > 0
     }
 
-    /// Frames that are with parsers or at the resequencer.
+    /// Returns the number of frames held by parsers and the resequencer.
     fn away(&self) -> usize {
         self.lanes.iter().map(|lane| self.share - lane.room).sum()
     }
 }
 
+/// Returns the error message of a parser that panicked.
 fn gone(queue: u16, parser: usize) -> String {
     format!("queue {queue}: parser {parser} ended in a panic")
 }
 
 impl Outlet for Fanout {
-    /// Holding, no more than every parser could take, whichever the frames turn out to belong to.
+    /// Returns the number of frames that may be polled. With `OnFull::Hold`, every parser must be
+    /// able to take all of them.
     fn room(&self) -> usize {
         if self.on_full == OnFull::Hold {
             self.lanes.iter().map(|lane| lane.room).min().unwrap_or(0)
@@ -266,7 +286,7 @@ impl Outlet for Fanout {
         self.await_home(timeout.min(LOOK));
     }
 
-    /// Leaves the frames that found no room.
+    /// Distributes frames to the parsers. Frames without room stay in `frames`.
     fn take(
         &mut self,
         frames: &mut Vec<Filled>,
@@ -296,7 +316,7 @@ impl Outlet for Fanout {
         self.send(frames);
         self.dealing = dealing;
         if !frames.is_empty() {
-            self.look_after_parsers();
+            self.check_parsers();
         }
         Taken {
             captured: 0,
@@ -310,19 +330,19 @@ impl Outlet for Fanout {
         while let Ok(work_batch) = self.home.try_recv() {
             self.receive(work_batch);
         }
-        home.append(&mut self.came);
+        home.append(&mut self.returned);
     }
 
     fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }
 
-    /// Lets the parsers finish what they have, and waits for every slot.
+    /// Closes the parsers' channels and waits until the parsers have returned every slot.
     fn finish(&mut self, home: &mut Vec<Slot>) -> Result<(), Lost> {
         for lane in &mut self.lanes {
             lane.to = None;
         }
-        // The resequencer goes with the last parser, and the channel's other end with the resequencer.
+        // The last parser drops the resequencer, which holds the sending end of this channel.
         while let Ok(work_batch) = self.home.recv() {
             self.receive(work_batch);
         }
@@ -331,13 +351,16 @@ impl Outlet for Fanout {
                 self.broken = Some(gone(self.queue, number));
             }
         }
-        home.append(&mut self.came);
+        home.append(&mut self.returned);
         match (self.away(), self.broken.take()) {
             (0, None) => Ok(()),
-            (frames, why) => Err(Lost {
+            (frames, reason) => Err(Lost {
                 frames: frames as u64,
-                why: why.unwrap_or_else(|| {
-                    format!("queue {}: {frames} slots did not come home", self.queue)
+                why: reason.unwrap_or_else(|| {
+                    format!(
+                        "queue {}: parsers did not return {frames} slots",
+                        self.queue
+                    )
                 }),
             }),
         }

@@ -1,4 +1,4 @@
-//! The inline shape: the loop feeds its consumer itself.
+//! Inline mode: the loop calls the queue's consumer itself.
 
 use super::{Consumer, Frame};
 use crate::{
@@ -7,14 +7,18 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// A consumer on the loop's own core.
+/// Consumer on the loop's core, with the counts of its verdicts.
 pub(crate) struct Inline<C> {
+    /// Consumer of the frames.
     consumer: C,
+    /// Frames by verdict so far.
     ends: Ends,
+    /// Published counters of the queue.
     counters: Arc<QueueCounters>,
 }
 
 impl<C: Consumer> Inline<C> {
+    /// Creates the outlet of an inline queue.
     pub(crate) fn new(consumer: C, counters: Arc<QueueCounters>) -> Self {
         Self {
             consumer,
@@ -23,7 +27,8 @@ impl<C: Consumer> Inline<C> {
         }
     }
 
-    /// Has the consumer take the frames of a batch, as `frame` makes them; how all have ended then.
+    /// Passes the frames of a batch, made by `frame`, to the consumer. Returns the updated counts
+    /// of verdicts.
     #[inline(always)]
     fn feed<'f>(
         &mut self,
@@ -41,7 +46,8 @@ impl<C: Consumer> Inline<C> {
         ends
     }
 
-    /// As [`Inline::feed`], each frame with its FCS.
+    /// Passes the frames of a batch with their FCS to the consumer. Returns the updated counts of
+    /// verdicts.
     #[inline(never)]
     fn feed_with_fcs(
         &mut self,
@@ -54,7 +60,7 @@ impl<C: Consumer> Inline<C> {
 }
 
 impl<C: Consumer> Outlet for Inline<C> {
-    /// The tokens stay where they are, for the batch's reposting.
+    /// Processes all frames. The tokens stay in `frames` for the reposting of the batch.
     #[inline]
     fn take(
         &mut self,
@@ -65,7 +71,7 @@ impl<C: Consumer> Outlet for Inline<C> {
         self.consumer.batch();
         self.consumer
             .ahead(frames.iter().map(|it| it.bytes(memory)));
-        // Decided once for a batch.
+        // The choice is made once per batch.
         let ends = match memory.has_fcs() {
             true => self.feed_with_fcs(frames, memory, stamper),
             false => self.feed(frames, memory, stamper, Filled::frame_without_fcs),

@@ -1,22 +1,28 @@
-//! What becomes of a frame between ring and file: two shapes behind one seam.
+//! Path of frames from ring to file, in one of two modes behind a common trait.
 //!
 //! ```text
 //! inline   loop: poll -> stage -> sink                                         -> repost
-//! fanout   loop: poll -> deal out -> channel -> parser: stage -> resequencer -> sink -> channel -> loop: repost
-//!                               \-> channel -> parser: stage -/
+//! fanout   loop: poll -> distribute -> channel -> parser: stage -> resequencer -> sink -> channel -> loop: repost
+//!                                 \-> channel -> parser: stage -/
 //! ```
 //!
-//! The seam is [`Consumer`]: whoever takes frames implements it, and does not see which shape calls it.
+//! The trait is [`Consumer`]: stages and sinks implement it, and do not depend on the mode that
+//! calls them.
 //!
-//! At most half of a queue's slots are with its parsers, an equal share with each, so that the NIC always has the other half.
-//! What is costly about a frame (filter, repetitions, slicing, whatever a consumer does) is done side by side; the copy into
-//! the file's block is made at the resequencer, by one parser at a time and in the order of reception. The price: a parser
-//! that falls behind holds up the file of its queue, and thereby the slots of the others. Without a file nothing waits.
+//! Parsers hold at most half of a queue's slots, an equal share each, so that the NIC always has
+//! the other half. The costly work on a frame (filter, deduplication, slicing, consumers) runs in
+//! parallel. The copy into the file's block is made at the resequencer, by one parser at a time and
+//! in the order of reception. The price is that a slow parser delays the file of its queue, and
+//! with it the slots of the other parsers. Without a file, parsers do not wait for each other.
 //!
-//! May import: [`crate::rx`], [`crate::filter`], [`crate::stats`]; sinks and stages see only the seam.
+//! May import: [`crate::rx`], [`crate::filter`], [`crate::stats`]; sinks and stages depend only on
+//! [`Consumer`].
 //!
-//! Invariants: a slot is with the loop, in one work batch, or nowhere; the pool is whole when a loop has ended. A frame
-//! is counted before its slot goes home. A filter changes between two batches, for all parsers of a queue at once.
+//! Invariants:
+//!
+//! - A slot is with the loop or in one work batch. The pool is complete when a loop has ended.
+//! - A frame is counted before its slot returns to the loop.
+//! - A filter changes between two batches, for all parsers of a queue at the same batch.
 
 mod fanout;
 mod inline;

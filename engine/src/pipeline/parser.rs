@@ -1,4 +1,4 @@
-//! A parser: a thread that judges the frames of the work batches it is sent.
+//! Parser threads, which decide on the frames of work batches.
 
 use super::{Consumer, Judge, resequencer::Resequencer, work_batch::WorkBatch};
 use crate::{
@@ -12,33 +12,39 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// After so long without a work batch, and each time again, the consumer's `idle` is called.
+/// Interval of calls to the consumer's `idle` while no work batch arrives.
 const IDLE_AFTER: Duration = Duration::from_millis(200);
-/// Polls of an empty channel between two readings of the clock.
+/// Number of polls of an empty channel between two readings of the clock.
 const EMPTY_POLLS: u32 = 1024;
 
-/// Where a parser runs.
+/// CPU of a parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ParserCpu {
-    /// CPU it is pinned to.
+    /// CPU that the parser is pinned to.
     pub core: usize,
-    /// Others have the same core.
+    /// `true` if another loop or parser shares the core.
     pub shared_core: bool,
 }
 
-/// A parser's thread.
+/// State of a parser thread.
 pub(super) struct Parser<J, S> {
+    /// Channel of work batches from the loop.
     pub(super) inbox: Receiver<WorkBatch>,
+    /// Stage that decides on frames.
     pub(super) judge: J,
-    /// Where `judge` looks for its filter. Nobody else turns it, so that the filter changes with a work batch.
+    /// Filter of `judge`. Only this thread changes it, so that the filter changes with a work
+    /// batch.
     pub(super) cell: Arc<FilterCell>,
+    /// Resequencer of the queue, which takes the finished work batches.
     pub(super) resequencer: Arc<Resequencer<S>>,
+    /// Memory of the queue's slots.
     pub(super) memory: Arc<SlotMemory>,
+    /// Behaviour while the channel is empty.
     pub(super) idle: Idle,
 }
 
 impl<J: Judge, S: Consumer> Parser<J, S> {
-    /// Runs until the loop sends no more and the last work batch is handed in.
+    /// Processes work batches until the loop closes the channel.
     pub(super) fn run(mut self) {
         while let Some(mut work_batch) = self.next() {
             if let Some(filter) = &work_batch.filter {
@@ -52,7 +58,7 @@ impl<J: Judge, S: Consumer> Parser<J, S> {
                 let mut frame = item.frame(&self.memory);
                 let verdict = self.judge.judge(&mut frame);
                 let (kept, bad_fcs) = (frame.bytes.len(), frame.fcs.is_some_and(|it| it.bad));
-                item.judged(verdict, kept, bad_fcs);
+                item.set_verdict(verdict, kept, bad_fcs);
             }
             if self.resequencer.hand_in(work_batch).is_err() {
                 return;
@@ -61,7 +67,7 @@ impl<J: Judge, S: Consumer> Parser<J, S> {
         }
     }
 
-    /// The next work batch; `None`: there will be none.
+    /// Returns the next work batch, or `None` if the channel is closed.
     fn next(&mut self) -> Option<WorkBatch> {
         loop {
             let found = match self.idle {

@@ -1,27 +1,27 @@
-//! Who takes a queue's frames, in either shape.
+//! Sources of a queue's consumers, for both pipeline modes.
 
 use super::{Consumer, ConsumerPlace};
 use crate::sink::Count;
 
-/// What a queue's consumers are made of.
+/// Factory of the consumers of one queue.
 pub(crate) trait Source {
-    /// On the loop's core, inline.
+    /// Consumer on the loop's core in inline mode.
     type Inline: Consumer + 'static;
-    /// On a parser's core.
+    /// Consumer on a parser's core.
     type Parser: Consumer + 'static;
-    /// Behind the resequencer.
+    /// Consumer after the resequencer.
     type Sink: Consumer + 'static;
 
-    /// Frames must reach the sink in the order of their reception.
+    /// `true` if frames must reach the sink in the order of their reception.
     const ORDERED: bool;
 
-    /// The one consumer of an inline queue.
+    /// Creates the single consumer of an inline queue.
     fn inline(self) -> Self::Inline;
-    /// The consumers of so many parsers, and the sink behind their resequencer.
+    /// Creates the consumers of `parsers` parsers, and the sink after their resequencer.
     fn fanout(self, parsers: u16) -> (Vec<Self::Parser>, Self::Sink);
 }
 
-/// A sink that a queue has one of, as a file has: parsers only judge for it.
+/// Source with one sink per queue, such as a file. Parsers only decide on frames for it.
 pub(crate) struct ToSink<C>(pub(crate) C);
 
 impl<C: Consumer + 'static> Source for ToSink<C> {
@@ -40,9 +40,11 @@ impl<C: Consumer + 'static> Source for ToSink<C> {
     }
 }
 
-/// Consumers made for each place.
+/// Source that creates a consumer for each loop or parser.
 pub(crate) struct Made<'a, F> {
+    /// Queue index.
     pub(crate) queue: u16,
+    /// Constructor of the consumer at a place.
     pub(crate) make: &'a F,
 }
 

@@ -1,4 +1,4 @@
-//! What travels between loop, parsers and resequencer.
+//! Batches of frames that travel between loop, parsers and resequencer.
 
 use super::{Frame, Verdict};
 use crate::{
@@ -7,22 +7,24 @@ use crate::{
     sync::Arc,
 };
 
-/// A slot with its frame on its way through a parser, and what has become of it.
+/// Slot with a frame on its way through a parser, and the parser's decision.
 pub(super) struct Item {
+    /// Slot that holds the frame.
     pub(super) filled: Filled,
-    /// When it was received, in nanoseconds since 1970.
+    /// Time of reception, in nanoseconds since 1970.
     pub(super) ns: u64,
-    /// Its place among the frames of its batch.
+    /// Index of the frame in its batch.
     pub(super) at: u32,
-    /// Bytes that are kept of it.
+    /// Number of bytes that are kept; `u32::MAX` keeps all.
     pub(super) kept: u32,
-    /// Its FCS was checked, and is another frame's.
+    /// `true` if the FCS was checked and does not match the frame.
     pub(super) bad_fcs: bool,
+    /// Decision on the frame.
     pub(super) verdict: Verdict,
 }
 
 impl Item {
-    /// One that nobody has judged: kept whole.
+    /// Creates an item without a decision: the frame is kept whole.
     pub(super) fn new(filled: Filled, ns: u64, at: u32) -> Self {
         Self {
             filled,
@@ -34,7 +36,7 @@ impl Item {
         }
     }
 
-    /// The frame as it was judged: cut to what is kept of it.
+    /// Returns the frame, cut to the bytes that are kept.
     #[inline]
     pub(super) fn frame<'a>(&'a self, memory: &'a SlotMemory) -> Frame<'a> {
         let mut frame = self.filled.frame(memory, self.ns);
@@ -45,24 +47,25 @@ impl Item {
         frame
     }
 
-    /// Enters what a judge says of it.
+    /// Stores the decision of a judge.
     #[inline]
-    pub(super) fn judged(&mut self, verdict: Verdict, kept: usize, bad_fcs: bool) {
+    pub(super) fn set_verdict(&mut self, verdict: Verdict, kept: usize, bad_fcs: bool) {
         self.verdict = verdict;
         self.kept = u32::try_from(kept).unwrap_or(u32::MAX);
         self.bad_fcs = bad_fcs;
     }
 }
 
-/// The frames of one batch that go to one parser, in the order of their reception.
+/// Frames of one batch for one parser, in the order of their reception.
 pub(super) struct WorkBatch {
-    /// Counted by the loop, without gaps.
+    /// Number of the loop's batch, counted without gaps.
     pub(super) round: u64,
-    /// WorkBatches of that batch.
+    /// Number of work batches that the loop's batch was divided into.
     pub(super) parts: usize,
-    /// Number of the parser.
+    /// Index of the parser.
     pub(super) lane: usize,
-    /// The filter that holds from this batch on, where the parser does not know it yet.
+    /// Filter that applies from this batch on; `None` if the parser has it already.
     pub(super) filter: Option<Arc<Filter>>,
+    /// Slots with their frames.
     pub(super) items: Vec<Item>,
 }

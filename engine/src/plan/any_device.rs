@@ -1,4 +1,5 @@
-//! A device that can do all that there is: what cannot be planned on it cannot be planned on any.
+//! Fictitious device with every capability: a configuration that it refuses is refused on every
+//! device.
 
 use crate::{
     config::Config,
@@ -6,7 +7,7 @@ use crate::{
     verbs::{MiniFormat, StridingCaps, TunnelOffloads},
 };
 
-/// The device and the port that `config` means.
+/// Returns a device with every capability, under the name and with the port that `config` gives.
 pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
     let port = PortFacts {
         number: config.device.port,
@@ -27,13 +28,14 @@ pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
         delay_drop: None,
         ports: vec![port],
         direct: true,
-        // Nothing of this machine depends on its port.
+        // This machine is not reached over its port.
         software: true,
         steals: false,
         missing: Vec::new(),
     }
 }
 
+/// Returns the largest capabilities of any device.
 pub(super) fn caps() -> DeviceCaps {
     DeviceCaps {
         max_wq: u32::MAX,
@@ -53,7 +55,7 @@ pub(super) fn caps() -> DeviceCaps {
             vxlan: true,
             gre: true,
         },
-        // The widest that mlx5's fields can tell.
+        // The widest ranges that fit mlx5's fields.
         striding: Some(StridingCaps {
             stride_log: 6..=13,
             strides_log: 3..=16,

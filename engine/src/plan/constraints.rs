@@ -1,4 +1,4 @@
-//! What the device must be able to do for a configuration: each key held to the device's capability or limit.
+//! Checks of the configuration against the device: each key with its capability or limit.
 
 use crate::{
     Error,
@@ -7,16 +7,19 @@ use crate::{
     verbs::{CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS},
 };
 
-/// A WR for each frame, as configured.
+/// Configured receive buffers with one WR for each frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buffers {
+    /// WRs of the ring.
     pub wrs: u32,
     /// Bytes of a scatter entry.
     pub bytes: u32,
+    /// Scatter entries of a WR.
     pub max_sge: u32,
 }
 
-/// WRs, bytes and scatter entries. How many WRs a WQ may have depends on what the ring becomes (`QueueMemory::new`).
+/// Returns the configured buffers, with the bytes and scatter entries checked. `QueueMemory::new`
+/// checks the number of WRs, whose limit depends on the kind of ring.
 pub(super) fn buffers(config: &Config, device: &DeviceFacts) -> Result<Buffers, Error> {
     let caps = &device.caps;
     let (ring, buffer, max_sge) = (
@@ -46,7 +49,7 @@ pub(super) fn buffers(config: &Config, device: &DeviceFacts) -> Result<Buffers, 
     })
 }
 
-/// The WQs' creation flags, each held to what the device can do.
+/// Returns the WQs' creation flags, each checked against the device's capability.
 pub(super) fn wq_flags(config: &Config, device: &DeviceFacts) -> Result<u32, Error> {
     let (wq, caps) = (&config.wq, &device.caps);
     let flags = [
@@ -85,7 +88,7 @@ pub(super) fn wq_flags(config: &Config, device: &DeviceFacts) -> Result<u32, Err
             return Err(Error::config(
                 key,
                 true,
-                format!("{} lacks {capability}; leave the flag off", device.name),
+                format!("{} lacks {capability}; set {key} = false", device.name),
             ));
         }
         bits |= bit;
@@ -93,7 +96,7 @@ pub(super) fn wq_flags(config: &Config, device: &DeviceFacts) -> Result<u32, Err
     Ok(bits)
 }
 
-/// Hashing what is in tunnels takes a device that can.
+/// Checks that the device can hash inner headers if `rss.inner` is set.
 pub(super) fn tunnels(config: &Config, device: &DeviceFacts) -> Result<(), Error> {
     let has = device.caps.tunnels;
     let missing = match (has.vxlan, has.gre) {
@@ -105,25 +108,26 @@ pub(super) fn tunnels(config: &Config, device: &DeviceFacts) -> Result<(), Error
     Err(Error::config(
         "rss.inner",
         true,
-        format!("{} lacks {missing}; leave it off", device.name),
+        format!("{} lacks {missing}; set rss.inner = false", device.name),
     ))
 }
 
-/// Re-spreading needs something to spread over.
+/// Checks that `rss.respread` is used with several queues and without `rss.inner`.
 pub(super) fn respreadable(config: &Config, queues: usize) -> Result<(), Error> {
     let problem = if !config.rss.respread {
         return Ok(());
     } else if config.rss.inner {
-        "with rss.inner the load of inner flows on each queue is unknown; turn one of the two off"
+        "with rss.inner the load of inner flows on each queue is unknown; set rss.respread = false or rss.inner = false"
     } else if queues < 2 {
-        "there is one queue; set capture.queues"
+        "there is only one queue; set capture.queues = 2 or more"
     } else {
         return Ok(());
     };
     Err(Error::config("rss.respread", true, problem))
 }
 
-/// An FCS can be checked where it is delivered, with the frame that it belongs to.
+/// Checks that frames reach `capture.verify_fcs` with their FCS and with every byte that the FCS
+/// covers.
 pub(super) fn verifiable(config: &Config) -> Result<(), Error> {
     if !config.capture.verify_fcs {
         return Ok(());
@@ -145,8 +149,10 @@ pub(super) fn verifiable(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether tags that the NIC takes off are put back. Stripping may be turned on later: the room for that must be there
-/// from the start.
+/// Returns `true` if VLAN tags that the NIC strips are put back.
+///
+/// Stripping may be turned on while the capture runs, so the room for the tags is reserved from the
+/// start.
 pub(super) fn restores_vlan(
     config: &Config,
     caps: &DeviceCaps,
@@ -166,8 +172,8 @@ pub(super) fn restores_vlan(
         return Err(Error::config(
             "wq.cvlan_stripping",
             true,
-            "the verbs do not report which frames lost a tag, so it cannot be restored; turn the flag off, set \
-             output.vlan = \"lost\", or capture.access = \"auto\" on a device with direct verbs",
+            "the verbs do not report which frames lost a tag, so the tag cannot be restored; set \
+             wq.cvlan_stripping = false, output.vlan = \"lost\", or capture.access = \"auto\" on a device with direct verbs",
         ));
     }
     Ok(direct && caps.cvlan_stripping)

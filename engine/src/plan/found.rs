@@ -1,13 +1,15 @@
-//! All that stands in the way of a plan, in the order in which it is found.
+//! Collection of the errors that prevent a plan.
 
 use crate::Error;
 
-/// What has been found.
+/// Errors found while planning, in the order of discovery.
 #[derive(Debug, Default)]
 pub(super) struct Found(Vec<Error>);
 
 impl Found {
-    /// The outcome, and its error among the others. What a key has been refused for comes once.
+    /// Returns the value of `outcome`, or collects its error.
+    ///
+    /// A second error for the same key and value is not collected.
     pub(super) fn keep<T>(&mut self, outcome: Result<T, Error>) -> Option<T> {
         let error = match outcome {
             Ok(it) => return Some(it),
@@ -18,7 +20,7 @@ impl Found {
             one => vec![one],
         };
         for error in errors {
-            if !self.0.iter().any(|it| same(it, &error)) {
+            if !self.0.iter().any(|it| is_same_setting(it, &error)) {
                 self.0.push(error);
             }
         }
@@ -30,7 +32,8 @@ impl Found {
     }
 }
 
-fn same(a: &Error, b: &Error) -> bool {
+/// Returns `true` if both errors are about the same key and value.
+fn is_same_setting(a: &Error, b: &Error) -> bool {
     match (a, b) {
         (Error::Config(a), Error::Config(b)) => (&a.key, &a.value) == (&b.key, &b.value),
         _ => false,

@@ -1,4 +1,4 @@
-//! Whether all that a run wants of memory is there.
+//! Check that the memory that a run allocates fits the machine.
 
 use super::{QueueMemory, QueuePlan, queues};
 use crate::{
@@ -10,14 +10,15 @@ use crate::{
 };
 use std::fs;
 
-/// Bytes of memory for this process: the machine's, or what its control group leaves of them.
+/// Returns the bytes of memory available to this process: the machine's, or the smaller limit of
+/// its control group.
 pub(super) fn of_machine() -> u64 {
     let info = rustix::system::sysinfo();
     let machine = info.totalram * u64::from(info.mem_unit);
     of_cgroup().map_or(machine, |it| it.min(machine))
 }
 
-/// The limit of this process's control group (cgroups(7), version 2).
+/// Returns the memory limit of this process's control group (cgroups(7), version 2), in bytes.
 #[expect(clippy::disallowed_methods, reason = "files of /proc and of cgroups")]
 fn of_cgroup() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -26,15 +27,15 @@ fn of_cgroup() -> Option<u64> {
     limit.trim().parse().ok()
 }
 
-/// Bytes for the flows that a cutoff follows; `None`: there is no cutoff.
+/// Returns the bytes for the flow tables of the cutoff, or `None` without a cutoff.
 pub(super) fn of_cutoff(config: &Config) -> Option<u64> {
     (!config.cutoff.is_empty()).then_some(config.capture.cutoff_memory.0)
 }
 
-/// Holds what all keys together take to `there` bytes, and names the one that takes most.
+/// Checks that the memory of all keys together is at most `there` bytes.
 ///
 /// # Errors
-/// It is more.
+/// The keys take more memory. The error names the key that takes most.
 pub(super) fn fits(
     config: &Config,
     ring: &QueueMemory,
@@ -58,15 +59,15 @@ pub(super) fn fits(
     };
     let dedup = match config.capture.dedup.nanos() {
         0 => 0,
-        // The order of time looks once more, over all queues.
+        // Time order adds one more window, over all queues.
         length => dedup::memory(length) * (stages + u64::from(config.output.is_ordered())),
     };
     let all = rings + buffers + flows + names + dedup + cutoff;
     if all <= there {
         return Ok(());
     }
-    // What is left for the largest.
-    let rest = |part: u64| there.saturating_sub(all - part);
+    // Bytes that the other parts leave for the largest one.
+    let left_for = |part: u64| there.saturating_sub(all - part);
     let shares = [
         (rings, counted(count, "queue")),
         (buffers, "output.buffer".into()),
@@ -79,9 +80,9 @@ pub(super) fn fits(
     let shares: Vec<_> = shares
         .map(|(bytes, what)| format!("{} for {what}", about(*bytes)))
         .collect();
-    let wants = |problem: String| {
+    let describe = |remedy: String| {
         format!(
-            "the run would take {} of memory ({}), and there are {}; {problem}",
+            "the run would take {} of memory ({}), but {} are available; {remedy}",
             about(all),
             shares.join(", "),
             about(there)
@@ -95,17 +96,18 @@ pub(super) fn fits(
     let (part, key) = tables.into_iter().max().unwrap_or_default();
     if rings >= part {
         let wrs = u128::from(config.capture.ring);
-        let fits = wrs * u128::from(rest(rings)) / u128::from(rings.max(1));
+        let fits = wrs * u128::from(left_for(rings)) / u128::from(rings.max(1));
         let fits = 1u128 << fits.max(1).ilog2();
-        let problem = wants(format!(
+        let problem = describe(format!(
             "set capture.ring = {fits} or less, or fewer capture.queues"
         ));
         return Err(Error::config("capture.ring", config.capture.ring, problem));
     }
-    let problem = wants(format!("set at most {}", mebibytes(rest(part))));
+    let problem = describe(format!("set at most {}", mebibytes(left_for(part))));
     Err(Error::config(key, format!("\"{}\"", Size(part)), problem))
 }
 
+/// Formats a number of bytes in whole MiB or tenths of a GiB.
 fn about(bytes: u64) -> String {
     match bytes >> 20 {
         mebibytes if mebibytes >> 10 == 0 => format!("{mebibytes} MiB"),
@@ -113,7 +115,7 @@ fn about(bytes: u64) -> String {
     }
 }
 
-/// Rounded down, so that it can be typed.
+/// Formats a number of bytes, rounded down to MiB, as a TOML value.
 fn mebibytes(bytes: u64) -> String {
     format!("\"{}MiB\"", bytes >> 20)
 }

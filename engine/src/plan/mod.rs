@@ -1,5 +1,7 @@
-//! Configuration and device facts in, a complete plan out: all meaning is settled here, before the first verb
-//! that creates anything. `wqcap check` prints a plan; [`crate::capture`] carries it out.
+//! Plan of a run: configuration and device facts in, a complete plan out.
+//!
+//! Every setting is resolved here, before the first verb that creates an object. `wqcap check`
+//! prints the plan; [`crate::capture`] carries it out.
 
 mod any_device;
 mod constraints;
@@ -40,102 +42,107 @@ use steering::Steering;
 use wqcap_files::sealed::SecretKey;
 use wqcap_rss::{key::RssKey, profile::HashDepth};
 
-/// What a run will create, touch and write.
+/// Complete plan of a run: the objects it creates, the settings it changes and the files it writes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
-    /// The device.
+    /// RDMA device that the run captures from.
     pub device: DeviceFacts,
-    /// Port number.
+    /// Number of the captured port.
     pub port: u8,
-    /// The kernel's network interface over the port.
+    /// Name of the kernel's network interface on the port.
     pub netdev: Option<String>,
-    /// One entry for each queue.
+    /// Receive queues of the run.
     pub queues: Vec<QueuePlan>,
-    /// The shared RWQ indirection table: a queue number for each entry.
+    /// Shared RWQ indirection table: a queue index for each entry.
     pub table: Vec<u16>,
-    /// The RSS QPs and flow rules.
+    /// RSS QPs and flow rules.
     pub steering: Steering,
-    /// How deep the hash reaches.
+    /// Headers that the RSS hash covers.
     #[serde(serialize_with = "text")]
     pub depth: HashDepth,
-    /// Even the queues' load out at run time.
+    /// `true` if the table is rewritten at run time to even out the queues' load.
     pub respread: bool,
-    /// The Toeplitz key, as the configuration names it.
+    /// Toeplitz key, serialized as the configuration names it.
     #[serde(serialize_with = "text")]
     pub key: RssKey,
     /// Creation flags of the WQs (`ibv_wq_flags`).
     pub wq_flags: u32,
-    /// The memory of each queue's ring.
+    /// Memory of each queue's ring.
     #[serde(flatten)]
     pub ring: QueueMemory,
-    /// How completions are compressed; `None`: they are not.
+    /// Format of compressed completions; `None` if completions are not compressed.
     #[serde(rename = "cqe_compression")]
     pub compression: Option<MiniFormat>,
     /// Registered memory of all queues together, in bytes.
     pub memory: u64,
-    /// Longest record in bytes; 0 means whole frames.
+    /// Maximum bytes of a frame that are recorded; 0 means whole frames.
     pub snaplen: u32,
-    /// Who works on frames.
+    /// Threads that process frames.
     pub pipeline: PipelinePlan,
-    /// What is left out, or cut off, on purpose.
+    /// Frames and bytes that are left out on purpose.
     pub reduction: Reduction,
-    /// Keep live statistics.
+    /// `true` if the capture keeps live statistics.
     pub statistics: bool,
-    /// Flow records; `None`: none.
+    /// Flow records to write; `None` if the run writes none.
     pub flows: Option<FlowsPlan>,
-    /// How stamps are made.
+    /// Source of the frames' time stamps.
     pub stamps: Stamps,
-    /// The device stamps in UTC, instead of counting ticks.
+    /// `true` if the device stamps completions in UTC instead of ticks.
     pub real_time: bool,
-    /// Reach rings in their own memory where the device allows it, else by the verbs.
+    /// `true` if rings are accessed in their own memory, `false` if through the verbs.
     pub direct: bool,
-    /// Put VLAN tags back that the NIC takes off.
+    /// `true` if VLAN tags that the NIC strips are put back into the frames.
     pub restore_vlan: bool,
-    /// What a loop does with an empty queue.
+    /// Behaviour of a receive loop while its queue is empty.
     pub idle: config::Idle,
-    /// Completions that a loop takes with one poll at most.
+    /// Maximum number of completions taken per poll.
     pub batch: usize,
-    /// When frames wake a sleeper; `None`: at once, for want of the device's moderation or of sleepers.
+    /// Moderation of the events that wake a sleeping loop; `None` if no loop sleeps or the device
+    /// has no moderation, so that each event is raised at once.
     pub moderation: Option<Moderation>,
-    /// Join promiscuous mode on the network interface.
+    /// `true` if the capture sets promiscuous mode on the network interface.
     pub promiscuous: bool,
-    /// When the port goes down.
+    /// Reaction when the port goes down.
     pub on_port_down: config::OnPortDown,
-    /// What is written.
+    /// Files or stream that the run writes.
     pub output: OutputPlan,
-    /// The process that runs the hook; `None`: the capture's own.
+    /// Separate process that runs the hook; `None` if the capture's own process does.
     #[serde(skip)]
     pub hook_process: Option<Arc<HookProcess>>,
-    /// The key of [`OutputPlan::encrypt`]; `None`: it is read when the capture starts.
+    /// Key of [`OutputPlan::encrypt`]; `None` if the key is read when the capture starts.
     #[serde(skip)]
     pub at_rest: Option<Arc<SecretKey>>,
-    /// When this run's files were finished, for captures that follow one another in a run.
+    /// Finish times of this run's files, shared by the captures that follow one another in a run.
     #[serde(skip)]
     pub finish_times: FinishTimes,
-    /// The writer's ring of io_uring, for a process that may make none later; `None`: each writer makes its own.
+    /// io_uring instance of the writer, for a process that cannot create one later; `None` if each
+    /// writer creates its own.
     #[serde(skip)]
     pub write_ring: Option<Arc<KeptRing>>,
-    /// What the user should know: a warning a line.
+    /// Warnings for the user, one line each.
     pub notes: Vec<String>,
 }
 
-/// Who works on frames.
+/// Threads that process frames, and their behaviour under load.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct PipelinePlan {
-    /// `inline` or `fanout`.
+    /// Pipeline mode: `inline` or `fanout`.
     pub mode: config::PipelineMode,
-    /// When a parser is full: stop polling, or drop.
+    /// Reaction when a parser is full: the loop stops polling, or drops frames.
     pub on_full: config::OnFull,
 }
 
+/// Serializes a value by its `Display` text.
 fn text<T: std::fmt::Display, S: Serializer>(it: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(it)
 }
 
-/// When frames wake a loop that sleeps: few enough to leave three quarters of the queue, soon enough to be on disk as early,
-/// and so many that a wake-up, which costs as much as hundreds of frames, is worth it. Frames that are long are soon enough by
-/// the time: in half a millisecond 100 Gbit/s bring 6 MB.
-fn wake(ring: &QueueMemory) -> Moderation {
+/// Returns the completion count and the period after which a sleeping loop is woken.
+///
+/// A wake-up costs as much as hundreds of frames, so it should cover many of them. The count leaves
+/// three quarters of the queue free. The period bounds the delay on the way to the disk, and the
+/// memory that long frames fill: 100 Gbit/s bring 6 MB in half a millisecond.
+fn wake_moderation(ring: &QueueMemory) -> Moderation {
     Moderation {
         count: u16::try_from(ring.cqes() / 4)
             .unwrap_or(u16::MAX)
@@ -145,33 +152,35 @@ fn wake(ring: &QueueMemory) -> Moderation {
 }
 
 impl Plan {
-    /// Completions that a loop takes with one poll, unless somebody wishes otherwise.
+    /// Default of [`Plan::batch`]: completions taken per poll.
     pub const BATCH: usize = 64;
 
-    /// Stages that work on frames: one for each queue whose loop does so itself, or for each of its parsers.
+    /// Returns the number of stages that process frames: one per queue when inline, else one per
+    /// parser.
     #[must_use]
     pub fn stages(&self) -> usize {
         queues::stages(&self.queues)
     }
 
-    /// Whether repetitions are also sought among all queues, in the order of time. Frames are then sampled, cut and observed
-    /// behind that step, once for each queue.
+    /// Returns `true` if repetitions are also removed across all queues, in time order.
+    ///
+    /// Frames are then sampled, cut and observed after that step, once for each queue.
     #[must_use]
     pub fn reduces_in_order(&self) -> bool {
         reduces_in_order(&self.output, self.reduction.dedup_ns)
     }
 
-    /// Number of stages that observe frames for statistics and flow records.
+    /// Returns the number of stages that observe frames for statistics and flow records.
     #[must_use]
     pub fn observers(&self) -> usize {
         queues::observers(&self.queues, self.reduces_in_order())
     }
 
-    /// Settles everything a run needs.
+    /// Plans a run of `config` on one of `devices`.
     ///
     /// # Errors
-    /// The configuration asks for what the device or the machine cannot do: all that it does, each with the key, the value
-    /// and the limit.
+    /// The configuration asks for something that the device or the machine cannot do. The error
+    /// lists every such setting with its key, its value and the limit.
     pub fn new(config: &Config, devices: &[DeviceFacts]) -> Result<Self, Error> {
         let mut found = Found::default();
         match Self::settle(config, devices, &mut found) {
@@ -180,15 +189,16 @@ impl Plan {
         }
     }
 
-    /// Holds a configuration to all that needs no device.
+    /// Checks the parts of a configuration that do not depend on the device.
     ///
     /// # Errors
-    /// As [`Plan::new`], on whatever device.
+    /// The configuration asks for something that [`Plan::new`] refuses on every device.
     pub fn check_without_device(config: &Config) -> Result<(), Error> {
         Self::new(config, &[any_device::capable_of_all(config)]).map(drop)
     }
 
-    /// `None`, or something in `found`: there is no plan.
+    /// Resolves all settings and adds each error to `found`. A plan is valid only if `found` stays
+    /// empty.
     fn settle(config: &Config, devices: &[DeviceFacts], found: &mut Found) -> Option<Self> {
         let reduction = found.keep(reduction::reduction(config));
         found.keep(constraints::verifiable(config));
@@ -206,7 +216,7 @@ impl Plan {
         let mut notes = Vec::new();
         if let Some(port) = port.filter(|port| port.state != "ACTIVE") {
             notes.push(format!(
-                "port {} of {} is {}: nothing arrives until it is up",
+                "port {} of {} is {}: no frames arrive until the port is up",
                 port.number, device.name, port.state
             ));
         }
@@ -219,7 +229,7 @@ impl Plan {
         let queues = found.keep(queues::queues(config, device, &allowed, &near, &mut notes))?;
         let table = found.keep(queues::table(config, queues.len(), caps.max_table));
         notes.extend(port.iter().flat_map(|port| visibility::notes(config, port)));
-        let stamps = Stamps::of(&config.capture, device, &mut notes);
+        let stamps = Stamps::from_config(&config.capture, device, &mut notes);
         let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
         let steering = found.keep(Steering::of(config, count));
         let restore_vlan = found.keep(constraints::restores_vlan(config, caps, direct, &mut notes));
@@ -231,7 +241,7 @@ impl Plan {
         let (buffers, restore_vlan) = (buffers?, restore_vlan?);
         let ring = QueueMemory::new(config, device, buffers, direct, restore_vlan);
         let ring = found.keep(ring)?;
-        // Between frames that lie one behind the other there is no room for a tag.
+        // Frames that share a buffer follow each other directly and leave no room for a tag.
         let restore_vlan = restore_vlan && ring.striding.is_none();
         found.keep(memory::fits(config, &ring, &queues, memory::of_machine()));
         let compression = receive::compression(config, device, &ring, direct, stamps);
@@ -266,8 +276,9 @@ impl Plan {
             reduction: reduction::divide_cutoff(reduction?, stages, flows.as_ref()),
             statistics: config.statistics(),
             flows,
-            // By the verbs, completions would be lost: see `CompletionStamps::RealTime`. Held to the system's clock they
-            // would need looks at the clock that they are of, and the driver shows another one (see `Form::RealTime`).
+            // Through the verbs, completions would be lost: see `CompletionStamps::RealTime`.
+            // Disciplining the stamps to the system clock needs readings of the clock that makes
+            // them, and the driver shows another clock (see `Form::RealTime`).
             real_time: stamps == Stamps::HardwareNic && caps.real_time && direct,
             stamps,
             direct,
@@ -276,7 +287,7 @@ impl Plan {
             restore_vlan,
             idle,
             batch: Self::BATCH,
-            moderation: Some(wake(&ring))
+            moderation: Some(wake_moderation(&ring))
                 .filter(|it| idle == config::Idle::Sleep && caps.max_cq_period >= it.period_us),
             promiscuous: config.capture.promiscuous,
             on_port_down: config.capture.on_port_down.unwrap_or_default(),
@@ -290,7 +301,8 @@ impl Plan {
         })
     }
 
-    /// Writes out in the configuration of this plan what it has settled, and all defaults that depend on the run.
+    /// Writes the resolved settings, and all defaults that depend on the run, into the plan's
+    /// configuration.
     pub fn fill_in(&self, config: &mut Config) {
         config.device.name = Some(self.device.name.clone());
         config.device.netdev = None;
@@ -304,7 +316,7 @@ impl Plan {
         config.fill_in();
     }
 
-    /// What a completion's stamp is; `None`: nobody asks the device for one.
+    /// Returns the form of a completion's stamp, or `None` if the device is not asked for stamps.
     #[must_use]
     pub fn stamp_form(&self) -> Option<Form> {
         match self.stamps {
@@ -314,32 +326,32 @@ impl Plan {
         }
     }
 
-    /// Whether the NIC delivers each frame's FCS.
+    /// Returns `true` if the NIC delivers each frame's FCS.
     #[must_use]
     pub fn scatters_fcs(&self) -> bool {
         self.wq_flags & SCATTER_FCS != 0
     }
 
-    /// Whether the NIC takes CVLAN tags off from the start.
+    /// Returns `true` if the NIC strips CVLAN tags from the start of the run.
     #[must_use]
     pub fn strips_vlan(&self) -> bool {
         self.wq_flags & CVLAN_STRIPPING != 0
     }
 
-    /// Whether the NIC holds the wire for a while when a WQ has no buffers.
+    /// Returns `true` if the NIC delays drops when a WQ has no buffers (`IBV_WQ_FLAGS_DELAY_DROP`).
     #[must_use]
     pub fn delays_drop(&self) -> bool {
         self.wq_flags & DELAY_DROP != 0
     }
 
-    /// Whether frames are parsed, so that malformed ones can be counted.
+    /// Returns `true` if frames are parsed, so that malformed ones can be counted.
     #[must_use]
     pub fn parses(&self) -> bool {
         self.reduction.parses() || self.statistics || self.flows.is_some()
     }
 }
 
-/// As [`Plan::reduces_in_order`], before there is a plan.
+/// Returns the value of [`Plan::reduces_in_order`] while the plan is being made.
 fn reduces_in_order(output: &OutputPlan, dedup_ns: u64) -> bool {
     output.is_ordered() && dedup_ns > 0
 }

@@ -1,4 +1,4 @@
-//! What is written, and what stays of it.
+//! Plan of the output: files, rotation, retention and flow records.
 
 use super::{QueueMemory, QueuePlan};
 use crate::{
@@ -11,14 +11,17 @@ use crate::{
 use std::path::{Path, PathBuf};
 use wqcap_files::name::NameTemplate;
 
-/// Bytes of the longest frame: a VLAN tag that is put back stands in front of what the buffers hold.
+/// Returns the bytes of the longest frame: the longest that the buffers hold and the VLAN tag that
+/// is put back.
 pub(crate) fn longest(ring: &QueueMemory) -> usize {
     ring.longest() as usize + 4
 }
 
-/// Holds `output.buffer` to what putting frames in the order of time takes: buffers for each queue, in half of it where
-/// the other half is for a file.
-fn in_order_of_time(output: &OutputConfig, queues: usize, longest: usize) -> Result<(), Error> {
+/// Checks that `output.buffer` is large enough to merge frames in time order.
+///
+/// Merging takes buffers for each queue. With file output, only half of `output.buffer` is for
+/// merging.
+fn check_merge_buffer(output: &OutputConfig, queues: usize, longest: usize) -> Result<(), Error> {
     let halves = if output.is_stdout() { 1 } else { 2 };
     let least = (halves * queues.max(1) * LEAST_BLOCKS * least_block(longest)) as u64;
     if output.buffer.0 >= least || !output.is_ordered() {
@@ -36,10 +39,11 @@ fn in_order_of_time(output: &OutputConfig, queues: usize, longest: usize) -> Res
     ))
 }
 
-/// As configured, for frames of at most `longest` bytes; queues have their cores already.
+/// Creates the plan for frames of at most `longest` bytes, once the queues have their cores.
 ///
 /// # Errors
-/// The hook's path cannot be made absolute, or the buffer is too small.
+/// The name template is invalid, the hook's path cannot be made absolute, or the buffer is too
+/// small.
 pub(super) fn output(
     config: &Config,
     queues: &[QueuePlan],
@@ -49,10 +53,12 @@ pub(super) fn output(
     let output = &config.output;
     let stdout = output.is_stdout();
     if output.format == config::Format::Pcap && !output.comment.is_empty() {
-        notes.push("output.comment: pcap has no comments; output.format = \"pcapng\" has".into());
+        notes.push(
+            "output.comment: pcap files have no comments; set output.format = \"pcapng\"".into(),
+        );
     }
     if output.format != config::Format::None {
-        in_order_of_time(output, queues.len(), longest)?;
+        check_merge_buffer(output, queues.len(), longest)?;
     }
     let to_files = output.format != config::Format::None && !stdout;
     Ok(OutputPlan {
@@ -85,13 +91,14 @@ pub(super) fn output(
     })
 }
 
-/// Files' names; a configuration that was read has a sound template.
+/// Parses the template of file names. A configuration that was read has a valid one.
 fn name(output: &OutputConfig) -> Result<NameTemplate, Error> {
     let template = output.name.parse();
     template.map_err(|e: String| Error::config("output.name", &output.name, e))
 }
 
-/// Cores that compress: those this process may use and no loop or parser has.
+/// Returns the cores that compress: those that this process may use and that have no loop or
+/// parser.
 fn spare_cores(
     output: &config::OutputConfig,
     queues: &[QueuePlan],
@@ -113,14 +120,14 @@ fn spare_cores(
         .collect();
     if cores.is_empty() {
         notes.push(
-            "output.compress: every core has a loop or a parser, so compression takes time from them; name fewer capture.cores"
+            "output.compress: every core runs a loop or a parser, and compression slows these down; set fewer capture.cores"
                 .into(),
         );
     }
     cores
 }
 
-/// The hook, by a path that does not depend on PATH.
+/// Returns the hook as an absolute path, which does not depend on PATH.
 fn hook(output: &config::OutputConfig) -> Result<Option<PathBuf>, Error> {
     if output.hook.as_os_str().is_empty() {
         return Ok(None);
@@ -130,7 +137,8 @@ fn hook(output: &config::OutputConfig) -> Result<Option<PathBuf>, Error> {
         .map_err(|e| Error::config("output.hook", format!("{:?}", output.hook), e))
 }
 
-/// What flow records are written, with tables for so many queues or parsers, which share the memory; that of a cutoff, too.
+/// Plans the flow records: `stages` tables share `flows.memory` and, with a cutoff, its memory
+/// `of_cutoff` in bytes.
 pub(super) fn flows(
     flows: &config::FlowsConfig,
     output: Option<&Path>,

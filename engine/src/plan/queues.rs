@@ -1,4 +1,5 @@
-//! How many queues there are, on which cores, and how flows are spread over them.
+//! Plan of the queues: their number, their cores, and the indirection table that spreads flows over
+//! them.
 
 use crate::{
     Error,
@@ -10,29 +11,30 @@ use crate::{
 use serde::Serialize;
 use wqcap_rss::table::{IndirectionTable, TableError};
 
-/// One receive queue: an `ibv_wq` with its CQ, polled on one core.
+/// Plan of a receive queue: an `ibv_wq` with its CQ, polled on one core.
 #[derive(Clone, Debug, Serialize)]
 pub struct QueuePlan {
-    /// Number, from 0; it is in the file's name.
+    /// Queue index, counted from 0; part of the file's name.
     pub index: u16,
-    /// CPU the loop is pinned to.
+    /// CPU that the receive loop is pinned to.
     pub core: usize,
-    /// Another loop or a parser has the same core: an empty poll yields instead of spinning.
+    /// `true` if another loop or a parser shares the core. An empty poll then yields instead of
+    /// spinning.
     pub shared_core: bool,
-    /// Where its parsers run; none with an inline pipeline.
+    /// CPUs of the queue's parsers; empty in inline mode.
     pub parsers: Vec<ParserCpu>,
 }
 
-/// Most queues a plan has by default.
+/// Maximum number of queues that a plan has by default.
 pub(super) const DEFAULT_QUEUES: usize = 8;
 
-/// The CPUs that this process may run on.
+/// Returns the CPUs that this process may run on.
 pub(super) fn allowed() -> Vec<usize> {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     cores.iter().map(|core| core.id).collect()
 }
 
-/// How many queues, and on which cores: those configured, else the `near` ones of the `allowed`.
+/// Plans the queues and their cores: the configured cores, else those of `near`.
 pub(super) fn queues(
     config: &Config,
     device: &DeviceFacts,
@@ -46,7 +48,7 @@ pub(super) fn queues(
                 return Err(Error::config(
                     "capture.cores",
                     format!("{cores:?}"),
-                    format!("there is no CPU {core} for this process; it may run on {allowed:?}"),
+                    format!("CPU {core} is not available to this process; use CPUs of {allowed:?}"),
                 ));
             }
             cores.clone()
@@ -61,7 +63,7 @@ pub(super) fn queues(
         ));
     }
     let usual = match config.capture.mode {
-        // One is all it takes: see `Steering`.
+        // The sniffer rule reaches one queue only: see `Steering`.
         config::Mode::Sniffer => 1,
         _ => cores.len().min(DEFAULT_QUEUES),
     };
@@ -75,7 +77,10 @@ pub(super) fn queues(
         ));
     }
     if count > cores.len() {
-        notes.push(format!("capture.queues = {count}, but there are only {} for them: loops share cores and yield when empty", counted(cores.len(), "core")));
+        notes.push(format!(
+            "capture.queues = {count}: {count} loops share {}; they yield when their queues are empty",
+            counted(cores.len(), "core")
+        ));
     }
     let loops: Vec<usize> = (0..count).map(|i| cores[i % cores.len()]).collect();
     let parsers = match config.pipeline.mode {
@@ -102,7 +107,8 @@ pub(super) fn queues(
     Ok((0..).zip(&loops).map(queue).collect())
 }
 
-/// Cores for so many parsers: those that no loop has, in turn; all, where loops have all.
+/// Returns the cores of `wanted` parsers: round robin over the cores without a loop, or over all
+/// cores if every core has one.
 fn parser_cores(
     loops: &[usize],
     near: &[usize],
@@ -117,8 +123,8 @@ fn parser_cores(
     let cores = if free.is_empty() { near } else { &free };
     if free.len() < wanted {
         notes.push(format!(
-            "pipeline.parsers_per_queue: {}, but {} beside those of the loops: they share cores; fewer capture.queues \
-             leave more",
+            "pipeline.parsers_per_queue: {} need more than the {} without a loop, so they share cores; set fewer \
+             capture.queues to leave more",
             counted(wanted, "parser"),
             counted(free.len(), "core")
         ));
@@ -126,7 +132,8 @@ fn parser_cores(
     cores.iter().copied().cycle().take(wanted).collect()
 }
 
-/// The allowed CPUs of the device's NUMA node; all allowed ones where there is none to prefer.
+/// Returns the allowed CPUs of the device's NUMA node, or all allowed CPUs if the node is unknown
+/// or has none of them.
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 pub(super) fn near(node: Option<u32>, allowed: &[usize]) -> Vec<usize> {
     let list = node.and_then(|n| {
@@ -145,7 +152,7 @@ pub(super) fn near(node: Option<u32>, allowed: &[usize]) -> Vec<usize> {
     }
 }
 
-/// The kernel's list form, `0-3,8`.
+/// Parses a CPU list in the kernel's form, such as `0-3,8`.
 pub(super) fn cpus(list: &str) -> Vec<usize> {
     list.split(',')
         .filter_map(|part| {
@@ -156,7 +163,7 @@ pub(super) fn cpus(list: &str) -> Vec<usize> {
         .collect()
 }
 
-/// The shared indirection table.
+/// Returns the indirection table that the RSS QPs share.
 pub(super) fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16>, Error> {
     let size = config.rss.table_size;
     if size > most {
@@ -187,12 +194,14 @@ pub(super) fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16
     Ok(table.entries().to_vec())
 }
 
-/// As [`Plan::stages`].
+/// Returns the number of stages that process frames: one per queue when inline, else one per
+/// parser.
 pub(super) fn stages(queues: &[QueuePlan]) -> usize {
     queues.iter().map(|queue| queue.parsers.len().max(1)).sum()
 }
 
-/// Number of stages that observe frames: one for each queue behind the order of time, else all stages.
+/// Returns the number of stages that observe frames: one for each queue after the merge in time
+/// order, else all stages.
 pub(super) fn observers(queues: &[QueuePlan], in_order: bool) -> usize {
     if in_order {
         queues.len()

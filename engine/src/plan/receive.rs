@@ -1,7 +1,9 @@
-//! How frames lie in a queue's memory: one to a WR, or many to a WR's buffer (a striding WQ).
+//! Layout of frames in a queue's memory: one frame per WR, or many frames in a WR's buffer (a
+//! striding WQ).
 //!
-//! Both have the same bytes for frames, `capture.ring` x `capture.buffer` x `capture.max_sge`. A striding WQ gives each
-//! frame what it needs of them in strides, and a CQE for each: the CQ must have one for every stride.
+//! Both layouts have the same bytes for frames: `capture.ring` x `capture.buffer` x
+//! `capture.max_sge`. A striding WQ gives each frame as many strides as it needs and one CQE, so
+//! the CQ has a CQE for every stride.
 
 use super::constraints::Buffers;
 use crate::{
@@ -14,36 +16,37 @@ use crate::{
 use serde::Serialize;
 use std::ops::RangeInclusive;
 
-/// Bytes of a CQE (`cqe_size` of a CQ that nobody has asked for more).
+/// Bytes of a CQE (the default `cqe_size` of a CQ).
 const CQE: u64 = 64;
-/// A WR's buffer holds this many of the longest frames, so that what is left over at its end is little.
+/// Longest frames that a WR's buffer holds, so that the unused end of the buffer is small.
 const LONGEST_FRAMES: u64 = 32;
-/// WRs that a striding queue has at least: some with frames that are being read, and some to receive into.
+/// Minimum WRs of a striding queue: some hold frames that are being read while others receive.
 const LEAST_WRS: u64 = 4;
-/// Bytes of a frame that a completion of a striding WQ can tell: 16 bits of `byte_cnt`.
+/// Maximum frame length that a completion of a striding WQ can report: 16 bits of `byte_cnt`.
 const LONGEST: u32 = 0xffff;
 
-/// A queue's memory.
+/// Receive memory of a queue: WRs, buffers and strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueMemory {
-    /// WRs.
+    /// Number of WRs of the queue.
     #[serde(rename = "ring")]
     pub wrs: u32,
     /// Bytes of one scatter entry.
     pub buffer: u32,
     /// Scatter entries of a WR.
     pub max_sge: u32,
-    /// How frames share a WR's one buffer; `None`: each has a WR.
+    /// Strides by which frames share a WR's single buffer; `None` if each frame has its own WR.
     pub striding: Option<Striding>,
-    /// Bytes in front of each WR's buffer, where VLAN tags are put back: a cache line, so that frames stay aligned, or 0.
+    /// Bytes in front of each WR's buffer for VLAN tags that are put back: one cache line, so that
+    /// frames stay aligned, or 0.
     pub headroom: usize,
 }
 
 impl QueueMemory {
-    /// Decides by `capture.receive`, the device, and what else the configuration asks for.
+    /// Chooses the layout by `capture.receive`, the device's capabilities, and the other settings.
     ///
     /// # Errors
-    /// The device cannot make what is asked for, or nothing has room for it.
+    /// The device cannot create the requested layout, or the layout exceeds a limit of the device.
     pub(super) fn new(
         config: &Config,
         device: &DeviceFacts,
@@ -62,11 +65,11 @@ impl QueueMemory {
                 device.name
             )),
             Some(_) if u64::from(frame.bytes) * u64::from(frame.max_sge) > LONGEST.into() => Err(format!(
-                "frames of capture.buffer x capture.max_sge bytes are wanted, and completions of a striding WQ tell of at \
-                 most {LONGEST}"
+                "capture.buffer x capture.max_sge is more than the {LONGEST} bytes that a completion of a striding WQ can \
+                 report; set a smaller capture.buffer"
             )),
             Some(_) if config.wq.cvlan_stripping && restore_vlan => Err(
-                "VLAN tags that the NIC takes off cannot be put back between frames; set wq.cvlan_stripping = false or \
+                "VLAN tags that the NIC strips cannot be restored in a striding WQ; set wq.cvlan_stripping = false or \
                  output.vlan = \"lost\""
                     .into(),
             ),
@@ -74,10 +77,10 @@ impl QueueMemory {
         };
         match can {
             Ok(can) => striding(config, &device.caps, can, frame),
-            Err(why) if wanted == config::Receive::Striding => Err(Error::config(
+            Err(reason) if wanted == config::Receive::Striding => Err(Error::config(
                 "capture.receive",
                 wanted,
-                format!("{why}; or set capture.receive = \"auto\""),
+                format!("{reason}; or set capture.receive = \"auto\""),
             )),
             Err(_) => match device.caps.max_wq_wr {
                 Some(most) if frame.wrs > most => Err(Error::config(
@@ -99,30 +102,30 @@ impl QueueMemory {
         }
     }
 
-    /// Bytes from one WR's buffer to the next.
+    /// Returns the bytes from the start of one WR's buffer to the start of the next.
     fn pitch(&self) -> u64 {
         u64::from(self.buffer) * u64::from(self.max_sge) + self.headroom as u64
     }
 
-    /// Registered memory, in bytes.
+    /// Returns the registered memory of a queue, in bytes.
     #[must_use]
     pub fn registered(&self) -> u64 {
         u64::from(self.wrs) * self.pitch()
     }
 
-    /// Completions that the queue can have outstanding.
+    /// Returns the maximum number of outstanding completions of the queue.
     #[must_use]
     pub fn cqes(&self) -> u32 {
         self.wrs * self.striding.map_or(1, |it| it.strides)
     }
 
-    /// Bytes of the CQ.
+    /// Returns the bytes of the queue's CQ.
     #[must_use]
     pub fn cq(&self) -> u64 {
         u64::from(self.cqes()) * CQE
     }
 
-    /// Frames of `len` bytes that the queue holds while nobody reads.
+    /// Returns the number of frames of `len` bytes that fit into the queue.
     #[must_use]
     pub fn frames(&self, len: u32) -> u64 {
         let each = self.striding.map_or(1, |it| {
@@ -131,11 +134,13 @@ impl QueueMemory {
         u64::from(self.wrs) * u64::from(each)
     }
 
-    /// Slots as fan-out shares them out: WRs, or as many frames as would be in WRs of their own in the same memory. At
-    /// most half of the memory is then with parsers, however long frames are.
+    /// Returns the number of slots that fan-out distributes: the WRs or, for a striding WQ, the WRs
+    /// of 2048 bytes that the same memory would hold.
+    ///
+    /// Parsers then hold at most half of the memory, whatever the length of frames.
     #[must_use]
     pub fn parts(&self) -> u32 {
-        /// Bytes of a WR's buffer by default.
+        /// Default bytes of a WR's buffer.
         const USUAL: u64 = 2048;
         match self.striding {
             None => self.wrs,
@@ -143,7 +148,7 @@ impl QueueMemory {
         }
     }
 
-    /// Bytes of the longest frame.
+    /// Returns the bytes of the longest frame that the queue can receive.
     #[must_use]
     pub fn longest(&self) -> u32 {
         match self.striding {
@@ -153,7 +158,7 @@ impl QueueMemory {
     }
 }
 
-/// Buffers of many frames in as much memory as `frame` would have.
+/// Lays out a striding queue in as much memory as the buffers of `frame` take.
 fn striding(
     config: &Config,
     caps: &DeviceCaps,
@@ -184,7 +189,7 @@ fn striding(
     let strides = match capture.strides {
         Some(strides) => u64::from(strides),
         None => {
-            // No more than leaves enough WRs, unless even one of the longest frames would not fit.
+            // At least 16 buffers fit the memory, unless one longest frame needs a larger buffer.
             let several = (longest * LONGEST_FRAMES).min(memory / 16).max(longest);
             (several / stride)
                 .max(1)
@@ -199,16 +204,18 @@ fn striding(
             "capture.strides",
             strides,
             format!(
-                "{strides} strides of {stride} bytes do not hold a frame of capture.buffer x capture.max_sge = {longest} bytes; take {}",
+                "{strides} strides of {stride} bytes do not hold a frame of capture.buffer x capture.max_sge = {longest} \
+                 bytes; set capture.strides = {}",
                 longest.div_ceil(stride).next_power_of_two()
             ),
         ));
     }
     let wrs = (memory / buffer).max(LEAST_WRS);
-    // Powers of two all, or nearly: libmlx5 rounds up, and what is more than asked for would stay empty.
+    // libmlx5 rounds the number of WRs up to a power of two. WRs beyond the requested number would
+    // stay empty.
     let wrs = 1u64 << wrs.ilog2();
     let most_cqes = u64::from(caps.max_cqe) + 1;
-    // An unknown limit refuses nothing: creating the WQ does.
+    // With an unknown limit the check is left to the creation of the WQ.
     let most_wrs = caps.max_wq_wr.map_or(wrs, u64::from);
     if wrs * strides > most_cqes || wrs > most_wrs {
         let fits = (most_cqes * stride / longest).min(most_wrs * buffer / longest);
@@ -216,7 +223,7 @@ fn striding(
             "capture.ring",
             frame.wrs,
             format!(
-                "{wrs} WRs of {strides} strides of {stride} bytes would take {} CQEs; the device has at most {} and {} WRs: set \
+                "{wrs} WRs of {strides} strides of {stride} bytes take {} CQEs; the device supports at most {} CQEs and {} WRs; set \
                  capture.ring = {} or less, a larger capture.stride, or capture.receive = \"frame\"",
                 wrs * strides,
                 caps.max_cqe,
@@ -238,10 +245,10 @@ fn striding(
     })
 }
 
-/// Decides by `capture.cqe_compression` and the device whether completions are compressed.
+/// Returns the format of compressed completions, or `None` if they are not compressed.
 ///
 /// # Errors
-/// They are to be, and cannot.
+/// `capture.cqe_compression` is `on`, and the device or another setting rules compression out.
 pub(super) fn compression(
     config: &Config,
     device: &DeviceFacts,
@@ -250,12 +257,13 @@ pub(super) fn compression(
     stamps: Stamps,
 ) -> Result<Option<MiniFormat>, Error> {
     let wanted = config.capture.cqe_compression;
-    // Striding WQs skip strides; elsewhere each completion is of the next WQE.
+    // A completion of a striding WQ may skip strides, so it needs its stride index. In other WQs
+    // each completion is of the next WQE.
     let (format, name) = match memory.striding {
         Some(_) => (MiniFormat::ChecksumStride, "CSUM_STRIDX"),
         None => (MiniFormat::Hash, "HASH"),
     };
-    let why = match wanted {
+    let reason = match wanted {
         CqeCompression::Off => return Ok(None),
         _ if stamps != Stamps::Software => {
             "compressed completions have no time stamps of the NIC; set capture.timestamps = \"software\"".into()
@@ -272,7 +280,7 @@ pub(super) fn compression(
         CqeCompression::On => Err(Error::config(
             "capture.cqe_compression",
             wanted,
-            format!("{why}; or set capture.cqe_compression = \"auto\""),
+            format!("{reason}; or set capture.cqe_compression = \"auto\""),
         )),
         _ => Ok(None),
     }

@@ -1,4 +1,4 @@
-//! What the stage before the sinks leaves out.
+//! Plan of the reduction: the frames and bytes that are left out before the sinks.
 
 use crate::{
     Error,
@@ -55,6 +55,7 @@ pub(super) fn divide_cutoff(
     reduction
 }
 
+/// Returns the limit of the `[[cutoff]]` with this number, counted from 1.
 fn limit(number: usize, config: &CutoffConfig) -> Result<FlowLimit, Error> {
     Ok(FlowLimit {
         filter: compiled(&format!("cutoff {number}: filter"), &config.filter)?,

@@ -1,20 +1,20 @@
-//! Live re-spreading, the thinking part: which queue should each entry of the indirection table name, given what has
-//! come by?
+//! Computation of live re-spreading: a better queue for each entry of the indirection table, from
+//! measured load.
 //!
-//! May import: nothing of the engine. Pure. How the new table takes the old one's place is [`crate::capture::port`]'s; when,
-//! is [`crate::capture`]'s.
+//! May import: nothing of the engine. Pure. [`crate::capture::port`] installs the new table;
+//! [`crate::capture`] decides when.
 
-/// Frames seen over some time, or a sample of them.
+/// Measured load: frames seen over some time, or a sample of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// By entry of the table.
+    /// Frames by entry of the indirection table.
     pub entries: Vec<u64>,
-    /// By queue: what reached it by another way than the table, as the catch-all's frames do.
+    /// Frames by queue that did not pass the table, such as those of the catch-all rule.
     pub fixed: Vec<u64>,
 }
 
 impl Load {
-    /// Adds another measurement of the same table; one without any load adds nothing.
+    /// Adds another measurement of the same table. A default (empty) measurement adds nothing.
     pub fn add(&mut self, other: &Self) {
         let entries = self.entries.iter_mut().zip(&other.entries);
         let fixed = self.fixed.iter_mut().zip(&other.fixed);
@@ -22,30 +22,34 @@ impl Load {
     }
 }
 
-/// A table that would serve better.
+/// Proposed indirection table that spreads the load more evenly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proposal {
-    /// A queue for each entry.
+    /// Queue index for each entry of the table.
     pub table: Vec<u16>,
-    /// Entries that name another queue than before.
+    /// Number of table entries whose queue changes.
     pub moved: usize,
-    /// The busiest queue's load over its share, now and with this table.
+    /// Load of the busiest queue divided by its share, with the present table and with the proposed
+    /// one.
     pub skew: (f64, f64),
 }
 
-/// A smaller gain is not worth moving flows for.
+/// Maximum ratio of new to old skew at which moving flows is worthwhile.
 const GAIN: f64 = 0.95;
 
-/// How a table loads its queues.
+/// Load of each queue under a table.
 struct Books<'a> {
-    /// Of all load, what each queue is to have.
+    /// Fraction of the total load that each queue should get.
     shares: &'a [f64],
+    /// Number of frames of each queue.
     loads: Vec<f64>,
+    /// Number of frames of all queues.
     total: f64,
 }
 
 impl<'a> Books<'a> {
-    fn of(table: &[u16], load: &Load, shares: &'a [f64]) -> Self {
+    /// Sums the load of each queue under `table`.
+    fn new(table: &[u16], load: &Load, shares: &'a [f64]) -> Self {
         let mut loads: Vec<f64> = load.fixed.iter().map(|it| *it as f64).collect();
         loads.resize(shares.len(), 0.0);
         for (queue, it) in table.iter().zip(&load.entries) {
@@ -61,14 +65,15 @@ impl<'a> Books<'a> {
         }
     }
 
-    /// A queue's load over its share: 1 is just right.
+    /// Returns a queue's load, with `more` frames added, divided by its due load: 1 is ideal.
     fn strain(&self, queue: usize, more: f64) -> f64 {
         let due = self.total * self.shares[queue];
         let load = self.loads[queue] + more;
         if load <= 0.0 { 0.0 } else { load / due }
     }
 
-    /// The queue with the most strain, or the least among those that have a share at all.
+    /// Returns the queue with the highest strain or, if `most` is `false`, the lowest strain among
+    /// queues with a share.
     fn extreme(&self, most: bool) -> Option<usize> {
         (0..self.shares.len())
             .filter(|queue| most || self.shares[*queue] > 0.0)
@@ -78,28 +83,31 @@ impl<'a> Books<'a> {
             })
     }
 
+    /// Returns the highest strain of all queues.
     fn skew(&self) -> f64 {
         self.extreme(true)
             .map_or(0.0, |queue| self.strain(queue, 0.0))
     }
 }
 
-/// The busiest queue's load over its share; 0 without load.
+/// Returns the load of the busiest queue divided by its due load; 0 without load.
 #[must_use]
 pub fn skew(table: &[u16], load: &Load, shares: &[f64]) -> f64 {
-    Books::of(table, load, shares).skew()
+    Books::new(table, load, shares).skew()
 }
 
-/// Moves entries from the busiest queue to the idlest, the one that evens them out best first, for as long as that
-/// helps. `None`: it would not help enough, as where a single flow is the load.
+/// Proposes a table that moves entries from the busiest queue to the idlest one, while each move
+/// helps.
 ///
-/// `shares` has an element per queue and sums up to 1; a queue without a share gets nothing.
+/// The entry that evens out the two queues best moves first. Returns `None` if the gain is too
+/// small, for example when a single flow is the load. `shares` has one element per queue and sums
+/// up to 1; a queue with share 0 gets no entries.
 #[must_use]
 pub fn even_out(table: &[u16], load: &Load, shares: &[f64]) -> Option<Proposal> {
-    let mut books = Books::of(table, load, shares);
+    let mut books = Books::new(table, load, shares);
     let before = books.skew();
     let mut new = table.to_vec();
-    // Each round lowers the busiest of a pair; more rounds than entries only push dust around.
+    // Each round lowers the busier queue of a pair. More rounds than entries bring no useful gain.
     for _ in 0..table.len() {
         let (Some(hot), Some(cold)) = (books.extreme(true), books.extreme(false)) else {
             break;
@@ -120,8 +128,10 @@ pub fn even_out(table: &[u16], load: &Load, shares: &[f64]) -> Option<Proposal> 
     })
 }
 
-/// The entry of queue `hot` that leaves the busier of the two least busy once it is `cold`'s, and its load; `None`
-/// where every move would make it worse.
+/// Returns the best entry to move from queue `hot` to queue `cold`, and its load.
+///
+/// The best entry leaves the lowest strain on the busier of the two queues. Returns `None` if no
+/// move lowers the strain of `hot` and `cold` below the present strain of `hot`.
 fn best_move(
     table: &[u16],
     load: &Load,
@@ -137,7 +147,7 @@ fn best_move(
         .enumerate()
         .filter(|(_, (queue, weight))| usize::from(**queue) == hot && *weight > 0.0)
         .map(|(entry, (_, weight))| {
-            // A queue without a share is to have nothing, whatever it has left.
+            // A queue without a share should have no load, so its remaining load is not counted.
             let left = if books.shares[hot] > 0.0 {
                 books.strain(hot, -weight)
             } else {
@@ -154,14 +164,17 @@ fn best_move(
 mod tests {
     use super::*;
 
+    /// Equal shares of four queues.
     const EVEN: [f64; 4] = [0.25; 4];
 
+    /// Returns a table that assigns `size` entries to four queues round robin.
     fn in_turn(size: usize) -> Vec<u16> {
         (0..size)
-            .map(|i| u16::try_from(i % 4).expect("small"))
+            .map(|i| u16::try_from(i % 4).expect("fits u16"))
             .collect()
     }
 
+    /// Returns the load of table entries, without fixed load.
     fn load(entries: &[u64]) -> Load {
         Load {
             entries: entries.to_vec(),
@@ -170,17 +183,17 @@ mod tests {
     }
 
     #[test]
-    fn all_load_on_one_queue_is_dealt_out() {
-        // Eight entries of queue 0 carry everything.
+    fn load_of_one_queue_is_spread_over_all() {
+        // Eight entries of queue 0 carry all the load.
         let entries: Vec<u64> = (0..32).map(|i| if i % 4 == 0 { 100 } else { 0 }).collect();
-        let proposal = even_out(&in_turn(32), &load(&entries), &EVEN).expect("better");
+        let proposal = even_out(&in_turn(32), &load(&entries), &EVEN).expect("a better table");
         assert_eq!(proposal.skew, (4.0, 1.0));
         assert_eq!(proposal.moved, 6);
         assert!((skew(&proposal.table, &load(&entries), &EVEN) - 1.0).abs() < 1e-9);
     }
 
     #[test]
-    fn what_cannot_be_split_or_is_even_already_stays() {
+    fn load_that_cannot_be_split_or_is_even_stays() {
         let one_flow: Vec<u64> = (0..32).map(|i| u64::from(i == 8) * 1000).collect();
         assert_eq!(even_out(&in_turn(32), &load(&one_flow), &EVEN), None);
         assert_eq!(even_out(&in_turn(32), &load(&[7; 32]), &EVEN), None);
@@ -189,21 +202,21 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_with_other_work_gets_less_and_one_without_a_share_nothing() {
+    fn a_queue_with_fixed_load_gets_less_and_a_queue_without_a_share_gets_none() {
         let mut uneven = load(&[10; 32]);
         uneven.fixed[0] = 80;
-        let proposal = even_out(&in_turn(32), &uneven, &EVEN).expect("better");
+        let proposal = even_out(&in_turn(32), &uneven, &EVEN).expect("a better table");
         assert_eq!(proposal.skew.1, 1.0);
         assert_eq!(proposal.table.iter().filter(|q| **q == 0).count(), 2);
 
         let three = [0.5, 0.25, 0.25, 0.0];
-        let proposal = even_out(&in_turn(32), &load(&[10; 32]), &three).expect("better");
+        let proposal = even_out(&in_turn(32), &load(&[10; 32]), &three).expect("a better table");
         let count = |queue: u16| proposal.table.iter().filter(|q| **q == queue).count();
         assert_eq!([0, 1, 2, 3].map(count), [16, 8, 8, 0]);
     }
 
     #[test]
-    fn any_load_ends_with_every_entry_on_a_queue_and_never_worse() {
+    fn proposals_for_any_load_are_valid_and_better() {
         let mut state = 1u64;
         let mut random = move || {
             state = state

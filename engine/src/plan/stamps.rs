@@ -1,4 +1,4 @@
-//! How frames get their time stamps.
+//! Choice of the time stamp source of frames.
 
 use crate::{
     config::{CaptureConfig, Clock, Timestamps},
@@ -6,21 +6,21 @@ use crate::{
 };
 use serde::Serialize;
 
-/// How stamps are made.
+/// Source of the frames' time stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stamps {
-    /// The device's clock, held to the system's.
+    /// Stamps of the device's clock, disciplined to the system clock.
     HardwareSystem,
-    /// The device's clock as it runs.
+    /// Stamps of the device's clock without correction.
     HardwareNic,
-    /// The system clock when a batch was polled.
+    /// System clock at the time when a batch is polled.
     Software,
 }
 
 impl Stamps {
-    /// As configured, and as the device can.
-    pub(super) fn of(
+    /// Chooses the configured source, or `Software` if the device does not stamp completions.
+    pub(super) fn from_config(
         capture: &CaptureConfig,
         device: &DeviceFacts,
         notes: &mut Vec<String>,
@@ -29,7 +29,7 @@ impl Stamps {
             (Timestamps::Software, _) => Self::Software,
             _ if device.caps.clock_khz == 0 || device.caps.timestamp_mask == 0 => {
                 notes.push(format!(
-                    "{} stamps no completions: capture.timestamps is software",
+                    "{} does not time stamp completions: capture.timestamps = \"software\" is used",
                     device.name
                 ));
                 Self::Software

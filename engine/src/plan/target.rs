@@ -1,4 +1,5 @@
-//! Which device and port are captured, and what that takes from the kernel.
+//! Choice of the captured device and port, and checks on the traffic that the capture takes from
+//! the kernel.
 
 use crate::{
     Error,
@@ -6,7 +7,7 @@ use crate::{
     device::{DeviceFacts, PortFacts, management},
 };
 
-/// The device the configuration means.
+/// Returns the device that the configuration selects.
 pub(super) fn device<'d>(
     config: &Config,
     devices: &'d [DeviceFacts],
@@ -66,7 +67,8 @@ pub(super) fn device<'d>(
     }
 }
 
-/// What a mode takes from the kernel: a port that the machine is reached by is refused.
+/// Notes the traffic that the capture mode takes from the kernel, and refuses to steal a port that
+/// the machine is reached by.
 pub(super) fn stolen(
     config: &Config,
     device: &DeviceFacts,
@@ -96,7 +98,7 @@ pub(super) fn stolen(
     let (taken_by, instead) = if device.steals {
         ("the wire af_xdp", "another interface, the wire af_packet,")
     } else if device.software {
-        // The software NIC copies what its interface receives.
+        // The software NIC copies frames, and its interface still receives them.
         return Ok(());
     } else {
         (
@@ -127,12 +129,12 @@ pub(super) fn stolen(
     };
     notes.push(format!("{taken_by}: the kernel receives no frames from {netdev} while this runs; frames that the host sends are not captured"));
     match management::why(netdev) {
-        Some(why) if !permitted => refused(format!(
-            "{netdev} {why}, which would be cut off by {taken_by}"
+        Some(reason) if !permitted => refused(format!(
+            "{netdev} {reason}, which would be cut off by {taken_by}"
         )),
-        Some(why) => {
+        Some(reason) => {
             notes.push(format!(
-                "capture.steal_management: {netdev} {why}; this is cut off while the capture runs"
+                "capture.steal_management: {netdev} {reason}; this is cut off while the capture runs"
             ));
             Ok(())
         }
@@ -140,7 +142,7 @@ pub(super) fn stolen(
     }
 }
 
-/// The port the configuration means.
+/// Returns the port that the configuration selects.
 pub(super) fn port<'d>(config: &Config, device: &'d DeviceFacts) -> Result<&'d PortFacts, Error> {
     let number = config.device.port;
     let port = device.ports.iter().find(|it| it.number == number);

@@ -1,4 +1,4 @@
-//! Tables of cases: what a configuration means on a device, without a device.
+//! Tests of plans: tables of configurations and device facts, without a real device.
 
 use super::*;
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     verbs::{MiniFormat, Striding, StridingCaps},
 };
 
-/// A device that can do everything, with one port that nothing else uses.
+/// Returns a device with all capabilities and one port that the machine does not use otherwise.
 fn device() -> DeviceFacts {
     DeviceFacts {
         name: "mlx5_0".into(),
@@ -18,7 +18,7 @@ fn device() -> DeviceFacts {
         caps: DeviceCaps {
             max_wq: 64,
             max_wq_wr: Some(32_768),
-            // As Linux since 2025 reports it for such a device.
+            // The value that Linux since 2025 reports for such a device.
             max_qp_wr: 8192,
             max_sge: 16,
             max_table: 256,
@@ -47,15 +47,17 @@ fn device() -> DeviceFacts {
     }
 }
 
+/// Parses a configuration.
 fn config(text: &str) -> Config {
     Config::with_overrides(text, &[]).expect("a configuration")
 }
 
-/// What `change` takes from the device makes `text` an error that names `words`.
+/// Case of a refused setting: configuration text, change to the device, and parts of the error
+/// message.
 type Refusal = (&'static str, fn(&mut DeviceFacts), &'static [&'static str]);
 
 #[test]
-fn what_the_device_cannot_do_is_refused_with_key_value_and_limit() {
+fn unsupported_settings_are_refused_with_key_value_and_limit() {
     let all: &[Refusal] = &[
         (
             "[device]\nport = 2",
@@ -170,7 +172,7 @@ fn what_the_device_cannot_do_is_refused_with_key_value_and_limit() {
         (
             "[capture]\nbuffer = \"48KiB\"\nstrides = 512",
             |_| {},
-            &["capture.strides", "512", "49152 bytes", "take 1024"],
+            &["capture.strides", "512", "49152 bytes", "strides = 1024"],
         ),
         (
             "[capture]\nqueues = 1\nring = 32768\nbuffer = \"16KiB\"",
@@ -223,7 +225,7 @@ fn what_the_device_cannot_do_is_refused_with_key_value_and_limit() {
     for (text, change, words) in all {
         let mut device = device();
         change(&mut device);
-        // What no device can do is refused before there is one.
+        // Settings that no device supports are refused before a device is looked up.
         let error = match Config::with_overrides(text, &[]) {
             Ok(config) => Plan::new(&config, &[device]).expect_err(text).to_string(),
             Err(e) => e.to_string(),
@@ -236,7 +238,7 @@ fn what_the_device_cannot_do_is_refused_with_key_value_and_limit() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A port whose interface is unknown may be the one that the machine is reached by.
+/// A port whose interface is unknown may be the port that the machine is reached by.
 #[test]
 fn a_port_of_an_unknown_interface_is_stolen_only_with_permission() {
     let mut real = device();
@@ -265,12 +267,12 @@ fn a_port_of_an_unknown_interface_is_stolen_only_with_permission() {
     for mode in ["sniffer", "filtered\"\nfilter = \"udp"] {
         plan(&real, &format!("mode = \"{mode}\"")).expect(mode);
     }
-    // The software NIC copies what its wire has, and a replayed wire has no interface.
+    // The software NIC copies the frames of its wire, and a replayed wire has no interface.
     let model = DeviceFacts {
         software: true,
         ..real.clone()
     };
-    plan(&model, "").expect("a copy");
+    plan(&model, "").expect("software NIC");
     let takes_all = DeviceFacts {
         steals: true,
         ..model
@@ -280,8 +282,8 @@ fn a_port_of_an_unknown_interface_is_stolen_only_with_permission() {
 }
 
 #[test]
-fn rings_stride_where_they_can_in_as_much_memory_for_frames() {
-    // Configuration, what the device lacks; WRs, stride and strides.
+fn striding_rings_have_as_much_memory_for_frames() {
+    // Configuration, change to the device; WRs, stride and strides.
     type Case = (
         &'static str,
         fn(&mut DeviceFacts),
@@ -319,11 +321,11 @@ fn rings_stride_where_they_can_in_as_much_memory_for_frames() {
         [60, 1500].map(|len| plan.ring.frames(len))
     };
     assert_eq!(held("receive = \"frame\""), [8192, 8192]);
-    // A frame of 1500 bytes takes 24 strides, and what is left of a buffer is no frame's.
+    // A frame of 1500 bytes takes 24 strides, and the rest of a buffer stays unused.
     assert_eq!(held(""), [262_144, 256 * (1024 / 24)]);
 }
 
-/// A WQ's limit is its own: it may be larger than `max_qp_wr`, and what is unknown refuses nothing.
+/// The limit of a WQ may be larger than `max_qp_wr`; an unknown limit refuses no ring.
 #[test]
 fn a_ring_may_be_as_large_as_a_wq_and_larger_than_max_qp_wr() {
     for limit in [Some(32_768), None] {
@@ -335,7 +337,7 @@ fn a_ring_may_be_as_large_as_a_wq_and_larger_than_max_qp_wr() {
             assert_eq!(plan.ring.wrs, wrs, "{limit:?}, {text}");
         }
     }
-    // A striding WQ has fewer WRs than the ring that its memory is counted in.
+    // A striding WQ has fewer WRs than `capture.ring`, by which its memory is sized.
     let mut small = device();
     small.caps.max_wq_wr = Some(256);
     let plan = Plan::new(&config("[capture]\nqueues = 1"), &[small]).expect("256 WRs");
@@ -343,8 +345,8 @@ fn a_ring_may_be_as_large_as_a_wq_and_larger_than_max_qp_wr() {
 }
 
 #[test]
-fn what_the_machine_has_no_memory_for_is_refused_with_what_fits() {
-    // Configuration, memory; key and value, what there is, the way out.
+fn too_much_memory_is_refused_with_a_size_that_fits() {
+    // Configuration, available memory; key and value, available memory, remedy.
     for (text, there, words) in [
         (
             "[output]\nbuffer = \"1MiB\"",
@@ -391,12 +393,12 @@ fn what_the_machine_has_no_memory_for_is_refused_with_what_fits() {
 }
 
 #[test]
-fn several_devices_take_a_name() {
+fn one_of_several_devices_must_be_named() {
     let mut other = device();
     other.name = "mlx5_1".into();
     let devices = [device(), other];
     let error = Plan::new(&config(""), &devices)
-        .expect_err("two")
+        .expect_err("two devices")
         .to_string();
     assert!(error.contains("mlx5_0, mlx5_1"), "{error}");
     let plan = Plan::new(&config("[device]\nname = \"mlx5_1\""), &devices).expect("a plan");
@@ -404,8 +406,9 @@ fn several_devices_take_a_name() {
 }
 
 #[test]
-fn queues_go_to_the_near_cores_in_turn_and_share_them_when_there_are_too_few() {
-    // Configuration, allowed, near: the cores of the loops, those of the parsers, whether there is a note.
+fn queues_take_near_cores_in_turn_and_share_them_if_there_are_too_few() {
+    // Configuration, allowed cores, near cores; cores of the loops, cores of the parsers, `true` if
+    // there is a note.
     type Case = (
         &'static str,
         &'static [usize],
@@ -523,7 +526,7 @@ fn rules_that_may_leave_fragments_to_the_kernel_are_named() {
 }
 
 #[test]
-fn completions_are_compressed_where_nobody_wants_their_stamps() {
+fn completions_are_compressed_where_their_stamps_are_not_used() {
     let soft = "[capture]\ntimestamps = \"software\"\n";
     for (text, formats, expected) in [
         (
@@ -561,7 +564,7 @@ fn completions_are_compressed_where_nobody_wants_their_stamps() {
 }
 
 #[test]
-fn stamps_follow_the_configuration_as_far_as_the_device_can() {
+fn stamps_follow_the_configuration_and_the_device() {
     for (text, clock_khz, expected) in [
         ("", 1000, Stamps::HardwareSystem),
         ("clock = \"nic\"", 1000, Stamps::HardwareNic),
@@ -588,7 +591,7 @@ fn the_kernel_s_cpu_lists_are_read() {
 }
 
 #[test]
-fn output_settings_arrive_as_they_were_declared() {
+fn output_settings_are_copied_to_the_plan() {
     let text = "[output]\nformat = \"pcap\"\norder = \"time\"\non_full = \"hold\"\nkeep = \"80%\"\nkeep_files = 9\nkeep_age = \"2m\"\nkeep_free = \"1GiB\"\nrotate_size = \"1MiB\"";
     let output = Plan::new(&config(text), &[device()])
         .expect("a plan")
@@ -612,7 +615,7 @@ fn output_settings_arrive_as_they_were_declared() {
 }
 
 #[test]
-fn one_file_in_the_order_of_time_takes_buffers_for_each_queue() {
+fn time_order_needs_buffers_for_each_queue() {
     let allowed = core_affinity::get_core_ids().expect("a process has CPUs");
     let cores = [allowed[0].id; 4];
     let plan = |buffer: u64, more: &str| {
@@ -635,5 +638,5 @@ fn one_file_in_the_order_of_time_takes_buffers_for_each_queue() {
         }
         plan(least, more).expect("enough");
     }
-    plan(64 << 10, "").expect("a file for each queue has blocks of its own");
+    plan(64 << 10, "").expect("one file per queue needs no merge buffers");
 }

@@ -1,13 +1,15 @@
-//! What a port cannot see, or cannot deliver whole, in words: nobody should find out from a file what is not in it.
+//! Notes on frames that a port does not receive or does not deliver whole, so that users learn of
+//! gaps before the capture.
 //!
-//! May import: [`crate::config`], [`crate::device`], [`crate::plan::steering`]. Pure: facts and configuration in, sentences out.
+//! May import: [`crate::config`], [`crate::device`], [`crate::plan::steering`]. Pure: facts and
+//! configuration in, notes out.
 
 use crate::{config::Config, device::PortFacts, frame::FCS_LEN, plan::steering::Steering};
 
-/// Bytes of an Ethernet header with two VLAN tags, which stand before the MTU's.
+/// Bytes of an Ethernet header with two VLAN tags, which the MTU does not include.
 const HEADER: u64 = 22;
 
-/// A line for each reason why frames on the cable would not arrive as they are.
+/// Returns one line for each reason why frames on the cable are not captured as sent.
 pub(crate) fn notes(config: &Config, port: &PortFacts) -> Vec<String> {
     let mut notes = sharing(port);
     notes.extend(interface(config, port));
@@ -17,7 +19,8 @@ pub(crate) fn notes(config: &Config, port: &PortFacts) -> Vec<String> {
     notes
 }
 
-/// Fragments, where rules name a protocol, and no rule takes packets of all.
+/// Returns a note on IPv4 fragments if rules name a protocol without a port and no rule takes all
+/// packets.
 pub(crate) fn fragments(steering: &Steering) -> Option<String> {
     let rules = steering.unsure_of_fragments();
     let (verb, which) = match rules.as_slice() {
@@ -32,14 +35,14 @@ pub(crate) fn fragments(steering: &Steering) -> Option<String> {
     ))
 }
 
-/// The interface's name, for a sentence.
+/// Returns the name of the port's interface for a note, or `port N`.
 fn name(port: &PortFacts) -> String {
     port.netdev
         .clone()
         .unwrap_or_else(|| format!("port {}", port.number))
 }
 
-/// The e-switch decides before any rule, and other functions have a share.
+/// Returns notes on frames that the e-switch, a bond or other functions keep from the port.
 fn sharing(port: &PortFacts) -> Vec<String> {
     let (name, place) = (name(port), &port.place);
     let mut notes = Vec::new();
@@ -75,13 +78,14 @@ fn sharing(port: &PortFacts) -> Vec<String> {
     if place.is_lag {
         notes.push(format!(
             "{name} is a RoCE LAG device: one port stands for several physical ones, and which of them a rule covers \
-             is the firmware's to say; take the bond apart to be sure"
+             is decided by the firmware; remove the bond to capture a known port"
         ));
     }
     notes
 }
 
-/// Returns what a capture leaves out because the port's network interface is unknown.
+/// Returns a note on the functions that are missing because the port's network interface is
+/// unknown.
 fn interface(config: &Config, port: &PortFacts) -> Option<String> {
     if port.netdev.is_some() {
         return None;
@@ -98,7 +102,7 @@ fn interface(config: &Config, port: &PortFacts) -> Option<String> {
     ))
 }
 
-/// Without promiscuous mode the NIC filters by destination address.
+/// Returns a note on unicast frames that the NIC filters out without promiscuous mode.
 fn addresses(config: &Config, port: &PortFacts) -> Option<String> {
     let reason = if !config.capture.promiscuous {
         "capture.promiscuous is off"
@@ -113,7 +117,8 @@ fn addresses(config: &Config, port: &PortFacts) -> Option<String> {
     ))
 }
 
-/// Frames longer than the buffers, or than the port lets through.
+/// Returns a note if the buffers are too small for the MTU, or if the MTU is too small for the
+/// buffers.
 fn lengths(config: &Config, port: &PortFacts) -> Option<String> {
     let fcs = if config.wq.scatter_fcs { FCS_LEN } else { 0 } as u64;
     let room = u64::from(config.capture.buffer.to_u32()) * u64::from(config.capture.max_sge);
@@ -121,27 +126,29 @@ fn lengths(config: &Config, port: &PortFacts) -> Option<String> {
     let longest = mtu + HEADER + fcs;
     if room < longest {
         return Some(format!(
-            "capture.buffer x capture.max_sge = {room} bytes: frames at {name}'s MTU of {mtu} have up to {longest}; longer ones become errors"
+            "capture.buffer x capture.max_sge = {room} bytes: frames at {name}'s MTU of {mtu} have up to {longest} bytes, \
+             and frames that do not fit are counted as errors; set a larger capture.buffer"
         ));
     }
-    // Buffers made larger than the default's are meant for frames of that size.
+    // Buffers larger than the default are meant for frames of that size.
     let default = crate::config::CaptureConfig::default();
     let usual = u64::from(default.buffer.to_u32()) * u64::from(default.max_sge);
     (room > usual.max(longest)).then(|| {
         format!(
             "capture.buffer x capture.max_sge = {room} bytes, but {name}'s MTU is {mtu}: the port drops frames of more \
-             than {longest} bytes; to see longer ones raise it (ip link set {name} mtu {})",
+             than {longest} bytes; to capture longer frames, raise the MTU (ip link set {name} mtu {})",
             room - HEADER - fcs
         )
     })
 }
 
-/// Whoever looks for damaged frames must be told that the port keeps them to itself.
+/// Returns a note that the port drops frames with a bad FCS before `capture.verify_fcs` can find
+/// them.
 fn damaged(config: &Config, port: &PortFacts) -> Option<String> {
     config.capture.verify_fcs.then(|| {
         format!(
             "capture.verify_fcs: {} drops frames with a bad FCS before any rule and counts them in rx_crc_errors_phy, so that \
-             none is found, unless ethtool -K {} rx-all on lets them in",
+             verify_fcs finds none; to receive them, run ethtool -K {} rx-all on",
             name(port),
             port.netdev.as_deref().unwrap_or("IFACE")
         )
@@ -153,6 +160,7 @@ mod tests {
     use super::*;
     use crate::device::port_topology::PortTopology;
 
+    /// Returns an active port with MTU 1500.
     fn port(place: PortTopology) -> PortFacts {
         PortFacts {
             number: 1,
@@ -165,12 +173,13 @@ mod tests {
         }
     }
 
+    /// Returns a configuration with these settings.
     fn config(settings: &[(&str, &str)]) -> Config {
-        Config::with_overrides("", settings).expect("sound")
+        Config::with_overrides("", settings).expect("valid configuration")
     }
 
     #[test]
-    fn a_port_of_its_own_needs_no_words() {
+    fn an_unshared_port_has_no_notes() {
         assert_eq!(
             notes(&Config::default(), &port(PortTopology::default())),
             [""; 0]
@@ -178,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_to_share_is_said() {
+    fn each_kind_of_sharing_has_a_note() {
         let cases = [
             (
                 PortTopology {
@@ -256,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_and_mtu_are_held_against_each_other() {
+    fn buffers_are_compared_with_the_mtu() {
         for (settings, says) in [
             (&[("capture.buffer", "1500")][..], Some("have up to 1522")),
             (&[("capture.buffer", "1522")], None),

@@ -1,8 +1,8 @@
-//! Counts the frames that a port receives in five seconds, with one WQ and nothing above the verbs.
+//! Counts the frames that a port receives in five seconds, with one WQ and only the verbs.
 //!
 //!     wqcap model --wire synth:pps=1000 -- target/debug/examples/count mlx5_0
 //!
-//! On a real NIC it needs no `wqcap model`, but CAP_NET_RAW.
+//! On a real NIC, run it without `wqcap model`, but with CAP_NET_RAW.
 #![allow(unsafe_code)]
 
 use std::{
@@ -16,9 +16,9 @@ use wqcap_verbs::{
     RwqTable, Wq, WqAttr, WqState, memory::Region, sys,
 };
 
-/// WRs of the ring, each with a buffer of its own.
+/// Number of WRs in the ring, each with its own buffer.
 const WRS: u32 = 512;
-/// Bytes of a buffer.
+/// Size of a buffer in bytes.
 const BUFFER: u32 = 2048;
 
 /// Posts the WR of buffer `number`.
@@ -34,8 +34,8 @@ fn post(wq: &mut Wq, memory: &Mr, number: u64) -> Result<(), Box<dyn Error>> {
         sg_list: &raw mut entry,
         num_sge: 1,
     };
-    // SAFETY: the WR and its entry outlive the call; the buffer lies in the memory of the WQ, and it is posted anew or
-    // after its completion, and read by nobody.
+    // SAFETY: the WR and its entry outlive the call; the buffer lies in the memory of the WQ, is
+    // posted only when new or after its completion, and is not read.
     unsafe { wq.post(&raw mut wr) }.map_err(|errno| format!("ibv_post_wq_recv: errno {errno}"))?;
     Ok(())
 }

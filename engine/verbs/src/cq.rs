@@ -1,8 +1,9 @@
-//! Completion queues, polled through the extended interface, and the channels that wake a sleeper.
+//! Completion queues, polled through the extended interface, and the event channels that wake a
+//! waiting thread.
 
 use crate::{
     device::{Context, ContextInner, operation},
-    error::{VerbsError, answered, destroyed, made, set_nonblocking},
+    error::{VerbsError, check_created, check_errno, log_destroy_error, set_nonblocking},
     mlx5dv as dv,
 };
 use rdma_sys as ffi;
@@ -15,7 +16,7 @@ use std::{
     sync::Arc,
 };
 
-/// Where completion events arrive.
+/// Channel on which completion events arrive.
 pub struct Channel {
     raw: *mut ffi::ibv_comp_channel,
     context: Arc<ContextInner>,
@@ -34,7 +35,7 @@ impl Channel {
     pub fn create(context: &Context) -> Result<Self, VerbsError> {
         // SAFETY: a live context, held by the new object.
         let raw = unsafe { ffi::ibv_create_comp_channel(context.0.raw) };
-        let raw = made(raw, "ibv_create_comp_channel", context.name())?;
+        let raw = check_created(raw, "ibv_create_comp_channel", context.name())?;
         let channel = Self {
             raw,
             context: Arc::clone(&context.0),
@@ -49,7 +50,7 @@ impl Channel {
 }
 
 impl AsFd for Channel {
-    /// Readable when there is an event.
+    /// Returns the descriptor, which is readable when an event is pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel's own descriptor, open as long as self.
         unsafe { BorrowedFd::borrow_raw((*self.raw).fd) }
@@ -58,49 +59,53 @@ impl AsFd for Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: created by `create`; the CQ that uses it is destroyed before (CqInner drops it last).
-        destroyed("ibv_destroy_comp_channel", unsafe {
+        // SAFETY: created by `create`; the CQ that uses it is destroyed before (CqInner drops it
+        // last).
+        log_destroy_error("ibv_destroy_comp_channel", unsafe {
             ffi::ibv_destroy_comp_channel(self.raw)
         });
     }
 }
 
-/// What the device stamps completions with.
+/// Time stamps that the device writes into completions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CompletionStamps {
-    /// Nothing that anybody asks for.
+    /// No time stamps.
     #[default]
     None,
-    /// Its counter.
+    /// Ticks of the device's counter.
     Ticks,
-    /// UTC: seconds in the upper half, nanoseconds in the lower. libmlx5 asks the device for it where it can
-    /// ([`Context::stamps_real_time`]) when nothing but the wall clock is asked for. For CQs that are read in their own
-    /// memory: `ibv_start_poll` then looks at the driver's clock info each time, and while that is being changed answers
-    /// EBUSY and, in libmlx5 of rdma-core 44, loses the completion.
+    /// UTC time: seconds in the upper half, nanoseconds in the lower half. libmlx5 requests it from
+    /// the device where supported ([`Context::stamps_real_time`]), if only the wall clock is
+    /// requested. For CQs that are read in their own memory only: `ibv_start_poll` reads the
+    /// driver's clock info on each call. While that is being changed, it returns EBUSY and, in
+    /// libmlx5 of rdma-core 44, loses the completion.
     RealTime,
 }
 
-/// When an armed CQ raises its event: whichever comes first.
+/// Condition on which an armed CQ raises its event: the first of a count and a period to be
+/// reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Moderation {
-    /// Completions.
+    /// Number of completions after which the event is raised.
     pub count: u16,
-    /// Time behind the first one, in microseconds.
+    /// Time after the first completion at which the event is raised, in microseconds.
     pub period_us: u16,
 }
 
-/// What a mini CQE of a compressed CQ carries beside its frame's byte count (`mlx5dv_cqe_comp_res_format`).
+/// Content of a mini CQE of a compressed CQ, besides the frame's byte count
+/// (`mlx5dv_cqe_comp_res_format`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MiniFormat {
-    /// The RX hash. Of WQs whose WRs take a frame each, for WQEs then follow each other.
+    /// RX hash. For WQs whose WRs take one frame each, because their WQEs complete in order.
     Hash,
-    /// The checksum, and the index of the frame's first stride: of striding WQs.
+    /// Checksum, and index of the frame's first stride. For striding WQs.
     ChecksumStride,
 }
 
 impl MiniFormat {
-    /// Those that an mlx5 device can write; none where it cannot compress CQEs.
+    /// Returns the formats that an mlx5 device can write; empty if it cannot compress CQEs.
     #[must_use]
     pub fn of(context: &Context) -> Vec<Self> {
         let mask = dv::MLX5DV_CONTEXT_MASK_CQE_COMPRESION;
@@ -122,21 +127,23 @@ impl MiniFormat {
     }
 }
 
-/// What a CQ is created with.
+/// Attributes of a new CQ.
 #[derive(Clone, Copy, Debug)]
 pub struct CqAttr {
-    /// Completions it must hold: every WR that can be outstanding, or an overrun kills it.
+    /// Number of completions that the CQ must hold: every WR that can be outstanding. An overrun
+    /// makes the CQ unusable.
     pub entries: u32,
     /// Completion vector (an interrupt of the device).
     pub vector: u32,
-    /// Time stamps to ask for.
+    /// Time stamps to request.
     pub stamps: CompletionStamps,
-    /// How the device may compress completions that differ in little; `None`: it does not. Only a CQ that is read in its
-    /// own memory can be, and its completions have no time stamps of their own.
+    /// Format in which the device may compress similar completions; `None` disables compression.
+    /// Only a CQ that is read in its own memory can be compressed, and its completions have no
+    /// individual time stamps.
     pub compression: Option<MiniFormat>,
 }
 
-/// A completion queue with one reader: not `Clone`, and polling takes `&mut`.
+/// Completion queue with one reader: not `Clone`, and polling takes `&mut`.
 pub struct Cq {
     pub(crate) inner: Arc<CqInner>,
     stamps: CompletionStamps,
@@ -150,35 +157,38 @@ pub(crate) struct CqInner {
     pub(crate) context: Arc<ContextInner>,
 }
 
-// SAFETY: created single threaded: only the owner of the one `Cq` polls; WQs hold the Arc for its lifetime alone.
+// SAFETY: created single threaded: only the owner of the one `Cq` polls; WQs hold the Arc only to
+// keep the CQ alive.
 unsafe impl Send for CqInner {}
-// SAFETY: through a shared reference nothing is done but destroy on the last drop.
+// SAFETY: shared references are used only to destroy the CQ, on the last drop.
 unsafe impl Sync for CqInner {}
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        // SAFETY: created by `Cq::create`, destroyed only here; WQs hold an Arc of self. Every event taken was
-        // acknowledged at once (see `Cq::take_event`), so this does not wait.
-        destroyed("ibv_destroy_cq", unsafe {
+        // SAFETY: created by `Cq::create`, destroyed only here; WQs hold an Arc of self. Every
+        // event taken was acknowledged at once (see `Cq::take_event`), so this does not wait.
+        log_destroy_error("ibv_destroy_cq", unsafe {
             ffi::ibv_destroy_cq(ffi::ibv_cq_ex_to_cq(self.raw))
         });
     }
 }
 
-/// One completion, by value.
+/// Completion of a WR, copied out of the CQ.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
-    /// The WR's own number.
+    /// `wr_id` of the WR.
     pub wr_id: u64,
-    /// `ibv_wc_status`; 0 is success. The other fields are void otherwise.
+    /// Status (`ibv_wc_status`); 0 is success. On any other status, `byte_len` and `timestamp` are
+    /// 0.
     pub status: u32,
-    /// Bytes written.
+    /// Number of bytes written.
     pub byte_len: u32,
-    /// The device's counter; 0 where [`CqAttr::stamps`] did not ask for it.
+    /// Device counter; 0 unless [`CqAttr::stamps`] requests ticks.
     pub timestamp: u64,
 }
 
-/// The completions that one poll found: a borrowed view, whose drop ends the poll and hands the entries back.
+/// Completions of one poll: a borrowed view. Dropping it ends the poll and returns the entries to
+/// the device.
 pub struct Completions<'cq> {
     cq: *mut ffi::ibv_cq_ex,
     stamps: CompletionStamps,
@@ -190,8 +200,8 @@ impl Cq {
     /// Creates a CQ for one polling thread.
     ///
     /// # Errors
-    /// EINVAL for a size or vector out of range and for a channel of another context; EOPNOTSUPP where time stamps are asked
-    /// for in vain.
+    /// EINVAL for a size or vector out of range and for a channel of another context; EOPNOTSUPP if
+    /// the device does not support the requested time stamps.
     pub fn create(
         context: &Context,
         attr: CqAttr,
@@ -231,18 +241,18 @@ impl Cq {
                         dv::MLX5DV_CQ_INIT_ATTR_MASK_COMPRESSED_CQE
                             | dv::MLX5DV_CQ_INIT_ATTR_MASK_CQE_SIZE,
                     ),
-                    // Bits of a byte.
+                    // The bit of a format fits into a byte.
                     cqe_comp_res_format: format.bit() as u8,
                     flags: 0,
                     cqe_size: 64,
                 };
                 let (context, init) = (context.0.raw.cast(), (&raw mut init).cast());
-                // SAFETY: as above; libmlx5 answers for its own devices alone.
+                // SAFETY: as above; libmlx5 rejects devices of other providers.
                 let raw = unsafe { dv::mlx5dv_create_cq(context, init, &raw mut compressed) };
                 (raw.cast(), "mlx5dv_create_cq")
             }
         };
-        let raw = made(raw, verb, object())?;
+        let raw = check_created(raw, verb, object())?;
         Ok(Self {
             inner: Arc::new(CqInner {
                 raw,
@@ -254,7 +264,7 @@ impl Cq {
         })
     }
 
-    /// Lets an armed CQ wait for more completions before it raises an event.
+    /// Makes an armed CQ wait for more completions before it raises an event.
     ///
     /// # Errors
     /// EOPNOTSUPP from a device without moderation, EINVAL above its limits.
@@ -268,19 +278,19 @@ impl Cq {
                 cq_period: by.period_us,
             },
         };
-        // SAFETY: a live CQ; `&mut self` is the one who modifies it.
+        // SAFETY: a live CQ; `&mut self` is the only modifier.
         let errno = unsafe { modify(ffi::ibv_cq_ex_to_cq(self.inner.raw), &raw mut attr) };
-        answered(errno, "ibv_modify_cq", object)
+        check_errno(errno, "ibv_modify_cq", object)
     }
 
-    /// Starts a poll; `None` when the queue is empty.
+    /// Starts a poll; returns `None` if the queue is empty.
     ///
     /// # Errors
-    /// The CQ cannot be polled any more: it was overrun, or a completion belongs to no WQ.
+    /// The CQ can no longer be polled: it was overrun, or a completion belongs to no WQ.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Completions<'_>>, PollError> {
         let mut attr = ffi::ibv_poll_cq_attr { comp_mask: 0 };
-        // SAFETY: `&mut self` is the one reader; the function pointer was set by the provider at create.
+        // SAFETY: `&mut self` is the only reader; the provider set the function pointer at create.
         match unsafe { ffi::ibv_start_poll(self.inner.raw, &raw mut attr) } {
             0 => Ok(Some(Completions {
                 cq: self.inner.raw,
@@ -293,29 +303,31 @@ impl Cq {
         }
     }
 
-    /// The channel's descriptor, where there is one.
+    /// Returns the channel's descriptor, if the CQ has a channel.
     #[must_use]
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.inner.channel.as_ref().map(AsFd::as_fd)
     }
 
-    /// Asks for an event at the next completion. Poll once more after it: what came before it raises none.
+    /// Requests an event for the next completion. Poll once more after this call: completions that
+    /// arrived before it raise no event.
     ///
     /// # Errors
     /// The verb's errno.
     pub fn arm(&mut self) -> Result<(), VerbsError> {
         // SAFETY: a live CQ.
         let errno = unsafe { ffi::ibv_req_notify_cq(ffi::ibv_cq_ex_to_cq(self.inner.raw), 0) };
-        answered(errno, "ibv_req_notify_cq", String::new)
+        check_errno(errno, "ibv_req_notify_cq", String::new)
     }
 
-    /// Takes and acknowledges one event if there is one; true when there was.
+    /// Takes and acknowledges one event; returns `true` if there was one.
     pub fn take_event(&mut self) -> bool {
         let Some(channel) = &self.inner.channel else {
             return false;
         };
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: a live, non-blocking channel, which this CQ alone uses, so the event is this CQ's.
+        // SAFETY: a live, non-blocking channel, which this CQ alone uses, so the event is this
+        // CQ's.
         unsafe {
             if ffi::ibv_get_cq_event(channel.raw, &raw mut cq, &raw mut context) != 0 {
                 return false;
@@ -325,7 +337,8 @@ impl Cq {
         true
     }
 
-    /// The object itself, for verbs that this crate does not wrap. Whoever calls one holds `self` meanwhile.
+    /// Returns the raw object for verbs that this crate does not wrap. The caller must hold `self`
+    /// during such a call.
     #[must_use]
     pub fn as_ptr(&self) -> *mut ffi::ibv_cq_ex {
         self.inner.raw
@@ -333,28 +346,28 @@ impl Cq {
 }
 
 impl Completions<'_> {
-    /// The next completion, `None` when the queue is empty.
+    /// Returns the next completion; `None` if the queue is empty.
     ///
     /// # Errors
-    /// As [`Cq::poll`].
+    /// See [`Cq::poll`].
     #[inline]
     #[allow(
         clippy::should_implement_trait,
-        reason = "a lending view with an error is no Iterator"
+        reason = "fallible: `Iterator::next` cannot return an error"
     )]
     pub fn next(&mut self) -> Result<Option<Completion>, PollError> {
         if self.first {
             self.first = false;
         } else {
-            // SAFETY: a poll is under way (self exists), by the CQ's one reader.
+            // SAFETY: a poll is in progress (self exists), by the CQ's only reader.
             match unsafe { ffi::ibv_next_poll(self.cq) } {
                 0 => {}
                 libc::ENOENT => return Ok(None),
                 errno => return Err(PollError(errno)),
             }
         }
-        // SAFETY: start_poll or next_poll returned 0, so the fields are those of the current completion, and the
-        // readers asked for at create are set.
+        // SAFETY: start_poll or next_poll returned 0, so the fields are those of the current
+        // completion; the read functions requested at create are set.
         unsafe {
             let status = (*self.cq).status;
             Ok(Some(Completion {
@@ -378,12 +391,13 @@ impl Completions<'_> {
 impl Drop for Completions<'_> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: start_poll succeeded when self was made, and this is the one end to it.
+        // SAFETY: start_poll succeeded before self was created, and this is the only call that ends
+        // the poll.
         unsafe { ffi::ibv_end_poll(self.cq) }
     }
 }
 
-/// A CQ that cannot be polled any more; small, for the hot path.
+/// Error of a CQ that can no longer be polled; small, for the hot path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollError(pub i32);
 
@@ -391,7 +405,7 @@ impl std::fmt::Display for PollError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "polling the CQ: {}",
+            "cannot poll the CQ: {}",
             io::Error::from_raw_os_error(self.0)
         )
     }

@@ -1,4 +1,4 @@
-//! Why a verb, or memory for one, was refused.
+//! Errors of verbs and of memory allocation.
 
 use std::{
     io,
@@ -7,25 +7,26 @@ use std::{
 };
 use wqcap_core::error::ResourceError;
 
-/// Names the verb, its object and the errno, or the value that does not fit this machine.
+/// Error of this crate: a failed verb with its object and errno, an unknown device or address, or a
+/// failed allocation.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
     /// A verb failed.
     #[error("{verb}({object}): {source}{}", hint(verb, source).map(|h| format!("; {h}")).unwrap_or_default())]
     Verb {
-        /// The verb's name, `ibv_create_wq`.
+        /// Name of the verb, for example `ibv_create_wq`.
         verb: &'static str,
-        /// On what: the device, queue or rule.
+        /// Object of the verb: device, queue or rule.
         object: String,
-        /// The errno.
+        /// Errno of the verb.
         source: io::Error,
     },
-    /// There is no RDMA device of this name.
-    #[error("{0}: there is no such RDMA device")]
+    /// No RDMA device has this name.
+    #[error("{0}: no such RDMA device; `rdma link` lists the devices of this machine")]
     NoDevice(String),
-    /// An IP address is not one RDMA device's.
+    /// The IP address does not belong to exactly one RDMA device.
     #[error(
-        "{0} is no address of one RDMA device; `rdma link` lists devices with their interfaces"
+        "address {0} does not belong to one RDMA device; `rdma link` lists devices with their interfaces"
     )]
     NoDeviceAt(SocketAddr),
     /// The operating system refuses memory.
@@ -34,7 +35,7 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
-    /// `verb` on `object` returned `errno`.
+    /// Creates the error of `verb` on `object`, which returned `errno`.
     #[must_use]
     pub fn from_errno(verb: &'static str, object: impl Into<String>, errno: i32) -> Self {
         Self::Verb {
@@ -44,14 +45,15 @@ impl VerbsError {
         }
     }
 
-    /// `verb` on `object` left its errno with the calling thread.
+    /// Creates the error of `verb` on `object` from the calling thread's errno.
     #[must_use]
     pub fn last_os_error(verb: &'static str, object: impl Into<String>) -> Self {
         let errno = io::Error::last_os_error().raw_os_error();
         Self::from_errno(verb, object, errno.unwrap_or(libc::EIO))
     }
 
-    /// What the errno of a verb means on mlx5, where it is not what its text says, and what to do.
+    /// Returns the meaning of a verb's errno on mlx5, where it differs from the errno's text, and
+    /// the remedy.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -61,8 +63,8 @@ impl VerbsError {
     }
 }
 
-/// What a verb has made, or the errno that it left with the calling thread.
-pub(crate) fn made<T>(
+/// Returns the object that a verb created, or the calling thread's errno if `raw` is null.
+pub(crate) fn check_created<T>(
     raw: *mut T,
     verb: &'static str,
     object: impl Into<String>,
@@ -73,8 +75,8 @@ pub(crate) fn made<T>(
     Ok(raw)
 }
 
-/// For a verb that returns 0 or its errno.
-pub(crate) fn answered(
+/// Converts the return value of a verb that returns 0 or its errno.
+pub(crate) fn check_errno(
     errno: i32,
     verb: &'static str,
     object: impl FnOnce() -> String,
@@ -85,8 +87,8 @@ pub(crate) fn answered(
     }
 }
 
-/// For a call that returns 0, or else leaves its errno with the calling thread.
-pub(crate) fn called(
+/// Converts the return value of a call that returns 0, or else sets the calling thread's errno.
+pub(crate) fn check_ret(
     ret: i32,
     verb: &'static str,
     object: impl Into<String>,
@@ -97,12 +99,12 @@ pub(crate) fn called(
     }
 }
 
-/// Makes reading a descriptor return at once when there is nothing.
+/// Makes reads from a descriptor non-blocking.
 pub(crate) fn set_nonblocking(of: &impl AsFd, object: &str) -> Result<(), VerbsError> {
     let fd = of.as_fd().as_raw_fd();
     // SAFETY: fcntl on a descriptor that is borrowed for the call.
     let ret = unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
-    called(ret, "fcntl", object)
+    check_ret(ret, "fcntl", object)
 }
 
 fn hint(verb: &str, errno: &io::Error) -> Option<&'static str> {
@@ -114,7 +116,7 @@ fn hint(verb: &str, errno: &io::Error) -> Option<&'static str> {
             "delay drop needs CAP_SYS_RAWIO: run as root, or `setcap cap_net_raw,cap_sys_rawio+ep` on the binary"
         }
         ("ibv_create_wq" | "mlx5dv_create_wq", libc::EINVAL) => {
-            "more WRs or scatter entries than a WQ of the device has: ask for fewer"
+            "the device's limit of WRs or scatter entries per WQ is exceeded: request fewer"
         }
         (
             "ibv_create_wq"
@@ -123,27 +125,27 @@ fn hint(verb: &str, errno: &io::Error) -> Option<&'static str> {
             | "ibv_create_qp_ex"
             | "ibv_create_flow",
             libc::EOPNOTSUPP,
-        ) => "the device or its driver does not offer this",
+        ) => "the device or its driver does not support this operation",
         ("ibv_reg_mr", libc::ENOMEM) => {
-            "the memory could not be locked: raise `ulimit -l` (LimitMEMLOCK=) or give CAP_IPC_LOCK"
+            "the memory cannot be locked: raise `ulimit -l` (LimitMEMLOCK=) or grant CAP_IPC_LOCK"
         }
         ("rdma_create_event_channel", libc::ENODEV | libc::ENOENT) => {
-            "the kernel's connection manager is not there: `modprobe rdma_ucm`"
+            "the kernel's RDMA connection manager is not loaded: run `modprobe rdma_ucm`"
         }
         ("rdma_bind_addr" | "rdma_resolve_addr", libc::ENODEV | libc::EADDRNOTAVAIL) => {
-            "no RDMA device has or reaches this address; `rdma link` lists devices with their interfaces"
+            "no RDMA device has this address or a route to it; `rdma link` lists devices with their interfaces"
         }
         ("ibv_create_srq" | "rdma_create_srq", libc::EINVAL) => {
-            "more WRs than the device takes (max_srq_wr, `ibv_devinfo -v`)"
+            "the number of WRs exceeds the device's limit (max_srq_wr in `ibv_devinfo -v`)"
         }
         ("ibv_create_srq" | "rdma_create_srq", libc::ENOMEM) => {
-            "the device has no more SRQs, or no more memory may be locked (`ulimit -l`)"
+            "all SRQs of the device are in use, or the limit of locked memory is reached (`ulimit -l`)"
         }
         ("ibv_modify_srq", libc::EINVAL) => {
-            "the device resizes no SRQ (no IBV_DEVICE_SRQ_RESIZE), or more WRs are posted or a higher limit is armed than it would hold"
+            "the device cannot resize SRQs (no IBV_DEVICE_SRQ_RESIZE), or the size is below the number of posted WRs or the armed limit"
         }
         ("ibv_create_flow", libc::ENOMEM) => {
-            "mlx5 answers so for a priority above 15 and when its flow tables are full"
+            "on mlx5, the priority is above 15 or the flow tables are full"
         }
         ("ibv_create_flow", libc::EEXIST) => {
             "a rule with the same match and another action exists on this port"
@@ -152,9 +154,15 @@ fn hint(verb: &str, errno: &io::Error) -> Option<&'static str> {
     })
 }
 
-/// Reports a destroy that failed. It cannot: every child holds its parents. If it does, it is a bug worth a line.
-pub(crate) fn destroyed(verb: &'static str, ret: i32) {
+/// Logs a failed destroy. It indicates a bug: every child holds its parents, so no object in use is
+/// destroyed.
+pub(crate) fn log_destroy_error(verb: &'static str, ret: i32) {
     if ret != 0 {
-        tracing::error!(verb, errno = ret, "{}", io::Error::from_raw_os_error(ret));
+        tracing::error!(
+            verb,
+            errno = ret,
+            "cannot destroy an RDMA object: {}",
+            io::Error::from_raw_os_error(ret)
+        );
     }
 }

@@ -1,8 +1,10 @@
-//! Owned, typed objects over libibverbs, librdmacm and libmlx5, and the memory that devices write to.
+//! Owned, typed objects over libibverbs, librdmacm and libmlx5, and the memory that devices write
+//! to.
 //!
-//! For programs that receive raw Ethernet frames, or exchange messages over shared receive queues. A handle holds the
-//! parents of its object through an `Arc`, so what is dropped first does not matter: an object is destroyed when its
-//! last holder lets go, and `ibv_destroy_*` never meets one in use.
+//! For programs that receive raw Ethernet frames, or exchange messages over shared receive queues.
+//! A handle holds the parents of its object through an `Arc`, so handles can be dropped in any
+//! order: an object is destroyed when its last holder is dropped, and `ibv_destroy_*` is never
+//! called on an object in use.
 //!
 //! ```no_run
 //! use wqcap_rss::{key::RssKey, profile::HashFields};
@@ -22,19 +24,21 @@
 //! # }
 //! ```
 //!
-//! `examples/count.rs` goes on from there: it posts WRs, adds a rule and counts what arrives.
+//! `examples/count.rs` continues from here: it posts WRs, adds a rule and counts the frames that
+//! arrive.
 //!
-//! # Rooms
+//! # Modules
 //!
-//! [`memory`] is mapped memory. `device` opens devices; `pd`, `mr` and `cq` are what both ways of receiving stand on:
-//! `receive` takes raw frames, with `direct` for rings that are read and written in their own memory, and `message`
-//! takes messages, which `cm` connects. Imports go one way, in this order. The crate may import [`wqcap_rss`], for what a NIC
-//! hashes; it knows nothing of frames, plans or threads.
+//! [`memory`] contains mapped memory. `device` opens devices. `pd`, `mr` and `cq` are the basis of
+//! both receive paths: `receive` for raw frames, with `direct` for rings that are read and written
+//! in their own memory, and `message` for messages, whose connections `cm` establishes. Imports go
+//! one way, in this order. The crate may import [`wqcap_rss`] for the fields that a NIC hashes; it
+//! does not depend on frames, plans or threads.
 //!
 //! # Invariants
 //!
-//! A handle is not `Clone` if what it does changes a queue, which takes `&mut`: two threads cannot poll one CQ or post
-//! to one WQ.
+//! A handle whose methods change a queue is not `Clone`, and these methods take `&mut`: two threads
+//! cannot poll one CQ or post to one WQ.
 //!
 //! ```compile_fail
 //! fn twice(wq: wqcap_verbs::Wq) -> (wqcap_verbs::Wq, wqcap_verbs::Wq) {
@@ -57,8 +61,9 @@
 //! }
 //! ```
 //!
-//! Bytes that a device can reach are never unmapped: an [`Mr`] owns its [`memory::Region`], and a WQ holds the `Mr` it
-//! receives into. Unsafe code is allowed in the whole crate, and each block says why it holds.
+//! Bytes that a device can reach are never unmapped: an [`Mr`] owns its [`memory::Region`], and a
+//! WQ holds the `Mr` that it receives into. Unsafe code is allowed in the whole crate; each block
+//! states why it is sound.
 #![allow(unsafe_code)]
 
 mod cm;
@@ -90,7 +95,8 @@ pub use message::{
 };
 pub use mr::Mr;
 pub use pd::Pd;
-/// The plain bindings, whose structures cross this interface: attributes, WRs, scatter entries.
+/// Raw bindings of `rdma-sys`, whose structures are part of this interface: attributes, WRs,
+/// scatter entries.
 pub use rdma_sys as sys;
 pub use receive::{
     CVLAN_STRIPPING, DELAY_DROP, Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked,

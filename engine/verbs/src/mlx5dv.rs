@@ -1,4 +1,5 @@
-//! libmlx5's direct verbs as `build.rs` finds them in the system's `infiniband/mlx5dv.h`: `rdma-sys` has none.
+//! Bindings of libmlx5's direct verbs, which `rdma-sys` lacks. `build.rs` generates them from the
+//! system's `infiniband/mlx5dv.h`.
 #![allow(
     non_camel_case_types,
     non_upper_case_globals,

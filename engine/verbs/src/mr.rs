@@ -1,18 +1,18 @@
 //! Registered memory.
 
 use crate::{
-    error::{VerbsError, destroyed, made},
+    error::{VerbsError, check_created, log_destroy_error},
     memory::Region,
     pd::{Pd, PdInner},
 };
 use rdma_sys as ffi;
 use std::{ptr, sync::Arc};
 
-/// A memory region the device may write to. It owns the memory: bytes a device can reach are never unmapped.
-/// Cheap to clone: clones share the one registration.
+/// Memory region that the device may write to. It owns the memory: bytes that a device can reach
+/// are never unmapped. Clones share one registration and are cheap.
 ///
-/// The device writes to the bytes whenever a WR allows it, so that they are lent as a raw pointer alone, and not as a
-/// slice:
+/// The device writes to the bytes whenever a WR allows it, so they are accessible only through a
+/// raw pointer and not as a slice:
 ///
 /// ```compile_fail,E0133
 /// fn read(mr: &wqcap_verbs::Mr) -> &[u8] {
@@ -29,16 +29,17 @@ pub(crate) struct MrInner {
     pub(crate) pd: Arc<PdInner>,
 }
 
-// SAFETY: the registration is immutable after creation; the bytes are reached only through raw pointers whose users
-// argue for their own exclusivity.
+// SAFETY: the registration is immutable after creation; the bytes are accessed only through raw
+// pointers, whose users justify their exclusive access.
 unsafe impl Send for MrInner {}
 // SAFETY: as for Send.
 unsafe impl Sync for MrInner {}
 
 impl Drop for MrInner {
     fn drop(&mut self) {
-        // SAFETY: registered by `Mr::register`, released only here; WQs that receive into it hold an Arc of self.
-        destroyed("ibv_dereg_mr", unsafe { ffi::ibv_dereg_mr(self.raw) });
+        // SAFETY: registered by `Mr::register`, released only here; WQs that receive into it hold
+        // an Arc of self.
+        log_destroy_error("ibv_dereg_mr", unsafe { ffi::ibv_dereg_mr(self.raw) });
     }
 }
 
@@ -46,16 +47,17 @@ impl Mr {
     /// Registers memory for receiving, with relaxed ordering where the device supports it.
     ///
     /// # Errors
-    /// ENOMEM where the memory may not be locked.
+    /// ENOMEM if the memory may not be locked.
     pub fn register(pd: &Pd, memory: Region) -> Result<Self, VerbsError> {
         let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
             | ffi::ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING;
-        // SAFETY: the region is mapped for `len` bytes and outlives the registration, as self owns both. Relaxed
-        // ordering is an optional flag: libibverbs takes it off for kernels that do not know it.
+        // SAFETY: the region is mapped for `len` bytes and outlives the registration, as self owns
+        // both. Relaxed ordering is an optional flag: libibverbs removes it for kernels that do not
+        // support it.
         let raw = unsafe {
             ffi::__ibv_reg_mr(pd.0.raw, memory.as_ptr().cast(), memory.len(), access.0, 0)
         };
-        let raw = made(raw, "ibv_reg_mr", format!("{} bytes", memory.len()))?;
+        let raw = check_created(raw, "ibv_reg_mr", format!("{} bytes", memory.len()))?;
         Ok(Self(Arc::new(MrInner {
             raw,
             memory,
@@ -63,14 +65,14 @@ impl Mr {
         })))
     }
 
-    /// The local key.
+    /// Returns the local key.
     #[must_use]
     pub fn lkey(&self) -> u32 {
         // SAFETY: a live registration.
         unsafe { (*self.0.raw).lkey }
     }
 
-    /// Returns where the registered memory is and how long it is.
+    /// Returns the address and the length of the registered memory.
     #[must_use]
     pub fn memory(&self) -> *mut [u8] {
         ptr::slice_from_raw_parts_mut(self.0.memory.as_ptr(), self.0.memory.len())

@@ -2,12 +2,12 @@
 
 use crate::{
     device::{Context, ContextInner},
-    error::{VerbsError, destroyed, made},
+    error::{VerbsError, check_created, log_destroy_error},
 };
 use rdma_sys as ffi;
 use std::sync::Arc;
 
-/// A protection domain. Cheap to clone: clones share the one handle.
+/// Protection domain. Clones share one handle and are cheap.
 #[derive(Clone)]
 pub struct Pd(pub(crate) Arc<PdInner>);
 
@@ -24,12 +24,13 @@ unsafe impl Sync for PdInner {}
 impl Drop for PdInner {
     fn drop(&mut self) {
         // SAFETY: allocated by `Pd::alloc`, freed only here; MRs, WQs and QPs hold an Arc of self.
-        destroyed("ibv_dealloc_pd", unsafe { ffi::ibv_dealloc_pd(self.raw) });
+        log_destroy_error("ibv_dealloc_pd", unsafe { ffi::ibv_dealloc_pd(self.raw) });
     }
 }
 
 impl Pd {
-    /// The object itself, for verbs that this crate does not wrap. Whoever calls one holds `self` meanwhile.
+    /// Returns the raw object for verbs that this crate does not wrap. The caller must hold `self`
+    /// during such a call.
     #[must_use]
     pub fn as_ptr(&self) -> *mut ffi::ibv_pd {
         self.0.raw
@@ -42,7 +43,7 @@ impl Pd {
     pub fn alloc(context: &Context) -> Result<Self, VerbsError> {
         // SAFETY: a live context, held by the new object.
         let raw = unsafe { ffi::ibv_alloc_pd(context.0.raw) };
-        let raw = made(raw, "ibv_alloc_pd", context.name())?;
+        let raw = check_created(raw, "ibv_alloc_pd", context.name())?;
         Ok(Self(Arc::new(PdInner {
             raw,
             context: Arc::clone(&context.0),

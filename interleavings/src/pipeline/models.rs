@@ -1,4 +1,4 @@
-//! The models, each small enough for loom to go through all of it within seconds.
+//! Loom models, each small enough to be explored within seconds.
 
 use super::{
     Consumer, Frame, Verdict,
@@ -14,17 +14,17 @@ use crate::{
 };
 use loom::thread;
 
-/// Runs a model under every order. `interruptions`: at how many steps at most a thread is interrupted though it could
-/// go on; `None`: at all of them.
-fn model(interruptions: Option<usize>, run: impl Fn() + Send + Sync + 'static) {
+/// Runs a model in every order of steps. `preemptions` is the maximum number of times that a
+/// runnable thread is preempted; `None` for no limit.
+fn model(preemptions: Option<usize>, run: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = interruptions;
+    builder.preemption_bound = preemptions;
     builder.check(run);
 }
 
-/// Two words: what is not of one store shows in a pair of them, and each is treated as the others are.
+/// Models two words, enough to detect a load that mixes two stores. All words have the same code.
 #[test]
-fn shared_words_are_read_whole_and_never_older_ones() {
+fn shared_words_are_consistent_and_never_go_back() {
     model(None, || {
         let shared = Arc::new(Words::new([1; 2]));
         let writer = {
@@ -42,7 +42,7 @@ fn shared_words_are_read_whole_and_never_older_ones() {
 }
 
 #[test]
-fn a_shared_conversion_is_all_of_its_words() {
+fn a_shared_conversion_is_read_consistently() {
     let line = |n| Conversion {
         form: Form,
         base: n,
@@ -64,13 +64,13 @@ fn a_shared_conversion_is_all_of_its_words() {
 }
 
 #[test]
-fn a_budget_is_never_exceeded_and_what_is_given_back_can_be_claimed() {
+fn a_budget_is_never_exceeded_and_returned_frames_can_be_claimed() {
     model(None, || {
         let budget = Arc::new(Budget::new(3));
         let takers: Vec<_> = (0..2)
             .map(|_| {
                 let budget = Arc::clone(&budget);
-                // A poll that finds one frame of two.
+                // A poll that claims two frames and finds one.
                 thread::spawn(move || {
                     let grant = budget.claim(2);
                     let captured = grant.min(1) as u64;
@@ -89,7 +89,7 @@ fn a_budget_is_never_exceeded_and_what_is_given_back_can_be_claimed() {
 }
 
 #[test]
-fn who_sees_that_the_filter_changed_finds_the_new_one() {
+fn a_reader_that_sees_a_change_has_the_new_filter() {
     model(None, || {
         let cell = Arc::new(FilterCell::new(Filter("ip")));
         let mut reader = FilterReader::new(Arc::clone(&cell));
@@ -106,9 +106,9 @@ fn who_sees_that_the_filter_changed_finds_the_new_one() {
             let now = reader.filter().clone();
             assert!(
                 changed || now == before,
-                "{now:?} from one batch to the next"
+                "the filter changed to {now:?} although refresh reported no change"
             );
-            // Never back to an older one.
+            // The filter never goes back to an older one.
             assert!(before != Filter("udp") || now == before);
             assert!(!changed || now != Filter("ip"));
             before = now;
@@ -119,7 +119,7 @@ fn who_sees_that_the_filter_changed_finds_the_new_one() {
     });
 }
 
-/// Writes down what it is given.
+/// Consumer that records the first byte of each frame.
 struct Written(Arc<Mutex<Vec<u8>>>);
 
 impl Consumer for Written {
@@ -129,12 +129,12 @@ impl Consumer for Written {
     }
 
     fn changed(&mut self, _what: &str) {
-        // In the order of the frames, as a note in a file.
+        // Recorded in the order of the frames, like a note in a file.
         self.0.lock().unwrap().push(u8::MAX);
     }
 }
 
-/// A work batch of these frames; the number of a frame is its place in its round too.
+/// Builds a work batch of frames; the number of a frame is also its position in the round.
 fn work_batch(round: u64, parts: usize, lane: usize, frames: &[u8]) -> WorkBatch {
     let item = |number: &u8| Item::new(Filled::new(*number), 0, u32::from(*number));
     WorkBatch {
@@ -146,13 +146,13 @@ fn work_batch(round: u64, parts: usize, lane: usize, frames: &[u8]) -> WorkBatch
     }
 }
 
-/// Two parsers, three batches, of which both have a part in the first, and a filter that changes with the second. Each
-/// parser hears of it with its next work batch.
+/// Models two parsers and three batches. Both parsers have a part of the first batch. The filter
+/// changes with the second, and each parser receives the change with its next work batch.
 fn hand_in(ordered: bool) {
     let sink = Arc::new(Mutex::new(Vec::new()));
     let home = Arc::new(Mutex::new(Vec::<WorkBatch>::new()));
     let counters = Arc::new(QueueCounters::new());
-    // One more than there are frames.
+    // The budget is one more than the number of frames.
     let budget = Arc::new(Budget::new(7));
     assert_eq!(budget.claim(7), 7);
     let resequencer = Arc::new(Resequencer::new(ResequencerAttr {
@@ -175,7 +175,7 @@ fn hand_in(ordered: bool) {
             }
         })
     });
-    // The loop, between two polls: a frame is counted before its slot is home.
+    // This thread is the loop between two polls: a frame is counted before its slot is returned.
     let back: usize = home.lock().unwrap().iter().map(|it| it.items.len()).sum();
     assert!(counters.ended() >= back as u64);
     for parser in parsers {
@@ -193,7 +193,7 @@ fn hand_in(ordered: bool) {
     assert!(!budget.is_used_up());
     budget.settle(1, 1);
     assert!(budget.is_used_up());
-    // The pool is whole: every token came home, once.
+    // The pool is complete: every token was returned exactly once.
     let home = home.lock().unwrap();
     let tokens = home.iter().flat_map(|work_batch| &work_batch.items);
     let mut tokens: Vec<_> = tokens.map(|it| it.filled.bytes(&SlotMemory)[0]).collect();
@@ -202,11 +202,11 @@ fn hand_in(ordered: bool) {
 }
 
 #[test]
-fn frames_pass_the_resequencer_in_order_whoever_is_first() {
+fn the_resequencer_restores_the_order_of_frames() {
     model(Some(4), || hand_in(true));
 }
 
 #[test]
-fn without_an_order_nothing_waits_at_the_resequencer() {
+fn an_unordered_resequencer_passes_all_frames() {
     model(Some(4), || hand_in(false));
 }

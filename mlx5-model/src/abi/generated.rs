@@ -1,4 +1,4 @@
-//! What `build.rs` generates from the system headers.
+//! Layouts that `build.rs` generates from the system headers.
 
 #![allow(
     missing_docs,
@@ -16,7 +16,8 @@ include!(concat!(env!("OUT_DIR"), "/abi.rs"));
 
 use std::mem::{offset_of, size_of};
 
-// What the rings rely on, where a wrong field would corrupt memory instead of failing a command.
+// Layouts that the rings rely on. A wrong field there would corrupt memory instead of failing a
+// command.
 const _: () = {
     assert!(size_of::<mlx5_cqe64>() == 64 && size_of::<mlx5_err_cqe>() == 64);
     assert!(offset_of!(mlx5_cqe64, op_own) == 63 && offset_of!(mlx5_err_cqe, op_own) == 63);

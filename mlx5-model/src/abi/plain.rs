@@ -1,4 +1,4 @@
-//! uAPI structs as bytes.
+//! Conversion between uAPI structs and bytes.
 
 #![allow(unsafe_code)]
 
@@ -6,10 +6,11 @@ use std::mem::{MaybeUninit, size_of};
 
 use super::generated;
 
-/// A uAPI struct: every bit pattern is a value of it, and it has no padding.
+/// A uAPI struct in which every bit pattern is a valid value and which has no padding.
 ///
 /// # Safety
-/// Both must hold. The kernel's rule for uAPI structs (explicit padding, no pointers, no bools) gives them.
+/// Both properties must hold. The kernel's rule for uAPI structs (explicit padding, no pointers, no
+/// bools) ensures them.
 pub unsafe trait Plain: Sized {}
 
 macro_rules! plain {
@@ -52,25 +53,25 @@ plain! {
     mlx5_ib_flow_counters_data, mlx5_ib_flow_counters_desc, mlx5_ib_alloc_mw, mlx5_ib_clock_info,
 }
 
-/// The struct at the start of `bytes`, zero-extended when they are fewer, as the kernel reads the shorter structs of
-/// older programs.
+/// Reads the struct at the start of `bytes`. Missing bytes are zero, as the kernel extends the
+/// shorter structs of older programs.
 pub fn read_prefix<T: Plain>(bytes: &[u8]) -> T {
     let mut value = MaybeUninit::<T>::zeroed();
     let len = bytes.len().min(size_of::<T>());
-    // SAFETY: the source holds `len` bytes and the destination at least as many; `Plain` makes any bytes, the zeroes
-    // behind them included, a value.
+    // SAFETY: the source holds `len` bytes and the destination at least as many. `Plain` makes any
+    // bytes, including the zeroes behind them, a valid value.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.as_mut_ptr().cast(), len);
         value.assume_init()
     }
 }
 
-/// The struct at the start of `bytes`, or `None` when they are fewer.
+/// Reads the struct at the start of `bytes`; returns `None` if there are too few bytes.
 pub fn read_from<T: Plain>(bytes: &[u8]) -> Option<T> {
     (bytes.len() >= size_of::<T>()).then(|| read_prefix(bytes))
 }
 
-/// The bytes of a struct.
+/// Returns a uAPI struct as bytes.
 pub fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: `Plain` structs have no padding, so each of their bytes is initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }

@@ -1,12 +1,19 @@
 //! The NIC's clock, and the two pages through which programs read it.
 //!
-//! Imports `abi` and `process`. Invariants: the device's own time never steps back; the time that the clock shows
-//! begins at the host's time, then drifts from it as a NIC's does, and steps only by [`Clock::jump`]; only the holder
-//! of the device refreshes the pages: the counter at each tick, the info page as rarely as a driver does; the device
-//! has mappings of its own, because libmlx5 unmaps its own before it closes the device. The info page describes the
-//! clock as a driver would that knows only its nominal rate. UTC is a second clock, the device's and not the function's:
-//! no page shows it (`mlx5_update_clock_info_page` describes the function's counter; `mlx5_ptp_adjfreq_real_time` and
-//! `mlx5_ptp_settime_real_time`, possibly of another function, set UTC).
+//! Imports `abi` and `process`. Invariants:
+//! - The device's own time never steps back.
+//! - The time that the clock shows begins at the host's time. It then drifts from it as a NIC's
+//!   does, and steps only by [`Clock::jump`].
+//! - Only the holder of the device refreshes the pages: the counter at each tick, the info page as
+//!   rarely as a driver does.
+//! - The device has its own mappings, because libmlx5 unmaps its mappings before it closes the
+//!   device.
+//!
+//! The info page describes the clock as a driver would that assumes the nominal rate. UTC is a
+//! second clock, which belongs to the device and not to the function. No page shows it:
+//! `mlx5_update_clock_info_page` describes the function's counter, while
+//! `mlx5_ptp_adjfreq_real_time` and `mlx5_ptp_settime_real_time`, possibly of another function, set
+//! UTC.
 
 #![allow(unsafe_code)]
 
@@ -21,23 +28,24 @@ use crate::abi::bytes_of;
 use crate::abi::{self, mlx5_ib_clock_info};
 use crate::process::{Errno, MapRequest, real, refuse_if};
 
-/// Size of every mapping of the device.
+/// Size of every mapping of the device in bytes.
 pub const PAGE: usize = 4096;
-/// `mlx5_ib_clock_info.shift`: with it, `mult` has 24 bits behind the point.
+/// Value of `mlx5_ib_clock_info.shift`: `mult` has 24 fractional bits.
 const SHIFT: u32 = 24;
 
-/// How often the info page is updated. A driver does so before the counter outruns `mult`, with interrupts off. The
-/// device's thread can be preempted in the middle of it, and then every reader has to retry: so it is rare.
+/// Interval of updates of the info page. A driver updates it before the counter exceeds `mult`,
+/// with interrupts off. The device's thread can be preempted during an update, and then every
+/// reader has to retry; so updates are rare.
 const REFRESH_NS: u64 = 1_000_000_000;
 
-/// A page that the device writes and programs map read-only.
+/// Page that the device writes and programs map read-only.
 pub struct Page {
     file: OwnedFd,
     base: *mut u8,
 }
 
-// SAFETY: the mapping lives as long as the page, and only the thread that holds the device stores to it, through
-// atomics.
+// SAFETY: the mapping lives as long as the page, and only the thread that holds the device stores
+// to it, through atomics.
 unsafe impl Send for Page {}
 
 impl Page {
@@ -50,7 +58,8 @@ impl Page {
         })
     }
 
-    /// Maps the page into the program. Fails with `EPERM` for a writable mapping, as the driver does.
+    /// Maps the page into the program. Fails with `EPERM` for a writable mapping, as the driver
+    /// does.
     pub fn map(&self, request: MapRequest) -> Result<*mut c_void, Errno> {
         refuse_if(request.prot & libc::PROT_WRITE != 0, libc::EPERM)?;
         let shared = MapRequest {
@@ -62,7 +71,8 @@ impl Page {
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: the page is mapped, aligned and PAGE long; a multiple of 8 below that holds an aligned u64.
+        // SAFETY: the page is mapped, aligned and PAGE long; a multiple of 8 below that is the
+        // offset of an aligned u64.
         unsafe { &*self.base.add(offset % PAGE / 8 * 8).cast::<AtomicU64>() }
     }
 
@@ -79,27 +89,28 @@ impl Drop for Page {
     }
 }
 
-/// The time of a burst.
+/// Times that a burst of frames uses: device time, shown time and UTC.
 #[derive(Debug, Clone, Copy)]
 pub struct Now {
-    /// The device's own, for pacing and timeouts.
+    /// The device's own time in nanoseconds, for pacing and timeouts.
     pub ns: u64,
-    /// The clock's, for timestamps: the same, unless the clock drifts or has jumped.
+    /// Time that the clock shows, for timestamps. It differs from `ns` if the clock drifts or has
+    /// jumped.
     pub shown_ns: u64,
-    /// The clock's rate, the unit of timestamps.
+    /// Rate of the clock in kHz, the unit of timestamps.
     pub khz: u64,
-    /// How far UTC is ahead of what the clock shows.
+    /// Lead of UTC over the shown time, in nanoseconds.
     pub utc_ahead_ns: i64,
 }
 
 impl Now {
-    /// The clock's counter at a time: a completion's timestamp.
+    /// Converts a time to the clock's counter: a completion's timestamp.
     #[inline]
     pub fn cycles(&self, ns: u64) -> u64 {
         cycles(self.khz, ns)
     }
 
-    /// UTC at a time that the clock shows.
+    /// Converts a time that the clock shows to UTC.
     #[inline]
     pub fn utc_ns(&self, shown_ns: u64) -> u64 {
         shown_ns.saturating_add_signed(self.utc_ahead_ns)
@@ -115,33 +126,36 @@ fn cycles(khz: u64, ns: u64) -> u64 {
     }
 }
 
-/// The clock of a device.
+/// Clock of a device, with the pages that show it to programs.
 pub struct Clock {
     khz: u64,
-    /// Host time when the clock began, and the raw monotonic clock then.
+    /// Host time when the clock began, in nanoseconds since 1970.
     epoch_ns: u64,
+    /// Raw monotonic clock when the clock began, in nanoseconds.
     began: u64,
     now_ns: u64,
-    /// How far the clock has jumped.
+    /// Sum of the clock's jumps in nanoseconds.
     jumped_ns: i64,
-    /// How much faster than its nominal rate the clock runs, in parts per million.
+    /// Rate error of the clock in parts per million.
     drift_ppm: i32,
-    /// How far UTC was ahead of the clock at the beginning, and how much faster it runs, in parts per million.
+    /// Lead of UTC over the clock at the beginning, in nanoseconds.
     utc_offset_ns: i64,
+    /// Rate difference of UTC to the clock in parts per million.
     utc_drift_ppm: i32,
-    /// Until when the info page reads as in the middle of an update.
+    /// Time until which the info page reads as in the middle of an update.
     updating_until_ns: u64,
-    /// When the info page is to be updated.
+    /// Time of the next update of the info page.
     refresh_ns: u64,
-    /// PRM "Initialization segment", `internal_timer_h` and `_l`: two big-endian words.
+    /// Page with the counter: PRM "Initialization segment", `internal_timer_h` and `_l`, two
+    /// big-endian words.
     counter: Page,
-    /// `struct mlx5_ib_clock_info`.
+    /// Page with `struct mlx5_ib_clock_info`.
     info: Page,
 }
 
 impl Clock {
-    /// A clock of a nominal rate that it exceeds by `drift_ppm`, beginning at host time. Fails when there is no
-    /// memory for the pages.
+    /// Creates a clock that begins at host time, with a nominal rate of `khz` and a rate error of
+    /// `drift_ppm`. Fails when there is no memory for the pages.
     pub fn new(khz: u64, drift_ppm: i32) -> Result<Self, Errno> {
         let epoch_ns = read_clock(ClockId::Realtime);
         let mut clock = Self {
@@ -163,7 +177,8 @@ impl Clock {
         Ok(clock)
     }
 
-    /// The same with a UTC clock that begins `offset_ns` ahead and exceeds the clock's rate by `drift_ppm`.
+    /// Adds a UTC clock that begins `offset_ns` ahead of the clock, with a rate difference of
+    /// `drift_ppm`.
     pub fn with_utc(self, offset_ns: i64, drift_ppm: i32) -> Self {
         Self {
             utc_offset_ns: offset_ns,
@@ -177,7 +192,8 @@ impl Clock {
             mult: (((1_000_000u64 << SHIFT) + self.khz / 2) / self.khz) as u32,
             shift: SHIFT,
             mask: u64::MAX,
-            // How often the driver would have to refresh: never, with a counter of 64 bits.
+            // Period after which the driver would have to refresh: never, with a counter of 64
+            // bits.
             overflow_period: u64::MAX,
             ..mlx5_ib_clock_info::default()
         };
@@ -190,23 +206,23 @@ impl Clock {
         }
     }
 
-    /// Reads the time and refreshes the pages; returns the time in ns.
+    /// Reads the time and refreshes the clock's pages. Returns the time in nanoseconds.
     pub fn tick(&mut self) -> u64 {
         self.advance(read_clock(ClockId::MonotonicRaw).saturating_sub(self.began))
     }
 
-    /// [`Clock::tick`] at `elapsed` ns after the clock began.
+    /// Sets the time to `elapsed` ns after the clock began, as [`Clock::tick`] does.
     fn advance(&mut self, elapsed: u64) -> u64 {
         self.now_ns = self.now_ns.max(self.epoch_ns + elapsed);
         self.refresh_pages();
         self.now_ns
     }
 
-    /// Refreshes the pages.
+    /// Stores the time in the counter's page, and in the info page if its update is due.
     fn refresh_pages(&mut self) {
         let shown_ns = self.shown_ns();
         let cycles = cycles(self.khz, shown_ns);
-        // One store: the reader's two words must agree.
+        // One store, because the reader's two words must agree.
         self.counter
             .word(0)
             .store(cycles.to_be(), Ordering::Release);
@@ -215,7 +231,7 @@ impl Clock {
         }
     }
 
-    /// Updates the info page, unless it is to read as in the middle of an update.
+    /// Updates the info page, unless it must read as in the middle of an update.
     #[cold]
     fn refresh_info(&mut self, shown_ns: u64, cycles: u64) {
         let sign = self.info.half(offset_of!(mlx5_ib_clock_info, sign));
@@ -236,28 +252,29 @@ impl Clock {
         self.refresh_ns = self.now_ns + REFRESH_NS;
     }
 
-    /// The time that the clock showed at the last tick.
+    /// Returns the time that the clock showed at the last tick.
     pub fn shown_ns(&self) -> u64 {
         self.now_ns
             .saturating_add_signed(self.drifted(self.drift_ppm))
             .saturating_add_signed(self.jumped_ns)
     }
 
-    /// How far UTC was ahead of it.
+    /// Returns the lead of UTC over the clock at the last tick.
     fn utc_ahead_ns(&self) -> i64 {
         self.utc_offset_ns
             .saturating_add(self.drifted(self.utc_drift_ppm))
     }
 
-    /// What a rate of so many parts per million has made up by the last tick.
+    /// Returns the difference that `ppm` parts per million have accumulated by the last tick.
     fn drifted(&self, ppm: i32) -> i64 {
         const MILLION: i64 = 1_000_000;
         let elapsed = (self.now_ns - self.epoch_ns).cast_signed();
-        // In two parts, both of one sign: the product would take a division of 128 bits at each tick.
+        // Computed in two parts of the same sign: the product would need a 128-bit division at each
+        // tick.
         elapsed / MILLION * i64::from(ppm) + elapsed % MILLION * i64::from(ppm) / MILLION
     }
 
-    /// The time of a burst that begins at the last tick.
+    /// Returns the time of a burst that begins at the last tick.
     pub fn burst(&self) -> Now {
         Now {
             ns: self.now_ns,
@@ -274,24 +291,24 @@ impl Clock {
         self.refresh_pages();
     }
 
-    /// Steps the time that the clock shows.
+    /// Steps the time that the clock shows by `ns` nanoseconds.
     pub fn jump(&mut self, ns: i64) {
         self.jumped_ns = self.jumped_ns.saturating_add(ns);
         self.refresh_ns = self.now_ns;
         self.refresh_pages();
     }
 
-    /// The device's time at the last tick, in ns since 1970.
+    /// Returns the device's time at the last tick, in ns since 1970.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// The counter's page (`MLX5_IB_MMAP_CORE_CLOCK`).
+    /// Returns the counter's page (`MLX5_IB_MMAP_CORE_CLOCK`).
     pub fn counter(&self) -> &Page {
         &self.counter
     }
 
-    /// The info page (`MLX5_IB_MMAP_CLOCK_INFO`).
+    /// Returns the info page (`MLX5_IB_MMAP_CLOCK_INFO`).
     pub fn info(&self) -> &Page {
         &self.info
     }
@@ -312,7 +329,7 @@ mod tests {
         u64::from_be(clock.counter.word(0).load(Ordering::Relaxed))
     }
 
-    /// Time and counter in the info page.
+    /// Returns time and counter of the info page.
     fn info(clock: &Clock) -> [u64; 2] {
         [8, 16].map(|at| clock.info.word(at).load(Ordering::Relaxed))
     }
@@ -322,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn time_is_the_hosts_and_does_not_step() {
+    fn time_follows_the_host_and_does_not_step() {
         let mut clock = Clock::new(1_000_000, 0).unwrap();
         let since = |clock: &Clock| read_clock(ClockId::MonotonicRaw) - clock.began;
         for _ in 0..100 {
@@ -331,16 +348,16 @@ mod tests {
             assert!((before..=since(&clock)).contains(&passed));
         }
         let now = clock.now_ns();
-        assert_eq!(clock.advance(0), now, "not back");
+        assert_eq!(clock.advance(0), now, "time does not step back");
     }
 
     #[test]
-    fn the_pages_follow() {
+    fn pages_follow_the_clock() {
         let mut clock = Clock::new(1_000_000, 0).unwrap();
         let first = clock.now_ns();
         assert_eq!(clock.advance(REFRESH_NS - 1), first + REFRESH_NS - 1);
         assert_eq!(counter(&clock), first + REFRESH_NS - 1);
-        // The info page is of the beginning, and says the same of any counter.
+        // The info page is from the beginning, and converts any counter to the same time.
         assert_eq!(info(&clock), [first; 2]);
         let last = clock.advance(REFRESH_NS);
         assert_eq!((counter(&clock), info(&clock)), (last, [last; 2]));
@@ -349,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_is_shown_and_nothing_else() {
+    fn a_jump_changes_only_the_shown_time() {
         let mut clock = Clock::new(1_000_000, 0).unwrap();
         for jump in [5_000_000_000, -9_000_000_000, i64::MIN, i64::MAX] {
             let before = clock.now_ns();
@@ -364,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drifting_clock_leaves_the_host_behind() {
+    fn a_drifting_clock_departs_from_host_time() {
         for (drift, ahead) in [(-200, -1_000_000), (10_000, 50_000_000)] {
             let mut clock = Clock::new(1_000_000, drift).unwrap();
             clock.advance(5 * SECOND);
@@ -378,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn utc_parts_from_the_clock_and_no_page_shows_it() {
+    fn utc_departs_from_the_clock_and_no_page_shows_it() {
         let mut clock = Clock::new(1_000_000, 100).unwrap().with_utc(-7, -200);
         let begun = clock.burst();
         assert_eq!(begun.utc_ns(begun.shown_ns), begun.shown_ns - 7);
@@ -393,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_that_takes_its_time_is_seen_and_ends() {
+    fn a_long_update_is_visible_and_ends() {
         let mut clock = Clock::new(1_000_000, 0).unwrap();
         let before = info(&clock);
         clock.keep_updating(1_000_000);

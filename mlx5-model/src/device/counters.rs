@@ -1,8 +1,8 @@
-//! Each port's counters, in memory that every process of the tree shares.
+//! Counters of the ports, in memory that every process of the tree shares.
 //!
-//! Imports `process` and the settings' limits; `sysfs` renders a counter when its file is opened. Invariant: one
-//! table names each counter, so that its field, its file and its place in memory agree; a counter only ever grows,
-//! except that the link's state is 0 or 1.
+//! Imports `process` and the settings' limits; `sysfs` renders a counter when its file is opened.
+//! Invariant: one table names each counter, so that its field, its file and its position in memory
+//! agree. A counter only grows; the link's state is 0 or 1.
 
 #![allow(unsafe_code)]
 
@@ -16,16 +16,17 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::process::real;
 use crate::settings::{MAX_DEVICES, MAX_PORTS};
 
-/// The directory of a counter's file, below its port's.
+/// Directory of a counter's file, below that of its port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// `ports/<P>/counters`: the InfiniBand core's, from the PMA attributes.
+    /// `ports/<P>/counters`: counters of the InfiniBand core, from the PMA attributes.
     Port,
-    /// `ports/<P>/hw_counters`: the mlx5 driver's, from the queue counter sets. They are 32 bits wide
-    /// (drivers/infiniband/hw/mlx5/counters.c, `mlx5_ib_query_q_counters` reads a be32), and never set to 0. In
-    /// switchdev mode they are the device's, not the port's (`hw_switchdev_stats_ops` there).
+    /// `ports/<P>/hw_counters`: counters of the mlx5 driver, from the queue counter sets. They are
+    /// 32 bits wide (drivers/infiniband/hw/mlx5/counters.c, `mlx5_ib_query_q_counters` reads a
+    /// be32), and never reset to 0. In switchdev mode they are in the device's directory instead of
+    /// the port's (`hw_switchdev_stats_ops` there).
     Queue,
-    /// `ports/<P>/hw_counters`: others.
+    /// `ports/<P>/hw_counters`: counters that are neither the core's nor queue counters.
     Hardware,
 }
 
@@ -38,30 +39,34 @@ impl Group {
     }
 }
 
-/// `rx-all` among [`PortCounters::features`].
+/// Bit of `rx-all` in [`PortCounters::features`].
 const RX_ALL: u64 = 1;
 
-/// The present value of a counter.
+/// Function that reads the current value of a counter.
 pub type CounterValue = fn(&PortCounters) -> u64;
 
 macro_rules! counters {
     ($($group:ident { $($(#[doc = $doc:expr])* $name:ident $(as $file:literal)?,)* })*) => {
-        /// One port's counters, named as their files in sysfs are.
+        /// Counters of one port, named like their files in sysfs.
         #[derive(Debug)]
         #[repr(C, align(64))]
         pub struct PortCounters {
             $($($(#[doc = $doc])* pub $name: AtomicU64,)*)*
-            /// Of the device, on its first port: timeouts of delay drop, and queues that were created with it.
+            /// Timeouts of delay drop; a count of the device, kept on its first port.
             pub delay_drop_timeouts: AtomicU64,
+            /// Queues that were created with delay drop; a count of the device, kept on its first
+            /// port.
             pub delay_drop_queues: AtomicU64,
-            /// Of the netdev, by `ethtool -S`: frames that the port dropped for their FCS.
+            /// Frames that the port dropped for their FCS; `ethtool -S` of the netdev.
             pub rx_crc_errors_phy: AtomicU64,
-            /// The same: frames for which the port's own buffer had no room, before any rule.
+            /// Frames that the port's own buffer had no room for, before any rule; `ethtool -S` of
+            /// the netdev.
             pub rx_discards_phy: AtomicU64,
-            /// 1 while the link is up.
+            /// Link state: 1 while the link is up.
             link_up: AtomicU64,
-            /// Of the netdev: how often it was taken down or up, odd while it is down; bits of `ethtool -k`.
+            /// Number of times the netdev was taken down or up; odd while it is down.
             netdev_changes: AtomicU64,
+            /// Features of the netdev, as bits of `ethtool -k`.
             pub features: AtomicU64,
         }
 
@@ -79,7 +84,7 @@ macro_rules! counters {
                 }
             }
 
-            /// Has the queue counters begin at `value`, as on a device that has been in use.
+            /// Sets the queue counters to `value`, as on a device that has been in use.
             pub fn start_queue_counters(&self, value: u64) {
                 $($(if Group::$group == Group::Queue {
                     self.$name.store(value, Ordering::Relaxed);
@@ -87,7 +92,7 @@ macro_rules! counters {
             }
         }
 
-        /// Every counter that has a file: its directory, its name, and its value.
+        /// Counters that have a file: directory, name, and function that reads the value.
         pub static FILES: &[(Group, &str, CounterValue)] = &[
             $($((Group::$group, counters!(@file $name $($file)?), |port| port.$name.load(Ordering::Relaxed)),)*)*
         ];
@@ -97,8 +102,9 @@ macro_rules! counters {
 }
 
 // Names and order as in Linux 6.1: drivers/infiniband/core/sysfs.c (`pma_attrs_ext`) and
-// drivers/infiniband/hw/mlx5/counters.c. Those without a comment stay 0: nothing in the model can move them (they
-// count RDMA, credits of InfiniBand links, noise on the line); an idle or lossless port reads 0 on hardware too.
+// drivers/infiniband/hw/mlx5/counters.c. Counters without a comment stay 0, because nothing in the
+// model changes them: they count RDMA, credits of InfiniBand links and noise on the line. An idle
+// or lossless port reads 0 on hardware too.
 counters! {
     Port {
         vl15_dropped as "VL15_dropped", excessive_buffer_overrun_errors,
@@ -134,32 +140,38 @@ counters! {
         out_of_buffer,
         out_of_sequence, duplicate_request, rnr_nak_retry_err, packet_seq_err, implied_nak_seq_err,
         local_ack_timeout_err,
-        /// Receive completions with LOCAL_LENGTH.
+        /// Receive completions with a local length error.
         resp_local_length_error,
-        /// Receive completions in error, flushes among them.
+        /// Receive completions in error, including flushes.
         resp_cqe_error,
-        /// Send completions in error, flushes among them.
+        /// Send completions in error, including flushes.
         req_cqe_error,
         req_remote_invalid_request, req_remote_access_errors, resp_remote_access_errors,
-        /// Receive WQEs flushed.
+        /// Receive WQEs that were flushed.
         resp_cqe_flush_error,
-        /// Send WQEs flushed.
+        /// Send WQEs that were flushed.
         req_cqe_flush_error,
         roce_adp_retrans, roce_adp_retrans_to, roce_slow_restart, roce_slow_restart_cnps,
         roce_slow_restart_trans, rp_cnp_ignored, rp_cnp_handled, np_ecn_marked_roce_packets, np_cnp_sent,
     }
     Hardware {
         rx_icrc_encapsulated,
-        /// The model's own: frames that its wire lost before the NIC saw them.
+        /// Frames that the wire lost before the NIC saw them; a counter of the model only.
         wire_dropped,
-        /// Those of a live interface by cause: the ring was full, there was no free buffer for the kernel to fill, the
-        /// driver lost them, they were too long or cut.
-        wire_dropped_ring, wire_dropped_fill, wire_dropped_driver, wire_dropped_size,
+        /// Frames that a live interface lost because its ring was full.
+        wire_dropped_ring,
+        /// Frames that a live interface lost because the kernel found no free buffer to fill.
+        wire_dropped_fill,
+        /// Frames that the driver of a live interface lost.
+        wire_dropped_driver,
+        /// Frames of a live interface that were too long or cut.
+        wire_dropped_size,
     }
 }
 
 impl PortCounters {
-    /// Sets what `ports/<port>/state` and its kin show, in every process of the tree.
+    /// Sets the link state that `ports/<port>/state` and related files show in every process of the
+    /// tree.
     pub fn set_link_up(&self, up: bool) {
         let was_up = self.link_up.swap(up.into(), Ordering::AcqRel) != 0;
         if was_up && !up {
@@ -171,10 +183,10 @@ impl PortCounters {
         self.link_up.load(Ordering::Acquire) != 0
     }
 
-    /// Takes the netdev down, and with it the link in every process of the tree; or up.
+    /// Takes the netdev down or up, and with it the link in every process of the tree.
     pub fn take_down(&self, down: bool) {
         let next = |count: u64| (count % 2 != u64::from(down)).then_some(count + 1);
-        // Refused: it is so already.
+        // Refused if the netdev is already in that state.
         let _ = self
             .netdev_changes
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
@@ -184,22 +196,22 @@ impl PortCounters {
         self.netdev_changes() & 1 != 0
     }
 
-    /// How often the netdev was taken down or up; odd while it is down.
+    /// Returns the number of times the netdev was taken down or up; odd while it is down.
     pub fn netdev_changes(&self) -> u64 {
         self.netdev_changes.load(Ordering::Acquire)
     }
 
-    /// Delivers frames with a wrong FCS (`rx-all`).
+    /// Delivers frames with a wrong FCS from now on (`rx-all`).
     pub fn take_all(&self) {
         self.features.fetch_or(RX_ALL, Ordering::Relaxed);
     }
 
-    /// Whether they are delivered.
+    /// Returns `true` if frames with a wrong FCS are delivered.
     pub fn takes_all(&self) -> bool {
         self.features.load(Ordering::Relaxed) & RX_ALL != 0
     }
 
-    /// Counts received frames, their octets, and the multicast ones among them.
+    /// Counts received frames, their octets, and the multicast frames among them.
     pub fn received(&self, frames: u64, octets: u64, multicast: u64) {
         add(&self.port_rcv_packets, frames);
         add(&self.port_rcv_data, words(octets));
@@ -207,7 +219,7 @@ impl PortCounters {
         add(&self.unicast_rcv_packets, frames - multicast.min(frames));
     }
 
-    /// Counts sent frames likewise.
+    /// Counts sent frames, their octets, and the multicast frames among them.
     pub fn sent(&self, frames: u64, octets: u64, multicast: u64) {
         add(&self.port_xmit_packets, frames);
         add(&self.port_xmit_data, words(octets));
@@ -216,41 +228,43 @@ impl PortCounters {
     }
 }
 
-/// Counts, unless there is nothing to count.
+/// Adds `count` to a counter, unless it is 0.
 pub fn add(counter: &AtomicU64, count: u64) {
     if count > 0 {
         counter.fetch_add(count, Ordering::Relaxed);
     }
 }
 
-/// Rounds up to whole words: each burst, where a port does so for each frame.
+/// Rounds up to whole words, once per burst; a hardware port does so for each frame.
 fn words(octets: u64) -> u64 {
     octets.div_ceil(4)
 }
 
-/// Used unless the shared file is attached: in unit tests and an inert library.
+/// Counters that are used while no shared file is attached: in unit tests and an inert library.
 static LOCAL: [PortCounters; MAX_DEVICES * MAX_PORTS] =
     [const { PortCounters::zero() }; MAX_DEVICES * MAX_PORTS];
 static SHARED: AtomicPtr<PortCounters> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The counters of a device's port, from 1. Panics if there can be no such device or port.
+/// Returns the counters of a device's port, from 1. Panics if the device or port is beyond the
+/// limits.
 pub fn port(device: usize, port: u8) -> &'static PortCounters {
     let port = usize::from(port);
     assert!(
         device < MAX_DEVICES && (1..=MAX_PORTS).contains(&port),
-        "mlx5_{device} port {port}"
+        "mlx5_{device} port {port} is beyond {MAX_DEVICES} devices of {MAX_PORTS} ports"
     );
     let index = device * MAX_PORTS + port - 1;
     let shared = SHARED.load(Ordering::Acquire);
     if shared.is_null() {
         return &LOCAL[index];
     }
-    // SAFETY: the mapping has LOCAL's size, is never unmapped, is aligned to a page, and is touched through atomics
-    // alone, for which every bit pattern another process may leave is valid.
+    // SAFETY: the mapping has LOCAL's size, is never unmapped, and is aligned to a page. It is
+    // accessed only through atomics, for which every bit pattern of another process is valid.
     unsafe { &*shared.add(index) }
 }
 
-/// Moves the counters to a file that the processes of the tree share. The first one creates it, with zeroes.
+/// Moves the counters to a file that the processes of the tree share. The first process creates it,
+/// with zeroes.
 pub fn attach(path: &Path) -> io::Result<()> {
     let size = size_of::<PortCounters>() * LOCAL.len();
     let file = OpenOptions::new()
@@ -259,7 +273,7 @@ pub fn attach(path: &Path) -> io::Result<()> {
         .create(true)
         .truncate(false)
         .open(path)?;
-    // Never shorter: a process that has it mapped would be killed by its next count.
+    // The file is never truncated: a process that maps it would be killed by its next count.
     if file.metadata()?.len() < size as u64 {
         file.set_len(size as u64)?;
     }

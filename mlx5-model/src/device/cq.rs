@@ -1,12 +1,14 @@
 //! Completion queues: CQEs with their owner bit, arming, moderation, overrun.
 //!
-//! Imports `cqe`, `session`, `event` and `memory`. Invariants: a slot is written only while the consumer index says it is the
-//! NIC's (or the CQ ignores overruns); the last word of a CQE, with opcode and owner in it, is stored last; an armed
-//! CQ raises one event for each arming, after its CQEs are visible.
+//! Imports `cqe`, `session`, `event` and `memory`. Invariants: a slot is written only while the
+//! consumer index assigns it to the NIC (or the CQ ignores overruns). The last word of a CQE, with
+//! opcode and owner, is stored last. An armed CQ raises one event for each arming, after its CQEs
+//! are visible.
 //!
-//! The first CQE of a burst is held back and published after the others. A program polls that very slot: written at
-//! once, its cache line would change cores for each frame, and that, not the copying, would be what a frame costs.
-//! Since CQEs are consumed in order, the program sees no difference, except that they come in bursts.
+//! The first CQE of a burst is held back and published after the others, because a program polls
+//! that slot. Written at once, its cache line would change cores for each frame, and that would
+//! cost more than copying the frame. CQEs are consumed in order, so the program sees no difference,
+//! except that CQEs come in bursts.
 
 #![allow(unsafe_code)]
 
@@ -22,67 +24,73 @@ use super::event::{AsyncSource, EventChannel, NicEvent, Reported};
 use super::memory::{DoorbellRecord, NicRing};
 use super::session::Session;
 
-/// Words of a CQ's doorbell record (PRM "CQ doorbell record").
+/// Index of the consumer word in a CQ's doorbell record (PRM "CQ doorbell record").
 const CONSUMER: usize = 0;
+/// Index of the arm word in a CQ's doorbell record.
 const ARM: usize = 1;
-/// The device's mark in the arm word, by which it notices that the program has written it: the first arming writes 0,
-/// which is also the word's initial value. No arm command has its two highest bits set.
+/// Mark that the device stores in the arm word to detect a write by the program. It cannot be 0:
+/// the first arming writes 0, which is also the word's initial value. No arm command has its two
+/// highest bits set.
 const NOT_ARMED: u32 = u32::MAX;
-/// Slots ahead of the producer that are prefetched for writing.
+/// Number of slots ahead of the producer that are prefetched for writing.
 const PREFETCH: u32 = 16;
-/// The most CQEs behind a held one before it is published.
+/// Maximum number of CQEs behind a held one before it is published.
 const MAX_HELD: u32 = 64;
 
-/// What EX_MODIFY_CQ sets. No moderation if either is zero.
+/// Moderation settings of EX_MODIFY_CQ. If either is zero, events are not moderated.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CqModeration {
-    /// CQEs after which an armed CQ raises its event.
+    /// Number of CQEs after which an armed CQ raises its event.
     pub count: u16,
-    /// Microseconds after the first CQE at which it does so at the latest.
+    /// Maximum delay of the event after the first CQE, in microseconds.
     pub period: u16,
 }
 
-/// Whether the CQ is to raise a completion event.
+/// Arming state of a CQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Armed {
     No,
-    /// At any CQE, or only at one in error (no received frame is solicited).
+    /// An event is raised at the next CQE, or only at a CQE in error (no received frame is
+    /// solicited).
     Yes {
         errors_only: bool,
     },
-    /// Moderation delays the event. The first CQE came at `since_ns`, which is unknown until its burst ends.
+    /// Moderation delays the event. The first CQE came at `since_ns`, which is unknown until the
+    /// end of its burst.
     Moderated {
         since_ns: Option<u64>,
         count: u32,
     },
 }
 
-/// Where completion events go.
+/// Destination of a CQ's completion events.
 pub struct CompletionEvents {
     pub channel: Arc<EventChannel>,
     /// The program's handle of the CQ.
     pub element: u64,
-    /// Number of events that the program has read.
+    /// Number of completion events that the program has read.
     pub reported: Reported,
 }
 
-/// A completion queue.
+/// Completion queue over a ring in the program's memory.
 pub struct CqObject {
     ring: NicRing,
     record: DoorbellRecord,
-    /// Base-2 logarithms of the number of CQEs and of a CQE's size.
+    /// Base-2 logarithm of the ring's number of CQEs.
     log_entries: u32,
+    /// Base-2 logarithm of a CQE's size in bytes.
     entry_shift: u32,
     producer: u32,
-    /// As last read from the record; never ahead of what the program has consumed.
+    /// Consumer index as last read from the record; never ahead of the program's own.
     consumer: u32,
-    /// The producer behind the last CQE in error.
+    /// Producer index behind the last CQE in error.
     error_end: u32,
-    /// Whether the first CQE of the burst is still to be published.
+    /// Set while the first CQE of the burst is not published.
     held: bool,
     held_index: u32,
     held_cqe: NicCqe,
-    /// Received frames' CQEs that are to be compressed, the last before the producer, if the program has asked for that.
+    /// CQEs of received frames that are being compressed, if the program has requested compression.
+    /// They are the last ones before the producer.
     session: Option<Box<Session>>,
     ignore_overrun: bool,
     overrun: bool,
@@ -90,15 +98,15 @@ pub struct CqObject {
     pub moderation: CqModeration,
     pub completions: Option<CompletionEvents>,
     pub events: AsyncSource,
-    /// Whether timestamps are UTC (`MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS`).
+    /// Set when timestamps are UTC (`MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS`).
     pub real_time: bool,
     pub number: u32,
     errors: ErrorCounts,
 }
 
 impl CqObject {
-    /// A CQ over a ring of `1 << log_entries` CQEs of `entry_size` bytes. Fails as [`NicRing::new`] and
-    /// [`DoorbellRecord::new`] do.
+    /// Creates a CQ over a ring of `1 << log_entries` CQEs of `entry_size` bytes. Fails as
+    /// [`NicRing::new`] and [`DoorbellRecord::new`] do.
     pub fn new(
         ring_addr: u64,
         record_addr: u64,
@@ -138,7 +146,7 @@ impl CqObject {
         1 << self.log_entries
     }
 
-    /// Whether it can take `count` CQEs without overrunning.
+    /// Returns `true` if the CQ can take `count` CQEs without overrunning.
     #[inline(always)]
     pub fn has_room(&mut self, count: u32) -> bool {
         if self.overrun {
@@ -156,26 +164,27 @@ impl CqObject {
         self.behind(self.consumer)
     }
 
-    /// How far a consumer index is behind the producer. Only as many of its bits count as the ring's slots and their
-    /// owner bit need: DPDK's index has 16 once it has read a session (`rxq_zip.cq_ci` of `mlx5_rx.h`), and goes on.
+    /// Returns the number of CQEs between a consumer index and the producer. Only the index bits
+    /// for the ring's slots and their owner bit count: DPDK's index has 16 bits once it has read a
+    /// session (`rxq_zip.cq_ci` of `mlx5_rx.h`), and continues so.
     #[inline]
     fn behind(&self, consumer: u32) -> u32 {
         self.producer.wrapping_sub(consumer) & ((2 << self.log_entries) - 1)
     }
 
-    /// Whether the program has consumed every CQE.
+    /// Returns `true` if the program has consumed every CQE.
     pub fn is_drained(&mut self) -> bool {
         self.consumer = self.record.load(CONSUMER);
         self.overrun || self.outstanding() == 0
     }
 
-    /// Whether it has overrun. Queues that complete here cannot go on.
+    /// Returns `true` if the CQ has overrun. Queues that complete to it cannot continue.
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.overrun
     }
 
-    /// Overruns the CQ: a CQE is lost, and no further one is written.
+    /// Overruns the CQ: one CQE is lost, and no further CQE is written.
     #[cold]
     pub fn fail(&mut self) {
         if !self.overrun {
@@ -189,7 +198,7 @@ impl CqObject {
         self.session = Some(Box::new(session));
     }
 
-    /// Writes the CQE of a success. The CQ fails unless [`CqObject::has_room`].
+    /// Writes the CQE of a successful WQE. The CQ fails if it has no room ([`CqObject::has_room`]).
     #[inline(always)]
     pub fn push(&mut self, cqe: &NicCqe) {
         if !self.has_room(1) {
@@ -206,7 +215,8 @@ impl CqObject {
         }
     }
 
-    /// Produces a CQE that others may follow in a session. Takes a copy, so that elsewhere the CQE need not be in memory.
+    /// Adds a CQE to the session, or ends the session. Takes a copy, so that other paths need not
+    /// keep the CQE in memory.
     #[inline(never)]
     fn add_to_session(&mut self, cqe: NicCqe) {
         let first_slot = self.producer & (self.entries() - 1) == 0;
@@ -223,7 +233,7 @@ impl CqObject {
         }
     }
 
-    /// Writes the CQEs of the session, its arrays before its title.
+    /// Writes the CQEs of the session, the arrays before the title.
     fn end_session(&mut self) {
         let Some(session) = self.session.as_mut().filter(|it| it.len() > 0) else {
             return;
@@ -237,7 +247,7 @@ impl CqObject {
         self.write_at(title_at, &title);
     }
 
-    /// Writes the CQE of a failure.
+    /// Writes the CQE of a failed WQE.
     pub fn push_failed(&mut self, cqe: &NicCqe) {
         if !self.has_room(1) {
             self.fail();
@@ -245,14 +255,15 @@ impl CqObject {
         }
         self.end_session();
         self.write(cqe);
-        // A command that flushes a queue returns when its CQEs are visible.
+        // A command that flushes a queue must return after its CQEs are visible.
         self.publish();
         self.error_end = self.producer;
         self.errors.add(cqe);
         self.raise_if_armed(true);
     }
 
-    /// In a 128-byte CQE the 64 bytes of the layout are the second half.
+    /// Returns the address of an index's slot. In a 128-byte CQE the 64 bytes of the layout are the
+    /// second half.
     #[inline(always)]
     fn slot(&self, index: u32) -> *mut u8 {
         let slot = (index & (self.entries() - 1)) as usize;
@@ -260,7 +271,7 @@ impl CqObject {
             .at((slot << self.entry_shift) + (1 << self.entry_shift) - 64)
     }
 
-    /// Stores a CQE in the slot of an index.
+    /// Stores a CQE in the ring's slot of an index.
     #[inline(always)]
     fn store(&mut self, index: u32, cqe: &NicCqe) {
         // The owner bit toggles with each round of the ring.
@@ -268,8 +279,8 @@ impl CqObject {
         let slot = self.slot(index).cast::<u64>();
         let [head @ .., last] = &cqe.0;
         for (at, word) in head.iter().enumerate() {
-            // SAFETY: the slot's 64 bytes lie in the ring, aligned, and are the NIC's until the last word gives them
-            // to the program.
+            // SAFETY: the slot's 64 bytes are in the ring, aligned, and belong to the NIC until the
+            // last word passes them to the program.
             unsafe { slot.add(at).write(word.to_be()) };
         }
         // SAFETY: as above; atomic because the program polls this word.
@@ -277,17 +288,17 @@ impl CqObject {
         opcode_and_owner.store((last | owner).to_be(), Ordering::Release);
     }
 
-    /// Stores mini CQEs in the slot of an index. Nobody reads them before the title.
+    /// Stores mini CQEs in the slot of an index. The program does not read them before the title.
     fn store_array(&mut self, index: u32, array: &NicCqe) {
         let slot = self.slot(index).cast::<u64>();
         for (at, word) in array.0.iter().enumerate() {
-            // SAFETY: the slot's 64 bytes lie in the ring, aligned, and are the NIC's until the title gives them to the
-            // program.
+            // SAFETY: the slot's 64 bytes are in the ring, aligned, and belong to the NIC until the
+            // title passes them to the program.
             unsafe { slot.add(at).write(word.to_be()) };
         }
     }
 
-    /// Produces a CQE, which becomes visible after those before it.
+    /// Appends a CQE, which becomes visible after those before it.
     #[inline(always)]
     fn write(&mut self, cqe: &NicCqe) {
         let index = self.producer;
@@ -310,7 +321,7 @@ impl CqObject {
         }
     }
 
-    /// Makes the burst visible to the program.
+    /// Makes the burst's CQEs visible to the program.
     fn publish(&mut self) {
         self.end_session();
         self.publish_held();
@@ -351,7 +362,7 @@ impl CqObject {
         }
     }
 
-    /// Whether events are delayed.
+    /// Returns `true` if moderation delays completion events.
     fn is_moderated(&self, errors_only: bool) -> bool {
         self.moderation.count > 1 && self.moderation.period > 0 && !errors_only
     }
@@ -366,14 +377,14 @@ impl CqObject {
         }
     }
 
-    /// The completions in error since the last call, if any.
+    /// Returns the numbers of completions in error since the last call; `None` if there are none.
     pub fn take_errors(&mut self) -> Option<ErrorCounts> {
         let any = self.errors.receive + self.errors.send > 0;
         any.then(|| std::mem::take(&mut self.errors))
     }
 
-    /// Publishes the burst's CQEs; then checks whether the program has armed the CQ, and whether a moderated event is
-    /// due. To be called at the end of each burst.
+    /// Publishes the burst's CQEs. Then checks whether the program has armed the CQ, and whether a
+    /// moderated event is due. Must be called at the end of each burst.
     pub fn end_burst(&mut self, now_ns: u64) {
         self.publish();
         if let Armed::Moderated { since_ns, .. } = &mut self.armed {
@@ -396,7 +407,7 @@ impl CqObject {
         let waiting = self.behind(consumer);
         let error_waits = self.producer.wrapping_sub(self.error_end) < waiting;
         if waiting > 0 && (!errors_only || error_waits) {
-            // CQEs from before the arming count: the program has not consumed them.
+            // CQEs from before the arming count, because the program has not consumed them.
             if self.is_moderated(errors_only) && waiting < u32::from(self.moderation.count) {
                 self.armed = Armed::Moderated {
                     since_ns: Some(now_ns),
@@ -408,8 +419,9 @@ impl CqObject {
         }
     }
 
-    /// Raises a moderated event that would fall due before `until_ns`, since nobody looks until then.
-    pub fn rest(&mut self, until_ns: u64) {
+    /// Raises a moderated event that would be due before `until_ns`, because the NIC's thread does
+    /// not check until then.
+    pub fn fire_due_before(&mut self, until_ns: u64) {
         if let Armed::Moderated { since_ns, .. } = self.armed {
             let due =
                 since_ns.map(|it| it.saturating_add(u64::from(self.moderation.period) * 1000));
@@ -419,9 +431,9 @@ impl CqObject {
         }
     }
 
-    /// Continues in another ring (RESIZE_CQ). CQEs not consumed stay in the old one, with one of opcode RESIZE behind
-    /// them, and libmlx5 copies them over, one slot further on. Fails with `EINVAL` if they would not fit, or as
-    /// [`NicRing::new`].
+    /// Continues in another ring (RESIZE_CQ). Unconsumed CQEs stay in the old ring, followed by one
+    /// with opcode RESIZE. libmlx5 copies them to the new ring, one slot further. Fails with
+    /// `EINVAL` if they would not fit, or as [`NicRing::new`] does.
     pub fn resize(
         &mut self,
         ring_addr: u64,
@@ -497,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_where_the_prm_has_it() {
+    fn every_field_has_the_position_of_the_prm() {
         let memory = Memory::new();
         let (mut cq, _channel) = memory.cq(2, 64);
         cq.push(&rx());
@@ -516,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_bit_changes_each_round_and_128_byte_cqes_count_behind() {
+    fn the_owner_bit_changes_each_round_and_128_byte_cqes_use_the_second_half() {
         for (size, last) in [(64, 63), (128, 127)] {
             let mut memory = Memory::new();
             let (mut cq, _channel) = memory.cq(2, size as u32);
@@ -540,7 +552,7 @@ mod tests {
         assert_eq!((memory.byte(63), memory.byte(127)), (0, 0x20));
         cq.end_burst(0);
         assert_eq!(memory.byte(63), 0x20);
-        // A long burst is seen in parts, a failure at once.
+        // A long burst is published in parts, a failure at once.
         for _ in 0..=MAX_HELD {
             assert_eq!(memory.byte(3 * 64 + 63), 0);
             cq.push(&rx());
@@ -568,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overrun_kills_it_and_raises_one_event() {
+    fn an_overrun_stops_the_cq_and_raises_one_event() {
         let memory = Memory::new();
         let (mut cq, channel) = memory.cq(2, 64);
         for _ in 0..4 {
@@ -580,7 +592,7 @@ mod tests {
         cq.push(&rx());
         assert!(cq.is_dead());
         cq.end_burst(0);
-        assert_eq!(memory.byte(63), 0x20, "what came before is seen");
+        assert_eq!(memory.byte(63), 0x20, "earlier CQEs are visible");
         use crate::process::descriptors::File;
         let mut event = [0; 16];
         channel.read(channel.fd(), &mut event).unwrap();
@@ -589,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn armed_once_fires_once_even_for_what_came_before() {
+    fn one_arming_raises_one_event_even_for_earlier_cqes() {
         let mut memory = Memory::new();
         let (mut cq, _events) = memory.cq(4, 64);
         let channel = EventChannel::completion().unwrap();
@@ -618,14 +630,15 @@ mod tests {
         memory.set(1, 0);
         cq.end_burst(0);
         fired(1);
-        // Armed with everything consumed: the next CQE fires, the one behind it does not.
+        // Armed with everything consumed: the next CQE raises the event, the one behind it does
+        // not.
         memory.set(1, 1 << 28 | 1);
         cq.end_burst(0);
         fired(1);
         cq.push(&rx());
         cq.push(&rx());
         fired(2);
-        // Solicited only: a frame does not fire, a failure does.
+        // Solicited only: a frame raises no event, a failure does.
         memory.set(1, abi::MLX5_CQ_DB_REQ_NOT_SOL | 3);
         cq.end_burst(0);
         cq.push(&rx());
@@ -653,19 +666,19 @@ mod tests {
         fired(4);
         cq.end_burst(35_000);
         fired(5);
-        // Before a rest in which it would fall due.
+        // Raised before a rest during which it would be due.
         memory.set(1, 9);
         cq.end_burst(40_000);
         cq.push(&rx());
         cq.end_burst(45_000);
-        cq.rest(55_000);
+        cq.fire_due_before(55_000);
         fired(5);
-        cq.rest(55_001);
+        cq.fire_due_before(55_001);
         fired(6);
     }
 
-    /// Reads completions as `mlx5_rx_poll_len` of DPDK does: hash, counter of the title, length. `next` is the consumer
-    /// index.
+    /// Reads completions as `mlx5_rx_poll_len` of DPDK does: hash, counter of the title, length.
+    /// `next` is the consumer index.
     fn poll(memory: &mut Memory, next: &mut u32, log: u32) -> Vec<(u32, u16, u32)> {
         const INVALID: u64 = (abi::MLX5_CQE_INVALID as u64) << 4;
         let at = |memory: &Memory, index: u32, word: u32| {
@@ -707,12 +720,12 @@ mod tests {
     }
 
     #[test]
-    fn completions_of_a_session_are_read_as_those_of_none() {
+    fn completions_of_a_session_read_like_uncompressed_ones() {
         for (log, max, wraps) in [(4, 64, false), (4, 64, true), (7, 64, false), (7, 5, true)] {
             let mut memory = Memory::new();
             let (mut cq, _channel) = memory.cq(log, 64);
             cq.compress(Session::new(MiniFormat::Hash, max, wraps));
-            // Every slot is the NIC's at first: libmlx5 sees to that.
+            // Every slot belongs to the NIC at first: libmlx5 initialises them so.
             memory.ring.fill(u64::MAX);
             let mut next = 0;
             let mut sent = 0u32;
@@ -740,10 +753,14 @@ mod tests {
                     if counter == number as u16 {
                         last = number;
                     }
-                    assert_eq!(counter, last as u16, "the title's");
+                    assert_eq!(counter, last as u16, "the counter of the title");
                     let round = |number: u32| number >> log;
                     assert!(number - last < max && (wraps || round(last) == round(number)));
-                    assert_eq!(last / 41 % 3, number / 41 % 3, "headers are the title's");
+                    assert_eq!(
+                        last / 41 % 3,
+                        number / 41 % 3,
+                        "header types equal those of the title"
+                    );
                 }
             }
         }
@@ -762,7 +779,7 @@ mod tests {
         cq.push_failed(&NicCqe::failed(5, 3, WqeError::FLUSHED, None, 0));
         assert_eq!(memory.byte(63), 0x2c, "a title");
         assert_eq!((memory.byte(47), memory.byte(3 * 64 + 63)), (3, 0xe0));
-        // An armed CQ raises its event when what it tells of can be seen.
+        // An armed CQ raises its event after the CQEs are visible.
         cq.end_burst(0);
         memory.set(1, 1 << 28 | 4);
         cq.end_burst(0);
@@ -770,7 +787,11 @@ mod tests {
         assert_eq!(memory.byte(4 * 64 + 63), 0x20);
         cq.push(&rx());
         cq.resize(memory.base() as u64 + 8192, 5, 64).unwrap();
-        assert_eq!(memory.byte(5 * 64 + 63), 0x20, "alone, and no title");
+        assert_eq!(
+            memory.byte(5 * 64 + 63),
+            0x20,
+            "a single CQE is not a title"
+        );
         assert_eq!(
             memory.byte(6 * 64 + 63),
             (abi::MLX5_CQE_RESIZE_CQ << 4) as u8
@@ -778,7 +799,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resize_leaves_a_mark_and_goes_on_one_further() {
+    fn a_resize_writes_a_mark_and_continues_one_slot_further() {
         let memory = Memory::new();
         let other = Memory::new();
         let (mut cq, _channel) = memory.cq(2, 64);

@@ -1,4 +1,4 @@
-//! Completion queue entries.
+//! Layout of completion queue entries.
 //!
 //! Imports `abi`.
 
@@ -6,19 +6,19 @@ use std::mem::offset_of;
 
 use crate::abi::{self, mlx5_cqe64, mlx5_err_cqe};
 
-/// CQNs, QPNs, flow tags and the indexes of doorbell records have 24 bits.
+/// Mask of the 24 bits of CQNs, QPNs, flow tags and the indexes of doorbell records.
 pub const MASK_24: u32 = 0xff_ffff;
 
-/// The format of a title CQE, in bits 3:2 of `op_own`.
+/// Format of a title CQE, in bits 3:2 of `op_own`.
 const COMPRESSED: u64 = 3;
 
 /// A CQE (PRM "CQE format"): eight big-endian words, of which the last is written last.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NicCqe(pub [u64; 8]);
 
-// The words below have these fields.
+// The words below rely on these offsets.
 const _: () = {
-    // Of the generated layout's first half only this is named.
+    // Only this field of the generated layout's first half has a name.
     assert!(offset_of!(mlx5_cqe64, srqn_uidx) == 32);
     assert!(offset_of!(mlx5_cqe64, byte_cnt) == 44);
     assert!(offset_of!(mlx5_cqe64, timestamp) == 48);
@@ -31,43 +31,45 @@ const _: () = {
     assert!(offset_of!(mlx5_err_cqe, s_wqe_opcode_qpn) == 56);
 };
 
-/// What the CQE of a received frame reports.
+/// Fields of a received frame's CQE.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RxInfo {
-    /// `rss_hash_result`, bytes 12 to 15.
+    /// RSS hash (`rss_hash_result`, bytes 12 to 15).
     pub hash: u32,
-    /// `rss_hash_type`, byte 16: bits 3:2 the IP version hashed (1 IPv4, 2 IPv6), bits 7:6 the transport (1 TCP, 2
-    /// UDP); bits 1:0 and 5:4 the same for the source fields.
+    /// `rss_hash_type`, byte 16. Bits 3:2: hashed IP version (1 IPv4, 2 IPv6), bits 7:6: hashed
+    /// transport (1 TCP, 2 UDP), both for the destination; bits 1:0 and 5:4: likewise for the
+    /// source.
     pub hash_type: u8,
-    /// `hds_ip_ext`, byte 28: `MLX5_CQE_L3_OK`, `MLX5_CQE_L4_OK`.
+    /// Valid checksums (`hds_ip_ext`, byte 28): `MLX5_CQE_L3_OK`, `MLX5_CQE_L4_OK`.
     pub checks: u8,
-    /// `l4_hdr_type_etc`, byte 29: bits 6:4 transport, bits 3:2 network layer, bit 0 `cv`.
+    /// Header types (`l4_hdr_type_etc`, byte 29): bits 6:4 transport, bits 3:2 network layer,
+    /// bit 0 `cv`.
     pub headers: u8,
-    /// `vlan_info`, bytes 30 and 31.
+    /// Tag control information of the C-VLAN tag (`vlan_info`, bytes 30 and 31).
     pub vlan: u16,
-    /// `byte_cnt`.
+    /// Number of bytes written (`byte_cnt`).
     pub byte_count: u32,
     /// Flow tag, in the low 24 bits of `sop_drop_qpn`.
     pub tag: u32,
 }
 
-/// Why a WQE failed, as its CQE reports it.
+/// Reason of a WQE's failure in its CQE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WqeError {
-    /// `MLX5_CQE_SYNDROME_*`.
+    /// Error syndrome of the CQE: `MLX5_CQE_SYNDROME_*`.
     pub syndrome: u8,
-    /// `vendor_err_synd`.
+    /// Vendor's error syndrome of the CQE (`vendor_err_synd`).
     pub vendor: u8,
 }
 
 impl WqeError {
-    /// The queue was in error, or went into it, when the WQE's turn came.
+    /// The queue was or went into error before the WQE was executed.
     pub const FLUSHED: Self = Self::new(abi::MLX5_CQE_SYNDROME_WR_FLUSH_ERR, 0xf9);
-    /// A frame longer than its buffers.
+    /// The frame is longer than its buffers.
     pub const TOO_LONG: Self = Self::new(abi::MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR, 0x32);
-    /// An invalid key, range or access right.
+    /// A key, range or access right is invalid.
     pub const PROTECTION: Self = Self::new(abi::MLX5_CQE_SYNDROME_LOCAL_PROT_ERR, 0x51);
-    /// A malformed WQE.
+    /// The WQE is malformed.
     pub const BAD_WQE: Self = Self::new(abi::MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, 0x68);
 
     const fn new(syndrome: u32, vendor: u8) -> Self {
@@ -91,10 +93,11 @@ impl NicCqe {
         ])
     }
 
-    /// Names the WQE of a striding queue (`wqe_id`, bytes 2 and 3), and what the CQE consumes of it.
+    /// Sets the WQE of a striding queue (`wqe_id`, bytes 2 and 3) and the bytes and strides that
+    /// the CQE consumes of it.
     ///
-    /// `wqe_id` is the 16-bit counter of WQEs: what reads it masks it to the ring (`rx_burst_mprq` of DPDK's
-    /// `mlx5_rx.c`).
+    /// `wqe_id` is the 16-bit counter of WQEs: readers mask it to the ring (`rx_burst_mprq` of
+    /// DPDK's `mlx5_rx.c`).
     #[inline(always)]
     pub fn in_wqe(mut self, wqe_id: u16, byte_count: u32) -> Self {
         self.0[0] = u64::from(wqe_id) << 32;
@@ -102,15 +105,15 @@ impl NicCqe {
         self
     }
 
-    /// The title of a session of `count` completions (`MLX5_COMPRESSED` of DPDK's `mlx5_prm.h`: 3 in the format bits
-    /// of `op_own`).
+    /// Makes the CQE the title of a session of `count` completions (`MLX5_COMPRESSED` of DPDK's
+    /// `mlx5_prm.h`: 3 in the format bits of `op_own`).
     pub fn titled(mut self, count: u32) -> Self {
         self.0[5] = u64::from(count);
         self.0[7] |= COMPRESSED << 2;
         self
     }
 
-    /// Whether it is a received frame's, or a filler's.
+    /// Returns `true` for the CQE of a received frame or of a filler.
     pub fn is_received(&self) -> bool {
         self.opcode() == abi::MLX5_CQE_RESP_SEND
     }
@@ -119,7 +122,7 @@ impl NicCqe {
         (self.0[7] >> 16) as u16
     }
 
-    /// Words 4 to 7, which every CQE has.
+    /// Creates a CQE from words 4 to 7, which every CQE has.
     #[inline(always)]
     fn new(uidx: u32, byte_count: u32, word_6: u64, last_word: u64) -> Self {
         let (uidx, byte_count) = (u64::from(uidx) << 32, u64::from(byte_count));
@@ -140,7 +143,7 @@ impl NicCqe {
         Self::new(uidx, byte_count, timestamp, last_word)
     }
 
-    /// A WQE failed: one of a send queue has an opcode.
+    /// Creates the CQE of a failed WQE; `send` is the opcode of a send queue's WQE.
     pub fn failed(
         uidx: u32,
         wqe_counter: u16,
@@ -158,7 +161,7 @@ impl NicCqe {
         Self::new(uidx, 0, syndrome, last_word(wqe, wqe_counter, opcode))
     }
 
-    /// The CQ continues in another ring (RESIZE_CQ).
+    /// Creates the CQE that says that the CQ continues in another ring (RESIZE_CQ).
     pub fn resized() -> Self {
         Self::new(0, 0, 0, last_word(0, 0, abi::MLX5_CQE_RESIZE_CQ))
     }
@@ -178,14 +181,14 @@ fn last_word(sop_drop_qpn: u32, wqe_counter: u16, opcode: u32) -> u64 {
 pub struct ErrorCounts {
     pub receive: u64,
     pub receive_flushed: u64,
-    /// Frames that were too long among them.
+    /// Number of receive completions of frames that were too long.
     pub receive_length: u64,
     pub send: u64,
     pub send_flushed: u64,
 }
 
 impl ErrorCounts {
-    /// Counts a CQE of an error.
+    /// Counts a CQE in error by queue type and syndrome.
     pub fn add(&mut self, cqe: &NicCqe) {
         let syndrome = cqe.0[6] as u32 & 0xff;
         let flushed = u64::from(syndrome == abi::MLX5_CQE_SYNDROME_WR_FLUSH_ERR);

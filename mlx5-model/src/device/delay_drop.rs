@@ -1,9 +1,10 @@
-//! Delay drop: a frame for a receive queue without WQEs stays on the wire for a while.
+//! Delay drop: a frame for a receive queue without WQEs stays on the wire for a limited time.
 //!
-//! Imports `counters`. The timeout is the device's, not a queue's (PRM "SET_DELAY_DROP_PARAMS"). When it expires the
-//! device holds no frame any more and notifies its driver, which counts the event and arms the device again
-//! (drivers/infiniband/hw/mlx5/main.c, `delay_drop_handler`). Programs get no event: they see `out_of_buffer`, and
-//! what the driver shows in debugfs.
+//! Imports `counters`. The timeout belongs to the device, not to a queue (PRM
+//! "SET_DELAY_DROP_PARAMS"). When it expires, the device stops holding frames and notifies its
+//! driver, which counts the event and arms the device again (drivers/infiniband/hw/mlx5/main.c,
+//! `delay_drop_handler`). Programs get no event: they see `out_of_buffer` and the driver's files in
+//! debugfs.
 //!
 //! Invariant: each timeout is counted once, and the device is armed after it.
 
@@ -11,16 +12,16 @@ use std::sync::atomic::Ordering;
 
 use crate::device::counters::PortCounters;
 
-/// A device's delay drop.
+/// Delay drop state of a device.
 pub struct NicDelayDrop {
     timeout_ns: u64,
     armed: bool,
-    /// The first port's, which hold the device's own.
+    /// Counters of the first port, which include those of the device.
     counters: &'static PortCounters,
 }
 
 impl NicDelayDrop {
-    /// Armed, with a timeout in microseconds.
+    /// Creates the armed state with a timeout in microseconds.
     pub fn new(timeout_us: u32, counters: &'static PortCounters) -> Self {
         Self {
             timeout_ns: u64::from(timeout_us) * 1000,
@@ -29,13 +30,13 @@ impl NicDelayDrop {
         }
     }
 
-    /// Whether a frame that has waited for `waited_ns` waits on.
+    /// Returns `true` if a frame that has waited for `waited_ns` continues to wait.
     pub fn holds(&mut self, waited_ns: u64) -> bool {
         self.armed &= waited_ns < self.timeout_ns;
         self.armed
     }
 
-    /// The driver's answer to a timeout, between bursts.
+    /// Handles a timeout as the driver does, between bursts: counts it and arms the device.
     #[inline]
     pub fn rearm(&mut self) {
         if !self.armed {
@@ -58,7 +59,7 @@ mod tests {
     use crate::device::counters;
 
     #[test]
-    fn a_timeout_lets_everything_go_until_the_driver_has_answered() {
+    fn a_timeout_stops_holding_until_the_driver_rearms() {
         let counters = counters::port(29, 1);
         let events = || counters.delay_drop_timeouts.load(Ordering::Relaxed);
         let mut delay_drop = NicDelayDrop::new(100, counters);

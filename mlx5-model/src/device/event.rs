@@ -1,11 +1,12 @@
-//! Event channels: what `ibv_get_cq_event` and `ibv_get_async_event` read.
+//! Event channels, which `ibv_get_cq_event` and `ibv_get_async_event` read.
 //!
-//! Imports `abi` and `process`. A channel is an eventfd, so that poll, epoll and select work, with a queue behind it
-//! that the interposed `read` serves.
+//! Imports `abi` and `process`. A channel is an eventfd, so that poll, epoll and select work, and a
+//! queue that the interposed `read` serves.
 //!
-//! Invariants: whenever no read is under way, the eventfd is readable if and only if the queue holds an event; an
-//! object's count of reported events is exactly the number that the program has read, or destroying the object would
-//! wait for ever for acknowledgements; a destroyed object's events are removed from the queue.
+//! Invariants: while no read is in progress, the eventfd is readable if and only if the queue holds
+//! an event. An object's count of reported events is the number that the program has read;
+//! otherwise destroying the object would wait forever for acknowledgements. Events of a destroyed
+//! object are removed from the queue.
 
 #![allow(unsafe_code)]
 
@@ -22,7 +23,7 @@ use crate::process::{
     real, refuse_if,
 };
 
-/// Asynchronous events (`enum ib_event_type`, which no uAPI header names).
+/// Asynchronous events (`enum ib_event_type`, which no uAPI header defines).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum NicEvent {
@@ -30,7 +31,7 @@ pub enum NicEvent {
     CqErr = 0,
     /// A QP's queue failed.
     QpFatal = 1,
-    /// The device is gone.
+    /// The device failed.
     DeviceFatal = 8,
     /// The port's link came up.
     PortActive = 9,
@@ -42,7 +43,7 @@ pub enum NicEvent {
     WqFatal = 19,
 }
 
-/// How many of an object's events the program has read.
+/// Number of an object's events that the program has read.
 pub type Reported = Arc<AtomicU32>;
 
 struct Event {
@@ -51,10 +52,11 @@ struct Event {
     reported: Option<Reported>,
 }
 
-/// A channel; it answers for its descriptor.
+/// Event channel; it handles its own descriptor.
 pub struct EventChannel {
     fd: RawFd,
-    /// Bytes of an event: a completion's layout is the beginning of an asynchronous event's.
+    /// Size of an event in bytes. A completion event's layout is the start of an asynchronous
+    /// event's layout.
     len: usize,
     queue: Mutex<Queue>,
 }
@@ -66,13 +68,14 @@ struct Queue {
 }
 
 impl EventChannel {
-    /// A channel for completion events (CREATE_COMP_CHANNEL), whose descriptor belongs to the program. Fails as
-    /// eventfd does, or with `EMFILE`.
+    /// Opens a channel for completion events (CREATE_COMP_CHANNEL). Its descriptor belongs to the
+    /// program. Fails as eventfd does, or with `EMFILE`.
     pub fn completion() -> Result<Arc<Self>, Errno> {
         Self::open(size_of::<ib_uverbs_comp_event_desc>())
     }
 
-    /// A context's channel for asynchronous events. Fails as [`EventChannel::completion`] does.
+    /// Opens a context's channel for asynchronous events. Fails as [`EventChannel::completion`]
+    /// does.
     pub fn asynchronous() -> Result<Arc<Self>, Errno> {
         Self::open(size_of::<ib_uverbs_async_event_desc>())
     }
@@ -95,7 +98,7 @@ impl EventChannel {
         self.fd
     }
 
-    /// Whether the program has closed the descriptor.
+    /// Returns `true` if the program has closed the descriptor.
     pub fn is_closed(&self) -> bool {
         self.lock().closed
     }
@@ -116,17 +119,17 @@ impl EventChannel {
         }
     }
 
-    /// Queues a completion event of the CQ whose handle in the program is `element`.
+    /// Queues a completion event of the CQ with the program's handle `element`.
     pub fn complete(&self, element: u64, reported: &Reported) {
         self.push(element, 0, Some(reported));
     }
 
-    /// Queues an event of a port or the device.
+    /// Queues an asynchronous event of a port or the device.
     pub fn raise(&self, kind: NicEvent, element: u64) {
         self.push(element, kind as u32, None);
     }
 
-    /// Removes the events of a destroyed object.
+    /// Removes the queued events of a destroyed object.
     pub fn purge(&self, reported: &Reported) {
         let mut queue = self.lock();
         let before = queue.events.len();
@@ -141,8 +144,8 @@ impl EventChannel {
         }
     }
 
-    /// Makes the eventfd unreadable, without waiting: a reader that has just taken its count finds the queue empty
-    /// and waits again.
+    /// Makes the eventfd unreadable, without waiting. A reader that has just taken the eventfd's
+    /// count finds the queue empty and waits again.
     fn clear(&self) {
         let mut count = [0u8; 8];
         let vector = libc::iovec {
@@ -164,16 +167,16 @@ impl EventChannel {
         }
     }
 
-    /// The next event.
+    /// Removes the next event from the queue and returns it.
     fn pop(&self) -> Option<ib_uverbs_async_event_desc> {
         let mut queue = self.lock();
         let event = queue.events.pop_front()?;
         if let Some(reported) = &event.reported {
-            // Under the lock, so that a purge either counts the event or removes it.
+            // Counted under the lock, so that a purge either counts the event or removes it.
             reported.fetch_add(1, Ordering::Relaxed);
         }
         if !queue.events.is_empty() {
-            // The reader's read has taken the whole count.
+            // The reader's read has taken the eventfd's whole count.
             let _ = real::write(self.fd, &1u64.to_ne_bytes());
         }
         Some(ib_uverbs_async_event_desc {
@@ -185,8 +188,8 @@ impl EventChannel {
 }
 
 impl File for EventChannel {
-    /// One event a call, as in the kernel. The kernel waits, on the eventfd: so `O_NONBLOCK` and interrupted calls
-    /// behave as they should.
+    /// Reads one event per call, as the kernel does. The wait is the eventfd's own, so that
+    /// `O_NONBLOCK` and interrupted calls behave correctly.
     fn read(&self, fd: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
         refuse_if(buf.len() < self.len, libc::EINVAL)?;
         loop {
@@ -209,7 +212,7 @@ impl File for EventChannel {
     }
 }
 
-/// The asynchronous events of one object.
+/// Source of the asynchronous events of one object.
 #[derive(Clone)]
 pub struct AsyncSource {
     channel: Arc<EventChannel>,
@@ -219,7 +222,7 @@ pub struct AsyncSource {
 }
 
 impl AsyncSource {
-    /// Events of the object `element` go to `channel`.
+    /// Creates a source that queues the events of the object `element` in `channel`.
     pub fn new(channel: &Arc<EventChannel>, element: u64) -> Self {
         Self {
             channel: Arc::clone(channel),
@@ -228,13 +231,13 @@ impl AsyncSource {
         }
     }
 
-    /// Queues an event.
+    /// Queues an asynchronous event of the object.
     pub fn raise(&self, kind: NicEvent) {
         self.channel
             .push(self.element, kind as u32, Some(&self.reported));
     }
 
-    /// Removes the events that were not read; returns how many were.
+    /// Removes the events that were not read. Returns the number of those that were.
     pub fn finish(&self) -> u32 {
         self.channel.purge(&self.reported);
         self.reported.load(Ordering::Relaxed)
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn readable_exactly_while_events_wait() {
+    fn readable_exactly_while_events_are_queued() {
         let channel = EventChannel::completion().unwrap();
         let reported = Reported::default();
         assert!(!readable(&channel));

@@ -1,4 +1,4 @@
-//! Faults: injected when they are due, and carried on while they are in effect.
+//! Injection of due faults, and update of those in effect.
 //!
 //! Imports `state` and the settings' faults.
 
@@ -9,7 +9,7 @@ use super::port::{LinkChange, NicPort};
 use super::rq::{Rq, RqOwner, RqState};
 use super::state::DeviceState;
 
-/// Injects the faults that are due, updates those in effect, and records whether any is left.
+/// Injects due faults, updates those in effect, and records whether any remains.
 #[cold]
 pub fn apply(state: &mut DeviceState, now_ns: u64) {
     if state.is_dead() {
@@ -33,7 +33,7 @@ pub fn apply(state: &mut DeviceState, now_ns: u64) {
 }
 
 fn is_due(state: &DeviceState, fault: &Fault, now_ns: u64) -> bool {
-    // Nothing more is injected into a device that has died in the same round.
+    // No more faults are injected into a device that has died in the same round.
     if state.is_dead() {
         return false;
     }
@@ -41,7 +41,7 @@ fn is_due(state: &DeviceState, fault: &Fault, now_ns: u64) -> bool {
     port.is_some_and(|port| fault.is_due(port.received(), port.since_rule_ns(now_ns)))
 }
 
-/// Injects a fault; false if its target does not exist yet.
+/// Injects a fault. Returns `false` if its target does not exist yet.
 fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
     let at = usize::from(fault.port).wrapping_sub(1);
     match fault.effect {
@@ -59,7 +59,7 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
             if with_wq(state, queue, damage).is_none() {
                 return false;
             }
-            // `mlx5_set_port_fcs`: the port checks every frame's FCS unless `rx-all` is on.
+            // As `mlx5_set_port_fcs`: the port checks every frame's FCS unless `rx-all` is on.
             if let Some(port) = state.ports.get_mut(at).filter(|_| !reaches_queues) {
                 port.damage_next();
             }
@@ -103,7 +103,8 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
     true
 }
 
-/// Changes the WQ that was created as number `serial`, with its CQ; `None` if it is not ready.
+/// Calls `change` with the WQ that was created as number `serial`, and its CQ. Returns `None` if
+/// that WQ does not exist or is not ready.
 fn with_wq<T>(
     state: &mut DeviceState,
     serial: u32,

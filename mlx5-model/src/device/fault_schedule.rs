@@ -1,32 +1,33 @@
-//! The faults that are still to be injected.
+//! Faults that are still to be injected.
 //!
-//! Imports the settings' faults. Invariant: a fault is injected once; frames are counted exactly, because a port ends
-//! its burst where a fault is due.
+//! Imports the settings' faults. Invariant: a fault is injected once. Frames are counted exactly,
+//! because a port ends its burst where a fault is due.
 
 use crate::settings::fault::{Fault, Trigger};
 
-/// Faults that have not been injected.
+/// List of the faults that have not been injected.
 #[derive(Debug, Default)]
 pub struct FaultSchedule(Vec<Fault>);
 
 impl FaultSchedule {
-    /// All of a device's.
+    /// Schedules all faults of a device.
     pub fn new(faults: &[Fault]) -> Self {
         Self(faults.to_vec())
     }
 
-    /// Whether every fault has been injected.
+    /// Returns `true` if every fault has been injected.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Offers each fault, in the order of the settings, to `inject`, which returns whether it has injected it. The
-    /// others, which are not due or whose target does not exist yet, stay.
+    /// Offers each fault, in the order of the settings, to `inject`, which returns whether it has
+    /// injected it. Faults that are not due or whose target does not exist yet stay scheduled.
     pub fn run(&mut self, mut inject: impl FnMut(&Fault) -> bool) {
         self.0.retain(|fault| !inject(fault));
     }
 
-    /// How many more frames a port that has received `frames` may take before the next fault is due.
+    /// Returns the number of frames that a port, after `frames` frames, may take before its next
+    /// fault is due.
     pub fn frames_left(&self, port: u8, frames: u64) -> u64 {
         let left = |fault: &Fault| match fault.trigger {
             // A fault that is due but waits for its target must not stop the port.
@@ -45,7 +46,7 @@ mod tests {
     #[test]
     fn a_fault_is_injected_once_and_a_port_stops_where_it_is_due() {
         let faults = fault::parse("bad_lkey@frames=10;wq_fatal@frames=4;device_fatal:port=2@frames=1;clock_jump:ns=1@ms=2")
-            .expect("good");
+            .expect("valid faults");
         let mut schedule = FaultSchedule::new(&faults);
         assert_eq!(schedule.frames_left(1, 0), 4);
         assert_eq!(schedule.frames_left(2, 0), 1);
@@ -64,7 +65,7 @@ mod tests {
             [Effect::WqFatal(0), Effect::ClockJump(1)]
         );
         assert_eq!(schedule.frames_left(1, 4), 6);
-        // Due, but its target does not exist: the port goes on meanwhile.
+        // Due, but its target does not exist: the port continues meanwhile.
         schedule.run(|_| false);
         assert_eq!(schedule.frames_left(1, 10), u64::MAX);
         assert_eq!(injected(&mut schedule, 11, None), [Effect::BadLkey(0)]);

@@ -1,7 +1,7 @@
-//! Send WQEs of RAW_PACKET QPs, and the frames they describe.
+//! Send WQEs of RAW_PACKET QPs, and the frames that they describe.
 //!
-//! Imports `cqe`, `frame` and `memory`. Invariant: no length in a WQE leads a copy out of the ring, a region or the
-//! largest frame.
+//! Imports `cqe`, `frame` and `memory`. Invariant: no length in a WQE leads a copy beyond the ring,
+//! a region or the largest frame.
 
 #![allow(unsafe_code)]
 
@@ -15,46 +15,48 @@ use crate::process::{Errno, refuse_if};
 use super::cqe::WqeError;
 use super::memory::{Access, NicRing, Regions};
 
-/// WQE basic block: the unit of a queue's indexes.
+/// Size of a WQE basic block in bytes, the unit of a queue's indexes.
 const BLOCK: usize = 64;
-/// The unit of sizes within a WQE.
+/// Unit of sizes within a WQE, in bytes.
 const UNIT: usize = 16;
-/// The largest frame that is put together.
+/// Size of the largest frame that is gathered, in bytes.
 const MAX_FRAME: usize = 65_536 + 64;
-/// `MLX5_ETH_WQE_INSERT_VLAN` and `MLX5_ETH_WQE_SVLAN` in `eth_seg.insert.type` (PRM "Ethernet segment"), which the
-/// user headers do not name.
+/// Bit of `MLX5_ETH_WQE_INSERT_VLAN` in `eth_seg.insert.type` (PRM "Ethernet segment"), which the
+/// user headers do not define.
 pub const INSERT_VLAN: u16 = 1 << 15;
+/// Bit of `MLX5_ETH_WQE_SVLAN` in `eth_seg.insert.type`: the inserted tag is an S-VLAN tag.
 const INSERT_SVLAN: u16 = 1 << 0;
-/// `fm_ce_se`, completion mode: always.
+/// Completion mode in `fm_ce_se`: the WQE always completes.
 const ALWAYS_COMPLETE: u8 = abi::MLX5_WQE_CTRL_CQ_UPDATE as u8;
-/// Where the inline header begins in the second segment of a send on a raw packet QP.
+/// Offset of the inline header in the second segment of a send on a raw packet QP.
 const INLINE_START: usize = offset_of!(mlx5_wqe_eth_seg, inline_hdr_start);
 
-/// The control segment of a WQE (`mlx5_wqe_ctrl_seg`).
+/// Control segment of a WQE (`mlx5_wqe_ctrl_seg`).
 #[derive(Clone, Copy)]
 pub struct ControlSegment {
     pub opcode: u8,
-    /// The WQE's size in units.
+    /// Size of the WQE in units of 16 bytes.
     units: usize,
-    /// Whether it asks for a completion.
+    /// Set when the WQE requests a completion.
     pub complete: bool,
 }
 
 impl ControlSegment {
-    /// How many basic blocks the WQE takes.
+    /// Returns the number of basic blocks that the WQE occupies.
     pub fn blocks(self) -> u16 {
         (self.units * UNIT).div_ceil(BLOCK).max(1) as u16
     }
 }
 
-/// The ring of a send queue.
+/// Ring of a send queue's WQEs in the program's memory.
 pub struct GatherRing {
     ring: NicRing,
     blocks: u32,
 }
 
 impl GatherRing {
-    /// A ring of `blocks` basic blocks. Fails with `EINVAL` for an impossible number, or as [`NicRing::new`].
+    /// Creates a ring of `blocks` basic blocks. Fails with `EINVAL` for an invalid number, or as
+    /// [`NicRing::new`] does.
     pub fn new(addr: u64, blocks: u32) -> Result<Self, Errno> {
         refuse_if(!blocks.is_power_of_two() || blocks > 1 << 15, libc::EINVAL)?;
         let ring = NicRing::new(addr, u64::from(blocks) * BLOCK as u64)?;
@@ -65,12 +67,13 @@ impl GatherRing {
         self.blocks
     }
 
-    /// A 16-byte unit of a WQE; `at` is a multiple of that.
+    /// Reads a 16-byte unit of a WQE at `at`, rounded down to a multiple of 16.
     #[inline]
     fn unit(&self, at: usize) -> [u8; UNIT] {
         let words = self.ring.at(at & !(UNIT - 1)).cast::<u64>();
-        // SAFETY: any offset leads into the ring, aligned, and a ring is a multiple of 16 bytes long; volatile
-        // because the program owns what is not posted, and nothing that is read is trusted.
+        // SAFETY: any offset leads into the ring, aligned, and the length of a ring is a multiple
+        // of 16 bytes. Volatile because the program owns WQEs that are not posted, and nothing that
+        // is read is trusted.
         let [low, high] = unsafe { [words.read_volatile(), words.add(1).read_volatile()] };
         let mut unit = [0; UNIT];
         unit[..8].copy_from_slice(&low.to_ne_bytes());
@@ -82,7 +85,7 @@ impl GatherRing {
         (u32::from(head) & (self.blocks - 1)) as usize * BLOCK
     }
 
-    /// The control segment of the WQE at `at`.
+    /// Reads the control segment of the WQE at `at`.
     pub fn control(&self, at: usize) -> ControlSegment {
         let unit = self.unit(at);
         let size = unit[offset_of!(mlx5_wqe_ctrl_seg, qpn_ds) + 3] & 0x3f;
@@ -94,7 +97,7 @@ impl GatherRing {
         }
     }
 
-    /// Puts a frame together from a send WQE's inline header, inline data and buffers.
+    /// Assembles a frame from a send WQE's inline header, inline data and buffers.
     pub fn gather(
         &self,
         regions: &Regions,
@@ -141,7 +144,7 @@ impl GatherRing {
         }
     }
 
-    /// Appends one data segment; returns the units it takes.
+    /// Appends one data segment. Returns its size in units.
     fn gather_one(
         &self,
         regions: &Regions,
@@ -166,13 +169,13 @@ impl GatherRing {
         let from = regions
             .resolve(lkey, pd, addr, len as u64, Access::Read)
             .ok_or(WqeError::PROTECTION)?;
-        // SAFETY: `resolve` has checked that the queue may read `len` bytes at `from`; the program promised not to
-        // change them until the WQE completes.
+        // SAFETY: `resolve` has checked that the queue may read `len` bytes at `from`. The program
+        // must not change them until the WQE completes.
         frame.extend_from_slice(unsafe { std::slice::from_raw_parts(from, len) });
         Ok(1)
     }
 
-    /// Inline bytes wrap at the end of the ring.
+    /// Appends inline bytes, which wrap at the end of the ring.
     fn copy_inline(&self, mut at: usize, mut len: usize, frame: &mut Vec<u8>) {
         while len > 0 {
             let unit = self.unit(at);

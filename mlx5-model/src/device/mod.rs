@@ -1,8 +1,10 @@
-//! The device: a NIC with its objects, queues, ports, clock and events, and the thread that drives it.
+//! The device: a NIC with its objects, queues, ports, clock and events, and the thread that drives
+//! it.
 //!
-//! Knows nothing of commands, of files in sysfs or of the shims: those call it. From the bottom: `memory`, `clock`,
-//! `counters` and `event`; the queues (`cq`, `rq`, `sq`) with their formats (`cqe`, `session`, `scatter`, `strides`, `gather`); `queues`
-//! and `object`; `port`; `state`; `fault` and `round`, which work on the state; `nic`, the thread.
+//! Does not depend on commands, on files in sysfs or on the shims, which call it. The modules from
+//! the bottom: `memory`, `clock`, `counters` and `event`; the queues (`cq`, `rq`, `sq`) with their
+//! formats (`cqe`, `session`, `scatter`, `strides`, `gather`); `queues` and `object`; `port`;
+//! `state`; `fault` and `round`, which work on the state; `nic`, the thread.
 
 pub mod clock;
 pub mod counters;

@@ -1,15 +1,17 @@
-//! The devices of the process, and their threads.
+//! Devices of the process, and their threads.
 //!
-//! Imports `round`, `state` and what is below them. A device's whole state lies behind one lock. The NIC's thread
-//! takes it for one burst and releases it; commands take it in between. So a command that destroys something returns
-//! when the NIC no longer uses it, and what is destroyed is never written to again.
+//! Imports `round`, `state` and the modules below them. A device's whole state is behind one lock.
+//! The NIC's thread takes the lock for one burst and releases it; commands take it in between. So a
+//! command that destroys an object returns when the NIC no longer uses the object, and the NIC
+//! never writes to it again.
 //!
-//! Where nothing but a wire that tells of its frames can bring work, the thread does not spin: it rests, for longer the
-//! longer nothing has come, and after frames for a while in which others gather, so that many are one wake-up.
+//! The thread does not spin if only wires that signal their frames can bring work. It then rests,
+//! and the rest becomes longer while no frame arrives. After frames it waits until others gather,
+//! so that one wake-up handles many frames.
 //!
-//! Invariants: a command that waits goes before the NIC's next burst; the thread runs while a context is open and at
-//! no other time; after `fork` the child finds devices of its own, at rest, since the thread stayed with the parent
-//! (and its copies of the parent's descriptors answer `EIO`).
+//! Invariants: a waiting command runs before the NIC's next burst. The thread runs only while a
+//! context is open. After `fork` the child gets separate devices at rest, because the thread stays
+//! with the parent; the child's copies of the parent's descriptors fail with `EIO`.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,50 +26,58 @@ use super::port::NicPort;
 use super::round;
 use super::state::DeviceState;
 
-/// How long the thread spins for more work before it sleeps.
+/// Time for which the thread spins for more work before it sleeps, in nanoseconds.
 const SPIN_NS: u64 = 50_000;
-/// The longest sleep: doorbells ring in memory, where nobody can wait for them.
+/// Longest sleep in nanoseconds. Doorbells are writes to memory, which cannot wake a thread.
 const MAX_SLEEP_NS: u64 = 100_000;
-/// The first rest, which a frame ends early, and the longest. The clock that programs read stands meanwhile, until the next
-/// command, and a completion of before is not yet seen to be waited for.
+/// First rest of the NIC's thread in nanoseconds, which a frame ends early. During a rest the clock
+/// that programs read stands still until the next command, and the arming of a CQ is not noticed.
 const REST_NS: u64 = 2_000_000;
+/// Longest rest of the NIC's thread in nanoseconds.
 const MAX_REST_NS: u64 = 64_000_000;
-/// How long frames gather, and how many should by then: each wake-up costs as much as several hundred frames. Wires that
-/// tell when their rings fill have the longest time. Within that of the others a ring of the default size is not half filled by
-/// 2 million frames of 1500 bytes a second; a smaller one has less.
+/// Shortest time for which frames gather, in nanoseconds. Each wake-up costs as much as several
+/// hundred frames.
 const GATHER_NS: u64 = 200_000;
+/// Longest time for which frames gather on wires that signal when their rings fill, in nanoseconds.
 const MAX_GATHER_NS: u64 = 64_000_000;
+/// Longest time for which frames gather on other wires, in nanoseconds, with a ring of the default
+/// size; a smaller ring has less. In this time 2 million frames of 1500 bytes per second fill less
+/// than half of the default ring.
 const MAX_BLIND_GATHER_NS: u64 = 16_000_000;
+/// Number of frames that should have gathered at a wake-up.
 const GATHERED: u64 = 8192;
-/// The time between two checks for the file that ends a restart.
+/// Interval between two checks for the file that ends a restart.
 const FILE_CHECK: Duration = Duration::from_millis(1);
 
-/// Shows or hides a device in sysfs, by index and name, around a restart of its driver.
+/// Function that shows or hides a device in sysfs, by index and name, around a restart of its
+/// driver.
 pub type SetPresence = fn(usize, &str, bool);
 
-/// A device.
+/// A device of the process, with the state that its lock protects.
 pub struct Device {
     index: usize,
     settings: &'static DeviceSettings,
     set_presence: SetPresence,
-    /// Commands that wait for the lock.
+    /// Number of commands that wait for the device's lock.
     waiting: AtomicU32,
     state: Mutex<DeviceState>,
-    /// The process that it belongs to, counted in forks, and the device of the next one.
+    /// Number of forks when the device was created, which identifies its process.
     forks: u32,
+    /// Device of the next process, which a fork has created.
     next: OnceLock<&'static Device>,
 }
 
 static FIRST: [OnceLock<&'static Device>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
 
 impl Device {
-    /// Device `index` of this process. Fails with `ENODEV` if there is none.
+    /// Returns device `index` of this process. Fails with `ENODEV` if it does not exist.
     pub fn get(index: usize, set_presence: SetPresence) -> Result<&'static Self, Errno> {
         let settings = settings::global().devices.get(index).ok_or(libc::ENODEV)?;
         let mut slot = FIRST.get(index).ok_or(libc::ENODEV)?;
         loop {
             if slot.get().is_none() {
-                // Lives as long as the process; if another thread was first, this one is never used.
+                // The device lives as long as the process. If another thread was first, this one is
+                // never used.
                 let device = Box::leak(Box::new(Self {
                     index,
                     settings,
@@ -95,7 +105,7 @@ impl Device {
         self.settings
     }
 
-    /// The state, for a command. Its clock is of now, though the thread may rest.
+    /// Locks the state for a command. The clock is updated, even while the thread rests.
     pub fn lock(&self) -> MutexGuard<'_, DeviceState> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,8 +114,8 @@ impl Device {
         state
     }
 
-    /// Starts the thread and plugs the wires in, for the first context of all. Fails with `ENOMEM` when the system
-    /// has no further thread.
+    /// Starts the thread, and plugs the wires in for the first context. Fails with `ENOMEM` when
+    /// the system cannot start another thread.
     pub fn start(&'static self, state: &mut DeviceState) -> Result<(), Errno> {
         if state.contexts.is_empty() {
             state.plug();
@@ -120,7 +130,7 @@ impl Device {
         Ok(())
     }
 
-    /// The NIC's thread.
+    /// Main loop of the NIC's thread.
     fn run(&'static self) {
         thread::pin(self.settings.cpu);
         let mut idle = Idleness::new(self.settings);
@@ -136,7 +146,7 @@ impl Device {
                 self.restart(end);
                 continue;
             }
-            let wait = idle.after(work, &mut state);
+            let wait = idle.next_wait(work, &mut state);
             drop(state);
             while self.waiting.load(Ordering::Relaxed) > 0 {
                 std::thread::yield_now();
@@ -166,22 +176,23 @@ impl Device {
             self.lock().finish_restart();
             (self.set_presence)(self.index, name, true);
         };
-        // Without a thread it stays away.
+        // If no thread can be started, the device stays hidden.
         let _ = thread::start(name, finish);
     }
 }
 
-/// How long the thread has had nothing to do.
+/// Idle state of the thread, which decides how long it waits.
 #[derive(Default)]
 struct Idleness {
-    /// Since when it spins.
+    /// Time at which the thread began to spin, in nanoseconds.
     since_ns: Option<u64>,
-    /// The work it has had since it last slept.
+    /// Number of frames and WQEs handled since the last wait.
     worked: u64,
-    /// How long frames gather now, and at most on a wire that does not tell when its ring fills.
+    /// Time for which frames gather now, in nanoseconds.
     gathers_ns: u64,
+    /// Longest gathering on a wire that does not signal when its ring fills, in nanoseconds.
     most_blind_ns: u64,
-    /// How long it has rested.
+    /// Length of the thread's last rest in nanoseconds.
     rested_ns: u64,
 }
 
@@ -196,8 +207,8 @@ impl Idleness {
         }
     }
 
-    /// What the thread waits for after a round; `None`: it goes on at once.
-    fn after(&mut self, work: usize, state: &mut DeviceState) -> Option<Wait> {
+    /// Returns the thread's wait after a round; `None`: the thread continues at once.
+    fn next_wait(&mut self, work: usize, state: &mut DeviceState) -> Option<Wait> {
         if work > 0 {
             self.worked += work as u64;
             (self.since_ns, self.rested_ns) = (None, 0);
@@ -209,12 +220,12 @@ impl Idleness {
             let holds = state.is_holding();
             let gathers = worked > 0 || holds;
             let wait = if gathers {
-                let mut wait = Wait::for_marks(state);
+                let mut wait = Wait::for_full_rings(state);
                 let most_ns = match wait.count == state.ports.len() {
                     true => MAX_GATHER_NS,
                     false => self.most_blind_ns,
                 };
-                // At the rate at which they came.
+                // Scales the time with the rate of the last frames.
                 let wanted = (self.gathers_ns * GATHERED)
                     .checked_div(worked)
                     .unwrap_or(self.gathers_ns)
@@ -227,7 +238,7 @@ impl Idleness {
                 Wait::for_frames(state, self.rested_ns)
             };
             for (_, cq) in state.queues.cqs.iter_mut() {
-                cq.rest(now_ns + wait.ns);
+                cq.fire_due_before(now_ns + wait.ns);
             }
             return Some(wait);
         }
@@ -236,7 +247,7 @@ impl Idleness {
     }
 }
 
-/// What an idle thread waits for.
+/// Wait of an idle thread: descriptors and a time limit.
 struct Wait {
     fds: [RawFd; thread::MAX_FDS],
     count: usize,
@@ -258,12 +269,13 @@ impl Wait {
         wait
     }
 
-    /// Lets frames gather, until a wire that tells of that has a good part of its ring full.
-    fn for_marks(state: &DeviceState) -> Self {
+    /// Lets frames gather until a wire signals that much of its ring is full.
+    fn for_full_rings(state: &DeviceState) -> Self {
         Self::new(state.ports.iter().filter_map(NicPort::begin_gathering), 0)
     }
 
-    /// Waits for wires, until the next frame of one with a pace is due, and for `ns` at most.
+    /// Waits for frames of the wires, until the next frame of a paced wire is due, and at most
+    /// `ns`.
     fn for_frames(state: &DeviceState, ns: u64) -> Self {
         let mut wait = Self::new(state.ports.iter().filter_map(NicPort::wait_fd), ns);
         let now = state.clock.now_ns();

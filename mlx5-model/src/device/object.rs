@@ -1,6 +1,6 @@
-//! Objects that commands create and that do no work of their own: what they refer to, and who uses them.
+//! Objects that commands create and that do no work: their references and their users.
 //!
-//! Imports `event`, `memory`, and of `steering` what rules are made of.
+//! Imports `event`, `memory`, and from `steering` the parts of rules.
 
 use crate::handles::Index;
 use crate::process::Errno;
@@ -11,14 +11,14 @@ use super::memory::DoorbellRecord;
 
 pub struct PdObject;
 
-/// A memory region's handle.
+/// Object behind the handle of a memory region.
 #[derive(Debug)]
 pub struct MrObject {
     pub lkey: u32,
     pub pd: Index,
 }
 
-/// An object that is only a member of a protection domain: a memory window, an address handle.
+/// Object that is only a member of a protection domain: a memory window or an address handle.
 #[derive(Debug)]
 pub struct PdMember {
     pub pd: Index,
@@ -26,43 +26,43 @@ pub struct PdMember {
 
 #[derive(Debug)]
 pub struct TableObject {
-    /// 2^n receive queues.
+    /// Receive queues of the table; their number is a power of two.
     pub rqs: Box<[Index]>,
 }
 
-/// A shared receive queue. On mlx5 RAW_PACKET QPs do not receive from one, so its WRs stay.
+/// Shared receive queue. On mlx5 RAW_PACKET QPs do not receive from an SRQ, so its WRs stay posted.
 pub struct SrqObject {
     pub pd: Index,
     pub max_wr: u32,
     pub max_sge: u32,
-    /// The number of WRs below which an event is raised, once; 0: none is set.
+    /// Number of WRs below which one event is raised; 0: no limit is set.
     pub limit: u32,
-    /// Its doorbell record, with the number of WRs posted.
+    /// Doorbell record with the number of WRs posted.
     pub record: DoorbellRecord,
     pub events: AsyncSource,
 }
 
-/// The kinds of QP.
+/// Kinds of QPs, each with its queues.
 #[derive(Debug)]
 pub enum QpBody {
-    /// An RSS QP: no queues of its own, no state.
+    /// RSS QP; it has neither own queues nor a state.
     Rss {
         tir: Index,
-        /// The table, counted as in use.
+        /// Indirection table of the QP, counted as in use.
         table: Index,
     },
-    /// A RAW_PACKET QP.
+    /// RAW_PACKET QP with its own receive or send queue, or both.
     Raw {
         rq: Option<Index>,
         sq: Option<Index>,
-        /// The CQs of its receive and of its send queue.
+        /// CQs of the receive queue and of the send queue.
         cqs: [Index; 2],
-        /// The SRQ it was created with, from which it receives nothing.
+        /// SRQ that the QP was created with; the QP receives nothing from it.
         srq: Option<Index>,
     },
 }
 
-/// States of a QP (`enum ib_qp_state`).
+/// State of a QP (`enum ib_qp_state`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum QpState {
@@ -75,7 +75,7 @@ pub enum QpState {
     Error = 6,
 }
 
-/// What CREATE_QP asks for and QUERY_QP answers.
+/// Capabilities that CREATE_QP requests and QUERY_QP returns.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QpCaps {
     pub max_send_wr: u32,
@@ -90,33 +90,33 @@ pub struct QpObject {
     pub body: QpBody,
     pub pd: Index,
     pub state: QpState,
-    /// The port it is bound to, from 1; 0: none yet.
+    /// Port that the QP is bound to, from 1; 0: not bound.
     pub port: u8,
     pub caps: QpCaps,
     pub events: AsyncSource,
 }
 
-/// Flow counters: what rules count their frames in.
+/// Flow counters: packets and bytes of the rules that name them.
 #[derive(Debug, Default)]
 pub struct CountersObject {
     pub packets: u64,
-    /// Their bytes, without FCS.
+    /// Bytes of the counted frames, without FCS.
     pub bytes: u64,
-    /// What a read returns: which of the two, and at which index.
+    /// Layout of a read: pairs of a counter (0 packets, 1 bytes) and the index of its value.
     pub layout: Vec<(u32, u32)>,
 }
 
 /// Match criteria that rules share.
 #[derive(Debug)]
 pub struct MatcherObject {
-    /// The bits to compare (PRM "fte_match_param").
+    /// Mask of the bits to compare (PRM "fte_match_param").
     pub mask: Vec<u8>,
-    /// The sections to compare (`match_criteria_enable`).
+    /// Bits of the sections to compare (`match_criteria_enable`).
     pub criteria: u8,
-    /// Whether its rules are NORMAL ones.
+    /// `true` if the matcher's rules are NORMAL ones.
     pub is_normal: bool,
     pub priority: u16,
-    /// Whether its rules are for received frames.
+    /// `true` if the matcher's rules are for received frames.
     pub receives: bool,
 }
 
@@ -128,16 +128,16 @@ pub struct FlowObject {
     pub rules: FlowRules,
 }
 
-/// What a flow rule added to the tables.
+/// Entries that a flow rule added to the tables.
 pub enum FlowRules {
-    /// A sniffer: copies of every frame.
+    /// A sniffer rule, which copies every frame.
     Sniffer(Destination),
-    /// Entries, all with one action.
+    /// Entries of flow tables, all with the same action.
     Entries(Vec<(TableId, Match)>, FlowAction),
 }
 
 impl FlowRules {
-    /// Adds all entries or, if one fails, none.
+    /// Adds all entries of the rule to the tables or, if one fails, none.
     pub fn add_to(&self, steering: &mut NicSteering) -> Result<(), Errno> {
         match self {
             Self::Sniffer(to) => steering.add_sniffer(*to),
@@ -155,7 +155,7 @@ impl FlowRules {
         Ok(())
     }
 
-    /// Removes what [`FlowRules::add_to`] added.
+    /// Removes the entries that [`FlowRules::add_to`] added.
     pub fn remove_from(&self, steering: &mut NicSteering) {
         match self {
             Self::Sniffer(to) => steering.remove_sniffer(*to),

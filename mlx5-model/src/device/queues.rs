@@ -1,5 +1,5 @@
-//! The queues of a device, and what they refer to: everything that frames pass through between a port and the
-//! program.
+//! Queues of a device with the objects that they refer to: all parts between a port and the program
+//! that a frame passes.
 //!
 //! Imports `cq`, `rq`, `sq`, `memory`, `delay_drop`, `object` and `steering`.
 
@@ -16,22 +16,22 @@ use super::object::CountersObject;
 use super::rq::{Room, Rq};
 use super::sq::Sq;
 
-/// See the module.
+/// Queues of a device, with tables, counters and memory regions.
 pub struct Queues {
     pub cqs: Slab<CqObject>,
-    /// Receive queues, of WQs and of QPs.
+    /// Receive queues of the device's WQs and QPs.
     pub rqs: Slab<Rq>,
     pub sqs: Slab<Sq>,
-    /// Hashes and tables of RSS QPs.
+    /// TIRs: hashes and tables of RSS QPs.
     pub tirs: Slab<Tir>,
     pub counters: Slab<CountersObject>,
-    /// Memory that the queues may access.
+    /// Registered memory that the queues may access.
     pub regions: Regions,
     pub delay_drop: NicDelayDrop,
 }
 
 impl Queues {
-    /// A device without queues.
+    /// Creates the empty lists of a device's queues.
     pub fn new(max_wq: u32, delay_drop: NicDelayDrop) -> Self {
         Self {
             cqs: Slab::new(ObjectKind::Cq, LIMIT),
@@ -44,7 +44,7 @@ impl Queues {
         }
     }
 
-    /// A receive queue together with its CQ.
+    /// Returns a receive queue with its CQ.
     #[inline]
     pub fn receive_queue(&mut self, rq: Index) -> Option<(&mut Rq, &mut CqObject)> {
         let rq = self.rqs.at_mut(rq)?;
@@ -52,7 +52,7 @@ impl Queues {
         Some((rq, cq))
     }
 
-    /// A send queue together with its CQ.
+    /// Returns a send queue with its CQ.
     #[inline]
     pub fn send_queue(&mut self, sq: Index) -> Option<(&mut Sq, &mut CqObject)> {
         let sq = self.sqs.at_mut(sq)?;
@@ -60,7 +60,8 @@ impl Queues {
         Some((sq, cq))
     }
 
-    /// The room that a target has for a frame if `before` copies of it go to its queue first and `cqes` CQEs to its CQ.
+    /// Returns the room of a target for a frame, if `before` copies of it go to the target's queue
+    /// first and `cqes` CQEs to its CQ.
     #[inline]
     pub fn room(
         &mut self,
@@ -75,14 +76,15 @@ impl Queues {
         }
     }
 
-    /// Whether a target without room holds the wire (delay drop).
+    /// Returns `true` if a target without room holds the wire (delay drop).
     pub fn delays(&self, target: &Target) -> bool {
         self.rqs
             .at(target.rss.rq)
             .is_some_and(|rq| rq.features.delay_drop)
     }
 
-    /// Delivers a frame to a target that has room; otherwise does nothing. Returns the room there was.
+    /// Delivers a frame to a target that has room; otherwise does nothing. Returns the room that
+    /// the target had.
     #[inline(always)]
     pub fn deliver(&mut self, frame: &ParsedFrame<'_>, now: &Now, target: Target) -> Room {
         let Some(rq) = self.rqs.at_mut(target.rss.rq) else {
@@ -100,14 +102,14 @@ impl Queues {
         rq.receive(cq, &self.regions, frame, now, info)
     }
 
-    /// Whether the program has consumed everything that was received.
+    /// Returns `true` if the program has consumed all completions of received frames.
     pub fn are_drained(&mut self) -> bool {
         let Self { cqs, rqs, .. } = self;
         rqs.iter()
             .all(|(_, rq)| cqs.at_mut(rq.cq).is_none_or(CqObject::is_drained))
     }
 
-    /// Puts every receive queue of a dead CQ into error. Send queues find out by themselves.
+    /// Puts every receive queue of a dead CQ into error. Send queues detect it themselves.
     pub fn fail_receive_queues(&mut self, dead: Index) {
         let Self { cqs, rqs, .. } = self;
         if let Some(cq) = cqs.at_mut(dead) {

@@ -1,8 +1,9 @@
-//! Receive queues: of a WQ, and of a RAW_PACKET QP.
+//! Receive queues, of WQs and of RAW_PACKET QPs.
 //!
-//! Imports `cq`, `event`, `frame`, `memory`, `scatter` and `strides`. Invariants: WQEs are consumed in the order they
-//! were posted, each exactly once, each with exactly one CQE (of a striding queue: with CQEs whose strides add up to its
-//! own, or a last one in error); the producer index is read again only when the known WQEs are used up.
+//! Imports `cq`, `event`, `frame`, `memory`, `scatter` and `strides`. Invariants: WQEs are consumed
+//! in the order in which they were posted, each exactly once and with exactly one CQE. A WQE of a
+//! striding queue has CQEs whose strides add up to its own, or a last one in error. The producer
+//! index is read again only when the known WQEs are used up.
 
 use crate::abi;
 use crate::frame::ParsedFrame;
@@ -17,50 +18,50 @@ use super::memory::{DoorbellRecord, Regions};
 use super::scatter::{RqLayout, ScatterRing};
 use super::strides::{self, Strides};
 
-/// The receive word of a doorbell record.
+/// Index of the receive word in a doorbell record.
 const PRODUCER: usize = abi::MLX5_RCV_DBR as usize;
-/// How many WQEs ahead the first buffer is prefetched for writing.
+/// Distance in WQEs at which the first buffer is prefetched for writing.
 const PREFETCH: u16 = 16;
-/// How many WQEs ahead the WQE itself is prefetched.
+/// Distance in WQEs at which the WQE itself is prefetched.
 const PREFETCH_WQE: u16 = 32;
-/// A protection domain that does not exist: there are never so many.
+/// Index of a protection domain that does not exist; real indexes are always lower.
 const NO_PD: Index = Index::MAX;
 
-/// The state of a queue (`enum ib_wq_state`).
+/// State of a receive queue (`enum ib_wq_state`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RqState {
-    /// Frames are dropped, WQEs are not read.
+    /// Reset: frames are dropped, WQEs are not read.
     Reset,
-    /// Frames consume WQEs.
+    /// Ready: frames consume WQEs.
     Ready,
-    /// WQEs are flushed as they come.
+    /// Error: WQEs are flushed when they are posted.
     Error,
 }
 
-/// What a queue belongs to.
+/// Owner of a receive queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RqOwner {
-    /// A WQ, which the program has a handle for.
+    /// A WQ, for which the program has a handle.
     Wq,
-    /// A RAW_PACKET QP.
+    /// A RAW_PACKET QP with its own receive queue.
     Qp,
 }
 
-/// What a queue does to frames.
+/// Changes that a queue makes to frames and their delivery.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RqFeatures {
-    /// The C-VLAN tag is removed (`CVLAN_STRIPPING`).
+    /// Removes the C-VLAN tag (`CVLAN_STRIPPING`).
     pub strip_cvlan: bool,
-    /// The FCS is delivered behind the frame (`SCATTER_FCS`).
+    /// Delivers the FCS behind the frame (`SCATTER_FCS`).
     pub scatter_fcs: bool,
-    /// A frame without a WQE holds the wire (`DELAY_DROP`).
+    /// Holds the wire for a frame without a WQE (`DELAY_DROP`).
     pub delay_drop: bool,
 }
 
-/// Whether a frame can be delivered.
+/// Result of the check whether a frame can be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// There is a WQE and room in the CQ.
+    /// The queue has a WQE and the CQ has room.
     Enough,
     NoWqe,
     CqFull,
@@ -68,39 +69,41 @@ pub enum Room {
     NotReady,
 }
 
-/// A receive queue.
+/// Receive queue of a WQ or a RAW_PACKET QP.
 pub struct Rq {
     wqes: ScatterRing,
-    /// The head WQE of a striding queue.
+    /// Head WQE of a striding queue.
     strides: Option<Strides>,
     record: DoorbellRecord,
-    /// The next WQE to consume, and how far the program had posted when the record was last read.
+    /// Counter of the next WQE to consume.
     head: u16,
+    /// Producer counter when the record was last read.
     producer: u16,
     state: RqState,
-    /// The driver's record of the state, which MODIFY_WQ alone updates (`mlx5_ib_modify_wq`).
+    /// State in the driver's record, which only MODIFY_WQ updates (`mlx5_ib_modify_wq`).
     pub recorded: RqState,
-    /// How many of the WQEs last posted to a queue in error are consumed without a CQE.
+    /// Number of the WQEs last posted to a queue in error that are consumed without a CQE.
     pub unflushed: u16,
-    /// They have their CQEs after all once the queue is reset, before that command returns.
+    /// Set when these WQEs get their CQEs at the reset of the queue, before that command returns.
     pub flushes_at_reset: bool,
     pub features: RqFeatures,
     pub cq: Index,
     pub pd: Index,
-    /// The domain that its keys are checked against: `pd`, unless a fault has made them invalid.
+    /// Protection domain that the keys are checked against: `pd`, unless a fault has invalidated
+    /// them.
     key_pd: Index,
-    /// Its number among the device's WQs in the order of creation, from 0.
+    /// Number among the device's WQs in the order of creation, from 0.
     pub serial: u32,
-    /// `srqn_uidx` of its CQEs.
+    /// The program's index of the queue (`srqn_uidx` of its CQEs).
     pub uidx: u32,
     pub owner: RqOwner,
     pub events: AsyncSource,
-    /// The next frame's FCS is to be wrong.
+    /// Set when the next frame's FCS must be wrong.
     damage_fcs: bool,
 }
 
 impl Rq {
-    /// A queue in reset. Fails as [`ScatterRing::new`] and [`DoorbellRecord::new`] do.
+    /// Creates a queue in reset. Fails as [`ScatterRing::new`] and [`DoorbellRecord::new`] do.
     pub fn new(
         layout: &RqLayout,
         cq: Index,
@@ -136,10 +139,10 @@ impl Rq {
         self.state
     }
 
-    /// Changes the state. Reset starts again from the first WQE; error flushes what is posted.
+    /// Changes the queue's state. Reset returns to the first WQE; error flushes the posted WQEs.
     pub fn set_state(&mut self, state: RqState, cq: &mut CqObject) {
         if state == RqState::Reset && self.flushes_at_reset {
-            self.flush_but(0, cq);
+            self.flush_except(0, cq);
         }
         if state == RqState::Reset || self.state == RqState::Reset {
             self.head = 0;
@@ -160,7 +163,8 @@ impl Rq {
         self.producer.wrapping_sub(self.head)
     }
 
-    /// Whether `frames` copies of a frame can be delivered, with `cqes` CQEs in a CQ that other queues may share.
+    /// Checks whether `frames` copies of a frame can be delivered, with `cqes` CQEs in a CQ that
+    /// other queues may share.
     pub fn room(
         &mut self,
         cq: &mut CqObject,
@@ -170,14 +174,14 @@ impl Rq {
     ) -> Room {
         match &self.strides {
             Some(head) => {
-                let count = head.of_frame(self.delivered_len(frame));
+                let count = head.strides_for(self.delivered_len(frame));
                 self.room_in_strides(cq, count, frames, cqes)
             }
             None => self.room_for_frames(cq, frames, cqes),
         }
     }
 
-    /// [`Rq::room`] of a queue with a WQE a frame.
+    /// Makes the check of [`Rq::room`] for a queue with one WQE per frame.
     #[inline(always)]
     fn room_for_frames(&mut self, cq: &mut CqObject, frames: u16, cqes: u32) -> Room {
         if self.state != RqState::Ready {
@@ -201,7 +205,7 @@ impl Rq {
         self.posted() >= wqes
     }
 
-    /// [`Rq::room`] of a striding queue, for frames of `count` strides each.
+    /// Makes the check of [`Rq::room`] for a striding queue and frames of `count` strides each.
     #[inline(always)]
     fn room_in_strides(
         &mut self,
@@ -222,9 +226,9 @@ impl Rq {
         }
     }
 
-    /// As above, where the head WQE alone does not do. A WQE without room for the frame is closed by a filler at once,
-    /// whether there is a next one or not: no source says so, but a program with one WQE would wait for ever for the
-    /// strides that are missing.
+    /// Makes the check of [`Rq::room`] when the head WQE alone does not suffice. A WQE without room
+    /// for the frame is closed by a filler at once, even without a next WQE. No source states this,
+    /// but a program with one WQE would wait forever for the missing strides.
     #[cold]
     fn room_beyond(
         &mut self,
@@ -244,7 +248,7 @@ impl Rq {
                 if !cq.has_room(1) {
                     return Room::CqFull;
                 }
-                self.fill(cq, head);
+                self.push_filler(cq, head);
                 Strides::new(head.layout()).wqes(frames.into(), count)
             }
             Some(count) => head.wqes(frames.into(), count),
@@ -253,7 +257,7 @@ impl Rq {
         if !self.has_posted(wqes as u16) {
             return Room::NoWqe;
         }
-        // Behind the first WQE each may end with a filler.
+        // Each WQE behind the first may end with a filler.
         if cq.has_room(cqes + wqes - 1) {
             Room::Enough
         } else {
@@ -261,15 +265,15 @@ impl Rq {
         }
     }
 
-    /// Consumes the rest of the head WQE without a frame.
-    fn fill(&mut self, cq: &mut CqObject, head: Strides) {
+    /// Consumes the rest of the head WQE with a filler CQE.
+    fn push_filler(&mut self, cq: &mut CqObject, head: Strides) {
         let byte_count = strides::FILLER | strides::byte_count(head.left(), 0);
         let cqe = NicCqe::received(self.uidx, head.next(), 0, &RxInfo::default());
         cq.push(&cqe.in_wqe(self.head, byte_count));
         self.finish_wqe();
     }
 
-    /// Goes on to the next WQE.
+    /// Advances the queue to its next WQE.
     fn finish_wqe(&mut self) {
         self.head = self.head.wrapping_add(1);
         if let Some(head) = &mut self.strides {
@@ -277,11 +281,12 @@ impl Rq {
         }
     }
 
-    /// Completes a WQE, or what is left of it, with an error.
+    /// Completes a WQE, or its remaining strides, with an error.
     ///
-    /// Of a striding queue such a CQE names the WQE and what it consumes as any other: `mlx5e_handle_rx_cqe_mpwrq` of
-    /// Linux's `en_rx.c` reads both before it looks for errors, `mlx5_rx_poll_len` of DPDK's `mlx5_rx.c` the strides.
-    /// That `wqe_counter` is then the WQE's is inferred.
+    /// For a striding queue the CQE names the WQE and the consumed strides as any other:
+    /// `mlx5e_handle_rx_cqe_mpwrq` of Linux's `en_rx.c` reads both before it checks for errors,
+    /// `mlx5_rx_poll_len` of DPDK's `mlx5_rx.c` reads the strides. That `wqe_counter` is then the
+    /// WQE's is inferred.
     fn push_error(&mut self, cq: &mut CqObject, counter: u16, error: WqeError) {
         let mut cqe = NicCqe::failed(self.uidx, counter, error, None, 0);
         if let Some(head) = &mut self.strides {
@@ -291,13 +296,13 @@ impl Rq {
         cq.push_failed(&cqe);
     }
 
-    /// Completes every posted WQE with a flush error, in order, but for the last ones where the device leaves these
-    /// out. The next call flushes what is posted later.
+    /// Completes every posted WQE with a flush error, in order, except the last `unflushed` ones.
+    /// The next call flushes WQEs that are posted later.
     pub fn flush(&mut self, cq: &mut CqObject) {
-        self.flush_but(self.unflushed, cq);
+        self.flush_except(self.unflushed, cq);
     }
 
-    fn flush_but(&mut self, last: u16, cq: &mut CqObject) {
+    fn flush_except(&mut self, last: u16, cq: &mut CqObject) {
         if self.state != RqState::Error || cq.is_dead() {
             return;
         }
@@ -326,7 +331,8 @@ impl Rq {
         });
     }
 
-    /// Makes the queue's keys invalid until it is reset: its next frame meets a protection error.
+    /// Invalidates the queue's keys until it is reset: its next frame fails with a protection
+    /// error.
     pub fn invalidate_keys(&mut self) {
         self.key_pd = NO_PD;
     }
@@ -336,11 +342,12 @@ impl Rq {
         self.damage_fcs = true;
     }
 
-    /// Delivers a frame if there is room. Returns the room there was. `info` holds the hash and the flow tag.
+    /// Delivers a frame if there is room. Returns the room that there was. `info` holds the hash
+    /// and the flow tag.
     ///
-    /// Inlined, as is all it calls for an ordinary frame, so that what passes between the steps stays in registers.
-    /// Stored, and loaded again in another width, it would wait for the stores before it, and those wait for the
-    /// cache lines that the program's core just had.
+    /// Inlined with all its calls for an ordinary frame, so that values passed between the steps
+    /// stay in registers. A value that is stored and loaded again in another width would wait for
+    /// all stores before it. Those wait for cache lines that the program's core just had.
     #[inline(always)]
     pub fn receive(
         &mut self,
@@ -360,7 +367,7 @@ impl Rq {
         room
     }
 
-    /// As above, into a striding queue.
+    /// Delivers a frame into a striding queue if there is room.
     #[inline(always)]
     fn receive_in_strides(
         &mut self,
@@ -371,7 +378,7 @@ impl Rq {
         info: RxInfo,
     ) -> Room {
         let len = self.delivered_len(frame);
-        let count = self.strides.as_ref().and_then(|it| it.of_frame(len));
+        let count = self.strides.as_ref().and_then(|it| it.strides_for(len));
         let room = self.room_in_strides(cq, count, 1, 1);
         if room == Room::Enough {
             self.deliver_in_strides(cq, regions, frame, now, info, count);
@@ -414,15 +421,16 @@ impl Rq {
         }
     }
 
-    /// Fills in what the CQE tells of the frame's headers. Returns whether its tag is to be stripped.
+    /// Fills in the CQE's fields of the frame's headers. Returns `true` if the tag must be
+    /// stripped.
     #[inline(always)]
     fn describe(&self, frame: &ParsedFrame<'_>, info: &mut RxInfo) -> bool {
         info.headers = frame.header_types();
         let cvlan = frame.cvlan();
         info.vlan = cvlan.unwrap_or(0);
         if self.owner == RqOwner::Qp {
-            // Verbs report them in the completions of a QP only, and summing whole frames costs more than all the
-            // rest.
+            // Verbs report checksums only in the completions of a QP. Summing whole frames costs
+            // more than all other steps.
             info.checks = frame.checks();
         }
         let strip = self.features.strip_cvlan && cvlan.is_some();
@@ -430,7 +438,7 @@ impl Rq {
         strip
     }
 
-    /// How many bytes of a frame are written.
+    /// Returns the number of bytes of a frame that are written.
     #[inline(always)]
     fn delivered_len(&self, frame: &ParsedFrame<'_>) -> usize {
         let strip = self.features.strip_cvlan && frame.cvlan().is_some();
@@ -438,8 +446,8 @@ impl Rq {
         frame.bytes.len() + fcs - usize::from(strip) * 4
     }
 
-    /// Delivers a frame into the next strides of the head WQE, where it fits by [`Rq::room`]. One that is longer than
-    /// any WQE costs what is left of the head: inferred.
+    /// Delivers a frame into the next strides of the head WQE, where it fits by [`Rq::room`]. A
+    /// frame that is longer than any WQE consumes the rest of the head WQE: inferred.
     #[inline(always)]
     fn deliver_in_strides(
         &mut self,
@@ -498,7 +506,7 @@ impl Rq {
         }
     }
 
-    /// Prefetches WQEs and buffers, which are in another core's cache, where the program had them last.
+    /// Prefetches WQEs and buffers, which are in the cache of the program's core.
     #[inline(always)]
     fn prefetch(&self) {
         let posted = self.posted();
@@ -521,7 +529,7 @@ impl Rq {
         frame: &ParsedFrame<'_>,
         strip: bool,
     ) -> Result<u32, WqeError> {
-        // Between the addresses and the EtherType lie the tag's four bytes.
+        // The tag's four bytes are between the addresses and the EtherType.
         let (head, tail) = frame.bytes.split_at(frame.bytes.len().min(12));
         let tail = if strip {
             tail.get(4..).unwrap_or(&[])
@@ -542,7 +550,7 @@ impl Rq {
     }
 }
 
-/// A frame's timestamp as its CQE carries it.
+/// Returns a frame's timestamp in the format of its CQE.
 #[inline(always)]
 fn timestamp(cq: &CqObject, now: &Now, frame: &ParsedFrame<'_>) -> u64 {
     if cq.real_time {
@@ -552,8 +560,8 @@ fn timestamp(cq: &CqObject, now: &Now, frame: &ParsedFrame<'_>) -> u64 {
     }
 }
 
-/// A UTC timestamp as real-time CQEs carry it (PRM "Real time clock"): seconds in the upper half, nanoseconds in the
-/// lower.
+/// Converts a UTC time to the timestamp of a real-time CQE (PRM "Real time clock"): seconds in the
+/// upper half, nanoseconds in the lower.
 fn real_time(ns: u64) -> u64 {
     ((ns / 1_000_000_000) << 32) | (ns % 1_000_000_000)
 }
@@ -568,7 +576,7 @@ mod tests {
     use crate::process::descriptors::File;
     use std::sync::Arc;
 
-    /// A queue with everything it needs in user memory.
+    /// A queue with all its parts in user memory.
     struct Bench {
         memory: Vec<u64>,
         regions: Regions,
@@ -589,7 +597,7 @@ mod tests {
             Self::with(shift, features, None)
         }
 
-        /// WQEs of eight strides of 64 bytes.
+        /// Creates a queue whose WQEs have eight strides of 64 bytes.
         fn striding(features: RqFeatures, two_byte_shift: bool) -> Self {
             let strides = StrideLayout {
                 log_bytes: 6,
@@ -653,7 +661,7 @@ mod tests {
             }
         }
 
-        /// Posts a WQE with these buffers, as offset into the data and length.
+        /// Posts a WQE with these buffers, each an offset into the data and a length.
         fn post(&mut self, index: u16, lkey: u32, buffers: &[(usize, u32)]) {
             let stride = 1usize << self.shift;
             let first = usize::from(self.rq.strides.is_some());
@@ -690,14 +698,14 @@ mod tests {
                 .receive(&mut self.cq, &self.regions, &frame, &now, info)
         }
 
-        /// Posts whole WQEs, each of the 512 bytes of its index.
+        /// Posts whole WQEs; each has a buffer of 512 bytes at its index.
         fn post_wqes(&mut self, indexes: std::ops::Range<u16>) {
             for index in indexes {
                 self.post(index, self.lkey, &[(usize::from(index % 8) * 512, 512)]);
             }
         }
 
-        /// `wqe_id`, `wqe_counter`, `byte_cnt` and opcode of a CQE.
+        /// Returns `wqe_id`, `wqe_counter`, `byte_cnt` and opcode of a CQE.
         fn strided_cqe(&mut self, index: usize) -> (u16, u16, u32, u8) {
             let cqe = self.cqe(index);
             let word = |at: usize| u16::from_be_bytes([cqe[at], cqe[at + 1]]);
@@ -745,7 +753,7 @@ mod tests {
     }
 
     #[test]
-    fn too_long_costs_the_wqe_and_nothing_else() {
+    fn a_too_long_frame_consumes_only_its_wqe() {
         let mut bench = Bench::new(5, RqFeatures::default());
         bench.post(0, bench.lkey, &[(0, 20)]);
         bench.post(1, bench.lkey, &[(100, 20), (200, 20)]);
@@ -792,8 +800,8 @@ mod tests {
         assert_eq!((bench.cqe(0)[61], bench.cqe(0)[55]), (0, 5));
         bench.post(3, bench.lkey, &[(0, 100)]);
         bench.rq.flush(&mut bench.cq);
-        assert_eq!(bench.cqe(1), [0; 64], "no CQE");
-        // A reset forgets them, and it works again.
+        assert_eq!(bench.cqe(1), [0; 64], "no CQE is written");
+        // A reset discards them, and the queue works again.
         bench.rq.set_state(RqState::Reset, &mut bench.cq);
         bench.rq.set_state(RqState::Ready, &mut bench.cq);
         bench.post(0, bench.lkey, &[(0, 100)]);
@@ -811,13 +819,13 @@ mod tests {
         bench.rq.fail(&mut bench.cq);
         assert_eq!((bench.cqe(0)[61], bench.cqe(0)[55]), (0, 5));
         bench.rq.flush(&mut bench.cq);
-        assert_eq!(bench.cqe(1), [0; 64], "no CQE");
+        assert_eq!(bench.cqe(1), [0; 64], "no CQE is written");
         bench.rq.set_state(RqState::Reset, &mut bench.cq);
         let flushed: Vec<_> = (1..3)
             .map(|i| (bench.cqe(i)[61], bench.cqe(i)[55]))
             .collect();
         assert_eq!(flushed, [(1, 5), (2, 5)]);
-        // It begins anew.
+        // The queue restarts.
         bench.rq.set_state(RqState::Ready, &mut bench.cq);
         bench.post(0, bench.lkey, &[(0, 100)]);
         assert_eq!(bench.receive(&[9; 30]), Room::Enough);
@@ -825,7 +833,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_frame_is_the_next_one_alone() {
+    fn only_the_next_frame_is_damaged() {
         let features = RqFeatures {
             scatter_fcs: true,
             ..RqFeatures::default()
@@ -844,7 +852,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_is_taken_out_and_the_fcs_put_behind() {
+    fn a_tag_is_removed_and_the_fcs_appended() {
         let features = RqFeatures {
             strip_cvlan: true,
             scatter_fcs: true,
@@ -861,7 +869,7 @@ mod tests {
         expected.extend(fcs);
         assert_eq!(bench.bytes(DATA, expected.len()), expected);
         let cqe = bench.cqe(0);
-        assert_eq!(cqe[29] & 1, 1, "cv");
+        assert_eq!(cqe[29] & 1, 1, "the bit cv is set");
         assert_eq!(cqe[30..32], [0x20, 0x64]);
         assert_eq!(cqe[47] as usize, expected.len());
     }
@@ -881,7 +889,8 @@ mod tests {
         for frame in &frames {
             assert_eq!(bench.receive(frame), Room::Enough);
         }
-        // Strides 0, 1 and 2, 3; four are left for five. Then a whole WQE of 512 bytes, behind another filler.
+        // Strides 0, 1 and 2, 3; four are left for a frame of five. Then a whole WQE of 512 bytes,
+        // behind another filler.
         for (cqe, expected) in [
             (0, 0, 1 << 16 | 60),
             (0, 1, 2 << 16 | 65),
@@ -905,7 +914,11 @@ mod tests {
         for (at, frame) in [0, 64, 192, 512, 1024, 1536].into_iter().zip(&frames) {
             assert_eq!(bench.bytes(DATA + at, frame.len()), *frame);
         }
-        assert_eq!(bench.bytes(DATA + 60, 4), [0; 4], "nothing behind a frame");
+        assert_eq!(
+            bench.bytes(DATA + 60, 4),
+            [0; 4],
+            "bytes behind a frame stay unchanged"
+        );
     }
 
     #[test]
@@ -922,7 +935,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wqe_without_room_is_given_back_though_there_is_no_next() {
+    fn a_wqe_without_room_is_returned_without_a_next_wqe() {
         let mut bench = Bench::striding(RqFeatures::default(), false);
         bench.post_wqes(0..1);
         assert_eq!(bench.receive(&[1; 400]), Room::Enough);
@@ -936,7 +949,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_a_frame_have_room_for_all_or_for_none() {
+    fn copies_of_a_frame_fit_all_or_none() {
         let mut bench = Bench::striding(RqFeatures::default(), false);
         bench.post_wqes(0..1);
         let bytes = [1; 200];
@@ -965,7 +978,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_longer_than_a_wqe_costs_what_is_left_of_one() {
+    fn a_frame_longer_than_a_wqe_consumes_the_rest_of_one() {
         let mut bench = Bench::striding(RqFeatures::default(), false);
         bench.post_wqes(0..3);
         assert_eq!(bench.receive(&[1; 100]), Room::Enough);
@@ -975,7 +988,7 @@ mod tests {
         assert_eq!(bench.cqe(1)[55], 1);
         assert_eq!(bench.strided_cqe(2), (1, 0, 2 << 16 | 100, RECEIVED));
         assert_eq!(bench.rq.state(), RqState::Ready);
-        // So does one that its posted buffer is too short for.
+        // A frame that is longer than its posted buffer does the same.
         bench.post(2, bench.lkey, &[(1024, 128)]);
         assert_eq!(bench.receive(&[4; 400]), Room::Enough);
         assert_eq!(bench.strided_cqe(3), (1, 2, FILLER | 6 << 16, RECEIVED));
@@ -1007,7 +1020,7 @@ mod tests {
             two_byte_shift: false,
         };
         let mut bench = Bench::with(6, features, Some(strides));
-        // In two entries, the second of them in the middle of a frame.
+        // The buffer has two entries; the second begins in the middle of a frame.
         bench.post(0, bench.lkey, &[(0, 70), (1000, 442)]);
         let mut frame: Vec<u8> = (0..12).collect();
         frame.extend([0x81, 0x00, 0x20, 0x64, 0x12, 0x34]);
@@ -1031,7 +1044,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_takes_the_rest_of_a_wqe_and_a_flush_takes_one_cqe_each() {
+    fn an_error_takes_the_rest_of_a_wqe_and_each_flushed_wqe_one_cqe() {
         let mut bench = Bench::striding(RqFeatures::default(), false);
         bench.post_wqes(0..3);
         assert_eq!(bench.receive(&[1; 100]), Room::Enough);
@@ -1043,7 +1056,7 @@ mod tests {
             assert_eq!(bench.strided_cqe(cqe), expected);
             assert_eq!(bench.cqe(cqe)[55], syndrome);
         }
-        // From the reset on it begins with stride 0 of WQE 0, wherever it was.
+        // After the reset the queue begins with stride 0 of WQE 0.
         bench.rq.set_state(RqState::Reset, &mut bench.cq);
         bench.rq.set_state(RqState::Ready, &mut bench.cq);
         bench.post_wqes(0..2);
@@ -1101,7 +1114,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts_that_are_none_are_refused() {
+    fn invalid_layouts_are_refused() {
         let channel = EventChannel::asynchronous().unwrap();
         let strides = StrideLayout::default();
         for (count, shift, strides) in [

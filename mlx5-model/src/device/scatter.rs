@@ -1,7 +1,7 @@
-//! Receive WQEs: their scatter lists in the program's ring, and the copy of frames into their buffers.
+//! Receive WQEs: scatter lists in the program's ring, and the copy of frames into their buffers.
 //!
-//! Imports `cqe`, `memory` and `strides`. Invariant: nothing is written past a scatter entry, outside a region, or through a key
-//! that the protection domain does not hold.
+//! Imports `cqe`, `memory` and `strides`. Invariant: nothing is written beyond a scatter entry,
+//! outside a region, or through a key of another protection domain.
 
 #![allow(unsafe_code)]
 
@@ -14,27 +14,27 @@ use super::cqe::WqeError;
 use super::memory::{Access, NicRing, Regions, copy_frame};
 use super::strides::StrideLayout;
 
-/// A scatter entry (`mlx5_wqe_data_seg`): byte count, lkey, address, all big-endian.
+/// Size of a scatter entry (`mlx5_wqe_data_seg`): byte count, lkey, address, all big-endian.
 const SEGMENT: usize = size_of::<abi::mlx5_wqe_data_seg>();
-/// The largest WQE (`max_rq_desc_sz`).
+/// Size of the largest WQE in bytes (`max_rq_desc_sz`).
 pub const MAX_WQE: u32 = 512;
 
-/// Where a receive queue lies in the program's memory, and its format.
+/// Layout of a receive queue in the program's memory.
 #[derive(Debug, Clone, Copy)]
 pub struct RqLayout {
     pub ring: u64,
     pub record: u64,
-    /// Number of WQEs, a power of two.
+    /// Number of WQEs in the ring, a power of two.
     pub count: u32,
-    /// Base-2 logarithm of a WQE's size.
+    /// Base-2 logarithm of a WQE's size in bytes.
     pub shift: u32,
-    /// Whether each WQE begins with a signature (`MLX5_WQ_FLAG_SIGNATURE`).
+    /// Set when each WQE begins with a signature (`MLX5_WQ_FLAG_SIGNATURE`).
     pub signature: bool,
-    /// How the buffer of each WQE is divided, if many frames share it.
+    /// Strides of each WQE's buffer, if many frames share it.
     pub strides: Option<StrideLayout>,
 }
 
-/// The ring of a receive queue.
+/// Ring of a receive queue's WQEs in the program's memory.
 pub struct ScatterRing {
     ring: NicRing,
     mask: u16,
@@ -44,14 +44,16 @@ pub struct ScatterRing {
 }
 
 impl ScatterRing {
-    /// Fails with `EINVAL` for an impossible layout, or as [`NicRing::new`].
+    /// Creates the ring of a receive queue. Fails with `EINVAL` for an invalid layout, or as
+    /// [`NicRing::new`] does.
     pub fn new(layout: &RqLayout) -> Result<Self, Errno> {
         let shift_fits =
             (SEGMENT.trailing_zeros()..=MAX_WQE.trailing_zeros()).contains(&layout.shift);
         if !layout.count.is_power_of_two() || layout.count > 1 << 15 || !shift_fits {
             return Err(libc::EINVAL);
         }
-        // A striding WQE begins with a `mlx5_wqe_srq_next_seg`, as large as an entry (`mlx5_calc_rwq_size` of libmlx5).
+        // A striding WQE begins with a `mlx5_wqe_srq_next_seg`, which is as large as an entry
+        // (`mlx5_calc_rwq_size` of libmlx5).
         let first_segment = usize::from(layout.signature) + usize::from(layout.strides.is_some());
         let segments = (1usize << layout.shift) / SEGMENT;
         refuse_if(segments <= first_segment, libc::EINVAL)?;
@@ -81,7 +83,7 @@ impl ScatterRing {
         prefetch_for_write(addr.wrapping_add(offset as u64) as *const u8);
     }
 
-    /// Writes a frame as it came, at `offset`: nearly always into one buffer. Returns its length.
+    /// Writes an unchanged frame at `offset`, nearly always into one buffer. Returns its length.
     #[inline(always)]
     pub fn write_frame(
         &self,
@@ -95,13 +97,13 @@ impl ScatterRing {
         if room < bytes.len() {
             return self.write(regions, pd, wqe, offset, &[bytes]);
         }
-        // SAFETY: `buffer` has checked that the queue may write `room` bytes at `to`, and the frame is no longer; a
-        // program that accesses them meanwhile races with itself.
+        // SAFETY: `buffer` has checked that the queue may write `room` bytes at `to`, and the frame
+        // is not longer. A program that accesses them meanwhile races with itself.
         unsafe { copy_frame(bytes, to) };
         Ok(bytes.len() as u32)
     }
 
-    /// Writes `pieces` one after the other, from `offset`. Returns their length.
+    /// Writes `pieces` one after the other, from `offset`. Returns their total length.
     #[cold]
     pub fn write(
         &self,
@@ -129,8 +131,8 @@ impl ScatterRing {
                     index += 1;
                 }
                 let len = piece.len().min(room);
-                // SAFETY: `buffer` has checked that the queue may write `room` bytes at `to`, and `len` is no more; a
-                // program that accesses them meanwhile races with itself.
+                // SAFETY: `buffer` has checked that the queue may write `room` bytes at `to`, and
+                // `len` is at most that. A program that accesses them meanwhile races with itself.
                 unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), to, len) };
                 to = to.wrapping_add(len);
                 room -= len;
@@ -141,21 +143,22 @@ impl ScatterRing {
         Ok(total as u32)
     }
 
-    /// Entry `index` of a WQE's scatter list: bytes, lkey, address.
+    /// Reads entry `index` of a WQE's scatter list: byte count, lkey, address.
     #[inline(always)]
     fn segment(&self, wqe: usize, index: usize) -> (u32, u32, u64) {
         let at = self
             .ring
             .at(wqe + (self.first_segment + index) * SEGMENT)
             .cast::<u64>();
-        // SAFETY: the 16 bytes lie in the ring, aligned; volatile because the program may be writing a WQE that it
-        // has not posted, and whatever is read is checked before use.
+        // SAFETY: the 16 bytes are in the ring, aligned. Volatile because the program may be
+        // writing a WQE that it has not posted, and all values are checked before use.
         let (head, addr) = unsafe { (at.read_volatile(), at.add(1).read_volatile()) };
         let head = u64::from_be(head);
         ((head >> 32) as u32, head as u32, u64::from_be(addr))
     }
 
-    /// Entry `index` as it counts: bytes, lkey, address. None is left: the frame is too long.
+    /// Returns entry `index` with its effective byte count. Fails with `TOO_LONG` beyond the last
+    /// entry.
     #[inline(always)]
     fn entry(&self, wqe: usize, index: usize) -> Result<(usize, u32, u64), WqeError> {
         if index >= self.segments {
@@ -174,7 +177,8 @@ impl ScatterRing {
         Ok((bytes, lkey, addr))
     }
 
-    /// The buffer of entry `index` of a WQE from `offset`, and how many of the `left` bytes go there.
+    /// Returns the buffer of entry `index` of a WQE from `offset`, and how many of the `left` bytes
+    /// fit.
     #[inline(always)]
     fn buffer(
         &self,

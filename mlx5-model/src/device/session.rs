@@ -1,37 +1,39 @@
-//! Compressed CQEs: a session of completions that differ in little, as one title CQE and arrays of mini CQEs
-//! (PRM "CQE compression").
+//! Compressed CQEs: a session of similar completions, written as one title CQE and arrays of mini
+//! CQEs (PRM "CQE compression").
 //!
-//! Imports `cqe`. Invariant: a session takes as many slots of the CQ as it has completions, and no more memory in them
-//! than a reader expects: the title in the first, eight mini CQEs in the second, eighth, sixteenth and so on
-//! (`mlx5_rx_poll_len` of DPDK's `mlx5_rx.c`, `mlx5e_decompress_cqes_cont` of Linux's `en_rx.c`).
+//! Imports `cqe`. Invariant: a session takes as many slots of the CQ as it has completions, and
+//! writes only the slots that a reader expects: the title to the first, eight mini CQEs each to the
+//! second, eighth, sixteenth and so on (`mlx5_rx_poll_len` of DPDK's `mlx5_rx.c`,
+//! `mlx5e_decompress_cqes_cont` of Linux's `en_rx.c`).
 //!
-//! When the device ends a session, beyond what its form demands, is inferred: here with the burst of frames, which
-//! stands for its timeout.
+//! When the device ends a session, beyond the limits of its format, is inferred: here at the end of
+//! the burst of frames, which stands for the device's timeout.
 
 use crate::abi;
 
 use super::cqe::NicCqe;
 use super::strides::consumed;
 
-/// The most completions of a session (`cqe_compression_max_num`).
+/// Maximum number of completions in a session (`cqe_compression_max_num`).
 pub const MAX_SESSION: u32 = 64;
-/// Mini CQEs of a slot.
+/// Number of mini CQEs in a slot.
 const ARRAY: usize = 8;
 
-/// What a mini CQE carries beside the byte count (`MLX5_IB_CQE_RES_FORMAT_*`). The hash of a session without hashes is
-/// its title's, the counters of one without stride indexes follow each other (`mlx5e_decompress_cqe`).
+/// Format of a mini CQE: its field in addition to the byte count (`MLX5_IB_CQE_RES_FORMAT_*`).
+/// Without hashes the title's hash applies to all; without stride indexes the counters are
+/// consecutive (`mlx5e_decompress_cqe`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MiniFormat {
     Hash,
-    /// `check_sum`, which the model leaves at 0 in every CQE.
+    /// Checksum (`check_sum`), which the model leaves at 0 in every CQE.
     Checksum,
-    /// `check_sum` and the index of the first stride.
+    /// Checksum (`check_sum`) and the index of the first stride.
     ChecksumStride,
 }
 
 impl MiniFormat {
-    /// As it is asked for at the creation of a CQ: one bit.
-    pub fn of_bit(bit: u32) -> Option<Self> {
+    /// Decodes the format bit that CREATE_CQ passes; `None` unless it is one known bit.
+    pub fn from_bit(bit: u32) -> Option<Self> {
         match bit {
             abi::MLX5_IB_CQE_RES_FORMAT_HASH => Some(Self::Hash),
             abi::MLX5_IB_CQE_RES_FORMAT_CSUM => Some(Self::Checksum),
@@ -49,9 +51,10 @@ impl MiniFormat {
         first << 32 | cqe.0[5] & 0xffff_ffff
     }
 
-    /// Whether a completion can follow another in a session: all that a mini CQE does not carry is equal, but for the
-    /// timestamp, which is the title's. So a session does not pass from one striding WQE to the next (`wqe_id`, which
-    /// `mlx5_rx_burst_mprq` asserts of the title).
+    /// Returns `true` if a completion can follow another in a session: all fields that a mini CQE
+    /// does not carry are equal, except the timestamp, which is the title's. So a session does not
+    /// continue from one striding WQE to the next (`wqe_id`, which `mlx5_rx_burst_mprq` asserts of
+    /// the title).
     fn follows(self, last: &NicCqe, next: &NicCqe) -> bool {
         const COUNTER: u64 = 0xffff << 16;
         let counter = last.wqe_counter().wrapping_add(consumed(last.0[5] as u32));
@@ -64,13 +67,14 @@ impl MiniFormat {
     }
 }
 
-/// The completions of a CQ that are not written yet.
+/// Session of compressible completions of a CQ that are not written yet.
 pub struct Session {
     format: MiniFormat,
-    /// The most completions.
+    /// Maximum number of completions in this session.
     max: usize,
-    /// Whether it may pass the end of the ring. What reads vectorised does not expect that (`rxq_cq_decompress_v` of
-    /// DPDK's `mlx5_rxtx_vec_*.h`), Linux does (`mlx5e_cqes_update_owner`).
+    /// Set when a session may continue past the end of the ring. Vectorised readers do not support
+    /// that (`rxq_cq_decompress_v` of DPDK's `mlx5_rxtx_vec_*.h`), Linux does
+    /// (`mlx5e_cqes_update_owner`).
     wraps: bool,
     title: NicCqe,
     last: NicCqe,
@@ -91,7 +95,8 @@ impl Session {
         }
     }
 
-    /// Whether the session has a place for this completion, in a slot that is the ring's first or another.
+    /// Returns `true` if the session can take this completion; `first_slot`: its slot is the ring's
+    /// first.
     pub fn takes(&self, cqe: &NicCqe, first_slot: bool) -> bool {
         let fits = self.count < self.max && (self.wraps || !first_slot);
         self.count == 0 || fits && self.format.follows(&self.last, cqe)
@@ -110,7 +115,7 @@ impl Session {
         self.count as u32
     }
 
-    /// Ends the session. Returns its first CQE, a title if there are several completions.
+    /// Ends the session. Returns its first CQE, which is a title if there are several completions.
     pub fn end(&mut self) -> NicCqe {
         let count = std::mem::take(&mut self.count);
         if count > 1 {
@@ -120,7 +125,7 @@ impl Session {
         }
     }
 
-    /// Its arrays of mini CQEs, and the slot of each behind the title's.
+    /// Returns the arrays of mini CQEs, each with its slot's distance from the title's.
     pub fn arrays(&self) -> impl Iterator<Item = (u32, NicCqe)> + use<> {
         let minis = self.minis;
         let count = if self.count > 1 { self.count } else { 0 };
@@ -150,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_mini_cqe_carries_may_differ() {
+    fn fields_of_a_mini_cqe_may_differ() {
         let first = cqe(10, 64, 1);
         let stride = |wqe, counter, strides: u32, len: u32| {
             cqe(counter, 0, 1).in_wqe(wqe, strides << 16 | len)
@@ -187,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_stand_behind_the_title_and_at_every_eighth_slot() {
+    fn arrays_are_behind_the_title_and_at_every_eighth_slot() {
         for (count, slots) in [
             (1, &[][..]),
             (2, &[1]),
@@ -218,7 +223,10 @@ mod tests {
                 assert_eq!((format, title.0[5] as u32), (0, 60));
             }
             assert_eq!(title.0[1], 0);
-            assert!(session.takes(&cqe(9, 1, 9), true), "the next begins");
+            assert!(
+                session.takes(&cqe(9, 1, 9), true),
+                "the next session begins"
+            );
         }
     }
 

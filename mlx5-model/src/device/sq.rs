@@ -1,7 +1,7 @@
 //! Send queues of RAW_PACKET QPs.
 //!
-//! Imports `cq`, `event`, `gather` and `memory`. Invariants: WQEs are executed in order; a WQE that fails stops the
-//! queue, and the rest is flushed.
+//! Imports `cq`, `event`, `gather` and `memory`. Invariants: WQEs are executed in order; a WQE that
+//! fails stops the queue, and the remaining ones are flushed.
 
 use crate::abi;
 use crate::handles::Index;
@@ -13,57 +13,59 @@ use super::event::{AsyncSource, NicEvent};
 use super::gather::GatherRing;
 use super::memory::{DoorbellRecord, Regions};
 
-/// The send word of a doorbell record.
+/// Index of the send word in a doorbell record.
 const PRODUCER: usize = abi::MLX5_SND_DBR as usize;
 
-/// The state of a queue (`enum mlx5_sq_state`).
+/// State of a send queue (`enum mlx5_sq_state`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SqState {
-    /// WQEs are not read.
+    /// Idle: WQEs are not read.
     Idle,
-    /// WQEs are executed.
+    /// Ready: WQEs are executed.
     Ready,
-    /// WQEs are flushed.
+    /// Error: WQEs are flushed.
     Error,
 }
 
-/// A WQE that was executed.
+/// Result of executing a send WQE.
 pub struct Executed {
     counter: u16,
     opcode: u8,
     complete: bool,
-    /// Whether there is a frame to send, or why not.
+    /// `true` if there is a frame to send, or the reason of the failure.
     result: Result<bool, WqeError>,
 }
 
 impl Executed {
-    /// Whether there is a frame to send.
+    /// Returns `true` if the WQE has a frame to send.
     pub fn has_frame(&self) -> bool {
         self.result == Ok(true)
     }
 }
 
-/// A send queue.
+/// Send queue of a RAW_PACKET QP.
 pub struct Sq {
     wqes: GatherRing,
     record: DoorbellRecord,
-    /// The next WQE, and how far the program had posted when the record was last read, in blocks.
+    /// Index of the next WQE to execute, in blocks.
     head: u16,
+    /// Producer index when the record was last read, in blocks.
     producer: u16,
     state: SqState,
-    /// Whether every WQE completes, asked or not.
+    /// Set when every WQE completes, requested or not.
     pub signal_all: bool,
     pub cq: Index,
     pub pd: Index,
     pub port: u8,
-    /// `srqn_uidx` of its CQEs.
+    /// The program's index of the queue (`srqn_uidx` of its CQEs).
     pub uidx: u32,
     pub qpn: u32,
     pub events: AsyncSource,
 }
 
 impl Sq {
-    /// An idle queue of `blocks` basic blocks at `ring`. Fails as [`GatherRing::new`] and [`DoorbellRecord::new`] do.
+    /// Creates an idle queue of `blocks` basic blocks at `ring`. Fails as [`GatherRing::new`] and
+    /// [`DoorbellRecord::new`] do.
     pub fn new(
         ring: u64,
         record: u64,
@@ -94,7 +96,7 @@ impl Sq {
         self.state
     }
 
-    /// Changes the state; `restart` starts again from the first WQE, as reset does.
+    /// Changes the queue's state; `restart` returns to the first WQE, as a reset does.
     pub fn set_state(&mut self, state: SqState, restart: bool, cq: &mut CqObject) {
         if restart {
             self.head = 0;
@@ -114,7 +116,7 @@ impl Sq {
         self.producer == self.head
     }
 
-    /// Executes the next WQE, if the queue is ready and one is posted. Its frame is left in `frame`.
+    /// Executes the next WQE, if the queue is ready and one is posted. Leaves its frame in `frame`.
     pub fn execute_next(&mut self, regions: &Regions, frame: &mut Vec<u8>) -> Option<Executed> {
         if self.state != SqState::Ready || self.is_empty() {
             return None;
@@ -144,7 +146,7 @@ impl Sq {
         cq.push_failed(&cqe);
     }
 
-    /// Completes an executed WQE.
+    /// Writes the CQE of an executed WQE, if the WQE requests one or has failed.
     pub fn complete(&mut self, wqe: &Executed, cq: &mut CqObject, timestamp: u64, byte_count: u32) {
         match wqe.result {
             Ok(_) if wqe.complete => {
@@ -172,7 +174,7 @@ impl Sq {
 
     /// Completes every posted WQE with a flush error, in order.
     pub fn flush(&mut self, cq: &mut CqObject) {
-        // An invalid producer index ends after one round.
+        // The limit of one round ends the loop if the producer index is invalid.
         let mut rounds = self.wqes.blocks();
         while self.state == SqState::Error && !cq.is_dead() && !self.is_empty() && rounds > 0 {
             let control = self.wqes.control(self.wqes.wqe(self.head));
@@ -241,7 +243,8 @@ mod tests {
             // SAFETY: within the memory.
             unsafe { ((self.base() + CQ + index * 64 + at) as *const u8).read_volatile() }
         }
-        /// Stores a WQE of these 16-byte units behind a control segment, and rings for `blocks` more.
+        /// Stores a WQE of these 16-byte units behind a control segment, and posts `blocks` more
+        /// blocks.
         fn post(&mut self, head: u16, opcode: u8, units: &[[u8; 16]], blocks: u16) {
             let mut bytes = vec![
                 0,
@@ -301,7 +304,8 @@ mod tests {
     fn inline_header_inline_data_and_buffers_join() {
         let mut bench = Bench::new();
         bench.store(DATA, &[9; 32]);
-        // 18 bytes of header: 2 in the segment, 16 behind it; then 5 inline, then gathered.
+        // 18 bytes of header: 2 in the segment, 16 behind it; then 5 inline bytes, then gathered
+        // ones.
         let mut inline = [0u8; 16];
         inline[..4].copy_from_slice(&(abi::MLX5_INLINE_SEG | 5).to_be_bytes());
         inline[4..9].copy_from_slice(&[5; 5]);
@@ -322,7 +326,7 @@ mod tests {
             (0, 0x0a, 0)
         );
         assert!(bench.run().is_none());
-        // Wraps at the ring's end: blocks 2, 3, 0.
+        // Wraps at the end of the ring: blocks 2, 3, 0.
         let units = [
             Bench::eth(0, [0; 2]),
             gathered,
@@ -375,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_of_a_wqe_are_survived() {
+    fn arbitrary_wqe_bytes_do_not_panic() {
         let mut bench = Bench::new();
         let mut seed = 1u32;
         for head in 0..2000u16 {

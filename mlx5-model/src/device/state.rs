@@ -1,8 +1,8 @@
-//! A device's state: its objects, ports and clock, and who has it open.
+//! State of a device: its objects, ports, clock and open contexts.
 //!
-//! Imports everything of the device that does the work. Invariants: all of it lies behind the device's one lock; an
-//! object that another uses is not destroyed; when a context closes, its objects go in an order in which none is in
-//! use.
+//! Imports all modules of the device that do the work. Invariants: all of the state is behind the
+//! device's one lock. An object that another one uses is not destroyed. When a context closes, its
+//! objects are destroyed in an order in which none is in use.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -27,20 +27,20 @@ use super::object::{
 use super::port::{LinkChange, NicPort};
 use super::queues::Queues;
 
-/// Doorbell registers of one page, less the fast path's (`MLX5_NON_FP_BFREGS_PER_UAR`).
+/// Doorbell registers of one page, less those of the fast path (`MLX5_NON_FP_BFREGS_PER_UAR`).
 pub const BFREGS_OF_UAR: u32 = 2;
-/// Pages of doorbell registers that a context may allocate (`MLX5_MAX_DYN_BFREGS` registers).
+/// Maximum number of doorbell pages that a context may allocate (`MLX5_MAX_DYN_BFREGS` registers).
 pub const DYNAMIC_UARS: u32 = 1024 / BFREGS_OF_UAR;
 
-/// An open of the device.
+/// A device context: one open of the device.
 pub struct ContextObject {
     pub events: Arc<EventChannel>,
     pub channels: Vec<Arc<EventChannel>>,
-    /// Pages of doorbell registers that the program has allocated by mapping them, by number.
+    /// Numbers of the doorbell pages that the program has allocated by mapping them.
     pub uars: HashSet<u32>,
 }
 
-/// Everything behind a device's lock.
+/// State of a device behind its lock.
 pub struct DeviceState {
     pub settings: &'static DeviceSettings,
     pub clock: Clock,
@@ -57,33 +57,33 @@ pub struct DeviceState {
     pub flows: Slab<FlowObject>,
     pub matchers: Slab<MatcherObject>,
     pub srqs: Slab<SrqObject>,
-    /// Number of WQs created so far, by which faults name them.
+    /// Number of WQs created so far; faults name a WQ by this number.
     pub wqs_created: u32,
     pub schedule: FaultSchedule,
-    /// Whether a fault is to come or in effect: all that a round without faults checks.
+    /// Set when a fault is pending or in effect. A round without faults checks only this flag.
     pub has_faults: bool,
     health: Health,
-    /// The driver has restarted the device: its faults are not scheduled again.
+    /// Set once the driver has restarted the device: its faults are not scheduled again.
     restarted: bool,
     toeplitz: Vec<Weak<Toeplitz>>,
     pub frame: Vec<u8>,
 }
 
-/// Whether the device works.
+/// Health of the device: alive, dead or restarting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
     Alive,
-    /// It does nothing any more; its objects can only be destroyed.
+    /// The device does nothing any more; its objects can only be destroyed.
     Dead {
-        /// When its driver will have restarted it.
+        /// End of the restart by the driver; `Never`: the device stays dead.
         restarted: FaultEnd,
     },
-    /// Its driver restarts it: nobody can open it.
+    /// The driver restarts the device: it cannot be opened.
     Restarting,
 }
 
 impl DeviceState {
-    /// A device at rest. Fails when there is no memory for the clock's pages.
+    /// Creates a device at rest. Fails when there is no memory for the clock's pages.
     pub fn new(index: usize, settings: &'static DeviceSettings) -> Result<Self, Errno> {
         let caps = &settings.caps;
         let first_port = counters::port(index, 1);
@@ -118,12 +118,13 @@ impl DeviceState {
         })
     }
 
-    /// A context. Fails with `EINVAL` before GET_CONTEXT.
+    /// Returns a context. Fails with `EINVAL` before GET_CONTEXT.
     pub fn context(&self, context: ContextId) -> Result<&ContextObject, Errno> {
         self.contexts.get(&context).ok_or(libc::EINVAL)
     }
 
-    /// The index of port `number`, which counts from 1. Fails with `EINVAL` if there is none.
+    /// Returns the index of port `number`, which counts from 1. Fails with `EINVAL` if the port
+    /// does not exist.
     pub fn port_index(&self, number: u32) -> Result<usize, Errno> {
         let index = (number as usize).wrapping_sub(1);
         if index < self.ports.len() {
@@ -133,7 +134,8 @@ impl DeviceState {
         }
     }
 
-    /// Where the asynchronous events of an object go. Fails with `EINVAL` before GET_CONTEXT.
+    /// Returns the destination of an object's asynchronous events. Fails with `EINVAL` before
+    /// GET_CONTEXT.
     pub fn event_source(&self, context: ContextId, user_handle: u64) -> Result<AsyncSource, Errno> {
         Ok(AsyncSource::new(
             &self.context(context)?.events,
@@ -141,7 +143,7 @@ impl DeviceState {
         ))
     }
 
-    /// The tables of a key, shared by all QPs that have it.
+    /// Returns the hash tables of a key, which all QPs with this key share.
     pub fn toeplitz(&mut self, key: &RssKey) -> Arc<Toeplitz> {
         self.toeplitz.retain(|known| known.strong_count() > 0);
         let known = self
@@ -168,8 +170,8 @@ impl DeviceState {
         }
     }
 
-    /// Plugs the wires in, for the first program that opens the device. Its faults are scheduled again, unless the
-    /// device is dead, and stays so, or was restarted, and goes on.
+    /// Plugs the wires in, for the first program that opens the device. Faults are scheduled again,
+    /// unless the device is dead or its driver has restarted it.
     pub fn plug(&mut self) {
         // The clock stood still while the device was at rest.
         let now_ns = self.clock.tick();
@@ -181,34 +183,34 @@ impl DeviceState {
         self.has_faults = self.is_dead() || !self.schedule.is_empty();
     }
 
-    /// Whether nothing can bring work but wires that tell of their frames: no queue sends, nothing is to go wrong, and no
-    /// wire keeps a pace.
+    /// Returns `true` if only wires that signal their frames can bring work: no send queue exists,
+    /// no fault is pending or in effect, and no wire keeps a pace.
     pub fn can_rest(&self) -> bool {
         !self.has_faults && self.queues.sqs.is_empty() && self.ports.iter().all(NicPort::can_rest)
     }
 
-    /// Whether a frame waits on its wire for room in a queue.
+    /// Returns `true` if a frame waits on its wire for room in a queue.
     pub fn is_holding(&self) -> bool {
         self.ports.iter().any(NicPort::is_holding)
     }
 
-    /// Whether the device has died: its objects can only be destroyed.
+    /// Returns `true` if the device has died: its objects can only be destroyed.
     pub fn is_dead(&self) -> bool {
         self.health != Health::Alive
     }
 
-    /// Whether its driver restarts it.
+    /// Returns `true` while the driver restarts the device.
     pub fn is_restarting(&self) -> bool {
         self.health == Health::Restarting
     }
 
-    /// The device dies, until its driver has restarted it.
+    /// Marks the device as dead until `restarted`, the end of its driver's restart.
     pub fn die(&mut self, restarted: FaultEnd) {
         self.health = Health::Dead { restarted };
     }
 
-    /// If the driver is to restart the device: closes every context, which the kernel calls to disassociate them, and
-    /// returns when the restart ends. The wires stay.
+    /// Starts the driver's restart, if one is due. Closes every context, which the kernel calls
+    /// disassociating them, and returns the end of the restart. The wires stay plugged in.
     pub fn start_restart(&mut self) -> Option<FaultEnd> {
         let Health::Dead { restarted } = self.health else {
             return None;
@@ -225,13 +227,13 @@ impl DeviceState {
         Some(restarted)
     }
 
-    /// The driver has restarted the device.
+    /// Ends the driver's restart: the device works again.
     pub fn finish_restart(&mut self) {
         self.health = Health::Alive;
         self.restarted = true;
     }
 
-    /// Closes a context and destroys its objects, users before what they use.
+    /// Closes a context and destroys its objects, users before the objects that they use.
     pub fn close_context(&mut self, context: ContextId) {
         for index in self.flows.of_context(context) {
             self.remove_flow(index);
@@ -263,7 +265,7 @@ impl DeviceState {
         }
     }
 
-    /// Where frames for a QP go. Fails with `EINVAL` if it has no receive queue.
+    /// Returns the destination of frames for a QP. Fails with `EINVAL` if it has no receive queue.
     pub fn destination(&self, qp: Index) -> Result<Destination, Errno> {
         match self.qps.at(qp).map(|qp| &qp.body) {
             Some(QpBody::Rss { tir, .. }) => Ok(Destination::Tir(*tir)),
@@ -272,18 +274,20 @@ impl DeviceState {
         }
     }
 
-    /// Adds a rule, whose counters are bound already, to its port's tables; returns its handle. Fails with `ENOMEM`
-    /// when the device has no room for one more, and as [`FlowRules::add_to`] does; then no table has changed.
+    /// Adds a rule, whose counters are bound already, to its port's tables. Returns its handle.
+    /// Fails with `ENOMEM` when the device has no room for another rule, and as
+    /// [`FlowRules::add_to`] does; the tables are then unchanged.
     ///
     /// [`FlowRules::add_to`]: super::object::FlowRules::add_to
     pub fn add_flow(&mut self, context: ContextId, flow: FlowObject) -> Result<u32, Errno> {
-        // Count its uses first: they are released in the same way whether adding it fails or it is destroyed.
+        // The uses are counted first: they are released in the same way whether adding the rule
+        // fails or the rule is destroyed.
         self.qps.add_user(flow.qp);
         self.matchers.add_user(flow.matcher);
         let now_ns = self.clock.now_ns();
         let added = match self.ports.get_mut(flow.port) {
             None => Err(libc::EINVAL),
-            // Before the tables, which the NIC looks into from then on.
+            // Checked before the tables change, because the NIC uses an entry at once.
             Some(_) if self.flows.is_full() => Err(libc::ENOMEM),
             Some(port) => {
                 let added = flow.rules.add_to(&mut port.steering);
@@ -297,7 +301,7 @@ impl DeviceState {
         self.flows.insert(context, flow)
     }
 
-    /// Destroys a flow rule.
+    /// Destroys a flow rule and releases the objects that it uses.
     pub fn remove_flow(&mut self, index: Index) {
         let Some(flow) = self.flows.remove(index) else {
             return;
@@ -310,14 +314,14 @@ impl DeviceState {
         self.release_flow(&flow);
     }
 
-    /// Releases what a rule uses.
+    /// Releases the objects that a flow rule uses.
     fn release_flow(&mut self, flow: &FlowObject) {
         self.qps.remove_user(flow.qp);
         self.matchers.remove_user(flow.matcher);
         if let Some(index) = flow.counters {
             let counters = &mut self.queues.counters;
             counters.remove_user(index);
-            // `mlx5_ib_counters_clear_description`: the next rule sets the layout again.
+            // As `mlx5_ib_counters_clear_description`: the next rule sets the layout again.
             if counters.users(index) == 0
                 && let Some(counters) = counters.at_mut(index)
             {
@@ -326,7 +330,7 @@ impl DeviceState {
         }
     }
 
-    /// Destroys a QP that nothing uses; returns the number of its events that were read.
+    /// Destroys an unused QP. Returns the number of its events that the program has read.
     pub fn remove_qp(&mut self, index: Index) -> u32 {
         let Some(qp) = self.qps.remove(index) else {
             return 0;
@@ -353,7 +357,7 @@ impl DeviceState {
         qp.events.finish()
     }
 
-    /// Destroys a WQ that nothing uses; returns the number of its events that were read.
+    /// Destroys an unused WQ. Returns the number of its events that the program has read.
     pub fn remove_rq(&mut self, index: Index) -> u32 {
         let Some(rq) = self.queues.rqs.remove(index) else {
             return 0;
@@ -372,13 +376,13 @@ impl DeviceState {
         }
     }
 
-    /// Destroys a CQ that nothing uses; returns the numbers of its completion events and of its asynchronous ones
-    /// that were read.
+    /// Destroys an unused CQ. Returns how many of its completion events and of its asynchronous
+    /// events the program has read.
     pub fn remove_cq(&mut self, index: Index) -> (u32, u32) {
         let Some(mut cq) = self.queues.cqs.remove(index) else {
             return (0, 0);
         };
-        // Those since the last burst, which nobody would count.
+        // Errors since the last burst, which would not be counted later.
         if let Some(errors) = cq.take_errors()
             && let Some(port) = self.ports.first()
         {
@@ -398,7 +402,7 @@ impl DeviceState {
         }
     }
 
-    /// Destroys an SRQ that nothing uses; returns the number of its events that were read.
+    /// Destroys an unused SRQ. Returns the number of its events that the program has read.
     pub fn remove_srq(&mut self, index: Index) -> u32 {
         let Some(srq) = self.srqs.remove(index) else {
             return 0;
@@ -420,14 +424,14 @@ mod tests {
 
     #[test]
     fn a_rule_without_room_leaves_no_entry_and_no_use() {
-        let settings = Settings::parse("loopback", "").expect("good");
+        let settings = Settings::parse("loopback", "").expect("valid settings");
         let settings = Box::leak(Box::new(settings));
-        let mut state = DeviceState::new(0, &settings.devices[0]).expect("memory");
+        let mut state = DeviceState::new(0, &settings.devices[0]).expect("memory for the clock");
         state.flows = Slab::new(ObjectKind::Flow, 1);
         let mut counters = Slab::new(ObjectKind::Counters, 1);
         counters
             .insert(CONTEXT, CountersObject::default())
-            .expect("room");
+            .expect("the slab has room");
         state.queues.counters = counters;
         let add = |state: &mut DeviceState, kinds| {
             let action = FlowAction {
@@ -446,14 +450,14 @@ mod tests {
             };
             state.add_flow(CONTEXT, flow)
         };
-        let first = add(&mut state, kind::UDP).expect("room for one");
+        let first = add(&mut state, kind::UDP).expect("the first rule fits");
         assert_eq!(add(&mut state, kind::TCP), Err(libc::ENOMEM));
         assert_eq!(state.queues.counters.users(0), 1);
-        let first = state.flows.find(first, CONTEXT).expect("there");
+        let first = state.flows.find(first, CONTEXT).expect("the flow exists");
         state.remove_flow(first);
-        assert!(state.ports[0].steering.is_empty(), "an entry is left");
+        assert!(state.ports[0].steering.is_empty(), "an entry remains");
         assert_eq!(state.queues.counters.users(0), 0);
-        // Its room is another's.
-        add(&mut state, kind::TCP).expect("room again");
+        // The freed room can be used again.
+        add(&mut state, kind::TCP).expect("the freed room is used");
     }
 }

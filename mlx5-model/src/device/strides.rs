@@ -1,33 +1,34 @@
-//! How frames share the WQEs of a striding receive queue (PRM "Striding RQ").
+//! Sharing of a striding receive queue's WQEs by frames (PRM "Striding RQ").
 //!
-//! Imports nothing. Invariant: the strides that CQEs consume of a WQE add up to those it has, and no frame crosses
-//! from one WQE into the next.
+//! Imports nothing. Invariant: the strides that CQEs consume of a WQE add up to all its strides,
+//! and no frame crosses from one WQE into the next.
 
-/// How the buffer of each WQE of a striding queue is divided.
+/// Division of each WQE's buffer in a striding queue.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StrideLayout {
-    /// Base-2 logarithm of a stride's bytes.
+    /// Base-2 logarithm of a stride's size in bytes.
     pub log_bytes: u32,
-    /// Base-2 logarithm of a WQE's strides.
+    /// Base-2 logarithm of the number of strides in a WQE.
     pub log_strides: u32,
-    /// Frames begin at byte 2 of their first stride.
+    /// Set when frames begin at byte 2 of their first stride.
     pub two_byte_shift: bool,
 }
 
-/// The bit of `byte_cnt` that says that there is no frame (`MLX5_MPRQ_FILLER_MASK` of DPDK's `mlx5_rx.h`,
-/// `mpwrq_is_filler_cqe` of Linux's `en.h`).
+/// Bit of `byte_cnt` that marks a CQE without a frame (`MLX5_MPRQ_FILLER_MASK` of DPDK's
+/// `mlx5_rx.h`, `mpwrq_is_filler_cqe` of Linux's `en.h`).
 pub const FILLER: u32 = 1 << 31;
-/// Where the consumed strides stand in `byte_cnt` (`MLX5_MPRQ_STRIDE_NUM_SHIFT`, `MLX5_MPRQ_STRIDE_NUM_MASK`).
+/// Position of the consumed strides in `byte_cnt` (`MLX5_MPRQ_STRIDE_NUM_SHIFT`,
+/// `MLX5_MPRQ_STRIDE_NUM_MASK`).
 const COUNT_SHIFT: u32 = 16;
 const MAX_COUNT: u32 = 0x3fff;
-/// The longest frame that `byte_cnt` can tell (`MLX5_MPRQ_LEN_MASK`).
+/// Length of the longest frame that `byte_cnt` can hold (`MLX5_MPRQ_LEN_MASK`).
 const MAX_LEN: usize = 0xffff;
 
-/// The head WQE of a striding queue.
+/// Head WQE of a striding queue, with its used strides.
 #[derive(Debug, Clone, Copy)]
 pub struct Strides {
     layout: StrideLayout,
-    /// Strides that frames have taken of it, fewer than it has.
+    /// Number of its strides that frames have taken, less than all.
     used: u32,
 }
 
@@ -40,7 +41,7 @@ impl Strides {
         self.layout
     }
 
-    /// Begins a WQE.
+    /// Begins the next WQE with all its strides free.
     pub fn restart(&mut self) {
         self.used = 0;
     }
@@ -50,25 +51,26 @@ impl Strides {
         1 << self.layout.log_strides
     }
 
-    /// Strides not taken.
+    /// Returns the number of free strides in the WQE.
     #[inline(always)]
     pub fn left(&self) -> u32 {
         self.total() - self.used
     }
 
-    /// The index of the next stride.
+    /// Returns the index of the next free stride.
     #[inline(always)]
     pub fn next(&self) -> u16 {
         self.used as u16
     }
 
-    /// Where the next frame begins in the WQE's buffer.
+    /// Returns the offset of the next frame in the WQE's buffer.
     #[inline(always)]
     pub fn offset(&self) -> usize {
         ((self.used as usize) << self.layout.log_bytes) + self.shift()
     }
 
-    /// Where the stride `count` further on begins, in this WQE or, as if it were the same, in the next.
+    /// Returns the offset of the stride `count` further on, in this WQE or, at the same offset, in
+    /// the next.
     #[inline(always)]
     pub fn ahead(&self, count: u32) -> usize {
         let stride = self.used.wrapping_add(count) & (self.total() - 1);
@@ -80,22 +82,23 @@ impl Strides {
         usize::from(self.layout.two_byte_shift) * 2
     }
 
-    /// The strides that a frame of `len` bytes takes: with the two bytes before it, if there are any. None if it is
-    /// longer than a whole WQE.
+    /// Returns the number of strides that a frame of `len` bytes takes, including the two bytes of
+    /// the shift; `None` if it is longer than a whole WQE.
     #[inline(always)]
-    pub fn of_frame(&self, len: usize) -> Option<u32> {
+    pub fn strides_for(&self, len: usize) -> Option<u32> {
         let bytes = (len + self.shift()).max(1);
         let count = (bytes + (1 << self.layout.log_bytes) - 1) >> self.layout.log_bytes;
         (len <= MAX_LEN && count <= self.total() as usize).then_some(count as u32)
     }
 
-    /// How many WQEs, the head among them, `frames` frames of `count` strides each take.
+    /// Returns the number of WQEs that `frames` frames of `count` strides each take, including the
+    /// head.
     pub fn wqes(&self, frames: u32, count: u32) -> u32 {
         let beyond = frames.saturating_sub(self.left() / count);
         1 + beyond.div_ceil(self.total() / count)
     }
 
-    /// Takes strides. Returns whether the WQE is used up, and the next one begins.
+    /// Takes `count` strides. Returns `true` if the WQE is used up; the next one begins then.
     #[inline(always)]
     pub fn take(&mut self, count: u32) -> bool {
         self.used += count;
@@ -107,13 +110,14 @@ impl Strides {
     }
 }
 
-/// `byte_cnt` of a CQE that consumes `count` strides.
+/// Returns `byte_cnt` of a CQE that consumes `count` strides.
 #[inline(always)]
 pub fn byte_count(count: u32, len: u32) -> u32 {
     count.min(MAX_COUNT) << COUNT_SHIFT | len
 }
 
-/// How far a CQE with this `byte_cnt` moves the queue's counter: by strides, or by one WQE.
+/// Returns how far a CQE with this `byte_cnt` advances the queue's counter: its strides, or one
+/// WQE.
 #[inline(always)]
 pub fn consumed(byte_count: u32) -> u16 {
     match byte_count >> COUNT_SHIFT & MAX_COUNT {
@@ -147,7 +151,7 @@ mod tests {
             (true, 510, Some(8)),
             (true, 511, None),
         ] {
-            assert_eq!(strides(shift).of_frame(len), count, "{shift} {len}");
+            assert_eq!(strides(shift).strides_for(len), count, "{shift} {len}");
         }
         let wide = Strides::new(StrideLayout {
             log_bytes: 13,
@@ -155,7 +159,7 @@ mod tests {
             two_byte_shift: false,
         });
         assert_eq!(
-            (wide.of_frame(65535), wide.of_frame(65536)),
+            (wide.strides_for(65535), wide.strides_for(65536)),
             (Some(8), None)
         );
     }

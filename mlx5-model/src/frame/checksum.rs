@@ -1,14 +1,15 @@
-//! The Internet checksum (RFC 1071).
+//! Internet checksum (RFC 1071).
 //!
-//! Imports nothing. Invariant: sums are of native-endian words, and a folded sum is stored with `to_ne_bytes` (RFC
-//! 1071 section 2(B): byte order independence).
+//! Imports nothing. Invariant: sums are of native-endian words, and a folded sum is stored with
+//! `to_ne_bytes` (RFC 1071 section 2(B): byte order independence).
 
-/// Adds the 16-bit words of `bytes` to a running sum. Only the last piece of a sum may have an odd length.
+/// Adds the 16-bit words of `bytes` to a running sum. Only the last piece of a sum may have an odd
+/// length.
 #[inline]
 pub fn add(sum: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
-    // Four bytes at a time: 2^32 and 2^16 are both 1 modulo 0xffff, and 64 bits cannot overflow with fewer than 2^32
-    // words.
+    // Adds four bytes at a time: 2^32 and 2^16 are both 1 modulo 0xffff, and 64 bits cannot
+    // overflow with fewer than 2^32 words.
     let sum = words
         .iter()
         .fold(sum, |sum, word| sum + u64::from(u32::from_ne_bytes(*word)));
@@ -17,7 +18,7 @@ pub fn add(sum: u64, bytes: &[u8]) -> u64 {
     sum + u64::from(u32::from_ne_bytes(last))
 }
 
-/// Folds a sum to 16 bits. Zero only if every summed byte was zero.
+/// Folds a sum to 16 bits. The result is zero only if every summed byte was zero.
 #[inline]
 pub fn fold(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
@@ -27,8 +28,8 @@ pub fn fold(sum: u64) -> u16 {
     ((sum >> 16) + (sum & 0xffff)) as u16
 }
 
-/// The sum of a pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1): `addresses` are source and destination in
-/// a row.
+/// Returns the sum of a pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1). `addresses` is
+/// the source followed by the destination.
 #[inline]
 pub fn pseudo(addresses: &[u8], protocol: u8, length: usize) -> u64 {
     let sum = add(0, addresses);
@@ -36,19 +37,20 @@ pub fn pseudo(addresses: &[u8], protocol: u8, length: usize) -> u64 {
     add(sum, &[0, protocol])
 }
 
-/// Whether a sum that covers its checksum field is right.
+/// Returns `true` if a sum that includes the checksum field is valid.
 #[inline]
 pub fn is_valid(sum: u64) -> bool {
     fold(sum) == 0xffff
 }
 
-/// The bytes of a checksum field, for a sum over everything with that field at zero.
+/// Returns the bytes of a checksum field from a sum over all data with that field at zero.
 #[inline]
 pub fn finish(sum: u64) -> [u8; 2] {
     (!fold(sum)).to_ne_bytes()
 }
 
-/// As [`finish`], for UDP, where zero means "none" and is sent as 0xffff (RFC 768).
+/// Returns the bytes of UDP's checksum field, where zero means "none" and is sent as 0xffff (RFC
+/// 768).
 #[inline]
 pub fn finish_udp(sum: u64) -> [u8; 2] {
     match !fold(sum) {
@@ -57,11 +59,12 @@ pub fn finish_udp(sum: u64) -> [u8; 2] {
     }
 }
 
-/// Stores at `at` the checksum that `of` makes of `bytes` with that field at zero.
+/// Computes the checksum of `bytes` with `sum_of` while the field at `at` is zero, and stores it
+/// there.
 #[inline]
-pub fn store(bytes: &mut [u8], at: usize, of: impl FnOnce(&[u8]) -> [u8; 2]) {
+pub fn store(bytes: &mut [u8], at: usize, sum_of: impl FnOnce(&[u8]) -> [u8; 2]) {
     bytes[at..at + 2].fill(0);
-    let sum = of(bytes);
+    let sum = sum_of(bytes);
     bytes[at..at + 2].copy_from_slice(&sum);
 }
 
@@ -70,10 +73,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_example_of_rfc_1071() {
+    fn example_of_rfc_1071() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(fold(add(0, &bytes)).to_ne_bytes(), [0xdd, 0xf2]);
-        // In pieces, and with an odd end.
+        // The sum in pieces, and with an odd end.
         assert_eq!(
             fold(add(add(0, &bytes[..2]), &bytes[2..])).to_ne_bytes(),
             [0xdd, 0xf2]

@@ -1,6 +1,6 @@
-//! SCTP's CRC. Ethernet's is the crate `crc32fast`'s.
+//! CRC-32C of SCTP. Ethernet's CRC comes from the crate `crc32fast`.
 
-/// CRC-32C of each byte, least significant bit first.
+/// CRC-32C of each byte value, least significant bit first.
 static CRC32C: [u32; 256] = {
     let mut table = [0; 256];
     let mut value = 0;
@@ -21,7 +21,7 @@ static CRC32C: [u32; 256] = {
     table
 };
 
-/// SCTP's checksum (RFC 9260 appendix A), as its field holds it.
+/// Returns SCTP's checksum (RFC 9260 appendix A) in the byte order of its field.
 pub fn crc32c(bytes: &[u8]) -> [u8; 4] {
     let crc = bytes.iter().fold(u32::MAX, |crc, byte| {
         CRC32C[((crc ^ u32::from(*byte)) & 0xff) as usize] ^ crc >> 8
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_crc_of_the_digits() {
+    fn crc_of_the_check_string() {
         // The check value of CRC-32C is 0xe3069283.
         assert_eq!(crc32c(b"123456789"), 0xe306_9283_u32.to_le_bytes());
     }

@@ -1,6 +1,6 @@
-//! A frame inside the NIC: what its parser found, and its checksums.
+//! A frame inside the NIC: the result of its parser, and its checksums.
 //!
-//! May import `rss` and `abi`. Invariant: no function here panics on any bytes.
+//! May import `rss` and `abi`. Invariant: no function panics, whatever the bytes.
 
 pub mod checksum;
 pub mod crc;
@@ -15,34 +15,34 @@ pub mod kind {
     pub const IPV6: u32 = 1 << 1;
     pub const TCP: u32 = 1 << 2;
     pub const UDP: u32 = 1 << 3;
-    /// A C-VLAN tag behind the addresses.
+    /// The frame has a C-VLAN tag behind the addresses.
     pub const CVLAN: u32 = 1 << 4;
-    /// To a group address.
+    /// The destination is a group address.
     pub const MULTICAST: u32 = 1 << 5;
-    /// To a single station.
+    /// The destination is a single station.
     pub const UNICAST: u32 = 1 << 6;
 }
 
-/// IEEE 802.1Q customer tag.
+/// EtherType of the IEEE 802.1Q customer tag.
 const TPID_CVLAN: [u8; 2] = [0x81, 0x00];
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 
-/// A frame and what the NIC's parser found.
+/// A frame with the result of the NIC's parser.
 pub struct ParsedFrame<'f> {
-    /// From the destination MAC to the last byte before the FCS.
+    /// Bytes from the destination MAC to the last byte before the FCS.
     pub bytes: &'f [u8],
-    /// Its headers. Borrowed, because copying what has just been stored field by field would wait for every store
-    /// before it, those into other cores' cache lines included.
+    /// Parsed headers of the frame. Borrowed: a copy of fields that were just stored one by one
+    /// would wait for every store before it, including those into other cores' cache lines.
     pub class: &'f FrameClass,
-    /// Bits of [`kind`].
+    /// Properties of the frame: bits of [`kind`].
     pub kinds: u32,
-    /// Its time by the NIC's clock.
+    /// Time stamp of the frame by the NIC's clock, in nanoseconds.
     pub now_ns: u64,
 }
 
 impl<'f> ParsedFrame<'f> {
-    /// A frame that [`FrameClass::of`] has parsed.
+    /// Combines a frame with its headers, which [`FrameClass::of`] has parsed.
     #[inline(always)]
     pub fn new(bytes: &'f [u8], class: &'f FrameClass, now_ns: u64) -> Self {
         let kinds = kinds_of(bytes, class);
@@ -54,7 +54,8 @@ impl<'f> ParsedFrame<'f> {
         }
     }
 
-    /// The tag control information of a C-VLAN tag behind the addresses, the only tag that is stripped.
+    /// Returns the tag control information of a C-VLAN tag behind the addresses, the only tag that
+    /// is stripped.
     #[inline]
     pub fn cvlan(&self) -> Option<u16> {
         if self.kinds & kind::CVLAN != 0 {
@@ -64,12 +65,13 @@ impl<'f> ParsedFrame<'f> {
         }
     }
 
-    /// The frame check sequence on the wire.
+    /// Returns the frame check sequence on the wire.
     pub fn fcs(&self) -> [u8; 4] {
         crc32fast::hash(self.bytes).to_le_bytes()
     }
 
-    /// `l4_hdr_type_etc` of the CQE without `cv`: bits 6:4 transport, bits 3:2 network layer.
+    /// Returns `l4_hdr_type_etc` of the CQE without `cv`: bits 6:4 transport, bits 3:2 network
+    /// layer.
     #[inline]
     pub fn header_types(&self) -> u8 {
         let l3 = match self.class.l3 {
@@ -77,7 +79,8 @@ impl<'f> ParsedFrame<'f> {
             L3::Ipv4 => abi::MLX5_CQE_L3_HDR_TYPE_IPV4,
             L3::Ipv6 => abi::MLX5_CQE_L3_HDR_TYPE_IPV6,
         };
-        // PRM "CQE format", l4_hdr_type: 1 TCP without ACK, 2 UDP, 3 TCP with ACK alone, 4 TCP with ACK and data.
+        // PRM "CQE format", l4_hdr_type: 1 TCP without ACK, 2 UDP, 3 TCP with ACK and no data,
+        // 4 TCP with ACK and data.
         let l4 = match self.class.l4 {
             L4::None => 0,
             L4::Udp => 2,
@@ -98,7 +101,7 @@ impl<'f> ParsedFrame<'f> {
         (l4 << 4 | l3 << 2) as u8
     }
 
-    /// `hds_ip_ext` of the CQE: which checksums are valid.
+    /// Returns `hds_ip_ext` of the CQE: a bit for each layer whose checksum is valid.
     pub fn checks(&self) -> u8 {
         let mut checks = abi::MLX5_CQE_L2_OK;
         let network = self
@@ -128,7 +131,8 @@ impl<'f> ParsedFrame<'f> {
 #[inline(always)]
 fn kinds_of(bytes: &[u8], class: &FrameClass) -> u32 {
     let mut kinds = 0;
-    // The parser rejects a frame that ends within its transport header: only rules without a layer match it.
+    // The parser rejects a frame that ends within its transport header: only rules without a layer
+    // match it.
     if !class.truncated_l4 {
         kinds |= match class.l3 {
             L3::None => 0,
@@ -152,7 +156,7 @@ fn kinds_of(bytes: &[u8], class: &FrameClass) -> u32 {
         }
 }
 
-/// The transport segment, without padding behind it; `None` if the frame is too short.
+/// Returns the transport segment without padding behind it; `None` if the frame is too short.
 fn transport<'f>(network: &'f [u8], class: &FrameClass) -> Option<&'f [u8]> {
     let start = usize::from(class.l4_offset - class.l3_offset);
     let end = match class.l3 {
@@ -163,7 +167,7 @@ fn transport<'f>(network: &'f [u8], class: &FrameClass) -> Option<&'f [u8]> {
     network.get(start..end)
 }
 
-/// The sum of a transport segment and its pseudo header.
+/// Returns the sum of a transport segment and its pseudo header.
 fn transport_sum(network: &[u8], class: &FrameClass, segment: &[u8]) -> u64 {
     let addresses = match class.l3 {
         L3::Ipv4 => network.get(12..20),
@@ -174,7 +178,7 @@ fn transport_sum(network: &[u8], class: &FrameClass, segment: &[u8]) -> u64 {
     checksum::add(pseudo, segment)
 }
 
-/// Fills in the checksums that a send WQE asks the NIC for (`MLX5_ETH_WQE_L3_CSUM`, `_L4_CSUM`).
+/// Fills in the checksums that a send WQE requests (`MLX5_ETH_WQE_L3_CSUM`, `_L4_CSUM`).
 pub fn fill_checksums(frame: &mut [u8], l3: bool, l4: bool) {
     let class = FrameClass::of(frame);
     let Some(network) = frame.get_mut(usize::from(class.l3_offset)..) else {
@@ -250,12 +254,12 @@ mod tests {
     }
 
     #[test]
-    fn checksums_filled_are_checksums_found_right() {
+    fn filled_checksums_are_valid() {
         for payload in [&b"even"[..], b"odd", b""] {
             let mut frame = udp(payload);
             assert_eq!(checks(&frame), 1);
             fill_checksums(&mut frame, true, true);
-            // Padding behind the datagram does not count.
+            // Padding behind the datagram is not summed.
             frame.extend([0xff; 5]);
             assert_eq!(checks(&frame), 7);
             frame[14] ^= 0x01;

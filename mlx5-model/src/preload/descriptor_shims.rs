@@ -1,10 +1,10 @@
-//! The shims that take a descriptor: they pass the model's own to their files, and keep the descriptor table up to
-//! date when one is closed or duplicated.
+//! Shims of functions that take a descriptor. They pass calls on the model's descriptors to their
+//! files, and update the descriptor table when a descriptor is closed or duplicated.
 //!
-//! Invariant: for a foreign descriptor each is the C library's call after one load from the table.
+//! Invariant: for a foreign descriptor each shim calls the C library after one load from the table.
 //!
-//! Every SAFETY reason here is the same: the program keeps the C function's contract, and its arguments are passed on
-//! unchanged.
+//! The SAFETY reason is the same for all calls: the program keeps the C function's contract, and
+//! its arguments are passed on unchanged.
 
 #![allow(unsafe_code)]
 
@@ -19,10 +19,11 @@ use super::netdev;
 use super::overlay::Overlay;
 use super::shim::{answer, export, next};
 
-/// The most that one read or write moves: `MAX_RW_COUNT` of the kernel, and less than a slice may have.
+/// Maximum number of bytes of one read or write: `MAX_RW_COUNT` of the kernel, less than the
+/// maximum of a slice.
 const MAX_RW_COUNT: usize = 0x7fff_f000;
 
-/// `read` for the model's own descriptor.
+/// Reads from the model's own descriptor.
 ///
 /// # Safety
 /// `buf` is null or writable for `len` bytes.
@@ -36,14 +37,14 @@ unsafe fn read_own(
         let room: &mut [u8] = match len.min(MAX_RW_COUNT) {
             0 => &mut [],
             _ if buf.is_null() => return Err(libc::EFAULT),
-            // SAFETY: not null, and writable for `len` by the caller's contract; plain bytes.
+            // SAFETY: not null, and writable for `len` bytes by the caller's contract; plain bytes.
             len => unsafe { std::slice::from_raw_parts_mut(buf.cast(), len) },
         };
         file.read(fd, room).map(usize::cast_signed)
     })
 }
 
-/// Gives a duplicate that the C library just made the same file.
+/// Registers a duplicate that the C library just made, with the file of the original.
 fn duplicate(old: c_int, new: c_int) -> c_int {
     if new < 0 || old == new {
         return new;
@@ -59,10 +60,10 @@ fn duplicate(old: c_int, new: c_int) -> c_int {
     }
 }
 
-/// What `dup2` and `dup3` do to their target before they replace it.
+/// Removes the target of `dup2` and `dup3` from the table before the call replaces it.
 fn displace(old: c_int, new: c_int) -> Result<(), Errno> {
     if old != new && descriptors::contains(new) {
-        // A bad source leaves the target open.
+        // If the source is bad, the target stays open.
         // SAFETY: no pointers.
         if next!(fcntl(old, libc::F_GETFD, std::ptr::null_mut())) < 0 {
             return Err(errno());
@@ -72,10 +73,10 @@ fn displace(old: c_int, new: c_int) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `fcntl` and `fcntl64`, which differ only in name on 64-bit machines.
+/// Implements `fcntl` and `fcntl64`, which differ only in name on 64-bit machines.
 ///
 /// # Safety
-/// As `fcntl`.
+/// The contract of `fcntl`.
 unsafe fn controlled(
     fd: c_int,
     command: c_int,
@@ -90,10 +91,10 @@ unsafe fn controlled(
     }
 }
 
-/// `mmap` and `mmap64`, which differ only in name on 64-bit machines.
+/// Implements `mmap` and `mmap64`, which differ only in name on 64-bit machines.
 ///
 /// # Safety
-/// As `mmap`.
+/// The contract of `mmap`.
 unsafe fn mapped(
     at: (*mut c_void, size_t),
     prot: c_int,
@@ -130,12 +131,12 @@ export! {
             Some(file) => unsafe { read_own(&*file, fd, buf, len) },
         }
     }
-    /// `read` as fortified programs call it.
+    /// `read(2)` as fortified programs call it.
     fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
         match descriptors::lookup(fd) {
             // SAFETY: as at the top.
             Some(file) if len <= room => unsafe { read_own(&*file, fd, buf, len) },
-            // Too long for its buffer: the C library ends the program for it.
+            // Too long for its buffer: the C library ends the program.
             _ => next!(__read_chk(fd, buf, len, room)),
         }
     }
@@ -156,7 +157,7 @@ export! {
     fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
         match descriptors::lookup(fd) {
             // SAFETY: as at the top.
-            None => match unsafe { netdev::asked(request, arg) } {
+            None => match unsafe { netdev::decode(request, arg) } {
                 None => next!(ioctl(fd, request, arg)),
                 // SAFETY: as at the top.
                 Some(question) => answer(-1, || unsafe { question.answer() }),
@@ -168,7 +169,7 @@ export! {
         // SAFETY: as at the top.
         unsafe { mapped((addr, len), prot, flags, fd, offset, raw::mmap) }
     }
-    /// `mmap(2)` with large files.
+    /// `mmap(2)` with 64-bit file offsets.
     fn mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
         // SAFETY: as at the top.
         unsafe { mapped((addr, len), prot, flags, fd, offset, raw::mmap64) }
@@ -210,13 +211,14 @@ export! {
         // SAFETY: as at the top.
         unsafe { controlled(fd, command, arg, raw::fcntl) }
     }
-    /// `fcntl(2)` with large files.
+    /// `fcntl(2)` with 64-bit file offsets.
     fn fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
         // SAFETY: as at the top.
         unsafe { controlled(fd, command, arg, raw::fcntl64) }
     }
-    /// `socket(2)`. libibverbs asks the kernel for its devices over netlink and reads sysfs only when that fails; the
-    /// kernel would answer that there are none.
+    /// `socket(2)`, which fails for RDMA netlink sockets. libibverbs asks the kernel for its
+    /// devices over netlink, and reads sysfs only when that fails. The kernel would report no
+    /// devices.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         if domain == libc::AF_NETLINK && protocol == libc::NETLINK_RDMA && Overlay::get().is_some() {
             set_errno(libc::EPROTONOSUPPORT);
@@ -245,7 +247,7 @@ mod tests {
             match buf {
                 [] => Err(libc::EINVAL),
                 _ => {
-                    // A call of the model's own that fails on the way must not show.
+                    // Test that an internal call that fails does not change the program's errno.
                     set_errno(libc::EDOM);
                     Ok(buf.len())
                 }
@@ -257,18 +259,18 @@ mod tests {
         }
     }
 
-    /// A descriptor of the model's, far above those that tests beside this one are given: what a test closes is not
-    /// at once somebody else's.
+    /// Installs a descriptor of the model with a number far above those of tests that run at the
+    /// same time. So a number that a test closes is not assigned to another test at once.
     fn echo() -> (c_int, Arc<Echo>) {
         static NEXT: AtomicI32 = AtomicI32::new(700);
-        let low = real::memfd(c"test", 1).expect("memfd");
+        let low = real::memfd(c"test", 1).expect("memfd succeeds");
         let least = NEXT.fetch_add(8, Ordering::Relaxed);
         // SAFETY: no pointers; the copy is this test's own.
         let fd = unsafe { libc::fcntl(low.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least) };
         assert!(fd >= least);
         let echo = Arc::new(Echo::default());
         descriptors::install(fd, Arc::clone(&echo) as Arc<dyn descriptors::File>)
-            .expect("installed");
+            .expect("the descriptor is in the table");
         (fd, echo)
     }
 
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn dup2_closes_what_it_lands_on() {
+    fn dup2_closes_its_target() {
         let ((a, first), (b, second)) = (echo(), echo());
         // SAFETY: no pointers.
         unsafe {
@@ -312,7 +314,7 @@ mod tests {
                 std::ptr::without_provenance_mut(0),
             );
             assert!(descriptors::contains(c));
-            let plain = real::memfd(c"test", 1).expect("memfd");
+            let plain = real::memfd(c"test", 1).expect("memfd succeeds");
             assert_eq!(dup3(plain.as_raw_fd(), c, libc::O_CLOEXEC), c);
             assert!(!descriptors::contains(c));
             assert_eq!((close(a), closed(&first)), (0, 0));

@@ -1,9 +1,10 @@
-//! What `ethtool -S` shows of a netdev of the model's own, which the port counted before any rule, and what `ethtool -K`
-//! changes of it.
+//! Answers to `ethtool -S` and `ethtool -K` for a virtual netdev: counters of the port before any
+//! rule, and features.
 //!
-//! Imports `counters`. As `mlx5e_get_strings` and `mlx5e_get_ethtool_stats` give them
-//! (drivers/net/ethernet/mellanox/mlx5/core/en_stats.c, group "phy"), though of its hundreds of names only those that the
-//! model counts. Invariant: the program's memory is written as far as its own counts say, which a reader sets first.
+//! Imports `counters`. The values are those of `mlx5e_get_strings` and `mlx5e_get_ethtool_stats`
+//! (drivers/net/ethernet/mellanox/mlx5/core/en_stats.c, group "phy"). Of the driver's hundreds of
+//! names only those that the model counts are listed. Invariant: the program's memory is written
+//! only as far as the counts in it state, which the program sets first.
 
 #![allow(unsafe_code)]
 
@@ -15,10 +16,11 @@ use crate::device::counters::{self, CounterValue};
 use crate::process::{Errno, has_capability};
 use crate::settings;
 
-/// Names and their values; `rx_in_range_len_errors_phy` stays 0.
+/// Names of the statistics in the order of [`VALUES`]. `rx_in_range_len_errors_phy` stays 0.
 /// `rx_discards_phy` counts frames "dropped due to lack of buffers on a physical port"
-/// (Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst): no WQ has seen them, and they are not in
-/// `wire_dropped`, whose frames no port has seen.
+/// (Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst). No WQ has
+/// received them. They are not part of `wire_dropped`, which counts frames that no port has
+/// received.
 const NAMES: [&str; 3] = [
     "rx_crc_errors_phy",
     "rx_in_range_len_errors_phy",
@@ -30,11 +32,11 @@ const VALUES: [CounterValue; 3] = [
     |port| port.rx_discards_phy.load(Ordering::Relaxed),
 ];
 
-/// Features by the bits of `PortCounters::features`. Verbs queues have an FCS of their own (`SCATTER_FCS`), so that `rx-fcs`
-/// changes nothing for them.
+/// Names of the features in the order of the bits of `PortCounters::features`. Verbs queues have
+/// their own FCS setting (`SCATTER_FCS`), so `rx-fcs` changes nothing for them.
 const FEATURES: [&str; 2] = ["rx-all", "rx-fcs"];
 
-/// Commands and the string set of linux/ethtool.h.
+/// Commands and string sets of linux/ethtool.h.
 const GSTRINGS: u32 = 0x1b;
 const GSTATS: u32 = 0x1d;
 const GSSET_INFO: u32 = 0x37;
@@ -42,10 +44,10 @@ const GFEATURES: u32 = 0x3a;
 const SFEATURES: u32 = 0x3b;
 const SS_STATS: u32 = 1;
 const SS_FEATURES: u32 = 4;
-/// `ETH_GSTRING_LEN`.
+/// Size of a statistic's or feature's name in bytes: `ETH_GSTRING_LEN`.
 const NAME: usize = 32;
 
-/// Fails with `EPERM` where the kernel does (net/core/dev_ioctl.c).
+/// Checks for CAP_NET_ADMIN. Fails with `EPERM` where the kernel does (net/core/dev_ioctl.c).
 pub(super) fn require_net_admin() -> Result<(), Errno> {
     if settings::global().enforce_caps && !has_capability(CapabilitySet::NET_ADMIN) {
         return Err(libc::EPERM);
@@ -61,7 +63,8 @@ fn names(set: u32) -> &'static [&'static str] {
     }
 }
 
-/// Answers a command about a port's netdev. Fails with `EOPNOTSUPP` for any other than those above.
+/// Answers an ethtool command about a port's netdev. Fails with `EOPNOTSUPP` for commands that are
+/// not listed above.
 ///
 /// # Safety
 /// `words` is null, or the structure of an ethtool command with the room that its counts state.
@@ -69,12 +72,12 @@ pub unsafe fn answer(device: usize, port: u8, words: *mut u32) -> Result<i32, Er
     if words.is_null() {
         return Err(libc::EFAULT);
     }
-    // SAFETY: every structure of ethtool's begins with its command; the words read and written below are those of
-    // `ethtool_sset_info` with room for each set asked for, of `ethtool_gstrings`, `ethtool_stats`, `ethtool_gfeatures` and
-    // `ethtool_sfeatures`.
+    // SAFETY: every ethtool structure begins with its command. The words read and written below are
+    // those of `ethtool_sset_info` with room for each requested set, `ethtool_gstrings`,
+    // `ethtool_stats`, `ethtool_gfeatures` and `ethtool_sfeatures`.
     unsafe {
         match *words {
-            // cmd, reserved, the mask of sets (u64), a u32 for each set.
+            // cmd, reserved, mask of the sets (u64), then a u32 for each set.
             GSSET_INFO => {
                 let wanted = *words.add(2);
                 (*words.add(2), *words.add(3)) = (0, 0);
@@ -87,7 +90,7 @@ pub unsafe fn answer(device: usize, port: u8, words: *mut u32) -> Result<i32, Er
                     }
                 }
             }
-            // cmd, the set, the count, then the names.
+            // cmd, set, count, then the names.
             GSTRINGS if !names(*words.add(1)).is_empty() => {
                 let names = names(*words.add(1));
                 let count = (*words.add(2) as usize).min(names.len());
@@ -99,7 +102,8 @@ pub unsafe fn answer(device: usize, port: u8, words: *mut u32) -> Result<i32, Er
                     to.copy_from_nonoverlapping(text.as_ptr(), NAME);
                 }
             }
-            // cmd, the count of words, then of each word: available, requested, active, never changed.
+            // cmd, number of words, then for each word: available, requested, active, never
+            // changed.
             GFEATURES => {
                 let (all, room) = (1u32.wrapping_shl(FEATURES.len() as u32) - 1, *words.add(1));
                 *words.add(1) = 1;
@@ -112,7 +116,7 @@ pub unsafe fn answer(device: usize, port: u8, words: *mut u32) -> Result<i32, Er
                     }
                 }
             }
-            // cmd, the count of words, then of each word: which bits, and what they become.
+            // cmd, number of words, then for each word: the bits to change and their new values.
             SFEATURES if *words.add(1) == 1 => {
                 require_net_admin()?;
                 let (which, wanted) = (u64::from(*words.add(2)), u64::from(*words.add(3)));
@@ -121,7 +125,7 @@ pub unsafe fn answer(device: usize, port: u8, words: *mut u32) -> Result<i32, Er
                 features.store(old & !which | wanted & which, Ordering::Relaxed);
             }
             SFEATURES => return Err(libc::EINVAL),
-            // cmd, the count, then the values (u64).
+            // cmd, count, then the values (u64).
             GSTATS => {
                 let count = (*words.add(1) as usize).min(VALUES.len());
                 *words.add(1) = count as u32;

@@ -1,4 +1,4 @@
-//! The library's start and end in a process.
+//! Constructor and destructor of the library in a process.
 
 #![allow(unsafe_code)]
 
@@ -15,26 +15,26 @@ use super::overlay::Overlay;
 
 const RUN_DIR: &CStr = c"MLX5_MODEL_DIR";
 
-/// Runs before `main`.
+/// Reads the settings and starts the model. Runs before `main`.
 extern "C" fn load() {
-    // The runtime of a sanitizer or a shell may read errno before main: leave no trace.
+    // The runtime of a sanitizer or a shell may read errno before main, so errno is restored.
     let errno = errno();
     if let Err(error) = Settings::from_env().and_then(|settings| start(settings::set(settings))) {
         eprintln!("mlx5-model: {error}");
-        // Another device than was asked for would be worse than none. Exit handlers belong to a program that has not
-        // begun yet.
+        // Exit instead of running on another device than was asked for. The exit handlers are
+        // skipped, because the program has not started yet.
         // SAFETY: no preconditions.
         unsafe { libc::_exit(2) }
     }
     set_errno(errno);
 }
 
-/// Joins or makes the run directory, attaches the counters and activates the shims.
+/// Joins or creates the run directory, attaches the counters and activates the shims.
 fn start(settings: &'static Settings) -> Result<(), String> {
     if settings.devices.is_empty() {
         return Ok(());
     }
-    let describe = |what: &str, error: io::Error| format!("{what}: {error}");
+    let describe = |failed: &str, error: io::Error| format!("{failed}: {error}");
     let inherited = run_dir::inherited();
     let is_first = inherited.is_none();
     let dir = match inherited {
@@ -42,7 +42,8 @@ fn start(settings: &'static Settings) -> Result<(), String> {
         None => run_dir::create(|dir| tree::write(dir, settings))?,
     };
     presence::attach(&dir);
-    counters::attach(&dir.join("counters")).map_err(|error| describe("counters", error))?;
+    counters::attach(&dir.join("counters"))
+        .map_err(|error| describe("cannot attach the counters", error))?;
     let mut virtual_netdevs = Vec::new();
     for (index, device) in settings.devices.iter().enumerate() {
         for (port, number) in device.ports.iter().zip(1..) {
@@ -63,12 +64,15 @@ fn start(settings: &'static Settings) -> Result<(), String> {
     }
     let dir = CString::new(dir.into_os_string().into_vec())
         .map_err(|_| "the run directory's path contains a zero byte")?;
-    // The C library's own setenv: shells export one that is not ready before main.
+    // Uses the C library's own setenv: the one that shells export is not ready before main.
     // SAFETY: both are C strings, and no other thread runs before main.
     if unsafe { raw::setenv(RUN_DIR.as_ptr(), dir.as_ptr(), 1) } != 0 {
-        return Err(describe(run_dir::DIR, io::Error::last_os_error()));
+        return Err(describe(
+            "cannot set MLX5_MODEL_DIR",
+            io::Error::last_os_error(),
+        ));
     }
-    // SAFETY: a plain function of a library that stays loaded.
+    // SAFETY: the handler is a plain function of a library that stays loaded.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     Overlay {
         dir: dir.into_bytes(),
@@ -79,7 +83,7 @@ fn start(settings: &'static Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// In a fork's child: it uses the run directory too, and may outlive its parent.
+/// Joins the run directory in a fork's child, which uses it too and may outlive its parent.
 extern "C" fn forked() {
     let errno = errno();
     if let Some(overlay) = Overlay::get() {
@@ -88,7 +92,7 @@ extern "C" fn forked() {
     set_errno(errno);
 }
 
-/// Runs at exit, after the program's own handlers.
+/// Leaves the run directory. Runs at exit, after the program's own handlers.
 extern "C" fn unload() {
     if let Some(overlay) = Overlay::get() {
         run_dir::leave(overlay.path());
@@ -97,12 +101,12 @@ extern "C" fn unload() {
 
 #[cfg(not(any(test, fuzzing)))]
 #[used]
-// SAFETY: the section holds pointers to functions of this type, run once each when loading.
+// SAFETY: the section holds pointers to functions of this type; each runs once at loading.
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
 
 #[cfg(not(any(test, fuzzing)))]
 #[used]
-// SAFETY: as above, when exiting.
+// SAFETY: the section holds pointers to functions of this type; each runs once at exit.
 #[unsafe(link_section = ".fini_array")]
 static UNLOAD: extern "C" fn() = unload;

@@ -1,15 +1,16 @@
-//! The preloaded library: the C symbols that replace the C library's (by path and by descriptor), and what runs when
-//! it is loaded, at a fork and at exit.
+//! The preloaded library: C symbols that replace those of the C library, and the functions that run
+//! when it is loaded, at a fork and at exit.
 //!
-//! Imports `sysfs`, `uapi::open` and what is below them.
+//! Imports `sysfs`, `uapi::open` and the modules below them.
 //!
 //! Invariants:
-//! - Until the constructor has finished, and for ever when no wire is asked for, every shim is a
-//!   call to the C library and nothing else. The constructor itself comes through the shims.
-//! - A shim sets errno exactly when it fails; when it succeeds errno is as the program left it.
-//! - No shim panics, allocates or locks for what is not the model's.
+//! - Until the constructor has finished, and always when no wire is configured, every shim only
+//!   calls the C library. The constructor itself calls the shims.
+//! - A shim sets errno only when it fails; when it succeeds, errno stays as the program left it.
+//! - No shim panics, allocates or locks for paths and descriptors that are not the model's.
 //! - Variadic functions are declared with their one optional argument: stable Rust cannot define
-//!   variadic ones, and the System V conventions of x86-64 and aarch64 pass it just so.
+//!   variadic ones, and the System V conventions of x86-64 and aarch64 pass the argument in the
+//!   same way.
 
 mod descriptor_shims;
 mod ethtool;

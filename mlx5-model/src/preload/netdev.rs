@@ -1,7 +1,8 @@
-//! What `ioctl` tells and changes of a netdev of the model's own: whether it is up, and `ethtool`'s part.
+//! Answers to `ioctl` for a virtual netdev: whether it is up, and the commands of `ethtool`.
 //!
-//! Imports `counters`, `ethtool` and the addresses of `sysfs`. An interface that is taken down takes its port's link down,
-//! as the driver does (`mlx5e_close` of drivers/net/ethernet/mellanox/mlx5/core/en_main.c).
+//! Imports `counters`, `ethtool` and the addresses of `sysfs`. An interface that is taken down
+//! takes its port's link down, as the driver does (`mlx5e_close` of
+//! drivers/net/ethernet/mellanox/mlx5/core/en_main.c).
 
 #![allow(unsafe_code)]
 
@@ -18,7 +19,7 @@ use super::overlay::Overlay;
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const OTHER_FLAGS: c_int = libc::IFF_BROADCAST | libc::IFF_RUNNING | libc::IFF_MULTICAST;
 
-/// A question about a port's netdev.
+/// An ioctl on a port's netdev.
 pub struct Question {
     device: usize,
     port: u8,
@@ -26,11 +27,11 @@ pub struct Question {
     arg: NonNull<libc::ifreq>,
 }
 
-/// What an ioctl asks of a netdev, if that is the model's own; `None`: the kernel's business.
+/// Decodes an ioctl on a netdev of the model; returns `None` if the kernel has to handle it.
 ///
 /// # Safety
-/// `arg` is what the program passes to `ioctl` with `request`.
-pub unsafe fn asked(request: libc::c_ulong, arg: *mut c_void) -> Option<Question> {
+/// `arg` is the argument that the program passes to `ioctl` with `request`.
+pub unsafe fn decode(request: libc::c_ulong, arg: *mut c_void) -> Option<Question> {
     if !matches!(
         request,
         SIOCETHTOOL | libc::SIOCGIFFLAGS | libc::SIOCSIFFLAGS
@@ -39,7 +40,7 @@ pub unsafe fn asked(request: libc::c_ulong, arg: *mut c_void) -> Option<Question
         return None;
     }
     let arg = NonNull::new(arg.cast::<libc::ifreq>())?;
-    // SAFETY: these requests take a `struct ifreq`, whose name has a zero at its end.
+    // SAFETY: these requests take a `struct ifreq`, whose name is terminated by zero.
     let name = unsafe { CStr::from_ptr(arg.as_ref().ifr_name.as_ptr()) };
     let (device, port) = virtual_netdev(name.to_str().ok()?)?;
     Some(Question {
@@ -51,12 +52,13 @@ pub unsafe fn asked(request: libc::c_ulong, arg: *mut c_void) -> Option<Question
 }
 
 impl Question {
-    /// Answers it.
+    /// Executes the ioctl and writes its result to the program's `ifreq`.
     ///
     /// # Safety
-    /// As [`asked`]; for `SIOCETHTOOL` the structure has the room that its counts state.
+    /// The contract of [`decode`] holds; for `SIOCETHTOOL` the structure has the room that its
+    /// counts state.
     pub unsafe fn answer(mut self) -> Result<c_int, Errno> {
-        // SAFETY: the program's own, by the function's contract.
+        // SAFETY: the program owns the structure, by the function's contract.
         let arg = unsafe { self.arg.as_mut() };
         let counters = counters::port(self.device, self.port);
         match self.request {
@@ -76,7 +78,8 @@ impl Question {
                 counters.take_down(flags & libc::IFF_UP == 0);
                 Ok(0)
             }
-            // SAFETY: the member that SIOCETHTOOL takes; the rest is the function's contract.
+            // SAFETY: SIOCETHTOOL takes this member; the function's contract covers the structure
+            // behind it.
             _ => unsafe {
                 let words = arg.ifr_ifru.ifru_data;
                 ethtool::answer(self.device, self.port, words.cast())

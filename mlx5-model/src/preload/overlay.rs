@@ -1,6 +1,6 @@
-//! What the shims know once there is a device: where its files are.
+//! State of the shims once there is a device: the location of the device's files.
 //!
-//! Imports nothing of the model. Invariant: set once, by the constructor, and never freed.
+//! Imports nothing of the model. Invariant: the constructor sets it once; it is never freed.
 
 #![allow(unsafe_code)]
 
@@ -9,32 +9,33 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The files that the model lays over the machine's.
+/// Files of the model that replace those of the machine.
 pub struct Overlay {
-    /// The run directory, without a slash at its end.
+    /// Path of the run directory, without a slash at its end.
     pub dir: Vec<u8>,
-    /// How many devices there are.
+    /// Number of the model's devices.
     pub devices: usize,
-    /// Interfaces that exist in the overlay alone, with their indices.
+    /// Names and indices of the interfaces that exist only in the overlay.
     pub virtual_netdevs: Vec<(CString, u32)>,
 }
 
 static OVERLAY: AtomicPtr<Overlay> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Overlay {
-    /// The overlay; `None` before the constructor has finished, and for good if no wire is asked for.
+    /// Returns the overlay; `None` until the constructor has finished, and always if no wire is
+    /// configured.
     #[inline]
     pub fn get() -> Option<&'static Self> {
         // SAFETY: null, or a box leaked by `activate`.
         unsafe { OVERLAY.load(Ordering::Acquire).as_ref() }
     }
 
-    /// From here on the shims answer for the model.
+    /// Activates the overlay: from now on the shims answer for the model.
     pub fn activate(self) {
         OVERLAY.store(Box::into_raw(Box::new(self)), Ordering::Release);
     }
 
-    /// The run directory.
+    /// Returns the path of the run directory.
     pub fn path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.dir))
     }

@@ -1,7 +1,7 @@
-//! Which paths the overlay answers for, and where they lead.
+//! Decision which paths belong to the overlay, and the paths that replace them.
 //!
-//! Imports `overlay`. Invariant: anything that hardware would not have put there is foreign, and finding that out
-//! costs a comparison or two.
+//! Imports `overlay`. Invariant: a path that hardware would not have created is foreign. Checking
+//! for that costs one or two comparisons.
 
 #![allow(unsafe_code)]
 
@@ -23,11 +23,11 @@ const DEVICES: &[u8] = b"/sys/devices/pci";
 const DEBUG: &[u8] = b"/sys/kernel/debug/mlx5/";
 const NODES: &[u8] = b"/dev/infiniband";
 
-/// A path that the model made, with its zero.
+/// A path that the model built, with its terminating zero.
 pub struct PathBuffer([u8; PATH_MAX]);
 
 impl PathBuffer {
-    /// Two parts in a row, if they fit.
+    /// Concatenates two parts of a path; returns `None` if they are too long.
     fn join(first: &[u8], second: &[u8]) -> Option<Box<Self>> {
         let length = first.len() + second.len();
         if length >= PATH_MAX {
@@ -44,25 +44,25 @@ impl PathBuffer {
     }
 }
 
-/// What a path stands for.
+/// Result of resolving a program's path.
 pub enum Resolved {
-    /// It is not the model's.
+    /// The path does not belong to the model.
     Foreign,
-    /// A file or directory of the run directory, to which the program's own path leads.
+    /// A file or directory of the run directory, at the program's own path.
     InPlace,
-    /// The same, to which this path leads.
+    /// A file or directory of the run directory, at this other path.
     Redirected(Box<PathBuffer>),
-    /// `/dev/infiniband/uverbs<N>`.
+    /// The device node `/dev/infiniband/uverbs<N>`.
     Device(usize),
 }
 
-/// The rest of `path` below `prefix`, empty for `prefix` itself.
+/// Returns the part of `path` below `prefix`; empty for `prefix` itself.
 fn below<'a>(path: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
     path.strip_prefix(prefix)
         .filter(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-/// The path that `/proc` shows for `fd`.
+/// Reads the path that `/proc` shows for `fd` into `link`.
 pub fn path_of(fd: c_int, link: &mut [u8; PATH_MAX]) -> Option<&[u8]> {
     let name = if fd == AT_FDCWD {
         "/proc/self/cwd\0".to_owned()
@@ -76,11 +76,11 @@ pub fn path_of(fd: c_int, link: &mut [u8; PATH_MAX]) -> Option<&[u8]> {
 }
 
 impl Overlay {
-    /// What `path`, relative to the directory `dir`, stands for.
+    /// Resolves `path`, relative to the directory `dir`.
     pub fn resolve(&self, dir: c_int, path: &[u8]) -> Resolved {
         if path.first() != Some(&b'/') {
-            // A relative path leads into the run directory by itself when a directory of it is open or the current
-            // one. Only the nodes differ from what is there.
+            // A relative path leads into the run directory without a redirection if the base
+            // directory is in it. Only the device nodes differ from the files there.
             return match self.node(path) {
                 Some(device) if self.holds_nodes(dir) => Resolved::Device(device),
                 _ => Resolved::Foreign,
@@ -99,11 +99,11 @@ impl Overlay {
         if !self.covers(path) {
             return Resolved::Foreign;
         }
-        // The C library refuses what is too long for a path.
+        // The C library refuses a path that is too long.
         PathBuffer::join(&self.dir, path).map_or(Resolved::Foreign, Resolved::Redirected)
     }
 
-    /// Whether hardware would have files at this absolute path.
+    /// Returns `true` if hardware would have files at this absolute path.
     fn covers(&self, path: &[u8]) -> bool {
         if !path.starts_with(b"/sys/") {
             return below(path, NODES).is_some();
@@ -117,7 +117,7 @@ impl Overlay {
         }
         let on_bus = below(path, PCI).map(|rest| rest.strip_prefix(b"/").unwrap_or(rest));
         if on_bus.is_some_and(<[u8]>::is_empty) {
-            // The listing: the machine's devices stand in it too.
+            // The listing also contains the machine's own devices.
             return true;
         }
         let rest = on_bus
@@ -127,13 +127,13 @@ impl Overlay {
             .is_some_and(|rest| rest.first() == Some(&b':'))
     }
 
-    /// The device whose node has this name.
+    /// Returns the number of the device whose node has this name.
     fn node(&self, name: &[u8]) -> Option<usize> {
         let number = std::str::from_utf8(name.strip_prefix(b"uverbs")?).ok()?;
         number.parse().ok().filter(|device| *device < self.devices)
     }
 
-    /// Whether a directory is the run directory's `/dev/infiniband`.
+    /// Returns `true` if a directory is the run directory's `/dev/infiniband`.
     fn holds_nodes(&self, dir: c_int) -> bool {
         let mut link = [0; PATH_MAX];
         path_of(dir, &mut link).and_then(|path| below(path, &self.dir)) == Some(NODES)
@@ -154,7 +154,11 @@ mod tests {
             Resolved::Foreign => "foreign".into(),
             Resolved::InPlace => "in place".into(),
             Resolved::Redirected(path) => {
-                let end = path.0.iter().position(|byte| *byte == 0).expect("a zero");
+                let end = path
+                    .0
+                    .iter()
+                    .position(|byte| *byte == 0)
+                    .expect("a terminating zero");
                 String::from_utf8_lossy(&path.0[..end]).into_owned()
             }
             Resolved::Device(device) => format!("uverbs{device}"),
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_hardware_shows_is_redirected() {
+    fn only_paths_that_hardware_has_are_redirected() {
         for foreign in [
             "/sys/class",
             "/sys/class/infinibandit",
@@ -207,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn too_long_is_left_to_the_c_library() {
+    fn too_long_paths_are_left_to_the_c_library() {
         assert_eq!(
             resolved(&format!("/sys/class/infiniband/{}", "x".repeat(PATH_MAX))),
             "foreign"

@@ -1,11 +1,11 @@
-//! The shims that take a path: they redirect `/sys/class/infiniband*`, `/dev/infiniband` and the other places where
-//! hardware would appear into the run directory.
+//! Shims of functions that take a path. They redirect `/sys/class/infiniband*`, `/dev/infiniband`
+//! and the other places of hardware into the run directory.
 //!
-//! Imports `path_resolve`, and `sysfs::live` for values that change. Invariant: a foreign path reaches the C library
-//! as the very pointer that the program gave.
+//! Imports `path_resolve`, and `sysfs::live` for values that change. Invariant: a foreign path
+//! reaches the C library as the same pointer that the program passed.
 //!
-//! Every SAFETY reason here is the same: the program keeps the C function's contract, and the shim replaces its path
-//! only by a C string of its own that outlives the call.
+//! The SAFETY reason is the same for all calls: the program keeps the C function's contract. A shim
+//! replaces the path only by its own C string, which outlives the call.
 
 #![allow(unsafe_code)]
 
@@ -23,8 +23,8 @@ use super::overlay::Overlay;
 use super::path_resolve::{PATH_MAX, Resolved, path_of};
 use super::shim::{answer, export};
 
-/// Opens `/dev/infiniband/uverbs<device>`: `/dev/zero`, so that fstat, its device number and private mappings are a
-/// character device's, with the NIC behind it.
+/// Opens `/dev/infiniband/uverbs<device>` as `/dev/zero` with the NIC behind it. Its fstat, device
+/// number and private mappings are then those of a character device.
 fn open_device(device: usize, flags: c_int) -> Result<RawFd, Errno> {
     let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC);
     let fd = real::open(c"/dev/zero", flags, 0)?;
@@ -40,9 +40,9 @@ fn open_device(device: usize, flags: c_int) -> Result<RawFd, Errno> {
         })
 }
 
-/// Calls `call` with the path that stands for `path`, for functions that leave no descriptor. A device's node is a
-/// link to `/dev/zero` in the run directory, which must need no privilege; `/dev/zero` itself is what even a call
-/// that does not follow links should find.
+/// Calls `call` with the path that replaces `path`, for functions that open no descriptor. A device
+/// node is a link to `/dev/zero` in the run directory, because a node would require privilege. The
+/// call gets `/dev/zero` itself, so that functions that do not follow links find it too.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -63,7 +63,7 @@ unsafe fn redirected<T>(
     }
 }
 
-/// As [`redirected`], for functions that open.
+/// Calls `call` with the path that replaces `path`, for functions that open a descriptor.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -91,25 +91,26 @@ unsafe fn opened(
     let maybe_ours = !matches!(resolved, Resolved::Foreign) || bytes.first() != Some(&b'/');
     if maybe_ours && flags & (libc::O_PATH | libc::O_DIRECTORY) == 0 {
         let before = errno();
-        // A value that cannot be rendered shows what the run directory has: never fail a good open for it.
+        // If the value cannot be rendered, the file of the run directory is used: the open must not
+        // fail.
         let _ = show_live_value(overlay, fd, bytes, flags);
         set_errno(before);
     }
     fd
 }
 
-/// Whether a file of this name may have a value that changes.
+/// Returns `true` if a file of this name may have a value that changes.
 fn may_be_live(path: &[u8]) -> bool {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     std::str::from_utf8(name).is_ok_and(live::may_be_live)
 }
 
-/// Puts the present value behind `fd`, if it is a file whose value changes.
+/// Replaces `fd` by a file with the current value, if it is a file whose value changes.
 fn show_live_value(overlay: &Overlay, fd: c_int, path: &[u8], flags: c_int) -> Result<(), Errno> {
     if !may_be_live(path) {
         return Ok(());
     }
-    // What was opened decides, not its name: that may be a link, or relative.
+    // The opened file decides, not its name, which may be a link or relative.
     let mut link = [0; PATH_MAX];
     let value = path_of(fd, &mut link)
         .and_then(|path| path.strip_prefix(overlay.dir.as_slice()))
@@ -117,17 +118,17 @@ fn show_live_value(overlay: &Overlay, fd: c_int, path: &[u8], flags: c_int) -> R
     let Some(value) = value else { return Ok(()) };
     let file = real::memfd(c"mlx5-model", 0)?;
     real::write(file.as_raw_fd(), value.as_bytes())?;
-    // SAFETY: no pointers; both descriptors are this call's own.
+    // SAFETY: no pointers; both descriptors belong to this call.
     let done = unsafe {
         libc::lseek(file.as_raw_fd(), 0, libc::SEEK_SET);
-        // Onto the same number, which is the lowest that was free, as open promises.
+        // Keeps the number, which is the lowest that was free, as open promises.
         raw::dup3(file.as_raw_fd(), fd, flags & libc::O_CLOEXEC)
     };
     if done < 0 { Err(errno()) } else { Ok(()) }
 }
 
-/// `fopen` and `fopen64`. A file whose value changes is opened by [`opened`] and then made a stream; any other, and
-/// every way of writing, is left to the C library.
+/// Implements `fopen` and `fopen64`. A file whose value changes is opened by [`opened`] and then
+/// made a stream. All other files, and all modes for writing, are left to the C library.
 ///
 /// # Safety
 /// `path` and `mode` are null or C strings.
@@ -136,7 +137,7 @@ unsafe fn fopened(
     mode: *const c_char,
     call: unsafe fn(*const c_char, *const c_char) -> *mut FILE,
 ) -> *mut FILE {
-    // SAFETY: the program's own contract.
+    // SAFETY: the program keeps the contract of the C function.
     let plain = |path| unsafe { call(path, mode) };
     let Some(overlay) = Overlay::get().filter(|_| !path.is_null() && !mode.is_null()) else {
         return plain(path);
@@ -165,12 +166,12 @@ unsafe fn fopened(
         } else {
             0
         };
-    // SAFETY: as this function's own contract; the mode is not used without O_CREAT.
+    // SAFETY: by this function's own contract; the mode is not used without O_CREAT.
     let fd = unsafe { opened(AT_FDCWD, flags, path, |path| raw::open64(path, flags, 0)) };
     if fd < 0 {
         return std::ptr::null_mut();
     }
-    // SAFETY: the descriptor is open and this call's own, the mode a C string.
+    // SAFETY: the descriptor is open and belongs to this call; the mode is a C string.
     let file = unsafe { libc::fdopen(fd, mode) };
     if file.is_null() {
         let error = errno();
@@ -181,11 +182,12 @@ unsafe fn fopened(
     file
 }
 
-/// Exports functions that go by [`redirected`] or [`opened`]; the path stands at the semicolon.
+/// Exports functions that call [`redirected`] or [`opened`]; the semicolon marks the position of
+/// the path.
 macro_rules! path_shims {
     ($($name:ident($($before:ident: $before_ty:ty)?; $($arg:ident: $ty:ty),*) -> $ret:ty = $via:ident($($with:expr),*);)*) => {
         export! {$(
-            #[doc = concat!("`", stringify!($name), "`.")]
+            #[doc = concat!("`", stringify!($name), "` with its path redirected into the run directory.")]
             fn $name($($before: $before_ty,)? path: *const c_char, $($arg: $ty),*) -> $ret {
                 // SAFETY: as at the top.
                 unsafe { $via($($with,)* path, |path| raw::$name($($before,)? path, $($arg),*)) }
@@ -199,7 +201,7 @@ path_shims! {
     open64(; flags: c_int, mode: mode_t) -> c_int = opened(AT_FDCWD, flags);
     openat(dir: c_int; flags: c_int, mode: mode_t) -> c_int = opened(dir, flags);
     openat64(dir: c_int; flags: c_int, mode: mode_t) -> c_int = opened(dir, flags);
-    // As fortified programs call them without a mode.
+    // Variants without a mode, as fortified programs call them.
     __open_2(; flags: c_int) -> c_int = opened(AT_FDCWD, flags);
     __open64_2(; flags: c_int) -> c_int = opened(AT_FDCWD, flags);
     __openat_2(dir: c_int; flags: c_int) -> c_int = opened(dir, flags);
@@ -213,7 +215,7 @@ path_shims! {
     lstat64(; out: *mut libc::stat64) -> c_int = redirected(AT_FDCWD);
     fstatat(dir: c_int; out: *mut libc::stat, flags: c_int) -> c_int = redirected(dir);
     fstatat64(dir: c_int; out: *mut libc::stat64, flags: c_int) -> c_int = redirected(dir);
-    // As programs built before glibc 2.33 call stat and lstat.
+    // Variants of stat and lstat for programs that were built before glibc 2.33.
     __xstat(version: c_int; out: *mut libc::stat) -> c_int = redirected(AT_FDCWD);
     __xstat64(version: c_int; out: *mut libc::stat64) -> c_int = redirected(AT_FDCWD);
     __lxstat(version: c_int; out: *mut libc::stat) -> c_int = redirected(AT_FDCWD);
@@ -225,12 +227,12 @@ path_shims! {
     faccessat(dir: c_int; mode: c_int, flags: c_int) -> c_int = redirected(dir);
     readlink(; buf: *mut c_char, len: size_t) -> ssize_t = redirected(AT_FDCWD);
     readlinkat(dir: c_int; buf: *mut c_char, len: size_t) -> ssize_t = redirected(dir);
-    // The answer lies in the run directory.
+    // The result is a path in the run directory.
     realpath(; out: *mut c_char) -> *mut c_char = redirected(AT_FDCWD);
     __realpath_chk(; out: *mut c_char, room: size_t) -> *mut c_char = redirected(AT_FDCWD);
     canonicalize_file_name(;) -> *mut c_char = redirected(AT_FDCWD);
     chdir(;) -> c_int = redirected(AT_FDCWD);
-    // `ls -l` asks them of all it lists.
+    // `ls -l` reads the attributes of all files that it lists.
     getxattr(; name: *const c_char, out: *mut c_void, len: size_t) -> ssize_t = redirected(AT_FDCWD);
     lgetxattr(; name: *const c_char, out: *mut c_void, len: size_t) -> ssize_t = redirected(AT_FDCWD);
     listxattr(; out: *mut c_char, len: size_t) -> ssize_t = redirected(AT_FDCWD);
@@ -242,12 +244,12 @@ export! {
         // SAFETY: as at the top.
         unsafe { fopened(path, mode, raw::fopen) }
     }
-    /// `fopen(3)` with large files.
+    /// `fopen(3)` with 64-bit file offsets.
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
         // SAFETY: as at the top.
         unsafe { fopened(path, mode, raw::fopen64) }
     }
-    /// `if_nametoindex(3)`: a GID's interface must have an index, virtual or not.
+    /// `if_nametoindex(3)`. The interface of a GID must have an index, virtual or not.
     fn if_nametoindex(name: *const c_char) -> c_uint {
         if let Some(overlay) = Overlay::get().filter(|_| !name.is_null()) {
             // SAFETY: not null, so a C string by the function's contract.

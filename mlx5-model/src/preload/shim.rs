@@ -1,9 +1,10 @@
-//! What every shim is made of.
+//! Building blocks of the shims.
 
 use crate::process::Errno;
 use crate::process::real::{errno, set_errno};
 
-/// The result of the model's own call: errno is set when it fails and left alone when it succeeds.
+/// Runs the model's own call and returns its result, or `failed`. Sets errno only when the call
+/// fails.
 pub fn answer<T>(failed: T, own: impl FnOnce() -> Result<T, Errno>) -> T {
     let before = errno();
     match own() {
@@ -27,13 +28,14 @@ macro_rules! next {
 }
 pub(super) use next;
 
-/// Exports a C function under its own name, except to the unit tests' runner and to the fuzzer.
+/// Exports a C function under its own name, except to the test runner of the unit tests and to the
+/// fuzzer.
 macro_rules! export {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block)*) => {$(
         $(#[$meta])*
         ///
         /// # Safety
-        /// As the C function of that name.
+        /// The contract of the C function of that name.
         #[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($arg: $ty),*) $(-> $ret)? $body
     )*};

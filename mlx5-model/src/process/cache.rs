@@ -1,6 +1,7 @@
-//! Hints to the processor's caches.
+//! Prefetch hints for the processor's caches.
 //!
-//! Imports nothing. Invariant: any address will do; nothing that a program can see is read or written.
+//! Imports nothing. Invariant: any address is allowed; no memory that a program can see is read or
+//! written.
 
 #![allow(unsafe_code)]
 
@@ -8,7 +9,7 @@
 #[inline(always)]
 pub fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch has no effect but on caches, whatever the address.
+    // SAFETY: a prefetch affects only caches, whatever the address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
@@ -17,11 +18,12 @@ pub fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// Prefetches a cache line for writing. An ordinary prefetch would fetch it for reading first, and then again.
+/// Prefetches a cache line for writing. An ordinary prefetch would fetch the line for reading first
+/// and for writing again later.
 #[inline(always)]
 pub fn prefetch_for_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above; processors that do not know this instruction do nothing.
+    // SAFETY: as above; a processor without this instruction does nothing.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }

@@ -1,18 +1,18 @@
-//! The descriptor table: which of the process's descriptors the model answers for.
+//! Descriptor table: the process's descriptors that the model handles.
 //!
-//! Imports `real`. The shims in `preload` ask [`lookup`] and fall through to the C library.
+//! Imports `real`. The shims in `preload` call [`lookup`] and otherwise call the C library.
 //!
 //! Invariants:
 //! - A foreign descriptor costs one load from a static table: no lock, no allocation, no system
-//!   call. Rust's own library comes through here too, so anything else could recurse.
-//! - An entry, once allocated for a descriptor's number, is never freed, only emptied and refilled.
-//!   A thread that looked one up just before another thread closed it reads valid memory, and finds
-//!   either the old file, kept alive by its own `Arc`, or nothing.
-//! - Only the process that installed a descriptor is served. After `fork` the child's copies answer
-//!   `EIO`, as the kernel does for a device that is gone, and close without telling the file, whose
-//!   NIC thread the child does not have. A `vfork` child shares the table with its parent, so there
-//!   everything is foreign and the table stays as it is: otherwise the `close` calls between `vfork`
-//!   and `execve` would tear down the parent's device.
+//!   call. Rust's own library calls these shims too, so anything else could recurse.
+//! - An entry is allocated once for a descriptor's number. It is never freed, only emptied and
+//!   refilled. A thread that looked an entry up just before another thread closed it reads valid
+//!   memory. It finds either the old file, kept alive by its own `Arc`, or nothing.
+//! - Only the process that installed a descriptor is served. After `fork` the child's copies fail
+//!   with `EIO`, as the kernel does for a device that is gone. They close without calling the file,
+//!   because the child does not have the NIC's thread. A `vfork` child shares the table with its
+//!   parent. There all descriptors are foreign and the table stays as it is: otherwise the `close`
+//!   calls between `vfork` and `execve` would tear down the parent's device.
 
 #![allow(unsafe_code)]
 
@@ -23,8 +23,8 @@ use std::sync::{Arc, Once, PoisonError, RwLock};
 
 use super::real::{self, Errno, MapRequest};
 
-/// What answers for a descriptor. Whatever is not overridden reaches the kernel's own descriptor (`/dev/zero` for a
-/// device, an eventfd for a channel).
+/// Handler of a descriptor's system calls. Calls that are not overridden go to the kernel's own
+/// descriptor: `/dev/zero` for a device, an eventfd for a channel.
 pub trait File: Send + Sync {
     fn read(&self, fd: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
         real::read(fd, buf)
@@ -42,44 +42,44 @@ pub trait File: Send + Sync {
         real::mmap(fd, request)
     }
 
-    /// The last descriptor of this file is about to be closed; it is still open here.
+    /// Called before the last descriptor of this file is closed; the descriptor is still open.
     fn close(&self, fd: RawFd) {
         let _ = fd;
     }
 }
 
-/// One file, and how many descriptors it has (`dup`).
+/// An open file with the number of its descriptors (`dup`).
 struct OpenFile {
     file: Arc<dyn File>,
     descriptors: AtomicUsize,
 }
 
-/// The entry of a descriptor's number. `live` lets an empty entry be skipped without its lock.
+/// Table entry of a descriptor's number. `live` lets a lookup skip an empty entry without its lock.
 struct TableEntry {
     live: AtomicBool,
     open: RwLock<Option<Arc<OpenFile>>>,
 }
 
-/// Numbers that the table covers; [`install`] fails with `EMFILE` above them.
+/// Number of descriptors in the table; [`install`] fails with `EMFILE` for higher ones.
 const CAPACITY: usize = 65536;
 
-/// Static, so that no shim has to find out whether it exists.
+/// Descriptor table. It is static, so that no shim has to check whether it exists.
 static TABLE: [AtomicPtr<TableEntry>; CAPACITY] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; CAPACITY];
 
-/// The entry, in a forked child's table, of whatever its parent had open.
+/// Table entry, in a forked child, of every descriptor that the parent had open.
 static INHERITED: TableEntry = TableEntry {
     live: AtomicBool::new(true),
     open: RwLock::new(None),
 };
 
-/// The process the table belongs to; 0 before the first install.
+/// Id of the process that owns the table; 0 before the first install.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 static FORKS: AtomicU32 = AtomicU32::new(0);
-/// One above the highest number ever installed, so that a fork need not walk the whole table.
+/// One above the highest number ever installed, so that a fork does not walk the whole table.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
-/// A parent's file in a forked child.
+/// Handler in a forked child for a file of the parent; all calls fail with `EIO`.
 struct InheritedFile;
 
 impl File for InheritedFile {
@@ -105,20 +105,20 @@ fn inherited() -> *mut TableEntry {
     (&raw const INHERITED).cast_mut()
 }
 
-/// The live entry of a descriptor, in the process that owns the table.
+/// Returns the live entry of a descriptor, in the process that owns the table.
 #[inline]
 fn live(fd: RawFd) -> Option<&'static TableEntry> {
     let entry = slot(fd)?.load(Ordering::Acquire);
     if entry.is_null() {
         return None;
     }
-    // SAFETY: a slot holds null, the static INHERITED, or a leaked box; none is ever freed, and none is written but
-    // through its own atomics and lock.
+    // SAFETY: a slot holds null, the static INHERITED, or a leaked box. None is ever freed, and
+    // writes go only through the entry's own atomics and lock.
     let entry = unsafe { &*entry };
     (entry.live.load(Ordering::Acquire) && is_owner()).then_some(entry)
 }
 
-/// Whether the table belongs to this process (not so in a vfork child).
+/// Returns `true` if the table belongs to this process; `false` in a vfork child.
 fn is_owner() -> bool {
     // SAFETY: getpid has no preconditions.
     OWNER.load(Ordering::Relaxed) == unsafe { libc::getpid() }
@@ -129,14 +129,15 @@ fn take_ownership() {
     ONCE.call_once(|| {
         // SAFETY: getpid has no preconditions.
         OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
-        // SAFETY: the handler is a plain function that lives as long as this library, which a preloaded library does
-        // as long as the process.
+        // SAFETY: the handler is a plain function. It lives as long as this library, and a
+        // preloaded library lives as long as the process.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     });
 }
 
-/// In the child of a fork: the parent's files become inherited ones. Stores only, so it is safe whatever lock another
-/// thread of the parent held; the parent's files stay allocated in the child.
+/// Runs in the child of a fork and turns the parent's files into inherited ones. It only stores to
+/// atomics, so it is safe whatever lock another thread of the parent held. The parent's files stay
+/// allocated in the child.
 extern "C" fn forked() {
     // SAFETY: getpid has no preconditions.
     OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
@@ -157,8 +158,8 @@ extern "C" fn forked() {
     }
 }
 
-/// How many forks lie between the process that first installed a file and this one. State that depends on a thread
-/// (the NIC's) is stale when this number has changed.
+/// Returns the number of forks between the process that first installed a file and this process.
+/// State that depends on the NIC's thread is stale when this number has changed.
 pub fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
@@ -182,7 +183,7 @@ fn store(fd: RawFd, open: Arc<OpenFile>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes `file` answer for an open descriptor. Fails with `EMFILE` when the number is beyond the table.
+/// Makes `file` handle an open descriptor. Fails with `EMFILE` when the number is beyond the table.
 pub fn install(fd: RawFd, file: Arc<dyn File>) -> Result<(), Errno> {
     store(
         fd,
@@ -193,7 +194,7 @@ pub fn install(fd: RawFd, file: Arc<dyn File>) -> Result<(), Errno> {
     )
 }
 
-/// The file that answers for a descriptor; `None` for a foreign one.
+/// Returns the file that handles a descriptor; `None` for a foreign one.
 #[inline]
 pub fn lookup(fd: RawFd) -> Option<Arc<dyn File>> {
     let entry = live(fd)?;
@@ -204,7 +205,8 @@ pub fn lookup(fd: RawFd) -> Option<Arc<dyn File>> {
     open.as_ref().map(|open| Arc::clone(&open.file))
 }
 
-/// The model no longer answers for the descriptor, which stays open. The file's last one closes it.
+/// Stops handling the descriptor, which stays open. Removing the last descriptor of a file closes
+/// the file.
 pub fn remove(fd: RawFd) {
     let Some(entry) = live(fd) else { return };
     if std::ptr::eq(entry, &raw const INHERITED) {
@@ -219,7 +221,7 @@ pub fn remove(fd: RawFd) {
         .write()
         .unwrap_or_else(PoisonError::into_inner)
         .take();
-    // The entry's lock is released: a file may take its time over closing.
+    // The entry's lock is released here: closing a file may take long.
     if let Some(open) = open
         && open.descriptors.fetch_sub(1, Ordering::AcqRel) == 1
     {
@@ -227,14 +229,14 @@ pub fn remove(fd: RawFd) {
     }
 }
 
-/// Whether the model answers for a descriptor.
+/// Returns `true` if the model handles the descriptor.
 #[inline]
 pub fn contains(fd: RawFd) -> bool {
     live(fd).is_some()
 }
 
-/// [`remove`] that keeps errno: for a number that is about to be closed, or that the kernel has just given out anew
-/// because it was closed past the shims.
+/// Removes a descriptor like [`remove`] and keeps errno. For a number that is about to be closed,
+/// or that the kernel has just assigned again because it was closed without the shims.
 #[inline]
 pub fn release(fd: RawFd) {
     if contains(fd) {
@@ -244,7 +246,7 @@ pub fn release(fd: RawFd) {
     }
 }
 
-/// [`release`] for every descriptor from `first` to `last`, both included.
+/// Calls [`release`] for every descriptor from `first` to `last`, both included.
 pub fn release_range(first: u32, last: u32) {
     let end = HIGHEST
         .load(Ordering::Relaxed)
@@ -254,7 +256,8 @@ pub fn release_range(first: u32, last: u32) {
     }
 }
 
-/// `new` was just duplicated from `old`: both have the same file. Fails with `EMFILE` when `new` is beyond the table.
+/// Gives `new`, a fresh duplicate of `old`, the file of `old`. Fails with `EMFILE` when `new` is
+/// beyond the table.
 pub fn duplicated(old: RawFd, new: RawFd) -> Result<(), Errno> {
     let Some(entry) = live(old) else {
         return Ok(());
@@ -299,14 +302,15 @@ mod tests {
     }
 
     fn file() -> (OwnedFd, Arc<CountingFile>) {
-        let fd = real::memfd(c"test", 1).expect("memfd");
+        let fd = real::memfd(c"test", 1).expect("memfd succeeds");
         let counting = Arc::new(CountingFile::default());
-        install(fd.as_raw_fd(), Arc::clone(&counting) as Arc<dyn File>).expect("installed");
+        install(fd.as_raw_fd(), Arc::clone(&counting) as Arc<dyn File>)
+            .expect("the descriptor is in the table");
         (fd, counting)
     }
 
-    /// Runs `child` in a process that shares this one's memory, or has its copy, and says how it ended. Exit handlers
-    /// belong to the parent.
+    /// Runs `child` in a process that shares this process's memory or has a copy of it. Returns its
+    /// exit status. The child skips exit handlers, which belong to the parent.
     fn in_child(flags: c_int, child: fn(RawFd) -> c_int, fd: RawFd) -> c_int {
         extern "C" fn run(arg: *mut c_void) -> c_int {
             // SAFETY: the tuple lives in the parent's frame until the child has ended.
@@ -316,7 +320,7 @@ mod tests {
         let mut arg = (child, fd);
         let mut stack = vec![0u128; 16384];
         let mut status = 0;
-        // SAFETY: the stack is the child's alone and outlives it, for the parent waits.
+        // SAFETY: only the child uses the stack, which outlives it because the parent waits.
         unsafe {
             let pid = match flags {
                 0 => match libc::fork() {
@@ -350,8 +354,8 @@ mod tests {
     #[test]
     fn last_duplicate_closes() {
         let (fd, counting) = file();
-        let copy = fd.try_clone().expect("dup");
-        duplicated(fd.as_raw_fd(), copy.as_raw_fd()).expect("room");
+        let copy = fd.try_clone().expect("dup succeeds");
+        duplicated(fd.as_raw_fd(), copy.as_raw_fd()).expect("the table has room");
         remove(fd.as_raw_fd());
         remove(fd.as_raw_fd());
         assert_eq!(counting.closed.load(Ordering::Relaxed), 0);
@@ -359,15 +363,19 @@ mod tests {
         remove(copy.as_raw_fd());
         assert_eq!(counting.closed.load(Ordering::Relaxed), 1);
         assert!(lookup(copy.as_raw_fd()).is_none());
-        assert_eq!(Arc::strong_count(&counting), 1, "nothing of it stays");
+        assert_eq!(
+            Arc::strong_count(&counting),
+            1,
+            "the table keeps no reference"
+        );
     }
 
     #[test]
     fn lookups_that_race_a_close_find_the_file_or_nothing() {
-        let fd = real::memfd(c"test", 1).expect("memfd");
+        let fd = real::memfd(c"test", 1).expect("memfd succeeds");
         let number = fd.as_raw_fd();
         let stop = AtomicBool::new(false);
-        /// Set even if an assertion fails: the scope waits for its threads.
+        /// Sets the flag even if an assertion fails, because the scope waits for its threads.
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {
             fn drop(&mut self) {
@@ -389,7 +397,8 @@ mod tests {
             }
             for _ in 0..20_000 {
                 let counting = Arc::new(CountingFile::default());
-                install(number, Arc::clone(&counting) as Arc<dyn File>).expect("installed");
+                install(number, Arc::clone(&counting) as Arc<dyn File>)
+                    .expect("the descriptor is in the table");
                 remove(number);
                 assert_eq!(counting.closed.load(Ordering::Relaxed), 1);
             }
@@ -412,12 +421,12 @@ mod tests {
                     return 3;
                 }
                 remove(fd);
-                // Closed, the number is free for anything.
+                // After the close the number is free for any file.
                 if lookup(fd).is_some() {
                     return 4;
                 }
-                let anew: Arc<dyn File> = Arc::new(CountingFile::default());
-                match install(fd, anew).map(|()| lookup(fd).map(|file| file.read(fd, &mut [0]))) {
+                let fresh: Arc<dyn File> = Arc::new(CountingFile::default());
+                match install(fd, fresh).map(|()| lookup(fd).map(|file| file.read(fd, &mut [0]))) {
                     Ok(Some(Ok(1))) => 42,
                     _ => 5,
                 }

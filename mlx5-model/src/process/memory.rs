@@ -1,9 +1,10 @@
-//! The program's memory, reached by addresses that commands carry: copies through the kernel, and pinning.
+//! Access to the program's memory by the addresses in commands: copies through the kernel, and
+//! pinning.
 //!
-//! Imports `real`. Invariant: a bad address is an errno here, never a fault.
+//! Imports `real`. Invariant: a bad address results in an errno, never in a fault.
 //!
-//! What real pinning would survive and this does not: a program that unmaps a ring or a region it still has
-//! registered. There the device's access faults, as the program's own would.
+//! Limitation: a program may unmap a ring or a region that is still registered. Real pinning
+//! survives that. In the model the device's access faults, as the program's own access would.
 
 #![allow(unsafe_code)]
 
@@ -17,30 +18,30 @@ use super::real::{self, Errno};
 type VmCopy =
     unsafe extern "C" fn(pid_t, *const iovec, c_ulong, *const iovec, c_ulong, c_ulong) -> ssize_t;
 
-/// Copies `bytes` to `addr`. Fails with `EFAULT` if it cannot be written.
+/// Copies `bytes` to `addr`. Fails with `EFAULT` if `addr` is not writable.
 pub fn copy_to_user(addr: u64, bytes: &[u8]) -> Result<(), Errno> {
     let local = bytes.as_ptr().cast_mut().cast();
     if !copy_by_kernel(libc::process_vm_writev, local, addr, bytes.len(), true)? {
-        // SAFETY: the range has just been found mapped and writable, and the program lent it to this command until it
-        // returns.
+        // SAFETY: the range has just been found mapped and writable, and the program lends it to
+        // this command until the command returns.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
     }
     Ok(())
 }
 
-/// Fills `bytes` from `addr`. Fails with `EFAULT` if it cannot be read.
+/// Fills `bytes` from `addr`. Fails with `EFAULT` if `addr` is not readable.
 pub fn copy_from_user(addr: u64, bytes: &mut [u8]) -> Result<(), Errno> {
     let (local, len) = (bytes.as_mut_ptr(), bytes.len());
     if !copy_by_kernel(libc::process_vm_readv, local.cast(), addr, len, false)? {
-        // SAFETY: the range has just been found mapped and readable, and the program lent it to this command until it
-        // returns.
+        // SAFETY: the range has just been found mapped and readable, and the program lends it to
+        // this command until the command returns.
         unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, local, len) };
     }
     Ok(())
 }
 
-/// Copies between `local` and `addr` by a system call, which checks `addr`. False: a sandbox forbids the call, and
-/// the caller has to copy by itself; the range is mapped.
+/// Copies between `local` and `addr` by a system call, which checks `addr`. Returns `false` if a
+/// sandbox forbids the call: the range is mapped, and the caller has to copy.
 fn copy_by_kernel(
     copy: VmCopy,
     local: *mut c_void,
@@ -55,8 +56,8 @@ fn copy_by_kernel(
         iov_base,
         iov_len: len,
     });
-    // SAFETY: both callers pass a live slice for the local side, writable for readv; the kernel checks the remote
-    // one.
+    // SAFETY: both callers pass a live slice for the local side, writable for readv; the kernel
+    // checks the remote side.
     let done = unsafe { copy(libc::getpid(), &local, 1, &remote, 1, 0) };
     if usize::try_from(done) == Ok(len) {
         return Ok(true);
@@ -69,8 +70,8 @@ fn copy_by_kernel(
 
 const PAGE: u64 = 4096;
 
-/// Makes every page of a range present (and private copies of it, if it is to be written), as pinning does. Fails
-/// with `EFAULT`, as that does, if some of it is not mapped or lacks the permission.
+/// Makes every page of a range present, as pinning does; with `write` also its private copies.
+/// Fails with `EFAULT`, as pinning does, if a page is not mapped or lacks the permission.
 pub fn fault_in(addr: u64, len: u64, write: bool) -> Result<(), Errno> {
     let end = addr.checked_add(len).ok_or(libc::EINVAL)?;
     let start = addr & !(PAGE - 1);
@@ -90,14 +91,15 @@ pub fn fault_in(addr: u64, len: u64, write: bool) -> Result<(), Errno> {
         }
         match real::errno() {
             libc::EINTR | libc::EAGAIN => {}
-            // Kernels before 5.14, and mappings of device memory: being mapped must do.
+            // Kernels before 5.14, and mappings of device memory: only check that the range is
+            // mapped.
             libc::EINVAL if !populate_works() => return is_mapped(start, len),
             _ => return Err(libc::EFAULT),
         }
     }
 }
 
-/// Whether this kernel knows `MADV_POPULATE_WRITE`.
+/// Returns `true` if the kernel supports `MADV_POPULATE_WRITE`.
 fn populate_works() -> bool {
     static PROBE: AtomicU32 = AtomicU32::new(0);
     let page = (&raw const PROBE) as u64 & !(PAGE - 1);

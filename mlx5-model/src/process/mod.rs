@@ -1,4 +1,5 @@
-//! The process that the model is preloaded into: its descriptors, the C library's own functions, memory and threads.
+//! Access to the process that the model is preloaded into: its descriptors, the C library's own
+//! functions, memory and threads.
 //!
 //! Imports nothing of the model.
 
@@ -12,12 +13,13 @@ pub use real::{Errno, MapRequest};
 
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Whether the calling thread has a Linux capability now: programs give capabilities up.
+/// Returns `true` if the calling thread has a Linux capability now; programs can drop capabilities
+/// at any time.
 pub fn has_capability(capability: CapabilitySet) -> bool {
     capabilities(None).is_ok_and(|it| it.effective.contains(capability))
 }
 
-/// Fails with `errno` if something is to be refused: the checks of a command, a line each.
+/// Fails with `errno` if `refused` is set: one check of a command per line.
 #[inline]
 pub fn refuse_if(refused: bool, errno: Errno) -> Result<(), Errno> {
     if refused { Err(errno) } else { Ok(()) }

@@ -1,7 +1,8 @@
-//! The C library's own functions, past the model's symbols of the same names.
+//! The C library's own functions, which the model's symbols of the same names hide.
 //!
-//! Imports nothing. Invariant: a function is looked up once by `dlsym(RTLD_NEXT)` and its address kept in an atomic,
-//! so that a call works before any constructor ran, in any thread and in a signal handler.
+//! Imports nothing. Invariant: a function is looked up once by `dlsym(RTLD_NEXT)` and its address
+//! is kept in an atomic. So a call works before any constructor ran, in any thread and in a signal
+//! handler.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +15,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 /// An errno value.
 pub type Errno = c_int;
 
-/// The C signatures, untouched: errno is where the C library left it.
+/// Functions with the C signatures; errno stays as the C library set it.
 pub mod raw {
     use std::mem::transmute;
     use std::sync::atomic::{AtomicPtr, Ordering};
@@ -28,7 +29,7 @@ pub mod raw {
         if !known.is_null() {
             return known;
         }
-        // SAFETY: the name is a C string; RTLD_NEXT is answered by the dynamic linker at any time.
+        // SAFETY: the name is a C string; the dynamic linker resolves RTLD_NEXT at any time.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
         cache.store(found, Ordering::Relaxed);
         found
@@ -36,10 +37,10 @@ pub mod raw {
 
     macro_rules! functions {
         ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty, or $fail:expr;)*) => {$(
-            #[doc = concat!("`", stringify!($name), "` as the C library has it, or `ENOSYS` if it lacks it.")]
+            #[doc = concat!("Calls the C library's `", stringify!($name), "`; fails with `ENOSYS` if the library lacks it.")]
             ///
             /// # Safety
-            /// As the C function of that name.
+            /// The contract of the C function of that name.
             #[inline]
             pub unsafe fn $name($($arg: $ty),*) -> $ret {
                 static AT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
@@ -52,9 +53,9 @@ pub mod raw {
                     super::set_errno(libc::ENOSYS);
                     return $fail;
                 }
-                // SAFETY: the address is that of the C function of this name, and the signature is the one of its
-                // header (variadic ones with their one optional argument, which the x86-64 and aarch64 System V
-                // conventions pass just so).
+                // SAFETY: the address is that of the C function of this name, and the signature is
+                // the one of its header. Variadic functions get their one optional argument, which
+                // the System V conventions of x86-64 and aarch64 pass in the same way.
                 let call = unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) -> $ret>(at) };
                 // SAFETY: the caller keeps the C function's contract.
                 unsafe { call($($arg),*) }
@@ -122,21 +123,21 @@ pub mod raw {
     }
 }
 
-/// This thread's errno.
+/// Returns the errno of the calling thread.
 #[inline]
 pub fn errno() -> Errno {
     // SAFETY: the location is this thread's own, for as long as the thread lives.
     unsafe { *libc::__errno_location() }
 }
 
-/// Sets this thread's errno.
+/// Sets the errno of the calling thread.
 #[inline]
 pub fn set_errno(errno: Errno) {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno }
 }
 
-/// The count, or errno.
+/// Converts a result into the byte count or errno.
 fn counted(result: ssize_t) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| errno())
 }
@@ -155,23 +156,24 @@ pub fn write(fd: RawFd, buf: &[u8]) -> Result<usize, Errno> {
     counted(unsafe { raw::write(fd, buf.as_ptr().cast(), buf.len()) })
 }
 
-/// `open(2)` with the given flags, and `O_CREAT`'s mode.
+/// Calls `open(2)` with the given flags and the mode for `O_CREAT`.
 pub fn open(path: &CStr, flags: c_int, mode: mode_t) -> Result<RawFd, Errno> {
     // SAFETY: the path is a C string.
     checked(unsafe { raw::open(path.as_ptr(), flags, mode) })
 }
 
 pub fn close(fd: RawFd) -> Result<(), Errno> {
-    // SAFETY: closing a number is memory-safe; the caller knows whose descriptor it is.
+    // SAFETY: closing a number is memory-safe; the caller owns the descriptor.
     checked(unsafe { raw::close(fd) }).map(drop)
 }
 
 pub fn ioctl(fd: RawFd, request: c_ulong, arg: *mut c_void) -> Result<c_int, Errno> {
-    // SAFETY: the model forwards a program's own call unchanged: the program answers for `arg`.
+    // SAFETY: the model forwards a program's own call unchanged: the program ensures that `arg` is
+    // valid.
     checked(unsafe { raw::ioctl(fd, request, arg) })
 }
 
-/// The arguments of `mmap(2)` beside the descriptor.
+/// Arguments of `mmap(2)` except the descriptor.
 #[derive(Clone, Copy)]
 pub struct MapRequest {
     pub addr: *mut c_void,
@@ -193,10 +195,10 @@ pub fn map_shared(fd: RawFd, len: usize) -> Result<*mut c_void, Errno> {
     mmap(fd, request)
 }
 
-/// `mmap(2)`. With `MAP_FIXED` it replaces what lies at the address, as the caller asked.
+/// Calls `mmap(2)`. With `MAP_FIXED` it replaces the mapping at the address, as the caller asked.
 pub fn mmap(fd: RawFd, it: MapRequest) -> Result<*mut c_void, Errno> {
-    // SAFETY: without MAP_FIXED the kernel chooses free addresses; with it, the program that asked answers for the
-    // range.
+    // SAFETY: without MAP_FIXED the kernel chooses free addresses; with it, the program that asked
+    // is responsible for the range.
     let at = unsafe { raw::mmap(it.addr, it.len, it.prot, it.flags, fd, it.offset) };
     if at == libc::MAP_FAILED {
         Err(errno())
@@ -205,13 +207,13 @@ pub fn mmap(fd: RawFd, it: MapRequest) -> Result<*mut c_void, Errno> {
     }
 }
 
-/// `eventfd(2)`: not interposed; here so that the device needs no unsafe code for it.
+/// Calls `eventfd(2)`. It is not interposed; the wrapper keeps unsafe code out of the device.
 pub fn eventfd(initial: c_uint, flags: c_int) -> Result<RawFd, Errno> {
     // SAFETY: no pointers.
     checked(unsafe { libc::eventfd(initial, flags) })
 }
 
-/// An anonymous file of that many bytes, closed on exec.
+/// Creates an anonymous file of `len` bytes, closed on exec.
 pub fn memfd(name: &CStr, len: usize) -> Result<OwnedFd, Errno> {
     let made = memfd_create(name, MemfdFlags::CLOEXEC);
     let sized = made.and_then(|file| ftruncate(&file, len as u64).map(|()| file));

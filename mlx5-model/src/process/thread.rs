@@ -1,6 +1,7 @@
-//! Threads of the model: without the program's signals, pinned if asked for, with sleep that ends in time.
+//! Threads of the model: signals are blocked, a CPU can be set, and sleeps end on time.
 //!
-//! Imports nothing of the model. Invariant: starting a thread leaves the caller's signal mask as it was.
+//! Imports nothing of the model. Invariant: starting a thread leaves the caller's signal mask
+//! unchanged.
 
 #![allow(unsafe_code)]
 
@@ -8,8 +9,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 
-/// Starts a detached thread that no signal is delivered to: the program's handlers run on the program's threads.
-/// Fails when the system has no further thread.
+/// Starts a detached thread with all signals blocked, so that the program's handlers run on the
+/// program's threads. Fails when the system cannot start another thread.
 pub fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
@@ -24,11 +25,11 @@ pub fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> 
     started.map(drop)
 }
 
-/// Pins the calling thread to a CPU, or lets it run on all. A thread inherits its creator's CPUs, and a NIC must not
-/// share the core that its program has pinned itself to.
+/// Pins the calling thread to a CPU, or allows all CPUs. A thread inherits its creator's CPUs, and
+/// a NIC must not share the core that its program has pinned itself to.
 pub fn pin(cpu: Option<usize>) {
-    // SAFETY: a CPU set is plain bits, for which zero is a value; CPU_SET checks its bounds; the kernel copies the
-    // set.
+    // SAFETY: a CPU set is plain bits, for which zero is a valid value; CPU_SET checks its bounds;
+    // the kernel copies the set.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         match cpu {
@@ -36,15 +37,16 @@ pub fn pin(cpu: Option<usize>) {
             None => (0..libc::CPU_SETSIZE as usize).for_each(|cpu| libc::CPU_SET(cpu, &mut set)),
         }
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
-        // Sleeps of microseconds are to end in microseconds.
+        // Limits the timer slack to 1 µs: sleeps of microseconds must end in microseconds.
         libc::prctl(libc::PR_SET_TIMERSLACK, 1000);
     }
 }
 
-/// The most descriptors that [`sleep`] waits for; a port has one.
+/// Maximum number of descriptors that [`sleep`] waits for; a port has one.
 pub const MAX_FDS: usize = 4;
 
-/// Sleeps until one of the descriptors is readable, `ns` have passed, or sooner.
+/// Sleeps for at most `ns` nanoseconds, until one of the descriptors is readable or a signal
+/// arrives.
 pub fn sleep(fds: &[RawFd], ns: u64) {
     let mut polls = [libc::pollfd {
         fd: -1,
@@ -58,8 +60,8 @@ pub fn sleep(fds: &[RawFd], ns: u64) {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (ns % 1_000_000_000) as libc::c_long,
     };
-    // SAFETY: the array has MAX_FDS entries, the kernel skips negative descriptors, and time and (absent) mask are
-    // read only.
+    // SAFETY: the array has MAX_FDS entries, the kernel skips negative descriptors, and the call
+    // only reads the time and the absent mask.
     unsafe {
         libc::ppoll(
             polls.as_mut_ptr(),

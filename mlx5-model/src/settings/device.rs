@@ -1,6 +1,6 @@
-//! What the model, its devices and their ports are set to.
+//! Settings of the model, of its devices and of their ports.
 //!
-//! Imports `fault` and, of `wire`, what a wire is.
+//! Imports `fault` and the wire specifications of `wire`.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,17 @@ use crate::wire::WireSpec;
 
 use super::fault::Fault;
 
-/// The most devices: what the counters' shared memory has room for.
+/// Maximum number of devices; the shared memory of the counters has room for this number.
 pub const MAX_DEVICES: usize = 32;
-/// The most ports of a device.
+/// Maximum number of ports of a device.
 pub const MAX_PORTS: usize = 2;
-/// Entries of a port's GID table outside switchdev mode: two of the link-local address, two of the IPv4 address, each as RoCE v1 and v2.
+/// Entries of a port's GID table outside switchdev mode: two of the link-local address and two of
+/// the IPv4 address, each as RoCE v1 and v2.
 pub const GIDS: usize = 4;
 
-/// Link rates in Gbit/s, with number of lanes and their speed as the driver reports them (`translate_eth_proto_oper`, by
-/// `enum ib_port_width` and `enum ib_port_speed`), and as drivers/infiniband/core/sysfs.c shows that (`rate_show`).
+/// Link rates in Gbit/s. Each has the link width and lane speed that the driver reports
+/// (`translate_eth_proto_oper`, by `enum ib_port_width` and `enum ib_port_speed`), and the text
+/// that drivers/infiniband/core/sysfs.c shows for them (`rate_show`).
 pub const RATES: [(u32, u8, u8, &str); 7] = [
     (1, 1, 1, "2.5 Gb/sec (1X SDR)"),
     (10, 1, 4, "10 Gb/sec (1X QDR)"),
@@ -29,61 +31,64 @@ pub const RATES: [(u32, u8, u8, &str); 7] = [
 
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// `mlx5_0`, `mlx5_1`, ...; empty when the library is inert.
+    /// Devices `mlx5_0`, `mlx5_1`, ...; empty when the library is inert.
     pub devices: Vec<DeviceSettings>,
-    /// Whether the process's own Linux capabilities are required (`caps=process`), or all granted.
+    /// `true` if the process's own Linux capabilities are required (`caps=process`), `false` if all
+    /// are granted.
     pub enforce_caps: bool,
     pub debug: bool,
 }
 
 #[derive(Debug, Clone)]
 pub struct DeviceSettings {
-    /// `mlx5_<N>`, or `mlx5_bond_<N>`.
+    /// Device name: `mlx5_<N>`, or `mlx5_bond_<N>` with LAG.
     pub name: String,
     pub caps: NicCaps,
-    /// Which other functions and ports belong to it, in sysfs.
+    /// Functions and physical ports that belong to the device, in sysfs.
     pub topology: DeviceTopology,
-    /// Port `N` is the entry `N - 1`.
+    /// Settings of the ports; the entry `N - 1` is port `N`.
     pub ports: Vec<PortSettings>,
     pub cpu: Option<usize>,
     pub faults: Vec<Fault>,
 }
 
-/// Which other functions and ports belong to a device, in sysfs. Its frames do not depend on it.
+/// Functions and physical ports that belong to a device, in sysfs. Frames do not depend on them.
 #[derive(Debug, Clone, Default)]
 pub struct DeviceTopology {
     pub is_vf: bool,
-    /// Virtual functions that it has enabled.
+    /// Number of virtual functions that the device has enabled.
     pub vfs: u32,
-    /// It bonds several physical ports (RoCE LAG).
+    /// Set when the device bonds several physical ports (RoCE LAG).
     pub lag: bool,
-    /// Its e-switch is in switchdev mode: its GID tables are empty, and each virtual function has a representor.
+    /// Set when the e-switch is in switchdev mode: the GID tables are empty, and each virtual
+    /// function has a representor.
     pub switchdev: bool,
 }
 
 #[derive(Debug, Clone)]
 pub struct PortSettings {
-    /// Where its frames come from and go to.
+    /// Wire that the port's frames come from and go to.
     pub wire: WireSpec,
-    /// Link rate in Gbit/s, as sysfs and the verbs report it.
+    /// Link rate in Gbit/s that sysfs and the verbs report.
     pub rate_gbps: u32,
     pub mac: [u8; 6],
-    /// The real interface under the port, if there is one.
+    /// Name of the real interface under the port, if there is one.
     pub netdev: Option<String>,
-    /// The port's netdev in sysfs: the real one's name, or a virtual one's.
+    /// Name of the port's netdev in sysfs, real or virtual.
     pub ifname: String,
     pub mtu: u32,
     pub link_up: bool,
-    /// Frames with a wrong FCS are delivered.
+    /// Set when frames with a wrong FCS are delivered.
     pub rx_all: bool,
-    /// A wire that plays by itself begins when this file exists.
+    /// File whose existence starts a pcap or synth wire.
     pub gate: Option<PathBuf>,
-    /// A virtual netdev's port name on an e-switch in switchdev mode.
+    /// Port name of a virtual netdev on an e-switch in switchdev mode.
     pub eswitch_port: Option<String>,
     pub bond: Option<String>,
 }
 
-/// What a device can do; it refuses what is beyond. `keys` describes each, and has the values of a ConnectX-5.
+/// Capabilities of a device; requests beyond them are refused. The table `keys` describes each
+/// field and has the values of a ConnectX-5 as defaults.
 #[derive(Debug, Clone, Default)]
 pub struct NicCaps {
     pub scatter_fcs: bool,
@@ -125,7 +130,7 @@ pub struct NicCaps {
 }
 
 impl PortSettings {
-    /// Its entry in [`RATES`].
+    /// Returns the entry of [`RATES`] for this port's rate.
     pub fn rate(&self) -> (u32, u8, u8, &'static str) {
         let known = RATES.into_iter().find(|rate| rate.0 == self.rate_gbps);
         known.unwrap_or(RATES[5])
@@ -133,14 +138,14 @@ impl PortSettings {
 }
 
 impl DeviceSettings {
-    /// Entries of each port's GID table: none in switchdev mode (`mlx5_query_port_roce` of
-    /// drivers/infiniband/hw/mlx5/main.c, `is_rep`).
+    /// Returns the number of entries in each port's GID table: none in switchdev mode
+    /// (`mlx5_query_port_roce` of drivers/infiniband/hw/mlx5/main.c, `is_rep`).
     pub fn gids(&self) -> usize {
         if self.topology.switchdev { 0 } else { GIDS }
     }
 
-    /// The node GUID of device `index`, host-endian. As mlx5's firmware makes it from the first port's MAC; the index
-    /// distinguishes two devices over one interface.
+    /// Returns the node GUID of device `index`, host-endian. mlx5's firmware derives it in the same
+    /// way from the first port's MAC. The index distinguishes two devices on one interface.
     pub fn node_guid(&self, index: usize) -> u64 {
         let [a, b, c, d, e, f] = self.ports.first().map_or([0; 6], |port| port.mac);
         u64::from_be_bytes([a, b, c, 3, index as u8, d, e, f])

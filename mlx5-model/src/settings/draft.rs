@@ -1,4 +1,4 @@
-//! Settings of devices and ports while keys are applied, and their completion by defaults.
+//! Settings of devices and ports while keys are applied, and the defaults that complete them.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::device::{DeviceSettings, DeviceTopology, NicCaps, PortSettings};
 use super::fault::Fault;
 use super::value::mac;
 
-/// A port whose settings are not complete yet.
+/// Settings of a port before defaults complete them.
 #[derive(Debug, Clone, Default)]
 pub struct PortDraft {
     pub wire: Option<String>,
@@ -23,7 +23,7 @@ pub struct PortDraft {
     pub bond: Option<String>,
 }
 
-/// A device whose settings are not complete yet.
+/// Settings of a device before defaults complete them.
 #[derive(Debug, Default)]
 pub struct DeviceDraft {
     pub ports: usize,
@@ -31,12 +31,13 @@ pub struct DeviceDraft {
     pub cpu: Option<usize>,
     pub faults: Vec<Fault>,
     pub caps: NicCaps,
-    /// Empty until `ports` is known.
+    /// Port drafts, port 1 first; empty until `ports` is parsed.
     pub port: Vec<PortDraft>,
 }
 
 impl DeviceDraft {
-    /// The settings of device `index`.
+    /// Completes the settings of device `index`. Fails if a port has no valid wire or a fault names
+    /// a missing port.
     pub fn finish(mut self, index: usize) -> Result<DeviceSettings, String> {
         let ports = self
             .port
@@ -44,7 +45,8 @@ impl DeviceDraft {
             .enumerate()
             .map(|(port, draft)| draft.finish(index, port + 1))
             .collect::<Result<Vec<_>, _>>()?;
-        // A sniffer's frames are the kernel's too, and the host's own are among them.
+        // A wire that steals frames from the kernel cannot offer a sniffer: sniffer rules copy
+        // frames that the kernel gets too, those that the host sends among them.
         self.caps.sniffer &= !ports.iter().any(|port| port.wire.steals());
         if let Some(fault) = self
             .faults
@@ -52,13 +54,13 @@ impl DeviceDraft {
             .find(|fault| usize::from(fault.port) > ports.len())
         {
             return Err(format!(
-                "mlx5_{index}.fault: there is no port {}, only {}; set mlx5_{index}.ports to have more",
+                "mlx5_{index}.fault: port {} does not exist, the device has {} port(s); raise mlx5_{index}.ports",
                 fault.port,
                 ports.len()
             ));
         }
         Ok(DeviceSettings {
-            // As the driver names it (`mlx5_ib_stage_init_init`).
+            // Names as in the driver (`mlx5_ib_stage_init_init`).
             name: if self.topology.lag {
                 format!("mlx5_bond_{index}")
             } else {
@@ -74,7 +76,8 @@ impl DeviceDraft {
 }
 
 impl PortDraft {
-    /// The settings of port `port` (from 1), with what the interface under it tells.
+    /// Completes the settings of port `port` (from 1). MAC address and MTU default to those of the
+    /// interface under the port.
     fn finish(self, device: usize, port: usize) -> Result<PortSettings, String> {
         let text = self.wire.ok_or_else(|| {
             format!(

@@ -1,6 +1,6 @@
-//! Faults: their syntax, and when each is due.
+//! Syntax of faults, and the check whether a fault is due.
 //!
-//! Imports `value`. Invariant: what parses can be injected into any device that has the port it names.
+//! Imports `value`. Invariant: a parsed fault can be injected into any device that has its port.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -9,69 +9,73 @@ use std::str::FromStr;
 use super::value::within;
 
 const NS_PER_MS: u64 = 1_000_000;
-/// A day: longer is a mistake of the unit.
+/// Longest duration of a fault and latest trigger, in milliseconds: one day. A larger value is
+/// taken for a wrong unit.
 const MAX_MS: u64 = 86_400_000;
-/// A second for each frame.
+/// Largest delay of a frame by `slow_pci`, in nanoseconds: one second.
 const MAX_NS: u64 = 1_000_000_000;
-/// Some eleven days: sums with host time stay far from the ends of 64 bits.
+/// Largest clock step in nanoseconds, some eleven days. Sums with the host's time stay far from the
+/// limits of 64 bits.
 const MAX_JUMP_NS: i64 = 1_000_000_000_000_000;
 
-/// What goes wrong; with a WQ, by its number in the order of creation, from 0.
+/// Effect of a fault. A WQ is given by its number in the order of creation, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     WqFatal(u32),
-    /// A WQ's keys become invalid: its next frame completes with a local protection error.
+    /// Invalidates the keys of a WQ: its next frame completes with a local protection error.
     BadLkey(u32),
-    /// A WQ's next frame was damaged on the wire: its FCS is wrong.
+    /// Damages a WQ's next frame on the wire: its FCS is wrong.
     BadFcs(u32),
     CqOverrun(u32),
-    /// Until the link comes up again.
+    /// Takes the port's link down until the end of the fault.
     PortDown(FaultEnd),
-    /// Until its driver has restarted it.
+    /// Fails the device until the end of the fault, when its driver has restarted it.
     DeviceFatal(FaultEnd),
-    /// Each frame takes longer to get to memory.
+    /// Delays the write of each received frame to memory.
     SlowPci {
+        /// Delay of each frame in nanoseconds.
         ns: u64,
-        /// How long; `None`: for good.
+        /// Duration of the slowdown in nanoseconds; `None`: until the process ends.
         for_ns: Option<u64>,
     },
-    /// The NIC's clock steps by so many nanoseconds.
+    /// Steps the NIC's clock by this number of nanoseconds.
     ClockJump(i64),
-    /// The clock info reads as in the middle of an update, for so many nanoseconds.
+    /// Makes the clock info read as in the middle of an update, for this number of nanoseconds.
     ClockBusy(u64),
 }
 
-/// When a fault ends.
+/// End of a fault that lasts for some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultEnd {
     Never,
-    /// After this many nanoseconds.
+    /// The fault ends after this number of nanoseconds.
     AfterNs(u64),
-    /// When this file exists.
+    /// The fault ends when this file exists.
     File(&'static Path),
 }
 
-/// When it happens, counted on its port.
+/// Trigger of a fault, counted on the fault's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// After this many frames.
+    /// The fault is due after the port has received this number of frames.
     Frames(u64),
-    /// This many nanoseconds after the first rule.
+    /// The fault is due this number of nanoseconds after the port's first rule.
     Ns(u64),
-    /// When this file exists.
+    /// The fault is due when this file exists.
     File(&'static Path),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     pub effect: Effect,
-    /// The port that counts frames and time, and that a port fault hits; from 1.
+    /// Port (from 1) that counts the trigger's frames and time, and that a port fault hits.
     pub port: u8,
     pub trigger: Trigger,
 }
 
 impl Fault {
-    /// Whether it is due on a port that has received `frames` frames and got its first rule `since_rule_ns` ago.
+    /// Returns whether the fault is due on a port that has received `frames` frames and got its
+    /// first rule `since_rule_ns` ago.
     pub fn is_due(&self, frames: u64, since_rule_ns: Option<u64>) -> bool {
         match self.trigger {
             Trigger::Frames(after) => frames >= after,
@@ -81,7 +85,8 @@ impl Fault {
     }
 }
 
-/// Parses faults that `;` separates. An error quotes the part that is wrong and says what is valid.
+/// Parses faults that are separated by `;`. An error quotes the wrong part and states what is
+/// valid.
 pub fn parse(value: &str) -> Result<Vec<Fault>, String> {
     value
         .split(';')
@@ -135,7 +140,7 @@ fn parse_one(text: &str) -> Result<Fault, String> {
     })
 }
 
-/// Settings are parsed once and used until the process ends.
+/// Leaks the path: settings are parsed once and used until the process ends.
 fn static_path(text: &str) -> &'static Path {
     Path::new(Box::leak(Box::<str>::from(text)))
 }
@@ -150,7 +155,7 @@ fn number<T: FromStr + PartialOrd + Display + Copy>(
         .map_err(|_| format!("{name}={text} is not a number from {low} to {high}"))
 }
 
-/// A fault's `k=v` options, each of which may be given once.
+/// The `k=v` options of a fault, each of which may be given once.
 struct Options<'a> {
     kind: &'a str,
     given: Vec<(&'a str, &'a str)>,
@@ -304,8 +309,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_quoted() {
-        for (text, says) in [
+    fn errors_quote_the_wrong_part() {
+        for (text, expected) in [
             ("", "has no trigger"),
             ("wq_fatal", "has no trigger"),
             ("wq_fatal@ms=1;", "has no trigger"),
@@ -337,7 +342,7 @@ mod tests {
             ("clock_jump:ns=1000000000000001@ms=1", "ns=1000000000000001"),
         ] {
             let error = parse(text).expect_err(text);
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 
@@ -346,12 +351,12 @@ mod tests {
         let name = format!("mlx5-model-fault-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let text = format!("wq_fatal@file={}", path.display());
-        let [fault] = parse(&text).expect("good")[..] else {
+        let [fault] = parse(&text).expect("valid faults")[..] else {
             panic!("one fault");
         };
         assert!(!fault.is_due(9, Some(9)));
-        std::fs::write(&path, "").expect("room");
+        std::fs::write(&path, "").expect("the file is written");
         assert!(fault.is_due(0, None));
-        std::fs::remove_file(&path).expect("there");
+        std::fs::remove_file(&path).expect("the file is removed");
     }
 }

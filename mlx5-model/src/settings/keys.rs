@@ -1,26 +1,26 @@
-//! The one table of keys: values, default, meaning, and the setting that each key stores.
+//! Table of all setting keys: valid values, default, meaning, and the setting that each key stores.
 //!
-//! Imports `draft` and `value`. Invariant: a key that is not here does not exist, and the README repeats each row (a
-//! test compares).
+//! Imports `draft` and `value`. Invariant: the parser accepts only the keys of this table. The
+//! README repeats each row; a test compares them.
 
 use super::device::{RATES, Settings};
 use super::draft::{DeviceDraft, PortDraft};
 use super::fault;
 use super::value::{boolean, interface_name, mac, mask, number, within};
 
-/// Whether a value was stored, or what is wrong with it.
+/// Result of storing a value; the error states what is wrong with the value.
 pub type Stored = Result<(), String>;
 
-/// What a key applies to, and how its value is stored.
+/// Scope that a key applies to, with the function that stores its value.
 pub enum KeyScope {
     Model(fn(&mut Settings, &str) -> Stored),
     Device(fn(&mut DeviceDraft, &str) -> Stored),
     Port(fn(&mut PortDraft, &str) -> Stored),
 }
 
-/// A key: the table that errors, the README and the parser share.
+/// A key of the table that the parser, the error messages and the README share.
 pub struct Key {
-    /// As it is written after the prefix.
+    /// Name of the key without a prefix such as `mlx5_0.`.
     pub name: &'static str,
     pub takes: &'static str,
     pub default: &'static str,
@@ -30,7 +30,7 @@ pub struct Key {
 
 macro_rules! keys {
     ($($scope:ident $name:ident: $takes:literal; default $default:literal; $meaning:literal; |$target:ident, $value:ident| $store:expr;)*) => {
-        /// Every key there is.
+        /// All setting keys.
         pub static KEYS: &[Key] = &[$(Key {
             name: stringify!($name),
             takes: $takes,
@@ -68,10 +68,10 @@ keys! {
         "the device bonds several physical ports (RoCE LAG) and is named mlx5_bond_<N>; keys still name it mlx5_<N>";
         |device, value| device.topology.lag = boolean(value)?;
     Device switchdev: "true, false"; default "false";
-        "the e-switch is in switchdev mode: no GIDs, a representor for each virtual function, and queue counters stand in the device's hw_counters, not in the port's";
+        "the e-switch is in switchdev mode: no GIDs, a representor for each virtual function, and the queue counters are in the device's hw_counters instead of the port's";
         |device, value| device.topology.switchdev = boolean(value)?;
     Device counter_start: "0 to 4294967295"; default "0";
-        "what the queue counters (hw_counters) begin at; they are 32 bits wide and wrap";
+        "initial value of the queue counters (hw_counters), which are 32 bits wide and wrap";
         |device, value| device.caps.counter_start = number(value)?;
     Device scatter_fcs: "true, false"; default "true"; "the device can deliver the FCS";
         |device, value| device.caps.scatter_fcs = boolean(value)?;
@@ -80,7 +80,7 @@ keys! {
     Device delay_drop: "true, false"; default "true"; "the device can hold the wire while a WQ is empty";
         |device, value| device.caps.delay_drop = boolean(value)?;
     Device delay_drop_timeout: "100 to 100000"; default "100000";
-        "how long the wire is held, in microseconds, rounded up to a multiple of 100";
+        "maximum time for which the wire is held, in microseconds, rounded up to a multiple of 100";
         |device, value| device.caps.delay_drop_timeout_us = within::<u32>(value, 100, 100_000)?.next_multiple_of(100);
     Device end_padding: "true, false"; default "true"; "the device can pad PCI writes to cache lines";
         |device, value| device.caps.end_padding = boolean(value)?;
@@ -106,8 +106,9 @@ keys! {
         |device, value| device.caps.max_wq = within(value, 1, 1 << 24)?;
     Device max_recv_wr: "1 to 32768"; default "32768"; "maximum number of WRs in a WQ or the receive queue of a QP";
         |device, value| device.caps.max_recv_wr = within(value, 1, 32768)?;
-    // The driver counts 64-byte units of `log_max_qp_sz`, and takes the largest overhead of any QP type with one SGE for a
-    // WQE, which is 256 bytes: a quarter (mlx5_ib_calc_max_qp_wr of drivers/infiniband/hw/mlx5/main.c).
+    // The driver counts 64-byte units of `log_max_qp_sz`. It assumes a WQE of 256 bytes, the
+    // largest overhead of any QP type with one SGE, so the limit is a quarter
+    // (mlx5_ib_calc_max_qp_wr of drivers/infiniband/hw/mlx5/main.c).
     Device max_qp_wr: "1 to 32768"; default "8192";
         "max_qp_wr of ibv_query_device: a quarter of the largest send queue, as Linux reports since 2025; before that 32768";
         |device, value| device.caps.max_qp_wr = within(value, 1, 32768)?;
@@ -128,14 +129,14 @@ keys! {
     Device cqe_compression_max: "2 to 64"; default "64"; "maximum number of completions in a title CQE and its mini CQEs";
         |device, value| device.caps.cqe_compression_max = within(value, 2, 64)?;
     Device cqe_compression_wraps: "true, false"; default "false";
-        "a title CQE's mini CQEs can go on at the start of the ring";
+        "a title CQE's mini CQEs can continue at the start of the ring";
         |device, value| device.caps.cqe_compression_wraps = boolean(value)?;
     Device mini_cqe_stride_index: "true, false"; default "true"; "mini CQEs can carry the index of a stride";
         |device, value| device.caps.mini_cqe_stride_index = boolean(value)?;
     Device clock_khz: "1000 to 4000000"; default "1000000"; "nominal rate of the NIC's clock in kHz";
         |device, value| device.caps.clock_khz = within(value, 1000, 4_000_000)?;
     Device clock_drift: "-10000 to 10000"; default "0";
-        "how much faster than its nominal rate the NIC's clock runs, in parts per million";
+        "rate error of the NIC's clock in parts per million; a positive value runs fast";
         |device, value| device.caps.clock_drift_ppm = within(value, -10_000, 10_000)?;
     Device timestamp_mask: "64 bits, 0x for hexadecimal"; default "0xffffffffffffffff";
         "valid bits of a completion's timestamp; 0: the device has no timestamps";
@@ -143,10 +144,10 @@ keys! {
     Device realtime_clock: "true, false"; default "false"; "the device can stamp completions in UTC";
         |device, value| device.caps.realtime_clock = boolean(value)?;
     Device utc_offset: "-1000000000000000 to 1000000000000000"; default "0";
-        "how far the device's UTC clock begins ahead of the NIC's clock, in nanoseconds";
+        "initial lead of the device's UTC clock over the NIC's clock, in nanoseconds";
         |device, value| device.caps.utc_offset_ns = within(value, -1_000_000_000_000_000, 1_000_000_000_000_000)?;
     Device utc_drift: "-10000 to 10000"; default "0";
-        "how much faster than the NIC's clock the device's UTC clock runs, in parts per million";
+        "rate difference of the device's UTC clock to the NIC's clock in parts per million; a positive value runs fast";
         |device, value| device.caps.utc_drift_ppm = within(value, -10_000, 10_000)?;
     Device max_srq: "0 to 16777216"; default "65536"; "maximum number of SRQs";
         |device, value| device.caps.max_srq = within(value, 0, 1 << 24)?;
@@ -155,10 +156,10 @@ keys! {
     Device max_srq_sge: "1 to 31"; default "31"; "maximum number of SGEs in an SRQ's WR";
         |device, value| device.caps.max_srq_sge = within(value, 1, 31)?;
     Device fault: "KIND[:k=v,...]@frames=N, @ms=N or @file=PATH; several separated by ;"; default "none";
-        "what goes wrong on the device, and when: see Faults";
+        "faults to inject into the device, each with its trigger: see Faults";
         |device, value| device.faults = fault::parse(value)?;
     Port wire: "a wire"; default "from MLX5_MODEL_WIRES";
-        "where the port's frames come from and go to; required for a second port";
+        "source of received frames and destination of sent ones; required for a second port";
         |port, value| port.wire = Some(value.to_owned());
     Port rate: "1, 10, 25, 40, 50, 100, 200"; default "100"; "reported link rate in Gbit/s";
         |port, value| port.rate_gbps = match number(value)? {
@@ -184,11 +185,12 @@ keys! {
         "frames with a wrong FCS are delivered, as after `ethtool -K IFACE rx-all on`, and not dropped by the port";
         |port, value| port.rx_all = boolean(value)?;
     Port gate: "a file's path"; default "none";
-        "a wire that plays by itself begins when this file exists";
+        "a pcap or synth wire starts when this file exists";
         |port, value| port.gate = Some(value.into());
 }
 
-/// A device with every key at its default; one whose default is prose is not set.
+/// Returns a device draft with every key at its default. A key whose default is a phrase ("not
+/// pinned") stays unset.
 pub fn default_device() -> DeviceDraft {
     let mut draft = DeviceDraft::default();
     for key in KEYS {
@@ -199,7 +201,7 @@ pub fn default_device() -> DeviceDraft {
     draft
 }
 
-/// The table of keys as text, for an unknown one.
+/// Returns the table of keys as text, for the error about an unknown key.
 pub fn table() -> String {
     let row = |it: &Key| {
         format!(

@@ -1,7 +1,8 @@
-//! What the environment sets: which devices, on which wires, with which capabilities.
+//! Settings from the environment: devices, their wires and their capabilities.
 //!
-//! Imports, of `wire`, what a wire is. Invariant: the settings are read once, when the library is loaded, and are
-//! complete or an error. Every key is in `keys::KEYS`, which parses, documents and names it in errors.
+//! Imports the wire specifications of `wire`. Invariant: the settings are read once, when the
+//! library is loaded, and are either complete or an error. The table `keys::KEYS` parses and
+//! documents every key and names it in errors.
 
 mod device;
 mod draft;
@@ -17,12 +18,12 @@ pub use parse::{SET, WIRES};
 
 static GLOBAL: OnceLock<Settings> = OnceLock::new();
 
-/// Makes these the process's settings.
+/// Stores the settings of this process. Later calls return the settings of the first one.
 pub fn set(settings: Settings) -> &'static Settings {
     GLOBAL.get_or_init(|| settings)
 }
 
-/// The process's settings; no devices before the library is loaded.
+/// Returns the settings of this process; they have no devices before the library is loaded.
 pub fn global() -> &'static Settings {
     GLOBAL.get_or_init(Settings::default)
 }

@@ -1,4 +1,4 @@
-//! From the environment's two variables to the settings.
+//! Parser of the two environment variables that hold the settings.
 
 use std::cmp::Ordering;
 use std::env::{self, VarError};
@@ -7,12 +7,12 @@ use super::device::{MAX_DEVICES, Settings};
 use super::draft::{DeviceDraft, PortDraft};
 use super::keys::{KEYS, Key, KeyScope, Stored, default_device, table};
 
-/// Newline-separated wires: the Nth is device `mlx5_<N-1>`, port 1.
+/// Environment variable with the wires, one per line: the Nth is port 1 of device `mlx5_<N-1>`.
 pub const WIRES: &str = "MLX5_MODEL_WIRES";
-/// Newline-separated `key=value`.
+/// Environment variable with the settings, one `key=value` per line.
 pub const SET: &str = "MLX5_MODEL_SET";
 
-/// What a key's prefix selects: all devices, one, or one port of it.
+/// Part of the model that a key's prefix selects: all devices, one device, or one port.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Prefix {
     All,
@@ -20,7 +20,7 @@ enum Prefix {
     Port(usize, usize),
 }
 
-/// Prefix and name of `mlx5_<N>.port<P>.key`, `mlx5_<N>.key` or `key`.
+/// Splits `mlx5_<N>.port<P>.key`, `mlx5_<N>.key` or `key` into prefix and name.
 fn split_prefix(path: &str) -> Option<(Prefix, &str)> {
     let Some(rest) = path.strip_prefix("mlx5_") else {
         return Some((Prefix::All, path));
@@ -35,13 +35,13 @@ fn split_prefix(path: &str) -> Option<(Prefix, &str)> {
             0 => None,
             port => Some((Prefix::Port(device, port), key)),
         },
-        // `ports` itself begins with `port`.
+        // The key `ports` itself begins with `port`.
         None => (rest == "s").then_some((Prefix::Device(device), "ports")),
     }
 }
 
 impl Settings {
-    /// The settings of the environment.
+    /// Reads the settings from the environment.
     pub fn from_env() -> Result<Settings, String> {
         let read = |name: &str| match env::var(name) {
             Ok(value) => Ok(value),
@@ -53,7 +53,8 @@ impl Settings {
         Settings::parse(&read(WIRES)?, &read(SET)?)
     }
 
-    /// The settings of the two variables' values. An error names the key, the value, and the valid values.
+    /// Parses the settings from the values of the two variables. An error states the key, the value
+    /// and the valid values.
     pub fn parse(wires: &str, set: &str) -> Result<Settings, String> {
         let (wires, set) = (lines(wires), lines(set));
         let mut settings = Settings {
@@ -70,7 +71,7 @@ impl Settings {
         }
         if wires.len() > MAX_DEVICES {
             return Err(format!(
-                "{WIRES} has {} wires, more than the {MAX_DEVICES} devices that are possible; remove some",
+                "{WIRES} has {} wires; the limit is {MAX_DEVICES} devices; remove wires",
                 wires.len()
             ));
         }
@@ -78,7 +79,8 @@ impl Settings {
             .iter()
             .map(|line| Assignment::parse(line, wires.len()))
             .collect::<Result<Vec<_>, _>>()?;
-        // The more specific assignment wins, in any order; `ports` comes before all others, which may name the ports.
+        // The more specific assignment wins, in any order. `ports` is applied first, because other
+        // keys may name those ports.
         assignments.sort_by(|a, b| a.prefix.partial_cmp(&b.prefix).unwrap_or(Ordering::Equal));
         let (of_ports, others): (Vec<_>, Vec<_>) = assignments
             .into_iter()
@@ -108,7 +110,7 @@ fn lines(value: &str) -> Vec<&str> {
     lines.filter(|line| !line.is_empty()).collect()
 }
 
-/// One `key=value` whose key is known and whose value is not parsed yet.
+/// One `key=value` line with a known key and a value that is not parsed yet.
 struct Assignment<'a> {
     line: &'a str,
     prefix: Prefix,
@@ -124,7 +126,7 @@ impl<'a> Assignment<'a> {
         let (path, value) = (path.trim(), value.trim());
         let unknown = || {
             format!(
-                "unknown key \"{path}\" in {SET}; write mlx5_0.<key> for one device, mlx5_0.port1.<key> for one port, with one of these keys:{}",
+                "unknown key \"{path}\" in {SET}; write <key> for all devices, mlx5_0.<key> for one device or mlx5_0.port1.<key> for one port, with one of these keys:{}",
                 table()
             )
         };
@@ -137,7 +139,7 @@ impl<'a> Assignment<'a> {
             && device >= devices
         {
             return Err(format!(
-                "{path}: there is no mlx5_{device}, because {WIRES} has {devices} wire(s); add wires or name a lower device"
+                "{path}: mlx5_{device} does not exist; {WIRES} has {devices} wire(s); add wires or name a lower device"
             ));
         }
         match (&key.scope, prefix) {
@@ -156,7 +158,7 @@ impl<'a> Assignment<'a> {
         }
     }
 
-    /// Parses the value and stores it in everything that the prefix selects.
+    /// Parses the value and stores it in every draft that the prefix selects.
     fn apply(&self, settings: &mut Settings, drafts: &mut [DeviceDraft]) -> Stored {
         let describe =
             |error: String| format!("{}: {error}; valid values: {}", self.line, self.key.takes);
@@ -177,7 +179,7 @@ impl<'a> Assignment<'a> {
                     let range = match port {
                         Some(port) if port > ports.len() => {
                             return Err(format!(
-                                "{}: mlx5_{index} has {} port(s); set mlx5_{index}.ports to have more",
+                                "{}: mlx5_{index} has {} port(s); raise mlx5_{index}.ports",
                                 self.line,
                                 ports.len()
                             ));
@@ -202,14 +204,19 @@ mod tests {
 
     fn device(set: &str) -> DeviceSettings {
         Settings::parse("loopback", set)
-            .expect("good settings")
+            .expect("valid settings")
             .devices
             .remove(0)
     }
 
     #[test]
     fn no_settings_are_inert() {
-        assert!(Settings::parse("", "").expect("inert").devices.is_empty());
+        assert!(
+            Settings::parse("", "")
+                .expect("empty settings are valid")
+                .devices
+                .is_empty()
+        );
         assert!(Settings::parse("", "rate=10").is_err());
         assert!(Settings::parse(&"loopback\n".repeat(MAX_DEVICES), "").is_ok());
         assert!(Settings::parse(&"loopback\n".repeat(MAX_DEVICES + 1), "").is_err());
@@ -217,7 +224,7 @@ mod tests {
 
     #[test]
     fn nth_wire_is_nth_device() {
-        let settings = Settings::parse("loopback\n\n loopback \n", "").expect("two");
+        let settings = Settings::parse("loopback\n\n loopback \n", "").expect("valid settings");
         let names: Vec<_> = settings
             .devices
             .iter()
@@ -233,7 +240,7 @@ mod tests {
             "loopback\nloopback",
             "mlx5_1.scatter_fcs=true\nscatter_fcs=false\nmlx5_0.port1.rate=10\nrate=25",
         )
-        .expect("good");
+        .expect("valid settings");
         assert!(!settings.devices[0].caps.scatter_fcs);
         assert!(settings.devices[1].caps.scatter_fcs);
         assert_eq!(settings.devices[0].ports[0].rate_gbps, 10);
@@ -248,18 +255,18 @@ mod tests {
         assert_eq!(two.ports.len(), 2);
         assert_eq!(two.ports[1].mac, [2, 0, 0, 0, 0, 7]);
         assert_eq!(two.ports[1].ifname, "mlx5_0p2");
-        let error = Settings::parse("loopback", "mlx5_0.ports=2").expect_err("no wire");
+        let error = Settings::parse("loopback", "mlx5_0.ports=2").expect_err("a port has no wire");
         assert!(error.contains("mlx5_0.port2.wire"), "{error}");
     }
 
     #[test]
     fn errors_name_the_key_and_the_valid_values() {
-        for (set, says) in [
+        for (set, expected) in [
             ("colour=red", "unknown key \"colour\""),
             ("colour=red", "max_ind_table_log"),
             ("rate=33", "rate=33"),
             ("rate=33", "25, 40"),
-            ("mlx5_3.cpu=1", "there is no mlx5_3"),
+            ("mlx5_3.cpu=1", "mlx5_3 does not exist"),
             ("mlx5_0.caps=all", "whole model"),
             ("mlx5_0.port1.cpu=1", "mlx5_0.cpu=1"),
             ("mlx5_0.port2.rate=10", "mlx5_0.ports"),
@@ -273,11 +280,11 @@ mod tests {
             ),
             (
                 "mlx5_0.fault=device_fatal:port=2@ms=1",
-                "there is no port 2",
+                "port 2 does not exist",
             ),
         ] {
             let error = Settings::parse("loopback", set).expect_err(set);
-            assert!(error.contains(says), "{set}: {error}");
+            assert!(error.contains(expected), "{set}: {error}");
         }
     }
 

@@ -1,6 +1,7 @@
-//! Values of keys, parsed. An error says what is wrong with the value; the caller adds what is valid.
+//! Parsers of setting values. An error states what is wrong with the value; the caller appends the
+//! valid values.
 
-/// A decimal number; underscores may group its digits.
+/// Parses a decimal number; underscores may group its digits.
 pub fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
     let digits = value.replace('_', "");
     digits
@@ -8,7 +9,7 @@ pub fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
         .map_err(|_| format!("\"{value}\" is not a number in range"))
 }
 
-/// A number from `low` to `high`.
+/// Parses a number from `low` to `high`, both included.
 pub fn within<T: std::str::FromStr + PartialOrd + std::fmt::Display>(
     value: &str,
     low: T,
@@ -29,7 +30,7 @@ pub fn boolean(value: &str) -> Result<bool, String> {
     }
 }
 
-/// A number that may be hexadecimal.
+/// Parses a 64-bit number: hexadecimal with the prefix `0x`, else decimal.
 pub fn mask(value: &str) -> Result<u64, String> {
     match value.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16)
@@ -38,7 +39,7 @@ pub fn mask(value: &str) -> Result<u64, String> {
     }
 }
 
-/// A MAC address as six hexadecimal pairs with colons.
+/// Parses a MAC address: six hexadecimal pairs separated by colons.
 pub fn mac(value: &str) -> Result<[u8; 6], String> {
     let mut bytes = [0; 6];
     let mut pairs = value.split(':');
@@ -55,7 +56,7 @@ pub fn mac(value: &str) -> Result<[u8; 6], String> {
     }
 }
 
-/// A name that a network interface can have.
+/// Checks that `value` can name a network interface: 1 to 15 bytes, without slash and white space.
 pub fn interface_name(value: &str) -> Result<String, String> {
     let fits = (1..16).contains(&value.len())
         && value != "."

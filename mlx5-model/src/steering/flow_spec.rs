@@ -1,7 +1,7 @@
-//! From the flow specs of EX_CREATE_FLOW to what a rule matches and does.
+//! Parser of flow specs: converts those of EX_CREATE_FLOW into a rule's match and actions.
 //!
-//! Imports `abi`, `frame` and `matching`. Invariant: every spec that the kernel or the mlx5 driver refuses is refused
-//! here with the same errno, before a rule exists.
+//! Imports `abi`, `frame` and `matching`. Invariant: every spec that the kernel or the mlx5 driver
+//! refuses is refused with the same errno, before a rule exists.
 
 use crate::abi;
 use crate::abi::read_from;
@@ -11,7 +11,7 @@ use crate::process::{Errno, refuse_if};
 use super::matching::{ETHERTYPES_MPLS, Field, LayerMatch, Match, MatchCaps, MplsOver};
 use super::tunnel::PROTOCOL_GRE;
 
-/// `enum ib_flow_spec_type`, which no uAPI header names.
+/// Values of `enum ib_flow_spec_type`, which no uAPI header defines.
 mod spec_type {
     pub const ETH: u32 = 0x20;
     pub const IPV4: u32 = 0x30;
@@ -33,24 +33,24 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
-/// The most specs a rule can have (`IB_FLOW_SPEC_SUPPORT_LAYERS`).
+/// Maximum number of specs of a rule (`IB_FLOW_SPEC_SUPPORT_LAYERS`).
 pub const MAX_SPECS: u8 = 10;
 
-/// What a list of specs says.
+/// Match and actions that a list of specs defines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ParsedSpecs {
-    /// What it matches.
+    /// Fields that the rule matches.
     pub rule: Match,
     pub tag: Option<u32>,
-    /// The handle of the flow counters.
+    /// Handle of the flow counters that the rule names.
     pub counters: Option<u32>,
-    /// Whether frames are dropped.
+    /// Set when the rule drops its frames.
     pub drop: bool,
-    /// Whether the first spec matches group addresses only: such rules have a priority of their own.
+    /// Set when the first spec matches only group addresses: such rules have a separate priority.
     pub multicast_only: bool,
 }
 
-/// What the specs of one layer have in common.
+/// State that the flow specs of one layer of headers share.
 #[derive(Default)]
 struct LayerSpecs {
     ethertype: Option<(u16, u16)>,
@@ -59,7 +59,8 @@ struct LayerSpecs {
 }
 
 impl LayerSpecs {
-    /// Two specs must not match different protocols.
+    /// Records the protocol of a spec. Fails with `EINVAL` if another spec matches a different
+    /// protocol.
     fn protocol(&mut self, mask: u8, value: u8) -> Result<(), Errno> {
         match self.protocol {
             _ if mask == 0 => Ok(()),
@@ -71,7 +72,8 @@ impl LayerSpecs {
         }
     }
 
-    /// `is_valid_ethertype` of the driver: an EtherType beside an IP spec must be that of the spec.
+    /// Checks the EtherType as `is_valid_ethertype` of the driver does: next to an IP spec it must
+    /// be that spec's EtherType or MPLS.
     fn check_ethertype(&self) -> Result<(), Errno> {
         let (Some((mask, value)), Some(ip)) = (self.ethertype, self.ip) else {
             return Ok(());
@@ -86,16 +88,17 @@ impl LayerSpecs {
     }
 }
 
-/// A filter spec's value and mask, zero-extended to `N` bytes.
+/// Value and mask of a filter spec, zero-extended to `N` bytes.
 struct Filter<const N: usize> {
     value: [u8; N],
     mask: [u8; N],
 }
 
 impl<const N: usize> Filter<N> {
-    /// Reads a filter as `ib_uverbs_kern_spec_to_ib_spec_filter` of drivers/infiniband/core/uverbs_cmd.c does: its size is
-    /// a multiple of 4, and a mask that is longer than the kernel's ends in zeroes (`spec_filter_size`). The kernel does not
-    /// read the bytes of a value there.
+    /// Reads a filter as `ib_uverbs_kern_spec_to_ib_spec_filter` of
+    /// drivers/infiniband/core/uverbs_cmd.c does. Its size is a multiple of 4, and a mask that is
+    /// longer than the kernel's ends in zeroes (`spec_filter_size`). The kernel does not read the
+    /// value's bytes beyond its own structure.
     fn read(body: &[u8]) -> Result<Self, Errno> {
         let half = body.len() / 2;
         let known = half.min(N);
@@ -113,8 +116,8 @@ impl<const N: usize> Filter<N> {
         })
     }
 
-    /// Bytes `at..at + len` as numbers: value, mask. Fails with `EINVAL` for a value with bits outside its mask (the
-    /// kernel's `check_valid_spec`).
+    /// Returns bytes `at..at + len` of value and mask as numbers. Fails with `EINVAL` for a value
+    /// with bits outside its mask (the kernel's `check_valid_spec`).
     fn field(&self, at: usize, len: usize) -> Result<(u64, u64), Errno> {
         let (value, mask) = self.numbers(at, len);
         if value & !mask == 0 {
@@ -124,7 +127,8 @@ impl<const N: usize> Filter<N> {
         }
     }
 
-    /// The same for a field that the driver ignores without a mask.
+    /// Returns bytes `at..at + len` of value and mask as numbers, or zeroes if the mask is zero:
+    /// the driver ignores such a field.
     fn field_if_masked(&self, at: usize, len: usize) -> Result<(u64, u64), Errno> {
         match self.numbers(at, len) {
             (_, 0) => Ok((0, 0)),
@@ -143,7 +147,8 @@ impl<const N: usize> Filter<N> {
         (number(&self.value), number(&self.mask))
     }
 
-    /// From `at` on the driver supports no mask (`FIELDS_NOT_SUPPORTED`).
+    /// Fails with `EOPNOTSUPP` if the mask has bits from byte `at` on, which the driver does not
+    /// support (`FIELDS_NOT_SUPPORTED`).
     fn unsupported_from(&self, at: usize) -> Result<(), Errno> {
         if self.mask[at..].iter().any(|&byte| byte != 0) {
             Err(libc::EOPNOTSUPP)
@@ -153,8 +158,8 @@ impl<const N: usize> Filter<N> {
     }
 }
 
-/// Parses `count` specs that fill `bytes`. Fails as the kernel does: with `EINVAL` for what is malformed or
-/// contradicts itself, with `EOPNOTSUPP` for what the device cannot match.
+/// Parses `count` specs that fill `bytes`. Fails as the kernel does: with `EINVAL` for malformed or
+/// contradictory specs, with `EOPNOTSUPP` for fields that the device cannot match.
 pub fn parse(mut bytes: &[u8], count: u8, caps: MatchCaps) -> Result<ParsedSpecs, Errno> {
     let mut parsed = ParsedSpecs::default();
     let mut layers = [LayerSpecs::default(), LayerSpecs::default()];
@@ -186,7 +191,7 @@ pub fn parse(mut bytes: &[u8], count: u8, caps: MatchCaps) -> Result<ParsedSpecs
     Ok(parsed)
 }
 
-/// `flow_is_multicast_only` of the driver.
+/// Returns `true` for a rule that `flow_is_multicast_only` of the driver accepts.
 fn is_multicast_only(spec: u32, body: &[u8]) -> bool {
     match spec {
         spec_type::ETH => Filter::<16>::read(body)
@@ -216,7 +221,7 @@ fn action(spec: u32, body: &[u8], parsed: &mut ParsedSpecs) -> Result<(), Errno>
         }
         spec_type::ACTION_HANDLE => Err(libc::EOPNOTSUPP),
         spec_type::ACTION_COUNT => {
-            // `ib_uverbs_flow_spec_action_count`: handle, reserved1. One to a rule.
+            // `ib_uverbs_flow_spec_action_count`: handle, reserved1. At most one per rule.
             let ([a, b, c, d, _, _, _, _], None) = (body, parsed.counters) else {
                 return Err(libc::EINVAL);
             };
@@ -227,7 +232,7 @@ fn action(spec: u32, body: &[u8], parsed: &mut ParsedSpecs) -> Result<(), Errno>
     }
 }
 
-/// One filter, whose meaning may depend on the spec before it.
+/// Parses one filter; its meaning may depend on the spec before it.
 fn filter(
     [previous, spec]: [u32; 2],
     body: &[u8],
@@ -256,7 +261,7 @@ fn filter(
             state.protocol(0xff, PROTOCOL_GRE)?;
             gre(body, rule, caps)
         }
-        // The driver has one field for it, whichever layer the spec names.
+        // The driver has one ESP field, whichever layer the spec names.
         spec_type::ESP => esp(body, &mut rule.outer, caps),
         spec_type::MPLS => match previous {
             spec_type::UDP => mpls(body, MplsOver::Udp, &mut rule.outer, caps),
@@ -267,7 +272,7 @@ fn filter(
     }
 }
 
-/// `ib_uverbs_flow_eth_filter`: destination, source, EtherType, TCI.
+/// Parses `ib_uverbs_flow_eth_filter`: destination, source, EtherType, TCI.
 fn ethernet(body: &[u8], layer: &mut LayerMatch, state: &mut LayerSpecs) -> Result<(), Errno> {
     let filter = Filter::<16>::read(body)?;
     layer.compare(Field::L2(0), filter.field(0, 6)?, 6);
@@ -285,7 +290,7 @@ fn ethernet(body: &[u8], layer: &mut LayerMatch, state: &mut LayerSpecs) -> Resu
     Ok(())
 }
 
-/// `ib_uverbs_flow_ipv4_filter`: source, destination, protocol, TOS, TTL, flags.
+/// Parses `ib_uverbs_flow_ipv4_filter`: source, destination, protocol, TOS, TTL, flags.
 fn ipv4(
     body: &[u8],
     layer: &mut LayerMatch,
@@ -303,7 +308,8 @@ fn ipv4(
     Ok(())
 }
 
-/// `ib_uverbs_flow_ipv6_filter`: source, destination, flow label, next header, traffic class, hop limit.
+/// Parses `ib_uverbs_flow_ipv6_filter`: source, destination, flow label, next header, traffic
+/// class, hop limit.
 fn ipv6(
     body: &[u8],
     layer: &mut LayerMatch,
@@ -329,10 +335,12 @@ fn ipv6(
     Ok(())
 }
 
-/// An IP protocol. `parse_flow_attr` of the driver makes the same match of a TCP or UDP spec without ports and of an IP spec
-/// that names its protocol: `ip_protocol` alone.
+/// Adds a match of an IP protocol. `parse_flow_attr` of the driver builds the same match,
+/// `ip_protocol` alone, from a TCP or UDP spec without ports and from an IP spec that names its
+/// protocol.
 fn ip_protocol(layer: &mut LayerMatch, (value, mask): (u64, u64), caps: MatchCaps) {
-    // Where it is not known of fragments, it is what the parser found; that is cheaper to compare.
+    // If fragments are not matched, the field equals the parser's result, which is cheaper to
+    // compare.
     let known = transport(value as u8).filter(|_| mask == 0xff && !caps.fragment_protocol);
     match known {
         Some(kind) => layer.kinds |= kind,
@@ -340,7 +348,7 @@ fn ip_protocol(layer: &mut LayerMatch, (value, mask): (u64, u64), caps: MatchCap
     }
 }
 
-/// The kind of frames whose transport is this, where the NIC has one.
+/// Returns the kind of frames with this transport protocol, if the NIC has such a kind.
 fn transport(protocol: u8) -> Option<u32> {
     match protocol {
         PROTOCOL_TCP => Some(kind::TCP),
@@ -349,7 +357,7 @@ fn transport(protocol: u8) -> Option<u32> {
     }
 }
 
-/// `ib_uverbs_flow_tcp_udp_filter`: destination port, source port.
+/// Parses `ib_uverbs_flow_tcp_udp_filter`: destination port, source port.
 fn ports(
     body: &[u8],
     layer: &mut LayerMatch,
@@ -361,7 +369,7 @@ fn ports(
     state.protocol(0xff, protocol)?;
     ip_protocol(layer, (u64::from(protocol), 0xff), caps);
     if filter.numbers(0, 4).1 != 0 {
-        // No fragment has ports.
+        // Fragments have no ports.
         layer.kinds |= transport(protocol).unwrap_or(0);
     }
     layer.compare(Field::L4(2), filter.field(0, 2)?, 2);
@@ -369,7 +377,7 @@ fn ports(
     Ok(())
 }
 
-/// `ib_uverbs_flow_tunnel_filter`: the VNI.
+/// Parses `ib_uverbs_flow_tunnel_filter`: the VNI.
 fn vxlan(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
     let filter = Filter::<4>::read(body)?;
     let (value, mask) = filter.numbers(0, 4);
@@ -379,7 +387,7 @@ fn vxlan(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `ib_uverbs_flow_gre_filter`: flags and version, protocol, key.
+/// Parses `ib_uverbs_flow_gre_filter`: flags and version, protocol, key.
 fn gre(body: &[u8], rule: &mut Match, caps: MatchCaps) -> Result<(), Errno> {
     let filter = Filter::<8>::read(body)?;
     refuse_if(filter.mask[..2] != [0, 0], libc::EOPNOTSUPP)?;
@@ -390,8 +398,8 @@ fn gre(body: &[u8], rule: &mut Match, caps: MatchCaps) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `ib_uverbs_flow_spec_esp_filter`: SPI, sequence number. As in the driver, it implies no protocol: without a mask
-/// it matches everything.
+/// Parses `ib_uverbs_flow_spec_esp_filter`: SPI, sequence number. As in the driver, it implies no
+/// protocol: without a mask it matches everything.
 fn esp(body: &[u8], layer: &mut LayerMatch, caps: MatchCaps) -> Result<(), Errno> {
     let filter = Filter::<8>::read(body)?;
     filter.unsupported_from(4)?;
@@ -404,7 +412,8 @@ fn esp(body: &[u8], layer: &mut LayerMatch, caps: MatchCaps) -> Result<(), Errno
     Ok(())
 }
 
-/// `ib_uverbs_flow_mpls_filter`: label, traffic class, bottom of stack, time to live, all in one word.
+/// Parses `ib_uverbs_flow_mpls_filter`: label, traffic class, bottom of stack and time to live in
+/// one word.
 fn mpls(body: &[u8], over: MplsOver, layer: &mut LayerMatch, caps: MatchCaps) -> Result<(), Errno> {
     let filter = Filter::<4>::read(body)?;
     filter.unsupported_from(if caps.mpls { 4 } else { 0 })?;
@@ -430,7 +439,7 @@ pub(super) mod tests {
         fragment_protocol: false,
     };
 
-    /// A spec in the layout of the uAPI.
+    /// Builds a flow spec in the layout of the uAPI.
     pub fn spec(kind: u32, value: &[u8], mask: &[u8]) -> Vec<u8> {
         let size = (8 + value.len() + mask.len()) as u16;
         let mut bytes = kind.to_ne_bytes().to_vec();
@@ -480,7 +489,10 @@ pub(super) mod tests {
         let (mut value, mask) = ([0; 12], [0; 12]);
         value[8] = PROTOCOL_TCP;
         let protocol = spec(spec_type::IPV4, &value, &mask);
-        assert!(parse(&protocol, 1, ALL).is_ok(), "ignored");
+        assert!(
+            parse(&protocol, 1, ALL).is_ok(),
+            "a protocol without a mask is ignored"
+        );
         value[4] = 10;
         assert_eq!(
             refused(&[spec(spec_type::IPV4, &value, &mask)]),
@@ -523,7 +535,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_the_device_cannot_match_is_refused() {
+    fn fields_that_the_device_cannot_match_are_refused() {
         let mut mask = [0; 12];
         mask[10] = 1;
         assert_eq!(
@@ -614,9 +626,10 @@ pub(super) mod tests {
         assert!(!takes(&[spi(0xff)], &fragment));
     }
 
-    /// The driver makes one match of the two, so they take the same frames whatever the NIC makes of fragments.
+    /// The driver builds one match from both, so they take the same frames whether or not the NIC
+    /// matches fragments.
     #[test]
-    fn a_transport_spec_without_ports_and_an_ip_protocol_are_one_match() {
+    fn a_transport_spec_without_ports_equals_an_ip_protocol() {
         let (mut value, mut mask) = ([0; 12], [0; 12]);
         (value[8], mask[8]) = (PROTOCOL_UDP, 0xff);
         let by_protocol = spec(spec_type::IPV4, &value, &mask);
@@ -654,7 +667,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_mask_with_bits_set_behind_the_fields_is_refused_a_value_is_not() {
+    fn mask_bits_beyond_the_fields_are_refused_value_bits_are_not() {
         let specs = [
             (spec_type::ETH, 16),
             (spec_type::IPV4, 12),
@@ -677,7 +690,7 @@ pub(super) mod tests {
                 assert!(parse(&valued, 1, ALL).is_ok(), "{kind:#x}, byte {at}");
             }
         }
-        // A size that is no multiple of 4.
+        // A size that is not a multiple of 4.
         assert_eq!(
             refused(&[spec(spec_type::UDP, &[0; 6], &[0; 6])]),
             libc::EINVAL

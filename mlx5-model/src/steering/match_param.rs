@@ -1,29 +1,32 @@
-//! From the NIC's match criteria (PRM "fte_match_param"), which mlx5dv's matchers have, to what a rule matches.
+//! Parser of mlx5dv matchers: converts the NIC's match criteria (PRM "fte_match_param") into a
+//! rule's match.
 //!
-//! Imports `frame` and `matching`. Invariants: a rule is refused unless every bit of its mask is known, so that it
-//! never matches more than was asked; sections that the criteria do not enable are ignored.
+//! Imports `frame` and `matching`. Invariants: a rule is refused if its mask has an unknown bit, so
+//! that it never matches more than was requested. Sections that the criteria do not enable are
+//! ignored.
 
 use crate::frame::kind;
 use crate::process::{Errno, refuse_if};
 
 use super::matching::{Field, LayerMatch, Match, MatchCaps, MplsOver};
 
-/// The sections, 64 bytes each, with their bit in `match_criteria_enable` (PRM "Create flow group").
+/// Sections of 64 bytes, each with its index and its bit in `match_criteria_enable` (PRM "Create
+/// flow group").
 const OUTER: (usize, u8) = (0, 1 << 0);
 const MISC: (usize, u8) = (1, 1 << 1);
 const INNER: (usize, u8) = (2, 1 << 2);
 const MISC_2: (usize, u8) = (3, 1 << 3);
 const SECTION: usize = 64;
 
-/// Fields of `fte_match_set_lyr_2_4`: first bit, bits.
+/// Fields of `fte_match_set_lyr_2_4`: first bit and number of bits.
 mod layer {
     pub const SMAC: (usize, usize) = (0x00, 48);
     pub const ETHERTYPE: (usize, usize) = (0x30, 16);
     pub const DMAC: (usize, usize) = (0x40, 48);
-    /// `first_prio`, `first_cfi`, `first_vid`.
+    /// Control information of the first tag: `first_prio`, `first_cfi`, `first_vid`.
     pub const FIRST_TAG: (usize, usize) = (0x70, 16);
     pub const IP_PROTOCOL: (usize, usize) = (0x80, 8);
-    /// `ip_dscp`, `ip_ecn`.
+    /// Type of service: `ip_dscp`, `ip_ecn`.
     pub const TOS: (usize, usize) = (0x88, 8);
     pub const CVLAN_TAG: (usize, usize) = (0x90, 1);
     pub const SVLAN_TAG: (usize, usize) = (0x91, 1);
@@ -35,12 +38,13 @@ mod layer {
     pub const TTL: (usize, usize) = (0xd8, 8);
     pub const UDP_SPORT: (usize, usize) = (0xe0, 16);
     pub const UDP_DPORT: (usize, usize) = (0xf0, 16);
-    /// `src_ipv4_src_ipv6` and `dst_ipv4_dst_ipv6`, the half with the network first.
+    /// Halves of the source address (`src_ipv4_src_ipv6`), the one with the network first.
     pub const SOURCE: [(usize, usize); 2] = [(0x100, 64), (0x140, 64)];
+    /// Halves of the destination address (`dst_ipv4_dst_ipv6`), the one with the network first.
     pub const DESTINATION: [(usize, usize); 2] = [(0x180, 64), (0x1c0, 64)];
 }
 
-/// Fields of `fte_match_set_misc`.
+/// Fields of `fte_match_set_misc`: first bit and number of bits.
 mod misc {
     pub const GRE_PROTOCOL: (usize, usize) = (0x70, 16);
     pub const GRE_KEY: (usize, usize) = (0x80, 32);
@@ -50,16 +54,16 @@ mod misc {
     pub const OUTER_ESP_SPI: (usize, usize) = (0x180, 32);
 }
 
-/// What criteria and values say.
+/// Match that the criteria and values of a matcher define.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ParsedMatch {
-    /// What the rule matches.
+    /// Fields that the rule matches.
     pub rule: Match,
-    /// Whether it matches group addresses only.
+    /// Set when the rule matches only group addresses.
     pub multicast_only: bool,
 }
 
-/// Fields of `fte_match_set_misc2`, a label stack entry each.
+/// Fields of `fte_match_set_misc2`, each one label stack entry.
 mod misc_2 {
     pub const OUTER_FIRST_MPLS: (usize, usize) = (0x00, 32);
     pub const INNER_FIRST_MPLS: (usize, usize) = (0x20, 32);
@@ -67,8 +71,9 @@ mod misc_2 {
     pub const OUTER_FIRST_MPLS_OVER_UDP: (usize, usize) = (0x60, 32);
 }
 
-/// Parses `mask` and `value` in the sections that `criteria` enables. Fails with `EINVAL`, like the kernel for values
-/// outside their masks (`check_valid_spec`), and like the firmware for fields that the device cannot match.
+/// Parses `mask` and `value` in the sections that `criteria` enables. Fails with `EINVAL`: for
+/// values outside their masks like the kernel (`check_valid_spec`), for fields that the device
+/// cannot match like the firmware.
 pub fn parse(
     mask: &[u8],
     value: &[u8],
@@ -82,10 +87,10 @@ pub fn parse(
         return Err(libc::EINVAL);
     }
     let mut rule = Match::default();
-    // A section that is not enabled is as one whose mask is zero.
+    // A section that is not enabled is treated as one with a zero mask.
     let section = |(index, bit)| match criteria & bit {
-        0 => CriteriaSection::of(index, &[], &[]),
-        _ => CriteriaSection::of(index, mask, value),
+        0 => CriteriaSection::new(index, &[], &[]),
+        _ => CriteriaSection::new(index, mask, value),
     };
     let [mut outer, mut misc, mut inner, mut misc_2] = [OUTER, MISC, INNER, MISC_2].map(section);
     let multicast_only = outer.is_multicast();
@@ -98,7 +103,7 @@ pub fn parse(
     for section in [outer, misc, inner, misc_2] {
         section.finish()?;
     }
-    refuse_if(!caps.tunnels && rule.looks_inside(), libc::EINVAL)?;
+    refuse_if(!caps.tunnels && rule.has_tunnel_match(), libc::EINVAL)?;
     rule.normalize();
     Ok(ParsedMatch {
         rule,
@@ -106,14 +111,14 @@ pub fn parse(
     })
 }
 
-/// One section of mask and value. Fields that have been read are cleared in the mask.
+/// One section of the criteria's mask and value. Fields that were read are cleared in the mask.
 struct CriteriaSection {
     mask: [u8; SECTION],
     value: [u8; SECTION],
 }
 
 impl CriteriaSection {
-    fn of(index: usize, mask: &[u8], value: &[u8]) -> Self {
+    fn new(index: usize, mask: &[u8], value: &[u8]) -> Self {
         let cut = |bytes: &[u8]| {
             let mut section = [0; SECTION];
             let rest = bytes.get(index * SECTION..).unwrap_or(&[]);
@@ -127,7 +132,7 @@ impl CriteriaSection {
         }
     }
 
-    /// Reads a field, value and mask, and clears it.
+    /// Reads value and mask of a field, and clears its mask.
     fn take(&mut self, (first, bits): (usize, usize)) -> (u64, u64) {
         let (mut value, mut mask) = (0, 0);
         for bit in first..first + bits {
@@ -148,7 +153,8 @@ impl CriteriaSection {
         }
     }
 
-    /// `raw_fs_is_multicast` of the driver, which reads an IPv4 address whatever the version.
+    /// Returns `true` for a multicast rule: `raw_fs_is_multicast` of the driver, which reads an
+    /// IPv4 address whatever the version.
     fn is_multicast(&self) -> bool {
         let (dmac, ipv4) = (layer::DMAC.0 / 8, layer::DESTINATION[1].0 / 8 + 4);
         let group = |bytes: &[u8; SECTION]| bytes[dmac] & 1 != 0;
@@ -156,7 +162,7 @@ impl CriteriaSection {
         group(&self.value) && group(&self.mask) || class_d(&self.value) && class_d(&self.mask)
     }
 
-    /// `fte_match_set_lyr_2_4`.
+    /// Reads the L2 to L4 fields of a layer (`fte_match_set_lyr_2_4`).
     fn read_layer(&mut self, to: &mut LayerMatch, caps: MatchCaps) {
         to.compare(Field::L2(0), self.take(layer::DMAC), 6);
         to.compare(Field::L2(6), self.take(layer::SMAC), 6);
@@ -181,7 +187,7 @@ impl CriteriaSection {
             (6, 0xf) => to.kinds |= kind::IPV6,
             other => to.push(Field::IpVersion, other),
         }
-        // Ports and flags require their header.
+        // Comparing ports or flags requires their header.
         for (transport, offset, place) in [
             (kind::TCP, 0, layer::TCP_SPORT),
             (kind::TCP, 2, layer::TCP_DPORT),
@@ -197,7 +203,7 @@ impl CriteriaSection {
         }
     }
 
-    /// `fte_match_set_misc2`.
+    /// Reads the MPLS labels of `fte_match_set_misc2`.
     fn read_labels(&mut self, rule: &mut Match) {
         let mut read = |layer: &mut LayerMatch, over, place| {
             layer.push(Field::Mpls(over), self.take(place));
@@ -209,7 +215,7 @@ impl CriteriaSection {
         read(outer, MplsOver::Udp, misc_2::OUTER_FIRST_MPLS_OVER_UDP);
     }
 
-    /// `fte_match_set_misc`.
+    /// Reads the ESP, GRE, VXLAN and flow label fields of `fte_match_set_misc`.
     fn read_misc(&mut self, rule: &mut Match, caps: MatchCaps) {
         if caps.esp {
             rule.outer.push(Field::Spi, self.take(misc::OUTER_ESP_SPI));
@@ -241,7 +247,7 @@ mod tests {
     use crate::steering::flow_spec::tests::{ALL, NOTHING};
     use wqcap_rss::FrameClass;
 
-    /// Criteria and values, field by field.
+    /// Builder of criteria and values, field by field.
     #[derive(Default)]
     struct Criteria {
         mask: Vec<u8>,
@@ -279,7 +285,7 @@ mod tests {
         }
     }
 
-    fn asked() -> Criteria {
+    fn criteria() -> Criteria {
         Criteria::default()
     }
 
@@ -289,7 +295,7 @@ mod tests {
     ];
 
     #[test]
-    fn fields_are_found_where_the_prm_has_them() {
+    fn fields_have_the_positions_of_the_prm() {
         let right: [((usize, usize), u64); 12] = [
             (layer::DMAC, 0x02_00_00_00_00_01),
             (layer::SMAC, 0x02_00_00_00_00_02),
@@ -305,16 +311,16 @@ mod tests {
             (layer::DESTINATION[1], 0x0a00_0002),
         ];
         for (place, value) in right {
-            assert!(asked().outer(place, value).matches(&UDP), "{place:x?}");
-            let other = asked().outer(place, value ^ 1);
-            assert!(!other.matches(&UDP), "{place:x?} is another");
+            assert!(criteria().outer(place, value).matches(&UDP), "{place:x?}");
+            let other = criteria().outer(place, value ^ 1);
+            assert!(!other.matches(&UDP), "{place:x?} is another value");
         }
-        let all = right
-            .iter()
-            .fold(asked(), |asked, (place, value)| asked.outer(*place, *value));
+        let all = right.iter().fold(criteria(), |asked, (place, value)| {
+            asked.outer(*place, *value)
+        });
         assert!(all.matches(&UDP));
-        assert!(!asked().outer(layer::TCP_DPORT, 53).matches(&UDP));
-        assert!(!asked().outer(layer::SVLAN_TAG, 1).matches(&UDP));
+        assert!(!criteria().outer(layer::TCP_DPORT, 53).matches(&UDP));
+        assert!(!criteria().outer(layer::SVLAN_TAG, 1).matches(&UDP));
     }
 
     #[test]
@@ -338,46 +344,55 @@ mod tests {
             (layer::TCP_SPORT, 22),
             (layer::TCP_FLAGS, 0x12),
         ] {
-            assert!(asked().outer(place, value).matches(&tcp), "{place:x?}");
-            assert!(!asked().outer(place, value ^ 1).matches(&tcp), "{place:x?}");
+            assert!(criteria().outer(place, value).matches(&tcp), "{place:x?}");
+            assert!(
+                !criteria().outer(place, value ^ 1).matches(&tcp),
+                "{place:x?}"
+            );
         }
         assert!(
-            asked()
+            criteria()
                 .with(1, misc::OUTER_FLOW_LABEL, 0x12345)
                 .matches(&tcp)
         );
         assert!(
-            !asked()
+            !criteria()
                 .with(1, misc::OUTER_FLOW_LABEL, 0x12346)
                 .matches(&tcp)
         );
     }
 
     #[test]
-    fn what_cannot_be_matched_is_refused() {
+    fn fields_that_cannot_be_matched_are_refused() {
         let refused = |asked: Criteria, criteria| asked.parse(criteria).unwrap_err();
         // `ipv4_ihl`, `source_sqn`, and `metadata_reg_c_7`.
-        assert_eq!(refused(asked().outer((0xd0, 4), 5), OUTER.1), libc::EINVAL);
-        assert_eq!(refused(asked().with(1, (8, 24), 1), MISC.1), libc::EINVAL);
         assert_eq!(
-            refused(asked().with(3, (0x80, 32), 1), MISC_2.1),
+            refused(criteria().outer((0xd0, 4), 5), OUTER.1),
             libc::EINVAL
         );
-        let mut beside = asked().outer(layer::ETHERTYPE, 0x0800);
-        beside.value[0] = 1;
-        assert_eq!(refused(beside, OUTER.1), libc::EINVAL);
-        let inner = asked().with(2, layer::IP_PROTOCOL, 6);
+        assert_eq!(
+            refused(criteria().with(1, (8, 24), 1), MISC.1),
+            libc::EINVAL
+        );
+        assert_eq!(
+            refused(criteria().with(3, (0x80, 32), 1), MISC_2.1),
+            libc::EINVAL
+        );
+        let mut outside_mask = criteria().outer(layer::ETHERTYPE, 0x0800);
+        outside_mask.value[0] = 1;
+        assert_eq!(refused(outside_mask, OUTER.1), libc::EINVAL);
+        let inner = criteria().with(2, layer::IP_PROTOCOL, 6);
         assert_eq!(
             parse(&inner.mask, &inner.value, INNER.1, NOTHING).unwrap_err(),
             libc::EINVAL
         );
-        // A section that is not named does not count.
+        // A section that the criteria do not enable is ignored.
         assert_eq!(inner.parse(OUTER.1).unwrap().rule, Match::default());
     }
 
     #[test]
     fn short_masks_and_values_are_zero_beyond_their_end() {
-        let ethertype = asked().outer(layer::ETHERTYPE, 0x0800);
+        let ethertype = criteria().outer(layer::ETHERTYPE, 0x0800);
         let parsed = parse(&ethertype.mask[..8], &ethertype.value[..8], OUTER.1, ALL);
         assert_eq!(parsed, ethertype.parse(OUTER.1));
         assert!(parse(&[], &[], OUTER.1, ALL).is_ok());
@@ -387,11 +402,11 @@ mod tests {
     #[test]
     fn group_addresses_are_recognised() {
         let multicast = |asked: Criteria| asked.parse(OUTER.1).unwrap().multicast_only;
-        assert!(multicast(asked().outer(layer::DMAC, 0x0100_5e00_0001)));
-        assert!(!multicast(asked().outer(layer::DMAC, 0x0200_0000_0001)));
-        // As in the driver: the mask of a class D address is read as if it were one.
+        assert!(multicast(criteria().outer(layer::DMAC, 0x0100_5e00_0001)));
+        assert!(!multicast(criteria().outer(layer::DMAC, 0x0200_0000_0001)));
+        // As in the driver: the mask of a class D address is checked like an address.
         assert!(!multicast(
-            asked().outer(layer::DESTINATION[1], 0xe000_0001)
+            criteria().outer(layer::DESTINATION[1], 0xe000_0001)
         ));
     }
 }

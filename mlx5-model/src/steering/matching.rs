@@ -1,6 +1,7 @@
-//! What a rule matches.
+//! Match of a rule: the fields that it compares, and the comparison with a frame.
 //!
-//! Imports `frame` and `tunnel`. Invariant: a match without compares costs one AND and one comparison.
+//! Imports `frame` and `tunnel`. Invariant: a match without compares costs one AND and one
+//! comparison.
 
 use wqcap_rss::{L3, L4};
 
@@ -8,26 +9,26 @@ use crate::frame::{ParsedFrame, kind};
 
 use super::tunnel::{GreHeader, InnerFrame, PROTOCOL_GRE, Tunnel};
 
-/// Unicast and multicast (RFC 5332).
+/// EtherTypes of MPLS unicast and multicast (RFC 5332).
 pub const ETHERTYPES_MPLS: [u16; 2] = [0x8847, 0x8848];
-/// MPLS in UDP (RFC 7510).
+/// UDP port of MPLS in UDP (RFC 7510).
 const PORT_MPLS: u16 = 6635;
-/// RFC 4303.
+/// IP protocol number of ESP (RFC 4303).
 const PROTOCOL_ESP: u8 = 50;
 
-/// What the device's flow tables can match.
+/// Matching capabilities of the device's flow tables.
 #[derive(Debug, Clone, Copy)]
 pub struct MatchCaps {
-    /// Tunnel headers, and those inside.
+    /// Set when tunnel headers and inner headers can be matched.
     pub tunnels: bool,
     pub mpls: bool,
     pub esp: bool,
-    /// Whether `ip_protocol` of the match criteria is known of fragments.
+    /// `true` if `ip_protocol` of the match criteria also matches fragments.
     pub fragment_protocol: bool,
 }
 
 impl MatchCaps {
-    /// What a rule compares that names an IP protocol.
+    /// Returns the field that is compared by a rule that names an IP protocol.
     pub fn ip_protocol(self) -> Field {
         if self.fragment_protocol {
             Field::IpProtocol
@@ -37,63 +38,64 @@ impl MatchCaps {
     }
 }
 
-/// What is compared.
+/// Field of a frame that a rule compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Field {
-    /// Eight bytes at an offset in the Ethernet header.
+    /// Eight bytes at this offset in the Ethernet header.
     L2(u8),
-    /// The same in the IP header.
+    /// Eight bytes at this offset in the IP header.
     L3(u8),
-    /// The same in the transport header.
+    /// Eight bytes at this offset in the transport header.
     L4(u8),
-    /// The EtherType behind the tags.
+    /// EtherType behind the VLAN tags.
     EtherType,
-    /// The first tag's control information.
+    /// Control information of the first VLAN tag.
     Vlan,
-    /// Whether a C-VLAN tag follows the addresses.
+    /// 1 if a C-VLAN tag follows the addresses.
     CvlanTag,
-    /// Whether an S-VLAN tag does.
+    /// 1 if an S-VLAN tag follows the addresses.
     SvlanTag,
-    /// 4, 6, or 0 if it is not IP.
+    /// IP version: 4, 6, or 0 if the frame is not IP.
     IpVersion,
-    /// IPv4's protocol, IPv6's next header.
+    /// Protocol of IPv4 or next header of IPv6.
     IpProtocol,
-    /// The same, unless the packet is a fragment of IPv4: one of IPv6 has the fragment header's number.
+    /// IP protocol of a whole packet; 0 for a fragment of IPv4. A fragment of IPv6 has the number
+    /// of the fragment header.
     WholeIpProtocol,
-    /// IPv4's type of service, IPv6's traffic class.
+    /// Type of service of IPv4 or traffic class of IPv6.
     Tos,
-    /// IPv4's time to live, IPv6's hop limit.
+    /// Time to live of IPv4 or hop limit of IPv6.
     Ttl,
-    /// Whether the packet is a fragment.
+    /// 1 if the packet is a fragment.
     Fragment,
-    /// Source address: its first half, or its second, which has an IPv4 address at its end.
+    /// Half 0 or 1 of the source address; half 1 has an IPv4 address at its end.
     Source(u8),
-    /// Destination address, likewise.
+    /// Half 0 or 1 of the destination address; half 1 has an IPv4 address at its end.
     Destination(u8),
-    /// The first MPLS label stack entry, if there is one.
+    /// First entry of the MPLS label stack; without a stack the rule does not match.
     Mpls(MplsOver),
-    /// The security parameters index of ESP, if there is one.
+    /// Security parameters index of ESP; without ESP the rule does not match.
     Spi,
-    /// VXLAN's network identifier.
+    /// Network identifier of VXLAN.
     Vni,
-    /// GRE's protocol type.
+    /// Protocol type of GRE.
     GreProtocol,
-    /// GRE's key.
+    /// Key of GRE.
     GreKey,
 }
 
-/// The header that carries a label stack.
+/// Header in front of an MPLS label stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MplsOver {
-    /// Ethernet and its tags.
+    /// Ethernet header with its tags in front of the label stack.
     Ethernet,
-    /// GRE (RFC 4023).
+    /// GRE header in front of the label stack (RFC 4023).
     Gre,
-    /// UDP (RFC 7510).
+    /// UDP header in front of the label stack (RFC 7510).
     Udp,
 }
 
-/// A number in a frame that must equal a value under a mask.
+/// Comparison of a number in a frame with a value under a mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Compare {
     field: Field,
@@ -101,7 +103,7 @@ struct Compare {
     mask: u64,
 }
 
-/// What a rule matches in one layer of headers.
+/// Match of a rule in one layer of headers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LayerMatch {
     /// Bits of [`crate::frame::kind`] that the frame must have.
@@ -110,7 +112,7 @@ pub struct LayerMatch {
 }
 
 impl LayerMatch {
-    /// Adds a comparison, unless its mask is zero.
+    /// Adds a comparison of a field, unless its mask is zero.
     pub fn push(&mut self, field: Field, (value, mask): (u64, u64)) {
         if mask != 0 {
             let value = value & mask;
@@ -118,7 +120,7 @@ impl LayerMatch {
         }
     }
 
-    /// Adds a comparison of `len` bytes, which are the highest of eight.
+    /// Adds a comparison of the `len` highest of eight bytes.
     pub fn compare(&mut self, field: Field, (value, mask): (u64, u64), len: u32) {
         let shift = 64 - 8 * len;
         self.push(field, (value << shift, mask << shift));
@@ -167,7 +169,7 @@ impl Compare {
             Field::WholeIpProtocol if class.fragment && class.l3 == L3::Ipv4 => 0,
             Field::WholeIpProtocol => u64::from(class.ip_protocol),
             Field::Fragment => u64::from(class.fragment),
-            // A rule for such a header matches no frame without one.
+            // A rule that compares such a header does not match a frame without it.
             Field::Mpls(_) | Field::Spi => match mpls_or_spi(self.field, frame) {
                 Some(word) => u64::from(word),
                 None => return false,
@@ -181,7 +183,7 @@ impl Compare {
     }
 }
 
-/// A label stack entry or an SPI.
+/// Returns the first MPLS label stack entry or the SPI of ESP.
 #[cold]
 fn mpls_or_spi(field: Field, frame: &ParsedFrame<'_>) -> Option<u32> {
     let (bytes, class) = (frame.bytes, frame.class);
@@ -199,7 +201,7 @@ fn mpls_or_spi(field: Field, frame: &ParsedFrame<'_>) -> Option<u32> {
             (port == PORT_MPLS).then(|| datagram.get(8..))??
         }
         Field::Mpls(MplsOver::Gre) if class.ip_protocol == PROTOCOL_GRE => {
-            let gre = GreHeader::of(payload()?)?;
+            let gre = GreHeader::parse(payload()?)?;
             ETHERTYPES_MPLS
                 .contains(&gre.protocol)
                 .then_some(gre.inside)?
@@ -210,7 +212,8 @@ fn mpls_or_spi(field: Field, frame: &ParsedFrame<'_>) -> Option<u32> {
     behind.first_chunk().copied().map(u32::from_be_bytes)
 }
 
-/// A number that the IP versions have in different places; 0 if there is none.
+/// Returns a field that IPv4 and IPv6 have at different offsets; 0 if the version has no such
+/// field.
 fn ip_number(field: Field, header: &[u8], version: L3) -> u64 {
     let byte = |at: usize| u64::from(header.get(at).copied().unwrap_or(0));
     match (field, version) {
@@ -228,7 +231,7 @@ fn ip_number(field: Field, header: &[u8], version: L3) -> u64 {
     }
 }
 
-/// A number of a tunnel's header; `None` if the tunnel has none.
+/// Returns a field of a tunnel's header; `None` if the tunnel has no such field.
 fn tunnel_number(field: Field, tunnel: Tunnel) -> Option<u64> {
     match (field, tunnel) {
         (Field::Vni, Tunnel::Vxlan { vni }) => Some(u64::from(vni)),
@@ -238,7 +241,7 @@ fn tunnel_number(field: Field, tunnel: Tunnel) -> Option<u64> {
     }
 }
 
-/// Eight bytes as a number, zero beyond the end of the frame.
+/// Reads eight bytes at `at` as a number; bytes beyond the end of the frame are zero.
 #[inline]
 fn eight(bytes: &[u8], at: usize) -> u64 {
     let rest = bytes.get(at..).unwrap_or(&[]);
@@ -252,19 +255,19 @@ fn eight(bytes: &[u8], at: usize) -> u64 {
     }
 }
 
-/// What a rule matches (PRM "Flow table entry", match value and criteria).
+/// Match of a rule (PRM "Flow table entry", match value and criteria).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Match {
-    /// In the outer headers.
+    /// Part of the match in the outer headers.
     pub outer: LayerMatch,
-    /// In the tunnel header.
+    /// Part of the match in the tunnel header.
     pub tunnel: LayerMatch,
-    /// In the headers inside the tunnel.
+    /// Part of the match in the headers inside the tunnel.
     pub inner: LayerMatch,
 }
 
 impl Match {
-    /// Frames of these kinds.
+    /// Returns a match of all frames that have these kinds.
     pub fn kinds(kinds: u32) -> Self {
         Self {
             outer: LayerMatch {
@@ -275,25 +278,25 @@ impl Match {
         }
     }
 
-    /// Sorts the comparisons, so that equal rules are equal.
+    /// Sorts the comparisons, so that equal rules compare as equal.
     pub fn normalize(&mut self) {
         self.outer.normalize();
         self.inner.normalize();
         self.tunnel.normalize();
     }
 
-    /// The kinds, if nothing else is matched.
+    /// Returns the kinds, if the rule matches nothing else.
     pub fn only_kinds(&self) -> Option<u32> {
-        let only = self.outer.compares.is_empty() && !self.looks_inside();
+        let only = self.outer.compares.is_empty() && !self.has_tunnel_match();
         only.then_some(self.outer.kinds)
     }
 
-    /// Whether anything inside a tunnel is matched.
-    pub fn looks_inside(&self) -> bool {
+    /// Returns `true` if the rule matches a tunnel header or inner headers.
+    pub fn has_tunnel_match(&self) -> bool {
         !self.tunnel.is_empty() || !self.inner.is_empty()
     }
 
-    /// Whether the two compare the same bits, as in one flow group.
+    /// Returns `true` if both matches compare the same bits, as in one flow group.
     pub fn same_criteria(&self, other: &Self) -> bool {
         self.outer.kinds == other.outer.kinds
             && self.inner.kinds == other.inner.kinds
@@ -302,15 +305,15 @@ impl Match {
             && self.tunnel.masks().eq(other.tunnel.masks())
     }
 
-    /// Whether a frame matches.
+    /// Returns `true` if the frame matches the rule.
     #[inline]
     pub fn matches(&self, frame: &ParsedFrame<'_>) -> bool {
-        self.outer.matches(frame) && (!self.looks_inside() || self.matches_inside(frame))
+        self.outer.matches(frame) && (!self.has_tunnel_match() || self.matches_inside(frame))
     }
 
     #[cold]
     fn matches_inside(&self, frame: &ParsedFrame<'_>) -> bool {
-        let Some(inner) = InnerFrame::of(frame) else {
+        let Some(inner) = InnerFrame::parse(frame) else {
             return false;
         };
         let tunnel = self.tunnel.compares.iter().all(|compare| {

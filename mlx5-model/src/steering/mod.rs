@@ -1,8 +1,9 @@
-//! Steering: which queues a frame goes to.
+//! Steering: selection of the queues that a frame goes to.
 //!
-//! Imports `frame`, `handles` and the crate `wqcap-rss`. Rules come from the flow specs of verbs (`flow_spec`) or
-//! from mlx5dv's match criteria (`match_param`) and become a match (`matching`, with `tunnel` for inner headers) in a
-//! table (`table`) of a port (`rules`); a `tir` selects the queue by RSS.
+//! Imports `frame`, `handles` and the crate `wqcap-rss`. Rules come from the flow specs of verbs
+//! (`flow_spec`) or from mlx5dv's match criteria (`match_param`). They become a match (`matching`,
+//! with `tunnel` for inner headers) in a table (`table`) of a port (`rules`). A `tir` selects the
+//! queue by RSS.
 
 pub mod flow_spec;
 pub mod match_param;
@@ -19,5 +20,5 @@ pub use table::{Destination, Fate, FlowAction, TableId};
 pub use targets::{Target, Targets};
 pub use tir::Tir;
 
-/// The lowest priority of rules (`MLX5_IB_FLOW_LAST_PRIO`).
+/// Lowest priority of rules (`MLX5_IB_FLOW_LAST_PRIO`).
 pub const LAST_PRIORITY: u16 = 15;

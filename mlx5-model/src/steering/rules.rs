@@ -1,13 +1,14 @@
-//! The rules of a port, and where they send a frame.
+//! Rules of a port, and the decision where they send a frame.
 //!
-//! Imports `table`, `targets` and `tir`. The order of tables is the driver's: sniffer rules see everything beside the
-//! others; NORMAL rules go by priority, those for group addresses only in a last priority of their own; then come the
-//! host's own stack, and ALL_DEFAULT and MC_DEFAULT. A rule whose action is the default miss ends the NORMAL ones for
-//! its frames: they go on to the host's stack.
+//! Imports `table`, `targets` and `tir`. The order of tables is the driver's. Sniffer rules see
+//! every frame in addition to the other rules. NORMAL rules are ordered by priority; those for
+//! group addresses only have a separate last priority. Then come the host's own stack, and
+//! ALL_DEFAULT and MC_DEFAULT. A rule whose action is the default miss ends the NORMAL rules for
+//! its frames, which continue to the host's stack.
 //!
-//! Invariants: all targets of a frame are known before anything is delivered, so that a wire that waits never
-//! delivers to some of them; the first table with a matching entry decides where a frame goes, unless the entry says
-//! DONT_TRAP.
+//! Invariants: all targets of a frame are determined before anything is delivered, so that a wire
+//! that waits never delivers to a part of them. The first table with a matching entry decides where
+//! a frame goes, unless the entry is DONT_TRAP.
 
 use crate::frame::{ParsedFrame, kind};
 use crate::handles::Slab;
@@ -18,30 +19,30 @@ use super::table::{Destination, FlowAction, FlowTable, TableId, add_use, remove_
 use super::targets::{Target, Targets};
 use super::tir::{RssResult, Tir};
 
-/// What the rules decide for a frame.
+/// Decision of a port's flow rules for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowVerdict {
-    /// It goes to the targets.
+    /// The frame goes to the target queues.
     Deliver,
     Drop,
-    /// A rule passes it to the host's stack.
+    /// A rule passes the frame to the host's network stack.
     Host,
-    /// No rule matches: it goes to the host's stack, or nowhere.
+    /// No rule matches: the frame goes to the host's stack, or is discarded.
     Miss,
 }
 
-/// What the fast path decides for a frame.
+/// Decision of the steering's fast path for a frame.
 #[derive(Debug, Clone, Copy, Default)]
 pub enum FastMatch {
-    /// The frame goes to one queue.
+    /// The frame goes to this one queue.
     One(Target),
     Miss,
-    /// Only [`NicSteering::resolve`] can decide.
+    /// The fast path cannot decide; [`NicSteering::resolve`] must.
     #[default]
     Undecided,
 }
 
-/// An entry of the fast path: it matches kinds only and has one destination.
+/// Entry of the fast path: it matches only kinds and has one destination.
 #[derive(Debug, Clone, Copy)]
 struct FastEntry {
     kinds: u32,
@@ -49,17 +50,17 @@ struct FastEntry {
     to: Destination,
 }
 
-/// The rules of a port.
+/// Flow rules of a port, with their fast path.
 #[derive(Debug)]
 pub struct NicSteering {
     sniffers: Vec<(Destination, u32)>,
     tables: Vec<FlowTable>,
-    /// The first entries, in order, as far as the fast path can match them. It matches all rules of a capture that
-    /// spreads all traffic.
+    /// Leading entries in order, as far as the fast path can match them. For a capture that spreads
+    /// all traffic these are all rules.
     fast: Vec<FastEntry>,
-    /// Whether that is all of them.
+    /// Set when `fast` contains all rules.
     all_fast: bool,
-    /// The port's own address, whose frames the host's stack takes.
+    /// The port's own MAC address, whose frames the host's stack takes.
     mac: [u8; 6],
 }
 
@@ -78,7 +79,7 @@ impl NicSteering {
         self.sniffers.is_empty() && self.tables.is_empty()
     }
 
-    /// Whether there are sniffer rules, which see sent frames.
+    /// Returns `true` if there are sniffer rules, which also see sent frames.
     #[inline]
     pub fn has_sniffers(&self) -> bool {
         !self.sniffers.is_empty()
@@ -139,7 +140,8 @@ impl NicSteering {
         self.all_fast = true;
     }
 
-    /// Where a received frame goes, if the fast path can decide. The result stays in registers: see `Rq::deliver`.
+    /// Decides where a received frame goes, if the fast path can. The result stays in registers:
+    /// see `Rq::deliver`.
     #[inline(always)]
     pub fn resolve_fast(&self, frame: &ParsedFrame<'_>, tirs: &Slab<Tir>) -> FastMatch {
         match self
@@ -159,7 +161,7 @@ impl NicSteering {
         }
     }
 
-    /// Where a received frame goes.
+    /// Decides where a received frame goes, and fills `targets`.
     pub fn resolve(
         &self,
         frame: &ParsedFrame<'_>,
@@ -205,7 +207,7 @@ impl NicSteering {
         verdict
     }
 
-    /// Where a sent frame goes: only sniffers see it.
+    /// Fills `targets` for a sent frame, which only sniffer rules see.
     pub fn resolve_sent(&self, frame: &ParsedFrame<'_>, tirs: &Slab<Tir>, targets: &mut Targets) {
         targets.clear();
         for (to, _) in &self.sniffers {
@@ -213,7 +215,8 @@ impl NicSteering {
         }
     }
 
-    /// Whether the driver's own rules pass a frame to the netdev: its address and broadcast.
+    /// Returns `true` if the driver's own rules pass the frame to the netdev: frames to its address
+    /// and broadcasts.
     fn host_takes(&self, frame: &ParsedFrame<'_>) -> bool {
         frame
             .bytes
@@ -222,7 +225,7 @@ impl NicSteering {
     }
 }
 
-/// The match of MC_DEFAULT, and the other half of ALL_DEFAULT.
+/// Returns the match of MC_DEFAULT, or the unicast half of ALL_DEFAULT.
 pub fn leftovers(multicast: bool) -> Match {
     Match::kinds(if multicast {
         kind::MULTICAST
@@ -286,7 +289,7 @@ mod tests {
             Self(NicSteering::new(MAC))
         }
         fn add(&mut self, priority: u16, specs: &[Vec<u8>], rq: Index) -> Result<(), Errno> {
-            self.put(
+            self.add_to(
                 TableId::Normal {
                     priority,
                     traps: true,
@@ -295,7 +298,7 @@ mod tests {
                 Some(rq),
             )
         }
-        fn put(
+        fn add_to(
             &mut self,
             table: TableId,
             specs: &[Vec<u8>],
@@ -350,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_rules_to_two_queues_duplicate_and_to_one_are_counted() {
+    fn equal_rules_duplicate_to_two_queues_and_are_counted_per_queue() {
         let mut rules = Rules::new();
         let place = TableId::Normal {
             priority: 3,
@@ -380,7 +383,11 @@ mod tests {
         let mut rules = Rules::new();
         rules.add(0, &[ipv4_any(), tag(7)], 1).unwrap();
         assert_eq!(rules.add(0, &[ipv4_any(), tag(8)], 1), Err(libc::EEXIST));
-        assert_eq!(rules.add(0, &[ipv4_any()], 2), Ok(()), "takes that tag");
+        assert_eq!(
+            rules.add(0, &[ipv4_any()], 2),
+            Ok(()),
+            "takes the tag of the entry"
+        );
         rules.add(2, &[ipv4_any()], 1).unwrap();
         assert_eq!(rules.add(2, &[ipv4_any(), tag(7)], 1), Err(libc::EEXIST));
         let place = TableId::Normal {
@@ -388,7 +395,7 @@ mod tests {
             traps: true,
         };
         assert_eq!(
-            rules.put(place, &[ipv4_any(), tag(7)], None),
+            rules.add_to(place, &[ipv4_any(), tag(7)], None),
             Err(libc::EEXIST)
         );
         assert_eq!(rules.add(1, &[ipv4_any(), tag(8)], 1), Ok(()));
@@ -398,7 +405,7 @@ mod tests {
     fn dropped_frames_go_nowhere_else() {
         let mut rules = Rules::new();
         rules
-            .put(
+            .add_to(
                 TableId::Normal {
                     priority: 0,
                     traps: true,
@@ -430,7 +437,11 @@ mod tests {
         assert_eq!(rules.targets(&frame(UDP, 17)), (FlowVerdict::Host, vec![]));
         assert_eq!(rules.targets(&frame(UDP, 6)).1, [(5, 0)]);
         rules.add(0, &[eth_any()], 6).unwrap();
-        assert_eq!(rules.targets(&frame(UDP, 17)).1, [(6, 0)], "matched before");
+        assert_eq!(
+            rules.targets(&frame(UDP, 17)).1,
+            [(6, 0)],
+            "matched in an earlier table"
+        );
         rules.0.remove(
             table(0),
             &parse(&eth_any(), 1, ALL).unwrap().rule,
@@ -456,10 +467,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_trapped_is_passed_on() {
+    fn dont_trap_rules_pass_frames_on() {
         let mut rules = Rules::new();
         rules
-            .put(
+            .add_to(
                 TableId::Normal {
                     priority: 4,
                     traps: false,
@@ -477,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn sniffers_copy_and_leftovers_take_what_the_host_does_not() {
+    fn sniffers_copy_and_leftovers_take_frames_that_the_host_does_not() {
         let mut rules = Rules::new();
         rules.0.add_sniffer(Destination::Rq(9));
         let to = |rq| FlowAction {
@@ -511,7 +522,7 @@ mod tests {
         let mut rules = Rules::new();
         let group = [1, 0, 0x5e, 0, 0, 1];
         rules
-            .put(TableId::Multicast, &[eth_to(group)], Some(1))
+            .add_to(TableId::Multicast, &[eth_to(group)], Some(1))
             .unwrap();
         assert_eq!(rules.targets(&frame(group, 17)).1, [(1, 0)]);
         rules.add(15, &[eth_any()], 2).unwrap();
@@ -532,7 +543,7 @@ mod tests {
         assert_eq!(
             rules.targets(&frame(UDP, 17)).1,
             [(2, 0)],
-            "10.0.0.2 is 10.0.0.3 but for a bit"
+            "10.0.0.2 and 10.0.0.3 differ in the last bit"
         );
         rules
             .add(

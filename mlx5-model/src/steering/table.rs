@@ -1,38 +1,38 @@
-//! Flow tables: what rules do, and the entries that they share.
+//! Flow tables: actions of rules, and the entries that rules share.
 //!
-//! Imports `matching`. Invariant: within a table the criteria installed first win.
+//! Imports `matching`. Invariant: within a table the criteria that were installed first win.
 
 use crate::handles::Index;
 use crate::process::{Errno, refuse_if};
 
 use super::matching::Match;
 
-/// Where a rule sends frames.
+/// Destination of a flow rule's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Destination {
-    /// By an RSS QP's hash and table.
+    /// A queue that the hash and table of an RSS QP select.
     Tir(Index),
-    /// To a RAW_PACKET QP's own receive queue.
+    /// A RAW_PACKET QP's own receive queue.
     Rq(Index),
 }
 
-/// The table of a rule; tables are tried in this order.
+/// Table that holds a rule; frames pass the tables in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TableId {
     /// NORMAL rules. Within a priority, DONT_TRAP rules come first.
     Normal {
         priority: u16,
-        /// Whether matching frames are not passed on.
+        /// `true` if matching frames are not passed to later tables.
         traps: bool,
     },
-    /// NORMAL rules for group addresses only.
+    /// NORMAL rules that match only group addresses.
     Multicast,
-    /// ALL_DEFAULT and MC_DEFAULT.
+    /// ALL_DEFAULT and MC_DEFAULT rules.
     Leftovers,
 }
 
 impl TableId {
-    /// Whether a matching entry decides where a frame goes, for every frame.
+    /// Returns `true` if a matching entry decides where a frame goes, for every frame.
     pub fn is_final(self) -> bool {
         match self {
             Self::Normal { traps, .. } => traps,
@@ -42,16 +42,16 @@ impl TableId {
     }
 }
 
-/// What a rule does with its frames.
+/// Treatment of the frames that match a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Forward(Destination),
     Drop,
-    /// They go to the host's stack, and to the tables behind it.
+    /// Pass frames to the host's stack and to the tables behind it.
     Host,
 }
 
-/// What a rule does.
+/// Action of a flow rule: fate of its frames, tag and counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowAction {
     pub fate: Fate,
@@ -59,19 +59,19 @@ pub struct FlowAction {
     pub counters: Option<Index>,
 }
 
-/// A flow table entry, which rules with equal matches share.
+/// Entry of a flow table; rules with equal matches share it.
 #[derive(Debug)]
 pub struct FlowEntry {
     pub rule: Match,
     pub drop: bool,
     pub tag: Option<u32>,
-    /// Destinations, each with its number of rules.
+    /// Destinations, each with the number of its rules.
     pub to: Vec<(Destination, u32)>,
-    /// Number of rules that drop.
+    /// Number of rules of the entry that drop frames.
     drops: u32,
-    /// Number of rules that pass frames to the host's stack.
+    /// Number of rules of the entry that pass frames to the host's stack.
     pub host: u32,
-    /// Flow counters, each with its number of rules.
+    /// Flow counters, each with the number of its rules.
     pub counters: Vec<(Index, u32)>,
 }
 
@@ -81,7 +81,7 @@ impl FlowEntry {
     }
 }
 
-/// A flow table.
+/// A flow table: its position in the order of tables, and its entries.
 #[derive(Debug)]
 pub struct FlowTable {
     pub id: TableId,
@@ -89,14 +89,15 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// Adds a rule. Fails with `EEXIST` if the entry with the same match drops where this forwards, or the other way
-    /// round, or has another explicit tag.
+    /// Adds a rule. Fails with `EEXIST` if one of the rule and the entry with the same match drops
+    /// and the other forwards, or if they have different explicit tags.
     pub fn add(&mut self, rule: &Match, action: FlowAction) -> Result<(), Errno> {
         let drop = action.fate == Fate::Drop;
         let at = match self.entries.iter().position(|entry| entry.rule == *rule) {
             Some(at) => at,
             None => {
-                // Entries of the same criteria are grouped, in the order of their first ones.
+                // Entries of the same criteria are grouped, in the order of the first entry of each
+                // group.
                 let group = self
                     .entries
                     .iter()
@@ -118,7 +119,7 @@ impl FlowTable {
         let Some(entry) = self.entries.get_mut(at) else {
             return Err(libc::ENOMEM);
         };
-        // `check_conflicting_ftes`: a rule without a tag takes the one of the entry.
+        // `check_conflicting_ftes`: a rule without a tag takes the tag of the entry.
         let other_tag = action.tag.is_some_and(|tag| entry.tag.unwrap_or(0) != tag);
         refuse_if(entry.drop != drop || other_tag, libc::EEXIST)?;
         match action.fate {
@@ -147,7 +148,7 @@ impl FlowTable {
     }
 }
 
-/// Adds a use of `one` to a list of numbers of uses.
+/// Counts one more use of `one` in a list of numbers of uses.
 pub fn add_use<T: Copy + PartialEq>(list: &mut Vec<(T, u32)>, one: T) {
     match list.iter_mut().find(|(known, _)| *known == one) {
         Some((_, times)) => *times += 1,
@@ -155,7 +156,7 @@ pub fn add_use<T: Copy + PartialEq>(list: &mut Vec<(T, u32)>, one: T) {
     }
 }
 
-/// Removes a use of `one`.
+/// Counts one use less of `one` in a list of numbers of uses; removes the entry at zero.
 pub fn remove_use<T: Copy + PartialEq>(list: &mut Vec<(T, u32)>, one: T) {
     for (_, times) in list.iter_mut().filter(|(known, _)| *known == one) {
         *times = times.saturating_sub(1);

@@ -1,22 +1,22 @@
-//! The queues that a frame goes to.
+//! Target queues of a frame.
 
 use crate::handles::Index;
 
 use super::tir::RssResult;
 
-/// The most queues that a frame goes to; no more duplicates are made.
+/// Maximum number of queues that a frame goes to; further duplicates are not made.
 const MAX_TARGETS: usize = 32;
 
-/// A queue that a frame goes to.
+/// Receive queue that a frame goes to, with its flow tag.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Target {
-    /// The queue, and the hash that selected it.
+    /// Receive queue, and the hash that selected it.
     pub rss: RssResult,
-    /// Flow tag.
+    /// Flow tag of the matching rule.
     pub tag: u32,
 }
 
-/// The queues that a frame goes to, and the flow counters that count it once it does.
+/// Queues that a frame goes to, and flow counters that count it when it is delivered.
 pub struct Targets {
     queues: Vec<Target>,
     counters: Vec<Index>,
@@ -37,18 +37,18 @@ impl Targets {
         &self.queues
     }
 
-    /// Whether there is no queue.
+    /// Returns `true` if the frame goes to no queue.
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
 
-    /// The flow counters of the entries that matched.
+    /// Returns the flow counters of the matching entries.
     #[inline]
     pub fn counters(&self) -> &[Index] {
         &self.counters
     }
 
-    /// Makes `target` the only one.
+    /// Makes `target` the only target of the frame.
     pub fn set(&mut self, target: Target) {
         self.clear();
         self.push(target);

@@ -1,4 +1,4 @@
-//! TIRs, which RSS QPs are in the NIC: a hash over chosen fields, and the table that it indexes.
+//! TIRs, the NIC's part of RSS QPs: a hash over chosen fields, and the table that the hash indexes.
 //!
 //! Imports `frame`, `tunnel` and the crate `wqcap-rss`. Invariant: the table has 2^n entries.
 
@@ -11,38 +11,38 @@ use crate::handles::Index;
 
 use super::tunnel::InnerFrame;
 
-/// What a TIR hashes of one kind of frame.
+/// Fields of one kind of frame that a TIR hashes.
 #[derive(Clone, Copy)]
 struct HashInput {
     selection: Selection,
-    /// `rss_hash_type` of the CQE.
+    /// Value of `rss_hash_type` in the CQE.
     hash_type: u8,
 }
 
 /// A transport interface receive object (PRM "TIR").
 pub struct Tir {
-    /// Shared by all QPs with the key.
+    /// Hash function, shared by all QPs with the same key.
     toeplitz: Arc<Toeplitz>,
-    /// What is hashed, by network layer and transport.
+    /// Fields to hash by network layer and transport.
     hashed: [[Option<HashInput>; 3]; 3],
-    /// Whether inner headers are hashed (`MLX5_RX_HASH_INNER`).
+    /// Set when inner headers are hashed (`MLX5_RX_HASH_INNER`).
     inner: bool,
-    /// Receive queues.
+    /// Indirection table: receive queues, indexed by the hash.
     table: Box<[Index]>,
 }
 
-/// The queue that RSS selects for a frame.
+/// Queue that RSS selects for a frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RssResult {
     pub rq: Index,
-    /// The hash; 0 if there is none.
+    /// RSS hash; 0 if nothing is hashed.
     pub hash: u32,
-    /// `rss_hash_type` of the CQE.
+    /// Value of `rss_hash_type` in the CQE.
     pub hash_type: u8,
 }
 
 impl Tir {
-    /// A TIR over `table` with a hash of `fields`, of the inner headers if `inner`.
+    /// Creates a TIR over `table` that hashes `fields`, of the inner headers if `inner`.
     pub fn new(
         toeplitz: Arc<Toeplitz>,
         fields: HashFields,
@@ -57,7 +57,7 @@ impl Tir {
                 hash_type,
             })
         };
-        // In the order of their discriminants.
+        // Indexed by the discriminants of `L3` and `L4`.
         let hashed = [L3::None, L3::Ipv4, L3::Ipv6]
             .map(|l3| [L4::None, L4::Tcp, L4::Udp].map(|l4| hashed(l3, l4)));
         Self {
@@ -68,8 +68,8 @@ impl Tir {
         }
     }
 
-    /// The queue of a frame. The hash of one without the fields is unspecified on hardware; here it is 0, the table's
-    /// first entry.
+    /// Selects the queue of a frame. On hardware the hash of a frame without the fields is
+    /// unspecified; the model uses 0, the first entry of the table.
     #[inline(always)]
     pub fn select(&self, frame: &ParsedFrame<'_>) -> RssResult {
         let (hash, hash_type) = if self.inner {
@@ -99,11 +99,12 @@ impl Tir {
 
     #[cold]
     fn hash_inner(&self, frame: &ParsedFrame<'_>) -> (u32, u8) {
-        InnerFrame::of(frame).map_or((0, 0), |inner| self.hash(&inner.parsed()))
+        InnerFrame::parse(frame).map_or((0, 0), |inner| self.hash(&inner.parsed()))
     }
 }
 
-/// Two bits each: source and destination address (1 IPv4, 2 IPv6), source and destination port (1 TCP, 2 UDP).
+/// Encodes `rss_hash_type` with two bits each for source and destination address (1 IPv4, 2 IPv6)
+/// and source and destination port (1 TCP, 2 UDP).
 fn hash_type(fields: HashFields, l3: L3, l4: L4) -> u8 {
     let (source, destination, ip) = match l3 {
         L3::None => return 0,

@@ -1,25 +1,26 @@
-//! Frames in tunnels: VXLAN, GRE with Ethernet or IP inside, and IP in IP.
+//! Parser of tunnelled frames: VXLAN, GRE with Ethernet or IP inside, and IP in IP.
 //!
-//! Imports `frame`. Invariant: only rules and QPs for inner headers pay for finding them.
+//! Imports `frame`. Invariant: only rules and QPs for inner headers run this parser.
 
 use wqcap_rss::{FrameClass, L3, L4};
 
 use crate::frame::ParsedFrame;
 
-/// The port of VXLAN (RFC 7348).
+/// UDP port of VXLAN (RFC 7348).
 const VXLAN_PORT: u16 = 4789;
 pub const PROTOCOL_GRE: u8 = 47;
-/// IPv4 (RFC 2003) and IPv6 (RFC 2473, RFC 4213) directly inside IP.
+/// Protocol numbers of IPv4 (RFC 2003) and IPv6 (RFC 2473, RFC 4213) directly inside IP.
 const PROTOCOL_IPV4: u8 = 4;
 const PROTOCOL_IPV6: u8 = 41;
-/// GRE's protocol types (RFC 2784, RFC 7637).
+/// Protocol types of GRE (RFC 2784, RFC 7637).
 const ETHERTYPE_BRIDGING: u16 = 0x6558;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
-/// More than Ethernet with two tags, the longest IP header and a TCP header are together.
+/// Number of inner bytes that are copied: more than Ethernet with two tags, the longest IP header
+/// and a TCP header together.
 const HEADERS: usize = 160;
 
-/// A tunnel, with what its header says.
+/// Kind of a tunnel, with the fields of its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tunnel {
     Vxlan { vni: u32 },
@@ -27,18 +28,18 @@ pub enum Tunnel {
     Ip,
 }
 
-/// A GRE header (RFC 2784, RFC 2890), and what it carries.
+/// A GRE header (RFC 2784, RFC 2890) and the bytes behind it.
 pub struct GreHeader<'f> {
-    /// The protocol inside.
+    /// EtherType of the GRE payload.
     pub protocol: u16,
     pub key: Option<u32>,
-    /// The bytes behind the header.
+    /// Bytes behind the GRE header.
     pub inside: &'f [u8],
 }
 
 impl<'f> GreHeader<'f> {
-    /// The header at the start of `packet`.
-    pub fn of(packet: &'f [u8]) -> Option<Self> {
+    /// Parses the GRE header at the start of `packet`.
+    pub fn parse(packet: &'f [u8]) -> Option<Self> {
         let flags = u16::from_be_bytes([*packet.first()?, *packet.get(1)?]);
         let protocol = u16::from_be_bytes([*packet.get(2)?, *packet.get(3)?]);
         if flags & 0x7 != 0 {
@@ -64,7 +65,7 @@ impl<'f> GreHeader<'f> {
     }
 }
 
-/// The headers in a tunnel; a packet without an Ethernet header gets one.
+/// Inner headers of a tunnelled frame; a packet without an Ethernet header gets one.
 pub struct InnerFrame {
     pub tunnel: Tunnel,
     bytes: [u8; HEADERS],
@@ -73,25 +74,25 @@ pub struct InnerFrame {
 }
 
 impl InnerFrame {
-    /// The headers in the tunnel, if the frame is one.
-    pub fn of(frame: &ParsedFrame<'_>) -> Option<Self> {
+    /// Parses the inner headers; `None` if the frame is not a tunnel's.
+    pub fn parse(frame: &ParsedFrame<'_>) -> Option<Self> {
         let behind = frame.bytes.get(usize::from(frame.class.l4_offset)..)?;
         if frame.class.l4 == L4::Udp {
-            return Self::of_vxlan(behind);
+            return Self::parse_vxlan(behind);
         }
         if frame.class.l3 == L3::None || frame.class.fragment {
             return None;
         }
         match frame.class.ip_protocol {
-            PROTOCOL_GRE => Self::of_gre(behind),
-            PROTOCOL_IPV4 => Some(Self::of_ip(Tunnel::Ip, ETHERTYPE_IPV4, behind)),
-            PROTOCOL_IPV6 => Some(Self::of_ip(Tunnel::Ip, ETHERTYPE_IPV6, behind)),
+            PROTOCOL_GRE => Self::parse_gre(behind),
+            PROTOCOL_IPV4 => Some(Self::from_ip(Tunnel::Ip, ETHERTYPE_IPV4, behind)),
+            PROTOCOL_IPV6 => Some(Self::from_ip(Tunnel::Ip, ETHERTYPE_IPV6, behind)),
             _ => None,
         }
     }
 
-    /// `datagram` begins with a UDP header.
-    fn of_vxlan(datagram: &[u8]) -> Option<Self> {
+    /// Parses a VXLAN frame; `datagram` begins with the UDP header.
+    fn parse_vxlan(datagram: &[u8]) -> Option<Self> {
         let port = u16::from_be_bytes([*datagram.get(2)?, *datagram.get(3)?]);
         let (header, inside) = datagram.get(8..)?.split_first_chunk::<8>()?;
         if port != VXLAN_PORT || header[0] & 0x08 == 0 {
@@ -101,19 +102,19 @@ impl InnerFrame {
         Some(Self::copy(Tunnel::Vxlan { vni }, &[], inside))
     }
 
-    /// `packet` begins with a GRE header.
-    fn of_gre(packet: &[u8]) -> Option<Self> {
-        let gre = GreHeader::of(packet)?;
+    /// Parses a GRE frame; `packet` begins with the GRE header.
+    fn parse_gre(packet: &[u8]) -> Option<Self> {
+        let gre = GreHeader::parse(packet)?;
         let (protocol, key) = (gre.protocol, gre.key);
         let tunnel = Tunnel::Gre { protocol, key };
         match protocol {
             ETHERTYPE_BRIDGING => Some(Self::copy(tunnel, &[], gre.inside)),
-            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Some(Self::of_ip(tunnel, protocol, gre.inside)),
+            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Some(Self::from_ip(tunnel, protocol, gre.inside)),
             _ => Some(Self::copy(tunnel, &[], &[])),
         }
     }
 
-    fn of_ip(tunnel: Tunnel, ethertype: u16, packet: &[u8]) -> Self {
+    fn from_ip(tunnel: Tunnel, ethertype: u16, packet: &[u8]) -> Self {
         let mut ethernet = [0; 14];
         ethernet[12..].copy_from_slice(&ethertype.to_be_bytes());
         Self::copy(tunnel, &ethernet, packet)
@@ -135,7 +136,7 @@ impl InnerFrame {
         }
     }
 
-    /// The inner headers as a frame.
+    /// Returns the inner headers as a parsed frame.
     pub fn parsed(&self) -> ParsedFrame<'_> {
         ParsedFrame::new(&self.bytes[..self.len], &self.class, 0)
     }
@@ -147,7 +148,7 @@ mod tests {
     use crate::frame::kind;
 
     fn inner_of(frame: &[u8]) -> Option<InnerFrame> {
-        InnerFrame::of(&ParsedFrame::new(frame, &FrameClass::of(frame), 0))
+        InnerFrame::parse(&ParsedFrame::new(frame, &FrameClass::of(frame), 0))
     }
 
     fn udp(port: u16, payload: &[u8]) -> Vec<u8> {
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn vxlan_and_gre_are_seen_through() {
+    fn vxlan_and_gre_are_parsed() {
         let inner = udp(53, b"query");
         let vxlan = udp(
             VXLAN_PORT,
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn ip_in_ip_is_seen_through() {
+    fn ip_in_ip_is_parsed() {
         let inner = udp(53, b"query");
         let mut outer = udp(0, &[]);
         outer.truncate(34);
@@ -196,13 +197,13 @@ mod tests {
         assert_eq!(parsed.kinds, kind::IPV4 | kind::UDP | kind::UNICAST);
         assert_eq!(parsed.bytes[14..], inner[14..]);
         assert_eq!(found.tunnel, Tunnel::Ip);
-        // Nobody looks into a fragment.
+        // Fragments are not parsed further.
         outer[20] = 0x20;
         assert!(inner_of(&outer).is_none());
     }
 
     #[test]
-    fn other_frames_have_none_and_nothing_panics() {
+    fn other_frames_have_no_inner_headers_and_nothing_panics() {
         assert!(inner_of(&udp(53, b"x")).is_none());
         let vxlan = udp(VXLAN_PORT, &[8; 200]);
         for len in 0..vxlan.len() {

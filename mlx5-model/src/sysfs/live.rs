@@ -1,4 +1,4 @@
-//! Files whose value changes: rendered when they are opened.
+//! Files whose value changes; they are rendered when they are opened.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use crate::settings::{MAX_DEVICES, MAX_PORTS};
 
 use super::address::{device_at, virtual_netdev};
 
-/// Files of `delay_drop` in debugfs whose value changes, with what they show.
+/// Files of `delay_drop` in debugfs whose value changes, with the function that reads the value.
 pub const DELAY_DROP_FILES: [(&str, CounterValue); 2] = [
     ("num_timeout_events", |port| {
         port.delay_drop_timeouts.load(Ordering::Relaxed)
@@ -17,8 +17,8 @@ pub const DELAY_DROP_FILES: [(&str, CounterValue); 2] = [
     }),
 ];
 
-/// Files that follow the link: name, value while it is up, value while it is down, as drivers/infiniband/core/sysfs.c
-/// and net/core/net-sysfs.c write them.
+/// Files that follow the link state: name, value while the link is up, value while it is down, as
+/// drivers/infiniband/core/sysfs.c and net/core/net-sysfs.c write them.
 const LINK_FILES: [(&str, &str, &str); 4] = [
     ("state", "4: ACTIVE\n", "1: DOWN\n"),
     ("phys_state", "5: LinkUp\n", "3: Disabled\n"),
@@ -26,15 +26,16 @@ const LINK_FILES: [(&str, &str, &str); 4] = [
     ("operstate", "up\n", "down\n"),
 ];
 
-/// Whether a file of this name may have a value that changes. Cheap, and wrong only in being too generous: it decides
-/// whether an open is examined further.
+/// Returns `true` if a file of this name may have a value that changes. It decides cheaply whether
+/// an open is examined further, and may be wrong only by returning `true`.
 pub fn may_be_live(name: &str) -> bool {
     LINK_FILES.iter().any(|(file, ..)| *file == name)
         || FILES.iter().any(|(_, file, _)| *file == name)
         || DELAY_DROP_FILES.iter().any(|(file, _)| *file == name)
 }
 
-/// The value of a file, by its canonical path below the run directory, if it is one that changes.
+/// Renders the value of a file whose value changes, given its canonical path below the run
+/// directory; `None` for other files.
 pub fn render(path: &str) -> Option<String> {
     let mut parts = path.rsplit('/');
     let name = parts.next()?;
@@ -79,7 +80,7 @@ pub fn render(path: &str) -> Option<String> {
     Some(if port.is_link_up() { *up } else { *down }.to_owned())
 }
 
-/// The number of `mlx5_<N>`, or of `mlx5_bond_<N>`.
+/// Returns the number of the device `mlx5_<N>` or `mlx5_bond_<N>`.
 fn device_named(name: &str) -> Option<usize> {
     let rest = name.strip_prefix("mlx5_")?;
     rest.strip_prefix("bond_").unwrap_or(rest).parse().ok()
@@ -92,7 +93,7 @@ mod tests {
     const PORT: &str = "sys/devices/pci15b3:00/15b3:1f:00.0/infiniband/mlx5_30/ports/2";
 
     #[test]
-    fn live_files_show_the_present_value() {
+    fn live_files_show_the_current_value() {
         let counters = counters::port(30, 2);
         counters.out_of_buffer.store(7, Ordering::Relaxed);
         assert_eq!(
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn delay_drop_is_shown_where_the_driver_shows_it() {
+    fn delay_drop_files_are_where_the_driver_has_them() {
         let counters = counters::port(28, 1);
         counters.delay_drop_timeouts.store(3, Ordering::Relaxed);
         let dir = "sys/kernel/debug/mlx5/15b3:1d:00.0/delay_drop";

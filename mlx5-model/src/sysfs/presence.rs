@@ -1,18 +1,19 @@
-//! Hides a device while its driver restarts: its links in the tree are moved aside, and back.
+//! Hiding of a device while its driver restarts: its links in the tree are moved to another
+//! directory and back.
 //!
-//! Imports nothing of the model. Invariant: a device whose links cannot be moved (in a sandbox) is shown as if it
-//! were there; opening it fails all the same.
+//! Imports nothing of the model. Invariant: a device whose links cannot be moved (in a sandbox)
+//! stays visible; opening it fails nevertheless.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Where the links wait, below the run directory.
+/// Directory for the hidden links, below the run directory.
 const ASIDE: &str = "away";
 
 static DIR: OnceLock<PathBuf> = OnceLock::new();
 
-/// Names the run directory of this process.
+/// Sets the run directory whose links are moved.
 pub fn attach(dir: &Path) {
     let _ = DIR.set(dir.to_owned());
 }
@@ -50,7 +51,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn links_go_and_come_back_as_they_were() {
+    fn hidden_links_are_restored_unchanged() {
         let temp = tempfile::tempdir().unwrap();
         let class = temp.path().join("sys/class/infiniband");
         fs::create_dir_all(&class).unwrap();

@@ -1,8 +1,8 @@
-//! The directory that holds the tree, from the first process that needs it to the last.
+//! Run directory: the directory that holds the tree while processes use it.
 //!
-//! Imports nothing of the model but the settings' names. Invariants: a directory belongs to this user and is closed
-//! to others; another process uses it only with the very same settings; its last member removes it, and the next
-//! start removes what killed processes left.
+//! Imports nothing of the model but the settings' names. Invariants: a directory belongs to one
+//! user and is closed to others. Another process uses it only with identical settings. The last
+//! member removes it; the next start removes the directories of killed processes.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -11,19 +11,19 @@ use std::path::{Path, PathBuf};
 
 use crate::settings::{SET, WIRES};
 
-/// The variable that names the parent's run directory to a child.
+/// Environment variable that passes the parent's run directory to a child.
 pub const DIR: &str = "MLX5_MODEL_DIR";
 const PREFIX: &str = "mlx5-model-";
 const MEMBERS: &str = "members";
 const SETTINGS: &str = "settings";
 
-/// The settings as text: two processes that share a tree must have the same.
+/// Returns the settings as text. Processes that share a tree must have equal text.
 fn settings_text() -> String {
     let value = |name| std::env::var(name).unwrap_or_default();
     format!("{}\n\n{}\n", value(WIRES), value(SET))
 }
 
-/// The parent's directory, if this process can use it.
+/// Joins the parent's directory and returns it, if this process can use it.
 pub fn inherited() -> Option<PathBuf> {
     let dir = PathBuf::from(std::env::var_os(DIR)?);
     let meta = fs::symlink_metadata(&dir).ok()?;
@@ -35,12 +35,14 @@ pub fn inherited() -> Option<PathBuf> {
     (usable && join(&dir).is_ok()).then_some(dir)
 }
 
-/// Creates a directory and lets `fill` write the tree into it. An error names the path that failed.
+/// Creates a directory and calls `fill` to write the tree into it. An error names the path that
+/// failed.
 pub fn create(fill: impl FnOnce(&Path) -> io::Result<()>) -> Result<PathBuf, String> {
     let base = base();
     sweep(&base);
     let mut dir = PathBuf::new();
-    // A process that called exec without its environment finds its former directory under the first name.
+    // A process that called exec without its environment finds its former directory under the first
+    // name.
     for attempt in 0..1000 {
         dir = base.join(format!(
             "{PREFIX}{}-{}-{attempt}",
@@ -50,7 +52,7 @@ pub fn create(fill: impl FnOnce(&Path) -> io::Result<()>) -> Result<PathBuf, Str
         match DirBuilder::new().mode(0o700).create(&dir) {
             Ok(()) => break,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(format!("{}: {error}", dir.display())),
+            Err(error) => return Err(cannot_create(&dir, &error)),
         }
     }
     let created = fs::create_dir(dir.join(MEMBERS))
@@ -59,19 +61,24 @@ pub fn create(fill: impl FnOnce(&Path) -> io::Result<()>) -> Result<PathBuf, Str
         .and_then(|()| fs::write(dir.join(SETTINGS), settings_text()));
     if let Err(error) = created {
         let _ = fs::remove_dir_all(&dir);
-        return Err(format!("{}: {error}", dir.display()));
+        return Err(cannot_create(&dir, &error));
     }
     Ok(dir)
 }
 
-/// Registers this process as a member. Also called in a fork's child, so it only opens and closes.
+fn cannot_create(dir: &Path, error: &io::Error) -> String {
+    format!("cannot create the run directory {}: {error}", dir.display())
+}
+
+/// Registers this process as a member. A fork's child calls it too, so it only opens and closes a
+/// file.
 pub fn join(dir: &Path) -> io::Result<()> {
     File::create(member(dir)).map(drop)
 }
 
 /// Unregisters this process; the last member removes the directory.
 pub fn leave(dir: &Path) {
-    // A child that never joined (vfork, a bare clone) is no member.
+    // A child that never joined (vfork, a bare clone) is not a member.
     if fs::remove_file(member(dir)).is_ok() && !has_members(dir) {
         let _ = fs::remove_dir_all(dir);
     }
@@ -81,8 +88,9 @@ fn member(dir: &Path) -> PathBuf {
     dir.join(MEMBERS).join(std::process::id().to_string())
 }
 
-/// In memory where it can be: the tree is some hundred files, written and removed by every program that starts, and a
-/// file system on a disk may take longer to find inodes for them than the program runs.
+/// Returns the directory for run directories, in memory if possible. The tree has some hundred
+/// files, which every program writes at its start and removes at its end. A file system on a disk
+/// may need longer to find inodes for them than the program runs.
 fn base() -> PathBuf {
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     if let Some(dir) = own.filter(|dir| dir.is_absolute() && dir.is_dir()) {
@@ -93,13 +101,14 @@ fn base() -> PathBuf {
     first.unwrap_or_else(|| "/tmp".into())
 }
 
-/// Whether every user may make folders there, and nobody remove another's.
+/// Returns `true` if every user may create directories in `dir` and none may remove another user's.
 fn is_for_all(dir: &Path) -> bool {
     const STICKY: u32 = 0o1777;
     fs::metadata(dir).is_ok_and(|it| it.is_dir() && it.mode() & STICKY == STICKY)
 }
 
-/// Containers may share `/tmp` but not their processes: a pid is valid in its own namespace only.
+/// Returns the inode of the PID namespace. Containers may share `/tmp` but not their processes: a
+/// PID is valid only in its own namespace.
 fn pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
 }
@@ -121,7 +130,7 @@ fn has_members(dir: &Path) -> bool {
     })
 }
 
-/// Removes what killed processes left.
+/// Removes the run directories of killed processes.
 fn sweep(base: &Path) {
     let Ok(entries) = fs::read_dir(base) else {
         return;
@@ -138,7 +147,7 @@ fn sweep(base: &Path) {
         if namespace != pid_namespace().to_string() {
             continue;
         }
-        // Its creator may not have joined yet.
+        // The creator may not have joined yet.
         let own = entry
             .metadata()
             .is_ok_and(|meta| meta.is_dir() && meta.uid() == uid());
@@ -154,30 +163,30 @@ mod tests {
 
     #[test]
     fn last_member_removes_the_directory() {
-        let temp = tempfile::tempdir().expect("temp");
+        let temp = tempfile::tempdir().expect("a temporary directory");
         let dir = temp.path().join("run");
-        fs::create_dir_all(dir.join(MEMBERS)).expect("mkdir");
-        join(&dir).expect("join");
-        // Process 1 always lives.
-        File::create(dir.join(MEMBERS).join("1")).expect("member");
+        fs::create_dir_all(dir.join(MEMBERS)).expect("the directory is created");
+        join(&dir).expect("the process joins");
+        // Process 1 always exists.
+        File::create(dir.join(MEMBERS).join("1")).expect("the member file is created");
         leave(&dir);
         assert!(dir.exists());
-        fs::remove_file(dir.join(MEMBERS).join("1")).expect("gone");
+        fs::remove_file(dir.join(MEMBERS).join("1")).expect("the member file is removed");
         leave(&dir);
-        assert!(dir.exists(), "only a member removes it");
-        join(&dir).expect("join");
+        assert!(dir.exists(), "a non-member must not remove it");
+        join(&dir).expect("the process joins");
         leave(&dir);
         assert!(!dir.exists());
     }
 
     #[test]
     fn only_the_dead_of_this_namespace_are_swept() {
-        let temp = tempfile::tempdir().expect("temp");
+        let temp = tempfile::tempdir().expect("a temporary directory");
         let here = pid_namespace();
         let make = |name: String, member: &str| {
             let dir = temp.path().join(name);
-            fs::create_dir_all(dir.join(MEMBERS)).expect("mkdir");
-            File::create(dir.join(MEMBERS).join(member)).expect("member");
+            fs::create_dir_all(dir.join(MEMBERS)).expect("the directory is created");
+            File::create(dir.join(MEMBERS).join(member)).expect("the member file is created");
             dir
         };
         let dead = make(format!("{PREFIX}4194999-{here}-0"), "4194998");

@@ -1,7 +1,9 @@
-//! The files, laid out as the kernel lays out a ConnectX-5's: the device below `sys/devices`, and links to it from
-//! the classes, so that `readlink`, `..` and `realpath` lead where they lead on hardware.
+//! Writer of the device files, laid out as the kernel lays out those of a ConnectX-5: the device
+//! below `sys/devices`, and links to it from the classes. So `readlink`, `..` and `realpath` lead
+//! to the same places as on hardware.
 //!
-//! Invariant: only constants, settings and facts of the machine are written, never a value that can change.
+//! Invariant: only constants, settings and facts of the machine are written, never a value that can
+//! change.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,21 +20,22 @@ use crate::settings::{DeviceSettings, GIDS, PortSettings, Settings};
 use super::address::{PCI_DOMAIN, pci_address, virtual_ifindex};
 use super::live::DELAY_DROP_FILES;
 
-/// The PCI address of the physical function when the model's devices are virtual ones: behind all of theirs.
+/// PCI address of the physical function when the model's devices are virtual functions; it is above
+/// the addresses of all devices.
 const PHYSICAL: &str = "15b3:ff:00.0";
 
-/// The memory regions of a function: start, end and flags of each, six of them and the ROM's. The model maps none.
-/// drivers/pci/pci-sysfs.c, resource_show.
+/// Memory regions of a function: start, end and flags of six regions and of the ROM. The model maps
+/// none (drivers/pci/pci-sysfs.c, resource_show).
 const RESOURCE: [&str; 7] = ["0x0000000000000000 0x0000000000000000 0x0000000000000000"; 7];
 
-/// Writes files below one directory, creating directories as needed.
+/// Writer of files below one directory; it creates directories as needed.
 struct Tree {
     root: PathBuf,
     created: BTreeSet<PathBuf>,
 }
 
 impl Tree {
-    fn place(&mut self, path: &str) -> io::Result<PathBuf> {
+    fn prepare(&mut self, path: &str) -> io::Result<PathBuf> {
         let path = self.root.join(path);
         let parent = path.parent().unwrap_or(&self.root);
         if !self.created.contains(parent) {
@@ -42,21 +45,21 @@ impl Tree {
         Ok(path)
     }
 
-    /// A file of one line.
-    fn put(&mut self, path: &str, line: impl AsRef<str>) -> io::Result<()> {
-        let path = self.place(path)?;
+    /// Writes a file with `line` and a newline.
+    fn write_line(&mut self, path: &str, line: impl AsRef<str>) -> io::Result<()> {
+        let path = self.prepare(path)?;
         fs::write(path, format!("{}\n", line.as_ref()))
     }
 
-    /// Several files of one directory.
-    fn put_all(&mut self, directory: &str, files: &[(&str, &str)]) -> io::Result<()> {
+    /// Writes several files into one directory, each with a newline at its end.
+    fn write_lines(&mut self, directory: &str, files: &[(&str, &str)]) -> io::Result<()> {
         files
             .iter()
-            .try_for_each(|(name, line)| self.put(&format!("{directory}/{name}"), line))
+            .try_for_each(|(name, line)| self.write_line(&format!("{directory}/{name}"), line))
     }
 
     fn link(&mut self, path: &str, to: &str) -> io::Result<()> {
-        symlink(to, self.place(path)?)
+        symlink(to, self.prepare(path)?)
     }
 
     fn directory(&mut self, path: &str) -> io::Result<()> {
@@ -70,16 +73,17 @@ pub fn write(root: &Path, settings: &Settings) -> io::Result<()> {
         root: root.to_owned(),
         created: BTreeSet::new(),
     };
-    // The descriptor behind a uverbs device is /dev/zero's: libibverbs compares this with fstat.
+    // The descriptor of a uverbs device is one of /dev/zero, and libibverbs compares this number
+    // with fstat.
     let zero = fs::metadata("/dev/zero")?.rdev();
     let dev = format!("{}:{}", libc::major(zero), libc::minor(zero));
     // IB_USER_VERBS_ABI_VERSION, rdma/ib_user_verbs.h.
-    tree.put(
+    tree.write_line(
         "sys/class/infiniband_verbs/abi_version",
         abi::IB_USER_VERBS_ABI_VERSION.to_string(),
     )?;
     tree.directory("sys/class/infiniband")?;
-    tree.put("sys/bus/pci/drivers/mlx5_core/module/version", "5.0-0")?;
+    tree.write_line("sys/bus/pci/drivers/mlx5_core/module/version", "5.0-0")?;
     machine_devices(&mut tree)?;
     for (number, device) in settings.devices.iter().enumerate() {
         pci(&mut tree, number, device)?;
@@ -95,21 +99,22 @@ pub fn write(root: &Path, settings: &Settings) -> io::Result<()> {
     Ok(())
 }
 
-/// The device's directory, relative to the root of the tree.
+/// Returns the device's directory, relative to the root of the tree.
 fn device_dir(number: usize) -> String {
     format!("sys/devices/pci{PCI_DOMAIN}:00/{}", pci_address(number))
 }
 
-/// The same, relative to a class's directory.
+/// Returns a link to the device's directory, relative to the directory of a class.
 fn class_link(dir: &str) -> String {
     format!("../../{}", dir.trim_start_matches("sys/"))
 }
 
-/// Links to the machine's own devices on the PCI bus: a listing of the bus, as DPDK's, shows all devices.
+/// Links to the machine's own devices on the PCI bus, so that a listing of the bus, such as DPDK's,
+/// shows all devices.
 fn machine_devices(tree: &mut Tree) -> io::Result<()> {
     const LISTING: &str = "/sys/bus/pci/devices";
     let Ok(listing) = fs::read_dir(LISTING) else {
-        // A machine without a PCI bus: many a container and virtual machine.
+        // A machine without a PCI bus: many containers and virtual machines.
         return Ok(());
     };
     for device in listing.flatten() {
@@ -124,13 +129,13 @@ fn machine_devices(tree: &mut Tree) -> io::Result<()> {
     Ok(())
 }
 
-/// The PCI function: drivers/pci/pci-sysfs.c.
+/// Writes the files of the PCI function: drivers/pci/pci-sysfs.c.
 fn pci(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()> {
     let dir = device_dir(number);
     let address = pci_address(number);
     let node = device.caps.numa_node;
     let (cpus, list) = local_cpus(node);
-    tree.put_all(
+    tree.write_lines(
         &dir,
         &[
             ("vendor", "0x15b3"),
@@ -139,7 +144,7 @@ fn pci(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()
             ("subsystem_device", "0x0007"),
             ("class", "0x020000"),
             ("revision", "0x00"),
-            // Selects libmlx5, and in it the ConnectX-5.
+            // Makes libmlx5 the provider, for a ConnectX-5.
             ("modalias", "pci:v000015B3d00001017sv000015B3sd00000007bc02sc00i00"),
             ("numa_node", &node.to_string()),
             ("local_cpus", &cpus),
@@ -156,7 +161,8 @@ fn pci(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()
                 "uevent",
                 &format!("DRIVER=mlx5_core\nPCI_CLASS=20000\nPCI_ID=15B3:1017\nPCI_SUBSYS_ID=15B3:0007\nPCI_SLOT_NAME={address}"),
             ),
-            // The model's own: how a program can tell, and whether it will ever see the end.
+            // Files that only the model has: a program can detect the model by them, and whether
+            // its wire ends.
             ("model/wire", device.ports[0].wire.text()),
             ("model/finite", finite(&device.ports[0])),
             (
@@ -166,7 +172,8 @@ fn pci(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()
         ],
     )?;
     if device.topology.is_vf {
-        // The physical function is another guest's, or the host's: it has a directory and nothing in it.
+        // The physical function belongs to the host or another guest: its directory exists and is
+        // empty.
         tree.directory(&format!("sys/devices/pci{PCI_DOMAIN}:00/{PHYSICAL}"))?;
         tree.link(&format!("{dir}/physfn"), &format!("../{PHYSICAL}"))?;
     }
@@ -185,7 +192,7 @@ fn finite(port: &PortSettings) -> &'static str {
     if port.wire.finite() { "1" } else { "0" }
 }
 
-/// The CPUs of a node as mask and as list; of all nodes if that one does not exist.
+/// Returns the CPUs of a node as mask and as list; those of all nodes if the node does not exist.
 fn local_cpus(node: i32) -> (String, String) {
     let of_node =
         |what: &str| fs::read_to_string(format!("/sys/devices/system/node/node{node}/{what}"));
@@ -201,7 +208,8 @@ fn local_cpus(node: i32) -> (String, String) {
     (mask_of(list), list.to_owned())
 }
 
-/// `0-2,5` as the kernel prints a CPU mask: 32-bit words in hexadecimal, the highest first.
+/// Converts a list such as `0-2,5` to the kernel's CPU mask: 32-bit words in hexadecimal, the
+/// highest first.
 fn mask_of(list: &str) -> String {
     let mut words = vec![0u32];
     for range in list.split(',') {
@@ -224,14 +232,15 @@ fn mask_of(list: &str) -> String {
         .join(",")
 }
 
-/// `infiniband_verbs/uverbs<N>` and the node in `/dev`: drivers/infiniband/core/uverbs_main.c.
+/// Writes `infiniband_verbs/uverbs<N>` and the node in `/dev`:
+/// drivers/infiniband/core/uverbs_main.c.
 fn verbs(tree: &mut Tree, number: usize, device: &DeviceSettings, dev: &str) -> io::Result<()> {
     let dir = format!("{}/infiniband_verbs/uverbs{number}", device_dir(number));
-    tree.put_all(
+    tree.write_lines(
         &dir,
         &[("ibdev", &device.name), ("dev", dev), ("abi_version", "1")],
     )?;
-    tree.put(
+    tree.write_line(
         &format!("{dir}/uevent"),
         format!("DEVNAME=infiniband/uverbs{number}"),
     )?;
@@ -243,11 +252,12 @@ fn verbs(tree: &mut Tree, number: usize, device: &DeviceSettings, dev: &str) -> 
     tree.link(&format!("dev/infiniband/uverbs{number}"), "/dev/zero")
 }
 
-/// `infiniband/mlx5_<N>`: drivers/infiniband/core/sysfs.c and drivers/infiniband/hw/mlx5/main.c.
+/// Writes `infiniband/mlx5_<N>`: drivers/infiniband/core/sysfs.c and
+/// drivers/infiniband/hw/mlx5/main.c.
 fn infiniband(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()> {
     let dir = format!("{}/infiniband/{}", device_dir(number), device.name);
     let guid = quads(&device.node_guid(number).to_be_bytes());
-    tree.put_all(
+    tree.write_lines(
         &dir,
         &[
             ("node_type", "1: CA"),
@@ -268,18 +278,19 @@ fn infiniband(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Re
     )
 }
 
-/// What the driver shows in debugfs of delay drop: drivers/infiniband/hw/mlx5/main.c (`delay_drop_debugfs_init`).
+/// Writes the delay drop files of debugfs: drivers/infiniband/hw/mlx5/main.c
+/// (`delay_drop_debugfs_init`).
 fn debug(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()> {
     let dir = format!("sys/kernel/debug/mlx5/{}/delay_drop", pci_address(number));
     let timeout = device.caps.delay_drop_timeout_us.to_string();
-    tree.put(&format!("{dir}/timeout"), timeout)?;
+    tree.write_line(&format!("{dir}/timeout"), timeout)?;
     for (name, _) in DELAY_DROP_FILES {
-        tree.put(&format!("{dir}/{name}"), "0")?;
+        tree.write_line(&format!("{dir}/{name}"), "0")?;
     }
     Ok(())
 }
 
-/// Groups of four hexadecimal digits, as sysfs writes GUIDs and GIDs.
+/// Formats bytes as groups of four hexadecimal digits, as sysfs writes GUIDs and GIDs.
 fn quads(bytes: &[u8]) -> String {
     bytes
         .chunks(2)
@@ -288,7 +299,7 @@ fn quads(bytes: &[u8]) -> String {
         .join(":")
 }
 
-/// `ports/<P>`: drivers/infiniband/core/sysfs.c.
+/// Writes `ports/<P>`: drivers/infiniband/core/sysfs.c.
 fn port(
     tree: &mut Tree,
     number: usize,
@@ -301,7 +312,7 @@ fn port(
         device_dir(number),
         device.name
     );
-    tree.put_all(
+    tree.write_lines(
         &dir,
         &[
             ("state", ""),
@@ -314,7 +325,8 @@ fn port(
             ("sm_sl", "0"),
             ("cap_mask", "0x04010000"),
             ("pkeys/0", "0xffff"),
-            // Milliseconds that a hardware counter's value may be old; here it never is.
+            // Maximum age of a hardware counter's value in milliseconds; in the model a value is
+            // always current.
             ("hw_counters/lifespan", "10"),
             ("model_wire", port.wire.text()),
             ("model_finite", finite(port)),
@@ -327,23 +339,24 @@ fn port(
         } else {
             dir.clone()
         };
-        tree.put(&format!("{dir}/{}/{name}", group.directory()), "0")?;
+        tree.write_line(&format!("{dir}/{}/{name}", group.directory()), "0")?;
     }
     tree.directory(&format!("{dir}/gids"))?;
     for (index, gid) in gids(port)[..device.gids()].iter().enumerate() {
-        tree.put(&format!("{dir}/gids/{index}"), quads(gid))?;
+        tree.write_line(&format!("{dir}/gids/{index}"), quads(gid))?;
         let kind = if index % 2 == 0 {
             "IB/RoCE v1"
         } else {
             "RoCE v2"
         };
-        tree.put(&format!("{dir}/gid_attrs/types/{index}"), kind)?;
-        tree.put(&format!("{dir}/gid_attrs/ndevs/{index}"), &port.ifname)?;
+        tree.write_line(&format!("{dir}/gid_attrs/types/{index}"), kind)?;
+        tree.write_line(&format!("{dir}/gid_attrs/ndevs/{index}"), &port.ifname)?;
     }
     Ok(())
 }
 
-/// The link-local GIDs, from the MAC (RFC 4291, appendix A), and the IPv4-mapped ones.
+/// Returns the GID table: link-local GIDs derived from the MAC (RFC 4291, appendix A), then the
+/// IPv4-mapped ones.
 fn gids(port: &PortSettings) -> [[u8; 16]; GIDS] {
     let m = port.mac;
     let mut local = [0; 16];
@@ -357,10 +370,10 @@ fn gids(port: &PortSettings) -> [[u8; 16]; GIDS] {
     [local, local, mapped, mapped]
 }
 
-/// An interface's first IPv4 address: netdevice(7), `SIOCGIFADDR`.
+/// Returns the first IPv4 address of an interface: netdevice(7), `SIOCGIFADDR`.
 fn ipv4(interface: &str) -> Option<[u8; 4]> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
-    // struct ifreq: 16 bytes of name, then a sockaddr_in, whose address is 4 bytes in.
+    // struct ifreq: 16 bytes of name, then a sockaddr_in with the address at byte 4.
     let mut request = [0u8; 40];
     request[..interface.len().min(15)]
         .copy_from_slice(&interface.as_bytes()[..interface.len().min(15)]);
@@ -373,7 +386,7 @@ fn ipv4(interface: &str) -> Option<[u8; 4]> {
     request[20..24].try_into().ok()
 }
 
-/// `device/net/<interface>`: a real one, or a virtual one. net/core/net-sysfs.c.
+/// Writes `device/net/<interface>` for a real or a virtual interface: net/core/net-sysfs.c.
 fn netdev(
     tree: &mut Tree,
     number: usize,
@@ -387,7 +400,7 @@ fn netdev(
     }
     let index = virtual_ifindex(number, number_of).to_string();
     let mac = port.mac.map(|byte| format!("{byte:02x}")).join(":");
-    tree.put_all(
+    tree.write_lines(
         &dir,
         &[
             ("address", &mac),
@@ -418,7 +431,7 @@ fn netdev(
     tree.link(&format!("sys/class/net/{}", port.ifname), &class_link(&dir))
 }
 
-/// A virtual netdev's e-switch port and bond: Documentation/networking/switchdev.rst,
+/// Writes a virtual netdev's e-switch port and bond: Documentation/networking/switchdev.rst,
 /// drivers/net/bonding/bond_sysfs.c.
 fn memberships(
     tree: &mut Tree,
@@ -427,19 +440,20 @@ fn memberships(
     bond: Option<&str>,
 ) -> io::Result<()> {
     if let Some(name) = eswitch_port {
-        tree.put(&format!("{dir}/phys_switch_id"), "15b300feff15b300")?;
-        tree.put(&format!("{dir}/phys_port_name"), name)?;
+        tree.write_line(&format!("{dir}/phys_switch_id"), "15b300feff15b300")?;
+        tree.write_line(&format!("{dir}/phys_port_name"), name)?;
     }
     if let Some(bond) = bond {
         let master = format!("virtual/net/{bond}");
-        tree.put(&format!("sys/devices/{master}/bonding/mode"), "802.3ad 4")?;
+        tree.write_line(&format!("sys/devices/{master}/bonding/mode"), "802.3ad 4")?;
         tree.link(&format!("{dir}/master"), &format!("../../../../{master}"))?;
     }
     Ok(())
 }
 
-/// Netdevs that represent the virtual functions in switchdev mode. They share `device/net` with the uplink, because they belong to the
-/// same PCI function (drivers/net/ethernet/mellanox/mlx5/core/en_rep.c). No frame goes through them.
+/// Writes the netdevs that represent the virtual functions in switchdev mode. They share
+/// `device/net` with the uplink, because they belong to the same PCI function
+/// (drivers/net/ethernet/mellanox/mlx5/core/en_rep.c). No frame passes through them.
 fn representors(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()> {
     let vfs = if device.topology.switchdev {
         device.topology.vfs
@@ -448,7 +462,7 @@ fn representors(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::
     };
     for vf in 0..vfs {
         let dir = format!("{}/net/mlx5_{number}vf{vf}", device_dir(number));
-        tree.put_all(
+        tree.write_lines(
             &dir,
             &[
                 ("addr_len", "6"),
@@ -469,20 +483,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masks_are_the_kernels() {
+    fn masks_have_the_kernels_format() {
         assert_eq!(mask_of("0-1"), "00000003");
         assert_eq!(mask_of("0,2-3,33"), "00000002,0000000d");
     }
 
     #[test]
-    fn what_libibverbs_reads_is_there() {
-        let temp = tempfile::tempdir().expect("temp");
+    fn files_that_libibverbs_reads_exist() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
         let settings = Settings::parse(
             "loopback\nloopback",
             "mlx5_1.ports=2\nmlx5_1.port2.wire=loopback\nrate=25",
         )
-        .expect("good");
-        write(temp.path(), &settings).expect("written");
+        .expect("valid settings");
+        write(temp.path(), &settings).expect("the tree is written");
         let class = temp.path().join("sys/class");
         let read = |path: &str| fs::read_to_string(class.join(path)).expect(path);
         assert_eq!(read("infiniband_verbs/abi_version"), "6\n");
@@ -507,17 +521,19 @@ mod tests {
         );
         assert_eq!(read("infiniband/mlx5_1/device/model/finite"), "0\n");
         assert_eq!(
-            fs::canonicalize(class.join("infiniband/mlx5_1/device")).expect("link"),
-            fs::canonicalize(temp.path().join("sys/bus/pci/devices/15b3:02:00.0")).expect("link")
+            fs::canonicalize(class.join("infiniband/mlx5_1/device")).expect("the link resolves"),
+            fs::canonicalize(temp.path().join("sys/bus/pci/devices/15b3:02:00.0"))
+                .expect("the link resolves")
         );
         assert!(fs::metadata(temp.path().join("dev/infiniband/uverbs1")).is_ok());
     }
 
     #[test]
-    fn in_switchdev_mode_neither_gids_nor_one_interface_name_the_port() {
-        let temp = tempfile::tempdir().expect("temp");
-        let settings = Settings::parse("loopback", "switchdev=true\nvfs=2").expect("good");
-        write(temp.path(), &settings).expect("written");
+    fn switchdev_mode_has_no_gids_and_several_interfaces() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let settings =
+            Settings::parse("loopback", "switchdev=true\nvfs=2").expect("valid settings");
+        write(temp.path(), &settings).expect("the tree is written");
         let device = temp.path().join("sys/class/infiniband/mlx5_0");
         let names = |dir: &str| {
             let entries = fs::read_dir(device.join(dir)).expect(dir);
@@ -531,7 +547,7 @@ mod tests {
         let netdevs = ["mlx5_0p1", "mlx5_0vf0", "mlx5_0vf1"];
         assert_eq!(names("device/net"), netdevs);
         let ports = netdevs.map(|it| device.join("device/net").join(it).join("phys_port_name"));
-        let ports = ports.map(|it| fs::read_to_string(it).expect("a port of the e-switch"));
+        let ports = ports.map(|it| fs::read_to_string(it).expect("a port name"));
         assert_eq!(ports, ["p0\n", "pf0vf0\n", "pf0vf1\n"]);
     }
 }

@@ -1,6 +1,7 @@
-//! The attributes of methods by ioctl().
+//! Attributes of ioctl() methods.
 //!
-//! Imports `abi` and `process`. Invariant: attributes are checked as the kernel checks them (`uverbs_process_attr`).
+//! Imports `abi` and `process`. Invariant: attributes are checked as the kernel checks them
+//! (`uverbs_process_attr`).
 
 use std::mem::offset_of;
 
@@ -9,24 +10,25 @@ use crate::handles::{ContextId, Index, Slab};
 use crate::process::memory::{copy_from_user, copy_to_user};
 use crate::process::{Errno, refuse_if};
 
-/// Kinds of attribute (`enum uverbs_attr_type`).
+/// Kind of an attribute (`enum uverbs_attr_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttrKind {
-    /// An object that the method creates; its handle is the answer.
+    /// An object that the method creates; its handle is written to the attribute.
     New,
-    /// An object's handle.
+    /// Attribute with the handle of an existing object.
     Object,
-    /// Handles of objects that the device cannot create: none is ever found.
+    /// Handle of an object that the device cannot create: it is never found.
     Unknown,
-    /// Data of a least and a most number of bytes; up to eight are in the attribute itself, more where it points to.
+    /// Data of a minimum and a maximum number of bytes. Up to eight bytes are in the attribute
+    /// itself, more are behind its pointer.
     In(u16, u16),
-    /// One of several values, each with data of its own.
+    /// Attribute with one of several values, each with data of a fixed size.
     Choice,
-    /// Room for an answer.
+    /// Attribute with a buffer for output.
     Out,
 }
 
-/// An attribute that a method knows.
+/// Declaration of an attribute of a method.
 pub struct AttrSpec {
     id: u32,
     kind: AttrKind,
@@ -34,7 +36,7 @@ pub struct AttrSpec {
 }
 
 impl AttrSpec {
-    /// One that must be given.
+    /// Declares an attribute that must be given.
     pub const fn mandatory(id: u32, kind: AttrKind) -> Self {
         Self {
             id,
@@ -43,7 +45,7 @@ impl AttrSpec {
         }
     }
 
-    /// One that may be given.
+    /// Declares an attribute that may be given.
     pub const fn optional(id: u32, kind: AttrKind) -> Self {
         Self {
             id,
@@ -53,30 +55,30 @@ impl AttrSpec {
     }
 }
 
-/// As [`Slab::find`]; a missing object of an ioctl is `ENOENT`.
+/// Finds an object as [`Slab::find`] does; for an ioctl a missing object is `ENOENT`.
 pub fn find<T>(slab: &Slab<T>, handle: u32, context: ContextId) -> Result<Index, Errno> {
     slab.find(handle, context).map_err(|_| libc::ENOENT)
 }
 
-/// As [`Slab::find_unused`]; a missing object of an ioctl is `ENOENT`.
+/// Finds an unused object as [`Slab::find_unused`] does; for an ioctl a missing object is `ENOENT`.
 pub fn find_unused<T>(slab: &Slab<T>, handle: u32, context: ContextId) -> Result<Index, Errno> {
     find(slab, handle, context).and_then(|_| slab.find_unused(handle, context))
 }
 
-/// An attribute of a request.
+/// Attribute of an ioctl request.
 #[derive(Debug, Clone, Copy)]
 struct Attr {
     id: u32,
     len: u16,
     flags: u32,
-    /// The element of a [`AttrKind::Choice`]; reserved otherwise.
+    /// Element number of an [`AttrKind::Choice`]; reserved for other kinds.
     choice: u16,
     data: u64,
-    /// Its address in the program.
+    /// Address of the attribute in the program.
     at: u64,
 }
 
-/// The attributes of a request that its method knows.
+/// Attributes of a request that its method declares.
 #[derive(Debug)]
 pub struct Attrs(Vec<Attr>);
 
@@ -97,9 +99,9 @@ impl Attr {
         })
     }
 
-    /// `uverbs_process_attr`.
+    /// Checks the attribute as `uverbs_process_attr` does.
     fn check(&self, kind: AttrKind) -> Result<(), Errno> {
-        // Only the method knows the sizes of a choice.
+        // The sizes of a choice are checked by the method.
         refuse_if(kind != AttrKind::Choice && self.choice != 0, libc::EINVAL)?;
         match kind {
             AttrKind::New | AttrKind::Object if self.len != 0 => Err(libc::EINVAL),
@@ -146,17 +148,17 @@ impl Attrs {
         self.find(id).ok_or(libc::EINVAL)
     }
 
-    /// Whether an attribute was given.
+    /// Returns `true` if the request has the attribute.
     pub fn has(&self, id: u32) -> bool {
         self.find(id).is_some()
     }
 
-    /// An object's handle. Fails with `EINVAL` if it is not given or not a handle.
+    /// Returns an object's handle. Fails with `EINVAL` if it is not given or not a handle.
     pub fn handle(&self, id: u32) -> Result<u32, Errno> {
         u32::try_from(self.get(id)?.data).map_err(|_| libc::EINVAL)
     }
 
-    /// An attribute's data. Fails with `EFAULT` if they cannot be read.
+    /// Returns an attribute's data. Fails with `EFAULT` if they cannot be read.
     pub fn bytes(&self, id: u32) -> Result<Vec<u8>, Errno> {
         let attr = self.get(id)?;
         let len = usize::from(attr.len);
@@ -168,12 +170,13 @@ impl Attrs {
         Ok(bytes)
     }
 
-    /// A number in the attribute itself. Fails with `EINVAL` if it is not given.
+    /// Returns the number in the attribute itself. Fails with `EINVAL` if it is not given.
     pub fn number(&self, id: u32) -> Result<u64, Errno> {
         Ok(self.get(id)?.data)
     }
 
-    /// Flags, 0 if not given (`uverbs_get_flags32`). Fails with `EINVAL` if there are others than `allowed`.
+    /// Returns flags, 0 if not given (`uverbs_get_flags32`). Fails with `EINVAL` for flags outside
+    /// `allowed`.
     pub fn flags(&self, id: u32, allowed: u32) -> Result<u32, Errno> {
         let Some(attr) = self.find(id) else {
             return Ok(0);
@@ -187,8 +190,8 @@ impl Attrs {
         Ok(flags as u32)
     }
 
-    /// The index of a choice among values whose data have these sizes. Fails with `EOPNOTSUPP` if it is none of them,
-    /// with `EINVAL` if its data have another size.
+    /// Returns the element number of a choice among values whose data have these sizes. Fails with
+    /// `EOPNOTSUPP` for another element, with `EINVAL` if the data have another size.
     pub fn choice(&self, id: u32, sizes: &[u16]) -> Result<u32, Errno> {
         let attr = self.get(id)?;
         // `elem_id` and a reserved byte.
@@ -198,12 +201,12 @@ impl Attrs {
         Ok(u32::from(choice))
     }
 
-    /// The room for an answer, in bytes. Fails with `EINVAL` if it is not given.
+    /// Returns the size of an output buffer in bytes. Fails with `EINVAL` if it is not given.
     pub fn room(&self, id: u32) -> Result<usize, Errno> {
         Ok(usize::from(self.get(id)?.len))
     }
 
-    /// Writes an answer. Fails with `EFAULT` if that is not possible.
+    /// Writes output. Fails with `EFAULT` if the buffer is not writable.
     pub fn reply(&self, id: u32, bytes: &[u8]) -> Result<(), Errno> {
         let attr = self.get(id)?;
         copy_to_user(attr.data, &bytes[..bytes.len().min(usize::from(attr.len))])?;
@@ -212,7 +215,7 @@ impl Attrs {
         copy_to_user(at, &flags.to_ne_bytes())
     }
 
-    /// Writes a new object's handle. Fails with `EFAULT` if that is not possible.
+    /// Writes a new object's handle. Fails with `EFAULT` if the attribute is not writable.
     pub fn reply_handle(&self, id: u32, handle: u32) -> Result<(), Errno> {
         let at = self.get(id)?.at + offset_of!(ib_uverbs_attr, __bindgen_anon_1) as u64;
         copy_to_user(at, &u64::from(handle).to_ne_bytes())
@@ -256,16 +259,35 @@ mod tests {
     fn attributes_are_refused_as_by_the_kernel() {
         let object = attr(1, 0, 0, 0, 7);
         assert_eq!(read(&[object]).unwrap().handle(1), Ok(7));
-        assert_eq!(refused(&[]), libc::EINVAL, "mandatory");
-        assert_eq!(refused(&[object, object]), libc::EINVAL, "twice");
-        assert_eq!(refused(&[attr(1, 4, 0, 0, 7)]), libc::EINVAL, "length");
-        assert_eq!(refused(&[attr(1, 0, 0, 1, 7)]), libc::EINVAL, "reserved");
+        assert_eq!(
+            refused(&[]),
+            libc::EINVAL,
+            "a mandatory attribute is missing"
+        );
+        assert_eq!(
+            refused(&[object, object]),
+            libc::EINVAL,
+            "an attribute is given twice"
+        );
+        assert_eq!(
+            refused(&[attr(1, 4, 0, 0, 7)]),
+            libc::EINVAL,
+            "wrong length"
+        );
+        assert_eq!(
+            refused(&[attr(1, 0, 0, 1, 7)]),
+            libc::EINVAL,
+            "a reserved field is set"
+        );
         assert_eq!(refused(&[object, attr(2, 5, 0, 0, 0)]), libc::EINVAL);
         assert_eq!(refused(&[object, attr(2, 3, 0, 0, 0)]), libc::EINVAL);
         assert_eq!(refused(&[object, attr(4, 0, 0, 0, 1)]), libc::ENOENT);
         let mandatory = attr(9, 0, UVERBS_ATTR_F_MANDATORY, 0, 0);
         assert_eq!(refused(&[object, mandatory]), libc::EPROTONOSUPPORT);
-        assert!(read(&[object, attr(9, 0, 0, 0, 0)]).is_ok(), "ignored");
+        assert!(
+            read(&[object, attr(9, 0, 0, 0, 0)]).is_ok(),
+            "an unknown optional attribute is ignored"
+        );
         assert_eq!(
             read(&[attr(1, 0, 0, 0, 1 << 32)]).unwrap().handle(1),
             Err(libc::EINVAL)
@@ -273,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn data_of_up_to_eight_bytes_stands_in_the_attribute() {
+    fn data_of_up_to_eight_bytes_is_in_the_attribute() {
         let object = attr(1, 0, 0, 0, 7);
         let attrs = read(&[object, attr(2, 4, 0, 0, 0x1_0000_0005)]).unwrap();
         assert_eq!(attrs.bytes(2), Ok(5u32.to_ne_bytes().to_vec()));
@@ -283,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_have_their_sizes() {
+    fn choices_have_fixed_sizes() {
         let choose = |choice: u16, len| {
             let attrs = read(&[attr(1, 0, 0, 0, 7), attr(3, len, 0, choice, 0)]).unwrap();
             attrs.choice(3, &[2, 0])
@@ -292,6 +314,10 @@ mod tests {
         assert_eq!(choose(1, 0), Ok(1));
         assert_eq!(choose(0, 0), Err(libc::EINVAL));
         assert_eq!(choose(2, 0), Err(libc::EOPNOTSUPP));
-        assert_eq!(choose(1 << 8, 2), Err(libc::EINVAL), "reserved");
+        assert_eq!(
+            choose(1 << 8, 2),
+            Err(libc::EINVAL),
+            "a reserved field is set"
+        );
     }
 }

@@ -1,6 +1,6 @@
-//! An open of a device: the file of `/dev/infiniband/uverbs<N>`.
+//! An open file of a device: `/dev/infiniband/uverbs<N>`.
 //!
-//! Imports `device`. The commands work on it; `super` dispatches to them.
+//! Imports `device`. The commands operate on this file; `super` dispatches to them.
 
 use std::collections::HashSet;
 use std::ffi::c_void;
@@ -21,16 +21,16 @@ use crate::settings::{self, DeviceSettings, NicCaps};
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(1);
 
-/// See the module.
+/// Open file of a device, with its context once GET_CONTEXT has succeeded.
 pub struct UverbsFile {
     device: &'static Device,
     context: ContextId,
-    /// GET_CONTEXT has succeeded.
+    /// Set once GET_CONTEXT has succeeded.
     has_context: AtomicBool,
 }
 
 impl UverbsFile {
-    /// Fails with `ENODEV` while the device's driver restarts it.
+    /// Opens a file of the device. Fails with `ENODEV` while the device's driver restarts.
     pub fn open(device: &'static Device) -> Result<Self, Errno> {
         refuse_if(device.lock().is_restarting(), libc::ENODEV)?;
         Ok(Self {
@@ -48,22 +48,22 @@ impl UverbsFile {
         &self.device.settings().caps
     }
 
-    /// The device's node GUID, host-endian.
+    /// Returns the device's node GUID, host-endian.
     pub fn node_guid(&self) -> u64 {
         self.settings().node_guid(self.device.index())
     }
 
-    /// The context, to which the objects of this file belong.
+    /// Returns the id of the context that owns the objects of this file.
     pub fn context(&self) -> ContextId {
         self.context
     }
 
-    /// Whether GET_CONTEXT has succeeded.
+    /// Returns `true` if GET_CONTEXT has succeeded.
     pub fn has_context(&self) -> bool {
         self.has_context.load(Ordering::Acquire)
     }
 
-    /// The device's state.
+    /// Locks the device's state.
     pub fn lock(&self) -> MutexGuard<'static, DeviceState> {
         self.device.lock()
     }
@@ -74,10 +74,10 @@ impl UverbsFile {
         refuse_if(enforced && !has_capability(capability), libc::EPERM)
     }
 
-    /// Fails with `EIO` if a command may not run. On a dead device objects can only be destroyed (mlx5
-    /// `mlx5_internal_err_ret_value`). A program that had the device open when its driver restarted has lost it and
-    /// its objects for good: the kernel answers only the close of the file (`ib_uverbs_write`, `ib_uverbs_ioctl` of a
-    /// disassociated file).
+    /// Fails with `EIO` if a command may not run. On a dead device objects can only be destroyed
+    /// (mlx5 `mlx5_internal_err_ret_value`). A program that had the device open when its driver
+    /// restarted has lost the device and its objects for good: the kernel accepts only the close of
+    /// the file (`ib_uverbs_write`, `ib_uverbs_ioctl` of a disassociated file).
     pub fn check_alive(&self, destroys: bool) -> Result<(), Errno> {
         let state = self.lock();
         let lost = self.has_context() && !state.contexts.contains_key(&self.context);
@@ -85,8 +85,9 @@ impl UverbsFile {
         Ok(())
     }
 
-    /// GET_CONTEXT, once: from here on the device runs. Returns the descriptor of the context's asynchronous events.
-    /// Fails with `EINVAL` the second time, or when there can be no channel or thread.
+    /// Executes GET_CONTEXT, which starts the device. Returns the descriptor of the context's
+    /// asynchronous events. Fails with `EINVAL` the second time, or when no channel or thread can
+    /// be created.
     pub fn create_context(&self) -> Result<RawFd, Errno> {
         let mut state = self.lock();
         refuse_if(self.has_context(), libc::EINVAL)?;
@@ -110,18 +111,19 @@ impl UverbsFile {
         }
     }
 
-    /// Maps a page: doorbell registers, those of the context or of its own choice (a thread domain's), the clock's counter, or its info page.
+    /// Maps a page: doorbell registers (of the context or of a thread domain), the clock's counter,
+    /// or the clock's info page.
     pub fn map(&self, request: MapRequest) -> Result<*mut c_void, Errno> {
         refuse_if(request.len != PAGE || !self.has_context(), libc::EINVAL)?;
         self.check_alive(true)?;
-        // The driver finds command and index in the page offset.
+        // As in the driver, the page offset holds command and index.
         let page = (request.offset as u64 / PAGE as u64) as u32;
         match page >> 8 & 0xff {
             abi::MLX5_IB_MMAP_REGULAR_PAGE
             | abi::MLX5_IB_MMAP_WC_PAGE
             | abi::MLX5_IB_MMAP_NC_PAGE => map_doorbells(request),
             abi::MLX5_IB_MMAP_ALLOC_WC => {
-                // `get_extended_index`
+                // As `get_extended_index` of the driver.
                 let index = page & 0xff | (page >> 16 & 0xff) << 8;
                 let mut state = self.lock();
                 let context = state.contexts.get_mut(&self.context).ok_or(libc::EINVAL)?;
@@ -139,7 +141,8 @@ impl UverbsFile {
     }
 }
 
-/// Maps doorbell registers. The device reads doorbell records instead, so writes to these may go nowhere.
+/// Maps doorbell registers. The device reads doorbell records instead, so writes to the registers
+/// have no effect.
 fn map_doorbells(request: MapRequest) -> Result<*mut c_void, Errno> {
     let fixed = request.flags & libc::MAP_FIXED;
     let anonymous = MapRequest {

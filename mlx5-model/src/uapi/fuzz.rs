@@ -1,8 +1,9 @@
-//! Commands from a stranger, for the fuzz target and the replay of its corpus.
+//! Runner of untrusted commands, for the fuzz target and the replay of its corpus.
 //!
-//! An input is a row of writes to the device's file, each behind its length in two bytes (little endian). In a write, 8 bytes
-//! that end with [`MARK`] are an address: the place that the first bytes tell, in memory that belongs to the run; 4 bytes
-//! that begin with `HND` are the handle that the write of that number was answered, at [`RESPONSE`].
+//! An input is a sequence of writes to the device's file, each preceded by its length in two bytes
+//! (little endian). In a write, 8 bytes that end with [`MARK`] stand for an address in memory of
+//! the run; their first bytes give the offset. 4 bytes that begin with `HND` stand for the handle
+//! in the response, at [`RESPONSE`], to the write of that number.
 
 use super::file::UverbsFile;
 use super::write;
@@ -15,21 +16,22 @@ use crate::settings::{self, Settings};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
-/// The upper bytes of what stands for an address.
+/// Upper bytes of a word that stands for an address.
 const MARK: [u8; 4] = *b"ADDR";
-/// Where in the run's memory responses go.
+/// Offset in the run's memory where responses are written.
 const RESPONSE: u64 = 64;
-/// Bytes of the run's own memory.
+/// Size of the run's own memory in bytes.
 const ARENA: usize = 1 << 20;
 
-/// Inputs make fewer.
+/// Upper limit of descriptor numbers that are closed after a run; inputs open fewer.
 const MOST_DESCRIPTORS: RawFd = 4096;
 
-/// Carries out the writes of all inputs on one file, which has a context. Gives how many succeeded.
+/// Executes the writes of all inputs on one file with a context. Returns the number of writes that
+/// succeeded.
 pub fn run<'a>(inputs: impl IntoIterator<Item = &'a [u8]>) -> Result<usize, Errno> {
     let settings = Settings::parse("loopback", "caps=all").map_err(|_| libc::EINVAL)?;
     settings::set(settings);
-    // The device may still be at a ring when this returns.
+    // Static memory, because the device may still access a ring when this function returns.
     static MEMORY: OnceLock<Box<[u64]>> = OnceLock::new();
     let memory = MEMORY.get_or_init(|| vec![0; (ARENA + PAGE) / 8].into());
     let base = (memory.as_ptr() as u64).next_multiple_of(PAGE as u64);
@@ -57,7 +59,7 @@ pub fn run<'a>(inputs: impl IntoIterator<Item = &'a [u8]>) -> Result<usize, Errn
                 }
             }
             done += usize::from(write::write(&file, &bytes).is_ok());
-            // Behind two words of their own where commands are extended.
+            // The response of an extended command is preceded by two more words.
             let is_extended = bytes.get(3).is_some_and(|byte| byte & 0x80 != 0);
             let mut handle = [0; 4];
             copy_from_user(base + RESPONSE + 8 * u64::from(is_extended), &mut handle)?;
@@ -66,7 +68,7 @@ pub fn run<'a>(inputs: impl IntoIterator<Item = &'a [u8]>) -> Result<usize, Errn
         }
     }
     file.close_context();
-    // What the program would close: its channels.
+    // Closes the channels that the program would close.
     for fd in (3..MOST_DESCRIPTORS).filter(|fd| descriptors::contains(*fd)) {
         descriptors::release(fd);
         let _ = real::close(fd);
@@ -103,17 +105,17 @@ mod tests {
     use std::fs;
     use std::process::Command;
 
-    /// Bits that are turned: those of a file's first bytes.
+    /// Number of bits that are inverted one by one, at the start of a file.
     const TURNED: usize = 8 * 512;
 
-    /// The settings are the process's: the replay has one of its own.
+    /// Runs the replay in a separate process, because the settings belong to the process.
     #[test]
     fn commands_of_the_corpus_are_replayed() {
         let alone = "uapi::fuzz::tests::alone";
-        let done = Command::new(std::env::current_exe().expect("this test"))
+        let done = Command::new(std::env::current_exe().expect("the path of this test"))
             .args(["--exact", alone, "--ignored", "--nocapture"])
             .output()
-            .expect("starts");
+            .expect("the replay starts");
         let said = String::from_utf8_lossy(&done.stdout);
         let errors = String::from_utf8_lossy(&done.stderr);
         let last: Vec<_> = errors.lines().rev().take(5).collect();
@@ -122,16 +124,18 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "commands_of_the_corpus_are_replayed runs it in a process of its own"]
+    #[ignore = "commands_of_the_corpus_are_replayed runs it in a separate process"]
     fn alone() {
         let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/uverbs");
-        let entries = fs::read_dir(dir).expect("a corpus");
-        let mut files: Vec<_> = entries.map(|it| it.expect("lists").path()).collect();
+        let entries = fs::read_dir(dir).expect("a corpus directory");
+        let mut files: Vec<_> = entries
+            .map(|it| it.expect("a directory entry").path())
+            .collect();
         files.sort();
         assert!(!files.is_empty());
         for file in files {
-            let bytes = fs::read(&file).expect("reads");
-            let done = run([&bytes[..]]).expect("runs");
+            let bytes = fs::read(&file).expect("the file is readable");
+            let done = run([&bytes[..]]).expect("the commands run");
             println!("{}: {done} commands succeed", file.display());
             assert!(done > 0, "{}", file.display());
             let cuts = (0..bytes.len()).map(|len| bytes[..len].to_vec());
@@ -141,9 +145,9 @@ mod tests {
                 turned
             });
             let all: Vec<_> = cuts.chain(turned).collect();
-            // A context for some: what one leaves behind, the next finds.
+            // Several inputs share a context, so that each finds the objects of those before it.
             for some in all.chunks(64) {
-                run(some.iter().map(|it| &it[..])).expect("runs");
+                run(some.iter().map(|it| &it[..])).expect("the commands run");
             }
         }
     }

@@ -1,7 +1,9 @@
-//! `ioctl(2)` on a device (`RDMA_VERBS_IOCTL`): the methods that have no command by write().
+//! Handler of `ioctl(2)` on a device (`RDMA_VERBS_IOCTL`): the methods that have no write()
+//! command.
 //!
-//! Invariants: a request is checked as the kernel checks it (`ib_uverbs_cmd_verbs`) before anything happens; every
-//! other method answers `EPROTONOSUPPORT`, upon which libibverbs uses write().
+//! Invariants: a request is checked as the kernel checks it (`ib_uverbs_cmd_verbs`) before it has
+//! any effect. Every other method fails with `EPROTONOSUPPORT`, after which libibverbs uses
+//! write().
 
 use std::ffi::c_ulong;
 
@@ -16,7 +18,7 @@ use super::commands::{counters, matcher};
 use super::file::UverbsFile;
 use super::trace;
 
-/// A method: its object and number, its attributes, and the function that carries it out.
+/// A method: its object and number, its attributes, and the function that executes it.
 struct Method {
     name: &'static str,
     object: u32,
@@ -26,7 +28,7 @@ struct Method {
 }
 
 impl Method {
-    /// Whether it destroys something: a dead device still does that.
+    /// Returns `true` if the method destroys an object; a dead device still allows that.
     fn destroys(&self) -> bool {
         self.name.contains("_DESTROY")
     }
@@ -54,9 +56,9 @@ methods! {
     UVERBS_OBJECT_FLOW.MLX5_IB_METHOD_DESTROY_FLOW(matcher::DESTROY_FLOW) => matcher::destroy_flow;
 }
 
-/// Carries out one method, answering as the kernel does.
+/// Executes one method with the kernel's checks and results.
 pub fn ioctl(file: &UverbsFile, request: c_ulong, arg: u64) -> Result<(), Errno> {
-    // The kernel takes the request for 32 bits, whatever the C library passes.
+    // The kernel reads the request as 32 bits, whatever the C library passes.
     if request as u32 != libc::_IOWR::<ib_uverbs_ioctl_hdr>(RDMA_IOCTL_MAGIC, 1) as u32 {
         return Err(libc::ENOTTY);
     }
@@ -75,7 +77,7 @@ pub fn ioctl(file: &UverbsFile, request: c_ulong, arg: u64) -> Result<(), Errno>
     result
 }
 
-/// Header and attributes of a request, as `ib_uverbs_ioctl` checks them.
+/// Reads header and attributes of a request, checked as `ib_uverbs_ioctl` does.
 fn read_request(arg: u64) -> Result<(ib_uverbs_ioctl_hdr, Vec<u8>), Errno> {
     const HEADER: usize = size_of::<ib_uverbs_ioctl_hdr>();
     let mut bytes = vec![0; HEADER];

@@ -1,12 +1,12 @@
-//! The kernel's interface: `/dev/infiniband/uverbs<N>` and its commands, decoded, checked and carried out on a
-//! device.
+//! The kernel's interface: `/dev/infiniband/uverbs<N>` with its commands, which are decoded,
+//! checked and executed on a device.
 //!
-//! Imports `device` and what is below it. `write` and `ioctl` check the framing (`request`, `attrs`) and call the
-//! commands, which check what the kernel and the mlx5 driver check.
+//! Imports `device` and the modules below it. `write` and `ioctl` check the framing (`request`,
+//! `attrs`) and call the commands. These make the checks of the kernel and of the mlx5 driver.
 //!
-//! Invariants: a command is checked as the kernel checks it before anything happens; structs are read whole, whatever
-//! their alignment, and zero-extended when a program knows a shorter one; a response never exceeds the room that the
-//! command offers.
+//! Invariants: a command is checked as the kernel checks it before it has any effect. Structs are
+//! copied out of the bytes whatever their alignment, and the shorter structs of older programs are
+//! zero-extended. A response never exceeds the buffer of the command.
 
 mod attrs;
 mod commands;
@@ -28,7 +28,8 @@ use crate::process::{Errno, MapRequest};
 
 use file::UverbsFile;
 
-/// Opens `/dev/infiniband/uverbs<index>`. Fails with `ENODEV` if there is no such device, or not now.
+/// Opens `/dev/infiniband/uverbs<index>`. Fails with `ENODEV` if the device does not exist or its
+/// driver restarts.
 pub fn open(index: usize, set_presence: SetPresence) -> Result<Arc<dyn File>, Errno> {
     let device = Device::get(index, set_presence)?;
     Ok(Arc::new(UverbsFile::open(device)?))

@@ -1,4 +1,4 @@
-//! The framing of commands by write(): from bytes to typed structs, and back.
+//! Framing of write() commands: conversion between bytes and typed structs.
 //!
 //! Imports `abi` and `process`.
 
@@ -6,26 +6,27 @@ use crate::abi::*;
 use crate::process::memory::copy_to_user;
 use crate::process::{Errno, refuse_if};
 
-/// rdma-core 18 and 19 sent DESTROY_CQ this short; the kernel tolerates it.
+/// Size in bytes of the DESTROY_CQ that rdma-core 18 and 19 sent; the kernel tolerates it although
+/// it is too short.
 const SHORT_DESTROY_CQ: usize = 16;
 
-/// The sizes that a command has to have.
+/// Sizes that a write() command must have.
 pub struct Framing {
-    /// The least size of its struct.
+    /// Minimum size of the command's struct in bytes.
     pub request: usize,
-    /// The least room for the response.
+    /// Minimum size of the response buffer in bytes.
     pub response: usize,
-    /// Whether driver data may follow the struct.
+    /// `true` if driver data may follow the struct.
     pub driver: bool,
 }
 
-/// A command with checked framing.
+/// A write() command with checked framing.
 pub struct UverbsRequest<'b> {
-    /// The kernel's struct, and what follows it.
+    /// The kernel's struct and the bytes that follow it.
     core: &'b [u8],
-    /// The driver's data.
+    /// Driver data of the command.
     driver: &'b [u8],
-    /// Where the kernel's part of the response goes, and the driver's.
+    /// Address of the kernel's part of the response.
     response: u64,
     response_len: usize,
     driver_response: u64,
@@ -33,40 +34,42 @@ pub struct UverbsRequest<'b> {
 }
 
 impl UverbsRequest<'_> {
-    /// The command struct. Fails with `EOPNOTSUPP` if it is longer than the known one and not zero there.
+    /// Returns the command struct. Fails with `EOPNOTSUPP` if the command is longer than the known
+    /// struct and has a nonzero byte there.
     pub fn core<T: Plain>(&self) -> Result<T, Errno> {
         read_whole(self.core)
     }
 
-    /// The command struct, and what follows it. Fails with `ENOSPC` if it is too short.
+    /// Returns the command struct and the bytes that follow it. Fails with `ENOSPC` if the command
+    /// is too short.
     pub fn core_and_rest<T: Plain>(&self) -> Result<(T, &[u8]), Errno> {
         let core = read_from(self.core).ok_or(libc::ENOSPC)?;
         Ok((core, self.core.get(size_of::<T>()..).unwrap_or(&[])))
     }
 
-    /// The driver's data.
+    /// Returns the driver data of the command.
     pub fn driver_bytes(&self) -> &[u8] {
         self.driver
     }
 
-    /// The driver's struct. Fails with `EINVAL` if it has less than `min` bytes, with `EOPNOTSUPP` if it is longer
-    /// than the known one and not zero there.
+    /// Returns the driver's struct. Fails with `EINVAL` if it has less than `min` bytes, with
+    /// `EOPNOTSUPP` if it is longer than the known struct and has a nonzero byte there.
     pub fn driver<T: Plain>(&self, min: usize) -> Result<T, Errno> {
         refuse_if(self.driver.len() < min, libc::EINVAL)?;
         read_whole(self.driver)
     }
 
-    /// The room for a response struct (`response_length`).
+    /// Returns the number of bytes of a response struct that fit (`response_length`).
     pub fn room<T: Plain>(&self) -> u32 {
         self.response_len.min(size_of::<T>()) as u32
     }
 
-    /// The room for the driver's response struct.
+    /// Returns the number of bytes of the driver's response struct that fit.
     pub fn driver_room<T: Plain>(&self) -> u32 {
         self.driver_response_len.min(size_of::<T>()) as u32
     }
 
-    /// Writes the response. Fails with `EFAULT` if that is not possible.
+    /// Writes the response. Fails with `EFAULT` if its buffer is not writable.
     pub fn reply<T: Plain>(&self, response: &T) -> Result<(), Errno> {
         write_response(self.response, self.response_len, bytes_of(response))
     }
@@ -81,7 +84,8 @@ impl UverbsRequest<'_> {
     }
 }
 
-/// The struct in `bytes`, zero-extended; beyond it there may only be zeroes.
+/// Reads the struct in `bytes`, zero-extended. Fails with `EOPNOTSUPP` for nonzero bytes beyond the
+/// struct.
 fn read_whole<T: Plain>(bytes: &[u8]) -> Result<T, Errno> {
     if bytes.iter().skip(size_of::<T>()).any(|&byte| byte != 0) {
         return Err(libc::EOPNOTSUPP);
@@ -96,7 +100,7 @@ fn write_response(at: u64, room: usize, bytes: &[u8]) -> Result<(), Errno> {
     copy_to_user(at, &bytes[..bytes.len().min(room)])
 }
 
-/// `verify_hdr`, for legacy commands: sizes in 4-byte words, header included.
+/// Checks a legacy command as `verify_hdr` does: sizes in 4-byte words, header included.
 pub fn frame_legacy<'b>(
     header: &ib_uverbs_cmd_hdr,
     bytes: &'b [u8],
@@ -131,7 +135,7 @@ pub fn frame_legacy<'b>(
     })
 }
 
-/// `verify_hdr`, for extended commands: sizes in 8-byte words, headers excluded.
+/// Checks an extended command as `verify_hdr` does: sizes in 8-byte words, headers excluded.
 pub fn frame_extended<'b>(
     header: &ib_uverbs_cmd_hdr,
     bytes: &'b [u8],
@@ -164,7 +168,7 @@ pub fn frame_extended<'b>(
     })
 }
 
-/// The address behind a response; 0 if there is no response.
+/// Returns the address after a response of `len` bytes; 0 if there is none.
 fn behind(response: u64, len: usize) -> u64 {
     match response {
         0 => 0,
@@ -174,7 +178,7 @@ fn behind(response: u64, len: usize) -> u64 {
 
 #[cfg(test)]
 impl UverbsRequest<'_> {
-    /// Sizes of the two structs, and of the room for the two responses.
+    /// Returns the sizes of the two structs and of the buffers for the two responses.
     pub fn sizes(&self) -> (usize, usize, usize, usize) {
         (
             self.core.len(),

@@ -1,6 +1,6 @@
-//! The trace of commands on standard error (the setting `debug`).
+//! Trace of commands on standard error (the setting `debug`).
 //!
-//! Reads what the command's own code reads, and changes nothing.
+//! Reads the same bytes as the command's own code, and changes nothing.
 
 use std::fmt::Arguments;
 use std::io::Write;
@@ -11,13 +11,13 @@ use crate::process::Errno;
 use super::file::UverbsFile;
 use super::request::UverbsRequest;
 
-/// Prints a command and its result.
+/// Prints a command and its result on standard error.
 pub fn print(file: &UverbsFile, command: Arguments<'_>, result: Result<(), Errno>) {
     let result = match result {
         Ok(()) => "ok".to_owned(),
         Err(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
     };
-    // A closed standard error is no reason to end the program.
+    // A closed standard error must not end the program.
     let _ = writeln!(
         std::io::stderr(),
         "mlx5-model: {} context {}: {command} -> {result}",
@@ -26,7 +26,8 @@ pub fn print(file: &UverbsFile, command: Arguments<'_>, result: Result<(), Errno
     );
 }
 
-/// The sizes of what a command creates, as ` key=value`; `None` if it creates nothing that has a size.
+/// Returns the sizes of the object that a command creates, as ` key=value`; `None` if the command
+/// creates no object with a size.
 pub fn sizes(extended: bool, number: u32, request: &UverbsRequest<'_>) -> Option<String> {
     Some(match (extended, number) {
         (false, IB_USER_VERBS_CMD_REG_MR) => {

@@ -1,4 +1,4 @@
-//! `write(2)` on a device: one command.
+//! Handler of `write(2)` on a device: one command per call.
 
 use std::mem::offset_of;
 
@@ -11,7 +11,7 @@ use super::file::UverbsFile;
 use super::request::{Framing, UverbsRequest, frame_extended, frame_legacy};
 use super::trace;
 
-/// A command: its number, its framing, and the function that carries it out.
+/// A command: its number, its framing, and the function that executes it.
 struct Command {
     name: &'static str,
     number: u32,
@@ -20,7 +20,8 @@ struct Command {
 }
 
 impl Command {
-    /// Whether it destroys something: a dead device still does that, or nothing could be closed.
+    /// Returns `true` if the command destroys an object. A dead device still allows that, so that
+    /// its file can be closed.
     fn destroys(&self) -> bool {
         ["_DESTROY_", "_DEALLOC_", "_DEREG_", "_CLOSE_", "_DETACH_"]
             .iter()
@@ -29,11 +30,11 @@ impl Command {
 }
 
 macro_rules! command {
-    // The struct's size, the response's, and whether driver data may follow.
+    // Legacy command: size of the struct, size of the response, and whether driver data may follow.
     ($number:ident, $request:ty => $response:expr, $driver:expr, $run:path) => {
         command!(@ $number, size_of::<$request>(), $response, $driver, $run)
     };
-    // Extended: the struct up to a field is required, more is known.
+    // Extended command: the struct is required up to a field, the rest is optional.
     (ex $number:ident, $request:ident.$field:ident + $len:expr => $response:expr, $run:path) => {
         command!(@ $number, offset_of!($request, $field) + $len, $response, true, $run)
     };
@@ -83,7 +84,7 @@ static LEGACY: &[Command] = &[
     command!(IB_USER_VERBS_CMD_DESTROY_SRQ, ib_uverbs_destroy_srq => size_of::<ib_uverbs_destroy_srq_resp>(), true, srq::destroy),
 ];
 
-/// Commands in extended framing.
+/// Commands in extended framing, with their minimum sizes.
 static EXTENDED: &[Command] = &[
     command!(ex IB_USER_VERBS_EX_CMD_QUERY_DEVICE, ib_uverbs_ex_query_device.reserved + 4 => RESPONSE_LENGTH_OF_QUERY, query::device_ex),
     command!(ex IB_USER_VERBS_EX_CMD_CREATE_CQ, ib_uverbs_ex_create_cq.reserved + 4 => size_of::<ib_uverbs_ex_create_cq_resp>(), cq::create_ex),
@@ -99,10 +100,11 @@ static EXTENDED: &[Command] = &[
     command!(ex IB_USER_VERBS_EX_CMD_DESTROY_RWQ_IND_TBL, ib_uverbs_ex_destroy_rwq_ind_table.ind_tbl_handle + 4 => 0, wq::destroy_table),
 ];
 
-/// Up to `response_length`.
+/// Size of the query's response up to the end of `response_length`.
 const RESPONSE_LENGTH_OF_QUERY: usize = offset_of!(ib_uverbs_ex_query_device_resp, odp_caps);
 
-/// Carries out one command, answering as the kernel does. Returns the number of bytes consumed: all.
+/// Executes one command with the kernel's checks and results. Returns the number of bytes consumed,
+/// which is all.
 pub fn write(file: &UverbsFile, bytes: &[u8]) -> Result<usize, Errno> {
     let header: ib_uverbs_cmd_hdr = read_from(bytes).ok_or(libc::EINVAL)?;
     let command = find(header.command)?;
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn legacy_sizes_are_the_kernels() {
+    fn legacy_sizes_equal_the_kernels() {
         let create_cq = IB_USER_VERBS_CMD_CREATE_CQ;
         assert_eq!(check(&legacy(create_cq, 18, 4, 72)), Ok((32, 32, 8, 8)));
         assert_eq!(check(&legacy(create_cq, 18, 4, 76)), Err(libc::EINVAL));
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn extended_sizes_are_the_kernels() {
+    fn extended_sizes_equal_the_kernels() {
         let ex = |in_words, out_words, provider: [u16; 2], response: u64, reserved: u32, len| {
             let command = IB_USER_VERBS_CMD_FLAG_EXTENDED | IB_USER_VERBS_EX_CMD_DESTROY_WQ;
             let mut bytes = legacy(command, in_words, out_words, 8);
@@ -211,11 +213,35 @@ mod tests {
         };
         assert_eq!(ex(1, 2, [0, 0], 64, 0, 32), Ok((8, 0, 16, 0)));
         assert_eq!(ex(1, 2, [2, 1], 64, 0, 48), Ok((8, 16, 16, 8)));
-        assert_eq!(ex(1, 2, [0, 0], 64, 0, 40), Err(libc::EINVAL), "length");
-        assert_eq!(ex(0, 2, [0, 0], 64, 0, 24), Err(libc::ENOSPC), "request");
-        assert_eq!(ex(1, 1, [0, 0], 64, 0, 32), Err(libc::ENOSPC), "response");
-        assert_eq!(ex(1, 2, [0, 0], 0, 0, 32), Err(libc::EINVAL), "no address");
-        assert_eq!(ex(1, 0, [0, 0], 64, 0, 32), Err(libc::EINVAL), "no room");
-        assert_eq!(ex(1, 2, [0, 0], 64, 1, 32), Err(libc::EINVAL), "reserved");
+        assert_eq!(
+            ex(1, 2, [0, 0], 64, 0, 40),
+            Err(libc::EINVAL),
+            "wrong length"
+        );
+        assert_eq!(
+            ex(0, 2, [0, 0], 64, 0, 24),
+            Err(libc::ENOSPC),
+            "the request is too short"
+        );
+        assert_eq!(
+            ex(1, 1, [0, 0], 64, 0, 32),
+            Err(libc::ENOSPC),
+            "the response buffer is too short"
+        );
+        assert_eq!(
+            ex(1, 2, [0, 0], 0, 0, 32),
+            Err(libc::EINVAL),
+            "the response has no address"
+        );
+        assert_eq!(
+            ex(1, 0, [0, 0], 64, 0, 32),
+            Err(libc::EINVAL),
+            "the response has no room"
+        );
+        assert_eq!(
+            ex(1, 2, [0, 0], 64, 1, 32),
+            Err(libc::EINVAL),
+            "a reserved field is set"
+        );
     }
 }

@@ -1,10 +1,10 @@
-//! Statuses for tests.
+//! Sensor statuses for tests.
 
 use super::{Instance, SensorStatus, VERSION};
 use crate::ledger::DeliveryLedger;
 use jiff::Timestamp;
 
-/// Of a sensor that has just begun.
+/// Returns the status of a sensor that has just begun.
 pub(crate) fn status(sensor: &str) -> SensorStatus {
     SensorStatus {
         version: VERSION,

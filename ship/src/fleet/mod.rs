@@ -1,8 +1,9 @@
-//! Is anything missing? What all sensors of a store tell of themselves, and what the store has of sensors that tell nothing.
+//! Survey of a store: statuses of all sensors, sensors without a status, and findings on what is
+//! missing.
 //!
 //! May import: [`crate::store`], [`crate::ledger`] and [`crate::key`].
 //!
-//! Invariant: what a sensor has written is judged, and never believed: it may be of any content.
+//! Invariant: statuses are checked and never trusted, because they may have any content.
 
 #[cfg(test)]
 pub(crate) mod fixtures;
@@ -25,155 +26,155 @@ use std::{
 };
 use tokio::{runtime::Builder, task::JoinSet};
 
-/// Statuses that are read at a time.
+/// Maximum number of statuses that are read at a time.
 const AT_A_TIME: usize = 16;
-/// Hours of the newest packets in which sensors are looked for that have no status.
+/// Number of newest hours of packets that are searched for sensors without a status.
 const HOURS: usize = 3;
 
-/// For how long it is worth a look that a name has another owner.
+/// Time for which a changed owner of a sensor name is reported.
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Why a store cannot be asked.
+/// Reason why a store cannot be surveyed.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
-    /// There is no such store.
+    /// The store cannot be opened.
     #[error(transparent)]
     Open(StoreError),
-    /// It does not answer, or refuses.
+    /// The store refuses a request or does not answer.
     #[error("{from} = {url:?}: {problem}")]
     Asked {
-        /// Where the URL is from.
+        /// Option or key that the URL comes from.
         from: String,
-        /// The store.
+        /// URL of the store.
         url: String,
-        /// What it says.
+        /// Error of the store.
         problem: StoreError,
     },
-    /// The threads that ask cannot be started.
+    /// The threads for requests cannot be started.
     #[error("cannot start threads: {0}")]
     Threads(#[from] std::io::Error),
 }
 
-/// All sensors of a store.
+/// Statuses of all sensors of a store, and findings.
 #[derive(Clone, Debug, Serialize)]
 pub struct Fleet {
-    /// When they were looked at.
+    /// Time of the survey.
     #[serde(with = "status::rfc3339")]
     pub time: Timestamp,
-    /// A sensor, and another one that ships under its name, in the order of their names.
+    /// Sensors sorted by name; each is followed by machines that were refused under its name.
     pub sensors: Vec<SensorFacts>,
-    /// The sum of their ledgers.
+    /// Sum of the ledgers of all sensors.
     pub total: DeliveryLedger,
-    /// What is missing, or worth a look.
+    /// Findings on what is missing or needs attention.
     pub findings: Vec<Finding>,
 }
 
-/// What is known of a sensor.
+/// Status of a sensor, and conclusions from it.
 #[derive(Clone, Debug, Serialize)]
 pub struct SensorFacts {
-    /// What it tells.
+    /// Status that the sensor has written.
     #[serde(flatten)]
     pub status: SensorStatus,
-    /// How long ago it told that, in seconds.
+    /// Age of the status in seconds.
     pub age_s: f64,
-    /// It has not been heard of for too long.
+    /// Set when the status is older than the limit.
     pub stale: bool,
-    /// Whether each captured frame is in one other line.
+    /// Set when each captured frame is in exactly one other line of the ledger.
     pub adds_up: bool,
 }
 
-/// Something that is missing, or worth a look.
+/// Finding of a survey: something is missing or needs attention.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Finding {
-    /// No sensor has put a status.
+    /// No sensor has written a status.
     Nobody,
-    /// A sensor has not been heard of for too long.
+    /// The status of a sensor is too old.
     Stale {
-        /// Which.
+        /// Name of the sensor.
         sensor: String,
-        /// For how long, in seconds.
+        /// Age of the status in seconds.
         age_s: f64,
     },
     /// Files were deleted before they were shipped.
     Expired {
-        /// Of which sensor.
+        /// Name of the sensor.
         sensor: String,
-        /// Frames.
+        /// Number of frames in the deleted files.
         frames: u64,
-        /// Files of frames.
+        /// Number of capture files that were deleted unshipped.
         files: u64,
-        /// Those of them whose frames nobody had counted.
+        /// Number of capture files whose frames were not counted.
         uncounted_files: u64,
-        /// Files of flow records, DNS and DHCP.
+        /// Number of files of flow records, DNS and DHCP that were deleted unshipped.
         flow_files: u64,
     },
-    /// Captured frames are in no other line of a ledger, or in several.
+    /// The lines of a ledger do not sum up to the captured frames.
     DoesNotAddUp {
-        /// Which sensor's.
+        /// Name of the sensor.
         sensor: String,
     },
-    /// A machine does not ship, since another one does under its sensor's name.
+    /// A machine does not ship, because another one ships under its sensor name.
     Refused {
-        /// The name.
+        /// Name of the sensor.
         sensor: String,
-        /// The machine.
+        /// Name of the refused machine.
         host: String,
-        /// Who has the name.
+        /// Instance that owns the sensor name.
         by: Instance,
     },
-    /// A sensor's name has gone from one machine, or one journal, to another within a day.
+    /// The name of a sensor has moved to another machine or journal within a day.
     TakenOver {
-        /// The name.
+        /// Name of the sensor.
         sensor: String,
-        /// The machine that has it.
+        /// Machine that owns the sensor name now.
         host: String,
-        /// Who had it.
+        /// Previous owner of the sensor name.
         from: Instance,
     },
-    /// A sensor tells that it cannot do something.
+    /// A sensor reports a problem.
     Problem {
-        /// Which.
+        /// Name of the sensor.
         sensor: String,
-        /// What.
+        /// Description of the problem.
         problem: String,
     },
-    /// The store has packets of a sensor, and no status.
+    /// The store has packets of a sensor without a status.
     NoStatus {
-        /// Which sensor.
+        /// Name of the sensor.
         sensor: String,
-        /// Where they are.
+        /// Partition with the packets.
         partition: String,
     },
-    /// An object where statuses are is none.
+    /// An object in the folder of statuses is not a valid status.
     Unreadable {
-        /// Its key.
+        /// Key of the invalid object.
         object: String,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: String,
     },
 }
 
 impl Finding {
-    /// Whether it is more than worth a look.
+    /// Returns `true` if something is missing; `false` if the finding only needs attention.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         !matches!(self, Self::TakenOver { .. })
     }
 }
 
-/// Looks at all sensors of a store. Those not heard of for longer than `stale` are told; `from` says in errors where the URL
-/// is from.
+/// Surveys all sensors of a store. Statuses older than `stale` are reported. `from` names the
+/// origin of the URL in errors.
 ///
 /// # Errors
-/// The store cannot be asked.
+/// The store cannot be opened or read.
 pub fn survey(from: &str, url: &str, stale: Duration) -> Result<Fleet, FleetError> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let named = format!("{from} = {url:?}");
         let store = store::open_to_read(&named, url).map_err(FleetError::Open)?;
-        let looked = look(&store, Timestamp::now(), stale).await;
-        looked.map_err(|problem| FleetError::Asked {
+        let surveyed = survey_store(&store, Timestamp::now(), stale).await;
+        surveyed.map_err(|problem| FleetError::Asked {
             from: from.into(),
             url: url.into(),
             problem,
@@ -181,10 +182,10 @@ pub fn survey(from: &str, url: &str, stale: Duration) -> Result<Fleet, FleetErro
     })
 }
 
-/// What an object where statuses are says; `Err`: why it is none.
+/// Result of reading an object in the folder of statuses. `Err`: why it is not a status.
 type Read = Result<SensorStatus, String>;
 
-async fn look(
+async fn survey_store(
     store: &Arc<dyn ReadStore>,
     now: Timestamp,
     stale: Duration,
@@ -194,7 +195,7 @@ async fn look(
     Ok(judge(read, seen, now, stale))
 }
 
-/// Reads all there is.
+/// Reads all objects in the folder of statuses.
 async fn statuses(store: &Arc<dyn ReadStore>) -> Result<BTreeMap<String, Read>, StoreError> {
     let listed = store.list(key::STATUS).await?;
     let mut names = listed.objects.into_iter();
@@ -215,10 +216,10 @@ async fn statuses(store: &Arc<dyn ReadStore>) -> Result<BTreeMap<String, Read>, 
     Ok(all)
 }
 
-/// `None`: it has been deleted just now.
+/// Reads an object in the folder of statuses. `None`: it was deleted in the meantime.
 async fn read(store: Arc<dyn ReadStore>, key: String) -> Option<(String, Read)> {
     let status = match store.read(&key, Some(0..SMALL)).await {
-        Ok((_, len)) if len > SMALL => Err(format!("has {len} bytes, more than {SMALL}")),
+        Ok((_, len)) if len > SMALL => Err(format!("has {len} bytes; the limit is {SMALL}")),
         Ok((bytes, _)) => SensorStatus::parse(&bytes).and_then(|it| under_its_key(it, &key)),
         Err(StoreError::NotFound(_)) => return None,
         Err(e) => Err(status::plain(&e.to_string())),
@@ -226,7 +227,7 @@ async fn read(store: Arc<dyn ReadStore>, key: String) -> Option<(String, Read)> 
     Some((key, status))
 }
 
-/// Anybody may have put it there.
+/// Checks that a status has the key of its sensor: any writer may have put it there.
 fn under_its_key(it: SensorStatus, key: &str) -> Result<SensorStatus, String> {
     let own = match it.refused_by {
         Some(_) => key::refused(&it.sensor, &it.by.instance),
@@ -234,11 +235,12 @@ fn under_its_key(it: SensorStatus, key: &str) -> Result<SensorStatus, String> {
     };
     match own == key {
         true => Ok(it),
-        false => Err(format!("is the status of {own}")),
+        false => Err(format!("is a status that belongs to {own}")),
     }
 }
 
-/// The sensors that have packets in the newest hours of the store, and the newest partition of each.
+/// Returns the sensors that have packets in the newest hours of the store, with the newest
+/// partition of each.
 async fn newest(store: &dyn ReadStore) -> Result<BTreeMap<String, String>, StoreError> {
     let mut hours = Vec::new();
     for day in latest_first(store.list(key::BLOCKS).await?.folders) {
@@ -261,7 +263,7 @@ async fn newest(store: &dyn ReadStore) -> Result<BTreeMap<String, String>, Store
     Ok(seen)
 }
 
-/// Days and hours are in the order of their names.
+/// Days and hours sort by name.
 fn latest_first(mut names: Vec<String>) -> Vec<String> {
     names.sort();
     names.reverse();
@@ -295,7 +297,8 @@ fn judge(
             }
         }
     }
-    // Who was refused and is not heard of any more has another name by now, or is gone; or it has got the name.
+    // Drops refused machines that are stale, which have another name or are gone, and those that
+    // now own the name.
     fleet.sensors.retain(|it| {
         let owner = (it.status.sensor.clone(), it.status.run.clone());
         it.status.refused_by.is_none() || !it.stale && !owners.contains(&owner)
@@ -385,9 +388,9 @@ mod tests {
 
     const STALE: Duration = Duration::from_secs(300);
 
-    /// Of a store with these objects.
+    /// Surveys a store with these objects.
     fn fleet(objects: &[(String, Vec<u8>)]) -> Fleet {
-        let store = Arc::new(Remote::of(InMemory::new()));
+        let store = Arc::new(Remote::with_client(InMemory::new()));
         let runtime = Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(async {
             for (key, bytes) in objects {
@@ -395,7 +398,8 @@ mod tests {
                 Store::put(&*store, key, bytes).await.expect("put");
             }
             let store: Arc<dyn ReadStore> = store;
-            look(&store, Timestamp::now(), STALE).await.expect("looked")
+            let surveyed = survey_store(&store, Timestamp::now(), STALE).await;
+            surveyed.expect("surveyed")
         })
     }
 
@@ -416,9 +420,9 @@ mod tests {
     }
 
     #[test]
-    fn sensors_that_are_well_are_told_and_summed() {
+    fn sound_sensors_are_listed_and_summed() {
         let mut all = Vec::new();
-        // More than are read at a time.
+        // More statuses than are read at a time.
         for i in 0..40 {
             let mut it = status(&format!("tap-{i:02}"));
             it.ledger.enter(Fate::Shipped, 10);
@@ -440,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_found() {
+    fn missing_frames_and_problems_are_found() {
         let stale = ago(status("a"), 301);
         let mut expired = status("b");
         expired.ledger.enter(Fate::Expired, 7);
@@ -472,13 +476,13 @@ mod tests {
         assert!(
             matches!(&found[4], Finding::TakenOver { from, .. } if Some(from) == taken.taken_over.as_ref())
         );
-        // Long ago.
+        // The takeover was long ago.
         taken.taken_over = Some(ago(status("e"), 100_000).by);
         assert_eq!(fleet(&[object(&taken)]).findings, []);
     }
 
     #[test]
-    fn a_machine_that_is_refused_is_found_as_long_as_it_is() {
+    fn a_refused_machine_is_found_while_it_is_refused() {
         let owner = status("a");
         let mut refused = status("a");
         refused.by.instance = "second".into();
@@ -493,11 +497,11 @@ mod tests {
             by: owner.by.clone(),
         };
         assert_eq!(all.findings, [expected]);
-        // It has another name by now.
+        // The machine ships under another name now.
         let before = ago(refused.clone(), 301);
         let all = fleet(&[object(&owner), object(&before)]);
         assert_eq!((all.sensors.len(), all.findings), (1, Vec::new()));
-        // It has got the name.
+        // The machine owns the name now.
         let now = SensorStatus {
             refused_by: None,
             ..refused.clone()
@@ -507,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_without_a_status_is_found() {
+    fn packets_without_a_status_are_found() {
         let blocks = |day, hour, sensor| {
             let key = format!("blocks/dt=2026-01-0{day}/hour=0{hour}/sensor={sensor}/1.parquet");
             (key, Vec::new())
@@ -530,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_are_no_statuses_are_named_and_the_others_read() {
+    fn invalid_statuses_are_named_and_the_others_read() {
         let (_, text) = object(&status("a"));
         let all = fleet(&[
             object(&status("a")),

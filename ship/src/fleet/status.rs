@@ -1,47 +1,48 @@
-//! What a sensor tells of itself in the store: `status/sensor=NAME.json`, columns of which are in `docs/fleet.md`.
+//! Status of a sensor in the store: `status/sensor=NAME.json`. Its columns are described in
+//! `docs/fleet.md`.
 //!
-//! Invariant: what others have written is bounded, and has no control characters.
+//! Invariant: texts of other machines are bounded, and contain no control characters.
 
 use crate::ledger::DeliveryLedger;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The layout's number.
+/// Version of the status layout.
 pub const VERSION: u32 = 1;
-/// For so long a sensor's name is that of who has put a status last.
+/// Time for which a sensor name belongs to the instance that has put the last status.
 pub const HELD: Duration = Duration::from_secs(180);
-/// No more problems than these are told.
+/// Maximum number of problems in a status.
 pub(crate) const MOST_PROBLEMS: usize = 8;
-/// Characters of a text, at most.
+/// Maximum length of a text, in characters.
 const LONGEST: usize = 400;
-/// Seconds of a lag, at most: some centuries.
+/// Maximum lag in seconds: some centuries.
 const LONGEST_LAG: f64 = 1e10;
 
-/// Who ships, and when that was told last.
+/// Instance that ships, and time of its last status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
-    /// That of the journal.
+    /// Identifier of the instance's journal.
     pub instance: String,
-    /// The name of the machine.
+    /// Name of the machine.
     pub host: String,
-    /// When the status was put.
+    /// Time when the status was put.
     #[serde(with = "rfc3339")]
     pub time: Timestamp,
 }
 
-/// An object that the store has taken.
+/// Object that the store has accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastObject {
-    /// Its key.
+    /// Key of the object in the store.
     pub key: String,
-    /// When it could be found.
+    /// Time when the object was listed.
     #[serde(with = "rfc3339")]
     pub time: Timestamp,
 }
 
 impl LastObject {
-    /// It can be found from now on.
+    /// Makes an entry for an object that is listed from now on.
     #[must_use]
     pub fn now(key: &str) -> Self {
         Self {
@@ -51,61 +52,62 @@ impl LastObject {
     }
 }
 
-/// A sensor's status.
+/// Status of a sensor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SensorStatus {
-    /// The layout's number.
+    /// Version of the status layout.
     pub version: u32,
-    /// The sensor's name.
+    /// Name of the sensor.
     pub sensor: String,
-    /// Who has put it, and when.
+    /// Instance that has put the status, and the time.
     #[serde(flatten)]
     pub by: Instance,
-    /// Its process, of many with one journal.
+    /// Random identifier of the process; several processes may use one journal in turn.
     pub run: String,
-    /// The version of wqcap.
+    /// Version of wqcap.
     pub wqcap: String,
-    /// Where all captured frames are.
+    /// Delivery states of all captured frames.
     pub ledger: DeliveryLedger,
-    /// Finished files whose frames nobody has counted yet: they are not in the ledger.
+    /// Number of finished files whose frames are not counted yet: they are not in the ledger.
     pub uncounted_files: u64,
-    /// Files that were deleted before they were sent.
+    /// Number of capture files that were deleted before they were sent.
     pub expired_files: u64,
-    /// Files of flow records, DNS and DHCP that were deleted before they were sent.
+    /// Number of files of flow records, DNS and DHCP that were deleted before they were sent.
     pub expired_flow_files: u64,
-    /// Of `expired_files`, those whose frames nobody had counted: they are not in the ledger.
+    /// Number of files in `expired_files` whose frames were not counted: they are not in the
+    /// ledger.
     #[serde(default)]
     pub expired_uncounted_files: u64,
-    /// Files that are not shipped yet.
+    /// Number of files that are not shipped yet.
     pub pending_files: u64,
-    /// Their bytes.
+    /// Length of these files in bytes.
     pub pending_bytes: u64,
-    /// How long the oldest of them has been finished, in seconds.
+    /// Time since the oldest of these files was finished, in seconds.
     pub lag_s: f64,
-    /// The object that was shipped last.
+    /// Object that was shipped last.
     pub last_object: Option<LastObject>,
-    /// What cannot be done, and why.
+    /// Current problems, a line each.
     pub problems: Vec<String>,
-    /// Whose name it was before; that one had not been heard of for [`HELD`].
+    /// Previous owner of the sensor name; its last status was older than [`HELD`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_over: Option<Instance>,
-    /// Whose name it is: this one may not ship.
+    /// Owner of the sensor name, because of which this instance may not ship.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_by: Option<Instance>,
 }
 
 impl SensorStatus {
-    /// Reads an object.
+    /// Parses the content of an object.
     ///
     /// # Errors
-    /// It is no status, or one of another version.
+    /// The content is not a status, or has another version.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let it = serde_json::from_slice::<Self>(text);
-        let mut it = it.map_err(|e| format!("is no status of a sensor ({e})"))?;
+        let mut it = it.map_err(|e| format!("is not a sensor status ({e})"))?;
         if it.version != VERSION {
             let version = it.version;
             return Err(format!(
-                "is of version {version}, and this wqcap knows {VERSION}"
+                "has version {version}; this wqcap reads version {VERSION}"
             ));
         }
         it.problems.truncate(MOST_PROBLEMS);
@@ -120,13 +122,14 @@ impl SensorStatus {
         Ok(it)
     }
 
-    /// Whether whoever has put it still has the sensor's name. A clock that is wrong by more does not hold it.
+    /// Returns `true` if the status still holds the sensor name at `now`. A status whose clock is
+    /// wrong by more than [`HELD`] does not hold it.
     #[must_use]
     pub fn holds(&self, now: Timestamp) -> bool {
         now.duration_since(self.by.time).unsigned_abs() < HELD
     }
 
-    /// Whether it tells of anything but that time goes by.
+    /// Returns `true` if anything but time and lag has changed since `before`.
     #[must_use]
     pub fn has_news_since(&self, before: &Self) -> bool {
         let at_its_time = Self {
@@ -138,13 +141,14 @@ impl SensorStatus {
     }
 }
 
-/// A text of somebody else's, for a terminal: on one line, and not endless.
+/// Returns a text of another machine for a terminal: on one line, and at most [`LONGEST`]
+/// characters.
 pub(super) fn plain(text: &str) -> String {
     let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     shown.take(LONGEST).collect()
 }
 
-/// Times as they are written in JSON, in UTC.
+/// Serialization of times in JSON, in UTC.
 pub(super) mod rfc3339 {
     use jiff::Timestamp;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_stays_on_its_line() {
+    fn foreign_texts_are_one_line_and_bounded() {
         let mut it = status("tap");
         it.by.host = "\u{1b}[2Jhost\n".into();
         it.problems = vec!["x".repeat(LONGEST + 1); MOST_PROBLEMS + 1];
@@ -200,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_held_for_a_while() {
+    fn a_name_is_held_for_180_seconds() {
         let it = status("tap");
         let at = |s| it.by.time + SignedDuration::from_secs(s);
         assert_eq!(
@@ -210,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn time_alone_is_no_news() {
+    fn a_change_of_time_is_not_news() {
         let before = status("tap");
         let mut now = before.clone();
         now.by.time = Timestamp::now();

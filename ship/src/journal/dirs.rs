@@ -1,4 +1,5 @@
-//! Which directories the files of a journal are in: a file system that is not mounted looks like a directory that was emptied.
+//! Identities of the directories that hold the files of a journal. They detect an unmounted file
+//! system, which looks like a directory that was emptied.
 
 use super::{
     JournalError,
@@ -14,20 +15,20 @@ use std::{
 };
 use wqcap_files::folder::delivery::VERSION;
 
-/// The file's name.
+/// File name of the identities.
 pub(super) const NAME: &str = "dirs.json";
 
-/// How a directory is recognised as the one that it was.
+/// Identity of a directory: device, inode and time of birth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DirStamp {
     dev: u64,
     ino: u64,
-    /// When it was made, in nanoseconds since 1970; not every file system tells.
+    /// Time of birth, in nanoseconds since 1970; `None`: the file system does not record it.
     born_ns: Option<u64>,
 }
 
 impl DirStamp {
-    /// Of a directory as it is now.
+    /// Reads the identity of a directory.
     pub(crate) fn read(dir: &Path) -> io::Result<Self> {
         let it = fs::metadata(dir)?;
         Ok(Self {
@@ -37,7 +38,8 @@ impl DirStamp {
         })
     }
 
-    /// Whether both are of one directory. After a reboot a file system may have another device number.
+    /// Returns `true` if both identify the same directory. The device number of a file system may
+    /// change at a reboot.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
         let same = match (self.born_ns, other.born_ns) {
             (Some(one), Some(another)) => one == another,
@@ -52,7 +54,7 @@ fn ns(time: SystemTime) -> Option<u64> {
     u64::try_from(since.as_nanos()).ok()
 }
 
-/// The directories, by their keys in the config.
+/// Identities of directories by their configuration keys.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Dirs {
     version: u32,
@@ -60,7 +62,7 @@ pub(super) struct Dirs {
 }
 
 impl Dirs {
-    /// None, if there is no such file.
+    /// Reads the file. A missing file has no directories.
     pub(super) fn read(path: &Path) -> Result<Self, JournalError> {
         let none = || Self {
             version: VERSION,
@@ -77,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_known_by_its_inode_and_its_birth() {
+    fn a_directory_is_identified_by_its_inode_and_its_birth() {
         let now = DirStamp {
             dev: 1,
             ino: 2,
@@ -90,12 +92,12 @@ mod tests {
             ..now
         };
         assert!(!now.is_of(&made_again));
-        // NFS, say.
-        let untold = DirStamp {
+        // File systems such as NFS record no time of birth.
+        let unborn = DirStamp {
             born_ns: None,
             ..now
         };
-        assert!(untold.is_of(&untold) && untold.is_of(&now));
-        assert!(!untold.is_of(&DirStamp { dev: 9, ..untold }));
+        assert!(unborn.is_of(&unborn) && unborn.is_of(&now));
+        assert!(!unborn.is_of(&DirStamp { dev: 9, ..unborn }));
     }
 }

@@ -1,4 +1,5 @@
-//! Files of a journal: each is whole, and the old or the new.
+//! Files of a journal. Each is replaced atomically, so that it has either the old or the new
+//! content.
 
 use super::JournalError;
 use serde::{Serialize, de::DeserializeOwned};
@@ -21,11 +22,11 @@ pub(super) fn check_version(path: &Path, version: u32) -> Result<(), JournalErro
     }
     Err(JournalError::Unsound {
         path: path.into(),
-        problem: format!("is of version {version}, and this wqcap knows {VERSION}"),
+        problem: format!("has version {version}; this wqcap reads version {VERSION}"),
     })
 }
 
-/// The records of a folder; none, if there is no such folder.
+/// Reads the records of a folder. A missing folder has none.
 pub(super) fn read_folder(folder: &Path) -> Result<Vec<Record>, JournalError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -36,7 +37,7 @@ pub(super) fn read_folder(folder: &Path) -> Result<Vec<Record>, JournalError> {
     for entry in entries {
         let path = entry.map_err(|e| JournalError::io(folder, e))?.path();
         let name = path.file_name().and_then(|it| it.to_str());
-        // What a crash left half written is hidden.
+        // Temporary files left by a crash have hidden names.
         if !name.is_some_and(|it| it.ends_with(RECORD) && !it.starts_with('.')) {
             continue;
         }
@@ -67,7 +68,7 @@ pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Jour
     write_synced(path, &text)
 }
 
-/// Removes a file, if it is there.
+/// Removes a file, if it exists.
 pub(super) fn remove(path: &Path) -> Result<(), JournalError> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(JournalError::io(path, e)),
@@ -75,7 +76,7 @@ pub(super) fn remove(path: &Path) -> Result<(), JournalError> {
     }
 }
 
-/// Writes a whole file in one step, and has it on the disk.
+/// Replaces a file atomically and syncs it.
 pub(super) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), JournalError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -1,52 +1,52 @@
-//! Why a journal cannot be used.
+//! Errors of a journal.
 
 use std::{
     io,
     path::{Path, PathBuf},
 };
 
-/// Why a journal cannot be used.
+/// Reason why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// It cannot be read, or not be written.
+    /// A file of the journal cannot be read or written.
     #[error("ship.journal: {}: {source}", .path.display())]
     Io {
-        /// What was read or written.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// Why not.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// It holds something else.
+    /// A file of the journal has invalid content.
     #[error(
-        "ship.journal: {}: {problem}; move the file away, and what it is about is sent again",
+        "ship.journal: {}: {problem}; move the file away; its content is then sent again",
         .path.display()
     )]
     Unsound {
-        /// The file.
+        /// Path of the invalid file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the invalid content.
         problem: String,
     },
-    /// It is of another sensor or store.
+    /// The journal belongs to another sensor or store.
     #[error(
-        "ship.journal = {:?}: is of {of}; name another directory for {wanted}",
+        "ship.journal = {:?}: belongs to {of}; name another directory for {wanted}",
         .dir.display()
     )]
     Foreign {
-        /// The journal.
+        /// Folder of the journal.
         dir: PathBuf,
-        /// Whose it is.
+        /// Sensor and store that the journal belongs to.
         of: String,
-        /// Whose it should be.
+        /// Sensor and store of this process.
         wanted: String,
     },
-    /// Another process writes it.
+    /// Another process uses the journal.
     #[error(
-        "ship.journal = {:?}: another `wqcap ship` uses it; end that one first, or give each its own",
+        "ship.journal = {:?}: in use by another `wqcap ship`; stop that process, or name another directory",
         .dir.display()
     )]
     Busy {
-        /// The journal.
+        /// Folder of the journal.
         dir: PathBuf,
     },
 }

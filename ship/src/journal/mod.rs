@@ -1,21 +1,22 @@
-//! How far each file is on its way: a small record a file, on the disk before the next step is taken.
+//! Journal of deliveries: a small record per file, on the disk before the next step is taken.
 //!
 //! ```text
-//! <journal>/ledger.json                  frames of files that are gone; the journal's instance
-//! <journal>/dirs.json                    which directories the files are in
-//! <journal>/packets/<file>.json          the record of a capture file that is there, or on its way
-//! <journal>/packets/<file>.parquet       its blocks, until they are put
-//! <journal>/flows/<file>.json            the record of a file of flow records
-//! <journal>/dns/<file>.json              the record of a table of DNS
-//! <journal>/dhcp/<file>.json             the record of a table of DHCP
+//! <journal>/ledger.json                  frames of deleted files; the journal's instance
+//! <journal>/dirs.json                    identities of the directories that hold the files
+//! <journal>/packets/<file>.json          record of a capture file that exists or is being shipped
+//! <journal>/packets/<file>.parquet       table of its blocks, until it is put
+//! <journal>/flows/<file>.json            record of a file of flow records
+//! <journal>/dns/<file>.json              record of a table of DNS
+//! <journal>/dhcp/<file>.json             record of a table of DHCP
 //! ```
 //!
-//! A record goes with its file. Its frames are then in `ledger.json`, which names in the same write the record that they are
-//! from: one that a crash left behind is not counted again. It also has the frames of files that the capture deleted before the
-//! journal had a record of them, and how far the capture's lists of such files have been read.
+//! A record is removed together with its file. Its frames are then added to `ledger.json`, which
+//! names the record in the same write: a record that a crash left behind is not counted again.
+//! `ledger.json` also counts the frames of files that the capture deleted before the journal had a
+//! record of them, and holds the read position in the capture's lists of such files.
 //!
-//! Invariants: a file of the journal is whole, and the old or the new. One process at a time writes a journal, and it is of one
-//! sensor and one store.
+//! Invariants: each file of the journal is complete, with either the old or the new content. One
+//! process at a time writes a journal. A journal belongs to one sensor and one store.
 
 mod dirs;
 mod disk;
@@ -45,34 +46,35 @@ use wqcap_files::{
     pin::FolderLock,
 };
 
-/// What a file's blocks have behind its name.
+/// Suffix of the file name of a table of blocks, after the name of its capture file.
 const BLOCKS: &str = ".parquet";
 
-/// What is left of files that are gone, and whose journal it is.
+/// Sums over deleted files, and the owner of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Sums {
     version: u32,
     sensor: String,
     store: String,
-    /// What tells it from all other journals.
+    /// Random identifier of the journal.
     #[serde(default)]
     instance: String,
-    /// Of files that are gone.
+    /// Frames of deleted files.
     frames: DeliveryLedger,
-    /// Files that went before they were sent: of frames, and of flow records.
+    /// Number of capture files that were deleted before they were sent.
     expired_files: u64,
+    /// Number of files of flow records, DNS and DHCP that were deleted before they were sent.
     expired_flow_files: u64,
-    /// Files that went before anybody had counted their frames.
+    /// Number of files that were deleted before their frames were counted.
     #[serde(default)]
     expired_uncounted_files: u64,
-    /// How far the capture's lists have been read.
+    /// Read position in the capture's lists of deleted files.
     #[serde(default)]
     expired_read: ListPosition,
-    /// The record that was added last, which may still be there.
+    /// Key of the record that was added last, whose file may still exist.
     folded: Option<FileId>,
 }
 
-/// An open journal.
+/// Delivery journal of a sensor, opened for reading or writing.
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
@@ -82,10 +84,11 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens a journal, or makes a new one.
+    /// Opens a journal for writing; creates it if it is missing.
     ///
     /// # Errors
-    /// It cannot be read or written, is another's, or another process writes it.
+    /// The journal cannot be read or written, belongs to another sensor or store, or is in use by
+    /// another process.
     pub fn open(dir: &Path, sensor: &str, store: &str) -> Result<Self, JournalError> {
         for kind in Kind::ALL {
             let folder = dir.join(kind.folder());
@@ -95,7 +98,7 @@ impl Journal {
         let lock = FolderLock::take(dir).ok_or_else(busy)?;
         let mut it = Self::read(dir, sensor, store)?;
         it._lock = Some(lock);
-        // What was added to the sums and not yet removed.
+        // This record was added to the sums, and its file was not removed before a crash.
         if let Some(id) = it.sums.folded.take()
             && it.records.remove(&id).is_some()
         {
@@ -108,10 +111,10 @@ impl Journal {
         Ok(it)
     }
 
-    /// Reads a journal as it is; where there is none, an empty one.
+    /// Reads a journal without changing it. A missing journal is empty.
     ///
     /// # Errors
-    /// It cannot be read, or is another's.
+    /// The journal cannot be read, or belongs to another sensor or store.
     pub fn read(dir: &Path, sensor: &str, store: &str) -> Result<Self, JournalError> {
         let path = dir.join(SUMS);
         let sums = read_json::<Sums>(&path)?.unwrap_or_else(|| Sums {
@@ -150,24 +153,25 @@ impl Journal {
         })
     }
 
-    /// What tells it from all other journals: whoever goes on with it is the same instance of a sensor.
+    /// Returns the journal's random identifier. Processes that use the same journal are the same
+    /// instance of a sensor.
     #[must_use]
     pub fn instance(&self) -> &str {
         &self.sums.instance
     }
 
-    /// All records.
+    /// Returns the delivery records of all files.
     pub fn records(&self) -> impl Iterator<Item = &Record> {
         self.records.values()
     }
 
-    /// A file's record.
+    /// Returns the delivery record of a file.
     #[must_use]
     pub fn get(&self, id: &FileId) -> Option<&Record> {
         self.records.get(id)
     }
 
-    /// Where all captured frames are.
+    /// Returns the delivery states of all captured frames.
     #[must_use]
     pub fn ledger(&self) -> DeliveryLedger {
         let mut ledger = self.sums.frames;
@@ -177,24 +181,25 @@ impl Journal {
         ledger
     }
 
-    /// Files that went before they were sent: of frames, and of flow records.
+    /// Returns the numbers of capture files and of tables that were deleted before they were sent.
     #[must_use]
     pub fn expired_files(&self) -> (u64, u64) {
         (self.sums.expired_files, self.sums.expired_flow_files)
     }
 
-    /// Of the former, files whose frames nobody had counted: they are not in the ledger.
+    /// Returns the number of expired capture files whose frames were not counted: they are not in
+    /// the ledger.
     #[must_use]
     pub fn expired_uncounted_files(&self) -> u64 {
         self.sums.expired_uncounted_files
     }
 
-    /// How far the capture's lists of files that went have been read.
+    /// Returns the read position in the capture's lists of deleted files.
     pub(crate) fn expired_read(&self) -> ListPosition {
         self.sums.expired_read
     }
 
-    /// Files went that no record is of; with them the capture's lists have been read up to there.
+    /// Counts deleted files that have no record, and stores the read position after them.
     pub(crate) fn enter_expired<'a>(
         &mut self,
         files: impl Iterator<Item = &'a ExpiredFile>,
@@ -211,10 +216,10 @@ impl Journal {
         self.write_sums()
     }
 
-    /// Writes a record in place of an earlier one.
+    /// Writes a record, and replaces an earlier one of the same file.
     pub(crate) fn set(&mut self, record: Record) -> Result<(), JournalError> {
         let id = record.id();
-        // A file of the same name as one that is gone is another file.
+        // A new file may have the name of a deleted one.
         if self.sums.folded.as_ref() == Some(&id) {
             self.sums.folded = None;
             self.write_sums()?;
@@ -224,7 +229,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes how far a file is.
+    /// Writes the delivery state of a file.
     pub(crate) fn set_state(&mut self, id: &FileId, state: State) -> Result<(), JournalError> {
         let Some(record) = self.records.get(id) else {
             return Ok(());
@@ -235,12 +240,12 @@ impl Journal {
         })
     }
 
-    /// Writes a file's blocks.
+    /// Writes the table of a file's blocks.
     pub(crate) fn set_blocks(&self, id: &FileId, blocks: &[u8]) -> Result<(), JournalError> {
         write_synced(&self.blocks_path(id), blocks)
     }
 
-    /// A file's blocks.
+    /// Reads the table of a file's blocks.
     pub(crate) fn blocks(&self, id: &FileId) -> Result<Bytes, JournalError> {
         let path = self.blocks_path(id);
         match read_regular(&path, MOST_TABLE) {
@@ -249,18 +254,19 @@ impl Journal {
         }
     }
 
-    /// Removes a file's blocks, which have been put.
+    /// Removes the table of a file's blocks after it was put.
     pub(crate) fn drop_blocks(&self, id: &FileId) -> Result<(), JournalError> {
         remove(&self.blocks_path(id))
     }
 
-    /// Takes a file's record away, since the file is another one by now, which is counted anew.
+    /// Removes the record of a file that was replaced by another one of the same name. The new file
+    /// is counted from the start.
     pub(crate) fn forget(&mut self, id: &FileId) -> Result<(), JournalError> {
         self.records.remove(id);
         self.remove_files(id)
     }
 
-    /// Takes a file's record away, since the file is gone, and keeps its frames in the sums.
+    /// Removes the record of a deleted file, and adds its frames to the sums.
     pub(crate) fn fold(&mut self, id: &FileId) -> Result<(), JournalError> {
         let Some(record) = self.records.get(id) else {
             return Ok(());
@@ -282,13 +288,13 @@ impl Journal {
         self.remove_files(id)
     }
 
-    /// The directory of a key of the config, as it was when files were found in it. It is read each time: to remove its file is
-    /// to say that another directory has taken its place.
+    /// Returns the recorded identity of the directory of a configuration key. The file is read on
+    /// each call, so that a user who replaced the directory can remove it.
     pub(crate) fn dir_of(&self, key: &str) -> Result<Option<DirStamp>, JournalError> {
         Ok(Dirs::read(&self.dirs_path())?.dirs.remove(key))
     }
 
-    /// From now on it is this one.
+    /// Records the identity of the directory of a configuration key.
     pub(crate) fn set_dir(&self, key: &str, stamp: DirStamp) -> Result<(), JournalError> {
         let path = self.dirs_path();
         let mut it = Dirs::read(&path)?;
@@ -296,7 +302,7 @@ impl Journal {
         write_json(&path, &it)
     }
 
-    /// Where the directories are noted.
+    /// Returns the path of the file with the directories' identities.
     pub(crate) fn dirs_path(&self) -> PathBuf {
         self.dir.join(dirs::NAME)
     }
@@ -306,7 +312,7 @@ impl Journal {
     }
 
     fn remove_files(&self, id: &FileId) -> Result<(), JournalError> {
-        // The record last: without it nobody looks for the blocks.
+        // The record is removed last: it is what leads to the blocks.
         remove(&self.blocks_path(id))?;
         remove(&self.record_path(id))?;
         sync_folder(&self.dir.join(id.0.folder()));
@@ -322,7 +328,7 @@ impl Journal {
     }
 }
 
-/// A name that nothing else has.
+/// Returns a random name of 32 hex digits.
 pub(crate) fn random_name() -> Result<String, JournalError> {
     let mut bytes = [0; 16];
     let filled = getrandom::fill(&mut bytes).map_err(io::Error::other);
@@ -336,7 +342,7 @@ mod tests {
     use wqcap_files::folder::FileStamp;
 
     fn record(name: &str, frames: u64, state: State) -> Record {
-        // Any file's.
+        // Any existing file.
         let stamp = FileStamp::read(Path::new(env!("CARGO_MANIFEST_DIR")));
         Record {
             version: VERSION,
@@ -358,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_there_again() {
+    fn records_are_read_back() {
         let dir = tempfile::tempdir().expect("dir");
         let started = State::Started {
             upload: "id".into(),
@@ -387,7 +393,7 @@ mod tests {
             (50, 10, 40)
         );
         drop(journal);
-        // A crash in the middle of a write.
+        // A crash during a write leaves a hidden file.
         fs::write(dir.path().join("packets/.9.pcap.json"), "{").expect("written");
         let journal = open(dir.path());
         assert_eq!(journal.records, before);
@@ -413,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_files_that_are_gone_are_counted_once() {
+    fn frames_of_deleted_files_are_counted_once() {
         let dir = tempfile::tempdir().expect("dir");
         let mut journal = open(dir.path());
         let all = [
@@ -438,7 +444,7 @@ mod tests {
         for (record, (path, bytes)) in all.iter().zip(&left_behind) {
             journal.fold(&record.id()).expect("written");
             assert!(!path.exists());
-            // Killed before the record was removed.
+            // The process was killed before the record was removed.
             fs::write(path, bytes).expect("written");
             drop(journal);
             journal = open(dir.path());
@@ -454,7 +460,7 @@ mod tests {
         assert_eq!(journal.ledger(), sums);
         assert_eq!(journal.expired_files(), (1, 0));
         assert!(!journal.blocks_path(&all[1].id()).exists());
-        // The same name again is another file.
+        // A later file of the same name counts as another file.
         journal.set(all[2].clone()).expect("written");
         journal.fold(&all[2].id()).expect("written");
         journal.set(all[2].clone()).expect("written");
@@ -463,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_is_of_one_sensor_one_store_and_one_process() {
+    fn a_journal_belongs_to_one_sensor_and_one_store() {
         let dir = tempfile::tempdir().expect("dir");
         let journal = open(dir.path());
         let others = [("b", "file:///x"), ("a", "file:///y")];

@@ -1,6 +1,6 @@
-//! Columns of a Parquet file, by their names, whoever wrote it.
+//! Columns of any Parquet file, by name.
 //!
-//! Invariant: no file panics, and none takes memory for more than [`MOST_ROWS`].
+//! Invariant: no file causes a panic, and none takes memory for more than [`MOST_ROWS`] rows.
 
 use bytes::Bytes;
 use parquet::{
@@ -12,26 +12,26 @@ use parquet::{
 };
 use std::panic::{self, AssertUnwindSafe};
 
-/// The most rows of a file.
+/// Maximum number of rows of a file.
 const MOST_ROWS: usize = 1 << 24;
 
-/// A Parquet file's columns. Problems are told with the column, and without the file.
+/// Columns of a Parquet file. Errors name the column, but not the file.
 pub(super) struct Columns {
     reader: SerializedFileReader<Bytes>,
     rows: usize,
 }
 
-fn told(e: ParquetError) -> String {
+fn parquet_error(e: ParquetError) -> String {
     format!("cannot be read as Parquet: {e}")
 }
 
 impl Columns {
     pub(super) fn new(file: Bytes) -> Result<Self, String> {
-        let reader = SerializedFileReader::new(file).map_err(told)?;
+        let reader = SerializedFileReader::new(file).map_err(parquet_error)?;
         let rows = reader.metadata().file_metadata().num_rows();
         let rows = usize::try_from(rows).unwrap_or(usize::MAX);
         if rows > MOST_ROWS {
-            return Err(format!("has {rows} rows, and at most {MOST_ROWS} are read"));
+            return Err(format!("has {rows} rows; the limit is {MOST_ROWS}"));
         }
         Ok(Self { reader, rows })
     }
@@ -40,7 +40,7 @@ impl Columns {
         self.rows
     }
 
-    /// What the file says of itself by this key.
+    /// Returns the value of a metadata key of the file.
     pub(super) fn fact(&self, key: &str) -> Option<&str> {
         let facts = self
             .reader
@@ -54,7 +54,7 @@ impl Columns {
         !self.places(name).is_empty()
     }
 
-    /// Whole numbers from 0 on, of each row one; `None`: null.
+    /// Reads a column of whole numbers of at least 0, one per row; `None`: null.
     pub(super) fn numbers(&self, name: &str) -> Result<Vec<Option<u64>>, String> {
         let place = self.place(name)?;
         let column = self.schema().column(place);
@@ -87,7 +87,7 @@ impl Columns {
         }
     }
 
-    /// Texts, of each row one; `None`: null.
+    /// Reads a column of texts, one per row; `None`: null.
     pub(super) fn texts(&self, name: &str) -> Result<Vec<Option<String>>, String> {
         let place = self.place(name)?;
         match self.schema().column(place).physical_type() {
@@ -96,18 +96,18 @@ impl Columns {
                 text.map(str::to_owned)
                     .map_err(|e| format!("column {name}: {e}"))
             }),
-            other => Err(format!("column {name}: is {other}, and must be text")),
+            other => Err(format!("column {name}: is {other}; it must be text")),
         }
     }
 
-    /// Bytes, of each row as many as there are; `None`: null.
+    /// Reads a column of byte arrays, one per row; `None`: null.
     pub(super) fn bytes(&self, name: &str) -> Result<Vec<Option<Bytes>>, String> {
         let place = self.place(name)?;
         match self.schema().column(place).physical_type() {
             Type::BYTE_ARRAY => self.values::<ByteArrayType, _>(name, place, |it| {
                 Ok(Bytes::copy_from_slice(it.data()))
             }),
-            other => Err(format!("column {name}: is {other}, and must be bytes")),
+            other => Err(format!("column {name}: is {other}; it must be bytes")),
         }
     }
 
@@ -128,15 +128,15 @@ impl Columns {
         match self.places(name)[..] {
             [place] if self.schema().column(place).max_rep_level() == 0 => Ok(place),
             [_] => Err(format!(
-                "column {name}: is a list, and must be a plain value"
+                "column {name}: is a list; it must be a plain value"
             )),
             [] => Err(format!("has no column {name}")),
             _ => Err(format!("has several columns {name}")),
         }
     }
 
-    /// The values of a column of physical type `T`. The crate's decoders take lengths in a file for what they should be, and
-    /// panic where they are not.
+    /// Reads a column of physical type `T`. The decoders of the crate trust lengths in the file,
+    /// and panic if they are wrong.
     fn values<T: DataType, V>(
         &self,
         name: &str,
@@ -154,20 +154,20 @@ impl Columns {
         place: usize,
         value: impl Fn(&T::T) -> Result<V, String>,
     ) -> Result<Vec<Option<V>>, String> {
-        let told = |e: ParquetError| format!("column {name}: {e}");
+        let column_error = |e: ParquetError| format!("column {name}: {e}");
         let most = self.schema().column(place).max_def_level();
         let mut all = Vec::new();
         for group in 0..self.reader.num_row_groups() {
-            let group = self.reader.get_row_group(group).map_err(told)?;
+            let group = self.reader.get_row_group(group).map_err(column_error)?;
             let rows = usize::try_from(group.metadata().num_rows()).unwrap_or(usize::MAX);
-            let column = group.get_column_reader(place).map_err(told)?;
+            let column = group.get_column_reader(place).map_err(column_error)?;
             let mut column = get_typed_column_reader::<T>(column);
             let (mut levels, mut values) = (Vec::new(), Vec::new());
-            // What it says of its rows is not believed before they are there.
+            // No memory is reserved for the stated number of rows.
             let wanted = rows.min(MOST_ROWS);
             let (read, ..) = column
                 .read_records(wanted, Some(&mut levels), None, &mut values)
-                .map_err(told)?;
+                .map_err(column_error)?;
             let mut values = values.iter();
             for row in 0..read {
                 let is_there = most == 0 || levels.get(row) == Some(&most);
@@ -196,7 +196,8 @@ mod tests {
     };
     use std::sync::Arc;
 
-    /// A file with a row, of these columns: an INT64, an optional text that is null, a DOUBLE, an unsigned INT32.
+    /// Writes a file with one row of these columns: an INT64, an optional text that is null, a
+    /// DOUBLE, an unsigned INT32.
     fn sample() -> Bytes {
         let schema = "message any {
             REQUIRED INT64 n; OPTIONAL BYTE_ARRAY t (STRING); REQUIRED DOUBLE d; REQUIRED INT32 u (INTEGER(32,false));
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_another_type_are_told_by_name() {
+    fn columns_of_another_type_are_named_in_errors() {
         let columns = Columns::new(sample()).expect("Parquet");
         assert_eq!(columns.rows(), 1);
         assert_eq!(columns.texts("T"), Ok(vec![None]));

@@ -1,13 +1,13 @@
-//! Gets parts of objects, some ahead of whoever reads them.
+//! Fetcher of parts of objects, with read-ahead for the merge.
 //!
 //! ```text
-//! merge: look at an object's first record -> the beginnings of the next objects of the list are asked for, too
-//! merge: read an object                   -> its next pieces, and the beginnings of the objects that come next in time
+//! merge reads a first record -> also request the beginnings of the next objects in the list
+//! merge reads an object      -> also request its next pieces, and the next beginnings in time
 //! ```
 //!
-//! Invariants: requests under way and parts that wait to be read take [`MEMORY`] at most, or [`LEAST_PIECE`] twice for each
-//! stream if that is more, and beginnings of objects that nobody has read yet another [`BEGINNINGS`]. A store that refuses, or fails
-//! to the end of all patience, is not asked again.
+//! Invariants: requests in progress and unread parts take at most [`MEMORY`], or twice
+//! [`LEAST_PIECE`] per stream if that is more. Unread beginnings of objects take at most another
+//! [`BEGINNINGS`]. After a refusal or a final failure the store gets no further requests.
 
 use super::{
     pieces::{Piece, Pieces},
@@ -31,40 +31,42 @@ use std::{
 use tokio::{runtime::Handle, sync::Semaphore};
 use wqcap_files::read::{FileRanges, RemoteContent};
 
-/// Bytes of all parts that are under way or wait.
+/// Maximum number of bytes of all parts that are in transit or unread.
 const MEMORY: u64 = 256 << 20;
-/// The same of beginnings.
+/// Maximum number of bytes of unread beginnings.
 const BEGINNINGS: u64 = 64 << 20;
-/// Bytes of a piece: stores advise 8 to 16 MiB.
+/// Maximum length of a piece in bytes: stores recommend 8 to 16 MiB.
 const MOST_PIECE: u64 = 8 << 20;
 const LEAST_PIECE: u64 = 256 << 10;
-/// Bytes that have an object's first record; if it is compressed, a block of that must be whole.
+/// Number of bytes that contain an object's first record.
 const LEAD: u64 = 16 << 10;
+/// Number of bytes that contain a compressed object's first record, with its whole first compressed
+/// block.
 const COMPRESSED_LEAD: u64 = 256 << 10;
-/// Objects whose beginnings are asked for ahead.
+/// Number of objects whose beginnings are requested in advance.
 const AHEAD: usize = 32;
-/// How often whoever waits looks whether it is to stop.
+/// Interval at which a wait for a piece checks whether to stop.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How far the fetching is.
+/// Progress of fetching.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FetchProgress {
-    /// Bytes that have come.
+    /// Number of bytes received from the store.
     pub bytes: u64,
-    /// All that are to come.
+    /// Total number of bytes to fetch.
     pub of_bytes: u64,
-    /// Objects that have been read.
+    /// Number of objects that have been read.
     pub objects: u64,
-    /// All that are to be read.
+    /// Total number of objects to read.
     pub of_objects: u64,
 }
 
-/// Why a part does not come.
+/// Reason why a part cannot be fetched.
 #[derive(Clone, Debug, thiserror::Error)]
 enum FetchError {
     #[error("is not in the store")]
     Missing,
-    #[error("has {has} bytes, and had {had} when its table in blocks/ was written: it has changed")]
+    #[error("has {has} bytes, but had {had} when its table in blocks/ was written: it has changed")]
     Changed { has: u64, had: u64 },
     #[error(transparent)]
     Store(StoreError),
@@ -72,44 +74,44 @@ enum FetchError {
     Stopped,
 }
 
-/// How much is asked for at a time.
+/// Size and number of the pieces fetched in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Portions {
-    /// Bytes of a piece, at most.
+    /// Maximum length of a piece in bytes.
     piece: u64,
-    /// Pieces of an object that are under way or wait.
+    /// Number of pieces per object that are in transit or unread.
     depth: usize,
 }
 
 impl Portions {
-    /// For so many streams that are read at a time.
-    fn of(streams: usize) -> Self {
+    /// Computes the portions for a number of streams that are read concurrently.
+    fn for_streams(streams: usize) -> Self {
         let streams = streams.max(1) as u64;
         let piece = (MEMORY / (4 * streams)).clamp(LEAST_PIECE, MOST_PIECE);
         let depth = (MEMORY / (piece * streams)).clamp(2, 16);
         Self {
             piece,
-            // At most 16.
+            // Between 2 and 16.
             depth: depth as usize,
         }
     }
 }
 
-/// An object that is fetched in parts.
+/// Object that is fetched in pieces.
 struct Object {
     key: String,
     bytes: u64,
     pieces: Pieces,
-    /// Its place among all in the order of time.
+    /// Rank of the object in the order of first stamps.
     turn: usize,
     state: Mutex<ObjectState>,
 }
 
 #[derive(Default)]
 struct ObjectState {
-    /// Its first pieces; empty: not asked for, or taken by who reads them.
+    /// Leading pieces; empty: not requested yet, or taken by the reader.
     leads: Vec<Arc<Pending>>,
-    /// Somebody reads it, or has.
+    /// Set when a reader has been opened.
     opened: bool,
 }
 
@@ -119,25 +121,25 @@ impl Object {
     }
 }
 
-/// Fetches the parts of the objects of a plan.
+/// Fetcher of the parts of a plan's objects.
 pub(super) struct Fetcher {
     store: Arc<dyn ReadStore>,
     runtime: Handle,
     stop: Arc<AtomicBool>,
     permits: Semaphore,
     depth: usize,
-    /// In the order in which the merge has them.
+    /// Objects in the order of the merge's inputs.
     objects: Vec<Object>,
-    /// Their places in the order of time.
+    /// Positions of the objects in time order.
     by_time: Vec<usize>,
-    /// Bytes of all pieces.
+    /// Number of bytes to fetch in all pieces.
     of_bytes: u64,
-    /// Bytes of beginnings that are under way or kept.
+    /// Bytes of beginnings that are in transit or kept.
     kept: AtomicU64,
     requests: AtomicU64,
     fetched: AtomicU64,
     read: AtomicU64,
-    /// Why nothing comes any more.
+    /// First failure, after which no requests are sent.
     failure: OnceLock<StoreError>,
 }
 
@@ -148,7 +150,7 @@ impl fmt::Debug for Fetcher {
 }
 
 impl Fetcher {
-    /// Fetches nothing yet. `stop` ends all waiting.
+    /// Makes a fetcher; no request is sent yet. `stop` ends all waiting.
     pub(super) fn new(
         store: Arc<dyn ReadStore>,
         runtime: Handle,
@@ -157,7 +159,7 @@ impl Fetcher {
     ) -> Arc<Self> {
         let streams = objects.iter().map(|it| (&it.key.sensor, it.key.queue));
         let streams: BTreeSet<_> = streams.collect();
-        let portions = Portions::of(streams.len());
+        let portions = Portions::for_streams(streams.len());
         let mut by_time: Vec<_> = (0..objects.len()).collect();
         by_time.sort_by_key(|at| objects[*at].first_ns);
         let mut turns = vec![0; objects.len()];
@@ -193,7 +195,8 @@ impl Fetcher {
         })
     }
 
-    /// The objects as inputs of a merge: those of a sensor as the files in a folder of its name.
+    /// Returns the objects as inputs of a merge. Objects of a sensor appear as files in a folder of
+    /// its name.
     pub(super) fn files(self: &Arc<Self>, objects: &[ObjectParts]) -> Vec<FileRanges> {
         let file = |(at, it): (usize, &ObjectParts)| {
             let content = Content {
@@ -224,18 +227,18 @@ impl Fetcher {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Why the store is not asked any more.
+    /// Returns the failure after which no requests are sent.
     pub(super) fn failure(&self) -> Option<&StoreError> {
         self.failure.get()
     }
 
-    /// Asks for a piece of an object.
-    fn ask(self: &Arc<Self>, object: usize, piece: usize) -> Arc<Pending> {
+    /// Requests a piece of an object.
+    fn request(self: &Arc<Self>, object: usize, piece: usize) -> Arc<Pending> {
         let (sender, receiver) = mpsc::channel();
         let fetcher = Arc::clone(self);
         self.runtime.spawn(async move {
             let got = fetcher.get(object, piece).await;
-            // Whoever wanted it may have ended.
+            // The receiver may have been dropped.
             let _ = sender.send(got);
         });
         Arc::new(Pending(Mutex::new(Answer::Coming(receiver))))
@@ -260,7 +263,7 @@ impl Fetcher {
                 return Ok(bytes);
             }
             Ok((bytes, _)) => StoreError::Failed(format!(
-                "{}: {} bytes came in place of {wanted}",
+                "{}: received {} bytes instead of {wanted}",
                 object.key,
                 bytes.len()
             )),
@@ -268,7 +271,8 @@ impl Fetcher {
             Err(e) => e,
         };
         if let StoreError::Failed(_) = e {
-            // A part behind the end of what has become shorter is refused in one way or the other.
+            // Stores differ in the error for a range beyond the end of an object that has become
+            // shorter.
             match self.store.length(&object.key).await {
                 Ok(has) if has != object.bytes => return Err(changed(object, has)),
                 Err(StoreError::NotFound(_)) => return Err(FetchError::Missing),
@@ -278,30 +282,30 @@ impl Fetcher {
         Err(FetchError::Store(self.failure.get_or_init(|| e).clone()))
     }
 
-    /// Asks for the beginnings of an object and of those that come next, in the list or in time.
-    fn look_ahead(self: &Arc<Self>, object: usize, in_list: bool) {
+    /// Requests the beginnings of an object and of those after it, in the list or in time.
+    fn read_ahead(self: &Arc<Self>, object: usize, in_list: bool) {
         if in_list {
             let end = self.objects.len().min(object + AHEAD);
-            (object..end).for_each(|it| self.ask_leads(it));
+            (object..end).for_each(|it| self.request_leads(it));
         } else {
             let next = self.by_time.iter().skip(self.objects[object].turn);
-            next.take(AHEAD).for_each(|it| self.ask_leads(*it));
+            next.take(AHEAD).for_each(|it| self.request_leads(*it));
         }
     }
 
-    fn ask_leads(self: &Arc<Self>, at: usize) {
+    fn request_leads(self: &Arc<Self>, at: usize) {
         let object = &self.objects[at];
         let mut state = object.state();
         if state.leads.is_empty() && !state.opened {
             self.kept
                 .fetch_add(object.pieces.lead_bytes(), Ordering::Relaxed);
-            let leads = (0..object.pieces.leads).map(|piece| self.ask(at, piece));
+            let leads = (0..object.pieces.leads).map(|piece| self.request(at, piece));
             state.leads = leads.collect();
         }
     }
 
-    /// Forgets the beginnings of an object that has been looked at, if there are many.
-    fn let_go(&self, at: usize) {
+    /// Drops the beginning of an object after its first record was read, if too many are kept.
+    fn release_leads(&self, at: usize) {
         if self.kept.load(Ordering::Relaxed) > BEGINNINGS {
             self.take_leads(at);
         }
@@ -325,7 +329,7 @@ fn changed(object: &Object, has: u64) -> FetchError {
     }
 }
 
-/// A piece that has been asked for.
+/// Piece that has been requested.
 struct Pending(Mutex<Answer>);
 
 enum Answer {
@@ -334,7 +338,7 @@ enum Answer {
 }
 
 impl Pending {
-    /// Waits until it is there, or `stop` is set.
+    /// Waits until the piece has arrived, or `stop` is set.
     fn wait(&self, stop: &AtomicBool) -> Result<Bytes, FetchError> {
         let mut answer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -357,7 +361,7 @@ impl Pending {
     }
 }
 
-/// An object, for whoever merges.
+/// Object as an input of the merge.
 #[derive(Debug)]
 struct Content {
     fetcher: Arc<Fetcher>,
@@ -371,7 +375,7 @@ impl RemoteContent for Content {
 
     fn read(&self, beginning: bool) -> io::Result<Box<dyn Read + Send>> {
         let fetcher = Arc::clone(&self.fetcher);
-        fetcher.look_ahead(self.object, beginning);
+        fetcher.read_ahead(self.object, beginning);
         let leads = if beginning {
             fetcher.objects[self.object].state().leads.clone()
         } else {
@@ -394,34 +398,37 @@ impl RemoteContent for Content {
     }
 }
 
-/// Reads what is wanted of an object.
+/// Reader of the wanted ranges of an object.
 struct ObjectReader {
     fetcher: Arc<Fetcher>,
     object: usize,
-    /// Only looks at the first record.
+    /// Set when only the first record is read.
     beginning: bool,
     depth: usize,
-    /// Pieces that have been asked for, and those of them that have not been read.
+    /// Number of pieces requested so far.
     asked: usize,
+    /// Requested pieces that have not been read.
     coming: VecDeque<Arc<Pending>>,
-    /// The next piece.
+    /// Number of the next piece to read.
     at: usize,
-    /// The piece that is read, and what is still wanted of it.
+    /// Current piece.
     held: Bytes,
+    /// Wanted ranges of the current piece that have not been read.
     parts: vec::IntoIter<std::ops::Range<usize>>,
-    /// What is left of the part that is read.
+    /// Remaining bytes of the current range.
     now: Bytes,
 }
 
 impl ObjectReader {
-    /// Goes on to the next piece; `false`: there is none.
+    /// Moves to the next piece. `false`: all pieces have been read.
     fn next_piece(&mut self) -> io::Result<bool> {
         let fetcher = Arc::clone(&self.fetcher);
         let pieces = &fetcher.objects[self.object].pieces.all;
-        // Its memory goes before that of another comes.
+        // The memory of the current piece is freed before the next one is received.
         (self.held, self.now) = (Bytes::new(), Bytes::new());
         while self.coming.len() < self.depth && self.asked < pieces.len() {
-            self.coming.push_back(fetcher.ask(self.object, self.asked));
+            self.coming
+                .push_back(fetcher.request(self.object, self.asked));
             self.asked += 1;
         }
         let Some(pending) = self.coming.pop_front() else {
@@ -435,7 +442,7 @@ impl ObjectReader {
     }
 }
 
-/// Where what is wanted of a piece is in it: pieces fit into memory.
+/// Returns the wanted ranges relative to the piece's start. Pieces fit into memory.
 fn parts(piece: &Piece) -> Vec<std::ops::Range<usize>> {
     let at = |offset: u64| (offset - piece.span.start) as usize;
     let wanted = piece.wanted.iter();
@@ -460,7 +467,7 @@ impl Read for ObjectReader {
 impl Drop for ObjectReader {
     fn drop(&mut self) {
         match self.beginning {
-            true => self.fetcher.let_go(self.object),
+            true => self.fetcher.release_leads(self.object),
             false => {
                 self.fetcher.read.fetch_add(1, Ordering::Relaxed);
             }
@@ -473,9 +480,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_bounded_whatever_the_number_of_streams() {
+    fn memory_is_bounded_for_any_number_of_streams() {
         for streams in [0, 1, 2, 16, 100, 320, 1000] {
-            let it = Portions::of(streams);
+            let it = Portions::for_streams(streams);
             let bytes = it.piece * it.depth as u64 * streams as u64;
             let most = MEMORY.max(2 * LEAST_PIECE * streams as u64);
             assert!(bytes <= most, "{streams}: {it:?}");

@@ -1,21 +1,22 @@
-//! Packets back from a store: the frames of some times and a filter, of all sensors, as one capture file.
+//! Extraction of packets from a store: frames of a time range and a filter, of all sensors, as one
+//! capture file.
 //!
 //! ```text
 //! partitions -> tables of parts (blocks/), their flow filters | a list of ranges -> plan: ranges of objects
 //! plan -> pieces -> fetcher: range GETs, some ahead -> merge by time, frame by frame
 //! ```
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
-//! | `partitions` | which partitions, and which files in them, may have frames of the times |
-//! | `columns`, `table` | reads Parquet files, and tables of parts |
+//! | `partitions` | selects the partitions and files that may have frames of the times |
+//! | `columns`, `table` | read Parquet files, and tables of parts |
 //! | `ranges` | reads a list of ranges |
-//! | `plan` | which ranges of which objects are fetched |
-//! | `pieces` | which requests that takes |
-//! | `fetch` | makes them, and gives what comes to the merge |
+//! | `plan` | selects the ranges of objects to be fetched |
+//! | `pieces` | combines ranges to requests |
+//! | `fetch` | sends the requests, and passes the content to the merge |
 //!
-//! Each sensor is to the merge what a folder of its name with its files is to `wqcap merge`: the same ports, streams and bytes
-//! come out of both.
+//! To the merge, each sensor is a folder of its name with its files. The result has the same ports,
+//! streams and bytes as that of `wqcap merge` on such folders.
 
 mod columns;
 mod fetch;
@@ -51,58 +52,59 @@ use wqcap_files::{
     merge::MergeError,
 };
 
-/// Threads that sign, encrypt and receive.
+/// Number of threads that sign, encrypt and receive.
 const WORKERS: usize = 2;
-/// How often whoever waits for the store looks whether it is to stop.
+/// Interval at which a wait for the store checks whether to stop.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What is wanted of a store.
+/// Query for frames in a store.
 #[derive(Clone, Debug)]
 pub struct StoreQuery {
-    /// As [`check_url`](crate::store::check_url) takes it.
+    /// URL of the store, in a form that [`check_url`](crate::store::check_url) accepts.
     pub store: String,
-    /// Which objects may have it.
+    /// Selection of objects.
     pub choice: ObjectChoice,
-    /// Which of their frames.
+    /// Selection of frames.
     pub frames: FrameQuery,
 }
 
-/// What an extraction from a store did: the shape that `wqcap extract --json` prints for one.
+/// Result of an extraction from a store, in the layout that `wqcap extract --json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct StoreExtracted {
-    /// What was found and written.
+    /// Frames found, and the output that was written.
     #[serde(flatten)]
     pub written: FramesWritten,
-    /// Folders of keys that were listed.
+    /// Number of folders of keys that were listed.
     pub partitions: u64,
-    /// Tables of parts that were found, and those that were read.
+    /// Number of tables of parts that were found, and of those that were read.
     pub tables: ReadOf,
-    /// Objects that have parts, and those of which some were fetched.
+    /// Number of objects with parts, and of those from which parts were fetched.
     pub objects: ReadOf,
-    /// What was fetched of them.
+    /// Bytes and requests of the fetched parts.
     pub fetched: Fetched,
-    /// Frames that are not in the store.
+    /// Matching frames that are not in the store.
     pub unsent: Unsent,
-    /// How long it took.
+    /// Duration of the extraction in seconds.
     pub seconds: f64,
 }
 
-/// What was fetched of objects.
+/// Bytes and requests of the fetched parts of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Fetched {
-    /// Bytes that came.
+    /// Number of bytes received.
     pub bytes: u64,
-    /// Bytes of the parts that may hold what is wanted, with the beginnings they need.
+    /// Bytes of the parts that may hold matching frames, with the beginnings that they need.
     pub wanted_bytes: u64,
-    /// Requests.
+    /// Number of requests to the store.
     pub requests: u64,
 }
 
-/// Carries out a query. `watch` sees now and then how far it is; `stop`, once set, ends it.
+/// Runs a query. `watch` is called regularly with the progress. `stop`, once set, ends the query.
 ///
 /// # Errors
-/// There is no such store, it does not answer, or has nothing of these times; the objects cannot go into one file; the output
-/// cannot be written; or `stop` was set. What is wrong with an object is in the result.
+/// The store cannot be opened, does not answer, or has no files of these times; the objects cannot
+/// be combined into one file; the output cannot be written; or `stop` was set. Problems of single
+/// objects are part of the result.
 pub fn extract(
     query: &StoreQuery,
     stop: &Arc<AtomicBool>,
@@ -115,7 +117,7 @@ pub fn extract(
     let failed = |e| MergeError::Failed(format!("cannot start threads: {e}"));
     let runtime = runtime.map_err(failed)?;
     let done = extract_on(runtime.handle(), query, stop, watch);
-    // Whatever still comes is nobody's.
+    // Responses that still arrive are discarded.
     runtime.shutdown_background();
     done
 }
@@ -129,7 +131,7 @@ fn extract_on(
     let begun = Instant::now();
     let url = &query.store;
     let store = {
-        // Some of what it is made of asks for the runtime.
+        // Parts of the store's client need the runtime's context.
         let _within = runtime.enter();
         store::open_to_read(url, url).map_err(|e| MergeError::Refused(e.to_string()))?
     };
@@ -145,12 +147,12 @@ fn extract_on(
     })?;
     let fetcher = Fetcher::new(store, runtime.clone(), &plan.objects, Arc::clone(stop));
     let files = fetcher.files(&plan.objects);
-    let goes_on = |_, _| {
+    let may_continue = |_, _| {
         watch(&fetcher.progress());
         !stop.load(Ordering::Relaxed) && fetcher.failure().is_none()
     };
-    let written = extract_ranges(files, plan.notes, &query.frames, goes_on);
-    // Whatever else was wrong by then follows from these.
+    let written = extract_ranges(files, plan.notes, &query.frames, may_continue);
+    // Later errors are consequences of a stop or of a failure of the store.
     if stop.load(Ordering::Relaxed) && written.is_err() {
         return Err(MergeError::Stopped);
     }
@@ -179,7 +181,7 @@ fn extract_on(
     })
 }
 
-/// Waits until it is set.
+/// Waits until `stop` is set.
 async fn until(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         sleep(TICK).await;

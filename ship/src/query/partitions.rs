@@ -1,29 +1,31 @@
-//! Which partitions can have the files of some times, and which of these files can.
+//! Selection of the partitions and files that may hold frames of a time range.
 //!
-//! A file is in the partition of the hour in which it begins, and may go on for long: the hours of the times are listed, and
-//! those before them as far as files are looked back for. Of what is listed there, names tell what ended before: a queue's
-//! file ends where the next one of that queue begins, as [`wqcap_files::extract`] has it for files of a folder.
+//! A file is in the partition of the hour in which it begins, and may be longer than an hour. The
+//! hours of the time range are listed, and the hours before it up to the look back. Of the listed
+//! files, those that ended before the range are excluded by their names: a queue's file ends where
+//! the next one of that queue begins, as in [`wqcap_files::extract`] for the files of a folder.
 //!
-//! Invariant: only what cannot hold frames of the times is left out, as long as no file is longer than the look back.
+//! Invariant: only files that cannot hold frames of the times are excluded, if no file is longer
+//! than the look back.
 
 use crate::key::CaptureKey;
 use jiff::{civil::Date, tz::TimeZone};
 use std::ops::{Range, RangeInclusive};
 
 const HOUR_NS: u64 = 3_600_000_000_000;
-/// How far stamps may lie before the first one of their file, or behind that of the next file: a clock that follows another
-/// may step back a little.
+/// Tolerance in nanoseconds by which stamps may lie before the first one of their file, and after
+/// the first one of the next file: a clock that follows another one may step back a little.
 const SLACK_NS: u64 = 1_000_000_000;
 
-/// The hours since 1970 in which files begin that may have frames of these times.
+/// Returns the hours since 1970 in which a file may begin that has frames of these times.
 pub(super) fn hours(times: &Range<u64>, lookback_ns: u64) -> RangeInclusive<u64> {
     let first = times.start.saturating_sub(lookback_ns);
     let last = times.end.saturating_sub(1).saturating_add(SLACK_NS);
     first / HOUR_NS..=last / HOUR_NS
 }
 
-/// The folders of keys to be listed: of these `days` (`dt=2026-11-21`) the whole, or some hours, and of these the `sensors`;
-/// no sensors: each.
+/// Returns the folders of keys to be listed. Of each of the `days` (`dt=2026-11-21`), all hours are
+/// listed or only those in `hours`, for all `sensors` if the list is empty.
 pub(super) fn folders(
     days: &[String],
     hours: &RangeInclusive<u64>,
@@ -48,7 +50,7 @@ pub(super) fn folders(
     all
 }
 
-/// Days since 1970.
+/// Returns the number of days since 1970 of a folder of a day.
 fn day_of(name: &str) -> Option<u64> {
     let date: Date = name.strip_prefix("dt=")?.parse().ok()?;
     let midnight = date.to_zoned(TimeZone::UTC).ok()?.timestamp();
@@ -57,7 +59,7 @@ fn day_of(name: &str) -> Option<u64> {
         .map(|it| it / 86_400)
 }
 
-/// The files that may have frames of these times, by their names.
+/// Returns the files that may have frames of these times, by their names.
 pub(super) fn reaching(mut files: Vec<CaptureKey>, times: &Range<u64>) -> Vec<CaptureKey> {
     fn chain(it: &CaptureKey) -> (&str, Option<u16>, &str) {
         (&it.sensor, it.queue, it.ending())
@@ -100,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hours_of_the_times_are_listed_and_those_before_that_files_may_begin_in() {
+    fn hours_of_the_times_and_of_the_look_back_are_listed() {
         let minutes = 60_000_000_000;
         let times = MIDNIGHT * HOUR_NS + 70 * minutes..MIDNIGHT * HOUR_NS + 80 * minutes;
         let listed = |lookback, sensors: &[&str]| {
@@ -124,12 +126,13 @@ mod tests {
                 format!("{day}/hour=01/sensor=b"),
             ]
         );
-        // A day back from 01:10: 23 hours of the day before, and two of this.
+        // One day back from 01:10: 23 hours of the previous day, and two of this one.
         assert_eq!(listed(24 * HOUR_NS, &[]).len(), 25);
         let two_days = listed(48 * HOUR_NS, &[]);
         assert_eq!(two_days.len(), 23 + 1 + 2);
         assert!(two_days.contains(&"blocks/dt=2026-11-20".to_owned()));
-        // The last frame of an hour may be in a file that begins with the next, and no later.
+        // The last frame of an hour may be in a file that begins in the next hour, within the
+        // tolerance.
         let end = (MIDNIGHT + 1) * HOUR_NS;
         assert_eq!(hours(&(end - 9..end), 0), MIDNIGHT..=MIDNIGHT + 1);
         let before = end - SLACK_NS;
@@ -151,7 +154,7 @@ mod tests {
             file("a", 0, 200, "pcap"),
             file("a", 1, 150, "pcap"),
             file("b", 0, 250, "pcap"),
-            // Of another capture, for all that names tell.
+            // Another extension counts as another capture.
             file("a", 0, 120, "pcapng"),
             file("a", 0, 100, "pcap"),
         ];
@@ -166,7 +169,7 @@ mod tests {
         assert_eq!(found(0, 50), [0; 0]);
         assert_eq!(found(110, 115), [100]);
         assert_eq!(found(210, 220), [120, 150, 200]);
-        // A second on both sides.
+        // The tolerance of one second on both sides.
         assert_eq!(found(201, 220), [100, 120, 150, 200]);
         assert_eq!(found(205, 250), [120, 150, 200, 250]);
         assert_eq!(found(400, 500), [120, 150, 250, 300]);

@@ -1,28 +1,29 @@
-//! What is asked of a store for the wanted ranges of an object, request by request.
+//! Requests for the wanted ranges of an object.
 //!
-//! Ranges that are near each other come by one request, with what is between them; long ones by several. What is fetched for
-//! nothing is at most half of what is wanted, but for gaps that are smaller than a request is worth.
+//! Ranges that are near each other are fetched by one request, with the gap between them; long
+//! ranges are fetched by several. Unwanted bytes are at most half of the wanted ones, not counting
+//! gaps that cost less than a request.
 
 use std::ops::Range;
 
-/// Gaps that are always fetched: less than another request takes.
+/// Length of gaps in bytes that are always fetched: less than the cost of another request.
 const NEAR: u64 = 16 << 10;
-/// Gaps that are never fetched.
+/// Length of gaps in bytes that are never fetched.
 const FAR: u64 = 1 << 20;
 
-/// What one request fetches.
+/// Byte range that one request fetches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) span: Range<u64>,
-    /// What is wanted of it, in its order.
+    /// Wanted ranges in the span, in ascending order.
     pub(super) wanted: Vec<Range<u64>>,
 }
 
-/// All requests for an object, in the order of its bytes.
+/// Requests for an object, in the order of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pieces {
     pub(super) all: Vec<Piece>,
-    /// So many of the first have what is needed to look at the first record.
+    /// Number of leading pieces that are enough to read the first record.
     pub(super) leads: usize,
 }
 
@@ -35,7 +36,8 @@ impl Piece {
         self.wanted.iter().map(|it| it.end - it.start).sum()
     }
 
-    /// What is wanted of it in so long parts; what nobody wants at their ends is left out.
+    /// Cuts the piece into pieces of at most `most` bytes. Unwanted bytes at their ends are left
+    /// out.
     fn cut(self, most: u64) -> impl Iterator<Item = Self> {
         let Self { span, wanted } = self;
         let parts = (0..(span.end - span.start).div_ceil(most)).map(move |n| {
@@ -58,8 +60,8 @@ fn within(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
 }
 
 impl Pieces {
-    /// Of ranges in their order, which do not overlap. About the first `lead` wanted bytes come by themselves, and no request
-    /// is for more than `most`.
+    /// Makes the requests for ascending ranges that do not overlap. About the first `lead` wanted
+    /// bytes get separate requests. No request is longer than `most` bytes.
     pub(super) fn new(ranges: &[Range<u64>], lead: u64, most: u64) -> Self {
         let (first, rest) = split(ranges, lead);
         let cut = |it: Piece| it.cut(most);
@@ -69,23 +71,24 @@ impl Pieces {
         Self { all, leads }
     }
 
-    /// Bytes that all requests fetch.
+    /// Returns the number of bytes that all requests fetch.
     pub(super) fn bytes(&self) -> u64 {
         self.all.iter().map(Piece::bytes).sum()
     }
 
-    /// Bytes of the first ones.
+    /// Returns the number of bytes of the leading requests.
     pub(super) fn lead_bytes(&self) -> u64 {
         self.all[..self.leads].iter().map(Piece::bytes).sum()
     }
 
-    /// Bytes of the ranges.
+    /// Returns the number of wanted bytes.
     pub(super) fn wanted_bytes(&self) -> u64 {
         self.all.iter().map(Piece::wanted_bytes).sum()
     }
 }
 
-/// The first `lead` bytes of ranges, and the others; all, if hardly more is left.
+/// Splits ranges after the first `lead` bytes. Everything is in the first half if the total is at
+/// most twice `lead`.
 fn split(ranges: &[Range<u64>], lead: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
     let all: u64 = ranges.iter().map(|it| it.end - it.start).sum();
     let mut left = if all <= lead * 2 { all } else { lead };
@@ -99,7 +102,7 @@ fn split(ranges: &[Range<u64>], lead: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>)
     (first, rest)
 }
 
-/// Ranges that are worth one request.
+/// Joins ranges that are fetched by one request.
 fn joined(ranges: &[Range<u64>]) -> Vec<Piece> {
     let mut all: Vec<Piece> = Vec::new();
     for range in ranges {
@@ -130,7 +133,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn neighbours_come_by_one_request_as_far_as_that_is_worth_it() {
+    fn near_ranges_are_fetched_by_one_request() {
         let spans = |ranges: &[(u64, u64)]| {
             let ranges: Vec<_> = ranges.iter().map(|(start, end)| *start..*end).collect();
             let spans = joined(&ranges).into_iter();
@@ -143,17 +146,17 @@ mod tests {
         assert_eq!(spans(&[head, (NEAR + 500, MIB)]), [(0, MIB)]);
         let far = [head, (9 * MIB, 10 * MIB)];
         assert_eq!(spans(&far), far);
-        // Half of what is wanted, and a byte more.
+        // Half of the wanted bytes, and one byte more.
         assert_eq!(spans(&[(0, MIB), (2 * MIB, 3 * MIB)]), [(0, 3 * MIB)]);
         let more = [(0, MIB), (2 * MIB, 3 * MIB - 1)];
         assert_eq!(spans(&more), more);
-        // Never so far.
+        // A gap above the limit is never fetched.
         let never = [(0, 50 * MIB), (51 * MIB + 1, 99 * MIB)];
         assert_eq!(spans(&never), never);
     }
 
     #[test]
-    fn the_first_bytes_come_by_themselves_and_all_that_is_wanted_comes_once() {
+    fn the_first_bytes_are_separate_and_each_wanted_byte_is_fetched_once() {
         let ranges = [0..500, 2 * MIB..3 * MIB, 20 * MIB..29 * MIB];
         let it = Pieces::new(&ranges, 16 * KIB, 4 * MIB);
         let spans: Vec<_> = it.all.iter().map(|it| it.span.clone()).collect();
@@ -175,10 +178,10 @@ mod tests {
             (500 + 10 * MIB, 500 + 10 * MIB)
         );
         assert_eq!(it.lead_bytes(), 16 * KIB);
-        // Little is all in the first ones.
+        // A short object is fetched by the leading requests.
         let little = Pieces::new(&[0..500, MIB..MIB + 30 * KIB], 16 * KIB, 4 * MIB);
         assert_eq!((little.all.len(), little.leads), (2, 2));
-        // A cut does not fetch what only stood between.
+        // Gaps at the ends of a piece are not fetched.
         let cut = Pieces::new(&[0..MIB, MIB + KIB..2 * MIB + 5], KIB, MIB);
         let wanted: Vec<_> = cut.all.iter().flat_map(|it| it.wanted.clone()).collect();
         let total: u64 = wanted.iter().map(|it| it.end - it.start).sum();
@@ -188,8 +191,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_fetched_for_nothing_is_bounded() {
-        // Every so manyth block of a megabyte, of half of one, and of a quarter of one.
+    fn unwanted_bytes_are_bounded() {
+        // Every Nth block of 1 MiB, of 512 KiB, and of 256 KiB.
         for (block, step) in [(MIB, 2), (MIB, 3), (MIB / 2, 2), (MIB / 4, 2), (MIB / 4, 3)] {
             let ranges: Vec<_> = (0..100u64)
                 .map(|i| i * step * block..(i * step + 1) * block)

@@ -1,4 +1,5 @@
-//! What is fetched: of which objects which ranges, by the tables of their parts.
+//! Plan of a query: the ranges of each object to be fetched, from the tables of parts or from a
+//! list.
 
 use super::{
     partitions,
@@ -18,83 +19,84 @@ use wqcap_files::{
     index::{FlowTerms, IndexKey},
 };
 
-/// Requests at a time.
+/// Maximum number of concurrent requests.
 pub(super) const REQUESTS: usize = 32;
 
-/// Which objects may have what is wanted.
+/// Selection of the objects that may hold matching frames.
 #[derive(Clone, Debug)]
 pub enum ObjectChoice {
-    /// Those of some sensors that have frames of the times, by the tables of their parts.
+    /// Objects of sensors with frames of the times, by the tables of their parts.
     OfTimes {
-        /// The sensors; none: all.
+        /// Names of the sensors; empty: all sensors.
         sensors: Vec<String>,
-        /// How long before the times their files may begin.
+        /// Look back: time before the time range in which files may begin, in nanoseconds.
         lookback_ns: u64,
     },
-    /// These ranges.
+    /// Ranges from a list.
     Of(RangeList),
 }
 
-/// What is fetched of an object.
+/// Ranges of an object to be fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectParts {
-    /// The object.
+    /// Parsed key of the object.
     pub key: CaptureKey,
-    /// Its length.
+    /// Length of the object in bytes.
     pub bytes: u64,
-    /// In their order, with the object's beginning; each for itself, or with what it needs in front of it.
+    /// Ascending ranges, including the object's beginning.
     pub ranges: Vec<Range<u64>>,
-    /// Stamp of the earliest frame, as far as it is known.
+    /// Stamp of the earliest frame if it is known, else of the file's start or 0, in nanoseconds
+    /// since 1970.
     pub first_ns: u64,
 }
 
-/// Frames that are wanted, and are not in the store.
+/// Matching frames that are not in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Unsent {
-    /// Parts of files.
+    /// Number of parts of files.
     pub parts: u64,
-    /// Their frames; a list of ranges does not tell them.
+    /// Number of their frames; 0 for a list of ranges, which does not contain them.
     pub frames: u64,
 }
 
-/// What is fetched.
+/// Ranges to be fetched, and what is missing.
 #[derive(Clone, Debug, Default)]
 pub struct StorePlan {
-    /// In the order of sensors, and of a sensor's files by their names.
+    /// Objects in the order of sensors, and of the names of a sensor's files.
     pub objects: Vec<ObjectParts>,
-    /// Objects whose parts were looked at, or that were listed.
+    /// Number of objects whose parts were checked, or that were listed.
     pub known: u64,
-    /// Folders of keys that were listed.
+    /// Number of folders of keys that were listed.
     pub partitions: u64,
-    /// Tables of parts that were found, and those of them that were read.
+    /// Number of tables of parts that were found, and of those that were read.
     pub tables: ReadOf,
-    /// Frames that were not sent.
+    /// Matching frames that were not sent to the store.
     pub unsent: Unsent,
     /// Notes for the user.
     pub notes: Vec<String>,
-    /// What cannot be had, a line each.
+    /// Objects and tables that cannot be read, a line each.
     pub losses: Vec<String>,
 }
 
-/// Why there is no plan.
+/// Reason why a query cannot be planned.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// The store does not have what it takes.
+    /// The store does not have the objects that the query needs.
     #[error("{0}")]
     Refused(String),
-    /// The store did not do it.
+    /// A request to the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl ObjectParts {
-    /// Parts of an object, behind its first `head` bytes.
+    /// Selects parts of an object, and its first `head` bytes.
     fn new(key: CaptureKey, bytes: u64, head: u64, parts: Vec<Range<u64>>, first_ns: u64) -> Self {
         let mut ranges = joined(parts);
         match ranges.first_mut() {
             Some(first) if first.start > 0 && first.start < head => first.start = 0,
             Some(first) if first.start == 0 => {}
-            // Of parts that are behind it, or none.
+            // The parts are after the beginning, or there are none.
             _ if head > 0 => ranges.insert(0, 0..head),
             _ => {}
         }
@@ -107,7 +109,7 @@ impl ObjectParts {
     }
 }
 
-/// Ranges in their order, neighbours as one.
+/// Sorts ranges and joins adjacent and overlapping ones.
 fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|it| (it.start, it.end));
     let mut all: Vec<Range<u64>> = Vec::new();
@@ -120,10 +122,11 @@ fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     all
 }
 
-/// Finds out what is to be fetched for frames of `times`, of flows that `terms` allow. A list of ranges is taken as it is.
+/// Plans the ranges to fetch for frames of `times` and of flows that `terms` allow. A list of
+/// ranges is used as it is.
 ///
 /// # Errors
-/// The store does not answer, has no tables of parts, or no files of these times.
+/// The store does not answer, has no tables of parts, or has no files of these times.
 pub async fn plan(
     store: &dyn ReadStore,
     choice: &ObjectChoice,
@@ -139,17 +142,17 @@ pub async fn plan(
     }
 }
 
-/// A table that was read, and what is wrong with it.
+/// Table of an object's parts, or the reason why it cannot be used.
 type ReadTable = (CaptureKey, Result<Option<PartTable>, TableError>);
 
-/// Why a table is left out.
+/// Reason why a table is left out.
 enum TableError {
-    /// Deleted since it was listed.
+    /// The table was deleted after it was listed.
     Gone,
     Unsound(String),
 }
 
-/// Reads tables of parts, many at a time; in the order of `keys`.
+/// Reads tables of parts concurrently, in the order of `keys`.
 async fn tables(
     store: &dyn ReadStore,
     keys: Vec<CaptureKey>,
@@ -166,7 +169,8 @@ async fn tables(
     all(keys, read).await
 }
 
-/// Does the same for all, many at a time, up to the first error.
+/// Runs a request for each item concurrently, up to the first error. Results are in the order of
+/// the items.
 async fn all<I, T, F: Future<Output = Result<T, StoreError>>>(
     of: Vec<I>,
     ask: impl Fn(I) -> F,
@@ -188,8 +192,7 @@ async fn of_times(
 ) -> Result<StorePlan, PlanError> {
     let days = store.list(key::BLOCKS).await?.folders;
     if days.is_empty() {
-        let none =
-            "has no blocks/: it is no store of wqcap ship's, or nothing has been shipped to it yet";
+        let none = "has no blocks/: it is not a wqcap store, or nothing has been shipped to it yet";
         return Err(PlanError::Refused(none.into()));
     }
     let hours = partitions::hours(times, lookback_ns);
@@ -210,7 +213,7 @@ async fn of_times(
     let mut beginning = None;
     for (key, table) in tables(store, reaching, demanded).await? {
         match table {
-            Ok(Some(table)) => plan.take(key, &table, times, &mut beginning),
+            Ok(Some(table)) => plan.add_object(key, &table, times, &mut beginning),
             Ok(None) => {}
             Err(TableError::Gone) => plan.notes.push(format!(
                 "{}: was deleted before it could be read, and is left out",
@@ -219,19 +222,20 @@ async fn of_times(
             Err(TableError::Unsound(e)) => plan.losses.push(format!("{}: {e}", key.blocks())),
         }
     }
-    // An output without frames needs to know of which kind they would be.
+    // An output without frames still needs an object's header for its link type.
     if plan.objects.is_empty() {
         plan.objects.extend(beginning);
     }
     if plan.objects.is_empty() {
-        return Err(PlanError::Refused(plan.nothing(sensors)));
+        return Err(PlanError::Refused(plan.nothing_found(sensors)));
     }
     Ok(plan)
 }
 
 impl StorePlan {
-    /// Takes what is wanted of an object. `beginning`: that of the first object.
-    fn take(
+    /// Adds the matching parts of an object. `beginning` is set to the beginning of the first
+    /// object without any.
+    fn add_object(
         &mut self,
         key: CaptureKey,
         table: &PartTable,
@@ -246,7 +250,7 @@ impl StorePlan {
         };
         if *object != key.packets() {
             self.losses.push(format!(
-                "{}: is of {object:?}, and not of the object that its key names",
+                "{}: describes {object:?} instead of the object that its key names",
                 key.blocks()
             ));
             return;
@@ -265,15 +269,15 @@ impl StorePlan {
         }
     }
 
-    /// Why there is nothing to be fetched.
-    fn nothing(&self, sensors: &[String]) -> String {
+    /// Returns the reason why there is nothing to fetch.
+    fn nothing_found(&self, sensors: &[String]) -> String {
         let of = match sensors {
             [] => String::new(),
             some => format!(" of {}", some.join(", ")),
         };
         let mut text = match self.tables.read {
             0 => format!(
-                "has no files{of} of these times; --lookback tells how long before --from files may begin"
+                "has no files{of} of these times; --lookback sets how long before --from files may begin"
             ),
             _ => format!("has no packets{of} of these times"),
         };
@@ -301,7 +305,7 @@ async fn of_list(store: &dyn ReadStore, list: &RangeList) -> Result<StorePlan, P
     for (object, listed) in &list.objects {
         let Some(key) = CaptureKey::parse(object).filter(|it| it.packets() == *object) else {
             return Err(PlanError::Refused(format!(
-                "column object: {object:?} is no object of a store, such as packets/dt=2026-11-21/hour=03/sensor=NAME/START-q00.pcapng"
+                "column object: {object:?} is not the key of a packets object, such as packets/dt=2026-11-21/hour=03/sensor=NAME/START-q00.pcapng"
             )));
         };
         match (listed.object_bytes, listed.head_bytes) {
@@ -321,7 +325,7 @@ async fn of_list(store: &dyn ReadStore, list: &RangeList) -> Result<StorePlan, P
                 known.push((key, listed, bytes, head));
             }
             Ok(None) | Err(TableError::Gone) => plan.losses.push(format!(
-                "{}: has no table in blocks/, so its head_bytes and object_bytes must be listed",
+                "{}: has no table in blocks/; add head_bytes and object_bytes to the list",
                 key.packets()
             )),
             Err(TableError::Unsound(e)) => plan.losses.push(format!("{}: {e}", key.blocks())),
@@ -354,11 +358,11 @@ async fn of_list(store: &dyn ReadStore, list: &RangeList) -> Result<StorePlan, P
     Ok(plan)
 }
 
-/// What is wrong with what is listed of an object.
+/// Returns the error of ranges that exceed the object.
 fn unfit(listed: &Listed, bytes: u64, head: u64) -> Option<String> {
     let end = listed.ranges.iter().map(|it| it.end).max().unwrap_or(0);
     let end = end.max(head);
-    (end > bytes).then(|| format!("its bytes up to {end} are listed, and it has {bytes}"))
+    (end > bytes).then(|| format!("bytes up to {end} are listed, but it has {bytes}"))
 }
 
 #[cfg(test)]
@@ -366,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_come_behind_what_they_need_in_front_of_them() {
+    fn parts_are_preceded_by_the_objects_beginning() {
         let key = "packets/dt=1970-01-01/hour=00/sensor=x/5-q00.pcap";
         let key = CaptureKey::parse(key).expect("ours");
         let of = |head, parts: &[(u64, u64)]| {
@@ -380,7 +384,7 @@ mod tests {
             [(0, 24), (24, 200), (300, 400)]
         );
         assert_eq!(of(24, &[(300, 400)]), [(0, 24), (300, 400)]);
-        // A compressed file's first frame is its beginning, and has frames.
+        // The first frame of a compressed file contains its beginning and packets.
         assert_eq!(of(50, &[(0, 50), (50, 90)]), [(0, 90)]);
         assert_eq!(of(50, &[(20, 90)]), [(0, 90)]);
         assert_eq!(of(0, &[(5, 9), (7, 12), (12, 13)]), [(5, 13)]);

@@ -1,35 +1,35 @@
-//! Ranges of objects that somebody has listed: CSV or Parquet, as SQL engines print them.
+//! List of ranges of objects, made by a user: CSV or Parquet, as SQL engines print them.
 
 use super::columns::Columns;
 use bytes::Bytes;
 use csv::{ReaderBuilder, StringRecord, Trim};
 use std::{collections::BTreeMap, io::Read, ops::Range};
 
-/// What a Parquet file begins with.
+/// First bytes of a Parquet file.
 const PARQUET: &[u8] = b"PAR1";
-/// What engines print for null.
+/// Texts that engines print for null.
 const NULLS: [&str; 3] = ["", "NULL", "\\N"];
 
-/// Ranges of objects.
+/// Ranges of objects, by the objects' keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeList {
     pub(super) objects: BTreeMap<String, Listed>,
-    /// Rows without an object: its packets are not in the store.
+    /// Number of rows without an object, whose packets are not in the store.
     pub(super) unsent: u64,
 }
 
-/// What is listed of an object.
+/// Ranges of an object in the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Listed {
-    /// `None`: not listed.
+    /// Number of bytes before the first part; `None`: not in the list.
     pub(super) head_bytes: Option<u64>,
-    /// `None`: not listed.
+    /// Length of the object in bytes; `None`: not in the list.
     pub(super) object_bytes: Option<u64>,
-    /// In the order of the list.
+    /// Ranges in the order of the list.
     pub(super) ranges: Vec<Range<u64>>,
 }
 
-/// A row, and where it is.
+/// Row of the list, with its position for messages.
 struct Row {
     place: String,
     object: String,
@@ -40,10 +40,10 @@ struct Row {
 }
 
 impl RangeList {
-    /// Reads a list, of whichever of the two forms it is.
+    /// Reads a list in either format.
     ///
     /// # Errors
-    /// What is wrong with it, with row and column.
+    /// The error names the row and the column.
     pub fn read(list: Vec<u8>) -> Result<Self, String> {
         let mut it = Self::default();
         if list.starts_with(PARQUET) {
@@ -144,7 +144,7 @@ impl RangeList {
         }
         if let Some(len) = row.object_bytes.filter(|len| *len < row.end) {
             return Err(format!(
-                "{place}: byte_end {} is behind object_bytes {len}",
+                "{place}: byte_end {} is after object_bytes {len}",
                 row.end
             ));
         }
@@ -156,7 +156,7 @@ impl RangeList {
             match (*before, now) {
                 (Some(before), Some(now)) if before != now => {
                     return Err(format!(
-                        "{place}: column {name}: {now}, and a row before it has {before} for the same object"
+                        "{place}: column {name}: {now}, but an earlier row has {before} for the same object"
                     ));
                 }
                 (_, None) => {}
@@ -170,8 +170,9 @@ impl RangeList {
 
 fn number(record: &StringRecord, place: &str, name: &str, at: usize) -> Result<u64, String> {
     let text = record.get(at).unwrap_or_default();
-    text.parse()
-        .map_err(|_| format!("{place}: column {name}: {text:?} is no whole number from 0 on"))
+    text.parse().map_err(|_| {
+        format!("{place}: column {name}: {text:?} is not a whole number of at least 0")
+    })
 }
 
 #[cfg(test)]
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_engines_print_is_understood() {
+    fn output_of_sql_engines_is_parsed() {
         let expected = |head, len| {
             let a = Listed {
                 head_bytes: head,
@@ -205,7 +206,8 @@ mod tests {
         };
         let least = "object,byte_start,byte_end\n\"a, b\",500,900\nc,7,8\n\"a, b\",0,100\n";
         assert_eq!(list(least), Ok(expected(None, None)));
-        // In any order, with others beside them, as ClickHouse quotes and Windows ends lines.
+        // Columns in any order, among others, with the quotes of ClickHouse and the line ends of
+        // Windows.
         let all = "\"byte_end\",\"x\",\"OBJECT\",\"byte_start\",\"object_bytes\",\"head_bytes\"\r\n\
             900,1,\"a, b\",500,1000,24\r\n8, ,c , 7,1000,24\r\n100,1,\"a, b\",0,1000,24\r\n";
         assert_eq!(list(all), Ok(expected(Some(24), Some(1000))));
@@ -219,19 +221,19 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_line_and_column() {
+    fn errors_name_line_and_column() {
         let header = "object,byte_start,byte_end,object_bytes\n";
         for (rows, part) in [
             ("x,1,2,9\nx,one,2,9", "line 3: column byte_start: \"one\""),
             ("x,1,-2,9", "line 2: column byte_end: \"-2\""),
             ("x,1,,9", "line 2: column byte_end: \"\""),
-            ("x,1,2.0,9", "\"2.0\" is no whole number"),
+            ("x,1,2.0,9", "\"2.0\" is not a whole number"),
             ("x,1,2,nine", "line 2: column object_bytes"),
             ("x,2,2,9", "line 2: byte_start 2 is not before byte_end 2"),
-            ("x,2,10,9", "line 2: byte_end 10 is behind object_bytes 9"),
+            ("x,2,10,9", "line 2: byte_end 10 is after object_bytes 9"),
             (
                 "x,1,2,9\nx,1,2,8",
-                "line 3: column object_bytes: 8, and a row before it has 9",
+                "line 3: column object_bytes: 8, but an earlier row has 9",
             ),
             ("x,1,2", "line: 2"),
         ] {
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_parts_is_a_list_of_all_its_parts() {
+    fn a_table_of_parts_is_a_list_of_ranges() {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 3, 7, 10);
         let index = wqcap_files::index::build(&file, || true);

@@ -1,4 +1,4 @@
-//! Tables of parts, read back: the columns that [`crate::blocks`] writes.
+//! Reader of tables of parts: the columns that [`crate::blocks`] writes.
 
 use super::columns::Columns;
 use crate::{
@@ -9,39 +9,40 @@ use bytes::Bytes;
 use std::ops::Range;
 use wqcap_files::index::IndexKey;
 
-/// The parts of one object.
+/// Parts of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PartTable {
-    /// Its key; `None`: the packets are not in the store.
+    /// Key of the object; `None`: the packets are not in the store.
     pub(super) object: Option<String>,
-    /// Its length.
+    /// Length of the object in bytes.
     pub(super) object_bytes: u64,
-    /// So many of its first bytes stand in front of a part.
+    /// Number of leading bytes that must precede a part.
     pub(super) head_bytes: u64,
-    /// At least one.
+    /// Parts of the object, at least one.
     pub(super) parts: Vec<Part>,
 }
 
-/// A part of an object.
+/// Part of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) bytes: Range<u64>,
     pub(super) first_ns: u64,
     pub(super) last_ns: u64,
     pub(super) frames: u64,
-    /// A flow in it may have what is demanded.
+    /// Set when a flow of the part may have all demanded keys.
     pub(super) may_hold: bool,
 }
 
 impl PartTable {
-    /// Reads a table; `None`: of a file without frames, which has no parts. `demanded`: the keys of a flow that is wanted.
+    /// Reads a table. `demanded` are the keys that a wanted flow has. `None`: the table of a file
+    /// without frames, which has no parts.
     pub(super) fn read(table: Bytes, demanded: &[IndexKey]) -> Result<Option<Self>, String> {
         let columns = Columns::new(table)?;
         if let Some(version) = columns.fact(SCHEMA_VERSION_KEY)
             && ![SCHEMA_VERSION, WITHOUT_FILTERS].contains(&version)
         {
             return Err(format!(
-                "has columns of version {version}, and this wqcap reads versions {WITHOUT_FILTERS} and {SCHEMA_VERSION}"
+                "has columns of version {version}; this wqcap reads versions {WITHOUT_FILTERS} and {SCHEMA_VERSION}"
             ));
         }
         let objects = columns.texts("object")?;
@@ -72,7 +73,7 @@ impl PartTable {
         let ((object, object_bytes), head_bytes) = of;
         if head_bytes > object_bytes {
             return Err(format!(
-                "column head_bytes: {head_bytes} is more than object_bytes, {object_bytes}"
+                "column head_bytes: {head_bytes} is more than object_bytes {object_bytes}"
             ));
         }
         let held = may_hold(&columns, demanded)?;
@@ -100,14 +101,15 @@ impl PartTable {
         }))
     }
 
-    /// The parts that may hold such frames of these times.
+    /// Returns the parts that may hold matching frames of these times.
     pub(super) fn parts_in<'t>(&'t self, times: &'t Range<u64>) -> impl Iterator<Item = &'t Part> {
         let parts = self.parts.iter();
         parts.filter(|it| it.may_hold && it.first_ns < times.end && it.last_ns >= times.start)
     }
 }
 
-/// Of each row whether a flow of its part may have what is demanded; of none: all may.
+/// Returns for each row whether a flow of its part may have all demanded keys. An empty list means
+/// that every part may.
 fn may_hold(columns: &Columns, demanded: &[IndexKey]) -> Result<Vec<bool>, String> {
     if demanded.is_empty() || !columns.has(FLOW_FILTER) {
         return Ok(Vec::new());
@@ -135,12 +137,12 @@ mod tests {
     };
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_tables_are_read_back() {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 3, 7, 10);
         let index = wqcap_files::index::build(&file, || true);
         let mut index = index.expect("reads").expect("made");
-        // A second block, of a later second.
+        // A second block with later stamps.
         let mut later = index.blocks[0].clone();
         (later.start, later.end) = (later.end, later.end + 500);
         (later.first_ns, later.last_ns) = (20_000_000_000, 21_000_000_000);
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_beyond_its_object_is_told() {
+    fn a_part_beyond_its_object_is_an_error() {
         let dir = tempfile::tempdir().expect("dir");
         let file = fixtures::capture(dir.path(), 3, 7, 10);
         let index = wqcap_files::index::build(&file, || true);
@@ -197,7 +199,7 @@ mod tests {
             (5, "column head_bytes: 24"),
         ] {
             let table = blocks::write(&index, of(bytes)).expect("written");
-            let said = PartTable::read(table, &[]).expect_err("told");
+            let said = PartTable::read(table, &[]).expect_err(part);
             assert!(said.contains(part), "{said}");
         }
     }

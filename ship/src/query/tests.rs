@@ -1,4 +1,4 @@
-//! Plans, requests, and what comes of them, over stores in folders and in memory.
+//! Tests of plans, requests and extractions, over stores in folders.
 
 use super::{
     FetchProgress, ObjectChoice, ObjectParts, RangeList, StoreExtracted, StorePlan, StoreQuery,
@@ -39,15 +39,15 @@ const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
-/// The first day of [`synthetic`] stores.
+/// First day of [`synthetic`] stores, in nanoseconds since 1970.
 const FIRST_DAY: u64 = 20_000 * DAY;
 
-/// A folder that notes what it is asked for.
+/// Store in a folder that records its calls.
 #[derive(Debug)]
 struct Noting {
     inner: Folder,
     calls: Mutex<Vec<String>>,
-    /// What it says to requests for objects.
+    /// Error that it returns for reads of objects.
     says: Option<StoreError>,
 }
 
@@ -65,7 +65,7 @@ impl Noting {
         calls.push(format!("{call} {of}"));
     }
 
-    /// How many calls begin so.
+    /// Returns the number of calls with this prefix.
     fn count(&self, call: &str) -> usize {
         let calls = self.calls.lock().expect("no panic");
         calls.iter().filter(|it| it.starts_with(call)).count()
@@ -120,7 +120,8 @@ fn planned(
     planned.map_err(|e| e.to_string())
 }
 
-/// Tables alone: a file every twenty minutes of so many days of so many sensors; how many they are.
+/// Writes a store with tables only: one file per 20 minutes, for `days` days and `sensors` sensors.
+/// Returns the number of files.
 fn synthetic(root: &Path, days: u64, sensors: u64) -> u64 {
     let dir = tempfile::tempdir().expect("dir");
     let sample = fixtures::capture(dir.path(), 0, 7, 10);
@@ -153,7 +154,7 @@ fn synthetic(root: &Path, days: u64, sensors: u64) -> u64 {
     days * (DAY / step) * sensors
 }
 
-/// Ten minutes of the last day, of a store of [`synthetic`].
+/// Plans ten minutes of the last day, of a store of [`synthetic`].
 fn assert_planned_in_time(days: u64, sensors: u64) {
     let dir = tempfile::tempdir().expect("dir");
     let files = synthetic(dir.path(), days, sensors);
@@ -164,7 +165,7 @@ fn assert_planned_in_time(days: u64, sensors: u64) {
     let found = planned(&*store, &of_times(&[], DAY), &times).expect("planned");
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(5), "{files} files: {took:?}");
-    // Of each sensor the file that has the times, found in a day and an hour.
+    // One file per sensor, found in the listings of a day and an hour.
     assert_eq!(found.objects.len() as u64, sensors);
     assert!(found.objects.iter().all(|it| it.first_ns == noon));
     assert_eq!(found.tables.total, (DAY + HOUR) / (20 * MINUTE) * sensors);
@@ -177,7 +178,7 @@ fn assert_planned_in_time(days: u64, sensors: u64) {
         26 + sensors
     );
 
-    // Of some sensors only their partitions.
+    // With sensors given, only their partitions are listed.
     let store = Noting::new(dir.path(), None);
     let some = planned(&*store, &of_times(&["tap1", "tap0"], HOUR), &times);
     let some = some.expect("planned");
@@ -187,11 +188,11 @@ fn assert_planned_in_time(days: u64, sensors: u64) {
 }
 
 #[test]
-fn ten_minutes_of_two_thousand_files_take_the_partitions_that_can_have_them() {
+fn ten_minutes_of_two_thousand_files_list_only_their_partitions() {
     assert_planned_in_time(2, 14);
 }
 
-/// Twenty sensors for ninety days.
+/// 20 sensors for 90 days.
 #[test]
 #[ignore = "takes a minute to make the store; scripts/soak runs it"]
 fn ten_minutes_of_a_hundred_thousand_files() {
@@ -199,12 +200,12 @@ fn ten_minutes_of_a_hundred_thousand_files() {
 }
 
 #[test]
-fn a_long_file_is_found_as_far_as_one_looks_back() {
+fn a_long_file_is_found_within_the_look_back() {
     let dir = tempfile::tempdir().expect("dir");
     let sample = fixtures::capture(dir.path(), 0, 7, 10);
     let index = wqcap_files::index::build(&sample, || true);
     let mut index = index.expect("reads").expect("made");
-    // From one minute before midnight, for thirty hours.
+    // A file of 30 hours that begins one minute before midnight.
     let start_ns = FIRST_DAY - MINUTE;
     (index.blocks[0].first_ns, index.blocks[0].last_ns) = (start_ns, start_ns + 30 * HOUR);
     let name = FileName {
@@ -235,7 +236,7 @@ fn a_long_file_is_found_as_far_as_one_looks_back() {
         said.contains("has no files of these times; --lookback"),
         "{said}"
     );
-    // The file is there, and has no such frames: its beginning is.
+    // The file has no frames of these times, so only its beginning is planned.
     let empty = found(31, 40 * HOUR).expect("its beginning");
     assert_eq!(empty.objects.len(), 1);
     assert_eq!(empty.objects[0].ranges.len(), 1);
@@ -247,7 +248,7 @@ fn a_long_file_is_found_as_far_as_one_looks_back() {
     assert!(said.contains("has no blocks/"), "{said}");
 }
 
-/// Sensors with shipped files, and the store that these are in.
+/// Sensors with shipped files, and their store.
 struct Place {
     root: TempDir,
     url: String,
@@ -265,7 +266,7 @@ impl Place {
         self.root.path().join(name)
     }
 
-    /// The folder of a sensor's files.
+    /// Creates the folder of a sensor's files.
     fn sensor(&self, name: &str) -> PathBuf {
         let dir = self.at(name);
         fs::create_dir_all(&dir).expect("made");
@@ -313,7 +314,7 @@ impl Place {
         extract(&self.query(choice, times), &Arc::default(), |_| {})
     }
 
-    /// What `wqcap merge` makes of the sensors' folders.
+    /// Returns what `wqcap merge` makes of the sensors' folders.
     fn merged(&self, sensors: &[&str]) -> Vec<u8> {
         let inputs: Vec<_> = sensors.iter().map(|it| self.at(it)).collect();
         let out = self.at("merged.pcap");
@@ -327,7 +328,7 @@ impl Place {
         fs::read(self.at("found.pcap")).expect("there")
     }
 
-    /// Where an object is.
+    /// Returns the path of an object in the store.
     fn object(&self, sensor: &str, name: &str) -> PathBuf {
         let key = format!("store/packets/dt=1970-01-01/hour=00/sensor={sensor}/{name}");
         self.at(&key)
@@ -335,7 +336,7 @@ impl Place {
 }
 
 #[test]
-fn frames_of_all_sensors_come_back_as_they_were_merged_by_time() {
+fn extracted_frames_equal_a_merge_by_time() {
     let place = Place::new();
     for (sensor, queue, second) in [("b", 0, 10), ("a", 0, 10), ("a", 1, 10), ("a", 0, 12)] {
         fixtures::capture(&place.sensor(sensor), queue, second, 1500);
@@ -355,7 +356,7 @@ fn frames_of_all_sensors_come_back_as_they_were_merged_by_time() {
     assert_eq!((seen.objects, seen.of_objects), (4, 4));
     assert_eq!(seen.bytes, seen.of_bytes);
 
-    // A second of one sensor.
+    // One second of one sensor.
     let times = 12 * SECOND..13 * SECOND;
     let done = place
         .extract(of_times(&["a"], DAY), times)
@@ -367,7 +368,7 @@ fn frames_of_all_sensors_come_back_as_they_were_merged_by_time() {
 }
 
 #[test]
-fn what_is_missing_or_has_changed_is_named_and_the_rest_comes() {
+fn missing_and_changed_objects_are_named_and_the_others_extracted() {
     let place = Place::new();
     for second in [10, 20, 30, 40] {
         fixtures::capture(&place.sensor("a"), 0, second, 100);
@@ -390,7 +391,7 @@ fn what_is_missing_or_has_changed_is_named_and_the_rest_comes() {
     ]) {
         assert!(parts.iter().all(|it| loss.contains(it)), "{loss}");
     }
-    // Without any, there is nothing.
+    // Without any readable object the query fails.
     fs::remove_file(object(40)).expect("there");
     fs::remove_file(place.at("found.pcap")).expect("there");
     let none = place.extract(of_times(&[], DAY), 0..u64::MAX);
@@ -400,9 +401,9 @@ fn what_is_missing_or_has_changed_is_named_and_the_rest_comes() {
 }
 
 #[test]
-fn of_a_flow_that_a_filter_names_little_more_is_fetched_than_it_has() {
+fn a_filter_on_a_flow_fetches_little_more_than_its_frames() {
     let place = Place::new();
-    // Each part has fifty flows; another one comes in between, alone.
+    // Each part has 50 flows; another flow is in between, in separate parts.
     let frames = |of: Range<u32>| {
         (0..12_000).map(move |i| match of.contains(&i) {
             true => fixtures::udp(77),
@@ -420,7 +421,7 @@ fn of_a_flow_that_a_filter_names_little_more_is_fetched_than_it_has() {
         let done = extract(&query, &Arc::default(), |_| {}).expect("extracted");
         (done, place.found())
     };
-    // Of which no parts are known.
+    // The expression yields no flow terms.
     let (all, expected) = extracted("src port 1077 or dst port 1077");
     assert_eq!((all.written.frames, all.objects.read), (5000, 2));
     for filter in [
@@ -435,7 +436,7 @@ fn of_a_flow_that_a_filter_names_little_more_is_fetched_than_it_has() {
         let (came, wanted) = (done.fetched.bytes, done.written.bytes);
         assert!(came * 2 <= wanted * 3, "{filter}: {came} for {wanted}");
     }
-    // Both are there, and not in one flow.
+    // Both properties exist, but not in one flow.
     for filter in [
         "host 10.0.0.77 and port 1001",
         "host 10.0.0.1 and host 10.1.0.2",
@@ -470,7 +471,7 @@ fn frames_that_were_not_sent_are_counted() {
     );
 }
 
-/// A list of ranges, of all its columns.
+/// Makes a list of ranges with all columns.
 fn listed(rows: &[(&str, u64, u64)], more: &str) -> ObjectChoice {
     let mut text = String::from("object,byte_start,byte_end,head_bytes,object_bytes\n");
     for (object, start, end) in rows {
@@ -480,7 +481,7 @@ fn listed(rows: &[(&str, u64, u64)], more: &str) -> ObjectChoice {
 }
 
 #[test]
-fn listed_ranges_are_what_is_fetched() {
+fn listed_ranges_are_fetched() {
     let place = Place::new();
     for sensor in ["a", "b"] {
         fixtures::capture(&place.sensor(sensor), 0, 10, 100);
@@ -489,9 +490,9 @@ fn listed_ranges_are_what_is_fetched() {
     let [a, b] = ["a", "b"].map(|sensor| {
         format!("packets/dt=1970-01-01/hour=00/sensor={sensor}/10000000000-q00.pcap")
     });
-    // Behind a header of 24 bytes, records of 76: the third of b, the first two of a.
+    // After a header of 24 bytes, records have 76 bytes: the third of b, the first two of a.
     let rows = [(&*b, 176, 252), (&*a, 24, 100), (&*a, 100, 176), ("", 1, 2)];
-    // What the list does not tell, the tables do.
+    // Values that are not listed are read from the tables.
     for more in ["24,7624", ","] {
         let done = place.extract(listed(&rows, more), 0..u64::MAX);
         let done = done.expect("extracted");
@@ -502,7 +503,7 @@ fn listed_ranges_are_what_is_fetched() {
         assert_eq!(done.fetched.wanted_bytes, 2 * 24 + 3 * 76);
         assert_eq!(done.tables.read, if more == "," { 2 } else { 0 });
     }
-    // Times apply to frames.
+    // Times still apply to the frames.
     let done = place.extract(listed(&rows, ","), 10 * SECOND + 1..u64::MAX);
     assert_eq!(done.expect("extracted").written.frames, 2);
 
@@ -516,12 +517,12 @@ fn listed_ranges_are_what_is_fetched() {
         (
             &[("packets/../x.pcap", 24, 100)][..],
             ",",
-            "is no object of a store",
+            "is not the key of a packets object",
         ),
         (
             &[(&*a, 24, 7625)][..],
             ",",
-            "its bytes up to 7625 are listed, and it has 7624",
+            "bytes up to 7625 are listed, but it has 7624",
         ),
         (
             &[("NULL", 24, 100)][..],
@@ -537,7 +538,7 @@ fn listed_ranges_are_what_is_fetched() {
 }
 
 #[test]
-fn a_store_that_refuses_is_not_asked_again() {
+fn a_refusal_ends_all_requests() {
     let place = Place::new();
     let file = fixtures::capture(&place.sensor("a"), 0, 10, 100);
     let bytes = fs::metadata(file).expect("there").len();
@@ -562,14 +563,14 @@ fn a_store_that_refuses_is_not_asked_again() {
     let said = |file: &FileRanges| file.peek().err().expect("refused").to_string();
     assert!(files.iter().all(|it| said(it).contains("403: no such key")));
     assert_eq!(fetcher.failure(), Some(&refusal));
-    // Those that were under way by then.
+    // Requests that were in progress at the first refusal.
     let requests = store.count("read");
     assert!((1..=32).contains(&requests), "{requests}");
     stop.store(true, Ordering::Relaxed);
 }
 
 #[test]
-fn what_is_read_in_pieces_is_what_the_file_has() {
+fn pieces_yield_the_content_of_the_file() {
     let place = Place::new();
     let file = fixtures::capture(&place.sensor("a"), 0, 10, 40_000);
     place.ship("a", Selection::All);

@@ -1,4 +1,5 @@
-//! The digest of the file that comes next, made while another is sent: an upload in parts begins with its object's metadata.
+//! Digest of the next file, computed while another file is sent: a multipart upload begins with the
+//! object's metadata, which includes the digest.
 
 use super::{Shipper, Trouble};
 use crate::{
@@ -9,7 +10,7 @@ use std::{fs::File, io, sync::Arc};
 use tokio::task::{JoinHandle, spawn_blocking};
 use wqcap_files::folder::FileStamp;
 
-/// A digest that is being made.
+/// Digest that is being computed.
 pub(super) struct Ahead {
     file: FileId,
     stamp: FileStamp,
@@ -17,16 +18,16 @@ pub(super) struct Ahead {
 }
 
 impl Shipper {
-    /// Begins with the digest of the file that is next to be sent in parts, if there is one.
-    pub(super) fn look_ahead(&mut self) {
+    /// Starts the digest of the next file that will be sent in parts, if there is one.
+    pub(super) fn hash_next_file(&mut self) {
         let next = self.first(|it| {
-            let is_next = it.state == State::Seen && it.selected && !self.wants_copy(it);
+            let is_next = it.state == State::Seen && it.selected && !self.needs_copy(it);
             is_next && it.sent().len > self.part_bytes(it.sent().len)
         });
         let Some(record) = next.and_then(|id| self.journal.get(&id)).cloned() else {
             return;
         };
-        // Whoever sends it tells why it cannot be opened.
+        // A file that cannot be opened is reported when it is sent.
         if let Ok(file) = self.open(&record) {
             self.ahead = Some(Ahead {
                 file: record.id(),
@@ -36,7 +37,7 @@ impl Shipper {
         }
     }
 
-    /// The digest of a file that is to be sent.
+    /// Returns the digest of a file, from the computation in advance if there is one.
     pub(super) async fn digest(
         &mut self,
         record: &Record,

@@ -1,7 +1,8 @@
-//! Anonymized copies: what is sent in place of files, with `[anonymize]`.
+//! Anonymized copies, which are sent instead of the files if `[anonymize]` is set.
 //!
-//! A copy is made when its file's turn comes, in the folder `copies` of the journal, and is deleted when the store has it. The
-//! same file and the same key make the same bytes: a copy that is lost on the way is made again, and its upload goes on.
+//! A copy is made before its file is sent, in the folder `copies` of the journal, and is deleted
+//! when the store has it. Equal files and keys yield equal bytes: a lost copy is made again, and
+//! its upload continues.
 
 use super::{Shipper, Trouble};
 use crate::{
@@ -22,16 +23,16 @@ use wqcap_files::{
     name::FileName,
 };
 
-/// The folder of copies, in the journal's.
+/// Name of the folder of copies, inside the journal.
 const COPIES: &str = "copies";
 
-/// A name's ending without that of its compression: copies are not compressed.
+/// Returns a file name without the extension of a compression, because copies are not compressed.
 fn uncompressed(name: &str) -> &str {
     let name = name.strip_suffix(".zst").unwrap_or(name);
     name.strip_suffix(".lz4").unwrap_or(name)
 }
 
-/// A capture file's name, as its object has it.
+/// Returns the parsed name of a capture file with the extension of its object.
 pub(super) fn object_name<'p>(plan: &ShipPlan, path: &'p Path) -> Option<FileName<'p>> {
     let name = FileName::parse(path)?;
     Some(match plan.anonymize {
@@ -49,8 +50,8 @@ impl Shipper {
         copies.join(uncompressed(&record.file))
     }
 
-    /// Whether a copy is to be made before anything else.
-    pub(super) fn wants_copy(&self, record: &Record) -> bool {
+    /// Returns `true` if a copy must be made before the next step.
+    pub(super) fn needs_copy(&self, record: &Record) -> bool {
         let is_before = matches!(record.state, State::Seen | State::Started { .. });
         record.kind == Kind::Packets
             && record.selected
@@ -59,7 +60,7 @@ impl Shipper {
             && (record.copy.is_none() || !self.copy_path(record).exists())
     }
 
-    /// Makes a file's copy, and the blocks of that.
+    /// Makes a file's copy, and the table of its blocks.
     pub(super) async fn copy(&mut self, record: Record) -> Result<(), Trouble> {
         let Some(query) = self.plan.anonymize.clone() else {
             return Ok(());
@@ -69,7 +70,12 @@ impl Shipper {
             ..record.clone()
         };
         let (path, to) = (self.path_of(&original), self.copy_path(&record));
-        let failed = |e: String| Trouble::File(format!("{}: its copy: {e}", path.display()));
+        let failed = |e: String| {
+            Trouble::File(format!(
+                "{}: cannot make its anonymized copy: {e}",
+                path.display()
+            ))
+        };
         let file = self.open(&original)?;
         let from = path.clone();
         let made = spawn_blocking(move || made(&from, &query, &to)).await;
@@ -78,7 +84,7 @@ impl Shipper {
         self.check(&original, &file)?;
         if index.frames != record.frames {
             let (has, of) = (index.frames, record.frames);
-            return Err(failed(format!("has {has} frames of {of}")));
+            return Err(failed(format!("the copy has {has} of {of} frames")));
         }
         let object = OfObject {
             key: Some(&record.key),
@@ -102,10 +108,10 @@ impl Shipper {
         })?)
     }
 
-    /// The store has it, or never will.
+    /// Deletes a copy that is not needed any more.
     pub(super) fn drop_copy(&self, record: &Record) {
         if record.copy.is_some() {
-            // Where it is gone already, nothing is to be done.
+            // A missing copy is not an error.
             let _ = fs::remove_file(self.copy_path(record));
         }
     }
@@ -120,5 +126,5 @@ fn made(
     anonymize_file(path, query, to).map_err(|e| e.to_string())?;
     let index = index::build(to, || true).map_err(|e| e.to_string())?;
     let stamp = FileStamp::read(to).map_err(|e| e.to_string())?;
-    Ok((index.ok_or("it changed")?, stamp))
+    Ok((index.ok_or("the copy changed while it was indexed")?, stamp))
 }

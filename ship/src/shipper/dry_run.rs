@@ -1,4 +1,4 @@
-//! What would be shipped now.
+//! Dry run: list of the files that would be shipped now.
 
 use super::{ShipError, copies::object_name, load_index};
 use crate::{
@@ -10,34 +10,36 @@ use crate::{
 use serde::Serialize;
 use std::{io, path::PathBuf};
 
-/// A file that is not shipped yet.
+/// File that is not shipped yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Planned {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its bytes.
+    /// Length of the file in bytes.
     pub bytes: u64,
-    /// Its object; `None`: what is in it is sent, and it is not. A file without an index may turn out to be such.
+    /// Key of the file's object; `None`: only its table of blocks is sent. Without an index a file
+    /// of a selection by flows counts as sent.
     pub object: Option<String>,
-    /// The object with what is in it; flow records have none.
+    /// Key of the object with the table of blocks; flow records have none.
     pub blocks: Option<String>,
 }
 
-/// What would be shipped, in this order. Neither the store nor the journal is touched.
+/// Lists the files to be shipped, in the order of the listing. Neither the store nor the journal is
+/// changed.
 ///
 /// # Errors
 /// A folder or the journal cannot be read.
 pub fn dry_run(plan: &ShipPlan) -> Result<Vec<Planned>, ShipError> {
-    let told = |key: &str| {
+    let start_error = |key: &str| {
         let key = key.to_owned();
         move |e: io::Error| ShipError::Start(format!("{key}: {e}"))
     };
     let journal = Journal::read(&plan.journal, &plan.sensor, &plan.store)?;
     let mut found = Vec::new();
     if let Some(dir) = &plan.flows_dir {
-        found.extend(source::tables(dir).map_err(told("flows.dir"))?);
+        found.extend(source::tables(dir).map_err(start_error("flows.dir"))?);
     }
-    found.extend(source::packets(&plan.dir).map_err(told("output.dir"))?);
+    found.extend(source::packets(&plan.dir).map_err(start_error("output.dir"))?);
     let is_open = |file: &Found| {
         let record = journal.get(&file.id());
         !record.is_some_and(|it| it.state == State::Shipped && it.stamp == file.stamp)
@@ -55,7 +57,7 @@ fn planned(plan: &ShipPlan, file: Found) -> Option<Planned> {
             let name = object_name(plan, &file.path)?;
             let object = key::packets(&name, &plan.sensor);
             let blocks = key::blocks(&name, &plan.sensor);
-            // Without an index nobody knows what is in it.
+            // Without an index the content of the file is unknown.
             let index = load_index(plan, &file);
             let selected = index.map_or(plan.packets != Selection::None, |it| {
                 plan.packets.takes(&it)

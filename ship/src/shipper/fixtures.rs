@@ -1,4 +1,4 @@
-//! Files for tests, as a capture leaves them.
+//! Capture files for tests.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use wqcap_files::{format::pcap, name::FileName};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A finished file of a queue that begins at this second, with a frame a millisecond.
+/// Writes a finished file of a queue that begins at this second, with one frame per millisecond.
 pub(crate) fn capture(dir: &Path, queue: u16, second: u64, frames: u64) -> PathBuf {
     let frame = |i| {
         let mut frame = vec![0; 60];
@@ -18,7 +18,7 @@ pub(crate) fn capture(dir: &Path, queue: u16, second: u64, frames: u64) -> PathB
     capture_of(dir, queue, second, (0..frames).map(frame))
 }
 
-/// The same of these frames.
+/// Writes a finished file of a queue with these frames, one per millisecond.
 pub(crate) fn capture_of(
     dir: &Path,
     queue: u16,
@@ -43,7 +43,8 @@ pub(crate) fn capture_of(
     path
 }
 
-/// A frame of a flow: from 10.0.0.`flow` to 10.1.0.`flow`, from UDP port 1000 + `flow` to 53.
+/// Builds a frame of a flow: from 10.0.0.`flow` to 10.1.0.`flow`, from UDP port 1000 + `flow` to
+/// 53.
 pub(crate) fn udp(flow: u8) -> Vec<u8> {
     let mut frame = vec![0; 1000];
     frame[12..14].copy_from_slice(&[8, 0]);

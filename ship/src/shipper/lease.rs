@@ -1,14 +1,15 @@
-//! A sensor's name in the store, and what it tells of itself there: `status/sensor=NAME.json`.
+//! Lease of a sensor's name: the status in the store, `status/sensor=NAME.json`, names the owner.
 //!
 //! ```text
-//! read -> another's, of the last minutes -> refused
-//!      -> none, its own, or an old one   -> put, if the store still has what was read
+//! read -> status of another instance, younger than HELD -> refused
+//!      -> no status, own status, or an old one          -> put if the object is unchanged
 //! ```
 //!
-//! Where a store cannot compare before it puts, two that begin together both ship until the next status of one of them, which
-//! then finds the other's. A status that cannot be put is told once, and files go on.
+//! If a store does not support conditional puts, two instances that begin at the same time both
+//! ship until the next status of one of them, which then reads the other's status. A failed put of
+//! a status is logged once, and files are still sent.
 //!
-//! Invariant: nothing is put in place of a status that another has put within [`HELD`].
+//! Invariant: a status that another instance has put within [`HELD`] is not overwritten.
 
 use super::Status;
 use crate::{
@@ -26,20 +27,20 @@ use std::{
 };
 use tokio::time::{Instant, sleep};
 
-/// The longest time between two statuses, of which [`HELD`] has several.
+/// Longest time between two statuses, a fraction of [`HELD`].
 const AT_LEAST_EVERY: Duration = Duration::from_secs(60);
-/// The shortest one, however much there is to tell.
+/// Shortest time between two statuses.
 const AT_MOST_EVERY: Duration = Duration::from_secs(10);
-/// How often it is looked whether there is anything to tell.
+/// Interval of checks whether a status is due.
 const TICK: Duration = Duration::from_secs(1);
-/// How often another may come between a read and a put.
+/// Maximum number of attempts if another instance writes between read and put.
 const TRIES: usize = 3;
 
-/// Another ships under the sensor's name.
+/// Another instance ships under the sensor's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "ship.sensor = {sensor:?}: host {:?} ships under this name, and told so at {} (instance {}): give this one another \
-     ship.sensor and another ship.journal; if that host is gone, the name is free {} s after that time",
+    "ship.sensor = {sensor:?}: host {:?} ships under this name (last status {}, instance {}); set another \
+     ship.sensor and another ship.journal here; if that host is gone, the name is free {} s after that time",
     .by.host, .by.time, .by.instance, HELD.as_secs()
 )]
 pub(super) struct Taken {
@@ -47,7 +48,7 @@ pub(super) struct Taken {
     by: Instance,
 }
 
-/// Why a status was not put.
+/// Reason why a status was not put.
 enum Unput {
     Taken(Taken),
     Store(StoreError),
@@ -59,24 +60,25 @@ impl From<StoreError> for Unput {
     }
 }
 
-/// Who ships.
+/// Instance that ships.
 pub(super) struct Holder<'a> {
     pub(super) sensor: &'a str,
     pub(super) host: &'a str,
-    /// The journal's.
+    /// Identifier of the instance's journal.
     pub(super) instance: &'a str,
 }
 
-/// What the store has under the sensor's name.
+/// Object that the store has under the sensor's status key.
 struct Seen {
     status: Option<SensorStatus>,
-    /// That it still has this; `None`: the store does not tell one from another.
+    /// Precondition that the object is unchanged; `None`: the store has no ETags.
     only: Option<PutIf>,
-    /// Why nothing can be seen, which a bucket also says of what is not there, to whoever may not list it.
+    /// Refusal of the read. A bucket may refuse to read a missing object if the client may not list
+    /// it.
     hidden: Option<String>,
 }
 
-/// Puts a sensor's status into the store, as long as nobody else ships under its name.
+/// Writer of a sensor's status, as long as no other instance ships under its name.
 pub(super) struct Lease {
     store: Arc<dyn Store>,
     status: Arc<Mutex<Status>>,
@@ -84,15 +86,15 @@ pub(super) struct Lease {
     host: String,
     instance: String,
     run: String,
-    /// The store compares before it puts, as far as is known.
+    /// Cleared when the store turns out not to support conditional puts.
     compares: bool,
-    /// This process has put a status.
+    /// Set when this process has put a status.
     held: bool,
     taken_over: Option<Instance>,
-    /// What was put last; `None`: that has failed, or was not tried yet.
+    /// Status that was put last; `None`: the last put failed, or none was tried.
     last: Option<SensorStatus>,
     tried: Instant,
-    /// That it fails has been told.
+    /// Set when a failed put has been logged.
     warned: bool,
 }
 
@@ -118,10 +120,10 @@ impl Lease {
         })
     }
 
-    /// Puts the status of now. That the store does not take it is told, and no failure.
+    /// Puts the present status. A failure of the store is logged and is not an error.
     ///
     /// # Errors
-    /// Another ships under the sensor's name.
+    /// Another instance ships under the sensor's name.
     pub(super) async fn claim(&mut self) -> Result<(), Taken> {
         self.tried = Instant::now();
         self.last = None;
@@ -129,7 +131,7 @@ impl Lease {
             Ok(status) => {
                 self.last = Some(status);
                 if mem::take(&mut self.warned) {
-                    tracing::warn!("{}: is put again", key::status(&self.sensor));
+                    tracing::warn!("{}: status is written again", key::status(&self.sensor));
                 }
                 Ok(())
             }
@@ -137,14 +139,17 @@ impl Lease {
             Err(Unput::Store(e)) => {
                 if !mem::replace(&mut self.warned, true) {
                     let key = key::status(&self.sensor);
-                    tracing::warn!("{key}: {e}; it is put later, and files are sent without it");
+                    tracing::warn!(
+                        "{key}: {e}; the status is retried later, and files are sent without it"
+                    );
                 }
                 Ok(())
             }
         }
     }
 
-    /// Puts a status whenever it is time for one, until another ships under the sensor's name.
+    /// Puts a status whenever one is due. Returns when another instance ships under the sensor's
+    /// name.
     pub(super) async fn keep(&mut self) -> Taken {
         loop {
             sleep(TICK).await;
@@ -156,7 +161,7 @@ impl Lease {
         }
     }
 
-    /// After a minute, or when a pass is over and has changed something.
+    /// Returns `true` after 60 s, or after 10 s if a pass is over and the status has changed.
     fn is_due(&self) -> bool {
         let since = self.tried.elapsed();
         let has_news = || {
@@ -170,10 +175,10 @@ impl Lease {
     async fn put(&mut self) -> Result<SensorStatus, Unput> {
         let key = key::status(&self.sensor);
         for _ in 0..TRIES {
-            let seen = self.look(&key).await?;
+            let seen = self.read_status(&key).await?;
             let mut before = None;
             match &seen.status {
-                Some(it) if self.is_own(it) => self.go_on_from(it),
+                Some(it) if self.is_own(it) => self.continue_from(it),
                 Some(it) if it.holds(Timestamp::now()) => {
                     return Err(Unput::Taken(self.refused_by(it).await));
                 }
@@ -184,12 +189,12 @@ impl Lease {
             if before.is_some() {
                 status.taken_over.clone_from(&before);
             }
-            if !self.put_over(&key, &status, seen).await? {
+            if !self.put_if_unchanged(&key, &status, seen).await? {
                 continue;
             }
             if let Some(it) = before {
                 tracing::warn!(
-                    "ship.sensor = {:?}: host {:?} shipped under this name until {} (instance {}), and this one does now",
+                    "ship.sensor = {:?}: host {:?} shipped under this name until {} (instance {}); this host does now",
                     self.sensor,
                     it.host,
                     it.time,
@@ -200,11 +205,11 @@ impl Lease {
             self.held = true;
             return Ok(status);
         }
-        let why = "others put it at the same time";
+        let why = "other instances write the status at the same time";
         Err(StoreError::Failed(why.into()).into())
     }
 
-    async fn look(&self, key: &str) -> Result<Seen, StoreError> {
+    async fn read_status(&self, key: &str) -> Result<Seen, StoreError> {
         let object = match self.store.read_small(key).await {
             Ok(object) => object,
             Err(StoreError::NotFound(_)) => {
@@ -224,7 +229,7 @@ impl Lease {
             Err(e) => return Err(e),
         };
         let status = SensorStatus::parse(&object.bytes);
-        let status = status.inspect_err(|e| tracing::warn!("{key}: {e}; it is replaced"));
+        let status = status.inspect_err(|e| tracing::warn!("{key}: {e}; the object is replaced"));
         Ok(Seen {
             status: status.ok(),
             only: object.etag.map(PutIf::Etag),
@@ -232,8 +237,8 @@ impl Lease {
         })
     }
 
-    /// False: the store has another one by now.
-    async fn put_over(
+    /// Puts a status if the object is unchanged. `false`: the store has another one now.
+    async fn put_if_unchanged(
         &mut self,
         key: &str,
         status: &SensorStatus,
@@ -241,7 +246,7 @@ impl Lease {
     ) -> Result<bool, StoreError> {
         let text = serde_json::to_vec_pretty(status);
         let bytes = Bytes::from(text.map_err(|e| StoreError::Failed(e.to_string()))?);
-        let unread = |why: String| StoreError::Refused(format!("may not be read: {why}"));
+        let unread = |why: String| StoreError::Refused(format!("cannot be read: {why}"));
         if let Some(only) = seen.only.filter(|_| self.compares) {
             match self.store.put_if(key, bytes.clone(), only).await? {
                 PutOutcome::Put => return Ok(true),
@@ -249,7 +254,7 @@ impl Lease {
                 PutOutcome::Unsupported => self.compares = false,
             }
         }
-        // Whether there is one, nobody knows.
+        // Whether there is an object is unknown.
         if let Some(why) = seen.hidden {
             return Err(unread(why));
         }
@@ -257,13 +262,14 @@ impl Lease {
         Ok(true)
     }
 
-    /// A process that goes on with a journal has its name; once it has had it, only itself.
+    /// Returns `true` if the status is this instance's. A new process inherits the name with the
+    /// journal; once it has put a status, only its own run counts.
     fn is_own(&self, it: &SensorStatus) -> bool {
         it.run == self.run || !self.held && it.by.instance == self.instance
     }
 
-    /// What the process before this one has told stays.
-    fn go_on_from(&mut self, it: &SensorStatus) {
+    /// Keeps facts that an earlier process of this instance has published.
+    fn continue_from(&mut self, it: &SensorStatus) {
         if self.taken_over.is_none() {
             self.taken_over.clone_from(&it.taken_over);
         }
@@ -273,7 +279,7 @@ impl Lease {
         }
     }
 
-    /// Tells the store who is refused: that one's frames are nowhere else.
+    /// Puts a status that reports the refusal: the frames of this instance are in no other status.
     async fn refused_by(&self, owner: &SensorStatus) -> Taken {
         let by = owner.by.clone();
         let status = SensorStatus {
@@ -297,7 +303,7 @@ impl Lease {
         status.clone()
     }
 
-    /// What is to be told now.
+    /// Returns the present status.
     fn snapshot(&self) -> SensorStatus {
         let now = self.seen_status();
         SensorStatus {
@@ -338,13 +344,16 @@ mod tests {
     use tempfile::TempDir;
     use tokio::runtime::Builder;
 
-    /// A store that compares before it puts, and one that does not.
+    /// Returns a store that supports conditional puts, and one that does not.
     fn stores() -> (TempDir, [Arc<dyn Store>; 2]) {
         let dir = tempfile::tempdir().expect("dir");
         let folder = Folder::open(dir.path()).expect("there");
         (
             dir,
-            [Arc::new(Remote::of(InMemory::new())), Arc::new(folder)],
+            [
+                Arc::new(Remote::with_client(InMemory::new())),
+                Arc::new(folder),
+            ],
         )
     }
 
@@ -362,7 +371,7 @@ mod tests {
         Lease::new(&holder, Arc::clone(store), Arc::default()).expect("random bytes")
     }
 
-    /// Whose the name is.
+    /// Returns the host that owns the name.
     fn holder(result: Result<(), Taken>) -> Option<String> {
         result.err().map(|it| it.by.host)
     }
@@ -372,12 +381,12 @@ mod tests {
         SensorStatus::parse(&object.bytes).expect("a status")
     }
 
-    /// As if nobody had been heard of for some minutes.
+    /// Makes the status older than the lease.
     async fn grow_old(store: &Arc<dyn Store>) {
         set_clock(store, -240).await;
     }
 
-    /// As if the status had been put by a clock that is so many seconds ahead of the one of now.
+    /// Shifts the time of the status, as if the clock had been `seconds` ahead when it was put.
     async fn set_clock(store: &Arc<dyn Store>, seconds: i64) {
         let key = key::status("tap");
         let mut it = there(store, &key).await;
@@ -387,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_one_instances_until_that_is_not_heard_of_any_more() {
+    fn a_name_belongs_to_one_instance_until_its_status_is_old() {
         let (_dir, stores) = stores();
         for store in &stores {
             run(async {
@@ -406,8 +415,8 @@ mod tests {
                 assert_eq!(holder(second.claim().await), None);
                 let now = there(store, "status/sensor=tap.json").await;
                 assert_eq!(now.by.host, "second");
-                assert_eq!(now.taken_over.expect("told").host, "first");
-                // It was only away.
+                assert_eq!(now.taken_over.expect("reported").host, "first");
+                // The first instance was only interrupted.
                 assert_eq!(holder(first.claim().await).as_deref(), Some("second"));
                 assert_eq!(holder(second.claim().await), None);
             });
@@ -415,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_on_with_a_journal_has_its_name_and_tells_what_was_told() {
+    fn a_process_with_the_same_journal_inherits_name_and_status() {
         let (_dir, stores) = stores();
         for store in &stores {
             run(async {
@@ -428,7 +437,7 @@ mod tests {
                 assert_eq!(holder(after.claim().await), None);
                 let now = there(store, "status/sensor=tap.json").await;
                 assert_eq!(now.last_object, Some(object));
-                // The same journal twice, on copies of a machine: who came last has it.
+                // Two processes with copies of the same journal: the last one owns the name.
                 assert_eq!(holder(before.claim().await).as_deref(), Some("first"));
                 assert_eq!(holder(after.claim().await), None);
             });
@@ -436,16 +445,16 @@ mod tests {
     }
 
     #[test]
-    fn of_two_at_a_time_one_has_the_name_and_the_other_finds_out() {
+    fn of_two_concurrent_instances_one_is_refused() {
         let (_dir, stores) = stores();
         for (store, compares) in stores.iter().zip([true, false]) {
             run(async {
                 let (mut first, mut second) = (lease(store, "first"), lease(store, "second"));
                 let key = key::status("tap");
-                let seen = first.look(&key).await.expect("nothing");
+                let seen = first.read_status(&key).await.expect("nothing");
                 assert_eq!(holder(second.claim().await), None);
                 let status = first.snapshot();
-                let put = first.put_over(&key, &status, seen).await;
+                let put = first.put_if_unchanged(&key, &status, seen).await;
                 assert_eq!(put, Ok(!compares));
                 first.held = !compares;
                 let by = [holder(first.claim().await), holder(second.claim().await)];
@@ -459,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_takes_no_name_from_who_has_it() {
+    fn a_clock_that_jumps_does_not_release_a_name() {
         const DAY: i64 = 24 * 3600;
         let (_dir, stores) = stores();
         for (store, seconds) in stores.iter().flat_map(|it| {
@@ -468,17 +477,17 @@ mod tests {
             run(async {
                 let mut before = lease(store, "first");
                 assert_eq!(holder(before.claim().await), None);
-                // While it ships, and between two processes.
+                // While the instance ships, and between two processes.
                 set_clock(store, seconds).await;
                 assert_eq!(holder(before.claim().await), None, "{seconds}");
                 set_clock(store, seconds).await;
                 let mut after = lease(store, "first");
                 assert_eq!(holder(after.claim().await), None, "{seconds}");
                 assert_eq!(there(store, &key::status("tap")).await.taken_over, None);
-                // By the clock of now it is anew.
+                // The status is now recent by the present clock.
                 let other = lease(store, "other").claim().await;
                 assert_eq!(holder(other).as_deref(), Some("first"), "{seconds}");
-                // A clock that is not that far off holds the name, and no longer than it may.
+                // A clock within the lease time holds the name.
                 set_clock(store, 120).await;
                 let other = lease(store, "other").claim().await;
                 assert_eq!(holder(other).as_deref(), Some("first"), "{seconds}");
@@ -487,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_status_is_replaced() {
+    fn an_invalid_status_is_replaced() {
         let (_dir, stores) = stores();
         for store in &stores {
             run(async {

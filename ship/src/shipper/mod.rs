@@ -1,17 +1,21 @@
-//! Takes files through their steps: found, begun, sent in parts, whole, verified, to be found.
+//! Ships files step by step: found, upload begun, parts sent, complete, verified, listed.
 //!
 //! ```text
-//! pass: take_in (folders -> journal) -> the next file -> steps -> ... until nothing is left to do
+//! pass: update_journal (folders -> journal) -> next file -> steps -> ... until nothing is left to
+//! do
 //! ```
 //!
-//! Flow records go before frames, what is begun before what is not, and the oldest first. A file that cannot be read, or
-//! changes, waits for the next pass and is named; a store that does not answer ends the pass.
+//! Flow records are sent before capture files, begun uploads before new ones, and older files
+//! first. A file that cannot be read, or that changes, is reported and retried in the next pass. A
+//! store that does not answer ends the pass.
 //!
-//! Beside the passes, `lease` puts the sensor's status into the store, and ends them when another ships under its name.
+//! Concurrently with the passes, `lease` writes the sensor's status to the store, and ends the
+//! passes if another instance ships under the sensor's name.
 //!
-//! Invariants: a step is taken only when the one before it is in the journal, so a pass may end anywhere. A file that is being
-//! sent is read through one descriptor: when retention deletes it meanwhile, all of it is still sent. Files count as deleted
-//! only by a directory that is the one they were in. What the capture deletes is counted once, whether it was found before or not.
+//! Invariants: a step is taken only after the previous one is in the journal, so that a pass may
+//! end anywhere. A file is read through one descriptor, so that it is sent completely even if
+//! retention deletes it. A file counts as deleted only if its directory is still the one that it
+//! was found in. A file that the capture deletes is counted once, with or without a record.
 
 mod ahead;
 mod copies;
@@ -59,44 +63,45 @@ use wqcap_files::{
     open::open_regular,
 };
 
-/// For so long the capture may still be writing a new file's index: to make another one would read the file twice.
+/// Time that the capture has to write the index of a new file; building another index would read
+/// the file twice.
 const INDEX_TIME: Duration = Duration::from_secs(30);
 
-/// Why a pass ends, or a file waits.
+/// Reason why a pass ends, or why a file is deferred.
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
-    /// The store does not do it.
+    /// A store operation failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The journal cannot be written.
+    /// The journal cannot be read or written.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// A folder cannot be read.
     #[error("{0}")]
     Folder(String),
-    /// One file cannot be sent.
+    /// A single file cannot be sent.
     #[error("{0}")]
     File(String),
 }
 
-/// Ships what one capture finishes.
+/// Shipper of the finished files of one capture.
 struct Shipper {
     plan: ShipPlan,
     store: Arc<dyn Store>,
     journal: Journal,
     pace: Pace,
     status: Arc<Mutex<Status>>,
-    /// The capture is under way, and may be writing indexes.
+    /// Set when the capture is running and may still write indexes.
     follows: bool,
-    /// Files without a record yet, since nobody has counted their frames.
+    /// Files without a record, because their frames are not counted yet.
     uncounted: Vec<Found>,
-    /// Files that wait for the next pass, and why.
+    /// Files deferred to the next pass, with the reason.
     later: BTreeMap<FileId, String>,
-    /// Files whose sending began anew in this pass.
+    /// Files whose upload was restarted in this pass.
     begun_again: BTreeSet<FileId>,
-    /// The digest of the next file, made while another is sent.
+    /// Digest of the next file, computed while another one is sent.
     ahead: Option<Ahead>,
-    /// Memory of parts that have been sent.
+    /// Buffers of parts that have been sent.
     buffers: Vec<BytesMut>,
 }
 
@@ -117,39 +122,39 @@ impl Shipper {
         }
     }
 
-    /// Ships what there is, until nothing is left that can be.
+    /// Ships all files until none is left that can be shipped.
     async fn pass(&mut self) -> Result<(), Trouble> {
         self.later.clear();
         self.begun_again.clear();
         let outcome = self.work().await;
-        self.tell(|status| status.now = None);
+        self.update_status(|status| status.now = None);
         self.buffers.clear();
         outcome
     }
 
     async fn work(&mut self) -> Result<(), Trouble> {
         loop {
-            self.take_in().await?;
+            self.update_journal().await?;
             let Some(id) = self.next_file() else {
                 if self.count_one().await? {
                     continue;
                 }
                 return Ok(());
             };
-            self.tell(|status| status.now = Some(id.1.clone()));
+            self.update_status(|status| status.now = Some(id.1.clone()));
             match self.advance(&id).await {
-                Err(Trouble::File(problem)) => self.put_off(id, problem),
+                Err(Trouble::File(problem)) => self.defer(id, problem),
                 other => other?,
             }
         }
     }
 
-    /// What is to be done first.
+    /// Returns the file to be shipped first.
     fn next_file(&self) -> Option<FileId> {
         self.first(|it| it.state != State::Shipped)
     }
 
-    /// The first of these files in the order in which they are sent, but for those that wait.
+    /// Returns the first matching file in the order of shipping, without deferred files.
     fn first(&self, wanted: impl Fn(&Record) -> bool) -> Option<FileId> {
         let waits = |it: &Record| self.later.contains_key(&it.id());
         let open = self.journal.records().filter(|it| wanted(it) && !waits(it));
@@ -157,21 +162,21 @@ impl Shipper {
         open.min_by_key(order).map(Record::id)
     }
 
-    fn put_off(&mut self, id: FileId, problem: String) {
-        tracing::warn!("{problem}; the file waits");
+    fn defer(&mut self, id: FileId, problem: String) {
+        tracing::warn!("{problem}; the file is retried in the next pass");
         self.later.insert(id, problem);
-        self.tell(|_| {});
+        self.update_status(|_| {});
     }
 
-    /// Brings the journal to what is in the folders.
-    async fn take_in(&mut self) -> Result<(), Trouble> {
+    /// Updates the journal to the content of the folders.
+    async fn update_journal(&mut self) -> Result<(), Trouble> {
         let mut found = Vec::new();
         if let Some(dir) = &self.plan.flows_dir {
             found.extend(self.listed("flows.dir", dir, source::tables)?);
         }
         found.extend(self.listed("output.dir", &self.plan.dir, source::packets)?);
-        self.take_in_expired(&mut found)?;
-        self.let_go(&found).await?;
+        self.count_expired(&mut found)?;
+        self.end_records(&found).await?;
         self.uncounted.clear();
         for file in found {
             if self.later.contains_key(&file.id()) || self.is_known(&file) {
@@ -186,25 +191,28 @@ impl Shipper {
                 },
             }
         }
-        self.tell(|_| {});
+        self.update_status(|_| {});
         Ok(())
     }
 
-    /// Counts the files that the capture has deleted and no record is of. Those that have one go with it, so the lists are read
-    /// after the folder and before its records end: whatever is gone has its line by then.
-    fn take_in_expired(&mut self, found: &mut Vec<Found>) -> Result<(), Trouble> {
-        let told = |e: io::Error| {
+    /// Counts the deleted files that have no record. A file with a record is counted when its
+    /// record ends. The lists are read after the folder and before records end, so that every
+    /// deleted file has its line by then.
+    fn count_expired(&mut self, found: &mut Vec<Found>) -> Result<(), Trouble> {
+        let list_error = |e: io::Error| {
             let dir = self.plan.dir.display();
             Trouble::Folder(format!(
-                "output.dir = \"{dir}\": what the capture has deleted: {e}"
+                "output.dir = \"{dir}\": cannot read the list of deleted files: {e}"
             ))
         };
-        let mut lines = expired::read(&self.plan.dir, self.journal.expired_read()).map_err(told)?;
+        let mut lines =
+            expired::read(&self.plan.dir, self.journal.expired_read()).map_err(list_error)?;
         let is_known = |it: &ExpiredFile| {
             let id = (Kind::Packets, it.file.clone());
             self.journal.get(&id).is_some()
         };
-        // One that is still there is about to go, or the capture was killed: it gets its record first.
+        // A file that still exists is about to be deleted, or the capture was killed: it gets a
+        // record first.
         let is_there = |it: &ExpiredFile| {
             FileStamp::read(&self.plan.dir.join(&it.file)).is_ok_and(|now| now == it.stamp)
         };
@@ -228,21 +236,24 @@ impl Shipper {
         Ok(self.journal.enter_expired(gone.iter(), read)?)
     }
 
-    /// What is in a directory, if it is the one that the journal's files are in: a file system that is not mounted looks like
-    /// one that retention has emptied.
+    /// Lists a directory, if it is the one that holds the journal's files. An unmounted file system
+    /// looks like a directory that retention has emptied.
     fn listed(
         &self,
         key: &str,
         dir: &Path,
         list: fn(&Path) -> io::Result<Vec<Found>>,
     ) -> Result<Vec<Found>, Trouble> {
-        let told = |e: &dyn Display| Trouble::Folder(format!("{key} = {:?}: {e}", dir.display()));
-        let stamp = || DirStamp::read(dir).map_err(|e| told(&e));
+        let folder_error =
+            |e: &dyn Display| Trouble::Folder(format!("{key} = {:?}: {e}", dir.display()));
+        let stamp = || DirStamp::read(dir).map_err(|e| folder_error(&e));
         let before = stamp()?;
-        let found = list(dir).map_err(|e| told(&e))?;
+        let found = list(dir).map_err(|e| folder_error(&e))?;
         let now = stamp()?;
         if now != before {
-            return Err(told(&"became another directory while it was listed"));
+            return Err(folder_error(
+                &"was replaced by another directory while it was listed",
+            ));
         }
         let was = self.journal.dir_of(key)?;
         if was.is_some_and(|was| was.is_of(&now)) {
@@ -258,9 +269,9 @@ impl Shipper {
         };
         if was.is_some() && has_files && !found.iter().any(is_there) {
             let noted = self.journal.dirs_path();
-            return Err(told(&format_args!(
-                "is another directory than before, without any file that the journal knows; is its file system mounted? If \
-                 those files are gone for good, remove {}: they then count as expired_unshipped unless they were shipped",
+            return Err(folder_error(&format_args!(
+                "is another directory than before and has no file that the journal records; is its file system mounted? If \
+                 those files are deleted for good, remove {}: they then count as expired_unshipped unless they were shipped",
                 noted.display()
             )));
         }
@@ -268,7 +279,7 @@ impl Shipper {
         Ok(found)
     }
 
-    /// Whether its record is of the file as it is now, and of what is to be done with it.
+    /// Returns `true` if a file's record matches the present file and the configured selection.
     fn is_known(&self, file: &Found) -> bool {
         let Some(record) = self.journal.get(&file.id()) else {
             return false;
@@ -278,7 +289,7 @@ impl Shipper {
             Kind::Packets => {
                 let is_done = record.selected && record.state == State::Shipped;
                 let wanted = self.plan.packets.of_each();
-                // A copy is made when it is sent.
+                // The copy is made when the file is sent.
                 let as_anonymous = record.state == State::Seen
                     || !record.selected
                     || record.copy.is_some() == self.plan.anonymize.is_some();
@@ -288,23 +299,27 @@ impl Shipper {
         record.stamp == file.stamp && as_wanted
     }
 
-    /// A file begins anew: what is in the store of it is given up.
+    /// Drops the record of a file that is shipped from the start, and aborts its upload.
     async fn forget(&mut self, id: &FileId) -> Result<(), Trouble> {
         let Some(record) = self.journal.get(id).cloned() else {
             return Ok(());
         };
-        tracing::info!("{}: is sent anew", record.file);
+        tracing::info!(
+            "{}: shipping restarts, because the file or the selection has changed",
+            record.file
+        );
         self.drop_copy(&record);
         if let State::Started { upload, .. } = &record.state {
             self.store.abort(&record.key, upload).await?;
         }
         self.journal.forget(id)?;
-        self.tell(|status| status.changed_files += 1);
+        self.update_status(|status| status.changed_files += 1);
         Ok(())
     }
 
-    /// Ends the records of files that are gone. What the store has in full goes on without its file.
-    async fn let_go(&mut self, found: &[Found]) -> Result<(), Trouble> {
+    /// Ends the records of deleted files. Objects that are complete in the store are still verified
+    /// and listed.
+    async fn end_records(&mut self, found: &[Found]) -> Result<(), Trouble> {
         let here: BTreeSet<_> = found.iter().map(Found::id).collect();
         let gone = self.journal.records().map(Record::id);
         let gone: Vec<_> = gone.filter(|it| !here.contains(it)).collect();
@@ -322,7 +337,7 @@ impl Shipper {
                 State::Seen | State::Sent { .. } | State::Verified => {}
             }
         }
-        // Last: the store may not answer, and all the others are told of.
+        // Aborts come last: the store may not answer, and all other records have ended by then.
         for (id, key, upload) in begun {
             self.store.abort(&key, &upload).await?;
             self.expire(&id)?;
@@ -336,7 +351,7 @@ impl Shipper {
             self.drop_copy(record);
         }
         self.journal.fold(id)?;
-        self.tell(|_| {});
+        self.update_status(|_| {});
         Ok(())
     }
 
@@ -357,8 +372,12 @@ impl Shipper {
             bytes: file.stamp.len,
             queue: name.queue,
         };
-        let blocks = blocks::write(index, object)
-            .map_err(|e| Trouble::Folder(format!("{}: its blocks: {e}", file.path.display())))?;
+        let blocks = blocks::write(index, object).map_err(|e| {
+            Trouble::Folder(format!(
+                "{}: cannot encode its table of blocks: {e}",
+                file.path.display()
+            ))
+        })?;
         self.journal.set_blocks(&file.id(), &blocks)?;
         let record = Record {
             blocks_key: Some(key::blocks(&name, sensor)),
@@ -369,7 +388,7 @@ impl Shipper {
         Ok(self.journal.set(record)?)
     }
 
-    /// Reads the oldest file that has no index; false: there is none to be read now.
+    /// Builds the index of the oldest file without one. `false`: there is no such file at present.
     async fn count_one(&mut self) -> Result<bool, Trouble> {
         let is_due = |file: &&Found| {
             let indexed_soon = self.follows && self.plan.index_dir.is_some();
@@ -378,37 +397,38 @@ impl Shipper {
         let Some(file) = self.uncounted.iter().find(is_due).cloned() else {
             return Ok(false);
         };
-        self.tell(|status| status.now = Some(file.name.clone()));
+        self.update_status(|status| status.now = Some(file.name.clone()));
         let path = file.path.clone();
         let built = spawn_blocking(move || index::build(&path, || true)).await;
         match built {
             Ok(Ok(Some(index))) => self.enter_packets(&file, &index)?,
             Ok(Ok(None)) => {
                 let problem = format!("{}: changed while it was read", file.path.display());
-                self.put_off(file.id(), problem);
+                self.defer(file.id(), problem);
             }
-            // The capture may have noted its frames when it deleted it; the next pass looks.
+            // The capture may have recorded the number of frames when it deleted the file; the next
+            // pass reads it.
             Ok(Err(_)) if !file.path.exists() => {
                 let problem = format!(
-                    "{}: was deleted before its frames were counted; with output.index_dir they are counted sooner",
+                    "{}: was deleted before its frames were counted; set output.index_dir to have them counted earlier",
                     file.path.display()
                 );
-                self.put_off(file.id(), problem);
+                self.defer(file.id(), problem);
             }
-            Ok(Err(e)) => self.put_off(file.id(), format!("{}: {e}", file.path.display())),
-            Err(e) => self.put_off(file.id(), format!("{}: {e}", file.path.display())),
+            Ok(Err(e)) => self.defer(file.id(), format!("{}: {e}", file.path.display())),
+            Err(e) => self.defer(file.id(), format!("{}: {e}", file.path.display())),
         }
         Ok(true)
     }
 
-    /// Changes the status that others see, and brings it to what the journal says.
-    fn tell(&self, change: impl FnOnce(&mut Status)) {
+    /// Updates the published status from the journal, and applies `change`.
+    fn update_status(&self, change: impl FnOnce(&mut Status)) {
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
-        status.take(&self.journal, &self.uncounted, &self.later);
+        status.update(&self.journal, &self.uncounted, &self.later);
         change(&mut status);
     }
 
-    /// The file of a record as it was found, to be read.
+    /// Opens the file of a record, if it is unchanged since it was found.
     fn open(&self, record: &Record) -> Result<File, Trouble> {
         let path = self.path_of(record);
         let failed = |e: io::Error| Trouble::File(format!("{}: {e}", path.display()));
@@ -417,7 +437,7 @@ impl Shipper {
         Ok(file)
     }
 
-    /// Whether a file is still what was found.
+    /// Checks that a file is unchanged since it was found.
     fn check(&self, record: &Record, file: &File) -> Result<(), Trouble> {
         let now = file.metadata().map(|it| FileStamp::of(&it));
         if now.is_ok_and(|now| now == record.sent()) {
@@ -443,7 +463,7 @@ impl Shipper {
     }
 }
 
-/// The index that the capture has made, if it is of the file as it is now.
+/// Returns the capture's index of a file, if it matches the present file.
 fn load_index(plan: &ShipPlan, file: &Found) -> Option<CaptureIndex> {
     let indexes = IndexFolder {
         folder: plan.index_dir.as_deref()?,
@@ -452,7 +472,8 @@ fn load_index(plan: &ShipPlan, file: &Found) -> Option<CaptureIndex> {
     Some(indexes.load(&file.path)?.0)
 }
 
-/// A clock that was set back makes a file younger, and it waits for its index a little longer.
+/// Returns `true` if a file is younger than `than`. A clock that was set back makes a file younger,
+/// so that it waits for its index a little longer.
 fn is_younger(file: &Found, than: Duration) -> bool {
     let age = SystemTime::now().duration_since(file.stamp.modified());
     age.is_ok_and(|age| age < than)

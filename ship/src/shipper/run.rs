@@ -1,4 +1,4 @@
-//! Shipping from start to end: once, or for as long as a capture goes on.
+//! Main loop of shipping: a single pass, or passes while a capture is running.
 
 use super::{
     Shipper, Status, Trouble,
@@ -17,32 +17,32 @@ use std::{
 };
 use tokio::{runtime::Builder, time::sleep};
 
-/// How often folders are looked at, and the least wait after a failure.
+/// Interval between passes, and the shortest wait after a failure.
 const EVERY: Duration = Duration::from_secs(1);
-/// The longest wait after a failure, and the wait when the store has refused.
+/// Longest wait after a failure, and the wait after a refusal by the store.
 const LONGEST: Duration = Duration::from_secs(60);
-/// How often others see how it goes, and may end it.
+/// Interval at which the status is passed to the caller, who may end shipping.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Threads that sign, encrypt and send.
+/// Number of threads that sign, encrypt and send.
 const WORKERS: usize = 2;
 
-/// When to end.
+/// Condition for the end of shipping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// When all that is there has been shipped, or the store fails.
+    /// Ends when all present files have been shipped, or the store fails.
     Once,
-    /// When told to.
+    /// Ends when the caller stops it.
     Follow,
 }
 
-/// Why nothing is shipped, or not all.
+/// Reason why no files, or not all files, are shipped.
 #[derive(Debug, thiserror::Error)]
 pub enum ShipError {
-    /// It cannot begin.
+    /// Shipping cannot start.
     #[error("{0}")]
     Start(String),
-    /// It has begun, and cannot go on.
+    /// Shipping has started and cannot continue.
     #[error("{0}")]
     Failed(String),
 }
@@ -71,19 +71,20 @@ impl From<Taken> for ShipError {
     }
 }
 
-/// Ships. `tick` sees several times a second how it goes, and says whether to go on; what has been sent by then is not sent
-/// again the next time.
+/// Ships files. `tick` is called several times a second with the status, and returns `false` to
+/// stop. Parts that have been sent are not sent again the next time.
 ///
 /// # Errors
-/// It cannot begin; the journal cannot be written; with [`Mode::Once`], the store fails, a folder cannot be read, or another
-/// ships under the sensor's name. What could not be done with single files is in [`Status::problems`].
+/// Shipping cannot start; the journal cannot be written; with [`Mode::Once`], the store fails, a
+/// folder cannot be read, or another instance ships under the sensor's name. Errors of single files
+/// are in [`Status::problems`].
 pub fn run(
     plan: &ShipPlan,
     mode: Mode,
     mut tick: impl FnMut(&Status) -> bool,
 ) -> Result<Status, ShipError> {
     let start = |e: io::Error| ShipError::Start(format!("cannot start threads: {e}"));
-    // The journal is written by this thread, which waits for the disk; requests go on meanwhile in others.
+    // This thread writes the journal and waits for the disk; requests continue on other threads.
     let runtime = Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
@@ -108,11 +109,12 @@ pub fn run(
             status.count_lag();
             status.clone()
         };
-        // To drop it is to end it: whatever it waits for, the journal says how far it is.
+        // Dropping the future ends shipping at any point, because the journal has the state of each
+        // file.
         let mut work = pin!(async {
             match mode {
                 Mode::Once => shipper.once(&mut lease).await,
-                Mode::Follow => shipper.follow_alone(&mut lease).await,
+                Mode::Follow => shipper.follow_with_lease(&mut lease).await,
             }
         });
         loop {
@@ -131,15 +133,15 @@ pub fn run(
             }
         }
     });
-    // A file may still be read that nobody waits for.
+    // A file read may still be in progress; its result is not needed.
     runtime.shutdown_background();
     done
 }
 
 impl Shipper {
-    /// One pass, between two statuses.
+    /// Runs one pass, with a status before and after it.
     async fn once(&mut self, lease: &mut Lease) -> Result<(), ShipError> {
-        self.tell(|_| {});
+        self.update_status(|_| {});
         lease.claim().await?;
         let done = tokio::select! {
             done = self.pass() => done,
@@ -147,27 +149,28 @@ impl Shipper {
         };
         let done = match done {
             Ok(()) => Ok(()),
-            // It does not take a status either.
+            // The store does not accept a status either.
             Err(Trouble::Store(e)) => return Err(Trouble::Store(e).into()),
             Err(e) => {
                 let problem = e.to_string();
-                self.tell(|status| status.problems.push(problem));
+                self.update_status(|status| status.problems.push(problem));
                 Err(e)
             }
         };
-        let told = lease.claim().await;
+        let claimed = lease.claim().await;
         done?;
-        Ok(told?)
+        Ok(claimed?)
     }
 
-    /// Passes as long as nobody else ships under the sensor's name. Whoever does may be gone some day.
-    async fn follow_alone(&mut self, lease: &mut Lease) -> Result<(), ShipError> {
-        let mut is_told = false;
-        self.tell(|_| {});
+    /// Runs passes while no other instance ships under the sensor's name. If one does, tries again
+    /// later.
+    async fn follow_with_lease(&mut self, lease: &mut Lease) -> Result<(), ShipError> {
+        let mut is_reported = false;
+        self.update_status(|_| {});
         loop {
             let taken = match lease.claim().await {
                 Ok(()) => {
-                    is_told = false;
+                    is_reported = false;
                     tokio::select! {
                         done = self.follow() => return done,
                         taken = lease.keep() => taken,
@@ -176,10 +179,10 @@ impl Shipper {
                 Err(taken) => taken,
             };
             let problem = taken.to_string();
-            if !mem::replace(&mut is_told, true) {
+            if !mem::replace(&mut is_reported, true) {
                 tracing::error!("{problem}; nothing is sent until then");
             }
-            self.tell(|status| {
+            self.update_status(|status| {
                 status.now = None;
                 status.failures += 1;
                 status.problems.push(problem);
@@ -188,16 +191,16 @@ impl Shipper {
         }
     }
 
-    /// Passes, until the journal cannot be written.
+    /// Runs passes until the journal cannot be written.
     async fn follow(&mut self) -> Result<(), ShipError> {
-        // After the next failure.
+        // Wait after the next failure.
         let mut wait = EVERY;
         let mut last = None;
         loop {
             let pause = match self.pass().await {
                 Ok(()) => {
                     if last.take().is_some() {
-                        tracing::warn!("ship.store: goes on");
+                        tracing::warn!("ship.store: recovered");
                     }
                     wait = EVERY;
                     EVERY
@@ -210,13 +213,13 @@ impl Shipper {
                     };
                     wait = (pause * 2).min(LONGEST);
                     let problem = e.to_string();
-                    self.tell(|status| {
+                    self.update_status(|status| {
                         status.failures += 1;
                         status.problems.push(problem.clone());
                     });
-                    // Once, however long it lasts.
+                    // Logged once per series of failures.
                     if last.is_none() {
-                        tracing::error!("{problem}; tried again until it goes on");
+                        tracing::error!("{problem}; retrying until it succeeds");
                     }
                     last = Some(problem);
                     pause

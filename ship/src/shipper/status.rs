@@ -1,4 +1,4 @@
-//! How shipping goes, for whoever watches.
+//! Status of shipping, published to the caller.
 
 use crate::{
     fleet::LastObject,
@@ -12,61 +12,63 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// How it goes.
+/// Status of shipping.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Status {
-    /// Where all captured frames are.
+    /// Delivery states of all captured frames.
     pub ledger: DeliveryLedger,
-    /// Files that are not shipped yet, of frames and of flow records, and their bytes.
+    /// Number of files of all kinds that are not shipped yet.
     pub pending_files: u64,
-    /// Their bytes.
+    /// Length of these files in bytes.
     pub pending_bytes: u64,
-    /// Finished files whose frames nobody has counted yet: they are not in the ledger.
+    /// Number of finished files whose frames are not counted yet: they are not in the ledger.
     pub uncounted_files: u64,
-    /// Files that were deleted before they were sent.
+    /// Number of capture files that were deleted before they were sent.
     pub expired_files: u64,
-    /// Files of flow records that were deleted before they were sent.
+    /// Number of files of flow records, DNS and DHCP that were deleted before they were sent.
     pub expired_flow_files: u64,
-    /// Files of frames that were deleted before anybody had counted them: they are not in the ledger.
+    /// Number of capture files that were deleted before their frames were counted: they are not in
+    /// the ledger.
     pub expired_uncounted_files: u64,
-    /// How long the oldest of the files that are not shipped has been finished, in seconds.
+    /// Time since the oldest unshipped file was finished, in seconds.
     pub lag_s: f64,
-    /// When that one was finished.
+    /// Time when the oldest unshipped file was finished.
     #[serde(skip)]
     pub oldest: Option<SystemTime>,
-    /// Since the start: objects that the store has taken.
+    /// Number of objects that the store has accepted since the start.
     pub objects: u64,
-    /// Since the start: bytes that the store has taken.
+    /// Number of bytes that the store has accepted since the start.
     pub bytes: u64,
-    /// Since the start: files that were another one when they were looked at again, and are sent anew.
+    /// Number of files that were shipped again since the start, because the file or the selection
+    /// had changed.
     pub changed_files: u64,
-    /// Since the start: passes that ended because the store, or a folder, failed.
+    /// Number of passes since the start that ended because the store or a folder failed.
     pub failures: u64,
-    /// Since the start: requests that were sent again.
+    /// Number of requests since the start that were retried.
     pub retries: u64,
-    /// The object that was shipped last.
+    /// Object that was shipped last.
     pub last_object: Option<LastObject>,
-    /// What cannot be done now, and why.
+    /// Current problems, a line each.
     pub problems: Vec<String>,
-    /// The file that is being sent or read.
+    /// Name of the file that is being sent or read.
     pub now: Option<String>,
 }
 
 impl Status {
-    /// The store has taken so much more.
+    /// Counts objects and bytes that the store has accepted.
     pub(super) fn sent(&mut self, objects: u64, bytes: u64) {
         self.objects += objects;
         self.bytes += bytes;
     }
 
-    /// The lag of now: while a store does not answer, that is all that goes on.
+    /// Computes the lag at the present time, which grows while the store does not answer.
     pub(super) fn count_lag(&mut self) {
         let lag = |it: SystemTime| SystemTime::now().duration_since(it).unwrap_or_default();
         self.lag_s = self.oldest.map_or(Duration::ZERO, lag).as_secs_f64();
     }
 
-    /// What the journal says, and what it does not know yet.
-    pub(super) fn take(
+    /// Updates the status from the journal, and from files without a record or deferred.
+    pub(super) fn update(
         &mut self,
         journal: &Journal,
         uncounted: &[Found],

@@ -1,4 +1,5 @@
-//! The steps of one file. Each takes what the journal says, and gives what it is to say next.
+//! Steps of one file. Each step starts from the file's state in the journal and returns the next
+//! state.
 
 use super::{Shipper, Trouble};
 use crate::{
@@ -19,13 +20,13 @@ use tokio::{
     time::sleep_until,
 };
 
-/// No store takes more parts of an object.
+/// Maximum number of parts of an object: no store accepts more.
 const MOST_PARTS: u64 = 10_000;
 
-/// A part that has been sent: its number, its bytes, and what the store said.
+/// Part that has been sent: its number, its bytes, and the response of the store.
 type SentPart = (usize, Bytes, Result<String, StoreError>);
 
-/// An upload under way.
+/// Multipart upload in progress.
 struct Upload {
     id: String,
     part_bytes: u64,
@@ -43,16 +44,16 @@ impl Upload {
 }
 
 impl Shipper {
-    /// Takes a file through all the steps that are left.
+    /// Takes a file through all remaining steps.
     pub(super) async fn advance(&mut self, id: &FileId) -> Result<(), Trouble> {
         while let Some(record) = self.journal.get(id).cloned() {
-            if self.wants_copy(&record) {
+            if self.needs_copy(&record) {
                 self.copy(record).await?;
                 continue;
             }
             let next = match &record.state {
                 State::Seen if record.selected => self.begin(&record).await?,
-                // Its blocks are all that is sent.
+                // Only its blocks are sent.
                 State::Seen => State::Verified,
                 State::Started {
                     upload,
@@ -74,12 +75,12 @@ impl Shipper {
                 }
             };
             self.journal.set_state(id, next)?;
-            self.tell(|_| {});
+            self.update_status(|_| {});
         }
         Ok(())
     }
 
-    /// Sends a small file at once, or begins to send it in parts.
+    /// Sends a small file at once, or begins a multipart upload.
     async fn begin(&mut self, record: &Record) -> Result<State, Trouble> {
         let file = Arc::new(self.open(record)?);
         let len = record.sent().len;
@@ -92,7 +93,7 @@ impl Shipper {
             return Ok(Upload {
                 id,
                 part_bytes,
-                // At most `MOST_PARTS`.
+                // At most `MOST_PARTS` parts.
                 parts: vec![None; parts as usize],
             }
             .state());
@@ -102,28 +103,30 @@ impl Shipper {
         self.pace.wait(len).await;
         let etag = self.store.put(&record.key, bytes.clone()).await?;
         self.reuse(bytes);
-        self.tell(|status| status.sent(1, len));
+        self.update_status(|status| status.sent(1, len));
         Ok(State::Sent { etag })
     }
 
-    /// Bytes of a part of a file: those of `ship.part_size`, if there are not too many of them.
+    /// Returns the part size of a file: `ship.part_size`, or more if the file would exceed
+    /// [`MOST_PARTS`] parts.
     pub(super) fn part_bytes(&self, len: u64) -> u64 {
         self.plan.part_bytes.max(len.div_ceil(MOST_PARTS))
     }
 
-    /// Sends the parts that are left, so many at a time, and completes the object.
+    /// Sends the remaining parts concurrently, and completes the object.
     async fn send(&mut self, record: &Record, mut upload: Upload) -> Result<State, Trouble> {
         let file = Arc::new(self.open(record)?);
-        self.look_ahead();
+        self.hash_next_file();
         let mut sending: JoinSet<SentPart> = JoinSet::new();
         let left: Vec<_> = (0..upload.parts.len())
             .filter(|n| upload.parts[*n].is_none())
             .collect();
         for number in left {
-            // Before the next part is read, so that memory has only those that are sent.
+            // Wait before the next part is read, so that memory holds only parts that are being
+            // sent.
             while sending.len() >= self.plan.concurrency {
                 let done = sending.join_next().await;
-                if let Some(again) = self.took(record, &mut upload, done)? {
+                if let Some(again) = self.part_sent(record, &mut upload, done)? {
                     return Ok(again);
                 }
             }
@@ -131,13 +134,13 @@ impl Shipper {
             let len = upload.part_bytes.min(record.sent().len - offset);
             let bytes = self.read(record, &file, offset, len).await?;
             let begin = self.pace.begin(len);
-            // What has been sent is written down meanwhile.
+            // Completed parts are recorded in the meantime.
             loop {
                 let done = select! {
                     Some(done) = sending.join_next() => done,
                     () = sleep_until(begin) => break,
                 };
-                if let Some(again) = self.took(record, &mut upload, Some(done))? {
+                if let Some(again) = self.part_sent(record, &mut upload, Some(done))? {
                     return Ok(again);
                 }
             }
@@ -154,7 +157,7 @@ impl Shipper {
             });
         }
         while let Some(done) = sending.join_next().await {
-            if let Some(again) = self.took(record, &mut upload, Some(done))? {
+            if let Some(again) = self.part_sent(record, &mut upload, Some(done))? {
                 return Ok(again);
             }
         }
@@ -162,23 +165,24 @@ impl Shipper {
         let parts = upload.parts.into_iter().flatten().collect();
         match self.store.complete(&record.key, &upload.id, parts).await {
             Ok(etag) => {
-                self.tell(|status| status.sent(1, 0));
+                self.update_status(|status| status.sent(1, 0));
                 Ok(State::Sent { etag })
             }
-            // The upload was completed, and nobody was left to write that down; or the store has given it up.
-            Err(StoreError::NotFound(why)) => self.again(record, why),
-            // As some stores say it of an upload that is over, or that they have lost. Whoever may look at the object is not
-            // refused as such.
+            // The upload was completed and the process ended before recording it; or the store has
+            // dropped the upload.
+            Err(StoreError::NotFound(why)) => self.restart(record, why),
+            // Some stores refuse an upload that is over or lost. If the object may be read, the
+            // refusal is not caused by missing rights.
             Err(StoreError::Refused(why)) => match self.store.head(&record.key).await {
-                Ok(_) | Err(StoreError::NotFound(_)) => self.again(record, why),
+                Ok(_) | Err(StoreError::NotFound(_)) => self.restart(record, why),
                 Err(_) => Err(StoreError::Refused(why).into()),
             },
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Writes down that the store has a part. `Some`: the upload is gone, and the file begins anew.
-    fn took(
+    /// Records that the store has a part. `Some`: the upload is lost, and the file restarts.
+    fn part_sent(
         &mut self,
         record: &Record,
         upload: &mut Upload,
@@ -193,69 +197,69 @@ impl Shipper {
         self.reuse(bytes);
         match said {
             Ok(part) => upload.parts[number] = Some(part),
-            Err(StoreError::NotFound(why)) => return self.again(record, why).map(Some),
+            Err(StoreError::NotFound(why)) => return self.restart(record, why).map(Some),
             Err(e) => return Err(e.into()),
         }
         self.journal.set_state(&record.id(), upload.state())?;
-        self.tell(|status| status.sent(0, len));
+        self.update_status(|status| status.sent(0, len));
         Ok(None)
     }
 
-    /// Looks whether the store has what was sent.
+    /// Checks that the store has the object that was sent.
     async fn verify(&mut self, record: &Record, etag: Option<&str>) -> Result<State, Trouble> {
         let key = &record.key;
         let facts = match self.store.head(key).await {
             Ok(facts) => facts,
-            Err(StoreError::NotFound(why)) => return self.again(record, why),
+            Err(StoreError::NotFound(why)) => return self.restart(record, why),
             Err(e) => return Err(e.into()),
         };
         let len = record.sent().len;
         if facts.bytes != len {
             let why = format!("{key}: the store has {} bytes of {len}", facts.bytes);
-            return self.again(record, why);
+            return self.restart(record, why);
         }
-        // Some stores quote it in one answer and not in the other.
+        // Some stores quote the ETag in one response and not in the other.
         let [sent, there] =
             [etag, facts.etag.as_deref()].map(|it| it.map(|it| it.trim_matches('"')));
         match (sent, there) {
             (Some(sent), Some(there)) if sent != there => {
                 let why = format!("{key}: the store has ETag {there}, and was sent {sent}");
-                self.again(record, why)
+                self.restart(record, why)
             }
             _ => Ok(State::Verified),
         }
     }
 
-    /// Puts a file's blocks, by which it is found.
+    /// Puts a file's table of blocks, which makes the file visible to queries.
     async fn publish(&mut self, record: &Record) -> Result<State, Trouble> {
         if let Some(key) = &record.blocks_key {
             let blocks = self.journal.blocks(&record.id())?;
             let len = blocks.len() as u64;
             self.store.put(key, blocks).await?;
-            self.tell(|status| status.sent(1, len));
+            self.update_status(|status| status.sent(1, len));
         }
         let sent = Some(&record.key).filter(|_| record.selected);
         let last = sent.or(record.blocks_key.as_ref());
-        self.tell(|status| status.last_object = last.map(|key| LastObject::now(key)));
+        self.update_status(|status| status.last_object = last.map(|key| LastObject::now(key)));
         Ok(State::Shipped)
     }
 
-    /// The file begins anew; the second time in a pass there is no sense in it.
-    fn again(&mut self, record: &Record, why: String) -> Result<State, Trouble> {
+    /// Restarts a file. A second restart in one pass is an error.
+    fn restart(&mut self, record: &Record, why: String) -> Result<State, Trouble> {
         if !self.begun_again.insert(record.id()) {
             self.journal.set_state(&record.id(), State::Seen)?;
             return Err(StoreError::Failed(why).into());
         }
-        tracing::warn!("{}: is sent anew: {why}", record.file);
+        tracing::warn!("{}: shipping restarts: {why}", record.file);
         Ok(State::Seen)
     }
 
-    /// A part's memory is the next one's, unless somebody still has it.
+    /// Keeps the buffer of a part for the next one, if it is not in use any more.
     fn reuse(&mut self, bytes: Bytes) {
         self.buffers.extend(bytes.try_into_mut());
     }
 
-    /// A part of a file, read beside everything else.
+    /// Reads a part of a file on a blocking thread.
     async fn read(
         &mut self,
         record: &Record,
@@ -266,7 +270,7 @@ impl Shipper {
         let file = Arc::clone(file);
         let mut bytes = self.buffers.pop().unwrap_or_default();
         let read = move || -> io::Result<BytesMut> {
-            // A part fits into memory: it is of `ship.part_size`, or a share of a file.
+            // A part fits into memory: its length is `ship.part_size`, or a fraction of the file.
             bytes.resize(usize::try_from(len).map_err(io::Error::other)?, 0);
             file.read_exact_at(&mut bytes, offset)?;
             Ok(bytes)
@@ -277,7 +281,7 @@ impl Shipper {
         Ok(bytes.freeze())
     }
 
-    /// Why a file waits that cannot be read.
+    /// Returns the error of a file that cannot be read.
     pub(super) fn unread(&self, record: &Record, e: &io::Error) -> Trouble {
         let path = self.path_of(record);
         let path = path.display();

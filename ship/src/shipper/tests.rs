@@ -1,4 +1,4 @@
-//! A pass that ends anywhere, and one after it.
+//! Tests of passes that are interrupted at any step and continued by another pass.
 
 use super::{
     Mode, ShipError, Shipper, Trouble, dry_run, fixtures,
@@ -40,28 +40,28 @@ use wqcap_files::{
 };
 use wqcap_frame::Slice;
 
-/// Bytes of a part, of which a file of [`Place::new`] has four.
+/// Length of a part in bytes; a file of [`Place::new`] has four parts.
 const PART: u64 = 500;
 
-/// When a store's process is dead: with the call of this number, before or after it has done its work.
+/// Number of the call at which the store's caller dies, and whether the call is still carried out.
 #[derive(Clone, Copy, Debug)]
 struct Death {
     at: usize,
     after: bool,
 }
 
-/// A store in memory that notes what it is asked for, and lets its caller die.
+/// In-memory store that records its calls and simulates the death of its caller.
 #[derive(Debug)]
 struct Noting {
     inner: Remote,
     calls: Mutex<Vec<String>>,
     death: Option<Death>,
-    /// What `head` says of every object's length, if it is wrong.
+    /// Length that `head` returns instead of the right one.
     wrong: Mutex<Option<u64>>,
     refuses: bool,
-    /// What is not there is refused, as by a bucket to whoever may not list it.
+    /// Set when reads of missing objects are refused, as by a bucket whose client may not list it.
     hides: bool,
-    /// The first upload is lost when it is to be completed, which is said as a refusal.
+    /// Set when the first upload is lost at its completion, which is reported as a refusal.
     loses: Mutex<bool>,
 }
 
@@ -82,7 +82,7 @@ impl Noting {
         self.calls.lock().expect("no panic")
     }
 
-    /// The next call; `Err`: its caller is dead.
+    /// Records a call and returns its number. `Err`: the caller is dead.
     fn call(&self, name: &str, key: &str) -> Result<usize, StoreError> {
         let folder = key.split('/').next().unwrap_or_default();
         let mut calls = self.calls();
@@ -98,13 +98,13 @@ impl Noting {
         }
     }
 
-    /// What the caller hears of a call that was made.
-    fn heard<T>(&self, n: usize, said: Result<T, StoreError>) -> Result<T, StoreError> {
+    /// Returns the result of a call as the caller receives it.
+    fn answer<T>(&self, n: usize, said: Result<T, StoreError>) -> Result<T, StoreError> {
         if self.death.is_some_and(|it| n >= it.at) {
             return Err(StoreError::Failed("dead".into()));
         }
         said.map_err(|e| match e {
-            // As buckets say it.
+            // As buckets report it.
             StoreError::Failed(why) if why.contains("MultipartUpload not found") => {
                 StoreError::NotFound(why)
             }
@@ -118,7 +118,7 @@ impl Store for Noting {
     async fn begin(&self, key: &str, digest: &Digest) -> Result<String, StoreError> {
         let n = self.call("begin", key)?;
         let said = self.inner.begin(key, digest).await;
-        self.heard(n, said)
+        self.answer(n, said)
     }
 
     async fn part(
@@ -130,7 +130,7 @@ impl Store for Noting {
     ) -> Result<String, StoreError> {
         let n = self.call("part", key)?;
         let said = self.inner.part(key, upload, place, bytes).await;
-        self.heard(n, said)
+        self.answer(n, said)
     }
 
     async fn complete(
@@ -145,19 +145,19 @@ impl Store for Noting {
             return Err(StoreError::Refused("403".into()));
         }
         let said = self.inner.complete(key, upload, parts).await;
-        self.heard(n, said)
+        self.answer(n, said)
     }
 
     async fn abort(&self, key: &str, upload: &str) -> Result<(), StoreError> {
         let n = self.call("abort", key)?;
         let said = self.inner.abort(key, upload).await;
-        self.heard(n, said)
+        self.answer(n, said)
     }
 
     async fn put(&self, key: &str, bytes: Bytes) -> Result<Option<String>, StoreError> {
         let n = self.call("put", key)?;
         let said = self.inner.put(key, bytes).await;
-        self.heard(n, said)
+        self.answer(n, said)
     }
 
     async fn head(&self, key: &str) -> Result<ObjectFacts, StoreError> {
@@ -166,7 +166,7 @@ impl Store for Noting {
         if let (Ok(facts), Some(wrong)) = (&mut said, self.wrong.lock().expect("sound").take()) {
             facts.bytes = wrong;
         }
-        self.heard(n, said)
+        self.answer(n, said)
     }
 
     async fn read_small(&self, key: &str) -> Result<SmallObject, StoreError> {
@@ -175,17 +175,17 @@ impl Store for Noting {
             Err(StoreError::NotFound(_)) if self.hides => Err(StoreError::Refused("403".into())),
             said => said,
         };
-        self.heard(n, said)
+        self.answer(n, said)
     }
 
     async fn put_if(&self, key: &str, bytes: Bytes, only: PutIf) -> Result<PutOutcome, StoreError> {
         let n = self.call("put_if", key)?;
         let said = self.inner.put_if(key, bytes, only).await;
-        self.heard(n, said)
+        self.answer(n, said)
     }
 }
 
-/// A sensor's folders, with files in them.
+/// Folders of a sensor with files in them.
 struct Place {
     root: TempDir,
     store: InMemory,
@@ -193,7 +193,7 @@ struct Place {
 }
 
 impl Place {
-    /// Flow records, a file in several parts, and one that is put at once.
+    /// Creates flow records, a file of several parts, and one that is put at once.
     fn new() -> Self {
         let it = Self {
             root: tempfile::tempdir().expect("dir"),
@@ -233,7 +233,7 @@ impl Place {
         }
     }
 
-    /// A pass by a process of its own.
+    /// Runs a pass in a new process.
     fn pass(&self, store: &Arc<Noting>, packets: bool) -> (Result<(), Trouble>, DeliveryLedger) {
         let plan = self.plan(packets);
         let journal = Journal::open(&plan.journal, &plan.sensor, &plan.store).expect("opens");
@@ -247,7 +247,7 @@ impl Place {
         (done, ledger)
     }
 
-    /// The same with the store as it is, which does all that it is asked for.
+    /// Runs a pass with a store that carries out every call.
     fn whole_pass(&self, packets: bool) -> (DeliveryLedger, Vec<String>) {
         let store = self.noting(None);
         let (done, ledger) = self.pass(&store, packets);
@@ -256,7 +256,7 @@ impl Place {
         (ledger, calls)
     }
 
-    /// A pass by a process that dies.
+    /// Runs a pass of a process that dies.
     fn dying_pass(&self, death: Death) -> DeliveryLedger {
         let (done, ledger) = self.pass(&self.noting(Some(death)), true);
         assert!(done.is_err(), "{death:?}");
@@ -264,26 +264,26 @@ impl Place {
     }
 
     fn noting(&self, death: Option<Death>) -> Arc<Noting> {
-        // Its clones are one store.
-        Noting::new(Remote::of(self.store.clone()), death)
+        // Clones share the content.
+        Noting::new(Remote::with_client(self.store.clone()), death)
     }
 
-    /// A file's bytes in the store, which are what its metadata says.
+    /// Returns an object's bytes, after a check against the digest in its metadata.
     fn object(&self, key: &str) -> Option<Vec<u8>> {
         let path = ObjectPath::from(format!("some/where/{key}"));
         let runtime = Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(async {
             let got = self.store.get_opts(&path, GetOptions::default()).await;
             let got = got.ok()?;
-            let told = got.attributes.get(&Attribute::Metadata("sha256".into()));
-            let told = told.map(|it| it.to_string());
+            let stated = got.attributes.get(&Attribute::Metadata("sha256".into()));
+            let stated = stated.map(|it| it.to_string());
             let bytes = got.bytes().await.expect("in memory").to_vec();
-            assert_eq!(told, Some(Digest::of(&bytes).to_string()), "{key}");
+            assert_eq!(stated, Some(Digest::of(&bytes).to_string()), "{key}");
             Some(bytes)
         })
     }
 
-    /// The objects of the capture's files, and whether they can be found.
+    /// Asserts that all files of the capture are in the store and can be found.
     fn assert_shipped(&self) {
         let objects = [
             ("out/wqcap-q00-10000000000.pcap", "10000000000-q00.pcap"),
@@ -325,7 +325,7 @@ const ALL: DeliveryLedger = DeliveryLedger {
 };
 
 #[test]
-fn flows_go_before_frames_and_blocks_when_their_frames_are_there() {
+fn flows_are_sent_first_and_blocks_after_their_frames() {
     let place = Place::new();
     let (ledger, calls) = place.whole_pass(true);
     assert_eq!(ledger, ALL);
@@ -346,12 +346,12 @@ fn flows_go_before_frames_and_blocks_when_their_frames_are_there() {
     ];
     assert_eq!(calls, expected);
     place.assert_shipped();
-    // Again: there is nothing to do, and nothing is asked for.
+    // A second pass sends no requests.
     assert_eq!(place.whole_pass(true), (ALL, Vec::new()));
 }
 
 #[test]
-fn whoever_dies_at_any_step_is_followed_by_one_who_goes_on() {
+fn a_pass_continues_after_a_death_at_any_step() {
     let all = Place::new().whole_pass(true).1.len();
     for at in 0..all {
         for after in [false, true] {
@@ -366,7 +366,7 @@ fn whoever_dies_at_any_step_is_followed_by_one_who_goes_on() {
             let (ledger, calls) = place.whole_pass(true);
             assert_eq!(ledger, ALL, "{death:?}");
             place.assert_shipped();
-            // The store has each part that was told of, and only what was under way is sent again.
+            // Recorded parts are in the store; only those in transit are sent again.
             let resent = calls.len() + at;
             assert!(resent <= all + 10, "{death:?}: {calls:?}");
             assert_eq!(place.whole_pass(true), (ALL, Vec::new()), "{death:?}");
@@ -375,7 +375,7 @@ fn whoever_dies_at_any_step_is_followed_by_one_who_goes_on() {
 }
 
 #[test]
-fn a_copy_that_is_lost_is_made_again_and_its_upload_goes_on() {
+fn a_lost_copy_is_made_again_and_its_upload_continues() {
     let anonymous = || Place {
         anonymize: Some(query()),
         ..Place::new()
@@ -402,9 +402,9 @@ fn a_copy_that_is_lost_is_made_again_and_its_upload_goes_on() {
 }
 
 #[test]
-fn what_was_begun_as_it_is_does_not_go_on_so() {
+fn a_plain_upload_does_not_continue_with_anonymize() {
     let mut place = Place::new();
-    // In the middle of the first file's parts.
+    // Death while the first file's parts are sent.
     let death = Death { at: 5, after: true };
     place.dying_pass(death);
     place.anonymize = Some(query());
@@ -415,7 +415,7 @@ fn what_was_begun_as_it_is_does_not_go_on_so() {
 }
 
 #[test]
-fn the_tables_of_messages_go_with_flow_records() {
+fn message_tables_are_sent_with_flow_records() {
     let place = Place::new();
     for table in ["dns", "dhcp"] {
         let folder = place.at(&format!("flows/{table}"));
@@ -436,7 +436,7 @@ fn the_tables_of_messages_go_with_flow_records() {
 }
 
 #[test]
-fn without_packets_their_blocks_and_flows_go() {
+fn without_packets_blocks_and_flows_are_sent() {
     let place = Place::new();
     let (ledger, calls) = place.whole_pass(false);
     let none = DeliveryLedger {
@@ -447,17 +447,17 @@ fn without_packets_their_blocks_and_flows_go() {
     assert_eq!(ledger, none);
     let expected = ["put flows", "head flows", "put blocks", "put blocks"];
     assert_eq!(calls, expected);
-    // Wanted after all.
+    // The selection is changed to all files.
     assert_eq!(place.whole_pass(true).0, ALL);
     place.assert_shipped();
-    // What is there stays there.
+    // Objects stay in the store if the selection is changed back.
     assert_eq!(place.whole_pass(false), (ALL, Vec::new()));
 }
 
 #[test]
-fn what_is_deleted_before_it_was_sent_is_counted() {
+fn files_deleted_before_they_were_sent_are_counted() {
     let place = Place::new();
-    // The first file's second part never arrives.
+    // The second part of the first file never arrives.
     let death = Death {
         at: 4,
         after: false,
@@ -471,14 +471,14 @@ fn what_is_deleted_before_it_was_sent_is_counted() {
         ..ALL
     };
     assert_eq!(ledger, expected);
-    assert_eq!(calls[0], "abort packets", "no upload dangles");
-    // Deleted after it was sent, it stays in its line.
+    assert_eq!(calls[0], "abort packets", "the upload is aborted");
+    // A file that is deleted after it was sent keeps its line.
     fs::remove_file(place.at("out/wqcap-q01-10000000000.pcap")).expect("there");
     assert_eq!(place.whole_pass(true), (expected, Vec::new()));
 }
 
 #[test]
-fn what_the_capture_deletes_is_counted_once() {
+fn files_deleted_by_the_capture_are_counted_once() {
     let place = Place::new();
     let out = place.at("out");
     let [known, other] = ["wqcap-q00-10000000000.pcap", "wqcap-q01-10000000000.pcap"];
@@ -493,7 +493,7 @@ fn what_the_capture_deletes_is_counted_once() {
     };
     let start = ListPosition::default();
     let mut list = ExpiredList::open(&out, start).expect("opens");
-    // One that the journal knows, and two that it never saw: of one nobody knows the frames.
+    // One file with a record, and two without; the frames of one of them are unknown.
     let death = Death {
         at: 4,
         after: false,
@@ -505,7 +505,7 @@ fn what_the_capture_deletes_is_counted_once() {
         let path = fixtures::capture(&out, 5, second, 7);
         list.remove(&path, &line(&path, frames)).expect("removed");
     }
-    // And one that was noted when the capture was killed.
+    // A file whose line was written when the capture was killed.
     let left = fixtures::capture(&out, 6, 3, 11);
     let noted = line(&left, Some(11));
     let text = format!("{}\n", serde_json::to_string(&noted).expect("JSON"));
@@ -521,7 +521,7 @@ fn what_the_capture_deletes_is_counted_once() {
     for _ in 0..2 {
         assert_eq!(place.whole_pass(true).0, expected);
     }
-    // The next capture does what it was killed at.
+    // The next capture completes the interrupted deletion.
     let mut list = ExpiredList::open(&out, start).expect("opens");
     list.remove(&left, &noted).expect("removed");
     fs::remove_file(out.join(other)).expect("there");
@@ -537,7 +537,7 @@ fn what_the_capture_deletes_is_counted_once() {
 }
 
 #[test]
-fn what_is_whole_in_the_store_needs_its_file_no_more() {
+fn a_complete_object_is_shipped_without_its_file() {
     let calls = Place::new().whole_pass(true).1;
     let head = calls.iter().position(|it| it == "head packets");
     let place = Place::new();
@@ -555,7 +555,7 @@ fn what_is_whole_in_the_store_needs_its_file_no_more() {
 }
 
 #[test]
-fn a_file_that_changes_is_sent_as_it_is_then() {
+fn a_changed_file_is_sent_again() {
     let place = Place::new();
     let death = Death {
         at: 4,
@@ -575,7 +575,7 @@ fn a_file_that_changes_is_sent_as_it_is_then() {
 }
 
 #[test]
-fn what_the_store_has_not_as_it_was_sent_is_sent_once_more() {
+fn an_object_of_wrong_length_is_sent_again() {
     let place = Place::new();
     let store = place.noting(None);
     *store.wrong.lock().expect("sound") = Some(1);
@@ -598,7 +598,7 @@ fn a_store_that_refuses_is_asked_once() {
 }
 
 #[test]
-fn an_upload_that_the_store_has_lost_begins_anew() {
+fn a_lost_upload_is_restarted() {
     let place = Place::new();
     let mut store = place.noting(None);
     Arc::get_mut(&mut store).expect("ours alone").loses = Mutex::new(true);
@@ -615,7 +615,7 @@ fn an_upload_that_the_store_has_lost_begins_anew() {
 }
 
 #[test]
-fn a_file_that_is_no_capture_waits_and_the_others_go() {
+fn an_invalid_file_is_deferred_and_the_others_are_sent() {
     let place = Place::new();
     fs::write(place.at("out/wqcap-q00-5.pcap"), "no capture").expect("written");
     let mut named = Vec::new();
@@ -634,7 +634,7 @@ fn a_file_that_is_no_capture_waits_and_the_others_go() {
 }
 
 #[test]
-fn a_capture_is_followed_until_told_otherwise() {
+fn a_capture_is_followed_until_stopped() {
     let place = Place::new();
     let plan = place.plan(true);
     let mut late = None;
@@ -652,7 +652,7 @@ fn a_capture_is_followed_until_told_otherwise() {
 fn a_clock_that_jumps_stops_nothing_and_lag_is_never_negative() {
     const DAY: Duration = Duration::from_secs(24 * 3600);
     let now = SystemTime::now();
-    // As files were written before the clock was set back, and forward.
+    // Modification times before the clock was set back or forward.
     for (written, most) in [
         (now + DAY, 0.0),
         (now + 20 * 365 * DAY, 0.0),
@@ -666,13 +666,13 @@ fn a_clock_that_jumps_stops_nothing_and_lag_is_never_negative() {
             let file = fs::File::options().write(true).open(file).expect("there");
             file.set_modified(written).expect("an own file");
         }
-        // Whose indexes the capture would be writing yet, if they were new.
+        // The capture would still be writing the indexes of new files.
         let plan = ShipPlan {
             index_dir: Some(place.at("index")),
             ..place.plan(true)
         };
         let mut lags = Vec::new();
-        // More than that is for ever.
+        // More calls than that count as endless.
         let status = run(&plan, Mode::Follow, |status| {
             lags.push(status.lag_s);
             status.ledger.shipped < ALL.shipped && lags.len() < 100
@@ -683,7 +683,7 @@ fn a_clock_that_jumps_stops_nothing_and_lag_is_never_negative() {
             "{written:?}: {lags:?}"
         );
 
-        // What cannot be shipped has a lag all the same.
+        // Files that cannot be shipped have a lag too.
         let store = place.noting(Some(Death {
             at: 0,
             after: false,
@@ -710,7 +710,7 @@ fn a_clock_that_jumps_stops_nothing_and_lag_is_never_negative() {
     }
 }
 
-/// A directory of which nothing is left, as a file system leaves it that is not mounted any more.
+/// Empties a directory as an unmounted file system does. Returns the path of its content.
 fn unmount(place: &Place, folder: &str) -> PathBuf {
     let away = place.at("away");
     fs::rename(place.at(folder), &away).expect("moved");
@@ -722,7 +722,7 @@ fn unmount(place: &Place, folder: &str) -> PathBuf {
 fn a_file_system_that_is_not_mounted_deletes_nothing() {
     for folder in ["out", "flows"] {
         let place = Place::new();
-        // All is known, and one file is begun.
+        // All files have records, and one upload is begun.
         let death = Death {
             at: 4,
             after: false,
@@ -736,7 +736,7 @@ fn a_file_system_that_is_not_mounted_deletes_nothing() {
             "{why}"
         );
         assert_eq!(ledger, before);
-        // A capture that goes on into it makes it no other.
+        // A capture that writes into the directory does not make it the known one.
         if folder == "out" {
             fixtures::capture(&place.at(folder), 0, 20, 1);
             assert!(place.pass(&place.noting(None), true).0.is_err());
@@ -749,7 +749,7 @@ fn a_file_system_that_is_not_mounted_deletes_nothing() {
 }
 
 #[test]
-fn files_that_are_gone_for_good_are_so_when_that_is_said() {
+fn removing_dirs_json_declares_files_deleted() {
     let place = Place::new();
     let death = Death {
         at: 4,
@@ -759,7 +759,7 @@ fn files_that_are_gone_for_good_are_so_when_that_is_said() {
     unmount(&place, "out");
     assert!(place.pass(&place.noting(None), true).0.is_err());
     fs::remove_file(place.at("journal/dirs.json")).expect("there");
-    // Those of the file that had been found.
+    // Frames of the file that had a record.
     let gone = DeliveryLedger {
         captured: 25,
         shipped: 0,
@@ -770,7 +770,7 @@ fn files_that_are_gone_for_good_are_so_when_that_is_said() {
 }
 
 #[test]
-fn a_directory_on_another_disk_is_known_by_its_files() {
+fn a_directory_on_another_disk_is_recognised_by_its_files() {
     let place = Place::new();
     let death = Death {
         at: 4,
@@ -778,13 +778,14 @@ fn a_directory_on_another_disk_is_known_by_its_files() {
     };
     place.dying_pass(death);
     let away = unmount(&place, "out");
-    // Restored, with its time.
+    // Restored with its modification time.
     let name = "wqcap-q00-10000000000.pcap";
     let file = place.at("out").join(name);
     fs::copy(away.join(name), &file).expect("copied");
     let time = fs::metadata(away.join(name)).and_then(|it| it.modified());
     let file = fs::File::options().write(true).open(&file).expect("there");
-    file.set_modified(time.expect("told")).expect("an own file");
+    file.set_modified(time.expect("known"))
+        .expect("an own file");
     let expected = DeliveryLedger {
         captured: 25,
         shipped: 25,
@@ -794,7 +795,7 @@ fn a_directory_on_another_disk_is_known_by_its_files() {
 }
 
 #[test]
-fn a_bucket_that_may_not_be_listed_takes_a_status_all_the_same() {
+fn a_bucket_that_refuses_listing_accepts_a_status() {
     let place = Place::new();
     let store = |hides| {
         let mut store = place.noting(None);
@@ -811,7 +812,7 @@ fn a_bucket_that_may_not_be_listed_takes_a_status_all_the_same() {
         let mut lease = Lease::new(&holder, as_store, Arc::default()).expect("random bytes");
         let runtime = Builder::new_current_thread().enable_time().build();
         let runtime = runtime.expect("a runtime");
-        runtime.block_on(lease.claim()).expect("nobody else's");
+        runtime.block_on(lease.claim()).expect("owned by no other");
     };
     let hiding = store(true);
     claim(&hiding);
@@ -822,13 +823,13 @@ fn a_bucket_that_may_not_be_listed_takes_a_status_all_the_same() {
 }
 
 #[test]
-fn whoever_may_not_ship_sends_nothing() {
+fn a_refused_instance_sends_nothing() {
     let place = Place::new();
     let plan = place.plan(true);
     let status = run(&plan, Mode::Once, |_| true).expect("shipped");
     assert_eq!(status.ledger, ALL);
     let objects = tree(&place.at("store")).len();
-    // Its journal is lost, and its name is held for some minutes yet.
+    // The journal is lost, and the name is still held for some minutes.
     let again = ShipPlan {
         journal: place.at("other"),
         ..plan
@@ -839,15 +840,15 @@ fn whoever_may_not_ship_sends_nothing() {
     };
     assert!(why.contains("ship.sensor = \"tap\""), "{why}");
     assert_eq!(tree(&place.at("store")).len(), objects + 1, "a refusal");
-    // Who goes on for ever goes on to try.
+    // With [`Mode::Follow`] the claim is retried.
     let mut problems = Vec::new();
     let waits = run(&again, Mode::Follow, |status| {
         problems.clone_from(&status.problems);
         problems.is_empty()
     });
-    assert_eq!(waits.expect("told to end").ledger.captured, 0);
+    assert_eq!(waits.expect("stopped").ledger.captured, 0);
     assert_eq!(problems, [why]);
-    // The name is free.
+    // The name is free now.
     let key = place.at("store/status/sensor=tap.json");
     let text = fs::read_to_string(&key).expect("there");
     let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -857,7 +858,7 @@ fn whoever_may_not_ship_sends_nothing() {
     assert_eq!(status.ledger, ALL);
 }
 
-/// All below a folder, by name.
+/// Returns all files below a folder with their content.
 fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(root).expect("lists") {
@@ -872,7 +873,7 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn a_dry_run_tells_what_a_run_does() {
+fn a_dry_run_lists_what_a_run_ships() {
     let place = Place::new();
     let plan = place.plan(true);
     let planned = dry_run(&plan).expect("reads");

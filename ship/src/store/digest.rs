@@ -1,4 +1,4 @@
-//! What an object's bytes are known by: their SHA-256.
+//! SHA-256 digests of objects.
 
 use sha2::Sha256;
 use std::{
@@ -8,24 +8,24 @@ use std::{
     os::unix::fs::FileExt,
 };
 
-/// How much of a file is read at a time.
+/// Number of bytes of a file that are read at a time.
 const STEP: usize = 1 << 20;
 
-/// The SHA-256 of an object.
+/// SHA-256 digest of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// That of these bytes.
+    /// Computes the digest of bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(<Sha256 as sha2::Digest>::digest(bytes).into())
     }
 
-    /// That of a file's first `len` bytes.
+    /// Computes the digest of a file's first `len` bytes.
     ///
     /// # Errors
-    /// The file cannot be read, or is shorter.
+    /// The file cannot be read, or is shorter than `len`.
     pub fn of_file(file: &File, len: u64) -> io::Result<Self> {
         let mut hash = <Sha256 as sha2::Digest>::new();
         let mut buffer = vec![0; STEP];
@@ -41,7 +41,7 @@ impl Digest {
     }
 }
 
-/// In hexadecimal, as `sha256sum` prints it.
+/// Prints the digest in hexadecimal, as `sha256sum` does.
 impl Display for Digest {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|it| write!(f, "{it:02x}"))
@@ -55,14 +55,14 @@ mod tests {
 
     #[test]
     fn digests_are_those_of_the_standard() {
-        // FIPS 180-4's examples, as NIST publishes them.
+        // Examples of FIPS 180-4, published by NIST.
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         let million = "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0";
         assert_eq!(Digest::of(b"abc").to_string(), abc);
         let letters = vec![b'a'; 1_000_000];
         assert_eq!(Digest::of(&letters).to_string(), million);
         let mut file = tempfile::tempfile().expect("a file");
-        // More than is read at a time, and more than is asked for.
+        // Longer than one read, and longer than the requested length.
         let bytes: Vec<_> = (0..STEP + 1000).map(|i| i as u8).collect();
         file.write_all(&bytes).expect("written");
         let wanted = bytes.len() - 1;

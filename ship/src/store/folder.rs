@@ -1,7 +1,7 @@
-//! A folder as a store: NFS, a disk, or a first try without a server.
+//! Folder as a store: NFS, a disk, or a first test without a server.
 //!
-//! A file is written under a hidden name beside its own, which follows from its own: what a crash leaves is written over by
-//! who comes again.
+//! An object is written under a hidden name next to its final one. The hidden name is derived from
+//! the final one, so that the file of an interrupted write is overwritten by the next attempt.
 
 use super::{
     Digest, Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, ReadStore, SMALL, SmallObject,
@@ -22,20 +22,20 @@ use wqcap_files::{
     open::{create_or_empty, open_for_update, open_regular, read_regular},
 };
 
-/// The only upload of an object there can be.
+/// Identifier of an object's upload: there is at most one per object.
 const UPLOAD: &str = "part";
 
-/// A folder.
+/// Store in a folder.
 #[derive(Debug)]
 pub struct Folder {
     root: PathBuf,
 }
 
 impl Folder {
-    /// A folder that is there.
+    /// Opens an existing folder.
     ///
     /// # Errors
-    /// It is not.
+    /// The folder does not exist or cannot be read.
     pub fn open(root: &Path) -> io::Result<Self> {
         fs::read_dir(root)?;
         let root = root.to_owned();
@@ -46,8 +46,8 @@ impl Folder {
         self.root.join(key)
     }
 
-    /// Creates what becomes an object, and the folders below the store's own that it is in: that one may be a place for a
-    /// disk, which is not there.
+    /// Returns a function that creates an object's hidden file and its parent folders. The store's
+    /// root is not created: it may be a mount point whose disk is missing.
     fn creating(&self) -> impl Fn(&Path) -> io::Result<File> + Send + 'static {
         let root = self.root.clone();
         move |path| {
@@ -60,7 +60,7 @@ impl Folder {
     }
 }
 
-/// What an object is called until it is complete.
+/// Returns the hidden path of an object until it is complete.
 fn part_of(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.part"))
@@ -73,7 +73,7 @@ fn finish(path: &Path, file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// What is in a folder, but for what is hidden or has gone.
+/// Lists the entries of a folder, except hidden ones. A missing folder is empty.
 fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
     let listed = match fs::read_dir(folder) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -83,7 +83,7 @@ fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
     Ok(listed.into_iter().filter(|it| !is_hidden(it)).collect())
 }
 
-/// All files below a folder.
+/// Lists all files below a folder.
 fn files(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in entries(folder)? {
         match entry.file_type()?.is_dir() {
@@ -94,13 +94,13 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs what waits for a disk beside everything else.
+/// Runs disk operations on a blocking thread.
 async fn on_disk<T: Send + 'static>(
     path: PathBuf,
     work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
 ) -> Result<T, StoreError> {
     let shown = path.display().to_string();
-    let told = |e: io::Error| {
+    let store_error = |e: io::Error| {
         let text = format!("{shown}: {e}");
         match e.kind() {
             ErrorKind::NotFound => StoreError::NotFound(text),
@@ -111,7 +111,9 @@ async fn on_disk<T: Send + 'static>(
         }
     };
     let done = spawn_blocking(move || work(&path)).await;
-    done.map_err(io::Error::other).flatten().map_err(told)
+    done.map_err(io::Error::other)
+        .flatten()
+        .map_err(store_error)
 }
 
 #[async_trait]
@@ -168,8 +170,8 @@ impl Store for Folder {
     }
 
     async fn head(&self, key: &str) -> Result<ObjectFacts, StoreError> {
-        let look = |path: &Path| fs::metadata(path).map(|it| it.len());
-        let bytes = on_disk(self.path(key), look).await?;
+        let read_len = |path: &Path| fs::metadata(path).map(|it| it.len());
+        let bytes = on_disk(self.path(key), read_len).await?;
         Ok(ObjectFacts { bytes, etag: None })
     }
 
@@ -185,7 +187,7 @@ impl Store for Folder {
         _bytes: Bytes,
         _only: PutIf,
     ) -> Result<PutOutcome, StoreError> {
-        // Not every file system can, NFS least of all.
+        // Not every file system supports it, for example NFS.
         Ok(PutOutcome::Unsupported)
     }
 }
@@ -195,7 +197,7 @@ impl ReadStore for Folder {
     async fn list(&self, folder: &str) -> Result<Listing, StoreError> {
         let root = self.root.clone();
         let list = move |path: &Path| {
-            // The store itself must be there.
+            // The root of the store must exist.
             fs::metadata(&root)?;
             let mut listing = Listing::default();
             for entry in entries(path)? {
@@ -247,7 +249,7 @@ mod tests {
     use tokio::runtime::Builder;
 
     #[test]
-    fn objects_are_whole_or_not_there() {
+    fn objects_are_complete_or_absent() {
         let dir = tempfile::tempdir().expect("dir");
         let store = Folder::open(dir.path()).expect("there");
         let runtime = Builder::new_current_thread().build().expect("a runtime");
@@ -256,7 +258,7 @@ mod tests {
         let digest = Digest::of(b"abcdef");
         runtime.block_on(async {
             let upload = store.begin(key, &digest).await.expect("begun");
-            // In any order.
+            // Parts in any order.
             for (at, bytes) in [(place(1, 3), "def"), (place(0, 0), "abc")] {
                 let part = store.part(key, &upload, at, bytes.into()).await;
                 assert_eq!(part, Ok(String::new()));
@@ -269,7 +271,7 @@ mod tests {
             assert_eq!(done, Ok(None));
             let facts = store.head(key).await.expect("there");
             assert_eq!(facts.bytes, 6);
-            // Its upload is over.
+            // The upload is over.
             let again = store.complete(key, &upload, Vec::new()).await;
             assert!(matches!(again, Err(StoreError::NotFound(_))));
             let again = store.part(key, &upload, place(0, 0), "x".into()).await;
@@ -277,7 +279,7 @@ mod tests {
 
             let _ = store.begin(key, &digest).await.expect("begun");
             store.abort(key, &upload).await.expect("gone");
-            store.abort(key, &upload).await.expect("gone before");
+            store.abort(key, &upload).await.expect("already gone");
             let put = store.put("flows/y.parquet", "abc".into()).await;
             assert_eq!(put, Ok(None));
             let read = store.read_small("flows/y.parquet").await.expect("there");
@@ -298,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_is_listed_and_read_in_parts() {
+    fn objects_are_listed_and_read_in_parts() {
         let dir = tempfile::tempdir().expect("dir");
         let store = Folder::open(dir.path()).expect("there");
         let runtime = Builder::new_current_thread().build().expect("a runtime");

@@ -1,11 +1,13 @@
-//! Where objects go: a bucket, or a folder with the same layout.
+//! Object stores: a bucket, or a folder with the same layout.
 //!
-//! Whoever ships files asks for little, so that every store can do it: an object in parts or at once, and its length
-//! afterwards. What is put again replaces what is there. A sensor's status is small, read before it is put, and put on
-//! condition where the store can do that. Whoever reads lists keys, and gets objects or parts of them.
+//! Shipping needs only a few operations, so that every store supports them: put an object at once
+//! or in parts, and read its length. A put replaces an existing object. A sensor's status is a
+//! small object that is read before it is put, with a precondition where the store supports one.
+//! Queries list keys, and get objects or ranges of them.
 //!
-//! Objects in buckets have the SHA-256 of their bytes in their metadata, named `sha256`, in hexadecimal. Folders have no
-//! metadata, and the crate gives none to what is put in parts on Azure.
+//! Objects in buckets have the SHA-256 of their content in their metadata, named `sha256`, in
+//! hexadecimal. Folders have no metadata, and `object_store` does not support metadata for
+//! multipart uploads on Azure.
 
 mod digest;
 mod folder;
@@ -27,86 +29,86 @@ use std::{
     sync::Arc,
 };
 
-/// Why a store did not do it.
+/// Error of a store operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// It will not, however often it is asked: rights, credentials, no such bucket.
+    /// Permanent error: missing rights, wrong credentials, no such bucket.
     #[error("{0}")]
     Refused(String),
-    /// There is no such object, or no such upload.
+    /// The object or the upload does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// It may do it later.
+    /// Temporary error; the operation may succeed later.
     #[error("{0}")]
     Failed(String),
 }
 
-/// What a store says of an object.
+/// Facts of an object in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectFacts {
-    /// Its length.
+    /// Length of the object in bytes.
     pub bytes: u64,
-    /// What changes when the object does.
+    /// ETag or generation, which changes with the object. `None`: the store has none.
     pub etag: Option<String>,
 }
 
-/// A small object, all of it.
+/// Content and ETag of a small object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SmallObject {
-    /// Its bytes.
+    /// Content of the object.
     pub bytes: Bytes,
-    /// What changes when the object does; `None`: the store does not tell.
+    /// ETag or generation, which changes with the object. `None`: the store has none.
     pub etag: Option<String>,
 }
 
-/// On which condition an object is put.
+/// Precondition of a put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PutIf {
-    /// There is none of its key.
+    /// No object has the key.
     Absent,
-    /// The one that is there has this ETag.
+    /// The existing object has this ETag or generation.
     Etag(String),
 }
 
-/// What has become of an object that was put on condition.
+/// Result of a put with a precondition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutOutcome {
-    /// The store has it.
+    /// The object was put.
     Put,
-    /// The condition does not hold: there is another one.
+    /// The precondition does not hold: the object has changed.
     Changed,
-    /// The store knows no conditions, and has not taken it.
+    /// The store does not support preconditions, and the object was not put.
     Unsupported,
 }
 
-/// What is directly in a folder of keys, by the last parts of their names.
+/// Direct content of a folder of keys: the last components of their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// Folders.
+    /// Names of folders.
     pub folders: Vec<String>,
-    /// Objects.
+    /// Names of objects.
     pub objects: Vec<String>,
 }
 
-/// The longest object that is read at once.
+/// Maximum length in bytes of an object that is read at once.
 pub(crate) const SMALL: u64 = 1 << 20;
 
-/// Which part of an upload it is.
+/// Position of a part in an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartPlace {
-    /// Its number, from 0.
+    /// Number of the part, from 0.
     pub number: usize,
-    /// Where in the object it begins.
+    /// Byte offset of the part in the object.
     pub offset: u64,
 }
 
-/// A place for objects.
+/// Object store that files are shipped to.
 #[async_trait]
 pub trait Store: Debug + Send + Sync {
-    /// Begins an upload in parts, and names it. The object will be one of this digest.
+    /// Begins a multipart upload of an object with this digest. Returns the upload's identifier.
     async fn begin(&self, key: &str, digest: &Digest) -> Result<String, StoreError>;
 
-    /// Sends a part; what the store says of it is wanted when the upload is completed.
+    /// Uploads a part. Returns its ETag, which is needed to complete the upload.
     async fn part(
         &self,
         key: &str,
@@ -115,7 +117,7 @@ pub trait Store: Debug + Send + Sync {
         bytes: Bytes,
     ) -> Result<String, StoreError>;
 
-    /// Makes the object of its parts; its ETag.
+    /// Completes a multipart upload. Returns the object's ETag or generation.
     async fn complete(
         &self,
         key: &str,
@@ -123,56 +125,57 @@ pub trait Store: Debug + Send + Sync {
         parts: Vec<String>,
     ) -> Result<Option<String>, StoreError>;
 
-    /// Gives an upload up. One that is not there is no error.
+    /// Aborts an upload. A missing upload is not an error.
     async fn abort(&self, key: &str, upload: &str) -> Result<(), StoreError>;
 
-    /// Puts a small object at once; its ETag.
+    /// Puts a small object at once. Returns its ETag or generation.
     async fn put(&self, key: &str, bytes: Bytes) -> Result<Option<String>, StoreError>;
 
-    /// Looks at an object.
+    /// Returns length and ETag or generation of an object.
     async fn head(&self, key: &str) -> Result<ObjectFacts, StoreError>;
 
-    /// Reads an object of a megabyte at most.
+    /// Reads an object of at most 1 MiB.
     async fn read_small(&self, key: &str) -> Result<SmallObject, StoreError>;
 
-    /// How many requests were sent again since the start.
+    /// Returns the number of requests that were retried since the start.
     fn retries(&self) -> u64 {
         0
     }
 
-    /// Puts a small object at once, if there is none or one that is known.
+    /// Puts a small object at once, if a precondition holds.
     async fn put_if(&self, key: &str, bytes: Bytes, only: PutIf) -> Result<PutOutcome, StoreError>;
 }
 
-/// A place that objects are read from. Keys are in folders, as their slashes make them.
+/// Object store that is read. Slashes divide keys into folders.
 #[async_trait]
 pub trait ReadStore: Debug + Send + Sync {
-    /// What is directly in a folder of keys, such as `dt=2026-11-21` in `blocks`. Nothing, if there is no such folder.
+    /// Lists the direct content of a folder of keys, such as `dt=2026-11-21` in `blocks`. A missing
+    /// folder is empty.
     async fn list(&self, folder: &str) -> Result<Listing, StoreError>;
 
-    /// The keys of all objects below a folder of keys. None, if there is no such folder.
+    /// Lists the keys of all objects below a folder of keys. A missing folder is empty.
     async fn keys(&self, folder: &str) -> Result<Vec<String>, StoreError>;
 
-    /// An object, or a part of it, and the length of the whole object.
+    /// Reads an object, or a range of it. Returns the bytes and the length of the whole object.
     async fn read(&self, key: &str, part: Option<Range<u64>>) -> Result<(Bytes, u64), StoreError>;
 
-    /// An object's length.
+    /// Returns the length of an object in bytes.
     async fn length(&self, key: &str) -> Result<u64, StoreError>;
 }
 
-/// How a store is named, in words for a user.
+/// Accepted forms of a store URL, for messages.
 pub const FORMS: &str =
     "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY";
 
-/// Whether a store can be named so; `Err`: what is wrong with it.
+/// Checks the form of a store URL. The error describes the problem.
 ///
 /// # Errors
-/// It is none of the forms that are known.
+/// The URL has none of the accepted forms.
 pub fn check_url(url: &str) -> Result<(), String> {
     parse(url).map(drop)
 }
 
-/// The folder of a store that is one.
+/// Returns the folder of a `file://` store.
 #[must_use]
 pub fn folder_of(url: &str) -> Option<&Path> {
     match parse(url) {
@@ -213,7 +216,8 @@ fn parse(url: &str) -> Result<Place<'_>, String> {
     })
 }
 
-/// The URL of the store that a user has named by it, or by a folder with its layout; `None`: it is another folder.
+/// Returns the URL of a store that a user named by its URL or by a folder with its layout. `None`:
+/// the folder has another layout.
 #[must_use]
 pub fn url_of(named: &Path) -> Option<String> {
     let text = named.to_str()?;
@@ -227,10 +231,10 @@ pub fn url_of(named: &Path) -> Option<String> {
     blocks.any(is_day).then_some(url)
 }
 
-/// Opens a store. Nothing is asked of it yet.
+/// Opens a store for shipping. No request is sent yet.
 ///
 /// # Errors
-/// There is no such store, or its settings in the environment are wrong.
+/// The URL is invalid, or the settings in the environment are.
 pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
     let named = format!("ship.store = {url:?}");
     match open_as(&named, url)? {
@@ -239,10 +243,10 @@ pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
     }
 }
 
-/// Opens a store to read from it, which is `named` so in errors. Nothing is asked of it yet.
+/// Opens a store for reading. Errors begin with `named`. No request is sent yet.
 ///
 /// # Errors
-/// As of [`open`].
+/// As [`open`].
 pub fn open_to_read(named: &str, url: &str) -> Result<Arc<dyn ReadStore>, StoreError> {
     match open_as(named, url)? {
         Opened::Folder(it) => Ok(Arc::new(it)),

@@ -1,4 +1,4 @@
-//! A bucket as a store, by crate `object_store`, which signs, checks and retries requests.
+//! Bucket as a store, through the crate `object_store`, which signs, checks and retries requests.
 
 use super::{
     Digest, Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, ReadStore, SMALL, SmallObject,
@@ -21,16 +21,18 @@ use object_store::{
 use std::{env, error::Error as _, fmt::Debug, ops::Range, time::Duration};
 use tokio::task::spawn_blocking;
 
-/// How often a request is sent again, and for how long; after that the file waits for its next turn.
+/// Maximum number of retries of a request. After that the file waits for the next pass.
 const RETRIES: usize = 6;
+/// Maximum time in which a request is retried.
 const RETRY_TIME: Duration = Duration::from_secs(60);
-/// How long one request may take, unless the environment says it: a part may be large, and a link thin.
+/// Default timeout of a request, unless the environment sets one: a part may be large, and a link
+/// slow.
 const REQUEST: &str = "300s";
 
-/// Whose cloud a bucket is in.
+/// Cloud of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cloud {
-    /// S3, or what speaks it.
+    /// S3, or a service with its protocol.
     S3,
     /// Google Cloud Storage.
     Google,
@@ -39,14 +41,14 @@ pub(super) enum Cloud {
 }
 
 impl Cloud {
-    /// Where URLs say so.
+    /// Schemes of store URLs.
     pub(super) const SCHEMES: [(&str, Self); 3] = [
         ("s3://", Self::S3),
         ("gs://", Self::Google),
         ("az://", Self::Azure),
     ];
 
-    /// The variable of the environment that says how long one request may take.
+    /// Returns the environment variable with the timeout of a request.
     const fn timeout(self) -> &'static str {
         match self {
             Self::S3 => "AWS_TIMEOUT",
@@ -55,7 +57,8 @@ impl Cloud {
         }
     }
 
-    /// Variables of the environment that say whose credentials are taken; without any, they are the instance's.
+    /// Returns the environment variables that select credentials. If none is set, credentials of
+    /// the machine's cloud are used.
     const fn credentials(self) -> &'static [&'static str] {
         match self {
             Self::S3 => &[
@@ -83,30 +86,30 @@ impl Cloud {
     }
 }
 
-/// What the clients of all clouds can do.
+/// Operations that the clients of all clouds support.
 trait Client: ObjectStore + MultipartStore {}
 
 impl<T: ObjectStore + MultipartStore> Client for T {}
 
-/// A bucket, or what is below a prefix of it.
+/// Bucket, or the objects below a prefix of it.
 #[derive(Debug)]
 pub struct Remote {
     client: Box<dyn Client>,
     prefix: String,
-    /// Objects are told from earlier ones of their keys by generation, and not by ETag.
+    /// Set when versions of an object are identified by generation instead of ETag.
     by_generation: bool,
-    /// What is put in parts can have metadata. The crate has none for it on Azure.
+    /// Set when multipart uploads can have metadata. `object_store` has no support for it on Azure.
     parts_have_metadata: bool,
-    /// Requests that were sent again.
+    /// Number of retried requests.
     retries: Retries,
-    /// What to say behind an error.
+    /// Hint on missing credentials that is appended to errors.
     hint: String,
 }
 
-/// A bucket; region, endpoint and credentials are in the variables that are usual with its cloud: `AWS_*`, `GOOGLE_*`,
-/// `AZURE_*`.
+/// Opens a bucket. Region, endpoint and credentials are read from the usual environment variables
+/// of its cloud: `AWS_*`, `GOOGLE_*`, `AZURE_*`.
 pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, String> {
-    // Which library encrypts is chosen here; a second store of this process finds that it has been.
+    // Selects the TLS provider. For a second store of this process it is selected already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let retry = RetryConfig {
         max_retries: RETRIES,
@@ -144,7 +147,7 @@ pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, S
     let hint = match names.iter().any(|it| env::var_os(it).is_some()) {
         true => String::new(),
         false => format!(
-            "; {} is not set, so the credentials are asked of the machine's cloud",
+            "; {} is not set, so credentials are requested from the machine's cloud",
             names[0]
         ),
     };
@@ -152,7 +155,7 @@ pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, S
         client: client.map_err(|e| match e.to_string() {
             text if text.contains(&no_limit) => {
                 let variable = cloud.timeout();
-                format!("{variable} = {limit:?}: is no time; write one such as \"60s\"")
+                format!("{variable} = {limit:?}: is not a duration; write for example \"60s\"")
             }
             text => text,
         })?,
@@ -169,7 +172,7 @@ fn boxed(client: impl Client) -> Box<dyn Client> {
 }
 
 impl Remote {
-    /// What tells an object from earlier ones of its key.
+    /// Returns what identifies the version of an object: its generation or its ETag.
     fn tag(&self, etag: Option<String>, generation: Option<String>) -> Option<String> {
         if self.by_generation { generation } else { etag }
     }
@@ -179,7 +182,7 @@ impl Remote {
         path.map_err(|e| StoreError::Refused(e.to_string()))
     }
 
-    /// The key of what was listed.
+    /// Returns the key of a listed object: its path without the prefix.
     fn key_of(&self, path: &Path) -> Option<String> {
         let path = path.as_ref();
         let key = match self.prefix.as_str() {
@@ -189,8 +192,8 @@ impl Remote {
         Some(key.to_owned())
     }
 
-    /// Lists again what broke off.
-    async fn whole<'a, T>(
+    /// Repeats a listing whose response was interrupted.
+    async fn list_retrying<'a, T>(
         &self,
         list: impl Fn() -> BoxFuture<'a, Result<T, Error>>,
     ) -> Result<T, StoreError> {
@@ -198,23 +201,23 @@ impl Remote {
         loop {
             match list().await {
                 Err(e) if left > 0 && broke_off(&e) => left -= 1,
-                listed => return listed.map_err(|e| self.making(e)),
+                listed => return listed.map_err(|e| self.put_error(e)),
             }
         }
     }
 
-    /// What may be made or listed, and not be there before: where that is not found, there is no bucket.
-    fn making(&self, e: Error) -> StoreError {
-        match self.told(e) {
+    /// Maps an error of a put or list. `NotFound` then means that the bucket does not exist.
+    fn put_error(&self, e: Error) -> StoreError {
+        match self.store_error(e) {
             StoreError::NotFound(text) => StoreError::Refused(text),
             other => other,
         }
     }
 
-    fn told(&self, e: Error) -> StoreError {
+    fn store_error(&self, e: Error) -> StoreError {
         let text = format!("{}{}", one_line(&e.to_string()), self.hint);
         match e {
-            // As Azure says that the parts of an upload are no more.
+            // Azure's error for parts of an upload that no longer exist.
             Error::Generic { .. } if text.contains("InvalidBlockList") => {
                 StoreError::NotFound(text)
             }
@@ -227,13 +230,14 @@ impl Remote {
     }
 }
 
-/// What stands in an object's metadata.
+/// Returns the metadata to put with an object: its SHA-256.
 fn metadata(digest: &Digest) -> Attributes {
     let named = Attribute::Metadata("sha256".into());
     [(named, digest.to_string())].into_iter().collect()
 }
 
-/// Whether a store says that it has no conditional put: S3 has a code for headers that it does not implement.
+/// Returns `true` if a store does not support a conditional put. S3 has an error code for headers
+/// that are not implemented.
 fn is_unsupported(e: &Error) -> bool {
     match e {
         Error::NotImplemented { .. } | Error::NotSupported { .. } => true,
@@ -245,14 +249,15 @@ fn is_unsupported(e: &Error) -> bool {
     }
 }
 
-/// Whether an answer broke off. The crate sends a request again, but hears its answer out once, unless that is an object's
-/// bytes. Of a request that it has sent in vain, its count of attempts stands in between.
+/// Returns `true` if a response was interrupted. `object_store` retries requests, but reads a
+/// response only once, unless it is an object's content. For a request that failed after retries,
+/// the source chain contains the number of attempts in between.
 fn broke_off(e: &Error) -> bool {
     let cause = e.source().and_then(|it| it.source());
     cause.is_some_and(|it| it.is::<HttpError>())
 }
 
-/// Answers of servers are pages of XML.
+/// Joins the words of a response: servers return pages of XML.
 fn one_line(text: &str) -> String {
     let words: Vec<_> = text.split_whitespace().collect();
     words.join(" ")
@@ -267,7 +272,7 @@ impl Store for Remote {
             options.attributes = metadata(digest);
         }
         let begun = call(self.client.create_multipart_opts(&path, options)).await;
-        begun.map_err(|e| self.making(e))
+        begun.map_err(|e| self.put_error(e))
     }
 
     async fn part(
@@ -282,7 +287,8 @@ impl Store for Remote {
             .client
             .put_part(&path, &upload, place.number, bytes.into());
         let part = call(put).await;
-        part.map(|it| it.content_id).map_err(|e| self.told(e))
+        part.map(|it| it.content_id)
+            .map_err(|e| self.store_error(e))
     }
 
     async fn complete(
@@ -296,13 +302,13 @@ impl Store for Remote {
         let parts = parts.collect();
         let done = call(self.client.complete_multipart(&path, &upload, parts)).await;
         done.map(|it| self.tag(it.e_tag, it.version))
-            .map_err(|e| self.told(e))
+            .map_err(|e| self.store_error(e))
     }
 
     async fn abort(&self, key: &str, upload: &str) -> Result<(), StoreError> {
         let (path, upload) = (self.path(key)?, upload.to_owned());
         let done = call(self.client.abort_multipart(&path, &upload)).await;
-        match done.map_err(|e| self.told(e)) {
+        match done.map_err(|e| self.store_error(e)) {
             Err(StoreError::NotFound(_)) => Ok(()),
             other => other,
         }
@@ -319,7 +325,7 @@ impl Store for Remote {
         };
         let done = call(self.client.put_opts(&path, bytes.into(), options)).await;
         done.map(|it| self.tag(it.e_tag, it.version))
-            .map_err(|e| self.making(e))
+            .map_err(|e| self.put_error(e))
     }
 
     async fn head(&self, key: &str) -> Result<ObjectFacts, StoreError> {
@@ -329,7 +335,7 @@ impl Store for Remote {
             ..GetOptions::default()
         };
         let found = call(self.client.get_opts(&path, options)).await;
-        let meta = found.map_err(|e| self.told(e))?.meta;
+        let meta = found.map_err(|e| self.store_error(e))?.meta;
         Ok(ObjectFacts {
             bytes: meta.size,
             etag: self.tag(meta.e_tag, meta.version),
@@ -339,15 +345,15 @@ impl Store for Remote {
     async fn read_small(&self, key: &str) -> Result<SmallObject, StoreError> {
         let path = self.path(key)?;
         let found = call(self.client.get_opts(&path, GetOptions::default())).await;
-        let found = found.map_err(|e| self.told(e))?;
+        let found = found.map_err(|e| self.store_error(e))?;
         let len = found.meta.size;
         let etag = self.tag(found.meta.e_tag.clone(), found.meta.version.clone());
         if len > SMALL {
             return Err(StoreError::Failed(format!(
-                "{key}: has {len} bytes, more than {SMALL}"
+                "{key}: has {len} bytes; the limit is {SMALL}"
             )));
         }
-        let bytes = found.bytes().await.map_err(|e| self.told(e))?;
+        let bytes = found.bytes().await.map_err(|e| self.store_error(e))?;
         Ok(SmallObject { bytes, etag })
     }
 
@@ -366,7 +372,7 @@ impl Store for Remote {
         };
         let options = PutOptions {
             mode,
-            // A status: it takes no time.
+            // A status is small, so that hashing it here takes no time.
             attributes: metadata(&Digest::of(&bytes)),
             ..PutOptions::default()
         };
@@ -377,7 +383,7 @@ impl Store for Remote {
                 Ok(PutOutcome::Changed)
             }
             Err(e) if is_unsupported(&e) => Ok(PutOutcome::Unsupported),
-            Err(e) => Err(self.making(e)),
+            Err(e) => Err(self.put_error(e)),
         }
     }
 }
@@ -387,7 +393,7 @@ impl ReadStore for Remote {
     async fn list(&self, folder: &str) -> Result<Listing, StoreError> {
         let path = self.path(folder)?;
         let list = || self.client.list_with_delimiter(Some(&path));
-        let listed = self.whole(list).await?;
+        let listed = self.list_retrying(list).await?;
         let name = |path: &Path| path.filename().map(str::to_owned);
         Ok(Listing {
             folders: listed.common_prefixes.iter().filter_map(name).collect(),
@@ -402,7 +408,7 @@ impl ReadStore for Remote {
     async fn keys(&self, folder: &str) -> Result<Vec<String>, StoreError> {
         let path = self.path(folder)?;
         let list = || self.client.list(Some(&path)).try_collect().boxed();
-        let listed: Vec<ObjectMeta> = self.whole(list).await?;
+        let listed: Vec<ObjectMeta> = self.list_retrying(list).await?;
         let keys = listed.iter().filter_map(|it| self.key_of(&it.location));
         Ok(keys.collect())
     }
@@ -414,9 +420,9 @@ impl ReadStore for Remote {
             ..GetOptions::default()
         };
         let got = self.client.get_opts(&path, options).await;
-        let got = got.map_err(|e| self.told(e))?;
+        let got = got.map_err(|e| self.store_error(e))?;
         let len = got.meta.size;
-        let bytes = got.bytes().await.map_err(|e| self.told(e))?;
+        let bytes = got.bytes().await.map_err(|e| self.store_error(e))?;
         Ok((bytes, len))
     }
 
@@ -427,8 +433,8 @@ impl ReadStore for Remote {
 
 #[cfg(test)]
 impl Remote {
-    /// Any other store of the crate's.
-    pub(crate) fn of(client: impl ObjectStore + MultipartStore) -> Self {
+    /// Wraps any other store of the crate.
+    pub(crate) fn with_client(client: impl ObjectStore + MultipartStore) -> Self {
         Self {
             client: boxed(client),
             prefix: "some/where".into(),

@@ -1,6 +1,8 @@
-//! Requests that are sent again, which crate `object_store` does by itself and tells nobody.
+//! Counter of retried requests. The crate `object_store` retries requests itself and does not
+//! report it.
 //!
-//! A call of a store is a scope of its own, which knows the request that was sent last: the same one once more is another try.
+//! Each store call is a task-local scope that holds the last request: if the same request is sent
+//! again, it is a retry.
 
 use async_trait::async_trait;
 use object_store::{
@@ -19,21 +21,21 @@ use std::{
 };
 
 tokio::task_local! {
-    /// Method and URI of what this call has sent last.
+    /// Method and URI of the last request of this call.
     static LAST: RefCell<String>;
 }
 
-/// A call of a store, whose requests are told apart.
+/// Runs a store call in its own scope, so that its retries are recognised.
 pub(super) async fn call<T>(work: impl Future<Output = T>) -> T {
     LAST.scope(RefCell::default(), work).await
 }
 
-/// Counts requests that are sent again.
+/// Number of retried requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Retries(Arc<AtomicU64>);
 
 impl Retries {
-    /// How many there were.
+    /// Returns the number of retries.
     pub(super) fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -56,7 +58,7 @@ impl HttpConnector for Retries {
     }
 }
 
-/// A client whose requests are looked at.
+/// HTTP client that counts retries.
 #[derive(Debug)]
 struct Counted {
     client: HttpClient,

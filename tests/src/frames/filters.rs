@@ -1,6 +1,7 @@
-//! Filter expressions that tests hold the product to.
+//! Filter expressions for tests.
 
-/// What people type, and what is hard: tags, stacks, fragments, arithmetic, lengths, other layers.
+/// Common and difficult filter expressions: tags, stacked tags, fragments, arithmetic, lengths,
+/// other layers.
 pub const EXPRESSIONS: [&str; 44] = [
     "ip",
     "ip6",

@@ -1,4 +1,4 @@
-//! C programs over libibverbs, built once for each way of building.
+//! C programs over libibverbs, compiled once for each [`Build`].
 
 use crate::{Program, binaries};
 use std::{
@@ -7,38 +7,38 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-/// How a client is built.
+/// Build variant of a C client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Build {
-    /// As an ordinary user would.
+    /// Optimized program without a sanitizer.
     Plain,
-    /// As a library to preload.
+    /// Shared library for `LD_PRELOAD`.
     Library,
-    /// With gcc's address sanitizer: a write of the model beyond the client's memory, or after it is gone, ends the
-    /// client where the sanitizer watches. Its runtime is linked in, since it insists on being the first library and a
-    /// preloaded one comes before it.
+    /// Program with gcc's address sanitizer. A write of the model beyond the client's memory, or to
+    /// freed memory, ends the client where the sanitizer checks. The runtime is linked statically,
+    /// because it requires to be the first library and a preloaded library comes before it.
     Sanitized,
 }
 
-/// How our own are compiled: warnings are errors.
+/// Compiler flags of the clients in `tests/clients`: warnings are errors.
 const STRICT: [&str; 4] = ["-std=gnu11", "-Wall", "-Wextra", "-Werror"];
 
-/// Builds `tests/clients/<name>.c`, warnings being errors.
+/// Builds `tests/clients/<name>.c` and returns its path.
 ///
 /// # Panics
-/// When it does not compile.
+/// Panics if the source does not compile.
 #[must_use]
 pub fn ours(name: &str, build: Build) -> PathBuf {
     compile(&source_of(name), build, &STRICT)
 }
 
-/// Builds `tests/clients/<name>.c` with the headers of `package`, by pkg-config's name.
+/// Builds `tests/clients/<name>.c` with the headers of the pkg-config package `package`.
 ///
 /// # Errors
-/// The package is not installed: a reason to skip.
+/// Returns a reason to skip if the package is not installed.
 ///
 /// # Panics
-/// When it does not compile.
+/// Panics if the source does not compile.
 pub fn with_package(name: &str, package: &str) -> Result<PathBuf, String> {
     let asked = Program::new("pkg-config").args(["--cflags", package]).run();
     if !asked.status.success() {
@@ -60,13 +60,13 @@ fn source_of(name: &str) -> PathBuf {
         .join(format!("{name}.c"))
 }
 
-/// Builds a client from `../shared/spike` as it stands there.
+/// Builds an unmodified client from `../shared/spike`, with warnings disabled.
 ///
 /// # Errors
-/// The folder is not there: a reason to skip.
+/// Returns a reason to skip if the source is missing.
 ///
 /// # Panics
-/// When it does not compile.
+/// Panics if the source does not compile.
 pub fn theirs(name: &str, build: Build) -> Result<PathBuf, String> {
     let source = binaries::root()
         .join("../shared/spike")
@@ -77,12 +77,12 @@ pub fn theirs(name: &str, build: Build) -> Result<PathBuf, String> {
     Ok(compile(&source, build, &["-w"]))
 }
 
-/// The client of a source in one way of building: compiled once, by the first test that needs it.
+/// Returns the program of `source` in one build variant. The first test that needs it compiles it.
 fn compile(source: &Path, build: Build, warnings: &[&str]) -> PathBuf {
     type Built = HashMap<(PathBuf, Build), Arc<OnceLock<PathBuf>>>;
     static BUILT: Mutex<Option<Built>> = Mutex::new(None);
     let key = (source.to_owned(), build);
-    // Only to find the place: clients are compiled side by side.
+    // The lock covers the look-up only, so that different clients compile in parallel.
     let place = {
         let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(built.get_or_insert_default().entry(key).or_default())
@@ -113,7 +113,8 @@ fn compiled(source: &Path, build: Build, warnings: &[&str]) -> PathBuf {
         ),
     };
     let path = folder.join(format!("{stem}{suffix}"));
-    // The pid keeps test binaries that run side by side apart; the rename makes the client appear whole.
+    // The pid avoids a conflict of test binaries that run at the same time; the rename publishes
+    // the complete file at once.
     let fresh = folder.join(format!("{stem}{suffix}.{}", std::process::id()));
     let _ = Program::new("gcc")
         .args(["-g", "-pthread"])

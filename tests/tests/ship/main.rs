@@ -491,7 +491,7 @@ fn what_goes_before_anybody_has_seen_it_is_in_the_ledger() {
     let all = first + second + third + fourth;
     assert!(captured < all && captured > all - third, "{told}");
     let seen = wqcap(["fleet", &url]).run().expect(1);
-    seen.says(&["2 of them, with frames that nobody had counted"]);
+    seen.says(&["2 of them, with uncounted frames"]);
 }
 
 #[test]
@@ -618,7 +618,7 @@ fn a_fleet_is_the_sum_of_its_sensors_and_a_silent_one_is_missed() {
     let found = found.map(|it| ["kind", "sensor"].map(|key| it[key].as_str().expect("a text")));
     let silent = [["stale", "tap-1"], ["stale", "tap-2"]];
     assert_eq!(found.collect::<Vec<_>>(), silent);
-    done.says(&["tap-2: not heard of for"]);
+    done.says(&["tap-2: no status for"]);
 
     // By the store of a config.
     let set = format!("ship.store={url}");

@@ -134,9 +134,9 @@ fn a_store_that_is_gone_for_a_while_is_told_of_once_and_has_all_once() {
     assert_whole(&objects_of(&bucket, &sensor), &sensor);
     assert_eq!(bucket.s3.uploads(), 0);
     let told = |what: &str| done.stderr.matches(what).count();
-    let counts = ["tried again until it goes on", "ship.store: goes on"].map(told);
+    let counts = ["retrying until it succeeds", "ship.store: recovered"].map(told);
     assert_eq!(counts, [1, 1], "{done}");
-    assert!(told("it is put later") <= 1, "{done}");
+    assert!(told("the status is retried later") <= 1, "{done}");
     // Whatever has come of the files has come once.
     let requests = bucket.proxy.requests().into_iter();
     let sent = requests.filter(|it| it.method == "PUT" && !it.target.contains("/status/"));

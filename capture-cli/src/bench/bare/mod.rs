@@ -1,4 +1,5 @@
-//! Rounds of bare loops: rings are filled while nobody polls, the rules are taken away, and then this thread drains them.
+//! Rounds of bare loops: rings are filled while no loop polls them, the rules are removed, and then
+//! this thread drains them.
 
 mod ring;
 
@@ -13,8 +14,8 @@ use wqcap_engine::{
     verbs::{Context, FlowKind, FlowRule, FlowSpec, Masked},
 };
 
-/// What frames cost a bare loop on the plan's port, in so many rounds behind one that warms up. `each` has the bytes of
-/// every frame, and its time stamp.
+/// Measures the cost of frames for a bare loop on the plan's port, in `rounds` rounds after one
+/// that warms up. `each` is called with the bytes and the time stamp of every frame.
 pub fn drain(
     plan: &Plan,
     attr: BareAttr,
@@ -37,12 +38,12 @@ pub fn drain(
     };
     let mut rings = BareRings::make(&context, plan.queues.len(), attr, everything)?;
     let lost = |_: &BareRings| number(plan, "hw_counters/out_of_buffer");
-    let rest = |_: &mut BareRings| thread::sleep(Duration::from_millis(1));
+    let pause = |_: &mut BareRings| thread::sleep(Duration::from_millis(1));
     let mut sum = Round::default();
     for number in 0..=rounds {
-        rings.let_in()?;
-        fill(&mut rings, plan.queues.len(), attr.ring.into(), lost, rest)?;
-        rings.shut();
+        rings.open()?;
+        fill(&mut rings, plan.queues.len(), attr.ring.into(), lost, pause)?;
+        rings.close();
         thread::sleep(SETTLING);
         for ring in &mut rings.rings {
             let began = cpu_ns();

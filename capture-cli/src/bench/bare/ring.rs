@@ -1,7 +1,7 @@
-//! The least that a program can do with a ring: what the engine's loop is measured against.
+//! Minimal loop over a ring, the baseline for the engine's loop.
 //!
-//! Completions are taken by a verb, the fields that a capture reads are read, and the WRs are posted again as one list.
-//! Nothing is counted but the frames; what else becomes of them is for the caller to say.
+//! It polls completions with a verb, reads the fields that a capture reads, and posts the WRs again
+//! as one list. It counts only frames; the caller handles their bytes.
 #![allow(unsafe_code)]
 
 use std::{mem, ptr, slice};
@@ -14,66 +14,71 @@ use wqcap_engine::{
 };
 use wqcap_rss::{key::RssKey, profile::HashFields};
 
-/// By which verbs completions are taken.
+/// Verbs with which completions are polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poll {
-    /// `ibv_start_poll` and its readers, the time stamp among them.
+    /// `ibv_start_poll` and its readers, including that of the time stamp.
     CqEx,
-    /// `ibv_poll_cq`, which tells no time stamp.
+    /// `ibv_poll_cq`, which provides no time stamp.
     PollCq,
 }
 
-/// What a ring is made of.
+/// Attributes of a bare ring.
 #[derive(Clone, Copy, Debug)]
 pub struct BareAttr {
-    /// How it is polled.
+    /// Verbs with which the ring is polled.
     pub poll: Poll,
-    /// WRs.
+    /// Number of WRs in the ring.
     pub ring: u32,
-    /// Bytes of a WR's buffer.
+    /// Size of a WR's buffer in bytes.
     pub buffer: u32,
-    /// Completions of a poll at most, 1 to the ring's length.
+    /// Largest number of completions per poll, 1 to the ring's length.
     pub batch: usize,
 }
 
-/// A WQ with its CQ, its buffers and its WRs.
+/// WQ with its CQ, its buffers and its WRs.
 pub struct BareRing {
     wq: Wq,
     cq: Cq,
-    /// WR i receives into buffer i.
+    /// WRs of the ring. WR i receives into buffer i.
     wrs: Vec<ffi::ibv_recv_wr>,
-    /// Their scatter entries, at addresses that the WRs name.
+    /// Scatter entries of the WRs, whose addresses the WRs contain.
     _entries: Vec<ffi::ibv_sge>,
+    /// Room for the completions of one `ibv_poll_cq`.
     completions: Vec<ffi::ibv_wc>,
+    /// Buffers into which the WRs receive.
     buffers: Buffers,
     attr: BareAttr,
 }
 
-/// The buffers of a ring, one behind the other.
+/// Buffers of a ring, adjacent in memory.
 #[derive(Clone, Copy)]
 struct Buffers {
+    /// Address of the first receive buffer.
     start: *const u8,
+    /// Size of each receive buffer in bytes.
     each: u32,
 }
 
 impl Buffers {
-    /// The bytes of a frame.
+    /// Returns the bytes of a frame.
     ///
     /// # Safety
-    /// There is such a WR, which has completed and is not posted again as long as they are looked at.
+    /// The WR must exist, must have completed, and must not be posted again while the bytes are in
+    /// use.
     #[inline]
     unsafe fn frame<'a>(self, wr_id: u64, len: u32) -> &'a [u8] {
         let len = len.min(self.each) as usize;
-        // SAFETY: WR i receives into buffer i, and no device is told of a longer one.
+        // SAFETY: WR i receives into buffer i, and no device knows of a longer buffer.
         unsafe { slice::from_raw_parts(self.start.add(wr_id as usize * self.each as usize), len) }
     }
 }
 
-// SAFETY: the pointers are to the ring's own vectors, which it alone reaches.
+// SAFETY: the pointers are to the ring's own vectors, which nothing else accesses.
 unsafe impl Send for BareRing {}
 
 impl BareRing {
-    /// Makes a ring that is ready, with every WR posted.
+    /// Creates a ring in the ready state, with every WR posted.
     pub fn make(context: &Context, pd: &Pd, attr: BareAttr) -> Result<Self, VerbsError> {
         let stamps = match attr.poll {
             Poll::CqEx => CompletionStamps::Ticks,
@@ -126,13 +131,14 @@ impl BareRing {
             buffers,
             attr,
         };
-        let all = List::of(&mut ring.wrs, 0..u64::from(attr.ring));
+        let all = List::from_ids(&mut ring.wrs, 0..u64::from(attr.ring));
         ring.post(&all)?;
         Ok(ring)
     }
 
-    /// Takes what there is and posts it again, until nothing is left: how many frames there were. `each` has the bytes of
-    /// every frame, and its time stamp, which is 0 where the verb tells none.
+    /// Polls completions and posts their WRs again, until the CQ is empty. Returns the number of
+    /// frames. `each` is called with the bytes and the time stamp of every frame; the stamp is 0 if
+    /// the verb provides none.
     pub fn drain(&mut self, each: &mut impl FnMut(&[u8], u64)) -> Result<u64, VerbsError> {
         let mut frames = 0;
         loop {
@@ -149,6 +155,7 @@ impl BareRing {
         }
     }
 
+    /// Polls a batch with `ibv_start_poll`, and appends its WRs to `list`.
     fn take_ex(
         &mut self,
         list: &mut List,
@@ -166,7 +173,7 @@ impl BareRing {
                 return Err(failed(libc::EIO));
             }
             list.append(&mut self.wrs, it.wr_id);
-            // SAFETY: there is such a WR, which has completed, and the list is posted after this.
+            // SAFETY: the WR exists and has completed, and the list is posted after this.
             let frame = unsafe { self.buffers.frame(it.wr_id, it.byte_len) };
             each(frame, it.timestamp);
             taken += 1;
@@ -174,13 +181,14 @@ impl BareRing {
         Ok(taken)
     }
 
+    /// Polls a batch with `ibv_poll_cq`, and appends its WRs to `list`.
     fn take_plain(
         &mut self,
         list: &mut List,
         each: &mut impl FnMut(&[u8], u64),
     ) -> Result<u64, VerbsError> {
         let room = i32::try_from(self.attr.batch).unwrap_or(i32::MAX);
-        // SAFETY: `&mut self` is the one reader of a live CQ; there is room for a batch.
+        // SAFETY: `&mut self` is the one reader of a live CQ; `completions` has room for a batch.
         let count = unsafe {
             let cq = ffi::ibv_cq_ex_to_cq(self.cq.as_ptr());
             ffi::ibv_poll_cq(cq, room, self.completions.as_mut_ptr())
@@ -193,24 +201,27 @@ impl BareRing {
                 return Err(VerbsError::from_errno("ibv_poll_cq", "", libc::EIO));
             }
             list.append(&mut self.wrs, it.wr_id);
-            // SAFETY: there is such a WR, which has completed, and the list is posted after this.
+            // SAFETY: the WR exists and has completed, and the list is posted after this.
             let frame = unsafe { self.buffers.frame(it.wr_id, it.byte_len) };
             each(frame, 0);
         }
         Ok(count as u64)
     }
 
+    /// Posts the WRs of a list to the WQ.
     fn post(&mut self, list: &List) -> Result<(), VerbsError> {
-        // SAFETY: the list is of this ring's WRs, whose entries lie in the memory of its WQ and in buffers that nobody
-        // else uses; each was made anew or has completed.
+        // SAFETY: the list has WRs of this ring. Their entries are in the memory of its WQ, in
+        // buffers that nothing else uses. Each WR is new or has completed.
         unsafe { self.wq.post(list.first) }
             .map_err(|errno| VerbsError::from_errno("ibv_post_wq_recv", "", errno))
     }
 }
 
-/// WRs linked by `next`.
+/// List of receive WRs linked by `next`.
 struct List {
+    /// First WR of the list, or null.
     first: *mut ffi::ibv_recv_wr,
+    /// Last WR of the list, or null.
     last: *mut ffi::ibv_recv_wr,
 }
 
@@ -224,7 +235,8 @@ impl Default for List {
 }
 
 impl List {
-    fn of(wrs: &mut [ffi::ibv_recv_wr], ids: impl Iterator<Item = u64>) -> Self {
+    /// Links the WRs with these ids.
+    fn from_ids(wrs: &mut [ffi::ibv_recv_wr], ids: impl Iterator<Item = u64>) -> Self {
         let mut list = Self::default();
         for id in ids {
             list.append(wrs, id);
@@ -232,6 +244,7 @@ impl List {
         list
     }
 
+    /// Appends a WR to the list.
     #[inline]
     fn append(&mut self, wrs: &mut [ffi::ibv_recv_wr], wr_id: u64) {
         let wr = &mut wrs[wr_id as usize];
@@ -240,25 +253,29 @@ impl List {
         if self.last.is_null() {
             self.first = wr;
         } else {
-            // SAFETY: a WR of the same slice, appended before, which nobody else reaches meanwhile.
+            // SAFETY: a WR of the same slice, appended before, which nothing else accesses
+            // meanwhile.
             unsafe { (*self.last).next = wr };
         }
         self.last = wr;
     }
 }
 
-/// Rings that frames are spread over. The fields' order is the order of teardown.
+/// Rings over which frames are spread. The order of the fields is the order of teardown.
 pub struct BareRings {
+    /// Rule that lets frames in, while there is one.
     rules: Vec<Flow>,
+    /// QP that spreads frames over the rings.
     qp: RssQp,
-    /// Each for one thread.
+    /// Rings, each for one thread.
     pub rings: Vec<BareRing>,
+    /// Flow rule that lets frames in when it is installed.
     wanted: FlowRule,
 }
 
 impl BareRings {
-    /// Makes a power of two of rings, over which frames are spread that `rule` lets in and whose addresses and UDP ports
-    /// are IPv4's. Nothing is let in yet.
+    /// Creates `count` rings, a power of two. Frames that match `rule` are spread over them by IPv4
+    /// addresses and UDP ports. The rule is not installed yet.
     pub fn make(
         context: &Context,
         count: usize,
@@ -279,14 +296,14 @@ impl BareRings {
         })
     }
 
-    /// Lets frames in.
-    pub fn let_in(&mut self) -> Result<(), VerbsError> {
+    /// Installs the rule, which lets frames in.
+    pub fn open(&mut self) -> Result<(), VerbsError> {
         self.rules.push(Flow::create(&self.qp, &self.wanted)?);
         Ok(())
     }
 
-    /// Lets no more in.
-    pub fn shut(&mut self) {
+    /// Removes the rule, so that no more frames arrive.
+    pub fn close(&mut self) {
         self.rules.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! Frames sent as they are, over a RAW_PACKET QP.
+//! Sender of raw frames over a RAW_PACKET QP.
 #![allow(unsafe_code)]
 
 use std::{mem, ptr};
@@ -7,29 +7,36 @@ use wqcap_engine::{
     verbs::{Context, MessageCq, Mr, Pd, VerbsError, status_text, sys as ffi},
 };
 
-/// Sends of one list at most.
+/// Largest number of sends in one list.
 const LIST: usize = 64;
 
-/// A RAW_PACKET QP that sends, and the frames that it sends in turn. The fields' order is the order of teardown.
+/// Sender with a RAW_PACKET QP and the frames that it sends in turn. The order of the fields is the
+/// order of teardown.
 pub struct Generator {
+    /// QP that sends the frames.
     qp: RawQp,
+    /// CQ for the completions of sends.
     cq: MessageCq,
-    /// The frames, one behind the other.
+    /// Registered memory of the frames, one after the other.
     memory: Mr,
-    /// One for each frame.
+    /// Scatter entries, one for each frame.
     entries: Vec<ffi::ibv_sge>,
+    /// Send WRs, reused for each list of sends.
     list: Vec<ffi::ibv_send_wr>,
-    /// Sends that the queue takes before one has completed.
+    /// Number of sends that the queue accepts before another one completes.
     room: usize,
+    /// Largest number of sends in flight.
     depth: usize,
+    /// Index of the frame to send next.
     next: usize,
 }
 
-// SAFETY: the pointers are to the generator's own vectors and memory, which it alone reaches.
+// SAFETY: the pointers are to the generator's own vectors and memory, which nothing else accesses.
 unsafe impl Send for Generator {}
 
-/// The generator, of which it is the first field, holds the CQ longer.
+/// RAW_PACKET QP. The generator drops it first, so the CQ outlives it.
 struct RawQp {
+    /// Verbs handle of the QP.
     raw: *mut ffi::ibv_qp,
     // Held until the QP is destroyed.
     _pd: Pd,
@@ -49,8 +56,10 @@ impl Drop for RawQp {
 }
 
 impl RawQp {
+    /// Creates a QP on a port, ready to send.
     fn make(pd: &Pd, cq: &MessageCq, depth: u32, port: u8) -> Result<Self, VerbsError> {
-        // The longer structure, whose `comp_mask` is where `ibv_qp_init_attr` ends in padding.
+        // The longer structure is used: its `comp_mask` is at the place where `ibv_qp_init_attr`
+        // ends with padding.
         // SAFETY: plain old data; all zero is the documented start.
         let mut init: ffi::ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
         init.send_cq = cq.as_ptr();
@@ -58,7 +67,7 @@ impl RawQp {
         init.cap.max_send_wr = depth;
         init.cap.max_send_sge = 1;
         init.qp_type = ffi::ibv_qp_type::IBV_QPT_RAW_PACKET;
-        // SAFETY: a live PD and CQ, which are held longer than the new object; `init` outlives the call.
+        // SAFETY: a live PD and CQ, which outlive the new object; `init` outlives the call.
         let raw = unsafe { ffi::ibv_create_qp(pd.as_ptr(), (&raw mut init).cast()) };
         if raw.is_null() {
             return Err(VerbsError::last_os_error("ibv_create_qp", "RAW_PACKET"));
@@ -71,6 +80,7 @@ impl RawQp {
         Ok(qp)
     }
 
+    /// Moves the QP to the state in which it can send.
     fn make_ready(&self, port: u8) -> Result<(), VerbsError> {
         use ffi::{ibv_qp_attr_mask as mask, ibv_qp_state as state};
         // SAFETY: plain old data; all zero is valid.
@@ -83,7 +93,7 @@ impl RawQp {
         ] {
             attr.qp_state = to;
             let with = i32::try_from(with.0).unwrap_or(0);
-            // SAFETY: a live QP that nobody else knows yet; `attr` outlives the call.
+            // SAFETY: a live QP that nothing else knows yet; `attr` outlives the call.
             match unsafe { ffi::ibv_modify_qp(self.raw, &raw mut attr, with) } {
                 0 => {}
                 errno => {
@@ -97,8 +107,8 @@ impl RawQp {
 }
 
 impl Generator {
-    /// Makes one on a port, of `depth` sends under way, that sends `frames` in turn: EPERM without
-    /// CAP_NET_RAW.
+    /// Creates a generator on a port, with at most `depth` sends in flight, that sends `frames` in
+    /// turn. Fails with EPERM without CAP_NET_RAW.
     pub fn make(
         context: &Context,
         port: u8,
@@ -136,7 +146,8 @@ impl Generator {
         })
     }
 
-    /// Sends the next `count` frames, or as many as there is room for: how many they were.
+    /// Sends the next `count` frames, or as many as the queue accepts. Returns the number of frames
+    /// sent.
     pub fn send(&mut self, count: usize) -> Result<usize, VerbsError> {
         self.reap()?;
         let count = count.min(self.room).min(LIST);
@@ -152,7 +163,7 @@ impl Generator {
             wr.sg_list = entry;
             wr.num_sge = 1;
             wr.opcode = ffi::ibv_wr_opcode::IBV_WR_SEND;
-            // One completion for the list, which tells how long that was.
+            // The list has one completion, whose `wr_id` is the length of the list.
             (wr.send_flags, wr.wr_id) = if last {
                 (ffi::ibv_send_flags::IBV_SEND_SIGNALED.0, count as u64)
             } else {
@@ -165,8 +176,8 @@ impl Generator {
             };
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: a live QP with one poster; the list and its entries are the generator's own and outlive the call; the
-        // entries lie in memory that it holds until the QP is gone.
+        // SAFETY: a live QP with one poster; the list and its entries belong to the generator and
+        // outlive the call; the entries are in memory that it holds until the QP is gone.
         match unsafe { ffi::ibv_post_send(self.qp.raw, list, &raw mut bad) } {
             0 => {
                 self.room -= count;
@@ -176,21 +187,22 @@ impl Generator {
         }
     }
 
-    /// Whether everything sent has completed: it has left the port.
+    /// Returns `true` if all sends have completed, so that the frames have left the port.
     pub fn is_done(&mut self) -> Result<bool, VerbsError> {
         self.reap()?;
         Ok(self.room == self.depth)
     }
 
-    /// Writes `bytes` into the frame that is sent next, from byte `at` on. False: something is under way, or it does not
-    /// reach so far.
+    /// Writes `bytes` at offset `at` into the frame that is sent next. Returns `false` if a send is
+    /// in flight, or if the frame is too short.
     pub fn write(&mut self, at: usize, bytes: &[u8]) -> Result<bool, VerbsError> {
         let entry = self.entries[self.next];
         if !self.is_done()? || at + bytes.len() > entry.length as usize {
             return Ok(false);
         }
         debug_assert!(entry.addr >= self.memory.memory().addr() as u64);
-        // SAFETY: within the frame, as asked above, and the device has nothing to read: all sends have completed.
+        // SAFETY: within the frame, as checked above; the device reads nothing, because all sends
+        // have completed.
         unsafe {
             let to = (entry.addr as usize + at) as *mut u8;
             ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
@@ -198,6 +210,7 @@ impl Generator {
         Ok(true)
     }
 
+    /// Polls the completions of sends, and makes room in the queue.
     fn reap(&mut self) -> Result<(), VerbsError> {
         loop {
             let done = self.cq.poll()?;

@@ -1,27 +1,27 @@
-//! What is sent: UDP of one size over many flows, or the frames of a capture file.
+//! Traffic of the benchmark: UDP of one size over many flows, or the frames of a capture file.
 
 use crate::{args::BenchWireArgs, failure::Failure};
 use std::path::Path;
 use wqcap_engine::read;
 
-/// Where a frame that is made has room for a number: behind its UDP header and [`MARK`].
+/// Offset of the number in a generated frame, after the UDP header and [`MARK`].
 pub const NUMBER_AT: usize = 46;
-/// Begins the payload.
+/// Start of the payload of a generated frame.
 const MARK: [u8; 4] = *b"wqcb";
-/// Bytes of all frames of a file at most.
+/// Largest size of all frames of a file, in bytes.
 const MOST: usize = 256 << 20;
 
-/// Frames that are sent in turn.
+/// Frames that the wire benchmark sends in turn.
 pub struct Traffic {
-    /// As results name it.
+    /// Name of the traffic in results.
     pub name: String,
-    /// Without FCS.
+    /// Frames to send, without FCS.
     pub frames: Vec<Vec<u8>>,
 }
 
 impl Traffic {
-    /// As asked for: frames of `size` bytes, or those of the file.
-    pub fn of(args: &BenchWireArgs, size: u32) -> Result<Self, Failure> {
+    /// Creates the traffic that the arguments select: frames of `size` bytes, or those of the file.
+    pub fn new(args: &BenchWireArgs, size: u32) -> Result<Self, Failure> {
         if let Some(path) = &args.replay {
             let name = path.file_name().unwrap_or("replay".as_ref());
             return Ok(Self {
@@ -35,13 +35,14 @@ impl Traffic {
         })
     }
 
-    /// Bytes of a frame in the mean.
+    /// Returns the mean length of a frame in bytes.
     pub fn mean_len(&self) -> u64 {
         let sum: usize = self.frames.iter().map(Vec::len).sum();
         (sum / self.frames.len().max(1)) as u64
     }
 }
 
+/// Reads the frames of a capture file.
 fn read(path: &Path) -> Result<Vec<Vec<u8>>, Failure> {
     let refused = |e: String| Failure::refused(format!("--replay {}: {e}", path.display()));
     let mut reader = read::open(path).map_err(|e| refused(e.to_string()))?;
@@ -49,22 +50,25 @@ fn read(path: &Path) -> Result<Vec<Vec<u8>>, Failure> {
     while let Some(packet) = reader.next().map_err(|e| refused(e.to_string()))? {
         bytes += packet.bytes.len();
         if bytes > MOST {
-            return Err(refused(format!("more than {} MiB of frames", MOST >> 20)));
+            return Err(refused(format!(
+                "the file has more than {} MiB of frames",
+                MOST >> 20
+            )));
         }
         frames.push(packet.bytes.to_vec());
     }
     if frames.is_empty() {
-        return Err(refused("no frames in it".into()));
+        return Err(refused("the file has no frames".into()));
     }
     Ok(frames)
 }
 
-/// A frame with room for a number.
+/// Returns a frame that can carry a number.
 pub fn probe() -> Vec<u8> {
     made(64, 0)
 }
 
-/// A UDP datagram over IPv4 of its own flow.
+/// Returns a UDP datagram over IPv4 of flow number `flow`.
 fn made(size: u32, flow: u32) -> Vec<u8> {
     let size = size as usize;
     let [_, high, middle, low] = flow.to_be_bytes();
@@ -79,16 +83,16 @@ fn made(size: u32, flow: u32) -> Vec<u8> {
     frame.extend((1024 + (flow & 0x3ff) as u16).to_be_bytes());
     frame.extend(9u16.to_be_bytes());
     frame.extend((ip_len - 20).to_be_bytes());
-    // No checksum (RFC 768).
+    // The checksum 0 means that there is none (RFC 768).
     frame.extend([0, 0]);
     frame.extend(MARK);
-    // No probe's.
+    // This number is not that of a probe.
     frame.extend(u32::MAX.to_be_bytes());
     frame.resize(size, 0);
     frame
 }
 
-/// RFC 1071.
+/// Returns the Internet checksum (RFC 1071).
 fn checksum(header: &[u8]) -> u16 {
     let words = header.as_chunks::<2>().0;
     let mut sum: u32 = words
@@ -101,7 +105,7 @@ fn checksum(header: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// The number in a frame that was made.
+/// Returns the number in a generated frame.
 pub fn number_in(frame: &[u8]) -> Option<u32> {
     let mark = frame.get(NUMBER_AT - MARK.len()..NUMBER_AT)?;
     let number = frame.get(NUMBER_AT..NUMBER_AT + 4)?;
@@ -114,7 +118,7 @@ mod tests {
     use wqcap_engine::frame::Headers;
 
     #[test]
-    fn frames_are_what_they_say() {
+    fn generated_frames_are_valid() {
         for size in [60, 64, 1514] {
             for flow in [0, 1, 70_000] {
                 let mut frame = made(size, flow);

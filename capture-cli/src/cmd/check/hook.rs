@@ -1,11 +1,12 @@
-//! Whether `output.hook` is a program, and out of the reach of the capture that it runs for.
+//! Checks that `output.hook` is a program that its capture cannot replace.
 //!
-//! A hook runs outside the capture's sandbox. Whoever takes over a capture by its traffic must not be able to replace the
-//! program: with what the sandbox lets a capture write, or as `process.user`.
+//! A hook runs outside the capture's sandbox. An attacker who takes over a capture through its
+//! traffic must not be able to replace the program, neither with the writes that the sandbox allows
+//! nor as `process.user`.
 //!
-//! Invariant: every folder that is passed on the way to the program is looked at, those behind links as well.
+//! Invariant: every folder on the path to the program is checked, including those behind links.
 
-use super::machine::{told, unusable};
+use super::machine::{unusable, without_errno};
 use crate::daemon::sandbox::files::{model_base, written_folders};
 use nix::unistd::Uid;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -19,40 +20,43 @@ use std::{
 };
 use wqcap_engine::config::{Config, Problem};
 
-/// Links on the way to a file that are followed; the kernel follows as many.
+/// Largest number of links to follow on a path, the same as in the kernel.
 const MOST_LINKS: usize = 40;
-/// A folder for hooks, for messages.
+/// Folder for hooks that messages recommend.
 const PROPER_FOLDER: &str = "/usr/local/lib/wqcap";
-/// `S_ISVTX` of sys/stat.h: in such a folder only owners rename and remove.
+/// `S_ISVTX` of sys/stat.h: in a folder with this bit only owners rename and remove files.
 const STICKY: u32 = 0o1000;
 
-/// Problem of the hook of a configuration; `None`: it may run.
+/// Returns the problem of the hook of a configuration, or `None` if it may run.
 pub fn problem(config: &Config) -> Option<Problem> {
     let program = &config.output.hook;
     let problem = unfit(program).or_else(|| match reachable(config, program) {
         Ok(problem) => problem,
         Err(e) => Some(format!(
-            "cannot find out who may replace it: {}; name a program whose folders can be read",
-            told(&e)
+            "cannot check who can replace it: {}; name a program whose folders are readable",
+            without_errno(&e)
         )),
     })?;
     Some(unusable("output.hook", program, &problem))
 }
 
-/// Reason why it cannot be run.
+/// Returns the reason why the program cannot run.
 fn unfit(program: &Path) -> Option<String> {
     match fs::metadata(program) {
-        Err(e) => Some(told(&e)),
+        Err(e) => Some(without_errno(&e)),
         Ok(metadata) if !metadata.is_file() => Some("is not a file; name a program".into()),
         Ok(_) => {
             let allowed = accessat(CWD, program, Access::EXEC_OK, AtFlags::EACCESS);
             let e = allowed.err()?;
-            Some(format!("cannot be run: {}; chmod +x it", told(&e.into())))
+            Some(format!(
+                "cannot be run: {}; chmod +x it",
+                without_errno(&e.into())
+            ))
         }
     }
 }
 
-/// Reason why the capture can replace it.
+/// Returns the reason why the capture can replace the program.
 fn reachable(config: &Config, program: &Path) -> io::Result<Option<String>> {
     let steps = steps(program)?;
     let base = model_base();
@@ -69,8 +73,8 @@ fn reachable(config: &Config, program: &Path) -> io::Result<Option<String>> {
         for step in &steps {
             if step.is_below(id)? {
                 return Ok(Some(format!(
-                    "{:?} is in {key} = {dir:?}, where the sandbox lets wqcap write, and hooks run outside the sandbox; move the \
-                     program to a folder that root alone can write, such as {PROPER_FOLDER}",
+                    "{:?} is in {key} = {dir:?}, where the sandbox lets wqcap write, but hooks run outside the sandbox; \
+                     move the program to a folder that only root can write, such as {PROPER_FOLDER}",
                     step.path()
                 )));
             }
@@ -90,25 +94,28 @@ fn reachable(config: &Config, program: &Path) -> io::Result<Option<String>> {
             continue;
         };
         return Ok(Some(format!(
-            "process.user = {:?} can write {replaced:?}, and so replace the program, which runs outside the sandbox; give the \
-             program and the folders above it to root, without write permission for that user, as in {PROPER_FOLDER}",
+            "process.user = {:?} can write {replaced:?}, and so replace the program, which runs outside the sandbox; \
+             give the program and the folders above it to root, without write permission for that user, \
+             as in {PROPER_FOLDER}",
             config.process.user
         )));
     }
     Ok(None)
 }
 
-/// One name that is looked up in a folder on the way to a file.
+/// Step of a path lookup: one name that is looked up in a folder.
 struct Step {
-    /// An absolute path without links.
+    /// Absolute path of the folder, without links.
     folder: PathBuf,
+    /// Metadata of the folder.
     folder_found: Metadata,
+    /// Name that is looked up in the folder.
     name: OsString,
-    /// What has the name; a link is not followed.
+    /// Metadata of the entry with that name; a link is not followed.
     found: Metadata,
 }
 
-/// The way to a file, with those of all links.
+/// Returns the steps of the path to a file, including those of all links.
 fn steps(file: &Path) -> io::Result<Vec<Step>> {
     let mut left: VecDeque<OsString> = VecDeque::new();
     let mut at = PathBuf::from("/");
@@ -157,11 +164,13 @@ fn steps(file: &Path) -> io::Result<Vec<Step>> {
 }
 
 impl Step {
+    /// Returns the path of the looked-up entry.
     fn path(&self) -> PathBuf {
         self.folder.join(&self.name)
     }
 
-    /// Whether the name is looked up in the folder with this device and inode, or below it.
+    /// Returns `true` if the name is looked up in the folder with this device and inode, or below
+    /// it.
     fn is_below(&self, id: (u64, u64)) -> io::Result<bool> {
         for folder in self.folder.ancestors() {
             let folder = fs::symlink_metadata(folder)?;
@@ -172,7 +181,7 @@ impl Step {
         Ok(false)
     }
 
-    /// Whether a user, who is the one of this process, can give the name to another file.
+    /// Returns `true` if `user`, the user of this process, can replace the entry with that name.
     fn is_replaceable(&self, user: Uid) -> io::Result<bool> {
         let folder = &self.folder_found;
         let owns = |it: &Metadata| it.uid() == user.as_raw();
@@ -181,7 +190,8 @@ impl Step {
     }
 }
 
-/// Whether a user, who is the one of this process, can write a file or a folder, or allow himself to.
+/// Returns `true` if `user`, the user of this process, can write a file or folder, or can give
+/// itself the permission.
 fn is_writable(path: &Path, found: &Metadata, user: Uid) -> io::Result<bool> {
     if found.uid() == user.as_raw() {
         return Ok(true);
@@ -200,6 +210,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
+    /// Returns the message for a hook `program` with the output directory `dir`.
     fn refusal(dir: &Path, program: &Path) -> Option<String> {
         let settings = [
             ("output.dir", dir.to_str().unwrap()),
@@ -210,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_that_the_capture_can_replace_is_refused_whichever_way_leads_to_it() {
+    fn a_hook_that_the_capture_can_replace_is_refused_on_every_path_to_it() {
         let place = tempfile::tempdir().unwrap();
         let place = place.path().canonicalize().unwrap();
         let (dir, tools) = (place.join("out"), place.join("tools"));
@@ -220,7 +231,8 @@ mod tests {
             fs::write(&program, "#!/bin/sh\n").unwrap();
             fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         }
-        // In it, by a link to it, by a link in it, and by a folder of a link's target.
+        // Hooks in the folder, by a link to it, by a link in it, and by a folder of a link's
+        // target.
         symlink(dir.join("hook"), tools.join("to-hook")).unwrap();
         symlink(&dir, tools.join("to-dir")).unwrap();
         symlink(tools.join("hook"), dir.join("to-tools")).unwrap();

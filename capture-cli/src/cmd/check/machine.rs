@@ -1,5 +1,5 @@
-//! What a configuration needs of this machine beside a device: folders, programs, groups, keys, addresses. Whatever is
-//! missing would end a run right after its start, or at its first file.
+//! Checks what a configuration needs from this machine besides a device: folders, programs, groups,
+//! keys, addresses. A missing one would end a run right after its start, or at its first file.
 
 use super::hook;
 use crate::daemon::sandbox::files::written_folders;
@@ -14,7 +14,7 @@ use wqcap_engine::{
     control::server,
 };
 
-/// All that is not as the configuration needs it.
+/// Returns all problems of this machine with the configuration.
 pub fn problems(config: &Config) -> Vec<Problem> {
     let control = config.control.iter().flat_map(server::check);
     let control = control.map(|it| Problem::new(it.key, it.value, it.problem));
@@ -24,7 +24,8 @@ pub fn problems(config: &Config) -> Vec<Problem> {
     all
 }
 
-/// Folders must be there and writable, and the hook must be a program that the capture cannot replace.
+/// Checks that folders exist and are writable, and that the hook is a program that the capture
+/// cannot replace.
 pub fn folders(config: &Config) -> Vec<Problem> {
     let output = &config.output;
     let folders = written_folders(config).map(|(key, dir)| folder(key, dir));
@@ -36,26 +37,27 @@ pub fn folders(config: &Config) -> Vec<Problem> {
     found.into_iter().flatten().collect()
 }
 
+/// Checks a folder that the key `key` names.
 fn folder(key: &str, dir: &Path) -> Option<Problem> {
     let shown = dir.display();
-    let way_out = format!("create it (mkdir -p '{shown}') or name another (--set {key}=.)");
+    let remedy = format!("create it (mkdir -p '{shown}') or name another (--set {key}=.)");
     let writing = Access::WRITE_OK | Access::EXEC_OK;
     let problem = match fs::metadata(dir) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => format!("no such directory; {way_out}"),
-        Err(e) => told(&e),
-        Ok(metadata) if !metadata.is_dir() => format!("is not a directory; {way_out}"),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => format!("no such directory; {remedy}"),
+        Err(e) => without_errno(&e),
+        Ok(metadata) if !metadata.is_dir() => format!("is not a directory; {remedy}"),
         Ok(_) => match accessat(CWD, dir, writing, AtFlags::EACCESS) {
             Ok(()) => return None,
             Err(e) => format!(
                 "cannot be written to: {}; change its permissions or name another (--set {key}=.)",
-                told(&e.into())
+                without_errno(&e.into())
             ),
         },
     };
     Some(unusable(key, dir, &problem))
 }
 
-/// The address must be one of this machine. Whether its port is free is another matter: a running capture has it.
+/// Checks that the address belongs to this machine. Its port may be in use by a running capture.
 fn listen(metrics: &MetricsConfig) -> Option<Problem> {
     let any_port = |address: SocketAddr| SocketAddr::new(address.ip(), 0);
     let addresses = metrics.listen.resolve();
@@ -63,14 +65,14 @@ fn listen(metrics: &MetricsConfig) -> Option<Problem> {
     let error = addresses.and_then(|it| TcpListener::bind(&it[..])).err()?;
     let problem = match error.kind() {
         io::ErrorKind::AddrNotAvailable => "this machine has no such address".into(),
-        _ => told(&error),
+        _ => without_errno(&error),
     };
     let value = format!("\"{}\"", metrics.listen);
     Some(Problem::new("metrics.listen", value, problem))
 }
 
-/// An error without its number.
-pub(super) fn told(e: &io::Error) -> String {
+/// Returns an error's text without its number.
+pub(super) fn without_errno(e: &io::Error) -> String {
     let text = e.to_string();
     match text.split_once(" (os error") {
         Some((words, _)) => words.to_owned(),
@@ -78,6 +80,7 @@ pub(super) fn told(e: &io::Error) -> String {
     }
 }
 
+/// Returns the problem of a path that the key `key` names.
 pub(super) fn unusable(key: &str, path: &Path, problem: &str) -> Problem {
     Problem::new(key, format!("\"{}\"", path.display()), problem)
 }
@@ -86,30 +89,32 @@ pub(super) fn unusable(key: &str, path: &Path, problem: &str) -> Problem {
 mod tests {
     use super::*;
 
-    fn told_of(dir: &Path) -> String {
-        folder("output.dir", dir).expect("a problem").to_string()
+    fn refusal(dir: &Path) -> String {
+        folder("output.dir", dir)
+            .expect("the folder is refused")
+            .to_string()
     }
 
     #[test]
-    fn a_folder_that_will_not_do_is_told_with_a_way_out() {
+    fn an_unusable_folder_is_reported_with_a_remedy() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(folder("output.dir", dir.path()), None);
-        let message = told_of(&dir.path().join("no"));
+        let message = refusal(&dir.path().join("no"));
         assert!(
             message.starts_with("output.dir = ") && message.contains("mkdir -p"),
             "{message}"
         );
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(told_of(&file).contains("is not a directory"));
-        // Not even root can write here.
-        assert!(told_of(Path::new("/proc/self")).contains("cannot be written to"));
+        assert!(refusal(&file).contains("is not a directory"));
+        // Root cannot write here either.
+        assert!(refusal(Path::new("/proc/self")).contains("cannot be written to"));
         let counting = Config::with_overrides("", &[("output.format", "none")]).unwrap();
         assert_eq!(folders(&counting), []);
     }
 
     #[test]
-    fn an_address_must_be_this_machines() {
+    fn an_address_must_belong_to_this_machine() {
         for (address, is_ours) in [("127.0.0.1:80", true), ("192.0.2.1:9464", false)] {
             let listen_at = MetricsConfig {
                 listen: String::from(address).try_into().unwrap(),

@@ -1,6 +1,6 @@
-//! `wqcap check`: what a configuration means here, without creating anything.
+//! `wqcap check`: validates a configuration and prints its plan, without creating anything.
 //!
-//! What is printed is a configuration again: the plan stands in its comments.
+//! The output is itself a configuration; the plan is in its comments.
 
 mod hook;
 mod machine;
@@ -26,14 +26,14 @@ use wqcap_engine::{
     sink::outlook::outlook_of,
 };
 
-/// Prints the effective configuration and its plan; fails where a run would.
+/// Prints the effective configuration and its plan. Fails if a run would fail to start.
 pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     let mut given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
     enter(&given.config, args.model.as_deref())?;
     let required = args.device_required || args.privileges || args.model.is_some();
     given.look_up(required)?;
     for note in &given.notes {
-        terminal::say(format_args!("note: {note}"));
+        terminal::print_line(format_args!("note: {note}"));
     }
     let Checked {
         mut config, plan, ..
@@ -46,8 +46,8 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
         Some(plan) => plan.fill_in(&mut config),
         None => {
             config.fill_in();
-            terminal::say(format_args!(
-                "note: no RDMA device on this machine, so what depends on one is unchecked; --device-required refuses that"
+            terminal::print_line(format_args!(
+                "note: no RDMA device on this machine, so settings that depend on a device are unchecked; --device-required makes this an error"
             ));
         }
     }
@@ -68,19 +68,19 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     }
 }
 
-/// A configuration that a run can be made of.
+/// Configuration that has been checked against this machine.
 pub struct Checked {
-    /// As it was given.
+    /// Configuration as given.
     pub loaded: Config,
-    /// With the defaults that a finite wire has.
+    /// Configuration with the defaults of a finite wire.
     pub config: Config,
-    /// `None`: there is no device, and none is required.
+    /// Plan, or `None` if there is no device and none is required.
     pub plan: Option<Plan>,
 }
 
 impl Checked {
-    /// Reads the configuration, becomes its user, and holds it to this machine and its device. All that stands in the
-    /// way is told at once. `wire`: of the software NIC.
+    /// Reads the configuration, switches to its user, and checks it against this machine and its
+    /// device. Reports all problems at once. `wire` is the wire of the software NIC.
     pub fn new(
         args: &ConfigArgs,
         wire: Option<&str>,
@@ -113,7 +113,7 @@ impl Checked {
     }
 }
 
-/// A configuration with its plan in comments.
+/// Formats a configuration, with its plan in comments.
 pub fn text(config: &Config, plan: Option<&Plan>) -> String {
     let plan = plan
         .map(|plan| text::describe(plan, config))
@@ -121,21 +121,22 @@ pub fn text(config: &Config, plan: Option<&Plan>) -> String {
     format!("{}{plan}", config.to_toml())
 }
 
-/// Starts this process again on the software NIC, if that is asked for.
+/// Restarts this process on the software NIC if `wire` is given.
 pub fn enter_model(wire: Option<&str>, settings: &[crate::args::Setting]) -> Result<(), Failure> {
     match (wire, settings.first()) {
         (Some(wire), _) => preload::enter(wire, settings),
         (None, Some(it)) => Err(Failure::refused(format!(
-            "--set model.{}={}: keys of the software NIC need --model WIRE",
+            "--set model.{}={}: keys of the software NIC require --model WIRE",
             it.key, it.value
         ))),
         (None, None) => Ok(()),
     }
 }
 
-/// Becomes who the run is to be, and goes over to the software NIC if it is to be there.
+/// Switches to the user of the run, and restarts on the software NIC if `model` is given.
 pub fn enter(config: &ConfigArgs, model: Option<&str>) -> Result<(), Failure> {
-    // What is no file is read once, and that is behind the model; there, what is wrong is told with all else.
+    // Input that is not a file can be read only once, which happens after the restart. Errors are
+    // also reported then, together with all others.
     if model.is_some()
         && config.file.as_deref().is_none_or(Path::is_file)
         && let Ok(reading) = config.read()
@@ -145,7 +146,7 @@ pub fn enter(config: &ConfigArgs, model: Option<&str>) -> Result<(), Failure> {
     enter_model(model, &config.model())
 }
 
-/// Makes the plan, with the defaults that the wire of a software NIC has.
+/// Makes the plan, with the defaults of the software NIC's wire.
 pub fn settle(config: &mut Config) -> Result<Plan, Failure> {
     let devices = device::list()?;
     let mut found = machine::folders(config);
@@ -157,12 +158,13 @@ pub fn settle(config: &mut Config) -> Result<Plan, Failure> {
     Err(Failure::all_refused(found.iter().map(ToString::to_string)))
 }
 
+/// Makes the plan, and applies the defaults of the software NIC's wire to the configuration.
 fn plan(config: &mut Config, devices: &[DeviceFacts]) -> Result<Plan, Vec<Problem>> {
     if let Err(failure) = require_capable(devices, config.device.name.as_deref()) {
         let others = Plan::check_without_device(config).err();
         let others = others.into_iter().flat_map(problems);
-        let told = failure.messages.iter().map(|it| Problem::new("", "", it));
-        return Err(others.chain(told).collect());
+        let missing = failure.messages.iter().map(|it| Problem::new("", "", it));
+        return Err(others.chain(missing).collect());
     }
     let plan = Plan::new(config, devices).map_err(problems)?;
     require_wire(&plan).map_err(|it| vec![Problem::new("", "", it.messages.join("; "))])?;
@@ -175,7 +177,7 @@ fn plan(config: &mut Config, devices: &[DeviceFacts]) -> Result<Plan, Vec<Proble
     }
 }
 
-/// What an error says, each in a message of its own.
+/// Splits an error into one problem for each message.
 fn problems(error: wqcap_engine::Error) -> Vec<Problem> {
     use wqcap_engine::Error;
     match error {
@@ -185,20 +187,21 @@ fn problems(error: wqcap_engine::Error) -> Vec<Problem> {
     }
 }
 
-/// What the software NIC says of the plan's port; no real one has such files.
+/// Reads a file that the software NIC has for the plan's port. Real devices have no such files.
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
-fn model_says(plan: &Plan, what: &str) -> Option<String> {
+fn model_file(plan: &Plan, what: &str) -> Option<String> {
     let (device, port) = (&plan.device.name, plan.port);
     let path = format!("/sys/class/infiniband/{device}/ports/{port}/{what}");
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// The wire of the software NIC, if the plan's port is one of its.
+/// Returns the wire of the software NIC if the plan's port belongs to it.
 pub fn model_wire(plan: &Plan) -> Option<String> {
-    model_says(plan, "model_wire")
+    model_file(plan, "model_wire")
 }
 
-/// The software NIC says of each port what its wire is, and whether it ends.
+/// Applies the defaults for the wire, which the software NIC publishes for each port together with
+/// whether it is finite.
 fn wire_defaults(config: &mut Config, plan: &Plan) {
     let live = |wire: String| {
         ["af_packet:", "af_xdp:"]
@@ -208,13 +211,14 @@ fn wire_defaults(config: &mut Config, plan: &Plan) {
     if model_wire(plan).is_some_and(live) {
         config.for_live_wire();
     }
-    if model_says(plan, "model_finite").as_deref() == Some("1") {
+    if model_file(plan, "model_finite").as_deref() == Some("1") {
         let wire = model_wire(plan).unwrap_or_default();
         config.for_finite_wire(!is_lossy(&wire));
     }
 }
 
-/// A wire that cannot be opened leaves the software NIC's port without a link: nothing would ever arrive.
+/// Checks that the wire is open. A wire that cannot be opened leaves the port without a link, and
+/// no frame would arrive.
 fn require_wire(plan: &Plan) -> Result<(), Failure> {
     let Some(wire) = model_wire(plan) else {
         return Ok(());
@@ -228,13 +232,13 @@ fn require_wire(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether the wire was told not to wait for buffers.
+/// Returns `true` if the wire does not wait for buffers.
 fn is_lossy(wire: &str) -> bool {
     wire.split_once(':')
         .is_some_and(|(_, options)| options.split(',').any(|word| word == "lossy"))
 }
 
-/// The port of the plan.
+/// Returns the port of the plan.
 pub fn port(plan: &Plan) -> Option<&device::PortFacts> {
     plan.device
         .ports
@@ -248,7 +252,7 @@ mod tests {
     use crate::cmd::devices::tests::device;
 
     #[test]
-    fn what_is_printed_is_a_config() {
+    fn the_output_is_a_config() {
         let dir = tempfile::tempdir().unwrap();
         let settings = [
             ("output.dir", dir.path().to_str().unwrap()),
@@ -287,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn wires_that_do_not_wait() {
+    fn lossy_wires_are_recognised() {
         for (wire, lossy) in [
             ("pcap:a.pcap", false),
             ("pcap:a,lossy", true),
@@ -299,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_models_keys_need_the_model() {
+    fn model_keys_require_a_model() {
         let settings = ["rate=25".parse().unwrap()];
         let failure = enter_model(None, &settings).unwrap_err();
         assert!(

@@ -1,16 +1,18 @@
-//! A plan as it holds in a running capture, with what has changed since the start of the process marked.
+//! Plan of a running capture, with the changes since the start of the process marked.
 
 use super::text;
 use std::{collections::BTreeMap, fmt::Write};
 use wqcap_engine::capture::supervisor::{PlanNow, ValueChange};
 
-/// The configuration that holds, with its plan in comments. What has changed is listed, and marked where it stands.
+/// Formats the current configuration, with its plan in comments. Changed keys are listed at the
+/// top, and marked in place.
 pub fn text_now(now: &PlanNow) -> String {
     let head = head(&now.state.to_string(), &now.changed);
     let config = marked(&now.config.to_toml(), &now.changed);
     format!("{head}{config}{}", text::describe(&now.plan, &now.config))
 }
 
+/// Formats the state and the list of changes.
 fn head(state: &str, changed: &BTreeMap<String, ValueChange>) -> String {
     let mut text = format!("# State: {state}\n# Changed since the start of the process:");
     if changed.is_empty() {
@@ -22,7 +24,7 @@ fn head(state: &str, changed: &BTreeMap<String, ValueChange>) -> String {
     text + "\n\n"
 }
 
-/// Marks the lines of keys that have changed.
+/// Marks the lines of changed keys.
 fn marked(toml: &str, changed: &BTreeMap<String, ValueChange>) -> String {
     let mut section = String::new();
     let mut text = String::new();
@@ -37,7 +39,7 @@ fn marked(toml: &str, changed: &BTreeMap<String, ValueChange>) -> String {
             let key = line.split(" = ").next().unwrap_or_default();
             format!("{section}.{key}")
         };
-        // A value of several lines takes no comment after the first.
+        // A comment cannot follow the first line of a value with several lines.
         let is_whole = !line.ends_with("\"\"\"") && !line.ends_with("'''");
         let mark = match changed.contains_key(&key) && is_whole {
             true => "  # changed",
@@ -55,7 +57,7 @@ mod tests {
     use wqcap_engine::config::Config;
 
     #[test]
-    fn what_has_changed_is_marked_and_the_text_is_still_a_config() {
+    fn changes_are_marked_and_the_text_is_still_a_config() {
         let rules = "[[rule]]\nid = \"a\"\n";
         let settings = [("capture.filter", "tcp"), ("capture.mode", "filtered")];
         let config = Config::with_overrides(rules, &settings).unwrap();

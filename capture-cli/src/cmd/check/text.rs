@@ -1,4 +1,4 @@
-//! A plan in the comments of its configuration.
+//! Plan as comments of its configuration.
 
 use super::port;
 use crate::{
@@ -18,12 +18,14 @@ use wqcap_engine::{
     },
 };
 
-/// A stall of a disk that should cost nothing, in milliseconds: garbage collection in a solid-state disk takes as long.
+/// Stall of a disk that should lose no frames, in milliseconds. Garbage collection in a solid-state
+/// disk takes about that long.
 const STALL_MS: f64 = 250.0;
 
-/// How many frames wait in a queue that nobody reads, and how long that lasts at the port's rate when it is the only one.
+/// Describes how many frames a queue holds while its loop does not poll, and for how long that
+/// lasts if the queue receives the full rate of its port.
 fn holds_line(plan: &Plan) -> String {
-    /// Bytes of a frame on the wire beyond what is captured: FCS, preamble and gap.
+    /// Bytes of a frame on the wire that are not captured: FCS, preamble and gap.
     const AROUND: f64 = 4.0 + 8.0 + 12.0;
     let port = plan.device.ports.iter().find(|it| it.number == plan.port);
     let rate = port.map_or(0.0, |it| it.rate_gbps);
@@ -40,7 +42,7 @@ fn holds_line(plan: &Plan) -> String {
     format!("{} in each queue", held.join(" or "))
 }
 
-/// What the options of tcpdump and dumpcap set, as comments.
+/// Formats the keys that options of tcpdump and dumpcap set, as comments.
 pub fn aliases(aliases: &[Alias]) -> String {
     let Some(width) = aliases.iter().map(|it| it.option.chars().count()).max() else {
         return String::new();
@@ -52,7 +54,7 @@ pub fn aliases(aliases: &[Alias]) -> String {
     text + "\n"
 }
 
-/// The plan as comments.
+/// Formats the plan as comments.
 pub fn describe(plan: &Plan, config: &Config) -> String {
     let mut text = String::from("\n# The plan\n");
     let mut line = |what: &str, value: String| {
@@ -137,7 +139,7 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
         line(
             "filter",
             format!(
-                "in the NIC, by these rules: {nic}; in software, of what they take: {}",
+                "in the NIC, by these rules: {nic}; in software, on the frames of these rules: {}",
                 split.software
             ),
         );
@@ -155,6 +157,7 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
     text
 }
 
+/// Describes the device and its port.
 fn device_line(plan: &Plan) -> String {
     let mut text = format!("{} port {}", plan.device.name, plan.port);
     if let Some(port) = port(plan) {
@@ -176,21 +179,22 @@ fn device_line(plan: &Plan) -> String {
     text
 }
 
-/// How long the NIC holds frames for a WQ without buffers, as far as its driver tells.
+/// Describes how long the NIC holds frames for a WQ without buffers, if its driver publishes that.
 fn delay_line(plan: &Plan) -> String {
     match plan.device.delay_drop {
-        Some(told) => format!(
+        Some(facts) => format!(
             "the NIC holds frames up to {} us for a WQ without buffers; this timeout expired {} since the driver was loaded",
-            thousands(told.timeout_us),
-            counted(told.num_timeout_events, "time")
+            thousands(facts.timeout_us),
+            counted(facts.num_timeout_events, "time")
         ),
-        None => "how long the NIC holds frames is in debugfs (mlx5/PCI/delay_drop), which this process cannot read; \
-                 root can where it is mounted"
+        None => "debugfs (mlx5/PCI/delay_drop) has the time that the NIC holds frames, but this process cannot read \
+                 it; root can, where debugfs is mounted"
             .into(),
     }
 }
 
-/// Where parsers run, and what becomes of frames that find theirs full; `None`: the loops work on frames themselves.
+/// Describes the cores of the parsers, and the action when their queue is full. Returns `None` if
+/// the loops process frames themselves.
 fn parsers_line(plan: &Plan) -> Option<String> {
     let queues = plan.queues.iter().filter(|queue| !queue.parsers.is_empty());
     let seats = queues.map(|queue| {
@@ -202,7 +206,8 @@ fn parsers_line(plan: &Plan) -> Option<String> {
     (!seats.is_empty()).then(|| format!("{}; full: {full}", seats.join(", ")))
 }
 
-/// What is left out or cut off on purpose; `None`: nothing is.
+/// Describes the frames that are left out or shortened on purpose. Returns `None` if there are
+/// none.
 fn reduction_line(reduction: &Reduction) -> Option<String> {
     let mut steps = Vec::new();
     if let Some(program) = reduction.filter.program() {
@@ -214,7 +219,7 @@ fn reduction_line(reduction: &Reduction) -> Option<String> {
         let ignored = reduction.dedup_ignore.iter().map(MayDiffer::to_string);
         let ignored = match ignored.collect::<Vec<_>>() {
             none if none.is_empty() => String::new(),
-            some => format!(", whatever the {}", some.join(", ")),
+            some => format!(", ignoring {}", some.join(", ")),
         };
         steps.push(format!(
             "deduplicate{ignored} ({memory} for each queue or parser)"
@@ -237,7 +242,7 @@ fn reduction_line(reduction: &Reduction) -> Option<String> {
     (!steps.is_empty()).then(|| steps.join(", then "))
 }
 
-/// How many entries each queue has.
+/// Describes the number of table entries of each queue.
 fn table_line(plan: &Plan) -> String {
     let shares = plan.queues.iter().map(|queue| {
         let entries = plan.table.iter().filter(|it| **it == queue.index).count();
@@ -250,6 +255,7 @@ fn table_line(plan: &Plan) -> String {
     )
 }
 
+/// Describes the output files, and how long the write buffers last at the port's rate.
 fn files_line(plan: &Plan, config: &Config) -> String {
     if plan.output.stdout {
         return format!("one stream of {} to stdout", plan.output.format);
@@ -300,6 +306,7 @@ fn files_line(plan: &Plan, config: &Config) -> String {
     text
 }
 
+/// Describes the flow records.
 fn flows_line(flows: &FlowsPlan, stages: usize) -> String {
     let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
     format!(

@@ -1,4 +1,4 @@
-//! `wqcap ctl`: asks a running capture, and prints what it says.
+//! `wqcap ctl`: sends commands to a running capture, and prints the answers.
 
 mod text;
 mod traffic;
@@ -23,17 +23,17 @@ use wqcap_engine::control::{
     protocol::{AnswerBody, Command, Stats, auth::Keys, schema},
 };
 
-/// How long `watch` goes on after its terminal or pipe is gone.
-const LOOK: Duration = Duration::from_millis(200);
+/// Interval at which `watch` checks whether its terminal or pipe is closed.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Carries out one command.
+/// Executes one command of `wqcap ctl`.
 pub fn ctl(args: &CtlArgs) -> Result<(), Failure> {
     if matches!(args.command, CtlCommand::Schema) {
         return output::print_json(&schema());
     }
     let command = command(&args.command)?;
     let mut client = connect(&args.service)?;
-    let once = command.is_change().then(fresh_name).transpose()?;
+    let once = command.is_change().then(fresh_id).transpose()?;
     let body = client
         .request(command, once, args.service.timeout)
         .map_err(failure)?;
@@ -43,7 +43,7 @@ pub fn ctl(args: &CtlArgs) -> Result<(), Failure> {
     print_answer(&body, args.json)
 }
 
-/// Connects to a service by whichever way was typed.
+/// Connects to the service over the transport that the arguments select.
 pub fn connect(args: &ServiceArgs) -> Result<Client, Failure> {
     if let (Some(to), Some(key_file)) = (&args.rdma, &args.key_file) {
         return connect_rdma(to, key_file, args.timeout);
@@ -52,20 +52,21 @@ pub fn connect(args: &ServiceArgs) -> Result<Client, Failure> {
     let transport = UnixTransport::connect(path).map_err(|e| {
         let hint = match e.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                "; no capture listens there: its configuration needs [control], and --unix names its socket"
+                "; no capture listens there; set [control] in its configuration, and name its socket with --unix"
             }
             io::ErrorKind::PermissionDenied => {
-                "; the mode and group of the socket, control.read_group and control.write_group grant access"
+                "; access is granted by the mode and group of the socket, and by control.read_group and control.write_group"
             }
             _ => "",
         };
-        Failure::refused(format!("{}: {e}{hint}", path.display()))
+        Failure::refused(format!("cannot connect to {}: {e}{hint}", path.display()))
     })?;
     Ok(Client::new(transport))
 }
 
+/// Connects to a control service over RDMA.
 fn connect_rdma(to: &str, key_file: &Path, timeout: Duration) -> Result<Client, Failure> {
-    let refused = |e: io::Error| Failure::refused(format!("--rdma {to}: {e}"));
+    let refused = |e: io::Error| Failure::refused(format!("--rdma {to}: cannot connect: {e}"));
     let address = to
         .to_socket_addrs()
         .and_then(|mut them| them.next().ok_or(io::ErrorKind::NotFound.into()))
@@ -75,15 +76,15 @@ fn connect_rdma(to: &str, key_file: &Path, timeout: Duration) -> Result<Client, 
     Ok(Client::new(transport))
 }
 
-/// A name no other change has, so that a repeat can be distinguished from a new one.
+/// Returns an id that no other change has, so that the service can recognise a repeated request.
 #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
-fn fresh_name() -> Result<String, Failure> {
+fn fresh_id() -> Result<String, Failure> {
     std::fs::read_to_string("/proc/sys/kernel/random/uuid")
         .map(|it| it.trim().to_owned())
         .map_err(|e| Failure::failed(format!("/proc/sys/kernel/random/uuid: {e}")))
 }
 
-/// Why somebody who was answered is answered no more.
+/// Returns the failure for a connection that was lost after at least one answer.
 pub fn ended(e: ClientError) -> Failure {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     match e {
@@ -96,12 +97,12 @@ pub fn ended(e: ClientError) -> Failure {
     }
 }
 
-/// What a service, or the way to it, has refused.
+/// Returns the failure for a request that the service or the connection refused.
 pub fn failure(e: ClientError) -> Failure {
     Failure::failed(e.to_string())
 }
 
-/// What was typed as what is asked.
+/// Converts the typed command to a request.
 fn command(typed: &CtlCommand) -> Result<Command, Failure> {
     Ok(match typed {
         CtlCommand::Status | CtlCommand::Schema => Command::Status,
@@ -168,7 +169,8 @@ fn command(typed: &CtlCommand) -> Result<Command, Failure> {
     })
 }
 
-/// Fields as JSON values where they are such, numbers above all, also hexadecimal ones; else as text.
+/// Converts rule fields to JSON values: numbers, also hexadecimal ones, and other JSON values where
+/// they parse, else text.
 fn rule(fields: &[Setting]) -> BTreeMap<String, Value> {
     let value = |it: &Setting| {
         let text = it.value.as_str();
@@ -187,7 +189,7 @@ fn rule(fields: &[Setting]) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// Prints statistics as they come, until nobody reads them any more.
+/// Prints statistics as they arrive, until stdout is closed.
 fn watch(
     client: &mut Client,
     every: Duration,
@@ -198,7 +200,7 @@ fn watch(
     let mut left = count.unwrap_or(u64::MAX);
     let mut deadline = Instant::now() + every + args.service.timeout;
     while left > 0 && !output::is_gone(&io::stdout()) {
-        let stats = match client.next(LOOK) {
+        let stats = match client.next(CHECK_INTERVAL) {
             Ok(AnswerBody::Stats(stats)) => stats,
             Ok(_) => continue,
             Err(ClientError::Lost(e))
@@ -222,6 +224,7 @@ fn watch(
     Ok(())
 }
 
+/// Prints an answer as JSON or as text.
 fn print_answer(body: &AnswerBody, json: bool) -> Result<(), Failure> {
     match (body, json) {
         (AnswerBody::Status(it), true) => output::print_json(it),
@@ -247,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rule_fields_are_numbers_where_they_are_such() {
+    fn numeric_rule_fields_become_numbers() {
         let fields: Vec<Setting> = [
             "proto=udp",
             "dst_port=53",
@@ -267,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_and_flags_are_checked_before_anyone_is_asked() {
+    fn levels_and_flags_are_checked_before_connecting() {
         for typed in [
             CtlCommand::Log {
                 level: "loud".into(),

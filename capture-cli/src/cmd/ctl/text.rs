@@ -1,7 +1,7 @@
-//! What a service has said, for people.
+//! Answers of the control service as text.
 
 use super::traffic;
-use crate::term::table::{aligned, bytes, counted, rate, scaled, thousands, told_seconds};
+use crate::term::table::{aligned, bytes, counted, rate, scaled, thousands, valid_seconds};
 use serde_json::Value;
 use std::fmt::Write;
 use wqcap_engine::{
@@ -11,7 +11,7 @@ use wqcap_engine::{
     stats::{Counter, Total},
 };
 
-/// An answer that brings its own text, or else its JSON.
+/// Returns the text that an answer contains, or else its JSON.
 pub fn text_of(it: &Value) -> String {
     match it["text"].as_str() {
         Some(text) => text.to_owned(),
@@ -19,7 +19,7 @@ pub fn text_of(it: &Value) -> String {
     }
 }
 
-/// A capture's state in words.
+/// Returns the name of a capture's state.
 pub fn state(it: CaptureState) -> &'static str {
     match it {
         CaptureState::Running => "running",
@@ -29,7 +29,7 @@ pub fn state(it: CaptureState) -> &'static str {
     }
 }
 
-/// State of capture and service, a line for each.
+/// Formats the state of capture and service, one line per item.
 pub fn status(it: &Status) -> String {
     let capture = &it.capture;
     let mut text = String::new();
@@ -75,7 +75,7 @@ pub fn status(it: &Status) -> String {
     text
 }
 
-/// How long the disk holds what is captured.
+/// Describes how long files stay before they are deleted, or how long until the disk is full.
 pub fn disk(it: &Outlook) -> String {
     let time = match it.seconds {
         seconds if seconds < 120.0 => format!("{seconds:.0} seconds"),
@@ -84,11 +84,12 @@ pub fn disk(it: &Outlook) -> String {
     };
     let rate = scaled(it.bytes_per_s);
     match it.deletes {
-        true => format!("files go after {time}, at the {rate}B/s of the last hour"),
-        false => format!("full in {time}, at the {rate}B/s of the last hour"),
+        true => format!("files are deleted after {time} at the {rate}B/s of the last hour"),
+        false => format!("full in {time} at the {rate}B/s of the last hour"),
     }
 }
 
+/// Describes the frames of a ledger; lines that are 0 are left out.
 fn total(it: &Total) -> String {
     let mut text = format!(
         "{} received, {} captured, {}",
@@ -113,6 +114,7 @@ fn total(it: &Total) -> String {
     text
 }
 
+/// Describes the clients of a control transport.
 fn transport(it: &TransportStatus) -> String {
     format!(
         "{}, {} accepted, {} refused, {} expelled, {}",
@@ -124,6 +126,7 @@ fn transport(it: &TransportStatus) -> String {
     )
 }
 
+/// Describes the SRQ that RDMA clients share.
 fn srq(RdmaStatus { srq: it, .. }: &RdmaStatus) -> String {
     let not_ready = it
         .receiver_not_ready
@@ -149,7 +152,7 @@ fn srq(RdmaStatus { srq: it, .. }: &RdmaStatus) -> String {
     )
 }
 
-/// The ledger as a table, what came since the start, and the traffic of now.
+/// Formats the ledger as a table, the totals since the start, and the live statistics.
 pub fn stats(it: &Stats) -> String {
     let mut rows = vec![
         ["queue", "received", "captured", "left out", "lost", "bytes"]
@@ -173,17 +176,18 @@ pub fn stats(it: &Stats) -> String {
     text
 }
 
+/// Returns the number of frames lost in all ways.
 fn lost(it: &Total) -> u64 {
     it.dropped_pipeline + it.dropped_storage + it.late + it.errors
 }
 
-/// A line of `watch`: what came since the line before, and what is lost in all.
+/// Formats a line of `watch`: the rates since the previous line, and the totals.
 pub fn watched(before: Option<&Stats>, now: &Stats) -> String {
     let zero = Stats::default();
     let before = before.unwrap_or(&zero);
     let (was, is) = (&before.ledger.total, &now.ledger.total);
-    // Another capture may have been started in between.
-    let time = told_seconds(now.elapsed_s - before.elapsed_s);
+    // A new capture may have started since the previous line.
+    let time = valid_seconds(now.elapsed_s - before.elapsed_s);
     let frames = is.received.saturating_sub(was.received);
     let octets = is.bytes.saturating_sub(was.bytes);
     let mut line = format!(
@@ -229,8 +233,8 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_is_told_in_hours() {
-        let told = |seconds, deletes| {
+    fn disk_time_is_in_hours() {
+        let described = |seconds, deletes| {
             disk(&Outlook {
                 bytes_per_s: 12_300_000.0,
                 seconds,
@@ -238,18 +242,18 @@ mod tests {
             })
         };
         assert_eq!(
-            told(51_000.0, true),
-            "files go after 14 hours, at the 12.3 MB/s of the last hour"
+            described(51_000.0, true),
+            "files are deleted after 14 hours at the 12.3 MB/s of the last hour"
         );
         assert_eq!(
-            told(5400.0, false),
-            "full in 90 minutes, at the 12.3 MB/s of the last hour"
+            described(5400.0, false),
+            "full in 90 minutes at the 12.3 MB/s of the last hour"
         );
-        assert!(told(30.0, true).contains("after 30 seconds"));
+        assert!(described(30.0, true).contains("after 30 seconds"));
     }
 
     #[test]
-    fn answers_for_people_are_their_text() {
+    fn answers_with_text_are_printed_as_text() {
         let shown = |it| text_of(&it);
         assert_eq!(shown(serde_json::json!({"text": "a\nb\n"})), "a\nb\n");
         assert!(shown(serde_json::json!({"devices": []})).contains("devices"));

@@ -1,13 +1,13 @@
-//! Live statistics for people: a paragraph of the traffic of now.
+//! Live statistics as text.
 
 use crate::term::table::{bytes, scaled, span, thousands};
 use std::{collections::BTreeMap, fmt::Write};
 use wqcap_engine::analysis::live::{Distribution, Talker, TrafficSnapshot, Volume};
 
-/// Senders that are named.
+/// Largest number of senders that are listed.
 const TALKERS: usize = 5;
 
-/// The traffic, a line for each of its sides; what there is none of is left out.
+/// Formats the traffic, one line per kind of statistics. Kinds without data are left out.
 pub fn text(it: &TrafficSnapshot) -> String {
     let mut text = String::new();
     let mut line = |what: &str, value: String| {
@@ -57,11 +57,12 @@ pub fn text(it: &TrafficSnapshot) -> String {
     text
 }
 
+/// Joins parts with commas.
 fn joined(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// What there is most of first.
+/// Formats the share of each protocol or trait, the largest first.
 fn shares(volumes: &BTreeMap<String, Volume>, of: u64) -> String {
     let mut volumes: Vec<_> = volumes.iter().filter(|(_, it)| it.frames > 0).collect();
     volumes.sort_by_key(|(_, it)| std::cmp::Reverse(it.frames));
@@ -72,6 +73,7 @@ fn shares(volumes: &BTreeMap<String, Volume>, of: u64) -> String {
     )
 }
 
+/// Formats a share in percent.
 fn percent(part: u64, of: u64) -> String {
     let percent = part as f64 * 100.0 / of.max(1) as f64;
     if percent > 0.0 && percent < 1.0 {
@@ -81,6 +83,7 @@ fn percent(part: u64, of: u64) -> String {
     }
 }
 
+/// Formats the percentiles of a distribution of times.
 fn times(it: &Distribution) -> String {
     format!(
         "p50 {}, p99 {}, max {}, of {}",
@@ -97,7 +100,7 @@ mod tests {
     use wqcap_engine::analysis::live::{QueueRate, SizeBin, TopTalkers};
 
     #[test]
-    fn only_what_is_there_is_printed() {
+    fn only_statistics_with_data_are_printed() {
         let volume = |frames| Volume { frames, bytes: 0 };
         let queue = |queue| QueueRate {
             queue,

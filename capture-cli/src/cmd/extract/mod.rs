@@ -1,6 +1,8 @@
-//! `wqcap extract`: the frames of some time and some filter, out of a folder of capture files or out of a store.
+//! `wqcap extract`: extracts frames by time and filter from a folder of capture files or from a
+//! store.
 //!
-//! The summary goes to stderr, since stdout may carry the capture; with `--json` it goes to stdout, which then cannot.
+//! The summary goes to stderr, because stdout may carry the capture. With `--json` it goes to
+//! stdout, and the capture must go to a file.
 
 #[cfg(feature = "ship")]
 mod store;
@@ -27,7 +29,7 @@ use wqcap_engine::{
     index::FlowTerms,
 };
 
-/// Extracts, and tells how little had to be read.
+/// Extracts frames, and prints how much of the files was read.
 pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
     merge::settle_stdout(&args.out, args.json)?;
     key::settle(&args.key)?;
@@ -55,7 +57,7 @@ pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
         if of > 0 {
             reading
                 .borrow_mut()
-                .get_or_insert_with(|| ReadProgress::of(quiet, of))
+                .get_or_insert_with(|| ReadProgress::with_size(quiet, of))
                 .tick(&args.dir, bytes);
         }
         !stop.load(Ordering::Relaxed)
@@ -64,12 +66,12 @@ pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
         reading.clear();
     }
     let extracted = extracted?;
-    tell(args, quiet, &extracted, &text(&extracted))?;
+    print_result(args, quiet, &extracted, &text(&extracted))?;
     Failure::unless_whole(extracted.written.losses)
 }
 
-/// Prints what was extracted, for programs or in words.
-fn tell(
+/// Prints the result, as JSON or as text.
+fn print_result(
     args: &ExtractArgs,
     quiet: bool,
     extracted: &impl Serialize,
@@ -83,6 +85,7 @@ fn tell(
     Ok(())
 }
 
+/// Builds the extract query from the arguments.
 fn query(args: &ExtractArgs) -> Result<ExtractQuery, Failure> {
     Ok(ExtractQuery {
         dir: args.dir.clone(),
@@ -91,7 +94,7 @@ fn query(args: &ExtractArgs) -> Result<ExtractQuery, Failure> {
     })
 }
 
-/// Which frames, and what is written of them.
+/// Builds the selection of frames, and the form of the output.
 fn frames(args: &ExtractArgs) -> Result<FrameQuery, Failure> {
     let filter = args.filter.compile()?;
     let from = args.from.map_or(0, |it| it.0);
@@ -119,26 +122,32 @@ fn frames(args: &ExtractArgs) -> Result<FrameQuery, Failure> {
     })
 }
 
-/// An expression for what both keep.
+/// Combines two filter expressions into one that keeps the frames that both keep.
 fn both(a: &str, b: &str) -> String {
     match (a, b) {
         ("", it) | (it, "") => it.to_owned(),
-        // An index helps with plain terms, which it does not know in parentheses.
+        // An index supports plain terms, but not terms in parentheses.
         _ if [a, b].iter().all(|it| !FlowTerms::parse(it).is_empty()) => format!("{a} and {b}"),
         _ => format!("({a}) and ({b})"),
     }
 }
 
+/// Builds the anonymization, if the arguments request it.
 fn anonymize(args: &ExtractArgs) -> Result<Option<AnonymizeQuery>, Failure> {
     let Some(path) = &args.anonymize else {
         return Ok(None);
     };
-    let key = SecretKey::read(path)
-        .map_err(|e| Failure::refused(format!("--anonymize {}: {e}", path.display())))?;
+    let key = SecretKey::read(path).map_err(|e| {
+        Failure::refused(format!(
+            "--anonymize {}: cannot read the key: {e}",
+            path.display()
+        ))
+    })?;
     let slice = args.slice.unwrap_or_default();
     Ok(Some(AnonymizeQuery { key, slice }))
 }
 
+/// Formats the result of an extraction as text.
 fn text(it: &Extracted) -> String {
     let mut text = format!(
         "{}; read {} of {}, {} of {}\n",
@@ -152,7 +161,7 @@ fn text(it: &Extracted) -> String {
     if index.made > 0 {
         let _ = writeln!(
             text,
-            "note: {} indexes were missing or stale and have been built first, which read their files once, {}",
+            "note: {} indexes were missing or stale and were built first, reading {} of files",
             index.made,
             bytes(index.bytes_to_make)
         );
@@ -160,13 +169,13 @@ fn text(it: &Extracted) -> String {
     text + &notes_in_words(&it.written)
 }
 
-/// `12 frames into OUT: pcapng, 1.2 KiB`
+/// Formats the output: `12 frames into OUT: pcapng, 1.2 KiB`.
 fn output_in_words(it: &FramesWritten) -> String {
     let (frames, bytes) = (counted(it.frames, "frame"), bytes(it.bytes));
     format!("{frames} into {}: {}, {bytes}", it.out, it.format)
 }
 
-/// What was done to the frames, and what the user should know.
+/// Formats the changes made by anonymization, and the notes.
 fn notes_in_words(it: &FramesWritten) -> String {
     let mut text = String::new();
     if let Some(done) = it.anonymized {
@@ -180,7 +189,7 @@ fn notes_in_words(it: &FramesWritten) -> String {
         if done.frames_with_payload > 0 {
             let _ = writeln!(
                 text,
-                "note: {} with payload as it was, and whatever addresses and names are in it",
+                "note: {} with unchanged payload, which may contain addresses and names",
                 counted(done.frames_with_payload, "frame"),
             );
         }

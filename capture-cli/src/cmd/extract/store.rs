@@ -1,6 +1,7 @@
-//! `wqcap extract` from a store: of all sensors, by the tables of what is in their files, or by a list of ranges.
+//! `wqcap extract` from a store: reads the frames of all sensors by the tables of the files'
+//! contents, or by a list of ranges.
 
-use super::{frames, notes_in_words, output_in_words, tell};
+use super::{frames, notes_in_words, output_in_words, print_result};
 use crate::{
     args::ExtractArgs,
     daemon::signals,
@@ -23,10 +24,11 @@ use wqcap_ship::{
     store::{self, FORMS},
 };
 
-/// How long before the times files may begin, if nobody says otherwise.
+/// Default of `--lookback`: time before `--from` within which the searched files may begin.
 const LOOKBACK: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The URL of the store that is named; `None`: a directory of capture files is.
+/// Returns the URL of the store that the arguments name, or `None` if they name a directory of
+/// capture files.
 pub(super) fn url(args: &ExtractArgs) -> Result<Option<String>, Failure> {
     let shown = args.dir.display();
     let url = store::url_of(&args.dir);
@@ -48,15 +50,15 @@ pub(super) fn url(args: &ExtractArgs) -> Result<Option<String>, Failure> {
     match misplaced {
         None => Ok(url),
         Some((_, _, name)) if of_a_store => Err(Failure::refused(format!(
-            "{name} is for a directory of capture files, and {shown} is a store; leave it out"
+            "{name} is for a directory of capture files, but {shown} is a store; leave it out"
         ))),
         Some((_, _, name)) => Err(Failure::refused(format!(
-            "{name} is for a store, and {shown} is none: it is no URL, and has no blocks/dt=...; leave it out, or name {FORMS}"
+            "{name} is for a store, but {shown} is neither a URL nor a directory with blocks/dt=...; leave it out, or name {FORMS}"
         ))),
     }
 }
 
-/// Extracts, and tells how little had to be fetched.
+/// Extracts frames, and prints how much was fetched.
 pub(super) fn extract(args: &ExtractArgs, url: String, quiet: bool) -> Result<(), Failure> {
     let query = StoreQuery {
         store: url,
@@ -69,18 +71,18 @@ pub(super) fn extract(args: &ExtractArgs, url: String, quiet: bool) -> Result<()
         let objects = format!("{} of {} objects", it.objects, it.of_objects);
         reading
             .borrow_mut()
-            .get_or_insert_with(|| ReadProgress::of(quiet, it.of_bytes))
+            .get_or_insert_with(|| ReadProgress::with_size(quiet, it.of_bytes))
             .tick(Path::new(&objects), it.bytes);
     });
     if let Some(reading) = reading.into_inner() {
         reading.clear();
     }
     let extracted = extracted?;
-    tell(args, quiet, &extracted, &text(&extracted))?;
+    print_result(args, quiet, &extracted, &text(&extracted))?;
     Failure::unless_whole(extracted.written.losses)
 }
 
-/// Which objects may have the frames.
+/// Selects the objects that may have the frames.
 fn choice(args: &ExtractArgs) -> Result<ObjectChoice, Failure> {
     let of = &args.store;
     if let Some(path) = &of.ranges {
@@ -96,8 +98,8 @@ fn choice(args: &ExtractArgs) -> Result<ObjectChoice, Failure> {
     })
 }
 
-/// A file; `-` is standard input.
-#[expect(clippy::disallowed_methods, reason = "the user has named it")]
+/// Reads a file; `-` is standard input.
+#[expect(clippy::disallowed_methods, reason = "the user chose the file")]
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     if path.as_os_str() != "-" {
         return fs::read(path);
@@ -107,6 +109,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(list)
 }
 
+/// Formats the result of an extraction from a store as text.
 fn text(it: &StoreExtracted) -> String {
     let mut text = format!(
         "{}; fetched {} of {} of {} by {}\n",
@@ -124,7 +127,7 @@ fn text(it: &StoreExtracted) -> String {
         };
         let _ = writeln!(
             text,
-            "note: {parts} of files{frames} were not sent (ship.packets), and are on their sensors"
+            "note: {parts} of files{frames} were not sent because of ship.packets, and are on their sensors"
         );
     }
     text + &notes_in_words(&it.written)

@@ -1,6 +1,8 @@
-//! A page for each command, section 1: clap_mangen's, with the text that follows the options in help as it is there.
+//! Man pages of the commands, section 1: those of clap_mangen, with the text that follows the
+//! options in the help added.
 //!
-//! That text consists of paragraphs, one line each; of indented lines, which keep their form; and of [`HEADINGS`].
+//! That text consists of paragraphs, one line each, of indented lines, which keep their form, and
+//! of [`HEADINGS`].
 
 use super::{literal, source, title};
 use clap::Command;
@@ -10,11 +12,11 @@ use clap_mangen::{
 };
 use std::{fs, io, path::Path};
 
-/// Sections of a page. Each is a line of its own, or stands in front of its first sentence.
+/// Headings of sections. A heading is a line by itself, or precedes its first sentence.
 const HEADINGS: [&str; 2] = ["Examples", "Exit status"];
 
-/// Writes the pages of a command and of all below it that help shows.
-#[expect(clippy::disallowed_methods, reason = "the user has named the folder")]
+/// Writes the pages of a command and of all its visible subcommands.
+#[expect(clippy::disallowed_methods, reason = "the user chose the folder")]
 pub fn pages(command: &Command, dir: &Path) -> io::Result<()> {
     for below in command.get_subcommands().filter(|it| !it.is_hide_set()) {
         pages(below, dir)?;
@@ -25,6 +27,7 @@ pub fn pages(command: &Command, dir: &Path) -> io::Result<()> {
     fs::write(dir.join(format!("{name}.1")), page(command, name)?)
 }
 
+/// Returns the man page of a command.
 fn page(command: &Command, name: &str) -> io::Result<String> {
     let man = Man::new(command.clone());
     let mut page = Vec::new();
@@ -43,7 +46,7 @@ fn page(command: &Command, name: &str) -> io::Result<String> {
     Ok(source(&page))
 }
 
-/// As in help: the options have a section of their own.
+/// Returns the synopsis as in the help. The options have a separate section.
 fn synopsis(command: &Command) -> Roff {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage:").trim();
@@ -54,7 +57,8 @@ fn synopsis(command: &Command) -> Roff {
     section
 }
 
-/// What belongs to the description, and the sections behind the options.
+/// Splits the text after the options into additions to the description and sections that follow the
+/// options.
 fn after_help(command: &Command) -> (Roff, Roff) {
     let text = command.get_after_help().map(ToString::to_string);
     let text = text.unwrap_or_default();
@@ -82,6 +86,7 @@ fn after_help(command: &Command) -> (Roff, Roff) {
     (description, ends)
 }
 
+/// Returns the section with references to other pages.
 fn see_also(name: &str) -> Roff {
     let mut section = Roff::new();
     section.control("SH", ["SEE ALSO"]);

@@ -1,20 +1,21 @@
-//! The page of the configuration, section 5: made from `docs/config.md`, whose keys and defaults a test holds to the types.
+//! Man page of the configuration, section 5, made from `docs/config.md`. A test compares the keys
+//! and defaults of that file with the types.
 //!
-//! A key is an entry, with the other cells of its row below what it means.
+//! Each key is an entry: its meaning, and below that the other cells of its row.
 
 use super::{literal, title};
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 use std::mem::take;
 
-/// What the page is made from.
+/// Markdown source of the configuration's man page.
 const REFERENCE: &str = include_str!("../../../../docs/config.md");
 
-/// The page.
+/// Returns the man page of the configuration.
 pub fn page() -> Roff {
     let mut page = title("wqcap.toml", "5");
     page.control("SH", ["NAME"]);
-    page.text([roman("wqcap.toml - the configuration of wqcap")]);
+    page.text([roman("wqcap.toml - configuration file of wqcap")]);
     page.control("SH", ["DESCRIPTION"]);
     let mut writer = Writer {
         page,
@@ -26,12 +27,12 @@ pub fn page() -> Roff {
     let mut page = writer.page;
     page.control("SH", ["FILES"]);
     page.control("TP", []).text([bold("/etc/wqcap/wqcap.toml")]);
-    page.text([roman("The configuration of the service wqcap.")]);
+    page.text([roman("Configuration of the service wqcap.")]);
     page.control("TP", []).text([bold("/etc/wqcap/PORT.toml")]);
-    page.text([roman("The configuration of the service wqcap@PORT.")]);
+    page.text([roman("Configuration of the service wqcap@PORT.")]);
     page.control("TP", []).text([bold("/usr/share/doc/wqcap")]);
     page.text([roman(
-        "Sample configurations, and the pages that are named here.",
+        "Sample configurations, and the documents that this page names.",
     )]);
     page.control("SH", ["SEE ALSO"]);
     page.text([
@@ -47,21 +48,23 @@ pub fn page() -> Roff {
     page
 }
 
-/// Turns events of Markdown into roff.
+/// Converter of Markdown events to roff.
 #[derive(Default)]
 struct Writer {
+    /// Man page so far.
     page: Roff,
-    /// The text so far of what is open: a paragraph, an item, a cell.
+    /// Text so far of the open paragraph, item or cell.
     text: Vec<Inline>,
-    /// Whether that text is emphasised now.
+    /// Set while the text is emphasised.
     is_strong: bool,
-    /// The first row of a table.
+    /// Header row of the current table.
     heads: Vec<String>,
-    /// The row so far.
+    /// Cells so far of the current row.
     row: Vec<Vec<Inline>>,
 }
 
 impl Writer {
+    /// Converts one Markdown event.
     fn event(&mut self, event: Event) {
         match event {
             Event::Text(text) if self.is_strong => self.text.push(bold(&*text)),
@@ -96,7 +99,7 @@ impl Writer {
         }
     }
 
-    /// What is said of a key.
+    /// Writes the entry of a key from the current row.
     fn entry(&mut self) {
         let mut cells = take(&mut self.row).into_iter().zip(&self.heads);
         self.page.control("TP", []);
@@ -111,13 +114,14 @@ impl Writer {
         }
     }
 
+    /// Writes the text of the open paragraph or item.
     fn flush(&mut self) {
         let text = take(&mut self.text);
         self.page.text(text);
     }
 }
 
-/// Without fonts.
+/// Returns roff text without its fonts.
 fn plain(text: &[Inline]) -> String {
     let text = text.iter().filter_map(|it| match it {
         Inline::Roman(text) | Inline::Italic(text) | Inline::Bold(text) => Some(text.as_str()),

@@ -1,4 +1,4 @@
-//! Man pages and shell completions, for those who package: of what can be typed, and of the configuration.
+//! Man pages of the commands and of the configuration, and shell completions, for packagers.
 
 mod command;
 mod config;
@@ -12,7 +12,8 @@ use clap_complete::Shell;
 use clap_mangen::roff::Roff;
 use std::{fs, io, path::Path};
 
-/// Writes `man1/wqcap*.1`, `man5/wqcap.toml.5`, and `completions/` for bash, zsh and fish into a folder.
+/// Writes `man1/wqcap*.1`, `man5/wqcap.toml.5`, and `completions/` for bash, zsh and fish into a
+/// folder.
 pub fn manual(args: &ManualArgs) -> Result<(), Failure> {
     write(&args.dir).map_err(|e| {
         Failure::failed(format!(
@@ -22,7 +23,7 @@ pub fn manual(args: &ManualArgs) -> Result<(), Failure> {
     })
 }
 
-#[expect(clippy::disallowed_methods, reason = "the user has named the folder")]
+#[expect(clippy::disallowed_methods, reason = "the user chose the folder")]
 fn write(dir: &Path) -> io::Result<()> {
     let folder = |name| {
         let path = dir.join(name);
@@ -44,7 +45,7 @@ fn write(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The command without what help hides: clap_complete would offer that.
+/// Returns the command without its hidden parts, which clap_complete would offer.
 fn shown(command: &Command) -> Command {
     let arguments = command.get_arguments().filter(|it| !it.is_hide_set());
     let subcommands = command.get_subcommands().filter(|it| !it.is_hide_set());
@@ -61,19 +62,20 @@ fn shown(command: &Command) -> Command {
     shown
 }
 
-/// Begins a page.
+/// Returns a man page that has only its title.
 fn title(name: &str, section: &str) -> Roff {
     let mut page = Roff::new();
-    // Without a date, so that each build makes the same page.
+    // The date is left out, so that every build makes the same page.
     let release = format!("wqcap {}", env!("CARGO_PKG_VERSION"));
     page.control("TH", [name, section, "\"\"", &release, "wqcap"]);
-    // A key or a file is never broken, from here on and where a paragraph begins; nor are blanks put between words.
+    // No hyphenation, so that keys and file names are never broken, and no added blanks between
+    // words. The register HY applies this where a paragraph begins.
     page.control("nh", []).control("nr", ["HY", "0"]);
     page.control("ad", ["l"]);
     page
 }
 
-/// Lines that keep their form.
+/// Writes lines that keep their form in a man page.
 fn literal<'a>(page: &mut Roff, lines: impl IntoIterator<Item = &'a str>) {
     page.control("PP", [])
         .control("RS", ["2"])
@@ -84,7 +86,8 @@ fn literal<'a>(page: &mut Roff, lines: impl IntoIterator<Item = &'a str>) {
     page.control("EE", []).control("RE", []);
 }
 
-/// A page as roff reads it: each part has brought the same preamble, and some characters of ASCII would become others.
+/// Returns a page as roff source. Removes the repeated preamble of each part, and escapes ASCII
+/// characters that roff would replace.
 fn source(page: &[u8]) -> String {
     let preamble = Roff::new().render();
     let text = String::from_utf8_lossy(page).replace(&preamble, "");

@@ -1,9 +1,10 @@
-//! Reports as a table of devices, in Markdown: `docs/cards.md` has it.
+//! Table of devices from selftest reports, in Markdown, as in `docs/cards.md`.
 
 use super::report::{Outcome, SelftestReport};
 use std::path::Path;
 
-/// What a capture can do on some devices only, by the finding that it was accepted, or that the device says so.
+/// Features that only some devices have, each with the id of its finding. The feature is available
+/// if the finding is accepted or has the value `true`.
 const OFFERS: [(&str, &str); 6] = [
     ("FCS", "wq/flag/scatter_fcs"),
     ("VLAN stripping", "wq/flag/cvlan_stripping"),
@@ -12,9 +13,10 @@ const OFFERS: [(&str, &str); 6] = [
     ("real time", "clock/real_time"),
     ("sniffer", "rule/sniffer"),
 ];
+/// Id of the finding with the throughput.
 const FASTEST: &str = "throughput: 4 queues, 64 bytes";
 
-/// The table of these reports, which lie in files of these names.
+/// Formats a table of these reports. Each path is that of the report's file.
 pub fn table(reports: &[(&Path, SelftestReport)]) -> String {
     let mut text = String::from(
         "| device | firmware | kernel | as expected | refused | offers | PCIe | 64-byte frames, 4 queues | report |\n\
@@ -26,6 +28,7 @@ pub fn table(reports: &[(&Path, SelftestReport)]) -> String {
     text
 }
 
+/// Formats the table row of a selftest report.
 fn row(path: &Path, report: &SelftestReport) -> String {
     let finding = |id: &str| {
         let found = report.findings.iter().find(|it| it.id == id);
@@ -62,7 +65,7 @@ fn row(path: &Path, report: &SelftestReport) -> String {
         _ => "-".into(),
     };
     let rate = match finding(FASTEST) {
-        // What it says is of the machine that it ran on.
+        // For the software NIC the rate depends on the machine.
         _ if report.software => "-".into(),
         Some(Outcome::Measured { value, unit, .. }) => format!("{value:.1} {unit}"),
         _ => "-".into(),
@@ -87,7 +90,7 @@ mod tests {
     use super::{super::report::Finding, *};
 
     #[test]
-    fn a_row_says_what_was_found() {
+    fn a_row_has_the_findings() {
         let mut report = SelftestReport::new(true);
         report.part = (0x15b3, 0x1019);
         report.firmware = "16.35.2000".into();

@@ -1,4 +1,4 @@
-//! The device's clock against the host's, and the slot it sits in.
+//! Drift of the device's clock against the host's clock, and the PCIe link of the device.
 
 use super::run::Run;
 use std::{
@@ -7,26 +7,30 @@ use std::{
 };
 use wqcap_engine::device::{DeviceCaps, DeviceFacts};
 
-/// Readings of which the best counts: by then some were made without an interruption.
+/// Number of readings, of which the best one counts. Some of them are not interrupted.
 const TRIES: usize = 32;
-/// How long they may take.
+/// Time limit for all readings of the device's clock.
 const MOST: Duration = Duration::from_secs(5);
-/// Why there is no reading.
-const CLOCK_STANDS: &str = "the device's counter cannot be read, or stands still";
-/// How late the software NIC's thread may write its counter.
+/// Reason of a finding without a reading of the device's clock.
+const CLOCK_STANDS: &str = "the device's counter cannot be read, or does not advance";
+/// Largest delay with which the software NIC's thread writes its counter.
 const MODEL: Duration = Duration::from_millis(1);
-/// How often a signal is looked for.
+/// Interval between checks for a signal.
 const TICK: Duration = Duration::from_millis(20);
 
-/// A reading of the device's counter, when it was made, and how long it took.
+/// Reading of the device's counter.
 struct Reading {
+    /// Value of the device's counter in ticks.
     ticks: u64,
+    /// Host time of the reading.
     at: Instant,
+    /// Uncertainty of the host time of the reading.
     within: Duration,
 }
 
-/// The best of some readings: of those that were made quickest, the one that shows most. A counter that stands still
-/// between two (the software NIC's is written by its thread) is read at its next change.
+/// Returns the best of several readings: of the fastest ones, the one with the highest counter. A
+/// counter that is unchanged since the previous reading is read at its next change. (A thread
+/// writes the counter of the software NIC.)
 fn reading(run: &mut Run, caps: &DeviceCaps) -> Option<Reading> {
     let began = Instant::now();
     let first = run.context.query_clock().ok()?;
@@ -54,7 +58,8 @@ fn reading(run: &mut Run, caps: &DeviceCaps) -> Option<Reading> {
         .max_by(|a, b| ahead(a).total_cmp(&ahead(b)))
 }
 
-/// How much faster than its nominal rate the device's clock runs, by the host's.
+/// Measures by how much the device's clock is faster than its nominal rate, compared with the
+/// host's clock.
 pub fn drift(run: &mut Run, device: &DeviceFacts, time: Duration) {
     let (subject, id) = ("clock_drift", "clock/faster than nominal");
     let caps = &device.caps;
@@ -62,8 +67,9 @@ pub fn drift(run: &mut Run, device: &DeviceFacts, time: Duration) {
         run.not_asked(subject, id, CLOCK_STANDS);
         return;
     };
-    run.say(&format!("measuring the clock's drift for {time:?}"));
-    // Modulo the counter's bits: it may wrap many times, but not twice between two looks.
+    run.announce(&format!("measuring the clock's drift for {time:?}"));
+    // The difference is modulo the counter's bits. The counter may wrap many times, but not twice
+    // between two readings.
     let (mut ticks, mut counted) = (0, first.ticks);
     let mut count = |now: u64| {
         ticks += now.wrapping_sub(counted) & caps.timestamp_mask;
@@ -93,7 +99,8 @@ pub fn drift(run: &mut Run, device: &DeviceFacts, time: Duration) {
         within += MODEL;
     }
     let uncertainty = within.as_secs_f64() / host;
-    // The host's own clock may be steered by 500 ppm (adjtimex(2)), but is not in practice.
+    // adjtimex(2) can adjust the host's clock by up to 500 ppm, but in practice the adjustment is
+    // smaller.
     let uncertainty = uncertainty * 1e6 + 100.0;
     run.measured(
         subject,
@@ -104,7 +111,7 @@ pub fn drift(run: &mut Run, device: &DeviceFacts, time: Duration) {
     );
 }
 
-/// The PCIe link.
+/// Records the speed and width of the PCIe link.
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 pub fn link(run: &mut Run) {
     for file in [

@@ -1,19 +1,21 @@
-//! Where two reports differ, by subject.
+//! Differences between two selftest reports, by subject.
 
 use super::report::{Outcome, SelftestReport};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Write};
 
-/// A finding in which the devices differ.
+/// Finding in which two selftest reports differ.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Difference {
+    /// Id of the finding.
     id: String,
-    /// `None`: the report has no such finding.
+    /// Outcome in the first report, or `None` if it lacks the finding.
     a: Option<Outcome>,
+    /// Outcome in the second report, or `None` if it lacks the finding.
     b: Option<Outcome>,
 }
 
-/// The differences, by the subject of the findings.
+/// Returns the differences, grouped by the subject of the findings.
 pub fn compare(a: &SelftestReport, b: &SelftestReport) -> BTreeMap<String, Vec<Difference>> {
     let mut pairs: BTreeMap<&str, (&str, [Option<&Outcome>; 2])> = BTreeMap::new();
     for (side, report) in [a, b].into_iter().enumerate() {
@@ -40,10 +42,13 @@ pub fn compare(a: &SelftestReport, b: &SelftestReport) -> BTreeMap<String, Vec<D
     differences
 }
 
-/// The same as text.
+/// Formats the differences between two reports as text.
 pub fn text(differences: &BTreeMap<String, Vec<Difference>>) -> String {
     let mut text = String::new();
-    let side = |it: &Option<Outcome>| it.as_ref().map_or("not in it".into(), Outcome::text);
+    let side = |it: &Option<Outcome>| {
+        it.as_ref()
+            .map_or("not in the report".into(), Outcome::text)
+    };
     for (subject, them) in differences {
         let _ = writeln!(text, "{subject}");
         for it in them {
@@ -73,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_is_listed_and_what_one_report_lacks() {
+    fn only_differences_and_missing_findings_are_listed() {
         let no = |reason: &str| Outcome::NotAsked {
             reason: reason.into(),
         };
@@ -95,7 +100,7 @@ mod tests {
         assert_eq!(subjects, ["u", "v", "y"]);
         let text = text(&found);
         assert!(text.contains("y\n  y/1: accepted; refused: EOPNOTSUPP\n"));
-        assert!(text.contains("v\n  v/1: not in it; accepted\n"));
+        assert!(text.contains("v\n  v/1: not in the report; accepted\n"));
         assert!(compare(&a, &a).is_empty());
     }
 }

@@ -1,6 +1,6 @@
-//! What disturbs a port in use: promiscuous mode, `ethtool -K`, the link, the device's driver.
+//! Tests that disturb a port in use: promiscuous mode, `ethtool -K`, the link, the device's driver.
 //!
-//! Invariant: each setting is put back when its [`PutBack`] goes, whatever ends the test.
+//! Invariant: each setting is restored when its [`PutBack`] is dropped, however the test ends.
 
 use super::{
     run::Run,
@@ -19,22 +19,26 @@ use wqcap_engine::{
     verbs::{AsyncEvent, AsyncEvents, Context},
 };
 
-/// By then an event of something that went away has come.
+/// Time limit for the event of a lost link or device.
 const GONE: Duration = Duration::from_secs(2);
-/// By then a link has been negotiated.
+/// Time limit for the negotiation of a link.
 const LINKED: Duration = Duration::from_secs(30);
-/// By then a driver has started a device.
+/// Time limit for a driver to start a device.
 const STARTED: Duration = Duration::from_secs(60);
+/// Interval between checks for an event of the device.
 const TICK: Duration = Duration::from_millis(2);
-/// `IBV_PORT_ACTIVE`.
+/// Port state `IBV_PORT_ACTIVE`.
 const ACTIVE: u32 = 4;
-/// `IFF_PROMISC` of linux/if.h.
+/// Interface flag `IFF_PROMISC` of linux/if.h.
 const PROMISCUOUS: u32 = 0x100;
 
-/// Does something when it goes, unless that has been done.
+/// Guard that restores a setting when it is dropped, unless [`PutBack::now`] has done so.
 struct PutBack<F: FnMut() -> io::Result<()>> {
+    /// Name of the restoring action, for error messages.
     what: &'static str,
+    /// Function that restores the setting.
     how: F,
+    /// Set when the setting has been restored.
     is_done: bool,
 }
 
@@ -44,6 +48,7 @@ impl<F: FnMut() -> io::Result<()>> PutBack<F> {
         Self { what, how, is_done }
     }
 
+    /// Restores the setting before the drop.
     fn now(mut self) -> io::Result<()> {
         self.is_done = true;
         (self.how)()
@@ -55,12 +60,12 @@ impl<F: FnMut() -> io::Result<()>> Drop for PutBack<F> {
         if !self.is_done
             && let Err(e) = (self.how)()
         {
-            terminal::say(format_args!("error: cannot {}: {e}", self.what));
+            terminal::print_line(format_args!("error: cannot {}: {e}", self.what));
         }
     }
 }
 
-/// Asks all of it.
+/// Runs all tests that disturb the port.
 pub fn disruptive(run: &mut Run, sender: Option<&Sender>, device: &DeviceFacts) {
     let all = [
         ("promiscuous", "interface/promiscuous"),
@@ -72,17 +77,17 @@ pub fn disruptive(run: &mut Run, sender: Option<&Sender>, device: &DeviceFacts) 
     let port = device.ports.iter().find(|it| it.number == run.port);
     let netdev = port.and_then(|it| it.netdev.as_deref());
     let reason = match netdev {
-        _ if !run.report.disruptive => Some("needs --disruptive"),
-        None => Some("the port's network interface is not known"),
-        // What the reason says of it is the user's own affair.
+        _ if !run.report.disruptive => Some("requires --disruptive"),
+        None => Some("the network interface of the port is unknown"),
+        // The report must not contain details of the user's machine.
         Some(netdev) if !device.software && management::why(netdev).is_some() => {
-            Some("the machine is reached by this port")
+            Some("the machine is managed through this port")
         }
         Some(_) => None,
     };
     let (Some(port), Some(netdev), None) = (port, netdev, reason) else {
         for (subject, id) in all {
-            run.not_asked(subject, id, reason.unwrap_or("there is no such port"));
+            run.not_asked(subject, id, reason.unwrap_or("the device has no such port"));
         }
         return;
     };
@@ -101,6 +106,7 @@ pub fn disruptive(run: &mut Run, sender: Option<&Sender>, device: &DeviceFacts) 
 }
 
 #[expect(clippy::disallowed_methods, reason = "files of sysfs")]
+/// Tests promiscuous mode of the network interface.
 fn promiscuous(run: &mut Run, (subject, id): (&str, &str), netdev: &str) {
     let flags = || {
         let text = fs::read_to_string(format!("/sys/class/net/{netdev}/flags")).ok()?;
@@ -111,7 +117,11 @@ fn promiscuous(run: &mut Run, (subject, id): (&str, &str), netdev: &str) {
     let joined = run.ask(subject, id, |_| Membership::join(netdev));
     match joined {
         None => {}
-        Some(None) => run.not_asked(subject, "interface/is promiscuous", "it is made up"),
+        Some(None) => run.not_asked(
+            subject,
+            "interface/is promiscuous",
+            "the interface is not real",
+        ),
         Some(Some(joined)) => {
             let on = is_on();
             run.expect(subject, "interface/is promiscuous", true, on, None);
@@ -123,25 +133,29 @@ fn promiscuous(run: &mut Run, (subject, id): (&str, &str), netdev: &str) {
     }
 }
 
-/// Switches what `ethtool -K` switches, and back.
+/// Switches a feature as `ethtool -K` does, and back.
 fn feature(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface, name: &str) {
     if run.is_over() {
         return;
     }
     let was = match interface.feature(name) {
         Ok(Some(it)) if it.changeable => it.on,
-        Ok(Some(_)) => return run.not_asked(subject, id, "the interface does not change it"),
-        Ok(None) | Err(_) => return run.not_asked(subject, id, "the interface has none"),
+        Ok(Some(_)) => {
+            return run.not_asked(subject, id, "the interface cannot change this feature");
+        }
+        Ok(None) | Err(_) => {
+            return run.not_asked(subject, id, "the interface does not have this feature");
+        }
     };
     run.value(subject, id, was);
-    run.say(&format!("switching {name}"));
+    run.announce(&format!("switching {name}"));
     let set = |on| interface.set_feature(name, on);
     let put_back = PutBack::new("switch a feature back", || set(was));
     if run
         .ask(subject, format!("{id} switched"), |_| set(!was))
         .is_none()
     {
-        // Nothing has changed.
+        // The setting is unchanged.
         let _ = put_back.now();
         return;
     }
@@ -156,7 +170,7 @@ fn feature(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface,
     run.ask(subject, format!("{id} switched back"), |_| put_back.now());
 }
 
-/// The link goes down and comes up with the interface.
+/// Takes the link down and up together with the interface.
 fn link(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface) {
     match interface.is_up() {
         _ if run.is_over() => return,
@@ -170,9 +184,9 @@ fn link(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface) {
     let context = run.context.clone();
     let events = run.ask(subject, "link/events", |_| AsyncEvents::of(&context));
     let Some(mut events) = events else { return };
-    // Those of the tests before.
+    // Discards events of the tests before.
     while events.take().is_some() {}
-    run.say("taking the port down");
+    run.announce("taking the port down");
     let put_back = PutBack::new("bring the interface up", || interface.set_up(true));
     if run.ask(subject, id, |_| interface.set_up(false)).is_none() {
         let _ = put_back.now();
@@ -182,9 +196,9 @@ fn link(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface) {
     let Some(went) = until_event(run, &mut events, AsyncEvent::PortError(port), GONE) else {
         return;
     };
-    // Another function may hold the link up.
+    // Another function of the device may keep the link up.
     run.value(subject, "link/goes down with the interface", went);
-    run.say("bringing the port up");
+    run.announce("bringing the port up");
     let began = Instant::now();
     if run.ask(subject, "link/up", |_| put_back.now()).is_none() {
         return;
@@ -201,7 +215,7 @@ fn link(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface) {
     run.expect(subject, "link/state", ACTIVE, state.ok(), None);
 }
 
-/// Whether an event comes within a time; `None`: nothing more is to be asked.
+/// Waits for an event for at most `most`. Returns `None` if the test is over.
 fn until_event(
     run: &mut Run,
     events: &mut AsyncEvents,
@@ -226,7 +240,7 @@ fn until_event(
     Some(false)
 }
 
-/// The device is taken from its driver, and given back.
+/// Unbinds the device from its driver, and binds it again.
 #[expect(clippy::disallowed_methods, reason = "files of sysfs")]
 fn driver(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface, port: &PortFacts) {
     let function = format!("/sys/class/infiniband/{}/device", run.context.name());
@@ -234,15 +248,15 @@ fn driver(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface, 
     let address = fs::read_link(&function).ok();
     let address = address.as_deref().and_then(Path::file_name);
     let place = &port.place;
-    let reason = if place.vfs > 0 || place.is_lag || place.switchdev || place.bond.is_some() {
-        Some("other functions or interfaces depend on it")
+    let obstacle = if place.vfs > 0 || place.is_lag || place.switchdev || place.bond.is_some() {
+        Some("other functions or interfaces depend on the device")
     } else if !driver.join("unbind").exists() || !driver.join("bind").exists() {
-        Some("the device cannot be taken from its driver")
+        Some("the driver cannot release the device")
     } else {
         None
     };
-    let (Some(address), None) = (address, reason) else {
-        let reason = reason.unwrap_or("the device is not on a PCI bus");
+    let (Some(address), None) = (address, obstacle) else {
+        let reason = obstacle.unwrap_or("the device is not on a PCI bus");
         return run.not_asked(subject, id, reason);
     };
     if run.is_over() {
@@ -254,10 +268,10 @@ fn driver(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface, 
     };
     let was_up = interface.is_up().unwrap_or(false);
     let address = address.to_string_lossy().into_owned();
-    // Links below the device go with it.
+    // Links below the device disappear with it.
     let driver = driver.canonicalize().unwrap_or(driver);
     let name = run.context.name().to_owned();
-    run.say("restarting the device's driver");
+    run.announce("restarting the device's driver");
     let put_back = PutBack::new("give the device back to its driver", || {
         give_back(&driver, &address)?;
         let began = Instant::now();
@@ -300,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_changed_is_put_back_once_at_the_end_or_before() {
+    fn a_setting_is_restored_once_on_drop_or_before() {
         let mut done = 0;
         drop(PutBack::new("count", || {
             done += 1;
@@ -316,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_given_back_to_its_driver_unless_it_has_it() {
+    fn a_device_is_bound_to_its_driver_unless_it_is_bound() {
         let dir = tempfile::tempdir().unwrap();
         give_back(dir.path(), "0000:01:00.0").unwrap();
         let bound = fs::read_to_string(dir.path().join("bind")).unwrap();

@@ -1,25 +1,28 @@
-//! The frames that are sent: one of each type that a capture tells apart, between addresses that are nobody's.
+//! Frames that the selftest sends: one of each type that a capture distinguishes, between addresses
+//! that no host has.
 
 use super::probe::MAC;
 use etherparse::{
     IpFragOffset, IpHeaders, Ipv4Extensions, Ipv4Header, PacketBuilder, VlanId, ip_number,
 };
 
-/// The sender's address, locally administered.
+/// Source MAC address of the sent frames, locally administered.
 const FROM: [u8; 6] = *b"\x02wqcas";
-/// 192.0.2.1 and 192.0.2.2 (RFC 5737).
+/// Source and destination IPv4 addresses, 192.0.2.1 and 192.0.2.2 (RFC 5737).
 const V4: ([u8; 4], [u8; 4]) = ([192, 0, 2, 1], [192, 0, 2, 2]);
-/// Bytes behind the headers.
+/// Payload of the sent frames.
 const PAYLOAD: [u8; 40] = [0x77; 40];
 
-/// A frame and its name in findings.
+/// Test frame with its name in findings.
 #[derive(Clone, Debug)]
 pub struct TestFrame {
+    /// Name of the test frame in findings.
     pub name: &'static str,
+    /// Bytes of the test frame, without FCS.
     pub bytes: Vec<u8>,
 }
 
-/// An address of 2001:db8::/32 (RFC 3849).
+/// Returns an address of 2001:db8::/32 (RFC 3849).
 fn v6(host: u8) -> [u8; 16] {
     let mut address = [0; 16];
     address[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
@@ -27,7 +30,7 @@ fn v6(host: u8) -> [u8; 16] {
     address
 }
 
-/// A UDP datagram of its own flow with so many bytes of payload.
+/// Returns a UDP datagram of flow number `flow` with `payload` bytes of payload.
 pub fn udp(flow: u16, payload: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let builder = PacketBuilder::ethernet2(FROM, MAC).ipv4(V4.0, V4.1, 64);
@@ -38,7 +41,7 @@ pub fn udp(flow: u16, payload: usize) -> Vec<u8> {
     bytes
 }
 
-/// Ethernet without a builder: an ethertype and what follows.
+/// Returns an Ethernet frame with an ethertype and the bytes after it, padded to 60 bytes.
 fn other(ethertype: u16, rest: &[u8]) -> Vec<u8> {
     let mut bytes = [MAC, FROM].concat();
     bytes.extend(ethertype.to_be_bytes());
@@ -47,7 +50,7 @@ fn other(ethertype: u16, rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// IPv4 with these flags, offset, options and protocol.
+/// Returns an IPv4 packet with these flags, offset, options and protocol.
 fn ipv4(more: bool, offset: u16, options: &[u8], protocol: u8, payload: &[u8]) -> Vec<u8> {
     let len = u16::try_from(payload.len()).unwrap_or(u16::MAX);
     let mut header = Ipv4Header::new(len, 64, protocol.into(), V4.0, V4.1).unwrap_or_default();
@@ -55,7 +58,7 @@ fn ipv4(more: bool, offset: u16, options: &[u8], protocol: u8, payload: &[u8]) -
     header.fragment_offset = IpFragOffset::try_new(offset).unwrap_or_default();
     header.dont_fragment = false;
     header.options = options.try_into().unwrap_or_default();
-    // Which depends on the options.
+    // The payload length depends on the options.
     let _ = header.set_payload_len(payload.len());
     header.header_checksum = header.calc_header_checksum();
     let mut bytes = Vec::new();
@@ -64,7 +67,7 @@ fn ipv4(more: bool, offset: u16, options: &[u8], protocol: u8, payload: &[u8]) -
     other(0x0800, &bytes)
 }
 
-/// One of each type; the longest is as long as `mtu` allows.
+/// Returns one frame of each type. The longest is as long as `mtu` allows.
 pub fn frames(mtu: usize) -> Vec<TestFrame> {
     let eth = || PacketBuilder::ethernet2(FROM, MAC);
     let id = |n| VlanId::try_new(n).unwrap_or_default();
@@ -99,7 +102,7 @@ pub fn frames(mtu: usize) -> Vec<TestFrame> {
         "ipv4 later fragment",
         ipv4(false, 6, &[], ip_number::UDP.0, &PAYLOAD),
     );
-    // Four times "no operation".
+    // The option "no operation", four times.
     add(
         "ipv4 options, udp",
         ipv4(false, 0, &[1; 4], ip_number::UDP.0, datagram),
@@ -124,7 +127,7 @@ pub fn frames(mtu: usize) -> Vec<TestFrame> {
         "mpls, ipv4",
         other(0x8847, &[&label[..], &inner[14..]].concat()),
     );
-    // IEEE 802, "Local Experimental Ethertype 1".
+    // Ethertype reserved by IEEE 802 as "Local Experimental Ethertype 1".
     add("ethertype 88b5", other(0x88b5, &PAYLOAD));
     let mut bad = udp(9, 40);
     bad[24] ^= 0xff;
@@ -143,7 +146,7 @@ mod tests {
     use wqcap_engine::frame::Headers;
 
     #[test]
-    fn frames_go_to_the_tests_own_address_and_are_what_their_names_say() {
+    fn frames_have_the_test_address_and_match_their_names() {
         let all = frames(1500);
         for it in &all {
             assert_eq!(it.bytes[..6], MAC, "{}", it.name);

@@ -1,18 +1,19 @@
-//! `wqcap selftest`: what a device really does, as a report that can be sent and compared.
+//! `wqcap selftest`: tests the real behaviour of a device, and writes a report that can be sent and
+//! compared.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! |---|---|
-//! | [`report`] | the report, its schema |
-//! | [`run`] | the findings until now, and why to ask no further |
+//! | [`report`] | the report and its schema |
+//! | [`run`] | the findings so far, and the reason to stop |
 //! | [`probe`] | objects, sizes, flags, hashes, rules |
 //! | [`clock`] | drift of the device's clock, the PCIe link |
-//! | [`disruptive`] | port settings, link and driver, changed and put back |
+//! | [`disruptive`] | settings of the port, link and driver, changed and restored |
 //! | [`traffic`], [`frames`] | known frames from one port to another: where they arrive, completions, stamps, recovery, throughput |
-//! | [`mod@compare`] | where two reports differ |
+//! | [`mod@compare`] | differences between two reports |
 //! | [`cards`] | reports as a table |
 //!
-//! Invariants: whatever ends a test, the report has what was found until then, and nothing that was made stays: objects
-//! and rules go with their owners, and with the process.
+//! Invariants: however a test ends, the report has the findings up to that point, and nothing that
+//! was created stays. Objects and rules are destroyed with their owners, and with the process.
 
 mod cards;
 mod clock;
@@ -47,8 +48,9 @@ use wqcap_engine::{
     verbs::Context,
 };
 
-/// How long the clock's drift is measured by default, on a card and on the software NIC.
+/// Default time to measure the drift of a card's clock.
 const DRIFT: Duration = Duration::from_secs(60);
+/// Default time to measure the drift of the software NIC's clock.
 const DRIFT_ON_MODEL: Duration = Duration::from_secs(1);
 
 /// Tests a device, or compares two reports.
@@ -79,11 +81,12 @@ pub fn selftest(args: &SelftestArgs, quiet: bool) -> Result<(), Failure> {
         output::print(&text(&report))?;
     }
     if !quiet {
-        terminal::say(format_args!("{}", summary(&report)));
+        terminal::print_line(format_args!("{}", summary(&report)));
     }
     verdict(&report)
 }
 
+/// Tests a device, and returns the report.
 fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     let given = ConfigArgs {
         file: None,
@@ -92,7 +95,7 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     let settings = given.model();
     if let Some(it) = args.set.iter().find(|it| !it.key.starts_with("model.")) {
         return Err(Failure::refused(format!(
-            "--set {}={}: a selftest takes keys of the software NIC only, model.KEY=VALUE",
+            "--set {}={}: wqcap selftest accepts only keys of the software NIC; write --set model.KEY=VALUE",
             it.key, it.value
         )));
     }
@@ -127,7 +130,7 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     }
     match &sender {
         _ if run.is_over() => {}
-        None => run.not_asked("frames", "traffic", "needs --tx"),
+        None => run.not_asked("frames", "traffic", "requires --tx"),
         Some(_) if !device.direct => {
             run.not_asked("frames", "traffic", "the rings cannot be accessed directly");
         }
@@ -141,7 +144,7 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     Ok(run.finish())
 }
 
-/// The device that is meant, with its port.
+/// Returns the selected device, after checking that it has the port.
 fn chosen(args: &SelftestArgs) -> Result<DeviceFacts, Failure> {
     let devices = device::list()?;
     let names: Vec<_> = devices.iter().map(|it| it.name.as_str()).collect();
@@ -157,8 +160,8 @@ fn chosen(args: &SelftestArgs) -> Result<DeviceFacts, Failure> {
                 "no RDMA device on this machine; to try the software NIC: wqcap selftest --model loopback"
                     .into()
             }
-            (Some(name), _) => format!("--device {name}: no such device; there are {names}"),
-            (None, _) => format!("several devices: choose one with --device: {names}"),
+            (Some(name), _) => format!("--device {name}: no such device; devices: {names}"),
+            (None, _) => format!("this machine has several devices ({names}); choose one with --device"),
         }));
     };
     if device.ports.iter().all(|it| it.number != args.port) {
@@ -172,21 +175,23 @@ fn chosen(args: &SelftestArgs) -> Result<DeviceFacts, Failure> {
     Ok(device.clone())
 }
 
-#[expect(clippy::disallowed_methods, reason = "the user has named it")]
+/// Reads a selftest report from a file.
+#[expect(clippy::disallowed_methods, reason = "the user chose the file")]
 fn read(path: &Path) -> Result<SelftestReport, Failure> {
     let refused = |e: String| Failure::refused(format!("{}: {e}", path.display()));
     let text = fs::read_to_string(path).map_err(|e| refused(e.to_string()))?;
     SelftestReport::parse(&text).map_err(|e| refused(format!("not a report of a selftest: {e}")))
 }
 
-#[expect(clippy::disallowed_methods, reason = "the user has named it")]
+/// Writes a selftest report to a file.
+#[expect(clippy::disallowed_methods, reason = "the user chose the file")]
 fn write(path: &Path, report: &SelftestReport) -> Result<(), Failure> {
     let failed = |e: String| Failure::failed(format!("--report {}: {e}", path.display()));
     let text = serde_json::to_string_pretty(report).map_err(|e| failed(e.to_string()))?;
     fs::write(path, text + "\n").map_err(|e| failed(e.to_string()))
 }
 
-/// A line for each finding.
+/// Formats the findings of a selftest, one line each.
 fn text(report: &SelftestReport) -> String {
     let row = |it: &report::Finding| {
         let time = match it.us {
@@ -198,6 +203,7 @@ fn text(report: &SelftestReport) -> String {
     aligned(&report.findings.iter().map(row).collect::<Vec<_>>())
 }
 
+/// Formats the number of findings by outcome.
 fn summary(report: &SelftestReport) -> String {
     let count = |which: fn(&Outcome) -> bool| {
         let findings = report.findings.iter();
@@ -215,7 +221,7 @@ fn summary(report: &SelftestReport) -> String {
     )
 }
 
-/// Status 1 for a test that ended early, or found what nobody expects.
+/// Fails if the test ended early, or if a finding is not as expected.
 fn verdict(report: &SelftestReport) -> Result<(), Failure> {
     let differs = |it: &&report::Finding| matches!(it.outcome, Outcome::Differs { .. });
     match &report.ended_early {
@@ -227,7 +233,7 @@ fn verdict(report: &SelftestReport) -> Result<(), Failure> {
             ))),
         },
         Some(reason) => Err(Failure::failed(format!(
-            "the selftest ended early: {reason}; the report has what was found until then"
+            "the selftest ended early: {reason}; the report has the findings up to that point"
         ))),
     }
 }

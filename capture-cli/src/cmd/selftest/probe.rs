@@ -1,6 +1,7 @@
-//! Asks for every object, size, flag, hash and rule that a capture can use, one at a time.
+//! Requests every object, size, flag, hash and rule that a capture can use, one at a time.
 //!
-//! Invariant: unless the test is disruptive, a rule matches the destination address [`MAC`], which no interface has.
+//! Invariant: unless the test is disruptive, every rule matches the destination address [`MAC`],
+//! which no interface has.
 
 use super::{report::Outcome, run::Run};
 use wqcap_engine::{
@@ -15,13 +16,13 @@ use wqcap_engine::{
 };
 use wqcap_rss::{HashFields, RssKey};
 
-/// The test's own address, locally administered (IEEE 802, 8.4): 02 and "wqcap".
+/// MAC address of the test, locally administered (IEEE 802, 8.4): 02 and "wqcap".
 pub const MAC: [u8; 6] = *b"\x02wqcap";
-/// WRs of a WQ that is not asked for its size.
+/// WRs of a WQ whose size is not under test.
 const WRS: u32 = 256;
-/// A CQ with as many entries takes 64 MiB.
+/// Entries of a CQ that would take 64 MiB.
 const COSTLY: u32 = 1 << 20;
-/// The flags of a WQ: the name, what the device says of it, the bit.
+/// Flags of a WQ: name, name of the capability, bit.
 pub const FLAGS: [(&str, &str, u32); 4] = [
     ("cvlan_stripping", "cvlan_stripping", CVLAN_STRIPPING),
     ("scatter_fcs", "scatter_fcs", SCATTER_FCS),
@@ -32,25 +33,28 @@ pub const FLAGS: [(&str, &str, u32); 4] = [
         PCI_WRITE_END_PADDING,
     ),
 ];
-/// The forms of compressed completions.
+/// Formats of compressed completions (mini CQEs).
 const MINI_CQES: [(&str, MiniFormat); 2] = [
     ("hash", MiniFormat::Hash),
     ("csum_stridx", MiniFormat::ChecksumStride),
 ];
-/// Rules of one match that are installed side by side.
+/// Number of rules with one match that are installed at the same time.
 const MANY: u16 = 256;
 
-/// What rules and tables are asked on.
+/// Objects on which the test creates WQs, tables and rules.
 struct Base {
+    /// Protection domain of the tested objects.
     pd: Pd,
+    /// Completion queue of the tested WQs.
     cq: Cq,
+    /// Registered memory of the tested WQs.
     memory: Mr,
 }
 
-/// Notes what the device says of itself, and asks for everything.
+/// Records the capabilities that the device reports, and requests all objects.
 pub fn probe(run: &mut Run, device: &DeviceFacts) {
     facts(run, device);
-    run.say("asking for objects and rules");
+    run.announce("requesting objects and rules");
     let Some(pd) = run.ask("pd", "pd", |run| Pd::alloc(&run.context)) else {
         return run.end_without("a PD");
     };
@@ -64,14 +68,14 @@ pub fn probe(run: &mut Run, device: &DeviceFacts) {
     let base = Base { pd, cq, memory };
     work_queues(run, device, &base);
     let Some(table) = tables(run, device, &base) else {
-        return run.end_without("an RWQ indirection table of 2 entries");
+        return run.end_without("an RWQ indirection table with 2 entries");
     };
     hashes(run, &base, &table);
     rules(run, &base);
     clock(run);
 }
 
-/// What the device says of itself.
+/// Records the capabilities that the device reports.
 fn facts(run: &mut Run, device: &DeviceFacts) {
     let caps = &device.caps;
     run.value("ports", "device/ports", device.ports.len());
@@ -124,7 +128,7 @@ fn facts(run: &mut Run, device: &DeviceFacts) {
     }
 }
 
-/// Registers memory of several sizes; the last is kept for WQs.
+/// Registers memory of several sizes. The last one is kept for WQs.
 fn memory(run: &mut Run, pd: &Pd) -> Option<Mr> {
     let mut kept = None;
     for kib in [4, 2048, 64 << 10, 64] {
@@ -136,6 +140,7 @@ fn memory(run: &mut Run, pd: &Pd) -> Option<Mr> {
     kept
 }
 
+/// Creates CQs of several sizes and kinds, and returns one for the WQs.
 fn completion_queues(run: &mut Run, device: &DeviceFacts) -> Option<Cq> {
     let attr = |entries, stamps| CqAttr {
         entries,
@@ -205,12 +210,13 @@ impl Base {
         }
     }
 
+    /// Creates a WQ with the given size and flags.
     fn wq(&self, max_wr: u32, max_sge: u32, flags: u32) -> Result<Wq, VerbsError> {
         let attr = Self::attr(max_wr, max_sge, flags);
         Wq::create(&self.pd, &self.cq, &self.memory, attr)
     }
 
-    /// A WQ that is ready, as one in a table is.
+    /// Creates a WQ in the ready state, as a table requires.
     fn ready(&self) -> Result<Wq, VerbsError> {
         let mut wq = self.wq(WRS, 1, 0)?;
         wq.set_state(None, WqState::Ready)?;
@@ -218,6 +224,7 @@ impl Base {
     }
 }
 
+/// Creates WQs of several sizes, with each flag, and moves them between states.
 fn work_queues(run: &mut Run, device: &DeviceFacts, base: &Base) {
     let caps = &device.caps;
     for wrs in [1, 16, 256, 1024, 8192, 32768] {
@@ -289,7 +296,7 @@ fn work_queues(run: &mut Run, device: &DeviceFacts, base: &Base) {
     });
 }
 
-/// Tables of each size; the smallest is kept.
+/// Creates tables of each size, and returns one with 2 entries.
 fn tables(run: &mut Run, device: &DeviceFacts, base: &Base) -> Option<RwqTable> {
     let wq = run.ask("wq", "wq/for tables", |_| base.ready())?;
     let of =
@@ -302,7 +309,7 @@ fn tables(run: &mut Run, device: &DeviceFacts, base: &Base) -> Option<RwqTable> 
     run.ask("max_ind_table_log", "table/2 for hashes", |run| of(run, 2))
 }
 
-/// Each hash that a profile of a capture uses, of outer and of inner headers.
+/// Creates QPs with each hash that a capture's profiles use, on outer and on inner headers.
 fn hashes(run: &mut Run, base: &Base, table: &RwqTable) {
     use HashFields as F;
     let l4 = [
@@ -338,12 +345,12 @@ fn hashes(run: &mut Run, base: &Base, table: &RwqTable) {
     ask("rss", "key/microsoft", microsoft, F::IPV4 | F::TCP_PORTS);
 }
 
-/// Frames to [`MAC`].
+/// Returns the spec for frames to [`MAC`].
 pub const fn own() -> FlowSpec {
     own_with(0, 0)
 }
 
-/// The same with an ethertype and a VLAN identifier, where they are not 0.
+/// Returns the spec for frames to [`MAC`] with an ethertype and a VLAN identifier; 0 matches any.
 const fn own_with(ethertype: u16, vlan: u16) -> FlowSpec {
     FlowSpec::Ethernet {
         dst: Masked {
@@ -361,7 +368,7 @@ const fn own_with(ethertype: u16, vlan: u16) -> FlowSpec {
     }
 }
 
-/// Any IPv4 packet, or those of a protocol.
+/// Returns the spec for IPv4 packets, of any protocol or of one.
 pub fn ipv4(proto: Option<u8>) -> FlowSpec {
     FlowSpec::Ipv4 {
         src: Masked::default(),
@@ -370,7 +377,7 @@ pub fn ipv4(proto: Option<u8>) -> FlowSpec {
     }
 }
 
-/// Any IPv6 packet, or those of a protocol.
+/// Returns the spec for IPv6 packets, of any protocol or of one.
 pub fn ipv6(proto: Option<u8>) -> FlowSpec {
     FlowSpec::Ipv6 {
         src: Masked::default(),
@@ -379,18 +386,19 @@ pub fn ipv6(proto: Option<u8>) -> FlowSpec {
     }
 }
 
-/// TCP to a port; 0: to any.
+/// Returns the spec for TCP to a port; 0 matches any port.
 pub fn tcp(dst: u16) -> FlowSpec {
     let (src, dst) = (Masked::default(), port(dst));
     FlowSpec::Tcp { src, dst }
 }
 
-/// UDP to a port; 0: to any.
+/// Returns the spec for UDP to a port; 0 matches any port.
 pub fn udp(dst: u16) -> FlowSpec {
     let (src, dst) = (Masked::default(), port(dst));
     FlowSpec::Udp { src, dst }
 }
 
+/// Returns the match of a port; 0 matches any port.
 fn port(number: u16) -> Masked<u16> {
     match number {
         0 => Masked::default(),
@@ -398,7 +406,7 @@ fn port(number: u16) -> Masked<u16> {
     }
 }
 
-/// Rules of each form that a plan makes, and the order they can have.
+/// Installs rules of each form that a plan uses, and with each priority.
 fn rules(run: &mut Run, base: &Base) {
     let Some((qp, other)) = rule_targets(run, base) else {
         let refused = Outcome::refused(libc::EPERM);
@@ -408,9 +416,9 @@ fn rules(run: &mut Run, base: &Base) {
             .last()
             .is_some_and(|it| it.outcome == refused)
         {
-            run.end("no QP without CAP_NET_RAW: run as root, or `setcap cap_net_raw+ep` on a copy of the binary");
+            run.end("creating a QP requires CAP_NET_RAW; run as root, or run `setcap cap_net_raw+ep` on a copy of the binary");
         }
-        return run.end_without("QPs that rules lead to");
+        return run.end_without("the QPs that rules point to");
     };
     let vni = FlowSpec::Vxlan {
         vni: Masked {
@@ -507,12 +515,12 @@ fn rules(run: &mut Run, base: &Base) {
             ("rules", "rule/drop all"),
             ("sniffer", "rule/sniffer"),
         ] {
-            run.not_asked(subject, id, "needs --disruptive");
+            run.not_asked(subject, id, "requires --disruptive");
         }
     }
 }
 
-/// Two QPs that hash nothing, over tables of one entry.
+/// Creates two QPs without a hash, over tables of one entry.
 fn rule_targets(run: &mut Run, base: &Base) -> Option<(RssQp, RssQp)> {
     let wq = run.ask("wq", "wq/for rules", |_| base.ready())?;
     let table = run.ask("max_ind_table_log", "table/1 for rules", |run| {
@@ -530,7 +538,7 @@ fn rule_targets(run: &mut Run, base: &Base) -> Option<(RssQp, RssQp)> {
 }
 
 impl Run {
-    /// Asks for a rule.
+    /// Requests a rule, and records the outcome.
     pub fn rule(
         &mut self,
         subject: &str,
@@ -545,6 +553,7 @@ impl Run {
     }
 }
 
+/// Reads the clock of the device in both ways.
 fn clock(run: &mut Run) {
     run.ask("timestamp_mask", "clock/counter", |run| {
         run.context.query_clock()

@@ -1,106 +1,110 @@
-//! What a selftest has found, as JSON: the types are the one source of `docs/selftest.schema.json`.
+//! Selftest report as JSON. `docs/selftest.schema.json` is generated from these types.
 //!
-//! Invariant: no MAC or IP address, GUID, host or interface name of the user's is in it.
+//! Invariant: a report contains no MAC or IP address, GUID, host name or interface name of the
+//! user.
 
 use nix::errno::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The file beside which reports lie in `docs/`.
+/// Name of the schema file, which is in `docs/` next to the folder of reports.
 const SCHEMA: &str = "selftest.schema.json";
-/// Raised when a report means something else than before.
+/// Version of the report format, raised when the meaning of a report changes.
 const VERSION: u32 = 1;
 
-/// The report of a selftest.
+/// Report of a selftest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SelftestReport {
-    /// The schema of this file.
+    /// Schema of this report, as a file name.
     #[serde(rename = "$schema")]
     pub schema: String,
-    /// The version of the report's form: 1.
+    /// Version of the report format: 1.
     pub version: u32,
-    /// The version of wqcap.
+    /// Version of wqcap that made the report.
     pub wqcap: String,
-    /// The kernel's release.
+    /// Release of the kernel during the test.
     pub kernel: String,
     /// PCI vendor and part number of the device.
     pub part: (u32, u32),
-    /// The device's firmware.
+    /// Firmware version of the device.
     pub firmware: String,
-    /// It is the software NIC.
+    /// True if the device is the software NIC.
     pub software: bool,
-    /// Rules that see other traffic of the port were installed too, and its settings changed for a moment.
+    /// True if the test also installed rules that match other traffic of the port, and changed the
+    /// port's settings for a moment.
     pub disruptive: bool,
-    /// Why the test ended early; null: it did not.
+    /// Reason why the test ended early; null if it did not.
     pub ended_early: Option<String>,
-    /// How long it took, in milliseconds.
+    /// Duration of the test in milliseconds.
     pub duration_ms: u64,
-    /// What was found, in the order in which it was asked.
+    /// Findings, in the order of the requests.
     pub findings: Vec<Finding>,
 }
 
-/// One thing that was asked of the device.
+/// Finding: one request to the device, with its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// The property of the device that it depends on.
+    /// Property of the device that the finding depends on.
     pub subject: String,
-    /// What was asked; once in a report.
+    /// Id of the request, unique in a report.
     pub id: String,
-    /// How long the answer took, in microseconds; 0 where nothing was asked of the device.
+    /// Duration of the request in microseconds; 0 if nothing was requested from the device.
     pub us: u64,
-    /// The answer.
+    /// Outcome of the request.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// An answer.
+/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
-    /// The device made it.
+    /// The device accepted the request.
     Accepted,
-    /// The device or its driver refused it.
+    /// The device or its driver refused the request.
     Refused {
-        /// The errno.
+        /// Error number (errno).
         errno: i32,
-        /// Its name.
+        /// Name of the error number.
         error: String,
     },
-    /// What the device says of itself.
+    /// The device reported this value.
     Value {
-        /// A number, a boolean or a string.
+        /// Number, boolean or string.
         value: Value,
     },
-    /// What was sent arrived as the engine expects it.
+    /// The result is the one that the engine expects.
     AsExpected,
-    /// It did not.
+    /// The result differs from the one that the engine expects.
     Differs {
-        /// What the engine expects.
+        /// Result that the engine expects.
         expected: Value,
-        /// What was found.
+        /// Result that was found.
         found: Value,
-        /// The completion as the device wrote it, in hexadecimal digits; null: none came, or it does not matter.
+        /// Completion as the device wrote it, in hexadecimal digits; null if there was none, or if
+        /// it is irrelevant.
         raw: Option<String>,
     },
-    /// A measurement.
+    /// A quantity was measured.
     Measured {
-        /// How much.
+        /// Measured value.
         value: f64,
-        /// Of what.
+        /// Unit of the measured value.
         unit: String,
-        /// Two measurements agree if they differ by less than the sum of these; null: they are not compared.
+        /// Uncertainty of the value. Two measurements agree if they differ by at most the sum of
+        /// their uncertainties; null: the value is not compared.
         uncertainty: Option<f64>,
     },
-    /// It was not asked.
+    /// Nothing was requested from the device.
     NotAsked {
-        /// Why not.
+        /// Reason why nothing was requested from the device.
         reason: String,
     },
 }
 
 impl Outcome {
-    /// A refusal with this errno.
+    /// Returns the outcome of a refusal with this errno.
     pub fn refused(errno: i32) -> Self {
         Self::Refused {
             errno,
@@ -108,7 +112,7 @@ impl Outcome {
         }
     }
 
-    /// In a few words.
+    /// Formats the outcome in a few words.
     pub fn text(&self) -> String {
         match self {
             Self::Accepted => "accepted".into(),
@@ -123,6 +127,7 @@ impl Outcome {
         }
     }
 
+    /// Returns the uncertainty of a measured value.
     fn uncertainty(&self) -> Option<f64> {
         match self {
             Self::Measured { uncertainty, .. } => *uncertainty,
@@ -130,10 +135,10 @@ impl Outcome {
         }
     }
 
-    /// Whether it says the same of a device.
+    /// Returns `true` if both outcomes mean the same for a device.
     pub fn agrees(&self, other: &Self) -> bool {
         match (self, other) {
-            // Why is the report's own affair.
+            // The reason may differ.
             (Self::NotAsked { .. }, Self::NotAsked { .. }) => true,
             (Self::Measured { value: a, .. }, Self::Measured { value: b, .. }) => {
                 let within = self.uncertainty().zip(other.uncertainty());
@@ -145,7 +150,7 @@ impl Outcome {
 }
 
 impl SelftestReport {
-    /// A report without findings.
+    /// Creates a selftest report without findings.
     pub fn new(disruptive: bool) -> Self {
         let kernel = rustix::system::uname();
         Self {
@@ -163,19 +168,19 @@ impl SelftestReport {
         }
     }
 
-    /// Reads a report.
+    /// Parses a selftest report from JSON.
     pub fn parse(text: &str) -> Result<Self, String> {
         let report: Self = serde_json::from_str(text).map_err(|e| e.to_string())?;
         match report.version {
             VERSION => Ok(report),
             other => Err(format!(
-                "version {other} of the report; this wqcap reads {VERSION}"
+                "the report has version {other}; this wqcap reads version {VERSION}"
             )),
         }
     }
 }
 
-/// The JSON Schema of reports.
+/// Returns the JSON Schema of selftest reports.
 pub fn schema() -> Value {
     schemars::schema_for!(SelftestReport).to_value()
 }
@@ -185,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_schema_in_the_documentation_is_that_of_the_types() {
+    fn the_documented_schema_is_that_of_the_types() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/selftest.schema.json");
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let documented: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -196,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_read_as_it_was_written() {
+    fn a_written_report_is_read_back_unchanged() {
         let mut report = SelftestReport::new(false);
         for outcome in [
             Outcome::Accepted,

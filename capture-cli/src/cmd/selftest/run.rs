@@ -1,4 +1,4 @@
-//! A selftest under way: what was found until now, and why to ask no further.
+//! Selftest in progress: the findings so far, and the reason to stop.
 
 use super::report::{Finding, Outcome, SelftestReport};
 use crate::term::terminal;
@@ -14,19 +14,25 @@ use std::{
 use wqcap_engine::ResourceError;
 use wqcap_engine::verbs::{Context, Flow, FlowKind, FlowRule, FlowSpec, RssQp, VerbsError};
 
-/// Collects findings until a signal comes or the device goes.
+/// Collector of findings, until a signal arrives or the device is lost.
 pub struct Run {
+    /// Selftest report with the findings so far.
     pub report: SelftestReport,
+    /// Verbs context of the tested device.
     pub context: Context,
+    /// Number of the tested port.
     pub port: u8,
+    /// `true` if progress is not printed.
     pub quiet: bool,
+    /// Time at which the selftest started.
     pub began: Instant,
-    /// A signal has come.
+    /// Set when a signal has arrived.
     pub stop: Arc<AtomicBool>,
 }
 
-/// An error's errno; EIO where there is none.
+/// Error with an errno; EIO if it has none.
 pub trait HasErrno {
+    /// Returns the error number (errno).
     fn errno(&self) -> i32;
 }
 
@@ -66,25 +72,27 @@ impl HasErrno for wqcap_engine::Error {
 }
 
 impl Run {
-    /// Whether no more is to be asked.
+    /// Returns `true` if no more requests may be made.
     pub fn is_over(&mut self) -> bool {
         if self.stop.load(Ordering::Relaxed) {
-            self.end("a signal");
+            self.end("a signal arrived");
         }
         self.report.ended_early.is_some()
     }
 
-    /// Asks no more from now on; the first reason counts.
+    /// Stops the test. The first reason counts.
     pub fn end(&mut self, reason: impl Into<String>) {
         self.report.ended_early.get_or_insert(reason.into());
     }
 
-    /// Asks no more, for want of an object that the rest is asked on.
+    /// Stops the test because the device refused an object that the remaining requests need.
     pub fn end_without(&mut self, object: &str) {
-        self.end(format!("the device refused {object}, which the rest needs"));
+        self.end(format!(
+            "the device refused {object}, which the remaining requests need"
+        ));
     }
 
-    /// Notes a finding that took `us`.
+    /// Records a finding whose request took `us` microseconds.
     pub fn note(&mut self, subject: &str, id: impl Into<String>, us: u64, outcome: Outcome) {
         self.report.findings.push(Finding {
             subject: subject.into(),
@@ -94,19 +102,20 @@ impl Run {
         });
     }
 
-    /// Notes what the device says of itself.
+    /// Records a value that the device reports.
     pub fn value(&mut self, subject: &str, id: &str, value: impl Into<Value>) {
         let value = value.into();
         self.note(subject, id, 0, Outcome::Value { value });
     }
 
-    /// Notes that something was not asked.
+    /// Records that a request was not made.
     pub fn not_asked(&mut self, subject: &str, id: &str, reason: &str) {
         let reason = reason.into();
         self.note(subject, id, 0, Outcome::NotAsked { reason });
     }
 
-    /// Notes whether what was found is what the engine expects; a completion's bytes are kept if it is not.
+    /// Records whether a result is the one that the engine expects. If not, the bytes of the
+    /// completion are kept.
     pub fn expect(
         &mut self,
         subject: &str,
@@ -128,7 +137,7 @@ impl Run {
         self.note(subject, id, 0, outcome);
     }
 
-    /// Notes a measurement; without an uncertainty it is not compared.
+    /// Records a measurement. Without an uncertainty it is not compared.
     pub fn measured(
         &mut self,
         subject: &str,
@@ -146,7 +155,7 @@ impl Run {
         self.note(subject, id, 0, outcome);
     }
 
-    /// Installs a rule of the test's.
+    /// Installs a normal rule on the tested port.
     pub fn install(
         &self,
         qp: &RssQp,
@@ -162,7 +171,8 @@ impl Run {
         Flow::create(qp, &rule)
     }
 
-    /// Whether the device is gone: then no more is to be asked, and what was last seen is no answer.
+    /// Returns `true` if the device is lost or the test is over. After a loss, previous results are
+    /// not valid.
     pub fn is_lost(&mut self) -> bool {
         if let Err(e) = self.context.query_port(self.port) {
             self.end(format!("the device is lost: {e}"));
@@ -170,14 +180,14 @@ impl Run {
         self.is_over()
     }
 
-    /// Says what takes a while.
-    pub fn say(&self, what: &str) {
+    /// Prints the step that follows, unless `quiet`.
+    pub fn announce(&self, what: &str) {
         if !self.quiet {
-            terminal::say(format_args!("{what}"));
+            terminal::print_line(format_args!("{what}"));
         }
     }
 
-    /// Asks for something, notes the answer, and gives what was made.
+    /// Makes a request, records the outcome and its duration, and returns what was created.
     pub fn ask<T, E: HasErrno>(
         &mut self,
         subject: &str,
@@ -197,7 +207,7 @@ impl Run {
             }
             Err(e) => {
                 let errno = e.errno();
-                // EIO comes of everything asked of a device that is gone; it is not an answer then.
+                // A lost device answers every request with EIO, which is not an outcome.
                 if errno != libc::EIO || !self.is_lost() {
                     self.note(subject, id, us, Outcome::refused(errno));
                 }
@@ -206,7 +216,7 @@ impl Run {
         }
     }
 
-    /// The report, complete or not.
+    /// Returns the selftest report, complete or not.
     pub fn finish(mut self) -> SelftestReport {
         self.report.duration_ms =
             u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);

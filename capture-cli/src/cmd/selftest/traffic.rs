@@ -1,4 +1,4 @@
-//! Known frames from one port to another: where they arrive, and what their completions say.
+//! Known frames from one port to another: the queues where they arrive, and their completions.
 
 use super::{
     frames::{TestFrame, frames, udp},
@@ -28,42 +28,51 @@ use wqcap_engine::{
 };
 use wqcap_rss::{FrameClass, HashDepth, IndirectionTable, Profile, RssKey, Toeplitz, queue_of};
 
-/// Queues that frames are spread over.
+/// Number of queues over which frames are spread.
 const QUEUES: u16 = 4;
-/// Entries of their table.
+/// Number of entries in the indirection table.
 const TABLE: u32 = 16;
-/// WQEs of a queue.
+/// Number of WQEs of a queue.
 const WRS: u32 = 64;
-/// Bytes of a slot, for the longest frame with an FCS, and for one that does not fit.
+/// Size of a slot in bytes, enough for the longest frame with an FCS.
 const SLOT: u32 = 16 << 10;
+/// Size in bytes of a slot that is too short for the longest frame.
 const SHORT_SLOT: u32 = 1024;
-/// What has not come after so long does not come.
+/// Time after which a frame counts as lost.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// After so many frames in a row that do not arrive, no more are sent.
+/// Number of consecutive lost frames after which the test stops.
 const MISSED: u32 = 3;
-/// Frames that find no WQE.
+/// Number of frames sent beyond the WQEs of the queue.
 const TOO_MANY: u32 = 10;
-/// Frames whose stamps are looked at.
+/// Number of frames whose time stamps are checked.
 const STAMPED: u16 = 64;
-/// How long each rate is tried, on a card and on the software NIC.
+/// Duration of a trial at one rate on a card.
 const TRIAL: Duration = Duration::from_millis(300);
+/// Duration of a trial at one rate on the software NIC.
 const TRIAL_ON_MODEL: Duration = Duration::from_millis(100);
-/// `ibv_wc_status`.
+/// Completion status `IBV_WC_LOC_LEN_ERR`.
 const LOCAL_LENGTH: u32 = 1;
+/// Completion status `IBV_WC_LOC_PROT_ERR`.
 const LOCAL_PROTECTION: u32 = 4;
+/// Completion status `IBV_WC_WR_FLUSH_ERR`.
 const FLUSHED: u32 = 5;
-/// Where a CQE64 has the hash, the checks and the header types (PRM, "CQE format").
+/// Offset of the RSS hash in a CQE64 (PRM, "CQE format").
 const HASH_AT: usize = 12;
+/// Offset of the checksum results in a CQE64.
 const CHECKS_AT: usize = 28;
+/// Offset of the header types in a CQE64.
 const HEADERS_AT: usize = 29;
 
-/// Where frames are sent.
+/// Port that sends the test frames.
 pub struct Sender {
+    /// Verbs context of the sending device.
     pub context: Context,
+    /// Number of the sending port.
     pub port: u8,
 }
 
-/// Queues with what spreads over them. The fields' order is the order of teardown.
+/// Receiving queues, with the tables, QPs and rules that spread frames over them. The order of the
+/// fields is the order of teardown.
 struct Rig {
     _flows: Vec<Flow>,
     qps: Vec<RssQp>,
@@ -71,7 +80,7 @@ struct Rig {
     queues: Vec<InspectedQueue>,
 }
 
-/// The specs by which a profile's frames to `first` are told.
+/// Returns the specs that match the frames of a profile, beginning with `first`.
 fn specs(first: FlowSpec, profile: Profile) -> Vec<FlowSpec> {
     let (v4, v6, tcp, udp) = (ipv4(None), ipv6(None), tcp(0), to_udp(0));
     let rest: &[FlowSpec] = match profile {
@@ -87,7 +96,7 @@ fn specs(first: FlowSpec, profile: Profile) -> Vec<FlowSpec> {
 }
 
 impl Rig {
-    /// Queues, and the seven profiles' rules for the frames of a pass.
+    /// Creates the queues, and the rules of the seven profiles for the frames of a pass.
     fn make(run: &Run, pass: Pass<'_>) -> Result<Self, VerbsError> {
         let context = &run.context;
         let pd = Pd::alloc(context)?;
@@ -117,7 +126,7 @@ impl Rig {
         })
     }
 
-    /// The next completion of a frame of the test's, or of an error, with its queue.
+    /// Returns the next completion of a frame of this test, or of an error, with its queue.
     fn receive(&mut self) -> Option<(u16, Inspected)> {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
@@ -134,16 +143,17 @@ impl Rig {
     }
 }
 
+/// Returns the table that spreads frames over the queues.
 fn spread() -> IndirectionTable {
     IndirectionTable::new(TABLE, QUEUES, &[]).unwrap_or_else(|_| IndirectionTable::catch_all())
 }
 
-/// Sends everything that a test sends.
+/// Runs all selftests that send frames.
 pub fn traffic(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
     let port = device.ports.iter().find(|it| it.number == run.port);
     let mtu = port.and_then(|it| it.mtu).unwrap_or(1500) as usize;
     let all = frames(mtu);
-    // A port that is not promiscuous drops frames to addresses that its interface does not have.
+    // A port that is not promiscuous drops frames to other addresses than those of its interface.
     let netdev = port.and_then(|it| it.netdev.as_deref());
     let _accepted = match netdev.map(|it| Membership::accept(it, MAC)).transpose() {
         Ok(accepted) => accepted,
@@ -187,7 +197,7 @@ pub fn traffic(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
         run.not_asked(
             "sniffer",
             "sniffer: a copy",
-            "needs --disruptive, and the rule",
+            "requires --disruptive and the sniffer rule",
         );
     }
     too_long(run, sender, &all);
@@ -197,13 +207,14 @@ pub fn traffic(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
     throughput(run, sender, device);
 }
 
-/// Whether the report has this as accepted.
+/// Returns `true` if the report has the finding `id` as accepted.
 fn accepted(run: &Run, id: &str) -> bool {
     let mut findings = run.report.findings.iter();
     findings.any(|it| it.id == id && it.outcome == Outcome::Accepted)
 }
 
-/// Sends a frame that a bare rule takes, or there is no use in sending more.
+/// Sends one frame through a plain rule, and returns `true` if it arrives. Otherwise sending more
+/// is useless.
 pub fn is_connected(run: &mut Run, sender: &Sender, which: &str) -> bool {
     let pass = Pass::new(which, "frames");
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
@@ -214,19 +225,25 @@ pub fn is_connected(run: &mut Run, sender: &Sender, which: &str) -> bool {
     arrived
 }
 
-/// How frames are received.
+/// Parameters of a pass that sends and receives test frames.
 #[derive(Clone, Copy)]
 struct Pass<'a> {
+    /// Prefix of the ids of the pass's findings.
     id: &'a str,
+    /// Subject of the pass's findings.
     subject: &'a str,
+    /// First spec of each rule of the pass.
     first: FlowSpec,
+    /// Size of a receive slot in bytes.
     slot: u32,
+    /// Creation flags of the receiving WQs.
     flags: u32,
+    /// Kind of time stamps in completions.
     stamps: CompletionStamps,
 }
 
 impl<'a> Pass<'a> {
-    /// The test's own frames, without flags and stamps.
+    /// Creates a pass for frames to the test's address, without flags and stamps.
     fn new(id: &'a str, subject: &'a str) -> Self {
         Self {
             id,
@@ -238,7 +255,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// A receiver, and a sender of `frames`.
+    /// Opens a receiver, and a sender of `frames`.
     fn open(self, run: &mut Run, sender: &Sender, frames: &[Vec<u8>]) -> Option<(Rig, Generator)> {
         let Self { id, subject, .. } = self;
         let rig = run.ask(subject, format!("{id}: receiver"), |run| {
@@ -250,9 +267,10 @@ impl<'a> Pass<'a> {
         Some((rig, generator))
     }
 
-    /// Receives all frames.
+    /// Sends each frame, and compares its arrival with the expected one. With `facts`, also records
+    /// its completion.
     fn send(self, run: &mut Run, sender: &Sender, all: &[TestFrame], facts: bool) {
-        run.say(&format!("sending frames: {}", self.id));
+        run.announce(&format!("sending frames: {}", self.id));
         let bytes: Vec<_> = all.iter().map(|it| it.bytes.clone()).collect();
         let Some((mut rig, mut generator)) = self.open(run, sender, &bytes) else {
             return;
@@ -292,7 +310,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// What is to arrive of a frame.
+    /// Returns the expected arrival of a frame.
     fn expected(self, frame: &[u8]) -> Value {
         let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
         let (_, _, queue) = queue_of(frame, HashDepth::L4, &toeplitz, &spread());
@@ -303,26 +321,27 @@ impl<'a> Pass<'a> {
             bytes.drain(12..16);
         }
         if self.flags & SCATTER_FCS != 0 {
-            // IEEE 802.3, 3.2.9: over the frame as it was on the wire.
+            // The FCS covers the frame as it was on the wire (IEEE 802.3, 3.2.9).
             bytes.extend(crc32fast::hash(frame).to_le_bytes());
         }
         described(queue, 0, bytes.len(), tag, crc32fast::hash(&bytes))
     }
 }
 
-/// A frame as it arrived.
+/// Describes the arrival of a test frame.
 fn seen(queue: u16, it: &Inspected) -> Value {
     let (cqe, bytes) = (&it.cqe, &it.bytes);
     let len = cqe.byte_len as usize;
     described(queue, cqe.status, len, cqe.stripped, crc32fast::hash(bytes))
 }
 
+/// Describes an arrival as a value that can be compared.
 fn described(queue: u16, status: u32, len: usize, tag: Option<u16>, crc: u32) -> Value {
     let bytes = format!("crc32 {crc:08x}");
     json!({ "queue": queue, "status": status, "len": len, "stripped tag": tag, "bytes": bytes })
 }
 
-/// What the completion says of the frame beside its length: of interest when devices are compared.
+/// Records the checks, header types and hash of a completion, for comparing devices.
 fn completion(run: &mut Run, frame: &TestFrame, it: &Inspected) {
     let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
     let (_, hash, _) = queue_of(&frame.bytes, HashDepth::L4, &toeplitz, &spread());
@@ -338,7 +357,7 @@ fn completion(run: &mut Run, frame: &TestFrame, it: &Inspected) {
     run.value("completions", &format!("completion: {}", frame.name), value);
 }
 
-/// A rule that drops stands before those that take: of two frames the second arrives alone.
+/// Tests that a drop rule precedes the other rules: of two frames only the second one arrives.
 fn dropped(run: &mut Run, sender: &Sender, all: &[TestFrame]) {
     let two = ["ipv4 tcp", "ipv4 udp"].map(|name| all.iter().find(|it| it.name == name));
     let [Some(first), Some(second)] = two else {
@@ -364,7 +383,7 @@ fn dropped(run: &mut Run, sender: &Sender, all: &[TestFrame]) {
     }
 }
 
-/// A sniffer gets a copy of a frame that a rule takes.
+/// Tests that a sniffer gets a copy of a frame that another rule receives.
 fn sniffed(run: &mut Run, sender: &Sender) {
     let pass = Pass::new("sniffer", "sniffer");
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
@@ -390,7 +409,7 @@ fn sniffed(run: &mut Run, sender: &Sender) {
     }
 }
 
-/// A frame longer than its slot.
+/// Tests the status of a frame that is longer than its slot.
 fn too_long(run: &mut Run, sender: &Sender, all: &[TestFrame]) {
     let Some(longest) = all.iter().find(|it| it.name == "longest") else {
         return;
@@ -409,7 +428,8 @@ fn too_long(run: &mut Run, sender: &Sender, all: &[TestFrame]) {
     run.expect("frames", "too long: status", LOCAL_LENGTH, found, raw);
 }
 
-/// Frames that find no WQE are counted: the queues are full, and nobody takes what has come.
+/// Tests that frames are counted if they find no WQE, because the queues are full and are not
+/// polled.
 fn counters(run: &mut Run, sender: &Sender, netdev: Option<&str>) {
     let pass = Pass::new("counters", "counters");
     let Some((rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
@@ -419,11 +439,12 @@ fn counters(run: &mut Run, sender: &Sender, netdev: Option<&str>) {
     let lost = || reader.growth().get("out_of_buffer")?.value();
     let (mut sent, began) = (0, Instant::now());
     while sent < WRS + TOO_MANY && began.elapsed() < PATIENCE {
-        // 0 or 1; at first the send queue has no room while the last frames leave.
+        // The call sends 0 frames or 1. At first the send queue has no room until the last frames
+        // have left.
         sent += generator.send(1).map_or(0, |n| n as u32);
     }
     let began = Instant::now();
-    // The firmware may be slow to tell, and frames of others may be lost meanwhile.
+    // The firmware may update the counter late, and may also count lost frames of other senders.
     while lost().is_some_and(|n| n < TOO_MANY.into()) && began.elapsed() < PATIENCE {
         thread::yield_now();
     }
@@ -435,7 +456,7 @@ fn counters(run: &mut Run, sender: &Sender, netdev: Option<&str>) {
     }
 }
 
-/// The order of stamps, and that they lie between readings of the clock.
+/// Tests that stamps are in order, and between readings of the clock.
 fn stamps(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
     let mask = device.caps.timestamp_mask;
     if mask == 0 {
@@ -460,7 +481,7 @@ fn stamps(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
         let Some((_, it)) = came else { continue };
         seen += 1;
         let stamp = it.cqe.timestamp & mask;
-        // Modulo the counter's bits: it may wrap between two of them.
+        // The difference is modulo the counter's bits: the counter may wrap between two stamps.
         if let (Ok(before), Ok(after)) = (before, after) {
             let since = |start: u64, end: u64| end.wrapping_sub(start) & mask;
             outside += u16::from(since(before, stamp) > since(before, after));
@@ -483,7 +504,7 @@ fn stamps(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
     );
     let id = "stamps: not between readings of the clock";
     if device.software {
-        let reason = "the software NIC stamps with the time at which its thread last looked";
+        let reason = "the software NIC uses the time of its thread's last update as stamp";
         run.not_asked("stamps", id, reason);
     } else {
         run.expect("stamps", id, 0, outside, None);
@@ -496,7 +517,7 @@ fn stamps(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
     }
 }
 
-/// How far stamps in real time are from the host's clock.
+/// Measures the distance of real-time stamps from the host's clock.
 fn real_time(run: &mut Run, sender: &Sender) {
     let pass = Pass {
         stamps: CompletionStamps::RealTime,
@@ -507,7 +528,7 @@ fn real_time(run: &mut Run, sender: &Sender) {
     };
     if let Some((_, it)) = generator.send(1).ok().and_then(|_| rig.receive()) {
         let stamp = it.cqe.timestamp;
-        // Seconds and nanoseconds (PRM, "Real-Time Clock").
+        // The stamp has seconds and nanoseconds (PRM, "Real-Time Clock").
         let device = (stamp >> 32) as f64 + (stamp as u32) as f64 / 1e9;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let host = now.map_or(0.0, |it| it.as_secs_f64());
@@ -517,10 +538,10 @@ fn real_time(run: &mut Run, sender: &Sender) {
     }
 }
 
-/// A WQ brought into error by a bad key, and back.
+/// Tests the recovery of a WQ that a bad key has brought into the error state.
 fn recovery(run: &mut Run, sender: &Sender) {
     let subject = "recovery";
-    // Of a flow that is on queue 0.
+    // The frame belongs to a flow of queue 0.
     let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
     let on_0 = |frame: &Vec<u8>| queue_of(frame, HashDepth::L4, &toeplitz, &spread()).2 == 0;
     let Some(frame) = (0..).map(|flow| udp(flow, 40)).find(on_0) else {
@@ -563,13 +584,13 @@ fn recovery(run: &mut Run, sender: &Sender) {
     let fatal = AsyncEvent::WqFatal(queue.id());
     let came = std::iter::from_fn(|| events.take()).any(|it| it == fatal);
     run.expect(subject, "recovery: event", true, came, None);
-    // The kernel's own record still says ready; a device may insist on the state that it is in.
+    // The kernel's record of the state is still ready. A device may require the actual state.
     let named = "recovery: error to reset, with the state named";
     let unnamed = run.ask(subject, "recovery: error to reset", |_| {
         queue.set_state(None, WqState::Reset)
     });
     if unnamed.is_some() {
-        run.not_asked(subject, named, "it was accepted without");
+        run.not_asked(subject, named, "the request was accepted without it");
     } else {
         run.ask(subject, named, |_| {
             queue.set_state(Some(WqState::Error), WqState::Reset)
@@ -583,12 +604,12 @@ fn recovery(run: &mut Run, sender: &Sender) {
     run.expect(subject, "recovery: receives again", 0, status, None);
 }
 
-/// The highest rate without loss by queues and frame size, searched as `bench wire` does.
+/// Measures the highest rate without loss by queues and frame size, searched as in `bench wire`.
 fn throughput(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
     let Some(port) = device.ports.iter().find(|it| it.number == run.port) else {
         return;
     };
-    run.say("measuring the throughput");
+    run.announce("measuring the throughput");
     let time = if device.software {
         TRIAL_ON_MODEL
     } else {

@@ -1,9 +1,10 @@
-//! `wqcap top`: a running capture as it goes, on a terminal.
+//! `wqcap top`: shows a live view of a running capture on a terminal.
 //!
-//! A thread asks the service, another one listens to keys, and this one draws. It waits for neither: a service that takes
-//! its time keeps nobody from leaving, and reading keys spins on a terminal that is gone. [`view`] makes a screen of what was answered, of any size.
+//! One thread polls the service, one reads keys, and this one draws. Drawing waits for neither: a
+//! slow service must not keep the user from leaving, and reading keys from a closed terminal spins.
+//! [`view`] lays out the answers for a screen of any size.
 //!
-//! Invariant: whatever ends it, the terminal is as it was before; errors are told after that.
+//! Invariant: the terminal is restored however the command ends; errors are printed after that.
 
 mod view;
 
@@ -27,29 +28,29 @@ use wqcap_engine::control::{
     protocol::{AnswerBody, Command, Stats, Status},
 };
 
-/// How long a signal or an answer may go unnoticed.
-const LOOK: Duration = Duration::from_millis(50);
+/// Longest delay until a signal or an answer is noticed.
+const POLL: Duration = Duration::from_millis(50);
 
-/// CaptureState and counters of one moment.
+/// Status and counters at one moment, or the failure of the request.
 type Answer = Result<(Box<Status>, Box<Stats>), Failure>;
 
 /// Draws until a key, a signal, or the end of the capture.
 pub fn top(args: &TopArgs) -> Result<(), Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Failure::refused(
-            "top draws on a terminal; `wqcap ctl watch` prints lines",
+            "stdin or stdout is not a terminal; `wqcap ctl watch` prints lines",
         ));
     }
     let failed = |e: io::Error| Failure::failed(format!("the terminal: {e}"));
     let stop = signals::catch().map_err(failed)?;
     let (sender, answers) = sync_channel(1);
-    let asked = args.clone();
-    thread::spawn(move || ask(&asked, &sender));
-    // Who cannot be reached is told of on an untouched terminal.
-    let first = answers.recv().unwrap_or_else(|_| Err(nobody_asks()))?;
+    let request = args.clone();
+    thread::spawn(move || poll_service(&request, &sender));
+    // An error of connecting is printed before the terminal is changed.
+    let first = answers.recv().unwrap_or_else(|_| Err(poller_ended()))?;
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let (sender, keys) = sync_channel(16);
-    thread::spawn(move || listen(&sender));
+    thread::spawn(move || forward_events(&sender));
     let ended = draw(&mut terminal, View::new(first), &answers, &keys, &stop);
     if output::is_gone(&io::stdin()) {
         return Ok(());
@@ -58,25 +59,26 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     ended
 }
 
-fn nobody_asks() -> Failure {
+/// Returns the failure for a polling thread that has ended.
+fn poller_ended() -> Failure {
     Failure::failed("internal error: the polling thread has ended")
 }
 
-/// Hands on what the terminal sends, until that fails or nobody wants it.
-fn listen(events: &SyncSender<Event>) {
+/// Forwards events of the terminal until reading fails or the receiver is gone.
+fn forward_events(events: &SyncSender<Event>) {
     while let Ok(event) = event::read()
         && events.send(event).is_ok()
     {}
 }
 
-/// Asks again and again, until an answer is missing or nobody wants it.
-fn ask(args: &TopArgs, answers: &SyncSender<Answer>) {
+/// Polls the service until a request fails or the receiver is gone.
+fn poll_service(args: &TopArgs, answers: &SyncSender<Answer>) {
     let mut client = match ctl::connect(&args.service) {
         Ok(client) => client,
         Err(e) => return drop(answers.send(Err(e))),
     };
     loop {
-        let answer = moment(&mut client, args.service.timeout);
+        let answer = request_answer(&mut client, args.service.timeout);
         let last = answer.is_err();
         if answers.send(answer).is_err() || last {
             return;
@@ -85,7 +87,8 @@ fn ask(args: &TopArgs, answers: &SyncSender<Answer>) {
     }
 }
 
-fn moment(client: &mut Client, timeout: Duration) -> Answer {
+/// Requests the status and the counters of the capture.
+fn request_answer(client: &mut Client, timeout: Duration) -> Answer {
     let mut ask = |command| client.request(command, None, timeout).map_err(ctl::ended);
     match (ask(Command::Status)?, ask(Command::Stats)?) {
         (AnswerBody::Status(status), AnswerBody::Stats(stats)) => Ok((status, stats)),
@@ -93,6 +96,7 @@ fn moment(client: &mut Client, timeout: Duration) -> Answer {
     }
 }
 
+/// Draws each answer until a key, a signal, or the end of the capture.
 fn draw(
     terminal: &mut DefaultTerminal,
     mut view: View,
@@ -105,17 +109,17 @@ fn draw(
     while !stop.load(Ordering::Relaxed) && !output::is_gone(&io::stdin()) {
         match answers.try_recv() {
             Ok(answer) => {
-                view.goes_on(answer?);
+                view.update(answer?);
                 changed = true;
             }
             Err(TryRecvError::Empty) => {}
-            Err(TryRecvError::Disconnected) => return Err(nobody_asks()),
+            Err(TryRecvError::Disconnected) => return Err(poller_ended()),
         }
         if changed {
             terminal.draw(|frame| view.draw(frame)).map_err(failed)?;
             changed = false;
         }
-        match keys.recv_timeout(LOOK) {
+        match keys.recv_timeout(POLL) {
             Ok(Event::Key(key)) if ends(key) => return Ok(()),
             Ok(Event::Resize(..)) => changed = true,
             Ok(_) | Err(RecvTimeoutError::Timeout) => {}
@@ -125,7 +129,7 @@ fn draw(
     Ok(())
 }
 
-/// The terminal sends ^C as a key while it is drawn on.
+/// Returns `true` if a key ends the view. In raw mode the terminal reports ^C as a key.
 fn ends(key: KeyEvent) -> bool {
     let control = key.modifiers.contains(KeyModifiers::CONTROL);
     key.kind == KeyEventKind::Press

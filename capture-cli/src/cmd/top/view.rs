@@ -1,8 +1,9 @@
-//! One screen of a capture. What does not fit is left out, the least important first: senders, protocols, columns.
+//! Screen of a capture. Parts that do not fit are left out, the least important first: senders,
+//! protocols, columns.
 
 use crate::{
     cmd::ctl::state,
-    term::table::{bytes, rate, scaled, thousands, told_seconds},
+    term::table::{bytes, rate, scaled, thousands, valid_seconds},
 };
 use ratatui::{
     Frame,
@@ -16,32 +17,41 @@ use wqcap_engine::{
     stats::{LINES, LOSSES, QueueLedger},
 };
 
-/// From this width on senders stand beside the queues, not below them.
+/// Width from which senders are next to the queues instead of below them.
 const WIDE: u16 = 110;
-/// Lines that senders are worth: a heading and two of them.
+/// Smallest number of lines for senders: a heading and two of them.
 const LEAST_SENDERS: u16 = 3;
-/// A queue is named as skewed from this multiple of its fair share on.
+/// Multiple of its fair share from which a queue counts as skewed.
 const SKEWED: f64 = 1.5;
 
-/// What was answered last, and the time before.
+/// Last two answers of the control service, as drawn by `wqcap top`.
 pub struct View {
+    /// Capture status in the last answer.
     status: Box<Status>,
+    /// Counters in the last answer.
     now: Box<Stats>,
+    /// Counters of the answer before, for rates.
     before: Option<Box<Stats>>,
 }
 
-/// A queue's share in the time between two answers.
+/// Rates and counters of a queue between two answers.
 struct Flow {
+    /// Queue index.
     queue: u16,
+    /// Frames that the queue received per second.
     frames: f64,
+    /// Bits that the queue captured per second.
     bits: f64,
+    /// Frames that the queue captured in total.
     captured: u64,
+    /// Frames left out on purpose in total.
     left_out: u64,
+    /// Frames that the queue lost in total.
     lost: u64,
 }
 
 impl View {
-    /// The first answer: there are no rates yet.
+    /// Creates the view of the first answer, which has no rates yet.
     pub fn new((status, now): (Box<Status>, Box<Stats>)) -> Self {
         Self {
             status,
@@ -50,13 +60,13 @@ impl View {
         }
     }
 
-    /// The next answer.
-    pub fn goes_on(&mut self, (status, now): (Box<Status>, Box<Stats>)) {
+    /// Replaces the last answer, and keeps its counters for rates.
+    pub fn update(&mut self, (status, now): (Box<Status>, Box<Stats>)) {
         self.status = status;
         self.before = Some(std::mem::replace(&mut self.now, now));
     }
 
-    /// Fills the screen.
+    /// Draws the whole screen of `wqcap top`.
     pub fn draw(&self, frame: &mut Frame<'_>) {
         let flows = self.flows();
         let area = frame.area();
@@ -77,10 +87,10 @@ impl View {
         frame.render_widget(hint, bottom);
     }
 
-    /// What holds for all queues together, most important first.
+    /// Returns the lines for all queues together, most important first.
     fn head(&self, flows: &[Flow], area: Rect) -> Vec<Line<'static>> {
         let capture = &self.status.capture;
-        let elapsed = told_seconds(self.now.elapsed_s).as_secs();
+        let elapsed = valid_seconds(self.now.elapsed_s).as_secs();
         let (hours, minutes, seconds) = (elapsed / 3600, elapsed / 60 % 60, elapsed % 60);
         let total = &self.now.ledger.total;
         let sum = |of: fn(&Flow) -> f64| flows.iter().map(of).sum::<f64>();
@@ -103,13 +113,14 @@ impl View {
         head.push(self.balance(flows));
         let filter =
             (!capture.filter.is_empty()).then(|| Line::from(format!("filter  {}", capture.filter)));
-        // Queues, their heading and the last line come first.
+        // The queues, their heading and the last line have priority.
         let room = usize::from(area.height).saturating_sub(head.len() + flows.len() + 2);
         head.extend(filter.into_iter().chain(self.protocols()).take(room));
         head
     }
 
-    /// Every loss by its cause, the NIC's by their own names, on as many lines as that takes.
+    /// Returns all losses by cause, those of the NIC under its own counter names, on as many lines
+    /// as necessary.
     fn losses(&self, width: usize) -> Vec<Line<'static>> {
         let queues = &self.now.ledger.queues;
         let ours = LINES.iter().filter(|(name, _)| LOSSES.contains(name));
@@ -136,7 +147,7 @@ impl View {
             .collect()
     }
 
-    /// How evenly the queues are loaded, and how full their buffers are.
+    /// Returns the line with the skew of the queues and the use of the write buffers.
     fn balance(&self, flows: &[Flow]) -> Line<'static> {
         let mut parts = Vec::new();
         let mut style = Style::new();
@@ -156,7 +167,7 @@ impl View {
         Line::styled(parts.join("  "), style)
     }
 
-    /// Shares of all frames; `None`: statistics are off.
+    /// Returns the line with the share of each protocol, or `None` if statistics are off.
     fn protocols(&self) -> Option<Line<'static>> {
         let statistics = self.now.statistics.as_ref()?;
         let all = statistics.frames.max(1) as f64;
@@ -172,6 +183,7 @@ impl View {
         Some(Line::from(shares.collect::<Vec<_>>().join("  ")))
     }
 
+    /// Draws the table of senders.
     fn draw_senders(&self, frame: &mut Frame<'_>, area: Rect) {
         let Some(statistics) = &self.now.statistics else {
             let off = "senders: capture.statistics is off";
@@ -184,19 +196,19 @@ impl View {
             let sent = right(format!("{}bit/s", scaled(bits)));
             Row::new([Line::from(it.address.clone()), sent])
         });
-        // The longest address of IPv6, as far as there is room for it.
+        // Length of the longest IPv6 address.
         let columns = [Constraint::Max(39), Constraint::Length(13)];
         let header = Row::new([Line::from("sender"), right("sent".to_owned())]);
         let table = Table::new(rows, columns).header(header.dim());
         frame.render_widget(table, area);
     }
 
-    /// By queue, in the time since the answer before.
+    /// Returns the rates and counters of each queue since the answer before.
     fn flows(&self) -> Vec<Flow> {
         let now = &self.now;
         let before = self.before.as_ref();
-        // Another capture may have been started in between.
-        let time = told_seconds(before.map_or(0.0, |it| now.elapsed_s - it.elapsed_s));
+        // A new capture may have started in between.
+        let time = valid_seconds(before.map_or(0.0, |it| now.elapsed_s - it.elapsed_s));
         let of = |it: &QueueLedger| {
             let was =
                 before.and_then(|all| all.ledger.queues.iter().find(|was| was.queue == it.queue));
@@ -215,7 +227,8 @@ impl View {
     }
 }
 
-/// The busiest queue, and its frames as a multiple of a fair share; `None`: one queue, or no frames.
+/// Returns the busiest queue and its frames as a multiple of a fair share. Returns `None` for a
+/// single queue, or without frames.
 fn skew(flows: &[Flow]) -> Option<(f64, u16)> {
     let all: f64 = flows.iter().map(|it| it.frames).sum();
     let busiest = flows.iter().max_by(|a, b| a.frames.total_cmp(&b.frames))?;
@@ -223,7 +236,7 @@ fn skew(flows: &[Flow]) -> Option<(f64, u16)> {
         .then(|| (busiest.frames * flows.len() as f64 / all, busiest.queue))
 }
 
-/// Where the queues go and, if there is room, the senders.
+/// Returns the areas of the queues and, if there is room, of the senders.
 fn parts(area: Rect, queues: usize) -> (Rect, Option<Rect>) {
     if area.width >= WIDE {
         let [left, right] =
@@ -243,14 +256,15 @@ fn parts(area: Rect, queues: usize) -> (Rect, Option<Rect>) {
     (queues, Some(senders))
 }
 
+/// Returns a right-aligned line.
 fn right(text: String) -> Line<'static> {
     Line::from(text).alignment(Alignment::Right)
 }
 
-/// Its name, its width, and what stands in it.
+/// Column of the queue table: name, width in characters, and text of a cell.
 type Column = (&'static str, u16, fn(&Flow) -> String);
 
-/// A line for each queue: as many columns as there is room for.
+/// Returns the table of queues, with as many columns as fit.
 fn queue_table(flows: &[Flow], width: u16) -> Table<'static> {
     let columns: [Column; 6] = [
         ("queue", 5, |it| it.queue.to_string()),
@@ -289,6 +303,7 @@ mod tests {
         stats::Counter,
     };
 
+    /// Returns counters with one queue for each entry of `received`, a tenth of it lost.
     fn stats(elapsed_s: f64, received: &[u64]) -> Box<Stats> {
         let queues: Vec<_> = (0u16..)
             .zip(received)
@@ -335,6 +350,7 @@ mod tests {
         })
     }
 
+    /// Returns statistics without frames.
     fn empty() -> TrafficSnapshot {
         TrafficSnapshot {
             frames: 0,
@@ -355,6 +371,7 @@ mod tests {
         }
     }
 
+    /// Returns a view with two answers, 2 s apart.
     fn view() -> View {
         let status = || {
             let mut status = Status {
@@ -366,11 +383,11 @@ mod tests {
             Box::new(status)
         };
         let mut view = View::new((status(), stats(10.0, &[1000, 1000])));
-        view.goes_on((status(), stats(12.0, &[7000, 3000])));
+        view.update((status(), stats(12.0, &[7000, 3000])));
         view
     }
 
-    /// The screen's lines, without blanks at their ends.
+    /// Returns the lines of the screen, without trailing blanks.
     fn screen(view: &View, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| view.draw(frame)).unwrap();
@@ -406,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_important_is_on_a_small_one() {
+    fn a_small_screen_has_the_most_important_parts() {
         let lines = screen(&view(), 40, 10);
         let text = lines.join("\n");
         for part in [
@@ -424,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn no_size_is_too_small() {
+    fn every_size_can_be_drawn() {
         for width in [0, 1, 3, 17, 40] {
             for height in [0, 1, 2, 5, 9] {
                 let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
@@ -434,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_that_is_told_is_too_long() {
+    fn invalid_times_are_drawn_as_zero() {
         let mut view = view();
         for elapsed_s in [1e300, f64::NAN, -1.0] {
             view.now.elapsed_s = elapsed_s;
@@ -443,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn without_frames_nothing_is_skewed() {
+    fn without_frames_there_is_no_skew() {
         let mut view = view();
         view.before = None;
         assert!(skew(&view.flows()).is_none());

@@ -1,4 +1,4 @@
-//! What shipping tells Prometheus. `docs/fleet.md` lists it; a test holds it to this.
+//! Metrics of shipping for Prometheus. A test compares them with the list in `docs/fleet.md`.
 
 use super::{families::Families, older::older};
 use prometheus_client::{
@@ -12,15 +12,17 @@ use std::{
 };
 use wqcap_ship::shipper::Status;
 
-/// What a scrape reads: the status as it was published last.
+/// Source of the shipping metrics: the status as it was last published.
 #[derive(Clone)]
 pub struct DeliverySource {
+    /// Name of the sensor, a label of every sample.
     sensor: String,
+    /// Shipping status that was last published.
     status: Arc<Mutex<Status>>,
 }
 
 impl DeliverySource {
-    /// Of a sensor of which nothing is known yet.
+    /// Creates a source for a sensor whose status is not known yet.
     pub fn new(sensor: &str) -> Self {
         Self {
             sensor: sensor.to_owned(),
@@ -28,13 +30,13 @@ impl DeliverySource {
         }
     }
 
-    /// What scrapes see from now on.
+    /// Publishes the status for the following scrapes.
     pub fn publish(&self, status: &Status) {
         let mut last = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         last.clone_from(status);
     }
 
-    /// All metrics of now, in the older format or in that of OpenMetrics.
+    /// Returns all current metrics, in the older format or in that of OpenMetrics.
     pub fn text(&self, in_older: bool) -> String {
         let last = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         let scrape = Scrape(last.clone());
@@ -49,6 +51,7 @@ impl DeliverySource {
     }
 }
 
+/// Status of shipping at the time of one scrape.
 #[derive(Debug)]
 struct Scrape(Status);
 
@@ -59,7 +62,7 @@ impl Collector for Scrape {
         let ledger = &it.ledger;
         families.gauges(
             "frames",
-            "The delivery ledger: frames by line",
+            "Frames by line of the delivery ledger",
             [
                 ("captured", ledger.captured),
                 ("shipped", ledger.shipped),
@@ -71,7 +74,11 @@ impl Collector for Scrape {
         )?;
         for (name, help, value) in [
             ("pending_files", "Files to be shipped", it.pending_files),
-            ("pending_bytes", "Their bytes", it.pending_bytes),
+            (
+                "pending_bytes",
+                "Bytes of the files to be shipped",
+                it.pending_bytes,
+            ),
             (
                 "uncounted_files",
                 "Files whose frames have not been counted",
@@ -92,20 +99,20 @@ impl Collector for Scrape {
         }
         families.gauge(
             "lag_seconds",
-            "How long the oldest file to be shipped has been finished",
+            "Time since the oldest file to be shipped was finished",
             it.lag_s,
         )?;
         for (name, help, value) in [
-            ("objects", "Objects that the store has taken", it.objects),
-            ("bytes", "Bytes that the store has taken", it.bytes),
+            ("objects", "Objects that the store accepted", it.objects),
+            ("bytes", "Bytes that the store accepted", it.bytes),
             (
                 "changed_files",
-                "Files that changed and were sent anew",
+                "Files that changed and were sent again",
                 it.changed_files,
             ),
             (
                 "failures",
-                "Passes that the store, or a directory, ended",
+                "Passes that an error of the store or of a directory ended",
                 it.failures,
             ),
             ("retries", "Requests that were sent again", it.retries),
@@ -123,7 +130,7 @@ mod tests {
     use wqcap_ship::ledger::Fate;
 
     #[test]
-    fn samples_are_what_was_published() {
+    fn samples_are_those_of_the_published_status() {
         let source = DeliverySource::new("tap-1");
         let mut status = Status {
             lag_s: 2.5,
@@ -149,12 +156,12 @@ mod tests {
     }
 
     #[test]
-    fn the_documentation_lists_them_all_and_no_other() {
+    fn the_documentation_lists_exactly_these_metrics() {
         let text = DeliverySource::new("x").text(true);
         let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let made: BTreeSet<_> = types.filter_map(|it| it.split_once(' ')).collect();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/fleet.md");
-        let documentation = std::fs::read_to_string(path).expect("the page");
+        let documentation = std::fs::read_to_string(path).expect("docs/fleet.md is readable");
         let rows = documentation.lines().filter_map(|line| {
             let mut cells = line.strip_prefix("| `")?.split('|');
             let name = cells.next()?.trim().trim_end_matches('`');

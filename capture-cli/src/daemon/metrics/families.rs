@@ -1,4 +1,4 @@
-//! Which metrics there are, and where each comes from. `docs/metrics.md` lists them; a test holds it to this.
+//! Metrics of a capture and their sources. A test compares them with the list in `docs/metrics.md`.
 
 use super::older::older;
 use prometheus_client::{
@@ -15,16 +15,18 @@ use wqcap_engine::{
     stats::{self, FOUND, LINES, QueueLedger, RingState, outage::Outages},
 };
 
-/// What a scrape reads.
+/// Source of the metrics of a capture.
 pub struct MetricsSource {
+    /// Capture whose snapshots become metrics.
     backend: Arc<CaptureBackend>,
+    /// Function that returns the state of the control service.
     control: Option<Box<dyn Fn() -> ControlStatus + Send + Sync>>,
-    /// Where files go.
+    /// Directory of the capture files.
     dir: Option<PathBuf>,
 }
 
 impl MetricsSource {
-    /// Of this process; `control` is asked for the control service's state.
+    /// Creates a source for this process. `control` returns the state of the control service.
     pub fn new(
         backend: Arc<CaptureBackend>,
         control: Option<impl Fn() -> ControlStatus + Send + Sync + 'static>,
@@ -37,11 +39,15 @@ impl MetricsSource {
         }
     }
 
-    /// All metrics of now, in the older format or in that of OpenMetrics.
+    /// Returns all current metrics, in the older format or in that of OpenMetrics.
     pub fn text(&self, in_older: bool) -> String {
         let text = Scrape {
             status: self.backend.snapshot(),
-            control: self.control.as_ref().map(|ask| ask()).unwrap_or_default(),
+            control: self
+                .control
+                .as_ref()
+                .map(|status| status())
+                .unwrap_or_default(),
             disk: self.dir.as_ref().and_then(|dir| {
                 let disk = rustix::fs::statvfs(dir).ok()?;
                 Some((disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize))
@@ -52,16 +58,17 @@ impl MetricsSource {
     }
 }
 
-/// What there is to tell.
+/// Values that one scrape of the metrics reports.
 #[derive(Debug)]
 struct Scrape {
     status: StatusSnapshot,
     control: ControlStatus,
-    /// Bytes that are free for files, and in all.
+    /// Free and total bytes of the disk for capture files.
     disk: Option<(u64, u64)>,
 }
 
 impl Scrape {
+    /// Encodes the values in the OpenMetrics text format.
     fn text(self) -> String {
         let port = self.status.port.to_string();
         let labels = [
@@ -84,7 +91,7 @@ impl Scrape {
 impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result {
         let mut families = Families(encoder);
-        self.of_the_process(&mut families)?;
+        self.process_families(&mut families)?;
         if let Some(snapshot) = &self.status.snapshot {
             families.ledger(&snapshot.queues)?;
             families.rings(&snapshot.rings, &snapshot.queues, self.status.ring)?;
@@ -93,7 +100,7 @@ impl Collector for Scrape {
         if let Some(traffic) = &self.status.traffic {
             families.traffic(traffic)?;
         }
-        self.of_storage(&mut families)?;
+        self.storage_families(&mut families)?;
         families.transports(&self.control)?;
         match &self.control.rdma {
             Some(rdma) => families.srq(rdma),
@@ -103,10 +110,11 @@ impl Collector for Scrape {
 }
 
 impl Scrape {
-    fn of_the_process(&self, families: &mut Families<'_>) -> Result {
+    /// Writes the metrics of the process and of its capture as a whole.
+    fn process_families(&self, families: &mut Families<'_>) -> Result {
         families.gauges(
             "build_info",
-            "Always 1; the program's version is a label",
+            "Always 1; the label is the version of the program",
             [([("version", env!("CARGO_PKG_VERSION"))], 1.0)],
         )?;
         let states = [
@@ -133,19 +141,24 @@ impl Scrape {
         Ok(())
     }
 
-    fn of_storage(&self, families: &mut Families<'_>) -> Result {
+    /// Writes the metrics of buffers, pins and disk.
+    fn storage_families(&self, families: &mut Families<'_>) -> Result {
         if let Some((used, size)) = self.status.backlog {
             families.gauge(
                 "write_buffer_used_bytes",
-                "Write buffers being filled or waiting to be written",
+                "Bytes of write buffers that are being filled or wait to be written",
                 used as f64,
             )?;
-            families.gauge("write_buffer_bytes", "All write buffers", size as f64)?;
+            families.gauge(
+                "write_buffer_bytes",
+                "Bytes of all write buffers",
+                size as f64,
+            )?;
         }
         if let Some(pinned) = self.status.pinned {
             families.gauge(
                 "pinned_bytes",
-                "Finished files that pins keep from being deleted",
+                "Bytes of finished files that pins protect from deletion",
                 pinned.bytes as f64,
             )?;
         }
@@ -165,12 +178,14 @@ impl Scrape {
     }
 }
 
-/// One label.
+/// Set of one label: name and value.
 type Label<'a> = [(&'a str, &'a str); 1];
 
+/// Encoder of metric families.
 pub(super) struct Families<'a>(pub(super) DescriptorEncoder<'a>);
 
 impl Families<'_> {
+    /// Writes a family of counters, one for each label set.
     fn counters<S: EncodeLabelSet>(
         &mut self,
         name: &str,
@@ -188,12 +203,14 @@ impl Families<'_> {
         Ok(())
     }
 
+    /// Writes a counter metric without labels.
     pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) -> Result {
         self.0
             .encode_descriptor(name, help, None, MetricType::Counter)?
             .encode_counter::<NoLabelSet, _, f64>(&value, None)
     }
 
+    /// Writes the number and the duration of outages.
     fn outages(&mut self, outages: &Outages) -> Result {
         self.counter(
             "outages",
@@ -206,6 +223,7 @@ impl Families<'_> {
             .encode_counter::<NoLabelSet, _, f64>(&outages.seconds(), None)
     }
 
+    /// Writes a family of gauges, one for each label set.
     pub(super) fn gauges<S: EncodeLabelSet>(
         &mut self,
         name: &str,
@@ -221,12 +239,14 @@ impl Families<'_> {
         Ok(())
     }
 
+    /// Writes a gauge metric without labels.
     pub(super) fn gauge(&mut self, name: &str, help: &str, value: f64) -> Result {
         self.0
             .encode_descriptor(name, help, None, MetricType::Gauge)?
             .encode_gauge(&value)
     }
 
+    /// Writes a family of histograms, one for each label set.
     fn histograms<S: EncodeLabelSet>(
         &mut self,
         name: &str,
@@ -244,13 +264,14 @@ impl Families<'_> {
         Ok(())
     }
 
+    /// Writes a histogram metric without labels.
     fn histogram(&mut self, name: &str, help: &str, it: &Bins) -> Result {
         self.0
             .encode_descriptor(name, help, None, MetricType::Histogram)?
             .encode_histogram::<NoLabelSet>(it.sum, it.count(), &it.bins, None)
     }
 
-    /// Every line of the ledger, as it stands.
+    /// Writes every line of the ledger, by queue.
     fn ledger(&mut self, queues: &[QueueLedger]) -> Result {
         let by_queue = |of: fn(&QueueLedger) -> u64| {
             queues
@@ -280,7 +301,7 @@ impl Families<'_> {
         )
     }
 
-    /// Rings and their loops, by queue.
+    /// Writes the metrics of rings and their loops, by queue.
     fn rings(&mut self, rings: &[RingState], ledger: &[QueueLedger], wrs: u32) -> Result {
         let by_queue = |of: fn(&RingState) -> u64| {
             let named = rings.iter().enumerate();
@@ -311,7 +332,7 @@ impl Families<'_> {
         )?;
         self.counters(
             "loop_rounds",
-            "Rounds of a queue's loop; one that stands still for seconds is stuck",
+            "Rounds of a queue's loop; a loop without progress for seconds is stuck",
             by_queue(|it| it.beats),
         )?;
         self.counters(
@@ -321,7 +342,8 @@ impl Families<'_> {
         )
     }
 
-    /// What was lost before delivery, by the NIC's own names. What cannot be read has no value.
+    /// Writes the frames lost before delivery, under the NIC's own counter names. An unreadable
+    /// counter has no value.
     fn nic(&mut self, nic: &stats::NicCounters) -> Result {
         let label = |name| [("counter", name)];
         self.counters(
@@ -340,7 +362,7 @@ impl Families<'_> {
         )
     }
 
-    /// Live statistics.
+    /// Writes the metrics of live statistics.
     fn traffic(&mut self, it: &live::TrafficSnapshot) -> Result {
         for (name, help, of) in [
             (
@@ -348,9 +370,11 @@ impl Families<'_> {
                 "Kept frames by the protocol of the innermost packet",
                 (|it| it.frames) as fn(&live::Volume) -> u64,
             ),
-            ("protocol_bytes", "The same in bytes on the wire", |it| {
-                it.bytes
-            }),
+            (
+                "protocol_bytes",
+                "Bytes on the wire of kept frames by the protocol of the innermost packet",
+                |it| it.bytes,
+            ),
         ] {
             let rows = it.protocols.iter();
             let rows = rows.map(|(name, it)| ([("protocol", name.as_str())], of(it)));
@@ -382,18 +406,18 @@ impl Families<'_> {
             ),
             (
                 "hold_seconds",
-                "How long the oldest frame of each batch occupied its buffer",
+                "Time that the oldest frame of each batch occupied its buffer",
                 &it.hold,
             ),
         ] {
             if let Some(times) = times {
-                self.histogram(name, help, &Bins::of(times))?;
+                self.histogram(name, help, &Bins::from_distribution(times))?;
             }
         }
         Ok(())
     }
 
-    /// Clients of the control service, by transport.
+    /// Writes the metrics of control service clients, by transport.
     fn transports(&mut self, control: &ControlStatus) -> Result {
         let of_rdma = control.rdma.as_ref().map(|it| &it.transport);
         let both: Vec<_> = [("unix", control.unix.as_ref()), ("rdma", of_rdma)]
@@ -426,10 +450,14 @@ impl Families<'_> {
             "Clients disconnected: malformed or oversize messages, stalled, flooding",
             rows(|it| it.expelled),
         )?;
-        self.counters("control_requests", "Requests", rows(|it| it.requests))
+        self.counters(
+            "control_requests",
+            "Requests of clients",
+            rows(|it| it.requests),
+        )
     }
 
-    /// The shared receive queue of RDMA clients.
+    /// Writes the metrics of the SRQ that RDMA clients share.
     fn srq(&mut self, RdmaStatus { srq: it, .. }: &RdmaStatus) -> Result {
         for (name, help, value) in [
             ("srq_max_wrs", "Current size of the SRQ in WRs", it.max_wr),
@@ -440,10 +468,10 @@ impl Families<'_> {
             ),
             (
                 "srq_limit_wrs",
-                "The SRQ limit (low watermark) that is armed",
+                "Armed SRQ limit (low watermark) in WRs",
                 it.limit,
             ),
-            ("srq_cap_wrs", "WRs that the SRQ may grow to", it.cap),
+            ("srq_cap_wrs", "Largest size of the SRQ in WRs", it.cap),
         ] {
             self.gauge(name, help, value.into())?;
         }
@@ -466,22 +494,24 @@ impl Families<'_> {
             self.counter(name, help, value)?;
         }
         if let Some(n) = it.receiver_not_ready {
-            let help = "Receiver-not-ready NAKs: senders that found no receive posted";
+            let help = "Receiver-not-ready NAKs: messages that found no posted receive";
             self.counter("srq_receiver_not_ready", help, n)?;
         }
         Ok(())
     }
 }
 
-/// A histogram as it is written: each bin holds what the ones before do not.
+/// Histogram in encodable form: each bin counts only the values above the previous bound.
 struct Bins {
+    /// Sum of all values in the histogram.
     sum: f64,
-    /// Upper bound and number.
+    /// Upper bound and number of values of each bin.
     bins: Vec<(f64, u64)>,
 }
 
 impl Bins {
-    fn of(times: &live::Distribution) -> Self {
+    /// Converts a distribution, whose counts are cumulative, to bins.
+    fn from_distribution(times: &live::Distribution) -> Self {
         let mut before = 0;
         let mut bins: Vec<_> = times
             .up_to
@@ -499,6 +529,7 @@ impl Bins {
         }
     }
 
+    /// Returns the number of values in the histogram.
     fn count(&self) -> u64 {
         self.bins.iter().map(|(_, n)| n).sum()
     }
@@ -515,7 +546,7 @@ mod tests {
         stats::{Counter, Unreadable},
     };
 
-    /// A scrape with something of everything.
+    /// Returns a scrape with a value for every metric.
     fn full() -> Scrape {
         let queue = |queue| QueueLedger {
             queue,
@@ -607,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_what_was_counted() {
+    fn samples_are_the_counted_values() {
         let text = full().text();
         let port = "device=\"mlx5_0\",port=\"1\",interface=\"eth2\"";
         for (name, labels, value) in [
@@ -642,14 +673,14 @@ mod tests {
         let mut without = full();
         without.status.interface = None;
         assert!(!without.text().contains("interface"));
-        // A counter that cannot be read is none.
+        // An unreadable counter has no sample.
         assert!(!text.contains("interface=\"eth2\",counter=\"rx_discards_phy\"} 0"));
         assert_eq!(text.matches("rx_discards_phy").count(), 1);
         assert!(text.ends_with("# EOF\n"));
     }
 
     #[test]
-    fn the_documentation_lists_them_all_and_no_other() {
+    fn the_documentation_lists_exactly_these_metrics() {
         let text = older(&full().text());
         let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let made: BTreeSet<_> = types

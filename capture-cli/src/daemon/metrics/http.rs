@@ -1,4 +1,4 @@
-//! As much of HTTP as a scrape takes: one request for each connection, bounded in size and time.
+//! HTTP server for scrapes: one request for each connection, bounded in size and time.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -6,57 +6,64 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes of the longest request.
+/// Largest accepted HTTP request in bytes.
 const LONGEST: usize = 8 << 10;
-/// Header lines of a request.
+/// Largest number of header lines in a request.
 const HEADERS: usize = 64;
-/// How long a request may take to arrive, and its answer to be taken.
+/// Time-out for receiving a request, and for sending its response.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// After an error that will not be gone at once.
+/// Pause after an error that does not clear at once.
 pub const PAUSE: Duration = Duration::from_millis(50);
 
+/// Content type of the OpenMetrics format.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Content type of the older text format.
 const OLDER: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Content type of error texts.
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// What a client asks for.
+/// HTTP request of a metrics client.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
+    /// Metrics; with `head`, only the headers; with `older`, in the older text format.
     Metrics { head: bool, older: bool },
+    /// Request for another path than `/metrics`.
     Other,
+    /// Request with another method than GET and HEAD.
     Method,
 }
 
-/// Answers the one request of a connection; `metrics` makes the text, in the older format or in that of OpenMetrics.
-/// A client that does not keep to the rules hears so, or nothing.
+/// Answers the one request of a connection. `metrics` returns the text, in the older format if its
+/// argument is `true`, else in that of OpenMetrics. A malformed request gets an error status; one
+/// that stalls gets no response.
 pub fn answer(mut stream: TcpStream, metrics: impl FnOnce(bool) -> String) {
-    let outcome = asked(&mut stream).and_then(|asked| {
+    let outcome = read_request(&mut stream).and_then(|asked| {
         let (status, text) = match asked {
             Some(Asked::Metrics { head, older }) => {
                 let kind = if older { OLDER } else { OPENMETRICS };
                 return reply(&mut stream, "200 OK", kind, &metrics(older), head);
             }
             Some(Asked::Other) => ("404 Not Found", "metrics are at /metrics\n"),
-            Some(Asked::Method) => ("405 Method Not Allowed", "only GET and HEAD\n"),
+            Some(Asked::Method) => ("405 Method Not Allowed", "only GET and HEAD are allowed\n"),
             None => ("400 Bad Request", "not an HTTP request, or too long\n"),
         };
         reply(&mut stream, status, PLAIN, text, false)
     });
     if let Err(e) = outcome {
-        tracing::debug!("metrics: a client was not answered: {e}");
+        tracing::debug!("metrics: cannot answer a client: {e}");
     }
 }
 
-/// Tells a client that there are too many.
-pub fn turn_away(mut stream: TcpStream) {
-    // Whoever hears it or not is none of the capture's business.
+/// Refuses a client because too many requests are in progress.
+pub fn refuse(mut stream: TcpStream) {
+    // The capture does not depend on whether the client receives the response.
     let _ = stream.set_nonblocking(true);
     let text = "too many requests at once\n";
     let _ = reply(&mut stream, "503 Service Unavailable", PLAIN, text, false);
 }
 
-/// Reads a request's head; `None`: it is none.
-fn asked(stream: &mut TcpStream) -> io::Result<Option<Asked>> {
+/// Reads the head of a request. Returns `None` if it is not a valid request.
+fn read_request(stream: &mut TcpStream) -> io::Result<Option<Asked>> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let deadline = Instant::now() + PATIENCE;
@@ -83,7 +90,7 @@ fn asked(stream: &mut TcpStream) -> io::Result<Option<Asked>> {
     Ok(None)
 }
 
-/// `None`: it is not whole yet.
+/// Parses the head of a request. Returns `None` while it is incomplete.
 fn parse(head: &[u8]) -> Result<Option<Asked>, httparse::Error> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -107,6 +114,7 @@ fn parse(head: &[u8]) -> Result<Option<Asked>, httparse::Error> {
     }))
 }
 
+/// Writes a response, and closes the connection for writing.
 fn reply(
     stream: &mut TcpStream,
     status: &str,
@@ -130,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_told_apart() {
+    fn requests_are_distinguished() {
         let asked = |text: &str| parse(text.as_bytes()).unwrap();
         let metrics = |head, older| Some(Asked::Metrics { head, older });
         assert_eq!(asked("GET /metrics HTTP/1.1\r\nHost: a\r\n"), None);

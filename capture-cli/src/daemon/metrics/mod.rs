@@ -1,12 +1,12 @@
-//! The metrics endpoint: what a capture has counted (`[metrics]`), or what has been shipped of it (`ship.metrics`), for
-//! Prometheus to fetch.
+//! Metrics endpoint for Prometheus: counters of a capture (`[metrics]`), or of the shipping of its
+//! files (`ship.metrics`).
 //!
 //! ```text
-//! GET /metrics -> http: one small thread a request -> a source: snapshots that others publish -> families -> text
+//! GET /metrics -> http: one thread per request -> a source: snapshots that others publish -> families -> text
 //! ```
 //!
-//! Invariant: a scrape reads what loops and looks have published. It never waits for the capture, and whatever a client
-//! does, there are a few threads at most and a few kilobytes for each.
+//! Invariant: a scrape reads published snapshots and never waits for the capture. Whatever clients
+//! do, the endpoint uses at most a few threads, with a few kilobytes each.
 
 #[cfg(feature = "ship")]
 mod delivery;
@@ -32,20 +32,23 @@ use std::{
 };
 use wqcap_engine::{config::Listen, control::server::avoid_cpus};
 
-/// Requests that are answered at once; who comes on top of that is told to come again.
+/// Largest number of requests in progress. Further clients get status 503.
 const AT_ONCE: usize = 8;
 
-/// Where to listen, once its host has been looked up: a sandboxed process cannot.
+/// Address to listen on. Its host is resolved before the process enters its sandbox, which allows
+/// no lookup.
 pub struct Endpoint {
-    /// The key that names it.
+    /// Configuration key that sets the metrics address.
     key: &'static str,
+    /// Metrics address as configured.
     listen: Listen,
+    /// Socket addresses that the configured host resolves to.
     addresses: Vec<SocketAddr>,
 }
 
 impl Endpoint {
-    /// Looks the host up, which is the value of a key.
-    pub fn of(key: &'static str, listen: &Listen) -> Result<Self, Failure> {
+    /// Resolves the host of an address. `key` is the configuration key that sets it.
+    pub fn resolve(key: &'static str, listen: &Listen) -> Result<Self, Failure> {
         let mut it = Self {
             key,
             listen: listen.clone(),
@@ -55,23 +58,29 @@ impl Endpoint {
         Ok(it)
     }
 
+    /// Returns the failure for an address that cannot be used.
     fn refused(&self, e: &io::Error) -> Failure {
-        Failure::refused(format!("{} = \"{}\": {e}", self.key, self.listen))
+        Failure::refused(format!(
+            "{} = \"{}\": cannot listen: {e}",
+            self.key, self.listen
+        ))
     }
 }
 
-/// The endpoint under way. It ends when this is dropped.
+/// Running metrics endpoint. Dropping it stops its thread.
 pub struct Metrics {
-    /// Where it is.
+    /// Address on which the metrics endpoint listens.
     pub address: SocketAddr,
-    /// Closing it ends the thread.
+    /// Socket that stops the metrics thread when it is closed.
     bell: Option<UnixStream>,
+    /// Thread that accepts connections to the metrics endpoint.
     thread: Option<JoinHandle<()>>,
 }
 
 impl Metrics {
-    /// Serves `source`, which makes the text in the older format or in that of OpenMetrics, at the first address of `endpoint` that can be listened on, away from the CPUs in `busy`, which are
-    /// the capture's.
+    /// Starts to serve `source` on the first address of `endpoint` that can be bound. `source`
+    /// returns the text in the older format if its argument is `true`, else in that of OpenMetrics.
+    /// The thread stays off the CPUs in `busy`, which belong to the capture.
     pub fn start(
         endpoint: &Endpoint,
         source: impl Fn(bool) -> String + Send + Sync + 'static,
@@ -102,13 +111,13 @@ impl Drop for Metrics {
     fn drop(&mut self) {
         self.bell.take();
         if let Some(thread) = self.thread.take() {
-            // It has nothing to tell.
+            // The thread returns no result.
             let _ = thread.join();
         }
     }
 }
 
-/// Accepts connections until `ear` hears of the end.
+/// Accepts connections until the other end of `ear` is closed.
 fn serve<S>(listener: &TcpListener, ear: &UnixStream, source: &Arc<S>)
 where
     S: Fn(bool) -> String + Send + Sync + 'static,
@@ -119,7 +128,7 @@ where
             PollFd::new(listener, PollFlags::IN),
             PollFd::new(ear, PollFlags::IN),
         ];
-        // An interrupted sleep is a short one.
+        // If poll is interrupted, accept returns WouldBlock.
         let _ = poll(&mut fds, None);
         if !fds[1].revents().is_empty() {
             return;
@@ -129,13 +138,13 @@ where
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
             Err(e) => {
                 tracing::debug!("metrics: {e}");
-                // Out of descriptors, say: not again at once.
+                // The descriptors may be used up: pause before the next attempt.
                 thread::sleep(http::PAUSE);
                 continue;
             }
         };
         if under_way.fetch_add(1, Ordering::AcqRel) >= AT_ONCE {
-            http::turn_away(stream);
+            http::refuse(stream);
             under_way.fetch_sub(1, Ordering::AcqRel);
             continue;
         }

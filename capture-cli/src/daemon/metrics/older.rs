@@ -1,15 +1,15 @@
-//! The text format of before OpenMetrics (version 0.0.4), which promtool and older scrapers read.
+//! Text format before OpenMetrics (version 0.0.4), which promtool and older scrapers read.
 //!
-//! It has the same samples. A counter's family has the name of its samples there, `_total` and all, and nothing marks
-//! the end.
+//! It has the same samples as OpenMetrics. The family of a counter has the name of its samples,
+//! including `_total`, and there is no end marker.
 
-/// An OpenMetrics text in the older format.
+/// Converts an OpenMetrics text to the older format.
 pub fn older(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut help = None;
     for line in text.lines().filter(|line| *line != "# EOF") {
         if line.starts_with("# HELP ") {
-            // Its type comes next.
+            // The type line of this family follows.
             help = Some(line);
             continue;
         }

@@ -1,12 +1,14 @@
-//! Which system calls a capture makes once it has begun, and the seccomp filter that keeps it to them.
+//! System calls that a capture makes after its start, and the seccomp filter that allows only
+//! these.
 //!
-//! The list was made by letting the whole test suite run with `process.sandbox = "log"`. Where a call does more than a
-//! capture needs, its arguments are on the list too: memory never becomes executable, sockets are UDP's and netlink's of
-//! RDMA, a thread may be made while a process may not, and what names a process names this one. A filter cannot look
-//! behind the pointer that `clone3` takes, so that one is absent (ENOSYS), and the C library goes on to `clone`.
+//! The list was made by running the whole test suite with `process.sandbox = "log"`. If a call can
+//! do more than a capture needs, its arguments are restricted too: memory never becomes executable;
+//! sockets are UDP or RDMA netlink; threads may be created but not processes; arguments that name a
+//! process must name this one. A filter cannot read the arguments of `clone3`, which are behind a
+//! pointer. So `clone3` fails with ENOSYS, and the C library falls back to `clone`.
 //!
-//! Rings of io_uring, the service manager's socket and those that listen are there before. On the software NIC the same
-//! list holds, and what its wire needs beside it.
+//! io_uring rings, the service manager's socket and listening sockets are opened before. On the
+//! software NIC the list also has the calls of its wire.
 
 use seccompiler::{
     BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
@@ -14,12 +16,13 @@ use seccompiler::{
 };
 use std::collections::BTreeMap;
 
-/// A call that is not on the list fails with EPERM.
+/// Action for calls that are not on the list: they fail with EPERM.
 pub const REFUSED: SeccompAction = SeccompAction::Errno(libc::EPERM.cast_unsigned());
-/// It is made, and the kernel logs it.
+/// Action for calls that are not on the list: the kernel executes and logs them.
 pub const LOGGED: SeccompAction = SeccompAction::Log;
 
-/// Keeps all threads of this process to the list, on the software NIC with its `wire`. `Err`: why the kernel did not.
+/// Restricts all threads of this process to the list, extended by the calls of the software NIC's
+/// `wire`. Returns the kernel's error as text.
 pub fn restrict_all(beyond: SeccompAction, wire: Option<&str>) -> Result<(), String> {
     for filter in filters(beyond, wire).map_err(|e| format!("seccomp: {e}"))? {
         apply_filter_all_threads(&filter).map_err(|e| format!("seccomp: {e}"))?;
@@ -27,7 +30,8 @@ pub fn restrict_all(beyond: SeccompAction, wire: Option<&str>) -> Result<(), Str
     Ok(())
 }
 
-/// Of two filters the stricter answer holds, and the later one of two errors.
+/// Builds two filters. The kernel applies the stricter result of both, and of two errors that of
+/// the later filter.
 fn filters(beyond: SeccompAction, wire: Option<&str>) -> Result<Vec<BpfProgram>, Error> {
     let arch: TargetArch = std::env::consts::ARCH.try_into()?;
     let absent = SeccompFilter::new(
@@ -40,6 +44,7 @@ fn filters(beyond: SeccompAction, wire: Option<&str>) -> Result<Vec<BpfProgram>,
     Ok(vec![absent.try_into()?, listed.try_into()?])
 }
 
+/// Returns the rules of all allowed calls.
 fn rules(wire: Option<&str>) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
     let lists = [FILES, MEMORY, THREADS, WAITING, SOCKETS, FACTS, OLD];
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = lists
@@ -52,7 +57,7 @@ fn rules(wire: Option<&str>) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
     rules.insert(libc::SYS_mprotect, vec![never_executable]);
     let a_thread = when(&[is_masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)?])?;
     rules.insert(libc::SYS_clone, vec![a_thread]);
-    // The other filter answers it.
+    // The other filter refuses this call with ENOSYS.
     rules.insert(libc::SYS_clone3, Vec::new());
     let one_of = |argument, values: &[i32]| -> Result<Vec<_>, Error> {
         values
@@ -78,7 +83,7 @@ fn rules(wire: Option<&str>) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
     }
     let mut sockets = sockets()?;
     if let Some(wire) = wire {
-        // How it reaches memory of this process that may not be there.
+        // The software NIC accesses memory of this process that may be unmapped.
         rules.insert(libc::SYS_process_vm_readv, one_of(0, &[this])?);
         rules.insert(libc::SYS_process_vm_writev, one_of(0, &[this])?);
         match wire.split(':').next() {
@@ -90,7 +95,7 @@ fn rules(wire: Option<&str>) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
                 rules.insert(libc::SYS_bpf, one_of(0, BPF_COMMANDS)?);
             }
             Some("peer") => {
-                // Its other end may come and go.
+                // The peer process may reconnect.
                 sockets.push(when(&[
                     is(0, libc::AF_UNIX)?,
                     is_masked(1, SOCK_TYPE_MASK, libc::SOCK_SEQPACKET)?,
@@ -105,7 +110,8 @@ fn rules(wire: Option<&str>) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
     Ok(rules)
 }
 
-/// UDP, over which ethtool is asked for statistics, and what libibverbs lists devices by.
+/// Returns the rules for sockets: UDP for ethtool statistics, and the netlink socket with which
+/// libibverbs lists devices.
 fn sockets() -> Result<Vec<SeccompRule>, Error> {
     let mut rules = vec![when(&[
         is(0, libc::AF_NETLINK)?,
@@ -120,12 +126,13 @@ fn sockets() -> Result<Vec<SeccompRule>, Error> {
     Ok(rules)
 }
 
-/// What `bpf` may be asked: a map and an entry of it, a program, its place on an interface, and the end of that (`enum
-/// bpf_cmd` of linux/bpf.h).
+/// Allowed commands of `bpf` (`enum bpf_cmd` of linux/bpf.h): create a map and update an entry,
+/// load a program, attach it to an interface, detach it.
 const BPF_COMMANDS: &[i32] = &[0, 2, 5, 28, 34];
 
-/// What `ioctl` may be asked: whether and how wide a terminal is, whether a descriptor blocks, an interface's number,
-/// name, address, MTU and statistics, and uverbs (`RDMA_VERBS_IOCTL` of rdma/rdma_user_ioctl_cmds.h).
+/// Allowed requests of `ioctl`: test for a terminal and its width, non-blocking mode of a
+/// descriptor, index, name, address, MTU and statistics of an interface, and uverbs
+/// (`RDMA_VERBS_IOCTL` of rdma/rdma_user_ioctl_cmds.h).
 const IOCTLS: &[i32] = &[
     libc::TCGETS as i32,
     libc::TIOCGWINSZ as i32,
@@ -138,7 +145,8 @@ const IOCTLS: &[i32] = &[
     0xc018_1b01_u32.cast_signed(),
 ];
 
-/// What `fcntl` may be asked: copies, flags and locks of a descriptor, and a pipe's size; not whom it signals.
+/// Allowed commands of `fcntl`: copies, flags and locks of a descriptor, and the size of a pipe.
+/// The commands that choose which process it signals are not allowed.
 const FCNTLS: &[i32] = &[
     libc::F_DUPFD,
     libc::F_DUPFD_CLOEXEC,
@@ -156,19 +164,21 @@ const FCNTLS: &[i32] = &[
     libc::F_SETPIPE_SZ,
 ];
 
-/// `SOCK_TYPE_MASK` of linux/net.h: above it are flags.
+/// `SOCK_TYPE_MASK` of linux/net.h. The bits above it are flags.
 const SOCK_TYPE_MASK: i32 = 0xf;
 
+/// Builds a rule that holds if all conditions hold.
 fn when(conditions: &[SeccompCondition]) -> Result<SeccompRule, Error> {
     Ok(SeccompRule::new(conditions.to_vec())?)
 }
 
-/// Argument `argument`, an `int`, is `value`.
+/// Builds the condition that argument `argument`, an `int`, equals `value`.
 fn is(argument: u8, value: i32) -> Result<SeccompCondition, Error> {
     is_masked(argument, -1, value)
 }
 
-/// The bits `mask` of argument `argument`, an `int` or flags in its lower half, are `value`.
+/// Builds the condition that the bits `mask` of argument `argument`, an `int` or flags in its lower
+/// half, equal `value`.
 fn is_masked(argument: u8, mask: i32, value: i32) -> Result<SeccompCondition, Error> {
     let mask = SeccompCmpOp::MaskedEq(u64::from(mask.cast_unsigned()));
     let value = u64::from(value.cast_unsigned());
@@ -180,7 +190,7 @@ fn is_masked(argument: u8, mask: i32, value: i32) -> Result<SeccompCondition, Er
     )?)
 }
 
-/// Capture files, indexes and flow records; sysfs; the devices.
+/// Calls for capture files, indexes, flow records, sysfs and devices.
 const FILES: &[i64] = &[
     libc::SYS_close,
     libc::SYS_copy_file_range,
@@ -227,7 +237,7 @@ const FILES: &[i64] = &[
     libc::SYS_writev,
 ];
 
-/// Rings, buffers, the heap.
+/// Calls for rings, buffers and the heap.
 const MEMORY: &[i64] = &[
     libc::SYS_brk,
     libc::SYS_get_mempolicy,
@@ -244,7 +254,7 @@ const MEMORY: &[i64] = &[
     libc::SYS_set_mempolicy,
 ];
 
-/// Threads, where they run, their signals and their end.
+/// Calls for threads, their CPUs, their signals and their end.
 const THREADS: &[i64] = &[
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -269,7 +279,7 @@ const THREADS: &[i64] = &[
     libc::SYS_sigaltstack,
 ];
 
-/// Clocks, and waiting for them and for files.
+/// Calls for clocks, and for waiting on clocks and files.
 const WAITING: &[i64] = &[
     libc::SYS_clock_getres,
     libc::SYS_clock_gettime,
@@ -290,7 +300,7 @@ const WAITING: &[i64] = &[
     libc::SYS_timerfd_settime,
 ];
 
-/// Control, metrics, the service manager.
+/// Calls for the sockets of control, metrics and the service manager.
 const SOCKETS: &[i64] = &[
     libc::SYS_accept,
     libc::SYS_accept4,
@@ -305,7 +315,7 @@ const SOCKETS: &[i64] = &[
     libc::SYS_shutdown,
 ];
 
-/// Who and where this is.
+/// Calls that return identity and facts of the process and the machine.
 const FACTS: &[i64] = &[
     libc::SYS_capget,
     libc::SYS_getegid,
@@ -323,7 +333,7 @@ const FACTS: &[i64] = &[
     libc::SYS_uname,
 ];
 
-/// The same under names that newer architectures left out.
+/// Older calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[i64] = &[
     libc::SYS_access,
@@ -346,6 +356,7 @@ const OLD: &[i64] = &[
     libc::SYS_time,
     libc::SYS_unlink,
 ];
+/// Older calls that newer architectures do not have.
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[i64] = &[];
 
@@ -355,7 +366,7 @@ mod tests {
     use rustix::net::{AddressFamily, SocketType, ipproto, socket};
     use std::{io::ErrorKind, process::Command, thread};
 
-    /// In a thread of its own, as a filter is never taken off.
+    /// Runs `work` in a separate thread with the filters, because a filter cannot be removed.
     fn within<T: Send + 'static>(
         beyond: SeccompAction,
         work: impl FnOnce() -> T + Send + 'static,
@@ -370,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn no_program_is_started_and_no_raw_socket_opened() {
+    fn programs_and_raw_sockets_are_refused() {
         let (spawned, sockets) = within(REFUSED, || {
             let raw = |family| socket(family, SocketType::RAW, Some(ipproto::RAW)).map(drop);
             (
@@ -403,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_logged_works() {
+    fn calls_that_are_only_logged_work() {
         assert!(
             within(LOGGED, || Command::new("true").status())
                 .unwrap()

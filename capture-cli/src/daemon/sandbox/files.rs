@@ -1,4 +1,4 @@
-//! Which files a capture may open, and the landlock domain that keeps it to them.
+//! Files that a capture may open, and the landlock domain that allows only these.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, NetPort, Ruleset, RulesetAttr, RulesetCreatedAttr,
@@ -13,10 +13,10 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// The newest rights that are asked for; older kernels know fewer of them, and keep to those.
+/// Newest landlock rights in use. Older kernels apply the subset that they support.
 const RIGHTS: ABI = ABI::V6;
 
-/// What is read by the C library, by libibverbs and libmlx5, by the engine's looks at the machine.
+/// Paths that the C library, libibverbs, libmlx5 and the engine's inspection of the machine read.
 const READ: &[&str] = &[
     "/sys",
     "/proc",
@@ -34,7 +34,7 @@ const READ: &[&str] = &[
     "/etc/rdma",
     "/dev/urandom",
 ];
-/// What is read to find a store's address, and to know its certificate.
+/// Paths that are read to resolve a store's address and to verify its certificate.
 #[cfg(feature = "ship")]
 const READ_TO_CONNECT: &[&str] = &[
     "/etc/gai.conf",
@@ -50,7 +50,7 @@ const READ_TO_CONNECT: &[&str] = &[
     "/usr/local/share/ca-certificates",
     "/usr/share/ca-certificates",
 ];
-/// Variables of the environment that name files of certificates and credentials.
+/// Environment variables that name files of certificates and credentials.
 #[cfg(feature = "ship")]
 const NAMED_TO_CONNECT: &[&str] = &[
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
@@ -62,24 +62,24 @@ const NAMED_TO_CONNECT: &[&str] = &[
     "SSL_CERT_DIR",
     "SSL_CERT_FILE",
 ];
-/// Devices.
+/// Device files that a capture opens.
 const DEVICES: &[&str] = &["/dev/infiniband", "/dev/null", "/dev/zero"];
 
-/// What one capture may open.
+/// Files and ports that one capture may use.
 pub struct Own {
-    /// Files, or folders with all below them.
+    /// Readable files, and folders with everything below them.
     read: Vec<PathBuf>,
-    /// The same, to be made, written and removed as well.
+    /// Writable files, and folders in which files may be created, written and removed.
     write: Vec<PathBuf>,
     /// TCP ports to listen on.
     listen: Vec<u16>,
-    /// It may connect, wherever to.
+    /// `true` if TCP connections to any address are allowed.
     connects: bool,
 }
 
 impl Own {
-    /// What the configuration names, all of which is there.
-    pub fn of(
+    /// Collects the paths that the configuration names. All of them must exist.
+    pub fn from_config(
         settings: &Config,
         plan: &Plan,
         config: Option<&Path>,
@@ -87,7 +87,7 @@ impl Own {
         on_model: bool,
     ) -> Self {
         let mut read: Vec<PathBuf> = READ.iter().map(PathBuf::from).collect();
-        // For the lines of a panic's trace.
+        // A panic reads the program's file for its backtrace.
         read.extend(env::current_exe());
         for path in config.into_iter().flat_map(places) {
             read.push(path);
@@ -95,12 +95,12 @@ impl Own {
         let written = written_folders(settings);
         let mut write: Vec<_> = written.map(|(_, dir)| dir.to_owned()).collect();
         read.extend(settings.control.iter().filter_map(|it| it.key_file.clone()));
-        // What retention looks at.
+        // Retention reads the journal.
         read.extend(plan.output.journal.clone());
-        // A file is replaced by another process.
+        // A pipe is written directly; another process replaces a regular file.
         write.extend(pipe.map(Path::to_owned));
         if on_model {
-            // Its wires and what it shows in place of sysfs are files, which the engine knows nothing of.
+            // Its wires and its replacement of sysfs are files that the engine has no list of.
             read.push("/".into());
             write.extend(model_base());
         }
@@ -113,14 +113,15 @@ impl Own {
         }
     }
 
-    /// What shipping takes: a capture's folders to read, and the journal to write; a port to listen on.
+    /// Collects the paths for shipping: the capture's folders to read, the journal to write, and a
+    /// port to listen on.
     #[cfg(feature = "ship")]
     pub fn to_ship(plan: &wqcap_ship::ShipPlan, listen: Option<u16>) -> Self {
         let known = READ.iter().chain(READ_TO_CONNECT);
         let mut read: Vec<PathBuf> = known.map(PathBuf::from).collect();
         let named = NAMED_TO_CONNECT.iter().filter_map(env::var_os);
         read.extend(named.map(PathBuf::from));
-        // For the lines of a panic's trace.
+        // A panic reads the program's file for its backtrace.
         read.extend(env::current_exe());
         read.push(plan.dir.clone());
         read.extend(plan.index_dir.clone());
@@ -135,18 +136,20 @@ impl Own {
         }
     }
 
-    /// Closes off everything else for this thread and those it makes. `Err`: why the kernel did not.
+    /// Restricts this thread, and the threads that it creates, to these files and ports. Returns
+    /// the reason if the kernel cannot.
     pub fn restrict(&self) -> Result<(), String> {
         let status = self.domain().map_err(|e| format!("landlock: {e}"))?;
         if status == RulesetStatus::NotEnforced {
             return Err(
-                "this kernel has no landlock, or it is not among its security modules (lsm=)"
+                "this kernel has no landlock, or its boot parameter lsm= leaves landlock out"
                     .into(),
             );
         }
         Ok(())
     }
 
+    /// Builds the landlock domain and enters it.
     fn domain(&self) -> Result<RulesetStatus, RulesetError> {
         let all = AccessFs::from_all(RIGHTS);
         let mut net = AccessNet::from_all(RIGHTS);
@@ -170,15 +173,17 @@ impl Own {
     }
 }
 
+/// Returns the rights to read files and list folders.
 fn reading() -> BitFlags<AccessFs> {
     AccessFs::ReadFile | AccessFs::ReadDir
 }
 
+/// Returns the rights to use device files.
 fn using() -> BitFlags<AccessFs> {
     AccessFs::WriteFile | AccessFs::IoctlDev
 }
 
-/// Folders that a capture writes to, each with the key that names it.
+/// Returns the folders that a capture writes to, each with the key that sets it.
 pub fn written_folders(config: &Config) -> impl Iterator<Item = (&'static str, &Path)> {
     let output = &config.output;
     let to_files = output.format != Format::None && !output.is_stdout();
@@ -192,8 +197,8 @@ pub fn written_folders(config: &Config) -> impl Iterator<Item = (&'static str, &
     named.filter_map(|(key, dir)| Some((key, dir?.as_path())))
 }
 
-/// All but making devices and symbolic links, and starting programs. Files that were opened ahead get their names in sub
-/// folders.
+/// Returns the rights to write: all except to create devices and symbolic links, and to execute
+/// programs. Files that were opened in advance get their names in subfolders.
 fn writing() -> BitFlags<AccessFs> {
     reading()
         | AccessFs::WriteFile
@@ -206,7 +211,8 @@ fn writing() -> BitFlags<AccessFs> {
         | AccessFs::Refer
 }
 
-/// The folder of a file as it is named, and that of what a link leads to: either may be replaced while it is used.
+/// Returns the folder of a file as it is named, and the folder of the file that a link leads to.
+/// Either file may be replaced while it is in use.
 fn places(file: &Path) -> Vec<PathBuf> {
     let mut places = vec![folder_of(file).to_owned()];
     if let Ok(path) = fs::canonicalize(file) {
@@ -215,6 +221,7 @@ fn places(file: &Path) -> Vec<PathBuf> {
     places
 }
 
+/// Returns the folder that contains a file.
 fn folder_of(file: &Path) -> &Path {
     match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -222,7 +229,8 @@ fn folder_of(file: &Path) -> &Path {
     }
 }
 
-/// Where the software NIC has its scratch folder, which it removes at the end; it tells of it in the environment.
+/// Returns the base of the software NIC's scratch folder, which is removed at the end. The model
+/// sets it in the environment.
 pub fn model_base() -> Option<PathBuf> {
     let scratch = env::var_os("MLX5_MODEL_DIR").map(PathBuf::from)?;
     scratch.parent().map(Path::to_owned)
@@ -235,7 +243,7 @@ mod tests {
     use wqcap_tests::skip;
 
     #[test]
-    fn nothing_else_is_opened() {
+    fn other_files_cannot_be_opened() {
         let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let secret = other.path().join("secret");
         fs::write(&secret, "x").unwrap();
@@ -247,27 +255,27 @@ mod tests {
             connects: false,
         };
         let inside = own.path().to_owned();
-        // A domain holds for the thread that enters it.
+        // A domain restricts the thread that enters it.
         let refused = thread::spawn(move || {
             domain.restrict()?;
             let file = inside.join("a.part");
-            fs::write(&file, "frames").expect("its own");
-            fs::create_dir(inside.join("hour")).expect("its own");
-            fs::hard_link(&file, inside.join("hour/a")).expect("its own");
-            fs::rename(&file, inside.join("a")).expect("its own");
-            fs::remove_file(inside.join("a")).expect("its own");
-            fs::remove_file(inside.join("hour/a")).expect("its own");
-            fs::remove_dir(inside.join("hour")).expect("its own");
-            TcpListener::bind("127.0.0.1:0").expect("its own");
-            let not_its_own = [
+            fs::write(&file, "frames").expect("the folder is writable");
+            fs::create_dir(inside.join("hour")).expect("the folder is writable");
+            fs::hard_link(&file, inside.join("hour/a")).expect("the folder is writable");
+            fs::rename(&file, inside.join("a")).expect("the folder is writable");
+            fs::remove_file(inside.join("a")).expect("the folder is writable");
+            fs::remove_file(inside.join("hour/a")).expect("the folder is writable");
+            fs::remove_dir(inside.join("hour")).expect("the folder is writable");
+            TcpListener::bind("127.0.0.1:0").expect("the port is allowed");
+            let outside = [
                 fs::read(&secret).map(drop),
                 fs::read(inside.join("way out/secret")).map(drop),
                 fs::write(secret.with_file_name("new"), ""),
                 fs::remove_file(&secret),
             ];
             let moved_in = fs::hard_link(&secret, inside.join("secret"));
-            assert!(moved_in.is_err(), "a link gives no rights");
-            Ok::<_, String>(not_its_own.map(|it| it.map_err(|e| e.kind())))
+            assert!(moved_in.is_err(), "a hard link must not give rights");
+            Ok::<_, String>(outside.map(|it| it.map_err(|e| e.kind())))
         });
         match refused.join().unwrap() {
             Ok(refused) => assert_eq!(refused, [Err(ErrorKind::PermissionDenied); 4]),
@@ -277,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_may_be_replaced_where_it_is_and_where_it_leads() {
+    fn folders_of_a_link_and_of_its_target_are_included() {
         let dir = tempfile::tempdir().unwrap();
         let there = dir.path().canonicalize().unwrap().join("there");
         fs::create_dir(&there).unwrap();

@@ -1,7 +1,8 @@
-//! The process that runs `output.hook` for a capture, which itself may start no programs.
+//! Process that runs `output.hook` for a capture, which itself must not start programs.
 //!
-//! It is started before files are closed off, and so hooks may do what the capture's user may. All that a capture can
-//! ask of it is the configured program with a file of `output.dir` that it has just finished ([`HookGate`]).
+//! It starts before file access is restricted, so a hook has the rights of the capture's user. A
+//! capture can request only one thing from it: to run the configured program with a file of
+//! `output.dir` that was just finished ([`HookGate`]).
 
 use super::{drop_capture_rights, own_command};
 use crate::{args::HooksArgs, daemon::signals, failure::Failure};
@@ -12,8 +13,8 @@ use std::{
 };
 use wqcap_engine::sink::{HookGate, HookProcess, OutputPlan, serve_hooks};
 
-/// Starts the process for the hook of a plan, if there is one: this program as `wqcap hooks --dir DIR --name TEMPLATE
-/// PROGRAM`.
+/// Starts the process for the hook of a plan, if there is a hook: this program as `wqcap hooks
+/// --dir DIR --name TEMPLATE PROGRAM`.
 pub fn start(output: &OutputPlan) -> Result<Option<HookProcess>, Failure> {
     let (Some(program), Some(dir)) = (&output.hook, &output.dir) else {
         return Ok(None);
@@ -31,13 +32,14 @@ pub fn start(output: &OutputPlan) -> Result<Option<HookProcess>, Failure> {
     HookProcess::start(command).map(Some).map_err(refused)
 }
 
+/// Joins an option name and its value.
 fn option(name: &str, value: &OsStr) -> OsString {
     let mut option = OsString::from(name);
     option.push(value);
     option
 }
 
-/// `wqcap hooks`: runs the hook until the capture ends.
+/// Runs hooks for a capture until it ends (`wqcap hooks`).
 pub fn serve(args: &HooksArgs) -> Result<(), Failure> {
     drop_capture_rights()
         .map_err(|e| Failure::failed(format!("cannot drop the capture's rights for hooks: {e}")))?;

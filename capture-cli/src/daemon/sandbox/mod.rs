@@ -1,12 +1,19 @@
-//! What a running capture is kept from (`[process]`): other files than its own, and system calls that no capture makes.
+//! Sandbox of a running capture (`[process]`): allows only its own files and the system calls that
+//! captures make.
 //!
-//! The order of a start is this. Root becomes `process.user`, before anything is opened ([`user`]). What runs hooks is
-//! started, outside the sandbox ([`hooks`]), the control socket is bound, and what replaces the summary and removes that
-//! socket is started ([`outside`]). Root that stays root keeps what a capture takes ([`user`]). Then files are closed off
-//! ([`files`]): a landlock domain holds for a thread and those it makes, so this comes before the first of them. Then all
-//! is opened, and at last calls are closed off for all threads at once ([`calls`]).
+//! A capture starts in this order:
 //!
-//! Invariant: a capture that goes on without a part of its sandbox has said so.
+//! 1. Root becomes `process.user`, before anything is opened ([`user`]).
+//! 2. The process that runs hooks is started, outside the sandbox ([`hooks`]).
+//! 3. The control socket is bound.
+//! 4. The process that replaces the summary and removes that socket is started ([`outside`]).
+//! 5. Root that stays root drops the capabilities that a capture does not need ([`user`]).
+//! 6. File access is restricted ([`files`]). A landlock domain applies to a thread and the threads
+//!    that it creates, so this comes before the first of them.
+//! 7. All files, devices and sockets are opened.
+//! 8. System calls are restricted for all threads at once ([`calls`]).
+//!
+//! Invariant: a capture that continues without a part of its sandbox has logged that.
 
 mod calls;
 pub mod files;
@@ -23,16 +30,17 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// This program, to be started as one of its subcommands that serve a capture from outside its sandbox.
+/// Returns a command that runs this program as a helper of the capture, outside its sandbox.
 fn own_command(subcommand: &str) -> io::Result<Command> {
     let mut command = Command::new(env::current_exe()?);
-    // ^C at a terminal is for the capture, which then gives its helpers their time.
+    // ^C at a terminal is for the capture, which then gives its helpers time to end.
     command.arg(subcommand).process_group(0);
     Ok(command)
 }
 
-/// Capabilities that root keeps in such a process: hooks move, read, give away and delete files, and may continue as
-/// another user. Capabilities for raw I/O, modules, mounts, tracing and the network are dropped.
+/// Capabilities that root keeps in a helper process: hooks move, read, change the owner of and
+/// delete files, and may continue as another user. Capabilities for raw I/O, modules, mounts,
+/// tracing and the network are dropped.
 const OF_FILES: [Capability; 8] = [
     Capability::CAP_CHOWN,
     Capability::CAP_DAC_OVERRIDE,
@@ -44,10 +52,11 @@ const OF_FILES: [Capability; 8] = [
     Capability::CAP_SETUID,
 ];
 
-/// Drops, in such a process, the rights of a capture and those that files do not need.
+/// Drops the rights of a capture in a helper process, keeping the capabilities of [`OF_FILES`].
 ///
-/// An ordinary user's program that is executed has ambient capabilities alone. Clearing those is an unprivileged call, which a
-/// hardened unit may make. A program that root executes has what the bounding set leaves.
+/// An executed program of an ordinary user has only ambient capabilities. Clearing those is an
+/// unprivileged call, which a hardened unit may make. A program that root executes has the
+/// capabilities of the bounding set.
 fn drop_capture_rights() -> Result<(), CapsError> {
     caps::clear(None, CapSet::Ambient)?;
     if !Uid::effective().is_root() {
@@ -65,16 +74,17 @@ fn drop_capture_rights() -> Result<(), CapsError> {
     Ok(())
 }
 
-/// A sandbox with its files closed off, and its calls still open.
+/// Sandbox that restricts files already, and system calls after [`Sandbox::close`].
 pub struct Sandbox {
+    /// Value of `process.sandbox`.
     wanted: Wanted,
-    /// Of the software NIC.
+    /// Wire of the software NIC.
     wire: Option<String>,
 }
 
 impl Sandbox {
-    /// Closes off all files but those of the configuration, of which `config` is the file, and `pipe`, which
-    /// the summary goes to as it is, for this thread and those it makes.
+    /// Restricts this thread, and the threads that it creates, to the files of the configuration.
+    /// `config` is its file; `pipe` is a path of `--summary` that is written directly.
     pub fn enter(
         settings: &Config,
         plan: &Plan,
@@ -89,15 +99,15 @@ impl Sandbox {
         if it.wanted != Wanted::Off {
             let shed = user::shed(settings, plan, config, it.wire.as_deref());
             let shed = shed.map_err(|e| e.to_string());
-            it.judge("root keeps only what a capture takes", shed)?;
-            let own = files::Own::of(settings, plan, config, pipe, it.wire.is_some());
-            it.judge("landlock keeps it from other files", own.restrict())?;
+            it.check("root keeps only the capabilities of a capture", shed)?;
+            let own = files::Own::from_config(settings, plan, config, pipe, it.wire.is_some());
+            it.check("landlock denies other files", own.restrict())?;
         }
         Ok(it)
     }
 
-    /// Closes off all files but those that are shipped, for this thread and those it makes. Connections go where they will: a
-    /// store's addresses are its own.
+    /// Restricts this thread, and the threads that it creates, to the files that are shipped.
+    /// Connections may go anywhere, because the store resolves its own addresses.
     #[cfg(feature = "ship")]
     pub fn enter_to_ship(settings: &Config, plan: &wqcap_ship::ShipPlan) -> Result<(), Failure> {
         let it = Self {
@@ -109,32 +119,32 @@ impl Sandbox {
         }
         let metrics = settings.ship.as_ref().and_then(|it| it.metrics.as_ref());
         let own = files::Own::to_ship(plan, metrics.map(|it| it.port));
-        it.judge("landlock keeps it from other files", own.restrict())
+        it.check("landlock denies other files", own.restrict())
     }
 
-    /// Closes off all calls but those a capture makes, for all threads.
+    /// Restricts all threads to the system calls of a capture.
     pub fn close(&self) -> Result<(), Failure> {
         let beyond = match self.wanted {
             Wanted::Off => return Ok(()),
             Wanted::Log => calls::LOGGED,
             Wanted::On | Wanted::Require => calls::REFUSED,
         };
-        let what = "seccomp keeps it from other system calls";
-        self.judge(what, calls::restrict_all(beyond, self.wire.as_deref()))
+        let what = "seccomp denies other system calls";
+        self.check(what, calls::restrict_all(beyond, self.wire.as_deref()))
     }
 
-    /// What the kernel could not do is told, or ends the start.
-    fn judge(&self, what: &str, outcome: Result<(), String>) -> Result<(), Failure> {
+    /// Logs that a part of the sandbox is missing, or fails if `process.sandbox` requires it.
+    fn check(&self, what: &str, outcome: Result<(), String>) -> Result<(), Failure> {
         match outcome {
             Ok(()) => {
                 tracing::debug!("{what}");
                 Ok(())
             }
-            Err(why) if self.wanted == Wanted::Require => Err(Failure::refused(format!(
-                "process.sandbox = \"require\": {why}; \"on\" continues without it"
+            Err(reason) if self.wanted == Wanted::Require => Err(Failure::refused(format!(
+                "process.sandbox = \"require\": {reason}; \"on\" continues without it"
             ))),
-            Err(why) => {
-                tracing::warn!("a part of the sandbox is missing: {why}");
+            Err(reason) => {
+                tracing::warn!("a part of the sandbox is missing: {reason}");
                 Ok(())
             }
         }

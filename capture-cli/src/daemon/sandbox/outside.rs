@@ -1,7 +1,8 @@
-//! The process that does for a capture, at its end, what the sandbox keeps it from: it replaces the file of `--summary`
-//! and removes the control socket. Landlock has no rights on a folder without those below it.
+//! Process that replaces the file of `--summary` and removes the control socket at a capture's end.
+//! The sandbox denies both to the capture: landlock has no right on a folder that excludes the
+//! files in it.
 //!
-//! All that a capture can ask of it is what the named file is to hold.
+//! A capture can request only one thing from it: to write given content to the named file.
 
 use super::{drop_capture_rights, own_command};
 use crate::{
@@ -16,17 +17,19 @@ use std::{
     process::{ChildStdin, ChildStdout, Stdio},
 };
 
-/// Behind a whole summary; no JSON has this byte.
+/// Byte that ends a complete summary. JSON never contains it.
 const WHOLE: u8 = 0;
 
-/// The capture's end.
+/// Process that finishes the capture's files outside its sandbox.
 pub struct Outside {
+    /// Pipe that carries the summary to the process.
     orders: ChildStdin,
+    /// Pipe that returns the errors of the process.
     report: ChildStdout,
 }
 
 impl Outside {
-    /// Starts this program as `wqcap outside`; the socket is there already.
+    /// Starts this program as `wqcap outside`. The socket must exist already.
     pub fn start(summary: Option<&Path>, socket: Option<&Path>) -> Result<Self, Failure> {
         let refused = |e: io::Error| {
             Failure::refused(format!(
@@ -48,10 +51,12 @@ impl Outside {
         }
     }
 
-    /// Has `summary` written, if there is one, and the socket removed.
+    /// Sends `summary`, if there is one, and waits until it is written and the socket is removed.
     pub fn finish(mut self, summary: Option<&impl Serialize>) -> Result<(), Failure> {
         let failed = |e: io::Error| {
-            Failure::failed(format!("the process that writes the summary is gone: {e}"))
+            Failure::failed(format!(
+                "cannot write the summary: the process that writes it has ended: {e}"
+            ))
         };
         if let Some(summary) = summary {
             let mut orders = BufWriter::new(&mut self.orders);
@@ -69,8 +74,8 @@ impl Outside {
     }
 }
 
-/// Writes the summary that `orders` bring, piece by piece, and reads all of it. Half of one is none: the capture is gone, and
-/// the file stays as it is.
+/// Writes the summary that arrives from `orders` in pieces, and reads all of it. After an
+/// incomplete summary the file stays as it is, because the capture has died.
 fn write_summary(path: &Path, orders: &mut impl BufRead) -> Result<(), Failure> {
     let mut is_half = false;
     let copy = |out: &mut dyn Write| {
@@ -95,12 +100,13 @@ fn write_summary(path: &Path, orders: &mut impl BufRead) -> Result<(), Failure> 
         }
     };
     let written = SummaryFile::new(path).and_then(|file| file.write_by(copy));
-    // The capture does not wait for the reader of what could not be written.
+    // Reads the remaining input, so that the capture never blocks on the pipe after a failed write.
     let _ = io::copy(orders, &mut io::sink());
     if is_half { Ok(()) } else { written }
 }
 
-/// `wqcap outside`: waits for the summary, or the end of the capture.
+/// Waits for the summary or the end of the capture, then writes and removes files (`wqcap
+/// outside`).
 pub fn serve(args: &OutsideArgs) -> Result<(), Failure> {
     let failed = |e: String| Failure::failed(format!("wqcap outside: {e}"));
     drop_capture_rights().map_err(|e| failed(e.to_string()))?;
@@ -122,7 +128,7 @@ pub fn serve(args: &OutsideArgs) -> Result<(), Failure> {
         .as_ref()
         .filter(|_| own.is_some() && own == socket())
     {
-        // As after `kill -9`: the next capture removes one that nobody serves.
+        // If this fails, the next capture removes the unserved socket, as after `kill -9`.
         let _ = fs::remove_file(path);
     }
     if let Err(problem) = written {

@@ -1,6 +1,8 @@
-//! Root becomes somebody else (`process.user`), and keeps the capabilities that the configuration takes.
+//! Change of user (`process.user`): root becomes another user and keeps the capabilities that the
+//! configuration needs.
 //!
-//! They become ambient, so that they are still there when the process executes itself to be on the software NIC.
+//! These capabilities become ambient, so that they survive when the process re-executes itself on
+//! the software NIC.
 
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError, securebits};
 use nix::unistd::{Gid, Uid, User, initgroups, setgroups, setresgid, setresuid};
@@ -14,31 +16,32 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// Becomes `process.user`, unless this is that user already, or none is named.
+/// Switches to `process.user`. Does nothing if the key is empty or the process already runs as that
+/// user.
 ///
-/// `wire`: of the software NIC.
+/// `wire` is the wire of the software NIC.
 pub fn become_one(config: &Config, wire: Option<&str>) -> Result<(), Problem> {
     let name = &config.process.user;
     if name.is_empty() {
         return Ok(());
     }
     let refused = |problem: String| Problem::new("process.user", format!("{name:?}"), problem);
-    let user = Identity::of(name).map_err(refused)?;
+    let user = Identity::lookup(name).map_err(refused)?;
     let now = Uid::effective();
     if now == user.uid {
         return Ok(());
     }
     if !now.is_root() {
         return Err(refused(format!(
-            "this is user {now}, and only root can become another; start it as root or as that user, or leave the key out"
+            "the process runs as user {now}, and only root can become another user; start it as root or as that user, or leave the key out"
         )));
     }
     user.enter(&needs(config, wire))
-        .map_err(|e| refused(format!("cannot become that user: {e}")))
+        .map_err(|e| refused(format!("cannot become this user: {e}")))
 }
 
-/// Root that stays root keeps what [`become_one`] would, and CAP_DAC_OVERRIDE where a folder or a file of the
-/// configuration is not root's to use without it.
+/// Reduces the capabilities of a root that stays root to those that [`become_one`] keeps. Adds
+/// CAP_DAC_OVERRIDE if root cannot use a folder or file of the configuration without it.
 pub fn shed(
     config: &Config,
     plan: &Plan,
@@ -70,12 +73,12 @@ pub fn shed(
     if listen.into_iter().any(|port| (1..1024).contains(&port)) {
         kept.insert(Capability::CAP_NET_BIND_SERVICE);
     }
-    // Dropping takes CAP_SETPCAP.
+    // Dropping capabilities requires CAP_SETPCAP.
     caps::set(None, CapSet::Effective, &held)?;
     if let Some((path, _)) = barred {
         kept.insert(Capability::CAP_DAC_OVERRIDE);
         tracing::warn!(
-            "root keeps CAP_DAC_OVERRIDE, since {} is not root's; process.user can name its user",
+            "root keeps CAP_DAC_OVERRIDE, because root has no access to {} without it; set process.user to a user with access",
             path.display()
         );
     }
@@ -89,15 +92,17 @@ pub fn shed(
     Ok(())
 }
 
+/// User and group to switch to.
 struct Identity {
     uid: Uid,
     gid: Gid,
-    /// Of whose groups; `None`: a number that nobody has.
+    /// User name for the supplementary groups, or `None` for a number without a user.
     name: Option<CString>,
 }
 
 impl Identity {
-    fn of(name: &str) -> Result<Self, String> {
+    /// Looks up a user by name or number.
+    fn lookup(name: &str) -> Result<Self, String> {
         let number = name.parse().ok().map(Uid::from_raw);
         let found = match number {
             Some(uid) => User::from_uid(uid),
@@ -118,6 +123,7 @@ impl Identity {
         }
     }
 
+    /// Switches to this user and group, and keeps the capabilities in `kept`.
     fn enter(&self, kept: &CapsHashSet) -> Result<(), Box<dyn std::error::Error>> {
         match &self.name {
             Some(name) => initgroups(name, self.gid)?,
@@ -132,7 +138,7 @@ impl Identity {
     }
 }
 
-/// No program that is executed from now on has others.
+/// Drops all other capabilities from the bounding set, so that executed programs cannot gain them.
 pub fn limit(kept: &CapsHashSet) -> Result<(), CapsError> {
     for it in caps::read(None, CapSet::Bounding)? {
         if !kept.contains(&it) {
@@ -142,8 +148,10 @@ pub fn limit(kept: &CapsHashSet) -> Result<(), CapsError> {
     Ok(())
 }
 
+/// Keeps only the capabilities in `kept`, and makes them ambient.
 fn keep(kept: &CapsHashSet) -> Result<(), CapsError> {
-    // What root does not have itself, it cannot keep; who needs it finds out and says so.
+    // Root cannot keep a capability that it does not have. The operation that needs it reports the
+    // error.
     let held = caps::read(None, CapSet::Permitted)?;
     let kept = &held & kept;
     for set in [
@@ -157,11 +165,12 @@ fn keep(kept: &CapsHashSet) -> Result<(), CapsError> {
     Ok(())
 }
 
-/// Whether the wire loads an XDP program.
+/// Returns `true` if the wire loads an XDP program.
 pub fn takes_bpf(wire: &str) -> bool {
     wire.starts_with("af_xdp:")
 }
 
+/// Returns the capabilities that a capture with this configuration needs.
 fn needs(config: &Config, wire: Option<&str>) -> CapsHashSet {
     let mut needs = CapsHashSet::from([Capability::CAP_NET_RAW, Capability::CAP_IPC_LOCK]);
     if config.wq.delay_drop {
@@ -179,13 +188,13 @@ mod tests {
 
     #[test]
     fn users_have_names_and_numbers() {
-        let root = Identity::of("root").unwrap();
+        let root = Identity::lookup("root").unwrap();
         assert_eq!((root.uid.as_raw(), root.gid.as_raw()), (0, 0));
-        assert!(Identity::of("0").unwrap().name.is_some());
-        let nobody = Identity::of("4000000").unwrap();
-        assert_eq!(nobody.gid.as_raw(), 4_000_000);
-        assert!(nobody.name.is_none());
-        assert!(Identity::of("no-such-user").is_err());
+        assert!(Identity::lookup("0").unwrap().name.is_some());
+        let unnamed = Identity::lookup("4000000").unwrap();
+        assert_eq!(unnamed.gid.as_raw(), 4_000_000);
+        assert!(unnamed.name.is_none());
+        assert!(Identity::lookup("no-such-user").is_err());
     }
 
     #[test]

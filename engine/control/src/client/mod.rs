@@ -1,4 +1,4 @@
-//! The client: sends requests and waits for their answers, over any transport.
+//! Client of the control service: sends requests and waits for answers, over any transport.
 
 mod rc;
 mod unix;
@@ -12,43 +12,43 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes of the longest answer that is accepted.
+/// Maximum length of an accepted answer in bytes.
 const LONGEST_ANSWER: usize = 16 << 20;
 
-/// A connection that carries whole messages.
+/// Connection that transports complete messages.
 pub trait Transport {
     /// Sends a message.
     ///
     /// # Errors
-    /// It cannot be sent.
+    /// The message cannot be sent.
     fn send(&mut self, text: &[u8]) -> io::Result<()>;
 
     /// Waits for the next message, until `deadline`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`], or the connection is lost.
+    /// [`io::ErrorKind::TimedOut`] after `deadline`, or the error of a lost connection.
     fn receive(&mut self, deadline: Instant) -> io::Result<Vec<u8>>;
 }
 
-/// Why a request has no result.
+/// Error of a request that has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The service refused it.
+    /// The service refused the request.
     #[error("{}", .0.message)]
     Refused(Refusal),
-    /// The connection failed, or what arrived is not an answer.
+    /// The connection failed, or the received message is not an answer.
     #[error("no answer: {0}")]
     Lost(#[from] io::Error),
 }
 
-/// A client of the control service.
+/// Client of the control service.
 pub struct Client {
     transport: Box<dyn Transport>,
     next: u64,
 }
 
 impl Client {
-    /// A client on this connection.
+    /// Creates a client on this connection.
     #[must_use]
     pub fn new(transport: impl Transport + 'static) -> Self {
         Self {
@@ -57,7 +57,8 @@ impl Client {
         }
     }
 
-    /// Sends a request and waits at most `timeout` for the answer. `once` is the idempotency key of a change.
+    /// Sends a request and waits at most `timeout` for the answer. `once` is the idempotency key of
+    /// a change.
     ///
     /// # Errors
     /// See [`ClientError`].

@@ -1,4 +1,4 @@
-//! Over RDMA: a reliable connection (an RC QP), made by the connection manager.
+//! Transport over RDMA: a reliable connection (an RC QP), established by the connection manager.
 
 use super::{LONGEST_ANSWER, Transport};
 use crate::protocol::{
@@ -18,14 +18,14 @@ use wqcap_verbs::{
     Messages, Pd, QpResources, Srq, VerbsError, status_text,
 };
 
-/// Receives posted: an answer of up to this many fragments arrives without a pause.
+/// Number of posted receives: an answer of up to this many fragments arrives without a pause.
 const RECEIVES: u32 = 64;
-/// Sends outstanding at once.
+/// Maximum number of outstanding sends.
 const SENDS: u32 = 16;
-/// How long a send may wait for an earlier one to complete.
+/// Maximum time that a send waits for an earlier one to complete.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A connection to the service. The fields' order is the order of teardown.
+/// Connection to the service over RDMA. The order of the fields is the order of teardown.
 pub struct RcTransport {
     connection: Connection,
     service: SocketAddr,
@@ -35,7 +35,7 @@ pub struct RcTransport {
     channel: CmChannel,
     messages: Messages,
     free: Vec<MessageSlot>,
-    /// WRs of outstanding sends.
+    /// `wr_id`s of outstanding sends.
     outstanding: Vec<u64>,
     reassembler: Reassembler,
     inbox: VecDeque<Vec<u8>>,
@@ -45,10 +45,10 @@ pub struct RcTransport {
 }
 
 impl RcTransport {
-    /// Connects and authenticates; the service authenticates itself too.
+    /// Connects and authenticates; the service also authenticates itself.
     ///
     /// # Errors
-    /// Nothing serves this address, or one side does not have the other's key.
+    /// No process serves this address, or one side does not have the other's key.
     pub fn connect(to: SocketAddr, keys: &Keys, timeout: Duration) -> io::Result<Self> {
         let deadline = Instant::now() + timeout;
         let mut transport = Self::connect_unauthenticated(to, deadline)?;
@@ -57,10 +57,10 @@ impl RcTransport {
         Ok(transport)
     }
 
-    /// Connects, and does nothing more.
+    /// Connects without authentication.
     ///
     /// # Errors
-    /// Nothing serves this address.
+    /// No process serves this address.
     pub fn connect_unauthenticated(to: SocketAddr, deadline: Instant) -> io::Result<Self> {
         let left = || deadline.saturating_duration_since(Instant::now());
         let channel = CmChannel::create().map_err(failed)?;
@@ -119,13 +119,13 @@ impl RcTransport {
     /// Waits for the service's challenge, its first message.
     ///
     /// # Errors
-    /// It does not arrive, or is of another protocol version.
+    /// The challenge does not arrive, or has another handshake version.
     pub fn receive_challenge(&mut self, deadline: Instant) -> io::Result<Challenge> {
         let text = self.receive(deadline)?;
         accept_challenge(serde_json::from_slice(&text)?)
     }
 
-    /// Answers `challenge` with a proof for `access`, and verifies the service's own proof.
+    /// Answers `challenge` with a proof for `access`, and verifies the service's proof.
     ///
     /// # Errors
     /// The keys differ: the service closes the connection, or its proof is not valid.
@@ -155,17 +155,18 @@ impl RcTransport {
         }
     }
 
-    /// What [`RcTransport::authenticate`] proves, and the message by which it does.
+    /// Returns the transcript that [`RcTransport::authenticate`] proves, and the message with the
+    /// proof.
     ///
     /// # Errors
-    /// There is no key for this access.
+    /// The key file has no key for this access.
     pub fn transcript(
         &self,
         keys: &Keys,
         access: AccessLevel,
         challenge: Challenge,
     ) -> io::Result<(Transcript, Handshake)> {
-        let no_address = || io::Error::other("the connection manager knows no local address");
+        let no_address = || io::Error::other("the connection manager has no local address");
         let transcript = Transcript {
             challenge,
             answer: auth::nonce()?,
@@ -189,13 +190,13 @@ impl RcTransport {
         Ok((transcript, proof))
     }
 
-    /// Bytes of the longest fragment: what the path carries in one packet.
+    /// Returns the length of the longest fragment in bytes: one packet on this path.
     #[must_use]
     pub fn fragment_len(&self) -> usize {
         self.fragment_len
     }
 
-    /// Sends bytes as one fragment, without adding a header.
+    /// Sends `fragment` as one fragment, without adding a header.
     ///
     /// # Errors
     /// The connection is lost.
@@ -237,8 +238,8 @@ impl RcTransport {
         if any {
             return Ok(());
         }
-        if let Some(why) = &self.lost {
-            return Err(io::Error::new(ErrorKind::ConnectionReset, why.clone()));
+        if let Some(reason) = &self.lost {
+            return Err(io::Error::new(ErrorKind::ConnectionReset, reason.clone()));
         }
         wait(
             &[
@@ -308,12 +309,12 @@ impl Drop for RcTransport {
     }
 }
 
-/// A challenge of this version of the handshake.
+/// Returns the challenge of a message, if it has this version of the handshake.
 fn accept_challenge(message: Handshake) -> io::Result<Challenge> {
     match message {
         Handshake::Challenge(it) if it.version == HANDSHAKE_VERSION => Ok(it),
         Handshake::Challenge(it) => Err(io::Error::other(format!(
-            "the service speaks version {} of the handshake, this program version {HANDSHAKE_VERSION}; \
+            "the service uses version {} of the handshake, this program version {HANDSHAKE_VERSION}; \
              use the same release of wqcap on both sides",
             it.version
         ))),
@@ -329,21 +330,21 @@ fn failed(e: VerbsError) -> io::Error {
     io::Error::new(kind, e)
 }
 
-/// Waits until one of these is ready.
+/// Waits until one of `fds` is ready.
 fn wait(fds: &[PollFd<'_>], deadline: Instant) -> io::Result<()> {
-    let rest = deadline.saturating_duration_since(Instant::now());
-    if rest.is_zero() {
+    let timeout = deadline.saturating_duration_since(Instant::now());
+    if timeout.is_zero() {
         return Err(ErrorKind::TimedOut.into());
     }
-    let rest = Timespec::try_from(rest).map_err(|_| ErrorKind::InvalidInput)?;
+    let timeout = Timespec::try_from(timeout).map_err(|_| ErrorKind::InvalidInput)?;
     let mut fds = fds.to_vec();
-    match poll(&mut fds, Some(&rest)) {
+    match poll(&mut fds, Some(&timeout)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(e) => Err(e.into()),
     }
 }
 
-/// Waits for an event of the connection being made.
+/// Waits for the event that `wanted` selects, while a connection is established.
 fn await_event(
     channel: &CmChannel,
     deadline: Instant,
@@ -353,8 +354,8 @@ fn await_event(
         while let Some(event) = channel.take() {
             match event {
                 event if wanted(&event) => return Ok(event),
-                CmEvent::Failed(_, why) => {
-                    return Err(io::Error::new(ErrorKind::ConnectionRefused, why));
+                CmEvent::Failed(_, reason) => {
+                    return Err(io::Error::new(ErrorKind::ConnectionRefused, reason));
                 }
                 CmEvent::Disconnected(_) => return Err(ErrorKind::ConnectionReset.into()),
                 _ => {}
@@ -369,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_of_another_version_is_named() {
+    fn an_error_names_both_handshake_versions() {
         let old = r#"{"challenge":{"version":1,"nonce":"00"}}"#;
         let problem = accept_challenge(serde_json::from_str(old).unwrap()).unwrap_err();
         assert!(

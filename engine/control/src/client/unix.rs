@@ -1,4 +1,4 @@
-//! Over a Unix socket: a line for each message.
+//! Transport over a Unix socket: one line for each message.
 
 use super::{LONGEST_ANSWER, Transport};
 use std::{
@@ -8,17 +8,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A connection to the service's Unix socket.
+/// Connection to the service's Unix socket.
 pub struct UnixTransport {
     stream: UnixStream,
     inbox: Vec<u8>,
 }
 
 impl UnixTransport {
-    /// Connects.
+    /// Connects to the socket at `path`.
     ///
     /// # Errors
-    /// No process serves the socket, or its file's mode does not permit it.
+    /// No process serves the socket, or the mode of its file denies access.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         stream.set_write_timeout(Some(Duration::from_secs(10)))?;
@@ -36,7 +36,8 @@ impl Transport for UnixTransport {
             .write_all(text)
             .and_then(|()| self.stream.write_all(b"\n"));
         match sent {
-            // The service has closed the connection; `receive` finds the reason, if it sent one.
+            // The service has closed the connection; `receive` returns the reason, if the service
+            // sent one.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             other => other,
         }
@@ -54,11 +55,11 @@ impl Transport for UnixTransport {
             if searched > LONGEST_ANSWER {
                 return Err(io::ErrorKind::InvalidData.into());
             }
-            let rest = deadline.saturating_duration_since(Instant::now());
-            if rest.is_zero() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            self.stream.set_read_timeout(Some(rest))?;
+            self.stream.set_read_timeout(Some(left))?;
             let mut buffer = [0; 16 << 10];
             match self.stream.read(&mut buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),

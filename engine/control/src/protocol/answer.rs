@@ -1,79 +1,79 @@
-//! From the service to a client: answers.
+//! Answers from the service to a client.
 
 use super::{Stats, VERSION, status::Status};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The outcome of a request, or one more `stats` of a subscription.
+/// Outcome of a request, or one more `stats` of a subscription.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Answer {
-    /// The protocol version, [`VERSION`].
+    /// Protocol version, [`VERSION`].
     pub version: u32,
-    /// The request's number; 0 when the message had none that could be read.
+    /// Number of the request; 0 if the message had no readable number.
     pub id: u64,
-    /// What came of the request.
+    /// Outcome of the request.
     #[serde(flatten)]
     pub outcome: AnswerOutcome,
 }
 
-/// What came of a request.
+/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerOutcome {
-    /// It was carried out.
+    /// The request was carried out.
     Ok(AnswerBody),
-    /// It was refused or failed, and nothing has changed.
+    /// The request was refused or failed, and nothing has changed.
     Error(Refusal),
 }
 
-/// The result of a command.
+/// Result of a command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerBody {
-    /// Of `status`.
+    /// Result of `status`.
     Status(Box<Status>),
-    /// Of `stats`, and of each interval of `subscribe`.
+    /// Result of `stats`, and of each interval of `subscribe`.
     Stats(Box<Stats>),
-    /// Of `devices`.
+    /// Result of `devices`.
     Devices(Value),
-    /// Of `plan`.
+    /// Result of `plan`.
     Plan(Value),
-    /// Of `subscribe`.
+    /// Result of `subscribe`.
     Subscribed {
-        /// The interval in force.
+        /// Interval in force, in milliseconds.
         interval_ms: u32,
     },
-    /// Of every command that changes something.
+    /// Result of every command that changes something.
     Changed(Changed),
 }
 
-/// The result of a change.
+/// Result of a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Changed {
-    /// False: the requested state was in force already.
+    /// `false` if the requested state was already in force.
     pub changed: bool,
-    /// What held before, in words, where a value was replaced.
+    /// Previous value as text, if a value was replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<String>,
-    /// The state now, in words.
+    /// Current state as text.
     pub now: String,
-    /// Of `mark`: its ID.
+    /// ID of the mark; for `mark` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
 }
 
-/// Why a request was not carried out.
+/// Reason for which a request was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Refusal {
-    /// For programs.
+    /// Kind of refusal, for programs.
     pub code: RefusalCode,
-    /// For people: the value, the limit, what to do.
+    /// Message for people: the value, the limit, and the remedy.
     pub message: String,
 }
 
 impl Refusal {
-    /// A refusal of this kind.
+    /// Creates a refusal of this kind.
     #[must_use]
     pub fn new(code: RefusalCode, message: impl Into<String>) -> Self {
         Self {
@@ -87,24 +87,24 @@ impl Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalCode {
-    /// Not a message of this version, or a value is out of range.
+    /// The message is not valid in this version, or a value is out of range.
     Malformed,
-    /// Longer than the service accepts.
+    /// The message is longer than the service accepts.
     TooLarge,
-    /// More requests or connections than one client may have.
+    /// The client has more requests or connections than one client may have.
     TooMany,
     /// The client has no right to do this.
     Denied,
-    /// Not possible in the capture's present state.
+    /// The command is not possible in the capture's current state.
     State,
-    /// The capture, its device or this build cannot do it.
+    /// The capture, its device or this build does not support the command.
     Unsupported,
-    /// It was attempted and failed.
+    /// The command was attempted and failed.
     Failed,
 }
 
 impl Answer {
-    /// A result or a refusal.
+    /// Creates an answer with a result or a refusal.
     #[must_use]
     pub fn new(id: u64, result: Result<AnswerBody, Refusal>) -> Self {
         Self {
@@ -114,13 +114,13 @@ impl Answer {
         }
     }
 
-    /// A refusal.
+    /// Creates an answer with a refusal.
     #[must_use]
     pub fn error(id: u64, refusal: Refusal) -> Self {
         Self::new(id, Err(refusal))
     }
 
-    /// JSON without a line break.
+    /// Returns the answer as JSON without a line break.
     #[must_use]
     pub fn text(&self) -> String {
         // Maps with string keys always serialise; a float that is not a number becomes null.
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_read_back() {
+    fn answers_round_trip() {
         for answer in [
             Answer::new(
                 1,

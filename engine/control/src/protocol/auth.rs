@@ -1,11 +1,12 @@
-//! Mutual authentication of client and service over RDMA, where no kernel identifies the peer: each proves that it has
-//! the key.
+//! Mutual authentication of client and service over RDMA, where no kernel identifies the peer: each
+//! side proves that it has the key.
 //!
-//! The service sends a random challenge. The client answers with a nonce of its own and an HMAC-SHA256 over both, the
-//! access it asks for, the numbers of both QPs, the addresses of both sides and the service's identity. The service
-//! answers with its own HMAC over the same transcript. A proof is valid for one challenge of one service on one connection
-//! and for one access: it cannot be passed on to another service with the same key. The messages that follow are neither encrypted
-//! nor signed: the fabric must be trusted.
+//! The service sends a random challenge. The client answers with a nonce and an HMAC-SHA256 over
+//! the challenge, the nonce, the requested access, the numbers of both QPs, the addresses of both
+//! sides and the service's identity. The service answers with its HMAC over the same transcript. A
+//! proof is valid for one challenge of one service on one connection and for one access: it cannot
+//! be passed on to another service with the same key. The messages that follow are neither
+//! encrypted nor signed: the fabric must be trusted.
 
 use super::{
     handshake::{AccessLevel, Challenge, HANDSHAKE_VERSION},
@@ -23,47 +24,47 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// Bytes of a nonce.
+/// Length of a nonce in bytes.
 const NONCE: usize = 32;
-/// Bytes of the shortest key.
+/// Minimum length of a key in bytes.
 const SHORTEST: usize = 16;
 
-/// Who signs: the proof of one side is not valid for the other.
+/// Side that signs: the proof of one side is not valid for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The side that connects.
+    /// Side that connects.
     Client,
-    /// The side that accepts.
+    /// Side that accepts.
     Service,
 }
 
-/// What both sides sign.
+/// Data that both sides sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transcript {
-    /// The service's challenge: its identity and its nonce.
+    /// Challenge of the service: its identity and its nonce.
     pub challenge: Challenge,
-    /// The client's nonce, in hex.
+    /// Nonce of the client, in hex.
     pub answer: String,
-    /// The access asked for.
+    /// Requested access.
     pub access: AccessLevel,
     /// Number of the service's QP.
     pub service_qp: u32,
     /// Number of the client's QP.
     pub client_qp: u32,
-    /// The address that the client connects to.
+    /// Address that the client connects to.
     pub service: SocketAddr,
-    /// The client's address.
+    /// Address of the client.
     pub client: IpAddr,
 }
 
-/// The keys of a key file. They are zeroised when the last clone is dropped.
+/// Keys of a key file. They are zeroised when the last clone is dropped.
 #[derive(Clone, Default)]
 pub struct Keys {
     read_only: Option<Arc<Secret>>,
     read_write: Option<Arc<Secret>>,
 }
 
-/// Why a key file cannot be used.
+/// Error from reading a key file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {}", path.display(), self.problem())]
 pub struct KeyFileError {
@@ -72,7 +73,7 @@ pub struct KeyFileError {
 }
 
 impl KeyFileError {
-    /// What is wrong, without the path.
+    /// Returns the problem without the path.
     #[must_use]
     pub fn problem(&self) -> String {
         let text = self.source.to_string();
@@ -92,7 +93,7 @@ impl Keys {
     /// Reads a key file: TOML with `read_only` and `read_write`, each in hex and at least 16 bytes.
     ///
     /// # Errors
-    /// The file cannot be read, is accessible to others, or is not a key file.
+    /// The file cannot be read, is accessible to every user, or is not a key file.
     pub fn read(path: &Path) -> Result<Self, KeyFileError> {
         let failed = |source| KeyFileError {
             path: path.into(),
@@ -108,8 +109,9 @@ impl Keys {
         }
         let text = Zeroizing::new(fs::read_to_string(path).map_err(failed)?);
         // The parser's message would quote the key.
-        let file: KeyFile = toml::from_str(&text)
-            .map_err(|_| refused("write read_only = \"HEX\" and read_write = \"HEX\"".into()))?;
+        let file: KeyFile = toml::from_str(&text).map_err(|_| {
+            refused("not a key file; write read_only = \"HEX\" and read_write = \"HEX\"".into())
+        })?;
         let key = |text: Option<Zeroizing<String>>| {
             let Some(text) = text else { return Ok(None) };
             let (len, mut is_hex) = (text.len() / 2, false);
@@ -139,7 +141,7 @@ impl Keys {
         Ok(keys)
     }
 
-    /// The highest access these keys give.
+    /// Returns the highest access that these keys give.
     #[must_use]
     pub fn access(&self) -> AccessLevel {
         match self.read_write {
@@ -148,13 +150,13 @@ impl Keys {
         }
     }
 
-    /// The proof of `role`, in hex; `None` without the key.
+    /// Returns the proof of `role`, in hex; `None` without a key for the transcript's access.
     #[must_use]
     pub fn prove(&self, role: Role, transcript: &Transcript) -> Option<String> {
         Some(hex(&self.mac(role, transcript)?.finalize().into_bytes()))
     }
 
-    /// Whether `proof` is the proof of `role`. Compares in constant time.
+    /// Returns `true` if `proof` is the proof of `role`. Compares in constant time.
     #[must_use]
     pub fn verify(&self, role: Role, transcript: &Transcript, proof: &str) -> bool {
         match (self.mac(role, transcript), unhex(proof)) {
@@ -169,8 +171,9 @@ impl Keys {
             AccessLevel::ReadWrite => self.read_write.as_ref(),
         }?;
         let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).ok()?;
-        // Every field has a fixed form and its own line, so no two transcripts give the same text. IPv4 addresses are
-        // written as such by both sides, and no zone of an IPv6 address, which is each side's own.
+        // Every field has a fixed form and its own line, so no two transcripts give the same text.
+        // Both sides write IPv4 addresses in the IPv4 form, and omit the zone of an IPv6 address,
+        // which differs between the sides.
         let text = format!(
             "wqcap control {HANDSHAKE_VERSION}\n{role:?}\n{:?}\n{:08x} {:08x}\n{}\n{}\n{} {}\n{}\n{}\n",
             transcript.access,
@@ -194,17 +197,18 @@ impl std::fmt::Debug for Keys {
     }
 }
 
-/// Fresh random bytes, in hex.
+/// Returns fresh random bytes, in hex.
 ///
 /// # Errors
-/// The system provides none.
+/// The system provides no random bytes.
 pub fn nonce() -> io::Result<String> {
     let mut bytes = [0; NONCE];
-    getrandom::fill(&mut bytes).map_err(|e| io::Error::other(format!("random bytes: {e}")))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|e| io::Error::other(format!("cannot get random bytes: {e}")))?;
     Ok(hex(&bytes))
 }
 
-/// Whether a text is a nonce.
+/// Returns `true` if `text` is a nonce.
 #[must_use]
 pub fn is_nonce(text: &str) -> bool {
     unhex(text).is_some_and(|it| it.len() == NONCE)
@@ -219,7 +223,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     unhex_into(text, &mut bytes).then_some(bytes)
 }
 
-/// Whether `text` is in hex and as long as `bytes`, which it is decoded into.
+/// Decodes `text` into `bytes`; returns `true` if it is in hex and as long as `bytes`.
 fn unhex_into(text: &str, bytes: &mut [u8]) -> bool {
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|it| it as u8);
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
@@ -265,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_is_valid_for_its_own_transcript_alone() {
+    fn a_proof_is_valid_for_its_transcript_only() {
         let (keys, transcript) = (keys(), transcript());
         let proof = keys.prove(Role::Client, &transcript).unwrap();
         assert!(keys.verify(Role::Client, &transcript, &proof));
@@ -331,9 +335,9 @@ mod tests {
         assert_eq!(without.prove(Role::Client, &transcript), None);
     }
 
-    /// HMAC-SHA256 as in RFC 4231, test case 2.
+    /// Checks HMAC-SHA256 with test case 2 of RFC 4231.
     #[test]
-    fn the_mac_is_the_published_one() {
+    fn the_mac_matches_the_published_one() {
         let mut mac = Hmac::<Sha256>::new_from_slice(b"Jefe").unwrap();
         mac.update(b"what do ya want for nothing?");
         assert_eq!(
@@ -343,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_file_is_private_and_whole() {
+    fn a_key_file_must_be_private_and_complete() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         let read = |text: &str, mode: u32| {

@@ -1,24 +1,26 @@
-//! Cutting a message into fragments of one packet each, and reassembling it.
+//! Splitting of messages into fragments of one packet each, and their reassembly.
 //!
-//! A fragment begins with 8 bytes, little endian: 0: [`FORMAT`]; 1: 1 for the last fragment of a message, else 0; 2..4:
-//! the fragment's number, from 0; 4..8: the message's number, so that fragments of two messages are never joined.
+//! A fragment begins with 8 bytes, little endian. Byte 0: [`FORMAT`]. Byte 1: 1 for the last
+//! fragment of a message, otherwise 0. Bytes 2..4: the fragment's number, from 0. Bytes 4..8: the
+//! message's number, so that fragments of two messages are never joined.
 
-/// The first byte of every fragment.
+/// First byte of every fragment.
 pub const FORMAT: u8 = 0x57;
-/// Bytes before a fragment's text.
+/// Length of a fragment's header in bytes.
 pub const HEADER: usize = 8;
 
-/// Bytes of the longest fragment on a path with this `ibv_mtu`: what it carries in one packet, at most the largest path MTU
-/// of InfiniBand and RoCE.
+/// Returns the length in bytes of the longest fragment on a path with this `ibv_mtu`: one packet,
+/// at most the largest path MTU of InfiniBand and RoCE.
 #[must_use]
 pub fn longest(mtu: u32) -> u32 {
     128 << mtu.clamp(1, 5)
 }
 
-/// Cuts `text` into fragments of at most `size` bytes, header included, and gives each to `send`.
+/// Splits `text` into fragments of at most `size` bytes, header included, and passes each to
+/// `send`.
 ///
 /// # Panics
-/// When `size` leaves no room after the header.
+/// Panics if `size` leaves no room after the header.
 pub fn split(message: u32, text: &[u8], size: usize, mut send: impl FnMut(Vec<u8>)) {
     let room = size
         .checked_sub(HEADER)
@@ -30,7 +32,8 @@ pub fn split(message: u32, text: &[u8], size: usize, mut send: impl FnMut(Vec<u8
         let mut bytes = Vec::with_capacity(HEADER + piece.len());
         bytes.push(FORMAT);
         bytes.push(u8::from(number + 1 == count));
-        // The length limit keeps a message far below 2^16 fragments; a longer one is refused on reassembly.
+        // The length limit keeps a message far below 2^16 fragments; reassembly rejects a longer
+        // one.
         bytes.extend(u16::try_from(number).unwrap_or(u16::MAX).to_le_bytes());
         bytes.extend(message.to_le_bytes());
         bytes.extend(piece);
@@ -38,21 +41,21 @@ pub fn split(message: u32, text: &[u8], size: usize, mut send: impl FnMut(Vec<u8
     }
 }
 
-/// Why fragments do not make a message.
+/// Error of the reassembly of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FragmentError {
-    /// Not a fragment.
+    /// The bytes are not a fragment.
     #[error("not a fragment of a message")]
     Format,
-    /// One is missing or repeated.
+    /// A fragment is missing or repeated.
     #[error("a fragment of a message is missing or repeated")]
     Order,
-    /// Longer than the receiver accepts.
-    #[error("a message of more than {0} bytes")]
+    /// The message is longer than the receiver accepts.
+    #[error("the message is longer than {0} bytes")]
     TooLarge(usize),
 }
 
-/// Reassembles the messages of one peer. Holds no more than the limit, whatever arrives.
+/// Reassembles the messages of one peer. Never holds more bytes than the limit.
 #[derive(Debug)]
 pub struct Reassembler {
     limit: usize,
@@ -62,7 +65,7 @@ pub struct Reassembler {
 }
 
 impl Reassembler {
-    /// For messages of at most `limit` bytes.
+    /// Creates a reassembler of messages of at most `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self {
@@ -73,16 +76,17 @@ impl Reassembler {
         }
     }
 
-    /// Whether a message has begun and not ended.
+    /// Returns `true` if a message has begun and not ended.
     #[must_use]
     pub fn is_midway(&self) -> bool {
         self.fragments > 0
     }
 
-    /// Takes a fragment; returns the message after its last one.
+    /// Takes a fragment; returns the message after its last fragment.
     ///
     /// # Errors
-    /// The fragment does not follow the previous ones. What was collected so far is dropped.
+    /// The fragment does not follow the previous ones, or the message is too long. The fragments
+    /// collected so far are discarded.
     pub fn push(&mut self, fragment: &[u8]) -> Result<Option<Vec<u8>>, FragmentError> {
         let outcome = self.append(fragment);
         if outcome.is_err() {
@@ -171,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_grows_beyond_the_limit() {
+    fn a_message_beyond_the_limit_is_refused() {
         let mut reassembler = Reassembler::new(150);
         let fragments = fragments(1, &[1; 300], 100);
         assert_eq!(reassembler.push(&fragments[0]), Ok(None));

@@ -1,40 +1,43 @@
-//! The handshake over RDMA, where no kernel identifies the client: both sides prove that they have the key ([`super::auth`]).
+//! Handshake over RDMA, where no kernel identifies the client: both sides prove that they have the
+//! key ([`super::auth`]).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The version of the handshake; both sides need the same. Since version 2 proofs bind addresses and the service's
-/// identity.
+/// Version of the handshake; both sides must use the same one. Since version 2, proofs include the
+/// addresses and the service's identity.
 pub const HANDSHAKE_VERSION: u32 = 2;
 
-/// The messages of the handshake.
+/// Messages of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Handshake {
-    /// From the service, before anything else.
+    /// Challenge, the first message; sent by the service.
     Challenge(Challenge),
-    /// From the client: the proof that it has the key.
+    /// Proof that the client has the key; sent by the client.
     Proof {
-        /// The access it asks for, which selects the key.
+        /// Requested access, which selects the key.
         access: AccessLevel,
-        /// 32 random bytes of its own, in hex.
+        /// 32 random bytes from the client, in hex.
         nonce: String,
         /// The client's HMAC, in hex.
         mac: String,
     },
-    /// From the service: the proof that it has the key too. It accepts requests from now on.
+    /// Proof that the service has the key, too; sent by the service, which accepts requests from
+    /// now on.
     Welcome {
         /// The service's HMAC, in hex.
         mac: String,
     },
 }
 
-/// What the service asks a client to prove its key over.
+/// Challenge of the service, over which a client must prove its key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Challenge {
-    /// The version of the handshake, [`HANDSHAKE_VERSION`].
+    /// Version of the handshake, [`HANDSHAKE_VERSION`].
     pub version: u32,
-    /// The service's identity: machine, device, port, and a number of its own for each start.
+    /// Identity of the service: machine, device, port, and a random number that is new at each
+    /// start.
     #[serde(default)]
     pub service: String,
     /// 32 random bytes, in hex.
@@ -42,7 +45,7 @@ pub struct Challenge {
 }
 
 impl Handshake {
-    /// JSON without a line break.
+    /// Returns the message as JSON without a line break.
     #[must_use]
     pub fn text(&self) -> String {
         // Strings and integers always serialise.
@@ -50,14 +53,14 @@ impl Handshake {
     }
 }
 
-/// What a client may do.
+/// Access level of a client.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum AccessLevel {
-    /// Read state.
+    /// The client may read state.
     ReadOnly,
-    /// Read state and change it.
+    /// The client may read and change state.
     ReadWrite,
 }

@@ -1,10 +1,11 @@
-//! What clients and the control service send each other: JSON, the same over every transport.
+//! Messages between clients and the control service: JSON, identical on every transport.
 //!
-//! A message is one JSON object without a line break. Over a Unix socket it is a line; over RDMA it is cut into
-//! fragments ([`fragment`]), and clients authenticate first ([`handshake`], [`auth`]).
+//! A message is one JSON object without a line break. Over a Unix socket it is one line. Over RDMA
+//! it is split into fragments ([`fragment`]), and clients authenticate first ([`handshake`],
+//! [`auth`]).
 //!
-//! These types are the one source of the protocol: `wqcap ctl schema` prints the JSON Schema derived from them, and a
-//! test compares it with `docs/control.schema.json`.
+//! These types are the only source of the protocol: `wqcap ctl schema` prints the JSON Schema
+//! derived from them, and a test compares it with `docs/control.schema.json`.
 
 mod answer;
 pub mod auth;
@@ -25,10 +26,10 @@ pub use wqcap_core::stats::{LedgerSnapshot, Outlook, Stats, WriteBuffers};
 
 use schemars::JsonSchema;
 
-/// The protocol version. A service refuses any other and names its own.
+/// Protocol version. A service rejects any other version and reports its own.
 pub const VERSION: u32 = 1;
 
-/// Every message, by direction; exists for the schema.
+/// All messages, by direction; exists for the schema only.
 #[derive(JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(
@@ -41,7 +42,7 @@ enum Messages {
     Handshake(Handshake),
 }
 
-/// The JSON Schema of all messages; each type is under `$defs`.
+/// Returns the JSON Schema of all messages; each type is under `$defs`.
 #[must_use]
 pub fn schema() -> serde_json::Value {
     schemars::schema_for!(Messages).to_value()
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_schema_in_the_documentation_is_that_of_the_types() {
+    fn the_documented_schema_matches_the_types() {
         let path = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../../docs/control.schema.json"

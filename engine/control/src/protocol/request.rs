@@ -1,4 +1,4 @@
-//! From a client to the service: requests.
+//! Requests from a client to the service.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,95 +6,104 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use strum::Display;
 
-/// A request to carry out one command.
+/// Request to carry out one command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// The protocol version, [`VERSION`](super::VERSION).
+    /// Protocol version, [`VERSION`](super::VERSION).
     pub version: u32,
-    /// The client's own number for this request; the answer carries the same number.
+    /// Number of the request, chosen by the client; the answer has the same number.
     pub id: u64,
-    /// Idempotency key of a change, at most 64 bytes. A request that repeats a key, over any connection, is not carried
-    /// out again: it gets the answer of the first. The service remembers the last 256 keys.
+    /// Idempotency key of a change, at most 64 bytes. A request that repeats a key, over any
+    /// connection, is not carried out again: it gets the answer of the first request. The service
+    /// remembers the last 256 keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub once: Option<String>,
-    /// What to do.
+    /// Command to carry out.
     pub command: Command,
 }
 
-/// What to do.
+/// Command of a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Command {
     /// Read the state of the capture and of the control service.
     Status,
-    /// Read the current ledger, by queue and in total, and what the NIC lost.
+    /// Read the current ledger, by queue and in total, and the losses of the NIC.
     Stats,
-    /// List the RDMA devices of the machine, as `wqcap devices --json` prints them; `text` holds the same for people.
+    /// List the RDMA devices of the machine, as `wqcap devices --json` prints them; `text` contains
+    /// the list for people.
     Devices,
-    /// Read what is captured and how, as `wqcap check --json` prints it, as it holds now: `changed` has what differs from the
-    /// start of the process, by key. `text` holds the same for people.
+    /// Read the plan of the capture as it is in force now, in the form of `wqcap check --json`.
+    /// `changed` lists the differences from the start of the process, by key. `text` contains the
+    /// plan for people.
     Plan,
-    /// Send a `stats` answer each interval, under this request's number. A new subscription replaces the previous one.
+    /// Send a `stats` answer each interval, with this request's number. A new subscription replaces
+    /// the previous one.
     Subscribe {
-        /// Milliseconds, 100 to 3,600,000.
+        /// Interval in milliseconds, 100 to 3,600,000.
         interval_ms: u32,
     },
     /// Start capturing again after `stop` or `drain`. No effect while the capture runs.
     Start,
-    /// End the capture in order and complete its files. The process stays and can start again. No effect when stopped.
+    /// End the capture in order and complete its files. The process stays and can start again. No
+    /// effect if the capture is stopped.
     Stop,
-    /// Let no more frames in, write those that have arrived, and complete the files. `start` continues.
+    /// Let no more frames in, write the frames that have arrived, and complete the files. `start`
+    /// continues the capture.
     Drain,
-    /// Continue in a new file on every queue that has one open.
+    /// Continue in a new file on every queue that has an open file.
     Rotate,
     /// Replace the filter.
     Filter {
-        /// A pcap-filter(7) expression; empty: every frame.
+        /// Filter as a pcap-filter(7) expression; empty for every frame.
         expression: String,
     },
-    /// Add a flow rule in the NIC. No effect if it exists.
+    /// Add a flow rule in the NIC. No effect if the rule exists.
     RuleAdd {
-        /// Its fields, as in a `[[rule]]` of the configuration.
+        /// Fields of the rule, as in a `[[rule]]` of the configuration.
         rule: BTreeMap<String, Value>,
     },
-    /// Remove a flow rule. No effect if it does not exist.
+    /// Remove a flow rule. No effect if the rule does not exist.
     RuleRemove {
-        /// Its `id` alone, or all its fields.
+        /// The `id` of the rule alone, or all its fields.
         rule: BTreeMap<String, Value>,
     },
-    /// Change the creation flags of the WQs that can change while they receive; absent ones stay as they are.
+    /// Change those creation flags of the WQs that can change while frames are received; absent
+    /// flags stay as they are.
     WqFlags {
-        /// The NIC strips the customer VLAN tag.
+        /// `true` if the NIC is to strip the customer VLAN tag.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cvlan_stripping: Option<bool>,
-        /// The NIC delivers the frame check sequence.
+        /// `true` if the NIC is to deliver the frame check sequence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         scatter_fcs: Option<bool>,
     },
     /// Change how flows spread over the queues.
     Respread {
-        /// A share of the indirection table for each queue; empty: by what each queue has received.
+        /// Share of the indirection table for each queue; empty to derive the shares from what each
+        /// queue has received.
         #[serde(default)]
         weights: Vec<u32>,
     },
-    /// Mark this moment: pin the files of the times around it, and have the next frame of each open pcapng file tell of it.
+    /// Mark this moment: pin the files of the surrounding time, and record the mark with the next
+    /// frame of each open pcapng file.
     Mark {
-        /// What it is, in one line of at most 900 bytes.
+        /// Description of the mark, in one line of at most 900 bytes.
         text: String,
-        /// Milliseconds before now that it reaches back.
+        /// Milliseconds before now that the mark covers.
         #[serde(default = "minute")]
         before_ms: u64,
-        /// Milliseconds from now on.
+        /// Milliseconds after now that the mark covers.
         #[serde(default = "minute")]
         after_ms: u64,
-        /// Which frames, a pcap-filter(7) expression; empty: every frame.
+        /// Frames that the mark covers, as a pcap-filter(7) expression; empty for every frame.
         #[serde(default)]
         filter: String,
     },
     /// Set the log level.
     Log {
-        /// `error`, `warn`, `info`, `debug` or `trace`.
+        /// Log level: `error`, `warn`, `info`, `debug` or `trace`.
         level: LogLevel,
     },
     /// Read the configuration file again and apply the keys that can change in a running capture.
@@ -103,7 +112,7 @@ pub enum Command {
     Shutdown,
 }
 
-/// What a mark reaches over, unless that is said.
+/// Returns the default for the time that a mark covers before and after: a minute in milliseconds.
 fn minute() -> u64 {
     60_000
 }
@@ -111,33 +120,34 @@ fn minute() -> u64 {
 /// Treatment of a command by the control service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandKind {
-    /// It answers from published state.
+    /// Command that is answered from published state.
     Query(Query),
-    /// It sends statistics to the client from then on.
+    /// Command that sends statistics to the client from then on.
     Subscription {
-        /// Milliseconds between two answers.
+        /// Interval between two answers in milliseconds.
         interval_ms: u32,
     },
-    /// It passes a change on to the owner of the capture. Clients with read-only access may send none.
+    /// Command that passes a change to the owner of the capture. Clients with read-only access may
+    /// not send it.
     Change,
 }
 
-/// A command that only reads.
+/// Command that only reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Query {
-    /// [`Command::Status`].
+    /// Query of [`Command::Status`].
     Status,
-    /// [`Command::Stats`].
+    /// Query of [`Command::Stats`].
     Stats,
-    /// [`Command::Devices`].
+    /// Query of [`Command::Devices`].
     Devices,
-    /// [`Command::Plan`].
+    /// Query of [`Command::Plan`].
     Plan,
 }
 
 impl Command {
-    /// Returns how the control service treats the command. Every command is listed, so that a new one does not compile without a
-    /// decision here.
+    /// Returns how the control service treats the command. Every command is listed, so that a new
+    /// command does not compile without a decision here.
     #[must_use]
     pub fn kind(&self) -> CommandKind {
         match self {
@@ -164,27 +174,28 @@ impl Command {
         }
     }
 
-    /// Whether it changes anything; a read-only client may not send it then.
+    /// Returns `true` if the command changes anything. A read-only client may not send such a
+    /// command.
     #[must_use]
     pub fn is_change(&self) -> bool {
         self.kind() == CommandKind::Change
     }
 }
 
-/// The least severe events that are logged.
+/// Log level: the least severe events that are logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Display)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum LogLevel {
-    /// Failures.
+    /// Level that logs failures only.
     Error,
-    /// Likely failures.
+    /// Level that logs failures and likely failures.
     Warn,
-    /// What happens.
+    /// Level that also logs events of normal operation.
     Info,
-    /// How it happens.
+    /// Level that also logs details of normal operation.
     Debug,
-    /// Everything.
+    /// Level that logs all events.
     Trace,
 }
 

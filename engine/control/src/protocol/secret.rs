@@ -1,24 +1,25 @@
-//! Memory for keys: zeroised when it is dropped, left out of core dumps, and kept out of swap where that is allowed.
+//! Memory for keys: zeroised on drop, excluded from core dumps, and locked against swap if allowed.
 
 use std::io;
 use wqcap_verbs::memory::Region;
 use zeroize::Zeroize;
 
-/// The bytes of a key, on pages of their own.
+/// Bytes of a key, on pages that hold nothing else.
 pub(super) struct Secret(Region);
 
 impl Secret {
-    /// Memory for `len` bytes, which `fill` writes.
+    /// Allocates memory for `len` bytes, which `fill` writes.
     ///
     /// # Errors
-    /// There is no memory, or it cannot be left out of core dumps. Memory that may not be locked is a line in the log.
+    /// The memory is not available, or cannot be excluded from core dumps. If it cannot be locked,
+    /// a warning is logged.
     pub(super) fn new(len: usize, fill: impl FnOnce(&mut [u8])) -> io::Result<Self> {
         let mut parts = Region::several(1, len).map_err(io::Error::other)?;
         let mut region = parts.pop().ok_or(io::ErrorKind::OutOfMemory)?;
         region.leave_out_of_dumps()?;
         if let Err(e) = region.lock() {
             tracing::warn!(
-                "keys may be written to swap: mlock of {len} bytes: {e}; raise `ulimit -l` (LimitMEMLOCK=)"
+                "cannot lock {len} bytes of a key: {e}; the key may be written to swap; raise `ulimit -l` (LimitMEMLOCK=)"
             );
         }
         fill(region.as_mut_slice());

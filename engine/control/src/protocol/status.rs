@@ -7,65 +7,67 @@ use wqcap_core::stats::{Outlook, Total};
 /// State of the capture and of the control service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
-    /// The capture.
+    /// State of the capture.
     pub capture: CaptureStatus,
-    /// The service.
+    /// State of the control service.
     pub control: ControlStatus,
 }
 
 /// State of the capture.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CaptureStatus {
-    /// Version of the program.
+    /// Version of wqcap.
     pub wqcap: String,
-    /// Its process ID.
+    /// Process ID of the capture.
     pub pid: u32,
-    /// What it is doing.
+    /// Activity of the capture: running, drained, stopped or lost.
     pub state: CaptureState,
-    /// The RDMA device.
+    /// RDMA device.
     pub device: String,
-    /// Its port.
+    /// Port of the device.
     pub port: u8,
-    /// Receive queues.
+    /// Number of receive queues.
     pub queues: u16,
     /// Seconds since the first WQ was ready.
     pub elapsed_s: f64,
-    /// The filter in force.
+    /// Filter in force.
     pub filter: String,
-    /// The log level in force.
+    /// Log level in force.
     pub log: String,
-    /// All queues together.
+    /// Ledger of all queues together.
     pub ledger: Total,
-    /// How long the disk holds what is captured; absent: that is not known, or no old files are deleted.
+    /// Estimated time that the disk holds captured files; absent if it is not known, or if no old
+    /// files are deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<Outlook>,
 }
 
-/// What a capture is doing.
+/// Activity of a capture: running, drained, stopped or lost.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, strum::Display,
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum CaptureState {
-    /// It captures.
+    /// The capture is running.
     Running,
-    /// It lets no frames in, after `drain`.
+    /// The capture lets no frames in, after `drain`.
     Drained,
-    /// It has ended, after `stop`; or there was none yet.
+    /// The capture has ended, after `stop`, or has not started yet.
     #[default]
     Stopped,
-    /// The device is gone; the capture continues by itself once it is back (`device.on_loss = "retry"`).
+    /// The device is gone; the capture continues automatically when the device is back
+    /// (`device.on_loss = "retry"`).
     Lost,
 }
 
 /// State of the control service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ControlStatus {
-    /// The Unix socket; absent: not served.
+    /// State of the Unix socket transport; absent if it is not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unix: Option<TransportStatus>,
-    /// RDMA; absent: not served.
+    /// State of the RDMA transport; absent if it is not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<RdmaStatus>,
 }
@@ -73,54 +75,56 @@ pub struct ControlStatus {
 /// Counters of a transport since the service started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TransportStatus {
-    /// Clients connected now.
+    /// Number of clients connected now.
     pub clients: u64,
-    /// Connections accepted.
+    /// Number of connections accepted.
     pub accepted: u64,
-    /// Connections rejected: too many, no right to connect, or no proof of a key.
+    /// Number of connections rejected: too many clients, no right to connect, or no proof of a key.
     pub refused: u64,
-    /// Clients disconnected by the service: malformed or oversized requests, stalled, flooding.
+    /// Number of clients disconnected by the service: malformed or oversized requests, stalls, or
+    /// too many requests.
     pub expelled: u64,
-    /// Requests received.
+    /// Number of requests received.
     pub requests: u64,
 }
 
-/// The same for RDMA, with its SRQ.
+/// Counters of RDMA since the service started, and the state of its SRQ.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RdmaStatus {
-    /// Counters.
+    /// Counters of the transport.
     #[serde(flatten)]
     pub transport: TransportStatus,
-    /// The shared receive queue.
+    /// State of the shared receive queue.
     pub srq: SrqStatus,
 }
 
-/// The one shared receive queue of all RDMA clients.
+/// State of the shared receive queue (SRQ) of all RDMA clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SrqStatus {
-    /// WRs it can hold now (`ibv_query_srq`), which may be more than requested.
+    /// Number of WRs that the SRQ can hold now (`ibv_query_srq`), which may be more than requested.
     pub max_wr: u32,
-    /// WRs posted now.
+    /// Number of WRs posted now.
     pub posted: u32,
-    /// The armed limit (low watermark); 0: none is armed.
+    /// Armed limit (low watermark); 0 if none is armed.
     pub limit: u32,
-    /// WRs it may grow to.
+    /// Number of WRs that the SRQ may grow to.
     pub cap: u32,
-    /// Whether the device resizes SRQs; if not, this one has had its full size from the start.
+    /// Set if the device resizes SRQs. If not, the SRQ has its full size from the start.
     pub resizes: bool,
-    /// `IBV_EVENT_SRQ_LIMIT_REACHED` events.
+    /// Number of `IBV_EVENT_SRQ_LIMIT_REACHED` events.
     pub limit_events: u64,
-    /// Times the limit was armed.
+    /// Number of times that the limit was armed.
     pub armed: u64,
-    /// Times the SRQ grew.
+    /// Number of times that the SRQ grew.
     pub grown: u64,
-    /// Times the SRQ shrank.
+    /// Number of times that the SRQ shrank.
     pub shrunk: u64,
-    /// Resizes that the device refused.
+    /// Number of resizes that the device refused.
     pub resize_refused: u64,
-    /// Sends answered with receiver-not-ready because no receive was posted, where the device counts them.
+    /// Number of sends answered with receiver-not-ready because no receive was posted; absent if
+    /// the device does not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receiver_not_ready: Option<u64>,
-    /// Queue pairs attached now.
+    /// Number of queue pairs attached now.
     pub qps: u64,
 }

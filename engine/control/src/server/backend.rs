@@ -1,39 +1,39 @@
-//! What the control service controls: a capture, or whatever stands in for one.
+//! Interface of what the control service controls: a capture, or a stand-in for one.
 //!
-//! Invariant: nothing here blocks. A backend returns snapshots and passes changes on to the thread that owns the
-//! capture, which sends the outcome through [`ChangeReply`] when it is known.
+//! Invariant: no function here blocks. A backend returns snapshots and passes changes on to the
+//! thread that owns the capture, which sends the outcome through [`ChangeReply`] when it is known.
 
 use crate::protocol::{CaptureStatus, Changed, Command, Refusal, RefusalCode, Stats};
 use serde_json::Value;
 
-/// What is controlled.
+/// Capture that the control service controls, or a stand-in for one.
 pub trait Backend: Send + Sync {
-    /// State of the capture.
+    /// Returns the state of the capture.
     fn status(&self) -> CaptureStatus;
-    /// The counters of now.
+    /// Returns the current counters.
     fn stats(&self) -> Stats;
-    /// The machine's RDMA devices.
+    /// Returns the RDMA devices of the machine.
     ///
     /// # Errors
-    /// They cannot be listed.
+    /// The devices cannot be listed.
     fn devices(&self) -> Result<Value, Refusal>;
-    /// What is captured and how.
+    /// Returns the plan of the capture.
     ///
     /// # Errors
-    /// There is no plan.
+    /// No plan exists.
     fn plan(&self) -> Result<Value, Refusal>;
     /// Carries out a change, now or later. Returns at once.
     fn change(&self, command: &Command, reply: ChangeReply);
 }
 
-/// Sends the outcome of a change to whoever asked for it, from any thread. Dropped unsent, it reports that the capture
-/// has ended.
+/// Sends the outcome of a change to the client that requested it, from any thread. If it is dropped
+/// unsent, it reports that the capture has ended.
 pub struct ChangeReply(Option<Receiver>);
 
 type Receiver = Box<dyn FnOnce(Result<Changed, Refusal>) + Send>;
 
 impl ChangeReply {
-    /// A reply that calls `receiver`.
+    /// Creates a reply that calls `receiver`.
     pub fn new(receiver: impl FnOnce(Result<Changed, Refusal>) + Send + 'static) -> Self {
         Self(Some(Box::new(receiver)))
     }

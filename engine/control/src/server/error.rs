@@ -1,51 +1,51 @@
-//! Why the service could not be started.
+//! Errors of the start of the control service.
 
 use std::io;
 
-/// A configuration key with a value that cannot be used.
+/// Configuration key with a value that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{key} = {value}: {problem}")]
 pub struct ConfigProblem {
-    /// The key, `control.group`.
+    /// Name of the key, for example `control.group`.
     pub key: &'static str,
-    /// Its value, as written.
+    /// Value of the key, as written.
     pub value: String,
-    /// What is wrong, and what to do.
+    /// Problem of the value, and the remedy.
     pub problem: String,
 }
 
-/// Names the configuration key, the value, and what to do.
+/// Error of the start of the service: names the configuration key, the value, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A configuration key has a value that cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigProblem),
-    /// The Unix socket.
+    /// The Unix socket cannot be created.
     #[error("control.unix = \"{path}\": {source}")]
     Socket {
-        /// Its path.
+        /// Path of the socket.
         path: String,
-        /// Why.
+        /// Cause of the failure.
         source: io::Error,
     },
-    /// A verb, for `control.rdma`.
+    /// A verb for `control.rdma` failed.
     #[error("control.rdma: {source}{}", hint(source))]
     Rdma {
-        /// Its error.
+        /// Error of the verb.
         #[from]
         source: wqcap_verbs::VerbsError,
     },
-    /// A thread or a descriptor.
+    /// A thread or a descriptor cannot be created.
     #[error("{what}: {source}")]
     System {
-        /// What was requested.
+        /// Description of the failed operation.
         what: String,
-        /// Why not.
+        /// Cause of the failure.
         source: io::Error,
     },
 }
 
-/// The key that a verb's limit concerns.
+/// Returns the remedy that names the configuration key of a verb's limit.
 fn hint(error: &wqcap_verbs::VerbsError) -> &'static str {
     match error {
         wqcap_verbs::VerbsError::Verb {

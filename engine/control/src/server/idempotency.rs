@@ -1,16 +1,16 @@
-//! A change with an idempotency key is carried out once: a repeat gets the outcome of the first, at once or when it is
-//! known.
+//! Idempotency keys: a change with a key is carried out once. A repeat gets the outcome of the
+//! first request, at once or when it is known.
 
 use super::backend::ChangeReply;
 use crate::protocol::{Changed, Command, Refusal, RefusalCode};
 use std::collections::{HashMap, VecDeque};
 
-/// Outcomes remembered.
+/// Number of outcomes that are remembered.
 const CAPACITY: usize = 256;
-/// Bytes of the longest key.
+/// Maximum length of a key in bytes.
 pub const LONGEST_KEY: usize = 64;
 
-/// The keys of recent changes, with their outcomes.
+/// Keys of recent changes, with their outcomes.
 #[derive(Default)]
 pub struct IdempotencyCache {
     entries: HashMap<String, Entry>,
@@ -23,28 +23,28 @@ struct Entry {
     progress: Progress,
 }
 
-/// What a change with a key is.
+/// Result of registering a change with a key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// The first with this key.
+    /// The change is the first with this key.
     New,
-    /// The same as an earlier one.
+    /// The change repeats an earlier one with this key.
     Repeat,
-    /// Another one than the key was used for.
+    /// The key was used for another change.
     Refused(Refusal),
 }
 
 enum Progress {
-    /// Being carried out; these wait for the outcome.
+    /// The change is being carried out; these replies wait for its outcome.
     Pending(Vec<ChangeReply>),
     Done(Changed),
 }
 
 impl IdempotencyCache {
-    /// Registers a change. If it is new, carry it out and call [`IdempotencyCache::finish`]; if not, `reply` is sent, or
-    /// will be.
+    /// Registers a change. If it is new, the caller carries it out and calls
+    /// [`IdempotencyCache::finish`]. Otherwise `reply` is sent, now or when the outcome is known.
     ///
-    /// The number of waiting replies is bounded by the changes that clients may have pending.
+    /// The number of waiting replies is limited by the changes that clients may have pending.
     pub fn begin(&mut self, key: &str, command: &Command, reply: ChangeReply) -> Begun {
         let Some(entry) = self.entries.get_mut(key) else {
             let entry = Entry {
@@ -69,8 +69,8 @@ impl IdempotencyCache {
         Begun::Repeat
     }
 
-    /// Records the outcome and returns the replies that wait for it. A refusal changed nothing and is not remembered:
-    /// the change may be tried again.
+    /// Records the outcome and returns the replies that wait for it. A refusal changed nothing and
+    /// is not remembered: the change may be tried again.
     pub fn finish(&mut self, key: &str, outcome: &Result<Changed, Refusal>) -> Vec<ChangeReply> {
         let Some(Entry {
             command,
@@ -120,7 +120,10 @@ mod tests {
         let (second, to_second) = reply();
         assert_eq!(cache.begin("a", &Command::Rotate, first), Begun::New);
         assert_eq!(cache.begin("a", &Command::Rotate, second), Begun::Repeat);
-        assert!(to_second.try_recv().is_err(), "it is not known yet");
+        assert!(
+            to_second.try_recv().is_err(),
+            "the outcome is not known yet"
+        );
         let outcome = Ok(changed("x"));
         for waiting in cache.finish("a", &outcome) {
             waiting.send(outcome.clone());
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_may_be_retried_and_the_oldest_outcomes_are_forgotten() {
+    fn a_refusal_may_be_retried_and_the_oldest_outcomes_are_removed() {
         let mut cache = IdempotencyCache::default();
         assert_eq!(cache.begin("a", &Command::Rotate, reply().0), Begun::New);
         drop(cache.finish("a", &Err(Refusal::new(RefusalCode::Failed, "x"))));
@@ -148,6 +151,10 @@ mod tests {
             assert_eq!(cache.begin(&key, &Command::Rotate, reply().0), Begun::New);
             drop(cache.finish(&key, &Ok(changed("x"))));
         }
-        assert_eq!(cache.entries.len(), CAPACITY + 1, "and the pending one");
+        assert_eq!(
+            cache.entries.len(),
+            CAPACITY + 1,
+            "completed keys and the pending one"
+        );
     }
 }

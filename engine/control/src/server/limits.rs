@@ -1,32 +1,35 @@
-//! How much one client may ask for, so that a flooding, stalled or malicious client does not disturb the others.
+//! Limits of one client, so that a flooding, stalled or malicious client does not disturb the
+//! others.
 
 use std::time::{Duration, Instant};
 
-/// Limits of one client; the same for every transport.
+/// Limits of one client; equal on every transport.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLimits {
-    /// Bytes of a request.
+    /// Maximum length of a request in bytes.
     pub request: usize,
-    /// Sustained requests per second. A client above the rate is not read from until it may ask again.
+    /// Sustained requests per second. A client above the rate is not read from until another
+    /// request is allowed.
     pub rate: u32,
-    /// Requests at once before the rate applies.
+    /// Number of requests that are allowed at once before the rate applies.
     pub burst: u32,
-    /// Changes whose outcome is pending.
+    /// Maximum number of changes whose outcome is pending.
     pub pending: u32,
-    /// Malformed requests before the client is disconnected.
+    /// Number of malformed requests that are answered before the client is disconnected.
     pub malformed: u32,
-    /// How long a request may take to arrive completely, and a client to accept what is sent to it.
+    /// Maximum time for a request to arrive completely, and for a client to accept data sent to it.
     pub stall: Duration,
-    /// How long a client may take to authenticate.
+    /// Maximum time for a client to authenticate.
     pub handshake: Duration,
-    /// Bytes of answers that wait to be sent to the client. Above it no more requests are read, and no statistics are
-    /// pushed.
+    /// Bytes of answers queued for the client above which no more requests are read and no
+    /// statistics are pushed.
     pub backlog: usize,
-    /// Clients at once.
+    /// Maximum number of connected clients.
     pub clients: usize,
-    /// Clients at once that have not proved a key, over RDMA, where no kernel vouches for them.
+    /// Maximum number of connected clients that have not proved a key, over RDMA, where no kernel
+    /// identifies them.
     pub unproved: usize,
-    /// Clients of one user at once, except of the owner and root.
+    /// Maximum number of connected clients of one user, except of the owner and root.
     pub per_user: usize,
 }
 
@@ -48,7 +51,7 @@ impl Default for ClientLimits {
     }
 }
 
-/// A token bucket: each request takes a token, and tokens come back at a constant rate.
+/// Token bucket: each request takes a token, and tokens are refilled at a constant rate.
 #[derive(Debug)]
 pub struct TokenBucket {
     tokens: f64,
@@ -58,7 +61,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket.
+    /// Creates a full bucket.
     #[must_use]
     pub fn new(limits: &ClientLimits, now: Instant) -> Self {
         let burst = f64::from(limits.burst);
@@ -80,7 +83,7 @@ impl TokenBucket {
         true
     }
 
-    /// Time until a token is available.
+    /// Returns the time until a token is available.
     pub fn wait(&mut self, now: Instant) -> Duration {
         self.fill(now);
         Duration::from_secs_f64(((1.0 - self.tokens) / self.rate).max(0.0))

@@ -1,4 +1,4 @@
-//! Passes answers from other threads to a server's thread, and wakes it.
+//! Queue of answers from other threads to a server's thread, which it wakes.
 
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -12,10 +12,10 @@ use std::{
     },
 };
 
-/// A client's number; a server never reuses one.
+/// Number of a client; a server never reuses a number.
 pub type ClientId = u64;
 
-/// A server's queue of answers to send.
+/// Queue of answers that a server is to send.
 #[derive(Debug)]
 pub struct Mailbox {
     answers: Mutex<Vec<(ClientId, String)>>,
@@ -24,7 +24,7 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// An empty mailbox.
+    /// Creates an empty mailbox.
     ///
     /// # Errors
     /// No descriptor is available.
@@ -36,8 +36,8 @@ impl Mailbox {
         })
     }
 
-    /// Adds an answer for a client. The number of waiting answers is bounded by the changes that clients may have
-    /// pending.
+    /// Adds an answer for a client. The number of queued answers is limited by the changes that
+    /// clients may have pending.
     pub fn put(&self, client: ClientId, text: String) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.push((client, text));
@@ -48,30 +48,30 @@ impl Mailbox {
     /// Takes all answers.
     pub fn take(&self) -> Vec<(ClientId, String)> {
         let mut count = [0; 8];
-        // An error means that there was no event.
+        // An error means that no event was pending.
         let _ = io::read(&self.event, &mut count);
         std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Asks the server's thread to end.
+    /// Requests the server's thread to end.
     pub fn end(&self) {
         self.ending.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Whether the thread is to end.
+    /// Returns `true` if the thread is to end.
     pub fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
     }
 
     fn wake(&self) {
-        // It fails only when the counter is full: then the descriptor is readable already.
+        // The write fails only if the counter is full; the descriptor is then already readable.
         let _ = io::write(&self.event, &1u64.to_ne_bytes());
     }
 }
 
 impl AsFd for Mailbox {
-    /// Readable when there is an answer or the thread is to end.
+    /// Returns the descriptor, which is readable if there is an answer or the thread is to end.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }

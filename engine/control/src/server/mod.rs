@@ -1,11 +1,12 @@
-//! The service: one thread per transport, one session per client.
+//! Control service: one thread per transport, one session per client.
 //!
-//! A `ControlService` answers requests for a [`Backend`]. `unix` and `rc` carry them: each has a thread of its own,
-//! which owns its clients and their `ClientSession`s, within their
+//! A `ControlService` answers requests for a [`Backend`]. The modules `unix` and `rc` transport
+//! them: each has one thread, which owns its clients and their `ClientSession`s, within their
 //! `ClientLimits`.
 //!
-//! Architecture invariant: the service passes changes on and reads snapshots. It never touches a ring or the slot pool,
-//! never waits for the capture, and holds no more for a client than its limits allow.
+//! Architecture invariant: the service passes changes on and reads snapshots. It never accesses a
+//! ring or the slot pool, never waits for the capture, and holds no more for a client than its
+//! limits allow.
 
 mod backend;
 mod error;
@@ -30,14 +31,15 @@ use std::sync::Arc;
 use thread::ServerThread;
 use unix::SocketFile;
 
-/// All of `config` that this machine cannot serve: a path, groups, keys. Nothing is created.
+/// Returns every part of `config` that this machine cannot serve: a path, groups, keys. Creates
+/// nothing.
 pub fn check(config: &ControlConfig) -> Vec<ConfigProblem> {
     let mut found = unix::check(config);
     found.extend(rc::keys(config).err());
     found
 }
 
-/// A running control service. It ends when this is dropped.
+/// Running control service. Dropping it ends the service.
 pub struct ControlServer {
     service: Arc<ControlService>,
     _unix: (ServerThread, SocketFile),
@@ -45,11 +47,11 @@ pub struct ControlServer {
 }
 
 impl ControlServer {
-    /// Starts serving `backend` as `config` says, on a socket that has been bound for it. Its threads avoid the CPUs in
-    /// `busy`, which are the capture's.
+    /// Starts to serve `backend` as `config` specifies, on a socket that is already bound. The
+    /// threads avoid the CPUs in `busy`, which the capture uses.
     ///
     /// # Errors
-    /// A socket, an RDMA object or a thread cannot be had; the error names the key.
+    /// A socket, an RDMA object or a thread cannot be created; the error names the key.
     pub fn start_on(
         socket: ControlSocket,
         config: &ControlConfig,
@@ -68,15 +70,15 @@ impl ControlServer {
         })
     }
 
-    /// A function that returns the state of the service, for metrics and the like.
+    /// Returns a function that reads the state of the service, for metrics and similar readers.
     pub fn status_reader(&self) -> impl Fn() -> ControlStatus + Send + Sync + use<> {
         let service = Arc::clone(&self.service);
         move || service.status()
     }
 }
 
-/// Keeps the calling thread off the CPUs in `busy`, which are the capture's. Where no other CPU is allowed, it lowers the
-/// thread's priority.
+/// Keeps the calling thread off the CPUs in `busy`, which the capture uses. If no other CPU is
+/// allowed, lowers the thread's priority.
 pub fn avoid_cpus(busy: &[usize]) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let Ok(allowed) = sched_getaffinity(None) else {
@@ -93,6 +95,6 @@ pub fn avoid_cpus(busy: &[usize]) {
         rustix::process::nice(10).map(drop)
     };
     if let Err(e) = set {
-        tracing::debug!("a control or metrics thread runs on the capture's CPUs: {e}");
+        tracing::debug!("cannot keep a control or metrics thread off the capture's CPUs: {e}");
     }
 }

@@ -1,4 +1,5 @@
-//! What the servers of all transports share: the backend, the limits, the idempotency keys, and the counters.
+//! State shared by the servers of all transports: the backend, the limits, the idempotency keys,
+//! and the counters.
 
 use super::{
     backend::{Backend, ChangeReply},
@@ -14,20 +15,21 @@ use crate::{
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// One service over all its transports.
+/// Control service over all its transports.
 pub struct ControlService {
     backend: Arc<dyn Backend>,
-    /// Of each client.
+    /// Limits of each client.
     pub limits: ClientLimits,
     keys: Mutex<IdempotencyCache>,
-    /// Counters of the Unix socket, once it is served.
+    /// Counters of the Unix socket, set when it is served.
     pub unix: OnceLock<Arc<TransportCounters>>,
-    /// Counters of RDMA, once it is served, and the state of its SRQ as last published by its thread.
+    /// Counters of RDMA, and the state of its SRQ as last published by its thread; set when RDMA is
+    /// served.
     pub rdma: OnceLock<(Arc<TransportCounters>, Arc<Mutex<SrqStatus>>)>,
 }
 
 impl ControlService {
-    /// A service for this backend.
+    /// Creates a service for `backend`.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, limits: ClientLimits) -> Arc<Self> {
         Arc::new(Self {
@@ -52,8 +54,8 @@ impl ControlService {
         }
     }
 
-    /// Passes a change on to the backend, unless a change with the same idempotency key came before. What comes of it is
-    /// in the audit trail once, when it is known.
+    /// Passes a change to the backend, unless a change with the same idempotency key came before.
+    /// The audit trail records the outcome once, when it is known.
     pub(super) fn change(
         self: &Arc<Self>,
         who: &Peer,
@@ -79,7 +81,7 @@ impl ControlService {
         let (service, key, who) = (Arc::clone(self), key.to_owned(), who.clone());
         let reply = ChangeReply::new(move |outcome: Result<Changed, Refusal>| {
             audit::outcome(&who, &what, &outcome);
-            // Sent outside the lock: a receiver may ask again at once.
+            // Sent outside the lock: a receiver may send another request at once.
             let waiting = service.keys().finish(&key, &outcome);
             for it in waiting {
                 it.send(outcome.clone());
@@ -92,7 +94,7 @@ impl ControlService {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// State of every transport.
+    /// Returns the state of every transport.
     pub(super) fn status(&self) -> ControlStatus {
         ControlStatus {
             unix: self.unix.get().map(|it| *it.lock()),
@@ -109,7 +111,7 @@ impl ControlService {
 pub struct TransportCounters(Mutex<TransportStatus>);
 
 impl TransportCounters {
-    /// Changes them.
+    /// Updates the counters with `change`.
     pub fn update(&self, change: impl FnOnce(&mut TransportStatus)) {
         change(&mut self.lock());
     }

@@ -1,6 +1,8 @@
-//! One authenticated client, over any transport: its rights, its limits, and its subscription.
+//! Session of one authenticated client, over any transport: its rights, its limits, and its
+//! subscription.
 //!
-//! A transport passes in whole messages while [`ClientSession::is_ready`], and sends what comes out.
+//! A transport passes in complete messages while [`ClientSession::is_ready`], and sends the
+//! results.
 
 use super::{
     backend::ChangeReply,
@@ -21,24 +23,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Milliseconds between two pushes of statistics.
+/// Allowed interval in milliseconds between two pushes of statistics.
 const INTERVALS: std::ops::RangeInclusive<u32> = 100..=3_600_000;
 
-/// What the sessions of one transport share.
+/// State shared by the sessions of one transport.
 #[derive(Clone)]
 pub struct SessionContext {
-    /// The service.
+    /// Service that answers the requests.
     pub service: Arc<ControlService>,
-    /// For answers from other threads.
+    /// Mailbox for answers from other threads.
     pub mailbox: Arc<Mailbox>,
-    /// Of the transport.
+    /// Counters of the transport.
     pub counters: Arc<TransportCounters>,
 }
 
-/// A client that may send requests.
+/// Session of a client that may send requests.
 pub struct ClientSession {
     client: ClientId,
-    /// As the audit trail names it.
+    /// Name of the client in the audit trail.
     pub who: Peer,
     access: AccessLevel,
     context: SessionContext,
@@ -54,19 +56,19 @@ struct Subscription {
     next: Instant,
 }
 
-/// What the transport has to do after a message.
+/// Action that the transport takes after a message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SessionAction {
     /// Send this answer.
     Send(String),
-    /// Nothing; the answer will come through the mailbox.
+    /// Do nothing; the answer will come through the mailbox.
     Wait,
     /// Send this answer, then disconnect the client.
     Disconnect(String),
 }
 
 impl ClientSession {
-    /// A session of `client`, which is `who`.
+    /// Creates a session of `client`, whose name in the audit trail is `who`.
     #[must_use]
     pub fn new(client: ClientId, who: Peer, access: AccessLevel, context: &SessionContext) -> Self {
         Self {
@@ -81,12 +83,13 @@ impl ClientSession {
         }
     }
 
-    /// Whether the client may send a request now; if not, its messages wait in the transport.
+    /// Returns `true` if the client may send a request now; otherwise its messages wait in the
+    /// transport.
     pub fn is_ready(&mut self, now: Instant) -> bool {
         self.pending < self.context.service.limits.pending && self.bucket.wait(now).is_zero()
     }
 
-    /// Time until the rate allows another request or statistics are due.
+    /// Returns the time until the rate allows another request or statistics are due.
     pub fn wait(&mut self, now: Instant) -> Option<Duration> {
         let rate = Some(self.bucket.wait(now)).filter(|wait| !wait.is_zero());
         let push = self
@@ -115,23 +118,24 @@ impl ClientSession {
         }
     }
 
-    /// The answer to a pending change has arrived in the mailbox.
+    /// Records that the answer to a pending change arrived in the mailbox.
     pub fn change_answered(&mut self) {
         self.pending = self.pending.saturating_sub(1);
     }
 
-    /// Whether answers to changes are still to come.
+    /// Returns `true` if answers to changes are pending.
     #[must_use]
     pub fn has_pending(&self) -> bool {
         self.pending > 0
     }
 
-    /// The statistics to push now, if they are due. A client that does not keep up misses some.
+    /// Returns the statistics to push now, if they are due. A client that does not keep up misses
+    /// some.
     pub fn due_statistics(&mut self, now: Instant, keeps_up: bool) -> Option<String> {
         let it = self.subscription.as_mut().filter(|it| it.next <= now)?;
         it.next += it.interval;
         if it.next <= now {
-            // Missed pushes are not made up for.
+            // Missed pushes are skipped.
             it.next = now + it.interval;
         }
         if !keeps_up {
@@ -156,7 +160,7 @@ impl ClientSession {
         SessionAction::Send(Answer::new(id, result).text())
     }
 
-    /// Passes a change on, or refuses it.
+    /// Passes a change to the service, or refuses it.
     fn change(&mut self, id: u64, command: &Command, once: Option<&str>) -> SessionAction {
         if self.access < AccessLevel::ReadWrite {
             let refusal = Refusal::new(
@@ -226,10 +230,10 @@ fn parse(text: &[u8]) -> Result<Request, (u64, Refusal)> {
 }
 
 fn wrong_version(version: u64) -> String {
-    format!("version {version}; this service speaks version {VERSION}")
+    format!("version {version} is not supported; this service supports version {VERSION}")
 }
 
-/// What can be read of a message that is not a request.
+/// Returns the number and the version of a message that is not a valid request.
 fn id_and_version(text: &[u8]) -> (u64, Option<u64>) {
     let value: serde_json::Value = serde_json::from_slice(text).unwrap_or_default();
     let number = |name: &str| value.get(name).and_then(serde_json::Value::as_u64);
@@ -244,7 +248,7 @@ mod tests {
     use serde_json::{Value, json};
     use std::sync::Mutex;
 
-    /// Collects the replies to changes.
+    /// Backend that collects the replies to changes.
     #[derive(Default)]
     struct DeferringBackend(Mutex<Vec<ChangeReply>>);
 
@@ -310,7 +314,7 @@ mod tests {
         json!({"version": 1, "id": id, "command": {"do": word}})
     }
 
-    /// Each query gets the answer of its kind, and no other command counts as a query.
+    /// Each query gets the answer of its kind, and no other command is treated as a query.
     #[test]
     fn each_query_has_its_own_answer() {
         let mut harness = harness(AccessLevel::ReadOnly);
@@ -325,7 +329,7 @@ mod tests {
         assert!(matches!(stats, Ok(AnswerBody::Stats(_))), "{stats:?}");
         let devices = answer(command(3, "devices"));
         assert!(matches!(devices, Ok(AnswerBody::Devices(_))), "{devices:?}");
-        // The backend has no plan and says so; the status would be a wrong answer.
+        // The backend has no plan and refuses; the status would be a wrong answer.
         let plan = answer(command(4, "plan"));
         assert!(matches!(plan, Error(it) if it.code == RefusalCode::State));
         let subscribe = json!({"do": "subscribe", "interval_ms": 1000});
@@ -396,7 +400,10 @@ mod tests {
     fn malformed_requests_are_answered_a_few_times() {
         let mut harness = harness(AccessLevel::ReadWrite);
         let refusal = harness.refused(json!({"version": 2, "id": 1, "command": {"do": "x"}}));
-        assert!(refusal.message.contains("speaks version 1"), "{refusal:?}");
+        assert!(
+            refusal.message.contains("supports version 1"),
+            "{refusal:?}"
+        );
         let name = "n".repeat(65);
         let refusal = harness
             .refused(json!({"version": 1, "id": 1, "once": name, "command": {"do": "stop"}}));
@@ -446,7 +453,7 @@ mod tests {
         assert_eq!(
             harness.session.due_statistics(now, false),
             None,
-            "it does not keep up"
+            "the client does not keep up"
         );
         now += Duration::from_secs(1);
         assert!(harness.session.due_statistics(now, true).is_some());
@@ -454,7 +461,7 @@ mod tests {
         assert!(harness.session.due_statistics(now, true).is_some());
         assert!(
             harness.session.due_statistics(now, true).is_none(),
-            "missed pushes are not made up for"
+            "missed pushes are skipped"
         );
     }
 }

@@ -1,20 +1,20 @@
-//! The thread of one server.
+//! Thread of one server.
 
 use super::{StartError, mailbox::Mailbox};
 use rustix::event::{PollFd, Timespec, poll};
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
 
-/// A server's thread and the mailbox that wakes it. The thread ends when this is dropped.
+/// Thread of a server, and the mailbox that wakes it. Dropping it ends the thread.
 pub struct ServerThread {
     mailbox: Arc<Mailbox>,
     handle: Option<JoinHandle<()>>,
 }
 
 impl ServerThread {
-    /// Starts a thread that calls `run`, which returns soon after the mailbox is asked to end.
+    /// Starts a thread that calls `run`, which must return soon after `Mailbox::end`.
     ///
     /// # Errors
-    /// The system refuses the thread.
+    /// The system cannot start the thread.
     pub fn start(
         name: &str,
         mailbox: Arc<Mailbox>,
@@ -24,7 +24,7 @@ impl ServerThread {
             .name(name.into())
             .spawn(run)
             .map_err(|source| StartError::System {
-                what: format!("the thread {name}"),
+                what: format!("cannot start the thread {name}"),
                 source,
             })?;
         Ok(Self {
@@ -43,11 +43,12 @@ impl Drop for ServerThread {
     }
 }
 
-/// Sleeps until one of these is ready, or `rest` has passed; after an interruption the caller goes round once more.
-pub fn poll_for(fds: &mut [PollFd<'_>], rest: Duration) {
-    let rest = Timespec::try_from(rest).unwrap_or(Timespec {
+/// Waits until one of `fds` is ready or `timeout` has passed. Also returns after an interruption,
+/// and the caller then runs another round.
+pub fn poll_for(fds: &mut [PollFd<'_>], timeout: Duration) {
+    let timeout = Timespec::try_from(timeout).unwrap_or(Timespec {
         tv_sec: 1,
         tv_nsec: 0,
     });
-    let _ = poll(fds, Some(&rest));
+    let _ = poll(fds, Some(&timeout));
 }

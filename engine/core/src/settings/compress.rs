@@ -2,21 +2,21 @@
 
 use serde::{Deserialize, Serialize};
 
-/// `output.compress`
+/// Compression of files (`output.compress`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Compress {
-    /// `"none"`
+    /// `"none"`: files are not compressed.
     #[default]
     None,
     /// `"zstd"` or `"zstd:LEVEL"`, level 1 to 22.
     Zstd(Option<u8>),
-    /// `"lz4"`
+    /// `"lz4"`: LZ4 frames.
     Lz4,
 }
 
 impl Compress {
-    /// What files have behind their format's ending: `.zst`, say.
+    /// Suffix after the format's suffix of a file name, such as `.zst`; empty without compression.
     #[must_use]
     pub fn ending(self) -> &'static str {
         match self {

@@ -5,35 +5,36 @@ use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 section! {
-    /// `[control]`
+    /// Section `[control]`.
     pub struct ControlConfig {
         /// Path of the Unix socket.
         pub unix: PathBuf = PathBuf::from("/run/wqcap/control.sock"),
-        /// Mode of the socket's file; absent: as its groups need it.
+        /// Mode of the socket's file; absent: derived from the groups.
         pub mode: Option<FileMode> = None,
-        /// Group of the socket's file; absent: `read_group` or `write_group`, if one of them alone is set.
+        /// Group of the socket's file; absent: `read_group` or `write_group`, if only one of them
+        /// is set.
         pub group: Option<String> = None,
-        /// The group with read-only access; absent: none.
+        /// Group with read-only access; absent: none.
         pub read_group: Option<String> = None,
-        /// The group with read-write access; absent: none.
+        /// Group with read-write access; absent: none.
         pub write_group: Option<String> = None,
-        /// Address to serve over RDMA; absent: none.
+        /// Address to serve over RDMA; absent: RDMA is not served.
         pub rdma: Option<SocketAddr> = None,
         /// File with the keys that RDMA clients must prove; absent: none.
         pub key_file: Option<PathBuf> = None,
-        /// Receives of the SRQ at the start.
+        /// Number of receives of the SRQ at the start.
         pub srq: u32 = 64,
-        /// Receives it may grow to.
+        /// Number of receives that the SRQ may grow to.
         pub srq_max: u32 = 1024,
-        /// How long the SRQ must not have run low before it shrinks.
+        /// Time that the SRQ must not run low before it shrinks.
         #[serde(with = "span")]
         pub srq_calm: Duration = Duration::from_secs(30),
-        /// Resize the SRQ where the device can; otherwise it has its largest size from the start.
+        /// Resize the SRQ if the device can; otherwise the SRQ has its largest size from the start.
         pub srq_resize: bool = true,
     }
 }
 
-/// Permissions of a file, written in octal: `"0660"`.
+/// File permissions, written in octal: `"0660"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FileMode(pub u32);
@@ -56,7 +57,7 @@ impl From<FileMode> for String {
     }
 }
 
-/// A duration with its unit: `30s`.
+/// Duration with its unit: `30s`.
 mod span {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use std::time::Duration;

@@ -1,15 +1,15 @@
-//! How many bytes of files stay: a size, or a share of the disk.
+//! Bytes of files to keep: a size, or a share of the disk.
 
 use super::{Size, size::NumberOrText};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// `output.keep`
+/// Value of `output.keep` and `output.keep_free`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// So many bytes; 0: nothing is deleted.
+    /// Number of bytes of files to keep or to leave free; 0: no limit.
     Size(Size),
-    /// So many hundredths of the file system that `output.dir` is on, 1 to 100.
+    /// Percentage of the file system of `output.dir`, 1 to 100.
     Percent(u8),
 }
 

@@ -1,13 +1,14 @@
-//! A number of bytes, written the way people write it: `2048`, `1500B`, `256MiB`.
+//! Number of bytes with an optional unit: `2048`, `1500B`, `256MiB`.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{fmt, str::FromStr};
 
-/// A number of bytes. Prints exactly, so that what is printed reads back as the same number.
+/// Number of bytes. `Display` is exact: the printed text parses to the same number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
-/// Units, the largest binary ones first: [`fmt::Display`] takes the first that divides.
+/// Names and bytes of units, the largest binary unit first: [`fmt::Display`] uses the first that
+/// divides the number.
 const UNITS: [(&str, u64); 13] = [
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
@@ -24,11 +25,11 @@ const UNITS: [(&str, u64); 13] = [
     ("K", 1 << 10),
 ];
 
-/// Below this a plain number reads better: a buffer is 2048, not 2KiB.
+/// Numbers below this are printed without a unit: 2048, not 2KiB.
 const PLAIN_BELOW: u64 = 64 << 10;
 
 impl Size {
-    /// As `u32`, clamped: keys that are used as such are range-checked far below.
+    /// Returns the number as `u32`, clamped. Keys that use it are limited to much smaller values.
     #[must_use]
     pub fn to_u32(self) -> u32 {
         u32::try_from(self.0).unwrap_or(u32::MAX)
@@ -76,7 +77,7 @@ impl FromStr for Size {
             .parse::<u64>()
             .ok()
             .and_then(|n| n.checked_mul(bytes))
-            // TOML integers are signed: more could not be printed.
+            // TOML integers are signed: a larger number could not be printed.
             .filter(|n| i64::try_from(*n).is_ok())
             .map(Self)
             .ok_or_else(|| format!("{text:?} is too large: at most {}", i64::MAX))
@@ -104,16 +105,13 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
-/// Deserializer of a value that is written as a whole number or as text.
+/// Visitor for a value that is written as a whole number or as text.
 pub struct NumberOrText<T> {
-    /// Description of the accepted values, for errors.
+    /// Description of the expected value, for error messages.
     pub expected: &'static str,
-    /// Converts a number; `None` if the key takes no such number.
+    /// Converts a whole number; `None`: it is out of range.
     pub number: fn(u64) -> Option<T>,
-    /// Converts a text.
-    ///
-    /// # Errors
-    /// Description of what is wrong with the text.
+    /// Parses a value that is written as a string.
     pub text: fn(&str) -> Result<T, String>,
 }
 
@@ -143,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn sizes_with_and_without_units_parse() {
         for (text, bytes) in [
             ("2048", 2048),
             ("1500B", 1500),
@@ -159,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_the_rest() {
+    fn malformed_sizes_are_refused() {
         for text in [
             "",
             "GiB",

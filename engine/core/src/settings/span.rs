@@ -1,15 +1,15 @@
-//! A span of time, always with its unit: `100ms`, `60s`, `1h 30m`.
+//! Span of time with its unit: `100ms`, `60s`, `1h 30m`.
 
 use super::size::NumberOrText;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, str::FromStr, time::Duration};
 
-/// A span of time. Prints exactly, so that what is printed reads back as the same span.
+/// Span of time. `Display` is exact: the printed text parses to the same span.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
 impl Span {
-    /// In nanoseconds.
+    /// Returns the span in nanoseconds, at most `u64::MAX`.
     #[must_use]
     pub fn nanos(self) -> u64 {
         u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX)
@@ -44,7 +44,7 @@ impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(NumberOrText {
             expected: "a time with its unit, such as \"60s\"",
-            // Nought is the same in every unit; any other bare number would be a guess.
+            // Zero needs no unit. The unit of any other bare number would be a guess.
             number: |n| (n == 0).then(Self::default),
             text: str::parse,
         })
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn spans_with_units_parse() {
         for (text, ms) in [
             ("100ms", 100),
             ("60s", 60_000),

@@ -1,8 +1,8 @@
-//! The words that keys take: enums, each with its default.
+//! Enumerated values of configuration keys, each with its default.
 
 use serde::{Deserialize, Serialize};
 
-/// Declares enums whose variants, in lower case, are TOML words.
+/// Declares enums whose variants, in lower case, are TOML strings.
 macro_rules! words {
     ($($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident),+ $(,)? })+) => {$(
         $(#[$doc])*
@@ -16,152 +16,154 @@ macro_rules! words {
 }
 
 words! {
-    /// How a ring is reached.
+    /// Access to the memory of a ring.
     Access {
-        /// In its own memory (libmlx5's direct verbs) where the device allows it, else by the verbs.
+        /// Directly in memory (libmlx5's direct verbs) if the device allows it, otherwise through
+        /// libibverbs.
         #[default]
         Auto,
-        /// By the verbs alone.
+        /// Access through libibverbs only.
         Verbs,
     }
-    /// How frames lie in a ring's memory.
+    /// Layout of frames in a ring's memory.
     Receive {
-        /// Many to a buffer, where the device and the rest of the configuration allow it.
+        /// Many frames per buffer, if the device and the rest of the configuration allow it.
         #[default]
         Auto,
-        /// Many to a buffer (striding WQs).
+        /// Many frames per buffer (striding WQs).
         Striding,
-        /// Each in a buffer of its own.
+        /// One frame per buffer of the ring.
         Frame,
     }
-    /// Whether the device may compress completions that differ in little.
+    /// Compression by the device of completions that differ in few fields.
     CqeCompression {
-        /// Where it can, and nobody needs the time stamps that it leaves out.
+        /// Compress if the device supports it and hardware time stamps, which compressed
+        /// completions lack, are not used.
         #[default]
         Auto,
-        /// It must be able to.
+        /// Compress, or fail if the device does not support it.
         On,
-        /// No.
+        /// Never compress completions.
         Off,
     }
-    /// What to do when the device goes away.
+    /// Action when the device is lost.
     OnLoss {
-        /// End the run.
+        /// End the run when the device is lost.
         #[default]
         Stop,
-        /// Wait for it to come back.
+        /// Wait until the lost device is back, then continue.
         Retry,
     }
-    /// How much a capture may still do to its machine once it has begun.
+    /// Restriction of the process once the capture has started (sandbox).
     Sandbox {
-        /// What its configuration takes, as far as the kernel can see to that.
+        /// Restrict to what the configuration needs, as far as the kernel supports it.
         #[default]
         On,
-        /// The same, or no capture at all.
+        /// Restrict like `on`, or fail if the kernel does not support it.
         Require,
-        /// The same for files; other system calls are allowed, and the kernel logs them.
+        /// Restrict file access; allow and log other system calls.
         Log,
-        /// All that its user may do.
+        /// No restriction beyond the user's permissions.
         Off,
     }
-    /// Which frames are taken, and from whom.
+    /// Selection of captured frames, and whether the kernel receives them too.
     Mode {
-        /// All of the port's, away from the kernel.
+        /// All received frames of the port; the kernel receives none.
         #[default]
         Steal,
-        /// Copies of what is received and sent.
+        /// Copies of all received and sent frames.
         Sniffer,
-        /// What `[[rule]]` names; the kernel keeps the rest.
+        /// Frames that match a `[[rule]]`; the kernel receives the others.
         Filtered,
     }
-    /// Where timestamps come from.
+    /// Source of time stamps.
     Timestamps {
-        /// The NIC's completion timestamps.
+        /// Completion time stamps of the NIC.
         #[default]
         Hardware,
-        /// The host's clock, read once a batch.
+        /// Clock of the host, read once per batch.
         Software,
     }
-    /// Which clock the files speak.
+    /// Clock of the time stamps in files.
     Clock {
-        /// The host's.
+        /// Time stamps of the host's clock.
         #[default]
         System,
-        /// The NIC's own.
+        /// Time stamps of the NIC's clock.
         Nic,
     }
-    /// What a loop does when its queue is empty.
+    /// Behaviour of a loop whose queue is empty.
     Idle {
-        /// Polls on: least latency, a whole core.
+        /// Keep polling: lowest latency, uses a whole core.
         #[default]
         Spin,
-        /// Sleeps until the queue's completion event.
+        /// Sleep until the queue's completion event.
         Sleep,
     }
-    /// What to do when the port goes down.
+    /// Action when the port goes down.
     OnPortDown {
-        /// Wait for it to come up again.
+        /// Wait until the port is up again.
         #[default]
         Wait,
-        /// End the run in order.
+        /// End the run in order when the port goes down.
         Stop,
     }
-    /// What one in N is counted by.
+    /// Unit of sampling: of N units, one is kept.
     SampleBy {
-        /// Frames.
+        /// Sample single frames.
         #[default]
         Frame,
-        /// Flows: all frames of a flow, or none.
+        /// Sample whole flows: all frames of a flow are kept, or none.
         Flow,
     }
-    /// How deep the RSS hash looks.
+    /// Header fields that the RSS hash covers.
     HashDepth {
-        /// Addresses and ports.
+        /// Hash addresses and ports.
         #[default]
         L4,
-        /// Addresses alone, so that fragments stay with their flow.
+        /// Hash addresses only, so that fragments stay with their flow.
         L3,
     }
-    /// Who parses.
+    /// Thread that runs the consumer for received frames.
     PipelineMode {
-        /// The queue's own core, run to completion.
+        /// The queue's loop, on its own core, runs the consumer to completion.
         #[default]
         Inline,
         /// Parser threads behind a bounded channel.
         Fanout,
     }
-    /// What to do when there is no room.
+    /// Action when a channel or a write buffer is full.
     OnFull {
-        /// Count the frame as dropped and go on.
+        /// Count the frame as dropped and continue.
         #[default]
         Drop,
-        /// Stop polling until there is room.
+        /// Stop polling until there is room, so that no frame is dropped here.
         Hold,
     }
-    /// File format.
+    /// Format of capture files.
     Format {
-        /// pcap with the nanosecond magic.
+        /// pcap format with nanosecond time stamps.
         Pcap,
-        /// pcapng with statistics.
+        /// pcapng format with statistics.
         #[default]
         Pcapng,
-        /// No files: frames are counted.
+        /// No files: frames are only counted.
         None,
     }
     /// Order of frames in the output.
     Order {
-        /// As each queue received them, a file per queue.
+        /// Order of reception of each queue, one file per queue.
         #[default]
         Queue,
-        /// By time, over all queues.
+        /// Order of time over all queues, in one file.
         Time,
     }
-    /// What a file says about tags the NIC stripped.
+    /// Treatment of VLAN tags that the NIC stripped.
     Vlan {
-        /// Tags are put back.
+        /// Insert stripped VLAN tags again.
         #[default]
         Restore,
-        /// The file says that tags are gone.
+        /// Leave stripped VLAN tags out; the file states that they were stripped.
         Lost,
     }
 }

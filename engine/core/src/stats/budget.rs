@@ -1,17 +1,20 @@
-//! `--count`: a number of frames that all queues share.
+//! Limit of `--count`: a number of frames that all queues share.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// How many frames all loops together may still capture.
+/// Number of frames that all loops together may still capture.
 #[derive(Debug)]
 pub struct Budget {
+    /// Limit of captured frames.
     total: u64,
+    /// Frames that can still be claimed.
     left: AtomicU64,
+    /// Frames captured so far.
     used: AtomicU64,
 }
 
 impl Budget {
-    /// For `total` frames.
+    /// Creates a budget of `total` frames.
     #[must_use]
     pub fn new(total: u64) -> Self {
         Self {
@@ -21,7 +24,8 @@ impl Budget {
         }
     }
 
-    /// Claims up to `want` frames before a poll, so that no more than the total are ever taken off the rings.
+    /// Claims up to `want` frames before a poll, and returns the number granted. At most the total
+    /// is thus taken off the rings.
     pub fn claim(&self, want: usize) -> usize {
         let mut granted = 0;
         let _ = self
@@ -33,7 +37,7 @@ impl Budget {
         granted
     }
 
-    /// Gives back what a poll did not capture of its grant.
+    /// Returns the part of a grant that a poll did not capture to the budget.
     pub fn settle(&self, granted: usize, captured: u64) {
         if granted as u64 > captured {
             self.left
@@ -42,7 +46,7 @@ impl Budget {
         self.used.fetch_add(captured, Ordering::AcqRel);
     }
 
-    /// Whether the total is reached.
+    /// Returns `true` if the total has been captured.
     #[must_use]
     pub fn is_used_up(&self) -> bool {
         self.used.load(Ordering::Acquire) >= self.total

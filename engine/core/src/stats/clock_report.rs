@@ -1,36 +1,42 @@
-//! How the device clock went during a capture.
+//! Statistics of the device clock over a capture.
 
 use serde::Serialize;
 
-/// How the device's clock went beside the host's.
+/// Statistics of the device's clock compared with the host's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ClockReport {
-    /// The device stamps in real time; else it counts ticks.
+    /// `true` if the device stamps in real time, `false` if it counts ticks.
     pub real_time: bool,
-    /// The NIC's clock minus the host's at the last reading, in nanoseconds. The NIC's is what its driver takes the
-    /// counter for; where that cannot be told, both were equal at the start. All that is told is of that clock, from
-    /// which the one that stamps in real time can part.
+    /// NIC's clock minus the host's clock at the last reading, in nanoseconds.
+    ///
+    /// The NIC's clock is the driver's conversion of the counter. If the driver does not report it,
+    /// both clocks are taken to be equal at the start. All fields of this report are about that
+    /// clock. The clock of real-time stamps can differ from it.
     pub offset_ns: i64,
-    /// How much faster the NIC's clock runs than the host's, in parts per million.
+    /// Rate of the NIC's clock relative to the host's, in parts per million; positive if the NIC's
+    /// clock is faster.
     pub drift_ppm: f64,
-    /// The most that a stamp in the files was off the host's time at any reading that counted, in nanoseconds, those
-    /// aside that found a jump; 0 of real time, which cannot be read.
+    /// Maximum difference between a stamp in the files and the host's time at a counted reading, in
+    /// nanoseconds.
+    ///
+    /// Readings that found a jump are excluded. The value is 0 for real-time stamps, whose clock
+    /// cannot be read.
     pub worst_error_ns: u64,
-    /// What a reading that counted may itself have been off by, at most, in nanoseconds.
+    /// Maximum uncertainty of a counted reading, in nanoseconds.
     pub uncertainty_ns: u64,
-    /// Looks that counted, one a second.
+    /// Number of counted readings, one per second.
     pub looks: u64,
-    /// Seconds without any.
+    /// Number of seconds without a usable reading.
     pub missed: u64,
-    /// How often the NIC's clock jumped.
+    /// Number of jumps of the NIC's clock.
     pub jumps: u64,
-    /// By how much in sum, in nanoseconds.
+    /// Sum of the jumps of the NIC's clock, in nanoseconds.
     pub jumped_ns: i64,
 }
 
 impl ClockReport {
-    /// A line of text for a file's end. It has the same length whatever it says, since what closes a file is planned
-    /// for before.
+    /// Returns a line of text for a file's end. Its length is constant, because space for the end
+    /// of a file is reserved in advance.
     #[must_use]
     pub fn line(&self) -> String {
         format!(
@@ -44,7 +50,7 @@ impl ClockReport {
         )
     }
 
-    /// Adds what an earlier run of the same capture has seen.
+    /// Adds the report of an earlier run of the same capture.
     #[must_use]
     pub fn after(self, earlier: &Self) -> Self {
         Self {

@@ -1,13 +1,13 @@
-//! The ledger, in exactly one line of which every received frame ends, and the NIC's own counters.
+//! Ledger, which counts every received frame in exactly one line, and the NIC's counters.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Declares the lines once, for a queue and for all together.
+/// Declares the ledger lines once, for one queue and for the total.
 macro_rules! lines {
     ($($(#[$doc:meta])* $line:ident,)+) => {
-        /// One queue's lines, in frames. `received` is the sum of all others.
+        /// Ledger of one queue, in frames. `received` is the sum of all other lines.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         pub struct QueueLedger {
             /// Queue number.
@@ -15,14 +15,14 @@ macro_rules! lines {
             $($(#[$doc])* pub $line: u64,)+
         }
 
-        /// The lines of [`QueueLedger`], of all queues together.
+        /// Ledger of all queues together, with the lines of [`QueueLedger`].
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-        #[allow(missing_docs, reason = "they are described at QueueLedger")]
+        #[allow(missing_docs, reason = "documented at QueueLedger")]
         pub struct Total {
             $(pub $line: u64,)+
         }
 
-        /// From [`QueueLedger::total`], whose queue number has no meaning.
+        /// Converts the result of [`QueueLedger::total`], whose queue number has no meaning.
         impl From<QueueLedger> for Total {
             fn from(it: QueueLedger) -> Self {
                 Self { $($line: it.$line,)+ }
@@ -30,7 +30,7 @@ macro_rules! lines {
         }
 
         impl QueueLedger {
-            /// Adds two runs of one queue, line by line.
+            /// Adds the ledgers of two runs of one queue, line by line.
             #[must_use]
             pub fn plus(&self, other: &Self) -> Self {
                 Self { queue: self.queue, $($line: self.$line + other.$line,)+ }
@@ -40,34 +40,34 @@ macro_rules! lines {
 }
 
 lines! {
-    /// Frames the NIC delivered.
+    /// Frames that the NIC delivered.
     received,
-    /// Frames in files (or counted, with `output.format = "none"`).
+    /// Frames written to files (or counted, with `output.format = "none"`).
     captured,
-    /// Rejected by the filter.
+    /// Frames rejected by the filter.
     filtered,
-    /// Left out by sampling.
+    /// Frames omitted by sampling.
     sampled_out,
-    /// Left out as a duplicate.
+    /// Frames omitted as duplicates.
     deduplicated,
-    /// Left out since they came after the beginning of their flow.
+    /// Frames omitted because they came after their flow's cutoff.
     cut_off,
-    /// Dropped: no room in a parser's channel.
+    /// Frames dropped because a parser's channel had no room.
     dropped_pipeline,
-    /// Dropped: no free block, or the write failed.
+    /// Frames dropped because no block was free or the write failed.
     dropped_storage,
-    /// Arrived too late for an ordered file.
+    /// Frames that arrived too late for an ordered file.
     late,
-    /// Completed in error, such as a frame longer than its buffers.
+    /// Frames completed in error, such as a frame longer than its buffers.
     errors,
     /// Bytes of captured frames, as on the wire.
     bytes,
 }
 
-/// A line of the ledger: its name and its value.
+/// Line of the ledger: its name, and a function that returns its value.
 pub type LedgerLine = (&'static str, fn(&QueueLedger) -> u64);
 
-/// The lines that `received` is the sum of, by their names in the summary, in tables and in errors.
+/// Lines whose sum is `received`, with their names in the summary, in tables and in errors.
 pub const LINES: [LedgerLine; 9] = [
     ("captured", |it| it.captured),
     ("filtered", |it| it.filtered),
@@ -80,10 +80,10 @@ pub const LINES: [LedgerLine; 9] = [
     ("errors", |it| it.errors),
 ];
 
-/// Those that mean the capture lost a frame.
+/// Lines that count frames lost by the capture.
 pub const LOSSES: [&str; 4] = ["dropped_pipeline", "dropped_storage", "late", "errors"];
 
-/// A queue whose ledger does not add up: a frame ended in no line, or in two.
+/// Error of a queue whose ledger does not add up: a frame is counted in no line, or in two.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the ledger of queue {queue} does not add up: received {received}, but {sum} accounted for ({lines}); \
@@ -92,54 +92,54 @@ pub const LOSSES: [&str; 4] = ["dropped_pipeline", "dropped_storage", "late", "e
 pub struct Unbalanced {
     /// Queue number.
     pub queue: u16,
-    /// Frames the NIC delivered.
+    /// Number of frames that the NIC delivered.
     pub received: u64,
-    /// The sum of all lines.
+    /// Sum of all ledger lines except `received`.
     pub sum: u64,
-    /// Each line with its frames.
+    /// Names and values of the ledger lines, as text.
     pub lines: String,
 }
 
 impl QueueLedger {
-    /// A line by its name; 0 for a name that is none.
+    /// Returns the value of the line `name`; 0 if there is no such line.
     #[must_use]
     pub fn line(&self, name: &str) -> u64 {
         LINES
             .iter()
             .find(|(it, _)| *it == name)
-            .map_or(0, |(_, of)| of(self))
+            .map_or(0, |(_, value)| value(self))
     }
 
-    /// All queues together, as queue 0.
+    /// Returns the sum of all queues, as queue 0.
     #[must_use]
     pub fn total(queues: &[Self]) -> Self {
         queues.iter().fold(Self::default(), |sum, it| sum.plus(it))
     }
 
-    /// The sum of all lines but `received`.
+    /// Returns the sum of all lines except `received`.
     fn accounted(&self) -> u64 {
-        LINES.iter().map(|(_, of)| of(self)).sum()
+        LINES.iter().map(|(_, value)| value(self)).sum()
     }
 
-    /// Whether every received frame is in exactly one line, as [`QueueLedger::check`] says. It builds no text, so that it can be
-    /// asked often.
+    /// Returns `true` if every received frame is in exactly one line, as [`QueueLedger::check`]
+    /// requires. Builds no text, so that it can be called often.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         self.accounted() == self.received
     }
 
-    /// Checks that every received frame is in exactly one line. That holds at the end of a run; during one, frames in
-    /// the pipeline are in none.
+    /// Checks that every received frame is in exactly one line. This holds at the end of a run;
+    /// during a run, frames in the pipeline are in no line.
     ///
     /// # Errors
-    /// It does not hold.
+    /// The ledger does not add up.
     pub fn check(&self) -> Result<(), Unbalanced> {
         if self.is_balanced() {
             return Ok(());
         }
         let lines: Vec<_> = LINES
             .iter()
-            .map(|(name, of)| format!("{name} {}", of(self)))
+            .map(|(name, value)| format!("{name} {}", value(self)))
             .collect();
         Err(Unbalanced {
             queue: self.queue,
@@ -150,10 +150,10 @@ impl QueueLedger {
     }
 }
 
-/// Counters of the NIC by their names. One that cannot be read is never reported as zero.
+/// NIC counters by name. A counter that cannot be read is never reported as zero.
 pub type NicCounters = BTreeMap<String, Counter>;
 
-/// Adds the counters of two runs; a sum with an unreadable counter is unreadable.
+/// Adds the NIC counters of two runs; a sum with an unreadable counter is unreadable.
 #[must_use]
 pub fn nic_sum(one: NicCounters, other: NicCounters) -> NicCounters {
     let mut sums = one;
@@ -168,18 +168,18 @@ pub fn nic_sum(one: NicCounters, other: NicCounters) -> NicCounters {
     sums
 }
 
-/// One counter's value.
+/// Value of a NIC counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Counter {
-    /// Its growth during the run.
+    /// Increase of the counter during the run.
     Value(u64),
-    /// It should exist and cannot be read.
+    /// The counter should exist and cannot be read.
     Unreadable(Unreadable),
 }
 
 impl Counter {
-    /// What it says, if it can be read.
+    /// Returns the counter's value, if it can be read.
     #[must_use]
     pub fn value(self) -> Option<u64> {
         match self {
@@ -189,10 +189,10 @@ impl Counter {
     }
 }
 
-/// Prints as `"unreadable"`.
+/// Marker of an unreadable counter, serialised as `"unreadable"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Unreadable {
-    /// The only value.
+    /// The counter cannot be read.
     #[serde(rename = "unreadable")]
     Unreadable,
 }
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(total.line("no line"), 0);
     }
 
-    /// With a frame in any one line, and with one too many in any line.
+    /// Each line in turn has the right number of frames, too few, and too many.
     #[test]
     fn the_predicate_and_the_check_agree_on_every_line() {
         let with = |received: u64, name: &str, frames: u64| {
@@ -230,7 +230,7 @@ mod tests {
             ledger[name] = frames.into();
             serde_json::from_value::<QueueLedger>(ledger).unwrap()
         };
-        for (name, of) in LINES {
+        for (name, value) in LINES {
             for (received, frames, is_balanced) in [
                 (0, 0, true),
                 (5, 5, true),
@@ -239,23 +239,23 @@ mod tests {
                 (0, 1, false),
             ] {
                 let ledger = with(received, name, frames);
-                assert_eq!(of(&ledger), frames, "{name}");
+                assert_eq!(value(&ledger), frames, "{name}");
                 assert_eq!(ledger.is_balanced(), is_balanced, "{name}: {ledger:?}");
                 assert_eq!(ledger.check().is_ok(), is_balanced, "{name}: {ledger:?}");
             }
         }
-        // What is not a line does not count.
+        // `bytes` is not one of the summed lines.
         let bytes = with(0, "bytes", 9);
         assert!(bytes.is_balanced() && bytes.check().is_ok());
     }
 
     #[test]
-    fn every_line_is_there() {
+    fn the_total_contains_every_line() {
         let lines = serde_json::to_value(Total::default()).unwrap();
         assert_eq!(
             lines.as_object().unwrap().len(),
             LINES.len() + 2,
-            "received and bytes are no lines"
+            "all lines, received and bytes"
         );
         for (name, _) in LINES {
             assert_eq!(lines[name], 0, "{name}");

@@ -1,4 +1,4 @@
-//! The ledger: every received frame ends in exactly one line of it.
+//! Ledger of frames: every received frame ends in exactly one line.
 
 mod budget;
 mod clock_report;
@@ -27,64 +27,79 @@ use std::{
     time::Instant,
 };
 
-/// Bounds of [`RingState::found`]: a loop takes no more at once.
+/// Upper bounds of the classes of [`RingState::found`], in frames. The last bound is the default
+/// batch of a loop.
 pub const FOUND: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// How a queue's ring and its loop are doing.
+/// State of a queue's ring and its loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RingState {
-    /// WRs that the NIC has; the others are on their way through the pipeline.
+    /// WRs that are posted to the NIC; the others are in the pipeline.
     pub posted: u64,
-    /// Rounds of the loop, also with nothing to do. A loop whose count stands still for seconds is stuck.
+    /// Number of iterations of the loop, including idle ones. A loop whose count does not change
+    /// for seconds is stuck.
     pub beats: u64,
-    /// Times that the WQ was brought back from an error.
+    /// Number of recoveries of the WQ from an error.
     pub recoveries: u64,
-    /// Rounds that found frames, by how many: up to each of [`FOUND`], and more than the one before.
+    /// Number of polls that found frames, by the number of frames: class `i` ends at `FOUND[i]`.
     pub found: [u64; FOUND.len()],
 }
 
-/// One queue's published counters, stored once a batch; anyone may read them.
+/// Published counters of one queue, stored once per batch. Every thread may read them.
 ///
-/// Three threads at most store here, each on cache lines of its own: the loop, whoever ends frames (the loop itself,
-/// or in its place a parser), and the writer.
+/// At most three threads store here, each on separate cache lines: the loop, the thread that
+/// decides on frames (the loop or a parser), and the writer.
 #[derive(Debug, Default)]
 pub struct QueueCounters {
+    /// Counters of the loop.
     looped: Aligned<LoopCounters>,
+    /// Counters of the thread that decides on frames.
     ended: Aligned<EndCounters>,
+    /// Counters of the writer.
     written: Aligned<WriterCounters>,
 }
 
+/// Value on separate cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Aligned<T>(T);
 
+/// Counters that the loop stores.
 #[derive(Debug, Default)]
 struct LoopCounters {
+    /// Frames that the loop received.
     received: AtomicU64,
+    /// Frames dropped because a parser was full.
     dropped_pipeline: AtomicU64,
+    /// Receive errors.
     errors: AtomicU64,
+    /// Recoveries of the WQ from an error.
     recoveries: AtomicU64,
+    /// Iterations of the loop.
     beats: AtomicU64,
-    /// After when the queue was last found empty. Locked some times a second.
+    /// Time before the poll that last found the queue empty. Locked several times per second.
     idle_at: Mutex<Option<Instant>>,
-    /// WRs that the NIC has.
+    /// WRs that are posted to the NIC.
     posted: AtomicU64,
-    /// Rounds by the frames they found.
+    /// Polls by the number of frames that they found.
     found: [AtomicU64; FOUND.len()],
 }
 
-/// The same counters for whoever writes and whoever reads them.
+/// Defines the shared form of [`Ends`] with these fields.
 macro_rules! end_counters {
     ($($field:ident)+) => {
+        /// Frames by verdict, as other threads read them.
         #[derive(Debug, Default)]
         struct EndCounters { $($field: AtomicU64,)+ }
 
         impl EndCounters {
+            /// Stores all counters.
             #[inline]
             fn store(&self, ends: &Ends) {
                 $(self.$field.store(ends.$field, Ordering::Relaxed);)+
             }
 
+            /// Loads all counters.
             fn load(&self) -> Ends {
                 Ends { $($field: self.$field.load(Ordering::Relaxed),)+ }
             }
@@ -94,52 +109,63 @@ macro_rules! end_counters {
 
 end_counters! { captured filtered sampled_out deduplicated cut_off dropped_storage bytes }
 
+/// Counters of frames after the loop or parser has counted them as captured.
 #[derive(Debug, Default)]
 struct WriterCounters {
+    /// Frames that could not be written.
     lost: SharedVolume,
+    /// Frames that came too late for the merge in time order.
     late: SharedVolume,
+    /// Frames that repeat another queue's frame.
     repeated: SharedVolume,
+    /// Frames that were sampled out after the merge in time order.
     sampled_out: SharedVolume,
+    /// Frames that were cut off after the merge in time order.
     cut_off: SharedVolume,
+    /// Frames in finished files.
     kept: SharedVolume,
 }
 
-/// Frames and their bytes.
+/// Counter of frames and their bytes.
 #[derive(Debug, Default)]
 struct SharedVolume {
+    /// Number of counted frames.
     frames: AtomicU64,
+    /// Bytes of the counted frames.
     bytes: AtomicU64,
 }
 
 impl SharedVolume {
+    /// Adds frames and bytes.
     fn add(&self, frames: u64, bytes: u64) {
         self.frames.fetch_add(frames, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Returns the counted frames and their bytes.
     fn load(&self) -> (u64, u64) {
         let load = |it: &AtomicU64| it.load(Ordering::Relaxed);
         (load(&self.frames), load(&self.bytes))
     }
 }
 
-/// What a loop has received so far, in frames.
+/// Frames that a loop has received so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Received {
-    /// Frames that the NIC delivered.
+    /// Received frames, including the dropped ones and errors.
     pub frames: u64,
-    /// Frames lost because every parser was busy.
+    /// Frames dropped because a parser was full.
     pub dropped_pipeline: u64,
-    /// Completions with an error.
+    /// Receive errors.
     pub errors: u64,
 }
 
 impl QueueCounters {
-    /// The loop's round of stores.
+    /// Publishes the loop's counts of received frames.
     #[inline]
     pub fn publish_received(&self, received: &Received) {
         let c = &self.looped.0;
-        // One writer: a load and a store will do.
+        // There is one writer, so a load and a store suffice.
         let new = received.frames - c.received.load(Ordering::Relaxed);
         if new > 0 {
             let bin = &c.found[bin(new)];
@@ -151,21 +177,23 @@ impl QueueCounters {
         c.errors.store(received.errors, Ordering::Relaxed);
     }
 
-    /// The same for how frames ended.
+    /// Publishes the counts of frames by verdict.
     #[inline]
     pub fn publish_ends(&self, ends: &Ends) {
         self.ended.0.store(ends);
     }
 
-    /// The loop has come round: once a batch, and some times a second while its queue is empty.
+    /// Counts an iteration of the loop: once per batch, and several times per second while the
+    /// queue is empty.
     #[inline]
     pub fn beat(&self) {
         let beats = &self.looped.0.beats;
-        // One writer: a load and a store will do.
+        // There is one writer, so a load and a store suffice.
         beats.store(beats.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// A beat of a loop that has found its queue empty after `since`, and has sent on all it held back.
+    /// Counts an idle iteration of a loop that found its queue empty after `since` and has flushed
+    /// all frames.
     pub fn idle(&self, since: Instant) {
         let mut idle_at = self.looped.0.idle_at.lock();
         if let Ok(at) = &mut idle_at {
@@ -175,19 +203,20 @@ impl QueueCounters {
         self.beat();
     }
 
-    /// When the queue was last known to be empty, if every frame that the loop has received is at its end.
+    /// Returns the last time at which the queue was known to be empty, if every received frame has
+    /// been counted to its end.
     pub fn settled_at(&self) -> Option<Instant> {
         let at = *self.looped.0.idle_at.lock().ok()?;
         self.ledger(0).is_balanced().then_some(at?)
     }
 
-    /// The NIC has so many WRs now.
+    /// Publishes the number of WRs that are posted to the NIC.
     #[inline]
     pub fn posted(&self, wrs: u32) {
         self.looped.0.posted.store(wrs.into(), Ordering::Relaxed);
     }
 
-    /// How the ring and its loop are doing.
+    /// Returns the state of the ring and its loop.
     #[must_use]
     pub fn ring(&self) -> RingState {
         let c = &self.looped.0;
@@ -199,42 +228,46 @@ impl QueueCounters {
         }
     }
 
-    /// The WQ was brought back once more.
+    /// Counts a recovery of the WQ.
     pub fn recovered(&self) {
         self.looped.0.recoveries.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The writer could not write a block: frames that were counted as captured are lost after all.
+    /// Counts frames, previously counted as captured, that the writer could not write.
     pub fn lost(&self, frames: u64, bytes: u64) {
         self.written.0.lost.add(frames, bytes);
     }
 
-    /// Frames the loop had counted as captured came too late for the order of time.
+    /// Counts frames, previously counted as captured, that came too late for the merge in time
+    /// order.
     pub fn late(&self, frames: u64, bytes: u64) {
         self.written.0.late.add(frames, bytes);
     }
 
-    /// Frames the loop had counted as captured repeat another queue's.
+    /// Counts frames, previously counted as captured, that repeat another queue's frames.
     pub fn repeated(&self, frames: u64, bytes: u64) {
         self.written.0.repeated.add(frames, bytes);
     }
 
-    /// A frame of `bytes` bytes that the loop had counted as captured was sampled out once it was in order.
+    /// Counts a frame of `bytes` bytes, previously counted as captured, that was sampled out after
+    /// the merge in time order.
     pub fn sampled_out_in_order(&self, bytes: u64) {
         self.written.0.sampled_out.add(1, bytes);
     }
 
-    /// A frame of `bytes` bytes that the loop had counted as captured was cut off once it was in order.
+    /// Counts a frame of `bytes` bytes, previously counted as captured, that was cut off after the
+    /// merge in time order.
     pub fn cut_off_in_order(&self, bytes: u64) {
         self.written.0.cut_off.add(1, bytes);
     }
 
-    /// Frames that were counted as captured are in a finished file.
+    /// Counts captured frames that are in a finished file.
     pub fn kept(&self, frames: u64, bytes: u64) {
         self.written.0.kept.add(frames, bytes);
     }
 
-    /// Everything is at its end: what is counted as captured and in no finished file is lost.
+    /// Counts captured frames that are in no finished file as lost. Called when all writing has
+    /// ended.
     pub fn lose_unkept(&self) {
         let (ledger, (frames, bytes)) = (self.ledger(0), self.written.0.kept.load());
         if ledger.captured > frames {
@@ -243,7 +276,7 @@ impl QueueCounters {
         }
     }
 
-    /// The queue's lines as they stand.
+    /// Returns the present ledger lines of the queue, whose index is `queue`.
     #[must_use]
     pub fn ledger(&self, queue: u16) -> QueueLedger {
         let (c, w) = (&self.looped.0, &self.written.0);
@@ -269,7 +302,7 @@ impl QueueCounters {
     }
 }
 
-/// Which of [`FOUND`] so many frames belong to.
+/// Returns the index of the class in [`FOUND`] for a number of frames.
 #[inline]
 fn bin(frames: u64) -> usize {
     let bits = u64::BITS - frames.saturating_sub(1).leading_zeros();
@@ -281,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_are_told_by_what_they_found() {
+    fn polls_are_counted_by_the_number_of_frames() {
         let counters = QueueCounters::default();
         let mut received = Received::default();
         for found in [1, 2, 3, 4, 5, 64, 0, 33, 32, 900] {
@@ -333,7 +366,7 @@ mod tests {
                         let mut taken = 0;
                         while !budget.is_used_up() {
                             let grant = budget.claim(64);
-                            // A poll that finds less than was granted.
+                            // A poll that finds fewer frames than granted.
                             let captured = grant as u64 / (i + 1);
                             let captured = if grant > 0 && captured == 0 {
                                 1

@@ -1,7 +1,8 @@
-//! Times in which nothing could be received: the device was gone, or its port was down.
+//! Log of outages: periods without reception because the device was lost or its port was down.
 //!
-//! Whoever notices writes into an [`OutageLog`]; reports, metrics and the files that begin afterwards
-//! read it. Times are the host's, in nanoseconds since 1970: when it was noticed, some milliseconds after it happened.
+//! The thread that detects an outage writes it into an [`OutageLog`]. Reports, metrics and the
+//! files that begin afterwards read it. Times are the host's, in nanoseconds since 1970. They are
+//! times of detection, some milliseconds after the event.
 
 use crate::text::iso_8601;
 use serde::Serialize;
@@ -12,36 +13,40 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Outages that are remembered one by one. A port that flaps for days must not fill the memory.
+/// Maximum number of outages that are stored individually. A port that flaps for days must not fill
+/// the memory.
 const REMEMBERED: usize = 100;
-/// How far a frame's stamp may be before the time at which it came: the NIC's clock is known as well as a busy host can
-/// read it.
+/// Maximum lag of a frame's stamp behind its time of reception, in nanoseconds. The NIC's clock is
+/// known only as precisely as a busy host can read it.
 const CLOCKS_NS: u64 = 50_000_000;
 
-/// Why nothing could be received.
+/// Cause of an outage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// The device was gone, or had failed as a whole.
+    /// Loss or complete failure of the device.
     DeviceLost,
-    /// The port was down.
+    /// Port that is down.
     PortDown,
 }
 
-/// One time without reception.
+/// Period without reception, and its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Outage {
-    /// Why.
+    /// Cause of the outage.
     pub cause: Cause,
-    /// From when on.
+    /// Start of the outage, in nanoseconds since 1970.
     pub from_ns: u64,
-    /// Until when; `None`: it lasts.
+    /// End of the outage, in nanoseconds since 1970; `None` if it is not over.
     pub to_ns: Option<u64>,
 }
 
 impl Outage {
-    /// The earliest stamp of a frame that came after it began. Queues go on behind a port's, which may be short, and there
-    /// may be no later file to tell of it; behind a lost device's they are new.
+    /// Returns the earliest stamp of a frame that came after the start of the outage.
+    ///
+    /// Queues continue after an outage of the port, which may be short, and no later file may
+    /// follow to report it. So the inaccuracy of stamps is allowed for. After the loss of a device,
+    /// queues are new.
     fn first_after_ns(&self) -> u64 {
         match self.cause {
             Cause::DeviceLost => self.from_ns,
@@ -64,45 +69,48 @@ impl fmt::Display for Outage {
     }
 }
 
-/// All outages of a run.
+/// Outages of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outages {
+    /// Number of all outages.
     count: u64,
-    /// Nanoseconds of those that are over.
+    /// Total duration of the outages that are over, in nanoseconds.
     over_ns: u64,
+    /// Last outages, at most [`REMEMBERED`], oldest first.
     last: VecDeque<Outage>,
 }
 
 impl Outages {
-    /// How many there were, the one that lasts among them.
+    /// Returns the number of outages, including those that are not over.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Seconds of all of them together, up to now.
+    /// Returns the total duration of all outages up to now, in seconds.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         self.seconds_at(now.map_or(0, |it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX)))
     }
 
+    /// Returns the total duration of all outages up to `now_ns`, in seconds.
     fn seconds_at(&self, now_ns: u64) -> f64 {
         let lasting = self.lasting().map(|it| now_ns.saturating_sub(it.from_ns));
         (self.over_ns + lasting.sum::<u64>()) as f64 / 1e9
     }
 
-    /// The last hundred.
+    /// Returns the last outages, at most 100, oldest first.
     pub fn last(&self) -> impl Iterator<Item = &Outage> {
         self.last.iter()
     }
 
-    /// Those that are not over.
+    /// Returns the outages that are not over.
     pub fn lasting(&self) -> impl Iterator<Item = &Outage> {
         self.last.iter().filter(|it| it.to_ns.is_none())
     }
 
-    /// Those after the first `seen`, as far as they are remembered.
+    /// Returns the outages after the first `seen`, as far as they are still stored.
     fn since(&self, seen: u64) -> impl Iterator<Item = &Outage> {
         let new = usize::try_from(self.count.saturating_sub(seen)).unwrap_or(usize::MAX);
         self.last
@@ -110,7 +118,7 @@ impl Outages {
             .skip(self.last.len().saturating_sub(new.min(self.last.len())))
     }
 
-    /// One begins, unless it has begun already.
+    /// Records the start of an outage, unless one of this cause has started already.
     pub fn begin(&mut self, cause: Cause, ns: u64) {
         if self.lasting().any(|it| it.cause == cause) {
             return;
@@ -126,7 +134,7 @@ impl Outages {
         }
     }
 
-    /// One is over; it, if there was one.
+    /// Records the end of an outage. Returns the outage, or `None` if there was none of this cause.
     pub fn end(&mut self, cause: Cause, ns: u64) -> Option<Outage> {
         let it = self
             .last
@@ -137,7 +145,7 @@ impl Outages {
         Some(*it)
     }
 
-    /// Those of a run and of the one after it.
+    /// Appends the outages of the following run.
     #[must_use]
     pub fn plus(mut self, later: Self) -> Self {
         self.count += later.count;
@@ -149,47 +157,51 @@ impl Outages {
     }
 }
 
-/// Outages of a run under way, shared by who notices them and who reports them.
+/// Shared log of a run's outages, for the threads that detect outages and those that report them.
 #[derive(Clone, Debug, Default)]
 pub struct OutageLog(Arc<Mutex<Outages>>);
 
 impl OutageLog {
-    /// Goes on from these.
+    /// Creates a log that continues from the outages of an earlier run.
     #[must_use]
     pub fn of(earlier: Outages) -> Self {
         Self(Arc::new(Mutex::new(earlier)))
     }
 
-    /// As they stand.
+    /// Returns a copy of the present outages.
     #[must_use]
     pub fn get(&self) -> Outages {
         self.lock().clone()
     }
 
-    /// As [`Outages::begin`].
+    /// Records the start of an outage, unless one of this cause has started already.
     pub fn begin(&self, cause: Cause, ns: u64) {
         self.lock().begin(cause, ns);
     }
 
-    /// As [`Outages::end`].
+    /// Records the end of an outage. Returns the outage, or `None` if there was none of this cause.
     pub fn end(&self, cause: Cause, ns: u64) -> Option<Outage> {
         self.lock().end(cause, ns)
     }
 
+    /// Locks the outages.
     fn lock(&self) -> MutexGuard<'_, Outages> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Reports each outage once, to the first file whose frames come after it began.
+/// Reporter of outages: each outage is reported once, in the first file whose frames come after its
+/// start.
 #[derive(Clone, Debug, Default)]
 pub struct OutageReporter {
+    /// Log of the run's outages.
     log: OutageLog,
+    /// Number of outages that are reported.
     reported: u64,
 }
 
 impl OutageReporter {
-    /// Of this log, from the first outage on that is not over yet.
+    /// Creates a reporter of a log, which starts with the outages that are not over.
     #[must_use]
     pub fn of(log: OutageLog) -> Self {
         let outages = log.get();
@@ -197,7 +209,8 @@ impl OutageReporter {
         Self { log, reported }
     }
 
-    /// From which stamp on frames may have come after the first outage that is not reported began; `u64::MAX`: all are.
+    /// Returns the earliest stamp of a frame that may have come after the start of the next
+    /// unreported outage, or `u64::MAX` if all are reported.
     #[must_use]
     pub fn next_ns(&self) -> u64 {
         let outages = self.log.get();
@@ -205,8 +218,11 @@ impl OutageReporter {
         next.map_or(u64::MAX, Outage::first_after_ns)
     }
 
-    /// Outages not reported yet that may have begun before a frame with the stamp `ns` came, the latest first; empty:
-    /// nothing. A frame from before an outage may be read behind it, where it has waited on a ring.
+    /// Returns a text on the unreported outages that may have started before a frame with the stamp
+    /// `ns` came, latest first.
+    ///
+    /// The text is empty if there are none. A frame from before an outage may be read after it,
+    /// because it waited on a ring.
     pub fn unreported(&mut self, ns: u64) -> String {
         let outages = self.log.get();
         let new: Vec<_> = outages.since(self.reported).collect();
@@ -226,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outages_are_counted_measured_and_remembered_up_to_a_point() {
+    fn all_outages_are_counted_and_the_last_are_stored() {
         let mut outages = Outages::default();
         assert_eq!(outages.end(Cause::PortDown, 5), None);
         for i in 0..150 {
@@ -244,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_reported_once() {
+    fn each_outage_is_reported_once() {
         let log = OutageLog::default();
         log.begin(Cause::PortDown, 1_000_000_000);
         log.end(Cause::PortDown, 1_500_000_000);
@@ -269,7 +285,7 @@ mod tests {
              the port was down from 1970-01-01T00:00:03.000000000Z to 1970-01-01T00:00:03.250000000Z"
         );
         assert!(reporter.unreported(u64::MAX).contains("05.000000000Z"));
-        // Frames behind a port's that the NIC's clock, a little late, has stamped before it.
+        // A slow NIC's clock stamps frames after an outage of the port with times before it.
         log.end(Cause::PortDown, 4_250_000_000);
         log.end(Cause::DeviceLost, 5_250_000_000);
         log.begin(Cause::PortDown, 6_000_000_000);

@@ -1,15 +1,16 @@
-//! How long the disk holds what is captured.
+//! Estimated time that the disk holds captured files.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How long the disk holds what is captured, at the rate of now.
+/// Estimated time that the disk holds captured files, at the current rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Outlook {
-    /// Bytes a second of the files that were finished in the last hour.
+    /// Bytes per second of the files that were finished in the last hour.
     pub bytes_per_s: f64,
-    /// If `deletes`, files go when they are so many seconds old. Otherwise the disk is full in so many.
+    /// If `deletes` is set, the age in seconds at which files are deleted. Otherwise the number of
+    /// seconds until the disk is full.
     pub seconds: f64,
-    /// The oldest files are deleted to make room.
+    /// Set if the oldest files are deleted to make room.
     pub deletes: bool,
 }

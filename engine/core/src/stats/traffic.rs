@@ -1,12 +1,12 @@
-//! The traffic of a moment, as live statistics report it.
+//! Traffic at one moment, as live statistics report it.
 
 use derive_more::AddAssign;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The traffic of all queues: frames that passed the filter and the other reductions, whether there was room for them
-/// in the files or not.
+/// Traffic of all queues: frames that passed the filter and the other reductions, including frames
+/// for which the files had no room.
 ///
 /// Queues publish at most ten times a second, so the newest frames may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -19,38 +19,40 @@ pub struct TrafficSnapshot {
     pub frames_per_s: f64,
     /// Bits per second, over the last second or two.
     pub bits_per_s: f64,
-    /// By queue.
+    /// Traffic of each queue.
     pub queues: Vec<QueueRate>,
-    /// Frames since the start by the protocol of the innermost packet, each frame once: `tcp`, `udp`, `icmp` (both
-    /// versions), `sctp`, `gre`, `esp`, `other_ip`, `arp`, `other`. All are always present.
+    /// Frames since the start by the protocol of the innermost packet, each frame once: `tcp`,
+    /// `udp`, `icmp` (both versions), `sctp`, `gre`, `esp`, `other_ip`, `arp`, `other`. All keys
+    /// are always present.
     pub protocols: BTreeMap<String, Volume>,
-    /// Frames since the start by their other properties: `ipv4` and `ipv6` (the innermost packet), `vlan` (the
-    /// outermost), `tunnel`, `fragment`, `malformed`. All are always present.
+    /// Frames since the start by their other properties: `ipv4` and `ipv6` (the innermost packet),
+    /// `vlan` (the outermost), `tunnel`, `fragment`, `malformed`. All keys are always present.
     pub traits: BTreeMap<String, Volume>,
     /// Frames since the start by size on the wire without FCS.
     pub sizes: Vec<SizeBin>,
-    /// The heaviest senders of the last seconds.
+    /// Heaviest senders of the last seconds.
     pub talkers: TopTalkers,
     /// Time between consecutive frames of a queue; absent before the second frame.
     pub inter_arrival: Option<Distribution>,
-    /// How long the oldest frame of each batch held its buffer, from its timestamp until the buffer was reposted; absent
-    /// before the first batch, and with `capture.clock = "nic"`, whose timestamps cannot be compared with system time.
+    /// Time for which the oldest frame of each batch held its buffer, from its timestamp until the
+    /// buffer was reposted. Absent before the first batch, and with `capture.clock = "nic"`, whose
+    /// timestamps cannot be compared with system time.
     pub hold: Option<Distribution>,
 }
 
-/// Frames and their bytes on the wire without FCS.
+/// Number of frames, and of their bytes on the wire without FCS.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, AddAssign,
 )]
 pub struct Volume {
-    /// Frames.
+    /// Number of frames.
     pub frames: u64,
-    /// Bytes.
+    /// Number of bytes on the wire without FCS.
     pub bytes: u64,
 }
 
 impl Volume {
-    /// One more frame, of `len` bytes.
+    /// Counts one more frame of `len` bytes.
     #[inline]
     pub fn count(&mut self, len: u32) {
         self.frames += 1;
@@ -58,7 +60,7 @@ impl Volume {
     }
 }
 
-/// One queue's traffic.
+/// Traffic of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueRate {
     /// Queue number.
@@ -73,34 +75,35 @@ pub struct QueueRate {
     pub bits_per_s: f64,
 }
 
-/// Frames of a range of sizes.
+/// Number of frames in a range of sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SizeBin {
-    /// The longest frame of this bin; `None`: unlimited. Each bin begins after the previous one.
+    /// Length of the longest frame in this bin; `None` if unlimited. Each bin begins after the
+    /// previous one.
     pub up_to: Option<u32>,
-    /// Frames.
+    /// Number of frames.
     pub frames: u64,
 }
 
-/// The heaviest senders.
+/// Heaviest senders.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TopTalkers {
-    /// Seconds covered: the last 10 complete ones, or fewer at the beginning.
+    /// Seconds covered: the last 10 complete seconds, or fewer at the beginning.
     pub over_s: f64,
-    /// By bytes, the heaviest first.
+    /// Senders by bytes, the heaviest first.
     pub by_bytes: Vec<Talker>,
-    /// By frames, the heaviest first.
+    /// Senders by frames, the heaviest first.
     pub by_frames: Vec<Talker>,
 }
 
-/// A sender.
+/// Sender with its number of bytes or frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Talker {
-    /// The innermost packet's source address, or the MAC address where there is no IP.
+    /// Source address of the innermost packet, or the MAC address if the frame is not IP.
     pub address: String,
-    /// Bytes or frames; never below the true number.
+    /// Number of bytes or frames; never below the true number.
     pub count: u64,
-    /// The part of it that other senders may have caused; 0 while there are few senders.
+    /// Part of `count` that other senders may have caused; 0 while there are few senders.
     pub error: u64,
 }
 
@@ -109,29 +112,29 @@ pub struct Talker {
 pub struct Distribution {
     /// Number of values.
     pub count: u64,
-    /// Minimum.
+    /// Minimum, in nanoseconds.
     pub min_ns: u64,
-    /// Mean.
+    /// Mean, in nanoseconds.
     pub mean_ns: f64,
-    /// Median.
+    /// Median, in nanoseconds.
     pub p50_ns: u64,
-    /// 90th percentile.
+    /// 90th percentile, in nanoseconds.
     pub p90_ns: u64,
-    /// 99th percentile.
+    /// 99th percentile, in nanoseconds.
     pub p99_ns: u64,
-    /// 99.9th percentile.
+    /// 99.9th percentile, in nanoseconds.
     pub p999_ns: u64,
-    /// Maximum; longer times count as a minute.
+    /// Maximum, in nanoseconds; longer times count as a minute.
     pub max_ns: u64,
-    /// Cumulative counts, for every power of ten from 100 ns to 10 s.
+    /// Cumulative counts for every power of ten from 100 ns to 10 s.
     pub up_to: Vec<Bound>,
 }
 
-/// One bound of a cumulative histogram.
+/// Bound of a cumulative histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Bound {
-    /// The bound.
+    /// Upper bound, in nanoseconds.
     pub ns: u64,
-    /// Values up to and including the bound.
+    /// Number of values up to and including the bound.
     pub count: u64,
 }

@@ -1,5 +1,7 @@
-//! Primitives by which threads share state, under one name: the models in `interleavings/` run the same sources with
-//! loom's in their place. The threads themselves, and what wakes the one that owns a capture.
+//! Threads, wake-ups, clocks, and the synchronization primitives of the engine.
+//!
+//! Sources that the models in `interleavings/` run with loom's primitives import the primitives
+//! from this module.
 
 pub mod thread;
 pub mod wakeup;

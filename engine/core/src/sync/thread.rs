@@ -1,4 +1,4 @@
-//! Starts the engine's named threads, and waits for those that follow the others' work.
+//! Start of the engine's named threads, and threads whose end is awaited for a limited time.
 
 use crate::error::ResourceError;
 use std::{
@@ -10,10 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Starts a thread.
+/// Starts a thread with a name.
 ///
 /// # Errors
-/// The system has no thread left.
+/// The system cannot create another thread.
 pub fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
@@ -25,17 +25,19 @@ pub fn spawn<T: Send + 'static>(
     })
 }
 
-/// A thread with work that a run's end waits for, but not for ever.
+/// Thread whose work the end of a run waits for, up to a limit.
 pub struct Follower<T> {
+    /// Handle of the thread.
     thread: JoinHandle<T>,
+    /// Set when the thread should stop and skip its remaining work.
     hurry: Arc<AtomicBool>,
 }
 
 impl<T: Send + 'static> Follower<T> {
-    /// Starts it. The flag tells it when its time is over, and what is left is to be left.
+    /// Starts the thread. `run` should stop and skip its remaining work once the flag is set.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// The system cannot create another thread.
     pub fn start(
         name: &str,
         run: impl FnOnce(&AtomicBool) -> T + Send + 'static,
@@ -46,7 +48,8 @@ impl<T: Send + 'static> Follower<T> {
         Ok(Self { thread, hurry })
     }
 
-    /// Waits until it has ended; once so much time has passed, it is told to leave the rest. `None`: it panicked.
+    /// Waits until the thread has ended, and sets its flag after `patience`. Returns `None` if the
+    /// thread panicked.
     pub fn finish(self, patience: Duration) -> Option<T> {
         let deadline = Instant::now() + patience;
         while !self.thread.is_finished() && Instant::now() < deadline {

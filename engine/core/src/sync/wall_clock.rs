@@ -1,20 +1,20 @@
-//! The system's clock, and its steps.
+//! System clock, and detection of its steps.
 //!
-//! CLOCK_REALTIME can be set; CLOCK_BOOTTIME cannot, and counts suspended time. Slewing changes both at the same rate, so
-//! the difference between the two changes by steps alone.
+//! CLOCK_REALTIME can be set. CLOCK_BOOTTIME cannot be set, and counts suspended time. Slewing
+//! changes both at the same rate, so the difference between the two changes only by steps.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::time::{Duration, SystemTime};
 
-/// Smallest change of the clock that counts as a step. A leap second is smaller, and so is what a busy machine puts between
-/// two readings.
+/// Smallest change of the clock that counts as a step, in nanoseconds. A leap second is smaller,
+/// and so is the delay between two readings on a busy machine.
 const LEAST_STEP_NS: i128 = 2_000_000_000;
-/// Readings of the two clocks that are this close together are used.
+/// Distance of two readings below which they are used without a further attempt.
 const CLOSE: Duration = Duration::from_millis(10);
-/// Attempts to read both clocks close together.
+/// Maximum attempts to read both clocks close together.
 const ATTEMPTS: usize = 8;
 
-/// One moment by both clocks.
+/// One moment, as system time and as boot time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     /// Time of the system's clock.
@@ -24,7 +24,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Reads both clocks.
+    /// Reads the system clock and the boot time at one moment.
     pub fn now() -> Self {
         let read = || {
             let before = boot_time();
@@ -45,7 +45,7 @@ impl Moment {
         best.1
     }
 
-    /// Nanoseconds by which the system's clock is ahead of the time since the machine's start.
+    /// Returns the system clock minus the time since the machine's start, in nanoseconds.
     fn offset_ns(self) -> i128 {
         let nanos = |it: Duration| i128::try_from(it.as_nanos()).unwrap_or(i128::MAX);
         let wall = match self.wall.duration_since(SystemTime::UNIX_EPOCH) {
@@ -56,7 +56,7 @@ impl Moment {
     }
 }
 
-/// Time since the machine's start.
+/// Returns the time since the machine's start, including suspended time.
 pub fn boot_time() -> Duration {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Boottime);
     Duration::new(
@@ -65,16 +65,17 @@ pub fn boot_time() -> Duration {
     )
 }
 
-/// Notices steps of the system's clock.
+/// Detector of steps of the system clock.
 #[derive(Debug)]
 pub struct StepWatch {
+    /// System clock minus boot time after the last detected step, in nanoseconds.
     offset_ns: i128,
-    /// Boot time of the first look, or of the look that noticed the last step.
+    /// Boot time of the first check, or of the check that detected the last step.
     since: Duration,
 }
 
 impl StepWatch {
-    /// Starts watching at `now`.
+    /// Starts the detection at `now`.
     pub fn new(now: Moment) -> Self {
         Self {
             offset_ns: now.offset_ns(),
@@ -90,11 +91,11 @@ impl StepWatch {
         }
         self.offset_ns += step;
         self.since = now.boot;
-        #[expect(clippy::cast_precision_loss, reason = "for people")]
+        #[expect(clippy::cast_precision_loss, reason = "printed value")]
         Some(step as f64 / 1e9)
     }
 
-    /// How long no step has been noticed.
+    /// Returns the time since the last detected step, or since the start.
     pub fn steady_for(&self, now: Moment) -> Duration {
         now.boot.saturating_sub(self.since)
     }
@@ -104,6 +105,7 @@ impl StepWatch {
 mod tests {
     use super::*;
 
+    /// Returns a moment, in seconds on both clocks.
     fn moment(wall_s: u64, boot_s: u64) -> Moment {
         Moment {
             wall: SystemTime::UNIX_EPOCH + Duration::from_secs(wall_s),
@@ -112,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_noticed_and_slow_drift_is_not_forgotten() {
+    fn steps_are_detected_and_small_changes_add_up() {
         let mut watch = StepWatch::new(moment(1000, 10));
         assert_eq!(watch.step(moment(1030, 40)), None);
         assert_eq!(watch.steady_for(moment(1030, 40)), Duration::from_secs(30));
@@ -120,7 +122,7 @@ mod tests {
         assert_eq!(watch.steady_for(moment(4640, 50)), Duration::ZERO);
         assert_eq!(watch.step(moment(4650, 60)), None);
         assert_eq!(watch.step(moment(1060, 70)), Some(-3600.0));
-        // A second each time, which adds up.
+        // Two changes of one second add up to a step.
         assert_eq!(watch.step(moment(1071, 80)), None);
         assert_eq!(watch.step(moment(1082, 90)), Some(2.0));
         // Before 1970.

@@ -1,12 +1,13 @@
-//! IP addresses: Crypto-PAn, with the ranges that keep their meaning.
+//! Replacement of IP addresses by Crypto-PAn, which preserves special ranges.
 //!
-//! Source: Xu, Fan, Ammar, Moon, "Prefix-Preserving IP Address Anonymization: Measurement-Based Security Evaluation and a New
-//! Cryptography-Based Scheme", ICNP 2002. Whether a bit is flipped depends on the key and on the bits in front of it:
-//! two addresses have as long a prefix in common as they had, and no two become one.
+//! Source: Xu, Fan, Ammar, Moon, "Prefix-Preserving IP Address Anonymization: Measurement-Based
+//! Security Evaluation and a New Cryptography-Based Scheme", ICNP 2002. The key and the preceding
+//! bits decide whether a bit is flipped. The common prefix of two addresses therefore keeps its
+//! length, and the mapping is injective.
 //!
-//! That holds for whatever function of the bits in front decides. So some bits are never flipped: those that lead to a
-//! range of [`V4`] or [`V6`], and those within the ranges that are kept. What is in such a range stays in it, and nothing
-//! else comes into it.
+//! These properties hold for any function of the preceding bits. This implementation therefore
+//! never flips the bits on the path to a range of [`V4`] or [`V6`], nor any bit within a kept
+//! range. An address in such a range stays in it, and no other address enters it.
 
 use crate::sealed::SecretKey;
 use aes::{
@@ -16,33 +17,34 @@ use aes::{
 use std::net::{Ipv4Addr, Ipv6Addr};
 use zeroize::Zeroizing;
 
-/// Addresses of a meaning.
+/// Address range with a special meaning.
 struct Range {
-    /// The first, its highest bit on top.
+    /// First address, aligned to the highest bit.
     first: u128,
-    /// Bits that all have in common.
+    /// Prefix length in bits.
     len: u32,
-    /// The addresses themselves are kept, not only their being in the range.
+    /// Set if the addresses in the range are not replaced at all.
     kept: bool,
 }
 
-/// A range that addresses neither leave nor enter.
+/// Returns a range in which addresses are replaced by addresses of the same range.
 const fn closed(first: u128, len: u32) -> Range {
     let kept = false;
     Range { first, len, kept }
 }
 
-/// A range whose addresses are kept.
+/// Returns a range whose addresses are not replaced.
 const fn kept(first: u128, len: u32) -> Range {
     let kept = true;
     Range { first, len, kept }
 }
 
+/// Returns an IPv4 address, aligned to the highest bit.
 const fn v4(a: u8, b: u8, c: u8, d: u8) -> u128 {
     (Ipv4Addr::new(a, b, c, d).to_bits() as u128) << 96
 }
 
-/// A range within another stands behind it.
+/// Special ranges of IPv4. A range inside another one follows it in the list.
 const V4: [Range; 6] = [
     // Unspecified.
     kept(v4(0, 0, 0, 0), 32),
@@ -50,29 +52,31 @@ const V4: [Range; 6] = [
     kept(v4(127, 0, 0, 0), 8),
     // Link-local, RFC 3927.
     closed(v4(169, 254, 0, 0), 16),
-    // Multicast, RFC 5771; other groups may have an AS number or an address in them.
+    // Multicast, RFC 5771; groups other than the next ones may contain an AS number or an address.
     closed(v4(224, 0, 0, 0), 4),
-    // Groups of protocols: the local network and the internetwork control blocks.
+    // Protocol groups: local network and internetwork control blocks.
     kept(v4(224, 0, 0, 0), 23),
     // Limited broadcast, RFC 919.
     kept(v4(255, 255, 255, 255), 32),
 ];
 
+/// Special ranges of IPv6. A range inside another one follows it in the list.
 const V6: [Range; 7] = [
     // Unspecified, loopback: RFC 4291.
     kept(Ipv6Addr::UNSPECIFIED.to_bits(), 128),
     kept(Ipv6Addr::LOCALHOST.to_bits(), 128),
     // Link-local.
     closed(0xfe80 << 112, 64),
-    // Multicast; other groups than IANA's may have a prefix in them, RFC 3306.
+    // Multicast; groups other than those of IANA may contain a prefix, RFC 3306.
     closed(0xff << 120, 8),
     kept(0xff << 120, 12),
-    // Groups of IANA's with a part of an address or of a name: solicited-node, RFC 4291, and node information, RFC 4620.
+    // IANA groups that contain a part of an address or name: solicited-node, RFC 4291, and node
+    // information, RFC 4620.
     closed(0xff02_0000_0000_0000_0000_0001_ff00_0000, 104),
     closed(0xff02_0000_0000_0000_0000_0002_ff00_0000, 104),
 ];
 
-/// The first `len` bits.
+/// Returns a mask of the first `len` bits.
 const fn first_bits(len: u32) -> u128 {
     match 128u32.checked_sub(len) {
         Some(0) => u128::MAX,
@@ -81,17 +85,17 @@ const fn first_bits(len: u32) -> u128 {
     }
 }
 
-/// Those of the bits of an address that may be flipped.
-fn free(address: u128, ranges: &[Range]) -> u128 {
+/// Returns a mask of the bits of an address that may be flipped.
+fn free_bits(address: u128, ranges: &[Range]) -> u128 {
     let mut free = u128::MAX;
     for range in ranges {
         let common = (address ^ range.first).leading_zeros().min(range.len);
-        // Up to where it turns off from the range's prefix, the bit in which it does included.
+        // Bits up to the first one that differs from the range's prefix, including that bit.
         let path = first_bits(range.len.min(common + 1));
         let inside = common == range.len;
         free = match (inside, range.kept) {
             (true, true) => 0,
-            // One that is closed within one that is kept.
+            // A closed range inside a kept one.
             (true, false) => (free | !first_bits(range.len)) & !path,
             (false, _) => free & !path,
         };
@@ -99,13 +103,16 @@ fn free(address: u128, ranges: &[Range]) -> u128 {
     free
 }
 
-/// Crypto-PAn, as it was published.
+/// Crypto-PAn as published, without special ranges.
 struct CryptoPan {
+    /// Block cipher.
     aes: Aes128Enc,
+    /// Secret padding of the cipher input.
     pad: Zeroizing<u128>,
 }
 
 impl CryptoPan {
+    /// Derives cipher and padding from the key.
     fn new(key: &SecretKey) -> Self {
         let (cipher, pad) = key.halves();
         let aes = Aes128Enc::new(cipher.into());
@@ -115,10 +122,10 @@ impl CryptoPan {
         Self { aes, pad }
     }
 
-    /// Which of the first `N` bits of an address are flipped.
+    /// Returns a mask of the flipped bits among the first `N` bits of an address.
     fn flips<const N: usize>(&self, address: u128) -> u128 {
         let mut blocks: [Block<Aes128Enc>; N] = std::array::from_fn(|bit| {
-            // The bits in front of this one, and the padding behind them.
+            // The cipher input has the preceding bits, followed by the padding.
             let front = first_bits(bit as u32);
             (address & front | *self.pad & !front).to_be_bytes().into()
         });
@@ -129,18 +136,19 @@ impl CryptoPan {
     }
 }
 
-/// Replaces addresses of both versions.
+/// Cipher that replaces IPv4 and IPv6 addresses.
 pub(super) struct AddressCipher(CryptoPan);
 
 impl AddressCipher {
+    /// Creates a cipher with a key.
     pub(super) fn new(key: &SecretKey) -> Self {
         Self(CryptoPan::new(key))
     }
 
-    /// In place of an IPv4 address.
+    /// Returns the replacement of an IPv4 address.
     pub(super) fn v4(&self, address: [u8; 4]) -> [u8; 4] {
         let address = u128::from(u32::from_be_bytes(address)) << 96;
-        let free = free(address, &V4) & first_bits(32);
+        let free = free_bits(address, &V4) & first_bits(32);
         let flips = if free == 0 {
             0
         } else {
@@ -149,10 +157,10 @@ impl AddressCipher {
         (((address ^ flips & free) >> 96) as u32).to_be_bytes()
     }
 
-    /// In place of an IPv6 address.
+    /// Returns the replacement of an IPv6 address.
     pub(super) fn v6(&self, address: [u8; 16]) -> [u8; 16] {
         let address = u128::from_be_bytes(address);
-        let free = free(address, &V6);
+        let free = free_bits(address, &V6);
         let flips = if free == 0 {
             0
         } else {
@@ -161,7 +169,7 @@ impl AddressCipher {
         (address ^ flips & free).to_be_bytes()
     }
 
-    /// In place of an IPv6 prefix of so many bits; the bits behind it are zero.
+    /// Returns the replacement of an IPv6 prefix of `len` bits; the bits after it are 0.
     pub(super) fn v6_prefix(&self, prefix: [u8; 16], len: u8) -> [u8; 16] {
         let bits = first_bits(u32::from(len).min(128));
         let prefix = (u128::from_be_bytes(prefix) & bits).to_be_bytes();
@@ -175,7 +183,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    /// The key of the sample trace in the authors' distribution of Crypto-PAn 1.0.
+    /// Key of the sample trace in the authors' distribution of Crypto-PAn 1.0.
     const SAMPLE: [u8; 32] = [
         21, 34, 23, 141, 51, 164, 207, 128, 19, 10, 91, 22, 73, 144, 125, 16, 216, 152, 143, 131,
         121, 121, 101, 39, 98, 87, 76, 45, 42, 132, 34, 2,
@@ -185,19 +193,21 @@ mod tests {
         AddressCipher::new(&SecretKey::new(&SAMPLE))
     }
 
-    /// Crypto-PAn without ranges.
+    /// Returns the replacement of an IPv4 address by Crypto-PAn without special ranges.
     fn published_v4(pan: &CryptoPan, address: &str) -> Ipv4Addr {
         let address: Ipv4Addr = address.parse().expect("an address");
         let wide = u128::from(address.to_bits()) << 96;
         Ipv4Addr::from_bits(((wide ^ pan.flips::<32>(wide)) >> 96) as u32)
     }
 
+    /// Returns the replacement of an IPv6 address by Crypto-PAn without special ranges.
     fn published_v6(pan: &CryptoPan, address: &str) -> Ipv6Addr {
         let address: Ipv6Addr = address.parse().expect("an address");
         Ipv6Addr::from_bits(address.to_bits() ^ pan.flips::<128>(address.to_bits()))
     }
 
-    /// `sample_trace_raw.dat` and `sample_trace_sanitized.dat` of the authors' distribution.
+    /// Vectors from `sample_trace_raw.dat` and `sample_trace_sanitized.dat` of the authors'
+    /// distribution.
     #[test]
     fn the_published_vectors_hold() {
         let pan = CryptoPan::new(&SecretKey::new(&SAMPLE));
@@ -248,8 +258,8 @@ mod tests {
         }
     }
 
-    /// The authors have none of IPv6; these are of two implementations that others use: Yawning Angel's cryptopan for
-    /// Go, and yacryptopan's page.
+    /// IPv6 vectors from two other implementations, because the authors published none: cryptopan
+    /// for Go by Yawning Angel, and the page of yacryptopan.
     #[test]
     fn vectors_of_other_implementations_hold() {
         let pan = CryptoPan::new(&SecretKey::new(&SAMPLE));
@@ -271,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_a_meaning_keep_it() {
+    fn special_addresses_keep_their_meaning() {
         let cipher = sample();
         let v4 = |text: &str| {
             let address: Ipv4Addr = text.parse().expect("an address");
@@ -318,23 +328,26 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_has_no_bits_behind_it() {
+    fn a_replaced_prefix_ends_with_zeros() {
         let cipher = sample();
         let prefix: Ipv6Addr = "2001:db8:1:2::".parse().expect("an address");
         let host: Ipv6Addr = "2001:db8:1:2::77".parse().expect("an address");
         let is = u128::from_be_bytes(cipher.v6_prefix(host.octets(), 64));
         assert_eq!(is & !first_bits(64), 0);
-        let of = |it: Ipv6Addr| u128::from_be_bytes(cipher.v6(it.octets()));
-        assert_eq!(of(prefix) & first_bits(64), is);
-        assert_eq!(of(host) & first_bits(64), is);
+        let replaced = |it: Ipv6Addr| u128::from_be_bytes(cipher.v6(it.octets()));
+        assert_eq!(replaced(prefix) & first_bits(64), is);
+        assert_eq!(replaced(host) & first_bits(64), is);
         assert_eq!(cipher.v6_prefix(host.octets(), 0), [0; 16]);
-        assert_eq!(cipher.v6_prefix(host.octets(), 255), of(host).to_be_bytes());
+        assert_eq!(
+            cipher.v6_prefix(host.octets(), 255),
+            replaced(host).to_be_bytes()
+        );
     }
 
     #[test]
-    fn no_two_become_one() {
+    fn replacement_is_injective() {
         let cipher = sample();
-        // Around each range's ends, and all over.
+        // Addresses around both ends of each range, and a spread over all addresses.
         let near = V4.iter().flat_map(|range| {
             let first = (range.first >> 96) as u32;
             let last = first | !((first_bits(range.len) >> 96) as u32);
@@ -346,7 +359,8 @@ mod tests {
         assert_eq!(replaced.collect::<HashSet<_>>().len(), all.len());
     }
 
-    /// An address that has some bits in common with another one, or with the beginning of a range.
+    /// Generates pairs of addresses with a common prefix; the first may share a prefix with a
+    /// range.
     fn pairs(ranges: &'static [Range]) -> impl Strategy<Value = (u128, u128)> {
         let near = (any::<u128>(), 0..=ranges.len(), 0..=128u32).prop_map(|(any, range, len)| {
             let first = ranges.get(range).map_or(any, |range| range.first);
@@ -357,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_are_as_long_as_they_were() {
+    fn common_prefixes_keep_their_length() {
         let cipher = sample();
         let config = ProptestConfig::with_cases(3_000);
         proptest!(config.clone(), |((one, other) in pairs(&V4))| {
@@ -373,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_enters_or_leaves_a_range() {
+    fn no_address_enters_or_leaves_a_range() {
         let cipher = sample();
         let is_in =
             |range: &Range, address: u128| (address ^ range.first) & first_bits(range.len) == 0;

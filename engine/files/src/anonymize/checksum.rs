@@ -1,18 +1,19 @@
-//! Checksums over what was replaced: the one's complement sum of IPv4, TCP, UDP, ICMP and GRE, RFC 1071.
+//! Update of checksums over replaced bytes: the ones' complement sum of IPv4, TCP, UDP, ICMP and
+//! GRE, RFC 1071.
 //!
-//! A checksum that was right is right afterwards, also if a part of what it is over is not there: it changes by as much as the
-//! bytes do (RFC 1624). One that was wrong stays wrong, and tells nothing of the addresses: if it changed by as much,
-//! whoever guesses what it was (0 and the sum of the pseudo-header are what hosts leave to their NIC) would learn the
-//! difference between old addresses and new ones. SCTP's CRC-32c is over no address, and nothing of an SCTP packet
-//! changes.
+//! A correct checksum stays correct, even if a part of its data was not captured, because it is
+//! updated by the difference of the bytes (RFC 1624). A wrong checksum stays wrong, but is not
+//! updated by the difference: an attacker who guesses its old value (hosts with checksum offload
+//! write 0 or the sum of the pseudo-header) would learn the difference between original and
+//! replaced addresses. The CRC-32c of SCTP covers no address, and SCTP packets are not changed.
 
-/// A one's complement sum, not folded yet.
+/// Ones' complement sum before folding to 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sum(u64);
 
 impl Sum {
-    /// Of bytes that begin at an even offset.
-    pub(super) fn of(bytes: &[u8]) -> Self {
+    /// Returns the sum of bytes that begin at an even offset.
+    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
         let (pairs, rest) = bytes.as_chunks::<2>();
         let sum: u64 = pairs
             .iter()
@@ -22,16 +23,17 @@ impl Sum {
         Self(sum + last)
     }
 
-    /// Of a number, as its 16-bit words.
+    /// Returns the sum of a number's 16-bit words.
     pub(super) fn of_number(number: usize) -> Self {
         Self(number as u64)
     }
 
-    /// Whether this is the sum of a header whose checksum is right.
+    /// Returns `true` for the sum of a header with a correct checksum.
     pub(super) fn is_complete(self) -> bool {
         self.folded() == 0xffff
     }
 
+    /// Returns the total of two sums.
     pub(super) fn add(self, other: Self) -> Self {
         Self(self.0 + other.0)
     }
@@ -40,6 +42,7 @@ impl Sum {
         Self(self.0 + u64::from(word))
     }
 
+    /// Returns the sum folded to 16 bits.
     fn folded(self) -> u16 {
         let mut sum = self.0;
         while let (low, high @ 1..) = (sum & 0xffff, sum >> 16) {
@@ -49,36 +52,40 @@ impl Sum {
     }
 }
 
-/// Whether two sums are the same: there are two zeros.
+/// Returns `true` if two folded sums are equal; 0 and 0xffff both represent zero.
 fn is_same(one: u16, other: u16) -> bool {
     one % 0xffff == other % 0xffff
 }
 
-/// The parts of a pseudo-header that are not addresses, and the sums of addresses before and after.
+/// Sums of a pseudo-header with the original and with the replaced addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PseudoHeader {
+    /// Sum with the original addresses.
     pub(super) before: Sum,
+    /// Sum with the replaced addresses.
     pub(super) after: Sum,
 }
 
-/// A checksum to be mended.
+/// Checksum that must be updated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Checksum {
-    /// Where it stands.
+    /// Offset of the checksum field.
     pub(super) field: usize,
-    /// What it is over, as far as that is there.
+    /// Start of the covered bytes.
     pub(super) start: usize,
+    /// End of the covered bytes in the frame.
     pub(super) end: usize,
-    /// All of that is there.
+    /// Set if all covered bytes are in the frame.
     pub(super) whole: bool,
+    /// Sums of the pseudo-header, if the checksum covers one.
     pub(super) pseudo: Option<PseudoHeader>,
-    /// 0 says that there is no checksum: UDP.
+    /// Set if the value 0 means that the checksum is absent (UDP).
     pub(super) optional: bool,
 }
 
 impl Checksum {
-    /// Mends it in `new`, where everything that it is over has been replaced.
-    pub(super) fn mend(&self, old: &[u8], new: &mut [u8]) {
+    /// Updates the checksum in `new`, in which all covered bytes have been replaced.
+    pub(super) fn update(&self, old: &[u8], new: &mut [u8]) {
         let field = self.field..self.field + 2;
         let (Some([a, b]), Some(_)) = (old.get(field.clone()), new.get(field.clone())) else {
             return;
@@ -87,10 +94,10 @@ impl Checksum {
         if was == 0 && self.optional {
             return;
         }
-        // A word of zeros is as good as none, so a field that is taken out is a word that is added.
+        // Adding the complement of the checksum field removes the field from the sum.
         let sum = |bytes: &[u8]| {
             let over = bytes.get(self.start..self.end).unwrap_or_default();
-            Sum::of(over).add_word(!was)
+            Sum::of_bytes(over).add_word(!was)
         };
         let pseudo =
             |which: fn(&PseudoHeader) -> Sum| self.pseudo.as_ref().map(which).unwrap_or_default();
@@ -103,10 +110,10 @@ impl Checksum {
             .map(|it| (it.before.folded(), it.after.folded()));
         let is = match partial {
             _ if self.whole && is_same(was, right_before) => right_after,
-            // Left to the NIC.
+            // The host left the checksum to its NIC.
             _ if was == 0 => 0,
             Some((partial_before, partial_after)) if was == partial_before => partial_after,
-            _ if self.whole => another(right_after),
+            _ if self.whole => wrong_checksum(right_after),
             _ => !after.add_word(!was).add_word(!before.folded()).folded(),
         };
         let is = if is == 0 && self.optional { 0xffff } else { is };
@@ -114,8 +121,8 @@ impl Checksum {
     }
 }
 
-/// A checksum that is wrong.
-fn another(right: u16) -> u16 {
+/// Returns a checksum that differs from the correct one.
+fn wrong_checksum(right: u16) -> u16 {
     match right ^ 1 {
         0 => 3,
         wrong => wrong,
@@ -127,11 +134,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The field is at 6..8 of what the sum is over, 4 bytes of a pseudo-header in front.
-    fn mended(old: &[u8], new: &[u8], whole: bool, optional: bool) -> u16 {
+    /// Returns the updated checksum. The first 4 bytes are the pseudo-header; the checksum field is
+    /// at 6..8 of the bytes after it.
+    fn updated(old: &[u8], new: &[u8], whole: bool, optional: bool) -> u16 {
         let pseudo = PseudoHeader {
-            before: Sum::of(&old[..4]),
-            after: Sum::of(&new[..4]),
+            before: Sum::of_bytes(&old[..4]),
+            after: Sum::of_bytes(&new[..4]),
         };
         let checksum = Checksum {
             field: 10,
@@ -142,11 +150,11 @@ mod tests {
             optional,
         };
         let mut out = new.to_vec();
-        checksum.mend(old, &mut out);
+        checksum.update(old, &mut out);
         u16::from_be_bytes([out[10], out[11]])
     }
 
-    /// The straightforward way.
+    /// Returns the correct checksum, computed independently.
     fn right(bytes: &[u8]) -> u16 {
         let mut bytes = bytes.to_vec();
         bytes[10..12].fill(0);
@@ -159,11 +167,11 @@ mod tests {
     }
 
     #[test]
-    fn known_sums() {
+    fn sums_match_known_values() {
         // The example of RFC 1071 section 3.
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
-        assert_eq!(Sum::of(&bytes).folded(), 0xddf2);
-        assert_eq!(Sum::of(&[1]).folded(), 0x100);
+        assert_eq!(Sum::of_bytes(&bytes).folded(), 0xddf2);
+        assert_eq!(Sum::of_bytes(&[1]).folded(), 0x100);
         assert_eq!(Sum::default().folded(), 0);
         assert_eq!(
             Sum(u64::MAX >> 8).folded(),
@@ -172,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn right_stays_right_and_wrong_stays_wrong() {
+    fn correct_checksums_stay_correct_and_wrong_ones_stay_wrong() {
         let bytes = || prop::collection::vec(any::<u8>(), 12..80);
         proptest!(|(old in bytes(), changes in bytes(), error in 1..0xffffu16, optional in any::<bool>())| {
             let mut old = old;
@@ -185,16 +193,16 @@ mod tests {
             for bytes in [&mut old, &mut new] {
                 bytes[10..12].copy_from_slice(&was.to_be_bytes());
             }
-            let is = mended(&old, &new, true, optional);
+            let is = updated(&old, &new, true, optional);
             prop_assert!(is_same(is, right(&new)));
             prop_assert!(is != 0 || !optional);
 
-            // As if more were behind it.
+            // Only a part of the covered bytes is in the frame.
             let cut = 12 + (old.len() - 12) / 4 * 2;
-            if was != Sum::of(&old[..4]).folded() {
+            if was != Sum::of_bytes(&old[..4]).folded() {
                 let mut same_behind = new.clone();
                 same_behind[cut..].copy_from_slice(&old[cut..]);
-                let is = mended(&old[..cut], &new[..cut], false, optional);
+                let is = updated(&old[..cut], &new[..cut], false, optional);
                 prop_assert!(is_same(is, right(&same_behind)) || was == 0);
             }
 
@@ -203,24 +211,24 @@ mod tests {
             for bytes in [&mut old, &mut new] {
                 bytes[10..12].copy_from_slice(&wrong.to_be_bytes());
             }
-            let is = mended(&old, &new, true, optional);
+            let is = updated(&old, &new, true, optional);
             prop_assert!(!is_same(is, right(&new)) || wrong == 0 && optional || is == 0
-                || is == Sum::of(&new[..4]).folded(), "{} {}", is, right(&new));
+                || is == Sum::of_bytes(&new[..4]).folded(), "{} {}", is, right(&new));
         });
     }
 
     #[test]
-    fn what_a_host_left_to_its_nic_stays_so() {
+    fn offloaded_checksums_stay_offloaded() {
         let old = [10, 1, 2, 3, 0, 80, 0, 81, 0, 0, 0, 0, 9];
         let new = [77, 8, 9, 3, 0, 80, 0, 81, 0, 0, 0, 0, 9];
         for whole in [true, false] {
-            assert_eq!(mended(&old, &new, whole, false), 0);
-            let partial = |bytes: [u8; 13]| Sum::of(&bytes[..4]).folded();
+            assert_eq!(updated(&old, &new, whole, false), 0);
+            let partial = |bytes: [u8; 13]| Sum::of_bytes(&bytes[..4]).folded();
             let mut left = [old, new];
             for bytes in &mut left {
                 bytes[10..12].copy_from_slice(&partial(old).to_be_bytes());
             }
-            assert_eq!(mended(&left[0], &left[1], whole, true), partial(new));
+            assert_eq!(updated(&left[0], &left[1], whole, true), partial(new));
         }
     }
 }

@@ -1,14 +1,15 @@
-//! Messages that are about addresses: ARP, ICMP, and ICMPv6 with neighbour discovery and multicast listeners.
+//! Walk over messages that contain addresses: ARP, ICMP, and ICMPv6 with neighbour discovery and
+//! multicast listener reports.
 //!
-//! Of a kind of message that is not known, the first four bytes are understood: type, code and checksum.
+//! Of an unknown message type, only the first four bytes are kept: type, code and checksum.
 
 use super::walk::{Onward, Walk};
 use wqcap_frame::{Arp, Icmp, Next, Slice, ethertype, protocol};
 
-/// Bytes of each message that say what it is.
+/// Length in bytes of type, code and checksum at the start of each message.
 const KIND: usize = 4;
 
-/// Of ICMP: RFC 792, RFC 950, RFC 1256.
+/// Message types of ICMP: RFC 792, RFC 950, RFC 1256.
 mod icmp {
     pub(super) const ECHO_REPLY: u8 = 0;
     pub(super) const UNREACHABLE: u8 = 3;
@@ -25,7 +26,7 @@ mod icmp {
     pub(super) const MASK_REPLY: u8 = 18;
 }
 
-/// Of ICMPv6: RFC 4443, RFC 2710, RFC 4861, RFC 3810.
+/// Message types of ICMPv6: RFC 4443, RFC 2710, RFC 4861, RFC 3810.
 mod icmpv6 {
     pub(super) const UNREACHABLE: u8 = 1;
     pub(super) const PARAMETER: u8 = 4;
@@ -43,62 +44,64 @@ mod icmpv6 {
 }
 
 impl Walk<'_> {
+    /// Processes an ARP packet.
     pub(super) fn arp(&mut self, at: usize) -> Onward {
-        let arp = Arp::new(self.rest(at)).ok()?;
-        // Ethernet or IEEE 802, IPv4, and the lengths of their addresses.
+        let arp = Arp::new(self.bytes_from(at)).ok()?;
+        // Recognised are Ethernet or IEEE 802 with IPv4 and matching address lengths.
         let known = matches!(self.bytes(at)?, [0, 1 | 6, 8, 0, 6, 4]);
         if !known {
             return self.onward(at + Arp::LEN, Next::Payload);
         }
-        self.mac(at + 8)?;
-        self.v4(at + 14)?;
-        self.mac(at + 18)?;
-        self.v4(at + 24)?;
+        self.replace_mac(at + 8)?;
+        self.replace_v4(at + 14)?;
+        self.replace_mac(at + 18)?;
+        self.replace_v4(at + 24)?;
         self.onward(at + arp.header_len(), Next::Payload)
     }
 
-    /// How much of a message's body is kept, where that was said.
+    /// Limits the part of a message's body that is kept, if the slice has a limit.
     fn limit_body(&mut self, at: usize) {
         let body = match self.slice {
             Slice::Whole => return,
             Slice::L3 | Slice::L4 => 0,
             Slice::Payload(most) => most as usize,
         };
-        // Of what a message quotes, the message itself has told it.
+        // For messages in a quoted packet, the outer message has set the limit already.
         self.limit = self.limit.min((at + Icmp::LEN).saturating_add(body));
     }
 
-    /// The packet that a message quotes: of its own accord it is seldom whole.
+    /// Continues with a packet that a message quotes; a quoted packet is usually truncated.
     fn quoted(&mut self, at: usize, ethertype: u16) -> Onward {
         self.is_whole = false;
         self.onward(at, Next::Ethertype(ethertype))
     }
 
+    /// Processes an ICMP message.
     pub(super) fn icmp(&mut self, at: usize) -> Onward {
         let [kind, ..] = self.bytes::<KIND>(at)?;
         self.limit_body(at);
         self.checksum(at, 2, None, false);
-        self.understand(at + KIND)?;
+        self.keep_all(at + KIND)?;
         let body = at + Icmp::LEN;
         match kind {
             icmp::ECHO_REPLY | icmp::ECHO => {
-                self.understand(body)?;
+                self.keep_all(body)?;
                 self.payload(body)
             }
             icmp::UNREACHABLE | icmp::SOURCE_QUENCH | icmp::TIME_EXCEEDED | icmp::PARAMETER => {
                 self.quoted(body, ethertype::IPV4)
             }
             icmp::REDIRECT => {
-                self.v4(at + KIND)?;
+                self.replace_v4(at + KIND)?;
                 self.quoted(body, ethertype::IPV4)
             }
             icmp::ADVERTISEMENT => {
                 let [count, words] = self.bytes(at + KIND)?;
-                self.understand(body)?;
-                // Each is an address and a number: two words.
+                self.keep_all(body)?;
+                // Each entry has two words: an address and a preference.
                 for entry in (0..usize::from(count)).filter(|_| words == 2) {
-                    self.v4(body + entry * 8)?;
-                    self.understand(body + (entry + 1) * 8)?;
+                    self.replace_v4(body + entry * 8)?;
+                    self.keep_all(body + (entry + 1) * 8)?;
                 }
                 None
             }
@@ -109,31 +112,32 @@ impl Walk<'_> {
         }
     }
 
+    /// Processes an ICMPv6 message.
     pub(super) fn icmpv6(&mut self, at: usize) -> Onward {
         let [kind, ..] = self.bytes::<KIND>(at)?;
         self.limit_body(at);
         self.checksum(at, 2, Some(protocol::ICMPV6), false);
-        self.understand(at + KIND)?;
+        self.keep_all(at + KIND)?;
         let body = at + Icmp::LEN;
         match kind {
             icmpv6::UNREACHABLE..=icmpv6::PARAMETER => self.quoted(body, ethertype::IPV6),
             icmpv6::ECHO | icmpv6::ECHO_REPLY => {
-                self.understand(body)?;
+                self.keep_all(body)?;
                 self.payload(body)
             }
             icmpv6::LISTENER_QUERY | icmpv6::LISTENER_REPORT | icmpv6::LISTENER_DONE => {
                 self.addresses(body, 1)?;
-                // Version 2 of a query goes on with sources.
+                // A query of version 2 has source addresses after the group.
                 if kind == icmpv6::LISTENER_QUERY {
                     let [_, _, high, low] = self.bytes(body + 16)?;
-                    self.understand(body + 20)?;
+                    self.keep_all(body + 20)?;
                     self.addresses(body + 20, u16::from_be_bytes([high, low]))?;
                 }
                 None
             }
             icmpv6::ROUTER_SOLICITATION => self.neighbours(body, 0),
             icmpv6::ROUTER_ADVERTISEMENT => {
-                self.understand(body + 8)?;
+                self.keep_all(body + 8)?;
                 self.neighbours(body + 8, 0)
             }
             icmpv6::NEIGHBOUR_SOLICITATION | icmpv6::NEIGHBOUR_ADVERTISEMENT => {
@@ -145,27 +149,28 @@ impl Walk<'_> {
         }
     }
 
-    /// So many IPv6 addresses, as far as they are there.
+    /// Replaces `count` IPv6 addresses, as far as they are present.
     fn addresses(&mut self, at: usize, count: u16) -> Option<()> {
-        self.understand(at)?;
+        self.keep_all(at)?;
         for i in 0..usize::from(count) {
-            self.v6(at + i * 16)?;
-            self.understand(at + (i + 1) * 16)?;
+            self.replace_v6(at + i * 16)?;
+            self.keep_all(at + (i + 1) * 16)?;
         }
         Some(())
     }
 
-    /// Addresses, and options of neighbour discovery.
+    /// Processes a message of neighbour discovery: `addresses` IPv6 addresses, then options.
     fn neighbours(&mut self, at: usize, addresses: u16) -> Onward {
         self.addresses(at, addresses)?;
         let redirected = self.neighbour_options(at + usize::from(addresses) * 16)?;
         self.quoted(redirected, ethertype::IPV6)
     }
 
-    /// The records of a listener report: RFC 3810 section 5.2.
+    /// Processes the records of a multicast listener report: RFC 3810 section 5.2.
     fn listener_records(&mut self, mut at: usize) -> Onward {
-        self.understand(at)?;
-        // Kind, words of auxiliary data, number of sources; then the group and the sources.
+        self.keep_all(at)?;
+        // A record has type, length of auxiliary data in words, number of sources; then the group
+        // and the sources.
         while let Some([_, auxiliary, high, low]) = self.bytes(at) {
             let sources = u16::from_be_bytes([high, low]);
             self.addresses(at + 4, 1)?;
@@ -175,7 +180,7 @@ impl Walk<'_> {
             if auxiliary > 0 {
                 self.overwrite(behind..at.min(self.end), 0);
             }
-            self.understand(at)?;
+            self.keep_all(at)?;
         }
         None
     }

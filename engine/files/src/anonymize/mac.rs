@@ -1,9 +1,11 @@
-//! MAC addresses: a permutation of all that are alike in the two bits that say what sort of address it is.
+//! Replacement of MAC addresses by a permutation that preserves the group and local bits.
 //!
-//! Nothing of a vendor's prefix (OUI) is left: it tells who made a machine, and often what machine it is. An address that
-//! was a group's, or administered locally, is still one. The permutation is a Feistel network of four rounds with AES as its
-//! function (Luby, Rackoff, "How to Construct Pseudorandom Permutations from Pseudorandom Functions", 1988), so no two
-//! addresses become one. Groups that a standard names are kept, those of IP groups go with them.
+//! The vendor prefix (OUI) is replaced too, because it reveals the manufacturer and often the model
+//! of a machine. A group address stays a group address, and a locally administered address stays
+//! one. The permutation is a Feistel network of four rounds with AES as the round function (Luby,
+//! Rackoff, "How to Construct Pseudorandom Permutations from Pseudorandom Functions", 1988), so the
+//! mapping is injective. Group addresses defined by a standard are kept. Addresses of IP groups are
+//! derived from the replaced IP group.
 
 use super::address::AddressCipher;
 use crate::sealed::SecretKey;
@@ -13,25 +15,30 @@ use aes::{
 };
 use zeroize::Zeroizing;
 
-/// What the key of the MAC addresses is the cipher text of.
+/// Label whose encryption is the key for MAC addresses.
 const LABEL: [u8; 16] = *b"wqcap: MAC addr.";
-/// Bits of each half of the 46 that are replaced.
+/// Number of bits in each half of the 46 replaced bits.
 const HALF: u32 = 23;
+/// Mask of one half.
 const HALF_MASK: u64 = (1 << HALF) - 1;
-/// Group and locally administered: the lowest bits of the first byte, IEEE 802 clause 8.2.
+/// Mask of the preserved bits of the first byte, group and locally administered: IEEE 802 clause
+/// 8.2.
 const SORT: u8 = 3;
 
-/// Groups of protocols of the link: IEEE 802.1 and 802.3, IEEE 1588, Cisco.
+/// Prefixes of group addresses of link protocols: IEEE 802.1 and 802.3, IEEE 1588, Cisco.
 const PROTOCOLS: [[u8; 3]; 3] = [[0x01, 0x80, 0xc2], [0x01, 0x1b, 0x19], [0x01, 0x00, 0x0c]];
-/// Groups of IPv4, with the lowest 23 bits of the address: RFC 1112 section 6.4.
+/// Prefix of IPv4 group addresses, followed by the lowest 23 bits of the IP address: RFC 1112
+/// section 6.4.
 const IPV4_GROUPS: [u8; 3] = [0x01, 0x00, 0x5e];
-/// Groups of IPv6, with the lowest 32 bits of the address: RFC 2464 section 7.
+/// Prefix of IPv6 group addresses, followed by the lowest 32 bits of the IP address: RFC 2464
+/// section 7.
 const IPV6_GROUPS: [u8; 2] = [0x33, 0x33];
 
-/// Replaces MAC addresses.
+/// Cipher that replaces MAC addresses.
 pub(super) struct MacCipher(Aes128Enc);
 
 impl MacCipher {
+    /// Derives the cipher from the key of the anonymization.
     pub(super) fn new(key: &SecretKey) -> Self {
         let (cipher, _) = key.halves();
         let mut block = Block::<Aes128Enc>::from(LABEL);
@@ -40,7 +47,8 @@ impl MacCipher {
         Self(Aes128Enc::new((&*own).into()))
     }
 
-    /// In place of an address. Where the IP group is known that it belongs to, [`group_of`] tells better.
+    /// Returns the replacement of a MAC address. If the IP group of a multicast frame is known, use
+    /// [`group_of`] instead, which is exact.
     pub(super) fn replaced(&self, mac: [u8; 6], addresses: &AddressCipher) -> [u8; 6] {
         match mac {
             [0x01, 0x00, 0x5e, b, c, d] => {
@@ -56,14 +64,15 @@ impl MacCipher {
             }
             [0x33, 0x33, a, b, c, d] => {
                 let mut group = [0; 16];
-                // Only those of solicited-node groups have a part of an address in them.
+                // Only solicited-node groups contain a part of an address.
                 (group[0], group[1], group[11]) = (0xff, 0x02, u8::from(a == 0xff));
                 group[12..].copy_from_slice(&[a, b, c, d]);
                 let [.., a, b, c, d] = addresses.v6(group);
                 [0x33, 0x33, a, b, c, d]
             }
             _ if is_kept(mac) => mac,
-            // What comes out as an address that is kept goes round again: that, too, is a permutation.
+            // A result that is a kept address is permuted again (cycle walking), which is also a
+            // permutation.
             _ => {
                 let mut replaced = self.permuted(mac);
                 while is_kept(replaced) || is_of_ip_group(replaced) {
@@ -74,10 +83,11 @@ impl MacCipher {
         }
     }
 
+    /// Applies the Feistel network to the 46 replaced bits.
     fn permuted(&self, mac: [u8; 6]) -> [u8; 6] {
         let [first, ..] = mac;
         let bits = mac.iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
-        // The upper 6 bits of the first byte, and the other 40.
+        // The upper 6 bits of the first byte, and the other 40 bits.
         let bits = bits >> 42 << 40 | bits & ((1 << 40) - 1);
         let (mut left, mut right) = (bits >> HALF, bits & HALF_MASK);
         for round in 0..4 {
@@ -89,6 +99,7 @@ impl MacCipher {
         mac
     }
 
+    /// Round function: the first 23 bits of an AES block of round, preserved bits and half.
     fn function(&self, round: u8, sort: u8, half: u64) -> u64 {
         let mut block = Block::<Aes128Enc>::default();
         (block[0], block[1]) = (round, sort);
@@ -99,23 +110,29 @@ impl MacCipher {
     }
 }
 
-/// All zero, which ARP has where an address is not known, broadcast, and groups that a standard names.
+/// Returns `true` for addresses that are not replaced: all zeros, which ARP uses for an unknown
+/// address, broadcast, and group addresses defined by a standard.
 fn is_kept(mac: [u8; 6]) -> bool {
     mac == [0; 6] || mac == [0xff; 6] || PROTOCOLS.iter().any(|it| mac.starts_with(it))
 }
 
+/// Returns `true` for the MAC address of an IP group.
 fn is_of_ip_group(mac: [u8; 6]) -> bool {
     mac.starts_with(&IPV4_GROUPS) || mac.starts_with(&IPV6_GROUPS)
 }
 
-/// The address that frames to an IP group are sent to, if `mac` is the one of the group that is replaced.
+/// Returns the MAC address of IP group `is` if `mac` is the MAC address of IP group `was`.
 pub(super) fn group_of(mac: [u8; 6], was: &[u8], is: &[u8]) -> Option<[u8; 6]> {
-    let of = |group: &[u8]| match *group {
+    let mac_of = |group: &[u8]| match *group {
         [a, b, c, d] if a >> 4 == 0xe => Some([0x01, 0x00, 0x5e, b & 0x7f, c, d]),
         [0xff, .., a, b, c, d] if group.len() == 16 => Some([0x33, 0x33, a, b, c, d]),
         _ => None,
     };
-    if of(was) == Some(mac) { of(is) } else { None }
+    if mac_of(was) == Some(mac) {
+        mac_of(is)
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -129,12 +146,12 @@ mod tests {
     }
 
     #[test]
-    fn the_sort_of_an_address_stays_and_nothing_else() {
+    fn only_the_group_and_local_bits_are_preserved() {
         let (macs, addresses) = ciphers();
         let mut seen = HashSet::new();
         let mut same = [0; 6];
         for i in 0..60_000u64 {
-            // Neighbours, and addresses that differ in the vendor alone.
+            // Consecutive addresses, and addresses that differ only in the vendor prefix.
             let bits = if i % 2 == 0 { i } else { i << 26 };
             let [_, _, mac @ ..] = (0x0050_5612_3456 ^ bits).to_be_bytes();
             if is_kept(mac) || is_of_ip_group(mac) {
@@ -148,7 +165,8 @@ mod tests {
             }
         }
         assert!(seen.len() > 50_000);
-        // By chance a byte is what it was in one of 256; the first keeps two bits.
+        // A byte is unchanged by chance in one of 256 addresses; two bits of the first byte are
+        // preserved.
         let most = seen.len() as u32 / 256 * 2;
         assert!(
             same[0] < 4 * most && same[1..].iter().all(|n| *n < most),
@@ -157,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_standards_are_kept_and_those_of_ip_go_with_theirs() {
+    fn standard_groups_are_kept_and_ip_groups_are_derived() {
         let (macs, addresses) = ciphers();
         for kept in [
             [0; 6],
@@ -169,7 +187,7 @@ mod tests {
         ] {
             assert_eq!(macs.replaced(kept, &addresses), kept);
         }
-        // A cluster's address with its IP address in it.
+        // A cluster address that contains an IP address.
         let cluster = macs.replaced([0x03, 0xbf, 10, 1, 2, 3], &addresses);
         assert!(cluster[0] & SORT == SORT && cluster[2..] != [10, 1, 2, 3]);
 
@@ -182,7 +200,7 @@ mod tests {
         let group = [239, 1, 2, 3];
         let mac = [0x01, 0x00, 0x5e, 1, 2, 3];
         let is = addresses.v4(group);
-        let of_group = group_of(mac, &group, &is).expect("its own");
+        let of_group = group_of(mac, &group, &is).expect("the address of the group");
         assert_eq!(of_group[3..], [is[1] & 0x7f, is[2], is[3]]);
         assert_eq!(group_of(mac, &[239, 1, 2, 4], &is), None);
         assert_eq!(group_of(mac, &[10, 1, 2, 3], &is), None);

@@ -1,21 +1,22 @@
-//! Frames for the eyes of others: addresses replaced, and everything cut off that is not understood.
+//! Anonymization of frames: addresses are replaced, and bytes that are not recognised are removed.
 //!
 //! ```text
-//! frame -> walk, header by header: addresses replaced, bytes that are understood counted in -> checksums, from the inside out -> cut
+//! frame -> walk over the headers: replace addresses, extend the kept part -> update checksums,
+//! innermost first -> cut
 //! ```
 //!
-//! | module | what it does |
+//! | module | task |
 //! |---|---|
-//! | `address`, `mac` | what stands in place of an address |
-//! | `walk`, `network`, `control` | the way through a frame: link and tunnels; IP and transports; ARP, ICMP and ICMPv6 |
+//! | `address`, `mac` | replacement of IP and MAC addresses |
+//! | `walk`, `network`, `control` | walk over the headers: link and tunnels; IP and transports; ARP, ICMP and ICMPv6 |
 //! | `options` | options of IP, TCP and neighbour discovery |
-//! | `checksum` | mending checksums |
+//! | `checksum` | update of checksums |
 //!
 //! May import: the parsers of `wqcap-frame`.
 //!
-//! Invariants: the walk tells which bytes it has understood, and no other byte of a frame is in what comes out, but for the
-//! payload that was asked for. All parsing is of the frame as it was, never of what was replaced. The work on a frame
-//! is bounded as it is in `wqcap-frame`. No input panics.
+//! Invariants: the output contains only bytes that the walk has recognised, and payload bytes that
+//! the query requests. The walk parses the original frame, never replaced bytes. The work per frame
+//! is bounded as in `wqcap-frame`. No input causes a panic.
 
 mod address;
 mod checksum;
@@ -35,36 +36,38 @@ use serde::Serialize;
 use walk::Walk;
 use wqcap_frame::Slice;
 
-/// How frames are anonymized.
+/// Parameters of an anonymization: key and slice.
 #[derive(Clone, Debug)]
 pub struct AnonymizeQuery {
-    /// The same key replaces an address by the same other one.
+    /// Secret key. With equal keys, an address always has the same replacement.
     pub key: SecretKey,
-    /// How much is kept. [`Slice::Whole`]: all that is understood, which is no payload. [`Slice::Payload`] keeps bytes
-    /// of payload as they are.
+    /// Part of a frame that is kept. [`Slice::Whole`] keeps all recognised headers and no payload.
+    /// [`Slice::Payload`] keeps bytes of the payload unchanged.
     pub slice: Slice,
 }
 
-/// What was done besides replacing addresses.
+/// Counts of changes to frames, besides replaced addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Anonymized {
-    /// Frames of which a part was cut off.
+    /// Number of frames from which bytes were removed.
     pub frames_cut: u64,
-    /// Bytes that were cut off.
+    /// Number of removed bytes.
     pub bytes_cut: u64,
-    /// Options of headers that were overwritten, since they are not known to be without addresses.
+    /// Number of header options that were overwritten because they may contain addresses.
     pub options_overwritten: u64,
-    /// Frames that have bytes of payload, as they were.
+    /// Number of frames with unchanged payload bytes.
     pub frames_with_payload: u64,
 }
 
-/// What replaces addresses.
+/// Ciphers that replace addresses.
 struct Ciphers {
+    /// Cipher of IP addresses.
     addresses: AddressCipher,
+    /// Cipher of MAC addresses.
     macs: MacCipher,
 }
 
-/// Anonymizes one frame after the other.
+/// Anonymizer of single frames.
 ///
 /// ```
 /// use wqcap_files::{anonymize::{AnonymizeQuery, Anonymizer}, sealed::SecretKey};
@@ -85,15 +88,20 @@ struct Ciphers {
 /// assert_ne!(was.src(), is.src());
 /// ```
 pub struct Anonymizer {
+    /// Ciphers for the key of the query.
     ciphers: Ciphers,
+    /// Part of a frame that is kept.
     slice: Slice,
+    /// Buffer of the anonymized frame.
     frame: Vec<u8>,
+    /// Checksums of the current frame, outermost first.
     checksums: Vec<Checksum>,
+    /// Counts of changes so far.
     done: Anonymized,
 }
 
 impl Anonymizer {
-    /// With a key and a slice.
+    /// Creates an anonymizer with a key and a slice.
     #[must_use]
     pub fn new(query: &AnonymizeQuery) -> Self {
         let ciphers = Ciphers {
@@ -109,7 +117,7 @@ impl Anonymizer {
         }
     }
 
-    /// What comes in place of an Ethernet frame that had `len` bytes on the wire.
+    /// Returns the anonymized form of an Ethernet frame; `len` is its length on the wire.
     pub fn frame(&mut self, frame: &[u8], len: u32) -> &[u8] {
         self.frame.clear();
         self.frame.extend_from_slice(frame);
@@ -126,9 +134,9 @@ impl Anonymizer {
         let end = walk.run();
         self.done.options_overwritten += walk.options_overwritten;
         self.done.frames_with_payload += u64::from(walk.has_payload);
-        // What is inside is mended before what is around it.
+        // Inner checksums are updated before the outer ones that cover them.
         for checksum in self.checksums.iter().rev() {
-            checksum.mend(frame, &mut self.frame);
+            checksum.update(frame, &mut self.frame);
         }
         self.frame.truncate(end);
         let cut = frame.len() - self.frame.len();
@@ -137,7 +145,7 @@ impl Anonymizer {
         &self.frame
     }
 
-    /// What has been done so far.
+    /// Returns the counts of changes so far.
     #[must_use]
     pub fn done(&self) -> Anonymized {
         self.done

@@ -1,4 +1,4 @@
-//! IP of both versions, what it has for headers of its own, and what it carries.
+//! Walk over IPv4 and IPv6 headers, IPv6 extension headers, and the headers above IP.
 
 use super::{
     checksum::{Checksum, PseudoHeader, Sum},
@@ -9,36 +9,38 @@ use wqcap_frame::{
     protocol,
 };
 
-/// Routing headers that are understood: of type 0 (RFC 2460), of type 2 (RFC 6275), with segments (RFC 8754).
+/// Recognised types of the IPv6 routing header, by the position of the final destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Routing {
-    /// The last address is the destination's.
+    /// Type 0 (RFC 2460): the last address is the destination.
     Source,
-    /// The only one is.
+    /// Type 2 (RFC 6275): the only address is the destination.
     Home,
-    /// The first one is.
+    /// Type 4, segment routing (RFC 8754): the first address is the destination.
     Segments,
 }
 
 impl Walk<'_> {
+    /// Processes an IPv4 header.
     pub(super) fn ipv4(&mut self, at: usize) -> Onward {
-        let ip = Ipv4::new(self.rest(at)).ok()?;
+        let ip = Ipv4::new(self.bytes_from(at)).ok()?;
         let (start, end, fault) = ip.extent().ok()?;
-        let (field, told) = (ip.fragment_field(), usize::from(ip.total_len()));
+        let (field, total) = (ip.fragment_field(), usize::from(ip.total_len()));
         let is_fragment = field & (Ipv4::MORE | 0x1fff) != 0;
-        self.v4(at + 12)?;
-        self.v4(at + 16)?;
-        self.group_mac(at + 16..at + 20);
+        self.replace_v4(at + 12)?;
+        self.replace_v4(at + 16)?;
+        self.replace_group_mac(at + 16..at + 20);
         self.packet = Packet {
             is_v6: false,
-            is_whole: !is_fragment && fault.is_none() && (told != 0 || self.is_whole),
-            told_end: if told == 0 { self.end } else { at + told },
+            is_whole: !is_fragment && fault.is_none() && (total != 0 || self.is_whole),
+            declared_end: if total == 0 { self.end } else { at + total },
             src: self.sums(at + 12, 4),
             dst: self.sums(at + 16, 4),
         };
         if let Some(last) = self.ipv4_options(at + Ipv4::LEN, at + start) {
-            // The route is gone, and with it what a pseudo-header had for a destination.
-            self.packet.dst.0 = Sum::of(&last);
+            // The source route is overwritten. The sum before replacement uses its last address,
+            // the destination in the pseudo-header.
+            self.packet.dst.0 = Sum::of_bytes(&last);
         }
         self.checksums.push(Checksum {
             field: at + 10,
@@ -59,20 +61,21 @@ impl Walk<'_> {
         self.onward(at + start, next)
     }
 
+    /// Processes an IPv6 header.
     pub(super) fn ipv6(&mut self, at: usize) -> Onward {
-        let ip = Ipv6::new(self.rest(at)).ok()?;
+        let ip = Ipv6::new(self.bytes_from(at)).ok()?;
         let (end, fault) = ip.extent();
-        let told = usize::from(ip.payload_len());
-        self.v6(at + 8)?;
-        self.v6(at + 24)?;
-        self.group_mac(at + 24..at + 40);
+        let len = usize::from(ip.payload_len());
+        self.replace_v6(at + 8)?;
+        self.replace_v6(at + 24)?;
+        self.replace_group_mac(at + 24..at + 40);
         self.packet = Packet {
             is_v6: true,
-            is_whole: fault.is_none() && (told != 0 || self.is_whole),
-            told_end: if told == 0 {
+            is_whole: fault.is_none() && (len != 0 || self.is_whole),
+            declared_end: if len == 0 {
                 self.end
             } else {
-                at + Ipv6::LEN + told
+                at + Ipv6::LEN + len
             },
             src: self.sums(at + 8, 16),
             dst: self.sums(at + 24, 16),
@@ -82,7 +85,7 @@ impl Walk<'_> {
         self.onward(at + Ipv6::LEN, Next::AboveIpv6(ip.next_header()))
     }
 
-    /// What IP carries, its own extension headers included.
+    /// Processes the header after IP, which may be an IPv6 extension header.
     pub(super) fn above_ip(&mut self, at: usize, number: u8) -> Onward {
         let is_v6 = self.packet.is_v6;
         match number {
@@ -96,26 +99,27 @@ impl Walk<'_> {
             protocol::HOP_BY_HOP | protocol::DESTINATION if is_v6 => self.extension(at),
             protocol::ROUTING if is_v6 => self.routing(at),
             protocol::FRAGMENT if is_v6 => self.fragment(at),
-            // All of these end the way to the innermost packet.
+            // The following protocols carry no further packet.
             _ if self.slice == Slice::L3 => None,
             protocol::TCP => self.tcp(at),
             protocol::ICMP if !is_v6 => self.icmp(at),
             protocol::ICMPV6 if is_v6 => self.icmpv6(at),
             protocol::SCTP => {
-                self.understand_most(at + Sctp::LEN);
+                self.keep_available(at + Sctp::LEN);
                 None
             }
             protocol::ESP => {
-                self.understand_most(at + Esp::LEN);
+                self.keep_available(at + Esp::LEN);
                 None
             }
             _ => None,
         }
     }
 
-    /// A header of IP's own is understood, and leads to another.
-    fn above(&mut self, to: usize, number: u8) -> Onward {
-        self.understand(to)?;
+    /// Marks an extension header that ends at `to` as recognised, and continues with protocol
+    /// `number`.
+    fn next_above_ip(&mut self, to: usize, number: u8) -> Onward {
+        self.keep_all(to)?;
         self.behind_l3 = Some(to);
         let next = if self.packet.is_v6 {
             Next::AboveIpv6(number)
@@ -125,28 +129,32 @@ impl Walk<'_> {
         Some((to, next))
     }
 
+    /// Processes an authentication header (AH).
     fn authentication(&mut self, at: usize) -> Onward {
-        let ah = Ah::new(self.rest(at)).ok()?;
+        let ah = Ah::new(self.bytes_from(at)).ok()?;
         let end = at + ah.header_len();
-        // It is over addresses that are gone.
+        // The integrity check value covers the original addresses.
         self.overwrite(at + Ah::LEN..end, 0);
-        self.above(end, ah.next_header())
+        self.next_above_ip(end, ah.next_header())
     }
 
+    /// Processes a hop-by-hop or destination options header.
     fn extension(&mut self, at: usize) -> Onward {
-        let extension = Extension::new(self.rest(at)).ok()?;
+        let extension = Extension::new(self.bytes_from(at)).ok()?;
         let end = at + extension.header_len();
         if let Some(home) = self.ipv6_options(at + 2, end) {
-            // The option is gone, and with it what a pseudo-header had for a source: RFC 6275 section 6.3.
-            self.packet.src.0 = Sum::of(&home);
+            // The option is overwritten. The sum before replacement uses its address, the source in
+            // the pseudo-header: RFC 6275 section 6.3.
+            self.packet.src.0 = Sum::of_bytes(&home);
         }
-        self.above(end, extension.next_header())
+        self.next_above_ip(end, extension.next_header())
     }
 
+    /// Processes a routing header.
     fn routing(&mut self, at: usize) -> Onward {
         const HEADER: usize = 8;
         const ADDRESS: usize = 16;
-        let extension = Extension::new(self.rest(at)).ok()?;
+        let extension = Extension::new(self.bytes_from(at)).ok()?;
         let [_, _, kind, left, last, ..] = self.bytes::<HEADER>(at)?;
         let room = (extension.header_len() - HEADER) / ADDRESS;
         let (routing, count) = match kind {
@@ -157,11 +165,11 @@ impl Walk<'_> {
         };
         let addresses = at + HEADER;
         for i in 0..count {
-            self.v6(addresses + i * ADDRESS)?;
+            self.replace_v6(addresses + i * ADDRESS)?;
         }
         let (rest, end) = (addresses + count * ADDRESS, at + extension.header_len());
         if rest < end {
-            // As options without a meaning.
+            // TLV options of the header are replaced by padding.
             self.overwrite(rest..end, 0);
         }
         if left > 0 && count > 0 {
@@ -171,18 +179,21 @@ impl Walk<'_> {
             };
             self.packet.dst = self.sums(addresses + which * ADDRESS, ADDRESS);
         }
-        self.above(end, extension.next_header())
+        self.next_above_ip(end, extension.next_header())
     }
 
+    /// Processes an IPv6 fragment header.
     fn fragment(&mut self, at: usize) -> Onward {
-        let fragment = Ipv6Fragment::new(self.rest(at)).ok()?;
+        let fragment = Ipv6Fragment::new(self.bytes_from(at)).ok()?;
         let end = at + Ipv6Fragment::LEN;
         self.packet.is_whole &= fragment.offset() == 0 && !fragment.more();
-        let onward = self.above(end, fragment.next_header());
+        let onward = self.next_above_ip(end, fragment.next_header());
         onward.filter(|_| fragment.offset() == 0)
     }
 
-    /// A checksum of what IP carries from `start` on, up to the packet's end.
+    /// Adds a checksum over the bytes from `start` to the end of the packet. `field` is its offset
+    /// from `start`, `pseudo` the protocol number in the pseudo-header, and `optional` is set if 0
+    /// means no checksum.
     pub(super) fn checksum(
         &mut self,
         start: usize,
@@ -194,11 +205,14 @@ impl Walk<'_> {
             return;
         }
         let Packet {
-            src, dst, told_end, ..
+            src,
+            dst,
+            declared_end,
+            ..
         } = self.packet;
         let pseudo = pseudo.map(|number| {
-            let same =
-                Sum::of_number(told_end.saturating_sub(start)).add(Sum::of_number(number.into()));
+            let same = Sum::of_number(declared_end.saturating_sub(start))
+                .add(Sum::of_number(number.into()));
             PseudoHeader {
                 before: src.0.add(dst.0).add(same),
                 after: src.1.add(dst.1).add(same),
@@ -214,23 +228,25 @@ impl Walk<'_> {
         });
     }
 
+    /// Processes a TCP header.
     fn tcp(&mut self, at: usize) -> Onward {
         self.checksum(at, 16, Some(protocol::TCP), false);
-        self.understand_most(at + Tcp::LEN);
-        let len = Tcp::new(self.rest(at)).ok()?.extent().ok()?;
+        self.keep_available(at + Tcp::LEN);
+        let len = Tcp::new(self.bytes_from(at)).ok()?.extent().ok()?;
         self.tcp_options(at + Tcp::LEN, at + len);
-        self.understand(at + len)?;
+        self.keep_all(at + len)?;
         self.payload(at + len)
     }
 
+    /// Processes a UDP header.
     fn udp(&mut self, at: usize) -> Onward {
-        self.understand_most(at + Udp::LEN);
-        let udp = Udp::new(self.rest(at)).ok()?;
-        // 0: as long as the packet, RFC 2675.
+        self.keep_available(at + Udp::LEN);
+        let udp = Udp::new(self.bytes_from(at)).ok()?;
+        // Length 0 means that the datagram extends to the end of the packet, RFC 2675.
         if udp.length() != 0 {
-            self.packet.told_end = at + usize::from(udp.length());
+            self.packet.declared_end = at + usize::from(udp.length());
             match udp.fault() {
-                None => self.end = self.packet.told_end,
+                None => self.end = self.packet.declared_end,
                 Some(_) => self.packet.is_whole = false,
             }
         }
@@ -241,8 +257,9 @@ impl Walk<'_> {
         }
     }
 
+    /// Processes a GRE header.
     fn gre(&mut self, at: usize) -> Onward {
-        let gre = Gre::new(self.rest(at)).ok()?;
+        let gre = Gre::new(self.bytes_from(at)).ok()?;
         if gre.flags() & 0x8000 != 0 {
             self.checksum(at, 4, None, false);
         }

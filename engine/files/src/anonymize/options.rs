@@ -1,23 +1,25 @@
-//! Options. Those that are known to hold no address are kept, all others overwritten by such as mean nothing, so that what is
-//! behind stays in its place.
+//! Options of IP, TCP and neighbour discovery. Options that are known to contain no address are
+//! kept. All others are overwritten with padding options of the same length, so that later bytes
+//! keep their offsets.
 
 use super::walk::Walk;
 
-/// Of IPv4: RFC 791.
+/// Option kinds of IPv4: RFC 791.
 mod ipv4 {
     pub(super) const END: u8 = 0;
     pub(super) const NO_OPERATION: u8 = 1;
-    /// Loose and strict source routes.
+    /// Loose and strict source route.
     pub(super) const ROUTES: [u8; 2] = [131, 137];
-    /// RFC 2113.
+    /// Router alert: RFC 2113.
     pub(super) const ROUTER_ALERT: u8 = 148;
 }
 
-/// Of TCP: RFC 9293, RFC 7323, RFC 2018.
+/// Option kinds of TCP: RFC 9293, RFC 7323, RFC 2018.
 mod tcp {
     pub(super) const END: u8 = 0;
     pub(super) const NO_OPERATION: u8 = 1;
-    /// Segment size, window scale, selective acknowledgements allowed and given, time stamps: kind and length.
+    /// Kind and length of kept options: maximum segment size, window scale, SACK permitted, SACK,
+    /// timestamps.
     pub(super) const KNOWN: [(u8, usize); 8] = [
         (2, 4),
         (3, 3),
@@ -30,32 +32,33 @@ mod tcp {
     ];
 }
 
-/// Of IPv6: RFC 8200 section 4.2.
+/// Option types of IPv6: RFC 8200 section 4.2.
 mod ipv6 {
     pub(super) const PAD_1: u8 = 0;
     pub(super) const PAD_N: u8 = 1;
-    /// Tunnel encapsulation limit (RFC 2473), router alert (RFC 2711), jumbo payload (RFC 2675): kind, and bytes behind
-    /// the length.
+    /// Type and data length of kept options: tunnel encapsulation limit (RFC 2473), router alert
+    /// (RFC 2711), jumbo payload (RFC 2675).
     pub(super) const KNOWN: [(u8, usize); 3] = [(4, 1), (5, 2), (0xc2, 4)];
-    /// RFC 6275 section 6.3.
+    /// Home address: RFC 6275 section 6.3.
     pub(super) const HOME_ADDRESS: u8 = 0xc9;
 }
 
-/// The options of neighbour discovery: RFC 4861 section 4.6 and others.
+/// Option types of neighbour discovery: RFC 4861 section 4.6 and others.
 mod neighbour {
     pub(super) const SOURCE_LINK: u8 = 1;
     pub(super) const TARGET_LINK: u8 = 2;
     pub(super) const PREFIX: u8 = 3;
     pub(super) const REDIRECTED: u8 = 4;
     pub(super) const MTU: u8 = 5;
-    /// RFC 4191.
+    /// Route information: RFC 4191.
     pub(super) const ROUTE: u8 = 24;
-    /// RFC 8106.
+    /// Recursive DNS servers: RFC 8106.
     pub(super) const RESOLVERS: u8 = 25;
 }
 
 impl Walk<'_> {
-    /// Options with a kind and a length, but for two that are a kind alone. `keep` tells which are kept, and sees each.
+    /// Processes options with kind and length; `last` and `single` are the two kinds without a
+    /// length. `keep` is called for each option and returns `true` if the option is kept.
     fn options(
         &mut self,
         mut at: usize,
@@ -76,19 +79,19 @@ impl Walk<'_> {
             if len < 2 || next > end {
                 break;
             }
-            if !keep(kind, self.rest(at).get(..len).unwrap_or_default()) {
+            if !keep(kind, self.bytes_from(at).get(..len).unwrap_or_default()) {
                 self.overwrite(at..next, single);
             }
             at = next;
         }
-        // Nothing means anything behind the last one.
-        let behind = self.rest(at).get(..end.saturating_sub(at));
+        // Bytes after the last option have no meaning.
+        let behind = self.bytes_from(at).get(..end.saturating_sub(at));
         if behind.is_some_and(|it| it.iter().any(|byte| *byte != last)) {
             self.overwrite(at..end, last);
         }
     }
 
-    /// Gives the last address of a source route that is not at its end.
+    /// Processes IPv4 options. Returns the last address of a source route that is not yet complete.
     pub(super) fn ipv4_options(&mut self, at: usize, end: usize) -> Option<[u8; 4]> {
         let mut destination = None;
         self.options(at, end, [ipv4::END, ipv4::NO_OPERATION], |kind, option| {
@@ -103,13 +106,14 @@ impl Walk<'_> {
         destination
     }
 
+    /// Processes TCP options.
     pub(super) fn tcp_options(&mut self, at: usize, end: usize) {
         self.options(at, end, [tcp::END, tcp::NO_OPERATION], |kind, option| {
             tcp::KNOWN.contains(&(kind, option.len()))
         });
     }
 
-    /// Gives the home address, if there is one.
+    /// Processes the options of an IPv6 extension header. Returns the home address, if present.
     pub(super) fn ipv6_options(&mut self, mut at: usize, end: usize) -> Option<[u8; 16]> {
         let mut home = None;
         while let Some([kind]) = self.bytes(at).filter(|_| at < end) {
@@ -136,7 +140,8 @@ impl Walk<'_> {
         home
     }
 
-    /// The options of neighbour discovery, to the last that is there as a whole. Gives where a redirected packet begins.
+    /// Processes the options of neighbour discovery, up to the last complete one. Returns the
+    /// offset of a redirected packet, if present.
     pub(super) fn neighbour_options(&mut self, mut at: usize) -> Option<usize> {
         while let Some([kind, words]) = self.bytes(at) {
             let end = at + usize::from(words) * 8;
@@ -145,40 +150,40 @@ impl Walk<'_> {
             }
             match kind {
                 neighbour::SOURCE_LINK | neighbour::TARGET_LINK if words == 1 => {
-                    self.mac(at + 2)?;
+                    self.replace_mac(at + 2)?;
                 }
                 neighbour::PREFIX if words == 4 => {
                     let [len] = self.bytes(at + 2)?;
-                    self.prefix(at + 16, end, len);
+                    self.replace_prefix(at + 16, end, len);
                 }
                 neighbour::REDIRECTED => {
-                    self.understand(at + 8)?;
+                    self.keep_all(at + 8)?;
                     return Some(at + 8);
                 }
                 neighbour::MTU if words == 1 => {}
                 neighbour::ROUTE if words <= 3 => {
                     let [len] = self.bytes(at + 2)?;
-                    self.prefix(at + 8, end, len);
+                    self.replace_prefix(at + 8, end, len);
                 }
                 neighbour::RESOLVERS => {
                     for address in (at + 8..end.saturating_sub(15)).step_by(16) {
-                        self.v6(address)?;
+                        self.replace_v6(address)?;
                     }
                     if words % 2 == 0 {
-                        // Half an address, which there is not.
+                        // 8 bytes remain, which are half an address.
                         self.overwrite(end - 8..end, 0);
                     }
                 }
                 _ => self.overwrite(at + 2..end, 0),
             }
-            self.understand(end)?;
+            self.keep_all(end)?;
             at = end;
         }
         None
     }
 
-    /// Replaces a prefix of `len` bits, of which as many bytes are there as come before `end`.
-    fn prefix(&mut self, at: usize, end: usize, len: u8) {
+    /// Replaces an IPv6 prefix of `len` bits; its bytes are from `at` to `end`, the others are 0.
+    fn replace_prefix(&mut self, at: usize, end: usize, len: u8) {
         let there = self.old.get(at..end).unwrap_or_default();
         let mut prefix = [0; 16];
         let most = there.len().min(prefix.len());

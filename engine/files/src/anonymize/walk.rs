@@ -1,8 +1,10 @@
-//! The way through a frame, and its headers around IP: Ethernet, tags, labels, sessions, tunnels.
+//! Walk over the headers of a frame, and the headers around IP: Ethernet, VLAN, MPLS, PPPoE,
+//! tunnels.
 //!
-//! A header is understood as a whole or not at all, but for the beginnings of transport headers, which hold no address. The way
-//! ends behind the last one that is. A port or a label may announce what is not there, so what they lead to is
-//! looked at more closely than a parser does.
+//! A header is kept as a whole or not at all, except for the start of transport headers, which
+//! contains no address. The walk ends after the last recognised header. A port or a label may
+//! announce a header that is not present, so the walk checks such headers more strictly than a
+//! parser.
 
 use super::{
     Ciphers,
@@ -15,52 +17,62 @@ use wqcap_frame::{
     Vlan, Vxlan, ethertype, protocol,
 };
 
-/// Where a header leads: `None`: nowhere that is understood.
+/// Offset and type of the next header; `None` if no recognised header follows.
 pub(super) type Onward = Option<(usize, Next)>;
 
-/// The extension header of GTP-U with QoS flows: 3GPP TS 38.415. All others are overwritten.
+/// GTP-U extension header with QoS flow identifiers: 3GPP TS 38.415. All other extension headers
+/// are overwritten.
 const PDU_SESSION_CONTAINER: u8 = 0x85;
 
-/// The IP packet that the way is in, as far as what it carries has to know.
+/// Properties of the current IP packet that its payload's headers need.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Packet {
+    /// Set for IPv6.
     pub(super) is_v6: bool,
-    /// All that it carries is there.
+    /// Set if the whole payload is in the frame.
     pub(super) is_whole: bool,
-    /// Where it ends by its own account, or what it carries does.
-    pub(super) told_end: usize,
-    /// Sums of the addresses that a pseudo-header has, before and after.
+    /// End of the packet or of its payload, by the length fields.
+    pub(super) declared_end: usize,
+    /// Sums of the source address in the pseudo-header, before and after replacement.
     pub(super) src: (Sum, Sum),
+    /// Sums of the destination address in the pseudo-header, before and after replacement.
     pub(super) dst: (Sum, Sum),
 }
 
+/// Walk over the headers of one frame.
 pub(super) struct Walk<'f> {
+    /// Ciphers that replace addresses.
     pub(super) ciphers: &'f Ciphers,
+    /// Part of the frame that is kept.
     pub(super) slice: Slice,
-    /// The frame as it was.
+    /// Original frame.
     pub(super) old: &'f [u8],
-    /// The frame as it will be; as long.
+    /// Anonymized frame, of the same length.
     pub(super) new: &'f mut [u8],
+    /// Checksums to update, outermost first.
     pub(super) checksums: &'f mut Vec<Checksum>,
-    /// All of the frame is there.
+    /// Set if the whole frame was captured.
     pub(super) is_whole: bool,
-    /// Where the packet ends that the way is in.
+    /// End of the current packet.
     pub(super) end: usize,
-    /// Everything before is understood.
-    understood: usize,
-    /// Where the innermost IP packet's header ends.
+    /// End of the recognised part of the frame.
+    kept_end: usize,
+    /// End of the innermost IP header.
     pub(super) behind_l3: Option<usize>,
-    /// Nothing behind is kept, though it may be understood.
+    /// Offset after which no byte is kept, even if recognised.
     pub(super) limit: usize,
-    /// The packet that the way is in.
+    /// Current IP packet.
     pub(super) packet: Packet,
-    /// Where the Ethernet header right in front of an IP header begins.
+    /// Offset of the last Ethernet header.
     ethernet: Option<usize>,
+    /// Number of overwritten options.
     pub(super) options_overwritten: u64,
+    /// Set if bytes of payload are kept.
     pub(super) has_payload: bool,
 }
 
 impl<'f> Walk<'f> {
+    /// Creates a walk from the start of a frame; `new` is a copy of `old`.
     pub(super) fn new(
         ciphers: &'f Ciphers,
         slice: Slice,
@@ -77,7 +89,7 @@ impl<'f> Walk<'f> {
             checksums,
             is_whole,
             end: old.len(),
-            understood: 0,
+            kept_end: 0,
             behind_l3: None,
             limit: usize::MAX,
             packet: Packet::default(),
@@ -87,26 +99,27 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// Goes the way; tells where the frame is to be cut.
+    /// Walks over all headers. Returns the offset at which the frame is cut.
     pub(super) fn run(&mut self) -> usize {
         let mut onward = Some((0, Next::Ethernet));
         for _ in 0..MOST_LAYERS {
             onward = onward.and_then(|(at, next)| self.header(at, next));
         }
-        let cut = self.understood.min(self.limit);
+        let cut = self.kept_end.min(self.limit);
         match (self.slice, self.behind_l3) {
             (Slice::L3, Some(end)) => cut.min(end),
             _ => cut,
         }
     }
 
+    /// Processes the header of type `next` at offset `at`.
     fn header(&mut self, at: usize, next: Next) -> Onward {
         match next {
             Next::Ethernet => self.ethernet(at),
             Next::Ethertype(ethertype) => self.by_ethertype(at, ethertype),
             Next::Mpls => self.mpls(at),
             Next::Ppp => {
-                let ppp = Ppp::new(self.rest(at)).ok()?;
+                let ppp = Ppp::new(self.bytes_from(at)).ok()?;
                 self.onward(at + ppp.header_len(), ppp.next())
             }
             Next::AboveIpv4(protocol) | Next::AboveIpv6(protocol) => self.above_ip(at, protocol),
@@ -118,39 +131,41 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// The packet's bytes from `at` on, as they were.
-    pub(super) fn rest(&self, at: usize) -> &'f [u8] {
+    /// Returns the original bytes of the packet from offset `at` to its end.
+    pub(super) fn bytes_from(&self, at: usize) -> &'f [u8] {
         self.old.get(at..self.end).unwrap_or_default()
     }
 
-    /// The first bytes of that, if they are all there.
+    /// Returns the `N` original bytes at offset `at`; `None` if the packet ends before.
     pub(super) fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
-        self.rest(at).first_chunk().copied()
+        self.bytes_from(at).first_chunk().copied()
     }
 
-    /// Everything up to there is understood; `None`: it is not all there, and nothing of it is.
-    pub(super) fn understand(&mut self, to: usize) -> Option<()> {
-        (to <= self.end).then(|| self.understood = self.understood.max(to))
+    /// Marks all bytes up to `to` as recognised. Returns `None` and marks none if the packet ends
+    /// before.
+    pub(super) fn keep_all(&mut self, to: usize) -> Option<()> {
+        (to <= self.end).then(|| self.kept_end = self.kept_end.max(to))
     }
 
-    /// The same for a header that is understood as far as it is there.
-    pub(super) fn understand_most(&mut self, to: usize) {
-        self.understood = self.understood.max(to.min(self.end));
+    /// Marks the bytes up to `to` or the end of the packet as recognised.
+    pub(super) fn keep_available(&mut self, to: usize) {
+        self.kept_end = self.kept_end.max(to.min(self.end));
     }
 
-    /// A header that ends at `to` is understood, and leads to `next`.
+    /// Marks the header that ends at `to` as recognised, and continues with `next`.
     pub(super) fn onward(&mut self, to: usize, next: Next) -> Onward {
-        self.understand(to)?;
+        self.keep_all(to)?;
         Some((to, next))
     }
 
+    /// Writes bytes to the anonymized frame.
     pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
         if let Some(to) = self.new.get_mut(at..at + bytes.len()) {
             to.copy_from_slice(bytes);
         }
     }
 
-    /// Overwrites what is not known to be without addresses.
+    /// Overwrites bytes that may contain addresses, and counts an overwritten option.
     pub(super) fn overwrite(&mut self, range: Range<usize>, with: u8) {
         if let Some(to) = self.new.get_mut(range) {
             to.fill(with);
@@ -158,37 +173,38 @@ impl<'f> Walk<'f> {
         self.options_overwritten += 1;
     }
 
-    /// Replaces a MAC address.
-    pub(super) fn mac(&mut self, at: usize) -> Option<()> {
+    /// Replaces the MAC address at offset `at`.
+    pub(super) fn replace_mac(&mut self, at: usize) -> Option<()> {
         let mac = self.bytes(at)?;
         let Ciphers { addresses, macs } = self.ciphers;
         self.write(at, &macs.replaced(mac, addresses));
         Some(())
     }
 
-    /// Replaces an IPv4 address.
-    pub(super) fn v4(&mut self, at: usize) -> Option<()> {
+    /// Replaces the IPv4 address at offset `at`.
+    pub(super) fn replace_v4(&mut self, at: usize) -> Option<()> {
         let address = self.bytes(at)?;
         self.write(at, &self.ciphers.addresses.v4(address));
         Some(())
     }
 
-    /// Replaces an IPv6 address.
-    pub(super) fn v6(&mut self, at: usize) -> Option<()> {
+    /// Replaces the IPv6 address at offset `at`.
+    pub(super) fn replace_v6(&mut self, at: usize) -> Option<()> {
         let address = self.bytes(at)?;
         self.write(at, &self.ciphers.addresses.v6(address));
         Some(())
     }
 
-    /// The sums of `len` bytes before and after.
+    /// Returns the sums of `len` bytes at offset `at`, before and after replacement.
     pub(super) fn sums(&self, at: usize, len: usize) -> (Sum, Sum) {
         let range = at..at + len;
-        let of = |bytes: &[u8]| Sum::of(bytes.get(range.clone()).unwrap_or_default());
-        (of(self.old), of(self.new))
+        let sum = |bytes: &[u8]| Sum::of_bytes(bytes.get(range.clone()).unwrap_or_default());
+        (sum(self.old), sum(self.new))
     }
 
-    /// Replaces the address of frames to an IP group by that of the group that stands in its place.
-    pub(super) fn group_mac(&mut self, group: Range<usize>) {
+    /// Replaces the destination MAC address of a multicast frame by the address of the replaced IP
+    /// group.
+    pub(super) fn replace_group_mac(&mut self, group: Range<usize>) {
         let Some(at) = self.ethernet else { return };
         let mac = self.old.get(at..).and_then(|it| it.first_chunk());
         if let (Some(mac), Some(was), Some(is)) =
@@ -199,24 +215,26 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// Keeps what was asked for of a payload, as it was.
+    /// Keeps the requested number of payload bytes unchanged.
     pub(super) fn payload(&mut self, at: usize) -> Onward {
         if let Slice::Payload(most) = self.slice {
-            let before = self.understood;
-            self.understand_most(at.saturating_add(most as usize));
-            self.has_payload |= self.understood > before;
+            let before = self.kept_end;
+            self.keep_available(at.saturating_add(most as usize));
+            self.has_payload |= self.kept_end > before;
         }
         None
     }
 
+    /// Processes an Ethernet header.
     fn ethernet(&mut self, at: usize) -> Onward {
-        let ethernet = Ethernet::new(self.rest(at)).ok()?;
-        self.mac(at)?;
-        self.mac(at + 6)?;
+        let ethernet = Ethernet::new(self.bytes_from(at)).ok()?;
+        self.replace_mac(at)?;
+        self.replace_mac(at + 6)?;
         self.ethernet = Some(at);
         self.onward(at + Ethernet::LEN, Next::Ethertype(ethernet.ethertype()))
     }
 
+    /// Processes the header that an ethertype announces.
     fn by_ethertype(&mut self, at: usize, ethertype: u16) -> Onward {
         match ethertype {
             ethertype::IPV4 => self.ipv4(at),
@@ -225,36 +243,38 @@ impl<'f> Walk<'f> {
             ethertype::MPLS | ethertype::MPLS_MULTICAST => self.mpls(at),
             ethertype::PPPOE => self.pppoe(at),
             tpid if Vlan::is_announced_by(tpid) => {
-                let vlan = Vlan::new(self.rest(at)).ok()?;
+                let vlan = Vlan::new(self.bytes_from(at)).ok()?;
                 self.onward(at + Vlan::LEN, Next::Ethertype(vlan.ethertype()))
             }
             length if length <= ethertype::LONGEST_LENGTH => {
-                let llc = Llc::new(self.rest(at)).ok()?;
+                let llc = Llc::new(self.bytes_from(at)).ok()?;
                 self.onward(at + llc.header_len(), llc.next())
             }
             _ => None,
         }
     }
 
+    /// Processes an MPLS label stack entry.
     fn mpls(&mut self, at: usize) -> Onward {
-        let mpls = Mpls::new(self.rest(at)).ok()?;
+        let mpls = Mpls::new(self.bytes_from(at)).ok()?;
         let behind = at + Mpls::LEN;
-        let next = mpls.next(self.rest(behind));
-        self.understand(behind)?;
+        let next = mpls.next(self.bytes_from(behind));
+        self.keep_all(behind)?;
         match next {
             Next::Ethertype(_) if !self.is_surely_ip(behind) => None,
             next => Some((behind, next)),
         }
     }
 
-    /// Labels do not tell what is behind them, and a MAC address may begin as IP does: it must not be kept as a part of an IP
-    /// header.
+    /// Returns `true` if an IP header begins at offset `at` with certainty. A label does not state
+    /// the payload's protocol, and a MAC address that looks like the start of an IP header must not
+    /// be kept.
     fn is_surely_ip(&self, at: usize) -> bool {
-        let rest = self.rest(at);
+        let rest = self.bytes_from(at);
         match rest.first().map(|it| it >> 4) {
             Some(4) => Ipv4::new(rest).is_ok_and(|ip| {
                 let header = rest.get(..ip.header_len()).unwrap_or_default();
-                header.len() >= Ipv4::LEN && Sum::of(header).is_complete()
+                header.len() >= Ipv4::LEN && Sum::of_bytes(header).is_complete()
             }),
             Some(6) => Ipv6::new(rest).is_ok_and(|ip| {
                 let known = matches!(
@@ -267,17 +287,18 @@ impl<'f> Walk<'f> {
                         | protocol::ICMPV6
                         | protocol::SCTP
                 );
-                let told = Ipv6::LEN + usize::from(ip.payload_len());
-                known && ip.payload_len() > 0 && (told <= rest.len() || !self.is_whole)
+                let declared = Ipv6::LEN + usize::from(ip.payload_len());
+                known && ip.payload_len() > 0 && (declared <= rest.len() || !self.is_whole)
             }),
             _ => false,
         }
     }
 
+    /// Processes a PPPoE header.
     fn pppoe(&mut self, at: usize) -> Onward {
-        let rest = self.rest(at);
+        let rest = self.bytes_from(at);
         let pppoe = Pppoe::new(rest).ok()?;
-        // Another version than there is.
+        // Only version 1 and type 1 are defined.
         if rest.first() != Some(&0x11) {
             return None;
         }
@@ -285,9 +306,10 @@ impl<'f> Walk<'f> {
         self.onward(at + Pppoe::LEN, pppoe.next())
     }
 
+    /// Processes an ERSPAN header.
     fn erspan(&mut self, at: usize, kind: u8) -> Onward {
         const WITHOUT_PLATFORM: usize = 12;
-        let rest = self.rest(at);
+        let rest = self.bytes_from(at);
         let erspan = Erspan::new(rest, kind).ok()?;
         let len = erspan.header_len();
         if len > WITHOUT_PLATFORM {
@@ -297,10 +319,12 @@ impl<'f> Walk<'f> {
         self.onward(at + len, next)
     }
 
+    /// Processes a VXLAN header.
     fn vxlan(&mut self, at: usize, extended: bool) -> Onward {
-        let rest = self.rest(at);
+        let rest = self.bytes_from(at);
         let vxlan = Vxlan::new(rest).ok()?;
-        // The identifier is valid, what is reserved is zero; policies and the extension use some of it.
+        // The identifier must be valid and reserved fields 0. The group policy and GPE extensions
+        // use some of the reserved fields.
         match *rest {
             [0x08, 0, 0, 0, _, _, _, 0, ..] if !extended => {}
             [flags, _, _, _, _, _, _, 0, ..] if flags & 0x08 != 0 && flags != 0x08 => {}
@@ -309,16 +333,17 @@ impl<'f> Walk<'f> {
         self.onward(at + Vxlan::LEN, vxlan.next(extended))
     }
 
+    /// Processes a Geneve header; the data of its options are overwritten.
     fn geneve(&mut self, at: usize) -> Onward {
-        let rest = self.rest(at);
+        let rest = self.bytes_from(at);
         let geneve = Geneve::new(rest).ok()?;
         let end = at + geneve.header_len();
-        // Version 0, and nothing in what is reserved.
+        // The version and all reserved fields must be 0.
         match *rest {
             [0..=0x3f, flags, _, _, _, _, _, 0, ..] if flags & 0x3f == 0 => {}
             _ => return None,
         }
-        // Each has a class, a type, and a length in words: RFC 8926 section 3.5.
+        // Each option has class, type, and length in words: RFC 8926 section 3.5.
         let mut option = at + Geneve::LEN;
         while let Some([_, _, _, len]) = self.bytes(option).filter(|_| option < end) {
             let next = option + 4 + usize::from(len & 0x1f) * 4;
@@ -333,12 +358,13 @@ impl<'f> Walk<'f> {
         self.onward(end, geneve.next())
     }
 
+    /// Processes a GTP-U header; unknown extension headers are overwritten.
     fn gtp(&mut self, at: usize) -> Onward {
-        let rest = self.rest(at);
+        let rest = self.bytes_from(at);
         let gtp = Gtp::new(rest).ok()?;
         let (len, flags) = (gtp.header_len(), *rest.first()?);
         let next = gtp.next(rest.get(len..).unwrap_or_default());
-        // Another version, a message about addresses, or no GTP at all.
+        // Another version, a message that contains addresses, or not GTP at all.
         if next == Next::Payload {
             return None;
         }

@@ -1,15 +1,17 @@
-//! Takes the frames of a time and a filter out of a folder of finished files, or out of parts of files that were selected
-//! elsewhere.
+//! Extraction of the frames of a time range and a filter, out of a folder of finished files or out
+//! of ranges of files that were selected elsewhere.
 //!
 //! ```text
-//! indexes, or first records -> files that can reach into the times -> parts that can hold such frames -> merge, frame by frame
+//! indexes, or first records -> files that may overlap the times -> parts that may match
+//!     -> merge, frame by frame
 //! ```
 //!
 //! May import: [`crate::anonymize`], [`crate::index`], [`crate::merge`], [`crate::read`],
 //! [`crate::folder`], and the filter of `wqcap-frame`.
 //!
-//! Invariants: indexes and first records only leave out what cannot be wanted; each frame that is left is judged by its
-//! own stamp and by the filter, so that the result is the same with and without them. No capture file is changed.
+//! Invariants: indexes and first records only exclude parts that cannot match. Each remaining frame
+//! is checked by its own stamp and by the filter, so that the result does not depend on indexes. No
+//! capture file is changed.
 
 mod select;
 pub(crate) mod times;
@@ -32,88 +34,91 @@ use std::{
 };
 use wqcap_frame::{Headers, filter::Filter};
 
-/// What is wanted of a folder.
+/// Query for frames in a folder of capture files.
 #[derive(Clone, Debug)]
 pub struct ExtractQuery {
-    /// The folder of capture files.
+    /// Folder of capture files.
     pub dir: PathBuf,
-    /// The folder of their indexes; missing ones are made in it. `None`: files are chosen by their first records alone.
+    /// Folder of their indexes; missing indexes are built there. `None`: files are selected by
+    /// their first records only.
     pub index_dir: Option<PathBuf>,
-    /// Which of their frames.
+    /// Selection of frames.
     pub frames: FrameQuery,
 }
 
-/// Which frames are wanted, and what is written of them.
+/// Selection of frames, and how they are written.
 #[derive(Clone, Debug)]
 pub struct FrameQuery {
-    /// From the start, up to and without the end; nanoseconds since 1970.
+    /// Time range: start inclusive, end exclusive; nanoseconds since 1970.
     pub times: Range<u64>,
-    /// Which frames are wanted.
+    /// Filter that selected frames match.
     pub filter: Filter,
-    /// Of which flow, if of one: its Community ID, as [`Headers::community_id`] of the innermost packet tells it.
+    /// Community ID of the flow to select, as [`Headers::community_id`] computes it of the
+    /// innermost packet. `None`: any flow.
     pub community_id: Option<String>,
-    /// The frames that are found are anonymized, and so is what the files say of themselves.
+    /// Anonymization of the frames found and of the files' metadata. `None`: frames are copied
+    /// unchanged.
     pub anonymize: Option<AnonymizeQuery>,
-    /// The output; `-` is standard output.
+    /// Path of the output; `-` is standard output.
     pub out: PathBuf,
 }
 
-/// What was found and written.
+/// Frames found, and the output that was written.
 #[derive(Clone, Debug, Serialize)]
 pub struct FramesWritten {
-    /// The file; `-` is standard output.
+    /// Path of the output; `-` is standard output.
     pub out: String,
-    /// `pcap` or `pcapng`.
+    /// File format: `pcap` or `pcapng`.
     pub format: &'static str,
-    /// Frames found.
+    /// Number of frames found.
     pub frames: u64,
-    /// Bytes of the output.
+    /// Length of the output in bytes.
     pub bytes: u64,
-    /// Stamp of the first frame found.
+    /// Stamp of the first frame found, in nanoseconds since 1970.
     pub first_ns: Option<u64>,
-    /// Stamp of the last.
+    /// Stamp of the last frame found, in nanoseconds since 1970.
     pub last_ns: Option<u64>,
-    /// What was done to the frames, if they were to be anonymized.
+    /// Counts of the anonymizer, if frames were anonymized.
     pub anonymized: Option<Anonymized>,
     /// Notes for the user.
     pub notes: Vec<String>,
-    /// What was lost with torn or damaged files, a line each.
+    /// Losses due to torn or damaged files, a line each.
     pub losses: Vec<String>,
 }
 
-/// What an extraction from a folder did: the shape that `wqcap extract --json` prints.
+/// Result of an extraction from a folder, in the layout that `wqcap extract --json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct Extracted {
-    /// What was found and written.
+    /// Frames found, and the output that was written.
     #[serde(flatten)]
     pub written: FramesWritten,
-    /// Finished files in the folder, and those that were read.
+    /// Number of finished files in the folder, and of those that were read.
     pub files: ReadOf,
-    /// Bytes of the finished files, and those that were read of them to find the frames, each counted once.
+    /// Bytes of the finished files, and bytes that were read to find the frames, each counted once.
     pub file_bytes: ReadOf,
-    /// How indexes were used.
+    /// Use of indexes.
     pub index: IndexUse,
-    /// How long it took.
+    /// Duration of the extraction in seconds.
     pub seconds: f64,
 }
 
-/// A count of what was read, and of all.
+/// Count of items read, out of a total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReadOf {
-    /// How many were read.
+    /// Number of items read.
     pub read: u64,
-    /// How many there are.
+    /// Number of all items.
     pub total: u64,
 }
 
-/// The frames that are wanted, and what is written of them.
+/// Record selection by a query, with the anonymizer if one is configured.
 struct FrameSelection<'q> {
     query: &'q FrameQuery,
     anonymizer: Option<Anonymizer>,
 }
 
 impl FrameSelection<'_> {
-    fn wants(&self, packet: &Packet<'_>) -> bool {
+    fn matches(&self, packet: &Packet<'_>) -> bool {
         let query = self.query;
         query.times.contains(&packet.ns)
             && query.filter.accepts(packet.bytes, packet.len)
@@ -126,7 +131,7 @@ impl FrameSelection<'_> {
 
 impl RecordSelection for FrameSelection<'_> {
     fn select<'a>(&'a mut self, packet: Packet<'a>) -> Option<Packet<'a>> {
-        if !self.wants(&packet) {
+        if !self.matches(&packet) {
             return None;
         }
         Some(match &mut self.anonymizer {
@@ -139,12 +144,12 @@ impl RecordSelection for FrameSelection<'_> {
     }
 }
 
-/// Carries out a query. `watch` is called now and then with the bytes read and the bytes to be read, and may return
-/// `false` to stop.
+/// Runs a query. `watch` is called repeatedly with the number of bytes read and the number of bytes
+/// to read; it may return `false` to stop.
 ///
 /// # Errors
-/// The folder has no capture files, or files that cannot go into one file, the output cannot be written, or `watch` stopped
-/// it. What is wrong with a file is in the result.
+/// The folder has no capture files, the files cannot be combined into one, the output cannot be
+/// written, or `watch` stopped the query. Problems of single files are part of the result.
 pub fn extract(
     query: &ExtractQuery,
     watch: impl Fn(u64, u64) -> bool,
@@ -163,7 +168,8 @@ pub fn extract(
     let selection = select(&wanted, &meter, &|| watch(0, 0))?;
     let read = selection.files.len() as u64;
     let mut written = extract_ranges(selection.files, selection.notes, &query.frames, watch)?;
-    // The head of a compressed file may have been all of it, which its index has told.
+    // The head of a compressed file may have been the whole file; its index has reported the loss
+    // already.
     let mut losses = selection.losses;
     written.losses.retain(|it| !losses.contains(it));
     losses.append(&mut written.losses);
@@ -182,10 +188,12 @@ pub fn extract(
     })
 }
 
-/// The same out of ranges of files that may hold what is wanted. `notes` are what is known of them already.
+/// Extracts frames from ranges of files that may hold matching frames. `notes` are notes on the
+/// files that are known already.
 ///
 /// # Errors
-/// The files cannot go into one file, the output cannot be written, or `watch` stopped it.
+/// The files cannot be combined into one, the output cannot be written, or `watch` stopped the
+/// query.
 pub fn extract_ranges(
     files: Vec<FileRanges>,
     notes: Vec<String>,
@@ -236,7 +244,7 @@ fn make_anonymous(plan: &mut MergePlan) -> Result<(), MergeError> {
     )))
 }
 
-/// All of a file's frames, anonymized.
+/// Record selection of all frames of a file, anonymized.
 struct Anonymous(Anonymizer);
 
 impl RecordSelection for Anonymous {
@@ -248,10 +256,11 @@ impl RecordSelection for Anonymous {
     }
 }
 
-/// Writes a capture file anew, anonymized: the same frames in the same order, and for the same key the same bytes.
+/// Writes an anonymized copy of a capture file: the same frames in the same order. Equal keys yield
+/// equal bytes.
 ///
 /// # Errors
-/// It cannot be read to its end, is no Ethernet, or `out` cannot be written.
+/// The file cannot be read to its end, its link type is not Ethernet, or `out` cannot be written.
 pub fn anonymize_file(path: &Path, query: &AnonymizeQuery, out: &Path) -> Result<(), MergeError> {
     let file = FileRanges::whole(path.to_owned());
     let mut plan = MergePlan::from_ranges(vec![file], Vec::new(), out, false)?;
@@ -284,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_file_is_told_with_an_index_as_without() {
+    fn a_torn_file_is_reported_with_and_without_an_index() {
         let indexes = tempfile::tempdir().expect("dir");
         for (format, name) in [
             (FileFormat::Pcap, "wqcap-q00-1.pcap"),
@@ -307,7 +316,7 @@ mod tests {
                     plain.1.len() == 1 && plain.1[0].contains(&said),
                     "{plain:?}"
                 );
-                // With an index that is built, and one that is there.
+                // With an index that is built now, and with an existing one.
                 assert_eq!(run(Some(&indexes)), plain);
                 assert_eq!(run(Some(&indexes)), plain);
             }
@@ -315,11 +324,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_deleted_meanwhile_is_absent() {
+    fn a_file_deleted_during_extraction_is_noted() {
         let indexes = tempfile::tempdir().expect("dir");
         let n = 20_000;
-        // At which call of `watch` the second file goes: before its index is read, before its first record is, and
-        // before its turn to be merged comes.
+        // Number of the call of `watch` at which the second file is deleted: before its index is
+        // read, before its first record is read, and before it is merged.
         for (index, at) in [(None, 1), (Some(&indexes), 1), (None, 2), (None, 3)] {
             let dir = tempfile::tempdir().expect("dir");
             let path = |i: u64| dir.path().join(format!("wqcap-q00-{i}.pcap"));

@@ -1,4 +1,4 @@
-//! Selects the parts of files that can hold the frames wanted.
+//! Selection of the parts of files that may hold the frames wanted.
 
 use super::times::{Beginning, may_hold, reaches};
 use crate::{
@@ -9,22 +9,22 @@ use crate::{
 use serde::Serialize;
 use std::{fs, ops::Range, path::Path};
 
-/// How indexes were used.
+/// Use of indexes during an extraction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IndexUse {
-    /// Files whose index was used.
+    /// Number of files whose index was used.
     pub files: u64,
-    /// Those of them whose index was absent or stale, and was built.
+    /// Number of those files whose index was missing or stale and was built.
     pub made: u64,
     /// Bytes of indexes read.
     pub bytes_read: u64,
-    /// Bytes of the files that indexes were built of: each was read once for that.
+    /// Bytes of the files that indexes were built for; each of these files was read once.
     pub bytes_to_make: u64,
-    /// An index can help with the filter.
+    /// Set when an index can narrow the filter.
     pub helps_filter: bool,
 }
 
-/// Which frames of which folder.
+/// Query of a folder: times and flow terms.
 pub(super) struct Wanted<'a> {
     pub(super) dir: &'a Path,
     pub(super) indexes: Option<IndexFolder<'a>>,
@@ -33,26 +33,26 @@ pub(super) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Frames of any time are.
+    /// Returns `true` if frames of all times are wanted.
     fn is_always(&self) -> bool {
         *self.times == (0..u64::MAX)
     }
 }
 
-/// What is to be read of a folder's files.
+/// Parts of a folder's files to be read.
 #[derive(Debug, Default)]
 pub(super) struct FileSelection {
     pub(super) files: Vec<FileRanges>,
-    /// Finished files in the folder, and their bytes.
+    /// Number of finished files in the folder.
     pub(super) finished: u64,
     pub(super) finished_bytes: u64,
     pub(super) index: IndexUse,
     pub(super) notes: Vec<String>,
-    /// What is lost of files that are not read to their end.
+    /// Losses of files that are not read to their end.
     pub(super) losses: Vec<String>,
 }
 
-/// A finished file of the folder.
+/// Finished file of the folder.
 struct Found {
     file: FileRanges,
     len: u64,
@@ -60,11 +60,11 @@ struct Found {
     begins: Beginning,
 }
 
-/// What an index tells of a file.
+/// Parts of a file that its index selects.
 struct Indexed {
-    /// The parts to be read; none: the file holds nothing that is wanted.
+    /// Byte ranges to be read. Empty: the file holds no matching frames.
     ranges: Vec<Range<u64>>,
-    /// They can be read apart from the rest.
+    /// Set when the ranges can be read without the rest of the file.
     apart: bool,
     end: FileEnd,
 }
@@ -79,11 +79,11 @@ impl Indexed {
     }
 }
 
-/// Selects the parts of a folder's files that can hold what is wanted.
+/// Selects the parts of a folder's files that may hold matching frames.
 pub(super) fn select(
     wanted: &Wanted<'_>,
     meter: &ReadMeter,
-    go_on: &impl Fn() -> bool,
+    may_continue: &impl Fn() -> bool,
 ) -> Result<FileSelection, MergeError> {
     let mut it = FileSelection::default();
     it.index.helps_filter = !wanted.terms.is_empty();
@@ -93,9 +93,9 @@ pub(super) fn select(
             .map_err(|e| MergeError::Refused(format!("{}: {e}", folder.display())))?;
     }
     for file in &mut found {
-        it.look(file, wanted);
-        let looked = file.index.is_some() || !wanted.is_always();
-        if looked && !go_on() {
+        it.load_index_or_beginning(file, wanted);
+        let was_read = file.index.is_some() || !wanted.is_always();
+        if was_read && !may_continue() {
             return Err(MergeError::Stopped);
         }
     }
@@ -105,10 +105,10 @@ pub(super) fn select(
             continue;
         }
         if let (None, Some(indexes)) = (&file.index, wanted.indexes) {
-            let index = it.build_index(indexes, file, go_on);
+            let index = it.build_index(indexes, file, may_continue);
             file.index = index.map(|index| Indexed::new(&index, wanted));
         }
-        if !go_on() {
+        if !may_continue() {
             return Err(MergeError::Stopped);
         }
         it.take(file);
@@ -120,7 +120,7 @@ pub(super) fn select(
 }
 
 impl FileSelection {
-    /// The finished capture files of a folder, in name order; at least one.
+    /// Lists the finished capture files of a folder in name order. Fails if there are none.
     fn list(&mut self, dir: &Path, meter: &ReadMeter) -> Result<Vec<Found>, MergeError> {
         let files = in_folder(dir, meter, &mut self.notes)?;
         let files = files.into_iter().filter(|(_, len)| *len > 0);
@@ -143,28 +143,30 @@ impl FileSelection {
         Ok(found)
     }
 
-    /// Finds out what a file holds by its index, or when it begins, if that matters.
-    fn look(&mut self, found: &mut Found, wanted: &Wanted<'_>) {
+    /// Loads a file's index. Without an index, reads the time of its first record, if times are
+    /// limited.
+    fn load_index_or_beginning(&mut self, found: &mut Found, wanted: &Wanted<'_>) {
         let indexes = wanted.indexes;
         if let Some((index, bytes)) = indexes.and_then(|it| it.load(&found.file.path)) {
             self.index.files += 1;
             self.index.bytes_read += bytes;
             found.index = Some(Indexed::new(&index, wanted));
         } else if !wanted.is_always() {
-            // One that cannot be read may hold anything, and its turn tells why.
+            // An unreadable file may hold any frame; the error is reported when it is merged.
             found.begins = Beginning::read(&found.file).unwrap_or_default();
         }
     }
 
-    /// Builds a file's index. A file that has none, since it cannot be read to its end, is read whole.
+    /// Builds a file's index. `None`: the file is read as a whole, because it has no index or
+    /// cannot be read to its end.
     fn build_index(
         &mut self,
         indexes: IndexFolder<'_>,
         found: &Found,
-        go_on: &impl Fn() -> bool,
+        may_continue: &impl Fn() -> bool,
     ) -> Option<CaptureIndex> {
         let path = &found.file.path;
-        match indexes.build(path, go_on) {
+        match indexes.build(path, may_continue) {
             Ok(index) => {
                 if index.is_some() {
                     self.index.files += 1;
@@ -173,7 +175,7 @@ impl FileSelection {
                 }
                 index
             }
-            // Its turn tells that it is gone.
+            // The merge notes that the file was deleted.
             Err(e) if e.is_not_found() => None,
             Err(e) => {
                 self.notes
@@ -183,13 +185,13 @@ impl FileSelection {
         }
     }
 
-    /// Selects what is to be read of a file.
+    /// Selects the ranges to be read of a file.
     fn take(&mut self, found: &Found) {
         let mut file = found.file.clone();
         if let Some(index) = &found.index
             && (index.ranges.is_empty() || index.apart)
         {
-            // Who reads the file whole tells it himself.
+            // A file that is read whole is reported as torn by the merge.
             if let end @ FileEnd::Torn { .. } = index.end {
                 self.losses.push(format!("{}: {end}", file.path.display()));
             }
@@ -202,12 +204,12 @@ impl FileSelection {
     }
 }
 
-/// The part of a file before its first record: enough for an output without frames. The first of the files that is
-/// still there.
+/// Returns the part before the first record of the first file that still exists. It is enough for
+/// an output without frames.
 fn head_of(files: &[Found], dir: &Path) -> Result<FileRanges, MergeError> {
     for Found { file, .. } in files {
         match index::head_len(file) {
-            // A file without even that is read to be told why.
+            // A file without a complete header is read, so that the merge reports the reason.
             Ok(0) => return Ok(file.clone()),
             Ok(head) => {
                 let ranges = std::iter::once(0..head).collect();

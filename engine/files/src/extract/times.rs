@@ -1,7 +1,9 @@
-//! When a file's frames were received, as far as its beginning tells, and that of the file after it.
+//! Time span of a file's frames, derived from its first record and from the first record of the
+//! file after it.
 //!
-//! Invariant: only what is certain is told. Files follow each other if a capture of wqcap's says so, by its headers and by
-//! names that differ in numbers alone, or by a queue's default name.
+//! Invariant: a span is narrowed only when that is certain. Two files are consecutive if both are
+//! from a capture of wqcap, with equal headers and names that differ in digits only, or if both
+//! have the default name of one queue.
 
 use crate::{
     name::FileName,
@@ -15,18 +17,18 @@ use std::{
     path::Path,
 };
 
-/// How far a file's stamps may lie before its first one, and behind that of the file after it: a clock that follows
-/// another may step back a little.
+/// Tolerance in nanoseconds by which a file's stamps may lie before its first one, and after the
+/// first one of the next file: a clock that follows another one may step back a little.
 const SLACK_NS: u64 = 1_000_000_000;
-/// The most that stands before the records of a capture.
+/// Maximum number of bytes in front of the records of a capture.
 const MOST_HEAD: u64 = 64 << 10;
 
-/// How a file begins.
+/// First stamp of a file, and a key shared by consecutive files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Beginning {
-    /// Stamp of its first record; `None`: it has none, or cannot be read so far.
+    /// Stamp of the first record; `None`: the file has no record, or cannot be read up to it.
     first_ns: Option<u64>,
-    /// The files of one queue of one capture have the same; `None`: nobody knows what follows it.
+    /// Key that the files of one queue of one capture share; `None`: the following file is unknown.
     chain: Option<u64>,
 }
 
@@ -34,7 +36,7 @@ impl Beginning {
     /// Reads a file's header and first record.
     pub(crate) fn read(file: &FileRanges) -> Result<Self, ReadError> {
         let mut reader = file.peek()?;
-        // Damage is told by whoever reads the file.
+        // Damage is reported by the code that reads the whole file.
         if !reader.advance().unwrap_or(false) {
             return Ok(Self::default());
         }
@@ -48,7 +50,7 @@ impl Beginning {
     }
 }
 
-/// What a file has in common with those that follow it. `head` bytes stand before its first record.
+/// Returns the key that a file shares with its successors. The first record is at byte `head`.
 fn chain(file: &FileRanges, head: u64) -> Result<Option<u64>, ReadError> {
     let named = FileName::parse(&file.path).map(|it| it.queue);
     let mut bytes = Vec::new();
@@ -64,14 +66,14 @@ fn chain(file: &FileRanges, head: u64) -> Result<Option<u64>, ReadError> {
     Ok(Some(hasher.finish()))
 }
 
-/// A path without the numbers in it.
+/// Returns a path without its digits.
 fn shape(path: &Path) -> Vec<u8> {
     let mut path = path.as_os_str().as_encoded_bytes().to_vec();
     path.retain(|byte| !byte.is_ascii_digit());
     path
 }
 
-/// For each file, the first and the last time that it can hold frames of.
+/// Returns for each file the first and the last time of frames that it may hold.
 pub(crate) fn reaches(files: &[Beginning]) -> Vec<RangeInclusive<u64>> {
     let mut starts: HashMap<u64, Vec<u64>> = HashMap::new();
     for it in files {
@@ -95,7 +97,7 @@ pub(crate) fn reaches(files: &[Beginning]) -> Vec<RangeInclusive<u64>> {
     files.iter().map(reach).collect()
 }
 
-/// Whether a file that reaches so far can hold frames of the times wanted.
+/// Returns `true` if a file with the span `reach` may hold frames of `times`.
 pub(crate) fn may_hold(reach: &RangeInclusive<u64>, times: &Range<u64>) -> bool {
     *reach.start() < times.end && *reach.end() >= times.start
 }
@@ -116,7 +118,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn beginnings_tell_what_need_not_be_read() {
+    fn first_stamps_exclude_files_outside_the_times() {
         let file = |chain: u64, second: u64| Beginning {
             first_ns: Some(second * SECOND),
             chain: Some(chain),
@@ -187,7 +189,7 @@ mod tests {
             let other = beginning(name, bytes);
             assert!(other.is_some() && other != one && other != zst, "{name}");
         }
-        // Who knows what these are.
+        // Files whose successors are unknown.
         for (name, bytes) in [
             ("run1.pcapng", &pcapng("Dumpcap 4.0", "eth0")),
             ("all.pcapng", &pcapng(&format!("{PROGRAM} merge"), "eth0")),

@@ -1,28 +1,30 @@
-//! How far each finished file is on its way to an object store: the records of the journal that `wqcap ship` writes.
+//! Delivery state of finished files in an object store: the records of the journal that
+//! `wqcap ship` writes.
 //!
 //! ```text
-//! <journal>/ledger.json             sums of files that are gone, and how far their lists have been read
-//! <journal>/packets/<file>.json     the record of a capture file that is there, or on its way
-//! <journal>/flows/<file>.json       the record of a file of flow records
-//! <journal>/dns/<file>.json         the record of a table of DNS
-//! <journal>/dhcp/<file>.json        the record of a table of DHCP
+//! <journal>/ledger.json             sums of deleted files, and the read position in their lists
+//! <journal>/packets/<file>.json     record of a capture file that exists or is being shipped
+//! <journal>/flows/<file>.json       record of a file of flow records
+//! <journal>/dns/<file>.json         record of a table of DNS
+//! <journal>/dhcp/<file>.json        record of a table of DHCP
 //! ```
 //!
-//! Invariant: what is not known to be shipped is not.
+//! Invariant: a file counts as shipped only if its record states it.
 
 use super::{FileStamp, expired::ListPosition};
 use crate::open::{MOST_RECORD, read_regular};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// The layout's number.
+/// Version of the journal's layout.
 pub const VERSION: u32 = 1;
-/// Name of the sums.
+/// File name of the sums.
 pub const SUMS: &str = "ledger.json";
-/// Ending of a record's name, behind the whole name of its file.
+/// Suffix of a record's file name, after the complete name of its file.
 pub const RECORD: &str = ".json";
 
-/// What a file holds. Flow records, DNS and DHCP come first: they are small, and most questions begin with them.
+/// Kind of a file's content. Flow records, DNS and DHCP are shipped first: they are small, and most
+/// investigations begin with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -37,10 +39,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Each of them.
+    /// All kinds, in the order of shipping.
     pub const ALL: [Self; 4] = [Self::Flows, Self::Dns, Self::Dhcp, Self::Packets];
 
-    /// The folder of its records in a journal, and of its objects in a store.
+    /// Returns the name of the kind's folder, in a journal and in a store.
     #[must_use]
     pub fn folder(self) -> &'static str {
         match self {
@@ -51,86 +53,86 @@ impl Kind {
         }
     }
 
-    /// Where the record of a file is, by its name.
+    /// Returns the path of the record of a file in a journal.
     #[must_use]
     pub fn record(self, journal: &Path, file: &str) -> PathBuf {
         journal.join(self.folder()).join(format!("{file}{RECORD}"))
     }
 }
 
-/// A file among all of a journal.
+/// Key of a file in a journal: its kind and name.
 pub type FileId = (Kind, String);
 
-/// How far a file is.
+/// Delivery state of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum State {
-    /// Nothing of it is in the store.
+    /// No bytes of the file are in the store.
     Seen,
-    /// An upload in parts has begun.
+    /// A multipart upload has begun.
     Started {
-        /// The store's name of it.
+        /// Identifier of the upload in the store.
         upload: String,
-        /// Bytes of each part but the last.
+        /// Length of each part except the last, in bytes.
         part_bytes: u64,
-        /// What the store said of each part that it has.
+        /// ETag of each part that the store has received.
         parts: Vec<Option<String>>,
     },
-    /// The object is whole, as the store says.
+    /// The object is complete, according to the store.
     Sent {
-        /// What the store said of it.
+        /// ETag or generation of the object.
         etag: Option<String>,
     },
-    /// It has been asked for again, and is what was sent.
+    /// The object was checked in the store and equals what was sent.
     Verified,
-    /// It can be found.
+    /// The object is listed and can be found.
     Shipped,
 }
 
-/// What the journal has of a file.
+/// Journal record of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The layout's number.
+    /// Version of the journal layout.
     pub version: u32,
-    /// What it holds.
+    /// Kind of the file's content.
     pub kind: Kind,
-    /// Its name in its folder.
+    /// Name of the file in its folder.
     pub file: String,
-    /// The file as it was when it was found.
+    /// Length and modification time of the file when it was found.
     pub stamp: FileStamp,
-    /// When it begins, or was written, in nanoseconds since 1970.
+    /// Start time of the file, or time of its last write, in nanoseconds since 1970.
     pub ns: u64,
-    /// Its object.
+    /// Key of the file's object in the store.
     pub key: String,
-    /// The object of its blocks; a table has none.
+    /// Key of the object with the file's table of blocks. Tables have none.
     pub blocks_key: Option<String>,
-    /// Its frames; of a table 0.
+    /// Number of frames in the file; 0 for a table.
     pub frames: u64,
-    /// Whether it is sent, and not only told of.
+    /// Set when the file's content is uploaded; otherwise only its blocks are published.
     pub selected: bool,
-    /// The anonymized copy that is sent in its place.
+    /// Stamp of the anonymized copy that is sent instead of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy: Option<FileStamp>,
-    /// How far it is.
+    /// Delivery state of the file.
     pub state: State,
 }
 
 impl Record {
-    /// Which file it is of.
+    /// Returns the key of the record's file.
     #[must_use]
     pub fn id(&self) -> FileId {
         (self.kind, self.file.clone())
     }
 
-    /// What is sent: the file, or its copy.
+    /// Returns the stamp of what is sent: the file, or its copy.
     #[must_use]
     pub fn sent(&self) -> FileStamp {
         self.copy.unwrap_or(self.stamp)
     }
 }
 
-/// Whether the journal says that a finished capture file, as it is now, has been shipped, or that all has been sent that is to
-/// be.
+/// Returns `true` if the journal records that a finished capture file, in its present state, has
+/// been shipped, or that everything selected of it has been sent.
 #[must_use]
 pub fn is_shipped(journal: &Path, file: &Path) -> bool {
     let name = file.file_name().and_then(|it| it.to_str());
@@ -143,7 +145,8 @@ pub fn is_shipped(journal: &Path, file: &Path) -> bool {
     })
 }
 
-/// How far the lists of files that went unshipped have been read; what cannot be told has not been.
+/// Returns the read position in the lists of files that were deleted unshipped. A missing or
+/// damaged journal yields the start.
 #[must_use]
 pub fn expired_read(journal: &Path) -> ListPosition {
     #[derive(Default, Deserialize)]
@@ -162,12 +165,12 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn only_what_the_journal_says_is_shipped() {
+    fn only_a_matching_shipped_record_counts() {
         let dir = tempfile::tempdir().expect("dir");
         let journal = dir.path().join("journal");
         let file = dir.path().join("wqcap-q00-5.pcap");
         fs::write(&file, "frames").expect("written");
-        assert!(!is_shipped(&journal, &file), "there is no journal");
+        assert!(!is_shipped(&journal, &file), "without a journal");
         fs::create_dir_all(journal.join("packets")).expect("made");
         let path = Kind::Packets.record(&journal, "wqcap-q00-5.pcap");
         let record = Record {

@@ -1,15 +1,18 @@
-//! Files that a capture has deleted to make room before `wqcap ship` had shipped them: their frames belong in its delivery
-//! ledger, also those of files that it never saw.
+//! Lists of the files that a capture deleted to make room before `wqcap ship` had shipped them.
+//! Their frames belong in the delivery ledger of `wqcap ship`, including frames of files that it
+//! never saw.
 //!
 //! ```text
-//! <folder of capture files>/.wqcap-expired/<N>.jsonl     a line a file, in the order in which they went
-//! capture: line -> the file's deletion        ship: lines from where it was on -> ledger
+//! <folder of capture files>/.wqcap-expired/<N>.jsonl     a line per file, in the order of deletion
+//! capture: line -> deletion of the file        ship: lines from the last position -> ledger
 //! ```
 //!
-//! A list that is long is followed by another one, and goes when its reader is behind it.
+//! A list that is full is followed by another one. It is deleted after its reader has read all of
+//! it.
 //!
-//! Invariants: a file's line is on the disk before the file goes, unless the disk is full, so what is gone has a line. Only the
-//! last line may be of a file that is still there: a capture was killed in between. One process at a time writes the lists of a
+//! Invariants: a file's line is on the disk before the file is deleted, unless the disk is full, so
+//! that every deleted file has a line. Only the last line may describe a file that still exists:
+//! the capture was killed between the two steps. One process at a time writes the lists of a
 //! folder.
 
 use super::{FileStamp, sync_folder};
@@ -21,49 +24,49 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where lists are, below the folder of capture files.
+/// Name of the folder of lists, inside the folder of capture files.
 const FOLDER: &str = ".wqcap-expired";
-/// Ending of a list's name, behind its number.
+/// Extension of a list's file name, after its number.
 const LIST: &str = "jsonl";
-/// A list that is longer is not written further, in bytes: some thousand files.
+/// Length of a list, in bytes, from which on a new list is begun; it holds some thousand files.
 const LONG: u64 = 1 << 20;
-/// Bytes of a list that are read at most.
+/// Maximum number of bytes that are read of a list.
 const MOST_LIST: u64 = 2 * LONG;
 
-/// A file that went.
+/// File that was deleted before it was shipped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpiredFile {
-    /// Its name in its folder.
+    /// Name of the file in its folder.
     pub file: String,
-    /// The file as it was.
+    /// Length and modification time of the file.
     pub stamp: FileStamp,
-    /// Its frames; `None`: nobody had counted them.
+    /// Number of frames in the file; `None`: they had not been counted.
     pub frames: Option<u64>,
 }
 
-/// How far lists have been read.
+/// Position of a reader in the lists of a folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListPosition {
-    /// The list's number.
+    /// Number of the list.
     pub list: u64,
-    /// Its bytes in front of the next line.
+    /// Byte offset of the next line in the list.
     pub bytes: u64,
 }
 
-/// The lists of a folder, for the one who writes them.
+/// Writer of a folder's lists.
 #[derive(Debug)]
 pub struct ExpiredList {
     dir: PathBuf,
     number: u64,
-    /// The last line.
+    /// Last line of the list.
     last: Option<ExpiredFile>,
 }
 
 impl ExpiredList {
-    /// Goes on with the lists of a folder. Those that `read` is behind are removed.
+    /// Opens the lists of a folder to append to them. Lists before the position `read` are removed.
     ///
     /// # Errors
-    /// They cannot be read or made.
+    /// The lists cannot be read or created.
     pub fn open(dir: &Path, read: ListPosition) -> io::Result<Self> {
         let folder = dir.join(FOLDER);
         if let Err(e) = fs::create_dir(&folder)
@@ -80,11 +83,11 @@ impl ExpiredList {
             number: numbers.last().copied().unwrap_or(0).max(read.list),
             last: None,
         };
-        // A link or a pipe of that name is not a list.
+        // A link or a pipe of that name is not used as a list.
         while fs::symlink_metadata(it.path()).is_ok_and(|there| !there.is_file()) {
             it.number += 1;
         }
-        // Somebody has emptied the folder: the reader waits behind what is no longer there.
+        // The folder was emptied by the user: the reader's position is after the end of the list.
         if it.number == read.list && it.len() < read.bytes {
             it.number += 1;
         }
@@ -93,12 +96,14 @@ impl ExpiredList {
         Ok(it)
     }
 
-    /// Notes a file and deletes it. A full disk takes no line before there is room: the file then goes first.
+    /// Writes a file's line and deletes the file. On a full disk the file is deleted first, and its
+    /// line is written then.
     ///
     /// # Errors
-    /// The file cannot be deleted, as [`fs::remove_file`] says; or it is gone, and its line could not be written.
+    /// The file cannot be deleted, with the error of [`fs::remove_file`]; or it is deleted, and its
+    /// line cannot be written.
     pub fn remove(&mut self, file: &Path, expired: &ExpiredFile) -> io::Result<()> {
-        // It could not be deleted when it was noted.
+        // The line was written before, when the file could not be deleted.
         let is_noted = self.last.as_ref() == Some(expired);
         let noted = if is_noted { Ok(()) } else { self.note(expired) };
         fs::remove_file(file)?;
@@ -115,7 +120,7 @@ impl ExpiredList {
         let mut list = open_for_append(&self.path())?;
         let written = list.write_all(&line).and_then(|()| list.sync_data());
         if let Err(e) = written {
-            // Nothing of it stays, or the next line would be none.
+            // A part of the line is removed, or the next line would be invalid.
             self.cut()?;
             return Err(e);
         }
@@ -130,12 +135,13 @@ impl ExpiredList {
         path(&self.dir, self.number)
     }
 
-    /// Bytes of the list; of one that is not there 0.
+    /// Returns the length of the list in bytes; 0 if it does not exist.
     fn len(&self) -> u64 {
         fs::metadata(self.path()).map_or(0, |it| it.len())
     }
 
-    /// Takes away what a crash, or a full disk, has left of a line; gives those that are whole.
+    /// Removes an incomplete last line, which a crash or a full disk left. Returns the complete
+    /// lines with their end offsets.
     fn cut(&self) -> io::Result<Vec<(ExpiredFile, u64)>> {
         let whole = lines(&self.path(), 0)?;
         if let Ok(list) = open_for_update(&self.path()) {
@@ -145,7 +151,8 @@ impl ExpiredList {
     }
 }
 
-/// Reads on from a position: each file, and the position behind it. A folder without lists has none.
+/// Reads the lists from a position on: each file, and the position after it. A folder without lists
+/// yields nothing.
 ///
 /// # Errors
 /// A list cannot be read.
@@ -162,11 +169,12 @@ pub fn read(dir: &Path, from: ListPosition) -> io::Result<Vec<(ExpiredFile, List
     Ok(all)
 }
 
-/// Whole lines from a byte on, each with where it ends. What is no line of ours ends them.
+/// Reads the complete lines from byte `start` on, each with its end offset. Stops at the first
+/// invalid line.
 fn lines(path: &Path, start: u64) -> io::Result<Vec<(ExpiredFile, u64)>> {
     let mut file = match open_regular(path) {
         Ok(file) => file,
-        // Without a regular file there are 0 lines.
+        // A missing or irregular file has 0 lines.
         Err(e) if [io::ErrorKind::NotFound, io::ErrorKind::InvalidInput].contains(&e.kind()) => {
             return Ok(Vec::new());
         }
@@ -189,7 +197,7 @@ fn lines(path: &Path, start: u64) -> io::Result<Vec<(ExpiredFile, u64)>> {
     }
 }
 
-/// The numbers of a folder's lists, in order.
+/// Returns the numbers of a folder's lists in ascending order.
 fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
     let entries = match fs::read_dir(dir.join(FOLDER)) {
         Ok(entries) => entries,
@@ -234,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_is_read_once_and_in_its_order() {
+    fn deleted_files_are_read_once_and_in_order() {
         let dir = tempfile::tempdir().expect("dir");
         let start = ListPosition::default();
         assert_eq!(read(dir.path(), start).expect("reads"), []);
@@ -257,13 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noted_when_the_capture_was_killed_is_noted_once() {
+    fn a_line_written_before_a_kill_is_not_repeated() {
         let dir = tempfile::tempdir().expect("dir");
         let start = ListPosition::default();
         let (path, expired) = file(dir.path(), "a");
         let open = || ExpiredList::open(dir.path(), start).expect("opens");
         open().note(&expired).expect("written");
-        // In the middle of the next line.
+        // Killed while the next line was written.
         let at = super::path(dir.path(), 0);
         let mut list = OpenOptions::new().append(true).open(at).expect("there");
         list.write_all(b"{\"file\":\"b").expect("written");
@@ -274,14 +282,14 @@ mod tests {
         let (path, expired) = file(dir.path(), "b");
         list.remove(&path, &expired).expect("removed");
         assert_eq!(files(dir.path(), start), ["a", "b"]);
-        // Gone already: nobody notes it, and nobody is told that it was deleted.
+        // The file is gone already: no line is written, and an error is returned.
         let gone = list.remove(&path, &expired).expect_err("gone");
         assert_eq!(gone.kind(), io::ErrorKind::NotFound);
         assert_eq!(files(dir.path(), start), ["a", "b"]);
     }
 
     #[test]
-    fn lists_that_were_read_go() {
+    fn lists_are_removed_after_they_were_read() {
         let dir = tempfile::tempdir().expect("dir");
         let start = ListPosition::default();
         let mut list = ExpiredList::open(dir.path(), start).expect("opens");
@@ -301,12 +309,12 @@ mod tests {
         let (last, end) = all.last().expect("some");
         assert_eq!((last.file.as_str(), end.list), ("b", 1));
         ExpiredList::open(dir.path(), start).expect("opens");
-        assert!(long.exists(), "nobody has read it");
+        assert!(long.exists(), "not read yet");
         let mut list = ExpiredList::open(dir.path(), *end).expect("opens");
         assert!(!long.exists());
         remove(&mut list, "c");
         assert_eq!(files(dir.path(), *end), ["c"]);
-        // Whoever empties the folder does not turn a reader's position into another one.
+        // An emptied folder does not make a reader skip new lines.
         fs::remove_dir_all(dir.path().join(FOLDER)).expect("there");
         let behind = ListPosition { list: 5, bytes: 9 };
         let mut list = ExpiredList::open(dir.path(), behind).expect("opens");

@@ -1,4 +1,5 @@
-//! The capture files of a folder and of those below it, by the endings of their names; how a file is known again.
+//! Listing of the capture files of a folder and its subfolders, by file extension; identity of
+//! files.
 
 pub mod delivery;
 pub mod expired;
@@ -20,36 +21,36 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// The capture files of a folder and of those below it, in name order.
+/// Capture files of a folder and its subfolders, in name order.
 #[derive(Debug, Default)]
 pub struct CaptureFolder {
-    /// Finished files and their lengths.
+    /// Finished files and their lengths in bytes.
     pub finished: Vec<(PathBuf, u64)>,
-    /// Files that are open, or were left open by a crash: everything whose name ends in `.part`.
+    /// Files that are open, or were left open by a crash: all names that end in `.part`.
     pub unfinished: Vec<PathBuf>,
-    /// Folders below that cannot be read, and why.
+    /// Subfolders that cannot be read, with the error.
     pub unread: Vec<(PathBuf, io::Error)>,
 }
 
-/// How a file is recognised as the one that it was.
+/// Identity of a file: its length and the time of its last write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {
-    /// Its length.
+    /// Length in bytes.
     pub len: u64,
     modified_s: i64,
     modified_ns: i64,
 }
 
 impl FileStamp {
-    /// Of a file as it is now.
+    /// Reads the present length and modification time of a file.
     ///
     /// # Errors
-    /// There is none, or nobody may look at it.
+    /// The file does not exist or is not accessible.
     pub fn read(path: &Path) -> io::Result<Self> {
         fs::metadata(path).map(|it| Self::of(&it))
     }
 
-    /// The same by what the system says of it.
+    /// Takes length and modification time from a file's metadata.
     #[must_use]
     pub fn of(file: &Metadata) -> Self {
         Self {
@@ -59,7 +60,7 @@ impl FileStamp {
         }
     }
 
-    /// When it was written last; 1970, if that was before.
+    /// Time of the last write; 1970 if it is earlier.
     #[must_use]
     pub fn modified(&self) -> SystemTime {
         let seconds = u64::try_from(self.modified_s).unwrap_or_default();
@@ -68,18 +69,18 @@ impl FileStamp {
     }
 }
 
-/// What is in a folder and in those below it.
+/// Entries of a folder and its subfolders.
 #[derive(Debug, Default)]
 pub struct FolderTree {
-    /// All there is, folders as well.
+    /// Paths of all entries, including folders.
     pub paths: Vec<PathBuf>,
-    /// Folders below that cannot be read, and why.
+    /// Subfolders that cannot be read, with the error.
     pub unread: Vec<(PathBuf, io::Error)>,
 }
 
 impl FolderTree {
-    /// Lists a folder, and those below it down to so many levels. What is in hidden ones is left out, and links are not
-    /// followed.
+    /// Lists a folder, and its subfolders down to `levels` levels. The content of hidden folders is
+    /// left out. Links are not followed.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -102,7 +103,7 @@ impl FolderTree {
         for folder in below {
             match self.enter(&folder, levels - 1) {
                 Ok(()) => {}
-                // Emptied and deleted just now.
+                // Emptied and deleted in the meantime.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => self.unread.push((folder, e)),
             }
@@ -111,7 +112,7 @@ impl FolderTree {
     }
 }
 
-/// Deletes the folders that a file was in up to `dir`, as far as they are empty.
+/// Deletes the empty folders between a deleted file and `dir`, except `dir`.
 pub fn remove_emptied(file: &Path, dir: &Path) {
     let folders = file.ancestors().skip(1);
     for folder in folders.take_while(|it| *it != dir && it.starts_with(dir)) {
@@ -121,18 +122,19 @@ pub fn remove_emptied(file: &Path, dir: &Path) {
     }
 }
 
-/// Has the names in a folder last. Not every file system can do that, and then they last when it says so itself.
+/// Syncs the names in a folder to the disk. Errors are ignored: not every file system can sync a
+/// folder.
 pub fn sync_folder(folder: &Path) {
     let _ = open_folder(folder).and_then(|it| it.sync_all());
 }
 
-/// Renames a file; nothing is overwritten.
+/// Renames a file without overwriting an existing one.
 ///
 /// # Errors
-/// `AlreadyExists`: there is something of the new name. Any other: as rename(2).
+/// `AlreadyExists`: there is a file of the new name. Otherwise errors of rename(2).
 pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Not every file system can check and rename in one step; most of those have hard links.
+        // Not every file system supports RENAME_NOREPLACE; most of those have hard links.
         Err(Errno::INVAL | Errno::NOSYS) => match fs::hard_link(from, to) {
             Ok(()) => fs::remove_file(from),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(e),
@@ -144,7 +146,7 @@ pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 impl CaptureFolder {
-    /// Lists a folder with all below it.
+    /// Lists a folder and all its subfolders.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -152,7 +154,7 @@ impl CaptureFolder {
         Self::list_to(dir, usize::MAX)
     }
 
-    /// The same down to so many levels of folders.
+    /// Lists a folder and its subfolders down to `levels` levels.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -171,7 +173,7 @@ impl CaptureFolder {
                 match fs::symlink_metadata(&path) {
                     Ok(file) if file.is_file() => it.finished.push((path, file.len())),
                     Ok(_) => {}
-                    // Deleted just now, to make room.
+                    // Deleted by retention in the meantime.
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                     Err(e) => return Err(e),
                 }
@@ -182,7 +184,8 @@ impl CaptureFolder {
         Ok(it)
     }
 
-    /// Notes for the user where only finished files are read.
+    /// Returns notes for the user on files and folders that are left out because only finished
+    /// files are read.
     #[must_use]
     pub fn notes(&self, dir: &Path) -> Vec<String> {
         let n = self.unfinished.len();
@@ -195,7 +198,7 @@ impl CaptureFolder {
         unfinished.into_iter().chain(self.unread_notes()).collect()
     }
 
-    /// A note for each folder that cannot be read.
+    /// Returns a note for each subfolder that cannot be read.
     pub fn unread_notes(&self) -> impl Iterator<Item = String> {
         let unread = self.unread.iter();
         unread.map(|(folder, e)| format!("{}: left out: {e}", folder.display()))

@@ -1,6 +1,6 @@
-//! Numbers in either byte order.
+//! Decoding of integers in either byte order.
 
-/// The byte order of a file or of a section of it.
+/// Byte order of a file or of a section of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteOrder {
     /// Least significant byte first.
@@ -10,16 +10,16 @@ pub enum ByteOrder {
 }
 
 impl ByteOrder {
-    /// This machine's.
+    /// Byte order of this machine.
     pub const NATIVE: Self = if cfg!(target_endian = "big") {
         Self::Big
     } else {
         Self::Little
     };
 
-    /// The order in which the first four bytes are `magic`.
+    /// Returns the byte order in which the first four bytes equal `magic`.
     #[must_use]
-    pub(crate) fn of_magic(magic: u32, bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn from_magic(magic: u32, bytes: &[u8]) -> Option<Self> {
         [Self::Little, Self::Big]
             .into_iter()
             .find(|order| order.u32(bytes, 0) == magic)
@@ -30,7 +30,7 @@ macro_rules! numbers {
     ($($name:ident: $bytes:literal),+) => {
         impl ByteOrder {
             $(
-                #[doc = concat!("The ", $bytes, " bytes at `at`; 0 where there are none.")]
+                #[doc = concat!("Returns the ", $bytes, "-byte integer at `at`; 0 if `bytes` is too short.")]
                 #[inline]
                 #[must_use]
                 pub fn $name(self, bytes: &[u8], at: usize) -> $name {
@@ -44,6 +44,7 @@ macro_rules! numbers {
 
 numbers!(u16: "two", u32: "four", u64: "eight", u128: "sixteen");
 
+/// Returns the `N` bytes at `at`; zeros if `bytes` is too short.
 #[inline]
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let there = bytes.get(at..).and_then(|rest| rest.first_chunk());
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_orders_and_no_bytes() {
+    fn both_byte_orders_and_missing_bytes() {
         let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
         assert_eq!(ByteOrder::Little.u16(&bytes, 1), 0x0302);
         assert_eq!(ByteOrder::Big.u32(&bytes, 4), 0x0506_0708);

@@ -1,7 +1,8 @@
-//! The two file formats, byte by byte: the one place for their constants, encoders and decoders.
+//! Formats pcap and pcapng: all constants, encoders and decoders.
 //!
-//! What is written is in this machine's byte order, with stamps in nanoseconds; what is read may be in either order and
-//! any resolution. May import: nothing but `std` and `thiserror`. No function here does I/O, and none panics on any input.
+//! Encoders use this machine's byte order and timestamps in nanoseconds. Decoders accept either
+//! byte order and any resolution. May import: only `std` and `thiserror`. No function does I/O, and
+//! no input causes a panic.
 
 mod byte_order;
 pub mod pcap;
@@ -10,12 +11,12 @@ pub mod secrets;
 
 pub use byte_order::ByteOrder;
 
-/// LINKTYPE_ETHERNET.
+/// Link type of Ethernet: LINKTYPE_ETHERNET.
 pub const ETHERNET: u32 = 1;
-/// Nanoseconds in a second.
+/// Number of nanoseconds in a second.
 pub const SECOND: u64 = 1_000_000_000;
 
-/// Writes words in this machine's byte order.
+/// Writes 32-bit words to `out` in this machine's byte order.
 #[inline]
 pub fn put_words(out: &mut [u8], words: &[u32]) {
     for (to, word) in out.chunks_exact_mut(4).zip(words) {
@@ -23,17 +24,17 @@ pub fn put_words(out: &mut [u8], words: &[u32]) {
     }
 }
 
-/// The format of a file.
+/// Format of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileFormat {
-    /// The classic one: a header, then records.
+    /// Classic pcap: a file header, then records.
     Pcap,
-    /// Blocks.
+    /// pcapng: a sequence of blocks.
     Pcapng,
 }
 
 impl FileFormat {
-    /// Its name, which is also the usual ending of a file's name.
+    /// Returns the name of the format, which is also the usual file extension.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -43,36 +44,36 @@ impl FileFormat {
     }
 }
 
-/// An interface that frames were received on, as a file describes it. A pcap file has exactly one.
+/// Description of a capture interface in a file. A pcap file has exactly one interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// LINKTYPE.
+    /// Link type (LINKTYPE_ value).
     pub link_type: u32,
-    /// The longest record, as the file says; 0: no limit.
+    /// Snapshot length in bytes, as declared by the file; 0 for no limit.
     pub snaplen: u32,
-    /// Bytes of frame check sequence at each frame's end, if the file tells.
+    /// Length in bytes of the frame check sequence at the end of each frame, if declared.
     pub fcs_len: Option<u8>,
-    /// Its name.
+    /// Name of the interface.
     pub name: Option<String>,
-    /// The machine that it is of, if its section is a capture's.
+    /// Host name in the section header, if the section was written by a capture.
     pub host: Option<String>,
-    /// All its options that are text, by option code, except for its name.
+    /// Text options of the interface with their option codes, without the name.
     pub texts: Vec<(u16, String)>,
-    /// The last statistics that the file has of it.
+    /// Last statistics of the interface in the file.
     pub statistics: InterfaceStatistics,
-    /// How its stamps become nanoseconds.
+    /// Conversion of the interface's timestamps to nanoseconds.
     pub time_base: pcapng::TimeBase,
 }
 
-/// Statistics of an interface.
+/// Statistics of a capture interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceStatistics {
-    /// Frames received.
+    /// Number of frames received.
     pub received: Option<u64>,
-    /// Frames lost for want of room.
+    /// Number of frames lost because buffers were full.
     pub dropped: Option<u64>,
-    /// When the interface's capture began, in nanoseconds since 1970.
+    /// Start of the capture on this interface, in nanoseconds since 1970.
     pub start_ns: Option<u64>,
-    /// When it ended.
+    /// End of the capture on this interface, in nanoseconds since 1970.
     pub end_ns: Option<u64>,
 }

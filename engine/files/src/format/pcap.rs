@@ -1,34 +1,38 @@
-//! pcap: a file header, then records, each with a header of its own.
+//! Format pcap: a file header, then records, each with a record header.
 //!
 //! Source: draft-ietf-opsawg-pcap, and libpcap's `savefile` for the variant with longer record headers.
 
 use super::{ByteOrder, Interface, SECOND, put_words};
 
-/// Bytes of the file header: magic, version (two halves), two reserved words, snapshot length, link type.
+/// Length of the file header in bytes: magic, version (two halves), two reserved words, snapshot
+/// length, link type.
 pub const HEADER_LEN: usize = 24;
-/// Where the file header has its snapshot length.
+/// Offset of the snapshot length in the file header.
 pub const SNAPLEN_OFFSET: u64 = 16;
-/// What a header says when frames are kept whole: libpcap's own "no limit".
+/// Snapshot length of files with whole frames: libpcap's value for "no limit".
 pub const NO_LIMIT: u32 = 262_144;
-/// Second reserved word of the file header in captures of wqcap, whose files have any name: `wqcp`. Readers must ignore the word
-/// (draft-ietf-opsawg-pcap, section 4).
+/// Value `wqcp` of the second reserved word in the file header of wqcap's captures, which may have
+/// any file name. Readers must ignore the word (draft-ietf-opsawg-pcap, section 4).
 const CAPTURE_MARK: u32 = u32::from_be_bytes(*b"wqcp");
+/// Offset of the capture mark in the file header.
 const CAPTURE_MARK_OFFSET: usize = 12;
-/// Bytes of a record header: seconds, fraction, captured length, original length.
+/// Length of a record header in bytes: seconds, fraction, captured length, original length.
 pub const RECORD_LEN: usize = 16;
-/// The same, then interface, protocol and packet type: an old Linux variant.
+/// Length in bytes of a record header in an old Linux variant, which adds interface, protocol and
+/// packet type.
 const LONG_RECORD_LEN: usize = 24;
 
 const MICROSECONDS: u32 = 0xa1b2_c3d4;
 const NANOSECONDS: u32 = 0xa1b2_3c4d;
 const LONG_MICROSECONDS: u32 = 0xa1b2_cd34;
-/// The link type itself; the bits above it describe the FCS.
+/// Mask of the link type in its header word; the bits above describe the FCS.
 const LINK_TYPE: u32 = 0x03ff_ffff;
-/// The upper four bits hold the FCS length, in words of 16 bits.
+/// Flag in the link type word: the FCS length is present.
 const HAS_FCS: u32 = 1 << 26;
+/// Shift of the FCS length in the link type word: four bits, in units of 16-bit words.
 const FCS_SHIFT: u32 = 28;
 
-/// A file header in this machine's byte order, for records with stamps in nanoseconds.
+/// Encodes a file header for records with timestamps in nanoseconds.
 #[must_use]
 pub fn encode_header(snaplen: u32, link_type: u32, fcs_len: Option<u8>) -> [u8; HEADER_LEN] {
     let fcs = fcs_len.map_or(0, |bytes| HAS_FCS | u32::from(bytes / 2) << FCS_SHIFT);
@@ -36,20 +40,21 @@ pub fn encode_header(snaplen: u32, link_type: u32, fcs_len: Option<u8>) -> [u8; 
     let mut header = [0; HEADER_LEN];
     header[..4].copy_from_slice(&NANOSECONDS.to_ne_bytes());
     header[4..8].copy_from_slice([major, minor].as_flattened());
-    // Two reserved words, once a time zone and an accuracy.
+    // Two reserved words, formerly time zone and accuracy, stay 0.
     header[16..20].copy_from_slice(&snaplen.to_ne_bytes());
     header[20..].copy_from_slice(&(link_type | fcs).to_ne_bytes());
     header
 }
 
-/// Marks a file header as that of a capture, so that [`is_marked_as_capture`] recognises the file without its name.
+/// Adds the capture mark to a file header, so that [`is_marked_as_capture`] recognises the file by
+/// its content.
 #[must_use]
 pub fn marked_as_capture(mut header: [u8; HEADER_LEN]) -> [u8; HEADER_LEN] {
     header[CAPTURE_MARK_OFFSET..][..4].copy_from_slice(&CAPTURE_MARK.to_ne_bytes());
     header
 }
 
-/// Whether a file begins with a marked file header, in either byte order.
+/// Returns `true` if a file begins with a file header with the capture mark, in either byte order.
 #[must_use]
 pub fn is_marked_as_capture(head: &[u8]) -> bool {
     RecordLayout::from_magic(head).is_some_and(|layout| {
@@ -57,30 +62,30 @@ pub fn is_marked_as_capture(head: &[u8]) -> bool {
     })
 }
 
-/// The header of a record of `caplen` bytes.
+/// Encodes the header of a record with `caplen` captured bytes.
 #[inline]
 #[must_use]
 pub fn encode_record_header(ns: u64, caplen: u32, len: u32) -> [u8; RECORD_LEN] {
-    // The format's seconds are 32 bits, unsigned: until 2106.
+    // The format has unsigned 32-bit seconds, which last until 2106.
     let seconds = u32::try_from(ns / SECOND).unwrap_or(u32::MAX);
     let mut header = [0; RECORD_LEN];
     put_words(&mut header, &[seconds, (ns % SECOND) as u32, caplen, len]);
     header
 }
 
-/// How the records of a file are laid out.
+/// Layout of the records of a pcap file.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordLayout {
-    /// The file's byte order.
+    /// Byte order of the file.
     pub order: ByteOrder,
-    /// Nanoseconds in a unit of the fraction.
+    /// Nanoseconds per unit of the timestamp's fraction.
     pub unit: u64,
-    /// Bytes of a record header.
+    /// Length of a record header in bytes.
     pub header_len: usize,
 }
 
 impl RecordLayout {
-    /// The layout that a file's first four bytes announce; `None`: it is not a pcap file.
+    /// Returns the layout for the magic number of a file; `None` if it is not a pcap file.
     #[must_use]
     pub fn from_magic(start: &[u8]) -> Option<Self> {
         let variants = [
@@ -90,22 +95,22 @@ impl RecordLayout {
         ];
         variants.into_iter().find_map(|(magic, unit, header_len)| {
             Some(Self {
-                order: ByteOrder::of_magic(magic, start)?,
+                order: ByteOrder::from_magic(magic, start)?,
                 unit,
                 header_len,
             })
         })
     }
 
-    /// The interface that a whole file header describes.
+    /// Decodes the interface in a complete file header.
     ///
     /// # Errors
-    /// Another version of the format.
+    /// The format version is not 2.
     pub fn interface(&self, header: &[u8]) -> Result<Interface, String> {
         let version = self.order.u16(header, 4);
         if version != 2 {
             return Err(format!(
-                "pcap version {version}.{}; only 2.4 can be read",
+                "pcap version {version}.{} is not supported; only 2.4 can be read",
                 self.order.u16(header, 6)
             ));
         }
@@ -118,7 +123,8 @@ impl RecordLayout {
         })
     }
 
-    /// Seconds, fraction, captured length and original length of the record header that `bytes` begins with.
+    /// Decodes the record header at the start of `bytes`: seconds, fraction, captured length,
+    /// original length.
     #[inline]
     #[must_use]
     pub fn record(&self, bytes: &[u8]) -> [u32; 4] {
@@ -131,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_read_as_they_are_written() {
+    fn encoded_headers_are_decoded_unchanged() {
         for fcs_len in [None, Some(0), Some(4)] {
             let header = encode_header(96, 1, fcs_len);
             assert!(!is_marked_as_capture(&header));
@@ -152,6 +158,10 @@ mod tests {
             assert_eq!(layout.record(&record), want);
         }
         let late = encode_record_header(u64::MAX, 0, 0);
-        assert_eq!(late[..4], [0xff; 4], "as late as the format can tell");
+        assert_eq!(
+            late[..4],
+            [0xff; 4],
+            "seconds saturate at the maximum of the format"
+        );
     }
 }

@@ -1,37 +1,39 @@
-//! pcapng: blocks of a type, a length, a body and the length again; options within the bodies.
+//! Format pcapng: blocks of type, length, body and the length again; bodies contain options.
 //!
 //! Source: draft-ietf-opsawg-pcapng. Constants have the draft's names.
 
 use super::{ByteOrder, Interface, InterfaceStatistics, SECOND, put_words};
 
-/// Section header block. Its type is what a file begins with, and reads the same in either byte order.
+/// Block type of a section header. A file begins with it, and its bytes are equal in both byte
+/// orders.
 pub const SECTION_HEADER: u32 = 0x0a0d_0d0a;
-/// Interface description block.
+/// Block type of an interface description.
 pub const INTERFACE_DESCRIPTION: u32 = 1;
-/// Packet block: obsolete, but still in use.
+/// Block type of a packet block: obsolete, but still in use.
 const PACKET: u32 = 2;
-/// Simple packet block.
+/// Block type of a simple packet.
 const SIMPLE_PACKET: u32 = 3;
-/// Interface statistics block.
+/// Block type of interface statistics.
 pub const INTERFACE_STATISTICS: u32 = 5;
-/// Enhanced packet block.
+/// Block type of an enhanced packet.
 pub const ENHANCED_PACKET: u32 = 6;
-/// Decryption secrets block.
+/// Block type of decryption secrets.
 pub const DECRYPTION_SECRETS: u32 = 10;
+/// Byte-order magic in a section header block.
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
-/// Bytes of a block without a body: type, total length, total length again.
+/// Length in bytes of a block without a body: type, total length, total length again.
 pub const EMPTY_BLOCK_LEN: usize = 12;
-/// Bytes of an enhanced packet block before the frame: type, total length, interface, timestamp (two words), captured
-/// length, original length.
+/// Length in bytes of an enhanced packet block before the frame: type, total length, interface,
+/// timestamp (two words), captured length, original length.
 pub const PACKET_HEADER_LEN: usize = 28;
-/// Bytes of a block behind its body: the total length.
+/// Length in bytes of a block after its body: the total length.
 pub const BLOCK_TRAILER_LEN: usize = 4;
-/// Where an interface description block has its snapshot length.
+/// Offset of the snapshot length in an interface description block.
 pub const SNAPLEN_OFFSET: u64 = 12;
 
-/// Option codes.
-#[allow(missing_docs, reason = "the draft says what they are")]
+/// Option codes of pcapng.
+#[allow(missing_docs, reason = "the draft defines the codes under these names")]
 pub mod code {
     pub const OPT_ENDOFOPT: u16 = 0;
     pub const OPT_COMMENT: u16 = 1;
@@ -60,28 +62,29 @@ pub mod code {
 }
 use code::*;
 
-/// Options of an interface that are text, besides its name.
+/// Codes of interface options with text, besides the name.
 const IF_TEXTS: [u16; 4] = [OPT_COMMENT, IF_DESCRIPTION, IF_OS, IF_HARDWARE];
-/// Bytes that are kept of the texts of a file's interfaces, all together. One interface has at most half of them: its
-/// block stays below what readers take.
+/// Maximum number of bytes kept of all interface texts of a file. One interface gets at most half
+/// of this, so that its block stays below the limit of readers.
 pub const MOST_TEXTS: usize = 16 << 20;
-/// The longest option's value.
+/// Maximum length of an option value in bytes.
 const MOST_VALUE: usize = u16::MAX as usize;
-/// The longest options of a record that are written.
+/// Maximum length in bytes of the options that are written for a record.
 pub const MOST_OPTIONS: usize = 1 << 20;
-/// Custom options, each with an enterprise number in front: text and bytes, to be copied and not.
+/// Codes of custom options, whose value begins with an enterprise number: text and bytes, each in a
+/// variant to copy and a variant not to copy.
 const CUSTOM: [u16; 4] = [2988, 2989, 19372, 19373];
 
-/// What the comment of a capture's section header begins with that names the machine.
+/// Prefix of the section header comment that contains the host name.
 pub const HOST_COMMENT: &str = "host: ";
 
-/// The byte order of a section header block's section; `None`: the block is none.
+/// Returns the byte order of a section from its header block; `None` for another block.
 #[must_use]
 pub fn section_order(block: &[u8]) -> Option<ByteOrder> {
-    ByteOrder::of_magic(BYTE_ORDER_MAGIC, block.get(8..)?)
+    ByteOrder::from_magic(BYTE_ORDER_MAGIC, block.get(8..)?)
 }
 
-/// The machine that a section is of, by the body of its header block.
+/// Returns the host name in the body of a section header block.
 #[must_use]
 pub fn section_host(body: &[u8], order: ByteOrder) -> Option<String> {
     let mut options = Options::new(body.get(16..)?, order);
@@ -94,7 +97,8 @@ pub fn section_host(body: &[u8], order: ByteOrder) -> Option<String> {
     found.and_then(|host| String::from_utf8(host).ok())
 }
 
-/// The options of a block, up to their end or to the first that does not fit.
+/// Iterator over the options of a block. It ends at the end option or at the first option that
+/// exceeds the block.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     bytes: &'a [u8],
@@ -102,7 +106,7 @@ pub struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Those that these bytes begin with.
+    /// Creates an iterator over the options at the start of `bytes`.
     #[must_use]
     pub fn new(bytes: &'a [u8], order: ByteOrder) -> Self {
         Self { bytes, order }
@@ -124,30 +128,30 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// A stamp: the high word first, whatever the byte order within a word.
+/// Decodes a timestamp of two words. The high word is first in either byte order.
 #[inline]
 fn timestamp(bytes: &[u8], at: usize, order: ByteOrder) -> u64 {
     u64::from(order.u32(bytes, at)) << 32 | u64::from(order.u32(bytes, at + 4))
 }
 
-/// What a packet block says, in whichever of its three kinds.
+/// Fields of a packet block of any of the three types.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketFields {
-    /// The interface, numbered from the section's beginning.
+    /// Index of the interface in its section.
     pub interface: usize,
-    /// The stamp; `None`: this kind has none.
+    /// Timestamp in units of the interface; `None` for a simple packet block.
     pub ticks: Option<u64>,
-    /// Bytes of the frame in the block. A simple packet block does not say; they are at most the interface's
-    /// snapshot length.
+    /// Captured length in bytes. A simple packet block has no such field, and the length is at most
+    /// the interface's snapshot length.
     pub caplen: u32,
-    /// Bytes of the frame on the wire.
+    /// Length of the frame on the wire in bytes.
     pub len: u32,
-    /// Where in the block they begin.
+    /// Offset of the frame in the block.
     pub data: usize,
 }
 
 impl PacketFields {
-    /// Reads a block; `None`: it is not a packet block.
+    /// Decodes a packet block; `None` for another block.
     #[inline]
     #[must_use]
     pub fn decode(block: &[u8], order: ByteOrder) -> Option<Self> {
@@ -177,11 +181,13 @@ impl PacketFields {
     }
 }
 
-/// What may still be kept of texts: an attacker's file must not fill the memory with them.
+/// Remaining memory for the interface texts of a file. The limit prevents a malicious file from
+/// exhausting the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct TextBudget {
+    /// Remaining bytes.
     bytes: usize,
-    /// Texts that were not kept.
+    /// Number of texts that were not kept.
     pub left_out: u64,
 }
 
@@ -195,7 +201,8 @@ impl Default for TextBudget {
 }
 
 impl TextBudget {
-    /// Whether there is room for a text; what it takes is then gone.
+    /// Takes the memory for a text from the budget. Returns `false` and counts the text if the
+    /// budget is too small.
     pub fn take(&mut self, text: &str) -> bool {
         let left = self.bytes.checked_sub(text.len() + size_of::<String>());
         match left {
@@ -207,7 +214,7 @@ impl TextBudget {
 }
 
 impl Interface {
-    /// Reads an interface description block's body. Texts beyond the budget are left out.
+    /// Decodes the body of an interface description block. Texts beyond the budget are left out.
     #[must_use]
     pub fn decode(body: &[u8], order: ByteOrder, budget: &mut TextBudget) -> Self {
         let mut texts = TextBudget {
@@ -227,7 +234,7 @@ impl Interface {
                 IF_FCSLEN => interface.fcs_len = value.first().copied(),
                 IF_TSOFFSET => offset_s = order.u64(value, 0).cast_signed(),
                 code if code == IF_NAME || IF_TEXTS.contains(&code) => {
-                    // Nothing is decoded that is too long in any case.
+                    // A value longer than the budget is not decoded at all.
                     if value.len() > texts.bytes {
                         texts.left_out += 1;
                         continue;
@@ -253,7 +260,7 @@ impl Interface {
 }
 
 impl InterfaceStatistics {
-    /// Reads an interface statistics block's options.
+    /// Decodes the options of an interface statistics block.
     #[must_use]
     pub fn decode(bytes: &[u8], order: ByteOrder, time_base: TimeBase) -> Self {
         let mut it = Self::default();
@@ -271,12 +278,14 @@ impl InterfaceStatistics {
     }
 }
 
-/// How an interface's stamps become nanoseconds.
+/// Conversion of an interface's timestamps to nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeBase {
+    /// Timestamp units per second.
     ticks_per_second: u128,
-    /// Nanoseconds in a tick, if that is a whole number.
+    /// Nanoseconds per timestamp unit, if that is a whole number.
     ns_per_tick: Option<u64>,
+    /// Offset that is added to each timestamp, in nanoseconds.
     offset_ns: i64,
 }
 
@@ -287,7 +296,7 @@ impl Default for TimeBase {
 }
 
 impl TimeBase {
-    /// By the options if_tsresol and if_tsoffset.
+    /// Creates a conversion from the options if_tsresol and if_tsoffset.
     #[must_use]
     pub fn new(tsresol: Option<u8>, offset_s: i64) -> Self {
         let ticks_per_second = match tsresol.unwrap_or(6) {
@@ -303,7 +312,7 @@ impl TimeBase {
         }
     }
 
-    /// A stamp in nanoseconds since 1970.
+    /// Converts a timestamp to nanoseconds since 1970.
     #[inline]
     #[must_use]
     pub fn ns(self, ticks: u64) -> u64 {
@@ -318,7 +327,7 @@ impl TimeBase {
     }
 }
 
-/// Appends an option, padded to 32 bits. One that is longer than the format allows is left out.
+/// Appends an option, padded to 32 bits. An option longer than 65535 bytes is left out.
 pub fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     let Ok(len) = u16::try_from(value.len()) else {
         return;
@@ -329,7 +338,7 @@ pub fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     out.extend_from_slice(&[0; 4][..padding]);
 }
 
-/// Code and length of an option as one word in this machine's byte order.
+/// Returns code and length of an option as one word in this machine's byte order.
 #[inline]
 #[must_use]
 pub fn option_header(code: u16, len: u16) -> u32 {
@@ -337,9 +346,11 @@ pub fn option_header(code: u16, len: u16) -> u32 {
     u32::from_ne_bytes([a, b, c, d])
 }
 
-/// Appends the options of a packet block that are `wanted`, each decoded and encoded anew. Gives how many were left out:
-/// those that are not, and those for which readers would refuse a file, malformed ones and what is beyond
-/// [`MOST_OPTIONS`].
+/// Appends the options of a packet block for which `wanted` returns `true`, converted to this
+/// machine's byte order.
+///
+/// Returns the number of options left out: unwanted options, malformed options, for which readers
+/// would reject the file, and options beyond [`MOST_OPTIONS`].
 pub fn recode_options(
     out: &mut Vec<u8>,
     bytes: &[u8],
@@ -356,7 +367,7 @@ pub fn recode_options(
             _ if out.len() - start + value.len() > MOST_OPTIONS => left_out += 1,
             (EPB_FLAGS | EPB_QUEUE, [_, _, _, _]) => option(out, code, &word),
             (EPB_DROPCOUNT | EPB_PACKETID, [_, _, _, _, _, _, _, _]) => option(out, code, &long(0)),
-            // From a traffic classifier or from XDP: a number of 64 bits.
+            // A verdict of the eBPF traffic classifier or XDP is a 64-bit number.
             (EPB_VERDICT, [kind @ (1 | 2), rest @ ..]) if rest.len() == 8 => {
                 option(out, code, &[&[*kind][..], &long(1)].concat());
             }
@@ -372,11 +383,11 @@ pub fn recode_options(
     if out.len() > start {
         option(out, OPT_ENDOFOPT, &[]);
     }
-    // What the iterator stopped at, if that is not the end.
+    // Count the option at which the iterator stopped, unless it is the end option.
     left_out + u64::from(order.u16(all.bytes, 0) != OPT_ENDOFOPT)
 }
 
-/// Appends a block, whose body `body` appends.
+/// Appends a block; `body` appends its body.
 pub(crate) fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend([kind, 0].map(u32::to_ne_bytes).as_flattened());
@@ -384,7 +395,7 @@ pub(crate) fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>
     close_block(out, start);
 }
 
-/// Gives the block that begins at `start` and ends with the buffer its two lengths.
+/// Completes the block from `start` to the end of the buffer: writes both length fields.
 #[inline]
 pub fn close_block(out: &mut Vec<u8>, start: usize) {
     let total = u32::try_from(out.len() - start + BLOCK_TRAILER_LEN).unwrap_or(u32::MAX);
@@ -392,20 +403,21 @@ pub fn close_block(out: &mut Vec<u8>, start: usize) {
     out[start + 4..start + 8].copy_from_slice(&total.to_ne_bytes());
 }
 
-/// Appends a section header block with the options that `options` appends; they need no end.
+/// Appends a section header block; `options` appends its options, without the end option.
 pub fn section_header(out: &mut Vec<u8>, options: impl FnOnce(&mut Vec<u8>)) {
     block(out, SECTION_HEADER, |out| {
         out.extend(BYTE_ORDER_MAGIC.to_ne_bytes());
         // Version 1.0.
         out.extend([1u16, 0].map(u16::to_ne_bytes).as_flattened());
-        // The section's length is not known in advance.
+        // -1: the length of the section is unspecified.
         out.extend((-1i64).to_ne_bytes());
         options(out);
         option(out, OPT_ENDOFOPT, &[]);
     });
 }
 
-/// Appends an interface description block for stamps in nanoseconds, with the options that `options` appends.
+/// Appends an interface description block for timestamps in nanoseconds; `options` appends
+/// additional options.
 pub fn interface_description(
     out: &mut Vec<u8>,
     link_type: u16,
@@ -426,7 +438,7 @@ pub fn interface_description(
     });
 }
 
-/// What an enhanced packet block of `total` bytes begins with.
+/// Encodes the part before the frame of an enhanced packet block with `total` bytes.
 #[inline]
 #[must_use]
 pub fn encode_packet_header(
@@ -443,7 +455,7 @@ pub fn encode_packet_header(
     header
 }
 
-/// Appends an enhanced packet block with the options that `options` appends; they need an end.
+/// Appends an enhanced packet block; `options` appends its options, including the end option.
 #[inline]
 pub fn enhanced_packet(
     out: &mut Vec<u8>,
@@ -463,7 +475,8 @@ pub fn enhanced_packet(
     close_block(out, start);
 }
 
-/// Appends an interface statistics block with what is known, behind the options that `options` appends.
+/// Appends an interface statistics block: the options that `options` appends, then the known
+/// statistics.
 pub fn interface_statistics(
     out: &mut Vec<u8>,
     interface: u32,
@@ -497,9 +510,8 @@ pub fn interface_statistics(
     });
 }
 
-/// A stamp's two words, the high one first.
+/// Splits a timestamp into two words, the high word first.
 #[inline]
-// Each word is a half.
 fn timestamp_words(ns: u64) -> [u32; 2] {
     [(ns >> 32) as u32, ns as u32]
 }
@@ -509,7 +521,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_end_where_they_say_or_where_they_break() {
+    fn options_end_at_the_end_option_or_a_truncated_option() {
         let bytes = [2, 0, 3, 0, 9, 8, 7, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
         let all: Vec<_> = Options::new(&bytes, ByteOrder::Little).collect();
         assert_eq!(all, [(2, &[9, 8, 7][..]), (5, &[])]);
@@ -519,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamps_high_word_is_the_first() {
+    fn the_high_word_of_a_timestamp_is_first() {
         let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
         let ticks = |order| timestamp(&bytes, 0, order);
         assert_eq!(ticks(ByteOrder::Little), 0x0403_0201_0807_0605);
@@ -527,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_of_every_resolution_become_nanoseconds() {
+    fn timestamps_of_every_resolution_are_converted() {
         for (tsresol, offset_s, ticks, ns) in [
             (None, 0, 1_700_000_000_000_001, 1_700_000_000_000_001_000),
             (Some(0), 0, 7, 7 * SECOND),

@@ -1,6 +1,7 @@
-//! Decryption secrets: what readers need to decrypt a capture's traffic, as blocks of the capture itself.
+//! Decryption secrets blocks: keys with which readers decrypt the traffic of a capture, stored in
+//! the capture itself.
 //!
-//! Source: draft-ietf-opsawg-pcapng, "Decryption Secrets Block"; the log of TLS secrets is RFC 9850's.
+//! Source: draft-ietf-opsawg-pcapng, "Decryption Secrets Block"; TLS key log: RFC 9850.
 
 use super::{
     ByteOrder,
@@ -11,36 +12,37 @@ use super::{
     },
 };
 
-/// `TLS Key Log`, in the draft's list of secrets types.
+/// Secrets type `TLS Key Log` of the draft.
 const TLS_KEY_LOG: u32 = 0x544c_534b;
-/// Bytes of a log in one block, about: far below what readers take.
+/// Approximate maximum length in bytes of a key log in one block, far below the limit of readers.
 const PIECE: usize = 4 << 20;
 
-/// The secrets of one block.
+/// Content of a decryption secrets block.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Secrets {
-    /// What they are.
+    /// Secrets type.
     kind: u32,
+    /// Secrets in the format of their type.
     bytes: Vec<u8>,
     /// Comments, encoded in this machine's byte order.
     options: Vec<u8>,
 }
 
-/// A log of secrets that cannot be used.
+/// Reason why a TLS key log cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyLogError {
-    /// A line is none of a log's.
+    /// A line does not have the format of a TLS key log.
     #[error(
-        "line {0} is no line of a TLS key log, which is LABEL CLIENT_RANDOM SECRET as SSLKEYLOGFILE has them"
+        "line {0} is not a line of a TLS key log; write LABEL CLIENT_RANDOM SECRET, the format of SSLKEYLOGFILE"
     )]
     Line(usize),
-    /// There is no secret in it.
-    #[error("holds no TLS secrets")]
+    /// The log contains no secret.
+    #[error("contains no TLS secrets")]
     Empty,
 }
 
 impl Secrets {
-    /// From a block's body; `None`: it does not hold what it says.
+    /// Decodes the body of a block; `None` if the body is shorter than its length field.
     pub(crate) fn decode(body: &[u8], order: ByteOrder) -> Option<Self> {
         const HEADER: usize = 8;
         if body.len() < HEADER {
@@ -63,7 +65,7 @@ impl Secrets {
         })
     }
 
-    /// Appends their block.
+    /// Appends the secrets as a block.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let len = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
         block(out, DECRYPTION_SECRETS, |out| {
@@ -74,15 +76,15 @@ impl Secrets {
         });
     }
 
-    /// Bytes that they take.
+    /// Returns the length of secrets and options in bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() + self.options.len()
     }
 
-    /// From a log of TLS secrets, in pieces of whole lines.
+    /// Converts a TLS key log to blocks of complete lines.
     ///
     /// # Errors
-    /// It is none, or is empty.
+    /// A line is not a line of a TLS key log, or the log contains no secret.
     pub fn of_tls_key_log(log: &[u8]) -> Result<Vec<Self>, KeyLogError> {
         let mut pieces: Vec<Vec<u8>> = Vec::new();
         let mut found = false;
@@ -100,16 +102,17 @@ impl Secrets {
         if !found {
             return Err(KeyLogError::Empty);
         }
-        let of = |bytes| Self {
+        let piece = |bytes| Self {
             kind: TLS_KEY_LOG,
             bytes,
             options: Vec::new(),
         };
-        Ok(pieces.into_iter().map(of).collect())
+        Ok(pieces.into_iter().map(piece).collect())
     }
 }
 
-/// Whether a line of a TLS key log is a secret, or one of those that mean nothing; `None`: it is of something else.
+/// Returns `true` if a line of a TLS key log is a secret, and `false` if it is empty or a comment;
+/// `None` for any other line.
 fn secret(line: &[u8]) -> Option<bool> {
     let line = str::from_utf8(line).ok()?.trim();
     if line.is_empty() || line.starts_with('#') {
@@ -119,7 +122,7 @@ fn secret(line: &[u8]) -> Option<bool> {
     let label = words.next()?;
     let is_label = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     let is_hex = |word: &str| word.chars().all(|c| c.is_ascii_hexdigit());
-    // `RSA` and 16 digits, or a label and the client's random of 64.
+    // `RSA` and 16 hex digits, or a label and the client random of 64 hex digits.
     let sound = label.chars().all(is_label)
         && words.next().is_some_and(is_hex)
         && words.next().is_some_and(is_hex)
@@ -136,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_kept_byte_for_byte_in_pieces_of_whole_lines() {
+    fn a_log_is_split_into_pieces_of_complete_lines() {
         let log: String = (0..40_000).map(line).collect();
         let log = format!("# a comment\r\n\n{log}RSA 0123456789abcdef 00ff");
         let pieces = Secrets::of_tls_key_log(log.as_bytes()).unwrap();
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_log_is_refused_with_its_line() {
+    fn an_invalid_log_is_rejected_with_the_line_number() {
         let bad = format!("{}-----BEGIN PRIVATE KEY-----\n", line(1));
         for (log, error) in [
             (&b""[..], KeyLogError::Empty),
@@ -162,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_holds_what_it_says_or_is_none() {
+    fn truncated_blocks_are_not_decoded() {
         let secrets = Secrets::of_tls_key_log(line(3).as_bytes())
             .unwrap()
             .remove(0);

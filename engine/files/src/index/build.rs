@@ -1,4 +1,4 @@
-//! Reads a finished file through, once, for its index.
+//! Construction of an index in one pass over a finished file.
 
 use super::{
     flow::IndexFlow,
@@ -18,16 +18,20 @@ use crate::{
 };
 use std::{collections::HashMap, path::Path};
 
-/// Bytes of a block, about.
+/// Approximate length of a block in bytes.
 const BLOCK_LEN: u64 = 1 << 20;
-/// Flows that an index has room for. Blocks with others are read for every query.
+/// Maximum number of flows in an index. Blocks with further flows are read for every query.
 const MOST_FLOWS: usize = 1 << 16;
 
-/// Builds a file's index. `go_on` is called at each block. `None`: it said no, or the file has changed meanwhile.
+/// Builds a file's index. `may_continue` is called at each block. `None`: `may_continue` returned
+/// `false`, or the file changed in the meantime.
 ///
 /// # Errors
-/// The file cannot be read, or not to its end: such a file has no index.
-pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<CaptureIndex>, ReadError> {
+/// The file cannot be read to its end: it then gets no index.
+pub fn build(
+    path: &Path,
+    may_continue: impl Fn() -> bool,
+) -> Result<Option<CaptureIndex>, ReadError> {
     let stamp = FileStamp::read(path)?;
     let source = Content::open(path)?;
     let len = source.len()?;
@@ -49,7 +53,7 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<CaptureInde
         compressed: frames,
         ..Work::default()
     };
-    let tells_losses = reader.format() == FileFormat::Pcapng;
+    let counts_losses = reader.format() == FileFormat::Pcapng;
     let mut interfaces = 0;
     while reader.advance()? {
         let end = reader.sound_end();
@@ -64,13 +68,13 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<CaptureInde
         }
         index.frames += 1;
         if work.is_block_full(reader.source_mut(), offset, end) {
-            if !go_on() {
+            if !may_continue() {
                 return Ok(None);
             }
             work.close(&mut index);
         }
         if let Some(packet) = reader.packet() {
-            let lost = tells_losses.then(|| lost_before(&packet));
+            let lost = counts_losses.then(|| lost_before(&packet));
             work.add(&mut index.flows, &packet, end, lost);
             if index.marks.len() < MOST_MARKS {
                 index.marks.extend(marks(&packet));
@@ -84,18 +88,20 @@ pub fn build(path: &Path, go_on: impl Fn() -> bool) -> Result<Option<CaptureInde
     if let Some(frames) = &mut work.compressed {
         frames.end(reader.source_mut(), len);
         index.head = frames.head;
-        // A torn record behind the last whole one is within a compressed frame: who reads that frame reads it all.
+        // A torn record after the last complete one is within a compressed frame. Reading that
+        // frame reads the torn record too.
         index.apart &= !frames.torn && index.end == FileEnd::Clean;
     }
     work.close(&mut index);
-    // A section or an interface that the last blocks brought.
+    // The last blocks contained a section or an interface.
     index.apart &= interfaces == reader.interfaces().len() || index.frames == 0;
-    // Somebody wrote to it meanwhile: what was read may be neither the old nor the new.
+    // The file was written to in the meantime: the bytes read may be neither the old nor the new
+    // content.
     let unchanged = FileStamp::read(path).is_ok_and(|now| now == stamp);
     Ok(unchanged.then_some(index))
 }
 
-/// The marks that a record tells of.
+/// Returns the marks in a record's comments.
 fn marks<'p>(packet: &Packet<'p>) -> impl Iterator<Item = IndexMark> + use<'p> {
     let ns = packet.ns;
     let comments = Options::new(packet.options, packet.order);
@@ -106,7 +112,7 @@ fn marks<'p>(packet: &Packet<'p>) -> impl Iterator<Item = IndexMark> + use<'p> {
     })
 }
 
-/// Frames that were lost between a record and the one before it.
+/// Returns the number of frames lost between a record and the one before it.
 fn lost_before(packet: &Packet<'_>) -> u64 {
     let options = Options::new(packet.options, packet.order);
     let counts = options.filter(|(code, value)| *code == EPB_DROPCOUNT && value.len() == 8);
@@ -115,17 +121,17 @@ fn lost_before(packet: &Packet<'_>) -> u64 {
     })
 }
 
-/// Of what is known.
+/// Adds two counts, either of which may be unknown.
 fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     let both = a.zip(b).map(|(a, b)| a.saturating_add(b));
     both.or(a).or(b)
 }
 
-/// Bytes that must be read to know what the frames are: those before the first record, in a compressed file those of its
-/// first frame.
+/// Returns the number of bytes that must be read before any frame can be interpreted: those before
+/// the first record; in a compressed file those of its first compressed frame.
 ///
 /// # Errors
-/// The file cannot be read so far.
+/// The file cannot be read up to its first record.
 pub fn head_len(file: &FileRanges) -> Result<u64, ReadError> {
     if let Some(len) = read::first_frame_len(file.source()?)? {
         return Ok(len);
@@ -137,32 +143,36 @@ pub fn head_len(file: &FileRanges) -> Result<u64, ReadError> {
         .map_or(reader.sound_end(), |packet| packet.offset))
 }
 
-/// The compressed frames of a file, as its records pass: where the one begins that a record is in.
+/// Position in a compressed file: the compressed frame that holds the current record.
 #[derive(Default)]
 struct CompressedFrames {
-    /// Where the frame begins: in the file, and in its content.
+    /// Start of the compressed frame in the file.
     file: u64,
+    /// Start of the compressed frame in the content.
     content: u64,
-    /// Where the first frame ends; 0: not yet seen.
+    /// End of the first compressed frame in the file; 0: not yet seen.
     head: u64,
-    /// Where the last record ends, in the content.
+    /// End of the last record in the content.
     record_end: u64,
-    /// A record reaches over two frames, or a frame does not begin with one.
+    /// Set when a record reaches over two compressed frames, or a compressed frame does not begin
+    /// with a record.
     torn: bool,
 }
 
 impl CompressedFrames {
-    /// The next record is from `offset` to `end` in the content; whether a frame begins with it.
+    /// Moves to the next record, at `offset` to `end` of the content. Returns `true` if a
+    /// compressed frame begins with it.
     fn pass(&mut self, source: &mut Decompressor<Content>, offset: u64, end: u64) -> bool {
-        let begins = self.go_to(source, offset);
+        let begins = self.advance_to(source, offset);
         self.torn |= begins && self.content != offset;
-        // What the records need stands in the first frame, or no part can be read without all that is before it.
+        // The blocks that all records need must be in the first compressed frame. Otherwise no part
+        // can be read without everything before it.
         self.torn |= self.record_end == 0 && self.file > self.head;
         self.record_end = end;
         begins
     }
 
-    fn go_to(&mut self, source: &mut Decompressor<Content>, place: u64) -> bool {
+    fn advance_to(&mut self, source: &mut Decompressor<Content>, place: u64) -> bool {
         let mut moved = false;
         while let Some((file, content)) = source.take_frame_end(place) {
             self.torn |= content < self.record_end;
@@ -175,37 +185,40 @@ impl CompressedFrames {
         moved
     }
 
-    /// There are no more records, and the file has so many bytes.
+    /// Ends the file at `len` bytes, after the last record.
     fn end(&mut self, source: &mut Decompressor<Content>, len: u64) {
-        self.go_to(source, u64::MAX);
+        self.advance_to(source, u64::MAX);
         self.file = len;
     }
 }
 
 #[derive(Default)]
 struct Work {
-    /// `None`: the file is not compressed, and places in it are those of its records.
+    /// Position in a compressed file. `None`: the file is not compressed, and blocks begin and end
+    /// at records.
     compressed: Option<CompressedFrames>,
     open: Option<IndexBlock>,
-    /// Where the open block begins in a compressed file's content.
+    /// Start of the open block in a compressed file's content.
     content: u64,
-    /// Numbers of flows.
+    /// Number of each flow.
     numbers: HashMap<IndexFlow, u32>,
-    /// The block that each flow was seen in last, plus one.
+    /// Number of the block that each flow was last seen in, plus one.
     seen_in: Vec<usize>,
-    /// Blocks closed.
+    /// Number of closed blocks.
     closed: usize,
 }
 
 impl Work {
-    /// Whether the next record, from `offset` to `end` of the content, belongs to another block.
+    /// Returns `true` if the next record, at `offset` to `end` of the content, begins another
+    /// block.
     fn is_block_full(&mut self, source: &mut Decompressor<Content>, offset: u64, end: u64) -> bool {
         match &mut self.compressed {
             None => self
                 .open
                 .as_ref()
                 .is_none_or(|b| b.end - b.start >= BLOCK_LEN),
-            // A block is whole frames. The writer's own are hardly smaller than a block.
+            // A block consists of whole compressed frames. Those of wqcap's writer are hardly
+            // smaller than a block.
             Some(frames) => {
                 frames.pass(source, offset, end) && offset - self.content >= BLOCK_LEN / 2
             }
@@ -246,7 +259,7 @@ impl Work {
                 return;
             }
             None => {
-                // Below the most flows of a file.
+                // Less than the maximum number of flows.
                 let number = flows.len() as u32;
                 flows.push(flow);
                 self.numbers.insert(flow, number);
@@ -296,14 +309,14 @@ mod tests {
         file
     }
 
-    fn of(format: FileFormat, cuts: impl Fn(&[usize]) -> Vec<usize>) -> CaptureIndex {
+    fn built_index(format: FileFormat, cuts: impl Fn(&[usize]) -> Vec<usize>) -> CaptureIndex {
         let dir = tempfile::tempdir().expect("dir");
         let (bytes, starts) = written(format, 1_000);
         let path = dir.path().join("wqcap-q00-1.pcap.zst");
         fs::write(&path, compressed(&bytes, &cuts(&starts))).expect("written");
         let index = build(&path, || true).expect("reads").expect("made");
         assert_eq!(index.frames, 1_000);
-        // Every part gives as many frames as the index says.
+        // Each part has as many frames as the index states.
         let head = head_len(&FileRanges::whole(path.clone())).expect("reads");
         assert_eq!(head, index.head);
         for block in index.apart.then_some(&index.blocks).into_iter().flatten() {
@@ -321,7 +334,7 @@ mod tests {
 
     #[test]
     fn compressed_frames_of_whole_records_are_read_apart() {
-        let index = of(FileFormat::Pcapng, |starts| {
+        let index = built_index(FileFormat::Pcapng, |starts| {
             starts
                 .iter()
                 .copied()
@@ -343,23 +356,23 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_cut_records_are_not() {
+    fn compressed_frames_that_cut_records_are_not_read_apart() {
         for shift in [1, 10] {
             let cut = |starts: &[usize]| vec![starts[300] + shift, starts[600]];
-            assert!(!of(FileFormat::Pcap, cut).apart);
+            assert!(!built_index(FileFormat::Pcap, cut).apart);
         }
-        // What stands before the records in two frames.
-        assert!(!of(FileFormat::Pcapng, |starts| vec![28, starts[600]]).apart);
-        // A header in a frame of its own.
-        let index = of(FileFormat::Pcap, |starts| vec![starts[0], starts[600]]);
+        // The blocks before the first record are in two compressed frames.
+        assert!(!built_index(FileFormat::Pcapng, |starts| vec![28, starts[600]]).apart);
+        // The file header is in a separate compressed frame.
+        let index = built_index(FileFormat::Pcap, |starts| vec![starts[0], starts[600]]);
         assert!(index.apart && index.blocks[0].start == index.head);
-        // One frame, as from the command line.
-        let index = of(FileFormat::Pcap, |_| Vec::new());
+        // One compressed frame, as the zstd command writes it.
+        let index = built_index(FileFormat::Pcap, |_| Vec::new());
         assert!(index.apart && index.blocks.len() == 1);
     }
 
     #[test]
-    fn parts_tell_what_was_lost_in_front_of_their_frames() {
+    fn parts_count_the_frames_lost_before_theirs() {
         let dir = tempfile::tempdir().expect("dir");
         let path = dir.path().join("wqcap-q00-1.pcapng");
         let lost = |order, counts: &[u64]| {

@@ -1,8 +1,9 @@
-//! A frame's flow as a pcap-filter expression sees it.
+//! Flow of a frame as a pcap-filter expression sees it.
 //!
-//! A full parser of headers sees more than an expression does: it walks through extension headers and tunnels. An index
-//! must not leave out what an expression accepts, so it reads the very bytes that libpcap's code reads (gencode.c:
-//! `gen_host`, `gen_port`, `gen_proto`), behind any VLAN tags.
+//! A full header parser finds more than an expression does: it follows extension headers and
+//! tunnels. An index must not exclude frames that an expression accepts. This module therefore
+//! reads exactly the bytes that libpcap's code reads (gencode.c: `gen_host`, `gen_port`,
+//! `gen_proto`), after any VLAN tags.
 
 use crate::format::ByteOrder::Big;
 use serde::{Deserialize, Serialize};
@@ -12,31 +13,31 @@ pub(super) const IPV4: u16 = 0x0800;
 pub(super) const IPV6: u16 = 0x86dd;
 pub(super) const ARP: u16 = 0x0806;
 pub(super) const RARP: u16 = 0x8035;
-/// Tags that `vlan` takes for such.
+/// Ethertypes that the `vlan` primitive accepts as VLAN tags.
 const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
-/// Protocols that have ports.
+/// IP protocols with ports.
 pub(super) const PORTED: [u8; 3] = [6, 17, 132];
-/// The IPv6 extension header that libpcap looks behind.
+/// IPv6 extension header that libpcap skips.
 const FRAGMENT: u8 = 44;
-/// Bytes of an Ethernet header, and of an IPv6 header.
+/// Length of an Ethernet header, in bytes.
 const ETHERNET: usize = 14;
 const IPV6_HEADER: usize = 40;
 
-/// One flow, both directions alike. What a frame does not have is 0.
+/// Bidirectional flow. Fields that a frame does not have are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct IndexFlow {
-    /// Behind VLAN tags.
+    /// Ethertype after VLAN tags.
     pub ethertype: u16,
-    /// Of IP.
+    /// IP protocol number.
     pub protocol: u8,
-    /// The end with the lower address and port; an IPv4 address is a number of 32 bits.
+    /// Endpoint with the lower address and port; an IPv4 address is a 32-bit number.
     pub low: (u128, u16),
-    /// The other end.
+    /// Endpoint with the higher address and port.
     pub high: (u128, u16),
 }
 
 impl IndexFlow {
-    /// The flow of a frame, from as many of its bytes as there are.
+    /// Returns the flow of a frame, which may be cut.
     #[must_use]
     pub fn new(frame: &[u8]) -> Self {
         let mut at = 0;
@@ -59,7 +60,7 @@ impl IndexFlow {
         }
     }
 
-    /// Whether an end has this address.
+    /// Returns `true` if an endpoint has this address.
     pub(super) fn has_address(&self, address: IpAddr) -> bool {
         let (number, fits) = match address {
             IpAddr::V4(a) => (
@@ -71,7 +72,7 @@ impl IndexFlow {
         fits && (self.low.0 == number || self.high.0 == number)
     }
 
-    /// Whether an end has this port.
+    /// Returns `true` if an endpoint has this port.
     pub(super) fn has_port(&self, port: u16) -> bool {
         PORTED.contains(&self.protocol) && (self.low.1 == port || self.high.1 == port)
     }

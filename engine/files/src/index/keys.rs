@@ -1,9 +1,11 @@
-//! What a flow has and what an expression demands of one, as numbers: a set of those of a part's flows tells, without the
-//! flows, whether a frame of the part can be accepted.
+//! Flow keys: properties of a flow, and conditions of an expression, as 64-bit numbers. The set of
+//! the keys of a part's flows suffices to decide whether the part may hold a matching frame; the
+//! flows are not needed.
 //!
-//! Of a flow there is a key for its ethertype, its protocol, each host, each port, each host with each port, both hosts, and
-//! both hosts with both ports. So a demand for a host and a port is one key, and holds for no part in which the one is in
-//! this flow and the other in that.
+//! A flow has one key each for its ethertype, its protocol, each host, each port, each host with
+//! each port, both hosts, and both hosts with both ports. A condition on a host and a port is
+//! therefore one key. It does not match a part in which one flow has the host and another flow has
+//! the port.
 
 use super::{
     flow::{ARP, IPV4, IPV6, IndexFlow, PORTED, RARP},
@@ -12,7 +14,7 @@ use super::{
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// One of a flow's keys: XXH3 (64 bits) of what it has, as `docs/fleet.md` puts it in bytes.
+/// Key of a flow property: XXH3 (64 bits) of the bytes that `docs/fleet.md` defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IndexKey(pub u64);
 
@@ -26,7 +28,7 @@ impl IndexKey {
         Self(xxh3_64(&[b'i', protocol]))
     }
 
-    /// Hosts and ports, both ascending.
+    /// Returns the key of a set of hosts and ports, both in ascending order.
     fn ends(hosts: &[IpAddr], ports: &[u16]) -> Self {
         let mut bytes = Vec::with_capacity(40);
         for host in hosts {
@@ -49,14 +51,15 @@ impl IndexKey {
     }
 }
 
-/// Ascending, each once.
+/// Returns the distinct values in ascending order.
 fn distinct<T: Ord>(mut all: Vec<T>) -> Vec<T> {
     all.sort_unstable();
     all.dedup();
     all
 }
 
-/// The keys of hosts and ports that are ascending; those of both together are of two each.
+/// Appends the keys of combinations: each host with each port; two hosts; two hosts with two ports.
+/// Both lists are in ascending order.
 fn keys_of_ends(hosts: &[IpAddr], ports: &[u16], keys: &mut Vec<IndexKey>) {
     for host in hosts {
         keys.extend(ports.iter().map(|it| IndexKey::ends(&[*host], &[*it])));
@@ -70,7 +73,7 @@ fn keys_of_ends(hosts: &[IpAddr], ports: &[u16], keys: &mut Vec<IndexKey>) {
 }
 
 impl IndexFlow {
-    /// Its keys.
+    /// Returns the keys of the flow's properties.
     #[must_use]
     pub fn keys(&self) -> Vec<IndexKey> {
         let ends = [self.low, self.high];
@@ -99,8 +102,8 @@ impl IndexFlow {
 }
 
 impl FlowTerms {
-    /// The keys that a flow has if these allow it, and those of them alone that say most: a host with a port stands for the
-    /// host and for the port.
+    /// Returns the keys that every flow allowed by these terms has. Only the most specific keys are
+    /// returned: a host with a port replaces the keys of the host and of the port.
     #[must_use]
     pub fn keys(&self) -> Vec<IndexKey> {
         let (mut hosts, mut ports, mut keys) = (Vec::new(), Vec::new(), Vec::new());

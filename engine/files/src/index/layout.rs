@@ -1,84 +1,86 @@
-//! What an index holds. Its fields are those of the CBOR files.
+//! Content of an index. Fields are those of the CBOR files.
 
 use super::{flow::IndexFlow, terms::FlowTerms};
 use crate::{folder::FileStamp, read::FileEnd};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// The layout's number. An index of another layout does not count.
+/// Version of the index layout. Indexes of another version are ignored.
 pub(super) const VERSION: u32 = 4;
-/// How the comment of a record begins at which a mark was set.
+/// Prefix of the record comment that holds a mark.
 pub const MARK: &str = "mark ";
-/// Marks of a file that are in its index, at most.
+/// Maximum number of marks in an index.
 pub(super) const MOST_MARKS: usize = 1024;
 
-/// A mark in a file.
+/// Mark that an operator set in a capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexMark {
-    /// The stamp of the record that tells of it.
+    /// Stamp of the record with the mark, in nanoseconds since 1970.
     pub ns: u64,
-    /// Its ID and its text.
+    /// ID and text of the mark.
     pub text: String,
 }
 
-/// What is in a file.
+/// Index of a capture file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureIndex {
-    /// The layout's number.
+    /// Version of the index layout.
     pub(super) version: u32,
-    /// The file as it was when it was read.
+    /// Length and modification time of the file that the index was built from.
     pub(super) stamp: FileStamp,
-    /// Bytes before the first record, in a compressed file those of its first frame: it must be read before any other
-    /// part can be understood.
+    /// Number of bytes before the first record; in a compressed file, bytes of its first compressed
+    /// frame. They must be read before any other part.
     pub head: u64,
-    /// Frames in the file.
+    /// Number of frames in the file.
     pub frames: u64,
-    /// The file's parts can be read apart: it has one section, and all its interfaces stand at its beginning; if it is
-    /// compressed, no record reaches over two frames.
+    /// Set when parts of the file can be read separately: it has one section, and all interfaces
+    /// are described at its beginning. In a compressed file no record reaches over two compressed
+    /// frames.
     pub apart: bool,
-    /// How the file ends: what is behind the last part.
+    /// End of the file: clean, padded or torn.
     pub end: FileEnd,
-    /// The flows, in the order of their first frames.
+    /// Flows, in the order of their first frames.
     pub flows: Vec<IndexFlow>,
-    /// The parts, in the order of the file.
+    /// Parts of the file, in file order.
     pub blocks: Vec<IndexBlock>,
-    /// The marks, in the order of the file; indexes of earlier versions have none.
+    /// Marks, in file order; indexes of earlier versions have none.
     #[serde(default)]
     pub marks: Vec<IndexMark>,
 }
 
-/// A run of whole records; in a compressed file, of whole frames.
+/// Part of a file: a run of complete records; in a compressed file, of complete compressed frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexBlock {
-    /// Where in the file its first record begins, or its first frame.
+    /// Byte offset of the part's start in the file.
     pub start: u64,
-    /// Where its last record ends, or its last frame.
+    /// Byte offset of the part's end in the file.
     pub end: u64,
-    /// The earliest stamp in it, in nanoseconds since 1970.
+    /// Earliest stamp in the part, in nanoseconds since 1970.
     pub first_ns: u64,
-    /// The latest.
+    /// Latest stamp in the part, in nanoseconds since 1970.
     pub last_ns: u64,
-    /// Its records.
+    /// Number of records in the part.
     pub frames: u64,
-    /// Frames that the capture lost in front of these, as the records tell (pcapng's epb_dropcount). `None`: records of this
-    /// format do not.
+    /// Number of frames that the capture lost before frames of this part, by the records' option
+    /// epb_dropcount. `None`: the format has no such counts.
     pub lost: Option<u64>,
-    /// Numbers of the flows in it, ascending: places in [`CaptureIndex::flows`].
+    /// Numbers of the part's flows, ascending: positions in [`CaptureIndex::flows`].
     pub flows: Vec<u32>,
-    /// There are flows in it that the index has no room for.
+    /// Set when the part has flows beyond the index's limit.
     pub others: bool,
 }
 
 impl CaptureIndex {
-    /// Reads an index out of its seal; `None`: it is none.
+    /// Decodes an index from CBOR, without its checksum. `None`: the bytes are not an index.
     #[must_use]
     pub fn decode(body: &[u8]) -> Option<Self> {
         ciborium::from_reader(body).ok()
     }
 
-    /// The parts of the file that can hold frames of `times` (from, up to and without) that fulfil `terms`: byte
-    /// ranges, ascending, neighbours joined. If there are any, the beginning that they need ([`CaptureIndex::head`]) comes
-    /// first.
+    /// Returns the parts of the file that may hold frames of `times` (end exclusive) that match
+    /// `terms`: byte ranges in ascending order, with adjacent parts joined. The first range is the
+    /// beginning that all parts need ([`CaptureIndex::head`]). If no part matches, the result is
+    /// empty.
     #[must_use]
     pub fn select(&self, times: &Range<u64>, terms: &FlowTerms) -> Vec<Range<u64>> {
         let wanted: Vec<bool> = self.flows.iter().map(|flow| terms.allow(flow)).collect();
@@ -97,7 +99,7 @@ impl CaptureIndex {
                 _ => parts.push(block.start..block.end),
             }
         }
-        // A compressed file's first block is its head, too.
+        // In a compressed file the first block includes the head.
         if parts.first().is_some_and(|first| first.start > 0) {
             parts.insert(0, 0..self.head);
         }

@@ -1,17 +1,18 @@
-//! A small index beside each finished file: which times and flows are in which part of it.
+//! Index of a finished file: times and flows of each part of the file.
 //!
 //! ```text
-//! finished file -> build -> CaptureIndex -> <index_dir>/<place of the file in its folder>.cbor
-//! expression -> FlowTerms -> what a flow must be for a frame of it to be accepted -> the blocks that can hold one
-//! flows, terms -> IndexKey -> the same for whoever has a set of a block's keys in place of its flows
+//! finished file -> build -> CaptureIndex -> <index_dir>/<path of the file in its folder>.cbor
+//! expression -> FlowTerms -> necessary conditions on a flow -> blocks that may match
+//! flows, terms -> IndexKey -> the same test on a set of a block's keys, without its flows
 //! ```
 //!
-//! An index is CBOR (RFC 8949), so that other programs can read it too; it has a checksum, and names the length and the
-//! modification time of its file.
+//! An index is CBOR (RFC 8949), so that other programs can read it. It contains a checksum, and the
+//! length and the modification time of its file.
 //!
 //! May import: [`crate::format`], [`crate::read`], [`crate::name`], [`crate::folder`].
 //!
-//! Invariants: an index only leaves out what cannot be wanted. One that is damaged or older than its file does not count.
+//! Invariants: an index only excludes parts that cannot match. A damaged index, or one older than
+//! its file, is ignored.
 
 mod build;
 mod flow;

@@ -1,4 +1,4 @@
-//! Indexes in their folder.
+//! Storage of indexes in their folder.
 
 use super::{
     build::build,
@@ -21,28 +21,29 @@ use std::{
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Ending of an index's name, behind the whole name of its file.
+/// Suffix of an index's file name, after the complete name of its capture file.
 const ENDING: &str = ".cbor";
 
-/// What is on the disk: the index as bytes, and their checksum (XXH3, 64 bits), which finds an index that a power cut
-/// tore: nobody syncs it.
+/// File content: the encoded index, and its checksum (XXH3, 64 bits). The checksum detects an index
+/// torn by a power cut, because indexes are not synced.
 #[derive(Serialize, Deserialize)]
 struct Sealed {
     xxh3: u64,
     index: Value,
 }
 
-/// The folder of the indexes of a folder's capture files: an index has the same place in the one as its file in the other.
+/// Folder of the indexes of a capture folder. An index has the same relative path as its capture
+/// file.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexFolder<'a> {
-    /// The folder of indexes.
+    /// Folder of indexes.
     pub folder: &'a Path,
-    /// The folder of capture files.
+    /// Folder of capture files.
     pub dir: &'a Path,
 }
 
 impl IndexFolder<'_> {
-    /// Where a file's index is.
+    /// Returns the path of a file's index.
     #[must_use]
     pub fn path_of(&self, file: &Path) -> PathBuf {
         let name = || file.file_name().map(Path::new).unwrap_or(file);
@@ -52,7 +53,8 @@ impl IndexFolder<'_> {
         path.into()
     }
 
-    /// A file's index, if there is one that is whole and of the file as it is now, and the bytes it took to read.
+    /// Loads a file's index, and returns it with the number of bytes read. `None`: the index is
+    /// missing, damaged, or does not match the present file.
     #[must_use]
     pub fn load(&self, file: &Path) -> Option<(CaptureIndex, u64)> {
         let bytes = read_regular(&self.path_of(file), MOST_INDEX).ok()?;
@@ -62,21 +64,22 @@ impl IndexFolder<'_> {
         fresh.then_some((index, bytes.len() as u64))
     }
 
-    /// Builds a file's index and writes it into the folder, under its name in one step. `None`: `go_on` said no, or the
-    /// file has changed meanwhile.
+    /// Builds a file's index and writes it into the folder with an atomic rename. `None`:
+    /// `may_continue` returned `false`, or the file changed in the meantime.
     ///
     /// # Errors
     /// The file cannot be read to its end, or the index cannot be written.
     pub fn build(
         &self,
         file: &Path,
-        go_on: impl Fn() -> bool,
+        may_continue: impl Fn() -> bool,
     ) -> Result<Option<CaptureIndex>, ReadError> {
-        let Some(index) = build(file, go_on)? else {
+        let Some(index) = build(file, may_continue)? else {
             return Ok(None);
         };
         write(&self.path_of(file), &index).map_err(|e| match e.kind() {
-            // Who asks whether the file is gone must not be told that its index cannot be written.
+            // `NotFound` means a missing capture file to the caller, so a missing index folder is
+            // mapped to another kind.
             io::ErrorKind::NotFound => io::Error::other(e.to_string()),
             _ => e,
         })?;
@@ -86,7 +89,7 @@ impl IndexFolder<'_> {
     /// Removes the indexes whose capture files are gone.
     ///
     /// # Errors
-    /// The folder cannot be read, or an index not be removed.
+    /// The folder cannot be read, or an index cannot be removed.
     pub fn sweep(&self) -> io::Result<()> {
         let tree = FolderTree::list(self.folder, usize::MAX)?;
         for path in tree.paths {
@@ -98,7 +101,8 @@ impl IndexFolder<'_> {
             if !FileName::has_capture_ending(file) || self.dir.join(file).exists() {
                 continue;
             }
-            // One of a template's name, which anybody's file may have, says itself that it is an index.
+            // A name made by a template is not specific enough: the content must be that of an
+            // index.
             let is_index =
                 || read_regular(&path, MOST_INDEX).is_ok_and(|bytes| unsealed(&bytes).is_some());
             if FileName::parse(file).is_some() || is_index() {
@@ -113,7 +117,7 @@ impl IndexFolder<'_> {
     }
 }
 
-/// The index in a file's bytes, if they are whole.
+/// Returns the encoded index, if its checksum is correct.
 fn unsealed(bytes: &[u8]) -> Option<Vec<u8>> {
     let sealed: Sealed = ciborium::from_reader(bytes).ok()?;
     let body = sealed.index.into_bytes().ok()?;
@@ -129,7 +133,7 @@ fn write(path: &Path, index: &CaptureIndex) -> io::Result<()> {
     };
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
-    // Whoever may read captures may read their indexes.
+    // Indexes get the mode of any new file, like capture files.
     let temporary = tempfile::Builder::new()
         .prefix(".wqcap-index-")
         .permissions(Permissions::from_mode(0o666))
@@ -148,7 +152,7 @@ mod tests {
     use crate::{fixtures::written, format::FileFormat, index::FlowTerms};
 
     #[test]
-    fn an_index_is_found_again_while_its_file_is_the_same() {
+    fn an_index_is_valid_while_its_file_is_unchanged() {
         let dir = tempfile::tempdir().expect("dir");
         let indexes = tempfile::tempdir().expect("dir");
         let folder = IndexFolder {
@@ -166,14 +170,14 @@ mod tests {
         let path = folder.path_of(&file);
         assert_eq!(size, fs::metadata(&path).expect("there").len());
         let mode = |path| fs::metadata(path).expect("there").permissions().mode();
-        assert_eq!(mode(&path), mode(&file), "as every new file");
+        assert_eq!(mode(&path), mode(&file), "the mode of a new file");
         let parts = again.select(&(0..u64::MAX), &FlowTerms::default());
         let head = 0..starts[0] as u64;
         let all = starts[0] as u64..*starts.last().expect("some") as u64;
         assert_eq!(parts, [head, all]);
         assert!(again.select(&(0..0), &FlowTerms::default()).is_empty());
 
-        // One bit turned, or a torn end.
+        // Flip one bit, or tear the end.
         let sound = fs::read(&path).expect("there");
         for at in [sound.len() / 2, sound.len() - 1] {
             let mut damaged = sound.clone();
@@ -195,7 +199,7 @@ mod tests {
         assert!(!path.exists() && indexes.path().join("mine.cbor").exists());
         fs::rename(dir.path().join("elsewhere.pcapng"), &file).expect("moved");
 
-        // One of another name is known by what is in it.
+        // An index of a file with another name is recognised by its content.
         let tap = dir.path().join("tap-1.pcapng");
         fs::rename(&file, &tap).expect("moved");
         let made = folder.build(&tap, || true);
@@ -209,7 +213,7 @@ mod tests {
         assert!(mine.exists() && !folder.path_of(&tap).exists());
         assert!(folder.build(&file, || false).expect("reads").is_none());
 
-        // Below the folder an index is where its file is.
+        // In a subfolder an index has the relative path of its file.
         let deep = dir.path().join("20261122/15/tap.pcapng");
         fs::create_dir_all(deep.parent().expect("inside")).expect("made");
         fs::rename(&file, &deep).expect("moved");

@@ -1,23 +1,23 @@
-//! What a filter expression demands of a flow, as far as it is a plain conjunction.
+//! Necessary conditions that a filter expression puts on a flow, derived from plain conjunctions.
 
 use super::flow::{ARP, IPV4, IPV6, IndexFlow, RARP};
 use std::{iter::Peekable, net::IpAddr, str::SplitWhitespace};
 
-/// Conditions that every frame an expression accepts fulfils. They are necessary, never sufficient: the expression
-/// itself still judges each frame.
+/// Necessary conditions of an expression: every frame that it accepts fulfils them. They are not
+/// sufficient, so the expression is still applied to each frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowTerms(pub(super) Vec<Term>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Term {
     Ethertype(u16),
-    /// Of IPv4 or IPv6.
+    /// Protocol number in an IPv4 or IPv6 header.
     Protocol(u8),
     Host(IpAddr),
     Port(u16),
 }
 
-/// Words that stand for what a frame is, alone or in front of `host` and `port`.
+/// Keywords for an ethertype or a protocol, used alone or before `host` and `port`.
 const WORDS: [(&str, Term); 10] = [
     ("ip", Term::Ethertype(IPV4)),
     ("ip6", Term::Ethertype(IPV6)),
@@ -32,8 +32,9 @@ const WORDS: [(&str, Term); 10] = [
 ];
 
 impl FlowTerms {
-    /// Reads an expression that joins `host`, `port`, protocols and `vlan` with `and`. Of any other expression nothing
-    /// is known, and every flow is allowed: leaving a term out is sound, misreading one is not.
+    /// Parses an expression that joins `host`, `port`, protocols and `vlan` with `and`. Any other
+    /// expression yields no terms, which allow every flow: a missing term is safe, a wrong one is
+    /// not.
     #[must_use]
     pub fn parse(expression: &str) -> Self {
         let mut words = expression.split_whitespace().peekable();
@@ -53,13 +54,13 @@ impl FlowTerms {
         }
     }
 
-    /// Whether anything is demanded.
+    /// Returns `true` if the expression yields no conditions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a frame of this flow can be accepted.
+    /// Returns `true` if a frame of this flow may be accepted.
     #[must_use]
     pub fn allow(&self, flow: &IndexFlow) -> bool {
         self.0.iter().all(|term| match *term {
@@ -71,8 +72,9 @@ impl FlowTerms {
     }
 }
 
-/// One term: `[protocol] [src | dst] host ADDRESS | port NUMBER`, a protocol alone, or `vlan [NUMBER]`, which demands
-/// nothing: a flow is the same behind every tag. `None`: something else.
+/// Parses one term: `[protocol] [src | dst] host ADDRESS | port NUMBER`, a protocol alone, or
+/// `vlan [NUMBER]`. The last adds no condition, because flows are read after all tags. `None`: the
+/// term has another form.
 fn term(words: &mut Peekable<SplitWhitespace<'_>>, terms: &mut Vec<Term>) -> Option<()> {
     if words.next_if_eq(&"vlan").is_some() {
         words.next_if(|word| number(word).is_some());
@@ -98,7 +100,7 @@ fn term(words: &mut Peekable<SplitWhitespace<'_>>, terms: &mut Vec<Term>) -> Opt
     Some(())
 }
 
-/// A decimal number. libpcap takes one that begins with 0 for octal.
+/// Parses a decimal number. Leading zeros are refused, because libpcap reads such numbers as octal.
 fn number(word: &str) -> Option<u16> {
     let plain = word.bytes().all(|b| b.is_ascii_digit()) && (word == "0" || !word.starts_with('0'));
     plain.then(|| word.parse().ok())?
@@ -111,7 +113,7 @@ mod tests {
     use wqcap_frame::filter::Filter;
 
     #[test]
-    fn conjunctions_are_understood_and_nothing_else() {
+    fn only_conjunctions_are_parsed() {
         let host = |text: &str| Term::Host(text.parse().expect("address"));
         let all = [
             ("host 10.0.0.1", vec![host("10.0.0.1")]),
@@ -159,7 +161,8 @@ mod tests {
     }
 
     prop_compose! {
-        /// Frames that nearly match: few addresses and ports, all lengths of headers, tags, fragments, cut anywhere.
+        /// Generates near matches: few addresses and ports, all header lengths, tags, fragments,
+        /// cut anywhere.
         fn near_frames()(
             tags in 0usize..3,
             ethertype in chosen(&[IPV4, IPV6, ARP, RARP, 0x88cc]),
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_expression_accepts_is_allowed() {
+    fn flows_of_accepted_frames_are_allowed() {
         let expressions = [
             "host 10.0.0.1",
             "src host 10.0.0.2 and port 1",
@@ -247,7 +250,7 @@ mod tests {
             for (text, filter, terms, counts) in &expressions {
                 let (accepted, allowed) = (filter.accepts(&frame, len), terms.allow(&flow));
                 prop_assert!(allowed || !accepted, "{} {:?}", text, frame);
-                // Of one flow the keys tell the same.
+                // For a single flow, the test by keys gives the same result.
                 let by_keys = terms.keys().iter().all(|it| has.contains(it));
                 prop_assert_eq!(by_keys, allowed, "{} {:?}", text, frame);
                 let (a, b) = counts.get();

@@ -1,5 +1,5 @@
-//! Time gaps between neighbouring records, in bounded memory: minimum and maximum exactly, the median to one part in a
-//! hundred.
+//! Statistics of time gaps between neighbouring records, in bounded memory. Minimum and maximum are
+//! exact; the median has an error of at most 1 %.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -10,16 +10,16 @@ pub(super) struct Gaps {
     most: u64,
 }
 
-/// Distances in time, in nanoseconds; `None`: there were none.
+/// Statistics of time gaps; times in nanoseconds are `None` if `count` is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct GapFacts {
-    /// How many there were.
+    /// Number of gaps.
     pub count: u64,
-    /// The least.
+    /// Shortest gap.
     pub min_ns: Option<u64>,
-    /// The median, to one part in a hundred.
+    /// Median of the gaps, with an error of at most 1 %.
     pub median_ns: Option<u64>,
-    /// The most.
+    /// Longest gap.
     pub max_ns: Option<u64>,
 }
 

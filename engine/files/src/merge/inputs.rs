@@ -1,4 +1,4 @@
-//! The capture files of a folder, as `merge`, `extract` and `rss` take them.
+//! Capture files of a folder, as inputs of `merge`, `extract` and `rss`.
 
 use super::summary::MergeError;
 use crate::{
@@ -7,11 +7,12 @@ use crate::{
 };
 use std::path::Path;
 
-/// Names told of files that are left out.
+/// Maximum number of files that a note on excluded files names.
 const MOST_NAMES: usize = 3;
 
-/// The finished capture files of a folder and of those below it, and their lengths, in name order. What `merge` or `extract` has written is left
-/// out with a note, since all its frames would be there twice, unless there is nothing else.
+/// Lists the finished capture files of a folder and its subfolders with their lengths, in name
+/// order. Files that `merge` or `extract` has written are excluded with a note, because their
+/// frames would occur twice. They are listed if there are no other files.
 ///
 /// # Errors
 /// The folder cannot be read.

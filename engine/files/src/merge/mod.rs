@@ -1,15 +1,17 @@
-//! Merges capture files into one, by time: the files of queues, of ports, of rotations, or anybody's.
+//! Merges capture files into one by time: files of queues, of ports, of rotations, or of any other
+//! origin.
 //!
 //! ```text
 //! files -> MergePlan: streams (the files of one queue, in the order of their first records), ports
-//! streams -> the earliest record of all -> output: a file under a temporary name -> its own name
+//! streams -> the earliest record of all -> output: a file under a temporary name -> its final name
 //! ```
 //!
 //! May import: [`crate::format`], [`crate::read`], [`crate::name`], [`crate::folder`].
 //!
-//! Invariants: one pass, memory bounded by the streams that overlap in time, not by the files; a file is open only from
-//! its first record's turn to its last. Every record that can be read is written, also one that comes too late; what is
-//! odd is counted and never corrected in silence. The output appears whole, under its name, or not at all.
+//! Invariants: a merge is one pass. Memory is bounded by the number of streams that overlap in
+//! time, not by the files. A file is open only while its records are merged. Every readable record
+//! is written, also one that is out of order. Irregularities are counted and never corrected
+//! silently. The output appears complete under its name, or not at all.
 
 mod gaps;
 mod inputs;

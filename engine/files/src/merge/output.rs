@@ -1,4 +1,4 @@
-//! The merged file, encoded and written in large pieces.
+//! Encoder of the merged file, written in pieces of 1 MiB.
 
 use super::{ports::OutputPort, summary::MergeError, target::MergeTarget};
 use crate::{
@@ -23,11 +23,12 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-/// The longest record that readers take, of nearly every link type: libpcap's MAXIMUM_SNAPLEN, and Wireshark's.
+/// Maximum record length that readers accept, for nearly every link type: libpcap's
+/// MAXIMUM_SNAPLEN, and Wireshark's limit.
 const MOST_BYTES: usize = 262_144;
-/// Options of records that tell of nobody and of no place.
+/// Record options that reveal neither persons nor places, and are kept in anonymized output.
 const ANONYMOUS_OPTIONS: [u16; 3] = [EPB_FLAGS, EPB_QUEUE, EPB_DROPCOUNT];
-/// Bytes written at once.
+/// Length in bytes from which on buffered output is written.
 const PIECE: usize = 1 << 20;
 
 pub(super) struct Output {
@@ -35,29 +36,30 @@ pub(super) struct Output {
     format: FileFormat,
     link_type: u32,
     snaplen: u32,
-    /// Nothing is written that people or machines have said of the frames and of themselves.
+    /// Set when texts written by people or machines are left out.
     anonymous: bool,
-    /// The longest record above `snaplen`, if there was one.
+    /// Length of the longest record above `snaplen`.
     above: Option<u32>,
     piece: Vec<u8>,
     written: u64,
-    /// Where headers tell the snapshot length.
+    /// File offsets of the snapshot length in each header.
     snaplen_offsets: Vec<u64>,
-    /// Interfaces described so far.
+    /// Number of interfaces described so far.
     pub(super) interfaces: usize,
-    /// Records cut to the longest that readers take.
+    /// Number of records cut to [`MOST_BYTES`].
     cut: u64,
     options_left_out: u64,
     texts_left_out: u64,
-    /// Decryption secrets that were written, by their hash: the files of several queues have the same ones.
+    /// Hashes of the decryption secrets written: the files of several queues contain the same
+    /// secrets.
     secrets: HashSet<u64>,
     secrets_left_out: u64,
-    /// The reader of a pipe has gone.
+    /// Set when the reader of a pipe has closed it.
     pub(super) reader_left: bool,
 }
 
 impl Output {
-    /// For an output in which nothing stands yet.
+    /// Makes the encoder of an empty output.
     pub(super) fn new(
         target: MergeTarget,
         format: FileFormat,
@@ -85,7 +87,7 @@ impl Output {
         }
     }
 
-    /// Writes the file's header, for these ports.
+    /// Writes the file's header with these ports.
     pub(super) fn begin(&mut self, ports: &[OutputPort]) {
         match self.format {
             FileFormat::Pcap => {
@@ -108,7 +110,7 @@ impl Output {
         }
     }
 
-    /// Describes a port.
+    /// Writes the interface description of a port.
     pub(super) fn interface(&mut self, port: &OutputPort) {
         let block = self.written + self.piece.len() as u64;
         self.snaplen_offsets.push(block + pcapng::SNAPLEN_OFFSET);
@@ -135,7 +137,7 @@ impl Output {
         self.interfaces += 1;
     }
 
-    /// Writes a record, received by `queue` unless the record tells its queue itself.
+    /// Writes a record. `queue` is written as its queue, unless the record has options.
     #[inline]
     pub(super) fn record(
         &mut self,
@@ -178,7 +180,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes decryption secrets, once.
+    /// Writes decryption secrets, each only once.
     #[cold]
     pub(super) fn secrets(&mut self, secrets: &Secrets) -> Result<(), MergeError> {
         let mut hash = DefaultHasher::new();
@@ -194,7 +196,7 @@ impl Output {
         Ok(())
     }
 
-    /// Tells the sum of the inputs' statistics of a port.
+    /// Writes the sum of the inputs' statistics of a port.
     pub(super) fn statistics(&mut self, port: usize, sum: &InterfaceStatistics) {
         if self.format == FileFormat::Pcapng && *sum != InterfaceStatistics::default() {
             let port = u32::try_from(port).unwrap_or(0);
@@ -202,7 +204,8 @@ impl Output {
         }
     }
 
-    /// Writes what is left, and names the file. Gives its length, and notes on what is not as in the inputs.
+    /// Writes the remaining bytes and renames the file. Returns its length, and notes on
+    /// differences from the inputs.
     pub(super) fn finish(mut self) -> Result<(u64, Vec<String>), MergeError> {
         self.flush()?;
         let mut notes = Vec::new();
@@ -213,7 +216,7 @@ impl Output {
         for (n, what) in [
             (
                 self.cut,
-                "records are cut to 262144 bytes, the most that readers take",
+                "records are cut to 262144 bytes, the limit of readers",
             ),
             (
                 self.options_left_out,
@@ -232,7 +235,7 @@ impl Output {
                 if anonymous {
                     "blocks of decryption secrets are left out"
                 } else {
-                    "blocks of decryption secrets are left out: pcap has no place for them"
+                    "blocks of decryption secrets are left out: pcap cannot hold them"
                 },
             ),
         ] {
@@ -244,7 +247,8 @@ impl Output {
         Ok((self.written, notes))
     }
 
-    /// Records were longer than any header had said: the output's header says so.
+    /// Updates the snapshot length in all headers: records were longer than the input headers
+    /// stated.
     fn raise_snaplen(&self, longest: u32) -> Result<Option<String>, MergeError> {
         for offset in &self.snaplen_offsets {
             if !self.target.rewrite(&longest.to_ne_bytes(), *offset)? {

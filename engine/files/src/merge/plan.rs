@@ -1,7 +1,7 @@
-//! What is to be merged: which files make a stream, which interfaces a port, and what the output will be.
+//! Plan of a merge: streams of files, ports of interfaces, and the format of the output.
 //!
-//! Everything that can be refused is refused here: each file's header and first record are read, and the file is closed
-//! again.
+//! All input errors are found here: each file's header and first record are read, and the file is
+//! closed again.
 
 use super::{
     inputs::in_folder,
@@ -21,34 +21,34 @@ use std::{
 };
 use wqcap_frame::dedup::{DedupWindow, Ignored};
 
-/// Losses that are told when nothing is left.
+/// Maximum number of losses in the error for a merge without streams.
 const MOST_LOSSES: usize = 3;
 
-/// A merge that can begin.
+/// Checked inputs of a merge, and the format of its output.
 pub struct MergePlan {
     pub(super) streams: Vec<StreamPlan>,
     pub(super) ports: Ports,
     pub(super) format: FileFormat,
     pub(super) link_type: u32,
-    /// 0: no limit.
+    /// Snapshot length in bytes; 0: no limit.
     pub(super) snaplen: u32,
     pub(super) inputs: Vec<InputFacts>,
     pub(super) notes: Vec<String>,
-    /// The files' own statistics hold for what is taken of them.
+    /// Set when the files' own statistics apply to the records that are merged.
     pub(super) statistics: bool,
-    /// Decryption secrets to be written beside those of the inputs.
+    /// Decryption secrets to be written in addition to those of the inputs.
     pub(super) secrets: Vec<Secrets>,
-    /// What repeats an earlier record is left out.
+    /// Detector of repeated records, which are left out.
     pub(super) repetitions: Option<DedupWindow>,
-    /// Nothing is written that people or machines have said of the frames and of themselves.
+    /// Set when texts written by people or machines are left out.
     pub(super) anonymous: bool,
     identities: HashSet<(u64, u64)>,
     bytes: Option<u64>,
 }
 
-/// Files that follow each other, as far as is known: some may overlap.
+/// Files in time order. Some may overlap.
 pub(super) struct StreamPlan {
-    /// The queue they are of.
+    /// Queue of the files.
     pub(super) queue: Option<u16>,
     pub(super) files: VecDeque<FilePlan>,
 }
@@ -57,15 +57,15 @@ pub(super) struct FilePlan {
     /// Index into [`MergePlan::inputs`].
     pub(super) input: usize,
     pub(super) ranges: FileRanges,
-    /// Stamp of its first record; 0: it has none, or cannot be read so far.
+    /// Stamp of the first record; 0: the file has none, or cannot be read up to it.
     pub(super) first_ns: u64,
-    /// The queue whose frames are in it, if it is one's.
+    /// Queue whose frames the file holds, if it is a single queue.
     queue: Option<QueueName>,
-    /// An input that cannot be read twice stays open, at its first record.
+    /// Open reader at the first record, for an input that cannot be read twice.
     pub(super) open: Option<FileReader>,
 }
 
-/// A queue, and the machine and the port that it is of if they have names.
+/// Queue number, with the names of its machine and port if there are any.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct QueueName {
     host: Option<String>,
@@ -73,7 +73,7 @@ struct QueueName {
     queue: u16,
 }
 
-/// The queue of a capture file: by what it says of itself, else by its name.
+/// Returns the queue of a capture file from its interface description, or from its file name.
 fn queue_of(path: &Path, interfaces: &[Interface]) -> Option<QueueName> {
     let [only] = interfaces else {
         return None;
@@ -93,7 +93,7 @@ fn queue_of(path: &Path, interfaces: &[Interface]) -> Option<QueueName> {
     }
 }
 
-/// The format that a file's ending names.
+/// Returns the format that a file's extension selects.
 fn format_of(out: &Path) -> Result<Option<FileFormat>, MergeError> {
     let ending = out.extension().and_then(|e| e.to_str()).unwrap_or_default();
     match ending.to_ascii_lowercase().as_str() {
@@ -108,18 +108,18 @@ fn format_of(out: &Path) -> Result<Option<FileFormat>, MergeError> {
 }
 
 impl MergePlan {
-    /// Reads the beginning of each input; a folder stands for the capture files in it.
+    /// Reads the beginning of each input. A folder stands for the capture files in it.
     ///
     /// # Errors
-    /// An input is missing, not a capture file, given twice, or not like the others.
+    /// An input is missing, not a capture file, given twice, or incompatible with the others.
     pub fn new(inputs: &[PathBuf], out: &Path) -> Result<Self, MergeError> {
         let mut notes = Vec::new();
         let files = expanded(inputs, &mut notes)?;
         Self::from_ranges(files, notes, out, true)
     }
 
-    /// The same for ranges of files. `notes` are what is known of them already; `statistics`: the files' own statistics
-    /// hold for what is taken of them.
+    /// Plans a merge of ranges of files. `notes` are notes on the files that are known already.
+    /// `statistics` is set when the files' own statistics apply to the ranges.
     pub(crate) fn from_ranges(
         files: Vec<FileRanges>,
         notes: Vec<String>,
@@ -186,26 +186,25 @@ impl MergePlan {
         Ok(plan)
     }
 
-    /// Has decryption secrets written in front of all records.
+    /// Adds decryption secrets, which are written before all records.
     ///
     /// # Errors
-    /// The output is no pcapng.
+    /// The output format is pcap.
     pub fn inject(&mut self, secrets: Vec<Secrets>) -> Result<(), MergeError> {
         if self.format == FileFormat::Pcap {
             return Err(MergeError::Refused(
-                "pcap has no place for decryption secrets: name an output that ends in .pcapng"
-                    .into(),
+                "pcap cannot hold decryption secrets; name an output that ends in .pcapng".into(),
             ));
         }
         self.secrets.extend(secrets);
         Ok(())
     }
 
-    /// Leaves out records whose bytes, but for those that are ignored, are those of one that was written, with a stamp
-    /// less than `window_ns` before.
+    /// Leaves out repetitions: records with the same bytes as a written record whose stamp is less
+    /// than `window_ns` earlier. Bytes in `ignored` fields are not compared.
     ///
     /// # Errors
-    /// The frames are no Ethernet.
+    /// The link type is not Ethernet.
     pub fn leave_out_repetitions(
         &mut self,
         window_ns: u64,
@@ -213,7 +212,7 @@ impl MergePlan {
     ) -> Result<(), MergeError> {
         if self.link_type != ETHERNET {
             return Err(MergeError::Refused(format!(
-                "repetitions are told of Ethernet frames only, and the inputs have link type {}",
+                "cannot detect repetitions: the inputs have link type {}, and only Ethernet is supported",
                 self.link_type
             )));
         }
@@ -221,28 +220,29 @@ impl MergePlan {
         Ok(())
     }
 
-    /// Has names, descriptions, comments, secrets and all options left out that may tell who or where.
+    /// Leaves out names, descriptions, comments, secrets and all options that may identify persons
+    /// or places.
     pub(crate) fn make_anonymous(&mut self) {
         self.anonymous = true;
     }
 
-    /// Bytes of all inputs, if they are files.
+    /// Returns the number of bytes of all inputs, if all are files.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         self.bytes
     }
 
-    /// LINKTYPE of all inputs.
+    /// Returns the LINKTYPE of all inputs.
     pub(crate) fn link_type(&self) -> u32 {
         self.link_type
     }
 
-    /// Whether a file is among the inputs.
+    /// Returns `true` if a file is one of the inputs.
     pub(super) fn reads(&self, metadata: &fs::Metadata) -> bool {
         self.identities.contains(&(metadata.dev(), metadata.ino()))
     }
 
-    /// Reads a file's header and first record; `None`: it was deleted since it was listed.
+    /// Reads a file's header and first record. `None`: the file was deleted after it was listed.
     fn add_file(
         &mut self,
         ranges: FileRanges,
@@ -253,7 +253,7 @@ impl MergePlan {
         let refused = |problem: String| Err(MergeError::Refused(format!("{shown}: {problem}")));
         let mut regular = ranges.is_remote();
         if ranges.is_remote() {
-            // Its ranges have ends.
+            // Remote ranges always have an end.
             self.bytes = self.bytes.map(|n| n + ranges.bytes(u64::MAX));
         } else if path.as_os_str() != "-" {
             let metadata = match fs::metadata(path) {
@@ -280,7 +280,7 @@ impl MergePlan {
             Ok(reader) => reader.with_secrets(),
             Err(e) => return self.unreadable(&ranges, e),
         };
-        // Damage here is reported when the file's turn comes: the records before it are worth having.
+        // Damage is reported when the file is merged, so that the records before it are kept.
         let begun = reader.advance();
         let first_ns = reader.packet().map(|packet| packet.ns);
         if let Err(e @ ReadError::TooManyInterfaces { .. }) = begun {
@@ -304,7 +304,7 @@ impl MergePlan {
                 first.get_or_insert_with(|| (shown.clone(), interface.link_type));
             if *link_type != interface.link_type {
                 return refused(format!(
-                    "has link type {}, and {other} has {link_type}: readers refuse a file with both; merge them apart",
+                    "has link type {}, and {other} has {link_type}: readers refuse a file with both; merge them separately",
                     interface.link_type
                 ));
             }
@@ -328,15 +328,15 @@ impl MergePlan {
         Ok(Some(FilePlan {
             input: self.inputs.len() - 1,
             first_ns: first_ns.unwrap_or(0),
-            // Pipes have no names, and whatever feeds them runs at once.
+            // Pipes have no names, and their writers run at the same time.
             queue: queue_of(path, reader.interfaces()).filter(|_| regular),
             open: (!regular).then_some(reader),
             ranges,
         }))
     }
 
-    /// A file that cannot be opened is refused, unless it was deleted since it was listed; what is elsewhere is lost, and the
-    /// others are taken.
+    /// Handles a file that cannot be opened. A deleted file is noted; an unreadable remote file is
+    /// recorded as lost; any other file is an error.
     fn unreadable(
         &mut self,
         ranges: &FileRanges,
@@ -356,7 +356,7 @@ impl MergePlan {
         }))
     }
 
-    /// An input that nothing is read of.
+    /// Records an input of which nothing is read.
     fn lose(&mut self, ranges: &FileRanges, problem: &str) -> Option<FilePlan> {
         self.inputs.push(InputFacts {
             path: ranges.shown(),
@@ -366,7 +366,7 @@ impl MergePlan {
         None
     }
 
-    /// Why there is nothing to be merged.
+    /// Returns the error for a merge without any stream.
     fn without_streams(&self) -> MergeError {
         let lost = self.inputs.iter();
         let lost = lost.filter_map(|it| Some(format!("{}: {}", it.path, it.loss.as_ref()?)));
@@ -380,19 +380,19 @@ impl MergePlan {
         }
     }
 
-    /// pcap knows one interface and no options.
+    /// Checks that the inputs fit into pcap, which has one interface and no options.
     fn settle_pcap(&mut self, inputs_are: FileFormat) -> Result<(), MergeError> {
         let mut fcs = self.ports.list.iter().map(|port| port.fcs_len.unwrap_or(0));
         let one = fcs.next().unwrap_or(0);
         if fcs.any(|other| other != one) {
             return Err(MergeError::Refused(
-                "some inputs have frame check sequences and some have none, which pcap cannot tell apart; write pcapng"
+                "some inputs have frame check sequences and some have none, which pcap cannot distinguish; write pcapng"
                     .into(),
             ));
         }
         if self.ports.list.len() > 1 {
             self.notes.push(format!(
-                "pcap has no interfaces: the frames of {} ports cannot be told apart; write pcapng to keep them apart",
+                "pcap has no interfaces: the frames of {} ports cannot be distinguished; write pcapng to keep the ports",
                 self.ports.list.len()
             ));
         }
@@ -405,7 +405,7 @@ impl MergePlan {
     }
 }
 
-/// A note if a pcap output goes where it will be taken for a capture.
+/// Returns a note if a pcap output lies in an input folder, where it would be taken for a capture.
 fn pcap_within(out: &Path, folders: &HashSet<PathBuf>) -> Option<String> {
     let absolute = |path: &Path| fs::canonicalize(path).ok();
     let parent = out.parent().filter(|it| !it.as_os_str().is_empty());
@@ -413,13 +413,13 @@ fn pcap_within(out: &Path, folders: &HashSet<PathBuf>) -> Option<String> {
     let holds = |it: &&PathBuf| absolute(it).is_some_and(|it| place.starts_with(it));
     let folder = folders.iter().find(holds)?;
     Some(format!(
-        "a pcap file does not say who wrote it: {} counts as a capture when {} is read again; write it elsewhere, or write pcapng",
+        "a pcap file does not name its program: {} counts as a capture when {} is read again; write it elsewhere, or write pcapng",
         out.display(),
         folder.display()
     ))
 }
 
-/// The files named, and those in the folders named.
+/// Returns the named files, and the files of named folders.
 fn expanded(inputs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<FileRanges>, MergeError> {
     let mut files = Vec::new();
     for path in inputs {
@@ -444,7 +444,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endings_name_the_format() {
+    fn extensions_select_the_format() {
         let of = |name: &str| format_of(Path::new(name));
         assert!(matches!(of("a.PCAP"), Ok(Some(FileFormat::Pcap))));
         assert!(matches!(of("a.b.pcapng"), Ok(Some(FileFormat::Pcapng))));

@@ -1,4 +1,4 @@
-//! Capture ports: which interfaces of which files are one interface of the output.
+//! Capture ports: mapping from the interfaces of the inputs to interfaces of the output.
 
 use crate::{
     format::{
@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A capture port: in the output, an interface.
+/// Capture port: an interface of the output.
 #[derive(Clone, Debug)]
 pub(super) struct OutputPort {
     pub(super) name: String,
@@ -21,25 +21,26 @@ pub(super) struct OutputPort {
     pub(super) fcs_len: Option<u8>,
 }
 
-/// Folder, machine and name.
+/// Key of a port: folder, machine and name.
 type PortKey = (PathBuf, Option<String>, Option<String>);
 
-/// The ports met so far.
+/// Ports found so far.
 #[derive(Default)]
 pub(super) struct Ports {
     pub(super) list: Vec<OutputPort>,
     numbers: HashMap<PortKey, usize>,
     names: HashSet<String>,
-    /// For the texts of all.
+    /// Budget for the texts of all ports.
     pub(super) texts: TextBudget,
-    /// An interface was met that would have been one too many.
+    /// Set when an interface exceeded the maximum number of ports.
     pub(super) overfull: bool,
 }
 
 impl Ports {
-    /// The port of a file's interface. Interfaces of one name and one machine in one folder, or in folders below it, are one
-    /// port: the queues of one capture. Without a name, files of queues in one folder are; any other file is a port of its
-    /// own. `None`: there are as many as readers take.
+    /// Returns the port of a file's interface. Interfaces with the same name and machine in a
+    /// folder and its subfolders are one port: the queues of one capture. Without a name, files of
+    /// queues in the same folder are one port, and any other file is a separate port. `None`: the
+    /// maximum number of interfaces is reached.
     pub(super) fn number(&mut self, file: &FileRanges, interface: &Interface) -> Option<usize> {
         let path = &file.path;
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -84,7 +85,7 @@ impl Ports {
     }
 }
 
-/// The port and the queue of an interface whose frames are one queue's: `mlx5_0 queue 3` is a queue of port `mlx5_0`.
+/// Splits an interface name into port and queue: `mlx5_0 queue 3` is queue 3 of port `mlx5_0`.
 pub(super) fn queue_of(name: &str) -> Option<(&str, u16)> {
     let (port, queue) = name.rsplit_once(" queue ")?;
     let is_number = queue.bytes().all(|b| b.is_ascii_digit());
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_told_apart_by_folder_and_name() {
+    fn ports_differ_by_folder_and_name() {
         let named = |name: &str| Interface {
             name: Some(name.into()),
             ..Interface::default()
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!(number("/a/left.pcap", &Interface::default()), 3);
         assert_eq!(number("/a/right.pcap", &Interface::default()), 4);
         assert_eq!(number("/a/x.pcapng", &other), 5);
-        // In one folder, wherever below it.
+        // Subfolders of one input folder belong to the same port.
         for (path, want) in [("/a/15/x.pcapng", 0), ("/a/16/x.pcapng", 0)] {
             let file = FileRanges {
                 found_in: Some("/a".into()),

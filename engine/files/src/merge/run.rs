@@ -1,4 +1,4 @@
-//! The merge itself: of all streams the earliest record, again and again.
+//! Merge loop: repeatedly writes the earliest record of all streams.
 
 use super::{
     gaps::Gaps,
@@ -16,14 +16,15 @@ use std::{
 };
 use wqcap_frame::dedup::DedupWindow;
 
-/// Records between two calls of `watch`.
+/// Number of records between two calls of `watch`.
 const EVERY: u64 = 1 << 14;
 
-/// Carries out a plan. `watch` is called now and then, and at the end, with the bytes read so far, and may return `false` to
-/// stop.
+/// Runs a plan. `watch` is called regularly, and at the end, with the number of bytes read so far;
+/// it may return `false` to stop.
 ///
 /// # Errors
-/// The output cannot be written, or `watch` stopped it. What is wrong with an input is in the summary.
+/// The output cannot be written, or `watch` stopped the merge. Problems of single inputs are in the
+/// summary.
 pub fn run(
     plan: MergePlan,
     target: MergeTarget,
@@ -32,13 +33,14 @@ pub fn run(
     run_selected(plan, target, &mut AllRecords, watch)
 }
 
-/// Which records are written, and as what.
+/// Selection of the records that are written; it may replace their bytes.
 pub(crate) trait RecordSelection {
-    /// What is written in place of a record, with no more bytes than it has; `None`: nothing is.
+    /// Returns the record to write, with at most as many bytes as the input record. `None`: the
+    /// record is left out.
     fn select<'a>(&'a mut self, packet: Packet<'a>) -> Option<Packet<'a>>;
 }
 
-/// Each as it is.
+/// Selection of all records, unchanged.
 struct AllRecords;
 
 impl RecordSelection for AllRecords {
@@ -47,7 +49,7 @@ impl RecordSelection for AllRecords {
     }
 }
 
-/// The same for a selection of the records.
+/// Runs a plan with a selection of the records.
 pub(crate) fn run_selected(
     plan: MergePlan,
     target: MergeTarget,
@@ -116,7 +118,7 @@ pub(crate) fn run_selected(
                 stream.advance(&mut ledger);
             }
         }
-        // In front of the record that the stream has gone on to.
+        // Secrets go before the record that the stream has advanced to.
         for secrets in ledger.secrets.drain(..) {
             output.secrets(&secrets)?;
         }
@@ -144,7 +146,7 @@ pub(crate) fn run_selected(
             }
         }
     }
-    // Nothing has its name yet.
+    // The output does not have its final name yet.
     if !watch(ledger.bytes_read) {
         return Err(MergeError::Stopped);
     }
@@ -155,7 +157,7 @@ pub(crate) fn run_selected(
     }
     let mut notes = ledger.notes;
     if output.reader_left {
-        notes.push("the reader of the output left before its end".into());
+        notes.push("the output is incomplete: its reader closed the pipe".into());
     }
     if anonymous && ledger.unread > 0 {
         notes.push(format!(
@@ -199,7 +201,7 @@ pub(crate) fn run_selected(
     })
 }
 
-/// What is known of the output so far.
+/// State of the output during a merge.
 struct Merged {
     frames: u64,
     deduplicated: u64,
@@ -208,12 +210,12 @@ struct Merged {
     late: Lateness,
     first: u64,
     high: u64,
-    /// Stamp and stream of the record before.
+    /// Stamp and stream of the previous record.
     before: Option<(u64, usize)>,
 }
 
 impl Merged {
-    /// Whether a record is left out as a repetition, which is counted.
+    /// Returns `true` if a record repeats an earlier one, and counts it.
     #[inline]
     fn repeats(&mut self, of: &mut Option<DedupWindow>, packet: &Packet<'_>) -> bool {
         let window = of.as_mut();

@@ -1,5 +1,5 @@
-//! One stream: its files one after the other, each open only from its first record's turn to its last. Where they overlap,
-//! those behind the open one become a stream of their own.
+//! Stream of a merge: its files one after the other, each open only while its records are merged.
+//! If files overlap, those after the open one are split off into another stream.
 
 use super::{
     plan::{FilePlan, StreamPlan},
@@ -13,14 +13,14 @@ use crate::{
 use std::{collections::VecDeque, mem};
 
 pub(super) struct MergeStream {
-    /// Which of the plan's it is, or was a part of.
+    /// Number of the stream in the plan, also for a stream that was split off.
     pub(super) number: usize,
     pub(super) queue: Option<u16>,
     files: VecDeque<FilePlan>,
     /// Stamp of the next file's first record.
     pub(super) next_ns: u64,
     open: Option<Open>,
-    /// The latest stamp so far.
+    /// Latest stamp so far.
     high: u64,
     begun: bool,
 }
@@ -29,30 +29,30 @@ struct Open {
     reader: FileReader,
     input: usize,
     ranges: FileRanges,
-    /// The port of each interface met so far; `None`: it is of another link type than the output.
+    /// Port of each interface found so far. `None`: its link type differs from that of the output.
     ports: Vec<Option<usize>>,
     left_out: u64,
 }
 
-/// What streams and output share: facts, ports and statistics by port.
+/// State shared by all streams and the output: facts of inputs, ports, and statistics by port.
 pub(super) struct MergeLedger {
     pub(super) inputs: Vec<InputFacts>,
     pub(super) ports: Ports,
     pub(super) statistics: Vec<InterfaceStatistics>,
-    /// The files' statistics are to be summed up.
+    /// Set when the files' statistics are summed up.
     pub(super) sums: bool,
     pub(super) link_type: u32,
     pub(super) bytes_read: u64,
-    /// On the whole merge.
+    /// Notes on the whole merge.
     pub(super) notes: Vec<String>,
-    /// Blocks of the inputs that are none of those that are read, and options of section headers.
+    /// Number of input blocks of unknown types, and of options of section headers.
     pub(super) unread: u64,
-    /// Decryption secrets that stand before the records gone on to, and are not written yet.
+    /// Decryption secrets read before the current records, not written yet.
     pub(super) secrets: Vec<Secrets>,
 }
 
 impl MergeLedger {
-    /// The port of an interface, if the output can have it.
+    /// Returns the port of an interface, if the output can hold it.
     fn port(&mut self, file: &FileRanges, interface: &Interface) -> Option<usize> {
         let fits = interface.link_type == self.link_type;
         fits.then(|| self.ports.number(file, interface)).flatten()
@@ -78,7 +78,7 @@ impl MergeLedger {
     }
 }
 
-/// Stamp of the first record of the first of these files.
+/// Returns the stamp of the first record of the first file.
 fn first_of(files: &VecDeque<FilePlan>) -> u64 {
     files.front().map_or(u64::MAX, |file| file.first_ns)
 }
@@ -96,7 +96,8 @@ impl MergeStream {
         }
     }
 
-    /// The files behind the open one, if the next of them has its turn before the open one's record of `ns` has.
+    /// Splits off the files after the open one, if the next file begins before the open file's
+    /// record at `ns`.
     #[inline]
     pub(super) fn overtaken(&mut self, ns: u64) -> Option<Self> {
         (ns > self.next_ns).then(|| self.split())
@@ -115,7 +116,7 @@ impl MergeStream {
         }
     }
 
-    /// When its next record is due; `None`: there is none.
+    /// Returns the stamp of the stream's next record. `None`: the stream is at its end.
     pub(super) fn due(&self) -> Option<u64> {
         match &self.open {
             Some(open) => open.reader.packet().map(|packet| packet.ns),
@@ -123,7 +124,7 @@ impl MergeStream {
         }
     }
 
-    /// The record whose turn it is, and its port; `None`: its file is still to be opened.
+    /// Returns the current record and its port. `None`: the next file is not open yet.
     #[inline]
     pub(super) fn packet(&self) -> Option<(Packet<'_>, Option<usize>)> {
         let open = self.open.as_ref()?;
@@ -132,7 +133,7 @@ impl MergeStream {
         Some((packet, port))
     }
 
-    /// Opens the next file, at its first record.
+    /// Opens the next file and moves to its first record.
     pub(super) fn open(&mut self, ledger: &mut MergeLedger) {
         let Some(file) = self.files.pop_front() else {
             return;
@@ -152,7 +153,7 @@ impl MergeStream {
                     left_out: 0,
                 });
                 if at_first {
-                    self.arrived(ledger, Ok(()));
+                    self.record_arrived(ledger, Ok(()));
                 } else {
                     self.advance(ledger);
                 }
@@ -164,16 +165,16 @@ impl MergeStream {
         }
     }
 
-    /// Goes on to the next record of the open file, and closes the file behind its last.
+    /// Moves to the next record of the open file; closes the file after its last record.
     #[inline]
     pub(super) fn advance(&mut self, ledger: &mut MergeLedger) {
         let Some(open) = &mut self.open else { return };
         let result = open.reader.advance().map(drop);
-        self.arrived(ledger, result);
+        self.record_arrived(ledger, result);
     }
 
     #[inline]
-    fn arrived(&mut self, ledger: &mut MergeLedger, result: Result<(), ReadError>) {
+    fn record_arrived(&mut self, ledger: &mut MergeLedger, result: Result<(), ReadError>) {
         let Some(open) = &mut self.open else { return };
         ledger.secrets.append(&mut open.reader.take_secrets());
         let Some(packet) = open.reader.packet() else {
@@ -199,12 +200,12 @@ impl MergeStream {
         }
     }
 
-    /// Bytes read of the open file.
+    /// Returns the number of bytes read of the open file.
     pub(super) fn offset(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| open.reader.offset())
     }
 
-    /// Closes the open file and adds what is known of it to the ledger.
+    /// Closes the open file and adds its facts to the ledger.
     #[cold]
     fn close(&mut self, ledger: &mut MergeLedger, error: Option<ReadError>) {
         let Some(mut open) = self.open.take() else {
@@ -224,7 +225,7 @@ impl MergeStream {
         facts.bytes = open.reader.offset();
         let mut losses = Vec::new();
         if let Some(e) = error {
-            losses.push(format!("{e}; what is behind that is lost"));
+            losses.push(format!("{e}; the rest of the file is lost"));
         }
         match open.reader.end() {
             Some(end @ FileEnd::Torn { .. }) => losses.push(end.to_string()),
@@ -234,7 +235,7 @@ impl MergeStream {
         if open.left_out > 0 {
             let why = match ledger.ports.overfull {
                 false => "with another link type",
-                true => "with another link type, or beyond the most that readers take,",
+                true => "with another link type, or beyond the limit of readers,",
             };
             losses.push(format!(
                 "{} frames of an interface {why} are left out",
@@ -249,7 +250,7 @@ impl MergeStream {
         for (n, what) in [
             (
                 odd.longer_than_frame,
-                "records hold more bytes than the frame had by their own account; the length is raised",
+                "records hold more bytes than their stated frame length; the length is raised",
             ),
             (
                 odd.above_snaplen,
@@ -257,11 +258,11 @@ impl MergeStream {
             ),
             (
                 odd.fraction_above_second,
-                "stamps have a fraction above a second: nanoseconds in a file of microseconds?",
+                "stamps have a fraction above one second; the file may have nanoseconds under a header for microseconds",
             ),
             (
                 odd.unstamped,
-                "records have no stamp, and take that of the one before",
+                "records have no stamp, and get the stamp of the previous record",
             ),
             (
                 odd.other_blocks,
@@ -276,7 +277,7 @@ impl MergeStream {
                 facts.notes.push(format!("{n} {what}"));
             }
         }
-        // Gone with its buffer before the next is opened.
+        // Freed together with the reader's buffer, before the next file is opened.
         open.ports.clear();
     }
 }

@@ -1,76 +1,77 @@
-//! What a merge did, and why there is no merged file.
+//! Result of a merge: its summary or its error.
 
 use super::gaps::GapFacts;
 use serde::Serialize;
 
-/// Why there is no merged file.
+/// Reason why a merge produced no file.
 #[derive(Debug, thiserror::Error)]
 pub enum MergeError {
-    /// It cannot be done as asked; nothing was begun.
+    /// The merge was refused before it began.
     #[error("{0}")]
     Refused(String),
-    /// It was running, and failed.
+    /// The merge failed while it was running.
     #[error("{0}")]
     Failed(String),
-    /// It was told to stop.
+    /// The merge was stopped by its caller.
     #[error("stopped before the end; no output was left behind")]
     Stopped,
 }
 
-/// What a merge did: the shape that `wqcap merge --json` prints.
+/// Summary of a merge, in the layout that `wqcap merge --json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct MergeSummary {
-    /// The file; `-` is standard output.
+    /// Path of the output; `-` is standard output.
     pub out: String,
-    /// `pcap` or `pcapng`.
+    /// File format: `pcap` or `pcapng`.
     pub format: &'static str,
-    /// Records written.
+    /// Number of records written.
     pub frames: u64,
-    /// Records left out as repetitions of others.
+    /// Number of records left out as repetitions of others.
     pub deduplicated: u64,
-    /// Bytes of the file.
+    /// Length of the output in bytes.
     pub bytes: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub bytes_read: u64,
     /// Stamp of the earliest record, in nanoseconds since 1970.
     pub first_ns: Option<u64>,
-    /// Stamp of the latest.
+    /// Stamp of the latest record, in nanoseconds since 1970.
     pub last_ns: Option<u64>,
-    /// How long it took.
+    /// Duration of the merge in seconds.
     pub seconds: f64,
-    /// Runs of files that are in order by themselves: one for each queue, and for each other file.
+    /// Number of streams: sequences of files in time order, one for each queue and for each other
+    /// file.
     pub streams: usize,
-    /// One for each capture port.
+    /// Capture ports of the output.
     pub interfaces: Vec<InterfaceFacts>,
-    /// Between neighbours in the output that come from different streams.
+    /// Time gaps between adjacent output records of different streams.
     pub gaps: GapFacts,
-    /// Records behind a later one in the output, since their own file has them so.
+    /// Output records after a later one, because their input file has them in this order.
     pub late: Lateness,
-    /// Each input.
+    /// Input files.
     pub inputs: Vec<InputFacts>,
-    /// Notes on the output.
+    /// Notes for the user on the output.
     pub notes: Vec<String>,
 }
 
-/// A capture port in the output.
+/// Capture port in the output.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct InterfaceFacts {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Records of it.
+    /// Number of records of the port.
     pub frames: u64,
-    /// Frames received by the inputs' statistics, those of all its files together.
+    /// Number of frames received, summed over the statistics of all files of the port.
     pub received: Option<u64>,
-    /// Frames lost, in the same way.
+    /// Number of frames lost, summed over the statistics of all files of the port.
     pub dropped: Option<u64>,
 }
 
-/// How many records came too late, and by how much at most.
+/// Number of records out of time order, and the largest delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lateness {
-    /// How many.
+    /// Number of records out of order.
     pub frames: u64,
-    /// The farthest behind, in nanoseconds.
+    /// Largest distance from an earlier record with a later stamp, in nanoseconds.
     pub most_ns: u64,
 }
 
@@ -81,21 +82,21 @@ impl Lateness {
     }
 }
 
-/// One input file.
+/// Facts of an input file.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct InputFacts {
-    /// Where it is.
+    /// Path of the file.
     pub path: String,
-    /// Records taken from it.
+    /// Number of records taken from the file.
     pub frames: u64,
-    /// Bytes read of it.
+    /// Number of bytes read from the file.
     pub bytes: u64,
-    /// Stamp of its first record.
+    /// Stamp of the first record, in nanoseconds since 1970.
     pub first_ns: Option<u64>,
-    /// Records behind a later one of the same stream.
+    /// Records after a later one of the same stream.
     pub out_of_order: Lateness,
-    /// Contradictions in it that did not stop the reader.
+    /// Notes on contradictions in the file that did not stop the reader.
     pub notes: Vec<String>,
-    /// Why records were lost: the file is torn, damaged, or could not be read.
+    /// Reason for lost records: the file is torn, damaged, or cannot be read.
     pub loss: Option<String>,
 }

@@ -1,4 +1,5 @@
-//! Where the merged file goes: a file that gets its name at its end, a device or pipe, or standard output.
+//! Destination of the merged file: a file that is renamed when complete, a device or pipe, or
+//! standard output.
 
 use super::{plan::MergePlan, summary::MergeError};
 use crate::folder::sync_folder;
@@ -10,26 +11,26 @@ use std::{
 };
 use tempfile::NamedTempFile;
 
-/// Where the merged file goes.
+/// Destination of the merged file.
 pub struct MergeTarget {
     place: Place,
-    /// Its path, for messages.
+    /// Path of the output for messages.
     pub(super) shown: String,
 }
 
 enum Place {
     Stdout,
-    /// A device or a pipe: written as it comes.
+    /// Device or pipe, written directly.
     Direct(File),
-    /// Under a temporary name beside its own, which it gets when it is complete.
+    /// Temporary file in the folder of the output, renamed to its final path when complete.
     Named(NamedTempFile, PathBuf),
 }
 
 impl MergeTarget {
-    /// Prepares the output `out`; `-` is standard output.
+    /// Opens the output `out`; `-` is standard output.
     ///
     /// # Errors
-    /// It is an input, or cannot be created.
+    /// The output is one of the inputs, or cannot be created.
     pub fn new(out: &Path, plan: &MergePlan) -> Result<Self, MergeError> {
         let shown = out.display().to_string();
         let refused = |problem: String| MergeError::Refused(format!("{shown}: {problem}"));
@@ -48,7 +49,7 @@ impl MergeTarget {
                 Ok(metadata) if !metadata.is_file() => {
                     #[expect(
                         clippy::disallowed_methods,
-                        reason = "the user has named it: a pipe or a device"
+                        reason = "the user named the path: a pipe or a device"
                     )]
                     let file = OpenOptions::new().write(true).open(out);
                     Place::Direct(file.map_err(|e| refused(e.to_string()))?)
@@ -62,7 +63,8 @@ impl MergeTarget {
         Ok(Self { place, shown })
     }
 
-    /// Writes the file's next bytes, which begin at `offset`; `false`: the reader of the pipe has gone.
+    /// Writes the next bytes, which begin at `offset`. `false`: the reader of the pipe has closed
+    /// it.
     pub(super) fn write(&mut self, bytes: &[u8], offset: u64) -> Result<bool, MergeError> {
         let result = match &mut self.place {
             Place::Stdout => {
@@ -79,7 +81,7 @@ impl MergeTarget {
         }
     }
 
-    /// Replaces bytes that were written before; `false`: they cannot be reached any more.
+    /// Overwrites bytes that were written before. `false`: the destination is not seekable.
     pub(super) fn rewrite(&self, bytes: &[u8], offset: u64) -> Result<bool, MergeError> {
         let Place::Named(file, _) = &self.place else {
             return Ok(false);
@@ -90,7 +92,7 @@ impl MergeTarget {
         Ok(true)
     }
 
-    /// Gives the complete file its name.
+    /// Renames the complete file to its final path.
     pub(super) fn finish(self) -> Result<(), MergeError> {
         let Place::Named(file, path) = self.place else {
             return Ok(());
@@ -109,7 +111,8 @@ fn failed(shown: &str, what: &str, e: &io::Error) -> MergeError {
     MergeError::Failed(format!("{shown}: cannot {what}: {e}"))
 }
 
-/// In the same folder, so that renaming is all it takes; with the rights a new file has.
+/// Creates the temporary file in the folder of the output, so that a rename suffices; with the mode
+/// of a new file.
 fn temporary(out: &Path) -> io::Result<NamedTempFile> {
     let folder = match out.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

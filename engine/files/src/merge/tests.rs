@@ -1,4 +1,4 @@
-//! Merges of files made by hand.
+//! Tests of merges, with files built by hand.
 
 use super::*;
 use crate::{
@@ -18,7 +18,7 @@ use wqcap_frame::dedup::{Ignored, MayDiffer};
 
 const NS: u32 = 0xa1b2_3c4d;
 
-/// A pcap file of records at these nanoseconds, each holding its stamp.
+/// Builds a pcap file with records at these nanoseconds; each record holds its stamp.
 fn stamps(order: ByteOrder, at: &[u32]) -> Vec<u8> {
     let bytes: Vec<_> = at.iter().map(|ns| ns.to_le_bytes()).collect();
     let records: Vec<_> = at
@@ -53,7 +53,7 @@ fn refused(inputs: &[PathBuf], out: &Path) -> String {
         .to_string()
 }
 
-/// (interface, ns, bytes, options) of a record.
+/// Record as (interface, ns, bytes, options).
 type Row = (usize, u64, Vec<u8>, Vec<(u16, Vec<u8>)>);
 
 fn records(path: &Path) -> Vec<Row> {
@@ -73,7 +73,7 @@ fn ns_of(path: &Path) -> Vec<u64> {
 }
 
 #[test]
-fn by_time_over_orders_resolutions_and_rotations() {
+fn records_are_merged_by_time_across_byte_orders_and_rotations() {
     let dir = tempfile::tempdir().expect("dir");
     let at =
         |name: &str, order, stamps_at: &[u32]| write(dir.path(), name, &stamps(order, stamps_at));
@@ -103,7 +103,7 @@ fn by_time_over_orders_resolutions_and_rotations() {
     assert_eq!(
         fs::read_dir(dir.path()).expect("lists").count(),
         4,
-        "nothing else is left"
+        "no temporary files"
     );
 }
 
@@ -186,7 +186,7 @@ fn two_ports_are_two_interfaces_with_queues_options_and_sums() {
 }
 
 #[test]
-fn a_queue_by_its_files_name_is_told_in_pcapng() {
+fn a_queue_in_a_file_name_is_written_to_pcapng() {
     let dir = tempfile::tempdir().expect("dir");
     let inputs = [
         write(
@@ -206,7 +206,7 @@ fn a_queue_by_its_files_name_is_told_in_pcapng() {
 }
 
 #[test]
-fn disorder_within_a_file_is_told_and_every_record_kept() {
+fn disorder_within_a_file_is_counted_and_no_record_lost() {
     let dir = tempfile::tempdir().expect("dir");
     let inputs = [
         write(
@@ -225,7 +225,7 @@ fn disorder_within_a_file_is_told_and_every_record_kept() {
     };
     assert_eq!((summary.inputs[0].out_of_order, summary.late), (late, late));
     assert_eq!(summary.inputs[1].out_of_order, Lateness::default());
-    // A file that begins before its forerunner has ended is disorder as well.
+    // A file that begins before the previous one has ended is out of order as well.
     let inputs = [
         write(
             dir.path(),
@@ -243,7 +243,7 @@ fn disorder_within_a_file_is_told_and_every_record_kept() {
 }
 
 #[test]
-fn a_torn_or_damaged_file_costs_what_is_lost_and_no_more() {
+fn a_torn_or_damaged_file_loses_only_its_unreadable_records() {
     let dir = tempfile::tempdir().expect("dir");
     let whole = stamps(ByteOrder::Little, &[10, 30, 50]);
     let mut damaged = stamps(ByteOrder::Little, &[20, 40, 60]);
@@ -274,7 +274,7 @@ fn a_torn_or_damaged_file_costs_what_is_lost_and_no_more() {
 }
 
 #[test]
-fn a_record_above_the_snaplen_raises_that_of_the_output() {
+fn a_record_above_the_snaplen_raises_the_outputs_snaplen() {
     let dir = tempfile::tempdir().expect("dir");
     let long = pcap_file(ByteOrder::Little, NS, &[(1, 1, &[3; 100], 1500)]);
     for name in ["out.pcap", "out.pcapng"] {
@@ -292,7 +292,7 @@ fn a_record_above_the_snaplen_raises_that_of_the_output() {
 }
 
 #[test]
-fn what_cannot_be_merged_is_refused_before_anything_is_written() {
+fn invalid_inputs_are_refused_before_anything_is_written() {
     let dir = tempfile::tempdir().expect("dir");
     let a = write(dir.path(), "a.pcap", &stamps(ByteOrder::Little, &[1]));
     let mut raw = stamps(ByteOrder::Little, &[1]);
@@ -328,7 +328,7 @@ fn what_cannot_be_merged_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn a_stop_leaves_nothing_behind_and_an_old_file_as_it_was() {
+fn a_stopped_merge_leaves_no_output_and_keeps_an_old_file() {
     let dir = tempfile::tempdir().expect("dir");
     let many: Vec<u32> = (0..40_000).collect();
     let input = write(dir.path(), "a.pcap", &stamps(ByteOrder::Little, &many));
@@ -342,7 +342,7 @@ fn a_stop_leaves_nothing_behind_and_an_old_file_as_it_was() {
 }
 
 #[test]
-fn texts_are_kept_up_to_a_bound_and_the_rest_is_told() {
+fn texts_are_kept_up_to_a_limit_and_others_are_counted() {
     let dir = tempfile::tempdir().expect("dir");
     let mut blocks = Blocks::new(ByteOrder::Little);
     let comment = vec![0xff; 65_532];
@@ -362,7 +362,7 @@ fn texts_are_kept_up_to_a_bound_and_the_rest_is_told() {
     let count: usize = all.iter().map(|texts| texts.len()).sum();
     assert_eq!(reader.anomalies().texts_left_out, 800 - count as u64);
 
-    // A second file is another port with texts of its own, for which there is no room.
+    // The second file is another port with the same texts, which exceed the limit.
     let again = write(dir.path(), "again.pcapng", &blocks.1);
     let out = dir.path().join("out.pcapng");
     let summary = merge(&[input, again], &out);
@@ -377,7 +377,7 @@ fn texts_are_kept_up_to_a_bound_and_the_rest_is_told() {
 }
 
 #[test]
-fn options_that_readers_refuse_are_left_out_and_told() {
+fn options_that_readers_refuse_are_left_out_and_counted() {
     let dir = tempfile::tempdir().expect("dir");
     for order in [ByteOrder::Little, ByteOrder::Big] {
         let mut blocks = Blocks::new(order);
@@ -403,7 +403,7 @@ fn options_that_readers_refuse_are_left_out_and_told() {
         let cut = [&blocks.option(1, b"")[..2], &[0xea, 0x60, 1, 2]].concat();
         let options = [encode(&sound), encode(&bad), encode(&more), cut].concat();
         blocks.packet(0, 5, &[1; 60], 60, &options);
-        // A simple packet block is as long as the frame was; behind the snapshot length it has none.
+        // A simple packet block has as many bytes as the frame, up to the snapshot length.
         let simple = [&blocks.word(100)[..], &[0xee; 100]].concat();
         blocks.block(3, &simple);
         let input = write(dir.path(), "in.pcapng", &blocks.1);
@@ -425,7 +425,7 @@ fn options_that_readers_refuse_are_left_out_and_told() {
 }
 
 #[test]
-fn secrets_stand_before_what_they_stood_before_and_once() {
+fn secrets_keep_their_position_and_are_written_once() {
     let dir = tempfile::tempdir().expect("dir");
     let input = |order, name: &str, own: &[u8]| {
         let mut blocks = Blocks::new(order);
@@ -441,7 +441,7 @@ fn secrets_stand_before_what_they_stood_before_and_once() {
         blocks.packet(0, 5, &[1; 60], 60, &[]);
         let own = of(&blocks, own);
         blocks.block(10, &own).packet(0, 9, &[2; 60], 60, &[]);
-        // Of more bytes than it has.
+        // A secrets block whose stated length exceeds the block.
         let body = [blocks.word(1), blocks.word(100)].concat();
         blocks.block(10, &body);
         write(dir.path(), name, &blocks.1)
@@ -479,7 +479,7 @@ fn secrets_stand_before_what_they_stood_before_and_once() {
         }
         at += word(4) as usize;
     }
-    // Those of a stream stand there once it has gone on to the record behind them.
+    // Secrets of a stream are written once it has advanced to the record after them.
     let wanted = [
         "CLIENT_RANDOM 00 11",
         "both",
@@ -498,7 +498,7 @@ fn secrets_stand_before_what_they_stood_before_and_once() {
 }
 
 #[test]
-fn as_many_interfaces_as_readers_take_and_no_more() {
+fn the_number_of_interfaces_is_limited_as_in_readers() {
     let dir = tempfile::tempdir().expect("dir");
     let file = |name: &str, from: usize, n: usize| {
         let mut blocks = Blocks::new(ByteOrder::Little);
@@ -522,7 +522,7 @@ fn as_many_interfaces_as_readers_take_and_no_more() {
 }
 
 #[test]
-fn a_record_longer_than_readers_take_is_cut_and_told() {
+fn a_record_above_the_limit_of_readers_is_cut_and_counted() {
     let dir = tempfile::tempdir().expect("dir");
     let long = pcap_file(ByteOrder::Little, NS, &[(1, 1, &[3; 300_000], 300_000)]);
     for name in ["out.pcap", "out.pcapng"] {
@@ -536,7 +536,7 @@ fn a_record_longer_than_readers_take_is_cut_and_told() {
     }
 }
 
-/// A capture's file of a queue, with records at these nanoseconds.
+/// Builds a capture file of a queue with records at these nanoseconds.
 fn of_queue(interface: &str, at: &[u64]) -> Vec<u8> {
     let mut blocks = Blocks::new(ByteOrder::Little);
     blocks.interface(0, &[(2, interface.as_bytes()), (9, &[9])]);
@@ -547,14 +547,14 @@ fn of_queue(interface: &str, at: &[u64]) -> Vec<u8> {
 }
 
 #[test]
-fn files_of_any_name_are_put_in_order_by_what_is_in_them() {
+fn files_are_ordered_by_their_content_not_their_names() {
     let dir = tempfile::tempdir().expect("dir");
     for (name, interface, at) in [
         ("tap-b.pcapng", "eth0 queue 0", &[10, 30][..]),
         ("tap-a.pcapng", "eth0 queue 0", &[50, 70]),
         ("other.pcapng", "eth0 queue 1", &[20, 60]),
         ("wqcap-q07-1.pcapng", "eth0 queue 1", &[80]),
-        // Without a record, and of a queue of another port.
+        // A file without records, and a file of a queue of another port.
         ("empty.pcapng", "eth0 queue 1", &[]),
         ("zap.pcapng", "eth1 queue 1", &[40]),
     ] {
@@ -581,7 +581,7 @@ fn files_of_any_name_are_put_in_order_by_what_is_in_them() {
 }
 
 #[test]
-fn files_that_only_seem_to_follow_each_other_are_merged() {
+fn overlapping_files_of_one_queue_are_merged() {
     let dir = tempfile::tempdir().expect("dir");
     for (name, at) in [
         ("a.pcapng", &[10, 50, 90][..]),
@@ -599,7 +599,7 @@ fn files_that_only_seem_to_follow_each_other_are_merged() {
 }
 
 #[test]
-fn what_was_merged_into_a_folder_is_not_merged_again() {
+fn output_in_an_input_folder_is_not_merged_again() {
     let dir = tempfile::tempdir().expect("dir");
     let folder = [dir.path().to_owned()];
     write(
@@ -618,7 +618,7 @@ fn what_was_merged_into_a_folder_is_not_merged_again() {
         assert!(note.contains("left out what wqcap merge"), "{note}");
         assert!(note.contains(&out.display().to_string()), "{note}");
     }
-    // Named, they are inputs, and so they are where there is nothing else.
+    // Files named by the user are inputs, and so are merged files in a folder without others.
     let more = dir.path().join("more.pcapng");
     let all = dir.path().join("all/all.pcapng");
     fs::create_dir(dir.path().join("all")).expect("made");
@@ -629,12 +629,12 @@ fn what_was_merged_into_a_folder_is_not_merged_again() {
     let summary = merge(&[dir.path().join("all")], &again);
     assert_eq!((summary.frames, said(&summary)), (6, String::new()));
 
-    // A pcap file says nothing of itself.
+    // A pcap file does not contain the name of its program.
     for name in ["all/out.pcap", "out.pcap"] {
         let out = dir.path().join(name);
         let summary = merge(&folder, &out);
         assert!(
-            said(&summary).contains("does not say who wrote it"),
+            said(&summary).contains("does not name its program"),
             "{summary:?}"
         );
     }
@@ -672,7 +672,7 @@ fn repetitions_are_left_out_and_counted() {
                 (2000, frame(1, 64, 1)),
             ],
         ),
-        // The same behind a router, and once as it is.
+        // The same frames after a router, and one of them unchanged.
         file(
             "far.pcap",
             &[

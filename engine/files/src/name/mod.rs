@@ -1,7 +1,9 @@
-//! Names of capture files: `wqcap-q<QQ>-<start ns>.pcapng`, with `.zst` or `.lz4` behind if compressed.
+//! Names of capture files: `wqcap-q<QQ>-<start ns>.pcapng`, followed by `.zst` or `.lz4` if
+//! compressed.
 //!
-//! May import: nothing of this crate. These are the names that [`NameTemplate`] makes unless told otherwise. The one place
-//! where names are recognised: whoever deletes, finishes or joins files must not take somebody else's file for a capture's.
+//! May import: nothing of this crate. [`NameTemplate`] makes these names by default. This is the
+//! only module that recognises names: code that deletes, finishes or merges files must not take a
+//! foreign file for a capture file.
 
 mod template;
 
@@ -9,41 +11,41 @@ pub use template::NameTemplate;
 
 use std::{fmt, path::Path};
 
-/// What stands behind the names of finished files that are sealed: see [`crate::sealed`].
+/// Suffix of the names of sealed (encrypted) files: see [`crate::sealed`].
 pub const SEALED: &str = ".enc";
-/// Ending of a file's name while it is open.
+/// Suffix of a capture file's name while the file is open.
 pub const PART: &str = ".part";
-/// What a file of all queues has in its name in place of a queue.
+/// Text in a file name that replaces the queue number if the file holds all queues.
 const ALL: &str = "all";
 
-/// A capture file's name in its parts.
+/// Parsed name of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileName<'a> {
-    /// The queue whose frames it holds; `None`: all of them, in the order of time.
+    /// Queue whose frames the file holds; `None`: all queues, in the order of time.
     pub queue: Option<u16>,
-    /// Stamp of its first record, in nanoseconds since 1970, or shortly after.
+    /// Stamp of the file's first record, or slightly later, in nanoseconds since 1970.
     pub start_ns: u64,
-    /// `pcap`, `pcapng`, `pcap.zst` and so on.
+    /// File name extension: `pcap`, `pcapng`, `pcap.zst` and so on.
     pub ending: &'a str,
-    /// [`SEALED`] is behind it.
+    /// The name ends in [`SEALED`].
     pub sealed: bool,
 }
 
-/// Whether a file's name ends in [`SEALED`].
+/// Returns `true` if a file's name ends in [`SEALED`].
 #[must_use]
 pub fn is_sealed(path: &Path) -> bool {
     let name = path.as_os_str().as_encoded_bytes();
     name.ends_with(SEALED.as_bytes())
 }
 
-/// A name without [`SEALED`].
+/// Returns a name without the suffix [`SEALED`].
 #[must_use]
 pub fn unsealed(name: &str) -> &str {
     name.strip_suffix(SEALED).unwrap_or(name)
 }
 
 impl<'a> FileName<'a> {
-    /// Endings of finished files.
+    /// Extensions of finished capture files.
     pub const ENDINGS: [&'static str; 6] = [
         "pcap",
         "pcapng",
@@ -53,7 +55,7 @@ impl<'a> FileName<'a> {
         "pcapng.lz4",
     ];
 
-    /// Whether a name ends as those of finished capture files do, whoever named the file.
+    /// Returns `true` if a path has an extension of finished capture files, by any naming scheme.
     #[must_use]
     pub fn has_capture_ending(path: &Path) -> bool {
         let name = path.file_name().and_then(|name| name.to_str());
@@ -65,7 +67,7 @@ impl<'a> FileName<'a> {
         Self::ENDINGS.iter().any(ends_with)
     }
 
-    /// The parts of a finished capture file's name; `None`: it is another name.
+    /// Parses the name of a finished capture file. `None`: the name has another form.
     #[must_use]
     pub fn parse(path: &'a Path) -> Option<Self> {
         let whole = path.file_name()?.to_str()?;
@@ -87,7 +89,7 @@ impl<'a> FileName<'a> {
     }
 }
 
-/// Digits alone: no sign, no space.
+/// Parses a number of digits only, without sign and space.
 fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     let digits = text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
@@ -109,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_recognised() {
+    fn formatted_names_are_parsed_back() {
         for queue in [None, Some(0), Some(7), Some(1234)] {
             for (ending, sealed) in FileName::ENDINGS
                 .map(|it| [(it, false), (it, true)])
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_not() {
+    fn foreign_names_are_not_parsed() {
         for name in [
             "eth0.pcap",
             "wqcap-q1.pcap",

@@ -1,16 +1,16 @@
-//! Names of capture files by a template, such as `{host}-{interface}-q{queue}-%Y%m%dT%H%M%S`, or `%Y%m%d/%H/q{queue}` with a
-//! folder for each day and one for each hour.
+//! Name templates of capture files, such as `{host}-{interface}-q{queue}-%Y%m%dT%H%M%S`, or
+//! `%Y%m%d/%H/q{queue}` with a folder for each day and one for each hour.
 //!
 //! May import: nothing of this crate.
 //!
-//! Invariant: a name is a path below a folder. Each of its parts has a character, and none is hidden; so none leads out of
-//! the folder.
+//! Invariant: a name is a path below a folder. Each of its components has a character and does not
+//! begin with a dot, so that no name leads out of the folder.
 
 use jiff::{Timestamp, Zoned, fmt::strtime, tz::TimeZone};
 use serde::{Serialize, Serializer};
 use std::{fmt, str::FromStr};
 
-/// How files are named.
+/// Template from which file names are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameTemplate {
     text: String,
@@ -21,11 +21,11 @@ pub struct NameTemplate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Text(String),
-    /// Conversions of strftime(3), of the first record's stamp.
+    /// Format of strftime(3), applied to the first record's stamp.
     Time(String),
     Host,
     Interface,
-    /// `q{queue}` is `q07`, or `all`; `{queue}` is `07`, or `all`.
+    /// Queue number: `q{queue}` becomes `q07` or `all`; `{queue}` becomes `07` or `all`.
     Queue {
         prefix: bool,
     },
@@ -33,29 +33,30 @@ enum Part {
 }
 
 impl NameTemplate {
-    /// What `output.name` is unless something else is set. [`crate::name`] recognises these names.
+    /// Default of `output.name`. [`crate::name`] recognises names of this form.
     pub const DEFAULT: &'static str = "wqcap-q{queue}-{start_ns}";
 
-    /// Whether these are the names that [`crate::name`] recognises.
+    /// Returns `true` for the default template, whose names [`crate::name`] recognises.
     #[must_use]
     pub fn is_default(&self) -> bool {
         self.text == Self::DEFAULT
     }
 
-    /// Whether files of different queues have different names.
+    /// Returns `true` if files of different queues have different names.
     #[must_use]
     pub fn tells_queues(&self) -> bool {
         self.parts.iter().any(|it| matches!(it, Part::Queue { .. }))
     }
 
-    /// Whether files that begin at different times have different names, as far as the template is that fine.
+    /// Returns `true` if files that begin at different times have different names, at the
+    /// resolution of the template.
     #[must_use]
     pub fn tells_times(&self) -> bool {
         let of_time = |it: &Part| matches!(it, Part::Time(_) | Part::StartNs);
         self.parts.iter().any(of_time)
     }
 
-    /// How many folders deep the files are.
+    /// Number of folder levels in a name.
     #[must_use]
     pub fn folders(&self) -> usize {
         let of = |part: &Part| match part {
@@ -65,7 +66,7 @@ impl NameTemplate {
         self.parts.iter().map(of).sum()
     }
 
-    /// The template on this host, for this interface, in the system's time zone.
+    /// Returns the template with host and interface filled in, in the system's time zone.
     #[must_use]
     pub fn bound(&self, host: &str, interface: &str) -> Self {
         let parts = self.parts.iter().map(|part| match part {
@@ -80,9 +81,10 @@ impl NameTemplate {
         }
     }
 
-    /// The name of a file, with its ending. `queue` is `None` for a file of all queues. `attempt` is how many names were
-    /// taken before: `{start_ns}` moves on by as many nanoseconds, or a number follows the name, so that the names of later
-    /// attempts sort behind those of earlier ones. The folders stay the same.
+    /// Returns the name of a file with its extension `ending`. `queue` is `None` for a file of all
+    /// queues. `attempt` is the number of names that were already taken: `{start_ns}` is increased
+    /// by as many nanoseconds, or a number follows the name, so that names of later attempts sort
+    /// after earlier ones. The folders stay the same.
     #[must_use]
     pub fn name(&self, queue: Option<u16>, start_ns: u64, ending: &str, attempt: u64) -> String {
         let counts = self.parts.contains(&Part::StartNs);
@@ -93,12 +95,13 @@ impl NameTemplate {
         format!("{name}.{ending}")
     }
 
-    /// Whether a file of this template may have this name, without its ending. It need not be one.
+    /// Returns `true` if a file of this template may have this name. `stem` is any text: a file
+    /// name without its extension.
     #[must_use]
     pub fn matches(&self, stem: &str) -> bool {
         let pieces: Vec<_> = self.parts.iter().flat_map(Part::pieces).collect();
         let counted = without_follower(stem).into_iter();
-        // As files of earlier versions are numbered.
+        // Numbering scheme of earlier versions.
         let counted = counted.chain(
             stem.rsplit_once('-')
                 .filter(|it| is_number(it.1))
@@ -112,7 +115,7 @@ impl NameTemplate {
         let stamp = stamp.to_zoned(self.zone.clone());
         let text = |part: &Part| match (part, queue) {
             (Part::Text(text), _) => text.clone(),
-            // Tried when the template was read.
+            // The format was tested when the template was parsed.
             (Part::Time(format), _) => in_time(format, &stamp).unwrap_or_default(),
             (Part::Host, _) => "host".into(),
             (Part::Interface, _) => "interface".into(),
@@ -125,13 +128,14 @@ impl NameTemplate {
     }
 }
 
-/// Digits of the numbers that follow a name, as long as they have no more.
+/// Minimum number of digits of the number that follows a name that was taken.
 const FOLLOWER_DIGITS: usize = 3;
 
-/// Returns what follows the name of a file whose name was taken `attempt` times: `_001` to `_999`, then `_a1000`, `_b10000`.
+/// Returns the suffix of a file whose name was taken `attempt` times: `_001` to `_999`, then
+/// `_a1000`, `_b10000`.
 ///
-/// In the order of bytes, `_` and what follows it is behind the dot of the ending, a digit is before a letter, and the letters
-/// are in the order of the numbers' lengths: so the names are in the order of the attempts.
+/// The names sort in the order of the attempts: in byte order `_` sorts after the dot of the
+/// extension, a digit sorts before a letter, and the letter grows with the number's length.
 fn follower(attempt: u64) -> String {
     let number = format!("{attempt:0FOLLOWER_DIGITS$}");
     match number.len() - FOLLOWER_DIGITS {
@@ -141,7 +145,7 @@ fn follower(attempt: u64) -> String {
     }
 }
 
-/// Returns the name before a [`follower`]; `None`: the name ends with none.
+/// Returns the name without its [`follower`]. `None`: the name has no follower.
 fn without_follower(stem: &str) -> Option<&str> {
     let (name, number) = stem.rsplit_once('_')?;
     let digits = number.trim_start_matches(|c: char| c.is_ascii_lowercase());
@@ -149,16 +153,16 @@ fn without_follower(stem: &str) -> Option<&str> {
     (follower(attempt) == stem[name.len()..]).then_some(name)
 }
 
-/// What a part of a name looks like.
+/// Pattern of a part of a name.
 #[derive(Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),
     Number,
-    /// As [`Part::Queue`] is written.
+    /// Queue number as [`Part::Queue`] writes it.
     Queue {
         prefix: bool,
     },
-    /// Some characters of a part.
+    /// One or more characters except `/`.
     Some,
 }
 
@@ -174,7 +178,7 @@ impl Part {
     }
 }
 
-/// Those of a format of strftime(3), which was tried before.
+/// Returns the patterns of a strftime(3) format that was tested before.
 fn pieces_of(format: &str) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut rest = format;
@@ -198,7 +202,7 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Whether a name is made of these pieces.
+/// Returns `true` if a name consists of these pieces.
 fn fits(pieces: &[Piece], name: &str) -> bool {
     let Some((piece, pieces)) = pieces.split_first() else {
         return name.is_empty();
@@ -219,7 +223,7 @@ fn fits(pieces: &[Piece], name: &str) -> bool {
     }
 }
 
-/// Whether a name begins with what may be there, and goes on with these pieces.
+/// Returns `true` if a name begins with characters that `may_be` accepts, followed by these pieces.
 fn begins(name: &str, may_be: fn(&str) -> bool, pieces: &[Piece]) -> bool {
     let ends = name.char_indices().map(|(at, c)| at + c.len_utf8());
     ends.take_while(|end| may_be(&name[..*end]))
@@ -289,7 +293,7 @@ impl FromStr for NameTemplate {
         };
         let example = it.stem(Some(0), 0, 0);
         if example.starts_with('/') {
-            return Err("a name is a path below output.dir, and begins with no /".into());
+            return Err("a name is a path below output.dir and must not begin with /".into());
         }
         let mut parts = example.split('/');
         if parts.any(|part| part.is_empty() || part.starts_with('.')) {
@@ -304,14 +308,14 @@ impl FromStr for NameTemplate {
     }
 }
 
-/// Adds what stands between two words in braces.
+/// Appends the text between two placeholders as a literal or strftime(3) part.
 fn push(parts: &mut Vec<Part>, text: &str) -> Result<(), String> {
     if text.contains('%') {
         let example = in_time(text, &Zoned::default())
             .map_err(|e| format!("{text:?} is not a format of strftime(3): {e}"))?;
         if example.matches('/').count() != text.matches('/').count() {
             return Err(format!(
-                "{text:?} has a / in place of a conversion; write %m-%d-%y for %D"
+                "{text:?} has a conversion that yields a /; write %m-%d-%y instead of %D"
             ));
         }
         parts.push(Part::Time(text.into()));
@@ -325,7 +329,8 @@ fn in_time(format: &str, stamp: &Zoned) -> Result<String, jiff::Error> {
     strtime::format(format, stamp)
 }
 
-/// A host's or an interface's name as a part of a file's.
+/// Returns a host's or an interface's name with `_` for characters that a file name should not
+/// have.
 fn plain(name: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "._-".contains(c);
     let name: String = name
@@ -333,7 +338,7 @@ fn plain(name: &str) -> String {
         .chars()
         .map(|c| if is_plain(c) { c } else { '_' })
         .collect();
-    // It may be the beginning of a part.
+    // The name may begin a path component, which must not begin with a dot.
     match name.strip_prefix('.') {
         Some(rest) => format!("_{rest}"),
         None => name,
@@ -372,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_what_is_recognised() {
+    fn names_of_the_default_template_are_recognised() {
         let default = NameTemplate::default();
         let parsed: NameTemplate = NameTemplate::DEFAULT.parse().expect("reads");
         assert_eq!(parsed, default);
@@ -399,7 +404,7 @@ mod tests {
         let names = [0, 1, 2].map(|attempt| template.name(None, NS, "pcapng", attempt));
         assert_eq!(names, ["out.pcapng", "out_001.pcapng", "out_002.pcapng"]);
         assert!(!template.tells_times() && !template.tells_queues());
-        // That is one nanosecond before the next second.
+        // One nanosecond before the next second.
         let template: NameTemplate = "%S/{start_ns}".parse().expect("reads");
         let names = [0, 1].map(|attempt| template.name(None, 999_999_999, "pcap", attempt));
         assert_eq!(names, ["00/999999999.pcap", "00/1000000000.pcap"]);
@@ -408,7 +413,7 @@ mod tests {
         assert_eq!(host.bound("..", "").name(None, 0, "pcap", 0), "_./a.pcap");
     }
 
-    /// `ls` in the C locale shows them in that order, and so do the lists of this tool.
+    /// The lists of this tool and `ls` in the C locale use this order.
     #[test]
     fn names_of_one_moment_sort_in_the_order_of_writing() {
         for text in ["out", "tap-%Y%m%dT%H%M%S", "q{queue}-%H"] {
@@ -421,7 +426,7 @@ mod tests {
                 assert!(names.is_sorted(), "{names:?}");
                 let stems = names.iter().map(|it| &it[..it.len() - ending.len() - 1]);
                 assert!(stems.clone().all(|it| template.matches(it)), "{names:?}");
-                // A second later, the name is behind them all.
+                // The name of a file one second later sorts after all of them.
                 let later = template.name(Some(1), NS + 1_000_000_000, ending, 0);
                 assert!(text != "tap-%Y%m%dT%H%M%S" || names.last() < Some(&later));
             }
@@ -484,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_templates_are_refused() {
         for (text, part) in [
             ("", "a character"),
             (".out", "dot"),

@@ -1,6 +1,7 @@
-//! Which finished files pins hold.
+//! Evaluation of pins: the finished files that each pin holds.
 //!
-//! Invariant: with an index as without, a file is free only if it is certain that it has no frame that is held.
+//! Invariant: a file is free only if it certainly has no frame that a pin holds, with an index and
+//! without.
 
 use super::Pins;
 use crate::{
@@ -16,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How a file is known again: name, length, and when it was written last.
+/// Identity of a file: name, length, and time of the last write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct FileKey {
     path: PathBuf,
@@ -24,41 +25,42 @@ struct FileKey {
     written: (i64, i64),
 }
 
-/// What is known of a file.
+/// Cached facts of a file.
 #[derive(Clone, Debug)]
 struct Known {
     begins: Beginning,
-    /// What its index said of the pins that had this hash: which of them hold it.
+    /// Result of the index for a set of pins: the hash of the set, and the indexes of the pins that
+    /// hold the file.
     said: Option<(u64, Vec<usize>)>,
 }
 
-/// A file, and the pins that hold it.
+/// Finished file, and the pins that hold it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldFile {
-    /// Places in [`Pins::sound`].
+    /// Positions in [`Pins::sound`] of the pins that hold the file.
     pub by: Vec<usize>,
-    /// It has an index, which was asked.
+    /// Set when the file's index was used.
     pub indexed: bool,
-    /// There are pins that cannot be told, which hold every file.
+    /// Set when there are unsound pins, which hold every file.
     pub by_unsound: bool,
 }
 
 impl HeldFile {
-    /// Whether anything holds it.
+    /// Returns `true` if any pin holds the file.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.by_unsound || !self.by.is_empty()
     }
 }
 
-/// Tells which files are held, and remembers what it has read of each: files do not change.
+/// Evaluates pins, and caches what was read of each file: finished files do not change.
 #[derive(Clone, Debug, Default)]
 pub struct Holder {
     known: HashMap<FileKey, Known>,
 }
 
 impl Holder {
-    /// For each of a folder's finished files, the pins that hold it.
+    /// Returns for each of a folder's finished files the pins that hold it.
     pub fn held(
         &mut self,
         files: &[&Path],
@@ -108,7 +110,7 @@ impl Holder {
                 it.by.retain(|i| holds(*i));
                 it.indexed = true;
                 if let Some(known) = known {
-                    // Its index would say no of the others.
+                    // The index excludes all other pins.
                     known.said = Some((hash, it.by.clone()));
                 }
             }
@@ -117,7 +119,7 @@ impl Holder {
         keys.iter().zip(reaches(&begins)).map(file).collect()
     }
 
-    /// How these files begin; what is known of others is forgotten.
+    /// Returns how each file begins. Cached facts of all other files are dropped.
     fn begins(&mut self, keys: &[FileKey]) -> Vec<Beginning> {
         let mut before = std::mem::take(&mut self.known);
         let begins = keys.iter().map(|key| {
@@ -125,7 +127,8 @@ impl Holder {
                 Some(known) => known,
                 None => match Beginning::read(&FileRanges::whole(key.path.clone())) {
                     Ok(begins) => Known { begins, said: None },
-                    // It may hold anything, and may be read the next time.
+                    // An unreadable file may hold any frame; reading it is tried again the next
+                    // time.
                     Err(_) => return Beginning::default(),
                 },
             };
@@ -137,7 +140,7 @@ impl Holder {
     }
 }
 
-/// A file's key; of one that is gone, a key that no file has.
+/// Returns the key of a file; for a missing file a key that no file has.
 fn key(path: &Path) -> FileKey {
     let metadata = fs::symlink_metadata(path);
     let (len, written) = metadata.map_or((u64::MAX, (0, 0)), |it| {
@@ -178,7 +181,8 @@ mod tests {
         }
     }
 
-    /// Files of one queue with a frame at each of these seconds; frames are of UDP port 53, but ARP at 20.
+    /// Writes three files of one queue with a frame at each of these seconds. All frames are UDP
+    /// port 53, except ARP at second 20.
     fn files(dir: &Path) -> Vec<PathBuf> {
         let file = |seconds: &[u64]| {
             let mut bytes = pcap::encode_header(65_535, 1, None).to_vec();
@@ -217,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn times_hold_files_by_their_first_records() {
+    fn first_records_decide_which_files_times_hold() {
         let dir = tempfile::tempdir().expect("dir");
         let files = files(dir.path());
         let mut holder = Holder::default();
@@ -226,9 +230,9 @@ mod tests {
         assert_eq!(of(&mut holder, (1, 5, "")), none);
         assert_eq!(of(&mut holder, (12, 13, "")), [&[0][..], &[], &[]]);
         assert_eq!(of(&mut holder, (20, 21, "")), [&[0][..], &[0], &[]]);
-        // Nobody knows where the last one ends.
+        // The end of the last file is unknown.
         assert_eq!(of(&mut holder, (100, 200, "")), [&[][..], &[], &[0]]);
-        // Without an index a filter tells nothing.
+        // Without an index the filter has no effect.
         assert_eq!(of(&mut holder, (25, 26, "arp")), [&[][..], &[0], &[]]);
         let two = pins(&[(1, 5, ""), (12, 300, "")]);
         assert_eq!(
@@ -248,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_narrows_by_time_and_filter_as_soon_as_it_is_there() {
+    fn an_index_narrows_by_time_and_filter_once_it_exists() {
         let dir = tempfile::tempdir().expect("dir");
         let index = tempfile::tempdir().expect("dir");
         let indexes = IndexFolder {
@@ -261,7 +265,7 @@ mod tests {
         assert_eq!(
             held(&mut holder, &files, &arp, Some(indexes)),
             [&[0, 1][..], &[0, 1], &[0]],
-            "there is no index yet"
+            "without an index"
         );
         for file in &files {
             let built = indexes.build(file, || true);
@@ -271,7 +275,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(held(&mut holder, &files, &arp, Some(indexes)), narrowed);
         }
-        // Known by heart by now, and it was whole when it was read.
+        // The result is cached, so the index is not needed any more.
         fs::remove_file(indexes.path_of(&files[0])).expect("there");
         assert_eq!(held(&mut holder, &files, &arp, Some(indexes)), narrowed);
         let others = pins(&[(9, 100, "udp port 53")]);
@@ -279,7 +283,7 @@ mod tests {
             held(&mut holder, &files, &others, Some(indexes)),
             [&[0][..], &[], &[0]]
         );
-        // What no index can tell of.
+        // A filter that no index can evaluate.
         let any = pins(&[(9, 100, "tcp[13] = 2")]);
         assert_eq!(
             held(&mut holder, &files, &any, Some(indexes)),
@@ -288,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_held() {
+    fn unreadable_files_are_held() {
         let dir = tempfile::tempdir().expect("dir");
         let path = dir.path().join("wqcap-q00-1.pcap");
         fs::write(&path, "no capture").expect("written");

@@ -1,4 +1,5 @@
-//! Keeps those who pin files and those who delete them apart: who pins finds all of a folder's files there until the pin is.
+//! Lock of a capture folder, taken to create pins and to delete files. While a pin is created, no
+//! file of the folder is deleted.
 
 use crate::open::open_folder;
 use rustix::{
@@ -12,20 +13,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long one waits for the other, of those who pin files and those who delete them. Nobody needs as long, and nobody can
-/// keep them from their work for longer.
+/// Maximum time to wait for the lock. Holders need less, and no process can block pinning or
+/// retention for longer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two tries.
+/// Interval between attempts to take the lock.
 const TICK: Duration = Duration::from_millis(5);
 
-/// Nobody else makes pins in the folder, or deletes files of it, until it is gone.
+/// Exclusive lock of a capture folder: while it exists, no other process pins or deletes files.
 #[derive(Debug)]
 pub struct FolderLock {
     _folder: File,
 }
 
 impl FolderLock {
-    /// Waits for it. `None`: somebody does not let go of it, or the file system has no such locks.
+    /// Waits up to 5 s for the lock. `None`: another process keeps it, or the file system does not
+    /// support such locks.
     #[must_use]
     pub fn take(dir: &Path) -> Option<Self> {
         let folder = open_folder(dir).ok()?;

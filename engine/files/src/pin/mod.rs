@@ -1,17 +1,18 @@
-//! Holds on the files of a folder: what a pin holds is not deleted by retention.
+//! Pins on the files of a folder: retention does not delete a file that a pin holds.
 //!
 //! ```text
 //! <folder of capture files>/.wqcap-pins/<ID>.json: times, filter, reason
-//! pins, finished files -> first records, indexes -> the files that can hold such frames
+//! pins, finished files -> first records, indexes -> the files that may hold matching frames
 //! ```
 //!
-//! Pins stand in the folder whose files they hold: whoever may look at the files reads them there, a capture in its sandbox
-//! as well. What is held is what `extract` would read for the same times and filter.
+//! Pins are stored in the folder whose files they hold. Every user with access to the files can
+//! read them, and so can a capture in its sandbox. A pin holds the files that `extract` would read
+//! for the same times and filter.
 //!
 //! May import: [`crate::extract`], [`crate::index`], [`crate::folder`], [`crate::read`].
 //!
-//! Invariants: what cannot be told is held. A pin that is torn, unreadable or too much holds every file, and so does a file
-//! of which nobody knows how far it reaches. A pin is written whole, or not at all.
+//! Invariants: uncertain cases are held. A pin that is torn, unreadable or above the limit holds
+//! every file. A file with an unknown end time is held. A pin is written completely, or not at all.
 
 mod held;
 mod lock;
@@ -24,36 +25,36 @@ pub use store::{MOST_PINS, PinError, PinFolder, Pins, UnsoundPin};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// What is held, and why.
+/// Pin on the frames of a time range and a filter, with its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pin {
-    /// From this time on, in nanoseconds since 1970.
+    /// Start of the time range (inclusive), in nanoseconds since 1970.
     pub from_ns: u64,
-    /// Up to and without this one.
+    /// End of the time range (exclusive), in nanoseconds since 1970.
     pub to_ns: u64,
-    /// Frames of this expression; empty: every frame.
+    /// Filter expression of the frames held; empty: every frame.
     pub filter: String,
-    /// What for, in one line.
+    /// Reason for the pin, in one line.
     pub reason: String,
-    /// When it was made, in nanoseconds since 1970.
+    /// Time of creation, in nanoseconds since 1970.
     pub made_ns: u64,
 }
 
 impl Pin {
-    /// The longest reason and the longest filter, in bytes.
+    /// Maximum length of a reason and of a filter, in bytes.
     pub const LONGEST: usize = 4096;
 
-    /// The times it holds.
+    /// Returns the time range that the pin holds.
     #[must_use]
     pub fn times(&self) -> Range<u64> {
         self.from_ns..self.to_ns
     }
 
-    /// What is wrong with it, if anything is.
+    /// Returns the problem of an invalid pin.
     fn problem(&self) -> Option<String> {
         if self.from_ns >= self.to_ns {
-            return Some("its beginning must be before its end".into());
+            return Some("its start must be before its end".into());
         }
         if self.reason.trim().is_empty() {
             return Some("it must have a reason".into());
@@ -63,10 +64,11 @@ impl Pin {
             if text.len() > Self::LONGEST {
                 let (len, most) = (text.len(), Self::LONGEST);
                 return Some(format!(
-                    "its {what} has {len} bytes, and {most} at most are allowed"
+                    "its {what} has {len} bytes; at most {most} are allowed"
                 ));
             }
-            // It is shown on terminals, and a line is a line.
+            // Control characters are refused, because texts of pins are printed on terminals, one
+            // per line.
             let odd = text.chars().any(char::is_control);
             odd.then(|| format!("its {what} must be one line of text"))
         })

@@ -1,4 +1,4 @@
-//! Pins on the disk: a file of JSON each, in a hidden folder.
+//! Storage of pins: one JSON file per pin, in a hidden folder.
 
 use super::{Pin, lock::FolderLock};
 use crate::{folder::sync_folder, open::read_regular};
@@ -11,79 +11,80 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Pins of a folder, at most.
+/// Maximum number of pins of a folder.
 pub const MOST_PINS: usize = 1024;
-/// The folder of pins, in that of the files.
+/// Name of the folder of pins, inside the folder of capture files.
 const FOLDER: &str = ".wqcap-pins";
-/// Ending of a pin's name, behind its ID.
+/// Suffix of a pin's file name, after its ID.
 const ENDING: &str = ".json";
-/// Bytes of a pin's file, at most: its two texts with every character escaped, and the rest.
+/// Maximum length of a pin's file in bytes: two texts of 4096 bytes, with every character escaped,
+/// and the other fields.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// Why there is no such pin.
+/// Error of an operation on pins.
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
-    /// It is no sound one.
-    #[error("no pin: {0}")]
+    /// Invalid pin.
+    #[error("invalid pin: {0}")]
     Unsound(String),
-    /// There is no room for another.
+    /// The folder has the maximum number of pins.
     #[error(
-        "{}: has {} pins, the most a directory may have; `wqcap pin release` those that are not needed any more",
+        "{}: has {} pins, the limit per directory; remove pins with `wqcap pin release`",
         .0.display(), MOST_PINS
     )]
     TooMany(PathBuf),
-    /// Nobody has made it.
-    #[error("{}: has no pin {id:?}; `wqcap pin list` shows those there are", .dir.display())]
+    /// No pin has this ID.
+    #[error("{}: has no pin {id:?}; `wqcap pin list` prints all IDs", .dir.display())]
     Unknown {
-        /// Where it was looked for.
+        /// Folder of capture files that was searched.
         dir: PathBuf,
-        /// As it was named.
+        /// ID that the user passed.
         id: String,
     },
-    /// The file system.
+    /// Error of the file system.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// What it was about.
+        /// Path of the file or folder that the operation failed on.
         path: PathBuf,
-        /// What went wrong.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
-/// A file that should be a pin and is none that can be told: it holds everything.
+/// File in the folder of pins that is not a valid pin: all capture files are held.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct UnsoundPin {
-    /// The file, or the folder.
+    /// Path of the invalid pin, or of the folder of pins.
     pub path: PathBuf,
-    /// Why.
+    /// Reason why the pin is not valid.
     pub problem: String,
 }
 
-/// The pins of a folder as they are now.
+/// Pins of a folder at the time of reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pins {
-    /// Pins by their IDs, in the order of those.
+    /// Valid pins with their IDs, sorted by ID.
     pub sound: Vec<(String, Pin)>,
-    /// Any of these: every file is held.
+    /// Invalid pins. If there is any, every capture file is held.
     pub unsound: Vec<UnsoundPin>,
-    /// What is there beside them and was not opened, a line each.
+    /// Other entries of the folder that were not opened, a line each.
     pub notes: Vec<String>,
 }
 
-/// The pins of a folder of capture files.
+/// Access to the pins of a folder of capture files.
 #[derive(Clone, Copy, Debug)]
 pub struct PinFolder<'a> {
-    /// The folder of capture files.
+    /// Folder of capture files.
     pub dir: &'a Path,
 }
 
-/// What is behind a name.
+/// Result of reading one entry of the folder of pins.
 enum Entry {
     Sound(String, Pin),
     Unsound(String),
-    /// No file, which nobody opens.
+    /// Entry of the pin folder that is not a regular file and is not opened.
     Other,
-    /// Not any more.
+    /// Entry of the pin folder that was removed in the meantime.
     Gone,
 }
 
@@ -92,7 +93,7 @@ impl PinFolder<'_> {
         self.dir.join(FOLDER)
     }
 
-    /// Reads all pins there are.
+    /// Reads all pins of the folder.
     #[must_use]
     pub fn read(&self) -> Pins {
         let mut pins = Pins::default();
@@ -119,7 +120,7 @@ impl PinFolder<'_> {
         for entry in fs::read_dir(folder).map_err(|e| e.to_string())? {
             let path = entry.map_err(|e| e.to_string())?.path();
             let name = path.file_name().unwrap_or_default();
-            // One that is being written.
+            // Temporary file of a pin that is being written.
             if name.as_encoded_bytes().starts_with(b".") {
                 continue;
             }
@@ -141,37 +142,38 @@ impl PinFolder<'_> {
         Ok(())
     }
 
-    /// Writes a pin; its ID.
+    /// Writes a pin and returns its ID.
     ///
     /// # Errors
-    /// It is not sound, there are too many, or the folder cannot be written to.
+    /// The pin is invalid, the folder has the maximum number of pins, or it cannot be written to.
     pub fn add(&self, pin: &Pin) -> Result<String, PinError> {
         if let Some(problem) = pin.problem() {
             return Err(PinError::Unsound(problem));
         }
         let folder = self.folder();
-        let told = |source| PinError::Io {
+        let io_error = |source| PinError::Io {
             path: folder.clone(),
             source,
         };
         let _lock = FolderLock::take(self.dir);
-        self.make_folder(&folder).map_err(told)?;
+        self.make_folder(&folder).map_err(io_error)?;
         let there = self.read();
         if there.sound.len() + there.unsound.len() >= MOST_PINS {
             return Err(PinError::TooMany(self.dir.to_owned()));
         }
-        self.write(&folder, pin).map_err(told)
+        self.write(&folder, pin).map_err(io_error)
     }
 
-    /// Whoever owns the files may release what holds them, and reads it whatever the umask: it is as visible as the
-    /// folder.
+    /// Creates the folder of pins with the owner of the capture folder and mode 0755, regardless of
+    /// the umask: the owner of the files can release pins and read them.
     fn make_folder(&self, folder: &Path) -> io::Result<()> {
         match fs::create_dir(folder) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             other => other?,
         }
         let owner = fs::metadata(self.dir)?;
-        // Neither a capture in its sandbox nor an ordinary user can, and neither must: they are the owner.
+        // Fails without harm for a capture in its sandbox and for an ordinary user: both are the
+        // owner already.
         let _ = fs::set_permissions(folder, Permissions::from_mode(0o755));
         let _ = chown(folder, Some(owner.uid()), Some(owner.gid()));
         sync_folder(self.dir);
@@ -211,10 +213,10 @@ impl PinFolder<'_> {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// The pin of this ID.
+    /// Returns the pin of an ID.
     ///
     /// # Errors
-    /// There is none, or it is not sound.
+    /// The folder has no pin of this ID, or the pin is invalid.
     pub fn find(&self, id: &str) -> Result<Pin, PinError> {
         let pins = self.read();
         let found = pins.sound.into_iter().find(|(of, _)| of == id);
@@ -233,16 +235,16 @@ impl PinFolder<'_> {
         }
     }
 
-    /// Removes a pin, also one that is not sound.
+    /// Removes a pin, also an invalid one.
     ///
     /// # Errors
-    /// There is none, or it cannot be removed.
+    /// The folder has no pin of this ID, or the pin cannot be removed.
     pub fn release(&self, id: &str) -> Result<(), PinError> {
         let unknown = || PinError::Unknown {
             dir: self.dir.to_owned(),
             id: id.to_owned(),
         };
-        // A name in the folder, and nothing else.
+        // An ID is a plain file name in the folder.
         if id.is_empty() || id.starts_with('.') || id.contains(['/', '\0']) {
             return Err(unknown());
         }
@@ -259,7 +261,7 @@ impl PinFolder<'_> {
     }
 }
 
-/// Reads one file. A pipe is never waited for, and a link not followed.
+/// Reads one entry of the folder of pins. Pipes are not waited for, and links are not followed.
 fn entry_of(path: &Path) -> Entry {
     let text = match read_regular(path, MOST_BYTES) {
         Ok(text) => text,
@@ -274,7 +276,7 @@ fn entry_of(path: &Path) -> Entry {
     };
     let name = path.file_name().and_then(|it| it.to_str());
     let Some(id) = name.and_then(|it| it.strip_suffix(ENDING)) else {
-        return Entry::Unsound(format!("a pin's name is its ID and {ENDING}"));
+        return Entry::Unsound(format!("not a pin: its name does not end in {ENDING}"));
     };
     match serde_json::from_slice::<Pin>(&text) {
         Ok(pin) => match pin.problem() {
@@ -302,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_released() {
+    fn written_pins_are_read_and_released() {
         let dir = tempfile::tempdir().expect("dir");
         let folder = PinFolder { dir: dir.path() };
         assert_eq!(folder.read(), Pins::default());
@@ -315,7 +317,11 @@ mod tests {
         assert_eq!((both.unsound.len(), both.notes.len()), (0, 0));
         let file = folder.folder().join(format!("{id1}.json"));
         let mode = fs::metadata(file).expect("there").mode();
-        assert_eq!(mode & 0o777, 0o644, "whoever captures may be another user");
+        assert_eq!(
+            mode & 0o777,
+            0o644,
+            "readable for a capture of another user"
+        );
         folder.release(&id1).expect("there");
         assert_eq!(folder.read().sound, [(id2, two)]);
         for id in [&id1, "", ".", "../x", "a/b", "\0"] {
@@ -327,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pin_is_not_written() {
+    fn invalid_pins_are_not_written() {
         let dir = tempfile::tempdir().expect("dir");
         let folder = PinFolder { dir: dir.path() };
         let long = "x".repeat(Pin::LONGEST + 1);
@@ -361,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_unsound_and_what_is_no_file_is_not_opened() {
+    fn invalid_files_are_unsound_and_irregular_files_are_not_opened() {
         let dir = tempfile::tempdir().expect("dir");
         let folder = PinFolder { dir: dir.path() };
         let id = folder.add(&pin("good")).expect("written");
@@ -401,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_an_end_to_their_number() {
+    fn the_number_of_pins_is_limited() {
         let dir = tempfile::tempdir().expect("dir");
         let folder = PinFolder { dir: dir.path() };
         let first = folder.add(&pin("x")).expect("written");
@@ -415,6 +421,6 @@ mod tests {
         assert_eq!(folder.read().unsound.len(), 1);
         folder.release("1").expect("there");
         folder.release("2").expect("there");
-        folder.add(&pin("x")).expect("room again");
+        folder.add(&pin("x")).expect("below the limit again");
     }
 }

@@ -1,4 +1,5 @@
-//! Where reading stands in a file: the bytes from there on, and what has been found so far. It knows neither format.
+//! Cursor of a reader: the buffered bytes from the current record on, and the interfaces and
+//! anomalies found so far. Independent of the file format.
 
 use super::window::Window;
 use crate::format::{Interface, pcapng::TextBudget, secrets::Secrets};
@@ -9,30 +10,30 @@ use std::{
     ops::Range,
 };
 
-/// The longest frame that is accepted; libpcap accepts a quarter of this.
+/// Maximum length of an accepted frame in bytes; libpcap accepts a quarter of this.
 pub const MAX_FRAME: u32 = 1 << 20;
 
-/// The most interfaces that a file may describe.
+/// Maximum number of interfaces in a file.
 pub const MOST_INTERFACES: usize = 1 << 16;
 
-/// How a file ended.
+/// Kind of the end of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileEnd {
-    /// With a whole record.
+    /// The file ends with a complete record.
     Clean,
-    /// Within a record.
+    /// The file ends within a record.
     Torn {
-        /// Where that record begins.
+        /// Offset of the truncated record.
         offset: u64,
-        /// Bytes that are there of it.
+        /// Number of bytes present of the record.
         bytes: u64,
     },
-    /// With zeros, as direct I/O leaves them.
+    /// The file ends with zeros, which direct I/O leaves as padding.
     Padding {
-        /// Where they begin.
+        /// Offset of the first zero.
         offset: u64,
-        /// How many.
+        /// Number of zeros.
         bytes: u64,
     },
 }
@@ -52,65 +53,69 @@ impl fmt::Display for FileEnd {
     }
 }
 
-/// Contradictions in a file that did not stop the reader.
+/// Counts of contradictions in a file that did not stop the reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Anomalies {
-    /// Records that hold more bytes than the frame had, by their own account.
+    /// Records with a captured length above the frame's length on the wire.
     pub longer_than_frame: u64,
-    /// Records longer than the header's snapshot length.
+    /// Records longer than the snapshot length.
     pub above_snaplen: u64,
-    /// Records with a fraction of a second above one: nanoseconds in a file of microseconds, often.
+    /// Records with a timestamp fraction of one second or more; usually nanoseconds in a file
+    /// declared with microseconds.
     pub fraction_above_second: u64,
-    /// Records that have no stamp of their own.
+    /// Records without a timestamp.
     pub unstamped: u64,
-    /// pcapng blocks other than frames, interfaces, statistics, and secrets that are wanted.
+    /// pcapng blocks other than packets, interfaces, statistics, and secrets if those are
+    /// collected.
     pub other_blocks: u64,
     /// Options of section headers: comments, hardware, operating system, program.
     pub section_options: u64,
-    /// Names, comments and descriptions of interfaces that were not kept: [`MOST_TEXTS`](crate::format::pcapng::MOST_TEXTS).
+    /// Names, comments and descriptions of interfaces beyond the limit
+    /// [`MOST_TEXTS`](crate::format::pcapng::MOST_TEXTS), which were not kept.
     pub texts_left_out: u64,
 }
 
-/// Why a file cannot be read, or not further.
+/// Reason why a file cannot be read, or cannot be read further.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The system.
+    /// The system reports an I/O error.
     #[error("at byte {offset}: {source}")]
     Io {
-        /// Where in the file.
+        /// Offset in the file.
         offset: u64,
-        /// Why.
+        /// Error of the system.
         source: io::Error,
     },
-    /// There is not a byte in it.
-    #[error("the file is empty, without even a header")]
+    /// The file has no bytes.
+    #[error("the file is empty; a capture file has at least a header")]
     Empty,
-    /// Another kind of file.
+    /// The file begins with the magic number of no supported format.
     #[error("not a pcap or pcapng file (it begins with {0})")]
     Unknown(String),
-    /// A kind that must be decompressed first.
+    /// The file is compressed with an unsupported method; the field is the command that
+    /// decompresses it.
     #[error("the file is compressed; decompress it first: {0}")]
     Compressed(&'static str),
-    /// More interfaces than describe anything.
+    /// The file describes more than [`MOST_INTERFACES`] interfaces.
     #[error(
         "at byte {offset}: more than {MOST_INTERFACES} interfaces; describe fewer, or split the file"
     )]
     TooManyInterfaces {
-        /// Where the first of them is described that is too many.
+        /// Offset of the first interface description beyond the limit.
         offset: u64,
     },
-    /// The file contradicts its format.
+    /// The file violates its format.
     #[error("at byte {offset}: {problem}")]
     Damaged {
-        /// Where the record begins.
+        /// Offset of the record.
         offset: u64,
-        /// What is wrong.
+        /// Description of the violation.
         problem: String,
     },
 }
 
 impl ReadError {
-    /// Whether there is no such file.
+    /// Returns `true` if the file does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
@@ -118,35 +123,46 @@ impl ReadError {
 }
 
 impl From<io::Error> for ReadError {
-    /// For a file that could not be opened, or not be read from its first byte.
+    /// Wraps an error of opening a file or reading its first byte.
     fn from(source: io::Error) -> Self {
         Self::Io { offset: 0, source }
     }
 }
 
-/// The record at the window's start.
+/// Decoded header of the record at the start of the window.
 #[derive(Default)]
 pub(super) struct Head {
+    /// Index of the interface in the file.
     pub(super) interface: usize,
+    /// Timestamp in nanoseconds since 1970.
     pub(super) ns: u64,
+    /// Length of the frame on the wire in bytes.
     pub(super) len: u32,
+    /// Range of the frame in the window.
     pub(super) data: Range<usize>,
+    /// Range of the options in the window.
     pub(super) options: Range<usize>,
-    /// Bytes of the whole record.
+    /// Length of the whole record in bytes.
     pub(super) total: usize,
 }
 
+/// Position and state of a reader in a file.
 pub(super) struct Cursor<R> {
+    /// Buffered bytes from the current record on.
     pub(super) window: Window<R>,
+    /// Interfaces described so far.
     pub(super) interfaces: Vec<Interface>,
+    /// Header of the current record.
     pub(super) head: Head,
+    /// Anomalies counted so far.
     pub(super) anomalies: Anomalies,
+    /// Remaining budget for interface texts.
     pub(super) texts: TextBudget,
-    /// The machine that the section is of.
+    /// Host name of the current section.
     pub(super) host: Option<String>,
-    /// Those met since they were last taken; `None`: nobody wants them.
+    /// Secrets read since the last call of `take_secrets`; `None` if they are not collected.
     pub(super) secrets: Option<Vec<Secrets>>,
-    /// Where the last whole record or block ends.
+    /// End of the last complete record or block.
     pub(super) sound_end: u64,
 }
 
@@ -164,15 +180,16 @@ impl<R: Read> Cursor<R> {
         }
     }
 
-    /// Reads until `n` bytes are in the window; `false`: the source has ended before.
+    /// Reads until the window has `n` bytes. Returns `false` if the source ends before.
     #[inline]
-    pub(super) fn want(&mut self, n: usize) -> Result<bool, ReadError> {
-        self.window.want(n).map_err(|source| ReadError::Io {
+    pub(super) fn ensure(&mut self, n: usize) -> Result<bool, ReadError> {
+        self.window.ensure(n).map_err(|source| ReadError::Io {
             offset: self.window.offset(),
             source,
         })
     }
 
+    /// Returns an error for the record at the current offset.
     pub(super) fn damaged(&self, problem: impl Into<String>) -> ReadError {
         ReadError::Damaged {
             offset: self.window.offset(),
@@ -180,7 +197,7 @@ impl<R: Read> Cursor<R> {
         }
     }
 
-    /// The source has ended: with the last record, or within another.
+    /// Returns the kind of the file's end, from the bytes left in the window.
     pub(super) fn ended(&self) -> FileEnd {
         let (offset, rest) = (self.window.offset(), self.window.held());
         let bytes = rest.len() as u64;
@@ -193,7 +210,8 @@ impl<R: Read> Cursor<R> {
         }
     }
 
-    /// Zeros stand where a record should begin: fine, if nothing else follows.
+    /// Skips zeros at the start of a record. Returns the padding if only zeros follow, and an error
+    /// otherwise.
     pub(super) fn zeros(&mut self) -> Result<FileEnd, ReadError> {
         let offset = self.window.offset();
         loop {
@@ -202,14 +220,12 @@ impl<R: Read> Cursor<R> {
                 let zeros = self.window.offset() + n as u64 - offset;
                 return Err(ReadError::Damaged {
                     offset,
-                    problem: format!(
-                        "{zeros} zeros where a record should begin, and more data behind them"
-                    ),
+                    problem: format!("{zeros} zeros instead of a record, followed by more data"),
                 });
             }
             let n = bytes.len();
             self.window.skip(n);
-            if !self.want(1)? {
+            if !self.ensure(1)? {
                 return Ok(FileEnd::Padding {
                     offset,
                     bytes: self.window.offset() - offset,

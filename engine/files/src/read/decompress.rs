@@ -1,11 +1,13 @@
-//! Decompresses zstd and LZ4, frame by frame.
+//! Decompression of zstd and LZ4 files, frame by frame.
 //!
-//! Sources: RFC 8878 and the LZ4 frame format, version 1.6.4. Both are sequences of frames, with skippable frames in
-//! between, and share the magic numbers of the latter.
+//! Sources: RFC 8878 and the LZ4 frame format, version 1.6.4. Both formats are sequences of
+//! compressed frames with optional skippable frames between them. Skippable frames have the same
+//! magic numbers in both.
 //!
-//! Invariants: memory is bounded by what a frame's header may ask for: 8 MiB for LZ4's blocks, 128 MiB for zstd's window
-//! ([`zstd_safe`]'s limit). No input panics. A frame that the file's end cuts off is an error, and so is one whose
-//! checksum does not match; the content of the frames before it has been given by then.
+//! Invariants: memory is bounded by the maximum that a frame header can request: 8 MiB for LZ4
+//! blocks, 128 MiB for the zstd window (limit of [`zstd_safe`]). No input causes a panic. A
+//! truncated frame or a frame with a wrong checksum is an error, after the content of the frames
+//! before it has been returned.
 
 use super::window::Window;
 use crate::format::ByteOrder;
@@ -16,37 +18,45 @@ use std::{
 };
 use zstd_safe::{DCtx, InBuffer, OutBuffer};
 
+/// Magic number of an LZ4 frame.
 const LZ4: u32 = 0x184d_2204;
+/// Magic number of a zstd frame.
 const ZSTD: u32 = 0xfd2f_b528;
-/// Sixteen magics that differ in their last four bits.
+/// First of 16 magic numbers of skippable frames, which differ in the last four bits.
 const SKIPPABLE: u32 = 0x184d_2a50;
-/// Compressed bytes read at once.
+/// Size in bytes of the buffer for compressed input.
 const PIECE: usize = 64 << 10;
 
-/// Reads the content of a file, compressed or not.
+/// Reader of a file's content, compressed or not.
 pub struct Decompressor<R: Read> {
+    /// Decoder for the format of the file.
     codec: Codec<R>,
-    /// Those that nobody has taken yet, if they are noted.
+    /// Frame ends that have not been taken, if they are recorded: offsets in the file and in the
+    /// content.
     frame_ends: Option<VecDeque<(u64, u64)>>,
-    /// A frame has begun, and not ended.
-    within: bool,
-    /// Bytes given so far.
-    given: u64,
-    /// Where the last whole frame ends: in the file, and in its content.
+    /// Set while the position is inside a compressed frame.
+    in_frame: bool,
+    /// Number of content bytes returned so far.
+    produced: u64,
+    /// End of the last complete frame: offsets in the file and in the content.
     sound: (u64, u64),
 }
 
+/// Decoder with its input.
 enum Codec<R: Read> {
+    /// Uncompressed file.
     Plain(Window<R>),
+    /// LZ4 decoder.
     Lz4(Box<FrameDecoder<Window<R>>>),
+    /// zstd decoder.
     Zstd(Box<(DCtx<'static>, Window<R>)>),
 }
 
 impl<R: Read> Decompressor<R> {
-    /// Reads the first bytes of a source, which tell what it is.
+    /// Reads the first bytes of a source and selects the decoder by its magic number.
     ///
     /// # Errors
-    /// The source fails, or there is no memory.
+    /// The source fails, or memory is exhausted.
     pub fn new(source: R) -> io::Result<Self> {
         let mut input = Window::new(source, size_of::<u32>());
         let codec = match magic(&mut input)? {
@@ -64,13 +74,13 @@ impl<R: Read> Decompressor<R> {
         Ok(Self {
             codec,
             frame_ends: None,
-            within: false,
-            given: 0,
+            in_frame: false,
+            produced: 0,
             sound: (0, 0),
         })
     }
 
-    /// Notes where frames end, for [`Decompressor::take_frame_end`].
+    /// Enables recording of frame ends for [`Decompressor::take_frame_end`].
     #[must_use]
     pub fn noting_frame_ends(self) -> Self {
         Self {
@@ -79,26 +89,28 @@ impl<R: Read> Decompressor<R> {
         }
     }
 
-    /// Whether the source is compressed.
+    /// Returns `true` if the source is compressed.
     #[must_use]
     pub fn is_compressed(&self) -> bool {
         !matches!(self.codec, Codec::Plain(_))
     }
 
-    /// Takes the next frame end, an offset in the file and one in the content, that is at `place` of the content or
-    /// before it. All those before a byte that was read are noted.
+    /// Takes the next recorded frame end at or before offset `place` of the content. Returns its
+    /// offset in the file and in the content. All frame ends before the last byte read are
+    /// recorded.
     pub fn take_frame_end(&mut self, place: u64) -> Option<(u64, u64)> {
         self.frame_ends
             .as_mut()?
             .pop_front_if(|(_, end)| *end <= place)
     }
 
-    /// Where the last whole frame ends that was read: in the file, and in its content.
+    /// Returns the end of the last complete frame read: offsets in the file and in the content.
     #[must_use]
     pub fn sound_end(&self) -> (u64, u64) {
         self.sound
     }
 
+    /// Returns the window over the source.
     fn input(&mut self) -> &mut Window<R> {
         match &mut self.codec {
             Codec::Plain(input) => input,
@@ -107,6 +119,7 @@ impl<R: Read> Decompressor<R> {
         }
     }
 
+    /// Returns an error for the frame after the last complete one.
     fn damaged(&self, problem: impl std::fmt::Display, kind: ErrorKind) -> io::Error {
         let at = self.sound.0;
         io::Error::new(
@@ -115,25 +128,25 @@ impl<R: Read> Decompressor<R> {
         )
     }
 
-    /// Goes on to the next frame; `false`: the file ends here.
-    fn begin(&mut self) -> io::Result<bool> {
+    /// Advances to the next compressed frame and skips skippable frames. Returns `false` at the end
+    /// of the file.
+    fn begin_frame(&mut self) -> io::Result<bool> {
         let mine = match self.codec {
             Codec::Lz4(_) => LZ4,
             _ => ZSTD,
         };
         loop {
-            let (_, given) = self.sound;
+            let (_, produced) = self.sound;
             let input = self.input();
             match magic(input)? {
                 None if input.held().is_empty() => return Ok(false),
                 Some(found) if found == mine => return Ok(true),
                 Some(found) if found & !0xf == SKIPPABLE => {
                     if !skip_frame(input)? {
-                        return Err(
-                            self.damaged("the file ends within it", ErrorKind::UnexpectedEof)
-                        );
+                        return Err(self
+                            .damaged("the file ends within the frame", ErrorKind::UnexpectedEof));
                     }
-                    self.sound = (self.input().offset(), given);
+                    self.sound = (self.input().offset(), produced);
                 }
                 _ => {
                     return Err(
@@ -144,19 +157,19 @@ impl<R: Read> Decompressor<R> {
         }
     }
 
-    /// Some bytes of the frame; 0: it ends here.
-    fn some(&mut self, out: &mut [u8]) -> io::Result<usize> {
+    /// Decompresses bytes of the current frame into `out`. Returns 0 at the end of the frame.
+    fn read_frame(&mut self, out: &mut [u8]) -> io::Result<usize> {
         match &mut self.codec {
             Codec::Plain(input) => input.read(out),
             Codec::Lz4(decoder) => match decoder.read(out) {
-                // The decoder takes a file's end for a frame's.
+                // The decoder reports the end of a file like the end of a frame.
                 Ok(0) if decoder.get_ref().has_ended() => Err(ErrorKind::UnexpectedEof.into()),
                 other => other,
             },
             Codec::Zstd(both) => {
                 let (context, input) = &mut **both;
                 loop {
-                    if !input.want(1)? {
+                    if !input.ensure(1)? {
                         return Err(ErrorKind::UnexpectedEof.into());
                     }
                     let mut from = InBuffer::around(input.held());
@@ -167,7 +180,7 @@ impl<R: Read> Decompressor<R> {
                     let (taken, got) = (from.pos(), to.pos());
                     input.skip(taken);
                     if left == 0 {
-                        self.within = false;
+                        self.in_frame = false;
                     }
                     if got > 0 || left == 0 {
                         return Ok(got);
@@ -187,24 +200,26 @@ impl<R: Read> Read for Decompressor<R> {
             return input.read(out);
         }
         loop {
-            if !self.within {
-                if !self.begin()? {
+            if !self.in_frame {
+                if !self.begin_frame()? {
                     return Ok(0);
                 }
-                self.within = true;
+                self.in_frame = true;
             }
-            let got = self.some(out).map_err(|e| match e.kind() {
+            let got = self.read_frame(out).map_err(|e| match e.kind() {
                 ErrorKind::Interrupted => e,
-                // The system's own error: the source failed, whatever its content.
+                // An error of the system: the source failed, independent of its content.
                 _ if e.raw_os_error().is_some() => e,
-                ErrorKind::UnexpectedEof => self.damaged("the file ends within it", e.kind()),
+                ErrorKind::UnexpectedEof => {
+                    self.damaged("the file ends within the frame", e.kind())
+                }
                 _ => self.damaged(&e, ErrorKind::InvalidData),
             })?;
-            self.given += got as u64;
-            // LZ4 ends a frame with a read of nothing, zstd with its last bytes.
-            if got == 0 || !self.within {
-                self.within = false;
-                self.sound = (self.input().offset(), self.given);
+            self.produced += got as u64;
+            // The LZ4 decoder ends a frame with a read of 0 bytes, zstd with its last bytes.
+            if got == 0 || !self.in_frame {
+                self.in_frame = false;
+                self.sound = (self.input().offset(), self.produced);
                 if let Some(ends) = &mut self.frame_ends {
                     ends.push_back(self.sound);
                 }
@@ -216,16 +231,16 @@ impl<R: Read> Read for Decompressor<R> {
     }
 }
 
-/// The next four bytes, which stay; `None`: there are not so many.
+/// Returns the next four bytes without consuming them; `None` if the source ends before.
 fn magic(input: &mut Window<impl Read>) -> io::Result<Option<u32>> {
-    input.want(4)?;
+    input.ensure(4)?;
     let magic = input.held().first_chunk();
     Ok(magic.map(|magic| u32::from_le_bytes(*magic)))
 }
 
-/// Skips a frame that says how long it is; `false`: it ends before that.
+/// Skips a skippable frame by its length field. Returns `false` if the source ends before.
 fn skip_frame(input: &mut Window<impl Read>) -> io::Result<bool> {
-    if !input.want(8)? {
+    if !input.ensure(8)? {
         return Ok(false);
     }
     let len = u64::from(ByteOrder::Little.u32(input.held(), 4));
@@ -233,10 +248,11 @@ fn skip_frame(input: &mut Window<impl Read>) -> io::Result<bool> {
     Ok(io::copy(&mut input.take(len), &mut io::sink())? == len)
 }
 
-/// Bytes of a compressed file up to the end of its first frame that has any content; `None`: it is not compressed.
+/// Returns the length in bytes of a compressed file up to the end of its first frame with content;
+/// `None` if the file is not compressed.
 ///
 /// # Errors
-/// The file cannot be read, or is damaged there.
+/// The file cannot be read, or a frame in this part is damaged.
 pub fn first_frame_len(file: impl Read) -> io::Result<Option<u64>> {
     let mut source = Decompressor::new(file)?.noting_frame_ends();
     let mut piece = [0; 4096];
@@ -300,13 +316,13 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_gives_the_whole_frames_before_it() {
+    fn a_truncated_file_returns_the_complete_frames() {
         let texts: Vec<Vec<u8>> = [300u32, 0, 5000, 40]
             .iter()
             .map(|n| (0..*n).map(|i| (i * i % 251) as u8).collect())
             .collect();
         for pack in [lz4 as fn(&[u8]) -> Vec<u8>, zstd] {
-            // Ends of whole frames: in the file, and in what is in it.
+            // Ends of complete frames: offsets in the file and in the content.
             let (mut file, mut raw, mut ends) = (Vec::new(), Vec::new(), vec![(0, 0)]);
             for text in &texts {
                 file.extend(pack(text));
@@ -323,7 +339,7 @@ mod tests {
                 assert!(raw.starts_with(&got) && got.len() as u64 >= sound.1);
                 assert!(e.is_none_or(|e| e.to_string().contains(&format!("byte {}", sound.0))));
             }
-            // Zeros, and what is no frame.
+            // Zeros, and other bytes that are not a frame.
             for tail in [[0u8; 5000], [7; 5000]] {
                 let (got, sound, e) = unpack(&[&file[..], &tail].concat());
                 assert_eq!(sound, *ends.last().expect("one"));
@@ -334,7 +350,7 @@ mod tests {
                             .contains("another kind of data begins here"))
                 );
             }
-            // A bit that fell over.
+            // A flipped bit.
             let at = usize::try_from(ends[4].0 + 200).expect("small");
             let mut damaged = file.clone();
             damaged[at] ^= 1;
@@ -344,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_ends_are_noted_before_the_bytes_behind_them() {
+    fn frame_ends_are_recorded_before_later_bytes_are_returned() {
         for pack in [lz4 as fn(&[u8]) -> Vec<u8>, zstd] {
             let (first, second) = (pack(&[1; 1000]), pack(&[2; 500]));
             let file = [&first[..], &skippable(100), &second].concat();
@@ -365,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drip_is_read_as_a_stream_is() {
+    fn a_source_of_single_bytes_is_decompressed() {
         struct Drip<'a>(&'a [u8]);
         impl Read for Drip<'_> {
             fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
@@ -386,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_read_as_they_are() {
+    fn uncompressed_files_are_read_unchanged() {
         for start in [
             &b""[..],
             b"abc",

@@ -1,18 +1,20 @@
-//! Reads capture files as they are found: pcap and pcapng, in any byte order and resolution, whoever wrote them.
+//! Reader of capture files: pcap and pcapng of any program, in any byte order and resolution.
 //!
 //! ```text
 //! file -> (decompress) -> window -> cursor: one record (pcap | pcapng) -> PacketReader -> Packet, borrowed
 //! ```
 //!
-//! All tools over finished files read through this. They need more than the frames: where in the file a record begins,
-//! where the last whole one ends, a record's options as they stand, and files that contradict their own headers. A
-//! compressed file is recognised and decompressed on the way; offsets in it are those of what it decompresses to.
+//! All tools for finished files use this module. They need more than the frames: the offset of each
+//! record, the end of the last complete record, the raw options of a record, and tolerance of files
+//! that contradict their headers. A compressed file is detected and decompressed. Offsets in it
+//! refer to the decompressed content.
 //!
 //! May import: [`crate::format`].
 //!
-//! Invariants: memory is bounded by the longest record ([`MAX_FRAME`], [`MAX_BLOCK`]). No input panics. What is yielded
-//! is whole: a record that the file's end cuts off is never yielded, and [`PacketReader::end`] tells of it. A packet's
-//! `len` is never below the number of its bytes.
+//! Invariants: memory is bounded by the longest record ([`MAX_FRAME`], [`MAX_BLOCK`]). No input
+//! causes a panic. Only complete records are returned: a record truncated by the end of the file is
+//! not returned, and [`PacketReader::end`] reports it. A packet's `len` is never below the number
+//! of its bytes.
 
 mod cursor;
 mod decompress;

@@ -1,4 +1,4 @@
-//! Opens files: whole or in part, compressed or not.
+//! Opening of capture files, whole or in part, compressed or not.
 
 use super::{
     cursor::ReadError,
@@ -19,58 +19,61 @@ use std::{
     vec,
 };
 
-/// Reads a file, a selection of its ranges, or standard input, compressed or not.
+/// Reader of a file, of selected ranges of a file, or of standard input, compressed or not.
 pub type FileReader = PacketReader<Decompressor<Box<dyn Read + Send>>>;
 
-/// Opens a file; `-` is standard input.
+/// Opens a capture file; `-` is standard input.
 ///
 /// # Errors
-/// The system, or it is not a capture file.
+/// The file cannot be read, or it is not a capture file.
 pub fn open(path: &Path) -> Result<FileReader, ReadError> {
     FileRanges::named(path.to_owned()).open()
 }
 
-/// A file to be read, as a whole or in part.
+/// File to read, whole or in part, with the byte ranges.
 #[derive(Clone, Debug)]
 pub struct FileRanges {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
+    /// Byte ranges to read, in order.
     pub(crate) ranges: Vec<Range<u64>>,
-    /// The folder in whose list it was found, where files may be deleted at any time: that it is gone is no loss. `None`:
-    /// it was named.
+    /// Folder in which the file was listed; `None` if the user named the file. Files of a folder
+    /// may be deleted at any time, so a missing file is not an error.
     pub found_in: Option<PathBuf>,
-    /// The user has named it: it may be a pipe, or a link.
+    /// Set if the user named the file, which may then be a pipe or a link.
     pub(crate) is_named: bool,
-    /// Counts what is read of it.
+    /// Counter of the bytes read from the file.
     pub meter: ReadMeter,
-    /// Where its bytes are, if not in a file of this machine.
+    /// Source of the content if it is not a local file.
     pub(crate) remote: Option<Arc<dyn RemoteContent>>,
 }
 
-/// Ranges of what is not in a file of this machine, such as an object of a store.
+/// Content that is not in a local file, such as an object of a store.
 pub trait RemoteContent: Debug + Send + Sync {
-    /// Its name, for messages.
+    /// Returns the name of the content for messages.
     fn name(&self) -> String;
 
-    /// Reads the ranges one after the other, as [`FileRanges::new`] takes them. `beginning`: hardly more than the first record
-    /// is wanted.
+    /// Opens the content for reading its ranges in order; see [`FileRanges::new`]. `beginning` is
+    /// set if little more than the first record is needed.
     ///
     /// # Errors
-    /// It is not there, or is another than it was.
+    /// The content is missing or has changed.
     fn read(&self, beginning: bool) -> io::Result<Box<dyn Read + Send>>;
 }
 
-/// Counts the bytes that are read of files, each byte of a file once, however often it is read.
+/// Counter of the bytes read from files. Each byte of a file is counted once, even if it is read
+/// several times.
 #[derive(Clone, Debug, Default)]
 pub struct ReadMeter {
-    /// Of all files that are counted together.
+    /// Bytes read from all files that share this counter.
     total: Arc<AtomicU64>,
-    /// How far this file has been read. Whoever reads a part of it reads what he needs of all that is before.
+    /// Highest offset read in this file. Bytes before it count as read, because a reader of a later
+    /// part has read everything it needs before that part.
     read_to: Arc<AtomicU64>,
 }
 
 impl ReadMeter {
-    /// For another file, counted together with this one.
+    /// Creates a counter for another file that adds to the same total.
     #[must_use]
     pub fn of_another(&self) -> Self {
         Self {
@@ -79,12 +82,13 @@ impl ReadMeter {
         }
     }
 
-    /// Bytes read of all files that are counted together.
+    /// Returns the bytes read from all files that share this counter.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
 
+    /// Counts a byte range of this file as read.
     fn count(&self, part: Range<u64>) {
         let read_to = self.read_to.fetch_max(part.end, Ordering::Relaxed);
         let new = part.end.saturating_sub(part.start.max(read_to));
@@ -93,7 +97,7 @@ impl ReadMeter {
 }
 
 impl FileRanges {
-    /// The whole file that the user has named; `-` is standard input.
+    /// Selects the whole of a file that the user named; `-` is standard input.
     #[must_use]
     pub fn named(path: PathBuf) -> Self {
         Self {
@@ -102,14 +106,15 @@ impl FileRanges {
         }
     }
 
-    /// The whole file; `-` is standard input.
+    /// Selects the whole file; `-` is standard input.
     #[must_use]
     pub fn whole(path: PathBuf) -> Self {
         Self::new(path, std::iter::once(0..u64::MAX).collect())
     }
 
-    /// These byte ranges of it, one after the other. The first must begin with what stands before the first record, and
-    /// each must hold whole records, or in a compressed file whole frames of whole records.
+    /// Selects byte ranges of a file, in order. The first range must begin with the header before
+    /// the first record. Each range must contain complete records; in a compressed file, complete
+    /// compressed frames of complete records.
     #[must_use]
     pub fn new(path: PathBuf, ranges: Vec<Range<u64>>) -> Self {
         Self {
@@ -122,7 +127,8 @@ impl FileRanges {
         }
     }
 
-    /// Ranges of what is elsewhere. Ports and streams are told as if they were of the file `name` in the folder `folder`.
+    /// Selects byte ranges of remote content. Ports and streams are derived as for the file `name`
+    /// in `folder`.
     #[must_use]
     pub fn of_remote(
         folder: &Path,
@@ -137,12 +143,12 @@ impl FileRanges {
         }
     }
 
-    /// Whether it is no file of this machine.
+    /// Returns `true` if the content is not a local file.
     pub(crate) fn is_remote(&self) -> bool {
         self.remote.is_some()
     }
 
-    /// What it is called in messages.
+    /// Returns the name for messages.
     pub(crate) fn shown(&self) -> String {
         match &self.remote {
             Some(content) => content.name(),
@@ -150,19 +156,19 @@ impl FileRanges {
         }
     }
 
-    /// The same file with only these ranges of it, as [`FileRanges::new`] takes them.
+    /// Returns the file with other byte ranges; see [`FileRanges::new`].
     #[must_use]
     pub(crate) fn with_ranges(self, ranges: Vec<Range<u64>>) -> Self {
         Self { ranges, ..self }
     }
 
-    /// The folder that it is one of the files of.
+    /// Returns the folder of the file.
     pub(crate) fn folder(&self) -> &Path {
         let own = || self.path.parent().unwrap_or(Path::new(""));
         self.found_in.as_deref().unwrap_or_else(own)
     }
 
-    /// A note if the reason that it cannot be read is that it was deleted since it was listed.
+    /// Returns a note if the file cannot be read because it was deleted after it was listed.
     pub(crate) fn note_if_deleted(&self, e: &ReadError) -> Option<String> {
         let was_listed = self.found_in.is_some() && !self.is_remote();
         (was_listed && e.is_not_found()).then(|| {
@@ -171,25 +177,25 @@ impl FileRanges {
         })
     }
 
-    /// Bytes to be read of a file of this length.
+    /// Returns the number of bytes to read from a file of `len` bytes.
     #[must_use]
     pub fn bytes(&self, len: u64) -> u64 {
         let bytes = |r: &Range<u64>| r.end.min(len).saturating_sub(r.start);
         self.ranges.iter().map(bytes).fold(0, u64::saturating_add)
     }
 
-    /// Opens it.
+    /// Opens the file for reading.
     ///
     /// # Errors
-    /// The system, or it is not a capture file.
+    /// The file cannot be read, or it is not a capture file.
     pub fn open(&self) -> Result<FileReader, ReadError> {
         self.open_with_window(WHOLE_FILE, false)
     }
 
-    /// Opens it when only the beginning is wanted.
+    /// Opens the file with a small buffer, for callers that need only its beginning.
     ///
     /// # Errors
-    /// As [`FileRanges::open`].
+    /// See [`FileRanges::open`].
     pub fn peek(&self) -> Result<FileReader, ReadError> {
         self.open_with_window(BEGINNING, true)
     }
@@ -203,7 +209,7 @@ impl FileRanges {
         PacketReader::with_window(Decompressor::new(source)?, window)
     }
 
-    /// Opens a file of this machine for its bytes as they stand; not standard input.
+    /// Opens a local file, not standard input, for reading the raw bytes of the ranges.
     pub(crate) fn source(&self) -> io::Result<impl Read + use<>> {
         let mut ranges = self.ranges.clone().into_iter();
         let file = match self.is_named {
@@ -220,14 +226,17 @@ impl FileRanges {
     }
 }
 
-/// Reads the ranges of a file one after the other.
+/// Reader of the ranges of a file, in order.
 struct RangeSource {
+    /// Open file.
     file: Content,
-    /// Where the file is.
+    /// Current position in the file.
     here: u64,
-    /// What is still to be read of this range.
+    /// Unread part of the current range.
     now: Range<u64>,
+    /// Ranges after the current one.
     rest: vec::IntoIter<Range<u64>>,
+    /// Counter of the bytes read.
     meter: ReadMeter,
 }
 
@@ -258,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_that_is_read_again_is_counted_once() {
+    fn a_byte_that_is_read_twice_is_counted_once() {
         let dir = tempfile::tempdir().expect("dir");
         let path = dir.path().join("a");
         std::fs::write(&path, [7; 1000]).expect("written");

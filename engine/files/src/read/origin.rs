@@ -1,10 +1,10 @@
-//! Whether a file is a capture of wqcap's, or what was made of captures, by what it says of itself: for files whose names do
-//! not tell.
+//! Detection of files written by wqcap, captures or merged files, by their content. Used for files
+//! whose names do not show their origin.
 //!
 //! May import: [`crate::format`], and the decompressor.
 //!
-//! Invariant: a file without such a statement is never recognised. A pcap file makes it by a mark in its header, which files of
-//! earlier versions do not have.
+//! Invariant: a file without a mark of wqcap is never recognised. The mark of a pcap file is in its
+//! header; files of earlier versions do not have it.
 
 use crate::{
     format::{
@@ -15,33 +15,33 @@ use crate::{
 };
 use std::io::Read;
 
-/// The program that captures, as its section headers name it.
+/// Program name in the section headers of captures.
 pub const PROGRAM: &str = concat!("wqcap ", env!("CARGO_PKG_VERSION"));
-/// What merges captures, or extracts from them, as the section headers of what it writes name it.
+/// Program name in the section headers of merged and extracted files.
 pub const MERGE_PROGRAM: &str = concat!("wqcap ", env!("CARGO_PKG_VERSION"), " merge");
-/// Bytes that are read for it: a section header of a capture is shorter.
+/// Maximum number of bytes read for the detection; section headers of captures are shorter.
 const HEAD: u64 = 64 << 10;
 
-/// Whether a file begins with the section header of a capture, of whichever version, or with the marked pcap header of one.
-/// The file may be compressed.
+/// Returns `true` if a file begins with the section header of a capture of any version, or with a
+/// pcap header with the capture mark. The file may be compressed.
 pub fn is_capture(file: impl Read) -> bool {
     let mut head = Vec::new();
     let Ok(content) = Decompressor::new(file) else {
         return false;
     };
-    // A torn file has what stands before the tear.
+    // A truncated file returns the content before the error.
     let _ = content.take(HEAD).read_to_end(&mut head);
     is_capture_section(&head) || is_marked_as_capture(&head)
 }
 
-/// Whether the content of a file begins with the section header of a capture. Unlike a pcap header, it differs from queue to
-/// queue and from run to run.
+/// Returns `true` if the content of a file begins with the section header of a capture. Unlike a
+/// pcap header, a section header differs between queues and runs.
 pub fn is_capture_section(head: &[u8]) -> bool {
     program(head).is_some_and(is_version)
 }
 
-/// Whether a file begins with the section header of what `wqcap merge` or `extract` writes, of whichever version. No more
-/// is read than that.
+/// Returns `true` if a file begins with the section header of `wqcap merge` or `extract`, of any
+/// version. Reads only the section header.
 pub fn is_merged(mut file: impl Read) -> bool {
     let mut head = vec![0; EMPTY_BLOCK_LEN];
     let begun = file.read_exact(&mut head).is_ok();
@@ -56,13 +56,13 @@ pub fn is_merged(mut file: impl Read) -> bool {
         .is_some_and(is_version)
 }
 
-/// `wqcap 1.2.3` and no more.
+/// Returns `true` for a program name of the form `wqcap 1.2.3`.
 fn is_version(program: &[u8]) -> bool {
     let version = program.strip_prefix(b"wqcap ".as_slice());
     version.is_some_and(|it| !it.is_empty() && !it.contains(&b' '))
 }
 
-/// The program that a section header names.
+/// Returns the program name in a section header.
 fn program(head: &[u8]) -> Option<&[u8]> {
     if !head.starts_with(&SECTION_HEADER.to_ne_bytes()) {
         return None;
@@ -87,7 +87,8 @@ mod tests {
         },
     };
 
-    fn of(program: &str) -> Vec<u8> {
+    /// Builds a section header with a program name.
+    fn section_of(program: &str) -> Vec<u8> {
         let mut file = Vec::new();
         section_header(&mut file, |out| {
             option(out, SHB_USERAPPL, program.as_bytes());
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn captures_say_what_they_are() {
+    fn captures_and_merged_files_are_recognised() {
         for (program, ours, merged) in [
             (PROGRAM, true, false),
             ("wqcap 7.0.1", true, false),
@@ -107,14 +108,14 @@ mod tests {
             ("Dumpcap (Wireshark) 4.0", false, false),
             ("", false, false),
         ] {
-            assert_eq!(is_capture(&of(program)[..]), ours, "{program}");
-            assert_eq!(is_merged(&of(program)[..]), merged, "{program}");
+            assert_eq!(is_capture(&section_of(program)[..]), ours, "{program}");
+            assert_eq!(is_merged(&section_of(program)[..]), merged, "{program}");
         }
-        let whole = of(MERGE_PROGRAM);
+        let whole = section_of(MERGE_PROGRAM);
         for cut in 0..whole.len() {
             assert!(!is_merged(&whole[..cut]), "{cut}");
         }
-        let whole = of(PROGRAM);
+        let whole = section_of(PROGRAM);
         for cut in 0..whole.len() {
             assert!(!is_capture(&whole[..cut]), "{cut}");
         }

@@ -1,26 +1,27 @@
-//! Goes from record to record of a pcap file.
+//! Iteration over the records of a pcap file.
 
 use super::cursor::{Cursor, FileEnd, Head, MAX_FRAME, ReadError};
 use crate::format::{SECOND, pcap::RecordLayout};
 use std::io::Read;
 
-/// Bytes that no row of empty records fills with zeros.
+/// Minimum number of zero bytes that are taken as padding; a few empty records are shorter.
 const ALL_ZERO: usize = 512;
 
-/// Moves the cursor's head to the record at the window's start; `Some`: there is none.
+/// Decodes the record at the start of the window into the cursor's head. Returns the end of the
+/// file after the last record.
 #[inline]
 pub(super) fn next_record<R: Read>(
     cursor: &mut Cursor<R>,
     layout: RecordLayout,
 ) -> Result<Option<FileEnd>, ReadError> {
     cursor.sound_end = cursor.window.offset();
-    if !cursor.want(layout.header_len)? {
+    if !cursor.ensure(layout.header_len)? {
         return Ok(Some(cursor.ended()));
     }
     let [seconds, fraction, caplen, len] = layout.record(cursor.window.held());
-    // One record may be all zeros; a long row of them is no row of records.
+    // A single record may be all zeros, but a long run of zeros is padding.
     if seconds | fraction | caplen | len == 0 {
-        cursor.want(ALL_ZERO)?;
+        cursor.ensure(ALL_ZERO)?;
         let bytes = cursor.window.held();
         if bytes.iter().take(ALL_ZERO).all(|b| *b == 0) {
             return cursor.zeros().map(Some);
@@ -28,11 +29,11 @@ pub(super) fn next_record<R: Read>(
     }
     if caplen > MAX_FRAME {
         return Err(cursor.damaged(format!(
-            "a record of {caplen} bytes; more than {MAX_FRAME} cannot be right"
+            "a record of {caplen} bytes; at most {MAX_FRAME} are accepted"
         )));
     }
     let total = layout.header_len + caplen as usize;
-    if !cursor.want(total)? {
+    if !cursor.ensure(total)? {
         return Ok(Some(cursor.ended()));
     }
     let fraction = u64::from(fraction) * layout.unit;

@@ -1,6 +1,8 @@
-//! Goes from packet to packet of a pcapng file: keeps sections, interfaces and statistics, and steps over other blocks.
+//! Iteration over the packets of a pcapng file. Sections, interfaces and statistics are recorded,
+//! other blocks are skipped.
 //!
-//! Interfaces are numbered anew in each section of a file; here they are numbered through.
+//! A file numbers its interfaces from 0 in each section. The reader numbers them through the whole
+//! file.
 
 use super::cursor::{Cursor, FileEnd, Head, MAX_FRAME, MOST_INTERFACES, ReadError};
 use crate::format::{
@@ -13,25 +15,26 @@ use crate::format::{
 };
 use std::io::Read;
 
-/// The longest name of a machine, in bytes: HOST_NAME_MAX of Linux is less.
+/// Maximum length of a host name in bytes; HOST_NAME_MAX of Linux is less.
 const MOST_HOST: usize = 255;
 
-/// The longest block that is accepted.
+/// Maximum length of an accepted block in bytes.
 pub const MAX_BLOCK: u32 = 16 << 20;
 
-/// Bytes that are kept of the secrets between two packets.
+/// Maximum number of bytes of secrets that are kept between two packets.
 const MOST_SECRETS: usize = 16 << 20;
 
-/// The section being read.
+/// Current section of a pcapng file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Section {
+    /// Byte order of the section.
     pub(super) order: ByteOrder,
-    /// Where its interfaces begin.
+    /// Index in the file of the section's first interface.
     first: usize,
 }
 
-/// Moves the cursor's head to the next block that is a packet; `Some`: there is none. `section` is the one of the block
-/// before.
+/// Decodes the next packet block into the cursor's head. Returns the end of the file after the last
+/// packet. `section` is the current section and is updated at each section header.
 #[inline]
 pub(super) fn next_packet<R: Read>(
     cursor: &mut Cursor<R>,
@@ -39,7 +42,7 @@ pub(super) fn next_packet<R: Read>(
 ) -> Result<Option<FileEnd>, ReadError> {
     loop {
         cursor.sound_end = cursor.window.offset();
-        if !cursor.want(EMPTY_BLOCK_LEN)? {
+        if !cursor.ensure(EMPTY_BLOCK_LEN)? {
             return Ok(Some(cursor.ended()));
         }
         if cursor
@@ -50,7 +53,7 @@ pub(super) fn next_packet<R: Read>(
             *section = Some(begin_section(cursor)?);
         }
         let Some(it) = *section else {
-            return Err(cursor.damaged("no section header"));
+            return Err(cursor.damaged("the file has no section header before this block"));
         };
         let bytes = cursor.window.held();
         let (kind, total) = (it.order.u32(bytes, 0), it.order.u32(bytes, 4));
@@ -60,19 +63,19 @@ pub(super) fn next_packet<R: Read>(
         const LEAST: u32 = EMPTY_BLOCK_LEN as u32;
         if !(LEAST..=MAX_BLOCK).contains(&total) || !total.is_multiple_of(4) {
             return Err(cursor.damaged(format!(
-                "a block of type {kind:#x} and {total} bytes; it must be a multiple of 4, and from {LEAST} to \
+                "a block of type {kind:#x} and {total} bytes; the length must be a multiple of 4 from {LEAST} to \
                  {MAX_BLOCK}"
             )));
         }
         let total = total as usize;
-        if !cursor.want(total)? {
+        if !cursor.ensure(total)? {
             return Ok(Some(cursor.ended()));
         }
         let block = &cursor.window.held()[..total];
         let closing = it.order.u32(block, total - BLOCK_TRAILER_LEN) as usize;
         if closing != total {
             return Err(cursor.damaged(format!(
-                "a block of {total} bytes that closes as one of {closing}"
+                "a block of {total} bytes whose trailing length is {closing}"
             )));
         }
         let packet = PacketFields::decode(block, it.order);
@@ -86,14 +89,16 @@ pub(super) fn next_packet<R: Read>(
     }
 }
 
-/// A section header: from here on another byte order, and interfaces from 0.
+/// Starts a section at its header block: sets the byte order, and restarts the interface numbers.
 fn begin_section<R: Read>(cursor: &mut Cursor<R>) -> Result<Section, ReadError> {
     let order = section_order(cursor.window.held())
         .ok_or_else(|| cursor.damaged("a section header without a byte-order magic"))?;
-    if cursor.want(16)? {
+    if cursor.ensure(16)? {
         let version = order.u16(cursor.window.held(), 12);
         if version != 1 {
-            return Err(cursor.damaged(format!("pcapng version {version}; only 1 can be read")));
+            return Err(cursor.damaged(format!(
+                "pcapng version {version} is not supported; only 1 can be read"
+            )));
         }
     }
     Ok(Section {
@@ -102,6 +107,7 @@ fn begin_section<R: Read>(cursor: &mut Cursor<R>) -> Result<Section, ReadError> 
     })
 }
 
+/// Records the content of a block that is not a packet.
 fn other_block<R: Read>(
     cursor: &mut Cursor<R>,
     section: Section,
@@ -145,6 +151,7 @@ fn other_block<R: Read>(
     Ok(())
 }
 
+/// Checks the fields of a packet block and sets the cursor's head.
 #[inline]
 fn packet_block<R: Read>(
     cursor: &mut Cursor<R>,
@@ -175,7 +182,8 @@ fn packet_block<R: Read>(
         len: packet.len.max(caplen),
         options: match packet.ticks {
             Some(_) => data.end.next_multiple_of(4).min(end)..end,
-            // A simple packet block has none: behind the frame is what is beyond the snapshot length.
+            // A simple packet block has no options; bytes after the frame are beyond the snapshot
+            // length.
             None => end..end,
         },
         data,

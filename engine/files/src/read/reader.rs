@@ -1,4 +1,4 @@
-//! The reader: one packet after the other, each borrowed.
+//! Reader of capture files: returns borrowed packets one after the other.
 
 use super::{
     cursor::{Anomalies, Cursor, FileEnd, ReadError},
@@ -14,64 +14,73 @@ use crate::format::{
 };
 use std::{io::Read, mem};
 
-/// A record.
+/// Packet record of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// Index into [`PacketReader::interfaces`].
     pub interface: usize,
-    /// Nanoseconds since 1970. A record without a stamp has that of the one before it.
+    /// Timestamp in nanoseconds since 1970. A record without a timestamp has that of the previous
+    /// record.
     pub ns: u64,
-    /// The frame's length on the wire.
+    /// Length of the frame on the wire in bytes.
     pub len: u32,
-    /// What was kept of it.
+    /// Captured bytes of the frame.
     pub bytes: &'a [u8],
-    /// The record's options as they stand, in the byte order `order`; none in pcap.
+    /// Raw options of the record in the byte order `order`; empty in pcap.
     pub options: &'a [u8],
-    /// The byte order of this part of the file.
+    /// Byte order of this part of the file.
     pub order: ByteOrder,
-    /// Where in the file the record begins.
+    /// Offset of the record in the file.
     pub offset: u64,
 }
 
-/// A capture file being read.
+/// Reader of the packets of a capture file.
 pub struct PacketReader<R> {
+    /// Position in the file.
     cursor: Cursor<R>,
+    /// Format of the file.
     layout: Layout,
-    /// Packets yielded so far.
+    /// Number of packets returned so far.
     packets: u64,
+    /// State of the iteration.
     state: State,
 }
 
+/// Format of a file, with the state that its decoder needs.
 enum Layout {
+    /// pcap, with the layout of its records.
     Pcap(RecordLayout),
-    /// `None`: before the first section header.
+    /// pcapng, with the current section; `None` before the first section header.
     Pcapng(Option<Section>),
 }
 
+/// State of the iteration over packets.
 #[derive(Clone, Copy)]
 enum State {
-    /// Before the first record.
+    /// No record has been read.
     Begun,
     /// The cursor's head is a packet.
     At,
+    /// The file has ended.
     Ended(FileEnd),
     /// An error has been returned.
     Broken,
 }
 
 impl<R: Read> PacketReader<R> {
-    /// Reads the header. A source that may be compressed goes through a [`super::Decompressor`] first.
+    /// Opens a capture file and reads its header. Wrap a source that may be compressed in a
+    /// [`super::Decompressor`].
     ///
     /// # Errors
-    /// The source fails, or is not a capture file.
+    /// The source fails, or it is not a capture file.
     pub fn new(source: R) -> Result<Self, ReadError> {
         Self::with_window(source, window::WHOLE_FILE)
     }
 
-    /// The same, with a window that holds so many bytes, unless a record is longer.
+    /// Opens a capture file with a window of initially `window` bytes.
     pub(super) fn with_window(source: R, window: usize) -> Result<Self, ReadError> {
         let mut cursor = Cursor::new(source, window);
-        let enough = cursor.want(4)?;
+        let enough = cursor.ensure(4)?;
         let start = cursor.window.held();
         if start.is_empty() {
             return Err(ReadError::Empty);
@@ -80,11 +89,11 @@ impl<R: Read> PacketReader<R> {
             return Err(unknown(start));
         }
         let layout = if start.starts_with(&SECTION_HEADER.to_ne_bytes()) {
-            // The section header is a block like others.
+            // The section header is decoded like other blocks.
             Layout::Pcapng(None)
         } else {
             let layout = RecordLayout::from_magic(start).ok_or_else(|| unknown(start))?;
-            if !cursor.want(HEADER_LEN)? {
+            if !cursor.ensure(HEADER_LEN)? {
                 return Err(cursor.damaged("the file ends within its header"));
             }
             let interface = layout
@@ -103,7 +112,7 @@ impl<R: Read> PacketReader<R> {
         })
     }
 
-    /// The file's format.
+    /// Returns the format of the file.
     #[must_use]
     pub fn format(&self) -> FileFormat {
         match self.layout {
@@ -112,19 +121,19 @@ impl<R: Read> PacketReader<R> {
         }
     }
 
-    /// The interfaces met so far. A pcapng file may go on to describe more.
+    /// Returns the interfaces described so far. A pcapng file may describe more interfaces later.
     #[must_use]
     pub fn interfaces(&self) -> &[Interface] {
         &self.cursor.interfaces
     }
 
-    /// Goes on to the next record.
+    /// Returns the next record; `None` at the end of the file.
     ///
     /// # Errors
-    /// The source fails, or the file contradicts its format. There is nothing to read after that.
+    /// The source fails, or the file violates its format. Later calls return `None`.
     #[expect(
         clippy::should_implement_trait,
-        reason = "a packet is borrowed from the reader, which no iterator can lend"
+        reason = "a packet borrows from the reader, which `Iterator` does not allow"
     )]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Packet<'_>>, ReadError> {
@@ -132,10 +141,11 @@ impl<R: Read> PacketReader<R> {
         Ok(self.packet())
     }
 
-    /// Goes on to the next record, which [`PacketReader::packet`] then lends; `false`: there is none.
+    /// Advances to the next record, which [`PacketReader::packet`] then returns. Returns `false` at
+    /// the end of the file.
     ///
     /// # Errors
-    /// As [`PacketReader::next`].
+    /// See [`PacketReader::next`].
     #[inline]
     pub fn advance(&mut self) -> Result<bool, ReadError> {
         match self.state {
@@ -161,7 +171,8 @@ impl<R: Read> PacketReader<R> {
         }
     }
 
-    /// The record that [`PacketReader::advance`] went on to.
+    /// Returns the current record; `None` before the first call of [`PacketReader::advance`] and
+    /// after the last record.
     #[inline]
     #[must_use]
     pub fn packet(&self) -> Option<Packet<'_>> {
@@ -184,14 +195,14 @@ impl<R: Read> PacketReader<R> {
         })
     }
 
-    /// From now on, keeps the decryption secrets that it meets for [`PacketReader::take_secrets`].
+    /// Enables the collection of decryption secrets for [`PacketReader::take_secrets`].
     #[must_use]
     pub(crate) fn with_secrets(mut self) -> Self {
         self.cursor.secrets.get_or_insert_default();
         self
     }
 
-    /// The decryption secrets that stand before the record gone on to, and have not been taken.
+    /// Takes the collected decryption secrets that precede the current record.
     #[inline]
     pub(crate) fn take_secrets(&mut self) -> Vec<Secrets> {
         self.cursor
@@ -201,7 +212,7 @@ impl<R: Read> PacketReader<R> {
             .unwrap_or_default()
     }
 
-    /// How the file ended; `None`: it has not yet, or it is damaged.
+    /// Returns the kind of the file's end; `None` before the end, or after an error.
     #[must_use]
     pub fn end(&self) -> Option<FileEnd> {
         match self.state {
@@ -210,7 +221,7 @@ impl<R: Read> PacketReader<R> {
         }
     }
 
-    /// Where the last whole record or block ends, of those read so far.
+    /// Returns the end offset of the last complete record or block read so far.
     #[must_use]
     pub fn sound_end(&self) -> u64 {
         match self.state {
@@ -219,31 +230,32 @@ impl<R: Read> PacketReader<R> {
         }
     }
 
-    /// Where reading is now.
+    /// Returns the current offset in the file.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.cursor.window.offset()
     }
 
-    /// What is read from.
+    /// Returns the source.
     pub(crate) fn source_mut(&mut self) -> &mut R {
         &mut self.cursor.window.source
     }
 
-    /// Packets yielded so far.
+    /// Returns the number of packets returned so far.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// The contradictions found so far.
+    /// Returns the counts of anomalies found so far.
     #[must_use]
     pub fn anomalies(&self) -> Anomalies {
         self.cursor.anomalies
     }
 }
 
-/// Names what some bytes are, if they are known.
+/// Returns the error for a file with an unsupported magic number. Known compression formats get the
+/// command that decompresses them.
 fn unknown(start: &[u8]) -> ReadError {
     const COMPRESSED: [(&[u8], &str); 5] = [
         (&[0x28, 0xb5, 0x2f, 0xfd], "zstd -dc FILE"),

@@ -1,4 +1,4 @@
-//! Files made by hand, in every order and resolution, cut and damaged.
+//! Tests with generated files: every byte order and resolution, truncated and damaged.
 
 use super::*;
 use crate::{
@@ -9,9 +9,10 @@ use crate::{
     },
 };
 
-/// (interface, ns, len, bytes) of each record, and how the file ended.
+/// Tuples (interface, ns, len, bytes) of all records, and the end of the file or the error message.
 type Read1 = (Vec<(usize, u64, u32, Vec<u8>)>, Result<FileEnd, String>);
 
+/// Reads a file to its end.
 fn read(file: &[u8]) -> Read1 {
     let mut reader = match PacketReader::with_window(file, 16) {
         Ok(reader) => reader,
@@ -48,7 +49,7 @@ fn pcap_in_every_order_and_resolution() {
             let want = [
                 (0, SECOND + 999_999 * unit, 3, vec![1, 2, 3]),
                 (0, u64::from(u32::MAX) * SECOND + 5 * unit, 1500, vec![]),
-                // More bytes than the frame had, and than the header allows.
+                // More bytes than the frame's length and than the snapshot length.
                 (0, 0, 100, vec![9; 100]),
             ];
             assert_eq!(all, want);
@@ -57,7 +58,7 @@ fn pcap_in_every_order_and_resolution() {
 }
 
 #[test]
-fn what_contradicts_itself_is_read_and_counted() {
+fn contradictions_are_tolerated_and_counted() {
     let file = pcap_file(
         ByteOrder::Big,
         0xa1b2_c3d4,
@@ -79,7 +80,7 @@ fn what_contradicts_itself_is_read_and_counted() {
 }
 
 #[test]
-fn a_header_tells_of_the_fcs() {
+fn a_header_declares_the_fcs_length() {
     let mut file = pcap_file(ByteOrder::Little, 0xa1b2_3c4d, &[]);
     file[20..24].copy_from_slice(&0x2400_0001u32.to_le_bytes());
     let reader = PacketReader::new(&file[..]).expect("header");
@@ -97,7 +98,7 @@ fn pcapng_with_sections_of_both_orders_and_packets_of_three_kinds() {
     blocks.section(ByteOrder::Little);
     blocks.interface(4, &[]).interface(0, &[(9, &[3])]);
     blocks.packet(1, 2, &[2; 3], 3, &blocks.option(6, &[3, 0, 0, 0]));
-    // Simple: the original length, then bytes up to the snapshot length.
+    // A simple packet block: the original length, then bytes up to the snapshot length.
     blocks.block(3, &[9, 0, 0, 0, 8, 8, 8, 8]);
     let obsolete = [&[0, 0, 255, 255][..], &[0; 4], &[5, 0, 0, 0]].concat();
     blocks.block(2, &[&obsolete[..], &[1, 0, 0, 0, 1, 0, 0, 0, 6]].concat());
@@ -133,7 +134,7 @@ fn pcapng_with_sections_of_both_orders_and_packets_of_three_kinds() {
 }
 
 #[test]
-fn statistics_are_the_last_that_were_told() {
+fn the_last_statistics_of_an_interface_are_kept() {
     let mut file = Vec::new();
     section_header(&mut file, |_| {});
     interface_description(&mut file, 1, 0, Some(4), |_| {});
@@ -153,14 +154,15 @@ fn statistics_are_the_last_that_were_told() {
 }
 
 #[test]
-fn a_file_cut_at_any_byte_gives_its_whole_records_and_says_where_they_end() {
+fn a_truncated_file_returns_its_complete_records_and_their_end() {
     fn check(format: FileFormat) {
         let (file, starts) = written(format, 6);
         for cut in starts[0]..=file.len() {
             for zeros in [0, 5, 600, 5000] {
                 let torn = [&file[..cut], &vec![0; zeros]].concat();
                 let whole = starts.iter().filter(|at| **at <= cut).count() - 1;
-                // Zeros behind half a record may pass for its other half; the engine pads behind whole ones alone.
+                // Zeros after a truncated record are taken as its missing bytes. The engine pads
+                // only after complete records.
                 if zeros > 0 && cut != starts[whole] {
                     continue;
                 }
@@ -196,7 +198,7 @@ fn a_file_cut_at_any_byte_gives_its_whole_records_and_says_where_they_end() {
 }
 
 #[test]
-fn a_hole_of_zeros_within_a_file_is_damage_with_its_place() {
+fn zeros_within_a_file_are_reported_with_their_offset() {
     let (file, starts) = written(FileFormat::Pcap, 4);
     let holed = [&file[..starts[2]], &[0; 4096], &file[starts[2]..]].concat();
     let (all, end) = read(&holed);
@@ -209,7 +211,7 @@ fn a_hole_of_zeros_within_a_file_is_damage_with_its_place() {
 }
 
 #[test]
-fn one_record_of_nothing_is_a_record() {
+fn a_single_empty_record_is_a_record() {
     let file = pcap_file(
         ByteOrder::Little,
         0xa1b2_c3d4,
@@ -220,7 +222,7 @@ fn one_record_of_nothing_is_a_record() {
 }
 
 #[test]
-fn what_is_no_capture_is_named() {
+fn other_files_are_rejected_with_their_kind() {
     for (start, said) in [
         (&b""[..], "empty"),
         (b"\xd4", "begins with d4"),
@@ -243,7 +245,7 @@ fn what_is_no_capture_is_named() {
 }
 
 #[test]
-fn lengths_that_cannot_be_are_damage() {
+fn invalid_lengths_are_reported() {
     let file = pcap_file(ByteOrder::Little, 0xa1b2_c3d4, &[(0, 1, &[], 0)]);
     let mut long = file.clone();
     long[32..36].copy_from_slice(&(MAX_FRAME + 1).to_le_bytes());
@@ -263,7 +265,7 @@ fn lengths_that_cannot_be_are_damage() {
         (4, MAX_BLOCK + 4, "to 16777216"),
         (8, 1, "not described"),
         (20, 5, "a packet of 5 bytes"),
-        (32, 40, "closes as one of 40"),
+        (32, 40, "trailing length is 40"),
     ] {
         let mut file = Blocks(ByteOrder::Little, blocks.1.clone());
         file.packet(0, 1, &[1; 4], 4, &[]);
@@ -277,7 +279,7 @@ fn lengths_that_cannot_be_are_damage() {
 }
 
 #[test]
-fn no_damage_panics() {
+fn damaged_files_cause_no_panic() {
     let mut seed = 88_172_645_463_325_252u64;
     let mut random = move || {
         seed ^= seed << 13;

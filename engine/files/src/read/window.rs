@@ -1,26 +1,31 @@
-//! A window that slides over a source: the bytes from one record's start on, and where in the file that is.
+//! Sliding window over a source: the bytes from the start of a record on, and their offset in the
+//! file.
 //!
-//! Invariant: memory grows to the longest record asked for and no further, and never before its bytes have come: a
-//! false length allocates nothing.
+//! Invariant: memory grows at most to the longest requested record, and only as its bytes arrive. A
+//! false length field therefore allocates no memory.
 
 use std::io::{self, ErrorKind, Read};
 
-/// What a window holds, unless a record is longer.
+/// Initial capacity of a window in bytes.
 pub(super) const WHOLE_FILE: usize = 256 << 10;
-/// The same, when only the beginning of a file is wanted.
+/// Initial capacity in bytes of a window for reading only the beginning of a file.
 pub(super) const BEGINNING: usize = 4096;
-/// Bytes read at once, and the least that a window grows by.
+/// Minimum number of bytes by which a window grows.
 const STEP: usize = 64 << 10;
 
+/// Sliding window over a source.
 pub(super) struct Window<R> {
+    /// Source of the bytes.
     pub(super) source: R,
+    /// Buffer.
     bytes: Vec<u8>,
-    /// Where the window begins in `bytes`.
+    /// Start of the window in `bytes`.
     start: usize,
-    /// Where what was read ends in `bytes`.
+    /// End of the bytes read into `bytes`.
     end: usize,
-    /// Where the window begins in the file.
+    /// Offset of the window's start in the file.
     offset: u64,
+    /// Set when the source has returned end of file.
     ended: bool,
 }
 
@@ -36,21 +41,21 @@ impl<R: Read> Window<R> {
         }
     }
 
-    /// What is there, from the window's start on.
+    /// Returns the bytes in the window.
     #[inline]
     pub(super) fn held(&self) -> &[u8] {
         self.bytes.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// Where the window begins in the file.
+    /// Returns the offset of the window's start in the file.
     #[inline]
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Reads until `n` bytes are there; `false`: the source has ended before.
+    /// Reads until the window has `n` bytes. Returns `false` if the source ends before.
     #[inline]
-    pub(super) fn want(&mut self, n: usize) -> io::Result<bool> {
+    pub(super) fn ensure(&mut self, n: usize) -> io::Result<bool> {
         if self.end - self.start >= n {
             return Ok(true);
         }
@@ -81,17 +86,17 @@ impl<R: Read> Window<R> {
         Ok(true)
     }
 
-    /// Whether the source has said that it has nothing more.
+    /// Returns `true` if the source has returned end of file.
     pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Holds so many bytes from now on.
+    /// Sets the size of the buffer to `capacity` bytes.
     pub(super) fn grow(&mut self, capacity: usize) {
         self.bytes.resize(capacity, 0);
     }
 
-    /// Moves the window's start on, over bytes that are there.
+    /// Moves the start of the window forward by `n` bytes, at most to the end of the window.
     #[inline]
     pub(super) fn skip(&mut self, n: usize) {
         let n = n.min(self.end - self.start);
@@ -100,7 +105,8 @@ impl<R: Read> Window<R> {
     }
 }
 
-/// What is in the window first, then the source itself, past the window where that would only copy.
+/// Reads the bytes in the window first, then the source. Large reads bypass the window to avoid a
+/// copy.
 impl<R: Read> Read for Window<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.start == self.end && out.len() >= self.bytes.len() {
@@ -109,7 +115,7 @@ impl<R: Read> Read for Window<R> {
             self.offset += n as u64;
             return Ok(n);
         }
-        self.want(1)?;
+        self.ensure(1)?;
         let n = self.held().read(out)?;
         self.skip(n);
         Ok(n)
@@ -120,7 +126,7 @@ impl<R: Read> Read for Window<R> {
 mod tests {
     use super::*;
 
-    /// Gives a byte at a time, and now and then an interruption.
+    /// Source that returns one byte per read, and `Interrupted` for every third read.
     struct Drops(Vec<u8>, usize);
 
     impl Read for Drops {
@@ -136,25 +142,25 @@ mod tests {
     }
 
     #[test]
-    fn slides_over_a_source_that_drips() {
+    fn slides_over_a_source_of_single_bytes() {
         let mut window = Window::new(Drops((0..100).collect(), 0), 8);
-        assert!(window.want(3).expect("reads"));
+        assert!(window.ensure(3).expect("reads"));
         assert_eq!(window.held(), [0, 1, 2]);
         window.skip(2);
-        assert!(window.want(50).expect("reads"));
+        assert!(window.ensure(50).expect("reads"));
         assert_eq!(window.held(), (2..52).collect::<Vec<u8>>());
         window.skip(50);
         assert_eq!((window.offset(), window.held().len()), (52, 0));
-        assert!(!window.want(49).expect("reads"));
+        assert!(!window.ensure(49).expect("reads"));
         assert_eq!(window.held(), (52..100).collect::<Vec<u8>>());
         window.skip(1000);
-        assert_eq!(window.offset(), 100, "no further than what there was");
+        assert_eq!(window.offset(), 100, "skip stops at the end of the source");
     }
 
     #[test]
-    fn a_length_that_lies_allocates_nothing() {
+    fn a_false_length_allocates_no_memory() {
         let mut window = Window::new(&[7u8; 10][..], 16);
-        assert!(!window.want(1 << 30).expect("reads"));
+        assert!(!window.ensure(1 << 30).expect("reads"));
         assert!(window.bytes.len() <= 16 + STEP);
         assert_eq!(window.held(), [7; 10]);
     }

@@ -1,4 +1,4 @@
-//! The header, and the sealing of chunks.
+//! Header of a sealed file, and encryption of its chunks.
 
 use super::key::SecretKey;
 use aes_gcm::{Aes256Gcm, Nonce, aead::AeadInOut};
@@ -11,29 +11,30 @@ const MAGIC: &[u8; 8] = b"wqcapENC";
 const VERSION: u8 = 1;
 /// log2 of [`CHUNK`].
 const CHUNK_BITS: u8 = 16;
-/// Bytes of content in each chunk but the last.
+/// Bytes of content in each chunk except the last.
 pub(super) const CHUNK: usize = 1 << CHUNK_BITS;
-/// Bytes behind the content of a chunk.
+/// Length of the authentication tag after a chunk's content, in bytes.
 pub(super) const TAG: usize = 16;
-/// Bytes before the first chunk.
+/// Length of the header before the first chunk, in bytes.
 pub(super) const HEADER: usize = 64;
-/// Of these, the ones that each chunk authenticates: those that a key is made from, and what says how to read.
+/// Number of leading header bytes that each chunk authenticates: the format and the salt, without
+/// the key check.
 const BOUND: usize = 48;
 const SALT: std::ops::Range<usize> = 16..BOUND;
 
-/// Whether a file that begins so is sealed.
+/// Returns `true` if a file that begins with `head` is sealed.
 pub(super) fn is_sealed(head: &[u8]) -> bool {
     head.starts_with(MAGIC)
 }
 
-/// The chunks of one file.
+/// Cipher and header of one sealed file.
 pub(super) struct Chunks {
     cipher: Aes256Gcm,
     pub(super) header: [u8; HEADER],
 }
 
 impl Chunks {
-    /// Of a new file.
+    /// Makes the header of a new file, with a random salt.
     pub(super) fn begin(key: &SecretKey) -> io::Result<Self> {
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(MAGIC);
@@ -47,12 +48,13 @@ impl Chunks {
         })
     }
 
-    /// Of a file that begins with this header. The error says why they cannot be opened.
-    pub(super) fn of(header: [u8; HEADER], key: &SecretKey) -> Result<Self, String> {
+    /// Checks the header of an existing file and its key. The error is the reason why the file
+    /// cannot be opened.
+    pub(super) fn from_header(header: [u8; HEADER], key: &SecretKey) -> Result<Self, String> {
         let form = (header[8], header[9]);
         if form != (VERSION, CHUNK_BITS) {
             return Err(format!(
-                "is encrypted in form {}.{}, and this version of wqcap knows {VERSION}.{CHUNK_BITS}",
+                "is encrypted in format {}.{}; this version of wqcap reads {VERSION}.{CHUNK_BITS}",
                 form.0, form.1
             ));
         }
@@ -66,7 +68,7 @@ impl Chunks {
         })
     }
 
-    /// Encrypts a chunk in place, and puts its tag behind it.
+    /// Encrypts a chunk in place and appends its tag.
     pub(super) fn seal(&self, number: u64, last: bool, chunk: &mut Vec<u8>) -> io::Result<()> {
         let nonce = nonce(number, last);
         self.cipher
@@ -74,7 +76,7 @@ impl Chunks {
             .map_err(|e| io::Error::other(e.to_string()))
     }
 
-    /// Decrypts a chunk in place, without its tag; `false`: it is not the one that was sealed.
+    /// Decrypts a chunk in place and removes its tag. `false`: the chunk is not authentic.
     pub(super) fn open(&self, number: u64, last: bool, chunk: &mut Vec<u8>) -> bool {
         let nonce = nonce(number, last);
         self.cipher
@@ -83,7 +85,7 @@ impl Chunks {
     }
 }
 
-/// Three zeros, the chunk's number, and whether it is the last.
+/// Returns the nonce of a chunk: three zeros, the chunk's number, and 1 if it is the last.
 fn nonce(number: u64, last: bool) -> Nonce<aes_gcm::aead::consts::U12> {
     let mut nonce = [0; 12];
     nonce[3..11].copy_from_slice(&number.to_be_bytes());
@@ -102,7 +104,7 @@ fn own_key(key: &SecretKey, header: &[u8; HEADER]) -> Zeroizing<[u8; 32]> {
     ))
 }
 
-/// What tells that the key is the right one, and nothing of it.
+/// Returns the header's key check, which identifies the right key without revealing it.
 fn check(own: &[u8; 32]) -> [u8; HEADER - BOUND] {
     let mut check = [0; HEADER - BOUND];
     check.copy_from_slice(&mac(own, &[b"wqcap sealed file: check"])[..HEADER - BOUND]);

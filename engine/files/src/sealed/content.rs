@@ -1,4 +1,4 @@
-//! The content of a file, sealed or not.
+//! Content of a file, sealed or plain.
 
 use super::{
     KEY,
@@ -12,10 +12,10 @@ use std::{
     path::Path,
 };
 
-/// Bytes of a whole chunk in the file.
+/// Bytes of a full chunk in the file, with its tag.
 const STEP: u64 = (CHUNK + TAG) as u64;
 
-/// Reads a file's content from any place of it.
+/// Reader of a file's content, sealed or plain, that can seek.
 pub struct Content(Kind);
 
 enum Kind {
@@ -24,20 +24,21 @@ enum Kind {
 }
 
 impl Content {
-    /// Opens a file that was found in a folder.
+    /// Opens a file of a capture folder.
     ///
     /// # Errors
-    /// The system; it is not a regular file; or the file is sealed and cannot be opened with the process's key.
+    /// System error; the file is not regular; or it is sealed and the process's key does not open
+    /// it.
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::from_file(open_regular(path)?)
     }
 
-    /// Opens a file that the user has named: it may be a pipe, or a link.
+    /// Opens a file that the user named: it may be a pipe, or a link.
     ///
     /// # Errors
-    /// The system, or the file is sealed and cannot be opened with the process's key.
+    /// System error; or the file is sealed and the process's key does not open it.
     pub fn open_named(path: &Path) -> io::Result<Self> {
-        #[expect(clippy::disallowed_methods, reason = "the user has named it")]
+        #[expect(clippy::disallowed_methods, reason = "the user named the path")]
         let file = File::open(path)?;
         Self::from_file(file)
     }
@@ -45,17 +46,17 @@ impl Content {
     fn from_file(file: File) -> io::Result<Self> {
         let metadata = file.metadata()?;
         let mut header = [0; HEADER];
-        // What comes through a pipe cannot be looked at beforehand.
+        // The content of a pipe cannot be read in advance.
         if !metadata.is_file() || file.read_at(&mut header, 0)? < HEADER || !is_sealed(&header) {
             return Ok(Self(Kind::Plain(file)));
         }
         let refused = |why: String| io::Error::new(ErrorKind::PermissionDenied, why);
         let Some(key) = KEY.get() else {
             return Err(refused(
-                "is encrypted: name the key, as by --key FILE or --key-command COMMAND".into(),
+                "is encrypted, and no key is set; use --key FILE or --key-command COMMAND".into(),
             ));
         };
-        let chunks = Chunks::of(header, key).map_err(refused)?;
+        let chunks = Chunks::from_header(header, key).map_err(refused)?;
         Ok(Self(Kind::Sealed(Box::new(SealedFile::new(
             file,
             chunks,
@@ -63,10 +64,10 @@ impl Content {
         )))))
     }
 
-    /// Bytes of the content.
+    /// Returns the length of the content in bytes.
     ///
     /// # Errors
-    /// The system.
+    /// System error of fstat(2).
     pub(crate) fn len(&self) -> io::Result<u64> {
         match &self.0 {
             Kind::Plain(file) => Ok(file.metadata()?.len()),
@@ -93,17 +94,17 @@ impl Seek for Content {
     }
 }
 
-/// A sealed file as it was when it was opened.
+/// Sealed file, with its length at the time of opening.
 struct SealedFile {
     file: File,
     chunks: Chunks,
-    /// Bytes behind the header.
+    /// Number of bytes after the header.
     body: u64,
-    /// Bytes of the content.
+    /// Length of the content in bytes.
     len: u64,
-    /// Where in the content the next read begins.
+    /// Offset in the content of the next read.
     at: u64,
-    /// Number and content of the chunk that was opened last.
+    /// Number of the chunk that was decrypted last.
     held: Option<u64>,
     chunk: Vec<u8>,
 }
@@ -112,7 +113,7 @@ impl SealedFile {
     fn new(file: File, chunks: Chunks, file_len: u64) -> Self {
         let body = file_len.saturating_sub(HEADER as u64);
         let (whole, rest) = (body / STEP, body % STEP);
-        // A torn last chunk has a byte at least, so that it is asked for and found to be torn.
+        // A torn last chunk counts at least one byte, so that it is read and found to be torn.
         let rest = match rest.saturating_sub(TAG as u64) {
             0 if whole > 0 => rest.min(1),
             content => content,
@@ -128,14 +129,14 @@ impl SealedFile {
         }
     }
 
-    fn hold(&mut self, number: u64) -> io::Result<()> {
+    fn decrypt_chunk(&mut self, number: u64) -> io::Result<()> {
         if self.held == Some(number) {
             return Ok(());
         }
         self.held = None;
         let begin = number * STEP;
         let len = STEP.min(self.body.saturating_sub(begin));
-        // It is at most a chunk and its tag.
+        // At most the length of a chunk with its tag.
         self.chunk.resize(len as usize, 0);
         let at = HEADER as u64 + begin;
         self.file.read_exact_at(&mut self.chunk, at)?;
@@ -144,7 +145,7 @@ impl SealedFile {
             return Err(io::Error::new(
                 ErrorKind::InvalidData,
                 format!(
-                    "the encrypted part at byte {at} was changed, or the file was cut behind it"
+                    "the encrypted chunk at byte {at} was changed, or the file was truncated after it"
                 ),
             ));
         }
@@ -155,11 +156,11 @@ impl SealedFile {
 
 impl Read for SealedFile {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        // A file without content has one chunk, which says so.
+        // A file without content has one empty chunk, which is marked as the last.
         if into.is_empty() || self.at >= self.len && self.len > 0 {
             return Ok(0);
         }
-        self.hold(self.at / CHUNK as u64)?;
+        self.decrypt_chunk(self.at / CHUNK as u64)?;
         let from = (self.at % CHUNK as u64) as usize;
         let n = self.chunk.get(from..).unwrap_or_default().read(into)?;
         self.at += n as u64;
@@ -192,14 +193,14 @@ mod tests {
         key
     }
 
-    /// A sealed file of so many bytes, and its content.
+    /// Writes a sealed file with `len` bytes of content; returns its path and the content.
     fn sample(dir: &Path, len: usize) -> (PathBuf, Vec<u8>) {
         let content: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
         let plain = dir.join("wqcap-q00-5.pcap");
         fs::write(&plain, &content).expect("written");
         let sealed = seal(&plain, &key(), || true)
             .expect("seals")
-            .expect("went on");
+            .expect("not stopped");
         assert!(!plain.exists());
         (sealed.path, content)
     }
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_is_read_and_is_not_in_the_file() {
+    fn sealed_content_is_read_back_and_not_in_the_file() {
         for len in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 77] {
             let dir = tempfile::tempdir().expect("dir");
             let (path, want) = sample(dir.path(), len);
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_files_are_alike() {
+    fn two_files_of_one_key_share_no_bytes() {
         let files = [(); 2].map(|()| {
             let dir = tempfile::tempdir().expect("dir");
             fs::read(sample(dir.path(), 100).0).expect("there")
@@ -243,17 +244,17 @@ mod tests {
         let dir = tempfile::tempdir().expect("dir");
         let (path, want) = sample(dir.path(), 2 * CHUNK + 10);
         let whole = fs::read(&path).expect("there");
-        let tells = |bytes: &[u8]| {
+        let reads_back = |bytes: &[u8]| {
             fs::write(&path, bytes).expect("written");
             content(&path)
                 .map(|it| it == want)
                 .map_err(|e| e.to_string())
         };
-        assert_eq!(tells(&whole), Ok(true));
+        assert_eq!(reads_back(&whole), Ok(true));
         for at in [8, 9, 10, 20, 50, HEADER, HEADER + CHUNK, whole.len() - 1] {
             let mut changed = whole.clone();
             changed[at] ^= 1;
-            let error = tells(&changed).expect_err("told");
+            let error = reads_back(&changed).expect_err("changed");
             let part = match at {
                 8 | 9 => "in form",
                 20 | 50 => "another key",
@@ -261,7 +262,7 @@ mod tests {
             };
             assert!(error.contains(part), "byte {at}: {error}");
         }
-        // Cut at a chunk's end, in its content, in its tag; and two chunks swapped.
+        // Truncated at the end of a chunk, in its content and in its tag; then two chunks swapped.
         let step = CHUNK + TAG;
         for cut in [
             HEADER + step,
@@ -269,7 +270,7 @@ mod tests {
             HEADER + step + 100,
             HEADER + step + 7,
         ] {
-            assert!(tells(&whole[..cut]).is_err(), "{cut}");
+            assert!(reads_back(&whole[..cut]).is_err(), "{cut}");
         }
         let (header, body) = whole.split_at(HEADER);
         let swapped = [
@@ -279,7 +280,7 @@ mod tests {
             &body[2 * step..],
         ]
         .concat();
-        assert!(tells(&swapped).is_err());
+        assert!(reads_back(&swapped).is_err());
     }
 
     proptest! {

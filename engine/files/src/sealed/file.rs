@@ -1,4 +1,4 @@
-//! Sealing a finished file.
+//! Encryption of a finished file.
 
 use super::{
     chunks::{CHUNK, Chunks, TAG},
@@ -17,19 +17,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What names of files begin with that are being sealed.
+/// Prefix of the temporary names of files that are being sealed.
 const TEMPORARY: &str = ".wqcap-seal-";
 
-/// A file that was sealed.
+/// File that was sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sealed {
-    /// Its new name.
+    /// New path of the file.
     pub path: PathBuf,
-    /// Bytes of its content.
+    /// Length of the content in bytes.
     pub bytes: u64,
 }
 
-/// The name of a file once it is sealed.
+/// Returns the name of a file after it is sealed.
 #[must_use]
 pub fn sealed_name(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
@@ -37,13 +37,17 @@ pub fn sealed_name(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Seals a finished file, which then has [`SEALED`] behind its name, its permissions and its time of the last write. The
-/// plain one is deleted when the sealed one is synced. `go_on` is asked at each MiB; `None`: it said no, and the file is as
-/// it was.
+/// Seals a finished file. The sealed file has the suffix [`SEALED`] and keeps permissions and
+/// modification time. The plain file is deleted after the sealed one is synced. `may_continue` is
+/// called once per MiB. `None`: `may_continue` returned `false`, and the file is unchanged.
 ///
 /// # Errors
-/// The system; `AlreadyExists` where there is something of the new name. The file is as it was.
-pub fn seal(path: &Path, key: &SecretKey, go_on: impl Fn() -> bool) -> io::Result<Option<Sealed>> {
+/// System error; `AlreadyExists`: there is a file of the new name. The plain file is unchanged.
+pub fn seal(
+    path: &Path,
+    key: &SecretKey,
+    may_continue: impl Fn() -> bool,
+) -> io::Result<Option<Sealed>> {
     let mut plain = open_regular(path)?;
     let metadata = plain.metadata()?;
     let folder = path.parent().unwrap_or(Path::new("."));
@@ -52,43 +56,45 @@ pub fn seal(path: &Path, key: &SecretKey, go_on: impl Fn() -> bool) -> io::Resul
         .permissions(Permissions::from_mode(metadata.mode() & 0o7777))
         .tempfile_in(folder)?;
     let chunks = Chunks::begin(key)?;
-    let Some(bytes) = copy(&mut plain, &chunks, temporary.as_file(), go_on)? else {
+    let Some(bytes) = copy(&mut plain, &chunks, temporary.as_file(), may_continue)? else {
         return Ok(None);
     };
     if bytes != plain.metadata()?.len() {
-        return Err(io::Error::other("it changed while it was encrypted"));
+        return Err(io::Error::other(
+            "file changed while it was being encrypted",
+        ));
     }
     temporary.as_file().set_modified(metadata.modified()?)?;
     temporary.as_file().sync_all()?;
     let to = sealed_name(path);
     rename_new(temporary.path(), &to)?;
-    // It has another name now.
+    // The temporary name is gone: nothing remains to be deleted.
     let _ = temporary.into_temp_path().keep();
     sync_folder(folder);
     match fs::remove_file(path) {
-        // Deleted meanwhile, to make room.
+        // Deleted by retention in the meantime.
         Err(e) if e.kind() == ErrorKind::NotFound => {}
         other => other?,
     }
     Ok(Some(Sealed { path: to, bytes }))
 }
 
-/// Gives the bytes of the content.
+/// Encrypts the content into `to`; returns the number of bytes of content.
 fn copy(
     plain: &mut File,
     chunks: &Chunks,
     mut to: &File,
-    go_on: impl Fn() -> bool,
+    may_continue: impl Fn() -> bool,
 ) -> io::Result<Option<u64>> {
     to.write_all(&chunks.header)?;
     let [mut chunk, mut next] = [(); 2].map(|()| Vec::with_capacity(CHUNK + TAG));
     fill(plain, &mut chunk)?;
     let mut bytes = 0;
     for number in 0.. {
-        if number % 16 == 0 && !go_on() {
+        if number % 16 == 0 && !may_continue() {
             return Ok(None);
         }
-        // Only what follows tells that a chunk is the last.
+        // Whether a chunk is the last one depends on the next read.
         fill(plain, &mut next)?;
         bytes += chunk.len() as u64;
         chunks.seal(number, next.is_empty(), &mut chunk)?;
@@ -101,18 +107,18 @@ fn copy(
     Ok(Some(bytes))
 }
 
-/// Reads a chunk's content, or what there is of it.
+/// Reads the content of the next chunk, which may be shorter at the end of the file.
 fn fill(plain: &mut File, chunk: &mut Vec<u8>) -> io::Result<()> {
     chunk.clear();
     plain.take(CHUNK as u64).read_to_end(chunk)?;
     Ok(())
 }
 
-/// Removes what a crash left of files that were being sealed, in a folder and so many levels below it. Nobody else may be
-/// sealing there.
+/// Removes temporary files that a crash left while sealing, in a folder and up to `levels` levels
+/// below it. No other process may be sealing there.
 ///
 /// # Errors
-/// The folder cannot be read, or a file not be removed.
+/// The folder cannot be read, or a file cannot be removed.
 pub fn sweep(dir: &Path, levels: usize) -> io::Result<()> {
     for path in FolderTree::list(dir, levels)?.paths {
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
@@ -131,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_cannot_be_sealed_is_as_it_was() {
+    fn a_file_that_cannot_be_sealed_is_unchanged() {
         let dir = tempfile::tempdir().expect("dir");
         let key = SecretKey::new(&[7; 32]);
         let plain = dir.path().join("wqcap-q00-5.pcap");
@@ -145,20 +151,20 @@ mod tests {
         };
         assert_eq!(seal(&plain, &key, || false).expect("asked"), None);
         only_the_plain(0);
-        fs::write(sealed_name(&plain), "somebody's").expect("written");
+        fs::write(sealed_name(&plain), "another file").expect("written");
         let error = seal(&plain, &key, || true).expect_err("taken");
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
         only_the_plain(1);
         fs::remove_file(sealed_name(&plain)).expect("there");
 
-        // What a crash leaves goes, and nothing else.
+        // `sweep` removes what a crash left, and nothing else.
         fs::write(dir.path().join(format!("{TEMPORARY}x")), "half").expect("written");
         sweep(dir.path(), 0).expect("swept");
         only_the_plain(0);
         fs::set_permissions(&plain, Permissions::from_mode(0o640)).expect("own");
         let sealed = seal(&plain, &key, || true)
             .expect("seals")
-            .expect("went on");
+            .expect("not stopped");
         let mode = fs::metadata(&sealed.path).expect("there").mode();
         assert_eq!((mode & 0o777, sealed.bytes), (0o640, 7));
     }

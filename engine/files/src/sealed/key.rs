@@ -1,4 +1,4 @@
-//! A secret key, and the file that it is read from.
+//! Secret key of sealed files, and the file or command that it is read from.
 
 use serde::Serialize;
 use std::{
@@ -11,26 +11,26 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// Bytes of a key.
+/// Length of a key in bytes.
 const LEN: usize = 32;
-/// The longest key file: a key in hex, and an end of line.
+/// Length of the longest key file in bytes: a key in hex with a line ending.
 const LONGEST: usize = 2 * LEN + 2;
 
-/// Where a key comes from.
+/// Source of a secret key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeySource {
-    /// A file.
+    /// File that holds the key.
     File(PathBuf),
-    /// What a shell command prints.
+    /// Shell command that prints the key.
     Command(String),
 }
 
 impl KeySource {
-    /// Reads the file, or runs the command, which may ask on the terminal.
+    /// Reads the key from the file or runs the command. The command may prompt on the terminal.
     ///
     /// # Errors
-    /// There is no key. Nothing of what was read is in the message.
+    /// The source has no valid key. Messages contain nothing of what was read.
     pub fn read(&self) -> Result<SecretKey, String> {
         match self {
             Self::File(path) => SecretKey::read(path).map_err(|e| e.to_string()),
@@ -38,7 +38,7 @@ impl KeySource {
         }
     }
 
-    /// The key of the configuration that names it.
+    /// Returns the name of the configuration key that sets this kind of source.
     #[must_use]
     pub fn config_key(&self) -> &'static str {
         match self {
@@ -63,39 +63,39 @@ fn printed(command: &str) -> Result<SecretKey, String> {
         .stdin(Stdio::inherit())
         .stderr(Stdio::inherit())
         .output()
-        .map_err(|e| format!("cannot run it: {e}"))?;
+        .map_err(|e| format!("cannot run the command: {e}"))?;
     let bytes = Zeroizing::new(output.stdout);
     if !output.status.success() {
-        return Err(format!("it failed: {}", output.status));
+        return Err(format!("the command failed: {}", output.status));
     }
-    SecretKey::parse(&bytes).map_err(|e| format!("it printed {e}"))
+    SecretKey::parse(&bytes).map_err(|e| format!("output of the command: {e}"))
 }
 
-/// A key of 32 bytes. It is zeroised when it is dropped.
+/// Secret key of 32 bytes. Its memory is zeroised on drop.
 #[derive(Clone)]
 pub struct SecretKey(Zeroizing<[u8; LEN]>);
 
-/// Why a key file cannot be used. No message shows anything of the file.
+/// Reason why a key file is rejected. Messages contain nothing of the file.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The system.
+    /// System error while the file is opened or read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Not its owner's and its group's alone.
+    /// File mode that gives access to users outside the owner's group.
     #[error("mode {0:04o} gives every user access; run `chmod o-rwx` and generate a new key")]
     Public(u32),
-    /// Neither form of a key has this length.
+    /// Length that is neither that of a binary key nor that of a hex key.
     #[error(
-        "{0} is no key, which is 32 bytes, or 64 hex digits; `openssl rand -out FILE 32` generates one"
+        "{0} is not a key; a key is 32 bytes, or 64 hex digits; `openssl rand -out FILE 32` generates one"
     )]
     Length(String),
-    /// As long as a key in hex, and not in hex.
+    /// Length of a hex key, with characters that are not hex digits.
     #[error("64 characters that are not all hex digits; a key is 32 bytes, or 64 hex digits")]
     Hex,
 }
 
 impl SecretKey {
-    /// A key of these bytes.
+    /// Makes a key of these bytes.
     #[must_use]
     pub fn new(bytes: &[u8; LEN]) -> Self {
         Self(Zeroizing::new(*bytes))
@@ -104,29 +104,30 @@ impl SecretKey {
     /// Reads a key file: 32 bytes, or 64 hex digits.
     ///
     /// # Errors
-    /// The file cannot be read, is accessible to others, or holds no key.
+    /// The file cannot be read, gives access to users outside its group, or holds no key.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
         #[expect(
             clippy::disallowed_methods,
-            reason = "the user has named it, and it may be a pipe"
+            reason = "the user named the path; it may be a pipe"
         )]
         let file = File::open(path)?;
         let metadata = file.metadata()?;
         let mode = metadata.mode() & 0o777;
-        // A pipe has no lasting content to protect.
+        // A pipe has no stored content to protect.
         if metadata.is_file() && mode & 0o007 != 0 {
             return Err(KeyError::Public(mode));
         }
-        // With room for all that is read, so that growing leaves no copy behind.
+        // The capacity holds everything that is read: growing would leave a copy of the key in
+        // freed memory.
         let mut bytes = Zeroizing::new(Vec::with_capacity(2 * LONGEST));
         file.take(LONGEST as u64 + 1).read_to_end(&mut bytes)?;
         Self::parse(&bytes)
     }
 
-    /// The key in a key file's bytes: 32, or 64 hex digits.
+    /// Parses the content of a key file: 32 bytes, or 64 hex digits.
     ///
     /// # Errors
-    /// They are no key.
+    /// The content is not a key.
     pub fn parse(bytes: &[u8]) -> Result<Self, KeyError> {
         if let Ok(raw) = <&[u8; LEN]>::try_from(bytes) {
             return Ok(Self::new(raw));
@@ -154,7 +155,7 @@ impl SecretKey {
         &self.0
     }
 
-    /// For a cipher, and for what it is padded with.
+    /// Returns the two halves of the key: the first for a cipher, the second for its padding.
     pub(crate) fn halves(&self) -> (&[u8; LEN / 2], &[u8; LEN / 2]) {
         let (halves, _) = self.0.as_chunks();
         (&halves[0], &halves[1])
@@ -173,7 +174,7 @@ mod tests {
     use std::{fs, os::unix::fs::PermissionsExt};
 
     #[test]
-    fn a_key_file_is_private_and_whole() {
+    fn key_files_are_checked_for_mode_and_length() {
         let dir = tempfile::tempdir().expect("dir");
         let path = dir.path().join("key");
         let read = |bytes: &[u8], mode: u32| {

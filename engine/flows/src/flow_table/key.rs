@@ -1,4 +1,4 @@
-//! What tells flows apart.
+//! Key of a flow, and the secret hash that spreads keys over a table.
 
 use foldhash::{SharedSeed, fast::FoldHasher};
 use std::{
@@ -8,41 +8,45 @@ use std::{
 };
 use wqcap_frame::{FiveTuple, FlowKey, Headers};
 
-/// A flow: the innermost packet's ends, lower one first, in the VLANs of the outermost Ethernet header and the network
-/// of the tunnel. Frames without IP are keyed by their MAC addresses, with the ethertype in place of ports.
+/// Key of a flow: the innermost packet's ends, lower one first, the VLANs of the outermost Ethernet
+/// header, and the tunnel's network identifier. Frames without IP are keyed by their MAC addresses,
+/// with the ethertype instead of ports.
 ///
-/// It is six words, since it is compared and hashed for every frame, and read apart only for a record.
+/// A key is six words: it is compared and hashed for every frame, and split into fields only for a
+/// record.
 #[derive(Clone, Copy, Debug, Default, Eq)]
 pub struct Key {
-    /// Addresses, as numbers in the machine's byte order: the lower half, then the upper.
+    /// Addresses as numbers in native byte order: the lower half, then the upper half.
     ends: [[u64; 2]; 2],
-    /// From the highest bit on: the ports of both (16 bits each); in the lowest 16, protocol and version.
+    /// Bits 63 to 32: the ports of both ends; bits 15 to 0: protocol and version.
     transport: u64,
-    /// From the highest bit on: two VLANs (16 bits each), the network.
+    /// Bits 63 to 32: two VLAN identifiers; bits 31 to 0: the network identifier.
     network: u64,
 }
 
-/// Where in `transport` the ports begin, and the protocol.
+/// Bit offset of the ports in `transport`.
 const PORTS: u32 = 32;
+/// Bit offset of the protocol in `transport`.
 const PROTOCOL: u32 = 8;
 
-/// A key in few bytes: all of it for IPv4. Of others the addresses are mixed, so that different flows may share one. Packed, so
-/// that two bytes more fit three words.
+/// Short form of a key: complete for IPv4. For other keys the addresses are mixed, so that
+/// different flows may share a short form. It is packed so that two more bytes fit into three
+/// words.
 #[cfg(any(test, feature = "records"))]
 #[derive(Clone, Copy, Debug, Eq)]
 #[repr(C, packed(2))]
 pub struct ShortKey {
-    /// The addresses of IPv4, or those of others, mixed.
+    /// Addresses of IPv4; for other keys a mix of the addresses.
     pair: u64,
     network: u64,
     ports: u32,
-    /// Protocol and version.
+    /// Protocol and IP version of the flow.
     kind: u16,
 }
 
 #[cfg(any(test, feature = "records"))]
 impl PartialEq for ShortKey {
-    /// All at once: which of them differs is chance.
+    /// Compares all fields without branches: which one differs is unpredictable.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         (self.pair == other.pair)
@@ -53,8 +57,9 @@ impl PartialEq for ShortKey {
 }
 
 impl PartialEq for Key {
-    /// Word by word, as keys are written: wider reads of a key that has just been made would wait until it is in the cache,
-    /// since processors forward what is in a store's buffer only to reads that lie within one store.
+    /// Compares word by word, as keys are written. A wider read of a new key would wait until the
+    /// key is in the cache, since processors forward from the store buffer only to reads that lie
+    /// within one store.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         let ([a, b], [c, d]) = (self.ends, other.ends);
@@ -82,15 +87,15 @@ fn whole([lower, upper]: [u64; 2]) -> u128 {
 }
 
 impl Key {
-    /// In place of a network identifier.
+    /// Value of a missing network identifier.
     const NO_NETWORK: u32 = u32::MAX;
 
-    /// Of a frame with these headers, its ends as they stand in the frame where it has IP: see [`Key::order`]. And whether
-    /// it went from the lower end to the other, as far as that is settled.
+    /// Returns the key of a frame, and whether the frame went from the lower end to the upper one.
+    /// With IP, the ends are in the order of the frame; call [`Key::order`] then.
     #[inline]
-    pub fn of(frame: &[u8], outer: &Headers, inner: &Headers) -> (Self, bool) {
+    pub fn from_headers(frame: &[u8], outer: &Headers, inner: &Headers) -> (Self, bool) {
         let (ends, upward) = if inner.tuple.version == 0 {
-            // Lower means the lower MAC address.
+            // The lower end is the lower MAC address.
             let upward = frame.get(6..12) <= frame.get(..6);
             (FlowKey::of(frame, inner).ends, upward)
         } else {
@@ -100,7 +105,7 @@ impl Key {
         (Self::new(&ends, vlans, inner.segment), upward)
     }
 
-    /// Of these ends, in the order in which they stand.
+    /// Creates a key with the ends in the given order.
     #[inline]
     pub fn new(ends: &FiveTuple, vlans: [u16; 2], network: Option<u32>) -> Self {
         let addresses = [ends.src_bytes(), ends.dst_bytes()];
@@ -116,13 +121,13 @@ impl Key {
         }
     }
 
-    /// Puts the lower end first; false: it was the other.
+    /// Moves the lower end to the first place; returns `false` if the ends were exchanged.
     #[inline]
     pub fn order(&mut self) -> bool {
         let [src, dst] = self.ends.map(whole);
         let ports = (self.transport >> PORTS) as u32;
         let is_ordered = (src < dst) | ((src == dst) & (ports >> 16 <= ports & 0xffff));
-        // Which end sends is chance: a branch would be mispredicted every other time.
+        // The direction is unpredictable: a branch would be mispredicted half of the time.
         let lower = |a, b| select_unpredictable(is_ordered, a, b);
         self.ends = [lower(src, dst), lower(dst, src)].map(halves);
         let ports = select_unpredictable(is_ordered, ports, ports.rotate_left(16));
@@ -130,7 +135,7 @@ impl Key {
         is_ordered
     }
 
-    /// Spreads keys over a table.
+    /// Returns the keyed 32-bit hash of the flow key.
     #[inline]
     pub fn hash(&self, seed: HashSeed) -> u32 {
         let mut hasher = FoldHasher::with_seed(seed.first, seed.shared);
@@ -144,10 +149,10 @@ impl Key {
     }
 }
 
-/// As records keep and tell it.
+/// Short form and fields of a key, for flow records.
 #[cfg(any(test, feature = "records"))]
 impl Key {
-    /// In few bytes.
+    /// Returns the short form of the flow key.
     #[inline]
     pub fn short(&self) -> ShortKey {
         // An IPv4 address is a number's upper four bytes, and the lower half is 0.
@@ -160,19 +165,19 @@ impl Key {
         }
     }
 
-    /// Whether its short form is all of it.
+    /// Returns `true` if the short form is complete: the key is of IPv4.
     #[inline]
     pub fn is_short(&self) -> bool {
         self.transport as u8 == 4
     }
 
-    /// The addresses, for those whose short form is not all.
+    /// Returns the addresses, which complete an incomplete short form.
     #[inline]
     pub fn addresses(&self) -> [[u64; 2]; 2] {
         self.ends
     }
 
-    /// Of these addresses, with the rest of the short form.
+    /// Creates a key from a short form and its addresses.
     pub fn with_addresses(short: ShortKey, ends: [[u64; 2]; 2]) -> Self {
         Self {
             ends,
@@ -181,7 +186,7 @@ impl Key {
         }
     }
 
-    /// The ends, in their order.
+    /// Returns both ends of the flow, the lower one first.
     pub fn ends(&self) -> FiveTuple {
         let [src, dst] = self.ends.map(|it| whole(it).to_be_bytes());
         let ports = [48, PORTS].map(|at| (self.transport >> at) as u16);
@@ -189,37 +194,38 @@ impl Key {
         FiveTuple::of_parts([src, dst], ports, protocol, version)
     }
 
-    /// VLANs, [`FlowKey::UNTAGGED`] for none.
+    /// Returns the VLAN identifiers, [`FlowKey::UNTAGGED`] for a missing one.
     pub fn vlans(&self) -> [u16; 2] {
         [48, 32].map(|at| (self.network >> at) as u16)
     }
 
-    /// VXLAN or Geneve network identifier, which has 24 bits. Tenants may use the same addresses.
+    /// Returns the network identifier of VXLAN or Geneve, which has 24 bits. Different networks may
+    /// use the same addresses.
     pub fn network(&self) -> Option<u32> {
         let network = self.network as u32;
         (network != Self::NO_NETWORK).then_some(network)
     }
 }
 
-/// What a frame's flow is found by, in every table, and what it is to that flow.
+/// Flow key and hash of a frame, with the frame's direction and TCP flags.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlowPlace {
-    /// With its lower end first.
+    /// Key of the flow, with its lower end first.
     pub key: Key,
-    /// Of the key.
+    /// Hash of the flow key.
     pub hash: u32,
-    /// Whether the frame went from the lower end to the other.
+    /// `true` if the frame went from the lower end to the upper one.
     pub upward: bool,
-    /// Its control bits of TCP.
+    /// TCP control bits of the frame.
     pub tcp_flags: u8,
 }
 
 impl FlowPlace {
-    /// Makes it that of a frame with these headers. In place and out of line, since a copy would wait for what has just been
-    /// written. `seed`: [`hash_seed`].
+    /// Sets the place to the flow of a frame with these headers. In place and out of line: a copy
+    /// would wait for the words just written. `seed` comes from [`hash_seed`].
     #[inline(never)]
     pub fn set(&mut self, frame: &[u8], outer: &Headers, inner: &Headers, seed: HashSeed) {
-        let (mut key, upward) = Key::of(frame, outer, inner);
+        let (mut key, upward) = Key::from_headers(frame, outer, inner);
         let is_ordered = key.order();
         self.key = key;
         self.hash = key.hash(seed);
@@ -228,15 +234,16 @@ impl FlowPlace {
     }
 }
 
-/// What keeps a sender from choosing flows that fall together: both factors of each multiplication are secret, since words that
-/// meet a known one can be chosen so that nothing is left of the other.
+/// Secret seed of the hash, so that a sender cannot choose flows that collide. Both factors of each
+/// multiplication are secret: with a known factor, a sender could choose words that cancel the
+/// other one.
 #[derive(Clone, Copy)]
 pub struct HashSeed {
     first: u64,
     shared: &'static SharedSeed,
 }
 
-/// One for all tables, so that a frame's key is hashed once.
+/// Returns the seed of all tables. They share it, so that the key of a frame is hashed once.
 pub fn hash_seed() -> HashSeed {
     static SEED: LazyLock<(u64, SharedSeed)> = LazyLock::new(|| {
         let secret = RandomState::new();
@@ -256,8 +263,8 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn a_sender_who_knows_the_library_finds_no_flows_that_fall_together() {
-        // What the library multiplies by unless it is told otherwise (its `SharedSeed::global_fixed`).
+    fn flows_chosen_for_the_librarys_fixed_seed_do_not_collide() {
+        // Default factor of the library (its `SharedSeed::global_fixed`).
         const KNOWN: u64 = 0xc0ac_29b7_c97c_50dd;
         for end in 0..2 {
             let hashes: HashSet<u32> = (0..1000)

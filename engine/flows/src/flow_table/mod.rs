@@ -1,18 +1,20 @@
-//! The flows of one queue in bounded memory: those of which records are kept, or those that are cut off.
+//! Table of the flows of one queue in bounded memory, for flow records or for the cutoff.
 //!
-//! Flows lie side by side in one array, in no order; an index of cells (hash and place) leads to them by linear probing
-//! from the first cell of a cache line. The index is at most half full, so nearly every flow has its cell on the line that
-//! its hash names, where all cells are compared at once. A removal closes the gap it leaves, so that nothing ever needs
-//! rebuilding: there is no moment at which one frame pays for many.
+//! Flows are stored in one array without order. An index of cells (hash and position) leads to them
+//! by linear probing, which starts at the first cell of a cache line. The index is at most half
+//! full, so nearly every flow has its cell on the line that its hash selects, where all cells are
+//! compared at once. A removal closes the gap it leaves, so the index never needs rebuilding, and
+//! no single frame pays for many.
 //!
-//! Who has many flows to find first has their cells fetched, then guesses from these where the flows are, which has the
-//! flows fetched, then touches them, since not every prefetch is heeded, and only then looks. A guess may be wrong; [`Table::search`] never is.
+//! A search for many flows has four steps: prefetch the cells; guess the positions from them, which
+//! prefetches the flows; touch the flows, since some prefetches are ignored; then search. A guess
+//! may be wrong; the result of [`Table::search`] is always right.
 //!
-//! Of a flow there is an entry, which each frame touches, and what is kept apart from it, on other cache lines
+//! Each flow has an entry, which every frame touches, and a cold part on other cache lines
 //! ([`Entry::Apart`]).
 //!
-//! Invariant: each flow has exactly one cell, and no empty cell lies between a cell and the first one of the line that its
-//! hash names.
+//! Invariant: each flow has exactly one cell, and no free cell lies between a cell and the first
+//! cell of the line that its hash selects.
 
 mod key;
 
@@ -22,23 +24,25 @@ pub use key::{FlowPlace, HashSeed, Key, hash_seed};
 
 use wqcap_memory::{prefer_huge_pages, prefetch, touch};
 
-/// What a table keeps of a flow, as far as each of its frames touches it.
+/// Part of a flow that each of its frames touches.
 pub trait Entry: Copy {
-    /// What is of no use before the flow's end, or is for few flows or frames. Its first cache line may help to find the flow.
+    /// Cold part of a flow: data that is needed at the flow's end, or for few flows or frames. Its
+    /// first cache line may be needed to find the flow.
     type Apart: Copy;
-    /// Whether it is the flow that this key tells from others.
+    /// Returns `true` if this is the flow with `key`.
     fn is_of<'a>(&self, key: &Key, apart: impl FnOnce() -> &'a Self::Apart) -> bool
     where
         Self: 'a;
-    /// Hash of the flow's key, by [`hash_seed`].
+    /// Returns the hash of the flow's key, computed with [`hash_seed`].
     fn hash(&self, apart: &Self::Apart) -> u32;
-    /// Whether what is apart, on its first cache line, is needed to find the flow of this key.
+    /// Returns `true` if the first cache line of the cold part is needed to find the flow with this
+    /// key.
     fn needs_apart(_key: &Key) -> bool {
         false
     }
 }
 
-/// Where in a table a flow seems to be; by default nowhere.
+/// Guessed position of a flow in a table; by default none.
 #[derive(Clone, Copy, Debug)]
 pub struct Guess(u32);
 
@@ -48,18 +52,18 @@ impl Default for Guess {
     }
 }
 
-/// Flows of so many bytes each that fit a table's memory.
+/// Returns the number of flows of `flow_bytes` bytes each that fit into `memory` bytes, at least 1.
 pub fn capacity(memory: u64, flow_bytes: u64) -> usize {
     usize::try_from(memory / flow_bytes)
         .unwrap_or(usize::MAX)
         .max(1)
 }
 
-/// One place in the index.
+/// Cell of the hash index: a hash and the position of its flow.
 #[derive(Clone, Copy)]
 struct Cell {
     hash: u32,
-    /// Which flow; [`NOTHING`]: the cell is free.
+    /// Position of the flow; [`NOTHING`]: the cell is free.
     at: u32,
 }
 
@@ -69,13 +73,13 @@ const FREE: Cell = Cell {
     at: NOTHING,
 };
 
-/// Flows that lie in the caches of a core: a megabyte, which most have of their own.
+/// Number of flows that fit into the private caches of a core: about 1 MB.
 const IN_CACHES: usize = 8192;
 
-/// Cells of a line.
+/// Number of cells on a cache line.
 const CELLS: usize = 8;
 
-/// The cells of one cache line, hashes first, so that they are compared with few instructions.
+/// Cells of one cache line. Hashes are stored together, so that few instructions compare them.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line {
@@ -89,8 +93,8 @@ impl Line {
         places: [FREE.at; CELLS],
     };
 
-    /// Where the cell with a hash leads to; anywhere if there is none, or more than one. All are looked at, since which one
-    /// it is is chance.
+    /// Returns the position in the cell with `hash`; an arbitrary one if no cell or several cells
+    /// have it. All cells are read, since the matching one is unpredictable.
     #[inline]
     fn guess(&self, hash: u32) -> u32 {
         let of_equal: [u32; CELLS] = std::array::from_fn(|i| {
@@ -104,7 +108,7 @@ impl Line {
     }
 }
 
-/// A table of entries, and of what is kept apart from each.
+/// Table of flows: entries and cold parts.
 pub struct Table<E: Entry> {
     index: Box<[Line]>,
     flows: Vec<E>,
@@ -113,12 +117,12 @@ pub struct Table<E: Entry> {
 }
 
 impl<E: Entry> Table<E> {
-    /// Bytes of memory for each flow: at its sparsest, the index has four cells for each.
+    /// Bytes of memory for each flow; the sparsest index has four cells for each flow.
     pub const FLOW_BYTES: usize = size_of::<E>() + size_of::<E::Apart>() + 4 * size_of::<Cell>();
-    /// More would not be told apart by the cells.
+    /// Maximum number of flows: cells could not address more.
     const MOST: usize = 1 << 30;
 
-    /// For `capacity` flows.
+    /// Creates a table for `capacity` flows.
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity.clamp(1, Self::MOST);
         let lines = (2 * capacity).next_power_of_two().div_ceil(CELLS);
@@ -147,7 +151,7 @@ impl<E: Entry> Table<E> {
         self.flows.is_empty()
     }
 
-    /// Flows for which there is room, those that are there among them.
+    /// Number of flows that fit into the table, including the present ones.
     #[cfg(feature = "records")]
     pub fn capacity(&self) -> usize {
         self.capacity
@@ -158,13 +162,13 @@ impl<E: Entry> Table<E> {
         self.flows.len() == self.capacity
     }
 
-    /// Of a cell's number.
+    /// Returns the bit mask for cell numbers of the index.
     #[inline]
     fn mask(&self) -> usize {
         CELLS * self.index.len() - 1
     }
 
-    /// Where the search for a hash begins.
+    /// Returns the first cell of the search for `hash`.
     #[inline]
     fn home(&self, hash: u32) -> usize {
         hash as usize & self.mask() & !(CELLS - 1)
@@ -185,13 +189,13 @@ impl<E: Entry> Table<E> {
         line.places[i % CELLS] = cell.at;
     }
 
-    /// Whether it is a key's flow that lies at a place, if any does.
+    /// Returns `true` if the flow at position `at` exists and has this key.
     #[inline]
     fn is_of(&self, at: usize, key: &Key) -> bool {
         (self.flows.get(at)).is_some_and(|it| it.is_of(key, || &self.apart[at]))
     }
 
-    /// The place of a flow.
+    /// Returns the position of the flow with this key.
     #[inline]
     pub fn search(&self, hash: u32, key: &Key) -> Option<usize> {
         let mut i = self.home(hash);
@@ -225,20 +229,20 @@ impl<E: Entry> Table<E> {
         &mut self.flows[at]
     }
 
-    /// What is kept apart from a flow.
+    /// Returns the cold part of a flow.
     #[cfg(feature = "records")]
     pub fn apart(&self, at: usize) -> &E::Apart {
         &self.apart[at]
     }
 
-    /// A flow, and what is kept apart from it.
+    /// Returns a flow and its cold part.
     #[cfg(feature = "records")]
     #[inline]
     pub fn both_mut(&mut self, at: usize) -> (&mut E, &mut E::Apart) {
         (&mut self.flows[at], &mut self.apart[at])
     }
 
-    /// Enters a flow that is not there yet. The table must not be full.
+    /// Inserts a flow that is not in the table. The table must not be full.
     pub fn insert(&mut self, flow: E, apart: E::Apart) {
         debug_assert!(!self.is_full());
         let hash = flow.hash(&apart);
@@ -255,7 +259,7 @@ impl<E: Entry> Table<E> {
         self.apart.push(apart);
     }
 
-    /// Takes a flow out, as it was entered. The last one moves to its place.
+    /// Removes a flow and returns it. The last flow moves to its position.
     pub fn remove(&mut self, at: usize) -> (E, E::Apart) {
         let gap = self.cell_of(at);
         self.close(gap);
@@ -274,7 +278,7 @@ impl<E: Entry> Table<E> {
         (self.flows.swap_remove(at), self.apart.swap_remove(at))
     }
 
-    /// The cell that leads to a place.
+    /// Returns the cell of the flow at position `at`.
     fn cell_of(&self, at: usize) -> usize {
         let mut i = self.home(self.flows[at].hash(&self.apart[at]));
         while self.cell(i).at != place(at) {
@@ -283,7 +287,7 @@ impl<E: Entry> Table<E> {
         i
     }
 
-    /// Frees a cell and moves back those behind it that would no longer be found.
+    /// Frees a cell, and moves back later cells that could not be found otherwise.
     fn close(&mut self, mut gap: usize) {
         let mut i = gap;
         loop {
@@ -293,7 +297,7 @@ impl<E: Entry> Table<E> {
                 break;
             }
             let home = self.home(cell.hash);
-            // How far it is from home, and from the gap.
+            // Distances of the cell from its home and from the gap.
             let (far, back) = (i.wrapping_sub(home), i.wrapping_sub(gap));
             if far & self.mask() >= back & self.mask() {
                 self.set(gap, cell);
@@ -304,23 +308,22 @@ impl<E: Entry> Table<E> {
     }
 }
 
-/// For those who have many flows to find.
+/// Steps of a search for many flows: prefetch, guess, touch, find.
 impl<E: Entry> Table<E> {
-    /// Whether there are so many flows that what is looked for is seldom in a core's caches: only then is it of use to have
-    /// it fetched.
+    /// Returns `true` if the table is larger than a core's caches; only then does prefetching help.
     #[inline]
     pub fn is_large(&self) -> bool {
         self.flows.len() > IN_CACHES
     }
 
-    /// Has the cells that a hash leads to fetched.
+    /// Prefetches the index cells for `hash`.
     #[inline]
     pub fn prefetch(&self, hash: u32) {
         prefetch(&self.index, self.home(hash) / CELLS, 1);
     }
 
-    /// Where a flow seems to be, by its hash alone: nearly every flow has its cell on its first line. What its key is
-    /// compared with there is fetched.
+    /// Returns the guessed position of a flow by its hash alone: nearly every flow has its cell on
+    /// the first line. Prefetches the data that the key is compared with.
     #[inline]
     pub fn guess(&self, hash: u32, key: &Key) -> Guess {
         let at = self.index[self.home(hash) / CELLS].guess(hash);
@@ -331,8 +334,8 @@ impl<E: Entry> Table<E> {
         Guess(at)
     }
 
-    /// Has what a key is compared with read, where its flow seems to be. To be called for many in a row, once all are
-    /// guessed.
+    /// Reads the data that the key is compared with at the guessed position. To be called for many
+    /// flows in a row, after all guesses.
     #[inline]
     pub fn touch(&self, guess: Guess, key: &Key) {
         touch(&self.flows, guess.0 as usize, usize::MAX);
@@ -341,7 +344,7 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    /// A flow, if it is where it seems to be. Otherwise it is to be looked for.
+    /// Returns the flow if it is at the guessed position; otherwise it must be searched.
     #[inline]
     pub fn guessed_mut(&mut self, guess: Guess, key: &Key) -> Option<&mut E> {
         let at = guess.0 as usize;
@@ -349,7 +352,7 @@ impl<E: Entry> Table<E> {
         self.flows.get_mut(at).filter(|_| is_of)
     }
 
-    /// The place of a flow.
+    /// Returns the position of a flow, from the guess or by a search.
     #[cfg(any(test, feature = "records"))]
     #[inline]
     pub fn find(&self, guess: Guess, hash: u32, key: &Key) -> Option<usize> {
@@ -361,7 +364,7 @@ impl<E: Entry> Table<E> {
     }
 }
 
-// There are at most 2^30 flows.
+// A table has at most 2^30 flows.
 fn place(at: usize) -> u32 {
     at as u32
 }
@@ -373,14 +376,14 @@ mod tests {
     use std::collections::HashMap;
     use wqcap_frame::FiveTuple;
 
-    /// Nothing but what is looked for.
+    /// Entry that only has a key and a hash.
     #[derive(Clone, Copy)]
     struct Bare(Key, u32);
 
     impl Entry for Bare {
         type Apart = u16;
 
-        /// It has the number of its VLAN apart, too.
+        /// Also compares the cold part, which holds the VLAN of the key.
         fn is_of<'a>(&self, key: &Key, apart: impl FnOnce() -> &'a u16) -> bool {
             self.0 == *key && *apart() == key.vlans()[0]
         }
@@ -400,7 +403,8 @@ mod tests {
         }
     }
 
-    /// Flow number `n`, told by its VLAN, with a hash that collides and fills more than a line around the index's end.
+    /// Returns flow number `n`, which is also its VLAN. Its hash collides with those of others, and
+    /// the flows fill more than one line around the index's end.
     fn flow(n: u16) -> Bare {
         Bare(Key::new(&FiveTuple::default(), [n, 0], None), hash(n))
     }
@@ -411,10 +415,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map(steps in prop::collection::vec((0_u16..40, any::<bool>()), 0..400)) {
+        fn table_acts_as_a_map(steps in prop::collection::vec((0_u16..40, any::<bool>()), 0..400)) {
             let mut table = Table::<Bare>::new(20);
             let mut map = HashMap::new();
-            // Guesses of any age.
+            // Guesses of any age, so that many are outdated.
             let mut guesses = [Guess::default(); 40];
             for (n, insert) in steps {
                 let wanted = flow(n);

@@ -1,4 +1,4 @@
-//! The columns of the files: names, Parquet types, and what each takes from a record. `docs/flows.md` explains them.
+//! Columns of the flows table: names, Parquet types and values. `docs/flows.md` explains them.
 
 use super::{
     record::FlowRecord,
@@ -7,8 +7,8 @@ use super::{
 use std::net::IpAddr;
 use wqcap_frame::{FiveTuple, FlowKey, protocol};
 
-/// Version of these columns, which files tell; a file that tells none has version 1, with unsigned numbers and
-/// nanoseconds in timestamps.
+/// Version of the columns, stored in the metadata of files. A file without a version has version 1,
+/// with unsigned numbers and timestamps in nanoseconds.
 pub(super) const SCHEMA_VERSION: &str = "3";
 
 impl Row for FlowRecord {
@@ -66,7 +66,7 @@ columns! { FlowRecord;
     ssh_rev: Text(|it| it.names.as_ref()?.ssh[1].clone());
 }
 
-/// A time of the way back, which not every flow has.
+/// Returns a time of the way back; `None`: the flow has no frames back.
 fn back(record: &FlowRecord, ns: u64) -> Option<u64> {
     (record.ways[1].frames > 0).then_some(ns)
 }
@@ -75,7 +75,7 @@ fn ip(tuple: &FiveTuple) -> bool {
     tuple.version != 0
 }
 
-/// The source; without IP it is a MAC address.
+/// Formats the source address: an IP address, or a MAC address without IP.
 pub(super) fn address(tuple: &FiveTuple) -> String {
     let [a, b, c, d, e, f, ..] = tuple.src_bytes();
     match tuple.src() {
@@ -98,7 +98,7 @@ pub(super) fn port(tuple: &FiveTuple) -> Option<u16> {
     has.then_some(tuple.src_port)
 }
 
-/// A version of TLS as people call it.
+/// Formats a TLS version number, such as `1.3`.
 fn version(number: u16) -> String {
     match number {
         0x0300 => "SSL 3.0".into(),

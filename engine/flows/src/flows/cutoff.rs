@@ -1,11 +1,13 @@
-//! Flow cutoff where there are flow records: the table of the records follows the limits too.
+//! Flow cutoff with flow records: the table of the records follows the limits too.
 //!
-//! A frame is entered at once instead of with its batch, since whether it is kept depends on all frames before it. How far
-//! a flow has come is what its entry counts, and what earlier records of it have counted, which is touched for few frames:
-//! a record may end while the limit goes on, and the other way round. A flow whose record has ended stays as long as the
-//! limit lasts, without frames, and is then written by no one.
+//! A frame is added at once instead of with its batch, since the decision to keep it depends on all
+//! frames before. The volume of a flow is the sum of its entry's counters and of the counters of
+//! its earlier records; the latter are accessed for few frames. A record may end while the limit
+//! still applies, and vice versa. A flow whose record has ended stays while its limit applies;
+//! without frames it is not written.
 //!
-//! Unlike the cutoff's own table, a full one makes room by ending the records of old flows, which then begin anew.
+//! Unlike the cutoff's own table, a full table frees places by ending the records of old flows,
+//! whose limits then start again.
 
 use super::{
     entry::FlowEntry,
@@ -21,25 +23,25 @@ use wqcap_core::consumer::Frame;
 use wqcap_frame::Headers;
 
 impl Meter {
-    /// Has the limits of a cutoff followed from now on. There must be no flows yet.
+    /// Follows the limits of a cutoff from now on. The table must be empty.
     pub fn follow(&mut self, plan: &CutoffPlan) {
         let following = Following::new(plan, self.table.capacity(), self.idle_ns);
         self.following = Some(Box::new(following));
     }
 
-    /// What was cut off so far.
+    /// Returns the counters of frames cut off so far.
     pub fn cutoff(&self) -> CutoffReport {
         let following = self.following.as_ref();
         following.map_or_else(CutoffReport::default, |it| it.report)
     }
 
-    /// Where its flows are found.
+    /// Returns the meter's table of flows.
     #[inline]
     pub fn table(&self) -> &Table<FlowEntry> {
         &self.table
     }
 
-    /// Takes a frame as [`Meter::count`] does, and enters it at once; whether it is cut off.
+    /// Takes a frame like [`Meter::count`], adds it at once, and returns `true` if it is cut off.
     #[inline]
     pub(crate) fn cuts(
         &mut self,
@@ -50,22 +52,22 @@ impl Meter {
     ) -> bool {
         debug_assert!(self.following.is_some(), "limits are followed");
         self.now_ns = frame.ns;
-        self.look_for_names(frame, headers, place);
+        self.sample_names(frame, headers, place);
         let found = self.table.find(guess, place.hash, &place.key);
         if let (Some(at), Some(following)) = (found, &mut self.following) {
             let (flow, apart) = self.table.both_mut(at);
-            let may_begin_anew = frame.ns.saturating_sub(flow.last_ns()) >= following.silence_ns
+            let may_restart = frame.ns.saturating_sub(flow.last_ns()) >= following.silence_ns
                 || flow.has_lasted(self.active, frame.ns, || apart)
                 || flow.is_blank()
                 || flow.has_ended() && opens(place.tcp_flags);
-            if !may_begin_anew {
+            if !may_restart {
                 return following.cuts((flow, apart), at, frame, place);
             }
         }
         self.enter_first(found, frame, headers, place)
     }
 
-    /// The same of a flow that is new, or of which the record or the limit may begin anew.
+    /// Slow path of [`Meter::cuts`]: the flow is new, or its record or limit may start again.
     #[cold]
     fn enter_first(
         &mut self,
@@ -91,26 +93,28 @@ impl Meter {
         };
         let (flow, apart) = self.table.both_mut(at);
         if found.is_none() {
-            following.begin_anew((flow, apart), at, frame);
+            following.restart_limit((flow, apart), at, frame);
         }
         following.cuts((flow, apart), at, frame, place)
     }
 
-    /// Copies what may tell a name. It is handed over with the batch, when this frame is in its flow.
+    /// Copies a payload with a possible name. The copy is sent with the batch, after this frame is
+    /// added to its flow.
     #[inline]
-    fn look_for_names(&mut self, frame: &Frame<'_>, headers: [&Headers; 2], place: &FlowPlace) {
+    fn sample_names(&mut self, frame: &Frame<'_>, headers: [&Headers; 2], place: &FlowPlace) {
         if self.seen.len() >= MOST_SEEN {
             self.handled();
         }
         if let Some(sampler) = &mut self.sampler
-            && sampler.look(frame.bytes, headers[1], self.seen.len())
+            && sampler.sample_frame(frame.bytes, headers[1], self.seen.len())
         {
             let seen = self.seen_frame(frame, headers, place);
             self.seen.push(seen);
         }
     }
 
-    /// What is kept of a frame, which is the only one of its batch that may have an outermost packet.
+    /// Returns the data kept of a frame. It is the only frame of the batch that may have an
+    /// outermost packet.
     #[cold]
     #[inline(never)]
     fn seen_frame(
@@ -124,7 +128,8 @@ impl Meter {
         SeenFrame::new(bytes, len, ns, outer, inner, Some(place), &mut self.outers)
     }
 
-    /// Lets a flow's record end and its limit begin anew, each if its time is over when this frame comes.
+    /// Ends a flow's record and restarts its limit, each if its time is over when this frame
+    /// arrives.
     fn renew(&mut self, at: usize, frame: &Frame<'_>, seen: &SeenFrame) {
         let flow = self.table.get(at);
         let (last_ns, has_ended) = (flow.last_ns(), flow.has_ended());
@@ -135,10 +140,10 @@ impl Meter {
         };
         let (flow, apart) = self.table.both_mut(at);
         if (following.limits).begins_anew(last_ns, has_ended, frame.ns, seen.flags) {
-            following.begin_anew((flow, apart), at, frame);
+            following.restart_limit((flow, apart), at, frame);
         }
         if flow.is_blank() {
-            flow.begin_again(apart, seen, outer);
+            flow.restart_record(apart, seen, outer);
             following.blank -= 1;
         }
     }

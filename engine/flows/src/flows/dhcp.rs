@@ -1,4 +1,4 @@
-//! The table of DHCP: a row for each message that was read.
+//! DHCP table: one row for each message that was read.
 
 use super::{
     columns::{address, mac, vlan},
@@ -7,16 +7,16 @@ use super::{
 use wqcap_frame::FiveTuple;
 use wqcap_names::DhcpMessage;
 
-/// A message.
+/// Row of the DHCP table: one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DhcpRow {
-    /// When it was received.
+    /// Time at which the message was received, in nanoseconds since 1970.
     pub(super) ns: u64,
-    /// Its ends, as it went.
+    /// Sender and receiver of the message.
     pub(super) ends: FiveTuple,
-    /// The outermost VLAN; [`wqcap_frame::FlowKey::UNTAGGED`]: none.
+    /// Outermost VLAN identifier; [`wqcap_frame::FlowKey::UNTAGGED`]: none.
     pub(super) vlan: u16,
-    /// The queue that it came on.
+    /// Queue that received the DHCP message.
     pub(super) queue: u16,
     pub(super) message: DhcpMessage,
 }
@@ -48,7 +48,7 @@ columns! { DhcpRow;
     duid: Name(|it| it.message.duid.as_deref().map(hex));
 }
 
-/// Bytes as servers write them into their leases.
+/// Formats bytes as DHCP servers do in their lease files.
 fn hex(bytes: &[u8]) -> String {
     let bytes: Vec<_> = bytes.iter().map(|it| format!("{it:02x}")).collect();
     bytes.join(":")

@@ -1,4 +1,4 @@
-//! The table of DNS: a row for each question of each message that was read.
+//! DNS table: one row for each question of each message that was read.
 
 use super::{
     columns::{address, port},
@@ -7,22 +7,22 @@ use super::{
 use wqcap_frame::FiveTuple;
 use wqcap_names::Question;
 
-/// A question, and how it was answered.
+/// Row of the DNS table: a question with the result of its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DnsRow {
-    /// When its message was received.
+    /// Time at which the message was received, in nanoseconds since 1970.
     pub(super) ns: u64,
-    /// The message's ends, as it went.
+    /// Sender and receiver of the message.
     pub(super) ends: FiveTuple,
-    /// The queue that it came on.
+    /// Queue that received the DNS message.
     pub(super) queue: u16,
-    /// The message's number.
+    /// Identifier of the DNS message.
     pub(super) id: u16,
-    /// `None`: the message had no question.
+    /// Question; `None`: the message had none.
     pub(super) question: Option<Question>,
-    /// The answer's code; `None`: it is a query.
+    /// Response code; `None`: the message is a query.
     pub(super) rcode: Option<String>,
-    /// Records of the answer.
+    /// Number of answer records in the message.
     pub(super) answers: u16,
 }
 

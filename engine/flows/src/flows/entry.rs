@@ -1,4 +1,4 @@
-//! One flow as it is kept while it lasts: what each of its frames touches, on one cache line, and the rest apart.
+//! Open flow: an entry of one cache line that each of its frames touches, and a cold part.
 
 use super::{
     record::{Direction, FlowEndReason, FlowRecord},
@@ -11,10 +11,11 @@ use crate::{
 use wqcap_frame::{FiveTuple, protocol};
 use wqcap_names::Kind;
 
-/// Payloads of a flow that are read for names, each way: who keeps a connection asks for many things.
+/// Payloads of a flow that are read for names in each direction: a persistent connection carries
+/// many requests.
 const SHARE: u8 = 4;
 
-/// What went one way, as far as each frame touches it. Sums wrap around: see [`FlowApart::carried`].
+/// Counters of one direction that each frame touches. Sums wrap around: see [`FlowApart::carried`].
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct Way {
@@ -23,102 +24,106 @@ struct Way {
     frames: u32,
 }
 
-/// A flow, as far as its frames touch it: one cache line.
+/// Entry of a flow, touched by each of its frames: one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct FlowEntry {
     key: ShortKey,
-    /// Which limit of a cutoff it has, where limits are followed.
+    /// Index of the flow's limit, if limits are followed.
     limit: u16,
-    /// As the first frame went, and the other way.
+    /// Counters in the direction of the first frame, and in the other.
     ways: [Way; 2],
-    /// Stamp of its first frame, by [`coarse`].
+    /// Time stamp of the first frame in units of [`coarse`].
     begun: u32,
-    /// Control bits of TCP that were seen, by way.
+    /// TCP control bits that were seen, by direction.
     flags: [u8; 2],
-    /// Whether its first frame went from the lower end to the other.
+    /// `true` if the first frame went from the lower end to the upper one.
     upward: bool,
-    /// Bits of [`marks`].
+    /// State flags of the flow, defined in [`marks`].
     marks: u8,
 }
 
-/// What is of use at a flow's beginning and end, or for few flows or frames. What finds a flow of IPv6 comes first, on a line.
+/// Cold part of a flow, used at its beginning and end, or for few flows or frames. The fields that
+/// identify an IPv6 flow come first, on one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct FlowApart {
-    /// [`Key::addresses`].
+    /// Addresses of the key, as in [`Key::addresses`].
     addresses: [[u64; 2]; 2],
-    /// Stamps of the first frames, by way.
+    /// Time stamps of the first frames, by direction.
     first_ns: [u64; 2],
-    /// By way: how often the entry's sums of frames and of bytes have wrapped around.
+    /// Number of times that the entry's sums of frames and bytes have wrapped around, by direction.
     carried: [Carried; 2],
     hash: u32,
     /// Ethertype of the first frame's innermost packet.
     ethertype: u16,
     /// Type and code of the first frame's ICMP message.
     icmp: Option<[u8; 2]>,
-    /// Payloads that were read for names, by way.
+    /// Number of payloads that were read for names, by direction.
     read: [u8; 2],
-    /// The first frame's outermost packet, if it came in a tunnel.
+    /// Outermost packet of the first frame, if it came in a tunnel.
     outer: Option<FiveTuple>,
 }
 
-/// How often sums have wrapped around.
+/// Number of times that sums have wrapped around.
 #[derive(Clone, Copy, Debug, Default)]
 struct Carried {
     frames: u32,
     bytes: u32,
 }
 
-/// What is so of a flow or not.
+/// State flags of a flow entry.
 mod marks {
-    /// It has no frames: its record has ended, and its limit goes on.
+    /// Flag: the entry has no frames; its record has ended, and its limit still applies.
     pub(super) const BLANK: u8 = 1;
-    /// Its connection has ended, as far as its limit goes.
+    /// Flag: the connection has ended, as seen by the flow's limit.
     pub(super) const ENDED: u8 = 1 << 1;
-    /// Its counters began at another time than its limit.
+    /// Flag: the counters started at another time than the limit.
     pub(super) const SHIFTED: u8 = 1 << 2;
-    /// Frames of it were cut off.
+    /// Flag: frames of the flow were cut off.
     pub(super) const CUT: u8 = 1 << 3;
-    /// Its counters have wrapped around.
+    /// Flag: the counters have wrapped around.
     pub(super) const CARRIED: u8 = 1 << 4;
-    /// What goes to the lower end has reached the limit; the next bit: what comes from it has.
+    /// Flag: frames to the lower end have reached the limit. The next bit: frames from the lower
+    /// end have.
     pub(super) const OVER: u8 = 1 << 5;
 
-    /// Those of its record, not of its limit.
+    /// Flags that belong to the record, not to the limit.
     pub(super) const OF_RECORD: u8 = BLANK | CARRIED;
 
-    /// A mark, if something is so.
+    /// Returns `mark` if the condition holds, otherwise 0.
     #[inline]
-    pub(super) fn of(mark: u8, is_so: bool) -> u8 {
-        if is_so { mark } else { 0 }
+    pub(super) fn flag_if(mark: u8, condition: bool) -> u8 {
+        if condition { mark } else { 0 }
     }
 }
 
-/// The binary logarithm of [`coarse`]'s unit, in nanoseconds.
+/// Binary logarithm of [`coarse`]'s unit in nanoseconds.
 const COARSE: u32 = 24;
 
-/// A stamp in so few bits that an entry has room for it: in units of 17 ms, which come again after two years.
+/// Reduces a time stamp to 32 bits, for which an entry has room: units of 17 ms, which repeat after
+/// two years.
 #[inline]
 fn coarse(ns: u64) -> u32 {
     (ns >> COARSE) as u32
 }
 
-/// How long a flow may last as one record.
+/// Maximum duration of one record of a flow.
 #[derive(Clone, Copy)]
 pub(super) struct Lifetime {
     ns: u64,
-    /// Whole units of [`coarse`] in it, at most as many as that tells apart: none that has lasted is missed.
+    /// Duration in whole units of [`coarse`], clamped to `u32`. It is rounded down, so that no
+    /// expired flow is missed.
     units: u32,
 }
 
 impl Lifetime {
-    pub(super) fn of(ns: u64) -> Self {
+    pub(super) fn from_ns(ns: u64) -> Self {
         let units = u32::try_from(ns >> COARSE).unwrap_or(u32::MAX);
         Self { ns, units }
     }
 
-    /// In nanoseconds.
+    /// Returns the duration in nanoseconds.
     pub(super) fn ns(self) -> u64 {
         self.ns
     }
@@ -144,7 +149,8 @@ impl Entry for FlowEntry {
 }
 
 impl FlowEntry {
-    /// A flow without any frame yet, not even this first one, with its outermost packet if it came in a tunnel.
+    /// Creates a flow for its first frame, which is not counted yet. `outer`: the outermost packet,
+    /// if the frame came in a tunnel.
     pub(super) fn begin(first: &SeenFrame, outer: Option<FiveTuple>) -> (Self, FlowApart) {
         let entry = Self {
             key: first.key.short(),
@@ -168,7 +174,8 @@ impl FlowEntry {
         (entry, apart)
     }
 
-    /// Counts a frame of `len` bytes on the wire, received at `ns`, that went from the lower end to the other, or back.
+    /// Counts a frame of `len` bytes on the wire, received at `ns`. `upward`: it went from the
+    /// lower end to the upper one.
     #[inline]
     pub(super) fn count(
         &mut self,
@@ -193,7 +200,7 @@ impl FlowEntry {
         }
     }
 
-    /// What a frame changes besides that is the first of its way, or makes a sum wrap around.
+    /// Updates the cold part for the first frame of a direction, or when a sum wraps around.
     #[cold]
     #[inline(never)]
     fn count_rare(&mut self, apart: &mut FlowApart, at: usize, bytes_wrap: bool) {
@@ -204,19 +211,19 @@ impl FlowEntry {
         if frames == 1 && carried.frames == 0 {
             apart.first_ns[at] = last_ns;
         }
-        // Behind a frame, a sum of frames is 0 only where it has just wrapped around.
+        // After a frame, a sum of frames is 0 only if it has just wrapped around.
         carried.frames += u32::from(frames == 0);
         carried.bytes += u32::from(bytes_wrap);
-        self.marks |= marks::of(marks::CARRIED, frames == 0 || bytes_wrap);
+        self.marks |= marks::flag_if(marks::CARRIED, frames == 0 || bytes_wrap);
     }
 
-    /// Which way it is from the lower end to the other, or back.
+    /// Returns the index of the direction: from the lower end to the upper one, or back.
     #[inline]
     fn way_of(&self, upward: bool) -> usize {
         usize::from(upward != self.upward)
     }
 
-    /// What went from the lower end to the other, or back.
+    /// Returns the frames and bytes of one direction.
     #[inline]
     pub(super) fn volume(&self, apart: &FlowApart, upward: bool) -> Volume {
         self.volume_at(apart, self.way_of(upward))
@@ -235,8 +242,8 @@ impl FlowEntry {
         apart.with_carried(volume, at)
     }
 
-    /// The way of a payload that may tell a name, if it is to be read; `None`: the flow has had its share. Each message of DNS
-    /// and of DHCP is read.
+    /// Counts a payload with a possible name. Returns its direction if it is to be read; `None`:
+    /// the flow's share is used up. Every DNS and DHCP message is read.
     pub(super) fn share(&self, apart: &mut FlowApart, upward: bool, kind: Kind) -> Option<usize> {
         let way = self.way_of(upward);
         if !matches!(kind, Kind::Dns | Kind::Dhcp | Kind::Dhcpv6) {
@@ -248,7 +255,7 @@ impl FlowEntry {
         Some(way)
     }
 
-    /// Whether it has lasted for such a time at `ns`. What is apart is seldom asked for.
+    /// Returns `true` if the flow has lasted for `time` at `ns`. The cold part is rarely accessed.
     #[inline]
     pub(super) fn has_lasted<'a>(
         &self,
@@ -259,13 +266,13 @@ impl FlowEntry {
         coarse(ns).wrapping_sub(self.begun) >= time.units && apart().has_lasted(time, ns)
     }
 
-    /// Stamp of its last frame.
+    /// Time stamp of the flow's last frame, in nanoseconds since 1970.
     #[inline]
     pub(super) fn last_ns(&self) -> u64 {
         self.ways[0].last_ns.max(self.ways[1].last_ns)
     }
 
-    /// As it is written.
+    /// Returns the flow record with the entry's counters.
     pub(super) fn record(&self, apart: &FlowApart, queue: u16, end: FlowEndReason) -> FlowRecord {
         let key = Key::with_addresses(self.key, apart.addresses);
         let ends = key.ends();
@@ -294,17 +301,17 @@ impl FlowEntry {
     }
 }
 
-/// What few frames ask for is out of line: otherwise its cache line, which is seldom in the caches, is read for each frame, ahead
-/// of the decision.
+/// Methods for few frames are out of line: otherwise the compiler reads the cold cache line for
+/// each frame, before the decision.
 impl FlowApart {
-    /// The rest of [`FlowEntry::has_lasted`].
+    /// Exact comparison of [`FlowEntry::has_lasted`].
     #[cold]
     #[inline(never)]
     fn has_lasted(&self, time: Lifetime, ns: u64) -> bool {
         ns.saturating_sub(self.first_ns()) >= time.ns
     }
 
-    /// Adds what an entry had no room for.
+    /// Adds the carries of wrapped sums to `volume`.
     #[cold]
     #[inline(never)]
     fn with_carried(&self, volume: Volume, at: usize) -> Volume {
@@ -315,50 +322,52 @@ impl FlowApart {
         }
     }
 
-    /// Stamp of the first frame.
+    /// Time stamp of the flow's first frame, in nanoseconds since 1970.
     #[inline]
     pub(super) fn first_ns(&self) -> u64 {
         self.first_ns[0]
     }
 }
 
-/// How far it has come with its limit, where limits are followed.
+/// Progress of a flow towards its limit, if limits are followed.
 impl FlowEntry {
     pub(super) fn limit(&self) -> u16 {
         self.limit
     }
 
-    /// Whether it has no frames, since its record has ended. The stamp of the last one stays.
+    /// Returns `true` if the entry has no frames because its record has ended. The time stamp of
+    /// the last frame stays.
     #[inline]
     pub(super) fn is_blank(&self) -> bool {
         self.marks & marks::BLANK != 0
     }
 
-    /// Whether its connection has ended.
+    /// Returns `true` if the connection has ended.
     #[inline]
     pub(super) fn has_ended(&self) -> bool {
         self.marks & marks::ENDED != 0
     }
 
-    /// Whether what it counts is not all, or more than all, that has come since it began.
+    /// Returns `true` if the counters do not cover exactly the time since the limit started.
     #[inline]
     pub(super) fn is_shifted(&self) -> bool {
         self.marks & marks::SHIFTED != 0
     }
 
-    /// Whether what one side sends has reached the limit; 1: the lower end.
+    /// Returns `true` if the frames sent by one side have reached the limit; 1: the lower end.
     #[inline]
     pub(super) fn is_over(&self, side: usize) -> bool {
         self.marks & marks::OVER << side != 0
     }
 
-    /// Remembers what a frame of one side tells.
+    /// Updates the flags for a frame sent by one side.
     #[inline]
     pub(super) fn note(&mut self, side: usize, is_over: bool, ends: bool) {
-        self.marks |= marks::of(marks::OVER << side, is_over) | marks::of(marks::ENDED, ends);
+        self.marks |=
+            marks::flag_if(marks::OVER << side, is_over) | marks::flag_if(marks::ENDED, ends);
     }
 
-    /// A frame of it is cut off; whether none was before.
+    /// Marks the flow as cut off; returns `true` if none of its frames was cut off before.
     #[inline]
     pub(super) fn is_first_cut(&mut self) -> bool {
         let first = self.marks & marks::CUT == 0;
@@ -366,7 +375,7 @@ impl FlowEntry {
         first
     }
 
-    /// Its record has ended.
+    /// Clears the counters after the record has ended.
     pub(super) fn make_blank(&mut self, apart: &mut FlowApart) {
         let last_ns = self.last_ns();
         self.ways = Default::default();
@@ -376,8 +385,8 @@ impl FlowEntry {
         self.marks |= marks::BLANK | marks::SHIFTED;
     }
 
-    /// A record of it begins with this frame, which is not counted yet.
-    pub(super) fn begin_again(
+    /// Starts a new record of the flow with this frame, which is not counted yet.
+    pub(super) fn restart_record(
         &mut self,
         apart: &mut FlowApart,
         first: &SeenFrame,
@@ -388,13 +397,13 @@ impl FlowEntry {
         (self.limit, self.marks) = (limit, of_limit);
     }
 
-    /// It begins anew with this limit, while what it counts goes on.
-    pub(super) fn begin_anew(&mut self, limit: u16) {
+    /// Starts the limit of the flow again, while its counters continue.
+    pub(super) fn restart_limit(&mut self, limit: u16) {
         self.limit = limit;
         self.marks &= marks::OF_RECORD;
         let has_frames =
             self.marks & marks::CARRIED != 0 || self.ways.iter().any(|it| it.frames > 0);
-        self.marks |= marks::of(marks::SHIFTED, has_frames);
+        self.marks |= marks::flag_if(marks::SHIFTED, has_frames);
     }
 }
 
@@ -403,7 +412,7 @@ mod tests {
     use super::*;
     use wqcap_frame::Headers;
 
-    /// Entered with a frame, which is not counted.
+    /// Returns a flow created for a frame that is not counted.
     fn flow(ns: u64) -> (FlowEntry, FlowApart) {
         let headers = Headers::default();
         let first = SeenFrame::new(&[0; 14], 60, ns, &headers, &headers, None, &mut Vec::new());
@@ -415,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_go_on_where_an_entry_has_no_room_for_them() {
+    fn sums_continue_when_counters_wrap_around() {
         const LONG: u32 = 3_000_000_000;
         let (mut entry, mut apart) = flow(7);
         let upward = entry.upward;
@@ -423,7 +432,7 @@ mod tests {
             entry.count(&mut apart, upward, 0, LONG, 7 + i);
         }
         entry.count(&mut apart, !upward, 0, 60, 20);
-        // As if so many more had come.
+        // As if 2^32 - 7 more frames had been counted.
         entry.ways[0].frames += u32::MAX - 6;
         for i in 0..4 {
             entry.count(&mut apart, upward, 0, 100, 30 + i);
@@ -432,7 +441,7 @@ mod tests {
         let frames = u64::from(u32::MAX) - 1 + 4;
         assert_eq!((volume.packets, volume.bytes), (frames, 15_000_000_400));
         let record = record(&(entry, apart));
-        let forth = Direction {
+        let forward = Direction {
             frames,
             bytes: 15_000_000_400,
             first_ns: 7,
@@ -444,11 +453,11 @@ mod tests {
             first_ns: 20,
             last_ns: 20,
         };
-        assert_eq!(record.ways, [forth, back]);
+        assert_eq!(record.ways, [forward, back]);
     }
 
     #[test]
-    fn a_record_that_has_ended_leaves_nothing_to_the_next_but_its_last_stamp() {
+    fn an_ended_record_leaves_only_its_last_stamp_to_the_next() {
         let (mut entry, mut apart) = flow(7);
         for ns in [7, 8] {
             entry.count(&mut apart, entry.upward, 0, u32::MAX, ns);
@@ -463,26 +472,29 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_has_lasted_to_the_nanosecond() {
+    fn duration_of_a_flow_is_exact_to_the_nanosecond() {
         const UNIT: u64 = 1 << COARSE;
-        // The last one: where the stamps' units begin again.
+        // The last value is where the units of the stamps wrap around.
         for begun in [1, UNIT - 1, UNIT, 1_700_000_000_000_000_000, (1 << 56) - 1] {
             let (mut entry, mut apart) = flow(begun);
             entry.count(&mut apart, entry.upward, 0, 60, begun);
-            let lasted = |time, ns| entry.has_lasted(Lifetime::of(time), ns, || &apart);
+            let lasted = |time, ns| entry.has_lasted(Lifetime::from_ns(time), ns, || &apart);
             for time in [1, UNIT - 1, UNIT, 10 * UNIT + 3, 86_400_000_000_000] {
                 for late in [0, 1, UNIT] {
                     assert!(lasted(time, begun + time + late), "{time} from {begun}");
                 }
                 assert!(!lasted(time, begun + time - 1), "{time} from {begun}");
-                assert!(!lasted(time, begun - 1), "a stamp before its first");
+                assert!(
+                    !lasted(time, begun - 1),
+                    "time stamp before the first frame"
+                );
             }
             assert!(!lasted(u64::MAX, begun + UNIT));
         }
     }
 
     #[test]
-    fn what_finds_a_flow_is_at_its_start() {
+    fn addresses_are_at_the_start_of_the_cold_part() {
         assert_eq!(std::mem::offset_of!(FlowApart, addresses), 0);
     }
 }

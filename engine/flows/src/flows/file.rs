@@ -1,7 +1,8 @@
-//! One Parquet file: written under a name of its own, complete when it has its final one.
+//! Writer of one Parquet file: written under a temporary name, renamed when complete.
 //!
-//! A query reads of it what it needs: the rows of a row group are in the order of time, which leaves whole files, row
-//! groups and pages out, and bloom filters of addresses and names leave out row groups without them.
+//! Queries read only parts of a file. Rows of a row group are ordered by time, which excludes whole
+//! files, row groups and pages. Bloom filters of addresses and names exclude row groups without a
+//! value.
 
 use super::row::{Column, Row, SORTED_BY, Values};
 use parquet::{
@@ -27,13 +28,13 @@ use std::{
 };
 use wqcap_files::name::PART;
 
-/// Records of a row group at most: they are held in memory until it is written.
+/// Maximum number of rows in a row group, which is held in memory until it is written.
 pub(super) const MOST_ROWS: usize = 128 * 1024;
-/// How many of a hundred row groups without a value its bloom filter cannot rule out. With [`MOST_ROWS`] values a filter
-/// then has 256 KiB, and with fewer values less.
+/// False positive rate of a bloom filter: the share of row groups without a value that it does not
+/// exclude. A filter of [`MOST_ROWS`] values then has 256 KiB; filters of fewer values are smaller.
 const FALSE_HITS: f64 = 0.01;
 
-/// An open file of a table.
+/// Open Parquet file of a table.
 pub(super) struct File {
     writer: SerializedFileWriter<fs::File>,
     part: PathBuf,
@@ -42,10 +43,10 @@ pub(super) struct File {
 }
 
 impl File {
-    /// Creates the file of the interval that ends about `ns`, by the system's clock.
+    /// Creates the file of an interval; `ns` is the present system time.
     #[expect(
         clippy::disallowed_methods,
-        reason = "a new file, which no other name leads to"
+        reason = "create_new fails if the name exists"
     )]
     pub(super) fn create<R: Row>(dir: &Path, ns: u64) -> Result<Self, String> {
         let path = dir.join(format!("wqcap-{}-{ns}.parquet", R::TABLE));
@@ -70,8 +71,8 @@ impl File {
         })
     }
 
-    /// Writes rows, [`MOST_ROWS`] at most, as one row group, in the order of time. All are of the table that it was created
-    /// for.
+    /// Writes at most [`MOST_ROWS`] rows as one row group, sorted by time. The rows must belong to
+    /// the file's table.
     pub(super) fn write<R: Row>(&mut self, rows: &mut [R]) -> Result<(), String> {
         self.rows += rows.len() as u64;
         rows.sort_unstable_by_key(R::ns);
@@ -81,7 +82,7 @@ impl File {
     fn row_group<R: Row>(&mut self, rows: &[R]) -> Result<(), ParquetError> {
         let mut group = self.writer.next_row_group()?;
         for column in R::COLUMNS {
-            // The schema is made of the same columns.
+            // The schema is made from the same columns.
             let Some(mut writer) = group.next_column()? else {
                 break;
             };
@@ -91,23 +92,23 @@ impl File {
         group.close().map(drop)
     }
 
-    /// Rows that were given to it.
+    /// Number of rows written to the file so far.
     pub(super) fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Removes what cannot be completed: without its end, no reader opens it.
+    /// Removes an incomplete file: without a footer, no reader can open it.
     pub(super) fn discard(self) {
         let _ = fs::remove_file(&self.part);
     }
 
-    /// Completes the file: its footer, its bytes on disk, its name.
+    /// Completes the file: writes the footer, syncs the data, and renames the file.
     pub(super) fn finish(&mut self) -> Result<PathBuf, String> {
         self.writer.finish().map_err(|e| self.failure(&e))?;
         let settle = || -> io::Result<()> {
             self.writer.inner().sync_all()?;
             fs::rename(&self.part, &self.path)?;
-            // The new name is an entry of the folder, which is a file of its own.
+            // The rename is on disk only after the directory is synced.
             let folder = self.path.parent().unwrap_or(Path::new("."));
             wqcap_files::open::open_folder(folder)?.sync_all()
         };
@@ -136,7 +137,7 @@ fn properties<R: Row>() -> WriterProperties {
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_statistics_enabled(EnabledStatistics::Chunk)
-        // In the form that Parquet's own library takes apart.
+        // Parquet's own library parses this format.
         .set_created_by(concat!("wqcap version ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_key_value_metadata(Some(facts.into()))
         .set_sorting_columns(Some(order.collect()));
@@ -154,7 +155,7 @@ fn properties<R: Row>() -> WriterProperties {
     properties.build()
 }
 
-/// All columns may be null in the schema: only some ever are.
+/// Returns the schema of a table. All columns are optional in it, though only some contain nulls.
 fn schema<R: Row>() -> Result<Arc<Type>, ParquetError> {
     let mut text = format!("message {} {{\n", R::TABLE);
     for Column { name, values } in R::COLUMNS {
@@ -182,7 +183,7 @@ impl<R> Column<R> {
                 column.write_batch(&values, Some(&levels), None)
             }
             Values::Long(of) => {
-                // A signed number has room for nanoseconds until the year 2262.
+                // A signed 64-bit number has room for nanoseconds until the year 2262.
                 let signed = |it: &R| of(it).map(|n| i64::try_from(n).unwrap_or(i64::MAX));
                 let values = present(rows, &mut levels, signed);
                 let column = writer.typed::<Int64Type>();
@@ -205,7 +206,8 @@ impl<R> Column<R> {
     }
 }
 
-/// The values that are there, and for each row whether there is one.
+/// Returns the values that are present. Appends a definition level to `levels` for each row: 1 if
+/// it has a value, otherwise 0.
 fn present<R, T>(rows: &[R], levels: &mut Vec<i16>, of: impl Fn(&R) -> Option<T>) -> Vec<T> {
     let mut values = Vec::with_capacity(rows.len());
     for row in rows {
@@ -228,7 +230,8 @@ mod tests {
 
     const START: u64 = 1_700_000_000_000_000_000;
 
-    /// Of one frame at `first_ns`, and of one back at `back_ns`, if there was one.
+    /// Returns a record of one frame at `first_ns`, and of one frame back at `back_ns` if it is
+    /// set.
     fn record(first_ns: u64, back_ns: Option<u64>) -> FlowRecord {
         let way = |ns| Direction {
             frames: 1,
@@ -257,7 +260,7 @@ mod tests {
             .map(|at| record(START + 999_999 * (at * 7 % 50), None))
             .collect();
         records[3] = record(START + 50_000_001, Some(START + 50_001_002));
-        // A clock can be anything.
+        // The clock may have any value.
         records[9] = record(u64::MAX, Some(0));
         let mut expected: Vec<_> = records
             .iter()
@@ -289,7 +292,7 @@ mod tests {
         let cut: Vec<_> = expected[..49].iter().map(|ns| ns / 1000).collect();
         assert_eq!(us[..49], cut);
         assert_eq!(us[49], (u64::MAX / 1000).cast_signed());
-        // There and back; without a way back, null.
+        // Times of the way back; null for flows without one.
         let back = rows
             .iter()
             .map(|row| (row.get_timestamp_micros(4).ok(), row.get_long(5).ok()))

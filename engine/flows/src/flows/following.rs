@@ -1,4 +1,4 @@
-//! How far the flows of a meter's table have come with their limits.
+//! Progress of the flows in a meter's table towards their limits.
 
 use super::{
     FlowsPlan,
@@ -12,21 +12,23 @@ use wqcap_core::consumer::Frame;
 
 const _: () = assert!(size_of::<[Volume; 2]>() as u64 == FlowsPlan::FOLLOWED_BYTES);
 
-/// What a meter knows of its flows for the sake of their limits.
+/// Data of a meter's flows that only the limits need.
 pub(super) struct Following {
     pub(super) limits: Limits,
-    /// A flow that was silent for so long is over as a record, or begins anew, or both.
+    /// Shortest time without a frame after which a record ends or a limit starts again.
     pub(super) silence_ns: u64,
-    /// Of each flow of the table, each way by its direction: what came before the entry's counters began, less what these
-    /// had counted when the flow began anew. Sums wrap around, and are right with the counters added.
+    /// Volume that is added to the entry's counters, for each flow and direction: the volume before
+    /// these counters started, minus what they had counted when the limit started. Differences may
+    /// wrap around; the sum with the counters is right.
     earlier: Vec<[Volume; 2]>,
-    /// Flows that are followed, but of no record: they have no frames.
+    /// Number of flows that are followed but have no record: they have no frames.
     pub(super) blank: usize,
     pub(super) report: CutoffReport,
 }
 
 impl Following {
-    /// For the flows of a table with room for `capacity`, whose records end after `idle_ns` without a frame.
+    /// Creates the data for a table of `capacity` flows, whose records end after `idle_ns` without
+    /// a frame.
     pub(super) fn new(plan: &CutoffPlan, capacity: usize, idle_ns: u64) -> Self {
         let limits = Limits::new(plan);
         Self {
@@ -38,23 +40,23 @@ impl Following {
         }
     }
 
-    /// Whether a flow's limit goes on.
+    /// Returns `true` if the limit of a flow still applies.
     pub(super) fn lasts(&self, flow: &FlowEntry, ns: u64) -> bool {
         !self.limits.is_silent(flow.last_ns(), ns)
     }
 
-    /// A flow was entered behind all others.
+    /// Adds a flow at the end of the table.
     pub(super) fn push(&mut self) {
         self.earlier.push(Default::default());
     }
 
-    /// A flow was taken out; the last one stands in its place.
+    /// Removes a flow; the last one moves to its position.
     pub(super) fn remove(&mut self, at: usize, was_blank: bool) {
         self.earlier.swap_remove(at);
         self.blank -= usize::from(was_blank);
     }
 
-    /// A flow's record has ended, and its limit goes on.
+    /// Clears a flow's counters when its record ends while its limit still applies.
     pub(super) fn make_blank(
         &mut self,
         (flow, apart): (&mut FlowEntry, &mut FlowApart),
@@ -67,18 +69,18 @@ impl Following {
         self.blank += 1;
     }
 
-    /// A flow begins anew with this frame, which is not counted yet.
-    pub(super) fn begin_anew(
+    /// Starts the limit of a flow with this frame, which is not counted yet.
+    pub(super) fn restart_limit(
         &mut self,
         (flow, apart): (&mut FlowEntry, &mut FlowApart),
         at: usize,
         first: &Frame<'_>,
     ) {
         self.earlier[at] = [false, true].map(|it| Volume::default().minus(flow.volume(apart, it)));
-        flow.begin_anew(self.limits.of_first(first.bytes, first.len));
+        flow.restart_limit(self.limits.of_first(first.bytes, first.len));
     }
 
-    /// Counts a frame of a flow; whether it is cut off.
+    /// Counts a frame of a flow, and returns `true` if it is cut off.
     #[inline]
     pub(super) fn cuts(
         &mut self,

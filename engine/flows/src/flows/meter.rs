@@ -1,12 +1,13 @@
-//! A queue's own half: enters each frame into its flow, and hands finished flows on.
+//! Meter of one queue: adds each frame to its flow, and sends finished flows to the writer.
 //!
-//! Frames are entered a batch at a time, in the order in which they came, and each at its own stamp's time: records are
-//! what they would be if each frame were entered at once. When a batch has been handled, none waits.
+//! Frames are added in batches, in the order of their arrival, and each at the time of its stamp.
+//! The records are the same as if each frame were added at once. After a batch no frame waits.
 //!
-//! The stamps of the frames are the clock: a flow that has been silent for too long, or has lasted too long, is found so
-//! by its own next frame, or by a sweep that covers a part of the table with every batch. Records go in batches whose
-//! memory comes back. While no batch is free, flows stay in the table beyond their time; only a full table needs room
-//! at once, and without it a frame of a new flow is counted as missed.
+//! The frames' time stamps are the clock. A flow that was silent for too long, or has lasted too
+//! long, is ended by its own next frame, or by a sweep, which covers a part of the table with every
+//! batch. Records travel in batches whose memory is returned. While no batch is free, flows stay in
+//! the table beyond their time. Only a full table needs a free batch at once; without one, a frame
+//! of a new flow is counted as missed.
 
 use super::{
     FlowTotals, FlowsPlan,
@@ -25,19 +26,21 @@ use std::{
 use wqcap_core::time::nanos;
 use wqcap_frame::{FiveTuple, Headers};
 
-/// Records of a batch on its way to the file.
+/// Number of flow records in a batch.
 pub(super) const RECORDS: usize = 256;
-/// Time between two sweeps over part of the table, and the longest that a batch of records waits to be full.
+/// Interval of sweeps over a part of the table.
 const STEP_NS: u64 = 1_000_000;
+/// Maximum time that a record waits in an incomplete batch.
 const LINGER_NS: u64 = 200_000_000;
-/// Flows that a sweep checks, at most: it is part of a batch's cost.
+/// Maximum number of flows that a sweep checks, since it adds to the cost of a frame batch.
 const STEP_FLOWS: u64 = 512;
-/// The same when no frames come, five times a second: they may come again any moment.
+/// Maximum number of flows that a sweep checks while no frames arrive, five times per second.
+/// Frames may arrive again at any moment.
 const IDLE_FLOWS: u64 = 8192;
-/// Flows among which the one to be evicted is the oldest.
+/// Number of flows of which the oldest is evicted.
 const CANDIDATES: usize = 8;
 
-/// Where batches of records come from and go to, and payloads that may tell a name, if they are asked for.
+/// Channels for batches of records, and for payloads with possible names if names are read.
 #[derive(Clone)]
 pub(super) struct Channels {
     pub(super) empty: Receiver<Vec<FlowRecord>>,
@@ -45,31 +48,33 @@ pub(super) struct Channels {
     pub(super) samples: Option<SampleChannels>,
 }
 
-/// Enters the frames of one queue into flows.
+/// Meter that adds the frames of one queue to flows.
 pub struct Meter {
     queue: u16,
     pub(super) table: Table<FlowEntry>,
-    /// Limits that its flows have.
+    /// Progress of the flows towards their limits, if limits are followed.
     pub(super) following: Option<Box<Following>>,
-    /// Frames that are not entered yet; with limits those that may tell a name.
+    /// Frames that are not added yet; with limits, only those with a possible name.
     pub(super) seen: Vec<SeenFrame>,
-    /// The outermost packets of those that came in tunnels.
+    /// Outermost packets of the waiting frames that came in tunnels.
     pub(super) outers: Vec<FiveTuple>,
     seed: HashSeed,
     pub(super) active: Lifetime,
     pub(super) idle_ns: u64,
     exchange: Channels,
-    /// Looks for names.
+    /// Sampler of payloads; `None`: names are not read.
     pub(super) sampler: Option<Sampler>,
-    /// The batch that is being filled.
+    /// Batch of flow records that is being filled.
     batch: Option<Vec<FlowRecord>>,
     totals: FlowTotals,
     published: Arc<Mutex<FlowTotals>>,
-    /// Stamp of the last frame.
+    /// Time stamp of the last frame, in nanoseconds since 1970.
     pub(super) now_ns: u64,
-    /// Where the next sweep begins, and when the last one was.
+    /// Position in the table where the next sweep starts.
     cursor: usize,
+    /// Time of the last sweep over the table.
     stepped_ns: u64,
+    /// Time at which records were last sent.
     sent_ns: u64,
     idle_since: Option<Instant>,
 }
@@ -88,7 +93,7 @@ impl Meter {
             seen: Vec::with_capacity(MOST_SEEN),
             outers: Vec::with_capacity(MOST_SEEN),
             seed: hash_seed(),
-            active: Lifetime::of(plan.active_ns),
+            active: Lifetime::from_ns(plan.active_ns),
             idle_ns: plan.idle_ns,
             sampler: exchange.samples.take().map(Sampler::new),
             exchange,
@@ -103,8 +108,8 @@ impl Meter {
         }
     }
 
-    /// Takes a frame of `len` bytes on the wire, received at `ns`, with its outermost and innermost headers. It is entered
-    /// with its batch. No limits may be followed.
+    /// Takes a frame of `len` bytes on the wire, received at `ns`, with its outermost and innermost
+    /// headers. The frame is added to its flow with its batch. Limits must not be followed.
     #[inline]
     pub fn count(&mut self, frame: &[u8], len: u32, ns: u64, outer: &Headers, inner: &Headers) {
         self.now_ns = ns;
@@ -112,19 +117,19 @@ impl Meter {
         self.seen
             .push(SeenFrame::new(frame, len, ns, outer, inner, None, outers));
         if let Some(sampler) = &mut self.sampler {
-            sampler.look(frame, inner, self.seen.len() - 1);
+            sampler.sample_frame(frame, inner, self.seen.len() - 1);
         }
         if self.seen.len() >= MOST_SEEN {
             self.handled();
         }
     }
 
-    /// Counts frames whose flows are not known, since they were lost on their way here.
+    /// Counts frames whose flows are unknown because they were lost before the meter.
     pub(crate) fn missed(&mut self, frames: u64) {
         self.totals.missed_frames += frames;
     }
 
-    /// The batch's frames have all been taken: enters those that wait.
+    /// Ends a batch of frames: adds the waiting ones to their flows.
     pub fn handled(&mut self) {
         let mut seen = std::mem::take(&mut self.seen);
         if self.following.is_none() {
@@ -140,8 +145,8 @@ impl Meter {
 
     #[inline]
     fn enter_all(&mut self, seen: &mut [SeenFrame]) {
-        // Loops of few instructions each, so that misses of many frames are under way at the same time. Those of the index pass
-        // while keys are hashed.
+        // Short loops, so that the cache misses of many frames overlap. Misses of the index overlap
+        // with the hashing of keys.
         let is_large = self.table.is_large();
         for frame in seen.iter_mut() {
             frame.place(self.seed);
@@ -165,7 +170,7 @@ impl Meter {
     #[inline]
     fn enter(&mut self, frame: &SeenFrame) {
         let found = self.table.find(frame.guess, frame.hash, &frame.key);
-        // Without room for its record: better one record that is too long than none.
+        // Without a free batch the record continues: a record that is too long is better than none.
         let lasts = |&at: &usize| self.ended(at, frame.ns).is_none() || !self.end(at, frame.ns);
         let at = found.filter(lasts).or_else(|| self.begin(frame));
         if let Some(at) = at {
@@ -174,7 +179,8 @@ impl Meter {
         }
     }
 
-    /// Begins a flow with its first frame, which is not counted yet; `None`: there is no place, and the frame is missed.
+    /// Inserts a new flow for its first frame, which is not counted yet; `None`: there is no place,
+    /// and the frame is missed.
     pub(super) fn begin(&mut self, first: &SeenFrame) -> Option<usize> {
         if self.table.is_full() && !self.evict() {
             self.totals.missed_frames += 1;
@@ -189,13 +195,13 @@ impl Meter {
         Some(self.table.len() - 1)
     }
 
-    /// The outermost packet of a frame that came in a tunnel.
+    /// Returns the outermost packet of a frame that came in a tunnel.
     pub(super) fn outer_of(&self, frame: &SeenFrame) -> Option<FiveTuple> {
         let outer = (self.outers.get(usize::from(frame.outer))).filter(|_| frame.tunnel);
         outer.copied()
     }
 
-    /// Whether a flow's time is over at `ns`.
+    /// Returns the reason if the time of a flow is over at `ns`.
     #[inline]
     fn ended(&self, at: usize, ns: u64) -> Option<FlowEndReason> {
         let flow = self.table.get(at);
@@ -208,7 +214,8 @@ impl Meter {
         }
     }
 
-    /// Takes out a flow whose time is over; false: there is no room for its record, or its limit goes on.
+    /// Removes a flow whose time is over. Returns `false` if no batch is free for its record, or if
+    /// its limit still applies.
     #[cold]
     fn end(&mut self, at: usize, ns: u64) -> bool {
         let flow = self.table.get(at);
@@ -230,7 +237,7 @@ impl Meter {
         }
     }
 
-    /// Ends a flow's record if its time is over and there is room for it, and keeps the flow.
+    /// Ends a flow's record if its time is over and a batch is free, and keeps the flow.
     pub(super) fn end_record(&mut self, at: usize, ns: u64) {
         if self.table.get(at).is_blank() {
             return;
@@ -246,10 +253,10 @@ impl Meter {
         self.push(record);
     }
 
-    /// Makes place for another flow; false: there is no room for the record.
+    /// Frees a place for another flow; returns `false` if no batch is free for the record.
     #[cold]
     fn evict(&mut self) -> bool {
-        // The next places of the sweep are as good as any: what stands where is chance.
+        // The next positions of the sweep are as good as any: the order in the table is arbitrary.
         let len = self.table.len();
         let oldest = (0..CANDIDATES.min(len))
             .map(|i| (self.cursor + i) % len)
@@ -267,7 +274,7 @@ impl Meter {
         true
     }
 
-    /// A batch of frames begins.
+    /// Starts a batch of frames: adds waiting frames, and sweeps a part of the table if it is due.
     #[inline]
     pub fn batch(&mut self) {
         self.handled();
@@ -277,7 +284,7 @@ impl Meter {
         }
     }
 
-    /// No frame has come for a moment: time goes on by the system's clock.
+    /// Advances time by the system clock while no frame arrives.
     pub fn idle(&mut self) {
         self.handled();
         if self.now_ns == 0 {
@@ -289,7 +296,8 @@ impl Meter {
         self.send();
     }
 
-    /// Sweeps as much of the table as the time that has passed asks for: all of it within half of the idle time.
+    /// Sweeps a part of the table in proportion to the elapsed time: the whole table within half of
+    /// the idle time.
     #[cold]
     fn step(&mut self, ns: u64) {
         let passed = ns.saturating_sub(self.stepped_ns);
@@ -305,7 +313,7 @@ impl Meter {
         }
     }
 
-    /// Checks so many flows, and ends those whose time is over.
+    /// Checks `flows` flows, and ends those whose time is over.
     fn sweep(&mut self, ns: u64, flows: u64) {
         for _ in 0..flows.min(self.table.len() as u64) {
             if self.table.is_empty() {
@@ -314,14 +322,14 @@ impl Meter {
             if self.cursor >= self.table.len() {
                 self.cursor = 0;
             }
-            // Where a flow was taken out stands another one now, to be checked next.
+            // After a removal, another flow is at this position and is checked next.
             if !self.end(self.cursor, ns) {
                 self.cursor += 1;
             }
         }
     }
 
-    /// Whether there is room for one more record.
+    /// Returns `true` if there is a batch for one more record.
     fn has_room(&mut self) -> bool {
         if self.batch.is_none() {
             self.batch = self.exchange.empty.try_recv().ok();
@@ -329,7 +337,7 @@ impl Meter {
         self.batch.is_some()
     }
 
-    /// Takes a flow out of the table, and adds its record, for which there must be room.
+    /// Removes a flow from the table, and adds its record to the batch. There must be a free batch.
     fn take_out(&mut self, at: usize, end: FlowEndReason) {
         let (flow, apart) = self.remove(at);
         if !flow.is_blank() {
@@ -345,7 +353,7 @@ impl Meter {
         (flow, apart)
     }
 
-    /// Adds a record, for which there must be room.
+    /// Adds a record to the batch. There must be a free batch.
     fn push(&mut self, record: FlowRecord) {
         self.totals.add(&record);
         if let Some(batch) = &mut self.batch {
@@ -356,10 +364,10 @@ impl Meter {
         }
     }
 
-    /// Sends what there is of a batch, and lets readers see the sums.
+    /// Sends the current batch, and publishes the totals.
     fn send(&mut self) {
         if let Some(batch) = self.batch.take_if(|it| !it.is_empty()) {
-            // The channel has room for every batch there is, and the writer outlives the meters.
+            // The channel has room for every existing batch, and the writer outlives the meters.
             let _ = self.exchange.full.send(batch);
         }
         let blank = self.following.as_ref().map_or(0, |it| it.blank);
@@ -372,7 +380,8 @@ impl Meter {
 }
 
 impl Drop for Meter {
-    /// What is still open ends with the capture. Nothing is in a hurry any more: it waits for room.
+    /// Ends all open records with the capture. Waits for free batches, since no frame is delayed by
+    /// it.
     fn drop(&mut self) {
         self.handled();
         if let Some(sampler) = &mut self.sampler {
@@ -383,7 +392,7 @@ impl Drop for Meter {
                 self.batch = self.exchange.empty.recv().ok();
             }
             if self.batch.is_none() {
-                // The writer is gone; it has said why.
+                // The writer has ended and has reported the reason.
                 break;
             }
             self.take_out(self.table.len() - 1, FlowEndReason::Stopped);

@@ -1,25 +1,26 @@
-//! Flow records: who talked with whom, when, and how much, as Parquet files.
+//! Flow records as Parquet files: the ends of each flow, its times, frames and bytes.
 //!
 //! ```text
-//! loop -> Meter: a table of its own -> batches of finished records -> FlowWriter -> file of the interval
+//! loop -> Meter: a private table -> batches of finished records -> FlowWriter -> file of the
+//! interval
 //!                                   <-      empty batches         <-
 //! ```
 //!
-//! With `flows.names` another thread stands between them: it reads the few payloads that the meters copy, and gives the
-//! records the names of their flows on their way to the writer. DNS and DHCP have tables of their own.
+//! With `flows.names`, the names thread is between them: it reads the few payloads that the meters
+//! copy, and adds the names of the flows to their records on the way to the writer. DNS and DHCP
+//! have separate tables.
 //!
-//! Each queue has a table of flows, keyed by the innermost packet's 5-tuple without direction, the outermost VLANs and
-//! the tunnel's network. Frames without IP make flows by their MAC addresses, so that each frame that is seen is in
-//! exactly one record, or counted as missed.
+//! Each queue has a table of flows, keyed by the innermost packet's 5-tuple without direction, the
+//! outermost VLANs and the tunnel's network. Frames without IP form flows by their MAC addresses.
+//! Each observed frame is therefore in exactly one record, or counted as missed.
 //!
-//! May import: [`wqcap_frame`], `wqcap_names`, the table and the limits of [`crate`], the frame of
-//! [`wqcap_core::consumer`], [`crate::plan`]; the writer, the clock of [`crate::rx`] and [`wqcap_files::name`].
+//! Imports `wqcap_frame`, `wqcap_names`, and the table and the limits of this crate.
 //!
-//! Invariants: frames of all records + missed frames = frames that were seen, and bytes alike. A name costs neither a frame
-//! nor a record. A frame costs no allocation and no look at a clock: its stamp is the time. Memory is bounded by
-//! [`FlowsPlan::capacity`].
+//! Invariants: frames of all records + missed frames = observed frames, and the same for bytes.
+//! Reading names loses neither frames nor records. A frame costs no allocation and no clock
+//! reading: its time stamp is the time. Memory is bounded by [`FlowsPlan::capacity`].
 
-// Without the writer nothing would take the records, so the feature is for both.
+// The feature includes the writer: without it, no code would receive the records.
 #[cfg(feature = "records")]
 mod columns;
 #[cfg(feature = "records")]
@@ -65,45 +66,47 @@ use serde::Serialize;
 use std::path::PathBuf;
 use wqcap_files::file_list::FileList;
 
-/// What flow records a run writes.
+/// Settings of the flow records of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowsPlan {
-    /// Where to.
+    /// Directory of the flow record files.
     pub dir: PathBuf,
-    /// How often, in nanoseconds.
+    /// Interval of a file in nanoseconds.
     pub interval_ns: u64,
-    /// A flow's record ends when it has lasted this long, in nanoseconds.
+    /// Duration of a flow in nanoseconds after which its record ends.
     pub active_ns: u64,
-    /// A flow's record ends when nothing came for this long, in nanoseconds.
+    /// Time without a frame in nanoseconds after which a flow's record ends.
     pub idle_ns: u64,
-    /// Flows that each table holds.
+    /// Number of flows that each table holds.
     pub capacity: usize,
-    /// Whether names are read from the payloads.
+    /// `true` if names are read from payloads.
     pub names: bool,
 }
 
 impl FlowsPlan {
-    /// Bytes of a flow, of what is kept apart from it and of its share of the index, when that is as sparse as it gets.
+    /// Bytes of a flow: its entry, its cold part, and its share of the index at the index's
+    /// sparsest.
     pub(crate) const FLOW_BYTES: u64 = 224;
-    /// Bytes more of a flow whose limit is followed.
+    /// Additional bytes of a flow whose limit is followed.
     pub(crate) const FOLLOWED_BYTES: u64 = 32;
 
-    /// Bytes of payloads that each table may have on their way.
+    /// Bytes of payload copies in transit for each table.
     pub const COPIES_BYTES: u64 = 8 << 20;
 
-    /// Of the bytes of all tables, those that may be names of flows which last, besides.
+    /// Returns the additional bytes for names of open flows, when all tables have `memory` bytes.
     pub fn names_of(memory: u64) -> u64 {
         memory / 4
     }
 
-    /// Bytes of names of flows that last, at most, with so many tables.
+    /// Returns the maximum bytes of names of open flows with this number of tables.
     #[cfg(feature = "records")]
     fn names_memory(&self, tables: usize) -> usize {
         let memory = (self.capacity * tables) as u64 * Self::FLOW_BYTES;
         usize::try_from(Self::names_of(memory)).unwrap_or(usize::MAX)
     }
 
-    /// Flows that fit so many bytes, and as many more as a cutoff that is followed has for its flows.
+    /// Returns the number of flows that fit into `memory` bytes, plus the bytes `of_cutoff` of a
+    /// cutoff whose limits are followed.
     #[must_use]
     pub fn capacity_of(memory: u64, of_cutoff: Option<u64>) -> usize {
         match of_cutoff {
@@ -115,46 +118,48 @@ impl FlowsPlan {
     }
 }
 
-/// Sums of a run.
+/// Totals of the flow records of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, derive_more::AddAssign)]
 pub struct FlowTotals {
-    /// Records that ended.
+    /// Number of flow records that ended.
     pub records: u64,
-    /// Their frames.
+    /// Number of frames in all flow records.
     pub frames: u64,
-    /// Their bytes on the wire.
+    /// Bytes on the wire in all flow records.
     pub bytes: u64,
-    /// Records that ended before their time, since the table was full.
+    /// Number of records that ended early because the table was full.
     pub evicted: u64,
-    /// Frames in no record: the table was full, and the writer too far behind to make place.
+    /// Frames in no record: the table was full, and the writer too far behind to free a place.
     pub missed_frames: u64,
-    /// Their bytes.
+    /// Bytes on the wire of the missed frames.
     pub missed_bytes: u64,
-    /// Flows in the tables at the last look.
+    /// Number of flows in the tables at the last publication.
     pub flows: u64,
-    /// Payloads that may tell a name and were not read: there was no memory, or their rest did not come.
+    /// Payloads with a possible name that were not read: no memory was free, or the next segment
+    /// did not arrive.
     #[serde(skip)]
     pub missed_payloads: u64,
 }
 
-/// What a finished run tells of the names.
+/// Report on the names of a finished run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NamesReport {
-    /// Records with a name.
+    /// Number of flow records with a name.
     pub flows: u64,
-    /// Rows of DNS.
+    /// Number of rows in the DNS table.
     pub dns: u64,
-    /// Rows of DHCP.
+    /// Number of rows in the DHCP table.
     pub dhcp: u64,
-    /// Payloads that were not what they seemed to be.
+    /// Payloads that could not be parsed as the protocol that they resembled.
     pub unreadable: u64,
-    /// Payloads that were not read, and rows of DNS and DHCP that were not kept: there was no memory, or the rest did not come.
+    /// Payloads not read, and rows of DNS and DHCP not kept: no memory was free, or the next
+    /// segment did not arrive.
     pub missed: u64,
-    /// Rows of both that could not be written.
+    /// Rows of the DNS and DHCP tables that could not be written.
     pub unwritten: u64,
-    /// Complete files of DNS, the oldest first.
+    /// Complete DNS files, the oldest first.
     pub dns_files: FileList,
-    /// Complete files of DHCP, the oldest first.
+    /// Complete DHCP files, the oldest first.
     pub dhcp_files: FileList,
 }
 
@@ -180,25 +185,25 @@ impl FlowTotals {
     }
 }
 
-/// What a finished run tells of its flow records.
+/// Report on the flow records of a finished run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct FlowsReport {
-    /// Sums over all queues.
+    /// Totals of the flow records of all queues.
     #[serde(flatten)]
     pub totals: FlowTotals,
-    /// Records that could not be written.
+    /// Number of records that could not be written.
     pub unwritten: u64,
-    /// Complete files, the oldest first.
+    /// Complete record files, the oldest first.
     pub files: FileList,
-    /// Names; `None`: nobody asked for them.
+    /// Report on names; `None`: `flows.names` is off.
     pub names: Option<NamesReport>,
-    /// Why records could not be written; the first time.
+    /// First error that prevented records from being written.
     #[serde(skip)]
     pub failures: Vec<String>,
 }
 
 impl FlowsReport {
-    /// Adds what a later run tells.
+    /// Adds the report of a later run of the same plan.
     pub fn absorb(&mut self, later: Self) {
         self.totals += later.totals;
         self.unwritten += later.unwritten;

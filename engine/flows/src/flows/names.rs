@@ -1,8 +1,9 @@
-//! The thread that reads names: payloads in; records that have the names of their flows, and rows of DNS and DHCP, out.
+//! Names thread: reads payloads, adds the names of flows to their records, and produces rows of DNS
+//! and DHCP.
 //!
-//! A flow's names wait here for its record, which comes behind every payload of the flow. So a name is in the record during
-//! which it was told, and in no other one of the same flow. What waits is bounded: beyond that, flows stay without names, and
-//! are counted.
+//! A flow's names are kept until its record arrives, which follows every payload of the flow. A
+//! name is therefore in the record that was open when it was sent, and in no other record of the
+//! same flow. The memory for names is bounded; further flows get no names and are counted.
 
 use super::{
     dhcp::DhcpRow,
@@ -19,37 +20,38 @@ use std::{
 use wqcap_core::{error::ResourceError, sync::thread::spawn};
 use wqcap_names::{DhcpMessage, DnsMessage, FlowNames, Kind, MOST, Protocol, Unreadable};
 
-/// Rows that go on together, where there are so many.
+/// Number of rows that are sent together.
 const ROWS: usize = 256;
-/// Rows that wait for a writer that is held up, at most.
+/// Maximum number of rows that wait while the writer is delayed.
 pub(super) const MOST_WAITING: usize = 16 * 1024;
-/// Bytes that a flow takes beside its names: a place in a map that may be half empty.
+/// Bytes of a flow in addition to its names: a slot of a map that may be half empty.
 const PLACE: usize = 2 * size_of::<(FlowId, FlowNames)>() - size_of::<FlowNames>();
-/// How long rows wait to be that many.
+/// Maximum time that rows wait for more rows.
 const LINGER: Duration = Duration::from_millis(200);
-/// Payloads are looked for so often, and not waited for: who sends one would have to wake the thread, which costs a loop more
-/// than all else about it. Only when none has come for a while does the first one wake it.
+/// Interval at which payloads are polled. If the thread waited for them, waking it would cost a
+/// loop more than the rest of the work on a payload.
 const NAP: Duration = Duration::from_millis(1);
+/// Time without a payload after which the thread waits for the next one.
 const AWAKE: Duration = Duration::from_secs(1);
-/// Batches of rows that are on their way, at most.
+/// Maximum number of batches of rows in transit.
 const BATCHES: usize = 64;
 
-/// What was found.
+/// Counters of the names thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Found {
-    /// Flows with names.
+    /// Number of flows with names.
     pub(super) flows: u64,
-    /// Rows of DNS.
+    /// Number of rows in the DNS table.
     pub(super) dns: u64,
-    /// Rows of DHCP.
+    /// Number of rows in the DHCP table.
     pub(super) dhcp: u64,
-    /// Payloads that were not what they seemed to be.
+    /// Payloads that could not be parsed as the protocol that they resembled.
     pub(super) unreadable: u64,
-    /// Payloads that were not read, and rows that were not kept, for lack of memory.
+    /// Payloads not read and rows not kept because of the memory limit.
     pub(super) missed: u64,
 }
 
-/// Rows of messages.
+/// Rows of the DNS and DHCP tables, on their way to the writer.
 #[derive(Default)]
 pub(super) struct Messages {
     pub(super) dns: Vec<DnsRow>,
@@ -62,20 +64,20 @@ impl Messages {
     }
 }
 
-/// The thread, and its channels' other ends.
+/// Names thread, with the other ends of its channels.
 pub(super) struct NamesThread {
     pub(super) thread: JoinHandle<Found>,
     pub(super) samples: SampleChannels,
-    /// Records with their names.
+    /// Records with the names of their flows.
     pub(super) named: Receiver<Vec<FlowRecord>>,
     pub(super) messages: Receiver<Messages>,
 }
 
-/// Starts the thread, for so many meters. It takes `records`, of which there are never more than `batches` on their way, and
-/// keeps as many bytes of names as `most`.
+/// Starts the thread for `meters` meters. It receives `records`, of which at most `batches` are in
+/// transit, and keeps at most `most` bytes of names.
 ///
 /// # Errors
-/// There is no thread to be had.
+/// The thread cannot be started.
 pub(super) fn start(
     records: Receiver<Vec<FlowRecord>>,
     batches: usize,
@@ -86,7 +88,7 @@ pub(super) fn start(
     let (empty_in, empty) = bounded(copies);
     let (full, samples) = bounded(copies);
     for _ in 0..copies {
-        // Bounded by the very number of copies: there is room.
+        // The channel's capacity is the number of copies.
         let _ = empty_in.send(Vec::with_capacity(MOST));
     }
     let (named_in, named) = bounded(batches);
@@ -116,19 +118,19 @@ pub(super) fn start(
     })
 }
 
-/// The thread's own.
+/// State of the names thread.
 struct Work {
     empty: Sender<Vec<u8>>,
     samples: Receiver<Sample>,
     named: Sender<Vec<FlowRecord>>,
     messages: Sender<Messages>,
     flows: HashMap<FlowId, FlowNames>,
-    /// Bytes that they take.
+    /// Bytes used by the names in `flows`.
     held: usize,
     most: usize,
-    /// Rows on their way to the writer.
+    /// Rows that wait to be sent to the writer.
     rows: Messages,
-    /// When rows were passed on.
+    /// Time at which rows were last sent.
     passed: Instant,
     found: Found,
 }
@@ -160,7 +162,7 @@ impl Work {
                         self.read(sample);
                         busy = Instant::now();
                     }
-                    // The meters are gone; their last records may not be here yet.
+                    // The meters have ended; their last records may still arrive.
                     Err(_) => match records.recv() {
                         Ok(batch) => self.attach(batch),
                         Err(_) => break,
@@ -170,13 +172,13 @@ impl Work {
         }
         self.read_all();
         if self.rows.count() > 0 {
-            // Nothing is in a hurry any more.
+            // At the end, the thread may wait for the writer.
             let _ = self.messages.send(self.rows);
         }
         self.found
     }
 
-    /// Reads what is there; how many there were.
+    /// Reads all payloads in the channel, and returns their number.
     fn read_all(&mut self) -> usize {
         let count = self.samples.len();
         for _ in 0..count {
@@ -193,28 +195,28 @@ impl Work {
         count
     }
 
-    /// Gives records the names of their flows.
+    /// Adds the names of the flows to a batch of records.
     fn attach(&mut self, mut batch: Vec<FlowRecord>) {
-        // What a flow told was sent before its record.
+        // The payloads of a flow were sent before its record.
         self.read_all();
         for record in &mut batch {
             if self.flows.is_empty() {
                 break;
             }
-            let flow = FlowId::of(record).and_then(|id| self.flows.remove(&id));
+            let flow = FlowId::from_record(record).and_then(|id| self.flows.remove(&id));
             if let Some(flow) = flow {
                 self.held = self.held.saturating_sub(PLACE + flow.bytes());
                 record.names = flow.into_names().map(Box::new);
                 self.found.flows += u64::from(record.names.is_some());
             }
         }
-        // The channel has room for every batch there is, and the writer outlives this thread.
+        // The channel has room for every existing batch, and the writer outlives this thread.
         let _ = self.named.send(batch);
     }
 
     fn read(&mut self, mut sample: Sample) {
         match sample.kind {
-            Kind::Beginning(protocol) => self.learn(protocol, &sample),
+            Kind::Beginning(protocol) => self.read_names(protocol, &sample),
             Kind::Dns => match DnsMessage::read(&sample.bytes) {
                 Ok(message) => self.dns(&sample, message),
                 Err(_) => self.found.unreadable += 1,
@@ -230,11 +232,11 @@ impl Work {
             }
         }
         sample.bytes.clear();
-        // The channel has room for every copy there is.
+        // The channel has room for every existing copy.
         let _ = self.empty.try_send(sample.bytes);
     }
 
-    fn learn(&mut self, protocol: Protocol, sample: &Sample) {
+    fn read_names(&mut self, protocol: Protocol, sample: &Sample) {
         let (flow, before) = match self.flows.entry(sample.flow) {
             Entry::Occupied(flow) => {
                 let flow = flow.into_mut();
@@ -270,7 +272,7 @@ impl Work {
         });
     }
 
-    /// Whether there is room for one more row.
+    /// Returns `true` if there is room for one more row; otherwise counts a missed row.
     fn has_room(&mut self) -> bool {
         let has_room = self.rows.count() < MOST_WAITING;
         self.found.missed += u64::from(!has_room);
@@ -306,7 +308,7 @@ impl Work {
         }
     }
 
-    /// Passes rows on to the writer, unless it is behind.
+    /// Sends rows to the writer, unless its channel is full.
     fn pass_on(&mut self) {
         if self.rows.count() == 0 {
             return;

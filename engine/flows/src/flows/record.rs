@@ -1,75 +1,77 @@
-//! One line of the flow records.
+//! Flow record: one row of the flows table.
 
 use wqcap_frame::FiveTuple;
 use wqcap_names::Names;
 
-/// What went one way.
+/// Frames of a flow in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Direction {
-    /// Frames.
+    /// Number of frames in this direction.
     pub frames: u64,
-    /// Their bytes on the wire, without FCS.
+    /// Bytes on the wire in this direction, without FCS.
     pub bytes: u64,
-    /// Stamp of the first, in nanoseconds since 1970; 0 where there are no frames.
+    /// Time stamp of the first frame in nanoseconds since 1970; 0 without frames.
     pub first_ns: u64,
-    /// Stamp of the last.
+    /// Time stamp of the last frame in nanoseconds since 1970.
     pub last_ns: u64,
 }
 
-/// Why a record was written: a word of the files.
+/// Reason for the end of a record, written to the column `ended_by`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum FlowEndReason {
-    /// Nothing came for `flows.idle`.
+    /// No frame arrived for `flows.idle`.
     Idle,
-    /// It lasted for `flows.active`; what comes goes into another record.
+    /// The flow lasted for `flows.active`; later frames go into another record.
     Active,
-    /// Another flow needed its place.
+    /// The table was full, and another flow needed the place.
     Evicted,
-    /// The capture ended.
+    /// The capture ended while the flow was open.
     Stopped,
 }
 
-/// One line of the flow records.
+/// Flow record: one row of the flows table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRecord {
-    /// The innermost packet's ends as the first frame went. Without IP: MAC addresses in the first six bytes.
+    /// Ends of the innermost packet, in the direction of the first frame. Without IP: MAC addresses
+    /// in the first six bytes.
     pub tuple: FiveTuple,
-    /// VLAN identifiers of the two outermost tags; [`wqcap_frame::FlowKey::UNTAGGED`] where there is none.
+    /// VLAN identifiers of the two outermost tags; [`wqcap_frame::FlowKey::UNTAGGED`] for a
+    /// missing tag.
     pub vlans: [u16; 2],
     /// VXLAN or Geneve network identifier.
     pub network: Option<u32>,
     /// Ethertype of the first frame's innermost packet.
     pub ethertype: u16,
-    /// Type and code of the first frame's ICMP message; `None` of other protocols.
+    /// Type and code of the first frame's ICMP message; `None` for other protocols.
     pub icmp: Option<[u8; 2]>,
-    /// The first frame's outermost packet, if that is another than the innermost.
+    /// Outermost packet of the first frame, if it is not the innermost one.
     pub outer: Option<FiveTuple>,
-    /// As the first frame went, and the other way.
+    /// Frames in the direction of the first frame, and in the other.
     pub ways: [Direction; 2],
-    /// All control bits that were seen, by way; of TCP alone.
+    /// All TCP control bits that were seen, by direction; `None` for other protocols.
     pub tcp_flags: Option<[u8; 2]>,
-    /// The queue that it came on.
+    /// Queue that received the flow's frames.
     pub queue: u16,
-    /// Why it ended here.
+    /// Reason for the end of the record.
     pub end: FlowEndReason,
-    /// What its first bytes told; `None`: nothing, or nobody asked.
+    /// Names read from the first payloads; `None`: no name was found, or names are not read.
     pub names: Option<Box<Names>>,
 }
 
 impl FlowRecord {
-    /// Stamp of its first frame.
+    /// Time stamp of the flow's first frame, in nanoseconds since 1970.
     pub(super) fn first_ns(&self) -> u64 {
         self.ways[0].first_ns
     }
 
-    /// Frames both ways.
+    /// Number of frames in both directions.
     #[must_use]
     pub fn frames(&self) -> u64 {
         self.ways[0].frames + self.ways[1].frames
     }
 
-    /// Bytes both ways.
+    /// Bytes in both directions.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.ways[0].bytes + self.ways[1].bytes

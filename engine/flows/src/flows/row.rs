@@ -1,48 +1,48 @@
-//! What a table's rows and columns are made of, whichever table it is.
+//! Rows and columns of a table, for all tables.
 
-/// A row of a table.
+/// Row of a Parquet table.
 pub(super) trait Row: Sized + 'static {
-    /// The table's name, in those of its files and in their metadata.
+    /// Name of the table, in the names and the metadata of its files.
     const TABLE: &'static str;
-    /// Version of its columns.
+    /// Version of the table's columns.
     const SCHEMA_VERSION: &'static str;
-    /// Where the package has the page that explains them.
+    /// Path of the installed page that documents the columns.
     const DOCS: &'static str;
-    /// All of them, in their order; the first [`SORTED_BY`] are times.
+    /// Columns in their order; the first [`SORTED_BY`] are times.
     const COLUMNS: &'static [Column<Self>];
 
-    /// What its table is in the order of.
+    /// Time by which the rows are sorted, in nanoseconds since 1970.
     fn ns(&self) -> u64;
 }
 
-/// So many of the first columns are what the rows of a row group are in the order of.
+/// Number of leading columns by which the rows of a row group are sorted.
 pub(super) const SORTED_BY: usize = 2;
 
-/// How a column's values are made. Their types are those that every engine reads: none is unsigned, none is a timestamp in
-/// nanoseconds.
+/// Type of a column, with the function that computes its values. All query engines read these
+/// types: none is unsigned, and no timestamp has nanoseconds.
 pub(super) enum Values<R> {
-    /// A number of 16 bits at most, in a signed one of 32.
+    /// Number of at most 16 bits, stored as a signed 32-bit number.
     Int(fn(&R) -> Option<u16>),
-    /// A number in a signed one of 64 bits.
+    /// Number stored as a signed 64-bit number.
     Long(fn(&R) -> Option<u64>),
-    /// Nanoseconds since 1970, cut to microseconds.
+    /// Nanoseconds since 1970, truncated to microseconds.
     Time(fn(&R) -> Option<u64>),
-    /// A text.
+    /// Text column without a bloom filter.
     Text(fn(&R) -> Option<String>),
-    /// A text by which a few of all rows are looked for.
+    /// Text column with a bloom filter, for searches that match few rows.
     Name(fn(&R) -> Option<String>),
 }
 
-/// A column of a table with such rows.
+/// Column of a Parquet table with rows `R`.
 pub(super) struct Column<R> {
     pub(super) name: &'static str,
     pub(super) values: Values<R>,
 }
 
-/// The rows of a table; each column's name and how its values are made.
+/// Declares the columns of a table: the name, type and value of each.
 macro_rules! columns {
     ($row:ty; $($name:ident: $values:ident($of:expr);)+) => {
-        /// All of them, in their order.
+        /// Columns of the table in their order.
         pub(super) const COLUMNS: &[Column<$row>] = &[$(Column {
             name: stringify!($name),
             values: Values::<$row>::$values($of),

@@ -1,8 +1,9 @@
-//! The few payloads that may tell a name, on their way from the loop to the thread that reads them.
+//! Sampler of payloads with possible names, between the loop and the names thread.
 //!
-//! Most frames cost a look at the first bytes of their payload. What looks like a name is copied, since nobody knows how long
-//! a slot will hold it, into memory that comes back; and once the batch's frames are in their flows, it goes on with what tells
-//! its flow, unless that has had its share. A hello or message that goes on in the next segment waits for it.
+//! Most frames cost only a check of the first bytes of their payload. A payload with a possible
+//! name is copied into reusable memory, since its slot may be reposted at any time. Once the
+//! batch's frames are added to their flows, the copy is sent with the identity of its flow, unless
+//! the flow's share is used up. A hello or message that continues in the next segment waits for it.
 
 use super::{
     FlowsPlan,
@@ -15,12 +16,13 @@ use crossbeam_channel::{Receiver, Sender};
 use wqcap_frame::{FiveTuple, Headers, protocol};
 use wqcap_names::{Kind, MOST};
 
-/// Copies that are on their way at a time, for each meter.
+/// Number of copies in transit for each meter.
 pub(super) const COPIES: usize = FlowsPlan::COPIES_BYTES as usize / MOST;
-/// Copies that may wait for their next segment. One place each, by what that segment will be.
+/// Number of places for copies that wait for their next segment. The expected segment determines
+/// the place of a copy.
 const UNFINISHED: usize = 64;
 
-/// What tells a flow from all others of a run, also from one that had its addresses before.
+/// Identity of a flow among all flows of a run, including earlier ones with the same addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FlowId {
     key: Key,
@@ -29,8 +31,8 @@ pub(super) struct FlowId {
 }
 
 impl FlowId {
-    /// Of a record; `None`: without IP nothing has a name.
-    pub(super) fn of(record: &FlowRecord) -> Option<Self> {
+    /// Returns the identity of a record's flow; `None`: flows without IP have no names.
+    pub(super) fn from_record(record: &FlowRecord) -> Option<Self> {
         let (ends, _) = record.tuple.ordered();
         (ends.version != 0).then(|| Self {
             key: Key::new(&ends, record.vlans, record.network),
@@ -39,7 +41,7 @@ impl FlowId {
         })
     }
 
-    /// The ends of one of its frames as it went.
+    /// Returns the ends of one of the flow's frames, in the frame's direction.
     pub(super) fn ends(&self, upward: bool) -> FiveTuple {
         let ends = self.key.ends();
         if upward { ends } else { ends.reversed() }
@@ -49,60 +51,60 @@ impl FlowId {
         self.queue
     }
 
-    /// The outermost VLAN.
+    /// Returns the outermost VLAN identifier.
     pub(super) fn vlan(&self) -> u16 {
         self.key.vlans()[0]
     }
 }
 
-/// A copy of what a payload may tell.
+/// Copy of a payload with a possible name.
 pub(super) struct Sample {
     pub(super) flow: FlowId,
     pub(super) kind: Kind,
-    /// Of the flow: 0 as its first frame went, 1 the other.
+    /// Direction within the flow: 0 is that of its first frame.
     pub(super) way: usize,
-    /// Whether its frame went from the lower end to the other.
+    /// `true` if the frame went from the lower end to the upper one.
     pub(super) upward: bool,
-    /// When its frame, the last one, was received.
+    /// Time at which the last frame of the copy was received, in nanoseconds since 1970.
     pub(super) ns: u64,
     pub(super) bytes: Vec<u8>,
 }
 
-/// Where the memory of copies comes from and goes to.
+/// Channels for copies and for their memory.
 #[derive(Clone)]
 pub(super) struct SampleChannels {
     pub(super) empty: Receiver<Vec<u8>>,
-    /// For copies that are of no use after all.
+    /// Channel for the memory of copies that are not sent.
     pub(super) unused: Sender<Vec<u8>>,
     pub(super) full: Sender<Sample>,
 }
 
-/// A copy whose frame is not in its flow yet.
+/// Copy whose frame is not yet added to its flow.
 struct Waiting {
-    /// Which of the frames that wait with it.
+    /// Index of the frame among the waiting ones.
     at: usize,
     kind: Kind,
     bytes: Vec<u8>,
 }
 
-/// A copy that goes on in the next segment.
+/// Copy that continues in the next segment.
 struct Unfinished {
     ends: FiveTuple,
-    /// Sequence number of that segment.
+    /// Sequence number of the next segment.
     next: u32,
     wanted: usize,
     kind: Kind,
     bytes: Vec<u8>,
 }
 
-/// A meter's own part.
+/// Sampler of one meter: copies payloads with possible names.
 pub(super) struct Sampler {
     channels: SampleChannels,
     waiting: Vec<Waiting>,
     unfinished: Box<[Option<Unfinished>]>,
-    /// How many of these there are.
+    /// Number of copies that wait for a further segment.
     begun: usize,
-    /// One that is empty, since most that are of no use come one after the other.
+    /// Unused buffer: most copies that are not sent follow one another.
     spare: Option<Vec<u8>>,
     missed: u64,
 }
@@ -119,21 +121,23 @@ impl Sampler {
         }
     }
 
-    /// Payloads that were not read since there was no memory, or since they did not go on.
+    /// Payloads that were not read because no memory was free, or because their next segment did
+    /// not arrive.
     pub(super) fn missed(&self) -> u64 {
         self.missed
     }
 
-    /// Looks at a frame, the one at `at` among those that wait. Whether it is now a copy's, which asks for it later.
+    /// Checks a frame, number `at` of the waiting ones. Returns `true` if a copy was made of it,
+    /// for which the frame must be kept.
     #[inline]
-    pub(super) fn look(&mut self, frame: &[u8], inner: &Headers, at: usize) -> bool {
+    pub(super) fn sample_frame(&mut self, frame: &[u8], inner: &Headers, at: usize) -> bool {
         let Some(payload) = inner.payload().and_then(|it| frame.get(it..inner.end())) else {
             return false;
         };
         let ports = [inner.tuple.src_port, inner.tuple.dst_port];
         let kind = match inner.tuple.protocol {
             protocol::TCP => {
-                if self.begun > 0 && self.go_on(frame, inner, payload, at) {
+                if self.begun > 0 && self.continue_copy(frame, inner, payload, at) {
                     return true;
                 }
                 Kind::of_tcp(payload, ports)
@@ -166,9 +170,9 @@ impl Sampler {
         self.extend(begun, payload, at);
     }
 
-    /// Whether the payload is the next part of a copy.
+    /// Adds the payload to the copy that waits for it; returns `true` if there is one.
     #[inline(never)]
-    fn go_on(&mut self, frame: &[u8], inner: &Headers, payload: &[u8], at: usize) -> bool {
+    fn continue_copy(&mut self, frame: &[u8], inner: &Headers, payload: &[u8], at: usize) -> bool {
         if payload.is_empty() {
             return false;
         }
@@ -183,14 +187,14 @@ impl Sampler {
         true
     }
 
-    /// Adds the next part, which is the last one or not.
+    /// Adds the next part to a copy, which then waits for its flow or for a further segment.
     fn extend(&mut self, mut copy: Unfinished, payload: &[u8], at: usize) {
         let left = copy.wanted.saturating_sub(copy.bytes.len());
-        // Within the capacity that it was made with.
+        // Within the capacity of the buffer.
         copy.bytes
             .extend_from_slice(payload.get(..left).unwrap_or(payload));
         if copy.bytes.len() < copy.wanted {
-            // What has come may be enough.
+            // The received part may already be enough.
             copy.wanted = copy.kind.wanted(&copy.bytes);
         }
         if copy.bytes.len() >= copy.wanted {
@@ -211,7 +215,7 @@ impl Sampler {
         }
     }
 
-    /// Sends on what waits, once its frames are in their flows.
+    /// Sends the waiting copies once their frames are added to their flows.
     #[inline]
     pub(super) fn hand_over(
         &mut self,
@@ -230,7 +234,7 @@ impl Sampler {
         for Waiting { at, kind, bytes } in waiting.drain(..) {
             let frame = &seen[at];
             let Some(place) = table.search(frame.hash, &frame.key) else {
-                // It is in no record, or in one that has ended since.
+                // The frame is in no record, or its record has ended since.
                 self.missed += 1;
                 self.release(bytes);
                 continue;
@@ -245,7 +249,7 @@ impl Sampler {
                 first_ns: apart.first_ns(),
                 queue,
             };
-            // The channel has room for every copy there is, and its reader outlives the meters.
+            // The channel has room for every existing copy, and its reader outlives the meters.
             let _ = self.channels.full.send(Sample {
                 flow,
                 kind,
@@ -258,7 +262,7 @@ impl Sampler {
         self.waiting = waiting;
     }
 
-    /// Nothing comes any more.
+    /// Discards unfinished copies at the end.
     pub(super) fn end(&mut self) {
         self.missed += self.begun as u64;
         self.begun = 0;
@@ -268,20 +272,21 @@ impl Sampler {
     fn release(&mut self, mut bytes: Vec<u8>) {
         bytes.clear();
         if let Some(bytes) = self.spare.replace(bytes) {
-            // The channel has room for every copy there is.
+            // The channel has room for every existing copy.
             let _ = self.channels.unused.try_send(bytes);
         }
     }
 }
 
-/// The sequence number of a TCP segment; of others nothing that matters.
+/// Returns the sequence number of a TCP segment; an arbitrary value for other protocols.
 fn sequence(frame: &[u8], inner: &Headers) -> u32 {
     let header = inner.l4().and_then(|at| frame.get(at + 4..));
     let number = header.and_then(<[u8]>::first_chunk);
     number.map_or(0, |it| u32::from_be_bytes(*it))
 }
 
-/// Where a copy waits for a segment: that of another one has most probably another place.
+/// Returns the place where a copy waits for a segment. Different segments have different places
+/// with high probability.
 fn place(ends: &FiveTuple, next: u32) -> usize {
     let ports = u32::from(ends.src_port) << 16 | u32::from(ends.dst_port);
     let mixed = (next ^ ports).wrapping_mul(0x9e37_79b1);

@@ -1,47 +1,47 @@
-//! Frames on their way into their flows.
+//! Frames that wait to be added to their flows.
 //!
-//! Each waits with what is to be known of it, not with its bytes, until there are enough to look for their flows side by
-//! side: the caches' misses of one then pass while the others' are waited for.
+//! The needed data of each frame is kept, not its bytes, until there are enough frames to search
+//! their flows together. Cache misses of several searches then overlap.
 
 use crate::flow_table::{FlowPlace, Guess, HashSeed, Key};
 use wqcap_frame::{FiveTuple, Headers};
 
-/// Frames that wait at most: as many as a loop takes at once.
+/// Maximum number of waiting frames: the number that a loop polls at once.
 pub(super) const MOST_SEEN: usize = 64;
 
-/// What there is to know of a frame.
+/// Data of a frame that its flow needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SeenFrame {
     pub(super) key: Key,
-    /// When it was received.
+    /// Time at which the frame was received, in nanoseconds since 1970.
     pub(super) ns: u64,
-    /// Its length on the wire.
+    /// Length of the frame on the wire in bytes.
     pub(super) len: u32,
-    /// The key is in order, and this its hash.
+    /// Set when the key is in order and `hash` is computed.
     pub(super) placed: bool,
     pub(super) hash: u32,
-    /// Where its flow seems to be.
+    /// Guessed position of the flow in the table.
     pub(super) guess: Guess,
     /// Ethertype of the innermost packet.
     pub(super) ethertype: u16,
-    /// Control bits of TCP.
+    /// TCP control bits of the frame.
     pub(super) flags: u8,
-    /// Type and code of ICMP.
+    /// Type and code of the frame's ICMP message.
     pub(super) icmp: Option<[u8; 2]>,
-    /// Whether it went from the lower end to the other.
+    /// `true` if the frame went from the lower end to the upper one.
     pub(super) upward: bool,
-    /// Whether it came in a tunnel.
+    /// `true` if the frame came in a tunnel.
     pub(super) tunnel: bool,
-    /// Which of the batch's outermost packets of tunnels is its own, if it came in one.
+    /// Index of the frame's outermost packet in the batch's list, if it came in a tunnel.
     pub(super) outer: u8,
 }
 
 impl SeenFrame {
-    /// A frame of `len` bytes on the wire, received at `ns`; with its flow's place, if that is known. Its outermost packet
-    /// goes to those of the batch's tunnels, if it came in one.
+    /// Creates the data of a frame of `len` bytes on the wire, received at `ns`. `place` is its
+    /// flow, if known. The outermost packet is added to `outers` if the frame came in a tunnel.
     #[expect(
         clippy::inline_always,
-        reason = "made elsewhere, it would be copied to where it waits"
+        reason = "construction elsewhere would copy the frame data into the list"
     )]
     #[inline(always)]
     pub(super) fn new(
@@ -56,7 +56,7 @@ impl SeenFrame {
         let (key, hash, upward, flags) = match place {
             Some(it) => (it.key, it.hash, it.upward, it.tcp_flags),
             None => {
-                let (key, upward) = Key::of(frame, outer, inner);
+                let (key, upward) = Key::from_headers(frame, outer, inner);
                 (key, 0, upward, inner.tcp_flags(frame))
             }
         };
@@ -73,11 +73,11 @@ impl SeenFrame {
             icmp: inner.icmp(frame),
             upward,
             tunnel,
-            outer: if tunnel { keep(outer, outers) } else { 0 },
+            outer: if tunnel { push_outer(outer, outers) } else { 0 },
         }
     }
 
-    /// Makes of it what its flow is found by.
+    /// Orders the key and computes its hash.
     #[inline]
     pub(super) fn place(&mut self, seed: HashSeed) {
         if !self.placed {
@@ -88,11 +88,12 @@ impl SeenFrame {
     }
 }
 
-/// Out of line, and apart from the frame's own: copied for this rare use, the packet would be waited for.
+/// Adds the outermost packet to the list. Out of line and outside the frame's data: a copy for this
+/// rare case would slow down all frames.
 #[cold]
 #[inline(never)]
-fn keep(outer: &Headers, outers: &mut Vec<FiveTuple>) -> u8 {
+fn push_outer(outer: &Headers, outers: &mut Vec<FiveTuple>) -> u8 {
     outers.push(outer.tuple);
-    // Of a batch's frames, which are few.
+    // The list has at most one packet for each frame of a batch.
     (outers.len() - 1) as u8
 }

@@ -1,4 +1,4 @@
-//! The files of one table: one for each interval of the wall clock in which there were rows.
+//! Writer of one table: one file for each interval of the wall clock in which there were rows.
 
 use super::{
     file::{File, MOST_ROWS},
@@ -8,21 +8,21 @@ use std::path::PathBuf;
 use wqcap_core::time::system_ns;
 use wqcap_files::file_list::FileList;
 
-/// What has become of a table.
+/// Result of writing a table: complete files and failures.
 #[derive(Default)]
 pub(super) struct Written {
-    /// Complete files.
+    /// Complete files of the table.
     pub(super) files: FileList,
-    /// Why rows could not be written; the first time.
+    /// First error that prevented rows from being written.
     pub(super) failures: Vec<String>,
-    /// Rows that were not.
+    /// Number of rows that were not written.
     pub(super) unwritten: u64,
 }
 
-/// A table that is being written.
+/// Writer of one table, one Parquet file per interval.
 pub(super) struct TableWriter<R> {
     dir: PathBuf,
-    /// Rows of the row group to come.
+    /// Rows of the next row group.
     rows: Vec<R>,
     file: Option<File>,
     written: Written,
@@ -41,7 +41,7 @@ impl<R: Row> TableWriter<R> {
         }
     }
 
-    /// Takes rows out of a batch, of `most` rows at most.
+    /// Moves the rows out of a batch, which has at most `most` rows.
     pub(super) fn take(&mut self, batch: &mut Vec<R>, most: usize) {
         self.rows.append(batch);
         if self.rows.len() + most > MOST_ROWS {
@@ -49,7 +49,7 @@ impl<R: Row> TableWriter<R> {
         }
     }
 
-    /// Writes what there is as a row group.
+    /// Writes the collected rows as a row group.
     fn write_rows(&mut self) {
         if self.rows.is_empty() {
             return;
@@ -82,20 +82,20 @@ impl<R: Row> TableWriter<R> {
         }
     }
 
-    /// Gives up the open file, if there is one; the next rows begin another.
+    /// Discards the open file, if there is one; the next rows start another file.
     fn fail(&mut self, failure: String) {
         if let Some(file) = self.file.take() {
             self.written.unwritten += file.rows();
             file.discard();
         }
         tracing::error!("{failure}");
-        // The first says why; a full disk would say it every interval.
+        // Only the first failure is kept: a full disk would repeat it every interval.
         if self.written.failures.is_empty() {
             self.written.failures.push(failure);
         }
     }
 
-    /// Ends the last interval.
+    /// Ends the last interval and returns the result.
     pub(super) fn finish(mut self) -> Written {
         self.end_interval();
         self.written

@@ -26,7 +26,8 @@ use wqcap_frame::{Headers, Tcp, filter::Filter};
 
 const START: u64 = 1_700_000_000_000_000_000;
 
-/// TCP or, for odd flows, UDP between 10.0.0.1 and 10.0.1.`flow`, there or back.
+/// Returns a frame between 10.0.0.1 and 10.0.1.`flow`: TCP for even flows, UDP for odd ones.
+/// `back`: in the other direction.
 fn frame(flow: u8, back: bool, flags: u8) -> Vec<u8> {
     let protocol = if flow.is_multiple_of(2) { 6 } else { 17 };
     let mut frame = vec![2; 12];
@@ -45,7 +46,7 @@ fn frame(flow: u8, back: bool, flags: u8) -> Vec<u8> {
     frame
 }
 
-/// A meter whose records are there to be looked at.
+/// Meter whose records are collected.
 struct Bench {
     meter: Option<Meter>,
     full: Receiver<Vec<FlowRecord>>,
@@ -87,7 +88,7 @@ impl Bench {
         }
     }
 
-    /// A batch of one frame.
+    /// Gives the meter a batch of one frame.
     fn give(&mut self, frame: &[u8], len: u32, ns: u64) {
         self.meter().batch();
         self.count(frame, len, ns);
@@ -102,7 +103,8 @@ impl Bench {
         self.seen = (self.seen.0 + 1, self.seen.1 + u64::from(len));
     }
 
-    /// Has this many packets and bytes of each direction kept, and whatever comes when a flow begins anew.
+    /// Follows limits of `packets` and `bytes` for each direction, which start again after
+    /// `idle_ns`.
     fn follow(mut self, packets: Option<u64>, bytes: Option<u64>, idle_ns: u64) -> Self {
         let limit = FlowLimit {
             filter: Filter::default(),
@@ -117,7 +119,7 @@ impl Bench {
         self
     }
 
-    /// A batch of one frame, with limits; whether it is cut off.
+    /// Gives the meter a batch of one frame with limits, and returns `true` if it is cut off.
     fn cuts(&mut self, frame: &[u8], len: u32, ns: u64) -> bool {
         let outer = Headers::parse(frame);
         let inner = outer.descend(frame);
@@ -143,7 +145,7 @@ impl Bench {
         self.meter.as_mut().unwrap()
     }
 
-    /// Takes finished records, and gives their memory back.
+    /// Collects finished records, and returns their memory.
     fn drain(&mut self) {
         while let Ok(batch) = self.full.try_recv() {
             self.take(batch);
@@ -152,11 +154,11 @@ impl Bench {
 
     fn take(&mut self, mut batch: Vec<FlowRecord>) {
         self.records.append(&mut batch);
-        // After the end nobody takes it.
+        // At the end, no thread receives it.
         let _ = self.empty.send(batch);
     }
 
-    /// Ends the capture; the sums must close.
+    /// Ends the capture, and checks that the totals add up.
     fn end(&mut self) -> FlowTotals {
         self.drain();
         let meter = self.meter.take();
@@ -177,14 +179,14 @@ impl Bench {
     }
 }
 
-/// A record without what may differ between two right answers: why it ended depends on when the sweep came by.
+/// Record without the reason for its end, which depends on the time of the sweep.
 type Facts = (String, [Direction; 2], Option<[u8; 2]>);
 
 fn facts(record: &FlowRecord) -> Facts {
     (format!("{:?}", record.tuple), record.ways, record.tcp_flags)
 }
 
-/// The naive answer: a map, and a list of what has ended.
+/// Reference implementation of flow records: a map, and a list of ended records.
 #[derive(Default)]
 struct Naive {
     open: HashMap<u8, (bool, Facts)>,
@@ -232,7 +234,7 @@ fn in_order(mut facts: Vec<Facts>) -> Vec<Facts> {
     facts
 }
 
-/// The naive answer to how much of each flow is kept.
+/// Reference implementation of flow limits.
 #[derive(Default)]
 struct NaiveLimits {
     flows: HashMap<u8, NaiveLimit>,
@@ -280,7 +282,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => 0_u64..500_000_000,
         1 => 0_u64..20_000_000_000,
     ];
-    // The longer ones as sums of many: an entry has no room for those of a few.
+    // Large lengths stand for many frames: a few of them exceed an entry's counters.
     let len = prop_oneof![4 => 60_u32..9000, 1 => any::<u32>()];
     (0_u8..12, any::<bool>(), any::<u8>(), len, after).prop_map(
         |(flow, back, flags, len, after_ns)| Step {
@@ -315,7 +317,7 @@ proptest! {
         prop_assert_eq!(in_order(ours), in_order(naive.end()));
     }
 
-    /// Records end and limits begin anew each at its own time.
+    /// Records end and limits start again independently.
     #[test]
     fn limits_that_records_follow_are_those_of_a_naive_map(
         steps in prop::collection::vec(step(), 0..300),
@@ -403,7 +405,7 @@ proptest! {
             }
         }
         let untracked = bench.meter().cutoff().untracked_frames;
-        // The writer is there to the end.
+        // Lets the writer return a batch at the end.
         bench.empty.send(Vec::with_capacity(RECORDS)).unwrap();
         let totals = bench.end();
         if limit_idle.is_some() {
@@ -413,7 +415,7 @@ proptest! {
 }
 
 #[test]
-fn a_full_table_lets_old_flows_go() {
+fn a_full_table_evicts_old_flows() {
     let mut bench = Bench::new(16, 4, u64::MAX, u64::MAX);
     for flow in 0..100 {
         bench.give(&frame(flow, false, 2), 60, START + u64::from(flow));
@@ -442,12 +444,12 @@ fn without_room_frames_of_new_flows_are_missed_and_counted() {
 }
 
 #[test]
-fn the_hand_ends_flows_that_have_fallen_silent() {
+fn the_sweep_ends_silent_flows() {
     let mut bench = Bench::new(5000, 64, 1_000_000_000, u64::MAX);
     for flow in 0..100 {
         bench.give(&frame(flow, false, 2), 60, START);
     }
-    // Another flow goes on, a frame each ten milliseconds.
+    // Another flow continues with a frame every 10 ms.
     for i in 0..200 {
         bench.give(&frame(200, false, 2), 60, START + i * 10_000_000);
     }
@@ -466,12 +468,12 @@ fn a_frame_touches_one_cache_line_of_its_flow() {
     assert_eq!((size_of::<FlowApart>(), align_of::<FlowApart>()), (128, 64));
     assert_eq!(Table::<FlowEntry>::FLOW_BYTES as u64, FlowsPlan::FLOW_BYTES);
     assert!(FlowsPlan::capacity_of(256 << 20, None) > 1_000_000);
-    // The cutoff's memory makes place for more flows than its notes of them take.
+    // The cutoff's memory holds more flows than its own data of them needs.
     assert!(FlowsPlan::capacity_of(256 << 20, Some(256 << 20)) > 2_000_000);
     assert_eq!(FlowsPlan::capacity_of(0, None), 1);
 }
 
-/// Many more flows than a cache holds, each found again.
+/// Uses many more flows than a cache holds; each must be found again.
 #[test]
 fn many_flows_are_all_kept() {
     const FLOWS: u32 = 300_000;
@@ -489,9 +491,9 @@ fn many_flows_are_all_kept() {
     assert!(bench.records.iter().all(|it| it.frames() == 3));
 }
 
-/// Flows of IPv6 whose addresses, mixed, are the same, some of them in the same lines of the index.
+/// IPv6 flows whose mixed addresses are equal, some of them on the same lines of the index.
 #[test]
-fn flows_of_ipv6_are_told_apart_by_all_of_their_addresses() {
+fn ipv6_flows_with_equal_short_keys_are_distinct() {
     const FLOWS: u64 = 20_000;
     let mut bench = Bench::new(FLOWS as usize, 200, u64::MAX, u64::MAX);
     for round in 0..2 {
@@ -513,7 +515,7 @@ fn flows_of_ipv6_are_told_apart_by_all_of_their_addresses() {
     assert_eq!(sources.len() as u64, FLOWS);
 }
 
-/// IPv4 with `payload` behind it.
+/// Returns an IPv4 packet with `payload`.
 fn ipv4(from: u8, to: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x45, 0];
     let len = u16::try_from(20 + payload.len()).unwrap();
@@ -534,7 +536,8 @@ fn udp(to: u16, payload: &[u8]) -> Vec<u8> {
     datagram
 }
 
-/// VXLAN in VLAN 7 between hosts 1 and 2, with a DNS query of host 3 to host 4 in it.
+/// Returns a VXLAN frame in VLAN 7 between hosts 1 and 2. It contains a DNS query of host 3 to host
+/// 4.
 fn vxlan(vni: u8, back: bool) -> Vec<u8> {
     let (a, b) = if back { (2, 1) } else { (1, 2) };
     let query = ipv4(3, 4, 17, &udp(53, b"query"));
@@ -549,7 +552,7 @@ fn vxlan(vni: u8, back: bool) -> Vec<u8> {
 }
 
 #[test]
-fn tunnels_are_told_apart_by_their_network() {
+fn tunnels_with_different_networks_are_distinct_flows() {
     let mut bench = Bench::new(16, 4, u64::MAX, u64::MAX);
     for (vni, back) in [(5, false), (5, true), (6, false)] {
         bench.give(&vxlan(vni, back), 100, START);
@@ -599,9 +602,9 @@ fn frames_without_ip_are_in_records_too() {
     assert_eq!(arps.tuple.src_bytes()[..6], [9; 6]);
 }
 
-/// Two pairs of MAC addresses that, mixed, are the same.
+/// Two pairs of MAC addresses whose mixed values are equal.
 #[test]
-fn flows_without_ip_are_told_apart_by_all_of_their_addresses() {
+fn flows_without_ip_with_equal_short_keys_are_distinct() {
     let mut bench = Bench::new(16, 4, u64::MAX, u64::MAX);
     for [from, to] in [
         [[1, 0, 0, 0, 0, 1], [9, 0, 0, 0, 0, 2]],
@@ -638,7 +641,7 @@ fn files_hold_what_the_meters_saw() {
     let report = writer.finish();
     assert_eq!(report.totals.records, 100);
     assert_eq!((report.unwritten, report.failures.len()), (0, 0));
-    // Two, where an hour ends in between.
+    // Two files if an hour ends during the test.
     let mut names: Vec<_> = fs::read_dir(dir.path())
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -665,7 +668,7 @@ fn files_hold_what_the_meters_saw() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_told_at_once() {
+fn a_missing_directory_is_reported_at_the_start() {
     let plan = FlowsPlan {
         dir: "/nonexistent/flows".into(),
         interval_ns: 1_000_000_000,
@@ -675,7 +678,7 @@ fn a_folder_that_is_not_there_is_told_at_once() {
         names: false,
     };
     let Err(error) = FlowWriter::start(&plan, 1) else {
-        panic!("it is not there")
+        panic!("the directory does not exist")
     };
     let text = error.to_string();
     assert!(text.contains("flows.dir /nonexistent/flows"), "{text}");
@@ -688,7 +691,7 @@ fn every_column_is_documented_and_nothing_else() {
     assert_documented::<DhcpRow>("names.md", "The table of DHCP");
 }
 
-/// The columns stand on a page, below a heading.
+/// Checks that the table below a heading of a page lists exactly the columns of `R`.
 fn assert_documented<R: Row>(page: &str, heading: &str) {
     let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let text = fs::read_to_string(docs.join(page)).unwrap();

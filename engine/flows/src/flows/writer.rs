@@ -1,5 +1,5 @@
-//! The thread that writes records, and rows of DNS and DHCP where names are asked for; between it and the meters is then the thread
-//! that reads names.
+//! Thread that writes flow records, and rows of DNS and DHCP if names are read. The thread that
+//! reads names is then between it and the meters.
 
 use super::{
     FlowTotals, FlowsPlan, FlowsReport, NamesReport,
@@ -21,20 +21,20 @@ use std::{
 };
 use wqcap_core::{error::ResourceError, sync::thread::spawn, time::system_ns};
 
-/// Batches of records for each meter: what a slow disk may hold up.
+/// Batches of records for each meter, which bridge the delays of a slow disk.
 const BATCHES: usize = 64;
 
-/// Takes records from all queues and writes them.
+/// Writer of the flow records of all queues.
 pub struct FlowWriter {
     thread: Option<JoinHandle<Finished>>,
     names: Option<JoinHandle<Found>>,
-    /// Dropped before the threads are joined, so that they see the end.
+    /// Channels to the threads. Dropped before the threads are joined, so that they end.
     exchange: Option<Channels>,
     totals: Vec<Arc<Mutex<FlowTotals>>>,
     plan: FlowsPlan,
 }
 
-/// What the threads leave.
+/// Results of the writer thread and the names thread.
 #[derive(Default)]
 struct Finished {
     flows: Written,
@@ -44,23 +44,24 @@ struct Finished {
 }
 
 impl FlowWriter {
-    /// Starts the threads, for so many meters.
+    /// Starts the threads for `meters` meters.
     ///
     /// # Errors
-    /// The folder cannot be written to, or there is no thread to be had.
+    /// The directory cannot be written to, or a thread cannot be started.
     pub fn start(plan: &FlowsPlan, meters: usize) -> Result<Self, ResourceError> {
         let refused = |path: &Path, source| ResourceError::File {
             what: "flows.dir",
             path: path.display().to_string(),
             source,
         };
-        // What cannot be written is told at the start, not after an interval.
+        // A directory that cannot be written to is reported at the start instead of after an
+        // interval.
         tempfile::tempfile_in(&plan.dir).map_err(|source| refused(&plan.dir, source))?;
         let batches = meters.max(1) * BATCHES;
         let (empty_in, empty) = crossbeam_channel::bounded(batches);
         let (full_in, full) = crossbeam_channel::bounded(batches);
         for _ in 0..batches {
-            // Bounded by the very number of batches: there is room.
+            // The channel's capacity is the number of batches.
             let _ = empty_in.send(Vec::with_capacity(RECORDS));
         }
         let mut work = Work {
@@ -102,8 +103,9 @@ impl FlowWriter {
         })
     }
 
-    /// The counting half of a queue, or of one of its parsers, made by a function that is to run on that thread, so that
-    /// its memory is near; each once. `None`: there are not so many.
+    /// Returns a function that creates meter number `at` for `queue`. Call it once, on the thread
+    /// that uses the meter, so that its memory is on that thread's NUMA node. `None`: there is no
+    /// meter of this number.
     #[must_use]
     pub fn meter(&self, at: usize, queue: usize) -> Option<impl FnOnce() -> Meter + Send + use<>> {
         let totals = Arc::clone(self.totals.get(at)?);
@@ -112,7 +114,7 @@ impl FlowWriter {
         Some(move || Meter::new(queue, &plan, exchange, totals))
     }
 
-    /// Sums over all meters, as they were last published.
+    /// Returns the sum of the last published totals of all meters.
     #[must_use]
     pub fn totals(&self) -> FlowTotals {
         let mut sum = FlowTotals::default();
@@ -124,7 +126,7 @@ impl FlowWriter {
         sum
     }
 
-    /// Waits until everything is written. All meters must be gone by then.
+    /// Waits until everything is written. All meters must be dropped before.
     #[must_use]
     pub fn finish(mut self) -> FlowsReport {
         let Finished {
@@ -158,16 +160,16 @@ impl FlowWriter {
         let joined = self.thread.take().map(JoinHandle::join);
         let mut finished = joined.and_then(Result::ok).unwrap_or_else(|| Finished {
             flows: Written {
-                failures: vec!["the thread of flow records ended in a panic".into()],
+                failures: vec!["the thread of flow records panicked".into()],
                 ..Written::default()
             },
             ..Finished::default()
         });
-        // The writer ends when it has, too.
+        // The names thread ends before the writer.
         match self.names.take().map(JoinHandle::join) {
             Some(Ok(found)) => finished.found = found,
             Some(Err(_)) => {
-                let failure = "the thread of names ended in a panic".into();
+                let failure = "the thread of names panicked".into();
                 finished.dns.failures.push(failure);
             }
             None => {}
@@ -184,7 +186,7 @@ impl Drop for FlowWriter {
     }
 }
 
-/// Makes a folder, if it is not there, so that it is still there after a crash.
+/// Creates a directory if it does not exist, and syncs its parent so that it survives a crash.
 fn make_folder(folder: &Path) -> io::Result<()> {
     match fs::create_dir(folder) {
         Ok(()) => {
@@ -196,7 +198,7 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     tempfile::tempfile_in(folder).map(drop)
 }
 
-/// The thread's own.
+/// State of the thread that writes flow records.
 struct Work {
     interval_ns: u64,
     full: Receiver<Vec<FlowRecord>>,
@@ -228,7 +230,7 @@ impl Work {
                 },
                 recv(messages) -> rows => match rows {
                     Ok(rows) => self.take_messages(rows),
-                    // The last records may not be here yet.
+                    // Records may still arrive after the last message.
                     Err(_) => messages = never(),
                 },
                 default(Duration::from_nanos(next.saturating_sub(now))) => {}
@@ -247,7 +249,7 @@ impl Work {
 
     fn take(&mut self, mut batch: Vec<FlowRecord>) {
         self.flow_table.take(&mut batch, RECORDS);
-        // A full channel cannot be: it has room for every batch there is.
+        // The channel has room for every existing batch.
         let _ = self.empty.try_send(batch);
     }
 

@@ -1,20 +1,20 @@
-//! What kinds of frames there are: protocols, traits and sizes, as plain arrays of counters.
+//! Counters of frames by protocol, trait and size, as plain arrays.
 
 use super::Volume;
 use wqcap_frame::{Headers, ethertype, protocol};
 
-/// Names of the protocols, in the order of [`protocol_of`]'s numbers. Each frame has one.
+/// Names of the protocols, indexed by [`protocol_of`]. Each frame has exactly one.
 pub(super) const PROTOCOLS: [&str; 9] = [
     "tcp", "udp", "icmp", "sctp", "gre", "esp", "other_ip", "arp", "other",
 ];
 
-/// Names of what frames may have besides, any number of it.
+/// Names of the traits of frames. A frame has any number of them.
 pub(super) const TRAITS: [&str; 6] = ["ipv4", "ipv6", "vlan", "tunnel", "fragment", "malformed"];
 
-/// The longest frame of each bin, in bytes without FCS, but for the last, which has no end.
+/// Largest frame of each size bin, in bytes without FCS; the bin after the last is unbounded.
 pub(super) const SIZES: [u32; 9] = [64, 127, 255, 511, 1023, 1518, 2047, 4095, 9216];
 
-/// Which of [`PROTOCOLS`] the innermost packet carries.
+/// Returns the index in [`PROTOCOLS`] of the innermost packet's protocol.
 #[inline]
 fn protocol_of(inner: &Headers) -> usize {
     if inner.tuple.version == 0 {
@@ -35,7 +35,7 @@ fn protocol_of(inner: &Headers) -> usize {
     }
 }
 
-/// Counters by kind.
+/// Counters by protocol, trait and size.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mix {
     pub(super) total: Volume,

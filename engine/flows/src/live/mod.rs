@@ -1,14 +1,17 @@
-//! Live statistics: rates, the heaviest senders, protocols, sizes, gaps and hold times, while frames flow.
+//! Live statistics: rates, the heaviest senders, protocols, sizes, gaps and hold times, while
+//! frames are received.
 //!
 //! ```text
-//! loop -> Recorder: counters of its own -> at most ten times a second: copy, swap -> Statistics::snapshot
+//! loop -> Recorder: its own counters -> at most ten times a second: copy, swap ->
+//! Statistics::snapshot
 //! ```
 //!
-//! Each queue counts in memory that nobody else touches. Ten times a second at most it copies that memory into a second
-//! buffer and swaps it with the one that readers see; a reader who is looking just then is not waited for. So reading
-//! costs the loops nothing but that swap, however often it is done. The stamps of the frames are the clock.
+//! Each queue counts in memory that no other thread accesses. At most ten times per second, it
+//! copies that memory into a second buffer and swaps the buffer with the published one. If a reader
+//! holds the published buffer at that moment, the publication is skipped. Thus reading costs the
+//! loops only the swap, however often it is done. The frames' time stamps are the clock.
 //!
-//! May import: [`wqcap_frame`]. Invariant: nothing here allocates once a [`Recorder`] is made.
+//! Invariant: no code here allocates once a [`Recorder`] is created.
 
 mod mix;
 mod recorder;
@@ -26,7 +29,7 @@ pub use wqcap_core::stats::traffic::{
 use recorder::{PublishedCell, Shared};
 use std::sync::{Arc, atomic::AtomicU64};
 
-/// The statistics of all queues, for readers on any thread.
+/// Statistics of all queues, readable from any thread.
 #[derive(Clone, Debug)]
 pub struct Statistics {
     shared: Arc<Shared>,
@@ -34,7 +37,8 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// For so many queues, each with so many recorders: one for each thread that works on its frames.
+    /// Creates statistics for `queues` queues with `per_queue` recorders each: one for each thread
+    /// that processes its frames.
     #[must_use]
     pub fn new(queues: usize, per_queue: usize) -> Self {
         let recorders = 0..queues * per_queue;
@@ -47,18 +51,19 @@ impl Statistics {
         }
     }
 
-    /// The counting half; one for each number, which counts the recorders of the first queue before those of the next. To be made on the loop's own thread, so that its memory is near.
-    /// `system_time`: stamps are the system's time, so that hold times can be told.
+    /// Creates the recorder with this number; recorders of a queue have consecutive numbers. Create
+    /// each one once, on its own thread, so that its memory is on that thread's NUMA node.
+    /// `system_time`: time stamps are system time, so that hold times can be measured.
     ///
     /// # Panics
-    /// There is no such recorder.
+    /// `number` is not below the number of recorders.
     #[must_use]
     pub fn recorder(&self, number: usize, system_time: bool) -> Recorder {
         assert!(number < self.shared.slots.len(), "no recorder {number}");
         Recorder::new(Arc::clone(&self.shared), number, system_time)
     }
 
-    /// All queues together, as they were last published.
+    /// Returns the last published statistics of all queues, combined.
     #[must_use]
     pub fn snapshot(&self) -> TrafficSnapshot {
         let mut merger = snapshot::Merger::default();

@@ -1,4 +1,4 @@
-//! A queue's own half: counts each frame, publishes a copy now and then.
+//! Recorder of one queue: counts each frame, and publishes a copy of the counters at intervals.
 
 use super::{
     Volume,
@@ -17,15 +17,16 @@ use std::{
 use wqcap_core::time::nanos;
 use wqcap_frame::Headers;
 
-/// Between two publications.
+/// Interval between two publications.
 const EVERY_NS: u64 = 100_000_000;
-/// What rates are taken over, at least.
+/// Minimum time span in nanoseconds over which a rate is computed.
 const RATE_NS: u64 = 1_000_000_000;
-/// Times are kept up to a minute, with two digits.
+/// Longest recorded time: one minute.
 const LONGEST_NS: u64 = 60_000_000_000;
+/// Significant decimal digits of recorded times.
 const DIGITS: u8 = 2;
 
-/// What is counted since the start.
+/// Counters of a recorder since the start.
 #[derive(Clone, Debug)]
 pub(super) struct Sums {
     pub(super) mix: Mix,
@@ -44,7 +45,7 @@ impl Default for Sums {
 }
 
 impl Sums {
-    /// Becomes the same as `other`, without allocating.
+    /// Copies `other` without allocating.
     fn copy_from(&mut self, other: &Self) {
         self.mix.clone_from(&other.mix);
         for (mine, theirs) in [
@@ -58,73 +59,74 @@ impl Sums {
     }
 }
 
-#[allow(clippy::expect_used, reason = "the bounds are constants that it takes")]
+#[allow(clippy::expect_used, reason = "the bounds are valid constants")]
 fn times() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("bounds that it takes")
+    Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("valid bounds")
 }
 
-/// A rate of the last second or two.
+/// Rate of the last one to two seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rate {
     pub(super) frames_per_s: f64,
     pub(super) bits_per_s: f64,
 }
 
-/// A queue's state as readers see it.
+/// Published statistics of a recorder.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Published {
     pub(super) sums: Sums,
     pub(super) rate: Rate,
-    /// The last whole window's, or of the first one what there is.
+    /// Talkers of the last complete window; during the first window, those so far.
     pub(super) talkers: Talkers,
 }
 
-/// Where a queue's loop and its readers meet.
+/// Published state of a recorder, shared by the loop and readers.
 #[derive(Debug, Default)]
 pub(super) struct PublishedCell(Mutex<Box<Published>>);
 
 impl PublishedCell {
-    /// Shows what is published to `read`. The loop does not wait for it to end: it publishes another time.
+    /// Calls `read` with the published state. The loop does not wait meanwhile: it skips
+    /// publications.
     pub(super) fn read<T>(&self, read: impl FnOnce(&Published) -> T) -> Option<T> {
         self.0.lock().ok().map(|it| read(&it))
     }
 }
 
-/// What all recorders and their readers have in common.
+/// State shared by all recorders and readers.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// One for each recorder, those of a queue side by side.
+    /// Published state of each recorder; recorders of a queue are adjacent.
     pub(super) slots: Box<[PublishedCell]>,
-    /// Stamp of the first frame of all queues, from which on windows are counted; 0: none yet.
+    /// Time stamp of the first frame of all queues, where the first window starts; 0: no frame yet.
     pub(super) begun_ns: AtomicU64,
 }
 
-/// Totals at a moment, for rates.
+/// Totals at one moment, for rates.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
     ns: u64,
     total: Volume,
 }
 
-/// Counts the frames of one queue. Its memory is its own; readers see copies.
+/// Counter of the frames of one queue. Its memory is private; readers get copies.
 pub struct Recorder {
     shared: Arc<Shared>,
-    /// Which of its slots is this one's.
+    /// Index of this recorder in the shared slots.
     number: usize,
-    /// The copy that is being made, to be swapped with the one that readers see.
+    /// Buffer for the next copy, swapped with the published one.
     next: Box<Published>,
     sums: Sums,
     talkers: Talkers,
-    /// The last window that is over.
+    /// Talkers of the last complete window.
     before: Talkers,
     marks: [Mark; 2],
-    /// Whether stamps are the system's time, so that the clock can be compared with them.
+    /// `true` if time stamps are system time, so that the system clock can be compared with them.
     system_time: bool,
     seed: u64,
     first_ns: u64,
     last_ns: u64,
     publish_at: u64,
-    /// Stamp of the batch's first frame; 0: none yet.
+    /// Time stamp of the batch's first frame; 0: none yet.
     oldest_ns: u64,
     idle_since: Option<Instant>,
 }
@@ -149,7 +151,8 @@ impl Recorder {
         }
     }
 
-    /// Counts a frame of `len` bytes on the wire, received at `ns`, with its outermost and innermost headers.
+    /// Counts a frame of `len` bytes on the wire, received at `ns`, with its outermost and
+    /// innermost headers.
     #[inline]
     pub fn count(&mut self, frame: &[u8], len: u32, ns: u64, outer: &Headers, inner: &Headers) {
         if ns >= self.publish_at {
@@ -167,7 +170,8 @@ impl Recorder {
         self.talkers.count(frame, inner, len, self.seed);
     }
 
-    /// The batch's frames have all been handled, and their buffers go back, at `now_ns` of the system's time.
+    /// Ends a batch: its frames have been handled, and their buffers are reposted, at the system
+    /// time `now_ns`.
     #[inline]
     pub fn handled(&mut self, now_ns: impl FnOnce() -> u64) {
         if self.system_time && self.oldest_ns != 0 {
@@ -178,7 +182,7 @@ impl Recorder {
         self.idle_since = None;
     }
 
-    /// No frame has come for a moment. Time goes on without frames to tell it, and rates fall to nothing.
+    /// Advances time while no frame arrives, so that rates decrease to zero.
     pub fn idle(&mut self) {
         if self.last_ns == 0 {
             return;
@@ -188,23 +192,23 @@ impl Recorder {
         self.due(self.last_ns.saturating_add(silent));
     }
 
-    /// Publishes, and moves on to the next window if it has begun.
+    /// Publishes, and starts the next window if its time has come.
     #[cold]
     fn due(&mut self, ns: u64) {
         if self.first_ns == 0 {
             self.first_ns = ns;
-            // Another queue may have had one before.
+            // Another queue may have received its first frame earlier.
             let begun = &self.shared.begun_ns;
             let _ = begun.compare_exchange(0, ns, Ordering::Relaxed, Ordering::Relaxed);
             self.talkers.window = self.window(ns);
             self.marks = [self.mark(ns); 2];
         }
         self.publish_at = ns.saturating_add(EVERY_NS);
-        self.turn_window(ns);
+        self.advance_window(ns);
         self.publish(ns);
     }
 
-    /// When the first frame of all queues came; not before this one's first.
+    /// Returns the time stamp of the first frame of all queues.
     fn begun_ns(&self) -> u64 {
         self.shared.begun_ns.load(Ordering::Relaxed)
     }
@@ -213,7 +217,7 @@ impl Recorder {
         ns.saturating_sub(self.begun_ns()) / WINDOW_NS
     }
 
-    fn turn_window(&mut self, ns: u64) {
+    fn advance_window(&mut self, ns: u64) {
         let window = self.window(ns);
         let begins = self.begun_ns() + self.talkers.window * WINDOW_NS;
         self.talkers.over_ns = ns
@@ -224,7 +228,7 @@ impl Recorder {
         }
         std::mem::swap(&mut self.before, &mut self.talkers);
         if self.before.window + 1 < window {
-            // Nothing came in the window that has just ended.
+            // No frame was counted in the window that has just ended.
             self.before.restart(window - 1);
             self.before.over_ns = WINDOW_NS;
         }
@@ -251,7 +255,7 @@ impl Recorder {
         }
     }
 
-    /// Lets readers have a copy, unless one is looking right now.
+    /// Publishes a copy, unless a reader holds the published one.
     fn publish(&mut self, ns: u64) {
         self.copy(ns);
         if let Ok(mut seen) = self.shared.slots[self.number].0.try_lock() {
@@ -270,12 +274,12 @@ impl Recorder {
 }
 
 impl Drop for Recorder {
-    /// What came after the last publication counts too.
+    /// Publishes the counters since the last publication.
     fn drop(&mut self) {
         if self.last_ns == 0 {
             return;
         }
-        self.turn_window(self.last_ns);
+        self.advance_window(self.last_ns);
         self.copy(self.last_ns);
         if let Ok(mut seen) = self.shared.slots[self.number].0.lock() {
             std::mem::swap(&mut *seen, &mut self.next);

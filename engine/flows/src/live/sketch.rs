@@ -1,27 +1,29 @@
-//! Heavy hitters in bounded memory: space-saving (Metwally, Agrawal, El Abbadi 2005), in sets.
+//! Heavy hitters in bounded memory: the space-saving algorithm (Metwally, Agrawal, El Abbadi 2005),
+//! in sets.
 //!
-//! Space-saving keeps a fixed number of counters. A key without one takes over the least, with its count as the error
-//! that it may have inherited: no key is ever counted too low. Finding the least among all takes a heap; here each key
-//! may stand in one set of [`WAYS`] counters alone, as in a CPU's cache, so that it is eight comparisons side by side.
-//! What holds for the whole in the paper holds for each set: a key with more than 1/[`WAYS`] of its set's weight is
-//! there, and its count is at most that much too high.
+//! Space-saving has a fixed number of counters. A key without a counter takes over the smallest
+//! one, and inherits its count as the maximum error, so no count is ever too low. Finding the
+//! smallest of all counters needs a heap. Here each key belongs to one set of [`WAYS`] counters, as
+//! in a CPU cache, so the search compares eight adjacent counters. The guarantees of the paper hold
+//! for each set: a key with more than 1/[`WAYS`] of its set's weight is present, and its count is
+//! too high by at most that share.
 
-/// Counters of a set.
+/// Number of counters in a set of the sketch.
 const WAYS: usize = 8;
-/// Sets of a sketch: 1024 counters.
+/// Number of sets in a sketch: 1024 counters in total.
 const SETS: usize = 128;
 
-/// A key with its count.
+/// Key of a stream with its counted weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HeavyHitter<K> {
     pub(super) key: K,
-    /// At least the key's true weight.
+    /// Count of the key, never below its true weight.
     pub(super) count: u64,
-    /// How much of the count may be others'.
+    /// Maximum part of the count that belongs to other keys.
     pub(super) error: u64,
 }
 
-/// The heaviest keys of a stream.
+/// Heaviest keys of a stream.
 #[derive(Clone, Debug)]
 pub(super) struct Sketch<K> {
     sets: Box<[[HeavyHitter<K>; WAYS]]>,
@@ -39,7 +41,7 @@ impl<K: Copy + Default + Eq> Sketch<K> {
     /// Adds a weight of at least 1 to a key with this hash.
     #[inline]
     pub(super) fn add(&mut self, hash: u64, key: &K, weight: u64) {
-        // The low bits choose the set.
+        // The low bits select the set.
         let set = &mut self.sets[hash as usize % SETS];
         let mut least = 0;
         for i in 0..WAYS {
@@ -59,7 +61,7 @@ impl<K: Copy + Default + Eq> Sketch<K> {
         };
     }
 
-    /// All counters in use, in no order.
+    /// Iterates over all counters in use, in no particular order.
     pub(super) fn counters(&self) -> impl Iterator<Item = &HeavyHitter<K>> {
         self.sets.iter().flatten().filter(|it| it.count > 0)
     }
@@ -68,7 +70,7 @@ impl<K: Copy + Default + Eq> Sketch<K> {
         self.sets.fill([HeavyHitter::default(); WAYS]);
     }
 
-    /// Becomes the same as `other`, without allocating.
+    /// Copies `other` without allocating.
     pub(super) fn copy_from(&mut self, other: &Self) {
         self.sets.copy_from_slice(&other.sets);
     }
@@ -80,7 +82,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    /// Spreads neighbouring keys over few sets, so that these overflow.
+    /// Maps neighbouring keys to few sets, so that the sets overflow.
     fn hash(key: u16) -> u64 {
         u64::from(key) % 3
     }

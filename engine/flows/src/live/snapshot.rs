@@ -1,4 +1,5 @@
-//! Puts together what readers get: plain values that serialise.
+//! Snapshot of the live statistics: combines what the recorders published into plain serializable
+//! values.
 
 use super::{
     Bound, Distribution, QueueRate, SizeBin, Talker, TopTalkers, TrafficSnapshot, Volume,
@@ -10,9 +11,9 @@ use super::{
 use hdrhistogram::Histogram;
 use std::collections::HashMap;
 
-/// Talkers that a snapshot lists.
+/// Number of talkers listed in a snapshot.
 const TOP: usize = 20;
-/// Upper bounds of the histograms' coarse form, in nanoseconds.
+/// Upper bounds of the bins of a summarized histogram, in nanoseconds.
 const BOUNDS: [u64; 9] = [
     100,
     1_000,
@@ -25,7 +26,7 @@ const BOUNDS: [u64; 9] = [
     10_000_000_000,
 ];
 
-/// The summary of a histogram, of one that is not empty.
+/// Summarizes a histogram; `None`: it is empty.
 fn distribution(values: &Histogram<u64>) -> Option<Distribution> {
     (!values.is_empty()).then(|| Distribution {
         count: values.len(),
@@ -46,14 +47,14 @@ fn distribution(values: &Histogram<u64>) -> Option<Distribution> {
     })
 }
 
-/// Puts what the queues have published together.
+/// Combines the published data of all recorders.
 #[derive(Default)]
 pub(super) struct Merger {
     mix: Mix,
     queues: Vec<QueueRate>,
     inter_arrival: Option<Histogram<u64>>,
     hold: Option<Histogram<u64>>,
-    /// The newest stretch that talkers were seen in.
+    /// Newest window in which talkers were counted.
     window: Option<u64>,
     over_ns: u64,
     by_bytes: HashMap<Address, HeavyHitter<Address>>,
@@ -61,7 +62,7 @@ pub(super) struct Merger {
 }
 
 impl Merger {
-    /// Takes what a recorder of this queue has published; queues come in order.
+    /// Adds the published data of a recorder of this queue. Queues must be added in order.
     pub(super) fn add(&mut self, queue: usize, published: &Published) {
         let mix = &published.sums.mix;
         self.mix.merge(mix);
@@ -81,7 +82,8 @@ impl Merger {
         self.talkers(&published.talkers);
     }
 
-    /// Only stretches that are the same go together: what a queue that has fallen silent saw before is not of now.
+    /// Adds the talkers of a recorder. Only talkers of the newest window are combined: the window
+    /// of a queue that became silent is outdated.
     fn talkers(&mut self, talkers: &Talkers) {
         if talkers.over_ns == 0 || self.window > Some(talkers.window) {
             return;
@@ -96,7 +98,7 @@ impl Merger {
         gather(&mut self.by_frames, talkers.by_frames());
     }
 
-    /// The whole.
+    /// Returns the combined snapshot of all recorders.
     pub(super) fn done(self) -> TrafficSnapshot {
         let named = |names: &[&str], volumes: &[Volume]| {
             let pairs = names.iter().zip(volumes);
@@ -126,7 +128,7 @@ impl Merger {
     }
 }
 
-/// Adds a histogram to the sum of those before it; all have the same bounds.
+/// Adds a histogram to the sum; all histograms have the same bounds.
 fn add(sum: &mut Option<Histogram<u64>>, values: &Histogram<u64>) {
     match sum {
         Some(sum) => sum.add(values).unwrap_or_default(),
@@ -146,11 +148,11 @@ fn gather<'a>(
     }
 }
 
-/// The heaviest, equal ones in the order of their names.
+/// Returns the heaviest talkers; equal counts are in the order of their addresses.
 fn top(counters: HashMap<Address, HeavyHitter<Address>>) -> Vec<Talker> {
     let mut all: Vec<_> = counters.into_values().collect();
     all.sort_unstable_by_key(|it| std::cmp::Reverse(it.count));
-    // Names are made of few; of equals at the cut, any may be in.
+    // Only the kept entries are formatted. At the limit, any of equal entries may be kept.
     all.truncate(TOP);
     let mut talkers: Vec<_> = all
         .into_iter()

@@ -1,4 +1,4 @@
-//! Who sends most, over the last [`WINDOW_NS`].
+//! Heaviest senders of the last window of [`WINDOW_NS`].
 
 use super::sketch::{HeavyHitter, Sketch};
 use std::{
@@ -8,10 +8,12 @@ use std::{
 use wqcap_frame::{Ethernet, Headers};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// What talkers are counted over: long enough to rank them, short enough to be of now.
+/// Length of a window in which talkers are counted: long enough to rank them, short enough to be
+/// current.
 pub(super) const WINDOW_NS: u64 = 10_000_000_000;
 
-/// A sender: the innermost packet's source address, or the frame's source MAC address where there is no IP.
+/// Address of a sender: the innermost packet's source address, or without IP the frame's source MAC
+/// address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Address {
     bytes: [u8; 16],
@@ -21,7 +23,7 @@ pub(super) struct Address {
 
 impl Address {
     #[inline]
-    fn of(frame: &[u8], inner: &Headers) -> Self {
+    fn from_headers(frame: &[u8], inner: &Headers) -> Self {
         if inner.tuple.version != 0 {
             return Self {
                 bytes: inner.tuple.src_bytes(),
@@ -47,35 +49,35 @@ impl fmt::Display for Address {
     }
 }
 
-/// The heaviest senders of a stretch of time.
+/// Heaviest senders of a window.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Talkers {
     by_bytes: Sketch<Address>,
     by_frames: Sketch<Address>,
-    /// Which stretch of [`WINDOW_NS`], from 0, since the first frame.
+    /// Number of the window of [`WINDOW_NS`] since the first frame, from 0.
     pub(super) window: u64,
-    /// Nanoseconds of it that are counted.
+    /// Nanoseconds of the window that are counted.
     pub(super) over_ns: u64,
 }
 
 impl Talkers {
-    /// Counts a frame; `seed` makes the sets unforeseeable to whoever sends.
+    /// Counts a frame. `seed` is secret, so that a sender cannot predict the sets.
     #[inline]
     pub(super) fn count(&mut self, frame: &[u8], inner: &Headers, len: u32, seed: u64) {
-        let address = Address::of(frame, inner);
+        let address = Address::from_headers(frame, inner);
         let hash = xxh3_64_with_seed(&address.bytes, seed ^ u64::from(address.version));
         self.by_bytes.add(hash, &address, u64::from(len).max(1));
         self.by_frames.add(hash, &address, 1);
     }
 
-    /// Begins another stretch.
+    /// Clears the counters and starts another window.
     pub(super) fn restart(&mut self, window: u64) {
         self.by_bytes.clear();
         self.by_frames.clear();
         (self.window, self.over_ns) = (window, 0);
     }
 
-    /// Becomes the same as `other`, without allocating.
+    /// Copies `other` without allocating.
     pub(super) fn copy_from(&mut self, other: &Self) {
         self.by_bytes.copy_from(&other.by_bytes);
         self.by_frames.copy_from(&other.by_frames);

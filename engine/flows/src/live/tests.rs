@@ -1,11 +1,12 @@
 use super::*;
 use wqcap_frame::Headers;
 
-/// 2023-11-14, when no multiple of ten seconds begins: windows do with the first frame.
+/// Start of the frames, in November 2023, not at a multiple of ten seconds: windows start with the
+/// first frame.
 const START: u64 = 1_700_000_007_000_000_000;
 const MS: u64 = 1_000_000;
 
-/// TCP over IPv4 from 10.0.0.`from`, of `len` bytes.
+/// Returns a TCP frame over IPv4 from 10.0.0.`from`, with `len` bytes.
 fn tcp(from: u8, len: usize) -> Vec<u8> {
     let mut frame = vec![0; 12];
     frame.extend_from_slice(&[8, 0, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0]);
@@ -39,7 +40,7 @@ fn shares(talkers: &[Talker]) -> Vec<(&str, u64)> {
 }
 
 #[test]
-fn everything_is_there_at_the_end() {
+fn all_frames_are_counted_at_the_end() {
     let statistics = Statistics::new(2, 1);
     assert_eq!(statistics.snapshot().frames, 0);
     assert_eq!(statistics.snapshot().inter_arrival, None);
@@ -97,10 +98,10 @@ fn everything_is_there_at_the_end() {
 }
 
 #[test]
-fn rates_are_of_late_and_fall_to_nothing() {
+fn rates_cover_the_last_seconds_and_decrease_to_zero() {
     let statistics = Statistics::new(1, 1);
     let mut recorder = statistics.recorder(0, true);
-    // A thousand frames a second, then ten times as many.
+    // 1000 frames per second, then ten times as many.
     for i in 0..5000 {
         give(&mut recorder, &tcp(1, 125), START + i * MS);
     }
@@ -112,7 +113,7 @@ fn rates_are_of_late_and_fall_to_nothing() {
     }
     let rate = statistics.snapshot().frames_per_s;
     assert!((9900.0..=10_100.0).contains(&rate), "{rate}");
-    // Silence: publications go on, told by the time that has passed.
+    // While no frame arrives, publications continue with the elapsed time.
     recorder.idle();
     let rate = statistics.snapshot().frames_per_s;
     give(&mut recorder, &tcp(1, 125), START + 30_000 * MS);
@@ -121,7 +122,7 @@ fn rates_are_of_late_and_fall_to_nothing() {
 }
 
 #[test]
-fn talkers_are_those_of_the_last_whole_window() {
+fn talkers_are_those_of_the_last_complete_window() {
     let statistics = Statistics::new(2, 1);
     let mut one = statistics.recorder(0, true);
     let mut two = statistics.recorder(1, true);
@@ -130,7 +131,7 @@ fn talkers_are_those_of_the_last_whole_window() {
         give(&mut one, &tcp(1, 60), START + i * 1000 * MS);
         give(&mut two, &tcp(2, 60), START + i * 1000 * MS);
     }
-    // The first window is not over: what there is of it, as last published.
+    // The first window is not complete: the talkers so far, as last published.
     assert_eq!(talkers(), [("10.0.0.1".into(), 9), ("10.0.0.2".into(), 9)]);
     give(&mut one, &tcp(3, 60), START + 10_000 * MS);
     give(&mut two, &tcp(3, 60), START + 10_000 * MS);
@@ -138,11 +139,11 @@ fn talkers_are_those_of_the_last_whole_window() {
         talkers(),
         [("10.0.0.1".into(), 10), ("10.0.0.2".into(), 10)]
     );
-    // The second queue falls silent, and its window with it.
+    // The second queue becomes silent, so its window is outdated.
     give(&mut one, &tcp(4, 60), START + 20_000 * MS);
     assert_eq!(talkers(), [("10.0.0.3".into(), 1)]);
     assert!((statistics.snapshot().talkers.over_s - 10.0).abs() < 1e-9);
-    // A window in which nothing came.
+    // Window without frames.
     give(&mut one, &tcp(4, 60), START + 40_000 * MS);
     assert_eq!(talkers(), []);
 }
@@ -188,7 +189,7 @@ fn without_the_systems_time_there_is_no_hold_time() {
     let statistics = Statistics::new(1, 1);
     let mut recorder = statistics.recorder(0, false);
     give(&mut recorder, &tcp(1, 100), START);
-    recorder.handled(|| unreachable!("the clock is not asked"));
+    recorder.handled(|| unreachable!("the clock is not read"));
     drop(recorder);
     assert_eq!(statistics.snapshot().hold, None);
 }

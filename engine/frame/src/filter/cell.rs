@@ -1,7 +1,8 @@
-//! Changing the filter while frames flow.
+//! Replacement of the filter while a capture runs.
 //!
-//! A loop looks at one number per batch. Only when that has changed does it take the lock and the new filter, so that
-//! a filter holds for whole batches and the hot path never waits.
+//! A loop reads one generation number per batch. Only if the number has changed does the loop take
+//! the lock and the new filter. A filter therefore applies to whole batches, and the hot path never
+//! waits.
 
 use super::{
     Filter,
@@ -11,16 +12,17 @@ use super::{
     },
 };
 
-/// The filter that holds, shared by all loops and whoever changes it.
+/// Current filter, shared by all loops and the threads that replace it.
 #[derive(Debug, Default)]
 pub struct FilterCell {
-    /// How often it was changed.
+    /// Number of replacements.
     generation: AtomicU64,
+    /// Filter of the current generation.
     current: Mutex<Arc<Filter>>,
 }
 
 impl FilterCell {
-    /// Begins with this filter.
+    /// Creates a cell with an initial filter.
     #[must_use]
     pub fn new(filter: Filter) -> Self {
         Self {
@@ -29,23 +31,23 @@ impl FilterCell {
         }
     }
 
-    /// Puts another filter in place and returns the one before.
+    /// Replaces the filter and returns the previous one.
     pub fn set(&self, filter: Filter) -> Arc<Filter> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *current, Arc::new(filter));
-        // Within the lock, so that whoever sees the number finds the filter.
+        // Incremented under the lock, so that a reader of the new number finds the new filter.
         self.generation.fetch_add(1, Ordering::Release);
         before
     }
 
-    /// The filter that holds.
+    /// Returns the current filter.
     #[must_use]
     pub fn get(&self) -> Arc<Filter> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&current)
     }
 
-    /// How often it was changed.
+    /// Returns how often the filter was replaced.
     #[inline]
     #[must_use]
     pub fn generation(&self) -> u64 {
@@ -53,30 +55,33 @@ impl FilterCell {
     }
 }
 
-/// One loop's view of a [`FilterCell`].
+/// Reader of a [`FilterCell`], one per loop.
 #[derive(Clone, Debug)]
 pub struct FilterReader {
     cell: Arc<FilterCell>,
+    /// Generation of `filter`.
     seen: u64,
+    /// Filter of the current batch.
     filter: Arc<Filter>,
 }
 
 impl FilterReader {
-    /// Of this cell.
+    /// Creates a reader that starts with the cell's current filter.
     #[must_use]
     pub fn new(cell: Arc<FilterCell>) -> Self {
         let (seen, filter) = (cell.generation(), cell.get());
         Self { cell, seen, filter }
     }
 
-    /// The filter that holds for this batch.
+    /// Returns the filter of the current batch.
     #[inline]
     #[must_use]
     pub fn filter(&self) -> &Filter {
         &self.filter
     }
 
-    /// Takes another filter if there is one, between two batches; true if there was.
+    /// Takes over a new filter if the cell has one; called between two batches. Returns `true` if
+    /// the filter has changed.
     #[inline]
     pub fn refresh(&mut self) -> bool {
         let generation = self.cell.generation();

@@ -1,7 +1,8 @@
-//! The thread on which libpcap compiles: one expression at a time, on a stack of known size.
+//! Compilation of filters in a separate thread: one expression at a time, on a stack of known size.
 //!
-//! A compilation cannot be cancelled. One that takes too long is abandoned: its thread continues, and until it ends no other
-//! begins. Its result is kept then, so that a later request for the same expression gets it at once.
+//! A compilation cannot be cancelled. If it takes too long, the caller gives up, but the thread
+//! continues, and no other compilation starts until it ends. Its result is cached, so that a later
+//! request for the same expression returns at once.
 
 use super::{expression::FilterError, program::Program};
 use std::{
@@ -11,36 +12,40 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Stack for everything but the depth of an expression.
+/// Stack size in bytes without the share that grows with the expression.
 const STACK: usize = 2 << 20;
-/// Stack for each byte of an expression. `port 1 and 2 and 3...` takes most, 260 bytes.
+/// Stack size in bytes per byte of an expression. `port 1 and 2 and 3...` needs the most, 260
+/// bytes.
 const STACK_OF_BYTE: usize = 1024;
-/// Programs that are kept: a capture asks several times for each of its few expressions.
+/// Maximum number of cached programs. A capture compiles each of its few expressions several times.
 const KEPT: usize = 16;
 
 /// Function that compiles an expression on the filter thread.
 type Compile = fn(&str) -> Result<Program, FilterError>;
 
+/// State of the compiler: busy flag and cache.
 #[derive(Default)]
 struct Compiler {
-    /// An expression is being compiled.
+    /// Set while an expression is being compiled.
     is_busy: bool,
-    /// The last programs, the latest first.
+    /// Cached programs by expression, the latest first.
     kept: VecDeque<(String, Program)>,
 }
 
+/// State of the compiler, shared by all callers in the process.
 static COMPILER: Mutex<Compiler> = Mutex::new(Compiler {
     is_busy: false,
     kept: VecDeque::new(),
 });
-/// Notified when a compilation has ended.
+/// Condition that is notified when a compilation ends.
 static ENDED: Condvar = Condvar::new();
 
 fn compiler() -> MutexGuard<'static, Compiler> {
     COMPILER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `compile` on the filter thread, unless the expression's program is kept, and waits for it at most `timeout`.
+/// Returns the cached program of an expression, or runs `compile` on the filter thread and waits at
+/// most `timeout` for the result.
 pub(super) fn compile(
     expression: &str,
     timeout: Duration,
@@ -75,7 +80,7 @@ pub(super) fn compile(
             keep(text, program.clone());
         }
         drop(turn);
-        // Nothing receives it if it took too long.
+        // The receiver is gone if the compilation took too long.
         let _ = sender.send(compiled);
     };
     thread::Builder::new()
@@ -95,7 +100,7 @@ fn keep(expression: String, program: Program) {
     compiler.kept.push_front((expression, program));
 }
 
-/// The right to compile; given back when it is dropped, also by a panic.
+/// Guard of a running compilation. Clears the busy flag when dropped, also on a panic.
 struct Turn;
 
 impl Drop for Turn {

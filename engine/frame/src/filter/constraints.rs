@@ -1,53 +1,55 @@
-//! What every frame that a program keeps has in its bytes.
+//! Byte constraints that every frame accepted by a filter program satisfies.
 //!
-//! A program is followed along each of its paths. A comparison that a path passes says something about bytes: that
-//! these are `08 00`, that those three bits are zero. What a path says of other things (greater than, not equal,
-//! arithmetic, the length) is left out, so that a path's [`Constraints`] holds of all frames that are kept by it, and maybe of
-//! others. That is what a NIC's rules need: they may take more than the filter keeps, never less.
+//! The analysis follows each path through a program. A comparison on a path constrains bytes: for
+//! instance two bytes are `08 00`, or three bits are zero. Other conditions (greater than, not
+//! equal, arithmetic, the length) are ignored. The [`Constraints`] of a path therefore hold for all
+//! frames that the path accepts, and possibly for others. The NIC's rules need exactly this: they
+//! may match more frames than the filter accepts, never fewer.
 
 use super::program::{Branch, Op, Program};
 use std::collections::BTreeMap;
 
-/// Steps after which a program has too many paths to be followed.
+/// Maximum number of analysis steps; a program that needs more has too many paths.
 const MOST_STEPS: usize = 50_000;
 
-/// Where bytes are counted from.
+/// Origin of a byte offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OffsetOrigin {
-    /// The frame's first byte.
+    /// First byte of the frame.
     Start,
-    /// The end of the IPv4 header that begins at this offset, as its length field tells.
+    /// End of the IPv4 header that begins at this offset, by its header length field.
     BehindIpv4(u32),
 }
 
-/// Bits of a byte that are known.
+/// Known bits of a byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bits {
-    /// Which.
+    /// Mask of the known bits.
     pub mask: u8,
-    /// What they are; zero where the mask is.
+    /// Values of the known bits; 0 where `mask` is 0.
     pub value: u8,
 }
 
-/// What is known of a frame's bytes at the end of one path.
+/// Known bits of a frame's bytes at the end of one program path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Constraints(BTreeMap<(OffsetOrigin, u32), Bits>);
 
 impl Constraints {
-    /// What is known of one byte.
+    /// Returns the known bits of the byte at offset `at` from `from`.
     #[must_use]
     pub fn byte(&self, from: OffsetOrigin, at: u32) -> Bits {
         self.0.get(&(from, at)).copied().unwrap_or_default()
     }
 
-    /// A half word, if all of it is known.
+    /// Returns the 16-bit value at offset `at` from `from` if all its bits are known.
     #[must_use]
     pub fn half(&self, from: OffsetOrigin, at: u32) -> Option<u16> {
         let (high, low) = (self.byte(from, at), self.byte(from, at + 1));
         (high.mask & low.mask == 0xff).then(|| u16::from_be_bytes([high.value, low.value]))
     }
 
-    /// Learns that the loaded value has these bits; false: it is known to have others, so no frame comes here.
+    /// Adds the constraint that the loaded value has these bits. Returns `false` if it contradicts
+    /// known bits, so that no frame takes this path.
     fn learn(&mut self, load: Load, mask: u32, value: u32) -> bool {
         load.bytes(mask, value).all(|(place, new)| {
             let old = self.0.entry(place).or_default();
@@ -58,7 +60,7 @@ impl Constraints {
         })
     }
 
-    /// Whether the loaded value is known to have these bits.
+    /// Returns `true` if the loaded value is known to have these bits.
     fn has(&self, load: Load, mask: u32, value: u32) -> bool {
         load.bytes(mask, value).all(|(place, asked)| {
             let known = self.byte(place.0, place.1);
@@ -67,12 +69,16 @@ impl Constraints {
     }
 }
 
-/// A value loaded from the frame, of which a mask has left some bits.
+/// Value loaded from the frame, possibly reduced by a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Load {
+    /// Origin of the offset.
     from: OffsetOrigin,
+    /// Offset of the first byte.
     at: u32,
+    /// Number of bytes: 1, 2 or 4.
     size: u32,
+    /// Bits that earlier AND instructions have left.
     mask: u32,
 }
 
@@ -95,7 +101,7 @@ impl Load {
         }
     }
 
-    /// The bits of a value by the bytes they were loaded from.
+    /// Splits a value into the frame bytes that it was loaded from, with the bits of each byte.
     fn bytes(self, mask: u32, value: u32) -> impl Iterator<Item = ((OffsetOrigin, u32), Bits)> {
         (0..self.size).filter_map(move |i| {
             let shift = 8 * (self.size - 1 - i);
@@ -110,22 +116,26 @@ impl Load {
     }
 }
 
-/// A path under way.
+/// State of the analysis on one path.
 #[derive(Clone, Debug, Default)]
 struct Path {
+    /// Index of the next instruction.
     at: usize,
+    /// Constraints collected so far.
     known: Constraints,
-    /// The accumulator, if it was loaded.
+    /// Content of the accumulator, if it was loaded from the frame.
     a: Option<Load>,
-    /// The index, if it is the length of the IPv4 header at this offset.
+    /// Offset of the IPv4 header whose length is in the index register, if any.
     x: Option<u32>,
 }
 
 impl Path {
+    /// Follows a load from the frame into the accumulator.
     fn load(&mut self, at: u32, size: u32) {
         self.a = Load::new(OffsetOrigin::Start, at, size);
     }
 
+    /// Follows a load relative to the index register into the accumulator.
     fn load_behind(&mut self, at: u32, size: u32) {
         self.a = self.x.and_then(|header| {
             Load::new(
@@ -136,7 +146,7 @@ impl Path {
         });
     }
 
-    /// Both ways of `a == with`.
+    /// Returns the paths for both results of `a == with`.
     fn equal(self, with: u32, to: Branch) -> [Option<Self>; 2] {
         let Some(load) = self.a else {
             return self.both(to);
@@ -147,7 +157,7 @@ impl Path {
         [equal.flatten(), other]
     }
 
-    /// Both ways of `a & with != 0`.
+    /// Returns the paths for both results of `a & with != 0`.
     fn any_bit(self, with: u32, to: Branch) -> [Option<Self>; 2] {
         let Some(load) = self.a else {
             return self.both(to);
@@ -161,15 +171,18 @@ impl Path {
         [some, self.learn(load, bits, 0, to.no)]
     }
 
+    /// Returns the path to `to` with an added constraint; `None` if no frame takes it.
     fn learn(&self, load: Load, mask: u32, value: u32, to: u16) -> Option<Self> {
         let mut path = self.to(to);
         path.known.learn(load, mask, value).then_some(path)
     }
 
+    /// Returns the paths to both targets without added constraints.
     fn both(self, to: Branch) -> [Option<Self>; 2] {
         [Some(self.to(to.yes)), Some(self.to(to.no))]
     }
 
+    /// Returns a copy of the path that continues at instruction `at`.
     fn to(&self, at: u16) -> Self {
         Self {
             at: usize::from(at),
@@ -178,7 +191,8 @@ impl Path {
     }
 }
 
-/// What is known at the end of each path that keeps a frame; `None`: there are too many of them, or a loop.
+/// Returns the constraints of each path that accepts a frame; `None` if the program has too many
+/// paths or a loop.
 pub(super) fn paths(program: &Program) -> Option<Vec<Constraints>> {
     let mut ends = Vec::new();
     let mut open = vec![Path::default()];
@@ -190,7 +204,7 @@ pub(super) fn paths(program: &Program) -> Option<Vec<Constraints>> {
         }
         let op = *program.ops().get(path.at)?;
         path.at += 1;
-        // A load with the comparison behind it is one step.
+        // A load joined with its comparison is one step.
         match op {
             Op::Word(at) | Op::WordEqual(at, ..) => path.load(at, 4),
             Op::Half(at) | Op::HalfEqual(at, ..) | Op::HalfAnyBit(at, ..) => path.load(at, 2),
@@ -252,14 +266,14 @@ mod tests {
     use super::*;
     use crate::filter::Filter;
 
-    fn of(expression: &str) -> Vec<Constraints> {
+    fn constraints_of(expression: &str) -> Vec<Constraints> {
         let filter = Filter::compile(expression).unwrap();
         paths(filter.program().unwrap()).unwrap()
     }
 
     #[test]
-    fn a_path_knows_what_it_has_compared() {
-        let known = of("ip dst net 10.0.0.0/8 and tcp dst port 80");
+    fn a_path_has_the_constraints_of_its_comparisons() {
+        let known = constraints_of("ip dst net 10.0.0.0/8 and tcp dst port 80");
         assert_eq!(known.len(), 1);
         let known = &known[0];
         assert_eq!(known.half(OffsetOrigin::Start, 12), Some(0x0800));
@@ -269,7 +283,7 @@ mod tests {
         };
         assert_eq!(known.byte(OffsetOrigin::Start, 30), ten);
         assert_eq!(known.byte(OffsetOrigin::Start, 31), Bits::default());
-        // No fragment but a first one.
+        // The filter accepts first fragments only.
         let offset = Bits {
             mask: 0x1f,
             value: 0,
@@ -279,9 +293,9 @@ mod tests {
     }
 
     #[test]
-    fn each_alternative_is_a_path_and_what_cannot_be_is_none() {
+    fn each_alternative_is_a_path_and_contradictions_are_not() {
         let types = |expression| {
-            let mut types: Vec<_> = of(expression)
+            let mut types: Vec<_> = constraints_of(expression)
                 .iter()
                 .map(|it| it.half(OffsetOrigin::Start, 12))
                 .collect();
@@ -297,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_are_not_followed() {
+    fn programs_with_loops_are_not_analysed() {
         let filter = Filter::compile("ip6 protochain 58").unwrap();
         assert_eq!(paths(filter.program().unwrap()), None);
     }

@@ -1,8 +1,9 @@
-//! An expression and the program that libpcap makes of it.
+//! Filter expressions, and their compilation to a program by libpcap.
 //!
-//! libpcap walks the graph of an expression's tests by recursion, as deep as there are tests one after the other, and in a time
-//! that grows with the square of them. So it runs on a separate thread, whose stack is large enough for every expression
-//! within the limits, and it is waited for no longer than [`LONGEST_COMPILATION`].
+//! libpcap traverses the graph of an expression's tests recursively. The recursion is as deep as
+//! the longest sequence of tests, and the time grows with the square of their number. Compilation
+//! therefore runs in a separate thread, whose stack is large enough for every expression within the
+//! limits. The caller waits at most [`LONGEST_COMPILATION`].
 
 use super::{
     compiler,
@@ -12,61 +13,67 @@ use super::{
 use serde::Serialize;
 use std::time::Duration;
 
-/// Bytes of an expression at most: about 3000 hosts.
+/// Maximum length of an expression in bytes: about 3000 hosts.
 pub const LONGEST_EXPRESSION: usize = 64 << 10;
-/// Open parentheses and brackets at most.
+/// Maximum nesting depth of parentheses and brackets.
 pub const DEEPEST_NESTING: usize = 1000;
-/// How long a compilation may take.
+/// Maximum time to wait for a compilation.
 pub const LONGEST_COMPILATION: Duration = Duration::from_secs(60);
-/// Characters of an expression in a message.
+/// Maximum number of characters of an expression in a message.
 const SHOWN: usize = 200;
 
-/// Instructions that libpcap optimises in about a second; its time grows with more than the square of them. A longer program
-/// runs as it is: slower for each frame, but soon.
+/// Maximum number of instructions that are optimised. libpcap needs about a second for this many,
+/// and its time grows with more than the square. A longer program runs unoptimised: slower per
+/// frame, but available sooner.
 const MOST_OPTIMISED: usize = 8192;
 
-/// What frames are kept: an expression with its program. The empty expression keeps all and has none.
+/// Packet filter: an expression and its program. The empty expression accepts all frames and has no
+/// program.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Filter {
+    /// Expression as it was given.
     expression: String,
+    /// Compiled program; `None` accepts all frames.
     #[serde(skip)]
     program: Option<Program>,
 }
 
-/// Why an expression is no filter.
+/// Reason why an expression cannot be used as a filter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// libpcap's own words.
+    /// libpcap rejects the expression, with this message.
     #[error("libpcap: {0}")]
     Libpcap(String),
-    /// It compiles, and cannot be answered from a frame's bytes.
+    /// The expression compiles, but its program is not accepted.
     #[error("{0}")]
     Refused(#[from] Refused),
-    /// It has more than [`LONGEST_EXPRESSION`] bytes.
+    /// The expression has more than [`LONGEST_EXPRESSION`] bytes.
     #[error(
         "the expression has {0} bytes; at most {LONGEST_EXPRESSION} are allowed; name networks instead of hosts, or filter when extracting"
     )]
     TooLong(usize),
-    /// It has more than [`DEEPEST_NESTING`] open parentheses and brackets.
+    /// Parentheses and brackets are nested deeper than [`DEEPEST_NESTING`].
     #[error(
-        "the expression has {0} levels of parentheses; at most {DEEPEST_NESTING} are allowed; leave those out that change nothing"
+        "the expression has {0} levels of parentheses; at most {DEEPEST_NESTING} are allowed; remove redundant ones"
     )]
     TooDeep(usize),
-    /// libpcap takes more than [`LONGEST_COMPILATION`].
+    /// libpcap needs more than [`LONGEST_COMPILATION`].
     #[error(
-        "libpcap has not compiled it within {} s; a list of hosts takes a time that grows with the square of its length; shorten it, or name networks",
+        "libpcap did not compile the expression within {} s; the time grows with the square of the number of hosts; shorten the expression, or name networks",
         LONGEST_COMPILATION.as_secs()
     )]
     TooSlow,
-    /// Another expression, which is abandoned, is still being compiled.
+    /// An earlier compilation that exceeded its time is still running.
     #[error(
-        "libpcap still compiles another expression after {} s, and compiles one at a time; try again later",
+        "libpcap is still compiling another expression after {} s and compiles one at a time; try again later",
         LONGEST_COMPILATION.as_secs()
     )]
     Busy,
-    /// The system has no thread for it.
-    #[error("no thread to compile it: {0}; raise the limit to threads or memory")]
+    /// The thread for the compilation cannot be started.
+    #[error(
+        "cannot start the thread that compiles the expression: {0}; raise the limit on threads or memory"
+    )]
     NoThread(String),
 }
 
@@ -74,7 +81,8 @@ impl Filter {
     /// Compiles an expression for Ethernet frames.
     ///
     /// # Errors
-    /// libpcap does not take it, or it asks for what is not in a frame.
+    /// libpcap rejects the expression, a limit is exceeded, or the expression tests properties that
+    /// are not in a frame.
     pub fn compile(expression: &str) -> Result<Self, FilterError> {
         let program = match expression.trim() {
             "" => None,
@@ -86,20 +94,21 @@ impl Filter {
         })
     }
 
-    /// The expression, as given.
+    /// Returns the expression as it was given.
     #[must_use]
     pub fn expression(&self) -> &str {
         &self.expression
     }
 
-    /// What is to be run for each frame; `None`: all are kept.
+    /// Returns the program to run for each frame; `None` if all frames are accepted.
     #[must_use]
     pub fn program(&self) -> Option<&Program> {
         self.program.as_ref()
     }
 
-    /// What is known of the bytes of each frame that is kept: one of these holds for it, and may hold for others.
-    /// `None`: that cannot be told.
+    /// Returns the alternatives of byte constraints for accepted frames. Every accepted frame
+    /// satisfies at least one of them; other frames may satisfy one too. Returns `None` if the
+    /// program is too complex to analyse.
     #[must_use]
     pub fn constraints(&self) -> Option<Vec<Constraints>> {
         match &self.program {
@@ -108,7 +117,7 @@ impl Filter {
         }
     }
 
-    /// Whether a frame is kept. `len` is its length on the wire.
+    /// Returns `true` if the filter accepts a frame of `len` bytes on the wire.
     #[inline]
     #[must_use]
     pub fn accepts(&self, frame: &[u8], len: u32) -> bool {
@@ -118,7 +127,7 @@ impl Filter {
     }
 }
 
-/// An expression in quotes for a message, cut if it is long.
+/// Returns an expression in quotes for a message, shortened to 200 characters.
 #[must_use]
 pub fn shown(expression: &str) -> String {
     match expression.char_indices().nth(SHOWN) {
@@ -127,7 +136,7 @@ pub fn shown(expression: &str) -> String {
     }
 }
 
-/// Checks the limits that keep libpcap within its stack, and compiles.
+/// Checks the limits that keep libpcap within its stack, and compiles the expression.
 fn compiled(expression: &str) -> Result<Program, FilterError> {
     if expression.len() > LONGEST_EXPRESSION {
         return Err(FilterError::TooLong(expression.len()));
@@ -139,7 +148,7 @@ fn compiled(expression: &str) -> Result<Program, FilterError> {
     compiler::compile(expression, LONGEST_COMPILATION, compile_here)
 }
 
-/// The most parentheses and brackets that are open at once.
+/// Returns the maximum nesting depth of parentheses and brackets.
 fn nesting(expression: &str) -> usize {
     let (mut open, mut most) = (0usize, 0);
     for byte in expression.bytes() {
@@ -153,7 +162,7 @@ fn nesting(expression: &str) -> usize {
     most
 }
 
-/// Lets libpcap compile an expression, on a stack that is large enough.
+/// Compiles an expression with libpcap in the current thread, which needs a large stack.
 fn compile_here(expression: &str) -> Result<Program, FilterError> {
     let mut code = instructions(expression, false)?;
     if code.len() <= MOST_OPTIMISED {
@@ -170,7 +179,7 @@ fn instructions(expression: &str, optimise: bool) -> Result<Vec<Instruction>, Fi
     let dead = pcap::Capture::dead(pcap::Linktype::ETHERNET).map_err(words)?;
     let compiled = dead.compile(expression, optimise).map_err(words)?;
     let read = |instruction: &pcap::BpfInstruction| {
-        // Its text is all that the crate shows of an instruction.
+        // The pcap crate exposes an instruction only as text.
         let text = instruction.to_string();
         let mut fields = text.split(' ').map(str::parse::<u32>);
         let mut next = || fields.next()?.ok();
@@ -196,7 +205,7 @@ mod tests {
     const ARP: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 6];
 
     #[test]
-    fn the_empty_expression_keeps_all() {
+    fn the_empty_expression_accepts_all_frames() {
         for expression in ["", "  "] {
             let filter = Filter::compile(expression).unwrap();
             assert!(filter.program().is_none() && filter.accepts(&[], 0));
@@ -205,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expression_keeps_what_it_names() {
+    fn an_expression_accepts_the_frames_it_describes() {
         let filter = Filter::compile("arp").unwrap();
         assert!(filter.accepts(&ARP, 14));
         assert!(!filter.accepts(&ARP[..13], 13));
@@ -215,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_too_long_to_optimise_keeps_the_same() {
+    fn an_unoptimised_program_accepts_the_same_frames() {
         let hosts: Vec<_> = (0..400)
             .map(|i| format!("host 10.0.{}.{}", i / 200, i % 200))
             .collect();
@@ -228,7 +237,7 @@ mod tests {
             (frame[32], frame[33]) = (third, fourth);
             assert_eq!(filter.accepts(&frame, 34), kept, "10.0.{third}.{fourth}");
         }
-        // Again, with another in between.
+        // Compile the expression again, after another one.
         assert!(Filter::compile("arp").unwrap().program().unwrap().len() < 10);
         let again = Filter::compile(&hosts.join(" or ")).unwrap();
         assert!(again.accepts(&frame, 34) == filter.accepts(&frame, 34));
@@ -242,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_limits_is_refused_with_them() {
+    fn expressions_beyond_the_limits_are_rejected() {
         let message = |expression: &str| Filter::compile(expression).unwrap_err().to_string();
         let long = message(&hosts(8000));
         assert!(long.contains("at most 65536 are allowed"), "{long}");
@@ -253,7 +262,7 @@ mod tests {
             "{parentheses}"
         );
         assert!(Filter::compile(&format!("{}ip{}", "(".repeat(1000), ")".repeat(1000))).is_ok());
-        // Within the limits, and beyond libpcap's own.
+        // Expressions within these limits but beyond libpcap's limits.
         let nots = message(&format!("{}ip", "not ".repeat(16_000)));
         assert!(nots.contains("libpcap: "), "{nots}");
         let registers = message(&format!(
@@ -265,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_expression_is_cut_in_messages() {
+    fn a_long_expression_is_shortened_in_messages() {
         assert_eq!(shown("tcp\n"), r#""tcp\n""#);
         let long = shown(&"ä".repeat(300));
         assert!(long.ends_with("ä\"... (600 bytes)"), "{long}");
@@ -273,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_in_libpcaps_words() {
+    fn errors_contain_the_message_of_libpcap() {
         let message = |expression| Filter::compile(expression).unwrap_err().to_string();
         assert!(
             message("tcp prot 80").contains("syntax error"),
@@ -289,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_holds_until_its_reader_refreshes() {
+    fn a_filter_applies_until_its_reader_refreshes() {
         let cell = Arc::new(FilterCell::new(Filter::compile("ip").unwrap()));
         let mut reader = FilterReader::new(Arc::clone(&cell));
         assert!(!reader.refresh());
@@ -301,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_change_is_seen_in_the_end() {
+    fn every_reader_finally_has_the_last_filter() {
         let cell = Arc::new(FilterCell::default());
         std::thread::scope(|scope| {
             for _ in 0..2 {

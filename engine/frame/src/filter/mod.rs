@@ -1,11 +1,14 @@
-//! Filters: pcap-filter(7) expressions, compiled by libpcap, run by an interpreter of our own.
+//! Packet filters: pcap-filter(7) expressions, compiled by libpcap and run by the interpreter of
+//! this crate.
 //!
-//! libpcap parses and optimises, so an expression means exactly what it means to tcpdump reading a file: `vlan` looks
-//! at the tags in place and shifts what follows it, `len` is the length on the wire. What cannot be told from a frame's
-//! bytes (`inbound`, `ifindex`) is refused.
+//! libpcap parses and optimises, so an expression has exactly the meaning that it has for tcpdump
+//! reading a file: `vlan` tests the tags in the frame and shifts the offsets after it, and `len` is
+//! the length on the wire. Expressions that test properties outside the frame (`inbound`,
+//! `ifindex`) are rejected.
 //!
-//! Invariants: a [`Program`] has been verified, so it ends and cannot read outside the frame; running one takes no lock
-//! and allocates nothing. A filter is replaced as a whole, between two batches ([`FilterCell`]).
+//! Invariants: a [`Program`] is verified, so it terminates and cannot read outside the frame.
+//! Running a program takes no lock and does not allocate. A filter is replaced as a whole, between
+//! two batches ([`FilterCell`]).
 
 mod cell;
 mod compiler;

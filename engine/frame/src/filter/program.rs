@@ -1,51 +1,52 @@
 //! A verified classic BPF program and its interpreter.
 //!
-//! The machine is that of the BSD packet filter (McCanne and Jacobson, USENIX 1993): an accumulator, an index register,
-//! sixteen words of scratch memory, loads from the frame, forward jumps. Codes are those of `pcap/bpf.h`.
+//! The virtual machine is that of the BSD packet filter (McCanne and Jacobson, USENIX 1993): an
+//! accumulator, an index register, sixteen words of scratch memory, loads from the frame, forward
+//! jumps. Opcodes are those of `pcap/bpf.h`.
 //!
-//! Instructions are decoded once: jumps become indices, and a load with the comparison behind it, which is most of what
-//! libpcap emits, becomes one step. Jumps go forward, but for the loop of `protochain`; rounds are counted there, so
-//! that every run ends.
+//! Instructions are decoded once: jumps become indices, and a load followed by a comparison, the
+//! most common pair that libpcap emits, becomes one step. Jumps go forward, except for the loop of
+//! `protochain`. Its iterations are limited, so every run terminates.
 
-/// An instruction as classic BPF has it: code, both jumps, constant.
+/// Classic BPF instruction: opcode, jump offset if true, jump offset if false, constant.
 pub type Instruction = (u16, u8, u8, u32);
 
-/// Words of scratch memory.
+/// Number of words of scratch memory.
 const MEMORY: usize = 16;
-/// Loads at this offset and above ask the kernel, not the frame (`SKF_AD_OFF`).
+/// Lowest offset of ancillary loads, which read kernel data instead of the frame (`SKF_AD_OFF`).
 const ANCILLARY: u32 = 0xffff_f000;
-/// The longest program that is taken; libpcap's own limit is lower.
+/// Maximum number of instructions; libpcap's own limit is lower.
 const LONGEST: usize = 65_535;
-/// Jumps back that a run may take: as many as the longest frame has extension headers.
+/// Maximum number of backward jumps per run: the longest frame has no more extension headers.
 const MOST_ROUNDS: u32 = 32_768;
 
-/// Why a program is not run.
+/// Reason why a program is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// It asks the kernel: for a direction, an interface, a mark.
+    /// The program reads kernel data: direction, interface or packet mark.
     #[error(
-        "asks for what is not in the frame (direction, interface or packet mark); leave that out"
+        "it tests a direction, interface or packet mark, which a frame does not contain; remove that test"
     )]
     NotInFrame,
-    /// An instruction that does not exist.
-    #[error("compiles to an instruction that is unknown here")]
+    /// The program has an unknown instruction.
+    #[error("it compiles to an unknown BPF instruction; rewrite it with other primitives")]
     Instruction,
-    /// A jump out of the program, or a program without an end.
-    #[error("compiles to a program that does not end")]
+    /// The program jumps out of its bounds, or has no final return.
+    #[error("it compiles to a program without an end; rewrite it with other primitives")]
     Endless,
-    /// More instructions than are taken.
-    #[error("compiles to more than 65535 instructions; shorten it")]
+    /// The program has more than 65535 instructions.
+    #[error("it compiles to more than 65535 instructions; shorten it")]
     TooLong,
 }
 
-/// Operand of an arithmetic or jump instruction.
+/// Second operand of an arithmetic or jump instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operand {
     Constant(u32),
     Index,
 }
 
-/// Arithmetic.
+/// Arithmetic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Alu {
     Add,
@@ -60,7 +61,7 @@ pub(super) enum Alu {
     Rsh,
 }
 
-/// Comparison.
+/// Comparison of a conditional jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     Equal,
@@ -69,7 +70,7 @@ pub(super) enum Test {
     AnyBit,
 }
 
-/// Where a comparison leads: indices of instructions, always further on.
+/// Jump targets of a comparison: instruction indices, always forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Branch {
     pub(super) yes: u16,
@@ -77,8 +78,9 @@ pub(super) struct Branch {
 }
 
 impl Branch {
-    /// A branch, not a conditional move: the next instruction must not wait for the frame's bytes. Either side may be
-    /// the cold one for that.
+    /// Returns the jump target for the result of the comparison. `cold_path` makes the compiler
+    /// emit a branch instead of a conditional move, so that the next instruction does not wait for
+    /// the frame's bytes; either side could be marked cold.
     #[inline]
     fn choose(self, holds: bool) -> usize {
         if holds {
@@ -90,7 +92,8 @@ impl Branch {
     }
 }
 
-/// A decoded instruction. Those that load and compare have the offset, the number, and where they lead.
+/// Decoded instruction. Joined load-and-compare instructions have offset, constant and jump
+/// targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Word(u32),
@@ -105,7 +108,7 @@ pub(super) enum Op {
     IndexConstant(u32),
     IndexLength,
     IndexLoad(u8),
-    /// The length of an IPv4 header at this offset.
+    /// Loads the length of the IPv4 header at this offset into the index register.
     IndexHeader(u32),
     Store(u8),
     StoreIndex(u8),
@@ -113,26 +116,26 @@ pub(super) enum Op {
     Add(u32),
     Rsh(u32),
     Lsh(u32),
-    /// What is rarer, or takes the index.
+    /// Other arithmetic, and arithmetic with the index register.
     Alu(Alu, Operand),
     Negate,
     Jump(u16),
-    /// To an earlier instruction, for another round.
+    /// Jump to an earlier instruction, for another iteration of a loop.
     JumpBack(u16),
     Equal(u32, Branch),
     Greater(u32, Branch),
     AtLeast(u32, Branch),
     AnyBit(u32, Branch),
     IfIndex(Test, Branch),
-    /// `HalfAt` and `Equal`.
+    /// Instruction that joins `HalfAt` and `Equal`.
     HalfAtEqual(u32, u16, Branch),
-    /// `Half` and `AnyBit`.
+    /// Instruction that joins `Half` and `AnyBit`.
     HalfAnyBit(u32, u16, Branch),
-    /// `Half` and `Equal`.
+    /// Instruction that joins `Half` and `Equal`.
     HalfEqual(u32, u16, Branch),
-    /// `Byte` and `Equal`.
+    /// Instruction that joins `Byte` and `Equal`.
     ByteEqual(u32, u8, Branch),
-    /// `Word` and `Equal`.
+    /// Instruction that joins `Word` and `Equal`.
     WordEqual(u32, u32, Branch),
     Return(u32),
     ReturnAccumulator,
@@ -140,19 +143,20 @@ pub(super) enum Op {
     FromIndex,
 }
 
-/// A program that ends and reads nothing but the frame.
+/// Verified filter program: it terminates and reads only the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
+    /// Decoded instructions.
     ops: Box<[Op]>,
-    /// Whether scratch memory is used: if not, none is cleared.
-    remembers: bool,
+    /// Set if the program uses scratch memory, which is cleared for each run.
+    uses_memory: bool,
 }
 
 impl Program {
-    /// Verifies and decodes.
+    /// Verifies and decodes a program.
     ///
     /// # Errors
-    /// It asks for what is not in a frame, or it is no program that libpcap would emit.
+    /// The program reads data outside the frame, or it is not a program that libpcap would emit.
     pub fn new(instructions: &[Instruction]) -> Result<Self, Refused> {
         if instructions.len() > LONGEST {
             return Err(Refused::TooLong);
@@ -163,11 +167,12 @@ impl Program {
             .map(|(at, instruction)| decode(at, *instruction, instructions.len()))
             .collect();
         let mut ops = ops?;
-        // Jumps stay inside and go forward, but for counted ones, so a program whose last step returns always does.
+        // Jumps stay inside the program and go forward, except for limited ones, so a program whose
+        // last instruction returns always terminates.
         if !matches!(ops.last(), Some(Op::Return(_) | Op::ReturnAccumulator)) {
             return Err(Refused::Endless);
         }
-        // The comparison stays where it is, for jumps that lead to it.
+        // The comparison itself stays in the program, because jumps may lead to it.
         for at in 1..ops.len() {
             if let Some(joined) = join(ops[at - 1], ops[at]) {
                 ops[at - 1] = joined;
@@ -175,39 +180,39 @@ impl Program {
         }
         let store = |op: &Op| matches!(op, Op::Store(_) | Op::StoreIndex(_));
         let load = |op: &Op| matches!(op, Op::Load(_) | Op::IndexLoad(_));
-        let remembers = ops.iter().any(|op| store(op) || load(op));
-        Ok(Self { ops, remembers })
+        let uses_memory = ops.iter().any(|op| store(op) || load(op));
+        Ok(Self { ops, uses_memory })
     }
 
-    /// The instructions.
+    /// Returns the decoded instructions.
     pub(super) fn ops(&self) -> &[Op] {
         &self.ops
     }
 
-    /// How many instructions there are.
+    /// Returns the number of instructions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ops.len()
     }
 
-    /// Never: a program has at least an end.
+    /// Returns `false`: a program has at least a return instruction.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
 
-    /// Whether a frame is kept. `len` is its length on the wire.
+    /// Returns `true` if the program accepts a frame of `len` bytes on the wire.
     #[inline]
     #[must_use]
     pub fn accepts(&self, frame: &[u8], len: u32) -> bool {
         self.run(frame, len) != 0
     }
 
-    /// Runs to the end and returns what the program returns: how many bytes to keep, 0 for none. A load from outside
-    /// the frame and a division by zero end it with 0.
+    /// Runs the program and returns its result: the number of bytes to keep, 0 for a rejected
+    /// frame. A load from outside the frame or a division by zero ends the run with 0.
     #[must_use]
     pub fn run(&self, frame: &[u8], len: u32) -> u32 {
-        let result = if self.remembers {
+        let result = if self.uses_memory {
             self.steps::<MEMORY>(frame, len)
         } else {
             self.steps::<1>(frame, len)
@@ -264,8 +269,8 @@ impl Program {
                 Op::HalfAt(k) => a = u32::from(half(frame, x as usize + k as usize)?),
                 Op::ByteAt(k) => a = u32::from(*frame.get(x as usize + k as usize)?),
                 Op::IndexHeader(k) => x = u32::from(*frame.get(k as usize)? & 15) * 4,
-                Op::Alu(alu, Operand::Constant(k)) => a = alu.of(a, k)?,
-                Op::Alu(alu, Operand::Index) => a = alu.of(a, x)?,
+                Op::Alu(alu, Operand::Constant(k)) => a = alu.apply(a, k)?,
+                Op::Alu(alu, Operand::Index) => a = alu.apply(a, x)?,
                 Op::Negate => a = a.wrapping_neg(),
                 Op::Jump(to) => at = usize::from(to),
                 Op::JumpBack(to) => {
@@ -303,7 +308,7 @@ impl Test {
 
 impl Alu {
     #[inline]
-    fn of(self, a: u32, b: u32) -> Option<u32> {
+    fn apply(self, a: u32, b: u32) -> Option<u32> {
         Some(match self {
             Self::Add => a.wrapping_add(b),
             Self::Sub => a.wrapping_sub(b),
@@ -331,7 +336,7 @@ fn word(frame: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// A load and the comparison behind it, as one.
+/// Joins a load and the comparison after it into one instruction, if such an instruction exists.
 fn join(load: Op, then: Op) -> Option<Op> {
     Some(match (load, then) {
         (Op::Half(k), Op::Equal(with, to)) => Op::HalfEqual(k, with.try_into().ok()?, to),
@@ -358,7 +363,7 @@ fn decode(at: usize, (code, jt, jf, k): Instruction, len: usize) -> Result<Op, R
         cell.filter(|it| usize::from(*it) < MEMORY)
             .ok_or(Refused::Instruction)
     };
-    // A load relative to the index may reach the kernel's offsets only with an offset that is one of them.
+    // An indexed load can read kernel data only if its constant is an ancillary offset.
     let in_frame = |op: Op| {
         if k >= ANCILLARY {
             Err(Refused::NotInFrame)
@@ -423,7 +428,7 @@ fn decode(at: usize, (code, jt, jf, k): Instruction, len: usize) -> Result<Op, R
                 .ok()
                 .filter(|it| *it <= at + 1);
             match back.filter(|it| *it != 0) {
-                // To itself would be a loop that changes nothing.
+                // A jump to itself would be an endless loop.
                 Some(1) => Err(Refused::Endless),
                 Some(by) => Ok(Op::JumpBack(u16::try_from(at + 1 - by).unwrap_or(0))),
                 None => Ok(Op::Jump(jump(usize::try_from(k).unwrap_or(usize::MAX))?)),
@@ -537,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_and_comparisons_that_are_joined() {
+    fn joined_loads_and_comparisons() {
         let frame = [8, 6, 1, 2];
         let ends = [(0x06, 0, 0, 1), RETURN_A];
         for (load, value) in [
@@ -555,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reaches_outside_the_frame_keeps_nothing() {
+    fn loads_outside_the_frame_reject_the_frame() {
         for load in [(0x20, 1), (0x28, 3), (0x30, 4), (0xb1, 4)] {
             assert_eq!(run(&[(load.0, 0, 0, load.1), (0x06, 0, 0, 1)], &[0; 4]), 0);
         }
@@ -566,8 +571,8 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_counted() {
-        // Where the first 0 is.
+    fn loop_iterations_are_limited() {
+        // Program that returns the offset of the first 0 byte.
         let find = [
             (0x50, 0, 0, 0),
             (0x15, 4, 0, 0),
@@ -589,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_verified_is_refused() {
+    fn invalid_programs_are_rejected() {
         let refused = |instructions: &[Instruction]| Program::new(instructions).unwrap_err();
         assert_eq!(refused(&[]), Refused::Endless);
         assert_eq!(refused(&[(0x00, 0, 0, 1)]), Refused::Endless);

@@ -1,4 +1,4 @@
-//! Primitives by which threads share a filter, under one name: the models in `interleavings/` run the same source with
-//! loom's in their place.
+//! Synchronisation primitives of the filter cell. The models in `interleavings/` compile the same
+//! source with loom's primitives instead.
 
 pub(crate) use std::sync::{Arc, Mutex, PoisonError, atomic};

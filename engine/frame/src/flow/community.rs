@@ -1,4 +1,4 @@
-//! Community ID, the name that Zeek, Suricata and others give a flow: version 1 of
+//! Community ID, the flow identifier of Zeek, Suricata and other tools: version 1 of
 //! <https://github.com/corelight/community-id-spec>, with seed 0.
 
 use crate::{
@@ -9,8 +9,10 @@ use crate::{
 use community_id::calculate_community_id;
 use std::net::IpAddr;
 
-/// The Community ID of a flow, the same for both directions. `ports` of ICMP are the message's type and code. `None`: the
-/// ports of a protocol that has such are not known, or the versions of IP differ.
+/// Returns the Community ID of a flow, equal for both directions.
+///
+/// For ICMP, `ports` are the type and code of the message. Returns `None` if the protocol has ports
+/// and `ports` is `None`, or if the two addresses have different IP versions.
 #[must_use]
 pub fn community_id(
     (src, dst): (IpAddr, IpAddr),
@@ -29,13 +31,15 @@ pub fn community_id(
 }
 
 impl FiveTuple {
-    /// The Community ID of its flow, with type and code of an ICMP message. `None`: it is no IP, or of a part of a packet
-    /// without its ports.
+    /// Returns the Community ID of the tuple's flow; `icmp` is the type and code of an ICMP
+    /// message.
+    ///
+    /// Returns `None` for a frame without IP, and for a fragment without ports.
     #[must_use]
     pub fn community_id(&self, icmp: Option<[u8; 2]>) -> Option<String> {
         let ports = match icmp {
             Some([kind, code]) => Some((kind.into(), code.into())),
-            // Where there are no ports, both are 0.
+            // A tuple without ports has 0 in both fields.
             None => Some((self.src_port, self.dst_port)).filter(|it| *it != (0, 0)),
         };
         community_id((self.src()?, self.dst()?), self.protocol, ports)
@@ -43,13 +47,13 @@ impl FiveTuple {
 }
 
 impl Headers {
-    /// The Community ID of the packet's flow, as [`FiveTuple::community_id`].
+    /// Returns the Community ID of the packet's flow; see [`FiveTuple::community_id`].
     #[must_use]
     pub fn community_id(&self, frame: &[u8]) -> Option<String> {
         self.tuple.community_id(self.icmp(frame))
     }
 
-    /// Type and code of an ICMP message, whose header is in this frame.
+    /// Returns type and code of an ICMP message if its header is in `frame`.
     #[inline]
     #[must_use]
     pub fn icmp(&self, frame: &[u8]) -> Option<[u8; 2]> {
@@ -69,7 +73,8 @@ impl Headers {
 mod tests {
     use super::*;
 
-    /// A direction of a flow: its ends, its protocol, its ports or an ICMP message's type and code, and its ID without the version.
+    /// Test vector of one flow direction: addresses, protocol, ports (or ICMP type and code), and
+    /// the Community ID without its version prefix.
     type Vector = (
         &'static str,
         &'static str,
@@ -78,8 +83,8 @@ mod tests {
         &'static str,
     );
 
-    /// The first table of `baseline/README.md` in the specification's repository. The reference implementation,
-    /// communityid 1.5.0 from PyPI, gives the same.
+    /// Test vectors from the first table of `baseline/README.md` in the specification's repository.
+    /// The reference implementation, communityid 1.5.0 from PyPI, returns equal IDs.
     #[rustfmt::skip]
     const TABLE: &[Vector] = &[
         ("1.2.3.4", "5.6.7.8", 6, Some((1122, 3344)), "wCb3OG7yAFWelaUydu0D+125CLM="),
@@ -100,8 +105,9 @@ mod tests {
         ("fe80:1011:1213:1415:1617:1819:1a1b:1c1d", "fe80:1:203:405:607:809:a0b:c0d", 46, None, "wQ/2mwrnXP4lmJcHdGL5ePjR+e0="),
     ];
 
-    /// `baseline/baseline_deflt.json` of the same repository: the flows of its captures. The numbers that it has for ICMP are
-    /// types and codes of one-way messages, and both types of an exchange.
+    /// Test vectors from `baseline/baseline_deflt.json` in the specification's repository: the
+    /// flows of its captures. For ICMP the ports are type and code of a one-way message, or the
+    /// types of request and reply.
     #[rustfmt::skip]
     const CAPTURES: &[Vector] = &[
         ("fe80::200:86ff:fe05:80da", "fe80::260:97ff:fe07:69ea", 58, Some((135, 136)), "dGHyGvjMfljg6Bppwm3bg0LO8TY="),
@@ -130,9 +136,10 @@ mod tests {
     ];
 
     #[test]
-    fn ids_are_those_that_are_published() {
+    fn ids_match_the_published_vectors() {
         for (src, dst, protocol, ports, id) in TABLE.iter().chain(CAPTURES) {
-            let ends = [src, dst].map(|it| it.parse::<IpAddr>().expect("an address"));
+            let ends =
+                [src, dst].map(|it| it.parse::<IpAddr>().expect("vectors hold IP addresses"));
             let found = community_id(ends.into(), *protocol, *ports);
             assert_eq!(
                 found,
@@ -143,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_ports_or_two_versions_of_ip_has_no_id() {
+    fn missing_ports_or_mixed_ip_versions_have_no_id() {
         let v4 = |last| IpAddr::from([1, 2, 3, last]);
         let ends = (v4(4), v4(5));
         for protocol in [protocol::TCP, protocol::UDP, protocol::SCTP, protocol::ICMP] {

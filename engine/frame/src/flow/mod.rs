@@ -1,4 +1,4 @@
-//! To which flow a frame belongs.
+//! Flow keys: the flow to which a frame belongs.
 
 mod community;
 
@@ -10,21 +10,21 @@ use crate::{
 };
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// A flow, whichever direction a frame has: the 5-tuple with the lower end first, and the VLANs it was seen in.
-/// Frames without IP are keyed by their MAC addresses and ethertype.
+/// Key of a bidirectional flow: the 5-tuple with the lower endpoint first, and the VLANs of the
+/// frame. Frames without IP are keyed by their MAC addresses and ethertype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowKey {
-    /// The 5-tuple, the lower of (address, port) as its source.
+    /// 5-tuple whose source is the lower of the two (address, port) pairs.
     pub ends: FiveTuple,
-    /// VLAN identifiers of the two outermost tags; [`FlowKey::UNTAGGED`] where there is none.
+    /// VLAN identifiers of the two outermost tags; [`FlowKey::UNTAGGED`] for a missing tag.
     pub vlans: [u16; 2],
 }
 
 impl FlowKey {
-    /// In place of a VLAN identifier.
+    /// Value of [`FlowKey::vlans`] for a missing VLAN tag.
     pub const UNTAGGED: u16 = 0xffff;
 
-    /// The flow of a frame with these headers.
+    /// Returns the flow key of a frame from its parsed headers.
     #[must_use]
     pub fn of(frame: &[u8], headers: &Headers) -> Self {
         Self {
@@ -33,8 +33,10 @@ impl FlowKey {
         }
     }
 
-    /// A hash over the ends alone, the same for both directions and for every VLAN, and for all fragments of a
-    /// datagram: they count by addresses and protocol.
+    /// Returns a hash of the flow's endpoints that distributes flows over threads.
+    ///
+    /// Both directions and all VLANs of a flow have equal hashes. Fragments are hashed by addresses
+    /// and protocol only, so all fragments of a datagram have equal hashes.
     #[must_use]
     pub fn spread(frame: &[u8], headers: &Headers) -> u64 {
         let mut ends = ends(frame, headers);
@@ -45,7 +47,7 @@ impl FlowKey {
     }
 }
 
-/// The tuple with its lower end first.
+/// Returns the 5-tuple with the lower endpoint first, or a substitute for frames without IP.
 #[inline]
 fn ends(frame: &[u8], headers: &Headers) -> FiveTuple {
     if headers.tuple.version == 0 {
@@ -54,7 +56,8 @@ fn ends(frame: &[u8], headers: &Headers) -> FiveTuple {
     headers.tuple.ordered().0
 }
 
-/// What stands in for a 5-tuple where there is no IP.
+/// Returns a substitute for the 5-tuple of a frame without IP: MAC addresses as addresses, and the
+/// ethertype as ports.
 #[cold]
 fn without_ip(frame: &[u8], headers: &Headers) -> FiveTuple {
     let mut tuple = headers.tuple;
@@ -114,12 +117,12 @@ mod tests {
         assert_ne!(key(&there), key(&other));
         assert_ne!(spread(&there), spread(&other));
         assert_eq!(Headers::parse(&there).tuple.fresh_copy(), key(&there).ends);
-        // Same address on both ends: the ports decide.
+        // Both endpoints have one address, so the ports decide the order.
         assert_eq!(key(&frame(1, 1, 5, 6, 0)), key(&frame(1, 1, 6, 5, 0)));
     }
 
     #[test]
-    fn fragments_of_a_datagram_go_together() {
+    fn fragments_of_a_datagram_have_one_hash() {
         let first = frame(1, 2, 53, 9999, 0x2000);
         let last = frame(1, 2, 0x6162, 0x6364, 0x0010);
         assert_eq!(spread(&first), spread(&last));
@@ -127,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_without_ip_are_keyed_by_their_addresses() {
+    fn frames_without_ip_are_keyed_by_mac_addresses() {
         let arp = |src: u8, dst: u8| {
             let mut arp = frame(src, dst, 0, 0, 0);
             arp[13] = 6;

@@ -1,7 +1,7 @@
-//! The short way through a frame: its 5-tuple, tags, fragment flags and offsets, in one pass.
+//! Single-pass parser of a frame's headers: 5-tuple, VLAN tags, fragment flags and offsets.
 //!
-//! This runs for each frame where a stage of the pipeline wants it, so common frames (tags, IP, TCP, UDP) take a
-//! straight path and everything else is kept out of line.
+//! The parser runs for every frame if a pipeline stage needs headers. Common frames (tags, IP, TCP,
+//! UDP) therefore take a straight path, and all other cases are kept out of line.
 
 mod plain;
 mod tuple;
@@ -18,45 +18,49 @@ use crate::{
     tunnel::{Erspan, Geneve, Gre, Gtp, Vxlan},
 };
 
-/// Headers of one frame that are looked at: more than any sane stack has, few enough to bound the work.
+/// Maximum number of headers parsed per frame. The limit bounds the work; real frames have fewer.
 pub const MOST_LAYERS: u8 = 32;
 
-/// What there is to know of one packet in a frame: the outermost ([`Headers::parse`]) or the innermost
+/// Parsed headers of one packet in a frame: the outermost ([`Headers::parse`]) or the innermost
 /// ([`Headers::innermost`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
     /// Addresses, ports and protocol.
     pub tuple: FiveTuple,
-    /// The last ethertype, behind all tags; for 802.3 frames the length, unless SNAP carries an ethertype.
+    /// Ethertype after all VLAN tags. For 802.3 frames it is the length, unless SNAP carries an
+    /// ethertype.
     pub ethertype: u16,
-    /// VLAN tags of the packet's own Ethernet header.
+    /// VLAN tags of the packet's Ethernet header.
     pub tags: Tags,
-    /// Whether the packet is a fragment, and which.
+    /// Fragment flags and offset.
     pub fragment: Fragment,
-    /// The first thing that was wrong.
+    /// First fault found while parsing.
     pub malformed: Option<Malformed>,
-    /// Network identifier (24 bits) of the innermost VXLAN or Geneve tunnel that the packet is in.
+    /// Network identifier (24 bits) of the innermost VXLAN or Geneve tunnel around the packet.
     pub segment: Option<u32>,
-    /// Where things begin; 0 where they are not there, since every frame begins with an Ethernet header.
+    /// Offset of the IP header; 0 for none, since every frame begins with an Ethernet header.
     l3: u32,
+    /// Offset of the header after IP; 0 for none.
     l4: u32,
+    /// Offset of the payload; 0 for none.
     payload: u32,
-    /// Where the innermost header that tells a length says that the packet ends.
+    /// End of the packet, by the innermost header that has a length field.
     end: u32,
-    /// Headers that may still be looked at.
+    /// Number of headers that may still be parsed.
     layers: u8,
 }
 
-/// VLAN tags: how many, and the two outermost.
+/// VLAN tags of a packet: their number, and the two outermost tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tags {
-    /// How many there are.
+    /// Number of VLAN tags.
     pub count: u8,
+    /// Tag control information of the two outermost tags.
     tci: [u16; 2],
 }
 
 impl Tags {
-    /// VLAN identifier of the outermost (0) or the second (1) tag.
+    /// Returns the VLAN identifier of the outermost (0) or the second (1) tag.
     #[must_use]
     pub fn id(&self, which: u8) -> Option<u16> {
         let tci = self.tci.get(usize::from(which))?;
@@ -72,37 +76,37 @@ impl Tags {
     }
 }
 
-/// Fragment flags and offset, in IPv4's form for both versions.
+/// Fragment flags and offset, in the format of the IPv4 header for both IP versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fragment(u16);
 
 impl Fragment {
-    /// Offset in units of 8 bytes.
+    /// Returns the fragment offset in units of 8 bytes.
     #[must_use]
     pub fn offset(self) -> u16 {
         self.0 & 0x1fff
     }
 
-    /// Whether more fragments follow.
+    /// Returns `true` if more fragments follow.
     #[must_use]
     pub fn more(self) -> bool {
         self.0 & Ipv4::MORE != 0
     }
 
-    /// Whether IPv4 forbids to fragment it.
+    /// Returns `true` if the "don't fragment" flag of IPv4 is set.
     #[must_use]
     pub fn dont(self) -> bool {
         self.0 & Ipv4::DONT != 0
     }
 
-    /// Whether this is part of a datagram only.
+    /// Returns `true` if the packet is a fragment of a datagram.
     #[inline]
     #[must_use]
     pub fn is_fragment(self) -> bool {
         self.0 & (Ipv4::MORE | 0x1fff) != 0
     }
 
-    /// Whether this is a part without the datagram's first bytes, and so without ports.
+    /// Returns `true` for a fragment after the first one, which therefore has no ports.
     #[inline]
     #[must_use]
     pub fn is_later(self) -> bool {
@@ -111,41 +115,44 @@ impl Fragment {
 }
 
 impl Headers {
-    /// Of the frame's outermost packet.
+    /// Parses the outermost packet of a frame.
     #[inline]
     #[must_use]
     pub fn parse(frame: &[u8]) -> Self {
-        plain::plain(frame).unwrap_or_else(|| Self::followed(frame))
+        plain::parse_plain(frame).unwrap_or_else(|| Self::parse_any(frame))
     }
 
-    /// The long way through a frame, header by header.
+    /// Parses the outermost packet of any frame, header by header.
     #[inline(never)]
-    fn followed(frame: &[u8]) -> Self {
-        let mut headers = Self::until(frame.len(), MOST_LAYERS);
+    fn parse_any(frame: &[u8]) -> Self {
+        let mut headers = Self::with_end(frame.len(), MOST_LAYERS);
         headers.ethernet(frame, 0);
         headers
     }
 
-    /// Of the innermost packet that tunnels lead to: VXLAN, Geneve, GTP-U, GRE, ERSPAN, MPLS and IP in IP. Where the
-    /// way ends at something else than IP, or in a fragment, the packet before it is the innermost.
+    /// Parses the innermost packet in a frame, through VXLAN, Geneve, GTP-U, GRE, ERSPAN, MPLS and
+    /// IP-in-IP tunnels. If a tunnel carries no IP packet, or its packet is a fragment, the packet
+    /// that carries the tunnel is the innermost.
     #[must_use]
     pub fn innermost(frame: &[u8]) -> Self {
         let outer = Self::parse(frame);
         outer.descend(frame).unwrap_or(outer)
     }
 
-    /// As [`Headers::innermost`], from what [`Headers::parse`] has found in the same frame: for those who want both.
-    /// `None`: nothing else, since it is in no tunnel.
+    /// Parses the innermost packet, given the headers that [`Headers::parse`] returned for the same
+    /// frame. For callers that need both packets. Returns `None` if the outermost packet carries no
+    /// tunnel.
     #[inline]
     #[must_use]
     pub fn descend(&self, frame: &[u8]) -> Option<Self> {
-        let above = self.above(frame)?;
-        Some(self.descended(frame, above))
+        let above = self.tunnel_start(frame)?;
+        Some(self.descend_from(frame, above))
     }
 
-    /// Where that begins which IP, GRE or UDP carries, and what it is; `None`: no tunnel, sound or not.
+    /// Returns offset and type of the tunnel header or packet in IP, GRE or UDP; `None` without a
+    /// tunnel.
     #[inline]
-    fn above(&self, frame: &[u8]) -> Option<(usize, Next)> {
+    fn tunnel_start(&self, frame: &[u8]) -> Option<(usize, Next)> {
         if self.fragment.is_fragment() {
             return None;
         }
@@ -155,26 +162,26 @@ impl Headers {
             (protocol::IPV6, _) => (l4, Next::Ethertype(ethertype::IPV6)),
             (protocol::MPLS, _) => (l4, Next::Mpls),
             (protocol::ETHERNET, _) => (l4, Next::Ethernet),
-            (protocol::GRE, Some(at)) => (at, Gre::new(self.rest(frame, l4)).ok()?.next()),
-            (protocol::UDP, Some(at)) => (at, Udp::new(self.rest(frame, l4)).ok()?.next()),
+            (protocol::GRE, Some(at)) => (at, Gre::new(self.bytes_from(frame, l4)).ok()?.next()),
+            (protocol::UDP, Some(at)) => (at, Udp::new(self.bytes_from(frame, l4)).ok()?.next()),
             _ => return None,
         };
         (!matches!(next, Next::Payload)).then_some((at, next))
     }
 
     #[inline(never)]
-    fn descended(mut self, frame: &[u8], mut above: (usize, Next)) -> Self {
-        while let Some(Passage { at, next, segment }) = self.tunnel(frame, above) {
-            let mut inner = Self::until(self.end as usize, self.layers);
+    fn descend_from(mut self, frame: &[u8], mut above: (usize, Next)) -> Self {
+        while let Some(Passage { at, next, segment }) = self.enter_tunnel(frame, above) {
+            let mut inner = Self::with_end(self.end as usize, self.layers);
             inner.segment = segment;
-            inner.follow(frame, at, next);
+            inner.tunnelled_packet(frame, at, next);
             inner.malformed = self.malformed.or(inner.malformed);
             if inner.l3 == 0 {
                 self.malformed = inner.malformed;
                 break;
             }
             self = inner;
-            match self.above(frame) {
+            match self.tunnel_start(frame) {
                 Some(it) => above = it,
                 None => break,
             }
@@ -182,35 +189,35 @@ impl Headers {
         self
     }
 
-    /// Where the IP header begins.
+    /// Returns the offset of the IP header.
     #[inline]
     #[must_use]
     pub fn l3(&self) -> Option<usize> {
-        some(self.l3)
+        nonzero(self.l3)
     }
 
-    /// Where what IP carries begins: behind options and extension headers.
+    /// Returns the offset of the header after IP, its options and extension headers.
     #[inline]
     #[must_use]
     pub fn l4(&self) -> Option<usize> {
-        some(self.l4)
+        nonzero(self.l4)
     }
 
-    /// Where the payload of TCP, UDP, SCTP, ICMP, GRE or ESP begins. None behind other protocols, in later fragments,
-    /// and behind a header that is not whole.
+    /// Returns the offset of the payload of TCP, UDP, SCTP, ICMP, GRE or ESP. `None` for other
+    /// protocols, later fragments and truncated headers.
     #[inline]
     #[must_use]
     pub fn payload(&self) -> Option<usize> {
-        some(self.payload)
+        nonzero(self.payload)
     }
 
-    /// Where the packet ends; what is behind it in the frame is padding.
+    /// Returns the offset of the end of the packet. Bytes after it in the frame are padding.
     #[must_use]
     pub fn end(&self) -> usize {
         self.end as usize
     }
 
-    /// The control bits of a TCP segment; none without a whole header of TCP in this frame.
+    /// Returns the TCP control bits; 0 if the frame has no complete TCP header.
     #[inline]
     #[must_use]
     pub fn tcp_flags(&self, frame: &[u8]) -> u8 {
@@ -222,7 +229,7 @@ impl Headers {
     }
 
     #[inline]
-    fn until(end: usize, layers: u8) -> Self {
+    fn with_end(end: usize, layers: u8) -> Self {
         Self {
             end: offset(end),
             layers,
@@ -230,37 +237,37 @@ impl Headers {
         }
     }
 
-    /// The packet's bytes from `at` on.
+    /// Returns the bytes of the packet from offset `at` to its end.
     #[inline]
-    fn rest<'f>(&self, frame: &'f [u8], at: usize) -> &'f [u8] {
+    fn bytes_from<'f>(&self, frame: &'f [u8], at: usize) -> &'f [u8] {
         frame.get(at..self.end as usize).unwrap_or_default()
     }
 
-    /// Notes what is wrong, if it is the first.
+    /// Records a fault if it is the first one.
     #[inline]
-    fn fault(&mut self, fault: Malformed) {
+    fn record_fault(&mut self, fault: Malformed) {
         self.malformed.get_or_insert(fault);
     }
 
-    /// The same if something is wrong. What is right is not even looked up: a load right behind the store of the whole
-    /// structure waits for it.
+    /// Records `fault` if it is `Some` and the first one. Without a fault, `self.malformed` is not
+    /// read: a load directly after the store of the whole structure would wait for that store.
     #[inline]
-    fn faults(&mut self, fault: Option<Malformed>) {
+    fn record_any_fault(&mut self, fault: Option<Malformed>) {
         if let Some(fault) = fault {
-            self.fault(fault);
+            self.record_fault(fault);
         }
     }
 
-    /// Counts a header; false: that was too many.
+    /// Counts a header. Returns `false` and records a fault if the limit is reached.
     #[inline]
-    fn step(&mut self) -> bool {
+    fn count_header(&mut self) -> bool {
         match self.layers.checked_sub(1) {
             Some(left) => {
                 self.layers = left;
                 true
             }
             None => {
-                self.fault(Malformed::TooDeep);
+                self.record_fault(Malformed::TooDeep);
                 false
             }
         }
@@ -268,23 +275,23 @@ impl Headers {
 
     #[inline]
     fn ethernet(&mut self, frame: &[u8], at: usize) {
-        if !self.step() {
+        if !self.count_header() {
             return;
         }
-        match Ethernet::new(self.rest(frame, at)) {
+        match Ethernet::new(self.bytes_from(frame, at)) {
             Ok(ethernet) => self.link(frame, at + Ethernet::LEN, ethernet.ethertype()),
-            Err(fault) => self.fault(fault),
+            Err(fault) => self.record_fault(fault),
         }
     }
 
-    /// From the ethertype on.
+    /// Parses VLAN tags and the header that `ethertype` announces at offset `at`.
     #[inline]
     fn link(&mut self, frame: &[u8], mut at: usize, mut ethertype: u16) {
         while Vlan::is_announced_by(ethertype) {
-            if !self.step() {
+            if !self.count_header() {
                 return;
             }
-            match Vlan::new(self.rest(frame, at)) {
+            match Vlan::new(self.bytes_from(frame, at)) {
                 Ok(vlan) => {
                     self.tags.push(vlan.tci());
                     ethertype = vlan.ethertype();
@@ -292,7 +299,7 @@ impl Headers {
                 }
                 Err(fault) => {
                     self.ethertype = ethertype;
-                    return self.fault(fault);
+                    return self.record_fault(fault);
                 }
             }
         }
@@ -300,18 +307,18 @@ impl Headers {
         match ethertype {
             ethertype::IPV4 => self.ipv4(frame, at),
             ethertype::IPV6 => self.ipv6(frame, at),
-            _ => self.rare(frame, at, Next::Ethertype(ethertype)),
+            _ => self.rare_link(frame, at, Next::Ethertype(ethertype)),
         }
     }
 
     #[inline]
     fn ipv4(&mut self, frame: &[u8], at: usize) {
-        if !self.step() {
+        if !self.count_header() {
             return;
         }
-        let ip = match Ipv4::new(self.rest(frame, at)) {
+        let ip = match Ipv4::new(self.bytes_from(frame, at)) {
             Ok(ip) => ip,
-            Err(fault) => return self.fault(fault),
+            Err(fault) => return self.record_fault(fault),
         };
         self.l3 = offset(at);
         self.tuple.version = 4;
@@ -322,10 +329,10 @@ impl Headers {
         let start = match ip.extent() {
             Ok((start, end, fault)) => {
                 self.end = offset(at + end);
-                self.faults(fault);
+                self.record_any_fault(fault);
                 at + start
             }
-            Err(fault) => return self.fault(fault),
+            Err(fault) => return self.record_fault(fault),
         };
         self.l4 = offset(start);
         if !self.fragment.is_later() {
@@ -335,12 +342,12 @@ impl Headers {
 
     #[inline]
     fn ipv6(&mut self, frame: &[u8], at: usize) {
-        if !self.step() {
+        if !self.count_header() {
             return;
         }
-        let ip = match Ipv6::new(self.rest(frame, at)) {
+        let ip = match Ipv6::new(self.bytes_from(frame, at)) {
             Ok(ip) => ip,
-            Err(fault) => return self.fault(fault),
+            Err(fault) => return self.record_fault(fault),
         };
         self.l3 = offset(at);
         self.tuple.version = 6;
@@ -348,40 +355,40 @@ impl Headers {
         self.tuple.dst = ip.dst();
         let (end, fault) = ip.extent();
         self.end = offset(at + end);
-        self.faults(fault);
-        self.chain(frame, at + Ipv6::LEN, ip.next_header());
+        self.record_any_fault(fault);
+        self.extension_headers(frame, at + Ipv6::LEN, ip.next_header());
     }
 
-    /// Along the extension headers.
+    /// Parses the chain of IPv6 extension headers and the transport header.
     #[inline]
-    fn chain(&mut self, frame: &[u8], mut at: usize, mut next: u8) {
-        // A chain that breaks off has no end, even if AH stood in it.
+    fn extension_headers(&mut self, frame: &[u8], mut at: usize, mut next: u8) {
+        // A truncated chain has no L4 offset, even if an AH before it had set one.
         self.l4 = 0;
         loop {
             self.tuple.protocol = next;
             if Extension::is_announced_by(next) {
-                if !self.step() {
+                if !self.count_header() {
                     return;
                 }
-                match Extension::new(self.rest(frame, at)) {
+                match Extension::new(self.bytes_from(frame, at)) {
                     Ok(extension) => {
                         next = extension.next_header();
                         at += extension.header_len();
                     }
-                    Err(fault) => return self.fault(fault),
+                    Err(fault) => return self.record_fault(fault),
                 }
             } else if next == protocol::FRAGMENT {
-                if !self.step() {
+                if !self.count_header() {
                     return;
                 }
-                match Ipv6Fragment::new(self.rest(frame, at)) {
+                match Ipv6Fragment::new(self.bytes_from(frame, at)) {
                     Ok(fragment) => {
                         let more = if fragment.more() { Ipv4::MORE } else { 0 };
                         self.fragment = Fragment(fragment.offset() | more);
                         next = fragment.next_header();
                         at += Ipv6Fragment::LEN;
                     }
-                    Err(fault) => return self.fault(fault),
+                    Err(fault) => return self.record_fault(fault),
                 }
                 if self.fragment.is_later() {
                     self.tuple.protocol = next;
@@ -396,95 +403,95 @@ impl Headers {
         self.transport(frame, at, next);
     }
 
-    /// What IP carries.
+    /// Parses the header after IP.
     #[inline]
     fn transport(&mut self, frame: &[u8], at: usize, protocol: u8) {
-        let rest = self.rest(frame, at);
+        let rest = self.bytes_from(frame, at);
         let (ports, len) = match protocol {
             protocol::TCP => match Tcp::new(rest) {
                 Ok(tcp) => ((tcp.src_port(), tcp.dst_port()), tcp.extent()),
-                Err(fault) => return self.cut_ports(rest, fault),
+                Err(fault) => return self.truncated_ports(rest, fault),
             },
             protocol::UDP => match Udp::new(rest) {
                 Ok(udp) => {
                     self.malformed = self.malformed.or(udp.fault());
                     ((udp.src_port(), udp.dst_port()), Ok(Udp::LEN))
                 }
-                Err(fault) => return self.cut_ports(rest, fault),
+                Err(fault) => return self.truncated_ports(rest, fault),
             },
             _ => return self.rare_transport(frame, at, protocol),
         };
-        if !self.step() {
+        if !self.count_header() {
             return;
         }
         (self.tuple.src_port, self.tuple.dst_port) = ports;
         match len {
             Ok(len) => self.payload = offset(at + len),
-            Err(fault) => self.fault(fault),
+            Err(fault) => self.record_fault(fault),
         }
     }
 
-    /// A header that is not whole may still have its ports.
+    /// Reads the ports of a truncated transport header, if they are present.
     #[cold]
-    fn cut_ports(&mut self, rest: &[u8], fault: Malformed) {
-        if !self.step() {
+    fn truncated_ports(&mut self, rest: &[u8], fault: Malformed) {
+        if !self.count_header() {
             return;
         }
         if let [a, b, c, d, ..] = *rest {
             self.tuple.src_port = u16::from_be_bytes([a, b]);
             self.tuple.dst_port = u16::from_be_bytes([c, d]);
         }
-        self.fault(fault);
+        self.record_fault(fault);
     }
 
-    /// Protocols that few frames have.
+    /// Parses the header after IP for protocols other than TCP and UDP.
     #[inline(never)]
     fn rare_transport(&mut self, frame: &[u8], at: usize, protocol: u8) {
-        let rest = self.rest(frame, at);
+        let rest = self.bytes_from(frame, at);
         let len = match (protocol, self.tuple.version) {
             (protocol::SCTP, _) => match Sctp::new(rest) {
                 Ok(sctp) => {
                     (self.tuple.src_port, self.tuple.dst_port) = (sctp.src_port(), sctp.dst_port());
                     Ok(Sctp::LEN)
                 }
-                Err(fault) => return self.cut_ports(rest, fault),
+                Err(fault) => return self.truncated_ports(rest, fault),
             },
             (protocol::ICMP, 4) | (protocol::ICMPV6, 6) => Icmp::new(rest).map(|_| Icmp::LEN),
             (protocol::ESP, _) => Esp::new(rest).map(|_| Esp::LEN),
             (protocol::GRE, _) => Gre::new(rest).map(|gre| gre.header_len()),
             (protocol::AH, version) => {
-                if !self.step() {
+                if !self.count_header() {
                     return;
                 }
                 return match Ah::new(rest) {
-                    // Behind AH, IPv6 may go on with extension headers.
+                    // After AH, IPv6 may continue with extension headers.
                     Ok(ah) if version == 6 => {
-                        self.chain(frame, at + ah.header_len(), ah.next_header());
+                        self.extension_headers(frame, at + ah.header_len(), ah.next_header());
                     }
                     Ok(ah) => {
                         self.tuple.protocol = ah.next_header();
                         self.l4 = offset(at + ah.header_len());
                         self.transport(frame, at + ah.header_len(), ah.next_header());
                     }
-                    Err(fault) => self.fault(fault),
+                    Err(fault) => self.record_fault(fault),
                 };
             }
             _ => return,
         };
-        if !self.step() {
+        if !self.count_header() {
             return;
         }
         match len {
             Ok(len) => self.payload = offset(at + len),
-            Err(fault) => self.fault(fault),
+            Err(fault) => self.record_fault(fault),
         }
     }
 
-    /// What lies between Ethernet and IP in few frames.
+    /// Parses uncommon headers between Ethernet and IP: MPLS, PPPoE, PPP, ARP, LLC and inner tags.
     #[inline(never)]
-    fn rare(&mut self, frame: &[u8], mut at: usize, mut next: Next) {
+    fn rare_link(&mut self, frame: &[u8], mut at: usize, mut next: Next) {
         loop {
-            let rest = self.rest(frame, at);
+            let rest = self.bytes_from(frame, at);
             let step = match next {
                 Next::Ethertype(ethertype::IPV4) => return self.ipv4(frame, at),
                 Next::Ethertype(ethertype::IPV6) => return self.ipv6(frame, at),
@@ -508,27 +515,28 @@ impl Headers {
                         self.ethertype = llc.ethertype().unwrap_or(length);
                         (llc.header_len(), llc.next())
                     }),
-                // A tag behind SNAP or in a tunnel.
+                // A VLAN tag after SNAP or in a tunnel.
                 Next::Ethertype(tpid) if Vlan::is_announced_by(tpid) => {
                     return self.link(frame, at, tpid);
                 }
                 _ => return,
             };
-            if !self.step() {
+            if !self.count_header() {
                 return;
             }
             match step {
                 Ok((len, then)) => (at, next) = (at + len, then),
-                Err(fault) => return self.fault(fault),
+                Err(fault) => return self.record_fault(fault),
             }
         }
     }
 
-    /// Where this packet leads on, if what is above it is a sound tunnel.
-    fn tunnel(&mut self, frame: &[u8], (at, next): (usize, Next)) -> Option<Passage> {
+    /// Parses the tunnel header at the given offset. Returns the start of the packet in the tunnel;
+    /// `None` if the header is malformed or carries no packet.
+    fn enter_tunnel(&mut self, frame: &[u8], (at, next): (usize, Next)) -> Option<Passage> {
         let mut segment = self.segment;
         let to = |at, next, segment| Some(Passage { at, next, segment });
-        let rest = self.rest(frame, at);
+        let rest = self.bytes_from(frame, at);
         let behind = |len: usize| rest.get(len..).unwrap_or_default();
         let header = match next {
             Next::Vxlan(extended) => Vxlan::new(rest).map(|vxlan| {
@@ -549,43 +557,48 @@ impl Headers {
             }),
             _ => return to(at, next, segment),
         };
-        if !self.step() {
+        if !self.count_header() {
             return None;
         }
         match header {
             Ok((_, Next::Payload)) => None,
             Ok((at, next)) => to(at, next, segment),
             Err(fault) => {
-                self.fault(fault);
+                self.record_fault(fault);
                 None
             }
         }
     }
 
-    /// Goes on at `at` with what a tunnel carries.
-    fn follow(&mut self, frame: &[u8], at: usize, next: Next) {
+    /// Parses the packet in a tunnel; it begins at offset `at`.
+    fn tunnelled_packet(&mut self, frame: &[u8], at: usize, next: Next) {
         match next {
             Next::Ethernet => self.ethernet(frame, at),
             Next::Ethertype(ethertype) => self.link(frame, at, ethertype),
-            _ => self.rare(frame, at, next),
+            _ => self.rare_link(frame, at, next),
         }
     }
 }
 
-/// Where a tunnel leads.
+/// Start of the packet in a tunnel.
 struct Passage {
+    /// Offset in the frame.
     at: usize,
+    /// Type of the header at this offset.
     next: Next,
+    /// Network identifier of the tunnel, or of an outer one.
     segment: Option<u32>,
 }
 
-/// An offset as it is kept. Frames are far shorter than 4 GiB; what is not would only lose its offsets.
+/// Returns an offset in its stored form. Frames are far shorter than 4 GiB; in a longer frame,
+/// offsets beyond 4 GiB would be wrong but not unsafe.
 #[inline]
 fn offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
 
+/// Returns a stored offset; `None` for 0.
 #[inline]
-fn some(at: u32) -> Option<usize> {
+fn nonzero(at: u32) -> Option<usize> {
     (at != 0).then_some(at as usize)
 }

@@ -1,4 +1,4 @@
-//! The 5-tuple.
+//! The 5-tuple of a packet.
 
 use std::{
     fmt,
@@ -6,24 +6,27 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-/// Addresses, ports and protocol of one direction of a flow. Where there are no ports (ICMP, later fragments) they
-/// are 0; where there is no IP, everything is.
+/// Addresses, ports and protocol of one direction of a flow. Ports are 0 if the packet has none
+/// (ICMP, later fragments). All fields are 0 without IP.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct FiveTuple {
+    /// Source address in network order; IPv4 uses the first 4 bytes.
     pub(crate) src: [u8; 16],
+    /// Destination address in network order; IPv4 uses the first 4 bytes.
     pub(crate) dst: [u8; 16],
     /// Source port.
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// The last protocol number that was reached: behind extension headers and AH.
+    /// IP protocol number, after extension headers and AH.
     pub protocol: u8,
-    /// Of IP: 4, 6, or 0 for none.
+    /// IP version: 4, 6, or 0 for none.
     pub version: u8,
 }
 
 impl FiveTuple {
-    /// Of addresses as [`FiveTuple::src_bytes`] gives them, and ports, the source's first.
+    /// Builds a tuple from addresses in the format of [`FiveTuple::src_bytes`] and ports, source
+    /// first.
     #[inline]
     #[must_use]
     pub fn of_parts(
@@ -42,26 +45,27 @@ impl FiveTuple {
         }
     }
 
-    /// Source address.
+    /// Returns the source address; `None` without IP.
     #[must_use]
     pub fn src(&self) -> Option<IpAddr> {
         self.address(self.src)
     }
 
-    /// Destination address.
+    /// Returns the destination address; `None` without IP.
     #[must_use]
     pub fn dst(&self) -> Option<IpAddr> {
         self.address(self.dst)
     }
 
-    /// Source address in network order: the first 4 bytes of IPv4, all 16 of IPv6, zeros where there is no IP.
+    /// Returns the source address in network order: IPv4 in the first 4 bytes, IPv6 in all 16,
+    /// zeros without IP.
     #[inline]
     #[must_use]
     pub fn src_bytes(&self) -> [u8; 16] {
         self.src
     }
 
-    /// Destination address, as [`FiveTuple::src_bytes`].
+    /// Returns the destination address in the format of [`FiveTuple::src_bytes`].
     #[inline]
     #[must_use]
     pub fn dst_bytes(&self) -> [u8; 16] {
@@ -77,7 +81,7 @@ impl FiveTuple {
         }
     }
 
-    /// The other direction.
+    /// Returns the tuple of the opposite direction.
     #[inline]
     #[must_use]
     pub fn reversed(&self) -> Self {
@@ -90,15 +94,16 @@ impl FiveTuple {
         }
     }
 
-    /// The same for both directions: the lower of (address, port) as its source. And whether it was so already.
+    /// Returns the tuple with the lower (address, port) pair as its source, so that both directions
+    /// are equal; and `true` if the tuple already had this order.
     #[inline]
     #[must_use]
     pub fn ordered(&self) -> (Self, bool) {
-        // As numbers they compare in a few instructions.
+        // Addresses compared as integers take a few instructions.
         let src = u128::from_be_bytes(self.src);
         let dst = u128::from_be_bytes(self.dst);
         let is_ordered = (src < dst) | ((src == dst) & (self.src_port <= self.dst_port));
-        // Which end sends is chance: a branch would be mispredicted every other time.
+        // The direction is random, so half of all branches would be mispredicted.
         let lower = |a, b| select_unpredictable(is_ordered, a, b);
         let ports = [self.src_port, self.dst_port];
         let ordered = Self {
@@ -111,8 +116,8 @@ impl FiveTuple {
         (ordered, is_ordered)
     }
 
-    /// A copy that does not wait for what parsing has just written: loads wider than those stores would stall until the
-    /// stores have left the core.
+    /// Returns a copy that avoids a store-forwarding stall: loads wider than the parser's recent
+    /// stores would wait until those stores have left the core.
     #[inline]
     #[must_use]
     pub fn fresh_copy(&self) -> Self {
@@ -131,7 +136,7 @@ impl FiveTuple {
     }
 }
 
-/// An IPv4 address as a tuple keeps it.
+/// Returns an IPv4 address in the 16-byte format of [`FiveTuple`].
 #[inline]
 pub(super) fn widened(address: [u8; 4]) -> [u8; 16] {
     u128::from(u32::from_le_bytes(address)).to_le_bytes()

@@ -1,27 +1,27 @@
-//! ICMP for both versions of IP: where it lies.
+//! ICMP and ICMPv6 headers.
 
 use crate::{field::fixed_header, malformed::Malformed};
 
 fixed_header! {
-    /// A header of ICMP, RFC 792, or of ICMPv6, RFC 4443 section 2.1.
+    /// View of an ICMP header (RFC 792) or ICMPv6 header (RFC 4443 section 2.1).
     ///
     /// | bytes | field |
     /// |---|---|
     /// | 0 | type |
     /// | 1 | code |
     /// | 2..4 | checksum |
-    /// | 4..8 | by type |
+    /// | 4..8 | depends on the type |
     Icmp: 8, IcmpShort
 }
 
 impl Icmp<'_> {
-    /// Type.
+    /// Returns the message type.
     #[must_use]
     pub fn kind(&self) -> u8 {
         self.0[0]
     }
 
-    /// Code, by type.
+    /// Returns the message code; its meaning depends on the type.
     #[must_use]
     pub fn code(&self) -> u8 {
         self.0[1]
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_whole_or_not() {
+    fn truncated_headers_are_rejected() {
         let echo = [128, 0, 0, 0, 0, 1, 0, 2];
         assert_eq!(Icmp::new(&echo).unwrap().kind(), 128);
         assert_eq!(Icmp::new(&echo[..7]).unwrap_err(), Malformed::IcmpShort);

@@ -1,8 +1,8 @@
-//! IPsec: the authentication header, which is passed, and ESP, behind which everything is encrypted.
+//! IPsec headers: AH, which is parsed and skipped, and ESP, whose payload is encrypted.
 
 use crate::{field::fixed_header, malformed::Malformed};
 
-/// An authentication header: RFC 4302 section 2.
+/// View of an authentication header (AH): RFC 4302 section 2.
 ///
 /// | bytes | field |
 /// |---|---|
@@ -18,13 +18,13 @@ pub struct Ah<'a> {
 }
 
 impl<'a> Ah<'a> {
-    /// Bytes before the integrity check value.
+    /// Length in bytes of the part before the integrity check value.
     pub const LEN: usize = 12;
 
-    /// Checks that the header is whole.
+    /// Checks that all bytes of the AH header are present.
     ///
     /// # Errors
-    /// It is not, or it tells less than its own length.
+    /// `bytes` ends within the header, or its length field is below the length of the fixed part.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let header: &[u8; 12] = bytes.first_chunk().ok_or(Malformed::AhShort)?;
         let ah = Self { header };
@@ -35,13 +35,13 @@ impl<'a> Ah<'a> {
         Ok(ah)
     }
 
-    /// Bytes of the header.
+    /// Returns the length of the AH header in bytes.
     #[must_use]
     pub fn header_len(&self) -> usize {
         (usize::from(self.header[1]) + 2) * 4
     }
 
-    /// The header that follows.
+    /// Returns the protocol number of the next header.
     #[must_use]
     pub fn next_header(&self) -> u8 {
         self.header[0]
@@ -49,7 +49,7 @@ impl<'a> Ah<'a> {
 }
 
 fixed_header! {
-    /// The readable part of ESP: RFC 4303 section 2.
+    /// View of the unencrypted part of an ESP packet: RFC 4303 section 2.
     ///
     /// | bytes | field |
     /// |---|---|
@@ -59,7 +59,7 @@ fixed_header! {
 }
 
 impl Esp<'_> {
-    /// Security parameters index.
+    /// Returns the security parameters index.
     #[must_use]
     pub fn spi(&self) -> u32 {
         u32::from_be_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])

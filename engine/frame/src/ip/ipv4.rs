@@ -1,8 +1,8 @@
-//! IPv4 with options.
+//! IPv4 headers with options.
 
 use crate::{field::be16, malformed::Malformed};
 
-/// An IPv4 header: RFC 791 section 3.1.
+/// View of an IPv4 header: RFC 791 section 3.1.
 ///
 /// | bytes | field |
 /// |---|---|
@@ -24,18 +24,18 @@ pub struct Ipv4<'a> {
 }
 
 impl<'a> Ipv4<'a> {
-    /// Bytes of a header without options.
+    /// Length in bytes of a header without options.
     pub const LEN: usize = 20;
-    /// More fragments follow, in [`Ipv4::fragment_field`].
+    /// Flag "more fragments" in [`Ipv4::fragment_field`].
     pub const MORE: u16 = 0x2000;
-    /// Not to be fragmented, in [`Ipv4::fragment_field`].
+    /// Flag "don't fragment" in [`Ipv4::fragment_field`].
     pub const DONT: u16 = 0x4000;
 
-    /// Checks that the fixed part is whole and of version 4. Addresses and protocol can be read then, whatever
-    /// [`Ipv4::extent`] says of the rest.
+    /// Checks that the fixed part is present and has version 4. Addresses and protocol are valid
+    /// then, even if [`Ipv4::extent`] fails.
     ///
     /// # Errors
-    /// It is not.
+    /// `bytes` ends within the fixed part, or the version is not 4.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         match bytes.first() {
@@ -46,56 +46,59 @@ impl<'a> Ipv4<'a> {
         Ok(Self { header, bytes })
     }
 
-    /// Bytes of the header, as told.
+    /// Returns the value of the header length field in bytes, unchecked.
     #[inline]
     #[must_use]
     pub fn header_len(&self) -> usize {
         usize::from(self.header[0] & 15) * 4
     }
 
-    /// Bytes of the packet, as told; 0: a sender with segmentation offload did not know, RFC-less but common.
+    /// Returns the total length field: bytes of the packet, unchecked. Senders with segmentation
+    /// offload write 0, which is common though no RFC defines it.
     #[inline]
     #[must_use]
     pub fn total_len(&self) -> u16 {
         be16(self.header[2], self.header[3])
     }
 
-    /// Flags and fragment offset, as they stand.
+    /// Returns the raw 16-bit field of flags and fragment offset.
     #[inline]
     #[must_use]
     pub fn fragment_field(&self) -> u16 {
         be16(self.header[6], self.header[7])
     }
 
-    /// Protocol above.
+    /// Returns the protocol number of the payload.
     #[inline]
     #[must_use]
     pub fn protocol(&self) -> u8 {
         self.header[9]
     }
 
-    /// Source address.
+    /// Returns the source address.
     #[inline]
     #[must_use]
     pub fn src(&self) -> [u8; 4] {
         [12, 13, 14, 15].map(|i: usize| self.header[i])
     }
 
-    /// Destination address.
+    /// Returns the destination address.
     #[inline]
     #[must_use]
     pub fn dst(&self) -> [u8; 4] {
         [16, 17, 18, 19].map(|i: usize| self.header[i])
     }
 
-    /// Where the payload begins and ends, counted from the header, and what the lengths contradict. A total length
-    /// beyond the frame's end is tolerated: what is there is the payload.
+    /// Returns start and end of the payload, counted from the start of the header, and a fault if
+    /// the total length exceeds the frame. Such a packet is tolerated: its payload ends at the end
+    /// of the frame.
     ///
     /// # Errors
-    /// There is no telling where the payload begins.
+    /// The lengths leave the start of the payload undefined: the header length is below 20 bytes or
+    /// beyond the end of the frame, or the total length is below the header length.
     #[inline]
     pub fn extent(&self) -> Result<(usize, usize, Option<Malformed>), Malformed> {
-        let (start, told) = (self.header_len(), usize::from(self.total_len()));
+        let (start, total) = (self.header_len(), usize::from(self.total_len()));
         let available = self.bytes.len();
         if start < Self::LEN {
             return Err(Malformed::Ipv4HeaderLength);
@@ -103,16 +106,16 @@ impl<'a> Ipv4<'a> {
         if start > available {
             return Err(Malformed::Ipv4Short);
         }
-        if told == 0 {
+        if total == 0 {
             return Ok((start, available, None));
         }
-        if told < start {
+        if total < start {
             return Err(Malformed::Ipv4TotalLength);
         }
-        if told > available {
+        if total > available {
             return Ok((start, available, Some(Malformed::Ipv4TotalLength)));
         }
-        Ok((start, told, None))
+        Ok((start, total, None))
     }
 }
 
@@ -139,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_contradict() {
+    fn contradicting_lengths_are_reported() {
         let extent = |bytes: &[u8]| Ipv4::new(bytes).unwrap().extent();
         assert_eq!(extent(&header(0x44, 25)), Err(Malformed::Ipv4HeaderLength));
         assert_eq!(extent(&header(0x4f, 25)), Err(Malformed::Ipv4Short));

@@ -1,4 +1,4 @@
-//! IPv6 and its extension headers.
+//! IPv6 headers and extension headers.
 
 use crate::{
     field::{be16, fixed_header},
@@ -6,7 +6,7 @@ use crate::{
     numbers::protocol,
 };
 
-/// An IPv6 header: RFC 8200 section 3.
+/// View of an IPv6 header: RFC 8200 section 3.
 ///
 /// | bytes | field |
 /// |---|---|
@@ -23,13 +23,13 @@ pub struct Ipv6<'a> {
 }
 
 impl<'a> Ipv6<'a> {
-    /// Bytes of the header.
+    /// Length of the IPv6 header in bytes.
     pub const LEN: usize = 40;
 
-    /// Checks that the header is whole and of version 6.
+    /// Checks that the header is present and has version 6.
     ///
     /// # Errors
-    /// It is not.
+    /// `bytes` ends within the header, or the version is not 6.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         match bytes.first() {
@@ -43,51 +43,54 @@ impl<'a> Ipv6<'a> {
         })
     }
 
-    /// Bytes behind the header, as told; 0 where there are too many for the field (RFC 2675, and large segments).
+    /// Returns the payload length field: bytes after the header, unchecked. It is 0 for payloads
+    /// beyond 65535 bytes (jumbograms of RFC 2675, and segmentation offload).
     #[inline]
     #[must_use]
     pub fn payload_len(&self) -> u16 {
         be16(self.header[4], self.header[5])
     }
 
-    /// The header that follows.
+    /// Returns the protocol number of the next header.
     #[inline]
     #[must_use]
     pub fn next_header(&self) -> u8 {
         self.header[6]
     }
 
-    /// Source address.
+    /// Returns the source address.
     #[inline]
     #[must_use]
     pub fn src(&self) -> [u8; 16] {
         std::array::from_fn(|i| self.header[8 + i])
     }
 
-    /// Destination address.
+    /// Returns the destination address.
     #[inline]
     #[must_use]
     pub fn dst(&self) -> [u8; 16] {
         std::array::from_fn(|i| self.header[24 + i])
     }
 
-    /// Where the payload ends, counted from the header, and what the length contradicts. A length beyond the frame's
-    /// end is tolerated: what is there is the payload.
+    /// Returns the end of the payload, counted from the start of the header, and a fault if the
+    /// payload length exceeds the frame. Such a packet is tolerated: its payload ends at the end of
+    /// the frame.
     #[inline]
     #[must_use]
     pub fn extent(&self) -> (usize, Option<Malformed>) {
-        let told = Self::LEN + usize::from(self.payload_len());
-        if told == Self::LEN {
+        let end = Self::LEN + usize::from(self.payload_len());
+        if end == Self::LEN {
             (self.available, None)
-        } else if told > self.available {
+        } else if end > self.available {
             (self.available, Some(Malformed::Ipv6PayloadLength))
         } else {
-            (told, None)
+            (end, None)
         }
     }
 }
 
-/// An extension header that tells its length in units of 8 bytes: RFC 8200 section 4, RFC 6275, RFC 7401, RFC 5533.
+/// View of an extension header with a length in units of 8 bytes: RFC 8200 section 4, RFC 6275, RFC
+/// 7401, RFC 5533.
 ///
 /// | bytes | field |
 /// |---|---|
@@ -97,7 +100,7 @@ impl<'a> Ipv6<'a> {
 pub struct Extension<'a>(&'a [u8]);
 
 impl<'a> Extension<'a> {
-    /// Whether this number announces such a header.
+    /// Returns `true` if `next_header` is the number of an extension header of this form.
     #[inline]
     #[must_use]
     pub fn is_announced_by(next_header: u8) -> bool {
@@ -112,10 +115,10 @@ impl<'a> Extension<'a> {
         )
     }
 
-    /// Checks that the header is whole.
+    /// Checks that all bytes of the extension header are present.
     ///
     /// # Errors
-    /// It is not.
+    /// `bytes` ends within the header.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let len = match bytes {
@@ -128,14 +131,14 @@ impl<'a> Extension<'a> {
             .ok_or(Malformed::Ipv6ExtensionShort)
     }
 
-    /// Bytes of the header.
+    /// Returns the length of the extension header in bytes.
     #[inline]
     #[must_use]
     pub fn header_len(&self) -> usize {
         self.0.len()
     }
 
-    /// The header that follows.
+    /// Returns the protocol number of the next header.
     #[inline]
     #[must_use]
     pub fn next_header(&self) -> u8 {
@@ -144,7 +147,7 @@ impl<'a> Extension<'a> {
 }
 
 fixed_header! {
-    /// A fragment header: RFC 8200 section 4.5.
+    /// View of an IPv6 fragment header: RFC 8200 section 4.5.
     ///
     /// | bytes | field |
     /// |---|---|
@@ -156,21 +159,22 @@ fixed_header! {
 }
 
 impl Ipv6Fragment<'_> {
-    /// The header that follows; in fragments other than the first, the one that the datagram begins with.
+    /// Returns the protocol number of the next header. In later fragments it is the first header of
+    /// the fragmented part of the datagram.
     #[inline]
     #[must_use]
     pub fn next_header(&self) -> u8 {
         self.0[0]
     }
 
-    /// Offset in units of 8 bytes.
+    /// Returns the fragment offset in units of 8 bytes.
     #[inline]
     #[must_use]
     pub fn offset(&self) -> u16 {
         be16(self.0[2], self.0[3]) >> 3
     }
 
-    /// Whether more fragments follow.
+    /// Returns `true` if more fragments follow.
     #[inline]
     #[must_use]
     pub fn more(&self) -> bool {
@@ -206,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn extension_headers_tell_their_length() {
+    fn extension_header_length_is_decoded() {
         let bytes = [17, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
         let extension = Extension::new(&bytes).unwrap();
         assert_eq!((extension.header_len(), extension.next_header()), (16, 17));

@@ -1,4 +1,4 @@
-//! IP, its extension headers, and its control messages.
+//! Views of the IP layer: IPv4, IPv6, extension headers, IPsec and ICMP.
 
 mod icmp;
 mod ipsec;

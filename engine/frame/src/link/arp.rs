@@ -1,35 +1,35 @@
-//! ARP: where it lies.
+//! ARP packets.
 
 use crate::malformed::Malformed;
 
-/// An ARP packet: RFC 826.
+/// View of an ARP packet: RFC 826.
 ///
 /// | bytes | field |
 /// |---|---|
 /// | 0..2 | hardware address space |
 /// | 2..4 | protocol address space |
-/// | 4 | bytes of a hardware address |
-/// | 5 | bytes of a protocol address |
+/// | 4 | length of a hardware address in bytes |
+/// | 5 | length of a protocol address in bytes |
 /// | 6..8 | operation |
 /// | 8.. | sender's and target's addresses |
 #[derive(Clone, Copy, Debug)]
 pub struct Arp<'a>(&'a [u8]);
 
 impl<'a> Arp<'a> {
-    /// Bytes before the addresses.
+    /// Length in bytes of the part before the addresses.
     pub const LEN: usize = 8;
 
-    /// Checks that the packet is whole, addresses included.
+    /// Checks that all bytes of the ARP packet are present, addresses included.
     ///
     /// # Errors
-    /// It is not.
+    /// `bytes` ends within the packet.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let fixed: &[u8; 8] = bytes.first_chunk().ok_or(Malformed::ArpShort)?;
         let len = Self::LEN + 2 * (usize::from(fixed[4]) + usize::from(fixed[5]));
         bytes.get(..len).map(Self).ok_or(Malformed::ArpShort)
     }
 
-    /// Bytes of the packet.
+    /// Returns the length of the ARP packet in bytes.
     #[must_use]
     pub fn header_len(&self) -> usize {
         self.0.len()

@@ -1,4 +1,4 @@
-//! Ethernet II and IEEE 802.3 with LLC and SNAP.
+//! Ethernet II headers, and IEEE 802.3 headers with LLC and SNAP.
 
 use crate::{
     field::{be16, fixed_header},
@@ -7,11 +7,11 @@ use crate::{
     numbers::ethertype,
 };
 
-/// Bytes of a frame check sequence: IEEE 802.3 clause 3.1.1.
+/// Length of a frame check sequence in bytes: IEEE 802.3 clause 3.1.1.
 pub const FCS_LEN: usize = 4;
 
 fixed_header! {
-    /// An Ethernet header: IEEE 802.3 clause 3.1.1.
+    /// View of an Ethernet header: IEEE 802.3 clause 3.1.1.
     ///
     /// | bytes | field |
     /// |---|---|
@@ -22,21 +22,21 @@ fixed_header! {
 }
 
 impl Ethernet<'_> {
-    /// Destination address.
+    /// Returns the destination MAC address.
     #[must_use]
     pub fn dst(&self) -> [u8; 6] {
         let [a, b, c, d, e, f, ..] = *self.0;
         [a, b, c, d, e, f]
     }
 
-    /// Source address.
+    /// Returns the source MAC address.
     #[must_use]
     pub fn src(&self) -> [u8; 6] {
         let [_, _, _, _, _, _, a, b, c, d, e, f, ..] = *self.0;
         [a, b, c, d, e, f]
     }
 
-    /// Ethertype, or length.
+    /// Returns the ethertype, or the 802.3 length if the value is at most 1500.
     #[inline]
     #[must_use]
     pub fn ethertype(&self) -> u16 {
@@ -44,7 +44,7 @@ impl Ethernet<'_> {
     }
 }
 
-/// LLC (IEEE 802.2), with SNAP (RFC 1042) where it carries an ethertype.
+/// View of an LLC header (IEEE 802.2), with SNAP (RFC 1042) if present.
 ///
 /// | bytes | field |
 /// |---|---|
@@ -57,13 +57,13 @@ impl Ethernet<'_> {
 pub struct Llc<'a>(&'a [u8]);
 
 impl<'a> Llc<'a> {
-    /// Bytes of LLC with SNAP.
+    /// Length in bytes of LLC with SNAP.
     pub const SNAP_LEN: usize = 8;
 
-    /// Checks that the header is whole.
+    /// Checks that all bytes of the LLC header are present.
     ///
     /// # Errors
-    /// It is not.
+    /// `bytes` ends within the header.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         match bytes {
             [0xaa, 0xaa, 0x03, rest @ ..] if rest.len() < 5 => Err(Malformed::LlcShort),
@@ -73,13 +73,13 @@ impl<'a> Llc<'a> {
         }
     }
 
-    /// Bytes of the header.
+    /// Returns the length of the LLC header in bytes.
     #[must_use]
     pub fn header_len(&self) -> usize {
         self.0.len()
     }
 
-    /// The ethertype that SNAP carries.
+    /// Returns the ethertype in SNAP; `None` without SNAP, or with an organisation other than 0.
     #[must_use]
     pub fn ethertype(&self) -> Option<u16> {
         match *self.0 {
@@ -88,11 +88,11 @@ impl<'a> Llc<'a> {
         }
     }
 
-    /// What follows.
+    /// Returns the type of the next header.
     #[must_use]
     pub fn next(&self) -> Next {
         match self.ethertype() {
-            // A length here would be LLC in LLC.
+            // A length would mean LLC in LLC, which is not parsed.
             Some(ethertype) if ethertype > ethertype::LONGEST_LENGTH => Next::Ethertype(ethertype),
             _ => Next::Payload,
         }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn snap_carries_an_ethertype_when_no_organisation_is_named() {
+    fn snap_carries_an_ethertype_only_with_organisation_0() {
         let snap = [0xaa, 0xaa, 3, 0, 0, 0, 8, 0];
         assert_eq!(Llc::new(&snap).unwrap().next(), Next::Ethertype(0x800));
         assert_eq!(Llc::new(&snap[..7]).unwrap_err(), Malformed::LlcShort);

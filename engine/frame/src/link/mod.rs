@@ -1,4 +1,4 @@
-//! Below IP: Ethernet and its tags, labels, sessions, and ARP.
+//! Views of the layers below IP: Ethernet, VLAN, MPLS, PPPoE and ARP.
 
 mod arp;
 mod ethernet;

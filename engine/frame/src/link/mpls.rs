@@ -7,7 +7,7 @@ use crate::{
 };
 
 fixed_header! {
-    /// One label stack entry: RFC 3032 section 2.1.
+    /// View of an MPLS label stack entry: RFC 3032 section 2.1.
     ///
     /// | bits | field |
     /// |---|---|
@@ -19,21 +19,23 @@ fixed_header! {
 }
 
 impl Mpls<'_> {
-    /// The label.
+    /// Returns the label (20 bits).
     #[must_use]
     pub fn label(&self) -> u32 {
         u32::from(be16(self.0[0], self.0[1])) << 4 | u32::from(self.0[2] >> 4)
     }
 
-    /// Whether this is the last entry.
+    /// Returns `true` for the last entry of the stack.
     #[must_use]
     pub fn is_bottom(&self) -> bool {
         self.0[2] & 1 == 1
     }
 
-    /// What follows, given the bytes behind this entry. A label does not tell: the first four bits are taken as IP's
-    /// version (RFC 4928 section 3), so a pseudowire without a control word whose first address begins with a 4 or 6
-    /// is mistaken for IP. Everything else is not looked into.
+    /// Returns the type of the next header; `behind` are the bytes after this entry.
+    ///
+    /// A label does not state the payload's protocol. The first four bits are taken as the IP
+    /// version (RFC 4928 section 3), so a pseudowire without a control word is mistaken for IP if
+    /// its first MAC address begins with 4 or 6. Other payloads are not parsed.
     #[must_use]
     pub fn next(&self, behind: &[u8]) -> Next {
         if self.is_bottom() {

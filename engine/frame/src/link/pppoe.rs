@@ -1,15 +1,15 @@
-//! PPPoE sessions, and the PPP protocol field that follows there and in GRE.
+//! PPPoE headers, and the PPP protocol field in PPPoE and GRE.
 
 use crate::{field::be16, malformed::Malformed, next::Next, numbers::ethertype};
 
-/// A PPPoE header: RFC 2516 section 4.
+/// View of a PPPoE header: RFC 2516 section 4.
 ///
 /// | bytes | field |
 /// |---|---|
 /// | 0 | version and type, both 1 |
 /// | 1 | code; 0 is session data |
 /// | 2..4 | session |
-/// | 4..6 | length of what follows |
+/// | 4..6 | payload length |
 #[derive(Clone, Copy, Debug)]
 pub struct Pppoe<'a> {
     header: &'a [u8; 6],
@@ -17,13 +17,13 @@ pub struct Pppoe<'a> {
 }
 
 impl<'a> Pppoe<'a> {
-    /// Bytes of the header.
+    /// Length of the PPPoE header in bytes.
     pub const LEN: usize = 6;
 
-    /// Checks that the header is whole.
+    /// Checks that all bytes of the PPPoE header are present.
     ///
     /// # Errors
-    /// It is not.
+    /// `bytes` ends within the header.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let header = bytes.first_chunk().ok_or(Malformed::PppShort)?;
         Ok(Self {
@@ -32,35 +32,34 @@ impl<'a> Pppoe<'a> {
         })
     }
 
-    /// Session identifier.
+    /// Returns the session identifier.
     #[must_use]
     pub fn session(&self) -> u16 {
         be16(self.header[2], self.header[3])
     }
 
-    /// Bytes of what follows, as told.
+    /// Returns the payload length field in bytes, unchecked.
     #[must_use]
     pub fn length(&self) -> u16 {
         be16(self.header[4], self.header[5])
     }
 
-    /// Where the payload ends, counted from the header.
+    /// Returns the end of the payload, counted from the start of the header.
     #[must_use]
     pub fn end(&self) -> usize {
         self.available.min(Self::LEN + usize::from(self.length()))
     }
 
-    /// What the header contradicts.
+    /// Returns a fault if version or type is not 1, or if the payload length exceeds the frame.
     #[must_use]
     pub fn fault(&self) -> Option<Malformed> {
-        let told = Self::LEN + usize::from(self.length());
-        (self.header[0] != 0x11 || told > self.available).then_some(Malformed::PppoeHeader)
+        let end = Self::LEN + usize::from(self.length());
+        (self.header[0] != 0x11 || end > self.available).then_some(Malformed::PppoeHeader)
     }
 
-    /// What follows.
+    /// Returns the type of the payload: PPP for session data (code 0).
     #[must_use]
     pub fn next(&self) -> Next {
-        // Only session data carries packets.
         if self.header[1] == 0 {
             Next::Ppp
         } else {
@@ -69,8 +68,9 @@ impl<'a> Pppoe<'a> {
     }
 }
 
-/// A PPP protocol field, with the address and control field before it if they are there: RFC 1661 section 2 and
-/// RFC 1662 section 3.1. Its first byte may be compressed away.
+/// Parsed PPP protocol field, with the address and control fields before it if present: RFC 1661
+/// section 2 and RFC 1662 section 3.1. The first byte of the protocol field may be omitted
+/// (compression).
 #[derive(Clone, Copy, Debug)]
 pub struct Ppp {
     len: usize,
@@ -78,17 +78,17 @@ pub struct Ppp {
 }
 
 impl Ppp {
-    /// Reads the field.
+    /// Parses the PPP protocol field.
     ///
     /// # Errors
-    /// It is not whole.
+    /// `bytes` ends within the field.
     pub fn new(bytes: &[u8]) -> Result<Self, Malformed> {
         let (skipped, bytes) = match bytes {
             [0xff, 0x03, rest @ ..] => (2, rest),
             _ => (0, bytes),
         };
         match *bytes {
-            // The last byte of the field is odd, all others are even.
+            // The last byte of the protocol field is odd, and all bytes before it are even.
             [odd, ..] if odd & 1 == 1 => Ok(Self {
                 len: skipped + 1,
                 protocol: u16::from(odd),
@@ -101,19 +101,19 @@ impl Ppp {
         }
     }
 
-    /// Bytes of the field and what was before it.
+    /// Returns the length in bytes, including address and control fields.
     #[must_use]
     pub fn header_len(&self) -> usize {
         self.len
     }
 
-    /// The protocol.
+    /// Returns the PPP protocol number.
     #[must_use]
     pub fn protocol(&self) -> u16 {
         self.protocol
     }
 
-    /// What follows.
+    /// Returns the type of the next header.
     #[must_use]
     pub fn next(&self) -> Next {
         match self.protocol {

@@ -7,19 +7,20 @@ use crate::{
 };
 
 fixed_header! {
-    /// A tag without its TPID, which stands where an ethertype stands: IEEE 802.1Q clause 9.6.
+    /// View of a VLAN tag without its TPID, which is the ethertype of the header before it: IEEE
+    /// 802.1Q clause 9.6.
     ///
     /// | bits | field |
     /// |---|---|
     /// | 0..3 | priority code point |
     /// | 3 | drop eligible indicator |
     /// | 4..16 | VLAN identifier |
-    /// | 16..32 | ethertype of what follows |
+    /// | 16..32 | ethertype of the next header |
     Vlan: 4, VlanShort
 }
 
 impl Vlan<'_> {
-    /// Whether this ethertype announces a tag.
+    /// Returns `true` if `ethertype` is a TPID, so that a VLAN tag follows.
     #[inline]
     #[must_use]
     pub fn is_announced_by(ethertype: u16) -> bool {
@@ -29,20 +30,20 @@ impl Vlan<'_> {
         )
     }
 
-    /// Priority, drop eligibility and identifier.
+    /// Returns the tag control information: priority, drop eligibility and identifier.
     #[inline]
     #[must_use]
     pub fn tci(&self) -> u16 {
         be16(self.0[0], self.0[1])
     }
 
-    /// VLAN identifier.
+    /// Returns the VLAN identifier (12 bits).
     #[must_use]
     pub fn id(&self) -> u16 {
         self.tci() & 0xfff
     }
 
-    /// Ethertype, or length, of what follows.
+    /// Returns the ethertype of the next header, or an 802.3 length.
     #[inline]
     #[must_use]
     pub fn ethertype(&self) -> u16 {
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tpids_that_libpcap_knows_too() {
+    fn tpids_are_those_of_libpcap() {
         for tpid in [0x8100, 0x88a8, 0x9100] {
             assert!(Vlan::is_announced_by(tpid));
         }

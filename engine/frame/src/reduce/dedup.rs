@@ -1,12 +1,14 @@
-//! Telling repetitions, as mirror ports and several taps make them.
+//! Detection of duplicate frames, which mirror ports and multiple taps produce.
 //!
-//! Frames are the same when all their bytes are, but for those that are ignored ([`Ignored`]): one that was routed in
-//! between has another TTL and other MAC addresses. They are compared by a 64-bit hash with a seed that is drawn anew for
-//! each run, so that nobody can make a frame that looks like a repetition of another.
+//! Two frames are duplicates if all their bytes are equal, except for ignored fields ([`Ignored`]):
+//! a frame that was routed between two taps has another TTL and other MAC addresses. Frames are
+//! compared by a 64-bit hash. Its seed is random for each run, so a sender cannot forge a frame
+//! that looks like a duplicate of another.
 //!
-//! Memory is bounded: a table of fixed size, four entries to a bucket. Where more different frames than fit arrive
-//! within the window, the oldest of a bucket is forgotten, and a repetition of it is kept: too much is kept then, never
-//! too little.
+//! Memory is bounded: a table of fixed size with four entries per bucket. If more distinct frames
+//! than fit arrive within the window, the oldest entry of a bucket is replaced, and later
+//! duplicates of that frame are kept. An overfull table therefore keeps too many frames, never too
+//! few.
 
 use crate::{Headers, numbers::protocol};
 use serde::{Deserialize, Serialize};
@@ -16,22 +18,25 @@ use std::{
 };
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
-/// Frames per second of one queue for which a table is made: what a core can take.
+/// Frames per second of one queue for which a table is sized: the maximum rate of a core.
 const RATE: u64 = 10_000_000;
-/// Buckets at least and at most: 64 KiB and 16 MiB.
+/// Minimum number of buckets: 64 KiB.
 const LEAST: usize = 1 << 10;
+/// Maximum number of buckets: 16 MiB.
 const MOST: usize = 1 << 18;
 
-/// Four frames that were kept, by hash, with their times. A cache line.
+/// Table bucket in one cache line: hashes and times of four kept frames.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Bucket {
-    /// 0: free.
+    /// Hashes of the kept frames; 0 for a free entry.
     hashes: [u64; 4],
+    /// Times at which the frames were kept, in nanoseconds.
     kept: [u64; 4],
 }
 
-/// What may differ between a frame and its repetition, in the outermost headers: a word of TOML and of the command line.
+/// Field of the outermost headers that may differ between duplicates; its lowercase name is a value
+/// in TOML and on the command line.
 #[derive(
     Clone,
     Copy,
@@ -49,15 +54,16 @@ struct Bucket {
 pub enum MayDiffer {
     /// MAC addresses.
     Mac,
-    /// VLAN tags: how many and which.
+    /// Number and values of VLAN tags.
     Vlan,
-    /// TTL or hop limit, and with it the checksum of the IPv4 header.
+    /// TTL or hop limit, and the checksum of the IPv4 header.
     Ttl,
     /// Checksums of the IPv4 header, TCP, UDP, ICMP and ICMPv6.
     Checksum,
 }
 
-/// All that may differ. Where anything may, padding behind the packet may, too.
+/// Set of fields that are ignored when frames are compared. If any field is ignored, padding after
+/// the packet is ignored too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ignored {
     macs: bool,
@@ -82,7 +88,7 @@ impl FromIterator<MayDiffer> for Ignored {
 }
 
 impl Ignored {
-    /// What a frame has in common with its repetitions.
+    /// Returns the hash of a frame's bytes without the ignored fields.
     #[must_use]
     fn hash(self, frame: &[u8], seed: u64) -> u64 {
         let headers = Headers::parse(frame);
@@ -107,7 +113,7 @@ impl Ignored {
         hash.digest()
     }
 
-    /// Skips what is ignored from the IP header on, in ascending order.
+    /// Skips the ignored fields of the IP and transport headers, in ascending order.
     fn skip_ip(self, headers: &Headers, ip: usize, skip: &mut impl FnMut(Range<usize>)) {
         let four = headers.tuple.version == 4;
         if self.ttl {
@@ -132,16 +138,20 @@ impl Ignored {
     }
 }
 
-/// The frames that were kept within the window.
+/// Table of the frames kept within the deduplication window.
 #[derive(Debug)]
 pub struct DedupWindow {
+    /// Length of the window in nanoseconds.
     length_ns: u64,
+    /// Fields that are not compared.
     ignored: Ignored,
+    /// Random seed of the hash.
     seed: u64,
+    /// Hash table; its length is a power of two.
     buckets: Box<[Bucket]>,
 }
 
-/// Buckets for a window of this length.
+/// Returns the number of buckets for a window of `length_ns` nanoseconds.
 fn buckets(length_ns: u64) -> usize {
     let frames = u128::from(length_ns) * u128::from(RATE) / 1_000_000_000;
     usize::try_from(frames / 4)
@@ -150,14 +160,15 @@ fn buckets(length_ns: u64) -> usize {
         .next_power_of_two()
 }
 
-/// Bytes of a window of this length in nanoseconds.
+/// Returns the memory in bytes of a window of `length_ns` nanoseconds.
 #[must_use]
 pub fn memory(length_ns: u64) -> u64 {
     (buckets(length_ns) * size_of::<Bucket>()) as u64
 }
 
 impl DedupWindow {
-    /// A window of so many nanoseconds, for Ethernet frames where anything is ignored.
+    /// Creates a window of `length_ns` nanoseconds. If `ignored` is not empty, frames must be
+    /// Ethernet frames.
     #[must_use]
     pub fn new(length_ns: u64, ignored: Ignored) -> Self {
         Self {
@@ -168,11 +179,12 @@ impl DedupWindow {
         }
     }
 
-    /// Whether a frame of `len` bytes on the wire repeats one that was kept less than the window's length before. If not,
-    /// it is noted as kept.
+    /// Returns `true` if a frame of `len` bytes on the wire duplicates a frame that was kept within
+    /// the window before `ns`. Otherwise records the frame as kept.
     #[inline]
     pub fn repeats(&mut self, frame: &[u8], len: u32, ns: u64) -> bool {
-        // Of a packet that was captured in part its length tells more; a tag is four bytes of it.
+        // The number of bytes that were not captured is part of the comparison. The full length is
+        // not, because an ignored tag adds 4 bytes to it.
         let missing = u64::from(len).saturating_sub(frame.len() as u64);
         let seed = self.seed.wrapping_add(missing);
         let hash = if self.ignored == Ignored::default() {
@@ -180,15 +192,15 @@ impl DedupWindow {
         } else {
             self.ignored.hash(frame, seed)
         };
-        // 0 is a free place.
+        // 0 marks a free entry.
         let hash = hash | 1;
         let mask = self.buckets.len() - 1;
-        // Any bits will do.
+        // All bits of the hash are equally random.
         let bucket = &mut self.buckets[(hash >> 32) as usize & mask];
         let place = match bucket.hashes.iter().position(|it| *it == hash) {
             Some(place) if ns.saturating_sub(bucket.kept[place]) < self.length_ns => return true,
             Some(place) => place,
-            // A free place has the time 0, so it is the oldest.
+            // A free entry has time 0, so it is the oldest.
             None => (1..4).fold(0, |oldest, i| {
                 if bucket.kept[i] < bucket.kept[oldest] {
                     i
@@ -209,7 +221,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn repetitions_within_the_window() {
+    fn duplicates_within_the_window_are_detected() {
         let mut window = DedupWindow::new(5 * MS, Ignored::default());
         let mut repeats = |frame: &[u8], ns| {
             let len = u32::try_from(frame.len()).unwrap();
@@ -221,17 +233,18 @@ mod tests {
         assert!(!repeats(&b, start));
         assert!(repeats(&a, start));
         assert!(repeats(&a, start + 5 * MS - 1));
-        // Counted from the frame that was kept, not from the last repetition: a steady repetition is not silenced.
+        // The window starts at the kept frame, not at the last duplicate, so a frame that is sent
+        // periodically is kept once per window.
         assert!(!repeats(&a, start + 5 * MS));
         assert!(repeats(&a, start + 6 * MS));
-        // One byte, or one byte more, is another frame.
+        // A frame with one more byte is another frame.
         assert!(!repeats(&[1; 61], start + 6 * MS));
         assert!(!repeats(&[], start + 6 * MS));
         assert!(repeats(&[], start + 6 * MS));
     }
 
     #[test]
-    fn more_frames_than_fit_are_kept() {
+    fn frames_beyond_the_table_size_are_kept() {
         let mut window = DedupWindow::new(1, Ignored::default());
         assert_eq!(window.buckets.len(), LEAST);
         window.length_ns = u64::MAX;
@@ -239,13 +252,14 @@ mod tests {
         for i in 1..=frames {
             assert!(!window.repeats(&i.to_be_bytes(), 4, u64::from(i)));
         }
-        // The youngest are still known, the oldest are not.
+        // The newest frames are in the table, the oldest are not.
         assert!(window.repeats(&frames.to_be_bytes(), 4, u64::from(frames)));
         let old = (1..=1000_u32).filter(|i| window.repeats(&i.to_be_bytes(), 4, u64::from(frames)));
         assert_eq!(old.count(), 0);
     }
 
-    /// TCP over IPv4 of 100 bytes, with these tags, MAC address, TTL, checksums and end.
+    /// Builds a TCP/IPv4 frame of 100 bytes plus tags, with the given tags, MAC address byte, TTL,
+    /// checksum byte and last byte.
     fn tcp(tags: &[u16], mac: u8, ttl: u8, checksum: u8, last: u8) -> Vec<u8> {
         let mut frame = vec![mac; 12];
         for tag in tags {
@@ -260,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ignored_may_differ_and_nothing_else() {
+    fn only_ignored_fields_may_differ() {
         let original = tcp(&[7], 1, 64, 3, 5);
         let words = [
             MayDiffer::Mac,
@@ -268,13 +282,13 @@ mod tests {
             MayDiffer::Ttl,
             MayDiffer::Checksum,
         ];
-        let of = |it: [bool; 4]| -> Ignored {
+        let ignoring = |it: [bool; 4]| -> Ignored {
             let chosen = words.into_iter().zip(it).filter(|(_, it)| *it);
             chosen.map(|(word, _)| word).collect()
         };
-        let all = of([true; 4]);
+        let all = ignoring([true; 4]);
         let padded = [&original[..], &[0; 4]].concat();
-        // What differs, by its place among the words.
+        // Index of the differing field in `words`, and the frame that differs in it.
         let cases = [
             (0, tcp(&[7], 2, 64, 3, 5)),
             (1, tcp(&[8], 1, 64, 3, 5)),
@@ -290,8 +304,8 @@ mod tests {
             window.repeats(frame, len(frame), MS)
         };
         for (what, other) in &cases {
-            let too_strict = of([0, 1, 2, 3].map(|it| it != *what));
-            let enough = of([0, 1, 2, 3].map(|it| it == *what));
+            let too_strict = ignoring([0, 1, 2, 3].map(|it| it != *what));
+            let enough = ignoring([0, 1, 2, 3].map(|it| it == *what));
             assert!(!repeats(too_strict, other, 0), "{too_strict:?}");
             assert!(repeats(enough, other, 0), "{enough:?}");
         }

@@ -1,4 +1,4 @@
-//! What is told of frames to keep less of them: whether one repeats another, and where it is cut.
+//! Reduction of stored data: detection of duplicate frames, and truncation of frames.
 
 pub mod dedup;
 mod slice;

@@ -1,12 +1,12 @@
-//! Where frames are cut, in the words that users write.
+//! Slice length of frames, as it is written in the configuration and on the command line.
 
 use serde::{Deserialize, Serialize};
 
-/// Behind which header of the innermost packet a frame is cut.
+/// Header of the innermost packet after which a frame is truncated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Slice {
-    /// Nowhere: `""`.
+    /// No truncation: `""`.
     #[default]
     Whole,
     /// After the L3 header: `"l3"`.

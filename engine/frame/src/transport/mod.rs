@@ -1,4 +1,4 @@
-//! Transports.
+//! Views of transport headers: TCP, UDP and SCTP.
 
 mod sctp;
 mod tcp;

@@ -1,4 +1,4 @@
-//! SCTP's common header.
+//! SCTP common headers.
 
 use crate::{
     field::{be16, fixed_header, ports},
@@ -6,7 +6,7 @@ use crate::{
 };
 
 fixed_header! {
-    /// The common header: RFC 9260 section 3.1.
+    /// View of an SCTP common header: RFC 9260 section 3.1.
     ///
     /// | bytes | field |
     /// |---|---|

@@ -1,11 +1,11 @@
-//! TCP.
+//! TCP headers.
 
 use crate::{
     field::{be16, ports},
     malformed::Malformed,
 };
 
-/// A TCP header: RFC 9293 section 3.1.
+/// View of a TCP header: RFC 9293 section 3.1.
 ///
 /// | bytes | field |
 /// |---|---|
@@ -26,37 +26,38 @@ pub struct Tcp<'a> {
 }
 
 impl<'a> Tcp<'a> {
-    /// Bytes of a header without options.
+    /// Length in bytes of a header without options.
     pub const LEN: usize = 20;
     /// Control bit: no more data from the sender.
     pub const FIN: u8 = 1;
-    /// Control bit: a connection begins.
+    /// Control bit: start of a connection.
     pub const SYN: u8 = 1 << 1;
-    /// Control bit: the connection is reset.
+    /// Control bit: reset of the connection.
     pub const RST: u8 = 1 << 2;
-    /// Control bit: the acknowledgement number holds.
+    /// Control bit: the acknowledgement number is valid.
     pub const ACK: u8 = 1 << 4;
 
-    /// Checks that the fixed part is whole. Ports and flags can be read then, whatever [`Tcp::extent`] says.
+    /// Checks that the fixed part is present. Ports and flags are valid then, even if
+    /// [`Tcp::extent`] fails.
     ///
     /// # Errors
-    /// It is not.
+    /// `bytes` ends within the fixed part.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let header = bytes.first_chunk().ok_or(Malformed::TcpShort)?;
         Ok(Self { header, bytes })
     }
 
-    /// Control bits.
+    /// Returns the control bits.
     #[must_use]
     pub fn flags(&self) -> u8 {
         self.header[13]
     }
 
-    /// Bytes of the header.
+    /// Returns the length of the TCP header in bytes, options included.
     ///
     /// # Errors
-    /// It tells less than the fixed part has, or more than there is.
+    /// The data offset is below the length of the fixed part, or beyond the end of the packet.
     #[inline]
     pub fn extent(&self) -> Result<usize, Malformed> {
         let len = usize::from(self.header[12] >> 4) * 4;
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_contradict() {
+    fn contradicting_lengths_are_reported() {
         let extent = |offset| Tcp::new(&header(offset)).unwrap().extent();
         assert_eq!(extent(4), Err(Malformed::TcpHeaderLength));
         assert_eq!(extent(7), Err(Malformed::TcpShort));

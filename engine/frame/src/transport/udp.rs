@@ -1,4 +1,4 @@
-//! UDP, and the tunnels that ports announce.
+//! UDP headers, and the tunnels identified by UDP ports.
 
 use crate::{
     field::{be16, ports},
@@ -6,13 +6,13 @@ use crate::{
     next::Next,
 };
 
-/// A UDP header: RFC 768.
+/// View of a UDP header: RFC 768.
 ///
 /// | bytes | field |
 /// |---|---|
 /// | 0..2 | source port |
 /// | 2..4 | destination port |
-/// | 4..6 | length, the header's included |
+/// | 4..6 | length of header and payload |
 /// | 6..8 | checksum |
 #[derive(Clone, Copy, Debug)]
 pub struct Udp<'a> {
@@ -21,13 +21,13 @@ pub struct Udp<'a> {
 }
 
 impl<'a> Udp<'a> {
-    /// Bytes of the header.
+    /// Length of the UDP header in bytes.
     pub const LEN: usize = 8;
 
-    /// Checks that the header is whole.
+    /// Checks that all bytes of the UDP header are present.
     ///
     /// # Errors
-    /// It is not.
+    /// `bytes` ends within the header.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let header = bytes.first_chunk().ok_or(Malformed::UdpShort)?;
@@ -37,32 +37,34 @@ impl<'a> Udp<'a> {
         })
     }
 
-    /// Bytes of header and payload, as told.
+    /// Returns the length field: bytes of header and payload, unchecked.
     #[inline]
     #[must_use]
     pub fn length(&self) -> u16 {
         be16(self.header[4], self.header[5])
     }
 
-    /// What the length contradicts. 0 stands for more than the field can tell (RFC 2675).
+    /// Returns a fault if the length is below 8 or exceeds the packet. Length 0 is valid: it stands
+    /// for lengths above 65535 (RFC 2675).
     #[inline]
     #[must_use]
     pub fn fault(&self) -> Option<Malformed> {
         match usize::from(self.length()) {
             0 => None,
-            told if told < Self::LEN || told > self.available => Some(Malformed::UdpLength),
+            length if length < Self::LEN || length > self.available => Some(Malformed::UdpLength),
             _ => None,
         }
     }
 
-    /// What follows. Only the destination port announces a tunnel: the source port is the sender's to choose.
+    /// Returns the type of the payload. Only the destination port identifies a tunnel, because the
+    /// sender may choose any source port.
     #[inline]
     #[must_use]
     pub fn next(&self) -> Next {
         match self.dst_port() {
             // RFC 8926.
             6081 => Next::Geneve,
-            // RFC 7348, and the port that Linux had before one was assigned.
+            // RFC 7348, and the port that Linux used before a port was assigned.
             4789 | 8472 => Next::Vxlan(false),
             // draft-ietf-nvo3-vxlan-gpe.
             4790 => Next::Vxlan(true),

@@ -1,12 +1,12 @@
-//! Geneve.
+//! Geneve headers.
 
 use crate::{field::be16, malformed::Malformed, next::Next, numbers::ethertype};
 
-/// A Geneve header: RFC 8926 section 3.4.
+/// View of a Geneve header: RFC 8926 section 3.4.
 ///
 /// | bytes | field |
 /// |---|---|
-/// | 0 | version (2 bits), bytes of options in words (6 bits) |
+/// | 0 | version (2 bits), length of the options in words (6 bits) |
 /// | 1 | control packet, critical options |
 /// | 2..4 | ethertype |
 /// | 4..7 | network identifier |
@@ -16,13 +16,13 @@ use crate::{field::be16, malformed::Malformed, next::Next, numbers::ethertype};
 pub struct Geneve<'a>(&'a [u8; 8]);
 
 impl<'a> Geneve<'a> {
-    /// Bytes of a header without options.
+    /// Length in bytes of a header without options.
     pub const LEN: usize = 8;
 
-    /// Checks that the header is whole, options included.
+    /// Checks that all bytes of the Geneve header are present, options included.
     ///
     /// # Errors
-    /// It is not.
+    /// `bytes` ends within the header.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let geneve = bytes.first_chunk().map(Self);
         geneve
@@ -30,23 +30,23 @@ impl<'a> Geneve<'a> {
             .ok_or(Malformed::GeneveShort)
     }
 
-    /// Bytes of the header.
+    /// Returns the length of the Geneve header in bytes, options included.
     #[must_use]
     pub fn header_len(&self) -> usize {
         Self::LEN + usize::from(self.0[0] & 0x3f) * 4
     }
 
-    /// Network identifier.
+    /// Returns the virtual network identifier (24 bits).
     #[must_use]
     pub fn vni(&self) -> u32 {
         u32::from_be_bytes([0, self.0[4], self.0[5], self.0[6]])
     }
 
-    /// What follows.
+    /// Returns the type of the encapsulated packet.
     #[must_use]
     pub fn next(&self) -> Next {
         match be16(self.0[2], self.0[3]) {
-            // A version from the future.
+            // Only version 0 is defined.
             _ if self.0[0] >> 6 != 0 => Next::Payload,
             ethertype::ETHERNET => Next::Ethernet,
             ethertype if ethertype <= ethertype::LONGEST_LENGTH => Next::Payload,

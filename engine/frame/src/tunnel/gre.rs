@@ -1,8 +1,8 @@
-//! GRE and what mirrors ports through it.
+//! GRE headers, and ERSPAN headers of mirrored ports.
 
 use crate::{field::be16, malformed::Malformed, next::Next, numbers::ethertype};
 
-/// A GRE header: RFC 2784 with RFC 2890; version 1 for PPTP, RFC 2637.
+/// View of a GRE header: RFC 2784 with RFC 2890; version 1 for PPTP, RFC 2637.
 ///
 /// | bytes | field |
 /// |---|---|
@@ -13,13 +13,13 @@ use crate::{field::be16, malformed::Malformed, next::Next, numbers::ethertype};
 pub struct Gre<'a>(&'a [u8; 4]);
 
 impl<'a> Gre<'a> {
-    /// Bytes of a header without optional fields.
+    /// Length in bytes of a header without optional fields.
     pub const LEN: usize = 4;
 
-    /// Checks that the header is whole, with the fields it announces.
+    /// Checks that all bytes of the GRE header are present, optional fields included.
     ///
     /// # Errors
-    /// It is not.
+    /// `bytes` ends within the header.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let gre = bytes.first_chunk().map(Self).ok_or(Malformed::GreShort)?;
         if gre.header_len() > bytes.len() {
@@ -28,25 +28,25 @@ impl<'a> Gre<'a> {
         Ok(gre)
     }
 
-    /// Flags and version.
+    /// Returns the 16-bit field of flags and version.
     #[must_use]
     pub fn flags(&self) -> u16 {
         be16(self.0[0], self.0[1])
     }
 
-    /// Version: 0, or 1 for PPTP.
+    /// Returns the version: 0, or 1 for PPTP.
     #[must_use]
     pub fn version(&self) -> u8 {
         self.0[1] & 7
     }
 
-    /// Ethertype of what follows.
+    /// Returns the ethertype of the encapsulated packet.
     #[must_use]
     pub fn ethertype(&self) -> u16 {
         be16(self.0[2], self.0[3])
     }
 
-    /// Bytes of the header. Source routes (RFC 1701) are not counted.
+    /// Returns the length of the GRE header in bytes, without source routes (RFC 1701).
     #[must_use]
     pub fn header_len(&self) -> usize {
         let has = |bit| usize::from(self.flags() & bit != 0) * 4;
@@ -54,17 +54,17 @@ impl<'a> Gre<'a> {
         Self::LEN + has(0xc000) + has(0x2000) + has(0x1000) + has(acknowledgement)
     }
 
-    /// What follows.
+    /// Returns the type of the encapsulated packet.
     #[must_use]
     pub fn next(&self) -> Next {
-        // Source routes lie before the payload and are as good as extinct.
+        // Source routes precede the payload and are practically unused, so they are not parsed.
         if self.flags() & 0x4000 != 0 || self.version() > 1 {
             return Next::Payload;
         }
         match self.ethertype() {
             ethertype::ETHERNET => Next::Ethernet,
             ethertype::PPP => Next::Ppp,
-            // Without a sequence number it is type I, which has no header.
+            // ERSPAN without a sequence number is type I, which has no header.
             ethertype::ERSPAN if self.flags() & 0x1000 == 0 => Next::Ethernet,
             ethertype::ERSPAN => Next::Erspan(2),
             ethertype::ERSPAN_III => Next::Erspan(3),
@@ -74,7 +74,7 @@ impl<'a> Gre<'a> {
     }
 }
 
-/// An ERSPAN header of type II or III: draft-foschiano-erspan sections 4.2 and 4.3.
+/// Parsed ERSPAN header of type II or III: draft-foschiano-erspan sections 4.2 and 4.3.
 ///
 /// | bytes | field |
 /// |---|---|
@@ -89,10 +89,10 @@ pub struct Erspan {
 }
 
 impl Erspan {
-    /// Checks that the header of this type is whole.
+    /// Parses an ERSPAN header; `kind` is 2 or 3.
     ///
     /// # Errors
-    /// It is not.
+    /// `bytes` ends within the header.
     pub fn new(bytes: &[u8], kind: u8) -> Result<Self, Malformed> {
         bytes.first_chunk::<8>().ok_or(Malformed::GreShort)?;
         let (len, frame_type) = match (kind, bytes.get(10..12)) {
@@ -106,13 +106,13 @@ impl Erspan {
         Ok(Self { len, frame_type })
     }
 
-    /// Bytes of the header.
+    /// Returns the length of the ERSPAN header in bytes.
     #[must_use]
     pub fn header_len(&self) -> usize {
         self.len
     }
 
-    /// What follows, given the bytes behind the header.
+    /// Returns the type of the mirrored packet; `behind` are the bytes after the header.
     #[must_use]
     pub fn next(&self, behind: &[u8]) -> Next {
         match self.frame_type {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn mirrors() {
+    fn erspan_types() {
         let gre = |flags: u8, kind: [u8; 2]| {
             let bytes = [flags, 0, kind[0], kind[1], 0, 0, 0, 0];
             Gre::new(&bytes).unwrap().next()

@@ -1,14 +1,14 @@
-//! GTP-U: user packets in mobile networks.
+//! GTP-U headers: tunnels for user packets in mobile networks.
 
 use crate::{malformed::Malformed, next::Next};
 
-/// A GTP-U header: 3GPP TS 29.281 section 5.1; extension headers: section 5.2.
+/// View of a GTP-U header: 3GPP TS 29.281 section 5.1; extension headers: section 5.2.
 ///
 /// | bytes | field |
 /// |---|---|
 /// | 0 | version (1), protocol type (1), then: extension header, sequence number, N-PDU number present |
 /// | 1 | message type; 255 carries a user packet |
-/// | 2..4 | length of what follows the first 8 bytes |
+/// | 2..4 | length in bytes after the first 8 bytes |
 /// | 4..8 | tunnel endpoint identifier |
 /// | 8..12 | sequence number, N-PDU number, type of the first extension header, if any of the three is present |
 /// | 12.. | extension headers: length in words, content, type of the next |
@@ -19,20 +19,20 @@ pub struct Gtp<'a> {
 }
 
 impl<'a> Gtp<'a> {
-    /// Bytes of a header without optional fields.
+    /// Length in bytes of a header without optional fields.
     pub const LEN: usize = 8;
 
-    /// Checks that the header is whole, extension headers included.
+    /// Checks that all bytes of the GTP-U header are present, extension headers included.
     ///
     /// # Errors
-    /// It is not.
+    /// `bytes` ends within the header.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let header: &[u8; 8] = bytes.first_chunk().ok_or(Malformed::GtpShort)?;
         let mut len = Self::LEN;
         if header[0] & 0xf0 == 0x30 && header[0] & 0x07 != 0 {
             len += 4;
             let mut next = *bytes.get(len - 1).ok_or(Malformed::GtpShort)?;
-            // Each is at least a word long, so this ends with the bytes.
+            // Each extension header counts as at least one word, so the loop ends with the bytes.
             while header[0] & 0x04 != 0 && next != 0 {
                 let words = *bytes.get(len).ok_or(Malformed::GtpShort)?;
                 len += usize::from(words.max(1)) * 4;
@@ -42,19 +42,19 @@ impl<'a> Gtp<'a> {
         Ok(Self { header, len })
     }
 
-    /// Bytes of the header.
+    /// Returns the length of the GTP-U header in bytes, extension headers included.
     #[must_use]
     pub fn header_len(&self) -> usize {
         self.len
     }
 
-    /// Message type.
+    /// Returns the message type.
     #[must_use]
     pub fn message(&self) -> u8 {
         self.header[1]
     }
 
-    /// What follows, given the bytes behind the header.
+    /// Returns the type of the user packet; `behind` are the bytes after the header.
     #[must_use]
     pub fn next(&self, behind: &[u8]) -> Next {
         if self.header[0] & 0xf0 == 0x30 && self.message() == 255 {
@@ -88,14 +88,14 @@ mod tests {
             let short = Gtp::new(&bytes[..len]).unwrap_err();
             assert_eq!(short, Malformed::GtpShort, "{len}");
         }
-        // A length of no words would never end.
+        // A length of 0 words must not loop forever.
         let mut endless = bytes;
         endless[12] = 0;
         assert_eq!(Gtp::new(&endless).unwrap().header_len(), 24);
     }
 
     #[test]
-    fn signalling_carries_nothing() {
+    fn signalling_messages_carry_no_packet() {
         let echo = [0x32, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(Gtp::new(&echo).unwrap().next(&[0x45]), Next::Payload);
     }

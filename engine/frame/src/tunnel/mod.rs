@@ -1,4 +1,4 @@
-//! Tunnels.
+//! Views of tunnel headers: GRE, ERSPAN, VXLAN, Geneve and GTP-U.
 
 mod geneve;
 mod gre;

@@ -1,13 +1,13 @@
-//! VXLAN, with its generic protocol extension.
+//! VXLAN headers, with the generic protocol extension (VXLAN-GPE).
 
 use crate::{field::fixed_header, malformed::Malformed, next::Next, numbers::ethertype};
 
 fixed_header! {
-    /// A VXLAN header: RFC 7348 section 5; the extension: draft-ietf-nvo3-vxlan-gpe section 3.
+    /// View of a VXLAN header: RFC 7348 section 5; extension: draft-ietf-nvo3-vxlan-gpe section 3.
     ///
     /// | bytes | field |
     /// |---|---|
-    /// | 0 | flags: 0x08, the network identifier is valid; extension 0x04: the next protocol is |
+    /// | 0 | flags: 0x08, network identifier is valid; 0x04 (extension), next protocol is valid |
     /// | 3 | extension: next protocol |
     /// | 4..7 | network identifier |
     /// | 7 | reserved |
@@ -15,13 +15,14 @@ fixed_header! {
 }
 
 impl Vxlan<'_> {
-    /// Network identifier.
+    /// Returns the virtual network identifier (24 bits).
     #[must_use]
     pub fn vni(&self) -> u32 {
         u32::from_be_bytes([0, self.0[4], self.0[5], self.0[6]])
     }
 
-    /// What follows; `extended` if the port is the extension's.
+    /// Returns the type of the encapsulated packet; `extended` is set for the UDP port of
+    /// VXLAN-GPE.
     #[must_use]
     pub fn next(&self, extended: bool) -> Next {
         match (extended, self.0[0] & 0x04 != 0, self.0[3]) {

@@ -1,13 +1,13 @@
-//! Community IDs as tshark tells them, of every frame.
+//! Comparison of Community IDs with tshark, on every frame of the test captures.
 
 use super::{Sample, tshark};
 use wqcap_frame::{Headers, community_id, protocol};
 use wqcap_tests::skip;
 
-/// Of each frame tshark's protocols and its Community ID.
+/// Returns tshark's protocol stack and Community ID of each frame.
 fn theirs(samples: &[Sample]) -> Result<Vec<(String, Option<String>)>, String> {
     let args = ["--enable-protocol", "communityid"];
-    let lines = tshark::told(samples, &args, &["frame.protocols", "communityid"])?;
+    let lines = tshark::fields(samples, &args, &["frame.protocols", "communityid"])?;
     let split = |line: &String| {
         let (stack, id) = line.split_once('|').unwrap_or((line, ""));
         (
@@ -18,31 +18,35 @@ fn theirs(samples: &[Sample]) -> Result<Vec<(String, Option<String>)>, String> {
     Ok(lines.iter().map(split).collect())
 }
 
-/// A frame on which the two differ.
+/// Frame for which tshark and the engine have different Community IDs.
 struct Difference<'a> {
-    /// tshark's protocols, `eth:ethertype:ip:udp`.
+    /// Protocol stack reported by tshark, such as `eth:ethertype:ip:udp`.
     stack: &'a str,
+    /// Headers of the innermost packet.
     inner: &'a Headers,
+    /// Headers of the outermost packet.
     outer: &'a Headers,
+    /// Community ID computed by the engine.
     ours: Option<&'a str>,
+    /// Community ID reported by tshark.
     theirs: Option<&'a str>,
 }
 
-/// Why the two differ, and of which frames.
+/// Reason for a difference, and the predicate that selects the frames it applies to.
 type Reason = (&'static str, fn(&Difference<'_>) -> bool);
 
-/// Every difference there is. The first that applies is taken.
+/// Known reasons for differences; the first that applies is counted.
 const REASONS: &[Reason] = &[
     (
-        "IPv6 with protocols that have no ports: tshark tells none",
+        "IPv6 with protocols that have no ports: tshark reports no ID",
         |it| it.theirs.is_none() && it.inner.tuple.version == 6,
     ),
     (
-        "a packet's part without its ports, or a header that is not whole: tshark goes by the addresses alone",
+        "a fragment without ports, or a truncated header: tshark uses the addresses alone",
         |it| it.ours.is_none() && (it.inner.fragment.is_later() || it.inner.malformed.is_some()),
     ),
     (
-        "protocols that carry packets and are not looked into",
+        "protocols that carry packets and that the engine does not parse",
         |it| {
             let carriers = [
                 "avsp", "cmd", "lwapp", "macsec", "nhrp", "nsh", "pim", "sflow",
@@ -61,7 +65,7 @@ const REASONS: &[Reason] = &[
         },
     ),
     (
-        "UDP with a length that is wrong or 0: tshark stops before the ports, and before a tunnel",
+        "UDP with a wrong length or length 0: tshark stops before the ports and before a tunnel",
         |it| it.stack.ends_with(":ip:udp") && it.outer.tuple.protocol == protocol::UDP,
     ),
 ];
@@ -99,10 +103,10 @@ fn ids_of_every_frame() {
         }
     }
     skip::say(&format!(
-        "Community IDs: {same} are tshark's, others differ:"
+        "Community IDs: {same} equal those of tshark, others differ:"
     ));
-    for ((why, _), count) in REASONS.iter().zip(&explained) {
-        skip::say(&format!("  {count:4}  {why}"));
+    for ((reason, _), count) in REASONS.iter().zip(&explained) {
+        skip::say(&format!("  {count:4}  {reason}"));
     }
     assert!(unexplained.is_empty(), "{}", unexplained.join("\n"));
     assert!(same > 0, "no frame has an ID");

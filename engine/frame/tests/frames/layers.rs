@@ -1,4 +1,5 @@
-//! A second way through a frame, to hold the first to: every header in turn, tunnels included, as a view with accessors.
+//! Reference parser for the tests: an iterator over all headers of a frame, tunnels included, each
+//! as a view with accessors.
 
 use wqcap_frame::{
     Ah, Arp, Erspan, Esp, Ethernet, Extension, Geneve, Gre, Gtp, Icmp, Ipv4, Ipv6, Ipv6Fragment,
@@ -6,11 +7,11 @@ use wqcap_frame::{
     protocol,
 };
 
-/// One header of a frame.
+/// Header of a frame, as a view.
 #[derive(Clone, Copy, Debug)]
 #[allow(
     missing_docs,
-    reason = "each variant is named after its view, and holds it where a test reads it"
+    reason = "each variant has the name of its view, and contains the view if a test reads it"
 )]
 pub enum Layer<'a> {
     Ethernet(Ethernet<'a>),
@@ -38,20 +39,21 @@ pub enum Layer<'a> {
     Gtp,
 }
 
-/// A header and where it lies in the frame.
+/// Header with its offset in the frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Located<'a> {
-    /// Where it begins.
+    /// Offset of the header.
     pub at: usize,
-    /// What was expected here: the ethertype or protocol number that announced it.
+    /// Ethertype or protocol number that announced the header.
     pub announced: Next,
-    /// The header.
+    /// View of the header.
     pub layer: Layer<'a>,
 }
 
-/// Iterates over the headers of a frame, from the outside in.
+/// Iterator over the headers of a frame, from the outermost to the innermost.
 ///
-/// It ends where nothing more is known, or at a fault; [`Layers::malformed`] tells which.
+/// Iteration ends at the payload, at an unknown header or at a fault. [`Layers::malformed`] returns
+/// the fault.
 #[derive(Clone, Debug)]
 pub struct Layers<'a> {
     frame: &'a [u8],
@@ -62,7 +64,7 @@ pub struct Layers<'a> {
     malformed: Option<Malformed>,
 }
 
-/// What IP carries and other headers carry too, as those announce it.
+/// Converts an IP protocol number to the type that other headers use for the same next header.
 fn without_ip(next: Next) -> Next {
     match next {
         Next::AboveIpv4(protocol::IPV4) | Next::AboveIpv6(protocol::IPV4) => {
@@ -77,13 +79,13 @@ fn without_ip(next: Next) -> Next {
     }
 }
 
-/// A header taken: its view, its bytes, and what it announces.
+/// Parsed header: its view, its length in bytes, and the type of the next header.
 type Taken<'a> = Result<(Layer<'a>, usize, Next), Malformed>;
 
 impl<'a> Layers<'a> {
-    /// Of an Ethernet frame.
+    /// Creates an iterator over an Ethernet frame.
     #[must_use]
-    pub fn of(frame: &'a [u8]) -> Self {
+    pub fn new(frame: &'a [u8]) -> Self {
         Self {
             frame,
             at: 0,
@@ -94,32 +96,32 @@ impl<'a> Layers<'a> {
         }
     }
 
-    /// The first thing that was wrong, as far as the headers have been iterated over.
+    /// Returns the first fault in the headers that have been returned so far.
     #[must_use]
     pub fn malformed(&self) -> Option<Malformed> {
         self.malformed
     }
 
-    /// What is behind the headers that have been iterated over, without padding.
+    /// Returns the bytes after the headers that have been returned so far, without padding.
     #[must_use]
-    pub fn rest(&self) -> &'a [u8] {
+    pub fn remaining(&self) -> &'a [u8] {
         self.frame.get(self.at..self.end).unwrap_or_default()
     }
 
-    /// What was announced behind the last header.
+    /// Returns the type of the header after the last returned one.
     #[must_use]
     pub fn announced(&self) -> Next {
         self.next
     }
 
-    /// Cuts off what is behind the packet that begins here.
+    /// Limits the frame to the end of the packet that begins at the current offset.
     fn ends_at(&mut self, end: usize, fault: Option<Malformed>) {
         self.end = self.end.min(self.at + end);
         self.malformed = self.malformed.or(fault);
     }
 
     fn take(&mut self) -> Option<Taken<'a>> {
-        let rest = self.rest();
+        let rest = self.remaining();
         Some(match without_ip(self.next) {
             Next::Ethernet => Ethernet::new(rest).map(|it| {
                 let next = Next::Ethertype(it.ethertype());
@@ -202,7 +204,7 @@ fn mpls(rest: &[u8]) -> Taken<'_> {
     })
 }
 
-/// Headers that IPv6 alone has.
+/// Parses an IPv6 extension or fragment header.
 fn take_extension(rest: &[u8], number: u8) -> Option<Taken<'_>> {
     if Extension::is_announced_by(number) {
         return Some(Extension::new(rest).map(|it| {
@@ -223,7 +225,8 @@ fn take_extension(rest: &[u8], number: u8) -> Option<Taken<'_>> {
     })
 }
 
-/// What both versions of IP carry; `above` makes more of the same.
+/// Parses a header after IPv4 or IPv6; `above` builds the type of the next header for this IP
+/// version.
 fn take_above_ip(rest: &[u8], number: u8, above: fn(u8) -> Next) -> Option<Taken<'_>> {
     let version = above(number);
     Some(match number {

@@ -1,13 +1,14 @@
-//! What the parsers say of every frame there is, held to what others say.
+//! Comparison of the parsers with other implementations, on every frame of the test captures.
 //!
-//! | module | holds what to what |
+//! | module | comparison |
 //! |---|---|
-//! | [`community`] | Community IDs to tshark's |
-//! | [`oracle`] | the short way through a frame to the whole one, on captures and on mutated frames |
-//! | [`peers`] | both to crate `etherparse` |
-//! | [`tshark`] | the whole way to tshark, with a table of every difference and its reason |
+//! | [`community`] | Community IDs with those of tshark |
+//! | [`oracle`] | `Headers` with the layer iterator, on captures and on mutated frames |
+//! | [`peers`] | `Headers` with crate `etherparse` |
+//! | [`tshark`] | the layer iterator with tshark, with a table of all differences and their reasons |
 //!
-//! The captures are those of the integration tests' kit: `../shared/pcaps`, or generated ones where it is absent.
+//! The captures are those of the integration tests' kit: `../shared/pcaps`, or generated ones if it
+//! is absent.
 
 mod community;
 mod layers;
@@ -18,22 +19,26 @@ mod tshark;
 use std::{fs, path::Path};
 use wqcap_tests::{captures::Captures, files};
 
-/// A frame and where it came from.
+/// Frame of a test capture.
 pub struct Sample {
-    /// `capture.pcap #7`
+    /// Capture file and frame number, such as `capture.pcap #7`.
     pub name: String,
-    /// Its bytes.
+    /// Captured bytes of the frame.
     pub bytes: Vec<u8>,
-    /// Its length on the wire.
+    /// Length of the frame on the wire.
     pub len: u32,
 }
 
-/// Every frame of every capture.
+/// Returns every frame of every test capture.
 pub fn samples() -> Vec<Sample> {
     let captures = Captures::find();
     let mut samples = Vec::new();
     for file in &captures.files {
-        let name = file.file_name().expect("a file").display().to_string();
+        let name = file
+            .file_name()
+            .expect("captures have file names")
+            .display()
+            .to_string();
         for (i, record) in files::read_as_it_stands(file).into_iter().enumerate() {
             samples.push(Sample {
                 name: format!("{name} #{}", i + 1),
@@ -45,7 +50,7 @@ pub fn samples() -> Vec<Sample> {
     samples
 }
 
-/// Writes them into one file, a second apart.
+/// Writes the frames into one pcap file with timestamps one second apart.
 pub fn write(path: &Path, samples: &[Sample]) {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 1 << 18, 1] {

@@ -1,14 +1,14 @@
-//! The short way through a frame, held to the whole one.
+//! Comparison of `Headers` with the layer iterator, on captures and on mutated frames.
 
 use super::layers::{Layer, Layers};
 use std::net::IpAddr;
 use wqcap_frame::{Extension, FlowKey, Headers, Malformed, Next, ethertype, protocol};
 use wqcap_tests::skip;
 
-/// How many mutated frames are tried; `scripts/soak` sets more.
+/// Default number of mutated frames; `scripts/soak` sets more.
 const MUTATED: u64 = 200_000;
 
-/// What both ways tell of one packet.
+/// Fields of one packet that both parsers report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Packet {
     src: Option<IpAddr>,
@@ -24,7 +24,7 @@ struct Packet {
 }
 
 impl Packet {
-    fn of(headers: &Headers) -> Self {
+    fn from_headers(headers: &Headers) -> Self {
         Self {
             src: headers.tuple.src(),
             dst: headers.tuple.dst(),
@@ -44,23 +44,23 @@ impl Packet {
     }
 }
 
-/// Follows the whole way, packet by packet, a packet being what lies between two tunnels. Returns the packets, and
-/// what was wrong with the first alone and with all.
+/// Parses a frame with the layer iterator and splits the headers into packets at each tunnel.
+/// Returns the packets, the fault of the first packet, and the first fault of all packets.
 fn packets(frame: &[u8]) -> (Vec<Packet>, Option<Malformed>, Option<Malformed>) {
-    let mut layers = Layers::of(frame);
+    let mut layers = Layers::new(frame);
     let mut packets = vec![Packet::default()];
     let mut first_fault = None;
     loop {
         let (announced, fault) = (layers.announced(), layers.malformed());
-        let packet = packets.last_mut().expect("at least one");
+        let packet = packets.last_mut().expect("the list starts with one packet");
         let leaves = packet.l3.is_some() && !is_of_ip(announced);
         if leaves && packets.len() == 1 {
             first_fault.get_or_insert(fault);
         }
         let Some(located) = layers.next() else {
             if !leaves {
-                let packet = packets.last_mut().expect("at least one");
-                cut_off(packet, announced, layers.rest());
+                let packet = packets.last_mut().expect("the list starts with one packet");
+                cut_off(packet, announced, layers.remaining());
             }
             break;
         };
@@ -83,14 +83,15 @@ fn packets(frame: &[u8]) -> (Vec<Packet>, Option<Malformed>, Option<Malformed>) 
                 ..Packet::default()
             });
         }
-        let packet = packets.last_mut().expect("at least one");
+        let packet = packets.last_mut().expect("the list starts with one packet");
         describe(packet, located.at, located.layer);
     }
     let all = layers.malformed();
     (packets, first_fault.unwrap_or(all), all)
 }
 
-/// Whether what is announced belongs to the IP packet before it, in contrast to what a tunnel carries.
+/// Returns `true` if the announced header belongs to the current IP packet, not to a packet in a
+/// tunnel.
 fn is_of_ip(next: Next) -> bool {
     match next {
         Next::AboveIpv4(number) | Next::AboveIpv6(number) => !matches!(
@@ -102,7 +103,7 @@ fn is_of_ip(next: Next) -> bool {
     }
 }
 
-/// What the short way tells of a header that was announced and is not whole: its ports, and nothing behind it.
+/// Adds to `packet` the fields that `Headers` reports for a truncated header: its ports.
 fn cut_off(packet: &mut Packet, announced: Next, rest: &[u8]) {
     let (number, ipv6) = match announced {
         Next::AboveIpv4(number) => (number, false),
@@ -121,7 +122,7 @@ fn cut_off(packet: &mut Packet, announced: Next, rest: &[u8]) {
     }
 }
 
-/// Enters what a header tells into its packet.
+/// Adds the fields of a header to its packet.
 fn describe(packet: &mut Packet, at: usize, layer: Layer<'_>) {
     let behind = |len: usize| Some(at + len);
     match layer {
@@ -178,26 +179,26 @@ fn describe(packet: &mut Packet, at: usize, layer: Layer<'_>) {
     }
 }
 
-/// Holds one frame's short ways to its whole way.
+/// Compares `Headers` of one frame, outermost and innermost, with the layer iterator.
 pub fn check(frame: &[u8]) -> Result<(), String> {
     let (packets, first_fault, all_faults) = packets(frame);
     let outer = Headers::parse(frame);
     let differs = |what: &str, a: &dyn std::fmt::Debug, b: &dyn std::fmt::Debug| {
-        Err(format!("{what}: short {a:?}, whole {b:?}"))
+        Err(format!("{what}: Headers {a:?}, layer iterator {b:?}"))
     };
-    // The budget of headers ends a long frame somewhere; where exactly is no one's concern.
+    // The limit on headers stops both parsers, but not necessarily at the same header.
     if all_faults == Some(Malformed::TooDeep) {
         return Ok(());
     }
     if outer.malformed != first_fault {
         return differs("outer fault", &outer.malformed, &first_fault);
     }
-    if Packet::of(&outer) != packets[0] {
-        return differs("outer", &Packet::of(&outer), &packets[0]);
+    if Packet::from_headers(&outer) != packets[0] {
+        return differs("outer", &Packet::from_headers(&outer), &packets[0]);
     }
     for offset in [outer.l3(), outer.l4(), outer.payload(), Some(outer.end())] {
         if offset.is_some_and(|offset| offset > frame.len()) {
-            return Err(format!("an offset lies outside: {outer:?}"));
+            return Err(format!("an offset is outside the frame: {outer:?}"));
         }
     }
     let inner = Headers::innermost(frame);
@@ -207,8 +208,8 @@ pub fn check(frame: &[u8]) -> Result<(), String> {
         .position(|p| p.fragment.0 != 0 || p.fragment.1);
     let last = fragment.map_or(reached.last(), |i| reached.get(i));
     if let Some(last) = last {
-        if Packet::of(&inner) != **last {
-            return differs("innermost", &Packet::of(&inner), last);
+        if Packet::from_headers(&inner) != **last {
+            return differs("innermost", &Packet::from_headers(&inner), last);
         }
         if fragment.is_none() && inner.malformed != all_faults {
             return differs("innermost fault", &inner.malformed, &all_faults);
@@ -216,7 +217,7 @@ pub fn check(frame: &[u8]) -> Result<(), String> {
     }
     let key = FlowKey::of(frame, &inner);
     if key.ends != inner.tuple && key.ends != inner.tuple.reversed() && inner.l3().is_some() {
-        return Err(format!("{key:?} is not of {inner:?}"));
+        return Err(format!("{key:?} does not match {inner:?}"));
     }
     Ok(())
 }
@@ -263,7 +264,7 @@ fn on_mutated_frames() {
     skip::say(&format!("{count} mutated frames, seed {seed}"));
 }
 
-/// Small and repeatable: xorshift.
+/// Repeatable random number generator: xorshift.
 struct Random(u64);
 
 impl Random {
@@ -278,9 +279,10 @@ impl Random {
         usize::try_from(self.next() % limit.max(1) as u64).expect("small")
     }
 
-    /// A few changes, most of them in the headers: bytes that mean something, flipped bits, cuts, repeated pieces.
+    /// Applies one to four random changes, most of them in the headers: known field values, flipped
+    /// bits, truncation, removed and repeated pieces.
     fn mutate(&mut self, frame: &mut Vec<u8>) {
-        const TELLING: [&[u8]; 18] = [
+        const TOKENS: [&[u8]; 18] = [
             &[0x81, 0x00],
             &[0x88, 0xa8],
             &[0x08, 0x00, 0x45],
@@ -311,14 +313,14 @@ impl Random {
                 1 => frame[at] = u8::try_from(self.below(256)).expect("a byte"),
                 2 => frame.truncate(at),
                 3 => {
-                    let telling = TELLING[self.below(TELLING.len())];
+                    let token = TOKENS[self.below(TOKENS.len())];
                     let at = if self.below(2) == 0 { 12.min(at) } else { at };
-                    for (byte, telling) in frame[at..].iter_mut().zip(telling) {
-                        *byte = *telling;
+                    for (byte, token) in frame[at..].iter_mut().zip(token) {
+                        *byte = *token;
                     }
                 }
                 4 => {
-                    // Deeper stacks than anyone sends.
+                    // Build header stacks that are deeper than those of real frames.
                     let len = self.below(near - at) + 1;
                     let piece = frame[at..at + len].to_vec();
                     for _ in 0..=self.below(8) {

@@ -1,15 +1,21 @@
-//! What crate `etherparse` says of the outermost packet.
+//! Comparison of the outermost packet with crate `etherparse`.
 //!
-//! It knows no MPLS, PPPoE or SNAP, and it stops at what the engine tolerates, so it is asked for what it reached:
-//! whatever it tells, the engine tells the same, but for three things (and IPv6 extension headers it does not know). `etherparse` follows MACsec that does not
-//! encrypt; it believes the version of an IP header, whatever the ethertype says, which the engine calls malformed; and
-//! it looks for ports behind an IPv4 header whose total length leaves no room for any.
+//! `etherparse` does not parse MPLS, PPPoE or SNAP, and it stops at faults that the engine
+//! tolerates. Only the headers that it reached are compared. The engine must report the same
+//! values, with three exceptions, besides IPv6 extension headers that `etherparse` does not
+//! support:
+//!
+//! - `etherparse` parses the content of MACsec without encryption.
+//! - It uses the version of an IP header even if the ethertype contradicts it; the engine reports
+//!   such a frame as malformed.
+//! - It reads ports after an IPv4 header whose total length leaves no space for them.
 
 use etherparse::{LaxLinkExtSlice, LaxNetSlice, LaxSlicedPacket, LinkSlice, TransportSlice};
 use std::net::IpAddr;
 use wqcap_frame::{Headers, Malformed};
 
-/// Holds one frame's short way to `etherparse`; true when it had something to say of IP.
+/// Compares the headers of one frame with `etherparse`. Returns `true` if `etherparse` found an IP
+/// header.
 pub fn check(frame: &[u8]) -> Result<bool, String> {
     let ours = Headers::parse(frame);
     let Ok(theirs) = LaxSlicedPacket::from_ethernet(frame) else {
@@ -24,13 +30,13 @@ pub fn check(frame: &[u8]) -> Result<bool, String> {
         return Ok(false);
     }
     let same = |what: &str, same: bool| {
-        let told = || format!("{what}: {ours:?}\n  etherparse: {theirs:?}");
-        if same { Ok(()) } else { Err(told()) }
+        let difference = || format!("{what}: {ours:?}\n  etherparse: {theirs:?}");
+        if same { Ok(()) } else { Err(difference()) }
     };
     if let Some(LinkSlice::Ethernet2(link)) = &theirs.link {
         let tagged = ours.tags.count > 0;
         let untagged = link.ether_type().0 == ours.ethertype || ours.ethertype == 0;
-        // Behind SNAP there is another ethertype than the length.
+        // With SNAP the engine reports the ethertype and `etherparse` the length.
         same(
             "ethertype",
             tagged || untagged || link.ether_type().0 <= 1500,
@@ -101,5 +107,5 @@ fn on_every_frame_of_every_capture() {
         }
     }
     assert!(failed.is_empty(), "{}: {}", failed.len(), failed.join("\n"));
-    assert!(with_ip > 0, "etherparse found IP nowhere");
+    assert!(with_ip > 0, "etherparse found no IP header in any capture");
 }

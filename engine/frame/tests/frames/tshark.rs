@@ -1,9 +1,10 @@
-//! What tshark says of every frame, field by field.
+//! Comparison of header fields with tshark, on every frame of the test captures.
 //!
-//! Reassembly is off, so that tshark too sees frames one by one. tshark looks further than the engine does: into what
-//! ICMP quotes, and into tunnels that are not in the engine's list. So what the engine says of a field must be the
-//! beginning of what tshark says, and where the two are not the same, [`REASONS`] must have a reason, by what the frame
-//! is. A difference without a reason fails; how many frames each reason explains is printed.
+//! Reassembly is disabled, so that tshark also parses each frame alone. tshark parses more than the
+//! engine: packets quoted by ICMP, and tunnels that the engine does not support. The engine's
+//! values of a field must therefore be a prefix of tshark's values. If the values differ,
+//! [`REASONS`] must have a reason for this kind of frame. A difference without a reason fails the
+//! test. The number of frames per reason is printed.
 
 use super::Sample;
 use super::layers::{Layer, Layers};
@@ -11,7 +12,7 @@ use std::{collections::BTreeMap, net::IpAddr, process::Command};
 use wqcap_frame::{Malformed, Next, protocol};
 use wqcap_tests::{Dir, skip};
 
-/// tshark's names for what both tell.
+/// Compared fields, by their tshark names.
 const FIELDS: [&str; 28] = [
     "eth.type",
     "vlan.etype",
@@ -43,14 +44,14 @@ const FIELDS: [&str; 28] = [
     "sctp.dstport",
 ];
 
-/// Values by field.
+/// Values of each field, outermost header first.
 type Facts = BTreeMap<&'static str, Vec<String>>;
 
-/// What the engine says.
+/// Returns the field values that the engine parses from a frame.
 fn ours(frame: &[u8]) -> Facts {
     let mut facts = Facts::new();
     let mut tpids = Vec::new();
-    for located in Layers::of(frame) {
+    for located in Layers::new(frame) {
         let mut add = |field: &'static str, value: String| {
             facts.entry(field).or_default().push(value);
         };
@@ -120,8 +121,9 @@ fn ours(frame: &[u8]) -> Facts {
     facts
 }
 
-/// What tshark tells of these fields, a line for each frame, fields apart by `|`. More arguments go before the file's.
-pub fn told(samples: &[Sample], args: &[&str], fields: &[&str]) -> Result<Vec<String>, String> {
+/// Runs tshark on the frames and returns one line per frame: the values of `fields`, separated by
+/// `|`. `args` are additional arguments.
+pub fn fields(samples: &[Sample], args: &[&str], fields: &[&str]) -> Result<Vec<String>, String> {
     let dir = Dir::new();
     let file = dir.join("all.pcap");
     super::write(&file, samples);
@@ -142,21 +144,21 @@ pub fn told(samples: &[Sample], args: &[&str], fields: &[&str]) -> Result<Vec<St
     ] {
         command.args(["-o", &format!("{off}:FALSE")]);
     }
-    // Large segments are ordinary, and so is the port that Linux has used for VXLAN.
+    // Accept large segments, and the UDP port that Linux uses for VXLAN.
     command.args(["-o", "ipv6.tso_support:TRUE", "-d", "udp.port==8472,vxlan"]);
     command.args(args);
     for field in fields {
         command.args(["-e", field]);
     }
     let out = command.arg("-r").arg(&file).output();
-    let out = out.map_err(|e| format!("tshark cannot be run: {e}"))?;
+    let out = out.map_err(|e| format!("cannot run tshark: {e}"))?;
     let text = String::from_utf8_lossy(&out.stdout);
     let lines: Vec<_> = text.lines().map(str::to_owned).collect();
     if lines.len() == samples.len() {
         Ok(lines)
     } else {
         Err(format!(
-            "tshark told of {} frames of {}: {}",
+            "tshark printed {} lines for {} frames: {}",
             lines.len(),
             samples.len(),
             String::from_utf8_lossy(&out.stderr)
@@ -164,10 +166,10 @@ pub fn told(samples: &[Sample], args: &[&str], fields: &[&str]) -> Result<Vec<St
     }
 }
 
-/// What tshark says: of each frame its stack of protocols and its fields.
+/// Returns the protocol stack and the field values that tshark reports for each frame.
 fn theirs(samples: &[Sample]) -> Result<Vec<(String, Facts)>, String> {
-    let fields: Vec<_> = ["frame.protocols"].into_iter().chain(FIELDS).collect();
-    let lines = told(samples, &[], &fields)?;
+    let columns: Vec<_> = ["frame.protocols"].into_iter().chain(FIELDS).collect();
+    let lines = fields(samples, &[], &columns)?;
     Ok(lines.iter().map(|it| read(it)).collect())
 }
 
@@ -178,21 +180,22 @@ fn read(line: &str) -> (String, Facts) {
         .into_iter()
         .zip(columns)
         .filter(|(_, values)| !values.is_empty())
-        .map(|(field, values)| (field, values.split(';').map(plain).collect()))
+        .map(|(field, values)| (field, values.split(';').map(normalised).collect()))
         .collect();
     (stack, facts)
 }
 
-/// Addresses in Rust's notation.
-fn plain(value: &str) -> String {
+/// Returns an address in the notation of Rust's standard library, and other values unchanged.
+fn normalised(value: &str) -> String {
     let address: Result<IpAddr, _> = value.parse();
     address.map_or_else(|_| value.to_owned(), |it| it.to_string())
 }
 
-/// One frame on which the two differ.
+/// Frame for which the engine and tshark have different values.
 struct Difference<'a> {
-    /// tshark's protocols, `eth:ethertype:ip:udp`.
+    /// Protocol stack reported by tshark, such as `eth:ethertype:ip:udp`.
     stack: &'a str,
+    /// Fault reported by the engine.
     malformed: Option<Malformed>,
 }
 
@@ -206,83 +209,86 @@ impl Difference<'_> {
     }
 }
 
-/// Who tells more.
+/// Program that reports more values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum More {
     Engine,
     Tshark,
-    /// They differ in this field alone.
+    /// The values differ only in this field.
     Field(&'static str),
 }
 
-/// Why the two differ: a kind of frame, and who tells more of it.
+/// Reason for differences in one kind of frame.
 struct Reason {
-    why: &'static str,
+    /// Text that is printed.
+    text: &'static str,
+    /// Program that reports more values.
     more: More,
+    /// Returns `true` for frames of this kind.
     applies: fn(&Difference<'_>) -> bool,
 }
 
-/// Every difference there is. The first that applies is taken.
+/// Known reasons for differences; the first that applies is counted.
 #[rustfmt::skip]
 const REASONS: &[Reason] = &[
     Reason {
-        why: "ICMP and ICMPv6 quote the packet they complain of; a quotation is payload",
+        text: "ICMP and ICMPv6 quote the packet that caused them; the engine treats it as payload",
         more: More::Tshark,
         applies: |it| it.passes("icmp:ip") || it.passes("icmpv6:ipv6"),
     },
     Reason {
-        why: "PIM registers carry a packet to the rendezvous point; PIM is not looked into",
+        text: "PIM register messages carry a packet to the rendezvous point; the engine does not parse PIM",
         more: More::Tshark,
         applies: |it| it.passes("pim:ip") || it.passes("pim:ipv6"),
     },
     Reason {
-        why: "NHRP errors quote a packet",
+        text: "NHRP errors quote a packet",
         more: More::Tshark,
         applies: |it| it.passes("nhrp:ip"),
     },
     Reason {
-        why: "sFlow and OpenFlow report samples of frames; a report is payload",
+        text: "sFlow and OpenFlow carry sampled frames; the engine treats them as payload",
         more: More::Tshark,
         applies: |it| it.passes("sflow:eth") || it.passes("openflow_v1:eth"),
     },
     Reason {
-        why: "MACsec is not followed, not even where it leaves the packet readable",
+        text: "the engine does not parse MACsec, not even without encryption",
         more: More::Tshark,
         applies: |it| it.passes("macsec:ethertype"),
     },
     Reason {
-        why: "encapsulations that are not followed: NSH, Cisco metadata, Arista's time stamps, WCCP's redirect header",
+        text: "encapsulations that the engine does not parse: NSH, Cisco metadata, Arista's time stamps, WCCP's redirect header",
         more: More::Tshark,
         applies: |it| it.passes("nsh:ip") || it.passes("cmd:ip") || it.passes("avsp:ethertype") || it.passes("gre:ip"),
     },
     Reason {
-        why: "PPPoE's discovery stage carries no packets and is not looked into",
+        text: "PPPoE's discovery stage carries no packets; the engine does not parse it",
         more: More::Tshark,
         applies: |it| it.passes("pppoed"),
     },
     Reason {
-        why: "tshark has no field for the ethertype behind a service tag; that of the next layers shows it",
+        text: "tshark has no field for the ethertype after a service tag; the fields of the next layers show it",
         more: More::Field("vlan.etype"),
         applies: |it| it.passes("ieee8021ad"),
     },
     Reason {
-        why: "UDP length 0 in a segment too large for the field: tshark stops, the engine goes on to the frame's end",
+        text: "UDP length 0 in a segment too large for the field: tshark stops, the engine continues to the end of the frame",
         more: More::Engine,
         applies: |it| it.malformed.is_none() && it.stack.ends_with(":udp"),
     },
     Reason {
-        why: "lengths contradict each other: the engine has read the addresses before it sees that, tshark gives up first",
+        text: "lengths contradict each other: the engine reads the addresses before it detects that, tshark stops first",
         more: More::Engine,
         applies: |it| it.is(&[Malformed::Ipv4HeaderLength, Malformed::Ipv4TotalLength, Malformed::Ipv4Short]),
     },
     Reason {
-        why: "IPv6 payload length 0 without the jumbo option: tshark stops, the engine goes on to the frame's end",
+        text: "IPv6 payload length 0 without the jumbo option: tshark stops, the engine continues to the end of the frame",
         more: More::Engine,
         applies: |it| it.malformed.is_none() && it.stack.ends_with(":ipv6.hopopts"),
     },
     Reason {
-        why: "a header that is cut off: tshark tells the fields that are left, the engine takes whole headers only \
-              (the short way still takes ports)",
+        text: "a truncated header: tshark reports the fields that are present, the engine only complete headers \
+              (`Headers` still reads ports)",
         more: More::Tshark,
         applies: |it| it.is(&[
             Malformed::Ipv4Short, Malformed::Ipv6Short, Malformed::Ipv6ExtensionShort, Malformed::AhShort,
@@ -290,13 +296,13 @@ const REASONS: &[Reason] = &[
         ]),
     },
     Reason {
-        why: "another version than the announced one: tshark reads the fields nevertheless",
+        text: "the IP version differs from the announced one: tshark reads the fields nevertheless",
         more: More::Tshark,
         applies: |it| it.is(&[Malformed::Ipv4Version, Malformed::Ipv6Version]),
     },
 ];
 
-/// Whether `more` says in each field what `less` says, and perhaps something behind it.
+/// Returns `true` if for each field the values in `less` are a prefix of those in `more`.
 fn extends(more: &Facts, less: &Facts) -> bool {
     less.iter()
         .all(|(field, values)| more.get(field).is_some_and(|it| it.starts_with(values)))
@@ -331,7 +337,7 @@ fn every_field_of_every_frame() {
         if ours == *theirs {
             continue;
         }
-        let mut layers = Layers::of(&sample.bytes);
+        let mut layers = Layers::new(&sample.bytes);
         layers.by_ref().for_each(drop);
         let difference = Difference {
             stack,
@@ -360,8 +366,8 @@ fn every_field_of_every_frame() {
     ));
     for (reason, count) in REASONS.iter().zip(&explained) {
         skip::say(&format!(
-            "  {count:4}  {} ({:?} tells more)",
-            reason.why, reason.more
+            "  {count:4}  {} ({:?} reports more)",
+            reason.text, reason.more
         ));
     }
     assert!(unexplained.is_empty(), "{}", unexplained.join("\n"));

@@ -1,75 +1,92 @@
-//! From readings to lines: the files' clock is held to the host's, or goes by the NIC's own.
+//! Clock discipline: computes lines from readings. The line follows the host's clock (held), or the
+//! NIC's own clock.
 //!
-//! Of the looks of a second the last one counts, unless an earlier one showed the NIC's clock further ahead than a rate
-//! can explain: an answer may be late, and then shows a time that has passed, but it is never early. Held, the line is steered by a proportional and an integral
-//! part: the difference found is made up for within the next second, and what it says of the rate is remembered.
-//! Crystals are within [`MOST`] of their rate; a difference that would take more is made up for over several seconds,
-//! and no rate is learned from it.
+//! One reading per second counts. It is the last one, unless an earlier one showed the NIC's clock
+//! further ahead than a rate can explain. The reason is that an answer may be late and then shows a
+//! past time, but an answer is never early.
 //!
-//! A clock that was set shows as a difference that no rate explains. Which one it was is told by the host's monotonic
-//! clock, which nobody sets: the NIC's, then the line goes on as if it had not jumped; or the host's own, then the
-//! line goes after it.
+//! A held line is steered by a proportional and an integral part: the error is corrected within the
+//! next second, and a share of it is added to the rate. Crystals are within [`MOST`] of their rate.
+//! A larger error is corrected over several seconds and does not change the rate.
+//!
+//! A clock that was set shows as a difference that no rate explains. The host's monotonic clock,
+//! which is never set, distinguishes two cases. If the NIC's clock was set, the line continues as
+//! if it had not jumped. If the host's clock was set, the line follows it.
 
 use super::{ClockReading, Conversion, Form, NicTime, real_time};
 use wqcap_core::stats::ClockReport;
 
-/// How often the line is corrected, in nanoseconds.
+/// Interval of clock corrections, in nanoseconds.
 const EVERY_NS: u64 = 1_000_000_000;
-/// The first time, when nothing is known of the rate.
+/// Time until the first correction, in nanoseconds. It is short because the rate is unknown until
+/// then.
 const FIRST_NS: u64 = 100_000_000;
-/// A reading that is less sure is not gone by, in nanoseconds.
+/// Maximum uncertainty of a reading, in nanoseconds. Readings with a larger uncertainty are
+/// discarded.
 const UNSURE_NS: u64 = 20_000;
 
-/// The most that a crystal is off its rate, and that a difference bends the line by; the kernel slews its own clock by
-/// no more.
+/// Maximum deviation of a crystal from its rate, and maximum change of the line's slope by a
+/// correction. The kernel slews its own clock by no more.
 const MOST: f64 = 500e-6;
-/// Shares of a difference that are made up for at once, and that are remembered as the rate. A constant difference of
-/// rates dies out; noise of one reading is off the line by its own size at the next, by a third at the one after.
+/// Share of a clock error that is corrected at once.
+///
+/// With [`REMEMBERED`], a constant difference of rates is corrected completely. Noise of one
+/// reading causes an error of the same size at the next reading, and of a third at the one after.
 const AT_ONCE: f64 = 0.7;
+/// Share of a clock error that is added to the rate.
 const REMEMBERED: f64 = 0.3;
-/// How exactly a rate must be known before it is gone by.
+/// Maximum uncertainty of the first rate, as a fraction.
 const RATE: f64 = 20e-6;
-/// A difference too large to slew away, in nanoseconds: the host's clock was set forward. The line steps after it.
+/// Error, in nanoseconds, that is too large to slew away: the host's clock was set forward. The
+/// line steps to it.
 const STEP_NS: i64 = 1_000_000_000;
-/// Differences that no rate explains: this, and a thousandth of the time since the last reading that counted.
+/// Difference, in nanoseconds, that no rate explains, in addition to a thousandth of the time since
+/// the last counted reading.
 const JUMP_NS: i64 = 1_000_000;
 
-/// Which clocks were set since the reading before, and by how much; 0: not.
+/// Changes of clocks that were set since the reading before; 0 means that a clock was not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disturbance {
-    /// The NIC's, in nanoseconds.
+    /// Change of the NIC's clock, in nanoseconds.
     pub nic_ns: i64,
-    /// The host's, in nanoseconds.
+    /// Change of the host's clock, in nanoseconds.
     pub host_ns: i64,
 }
 
-/// Makes lines of readings.
+/// Clock discipline: computes the line from stamps to nanoseconds from clock readings.
 #[derive(Clone, Debug)]
 pub struct Keeper {
+    /// Form of the completions' stamps.
     form: Form,
-    /// The files speak the host's time.
+    /// `true` if the line follows the host's time, `false` if it follows the NIC's.
     held: bool,
-    /// Nanoseconds of a tick, by the data sheet.
+    /// Nominal nanoseconds per tick of the device's counter.
     nominal: f64,
-    /// How much faster than that the line must run, once it is known.
+    /// Relative deviation of the host's rate from the nominal rate of the ticks; `None` until it is
+    /// known.
     rate: Option<f64>,
+    /// Present line from stamps to nanoseconds.
     line: Conversion,
-    /// The first reading since either clock was set.
+    /// First clock reading since either clock was set.
     first: ClockReading,
-    /// The last that counted.
+    /// Last counted clock reading.
     last: ClockReading,
-    /// The one that was answered soonest since then, and how far the NIC's clock was ahead.
+    /// Reading since then that was answered fastest, and the lead of the NIC's clock in it, in
+    /// nanoseconds.
     best: Option<(i64, ClockReading)>,
-    /// The last of all.
+    /// Last usable clock reading.
     seen: ClockReading,
-    /// When one is to count, on the monotonic clock.
+    /// Time on the monotonic clock at which the next reading counts, in nanoseconds.
     due_ns: u64,
+    /// Clock statistics collected so far.
     report: ClockReport,
 }
 
 impl Keeper {
-    /// Begins with a reading. `khz` is the counter's nominal rate; `held`: the files speak the host's time, which takes
-    /// ticks. Stamps in real time are gone by as they are.
+    /// Starts the clock discipline with a first reading.
+    ///
+    /// `khz` is the counter's nominal rate. With `held`, the line follows the host's time, which
+    /// requires the form [`Form::Ticks`]. Real-time stamps are used unchanged.
     #[must_use]
     pub fn new(form: Form, khz: u64, held: bool, first: ClockReading) -> Self {
         let nominal = match form {
@@ -106,20 +123,22 @@ impl Keeper {
         keeper
     }
 
-    /// The line that holds.
+    /// Returns the present line from stamps to nanoseconds.
     #[must_use]
     pub fn line(&self) -> &Conversion {
         &self.line
     }
 
-    /// How it went so far.
+    /// Returns the clock statistics collected so far.
     #[must_use]
     pub fn report(&self) -> ClockReport {
         self.report
     }
 
-    /// Takes a reading, of which there should be a few a second. Tells which clock was set since the last one, and
-    /// whether [`Keeper::line`] is another now.
+    /// Processes a clock reading; there should be several per second.
+    ///
+    /// Returns the changes of clocks since the last counted reading if this call has changed
+    /// [`Keeper::line`], else `None`.
     pub fn see(&mut self, now: &ClockReading) -> Option<Disturbance> {
         let sure = now.uncertainty_ns <= UNSURE_NS;
         let usable = sure && (self.form != Form::RealTime || now.nic.is_some());
@@ -131,16 +150,16 @@ impl Keeper {
             let at_once = self.is_jump_for_sure(now, ahead);
             self.seen = *now;
             if at_once {
-                // What was seen before it tells nothing any more.
+                // Readings before the jump are useless.
                 self.best = Some((ahead, *now));
-                return self.count(now);
+                return self.apply(now);
             }
         }
         if now.mono_ns < self.due_ns {
             return None;
         }
         match self.best {
-            Some((_, best)) => self.count(&self.moved_on(&best)),
+            Some((_, best)) => self.apply(&self.projected(&best)),
             None => {
                 self.report.missed += 1;
                 self.due_ns = now.mono_ns + EVERY_NS;
@@ -149,8 +168,8 @@ impl Keeper {
         }
     }
 
-    /// What the last reading would have shown, had it been answered as soon as this one was.
-    fn moved_on(&self, best: &ClockReading) -> ClockReading {
+    /// Returns the last reading as it would be if it had been answered as fast as `best`.
+    fn projected(&self, best: &ClockReading) -> ClockReading {
         let passed = ahead(self.seen.mono_ns, best.mono_ns) as f64;
         let on_the_nic = passed * (1.0 - self.rate.unwrap_or(0.0));
         let ticks = rounded(on_the_nic / self.nominal);
@@ -165,27 +184,29 @@ impl Keeper {
         }
     }
 
-    /// How far the NIC's clock went ahead of the host's monotonic one since the last reading that counted, but for its
-    /// rate.
+    /// Returns the nanoseconds that the NIC's clock gained on the host's monotonic clock since the
+    /// last counted reading, after correction by the rate.
     fn ahead_by(&self, now: &ClockReading) -> i64 {
         let passed = ahead(now.mono_ns, self.last.mono_ns);
         let drifted = rounded(passed as f64 * self.rate.unwrap_or(0.0));
         self.elapsed(&self.last, now) + drifted - passed
     }
 
-    /// What a rate, and looks that were not sure, may explain of that.
+    /// Returns the maximum difference, in nanoseconds, that a rate and the readings' uncertainty
+    /// explain.
     fn explained(&self, now: &ClockReading) -> i64 {
         let unsure = self.last.uncertainty_ns + now.uncertainty_ns;
         JUMP_NS + ahead(now.mono_ns, self.last.mono_ns) / 1000 + unsure.cast_signed()
     }
 
-    /// A clock that went back, or is where it cannot be yet. One that is behind may only have answered late.
+    /// Returns `true` if the NIC's clock went back or is further ahead than possible. A clock that
+    /// is behind may only have answered late.
     fn is_jump_for_sure(&self, now: &ClockReading, ahead: i64) -> bool {
         ahead > self.explained(now) || self.elapsed(&self.seen, now) < -JUMP_NS
     }
 
-    /// Goes by a reading.
-    fn count(&mut self, reading: &ClockReading) -> Option<Disturbance> {
+    /// Applies a counted reading: detects set clocks, updates the report, and corrects the line.
+    fn apply(&mut self, reading: &ClockReading) -> Option<Disturbance> {
         let beyond = |ns: i64| {
             if ns.abs() > self.explained(reading) {
                 ns
@@ -199,7 +220,7 @@ impl Keeper {
             host_ns: beyond(host - ahead(reading.mono_ns, self.last.mono_ns)),
         };
         let calm = disturbance == Disturbance::default();
-        // Held, the line goes on as if the clock had not jumped.
+        // A held line continues as if the NIC's clock had not jumped.
         let jumped = if self.held { disturbance.nic_ns } else { 0 };
         if disturbance.nic_ns != 0 {
             self.report.jumps += 1;
@@ -210,16 +231,16 @@ impl Keeper {
                 let stamp = self.stamp(reading, jumped);
                 ahead(reading.system_ns, self.line.ns(stamp))
             }
-            // The reading is not of the clock that stamps.
+            // The clock that makes the stamps is not the one that was read.
             Form::RealTime => 0,
         };
-        self.note(reading, error, calm);
+        self.record(reading, error, calm);
         self.line = if self.held {
-            self.steered(reading, jumped, error)
+            self.steer(reading, jumped, error)
         } else {
-            self.own(reading).unwrap_or(self.line)
+            self.nic_line(reading).unwrap_or(self.line)
         };
-        // A poor reading to begin with would keep the rate unknown for long.
+        // With an imprecise first reading, the rate would stay unknown for long.
         let better = self.rate.is_none() && reading.uncertainty_ns < self.first.uncertainty_ns / 4;
         if !calm || better {
             self.first = *reading;
@@ -230,8 +251,8 @@ impl Keeper {
         Some(disturbance)
     }
 
-    /// What the report tells of a reading.
-    fn note(&mut self, now: &ClockReading, error: i64, calm: bool) {
+    /// Updates the report with a counted reading. `calm` means that no clock was set.
+    fn record(&mut self, now: &ClockReading, error: i64, calm: bool) {
         self.report.looks += 1;
         self.report.offset_ns = self.offset(now);
         self.report.uncertainty_ns = self.report.uncertainty_ns.max(now.uncertainty_ns);
@@ -243,9 +264,12 @@ impl Keeper {
         }
     }
 
-    /// The line from a reading on, bent so that it meets the host's time a second later. It goes on where it was, as if the
-    /// NIC's clock had not jumped.
-    fn steered(&mut self, reading: &ClockReading, jumped: i64, error: i64) -> Conversion {
+    /// Updates the rate and returns the line from a reading on, with a slope that approaches the
+    /// host's time within a second.
+    ///
+    /// The line continues without a step, as if the NIC's clock had not jumped. If the host's clock
+    /// was set forward, it steps.
+    fn steer(&mut self, reading: &ClockReading, jumped: i64, error: i64) -> Conversion {
         let wanted = error as f64 / EVERY_NS as f64;
         self.rate = match self.rate {
             None => self.first_rate(reading),
@@ -267,7 +291,8 @@ impl Keeper {
         Conversion::new(self.form, stamp, ns, slope).held_from(reading.mono_ns)
     }
 
-    /// The rate by two looks alone, once these are far enough apart for what they may be off by.
+    /// Returns the rate from the first reading and `now`, once their distance is large compared
+    /// with their uncertainty.
     fn first_rate(&self, now: &ClockReading) -> Option<f64> {
         let unsure = (self.first.uncertainty_ns + now.uncertainty_ns) as f64;
         let passed = ahead(now.mono_ns, self.first.mono_ns) as f64;
@@ -275,8 +300,9 @@ impl Keeper {
         Some(rate.clamp(-MOST, MOST))
     }
 
-    /// The NIC's own line from now on, where its driver tells.
-    fn own(&self, now: &ClockReading) -> Option<Conversion> {
+    /// Returns the line of the NIC's own clock, or `None` if the driver does not report it or
+    /// stamps are in real time.
+    fn nic_line(&self, now: &ClockReading) -> Option<Conversion> {
         match self.form {
             Form::RealTime => None,
             Form::Ticks { .. } => now
@@ -285,14 +311,15 @@ impl Keeper {
         }
     }
 
-    /// How much faster the host's clock runs than the device's, since either was set.
+    /// Returns the relative deviation of the host's rate from the device's since either clock was
+    /// set; positive if the host's clock is faster.
     fn host_rate(&self, now: &ClockReading) -> Option<f64> {
         let device = self.elapsed(&self.first, now);
         let host = ahead(now.system_ns, self.first.system_ns);
         (device > 0 && host > 0).then(|| host as f64 / device as f64 - 1.0)
     }
 
-    /// Nanoseconds between two readings by what stamps the frames.
+    /// Returns the nanoseconds between two readings on the clock that stamps frames.
     fn elapsed(&self, from: &ClockReading, to: &ClockReading) -> i64 {
         if let (Some(from), Some(to)) = (from.nic, to.nic)
             && (self.form == Form::RealTime || !self.held)
@@ -305,12 +332,14 @@ impl Keeper {
         rounded(self.form.distance(from.ticks, to.ticks) as f64 * self.nominal)
     }
 
-    /// What the device's counter would show at a reading, had its clock not jumped by so much.
+    /// Returns the value of the device's counter at a reading as it would be without a jump by
+    /// `jumped_ns`.
     fn stamp(&self, at: &ClockReading, jumped_ns: i64) -> u64 {
         let jumped = rounded(jumped_ns as f64 / self.nominal);
         at.ticks.wrapping_add_signed(-jumped)
     }
 
+    /// Returns the NIC's clock minus the host's system clock at a reading, in nanoseconds.
     fn offset(&self, now: &ClockReading) -> i64 {
         match now.nic {
             Some(nic) => ahead(nic.ns, now.system_ns),
@@ -319,17 +348,19 @@ impl Keeper {
     }
 }
 
-/// Whether a reading was answered no later than an earlier one, as far as a rate can tell: the younger tells more of now.
+/// Returns `true` if a reading was answered as fast as an earlier one, within the error of a rate.
+/// The newer one is then preferred.
 fn is_no_later((most, best): &(i64, ClockReading), ahead_by: i64, now: &ClockReading) -> bool {
     let since = ahead(now.mono_ns, best.mono_ns) as f64;
     ahead_by + rounded(since * MOST) >= *most
 }
 
-/// How far one time is ahead of another.
+/// Returns the difference of two times; positive if `one` is later.
 fn ahead(one: u64, other: u64) -> i64 {
     one.wrapping_sub(other).cast_signed()
 }
 
+/// Rounds to whole nanoseconds or ticks.
 fn rounded(ns: f64) -> i64 {
     ns.round() as i64
 }

@@ -1,12 +1,14 @@
-//! The device's clock: stamps of completions in, nanoseconds since 1970 out.
+//! Clock of the device: converts stamps of completions to nanoseconds since 1970.
 //!
-//! A [`Reader`] looks at the device's clock beside the host's, a [`Keeper`] makes a line of what it saw, and the loops
-//! convert by that line ([`SharedConversion`]).
+//! A [`Reader`] samples the device's clock and the host's together. A [`Keeper`] computes a linear
+//! conversion (a line) from these readings. The loops convert stamps with that line
+//! ([`SharedConversion`]).
 //!
-//! May import: [`wqcap_verbs`], in `reader` alone. Who looks and when is [`crate::capture`]'s business.
+//! Only `reader` calls verbs. `wqcap-engine` decides when the clock is read.
 //!
-//! Invariant: a correction never turns the line back. It bends it from the present stamp on; the line steps only where
-//! the device's own clock has jumped, to go on as if it had not.
+//! Invariant: a correction never moves the line back in time. It changes the slope from the present
+//! stamp on. The line steps only when the device's clock has jumped, to continue as if it had not
+//! jumped.
 
 mod discipline;
 mod reader;
@@ -16,25 +18,28 @@ pub use discipline::{Disturbance, Keeper};
 pub use reader::{ClockReading, NicTime, Reader};
 pub use shared::SharedConversion;
 
-/// How far a held line may be ahead of the host's coarse clock, which is up to 10 ms old.
+/// Maximum lead of a disciplined line over the host's coarse clock, in nanoseconds. The coarse
+/// clock is up to 10 ms old.
 const AHEAD_NS: u64 = 20_000_000;
 
-/// What a completion's stamp is.
+/// Form of a completion's time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// A free-running counter.
+    /// Ticks of a free-running counter.
     Ticks {
-        /// High bits that do not count.
+        /// Number of high bits that are not part of the counter.
         unused: u32,
     },
-    /// UTC: seconds in the upper half, nanoseconds in the lower (PRM, "Real time clock"). It is the device's clock, which
-    /// another function may steer; the driver's clock info describes the function's own counter
-    /// (`mlx5_update_clock_info_page`). So nothing that can be read tells how it goes, and stamps are passed on as they are.
+    /// UTC: seconds in the upper 32 bits, nanoseconds in the lower (PRM, "Real time clock").
+    ///
+    /// The stamps are of the device's clock, which another function may steer. The driver's clock
+    /// info describes the counter of this function (`mlx5_update_clock_info_page`). So the clock
+    /// that stamps cannot be read, and stamps are passed on unchanged.
     RealTime,
 }
 
 impl Form {
-    /// A counter of which these bits count.
+    /// Returns the form of a counter whose valid bits are `mask`.
     #[must_use]
     pub fn ticks(mask: u64) -> Self {
         Self::Ticks {
@@ -42,7 +47,7 @@ impl Form {
         }
     }
 
-    /// From one stamp of this form to another, in ticks or nanoseconds.
+    /// Returns the distance between two stamps of this form, in ticks or nanoseconds.
     #[inline]
     fn distance(self, from: u64, to: u64) -> i64 {
         match self {
@@ -52,7 +57,7 @@ impl Form {
     }
 }
 
-/// Nanoseconds of a real-time stamp.
+/// Converts a real-time stamp to nanoseconds since 1970.
 #[inline]
 fn linear(stamp: u64) -> u64 {
     (stamp >> 32)
@@ -60,32 +65,36 @@ fn linear(stamp: u64) -> u64 {
         .wrapping_add(stamp & 0xffff_ffff)
 }
 
-/// The real-time stamp of a time.
+/// Converts nanoseconds since 1970 to a real-time stamp.
 fn real_time(ns: u64) -> u64 {
     ((ns / 1_000_000_000) << 32) | (ns % 1_000_000_000)
 }
 
-/// Bits behind the point of a slope. As many as are left of 64 are spare in front of a distance below 2^55 ticks, which is a year
-/// of a GHz.
+/// Fraction bits of a slope.
+///
+/// The remaining bits of 64 are free in a distance below 2^55 ticks, which is a year at 1 GHz.
 const ONE: u32 = 56;
+/// Free high bits of a distance below 2^55 ticks.
 const SPARE: u32 = 64 - ONE;
 
-/// A line from stamps to nanoseconds.
+/// Linear conversion (a line) from stamps to nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conversion {
+    /// Form of the stamps that the line converts.
     form: Form,
-    /// The stamp at the line's start.
+    /// Stamp at the line's start.
     base: u64,
     /// Nanoseconds since 1970 at the line's start.
     base_ns: u64,
-    /// Nanoseconds per tick, 2^56 being one: below 128.
+    /// Nanoseconds per tick as a fixed-point number with 56 fraction bits; less than 128 ns.
     slope: u64,
-    /// The host's monotonic clock at the line's start; 0: the line does not follow the host's time.
+    /// Host's monotonic clock at the line's start, in nanoseconds; 0 if the line does not follow
+    /// the host's time.
     base_mono_ns: u64,
 }
 
 impl Conversion {
-    /// A line through one stamp, with so many nanoseconds a tick.
+    /// Creates a line through one stamp, which has the time `ns`, with the slope `ns_per_tick`.
     #[must_use]
     pub fn new(form: Form, stamp: u64, ns: u64, ns_per_tick: f64) -> Self {
         let slope = (ns_per_tick * 2f64.powi(ONE as i32)).round() as u64;
@@ -98,7 +107,8 @@ impl Conversion {
         }
     }
 
-    /// The same line, known to follow the host's time, whose monotonic clock showed `mono_ns` at its start.
+    /// Marks the line as following the host's time, whose monotonic clock showed `mono_ns` at the
+    /// line's start.
     #[must_use]
     pub fn held_from(self, mono_ns: u64) -> Self {
         Self {
@@ -107,7 +117,7 @@ impl Conversion {
         }
     }
 
-    /// Nanoseconds since 1970 at a stamp, which may lie on either side of the line's start.
+    /// Converts a stamp, before or after the line's start, to nanoseconds since 1970.
     #[inline]
     #[must_use]
     pub fn ns(&self, stamp: u64) -> u64 {
@@ -116,13 +126,16 @@ impl Conversion {
         if near >> SPARE != distance {
             return self.far(distance);
         }
-        // The product's upper half: nothing is left to shift, which is a good part of what a frame costs the loop.
+        // Taking the upper half of the product needs no shift. A shift would be a good part of the
+        // loop's cost per frame.
         let ns = (i128::from(near) * i128::from(self.slope.cast_signed())) >> 64;
         self.base_ns.wrapping_add_signed(ns as i64)
     }
 
-    /// The same, so far from the line's start that nothing is spare. Of its own, or both ways would be one, with shifts by what a
-    /// register holds.
+    /// Converts a distance from the line's start that uses the high bits.
+    ///
+    /// Kept out of line: the compiler would otherwise merge both paths into one with shifts by
+    /// variable counts.
     #[cold]
     #[inline(never)]
     fn far(&self, distance: i64) -> u64 {
@@ -130,8 +143,10 @@ impl Conversion {
         self.base_ns.wrapping_add_signed(ns as i64)
     }
 
-    /// The latest time that a frame can have been received when the host's monotonic clock shows `mono_ns`. A device
-    /// whose clock has jumped stamps later ones until that is found out.
+    /// Returns the latest time at which a frame can have been received when the host's monotonic
+    /// clock shows `mono_ns`.
+    ///
+    /// A device whose clock has jumped makes later stamps until the jump is detected.
     #[inline]
     #[must_use]
     pub fn latest(&self, mono_ns: u64) -> u64 {
@@ -139,7 +154,7 @@ impl Conversion {
             return u64::MAX;
         }
         let elapsed = mono_ns.saturating_sub(self.base_mono_ns);
-        // The line runs no more than a thousandth faster.
+        // The line runs at most a thousandth faster than the host's clock.
         self.base_ns + elapsed + elapsed / 1000 + AHEAD_NS
     }
 }
@@ -148,6 +163,7 @@ impl Conversion {
 mod tests {
     use super::*;
 
+    /// Counter of 64 valid bits.
     const ALL: Form = Form::Ticks { unused: 0 };
 
     #[test]
@@ -158,12 +174,12 @@ mod tests {
         assert_eq!(gigahertz.ns(999), 4_999_999_999);
         let slow = Conversion::new(ALL, 0, 0, 6.4);
         assert!(slow.ns(1_000_000_000).abs_diff(6_400_000_000) <= 1);
-        // A day, to either side.
+        // One day before and after the line's start.
         let day = 86_400_000_000_000;
         let late = Conversion::new(ALL, day, 2 * day, 1.000_001);
         assert!(late.ns(2 * day).abs_diff(3 * day + 86_400_000) <= 1);
         assert!(late.ns(0).abs_diff(day - 86_400_000) <= 1);
-        // On either side of what fits in front of the point.
+        // Distances around the limit of the fast path.
         let (base, near) = (
             Conversion::new(ALL, 1 << 60, 1 << 60, 1.0),
             1 << (63 - SPARE),
@@ -173,41 +189,41 @@ mod tests {
             assert_eq!([base.ns(later), base.ns(earlier)], [later, earlier]);
         }
         let slowest = Conversion::new(ALL, 0, 0, 1e9);
-        assert_eq!(slowest.ns(1 << 20), (128 << 20) - 1, "no slower than this");
+        assert_eq!(slowest.ns(1 << 20), (128 << 20) - 1, "largest slope");
     }
 
     #[test]
-    fn wraps_with_the_counter() {
+    fn a_line_wraps_with_the_counter() {
         let line = Conversion::new(ALL, u64::MAX - 5, 1_000, 1.0);
         assert_eq!(line.ns(4), 1_010);
         let narrow = Conversion::new(Form::ticks((1 << 40) - 1), (1 << 40) - 6, 1_000, 1.0);
         assert_eq!(narrow.ns(4), 1_010);
         assert_eq!(narrow.ns((1 << 40) - 7), 999);
-        assert_eq!(narrow.ns(4 | 0xff << 40), 1_010, "bits that do not count");
+        assert_eq!(narrow.ns(4 | 0xff << 40), 1_010, "unused bits are ignored");
     }
 
     #[test]
-    fn real_time_is_read_in_halves() {
+    fn real_time_stamps_have_seconds_and_nanoseconds() {
         let now = 1_700_000_000_999_999_999;
         let line = Conversion::new(Form::RealTime, real_time(now), now, 1.0);
         assert_eq!(line.ns(real_time(now)), now);
         assert_eq!(line.ns(real_time(now + 2)), now + 2);
         assert_eq!(line.ns(real_time(now - 1_000_000_000)), now - 1_000_000_000);
-        // A clock that nobody has set yet.
+        // A clock that has not been set.
         assert_eq!(line.ns(real_time(5)), 5);
     }
 
     #[test]
-    fn nothing_is_received_later_than_now() {
+    fn frames_are_received_no_later_than_now() {
         let line = Conversion::new(ALL, 0, 5_000_000_000, 1.0);
-        assert_eq!(line.latest(1), u64::MAX, "it follows nobody");
+        assert_eq!(line.latest(1), u64::MAX, "does not follow the host");
         let held = line.held_from(1_000);
         let now = held.latest(1_000_001_000);
         assert!((6_000_000_000..6_100_000_000).contains(&now), "{now}");
     }
 
     #[test]
-    fn a_shared_line_is_read_whole() {
+    fn a_shared_line_is_read_consistently() {
         let at = |i| Conversion {
             form: ALL,
             base: i,

@@ -1,91 +1,101 @@
-//! Looks at the device's clock beside the host's.
+//! Samples of the device's clock, taken together with the host's clocks.
 
 use crate::error::RxError;
 use std::{thread, time::Duration};
 use wqcap_core::time::{monotonic_ns, system_ns};
 use wqcap_verbs::{ClockInfo, Context, VerbsError};
 
-/// A look that is less sure is repeated, in nanoseconds, and so many times in a reading.
+/// Uncertainty of a sample, in nanoseconds, from which on the sample is repeated.
 const COARSE_NS: u64 = 10_000;
+/// Maximum number of samples in one clock reading.
 const LOOKS: usize = 4;
-/// A NIC's counter is another at each question. A software NIC's stands from one of its rounds to the next, and shows
-/// what it was a moment ago: it is read until it moves, and one that rests is asked for something else then, since it sets
-/// its counter with whatever it does. One that does not move by that either tells nothing of now.
+/// Time, in nanoseconds, after which a counter that does not change is prompted by another query.
+///
+/// A NIC's counter differs at each query. A software NIC's counter changes only between its rounds,
+/// so it is read until it changes. An idle software NIC updates its counter with any query. A
+/// counter that does not change even then says nothing about the present time.
 const STILL_NS: u64 = 10_000;
+/// Uncertainty, in nanoseconds, of a sample of a counter that did not change.
 const UNKNOWN_NS: u64 = 1_000_000_000;
 
-/// Looks at the start, of which one should be sure, and the time between them.
+/// Maximum number of further samples in the first clock reading.
 const FIRST_LOOKS: usize = 50;
+/// Time between the samples of the first clock reading.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// The device's clock beside the host's.
+/// Reading of the device's clock and the host's clocks at one time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClockReading {
-    /// The counter.
+    /// Device's counter, in ticks.
     pub ticks: u64,
-    /// What the driver takes that for, where it can be asked.
+    /// Device's time as the driver computes it from the counter; `None` if the driver does not
+    /// report it.
     pub nic: Option<NicTime>,
-    /// The host's time, in nanoseconds since 1970.
+    /// Host's system time, in nanoseconds since 1970.
     pub system_ns: u64,
-    /// The host's monotonic clock.
+    /// Host's monotonic clock, in nanoseconds.
     pub mono_ns: u64,
-    /// How far these may be from the moment when the counter was so, either way.
+    /// Maximum distance of the host's times from the time of the counter value, in nanoseconds
+    /// either way.
     pub uncertainty_ns: u64,
 }
 
-/// The NIC's time as the driver reckons it.
+/// Time of the NIC as the driver computes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NicTime {
-    /// Nanoseconds since 1970.
+    /// Time in nanoseconds since 1970.
     pub ns: u64,
-    /// Nanoseconds a tick of the counter, as far as the driver knows.
+    /// Nanoseconds per tick of the counter, as the driver estimates them.
     pub ns_per_tick: f64,
 }
 
-/// Reads one device's clock.
+/// Reader of one device's clock.
 #[derive(Clone)]
 pub struct Reader<'a> {
+    /// Open verbs context of the device.
     context: &'a Context,
+    /// Number of a port of the device.
     port: u8,
 }
 
 impl<'a> Reader<'a> {
-    /// Of a device, which has a port of this number.
+    /// Creates a reader of a device's clock. `port` is the number of a port of the device.
     #[must_use]
     pub fn of(context: &'a Context, port: u8) -> Self {
         Self { context, port }
     }
 
-    /// The surest of a few looks: the first after a sleep finds no cache warm.
+    /// Takes up to four samples and returns the one with the least uncertainty. The first sample
+    /// after a sleep is slow because the caches are cold.
     ///
     /// # Errors
-    /// The device cannot be asked for its clock.
+    /// The device's clock cannot be read.
     pub fn read(&self) -> Result<ClockReading, RxError> {
-        let mut best = self.look()?;
+        let mut best = self.sample()?;
         for _ in 1..LOOKS {
             if best.uncertainty_ns < COARSE_NS {
                 break;
             }
-            let Ok(it) = self.look() else { break };
-            let tells = it.nic.is_some() || best.nic.is_none();
-            if tells && it.uncertainty_ns < best.uncertainty_ns {
+            let Ok(it) = self.sample() else { break };
+            let is_as_complete = it.nic.is_some() || best.nic.is_none();
+            if is_as_complete && it.uncertainty_ns < best.uncertainty_ns {
                 best = it;
             }
         }
         Ok(best)
     }
 
-    /// A look.
-    fn look(&self) -> Result<ClockReading, RxError> {
+    /// Takes one sample: reads the counter until it changes.
+    fn sample(&self) -> Result<ClockReading, RxError> {
         let info = self.info()?;
         let before = self.context.query_clock()?;
         let began = monotonic_ns();
-        // Before the last answer that was the same.
+        // Time before the last query that returned the same value.
         let mut still = began;
         loop {
             let asked = monotonic_ns();
-            let stands = asked - began > STILL_NS;
-            if stands {
+            let is_still = asked - began > STILL_NS;
+            if is_still {
                 self.context.query_port(self.port)?;
             }
             let ticks = self.context.query_clock()?;
@@ -93,7 +103,7 @@ impl<'a> Reader<'a> {
             if ticks != before {
                 return Ok(reading(ticks, info, still, answered));
             }
-            if stands {
+            if is_still {
                 return Ok(ClockReading {
                     uncertainty_ns: UNKNOWN_NS,
                     ..reading(ticks, info, asked, answered)
@@ -103,14 +113,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Looks until one is sure, a few times with a moment in between; else the one that was answered soonest, which
-    /// shows the device's clock, of nominally so many kHz, furthest ahead.
+    /// Takes the first reading: up to 51 samples, 1 ms apart, until one is precise.
+    ///
+    /// If none is precise, returns the sample that was answered fastest. It shows the device's
+    /// clock, of `khz` nominally, furthest ahead.
     ///
     /// # Errors
-    /// The device cannot be asked for its clock.
+    /// The device's clock cannot be read.
     pub fn first_reading(&self, khz: u64) -> Result<ClockReading, RxError> {
-        let mut best = self.look()?;
-        // How much earlier than the best so far a look was answered, in nanoseconds.
+        let mut best = self.sample()?;
+        // Nanoseconds by which a sample was answered faster than the best one so far.
         let sooner = |it: &ClockReading, best: &ClockReading| {
             let ticks = i128::from(it.ticks.wrapping_sub(best.ticks).cast_signed());
             let passed = i128::from(it.mono_ns - best.mono_ns);
@@ -121,7 +133,7 @@ impl<'a> Reader<'a> {
                 break;
             }
             thread::sleep(MOMENT);
-            let it = self.look()?;
+            let it = self.sample()?;
             let more = it.nic.is_some() && best.nic.is_none();
             if more || it.uncertainty_ns < COARSE_NS || sooner(&it, &best) > 0 {
                 best = it;
@@ -130,7 +142,8 @@ impl<'a> Reader<'a> {
         Ok(best)
     }
 
-    /// The driver's reckoning; `None`: the device has none, or it was being changed for all the time there was.
+    /// Returns the driver's clock info, or `None` if the device has none or the driver was updating
+    /// it during all attempts.
     fn info(&self) -> Result<Option<ClockInfo>, RxError> {
         match self.context.clock_info() {
             Ok(info) => Ok(Some(info)),
@@ -147,7 +160,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The counter showed `ticks` at a time between two of the monotonic clock.
+/// Returns the reading of a counter that showed `ticks` between the times `from` and `to` of the
+/// monotonic clock.
 fn reading(ticks: u64, info: Option<ClockInfo>, from: u64, to: u64) -> ClockReading {
     let mono_ns = from + (to - from) / 2;
     let (system, mono) = host();
@@ -163,13 +177,14 @@ fn reading(ticks: u64, info: Option<ClockInfo>, from: u64, to: u64) -> ClockRead
     }
 }
 
-/// Both clocks of the host at one moment: the tightest of three.
+/// Returns the system time and the monotonic clock at one moment, from the most precise of three
+/// samples.
 fn host() -> (u64, u64) {
     tightest((0..3).map(|_| (monotonic_ns(), system_ns(), monotonic_ns())))
 }
 
-/// Of the system's times that were read between two of the monotonic clock the one where these are closest, and the
-/// middle between them.
+/// Returns the most precise sample: the system time whose surrounding monotonic times are closest,
+/// and the middle of these.
 fn tightest(looks: impl Iterator<Item = (u64, u64, u64)>) -> (u64, u64) {
     looks
         .min_by_key(|(before, _, after)| after - before)
@@ -183,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_clocks_of_the_host_are_of_one_moment() {
+    fn both_clocks_of_the_host_are_read_at_one_moment() {
         let looks = [
             (100, 7_000, 900),
             (1_000, 7_500, 1_011),
@@ -198,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_stands_in_the_middle() {
+    fn a_reading_has_the_middle_of_its_time_span() {
         let now = monotonic_ns();
         let it = reading(7, None, now - 301, now);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! A conversion for all loops.
+//! Conversion that is shared by all loops.
 
 use super::{Conversion, Form};
 use crate::sync::{
@@ -6,15 +6,17 @@ use crate::sync::{
     hint,
 };
 
-/// A conversion that one thread corrects and others read, without a lock.
+/// Conversion that one thread updates and others read without a lock.
 #[derive(Debug)]
 pub struct SharedConversion {
+    /// Form of the stamps, which does not change.
     form: Form,
+    /// Fields of the conversion that change.
     words: Words<4>,
 }
 
 impl SharedConversion {
-    /// Shares a conversion.
+    /// Creates a shared conversion.
     #[must_use]
     pub fn new(c: Conversion) -> Self {
         Self {
@@ -23,11 +25,12 @@ impl SharedConversion {
         }
     }
 
+    /// Returns the fields of a conversion that change.
     fn words(c: &Conversion) -> [u64; 4] {
         [c.base, c.base_ns, c.slope, c.base_mono_ns]
     }
 
-    /// The conversion of now. Meant to be called once a batch.
+    /// Returns the present conversion. Meant to be called once per batch.
     #[inline]
     #[must_use]
     pub fn load(&self) -> Conversion {
@@ -41,21 +44,24 @@ impl SharedConversion {
         }
     }
 
-    /// Replaces the conversion by another of the same form. One thread may call this.
+    /// Replaces the conversion by another of the same form. Only one thread may call this.
     pub fn store(&self, c: &Conversion) {
         debug_assert_eq!(self.form, c.form);
         self.words.store(Self::words(c));
     }
 }
 
-/// Words that one thread replaces and others read, all of one store: a sequence lock.
+/// Sequence lock: words that one thread replaces, and that others read consistently.
 #[derive(Debug)]
 pub(crate) struct Words<const N: usize> {
+    /// Number of the store; odd while a store is in progress.
     version: AtomicU64,
+    /// Words protected by the lock.
     words: [AtomicU64; N],
 }
 
 impl<const N: usize> Words<N> {
+    /// Creates a sequence lock with its first words.
     pub(crate) fn new(words: [u64; N]) -> Self {
         Self {
             version: AtomicU64::new(0),
@@ -63,6 +69,7 @@ impl<const N: usize> Words<N> {
         }
     }
 
+    /// Returns the words of one store, and spins while a store is in progress.
     #[inline]
     pub(crate) fn load(&self) -> [u64; N] {
         loop {
@@ -76,7 +83,7 @@ impl<const N: usize> Words<N> {
         }
     }
 
-    /// One thread may call this.
+    /// Replaces all words of the lock. Only one thread may call this.
     pub(crate) fn store(&self, words: [u64; N]) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! A queue reached in its own memory by libmlx5's direct verbs, at a third of the cost.
+//! Queue accessed in its own memory through libmlx5's direct verbs, at a third of the cost of the
+//! verbs.
 #![allow(unsafe_code)]
 
 use super::{Account, Queue, RingAttr, RingError, places::Places};
@@ -6,16 +7,15 @@ use crate::pool::{Slot, SlotMemory};
 use std::os::fd::BorrowedFd;
 use wqcap_verbs::{Cq, Cqes, DirectCq, DirectWq, VerbsError, Wq, WqState};
 
-/// A WQE that points nowhere yet.
+/// Slot index of a WQE that points to no slot yet.
 const NOTHING: u32 = u32::MAX;
 
-/// What a WQE's slot takes: one frame, or many.
+/// Use of a WQE's slot: for one frame or for many.
 pub trait Filling {
-    /// Enters completions while there are any, until as many as `limit` count. Their slots are among those that the WQEs are
-    /// `bound` to.
+    /// Enters at most `limit` completions into the account. `bound` is the slot of each WQE.
     ///
     /// # Errors
-    /// The queue cannot go on.
+    /// The queue failed.
     fn poll(
         &mut self,
         cqes: &mut Cqes<'_>,
@@ -25,14 +25,14 @@ pub trait Filling {
         limit: usize,
     ) -> Result<(), RingError>;
 
-    /// Tokens that are home: hands on the slots that are whole, for the device.
+    /// Takes returned tokens and passes each slot that has no other token to `whole`, for posting.
     fn gather(&mut self, home: impl Iterator<Item = Slot>, whole: impl FnMut(Slot));
 
-    /// The WQ begins with its first WQE again.
+    /// Restarts at the WQ's first WQE.
     fn reset(&mut self);
 }
 
-/// A WQE takes one frame.
+/// Filling with one frame per WQE.
 #[derive(Debug)]
 pub struct OneFrame;
 
@@ -47,7 +47,7 @@ impl Filling for OneFrame {
         limit: usize,
     ) -> Result<(), RingError> {
         let (frames, mut slots) = account.parts();
-        let mut places = Places::of(frames, limit);
+        let mut places = Places::new(frames, limit);
         for _ in 0..limit {
             let Some(cqe) = cqes.take() else { break };
             let slot = bound[wq.index_of(cqe.wqe_counter) as usize];
@@ -71,11 +71,11 @@ impl Filling for OneFrame {
     fn reset(&mut self) {}
 }
 
-/// A WQ and its CQ in their own memory.
+/// WQ and its CQ accessed in their own memory.
 pub struct DirectQueue<F = OneFrame> {
     wq: DirectWq,
     cq: DirectCq,
-    /// The slot that each WQE points at. Slots that come back in their order find their WQE already written.
+    /// Slot index that each WQE points to. For slots returned in order the WQE is already written.
     bound: Box<[u32]>,
     filling: F,
 }
@@ -105,7 +105,8 @@ unsafe impl<F: Filling> Queue for DirectQueue<F> {
         filling.poll(&mut cqes, wq, &self.bound, account, limit)
     }
 
-    /// Hands the WQEs of whole slots over. A slot that comes back to the WQE it was in costs a comparison.
+    /// Posts the WQEs of slots that have no other token. A slot returned to the WQE that it was in
+    /// costs a comparison.
     #[inline]
     fn post(
         &mut self,
@@ -123,16 +124,16 @@ unsafe impl<F: Filling> Queue for DirectQueue<F> {
             if *bound != slot.index() {
                 *bound = slot.index();
                 let address = memory.address(&slot) as u64;
-                // SAFETY: no more slots exist than WQEs, and this one's token is here, so that the WQE at the next index has
-                // completed, or was not handed over since the WQ became ready.
+                // SAFETY: there are at most as many slots as WQEs, and this slot's token is here, so the WQE at the
+                // next index has completed, or was not handed over since the WQ became ready.
                 unsafe { wq.write(index, address, attr.buffer, attr.max_sge, memory.lkey()) };
             }
             wq.advance();
             count += 1;
         });
         if count > 0 {
-            // SAFETY: each WQE points into the slot whose last token has just been given up, in the memory the WQ was
-            // created with; no more slots exist than WQEs, so none is overwritten while the device has it.
+            // SAFETY: each WQE points into the slot whose last token has just been dropped, in the memory the WQ was
+            // created with. There are at most as many slots as WQEs, so no WQE is overwritten while the device has it.
             unsafe { self.wq.hand_over() };
         }
         Ok(count)
@@ -140,7 +141,7 @@ unsafe impl<F: Filling> Queue for DirectQueue<F> {
 
     fn set_state(&mut self, from: Option<WqState>, state: WqState) -> Result<(), VerbsError> {
         self.wq.set_state(from, state)?;
-        // libmlx5 zeroes the WQEs at RESET -> RDY. Until then, completions from before a reset still name them.
+        // libmlx5 zeroes the WQEs at RESET -> RDY. Until then, completions from before a reset refer to them.
         if state == WqState::Ready {
             self.bound.fill(NOTHING);
             self.filling.reset();

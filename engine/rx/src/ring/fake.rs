@@ -1,4 +1,4 @@
-//! A queue without a device: completions come as a test writes them down.
+//! Fake queue without a device: a test scripts its completions.
 #![allow(unsafe_code)]
 
 use super::{Account, FLUSHED, Queue, Ring, RingAttr, RingError};
@@ -10,50 +10,55 @@ use std::{
 };
 use wqcap_verbs::{VerbsError, WqState};
 
-/// What the device does next.
+/// Scripted action of the fake device.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Writes these bytes into the next posted slot and completes it.
     Frame(Vec<u8>),
     /// Completes the next posted slot with this `ibv_wc_status`.
     Error(u32),
-    /// Completes a WR that is not posted.
+    /// Completes a slot of this index, which is not posted.
     Bogus(u64),
-    /// Has nothing more for this poll.
+    /// Ends the current poll without another completion.
     Pause,
 }
 
-/// What a test holds of the device.
+/// Script and state of the fake device, shared with the test.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
+    /// Remaining actions.
     pub(crate) steps: VecDeque<Step>,
     /// Slots that the device has, in the order of posting.
     pub(crate) posted: VecDeque<u32>,
-    /// States the WQ was put into.
+    /// States that the WQ was set to, in order.
     pub(crate) states: Vec<WqState>,
-    /// Most slots posted with one list.
+    /// Largest number of slots posted with one list.
     pub(crate) longest_list: usize,
-    /// How many WRs a WQ in error still flushes; `None`: all.
+    /// Number of WRs that a WQ in error still flushes; `None`: all.
     pub(crate) flushes: Option<usize>,
-    /// The others complete when it is reset, instead of never.
+    /// `true`: the WRs not flushed complete at the reset; `false`: they never complete.
     pub(crate) flushes_at_reset: bool,
-    /// What the device does once it has been brought back.
+    /// Actions appended to `steps` when the WQ becomes ready.
     pub(crate) once_ready: Vec<Step>,
-    /// Which present states in a request for RESET are refused; `None`: no such request is.
+    /// Returns `true` for a present state that the device refuses in a RESET request; `None`: no
+    /// request is refused.
     pub(crate) refuses_reset: Option<fn(Option<WqState>) -> bool>,
+    /// Number of polls.
     pub(crate) polls: u64,
 }
 
-/// The device's end.
+/// Queue that follows a [`Script`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FakeQueue(Arc<Mutex<Script>>);
 
 impl FakeQueue {
     pub(crate) fn script(&self) -> MutexGuard<'_, Script> {
-        self.0.lock().expect("no test panics under it")
+        self.0
+            .lock()
+            .expect("no thread panics while it holds the script")
     }
 
-    /// A ring of `wrs` slots of 256 bytes over this queue.
+    /// Creates a ring of `wrs` slots of 256 bytes over this queue.
     pub(crate) fn ring(&self, wrs: u32) -> Ring<Self> {
         let attr = RingAttr {
             wrs,
@@ -61,7 +66,7 @@ impl FakeQueue {
             max_sge: 1,
             ..RingAttr::default()
         };
-        Ring::without_device(self.clone(), attr).expect("memory")
+        Ring::without_device(self.clone(), attr).expect("memory can be allocated")
     }
 }
 
@@ -80,12 +85,12 @@ unsafe impl Queue for FakeQueue {
                 Some(Step::Pause) => break,
                 Some(Step::Bogus(index)) => account.enter(index, 0, 60, 0, None)?,
                 Some(Step::Frame(bytes)) => {
-                    let index = script.posted.pop_front().expect("the test posts enough");
+                    let index = script.posted.pop_front().expect("a slot is posted");
                     account.write(index, &bytes);
                     account.enter(index.into(), 0, bytes.len() as u32, 0, None)?;
                 }
                 Some(Step::Error(status)) => {
-                    let index = script.posted.pop_front().expect("the test posts enough");
+                    let index = script.posted.pop_front().expect("a slot is posted");
                     account.enter(index.into(), status, 0, 0, None)?;
                 }
                 None if flushes => match script.posted.pop_front() {
@@ -117,7 +122,7 @@ unsafe impl Queue for FakeQueue {
         }
         let count = script.posted.len() - before;
         script.longest_list = script.longest_list.max(count);
-        Ok(u32::try_from(count).expect("few"))
+        Ok(u32::try_from(count).expect("the count fits in u32"))
     }
 
     fn set_state(&mut self, from: Option<WqState>, state: WqState) -> Result<(), VerbsError> {

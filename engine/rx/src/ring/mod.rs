@@ -1,18 +1,21 @@
-//! One queue's ring: a WQ, its CQ, and the slots that go round between them.
+//! Receive ring of one queue: a WQ, its CQ, and the slots that circulate between them.
 //!
-//! Two ways lead to the same rings: the verbs (`ibv_start_poll`, `ibv_post_wq_recv`), which every device has, and
-//! libmlx5's direct verbs, which cost a third of them. What goes round is the same, and so is the accounting here.
+//! A ring is accessed either through the verbs (`ibv_start_poll`, `ibv_post_wq_recv`), which every
+//! device supports, or through libmlx5's direct verbs, which cost a third as much. The slots and the
+//! accounting in this module are the same for both.
 //!
-//! Slots may come back in any order and after any time. One that comes back to the WQE it was in costs a comparison,
-//! one that comes back elsewhere the writing of a WQE.
+//! Slots may be returned in any order and at any time. A slot returned to the WQE that it was in costs
+//! a comparison; a slot returned to another WQE costs writing that WQE.
 //!
-//! A slot comes back by its completion, or, where a WQ in error does not complete it, by the WQ's reset.
+//! The device returns a slot by completing it. If a WQ in error does not complete a slot, the slot is
+//! taken back after the WQ's reset.
 //!
-//! A striding WQ's slots are buffers of many frames. Each frame then is a token of its own that names its buffer, and
-//! nobody outside needs to know ([`striding`]).
+//! The slots of a striding WQ are buffers of many frames. Each frame then has a separate token that
+//! names the buffer. Only this module and the pool distinguish the two ([`striding`]).
 //!
-//! A ring trusts neither the device nor the driver further than it must: a completion that names a slot which is
-//! not posted, or a length that no slot has, is an error and never a second token or a read out of bounds.
+//! A ring checks what the device and the driver report. A completion of a slot that is not posted is
+//! an error, never a second token. A length that exceeds the slot is an error, never a read out of
+//! bounds.
 
 mod direct;
 #[cfg(test)]
@@ -41,62 +44,65 @@ use wqcap_verbs::{
     WqAttr, WqState, is_direct,
 };
 
-/// `IBV_WC_WR_FLUSH_ERR`: the WR was on a WQ that went into error. Not a frame.
+/// `IBV_WC_WR_FLUSH_ERR`: the WR was on a WQ that went into error. The slot holds no frame.
 const FLUSHED: u32 = 5;
-/// `IBV_WC_LOC_LEN_ERR`: the frame was longer than the WR's buffers. The WQ goes on.
+/// `IBV_WC_LOC_LEN_ERR`: the frame was longer than the WR's buffers. The WQ stays ready.
 const TOO_LONG: u32 = 1;
-/// How long a WQ in error may take to flush its WRs.
+/// Time limit for a WQ in error to flush its WRs.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
-/// What a ring is made of.
+/// Attributes of a ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RingAttr {
-    /// WRs, and so slots.
+    /// Number of WRs, and so of slots.
     pub wrs: u32,
-    /// Bytes of a scatter entry.
+    /// Bytes per scatter entry.
     pub buffer: u32,
-    /// Scatter entries of a WR. They lie side by side in a slot, so that a frame is always one slice.
+    /// Scatter entries per WR. They are contiguous in a slot, so that a frame is always one slice.
     pub max_sge: u32,
-    /// Each WR's buffer takes many frames. It then is the one scatter entry, without headroom, and direct rings alone
-    /// can.
+    /// Shape of WR buffers that take many frames; `None`: one frame per WR. Such a buffer is its WR's
+    /// only scatter entry and has no headroom. Supported by direct rings only.
     pub striding: Option<Striding>,
-    /// How the device may compress completions; `None`: it does not. Direct rings alone can, and its stamps are then void.
+    /// Format of compressed completions; `None`: no compression. Supported by direct rings only. Time
+    /// stamps are invalid with compression.
     pub compression: Option<MiniFormat>,
-    /// `ibv_wq_flags`.
+    /// WQ creation flags (`ibv_wq_flags`).
     pub flags: u32,
     /// Completion vector.
     pub vector: u32,
-    /// The device's time stamps to ask for.
+    /// Device time stamps to request.
     pub stamps: CompletionStamps,
-    /// Bytes in front of each slot, where VLAN tags that the NIC took off are put back; 0: they are not. Only direct
-    /// rings can.
+    /// Bytes in front of each slot, where VLAN tags that the NIC stripped are put back; 0: they are
+    /// not put back. Supported by direct rings only.
     pub headroom: usize,
-    /// A channel to sleep on.
+    /// `true` to create a completion channel, on which a loop can sleep.
     pub channel: bool,
-    /// When it wakes the sleeper; `None`: at the first completion.
+    /// Moderation of the channel's events; `None`: an event at the first completion.
     pub moderation: Option<Moderation>,
-    /// Reach the queues in their own memory where the device allows it.
+    /// `true` to access the queues in their own memory if the device supports it.
     pub direct: bool,
-    /// Where slots and rings should be.
+    /// NUMA node for the memory of slots and rings; `None`: any node.
     pub numa_node: Option<u32>,
 }
 
-/// What one poll found. Made once, used for every poll.
+/// Completions of one poll. Allocated once and reused for every poll.
 #[derive(Debug)]
 pub struct Batch {
-    /// Frames, in the order of their completion.
+    /// Frames in the order of their completion.
     pub frames: Vec<Filled>,
     /// WRs that completed in error.
     pub failed: Vec<Failed>,
-    /// Slots whose WR was flushed: no frame was ever in them.
+    /// Slots whose WR was flushed. They hold no frame.
     pub flushed: Vec<Slot>,
-    /// Slots that came back: of earlier batches, to be reposted with this one, and buffers that the device is done with.
+    /// Returned slots to repost with this batch: slots of earlier batches, and used up buffers of a
+    /// striding queue.
     pub home: Vec<Slot>,
+    /// Maximum number of completions.
     size: usize,
 }
 
 impl Batch {
-    /// A batch of at most `size` completions.
+    /// Creates an empty batch for at most `size` completions.
     #[must_use]
     pub fn new(size: usize) -> Self {
         Self {
@@ -108,87 +114,91 @@ impl Batch {
         }
     }
 
-    /// Completions in it.
+    /// Returns the number of completions in the batch.
     #[must_use]
     pub fn len(&self) -> usize {
         self.frames.len() + self.failed.len() + self.flushed.len()
     }
 
-    /// Whether the poll found nothing.
+    /// Returns `true` if the batch holds no completions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Slots in it, of the poll or not.
+    /// Returns the number of slots in the batch: those of completions and the returned ones.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.len() + self.home.len()
     }
 
-    /// The most completions it takes.
+    /// Returns the maximum number of completions per poll.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 }
 
-/// A WR that completed in error.
+/// WR that completed in error.
 #[derive(Debug)]
 pub struct Failed {
-    /// Its slot.
+    /// Slot of the WR.
     pub slot: Slot,
-    /// `ibv_wc_status`.
+    /// Completion status (`ibv_wc_status`).
     pub status: u32,
 }
 
 impl Failed {
-    /// Whether the WQ is in error after this, and every other WR of it is being flushed.
+    /// Returns `true` if the error stopped the WQ, so that the device flushes all its other WRs.
     #[must_use]
     pub fn stops_the_queue(&self) -> bool {
         self.status != TOO_LONG
     }
 }
 
-/// A completion that cannot be: the driver named a slot that is not posted, or a length no slot has, or the CQ
-/// cannot be read. The queue cannot go on. Small, for the hot path.
+/// Fatal error of a ring: an invalid completion, a CQ that cannot be polled, or a WQ that refuses WRs.
+/// The type is small, for the hot path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
-    /// The CQ cannot be polled (errno).
+    /// Failure to poll the CQ (errno).
     #[error("the CQ cannot be polled: errno {0} (it was overrun, or the device is gone)")]
     Poll(i32),
-    /// A completion names a slot that is not on the ring.
+    /// Completion of a slot that is not on the ring (index).
     #[error("a completion names WR {0}, which is not posted")]
     Unposted(u64),
-    /// A completion names strides that its buffer does not have left, or too few for its frame.
+    /// Completion of strides that are not free in its buffer, or too few for its frame (first stride,
+    /// number of strides).
     #[error(
-        "a completion names {1} strides from {0} on, which its buffer does not have left, or a longer frame"
+        "a completion names {1} strides from stride {0}: they are not free in its buffer, or too few for its frame"
     )]
     Strides(u32, u32),
-    /// The WQ takes no WRs (errno).
+    /// Failure to post WRs to the WQ (errno).
     #[error("WRs cannot be posted: errno {0}")]
     Post(i32),
 }
 
-/// A WQ with its CQ and its slots, owned by one thread.
+/// WQ with its CQ and its slots, owned by one thread.
 pub struct Ring<Q = DeviceQueue> {
-    // The order of teardown: WQ and CQ, then memory. The table holds the WQ as well, and the WQ its memory.
+    // Fields are dropped in this order: WQ and CQ, then the memory. The indirection table also holds the WQ, and the WQ
+    // holds its memory.
     queue: Q,
     memory: Arc<SlotMemory>,
     attr: RingAttr,
+    /// One flag per slot, set while the device has the slot.
     posted: Box<[bool]>,
+    /// Number of WRs that the device has.
     outstanding: u32,
-    /// Tokens that are not the ring's now.
+    /// Number of tokens held outside the ring.
     away: usize,
 }
 
 impl Ring {
-    /// Makes a ring: memory, CQ and WQ, ready, with every slot posted.
+    /// Creates a ring: memory, CQ and WQ, in the ready state, with every slot posted.
     ///
     /// # Errors
-    /// A verb's, or memory's.
+    /// A verb failed, or the memory cannot be allocated.
     pub fn create(context: &Context, pd: &Pd, attr: RingAttr) -> Result<Self, ibv::VerbsError> {
-        let layout = Layout::of(attr);
+        let layout = Layout::new(attr);
         let memory = Region::allocate(layout.stride() * attr.wrs as usize, attr.numa_node)?;
         let mr = Mr::register(pd, memory)?;
         let channel = if attr.channel {
@@ -215,7 +225,7 @@ impl Ring {
             striding: attr.striding,
         };
         let mut wq = prefer_node(attr.numa_node, || Wq::create(pd, &cq, &mr, wq_attr))?;
-        // Receives posted before this are lost: libmlx5 zeroes the ring at RESET -> RDY.
+        // Receives posted before this call are lost: libmlx5 zeroes the ring at RESET -> RDY.
         wq.set_state(None, WqState::Ready)?;
         let memory = Arc::new(SlotMemory::new(mr, layout));
         let queue = if let Some(shape) = attr.striding {
@@ -226,10 +236,10 @@ impl Ring {
         } else {
             DeviceQueue::Verbs(VerbsQueue::new(wq, cq, &memory, attr))
         };
-        Self::over(queue, memory, attr)
+        Self::with_queue(queue, memory, attr)
     }
 
-    /// The WQ, for a table.
+    /// Returns the WQ, as an entry for an indirection table.
     #[must_use]
     pub fn wq(&self) -> &Wq {
         self.queue.wq()
@@ -237,19 +247,24 @@ impl Ring {
 }
 
 impl<Q: Queue> Ring<Q> {
-    /// A ring over a queue that is ready, with memory that no device knows, to try or measure a loop without one.
+    /// Creates a ring over a ready queue, with memory that is not registered with a device. Tests and
+    /// benches use it to run a loop without a device.
     ///
     /// # Errors
-    /// There is no memory, or the queue takes no WRs.
+    /// The memory cannot be allocated, or the queue refuses WRs.
     pub fn without_device(queue: Q, attr: RingAttr) -> Result<Self, ibv::VerbsError> {
-        let layout = Layout::of(attr);
+        let layout = Layout::new(attr);
         let memory = Region::allocate(layout.stride() * attr.wrs as usize, None)?;
         let memory = Arc::new(SlotMemory::unregistered(memory, layout));
-        Self::over(queue, memory, attr)
+        Self::with_queue(queue, memory, attr)
     }
 
-    /// A ring over a queue that is ready, with every slot posted.
-    fn over(queue: Q, memory: Arc<SlotMemory>, attr: RingAttr) -> Result<Self, ibv::VerbsError> {
+    /// Creates a ring over a ready queue and posts every slot.
+    fn with_queue(
+        queue: Q,
+        memory: Arc<SlotMemory>,
+        attr: RingAttr,
+    ) -> Result<Self, ibv::VerbsError> {
         let mut ring = Self {
             queue,
             memory: Arc::clone(&memory),
@@ -265,48 +280,48 @@ impl<Q: Queue> Ring<Q> {
         Ok(ring)
     }
 
-    /// The memory of this ring's slots.
+    /// Returns the memory of the ring's slots.
     #[must_use]
     pub fn memory(&self) -> &Arc<SlotMemory> {
         &self.memory
     }
 
-    /// Descriptor of the channel to sleep on, where there is one.
+    /// Returns the descriptor of the completion channel, if the ring has one.
     #[must_use]
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.queue.event_fd()
     }
 
-    /// Asks for an event at the next completion. mlx5 raises one at once for a completion that is there already, so
-    /// nothing is slept through.
+    /// Requests a channel event at the next completion. If a completion is already present, mlx5
+    /// raises the event at once, so no completion is missed.
     ///
     /// # Errors
-    /// The verb's errno.
+    /// The verb failed.
     pub fn arm(&mut self) -> Result<(), ibv::VerbsError> {
         self.queue.arm()
     }
 
-    /// Takes and acknowledges one event if there is one; true when there was.
+    /// Takes and acknowledges one channel event. Returns `false` if there was none.
     pub fn take_event(&mut self) -> bool {
         self.queue.take_event()
     }
 
-    /// Slots that others have, each to come back.
+    /// Returns the number of slots held outside the ring, all of which must be returned.
     #[must_use]
     pub fn away(&self) -> usize {
         self.away
     }
 
-    /// WRs the device has.
+    /// Returns the number of WRs that the device has.
     #[must_use]
     pub fn outstanding(&self) -> u32 {
         self.outstanding
     }
 
-    /// Takes up to `limit` completions (and no more than the batch's size) into an empty batch.
+    /// Takes at most `limit` completions, and at most the batch's size, into an empty batch.
     ///
     /// # Errors
-    /// The queue cannot go on. What the batch holds by then is sound.
+    /// The queue failed. The completions entered into the batch before the error are valid.
     #[inline]
     pub fn poll(&mut self, batch: &mut Batch, limit: usize) -> Result<(), RingError> {
         debug_assert!(batch.is_empty());
@@ -323,18 +338,18 @@ impl<Q: Queue> Ring<Q> {
         result
     }
 
-    /// Puts a batch's slots back on the ring, with one list and one doorbell, and empties the batch.
+    /// Posts a batch's slots again, with one list and one doorbell, and empties the batch.
     ///
     /// # Errors
-    /// The WQ takes no WRs.
+    /// The WQ refuses WRs.
     ///
     /// # Panics
-    /// The batch is another ring's.
+    /// If the batch belongs to another ring.
     #[inline]
     pub fn repost(&mut self, batch: &mut Batch) -> Result<(), RingError> {
         self.away -= batch.slots();
         if batch.failed.is_empty() && batch.flushed.is_empty() {
-            // Nearly always: frames alone, in their order, or what came home.
+            // The usual case: only frames, in their order, or only returned slots.
             if !batch.home.is_empty() {
                 self.post_all(batch.home.drain(..))
                     .map_err(RingError::Post)?;
@@ -353,30 +368,31 @@ impl<Q: Queue> Ring<Q> {
     }
 
     /// # Panics
-    /// One of the slots is another ring's.
+    /// If a slot belongs to another ring.
     #[inline]
     fn post_all(&mut self, slots: impl Iterator<Item = Slot>) -> Result<(), i32> {
         let (posted, memory) = (&mut self.posted, &self.memory);
-        let slots = slots.inspect(|slot| memory.own(slot));
+        let slots = slots.inspect(|slot| memory.assert_owns(slot));
         self.outstanding += self.queue.post(posted, slots, memory, self.attr)?;
         Ok(())
     }
 
-    /// Turns CVLAN stripping on or off. What is on the ring stays there: each completion tells whether its frame lost
-    /// a tag.
+    /// Turns CVLAN stripping on or off. Posted slots stay on the ring: each completion reports whether
+    /// the device stripped its frame's tag.
     ///
     /// # Errors
-    /// The verb's: the device cannot.
+    /// The verb failed: the device does not support the change.
     pub fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), ibv::VerbsError> {
         self.queue.set_cvlan_stripping(on)
     }
 
-    /// Brings a WQ back that is in error: everything posted is flushed, then RESET, RDY, and the slots go back on.
-    /// Frames that completed before the error are handed to `frames` first, as they were received; those it leaves go
-    /// back on. Slots that others have are no matter of it.
+    /// Recovers a WQ in error: waits until all posted WRs are flushed, sets the states RESET and RDY,
+    /// and posts the slots again. Frames that completed before the error are first passed to `frames`
+    /// in the order of reception; the slots of frames that it leaves are posted again. Slots held
+    /// outside the ring are not affected.
     ///
-    /// A device that does not flush every WR within `FLUSH_TIME` is reset all the same: after that it writes to no slot,
-    /// so that those without a completion are taken back.
+    /// If the device does not flush every WR within `FLUSH_TIME`, the WQ is reset nevertheless. After
+    /// the reset the device writes to no slot, so slots without a completion are taken back.
     ///
     /// # Errors
     /// A verb failed: the queue cannot be recovered.
@@ -384,8 +400,8 @@ impl<Q: Queue> Ring<Q> {
         &mut self,
         mut frames: impl FnMut(&mut Vec<Filled>, &SlotMemory),
     ) -> Result<Recovered, RxError> {
-        // A WQ that the device put into error is there already; asking again is allowed. One that only its last
-        // completion shows to be broken is put there, so that it flushes.
+        // A WQ that the device put into error is in that state already, and setting it again is allowed. A WQ whose
+        // last completion alone shows the error is put into the state, so that it flushes.
         self.queue.set_state(None, WqState::Error).ok();
         let mut slots = Vec::with_capacity(self.outstanding as usize);
         let mut batch = Batch::new(256);
@@ -400,7 +416,7 @@ impl<Q: Queue> Ring<Q> {
                     break;
                 }
                 if Instant::now() > deadline {
-                    // What the device has written by the reset is still in the CQ.
+                    // Completions that the device wrote before the reset are still in the CQ.
                     self.reset()?;
                     is_reset = true;
                 }
@@ -427,14 +443,15 @@ impl<Q: Queue> Ring<Q> {
         }
         self.queue.set_state(None, WqState::Ready)?;
         self.away -= slots.len();
-        // Those flushed above, and those of the batch that showed the error, which its holder reposts afterwards.
+        // The slots flushed above. The caller reposts those of the batch that showed the error.
         self.post_all(slots.into_iter())
             .map_err(|errno| RxError::Recovery(RingError::Post(errno)))?;
         Ok(Recovered { errors, unflushed })
     }
 
-    /// Resets a WQ that is in error. Without a present state in the request the kernel sends its own record, which may
-    /// still say ready, and firmware may refuse that; DPDK names the error state (`mlx5_devx_modify_rq` of
+    /// Resets a WQ in error. If the request does not name the present state, the kernel sends the state
+    /// that it has recorded. That may still be ready, and firmware may refuse the request, so a second
+    /// request names the error state. DPDK names it as well (`mlx5_devx_modify_rq` of
     /// drivers/net/mlx5/mlx5_devx.c).
     fn reset(&mut self) -> Result<(), ibv::VerbsError> {
         self.queue
@@ -443,16 +460,17 @@ impl<Q: Queue> Ring<Q> {
     }
 }
 
-/// How a WQ was brought back.
+/// Result of a WQ's recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// WRs that completed in error, which were frames too.
+    /// WRs that completed in error. Each was a received frame.
     pub errors: u64,
-    /// WRs that never completed, whose slots were taken back after the reset.
+    /// WRs that never completed. Their slots were taken back after the reset.
     pub unflushed: u32,
 }
 
-/// A poll's bookkeeping, the same for every queue. Frames of a striding queue become tokens in `striding`.
+/// Accounting of the completions of one poll, common to all kinds of queues. A striding queue creates
+/// the tokens of its frames itself.
 pub struct Account<'a> {
     posted: &'a mut [bool],
     outstanding: &'a mut u32,
@@ -461,17 +479,19 @@ pub struct Account<'a> {
 }
 
 impl Account<'_> {
-    /// Writes into a slot that is on the ring, as the device does.
+    /// Writes `bytes` into a posted slot, as the device does.
     #[cfg(test)]
     fn write(&mut self, index: u32, bytes: &[u8]) {
         assert!(self.posted[index as usize] && bytes.len() <= self.memory.slot_bytes());
         self.memory.write(index, bytes);
     }
 
-    /// Enters one completion; a slot that is not posted is an error and makes no token.
+    /// Enters one completion into the batch. `index` is the slot, `status` the `ibv_wc_status`, `len`
+    /// the frame's length in bytes, `stamp` the device time stamp, and `stripped` the TCI of a stripped
+    /// VLAN tag.
     ///
     /// # Errors
-    /// The slot is not on the ring.
+    /// The slot is not on the ring. No token is created.
     #[inline]
     pub fn enter(
         &mut self,
@@ -488,7 +508,7 @@ impl Account<'_> {
         })
     }
 
-    /// The batch's frames, and what else completions change.
+    /// Splits the account into the batch's list of frames and the other state that completions change.
     #[inline]
     fn parts(&mut self) -> (&mut Vec<Filled>, Slots<'_>) {
         let Batch {
@@ -507,24 +527,25 @@ impl Account<'_> {
         (frames, slots)
     }
 
-    /// Frames of this poll so far, but for those whose places are still lent.
+    /// Returns the number of frames in the batch, without those in [`places::Places`] that are still
+    /// borrowed.
     #[inline]
     fn frames(&self) -> usize {
         self.batch.frames.len()
     }
 
-    /// Whether the device has a slot.
+    /// Returns `true` if the device has slot `index`.
     #[inline]
     fn is_posted(&self, index: u32) -> bool {
         self.posted.get(index as usize) == Some(&true)
     }
 
-    /// The device is done with a buffer: its own token comes home.
+    /// Takes back the device's token of a striding queue's buffer that is used up.
     ///
     /// # Errors
     /// The buffer is not on the ring.
     #[inline]
-    fn leave(&mut self, buffer: u32) -> Result<(), RingError> {
+    fn release_buffer(&mut self, buffer: u32) -> Result<(), RingError> {
         match self.posted.get_mut(buffer as usize) {
             Some(posted @ true) => *posted = false,
             _ => return Err(RingError::Unposted(buffer.into())),
@@ -535,7 +556,7 @@ impl Account<'_> {
     }
 }
 
-/// What a completion of a slot changes, but for the frames of its batch.
+/// State that the completion of a slot changes, apart from the batch's list of frames.
 struct Slots<'a> {
     posted: &'a mut [bool],
     outstanding: &'a mut u32,
@@ -545,7 +566,8 @@ struct Slots<'a> {
 }
 
 impl Slots<'_> {
-    /// As [`Account::enter`]; a frame goes to `push`, which tells where it is then.
+    /// Enters one completion like [`Account::enter`], but passes a frame to `push`, which returns the
+    /// frame's final location.
     #[inline(always)]
     fn enter<'f>(
         &mut self,
@@ -564,14 +586,14 @@ impl Slots<'_> {
         };
         *posted = false;
         *self.outstanding -= 1;
-        // An index of `posted`, whose length is a u32.
+        // The index is in `posted`, whose length is a u32.
         let slot = self.memory.slot(index as u32);
         if status == 0 && len as usize <= self.memory.slot_bytes() {
             self.memory.fill(slot, 0, len, stamp, stripped, push);
         } else if status == FLUSHED {
             self.flushed.push(slot);
         } else {
-            // A length no slot has is as good as an error that says so.
+            // A length that exceeds the slot is treated as the error for too long frames.
             let status = if status == 0 { TOO_LONG } else { status };
             self.failed.push(Failed { slot, status });
         }

@@ -1,23 +1,24 @@
-//! The free places at the end of a list.
+//! Appending to a list without a check of its capacity per item.
 #![allow(unsafe_code)]
 
-/// Free places at a list's end. A push there is a store and a step, without a look at the list, which is so much longer once
-/// this goes.
+/// Spare capacity at a list's end. A push is a store and an increment and does not access the list.
+/// The list's length is updated when this value is dropped.
 pub(super) struct Places<'a, T> {
     list: &'a mut Vec<T>,
-    /// The next place, and the end of those that may be taken.
+    /// Address of the next free place.
     next: *mut T,
+    /// End of the places that may be taken.
     end: *mut T,
 }
 
 impl<'a, T> Places<'a, T> {
-    /// So many; the list grows if it has no room for them.
+    /// Reserves `most` places at the list's end. The list grows if its capacity is too small.
     #[inline]
-    pub(super) fn of(list: &'a mut Vec<T>, most: usize) -> Self {
+    pub(super) fn new(list: &'a mut Vec<T>, most: usize) -> Self {
         const {
             assert!(
                 size_of::<T>() > 0,
-                "places are told apart by their addresses"
+                "places of a type of size 0 have equal addresses"
             )
         };
         list.reserve(most);
@@ -29,13 +30,14 @@ impl<'a, T> Places<'a, T> {
         }
     }
 
-    /// Whether all are taken.
+    /// Returns `true` if all places are taken.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.next == self.end
     }
 
-    /// Takes the next place, and gives the item there; `None`: there is none, and the item is dropped.
+    /// Stores `item` in the next place and returns a reference to it. If all places are taken, drops
+    /// the item and returns `None`.
     #[inline]
     pub(super) fn push(&mut self, item: T) -> Option<&mut T> {
         if self.is_full() {
@@ -43,9 +45,9 @@ impl<'a, T> Places<'a, T> {
         }
         let place = self.next;
         self.next = place.wrapping_add(1);
-        // SAFETY: a place within the list's spare capacity, which is borrowed.
+        // SAFETY: the place is within the list's spare capacity, which is borrowed.
         unsafe { place.write(item) };
-        // SAFETY: written just now, and borrowed as long as this is.
+        // SAFETY: the place was written just now, and is borrowed as long as `self`.
         Some(unsafe { &mut *place })
     }
 }
@@ -54,9 +56,9 @@ impl<T> Drop for Places<'_, T> {
     #[inline]
     fn drop(&mut self) {
         let spare = self.list.spare_capacity_mut().as_mut_ptr().cast::<T>();
-        // SAFETY: the list has not changed, so that both are in its memory, the next place not before the first.
+        // SAFETY: the list has not changed, so both pointers are in its memory, and `next` is not before `spare`.
         let taken = unsafe { self.next.offset_from_unsigned(spare) };
-        // SAFETY: so many places behind the list's items are written, and within its capacity.
+        // SAFETY: `taken` places behind the list's items are written, and they are within its capacity.
         unsafe { self.list.set_len(self.list.len() + taken) };
     }
 }
@@ -66,10 +68,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_longer_by_what_was_pushed_and_by_no_more_than_was_asked_for() {
+    fn a_list_grows_by_the_pushed_items_and_at_most_by_the_reserved_places() {
         let mut list = vec![String::from("first")];
         for (most, full) in [(0, 1), (2, 3), (1, 4)] {
-            let mut places = Places::of(&mut list, most);
+            let mut places = Places::new(&mut list, most);
             while !places.is_full() {
                 assert!(places.push(String::from("more")).is_some());
             }
@@ -77,7 +79,7 @@ mod tests {
             drop(places);
             assert_eq!(list.len(), full);
         }
-        if let Some(place) = Places::of(&mut list, 8).push(String::new()) {
+        if let Some(place) = Places::new(&mut list, 8).push(String::new()) {
             place.push_str("last");
         }
         assert_eq!(list, ["first", "more", "more", "more", "last"]);

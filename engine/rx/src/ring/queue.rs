@@ -1,4 +1,4 @@
-//! The seam between a ring's accounting and the WQ and CQ under it.
+//! Interface between a ring's accounting and its WQ and CQ: trait [`Queue`].
 #![allow(unsafe_code)]
 
 use super::{
@@ -8,12 +8,13 @@ use crate::pool::{Slot, SlotMemory};
 use std::os::fd::BorrowedFd;
 use wqcap_verbs::{VerbsError, Wq, WqState};
 
-/// A WQ and its CQ, as a ring uses them.
+/// WQ and its CQ, as a ring uses them.
 ///
 /// # Safety
-/// A slot is marked in `posted` only when [`Queue::post`] was given its token, which is then dropped: a completion of that
-/// slot makes its next token, and two tokens of one slot would give access to bytes that are being written. The
-/// completions entered are those of the device, after which it writes to the slot no more.
+/// An implementation marks a slot in `posted` only when [`Queue::post`] received the slot's token, and
+/// it then drops the token. The next completion of the slot creates its next token; two tokens of one
+/// slot would give access to bytes that are being written. The completions entered are the device's,
+/// and the device does not write to a slot after its completion.
 ///
 /// ```compile_fail,E0200
 /// struct Careless;
@@ -21,16 +22,17 @@ use wqcap_verbs::{VerbsError, Wq, WqState};
 /// impl wqcap_engine::rx::Queue for Careless {}
 /// ```
 pub unsafe trait Queue {
-    /// Enters up to `limit` completions into the ring's account.
+    /// Enters at most `limit` completions into the ring's account.
     ///
     /// # Errors
-    /// The queue cannot go on. What was entered by then is sound.
+    /// The queue failed. The completions entered before the error are valid.
     fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError>;
 
-    /// Gives slots to the device with one list and one doorbell, and marks them in `posted`; how many.
+    /// Posts slots to the device with one list and one doorbell, and marks them in `posted`. Returns
+    /// the number of WRs posted.
     ///
     /// # Errors
-    /// The WQ takes no WRs (errno).
+    /// The WQ refuses WRs (errno).
     fn post(
         &mut self,
         posted: &mut [bool],
@@ -39,38 +41,39 @@ pub unsafe trait Queue {
         attr: RingAttr,
     ) -> Result<u32, i32>;
 
-    /// `ibv_modify_wq` with IBV_WQ_ATTR_STATE, and with IBV_WQ_ATTR_CURR_STATE where `from` names a state.
+    /// Sets the WQ's state with `ibv_modify_wq` (IBV_WQ_ATTR_STATE). If `from` names the present state,
+    /// the request includes it (IBV_WQ_ATTR_CURR_STATE).
     ///
     /// # Errors
-    /// The verb's.
+    /// The verb failed.
     fn set_state(&mut self, from: Option<WqState>, state: WqState) -> Result<(), VerbsError>;
 
-    /// `ibv_modify_wq` with IBV_WQ_ATTR_FLAGS.
+    /// Turns CVLAN stripping on or off with `ibv_modify_wq` (IBV_WQ_ATTR_FLAGS).
     ///
     /// # Errors
-    /// The verb's.
+    /// The verb failed.
     fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), VerbsError>;
 
-    /// Descriptor of the completion channel, where there is one.
+    /// Returns the descriptor of the completion channel, if the queue has one.
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// `ibv_req_notify_cq`.
+    /// Requests a channel event at the next completion (`ibv_req_notify_cq`).
     ///
     /// # Errors
-    /// The verb's.
+    /// The verb failed.
     fn arm(&mut self) -> Result<(), VerbsError>;
 
-    /// Takes and acknowledges one event; true when there was one.
+    /// Takes and acknowledges one channel event. Returns `false` if there was none.
     fn take_event(&mut self) -> bool;
 }
 
-/// The queues of a device, by either way.
+/// Queue of a device, by method of access.
 pub enum DeviceQueue {
-    /// By the verbs.
+    /// Access through the verbs.
     Verbs(VerbsQueue),
-    /// In their own memory.
+    /// Access to the queues in their own memory.
     Direct(DirectQueue),
-    /// In their own memory, with many frames to a WR.
+    /// Access to the queues in their own memory, with many frames per WR.
     Striding(DirectQueue<ManyFrames>),
 }
 
@@ -90,7 +93,7 @@ impl DeviceQueue {
     }
 }
 
-// SAFETY: it passes everything on to one of the queues below it.
+// SAFETY: every call is passed on to one of the queues inside, which keep the trait's contract.
 unsafe impl Queue for DeviceQueue {
     #[inline(always)]
     fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {

@@ -1,29 +1,30 @@
-//! Slots of a striding queue: a WR's buffer takes many frames, one behind the other.
+//! Slots of a striding queue: each WR's buffer takes many frames, one behind the other.
 //!
-//! Each frame is a token that names its buffer, and so is the buffer itself once the device is done with it. A buffer goes
-//! back on the ring when all of its tokens are home, at once or after any time.
+//! Each frame has a token that names its buffer. The device has one more token of the buffer, which it
+//! returns when the buffer is used up. A buffer is posted again when all of its tokens are returned.
 //!
-//! Buffers are used up in the order of their WQEs, each from its first stride on, as DPDK reads them
-//! (`mlx5_rx_burst_mprq` of drivers/net/mlx5/mlx5_rx.c). What a completion says is held against that order.
+//! Buffers are used up in the order of their WQEs, each from its first stride. DPDK relies on the same
+//! order (`mlx5_rx_burst_mprq` of drivers/net/mlx5/mlx5_rx.c). Completions are checked against it.
 
 use super::{Account, RingError, direct::Filling, places::Places};
 use crate::pool::Slot;
 use wqcap_verbs::{Cqes, DirectWq, Striding};
 
-/// A WQE takes frames until its strides are used up.
+/// Filling with many frames per WQE, until the strides of its buffer are used up.
 #[derive(Debug)]
 pub struct ManyFrames {
     shape: Striding,
-    /// Tokens of each buffer that are not home; one of them is the device's while it has the buffer.
+    /// Number of tokens of each buffer that are not returned. One of them is the device's while it has
+    /// the buffer.
     tokens: Box<[u32]>,
-    /// WQEs used up since the WQ became ready, modulo 2^16.
+    /// Number of WQEs used up since the WQ became ready, modulo 2^16.
     head: u16,
-    /// Strides used up of the WQE at the head.
+    /// Number of strides used up in the buffer of the WQE at the head.
     used: u32,
 }
 
 impl ManyFrames {
-    /// For so many buffers, none of which the device has yet.
+    /// Creates the state of `buffers` buffers, none of which is posted yet.
     pub(super) fn new(shape: Striding, buffers: u32) -> Self {
         Self {
             shape,
@@ -33,10 +34,10 @@ impl ManyFrames {
         }
     }
 
-    /// Enters completions of the buffer at the head, `most` frames of it at most. What is the same for all of them is looked
-    /// up once.
+    /// Enters completions of the buffer at the head, for at most `most` frames. Values common to all of
+    /// the buffer's frames are loaded once.
     #[inline(always)]
-    fn run(
+    fn poll_buffer(
         &mut self,
         cqes: &mut Cqes<'_>,
         buffer: u32,
@@ -48,12 +49,12 @@ impl ManyFrames {
         if !account.is_posted(buffer) {
             return match cqes.take() {
                 Some(_) => Err(RingError::Unposted(buffer.into())),
-                None => Ok(Run::Goes),
+                None => Ok(Run::Unfinished),
             };
         }
         let mut used = self.used;
         let memory = account.memory;
-        let mut places = Places::of(&mut account.batch.frames, most);
+        let mut places = Places::new(&mut account.batch.frames, most);
         while !places.is_full() {
             let Some(cqe) = cqes.take() else { break };
             if cqe.status != 0 {
@@ -73,21 +74,22 @@ impl ManyFrames {
             }
             used = end;
             if end == strides {
-                return Ok(Run::Over);
+                return Ok(Run::UsedUp);
             }
         }
         self.used = used;
-        Ok(Run::Goes)
+        Ok(Run::Unfinished)
     }
 }
 
-/// How a look at the buffer at the head ended.
+/// Result of polling the buffer at the head.
 enum Run {
-    /// There was no other completion, or enough of them.
-    Goes,
-    /// Its strides are used up.
-    Over,
-    /// Its WQE completed with this status as a whole: what it had received has completed before.
+    /// The buffer has free strides: no more completions are present, or the limit is reached.
+    Unfinished,
+    /// All strides of the buffer are used up.
+    UsedUp,
+    /// The WQE completed as a whole with this error status. The frames that its buffer had received
+    /// completed before.
     Failed(u32),
 }
 
@@ -105,14 +107,14 @@ impl Filling for ManyFrames {
         while left > 0 {
             let buffer = bound[wq.index_of(self.head) as usize];
             let before = account.frames();
-            let run = self.run(cqes, buffer, account, left);
+            let run = self.poll_buffer(cqes, buffer, account, left);
             let frames = account.frames() - before;
             if frames > 0 {
                 self.tokens[buffer as usize] += frames as u32;
                 left -= frames;
             }
             let run = run?;
-            if let Run::Goes = run {
+            if let Run::Unfinished = run {
                 break;
             }
             (self.head, self.used) = (self.head.wrapping_add(1), 0);
@@ -120,13 +122,14 @@ impl Filling for ManyFrames {
                 account.enter(buffer.into(), status, 0, 0, None)?;
                 left -= 1;
             } else {
-                account.leave(buffer)?;
+                account.release_buffer(buffer)?;
             }
         }
         Ok(())
     }
 
-    /// Frames of one buffer mostly come home one after the other.
+    /// Counts returned tokens. Tokens of one buffer are usually consecutive, so each run of them is
+    /// counted in one step.
     #[inline]
     fn gather(&mut self, mut home: impl Iterator<Item = Slot>, mut whole: impl FnMut(Slot)) {
         let mut next = home.next();
@@ -141,7 +144,7 @@ impl Filling for ManyFrames {
             let tokens = &mut self.tokens[slot.index() as usize];
             *tokens -= count;
             if *tokens == 0 {
-                // The device's token is the next.
+                // The device's token, once the buffer is posted.
                 *tokens = 1;
                 whole(slot);
             }

@@ -1,4 +1,5 @@
-//! A queue reached through libibverbs: `ibv_start_poll`, `ibv_post_wq_recv`. Every device has these.
+//! Queue accessed through libibverbs: `ibv_start_poll` and `ibv_post_wq_recv`, which every device
+//! supports.
 #![allow(unsafe_code)]
 
 use super::{Account, Queue, RingAttr, RingError};
@@ -6,17 +7,17 @@ use crate::pool::{Slot, SlotMemory};
 use std::{os::fd::BorrowedFd, ptr};
 use wqcap_verbs::{Cq, VerbsError, Wq, WqState, sys as ffi};
 
-/// A WQ and its CQ by the verbs, with a WR for each slot.
+/// WQ and its CQ accessed through the verbs, with one WR per slot.
 pub struct VerbsQueue {
     wq: Wq,
     cq: Cq,
-    /// A WR for each slot, complete but for `next`: reposting only links them.
+    /// One WR per slot, complete except for `next`. Reposting only links the WRs.
     wrs: Box<[ffi::ibv_recv_wr]>,
     _sges: Box<[ffi::ibv_sge]>,
 }
 
-// SAFETY: the raw pointers in `wrs` lead into `_sges` (boxed, never moved) and among `wrs` themselves; both go with
-// the ring to whichever thread owns it.
+// SAFETY: the raw pointers in `wrs` point into `_sges` (boxed, never moved) and to other `wrs`; both move with the ring
+// to the thread that owns it.
 unsafe impl Send for VerbsQueue {}
 
 impl VerbsQueue {
@@ -70,7 +71,7 @@ unsafe impl Queue for VerbsQueue {
                 break;
             };
             account.enter(wc.wr_id, wc.status, wc.byte_len, wc.timestamp, None)?;
-            // Before asking for the next one: a completion once taken must be handled.
+            // Checked before the next completion is taken: a completion that is taken must be handled.
             if taken == limit {
                 break;
             }

@@ -1,7 +1,9 @@
-//! The loop of one queue: poll, hand the frames on, repost what came back, publish the counters.
+//! Receive loop of one queue: polls the ring, passes the frames to the outlet, reposts returned slots,
+//! and publishes the counters.
 //!
-//! Per batch, not per frame: one check of the stop flag, one conversion of the clock, one list of reposted WRs, one
-//! round of counter stores. Nothing here allocates, locks or logs while frames flow.
+//! Work done once per batch, not per frame: the check of the stop flag, the update of the clock
+//! conversion, the list of reposted WRs, the stores to the counters. While frames flow, the loop does
+//! not allocate, lock or log.
 
 use super::{
     Batch, DeviceQueue, Filled, Orders, Queue, Recovered, Ring, Sampler, Slot, SlotMemory,
@@ -23,15 +25,16 @@ use wqcap_core::{
     time::{coarse_ns, system_ns},
 };
 
-/// Where a loop's frames go: its side of a pipeline.
+/// Destination of a receive loop's frames: the loop's end of a pipeline.
 pub trait Outlet {
-    /// How many frames it takes now; the loop polls no more.
+    /// Returns the number of frames that the outlet accepts now. The loop polls at most this many.
     #[inline]
     fn room(&self) -> usize {
         usize::MAX
     }
 
-    /// Takes frames in their order. The slots of those that it leaves go straight back on the ring.
+    /// Accepts frames in the order of reception. Frames left in `frames` are finished: the loop
+    /// reposts their slots at once.
     fn take(
         &mut self,
         frames: &mut Vec<Filled>,
@@ -39,64 +42,65 @@ pub trait Outlet {
         stamper: &mut Stamper,
     ) -> Taken;
 
-    /// Adds slots that came back since.
+    /// Appends the slots that the pipeline returned since the last call.
     #[inline]
     fn collect(&mut self, _home: &mut Vec<Slot>) {}
 
-    /// Waits for room, no longer than so long.
+    /// Waits for room, for at most `_timeout`.
     fn wait(&mut self, _timeout: Duration) {}
 
-    /// The queue has been empty for a moment.
+    /// Called each time the queue has been empty for 200 ms.
     fn idle(&mut self) {}
 
-    /// Why it takes no more, if it broke.
+    /// Returns the reason why the outlet cannot accept frames any more, if it failed.
     #[inline]
     fn broken(&self) -> Option<&str> {
         None
     }
 
-    /// No more frames will come: waits for every slot it has.
+    /// Ends the outlet after the last frame: waits until the pipeline has returned every slot, and
+    /// appends the slots.
     ///
     /// # Errors
-    /// Slots will not come back.
+    /// Some slots cannot be returned.
     fn finish(&mut self, _home: &mut Vec<Slot>) -> Result<(), Lost> {
         Ok(())
     }
 }
 
-/// What an outlet did with a batch's frames.
+/// Numbers of frames that an outlet accepted from a batch, by their outcome.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taken {
-    /// They ended as captured.
+    /// Frames counted as captured.
     pub captured: u64,
-    /// Their end is yet to come; the outlet settles the budget for them.
+    /// Frames still being processed. The outlet settles the frame budget for them later.
     pub away: usize,
-    /// It had no room for them: `dropped_pipeline`.
+    /// Frames dropped because the outlet had no room, counted as `dropped_pipeline`.
     pub refused: u64,
 }
 
-/// Slots that do not come back, each with a frame that nobody has counted.
+/// Slots that a pipeline cannot return at its end. The frame in each slot is not yet counted.
 #[derive(Clone, Debug)]
 pub struct Lost {
-    /// How many.
+    /// Number of lost slots, and so of frames.
     pub frames: u64,
-    /// Why.
+    /// Reason for the loss.
     pub why: String,
 }
 
-/// What a thread does while its queue or its channel is empty.
+/// Behaviour of a thread while its queue or channel is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
-    /// Poll on: the least delay, a whole core.
+    /// Busy polling: lowest latency, uses a whole core.
     Spin,
-    /// Poll on, but let others run on this core in between.
+    /// Polling with `sched_yield` after each empty poll, so that other threads of the core can run.
     Yield,
-    /// Sleep on the channel.
+    /// Sleeping on the completion channel.
     Sleep,
 }
 
 impl Idle {
-    /// As configured; where others have the same core, nobody spins.
+    /// Returns the configured behaviour, with `Spin` replaced by `Yield` if other loops share the core.
     #[must_use]
     pub fn of(configured: settings::Idle, shared_core: bool) -> Self {
         match (configured, shared_core) {
@@ -107,30 +111,30 @@ impl Idle {
     }
 }
 
-/// Why a loop ended.
+/// Reason for the end of a receive loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was asked to, and its ring is drained.
+    /// The stop flag was set, and the ring is drained.
     Stopped,
-    /// The queue cannot go on; the text says why.
+    /// The queue failed; the text is the cause.
     Failed(String),
 }
 
-/// What the owner of the loops shares with all of them.
+/// State shared by the capture's owner and all receive loops.
 #[derive(Debug, Default)]
 pub struct Control {
-    /// Drain and end.
+    /// Set to make the loops drain their rings and end.
     pub stop: AtomicBool,
-    /// A loop has ended by itself.
+    /// Alarm raised by a loop that failed.
     pub failed: Alarm,
-    /// Who ends the run once its budget is used up.
+    /// Wakeup of the thread that ends the run when the frame budget is used up.
     pub(crate) owner: Wakeup,
-    /// What a reader of the files should know: gaps, recoveries. Written in exceptional moments alone.
+    /// Notes on gaps and recoveries for the run's report and files. Written only on such events.
     pub notes: Mutex<Vec<String>>,
 }
 
 impl Control {
-    /// Of loops whose end, and that of their budget, `owner` is to hear of.
+    /// Creates the shared state. `owner` is woken when a loop fails or the frame budget is used up.
     pub fn of(owner: &Wakeup) -> Self {
         Self {
             failed: Alarm::of(owner),
@@ -140,60 +144,64 @@ impl Control {
     }
 }
 
-/// Polls without a frame before a sleeper goes to sleep: as long as it takes to wake up, a few microseconds.
+/// Empty polls before a loop with [`Idle::Sleep`] sleeps. They take as long as a wakeup, a few
+/// microseconds.
 const POLLS_BEFORE_SLEEP: u32 = 64;
-/// Polls without a frame between two readings of the clock.
+/// Empty polls between two readings of the clock.
 const EMPTY_POLLS: u32 = 1024;
-/// How long a queue is empty before the outlet's `idle` is called.
+/// Time that a queue is empty before [`Outlet::idle`] is called.
 const IDLE_AFTER: Duration = Duration::from_millis(200);
-/// How much later than its flushed WRs the event of a WQ in error may be read.
+/// Longest delay of a WQ's error event after the loop has recovered the WQ.
 const LATE: Duration = Duration::from_secs(1);
-/// How long a sleeper sleeps at most: it must see the stop flag.
+/// Longest sleep of a loop, so that it checks the stop flag.
 const SLEEP: Duration = Duration::from_millis(50);
 
-/// A queue's loop, ready to run on its thread.
+/// Receive loop of one queue, ready to run on its thread.
 pub struct Worker<O, Q = DeviceQueue> {
     /// Queue number.
     pub queue: u16,
-    /// The ring.
+    /// Ring that the loop polls.
     pub ring: Ring<Q>,
-    /// Where frames go.
+    /// Destination of the frames.
     pub outlet: O,
-    /// Completions a poll takes at most.
+    /// Maximum number of completions per poll.
     pub batch: usize,
-    /// Behaviour of an empty queue.
+    /// Behaviour while the queue is empty.
     pub idle: Idle,
-    /// Published counters.
+    /// Counters that the loop publishes.
     pub counters: Arc<QueueCounters>,
-    /// From the device's stamps to nanoseconds; `None`: stamps are the system clock's, one a batch.
+    /// Conversion of device time stamps to nanoseconds; `None`: one reading of the system clock per
+    /// batch is the time stamp of all its frames.
     pub clock: Option<Arc<SharedConversion>>,
-    /// Shared with all loops.
+    /// State shared with the other loops and the capture's owner.
     pub control: Arc<Control>,
-    /// How many frames may still be captured; `None`: any number.
+    /// Number of frames that may still be captured; `None`: no limit.
     pub budget: Option<Arc<Budget>>,
-    /// Set from outside when the device reports this WQ in error.
+    /// Set by another thread when the device reports this WQ in error.
     pub wq_fatal: Arc<AtomicBool>,
     /// Requests to change the WQ while it receives.
     pub orders: Arc<Orders>,
-    /// Counts which entries of the indirection table the load comes by.
+    /// Sampler that counts the queue's load by indirection table entry.
     pub sampler: Sampler,
 }
 
-/// Gives frames their time.
+/// Converter of frames' reception stamps to time, never running backward.
 #[derive(Debug)]
 pub struct Stamper {
     stamp: Stamp,
     last_ns: u64,
 }
 
-/// A batch's way from stamps to time.
+/// Source of time for the frames of one batch.
 #[derive(Clone, Copy, Debug)]
 enum Stamp {
+    /// Device time stamps, converted to nanoseconds.
     Device {
         line: Conversion,
-        /// Nothing in the batch was received later.
+        /// Upper bound of the batch's reception times in nanoseconds since 1970.
         latest: u64,
     },
+    /// System time of the whole batch in nanoseconds since 1970.
     System(u64),
 }
 
@@ -205,7 +213,8 @@ impl Stamper {
         }
     }
 
-    /// Once a batch: the conversion that holds, or the system's time.
+    /// Loads the current clock conversion, or the system time if `clock` is `None`. Called once per
+    /// batch.
     #[inline]
     fn update(&mut self, clock: Option<&SharedConversion>) {
         self.stamp = match clock {
@@ -218,8 +227,8 @@ impl Stamper {
         };
     }
 
-    /// When the frame was received, in nanoseconds since 1970; to be asked in the frames' order, since it never runs
-    /// backward.
+    /// Returns the frame's time of reception in nanoseconds since 1970. Call it in the order of the
+    /// frames: the result is never less than that of an earlier call.
     #[inline]
     pub fn ns(&mut self, filled: &Filled) -> u64 {
         let ns = match &self.stamp {
@@ -231,28 +240,29 @@ impl Stamper {
     }
 }
 
-/// What a loop keeps while it runs.
+/// State of a running receive loop.
 struct State {
-    /// Published once a batch.
+    /// Counts of received frames, published once per batch.
     received: Received,
     stamper: Stamper,
+    /// Recoveries made before the device's event was read.
     ahead: Ahead,
-    /// The owner knows that nothing more may be captured.
-    told: bool,
+    /// Set once the owner was woken because the frame budget is used up.
+    budget_reported: bool,
 }
 
 impl<O: Outlet, Q: Queue> Worker<O, Q> {
-    /// Runs until stopped, then until the ring is drained and every slot is back. Gives back the ring, so that its
-    /// owner chooses when objects are destroyed; the outlet goes here.
+    /// Runs the loop until the stop flag is set, then until the ring is drained and every slot is
+    /// back. Returns the ring, so that its owner decides when to destroy it. The outlet is dropped.
     pub fn run(mut self) -> (Ring<Q>, Ended) {
         let mut state = State {
             received: Received::default(),
             stamper: Stamper::new(),
             ahead: Ahead::default(),
-            told: false,
+            budget_reported: false,
         };
         let mut batch = Batch::new(self.batch);
-        let mut ended = self.turns(&mut batch, &mut state);
+        let mut ended = self.receive(&mut batch, &mut state);
         if let Err(lost) = self.outlet.finish(&mut batch.home) {
             state.received.dropped_pipeline += lost.frames;
             ended = ended.or(lost.why);
@@ -261,8 +271,8 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         let (away, here) = (self.ring.away(), batch.slots());
         if away != here {
             ended = ended.or(format!(
-                "queue {}: {here} of the {away} slots that its ring lacks are left at the end; this is a fault in wqcap: \
-                 please report it",
+                "queue {}: only {here} of the {away} slots that are not on the ring were returned at the end; \
+                 this is a fault in wqcap: please report it",
                 self.queue,
             ));
         }
@@ -272,12 +282,13 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         (self.ring, ended)
     }
 
-    /// The loop itself.
-    fn turns(&mut self, batch: &mut Batch, state: &mut State) -> Ended {
+    /// Polls, passes frames on and reposts until the loop is stopped or fails.
+    fn receive(&mut self, batch: &mut Batch, state: &mut State) -> Ended {
         let mut quiet = Quiet::new();
         self.counters.posted(self.ring.outstanding());
         loop {
-            // Read before the poll: when it is set, rules are gone, so an empty ring stays empty.
+            // Read before the poll: the flow rules are removed before this flag is set, so that a ring that is empty
+            // now stays empty.
             let stopping = self.control.stop.load(Ordering::Acquire);
             self.outlet.collect(&mut batch.home);
             if self.orders.are_pending() {
@@ -292,7 +303,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
                 self.outlet.wait(SLEEP);
                 Ok(false)
             };
-            // Frames that the outlet has taken along are no longer in the batch.
+            // Frames that the outlet keeps are no longer in the batch.
             let found = match polled {
                 Ok(found) => found,
                 Err(why) => return Ended::Failed(why),
@@ -300,7 +311,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             if let Some(why) = self.outlet.broken() {
                 return Ended::Failed(why.to_owned());
             }
-            if let Err(why) = self.turn(batch, state) {
+            if let Err(why) = self.return_slots(batch, state) {
                 return Ended::Failed(why);
             }
             if found {
@@ -309,26 +320,27 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
                 self.counters.posted(self.ring.outstanding());
                 self.counters.beat();
             } else if room > 0 {
-                if !state.told && self.budget.as_ref().is_some_and(|it| it.is_used_up()) {
-                    state.told = true;
+                if !state.budget_reported && self.budget.as_ref().is_some_and(|it| it.is_used_up())
+                {
+                    state.budget_reported = true;
                     self.control.owner.wake();
                 }
-                // With nothing left to claim, frames stay on the ring, unreceived.
+                // With the budget used up, frames stay on the ring, unreceived.
                 if stopping {
                     return Ended::Stopped;
                 }
                 if self.wq_fatal.swap(false, Ordering::AcqRel)
-                    && !state.ahead.expected_it()
+                    && !state.ahead.take_expected_event()
                     && let Err(e) = self.recover(state, "the device reported it in error")
                 {
                     return Ended::Failed(e);
                 }
-                self.rest(&mut quiet);
+                self.pause(&mut quiet);
             }
         }
     }
 
-    /// Takes what there is and hands it on; false: there was nothing.
+    /// Polls the ring and passes the frames to the outlet. Returns `false` if nothing had completed.
     #[inline]
     fn poll(&mut self, batch: &mut Batch, state: &mut State, room: usize) -> Result<bool, String> {
         let limit = batch.size().min(room);
@@ -361,9 +373,9 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             .map_err(|e| format!("queue {}: {e}", self.queue))
     }
 
-    /// Puts a batch's slots back, after bringing the WQ back if the batch showed that it is in error.
+    /// Reposts a batch's slots. If the batch shows that the WQ is in error, recovers the WQ first.
     #[inline]
-    fn turn(&mut self, batch: &mut Batch, state: &mut State) -> Result<(), String> {
+    fn return_slots(&mut self, batch: &mut Batch, state: &mut State) -> Result<(), String> {
         let broken = batch
             .failed
             .iter()
@@ -387,7 +399,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             .map_err(|e| format!("queue {}: {e}", self.queue))
     }
 
-    /// Brings the WQ back and notes the gap.
+    /// Recovers a WQ in error and adds a note on the gap.
     #[cold]
     fn recover(&mut self, state: &mut State, why: &str) -> Result<(), String> {
         let from = system_ns();
@@ -399,7 +411,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             .ring
             .recover(|frames, memory| {
                 let grant = budget.map_or(usize::MAX, |budget| budget.claim(frames.len()));
-                // Beyond what may be captured, a frame is as good as still on the ring.
+                // Frames beyond the budget are treated as if they were still on the ring.
                 let mut beyond = frames.split_off(grant.min(frames.len()));
                 received.frames += frames.len() as u64;
                 let taken = outlet.take(frames, memory, stamper);
@@ -436,11 +448,11 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         Ok(())
     }
 
-    /// An empty poll's rest.
+    /// Spins, yields or sleeps after an empty poll.
     #[inline]
-    fn rest(&mut self, quiet: &mut Quiet) {
+    fn pause(&mut self, quiet: &mut Quiet) {
         if self.ring.outstanding() == 0 {
-            // Nothing completes before a slot has come home.
+            // Nothing can complete before a slot is reposted.
             return self.outlet.wait(SLEEP);
         }
         match self.idle {
@@ -455,7 +467,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         }
     }
 
-    /// Sleeps on the channel until a completion comes, or for a moment.
+    /// Sleeps on the completion channel until a completion arrives, for at most [`SLEEP`].
     fn sleep(&mut self, quiet: &mut Quiet) {
         if self.ring.event_fd().is_none() || self.ring.arm().is_err() {
             return std::thread::yield_now();
@@ -476,7 +488,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
 }
 
 impl Ended {
-    /// A failure's words, unless there is a failure already, which came first.
+    /// Returns the first failure: `self` if it is one, else `Failed(why)`.
     fn or(self, why: String) -> Self {
         match self {
             Self::Stopped => Self::Failed(why),
@@ -485,26 +497,29 @@ impl Ended {
     }
 }
 
-/// Completions show a WQ in error before its event is read, or after. The event of an error that is dealt with already
-/// must not have the WQ, which is ready again, recovered once more: that would lose what arrives meanwhile.
+/// Recoveries whose error event has not been read yet. Completions can show a WQ in error before its
+/// event is read. The late event must not trigger a second recovery of the WQ, which is ready again:
+/// a recovery loses the frames that arrive during it.
 #[derive(Default)]
 struct Ahead {
+    /// Events that are expected for errors already recovered.
     events: u32,
+    /// Time of the last recovery.
     since: Option<Instant>,
 }
 
 impl Ahead {
-    /// The WQ was brought back, and the event that belongs to it has not been seen.
+    /// Records a recovery whose event has not been read.
     #[cold]
     fn recovered(&mut self) {
         self.events = self.events.saturating_add(1);
         self.since = Some(Instant::now());
     }
 
-    /// Whether an event belongs to an error that is dealt with. One event each, and not for long: not every device
-    /// raises it.
+    /// Returns `true` if an event belongs to a recovered error, and consumes that expectation. Each
+    /// recovery accounts for one event within [`LATE`]: not every device raises the event.
     #[cold]
-    fn expected_it(&mut self) -> bool {
+    fn take_expected_event(&mut self) -> bool {
         if self.since.is_none_or(|since| since.elapsed() >= LATE) {
             self.events = 0;
         }
@@ -514,10 +529,11 @@ impl Ahead {
     }
 }
 
-/// How long a queue has been empty; the clock is read once in [`EMPTY_POLLS`] polls.
+/// Meter of the time that a queue has been empty. It reads the clock once every [`EMPTY_POLLS`] polls.
 struct Quiet {
+    /// Empty polls in a row.
     polls: u32,
-    /// Polls since the clock was read.
+    /// Empty polls since the last reading of the clock.
     unclocked: u32,
     since: Option<Instant>,
 }
@@ -536,7 +552,8 @@ impl Quiet {
         *self = Self::new();
     }
 
-    /// Once each time the queue has been empty for [`IDLE_AFTER`]: since when. A poll after that has found nothing.
+    /// Counts an empty poll. Each time the queue has been empty for [`IDLE_AFTER`], returns the start
+    /// of that interval once.
     #[inline]
     fn idle_since(&mut self) -> Option<Instant> {
         self.polls = self.polls.saturating_add(1);
@@ -555,10 +572,12 @@ impl Quiet {
     }
 }
 
-/// Pins the calling thread to a core, or says that it cannot be.
+/// Pins the calling thread to core `core`, or logs a warning that names the thread as `who`.
 pub fn pin(core: usize, who: fmt::Arguments<'_>) {
     if !core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
-        tracing::warn!("{who} cannot be pinned to core {core}; it runs where the kernel puts it");
+        tracing::warn!(
+            "{who} cannot be pinned to core {core}; the kernel's scheduler chooses its core"
+        );
     }
 }
 

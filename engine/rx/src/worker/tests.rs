@@ -1,5 +1,5 @@
-//! The rules of the loop on a queue without a device: batches, budget, recovery, stop, hold, and the pool whole at the
-//! end.
+//! Tests of the receive loop on a fake queue: batches, frame budget, recovery, stop, waiting for room,
+//! and the completeness of the pool at the end.
 
 use super::*;
 use crate::{
@@ -11,33 +11,36 @@ use wqcap_rss::{HashDepth, RssKey, Toeplitz};
 use wqcap_verbs::WqState;
 
 const SLOTS: u32 = 16;
-/// `IBV_WC_LOC_LEN_ERR`: the WQ goes on.
+/// `IBV_WC_LOC_LEN_ERR`: the frame was too long; the WQ stays ready.
 const TOO_LONG: u32 = 1;
-/// `IBV_WC_LOC_PROT_ERR`: the WQ is in error.
+/// `IBV_WC_LOC_PROT_ERR`: the WQ goes into error.
 const PROTECTION: u32 = 4;
 
-/// What an outlet has seen; shared with the test.
+/// Record of the calls to an outlet, shared with the test.
 #[derive(Debug, Default)]
 struct Seen {
+    /// Bytes of each frame, in order.
     frames: Vec<Vec<u8>>,
-    /// Lengths of the batches it was given.
+    /// Number of frames in each batch.
     batches: Vec<usize>,
+    /// Number of calls of [`Outlet::wait`].
     waits: u32,
 }
 
-/// An outlet as a test wants it.
+/// Outlet with configurable behaviour.
 #[derive(Default)]
 struct Sink {
     seen: Arc<Mutex<Seen>>,
-    /// What [`Outlet::room`] says, once each; then there is room for all.
+    /// Room after each successive wait; unlimited once the list is used up.
     rooms: VecDeque<usize>,
+    /// Value that [`Outlet::room`] returns.
     room: usize,
-    /// Takes frames along, as parsers do, and gives their slots back at the end.
+    /// `true`: keeps the frames, as parsers do, and returns their slots at the end.
     keeps: bool,
     kept: Vec<Filled>,
-    /// Does not give the last one back.
+    /// `true`: does not return the last kept slot.
     loses_one: bool,
-    /// Raised when so many frames have come.
+    /// Number of frames after which the stop flag of the control is set.
     stop_after: Option<(usize, Arc<Control>)>,
 }
 
@@ -57,7 +60,7 @@ impl Outlet for Sink {
         let mut last = 0;
         for filled in frames.iter() {
             let ns = stamper.ns(filled);
-            assert!(ns >= last, "time runs backward");
+            assert!(ns >= last, "the time stamps run backward");
             last = ns;
             seen.frames.push(filled.bytes(memory).to_vec());
         }
@@ -102,7 +105,7 @@ impl Outlet for Sink {
     }
 }
 
-/// A loop that is about to run.
+/// Builder of a receive loop on a fake queue.
 struct Bench {
     queue: FakeQueue,
     control: Arc<Control>,
@@ -137,19 +140,20 @@ impl Bench {
         }
     }
 
-    /// Before anything that is told to its control.
+    /// Replaces the control by one that wakes `owner`. Call it first: later settings refer to the
+    /// control.
     fn owned_by(mut self, owner: &Wakeup) -> Self {
         self.control = Arc::new(Control::of(owner));
         self
     }
 
-    /// Stops once so many frames have come.
+    /// Sets the stop flag after `frames` frames.
     fn stopped_after(mut self, frames: usize) -> Self {
         self.sink.stop_after = Some((frames, Arc::clone(&self.control)));
         self
     }
 
-    /// Runs the loop to its end; every slot is back in the ring or in the failure's words.
+    /// Runs the loop to its end and collects the counters and notes.
     fn run(self) -> Outcome {
         let ring = self.queue.ring(SLOTS);
         self.queue.script().longest_list = 0;
@@ -214,7 +218,7 @@ impl Outcome {
             "{:?}",
             self.ended
         );
-        assert!(self.failed, "the capture is not told");
+        assert!(self.failed, "the failure alarm is not raised");
     }
 }
 
@@ -233,7 +237,7 @@ fn assert_numbers(seen: &Seen, numbers: std::ops::Range<u8>) {
 }
 
 #[test]
-fn frames_come_in_batches_and_each_batch_goes_back_with_one_list() {
+fn each_batch_is_reposted_with_one_list() {
     let mut steps = frames(0..2);
     steps.push(Step::Pause);
     steps.extend(frames(2..10));
@@ -243,15 +247,15 @@ fn frames_come_in_batches_and_each_batch_goes_back_with_one_list() {
     assert_eq!(
         it.seen.batches,
         [2, 4, 4],
-        "as many as have completed, four at most"
+        "all completions up to the limit of 4"
     );
     assert_eq!(it.queue.script().longest_list, 4);
     assert_eq!((it.received, it.outstanding), (10, SLOTS));
 }
 
 #[test]
-fn what_has_completed_by_the_stop_is_drained() {
-    // The stop comes with the first batch; nine more frames have completed by then.
+fn frames_completed_before_the_stop_are_drained() {
+    // The first batch of four sets the stop flag; nine more frames have completed by then.
     let it = Bench::new(frames(0..13)).stopped_after(1).run();
     it.stopped();
     assert_numbers(&it.seen, 0..13);
@@ -259,20 +263,23 @@ fn what_has_completed_by_the_stop_is_drained() {
 }
 
 #[test]
-fn a_budget_is_kept_to_the_frame_and_what_is_beyond_it_stays_on_the_ring() {
+fn a_budget_is_exact_and_frames_beyond_it_stay_on_the_ring() {
     let owner = Wakeup::new().expect("a descriptor");
     let mut bench = Bench::new(frames(0..12)).owned_by(&owner).stopped_after(6);
     bench.budget = Some(Arc::new(Budget::new(6)));
     let it = bench.run();
     it.stopped();
-    assert!(owner.take(), "nobody hears that it is used up");
+    assert!(
+        owner.take(),
+        "the owner is not woken when the budget is used up"
+    );
     assert_numbers(&it.seen, 0..6);
     assert_eq!(it.received, 6, "the others were never received");
     assert_eq!(it.queue.script().steps.len(), 6);
 }
 
 #[test]
-fn a_frame_that_is_too_long_is_an_error_and_the_queue_goes_on() {
+fn a_frame_that_is_too_long_is_an_error_and_the_queue_continues() {
     let mut steps = frames(0..2);
     steps.push(Step::Error(TOO_LONG));
     steps.extend(frames(2..4));
@@ -285,7 +292,7 @@ fn a_frame_that_is_too_long_is_an_error_and_the_queue_goes_on() {
 }
 
 #[test]
-fn a_queue_in_error_is_brought_back_and_loses_no_frame_that_was_complete() {
+fn a_queue_in_error_is_recovered_and_loses_no_completed_frame() {
     // The batch ends with the error; three more frames completed before the WQ stopped.
     let mut steps = frames(0..3);
     steps.push(Step::Error(PROTECTION));
@@ -296,9 +303,9 @@ fn a_queue_in_error_is_brought_back_and_loses_no_frame_that_was_complete() {
     assert_eq!(
         (it.received, it.errors),
         (7, 1),
-        "flushed WRs are no frames"
+        "flushed WRs are not frames"
     );
-    assert_eq!(it.queue.script().states, BROUGHT_BACK);
+    assert_eq!(it.queue.script().states, RECOVERED);
     assert_eq!(it.queue.script().posted.len() as u32, SLOTS);
     assert_eq!(it.outstanding, SLOTS);
     assert!(
@@ -322,7 +329,7 @@ fn a_budget_holds_through_a_recovery() {
 }
 
 #[test]
-fn an_event_alone_brings_the_queue_back() {
+fn an_event_alone_triggers_a_recovery() {
     let bench = Bench::new(Vec::new());
     bench.wq_fatal.store(true, Ordering::Release);
     // Frames arrive once the WQ is ready again.
@@ -349,12 +356,13 @@ fn an_event_alone_brings_the_queue_back() {
     assert_eq!(it.outstanding, SLOTS);
 }
 
-/// The kernel's own record, which still says ready, goes to a firmware that knows better.
+/// Firmware that refuses a RESET whose request does not name the error state as the present state, as
+/// when the kernel sends its own stale record, which is still ready.
 const STALE: fn(Option<WqState>) -> bool = |from| from != Some(WqState::Error);
-const BROUGHT_BACK: [WqState; 3] = [WqState::Error, WqState::Reset, WqState::Ready];
+const RECOVERED: [WqState; 3] = [WqState::Error, WqState::Reset, WqState::Ready];
 
-/// A WQ that fails between two frames, on a device that `script` makes difficult. The frames behind the error arrive once
-/// it is ready again.
+/// Runs a loop whose WQ fails between two frames, on a device that `script` modifies. The frames
+/// behind the error arrive once the WQ is ready again.
 fn broken_between_frames(script: impl FnOnce(&mut Script)) -> Outcome {
     let bench = Bench::new(vec![frame(0), Step::Error(PROTECTION)]).stopped_after(3);
     bench.queue.script().once_ready = frames(1..3);
@@ -363,20 +371,20 @@ fn broken_between_frames(script: impl FnOnce(&mut Script)) -> Outcome {
     it.stopped();
     assert_numbers(&it.seen, 0..3);
     assert_eq!((it.received, it.errors, it.outstanding), (4, 1, SLOTS));
-    assert_eq!(it.queue.script().states, BROUGHT_BACK);
+    assert_eq!(it.queue.script().states, RECOVERED);
     assert_eq!(it.notes.len(), 1, "{:?}", it.notes);
     it
 }
 
 #[test]
-fn a_reset_that_is_refused_is_asked_for_again_from_the_error_state() {
+fn a_refused_reset_is_retried_from_the_error_state() {
     let it = broken_between_frames(|script| script.refuses_reset = Some(STALE));
     assert!(!it.notes[0].contains("not flushed"), "{:?}", it.notes);
 }
 
 #[test]
-fn wrs_whose_flushes_do_not_come_are_taken_back_after_a_reset() {
-    // One of the slots had a frame and one the error; the batch that showed them still has both.
+fn wrs_that_are_not_flushed_are_taken_back_after_a_reset() {
+    // One slot holds a frame and one the error; both are still in the batch that showed the error.
     for (flushes, unflushed) in [(0, SLOTS - 2), (5, SLOTS - 7)] {
         let it = broken_between_frames(|script| script.flushes = Some(flushes));
         let says = format!("{unflushed} of its WRs were not flushed within a second");
@@ -385,7 +393,7 @@ fn wrs_whose_flushes_do_not_come_are_taken_back_after_a_reset() {
 }
 
 #[test]
-fn what_completes_by_the_reset_is_taken_from_the_cq() {
+fn completions_made_by_the_reset_are_taken_from_the_cq() {
     let it = broken_between_frames(|script| {
         (script.flushes, script.flushes_at_reset) = (Some(3), true);
         script.refuses_reset = Some(STALE);
@@ -401,7 +409,7 @@ fn a_queue_that_cannot_be_reset_fails() {
 }
 
 #[test]
-fn a_completion_of_what_is_not_posted_makes_no_token() {
+fn a_completion_of_a_slot_that_is_not_posted_creates_no_token() {
     for index in [u64::from(SLOTS), u64::MAX] {
         let it = Bench::new(vec![frame(0), Step::Bogus(index)]).run();
         it.failed_for(&format!("names WR {index}, which is not posted"));
@@ -410,13 +418,13 @@ fn a_completion_of_what_is_not_posted_makes_no_token() {
 }
 
 #[test]
-fn without_room_nothing_is_polled_and_nothing_is_lost() {
+fn without_room_the_ring_is_not_polled_and_no_frame_is_lost() {
     let mut bench = Bench::new(frames(0..6)).stopped_after(6);
     (bench.sink.room, bench.sink.rooms) = (0, [0, 0, 2, 0].into());
     let it = bench.run();
     it.stopped();
     assert_numbers(&it.seen, 0..6);
-    assert_eq!(it.seen.waits, 3, "once each time there was no room");
+    assert_eq!(it.seen.waits, 3, "one wait each time the room was 0");
     assert!(
         it.seen.batches.iter().all(|it| *it <= 2),
         "{:?}",
@@ -426,7 +434,7 @@ fn without_room_nothing_is_polled_and_nothing_is_lost() {
 }
 
 #[test]
-fn slots_that_are_away_come_home_before_the_end() {
+fn slots_held_by_the_outlet_are_returned_before_the_end() {
     let mut bench = Bench::new(frames(0..9)).stopped_after(9);
     bench.sink.keeps = true;
     let it = bench.run();
@@ -435,12 +443,12 @@ fn slots_that_are_away_come_home_before_the_end() {
     assert_eq!(
         it.outstanding,
         SLOTS - 9,
-        "they are in the last batch, not on the ring"
+        "the returned slots are in the last batch, not on the ring"
     );
 }
 
 #[test]
-fn a_slot_that_stays_away_is_a_failure_and_its_frame_has_a_line() {
+fn a_slot_that_is_not_returned_is_a_failure_and_its_frame_is_counted() {
     let mut bench = Bench::new(frames(0..3)).stopped_after(3);
     (bench.sink.keeps, bench.sink.loses_one) = (true, true);
     let it = bench.run();

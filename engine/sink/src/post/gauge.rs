@@ -1,4 +1,4 @@
-//! What retention has found at its last look, for threads that look on.
+//! Gauge of retention: results of its last check of the directory, readable from any thread.
 
 use serde::Serialize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,9 +7,9 @@ use wqcap_core::stats::Outlook;
 /// Finished files that pins hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PinnedFiles {
-    /// How many.
+    /// Number of pinned files.
     pub files: u64,
-    /// Their bytes.
+    /// Number of bytes in the pinned files.
     pub bytes: u64,
 }
 
@@ -19,7 +19,7 @@ struct Found {
     outlook: Option<Outlook>,
 }
 
-/// What there was at the last look.
+/// Shared results of retention's last check of the directory.
 #[derive(Clone, Debug, Default)]
 pub struct RetentionGauge(Arc<Mutex<Found>>);
 
@@ -28,13 +28,13 @@ impl RetentionGauge {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What pins hold.
+    /// Returns the numbers of files and bytes held by pins.
     #[must_use]
     pub fn pinned(&self) -> PinnedFiles {
         self.found().pinned
     }
 
-    /// How long the disk holds what comes; `None`: that is not known yet.
+    /// Returns the estimate of how long the disk space lasts; `None`: it is not known yet.
     #[must_use]
     pub fn outlook(&self) -> Option<Outlook> {
         self.found().outlook

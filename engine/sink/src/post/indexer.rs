@@ -1,7 +1,8 @@
-//! The thread that indexes files as they are finished, behind everything else.
+//! Thread that indexes finished files, at the lowest priority.
 //!
-//! It reads each file back: the frames have left the writer's memory by then, and parsing them on their way would cost
-//! the capture. Indexes that it has no time for are built by whoever needs them first.
+//! The thread reads each file back: the frames have left the writer's memory by then, and parsing them
+//! during capture would slow the capture down. An index that the thread has no time for is built by the
+//! first command that needs it.
 
 use crossbeam_channel::{Receiver, Sender};
 use std::{
@@ -13,28 +14,31 @@ use std::{
 use wqcap_core::{error::ResourceError, sync::thread::Follower, text::counted};
 use wqcap_files::index::IndexFolder;
 
-/// How long the end of a run waits for the thread, which others on the same cores may leave no time.
+/// Longest wait at the end of a run for the thread, which may get little CPU time.
 const BEHIND: Duration = Duration::from_secs(1);
-/// How long it then makes the indexes that are left itself, with its own priority.
+/// Time after that wait during which the ending run builds the remaining indexes at normal priority.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Finished files that wait for their index at most; others are left to `wqcap extract`.
+/// Maximum number of finished files that wait for their index. `wqcap extract` builds the indexes of
+/// further files.
 const WAITING: usize = 4096;
-/// Between two searches for indexes whose files were deleted to make room.
+/// Interval between two searches for indexes whose files were deleted.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
-/// The least urgent there is: nice(2).
+/// Lowest priority of nice(2).
 const IDLE: i32 = 19;
 
-/// The running thread.
+/// Handle of the indexing thread.
 pub(super) struct Indexer {
+    /// Directory of the indexes.
     folder: PathBuf,
+    /// Directory of the files.
     dir: PathBuf,
-    /// Gives the files that were left without an index.
+    /// Thread that returns the files left without an index.
     follower: Follower<Vec<PathBuf>>,
 }
 
 impl Indexer {
-    /// Starts the thread, for a folder that is there. The finished files of `dir` are sent to the channel that
-    /// comes with it; the thread ends when its sender is gone.
+    /// Starts the thread. `folder` must exist. The finished files of `dir` are sent to the returned
+    /// channel; the thread ends when the sender is dropped.
     pub(super) fn start(
         folder: &Path,
         dir: &Path,
@@ -57,7 +61,8 @@ impl Indexer {
         Ok((it, files))
     }
 
-    /// Takes a little time for what is still to be done; `missed` files never came. The sender must be gone.
+    /// Builds the remaining indexes for at most [`BEHIND`] and [`PATIENCE`]. `missed` is the number of
+    /// files that were not sent to the thread. The sender must be dropped before.
     pub(super) fn finish(self, missed: u64) {
         let mut left = self.follower.finish(BEHIND).unwrap_or_default();
         let until = Instant::now() + PATIENCE;
@@ -65,46 +70,47 @@ impl Indexer {
             folder: &self.folder,
             dir: &self.dir,
         };
-        left.retain(|file| !is_settled(&indexes, file, || Instant::now() < until));
+        left.retain(|file| !build_index(&indexes, file, || Instant::now() < until));
         let without = missed + left.len() as u64;
         if without > 0 {
             tracing::warn!(
-                "{} without an index yet: indexing did not keep up; `wqcap extract` builds those it needs",
+                "{} without an index at the end of the run: indexing did not keep up; `wqcap extract` builds the \
+                 indexes that it needs",
                 counted(without, "file")
             );
         }
     }
 }
 
-/// Builds a file's index; false: `go_on` said no.
-fn is_settled(indexes: &IndexFolder<'_>, file: &Path, go_on: impl Fn() -> bool) -> bool {
-    match indexes.build(file, go_on) {
+/// Builds a file's index. Returns `false` if `may_continue` stopped it; a failure is logged.
+fn build_index(indexes: &IndexFolder<'_>, file: &Path, may_continue: impl Fn() -> bool) -> bool {
+    match indexes.build(file, may_continue) {
         Ok(Some(_)) => {}
         Ok(None) => return false,
-        // It was deleted to make room, before its turn.
+        // The file was deleted by retention meanwhile.
         Err(_) if !file.exists() => drop(fs::remove_file(indexes.path_of(file))),
-        Err(e) => tracing::warn!("{}: no index: {e}", file.display()),
+        Err(e) => tracing::warn!("cannot index {}: {e}", file.display()),
     }
     true
 }
 
-/// Gives the files that were left without an index.
+/// Runs the thread. Returns the files left without an index.
 fn index(folder: &Path, dir: &Path, files: &Receiver<PathBuf>, ended: &AtomicBool) -> Vec<PathBuf> {
-    // On Linux this is the thread's own.
+    // On Linux this sets the priority of the calling thread only.
     if let Err(e) = rustix::process::setpriority_process(None, IDLE) {
-        tracing::debug!("the indexer keeps its priority: {e}");
+        tracing::debug!("cannot lower the indexer's priority: {e}");
     }
     let indexes = IndexFolder { folder, dir };
     let sweep = || {
         if let Err(e) = indexes.sweep() {
-            tracing::warn!("{}: old indexes stay: {e}", folder.display());
+            tracing::warn!("cannot delete old indexes in {}: {e}", folder.display());
         }
         Instant::now() + SWEEP_EVERY
     };
     let mut left = Vec::new();
     let mut next_sweep = sweep();
     for file in files {
-        if !is_settled(&indexes, &file, || !ended.load(Ordering::Relaxed)) {
+        if !build_index(&indexes, &file, || !ended.load(Ordering::Relaxed)) {
             left.push(file);
         }
         if Instant::now() >= next_sweep {

@@ -1,4 +1,5 @@
-//! What happens to files after they are finished: old ones go, hooks run, indexes are made. Nothing here is waited for while frames flow.
+//! Processing of finished files: retention, hooks, encryption and indexing. The capture does not wait
+//! for it while frames flow.
 
 pub(super) mod gauge;
 pub(super) mod hook;
@@ -31,18 +32,18 @@ use std::{
 use wqcap_core::error::ResourceError;
 use wqcap_files::file_list::FileList;
 
-/// The threads that look after finished files, as far as they are wanted.
+/// Handles of the configured threads that process finished files.
 pub(super) struct PostClose {
     keeper: Option<JoinHandle<DeletedFiles>>,
     gauge: Option<RetentionGauge>,
     hooks: Option<JoinHandle<HookReport>>,
     indexer: Option<Indexer>,
-    /// Files that were not indexed, since too many waited.
+    /// Number of files not passed to the indexer because too many were waiting.
     unindexed: Arc<AtomicU64>,
     sealer: Option<Sealer>,
 }
 
-/// What has become of finished files.
+/// Results of the threads that processed finished files.
 #[derive(Debug, Default)]
 pub(super) struct Followed {
     pub(super) sealed: Option<SealedFiles>,
@@ -50,30 +51,30 @@ pub(super) struct Followed {
     pub(super) hooks: Option<HookReport>,
 }
 
-/// Tells them of finished files; they end when it is gone.
+/// Sender of finished files to the threads that process them. The threads end when it is dropped.
 pub(super) struct CloseNotifier {
     trigger: Option<RetentionTrigger>,
     hooks: Option<HookSender>,
     indexer: Option<Sender<PathBuf>>,
     unindexed: Arc<AtomicU64>,
-    /// Tells all the others, when it has encrypted the file.
+    /// Queue of the encryption thread, which notifies the other threads after it encrypted a file.
     sealer: Option<SealQueue>,
 }
 
 impl CloseNotifier {
-    /// For the writer, to ask for room.
+    /// Returns the trigger by which the writer requests space on a full disk.
     pub(super) fn trigger(&self) -> Option<RetentionTrigger> {
         self.trigger.clone()
     }
 
-    /// Whether files are encrypted first.
+    /// Returns `true` if finished files are encrypted first.
     pub(super) fn seals(&self) -> bool {
         self.sealer.is_some()
     }
 
-    /// A file is finished.
+    /// Publishes a finished file to the threads.
     pub(super) fn publish(&self, file: &Path, by: FinishedBy) {
-        // Their threads outlive these senders.
+        // The threads outlive these senders.
         if let Some(sealer) = &self.sealer {
             sealer.send(file);
             return;
@@ -85,7 +86,7 @@ impl CloseNotifier {
             hooks.send(file);
         }
         if let Some(indexer) = &self.indexer {
-            // Whoever needs its index then builds it.
+            // The first command that needs the index builds it.
             if indexer.try_send(file.to_owned()).is_err() {
                 self.unindexed.fetch_add(1, Ordering::Relaxed);
             }
@@ -93,10 +94,10 @@ impl CloseNotifier {
     }
 }
 
-/// A list for the finished files, none of which is in it yet.
+/// Creates an empty list for finished files.
 pub(super) fn list(files: &Files) -> FileList {
     let output = &files.output;
-    // Hooks move files away, and what is not there any more is not worth a place.
+    // Retention and hooks may remove files, and the list drops files that do not exist any more.
     match output.retention.is_everything() && output.hook.is_none() {
         true => FileList::new(files.dir()),
         false => FileList::with_deletions(files.dir()),
@@ -150,15 +151,15 @@ impl PostClose {
         Ok((it, notifier))
     }
 
-    /// What retention finds; `None`: nothing is ever deleted.
+    /// Returns the gauge of retention; `None`: files are never deleted.
     pub(super) fn gauge(&self) -> Option<RetentionGauge> {
         self.gauge.clone()
     }
 
-    /// Waits until the last file is encrypted, for the last look, the last hooks and the last indexes, but for retention not
-    /// for ever. The notifier must be gone.
+    /// Waits for the threads to process the last files. The waits for encryption, hooks and indexes are
+    /// limited; the wait for retention is not. The notifier must be dropped before.
     pub(super) fn finish(self) -> Followed {
-        // The others hear of files from it.
+        // First, because the encryption thread notifies the other threads.
         let sealed = self.sealer.map(Sealer::finish);
         if let Some(indexer) = self.indexer {
             indexer.finish(self.unindexed.load(Ordering::Relaxed));

@@ -1,7 +1,9 @@
-//! Which files of a folder are a capture's, where their names do not tell: those that this run has finished, and those of
-//! earlier runs that have such a name and say of themselves that they are.
+//! Recognition of a capture's own files in a directory when their names are not distinctive: the files
+//! that this run finished, and files of earlier runs with a matching name whose header identifies them
+//! as a capture.
 //!
-//! Invariant: what this run has not finished, and what does not say so, is somebody else's.
+//! Invariant: a file that this run did not finish and whose header does not identify it as a capture is
+//! foreign.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,7 +23,8 @@ use wqcap_files::{
     sealed::Content,
 };
 
-/// Which file that is. An inode may be used again: the time of the last write tells the two apart.
+/// Identity of a file. An inode number may be reused; the time of the last write distinguishes the two
+/// files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FileId {
     device: u64,
@@ -30,7 +33,7 @@ struct FileId {
 }
 
 impl FileId {
-    fn of(metadata: &fs::Metadata) -> Self {
+    fn new(metadata: &fs::Metadata) -> Self {
         let seconds = i128::from(metadata.mtime()) * 1_000_000_000;
         Self {
             device: metadata.dev(),
@@ -40,41 +43,43 @@ impl FileId {
     }
 }
 
-/// A capture's file.
+/// File of a capture.
 pub(super) struct OwnFile {
     pub(super) path: PathBuf,
     pub(super) len: u64,
-    /// Its number among those of this run, after those of earlier runs by when they were written last: the lowest is the
-    /// oldest.
+    /// Sort key by age, the oldest lowest: the number among this run's files (0 for earlier runs), then
+    /// the time of the last write.
     pub(super) age: (u64, u64),
-    /// When it was written last.
+    /// Time of the last write.
     pub(super) written: SystemTime,
 }
 
-/// When a file was written last; the beginning of time where that is not known.
+/// Returns the time of a file's last write, or the Unix epoch if it is not known.
 pub(super) fn written(metadata: &fs::Metadata) -> SystemTime {
     metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// Whose a file is.
+/// Owner of a file.
 #[derive(Clone, Copy)]
 enum Whose {
-    Somebodys,
-    /// An earlier run's.
+    /// Not a capture of wqcap.
+    Foreign,
+    /// An earlier run.
     Earlier,
-    /// This run's, so many-th from 1.
+    /// This run, with the file's number from 1.
     Ours(u64),
 }
 
-/// What is known of the files of a folder.
+/// Cache of the owners of a directory's files.
 pub(super) struct OwnFiles {
     template: NameTemplate,
     known: Mutex<HashMap<FileId, Whose>>,
+    /// Number of files that this run finished.
     finished: AtomicU64,
 }
 
 impl OwnFiles {
-    /// Of files that are named so.
+    /// Creates an empty cache for files named by `template`.
     pub(super) fn new(template: NameTemplate) -> Self {
         Self {
             template,
@@ -87,21 +92,21 @@ impl OwnFiles {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This run has finished it.
+    /// Records a file that this run finished.
     pub(super) fn add(&self, path: &Path) {
         if let Ok(metadata) = fs::symlink_metadata(path) {
             let number = self.finished.fetch_add(1, Ordering::Relaxed) + 1;
             self.known()
-                .insert(FileId::of(&metadata), Whose::Ours(number));
+                .insert(FileId::new(&metadata), Whose::Ours(number));
         }
     }
 
-    /// Those in a folder, and as far below it as the template has folders.
+    /// Returns the capture files in a directory and in the subdirectories of the template.
     pub(super) fn list(&self, dir: &Path) -> io::Result<Vec<OwnFile>> {
         let before: Vec<_> = self.known().keys().copied().collect();
         let (mut own, mut there) = (Vec::new(), HashSet::new());
         for path in FolderTree::list(dir, self.template.folders())?.paths {
-            // It may be gone by now, and a link's target is somebody else's.
+            // The file may have been deleted meanwhile, and the target of a link is foreign.
             let Ok(metadata) = fs::symlink_metadata(&path) else {
                 continue;
             };
@@ -110,20 +115,20 @@ impl OwnFiles {
             {
                 continue;
             }
-            let id = FileId::of(&metadata);
+            let id = FileId::new(&metadata);
             there.insert(id);
             let known = self.known().get(&id).copied();
             let whose = known.unwrap_or_else(|| {
                 let whose = if Content::open(&path).is_ok_and(is_capture) {
                     Whose::Earlier
                 } else {
-                    Whose::Somebodys
+                    Whose::Foreign
                 };
-                // It may have been finished meanwhile.
+                // This run may have finished the file meanwhile.
                 *self.known().entry(id).or_insert(whose)
             });
             let number = match whose {
-                Whose::Somebodys => continue,
+                Whose::Foreign => continue,
                 Whose::Earlier => 0,
                 Whose::Ours(number) => number,
             };
@@ -142,7 +147,8 @@ impl OwnFiles {
     }
 }
 
-/// Whether a finished file of this template may be at this place in its folder.
+/// Returns `true` if `place`, relative to the output directory, is a possible name of a finished file
+/// under `template`.
 pub(super) fn is_named(template: &NameTemplate, place: &Path) -> bool {
     place.to_str().is_some_and(|name| {
         let name = unsealed(name);

@@ -1,6 +1,7 @@
-//! What retention finds pinned, read anew at each look: notes are told once, and figures are there for whoever looks on.
+//! Pinned files as retention finds them. Pins are read at each check, notes on them are logged once, and
+//! the numbers are published in the gauge.
 //!
-//! Invariant: what cannot be told is held ([`wqcap_files::pin`]).
+//! Invariant: a file is held if it cannot be decided whether a pin holds it ([`wqcap_files::pin`]).
 
 use super::gauge::{PinnedFiles, RetentionGauge};
 use std::{
@@ -14,20 +15,20 @@ use wqcap_files::{
     pin::{Holder, PinFolder},
 };
 
-/// What is known of pins.
+/// State of the evaluation of pins.
 #[derive(Default)]
 pub(super) struct Pinned {
     index_dir: Option<PathBuf>,
     holder: RefCell<Holder>,
-    /// Lines that were told, and are true still.
-    told: RefCell<BTreeSet<String>>,
-    /// What is pinned keeps the rest from being within the limits, and that was told.
-    in_the_way: Cell<bool>,
+    /// Notes of the last check, which are logged already.
+    logged: RefCell<BTreeSet<String>>,
+    /// Set while pinned files exceed the limits, which is logged already.
+    is_over_limit: Cell<bool>,
     gauge: RetentionGauge,
 }
 
 impl Pinned {
-    /// Of files whose indexes, if there are any, are here.
+    /// Creates the state. `index_dir` is the directory of the files' indexes.
     pub(super) fn new(index_dir: Option<&Path>) -> Self {
         Self {
             index_dir: index_dir.map(Path::to_owned),
@@ -39,7 +40,7 @@ impl Pinned {
         self.gauge.clone()
     }
 
-    /// For each of a folder's finished files and its length, whether it is held.
+    /// Returns for each finished file of `dir`, given with its length, whether a pin holds it.
     pub(super) fn held(&self, dir: &Path, files: &[(&Path, u64)]) -> Vec<bool> {
         let pins = PinFolder { dir }.read();
         let unsound = pins.unsound.iter().map(|it| {
@@ -49,7 +50,7 @@ impl Pinned {
                 it.problem
             )
         });
-        self.tell(unsound.chain(pins.notes.iter().cloned()).collect());
+        self.log_new(unsound.chain(pins.notes.iter().cloned()).collect());
         let paths: Vec<_> = files.iter().map(|(path, _)| *path).collect();
         let indexes = self.index_dir.as_deref();
         let indexes = indexes.map(|folder| IndexFolder { folder, dir });
@@ -64,27 +65,28 @@ impl Pinned {
         held
     }
 
-    /// Tells each line once, until it was not true in between.
-    fn tell(&self, lines: BTreeSet<String>) {
-        for line in lines.difference(&self.told.borrow()) {
+    /// Logs the lines that the previous check did not have.
+    fn log_new(&self, lines: BTreeSet<String>) {
+        for line in lines.difference(&self.logged.borrow()) {
             tracing::warn!("pins: {line}");
         }
-        self.told.replace(lines);
+        self.logged.replace(lines);
     }
 
-    /// Tells, once, that limits cannot be kept for what is pinned, if it was `too_much` that stayed.
-    pub(super) fn tell_in_the_way(&self, dir: &Path, too_much: bool) {
+    /// Logs once that pinned files prevent the limits from being kept. `too_much` is set if the files
+    /// left exceed the limits.
+    pub(super) fn log_over_limit(&self, dir: &Path, too_much: bool) {
         let pinned = self.gauge.pinned();
-        let in_the_way = too_much && pinned.files > 0;
-        if in_the_way && !self.in_the_way.get() {
+        let is_over_limit = too_much && pinned.files > 0;
+        if is_over_limit && !self.is_over_limit.get() {
             tracing::warn!(
-                "{} of {} are pinned and stay, though {} holds more than output.keep, keep_files or keep_free allow; \
+                "{} of {} are pinned and stay, although {} holds more than output.keep, keep_files or keep_free allow; \
                  `wqcap pin list` shows the pins, and `wqcap pin release` ends them",
                 counted(pinned.files, "file"),
                 counted(pinned.bytes, "byte"),
                 dir.display()
             );
         }
-        self.in_the_way.set(in_the_way);
+        self.is_over_limit.set(is_over_limit);
     }
 }

@@ -1,27 +1,32 @@
-//! `output.keep`, `keep_files`, `keep_age` and `keep_free`: the oldest finished files go first.
+//! Retention: deletes the oldest finished files by `output.keep`, `keep_files`, `keep_age` and
+//! `keep_free`.
 //!
-//! A sub folder that was emptied so goes, too.
+//! A subdirectory that becomes empty is deleted too.
 //!
-//! What pins hold stays, whatever the limits. It counts: limits are the disk's, so that what is not pinned goes earlier. Pins
-//! are read at each look, and none is made between that and the deletions that follow it.
+//! Pinned files stay, whatever the limits. They count towards the limits, which describe the disk, so
+//! that unpinned files are deleted earlier. Pins are read at each check; a lock prevents new pins
+//! between that and the deletions.
 //!
-//! What `wqcap ship` has not shipped yet goes last: as long as there are files that its journal says it has shipped, those go, the
-//! oldest first. Limits hold all the same: a disk does not wait for a network. What went unshipped is noted for its ledger, with
-//! the frames that this run, or the index, has counted ([`wqcap_files::folder::expired`]).
+//! Files that `wqcap ship` has not shipped yet are deleted last: while there are files that are shipped
+//! according to its journal, those are deleted first, oldest first. The limits still apply, because the
+//! disk cannot wait for the network. Each file deleted unshipped is recorded for the delivery ledger,
+//! with the number of frames that this run or the index counted ([`wqcap_files::folder::expired`]).
 //!
-//! Invariants: only regular files with a capture file's name go, never an open one (its name ends in `.part`) and
-//! never a link. Of files that `output.name` names, whose names anybody's file may have, only those of [`OwnFiles`] do. What
-//! there is, is looked up anew before anything is deleted: a hook or a person may have taken files away meanwhile, and others
-//! must not pay for them. A thread of its own: no block and no sync waits for it.
+//! Invariants: only regular files with the name of a capture file are deleted, never an open file (its
+//! name ends in `.part`) and never a link. With `output.name`, foreign files may have matching names, so
+//! only the files of [`OwnFiles`] are deleted. The directory is listed again at each check, because a
+//! hook or a user may have removed files meanwhile, and then fewer must be deleted. Retention runs in a
+//! separate thread, and no block and no sync waits for it.
 //!
-//! Age is never computed from a clock that was just set. A file of this run is as old as the time since its end by the clock that
-//! counts from the machine's start ([`FinishTimes`]). A file of an earlier run is as old as its name says, or its last write where that
-//! lies between the name and now, once the system's clock has been steady for [`STEADY`]. When the clock is set, nothing is
-//! deleted by age until it has been steady for as long.
+//! The age of a file is never computed from a clock that was just set. For a file of this run it is the
+//! time since the file's end by the clock that counts from boot ([`FinishTimes`]). For a file of an
+//! earlier run it is the time since its last write if that is between the time in its name and now, else
+//! since the time in its name; it is used only once the system clock has been steady for [`STEADY`]. When
+//! the clock is set, no file is deleted by age until the clock has been steady for as long.
 //!
-//! A disk that is full before `output.keep` is reached makes the oldest files go too: whoever names a limit wants the
-//! newest frames rather than the oldest. The newest file stays, whatever the limits: a folder without a file tells nothing. But
-//! `keep_age` is a promise, and holds for it too.
+//! If the disk becomes full before `output.keep` is reached, the oldest files are deleted too: with a
+//! limit configured, new frames have priority over old ones. The newest file always stays, whatever the
+//! limits of size and number. Only `keep_age` applies to the newest file too.
 
 use crate::{
     OutputPlan, Retention,
@@ -56,16 +61,18 @@ use wqcap_core::{
 };
 use wqcap_files::{folder::remove_emptied, name::FileName, pin::FolderLock};
 
-/// Between two looks at the folder, at least: with thousands of files a look costs milliseconds.
-const REST: Duration = Duration::from_millis(100);
+/// Minimum interval between two checks of the directory. With thousands of files a check takes
+/// milliseconds.
+const PAUSE: Duration = Duration::from_millis(100);
 
-/// Between two looks where time alone, or somebody else, can make a file one too many.
-const LOOK: Duration = Duration::from_secs(10);
+/// Interval of checks if limits can be exceeded without a new file: by age, or by other data on the
+/// disk.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
 
-/// How long the system's clock must be steady before files age by it.
+/// Time that the system clock must be steady before it is used for the age of files.
 const STEADY: Duration = Duration::from_secs(60);
 
-/// When this run's files were finished, as time since the machine's start.
+/// Times at which this run's files were finished, since boot.
 #[derive(Clone, Debug, Default)]
 pub struct FinishTimes(Arc<Mutex<HashMap<PathBuf, Duration>>>);
 
@@ -74,11 +81,12 @@ impl FinishTimes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, path: &Path, at: Duration) {
+    fn insert(&self, path: &Path, at: Duration) {
         self.lock().insert(path.to_owned(), at);
     }
 
-    /// Forgets the files that were gone at `listed`, when `there` were listed; but only when those are most of them.
+    /// Removes the times of files that are not in the listing `there`, made at time `listed`, if most
+    /// entries are of such files.
     fn forget_gone(&self, listed: Duration, there: &[Old]) {
         let mut times = self.lock();
         if times.len() > 2 * there.len() + 1024 {
@@ -91,77 +99,81 @@ impl FinishTimes {
 /// Run that a finished file belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FinishedBy {
-    /// The running capture; the file's frames, if they are known.
+    /// The running capture, with the file's number of frames if it is known.
     ThisRun { frames: Option<u64> },
     /// An earlier run, which left the file unencrypted.
     AnEarlierRun,
 }
 
-/// What was deleted.
+/// Numbers of files that retention deleted.
 #[derive(Debug, Default)]
 pub(crate) struct DeletedFiles {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
-    /// Files of those that were not shipped yet; without a journal none.
+    /// Number of deleted files that were not shipped; 0 without a journal.
     pub(crate) unshipped: u64,
-    /// Their frames, as far as they had been counted.
+    /// Number of frames in the unshipped files, as far as they were counted.
     pub(crate) unshipped_frames: u64,
-    /// What pins hold, at the last look.
+    /// Files held by pins at the last check.
     pub(crate) pinned: PinnedFiles,
 }
 
-/// Tells the keeper that there is something to do.
+/// Sender of events to the retention thread.
 #[derive(Clone)]
 pub(crate) struct RetentionTrigger {
-    rings: Sender<()>,
+    /// Channel that wakes the thread.
+    wakes: Sender<()>,
+    /// Set when the disk is full.
     room: Arc<AtomicBool>,
+    /// Recognition of the capture's files by [`OwnFiles`]; `None`: by their names.
     own: Option<Arc<OwnFiles>>,
-    /// `None`: nobody asks.
+    /// Frame counts of this run's files; `None`: files are not shipped.
     counts: Option<FrameCounts>,
-    /// `None`: `output.keep_age` is not set.
+    /// Finish times of this run's files; `None`: `output.keep_age` is not set.
     times: Option<FinishTimes>,
 }
 
 impl RetentionTrigger {
-    /// There is this file more.
+    /// Records a finished file and wakes the thread.
     pub(crate) fn finished(&self, path: &Path, by: FinishedBy) {
         if let Some(own) = &self.own {
             own.add(path);
         }
         if let FinishedBy::ThisRun { frames } = by {
             if let Some(times) = &self.times {
-                times.enter(path, boot_time());
+                times.insert(path, boot_time());
             }
             if let (Some(counts), Some(frames)) = (&self.counts, frames) {
-                counts.enter(path, frames);
+                counts.insert(path, frames);
             }
         }
-        self.ring();
+        self.wake();
     }
 
-    fn ring(&self) {
-        // Full: it is going to look anyway.
-        let _ = self.rings.try_send(());
+    fn wake(&self) {
+        // If the channel is full, a check follows anyway.
+        let _ = self.wakes.try_send(());
     }
 
-    /// The disk is full.
+    /// Requests that files are deleted because the disk is full.
     pub(crate) fn ask_for_room(&self) {
         self.room.store(true, Ordering::Release);
-        self.ring();
+        self.wake();
     }
 }
 
-/// Starts a thread that looks at the folder of these files at once, after each ring, now and then where that may matter, and
-/// a last time when the trigger is gone; then it ends. The gauge tells what it has found pinned.
+/// Starts the retention thread for directory `dir`. It checks the directory at its start, after each
+/// wake, every [`CHECK_EVERY`] if the limits require that, and a last time when the trigger is dropped;
+/// then it ends. The returned gauge publishes the results of the checks.
 pub(super) fn start(
     dir: &Path,
     output: &OutputPlan,
     times: &FinishTimes,
 ) -> Result<(JoinHandle<DeletedFiles>, RetentionTrigger, RetentionGauge), ResourceError> {
-    let (trigger, rings) = crossbeam_channel::bounded(1);
+    let (trigger, wakes) = crossbeam_channel::bounded(1);
     let name = &output.name;
     let trigger = RetentionTrigger {
-        rings: trigger,
+        wakes: trigger,
         room: Arc::default(),
         own: (!name.is_default()).then(|| Arc::new(OwnFiles::new(name.clone()))),
         counts: output.journal.is_some().then(FrameCounts::default),
@@ -185,59 +197,61 @@ pub(super) fn start(
     };
     if let Some(journal) = output.journal.as_ref().filter(|it| !it.is_dir()) {
         tracing::warn!(
-            "ship.journal = {journal:?}: is not there, so no file counts as shipped until the capture's next start; start \
-             `wqcap ship` first, which makes it"
+            "ship.journal = {journal:?} does not exist: no file counts as shipped until the capture's next start; \
+             start `wqcap ship` first, which creates it"
         );
     }
     let gauge = keeper.pinned.gauge();
     let asked = Arc::clone(&trigger.room);
-    // What a full disk takes to go on.
+    // Bytes to free on a full disk.
     let room = output.buffer;
-    let thread = spawn("wqcap-keeper", move || keeper.run(room, &rings, &asked))?;
+    let thread = spawn("wqcap-keeper", move || keeper.run(room, &wakes, &asked))?;
     Ok((thread, trigger, gauge))
 }
 
-/// Whoever deletes old files.
+/// State of the retention thread.
 struct Keeper {
     dir: PathBuf,
     keep: Retention,
-    /// `None`: files are recognised by their names.
+    /// Recognition of the capture's files by [`OwnFiles`]; `None`: by their names.
     own: Option<Arc<OwnFiles>>,
     pinned: Pinned,
-    /// `None`: nothing is shipped.
+    /// Delivery state of the files; `None`: files are not shipped.
     delivery: Option<Delivery>,
     times: FinishTimes,
     clock: StepWatch,
-    /// The system's clock was set, and has not been steady for long enough since.
+    /// Set while the system clock was set and has not been steady for [`STEADY`] since.
     was_set: bool,
 }
 
 impl Keeper {
-    fn run(&mut self, room: u64, rings: &Receiver<()>, asked: &AtomicBool) -> DeletedFiles {
+    fn run(&mut self, room: u64, wakes: &Receiver<()>, asked: &AtomicBool) -> DeletedFiles {
         let mut deleted = DeletedFiles::default();
         let mut last = String::new();
         loop {
-            // Files alone are no measure of a disk.
+            // Limits on number and age do not limit bytes, so a full disk deletes no files with them alone.
             let measured = self.keep.keep != Keep::default() || self.keep.free != Keep::default();
             let asked = asked.swap(false, Ordering::AcqRel) && measured;
             let room = if asked { room } else { 0 };
             match self.tidy(room, Moment::now(), &mut deleted) {
                 Ok(()) => last.clear(),
-                // Told once, not at every look.
+                // Logged once, not at every check.
                 Err(e) if e != last => {
-                    tracing::warn!("output.keep: {e}; newer files stay until that works again");
+                    tracing::warn!(
+                        "output.keep: {e}; no newer file is deleted until this succeeds"
+                    );
                     last = e;
                 }
                 Err(_) => {}
             }
             let watches = self.keep.age_ns > 0 || self.keep.free != Keep::default();
-            let rung = if watches {
-                rings.recv_timeout(LOOK)
+            let woken = if watches {
+                wakes.recv_timeout(CHECK_EVERY)
             } else {
-                rings.recv().map_err(Into::into)
+                wakes.recv().map_err(Into::into)
             };
-            match rung {
-                Ok(()) => std::thread::sleep(REST),
+            match woken {
+                Ok(()) => std::thread::sleep(PAUSE),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     deleted.pinned = self.pinned.gauge().pinned();
@@ -255,16 +269,17 @@ impl Keeper {
     }
 }
 
-/// A finished file.
+/// Finished file, a candidate for deletion.
 struct Old {
-    /// The lowest goes first.
+    /// Sort key by age; the file with the lowest key is deleted first.
     age: (u64, u64),
-    /// The time in its name, where the name has one.
+    /// Time in the file's name, if the name has one.
     named: Option<SystemTime>,
+    /// Time of the last write.
     written: SystemTime,
     path: PathBuf,
     len: u64,
-    /// It is pinned.
+    /// `true` if a pin holds the file.
     held: bool,
 }
 
@@ -291,15 +306,15 @@ impl From<&Old> for FinishedFile {
 }
 
 impl Keeper {
-    /// Deletes the files that are too old at `now`, and the oldest until what is left is within the limits, and `room` bytes
-    /// more are free.
+    /// Deletes the files that are too old at `now`, then the oldest files until the limits are kept and
+    /// at least `room` bytes of files are deleted.
     fn tidy(&mut self, room: u64, now: Moment, deleted: &mut DeletedFiles) -> Result<(), String> {
         let (dir, keep) = (&self.dir.clone(), self.keep);
-        let told = |e: io::Error| format!("cannot look at {}: {e}", dir.display());
-        // Who pins files finds all of them there until that is done.
+        let failure = |e: io::Error| format!("cannot check {}: {e}", dir.display());
+        // While the lock is held, no other process adds a pin.
         let _lock = FolderLock::take(dir);
-        let mut old = self.finished().map_err(told)?;
-        let disk = || statvfs(dir).map_err(|e| told(e.into()));
+        let mut old = self.finished().map_err(failure)?;
+        let disk = || statvfs(dir).map_err(|e| failure(e.into()));
         let bytes_of = |keep| -> Result<u64, String> {
             let percent = match keep {
                 Keep::Size(Size(n)) => return Ok(n),
@@ -336,7 +351,7 @@ impl Keeper {
                 .rev()
                 .try_for_each(|it| self.delete(it, deleted))?;
         }
-        // As it is without those.
+        // Measured after the expired files are deleted.
         let missing = match keep.free {
             Keep::Size(Size(0)) => 0,
             free => {
@@ -347,7 +362,7 @@ impl Keeper {
         let mut bytes: u64 = old.iter().map(|it| it.len).sum();
         let most = most.min(bytes.saturating_sub(room.max(missing)));
         if bytes > most || old.len() > most_files {
-            // In front, where it goes last; both parts stay in their order.
+            // Unshipped files move to the front, to be deleted last. The sort is stable.
             old.sort_by_cached_key(|it| self.is_unshipped(&it.path) == Some(false));
         }
         let (mut left, mut at) = (old.len(), old.len());
@@ -361,21 +376,21 @@ impl Keeper {
             }
         }
         let too_much = bytes > most || left > most_files;
-        self.pinned.tell_in_the_way(dir, too_much);
+        self.pinned.log_over_limit(dir, too_much);
         let left: Vec<_> = old.iter().map(FinishedFile::from).collect();
         let expected = DiskRoom::of(dir).and_then(|disk| outlook(&left, disk, &keep));
         self.pinned.gauge().set_outlook(expected);
         Ok(())
     }
 
-    /// Whether files may be deleted by age. Reports steps of the system's clock.
+    /// Returns `true` if files may be deleted by age. Logs steps of the system clock.
     fn may_judge_age(&mut self, now: Moment) -> bool {
         if let Some(step) = self.clock.step(now) {
             if !self.was_set {
                 let direction = if step > 0.0 { "forward" } else { "back" };
                 tracing::warn!(
-                    "the system's clock was set {direction} by {:.0} s: output.keep_age deletes nothing until the clock has been \
-                     steady for {} s; let NTP or PTP slew the clock",
+                    "the system's clock was set {direction} by {:.0} s: output.keep_age deletes nothing until the \
+                     clock has been steady for {} s; configure NTP or PTP to slew the clock",
                     step.abs(),
                     STEADY.as_secs()
                 );
@@ -389,7 +404,7 @@ impl Keeper {
         !self.was_set
     }
 
-    /// Age of a file; `None`: it is unknown until the clock has been steady.
+    /// Returns the age of a file; `None`: it is unknown until the clock has been steady.
     fn age(&self, it: &Old, now: Moment) -> Option<Duration> {
         if let Some(finished) = self.times.lock().get(&it.path) {
             return Some(now.boot.saturating_sub(*finished));
@@ -404,7 +419,7 @@ impl Keeper {
         now.wall.duration_since(since).ok()
     }
 
-    /// Whether a file is still to be shipped; `None`: nothing is.
+    /// Returns `true` if the file is not shipped yet; `None`: files are not shipped.
     fn is_unshipped(&self, path: &Path) -> Option<bool> {
         let delivery = self.delivery.as_ref()?;
         Some(delivery.is_unshipped(path))
@@ -428,7 +443,7 @@ impl Keeper {
                 deleted.bytes += it.len;
                 deleted.files += 1;
             }
-            // Somebody else was faster.
+            // Another process has deleted the file already.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(format!("cannot delete {}: {e}", it.path.display())),
         }
@@ -436,7 +451,7 @@ impl Keeper {
     }
 }
 
-/// The finished capture files of a folder.
+/// Returns the finished capture files of a directory.
 fn finished(dir: &Path) -> io::Result<Vec<Old>> {
     let mut old = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -444,7 +459,7 @@ fn finished(dir: &Path) -> io::Result<Vec<Old>> {
         let Some(start_ns) = FileName::parse(&path).map(|name| name.start_ns) else {
             continue;
         };
-        // It may be gone by now, and a link's target is somebody else's.
+        // The file may have been deleted meanwhile, and the target of a link is foreign.
         if let Ok(metadata) = fs::symlink_metadata(&path)
             && metadata.is_file()
         {

@@ -1,8 +1,9 @@
-//! `output.encrypt_key`: the thread that encrypts files as they are finished, behind everything else. Whoever follows
-//! finished files (retention, hooks, indexes) hears of a file when it is encrypted.
+//! Thread that encrypts finished files (`output.encrypt_key`), at low priority. The other threads for
+//! finished files (retention, hooks, indexing) get a file after it is encrypted.
 //!
-//! Invariants: a file that cannot be encrypted stays as it is, is told as a failure, and goes on to the others. What an
-//! earlier run has left plain in the folder is encrypted first.
+//! Invariants: a file that cannot be encrypted stays as it is, is reported as a failure, and is passed
+//! to the other threads. Files that an earlier run left unencrypted in the directory are encrypted
+//! first.
 
 use super::{CloseNotifier, own_files::OwnFiles, retention::FinishedBy};
 use crate::OutputPlan;
@@ -26,41 +27,42 @@ use wqcap_files::{
     sealed::{Content, SecretKey, seal, sealed_name, sweep},
 };
 
-/// How long the end of a run waits for files that are still to be encrypted.
+/// Longest wait at the end of a run for files that are still to be encrypted.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Bytes compared at once.
+/// Bytes per comparison of a plain file with its encrypted file.
 const PIECE: usize = 1 << 20;
 
-/// What became of finished files.
+/// Numbers of files encrypted and not encrypted in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
 pub struct EncryptionReport {
-    /// Files that were encrypted, of this run or left by an earlier one.
+    /// Number of encrypted files, of this run or left by an earlier one.
     pub files: u64,
-    /// Bytes of their content.
+    /// Number of plain bytes in the encrypted files.
     pub bytes: u64,
-    /// Files that could not be encrypted, and stay as they are.
+    /// Number of files that could not be encrypted and stay as they are.
     pub failed: u64,
-    /// Files for which there was no time at the end; the next run encrypts them.
+    /// Number of files not encrypted before the end of the run. The next run encrypts them.
     pub left: u64,
 }
 
-/// What the thread leaves.
+/// Result of the encryption thread.
 #[derive(Debug, Default)]
 pub(crate) struct SealedFiles {
     pub(crate) report: EncryptionReport,
-    /// Files of this run, by the names that they have now.
+    /// Files of this run under their current names.
     pub(crate) listed: FileList,
     pub(crate) failures: Vec<String>,
 }
 
-/// Finished files that wait to be encrypted at most; the folder is listed again for others.
+/// Maximum number of finished files that wait to be encrypted. Further files are found by listing the
+/// directory again.
 const WAITING: usize = 4096;
 
-/// Sends finished files to the thread.
+/// Queue of finished files for the encryption thread.
 pub(super) struct SealQueue {
     files: Sender<PathBuf>,
-    /// Files found no room, and are in the folder alone.
+    /// Set when the queue was full, so that the directory must be listed again.
     missed: Arc<AtomicBool>,
 }
 
@@ -72,12 +74,12 @@ impl SealQueue {
     }
 }
 
-/// The running thread.
+/// Handle of the encryption thread.
 pub(super) struct Sealer(Follower<SealedFiles>);
 
 impl Sealer {
-    /// Starts the thread for the files of a folder. Finished ones are sent to the channel that comes with it, and told of to
-    /// `next` when they are encrypted; the thread ends when the channel's sender is gone.
+    /// Starts the thread for the files of directory `dir`. Finished files are sent to the returned queue
+    /// and published to `next` when they are encrypted. The thread ends when the queue is dropped.
     pub(super) fn start(
         key: Arc<SecretKey>,
         dir: &Path,
@@ -102,12 +104,14 @@ impl Sealer {
         Ok((Self(follower), SealQueue { files, missed }))
     }
 
-    /// Waits for what is still to be done, but not for ever. The sender must be gone.
+    /// Waits for the thread to encrypt the remaining files, for at most [`PATIENCE`]. The queue must be
+    /// dropped before.
     pub(super) fn finish(self) -> SealedFiles {
         let sealed = self.0.finish(PATIENCE).unwrap_or_default();
         if sealed.report.left > 0 {
             tracing::warn!(
-                "{} not encrypted yet: the disk did not keep up; the next run of this configuration encrypts them",
+                "{} not encrypted at the end of the run: the disk did not keep up; the next run with this \
+                 configuration encrypts them",
                 counted(sealed.report.left, "file")
             );
         }
@@ -140,7 +144,7 @@ impl Work {
         self.sealed
     }
 
-    /// Encrypts what is plain in the folder.
+    /// Encrypts the plain files in the directory.
     fn seal_plain(&mut self, by: FinishedBy, ended: &AtomicBool) {
         match self.left_behind() {
             Ok(plain) => plain
@@ -148,12 +152,14 @@ impl Work {
                 .for_each(|path| self.seal(path, by, ended)),
             Err(e) => {
                 let shown = self.dir.display();
-                tracing::warn!("{shown}: what was left unencrypted stays so: {e}");
+                tracing::warn!(
+                    "{shown}: cannot find the files left unencrypted: {e}; they stay so"
+                );
             }
         }
     }
 
-    /// Finished files that an earlier run has left plain. What it was about to encrypt is removed.
+    /// Returns the finished files that an earlier run left plain. Removes its incomplete encrypted files.
     fn left_behind(&self) -> io::Result<Vec<PathBuf>> {
         let name = &self.output.name;
         sweep(&self.dir, name.folders())?;
@@ -179,11 +185,11 @@ impl Work {
             }
             Ok(None) => {
                 report.left += 1;
-                self.list(&path, by);
+                self.add_to_list(&path, by);
             }
-            // Retention was faster, or who finishes the files that a killed run left.
+            // The file was deleted by retention or renamed by a recovery meanwhile.
             Err(_) if !path.exists() => {}
-            // A crash came between the encrypted file's new name and the deletion of the plain one.
+            // A crash happened between the renaming of the encrypted file and the deletion of the plain one.
             Err(e) if e.kind() == ErrorKind::AlreadyExists && is_whole(&path) => {
                 drop(std::fs::remove_file(&path));
                 self.publish(&sealed_name(&path), by);
@@ -200,17 +206,17 @@ impl Work {
 
     fn publish(&mut self, path: &Path, by: FinishedBy) {
         self.next.publish(path, by);
-        self.list(path, by);
+        self.add_to_list(path, by);
     }
 
-    fn list(&mut self, path: &Path, by: FinishedBy) {
+    fn add_to_list(&mut self, path: &Path, by: FinishedBy) {
         if matches!(by, FinishedBy::ThisRun { .. }) {
             self.sealed.listed.push(path);
         }
     }
 }
 
-/// Whether a plain file's content is in the encrypted one beside it.
+/// Returns `true` if the encrypted file of a plain file has the same content.
 fn is_whole(plain: &Path) -> bool {
     let both = || {
         let [mut one, mut other] = [plain, &sealed_name(plain)].map(Content::open);

@@ -1,6 +1,8 @@
-//! What retention deletes before `wqcap ship` has shipped it: noted for the delivery ledger, with its frames.
+//! Files that retention deletes before `wqcap ship` has shipped them: each is recorded with its number
+//! of frames for the delivery ledger.
 //!
-//! Invariant: nobody waits for a note. A file whose note cannot be written goes all the same, and that is told.
+//! Invariant: retention does not depend on the record. If it cannot be written, the file is deleted
+//! nevertheless, and an error is logged.
 
 use std::{
     collections::HashMap,
@@ -17,7 +19,7 @@ use wqcap_files::{
     index::IndexFolder,
 };
 
-/// Frames of the files that this run has finished.
+/// Number of frames of each file that this run finished.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FrameCounts(Arc<Mutex<HashMap<PathBuf, u64>>>);
 
@@ -26,12 +28,12 @@ impl FrameCounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file has so many.
-    pub(super) fn enter(&self, file: &Path, frames: u64) {
+    /// Records the number of frames of a file.
+    pub(super) fn insert(&self, file: &Path, frames: u64) {
         self.lock().insert(file.to_owned(), frames);
     }
 
-    /// Forgets the files that are gone, if there are many more counts than files.
+    /// Removes the counts of deleted files if there are many more counts than files.
     pub(super) fn forget_gone(&self, files: usize) {
         let mut counts = self.lock();
         if counts.len() > 2 * files + 1024 {
@@ -40,22 +42,24 @@ impl FrameCounts {
     }
 }
 
-/// What is known of files on their way to a store.
+/// Delivery state of files that `wqcap ship` ships.
 pub(super) struct Delivery {
+    /// Directory of the journal of `wqcap ship`.
     pub(super) journal: PathBuf,
     pub(super) index_dir: Option<PathBuf>,
     pub(super) counts: FrameCounts,
-    /// Opened for the first file that goes unshipped.
+    /// List of files deleted unshipped; opened for the first such file.
     pub(super) list: Option<ExpiredList>,
 }
 
 impl Delivery {
-    /// Whether a file is still to be shipped.
+    /// Returns `true` if the file is not shipped yet.
     pub(super) fn is_unshipped(&self, path: &Path) -> bool {
         !is_shipped(&self.journal, path)
     }
 
-    /// Deletes a file of a folder that was not shipped, and notes it; gives its frames, if anybody has counted them.
+    /// Deletes an unshipped file of `dir` and records it in the list. Returns its number of frames if
+    /// known.
     pub(super) fn remove_unshipped(&mut self, dir: &Path, path: &Path) -> io::Result<Option<u64>> {
         let Some(expired) = self.expired(dir, path) else {
             return fs::remove_file(path).map(|()| None);
@@ -63,7 +67,7 @@ impl Delivery {
         if self.list.is_none() {
             match ExpiredList::open(dir, expired_read(&self.journal)) {
                 Ok(list) => self.list = Some(list),
-                Err(e) => tell_unlisted(path, &e),
+                Err(e) => log_unlisted(path, &e),
             }
         }
         let removed = match &mut self.list {
@@ -71,9 +75,9 @@ impl Delivery {
             None => fs::remove_file(path),
         };
         match removed {
-            // It is gone, but its line could not be written.
+            // The file is deleted, but its record could not be written.
             Err(e) if e.kind() != io::ErrorKind::NotFound && !path.exists() => {
-                tell_unlisted(path, &e);
+                log_unlisted(path, &e);
             }
             removed => removed?,
         }
@@ -81,7 +85,7 @@ impl Delivery {
         Ok(expired.frames)
     }
 
-    /// A file as the ledger is to know it.
+    /// Returns the record of a file for the delivery ledger.
     fn expired(&self, dir: &Path, path: &Path) -> Option<ExpiredFile> {
         let counted = self.counts.lock().get(path).copied();
         let indexed = || {
@@ -97,9 +101,10 @@ impl Delivery {
     }
 }
 
-fn tell_unlisted(path: &Path, e: &io::Error) {
+fn log_unlisted(path: &Path, e: &io::Error) {
     let path = path.display();
     tracing::error!(
-        "{path}: the delivery ledger of `wqcap ship` lacks its frames, since that could not be noted: {e}"
+        "{path}: cannot record the deletion of the unshipped file: {e}; the delivery ledger of `wqcap ship` lacks its \
+         frames"
     );
 }

@@ -1,27 +1,28 @@
-//! How much waits to be written, for those who look on.
+//! Meter of the write buffers in use.
 
 use crate::block::Block;
 use crossbeam_channel::Receiver;
 
-/// The blocks of all queues, seen from any thread.
+/// Use of the blocks of all queues, readable from any thread.
 #[derive(Clone)]
 pub struct Backlog {
-    /// By queue: blocks that nobody needs.
+    /// Channels of empty blocks, by queue.
     pub(super) idle: Vec<Receiver<Block>>,
-    /// Blocks of a queue, and bytes of a block.
+    /// Number of blocks per queue.
     pub(super) per_queue: usize,
+    /// Bytes of a block.
     pub(super) block: usize,
 }
 
 impl Backlog {
-    /// Bytes of write buffers in all.
+    /// Returns the total size of the write buffers in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         (self.idle.len() * self.per_queue * self.block) as u64
     }
 
-    /// Bytes of blocks that are being filled, compressed or written, or wait for it. At the whole size frames are
-    /// dropped, or loops wait.
+    /// Returns the bytes of blocks that are being filled, compressed or written, or wait for that. When
+    /// all blocks are in use, frames are dropped, or loops wait.
     #[must_use]
     pub fn used(&self) -> u64 {
         let idle: usize = self.idle.iter().map(Receiver::len).sum();
@@ -35,7 +36,7 @@ mod tests {
     use wqcap_memory::Region;
 
     #[test]
-    fn what_is_not_idle_is_used() {
+    fn blocks_that_are_not_empty_are_used() {
         let (sender, idle) = crossbeam_channel::bounded(4);
         for _ in 0..3 {
             let region = Region::allocate(4096, None).expect("memory");

@@ -1,5 +1,6 @@
-//! Gives files their end: cut to their whole records, synced, named. Before that, syncs what there is of them now and
-//! then. A thread of its own, since a sync may take long and blocks must not wait for it.
+//! Closer thread: truncates complete files to their whole records, syncs and renames them. It also
+//! syncs open files periodically. The thread is separate from the writer because a sync may take long
+//! and must not delay blocks.
 
 use crate::{
     block::{Ledger, Tally},
@@ -18,15 +19,15 @@ use std::{
 use wqcap_core::sync::wakeup::Alarm;
 use wqcap_files::{file_list::FileList, folder::rename_new};
 
-/// What the closer is asked for.
+/// Task for the closer thread.
 pub(super) enum CloserTask {
-    /// To sync a file that stays open.
+    /// Syncs a file that stays open.
     Sync(ToSync),
-    /// To give a file its end.
-    Leave(ClosingFile),
+    /// Closes a complete file.
+    Close(ClosingFile),
 }
 
-/// The thread: runs until nobody can ask it for anything.
+/// Runs the closer thread until all senders of tasks are dropped.
 pub(super) fn close(
     tasks: &Receiver<CloserTask>,
     failed: &Alarm,
@@ -41,7 +42,7 @@ pub(super) fn close(
         let mut frames = None;
         let done = match task {
             CloserTask::Sync(order) => order.sync().map(|()| None),
-            CloserTask::Leave(file) => {
+            CloserTask::Close(file) => {
                 frames = Some(file.tally.frames);
                 file.finish()
             }
@@ -50,7 +51,7 @@ pub(super) fn close(
             Ok(None) => {}
             Ok(Some(path)) => {
                 notifier.publish(&path, FinishedBy::ThisRun { frames });
-                // A file that is still to be encrypted is listed by its next name.
+                // A file that is still to be encrypted is listed under its encrypted name.
                 if !notifier.seals() {
                     finished.files.push(&path);
                 }
@@ -64,7 +65,7 @@ pub(super) fn close(
     finished
 }
 
-/// Gives a file its final name, or the next free one of the others.
+/// Renames a file to its final name, or to the first free name of `others`. Returns the new name.
 fn free_name(part: &Path, path: &Path, others: &Names) -> io::Result<PathBuf> {
     for to in std::iter::once(path.to_owned()).chain(others.clone()) {
         match rename_new(part, &to) {
@@ -73,7 +74,7 @@ fn free_name(part: &Path, path: &Path, others: &Names) -> io::Result<PathBuf> {
             Ok(()) if to == path => return Ok(to),
             Ok(()) => {
                 let (taken, to_shown) = (path.display(), to.display());
-                tracing::warn!("another program has made {taken}: the file is {to_shown}");
+                tracing::warn!("another program has created {taken}: the file is {to_shown}");
                 return Ok(to);
             }
         }
@@ -81,24 +82,25 @@ fn free_name(part: &Path, path: &Path, others: &Names) -> io::Result<PathBuf> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// A file that gets no more blocks.
+/// File that gets no more blocks.
 pub(super) struct ClosingFile {
     pub(super) named: Named,
-    /// Bytes that are whole records.
+    /// Bytes of whole records.
     pub(super) len: u64,
-    /// What is in them, and where that is counted.
+    /// Counts of those records.
     pub(super) tally: Tally,
+    /// Counters to which the records belong.
     pub(super) ledger: Ledger,
 }
 
 impl ClosingFile {
-    /// Cuts, syncs and names the file; an empty one goes. What is in no finished file counts as lost, though
-    /// [`crate::recover`] may find it yet.
+    /// Truncates, syncs and renames the file, or removes it if it is empty. If that fails, the file's
+    /// frames count as lost, although [`crate::recover`] may still find them.
     pub(super) fn finish(self) -> Result<Option<PathBuf>, String> {
         let finished = self.close();
         match &finished {
-            Ok(_) => self.ledger.kept(&self.tally),
-            Err(_) => self.ledger.lost(&self.tally),
+            Ok(_) => self.ledger.count_kept(&self.tally),
+            Err(_) => self.ledger.count_lost(&self.tally),
         }
         finished
     }
@@ -114,16 +116,16 @@ impl ClosingFile {
         if self.len == 0 {
             return std::fs::remove_file(part)
                 .map(|()| None)
-                .map_err(|e| format!("cannot remove the empty {}: {e}", part.display()));
+                .map_err(|e| format!("cannot remove the empty file {}: {e}", part.display()));
         }
-        let told = |what: &str, e: io::Error| {
+        let failure = |what: &str, e: io::Error| {
             format!("cannot {what} {}: {e}; it keeps that name", part.display())
         };
         let trusted = self.named.check(self.len);
-        trusted.map_err(|e| told("trust", e))?;
-        file.set_len(self.len).map_err(|e| told("cut", e))?;
-        file.sync_all().map_err(|e| told("sync", e))?;
-        let path = free_name(part, path, others).map_err(|e| told("rename", e))?;
+        trusted.map_err(|e| failure("trust", e))?;
+        file.set_len(self.len).map_err(|e| failure("truncate", e))?;
+        file.sync_all().map_err(|e| failure("sync", e))?;
+        let path = free_name(part, path, others).map_err(|e| failure("rename", e))?;
         self.named.sync_folders();
         Ok(Some(path))
     }

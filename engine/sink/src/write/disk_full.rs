@@ -1,5 +1,5 @@
-//! A disk without room: how long, and when it is worth another try. Frames go on into the write buffers meanwhile, as
-//! with a disk that is slow.
+//! Handling of a full disk: its duration, and the times of further attempts. Meanwhile frames fill the
+//! write buffers, as with a slow disk.
 
 use std::{
     io,
@@ -10,23 +10,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The first pause between two tries; each is twice as long as the one before it, up to the longest.
+/// First pause between two attempts. Each pause is twice as long as the previous one, up to
+/// [`LONGEST`].
 const FIRST: Duration = Duration::from_millis(100);
+/// Longest pause between two attempts.
 const LONGEST: Duration = Duration::from_secs(1);
-/// How long the end of a run waits for room.
+/// Longest wait for a full disk at the end of a run.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Whether an error says that there is no room, which may come back.
+/// Returns `true` if the error means that the disk or a quota is full, which may change.
 pub(super) fn is_no_space(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
-/// A want of room that lasts.
+/// State of the wait while the disk stays full.
 #[derive(Debug)]
 pub(super) struct DiskFull {
     began: Instant,
-    /// When to try again; `None`: a try is under way.
+    /// Time of the next attempt; `None`: an attempt is in progress.
     next: Option<Instant>,
+    /// Last pause between two attempts.
     pause: Duration,
 }
 
@@ -39,39 +42,43 @@ impl DiskFull {
         }
     }
 
-    /// Whether everything waits; else something is tried.
+    /// Returns `true` during a pause, `false` during an attempt.
     pub(super) fn waits(&self) -> bool {
         self.next.is_some()
     }
 
-    /// How long to wait.
-    pub(super) fn rest(&self, now: Instant) -> Duration {
+    /// Returns the remaining time of the pause.
+    pub(super) fn remaining(&self, now: Instant) -> Duration {
         let next = self.next.unwrap_or(now);
         next.saturating_duration_since(now)
     }
 
-    /// A try begins.
-    pub(super) fn try_again(&mut self) {
+    /// Begins an attempt.
+    pub(super) fn begin_attempt(&mut self) {
         self.next = None;
     }
 
-    /// What was tried has failed. Many may fail in one try: the pause begins with the first.
-    pub(super) fn goes_on(&mut self, now: Instant) {
+    /// Records a failed write of the attempt. Several writes may fail in one attempt; the next pause
+    /// begins with the first failure.
+    pub(super) fn record_failure(&mut self, now: Instant) {
         if self.next.is_none() {
             self.pause = (self.pause * 2).min(LONGEST);
             self.next = Some(now + self.pause);
         }
     }
 
+    /// Returns the time since the disk became full.
     pub(super) fn lasted(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.began)
     }
 }
 
-/// Tells the writer that the run is at its end.
+/// Deadline for writing at the end of a run, shared with the writer thread.
 #[derive(Debug, Default)]
 pub(super) struct ShutdownDeadline {
+    /// Time at which the run's end began.
     begun: OnceLock<Instant>,
+    /// Flag that is set when writing is given up.
     given_up: OnceLock<Arc<AtomicBool>>,
 }
 
@@ -84,14 +91,14 @@ impl ShutdownDeadline {
         let _ = self.given_up.set(flag);
     }
 
-    /// Whether nothing more is to be written.
+    /// Returns `true` if no further block is to be written.
     pub(super) fn has_given_up(&self) -> bool {
         self.given_up
             .get()
             .is_some_and(|it| it.load(Ordering::Relaxed))
     }
 
-    /// Whether room is not waited for any more.
+    /// Returns `true` if the writer must not wait for a full disk any more.
     pub(super) fn has_passed(&self, now: Instant) -> bool {
         let begun = self.begun.get();
         self.has_given_up()
@@ -104,20 +111,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_a_second_and_a_try_counts_once() {
+    fn pauses_grow_to_a_second_and_an_attempt_counts_once() {
         let start = Instant::now();
         let mut disk_full = DiskFull::begin(start);
         let mut now = start;
         let mut pauses = Vec::new();
         for _ in 0..6 {
             assert!(disk_full.waits());
-            pauses.push(disk_full.rest(now).as_millis());
-            now += disk_full.rest(now);
-            assert_eq!(disk_full.rest(now), Duration::ZERO);
-            disk_full.try_again();
+            pauses.push(disk_full.remaining(now).as_millis());
+            now += disk_full.remaining(now);
+            assert_eq!(disk_full.remaining(now), Duration::ZERO);
+            disk_full.begin_attempt();
             assert!(!disk_full.waits());
             for _ in 0..16 {
-                disk_full.goes_on(now);
+                disk_full.record_failure(now);
             }
         }
         assert_eq!(pauses, [100, 200, 400, 800, 1000, 1000]);
@@ -125,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_ends_only_after_the_end_was_told() {
+    fn the_wait_for_a_full_disk_ends_only_after_the_end_of_the_run_began() {
         let deadline = ShutdownDeadline::default();
         let now = Instant::now();
         assert!(!deadline.has_passed(now + 10 * PATIENCE));

@@ -1,46 +1,46 @@
-//! What the writer leaves behind: its files, and what went wrong.
+//! Result of a writer: its files, failures and notes.
 
 use crate::{EncryptionReport, PinnedFiles, post::hook::HookReport};
 use serde::Serialize;
 use std::time::Instant;
 use wqcap_files::file_list::FileList;
 
-/// Failures reported in full; more are counted.
+/// Maximum number of failures reported; further ones are only in the log.
 const MOST_FAILURES: usize = 16;
-/// Notes reported; more are in the log.
+/// Maximum number of notes reported; further ones are only in the log.
 const MOST_NOTES: usize = 16;
 
-/// What the writer leaves behind.
+/// Result of a writer.
 #[derive(Debug, Default)]
 pub struct Finished {
-    /// Complete files that are still there, in name order.
+    /// Complete files that still exist, in name order.
     pub files: FileList,
-    /// Old files deleted, and their bytes; `None`: nothing is ever deleted.
+    /// Old files that were deleted; `None`: files are never deleted.
     pub deleted: Option<Deleted>,
-    /// What pins hold of the files; `None`: nothing is ever deleted.
+    /// Files held by pins; `None`: files are never deleted.
     pub pinned: Option<PinnedFiles>,
-    /// What was encrypted; `None`: nothing was to be.
+    /// Report on encryption; `None`: files are not encrypted.
     pub encryption: Option<EncryptionReport>,
-    /// How the hooks went; `None`: there are none.
+    /// Report on the hooks; `None`: no hook is configured.
     pub hooks: Option<HookReport>,
-    /// When the last of its files was complete; what follows finished files may go on for longer.
+    /// Time at which the last file was complete. Processing of finished files may take longer.
     pub synced: Option<Instant>,
-    /// What could not be written, a line each.
+    /// Failures to write, one line each.
     pub failures: Vec<String>,
-    /// What a reader of the files should know: when there was no room.
+    /// Notes for readers of the files: times at which the disk was full.
     pub notes: Vec<String>,
 }
 
-/// How much was deleted to keep within limits.
+/// Numbers of files deleted by retention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, derive_more::AddAssign)]
 pub struct Deleted {
-    /// Files, of this run or earlier ones.
+    /// Number of deleted files, of this run or earlier ones.
     pub files: u64,
-    /// Their bytes.
+    /// Number of bytes of the deleted files.
     pub bytes: u64,
-    /// Those of the files that `wqcap ship` had not shipped; without `[ship]` none.
+    /// Number of deleted files that `wqcap ship` had not shipped; 0 without `[ship]`.
     pub unshipped: u64,
-    /// Frames of those, as far as they had been counted.
+    /// Number of frames in the unshipped files, as far as they were counted.
     pub unshipped_frames: u64,
 }
 

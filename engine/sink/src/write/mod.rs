@@ -1,4 +1,5 @@
-//! The disk's half as those see it who start and end it: what becomes files, the threads for that, and what they leave.
+//! Writer handle: starts the threads that write files, controls them, and collects their result at
+//! shutdown.
 
 mod backlog;
 mod closer;
@@ -61,56 +62,59 @@ use wqcap_memory::{Region, Untouched};
 
 use wqcap_files::sealed::SecretKey;
 
-/// Bytes of a block, where a queue's share of the buffer holds enough of them. A write takes as long to begin and to be told
-/// of whatever its size, and those of a file come one after the other.
+/// Bytes of a block if a queue's share of the buffer holds enough blocks. Each write has a fixed cost
+/// for its start and its completion, and the writes of a file are sequential, so large blocks are
+/// faster.
 pub const BLOCK: usize = 4 << 20;
-/// What a block is not smaller than, where the share is several of them; a block that is compressed is not larger.
+/// Minimum bytes of a block if a queue's share of the buffer holds several, and maximum bytes of a
+/// block that is compressed.
 const SMALL_BLOCK: usize = 1 << 20;
-/// So many blocks are enough of a queue: where there would be more, blocks are larger.
+/// Number of blocks per queue above which blocks are made larger instead.
 const ENOUGH_BLOCKS: usize = 16;
-/// Bytes of a block on its way to the orderer: it knows what is next the earlier the smaller they are.
+/// Bytes of a relay block. With smaller blocks the ordering thread gets each queue's next record
+/// earlier.
 const RELAY_BLOCK: usize = 64 << 10;
-/// Idle moments, five a second at most, before a compressed file gets a frame that is not full.
+/// Number of idle calls, at most five per second, before a partial block is compressed and written.
 const PATIENCE: u32 = 2;
-/// Nanoseconds of stamps after which a block is written though it is not full and its queue is never idle. A queue that
-/// is idle is so for 0.2 s: the two together, and what a batch and a write take, stay below a second.
+/// Span of time stamps in nanoseconds after which a partial block is written. An idle queue sends its
+/// block after 0.2 s. Both together, and the time of a batch and a write, stay below one second.
 const SHOWN_NS: u64 = 250_000_000;
 
-/// Where files go and how much may wait for the disk.
+/// Settings of a writer: output files and buffers.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// As planned.
+    /// Planned output.
     pub output: OutputPlan,
-    /// The longest record's frame bytes; 0: as long as `longest`.
+    /// Maximum bytes of a frame in a record; 0: whole frames.
     pub snaplen: usize,
-    /// The longest frame, in bytes.
+    /// Length of the longest frame in bytes.
     pub longest: usize,
-    /// The process that runs the hook; `None`: this one.
+    /// Process that runs the hook; `None`: the calling process.
     pub hook_process: Option<Arc<HookProcess>>,
-    /// The key that finished files are encrypted with; `None`: they are not.
+    /// Key for the encryption of finished files; `None`: no encryption.
     pub at_rest: Option<Arc<SecretKey>>,
-    /// When files of the run were finished, those of earlier captures of the run as well.
+    /// Finish times of the run's files, including those of earlier captures of the run.
     pub finish_times: FinishTimes,
-    /// The writer's ring; `None`: it makes one of its own.
+    /// io_uring instance to use; `None`: the writer creates one.
     pub ring: Option<Arc<KeptRing>>,
-    /// What all files may come to; `None`: anything.
+    /// Limit on the data of all files; `None`: no limit.
     pub limit: Option<Arc<WriteLimit>>,
-    /// Woken when nothing can be written any more.
+    /// Wakeup of the capture's owner, used when files can no longer be written.
     pub owner: Wakeup,
 }
 
 impl Files {
-    /// Opens the way to the disk of so many queues, in the thread that writes.
+    /// Returns a function that opens the disk for `queues` queues. The writer thread calls it.
     fn disk(&self, queues: usize) -> impl FnOnce(&Pool) -> Disk + Send + 'static {
         let ring = self.ring.clone();
         move |pool| match queues {
-            // Nothing is ever written beside its blocks.
+            // The blocks of one queue are never written concurrently.
             1 => Disk::plain(),
             _ => Disk::open(pool, ring.as_ref()),
         }
     }
 
-    /// [`Files::snaplen`] as a bound.
+    /// Returns [`Files::snaplen`] as an upper bound, `usize::MAX` for 0.
     fn longest_record(&self) -> usize {
         match self.snaplen {
             0 => usize::MAX,
@@ -118,36 +122,39 @@ impl Files {
         }
     }
 
-    /// The folder.
+    /// Returns the output directory.
     pub(super) fn dir(&self) -> &Path {
         self.output.dir.as_deref().unwrap_or(Path::new(""))
     }
 }
 
-/// The running threads.
+/// Running threads that write files or a stream.
 pub struct Writer {
-    /// Whose frames are in its files; none: there are no files.
+    /// Counters of the queues whose frames are in the files; empty if a stream is written.
     counters: Vec<Arc<QueueCounters>>,
-    /// Gives the reason if its stream failed.
+    /// Ordering thread. It returns the cause if its stream failed.
     reorderer: Option<JoinHandle<Option<String>>>,
     compressors: Option<Compressors>,
-    /// The writer, who works ahead of it, and the closer, in the order in which they end; none: there are no files.
+    /// Writer, preopen and closer threads, in the order in which they end; empty for a stream.
     threads: Vec<JoinHandle<Finished>>,
-    aftercare: Option<PostClose>,
+    /// Threads that process finished files.
+    post_close: Option<PostClose>,
+    /// Raised when files cannot be written.
     failed: Arc<Alarm>,
     deadline: Arc<ShutdownDeadline>,
     requests: Arc<Requests>,
-    /// Requests to the queues' own sinks, where an orderer is behind them; `None`: they are those of `requests`.
+    /// Requests to the queues' sinks if an ordering thread is behind them; `None`: the queues' sinks
+    /// use `requests`.
     relayed: Option<Arc<Requests>>,
     backlog: Option<Backlog>,
     stream: Arc<StreamEnd>,
     touching: Vec<Touching>,
 }
 
-/// Blocks become resident, in a thread that ends with that.
+/// Thread that makes blocks resident and then ends.
 type Touching = JoinHandle<Result<(), ResourceError>>;
 
-/// Everything that files take but the threads.
+/// Blocks, channels and sinks of a writer, before its threads are started.
 struct Prepared<E: Encoder> {
     requests: Arc<Requests>,
     full: Receiver<Full>,
@@ -155,7 +162,7 @@ struct Prepared<E: Encoder> {
     sinks: Vec<BlockSink<E>>,
     pool: Pool,
     untouched: Vec<Untouched>,
-    /// By queue: where emptied blocks go back to.
+    /// Channels that return emptied blocks to the sinks, by queue.
     empties: Vec<Sender<Block>>,
     backlog: Backlog,
     /// Bytes of a block.
@@ -163,10 +170,10 @@ struct Prepared<E: Encoder> {
 }
 
 impl Writer {
-    /// Makes the blocks and the threads, and a sink for each queue.
+    /// Allocates the blocks, starts the threads, and creates a sink for each queue.
     ///
     /// # Errors
-    /// Memory or a thread cannot be had.
+    /// Memory cannot be allocated, or a thread cannot be started.
     pub fn start<E: Encoder>(
         files: &Files,
         encoder: &E,
@@ -188,18 +195,19 @@ impl Writer {
         Self::to_files(files, encoder, counters, owners, disk)
     }
 
-    /// Starts the writer of files that hold the frames of all queues, in the order of time. `in_order` makes, on the thread
-    /// that orders, the steps that frames pass before they are written; queues then relay whole frames.
+    /// Starts the writer of files that hold the frames of all queues in the order of time. `in_order`
+    /// is called on the ordering thread and creates the reduction steps for frames in order; queues
+    /// then relay whole frames.
     ///
     /// # Errors
-    /// As [`Writer::start`].
+    /// The errors of [`Writer::start`].
     pub fn start_ordered<E: Encoder>(
         files: &Files,
         encoder: &E,
         counters: &[Arc<QueueCounters>],
         in_order: Option<impl FnOnce() -> InOrder + Send + 'static>,
     ) -> Result<(Self, Vec<BlockSink<Relay>>), ResourceError> {
-        // What is full here waits, and the queues' own blocks run out.
+        // A full buffer of the output sink blocks the ordering thread, and then the relay blocks run out.
         let half = Files {
             output: OutputPlan {
                 buffer: files.output.buffer / 2,
@@ -221,7 +229,7 @@ impl Writer {
             writer.relayed = Some(relays.requests);
             writer.touching.push(touch(relays.untouched, None)?);
             writer.reorderer = Some(spawn("wqcap-order", move || {
-                // The last block goes to the writer here.
+                // Dropping the output sink sends its last block to the writer.
                 drop(reorderer.with_steps(in_order.map(|make| make())).run());
                 None
             })?);
@@ -229,11 +237,11 @@ impl Writer {
         Ok((writer, relays.sinks))
     }
 
-    /// Starts the writer of one stream in the order of time, to `out` instead of files; `in_order` as in
-    /// [`Writer::start_ordered`].
+    /// Starts the writer of one stream in the order of time, to `out` instead of files. `in_order` is
+    /// used as in [`Writer::start_ordered`].
     ///
     /// # Errors
-    /// As [`Writer::start`].
+    /// The errors of [`Writer::start`].
     pub fn start_stream<E: Encoder>(
         files: &Files,
         encoder: &E,
@@ -242,15 +250,15 @@ impl Writer {
         out: impl Write + Send + 'static,
     ) -> Result<(Self, Vec<BlockSink<Relay>>), ResourceError> {
         let relays = Relays::new(files, files.output.buffer, counters, in_order.is_some())?;
-        // The stream has no sink: each round of the orderer writes it out.
+        // The stream has no block sink: each round of the ordering thread writes its buffer.
         let requests = Arc::<Requests>::default();
         let flushes = Flushes::new(&relays.requests, &requests);
-        let stream = Arc::new(StreamEnd::of(&files.owner));
+        let stream = Arc::new(StreamEnd::new(&files.owner));
         let end = Arc::clone(&stream);
         let (encoder, counters) = (encoder.clone(), counters.to_vec());
         let (on_full, limit) = (files.output.on_full, files.limit.clone());
         let reorderer = spawn("wqcap-order", move || {
-            let out = StreamEncoder::begin(encoder, out, &counters, end).within(limit);
+            let out = StreamEncoder::begin(encoder, out, &counters, end).with_limit(limit);
             Reorderer::new(relays.full, relays.lines, on_full, out)
                 .with_steps(in_order.map(|make| make()))
                 .with_flushes(flushes)
@@ -262,7 +270,7 @@ impl Writer {
             reorderer: Some(reorderer),
             compressors: None,
             threads: Vec::new(),
-            aftercare: None,
+            post_close: None,
             failed: Arc::default(),
             deadline: Arc::default(),
             requests,
@@ -274,7 +282,7 @@ impl Writer {
         Ok((writer, relays.sinks))
     }
 
-    /// Everything but the threads.
+    /// Creates the blocks, channels and sinks, but no threads.
     fn prepare<E: Encoder>(
         files: &Files,
         encoder: &E,
@@ -302,7 +310,7 @@ impl Writer {
         let mut empties = Vec::with_capacity(owners.len());
         let mut states = Vec::with_capacity(owners.len());
         let mut idle = Vec::with_capacity(owners.len());
-        // With compression, what is written is the packers'.
+        // With compression, the pool holds the packers' blocks instead.
         let mut pool = Pool::default();
         let mut untouched = Vec::with_capacity(owners.len());
         for (index, (queue, ledger)) in (0u16..).zip(owners) {
@@ -368,7 +376,7 @@ impl Writer {
         let failed = Arc::new(Alarm::of(&files.owner));
         let deadline = Arc::<ShutdownDeadline>::default();
         let (tasks_in, tasks) = crossbeam_channel::unbounded();
-        let (aftercare, notifier) = PostClose::start(files)?;
+        let (post_close, notifier) = PostClose::start(files)?;
         let (ahead, preparing) = Preopen::start(files.dir(), it.states.len())?;
         let channels = WriterChannels {
             full,
@@ -392,9 +400,10 @@ impl Writer {
         })?;
         let (touched_in, touched) = crossbeam_channel::bounded(0);
         let touching = touch(it.untouched, Some(touched_in))?;
-        // The disk in its thread: the kernel lets only the ring's maker submit to it.
+        // The disk is opened in the writer thread: only the thread that creates the ring may submit to it.
         let writer = spawn("wqcap-writer", move || {
-            // The ring pins the blocks, and would touch them all here. Nobody sends: the other end goes.
+            // Registering the blocks with the ring pins them, which would make them resident in this thread. Nothing is
+            // sent on this channel: the receive returns when the touching thread drops its end.
             let _ = touched.recv();
             work.run(disk(&pool))
         })?;
@@ -404,7 +413,7 @@ impl Writer {
                 reorderer: None,
                 compressors,
                 threads: vec![writer, preparing, closer],
-                aftercare: Some(aftercare),
+                post_close: Some(post_close),
                 failed,
                 deadline,
                 requests: it.requests,
@@ -417,7 +426,7 @@ impl Writer {
         ))
     }
 
-    /// Waits until every block is resident: from then on frames may come.
+    /// Waits until every block is resident. Afterwards the capture may receive frames.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -428,68 +437,71 @@ impl Writer {
         Ok(())
     }
 
-    /// For those who want to know how much waits to be written.
+    /// Returns the meter of the data that waits to be written; `None` for a stream.
     #[must_use]
     pub fn backlog(&self) -> Option<Backlog> {
         self.backlog.clone()
     }
 
-    /// For those who want to know what retention finds; `None`: nothing is ever deleted.
+    /// Returns the gauge of the files that retention found; `None`: files are never deleted.
     #[must_use]
     pub fn retention(&self) -> Option<RetentionGauge> {
-        self.aftercare.as_ref().and_then(PostClose::gauge)
+        self.post_close.as_ref().and_then(PostClose::gauge)
     }
 
-    /// Whether something could not be written.
+    /// Returns `true` if data could not be written.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.failed.is_raised() || self.stream.failed.is_raised()
     }
 
-    /// Whether the stream's reader has left, and nobody is there to write for.
+    /// Returns `true` if the stream's reader has closed its end.
     #[must_use]
     pub fn reader_has_left(&self) -> bool {
         self.stream.left.is_raised()
     }
 
-    /// Asks every sink to go on to its next file, which it does with its next batch, or when it is idle.
+    /// Requests that every sink begins its next file. A sink does so with its next batch, or when its
+    /// queue is idle.
     pub fn rotate(&self) {
         self.requests.rotate();
     }
 
-    /// Asks every sink to send what it holds. [`Writer::has_flushed`] says when that is written.
+    /// Requests that every sink sends its open block. Returns the flush's number for
+    /// [`Writer::has_flushed`].
     pub fn flush(&self) -> u64 {
         self.relayed.as_ref().unwrap_or(&self.requests).flush()
     }
 
-    /// Whether all that sinks held at a flush is written.
+    /// Returns `true` if all records that the sinks held when `flush` was requested are written.
     #[must_use]
     pub fn has_flushed(&self, flush: u64) -> bool {
         self.requests.is_written(flush)
     }
 
-    /// For those who ask something of the files' sinks.
+    /// Returns the requests to the sinks of the files.
     #[must_use]
     pub fn requests(&self) -> Arc<Requests> {
         Arc::clone(&self.requests)
     }
 
-    /// The run is at its end: a disk without room is waited for no more than another second. Then sinks that wait for it
-    /// go on, and what cannot be written is lost.
+    /// Limits the wait for a full disk to one more second, because the run ends. After that, sinks that
+    /// wait for blocks continue, and blocks that cannot be written are lost.
     pub fn hurry(&self) {
         self.deadline.begin();
     }
 
-    /// From when `flag` is set, what is not being written yet is lost, and files end before it.
+    /// Registers a flag that ends writing: once it is set, blocks that are not being written yet are
+    /// lost, and files end before them.
     pub fn give_up_on(&self, flag: Arc<AtomicBool>) {
         self.deadline.give_up_on(flag);
     }
 
-    /// Waits until everything is written, synced and named. Every sink must be gone.
+    /// Waits until all files are written, synced and renamed. Every sink must be dropped before.
     #[must_use]
     pub fn finish(self) -> Finished {
         self.hurry();
-        // In the order of the frames' way: each ends when the one before it has.
+        // The threads are joined in the order of the data flow: each ends after the one before it.
         let ordered = self.reorderer.map(JoinHandle::join);
         let packed = self.compressors.is_none_or(Compressors::finish);
         let mut finished = Finished::default();
@@ -510,12 +522,12 @@ impl Writer {
         if !packed {
             finished.fail("a thread that compresses ended in a panic".into());
         }
-        // Whatever a thread that ended too early had in its hands.
+        // Frames that were in a thread which ended too early count as lost.
         for counters in &self.counters {
             counters.lose_unkept();
         }
         finished.synced = Some(Instant::now());
-        let followed = self.aftercare.map(PostClose::finish).unwrap_or_default();
+        let followed = self.post_close.map(PostClose::finish).unwrap_or_default();
         if let Some(sealed) = followed.sealed {
             finished.files.absorb(sealed.listed);
             sealed.failures.into_iter().for_each(|it| finished.fail(it));
@@ -538,15 +550,18 @@ impl Writer {
     }
 }
 
-/// How large blocks are, and how many a queue has.
+/// Size and number of a queue's blocks.
 struct Sizes {
+    /// Bytes of a block.
     block: usize,
+    /// Number of blocks per queue.
     per_queue: usize,
 }
 
 impl Sizes {
-    /// Of a `buffer` for so many queues, in blocks of `usual` bytes where it is large enough for several of them. Both bounds
-    /// are powers of two, and so are blocks between them. A file that ends sooner does not fill large ones.
+    /// Divides a `buffer` of bytes among `queues` queues. Blocks have `usual` bytes if the buffer is large
+    /// enough for several of them. The bounds of `usual` are powers of two, and so are block sizes
+    /// between them. Blocks are smaller if the maximum size of a file is small.
     fn new(usual: &RangeInclusive<usize>, files: &Files, buffer: u64, queues: usize) -> Self {
         let share = usize::try_from(buffer).unwrap_or(usize::MAX) / queues.max(1);
         let file = match files.output.rotation.size {
@@ -566,7 +581,7 @@ impl Sizes {
     }
 }
 
-/// Makes blocks resident while others prepare the rest; `end` goes when that is done.
+/// Starts a thread that makes blocks resident. It drops `end` when it is done.
 fn touch(
     blocks: Vec<Untouched>,
     end: Option<Sender<Infallible>>,
@@ -577,7 +592,8 @@ fn touch(
     })
 }
 
-/// A queue's blocks, with the way back for emptied ones. They join the pool of what is written, if they are.
+/// Allocates a queue's blocks and creates the channel for emptied ones. If the blocks themselves are
+/// written, they join `pool`.
 fn exchange(
     sizes: &Sizes,
     full: &Sender<Full>,
@@ -590,7 +606,7 @@ fn exchange(
         if let Some(pool) = &mut pool {
             pool.join(&mut block);
         }
-        // Bounded by the very number of blocks: there is room.
+        // The channel's capacity is the number of blocks.
         let _ = empty_in.send(block);
     }
     let exchange = Exchange {
@@ -602,7 +618,7 @@ fn exchange(
     Ok((exchange, empty_in, untouched))
 }
 
-/// The queues' ends of an orderer.
+/// Queue side of an ordering thread: a relay sink for each queue, and their channels.
 struct Relays {
     full: Receiver<Full>,
     lines: Vec<Line>,
@@ -612,7 +628,7 @@ struct Relays {
 }
 
 impl Relays {
-    /// Makes a relay for each queue. Frames are cut to the snaplen here unless `whole`.
+    /// Creates a relay sink for each queue. It cuts frames to the snaplen unless `whole` is set.
     fn new(
         files: &Files,
         buffer: u64,
@@ -627,7 +643,7 @@ impl Relays {
             lines: Vec::with_capacity(counters.len()),
             sinks: Vec::with_capacity(counters.len()),
             untouched: Vec::with_capacity(counters.len()),
-            // Files are the orderer's: only flushes are requested of these sinks.
+            // Files belong to the output sink: only flushes are requested of these sinks.
             requests: Arc::new(Requests::with_sinks(counters.len())),
         };
         for (queue, counters) in (0u16..).zip(counters) {
@@ -654,7 +670,8 @@ impl Relays {
     }
 }
 
-/// Puts packers between the sinks and the writer, whose `states` then give emptied blocks to them.
+/// Starts packers between the sinks and the writer. Emptied blocks of the writer's `states` then go to
+/// the packers.
 fn pack(
     files: &Files,
     size: usize,
@@ -669,7 +686,7 @@ fn pack(
     for _ in 0..spares {
         let mut block = Compressors::spare(size)?;
         pool.join(&mut block);
-        // Bounded by the very number of blocks: there is room.
+        // The channel's capacity is the number of blocks.
         let _ = spare_in.send(block);
     }
     for state in states {

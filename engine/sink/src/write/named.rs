@@ -1,7 +1,8 @@
-//! Open files: how they are created, and their two names, of those that [`super::naming`] gives.
+//! Creation of output files, and their two names: the `.part` name while open, then the final name.
+//! [`super::naming`] chooses the names.
 //!
-//! Invariant: an open file is locked (flock) from before anybody can find it until it has its final name, so that
-//! [`crate::recover`] can tell it from one that a crash left.
+//! Invariant: an open file is locked (flock) before it has a name and until it has its final name, so
+//! that [`crate::recover`] can distinguish it from a file that a crash left.
 
 use crate::write::{
     disk_full::is_no_space,
@@ -24,21 +25,22 @@ use std::{
 };
 use wqcap_files::{folder::sync_folder, name::PART, sealed::sealed_name};
 
-/// An open file, with a name or without.
+/// Open output file, with or without a name.
 pub(super) struct Opened {
     file: File,
-    /// Writes go past the page cache.
+    /// `true` for direct I/O: writes bypass the page cache.
     direct: bool,
 }
 
 impl Opened {
-    /// A file in `dir` without a name, of which nothing is left unless it gets one.
+    /// Creates a file in `dir` without a name (O_TMPFILE). It disappears when closed, unless it got a
+    /// name.
     ///
     /// # Errors
-    /// The folder cannot be written to, or its file system has no such files.
+    /// The directory is not writable, or its file system does not support O_TMPFILE.
     #[expect(
         clippy::disallowed_methods,
-        reason = "a new file, which no other name leads to"
+        reason = "the file is new, so no link can lead elsewhere"
     )]
     pub(super) fn nameless(dir: &Path) -> io::Result<Self> {
         let opened = Self::with(|flags| {
@@ -50,13 +52,13 @@ impl Opened {
         Ok(opened)
     }
 
-    /// A new file of this name.
+    /// Creates a new file with the name `part` and locks it.
     ///
     /// # Errors
-    /// It is there already, or cannot be created.
+    /// The name exists already, or the file cannot be created.
     #[expect(
         clippy::disallowed_methods,
-        reason = "a new file, which no other name leads to"
+        reason = "the file is new, so no link can lead elsewhere"
     )]
     fn create(part: &Path) -> io::Result<Self> {
         let opened = Self::with(|flags| {
@@ -64,7 +66,7 @@ impl Opened {
             options.write(true).create_new(true).custom_flags(flags);
             let file = options.open(part);
             if file.as_ref().is_err_and(is_invalid) {
-                // Some kernels create the file before they find that it cannot be direct.
+                // Some kernels create the file before they refuse direct I/O.
                 let _ = std::fs::remove_file(part);
             }
             file
@@ -72,11 +74,11 @@ impl Opened {
         if lock(&opened.file) && opened.file.metadata().is_ok_and(|m| m.nlink() > 0) {
             return Ok(opened);
         }
-        // A recovery found it before it was locked, empty, and takes it away.
+        // `wqcap recover` found the empty file before it was locked, and removes it.
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// With direct I/O where the file system has it.
+    /// Opens a file with O_DIRECT, or without it if the file system does not support direct I/O.
     fn with(open: impl Fn(i32) -> io::Result<File>) -> io::Result<Self> {
         let opened = |direct| move |file| Self { file, direct };
         match open(libc::O_DIRECT) {
@@ -85,9 +87,9 @@ impl Opened {
         }
     }
 
-    /// Gives a nameless file its first name; where that cannot be, another file gets it.
-    fn enter(self, part: &Path) -> io::Result<Self> {
-        // By its descriptor's own entry, as open(2) shows it: the other way takes a capability.
+    /// Links a nameless file to the name `part`. If that fails, creates a new file of that name instead.
+    fn link(self, part: &Path) -> io::Result<Self> {
+        // Through the descriptor's entry in /proc, as in open(2): AT_EMPTY_PATH requires a capability.
         let here = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         match linkat(CWD, here, CWD, part, AtFlags::SYMLINK_FOLLOW) {
             Ok(()) => Ok(self),
@@ -96,58 +98,58 @@ impl Opened {
     }
 }
 
-/// Direct I/O is refused like that.
+/// Returns `true` for EINVAL, with which the kernel refuses direct I/O.
 fn is_invalid(e: &io::Error) -> bool {
     e.raw_os_error() == Some(libc::EINVAL)
 }
 
-/// Locks a new file; `false`: somebody else has it.
+/// Locks a new file. Returns `false` if another process has locked it.
 fn lock(file: &File) -> bool {
     match file.try_lock() {
         Ok(()) => true,
         Err(TryLockError::WouldBlock) => false,
         Err(TryLockError::Error(e)) => {
             tracing::warn!(
-                "files cannot be locked here ({e}): do not run `wqcap recover` beside a capture"
+                "cannot lock output files: {e}; do not run `wqcap recover` during a capture"
             );
             true
         }
     }
 }
 
-/// An open file and its two names.
+/// Open file with its two names.
 pub(super) struct Named {
     pub(super) file: Arc<File>,
-    /// Its name while it is open.
+    /// Name of the file while it is open.
     pub(super) part: PathBuf,
-    /// Its name when it is complete.
+    /// Intended name of the complete file.
     pub(super) path: PathBuf,
-    /// Names for it if that one is taken by then.
+    /// Alternative names if `path` is taken by then.
     pub(super) others: Names,
-    /// Writes go past the page cache.
+    /// `true` for direct I/O: writes bypass the page cache.
     pub(super) direct: bool,
-    /// Folders that are to be synced for its place to last.
+    /// Directories to sync so that the file's directory entry is durable.
     new_folders: Vec<PathBuf>,
     syncs: Arc<Syncs>,
 }
 
-/// How the syncs of an open file went.
+/// State of an open file's syncs.
 #[derive(Debug, Default)]
 struct Syncs {
-    /// One is asked for, and not done yet.
+    /// Set while a requested sync is not done.
     asked: AtomicBool,
-    /// One has failed, or the file was found shorter than it was written: nobody knows what of it will be there, and the
-    /// system tells only once.
+    /// Set after a sync failed or the file was found truncated. The content on disk is unknown then, and
+    /// the kernel reports a sync error only once.
     failed: AtomicBool,
 }
 
-/// An open file that is to be synced.
+/// Request to sync an open file.
 pub(super) struct ToSync {
     file: Arc<File>,
     part: PathBuf,
-    /// Bytes of whole records that were written before it was asked for.
+    /// Bytes of whole records that were written before the request.
     written: u64,
-    /// Folders that its name needs.
+    /// Directories to sync.
     folders: Vec<PathBuf>,
     syncs: Arc<Syncs>,
 }
@@ -171,15 +173,17 @@ impl ToSync {
     }
 }
 
-/// Why a file cannot be created.
+/// Failure to create a file.
 pub(super) struct NameRefusal {
+    /// Error message.
     pub(super) text: String,
-    /// It may be possible again.
+    /// `true` if the disk is full, so that a later attempt may succeed.
     pub(super) is_no_space: bool,
 }
 
 impl Named {
-    /// The file of a queue whose first record is stamped `ns`: a nameless one that was opened before, or a new one.
+    /// Creates the file of a queue whose first record is stamped `ns`, from the nameless file opened in
+    /// advance if there is one.
     pub(super) fn create(
         naming: &Arc<Naming>,
         queue: Option<u16>,
@@ -188,22 +192,22 @@ impl Named {
     ) -> Result<Self, NameRefusal> {
         let mut names = Names::new(naming, queue, ns);
         let mut new_folders = Vec::new();
-        // Two files may begin in what is the same moment to their names: the later one takes the next free name.
+        // Two files may begin at times that give the same name. The later file takes the next free name.
         while let Some(path) = names.next() {
             let mut part = OsString::from(&path);
             part.push(PART);
             let part = PathBuf::from(part);
             let opened = naming.open(&path, &mut new_folders, || match nameless.take() {
-                Some(file) => file.enter(&part),
+                Some(file) => file.link(&part),
                 None => Opened::create(&part),
             });
             match opened {
-                // A sealed file is there before its plain one goes, so that one of the two is seen.
+                // The encrypted file is created before its plain file is removed, so at least one of the two exists.
                 Ok(_) if path.exists() || sealed_name(&path).exists() => {
                     drop(std::fs::remove_file(&part));
                 }
                 Ok(Opened { file, direct }) => {
-                    names.taken();
+                    names.record_taken();
                     return Ok(Self {
                         file: Arc::new(file),
                         part,
@@ -225,14 +229,16 @@ impl Named {
         }
         Err(NameRefusal {
             text: format!(
-                "output.name: {} has {NAMES} files of the name that one from {ns} ns on is to have",
+                "output.name: cannot name the file that begins at {ns} ns: {} already has {NAMES} files of its name; \
+                 use a template with finer time fields",
                 naming.dir.display()
             ),
             is_no_space: false,
         })
     }
 
-    /// For the closer to sync it, with so many bytes of whole records in it; `None`: it is still about the last time.
+    /// Returns a request for the closer to sync the file, with `written` bytes of whole records in it;
+    /// `None` if the previous request is not done.
     pub(super) fn order_sync(&mut self, written: u64) -> Option<ToSync> {
         let asked = self.syncs.asked.swap(true, Ordering::AcqRel);
         (!asked).then(|| ToSync {
@@ -244,34 +250,34 @@ impl Named {
         })
     }
 
-    /// Has its place last, if no sync has done that.
+    /// Syncs the directories of the file's name that no earlier sync has included.
     pub(super) fn sync_folders(&self) {
         self.new_folders.iter().for_each(|it| sync_folder(it));
     }
 
-    /// Why what was written of it, so many bytes of whole records, is not there: another program has cut it. Told once;
-    /// the file is not to be trusted from then on.
+    /// Returns an error message if another program has truncated the file below the `written` bytes of
+    /// whole records. The message is returned once; [`Named::check`] fails from then on.
     pub(super) fn is_cut(&self, written: u64) -> Option<String> {
         let len = self.file.metadata().map_or(written, |it| it.len());
         self.is_cut_at(len, written)
     }
 
     fn is_cut_at(&self, there: u64, written: u64) -> Option<String> {
-        let tells = there < written && !self.syncs.failed.swap(true, Ordering::AcqRel);
-        tells.then(|| {
+        let is_new = there < written && !self.syncs.failed.swap(true, Ordering::AcqRel);
+        is_new.then(|| {
             format!(
-                "{}: another program has cut it after {there} of the {written} bytes that were written",
+                "{}: another program truncated the file to {there} of the {written} bytes that were written",
                 self.part.display()
             )
         })
     }
 
-    /// Whether what was written of it, so many bytes, is there, under its name.
+    /// Checks that the `written` bytes are in the file and the file has its name.
     ///
     /// # Errors
-    /// A sync has failed, or another program has cut, removed or replaced the file.
+    /// A sync has failed, or another program has truncated, removed or replaced the file.
     pub(super) fn check(&self, written: u64) -> io::Result<()> {
-        // After a cut, a later write makes the file as long as it was, with a hole in it. Not every file system tells.
+        // A write after a truncation restores the file's length, with a hole in it. Some file systems report no holes.
         let hole = seek(&*self.file, SeekFrom::Hole(0)).unwrap_or(written);
         if let Some(cut) = self
             .is_cut(written)
@@ -280,7 +286,7 @@ impl Named {
             return Err(io::Error::other(cut));
         }
         if self.syncs.failed.load(Ordering::Acquire) {
-            return Err(io::Error::other("it was cut, or a sync failed"));
+            return Err(io::Error::other("it was truncated, or a sync failed"));
         }
         let (ours, named) = (self.file.metadata()?, self.part.symlink_metadata()?);
         if (ours.dev(), ours.ino()) != (named.dev(), named.ino()) {
@@ -289,7 +295,7 @@ impl Named {
         Ok(())
     }
 
-    /// Leaves direct I/O, for a file system that opens files so and then refuses to write them.
+    /// Turns direct I/O off, for a file system that accepts O_DIRECT but refuses the writes.
     pub(super) fn go_through_page_cache(&mut self) -> io::Result<()> {
         #[allow(unsafe_code)]
         // SAFETY: fcntl on a descriptor this object owns.
@@ -298,7 +304,7 @@ impl Named {
             return Err(io::Error::last_os_error());
         }
         tracing::info!(
-            "{}: no direct I/O here, writing through the page cache",
+            "{}: the file system does not support direct I/O; writes use the page cache",
             self.part.display()
         );
         self.direct = false;
@@ -327,11 +333,11 @@ mod tests {
         let inode = |m: io::Result<std::fs::Metadata>| m.expect("there").ino();
         assert_eq!(inode(file.part.metadata()), inode(file.file.metadata()));
         let other = File::open(&file.part).expect("opens");
-        assert!(other.try_lock().is_err(), "recovery leaves it alone");
+        assert!(other.try_lock().is_err(), "the file is not locked");
     }
 
     #[test]
-    fn sub_folders_are_made_and_synced_once() {
+    fn subdirectories_are_created_and_synced_once() {
         let dir = tempfile::tempdir().expect("dir");
         let template = "%Y/%j/q{queue}".parse().expect("reads");
         let naming = Arc::new(Naming::new(dir.path().to_owned(), template, "pcap".into()));
@@ -341,8 +347,8 @@ mod tests {
             let mut file = made.map_err(|it| it.text).expect("created");
             let folder = dir.path().join("1970/001");
             assert_eq!(file.part, folder.join(format!("{name}.pcap.part")));
-            // Each new folder, and that which it is in.
-            let order = file.order_sync(0).expect("is asked for");
+            // Each new directory and its parent.
+            let order = file.order_sync(0).expect("a sync is requested");
             let new = [("1970", ""), ("1970/001", "1970")];
             let new = new.map(|(a, b)| [dir.path().join(a), dir.path().join(b)]);
             let want: &[PathBuf] = if name == "q03" {
@@ -359,12 +365,13 @@ mod tests {
                     .all(|(a, b)| a.components().eq(b.components()))
             );
             order.sync().expect("syncs");
-            assert_eq!(file.order_sync(0).expect("is asked for").folders.len(), 0);
+            let order = file.order_sync(0).expect("a sync is requested");
+            assert_eq!(order.folders.len(), 0);
         }
     }
 
     #[test]
-    fn a_taken_name_is_nobody_elses() {
+    fn a_taken_name_is_not_used_for_another_file() {
         let dir = tempfile::tempdir().expect("dir");
         let all_taken = [
             "wqcap-q03-17.pcap.part",

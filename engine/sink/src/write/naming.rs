@@ -1,4 +1,4 @@
-//! Where files are, and the names that they get: of each file, the one it is to have and the others if that is taken.
+//! Names of the writer's files: the intended name of each file, and alternatives if it is taken.
 
 use std::{
     collections::HashMap,
@@ -8,19 +8,21 @@ use std::{
 };
 use wqcap_files::name::NameTemplate;
 
-/// Names that are tried for a file.
+/// Maximum number of names tried for a file.
 pub(super) const NAMES: u64 = 1000;
-/// How often a sub folder is made that is gone when its first file is to be created: retention deletes emptied ones.
+/// Maximum number of attempts to create a file in a subdirectory that disappears before the file is
+/// created: retention deletes empty subdirectories.
 const FOLDER_TRIES: usize = 10;
 
-/// Where files are, and how they are named.
+/// Directory and naming scheme of a writer's files.
 #[derive(Debug)]
 pub(super) struct Naming {
+    /// Output directory.
     pub(super) dir: PathBuf,
     pub(super) template: NameTemplate,
-    /// `pcap`, `pcap.zst` and so on.
+    /// File name extension: `pcap`, `pcap.zst` and so on.
     pub(super) ending: String,
-    /// The latest file of each queue: the name that it was to have, and which of the names for that it got.
+    /// Intended name of each queue's latest file, and the number of the attempt whose name it got.
     latest: Mutex<HashMap<Option<u16>, (String, u64)>>,
 }
 
@@ -34,8 +36,9 @@ impl Naming {
         }
     }
 
-    /// Returns the first attempt for a file that is to have the name `first`: behind that of the latest file, if that was to
-    /// have the same name. A name that is free again, since its file was deleted, would sort before those of earlier files.
+    /// Returns the number of the first attempt for a file with the intended name `first`. If the queue's
+    /// latest file had the same intended name, attempts continue behind the name that it got: a name
+    /// that is free again, because its file was deleted, would sort before those of earlier files.
     fn first_attempt(&self, queue: Option<u16>, first: &str) -> u64 {
         let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         match latest.get(&queue) {
@@ -44,8 +47,8 @@ impl Naming {
         }
     }
 
-    /// Makes the sub folders that a file of this name is in. Those whose names changed are added to `changed`: each new
-    /// folder and the one that it is in.
+    /// Creates the subdirectories of the file name `path`. Adds each new directory and its parent to
+    /// `changed`.
     fn make_folders(&self, path: &Path, changed: &mut Vec<PathBuf>) -> io::Result<()> {
         let place = path.strip_prefix(&self.dir).unwrap_or(path);
         let mut folder = self.dir.clone();
@@ -61,7 +64,8 @@ impl Naming {
         Ok(())
     }
 
-    /// Opens a file of this name in its sub folder.
+    /// Calls `open` for the file name `path`, after creating the subdirectories. Repeats both if a
+    /// subdirectory has disappeared.
     pub(super) fn open<T>(
         &self,
         path: &Path,
@@ -84,22 +88,24 @@ impl Naming {
     }
 }
 
-/// The names that a file may get, the one it is to have first.
+/// Iterator over the possible names of a file, the intended name first.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     naming: Arc<Naming>,
     queue: Option<u16>,
-    /// Stamp of its first record.
+    /// Time stamp of the file's first record.
     ns: u64,
-    /// The name that it is to have.
+    /// Intended name.
     first: String,
+    /// Number of the next attempt.
     attempt: u64,
-    /// The attempt at which all names were tried.
+    /// Number of the attempt at which the iterator ends.
     end: u64,
 }
 
 impl Names {
-    /// For a file of a queue, or of all, whose first record is stamped `ns`.
+    /// Creates the names of a file of `queue`, or of all queues if `None`, whose first record is stamped
+    /// `ns`.
     pub(super) fn new(naming: &Arc<Naming>, queue: Option<u16>, ns: u64) -> Self {
         let first = naming.template.name(queue, ns, &naming.ending, 0);
         let attempt = naming.first_attempt(queue, &first);
@@ -113,8 +119,8 @@ impl Names {
         }
     }
 
-    /// Notes that the file has the name which was returned last.
-    pub(super) fn taken(&self) {
+    /// Records that the file got the name that the iterator returned last.
+    pub(super) fn record_taken(&self) {
         let latest = &self.naming.latest;
         let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
         latest.insert(self.queue, (self.first.clone(), self.attempt - 1));
@@ -152,7 +158,7 @@ mod tests {
         let next = |ns: u64, skip: usize| {
             let mut names = Names::new(&naming, None, ns);
             let name = names.nth(skip).expect("a name");
-            names.taken();
+            names.record_taken();
             name.to_str().expect("text").to_owned()
         };
         assert_eq!(next(1, 0), "/x/00.pcap");
@@ -163,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_goes_at_the_very_moment_is_made_again() {
+    fn a_subdirectory_deleted_before_its_file_is_created_is_created_again() {
         let dir = tempfile::tempdir().expect("dir");
         let template = "%Y/%j/q{queue}".parse().expect("reads");
         let naming = Naming::new(dir.path().to_owned(), template, "pcap".into());
@@ -177,7 +183,7 @@ mod tests {
             File::create_new(&other)
         });
         assert!(opened.is_ok() && other.exists());
-        // Not for ever.
+        // The number of attempts is limited.
         let gone = naming.open(&other, &mut changed, || {
             Err::<(), _>(io::ErrorKind::NotFound.into())
         });

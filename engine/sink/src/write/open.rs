@@ -1,4 +1,4 @@
-//! A file that is being written: the chain of its blocks, and what of them has reached the disk.
+//! Open file of the writer: the chain of its blocks, and the data that has reached the disk.
 
 use crate::{
     block::{Block, Ledger, Tally},
@@ -10,40 +10,44 @@ use crate::{
 };
 use std::collections::VecDeque;
 
-/// An open file and the chain of its blocks from the first one not yet on disk.
+/// Open file with the chain of its blocks, from the first block not yet on disk.
 #[derive(Default)]
 pub(super) struct Open {
+    /// Number of the file among the queue's files, from 1.
     pub(super) number: u64,
-    /// `None`: it could not be created; its blocks are lost.
+    /// File on disk; `None`: the file could not be created, and its blocks are lost.
     pub(super) named: Option<Named>,
-    /// Where the disk knows it.
+    /// Slot of the file in the ring's table.
     pub(super) place: Option<FileSlot>,
-    /// Empty: every block so far is on disk.
+    /// Blocks in the file's order, from the first one not on disk; empty: all blocks are on disk.
     pub(super) chain: VecDeque<Link>,
-    /// Link number of the chain's first.
+    /// Number of the chain's first link.
     first: u64,
-    /// Bytes of the unbroken run of blocks on disk, up to their last record's end.
+    /// Bytes of whole records in the contiguous blocks on disk.
     whole: u64,
-    /// What is in that run.
+    /// Records in those blocks.
     tally: Tally,
-    /// Blocks that wait for a partial one before them, which shares a sector with the next, or for room on their way.
+    /// Blocks that wait for a partial block before them, which shares a sector with the next, or for
+    /// the disk to accept another write.
     pub(super) waiting: VecDeque<Block>,
+    /// Set while a partial block is being written.
     pub(super) partial: bool,
-    /// A block of it could not be written; those behind it are lost.
+    /// Set if a block could not be written. The blocks behind it are lost.
     pub(super) broke: bool,
-    /// No more blocks will come.
+    /// Set if no more blocks will be added.
     pub(super) ended: bool,
-    /// Writes under way.
+    /// Number of writes in progress.
     pub(super) flying: usize,
-    /// Where the next packed block belongs.
+    /// Offset of the next packed block in bytes.
     pub(super) end: u64,
-    /// Something was written since it was synced last.
+    /// Set if data was written since the last sync.
     pub(super) unsynced: bool,
 }
 
-/// A block of a file, in the file's order.
+/// Block in a file's chain.
 pub(super) struct Link {
     tally: Tally,
+    /// File offset of the end of the block's last whole record.
     whole_end: u64,
     state: State,
 }
@@ -56,7 +60,7 @@ enum State {
 }
 
 impl Open {
-    /// The file that is a queue's so-many-th.
+    /// Creates the queue's file number `number`, without blocks.
     pub(super) fn new(number: u64, named: Option<Named>) -> Self {
         Self {
             number,
@@ -66,7 +70,7 @@ impl Open {
         }
     }
 
-    /// Its name while it is open.
+    /// Returns the name of the file while it is open.
     pub(super) fn name(&self) -> String {
         let named = self.named.as_ref();
         named
@@ -74,7 +78,8 @@ impl Open {
             .unwrap_or_default()
     }
 
-    /// To have it synced, if anything was written since the last time and that is done.
+    /// Returns a sync request for the closer, if data was written since the last sync and that sync is
+    /// done.
     pub(super) fn take_sync(&mut self) -> Option<ToSync> {
         if !self.unsynced {
             return None;
@@ -84,12 +89,12 @@ impl Open {
         Some(order)
     }
 
-    /// Why it breaks: another program has cut it.
+    /// Returns an error message if another program has truncated the file.
     pub(super) fn is_cut(&self) -> Option<String> {
         self.named.as_ref()?.is_cut(self.whole)
     }
 
-    /// A block joins the chain, on its way; its link number.
+    /// Appends a block whose write starts to the chain. Returns the number of its link.
     pub(super) fn chain(&mut self, block: &Block) -> u64 {
         let link = self.first + self.chain.len() as u64;
         self.chain.push_back(Link {
@@ -101,29 +106,29 @@ impl Open {
         link
     }
 
-    /// The partial block is on disk.
-    pub(super) fn show(&mut self) {
+    /// Ends the write of a partial block: truncates the padding that direct I/O wrote.
+    pub(super) fn finish_partial(&mut self) {
         self.partial = false;
-        // Direct I/O wrote a whole sector: whoever reads the open file must not see the padding.
+        // Direct I/O wrote a whole sector, but readers of the open file must not see the padding.
         if let Some(named) = self.named.as_ref().filter(|n| n.direct)
             && let Err(e) = named.file.set_len(self.whole)
         {
             tracing::warn!(
-                "cannot cut {} to its records while it is open: {e}",
+                "cannot truncate the open file {} to its records: {e}",
                 named.part.display()
             );
         }
     }
 
-    /// A block's write has ended. The unbroken run grows as far as it can; where it meets a block that failed, that
-    /// block and all behind it are lost.
+    /// Records the end of a block's write. The contiguous data on disk grows up to the next block in
+    /// progress. If it reaches a block that failed, that block and all blocks behind it are lost.
     pub(super) fn settle(&mut self, link: u64, written: bool, ledger: &Ledger) {
         self.flying -= 1;
         self.unsynced |= written;
         let index = link
             .checked_sub(self.first)
             .and_then(|i| usize::try_from(i).ok());
-        // A link that is not in the chain any more was lost with a block before it.
+        // A link that is no longer in the chain was lost with a block before it.
         let Some(link) = index.and_then(|i| self.chain.get_mut(i)) else {
             return;
         };
@@ -146,12 +151,13 @@ impl Open {
     fn lose_chain(&mut self, ledger: &Ledger) {
         for link in self.chain.drain(..) {
             self.first += 1;
-            ledger.lost(&link.tally);
+            ledger.count_lost(&link.tally);
         }
     }
 
-    /// What the closer needs of it; `None`: there is no file. Blocks whose writes have not been told to have ended are lost.
-    pub(super) fn leave(mut self, ledger: Ledger) -> Option<ClosingFile> {
+    /// Converts the file for the closer; `None`: the file could not be created. Blocks whose writes have
+    /// not completed are lost.
+    pub(super) fn into_closing(mut self, ledger: Ledger) -> Option<ClosingFile> {
         self.lose_chain(&ledger);
         Some(ClosingFile {
             named: self.named?,

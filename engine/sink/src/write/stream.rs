@@ -1,7 +1,7 @@
-//! `output.stdout`: one ordered stream, for `tcpdump -r -` or Wireshark.
+//! Ordered stream to stdout (`output.stdout`), for `tcpdump -r -` or Wireshark.
 //!
-//! Invariant: a frame counts as captured when its bytes have been written. A reader that leaves ends the run in order:
-//! what it did not take is lost, and counted.
+//! Invariant: a frame counts as captured only if its bytes have been written. If the reader closes its
+//! end, the run ends in order, and frames that were not written count as lost.
 
 use crate::{Encoder, Note, Record, Totals, WriteLimit, reorder::Ordered};
 use std::{
@@ -13,21 +13,21 @@ use wqcap_core::{
     sync::wakeup::{Alarm, Wakeup},
 };
 
-/// Bytes that are written at once, unless there is a pause.
+/// Bytes in the buffer at which it is written without waiting for a pause.
 const CHUNK: usize = 256 << 10;
 
-/// What others may know of the stream's end.
+/// Alarms for the end of the stream, shared with the writer handle.
 #[derive(Debug, Default)]
 pub(super) struct StreamEnd {
-    /// The reader has closed its end.
+    /// Raised when the reader has closed its end.
     pub(super) left: Alarm,
-    /// The stream cannot be written to for another reason.
+    /// Raised when a write to the stream failed for another reason.
     pub(super) failed: Alarm,
 }
 
 impl StreamEnd {
-    /// Of a stream that ends the run of `owner`.
-    pub(super) fn of(owner: &Wakeup) -> Self {
+    /// Creates alarms that wake `owner`.
+    pub(super) fn new(owner: &Wakeup) -> Self {
         Self {
             left: Alarm::of(owner),
             failed: Alarm::of(owner),
@@ -35,23 +35,24 @@ impl StreamEnd {
     }
 }
 
-/// Encodes into a buffer and writes it out.
+/// Encoder of records into a buffer that is written to a stream.
 pub(super) struct StreamEncoder<E, W> {
     encoder: E,
     out: W,
     buffer: Vec<u8>,
-    /// The records in the buffer: where each ends there, its queue, and its bytes on the wire.
+    /// Records in the buffer: the offset of each record's end, its queue, and its bytes on the wire.
     waiting: Vec<(usize, u16, u32)>,
     counters: Vec<Arc<QueueCounters>>,
     totals: Totals,
     end: Arc<StreamEnd>,
     limit: Option<Arc<WriteLimit>>,
-    /// Why it failed.
+    /// Message of the write error that ended the stream.
     failure: Option<String>,
 }
 
 impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
-    /// Writes what a file begins with: a reader wants to know what it reads before the first frame comes.
+    /// Creates the encoder and writes the file header at once, so that a reader detects the format
+    /// before the first frame arrives.
     pub(super) fn begin(
         mut encoder: E,
         out: W,
@@ -74,12 +75,12 @@ impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
         stream
     }
 
-    /// The same within what the run may write.
-    pub(super) fn within(self, limit: Option<Arc<WriteLimit>>) -> Self {
+    /// Sets the limit to which the written bytes count.
+    pub(super) fn with_limit(self, limit: Option<Arc<WriteLimit>>) -> Self {
         Self { limit, ..self }
     }
 
-    /// Writes what a file ends with; the reason, if the stream could not be written.
+    /// Writes the file trailer. Returns the error message if a write to the stream failed.
     pub(super) fn finish(mut self) -> Option<String> {
         self.buffer.extend(self.encoder.trailer(&self.totals));
         self.write_out();
@@ -98,7 +99,7 @@ impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
         match self.write_all(&mut written) {
             Ok(()) => {
                 if let Some(limit) = &self.limit {
-                    limit.wrote(self.buffer.len() as u64);
+                    limit.add_bytes(self.buffer.len() as u64);
                 }
                 self.buffer.clear();
                 self.waiting.clear();
@@ -115,7 +116,7 @@ impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
         }
     }
 
-    /// Writes the buffer, and tells how far that went even if it fails.
+    /// Writes the buffer. `written` is set to the number of bytes written, also on failure.
     fn write_all(&mut self, written: &mut usize) -> io::Result<()> {
         while *written < self.buffer.len() {
             match self.out.write(&self.buffer[*written..]) {
@@ -128,7 +129,8 @@ impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
         self.out.flush()
     }
 
-    /// What is in the buffer behind `written` counted as captured a moment ago.
+    /// Discards the buffer and counts the records that end behind byte `written` as lost. They were
+    /// counted as captured before.
     fn give_up(&mut self, written: usize) {
         self.buffer.clear();
         for (end, queue, len) in self.waiting.drain(..) {
@@ -142,18 +144,18 @@ impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
 }
 
 impl<E: Encoder, W: Write + Send> Ordered for StreamEncoder<E, W> {
-    fn put(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool {
+    fn write(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool {
         if self.is_over() {
             return false;
         }
-        let told = filter.filter(|filter| self.encoder.filtered(filter));
-        let told = told.map(|filter| Note::Filter(filter.into()));
+        let note = filter.filter(|filter| self.encoder.filtered(filter));
+        let note = note.map(|filter| Note::Filter(filter.into()));
         if self.totals.first_ns == 0 {
             self.totals.first_ns = record.ns;
         }
         self.totals.last_ns = record.ns;
         self.totals.received += 1;
-        if let Some(note) = told {
+        if let Some(note) = note {
             let bytes = self.encoder.annotated(queue, record, &[note]);
             self.buffer.extend(bytes);
         } else {
@@ -168,12 +170,12 @@ impl<E: Encoder, W: Write + Send> Ordered for StreamEncoder<E, W> {
         true
     }
 
-    fn lost(&mut self, n: u64) {
+    fn count_lost(&mut self, n: u64) {
         self.totals.received += n;
         self.totals.dropped += n;
     }
 
-    fn rest(&mut self, _quiet: bool) {
+    fn end_round(&mut self, _quiet: bool) {
         if !self.buffer.is_empty() {
             self.write_out();
         }
@@ -185,7 +187,7 @@ mod tests {
     use super::*;
     use crate::PcapEncoder;
 
-    /// Takes so many bytes and leaves.
+    /// Reader that accepts a number of bytes and then closes its end; with the accepted bytes.
     struct Reader(usize, Vec<u8>);
 
     impl Write for Reader {
@@ -204,13 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_that_leaves_did_not_take_is_lost() {
+    fn frames_not_written_when_the_reader_closes_its_end_are_lost() {
         let counters: Vec<_> = (0..2).map(|_| Arc::new(QueueCounters::default())).collect();
         let end = Arc::new(StreamEnd::default());
         let reader = Reader(24 + 3 * 76 + 70, Vec::new());
         let mut stream =
             StreamEncoder::begin(PcapEncoder::default(), reader, &counters, Arc::clone(&end));
-        assert_eq!(stream.out.1.len(), 24, "the header at once");
+        assert_eq!(stream.out.1.len(), 24, "the header is written at once");
         let record = Record {
             ns: 5,
             bytes: &[7; 60],
@@ -220,17 +222,17 @@ mod tests {
             bad_fcs: false,
             lost_before: 0,
         };
-        assert!(stream.put(1, &record, None));
-        stream.rest(false);
+        assert!(stream.write(1, &record, None));
+        stream.end_round(false);
         assert_eq!(stream.out.1.len(), 24 + 76);
         for queue in [0, 1, 1, 0] {
-            assert!(stream.put(queue, &record, None));
+            assert!(stream.write(queue, &record, None));
         }
         assert!(!end.left.is_raised());
-        stream.rest(false);
+        stream.end_round(false);
         assert!(end.left.is_raised());
-        assert!(!stream.put(0, &record, None));
-        // Two of the four were taken whole.
+        assert!(!stream.write(0, &record, None));
+        // Two of the four records were written whole.
         for (queue, lost) in [(0, 1), (1, 1)] {
             assert_eq!(counters[queue].ledger(0).dropped_storage, lost);
         }

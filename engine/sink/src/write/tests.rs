@@ -1,4 +1,4 @@
-//! Frames through sinks, blocks and files, and back.
+//! Tests of sinks, blocks and the writer: frames are written to files and read back.
 
 use super::*;
 use crate::{
@@ -48,12 +48,12 @@ fn files(dir: &Path, buffer: u64, rotation: Rotation) -> Files {
     }
 }
 
-/// The frames of a file, as (stamp, bytes).
+/// Reads the frames of a file, as (stamp, bytes).
 fn frames_of(path: &Path) -> Vec<(u64, Vec<u8>)> {
-    try_frames_of(path).expect("a sound file")
+    try_frames_of(path).expect("a valid file")
 }
 
-/// The same of a file that may be in the middle of a write; `None`: it is.
+/// Reads the frames of a file that is being written; `None` if it does not end with a whole record.
 fn try_frames_of(path: &Path) -> Option<Vec<(u64, Vec<u8>)>> {
     let mut reader = pcap_file::pcap::PcapReader::new(File::open(path).ok()?).ok()?;
     let mut frames = Vec::new();
@@ -67,12 +67,14 @@ fn try_frames_of(path: &Path) -> Option<Vec<(u64, Vec<u8>)>> {
     Some(frames)
 }
 
-/// Frames of many lengths, so that records end everywhere in a block, each told apart by its stamp.
+/// Returns the bytes of frame `i`. Frames have many lengths, so that records end at any position in a
+/// block.
 fn frame(i: u64) -> Vec<u8> {
     let len = usize::try_from(i * 37 % 1987).expect("small") + 14;
     vec![u8::try_from(i % 251).expect("a byte"); len]
 }
 
+/// Passes frames with these numbers, which are their stamps, to a sink. Returns the number captured.
 fn feed<E: Encoder>(sink: &mut BlockSink<E>, range: std::ops::Range<u64>) -> u64 {
     range
         .map(|i| {
@@ -88,13 +90,13 @@ fn feed<E: Encoder>(sink: &mut BlockSink<E>, range: std::ops::Range<u64>) -> u64
         .sum()
 }
 
-/// The finished files, in name order.
+/// Returns the finished files in name order.
 fn listed(finished: &Finished) -> Vec<PathBuf> {
     finished.files.iter().collect()
 }
 
 #[test]
-fn what_goes_in_comes_out_in_a_file_for_each_queue_that_had_frames() {
+fn each_queue_with_frames_writes_one_file_that_reads_back() {
     let dir = tempfile::tempdir().expect("dir");
     let counters = [Arc::default(), Arc::default(), Arc::default()];
     let (writer, mut sinks) = Writer::start(
@@ -121,7 +123,7 @@ fn what_goes_in_comes_out_in_a_file_for_each_queue_that_had_frames() {
 }
 
 #[test]
-fn an_idle_queue_shows_what_it_has_and_goes_on_without_a_seam() {
+fn an_idle_queue_writes_its_partial_block_and_continues_without_a_gap() {
     let dir = tempfile::tempdir().expect("dir");
     let counters = [Arc::default()];
     let (writer, mut sinks) = Writer::start(
@@ -138,7 +140,7 @@ fn an_idle_queue_shows_what_it_has_and_goes_on_without_a_seam() {
             until(
                 "the open file holds every frame so far and no padding",
                 || {
-                    // With every block on its way, a call does nothing; the loop calls again and again.
+                    // A call does nothing while no block is free, so it is repeated.
                     sinks[0].idle();
                     std::fs::metadata(&part).is_ok_and(|m| m.len() % 4096 != 0)
                         && try_frames_of(&part).is_some_and(|it| it.len() as u64 == round * 10 + 10)
@@ -156,7 +158,7 @@ fn an_idle_queue_shows_what_it_has_and_goes_on_without_a_seam() {
 }
 
 #[test]
-fn rotation_by_size_and_time_loses_and_repeats_nothing() {
+fn rotation_neither_loses_nor_repeats_frames() {
     for (rotation, most) in [
         (
             Rotation {
@@ -220,7 +222,7 @@ fn rotation_by_size_and_time_loses_and_repeats_nothing() {
             if rotation.frames != 0 {
                 let last = frames[frames.len() - 1].0 == 2_999;
                 let want = if last { 3_000 % 97 } else { 97 };
-                assert_eq!(frames.len(), want, "as many as were asked for");
+                assert_eq!(frames.len(), want, "the configured number of frames");
             }
             all.extend(frames);
         }
@@ -230,7 +232,7 @@ fn rotation_by_size_and_time_loses_and_repeats_nothing() {
 }
 
 #[test]
-fn the_last_file_that_there_may_be_takes_the_rest() {
+fn the_last_file_within_the_limit_takes_all_further_frames() {
     let dir = tempfile::tempdir().expect("dir");
     let counters = [Arc::default(), Arc::default()];
     let rotation = Rotation {
@@ -266,7 +268,7 @@ fn the_last_file_that_there_may_be_takes_the_rest() {
 }
 
 #[test]
-fn bytes_are_counted_as_they_are_in_the_files() {
+fn the_write_limit_counts_the_bytes_of_the_files() {
     let dir = tempfile::tempdir().expect("dir");
     let counters = [Arc::default()];
     let rotation = Rotation {
@@ -297,7 +299,7 @@ fn bytes_are_counted_as_they_are_in_the_files() {
 }
 
 #[test]
-fn a_pcapng_file_ends_with_its_totals() {
+fn a_pcapng_file_ends_with_its_statistics() {
     use pcap_file::pcapng::{
         Block, PcapNgReader, blocks::interface_statistics::InterfaceStatisticsOption as Isb,
     };
@@ -334,7 +336,7 @@ fn a_pcapng_file_ends_with_its_totals() {
 }
 
 #[test]
-fn another_filter_is_told_where_it_begins_to_hold() {
+fn the_first_record_behind_a_filter_change_carries_a_note() {
     use pcap_file::pcapng::{
         Block, PcapNgReader,
         blocks::{
@@ -367,7 +369,7 @@ fn another_filter_is_told_where_it_begins_to_hold() {
         let sink = &mut sinks[0];
         assert_eq!(feed(sink, 0..500), 500);
         sink.changed("arp");
-        // Nothing is lost meanwhile, whatever else happens.
+        // An idle call between the change and the next record must not lose the note.
         sink.idle();
         assert_eq!(feed(sink, 500..1_000), 500);
         sink.changed("udp");
@@ -405,19 +407,19 @@ fn another_filter_is_told_where_it_begins_to_hold() {
         }
         assert_eq!(frames, 1_500);
         assert_eq!(filters, [b"\0ip".to_vec(), b"\0udp".to_vec()]);
-        let told = |filter| format!("filter from here on: {filter}");
-        assert_eq!(notes, [(500, told("arp")), (1_000, told("udp"))]);
+        let note = |filter| format!("filter from here on: {filter}");
+        assert_eq!(notes, [(500, note("arp")), (1_000, note("udp"))]);
     }
 }
 
-/// Runs in a process of its own, since the limit it sets is the process's.
+/// Runs in a separate process, because it sets a resource limit of the process.
 #[test]
-fn a_disk_that_takes_no_more_costs_what_was_not_written_and_leaves_readable_files() {
+fn a_failed_write_loses_only_unwritten_frames_and_leaves_readable_files() {
     const ALONE: &str = "WQCAP_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
-        let (_, room) = module_path!().split_once("::").expect("in a crate");
+        let (_, module) = module_path!().split_once("::").expect("in a crate");
         let name = format!(
-            "{room}::a_disk_that_takes_no_more_costs_what_was_not_written_and_leaves_readable_files"
+            "{module}::a_failed_write_loses_only_unwritten_frames_and_leaves_readable_files"
         );
         let out = std::process::Command::new(std::env::current_exe().expect("this test"))
             .args([&name, "--exact"])
@@ -436,20 +438,20 @@ fn a_disk_that_takes_no_more_costs_what_was_not_written_and_leaves_readable_file
         &counters,
     )
     .expect("start");
-    // A limit to a file's size stands for a full disk; with SIGXFSZ ignored, write answers EFBIG.
+    // A limit on the file size makes writes fail; with SIGXFSZ ignored, write returns EFBIG.
     let limit = libc::rlimit {
         rlim_cur: 100_000,
         rlim_max: libc::RLIM_INFINITY,
     };
     #[allow(unsafe_code)]
-    // SAFETY: plain system calls with a limit that outlives them.
+    // SAFETY: system calls with a limit that outlives them.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit);
     }
     let taken = feed(&mut sinks[0], 0..2_000);
     let bytes: u64 = (0..2_000).map(|i| frame(i).len() as u64).sum();
-    assert_eq!(taken, 2_000, "hold: the sink refuses nothing");
+    assert_eq!(taken, 2_000, "with hold the sink drops no frames");
     counters[0].publish_received(&Received {
         frames: 2_000,
         ..Received::default()
@@ -479,7 +481,7 @@ fn a_disk_that_takes_no_more_costs_what_was_not_written_and_leaves_readable_file
     );
     assert!(
         listed(&finished).len() > 1,
-        "after a file that broke, a new one is begun"
+        "a new file is begun after a failed one"
     );
     assert!(kept.iter().all(|(ns, bytes)| *bytes == frame(*ns)));
     assert!(
@@ -488,16 +490,16 @@ fn a_disk_that_takes_no_more_costs_what_was_not_written_and_leaves_readable_file
     );
 }
 
-/// What a test sees of a writer on a fake disk.
+/// Test's side of a writer on a fake disk.
 struct Seen {
     disk: Hand,
     tasks: Receiver<CloserTask>,
     deadline: Arc<ShutdownDeadline>,
-    /// Where emptied blocks go.
+    /// Channel of emptied blocks.
     empty: Sender<Block>,
 }
 
-/// One queue's sink and its writer's work, which is the test's to start.
+/// Creates a sink for one queue and the state of its writer thread, which the test runs.
 fn on_fake(
     dir: &Path,
     buffer: u64,
@@ -510,7 +512,8 @@ fn on_fake(
     (work, sinks.remove(0), seen)
 }
 
-/// The same for several queues; what is seen of emptied blocks is the first one's.
+/// Creates sinks for several queues and the state of their writer thread. [`Seen::empty`] is the channel
+/// of the first queue.
 fn several_on_fake(
     dir: &Path,
     files: &Files,
@@ -522,7 +525,7 @@ fn several_on_fake(
         Writer::prepare(files, &PcapEncoder::default(), owners.collect()).expect("prepared");
     let (closer, tasks) = crossbeam_channel::unbounded();
     let deadline = Arc::<ShutdownDeadline>::default();
-    let hands = WriterChannels {
+    let channels = WriterChannels {
         full: it.full,
         closer,
         deadline: Arc::clone(&deadline),
@@ -538,7 +541,7 @@ fn several_on_fake(
         empty: it.empties.remove(0),
     };
     let naming = Naming::new(dir.to_owned(), NameTemplate::default(), "pcap".into());
-    let work = WriterThread::new(naming, false, it.states, hands);
+    let work = WriterThread::new(naming, false, it.states, channels);
     (work, it.sinks, seen)
 }
 
@@ -547,13 +550,13 @@ impl Seen {
         Disk::fake(&self.disk)
     }
 
-    /// The files that the writer has let go of, finished.
+    /// Finishes the files that the writer has passed to the closer, and returns their names.
     fn files(&self) -> Vec<PathBuf> {
-        let left = self.tasks.try_iter().filter_map(|task| match task {
-            CloserTask::Leave(file) => file.finish().expect("finishes"),
+        let finished = self.tasks.try_iter().filter_map(|task| match task {
+            CloserTask::Close(file) => file.finish().expect("finishes"),
             CloserTask::Sync(_) => None,
         });
-        left.collect()
+        finished.collect()
     }
 
     fn begun(&self) -> u64 {
@@ -561,7 +564,7 @@ impl Seen {
     }
 }
 
-/// Waits for an event; the deadline only bounds a hang.
+/// Waits for an event for at most 60 s, then fails the test.
 #[track_caller]
 fn until(event: &str, mut happened: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -572,16 +575,16 @@ fn until(event: &str, mut happened: impl FnMut() -> bool) {
 }
 
 #[test]
-fn more_blocks_than_the_disk_takes_wait_behind_one_that_was_not_full() {
+fn more_blocks_than_the_disk_accepts_wait_behind_a_partial_one() {
     let dir = tempfile::tempdir().expect("dir");
-    // Three times as many blocks of 4 MiB as may be under way, half of which are needed.
+    // Three times as many blocks of 4 MiB as may be in progress; half of them are needed.
     let (work, mut sink, seen) = on_fake(dir.path(), 192 << 20, OnFull::Drop, &Arc::default());
     assert_eq!(seen.empty.len(), 48);
     let mut taken = feed(&mut sink, 0..10);
-    // What there is goes out; everything else has to wait for it, since it shares its last sector.
+    // The partial block is sent. All further blocks wait for it, because the next one shares its last sector.
     sink.idle();
     taken += feed(&mut sink, 10..90_000);
-    assert_eq!(taken, 90_000, "all of it waits in blocks");
+    assert_eq!(taken, 90_000, "all frames wait in blocks");
     drop(sink);
     let finished = work.run(seen.disk());
     assert_eq!(finished.failures, Vec::<String>::new());
@@ -590,7 +593,7 @@ fn more_blocks_than_the_disk_takes_wait_behind_one_that_was_not_full() {
 }
 
 #[test]
-fn blocks_of_one_queue_alone_do_without_the_ring() {
+fn blocks_of_a_single_queue_bypass_the_ring() {
     for (queues, uses_ring) in [(1, false), (2, true)] {
         let dir = tempfile::tempdir().expect("dir");
         let counters: Vec<_> = (0..queues).map(|_| Arc::default()).collect();
@@ -611,7 +614,7 @@ fn blocks_of_one_queue_alone_do_without_the_ring() {
 }
 
 #[test]
-fn queues_whose_blocks_wait_in_their_files_go_on_beside_each_other() {
+fn waiting_blocks_of_two_queues_are_written_concurrently() {
     let dir = tempfile::tempdir().expect("dir");
     let counters = [(); 2].map(|()| Arc::default());
     let files = files(dir.path(), 16 << 20, QUIET);
@@ -631,10 +634,10 @@ fn queues_whose_blocks_wait_in_their_files_go_on_beside_each_other() {
 }
 
 #[test]
-fn blocks_are_large_where_a_queue_has_enough_of_them() {
+fn blocks_are_large_if_a_queue_has_enough_of_them() {
     let mib = 1 << 20;
     let mut files = files(Path::new(""), 0, QUIET);
-    // Bytes of the buffer in MiB, queues, bytes of a file in MiB; a block's size in KiB, blocks of a queue.
+    // Buffer in MiB, queues, maximum file size in MiB; block size in KiB, blocks per queue.
     for (buffer, queues, file, block, blocks) in [
         (256, 1, 0, 4096, 64),
         (256, 4, 0, 4096, 16),
@@ -654,7 +657,7 @@ fn blocks_are_large_where_a_queue_has_enough_of_them() {
 }
 
 #[test]
-fn what_is_given_up_is_counted_and_the_file_ends_before_it() {
+fn blocks_given_up_are_counted_and_the_file_ends_before_them() {
     let dir = tempfile::tempdir().expect("dir");
     let counters = Arc::<QueueCounters>::default();
     let (work, mut sink, seen) = on_fake(dir.path(), 48 << 20, OnFull::Drop, &counters);
@@ -667,7 +670,7 @@ fn what_is_given_up_is_counted_and_the_file_ends_before_it() {
     until("the first block is being written", || seen.begun() == 1);
     flag.store(true, Ordering::Relaxed);
     taken += feed(&mut sink, 10..20_000);
-    assert_eq!(taken, 20_000, "all of it waits in blocks");
+    assert_eq!(taken, 20_000, "all frames wait in blocks");
     drop(sink);
     let finished = writer.join().expect("ends");
     assert_eq!(finished.failures, Vec::<String>::new());
@@ -682,7 +685,7 @@ fn what_is_given_up_is_counted_and_the_file_ends_before_it() {
 }
 
 #[test]
-fn a_full_disk_is_waited_for_and_nothing_that_was_taken_is_lost() {
+fn the_writer_waits_for_a_full_disk_and_loses_no_captured_frame() {
     let dir = tempfile::tempdir().expect("dir");
     let (work, mut sink, seen) = on_fake(dir.path(), 1 << 20, OnFull::Drop, &Arc::default());
     let disk = seen.disk();
@@ -690,22 +693,22 @@ fn a_full_disk_is_waited_for_and_nothing_that_was_taken_is_lost() {
     let blocks = seen.empty.len();
     let mut taken = feed(&mut sink, 0..100);
     sink.idle();
-    // No write is under way when the disk becomes full: none of those that follow gives its block back.
-    until("the first write gave its block back", || {
+    // No write is in progress when the disk becomes full, so no block is returned afterwards.
+    until("the first write returned its block", || {
         seen.begun() > 0 && seen.empty.len() >= blocks - 1
     });
     let (before, began) = (seen.begun(), Instant::now());
     seen.disk.full.store(true, Ordering::Relaxed);
     taken += feed(&mut sink, 100..5_000);
     assert!(taken < 5_000, "more than the buffer holds");
-    // A try writes each block once; after the first one come pauses of 100 and 200 ms.
-    until("the third try", || {
+    // An attempt writes each block once. After the first attempt there are pauses of 100 and 200 ms.
+    until("the third attempt", || {
         seen.begun() > before + 2 * blocks as u64
     });
     assert!(began.elapsed() >= Duration::from_millis(100 + 200));
     assert_eq!(feed(&mut sink, 5_000..5_100), 0);
     seen.disk.full.store(false, Ordering::Relaxed);
-    until("blocks come back", || seen.empty.len() >= 2);
+    until("blocks are returned", || seen.empty.len() >= 2);
     assert_eq!(feed(&mut sink, 5_100..5_200), 100);
     drop(sink);
     let finished = writer.join().expect("ends");
@@ -716,7 +719,7 @@ fn a_full_disk_is_waited_for_and_nothing_that_was_taken_is_lost() {
         finished.notes
     );
     let files = seen.files();
-    assert_eq!(files.len(), 1, "the same file goes on");
+    assert_eq!(files.len(), 1, "the file is continued");
     let frames = frames_of(&files[0]);
     assert_eq!(frames.len() as u64, taken + 100);
     assert!(frames.is_sorted() && frames.iter().all(|(ns, bytes)| *bytes == frame(*ns)));
@@ -724,7 +727,7 @@ fn a_full_disk_is_waited_for_and_nothing_that_was_taken_is_lost() {
 }
 
 #[test]
-fn the_end_of_a_run_does_not_wait_for_room() {
+fn the_end_of_a_run_does_not_wait_for_a_full_disk() {
     let dir = tempfile::tempdir().expect("dir");
     let counters = Arc::new(QueueCounters::default());
     counters.publish_received(&Received {
@@ -741,10 +744,10 @@ fn the_end_of_a_run_does_not_wait_for_room() {
     let disk = seen.disk();
     let writer = thread::spawn(move || work.run(disk));
     let queue = thread::spawn(move || feed(&mut sink, 0..5_000));
-    until("every block was tried", || {
+    until("the write of every block was attempted", || {
         seen.empty.is_empty() && seen.begun() >= 32
     });
-    assert!(!queue.is_finished(), "it holds");
+    assert!(!queue.is_finished(), "with hold the sink waits");
     seen.deadline.begin();
     assert_eq!(queue.join().expect("ends"), 5_000);
     let finished = writer.join().expect("ends");
@@ -758,11 +761,11 @@ fn the_end_of_a_run_does_not_wait_for_room() {
     assert_eq!((ledger.captured, ledger.dropped_storage), (0, 5_000));
 }
 
-/// A run of one queue into two files of eight blocks on a disk where something goes wrong, by plain writes or by the ring:
-/// whatever that is, what counts as captured is in finished files, and the rest is counted as lost. Gives how many frames
-/// were lost, and the calls of the fault's kind.
+/// Runs one queue into two files of eight blocks on a disk with a fault, with plain writes or the ring.
+/// Checks that captured frames are in finished files and that all others count as lost. Returns the
+/// number of lost frames and the number of calls of the fault's kind.
 fn on_failing(dir: &Path, plain: bool, fault: Fault) -> (u64, u64) {
-    /// As many as fill two files.
+    /// Number of frames that fill two files.
     const FRAMES: u64 = 255;
     let dir = tempfile::tempdir_in(dir).expect("dir");
     let (hand, counters) = (Hand::default(), [Arc::new(QueueCounters::default())]);
@@ -800,7 +803,7 @@ fn on_failing(dir: &Path, plain: bool, fault: Fault) -> (u64, u64) {
     let whole = |(ns, bytes): &(u64, Vec<u8>)| *bytes == frame(*ns);
     assert!(kept.iter().all(whole), "{fault:?}");
     let numbers: std::collections::BTreeSet<_> = kept.iter().map(|(ns, _)| *ns).collect();
-    assert_eq!(numbers.len(), kept.len(), "each once: {fault:?}");
+    assert_eq!(numbers.len(), kept.len(), "a frame is repeated: {fault:?}");
     let ledger = counters[0].ledger(0);
     assert_eq!(
         (ledger.captured, ledger.dropped_storage),
@@ -812,7 +815,7 @@ fn on_failing(dir: &Path, plain: bool, fault: Fault) -> (u64, u64) {
     assert_eq!(
         left,
         listed(&finished).len(),
-        "no file is left open: {fault:?}"
+        "an open file is left: {fault:?}"
     );
     let lost = ledger.dropped_storage;
     assert_eq!(lost > 0, !finished.failures.is_empty(), "{fault:?}");
@@ -821,11 +824,11 @@ fn on_failing(dir: &Path, plain: bool, fault: Fault) -> (u64, u64) {
 }
 
 #[test]
-fn every_call_of_the_disk_may_fail_in_every_position() {
+fn any_disk_call_may_fail_at_any_position() {
     const FOREVER: u64 = u64::MAX;
     let fails = Effect::Fails;
-    let passing = [libc::EAGAIN, libc::EBUSY, libc::EINTR, libc::ENOMEM];
-    // What goes wrong, how often in a row, and whether it costs a frame.
+    let transient = [libc::EAGAIN, libc::EBUSY, libc::EINTR, libc::ENOMEM];
+    // The kind of call, its effect, the number of consecutive faults, and whether frames are lost.
     let mut kinds = vec![
         (Call::Push, fails(0), 1, false),
         (Call::Push, fails(0), FOREVER, false),
@@ -840,10 +843,10 @@ fn every_call_of_the_disk_may_fail_in_every_position() {
         (Call::Write, Effect::Writes(1), 1, false),
         (Call::Write, Effect::Writes(5000), 1, false),
         (Call::Write, Effect::Panics, 1, true),
-        (Call::Meet, fails(libc::ENFILE), 1, false),
-        (Call::Meet, Effect::Panics, 1, true),
+        (Call::RegisterFile, fails(libc::ENFILE), 1, false),
+        (Call::RegisterFile, Effect::Panics, 1, true),
     ];
-    for errno in passing {
+    for errno in transient {
         kinds.extend([1, 3, FOREVER].map(|times| (Call::Enter, fails(errno), times, false)));
         kinds.extend([1, FOREVER].map(|times| (Call::Write, fails(errno), times, false)));
     }
@@ -871,7 +874,7 @@ fn every_call_of_the_disk_may_fail_in_every_position() {
             assert_eq!(lost > 0, costs, "{fault:?}");
             from += 1;
         }
-        // At least a call for each file; a write for each block.
+        // At least one call for each file, and one write for each block.
         let least = if matches!(call, Call::Push | Call::Write) {
             16
         } else {
@@ -881,7 +884,7 @@ fn every_call_of_the_disk_may_fail_in_every_position() {
     }
 }
 
-/// One queue's writer with an open file, in which a hundred frames are.
+/// Starts a writer of one queue and writes an open file with 100 frames.
 fn with_open_file(dir: &Path) -> (Writer, Vec<BlockSink<PcapEncoder>>, [Arc<QueueCounters>; 1]) {
     let counters = [Arc::new(QueueCounters::default())];
     let files = files(dir, 1 << 18, QUIET);
@@ -894,7 +897,7 @@ fn with_open_file(dir: &Path) -> (Writer, Vec<BlockSink<PcapEncoder>>, [Arc<Queu
         ..Ends::default()
     });
     let part = dir.join("wqcap-q00-7.pcap.part");
-    until("its frames are in the open file", || {
+    until("the frames are in the open file", || {
         sinks[0].idle();
         try_frames_of(&part).is_some_and(|it| it.len() == 100)
     });
@@ -902,14 +905,14 @@ fn with_open_file(dir: &Path) -> (Writer, Vec<BlockSink<PcapEncoder>>, [Arc<Queu
 }
 
 #[test]
-fn a_file_that_another_program_has_cut_or_taken_away_is_not_finished() {
-    for harm in ["cut", "removed", "replaced"] {
+fn a_file_truncated_removed_or_replaced_by_another_program_is_not_finished() {
+    for harm in ["truncated", "removed", "replaced"] {
         let dir = tempfile::tempdir().expect("dir");
         let (writer, sinks, counters) = with_open_file(dir.path());
         let part = dir.path().join("wqcap-q00-7.pcap.part");
-        if harm == "cut" {
+        if harm == "truncated" {
             let file = File::options().write(true).open(&part).expect("opens");
-            file.set_len(5000).expect("cut");
+            file.set_len(5000).expect("truncated");
         } else {
             std::fs::remove_file(&part).expect("removed");
         }
@@ -919,14 +922,14 @@ fn a_file_that_another_program_has_cut_or_taken_away_is_not_finished() {
         drop(sinks);
         let finished = writer.finish();
         assert_eq!(listed(&finished), Vec::<PathBuf>::new(), "{harm}");
-        let told = if harm == "cut" {
-            "has cut it after 5000"
+        let message = if harm == "truncated" {
+            "truncated the file to 5000"
         } else {
             "cannot trust"
         };
         let failures = finished.failures;
         assert!(
-            failures.iter().any(|it| it.contains(told)) || harm == "removed",
+            failures.iter().any(|it| it.contains(message)) || harm == "removed",
             "{failures:?}"
         );
         assert!(!failures.is_empty(), "{harm}");
@@ -938,7 +941,7 @@ fn a_file_that_another_program_has_cut_or_taken_away_is_not_finished() {
 }
 
 #[test]
-fn a_name_that_appeared_meanwhile_is_left_to_whose_it_is() {
+fn a_name_that_another_program_took_is_not_overwritten() {
     let dir = tempfile::tempdir().expect("dir");
     let (writer, sinks, counters) = with_open_file(dir.path());
     let taken = ["wqcap-q00-7.pcap", "wqcap-q00-8.pcap"].map(|name| dir.path().join(name));
@@ -955,9 +958,10 @@ fn a_name_that_appeared_meanwhile_is_left_to_whose_it_is() {
     assert_eq!(left, Path::new("nowhere"));
 }
 
-/// How old a frame gets that is in no block on its way to the disk, in nanoseconds, with so many frames a second, each a
-/// batch of its own, and a loop that tells of an idle moment after every 0.2 s without one.
-fn most_at_risk(compress: Compress, rate: u64) -> u64 {
+/// Returns the longest time in nanoseconds between a frame's stamp and the sending of its block to the
+/// writer, at `rate` frames per second. Each frame is a batch, and the loop makes an idle call after
+/// every 0.2 s without a frame.
+fn longest_delay(compress: Compress, rate: u64) -> u64 {
     const IDLE: u64 = 200_000_000;
     const START: u64 = 1_795_233_110_000_000_000;
     let dir = tempfile::tempdir().expect("dir");
@@ -971,7 +975,7 @@ fn most_at_risk(compress: Compress, rate: u64) -> u64 {
     let frames = (3 * rate).max(10);
     for i in 0..frames {
         let mut events = vec![stamp(i)];
-        // As if the last frame were followed by silence.
+        // The last frame is followed by 20 idle calls.
         let next = if i + 1 < frames {
             stamp(i + 1)
         } else {
@@ -1008,17 +1012,17 @@ fn most_at_risk(compress: Compress, rate: u64) -> u64 {
 }
 
 #[test]
-fn a_frame_is_on_its_way_within_a_second_at_any_rate() {
+fn a_frame_is_sent_to_the_writer_within_a_second_at_any_rate() {
     for compress in [Compress::None, Compress::Zstd(None)] {
         for rate in [1, 2, 4, 5, 6, 9, 20, 200, 20_000] {
-            let worst = most_at_risk(compress, rate);
+            let worst = longest_delay(compress, rate);
             assert!(worst <= 900_000_000, "{compress:?}, {rate}/s: {worst} ns");
         }
     }
 }
 
 #[test]
-fn a_block_that_waits_for_a_filter_to_be_told_is_written_meanwhile() {
+fn a_partial_block_is_written_while_a_filter_note_is_pending() {
     let dir = tempfile::tempdir().expect("dir");
     let encoder = PcapngEncoder {
         interface: "port".into(),
@@ -1031,7 +1035,7 @@ fn a_block_that_waits_for_a_filter_to_be_told_is_written_meanwhile() {
     assert_eq!(feed(sink, 0..10), 10);
     sink.changed("udp");
     sink.idle();
-    let full = it.full.try_recv().expect("it is on its way");
+    let full = it.full.try_recv().expect("the block was sent");
     assert_eq!(full.block.tally.frames, 10);
     it.empties[0].send(full.block).expect("room");
     assert_eq!(feed(sink, 10..12), 2);
@@ -1040,7 +1044,7 @@ fn a_block_that_waits_for_a_filter_to_be_told_is_written_meanwhile() {
 }
 
 #[test]
-fn blocks_that_are_not_full_do_not_queue_behind_a_disk_that_stalls() {
+fn partial_blocks_do_not_queue_behind_a_stalled_disk() {
     let dir = tempfile::tempdir().expect("dir");
     let owner = (Some(0), Ledger::Queue(Arc::default()));
     let files = files(dir.path(), 8 << 20, QUIET);
@@ -1055,7 +1059,7 @@ fn blocks_that_are_not_full_do_not_queue_behind_a_disk_that_stalls() {
 }
 
 #[test]
-fn a_mark_is_told_by_the_next_records_of_each_open_file_and_of_no_other() {
+fn a_mark_is_written_with_the_next_records_of_open_files_only() {
     let dir = tempfile::tempdir().expect("dir");
     let encoder = PcapngEncoder {
         interface: "port".into(),
@@ -1078,13 +1082,13 @@ fn a_mark_is_told_by_the_next_records_of_each_open_file_and_of_no_other() {
     drop(sinks);
     let finished = writer.finish();
     assert_eq!(finished.failures, Vec::<String>::new());
-    // The index finds what readers of the files do.
+    // The index contains the marks that readers of the files see.
     let marks = listed(&finished).into_iter().map(|path| {
         let index = wqcap_files::index::build(&path, || true).expect("reads");
         let marks = index.expect("unchanged").marks.into_iter();
         marks.map(|it| (it.ns, it.text)).collect::<Vec<_>>()
     });
-    let told = |ns, i| (ns, format!("{i}: x"));
-    let first = [(3, 0), (3, 1), (3, 2), (3, 3), (4, 4), (4, 5)].map(|(ns, i)| told(ns, i));
+    let mark = |ns, i| (ns, format!("{i}: x"));
+    let first = [(3, 0), (3, 1), (3, 2), (3, 3), (4, 4), (4, 5)].map(|(ns, i)| mark(ns, i));
     assert_eq!(marks.collect::<Vec<_>>(), [first.to_vec(), Vec::new()]);
 }

@@ -1,7 +1,7 @@
-//! The writer's thread: takes full blocks and writes them, those of several queues beside each other.
+//! Writer thread: takes full blocks and writes them, blocks of several queues concurrently.
 //!
-//! A disk without room is waited for, with every block where it is; what breaks a file is any other error. Then the file
-//! ends at its last whole record on disk, and the queue goes on in a new one.
+//! While the disk is full, the thread waits and keeps every block. Any other write error ends the
+//! file at its last whole record on disk, and the queue continues in a new file.
 
 use crate::{
     Requests,
@@ -31,55 +31,60 @@ use std::{
 };
 use wqcap_core::sync::wakeup::Alarm;
 
-/// How often open files are synced: what a power cut may cost of what was written.
+/// Interval at which open files are synced. A power failure loses at most the data written since.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// How long the thread sleeps at most while it waits for room: it must see the run's end.
+/// Longest sleep of the thread while the disk is full, so that it notices the run's end.
 const NAP: Duration = Duration::from_millis(50);
 
-/// The thread's work.
+/// State of the writer thread.
 pub(super) struct WriterThread {
     naming: Arc<Naming>,
-    /// Blocks come from packers: out of order, and without a place in their file.
+    /// `true` if blocks come from packers: out of order, and without an offset in their file.
     pub(super) packed: bool,
     pub(super) channels: WriterChannels,
     pub(super) queues: Vec<WriterQueue>,
     disk: Disk,
-    /// Blocks whose turn it is.
+    /// Blocks to write next, in order for each queue.
     ready: VecDeque<Full>,
-    /// Blocks on their way to the disk, by token.
+    /// Blocks being written, by token.
     flying: Vec<Option<Flying>>,
+    /// State of the wait while the disk is full.
     disk_full: Option<DiskFull>,
     next_sync: Instant,
     finished: Finished,
 }
 
-/// A block on its way.
+/// Block being written.
 struct Flying {
     queue: usize,
+    /// Number of the block's link in its file's chain.
     link: u64,
-    /// Bytes the write must write.
+    /// Number of bytes to write.
     want: usize,
     block: Block,
-    /// There was no room for it: it waits for another try.
+    /// Set if the disk was full: the block waits for another attempt.
     stuck: bool,
 }
 
-/// A queue as the writer sees it.
+/// State of a queue in the writer thread.
 pub(super) struct WriterQueue {
-    /// As in the files' names.
+    /// Queue number in the files' names; `None`: files of all queues.
     queue: Option<u16>,
+    /// Channel that returns emptied blocks.
     pub(super) empty: Sender<Block>,
+    /// Flag that makes the sink begin a new file.
     broken: Arc<AtomicBool>,
     ledger: Ledger,
-    /// Open files, oldest first: the one being written, and before it those whose last blocks are still flying.
+    /// Open files, oldest first: earlier files whose last blocks are still being written, then the
+    /// current file.
     files: VecDeque<Open>,
-    /// The number of the block whose turn it is.
+    /// Number of the next block in order.
     next: u64,
-    /// Blocks that came before their turn.
+    /// Blocks that arrived before an earlier block, by number.
     early: BTreeMap<u64, Block>,
-    /// All blocks before this number are written or given up.
+    /// Block number before which all blocks are written or given up.
     settled: u64,
-    /// Those among the later ones that are, too.
+    /// Numbers of later blocks that are written or given up.
     settled_early: BTreeSet<u64>,
 }
 
@@ -107,37 +112,39 @@ impl WriterQueue {
         self.files.iter_mut().find(|it| it.number == number)
     }
 
-    /// What was in a block is lost; its memory is not.
+    /// Counts a block's frames as lost and returns its memory to the sink.
     fn lose(&mut self, block: Block) {
-        self.ledger.lost(&block.tally);
+        self.ledger.count_lost(&block.tally);
         self.give_back(block);
     }
 
+    /// Marks a block as written or given up, and returns its memory to the sink.
     fn give_back(&mut self, block: Block) {
         self.settled_early.insert(block.number);
         while self.settled_early.remove(&self.settled) {
             self.settled += 1;
         }
-        // The sink may be gone already, and with it the need for blocks.
+        // The sink may have ended already, and then needs no blocks.
         let _ = self.empty.send(block);
     }
 }
 
-/// What a writer has from those that made it.
+/// Channels and flags that connect the writer thread to the other threads.
 pub(super) struct WriterChannels {
     pub(super) full: Receiver<Full>,
     pub(super) closer: Sender<CloserTask>,
     pub(super) deadline: Arc<ShutdownDeadline>,
     pub(super) failed: Arc<Alarm>,
-    /// Where it publishes how far it has come.
+    /// Requests, in which the thread publishes the progress of flushes.
     pub(super) requests: Arc<Requests>,
-    /// Asks for old files to be deleted, where that is wanted.
+    /// Trigger of the deletion of old files; `None`: files are never deleted.
     pub(super) trigger: Option<RetentionTrigger>,
+    /// Files opened in advance.
     pub(super) ahead: Preopen,
 }
 
 impl WriterThread {
-    /// Files of such names.
+    /// Creates the state of a writer whose files are named by `naming`.
     pub(super) fn new(
         naming: Naming,
         packed: bool,
@@ -158,16 +165,17 @@ impl WriterThread {
         }
     }
 
-    /// Works until every sink is gone and everything is written. Files end with what is on disk of them, even if this
-    /// thread ends in a panic.
+    /// Runs until every sink has ended and all blocks are written. Files end with their data on disk,
+    /// even if this thread panics.
     pub(super) fn run(mut self, disk: Disk) -> Finished {
         self.disk = disk;
-        if catch_unwind(AssertUnwindSafe(|| self.work())).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| self.write_blocks())).is_err() {
             self.fail(
-                "the thread that writes files ended in a panic; files end before what it had not written: this is a fault in wqcap: please report it"
+                "the thread that writes files ended in a panic; files end before the blocks that it had not written: \
+                 this is a fault in wqcap: please report it"
                     .into(),
             );
-            // Nothing of a block may be written behind the end of its file, or from memory that is another's.
+            // No block may be written behind the end of its file, or from memory that has another use by then.
             self.disk.drain();
         }
         self.disk_has_room(Instant::now());
@@ -182,7 +190,7 @@ impl WriterThread {
             self.queues[usize::from(full.queue)].lose(full.block);
         }
         for queue in 0..self.queues.len() {
-            // Those whose turn never came, since the one before them was lost with its packer.
+            // Blocks that wait for an earlier block, which was lost with its packer.
             for block in std::mem::take(&mut self.queues[queue].early).into_values() {
                 self.queues[queue].lose(block);
             }
@@ -190,24 +198,24 @@ impl WriterThread {
                 for block in file.waiting.drain(..) {
                     self.queues[queue].lose(block);
                 }
-                self.leave(queue, file);
+                self.hand_to_closer(queue, file);
             }
         }
         self.disk.close();
         self.finished
     }
 
-    fn work(&mut self) {
+    fn write_blocks(&mut self) {
         let mut open = true;
         while open || self.in_flight() > 0 || !self.ready.is_empty() {
             let now = Instant::now();
-            self.try_again(now);
+            self.retry_stuck(now);
             self.sync_files(now);
             open = self.take_blocks(open);
             if self.flying.iter().flatten().any(|it| !it.stuck) {
                 self.reap();
             } else if let Some(disk_full) = &self.disk_full {
-                std::thread::sleep(disk_full.rest(Instant::now()).min(NAP));
+                std::thread::sleep(disk_full.remaining(Instant::now()).min(NAP));
             }
             for (index, queue) in self.queues.iter().enumerate() {
                 self.channels.requests.publish_written(index, queue.settled);
@@ -219,9 +227,10 @@ impl WriterThread {
         self.flying.iter().flatten().count()
     }
 
-    /// Takes all blocks that there are, and begins as many as the disk takes; `false`: no more will come.
+    /// Takes all blocks from the channel and starts as many writes as the disk accepts. Returns `false`
+    /// if all sinks have ended.
     fn take_blocks(&mut self, mut open: bool) -> bool {
-        // With nothing under way there is nothing else to wait for.
+        // Without a write in progress, a new block is the only event to wait for.
         let mut waits = self.in_flight() == 0 && self.ready.is_empty();
         while open && !self.pauses() {
             let next = match std::mem::take(&mut waits) {
@@ -229,14 +238,14 @@ impl WriterThread {
                 false => self.channels.full.try_recv(),
             };
             match next {
-                Ok(full) => self.line_up(full),
+                Ok(full) => self.put_in_order(full),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => open = false,
             }
         }
         while let Some(next) = self.ready.front()
             && !self.pauses()
-            && self.takes(usize::from(next.queue))
+            && self.can_submit(usize::from(next.queue))
             && let Some(full) = self.ready.pop_front()
         {
             self.place(full);
@@ -244,14 +253,15 @@ impl WriterThread {
         open
     }
 
-    /// Whether the disk takes another of a queue's blocks now.
-    fn takes(&self, queue: usize) -> bool {
+    /// Returns `true` if the disk accepts another block of a queue now.
+    fn can_submit(&self, queue: usize) -> bool {
         self.in_flight() < self.disk.at_once(self.is_only(queue))
     }
 
-    /// Whether all other blocks that are under way, or could be, are of this queue. Its blocks make one file longer, one write
-    /// at a time: ext4 does so with the inode to itself (`ext4_dio_write_checks`), and XFS has a write beyond the file's end
-    /// wait for all others (`xfs_file_write_checks`). Only another queue's gain from being written beside them.
+    /// Returns `true` if all blocks that are being written or waiting belong to this queue. The blocks of
+    /// one queue extend one file, and the kernel serializes such writes: ext4 takes the inode lock
+    /// exclusively (`ext4_dio_write_checks`), and XFS waits for all other writes before one beyond the
+    /// file's end (`xfs_file_write_checks`). Only blocks of another queue gain from concurrent writes.
     fn is_only(&self, queue: usize) -> bool {
         let under_way = self.flying.iter().flatten().map(|it| it.queue);
         let ready = self.ready.iter().map(|it| usize::from(it.queue));
@@ -261,7 +271,7 @@ impl WriterThread {
         under_way.chain(ready).chain(waiting).all(|it| it == queue)
     }
 
-    /// Waits for a block, as long as no file waits to be synced.
+    /// Waits for a block. If a file must be synced, waits at most until the next sync is due.
     fn wait(&self) -> Result<Full, TryRecvError> {
         let files = || self.queues.iter().flat_map(|queue| &queue.files);
         if !files().any(|file| file.unsynced) {
@@ -278,7 +288,7 @@ impl WriterThread {
         })
     }
 
-    /// Has what was written since the last time synced, by another thread.
+    /// Requests that the closer syncs the open files, once per [`SYNC_EVERY`].
     fn sync_files(&mut self, now: Instant) {
         if now < self.next_sync {
             return;
@@ -286,14 +296,15 @@ impl WriterThread {
         self.next_sync = now + SYNC_EVERY;
         for file in self.queues.iter_mut().flat_map(|queue| &mut queue.files) {
             if let Some(order) = file.take_sync() {
-                // The closer outlives this thread.
+                // The closer thread outlives this thread.
                 let _ = self.channels.closer.send(CloserTask::Sync(order));
             }
         }
     }
 
-    /// Puts a block, and those that waited for it, among those whose turn it is.
-    fn line_up(&mut self, full: Full) {
+    /// Moves a block that is next in its queue's order to `ready`, with the blocks that waited for it.
+    /// Keeps any other block until then.
+    fn put_in_order(&mut self, full: Full) {
         let queue = &mut self.queues[usize::from(full.queue)];
         queue.early.insert(full.number, full.block);
         while let Some(mut block) = queue.early.remove(&queue.next) {
@@ -312,11 +323,12 @@ impl WriterThread {
         self.finished.fail(failure);
     }
 
-    /// Puts a block into its file's chain, and on its way if nothing stands in it.
+    /// Assigns a block to its file, opening the file if needed, and starts its write unless the block
+    /// must wait.
     fn place(&mut self, mut full: Full) {
         let index = usize::from(full.queue);
         if self.channels.deadline.has_given_up() {
-            return self.give_up(index, full.block);
+            return self.give_up_block(index, full.block);
         }
         let number = full.block.file;
         let last = self.queues[index].files.back();
@@ -344,15 +356,14 @@ impl WriterThread {
         }
         if spoils {
             self.fail(
-                "a block could not be compressed; what stands before it in its file stays readable"
-                    .into(),
+                "cannot compress a block; the records before it in its file stay readable".into(),
             );
         }
         self.sweep(index);
     }
 
-    /// Loses a block that nobody waits for any more: its file ends before it.
-    fn give_up(&mut self, index: usize, block: Block) {
+    /// Discards a block after writing was given up: its file ends before the block.
+    fn give_up_block(&mut self, index: usize, block: Block) {
         let queue = &mut self.queues[index];
         queue.lose(block);
         let number = queue.files.back_mut().map(|file| {
@@ -360,13 +371,13 @@ impl WriterThread {
             file.number
         });
         if let Some(number) = number {
-            self.go_on(index, number);
+            self.write_waiting(index, number);
         }
     }
 
-    /// Opens the file that a queue's block is the first of; `false`: there is no room for it now.
+    /// Opens the file whose first block is `block`. Returns `false` if the disk is full.
     fn begin(&mut self, index: usize, block: &Block) -> bool {
-        // A file whose end the sink did not tell broke under it.
+        // A previous file without a last block could not be continued.
         if let Some(last) = self.queues[index].files.back_mut() {
             last.ended = true;
         }
@@ -387,7 +398,7 @@ impl WriterThread {
         let files = &mut self.queues[index].files;
         let open = files.push_back_mut(Open::new(block.file, named));
         if let Some(named) = &open.named {
-            open.place = self.disk.meet(&named.file);
+            open.place = self.disk.register_file(&named.file);
         }
         true
     }
@@ -405,7 +416,7 @@ impl WriterThread {
             return;
         };
         let Some(named) = &file.named else { return };
-        // Whoever calls has seen that there is room.
+        // The caller has checked that a token is free.
         let Some(token) = self.flying.iter().position(Option::is_none) else {
             file.waiting.push_front(block);
             return;
@@ -414,7 +425,7 @@ impl WriterThread {
         if !want.is_multiple_of(ALIGN) {
             file.partial = true;
             if named.direct {
-                // Direct I/O writes whole sectors; the file is cut to its true length afterwards.
+                // Direct I/O writes whole sectors. The file is truncated to its true length afterwards.
                 want = want.next_multiple_of(ALIGN);
                 let len = block.len;
                 block.memory.as_mut_slice()[len..want].fill(0);
@@ -446,23 +457,23 @@ impl WriterThread {
                 alone,
             };
             #[allow(unsafe_code)]
-            // SAFETY: the block's memory is a mapping that does not move with the block, the one it joined the pool with;
-            // the block stays in `flying`, untouched, until `reap` is told of the write's end, or `drain` has waited for
-            // it. The file stays in `queues` as long as its chain holds this link.
+            // SAFETY: the block's memory is the mapping with which it joined the pool, and does not move with the
+            // block. The block stays in `flying`, unmodified, until `reap` returns the write's completion or `drain`
+            // has waited for it. The file stays in `queues` as long as its chain holds this link.
             return unsafe { self.disk.submit(write) };
         }
         let result = Err(io::ErrorKind::NotFound.into());
-        self.done(Done { token, result });
+        self.complete_write(Done { token, result });
     }
 
-    /// Takes the writes that have ended.
+    /// Processes the completed writes and starts blocks that waited for them.
     fn reap(&mut self) {
         let mut ended = Vec::with_capacity(DEPTH as usize);
         self.disk.reap(|done| ended.push(done));
         for done in ended {
-            self.done(done);
+            self.complete_write(done);
         }
-        // Those that waited for room, of whichever queue.
+        // Blocks of any queue that waited for a free token.
         for index in 0..self.queues.len() {
             let waiting = |f: &&Open| !f.waiting.is_empty();
             if let Some(number) = self.queues[index]
@@ -471,23 +482,23 @@ impl WriterThread {
                 .find(waiting)
                 .map(|f| f.number)
             {
-                self.go_on(index, number);
+                self.write_waiting(index, number);
                 self.sweep(index);
             }
         }
     }
 
-    /// One write's end.
-    fn done(&mut self, done: Done) {
+    /// Processes the completion of one write.
+    fn complete_write(&mut self, done: Done) {
         let Some(mut flying) = self.flying.get_mut(done.token).and_then(Option::take) else {
             return;
         };
         let (index, want, number) = (flying.queue, flying.want, flying.block.file);
         let result = match done.result {
             Ok(n) if n == want => Ok(()),
-            Ok(n) => self.again(&flying, n, false),
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => self.again(&flying, 0, true),
-            Err(e) if is_transient(&e) => self.again(&flying, 0, false),
+            Ok(n) => self.write_rest(&flying, n, false),
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => self.write_rest(&flying, 0, true),
+            Err(e) if is_transient(&e) => self.write_rest(&flying, 0, false),
             Err(e) => Err(e),
         };
         let name = self.queues[index].file(number).map(|it| it.name());
@@ -513,13 +524,13 @@ impl WriterThread {
             file.settle(flying.link, result.is_ok(), &ledger);
         }
         queue.give_back(flying.block);
-        self.go_on(index, number);
+        self.write_waiting(index, number);
         self.sweep(index);
     }
 
-    /// A write that the disk cut short, refused for a moment, or refused as direct I/O (`buffered`): once more, the plain
-    /// way, for the rest of it.
-    fn again(&mut self, flying: &Flying, from: usize, buffered: bool) -> io::Result<()> {
+    /// Repeats a write with plain writes from byte `from`, after it was short, failed transiently, or
+    /// was refused as direct I/O. In the last case `buffered` is set, and the file leaves direct I/O.
+    fn write_rest(&mut self, flying: &Flying, from: usize, buffered: bool) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
         let block = &flying.block;
         let file = self.queues[flying.queue].file(block.file);
@@ -529,7 +540,7 @@ impl WriterThread {
         if buffered && named.direct {
             named.go_through_page_cache()?;
         }
-        // Direct I/O goes on at a sector's start.
+        // Direct I/O continues at the start of a sector.
         let (from, want) = if named.direct {
             (from - from % ALIGN, flying.want)
         } else {
@@ -541,8 +552,9 @@ impl WriterThread {
         )
     }
 
-    /// What waited for a partial block, or for room on the way to the disk, goes.
-    fn go_on(&mut self, index: usize, number: u64) {
+    /// Starts the waiting blocks of a file if they need not wait any longer: for a partial block before
+    /// them, or for the disk to accept another write.
+    fn write_waiting(&mut self, index: usize, number: u64) {
         let queue = &mut self.queues[index];
         let Some(file) = queue.file(number) else {
             return;
@@ -557,9 +569,9 @@ impl WriterThread {
             if !file.chain.is_empty() {
                 return;
             }
-            file.show();
+            file.finish_partial();
         }
-        while self.takes(index)
+        while self.can_submit(index)
             && let Some(file) = self.queues[index].file(number)
             && !file.partial
             && let Some(block) = file.waiting.pop_front()
@@ -568,7 +580,7 @@ impl WriterThread {
         }
     }
 
-    /// Lets go of files that are complete.
+    /// Passes a queue's complete files to the closer.
     fn sweep(&mut self, index: usize) {
         while let Some(file) = self.queues[index].files.front()
             && file.ended
@@ -576,54 +588,55 @@ impl WriterThread {
             && file.waiting.is_empty()
             && let Some(file) = self.queues[index].files.pop_front()
         {
-            self.leave(index, file);
+            self.hand_to_closer(index, file);
         }
     }
 
-    fn leave(&mut self, index: usize, file: Open) {
-        self.disk.part(file.place);
-        if let Some(leaving) = file.leave(self.queues[index].ledger.clone()) {
-            // The closer outlives this thread.
-            let _ = self.channels.closer.send(CloserTask::Leave(leaving));
+    fn hand_to_closer(&mut self, index: usize, file: Open) {
+        self.disk.unregister_file(file.place);
+        if let Some(closing) = file.into_closing(self.queues[index].ledger.clone()) {
+            // The closer thread outlives this thread.
+            let _ = self.channels.closer.send(CloserTask::Close(closing));
         }
     }
 }
 
-/// A disk without room.
+/// Handling of a full disk.
 impl WriterThread {
-    /// Nothing is begun while there is no room, until it is time for another try.
+    /// Returns `true` while the disk is full and the next attempt is not due. No write is started then.
     fn pauses(&self) -> bool {
         self.disk_full.as_ref().is_some_and(DiskFull::waits)
     }
 
+    /// Returns `true` unless the run's end or the request to give up has ended the wait.
     fn waits_for_room(&self) -> bool {
         !self.channels.deadline.has_passed(Instant::now())
     }
 
-    /// There is no room, again or for the first time.
+    /// Records a write that failed because the disk is full, and begins the wait if it is the first.
     fn disk_is_full(&mut self, what: &str) {
         let now = Instant::now();
         match &mut self.disk_full {
-            Some(disk_full) => disk_full.goes_on(now),
+            Some(disk_full) => disk_full.record_failure(now),
             None => {
                 tracing::error!(
-                    "{what}: waiting for room; frames fill the write buffers meanwhile, then output.on_full holds"
+                    "{what}: waiting for room; frames fill the write buffers meanwhile, then output.on_full applies"
                 );
                 self.disk_full = Some(DiskFull::begin(now));
             }
         }
     }
 
-    /// Tries again what found no room, when it is time for that.
-    fn try_again(&mut self, now: Instant) {
+    /// Repeats the writes that failed because the disk was full, when the next attempt is due.
+    fn retry_stuck(&mut self, now: Instant) {
         let out_of_patience = !self.waits_for_room();
         let Some(disk_full) = &mut self.disk_full else {
             return;
         };
-        if !disk_full.waits() || (!disk_full.rest(now).is_zero() && !out_of_patience) {
+        if !disk_full.waits() || (!disk_full.remaining(now).is_zero() && !out_of_patience) {
             return;
         }
-        disk_full.try_again();
+        disk_full.begin_attempt();
         if let Some(trigger) = &self.channels.trigger {
             trigger.ask_for_room();
         }
@@ -635,11 +648,11 @@ impl WriterThread {
         }
     }
 
-    /// Something was written again, or the run has ended.
+    /// Ends the wait for a full disk, because a write succeeded or the run has ended.
     fn disk_has_room(&mut self, now: Instant) {
         if let Some(disk_full) = self.disk_full.take() {
             let note = format!(
-                "output.dir: there was no room for {:.1} s; frames that found no write buffer meanwhile are in dropped_storage",
+                "output.dir: there was no room for {:.1} s; frames without a free write buffer were counted as dropped_storage",
                 disk_full.lasted(now).as_secs_f64()
             );
             tracing::warn!("{note}");

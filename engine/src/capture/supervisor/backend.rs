@@ -1,5 +1,5 @@
-//! What the control service and metrics see of a supervised capture: its plan, a handle for snapshots, and the queue of
-//! commands for its owner.
+//! Backend of the control service and metrics for a supervised capture: its plan, a handle for
+//! snapshots, and the queue of commands for its owner.
 
 use super::{
     Order, PlanNow,
@@ -34,59 +34,60 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How old statistics may be before they are put together anew; queues publish no more often.
+/// Maximum age of cached statistics; queues do not publish more often.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// What a program adds to the answers of its control service. The defaults suit one without texts and log levels.
+/// Texts and log levels that a program adds to the answers of its control service. The defaults
+/// suit a program without them.
 pub trait Presenter: Send + Sync {
-    /// The devices as a table for people.
+    /// Returns the devices as a table for people.
     fn devices_text(&self, _devices: &[DeviceFacts]) -> String {
         String::new()
     }
 
-    /// The plan as text for people.
+    /// Returns the plan as text for people.
     fn plan_text(&self, _now: &PlanNow) -> String {
         String::new()
     }
 
-    /// The level that is logged; empty: this program does not say.
+    /// Returns the present log level; empty: unknown.
     fn log_level(&self) -> String {
         String::new()
     }
 
-    /// Logs at another level from now on.
+    /// Changes the log level of the program.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// Reason why the level cannot be changed.
     fn set_log_level(&self, _level: LogLevel) -> Result<(), String> {
-        Err("this program cannot change what it logs".into())
+        Err("this program cannot change its log level".into())
     }
 }
 
-/// A presenter with the defaults.
+/// Presenter with the default answers.
 impl Presenter for () {}
 
-/// What the control service and metrics see of a supervised capture.
+/// View of a supervised capture for the control service and metrics.
 pub struct CaptureBackend {
     present: Mutex<Present>,
     queues: u16,
     pub(super) live: Arc<Mutex<Live>>,
-    /// What the NIC has lost, as the capture's owner has last read it.
+    /// Losses of the NIC, as last read by the capture's owner.
     nic: Mutex<NicCounters>,
     statistics: Mutex<Option<(Instant, live::TrafficSnapshot)>>,
     orders: SyncSender<Order>,
-    /// Changes with a filter to be compiled first.
+    /// Thread for changes whose filter must be compiled first.
     compilations: Compilations,
-    /// Woken for an order.
+    /// Wakeup of the owner, used after an order is queued.
     owner: Wakeup,
     presenter: Box<dyn Presenter>,
 }
 
-/// The capture, as far as others may see it.
+/// State of the capture for other threads.
 pub(super) enum Live {
-    /// Under way: running or drained.
+    /// Running or drained capture, with its handles.
     Capturing(CaptureState, Handles),
-    /// It has ended: stopped, or its device is lost and looked for.
+    /// The capture has ended: it is stopped, or its device is lost and searched for.
     Ended(CaptureState, Box<Stopped>),
 }
 
@@ -104,16 +105,17 @@ impl Live {
         }
     }
 
-    /// Returns the capture under way, or a refusal that says why nothing can be changed.
+    /// Returns the handles of the running capture, or a refusal with the reason why nothing can be
+    /// changed.
     fn changeable(&self) -> Result<Handles, Refusal> {
         self.handles().ok_or_else(|| {
-            let why = transitions::refusal(self.state()).unwrap_or("nothing is captured any more");
+            let why = transitions::refusal(self.state()).unwrap_or("the capture has ended");
             Refusal::new(RefusalCode::State, why)
         })
     }
 }
 
-/// What it was when it ended.
+/// Last values of a capture that has ended.
 #[derive(Default)]
 pub(super) struct Stopped {
     last: Option<Snapshot>,
@@ -121,33 +123,34 @@ pub(super) struct Stopped {
     filter: String,
 }
 
-/// Of a capture under way.
+/// Handles to a running capture: counters and statistics.
 #[derive(Clone)]
 pub(super) struct Handles {
     capture: CaptureHandle,
     statistics: Option<live::Statistics>,
 }
 
-/// The capture at one moment.
+/// Status of the capture at one moment.
 #[derive(Debug)]
 pub struct StatusSnapshot {
-    /// What it does.
+    /// State of the capture.
     pub state: CaptureState,
-    /// The RDMA device.
+    /// Name of the RDMA device.
     pub device: String,
-    /// Its port.
+    /// Port number of the device.
     pub port: u8,
-    /// The network interface over it; `None`: there is none.
+    /// Network interface of the port; `None`: it has none.
     pub interface: Option<String>,
-    /// What it has counted; `None`: nothing yet.
+    /// Counters; `None`: nothing has been counted yet.
     pub snapshot: Option<Snapshot>,
-    /// Bytes of write buffers in use, and in all; `None`: nothing is written now.
+    /// Bytes of write buffers in use, and in total; `None`: no files are written now.
     pub backlog: Option<(u64, u64)>,
-    /// What pins hold of the finished files; `None`: nothing is ever deleted, or nothing is written now.
+    /// Files protected from retention by pins; `None`: retention is off, or no files are written
+    /// now.
     pub pinned: Option<PinnedFiles>,
-    /// `None`: statistics are off.
+    /// Live statistics; `None`: statistics are off.
     pub traffic: Option<live::TrafficSnapshot>,
-    /// WRs of each ring.
+    /// Number of WRs in each queue's ring.
     pub ring: u32,
 }
 
@@ -187,25 +190,27 @@ impl CaptureBackend {
         }
     }
 
-    pub(super) fn is_running(&self, capture: &Capture, plan: &Plan) {
-        lock(&self.present).runs(capture, plan);
+    /// Publishes the start of a capture of `plan`.
+    pub(super) fn set_running(&self, capture: &Capture, plan: &Plan) {
+        lock(&self.present).set_running(capture, plan);
         lock(&self.statistics).take();
-        // The owner reads them once a second from now on.
+        // Initial NIC counters; from now on the owner reads them once per second.
         lock(&self.nic).clone_from(&capture.snapshot().nic);
-        self.lets_in(capture, CaptureState::Running);
+        self.publish_capture(capture, CaptureState::Running);
     }
 
-    /// A capture is under way, running or drained.
-    pub(super) fn lets_in(&self, capture: &Capture, state: CaptureState) {
+    /// Publishes a capture that is running or drained.
+    pub(super) fn publish_capture(&self, capture: &Capture, state: CaptureState) {
         *self.live() = Live::Capturing(state, capture.into());
     }
 
-    pub(super) fn has_seen(&self, snapshot: &Snapshot) {
+    /// Stores the NIC counters that the owner has read.
+    pub(super) fn store_nic_counters(&self, snapshot: &Snapshot) {
         lock(&self.nic).clone_from(&snapshot.nic);
     }
 
-    /// The capture has ended: stopped, or its device is lost.
-    pub(super) fn has_ended(&self, report: &Report, state: CaptureState) {
+    /// Publishes that the capture is stopped, or that its device is lost.
+    pub(super) fn publish_end(&self, report: &Report, state: CaptureState) {
         let stopped = Stopped {
             last: Some(Snapshot {
                 elapsed: report.duration,
@@ -220,17 +225,17 @@ impl CaptureBackend {
         *self.live() = Live::Ended(state, Box::new(stopped));
     }
 
-    /// What the capture does.
+    /// Returns the state of the capture.
     pub(super) fn state(&self) -> CaptureState {
         self.live().state()
     }
 
-    /// Something of the capture may have changed: rules, table, flags, filter.
+    /// Copies possible changes of the capture: rules, table, flags, filter.
     pub(super) fn follow(&self, capture: &Capture) {
         lock(&self.present).follow(capture);
     }
 
-    /// The table may have changed by itself.
+    /// Copies the indirection table if it has changed by itself.
     pub(super) fn follow_table(&self, capture: &Capture) {
         let mut present = lock(&self.present);
         if present.plan.table != capture.table() {
@@ -242,7 +247,7 @@ impl CaptureBackend {
         weights.clone_into(&mut lock(&self.present).config.rss.weights);
     }
 
-    /// The capture ends for good; the next one is as configured.
+    /// Resets to the configuration for the next capture.
     pub(super) fn reset(&self, config: &Config, plan: &Plan) {
         lock(&self.present).reset(config, plan);
     }
@@ -255,26 +260,26 @@ impl CaptureBackend {
         self.live().handles()
     }
 
-    /// Changes the filter once it is compiled.
+    /// Compiles a filter and then applies it.
     fn change_filter(&self, expression: &str, reply: ChangeReply) {
         let (live, expression) = (Arc::clone(&self.live), expression.to_owned());
         let change = move || {
             lock(&live).changeable()?;
             let filter = compiled(&expression)?;
-            // It may have ended, or another one begun, while libpcap compiled.
+            // The capture may have ended or been replaced while libpcap compiled.
             let handles = lock(&live).changeable()?;
             set_filter(&handles.capture, filter)
         };
         self.after_compilation(reply, move |reply| reply.send(change()));
     }
 
-    /// Has the filter of a configuration compiled, which the owner then applies.
+    /// Compiles the filter of a configuration, which the owner then applies.
     pub(super) fn compile_for_reload(&self, config: Config, reply: ChangeReply) {
         let (orders, owner) = (self.orders.clone(), self.owner.clone());
         self.after_compilation(reply, move |reply| {
             match compiled(&config.capture.filter) {
                 Ok(filter) => {
-                    // As in `change`: the owner is busy ending.
+                    // A full queue means that the owner is ending, as in `change`.
                     let _ = orders.try_send(Order::Apply {
                         config: Box::new(config),
                         filter,
@@ -287,7 +292,7 @@ impl CaptureBackend {
         });
     }
 
-    /// Carries out a change on the thread that waits for libpcap.
+    /// Executes a change on the thread that waits for libpcap.
     pub(super) fn after_compilation(
         &self,
         reply: ChangeReply,
@@ -315,7 +320,7 @@ impl CaptureBackend {
         }
     }
 
-    /// All that can be seen at once.
+    /// Returns the complete status of the capture.
     pub fn snapshot(&self) -> StatusSnapshot {
         let (state, snapshot) = self.counted();
         let (device, port, interface, ring) = {
@@ -336,31 +341,32 @@ impl CaptureBackend {
         }
     }
 
-    /// Bytes of write buffers in use, and in all.
+    /// Returns the bytes of write buffers in use, and in total.
     fn backlog(&self) -> Option<(u64, u64)> {
         let handles = self.handles()?;
         let backlog = handles.capture.backlog?;
         Some((backlog.used(), backlog.size()))
     }
 
-    /// What retention finds; `None`: nothing is ever deleted, or nothing is written now.
+    /// Returns the gauge of retention; `None`: retention is off, or no files are written now.
     fn retention(&self) -> Option<RetentionGauge> {
         self.handles()?.capture.retention
     }
 
-    /// Where it stands and what it has counted.
+    /// Returns the state of the capture and its counters.
     fn counted(&self) -> (CaptureState, Option<Snapshot>) {
         // The lock is not held while counters are read.
         let (state, handles) = match &*self.live() {
             Live::Capturing(state, handles) => (*state, handles.clone()),
             Live::Ended(state, stopped) => return (*state, stopped.last.clone()),
         };
-        // The loops' counters are read as they are. The NIC's take system calls: those that the owner has read serve.
+        // The loops' counters are read directly. NIC counters take system calls, so the owner's
+        // last values are used.
         let nic = lock(&self.nic).clone();
         (state, Some(handles.capture.snapshot_beside(nic)))
     }
 
-    /// The traffic of now, or of the end; `None`: statistics are off.
+    /// Returns the present statistics, or those at the end; `None`: statistics are off.
     fn traffic(&self) -> Option<live::TrafficSnapshot> {
         let handle = match &*self.live() {
             Live::Capturing(_, handles) => handles.statistics.clone()?,
@@ -451,7 +457,7 @@ impl Backend for CaptureBackend {
         };
         let now = {
             let mut present = lock(&self.present);
-            // It changes without the capture's owner.
+            // The filter changes without the capture's owner.
             if let Some(filter) = filter {
                 present.set_filter((*filter).clone());
             }
@@ -488,7 +494,8 @@ impl Backend for CaptureBackend {
                     command: command.clone(),
                     reply,
                 };
-                // A full queue: the owner is busy ending. Dropping the order answers so.
+                // A full queue means that the owner is ending. Dropping the order answers the
+                // request.
                 let _ = self.orders.try_send(order);
                 self.owner.wake();
             }
@@ -501,7 +508,7 @@ fn compiled(expression: &str) -> Result<Filter, Refusal> {
         .map_err(|e| Refusal::new(RefusalCode::Malformed, e.to_string()))
 }
 
-/// Applies another filter.
+/// Applies another filter to the running capture.
 pub(super) fn set_filter(handle: &CaptureHandle, filter: Filter) -> Result<Changed, Refusal> {
     if handle.filter() == filter.expression() {
         return Ok(same(&format!("filter: {:?}", filter.expression())));

@@ -1,4 +1,4 @@
-//! Commands that change a running capture, carried out by its owner.
+//! Commands that change a running capture, executed by its owner.
 
 use super::{Supervisor, changed, failed, replaced, same};
 use crate::{
@@ -33,7 +33,7 @@ impl Supervisor {
             }),
             Command::RuleAdd { rule } => add_rule(capture, rule),
             Command::RuleRemove { rule } => remove_rule(capture, rule),
-            // The others are the control service's own, or change the supervisor's state.
+            // Other commands are handled by the control service, or change the supervisor's state.
             Command::Start
             | Command::Drain
             | Command::Reload
@@ -48,31 +48,31 @@ impl Supervisor {
             | Command::Stop
             | Command::Shutdown => Err(failed("internal error: unroutable command".into())),
         };
-        // A re-spread that failed half way has moved rules all the same.
+        // A respread that failed half way has moved rules nevertheless.
         self.backend.follow(capture);
         outcome
     }
 
-    /// Lets frames in again after a drain.
+    /// Installs the rules again after a drain.
     pub(super) fn resume(&self, capture: &mut Capture, plan: &Plan) -> Outcome {
         capture.resume(plan).map_err(|e| failed(e.to_string()))?;
-        self.backend.lets_in(capture, CaptureState::Running);
+        self.backend.publish_capture(capture, CaptureState::Running);
         Ok(replaced(CaptureState::Drained, "running"))
     }
 
     pub(super) fn drain(&self, capture: &mut Capture) -> Changed {
         capture.pause();
-        self.backend.lets_in(capture, CaptureState::Drained);
+        self.backend.publish_capture(capture, CaptureState::Drained);
         replaced(
             CaptureState::Running,
-            "nothing more comes in, and files are completed; `start` lets frames in again",
+            "no more frames are received, and files are completed; `start` receives frames again",
         )
     }
 }
 
 fn rotate(capture: &Capture) -> Outcome {
     if capture.rotate() {
-        return Ok(changed("each queue goes on to its next file"));
+        return Ok(changed("each queue continues in its next file"));
     }
     Err(Refusal::new(
         RefusalCode::State,
@@ -80,7 +80,8 @@ fn rotate(capture: &Capture) -> Outcome {
     ))
 }
 
-/// A WQ can change one flag while it receives; a value that it has already is no change.
+/// Changes WQ flags of a running capture: CVLAN stripping is the only one that a WQ can change. A
+/// flag that already has the requested value counts as unchanged.
 pub(super) fn wq_flags(
     capture: &Capture,
     plan: &Plan,
@@ -90,7 +91,7 @@ pub(super) fn wq_flags(
     if scatter_fcs.is_some_and(|on| on != plan.scatters_fcs()) {
         return Err(Refusal::new(
             RefusalCode::Unsupported,
-            "wq.scatter_fcs: ibv_modify_wq changes CVLAN stripping alone; set it in the configuration and start anew",
+            "wq.scatter_fcs: ibv_modify_wq changes only CVLAN stripping; set the key in the configuration and restart",
         ));
     }
     let flags = capture.wq_flags_handle();
@@ -117,14 +118,14 @@ pub(super) fn respread(capture: &mut Capture, weights: &[u32]) -> Outcome {
     let done = capture.respread(&how).map_err(refusal)?;
     if done.moved == 0 {
         return Ok(same(&format!(
-            "no other table of {} entries would serve better",
+            "no other table of {} entries is better",
             done.entries
         )));
     }
     Ok(replaced(
         was,
         &format!(
-            "{}; {} of {} entries of the table moved; the busiest queue had {:.2} times its share, and is to have {:.2}",
+            "{}; {} of {} entries of the table moved; the busiest queue had {:.2} times its share, now expected: {:.2}",
             shares(capture),
             done.moved,
             done.entries,
@@ -134,7 +135,7 @@ pub(super) fn respread(capture: &mut Capture, weights: &[u32]) -> Outcome {
     ))
 }
 
-/// The entries of the table that name each queue.
+/// Describes how many entries of the table name each queue.
 fn shares(capture: &Capture) -> String {
     let mut entries = vec![0u32; capture.shared.counters.len()];
     for queue in capture.table() {
@@ -167,20 +168,21 @@ fn remove_rule(capture: &mut Capture, fields: &BTreeMap<String, Value>) -> Outco
 
 fn count(capture: &Capture) -> String {
     match capture.rules().map(<[_]>::len).unwrap_or_default() {
-        0 => "no rule: nothing is taken".into(),
+        0 => "no rule: no frames are captured".into(),
         1 => "1 rule".into(),
         n => format!("{n} rules"),
     }
 }
 
-/// The fields of a message as a rule.
+/// Converts the fields of a message to a rule.
 fn rule(fields: &BTreeMap<String, Value>) -> Result<RuleConfig, Refusal> {
     let object = fields.clone().into_iter().collect();
     serde_json::from_value(Value::Object(object))
         .map_err(|e| Refusal::new(RefusalCode::Malformed, format!("rule: {e}")))
 }
 
-/// An error as a refusal: what the engine does not accept is the caller's to change; a failure is not.
+/// Converts an error to a refusal. Its code separates requests that the caller can correct from
+/// failures.
 fn refusal(e: Error) -> Refusal {
     let code = match &e {
         Error::Config(it) if it.key == "rule" || it.key.starts_with("wq.") => {
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_s_fields_are_a_rule_or_refused_by_name() {
+    fn message_fields_form_a_rule_or_are_refused_by_name() {
         let rule_of = |value| rule(&fields(&value));
         let it = rule_of(json!({"id": "dns", "proto": "udp", "dst_port": 53})).unwrap();
         assert_eq!((it.id.as_deref(), it.dst_port), (Some("dns"), Some(53)));

@@ -1,7 +1,8 @@
-//! Changes that wait for libpcap: the thread on which they wait, one after the other, in the order of their requests.
+//! Changes that wait for libpcap: one thread compiles and applies them in the order of their
+//! requests.
 //!
-//! Invariant: neither the threads of the control service nor the capture's owner wait for a compilation. Its result is
-//! applied afterwards, to the capture there is by then.
+//! Invariant: neither the threads of the control service nor the capture's owner wait for a
+//! compilation. Its result is applied to the capture that exists afterwards.
 
 use crate::{
     control::protocol::{Refusal, RefusalCode},
@@ -12,17 +13,18 @@ use std::sync::{
     mpsc::{SyncSender, TrySendError, sync_channel},
 };
 
-/// Changes that may wait.
+/// Maximum number of waiting changes.
 const MOST_WAITING: usize = 64;
 
 type Change = Box<dyn FnOnce() + Send>;
 
-/// Sender to the thread that carries out changes. The thread starts with the first change and ends when the sender is dropped.
+/// Sender to the thread that executes changes. The thread starts with the first change and ends
+/// when the sender is dropped.
 #[derive(Default)]
 pub(super) struct Compilations(Mutex<Option<SyncSender<Change>>>);
 
 impl Compilations {
-    /// Has `change` carried out on the thread.
+    /// Executes `change` on the thread that compiles filters.
     ///
     /// # Errors
     /// Too many changes wait, or the thread cannot be started.
@@ -42,7 +44,7 @@ impl Compilations {
                 *changes = None;
                 Err(Refusal::new(
                     RefusalCode::Failed,
-                    "the thread that has filters compiled ended in a panic; try again",
+                    "the thread that compiles filters panicked; try again",
                 ))
             }
         }

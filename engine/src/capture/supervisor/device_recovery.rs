@@ -1,4 +1,5 @@
-//! How long to wait between tries while the device of a capture is lost and `device.on_loss = "retry"`.
+//! Recovery of a lost device with `device.on_loss = "retry"`: delays between attempts, and the new
+//! capture.
 
 use crate::{
     Error,
@@ -8,43 +9,44 @@ use crate::{
 };
 use std::time::Duration;
 
-/// The wait before the first try; each further one is twice as long, up to the longest.
+/// Delay before the first attempt; each further delay is twice as long, up to the longest.
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(10);
-/// A capture that has lasted so long was no failed try.
+/// Duration of a capture after which it counts as stable.
 const STABLE: Duration = Duration::from_secs(30);
 
-/// The waits between tries.
+/// Delays between attempts to find a lost device.
 #[derive(Debug)]
 pub(super) struct Backoff(Duration);
 
 impl Backoff {
-    /// Begins with the shortest wait.
+    /// Creates the state with the shortest delay.
     pub(super) fn new() -> Self {
         Self(FIRST)
     }
 
-    /// The next wait, each longer than the one before.
+    /// Returns the next delay and doubles it, up to the longest.
     pub(super) fn next(&mut self) -> Duration {
         let wait = self.0;
         self.0 = (wait * 2).min(LONGEST);
         wait
     }
 
-    /// A capture has run for `time`. A device that is lost again and again at once must not keep the machine busy.
-    pub(super) fn has_run(&mut self, time: Duration) {
+    /// Resets the delay if a capture ran for a stable `time`. A device that is lost repeatedly
+    /// after a short time keeps long delays, which limits the CPU load.
+    pub(super) fn record_run(&mut self, time: Duration) {
         if time >= STABLE {
             self.0 = FIRST;
         }
     }
 }
 
-/// Starts a capture that goes on from `earlier`, on the device that `found` was planned for. The device may have another
-/// name or firmware; what is captured, and how, stays as in `before`.
+/// Starts a capture that continues from `earlier`, on the device that `found` was planned for. The
+/// device may have another name or firmware; all other settings are those of `before`.
 ///
 /// # Errors
-/// The network interface is not there yet, or a verb fails: try again later.
-pub(super) fn go_on(
+/// The network interface is not present yet, or a verb fails. The call may be repeated.
+pub(super) fn continue_capture(
     before: &Plan,
     found: Plan,
     limits: Limits,
@@ -52,7 +54,7 @@ pub(super) fn go_on(
     wakeup: &Wakeup,
 ) -> Result<(Capture, Plan), String> {
     if let (Some(netdev), None) = (&before.netdev, &found.netdev) {
-        return Err(format!("its network interface {netdev} is not there"));
+        return Err(format!("its network interface {netdev} is not present"));
     }
     let plan = Plan {
         device: found.device,
@@ -69,16 +71,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_up_to_a_limit_and_are_short_again_after_a_stable_run() {
+    fn delays_grow_up_to_a_limit_and_are_reset_after_a_stable_run() {
         let mut backoff = Backoff::new();
         let waits: Vec<_> = (0..9).map(|_| backoff.next().as_millis()).collect();
         assert_eq!(
             waits,
             [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]
         );
-        backoff.has_run(STABLE / 2);
+        backoff.record_run(STABLE / 2);
         assert_eq!(backoff.next(), LONGEST);
-        backoff.has_run(STABLE);
+        backoff.record_run(STABLE);
         assert_eq!(backoff.next(), FIRST);
     }
 }

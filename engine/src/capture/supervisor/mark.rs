@@ -1,6 +1,7 @@
-//! Marks: the files around a moment are pinned, and the open ones tell of it.
+//! Marks: pin the files around a moment, and note the mark in the open files.
 //!
-//! Invariant: the control service's threads wait for no disk. A thread of its own writes each pin.
+//! Invariant: the control service's threads do not wait for a disk. A separate thread writes each
+//! pin.
 
 use super::{changed, failed};
 use crate::{
@@ -18,13 +19,13 @@ use std::{
 };
 use wqcap_files::pin::{Pin, PinError, PinFolder};
 
-/// The longest text, in bytes: files have it with its ID in one comment.
+/// Maximum length of a mark's text in bytes: files hold it with its ID in one comment.
 const LONGEST: usize = 900;
 
-/// What is asked for.
+/// Mark requested by a control command: a text, and the time range around a moment.
 pub(super) struct Mark {
     pub(super) text: String,
-    /// The moment, in nanoseconds since 1970: that of the request, however long libpcap compiles the filter.
+    /// Time of the request in nanoseconds since 1970; compilation of the filter does not delay it.
     pub(super) now: u64,
     pub(super) before_ms: u64,
     pub(super) after_ms: u64,
@@ -32,12 +33,12 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// A pin of the times around the moment.
+    /// Returns a pin of the time range around the moment.
     fn pin(&self) -> Result<Pin, Refusal> {
         let refused = |problem: String| Refusal::new(RefusalCode::Malformed, problem);
         if self.text.len() > LONGEST {
             return Err(refused(format!(
-                "a mark's text of {} bytes; {LONGEST} at most are allowed",
+                "the text of the mark has {} bytes; at most {LONGEST} are allowed",
                 self.text.len()
             )));
         }
@@ -48,7 +49,7 @@ impl Mark {
         let ns = |ms: u64| ms.saturating_mul(1_000_000);
         Ok(Pin {
             from_ns: now.saturating_sub(ns(self.before_ms)),
-            // A window of no length holds the moment itself.
+            // An empty range still contains the moment itself.
             to_ns: now.saturating_add(ns(self.after_ms).max(1)),
             filter: expression.clone(),
             reason: self.text.clone(),
@@ -57,7 +58,8 @@ impl Mark {
     }
 }
 
-/// Sets a mark. `dir` is where files go; `None`: there are none. `requests`: of the sinks, if there are any now.
+/// Sets a mark. `dir` is the directory of the files; `None`: the run writes no files. `requests`
+/// leads to the sinks of the running capture.
 pub(super) fn mark(
     mark: &Mark,
     dir: Option<PathBuf>,
@@ -67,7 +69,7 @@ pub(super) fn mark(
     let Some(dir) = dir else {
         return reply.send(Err(Refusal::new(
             RefusalCode::State,
-            "this run writes no files, and there is nothing to mark; output.dir and output.format have files",
+            "this run writes no files to mark; set output.dir and output.format",
         )));
     };
     let pin = match mark.pin() {
@@ -76,7 +78,7 @@ pub(super) fn mark(
     };
     let write = move || reply.send(written(&dir, &pin, requests.as_deref()));
     if let Err(e) = spawn("wqcap-mark", write) {
-        tracing::warn!("a mark is not set: {e}");
+        tracing::warn!("cannot set a mark: {e}");
     }
 }
 

@@ -1,10 +1,12 @@
-//! Runs a capture through its whole life: running, drained, stopped, its device lost and back.
+//! Supervisor of a capture: running, drained, stopped, its device lost and back.
 //!
-//! The states and what each event does in them are one table ([`transition`]). Events are control commands, signals, the
-//! capture's own end and the loss of its device. A [`Supervisor`] belongs to the thread that owns the capture; the
-//! control service and metrics see the [`CaptureBackend`], which reads snapshots and queues commands for the owner.
+//! One table ([`transition`]) defines the states and the effect of each event. Events are control
+//! commands, signals, the capture's own end and the loss of its device. A [`Supervisor`] belongs to
+//! the thread that owns the capture. The control service and metrics use the [`CaptureBackend`],
+//! which reads snapshots and queues commands for the owner.
 //!
-//! What differs between programs is behind [`Host`]: where the configuration comes from, and who reports on the capture.
+//! The trait [`Host`] covers what differs between programs: the source of the configuration, and
+//! the reports on the capture.
 //!
 //! Invariant: the threads of the control service and of metrics never wait for the capture.
 
@@ -49,52 +51,54 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Orders that may wait. Far above what all clients may have outstanding.
+/// Capacity of the queue of orders. Far above the number that all clients may have outstanding.
 const ORDERS: usize = 4096;
-/// How long a signal may go unnoticed while there is no capture.
+/// Maximum delay until a signal is noticed while no capture exists.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What a supervisor needs of the program around it. Only the first two are required.
+/// Functions that the program around a supervisor provides. Only the first two are required.
 pub trait Host {
     /// Reads the configuration again, for `reload` and SIGHUP.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// Reason why the configuration cannot be read.
     fn load_config(&mut self) -> Result<Config, String>;
 
-    /// Makes the plan anew for the device as it is found now. Called until it succeeds while the device is lost.
+    /// Makes a new plan for the device in its present state. Called repeatedly while the device is
+    /// lost, until it succeeds.
     ///
     /// # Errors
-    /// The device is not there, or cannot do what the configuration asks for.
+    /// The device is not present, or does not support the configuration.
     fn find_device(&mut self) -> Result<Plan, String>;
 
-    /// A capture of this plan runs.
+    /// Called when a capture of this plan starts to run.
     fn running(&mut self, _plan: &Plan) {}
 
-    /// Once a second while a capture runs.
+    /// Called once per second while a capture runs.
     fn snapshot(&mut self, _interval: &Interval) {}
 
-    /// The capture is about to end because of `why`: queues are drained and files closed next.
+    /// Called before queues are drained and files closed; `why` is the event that ends the capture.
     fn finishing(&mut self, _why: Event) {}
 
-    /// The supervisor is about to end.
+    /// Called before the supervisor ends.
     fn ending(&mut self) {}
 
-    /// Again and again while nothing is captured.
+    /// Called repeatedly while the capture is stopped.
     fn stopped(&mut self) {}
 
-    /// Again and again while the device is lost: it was looked for `tries` times, and is again after `wait`.
+    /// Called repeatedly while the device is lost, after `tries` attempts to find it; the next one
+    /// follows after `wait`.
     fn searching(&mut self, _device: &str, _tries: u32, _wait: Duration) {}
 }
 
-/// An order for the capture's owner.
+/// Order that is queued for the capture's owner.
 enum Order {
-    /// A command.
+    /// Control command to execute.
     Command {
         command: Command,
         reply: ChangeReply,
     },
-    /// A configuration that was read again, with its compiled filter.
+    /// Reloaded configuration with its compiled filter, to be applied.
     Apply {
         config: Box<Config>,
         filter: Filter,
@@ -102,40 +106,40 @@ enum Order {
     },
 }
 
-/// A capture to be, or under way, with everything that may happen to it.
+/// Owner of a capture and of its restarts: handles orders, signals and the loss of the device.
 pub struct Supervisor {
     backend: Arc<CaptureBackend>,
     orders: Receiver<Order>,
     signals: Signals,
-    /// As loaded; what a reload is compared with.
+    /// Configuration as loaded; reloads are compared with it.
     config: Config,
     plan: Plan,
     limits: Limits,
-    /// Who ordered the end that is under way.
+    /// Replies to commands that ordered the end in progress.
     waiting: Vec<ChangeReply>,
 }
 
-/// What there is to work with in a state.
+/// State of the supervisor, with the objects that exist in it.
 enum Phase {
-    /// A capture runs or is drained.
+    /// Phase in which a capture runs or is drained.
     Capturing(Box<Capture>, Box<Run>),
-    /// Its device is lost: the report so far.
+    /// The device is lost; holds the report so far.
     Lost(Report, Box<Run>),
-    /// The report of everything so far.
+    /// The capture is stopped; holds the report so far.
     Stopped(Report),
-    /// The report of everything.
+    /// The supervisor ends; holds the final report.
     Ended(Report),
 }
 
-/// What lasts from one start to the next stop, however often the device is lost in between.
+/// Run from a start to the next stop, including all losses of the device in between.
 struct Run {
     plan: Plan,
-    /// When its first WQ was ready.
+    /// Time at which the first WQ of the run was ready.
     began: Instant,
-    /// When the present capture's first WQ was ready.
+    /// Time at which the first WQ of the present capture was ready.
     ready: Instant,
     backoff: Backoff,
-    /// The report of the runs before this one.
+    /// Combined report of the runs before this one.
     before: Option<Report>,
 }
 
@@ -152,7 +156,8 @@ impl Run {
 }
 
 impl Supervisor {
-    /// For captures of `plan`, made of `config` as it was loaded, each within `limits`. Nothing is created yet.
+    /// Creates a supervisor for captures of `plan`, made from the loaded `config`, each within
+    /// `limits`. No capture object is created yet.
     pub fn new(
         config: Config,
         plan: Plan,
@@ -174,7 +179,7 @@ impl Supervisor {
         }
     }
 
-    /// What the control service and metrics see of the capture.
+    /// Returns the backend for the control service and metrics.
     #[must_use]
     pub fn backend(&self) -> Arc<CaptureBackend> {
         Arc::clone(&self.backend)
@@ -183,7 +188,7 @@ impl Supervisor {
     /// Starts the first capture.
     ///
     /// # Errors
-    /// As [`Capture::start`].
+    /// The errors of [`Capture::start`].
     pub fn start(self) -> Result<Supervised, Error> {
         let capture = Capture::start(&self.plan, self.limits, &self.signals.owner)?;
         Ok(Supervised {
@@ -192,7 +197,7 @@ impl Supervisor {
         })
     }
 
-    /// Reads the configuration again if a signal asked for that; the audit trail has the outcome.
+    /// Reloads the configuration if a signal requested it. The outcome goes to the audit trail.
     fn reload_on_signal(&mut self, host: &mut impl Host) {
         let Some(who) = self.signals.reload.take() else {
             return;
@@ -200,17 +205,21 @@ impl Supervisor {
         let reply = ChangeReply::new(move |outcome: Result<Changed, Refusal>| {
             audit::outcome(&who, "SIGHUP: reload", &outcome);
             if let Err(e) = outcome {
-                tracing::error!("SIGHUP: nothing has changed: {}", e.message);
+                tracing::error!(
+                    "SIGHUP: reload failed, configuration unchanged: {}",
+                    e.message
+                );
             }
         });
         self.reload(host, reply);
     }
 
-    fn is_to_stop(&self) -> bool {
+    fn is_stop_requested(&self) -> bool {
         self.signals.stop.load(Ordering::Relaxed)
     }
 
-    /// Carries out an order as far as that does not end the present phase; else the event that does, and who asked.
+    /// Executes an order within the present phase. Returns the event and the reply if the order
+    /// ends the phase.
     fn carry_out(
         &mut self,
         order: Order,
@@ -253,8 +262,14 @@ impl Supervisor {
         None
     }
 
-    /// Watches a capture, which [`CaptureBackend`] shows already, until something ends it, and ends it.
-    fn attend(&mut self, mut capture: Capture, mut run: Box<Run>, host: &mut impl Host) -> Phase {
+    /// Runs a capture, already published in [`CaptureBackend`], until an event ends it; then
+    /// finishes it.
+    fn run_capture(
+        &mut self,
+        mut capture: Capture,
+        mut run: Box<Run>,
+        host: &mut impl Host,
+    ) -> Phase {
         capture.give_up_on(&self.signals.at_once);
         host.running(&run.plan);
         let why = self.watch(&mut capture, &run.plan, host);
@@ -266,26 +281,28 @@ impl Supervisor {
         let plan = capture.plan_now(&run.plan);
         self.backend.follow(&capture);
         if !capture.has_lost_its_device() {
-            // The end may take long, if it waits for a disk or a reader.
-            self.backend.has_seen(&capture.snapshot());
+            // The end may take long if the capture waits for a disk or a reader.
+            self.backend.store_nic_counters(&capture.snapshot());
         }
         let mut report = capture.finish();
         if next == Some(CaptureState::Lost) {
-            self.backend.has_ended(&report, CaptureState::Lost);
+            self.backend.publish_end(&report, CaptureState::Lost);
             run.plan = plan;
             return Phase::Lost(report, run);
         }
         if why == Event::DeviceLost {
-            tracing::warn!("it was drained: `start` captures again once the device is back");
+            tracing::warn!(
+                "the device of a drained capture was lost; `start` a new capture once it is back"
+            );
             report.end = End::Stopped;
         } else if why == Event::Signal && report.end.is_loss() && self.retries() {
-            // The device is found to be gone only now: the end was asked for.
+            // The loss is detected during an end that was requested.
             report.end = End::Stopped;
         }
         self.conclude(report, run, next, host)
     }
 
-    /// A run is over: reports it to whoever waits, and adds it to those before.
+    /// Concludes a run: answers the waiting commands, and adds its report to those of earlier runs.
     fn conclude(
         &mut self,
         report: Report,
@@ -295,10 +312,13 @@ impl Supervisor {
     ) -> Phase {
         let was = self.backend.state();
         self.backend.reset(&self.config, &self.plan);
-        self.backend.has_ended(&report, CaptureState::Stopped);
+        self.backend.publish_end(&report, CaptureState::Stopped);
         for reply in self.waiting.drain(..) {
             reply.send(if report.end.is_failure() {
-                Err(failed(format!("it ended with a failure: {:?}", report.end)))
+                Err(failed(format!(
+                    "the capture ended with a failure: {:?}",
+                    report.end
+                )))
             } else {
                 Ok(replaced(was, "stopped, and files are closed"))
             });
@@ -318,12 +338,12 @@ impl Supervisor {
         }
     }
 
-    /// What ends the capture.
+    /// Serves a running capture until an event ends it, and returns the event.
     fn watch(&mut self, capture: &mut Capture, plan: &Plan, host: &mut impl Host) -> Event {
         let mut flushing = None;
         let event = self.watch_until_the_end(capture, plan, host, &mut flushing);
         if let Some(flushing) = flushing {
-            flushing.ends_with_the_run();
+            flushing.report_run_ended();
         }
         event
     }
@@ -343,7 +363,7 @@ impl Supervisor {
                     false => Event::CaptureEnded,
                 };
             }
-            if self.is_to_stop() {
+            if self.is_stop_requested() {
                 return Event::Signal;
             }
             self.attend_to_signals(capture, flushing);
@@ -357,7 +377,7 @@ impl Supervisor {
                 }
             }
             if let Some(interval) = timer.take(capture) {
-                self.backend.has_seen(&interval.now);
+                self.backend.store_nic_counters(&interval.now);
                 self.backend.follow_table(capture);
                 host.snapshot(&interval);
             }
@@ -368,18 +388,19 @@ impl Supervisor {
         self.config.device.on_loss == OnLoss::Retry
     }
 
-    /// Looks for the device until it is back, or nobody waits for it any more.
+    /// Searches for the lost device until it is back, a limit is reached, or the search is
+    /// cancelled.
     fn search(&mut self, mut report: Report, mut run: Box<Run>, host: &mut impl Host) -> Phase {
-        run.backoff.has_run(run.ready.elapsed());
+        run.backoff.record_run(run.ready.elapsed());
         let name = run.plan.device.name.clone();
         let mut wait = run.backoff.next();
-        tracing::warn!("{name}: lost; looking for it in {wait:?}");
+        tracing::warn!("{name}: the device is lost; next search in {wait:?}");
         let mut due = Instant::now() + wait;
         let mut tries = 0;
         loop {
             let limits = self.limits.after(&report, run.began.elapsed());
             let gave_up = match &limits {
-                _ if self.is_to_stop() => Some((Event::Signal, End::Stopped)),
+                _ if self.is_stop_requested() => Some((Event::Signal, End::Stopped)),
                 Err(end) => Some((Event::LimitReached, end.clone())),
                 Ok(_) => self.serve_idle(host).map(|(event, reply)| {
                     self.waiting.push(reply);
@@ -402,37 +423,38 @@ impl Supervisor {
             tries += 1;
             let found = host.find_device();
             let wakeup = &self.signals.owner;
-            match found
-                .and_then(|it| device_recovery::go_on(&run.plan, it, limits, &report, wakeup))
-            {
+            match found.and_then(|it| {
+                device_recovery::continue_capture(&run.plan, it, limits, &report, wakeup)
+            }) {
                 Ok((capture, plan)) => {
-                    self.backend.is_running(&capture, &plan);
+                    self.backend.set_running(&capture, &plan);
                     (run.plan, run.ready) = (plan, capture.ready());
                     return Phase::Capturing(Box::new(capture), run);
                 }
                 Err(why) => {
                     wait = run.backoff.next();
-                    tracing::warn!("{name}: not back yet: {why}; looking again in {wait:?}");
+                    tracing::warn!("{name}: not back yet: {why}; next search in {wait:?}");
                     due = Instant::now() + wait;
                 }
             }
         }
     }
 
-    /// Answers for a moment while there is no capture; the event that ends this, and who ordered it.
+    /// Handles signals and one order, waiting at most [`TICK`], while no capture exists. Returns
+    /// the event and the reply if an order ends the phase.
     fn serve_idle(&mut self, host: &mut impl Host) -> Option<(Event, ChangeReply)> {
         self.reload_on_signal(host);
-        self.refuse_what_takes_a_capture();
-        // The backend holds the other end of the channel: there is no error but the time-out.
+        self.refuse_without_capture();
+        // The backend holds the sender, so the only error is the timeout.
         let order = self.orders.recv_timeout(TICK).ok()?;
         self.carry_out(order, host, None)
     }
 
-    /// Waits for a `start` that succeeds, or for the end.
-    fn rest(&mut self, report: Report, host: &mut impl Host) -> Phase {
+    /// Waits for a `start` that succeeds, or for the end of the process.
+    fn wait_stopped(&mut self, report: Report, host: &mut impl Host) -> Phase {
         loop {
             host.stopped();
-            if self.is_to_stop() {
+            if self.is_stop_requested() {
                 return Phase::Ended(report);
             }
             let Some((event, reply)) = self.serve_idle(host) else {
@@ -444,7 +466,7 @@ impl Supervisor {
             }
             match Capture::start(&self.plan, self.limits, &self.signals.owner) {
                 Ok(capture) => {
-                    self.backend.is_running(&capture, &self.plan);
+                    self.backend.set_running(&capture, &self.plan);
                     reply.send(Ok(replaced(CaptureState::Stopped, "running")));
                     let run = Run::new(&capture, &self.plan, Some(report));
                     return Phase::Capturing(Box::new(capture), run);
@@ -455,34 +477,34 @@ impl Supervisor {
     }
 }
 
-/// A supervisor whose first capture runs. Dropped, it ends that capture in order.
+/// Supervisor with its first capture running. Dropping it ends that capture in order.
 pub struct Supervised {
     supervisor: Supervisor,
     capture: Capture,
 }
 
 impl Supervised {
-    /// Carries on until the end, and reports on all captures as one.
+    /// Runs until the end, and returns the combined report on all captures.
     pub fn run(self, host: &mut impl Host) -> Report {
         let Self {
             mut supervisor,
             capture,
         } = self;
-        supervisor.backend.is_running(&capture, &supervisor.plan);
+        supervisor.backend.set_running(&capture, &supervisor.plan);
         let run = Run::new(&capture, &supervisor.plan, None);
         let mut phase = Phase::Capturing(Box::new(capture), run);
         loop {
             phase = match phase {
-                Phase::Capturing(capture, run) => supervisor.attend(*capture, run, host),
+                Phase::Capturing(capture, run) => supervisor.run_capture(*capture, run, host),
                 Phase::Lost(report, run) => supervisor.search(report, run, host),
-                Phase::Stopped(report) => supervisor.rest(report, host),
+                Phase::Stopped(report) => supervisor.wait_stopped(report, host),
                 Phase::Ended(report) => return report,
             };
         }
     }
 }
 
-/// It was done, and this holds now.
+/// Answer to a command that was executed; `now` describes the new state.
 fn changed(now: &str) -> Changed {
     Changed {
         changed: true,
@@ -492,7 +514,7 @@ fn changed(now: &str) -> Changed {
     }
 }
 
-/// It was done, and this holds now in place of what was.
+/// Answer to a command that was executed; `was` and `now` describe the old and the new state.
 fn replaced(was: impl ToString, now: &str) -> Changed {
     Changed {
         was: Some(was.to_string()),
@@ -500,7 +522,7 @@ fn replaced(was: impl ToString, now: &str) -> Changed {
     }
 }
 
-/// This holds already.
+/// Answer to a command that changes nothing; `now` describes the present state.
 fn same(now: &str) -> Changed {
     Changed {
         changed: false,
@@ -510,7 +532,7 @@ fn same(now: &str) -> Changed {
     }
 }
 
-/// It was tried, and failed.
+/// Refusal of a command that was executed and failed.
 fn failed(message: String) -> Refusal {
     Refusal::new(RefusalCode::Failed, message)
 }

@@ -1,4 +1,5 @@
-//! What holds now: the configuration and the plan with all that commands, reloads and a device that came back have changed.
+//! Present configuration and plan, including the changes by commands, reloads and a recovered
+//! device.
 
 use crate::{
     capture::Capture,
@@ -11,29 +12,30 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// A configuration and a plan as they hold, and what of them has changed.
+/// Present configuration and plan, with the changes since the start of the process.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanNow {
-    /// What the capture does.
+    /// State of the capture.
     pub state: CaptureState,
-    /// With every default written out.
+    /// Configuration with every default written out.
     pub config: Config,
-    /// What it comes to.
+    /// Plan made from the configuration.
     pub plan: Plan,
-    /// By key of the configuration, and `table` for the indirection table: what differs from the start of the process.
+    /// Changes since the start of the process, by configuration key; `table` for the indirection
+    /// table.
     pub changed: BTreeMap<String, ValueChange>,
 }
 
-/// A value that has changed.
+/// Old and new value of a changed configuration key.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ValueChange {
-    /// At the start; of the table, how many entries named each queue.
+    /// Value at the start; for the table, the number of entries of each queue.
     pub was: Value,
-    /// Now.
+    /// Present value of the key.
     pub now: Value,
 }
 
-/// What holds, beside what held at the start of the process.
+/// Present configuration and plan, and those at the start of the process.
 pub(super) struct Present {
     at_start: (Config, Plan),
     pub(super) config: Config,
@@ -50,20 +52,20 @@ impl Present {
         }
     }
 
-    /// The next capture will be as configured: commands have changed the last one only.
+    /// Resets to the configuration for the next capture: commands changed only the last one.
     pub(super) fn reset(&mut self, config: &Config, plan: &Plan) {
         self.config = filled_in(config, plan);
         self.plan = plan.clone();
     }
 
-    /// A capture of `plan` runs.
-    pub(super) fn runs(&mut self, capture: &Capture, plan: &Plan) {
+    /// Records that a capture of `plan` runs.
+    pub(super) fn set_running(&mut self, capture: &Capture, plan: &Plan) {
         self.plan = plan.clone();
         self.config.device.name = Some(plan.device.name.clone());
         self.follow(capture);
     }
 
-    /// The capture may have changed.
+    /// Copies possible changes of the running capture: rules, table, flags, filter.
     pub(super) fn follow(&mut self, capture: &Capture) {
         self.plan = capture.plan_now(&self.plan);
         if let Some(rules) = capture.rules() {
@@ -109,13 +111,13 @@ fn filled_in(config: &Config, plan: &Plan) -> Config {
     config
 }
 
-/// How many entries of the table name each queue.
+/// Returns the number of the table's entries that name each queue.
 fn shares(plan: &Plan) -> Value {
     let entries = |queue: &QueuePlan| plan.table.iter().filter(|it| **it == queue.index).count();
     plan.queues.iter().map(entries).collect()
 }
 
-/// The values that differ, by configuration key.
+/// Returns the values that differ, by configuration key.
 pub(super) fn differences(one: &Value, other: &Value) -> BTreeMap<String, ValueChange> {
     let mut found = BTreeMap::new();
     compare("", one, other, &mut found);
@@ -150,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn differences_are_named_as_keys_with_both_values() {
+    fn differences_have_dotted_keys_and_both_values() {
         let one = json!({"a": {"b": 1, "c": 2}, "d": 3});
         let other = json!({"a": {"b": 1, "c": 4}, "e": 5});
         let found: Vec<_> = differences(&one, &other)

@@ -1,4 +1,4 @@
-//! The configuration, read again while the process runs.
+//! Reload of the configuration while the process runs.
 
 use super::{
     Host, Supervisor, backend::set_filter, commands, failed, present::differences, replaced, same,
@@ -18,25 +18,26 @@ use crate::{
 use serde_json::json;
 
 impl Supervisor {
-    /// Reads the configuration again, and has it applied once its filter is compiled, by [`Supervisor::apply_reload`].
+    /// Reads the configuration again. Once its filter is compiled, [`Supervisor::apply_reload`]
+    /// applies it.
     pub(super) fn reload(&mut self, host: &mut impl Host, reply: ChangeReply) {
         let read = host.load_config().map_err(failed);
-        match read.and_then(|new| self.refuse_the_rest(&new).map(|()| new)) {
+        match read.and_then(|new| self.refuse_unchangeable(&new).map(|()| new)) {
             Ok(new) => self.backend.compile_for_reload(new, reply),
             Err(refusal) => reply.send(Err(refusal)),
         }
     }
 
-    /// Applies a configuration that was read again. What can change in a running capture changes; if anything else differs,
-    /// nothing does.
+    /// Applies a reloaded configuration. If only keys differ that a running capture can change,
+    /// they are changed; if any other key differs, nothing is changed.
     pub(super) fn apply_reload(
         &mut self,
         new: Config,
         filter: Filter,
         capture: Option<(&mut Capture, &Plan)>,
     ) -> Result<Changed, Refusal> {
-        // Another one may have been applied since this one was read.
-        self.refuse_the_rest(&new)?;
+        // Another configuration may have been applied since this one was read.
+        self.refuse_unchangeable(&new)?;
         let Some((capture, plan)) = capture else {
             return if json!(new) == json!(self.config) {
                 Ok(same("nothing differs"))
@@ -46,12 +47,12 @@ impl Supervisor {
             };
         };
         let outcome = self.apply(new, filter, capture, plan);
-        // A re-spread that failed half way has moved rules all the same.
+        // A respread that failed half way has moved rules nevertheless.
         self.backend.follow(capture);
         outcome
     }
 
-    /// Changes in the running capture what differs, and in the plan of those to come.
+    /// Applies the differences to the running capture, and to the plan of later captures.
     fn apply(
         &mut self,
         new: Config,
@@ -66,7 +67,7 @@ impl Supervisor {
             None,
         )?];
         if new.rss.weights != self.config.rss.weights {
-            // None at all means equal ones here, not by load.
+            // An empty list means equal shares here, not shares by load.
             let queues = plan.queues.len();
             let weights = match new.rss.weights.as_slice() {
                 [] => vec![1; queues],
@@ -94,8 +95,8 @@ impl Supervisor {
         Ok(replaced(was.join("; "), &now.join("; ")))
     }
 
-    /// What cannot change, by key.
-    fn refuse_the_rest(&self, new: &Config) -> Result<(), Refusal> {
+    /// Refuses the reload if keys differ that cannot change, and names them.
+    fn refuse_unchangeable(&self, new: &Config) -> Result<(), Refusal> {
         let mut rest = new.clone();
         rest.capture.filter.clone_from(&self.config.capture.filter);
         rest.wq.cvlan_stripping = self.config.wq.cvlan_stripping;
@@ -111,7 +112,7 @@ impl Supervisor {
             format!(
                 "reload refused, nothing applied: {} {} a restart",
                 keys.join(", "),
-                if keys.len() == 1 { "takes" } else { "take" }
+                if keys.len() == 1 { "needs" } else { "need" }
             ),
         ))
     }

@@ -1,4 +1,4 @@
-//! What signals ask of a supervised capture, from whatever thread reads them.
+//! Requests of signals to a supervised capture, set by the thread that reads the signals.
 //!
 //! Invariant: a request is set before the capture's owner is woken.
 
@@ -19,33 +19,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time between two checks whether a flush is over.
+/// Interval of checks for the end of a flush.
 const FLUSH_CHECK: Duration = Duration::from_millis(20);
 /// Name of a flush in the audit trail.
 const FLUSH: &str = "SIGUSR2: flush";
 
-/// What signals ask for.
+/// Requests that signals make of a supervised capture.
 #[derive(Clone, Debug)]
 pub struct Signals {
-    /// Woken once one of the others is set.
+    /// Wakeup of the owner, used after one of the other fields is set.
     pub(super) owner: Wakeup,
-    /// End in order: SIGINT, SIGTERM.
+    /// Set by SIGINT and SIGTERM: end in order.
     pub(super) stop: Arc<AtomicBool>,
-    /// End without waiting for the disk: SIGINT again. Blocks that are not being written yet are lost, and counted so.
+    /// Set by a second SIGINT: end without waiting for the disk. Blocks that are not being written
+    /// yet are lost and counted as lost.
     pub(super) at_once: Arc<AtomicBool>,
-    /// Read the configuration again: SIGHUP.
+    /// Set by SIGHUP: read the configuration again.
     pub(super) reload: Arc<Request>,
-    /// Write everything received so far into the files: SIGUSR2.
+    /// Set by SIGUSR2: write everything received so far to the files.
     flush: Arc<Request>,
-    /// The process was continued: SIGCONT.
+    /// Set by SIGCONT: the process was continued.
     continued: Arc<AtomicBool>,
 }
 
 impl Signals {
-    /// Nothing is asked for.
+    /// Creates the state without any request.
     ///
     /// # Errors
-    /// As [`Wakeup::new`].
+    /// The errors of [`Wakeup::new`].
     pub fn new() -> std::io::Result<Self> {
         Ok(Self {
             owner: Wakeup::new()?,
@@ -57,31 +58,33 @@ impl Signals {
         })
     }
 
-    /// Asks for the end in order.
+    /// Requests an orderly end of the capture.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.owner.wake();
     }
 
-    /// Set once the end is asked for.
+    /// Returns the flag that is set once the end is requested.
     #[must_use]
     pub fn stop_flag(&self) -> &Arc<AtomicBool> {
         &self.stop
     }
 
-    /// Asks for the end without waiting for the disk.
+    /// Requests the end without waiting for the disk.
     pub fn stop_at_once(&self) {
         self.at_once.store(true, Ordering::Relaxed);
         self.owner.wake();
     }
 
-    /// Asks for the configuration to be read again. Requests that come before it is done are one.
+    /// Requests a reload of the configuration. Further requests until it is done are merged into
+    /// one.
     pub fn reload(&self, who: Peer) {
         self.reload.ask(who);
         self.owner.wake();
     }
 
-    /// Asks for everything received so far to be written into the files. Requests that come before it is done are one.
+    /// Requests that everything received so far is written to the files. Further requests until it
+    /// is done are merged into one.
     pub fn flush(&self, who: Peer) {
         self.flush.ask(who);
         self.owner.wake();
@@ -94,7 +97,7 @@ impl Signals {
     }
 }
 
-/// A request, with the sender of its signal.
+/// Pending request, with the sender of its signal.
 #[derive(Debug, Default)]
 pub(super) struct Request(Mutex<Option<Peer>>);
 
@@ -112,7 +115,7 @@ impl Request {
     }
 }
 
-/// A flush under way.
+/// Flush of received frames that is in progress.
 pub(super) struct Flushing {
     who: Peer,
     number: u64,
@@ -120,19 +123,20 @@ pub(super) struct Flushing {
 }
 
 impl Flushing {
-    /// When its end is to be checked for.
+    /// Returns the time of the next check: `other`, or earlier while a flush is in progress.
     pub(super) fn due(flushing: Option<&Self>, other: Instant) -> Instant {
         flushing.map_or(other, |_| other.min(Instant::now() + FLUSH_CHECK))
     }
 
-    /// Writes to the audit trail that the run ended first.
-    pub(super) fn ends_with_the_run(self) {
+    /// Writes to the audit trail that the run ended before the flush.
+    pub(super) fn report_run_ended(self) {
         let why = "the run ends, which completes the files";
         let refusal = Refusal::new(RefusalCode::State, why);
         audit::outcome(&self.who, FLUSH, &Err(refusal));
     }
 
-    fn is_over(&self, capture: &Capture) -> bool {
+    /// Returns `true` if the flush is complete, and then writes its outcome to the audit trail.
+    fn report_if_over(&self, capture: &Capture) -> bool {
         let is_over = capture.has_flushed(self.number);
         if is_over {
             audit::outcome(&self.who, FLUSH, &Ok(self.outcome()));
@@ -149,7 +153,7 @@ impl Flushing {
 }
 
 impl Supervisor {
-    /// Carries out requests of signals that leave the capture running.
+    /// Handles requests of signals that leave the capture running.
     pub(super) fn attend_to_signals(
         &mut self,
         capture: &mut Capture,
@@ -159,13 +163,16 @@ impl Supervisor {
             && let Some(stopped) = capture.take_stop()
         {
             let note = format!(
-                "the process was stopped (SIGSTOP, SIGTSTP) for {:.1} s at least; frames that found no room in the rings meanwhile are in the NIC's counters",
+                "the process was stopped (SIGSTOP, SIGTSTP) for at least {:.1} s; frames that did not fit into the rings are in the NIC's counters",
                 stopped.as_secs_f64()
             );
             tracing::warn!("{note}");
             capture.note(note);
         }
-        if flushing.as_ref().is_some_and(|it| it.is_over(capture)) {
+        if flushing
+            .as_ref()
+            .is_some_and(|it| it.report_if_over(capture))
+        {
             *flushing = None;
         }
         if flushing.is_none()
@@ -181,8 +188,8 @@ impl Supervisor {
         }
     }
 
-    /// Answers requests that take a capture, while there is none.
-    pub(super) fn refuse_what_takes_a_capture(&self) {
+    /// Refuses requests that need a capture while there is none.
+    pub(super) fn refuse_without_capture(&self) {
         self.signals.continued.store(false, Ordering::Relaxed);
         if let Some(who) = self.signals.flush.take() {
             refuse_flush(&who, "nothing is captured now, and all files are complete");

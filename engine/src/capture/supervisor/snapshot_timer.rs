@@ -1,5 +1,6 @@
-//! One snapshot of a capture each second, for all who report on it: the progress line, the service manager, the control
-//! service and metrics. A snapshot reads the NIC's counters, which takes system calls; so it is taken once.
+//! Snapshots of a capture, one per second, for the progress line, the service manager, the control
+//! service and metrics. A snapshot reads the NIC's counters with system calls, so all of them share
+//! it.
 
 use crate::capture::{Capture, SOON, Snapshot};
 use std::{
@@ -9,24 +10,24 @@ use std::{
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Says when the next snapshot is due, and keeps the last one.
+/// Schedule of snapshots, with the last snapshot.
 pub(super) struct SnapshotTimer {
     last: Option<Arc<Snapshot>>,
     next: Instant,
 }
 
-/// A snapshot beside the one before it: rates are their difference.
+/// Two consecutive snapshots: rates are computed from their difference.
 pub struct Interval {
-    /// The snapshot before; `None`: this is the first.
+    /// Previous snapshot; `None`: `now` is the first.
     pub before: Option<Arc<Snapshot>>,
-    /// The snapshot of now.
+    /// Latest snapshot of the capture.
     pub now: Arc<Snapshot>,
-    /// When it was taken.
+    /// Time at which the latest snapshot was taken.
     pub at: Instant,
 }
 
 impl SnapshotTimer {
-    /// The first snapshot is due at once.
+    /// Creates a timer whose first snapshot is due immediately.
     pub(super) fn new() -> Self {
         Self {
             last: None,
@@ -34,19 +35,20 @@ impl SnapshotTimer {
         }
     }
 
-    /// When the next one is due.
+    /// Returns the time at which the next snapshot is due.
     pub(super) fn due(&self) -> Instant {
         self.next
     }
 
-    /// Takes a snapshot if one is due.
+    /// Takes a snapshot of the capture if one is due.
     pub(super) fn take(&mut self, capture: &Capture) -> Option<Interval> {
         let at = Instant::now();
-        // As `Capture::wait` returns for it.
+        // `Capture::wait` ends up to `SOON` before its deadline.
         if at + SOON < self.next {
             return None;
         }
-        // Not `next + EVERY`: after a pause (the process was stopped) there is nothing to catch up on.
+        // Not `next + EVERY`: missed snapshots are not made up for after a pause (the process was
+        // stopped).
         self.next = at + EVERY;
         let now = Arc::new(capture.snapshot());
         Some(Interval {

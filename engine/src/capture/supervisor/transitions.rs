@@ -1,10 +1,12 @@
-//! The supervisor's state machine, as a table: what each event does in each state, and which state follows.
+//! State machine of the supervisor as a table: the action of each event in each state, and the next
+//! state.
 //!
-//! Pure: nothing is carried out here. The test at the end walks every state with every event.
+//! This module is pure: it only returns actions. The test at the end checks every event in every
+//! state.
 
 use crate::control::protocol::CaptureState;
 
-/// What a supervisor reacts to.
+/// Event that a supervisor handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The command `start`.
@@ -19,24 +21,24 @@ pub enum Event {
     Reload,
     /// A command that changes the running capture: `rotate`, `rule`, `wq-flags`, `respread`.
     Change,
-    /// SIGINT or SIGTERM.
+    /// Signal SIGINT or SIGTERM.
     Signal,
-    /// The capture has ended by itself: a limit, the end of the wire, a failure.
+    /// The capture ended by itself: a limit, the end of the wire, or a failure.
     CaptureEnded,
-    /// The device is gone, and `device.on_loss = "retry"`.
+    /// The device is lost, and `device.on_loss = "retry"`.
     DeviceLost,
-    /// The device is back, and a capture goes on from the report of the last one.
+    /// The device is back, and a new capture continues from the report of the last one.
     DeviceBack,
     /// A limit was reached while the device was lost.
     LimitReached,
 }
 
-/// What an event makes the supervisor do.
+/// Action of the supervisor on an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Answers that this is so already.
+    /// Answers that the requested state is already present.
     Same(&'static str),
-    /// Refuses the command.
+    /// Refuses the command with this reason.
     Refuse(&'static str),
     /// Changes the running capture.
     Change,
@@ -52,19 +54,19 @@ pub enum Action {
     Finish,
     /// Ends the search for the device; the report is that of the capture that lost it.
     GiveUp,
-    /// Takes the new capture over.
+    /// Continues with the capture on the recovered device.
     GoOn,
-    /// Nothing: the event cannot happen in this state, or is no news.
+    /// Does nothing: the event cannot happen in this state, or has no effect.
     Ignore,
 }
 
-const RUNNING: &str = "it is running";
-const DRAINED: &str = "it is drained";
-const STOPPED: &str = "it is stopped";
-const LOST: &str = "the device is lost; capturing goes on by itself once it is back";
-const NOTHING_RUNS: &str = "nothing is captured; `start` begins a capture";
+const RUNNING: &str = "the capture is running";
+const DRAINED: &str = "the capture is drained";
+const STOPPED: &str = "the capture is stopped";
+const LOST: &str = "the device is lost; the capture continues automatically once it is back";
+const NOTHING_RUNS: &str = "nothing is captured; `start` starts a capture";
 
-/// What `event` does in `state`, and the state that follows; `None`: the supervisor ends.
+/// Returns the action of `event` in `state` and the next state; `None`: the supervisor ends.
 #[must_use]
 pub const fn transition(state: CaptureState, event: Event) -> (Action, Option<CaptureState>) {
     use Action as A;
@@ -77,7 +79,7 @@ pub const fn transition(state: CaptureState, event: Event) -> (Action, Option<Ca
 
         (Drained, E::Start) => (A::Resume, Some(Running)),
         (Drained, E::Drain) => (A::Same(DRAINED), Some(Drained)),
-        // Nobody wants frames now: `start` captures again.
+        // A drained capture receives no frames, so it is not continued: `start` captures again.
         (Drained, E::DeviceLost) => (A::Finish, Some(Stopped)),
 
         (Running | Drained, E::Change) => (A::Change, Some(state)),
@@ -103,7 +105,7 @@ pub const fn transition(state: CaptureState, event: Event) -> (Action, Option<Ca
     }
 }
 
-/// Why a command that needs a capture is refused in `state`; `None`: there is one.
+/// Returns why a command that needs a capture is refused in `state`; `None`: there is a capture.
 #[must_use]
 pub const fn refusal(state: CaptureState) -> Option<&'static str> {
     match transition(state, Event::Change) {
@@ -131,7 +133,7 @@ mod tests {
         Event::LimitReached,
     ];
 
-    /// By state, what each of [`EVENTS`] leads to; `end`: the supervisor ends.
+    /// Action and next state for each of [`EVENTS`], by state; `end`: the supervisor ends.
     const EXPECTED: [(CaptureState, [&str; 11]); 4] = [
         (
             Running,
@@ -200,7 +202,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_event_in_every_state_leads_where_the_table_says() {
+    fn every_event_in_every_state_has_the_expected_transition() {
         for (state, row) in EXPECTED {
             for (event, expected) in EVENTS.into_iter().zip(row) {
                 let (action, next) = transition(state, event);

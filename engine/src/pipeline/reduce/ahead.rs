@@ -1,54 +1,62 @@
-//! What is known of a batch's frames before each is decided on: their headers, and where their flows are.
+//! Headers and flow positions of a batch's frames, computed before the decision on each frame.
 //!
-//! The flows of all are looked for together, so that the caches' misses of one pass while those of others are waited for.
+//! The flows of all frames are looked up together, so that the cache misses of several lookups
+//! overlap.
 
 use crate::{
     analysis::flow_table::{Entry, FlowPlace, Guess, HashSeed, Table, hash_seed},
     frame::Headers,
 };
 
-/// Frames looked at together: as many as a loop takes at once.
+/// Maximum number of frames that are parsed in advance: the default batch of a loop.
 pub(super) const MOST: usize = 64;
 
-/// A frame's headers.
+/// Parsed headers of a frame.
 #[derive(Default)]
 pub(super) struct Parsed {
+    /// Headers of the outer packet.
     pub(super) outer: Headers,
+    /// Headers of the innermost packet; `None` without a tunnel.
     inner: Option<Headers>,
 }
 
 impl Parsed {
-    /// Parses a frame. In place, since a copy would wait for what has just been written.
+    /// Parses a frame in place. A copy of the result would stall on the words just written.
     #[inline]
     pub(super) fn set(&mut self, bytes: &[u8]) {
         self.outer = Headers::parse(bytes);
         self.inner = self.outer.descend(bytes);
     }
 
-    /// The innermost packet's.
+    /// Returns the headers of the innermost packet.
     #[inline]
     pub(super) fn inner(&self) -> &Headers {
         self.inner.as_ref().unwrap_or(&self.outer)
     }
 }
 
-/// A frame that was looked at.
+/// Frame that was parsed in advance.
 #[derive(Default)]
 pub(super) struct Known {
-    /// Where it lies.
+    /// Address of the frame's bytes.
     address: usize,
+    /// Headers of the frame.
     pub(super) parsed: Parsed,
-    /// What its flow is found by, and where that seems to be.
+    /// Flow key and hash of the frame.
     pub(super) place: FlowPlace,
+    /// Probable position of the flow in the table.
     pub(super) guess: Guess,
 }
 
-/// The frames of a batch.
+/// Frames of a batch that were parsed in advance.
 pub(super) struct Ahead {
+    /// Seed of the flow hash.
     seed: HashSeed,
-    /// Those of the batch, the first `len`.
+    /// Parsed frames; the first `len` are valid.
     known: Box<[Known]>,
+    /// Number of frames parsed in the present batch.
     len: usize,
+    /// Index from which the next frame is searched.
     next: usize,
 }
 
@@ -64,21 +72,22 @@ impl Default for Ahead {
 }
 
 impl Ahead {
-    /// By which flows are spread.
+    /// Returns the seed of the flow hash.
     #[inline]
     pub(super) fn seed(&self) -> HashSeed {
         self.seed
     }
 
-    /// Forgets what is of another batch.
+    /// Removes the frames of the previous batch.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.len = 0;
         self.next = 0;
     }
 
-    /// Looks at frames, whose flows are in `table`. Those beyond the first [`MOST`] are on their own.
-    pub(super) fn look<'a, E: Entry>(
+    /// Parses the first [`MOST`] frames and prefetches their flows in `table`. Further frames are
+    /// parsed when they are decided on.
+    pub(super) fn prepare<'a, E: Entry>(
         &mut self,
         frames: impl Iterator<Item = &'a [u8]>,
         table: &Table<E>,
@@ -101,9 +110,12 @@ impl Ahead {
         }
     }
 
-    /// What is known of a frame. They come in the order in which they were looked at, but some were refused before.
+    /// Returns the entry of a frame, or `None` if it was not parsed in advance.
+    ///
+    /// Frames must be requested in the order of [`Ahead::prepare`]. Frames refused by an earlier
+    /// step may be missing.
     #[inline]
-    pub(super) fn of(&mut self, bytes: &[u8]) -> Option<&Known> {
+    pub(super) fn find(&mut self, bytes: &[u8]) -> Option<&Known> {
         let address = bytes.as_ptr().addr();
         let rest = self.known[..self.len].get(self.next..)?;
         let at = rest.iter().position(|it| it.address == address)?;

@@ -1,4 +1,5 @@
-//! What a stage counts beside the ledger, published once a batch; anyone may read it.
+//! Counters of a stage in addition to the ledger. They are published once per batch, and every
+//! thread may read them.
 
 use crate::{
     analysis::limits::CutoffReport,
@@ -11,38 +12,48 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Frames whose FCS was checked.
+/// Number of frames whose FCS was checked, and of frames with a bad FCS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
 pub struct FcsReport {
-    /// How many.
+    /// Number of frames whose FCS was checked.
     pub checked: u64,
-    /// Those of them whose FCS belongs to another frame: they were damaged on the way, and are kept all the same.
+    /// Number of checked frames whose FCS does not match: frames damaged in transit, which are
+    /// kept.
     pub bad: u64,
 }
 
-/// One stage's counters.
+/// Published counters of one stage.
 #[derive(Debug, Default)]
 pub struct StageCounters {
+    /// Malformed frames by class.
     malformed: [AtomicU64; Malformed::ALL.len()],
+    /// Frames whose FCS was checked.
     fcs_checked: AtomicU64,
+    /// Frames with a bad FCS.
     fcs_bad: AtomicU64,
+    /// Flows of which frames were cut off.
     cut_flows: AtomicU64,
+    /// Bytes on the wire of cut off frames.
     cut_bytes: AtomicU64,
+    /// Frames kept because the flow table was full.
     untracked_frames: AtomicU64,
 }
 
 impl StageCounters {
+    /// Publishes the number of malformed frames by class.
     pub(super) fn publish_malformed(&self, counts: &MalformedCounts) {
         for (class, count) in counts.iter() {
             self.malformed[class as usize].store(count, Ordering::Relaxed);
         }
     }
 
+    /// Publishes the counts of FCS checks.
     pub(super) fn publish_fcs(&self, fcs: FcsReport) {
         self.fcs_checked.store(fcs.checked, Ordering::Relaxed);
         self.fcs_bad.store(fcs.bad, Ordering::Relaxed);
     }
 
+    /// Publishes the counts of the cutoff.
     pub(super) fn publish_cutoff(&self, cutoff: CutoffReport) {
         self.cut_flows.store(cutoff.flows, Ordering::Relaxed);
         self.cut_bytes.store(cutoff.bytes, Ordering::Relaxed);
@@ -50,7 +61,7 @@ impl StageCounters {
         self.untracked_frames.store(untracked, Ordering::Relaxed);
     }
 
-    /// Adds the malformed frames that are counted here, by the classes' names.
+    /// Adds the stage's malformed frames to `sum`, by class name.
     pub fn add_malformed_to(&self, sum: &mut BTreeMap<&'static str, u64>) {
         for (class, count) in Malformed::ALL.iter().zip(&self.malformed) {
             let count = count.load(Ordering::Relaxed);
@@ -60,7 +71,7 @@ impl StageCounters {
         }
     }
 
-    /// What was cut off.
+    /// Returns the counts of the cutoff.
     #[must_use]
     pub fn cutoff(&self) -> CutoffReport {
         CutoffReport {
@@ -70,7 +81,7 @@ impl StageCounters {
         }
     }
 
-    /// The frames whose FCS was checked.
+    /// Returns the counts of FCS checks.
     #[must_use]
     pub fn fcs(&self) -> FcsReport {
         FcsReport {

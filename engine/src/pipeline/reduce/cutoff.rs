@@ -1,14 +1,18 @@
-//! Flow cutoff: of each flow the beginning is kept. This table follows the flows where there are no flow records.
+//! Flow cutoff: keeps the beginning of each flow. This table tracks the flows of a capture without
+//! flow records.
 //!
-//! Most bytes of a network belong to few long flows, and most of these are encrypted: what they tell is in their first
-//! packets. So each direction of a flow has a limit of bytes and of packets, and a frame that comes when one of them is
-//! reached is cut off. Segments that begin or end a connection are kept, so that it is seen how long the flow went on.
+//! Most bytes of a network belong to a few long flows, and most of these are encrypted: their
+//! useful information is in the first packets. So each direction of a flow has a limit on bytes and
+//! on packets, and frames after one of them is reached are cut off. Segments that begin or end a
+//! connection are kept, so that the duration of the flow is visible.
 //!
-//! A flow is what flow records call one. Its first frame decides which limit it has: the first whose filter takes it. It
-//! begins anew when it was silent for too long, by the frames' stamps, or when a connection that had ended is made again.
+//! Flows are defined as in flow records. A flow's first frame determines its limit: the first limit
+//! whose filter matches. A flow counts as new after a long silence, measured by the frames' stamps,
+//! or when an ended connection is opened again.
 //!
-//! Memory is bounded: a flow that finds the table full is kept whole. Each flow that is entered makes place for more than
-//! one, if any near the sweep's cursor has been silent for too long: so nothing of this costs more than some frames do.
+//! Memory is bounded: a flow that does not fit into the table is kept whole. Each insertion checks
+//! [`SWEPT`] flows from a cursor on and removes the silent ones. The cost of an insertion is thus
+//! comparable to that of a few frames.
 
 use crate::{
     analysis::{
@@ -18,30 +22,36 @@ use crate::{
     pipeline::Frame,
 };
 
-/// Flows that a new one checks for having been silent.
+/// Number of flows that an insertion checks for silence.
 const SWEPT: usize = 4;
 
-/// The flows of one queue, as far as they have come.
+/// Cutoff state of the flows of one queue.
 pub(super) struct Cutoff {
+    /// Configured cutoff limits.
     limits: Limits,
+    /// Table of the flows that the cutoff tracks.
     table: Table<CutFlow>,
-    /// Where the next sweep begins.
+    /// Index at which the next sweep begins.
     cursor: usize,
+    /// Counts of cut off frames.
     report: CutoffReport,
 }
 
-/// How far a flow has come: on two cache lines, as it is aligned.
+/// Cutoff state of one flow. The alignment keeps it on two cache lines.
 #[derive(Clone, Copy)]
 #[repr(align(32))]
 pub(super) struct CutFlow {
+    /// Key of the flow.
     key: Key,
+    /// Hash of the key.
     hash: u32,
-    /// FIN or RST was seen.
+    /// `true` after a FIN or RST.
     ended: bool,
-    /// Frames have been cut off.
+    /// `true` after a frame of the flow has been cut off.
     cut: bool,
+    /// Time of the last frame, in nanoseconds since 1970.
     last_ns: u64,
-    /// What is left of its limit, each way.
+    /// Remaining bytes and packets of the limit in each direction.
     left: [Volume; 2],
 }
 
@@ -60,13 +70,13 @@ impl Entry for CutFlow {
 }
 
 impl CutFlow {
-    /// Whether a frame that comes now is another flow's, between the same ends.
+    /// Returns `true` if a frame begins a new flow between the same ends.
     #[inline]
-    fn begins_anew(&self, frame: &Frame<'_>, place: &FlowPlace, limits: &Limits) -> bool {
+    fn is_restarted(&self, frame: &Frame<'_>, place: &FlowPlace, limits: &Limits) -> bool {
         limits.begins_anew(self.last_ns, self.ended, frame.ns, place.tcp_flags)
     }
 
-    /// Counts a frame of it; whether this one is cut off.
+    /// Counts a frame of the flow. Returns `true` if the frame is cut off.
     #[inline]
     fn cuts(&mut self, frame: &Frame<'_>, place: &FlowPlace, report: &mut CutoffReport) -> bool {
         let flags = place.tcp_flags;
@@ -86,7 +96,8 @@ impl CutFlow {
 }
 
 impl Cutoff {
-    /// To be made on the loop's own thread, so that its memory is near.
+    /// Creates an empty table. Should be called on the loop's thread, so that the memory is local
+    /// to its NUMA node.
     pub(super) fn new(plan: &CutoffPlan) -> Self {
         Self {
             limits: Limits::new(plan),
@@ -96,45 +107,48 @@ impl Cutoff {
         }
     }
 
-    /// Where its flows are found.
+    /// Returns the table of flows.
     #[inline]
     pub(super) fn table(&self) -> &Table<CutFlow> {
         &self.table
     }
 
+    /// Returns the counts of cut off frames.
     pub(super) fn report(&self) -> CutoffReport {
         self.report
     }
 
-    /// Whether a frame of this flow is cut off. Out of line, so that stages without a cutoff have their registers for
-    /// themselves.
+    /// Counts a frame. Returns `true` if it is cut off.
+    ///
+    /// Kept out of line, so that it takes no registers in stages without a cutoff.
     #[inline(never)]
     pub(super) fn cuts(&mut self, frame: &Frame<'_>, place: &FlowPlace, guess: Guess) -> bool {
         if let Some(flow) = self.table.guessed_mut(guess, &place.key)
-            && !flow.begins_anew(frame, place, &self.limits)
+            && !flow.is_restarted(frame, place, &self.limits)
         {
             return flow.cuts(frame, place, &mut self.report);
         }
         self.cuts_after_search(frame, place)
     }
 
-    /// The same of a flow that begins, or is not where it seemed to be.
+    /// Counts a frame of a flow that is new or not at the guessed position. Returns `true` if the
+    /// frame is cut off.
     #[cold]
     fn cuts_after_search(&mut self, frame: &Frame<'_>, place: &FlowPlace) -> bool {
         let found = self.table.search(place.hash, &place.key);
-        let Some(at) = found.or_else(|| self.enter(frame, place)) else {
+        let Some(at) = found.or_else(|| self.insert(frame, place)) else {
             self.report.untracked_frames += 1;
             return false;
         };
-        if (self.table.get(at)).begins_anew(frame, place, &self.limits) {
-            *self.table.get_mut(at) = self.first(frame, place);
+        if (self.table.get(at)).is_restarted(frame, place, &self.limits) {
+            *self.table.get_mut(at) = self.new_flow(frame, place);
         }
         (self.table.get_mut(at)).cuts(frame, place, &mut self.report)
     }
 
-    /// A flow with nothing yet, not even this first frame.
+    /// Returns the state of a new flow, before its first frame is counted.
     #[cold]
-    fn first(&self, frame: &Frame<'_>, place: &FlowPlace) -> CutFlow {
+    fn new_flow(&self, frame: &Frame<'_>, place: &FlowPlace) -> CutFlow {
         let limit = self.limits.of_first(frame.bytes, frame.len);
         CutFlow {
             key: place.key,
@@ -146,19 +160,19 @@ impl Cutoff {
         }
     }
 
-    /// Enters a flow; `None`: there is no room.
+    /// Inserts a flow and returns its index, or `None` if the table is full.
     #[cold]
-    fn enter(&mut self, frame: &Frame<'_>, place: &FlowPlace) -> Option<usize> {
+    fn insert(&mut self, frame: &Frame<'_>, place: &FlowPlace) -> Option<usize> {
         self.sweep(frame.ns);
         if self.table.is_full() {
             return None;
         }
-        let flow = self.first(frame, place);
+        let flow = self.new_flow(frame, place);
         self.table.insert(flow, ());
         Some(self.table.len() - 1)
     }
 
-    /// Takes out those of the next flows that have been silent for too long.
+    /// Removes silent flows among the next [`SWEPT`] flows.
     fn sweep(&mut self, ns: u64) {
         for _ in 0..SWEPT {
             if self.table.is_empty() {
@@ -169,7 +183,7 @@ impl Cutoff {
             }
             let last_ns = self.table.get(self.cursor).last_ns;
             if self.limits.is_silent(last_ns, ns) {
-                // There stands another one now, to be checked next.
+                // Another flow has moved to this index and is checked next.
                 self.table.remove(self.cursor);
             } else {
                 self.cursor += 1;
@@ -184,17 +198,19 @@ mod tests {
         super::ahead::{Ahead, MOST},
         *,
     };
+    use crate::analysis::limits::FlowLimit;
     use crate::{
         analysis::flow_table::hash_seed,
         filter::Filter,
         frame::{Headers, Tcp},
     };
-    use crate::analysis::limits::FlowLimit;
     use proptest::prelude::*;
     use std::collections::HashMap;
 
+    /// Silence after which a flow counts as new, in nanoseconds.
     const IDLE_NS: u64 = 1000;
 
+    /// Returns a plan with these limits: filter, bytes and packets.
     fn plan(limits: &[(&str, Option<u64>, Option<u64>)], capacity: usize) -> CutoffPlan {
         let limit = |&(filter, bytes, packets): &(&str, _, _)| FlowLimit {
             filter: Filter::compile(filter).unwrap(),
@@ -208,7 +224,8 @@ mod tests {
         }
     }
 
-    /// TCP between 10.0.0.1:1000 and 10.0.1.`flow`:80, of `len` bytes, there or back.
+    /// Returns a TCP frame of `len` bytes from 10.0.0.1:1000 to 10.0.1.`flow`:80, or in the
+    /// opposite direction.
     fn tcp(flow: u8, back: bool, flags: u8, len: usize) -> Vec<u8> {
         let mut frame = vec![2; 12];
         frame.extend_from_slice(&[8, 0, 0x45, 0]);
@@ -225,10 +242,12 @@ mod tests {
         frame
     }
 
+    /// Counts a frame that was not parsed in advance. Returns `true` if it is cut off.
     fn cuts(cutoff: &mut Cutoff, bytes: &[u8], ns: u64) -> bool {
         cuts_known(cutoff, &mut Ahead::default(), bytes, ns)
     }
 
+    /// Counts a frame that may have been parsed in advance. Returns `true` if it is cut off.
     fn cuts_known(cutoff: &mut Cutoff, ahead: &mut Ahead, bytes: &[u8], ns: u64) -> bool {
         let outer = Headers::parse(bytes);
         let frame = Frame {
@@ -237,7 +256,7 @@ mod tests {
             fcs: None,
             ns,
         };
-        let (place, guess) = match ahead.of(bytes) {
+        let (place, guess) = match ahead.find(bytes) {
             Some(known) => (known.place, known.guess),
             None => {
                 let mut place = FlowPlace::default();
@@ -248,7 +267,7 @@ mod tests {
         cutoff.cuts(&frame, &place, guess)
     }
 
-    /// How each of some frames of 100 bytes ends, one nanosecond apart.
+    /// Counts frames of 100 bytes, one nanosecond apart. Returns `true` for each that is cut off.
     fn run(cutoff: &mut Cutoff, frames: &[(u8, bool, u8)]) -> Vec<bool> {
         let each = (0..).zip(frames);
         each.map(|(ns, &(flow, back, flags))| cuts(cutoff, &tcp(flow, back, flags, 100), ns))
@@ -256,14 +275,14 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_has_what_the_plan_counts_for_it() {
+    fn the_size_of_a_flow_is_that_of_the_plan() {
         let bytes = Table::<CutFlow>::FLOW_BYTES as u64;
         assert_eq!(bytes, CutoffPlan::FLOW_BYTES);
         assert_eq!(CutoffPlan::capacity_of(0), 1);
     }
 
     #[test]
-    fn each_way_of_a_flow_has_its_own_limit() {
+    fn each_direction_of_a_flow_has_a_separate_limit() {
         let mut cutoff = Cutoff::new(&plan(&[("", None, Some(2))], 8));
         let there = (1, false, Tcp::ACK);
         let back = (1, true, Tcp::ACK);
@@ -293,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_or_ends_a_connection_is_kept() {
+    fn segments_that_begin_or_end_a_connection_are_kept() {
         let mut cutoff = Cutoff::new(&plan(&[("", None, Some(0))], 8));
         let flags = [
             Tcp::SYN,
@@ -307,14 +326,15 @@ mod tests {
     }
 
     #[test]
-    fn the_first_filter_that_takes_the_first_frame_decides() {
+    fn the_first_filter_that_matches_the_first_frame_determines_the_limit() {
         let limits = [
             ("dst host 10.0.1.1", None, None),
             ("dst host 10.0.1.2", None, Some(1)),
             ("ip6", None, Some(0)),
         ];
         let mut cutoff = Cutoff::new(&plan(&limits, 8));
-        // Whole; one of each way, whichever way the filter means; no limit at all.
+        // Kept whole; one frame in each direction, whatever the filter's direction; no matching
+        // limit.
         for (flow, cut) in [(1, false), (2, true), (3, false)] {
             let frames = [false, true, false, true].map(|back| (flow, back, 0));
             assert_eq!(
@@ -326,12 +346,12 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_begins_anew_after_silence_or_its_end() {
+    fn a_flow_is_restarted_after_silence_or_its_end() {
         let mut cutoff = Cutoff::new(&plan(&[("", None, Some(1))], 8));
         let mut at = |flags, ns| cuts(&mut cutoff, &tcp(1, false, flags, 100), ns);
         assert_eq!([at(Tcp::ACK, 0), at(Tcp::ACK, 999)], [false, true]);
         assert_eq!([at(Tcp::ACK, 1998), at(Tcp::ACK, 2998)], [true, false]);
-        // A second SYN, as of a retransmission, changes nothing.
+        // A second SYN, for example a retransmission, does not restart the flow.
         assert_eq!([at(Tcp::SYN, 2999), at(Tcp::ACK, 3000)], [false, true]);
         assert_eq!(
             [at(Tcp::FIN | Tcp::ACK, 3001), at(Tcp::ACK, 3002)],
@@ -353,7 +373,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_what_a_map_without_bounds_says(
+        fn a_cutoff_agrees_with_an_unbounded_map(
             frames in prop::collection::vec((0_u8..20, any::<bool>(), 60_usize..200, 0_u64..300, any::<bool>()), 0..400),
             bytes in prop::option::of(0_u64..600),
             packets in prop::option::of(0_u64..6),
@@ -366,7 +386,7 @@ mod tests {
             let bytes_of: Vec<_> = frames.iter().map(tcp).collect();
             for (i, (&(flow, back, len, later, refused), frame)) in frames.iter().zip(&bytes_of).enumerate() {
                 if i % batch == 0 {
-                    ahead.look(bytes_of[i..].iter().take(batch).map(Vec::as_slice), cutoff.table());
+                    ahead.prepare(bytes_of[i..].iter().take(batch).map(Vec::as_slice), cutoff.table());
                 }
                 now += later;
                 if refused {

@@ -1,4 +1,5 @@
-//! Which table follows the flows: that of flow records, if there are any, so that a frame's flow is looked for once.
+//! Choice of the flow table for a cutoff: the table of flow records if there is one, so that each
+//! flow is looked up once.
 
 use super::{ahead::Ahead, cutoff::Cutoff};
 #[cfg(feature = "flows")]
@@ -13,20 +14,24 @@ use crate::{
     pipeline::Frame,
 };
 
-/// Who follows the flows for a cutoff.
+/// Flow table that a cutoff uses.
 pub(super) enum Cutting {
-    /// Its own table.
+    /// Separate table of the cutoff.
     Own(Cutoff),
-    /// Flow records.
+    /// Table of the flow records.
     #[cfg(feature = "flows")]
     Records,
 }
 
 #[cfg_attr(
     not(feature = "flows"),
-    expect(unused_variables, reason = "flow records are among the observers")
+    expect(
+        unused_variables,
+        reason = "the observer is used only with flow records"
+    )
 )]
 impl Cutting {
+    /// Uses the table of flow records if there is one, else creates a separate table.
     pub(super) fn new(plan: &CutoffPlan, observer: &mut Observer) -> Self {
         #[cfg(feature = "flows")]
         if let Some(meter) = &mut observer.flows {
@@ -36,7 +41,7 @@ impl Cutting {
         Self::Own(Cutoff::new(plan))
     }
 
-    /// Where a flow seems to be.
+    /// Returns the probable position of a flow in the table.
     #[inline]
     pub(super) fn guess(&self, observer: &Observer, place: &FlowPlace) -> Guess {
         let FlowPlace { key, hash, .. } = place;
@@ -50,7 +55,7 @@ impl Cutting {
         }
     }
 
-    /// Looks at the frames of a batch, if there are so many flows that this is of use.
+    /// Parses the frames of a batch in advance and prefetches their flows, if the table is large.
     #[inline]
     pub(super) fn look_ahead<'a>(
         &self,
@@ -59,19 +64,19 @@ impl Cutting {
         frames: impl Iterator<Item = &'a [u8]>,
     ) {
         match self {
-            Self::Own(cutoff) if cutoff.table().is_large() => ahead.look(frames, cutoff.table()),
+            Self::Own(cutoff) if cutoff.table().is_large() => ahead.prepare(frames, cutoff.table()),
             Self::Own(_) => {}
             #[cfg(feature = "flows")]
             Self::Records => {
                 let table = observer.flows.as_ref().map(Meter::table);
                 if let Some(table) = table.filter(|it| it.is_large()) {
-                    ahead.look(frames, table);
+                    ahead.prepare(frames, table);
                 }
             }
         }
     }
 
-    /// Shows a frame to the observers; whether it is cut off.
+    /// Passes a frame to the observers and counts it. Returns `true` if it is cut off.
     #[inline]
     pub(super) fn cuts(
         &mut self,
@@ -91,6 +96,7 @@ impl Cutting {
         }
     }
 
+    /// Returns the counts of cut off frames.
     pub(super) fn report(&self, observer: &Observer) -> CutoffReport {
         match self {
             Self::Own(cutoff) => cutoff.report(),

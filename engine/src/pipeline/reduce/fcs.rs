@@ -1,4 +1,4 @@
-//! Checking the Ethernet frame check sequence.
+//! Check of the Ethernet frame check sequence.
 //!
 //! Source: IEEE 802.3, 3.2.9: the CRC-32 that zlib uses too, the least significant byte first on the wire.
 
@@ -6,7 +6,7 @@ use super::FcsReport;
 use crate::pipeline::Frame;
 
 impl FcsReport {
-    /// Checks a frame's FCS, if it has one, marks it and counts it.
+    /// Checks and counts a frame's FCS, if it has one, and marks the frame if the FCS is bad.
     #[inline]
     pub(super) fn verify(&mut self, frame: &mut Frame<'_>) {
         if let Some(fcs) = &mut frame.fcs {
@@ -24,7 +24,7 @@ mod tests {
 
     #[test]
     fn a_damaged_frame_is_found_and_marked() {
-        // The check value of CRC-32/ISO-HDLC.
+        // Check value of CRC-32/ISO-HDLC.
         let frame = |bytes: [u8; 4]| Frame {
             bytes: b"123456789",
             len: 9,

@@ -1,4 +1,5 @@
-//! Keeping less than everything: a stage in front of the sink that filters, leaves out repetitions, samples and cuts.
+//! Reduction: a stage in front of the sink that filters, deduplicates, samples, applies cutoffs and
+//! slices frames.
 //!
 //! ```text
 //! loop -> filter -> dedup -> sample -> cutoff -> slice -> sink
@@ -6,18 +7,20 @@
 //!                                   └> observer: statistics and flow records, with the whole frame
 //! ```
 //!
-//! Each step has its line in the ledger, and a frame ends at the first that refuses it. Repetitions go before sampling,
-//! so that one in N is one in N different frames. What a flow's cutoff leaves out has been seen by the observer: flow
-//! records tell all of a flow of which files have the beginning. Nothing is copied: a cut frame is a shorter slice of the same bytes,
-//! and its length on the wire stays with it.
+//! Each step has its line in the ledger, and a frame ends at the first step that refuses it.
+//! Deduplication comes before sampling, so that one in N different frames is kept. The observer
+//! also sees the frames that a cutoff leaves out, so flow records cover whole flows of which files
+//! have only the beginning. Frames are not copied: a cut frame is a shorter slice of the same
+//! bytes, with its length on the wire.
 //!
-//! Where repetitions are also sought among all queues, there are two stages for a frame: the queue's ends with `dedup`, and the
-//! steps from `sample` on are those of a stage behind the order of time, so that no step counts a repetition.
+//! If repetitions are also removed across all queues, a frame passes two stages. The queue's stage
+//! ends with `dedup`. The steps from `sample` on are in a stage after the merge in time order, so
+//! that no step counts a repetition.
 //!
-//! May import: [`crate::config`], [`crate::frame`], [`crate::filter`], [`crate::analysis::observer`], and the seam of
-//! [`crate::pipeline`].
+//! May import: [`crate::config`], [`crate::frame`], [`crate::filter`],
+//! [`crate::analysis::observer`], and the traits of [`crate::pipeline`].
 //!
-//! Invariants: a stage that has nothing to do costs one branch per frame. A filter holds for whole batches.
+//! Invariants: a stage without steps costs one branch per frame. A filter applies to whole batches.
 
 mod ahead;
 mod counters;
@@ -43,27 +46,43 @@ use std::sync::Arc;
 use wqcap_core::settings::SampleBy;
 use wqcap_frame::Slice;
 
-/// The stage of one queue, and what it feeds.
+/// Reduction stage of one queue in front of a consumer.
 pub struct Stage<C> {
+    /// Consumer of kept frames.
     inner: C,
-    /// Whether there is anything to do.
+    /// `true` if at least one step is configured.
     active: bool,
+    /// Reader of the present filter.
     reader: FilterReader,
+    /// Deduplication window; `None` keeps repetitions.
     window: Option<DedupWindow>,
+    /// Sampling of frames or flows.
     sampler: FrameSampler,
+    /// Flow cutoff; `None` keeps flows whole.
     cutoff: Option<Cutting>,
+    /// Parsed headers of the present batch.
     ahead: Ahead,
+    /// Position at which frames are cut.
     slice: Slice,
+    /// `true` if frames are parsed.
     parses: bool,
+    /// Observer for statistics and flow records.
     observer: Observer,
+    /// Malformed frames by class.
     malformed: MalformedCounts,
+    /// `true` if each frame's FCS is checked.
     verify_fcs: bool,
+    /// Counts of checked FCSs.
     fcs: FcsReport,
+    /// Counters that other threads read.
     published: Arc<StageCounters>,
 }
 
 impl<C: Consumer> Stage<C> {
-    /// In front of `inner`. To be made on the loop's own thread, so that its memory is near.
+    /// Creates a stage in front of `inner`.
+    ///
+    /// Should be called on the thread that runs the stage, so that its memory is local to the
+    /// thread's NUMA node.
     pub fn new(
         inner: C,
         reduction: &Reduction,
@@ -91,11 +110,12 @@ impl<C: Consumer> Stage<C> {
             fcs: FcsReport::default(),
             published,
         };
-        stage.settle();
+        stage.update_active();
         stage
     }
 
-    fn settle(&mut self) {
+    /// Updates `active` after a change of the filter.
+    fn update_active(&mut self) {
         self.active = self.reader.filter().program().is_some()
             || self.window.is_some()
             || !matches!(self.sampler, FrameSampler::All)
@@ -103,7 +123,7 @@ impl<C: Consumer> Stage<C> {
             || self.parses;
     }
 
-    /// All steps.
+    /// Applies all steps to a frame.
     #[inline]
     fn reduce(&mut self, frame: &mut Frame<'_>) -> Verdict {
         if self.verify_fcs {
@@ -129,11 +149,11 @@ impl<C: Consumer> Stage<C> {
         self.inner.frame(frame)
     }
 
-    /// The steps that look at headers; what a frame that is not kept ends as.
+    /// Applies the steps that need headers. Returns the verdict of a frame that is not kept.
     #[inline(always)]
     fn reduce_parsed(&mut self, frame: &mut Frame<'_>, by_flow: bool) -> Option<Verdict> {
         let seed = self.ahead.seed();
-        let known = self.ahead.of(frame.bytes);
+        let known = self.ahead.find(frame.bytes);
         let mut parsed_now;
         let parsed = match known {
             Some(known) => &known.parsed,
@@ -189,7 +209,7 @@ impl<C: Consumer> Judge for Stage<C> {
 impl<C: Consumer> Consumer for Stage<C> {
     #[inline(always)]
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
-        // A frame that nobody looks at is not copied.
+        // Without steps, the frame's descriptor is not copied.
         if self.active {
             self.reduce(&mut { *frame })
         } else {
@@ -201,7 +221,7 @@ impl<C: Consumer> Consumer for Stage<C> {
     fn batch(&mut self) {
         self.publish();
         if self.reader.refresh() {
-            self.settle();
+            self.update_active();
             self.inner.changed(self.reader.filter().expression());
         }
         self.observer.batch();
@@ -240,6 +260,7 @@ impl<C> Drop for Stage<C> {
 }
 
 impl<C> Stage<C> {
+    /// Publishes the stage's counters.
     #[inline]
     fn publish(&self) {
         if self.parses {
@@ -264,7 +285,7 @@ mod tests {
     };
     use std::{collections::BTreeMap, time::Duration};
 
-    /// Keeps what it is given.
+    /// Consumer that stores frames and reported filters.
     #[derive(Default)]
     struct Kept {
         frames: Vec<(Vec<u8>, u32)>,
@@ -282,6 +303,7 @@ mod tests {
         }
     }
 
+    /// Returns a UDP frame of 46 bytes from source port `port`.
     fn udp(port: u8) -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame.extend_from_slice(&[8, 0, 0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0]);
@@ -290,12 +312,14 @@ mod tests {
         frame
     }
 
+    /// Creates a stage in front of a consumer that stores frames.
     fn stage(reduction: &Reduction) -> Stage<Kept> {
         let cell = Arc::new(FilterCell::new(reduction.filter.clone()));
         let observer = Observer::default();
         Stage::new(Kept::default(), reduction, cell, Arc::default(), observer)
     }
 
+    /// Passes a frame to the stage and returns its verdict.
     fn give(stage: &mut Stage<Kept>, bytes: &[u8], ns: u64) -> Verdict {
         let len = u32::try_from(bytes.len()).unwrap();
         stage.frame(&Frame {
@@ -306,6 +330,7 @@ mod tests {
         })
     }
 
+    /// Returns a reduction with these settings.
     fn reduction(filter: &str, dedup_ns: u64, sample: u32, slice: Slice) -> Reduction {
         crate::plan::reduction(&Config {
             capture: CaptureConfig {
@@ -321,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_do_is_nothing_done() {
+    fn a_stage_without_steps_is_inactive() {
         let mut stage = stage(&reduction("", 0, 1, Slice::Whole));
         assert!(!stage.active);
         assert_eq!(give(&mut stage, &udp(1), 0), Verdict::Captured);
@@ -355,7 +380,7 @@ mod tests {
                 Verdict::Filtered,
             ]
         );
-        // Cut behind UDP, its length on the wire kept.
+        // Cut after the UDP header, with the length on the wire.
         let cut = (udp(1)[..42].to_vec(), 46);
         assert_eq!(stage.inner.frames, [cut.clone(), cut]);
     }
@@ -408,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn another_filter_holds_from_the_next_batch_on() {
+    fn a_new_filter_applies_from_the_next_batch_on() {
         let reduction = reduction("", 0, 1, Slice::Whole);
         let cell = Arc::new(FilterCell::new(reduction.filter.clone()));
         let mut stage = Stage::new(

@@ -1,4 +1,4 @@
-//! What the stage before the sinks leaves out.
+//! Reduction steps between the receive loop and the sink.
 
 use crate::{
     analysis::limits::CutoffPlan,
@@ -9,32 +9,33 @@ use serde::Serialize;
 use wqcap_core::settings::SampleBy;
 use wqcap_frame::Slice;
 
-/// What a run leaves out.
+/// Reduction steps of a run: filter, deduplication, sampling, cutoff and slicing.
 #[derive(Clone, Debug, Serialize)]
 pub struct Reduction {
-    /// Which frames are kept at first; it may change while the run lasts.
+    /// Filter of kept frames at the start; it may change while the capture runs.
     pub filter: Filter,
-    /// Repetitions within so many nanoseconds are left out; 0: none.
+    /// Window in nanoseconds within which repetitions of a frame are left out; 0 keeps all.
     pub dedup_ns: u64,
-    /// What a repetition may differ in.
+    /// Header fields in which a repetition may differ.
     pub dedup_ignore: Vec<MayDiffer>,
-    /// Bytes that takes for each queue, and once more for the order of time.
+    /// Bytes of a deduplication window: one for each queue, and one more with time order.
     pub dedup_memory: u64,
-    /// One in N is kept.
+    /// Sampling rate: one in N is kept.
     pub sample: u32,
-    /// Of what.
+    /// Unit of sampling: frames or flows.
     pub sample_by: SampleBy,
-    /// How much of each flow is kept; `None`: all.
+    /// Limits on how much of each flow is kept; `None` keeps all.
     pub cutoff: Option<CutoffPlan>,
-    /// Where frames are cut.
+    /// Position at which frames are cut.
     pub slice: Slice,
-    /// Each frame's FCS is checked; nothing is left out for it.
+    /// `true` if each frame's FCS is checked. The check leaves no frame out.
     pub verify_fcs: bool,
 }
 
 impl Reduction {
-    /// Steps for a queue's loop where repetitions are also sought among all queues: the filter, the FCS check and the search
-    /// for repetitions within the queue. The other steps need the order of time, see [`Reduction::after_order`].
+    /// Returns the steps of a queue's loop when repetitions are also removed across all queues: the
+    /// filter, the FCS check and the deduplication within the queue. The other steps need time
+    /// order, see [`Reduction::after_order`].
     #[must_use]
     pub fn before_order(&self) -> Self {
         Self {
@@ -47,8 +48,8 @@ impl Reduction {
         }
     }
 
-    /// Steps that follow once frames are in the order of time and the repetitions among queues are left out: sampling, cutoff
-    /// and slicing.
+    /// Returns the steps after the merge in time order and the deduplication across queues:
+    /// sampling, cutoff and slicing.
     #[must_use]
     pub fn after_order(&self) -> Self {
         Self {
@@ -61,14 +62,14 @@ impl Reduction {
         }
     }
 
-    /// A new window for repetitions, if they are left out.
+    /// Returns a new deduplication window, or `None` if repetitions are kept.
     #[must_use]
     pub fn dedup_window(&self) -> Option<DedupWindow> {
         let ignored = self.dedup_ignore.iter().copied().collect();
         (self.dedup_ns > 0).then(|| DedupWindow::new(self.dedup_ns, ignored))
     }
 
-    /// Whether frames are parsed, so that malformed ones can be counted.
+    /// Returns `true` if a reduction step parses frames, so that malformed ones can be counted.
     #[must_use]
     pub fn parses(&self) -> bool {
         self.slice != Slice::Whole

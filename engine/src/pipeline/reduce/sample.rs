@@ -1,26 +1,29 @@
-//! Keeping one in N.
+//! Sampling: one in N frames or flows is kept.
 
-/// One in N frames, or one in N flows.
+/// Sampler of frames or flows.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FrameSampler {
-    /// Everything.
+    /// Keeps all frames.
     All,
-    /// The first frame of each N, counted by queue.
+    /// Keeps the first of every N frames of a queue.
     Frames {
-        /// N
+        /// Number of frames of which one is kept (N).
         every: u32,
-        /// Frames to leave out before the next is kept.
+        /// Number of frames to leave out before the next kept one.
         skip: u32,
     },
-    /// Flows whose hash is below this: for N, the first N-th part of all hashes, so that the flows of a larger N are
-    /// among those of a smaller one, and other captures of the same traffic keep the same flows.
+    /// Keeps the flows whose hash is below a bound: the first Nth of all hashes.
+    ///
+    /// The flows of a larger N are thus a subset of those of a smaller N, and other captures of the
+    /// same traffic keep the same flows.
     Flows {
-        /// The first hash that is left out.
+        /// Smallest hash that is left out.
         below: u64,
     },
 }
 
 impl FrameSampler {
+    /// Creates a sampler that keeps one in `every` frames.
     pub(super) fn frames(every: u32) -> Self {
         match every {
             0 | 1 => Self::All,
@@ -28,6 +31,7 @@ impl FrameSampler {
         }
     }
 
+    /// Creates a sampler that keeps one in `every` flows.
     pub(super) fn flows(every: u32) -> Self {
         match every {
             0 | 1 => Self::All,
@@ -37,7 +41,8 @@ impl FrameSampler {
         }
     }
 
-    /// Whether a frame is kept; `hash` is asked for its flow's only where flows are sampled.
+    /// Decides on a frame and returns `true` if it is kept. `hash` returns the flow's hash; it is
+    /// called only if flows are sampled.
     #[inline]
     pub(super) fn keeps(&mut self, hash: impl FnOnce() -> u64) -> bool {
         match self {
@@ -51,7 +56,7 @@ impl FrameSampler {
         }
     }
 
-    /// Whether it wants a flow's hash.
+    /// Returns `true` if flows are sampled.
     pub(super) fn wants_flows(&self) -> bool {
         matches!(self, Self::Flows { .. })
     }
@@ -62,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_each_n() {
+    fn the_first_of_every_n_frames_is_kept() {
         let mut sampler = FrameSampler::frames(3);
         let kept: Vec<_> = (0..7).map(|_| sampler.keeps(|| 0)).collect();
         assert_eq!(kept, [true, false, false, true, false, false, true]);

@@ -1,13 +1,13 @@
-//! Cutting frames behind a header.
+//! Truncation of frames after a header.
 
 use crate::frame::Headers;
 use wqcap_frame::Slice;
 
-/// How many bytes of a frame are kept.
+/// Returns the number of bytes of a frame that are kept.
 ///
-/// The headers are the innermost that tunnels lead to. A frame without the header that is asked for is kept whole:
-/// what is no IP, what has an L4 header of unknown length (OSPF, say), what breaks off before. Later fragments have no
-/// L4 header but the payload of one, so they are cut behind L3.
+/// `headers` are those of the innermost packet. A frame without the header in question is kept
+/// whole: a frame that is not IP, has an L4 header of unknown length (OSPF, for example), or ends
+/// before the header. Later fragments have no L4 header, so they are cut after the L3 header.
 #[inline]
 pub(super) fn keep(slice: Slice, headers: &Headers, len: usize) -> usize {
     let behind_l4 = || {
@@ -30,7 +30,8 @@ pub(super) fn keep(slice: Slice, headers: &Headers, len: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// IPv4 with 4 bytes of options, `protocol` and 100 bytes behind.
+    /// Returns an IPv4 frame with 4 bytes of options, protocol `protocol`, and 100 bytes after the
+    /// IPv4 header.
     fn frame(protocol: u8, fragment: u16) -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame.extend_from_slice(&[8, 0, 0x46, 0, 0, 124, 0, 0]);
@@ -40,12 +41,13 @@ mod tests {
         frame
     }
 
+    /// Returns the number of bytes that a slice keeps of a frame.
     fn kept(slice: Slice, frame: &[u8]) -> usize {
         keep(slice, &Headers::innermost(frame), frame.len())
     }
 
     #[test]
-    fn behind_each_header() {
+    fn frames_are_cut_after_each_header() {
         for (protocol, l4) in [(6, 20), (17, 8), (1, 8), (132, 12), (50, 8)] {
             let frame = frame(protocol, 0);
             assert_eq!(kept(Slice::Whole, &frame), 138);
@@ -68,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn later_fragments_are_cut_behind_l3() {
+    fn later_fragments_are_cut_after_l3() {
         assert_eq!(kept(Slice::L4, &frame(17, 0x2000)), 46);
         assert_eq!(kept(Slice::L4, &frame(17, 0x0010)), 38);
         assert_eq!(kept(Slice::Payload(4), &frame(17, 0x0010)), 42);

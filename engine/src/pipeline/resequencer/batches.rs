@@ -1,28 +1,31 @@
-//! Rounds in their order, whatever the order in which their parts come.
+//! Queue that returns batches in order, in whatever order their parts arrive.
 //!
-//! Imports nothing: what a part is, is its owner's business.
+//! Imports nothing; the type of a part is generic.
 
 use std::collections::VecDeque;
 
-/// Collects the parts of batches and gives whole batches out, one after the other.
+/// Queue that collects the parts of batches and returns complete batches in order.
 #[derive(Debug)]
 pub(super) struct OpenBatches<T> {
-    /// Number of the oldest batch that is not out yet.
+    /// Number of the oldest incomplete or unreturned batch.
     next: u64,
-    /// From that batch on.
+    /// Batches from number `next` on.
     open: VecDeque<OpenBatch<T>>,
     /// Emptied lists, for reuse.
     spare: Vec<Vec<T>>,
 }
 
+/// Batch that waits for parts or for earlier batches.
 #[derive(Debug)]
 struct OpenBatch<T> {
-    /// Parts it has in all; `None`: none of them has come.
+    /// Total number of parts; `None` until the first part arrives.
     parts: Option<usize>,
+    /// Parts that have arrived.
     here: Vec<T>,
 }
 
 impl<T> OpenBatches<T> {
+    /// Creates an empty queue that starts at batch 0.
     pub(super) fn new() -> Self {
         Self {
             next: 0,
@@ -31,9 +34,10 @@ impl<T> OpenBatches<T> {
         }
     }
 
-    /// A part of `batch`, which has `parts` of them. Rounds are counted from 0 and without gaps.
-    pub(super) fn put(&mut self, batch: u64, parts: usize, part: T) {
-        // As many batches are open at most as parts are under way, which fits.
+    /// Adds a part of batch number `batch`, which has `parts` parts. Batches are counted from 0
+    /// without gaps.
+    pub(super) fn push(&mut self, batch: u64, parts: usize, part: T) {
+        // The number of open batches is at most the number of parts in flight, which fits `usize`.
         let index = usize::try_from(batch.saturating_sub(self.next)).unwrap_or(usize::MAX);
         while self.open.len() <= index {
             let here = self.spare.pop().unwrap_or_default();
@@ -44,7 +48,7 @@ impl<T> OpenBatches<T> {
         open.here.push(part);
     }
 
-    /// The parts of the next batch, once all are here.
+    /// Returns the parts of the next batch, or `None` until all have arrived.
     pub(super) fn pop(&mut self) -> Option<Vec<T>> {
         let front = self.open.front()?;
         if front.parts != Some(front.here.len()) {
@@ -54,8 +58,8 @@ impl<T> OpenBatches<T> {
         self.open.pop_front().map(|batch| batch.here)
     }
 
-    /// Takes a list back that was given out.
-    pub(super) fn give_back(&mut self, mut list: Vec<T>) {
+    /// Takes back a list that `pop` returned, for reuse.
+    pub(super) fn recycle(&mut self, mut list: Vec<T>) {
         list.clear();
         self.spare.push(list);
     }
@@ -66,22 +70,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_leave_in_order_and_whole() {
-        let mut rounds = OpenBatches::new();
-        rounds.put(1, 1, 'd');
-        rounds.put(0, 2, 'b');
-        assert_eq!(rounds.pop(), None);
-        rounds.put(3, 1, 'f');
-        rounds.put(0, 2, 'a');
-        let first = rounds.pop().unwrap();
+    fn batches_are_returned_complete_and_in_order() {
+        let mut batches = OpenBatches::new();
+        batches.push(1, 1, 'd');
+        batches.push(0, 2, 'b');
+        assert_eq!(batches.pop(), None);
+        batches.push(3, 1, 'f');
+        batches.push(0, 2, 'a');
+        let first = batches.pop().unwrap();
         assert_eq!(first, ['b', 'a']);
-        rounds.give_back(first);
-        assert_eq!(rounds.pop(), Some(vec!['d']));
-        // Nothing of batch 2 has come.
-        assert_eq!(rounds.pop(), None);
-        rounds.put(2, 1, 'e');
-        assert_eq!(rounds.pop(), Some(vec!['e']));
-        assert_eq!(rounds.pop(), Some(vec!['f']));
-        assert_eq!(rounds.pop(), None);
+        batches.recycle(first);
+        assert_eq!(batches.pop(), Some(vec!['d']));
+        // No part of batch 2 has arrived.
+        assert_eq!(batches.pop(), None);
+        batches.push(2, 1, 'e');
+        assert_eq!(batches.pop(), Some(vec!['e']));
+        assert_eq!(batches.pop(), Some(vec!['f']));
+        assert_eq!(batches.pop(), None);
     }
 }

@@ -1,4 +1,5 @@
-//! Where a queue's parsers hand their work batches in, and frames leave for the file in the order of their reception.
+//! Resequencer: takes work batches from a queue's parsers and passes frames to the sink in the
+//! order of their reception.
 
 mod batches;
 
@@ -13,72 +14,83 @@ use crate::{
 };
 use batches::OpenBatches;
 
-/// The resequencer of one queue.
+/// Resequencer of one queue.
 pub(super) struct Resequencer<S> {
+    /// State of the resequencer, which the parsers share.
     state: Mutex<State<S>>,
 }
 
-/// What a resequencer is made of.
+/// Attributes of a resequencer.
 pub(super) struct ResequencerAttr<S> {
-    /// Where kept frames go.
+    /// Consumer of kept frames.
     pub(super) sink: S,
-    /// Frames reach the sink in the order of their reception, not of their judgement.
+    /// `true` if frames reach the sink in the order of their reception, `false` if in the order of
+    /// decisions.
     pub(super) ordered: bool,
+    /// Memory of the queue's slots.
     pub(super) memory: Arc<SlotMemory>,
+    /// Published counters of the queue.
     pub(super) counters: Arc<QueueCounters>,
+    /// Limit on captured frames; `None` means no limit.
     pub(super) budget: Option<Arc<Budget>>,
-    /// The way home. It has room for every work batch there can be.
+    /// Channel on which work batches return to the loop. It has room for all work batches.
     pub(super) home: Sender<WorkBatch>,
 }
 
+/// State of a resequencer.
 struct State<S> {
+    /// Sink, counters and channel of the queue.
     attr: ResequencerAttr<S>,
-    rounds: OpenBatches<WorkBatch>,
-    /// Room for a work batch that waits for no other.
+    /// Work batches that wait for earlier ones.
+    batches: OpenBatches<WorkBatch>,
+    /// Reused list for the single work batch of an unordered queue.
     alone: Vec<WorkBatch>,
+    /// Frames by verdict so far.
     ends: Ends,
-    /// Text of the filter whose change the sink was told last.
-    told: Option<String>,
+    /// Expression of the filter that was last reported to the sink.
+    reported_filter: Option<String>,
 }
 
-/// The resequencer broke with another parser: its state is not to be trusted.
+/// Error of a resequencer whose state is unreliable after a panic of another parser.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Broken;
 
 impl<S: Consumer> Resequencer<S> {
+    /// Creates the resequencer of a queue.
     pub(super) fn new(attr: ResequencerAttr<S>) -> Self {
         Self {
             state: Mutex::new(State {
                 attr,
-                rounds: OpenBatches::new(),
+                batches: OpenBatches::new(),
                 alone: Vec::new(),
                 ends: Ends::default(),
-                told: None,
+                reported_filter: None,
             }),
         }
     }
 
-    /// Hands a judged work batch in. Whatever has its turn by that leaves: frames to the sink, slots to the loop.
+    /// Takes a work batch with its decisions. Every work batch whose turn has come is delivered:
+    /// frames go to the sink, slots to the loop.
     pub(super) fn hand_in(&self, work_batch: WorkBatch) -> Result<(), Broken> {
         let mut state = self.state.lock().map_err(|_| Broken)?;
         if state.attr.ordered {
             state
-                .rounds
-                .put(work_batch.round, work_batch.parts, work_batch);
-            while let Some(mut parts) = state.rounds.pop() {
-                state.leave(&mut parts);
-                state.rounds.give_back(parts);
+                .batches
+                .push(work_batch.round, work_batch.parts, work_batch);
+            while let Some(mut parts) = state.batches.pop() {
+                state.deliver(&mut parts);
+                state.batches.recycle(parts);
             }
         } else {
             let mut alone = std::mem::take(&mut state.alone);
             alone.push(work_batch);
-            state.leave(&mut alone);
+            state.deliver(&mut alone);
             state.alone = alone;
         }
         Ok(())
     }
 
-    /// There were no frames for a moment.
+    /// Reports to the sink that no frames have come for a moment.
     pub(super) fn idle(&self) {
         if let Ok(mut state) = self.state.lock() {
             state.attr.sink.idle();
@@ -87,9 +99,10 @@ impl<S: Consumer> Resequencer<S> {
 }
 
 impl<S: Consumer> State<S> {
-    /// Ends the frames of work batches, counts them, and only then lets the slots go home.
-    fn leave(&mut self, parts: &mut Vec<WorkBatch>) {
-        self.tell(parts);
+    /// Passes the frames of work batches to the sink, publishes the counts, and then returns the
+    /// slots to the loop.
+    fn deliver(&mut self, parts: &mut Vec<WorkBatch>) {
+        self.report_filter(parts);
         self.attr.sink.batch();
         let (before, mut frames) = (self.ends.captured, 0);
         let (sink, memory, ends) = (&mut self.attr.sink, &*self.attr.memory, &mut self.ends);
@@ -107,20 +120,20 @@ impl<S: Consumer> State<S> {
             budget.settle(frames, self.ends.captured - before);
         }
         for work_batch in parts.drain(..) {
-            // It has room; a loop that is gone wants no slots.
+            // The channel has room. A loop that has ended needs no slots.
             let _ = self.attr.home.send(work_batch);
         }
     }
 
-    /// Tells the sink of another filter, before the first frames it holds for.
-    fn tell(&mut self, parts: &[WorkBatch]) {
-        let news = parts
+    /// Reports a new filter to the sink, before the first frames that it applies to.
+    fn report_filter(&mut self, parts: &[WorkBatch]) {
+        let new = parts
             .iter()
             .find_map(|work_batch| work_batch.filter.as_ref());
-        let Some(filter) = news else { return };
-        if self.told.as_deref() != Some(filter.expression()) {
+        let Some(filter) = new else { return };
+        if self.reported_filter.as_deref() != Some(filter.expression()) {
             self.attr.sink.changed(filter.expression());
-            self.told = Some(filter.expression().to_owned());
+            self.reported_filter = Some(filter.expression().to_owned());
         }
     }
 }

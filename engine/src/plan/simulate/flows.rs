@@ -1,4 +1,4 @@
-//! The flows seen: who talks with whom, both directions together, and on which queues.
+//! Table of the simulated flows, both directions together, with the queue of each direction.
 
 use super::nic_view::SeenFrame;
 use crate::{frame::community_id, stats::traffic::Volume};
@@ -9,23 +9,29 @@ use std::{
 };
 use wqcap_rss::{L3, L4};
 
-/// One end of a flow.
+/// Address and port of one end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct End {
+    /// IPv6, IPv4 or MAC address, padded with zeros at the end.
     address: [u8; 16],
+    /// TCP or UDP port; 0 if the frame has no ports.
     port: u16,
 }
 
-/// What a flow's frames have in common; its ends in order, whichever sent first.
+/// Key of a flow. The ends are sorted, so both directions have the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct SimulatedFlow {
+    /// Layer of the flow's addresses.
     layer: L3Key,
-    /// IP protocol, or EtherType.
+    /// IP protocol, or EtherType of frames other than IP.
     protocol: u16,
+    /// `true` if the frames are IP fragments.
     fragment: bool,
+    /// Both ends in ascending order.
     ends: [End; 2],
 }
 
+/// Layer of a flow's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum L3Key {
     Ethernet,
@@ -33,19 +39,21 @@ enum L3Key {
     Ipv6,
 }
 
-/// What a flow did.
+/// Load and queues of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FlowLoad {
+    /// Frames and bytes of both directions.
     pub(super) load: Volume,
-    /// The queue of each direction that was seen.
+    /// Queue of each direction; `None` if the direction was not seen.
     pub(super) queues: [Option<u16>; 2],
 }
 
-/// All flows.
+/// All flows of a simulation.
 #[derive(Default)]
 pub(super) struct Flows(pub(super) HashMap<SimulatedFlow, FlowLoad>);
 
 impl Flows {
+    /// Counts a frame of `len` bytes on `queue` for its flow.
     pub(super) fn count(&mut self, seen: &SeenFrame<'_>, queue: u16, len: u32) {
         let (key, direction) = key_of(seen);
         let flow = self.0.entry(key).or_default();
@@ -54,13 +62,13 @@ impl Flows {
     }
 }
 
-/// The flow, and which of its directions.
+/// Returns the key of a frame's flow and the index of the frame's direction.
 fn key_of(seen: &SeenFrame<'_>) -> (SimulatedFlow, usize) {
     let class = &seen.class;
     let (layer, protocol, addresses) = match (class.l3, class.addresses(seen.bytes)) {
         (L3::Ipv4, Some(addresses)) => (L3Key::Ipv4, u16::from(class.ip_protocol), addresses),
         (L3::Ipv6, Some(addresses)) => (L3Key::Ipv6, u16::from(class.ip_protocol), addresses),
-        // Destination before source, as Ethernet has it; which is which does not matter for a key.
+        // Ethernet has the destination before the source. The order does not matter for a key.
         _ => (
             L3Key::Ethernet,
             class.ethertype,
@@ -96,7 +104,7 @@ fn key_of(seen: &SeenFrame<'_>) -> (SimulatedFlow, usize) {
 }
 
 impl SimulatedFlow {
-    /// Its Community ID, as far as its key tells that.
+    /// Returns the flow's Community ID, or `None` if the key does not determine it.
     pub(super) fn community_id(&self) -> Option<String> {
         let [a, b] = self.ends.map(|end| self.ip(&end));
         let ports = self.ends.map(|it| it.port);
@@ -104,6 +112,7 @@ impl SimulatedFlow {
         community_id((a?, b?), u8::try_from(self.protocol).ok()?, ports)
     }
 
+    /// Writes one end as a MAC address, or as an IP address with the port of TCP and UDP.
     fn write_end(&self, f: &mut fmt::Formatter<'_>, end: &End) -> fmt::Result {
         let [a, b, c, d, e, g, ..] = end.address;
         match self.ip(end) {
@@ -114,7 +123,7 @@ impl SimulatedFlow {
         }
     }
 
-    /// The address of an end; `None`: it is no IP.
+    /// Returns the IP address of an end, or `None` if the flow is not IP.
     fn ip(&self, end: &End) -> Option<IpAddr> {
         let [a, b, c, d, ..] = end.address;
         match self.layer {
@@ -126,7 +135,7 @@ impl SimulatedFlow {
 }
 
 impl fmt::Display for SimulatedFlow {
-    /// `tcp 10.0.0.1:443 - 10.0.0.2:50000`
+    /// Writes the protocol and both ends: `tcp 10.0.0.1:443 - 10.0.0.2:50000`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.layer, self.protocol) {
             (L3Key::Ethernet, 0) => f.write_str("ethernet")?,

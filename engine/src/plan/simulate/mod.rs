@@ -1,16 +1,20 @@
-//! Which queue each frame of a capture would take under a configuration, without a NIC.
+//! Simulation of the queue that each frame of a capture file would take under a configuration,
+//! without a NIC.
 //!
 //! ```text
-//! frame -> what the NIC would see of it (nic_view, tunnel) -> its rule (rules) -> hash, queue (crate `wqcap-rss`) -> tallies
-//! -> SimulationReport
+//! frame -> the NIC's view of it (nic_view, tunnel) -> its rule (rules) -> hash, queue (crate `wqcap-rss`)
+//! -> counts (tally) -> SimulationReport
 //! ```
 //!
 //! May import: [`crate::config`], [`crate::plan::steering`], the plain rule types of [`crate::verbs`], [`crate::Error`]
 //! and crate `wqcap-rss`.
 //!
-//! Invariants: a frame is on exactly one queue, dropped by a rule, or left to the kernel, so that the sum over the
-//! queues is the total; the rules are those that a run would install. Memory grows with the flows seen, by about a
-//! hundred bytes each, and with nothing else.
+//! Invariants:
+//!
+//! - Each frame is on exactly one queue, dropped by a rule, or left to the kernel. The sum over the
+//!   queues is the total.
+//! - The rules are those that a run would install.
+//! - Memory grows only with the number of flows, by about a hundred bytes each.
 
 mod flows;
 mod nic_view;

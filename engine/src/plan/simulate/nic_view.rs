@@ -1,7 +1,8 @@
-//! What the NIC would see of a frame, of which the file may have kept only the beginning.
+//! Reconstruction of the NIC's view of a frame that the file may hold only the beginning of.
 //!
-//! A file cut to 40 bytes a frame holds addresses and ports but no whole TCP header. The NIC would have seen that
-//! header: what the file lacks is taken as zeros, as long as nothing that is hashed is among it.
+//! A file truncated to 40 bytes per frame holds addresses and ports, but only part of a TCP header.
+//! The NIC would have seen the whole header. So missing bytes are replaced by zeros, as long as no
+//! hashed byte is missing.
 
 use crate::frame::{
     Ethernet,
@@ -10,34 +11,44 @@ use crate::frame::{
 use strum::VariantNames;
 use wqcap_rss::{FrameClass, HashDepth, HashFields, L3, L4, Profile, Toeplitz};
 
-/// Headers are parsed up to here.
+/// Maximum bytes of a frame that are parsed for headers.
 const MOST: usize = 256;
 /// IPv6 extension headers: hop-by-hop options, routing, authentication, destination options, mobility, HIP, shim6.
 const EXTENSIONS: [u8; 7] = [0, 43, 51, 60, 135, 139, 140];
 
-/// Why a frame is left to the catch-all.
+/// Reason why a frame is left to the catch-all rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub(super) enum CatchAllReason {
+    /// EtherType other than IPv4 and IPv6.
     NotIp,
+    /// Malformed IP header.
     DamagedIp,
+    /// Packet that ends within its L4 header.
     TruncatedL4,
+    /// Frame whose hashed bytes are missing in the file.
     CutInFile,
+    /// Frame shorter than an Ethernet header.
     TooShort,
 }
 
-/// Why a frame is hashed by its addresses alone.
+/// Reason why a frame is hashed by its addresses only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub(super) enum HostsReason {
+    /// IP fragment, which has no usable ports.
     Fragments,
+    /// IP protocol other than TCP and UDP.
     OtherProtocols,
+    /// IPv6 extension header in front of the L4 header.
     ExtensionHeaders,
+    /// Configuration `rss.hash = "l3"`.
     HashL3,
 }
 
-/// Shows frames as the NIC would see them; holds the room to fill one up.
+/// Converter of frames to the NIC's view, with a buffer that completes truncated frames.
 pub(super) struct NicView {
+    /// Headers of a truncated frame, completed with zeros.
     filled: [u8; MOST],
 }
 
@@ -47,16 +58,21 @@ impl Default for NicView {
     }
 }
 
-/// A frame as the NIC would see it.
+/// Frame as the NIC would see it.
 pub(super) struct SeenFrame<'a> {
+    /// Layers, offsets and flags of the frame's headers.
     pub(super) class: FrameClass,
+    /// Bytes of the frame, completed with zeros if the file lacks some.
     pub(super) bytes: &'a [u8],
-    /// What decides the queue is not in the file.
+    /// `true` if bytes that decide the queue are missing in the file.
     cut: bool,
+    /// Bytes of the frame on the wire.
     len: u32,
 }
 
 impl NicView {
+    /// Returns the NIC's view of a frame of `len` bytes on the wire, of which the file holds
+    /// `bytes`.
     #[inline]
     pub(super) fn frame<'a>(&'a mut self, bytes: &'a [u8], len: u32) -> SeenFrame<'a> {
         let class = FrameClass::of(bytes);
@@ -72,6 +88,7 @@ impl NicView {
         self.fill_up(bytes, len)
     }
 
+    /// Completes a truncated frame with zeros, unless bytes that decide the queue are missing.
     #[cold]
     fn fill_up<'a>(&'a mut self, bytes: &'a [u8], len: u32) -> SeenFrame<'a> {
         let there = bytes.len().min(MOST);
@@ -80,7 +97,7 @@ impl NicView {
         let filled = &self.filled[..MOST.min(len as usize).max(there)];
         let class = FrameClass::of(filled);
         let l3 = usize::from(class.l3_offset);
-        // The bytes that class and hash depend on end here.
+        // End of the bytes that the class and the hash depend on.
         let needed = match (class.l4, class.l3) {
             (L4::Tcp | L4::Udp, _) => usize::from(class.l4_offset) + 4,
             (L4::None, L3::Ipv4) => l3 + 20,
@@ -102,23 +119,25 @@ impl NicView {
 }
 
 impl SeenFrame<'_> {
+    /// Returns the hash profile of the frame.
     #[inline]
     pub(super) fn profile(&self, depth: HashDepth) -> Profile {
         self.class.profile(depth)
     }
 
+    /// Returns the RSS hash of the frame over `fields`, or `None` if the frame is not hashed.
     #[inline]
     pub(super) fn hash(&self, fields: HashFields, toeplitz: &Toeplitz) -> Option<u32> {
         self.class.hash(self.bytes, fields, toeplitz)
     }
 
-    /// Bytes of the frame that are not here.
+    /// Returns the number of bytes on the wire that the view does not have.
     pub(super) fn missing(&self) -> u32 {
         let here = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
         self.len.saturating_sub(here)
     }
 
-    /// Why the catch-all takes it.
+    /// Returns the reason why the catch-all rule takes the frame.
     pub(super) fn catch_all_reason(&self) -> CatchAllReason {
         if (self.len as usize) < Ethernet::LEN {
             CatchAllReason::TooShort
@@ -133,7 +152,7 @@ impl SeenFrame<'_> {
         }
     }
 
-    /// Why only its addresses are hashed.
+    /// Returns the reason why only the frame's addresses are hashed.
     pub(super) fn hosts_reason(&self) -> HostsReason {
         if self.class.fragment {
             HostsReason::Fragments
@@ -151,6 +170,7 @@ impl SeenFrame<'_> {
 mod tests {
     use super::*;
 
+    /// Returns a TCP frame over IPv4 of 74 bytes.
     fn tcp4() -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame.extend([0x08, 0x00, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0]);
@@ -161,9 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_the_file_has_cut_is_seen_as_the_nic_would() {
+    fn a_truncated_frame_is_classified_as_by_the_nic() {
         let whole = tcp4();
-        let len = u32::try_from(whole.len()).expect("short");
+        let len = u32::try_from(whole.len()).expect("short frame");
         let toeplitz = Toeplitz::new(&wqcap_rss::RssKey::MICROSOFT);
         let (mut view, mut other) = (NicView::default(), NicView::default());
         let want = other.frame(&whole, len);
@@ -181,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons() {
+    fn reasons_of_frames_are_distinguished() {
         let mut view = NicView::default();
         let mut frame = tcp4();
         assert_eq!(
@@ -202,7 +222,7 @@ mod tests {
             view.frame(&frame, 74).catch_all_reason(),
             CatchAllReason::NotIp
         );
-        // Cut, and no matter: ARP is ARP.
+        // Truncation does not change the class of a frame that is not IP.
         assert_eq!(
             view.frame(&frame[..16], 74).catch_all_reason(),
             CatchAllReason::NotIp

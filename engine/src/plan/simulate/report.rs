@@ -1,140 +1,142 @@
-//! What a simulation found: the shape that `wqcap rss --json` prints.
+//! Result of a simulation, in the form that `wqcap rss --json` prints.
 
 use crate::stats::traffic::Volume;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// How frames are spread.
+/// Settings that determine how frames are spread over queues.
 #[derive(Clone, Debug, Serialize)]
 pub struct SimulatedSpread {
-    /// `capture.mode`.
+    /// Value of `capture.mode`.
     pub mode: String,
-    /// `capture.queues`, or what it is by default.
+    /// Value of `capture.queues`, or its default.
     pub queues: u16,
-    /// `rss.hash`.
+    /// Value of `rss.hash`.
     pub hash: String,
-    /// `rss.inner`.
+    /// Value of `rss.inner`.
     pub inner: bool,
-    /// `rss.key`.
+    /// Value of `rss.key`.
     pub key: String,
-    /// Whether that key gives both directions of a flow one hash.
+    /// `true` if the key gives both directions of a flow the same hash.
     pub symmetric: bool,
-    /// `rss.table_size`.
+    /// Value of `rss.table_size`.
     pub table_size: u32,
-    /// `rss.weights`.
+    /// Value of `rss.weights`.
     pub weights: Vec<u32>,
-    /// What to know about the above.
+    /// Notes on these settings for the user.
     pub notes: Vec<String>,
 }
 
-/// What one queue would get.
+/// Flows and frames that one queue would receive.
 #[derive(Clone, Debug, Serialize)]
 pub struct SimulatedQueue {
-    /// Its number.
+    /// Queue index.
     pub queue: u16,
-    /// Flows with a direction on it; one whose directions are split is on two queues.
+    /// Number of flows with a direction on this queue. A flow whose directions are split counts on
+    /// two queues.
     pub flows: u64,
-    /// Its frames.
+    /// Frames and bytes of the queue.
     #[serde(flatten)]
     pub load: Volume,
 }
 
-/// The busiest queue's load over the mean; 1 is even. `None`: there was no load.
+/// Load of the busiest queue divided by the mean load; 1 is even, `None` means no load.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Skew {
-    /// By frames.
+    /// Load of the busiest queue divided by the mean, in frames.
     pub frames: Option<f64>,
-    /// By bytes.
+    /// Load of the busiest queue divided by the mean, in bytes.
     pub bytes: Option<f64>,
 }
 
-/// A load by reason, with every reason, also those that did not occur.
+/// Load by reason. Every reason is listed, including those with no frames.
 #[derive(Clone, Debug, Serialize)]
 pub struct ByReason {
-    /// All of it.
+    /// Load of all reasons together.
     #[serde(flatten)]
     pub load: Volume,
-    /// Its parts.
+    /// Load of each reason, by the reason's name.
     pub reasons: BTreeMap<&'static str, Volume>,
 }
 
-/// Flows by direction.
+/// Number of flows seen in both directions, and of those split over two queues.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Directions {
-    /// Flows of which both directions were seen.
+    /// Number of flows seen in both directions.
     pub both: u64,
-    /// Those of them whose directions are on two queues.
+    /// Number of flows whose two directions are on different queues.
     pub split: u64,
 }
 
-/// One flow.
+/// One of the heaviest flows.
 #[derive(Clone, Debug, Serialize)]
 pub struct HeaviestFlow {
-    /// Protocol and both ends.
+    /// Protocol and both ends of the flow.
     pub flow: String,
-    /// Its Community ID; `None` without IP, of fragments and of ICMP, whose messages have several.
+    /// Community ID of the flow. `None` for flows without IP, for fragments, and for ICMP, whose
+    /// messages have several IDs.
     pub community_id: Option<String>,
-    /// Its frames.
+    /// Frames and bytes of the flow.
     #[serde(flatten)]
     pub load: Volume,
-    /// Its queue; two if its directions are split.
+    /// Queues of the flow: one, or two if its directions are split.
     pub queues: Vec<u16>,
 }
 
-/// A configuration key with the value that spreads best.
+/// Suggested value of a configuration key.
 #[derive(Clone, Debug, Serialize)]
 pub struct SuggestedSetting {
-    /// The key.
+    /// Configuration key, such as `rss.hash`.
     pub key: &'static str,
-    /// The value suggested, as `--set` takes it.
+    /// Suggested value, in the form that `--set` takes.
     pub value: String,
-    /// Whether that differs from the value now.
+    /// `true` if the suggested value differs from the present one.
     pub changes: bool,
-    /// Why.
+    /// Reason for the suggestion.
     pub why: String,
 }
 
-/// What would spread better.
+/// Suggested settings that spread the load better.
 #[derive(Clone, Debug, Serialize)]
 pub struct Suggestion {
-    /// Each key considered.
+    /// Suggestion for each key that was considered.
     pub settings: Vec<SuggestedSetting>,
-    /// The busiest queue's part of the load now.
+    /// Share of the load on the busiest queue with the present settings, 0 to 1.
     pub busiest_now: f64,
-    /// The same with the suggestion followed.
+    /// Share of the load on the busiest queue with the suggested settings, 0 to 1.
     pub busiest_then: f64,
 }
 
-/// What a simulation found.
+/// Result of a simulation.
 #[derive(Clone, Debug, Serialize)]
 pub struct SimulationReport {
-    /// How frames were spread.
+    /// Settings that determined the spread.
     pub spread: SimulatedSpread,
-    /// Frames of all queues.
+    /// Number of frames on all queues.
     pub frames: u64,
-    /// Their bytes on the wire.
+    /// Bytes on the wire of the frames on all queues.
     pub bytes: u64,
-    /// Flows, both directions together.
+    /// Number of flows, both directions together.
     pub flows: u64,
-    /// From the first stamp to the last.
+    /// Seconds from the first time stamp to the last.
     pub seconds: f64,
-    /// Each queue.
+    /// Flows and frames of each queue.
     pub queues: Vec<SimulatedQueue>,
-    /// How uneven they are.
+    /// Imbalance of the queues.
     pub skew: Skew,
-    /// What is not hashed at all: queue 0.
+    /// Frames that are not hashed and therefore go to queue 0.
     pub catch_all: ByReason,
-    /// What is hashed by its addresses alone.
+    /// Frames that are hashed by their addresses only.
     pub addresses_only: ByReason,
-    /// What a rule drops; on no queue.
+    /// Frames that a rule drops; they are on no queue.
     pub dropped: Volume,
-    /// What no rule takes, which is left to the kernel; on no queue.
+    /// Frames that match no rule and are left to the kernel; they are on no queue.
     pub left: Volume,
-    /// Whether both directions of flows share a queue.
+    /// Number of flows seen in both directions, and of those split over two queues.
     pub directions: Directions,
-    /// The heaviest flows, by bytes.
+    /// Heaviest flows, by bytes.
     pub heaviest: Vec<HeaviestFlow>,
-    /// What would spread better, if asked for.
+    /// Suggested settings, if they were requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suggestion: Option<Suggestion>,
 }

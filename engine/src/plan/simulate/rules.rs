@@ -1,4 +1,5 @@
-//! Which rule of a plan takes a frame: the very rules that a run would install, tried one by one.
+//! Matching of frames against a plan's flow rules: the rules that a run would install, tried in
+//! order.
 
 use super::{
     nic_view::SeenFrame,
@@ -10,27 +11,29 @@ use crate::{
 };
 use wqcap_rss::{FrameClass, L3, L4};
 
-/// IEEE 802.1Q customer tag, which is what a rule's `vlan` is about.
+/// TPID of the IEEE 802.1Q customer tag, which a rule's `vlan` matches.
 const TPID_CVLAN: [u8; 2] = [0x81, 0x00];
 
-/// A plan's rules, in the order in which the NIC tries them.
+/// Flow rules of a plan, in the order in which the NIC tries them.
 pub(super) struct Rules {
+    /// QPs and rules, the rules sorted by priority.
     pub(super) steering: Steering,
-    /// Some rule matches on what is in a tunnel, so that that must be found.
+    /// `true` if a rule matches inner headers, so that tunnels must be parsed.
     pub(super) match_tunnels: bool,
 }
 
-/// What becomes of a frame.
+/// Destination of a frame.
 pub(super) enum Fate {
-    /// It goes to this QP ([`Steering::qps`]).
+    /// Index of the QP in [`Steering::qps`] that takes the frame.
     Qp(usize),
-    /// A rule drops it.
+    /// Dropped by a rule.
     Dropped,
-    /// No rule takes it: the kernel has it.
+    /// Left to the kernel, because no rule takes the frame.
     Left,
 }
 
 impl Rules {
+    /// Sorts the rules of a steering by priority.
     pub(super) fn new(mut steering: Steering) -> Self {
         steering.rules.sort_by_key(|rule| rule.priority);
         let asks = |spec: &FlowSpec| {
@@ -46,7 +49,7 @@ impl Rules {
         }
     }
 
-    /// Where a frame goes that has `inner` as its tunnelled packet.
+    /// Returns the destination of a frame, whose tunnelled packet is `inner`.
     pub(super) fn fate(&self, seen: &SeenFrame<'_>, inner: Option<&InnerFrame<'_>>) -> Fate {
         let taking = |rule: &&RulePlan| {
             rule.kind == FlowKind::Sniffer || rule.specs.iter().all(|spec| takes(spec, seen, inner))
@@ -59,6 +62,7 @@ impl Rules {
     }
 }
 
+/// Returns `true` if a flow spec matches the frame.
 fn takes(spec: &FlowSpec, seen: &SeenFrame<'_>, inner: Option<&InnerFrame<'_>>) -> bool {
     let class = &seen.class;
     match *spec {
@@ -76,8 +80,9 @@ fn takes(spec: &FlowSpec, seen: &SeenFrame<'_>, inner: Option<&InnerFrame<'_>>) 
             is_packet(class, L3::Ipv4)
                 && agrees(from, src.widen())
                 && agrees(to, dst.widen())
-                // The driver makes one match of this and of a TCP or UDP spec without ports (`parse_flow_attr`), so both
-                // take fragments or neither does; no source tells which.
+                // The driver makes the same match of this and of a TCP or UDP spec without ports
+                // (`parse_flow_attr`), so both take fragments or neither does. No source states
+                // which; here neither does.
                 && (proto.mask == 0 || !class.fragment && agrees(class.ip_protocol, proto))
         }
         FlowSpec::Ipv6 { src, dst, proto } => {
@@ -103,12 +108,15 @@ fn takes(spec: &FlowSpec, seen: &SeenFrame<'_>, inner: Option<&InnerFrame<'_>>) 
     }
 }
 
-/// Whether a rule for this version takes a packet. One that ends within the header that its IP header announces is
-/// unknown to the NIC's parser: only rules that ask for no layer take it.
+/// Returns `true` if a rule for this IP version takes a packet.
+///
+/// The NIC's parser does not recognize a packet that ends within its L4 header. Only rules without
+/// an IP layer take it.
 fn is_packet(class: &FrameClass, version: L3) -> bool {
     class.l3 == version && !class.truncated_l4
 }
 
+/// Returns `true` if the masked bits of a value match.
 fn agrees<T>(value: T, wanted: Masked<T>) -> bool
 where
     T: Copy + PartialEq + std::ops::BitAnd<Output = T>,
@@ -116,6 +124,7 @@ where
     value & wanted.mask == wanted.value & wanted.mask
 }
 
+/// Returns `true` if a frame's destination MAC address matches.
 fn is_to(frame: &[u8], dst: Masked<[u8; 6]>) -> bool {
     let bytes = frame.first_chunk::<6>().copied().unwrap_or_default();
     let pairs = bytes.iter().zip(dst.value.iter().zip(&dst.mask));
@@ -124,13 +133,14 @@ fn is_to(frame: &[u8], dst: Masked<[u8; 6]>) -> bool {
         .all(|(byte, (value, mask))| byte & mask == value & mask)
 }
 
-/// The tag control information of a customer tag directly behind the addresses.
+/// Returns the tag control information of a customer tag directly after the MAC addresses.
 fn first_cvlan(seen: &SeenFrame<'_>) -> Option<u16> {
     let is_customers = seen.bytes.get(12..14) == Some(&TPID_CVLAN);
     seen.class.vlan.filter(|_| is_customers)
 }
 
-/// Source and destination address of a packet of this version.
+/// Returns the source and destination address of a packet of this IP version, or zeros for other
+/// packets.
 fn addresses(seen: &SeenFrame<'_>, version: L3) -> (u128, u128) {
     let both = seen.class.addresses(seen.bytes);
     let both = both
@@ -141,6 +151,7 @@ fn addresses(seen: &SeenFrame<'_>, version: L3) -> (u128, u128) {
     (number(from), number(to))
 }
 
+/// Returns `true` if a frame's source and destination ports match.
 fn are_between(seen: &SeenFrame<'_>, src: Masked<u16>, dst: Masked<u16>) -> bool {
     let [a, b, c, d] = seen.class.ports(seen.bytes).copied().unwrap_or_default();
     agrees(u16::from_be_bytes([a, b]), src) && agrees(u16::from_be_bytes([c, d]), dst)

@@ -1,4 +1,4 @@
-//! The simulation: settles how frames would spread, and takes them one by one.
+//! Simulation of a configuration: determines the queue of each frame and counts it.
 
 use super::{
     nic_view::NicView,
@@ -18,24 +18,34 @@ use crate::{
 };
 use wqcap_rss::{HashDepth, IndirectionTable, Profile, RssKey, Toeplitz};
 
-/// A configuration applied to frames, without a NIC.
+/// Configuration applied to frames without a NIC.
 pub struct Simulation {
+    /// Settings that determine the spread.
     spread: SimulatedSpread,
+    /// Headers that the hash covers.
     depth: HashDepth,
+    /// Flow rules that a run would install.
     rules: Rules,
+    /// Toeplitz hash with the configured key.
     toeplitz: Toeplitz,
+    /// Indirection table from hash to queue.
     table: IndirectionTable,
+    /// NIC's view of the whole frame.
     outer_view: NicView,
+    /// NIC's view of the packet inside a tunnel.
     inner_view: NicView,
+    /// Frames counted so far.
     tally: Tally,
+    /// Load under other settings; `None` if no suggestion is requested.
     candidates: Option<Candidates>,
 }
 
 impl Simulation {
-    /// Settles how frames would spread. With `suggest`, other ways to spread them are measured too.
+    /// Creates a simulation of `config`. With `suggest`, other settings are measured too.
     ///
     /// # Errors
-    /// The configuration has no such key, table or number of queues, or rules that no run would install.
+    /// The RSS key, the table size, the weights or the number of queues is invalid, or a run would
+    /// refuse the rules.
     pub fn new(config: &Config, suggest: bool) -> Result<Self, Error> {
         let mut notes = Vec::new();
         let cores = config.capture.cores.as_ref().map_or_else(
@@ -79,7 +89,8 @@ impl Simulation {
         })
     }
 
-    /// Counts an Ethernet frame of `len` bytes on the wire, of which `bytes` were kept.
+    /// Counts an Ethernet frame of `len` bytes on the wire, of which the file holds `bytes`,
+    /// stamped at `ns`.
     pub fn frame(&mut self, bytes: &[u8], len: u32, ns: u64) {
         self.tally.stamp(ns);
         let outer = self.outer_view.frame(bytes, len);
@@ -107,7 +118,8 @@ impl Simulation {
         };
         self.tally.count(seen, queue, len);
         match (qp.profile, qp.spread) {
-            // Nothing of it is hashed, rather than a rule of the user's putting it on queue 0.
+            // The frame is not hashed. A user's rule to queue 0 has the same QP, but its frames may
+            // have a profile.
             (Profile::CatchAll, Spread::Queue(0))
                 if seen.profile(self.depth) == Profile::CatchAll =>
             {
@@ -121,7 +133,8 @@ impl Simulation {
         }
     }
 
-    /// What was found. A suggestion has at most so many queues, or those configured.
+    /// Returns the result. A suggestion has at most `most_queues` queues, or the configured number
+    /// if that is larger.
     #[must_use]
     pub fn report(self, most_queues: u16) -> SimulationReport {
         self.tally.report(self.spread, self.candidates, most_queues)

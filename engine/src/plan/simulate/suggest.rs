@@ -1,7 +1,7 @@
-//! What would spread a capture better: every candidate is measured on the capture itself, not guessed.
+//! Suggestion of settings that spread a capture better, measured on the capture itself.
 //!
-//! A table of any size up to 8192 entries uses no more than the low 13 bits of a hash. Loads by those bits, for
-//! each way of hashing, are thus all it takes to tell what any number of queues and any weights would have done.
+//! A table of up to 8192 entries uses only the low 13 bits of a hash. So the load by these bits,
+//! for each kind of hash, determines the load of any number of queues with any weights.
 
 use super::{
     nic_view::{HostsReason, SeenFrame},
@@ -11,31 +11,40 @@ use crate::stats::traffic::Volume;
 use strum::VariantNames;
 use wqcap_rss::{HashDepth, IndirectionTable, RssKey, Toeplitz};
 
+/// Number of buckets by which load is counted: one for each value of the low 13 bits of a hash.
 const BUCKETS: usize = IndirectionTable::MAX_SIZE as usize;
-/// The busiest queue's part may be this much above the best there is, for fewer queues or for whole flows.
+/// Accepted ratio of the busiest queue's share to the best share, in exchange for fewer queues or
+/// for whole flows.
 const AS_GOOD: f64 = 1.1;
-/// A change that lowers the busiest queue's part by less than this is none.
+/// Maximum ratio of the new to the old share of the busiest queue at which a change is suggested.
 const WORTH_IT: f64 = 0.95;
-/// Fragments in at least this part of the frames count.
+/// Minimum share of fragments among frames at which they are taken into account.
 const MANY_FRAGMENTS: f64 = 0.01;
-/// Weights are multiples of one over this.
+/// Weight of a full share; weights are integers up to this value before they are reduced.
 const WEIGHT: f64 = 16.0;
 
-/// Loads under each way of hashing.
+/// Load under each kind of hash.
 pub(super) struct Candidates {
+    /// Kinds of hash that are measured.
     ways: Vec<Way>,
-    /// What goes to queue 0 whatever the hash.
+    /// Load of frames that no hash covers, which go to queue 0.
     fixed: Volume,
 }
 
+/// Kind of hash, and the load by hash bits under it.
 struct Way {
+    /// Headers that the hash covers.
     depth: HashDepth,
+    /// `true` if the key is symmetric.
     symmetric: bool,
+    /// Toeplitz hash with the key.
     toeplitz: Toeplitz,
+    /// Load by the low bits of the hash.
     buckets: Vec<Volume>,
 }
 
 impl Candidates {
+    /// Creates empty counts for `key` and the symmetric key, with both hash depths.
     pub(super) fn new(key: &RssKey) -> Self {
         let mut keys = vec![*key];
         if !key.is_symmetric() {
@@ -57,19 +66,20 @@ impl Candidates {
         }
     }
 
+    /// Counts a frame under each kind of hash.
     pub(super) fn count(&mut self, seen: &SeenFrame<'_>, len: u32) {
         for (i, way) in self.ways.iter_mut().enumerate() {
             let profile = seen.profile(way.depth);
             match seen.hash(profile.hash_fields(), &way.toeplitz) {
                 Some(hash) => way.buckets[hash as usize % BUCKETS].count(len),
-                // No depth and no key hashes it: it is the same frame in every way.
+                // A frame without a hash has none under any depth and key, so it is counted once.
                 None if i == 0 => self.fixed.count(len),
                 None => {}
             }
         }
     }
 
-    /// `None`: there were no frames.
+    /// Suggests settings, or returns `None` without any frames.
     pub(super) fn suggest(
         &self,
         now: &SimulatedSpread,
@@ -114,6 +124,7 @@ impl Candidates {
         })
     }
 
+    /// Suggests `rss.key`: the symmetric key if the present key splits flows.
     fn key(
         &self,
         choice: &mut Choice,
@@ -123,12 +134,12 @@ impl Candidates {
         let changes = !now.symmetric && directions.split > 0;
         choice.symmetric |= changes;
         let why = match (now.symmetric, changes) {
-            (true, _) => "both directions of a flow share a queue, as they should".into(),
+            (true, _) => "the key keeps both directions of a flow on one queue".into(),
             (_, true) => format!(
                 "{} of {} two-way flows have their directions on two queues",
                 directions.split, directions.both
             ),
-            _ => "no two-way flow was split here, though the key does not ensure that".into(),
+            _ => "no two-way flow was split in this capture, but the key does not ensure it".into(),
         };
         SuggestedSetting {
             key: "rss.key",
@@ -142,6 +153,8 @@ impl Candidates {
         }
     }
 
+    /// Suggests `rss.hash`: addresses only if there are many fragments, else the depth that spreads
+    /// better.
     fn hash(
         &self,
         choice: &mut Choice,
@@ -175,7 +188,7 @@ impl Candidates {
         } else if l4 < l3 * WORTH_IT {
             (HashDepth::L4, compared)
         } else {
-            (now, format!("as good as the other way: {compared}"))
+            (now, format!("the other value is not better: {compared}"))
         };
         choice.depth = depth;
         SuggestedSetting {
@@ -186,6 +199,7 @@ impl Candidates {
         }
     }
 
+    /// Suggests `capture.queues`: the smallest number that is nearly as good as the best.
     fn queues(
         &self,
         choice: &mut Choice,
@@ -213,22 +227,22 @@ impl Candidates {
         let catch_all = part(self.fixed, self.total());
         let cause = if catch_all >= best * 0.8 {
             format!(
-                ", since the catch-all's {} stay on queue 0",
+                ", because the catch-all's {} stay on queue 0",
                 percent(catch_all)
             )
         } else if top >= best * 0.8 {
-            format!(", since one flow alone is {}", percent(top))
+            format!(", because one flow alone is {}", percent(top))
         } else {
             String::new()
         };
         let why = if queues == most {
             format!(
-                "the busiest queue has {}; none of the smaller numbers up to {most} does as well{cause}",
+                "the busiest queue has {}; fewer queues than {most} spread worse{cause}",
                 percent(busiest)
             )
         } else {
             format!(
-                "the busiest queue has {}, and no number up to {most} brings it below {}{cause}",
+                "the busiest queue has {}, and no number of queues up to {most} lowers it below {}{cause}",
                 percent(busiest),
                 percent(best)
             )
@@ -241,8 +255,11 @@ impl Candidates {
         }
     }
 
-    /// Weights make up for what the catch-all puts on queue 0, since that lasts. They do not chase single flows, whose
-    /// places in the table are chance and change with the next connection.
+    /// Suggests `rss.weights` that compensate for the load of the catch-all on queue 0, which is
+    /// permanent.
+    ///
+    /// Single flows are not compensated: their table entries are random and change with the next
+    /// connection.
     fn weights(&self, choice: &mut Choice, now: &[u32], size: u32) -> SuggestedSetting {
         let equal = self.busiest(choice, size).unwrap_or(1.0);
         let catch_all = part(self.fixed, self.total());
@@ -263,19 +280,19 @@ impl Candidates {
         let why = if uneven {
             choice.weights = weights;
             format!(
-                "the catch-all puts {} on queue 0 beside its share; with less of the table there, the busiest queue \
-                 has {} in place of {}",
+                "the catch-all adds {} to the share of queue 0; with fewer table entries for queue 0, the busiest queue \
+                 has {} instead of {}",
                 percent(catch_all),
                 percent(weighted),
                 percent(equal)
             )
         } else if catch_all > 0.0 {
             format!(
-                "equal: the catch-all's {} on queue 0 do not call for other weights",
+                "equal: the catch-all's {} on queue 0 need no other weights",
                 percent(catch_all)
             )
         } else {
-            "equal: nothing goes to the catch-all".into()
+            "equal: no frames go to the catch-all".into()
         };
         let same = choice.weights == now || (choice.weights.is_empty() && all_equal(now));
         SuggestedSetting {
@@ -286,6 +303,7 @@ impl Candidates {
         }
     }
 
+    /// Returns the load of all frames.
     fn total(&self) -> Volume {
         let mut total = self.fixed;
         for bucket in self.ways.first().iter().flat_map(|way| &way.buckets) {
@@ -294,7 +312,9 @@ impl Candidates {
         total
     }
 
-    /// The busiest queue's part of all load, by frames or by bytes, whichever is more; `None`: there is no such table.
+    /// Returns the busiest queue's share of the load, by frames or by bytes, whichever is larger.
+    ///
+    /// Returns `None` if the table cannot be made or the hash was not measured.
     fn busiest(&self, choice: &Choice, size: u32) -> Option<f64> {
         let table = IndirectionTable::new(size, choice.queues, &choice.weights).ok()?;
         let way = self
@@ -311,21 +331,26 @@ impl Candidates {
     }
 }
 
-/// A way to spread.
+/// Settings under which load is evaluated.
 #[derive(Clone)]
 struct Choice {
+    /// `true` if the key is symmetric.
     symmetric: bool,
+    /// Headers that the hash covers.
     depth: HashDepth,
+    /// Number of queues.
     queues: u16,
+    /// Weights of the queues; empty for equal weights.
     weights: Vec<u32>,
 }
 
-/// The part of frames or of bytes, whichever is more.
+/// Returns the share of `load` in `total`, by frames or by bytes, whichever is larger.
 fn part(load: Volume, total: Volume) -> f64 {
     let of = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     of(load.frames, total.frames).max(of(load.bytes, total.bytes))
 }
 
+/// Formats a share as a percentage with one decimal.
 fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
 }
@@ -334,6 +359,7 @@ fn all_equal(weights: &[u32]) -> bool {
     weights.windows(2).all(|pair| pair[0] == pair[1])
 }
 
+/// Returns the greatest common divisor.
 fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -1,4 +1,4 @@
-//! The frames counted so far, by where they would go, and the report made of them.
+//! Counts of simulated frames by destination, and the report on them.
 
 use super::{
     flows::{FlowLoad, Flows, SimulatedFlow},
@@ -12,22 +12,31 @@ use crate::stats::traffic::Volume;
 use std::cmp::Reverse;
 use strum::VariantNames;
 
-/// Flows listed among the heaviest.
+/// Number of flows in the list of the heaviest.
 const HEAVIEST: usize = 10;
 
-/// Where frames would go.
+/// Counts of frames by destination.
 pub(super) struct Tally {
+    /// Frames and bytes by queue.
     queues: Vec<Volume>,
+    /// Frames that a rule drops.
     pub(super) dropped: Volume,
+    /// Frames that are left to the kernel.
     pub(super) left: Volume,
+    /// Frames that are not hashed, by reason.
     catch_all: [Volume; CatchAllReason::VARIANTS.len()],
+    /// Frames that are hashed by their addresses only, by reason.
     hosts: [Volume; HostsReason::VARIANTS.len()],
+    /// Flows with their load and queues.
     flows: Flows,
+    /// Earliest time stamp, in nanoseconds since 1970.
     first_ns: u64,
+    /// Latest time stamp, in nanoseconds since 1970.
     last_ns: u64,
 }
 
 impl Tally {
+    /// Creates empty counts for this many queues.
     pub(super) fn new(queues: u16) -> Self {
         Self {
             queues: vec![Volume::default(); usize::from(queues)],
@@ -41,13 +50,13 @@ impl Tally {
         }
     }
 
-    /// A frame was stamped so.
+    /// Extends the time range by a frame's time stamp.
     pub(super) fn stamp(&mut self, ns: u64) {
         self.first_ns = self.first_ns.min(ns);
         self.last_ns = self.last_ns.max(ns);
     }
 
-    /// A frame goes to this queue.
+    /// Counts a frame for its queue and its flow.
     pub(super) fn count(&mut self, seen: &SeenFrame<'_>, queue: u16, len: u32) {
         if let Some(load) = self.queues.get_mut(usize::from(queue)) {
             load.count(len);
@@ -55,16 +64,17 @@ impl Tally {
         self.flows.count(seen, queue, len);
     }
 
-    /// A frame goes to queue 0 since nothing of it is hashed.
+    /// Counts a frame that goes to queue 0 because it is not hashed.
     pub(super) fn count_catch_all(&mut self, seen: &SeenFrame<'_>, len: u32) {
         self.catch_all[seen.catch_all_reason() as usize].count(len);
     }
 
-    /// A frame is hashed by its addresses alone.
+    /// Counts a frame that is hashed by its addresses only.
     pub(super) fn count_hosts(&mut self, seen: &SeenFrame<'_>, len: u32) {
         self.hosts[seen.hosts_reason() as usize].count(len);
     }
 
+    /// Returns the report, with a suggestion if `candidates` were measured.
     pub(super) fn report(
         self,
         spread: SimulatedSpread,
@@ -126,7 +136,7 @@ impl Tally {
     }
 }
 
-/// The queues of a flow, each once.
+/// Returns the distinct queues of a flow.
 fn queues_of(flow: &FlowLoad) -> Vec<u16> {
     let mut queues: Vec<_> = flow.queues.iter().flatten().copied().collect();
     queues.sort_unstable();
@@ -134,7 +144,8 @@ fn queues_of(flow: &FlowLoad) -> Vec<u16> {
     queues
 }
 
-/// The heaviest flows; of equal ones, the first by name, so that two runs report the same.
+/// Returns the heaviest flows by bytes. Equal flows are ordered by key, so that the result is
+/// deterministic.
 fn heaviest<'a>(
     flows: impl Iterator<Item = (&'a SimulatedFlow, &'a FlowLoad)>,
 ) -> Vec<HeaviestFlow> {
@@ -157,6 +168,7 @@ fn heaviest<'a>(
         .collect()
 }
 
+/// Returns the load of each reason and their sum.
 fn by_reason(names: &[&'static str], loads: &[Volume]) -> ByReason {
     let mut load = Volume::default();
     loads.iter().for_each(|part| load += *part);

@@ -1,11 +1,13 @@
-//! Simulations with frames made by hand.
+//! Tests of simulations with hand-made frames.
 
 use super::*;
 use crate::config::Config;
 use wqcap_rss::{HashDepth, IndirectionTable, RssKey, Toeplitz};
 
+/// Maximum number of queues in a suggestion.
 const MOST_QUEUES: u16 = 8;
 
+/// Returns an IPv4 frame of at least 60 bytes with the payload `rest`.
 fn ipv4(from: [u8; 4], to: [u8; 4], protocol: u8, rest: &[u8], flags: u8) -> Vec<u8> {
     let mut frame = vec![2; 12];
     frame.extend([
@@ -18,25 +20,28 @@ fn ipv4(from: [u8; 4], to: [u8; 4], protocol: u8, rest: &[u8], flags: u8) -> Vec
     frame
 }
 
+/// Returns a UDP frame from 10.0.0.`host`, source port `port`, to 10.1.0.1, port 53.
 fn udp(host: u8, port: u16) -> Vec<u8> {
     let ports = [&port.to_be_bytes()[..], &[0, 53, 0, 8, 0, 0]].concat();
     ipv4([10, 0, 0, host], [10, 1, 0, 1], 17, &ports, 0)
 }
 
-fn back(frame: &[u8]) -> Vec<u8> {
+/// Returns the frame with its IPv4 addresses and ports swapped: the opposite direction.
+fn reversed(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[26..34].rotate_left(4);
     frame[34..38].rotate_left(2);
     frame
 }
 
+/// Runs a simulation of frames at intervals of 1 ns, and checks its sums.
 fn simulate(settings: &[(&str, &str)], frames: &[Vec<u8>]) -> SimulationReport {
     let config = Config::with_overrides("", settings).expect("config");
     let mut simulation = Simulation::new(&config, true).expect("simulation");
     for (i, frame) in frames.iter().enumerate() {
         simulation.frame(
             frame,
-            u32::try_from(frame.len()).expect("short"),
+            u32::try_from(frame.len()).expect("short frame"),
             1_000_000_000 + i as u64,
         );
     }
@@ -50,13 +55,14 @@ fn simulate(settings: &[(&str, &str)], frames: &[Vec<u8>]) -> SimulationReport {
     report
 }
 
+/// Returns the suggested setting of a key.
 fn suggested<'a>(report: &'a SimulationReport, key: &str) -> &'a SuggestedSetting {
-    let suggestion = report.suggestion.as_ref().expect("asked for");
+    let suggestion = report.suggestion.as_ref().expect("requested suggestion");
     suggestion
         .settings
         .iter()
         .find(|s| s.key == key)
-        .expect("each key")
+        .expect("setting of this key")
 }
 
 #[test]
@@ -81,12 +87,12 @@ fn frames_go_where_rss_sends_them() {
         report.queues.iter().map(|q| q.flows).collect::<Vec<_>>(),
         want
     );
-    let most = want.iter().max().expect("four") * 4;
+    let most = want.iter().max().expect("4 queues") * 4;
     assert_eq!(report.skew.frames, Some(most as f64 / 200.0));
 }
 
 #[test]
-fn reasons_are_told_apart() {
+fn reasons_are_distinguished() {
     let mut arp = udp(1, 1);
     arp[13] = 6;
     let mut v6 = udp(1, 1);
@@ -123,7 +129,7 @@ fn reasons_are_told_apart() {
 #[test]
 fn flows_split_by_a_key_are_counted_and_the_symmetric_key_is_suggested() {
     let mut frames: Vec<_> = (0..100).map(|i| udp(1, 1000 + i)).collect();
-    frames.extend((0..50).map(|i| back(&udp(1, 1000 + i))));
+    frames.extend((0..50).map(|i| reversed(&udp(1, 1000 + i))));
     let good = simulate(&[("capture.queues", "4")], &frames);
     assert_eq!((good.flows, good.directions.both), (100, 50));
     assert_eq!(good.directions.split, 0);
@@ -140,7 +146,8 @@ fn flows_split_by_a_key_are_counted_and_the_symmetric_key_is_suggested() {
 
 #[test]
 fn no_more_queues_are_suggested_than_help() {
-    // One flow is most of it: two queues part it from the rest, and more part nothing.
+    // One flow is most of the load: two queues separate it from the rest, and further queues do not
+    // help.
     let mut frames = vec![udp(9, 9); 900];
     frames.extend((0..100).map(|i| udp(1, 1000 + i)));
     let one_flow = simulate(&[("capture.queues", "8")], &frames);
@@ -155,7 +162,7 @@ fn no_more_queues_are_suggested_than_help() {
     let even = simulate(&[("capture.queues", "2")], &many);
     let queues = suggested(&even, "capture.queues");
     assert!(queues.changes && queues.value.parse::<u16>().expect("number") >= 6);
-    let suggestion = even.suggestion.expect("asked for");
+    let suggestion = even.suggestion.expect("requested suggestion");
     assert!(suggestion.busiest_then < suggestion.busiest_now / 2.0);
 }
 
@@ -177,7 +184,7 @@ fn weights_make_room_for_the_catch_all() {
         .map(|w| w.parse().expect("number"))
         .collect();
     assert!(value[0] < value[1], "{value:?}");
-    // What is suggested does what it says.
+    // The suggested settings reach the predicted share.
     let queues = suggested(&report, "capture.queues").value.clone();
     let followed = simulate(
         &[
@@ -191,13 +198,17 @@ fn weights_make_room_for_the_catch_all() {
         .iter()
         .map(|q| q.load.frames)
         .max()
-        .expect("some");
-    let then = report.suggestion.as_ref().expect("asked for").busiest_then;
+        .expect("at least one");
+    let then = report
+        .suggestion
+        .as_ref()
+        .expect("requested suggestion")
+        .busiest_then;
     assert!((most as f64 / 4500.0 - then).abs() < 1e-9);
 }
 
 #[test]
-fn many_fragments_speak_for_addresses_alone() {
+fn many_fragments_suggest_hashing_addresses_only() {
     let mut frames: Vec<_> = (0..4000).map(|i| udp((i % 250) as u8, i)).collect();
     frames.extend((0..2000).map(|i| {
         ipv4(
@@ -217,13 +228,13 @@ fn many_fragments_speak_for_addresses_alone() {
 }
 
 #[test]
-fn nothing_is_no_reason_to_suggest_anything() {
+fn a_capture_without_frames_has_no_suggestion() {
     let report = simulate(&[], &[]);
     assert!(report.suggestion.is_none() && report.skew.frames.is_none());
 }
 
 #[test]
-fn rules_decide_before_hashes_do() {
+fn rules_are_applied_before_hashes() {
     let rules = r#"
         [capture]
         mode = "filtered"
@@ -243,7 +254,7 @@ fn rules_decide_before_hashes_do() {
     let config = Config::with_overrides(rules, &[]).expect("config");
     let mut simulation = Simulation::new(&config, true).expect("simulation");
     let icmp = ipv4([10, 0, 0, 1], [10, 1, 0, 1], 1, &[8; 8], 0);
-    // A rule that names a protocol is taken not to know it of a fragment.
+    // A rule that names a protocol is assumed not to match fragments.
     let fragment = ipv4([10, 0, 0, 1], [10, 1, 0, 1], 17, &[8; 8], 0x20);
     for frame in [udp(1, 7), udp(9, 8), udp(9, 9), udp(1, 8), icmp, fragment] {
         simulation.frame(&frame, 60, 1);
@@ -256,7 +267,7 @@ fn rules_decide_before_hashes_do() {
 }
 
 #[test]
-fn a_tunnel_that_the_file_has_cut_is_looked_into_as_far_as_it_goes() {
+fn a_truncated_tunnel_is_parsed_as_far_as_the_file_holds_it() {
     let settings = [("rss.inner", "true"), ("capture.queues", "8")];
     let inner = udp(3, 4000);
     let mut whole = ipv4([1, 1, 1, 1], [2, 2, 2, 2], 47, &[0, 0, 0x65, 0x58], 0);
@@ -265,19 +276,19 @@ fn a_tunnel_that_the_file_has_cut_is_looked_into_as_far_as_it_goes() {
     let queue = |there: usize| {
         let config = Config::with_overrides("", &settings).expect("config");
         let mut simulation = Simulation::new(&config, false).expect("simulation");
-        let len = u32::try_from(whole.len()).expect("short");
+        let len = u32::try_from(whole.len()).expect("short frame");
         simulation.frame(&whole[..there], len, 1);
         let report = simulation.report(MOST_QUEUES);
         let busy = report
             .queues
             .iter()
             .find(|q| q.load.frames > 0)
-            .expect("one");
+            .expect("a queue with frames");
         (busy.queue, report.heaviest[0].flow.clone())
     };
     let all = queue(whole.len());
     assert_eq!(all.1, "udp 10.0.0.3:4000 - 10.1.0.1:53");
-    assert_eq!(queue(38 + 38), all, "the ports are there");
+    assert_eq!(queue(38 + 38), all, "the file holds the ports");
     assert!(
         queue(38 + 20).1.starts_with("gre 1.1.1.1"),
         "{:?}",

@@ -1,40 +1,52 @@
-//! What is in the tunnels whose inner headers a NIC can parse: VXLAN, and GRE over Ethernet or IP.
+//! Parser of the tunnels whose inner headers a NIC can parse: VXLAN, and GRE with Ethernet or IP
+//! inside.
 //!
-//! Sources: RFC 7348 (VXLAN), RFC 2784 and RFC 2890 (GRE), RFC 7637 (its protocol type for Ethernet).
+//! Sources: RFC 7348 (VXLAN), RFC 2784 and RFC 2890 (GRE), RFC 7637 (GRE's protocol type for
+//! Ethernet).
 
 use super::nic_view::{NicView, SeenFrame};
 use crate::frame::{Ethernet, Gre, Udp, ethertype, protocol};
 use wqcap_rss::{L3, L4};
 
+/// UDP port of VXLAN, in network byte order.
 const VXLAN_PORT: [u8; 2] = 4789u16.to_be_bytes();
-/// VXLAN's flag that the network identifier is valid.
+/// VXLAN flag that the network identifier is valid.
 const VNI_VALID: u8 = 0x08;
-/// Inner headers are parsed up to here.
+/// Maximum bytes of an inner packet that are parsed for headers.
 const MOST: usize = 256;
 
+/// Kind of tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tunnel {
+    /// VXLAN with its network identifier.
     Vxlan { vni: u32 },
+    /// GRE, version 0.
     Gre,
 }
 
-/// What there is of the packet in a tunnel, behind an Ethernet header that is made up where the tunnel has none.
+/// Beginning of the packet in a tunnel, with an empty Ethernet header in front if the tunnel has
+/// none.
 pub(super) struct TunnelContent {
+    /// Kind of tunnel.
     tunnel: Tunnel,
+    /// Bytes of the inner packet.
     bytes: [u8; MOST],
+    /// Number of valid bytes in `bytes`.
     there: usize,
-    /// Bytes that the file has cut off.
+    /// Number of bytes that the file lacks.
     missing: u32,
 }
 
-/// The packet in a tunnel as the NIC would see it.
+/// Packet in a tunnel as the NIC would see it.
 pub(super) struct InnerFrame<'a> {
+    /// Kind of tunnel.
     pub(super) tunnel: Tunnel,
+    /// NIC's view of the inner packet.
     pub(super) seen: SeenFrame<'a>,
 }
 
 impl TunnelContent {
-    /// Of a frame; `None`: it is not tunnelled.
+    /// Returns the packet in a frame's tunnel, or `None` if the frame is not tunnelled.
     pub(super) fn find(seen: &SeenFrame<'_>) -> Option<Self> {
         let class = &seen.class;
         let behind = seen.bytes.get(usize::from(class.l4_offset)..)?;
@@ -62,7 +74,7 @@ impl TunnelContent {
         Some(it)
     }
 
-    /// The packet as the NIC would see it.
+    /// Returns the inner packet as the NIC would see it.
     pub(super) fn inner_frame<'a>(&'a self, view: &'a mut NicView) -> InnerFrame<'a> {
         let there = &self.bytes[..self.there];
         let len = u32::try_from(there.len()).unwrap_or(u32::MAX);
@@ -73,10 +85,11 @@ impl TunnelContent {
     }
 }
 
-/// A tunnel, the ethertype of what is in it if that has no Ethernet header, and what is in it.
+/// Kind of tunnel, EtherType of the inner packet if it has no Ethernet header, and the inner
+/// packet.
 type Found<'a> = Option<(Tunnel, Option<u16>, &'a [u8])>;
 
-/// `datagram` begins with a UDP header.
+/// Parses the VXLAN packet in `datagram`, which begins with a UDP header.
 fn vxlan(datagram: &[u8]) -> Found<'_> {
     let (header, inner) = datagram.get(Udp::LEN..)?.split_first_chunk::<8>()?;
     let [flags, _, _, _, a, b, c, _] = *header;
@@ -85,7 +98,7 @@ fn vxlan(datagram: &[u8]) -> Found<'_> {
     is_vxlan.then_some((Tunnel::Vxlan { vni }, None, inner))
 }
 
-/// `packet` begins with a GRE header.
+/// Parses the content of `packet`, which begins with a GRE header.
 fn gre(packet: &[u8]) -> Found<'_> {
     let gre = Gre::new(packet).ok().filter(|it| it.version() == 0)?;
     let inner = packet.get(gre.header_len()..)?;

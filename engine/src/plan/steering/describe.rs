@@ -1,4 +1,4 @@
-//! Flow specs as text for people.
+//! Readable text of flow specs.
 
 use crate::{
     config,
@@ -6,7 +6,7 @@ use crate::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A match in words.
+/// Returns the readable text of the match that flow specs make.
 #[must_use]
 pub fn describe(specs: &[FlowSpec]) -> String {
     let mut words = Vec::new();
@@ -72,7 +72,7 @@ pub fn describe(specs: &[FlowSpec]) -> String {
     }
 }
 
-/// An IP packet's match in words: its version, networks (address and mask) and protocol.
+/// Appends the text of an IP packet's match: version, networks (address and mask) and protocol.
 fn packet(
     words: &mut Vec<String>,
     version: &str,

@@ -1,12 +1,15 @@
-//! The part of a filter expression that a NIC can do, as rules.
+//! Translation of a filter expression into the flow rules that a NIC can apply.
 //!
-//! What a filter knows of the frames it keeps ([`Constraints`]) becomes matches that take all of them, and as few others as
-//! rules can tell apart. The expression itself is still asked of what they take, so that exactly its frames are kept.
+//! The constraints that a filter puts on the frames it keeps ([`Constraints`]) become matches. The
+//! matches take all of these frames, and as few others as rules can exclude. The software applies
+//! the whole expression to the frames that the rules take, so that exactly the expression's frames
+//! are kept.
 //!
-//! NICs differ in how far they look, and rules must not depend on it. So what follows from an S-tag or an extension
-//! header stands twice: as for a NIC that stops there, and as for one that sees through. No NIC sees ports in a
-//! fragment: a port is matched only where the filter leaves no fragments. Frames whose IP or transport header is cut
-//! short or broken match no rule that asks for one, and so are with the kernel.
+//! NICs differ in how deep they parse, and rules must not depend on it. So a match behind an S-tag
+//! or an extension header is made twice: for a NIC that stops there, and for a NIC that parses
+//! further. No NIC sees ports in a fragment: a port is matched only where the filter keeps no
+//! fragments. Frames whose IP or transport header is truncated or malformed do not match a rule on
+//! that header, and the kernel receives them.
 
 use super::{
     describe,
@@ -20,39 +23,43 @@ use crate::{
 use serde::Serialize;
 use wqcap_rss::profile::Profile;
 
-/// Most matches that are made of one expression.
+/// Maximum number of matches from one expression.
 const MOST: usize = 256;
-/// Tags that NICs see through.
+/// Maximum number of VLAN tags that NICs parse.
 const MOST_TAGS: u32 = 2;
+/// EtherTypes of service VLAN tags.
 const STAGS: [u16; 2] = [SERVICE_VLAN, OLD_QINQ];
-/// Smaller numbers in an EtherType's place are lengths (IEEE 802.3).
+/// Smallest EtherType; smaller values in its field are lengths (IEEE 802.3).
 const FIRST_ETHERTYPE: u16 = 0x0600;
-/// Extension headers of IPv6 (IANA, "IPv6 Extension Header Types"), but ESP, behind which nobody sees.
+/// Extension headers of IPv6 (IANA, "IPv6 Extension Header Types") without ESP, whose payload is
+/// encrypted.
 const EXTENSIONS: [u8; 8] = [0, 43, 51, 60, 135, 139, 140, FRAGMENT];
+/// Fragment header of IPv6.
 const FRAGMENT: u8 = 44;
-/// More-fragments and the offset, in bytes 6 and 7 of an IPv4 header.
+/// Mask of the more-fragments flag and the offset in bytes 6 and 7 of an IPv4 header.
 const FRAGMENT_BITS: [u8; 2] = [0x3f, 0xff];
 
-/// How an expression is split between the NIC and the software behind it.
+/// Split of a filter expression between the NIC and the software.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Split {
-    /// What rules take.
+    /// Readable text of the matches that the NIC applies.
     pub nic: Vec<String>,
-    /// What is asked of the frames they take: the whole expression, since rules tell less than it.
+    /// Expression that the software applies: the whole filter, because rules are less precise.
     pub software: String,
+    /// Matches that the NIC applies.
     #[serde(skip)]
     pub(super) matches: Vec<Match>,
-    /// Those whose fragments not every NIC takes by them, nor by another.
+    /// Matches whose IPv4 fragments some NICs do not take, by this match or another.
     #[serde(skip)]
     pub(super) fragments: Vec<Match>,
 }
 
 impl Split {
-    /// Splits a filter.
+    /// Splits `filter` between the NIC and the software.
     ///
     /// # Errors
-    /// There is nothing in it that rules can do: in words.
-    pub(super) fn of(filter: &Filter) -> Result<Self, String> {
+    /// Rules cannot express any part of the filter; the error is the reason.
+    pub(super) fn from_filter(filter: &Filter) -> Result<Self, String> {
         let known = filter
             .constraints()
             .ok_or("it has too many alternatives, or a loop such as that of protochain")?;
@@ -60,8 +67,8 @@ impl Split {
         for it in known.iter().flat_map(matches_of) {
             if it == Match::default() {
                 return Err(
-                    "rules can match MAC destinations, EtherTypes, IP addresses, protocols and ports, and it keeps frames \
-                     that have none of those in common"
+                    "it keeps frames with any MAC destination, EtherType, IP address, protocol and port, and rules can \
+                     match only these fields"
                         .into(),
                 );
             }
@@ -86,12 +93,12 @@ impl Split {
         })
     }
 
-    /// Whether the rules take all that another filter keeps.
+    /// Checks that the rules take every frame that another filter keeps.
     ///
     /// # Errors
-    /// They do not: in words.
+    /// The rules miss frames of the filter; the error names a missing match.
     pub fn allows(&self, filter: &Filter) -> Result<(), String> {
-        let other = Self::of(filter)?;
+        let other = Self::from_filter(filter)?;
         let is_taken = |it: &&Match| self.matches.iter().any(|mine| mine.covers(it));
         match other.matches.iter().find(|it| !is_taken(it)) {
             None => Ok(()),
@@ -104,7 +111,7 @@ impl Split {
     }
 }
 
-/// Adds a match, unless another takes its frames too.
+/// Adds a match unless another covers it, and removes the matches that it covers.
 fn add(matches: &mut Vec<Match>, it: Match) {
     if !matches.iter().any(|old| old.covers(&it)) {
         matches.retain(|old| !it.covers(old));
@@ -112,7 +119,7 @@ fn add(matches: &mut Vec<Match>, it: Match) {
     }
 }
 
-/// Matches that together take every frame of which this is known.
+/// Returns matches that together take every frame that fulfils the constraints.
 fn matches_of(known: &Constraints) -> Vec<Match> {
     let mut it = Match::default();
     for (i, at) in (0..6).enumerate() {
@@ -122,7 +129,8 @@ fn matches_of(known: &Constraints) -> Vec<Match> {
     behind_tags(known, it, 12, 0)
 }
 
-/// The same, of frames whose next EtherType is at this offset behind so many tags.
+/// Extends `it` to matches of frames whose next EtherType is at offset `at`, after `tags` VLAN
+/// tags.
 fn behind_tags(known: &Constraints, it: Match, at: u32, tags: u32) -> Vec<Match> {
     let Some(ethertype) = known.half(OffsetOrigin::Start, at) else {
         return vec![it];
@@ -146,7 +154,7 @@ fn behind_tags(known: &Constraints, it: Match, at: u32, tags: u32) -> Vec<Match>
     }
 }
 
-/// With the identifier of a C-VLAN tag, which rules match in the first tag alone.
+/// Adds the identifier of a C-VLAN tag to the match. Rules match it only in the first tag.
 fn tagged(known: &Constraints, it: Match, at: u32, tags: u32) -> Match {
     let [high, low] = [2, 3].map(|i| known.byte(OffsetOrigin::Start, at + i));
     let mask = u16::from_be_bytes([high.mask, low.mask]) & VLAN_ID;
@@ -160,7 +168,9 @@ fn tagged(known: &Constraints, it: Match, at: u32, tags: u32) -> Match {
     Match { vlan, ..it }
 }
 
-/// Of IPv4 packets, whose header begins at this offset. If nothing is known but that, `plain` takes broken ones too.
+/// Returns the matches of IPv4 packets whose header begins at offset `header`.
+///
+/// If the constraints are on the EtherType only, `plain` is added: it takes malformed packets too.
 fn ipv4(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match> {
     let byte = |at| known.byte(OffsetOrigin::Start, header + at);
     let proto = byte(9);
@@ -186,7 +196,7 @@ fn ipv4(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match>
     with_broken(packet, it, plain)
 }
 
-/// The same of IPv6 packets.
+/// Returns the matches of IPv6 packets whose header begins at offset `header`.
 fn ipv6(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match> {
     let next = |at| {
         let bits = known.byte(OffsetOrigin::Start, header + at);
@@ -213,7 +223,8 @@ fn ipv6(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match>
     }
 }
 
-/// A match of packets, and where it asks no more than their EtherType, of broken ones too.
+/// Returns the match `packet`, and also `plain`, which takes malformed packets, if `packet`
+/// constrains only the EtherType.
 fn with_broken(packet: Match, it: Match, plain: Match) -> Vec<Match> {
     let all = Match {
         ip: packet.ip,
@@ -226,7 +237,7 @@ fn with_broken(packet: Match, it: Match, plain: Match) -> Vec<Match> {
     }
 }
 
-/// With the ports of a packet that is no fragment.
+/// Adds the TCP or UDP ports at offset `at` to the match of an unfragmented packet.
 fn ports(known: &Constraints, it: Match, from: OffsetOrigin, at: u32) -> Match {
     if !it.proto.is_some_and(|proto| [6, 17].contains(&proto)) {
         return it;
@@ -239,7 +250,7 @@ fn ports(known: &Constraints, it: Match, from: OffsetOrigin, at: u32) -> Match {
     }
 }
 
-/// What is known of an address.
+/// Returns the known bits of the address of `len` bytes at offset `at`.
 fn number(known: &Constraints, at: u32, len: u32) -> Masked<u128> {
     (at..at + len).fold(Masked::default(), |it, at| {
         let bits = known.byte(OffsetOrigin::Start, at);
@@ -251,7 +262,7 @@ fn number(known: &Constraints, at: u32, len: u32) -> Masked<u128> {
 }
 
 impl Match {
-    /// Whether its fragments find one of these, on whatever NIC.
+    /// Returns `true` if one of `others` takes the fragments of this match on every NIC.
     pub(super) fn has_its_fragments_taken_by(&self, others: &[Self]) -> bool {
         self.for_fragments()
             .is_none_or(|them| others.iter().any(|it| it.covers(&them)))

@@ -1,4 +1,4 @@
-//! Mode `filtered`: a rule table as hardware rules.
+//! Mode `filtered`: translation of a rule table into hardware rules.
 
 use super::{MAX_PRIORITY, RulePlan, STEP, Steering, describe, frame_match::Match};
 use crate::{
@@ -10,16 +10,16 @@ use std::fmt::Display;
 use wqcap_rss::profile::{HashDepth, Profile};
 
 impl Steering {
-    /// What a rule table comes to; without rules nothing is taken.
+    /// Creates the steering of a rule table. An empty table takes no frames.
     ///
     /// # Errors
-    /// A rule that cannot be, or rules that would duplicate frames.
+    /// A rule is invalid, or rules would duplicate frames.
     pub fn filtered(rules: &[RuleConfig], depth: HashDepth, queues: u16) -> Result<Self, Error> {
         let mut steering = Self {
             asked: Some(rules.to_vec()),
             ..Self::default()
         };
-        // (number of the user's rule, its match) of each rule in `steering.rules`.
+        // For each rule in `steering.rules`: number of the user's rule, profile, match.
         let mut matches: Vec<(usize, Profile, Match)> = Vec::new();
         let mut wrong = Vec::new();
         for (number, rule) in (1..).zip(rules) {
@@ -50,7 +50,7 @@ impl Steering {
                 let problem = format!("there are queues 0 to {}", queues - 1);
                 refuse("queue", &queue, problem);
             }
-            let wanted = match Match::of(rule) {
+            let wanted = match Match::from_rule(rule) {
                 Ok(wanted) => wanted,
                 Err(problem) => {
                     wrong.push(Error::config(format!("rule {number}"), "", problem));
@@ -74,14 +74,16 @@ impl Steering {
             return Err(Error::Several(wrong));
         }
         steering.refuse_duplicates(&matches)?;
-        // Whatever order the user wrote them in.
+        // The order of the user's rules does not matter.
         steering.rules.sort_by_key(|r| r.rank);
         steering.close_ranks();
         Ok(steering)
     }
 
-    /// Rules of one priority that can match the same frame and lead to different places: the NIC would deliver it
-    /// twice, or choose as it likes.
+    /// Refuses rules of one priority that can match the same frame and lead to different
+    /// destinations.
+    ///
+    /// For such rules the NIC would deliver the frame twice, or choose one of them.
     fn refuse_duplicates(&self, matches: &[(usize, Profile, Match)]) -> Result<(), Error> {
         let target = |rule: &RulePlan| (rule.qp, rule.specs.contains(&FlowSpec::Drop));
         for (i, first) in self.rules.iter().enumerate() {
@@ -90,7 +92,7 @@ impl Steering {
                 if a != b
                     && first.priority == second.priority
                     && target(first) != target(second)
-                    && ma.as_profile(*pa).meets(&mb.as_profile(*pb))
+                    && ma.as_profile(*pa).overlaps(&mb.as_profile(*pb))
                 {
                     return Err(Error::config(
                         format!("rule {b}"),

@@ -1,4 +1,4 @@
-//! What one rule matches, and how it becomes flow specs for each profile.
+//! Match of one rule, and its translation into flow specs for each profile.
 
 use crate::{
     config::{Net, Proto, RuleAction, RuleConfig},
@@ -7,12 +7,12 @@ use crate::{
 use std::net::IpAddr;
 use wqcap_rss::profile::{HashDepth, Profile};
 
-/// The UDP port of VXLAN (RFC 7348).
+/// UDP port of VXLAN (RFC 7348).
 const VXLAN_PORT: u16 = 4789;
-/// A VLAN tag's identifier, which are twelve of its bits (IEEE 802.1Q).
+/// Mask of a VLAN tag's identifier: 12 bits (IEEE 802.1Q).
 pub(super) const VLAN_ID: u16 = 0x0fff;
 
-/// The bit of a MAC address's first byte that says multicast or broadcast (IEEE 802).
+/// Bit of a MAC address's first byte that is set in multicast and broadcast addresses (IEEE 802).
 const GROUP: u8 = 1;
 
 /// IP version.
@@ -22,32 +22,46 @@ pub(super) enum Ip {
     V6,
 }
 
-/// What a rule matches, apart from its profile.
+/// Fields that a rule matches, without those of its profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Match {
+    /// Destination MAC address.
     pub(super) dst_mac: Masked<[u8; 6]>,
+    /// Identifier of the first C-VLAN tag.
     pub(super) vlan: Masked<u16>,
-    /// Of frames that are no IP; IP is in `ip`.
+    /// EtherType of frames other than IP; `ip` has the IP version.
     pub(super) ethertype: Option<u16>,
+    /// IP version of the packet.
     pub(super) ip: Option<Ip>,
+    /// Source IP address; IPv4 uses the low 32 bits.
     pub(super) src: Masked<u128>,
+    /// Destination IP address; IPv4 uses the low 32 bits.
     pub(super) dst: Masked<u128>,
+    /// IP protocol of the packet.
     pub(super) proto: Option<u8>,
+    /// TCP or UDP source port.
     pub(super) src_port: Masked<u16>,
+    /// TCP or UDP destination port.
     pub(super) dst_port: Masked<u16>,
+    /// VXLAN network identifier.
     pub(super) vni: Option<u32>,
-    /// No fragment of IPv4 is meant. Rules cannot ask for that: they take the same frames either way.
+    /// `true` if IPv4 fragments are not wanted. Rules cannot exclude them, so the specs do not
+    /// depend on this field.
     pub(super) whole: bool,
 }
 
 impl Match {
-    pub(super) fn of(rule: &RuleConfig) -> Result<Self, String> {
+    /// Returns the match of a configured rule.
+    ///
+    /// # Errors
+    /// A value is out of range, or fields exclude each other.
+    pub(super) fn from_rule(rule: &RuleConfig) -> Result<Self, String> {
         let any_or = |port: Option<u16>| port.map(Masked::exact).unwrap_or_default();
         let mac = rule.dst_mac.map(|mac| Masked {
             value: mac.0,
             mask: [0xff; 6],
         });
-        // The identifier's twelve bits; priority and DEI are anybody's.
+        // The identifier only; any priority and DEI match.
         let vlan = rule.vlan.map(|value| Masked {
             value,
             mask: VLAN_ID,
@@ -104,7 +118,7 @@ impl Match {
         Ok(it)
     }
 
-    /// A network's bits; its IP version becomes the match's.
+    /// Returns the address and mask of a network, and sets the match's IP version to the network's.
     fn address(&mut self, net: Option<Net>) -> Result<Masked<u128>, String> {
         let Some(net) = net else {
             return Ok(Masked::default());
@@ -117,7 +131,7 @@ impl Match {
         Ok(Masked { value, mask })
     }
 
-    /// The outer part of a tunnel's rule.
+    /// Returns the flow specs of a tunnel's outer headers: VXLAN, or GRE if `vxlan` is `false`.
     pub(super) fn tunnel(vxlan: bool, ip: Ip) -> Vec<FlowSpec> {
         let mut outer = Self {
             ip: Some(ip),
@@ -127,7 +141,7 @@ impl Match {
             outer.proto = Some(Proto::UDP.0);
             outer.dst_port = Masked::exact(VXLAN_PORT);
         }
-        // The catch-all's specs are the match's own, none added.
+        // The catch-all profile adds no specs to those of the match.
         let mut specs = outer.specs(Profile::CatchAll);
         specs.push(if vxlan {
             FlowSpec::Vxlan {
@@ -139,6 +153,7 @@ impl Match {
         specs
     }
 
+    /// Sets the IP version; fails if the match has the other version already.
     pub(super) fn set_ip(&mut self, ip: Ip) -> Result<(), String> {
         if self.ip.is_some_and(|old| old != ip) {
             return Err("it has fields of both IPv4 and IPv6; no frame matches both".into());
@@ -147,7 +162,10 @@ impl Match {
         Ok(())
     }
 
-    /// The profiles whose frames it can match. With `whole`, all go to one place, so as few as can tell them apart.
+    /// Returns the profiles whose frames this match can take.
+    ///
+    /// With `whole`, all frames have one destination, so the fewest profiles that can express the
+    /// match are returned.
     pub(super) fn profiles(&self, depth: HashDepth, whole: bool) -> Vec<Profile> {
         let fits = |profile: Profile| {
             let (ip, l4) = kinds(profile);
@@ -158,8 +176,8 @@ impl Match {
             };
             let same_l4 = match (self.proto, l4) {
                 (Some(mine), Some(its)) => mine == its,
-                // A protocol is an IP packet's, hashed by addresses unless the profile is the protocol's own. Its
-                // fragments have no ports, so they are never that profile's.
+                // IP packets of a protocol are hashed by addresses, unless the profile is of that
+                // protocol. Fragments have no ports, so the protocol's profile does not take them.
                 (Some(mine), None) => {
                     let all_have_ports = [6, 17].contains(&mine) && self.has_ports();
                     ip.is_some() && (depth == HashDepth::L3 || whole || !all_have_ports)
@@ -173,7 +191,8 @@ impl Match {
             .copied()
             .filter(|p| fits(*p));
         if whole {
-            // The most general that still carries the whole match: a protocol needs an IP spec, ports an L4 spec.
+            // The most general profiles that can express the match: a protocol needs an IP spec,
+            // ports an L4 spec.
             let fitting: Vec<_> = fitting.collect();
             let offset = if self.has_ports() {
                 0
@@ -187,12 +206,14 @@ impl Match {
                 .filter(|p| p.priority_offset() == offset)
                 .collect();
         }
-        // With hash = "l3", ports still have to be matched: the L3 profile's rule carries an L4 spec.
+        // With hash = "l3", ports must still be matched: the L3 profile's rule has an L4 spec.
         fitting.collect()
     }
 
-    /// What would take the fragments of IPv4 that this is meant to take, on a NIC whose rules for a protocol do not match
-    /// them; `None`: this names no protocol, or no fragments are meant.
+    /// Returns the match that takes the IPv4 fragments of this match on a NIC whose protocol rules
+    /// do not match fragments.
+    ///
+    /// Returns `None` if this match names no protocol or does not include fragments.
     pub(super) fn for_fragments(&self) -> Option<Self> {
         let names = self.proto.is_some() && self.ip != Some(Ip::V6);
         (names && !self.whole && !self.has_ports()).then_some(Self {
@@ -202,12 +223,12 @@ impl Match {
         })
     }
 
-    /// Whether it asks for what fragments do not have.
+    /// Returns `true` if the match has ports or a VNI, which fragments do not have.
     pub(super) fn has_ports(&self) -> bool {
         self.src_port.mask | self.dst_port.mask != 0 || self.vni.is_some()
     }
 
-    /// This match narrowed to the frames of a profile.
+    /// Returns this match, narrowed to the frames of a profile.
     pub(super) fn as_profile(&self, profile: Profile) -> Self {
         let (ip, l4) = kinds(profile);
         Self {
@@ -217,12 +238,14 @@ impl Match {
         }
     }
 
-    /// The specs of a rule that matches this among the frames of a profile.
+    /// Returns the flow specs of a rule that takes the frames of a profile that match.
     ///
-    /// A rule whose first spec asks for a group MAC address goes to a last priority of its own, whatever priority it
-    /// names, and there two rules of one match both take each frame (`flow_is_multicast_only` and `get_flow_table` of
-    /// drivers/infiniband/hw/mlx5/fs.c). Priorities hold for it all the same if a spec that matches any frame stands
-    /// first: the driver looks no further, and the next spec of the same header writes over it (`parse_flow_attr`).
+    /// The driver puts a rule whose first spec has a group MAC address into a separate last
+    /// priority, whatever priority the rule has. There, two rules with the same match both take
+    /// each frame (`flow_is_multicast_only` and `get_flow_table` of
+    /// drivers/infiniband/hw/mlx5/fs.c). To keep its priority, such a rule begins with a spec that
+    /// matches any frame. The driver checks only the first spec, and the next spec of the same
+    /// header overwrites it (`parse_flow_attr`).
     pub(super) fn specs(&self, profile: Profile) -> Vec<FlowSpec> {
         let it = self.as_profile(profile);
         let (_, own_l4) = kinds(profile);
@@ -240,7 +263,7 @@ impl Match {
             (Some(value), None) => Masked::exact(value),
             _ => Masked::default(),
         };
-        // An IPv4 address, held in 128 bits.
+        // Narrows an IPv4 address from 128 bits to 32.
         let v4 = |m: Masked<u128>| Masked {
             value: m.value as u32,
             mask: m.mask as u32,
@@ -275,7 +298,7 @@ impl Match {
         specs
     }
 
-    /// What is asked of each field.
+    /// Returns the value and mask of each field, widened to 128 bits.
     fn fields(&self) -> [Masked<u128>; 10] {
         let whole = |value: Option<u128>| value.map_or_else(Masked::default, Masked::exact);
         let mac = |bytes: [u8; 6]| bytes.iter().fold(0, |n, it| n << 8 | u128::from(*it));
@@ -296,9 +319,9 @@ impl Match {
         ]
     }
 
-    /// Whether some frame matches both.
-    pub(super) fn meets(&self, other: &Self) -> bool {
-        // An ethertype that is not IP's and an IP version exclude each other.
+    /// Returns `true` if a frame can match both.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        // An EtherType other than IP and an IP version exclude each other.
         let excluded = |a: &Self, b: &Self| a.ethertype.is_some() && b.ip.is_some();
         let agree =
             |(a, b): (Masked<u128>, Masked<u128>)| (a.value ^ b.value) & a.mask & b.mask == 0;
@@ -307,7 +330,7 @@ impl Match {
             && self.fields().into_iter().zip(other.fields()).all(agree)
     }
 
-    /// Whether this takes every frame that another takes.
+    /// Returns `true` if this match takes every frame that `other` takes.
     pub(super) fn covers(&self, other: &Self) -> bool {
         let wider = |(mine, its): (Masked<u128>, Masked<u128>)| {
             mine.mask & !its.mask == 0 && (mine.value ^ its.value) & mine.mask == 0
@@ -316,7 +339,7 @@ impl Match {
     }
 }
 
-/// What a profile matches, inside a tunnel.
+/// Returns the flow specs of a profile's headers inside a tunnel.
 pub(super) fn inner_specs(profile: Profile) -> Vec<FlowSpec> {
     let (ip, l4) = kinds(profile);
     let ip = ip.map(|ip| match ip {
@@ -327,7 +350,7 @@ pub(super) fn inner_specs(profile: Profile) -> Vec<FlowSpec> {
     ip.into_iter().chain(l4).map(FlowSpec::Inner).collect()
 }
 
-/// The IP version and the L4 protocol of a profile.
+/// Returns the IP version and the L4 protocol of a profile.
 pub(super) fn kinds(profile: Profile) -> (Option<Ip>, Option<u8>) {
     match profile {
         Profile::Ipv4Tcp => (Some(Ip::V4), Some(6)),

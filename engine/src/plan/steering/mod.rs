@@ -1,11 +1,12 @@
-//! Steering: the RSS QPs and flow rules that a mode and its rule table come to.
+//! Steering: the RSS QPs and flow rules of a capture mode and its rule table.
 //!
 //! May import: [`crate::config`], [`crate::filter`], [`crate::plan::steering::rule_priority`], [`crate::verbs`]' plain rule types, `rss`. Pure:
 //! nothing is created here.
 //!
-//! One RSS QP hashes one L3 and at most one L4 type, so whatever a rule takes is split by profile: for each pair of
-//! L3 and L4 the rule may match, a hardware rule to that pair's QP. Within one priority of the user's, the more
-//! special profiles stand before the more general ones, which is what [`Profile::priority_offset`] says.
+//! One RSS QP hashes one L3 and at most one L4 type, so each of the user's rules is split by
+//! profile: every pair of L3 and L4 types that the rule can match gets a hardware rule to that
+//! pair's QP. Within one priority of the user, rules of more specific profiles come before those of
+//! more general ones, in the order of [`Profile::priority_offset`].
 
 mod describe;
 mod expression;
@@ -29,42 +30,45 @@ use frame_match::{Ip, Match, inner_specs};
 use serde::{Serialize, Serializer};
 use wqcap_rss::profile::{HashDepth, HashFields, Profile};
 
-/// The first priority of `steal`: rules of others, put in front on purpose, still have room.
+/// First priority of mode `steal`, which leaves room in front for rules of other programs.
 const STEAL_BASE: u16 = 8;
-/// What is in tunnels comes right before: two ranks, one for each of the profiles' offsets that hash.
+/// First priority of rules on packets inside tunnels, in front of `STEAL_BASE`: one rank for each
+/// of the two offsets of profiles that hash.
 const TUNNEL_BASE: u16 = STEAL_BASE - 2 * SIDES;
-/// Ranks that one of the user's priorities takes: one for each of [`Profile::priority_offset`]'s.
+/// Ranks per priority of the user: one for each value of [`Profile::priority_offset`].
 const STEP: u16 = 3;
-/// Hardware priorities from one rank to the next, where there are enough: rules move to the free ones between them
-/// when they are swapped or others come in.
+/// Hardware priorities from one rank to the next, if there are enough.
+///
+/// Rules move to the free priorities in between when rules are swapped or added.
 const SIDES: u16 = 2;
-/// The largest of the user's priorities: with `STEP` ranks each, all of them fit mlx5's.
+/// Largest priority of a user's rule: with `STEP` ranks for each priority, all ranks fit the
+/// hardware priorities of mlx5.
 pub const MAX_PRIORITY: u16 = 4;
 
-/// Where a QP sends frames.
+/// Destination of a QP's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spread {
-    /// By the profile's hash over the shared table.
+    /// Shared indirection table, indexed by the profile's hash.
     Table,
-    /// All to one queue, over a table of one entry.
+    /// One queue, through a table of one entry.
     Queue(u16),
 }
 
-/// One RSS QP.
+/// Plan of one RSS QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct QpPlan {
-    /// What it hashes; the catch-all hashes nothing.
+    /// Profile whose headers the QP hashes; the catch-all hashes nothing.
     #[serde(serialize_with = "super::text")]
     pub profile: Profile,
-    /// Over which table.
+    /// Destination of the QP's frames: the shared table or one queue.
     pub spread: Spread,
-    /// It hashes the headers inside a tunnel.
+    /// `true` if the QP hashes the headers inside a tunnel.
     pub inner: bool,
 }
 
 impl QpPlan {
-    /// What its hash covers.
+    /// Returns the header fields that the QP's hash covers.
     #[must_use]
     pub fn hash_fields(&self) -> HashFields {
         let fields = self.profile.hash_fields();
@@ -76,50 +80,54 @@ impl QpPlan {
     }
 }
 
-/// One flow rule.
+/// Plan of one flow rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RulePlan {
-    /// What it is for: a profile's name, with the number of the user's rule where there is one.
+    /// Name of the rule: its profile, and the number of the user's rule if there is one.
     pub name: String,
-    /// `sniffer`, or a match.
+    /// Kind of the rule: `sniffer`, or a normal match.
     #[serde(skip)]
     pub kind: FlowKind,
-    /// Lower is matched first.
+    /// Hardware priority; lower values match first.
     pub priority: u16,
-    /// Orders rules as `priority` does, also beside the rules of another steering of the same mode.
+    /// Order of the rule, in the sense of `priority`, that is comparable between steerings of the
+    /// same mode.
     #[serde(skip)]
     pub rank: u16,
-    /// What it matches.
+    /// Flow specs that a frame must match.
     #[serde(rename = "match", serialize_with = "text_of_specs")]
     pub specs: Vec<FlowSpec>,
-    /// Number of its QP in [`Steering::qps`].
+    /// Index of the rule's QP in [`Steering::qps`].
     pub qp: usize,
 }
 
-/// The QPs and rules of a run, in the order in which they are made.
+/// QPs and flow rules of a run, in the order of their creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Steering {
-    /// RSS QPs.
+    /// RSS QPs, in the order of their creation.
     pub qps: Vec<QpPlan>,
-    /// Flow rules, the more special before the more general.
+    /// Flow rules, more specific rules before more general ones.
     pub rules: Vec<RulePlan>,
-    /// The rule table that this comes from; `None` in other modes than `filtered`, and where there is none.
+    /// Rule table that the steering was made from; `None` without a table and in modes other than
+    /// `filtered`.
     #[serde(skip)]
     pub asked: Option<Vec<RuleConfig>>,
-    /// The rules were made of the filter's expression.
+    /// Split of the filter expression that the rules were derived from; `None` if they come from a
+    /// rule table or a mode.
     #[serde(rename = "filter", skip_serializing_if = "Option::is_none")]
     pub split: Option<Split>,
 }
 
+/// Serializes flow specs by their readable text.
 fn text_of_specs<S: Serializer>(specs: &[FlowSpec], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&describe(specs))
 }
 
 impl Steering {
-    /// What a configuration comes to over so many queues.
+    /// Creates the steering of a configuration over `queues` queues.
     ///
     /// # Errors
-    /// A rule that cannot be, rules that would duplicate frames, or more queues than the mode can have.
+    /// A rule is invalid, rules would duplicate frames, or the mode supports fewer queues.
     pub fn of(config: &Config, queues: u16) -> Result<Self, Error> {
         let depth = depth(config);
         match config.capture.mode {
@@ -143,20 +151,21 @@ impl Steering {
         }
     }
 
-    /// The rules that name a protocol and no port, where their fragments of IPv4 find no other rule.
+    /// Returns the rules that name a protocol but no port, and whose IPv4 fragments no other rule
+    /// takes.
     pub(super) fn unsure_of_fragments(&self) -> Vec<String> {
         let whole = |it: &Match| describe(&it.specs(Profile::CatchAll));
         let of_filter = self.split.iter().flat_map(|it| &it.fragments).map(whole);
-        // Those that cannot be have been refused.
+        // Invalid rules have been refused before.
         let asked = self.asked.iter().flatten();
-        let asked: Vec<_> = asked.filter_map(|it| Match::of(it).ok()).collect();
+        let asked: Vec<_> = asked.filter_map(|it| Match::from_rule(it).ok()).collect();
         let unsure = (1..).zip(&asked);
         let unsure = unsure.filter(|(_, it)| !it.has_its_fragments_taken_by(&asked));
         let of_rules = unsure.map(|(number, _)| format!("rule {number}"));
         of_filter.chain(of_rules).collect()
     }
 
-    /// Every frame, by profile.
+    /// Creates the steering of mode `steal`: rules for every frame, by profile.
     fn steal(depth: HashDepth, inner: bool) -> Self {
         let mut steering = Self::default();
         if inner {
@@ -171,8 +180,9 @@ impl Steering {
         steering
     }
 
-    /// In front of all others: tunnelled IP by what is inside, VXLAN and GRE over either IP version. Tunnels with
-    /// anything else in them fall through to the rules for what they are themselves.
+    /// Adds rules for IP inside VXLAN and GRE tunnels over both IP versions, hashed by the inner
+    /// headers, in front of the other rules. Tunnels with other contents fall through to the rules
+    /// for their outer headers.
     fn tunnels(&mut self, depth: HashDepth) {
         let profiles = Profile::to_install(depth).iter();
         for profile in profiles.filter(|it| **it != Profile::CatchAll) {
@@ -193,6 +203,7 @@ impl Steering {
         }
     }
 
+    /// Creates the steering of mode `sniffer`: one rule to one queue.
     fn sniffer() -> Self {
         let mut steering = Self::default();
         let qp = steering.qp(Profile::CatchAll, None);
@@ -201,7 +212,8 @@ impl Steering {
         steering
     }
 
-    /// What a filter keeps, as far as rules can tell, spread by profile. Rules of one priority lead to one QP each frame.
+    /// Creates rules, by profile, for the frames that a filter keeps. Rules of one priority that
+    /// match the same frame lead to the same QP.
     fn by_filter(expression: &str, depth: HashDepth) -> Result<Self, Error> {
         if expression.trim().is_empty() {
             return Err(Error::config(
@@ -221,7 +233,7 @@ impl Steering {
             )
         };
         let filter = Filter::compile(expression).map_err(|e| refused(e.to_string()))?;
-        let split = Split::of(&filter).map_err(refused)?;
+        let split = Split::from_filter(&filter).map_err(refused)?;
         let mut steering = Self::default();
         for wanted in &split.matches {
             for profile in wanted.profiles(depth, false) {
@@ -248,7 +260,8 @@ impl Steering {
         });
     }
 
-    /// Ranks that no rule has are taken out; then there is room between those that are left, if they are not too many.
+    /// Assigns priorities in the order of ranks: without gaps for unused ranks, and with free
+    /// priorities between ranks if there are enough.
     fn close_ranks(&mut self) {
         let mut ranks: Vec<_> = self.rules.iter().map(|rule| rule.rank).collect();
         ranks.dedup();
@@ -260,11 +273,12 @@ impl Steering {
         }
     }
 
-    /// The number of the QP for a profile, made if it is not there yet.
+    /// Returns the index of the QP for a profile or for a single queue, and adds the QP if it is
+    /// missing.
     fn qp(&mut self, profile: Profile, queue: Option<u16>) -> usize {
         let (profile, spread) = match (queue, profile) {
             (Some(queue), _) => (Profile::CatchAll, Spread::Queue(queue)),
-            // What is not hashed needs a table of one entry.
+            // Frames without a hash need a table of one entry.
             (None, Profile::CatchAll) => (profile, Spread::Queue(0)),
             (None, _) => (profile, Spread::Table),
         };
@@ -283,7 +297,7 @@ impl Steering {
     }
 }
 
-/// How deep a configuration hashes.
+/// Returns the configured hash depth.
 #[must_use]
 pub fn depth(config: &Config) -> HashDepth {
     match config.rss.hash {

@@ -1,31 +1,32 @@
-//! Hardware priorities as a ladder: which rank of rules stands on which rung, and how ranks make room for each other
-//! while frames flow.
+//! Assignment of rule ranks to hardware priorities, and the moves that make room while frames flow.
 //!
-//! May import: nothing. Pure; [`crate::capture::port`] carries the moves out.
+//! May import: nothing. Pure; [`crate::capture::port`] applies the moves.
 //!
-//! A rank moves from one rung to another by being installed there once more before the old rules go. Where nothing
-//! else stands in between, no frame notices: of two rules that match it the one in front takes it, and both lead to
-//! the same place. So every move here goes to a free rung with none but free rungs on the way.
+//! The hardware priorities form a ladder whose rungs hold ranks of rules. To move a rank, its rules
+//! are installed on the new rung before the old rules are removed. If all rungs in between are
+//! free, no frame is affected: of two rules that match a frame the one in front takes it, and both
+//! lead to the same destination. So every move here goes to a free rung across free rungs only.
 
-/// Hardware priorities: mlx5 takes 0 to 15.
+/// Number of hardware priorities: mlx5 has 0 to 15.
 pub const RUNGS: u16 = 16;
+/// Last rung: the hardware priority that matches last.
 const LAST: u16 = RUNGS - 1;
 
-/// The rank on each rung; ranks never fall from the first rung to the last.
+/// Rank on each rung. Ranks never decrease from the first rung to the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ladder([Option<u16>; RUNGS as usize]);
 
-/// All rules of one rung go to another.
+/// Move of all rules of one rung to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Where they stand.
+    /// Rung (hardware priority) that the rules leave.
     pub from: u16,
-    /// Where they go.
+    /// Rung (hardware priority) that the rules move to.
     pub to: u16,
 }
 
 impl Ladder {
-    /// Of rules, each given as its rank and its rung. Rungs beyond the last are not looked at.
+    /// Creates the ladder of rules, each given as rank and rung. Rungs beyond the last are ignored.
     #[must_use]
     pub fn of(rules: impl IntoIterator<Item = (u16, u16)>) -> Self {
         let mut ladder = Self::default();
@@ -37,7 +38,9 @@ impl Ladder {
         ladder
     }
 
-    /// A rung for rules of this rank, and what must move before they can stand there. `None`: the ladder is full.
+    /// Assigns a rung to rules of this rank.
+    ///
+    /// Returns the rung and the moves that must be made first, or `None` if the ladder is full.
     pub fn admit(&mut self, rank: u16) -> Option<(Vec<Move>, u16)> {
         if let Some(rung) = Self::rungs().find(|it| self.at(*it) == Some(rank)) {
             return Some((Vec::new(), rung));
@@ -46,7 +49,8 @@ impl Ladder {
         let behind = Self::rungs().find(|it| self.at(*it).is_some_and(|other| other > rank));
         let (first, end) = (front.map_or(0, |it| it + 1), behind.unwrap_or(RUNGS));
         let (moves, rung) = if first < end {
-            // Behind everything a free rung is left; in between, on both sides if there is room.
+            // A rank at the end leaves a free rung before itself. A rank in between goes to the
+            // middle of the gap.
             let rung = if behind.is_none() {
                 (first + u16::from(front.is_some())).min(LAST)
             } else {
@@ -60,7 +64,8 @@ impl Ladder {
         Some((moves, rung))
     }
 
-    /// Moves that leave no rung's rules where they are. Ladders that are not disturbed in between go there and back.
+    /// Moves the rules of every rung. Repeated calls alternate between two positions if the ladder
+    /// is otherwise unchanged.
     pub fn shift(&mut self) -> Vec<Move> {
         if self.at(LAST).is_none() {
             return self.carry_out(Self::rungs().rev(), 1);
@@ -68,7 +73,7 @@ impl Ladder {
         if self.at(0).is_none() {
             return self.carry_out(Self::rungs(), -1);
         }
-        // Both ends are taken: what stands before the last end goes forward, to a hole in the middle.
+        // Both ends are taken: the ranks behind the last hole move one rung forward into it.
         let hole = Self::rungs().rfind(|it| self.at(*it).is_none());
         let mut moves = hole.map_or(Vec::new(), |hole| self.carry_out(hole + 1..RUNGS, -1));
         if hole.is_some() {
@@ -77,7 +82,7 @@ impl Ladder {
         moves
     }
 
-    /// Frees rung `at`, or the one in front of it, for something that stands between both.
+    /// Frees rung `at`, or the rung in front of it, for a rank that belongs between the two.
     fn push_apart(&mut self, at: u16) -> Option<(Vec<Move>, u16)> {
         if let Some(hole) = (at..RUNGS).find(|it| self.at(*it).is_none()) {
             return Some((self.carry_out((at..hole).rev(), 1), at));
@@ -86,7 +91,7 @@ impl Ladder {
         Some((self.carry_out(hole + 1..at, -1), at - 1))
     }
 
-    /// Moves what stands on these rungs, one after the other, by one.
+    /// Moves the ranks on these rungs, in this order, each by `by` rungs.
     fn carry_out(&mut self, rungs: impl Iterator<Item = u16>, by: i16) -> Vec<Move> {
         let mut moves = Vec::new();
         for from in rungs {
@@ -99,10 +104,12 @@ impl Ladder {
         moves
     }
 
+    /// Returns the rank on a rung.
     fn at(&self, rung: u16) -> Option<u16> {
         self.0[usize::from(rung)]
     }
 
+    /// Returns all rungs, from the first matched to the last.
     fn rungs() -> std::ops::Range<u16> {
         0..RUNGS
     }
@@ -112,11 +119,12 @@ impl Ladder {
 mod tests {
     use super::*;
 
+    /// Returns a ladder of pairs of rank and rung.
     fn ladder(rungs: &[(u16, u16)]) -> Ladder {
         Ladder::of(rungs.iter().copied())
     }
 
-    /// Carries moves out on a copy, and holds each to the rule that nothing may stand in its way.
+    /// Applies moves to a copy, and asserts that every rung on the way of each move is free.
     fn check(before: &Ladder, moves: &[Move], after: &Ladder, admitted: Option<u16>) {
         let mut now = before.clone();
         for it in moves {
@@ -138,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn a_shift_goes_there_and_back() {
+    fn a_shift_moves_every_rank_by_one_rung() {
         let mut it = ladder(&[(8, 8), (10, 10), (12, 12)]);
         let start = it.clone();
-        let there = it.shift();
-        check(&start, &there, &it, None);
+        let moves = it.shift();
+        check(&start, &moves, &it, None);
         assert_eq!(it, ladder(&[(8, 9), (10, 11), (12, 13)]));
-        assert_eq!(there[0], Move { from: 12, to: 13 });
+        assert_eq!(moves[0], Move { from: 12, to: 13 });
     }
 
     #[test]
@@ -170,13 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_is_admitted_between_its_neighbours_whatever_order_they_come_in() {
+    fn a_rank_is_admitted_between_its_neighbours_in_any_order() {
         let mut state = 1u64;
         let mut random = move || {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            u16::try_from((state >> 33) % 15).expect("small")
+            u16::try_from((state >> 33) % 15).expect("fits u16")
         };
         for _ in 0..500 {
             let mut it = Ladder::default();

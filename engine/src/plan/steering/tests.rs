@@ -1,12 +1,15 @@
-//! Rules of each mode, as people read them.
+//! Tests of the readable rules of each mode.
 
 use super::*;
 
+/// Creates the steering of mode `filtered` with the rules in `text`.
 fn filtered(text: &str, queues: u16) -> Result<Steering, Error> {
-    let config = Config::parse(&format!("capture.mode = \"filtered\"\n{text}")).expect("parses");
+    let config = Config::parse(&format!("capture.mode = \"filtered\"\n{text}"))
+        .expect("valid configuration");
     Steering::of(&config, queues)
 }
 
+/// Returns each rule as `priority match -> destination`.
 fn lines(steering: &Steering) -> Vec<String> {
     let to = |qp: &QpPlan| match qp.spread {
         Spread::Table => qp.profile.to_string(),
@@ -44,7 +47,7 @@ fn steal_takes_every_frame_by_seven_profiles() {
 }
 
 #[test]
-fn what_is_in_tunnels_comes_before_the_tunnels() {
+fn rules_for_inner_packets_come_before_rules_for_tunnels() {
     let config = Config::with_overrides("", &[("rss.inner", "true"), ("rss.hash", "l3")]);
     let steering = Steering::of(&config.unwrap(), 4).unwrap();
     assert_eq!(
@@ -82,7 +85,7 @@ fn a_sniffer_has_one_queue() {
 }
 
 #[test]
-fn a_rule_is_split_by_profile_and_no_further_than_it_must() {
+fn a_rule_is_split_into_the_fewest_profiles() {
     let rule = "[[rule]]\ndst = \"10.0.0.0/8\"\npriority = 1";
     assert_eq!(
         lines(&filtered(rule, 2).unwrap()),
@@ -145,7 +148,7 @@ fn a_filter_becomes_the_rules_that_take_all_it_keeps() {
         nic.sort();
         nic
     };
-    // First fragments have the port, which no NIC sees in them.
+    // First fragments have the port, but no NIC matches it there.
     assert_eq!(
         of("udp dst port 53"),
         ["ipv4 protocol 17", "ipv6 udp dst port 53"]
@@ -170,7 +173,7 @@ fn a_filter_becomes_the_rules_that_take_all_it_keeps() {
         of("ether[12:2] = 0x8100 and vlan 7 and icmp6"),
         ["vlan 7 ipv6 protocol 44", "vlan 7 ipv6 protocol 58"]
     );
-    // Not every NIC sees through this tag.
+    // Some NICs do not parse behind this tag.
     assert_eq!(
         of("ether[12:2] = 0x88a8 and vlan and arp"),
         ["ethertype 0x0806", "ethertype 0x88a8"]
@@ -208,7 +211,7 @@ fn another_filter_is_allowed_where_the_rules_take_all_it_keeps() {
 }
 
 #[test]
-fn there_is_room_between_ranks_as_long_as_there_are_few() {
+fn few_ranks_leave_free_priorities_between_them() {
     let rules = |n: u16| {
         let rule = |i| format!("[[rule]]\nsrc = \"10.{i}.0.0/16\"\npriority = {i}\n");
         filtered(&(0..n).map(rule).collect::<String>(), 2).unwrap()
@@ -220,8 +223,8 @@ fn there_is_room_between_ranks_as_long_as_there_are_few() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_name() {
-    for (rule, why) in [
+fn invalid_rules_are_refused_with_a_reason() {
+    for (rule, reason) in [
         ("", "no [[rule]]"),
         ("capture.filter = \"greater 100\"", "write [[rule]]s"),
         ("capture.filter = \"ip6 protochain 58\"", "protochain"),
@@ -238,9 +241,9 @@ fn what_cannot_be_is_refused_by_name() {
         ("[[rule]]\naction = \"drop\"\nqueue = 0", "no queue"),
     ] {
         let error = filtered(rule, 2).unwrap_err().to_string();
-        assert!(error.contains(why), "{rule}: {error}");
+        assert!(error.contains(reason), "{rule}: {error}");
     }
-    // In a file that is a range; a running capture is asked for such a rule, too.
+    // The range check of the configuration does not apply to rules that a running capture is given.
     let rule = RuleConfig {
         vlan: Some(4096),
         ..RuleConfig::default()
@@ -250,7 +253,7 @@ fn what_cannot_be_is_refused_by_name() {
 }
 
 #[test]
-fn rules_that_would_duplicate_are_refused_and_others_are_not() {
+fn only_rules_that_would_duplicate_frames_are_refused() {
     let both = |a: &str, b: &str| filtered(&format!("[[rule]]\n{a}\n[[rule]]\n{b}"), 4);
     for (a, b) in [
         (

@@ -1,4 +1,4 @@
-//! The event channel, and what its events tell.
+//! Event channel of the connection manager, and its events.
 
 use super::connection::Incoming;
 use crate::{
@@ -13,31 +13,32 @@ use std::{
     sync::Arc,
 };
 
-/// Where the connection manager's events arrive. Its descriptor does not block.
+/// Channel on which events of the connection manager arrive. Its descriptor does not block.
 #[derive(Clone)]
 pub struct CmChannel(Arc<EventChannel>);
 
-/// What happened to an identifier.
+/// Event of a connection manager identifier.
 #[derive(Debug)]
 pub enum CmEvent {
-    /// Somebody wants to connect.
+    /// A peer requests a connection.
     Request(Incoming),
-    /// The address is resolved.
+    /// The peer's address is resolved.
     AddressResolved(CmKey),
-    /// The route is resolved.
+    /// The route to the peer is resolved.
     RouteResolved(CmKey),
-    /// The connection stands; the number is the other side's QP.
+    /// The connection is established; the number is the peer's QP.
     Established(CmKey, u32),
-    /// It was rejected, did not come about, or could not; in the library's words.
+    /// Resolution or connection failed, or the peer rejected the connection; with the library's
+    /// text.
     Failed(CmKey, String),
-    /// The other side has ended it.
+    /// The peer has disconnected, or the device was removed.
     Disconnected(CmKey),
-    /// Nothing to be done.
+    /// Event that needs no action.
     Other,
 }
 
 impl AsFd for CmChannel {
-    /// Readable when there is an event.
+    /// Returns the descriptor, which is readable when an event is pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel's own descriptor, open as long as self.
         unsafe { BorrowedFd::borrow_raw((*self.0.raw()).fd) }
@@ -45,28 +46,29 @@ impl AsFd for CmChannel {
 }
 
 impl CmChannel {
-    /// Creates a channel.
+    /// Creates a channel with a non-blocking descriptor.
     ///
     /// # Errors
-    /// ENODEV where the kernel has no `rdma_ucm`.
+    /// ENODEV if the kernel has no `rdma_ucm`.
     pub fn create() -> Result<Self, VerbsError> {
         let channel = Self(Arc::new(EventChannel::new()?));
         set_nonblocking(&channel, "connection manager channel")?;
         Ok(channel)
     }
 
-    /// A new identifier whose events arrive here.
+    /// Creates an identifier whose events arrive on this channel.
     pub(super) fn new_id(&self) -> Result<Arc<CmId>, VerbsError> {
         CmId::new(&self.0).map(Arc::new)
     }
 
-    /// The next event, acknowledged; `None` when there is none.
+    /// Takes and acknowledges the next event; `None` if there is none.
     pub fn take(&self) -> Option<CmEvent> {
         use ffi::rdma_cm_event_type as kind;
         let mut event: *mut ffi::rdma_cm_event = ptr::null_mut();
         let _locked = self.0.lock();
-        // SAFETY: a live channel whose descriptor does not block; the event is valid until acknowledged, which is after
-        // the last use. `conn` is the member of the union that rdma_get_cm_event(3) gives for connected services.
+        // SAFETY: a live channel whose descriptor does not block; the event is valid until
+        // acknowledged, which is after the last use. `conn` is the member of the union that
+        // rdma_get_cm_event(3) gives for connected services.
         unsafe {
             if ffi::rdma_get_cm_event(self.0.raw(), &raw mut event) != 0 {
                 return None;
@@ -75,7 +77,7 @@ impl CmChannel {
             let key = id as CmKey;
             let read = match (*event).event {
                 kind::RDMA_CM_EVENT_CONNECT_REQUEST => {
-                    CmEvent::Request(Incoming::new(CmId::of(id, &self.0), peer_qp))
+                    CmEvent::Request(Incoming::new(CmId::from_raw(id, &self.0), peer_qp))
                 }
                 kind::RDMA_CM_EVENT_ADDR_RESOLVED => CmEvent::AddressResolved(key),
                 kind::RDMA_CM_EVENT_ROUTE_RESOLVED => CmEvent::RouteResolved(key),
@@ -97,7 +99,7 @@ impl CmChannel {
 }
 
 fn failure(event: &ffi::rdma_cm_event) -> String {
-    // SAFETY: the library answers any number with a static string.
+    // SAFETY: the library returns a static string for any number.
     let name = unsafe { std::ffi::CStr::from_ptr(ffi::rdma_event_str(event.event)) };
     let name = name.to_string_lossy();
     match event.status {

@@ -1,4 +1,4 @@
-//! The asking side of a connection.
+//! Active side of a connection.
 
 use super::{
     channel::CmChannel,
@@ -6,18 +6,19 @@ use super::{
 };
 use crate::{
     device::{CmId, Context},
-    error::{VerbsError, called},
+    error::{VerbsError, check_ret},
 };
 use rdma_sys as ffi;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-/// A connection being made.
+/// Connection that is being established.
 pub struct Connecting {
     id: Arc<CmId>,
 }
 
 impl Connecting {
-    /// Begins to resolve an address; [`CmEvent::AddressResolved`](super::CmEvent::AddressResolved) follows.
+    /// Starts to resolve an address; [`CmEvent::AddressResolved`](super::CmEvent::AddressResolved)
+    /// follows.
     ///
     /// # Errors
     /// The verb's errno.
@@ -31,7 +32,8 @@ impl Connecting {
         Ok(Self { id })
     }
 
-    /// Begins to resolve the route; [`CmEvent::RouteResolved`](super::CmEvent::RouteResolved) follows.
+    /// Starts to resolve the route; [`CmEvent::RouteResolved`](super::CmEvent::RouteResolved)
+    /// follows.
     ///
     /// # Errors
     /// The verb's errno.
@@ -39,30 +41,31 @@ impl Connecting {
         self.id.resolve_route(timeout)
     }
 
-    /// The device that leads there; `None` before the address is resolved.
+    /// Returns the device that leads to the peer; `None` before the address is resolved.
     #[must_use]
     pub fn context(&self) -> Option<Context> {
         Context::lent_by(&self.id)
     }
 
-    /// The device's port that leads there.
+    /// Returns the device's port that leads to the peer.
     #[must_use]
     pub fn port(&self) -> u8 {
         self.id.port()
     }
 
-    /// Makes the QP and asks to be connected; [`CmEvent::Established`](super::CmEvent::Established) follows.
+    /// Creates the QP and requests the connection;
+    /// [`CmEvent::Established`](super::CmEvent::Established) follows.
     ///
     /// # Errors
-    /// A verb's.
+    /// The error of a verb.
     pub fn connect(self, ends: &QpResources<'_>) -> Result<Connection, VerbsError> {
-        let connection = Connection::make(self.id, 0, ends)?;
+        let connection = Connection::create(self.id, 0, ends)?;
         let mut param = conn_param();
         let locked = connection.id.lock();
         // SAFETY: a live identifier with its route; `param` outlives the call.
         let ret = unsafe { ffi::rdma_connect(connection.id.raw, &raw mut param) };
         drop(locked);
-        called(ret, "rdma_connect", "")?;
+        check_ret(ret, "rdma_connect", "")?;
         Ok(connection)
     }
 }

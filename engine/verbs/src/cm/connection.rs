@@ -1,15 +1,15 @@
-//! Reliable connections, and those that somebody asks for.
+//! Reliable connections, and connection requests of peers.
 
 use crate::{
     device::{CmId, CmKey},
-    error::{VerbsError, called},
+    error::{VerbsError, check_ret},
     message::{LenderId, MessageCq, MessageCqInner, MessageSlot, Messages, Srq, SrqInner},
     pd::{Pd, PdInner},
 };
 use rdma_sys as ffi;
 use std::{io, mem, net::IpAddr, ptr, sync::Arc};
 
-/// A connection that somebody asks for. Dropped unanswered it is rejected.
+/// Connection request of a peer. Dropping it without an answer rejects the request.
 pub struct Incoming {
     id: Option<Arc<CmId>>,
     peer_qp: u32,
@@ -22,7 +22,7 @@ impl std::fmt::Debug for Incoming {
 }
 
 impl Incoming {
-    /// Somebody who asks by `id`.
+    /// Creates the request that arrived on identifier `id`.
     pub(super) fn new(id: CmId, peer_qp: u32) -> Self {
         Self {
             id: Some(Arc::new(id)),
@@ -30,33 +30,33 @@ impl Incoming {
         }
     }
 
-    /// As events name it.
+    /// Returns the request's key in events.
     #[must_use]
     pub fn key(&self) -> Option<CmKey> {
         self.id.as_ref().map(|it| it.key())
     }
 
-    /// The IP address of whoever asks.
+    /// Returns the IP address of the peer.
     #[must_use]
     pub fn peer_address(&self) -> Option<IpAddr> {
         self.id.as_ref().and_then(|it| it.addresses().1)
     }
 
-    /// Makes the QP and accepts.
+    /// Creates the QP and accepts the connection.
     ///
     /// # Errors
-    /// A verb's; the connection is rejected then.
+    /// The error of a verb; the request is then rejected.
     pub fn accept(mut self, ends: &QpResources<'_>) -> Result<Connection, VerbsError> {
         let Some(id) = &self.id else {
             return Err(VerbsError::from_errno("rdma_accept", "", libc::EINVAL));
         };
-        let connection = Connection::make(Arc::clone(id), self.peer_qp, ends)?;
+        let connection = Connection::create(Arc::clone(id), self.peer_qp, ends)?;
         let mut param = conn_param();
         let locked = id.lock();
-        // SAFETY: a live identifier whose connection is asked for; `param` outlives the call.
+        // SAFETY: a live identifier with a pending request; `param` outlives the call.
         let ret = unsafe { ffi::rdma_accept(id.raw, &raw mut param) };
         drop(locked);
-        called(ret, "rdma_accept", "")?;
+        check_ret(ret, "rdma_accept", "")?;
         self.id = None;
         Ok(connection)
     }
@@ -66,25 +66,25 @@ impl Drop for Incoming {
     fn drop(&mut self) {
         if let Some(id) = &self.id {
             let _locked = id.lock();
-            // SAFETY: a live identifier whose connection is asked for and not answered.
+            // SAFETY: a live identifier with a pending request.
             unsafe { ffi::rdma_reject(id.raw, ptr::null(), 0) };
         }
     }
 }
 
-/// Where a connection's messages come from and go to.
+/// Resources of a connection's QP.
 pub struct QpResources<'a> {
-    /// The protection domain.
+    /// Protection domain of the QP.
     pub pd: &'a Pd,
-    /// For sends and receives.
+    /// CQ on which sends and receives complete.
     pub cq: &'a MessageCq,
-    /// Receives.
+    /// SRQ that receives are taken from.
     pub srq: &'a Srq,
-    /// Sends that can be outstanding.
+    /// Maximum number of outstanding sends.
     pub sends: u32,
 }
 
-/// A reliable connection and its QP.
+/// Reliable connection and its QP.
 pub struct Connection {
     pub(super) id: Arc<CmId>,
     peer_qp: u32,
@@ -104,7 +104,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    pub(super) fn make(
+    pub(super) fn create(
         id: Arc<CmId>,
         peer_qp: u32,
         ends: &QpResources<'_>,
@@ -118,8 +118,8 @@ impl Connection {
         context.refuse_others(others, "rdma_create_qp", || {
             format!("{}, RC", context.name())
         })?;
-        // The longer structure: where `ibv_qp_init_attr` ends in padding, this one has its `comp_mask`, and a provider that
-        // reads it there in either finds zero.
+        // This structure extends `ibv_qp_init_attr`, which ends in padding where this one has
+        // `comp_mask`. A provider that reads `comp_mask` in either structure finds zero.
         // SAFETY: plain old data; all zero is the documented start.
         let mut init: ffi::ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
         init.send_cq = ends.cq.inner.raw;
@@ -131,10 +131,10 @@ impl Connection {
         init.qp_type = ffi::ibv_qp_type::IBV_QPT_RC;
         init.sq_sig_all = 1;
         let locked = id.lock();
-        // SAFETY: a live identifier; the PD, CQ and SRQ are held by the new object until its QP is destroyed; `init` begins
-        // with what the call reads.
+        // SAFETY: a live identifier; the PD, CQ and SRQ are held by the new object until its QP is
+        // destroyed; `init` begins with what the call reads.
         let ret = unsafe { ffi::rdma_create_qp(id.raw, ends.pd.0.raw, (&raw mut init).cast()) };
-        called(ret, "rdma_create_qp", "RC")?;
+        check_ret(ret, "rdma_create_qp", "RC")?;
         drop(locked);
         Ok(Self {
             id,
@@ -146,39 +146,39 @@ impl Connection {
         })
     }
 
-    /// As events name it.
+    /// Returns the connection's key in events.
     #[must_use]
     pub fn key(&self) -> CmKey {
         self.id.key()
     }
 
-    /// This side's QP number.
+    /// Returns the QP number of this side.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         // SAFETY: a live identifier with a QP.
         unsafe { (*(*self.id.raw).qp).qp_num }
     }
 
-    /// The other side's.
+    /// Returns the QP number of the peer.
     #[must_use]
     pub fn peer_qp(&self) -> u32 {
         self.peer_qp
     }
 
-    /// This side's IP address and the other side's.
+    /// Returns the IP addresses of this side and of the peer.
     #[must_use]
     pub fn addresses(&self) -> (Option<IpAddr>, Option<IpAddr>) {
         self.id.addresses()
     }
 
-    /// Sends bytes by a slot, as many as it holds.
+    /// Sends `bytes` from a slot, at most as many as the slot holds. Returns the `wr_id` of the WR.
     ///
     /// # Errors
-    /// The send queue is full (ENOMEM), the QP is in error, or `messages` are others than the SRQ's (EINVAL): the slot comes
-    /// back.
+    /// The slot, with ENOMEM if the send queue is full, EINVAL if `messages` is not the memory of
+    /// the SRQ, or another errno if the QP is in error.
     ///
     /// # Panics
-    /// The slot is of another set than `messages`.
+    /// Panics if the slot belongs to another set than `messages`.
     pub fn send(
         &mut self,
         messages: &mut Messages,
@@ -200,15 +200,16 @@ impl Connection {
         wr.num_sge = 1;
         wr.opcode = ffi::ibv_wr_opcode::IBV_WR_SEND;
         let mut bad = ptr::null_mut();
-        // SAFETY: a live QP with one poster; the WR and its entry outlive the call; the entry lies in memory that the
-        // SRQ of this connection holds, in a slot that is lent to the device until its completion.
+        // SAFETY: a live QP with one poster; the WR and its entry outlive the call; the entry lies
+        // in memory that the SRQ of this connection holds, in a slot that is lent to the device
+        // until its completion.
         match unsafe { ffi::ibv_post_send((*self.id.raw).qp, &raw mut wr, &raw mut bad) } {
             0 => Ok(wr_id),
             errno => Err(messages.refused(wr_id, self.lender, errno)),
         }
     }
 
-    /// Destroys the QP, and gives back the slots of those of the sends `wr_ids` that have not completed.
+    /// Destroys the QP. Returns the slots of the sends `wr_ids` that have not completed.
     pub fn close(
         self,
         messages: &mut Messages,
@@ -223,22 +224,23 @@ impl Connection {
             .collect()
     }
 
-    /// Ends the connection: the QP goes into error, and both sides hear of it.
+    /// Ends the connection: the QP enters the error state, and both sides receive an event.
     pub fn disconnect(&mut self) {
         let _locked = self.id.lock();
-        // SAFETY: a live identifier. A connection that has ended already refuses, which is as well.
+        // SAFETY: a live identifier. If the connection has already ended, the call fails
+        // harmlessly.
         unsafe { ffi::rdma_disconnect(self.id.raw) };
     }
 
-    /// Tells the number of the other side's QP, which the asking side learns with
+    /// Sets the number of the peer's QP, which the active side receives with
     /// [`CmEvent::Established`](super::CmEvent::Established).
     pub fn set_peer_qp(&mut self, peer_qp: u32) {
         self.peer_qp = peer_qp;
     }
 }
 
-/// No RDMA reads or atomics; a receiver that is not ready is retried without end (7): whoever waits for it has a
-/// time-out of its own.
+/// Returns connection parameters without RDMA reads and atomics. Sends to a receiver that is not
+/// ready are retried without limit (7): the sender has its own time-out.
 pub(super) fn conn_param() -> ffi::rdma_conn_param {
     ffi::rdma_conn_param {
         private_data: ptr::null(),

@@ -1,26 +1,26 @@
-//! Addresses that connections are accepted on.
+//! Addresses on which connections are accepted.
 
 use super::channel::CmChannel;
 use crate::{
     device::{CmId, Context},
-    error::{VerbsError, called},
+    error::{VerbsError, check_ret},
     message::{Messages, Srq},
     pd::Pd,
 };
 use rdma_sys as ffi;
 use std::{net::SocketAddr, sync::Arc};
 
-/// An address that connections are accepted on.
+/// Address on which connections are accepted.
 pub struct Listener {
     id: Arc<CmId>,
     context: Context,
 }
 
 impl Listener {
-    /// Binds to an address of an RDMA device. Nobody can connect before [`Listener::listen`].
+    /// Binds to an address of an RDMA device. Peers can connect after [`Listener::listen`].
     ///
     /// # Errors
-    /// EADDRNOTAVAIL or ENODEV where no RDMA device has the address, EADDRINUSE.
+    /// EADDRNOTAVAIL or ENODEV if no RDMA device has the address, EADDRINUSE if it is in use.
     pub fn bind(channel: &CmChannel, address: SocketAddr) -> Result<Self, VerbsError> {
         let id = channel.new_id()?;
         id.bind(address)?;
@@ -28,27 +28,27 @@ impl Listener {
         Ok(Self { id, context })
     }
 
-    /// The device's context, lent by the connection manager.
+    /// Returns the device's context, lent by the connection manager.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// The device's port.
+    /// Returns the device's port.
     #[must_use]
     pub fn port(&self) -> u8 {
         self.id.port()
     }
 
-    /// Creates the SRQ of this listener.
+    /// Creates the listener's SRQ.
     ///
     /// # Errors
-    /// As [`Srq::create`]; EBUSY while the listener has one.
+    /// As [`Srq::create`]; EBUSY if the listener already has an SRQ.
     pub fn srq(&self, pd: &Pd, messages: &Messages, max_wr: u32) -> Result<Srq, VerbsError> {
         Srq::create_on(&self.id, pd, messages, max_wr)
     }
 
-    /// Lets others connect; `backlog` of them may wait.
+    /// Starts to accept connection requests, of which `backlog` can wait.
     ///
     /// # Errors
     /// The verb's errno.
@@ -56,6 +56,6 @@ impl Listener {
         let _locked = self.id.lock();
         // SAFETY: a live identifier that is bound.
         let ret = unsafe { ffi::rdma_listen(self.id.raw, backlog) };
-        called(ret, "rdma_listen", "")
+        check_ret(ret, "rdma_listen", "")
     }
 }

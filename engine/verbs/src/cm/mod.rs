@@ -1,4 +1,4 @@
-//! The RDMA connection manager: an event channel, listeners, and reliable connections.
+//! RDMA connection manager: an event channel, listeners, and reliable connections.
 
 mod channel;
 mod connecting;

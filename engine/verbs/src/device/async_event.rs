@@ -9,10 +9,10 @@ use std::{
     sync::Arc,
 };
 
-/// What happened.
+/// Asynchronous event of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// A WQ went into error; the number is [`crate::Wq::id`]'s.
+    /// A WQ went into error; the value is [`crate::Wq::id`].
     WqFatal(usize),
     /// A CQ was overrun.
     CqError,
@@ -20,22 +20,22 @@ pub enum AsyncEvent {
     PortActive(u8),
     /// A port is down.
     PortError(u8),
-    /// Fewer WRs are posted to an SRQ than its low watermark, which is armed no longer; the number is
-    /// [`crate::Srq::id`]'s.
+    /// An SRQ has fewer posted WRs than its low watermark, which is no longer armed; the value is
+    /// [`crate::Srq::id`].
     SrqLimit(usize),
-    /// An SRQ is in error; the number is [`crate::Srq::id`]'s.
+    /// An SRQ is in error; the value is [`crate::Srq::id`].
     SrqError(usize),
     /// The device is gone or has failed as a whole.
     DeviceFatal,
-    /// Anything else, by its number in `ibv_event_type`.
+    /// Any other event, with its number in `ibv_event_type`.
     Other(u32),
 }
 
-/// Reads a context's asynchronous events; one reader per context.
+/// Reader of a context's asynchronous events; one reader per context.
 pub struct AsyncEvents(Arc<ContextInner>);
 
 impl AsFd for AsyncEvents {
-    /// Readable when there is an event.
+    /// Returns the descriptor, which is readable when an event is pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context's own descriptor, open as long as self holds the context.
         unsafe { BorrowedFd::borrow_raw((*self.0.raw).async_fd) }
@@ -43,22 +43,22 @@ impl AsFd for AsyncEvents {
 }
 
 impl AsyncEvents {
-    /// A reader whose descriptor does not block.
+    /// Creates a reader with a non-blocking descriptor.
     ///
     /// # Errors
-    /// The descriptor cannot be set so.
+    /// The descriptor cannot be made non-blocking.
     pub fn of(context: &Context) -> Result<Self, VerbsError> {
         let events = Self(Arc::clone(&context.0));
         set_nonblocking(&events, &format!("{} events", context.name()))?;
         Ok(events)
     }
 
-    /// The next event, acknowledged; `None` when there is none.
+    /// Takes and acknowledges the next event; `None` if there is none.
     pub fn take(&mut self) -> Option<AsyncEvent> {
         let mut event = MaybeUninit::<ffi::ibv_async_event>::zeroed();
-        // SAFETY: a live context whose descriptor does not block; the event is filled when 0 is returned. The type
-        // is read as a number: a newer kernel may send one this enum does not list. The union member read is the
-        // one that `ibv_get_async_event(3)` gives for the type.
+        // SAFETY: a live context whose descriptor does not block; the event is filled when 0 is
+        // returned. The type is read as a number: a newer kernel may send one this enum does not
+        // list. The union member read is the one that `ibv_get_async_event(3)` gives for the type.
         unsafe {
             if ffi::ibv_get_async_event(self.0.raw, event.as_mut_ptr()) != 0 {
                 return None;

@@ -1,9 +1,9 @@
-//! Identifiers of the RDMA connection manager, which lend the contexts of the devices that they are bound to.
+//! Identifiers of the RDMA connection manager, which lend the contexts of their devices.
 //!
-//! An identifier owns its connection's QP and lends its device's context, so it outlives both: what is made on that
-//! context holds the identifier.
+//! An identifier owns its connection's QP and lends its device's context, so it outlives both:
+//! objects created on that context hold the identifier.
 
-use crate::error::{VerbsError, called, destroyed, made};
+use crate::error::{VerbsError, check_created, check_ret, log_destroy_error};
 use rdma_sys as ffi;
 use rustix::net::{
     SocketAddrAny,
@@ -16,18 +16,19 @@ use std::{
     time::Duration,
 };
 
-/// Names an identifier in events.
+/// Key of an identifier in events.
 pub type CmKey = usize;
 
-/// Where the events of identifiers arrive.
+/// Event channel of identifiers.
 pub(crate) struct EventChannel {
     raw: *mut ffi::rdma_event_channel,
-    /// Held by what reads or changes fields of the channel's identifiers: taking an event changes them, too.
+    /// Held while fields of the channel's identifiers are read or changed; taking an event changes
+    /// them, too.
     identifiers: Mutex<()>,
 }
 
-// SAFETY: librdmacm documents its calls as thread safe; the pointer is valid until the last holder drops; fields of
-// identifiers are reached under the lock.
+// SAFETY: librdmacm documents its calls as thread safe; the pointer is valid until the last holder
+// drops; fields of identifiers are accessed under the lock.
 unsafe impl Send for EventChannel {}
 // SAFETY: as for Send.
 unsafe impl Sync for EventChannel {}
@@ -43,7 +44,7 @@ impl EventChannel {
     pub(crate) fn new() -> Result<Self, VerbsError> {
         // SAFETY: no precondition.
         let raw = unsafe { ffi::rdma_create_event_channel() };
-        let raw = made(raw, "rdma_create_event_channel", "")?;
+        let raw = check_created(raw, "rdma_create_event_channel", "")?;
         Ok(Self {
             raw,
             identifiers: Mutex::new(()),
@@ -54,7 +55,7 @@ impl EventChannel {
         self.raw
     }
 
-    /// Keeps other threads from the fields of the channel's identifiers.
+    /// Locks the fields of the channel's identifiers.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
         self.identifiers
             .lock()
@@ -62,7 +63,7 @@ impl EventChannel {
     }
 }
 
-/// An identifier (`rdma_cm_id`).
+/// Identifier of the connection manager (`rdma_cm_id`).
 pub(crate) struct CmId {
     pub(crate) raw: *mut ffi::rdma_cm_id,
     channel: Arc<EventChannel>,
@@ -75,37 +76,37 @@ unsafe impl Sync for CmId {}
 
 impl Drop for CmId {
     fn drop(&mut self) {
-        // SAFETY: from the library, destroyed only here. Its QP is gone (`Connection`) and every event was
-        // acknowledged as it was taken, so this does not wait.
-        destroyed("rdma_destroy_id", unsafe { ffi::rdma_destroy_id(self.raw) });
+        // SAFETY: from the library, destroyed only here. Its QP is gone (`Connection`) and every
+        // event was acknowledged as it was taken, so this does not wait.
+        log_destroy_error("rdma_destroy_id", unsafe { ffi::rdma_destroy_id(self.raw) });
     }
 }
 
 impl CmId {
-    /// A new one, for connections.
+    /// Creates an identifier for connections.
     pub(crate) fn new(channel: &Arc<EventChannel>) -> Result<Self, VerbsError> {
         let mut raw = ptr::null_mut();
         let space = ffi::rdma_port_space::RDMA_PS_TCP;
         // SAFETY: a live channel, held by the new object.
         let ret = unsafe { ffi::rdma_create_id(channel.raw, &raw mut raw, ptr::null_mut(), space) };
-        called(ret, "rdma_create_id", "")?;
-        Ok(Self::of(raw, channel))
+        check_ret(ret, "rdma_create_id", "")?;
+        Ok(Self::from_raw(raw, channel))
     }
 
-    /// One that an event of the channel hands over.
-    pub(crate) fn of(raw: *mut ffi::rdma_cm_id, channel: &Arc<EventChannel>) -> Self {
+    /// Wraps an identifier that an event of the channel delivered.
+    pub(crate) fn from_raw(raw: *mut ffi::rdma_cm_id, channel: &Arc<EventChannel>) -> Self {
         Self {
             raw,
             channel: Arc::clone(channel),
         }
     }
 
-    /// Keeps other threads from the identifier's fields.
+    /// Locks the identifier's fields.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
         self.channel.lock()
     }
 
-    /// As events name it.
+    /// Returns the identifier's key in events.
     pub(crate) fn key(&self) -> CmKey {
         self.raw as CmKey
     }
@@ -115,10 +116,10 @@ impl CmId {
         let _locked = self.lock();
         // SAFETY: a live identifier; the address has the length of its family.
         let ret = with_sockaddr(address, |it| unsafe { ffi::rdma_bind_addr(self.raw, it) });
-        called(ret, "rdma_bind_addr", address.to_string())
+        check_ret(ret, "rdma_bind_addr", address.to_string())
     }
 
-    /// Begins to resolve an address, from whichever device leads there.
+    /// Starts to resolve an address, on any device that leads to it.
     pub(crate) fn resolve(&self, to: SocketAddr, timeout: Duration) -> Result<(), VerbsError> {
         let ms = milliseconds(timeout);
         let _locked = self.lock();
@@ -126,21 +127,23 @@ impl CmId {
         let ret = with_sockaddr(to, |it| unsafe {
             ffi::rdma_resolve_addr(self.raw, ptr::null_mut(), it, ms)
         });
-        called(ret, "rdma_resolve_addr", to.to_string())
+        check_ret(ret, "rdma_resolve_addr", to.to_string())
     }
 
-    /// Begins to resolve the route.
+    /// Starts to resolve the route.
     pub(crate) fn resolve_route(&self, timeout: Duration) -> Result<(), VerbsError> {
         let _locked = self.lock();
         // SAFETY: a live identifier.
         let ret = unsafe { ffi::rdma_resolve_route(self.raw, milliseconds(timeout)) };
-        called(ret, "rdma_resolve_route", "")
+        check_ret(ret, "rdma_resolve_route", "")
     }
 
-    /// This side's IP address and the other side's, as the connection manager knows them; `None` where it has none yet.
+    /// Returns the IP addresses of this side and of the peer; `None` if the connection manager does
+    /// not have one yet.
     pub(crate) fn addresses(&self) -> (Option<IpAddr>, Option<IpAddr>) {
         let _locked = self.lock();
-        // SAFETY: a live identifier, which the library made zeroed: either address is a union that is wholly initialised.
+        // SAFETY: a live identifier, which the library made zeroed: either address is a union that
+        // is wholly initialised.
         unsafe {
             let addresses = &(*self.raw).route.addr;
             (
@@ -150,7 +153,7 @@ impl CmId {
         }
     }
 
-    /// The device's port; 0 before it is bound to one.
+    /// Returns the device's port; 0 before the identifier is bound.
     pub(crate) fn port(&self) -> u8 {
         let _locked = self.lock();
         // SAFETY: a live identifier.
@@ -162,19 +165,19 @@ fn milliseconds(time: Duration) -> i32 {
     i32::try_from(time.as_millis()).unwrap_or(i32::MAX)
 }
 
-/// Lends an address to a call that takes it to be changeable, and changes none.
+/// Passes an address to a call that takes a mutable pointer but does not change the address.
 fn with_sockaddr<R>(address: SocketAddr, call: impl FnOnce(*mut libc::sockaddr) -> R) -> R {
     // SAFETY: the pointer is used during the call alone.
     unsafe { address.with_sockaddr(|it, _| call(it.cast_mut().cast())) }
 }
 
-/// The IP address in a union of socket addresses.
+/// Reads the IP address in a union of socket addresses.
 ///
 /// # Safety
-/// All of it is initialised.
+/// All bytes of `union` are initialised.
 unsafe fn ip_of<U>(union: &U) -> Option<IpAddr> {
     let len = SocketAddrLen::try_from(size_of::<U>()).ok()?;
-    // SAFETY: the caller vouches for the bytes; a family of none is refused.
+    // SAFETY: the caller guarantees initialised bytes; an unknown family is rejected.
     let it = unsafe { SocketAddrAny::read(ptr::from_ref(union).cast(), len) };
     let address = SocketAddr::try_from(it).ok()?;
     Some(address.ip().to_canonical())

@@ -1,13 +1,13 @@
 //! Devices and their contexts.
 
 use super::{cm_id::CmId, ring_memory::RingMemory};
-use crate::error::{VerbsError, answered, destroyed, made};
+use crate::error::{VerbsError, check_created, check_errno, log_destroy_error};
 use crate::mlx5dv as dv;
 use rdma_sys as ffi;
 use std::{ffi::CStr, mem, ptr, sync::Arc};
 
-/// The provider's function for an extended operation, where it has one; with a verb's name and its object, else
-/// EOPNOTSUPP.
+/// Returns the provider's function for an extended operation, if there is one. With a verb's name
+/// and its object, the macro returns EOPNOTSUPP otherwise.
 macro_rules! operation {
     ($context:expr, $field:ident) => {
         $context
@@ -21,21 +21,22 @@ macro_rules! operation {
 }
 pub(crate) use operation;
 
-/// An open device (`ibv_context`). Cheap to clone: clones share the one handle.
+/// Open device (`ibv_context`). Clones share one handle and are cheap.
 #[derive(Clone)]
 pub struct Context(pub(crate) Arc<ContextInner>);
 
 pub(crate) struct ContextInner {
     pub(crate) raw: *mut ffi::ibv_context,
     name: String,
-    /// Whose it is, if not ours to close: the connection manager keeps it open for its identifiers.
+    /// Identifier that lends the context: the connection manager keeps the device open for it.
+    /// `None`: this crate closes the device.
     lender: Option<Arc<CmId>>,
-    /// What the rings of a context of ours are made of: dropped when it is closed.
+    /// Memory of the rings of a context that this crate opened; dropped after the device is closed.
     _ring_memory: Option<Arc<RingMemory>>,
 }
 
-// SAFETY: libibverbs documents every verb on a context as thread safe; the pointer is valid until the last holder
-// drops.
+// SAFETY: libibverbs documents every verb on a context as thread safe; the pointer is valid until
+// the last holder drops.
 unsafe impl Send for ContextInner {}
 // SAFETY: as for Send: the library takes its own locks.
 unsafe impl Sync for ContextInner {}
@@ -45,14 +46,15 @@ impl Drop for ContextInner {
         if self.lender.is_some() {
             return;
         }
-        // SAFETY: opened by `Context::open`, closed only here; children hold an Arc of self, so none is left.
-        destroyed("ibv_close_device", unsafe {
+        // SAFETY: opened by `Context::open`, closed only here; children hold an Arc of self, so
+        // none is left.
+        log_destroy_error("ibv_close_device", unsafe {
             ffi::ibv_close_device(self.raw)
         });
     }
 }
 
-/// A list of devices, freed on drop. Devices stay valid while the list lives, or while they are open.
+/// List of devices, freed on drop. Devices stay valid while the list lives, or while they are open.
 struct DeviceList(*mut *mut ffi::ibv_device, usize);
 
 impl DeviceList {
@@ -62,7 +64,8 @@ impl DeviceList {
         let list = unsafe { ffi::__ibv_get_device_list(&raw mut count) };
         if list.is_null() {
             return match VerbsError::last_os_error("ibv_get_device_list", "") {
-                // ENOSYS: the kernel has no RDMA at all, which is a machine without devices, not a failure.
+                // ENOSYS: the kernel has no RDMA support. The machine has no devices, which is not
+                // an error.
                 VerbsError::Verb { source, .. } if source.raw_os_error() == Some(libc::ENOSYS) => {
                     Ok(Self(ptr::null_mut(), 0))
                 }
@@ -74,7 +77,8 @@ impl DeviceList {
 
     fn iter(&self) -> impl Iterator<Item = (*mut ffi::ibv_device, String)> + '_ {
         (0..self.1).map(|i| {
-            // SAFETY: the library filled `1` entries, each a valid device with a NUL-terminated name.
+            // SAFETY: the library filled `1` entries, each a valid device with a NUL-terminated
+            // name.
             unsafe {
                 let device = *self.0.add(i);
                 (
@@ -97,11 +101,11 @@ impl Drop for DeviceList {
     }
 }
 
-/// Names of the RDMA devices on this machine, `mlx5_2` before `mlx5_10`; none where there is no RDMA at all. The
-/// library's order may be that of a directory: anything.
+/// Returns the names of the RDMA devices on this machine, `mlx5_2` before `mlx5_10`; empty if the
+/// kernel has no RDMA support. The library's own order is unspecified.
 ///
 /// # Errors
-/// The library cannot enumerate.
+/// The library cannot list devices.
 pub fn names() -> Result<Vec<String>, VerbsError> {
     let list = DeviceList::get()?;
     let mut names: Vec<_> = list.iter().map(|(_, name)| name).collect();
@@ -109,41 +113,42 @@ pub fn names() -> Result<Vec<String>, VerbsError> {
     Ok(names)
 }
 
-/// Lets objects be released whose device has gone away under them. The kernel, which has freed them then, answers EIO
-/// to whoever destroys one; libibverbs keeps its own half, rings and all, unless it is told that this is all right
-/// (`RDMAV_ALLOW_DISASSOC_DESTROY`, which it reads when it first lists devices).
+/// Allows the release of objects whose device was removed. The kernel has then freed them and
+/// returns EIO when they are destroyed. libibverbs keeps its half of each object, rings included,
+/// unless `RDMAV_ALLOW_DISASSOC_DESTROY` is set when it first lists devices.
 ///
-/// To be called before that and before the first thread. False, and nothing is done: there are threads already.
+/// Call this before the first use of libibverbs and before the first thread starts. If the process
+/// already has several threads, returns `false` and does nothing.
 #[must_use]
 pub fn release_what_is_lost() -> bool {
     let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count);
     if !threads.is_ok_and(|threads| threads == 1) {
         return false;
     }
-    // SAFETY: the calling thread is the only one, so that nobody reads the environment meanwhile.
+    // SAFETY: the calling thread is the only one, so no other thread reads the environment.
     unsafe { std::env::set_var("RDMAV_ALLOW_DISASSOC_DESTROY", "1") };
     true
 }
 
 impl Context {
-    /// Opens the device of this name.
+    /// Opens the device named `name`.
     ///
     /// # Errors
-    /// There is no such device, or it cannot be opened.
+    /// The device does not exist or cannot be opened.
     pub fn open(name: &str) -> Result<Self, VerbsError> {
         let list = DeviceList::get()?;
         let Some((device, _)) = list.iter().find(|(_, n)| n == name) else {
             return Err(VerbsError::NoDevice(name.to_owned()));
         };
         // SAFETY: `device` is from the list, which is still held.
-        let raw = made(
+        let raw = check_created(
             unsafe { ffi::ibv_open_device(device) },
             "ibv_open_device",
             name,
         )?;
-        // libmlx5 keeps a pointer to it: a box would promise to hold the only one.
+        // libmlx5 keeps a pointer to the ring memory; a `Box` would claim unique access to it.
         let ring_memory = Arc::<RingMemory>::default();
-        // SAFETY: just opened; whoever closes it drops this afterwards.
+        // SAFETY: just opened; `ContextInner` closes the device before it drops the ring memory.
         unsafe { ring_memory.serve(raw) };
         Ok(Self(Arc::new(ContextInner {
             raw,
@@ -153,13 +158,13 @@ impl Context {
         })))
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Device attributes.
+    /// Returns the device's attributes.
     ///
     /// # Errors
     /// The verb's errno.
@@ -167,7 +172,7 @@ impl Context {
         // SAFETY: plain old data; all zero is the documented start for a query.
         let mut attr: ffi::ibv_device_attr_ex = unsafe { mem::zeroed() };
         let ret = match operation!(self.0, query_device_ex) {
-            // SAFETY: the provider's own function on its own context, told the true size of `attr`.
+            // SAFETY: the provider's own function on its own context, with the true size of `attr`.
             Some(query) => unsafe {
                 query(
                     self.0.raw,
@@ -179,35 +184,35 @@ impl Context {
             // SAFETY: the plain verb fills the leading part.
             None => unsafe { ffi::ibv_query_device(self.0.raw, &raw mut attr.orig_attr) },
         };
-        answered(ret, "ibv_query_device_ex", || self.name().into())?;
+        check_errno(ret, "ibv_query_device_ex", || self.name().into())?;
         Ok(attr)
     }
 
-    /// Attributes of a port, counted from 1.
+    /// Returns the attributes of a port, counted from 1.
     ///
     /// # Errors
-    /// The verb's errno; EINVAL for a port the device has not.
+    /// The verb's errno; EINVAL for a port that the device does not have.
     pub fn query_port(&self, port: u8) -> Result<ffi::ibv_port_attr, VerbsError> {
         // SAFETY: plain old data, filled by the call.
         let mut attr: ffi::ibv_port_attr = unsafe { mem::zeroed() };
         let ret = match operation!(self.0, query_port) {
-            // SAFETY: the provider's own function, told the true size of `attr`.
+            // SAFETY: the provider's own function, with the true size of `attr`.
             Some(query) => unsafe {
                 query(self.0.raw, port, &raw mut attr, mem::size_of_val(&attr))
             },
             // SAFETY: the compatible form is a prefix of the full one.
             None => unsafe { ffi::ibv_query_port(self.0.raw, port, (&raw mut attr).cast()) },
         };
-        answered(ret, "ibv_query_port", || {
+        check_errno(ret, "ibv_query_port", || {
             format!("{} port {port}", self.name())
         })?;
         Ok(attr)
     }
 
-    /// The device's free-running clock, in its ticks.
+    /// Returns the device's free-running clock in ticks.
     ///
     /// # Errors
-    /// EOPNOTSUPP where the device offers none.
+    /// EOPNOTSUPP if the device offers none.
     pub fn query_clock(&self) -> Result<u64, VerbsError> {
         let object = || self.name().to_owned();
         let query = operation!(self.0, query_rt_values, "ibv_query_rt_values_ex", object)?;
@@ -218,27 +223,30 @@ impl Context {
         };
         // SAFETY: the provider's own function on its own context.
         let errno = unsafe { query(self.0.raw, &raw mut values) };
-        answered(errno, "ibv_query_rt_values_ex", object)?;
+        check_errno(errno, "ibv_query_rt_values_ex", object)?;
         // libmlx5 puts the ticks into tv_nsec and leaves tv_sec 0.
         Ok(values.raw_clock.tv_nsec as u64)
     }
 
-    /// What libmlx5 tells of the device, and of `mask` beyond the base; `None` from another provider.
+    /// Returns libmlx5's attributes of the device, with those that `mask` adds to the base; `None`
+    /// for another provider.
     pub(crate) fn mlx5_attributes(&self, mask: u32) -> Option<dv::mlx5dv_context> {
-        // SAFETY: plain integers; `comp_mask` says which of them are asked for.
+        // SAFETY: plain integers; `comp_mask` selects the requested ones.
         let mut attr: dv::mlx5dv_context = unsafe { mem::zeroed() };
         attr.comp_mask = mask.into();
-        // SAFETY: a live context of libmlx5, as asked first, and an attribute that outlives the call.
+        // SAFETY: a live context of libmlx5, as checked first, and an attribute that outlives the
+        // call.
         let known = self.0.is_mlx5()
             && unsafe { dv::mlx5dv_query_device(self.0.raw.cast(), &raw mut attr) } == 0;
         known.then_some(attr)
     }
 
-    /// The context of the device that an identifier is bound to, which the connection manager keeps open as long as
-    /// the identifier lives.
+    /// Returns the context of the device that an identifier is bound to. The connection manager
+    /// keeps it open while the identifier lives.
     pub(crate) fn lent_by(id: &Arc<CmId>) -> Option<Self> {
         let locked = id.lock();
-        // SAFETY: a live identifier; the library sets `verbs` when it is bound to a device, and keeps that open.
+        // SAFETY: a live identifier; the library sets `verbs` when it is bound to a device, and
+        // keeps that open.
         let raw = unsafe { (*id.raw).verbs };
         drop(locked);
         if raw.is_null() {
@@ -260,14 +268,15 @@ impl ContextInner {
         &self.name
     }
 
-    /// Whether libmlx5 is the context's provider.
+    /// Returns `true` if libmlx5 is the context's provider.
     pub(crate) fn is_mlx5(&self) -> bool {
         // SAFETY: a live context; the library only compares the provider.
         unsafe { dv::mlx5dv_is_supported((*self.raw).device.cast()) }
     }
 
-    /// Refuses objects of other contexts with EINVAL. The kernel finds an object by a number that each context counts for
-    /// itself: a number of another context would name another object, which may be destroyed at any time.
+    /// Rejects objects of other contexts with EINVAL. The kernel finds an object by a number that
+    /// each context counts separately: a number of another context would name another object, which
+    /// may be destroyed at any time.
     pub(crate) fn refuse_others<'a>(
         &self,
         others: impl IntoIterator<Item = &'a Arc<Self>>,
@@ -287,14 +296,16 @@ impl ContextInner {
         }
     }
 
-    /// The provider's table of extended operations, when it reaches as far as the one at `offset`.
+    /// Returns the provider's table of extended operations, if it includes the operation at
+    /// `offset`.
     ///
-    /// rdma-sys 0.3 compares `abi_compat` with 2^32-1 and so finds no table on a 64-bit machine; its inline
-    /// functions for WQs, tables and flows would all answer EOPNOTSUPP. `__VERBS_ABI_IS_EXTENDED` in
-    /// `infiniband/verbs.h` is all ones of a pointer.
+    /// rdma-sys 0.3 compares `abi_compat` with 2^32-1 and so finds no table on a 64-bit machine;
+    /// its inline functions for WQs, tables and flows would all return EOPNOTSUPP.
+    /// `__VERBS_ABI_IS_EXTENDED` in `infiniband/verbs.h` is a pointer with all bits set.
     pub(crate) fn extended(&self, offset: usize) -> Option<&ffi::verbs_context> {
-        // SAFETY: a live context; `verbs.h` documents that with this mark the context is the last member of a
-        // verbs_context, whose `sz` tells how much of it (counted from its end) the library filled.
+        // SAFETY: a live context; `verbs.h` documents that with this mark the context is the last
+        // member of a verbs_context, whose `sz` is the size of the part (counted from its end) that
+        // the library filled.
         unsafe {
             if (*self.raw).abi_compat as usize != usize::MAX {
                 return None;

@@ -1,10 +1,12 @@
-//! The memory of libmlx5's rings: CQs, WQs and doorbell records (`mlx5dv_set_context_attr`, man 3).
+//! Memory of libmlx5's rings: CQs, WQs and doorbell records (`mlx5dv_set_context_attr`, man 3).
 //!
-//! libmlx5 would take it from the heap, in pages of 4 KiB. A CQ for frames that share buffers has megabytes, and is gone
-//! through from end to end: huge pages spare the processor and the device a look-up every 64 completions, and whoever makes
-//! and frees the ring hundreds of pages.
+//! By default, libmlx5 allocates it from the heap, in pages of 4 KiB. A CQ for frames that share
+//! buffers has megabytes, which are traversed from end to end. Huge pages save the processor and
+//! the device an address translation every 64 completions, and save hundreds of pages when the ring
+//! is created and freed.
 //!
-//! Invariant: what is lent is of this process alone, and stays where it is until libmlx5 gives it back.
+//! Invariant: lent memory belongs to this process alone and stays in place until libmlx5 returns
+//! it.
 
 use crate::{memory::Region, mlx5dv as dv};
 use rdma_sys as ffi;
@@ -16,24 +18,24 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// What a context's rings have, by address.
+/// Memory lent to a context's rings, by address.
 #[derive(Debug, Default)]
 pub(super) struct RingMemory(Mutex<HashMap<usize, Region>>);
 
 impl RingMemory {
-    /// Has the rings that are made from now on take their memory here. Where libmlx5 cannot, or the context is another
-    /// provider's, they take it from the heap.
+    /// Makes libmlx5 allocate the memory of rings created from now on here. If libmlx5 cannot, or
+    /// the context belongs to another provider, rings use the heap.
     ///
     /// # Safety
-    /// The context is open, and closed before this is dropped.
+    /// The context is open, and is closed before `self` is dropped.
     pub(super) unsafe fn serve(&self, context: *mut ffi::ibv_context) {
         let mut allocators = dv::mlx5dv_ctx_allocators {
             alloc: Some(lend),
             free: Some(take_back),
             data: ptr::from_ref(self).cast_mut().cast(),
         };
-        // SAFETY: a live context, of libmlx5 as asked first; the library copies the structure, whose `data` outlives the
-        // context by the caller's promise.
+        // SAFETY: a live context of libmlx5, as checked first; the library copies the structure,
+        // and the caller guarantees that `data` outlives the context.
         unsafe {
             if dv::mlx5dv_is_supported((*context).device.cast()) {
                 dv::mlx5dv_set_context_attr(
@@ -59,19 +61,19 @@ impl RingMemory {
     }
 }
 
-/// `mlx5dv_ctx_allocators.alloc`.
+/// Allocation callback for libmlx5 (`mlx5dv_ctx_allocators.alloc`).
 unsafe extern "C" fn lend(len: usize, data: *mut c_void) -> *mut c_void {
     let lend = || {
-        // SAFETY: `data` is what `serve` was told, which lives as long as the context.
+        // SAFETY: `data` is the pointer that `serve` passed, which outlives the context.
         let it = unsafe { &*data.cast::<RingMemory>() };
         it.lend(len)
     };
-    // A panic must not go on into C.
+    // A panic must not unwind into C.
     let start = catch_unwind(lend).ok().flatten();
     start.map_or(ptr::null_mut(), <*mut u8>::cast)
 }
 
-/// `mlx5dv_ctx_allocators.free`.
+/// Free callback for libmlx5 (`mlx5dv_ctx_allocators.free`).
 unsafe extern "C" fn take_back(start: *mut c_void, data: *mut c_void) {
     let take_back = || {
         // SAFETY: as in `lend`.
@@ -86,14 +88,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_lent_is_zeroed_whole_pages_and_comes_back() {
+    fn lent_memory_is_zeroed_whole_pages_and_can_be_returned() {
         let it = RingMemory::default();
         let data = ptr::from_ref(&it).cast_mut().cast();
         for len in [1, 4096, (3 << 20) + 1] {
-            // SAFETY: `data` is a `RingMemory`, as long as this runs.
+            // SAFETY: `data` is a `RingMemory` that outlives the call.
             let start = unsafe { lend(len, data) };
             assert!(!start.is_null() && start.addr().is_multiple_of(4096));
-            // SAFETY: so many bytes were lent.
+            // SAFETY: `len` bytes were lent.
             let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), len) };
             assert!(bytes.iter().all(|it| *it == 0));
             assert_eq!(it.0.lock().unwrap().len(), 1);
@@ -101,7 +103,7 @@ mod tests {
             unsafe { take_back(start, data) };
             assert!(it.0.lock().unwrap().is_empty());
         }
-        // SAFETY: as above. More than any machine has.
+        // SAFETY: as above. The size exceeds the memory of any machine.
         assert!(unsafe { lend(1 << 62, data) }.is_null());
     }
 }

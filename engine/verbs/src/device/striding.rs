@@ -1,4 +1,4 @@
-//! Which striding WQs a device can make.
+//! Capabilities of a device for striding WQs.
 
 use super::context::Context;
 use crate::mlx5dv as ffi;
@@ -9,14 +9,15 @@ use std::ops::RangeInclusive;
 /// Bounds of a [`Striding`](crate::Striding), as powers of two.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StridingCaps {
-    /// log2 of the bytes of a stride.
+    /// log2 of a stride's size in bytes.
     pub stride_log: RangeInclusive<u32>,
-    /// log2 of the strides of a WR.
+    /// log2 of the number of strides per WR.
     pub strides_log: RangeInclusive<u32>,
 }
 
 impl StridingCaps {
-    /// Of an mlx5 device whose WQs for RAW_PACKET QPs can stride.
+    /// Returns the capabilities of an mlx5 device; `None` if its WQs for RAW_PACKET QPs cannot
+    /// stride.
     #[must_use]
     pub fn of(context: &Context) -> Option<Self> {
         let mask = ffi::MLX5DV_CONTEXT_MASK_STRIDING_RQ;

@@ -1,4 +1,4 @@
-//! What a device does with tunnels.
+//! Tunnel offload capabilities of a device.
 
 use super::context::Context;
 use crate::mlx5dv as ffi;
@@ -6,14 +6,15 @@ use crate::mlx5dv as ffi;
 /// Tunnels whose inner headers the device can match and hash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct TunnelOffloads {
-    /// `MLX5DV_RAW_PACKET_CAP_TUNNELED_OFFLOAD_VXLAN`.
+    /// VXLAN (`MLX5DV_RAW_PACKET_CAP_TUNNELED_OFFLOAD_VXLAN`).
     pub vxlan: bool,
-    /// `MLX5DV_RAW_PACKET_CAP_TUNNELED_OFFLOAD_GRE`.
+    /// GRE (`MLX5DV_RAW_PACKET_CAP_TUNNELED_OFFLOAD_GRE`).
     pub gre: bool,
 }
 
 impl TunnelOffloads {
-    /// Of an mlx5 device; other devices do not tell.
+    /// Returns the capabilities of an mlx5 device; all `false` for other devices, which do not
+    /// report them.
     #[must_use]
     pub fn of(context: &Context) -> Self {
         let attr = context.mlx5_attributes(ffi::MLX5DV_CONTEXT_MASK_TUNNEL_OFFLOADS);

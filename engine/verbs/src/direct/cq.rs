@@ -1,6 +1,6 @@
-//! A CQ whose completions are read in its own memory.
+//! CQ whose completions are read directly from its memory.
 
-use super::of_mlx5;
+use super::require_mlx5;
 use crate::{
     cq::{Cq, MiniFormat},
     error::VerbsError,
@@ -13,60 +13,64 @@ use std::{
     sync::atomic::{AtomicU8, AtomicU32, Ordering, fence},
 };
 
-/// CQE opcodes, the high half of `op_own`.
+/// CQE opcode of a receive completion, in the high half of `op_own`.
 const OP_RESP_SEND: u8 = 2;
+/// CQE opcode of an entry without a completion, in the high half of `op_own`.
 const OP_INVALID: u8 = 15;
-/// Opcode and CQE format of `op_own`, without the bits of solicited events and of the owner.
+/// Mask of the opcode and the CQE format in `op_own`, without the bits of solicited events and of
+/// the owner.
 const KIND: u8 = 0xfc;
-/// `op_own`, bit 1: the completion raises an event that waits for such a one alone.
+/// Bit 1 of `op_own`: solicited event. The completion also raises an event that is requested for
+/// solicited completions only.
 const SOLICITED: u8 = 2;
-/// Of a completion of its own.
+/// `op_own` of an uncompressed receive completion, without the owner bit.
 const RECEIVED: u8 = OP_RESP_SEND << 4;
-/// Of a title: the completion that begins a session of mini CQEs (PRM "CQE compression").
+/// `op_own` of a title, the completion that begins a session of mini CQEs (PRM "CQE compression").
 const TITLE: u8 = RECEIVED | 3 << 2;
-/// Mini CQEs of a slot.
+/// Number of mini CQEs in a slot.
 const ARRAY: u32 = 8;
-/// Where an error CQE has its syndrome (`mlx5_err_cqe`).
+/// Offset of the syndrome in an error CQE (`mlx5_err_cqe`).
 const SYNDROME: usize = offset_of!(ffi::mlx5_err_cqe, syndrome);
-/// `l4_hdr_type_etc`, bit 0: the NIC took a VLAN tag off.
+/// Bit 0 of `l4_hdr_type_etc`: the NIC stripped a VLAN tag.
 const CV: u8 = 1;
-/// Where in a UAR page the CQ's doorbell is.
+/// Offset of the CQ's doorbell in a UAR page.
 const CQ_DOORBELL: usize = 0x20;
 
-/// A receive completion.
+/// Receive completion, decoded from its CQE.
 #[derive(Clone, Copy, Debug)]
 pub struct Cqe {
-    /// Which WQE, counted by the WQ modulo 2^16.
+    /// Counter of the completed WQE, modulo 2^16.
     pub wqe_counter: u16,
-    /// `ibv_wc_status`; 0 is success. The other fields are void otherwise.
+    /// Status (`ibv_wc_status`); 0 is success. On any other status, only `wqe_counter` is valid.
     pub status: u32,
-    /// Bytes written; of a striding WQ to be read as [`Cqe::strides`].
+    /// Number of bytes written; for a striding WQ, see [`Cqe::strides`].
     pub byte_len: u32,
-    /// The device's stamp, of the kind that the CQ was created for.
+    /// Time stamp of the device, of the kind that the CQ was created for.
     pub timestamp: u64,
-    /// The tag control information of a VLAN tag that the NIC took off.
+    /// Tag control information of the VLAN tag that the NIC stripped, if any.
     pub stripped: Option<u16>,
 }
 
-/// What a completion of a striding WQ says of the WQE at the head of the ring.
+/// Strides of one frame in the buffer at the head of a striding WQ's ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameStrides {
-    /// The first stride of the frame.
+    /// Index of the frame's first stride.
     pub first: u32,
-    /// Strides that it takes.
+    /// Number of strides that the frame takes.
     pub count: u32,
-    /// Bytes of the frame; `None`: no frame, the next one did not fit into these strides (a filler).
+    /// Length of the frame in bytes. `None` for a filler: the next frame did not fit into these
+    /// strides.
     pub len: Option<u32>,
 }
 
 impl Cqe {
-    /// A frame's, or the title of a session of frames.
+    /// Decodes the CQE of a frame, or the title of a session of compressed completions.
     ///
     /// # Safety
-    /// The entry is whole, and the device does not write it now.
+    /// The device has written the entry and does not change it during the call.
     #[inline]
     unsafe fn received(cqe: *const ffi::mlx5_cqe64) -> Self {
-        // SAFETY: the caller's word. Fields are big endian.
+        // SAFETY: guaranteed by the caller. Fields are big endian.
         unsafe {
             let head = &raw const (*cqe).__bindgen_anon_1.__bindgen_anon_1;
             let stripped =
@@ -81,6 +85,7 @@ impl Cqe {
         }
     }
 
+    /// Creates the completion of a failed WR.
     fn failed(wqe_counter: u16, status: u32) -> Self {
         Self {
             wqe_counter,
@@ -91,10 +96,11 @@ impl Cqe {
         }
     }
 
-    /// The reading of a sound completion of a striding WQ. Bits of `byte_cnt` as in Linux
+    /// Decodes a successful completion of a striding WQ. The bits of `byte_cnt` are as in Linux
     /// (`mpwrq_get_cqe_byte_cnt`, `mpwrq_get_cqe_consumed_strides`, `mpwrq_is_filler_cqe` of
-    /// drivers/net/ethernet/mellanox/mlx5/core/en_rx.c and include/linux/mlx5/device.h) and DPDK (MLX5_MPRQ_LEN_MASK,
-    /// MLX5_MPRQ_STRIDE_NUM_MASK, MLX5_MPRQ_FILLER_MASK); `wqe_counter` is the stride there, too.
+    /// drivers/net/ethernet/mellanox/mlx5/core/en_rx.c and include/linux/mlx5/device.h) and DPDK
+    /// (MLX5_MPRQ_LEN_MASK, MLX5_MPRQ_STRIDE_NUM_MASK, MLX5_MPRQ_FILLER_MASK). `wqe_counter` is the
+    /// stride index there, too.
     #[inline]
     #[must_use]
     pub fn strides(&self) -> FrameStrides {
@@ -106,80 +112,85 @@ impl Cqe {
     }
 }
 
-/// A session of compressed completions that is being read. It has as many slots as completions; only the title's, the one
-/// behind it and every eighth are written, the last two with arrays of mini CQEs (`mlx5_rx_poll_len` of DPDK's
-/// drivers/net/mlx5/mlx5_rx.c, `mlx5e_decompress_cqes_cont` of Linux's en_rx.c).
+/// Session of compressed completions that is being read. It takes as many slots as completions. The
+/// device writes only the title's slot, the slot behind it and every eighth slot; the latter two
+/// contain arrays of mini CQEs (`mlx5_rx_poll_len` of DPDK's drivers/net/mlx5/mlx5_rx.c,
+/// `mlx5e_decompress_cqes_cont` of Linux's en_rx.c).
 struct Session {
-    /// What all of its completions share.
+    /// Title CQE, with the fields that all completions of the session share.
     title: Cqe,
-    /// A copy: its slot may be the device's again before its last mini CQE is read.
+    /// Copy of the current array: its slot may return to the device before its last mini CQE is
+    /// read.
     minis: [u64; ARRAY as usize],
-    /// Completions read.
+    /// Number of completions read.
     read: u32,
-    /// Completions not read.
+    /// Number of completions left to read.
     left: u32,
 }
 
-/// Entries ahead of the one that is read that are fetched, from the last cache or from memory, though none across the ring's
-/// end: half a batch, since a batch's are read without a pause. DPDK looks ahead, too, by less (`rxq_cq_process_v` of
-/// drivers/net/mlx5/mlx5_rxtx_vec_sse.h).
+/// Number of entries by which the prefetch runs ahead of the entry that is read. The prefetch loads
+/// them from the last-level cache or from memory; entries beyond the ring's end are not prefetched.
+/// Half a batch, since a batch is read without a pause. DPDK prefetches less far ahead
+/// (`rxq_cq_process_v` of drivers/net/mlx5/mlx5_rxtx_vec_sse.h).
 const AHEAD: usize = 32;
 
-/// Where the entries of a CQ lie.
+/// Memory layout of the entries of a CQ.
 #[derive(Clone, Copy)]
 struct Entries {
     buf: *mut u8,
     mask: u32,
     log: u32,
-    /// Of an entry, as a power of two.
+    /// log2 of an entry's size in bytes.
     log_size: u32,
 }
 
 impl Entries {
-    /// The entry of a completion, of which the index is counted from the CQ's beginning.
+    /// Returns the entry of a completion; `index` counts completions from the CQ's creation.
     #[inline]
     fn entry(self, index: u32) -> *mut ffi::mlx5_cqe64 {
         let end = ((index & self.mask) as usize + 1) << self.log_size;
-        // SAFETY: an index below the CQ's size; of a 128-byte entry the second half is the CQE64.
+        // SAFETY: the masked index is below the CQ's size; in a 128-byte entry the second half is
+        // the CQE64.
         unsafe { self.buf.add(end - size_of::<ffi::mlx5_cqe64>()).cast() }
     }
 
-    /// The owner's bit of the entries that the device writes in the lap of a completion.
+    /// Returns the owner bit of the entries that the device writes in the lap of completion
+    /// `index`.
     #[inline]
     fn owner(self, index: u32) -> u8 {
         (index >> self.log) as u8 & 1
     }
 }
 
-/// A CQ that is polled in its own memory. The verbs poll it no more.
+/// CQ that is polled directly in its memory. The verbs no longer poll it.
 pub struct DirectCq {
     cq: Cq,
     entries: Entries,
     dbrec: *mut [u32; 2],
     uar: *mut u8,
     cqn: u32,
-    /// Completions read, modulo 2^32.
+    /// Number of completions read, modulo 2^32.
     consumed: u32,
     arm_sn: u32,
     session: Session,
-    /// Mini CQEs carry the index of a stride.
+    /// `true` if mini CQEs contain the index of a stride.
     strides: bool,
 }
 
-// SAFETY: owned by one thread at a time; the memory belongs to the CQ, which it holds.
+// SAFETY: owned by one thread at a time; `cq` keeps the memory alive.
 unsafe impl Send for DirectCq {}
 
 impl DirectCq {
-    /// Takes a fresh CQ over.
+    /// Takes over a new CQ.
     ///
     /// # Errors
-    /// EOPNOTSUPP for a CQ of another provider than libmlx5, EPROTO for a ring that this code cannot read, or the errno of
-    /// `mlx5dv_init_obj`.
+    /// EOPNOTSUPP for a CQ of a provider other than libmlx5, EPROTO for a ring layout that this
+    /// code cannot read, or the errno of `mlx5dv_init_obj`.
     pub fn of(cq: Cq) -> Result<Self, VerbsError> {
-        of_mlx5(&cq.inner.context, "a CQ")?;
+        require_mlx5(&cq.inner.context, "a CQ")?;
         let mut out = MaybeUninit::<ffi::mlx5dv_cq>::zeroed();
         let mut obj = MaybeUninit::<ffi::mlx5dv_obj>::zeroed();
-        // SAFETY: a live CQ; `out` outlives the call, which fills it when it answers 0.
+        // SAFETY: a live CQ; `out` outlives the call, which fills it if it returns 0.
         let out = unsafe {
             (*obj.as_mut_ptr()).cq.in_ = cq.inner.raw.cast();
             (*obj.as_mut_ptr()).cq.out = out.as_mut_ptr();
@@ -225,8 +236,8 @@ impl DirectCq {
         })
     }
 
-    /// Reads completions. What was taken counts as read, and is the device's again, when the reader goes: one that is leaked
-    /// (`mem::forget`) has read nothing.
+    /// Returns a reader of completions. Entries count as read, and return to the device, when the
+    /// reader is dropped. A leaked reader (`mem::forget`) has read nothing.
     #[inline]
     pub fn cqes(&mut self) -> Cqes<'_> {
         Cqes {
@@ -235,7 +246,7 @@ impl DirectCq {
         }
     }
 
-    /// The entries from the next one to the lap's end.
+    /// Returns the contiguous entries from the next one to the end of the lap.
     #[inline]
     fn row(&self) -> Row {
         let (entries, at) = (self.entries, self.consumed);
@@ -253,9 +264,10 @@ impl DirectCq {
         }
     }
 
-    /// The next completion, which is not a frame's, if it is one.
+    /// Takes the next completion if it is a title or an error; `None` if the device has not written
+    /// it.
     #[cold]
-    fn unusual(&mut self) -> Option<Cqe> {
+    fn take_title_or_error(&mut self) -> Option<Cqe> {
         let cqe = self.entries.entry(self.consumed);
         // SAFETY: as in `Cqes::take`.
         let op_own = unsafe { AtomicU8::from_ptr(&raw mut (*cqe).op_own) }.load(Ordering::Acquire);
@@ -263,10 +275,10 @@ impl DirectCq {
             return None;
         }
         match op_own & KIND {
-            // It was written since.
+            // Written after the caller's check; the next call takes it.
             RECEIVED => None,
             TITLE => {
-                // SAFETY: the entry is whole and ours.
+                // SAFETY: the device has written the entry and does not change it.
                 let title = unsafe { Cqe::received(cqe) };
                 self.session = Session {
                     title,
@@ -286,19 +298,21 @@ impl DirectCq {
         }
     }
 
-    /// The next completion of the session.
+    /// Returns the next completion of the session.
     #[inline]
     fn decompress(&mut self) -> Cqe {
         let (slot, read) = (self.consumed, self.session.read);
         if read % ARRAY == 0 {
-            // The first array is behind the title.
+            // The first array is in the slot behind the title.
             let array = self.entries.entry(slot.wrapping_add(u32::from(read == 0)));
-            // SAFETY: the device wrote it before the title, and its slot has not been given back.
+            // SAFETY: the device wrote it before the title, and its slot has not returned to the
+            // device.
             self.session.minis = unsafe { array.cast::<[u64; ARRAY as usize]>().read() };
         }
         if read > 0 {
-            // What is in the slot is no CQE, but a mini CQE's bytes or a CQE of a lap ago: no later lap must take it for one.
-            // SAFETY: a slot of the session, which is ours until it is given back.
+            // The slot does not contain a CQE, but bytes of mini CQEs or a CQE of an earlier lap.
+            // Invalidate it, so that a later lap does not take it for a CQE.
+            // SAFETY: a slot of the session, which the device does not write until it is returned.
             unsafe { AtomicU8::from_ptr(&raw mut (*self.entries.entry(slot)).op_own) }
                 .store(OP_INVALID << 4, Ordering::Relaxed);
         }
@@ -308,7 +322,7 @@ impl DirectCq {
         self.session.left -= 1;
         let title = self.session.title;
         Cqe {
-            // Where there are no strides, WQEs follow each other; fewer than 2^16 are on a ring.
+            // Without strides, WQEs complete in sequence; a ring has fewer than 2^16 of them.
             wqe_counter: match self.strides {
                 true => (mini >> 32) as u16,
                 false => title.wqe_counter.wrapping_add(read as u16),
@@ -318,16 +332,18 @@ impl DirectCq {
         }
     }
 
-    /// Descriptor of the channel to sleep on, where there is one.
+    /// Returns the descriptor of the channel to wait on, if there is one.
     #[must_use]
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.cq.event_fd()
     }
 
-    /// Asks for an event at the next completion; one that is there already raises it at once.
+    /// Requests an event for the next completion; a completion that is already in the queue raises
+    /// it at once.
     pub fn arm(&mut self) {
         let word = (self.arm_sn & 3) << 28 | (self.consumed & 0x00ff_ffff);
-        // SAFETY: the CQ's doorbell record and its page of the UAR, mapped as long as the context is open.
+        // SAFETY: the CQ's doorbell record and its page of the UAR, mapped as long as the context
+        // is open.
         unsafe {
             AtomicU32::from_ptr((&raw mut (*self.dbrec)[1]).cast())
                 .store(word.to_be(), Ordering::Release);
@@ -338,7 +354,7 @@ impl DirectCq {
         flush_writes();
     }
 
-    /// Takes and acknowledges one event if there is one; true when there was.
+    /// Takes and acknowledges one event; returns `true` if there was one.
     pub fn take_event(&mut self) -> bool {
         let taken = self.cq.take_event();
         if taken {
@@ -348,27 +364,27 @@ impl DirectCq {
     }
 }
 
-/// Entries that lie in a row up to the lap's end, none while a session is read.
+/// Contiguous entries up to the end of the lap; empty while a session is read.
 struct Row {
-    /// The first: as long as there are any, the CQ's `consumed`.
+    /// First entry of the row. If the row is not empty, its index is the CQ's `consumed`.
     first: *mut u8,
     next: *mut u8,
     end: *mut u8,
-    /// Bytes from one to the next.
+    /// Bytes from one entry to the next.
     step: usize,
-    /// `op_own` of those that are frames', but for the solicited event.
+    /// `op_own` of a frame's completion in this lap, without the solicited event bit.
     frame: u8,
 }
 
-/// Completions being read. What a frame's costs is a look at its entry: where it lies and what it must be is at hand for a
-/// whole row of them.
+/// Reader of completions. The completion of a frame costs one check of its entry: the address and
+/// the expected `op_own` are computed once for a whole row of entries.
 pub struct Cqes<'a> {
     cq: &'a mut DirectCq,
     row: Row,
 }
 
 impl Cqes<'_> {
-    /// The next completion, if the device has written it.
+    /// Returns the next completion, if the device has written it.
     #[inline(always)]
     pub fn take(&mut self) -> Option<Cqe> {
         loop {
@@ -376,16 +392,17 @@ impl Cqes<'_> {
                 let step = self.row.step;
                 let cqe: *mut ffi::mlx5_cqe64 = self.row.next.cast();
                 prefetch_line(self.row.next.wrapping_add(AHEAD * step));
-                // SAFETY: an entry of the CQ. The device writes this byte last; everything else is read after it (acquire),
-                // and the entry is not written again before it is given back.
+                // SAFETY: an entry of the CQ. The device writes this byte last. The other bytes are
+                // read after it (acquire), and the device does not write the entry again before it
+                // is returned.
                 let op_own =
                     unsafe { AtomicU8::from_ptr(&raw mut (*cqe).op_own) }.load(Ordering::Acquire);
                 if op_own & !SOLICITED != self.row.frame {
                     self.end_row();
-                    return self.cq.unusual();
+                    return self.cq.take_title_or_error();
                 }
                 self.row.next = self.row.next.wrapping_add(step);
-                // SAFETY: as above: the entry is whole and ours.
+                // SAFETY: as above: the device has written the entry and does not change it.
                 return Some(unsafe { Cqe::received(cqe) });
             }
             self.end_row();
@@ -396,7 +413,7 @@ impl Cqes<'_> {
         }
     }
 
-    /// Counts what was read of the row, of which nothing more is read.
+    /// Adds the entries that were read from the row to `consumed`, and empties the row.
     #[inline]
     fn end_row(&mut self) {
         let read = (self.row.next.addr() - self.row.first.addr()) >> self.cq.entries.log_size;
@@ -404,12 +421,14 @@ impl Cqes<'_> {
         (self.row.first, self.row.end) = (self.row.next, self.row.next);
     }
 
-    /// The next completion, and its entry as the device wrote it; of 128 bytes the second half.
+    /// Returns the next completion, and its entry as the device wrote it: for 128-byte entries, the
+    /// second half.
     pub fn take_raw(&mut self) -> Option<(Cqe, [u8; 64])> {
         let cqe = self.take()?;
         self.end_row();
         let entry = self.cq.entries.entry(self.cq.consumed.wrapping_sub(1));
-        // SAFETY: 64 bytes of the CQ's memory, which are not the device's again before this reader goes.
+        // SAFETY: 64 bytes of the CQ's memory, which do not return to the device before this reader
+        // is dropped.
         Some((cqe, unsafe { entry.cast::<[u8; 64]>().read() }))
     }
 }
@@ -418,19 +437,21 @@ impl Drop for Cqes<'_> {
     #[inline]
     fn drop(&mut self) {
         self.end_row();
-        // SAFETY: the CQ's doorbell record, which only this reader writes; entries were read before (release).
+        // SAFETY: the CQ's doorbell record, which only this reader writes; entries were read before
+        // it (release).
         unsafe { AtomicU32::from_ptr((&raw mut (*self.cq.dbrec)[0]).cast()) }
             .store((self.cq.consumed & 0x00ff_ffff).to_be(), Ordering::Release);
     }
 }
 
-/// Makes earlier stores to write-combining memory leave the CPU: a UAR page may be mapped so, and a doorbell that stays in
-/// the CPU's buffer asks for no event. As `mmio_flush_writes` of rdma-core (util/udma_barrier.h), which `mlx5_arm_cq`
+/// Flushes earlier stores to write-combining memory out of the CPU. A UAR page may be mapped as
+/// write-combining, and a doorbell that stays in the CPU's buffer requests no event. Equals
+/// `mmio_flush_writes` of rdma-core (util/udma_barrier.h), which `mlx5_arm_cq`
 /// (providers/mlx5/cq.c) calls after its doorbell.
 #[inline]
 fn flush_writes() {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 CPU has it, and it changes no memory.
+    // SAFETY: every x86-64 CPU has this instruction, and it changes no memory.
     unsafe {
         core::arch::x86_64::_mm_sfence();
     }
@@ -443,7 +464,7 @@ fn flush_writes() {
     fence(Ordering::SeqCst);
 }
 
-/// `ibv_wc_status` of an error CQE's syndrome, as libmlx5 translates it.
+/// Returns the `ibv_wc_status` of an error CQE's syndrome, as libmlx5 translates it.
 fn status_of(syndrome: u8) -> u32 {
     match syndrome {
         0x01 => 1, // local length

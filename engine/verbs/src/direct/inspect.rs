@@ -1,4 +1,4 @@
-//! A receive queue for looking at single completions: slow, and with nothing left out.
+//! Receive queue that exposes single completions with their raw entries; slow, for inspection.
 
 use super::{Cqe, DirectCq, DirectWq};
 use crate::{
@@ -6,18 +6,19 @@ use crate::{
     memory::Region,
 };
 
-/// A completion, its entry as the device wrote it, and what it received.
+/// Completion with its raw entry and the received bytes.
 #[derive(Clone, Debug)]
 pub struct Inspected {
-    /// As it is read.
+    /// Decoded completion.
     pub cqe: Cqe,
-    /// The 64 bytes of the entry (`mlx5_cqe64`).
+    /// Raw entry of 64 bytes (`mlx5_cqe64`).
     pub raw: [u8; 64],
-    /// The bytes that were received; none with an error.
+    /// Received bytes; empty on an error.
     pub bytes: Vec<u8>,
 }
 
-/// A CQ and a WQ that is ready and full of WQEs. What is received is copied, and its WQE goes back at once.
+/// CQ, and WQ that is ready and filled with WQEs. Received bytes are copied, and the WQE is posted
+/// again at once.
 pub struct InspectedQueue {
     cq: DirectCq,
     wq: DirectWq,
@@ -26,10 +27,11 @@ pub struct InspectedQueue {
 }
 
 impl InspectedQueue {
-    /// Creates one with at least `wrs` WQEs of `slot` bytes.
+    /// Creates a queue with at least `wrs` WQEs of `slot` bytes.
     ///
     /// # Errors
-    /// A verb's, or the rings are not to be reached.
+    /// The error of a verb, EOPNOTSUPP if the rings cannot be accessed directly, or EPROTO if the
+    /// ring has another size.
     pub fn create(
         context: &Context,
         pd: &Pd,
@@ -55,7 +57,7 @@ impl InspectedQueue {
         let wq = Wq::create(pd, &cq, &memory, attr)?;
         let (cq, wq) = (DirectCq::of(cq)?, DirectWq::of(wq)?);
         if wq.len() != wrs {
-            let object = format!("{wrs} WRs were asked for, {} came", wq.len());
+            let object = format!("{wrs} WRs requested, {} created", wq.len());
             return Err(VerbsError::from_errno(
                 "ibv_create_wq",
                 object,
@@ -72,57 +74,59 @@ impl InspectedQueue {
         Ok(queue)
     }
 
-    /// The WQ, for a table.
+    /// Returns the WQ's handle, for use in a table.
     #[must_use]
     pub fn handle(&self) -> WqHandle {
         self.wq.wq().handle()
     }
 
-    /// The WQ, as asynchronous events name it.
+    /// Returns the number that identifies the WQ in asynchronous events.
     #[must_use]
     pub fn id(&self) -> usize {
         self.wq.wq().id()
     }
 
-    /// WQEs of the queue.
+    /// Returns the number of WQEs.
     #[must_use]
     pub fn wrs(&self) -> u32 {
         self.wq.len()
     }
 
-    /// The next completion. The WQE of a sound one is handed to the device again.
+    /// Takes the next completion. The WQE of a successful one is handed to the device again.
     pub fn take(&mut self) -> Option<Inspected> {
         let (cqe, raw) = self.cq.cqes().take_raw()?;
         let mut bytes = Vec::new();
         if cqe.status == 0 {
             let len = cqe.byte_len.min(self.slot) as usize;
             let at = self.wq.index_of(cqe.wqe_counter) as usize * self.slot as usize;
-            // SAFETY: a slot of the memory; its WQE has completed, so that the device writes there no more.
+            // SAFETY: a slot of the memory; its WQE has completed, so the device no longer writes
+            // to it.
             let slot = unsafe {
                 std::slice::from_raw_parts(self.memory.memory().cast::<u8>().add(at), len)
             };
             bytes.extend_from_slice(slot);
             self.wq.advance();
-            // SAFETY: WQEs complete in order, so that this is the WQE that has just completed, as it was written: it
-            // points at its slot, of which nobody keeps a reference.
+            // SAFETY: WQEs complete in order, so this is the WQE that has just completed,
+            // unchanged: it points to its slot, to which no reference remains.
             unsafe { self.wq.hand_over() };
         }
         Some(Inspected { cqe, raw, bytes })
     }
 
-    /// Changes the state, as [`DirectWq::set_state`].
+    /// Changes the state, as [`DirectWq::set_state`] does.
     ///
     /// # Errors
-    /// The verb's.
+    /// The error of the verb.
     pub fn set_state(&mut self, from: Option<WqState>, state: WqState) -> Result<(), VerbsError> {
         self.wq.set_state(from, state)
     }
 
-    /// From reset to ready, and hands over all WQEs; without `sound` keys the device cannot write where they point.
-    /// Completions from before the reset that were not taken are gone.
+    /// Changes the WQ from reset to ready and hands over all WQEs. If `sound` is `false`, the WQEs
+    /// have an invalid key, so that the device cannot write to their slots. Completions from before
+    /// the reset that were not taken are discarded.
     ///
     /// # Errors
-    /// EINVAL unless the WQ was put in reset before; the verb's.
+    /// EINVAL if the WQ is not in reset, or the error of the verb.
     pub fn make_ready(&mut self, sound: bool) -> Result<(), VerbsError> {
         if self.wq.wq().state() != WqState::Reset {
             let object = format!("{:?} to Ready", self.wq.wq().state());
@@ -135,18 +139,20 @@ impl InspectedQueue {
         while self.cq.cqes().take().is_some() {}
         self.wq.set_state(None, WqState::Ready)?;
         let key = self.memory.lkey();
-        // The index of a key is in its upper 24 bits (PRM, "Memory Key"): with others this is nobody's.
+        // The index of a key is in its upper 24 bits (PRM, "Memory Key"): with other upper bits it
+        // is the key of no memory region.
         let key = if sound { key } else { key ^ 0x5a5a_5a00 };
         let start = self.memory.memory().addr() as u64;
         for _ in 0..self.wq.len() {
             let at = self.wq.next_index();
             let address = start + u64::from(at) * u64::from(self.slot);
-            // SAFETY: the WQ was in reset, in which a device owns no WQE, and none has been handed over since.
+            // SAFETY: the WQ was in reset, where the device owns no WQE, and no WQE was handed over
+            // since.
             unsafe { self.wq.write(at, address, self.slot, 1, key) };
             self.wq.advance();
         }
-        // SAFETY: each WQE points at its slot of the memory that the WQ was created with, and `take` reads slots only
-        // after their completion.
+        // SAFETY: each WQE points at its slot of the memory that the WQ was created with, and
+        // `take` reads slots only after their completion.
         unsafe { self.wq.hand_over() };
         Ok(())
     }

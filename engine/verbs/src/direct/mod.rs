@@ -1,14 +1,16 @@
-//! A CQ and a receive WQ read and written in their own memory, as libmlx5's direct verbs hand them out.
+//! Direct access to the memory of a CQ and a receive WQ, whose addresses libmlx5's direct verbs
+//! return.
 //!
-//! `ibv_poll_cq` and `ibv_post_wq_recv` go through a function pointer, a branch for everything a queue may be, and a
-//! copy for each frame. The layouts are the device's documented interface, libmlx5 gives them to whoever asks
-//! (`mlx5dv_init_obj(3)`), and a ring whose WQEs keep their addresses is reposted by moving a counter.
+//! `ibv_poll_cq` and `ibv_post_wq_recv` cost a call through a function pointer, a branch for every
+//! kind of queue, and a copy for each frame. The layouts are the device's documented interface, and
+//! libmlx5 returns the addresses (`mlx5dv_init_obj(3)`). A ring whose WQEs keep their addresses is
+//! reposted by advancing a counter.
 //!
-//! Only where stores reach the device in program order without a barrier instruction: x86-64. Everywhere else, and on
-//! other devices, a ring goes through the verbs.
+//! Used only on x86-64, where stores reach the device in program order without a barrier
+//! instruction. On other architectures and devices, rings use the verbs.
 //!
-//! Sources: `infiniband/mlx5dv.h`; the NVIDIA Programmer's Reference Manual, "Completion Queue" (CQE, ownership,
-//! doorbell record, arming) and "Work Queue" (receive WQE, doorbell record).
+//! Sources: `infiniband/mlx5dv.h`; the NVIDIA Programmer's Reference Manual, "Completion Queue"
+//! (CQE, ownership, doorbell record, arming) and "Work Queue" (receive WQE, doorbell record).
 
 mod cq;
 mod inspect;
@@ -23,14 +25,15 @@ use crate::{
     error::VerbsError,
 };
 
-/// Whether rings of this context can be reached directly.
+/// Returns `true` if the rings of this context can be accessed directly.
 #[must_use]
 pub fn is_direct(context: &Context) -> bool {
     cfg!(target_arch = "x86_64") && context.0.is_mlx5()
 }
 
-/// Refuses an object of another provider: `mlx5dv_init_obj` takes it for one of libmlx5's without a look.
-fn of_mlx5(context: &ContextInner, object: &str) -> Result<(), VerbsError> {
+/// Rejects an object of another provider: `mlx5dv_init_obj` does not check that an object is
+/// libmlx5's.
+fn require_mlx5(context: &ContextInner, object: &str) -> Result<(), VerbsError> {
     if context.is_mlx5() {
         return Ok(());
     }

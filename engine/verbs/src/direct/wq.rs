@@ -1,6 +1,6 @@
-//! A receive WQ whose WQEs are written in its own memory.
+//! Receive WQ whose WQEs are written directly in its memory.
 
-use super::of_mlx5;
+use super::require_mlx5;
 use crate::{
     error::VerbsError,
     mlx5dv as ffi,
@@ -12,13 +12,13 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// The lkey that ends a WQE's scatter list early (`MLX5_INVALID_LKEY`).
+/// lkey that ends a WQE's scatter list early (`MLX5_INVALID_LKEY`).
 const END_OF_LIST: u32 = 0x100;
 
-/// A receive WQ whose WQEs are written in its own memory.
+/// Receive WQ whose WQEs are written directly in its memory.
 ///
-/// A WQE names the memory that the device writes to, so writing one is unsafe: the compiler does not know which WQEs the
-/// device owns.
+/// A WQE contains the address that the device writes to, so writing a WQE is unsafe: the compiler
+/// cannot check which WQEs the device owns.
 ///
 /// ```compile_fail,E0133
 /// fn redirect(wq: &mut wqcap_verbs::DirectWq, anywhere: u64) {
@@ -30,12 +30,12 @@ pub struct DirectWq {
     buf: *mut u8,
     dbrec: *mut u32,
     stride: usize,
-    /// Bytes in front of a WQE's scatter list: a striding WQ has a segment there that this kind of ring does not use
-    /// (`mlx5_wqe_srq_next_seg`; `mlx5_calc_rwq_size` of rdma-core's providers/mlx5/verbs.c, `mlx5_rxq_initialize` of
-    /// DPDK's drivers/net/mlx5/mlx5_rxq.c).
+    /// Bytes in front of a WQE's scatter list. A striding WQ has a segment there that this kind of
+    /// ring does not use (`mlx5_wqe_srq_next_seg`; `mlx5_calc_rwq_size` of rdma-core's
+    /// providers/mlx5/verbs.c, `mlx5_rxq_initialize` of DPDK's drivers/net/mlx5/mlx5_rxq.c).
     head: usize,
     mask: u32,
-    /// WQEs handed to the device, modulo 2^32.
+    /// Number of WQEs handed over to the device, modulo 2^32.
     produced: u32,
 }
 
@@ -43,16 +43,16 @@ pub struct DirectWq {
 unsafe impl Send for DirectWq {}
 
 impl DirectWq {
-    /// Takes a fresh WQ over.
+    /// Takes over a new WQ.
     ///
     /// # Errors
-    /// EOPNOTSUPP for a WQ of another provider than libmlx5, EPROTO for a ring that this code cannot read, or the errno of
-    /// `mlx5dv_init_obj`.
+    /// EOPNOTSUPP for a WQ of a provider other than libmlx5, EPROTO for a ring layout that this
+    /// code cannot read, or the errno of `mlx5dv_init_obj`.
     pub fn of(wq: Wq) -> Result<Self, VerbsError> {
-        of_mlx5(&wq.inner.context, "a WQ")?;
+        require_mlx5(&wq.inner.context, "a WQ")?;
         let mut out = MaybeUninit::<ffi::mlx5dv_rwq>::zeroed();
         let mut obj = MaybeUninit::<ffi::mlx5dv_obj>::zeroed();
-        // SAFETY: a live WQ; `out` outlives the call, which fills it when it answers 0.
+        // SAFETY: a live WQ; `out` outlives the call, which fills it if it returns 0.
         let out = unsafe {
             (*obj.as_mut_ptr()).rwq.in_ = wq.inner.raw.cast();
             (*obj.as_mut_ptr()).rwq.out = out.as_mut_ptr();
@@ -66,7 +66,7 @@ impl DirectWq {
         } else {
             0
         };
-        // At least one scatter entry stands in a WQE.
+        // A WQE contains at least one scatter entry.
         let least = head + size_of::<ffi::mlx5_wqe_data_seg>();
         if out.buf.is_null()
             || out.dbrec.is_null()
@@ -91,53 +91,56 @@ impl DirectWq {
         })
     }
 
-    /// The WQ, for a table.
+    /// Returns the WQ, for use in a table.
     #[must_use]
     pub fn wq(&self) -> &Wq {
         &self.wq
     }
 
-    /// The WQ, to be modified.
+    /// Returns the WQ for modification.
     pub fn wq_mut(&mut self) -> &mut Wq {
         &mut self.wq
     }
 
-    /// WQEs of the ring: a power of two, at least what the WQ was asked for.
+    /// Returns the number of WQEs in the ring: a power of two, at least the requested number.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.mask + 1
     }
 
-    /// Never: a WQ has at least one WQE.
+    /// Returns `false`: a WQ has at least one WQE.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// The place of the next WQE to be handed over.
+    /// Returns the ring index of the next WQE to hand over.
     #[inline]
     #[must_use]
     pub fn next_index(&self) -> u32 {
         self.produced & self.mask
     }
 
-    /// The place of the WQE that a completion counts.
+    /// Returns the ring index of the WQE that a completion's `wqe_counter` refers to.
     #[inline]
     #[must_use]
     pub fn index_of(&self, wqe_counter: u16) -> u32 {
         u32::from(wqe_counter) & self.mask
     }
 
-    /// Writes the scatter list of the WQE at `index`: `count` pieces of `len` bytes from `address` on.
+    /// Writes the scatter list of the WQE at `index`: `count` pieces of `len` bytes each, from
+    /// `address` on.
     ///
     /// # Safety
-    /// The device does not own the WQE: it was never handed over since the WQ became ready, or it has completed since.
+    /// The device does not own the WQE: it was not handed over since the WQ became ready, or it has
+    /// completed since.
     pub unsafe fn write(&mut self, index: u32, address: u64, len: u32, count: u32, lkey: u32) {
         let most = (self.stride - self.head) / size_of::<ffi::mlx5_wqe_data_seg>();
         let at = (index & self.mask) as usize * self.stride;
         // SAFETY: masked to the ring, whose size is a power of two.
         let wqe = unsafe { self.buf.add(at) };
-        // SAFETY: the first bytes of the WQE, which the caller says is not the device's, until `hand_over`.
+        // SAFETY: the first bytes of the WQE, which, as the caller guarantees, the device does not
+        // own until `hand_over`.
         unsafe { ptr::write_bytes(wqe, 0, self.head) };
         let segments = ptr::slice_from_raw_parts_mut(
             // SAFETY: as above.
@@ -150,7 +153,7 @@ impl DirectWq {
                 lkey: lkey.to_be(),
                 addr: (address + u64::from(i) * u64::from(len)).to_be(),
             };
-            // SAFETY: `at` is below `most`; the WQE is not the device's until `hand_over`.
+            // SAFETY: `at` is below `most`; the device does not own the WQE until `hand_over`.
             unsafe { (&raw mut (*segments)[at]).write(segment) };
         }
         if (count as usize) < most {
@@ -164,25 +167,26 @@ impl DirectWq {
         }
     }
 
-    /// Counts the WQE at [`DirectWq::next_index`] among those to be handed over.
+    /// Marks the WQE at [`DirectWq::next_index`] to be handed over.
     #[inline]
     pub fn advance(&mut self) {
         self.produced = self.produced.wrapping_add(1);
     }
 
-    /// Hands every WQE counted so far to the device, with one store.
+    /// Hands over all marked WQEs to the device, with one store.
     ///
     /// # Safety
-    /// What the WQEs point at lies in the memory the WQ was created with, and nobody reads or writes it until its
-    /// completion.
+    /// The scatter entries of these WQEs lie in the memory that the WQ was created with, and no
+    /// code reads or writes that memory until the WQEs complete.
     #[inline]
     pub unsafe fn hand_over(&mut self) {
-        // SAFETY: the WQ's doorbell record, which only this poster writes; WQEs are written before it (release).
+        // SAFETY: the WQ's doorbell record, which only this poster writes; WQEs are written before
+        // it (release).
         unsafe { AtomicU32::from_ptr(self.dbrec) }
             .store((self.produced & 0xffff).to_be(), Ordering::Release);
     }
 
-    /// Changes the state; a WQ that becomes ready after a reset counts its WQEs from zero again.
+    /// Changes the state. A WQ that becomes ready after a reset counts its WQEs from zero again.
     ///
     /// # Errors
     /// As [`Wq::set_state`].

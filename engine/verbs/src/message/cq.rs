@@ -1,10 +1,10 @@
-//! Completion queues polled by `ibv_poll_cq`, which every provider has: for messages, where a few more nanoseconds do
-//! not matter and the QP's number does.
+//! Completion queues polled with `ibv_poll_cq`, which every provider has. They are for messages,
+//! where the QP's number is needed and a few more nanoseconds do not matter.
 
 use crate::{
     cq::Channel,
     device::{Context, ContextInner},
-    error::{VerbsError, answered, destroyed, made},
+    error::{VerbsError, check_created, check_errno, log_destroy_error},
 };
 use rdma_sys as ffi;
 use std::{
@@ -15,7 +15,8 @@ use std::{
     sync::Arc,
 };
 
-/// A completion that [`MessageCq::poll`] took. Nothing else makes one: it shows that the device is done with the WR.
+/// Completion that [`MessageCq::poll`] took. No other code creates one, so it proves that the
+/// device is done with the WR.
 ///
 /// ```compile_fail
 /// fn made_up(wc: wqcap_verbs::sys::ibv_wc) -> wqcap_verbs::MessageCompletion {
@@ -32,7 +33,7 @@ impl Deref for MessageCompletion {
     }
 }
 
-/// A completion queue with one reader and an event channel of its own.
+/// Completion queue with one reader and a separate event channel.
 pub struct MessageCq {
     pub(crate) inner: Arc<MessageCqInner>,
 }
@@ -44,20 +45,21 @@ pub(crate) struct MessageCqInner {
     pub(crate) context: Arc<ContextInner>,
 }
 
-// SAFETY: only the owner of the one `MessageCq` polls; QPs hold the Arc for its lifetime alone.
+// SAFETY: only the owner of the one `MessageCq` polls; QPs hold the Arc only to keep the CQ alive.
 unsafe impl Send for MessageCqInner {}
-// SAFETY: through a shared reference nothing is done but destroy on the last drop.
+// SAFETY: shared references are used only to destroy the CQ, on the last drop.
 unsafe impl Sync for MessageCqInner {}
 
 impl Drop for MessageCqInner {
     fn drop(&mut self) {
-        // SAFETY: created by `create`, destroyed only here; QPs hold an Arc of self; events are acknowledged at once.
-        destroyed("ibv_destroy_cq", unsafe { ffi::ibv_destroy_cq(self.raw) });
+        // SAFETY: created by `create`, destroyed only here; QPs hold an Arc of self; events are
+        // acknowledged at once.
+        log_destroy_error("ibv_destroy_cq", unsafe { ffi::ibv_destroy_cq(self.raw) });
     }
 }
 
 impl AsFd for MessageCq {
-    /// Readable after [`MessageCq::arm`] and a completion.
+    /// Returns the descriptor, which is readable after [`MessageCq::arm`] and a completion.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.channel.as_fd()
     }
@@ -75,7 +77,7 @@ impl MessageCq {
         let raw =
             unsafe { ffi::ibv_create_cq(context.0.raw, count, ptr::null_mut(), channel.raw(), 0) };
         let object = format!("{}, {entries} entries", context.name());
-        let raw = made(raw, "ibv_create_cq", object)?;
+        let raw = check_created(raw, "ibv_create_cq", object)?;
         Ok(Self {
             inner: Arc::new(MessageCqInner {
                 raw,
@@ -85,27 +87,30 @@ impl MessageCq {
         })
     }
 
-    /// The object itself, for verbs that this crate does not wrap. Whoever calls one holds `self` meanwhile, and gives WRs
-    /// that complete here a `wr_id` below [`OWN_WR_IDS`](super::OWN_WR_IDS).
+    /// Returns the raw object for verbs that this crate does not wrap. The caller must hold `self`
+    /// during such a call, and use a `wr_id` below [`OWN_WR_IDS`](super::OWN_WR_IDS) for WRs that
+    /// complete here.
     #[must_use]
     pub fn as_ptr(&self) -> *mut ffi::ibv_cq {
         self.inner.raw
     }
 
-    /// Asks for an event at the next completion. Poll once more after it: what came before it raises none.
+    /// Requests an event for the next completion. Poll once more after this call: completions that
+    /// arrived before it raise no event.
     ///
     /// # Errors
     /// The verb's errno.
     pub fn arm(&mut self) -> Result<(), VerbsError> {
         // SAFETY: a live CQ.
         let errno = unsafe { ffi::ibv_req_notify_cq(self.inner.raw, 0) };
-        answered(errno, "ibv_req_notify_cq", String::new)
+        check_errno(errno, "ibv_req_notify_cq", String::new)
     }
 
-    /// Takes and acknowledges the events there are.
+    /// Takes and acknowledges all pending events.
     pub fn take_events(&mut self) {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: a live, non-blocking channel, which this CQ alone uses, so each event is this CQ's.
+        // SAFETY: a live, non-blocking channel, which this CQ alone uses, so each event is this
+        // CQ's.
         unsafe {
             while ffi::ibv_get_cq_event(self.inner.channel.raw(), &raw mut cq, &raw mut context)
                 == 0
@@ -115,14 +120,14 @@ impl MessageCq {
         }
     }
 
-    /// Up to 32 completions.
+    /// Returns up to 32 completions.
     ///
     /// # Errors
-    /// The CQ cannot be polled any more.
+    /// The CQ can no longer be polled.
     pub fn poll(&mut self) -> Result<Vec<MessageCompletion>, VerbsError> {
-        // SAFETY: plain old data, of which the call fills as many as it returns.
+        // SAFETY: plain old data, of which the call fills as many entries as it returns.
         let mut completions: [ffi::ibv_wc; 32] = unsafe { mem::zeroed() };
-        // SAFETY: `&mut self` is the one reader; there is room for 32.
+        // SAFETY: `&mut self` is the only reader; there is room for 32.
         let count = unsafe { ffi::ibv_poll_cq(self.inner.raw, 32, completions.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else {
             return Err(VerbsError::from_errno("ibv_poll_cq", "", libc::EIO));
@@ -132,10 +137,10 @@ impl MessageCq {
     }
 }
 
-/// What a completion's status means.
+/// Returns the description of a completion status.
 #[must_use]
 pub fn status_text(status: u32) -> String {
-    // SAFETY: the library answers any number with a static string.
+    // SAFETY: the library returns a static string for any number.
     unsafe { std::ffi::CStr::from_ptr(ffi::ibv_wc_status_str(status)) }
         .to_string_lossy()
         .into_owned()

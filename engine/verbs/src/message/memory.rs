@@ -1,8 +1,10 @@
-//! Registered memory for messages, in slots of one size. A slot is a token: whoever has it may read and write its
-//! bytes; a slot that is lent to the device is with nobody until its completion gives it back.
+//! Registered memory for messages, in slots of one size. A slot is a token: its holder may read and
+//! write the slot's bytes. While a slot is lent to the device, its token does not exist; the
+//! completion returns it.
 //!
-//! Invariant: only a completion that [`MessageCq::poll`](super::MessageCq::poll) took, or the end of the QP that had a
-//! send, gives a slot back. A program cannot make up either.
+//! Invariant: a slot is returned only by a completion that
+//! [`MessageCq::poll`](super::MessageCq::poll) took, or by the end of the QP that had a send. A
+//! program can forge neither.
 
 use super::MessageCompletion;
 use crate::{
@@ -21,11 +23,12 @@ use std::{
     },
 };
 
-/// The lowest `wr_id` of this crate's WRs. The process counts them up from here, so that no two WRs share one; WRs that a
-/// program posts by itself have lower ones.
+/// Lowest `wr_id` of WRs that this crate posts. The process counts up from here, so that no two WRs
+/// share a `wr_id`; WRs that a program posts itself have lower ones.
 pub const OWN_WR_IDS: u64 = 1 << 63;
 
-/// A slot that is not with the device. Neither `Clone` nor `Copy`, and of one set of [`Messages`] alone.
+/// Slot that the device does not hold. It is neither `Clone` nor `Copy`, and belongs to one set of
+/// [`Messages`].
 ///
 /// ```compile_fail
 /// fn twice(slot: wqcap_verbs::MessageSlot) -> (wqcap_verbs::MessageSlot, wqcap_verbs::MessageSlot) {
@@ -38,11 +41,11 @@ pub struct MessageSlot {
     set: SetId,
 }
 
-/// Identifies a set of [`Messages`] in this process.
+/// Identifier of a set of [`Messages`] in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SetId(u64);
 
-/// Identifies what a slot is lent to: a QP or an SRQ of this process.
+/// Identifier of the QP or SRQ of this process that slots are lent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LenderId(u64);
 
@@ -52,29 +55,29 @@ impl LenderId {
     }
 }
 
-/// A number that nothing else in this process has.
+/// Returns a number that is unique in this process.
 fn unique() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(OWN_WR_IDS);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A slot that the device has.
+/// Slot that the device holds.
 struct Lent {
     index: u32,
     to: LenderId,
 }
 
-/// The memory and who has which slot.
+/// Registered memory, and a record of the slots that the device holds.
 pub struct Messages {
     mr: Mr,
     slot_len: u32,
     set: SetId,
-    /// Slots that the device has, by the `wr_id` of their WR.
+    /// Slots that the device holds, by the `wr_id` of their WR.
     lent: HashMap<u64, Lent>,
 }
 
 impl Messages {
-    /// Registers `count` slots of `slot_len` bytes, and gives them out.
+    /// Registers `count` slots of `slot_len` bytes each and returns their tokens.
     ///
     /// # Errors
     /// There is not enough memory, or it cannot be registered.
@@ -94,42 +97,44 @@ impl Messages {
         Ok((messages, slots))
     }
 
-    /// Bytes of a slot.
+    /// Returns the length of a slot in bytes.
     #[must_use]
     pub fn slot_len(&self) -> u32 {
         self.slot_len
     }
 
-    /// A slot's bytes.
+    /// Returns a slot's bytes.
     ///
     /// # Panics
-    /// The slot is of another set.
+    /// Panics if the slot belongs to another set.
     #[must_use]
     pub fn bytes(&self, slot: &MessageSlot) -> &[u8] {
-        // SAFETY: the slot lies in the region, and as its token is here the device does not write to it. Another
-        // slice of it exists only while this is borrowed.
+        // SAFETY: the slot lies in the region, and the device does not write to it while its token
+        // exists. A mutable slice of it cannot exist while `self` is borrowed.
         unsafe { slice::from_raw_parts(self.start(slot), self.slot_len as usize) }
     }
 
-    /// A slot's bytes, to write.
+    /// Returns a slot's bytes for writing.
     ///
     /// # Panics
-    /// The slot is of another set.
+    /// Panics if the slot belongs to another set.
     pub fn bytes_mut(&mut self, slot: &mut MessageSlot) -> &mut [u8] {
         // SAFETY: as for `bytes`; `&mut self` and the token make it the only slice.
         unsafe { slice::from_raw_parts_mut(self.start(slot), self.slot_len as usize) }
     }
 
-    /// Gives a slot back whose WR has completed: `None` when the WR is not of this set, or its slot is back already.
+    /// Returns the slot of a completed WR; `None` if the WR does not belong to this set, or its
+    /// slot was already returned.
     pub fn returned(&mut self, completion: &MessageCompletion) -> Option<MessageSlot> {
         let lent = self.lent.remove(&completion.wr_id)?;
         Some(self.slot(lent.index))
     }
 
-    /// Lends a slot's first `length` bytes to the device: the WR's number and its scatter entry.
+    /// Lends a slot's first `length` bytes to the device; returns the WR's `wr_id` and its scatter
+    /// entry.
     ///
     /// # Panics
-    /// The slot is of another set.
+    /// Panics if the slot belongs to another set.
     pub(crate) fn lend(
         &mut self,
         slot: MessageSlot,
@@ -146,7 +151,8 @@ impl Messages {
         (wr_id, sge)
     }
 
-    /// Gives back the slot of a WR that its QP or SRQ does not have: it was refused, or the QP is destroyed.
+    /// Returns the slot of a WR that its QP or SRQ no longer holds: the WR was rejected, or the QP
+    /// was destroyed.
     pub(crate) fn take_back(&mut self, wr_id: u64, from: LenderId) -> Option<MessageSlot> {
         if self.lent.get(&wr_id)?.to != from {
             return None;
@@ -155,14 +161,14 @@ impl Messages {
         Some(self.slot(lent.index))
     }
 
-    /// Gives back the slot of a WR that the device refused.
+    /// Returns the slot of a WR that the device rejected, and the error.
     pub(crate) fn refused(
         &mut self,
         wr_id: u64,
         from: LenderId,
         errno: i32,
     ) -> (MessageSlot, io::Error) {
-        let slot = self.take_back(wr_id, from).expect("it was just lent");
+        let slot = self.take_back(wr_id, from).expect("the slot was just lent");
         (slot, io::Error::from_raw_os_error(errno))
     }
 
@@ -170,7 +176,7 @@ impl Messages {
         Arc::clone(&self.mr.0)
     }
 
-    /// Whether `held` is the memory of this set.
+    /// Returns `true` if `held` is the memory of this set.
     pub(crate) fn is_over(&self, held: &Arc<MrInner>) -> bool {
         Arc::ptr_eq(&self.mr.0, held)
     }
@@ -183,9 +189,10 @@ impl Messages {
     }
 
     fn start(&self, slot: &MessageSlot) -> *mut u8 {
-        assert!(slot.set == self.set, "a slot of another set of messages");
+        assert!(slot.set == self.set, "slot of another set of messages");
         let at = slot.index as usize * self.slot_len as usize;
-        // SAFETY: a slot of this set, and `register` made the region as long as all of its slots together.
+        // SAFETY: a slot of this set, and `register` made the region as long as all of its slots
+        // together.
         unsafe { self.mr.memory().cast::<u8>().add(at) }
     }
 }

@@ -1,27 +1,27 @@
-//! Shared receive queues: one queue of receives for however many QPs.
+//! Shared receive queues: one queue of receives for any number of QPs.
 
 use super::memory::{LenderId, MessageSlot, Messages};
 use crate::{
     device::{CmId, ContextInner},
-    error::{VerbsError, answered, called, destroyed, made},
+    error::{VerbsError, check_created, check_errno, check_ret, log_destroy_error},
     mr::MrInner,
     pd::{Pd, PdInner},
 };
 use rdma_sys as ffi;
 use std::{io, mem, ptr, sync::Arc};
 
-/// The capability to resize SRQs, in `ibv_device_attr::device_cap_flags`.
+/// Capability to resize SRQs, a flag of `ibv_device_attr::device_cap_flags`.
 pub const SRQ_RESIZE: u32 = ffi::ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0;
 
-/// An SRQ with one poster: not `Clone`, and what changes it takes `&mut`. QPs attached to it hold it, so
-/// `ibv_destroy_srq` never meets one (it would fail with EBUSY).
+/// SRQ with one poster: not `Clone`, and methods that change it take `&mut`. Attached QPs hold it,
+/// so `ibv_destroy_srq` is never called with QPs attached (it would fail with EBUSY).
 pub struct Srq {
     pub(crate) inner: Arc<SrqInner>,
 }
 
 pub(crate) struct SrqInner {
     pub(crate) raw: *mut ffi::ibv_srq,
-    /// The CM identifier it was made on, whose `srq` it is; `None`: it is of no identifier.
+    /// CM identifier that the SRQ was created on; `None` if it was created without one.
     id: Option<Arc<CmId>>,
     pub(crate) context: Arc<ContextInner>,
     // The device writes into `memory` as long as the SRQ exists.
@@ -30,9 +30,10 @@ pub(crate) struct SrqInner {
     _pd: Arc<PdInner>,
 }
 
-// SAFETY: only the owner of the one `Srq` posts or modifies; QPs hold the Arc for its lifetime alone.
+// SAFETY: only the owner of the one `Srq` posts or modifies; QPs hold the Arc only to keep the SRQ
+// alive.
 unsafe impl Send for SrqInner {}
-// SAFETY: through a shared reference nothing is done but reading the pointer and destroy on the last drop.
+// SAFETY: shared references only read the pointer, and destroy the SRQ on the last drop.
 unsafe impl Sync for SrqInner {}
 
 impl Drop for SrqInner {
@@ -40,30 +41,34 @@ impl Drop for SrqInner {
         match &self.id {
             Some(id) => {
                 let _locked = id.lock();
-                // SAFETY: made on this live identifier by `create_on`, destroyed only here; QPs hold an Arc of self.
+                // SAFETY: created on this live identifier by `create_on`, destroyed only here; QPs
+                // hold an Arc of self.
                 unsafe { ffi::rdma_destroy_srq(id.raw) }
             }
-            // SAFETY: made by `create`, destroyed only here; QPs hold an Arc of self.
-            None => destroyed("ibv_destroy_srq", unsafe { ffi::ibv_destroy_srq(self.raw) }),
+            // SAFETY: created by `create`, destroyed only here; QPs hold an Arc of self.
+            None => log_destroy_error("ibv_destroy_srq", unsafe { ffi::ibv_destroy_srq(self.raw) }),
         }
     }
 }
 
 impl Srq {
-    /// Creates an SRQ of at least `max_wr` WRs of one scatter entry, whose receives go into `messages`.
+    /// Creates an SRQ of at least `max_wr` WRs with one scatter entry each, whose receives go into
+    /// `messages`.
     ///
     /// # Errors
-    /// EINVAL above the device's limits and for memory of another context, ENOMEM, EOPNOTSUPP where the device has none.
+    /// EINVAL above the device's limits and for memory of another context, ENOMEM, EOPNOTSUPP if
+    /// the device has no SRQs.
     pub fn create(pd: &Pd, messages: &Messages, max_wr: u32) -> Result<Self, VerbsError> {
-        Self::of_one_context(pd, messages, "ibv_create_srq", max_wr)?;
+        Self::require_one_context(pd, messages, "ibv_create_srq", max_wr)?;
         let mut init = init(max_wr);
-        // SAFETY: a live PD, held by the new object; `init` begins with what the call reads, and outlives it.
+        // SAFETY: a live PD, held by the new object; `init` begins with what the call reads, and
+        // outlives it.
         let raw = unsafe { ffi::ibv_create_srq(pd.0.raw, (&raw mut init).cast()) };
-        let raw = made(raw, "ibv_create_srq", object(&pd.0.context, max_wr))?;
-        Ok(Self::of(raw, None, pd, messages))
+        let raw = check_created(raw, "ibv_create_srq", object(&pd.0.context, max_wr))?;
+        Ok(Self::from_raw(raw, None, pd, messages))
     }
 
-    fn of_one_context(
+    fn require_one_context(
         pd: &Pd,
         messages: &Messages,
         verb: &'static str,
@@ -73,36 +78,42 @@ impl Srq {
         context.refuse_others([&memory.pd.context], verb, || object(context, max_wr))
     }
 
-    /// Creates an SRQ as that of a CM identifier that is bound to `pd`'s device. An identifier has one SRQ at a time.
+    /// Creates the SRQ of a CM identifier that is bound to `pd`'s device. An identifier has one SRQ
+    /// at a time.
     pub(crate) fn create_on(
         id: &Arc<CmId>,
         pd: &Pd,
         messages: &Messages,
         max_wr: u32,
     ) -> Result<Self, VerbsError> {
-        Self::of_one_context(pd, messages, "rdma_create_srq", max_wr)?;
+        Self::require_one_context(pd, messages, "rdma_create_srq", max_wr)?;
         let mut init = init(max_wr);
         let _locked = id.lock();
         // SAFETY: a live identifier, whose fields change only under the lock.
         if unsafe { !(*id.raw).srq.is_null() } {
-            // librdmacm would forget the first one, and destroy the second one twice.
-            let object = format!("{}, a second one", object(&pd.0.context, max_wr));
+            // librdmacm would lose the first SRQ, and destroy the second one twice.
+            let object = format!("{}, a second SRQ", object(&pd.0.context, max_wr));
             return Err(VerbsError::from_errno(
                 "rdma_create_srq",
                 object,
                 libc::EBUSY,
             ));
         }
-        // SAFETY: a live identifier and PD, both held by the new object; `init` begins with what the call reads, and
-        // outlives it.
+        // SAFETY: a live identifier and PD, both held by the new object; `init` begins with what
+        // the call reads, and outlives it.
         let ret = unsafe { ffi::rdma_create_srq(id.raw, pd.0.raw, (&raw mut init).cast()) };
-        called(ret, "rdma_create_srq", object(&pd.0.context, max_wr))?;
+        check_ret(ret, "rdma_create_srq", object(&pd.0.context, max_wr))?;
         // SAFETY: a live identifier whose `srq` the call has set.
         let raw = unsafe { (*id.raw).srq };
-        Ok(Self::of(raw, Some(Arc::clone(id)), pd, messages))
+        Ok(Self::from_raw(raw, Some(Arc::clone(id)), pd, messages))
     }
 
-    fn of(raw: *mut ffi::ibv_srq, id: Option<Arc<CmId>>, pd: &Pd, messages: &Messages) -> Self {
+    fn from_raw(
+        raw: *mut ffi::ibv_srq,
+        id: Option<Arc<CmId>>,
+        pd: &Pd,
+        messages: &Messages,
+    ) -> Self {
         Self {
             inner: Arc::new(SrqInner {
                 raw,
@@ -115,19 +126,20 @@ impl Srq {
         }
     }
 
-    /// A number that is this SRQ's alone in this process, as asynchronous events name it.
+    /// Returns the number that identifies this SRQ in asynchronous events, unique in this process.
     #[must_use]
     pub fn id(&self) -> usize {
         self.inner.raw as usize
     }
 
-    /// QPs that hold it.
+    /// Returns the number of QPs that hold the SRQ.
     #[must_use]
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.inner) - 1
     }
 
-    /// What it has now: `max_wr` is at least what was asked for, `srq_limit` the low watermark that is armed, 0 for none.
+    /// Returns the current attributes: `max_wr` is at least the requested size, `srq_limit` the
+    /// armed low watermark, 0 if none is armed.
     ///
     /// # Errors
     /// The verb's errno.
@@ -137,24 +149,25 @@ impl Srq {
             let mut attr: ffi::ibv_srq_attr = mem::zeroed();
             (ffi::ibv_query_srq(self.inner.raw, &raw mut attr), attr)
         };
-        answered(ret, "ibv_query_srq", || self.inner.context.name().into())?;
+        check_errno(ret, "ibv_query_srq", || self.inner.context.name().into())?;
         Ok(attr)
     }
 
-    /// Arms the low watermark: one event when fewer than `limit` WRs are posted, and no other until it is armed again.
+    /// Arms the low watermark: one event is raised when fewer than `limit` WRs are posted, and no
+    /// other until it is armed again.
     ///
     /// # Errors
-    /// EINVAL above what the SRQ holds.
+    /// EINVAL for a limit above the size of the SRQ.
     pub fn arm(&mut self, limit: u32) -> Result<(), VerbsError> {
         let what = format!("srq_limit {limit}");
         self.modify(0, limit, ffi::ibv_srq_attr_mask::IBV_SRQ_LIMIT, &what)
     }
 
-    /// Makes it hold at least `max_wr` WRs.
+    /// Resizes the SRQ to at least `max_wr` WRs.
     ///
     /// # Errors
-    /// EINVAL below what is posted or armed, above the device's limit, and where the device resizes none
-    /// (no `IBV_DEVICE_SRQ_RESIZE`); nothing has changed then.
+    /// EINVAL below the number of posted WRs or the armed limit, above the device's limit, and if
+    /// the device cannot resize SRQs (no `IBV_DEVICE_SRQ_RESIZE`). The SRQ is then unchanged.
     pub fn resize(&mut self, max_wr: u32) -> Result<(), VerbsError> {
         let what = format!("max_wr {max_wr}");
         self.modify(max_wr, 0, ffi::ibv_srq_attr_mask::IBV_SRQ_MAX_WR, &what)
@@ -173,9 +186,9 @@ impl Srq {
             srq_limit,
         };
         let mask = i32::try_from(mask.0).unwrap_or(0);
-        // SAFETY: a live SRQ; `&mut self` is the one who modifies it.
+        // SAFETY: a live SRQ; `&mut self` is the only modifier.
         let errno = unsafe { ffi::ibv_modify_srq(self.inner.raw, &raw mut attr, mask) };
-        answered(errno, "ibv_modify_srq", || {
+        check_errno(errno, "ibv_modify_srq", || {
             format!("{}, {what}", self.inner.context.name())
         })
     }
@@ -183,11 +196,11 @@ impl Srq {
     /// Posts a receive into `slot`.
     ///
     /// # Errors
-    /// The queue is full (ENOMEM), the device refuses it, or the SRQ was created for other messages (EINVAL): the slot comes
-    /// back.
+    /// The slot, with ENOMEM if the queue is full, EINVAL if the SRQ was created for other
+    /// messages, or the errno of a device that rejects the WR.
     ///
     /// # Panics
-    /// The slot is of another set than `messages`.
+    /// Panics if the slot belongs to another set than `messages`.
     pub fn post(
         &mut self,
         messages: &mut Messages,
@@ -205,8 +218,8 @@ impl Srq {
             num_sge: 1,
         };
         let mut bad = ptr::null_mut();
-        // SAFETY: the WR and its scatter entry outlive the call; the entry lies in memory this SRQ holds, in a slot
-        // that is lent to the device until its completion.
+        // SAFETY: the WR and its scatter entry outlive the call; the entry lies in memory this SRQ
+        // holds, in a slot that is lent to the device until its completion.
         match unsafe { ffi::ibv_post_srq_recv(self.inner.raw, &raw mut wr, &raw mut bad) } {
             0 => Ok(()),
             errno => Err(messages.refused(wr_id, lender, errno)),
@@ -214,8 +227,9 @@ impl Srq {
     }
 }
 
-/// Attributes of an SRQ, in the longer structure: where `ibv_srq_init_attr` ends in padding, this one has its `comp_mask`,
-/// and libibverbs reads it there in either (`ibv_cmd_create_srq` of rdma-core, libibverbs/cmd_srq.c).
+/// Returns the attributes of an SRQ in the extended structure. `ibv_srq_init_attr` ends in padding
+/// where this one has `comp_mask`, and libibverbs reads `comp_mask` in either structure
+/// (`ibv_cmd_create_srq` of rdma-core, libibverbs/cmd_srq.c).
 fn init(max_wr: u32) -> ffi::ibv_srq_init_attr_ex {
     // SAFETY: plain old data; all zero is the documented start.
     let mut init: ffi::ibv_srq_init_attr_ex = unsafe { mem::zeroed() };

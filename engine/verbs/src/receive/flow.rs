@@ -1,18 +1,19 @@
-//! Flow rules: which frames of a port go to which QP.
+//! Flow rules: steer the frames of a port to QPs.
 
 use super::rss_qp::{RssQp, RssQpInner};
 use crate::{
     device::operation,
-    error::{VerbsError, destroyed, made},
+    error::{VerbsError, check_created, log_destroy_error},
 };
 use rdma_sys as ffi;
 use std::{mem::offset_of, sync::Arc};
 
-/// Appends a structure of `infiniband/verbs.h`: zeroes, then each listed field in its place.
+/// Appends a structure of `infiniband/verbs.h`: zeroes, then each listed field at its offset.
 ///
-/// A structure that is built in Rust and copied as a whole would bring whatever its padding holds. libibverbs refuses an
-/// IPv6 filter whose mask does not end in a zero (`get_filters_size` of rdma-core, libibverbs/cmd.c), and the kernel
-/// a filter with a bit set behind the fields that it knows (`spec_filter_size` of drivers/infiniband/core/uverbs_cmd.c).
+/// A structure that is built in Rust and copied as a whole would include undefined padding bytes.
+/// libibverbs rejects an IPv6 filter whose mask does not end in a zero (`get_filters_size` of
+/// rdma-core, libibverbs/cmd.c). The kernel rejects a filter with a bit set behind the fields that
+/// it knows (`spec_filter_size` of drivers/infiniband/core/uverbs_cmd.c).
 macro_rules! append {
     ($out:expr, $structure:ident { $($($field:ident).+: $value:expr),+ $(,)? }) => {{
         let out: &mut Vec<u8> = $out;
@@ -25,18 +26,18 @@ macro_rules! append {
     }};
 }
 
-/// Writes a field at the start of `to`; `_field` fixes its type.
+/// Writes a field at the start of `to`; `_field` determines its type.
 fn write_field<S, F: Field>(to: &mut [u8], _field: fn(&S) -> F, value: F) {
     let bytes = value.ne_bytes();
     let bytes = bytes.as_ref();
     to[..bytes.len()].copy_from_slice(bytes);
 }
 
-/// Types of fields that are plain integers or bytes, and so have no padding of their own.
+/// Types of structure fields: plain integers or bytes, which have no padding.
 trait Field {
     type Bytes: AsRef<[u8]>;
 
-    /// The bytes in memory.
+    /// Returns the bytes of the value in memory order.
     fn ne_bytes(self) -> Self::Bytes;
 }
 
@@ -61,39 +62,39 @@ macro_rules! integer_fields {
 }
 integer_fields!(u8, u16, u32);
 
-/// A rule as it is asked for.
+/// Flow rule to install.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRule {
-    /// Port, from 1.
+    /// Port number, from 1.
     pub port: u8,
-    /// What kind of rule.
+    /// Kind of the rule.
     pub kind: FlowKind,
-    /// Lower is matched first; mlx5 takes 0 to 15.
+    /// Priority; a lower value is matched first. mlx5 accepts 0 to 15.
     pub priority: u16,
-    /// All must match; empty for a sniffer.
+    /// Specs, all of which must match; empty for a sniffer.
     pub specs: Vec<FlowSpec>,
 }
 
 /// Kinds of rules (`ibv_flow_attr_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowKind {
-    /// Takes what its specs match, before the kernel sees it.
+    /// Rule that takes the frames that its specs match, before the kernel receives them.
     Normal,
-    /// Copies everything the port receives and sends.
+    /// Rule that copies all frames that the port receives and sends.
     Sniffer,
 }
 
-/// A value and the bits of it that count.
+/// Value and mask of the bits that must match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Masked<T> {
-    /// The value, in this machine's byte order.
+    /// Value in host byte order.
     pub value: T,
-    /// Ones where it must match.
+    /// Mask with a 1 for each bit that must match.
     pub mask: T,
 }
 
 impl<T: Default + std::ops::Not<Output = T>> Masked<T> {
-    /// All bits of `value` count.
+    /// Creates a match of all bits of `value`.
     #[must_use]
     pub fn exact(value: T) -> Self {
         Self {
@@ -104,7 +105,7 @@ impl<T: Default + std::ops::Not<Output = T>> Masked<T> {
 }
 
 impl<T> Masked<T> {
-    /// Converts the value and the mask.
+    /// Converts the value and the mask with `convert`.
     fn map<U>(self, convert: impl Fn(T) -> U) -> Masked<U> {
         Masked {
             value: convert(self.value),
@@ -114,7 +115,7 @@ impl<T> Masked<T> {
 }
 
 impl<T: Into<u128>> Masked<T> {
-    /// The same in 128 bits.
+    /// Converts the value and the mask to 128 bits.
     #[must_use]
     pub fn widen(self) -> Masked<u128> {
         Masked {
@@ -124,78 +125,78 @@ impl<T: Into<u128>> Masked<T> {
     }
 }
 
-/// One part of a match, or an action. A default one matches every packet of its type.
+/// Part of a match, or an action. A spec with default fields matches every packet of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowSpec {
-    /// `IBV_FLOW_SPEC_ETH`.
+    /// Ethernet header (`IBV_FLOW_SPEC_ETH`).
     Ethernet {
         /// Destination MAC address.
         dst: Masked<[u8; 6]>,
-        /// Ethertype behind the tags.
+        /// EtherType behind the VLAN tags.
         ethertype: Masked<u16>,
-        /// Tag control information of the first tag; a frame without one does not match.
+        /// Tag control information of the first VLAN tag; a frame without a tag does not match.
         vlan: Masked<u16>,
     },
-    /// `IBV_FLOW_SPEC_IPV4`, or `_EXT` where the protocol counts.
+    /// IPv4 header (`IBV_FLOW_SPEC_IPV4`, or `_EXT` if the protocol is matched).
     Ipv4 {
-        /// Source address.
+        /// Source IPv4 address.
         src: Masked<u32>,
-        /// Destination address.
+        /// Destination IPv4 address.
         dst: Masked<u32>,
-        /// Protocol.
+        /// IP protocol number.
         proto: Masked<u8>,
     },
-    /// `IBV_FLOW_SPEC_IPV6`.
+    /// IPv6 header (`IBV_FLOW_SPEC_IPV6`).
     Ipv6 {
-        /// Source address.
+        /// Source IPv6 address.
         src: Masked<u128>,
-        /// Destination address.
+        /// Destination IPv6 address.
         dst: Masked<u128>,
-        /// Next header of the fixed header.
+        /// Next header value of the fixed header.
         proto: Masked<u8>,
     },
-    /// `IBV_FLOW_SPEC_TCP`.
+    /// TCP header (`IBV_FLOW_SPEC_TCP`).
     Tcp {
-        /// Source port.
+        /// Source TCP port.
         src: Masked<u16>,
-        /// Destination port.
+        /// Destination TCP port.
         dst: Masked<u16>,
     },
-    /// `IBV_FLOW_SPEC_UDP`.
+    /// UDP header (`IBV_FLOW_SPEC_UDP`).
     Udp {
-        /// Source port.
+        /// Source UDP port.
         src: Masked<u16>,
-        /// Destination port.
+        /// Destination UDP port.
         dst: Masked<u16>,
     },
-    /// `IBV_FLOW_SPEC_VXLAN_TUNNEL`.
+    /// VXLAN header (`IBV_FLOW_SPEC_VXLAN_TUNNEL`).
     Vxlan {
-        /// Network identifier, 24 bits.
+        /// VXLAN network identifier, 24 bits.
         vni: Masked<u32>,
     },
-    /// `IBV_FLOW_SPEC_GRE`: any.
+    /// Any GRE header (`IBV_FLOW_SPEC_GRE`).
     Gre,
-    /// A header inside the tunnel (`IBV_FLOW_SPEC_INNER`).
+    /// Header inside the tunnel (`IBV_FLOW_SPEC_INNER`).
     Inner(Inner),
-    /// `IBV_FLOW_SPEC_ACTION_DROP`.
+    /// Action that drops the frame (`IBV_FLOW_SPEC_ACTION_DROP`).
     Drop,
 }
 
-/// Headers inside a tunnel, of which any will do.
+/// Headers inside a tunnel, matched with any field values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inner {
-    /// IPv4.
+    /// Inner IPv4 header.
     Ipv4,
-    /// IPv6.
+    /// Inner IPv6 header.
     Ipv6,
-    /// TCP.
+    /// Inner TCP header.
     Tcp,
-    /// UDP.
+    /// Inner UDP header.
     Udp,
 }
 
 impl Inner {
-    /// The same as an outer header.
+    /// Returns the spec of an outer header of this type.
     fn outer(self) -> FlowSpec {
         let proto = Masked::default();
         match self {
@@ -220,7 +221,7 @@ impl Inner {
 }
 
 impl FlowSpec {
-    /// Any Ethernet frame.
+    /// Spec that matches any Ethernet frame.
     pub const ETHERNET: Self = Self::Ethernet {
         dst: Masked {
             value: [0; 6],
@@ -230,10 +231,11 @@ impl FlowSpec {
         vlan: Masked { value: 0, mask: 0 },
     };
 
-    /// Appends the spec's structure of `infiniband/verbs.h`. Fields of several bytes are in network order there.
+    /// Appends the spec as a structure of `infiniband/verbs.h`. Fields of several bytes are in
+    /// network order there.
     fn append(self, out: &mut Vec<u8>) {
         use ffi::ibv_flow_spec_type as t;
-        /// Appends a spec of this type, with each field in the filter's value and in its mask.
+        /// Appends a spec structure of this type, with each field in the filter's value and mask.
         macro_rules! spec {
             ($spec:ident, $kind:expr, { $($field:ident: $masked:expr),* $(,)? }) => {
                 append!(out, $spec {
@@ -286,7 +288,7 @@ impl FlowSpec {
             Self::Inner(inner) => {
                 let at = out.len();
                 inner.outer().append(out);
-                // Every spec begins with its type, a word.
+                // Every spec begins with its type, a 32-bit word.
                 if let Some((kind, _)) = out[at..].split_first_chunk_mut::<4>() {
                     *kind = (u32::from_ne_bytes(*kind) | t::IBV_FLOW_SPEC_INNER).to_ne_bytes();
                 }
@@ -307,8 +309,9 @@ fn size_of_u16<T>() -> u16 {
 }
 
 impl FlowRule {
-    /// The rule as `ibv_create_flow` reads it: a flow attribute with the specs right behind it, in 8-byte words so
-    /// that the structures are aligned (all sizes are multiples of 4, the strictest alignment among them).
+    /// Returns the rule as `ibv_create_flow` reads it: a flow attribute directly followed by the
+    /// specs. The result is in 8-byte words, so that the structures are aligned; all sizes are
+    /// multiples of 4, the strictest alignment among the structures.
     fn words(&self) -> Vec<u64> {
         let mut specs = Vec::new();
         for spec in &self.specs {
@@ -338,7 +341,7 @@ impl FlowRule {
     }
 }
 
-/// An installed rule; dropping it takes the rule away.
+/// Installed flow rule; dropping it removes the rule.
 pub struct Flow {
     raw: *mut ffi::ibv_flow,
     qp: Arc<RssQpInner>,
@@ -351,16 +354,17 @@ impl Drop for Flow {
     fn drop(&mut self) {
         if let Some(destroy) = operation!(self.qp.pd.context, ibv_destroy_flow) {
             // SAFETY: created by `create`, destroyed only here.
-            destroyed("ibv_destroy_flow", unsafe { destroy(self.raw) });
+            log_destroy_error("ibv_destroy_flow", unsafe { destroy(self.raw) });
         }
     }
 }
 
 impl Flow {
-    /// Installs a rule that leads to `qp`.
+    /// Installs a rule that steers frames to `qp`.
     ///
     /// # Errors
-    /// EPERM without CAP_NET_RAW, ENOMEM for a priority above 15, EINVAL for a contradiction, EEXIST for a conflict.
+    /// EPERM without CAP_NET_RAW, ENOMEM for a priority above 15, EINVAL for contradictory specs,
+    /// EEXIST for a conflict with an installed rule.
     pub fn create(qp: &RssQp, rule: &FlowRule) -> Result<Self, VerbsError> {
         let context = &qp.0.pd.context;
         let object = || {
@@ -374,9 +378,10 @@ impl Flow {
         };
         let create = operation!(context, ibv_create_flow, "ibv_create_flow", object)?;
         let mut words = rule.words();
-        // SAFETY: a live QP, held by the new object; `words` is a well-formed rule and outlives the call.
+        // SAFETY: a live QP, held by the new object; `words` is a well-formed rule and outlives the
+        // call.
         let raw = unsafe { create(qp.0.raw, words.as_mut_ptr().cast()) };
-        let raw = made(raw, "ibv_create_flow", object())?;
+        let raw = check_created(raw, "ibv_create_flow", object())?;
         Ok(Self {
             raw,
             qp: Arc::clone(&qp.0),
@@ -389,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_is_laid_out_as_verbs_h_has_it() {
+    fn a_rule_has_the_layout_of_verbs_h() {
         let rule = FlowRule {
             port: 2,
             kind: FlowKind::Normal,
@@ -427,7 +432,8 @@ mod tests {
         let address = Masked::exact(u128::MAX);
         let word = Masked::exact(u32::MAX);
         let proto = Masked::exact(u8::MAX);
-        // Of each spec: bytes in front of the value, the value's bytes that are set, and the filter's size.
+        // For each spec: bytes in front of the value, ranges of the value's bytes that are set,
+        // size of the filter.
         let specs = [
             (
                 FlowSpec::Ethernet {
@@ -460,7 +466,8 @@ mod tests {
             (FlowSpec::Vxlan { vni: word }, (8, [0..4, 4..4], 4)),
         ];
         for (spec, (head, set, size)) in specs {
-            // Memory that was used before: a spec that is copied over it as a whole would let it show through.
+            // Reused memory: a spec that is copied over it as a whole would keep old bytes in its
+            // padding.
             let mut bytes = vec![0x55; 256];
             bytes.clear();
             spec.append(&mut bytes);

@@ -1,4 +1,5 @@
-//! Receiving raw frames: work queues, the tables over them, the QPs that hash, and the rules that lead to those.
+//! Receiving raw frames: work queues, indirection tables over them, QPs that hash, and rules that
+//! steer frames to those QPs.
 
 mod flow;
 mod rss_qp;

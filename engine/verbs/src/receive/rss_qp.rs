@@ -1,9 +1,9 @@
-//! RSS QPs: RAW_PACKET QPs over an indirection table, without queues of their own.
+//! RSS QPs: RAW_PACKET QPs over an indirection table, which have no queues themselves.
 
 use super::rwq_table::{RwqTable, RwqTableInner};
 use crate::{
     device::operation,
-    error::{VerbsError, destroyed, made},
+    error::{VerbsError, check_created, log_destroy_error},
     mlx5dv as dv,
     pd::{Pd, PdInner},
 };
@@ -11,8 +11,8 @@ use rdma_sys as ffi;
 use std::{mem, sync::Arc};
 use wqcap_rss::{key::RssKey, profile::HashFields};
 
-/// A RAW_PACKET QP that spreads frames over a table (a TIR). It has no state to modify and nothing to query.
-/// Cheap to clone: clones share the one handle.
+/// RAW_PACKET QP that spreads frames over an indirection table (a TIR). It has no state to modify
+/// or to query. Clones share one handle and are cheap.
 #[derive(Clone)]
 pub struct RssQp(pub(crate) Arc<RssQpInner>);
 
@@ -29,17 +29,18 @@ unsafe impl Sync for RssQpInner {}
 
 impl Drop for RssQpInner {
     fn drop(&mut self) {
-        // SAFETY: created by `create`, destroyed only here; rules that lead to it hold an Arc of self.
-        destroyed("ibv_destroy_qp", unsafe { ffi::ibv_destroy_qp(self.raw) });
+        // SAFETY: created by `create`, destroyed only here; rules that lead to it hold an Arc of
+        // self.
+        log_destroy_error("ibv_destroy_qp", unsafe { ffi::ibv_destroy_qp(self.raw) });
     }
 }
 
 impl RssQp {
-    /// Creates an RSS QP hashing `fields` with Toeplitz.
+    /// Creates an RSS QP that hashes `fields` with Toeplitz.
     ///
     /// # Errors
-    /// EPERM without CAP_NET_RAW; EINVAL for fields of two L3 or two L4 types, for no field over more than one entry, and
-    /// for a table of another context.
+    /// EPERM without CAP_NET_RAW; EINVAL for fields of two L3 or two L4 types, for no fields over
+    /// more than one entry, and for a table of another context.
     pub fn create(
         pd: &Pd,
         table: &RwqTable,
@@ -73,18 +74,18 @@ impl RssQp {
         init.rx_hash_conf.rx_hash_key = key.as_mut_ptr();
         init.rx_hash_conf.rx_hash_fields_mask = fields.bits();
         let raw = if fields.contains(HashFields::INNER) {
-            // SAFETY: plain integers; `comp_mask` says which of them count.
+            // SAFETY: plain integers; `comp_mask` selects the valid ones.
             let mut tunnels: dv::mlx5dv_qp_init_attr = unsafe { mem::zeroed() };
             tunnels.comp_mask = dv::MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS.into();
             tunnels.create_flags = dv::MLX5DV_QP_CREATE_TUNNEL_OFFLOADS;
             let (context, init) = (context.raw.cast(), (&raw mut init).cast());
-            // SAFETY: as below; libmlx5 refuses contexts of other providers by itself.
+            // SAFETY: as below; libmlx5 rejects contexts of other providers.
             unsafe { dv::mlx5dv_create_qp(context, init, &raw mut tunnels).cast() }
         } else {
             // SAFETY: live parents, held by the new object; the key outlives the call.
             unsafe { create(context.raw, &raw mut init) }
         };
-        let raw = made(raw, "ibv_create_qp_ex", object())?;
+        let raw = check_created(raw, "ibv_create_qp_ex", object())?;
         Ok(Self(Arc::new(RssQpInner {
             raw,
             _table: Arc::clone(&table.0),

@@ -3,13 +3,13 @@
 use super::wq::{WqHandle, WqInner};
 use crate::{
     device::{Context, ContextInner, operation},
-    error::{VerbsError, destroyed, made},
+    error::{VerbsError, check_created, log_destroy_error},
 };
 use rdma_sys as ffi;
 use std::sync::Arc;
 
-/// An indirection table: the low bits of a frame's hash choose an entry, the entry names a WQ.
-/// Cheap to clone: clones share the one handle.
+/// Indirection table: the low bits of a frame's hash select an entry, and the entry names a WQ.
+/// Clones share one handle and are cheap.
 #[derive(Clone)]
 pub struct RwqTable(pub(crate) Arc<RwqTableInner>);
 
@@ -28,16 +28,17 @@ impl Drop for RwqTableInner {
     fn drop(&mut self) {
         if let Some(destroy) = operation!(self.context, destroy_rwq_ind_table) {
             // SAFETY: created by `create`, destroyed only here; QPs over it hold an Arc of self.
-            destroyed("ibv_destroy_rwq_ind_table", unsafe { destroy(self.raw) });
+            log_destroy_error("ibv_destroy_rwq_ind_table", unsafe { destroy(self.raw) });
         }
     }
 }
 
 impl RwqTable {
-    /// Creates a table. `entries.len()` is a power of two; a WQ may stand in it many times.
+    /// Creates a table. The number of entries is a power of two; a WQ may occur several times.
     ///
     /// # Errors
-    /// EINVAL for a size that is not a power of two or is above the device's limit, and for a WQ of another context.
+    /// EINVAL for a size that is not a power of two or is above the device's limit, and for a WQ of
+    /// another context.
     pub fn create(
         context: &Context,
         entries: impl IntoIterator<Item = WqHandle>,
@@ -59,9 +60,10 @@ impl RwqTable {
             ind_tbl: pointers.as_mut_ptr(),
             comp_mask: 0,
         };
-        // SAFETY: live WQs of this context, held by the new object; the pointer array outlives the call.
+        // SAFETY: live WQs of this context, held by the new object; the pointer array outlives the
+        // call.
         let raw = unsafe { create(context.0.raw, &raw mut init) };
-        let raw = made(raw, VERB, object())?;
+        let raw = check_created(raw, VERB, object())?;
         Ok(Self(Arc::new(RwqTableInner {
             raw,
             context: Arc::clone(&context.0),

@@ -3,7 +3,7 @@
 use crate::{
     cq::{Cq, CqInner},
     device::{ContextInner, operation},
-    error::{VerbsError, answered, destroyed, made},
+    error::{VerbsError, check_created, check_errno, log_destroy_error},
     mlx5dv as dv,
     mr::{Mr, MrInner},
     pd::{Pd, PdInner},
@@ -12,41 +12,42 @@ use rdma_sys as ffi;
 use serde::Serialize;
 use std::{ptr, sync::Arc};
 
-/// `IBV_WQ_FLAGS_CVLAN_STRIPPING`: the NIC takes the customer VLAN tag off.
+/// `IBV_WQ_FLAGS_CVLAN_STRIPPING`: the NIC strips the customer VLAN tag.
 pub const CVLAN_STRIPPING: u32 = 1 << 0;
-/// `IBV_WQ_FLAGS_SCATTER_FCS`: the FCS stands behind each frame.
+/// `IBV_WQ_FLAGS_SCATTER_FCS`: the FCS follows each frame.
 pub const SCATTER_FCS: u32 = 1 << 1;
-/// `IBV_WQ_FLAGS_DELAY_DROP`: the NIC holds the wire for a while before it drops.
+/// `IBV_WQ_FLAGS_DELAY_DROP`: the NIC holds frames back for a time before it drops them.
 pub const DELAY_DROP: u32 = 1 << 2;
 /// `IBV_WQ_FLAGS_PCI_WRITE_END_PADDING`: writes are padded to whole cache lines.
 pub const PCI_WRITE_END_PADDING: u32 = 1 << 3;
 
-/// What a WQ is created with.
+/// Attributes of a new WQ.
 #[derive(Clone, Copy, Debug)]
 pub struct WqAttr {
-    /// WRs it must hold.
+    /// Number of WRs that the WQ must hold.
     pub max_wr: u32,
-    /// Scatter entries of a WR.
+    /// Number of scatter entries per WR.
     pub max_sge: u32,
-    /// `ibv_wq_flags`.
+    /// Flags of the WQ (`ibv_wq_flags`).
     pub flags: u32,
-    /// Buffers of many frames each; `None`: a WR takes one frame. Such a WQ cannot be posted to by the verbs: only
-    /// [`DirectWq`](crate::DirectWq) knows its WQEs.
+    /// Layout of buffers that take many frames each; `None`: a WR takes one frame. A striding WQ
+    /// cannot be posted to by the verbs, only by [`DirectWq`](crate::DirectWq), which writes its
+    /// WQEs.
     pub striding: Option<Striding>,
 }
 
-/// How frames lie in the buffer of a striding WQ's WR: each begins at a stride, takes as many as it needs, and never
-/// crosses into the next WR's buffer.
+/// Layout of frames in the buffer of a striding WQ's WR. Each frame begins at a stride, takes as
+/// many strides as it needs, and never crosses into the buffer of the next WR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Striding {
-    /// Bytes of a stride, a power of two.
+    /// Size of a stride in bytes, a power of two.
     pub stride: u32,
-    /// Strides of a WR, a power of two.
+    /// Number of strides per WR, a power of two.
     pub strides: u32,
 }
 
 impl Striding {
-    /// Bytes of a WR's buffer.
+    /// Returns the size of a WR's buffer in bytes.
     #[must_use]
     pub fn buffer(self) -> u32 {
         self.stride * self.strides
@@ -56,16 +57,16 @@ impl Striding {
 /// States of a WQ (`ibv_wq_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WqState {
-    /// Holds nothing; WRs posted now are lost at the change to ready.
+    /// The WQ holds no WRs; WRs posted in this state are lost at the change to ready.
     Reset,
-    /// Receives.
+    /// The WQ receives frames.
     Ready,
-    /// Flushes what is posted.
+    /// The WQ flushes its posted WRs.
     Error,
 }
 
 impl WqState {
-    /// As the verbs number it.
+    /// Returns the `ibv_wq_state` number of the state.
     fn number(self) -> u32 {
         match self {
             Self::Reset => ffi::ibv_wq_state::IBV_WQS_RESET,
@@ -75,14 +76,14 @@ impl WqState {
     }
 }
 
-/// A receive WQ with one poster: not `Clone`, and posting takes `&mut`.
+/// Receive WQ with one poster: not `Clone`, and posting takes `&mut`.
 pub struct Wq {
     pub(crate) inner: Arc<WqInner>,
     attr: WqAttr,
     state: WqState,
 }
 
-/// A WQ as a table needs it, while its owner, perhaps another thread, posts to it.
+/// Handle of a WQ for use in a table, while the owner, possibly another thread, posts to the WQ.
 #[derive(Clone)]
 pub struct WqHandle(pub(crate) Arc<WqInner>);
 
@@ -95,16 +96,18 @@ pub(crate) struct WqInner {
     _pd: Arc<PdInner>,
 }
 
-// SAFETY: only the owner of the one `Wq` posts or modifies; tables hold the Arc for its lifetime alone.
+// SAFETY: only the owner of the one `Wq` posts or modifies; tables hold the Arc only to keep the WQ
+// alive.
 unsafe impl Send for WqInner {}
-// SAFETY: through a shared reference nothing is done but reading the pointer and destroy on the last drop.
+// SAFETY: shared references only read the pointer, and destroy the WQ on the last drop.
 unsafe impl Sync for WqInner {}
 
 impl Drop for WqInner {
     fn drop(&mut self) {
         if let Some(destroy) = operation!(self.context, destroy_wq) {
-            // SAFETY: created by `Wq::create`, destroyed only here; tables that name it hold an Arc of self.
-            destroyed("ibv_destroy_wq", unsafe { destroy(self.raw) });
+            // SAFETY: created by `Wq::create`, destroyed only here; tables that name it hold an Arc
+            // of self.
+            log_destroy_error("ibv_destroy_wq", unsafe { destroy(self.raw) });
         }
     }
 }
@@ -113,8 +116,8 @@ impl Wq {
     /// Creates a WQ, in the reset state, that completes to `cq` and receives into `memory`.
     ///
     /// # Errors
-    /// EINVAL above the device's limits and for a CQ or memory of another context, EOPNOTSUPP for a flag that the device
-    /// lacks, EPERM for delay drop without CAP_SYS_RAWIO.
+    /// EINVAL above the device's limits and for a CQ or memory of another context, EOPNOTSUPP for a
+    /// flag that the device lacks, EPERM for delay drop without CAP_SYS_RAWIO.
     pub fn create(pd: &Pd, cq: &Cq, memory: &Mr, attr: WqAttr) -> Result<Self, VerbsError> {
         let context = &pd.0.context;
         let object = || {
@@ -151,12 +154,12 @@ impl Wq {
                     two_byte_shift_en: 0,
                 },
             };
-            // SAFETY: live parents, held by the new object; the library asks the provider first. Its header and
-            // rdma-sys describe the same structures.
+            // SAFETY: live parents, held by the new object; the library checks the provider first.
+            // Its header and rdma-sys describe the same structures.
             let raw = unsafe {
                 dv::mlx5dv_create_wq(context.raw.cast(), (&raw mut init).cast(), &raw mut more)
             };
-            made(
+            check_created(
                 raw.cast(),
                 "mlx5dv_create_wq",
                 format!("{}, {striding:?}", object()),
@@ -165,10 +168,10 @@ impl Wq {
             let create = operation!(context, create_wq, "ibv_create_wq", object)?;
             // SAFETY: live parents, held by the new object.
             let raw = unsafe { create(context.raw, &raw mut init) };
-            made(raw, "ibv_create_wq", object())?
+            check_created(raw, "ibv_create_wq", object())?
         };
-        // SAFETY: a new WQ nobody else knows yet. `ibv_create_wq` in verbs.h does the same after the provider
-        // returns: ibv_destroy_wq and event acknowledgement use these.
+        // SAFETY: a new WQ that no other code uses yet. `ibv_create_wq` in verbs.h does the same
+        // after the provider returns: ibv_destroy_wq and event acknowledgement use these.
         unsafe {
             (*raw).events_completed = 0;
             libc::pthread_mutex_init((&raw mut (*raw).mutex).cast(), ptr::null());
@@ -191,36 +194,37 @@ impl Wq {
         })
     }
 
-    /// The right to stand in tables, and nothing more.
+    /// Returns a handle that can only be used in tables.
     #[must_use]
     pub fn handle(&self) -> WqHandle {
         WqHandle(Arc::clone(&self.inner))
     }
 
-    /// What the WQ really has: at least what was asked for.
+    /// Returns the actual attributes of the WQ: at least the requested ones.
     #[must_use]
     pub fn attr(&self) -> WqAttr {
         self.attr
     }
 
-    /// A number that is this WQ's alone in this process, as asynchronous events name it.
+    /// Returns the number that identifies this WQ in asynchronous events, unique in this process.
     #[must_use]
     pub fn id(&self) -> usize {
         self.inner.raw as usize
     }
 
-    /// Returns the state that the WQ was last put in; the device may have put it in error since.
+    /// Returns the state that was last set; the device may have put the WQ in error since.
     #[must_use]
     pub fn state(&self) -> WqState {
         self.state
     }
 
-    /// Changes the state. `from` is the state that the device is in, where the caller knows better than the kernel: it
-    /// keeps a record of its own, which still says ready after the device has put the WQ in error, and sends that to the
-    /// firmware unless the caller names a state (`mlx5_ib_modify_wq` of drivers/infiniband/hw/mlx5/qp.c).
+    /// Changes the state. `from` is the device's actual state, if the caller knows it better than
+    /// the kernel. Without `from`, the kernel sends the state in its own record to the firmware,
+    /// and that record still says ready after the device has put the WQ in error
+    /// (`mlx5_ib_modify_wq` of drivers/infiniband/hw/mlx5/qp.c).
     ///
     /// # Errors
-    /// EINVAL for a change that does not exist; ERROR leads only to RESET.
+    /// EINVAL for an invalid transition; ERROR can only change to RESET.
     pub fn set_state(&mut self, from: Option<WqState>, state: WqState) -> Result<(), VerbsError> {
         let mut mask = ffi::ibv_wq_attr_mask::IBV_WQ_ATTR_STATE.0;
         if from.is_some() {
@@ -241,10 +245,10 @@ impl Wq {
         Ok(())
     }
 
-    /// Turns CVLAN stripping on or off; frames on the way meet either.
+    /// Turns CVLAN stripping on or off; frames in flight may be handled either way.
     ///
     /// # Errors
-    /// EOPNOTSUPP where the device cannot strip.
+    /// EOPNOTSUPP if the device cannot strip.
     pub fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), VerbsError> {
         let attr = ffi::ibv_wq_attr {
             attr_mask: ffi::ibv_wq_attr_mask::IBV_WQ_ATTR_FLAGS.0,
@@ -264,23 +268,24 @@ impl Wq {
         object: impl Fn() -> String,
     ) -> Result<(), VerbsError> {
         let modify = operation!(self.inner.context, modify_wq, "ibv_modify_wq", object)?;
-        // SAFETY: a live WQ; `&mut self` is the one who modifies it.
+        // SAFETY: a live WQ; `&mut self` is the only modifier.
         let errno = unsafe { modify(self.inner.raw, &raw mut attr) };
-        answered(errno, "ibv_modify_wq", object)
+        check_errno(errno, "ibv_modify_wq", object)
     }
 
-    /// Posts a list of WRs, linked by `next`; one doorbell for all.
+    /// Posts a list of WRs, linked by `next`, with one doorbell.
     ///
     /// # Safety
-    /// Every WR of the list and its scatter list are valid for the call, and every scatter entry lies in the memory
-    /// this WQ was created with and is not read or written by anyone until its completion.
+    /// Every WR of the list and its scatter list are valid for the call. Every scatter entry lies
+    /// in the memory that this WQ was created with, and no code reads or writes it until its
+    /// completion.
     ///
     /// # Errors
-    /// The errno, ENOMEM when the queue is full: WRs before the failing one were posted.
+    /// The errno, ENOMEM if the queue is full; WRs before the failing one were posted.
     #[inline]
     pub unsafe fn post(&mut self, list: *mut ffi::ibv_recv_wr) -> Result<(), i32> {
         let mut bad = ptr::null_mut();
-        // SAFETY: the caller vouches for the list; `&mut self` is the one poster.
+        // SAFETY: the caller guarantees the list; `&mut self` is the only poster.
         match unsafe { ffi::ibv_post_wq_recv(self.inner.raw, list, &raw mut bad) } {
             0 => Ok(()),
             errno => Err(errno),

@@ -1,8 +1,9 @@
-//! The program's memory as the device reaches it: rings and doorbell records by address, data by lkey.
+//! Access of the device to the program's memory: rings and doorbell records by address, data by
+//! lkey.
 //!
-//! Imports `abi`, `handles` and `process`. Invariant: no address is used that was not faulted in when it was handed over, and
-//! data moves only through [`Regions::resolve`], which checks key, protection domain, access right and bounds of
-//! every access.
+//! Imports `abi`, `handles` and `process`. Invariant: every address was faulted in when it was
+//! passed to the device. Data moves only through [`Regions::resolve`], which checks key, protection
+//! domain, access right and bounds of every access.
 
 mod region;
 mod ring;

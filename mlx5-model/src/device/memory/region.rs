@@ -1,4 +1,4 @@
-//! Memory regions: from lkey and address to memory that may be touched.
+//! Memory regions: translation of lkey and address to memory that may be accessed.
 
 use std::cell::Cell;
 
@@ -7,39 +7,40 @@ use crate::handles::{self, LIMIT, ObjectKind, Slab};
 use crate::process::Errno;
 use crate::process::memory::fault_in;
 
-/// Kinds of access.
+/// Kind of an access to registered memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Gather for a send.
+    /// Read access: gathering the data of a send.
     Read,
-    /// Scatter a received frame.
+    /// Write access: scattering a received frame.
     Write,
 }
 
-/// A registered range (PRM "Memory key").
+/// A registered range of memory (PRM "Memory key").
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryRegion {
-    /// Index << 8 | variant.
+    /// Key of the region: index << 8 | variant.
     pub lkey: u32,
-    /// The protection domain it belongs to.
+    /// Protection domain of the region.
     pub pd: u32,
-    /// `IB_UVERBS_ACCESS_*`.
+    /// Access rights of the region: `IB_UVERBS_ACCESS_*`.
     pub access: u32,
-    /// Its address in work requests.
+    /// Address of the region in work requests.
     iova: u64,
-    /// Its address in this process.
+    /// Address of the region in this process.
     start: u64,
     len: u64,
 }
 
-/// The lowest index in a key: 0 is no key, and 1 with variant 0 is `MLX5_INVALID_LKEY`, which ends a scatter list.
+/// Lowest index in a key. 0 is not a key, and 1 with variant 0 is `MLX5_INVALID_LKEY`, which ends a
+/// scatter list.
 const FIRST_INDEX: u32 = 16;
 
 /// All regions of a device, by the index in their keys.
 pub struct Regions {
     slab: Slab<MemoryRegion>,
-    /// The region of the last access, which is nearly always that of the next: one comparison replaces the lookup of
-    /// its key. Cleared when any region changes.
+    /// Region of the last access. The next access is nearly always to the same region: one
+    /// comparison replaces the lookup of its key. Cleared when any region changes.
     last: Cell<Option<MemoryRegion>>,
 }
 
@@ -53,7 +54,8 @@ impl Default for Regions {
 }
 
 impl Regions {
-    /// REG_MR of a region that [`check_region`] accepts. Fails with `ENOMEM` when there are too many.
+    /// REG_MR: registers a region that [`check_region`] accepts. Fails with `ENOMEM` when there are
+    /// too many.
     pub fn register(
         &mut self,
         pd: u32,
@@ -71,21 +73,21 @@ impl Regions {
             start,
             len,
         };
-        // All are the device's; which context has one is known by its handle.
+        // All regions belong to the device; the handle identifies the context of a region.
         let handle = self.slab.insert(0, region)?;
         let index = handles::index_of(handle);
         region.lkey = (index + FIRST_INDEX) << 8 | handles::generation(handle) & 0xff;
-        self.put(region);
+        self.store(region);
         Ok(region)
     }
 
-    fn put(&mut self, region: MemoryRegion) {
+    fn store(&mut self, region: MemoryRegion) {
         if let Some(slot) = self.slab.at_mut(index_of(region.lkey)) {
             *slot = region;
         }
     }
 
-    /// REREG_MR: the same key, another range, domain or rights. Fails as [`check_region`] does.
+    /// REREG_MR: changes range, domain or rights of a key's region. Fails as [`check_region`] does.
     pub fn change(
         &mut self,
         lkey: u32,
@@ -106,7 +108,7 @@ impl Regions {
             len,
             ..old
         };
-        self.put(new);
+        self.store(new);
         Ok(new)
     }
 
@@ -118,7 +120,7 @@ impl Regions {
         }
     }
 
-    /// The region of a key, if index and variant are right.
+    /// Returns the region of a key, if index and variant match.
     #[inline(always)]
     pub fn get(&self, lkey: u32) -> Option<&MemoryRegion> {
         let region = self.slab.at(index_of(lkey))?;
@@ -132,8 +134,8 @@ impl Regions {
         region
     }
 
-    /// The memory of an access of `len` bytes at `addr` through `lkey`, if a queue of protection domain `pd` may do
-    /// it.
+    /// Returns the memory for an access of `len` bytes at `addr` through `lkey`, if a queue of
+    /// protection domain `pd` may make it.
     #[inline(always)]
     pub fn resolve(
         &self,
@@ -161,9 +163,10 @@ fn index_of(lkey: u32) -> u32 {
     (lkey >> 8).wrapping_sub(FIRST_INDEX)
 }
 
-/// The kernel's checks (`ib_check_mr_access`, `ib_umem_get`), then the pinning, which takes long where there is much
-/// memory. Fails with `EINVAL` for contradicting rights or an iova with another offset in its page, with `EFAULT` for
-/// memory that is not mapped or not so accessible, with `EOPNOTSUPP` for on-demand paging.
+/// Makes the kernel's checks (`ib_check_mr_access`, `ib_umem_get`), then pins the memory, which
+/// takes long for much memory. Fails with `EINVAL` for contradictory rights or an iova with another
+/// offset in its page, with `EFAULT` for memory that is not mapped or lacks the rights, with
+/// `EOPNOTSUPP` for on-demand paging.
 pub fn check_region(access: u32, start: u64, len: u64, iova: u64) -> Result<(), Errno> {
     let writes = abi::IB_UVERBS_ACCESS_REMOTE_WRITE | abi::IB_UVERBS_ACCESS_REMOTE_ATOMIC;
     let known = abi::IB_UVERBS_ACCESS_LOCAL_WRITE
@@ -214,12 +217,28 @@ mod tests {
             resolve(region.lkey, 1, at + 256, 0),
             Some((at + 256) as *mut u8)
         );
-        assert_eq!(resolve(region.lkey ^ 1, 1, at, 1), None, "variant");
-        assert_eq!(resolve(region.lkey + 256, 1, at, 1), None, "index");
-        assert_eq!(resolve(region.lkey, 2, at, 1), None, "domain");
-        assert_eq!(resolve(region.lkey, 1, at - 1, 1), None, "before");
-        assert_eq!(resolve(region.lkey, 1, at + 255, 2), None, "behind");
-        assert_eq!(resolve(region.lkey, 1, at + 1, u64::MAX), None, "overflow");
+        assert_eq!(resolve(region.lkey ^ 1, 1, at, 1), None, "wrong variant");
+        assert_eq!(resolve(region.lkey + 256, 1, at, 1), None, "wrong index");
+        assert_eq!(
+            resolve(region.lkey, 2, at, 1),
+            None,
+            "wrong protection domain"
+        );
+        assert_eq!(
+            resolve(region.lkey, 1, at - 1, 1),
+            None,
+            "before the region"
+        );
+        assert_eq!(
+            resolve(region.lkey, 1, at + 255, 2),
+            None,
+            "beyond the region"
+        );
+        assert_eq!(
+            resolve(region.lkey, 1, at + 1, u64::MAX),
+            None,
+            "the length overflows"
+        );
         assert_eq!(resolve(abi::MLX5_INVALID_LKEY, 1, at, 1), None);
     }
 
@@ -255,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_iova_of_its_own_is_translated() {
+    fn a_different_iova_is_translated() {
         let memory = [0u8; 64];
         let at = memory.as_ptr() as u64;
         let iova = 0x10_0000_0000 | at & 0xfff;

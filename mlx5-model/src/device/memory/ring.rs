@@ -1,4 +1,4 @@
-//! Rings and doorbell records in the program's memory, prefetching, and the copy of a frame.
+//! Rings and doorbell records in the program's memory, and the copy of a frame.
 
 #![allow(unsafe_code)]
 
@@ -7,20 +7,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::process::memory::fault_in;
 use crate::process::{Errno, refuse_if};
 
-/// A ring of WQEs or CQEs in the program's memory, which the program may read and write at any time.
+/// A ring of WQEs or CQEs in the program's memory, which the program may read and write at any
+/// time.
 #[derive(Debug, Clone, Copy)]
 pub struct NicRing {
     base: *mut u8,
-    /// Its length, a power of two, less one.
+    /// Length of the ring, a power of two, less one.
     mask: usize,
 }
 
-// SAFETY: an address in the process; owner bits and doorbell records decide who may access a slot, not the pointer.
+// SAFETY: an address in the process; owner bits and doorbell records decide which thread may access
+// a slot, not the pointer.
 unsafe impl Send for NicRing {}
 
 impl NicRing {
-    /// A ring of `len` bytes at `addr`, which libmlx5 aligns to a page; slots need 64. Fails with `EINVAL` if the
-    /// ring is misaligned or its length is not a power of two, with `EFAULT` if it is not mapped.
+    /// Creates a ring of `len` bytes at `addr`, which libmlx5 aligns to a page; slots need an
+    /// alignment of 64. Fails with `EINVAL` if the ring is misaligned or its length is not a power
+    /// of two, with `EFAULT` if it is not mapped.
     pub fn new(addr: u64, len: u64) -> Result<Self, Errno> {
         let fits = len.is_power_of_two() && len <= 1 << 31;
         refuse_if(!addr.is_multiple_of(64) || addr == 0 || !fits, libc::EINVAL)?;
@@ -31,15 +34,15 @@ impl NicRing {
         })
     }
 
-    /// The address at `offset`, modulo the length of the ring.
+    /// Returns the address at `offset`, modulo the length of the ring.
     #[inline(always)]
     pub fn at(&self, offset: usize) -> *mut u8 {
         self.base.wrapping_add(offset & self.mask)
     }
 }
 
-/// A pair of 32-bit big-endian words (PRM "Doorbell record"): receive and send producer index of a work queue,
-/// consumer index and arm command of a CQ.
+/// A pair of 32-bit big-endian words (PRM "Doorbell record"): receive and send producer index of a
+/// work queue, or consumer index and arm command of a CQ.
 #[derive(Debug, Clone, Copy)]
 pub struct DoorbellRecord(*const [AtomicU32; 2]);
 
@@ -47,7 +50,8 @@ pub struct DoorbellRecord(*const [AtomicU32; 2]);
 unsafe impl Send for DoorbellRecord {}
 
 impl DoorbellRecord {
-    /// The record at `addr`. Fails with `EINVAL` if it is misaligned, with `EFAULT` if it is not mapped.
+    /// Opens the record at `addr`. Fails with `EINVAL` if it is misaligned, with `EFAULT` if it is
+    /// not mapped.
     pub fn new(addr: u64) -> Result<Self, Errno> {
         refuse_if(!addr.is_multiple_of(8) || addr == 0, libc::EINVAL)?;
         fault_in(addr, 8, true)?;
@@ -56,26 +60,27 @@ impl DoorbellRecord {
 
     #[inline]
     fn words(&self) -> &[AtomicU32; 2] {
-        // SAFETY: the record was mapped and aligned when it was handed over, and stays so as long as the queue lives:
-        // that is the uAPI's contract.
+        // SAFETY: the record was mapped and aligned when it was passed to the device, and stays so
+        // while the queue lives: that is the uAPI's contract.
         unsafe { &*self.0 }
     }
 
-    /// Reads a word; what the program wrote before it is visible afterwards.
+    /// Reads a word of the record. Data that the program wrote before the word are visible
+    /// afterwards.
     #[inline(always)]
     pub fn load(&self, word: usize) -> u32 {
         u32::from_be(self.words()[word & 1].load(Ordering::Acquire))
     }
 
-    /// Overwrites a word and returns its old value.
+    /// Overwrites a word of the record and returns its old value.
     #[inline]
     pub fn swap(&self, word: usize, value: u32) -> u32 {
         u32::from_be(self.words()[word & 1].swap(value.to_be(), Ordering::AcqRel))
     }
 }
 
-/// Copies a frame. Short ones are copied inline: the call of the C library's copy and its choice of a method would
-/// cost as much as the bytes.
+/// Copies a frame. Short frames are copied inline: calling the C library's copy and its selection
+/// of a method would cost as much as the bytes.
 ///
 /// # Safety
 /// `frame.len()` bytes at `to` may be written, and do not overlap `frame`.
@@ -84,7 +89,7 @@ pub unsafe fn copy_frame(frame: &[u8], to: *mut u8) {
     if let (Some(first), Some(last)) = (frame.first_chunk::<32>(), frame.last_chunk::<32>())
         && frame.len() <= 64
     {
-        // SAFETY: the frame is no shorter than 32 bytes; the two copies overlap where it is shorter than 64.
+        // SAFETY: the frame has at least 32 bytes; the two copies overlap if it has less than 64.
         unsafe {
             to.cast::<[u8; 32]>().write_unaligned(*first);
             to.add(frame.len() - 32)
@@ -92,7 +97,7 @@ pub unsafe fn copy_frame(frame: &[u8], to: *mut u8) {
                 .write_unaligned(*last);
         }
     } else {
-        // SAFETY: as the caller says.
+        // SAFETY: by the contract of this function.
         unsafe { std::ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len()) };
     }
 }

@@ -1,7 +1,7 @@
-//! A burst of frames on its way from the wire to the queues.
+//! A burst of frames on the path from the wire to the queues.
 //!
-//! Imports `queues`, `steering` and `wire`. Invariants: a frame that a lossless wire hands over is delivered to all
-//! its targets or to none; what is not delivered is counted.
+//! Imports `queues`, `steering` and `wire`. Invariants: a frame of a lossless wire is delivered to
+//! all its targets or to none. Frames that are not delivered are counted.
 
 use wqcap_rss::FrameClass;
 
@@ -14,44 +14,45 @@ use super::super::queues::Queues;
 use super::super::rq::Room;
 use super::faults::BURST;
 
-/// What a burst adds to the port's counters.
+/// Counts that a burst adds to the port's counters.
 #[derive(Default)]
 pub struct BurstCounts {
-    /// Frames that the host sent: not received.
+    /// Frames that the host sent; they do not count as received.
     pub sent: u64,
     pub octets: u64,
     pub multicast: u64,
     pub out_of_buffer: u64,
 }
 
-/// When frames are held on the wire.
+/// Conditions under which frames are held on the wire.
 #[derive(Clone, Copy)]
 pub struct HoldPolicy {
     pub lossless: bool,
-    /// The wire keeps frames for a while, as a NIC's own buffer does.
+    /// Set when the wire buffers frames for a while, as a NIC's own buffer does.
     pub has_room: bool,
-    /// The rules have not changed for long enough.
+    /// Set when the rules have been unchanged for long enough.
     pub settled: bool,
-    /// Since when delay drop has been holding the frame at the head.
+    /// Time since when delay drop has been holding the frame at the head.
     pub held_since: Option<u64>,
 }
 
-/// See the module.
+/// Receiver of one burst: delivers its frames to the queues.
 pub struct Burst<'p> {
     queues: &'p mut Queues,
     steering: &'p NicSteering,
     targets: &'p mut Targets,
     pub policy: HoldPolicy,
     now: Now,
-    /// The last frame's time, and the least that one has which comes with the burst.
+    /// Time stamp of the last frame.
     pub stamp: u64,
+    /// Lowest time stamp of a frame that the wire has not stamped.
     floor: u64,
-    /// The last frame has found no room, and stays on the wire.
+    /// Set when the last frame has found no room and stays on the wire.
     pub holds: bool,
     pub counts: BurstCounts,
 }
 
-/// What a frame is, and where the fast path sends it.
+/// Headers of a frame, and the fast path's decision for it.
 #[derive(Default)]
 pub struct Classified {
     class: FrameClass,
@@ -60,9 +61,10 @@ pub struct Classified {
 }
 
 impl<'p> Burst<'p> {
-    /// A burst whose first frame is stamped after `stamp`, the last one's of the burst before. Each frame has a time of
-    /// its own, as on a wire: of those that come with the burst they count up to now, not beyond, since no completion
-    /// is from the future.
+    /// Creates a burst whose first frame is stamped after `stamp`, the time of the previous burst's
+    /// last frame. Each frame has a separate time, as on a wire. Frames without a time of their own
+    /// are stamped one nanosecond apart up to now and not beyond, because a completion is never
+    /// from the future.
     #[inline(always)]
     pub fn new(
         queues: &'p mut Queues,
@@ -85,7 +87,7 @@ impl<'p> Burst<'p> {
         }
     }
 
-    /// A frame of the host's own: only sniffers see it, and nothing waits for them.
+    /// Delivers a frame that the host sent: only sniffers see it, and it never waits for room.
     #[cold]
     fn deliver_sent(&mut self, frame: &ParsedFrame<'_>) -> Delivery {
         self.counts.sent += 1;
@@ -95,7 +97,8 @@ impl<'p> Burst<'p> {
         Delivery::Taken
     }
 
-    /// No rule takes the frame. It is the host stack's or nobody's, and the port has counted it.
+    /// Handles a frame that no rule takes. It goes to the host's stack or is discarded; the port
+    /// has counted it.
     fn missed(&self) -> Delivery {
         if self.policy.lossless && !self.policy.settled {
             Delivery::Wait
@@ -114,14 +117,14 @@ impl<'p> Burst<'p> {
             FlowVerdict::Drop | FlowVerdict::Host => Delivery::Taken,
             FlowVerdict::Miss => self.missed(),
         };
-        // A frame that waits is resolved again, and counted when it goes.
+        // A frame that waits is resolved again, and counted when it is taken.
         if delivery == Delivery::Taken {
             self.add_to_flow_counters(frame);
         }
         delivery
     }
 
-    /// Counts a frame in the counters of the entries that matched.
+    /// Counts a frame in the counters of the matching entries.
     fn add_to_flow_counters(&mut self, frame: &ParsedFrame<'_>) {
         for counters in self.targets.counters() {
             if let Some(counters) = self.queues.counters.at_mut(*counters) {
@@ -131,7 +134,7 @@ impl<'p> Burst<'p> {
         }
     }
 
-    /// Delivers to several targets, or to one that had no room.
+    /// Delivers a frame to several targets, or to one that had no room, or holds it.
     fn deliver_or_hold(&mut self, frame: &ParsedFrame<'_>) -> Delivery {
         if self.must_hold(frame) {
             self.holds = true;
@@ -142,7 +145,7 @@ impl<'p> Burst<'p> {
         Delivery::Taken
     }
 
-    /// Whether the frame stays on the wire until its targets have room.
+    /// Returns `true` if the frame stays on the wire until its targets have room.
     fn must_hold(&mut self, frame: &ParsedFrame<'_>) -> bool {
         let targets = self.targets.as_slice();
         let mut lacking = false;
@@ -175,13 +178,13 @@ impl<'p> Burst<'p> {
         self.queues.delay_drop.holds(waited_ns)
     }
 
-    /// Delivers to every target that has room, and counts those that have no WQE.
+    /// Delivers a frame to every target that has room. Counts targets without a WQE.
     fn deliver_all(&mut self, frame: &ParsedFrame<'_>) {
         for target in self.targets.as_slice() {
             match self.queues.deliver(frame, &self.now, *target) {
                 Room::Enough => {}
                 Room::NoWqe => self.counts.out_of_buffer += 1,
-                // A queue in reset or in error drops without counting.
+                // A queue in reset or in error drops frames without counting.
                 Room::NotReady => {}
                 Room::CqFull => {
                     if let Some((rq, cq)) = self.queues.receive_queue(target.rss.rq) {

@@ -1,14 +1,14 @@
-//! Faults in effect on a port: a link that is down, frames that take longer to reach memory.
+//! Faults in effect on a port: a link that is down, and slow writes to memory.
 //!
-//! Imports the settings' faults. Invariant: the budget of a burst is [`BURST`] unless a fault in effect, or one to
-//! come, limits it.
+//! Imports the settings' faults. Invariant: the budget of a burst is [`BURST`] unless a fault in
+//! effect or a pending one limits it.
 
 use crate::settings::fault::FaultEnd;
 
-/// The most frames that a port takes from its wire before the device is let go.
+/// Maximum number of frames that a port takes from its wire before the device is released.
 pub const BURST: usize = 64;
 
-/// A link that is down.
+/// A link outage that a fault has caused.
 struct Outage {
     since_ns: u64,
     end: FaultEnd,
@@ -24,22 +24,22 @@ impl Outage {
     }
 }
 
-/// Frames that take longer.
+/// Slowdown of the frames' writes to memory by a fault.
 struct Slow {
     ns: u64,
     until_ns: Option<u64>,
-    /// When all frames so far have arrived.
+    /// Time when all frames so far have reached memory.
     busy_ns: u64,
     received: u64,
 }
 
-/// See the module.
+/// Faults in effect on a port.
 pub struct PortFaults {
     outage: Option<Outage>,
     slow: Option<Slow>,
-    /// How many of the next frames were damaged on the wire.
+    /// Number of the next frames that were damaged on the wire.
     pub damaged: usize,
-    /// The most frames of the next burst.
+    /// Maximum number of frames of the next burst.
     pub budget: usize,
 }
 
@@ -55,12 +55,12 @@ impl Default for PortFaults {
 }
 
 impl PortFaults {
-    /// Whether a fault has taken the link down.
+    /// Returns `true` if a fault has taken the link down.
     pub fn has_outage(&self) -> bool {
         self.outage.is_some()
     }
 
-    /// Whether the port has to be updated before the next burst.
+    /// Returns `true` if the port has to be updated before the next burst.
     pub fn are_active(&self) -> bool {
         self.outage.is_some() || self.slow.is_some() || self.damaged > 0 || self.budget != BURST
     }
@@ -72,7 +72,7 @@ impl PortFaults {
         });
     }
 
-    /// Each frame takes `ns` longer from now on.
+    /// Delays each received frame by `ns` nanoseconds from now on.
     pub fn slow_down(&mut self, now_ns: u64, received: u64, ns: u64, for_ns: Option<u64>) {
         self.slow = Some(Slow {
             ns: ns.max(1),
@@ -82,7 +82,7 @@ impl PortFaults {
         });
     }
 
-    /// Ends an outage whose time is over; returns whether it did.
+    /// Ends an outage whose time is over. Returns `true` if it did.
     pub fn end_outage(&mut self, now_ns: u64) -> bool {
         let outage = self.outage.as_ref();
         let over = outage.is_some_and(|outage| outage.is_over(now_ns));
@@ -92,7 +92,8 @@ impl PortFaults {
         over
     }
 
-    /// Sets the budget of the next burst to `left` at most, on a port that has received `received` frames.
+    /// Limits the next burst to at most `left` frames, on a port that has received `received`
+    /// frames.
     pub fn limit_burst(&mut self, now_ns: u64, received: u64, left: u64) {
         let until = self.slow.as_ref().and_then(|slow| slow.until_ns);
         if until.is_some_and(|until| now_ns >= until) {
@@ -102,7 +103,7 @@ impl PortFaults {
         if let Some(slow) = &mut self.slow {
             let new = received.saturating_sub(slow.received);
             slow.received = received;
-            // Time without frames is not saved up, but a burst may come at once.
+            // Time without frames does not accumulate, except for one burst.
             slow.busy_ns = slow
                 .busy_ns
                 .saturating_add(new.saturating_mul(slow.ns))

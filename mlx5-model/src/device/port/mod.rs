@@ -1,6 +1,7 @@
-//! A port: its wire, its link, its rules and its counters.
+//! A port: its wire, link, rules and counters.
 //!
-//! Imports `counters`, `queues`, `settings`, `steering` and `wire`. Invariant: counters are published once a burst.
+//! Imports `counters`, `queues`, `settings`, `steering` and `wire`. Invariant: counters are
+//! published once per burst.
 
 mod burst;
 mod faults;
@@ -20,39 +21,42 @@ use super::queues::Queues;
 use burst::{Burst, BurstCounts, HoldPolicy};
 use faults::{BURST, PortFaults};
 
-/// The most bursts that a wire loses when the device is back: one without a pace would go on for ever.
+/// Maximum number of bursts that a wire loses when the device returns. An unpaced wire would lose
+/// frames forever.
 const MAX_LOST_BURSTS: usize = 1 << 12;
-/// How long a rule set has to stay unchanged before a lossless wire gives up frames that match no rule: programs
-/// install their rules one after the other.
+/// Time in nanoseconds without a change of the rules, after which a lossless wire discards frames
+/// that match no rule. Programs install their rules one after the other.
 const SETTLED_NS: u64 = 500_000_000;
-/// How many rounds of the NIC's thread it also takes: on a busy machine a program may not get to its next rule in that
-/// time, but then the NIC's thread does not get to its rounds either.
+/// Number of rounds of the NIC's thread without a change of the rules, required in addition. On a
+/// busy machine a program may not install its next rule in that time, but then the NIC's thread
+/// runs few rounds too.
 const SETTLED_ROUNDS: u32 = 30_000;
-/// How often a wire is asked how many frames it lost.
+/// Interval between two reads of a wire's drop counters, in nanoseconds.
 const DROPPED_NS: u64 = 20_000_000;
 
-/// What happened to a port that programs are notified of.
+/// Change of a port that programs are notified of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkChange {
-    /// The link went down, by a fault or because a finite wire has ended and all of it has been consumed.
+    /// The link went down by a fault, or because a finite wire has ended and all its frames have
+    /// been consumed.
     Down,
-    /// The link came up again.
+    /// The port's link came up again.
     Up,
-    /// The wire is gone for good.
+    /// The port's wire is lost permanently.
     Lost,
 }
 
-/// What was sent since the counters were last published.
+/// Counts of sent frames since the counters were last published.
 #[derive(Default)]
 struct SentCounts {
     frames: u64,
     octets: u64,
     multicast: u64,
-    /// Frames that neither the link nor the wire took.
+    /// Frames that neither the link nor the wire accepted.
     discarded: u64,
 }
 
-/// A port of the device.
+/// A port of the device, with its wire, link and rules.
 pub struct NicPort {
     device: usize,
     number: u8,
@@ -64,27 +68,29 @@ pub struct NicPort {
     rules_changed_ns: u64,
     rounds_since_rules: u32,
     held_since: Option<u64>,
-    /// The frame at the wire's head has found no room.
+    /// Set while the frame at the wire's head finds no room.
     holding: bool,
     last_stamp: u64,
     targets: Targets,
     sent: SentCounts,
     wire_drops: WireDrops,
     dropped_read_ns: u64,
-    /// Frames received since the wire was plugged in, and when the first rule was installed.
+    /// Number of frames received since the wire was plugged in.
     received: u64,
+    /// Time when the first rule was installed, in nanoseconds.
     first_rule_ns: Option<u64>,
     faults: PortFaults,
-    /// The wire stays plugged in while nobody has the device open.
+    /// Set when the wire stays plugged in while no program has the device open.
     keeps_wire: bool,
-    /// Changes of the netdev that the link has followed, one at a time: none is missed, however short it is.
+    /// Number of changes of the netdev that the link has followed. They are followed one at a time,
+    /// so that even a short one is not missed.
     netdev_changes: u64,
-    /// A file that a playback wire waits for.
+    /// File whose existence starts a playback wire.
     gate: Option<&'static Path>,
 }
 
 impl NicPort {
-    /// Port `number` (from 1) of a device, at rest.
+    /// Creates port `number` (from 1) of a device, at rest.
     pub fn new(device: usize, number: u8, settings: &'static PortSettings) -> Self {
         Self {
             device,
@@ -112,7 +118,7 @@ impl NicPort {
         }
     }
 
-    /// Its number, from 1.
+    /// Returns the port's number, from 1.
     pub fn number(&self) -> u8 {
         self.number
     }
@@ -121,7 +127,7 @@ impl NicPort {
         self.up
     }
 
-    /// Whether frames with a wrong FCS are delivered.
+    /// Returns `true` if frames with a wrong FCS are delivered.
     pub fn takes_all(&self) -> bool {
         self.counters.takes_all()
     }
@@ -130,8 +136,8 @@ impl NicPort {
         self.settings
     }
 
-    /// Plugs the wire in, when the first program opens the device. Without a wire the link is down. A wire that was
-    /// kept while the device's driver restarted goes on where it is.
+    /// Plugs the wire in, when the first program opens the device. Without a wire the link is down.
+    /// A wire that was kept while the device's driver restarted continues from its position.
     pub fn plug(&mut self, now_ns: u64) {
         self.faults = PortFaults::default();
         // A netdev that is down takes the link down at once.
@@ -177,18 +183,19 @@ impl NicPort {
         self.keeps_wire = true;
     }
 
-    /// Drops what a wire brought while the port did not listen: a lossless one has waited, any other has lost it.
+    /// Drops frames that arrived while the port did not read the wire. A lossless wire has waited;
+    /// any other wire loses them.
     fn drop_missed_frames(&mut self, now_ns: u64) {
         if !self.settings.wire.lossless() {
             self.drain(now_ns, MAX_LOST_BURSTS);
         } else if let Some(wire) = &mut self.wire {
-            // Restarts the wire's pace at the frame at the head.
+            // Restarts the wire's pace at the frame at its head.
             wire.each(now_ns, 1, |_| Delivery::Wait);
         }
     }
 
     fn log(&self, what: impl Display) {
-        // A closed standard error is no reason to end the program.
+        // A closed standard error must not end the program.
         let _ = writeln!(
             std::io::stderr(),
             "mlx5-model: mlx5_{} port {}: {what}",
@@ -202,7 +209,7 @@ impl NicPort {
         self.counters.set_link_up(up);
     }
 
-    /// To be called after a change of the rules.
+    /// Updates the port's state after a change of the rules; must be called after each.
     pub fn rules_changed(&mut self, now_ns: u64) {
         self.rules_changed_ns = now_ns;
         self.rounds_since_rules = 0;
@@ -214,22 +221,23 @@ impl NicPort {
         }
     }
 
-    /// Whether the wire plays by itself, and has no listener yet or waits for its gate.
+    /// Returns `true` if a playback wire waits: for the first rule, or for the file of its gate.
     fn waits_to_play(&self) -> bool {
         self.settings.wire.is_playback() && (self.steering.is_empty() || self.gate.is_some())
     }
 
-    /// A descriptor that becomes readable when the wire has a frame.
+    /// Returns a descriptor that becomes readable when the wire has a frame.
     pub fn wait_fd(&self) -> Option<i32> {
         self.wire.as_ref().and_then(Wire::wait_fd)
     }
 
-    /// Lets frames gather on the wire: a descriptor that becomes readable when its ring fills. `None`: nothing tells of that.
+    /// Lets frames gather on the wire. Returns a descriptor that becomes readable when the wire's
+    /// ring fills; `None`: the wire cannot signal that.
     pub fn begin_gathering(&self) -> Option<i32> {
         self.wire.as_ref().and_then(Wire::begin_gathering)
     }
 
-    /// When the wire is due again, if it keeps a pace.
+    /// Returns the time when the wire's next frame is due, if the wire keeps a pace.
     pub fn next_due_ns(&self) -> Option<u64> {
         if !self.up && !self.is_draining() {
             return None;
@@ -237,12 +245,12 @@ impl NicPort {
         self.wire.as_ref().and_then(Wire::next_due_ns)
     }
 
-    /// Whether frames come when the wire tells of them, and at no other time.
+    /// Returns `true` if the wire signals its frames, and frames come at no other time.
     pub fn can_rest(&self) -> bool {
         self.settings.wire.is_live()
     }
 
-    /// Whether the frame at the wire's head has found no room.
+    /// Returns `true` if the frame at the wire's head has found no room.
     pub fn is_holding(&self) -> bool {
         self.holding
     }
@@ -251,22 +259,22 @@ impl NicPort {
         self.received
     }
 
-    /// How long ago the first rule was installed.
+    /// Returns the time since the first rule was installed, in nanoseconds.
     pub fn since_rule_ns(&self, now_ns: u64) -> Option<u64> {
         self.first_rule_ns.map(|first| now_ns.saturating_sub(first))
     }
 
-    /// Whether a fault has taken the link down.
+    /// Returns `true` if a fault has taken the link down.
     pub fn has_outage(&self) -> bool {
         self.faults.has_outage()
     }
 
-    /// Whether [`NicPort::update_faults`] has to run before the next burst.
+    /// Returns `true` if [`NicPort::update_faults`] has to run before the next burst.
     pub fn has_faults(&self) -> bool {
         self.faults.are_active()
     }
 
-    /// Takes the link down. A link that is down already stays so.
+    /// Takes the link down. A link that is already down stays down.
     pub fn take_down(&mut self, now_ns: u64, end: FaultEnd) -> Option<LinkChange> {
         if !self.up {
             return None;
@@ -276,18 +284,18 @@ impl NicPort {
         Some(LinkChange::Down)
     }
 
-    /// The device has died: the link is down for good.
+    /// Takes the link down permanently, because the device has died.
     pub fn die(&mut self) {
         self.faults = PortFaults::default();
         self.set_up(false);
     }
 
-    /// Each frame takes `ns` longer from now on.
+    /// Delays each received frame by `ns` nanoseconds from now on.
     pub fn slow_down(&mut self, now_ns: u64, ns: u64, for_ns: Option<u64>) {
         self.faults.slow_down(now_ns, self.received, ns, for_ns);
     }
 
-    /// The clock has jumped: timestamps continue where it is now.
+    /// Lets timestamps continue from the clock's new time after a jump.
     pub fn clock_jumped(&mut self) {
         self.last_stamp = 0;
     }
@@ -309,12 +317,12 @@ impl NicPort {
         change
     }
 
-    /// Whether the wire loses its frames because the link is down.
+    /// Returns `true` if the wire loses its frames because the link is down.
     fn is_draining(&self) -> bool {
         self.faults.has_outage() && !self.settings.wire.lossless() && !self.waits_to_play()
     }
 
-    /// Drops what the wire has, `bursts` bursts of it at most.
+    /// Takes frames from the wire and drops them, at most `bursts` bursts.
     fn drain(&mut self, now_ns: u64, bursts: usize) {
         let Some(wire) = &mut self.wire else { return };
         let mut lost = 0;
@@ -330,7 +338,7 @@ impl NicPort {
         add(&self.counters.wire_dropped, lost);
     }
 
-    /// Delivers one burst of what the wire has. Returns the number of frames taken.
+    /// Delivers one burst of the wire's frames. Returns the number of frames taken.
     pub fn receive(&mut self, queues: &mut Queues, now: Now) -> usize {
         self.gate = self.gate.filter(|path| !path.exists());
         if !self.up || self.waits_to_play() {
@@ -356,7 +364,7 @@ impl NicPort {
         let (counts, held_since) = (burst.counts, burst.policy.held_since);
         self.holding = burst.holds;
         self.last_stamp = burst.stamp;
-        // If the frame that was held is gone, the next one to be held gets the whole time.
+        // If the held frame is gone, the next held frame gets the whole time.
         let gone = taken > 0 && held_since == self.held_since;
         self.held_since = held_since.filter(|_| !gone);
         let received = taken as u64 - counts.sent.min(taken as u64);
@@ -365,8 +373,8 @@ impl NicPort {
         taken
     }
 
-    /// Drops frames whose FCS is wrong, before any rule, and counts them, but for those that the host sends. Returns how
-    /// many.
+    /// Drops received frames whose FCS is wrong, before any rule, and counts them. Frames that the
+    /// host sends are not dropped. Returns the number of frames taken.
     fn drop_damaged(&mut self, now_ns: u64) -> usize {
         let most = self.faults.damaged.min(self.faults.budget);
         if most == 0 {
@@ -387,7 +395,7 @@ impl NicPort {
         taken
     }
 
-    /// The next frame of the wire has a wrong FCS.
+    /// Gives the next frame of the wire a wrong FCS.
     pub fn damage_next(&mut self) {
         self.faults.damaged += 1;
     }
@@ -402,7 +410,7 @@ impl NicPort {
         add(&self.counters.out_of_buffer, counts.out_of_buffer);
     }
 
-    /// Sends a frame: onto the wire, and to sniffers.
+    /// Sends a frame to the wire and to sniffers.
     pub fn send(&mut self, queues: &mut Queues, frame: &[u8], now: Now) {
         let wire = self.wire.as_mut().filter(|_| self.up);
         if wire.is_none_or(|wire| wire.send(frame).is_err()) {
@@ -434,7 +442,7 @@ impl NicPort {
         add(&self.counters.port_xmit_discards, sent.discarded);
     }
 
-    /// The link goes down with the netdev, and comes up with it unless a fault keeps it down.
+    /// Follows the netdev with the link: down with it, and up with it unless a fault keeps it down.
     #[cold]
     fn follow_netdev(&mut self) -> Option<LinkChange> {
         self.netdev_changes += 1;
@@ -450,7 +458,7 @@ impl NicPort {
         })
     }
 
-    /// Counts completions in error.
+    /// Adds completions in error to the port's counters.
     pub fn count_errors(&self, errors: &ErrorCounts) {
         let counters = self.counters;
         add(&counters.resp_cqe_error, errors.receive);
@@ -460,7 +468,7 @@ impl NicPort {
         add(&counters.req_cqe_flush_error, errors.send_flushed);
     }
 
-    /// Publishes counters, and checks whether the wire has ended. To be called between bursts.
+    /// Publishes counters, and checks whether the wire has ended. Must be called between bursts.
     pub fn end_burst(&mut self, queues: &mut Queues, now_ns: u64) -> Option<LinkChange> {
         self.publish_sent();
         if self.netdev_changes != self.counters.netdev_changes() {
@@ -484,7 +492,8 @@ impl NicPort {
         }
         match wire.state() {
             WireState::Up => None,
-            // A wire without a single frame has ended from the start, before anybody could see it.
+            // A wire without a single frame has ended from the start; the link stays up until the
+            // first rule.
             WireState::Ended if self.first_rule_ns.is_none() || !queues.are_drained() => None,
             WireState::Ended => {
                 let skipped = wire.skipped();

@@ -1,4 +1,4 @@
-//! Address handles. Nothing sends by one, so they only exist.
+//! Commands for address handles. They are objects only: the model sends nothing to an address.
 
 use crate::abi::*;
 use crate::device::object::PdMember;
@@ -10,7 +10,7 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     let command: ib_uverbs_create_ah = request.core()?;
     let mut state = file.lock();
     state.port_index(u32::from(command.attr.port_num))?;
-    // RoCE has global addresses only.
+    // RoCE has only global addresses.
     let gids = file.settings().gids();
     if command.attr.is_global == 0 || usize::from(command.attr.grh.sgid_index) >= gids {
         return Err(libc::EINVAL);
@@ -35,8 +35,8 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     })
 }
 
-/// The MAC address for a GID: a group's, the one in a link-local address, or for an IPv4-mapped one a made one, since
-/// there is no neighbour to ask.
+/// Returns the MAC address for a GID: the group's MAC address, or the one in a link-local address.
+/// For an IPv4-mapped address it is made up, because the model has no neighbour table.
 fn destination(gid: &[u8; 16]) -> [u8; 6] {
     match *gid {
         [0xff, .., a, b, c, d] => [0x33, 0x33, a, b, c, d],

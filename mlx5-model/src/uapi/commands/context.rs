@@ -1,4 +1,4 @@
-//! Contexts and completion channels.
+//! Commands for contexts and completion channels.
 
 use std::cmp::min;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use crate::process::Errno;
 
 use super::{UverbsFile, UverbsRequest};
 
-/// CPUs that completion events can be steered to.
+/// Number of CPUs that completion events can be steered to.
 pub const COMP_VECTORS: u32 = 2;
-/// Basic blocks of the largest send queue.
+/// Size of the largest send queue in WQE basic blocks.
 pub const MAX_SEND_WQEBB: u32 = 32768;
 
 pub fn get(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let asked: mlx5_ib_alloc_ucontext_req_v2 = request.driver(8)?;
     if asked.flags & MLX5_IB_ALLOC_UCTX_DEVX != 0 {
-        // libmlx5 retries without.
+        // libmlx5 retries without DEVX.
         return Err(libc::EOPNOTSUPP);
     }
     if asked.total_num_bfregs == 0 || asked.num_low_latency_bfregs > asked.total_num_bfregs {
@@ -44,7 +44,7 @@ pub fn get(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> 
     request.reply_driver(&mlx5_ib_alloc_ucontext_resp {
         qp_tab_size: 1 << 17,
         bf_reg_size: 512,
-        // With fewer than it asked for, libmlx5 would request more by ioctl.
+        // With fewer registers than requested, libmlx5 would request more by ioctl.
         tot_bfregs: asked.total_num_bfregs,
         cache_line_size: 64,
         max_sq_desc_sz: 1024,

@@ -1,5 +1,5 @@
-//! Flow counters, and the driver's part of a rule that defines what a read of them returns
-//! (`drivers/infiniband/hw/mlx5/counters.c`).
+//! Commands for flow counters, and the driver's part of a rule, which defines the values that a
+//! read returns (`drivers/infiniband/hw/mlx5/counters.c`).
 
 use std::mem::{offset_of, size_of};
 
@@ -16,9 +16,10 @@ use super::super::attrs::{
 };
 use super::{UverbsFile, UverbsRequest};
 
-/// `IB_COUNTER_PACKETS` and `IB_COUNTER_BYTES`, which no uAPI header names, are below this.
+/// Number of counter descriptions: `IB_COUNTER_PACKETS` and `IB_COUNTER_BYTES`, which no uAPI
+/// header defines.
 const DESCRIPTIONS: u32 = 2;
-/// `MAX_COUNTERS_NUM`.
+/// Maximum number of descriptions of a rule: `MAX_COUNTERS_NUM`.
 const MAX_DESCRIBED: u32 = u16::MAX as u32 / 8;
 
 pub const CREATE: &[AttrSpec] = &[AttrSpec::mandatory(UVERBS_ATTR_CREATE_COUNTERS_HANDLE, New)];
@@ -56,7 +57,7 @@ pub fn read(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     let index = find(all, handle, file.context())?;
     refuse_if(all.users(index) == 0, libc::EINVAL)?;
     let counters = all.at(index).ok_or(libc::ENOENT)?;
-    // Cached values are allowed; the model has only present ones.
+    // Cached values are allowed; the model always reads current ones.
     attrs.flags(
         UVERBS_ATTR_READ_COUNTERS_FLAGS,
         IB_UVERBS_READ_COUNTERS_PREFER_CACHED,
@@ -74,8 +75,9 @@ pub fn read(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     attrs.reply(UVERBS_ATTR_READ_COUNTERS_BUFF, &bytes)
 }
 
-/// The layout that the driver's part of EX_CREATE_FLOW defines, as (description, index) pairs, if it does. Fails as
-/// `mlx5_ib_create_flow` and `mlx5_ib_flow_counters_set_data`.
+/// Returns the layout that the driver's part of EX_CREATE_FLOW defines, as (description, index)
+/// pairs; `None` without one. Fails as `mlx5_ib_create_flow` and `mlx5_ib_flow_counters_set_data`
+/// do.
 pub fn layout(request: &UverbsRequest<'_>) -> Result<Option<Vec<(u32, u32)>>, Errno> {
     let bytes = request.driver_bytes();
     if bytes.is_empty() {
@@ -108,8 +110,8 @@ pub fn layout(request: &UverbsRequest<'_>) -> Result<Option<Vec<(u32, u32)>>, Er
     Ok(Some(pairs.collect()))
 }
 
-/// Binds counters to one more rule: the first one defines the layout, and only that one. Fails with `EINVAL` if it
-/// does not, if another one does, or if a description does not exist.
+/// Binds counters to one more rule. The first rule must define the layout, the others must not:
+/// otherwise fails with `EINVAL`, as for an unknown description.
 pub fn bind(
     state: &mut DeviceState,
     index: Index,

@@ -1,4 +1,4 @@
-//! Completion queues.
+//! Commands for completion queues.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::settings::NicCaps;
 use super::context::COMP_VECTORS;
 use super::{UverbsFile, UverbsRequest};
 
-/// `IB_CQ_MODERATE`, which no uAPI header names.
+/// `IB_CQ_MODERATE`, which no uAPI header defines.
 const ATTR_MODERATE: u32 = 1 << 0;
-/// `MLX5_MAX_CQ_PERIOD`.
+/// Maximum moderation period in microseconds: `MLX5_MAX_CQ_PERIOD`.
 pub const MAX_PERIOD: u16 = 4095;
 
 pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
@@ -59,13 +59,13 @@ fn driver_part(request: &UverbsRequest<'_>) -> Result<mlx5_ib_create_cq, Errno> 
     request.driver(std::mem::offset_of!(mlx5_ib_create_cq, flags))
 }
 
-/// The driver's `roundup_pow_of_two(entries + 1)`, as a logarithm.
+/// Returns the base-2 logarithm of the driver's `roundup_pow_of_two(entries + 1)`.
 fn log_entries(cqe: u32, max: u32) -> Result<u32, Errno> {
     refuse_if(cqe == 0 || cqe > max, libc::EINVAL)?;
     Ok((cqe + 1).next_power_of_two().trailing_zeros())
 }
 
-/// Returns handle, capacity and CQN.
+/// Creates a CQ. Returns handle, capacity and CQN.
 fn create_cq(
     file: &UverbsFile,
     command: &ib_uverbs_ex_create_cq,
@@ -124,8 +124,9 @@ fn create_cq(
     Ok((handle, (1 << log) - 1, number(handle)))
 }
 
-/// How the CQEs are to be compressed, checked as in `create_cq_user` and `mini_cqe_res_format_to_hw`. 128-byte CQEs
-/// cannot be (the capability `cqe_compression_128`).
+/// Returns the requested CQE compression, checked as in `create_cq_user` and
+/// `mini_cqe_res_format_to_hw`. 128-byte CQEs cannot be compressed (the capability
+/// `cqe_compression_128`).
 fn session(driver: &mlx5_ib_create_cq, caps: &NicCaps) -> Result<Option<Session>, Errno> {
     if driver.cqe_comp_en != 1 {
         return Ok(None);
@@ -133,7 +134,7 @@ fn session(driver: &mlx5_ib_create_cq, caps: &NicCaps) -> Result<Option<Session>
     if driver.cqe_size != 64 || !caps.cqe_compression {
         return Err(libc::EOPNOTSUPP);
     }
-    let format = MiniFormat::of_bit(driver.cqe_comp_res_format.into()).ok_or(libc::EINVAL)?;
+    let format = MiniFormat::from_bit(driver.cqe_comp_res_format.into()).ok_or(libc::EINVAL)?;
     if format == MiniFormat::ChecksumStride && !caps.mini_cqe_stride_index {
         return Err(libc::EOPNOTSUPP);
     }
@@ -141,7 +142,7 @@ fn session(driver: &mlx5_ib_create_cq, caps: &NicCaps) -> Result<Option<Session>
     Ok(Some(session))
 }
 
-/// EX_MODIFY_CQ: moderation.
+/// EX_MODIFY_CQ: sets the moderation.
 pub fn modify_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_modify_cq = request.core()?;
     if command.attr_mask == 0 || command.reserved != 0 {
@@ -173,7 +174,7 @@ pub fn resize(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
         .cqs
         .get_mut(command.cq_handle, file.context())?;
     refuse_if(driver.reserved0 != 0 || driver.reserved1 != 0, libc::EINVAL)?;
-    // At the same size the program brings no other ring.
+    // At an unchanged size the program passes no new ring.
     if 1 << log != cq.entries() {
         let size = match driver.cqe_size {
             64 | 128 => u32::from(driver.cqe_size),

@@ -1,4 +1,4 @@
-//! Flow rules by verbs: EX_CREATE_FLOW as the kernel and the driver check it.
+//! Commands for flow rules by verbs: EX_CREATE_FLOW with the checks of kernel and driver.
 
 use rustix::thread::CapabilitySet;
 
@@ -10,7 +10,7 @@ use crate::steering::{Fate, FlowAction, LAST_PRIORITY, MatchCaps, TableId, lefto
 
 use super::{UverbsFile, UverbsRequest, counters};
 
-/// `enum ib_flow_attr_type`, which no uAPI header names.
+/// `enum ib_flow_attr_type`, which no uAPI header defines.
 mod attr_type {
     pub const NORMAL: u32 = 0;
     pub const ALL_DEFAULT: u32 = 1;
@@ -18,13 +18,13 @@ mod attr_type {
     pub const SNIFFER: u32 = 3;
 }
 
-/// `enum ib_flow_flags`.
+/// Flag of `enum ib_flow_flags`: frames also go to the rules behind this one.
 const DONT_TRAP: u32 = 1 << 1;
-/// Rules for sent frames, which are not steered.
+/// Flag of `enum ib_flow_flags`: the rule is for sent frames, which are not steered.
 pub const EGRESS: u32 = 1 << 2;
 const RESERVED: u32 = 1 << 3;
 
-/// What rules can match.
+/// Returns the device's matching capabilities.
 pub fn match_caps(file: &UverbsFile) -> MatchCaps {
     let caps = file.caps();
     MatchCaps {
@@ -100,7 +100,7 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     })
 }
 
-/// The kernel's checks that need no object; returns the bytes of the specs.
+/// Makes the kernel's checks of a flow command that need no object. Returns the bytes of the specs.
 fn check<'r>(
     file: &UverbsFile,
     command: &ib_uverbs_create_flow,

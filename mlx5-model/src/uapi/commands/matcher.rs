@@ -1,5 +1,6 @@
-//! Flow matchers and their rules, by mlx5dv (`drivers/infiniband/hw/mlx5/fs.c`): match criteria in the NIC's layout,
-//! and an action that verbs do not have, to pass frames to the host's stack.
+//! Commands for mlx5dv's flow matchers and their rules (`drivers/infiniband/hw/mlx5/fs.c`). They
+//! have match criteria in the NIC's layout, and an action that verbs lack: passing frames to the
+//! host's stack.
 
 use std::mem::size_of;
 
@@ -18,7 +19,7 @@ use super::UverbsFile;
 use super::flow::{EGRESS, match_caps};
 
 const MATCH_PARAMS: u16 = size_of::<mlx5_ib_match_params>() as u16;
-/// Sizes of the data of each `enum mlx5_ib_flow_type`: NORMAL has its priority.
+/// Size of the data of each `enum mlx5_ib_flow_type`: NORMAL has its priority.
 const FLOW_TYPES: [u16; 4] = [2, 0, 0, 0];
 
 pub const CREATE: &[AttrSpec] = &[
@@ -65,7 +66,8 @@ pub fn create(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     attrs.reply_handle(MLX5_IB_ATTR_FLOW_MATCHER_CREATE_HANDLE, handle)
 }
 
-/// `mlx5_ib_matcher_ns`: whether rules are for received frames, the only ones that are steered.
+/// Returns `true` if the matcher's rules are for received frames (`mlx5_ib_matcher_ns`); sent
+/// frames are not steered.
 fn is_receive_table(attrs: &Attrs) -> Result<bool, Errno> {
     let (table, flags) = (
         MLX5_IB_ATTR_FLOW_MATCHER_FT_TYPE,
@@ -124,7 +126,7 @@ pub fn create_flow(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
         counters: None,
     };
     let flow = FlowObject {
-        // A matcher belongs to the device, and steers its first port.
+        // A matcher belongs to the device; its rules steer the first port.
         port: 0,
         qp,
         matcher: Some(matcher),
@@ -136,8 +138,8 @@ pub fn create_flow(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     attrs.reply_handle(MLX5_IB_ATTR_CREATE_FLOW_HANDLE, handle)
 }
 
-/// `get_dests` of the driver: a QP, the host's stack or nowhere, but never two of them. The firmware refuses an entry
-/// without any.
+/// Decides what a rule does with its frames (`get_dests` of the driver): forward to a QP, pass to
+/// the host's stack, or drop. The firmware refuses an entry with several of them or none.
 fn fate(attrs: &Attrs, to: Option<Fate>) -> Result<Fate, Errno> {
     let miss = MLX5_IB_ATTR_CREATE_FLOW_FLAGS_DEFAULT_MISS;
     let drop = MLX5_IB_ATTR_CREATE_FLOW_FLAGS_DROP;

@@ -1,4 +1,4 @@
-//! Protection domains, memory regions and windows.
+//! Commands for protection domains, memory regions and windows.
 
 use crate::abi::*;
 use crate::device::memory::check_region;
@@ -8,11 +8,11 @@ use crate::process::{Errno, refuse_if};
 
 use super::{UverbsFile, UverbsRequest};
 
-/// `IB_MR_REREG_*`, which no uAPI header names.
+/// `IB_MR_REREG_*`, which no uAPI header defines.
 const REREG_TRANSLATION: u32 = 1 << 0;
 const REREG_PD: u32 = 1 << 1;
 const REREG_ACCESS: u32 = 1 << 2;
-/// `IB_MW_TYPE_1` and `_2`.
+/// Memory window types `IB_MW_TYPE_1` and `IB_MW_TYPE_2`.
 const MW_TYPES: [u8; 2] = [1, 2];
 
 pub fn alloc_pd(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
@@ -36,7 +36,7 @@ pub fn dealloc_pd(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), 
 
 pub fn reg_mr(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_reg_mr = request.core()?;
-    // Before the lock: faulting in gigabytes takes long, and the NIC must go on meanwhile.
+    // Before the lock: faulting in gigabytes takes long, and the NIC must continue meanwhile.
     check_region(
         command.access_flags,
         command.start,
@@ -108,7 +108,7 @@ pub fn dereg_mr(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Er
     Ok(())
 }
 
-/// ALLOC_MW. Nothing reads or writes through a window, so it only exists.
+/// ALLOC_MW: creates a window, which is an object only: the model accesses no memory through it.
 pub fn alloc_mw(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_alloc_mw = request.core()?;
     refuse_if(!MW_TYPES.contains(&command.mw_type), libc::EINVAL)?;
@@ -139,7 +139,7 @@ pub fn dealloc_mw(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), 
     Ok(())
 }
 
-/// OPEN_XRCD, CLOSE_XRCD: the device has no XRC.
+/// OPEN_XRCD, CLOSE_XRCD: always fail, because the device has no XRC.
 pub fn no_xrcd(_: &UverbsFile, _: &UverbsRequest<'_>) -> Result<(), Errno> {
     Err(libc::EOPNOTSUPP)
 }

@@ -1,4 +1,4 @@
-//! The commands, a file for each kind of object.
+//! Commands, one module for each kind of object.
 
 use super::file::UverbsFile;
 use super::request::UverbsRequest;

@@ -1,4 +1,4 @@
-//! MODIFY_QP: the states of RAW_PACKET QPs.
+//! MODIFY_QP: state transitions of RAW_PACKET QPs.
 
 use crate::abi::*;
 use crate::device::object::{QpBody, QpObject, QpState};
@@ -9,7 +9,7 @@ use crate::process::{Errno, refuse_if};
 
 use super::{UverbsFile, UverbsRequest};
 
-/// `enum ib_qp_attr_mask`, as far as it concerns a RAW_PACKET QP; no uAPI header names it.
+/// Bits of `enum ib_qp_attr_mask` for RAW_PACKET QPs; no uAPI header defines them.
 mod attr {
     pub const STATE: u32 = 1 << 0;
     pub const CURRENT_STATE: u32 = 1 << 1;
@@ -23,7 +23,7 @@ pub fn modify(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     change(file, &command)
 }
 
-/// EX_MODIFY_QP, which could also set a rate limit; the model has none.
+/// EX_MODIFY_QP; rate limits, its only extension, are refused.
 pub fn modify_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_modify_qp = request.core()?;
     if command.base.attr_mask & attr::RATE_LIMIT != 0 {
@@ -52,7 +52,8 @@ fn state_of(number: u8) -> Result<QpState, Errno> {
     .ok_or(libc::EINVAL)
 }
 
-/// `ib_modify_qp_is_ok` for a RAW_PACKET QP: whether the transition exists, with the attributes that it requires.
+/// Returns `true` if `ib_modify_qp_is_ok` allows a RAW_PACKET QP the transition with these
+/// attributes.
 fn is_allowed(from: QpState, to: QpState, mask: u32) -> bool {
     use QpState::*;
     let exists = match from {
@@ -69,7 +70,7 @@ fn is_allowed(from: QpState, to: QpState, mask: u32) -> bool {
     } else {
         0
     };
-    // RAW_PACKET QPs take the current state in none of them.
+    // RAW_PACKET QPs accept the current state in no transition.
     exists && mask & required == required && mask & !(required | attr::STATE) == 0
 }
 
@@ -136,7 +137,8 @@ fn change(file: &UverbsFile, command: &ib_uverbs_modify_qp) -> Result<(), Errno>
     Ok(())
 }
 
-/// The state that the states of the two queues make (`sqrq_state_to_qp_state` of the driver).
+/// Returns the QP's state as the states of its two queues define it (`sqrq_state_to_qp_state` of
+/// the driver).
 pub fn current_state(state: &DeviceState, qp: &QpObject) -> QpState {
     let QpBody::Raw { rq, sq, .. } = qp.body else {
         return qp.state;

@@ -1,4 +1,4 @@
-//! Queue pairs.
+//! Commands for queue pairs.
 
 use rustix::thread::CapabilitySet;
 
@@ -48,7 +48,7 @@ pub fn create_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), E
     request.reply_driver(&mlx5_ib_create_qp_resp::default())
 }
 
-/// Creates a QP of either kind.
+/// Creates a RAW_PACKET QP or an RSS QP and returns its response.
 fn create_any(
     file: &UverbsFile,
     request: &UverbsRequest<'_>,
@@ -116,14 +116,14 @@ pub fn destroy(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Err
     request.reply(&ib_uverbs_destroy_qp_resp { events_reported })
 }
 
-/// ATTACH_MCAST: for UD QPs only, which do not exist.
+/// ATTACH_MCAST: always fails, because it is for UD QPs, which the model does not have.
 pub fn attach_mcast(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_attach_mcast = request.core()?;
     file.lock().qps.find(command.qp_handle, file.context())?;
     Err(libc::EINVAL)
 }
 
-/// DETACH_MCAST: as [`attach_mcast`].
+/// DETACH_MCAST: always fails, like [`attach_mcast`].
 pub fn detach_mcast(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     attach_mcast(file, request)
 }

@@ -1,4 +1,4 @@
-//! The attributes of devices and ports.
+//! Queries of the attributes of devices and ports.
 
 use std::cmp::min;
 
@@ -12,12 +12,12 @@ use super::rss_qp::OUTER_HASH_FIELDS;
 use super::wq::{STRIDE_BYTES_LOG, strides_log};
 use super::{UverbsFile, UverbsRequest};
 
-/// `IBV_QPT_RAW_PACKET`, as a bit.
+/// Bit of `IBV_QPT_RAW_PACKET` in a mask of QP types.
 const RAW_PACKET: u32 = 1 << IB_UVERBS_QPT_RAW_PACKET;
-/// A ConnectX-5.
+/// Part number of a ConnectX-5.
 const PART: u32 = 4119;
 const FIRMWARE: u64 = 16 << 32 | 35 << 16 | 4030;
-/// Mellanox's OUI, as the driver reports it.
+/// Mellanox's OUI, which the driver reports as vendor.
 const VENDOR: u32 = 0x02c9;
 
 fn device_attributes(file: &UverbsFile) -> ib_uverbs_query_device_resp {
@@ -171,7 +171,7 @@ pub fn port(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno>
         .ok_or(libc::EINVAL)?;
     let (state, physical) = if port.is_up() { (4, 5) } else { (1, 3) };
     let (_, width, speed, _) = port.settings().rate();
-    // IB_PORT_CM_SUP and IB_PORT_IP_BASED_GIDS, as far as there are GIDs (mlx5_query_port_roce).
+    // IB_PORT_CM_SUP and IB_PORT_IP_BASED_GIDS, only if there are GIDs (mlx5_query_port_roce).
     let gid_tbl_len = file.settings().gids() as u32;
     let port_cap_flags = if gid_tbl_len > 0 { 0x0401_0000 } else { 0 };
     request.reply(&ib_uverbs_query_port_resp {
@@ -191,7 +191,7 @@ pub fn port(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno>
     })
 }
 
-/// `enum ib_mtu` for a netdev's MTU, less RoCE's headers.
+/// Returns the `enum ib_mtu` for a netdev's MTU, less RoCE's headers.
 fn verbs_mtu(mtu: u32) -> u8 {
     match mtu.saturating_sub(76) {
         4096.. => 5,

@@ -1,4 +1,4 @@
-//! RAW_PACKET QPs.
+//! Commands for RAW_PACKET QPs.
 
 use std::mem::offset_of;
 
@@ -15,7 +15,7 @@ use super::rss_qp::tir_flags;
 use super::wq::features;
 use super::{UverbsFile, UverbsRequest};
 
-/// QP flags and the WQ flags of the same meaning.
+/// QP flags with the WQ flags of the same meaning.
 const FEATURE_FLAGS: [(u32, u32); 3] = [
     (
         IB_UVERBS_QP_CREATE_CVLAN_STRIPPING,
@@ -31,15 +31,15 @@ const FEATURE_FLAGS: [(u32, u32); 3] = [
     ),
 ];
 
-/// The driver's flags for a RAW_PACKET QP beside those of [`tir_flags`]. libmlx5 asks for scattering into CQEs by
-/// itself; it concerns transports only.
+/// The driver's flags for a RAW_PACKET QP in addition to those of [`tir_flags`]. libmlx5 requests
+/// scattering into CQEs by default; the flags affect transports only.
 const RAW_VENDOR_FLAGS: u32 = MLX5_QP_FLAG_SIGNATURE
     | MLX5_QP_FLAG_SCATTER_CQE
     | MLX5_QP_FLAG_ALLOW_SCATTER_CQE
     | MLX5_QP_FLAG_BFREG_INDEX
     | MLX5_QP_FLAG_UAR_PAGE_INDEX;
 
-/// Creates a RAW_PACKET QP with queues of its own. Returns its handle.
+/// Creates a RAW_PACKET QP with own queues. Returns its handle.
 pub fn create(
     file: &UverbsFile,
     request: &UverbsRequest<'_>,
@@ -64,7 +64,7 @@ pub fn create(
     let features = features(wq_flags, &device.caps)?;
     let mut state = file.lock();
     let context = file.context();
-    // `bfregn_to_uar_index`: the register of a page that the program has allocated.
+    // As `bfregn_to_uar_index`: the register must be in a page that the program has allocated.
     if driver.flags & MLX5_QP_FLAG_BFREG_INDEX != 0 {
         let open = state.contexts.get(&context).ok_or(libc::EINVAL)?;
         if !open.uars.contains(&(driver.bfreg_index / BFREGS_OF_UAR)) {

@@ -1,4 +1,4 @@
-//! RSS QPs.
+//! Commands for RSS QPs.
 
 use wqcap_rss::{HashFields, RssKey};
 
@@ -10,7 +10,7 @@ use crate::steering::Tir;
 
 use super::{UverbsFile, UverbsRequest};
 
-/// What an RSS QP can hash of outer headers: addresses and ports.
+/// Hash fields of outer headers that an RSS QP supports: addresses and ports.
 pub const OUTER_HASH_FIELDS: u64 = 0xff;
 const IPV4: u64 = (MLX5_RX_HASH_SRC_IPV4 | MLX5_RX_HASH_DST_IPV4) as u64;
 const IPV6: u64 = (MLX5_RX_HASH_SRC_IPV6 | MLX5_RX_HASH_DST_IPV6) as u64;
@@ -19,7 +19,7 @@ const UDP: u64 = (MLX5_RX_HASH_SRC_PORT_UDP | MLX5_RX_HASH_DST_PORT_UDP) as u64;
 const SPI: u64 = MLX5_RX_HASH_IPSEC_SPI as u64;
 const INNER: u64 = MLX5_RX_HASH_INNER as u64;
 
-/// Creates an RSS QP: a hash and a table, without queues of its own. Returns its handle.
+/// Creates an RSS QP: a hash and a table, without own queues. Returns its handle.
 pub fn create(
     file: &UverbsFile,
     request: &UverbsRequest<'_>,
@@ -72,8 +72,8 @@ pub fn create(
     Ok(handle)
 }
 
-/// The driver's flags for what receives (`process_vendor_flags`); one that the device lacks is refused like one that
-/// does not exist.
+/// Returns the driver's flags for receiving QPs (`process_vendor_flags`). A flag that the device
+/// lacks is refused like an unknown one.
 pub fn tir_flags(tunnels: bool) -> u32 {
     let offloads = if tunnels {
         MLX5_QP_FLAG_TUNNEL_OFFLOADS
@@ -83,7 +83,7 @@ pub fn tir_flags(tunnels: bool) -> u32 {
     offloads | MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_UC | MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC
 }
 
-/// `create_rss_raw_qp_tir` of the driver.
+/// Checks the hash as `create_rss_raw_qp_tir` of the driver does. Returns its key.
 fn check_hash(
     driver: &mlx5_ib_create_qp_rss,
     entries: usize,

@@ -1,5 +1,5 @@
-//! Shared receive queues. On mlx5 RAW_PACKET QPs do not receive from one, so they only exist, for programs that
-//! create one alongside.
+//! Commands for shared receive queues. They are objects only, for programs that create one in
+//! addition to other queues: on mlx5, RAW_PACKET QPs do not receive from an SRQ.
 
 use std::mem::offset_of;
 
@@ -13,10 +13,10 @@ use crate::process::{Errno, refuse_if};
 
 use super::{UverbsFile, UverbsRequest};
 
-/// `IB_SRQ_MAX_WR` and `IB_SRQ_LIMIT`, which no uAPI header names.
+/// `IB_SRQ_MAX_WR` and `IB_SRQ_LIMIT`, which no uAPI header defines.
 const ATTR_MAX_WR: u32 = 1 << 0;
 const ATTR_LIMIT: u32 = 1 << 1;
-/// The word of the doorbell record with the number of WRs posted.
+/// Index of the doorbell record's word with the number of WRs posted.
 const POSTED: usize = MLX5_RCV_DBR as usize;
 
 pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
@@ -27,8 +27,8 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
         return Err(libc::EINVAL);
     }
     let max_wr = (command.max_wr + 1).next_power_of_two() - 1;
-    // A WQE: the link to the next (`mlx5_wqe_srq_next_seg`), then the scatter list, in powers of two of at least 32
-    // bytes.
+    // A WQE is the link to the next one (`mlx5_wqe_srq_next_seg`) and the scatter list. Its size is
+    // a power of two, at least 32 bytes.
     let segments = (1 + u64::from(command.max_sge)) * size_of::<mlx5_wqe_data_seg>() as u64;
     fault_in(
         driver.buf_addr,
@@ -43,7 +43,7 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
         pd,
         max_wr,
         max_sge: command.max_sge,
-        // The driver leaves the limit of a new SRQ alone.
+        // The driver sets no limit in a new SRQ.
         limit: 0,
         record,
         events,
@@ -66,7 +66,7 @@ pub fn modify(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     let command: ib_uverbs_modify_srq = request.core()?;
     let mut state = file.lock();
     let srq = state.srqs.get_mut(command.srq_handle, file.context())?;
-    // mlx5 cannot resize.
+    // mlx5 cannot resize SRQs.
     refuse_if(command.attr_mask & ATTR_MAX_WR != 0, libc::EINVAL)?;
     if command.attr_mask & ATTR_LIMIT != 0 {
         refuse_if(command.srq_limit > srq.max_wr, libc::EINVAL)?;
@@ -75,8 +75,9 @@ pub fn modify(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     Ok(())
 }
 
-/// Sets the limit. The event comes when fewer WRs are posted, which is at once or, since nothing consumes any, never;
-/// then the limit is cleared (PRM "ARM_RQ"; that it comes at once is inferred).
+/// Sets the limit. The event is raised when fewer WRs are posted, and then the limit is cleared
+/// (PRM "ARM_RQ"). Nothing consumes WRs, so that is either now or never. That it comes at once is
+/// inferred.
 fn arm(srq: &mut SrqObject, limit: u32) {
     let posted = srq.record.load(POSTED) & 0xffff;
     srq.limit = if posted < limit { 0 } else { limit };

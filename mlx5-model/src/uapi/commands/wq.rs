@@ -1,4 +1,4 @@
-//! Work queues and RWQ indirection tables.
+//! Commands for work queues and RWQ indirection tables.
 
 use std::mem::{offset_of, size_of};
 use std::ops::RangeInclusive;
@@ -17,23 +17,24 @@ use crate::settings::NicCaps;
 
 use super::{UverbsFile, UverbsRequest};
 
-/// `IB_WQ_STATE`, `IB_WQ_CUR_STATE`, `IB_WQ_FLAGS`: attributes of MODIFY_WQ, which no uAPI header names.
+/// `IB_WQ_STATE`, `IB_WQ_CUR_STATE`, `IB_WQ_FLAGS`: attributes of MODIFY_WQ, which no uAPI header
+/// defines.
 const ATTR_STATE: u32 = 1 << 0;
 const ATTR_CURRENT_STATE: u32 = 1 << 1;
 const ATTR_FLAGS: u32 = 1 << 2;
-/// `IB_WQS_*`.
+/// WQ states by their number in `IB_WQS_*`.
 const STATES: [RqState; 3] = [RqState::Reset, RqState::Ready, RqState::Error];
-/// `MLX5_WQ_FLAG_SIGNATURE`.
+/// WQ flag `MLX5_WQ_FLAG_SIGNATURE`: each WQE begins with a signature.
 const SIGNATURE: u32 = 1 << 0;
 
-/// `MLX5_{MIN,MAX}_SINGLE_STRIDE_LOG_NUM_BYTES`.
+/// Base-2 logarithms of the stride sizes in bytes: `MLX5_{MIN,MAX}_SINGLE_STRIDE_LOG_NUM_BYTES`.
 pub const STRIDE_BYTES_LOG: RangeInclusive<u32> = 6..=13;
-/// `MLX5_{MIN,MAX}_SINGLE_WQE_LOG_NUM_STRIDES`.
+/// Base-2 logarithms of the strides of a WQE: `MLX5_{MIN,MAX}_SINGLE_WQE_LOG_NUM_STRIDES`.
 const STRIDES_LOG: RangeInclusive<u32> = 9..=16;
-/// `MLX5_EXT_MIN_SINGLE_WQE_LOG_NUM_STRIDES`.
+/// Lower limit with `ext_stride_num_range`: `MLX5_EXT_MIN_SINGLE_WQE_LOG_NUM_STRIDES`.
 const EXTENDED_MIN_STRIDES_LOG: u32 = 3;
 
-/// Base-2 logarithms of the strides that a WQE may have (`log_of_strides_valid`).
+/// Returns the base-2 logarithms of the strides that a WQE may have (`log_of_strides_valid`).
 pub fn strides_log(caps: &NicCaps) -> RangeInclusive<u32> {
     if caps.ext_stride_num_range {
         EXTENDED_MIN_STRIDES_LOG..=*STRIDES_LOG.end()
@@ -42,7 +43,7 @@ pub fn strides_log(caps: &NicCaps) -> RangeInclusive<u32> {
     }
 }
 
-/// The features of WQ or QP flags. Fails with `EOPNOTSUPP` if the device lacks one.
+/// Decodes WQ flags into features. Fails with `EOPNOTSUPP` if the device lacks one.
 pub fn features(flags: u32, caps: &NicCaps) -> Result<RqFeatures, Errno> {
     let supported = [
         (IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING, caps.cvlan_stripping),
@@ -88,7 +89,7 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     rq.flushes_at_reset = file.caps().flush_at_reset;
     rq.serial = state.wqs_created;
     let wq_handle = state.queues.rqs.insert(context, rq)?;
-    // `create_rq` calls `set_delay_drop` once the firmware has made the queue.
+    // As `create_rq`, which calls `set_delay_drop` once the firmware has created the queue.
     if features.delay_drop {
         state.queues.delay_drop.count_queue();
     }
@@ -129,7 +130,8 @@ fn check(
     Ok((features(command.create_flags, caps)?, strides))
 }
 
-/// How a striding WQ divides its WQEs, checked as in `prepare_user_rq`.
+/// Returns the stride layout of a striding WQ, checked as in `prepare_user_rq`; `None` for other
+/// WQs.
 fn strides(driver: &mlx5_ib_create_wq, caps: &NicCaps) -> Result<Option<StrideLayout>, Errno> {
     let striding = driver.comp_mask & MLX5_IB_CREATE_WQ_STRIDING_RQ != 0;
     if driver.comp_mask & !MLX5_IB_CREATE_WQ_STRIDING_RQ != 0 || striding && !caps.striding_rq {
@@ -148,7 +150,7 @@ fn strides(driver: &mlx5_ib_create_wq, caps: &NicCaps) -> Result<Option<StrideLa
     valid.then_some(Some(layout)).ok_or(libc::EINVAL)
 }
 
-/// The index of a WQ; a QP's receive queue is not one.
+/// Returns the index of a WQ. Fails with `EINVAL` for a QP's receive queue.
 fn find(state: &DeviceState, handle: u32, context: u32) -> Result<Index, Errno> {
     let index = state.queues.rqs.find(handle, context)?;
     let rq = state.queues.rqs.at(index).ok_or(libc::EINVAL)?;
@@ -183,9 +185,9 @@ pub fn modify(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     } else {
         current
     };
-    // The firmware checks the current state, as far as is known, and does not go from error to ready. Whether it checks
-    // it of a queue that it has put in error by itself is not known: DPDK names the true state there
-    // (`mlx5_devx_modify_rq`, MLX5_RXQ_MOD_ERR2RST).
+    // The firmware checks the current state, as far as is known, and refuses the change from error
+    // to ready. It is not known whether it checks the state of a queue that it has put in error by
+    // itself: DPDK passes the true state there (`mlx5_devx_modify_rq`, MLX5_RXQ_MOD_ERR2RST).
     let stale = current == RqState::Ready && rq.state() == RqState::Error;
     let known = current == rq.state() || stale && !file.caps().refuse_stale_state;
     let revives = rq.state() == RqState::Error && mask & ATTR_STATE != 0 && next == RqState::Ready;

@@ -1,13 +1,14 @@
-//! Which connection requests are accepted when: decisions only, without verbs, so that every case can be tested.
+//! Admission of connection requests: decisions only, without verbs, so that every case can be
+//! tested.
 //!
-//! A peer that has not proved a key may be anybody. All such peers together hold at most
-//! [`ClientLimits::unproved`] slots; the requests of others wait, in their order, without a QP. No peer ever takes the
-//! place of one that has proved its key.
+//! A peer that has not proved a key is unknown. All such peers together hold at most
+//! [`ClientLimits::unproved`] slots; the requests of others wait, in their order, without a QP. No
+//! peer ever takes the slot of one that has proved its key.
 
 use crate::server::limits::ClientLimits;
 use std::{collections::VecDeque, time::Instant};
 
-/// Connection requests that wait.
+/// Connection requests that wait to be accepted.
 pub struct Admission<T> {
     waiting: VecDeque<(Instant, T)>,
 }
@@ -21,10 +22,10 @@ impl<T> Default for Admission<T> {
 }
 
 impl<T> Admission<T> {
-    /// Takes a request, with so many clients connected.
+    /// Queues a request while `clients` clients are connected.
     ///
     /// # Errors
-    /// There are no more slots: the request comes back.
+    /// The request, if all slots are in use.
     pub fn request(
         &mut self,
         request: T,
@@ -39,7 +40,7 @@ impl<T> Admission<T> {
         Ok(())
     }
 
-    /// The next request to accept, with so many peers connected that have not proved a key.
+    /// Takes the next request to accept; `unproved` connected peers have not proved a key.
     pub fn next(&mut self, unproved: usize, limits: &ClientLimits) -> Option<T> {
         if unproved >= limits.unproved {
             return None;
@@ -47,7 +48,8 @@ impl<T> Admission<T> {
         self.waiting.pop_front().map(|(_, request)| request)
     }
 
-    /// Removes the requests that have waited for too long, and those that have `gone`.
+    /// Removes the requests that have waited for too long and those that are `gone`; returns their
+    /// number.
     pub fn remove(
         &mut self,
         limits: &ClientLimits,
@@ -77,21 +79,21 @@ mod tests {
         for n in 0..28 {
             assert_eq!(request(&mut admission, n, proved + unproved), Ok(()));
             if let Some(next) = admission.next(unproved, &limits) {
-                assert_eq!(next, n, "in their order");
+                assert_eq!(next, n, "accepted in their order");
                 unproved += 1;
             }
         }
         assert_eq!(unproved, limits.unproved, "16 of 128");
         assert_eq!(request(&mut admission, 28, proved + unproved), Err(28));
         assert_eq!(admission.next(unproved, &limits), None);
-        // One of them proves its key: another takes its slot among those that have not.
+        // A peer that proves its key frees an unproved slot for another peer.
         (proved, unproved) = (proved + 1, unproved - 1);
         assert_eq!(admission.next(unproved, &limits), Some(16));
         assert_eq!(proved, 101, "no client that has proved its key has left");
     }
 
     #[test]
-    fn requests_do_not_wait_for_ever() {
+    fn requests_expire() {
         let (limits, now) = (ClientLimits::default(), Instant::now());
         let mut admission = Admission::default();
         for n in 0..3 {

@@ -1,4 +1,4 @@
-//! One client over RDMA: its connection, its handshake, and the messages that wait.
+//! Client over RDMA: its connection, its handshake, and its queued messages.
 
 use crate::{
     audit::{self, Peer},
@@ -20,53 +20,56 @@ use std::{
 };
 use wqcap_verbs::{Connection, MessageSlot, Messages};
 
-/// Sends outstanding to one client.
+/// Maximum number of outstanding sends to one client.
 pub const SENDS: u32 = 8;
-/// Requests of one client that wait for their turn. A client that sends more without waiting for answers is flooding.
+/// Maximum number of requests of one client that wait for their turn. A client that sends more
+/// without waiting for answers is flooding.
 const WAITING: usize = 32;
-/// Requests of one client in one round, so that it does not delay the others.
+/// Maximum number of requests of one client in one round, so that it does not delay the others.
 const ROUND: usize = 8;
 
-/// What clients are authenticated by.
+/// Keys and identity for the authentication of clients.
 pub struct Credentials {
-    /// The keys that they prove.
+    /// Keys that clients must prove.
     pub keys: Keys,
-    /// The service's identity.
+    /// Identity of the service.
     pub identity: String,
-    /// The port that they connect to.
+    /// Port that clients connect to.
     pub port: u16,
 }
 
-/// How far the handshake is.
+/// Stage of the handshake.
 enum Stage {
-    /// Not authenticated; `Some`: the challenge was sent and is not answered.
+    /// Not authenticated. `Some`: the challenge was sent and is not answered yet.
     Handshake(Option<Challenge>),
     Authenticated(Box<ClientSession>),
 }
 
-/// The QP is destroyed with this.
+/// Client over RDMA. Dropping it destroys the QP.
 pub struct RcClient {
     pub id: ClientId,
     pub connection: Connection,
     stage: Stage,
     since: Instant,
     reassembler: Reassembler,
-    /// What was wrong with the first bad fragment.
+    /// Error of the first invalid fragment.
     bad_fragment: Option<Refusal>,
     inbox: VecDeque<Vec<u8>>,
     /// Fragments to be sent.
     outbox: VecDeque<Vec<u8>>,
     fragment_len: usize,
     messages_sent: u32,
-    /// WRs of outstanding sends.
+    /// `wr_id`s of outstanding sends.
     outstanding: Vec<u64>,
+    /// Time since which a message has been arriving.
     arriving: Option<Instant>,
+    /// Time since which a send has been outstanding.
     sending: Option<Instant>,
-    /// To be disconnected once the reason is sent.
+    /// Set if the client is to be disconnected once the reason is sent.
     expelled: bool,
-    /// To be disconnected at once, for this reason.
+    /// Reason to disconnect the client at once.
     pub lost: Option<String>,
-    /// It has disconnected.
+    /// Set if the client has disconnected.
     pub gone: bool,
 }
 
@@ -101,7 +104,7 @@ impl RcClient {
         matches!(self.stage, Stage::Authenticated(_))
     }
 
-    /// Sends the challenge; nothing else is sent before the client has answered it.
+    /// Sends the challenge; no other message is sent before the client has answered it.
     pub fn challenge(&mut self, service: &str) {
         match auth::nonce() {
             Ok(nonce) => {
@@ -117,7 +120,7 @@ impl RcClient {
         }
     }
 
-    /// The answer to a pending change has arrived.
+    /// Sends the answer to a pending change.
     pub fn change_answered(&mut self, text: &str) {
         if let Stage::Authenticated(session) = &mut self.stage {
             session.change_answered();
@@ -125,7 +128,7 @@ impl RcClient {
         self.send(text);
     }
 
-    /// Takes a received fragment. Nothing is kept beyond the requests that may wait.
+    /// Takes a received fragment. Keeps nothing beyond the requests that may wait.
     pub fn receive(&mut self, fragment: &[u8]) {
         if self.expelled || self.inbox.len() > WAITING {
             return;
@@ -138,7 +141,7 @@ impl RcClient {
                     FragmentError::TooLarge(_) => RefusalCode::TooLarge,
                     _ => RefusalCode::Malformed,
                 };
-                // The first error is the cause; those after it follow from it.
+                // The first error is the cause of the later ones.
                 self.bad_fragment
                     .get_or_insert_with(|| Refusal::new(code, e.to_string()));
             }
@@ -149,7 +152,7 @@ impl RcClient {
             .then(|| self.arriving.unwrap_or_else(Instant::now));
     }
 
-    /// One round: handles requests and pushes statistics.
+    /// Runs one round: handles requests and pushes statistics.
     pub fn serve(&mut self, now: Instant, context: &SessionContext, credentials: &Credentials) {
         let backlog = context.service.limits.backlog;
         if let Some(refusal) = &self.bad_fragment {
@@ -192,7 +195,7 @@ impl RcClient {
                 let challenge = challenge.take();
                 match challenge.and_then(|it| verify(it, text, credentials, &self.connection)) {
                     Some((access, welcome)) => {
-                        let who = self.who(Some(access));
+                        let who = self.peer(Some(access));
                         let session = ClientSession::new(self.id, who, access, context);
                         self.stage = Stage::Authenticated(Box::new(session));
                         SessionAction::Send(welcome)
@@ -212,7 +215,7 @@ impl RcClient {
         }
     }
 
-    /// Cuts a message into fragments to be sent.
+    /// Splits a message into fragments, and queues them.
     fn send(&mut self, text: &str) {
         let outbox = &mut self.outbox;
         fragment::split(
@@ -224,8 +227,8 @@ impl RcClient {
         self.messages_sent = self.messages_sent.wrapping_add(1);
     }
 
-    /// As the audit trail names it: the key that it has proved, and its address.
-    pub fn who(&self, access: Option<AccessLevel>) -> Peer {
+    /// Returns the client's name in the audit trail: the key that it has proved, and its address.
+    pub fn peer(&self, access: Option<AccessLevel>) -> Peer {
         let key = match access {
             Some(AccessLevel::ReadWrite) => "key read_write from ",
             Some(AccessLevel::ReadOnly) => "key read_only from ",
@@ -268,7 +271,8 @@ impl RcClient {
         self.outbox.iter().map(Vec::len).sum()
     }
 
-    /// Whether a completion is of one of its sends, which is no longer outstanding then.
+    /// Returns `true` if a completion belongs to a send of this client, which is then no longer
+    /// outstanding.
     pub fn send_completed(&mut self, wr_id: u64) -> bool {
         let Some(at) = self.outstanding.iter().position(|it| *it == wr_id) else {
             return false;
@@ -282,7 +286,7 @@ impl RcClient {
         self.outbox.is_empty() && self.outstanding.is_empty()
     }
 
-    /// Posts sends, as far as there are slots.
+    /// Posts queued fragments while slots are available.
     pub fn transmit(&mut self, messages: &mut Messages, free: &mut Vec<MessageSlot>, now: Instant) {
         while self.outstanding.len() < SENDS as usize && self.lost.is_none() {
             // There is a slot for each send that any client may have outstanding.
@@ -304,13 +308,13 @@ impl RcClient {
         }
     }
 
-    /// Disconnects and destroys the QP. The slots of its outstanding sends come back.
+    /// Disconnects and destroys the QP. The slots of its outstanding sends are returned to `free`.
     pub fn disconnect(mut self, messages: &mut Messages, free: &mut Vec<MessageSlot>) {
         self.connection.disconnect();
         free.extend(self.connection.close(messages, self.outstanding));
     }
 
-    /// Time until it needs attention even without a completion.
+    /// Returns the time until the client needs attention without a completion.
     pub fn wait(&mut self, now: Instant, limits: &ClientLimits) -> Option<Duration> {
         if !self.inbox.is_empty() && self.may_ask(now, limits.backlog) {
             return Some(Duration::ZERO);
@@ -328,30 +332,30 @@ impl RcClient {
         stall.into_iter().chain(own).min()
     }
 
-    /// Why it is to be disconnected now, if it is.
+    /// Returns the reason to disconnect the client now, if there is one.
     pub fn disconnect_reason(&self, now: Instant, limits: &ClientLimits) -> Option<String> {
         let over = |since: Instant, time| now.saturating_duration_since(since) > time;
         if self.gone {
             return None;
         }
-        if let Some(why) = &self.lost {
-            return Some(why.clone());
+        if let Some(reason) = &self.lost {
+            return Some(reason.clone());
         }
         if !self.is_authenticated() && over(self.since, limits.handshake) {
             return Some("no proof of a key in time".into());
         }
         if self.expelled && self.has_sent_all() {
-            return Some("the reason was sent to it".into());
+            return Some("the client was expelled".into());
         }
         [self.arriving, self.sending]
             .into_iter()
             .flatten()
             .any(|since| over(since, limits.stall))
-            .then(|| "it stalls".into())
+            .then(|| "the client stalls".into())
     }
 }
 
-/// A peer over RDMA, with the key that it has proved.
+/// Returns the name in the audit trail of a peer over RDMA, with the key that it has proved.
 pub fn peer_at(key: &str, address: Option<IpAddr>) -> Peer {
     Peer::named(match address {
         Some(address) => format!("{key}{address}"),
@@ -359,7 +363,8 @@ pub fn peer_at(key: &str, address: Option<IpAddr>) -> Peer {
     })
 }
 
-/// Verifies a client's proof: its access, and the service's own proof in answer.
+/// Verifies a client's proof. Returns the client's access, and the answer with the service's own
+/// proof.
 fn verify(
     challenge: Challenge,
     text: &[u8],

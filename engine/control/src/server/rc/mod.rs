@@ -1,11 +1,11 @@
-//! The service over RDMA: each client is a reliable connection (an RC QP), and all of them receive from one shared
-//! receive queue.
+//! Control service over RDMA: each client is a reliable connection (an RC QP), and all of them
+//! receive from one shared receive queue.
 //!
-//! One thread polls the connection manager's events, the CQ's channel, the device's asynchronous events and the mailbox.
-//! A completed receive is read and reposted at once.
+//! One thread polls the connection manager's events, the CQ's channel, the device's asynchronous
+//! events and the mailbox. A completed receive is read and reposted at once.
 //!
-//! A message travels in fragments of one packet each: a client that dies in the middle of a message then holds no receive
-//! that would never complete.
+//! A message is sent in fragments of one packet each: a client that dies in the middle of a message
+//! then holds no receive that would never complete.
 
 mod admission;
 mod client;
@@ -43,17 +43,19 @@ use wqcap_verbs::{
     MessageCq, MessageSlot, Messages, Pd, QpResources, VerbsError, status_text,
 };
 
-/// Connection requests that may wait.
+/// Maximum number of connection requests that wait.
 const BACKLOG: i32 = 128;
-/// How long sending the last answers may take when the service ends.
+/// Maximum time for sending the last answers when the service ends.
 const FLUSH: Duration = Duration::from_secs(1);
-/// How often the state is published.
+/// Interval at which the state of the SRQ is published.
 const PUBLISH: Duration = Duration::from_millis(500);
 
-/// Starts the service over RDMA: binds to `address`, creates the SRQ, and starts the thread, which avoids the CPUs in `busy`.
+/// Starts the service over RDMA: binds to `address`, creates the SRQ, and starts the thread, which
+/// avoids the CPUs in `busy`.
 ///
 /// # Errors
-/// No RDMA device has the address, the key file is missing or accessible to others, or a verb failed.
+/// No RDMA device has the address, the key file is missing or accessible to others, or a verb
+/// failed.
 pub fn start(
     service: &Arc<ControlService>,
     config: &ControlConfig,
@@ -62,7 +64,7 @@ pub fn start(
 ) -> Result<ServerThread, StartError> {
     let keys = keys(config)?.unwrap_or_default();
     let mailbox = Arc::new(Mailbox::new().map_err(|e| StartError::System {
-        what: "an event descriptor".into(),
+        what: "cannot create an event descriptor".into(),
         source: e.into(),
     })?);
     let context = SessionContext {
@@ -81,10 +83,10 @@ pub fn start(
     })
 }
 
-/// The keys that clients must prove; `None`: there are none, and no service over RDMA.
+/// Returns the keys that clients must prove; `None` if the configuration has no key file.
 ///
 /// # Errors
-/// Either is missing beside the other, or the file is no key file.
+/// `control.rdma` is set without `control.key_file`, or the file is not a valid key file.
 pub fn keys(config: &ControlConfig) -> Result<Option<Keys>, ConfigProblem> {
     match (&config.rdma, &config.key_file) {
         (Some(address), None) => Err(ConfigProblem {
@@ -104,10 +106,10 @@ pub fn keys(config: &ControlConfig) -> Result<Option<Keys>, ConfigProblem> {
     }
 }
 
-/// What the thread owns. The fields' order is the order of teardown: QPs before the SRQ, that before the memory it
-/// receives into.
+/// State of the thread that serves RDMA. The order of the fields is the order of teardown: QPs
+/// before the SRQ, and the SRQ before the memory that it receives into.
 struct RcLoop {
-    /// By QP number.
+    /// Clients by QP number.
     clients: HashMap<u32, RcClient>,
     receives: ReceiveQueue,
     cq: MessageCq,
@@ -208,7 +210,7 @@ impl RcLoop {
         Ok(())
     }
 
-    /// Sleeps until there is something to do.
+    /// Waits for the next event, or until a client or the SRQ needs attention.
     fn wait(&mut self) {
         let now = Instant::now();
         let limits = self.context.service.limits;
@@ -216,7 +218,7 @@ impl RcLoop {
             .clients
             .values_mut()
             .filter_map(|it| it.wait(now, &limits));
-        let rest = waits
+        let timeout = waits
             .chain(self.receives.wait(now))
             .min()
             .unwrap_or(Duration::from_secs(60))
@@ -231,10 +233,11 @@ impl RcLoop {
             PollFd::new(&self.events, PollFlags::IN),
             PollFd::new(&self.context.mailbox, PollFlags::IN),
         ];
-        poll_for(&mut fds, rest + Duration::from_millis(1));
+        poll_for(&mut fds, timeout + Duration::from_millis(1));
     }
 
-    /// Handles completions until there are none; the event of the next one is armed before the last poll.
+    /// Handles completions until there are none; the event of the next one is armed before the last
+    /// poll.
     fn complete(&mut self) -> Result<(), VerbsError> {
         self.cq.take_events();
         self.cq.arm()?;
@@ -252,24 +255,24 @@ impl RcLoop {
 
     fn completed(&mut self, it: &MessageCompletion) {
         let Some(slot) = self.messages.returned(it) else {
-            // A send of a QP that is gone: its slots came back with it.
+            // A send of a destroyed QP, whose slots were returned with it.
             return;
         };
         let mut client = self.clients.get_mut(&it.qp_num);
         if client
             .as_mut()
-            .is_some_and(|them| them.send_completed(it.wr_id))
+            .is_some_and(|client| client.send_completed(it.wr_id))
         {
             self.free.push(slot);
         } else {
-            // A receive of the SRQ, whoever sent the message; the sender may have left since.
+            // A receive of the SRQ, from any client; the sender may have disconnected since.
             if let Some(client) = client.as_mut().filter(|_| it.status == 0) {
                 client.receive(&self.messages.bytes(&slot)[..it.byte_len as usize]);
             }
             self.receives.completed(slot);
         }
         if let Some(client) = client.filter(|_| it.status != 0) {
-            client.lost = Some(format!("its connection failed: {}", status_text(it.status)));
+            client.lost = Some(format!("the connection failed: {}", status_text(it.status)));
         }
     }
 
@@ -283,7 +286,7 @@ impl RcLoop {
                 }
                 AsyncEvent::SrqError(id) if id == srq => {
                     tracing::error!(
-                        "the SRQ is in error (IBV_EVENT_SRQ_ERR): no request is received"
+                        "the SRQ is in error (IBV_EVENT_SRQ_ERR): control.rdma receives no requests"
                     );
                 }
                 other => tracing::debug!(?other, "asynchronous event"),
@@ -300,7 +303,7 @@ impl RcLoop {
                     if let Err(refused) = self.admission.request(incoming, clients, limits, now) {
                         let who = peer_at("", refused.peer_address());
                         drop(refused);
-                        let message = format!("{} clients are connected", limits.clients);
+                        let message = format!("all {} client slots are in use", limits.clients);
                         let refusal = Refusal::new(RefusalCode::TooMany, message);
                         audit::refused(&who, "a connection", &refusal);
                         self.context.counters.update(|it| it.refused += 1);
@@ -322,7 +325,7 @@ impl RcLoop {
         }
     }
 
-    /// Accepts as many of those who wait as may be connected without a proof.
+    /// Accepts waiting requests while more peers without a proof may be connected.
     fn admit(&mut self) {
         self.remove_requests(|_| false);
         loop {
@@ -335,7 +338,7 @@ impl RcLoop {
         }
     }
 
-    /// Rejects the requests that have waited for too long, and those that have `gone`.
+    /// Rejects the requests that have waited for too long, and those that are `gone`.
     fn remove_requests(&mut self, gone: impl Fn(&Incoming) -> bool) {
         let limits = &self.context.service.limits;
         let removed = self.admission.remove(limits, Instant::now(), gone) as u64;
@@ -361,7 +364,7 @@ impl RcLoop {
             }
             Err(e) => {
                 self.context.counters.update(|it| it.refused += 1);
-                tracing::warn!("control.rdma: a connection was not accepted: {e}");
+                tracing::warn!("control.rdma: cannot accept a connection: {e}");
             }
         }
     }
@@ -375,12 +378,12 @@ impl RcLoop {
         }
     }
 
-    /// Removes clients that have left or must be disconnected.
+    /// Removes clients that have disconnected or must be disconnected.
     fn remove_clients(&mut self, now: Instant) {
         let limits = self.context.service.limits;
         let counters = &self.context.counters;
         let leaving = self.clients.extract_if(|qp, client| {
-            let Some(why) = client.disconnect_reason(now, &limits) else {
+            let Some(reason) = client.disconnect_reason(now, &limits) else {
                 return client.gone;
             };
             let is_authenticated = client.is_authenticated();
@@ -388,10 +391,10 @@ impl RcLoop {
                 true => it.expelled += 1,
                 false => it.refused += 1,
             });
-            tracing::debug!(qp, "control.rdma: a client is disconnected: {why}");
+            tracing::debug!(qp, "control.rdma: a client is disconnected: {reason}");
             if !is_authenticated {
-                let refusal = Refusal::new(RefusalCode::Denied, why);
-                audit::refused(&client.who(None), "a connection", &refusal);
+                let refusal = Refusal::new(RefusalCode::Denied, reason);
+                audit::refused(&client.peer(None), "a connection", &refusal);
             }
             true
         });
@@ -409,7 +412,7 @@ impl RcLoop {
             .unwrap_or_else(PoisonError::into_inner) = self.receives.status();
     }
 
-    /// Sends the last answers, above all the one to `shutdown`, and then ends each connection.
+    /// Sends the last answers, in particular the one to `shutdown`, and then ends each connection.
     fn flush(&mut self) {
         let until = Instant::now() + FLUSH;
         self.deliver();
@@ -433,7 +436,7 @@ fn client_of(clients: &mut HashMap<u32, RcClient>, key: CmKey) -> Option<&mut Rc
     clients.values_mut().find(|it| it.connection.key() == key)
 }
 
-/// What tells this service from every other, and from its own next start.
+/// Returns a text that differs for every service and every start of it.
 fn identity(device: &str, port: u8) -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();

@@ -1,4 +1,4 @@
-//! The one shared receive queue of all clients: it is refilled as receives complete, and resized as
+//! Shared receive queue of all clients. It is refilled as receives complete, and resized as
 //! [`SrqSizing`] decides.
 
 use super::srq_sizing::SrqSizing;
@@ -12,19 +12,19 @@ pub struct ReceiveQueue {
     spare: Vec<MessageSlot>,
     posted: u32,
     sizing: SrqSizing,
-    /// The size to shrink to as soon as no more receives than that are posted.
+    /// Size to shrink to as soon as at most this many receives are posted.
     shrinking: Option<u32>,
     status: SrqStatus,
-    /// The counters of the device's port.
+    /// Directory of the counters of the device's port.
     hw_counters: PathBuf,
 }
 
 impl ReceiveQueue {
-    /// Creates the SRQ on the listener's device, posts receives and arms the limit. `spare` are as many slots of
-    /// `messages` as the SRQ may ever hold.
+    /// Creates the SRQ on the listener's device, posts receives and arms the limit. `spare` has one
+    /// slot of `messages` for each receive that the SRQ may ever hold.
     ///
     /// # Errors
-    /// A verb's.
+    /// The error of a verb.
     pub fn new(
         listener: &Listener,
         config: &ControlConfig,
@@ -38,7 +38,7 @@ impl ReceiveQueue {
         let resizes = config.srq_resize && can_resize(context, pd, messages)?;
         let mut sizing = SrqSizing::new(config.srq, cap, resizes, config.srq_calm, now);
         let srq = listener.srq(pd, messages, sizing.size())?;
-        // It may hold more than requested.
+        // The SRQ may hold more WRs than requested.
         sizing.resized(srq.query()?.max_wr, now);
         let mut queue = Self {
             srq,
@@ -61,7 +61,7 @@ impl ReceiveQueue {
         Ok(queue)
     }
 
-    /// A receive has completed; its slot is free again.
+    /// Records a completed receive; its slot is free again.
     pub fn completed(&mut self, slot: MessageSlot) {
         self.posted = self.posted.saturating_sub(1);
         self.spare.push(slot);
@@ -77,7 +77,7 @@ impl ReceiveQueue {
                 Err((slot, e)) => {
                     self.spare.push(slot);
                     tracing::warn!(
-                        "ibv_post_srq_recv: {e}; {} of {wanted} receives are posted",
+                        "cannot post a receive: {e}; {} of {wanted} receives are posted",
                         self.posted
                     );
                     return;
@@ -89,12 +89,12 @@ impl ReceiveQueue {
     fn arm(&mut self) {
         match self.srq.arm(self.sizing.limit()) {
             Ok(()) => self.status.armed += 1,
-            Err(e) => tracing::warn!("the limit of the SRQ is not armed: {e}"),
+            Err(e) => tracing::warn!("cannot arm the limit of the SRQ: {e}"),
         }
     }
 
-    /// The limit was reached: the SRQ was nearly empty. It grows if it may, and the limit is armed again, since its event
-    /// disarms it.
+    /// Handles a reached limit: the SRQ was nearly empty. It grows if it may, and the limit is
+    /// armed again, since its event disarms it.
     pub fn limit_reached(&mut self, messages: &mut Messages, now: Instant) {
         self.status.limit_events += 1;
         self.shrinking = None;
@@ -108,7 +108,7 @@ impl ReceiveQueue {
     fn resize(&mut self, size: u32, now: Instant) {
         let before = self.sizing.size();
         if let Err(e) = self.srq.resize(size) {
-            tracing::warn!("the SRQ stays at {before} WRs: {e}");
+            tracing::warn!("cannot resize the SRQ from {before} to {size} WRs: {e}");
             self.status.resize_refused += 1;
             self.sizing.refused();
             return;
@@ -122,8 +122,8 @@ impl ReceiveQueue {
         }
     }
 
-    /// Halves the SRQ after a calm time. Receives posted beyond the new size must be consumed first: until then none is
-    /// posted again.
+    /// Halves the SRQ after a calm time. Receives posted beyond the new size must be consumed
+    /// first; until then no receive is posted again.
     pub fn shrink_if_calm(&mut self, messages: &mut Messages, now: Instant) {
         if self.shrinking.is_none() {
             self.shrinking = self.sizing.shrink_to(now);
@@ -141,12 +141,12 @@ impl ReceiveQueue {
         self.arm();
     }
 
-    /// Time until [`ReceiveQueue::shrink_if_calm`] may have something to do.
+    /// Returns the time until [`ReceiveQueue::shrink_if_calm`] may have something to do.
     pub fn wait(&self, now: Instant) -> Option<Duration> {
         self.sizing.wait(now)
     }
 
-    /// The state of now.
+    /// Returns the current state.
     pub fn status(&mut self) -> SrqStatus {
         let attr = self.srq.query().ok();
         self.status.max_wr = attr.map_or(0, |it| it.max_wr);
@@ -162,14 +162,15 @@ impl ReceiveQueue {
     }
 }
 
-/// Whether the device resizes SRQs: by its capabilities, and by a trial on an SRQ that is not used.
+/// Returns `true` if the device resizes SRQs, according to its capabilities and to a trial on an
+/// unused SRQ.
 fn can_resize(context: &Context, pd: &Pd, messages: &Messages) -> Result<bool, VerbsError> {
     if context.query_device()?.orig_attr.device_cap_flags & SRQ_RESIZE == 0 {
         return Ok(false);
     }
     let tried = Srq::create(pd, messages, 4).and_then(|mut srq| srq.resize(8));
     if let Err(e) = &tried {
-        tracing::info!("the device claims to resize SRQs and does not: {e}");
+        tracing::info!("the device reports that it resizes SRQs, but a trial failed: {e}");
     }
     Ok(tried.is_ok())
 }

@@ -1,12 +1,12 @@
-//! How many receives an SRQ has: decisions only, without verbs, so that every case can be tested.
+//! Sizing of an SRQ: decisions only, without verbs, so that every case can be tested.
 //!
-//! The limit (low watermark) is a quarter of the size. When it is reached the SRQ was nearly empty: the size doubles, up
-//! to the cap. After a calm time it halves, down to the initial size. On a device that does not resize SRQs the size is
-//! the cap from the start.
+//! The limit (low watermark) is a quarter of the size. When it is reached, the SRQ was nearly
+//! empty: the size doubles, up to the cap. After a calm time, the size halves, down to the initial
+//! size. On a device that does not resize SRQs, the size is the cap from the start.
 
 use std::time::{Duration, Instant};
 
-/// The size of an SRQ and when it changes.
+/// Size of an SRQ, and the decisions to change it.
 #[derive(Clone, Copy, Debug)]
 pub struct SrqSizing {
     floor: u32,
@@ -14,12 +14,12 @@ pub struct SrqSizing {
     size: u32,
     resizes: bool,
     calm: Duration,
-    /// When the limit was last reached, or the size last changed.
+    /// Time at which the limit was last reached, or the size last changed.
     since: Instant,
 }
 
 impl SrqSizing {
-    /// Starts with `floor` receives where the device resizes SRQs, else with `cap`.
+    /// Creates a sizing with `floor` receives if the device resizes SRQs, otherwise with `cap`.
     #[must_use]
     pub fn new(floor: u32, cap: u32, resizes: bool, calm: Duration, now: Instant) -> Self {
         let cap = cap.max(1);
@@ -34,32 +34,32 @@ impl SrqSizing {
         }
     }
 
-    /// Receives to keep posted.
+    /// Returns the number of receives to keep posted.
     #[must_use]
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// The limit to arm.
+    /// Returns the limit to arm.
     #[must_use]
     pub fn limit(&self) -> u32 {
         (self.size / 4).max(1)
     }
 
-    /// Whether the device resizes SRQs, as far as is known.
+    /// Returns `true` if the device resizes SRQs, as far as is known.
     #[must_use]
     pub fn resizes(&self) -> bool {
         self.resizes
     }
 
-    /// The limit was reached. Returns the size to grow to, if any.
+    /// Records that the limit was reached. Returns the size to grow to, if any.
     pub fn limit_reached(&mut self, now: Instant) -> Option<u32> {
         self.since = now;
         let larger = self.size.saturating_mul(2).min(self.cap);
         (self.resizes && larger > self.size).then_some(larger)
     }
 
-    /// The size to shrink to, if it has been calm for long enough.
+    /// Returns the size to shrink to, if the calm time has passed.
     #[must_use]
     pub fn shrink_to(&self, now: Instant) -> Option<u32> {
         let smaller = (self.size / 2).max(self.floor);
@@ -67,7 +67,7 @@ impl SrqSizing {
         (self.resizes && calm && smaller < self.size).then_some(smaller)
     }
 
-    /// Time until [`SrqSizing::shrink_to`] may have a new result.
+    /// Returns the time until [`SrqSizing::shrink_to`] may have a new result.
     #[must_use]
     pub fn wait(&self, now: Instant) -> Option<Duration> {
         (self.resizes && self.size > self.floor)
@@ -80,7 +80,8 @@ impl SrqSizing {
         self.since = now;
     }
 
-    /// The device refused to resize, whatever its capabilities say: no further attempt is made.
+    /// Records that the device refused to resize, despite its capabilities: no further attempt is
+    /// made.
     pub fn refused(&mut self) {
         self.resizes = false;
     }
@@ -93,7 +94,7 @@ mod tests {
     const CALM: Duration = Duration::from_secs(30);
 
     #[test]
-    fn it_grows_when_it_runs_low_and_shrinks_when_calm() {
+    fn the_size_grows_when_low_and_shrinks_when_calm() {
         let start = Instant::now();
         let mut sizing = SrqSizing::new(16, 100, true, CALM, start);
         assert_eq!((sizing.size(), sizing.limit()), (16, 4));
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_grants_is_used_up_to_the_cap() {
+    fn the_granted_size_is_used_up_to_the_cap() {
         let now = Instant::now();
         let mut sizing = SrqSizing::new(16, 100, true, CALM, now);
         sizing.resized(31, now);

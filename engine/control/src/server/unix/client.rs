@@ -1,4 +1,4 @@
-//! One client of the Unix socket: its buffers, and what it is waited for.
+//! Client of the Unix socket: its buffers, and the events that it waits for.
 
 use crate::{
     audit,
@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Requests of one client in one round, so that it does not delay the others.
+/// Maximum number of requests of one client in one round, so that it does not delay the others.
 const ROUND: usize = 8;
 
 pub struct UnixClient {
@@ -24,18 +24,21 @@ pub struct UnixClient {
     pub uid: u32,
     pub stream: UnixStream,
     session: ClientSession,
-    /// Received and not yet handled: less than a longest request and one read.
+    /// Bytes received and not yet handled: less than the longest request and one read.
     inbox: Vec<u8>,
-    /// To be sent.
+    /// Bytes to be sent.
     outbox: Vec<u8>,
-    /// Since when a request has been arriving, or an answer has been waiting to be sent.
+    /// Time since which a request has been arriving.
     arriving: Option<Instant>,
+    /// Time since which the socket has accepted no bytes of an answer.
     sending: Option<Instant>,
-    /// To be disconnected once the reason is sent.
+    /// Set if the client is to be disconnected once the reason is sent.
     expelled: bool,
+    /// Set when the expulsion has been counted.
     counted: bool,
-    /// It sends no more, but may still wait for answers.
+    /// Set if the client sends no more; it may still wait for answers.
     ended: bool,
+    /// Set if the connection has failed.
     gone: bool,
 }
 
@@ -57,7 +60,7 @@ impl UnixClient {
         }
     }
 
-    /// The answer to a pending change has arrived.
+    /// Sends the answer to a pending change.
     pub fn change_answered(&mut self, text: &str) {
         self.session.change_answered();
         self.send(text);
@@ -72,12 +75,12 @@ impl UnixClient {
         !self.expelled && self.outbox.len() < limits.backlog && self.session.is_ready(now)
     }
 
-    /// Whether to read: not while complete requests wait for their turn.
+    /// Returns `true` if the socket is to be read: not while complete requests wait for their turn.
     fn wants_input(&mut self, now: Instant, limits: &ClientLimits) -> bool {
         !self.ended && !self.has_line() && self.may_ask(now, limits)
     }
 
-    /// What to poll its socket for.
+    /// Returns the events to poll the socket for.
     pub fn wanted_events(&mut self, now: Instant, limits: &ClientLimits) -> PollFlags {
         let mut wanted = PollFlags::empty();
         wanted.set(PollFlags::IN, self.wants_input(now, limits));
@@ -85,13 +88,13 @@ impl UnixClient {
         wanted
     }
 
-    /// Whether it has left, or nothing more is to be received from it or sent to it.
+    /// Returns `true` if the connection has failed, or nothing more is to be received or sent.
     pub fn is_done(&self) -> bool {
         let asked = self.has_line() || self.session.has_pending();
         self.gone || self.outbox.is_empty() && (self.expelled || (self.ended && !asked))
     }
 
-    /// Whether it is expelled and this is asked for the first time since.
+    /// Returns `true` once after the client was expelled.
     pub fn is_newly_expelled(&mut self) -> bool {
         self.expelled && !std::mem::replace(&mut self.counted, true)
     }
@@ -100,7 +103,7 @@ impl UnixClient {
         self.inbox.contains(&b'\n')
     }
 
-    /// Time until it needs attention even without an event of its socket.
+    /// Returns the time until the client needs attention without an event of its socket.
     pub fn wait(&mut self, now: Instant, limits: &ClientLimits) -> Duration {
         if self.has_line() && self.may_ask(now, limits) {
             return Duration::ZERO;
@@ -110,7 +113,7 @@ impl UnixClient {
             .flatten()
             .min()
             .map(|since| (since + limits.stall).saturating_duration_since(now));
-        // A millisecond more, so that the time has passed on waking.
+        // One millisecond more, so that the time has passed on waking.
         [self.session.wait(now), stall]
             .into_iter()
             .flatten()
@@ -118,7 +121,7 @@ impl UnixClient {
             .map_or(Duration::from_secs(60), |it| it + Duration::from_millis(1))
     }
 
-    /// One round: receives, handles requests, pushes statistics, sends.
+    /// Runs one round: receives, handles requests, pushes statistics, sends.
     pub fn serve(&mut self, now: Instant, limits: &ClientLimits) {
         if self.wants_input(now, limits) {
             self.receive(limits);
@@ -127,7 +130,7 @@ impl UnixClient {
             if !self.may_ask(now, limits) {
                 break;
             }
-            let Some(line) = self.line() else { break };
+            let Some(line) = self.take_line() else { break };
             match self.session.handle(&line, now) {
                 SessionAction::Send(text) => self.send(&text),
                 SessionAction::Wait => {}
@@ -144,8 +147,8 @@ impl UnixClient {
         self.transmit(now);
     }
 
-    /// The next complete line, without its end.
-    fn line(&mut self) -> Option<Vec<u8>> {
+    /// Takes the next complete line, without its line break.
+    fn take_line(&mut self) -> Option<Vec<u8>> {
         let end = self.inbox.iter().position(|byte| *byte == b'\n')?;
         let mut line: Vec<u8> = self.inbox.drain(..=end).collect();
         line.pop();
@@ -166,7 +169,7 @@ impl UnixClient {
         }
         let end = self.inbox.iter().position(|byte| *byte == b'\n');
         if end.unwrap_or(self.inbox.len()) > limits.request {
-            let message = format!("a request of more than {} bytes", limits.request);
+            let message = format!("the request is longer than {} bytes", limits.request);
             let refusal = Refusal::new(RefusalCode::TooLarge, message);
             audit::refused(&self.session.who, "a message", &refusal);
             self.send(&Answer::error(0, refusal).text());
@@ -195,10 +198,10 @@ impl UnixClient {
         }
     }
 
-    /// Sends what is left, for at most `rest`.
-    pub fn flush(&mut self, rest: Duration) {
+    /// Sends the remaining bytes, for at most `timeout`.
+    pub fn flush(&mut self, timeout: Duration) {
         let _ = self.stream.set_nonblocking(false);
-        if !rest.is_zero() && self.stream.set_write_timeout(Some(rest)).is_ok() {
+        if !timeout.is_zero() && self.stream.set_write_timeout(Some(timeout)).is_ok() {
             let _ = self.stream.write_all(&self.outbox);
         }
     }

@@ -1,7 +1,7 @@
-//! The service over a Unix socket: one thread, one `poll(2)`, a line for each message.
+//! Control service over a Unix socket: one thread, one `poll(2)`, one line for each message.
 //!
-//! A client that exceeds its rate or does not read its answers is not read from until it may ask again: its requests wait
-//! in its own socket buffer, and nothing grows here.
+//! A client that exceeds its rate or does not read its answers is not read from until another
+//! request is allowed. Its requests wait in its socket buffer, so that no memory grows here.
 
 mod client;
 mod peer;
@@ -33,19 +33,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Connections accepted in one round, so that many new ones do not delay the clients already connected.
+/// Maximum number of connections accepted in one round, so that many new ones do not delay the
+/// clients already connected.
 const ACCEPT: usize = 16;
-/// How long sending the last answers may take when the service ends.
+/// Maximum time for sending the last answers when the service ends.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// The service's Unix socket, on which clients may wait to be served. Its file goes when it is dropped.
+/// Unix socket of the service, on which clients may wait to be served. Dropping it removes its
+/// file.
 pub struct ControlSocket {
     file: SocketFile,
     listener: UnixListener,
     policy: AccessPolicy,
 }
 
-/// Removes a socket's file, as far as this process may.
+/// File of a socket. Dropping it removes the file, if this process may do so.
 pub struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
@@ -58,11 +60,11 @@ impl ControlSocket {
     /// Creates the socket with its mode and group.
     ///
     /// # Errors
-    /// It cannot be created, another process serves it, or a group does not exist.
+    /// The socket cannot be created, another process serves it, or a group does not exist.
     pub fn bind(config: &ControlConfig) -> Result<Self, StartError> {
         let policy = AccessPolicy::new(config)?;
-        let listener =
-            socket::listen(&config.unix, config, &policy).map_err(|e| failed(&config.unix, e))?;
+        let listener = socket::listen(&config.unix, config, &policy)
+            .map_err(|e| socket_error(&config.unix, e))?;
         Ok(Self {
             file: SocketFile(config.unix.clone()),
             listener,
@@ -71,19 +73,19 @@ impl ControlSocket {
     }
 }
 
-fn broken(e: io::Error) -> Refusal {
+fn io_refusal(e: io::Error) -> Refusal {
     Refusal::new(RefusalCode::Failed, e.to_string())
 }
 
-fn failed(path: &Path, source: io::Error) -> StartError {
+fn socket_error(path: &Path, source: io::Error) -> StartError {
     StartError::Socket {
         path: path.display().to_string(),
         source,
     }
 }
 
-/// Starts the service over a Unix socket: the thread, which avoids the CPUs in `busy`, and the socket's file, which stays as
-/// long as the thread runs.
+/// Starts the service over a Unix socket. Returns the thread, which avoids the CPUs in `busy`, and
+/// the socket's file, which stays as long as the thread runs.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -97,7 +99,7 @@ pub fn start(
         listener,
         policy,
     } = socket;
-    let mailbox = Arc::new(Mailbox::new().map_err(|e| failed(&file.0, e.into()))?);
+    let mailbox = Arc::new(Mailbox::new().map_err(|e| socket_error(&file.0, e.into()))?);
     let context = SessionContext {
         service: Arc::clone(service),
         mailbox: Arc::clone(&mailbox),
@@ -118,7 +120,7 @@ pub fn start(
     Ok((thread, file))
 }
 
-/// What the thread owns.
+/// State of the thread that serves the Unix socket.
 struct UnixLoop {
     context: SessionContext,
     policy: AccessPolicy,
@@ -143,24 +145,25 @@ impl UnixLoop {
         self.flush();
     }
 
-    /// Sleeps until there is something to do.
+    /// Waits for the next event, or until a client needs attention.
     fn wait(&mut self) {
         let now = Instant::now();
         let limits = self.context.service.limits;
-        let mut rest = Duration::from_secs(60);
+        let mut timeout = Duration::from_secs(60);
         let mut fds = vec![
             PollFd::new(&self.context.mailbox, PollFlags::IN),
             PollFd::new(&self.listener, PollFlags::IN),
         ];
         for client in &mut self.clients {
             let wanted = client.wanted_events(now, &limits);
-            rest = rest.min(client.wait(now, &limits));
-            // poll(2) always reports a hang-up: a client without a wanted event is left out, or the loop would spin.
+            timeout = timeout.min(client.wait(now, &limits));
+            // poll(2) always reports a hang-up: a client without a wanted event is left out,
+            // because the loop would spin otherwise.
             if !wanted.is_empty() {
                 fds.push(PollFd::new(&client.stream, wanted));
             }
         }
-        poll_for(&mut fds, rest);
+        poll_for(&mut fds, timeout);
     }
 
     fn deliver(&mut self) {
@@ -178,14 +181,15 @@ impl UnixLoop {
                 Ok((stream, _)) => stream,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 Err(e) => {
-                    tracing::warn!("control.unix: accept: {e}");
+                    tracing::warn!("control.unix: cannot accept a connection: {e}");
                     return;
                 }
             };
             if let Err(refusal) = self.admit(&stream) {
                 self.context.counters.update(|it| it.refused += 1);
                 let line = Answer::error(0, refusal).text() + "\n";
-                // The socket buffer is empty; if the write fails, the client sees the connection close.
+                // The socket buffer is empty. If the write fails, the client only gets the end of
+                // the connection.
                 let _ = stream.set_nonblocking(true);
                 let _ = (&stream).write(line.as_bytes());
             }
@@ -193,7 +197,7 @@ impl UnixLoop {
     }
 
     fn admit(&mut self, stream: &UnixStream) -> Result<(), Refusal> {
-        let peer = PeerCredentials::read(stream).map_err(broken)?;
+        let peer = PeerCredentials::read(stream).map_err(io_refusal)?;
         let who = Peer::process(peer.uid, peer.pid);
         self.admit_peer(stream, &peer, &who)
             .inspect_err(|refusal| audit::refused(&who, "a connection", refusal))
@@ -221,15 +225,15 @@ impl UnixLoop {
             || (of_user >= limits.per_user && !self.policy.is_owner(peer))
         {
             let message = format!(
-                "{} clients are connected, {of_user} of them of this user; {} and {} are allowed",
+                "{} clients are connected, {of_user} of them of this user; at most {} in total and {} per user are allowed",
                 self.clients.len(),
                 limits.clients,
                 limits.per_user
             );
             return Err(Refusal::new(RefusalCode::TooMany, message));
         }
-        let stream = stream.try_clone().map_err(broken)?;
-        stream.set_nonblocking(true).map_err(broken)?;
+        let stream = stream.try_clone().map_err(io_refusal)?;
+        stream.set_nonblocking(true).map_err(io_refusal)?;
         let session = ClientSession::new(self.next, who.clone(), access, &self.context);
         self.clients
             .push(UnixClient::new(self.next, peer.uid, stream, session));
@@ -239,7 +243,7 @@ impl UnixLoop {
         Ok(())
     }
 
-    /// Removes clients that have left, are done, or must be disconnected.
+    /// Removes clients that have disconnected, are done, or must be disconnected.
     fn remove_clients(&mut self) {
         let now = Instant::now();
         let stall = self.context.service.limits.stall;
@@ -262,7 +266,7 @@ impl UnixLoop {
         self.context.counters.update(|it| it.clients = clients);
     }
 
-    /// Sends the last answers, above all the one to `shutdown`.
+    /// Sends the last answers, in particular the one to `shutdown`.
     fn flush(&mut self) {
         let until = Instant::now() + FLUSH;
         self.deliver();

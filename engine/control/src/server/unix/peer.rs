@@ -1,4 +1,4 @@
-//! The identity of a Unix socket's peer, as the kernel vouches for it, and the access it has.
+//! Identity of a Unix socket's peer, as the kernel guarantees it, and the peer's access.
 #![allow(unsafe_code)]
 
 use crate::{
@@ -11,33 +11,33 @@ use std::{
     os::{fd::AsRawFd, unix::net::UnixStream},
 };
 
-/// Most supplementary groups of a peer: the limit of Linux (`NGROUPS_MAX`).
+/// Maximum number of supplementary groups of a peer: the limit of Linux (`NGROUPS_MAX`).
 const MAX_GROUPS: usize = 65_536;
 
-/// A peer's user and groups when it connected.
+/// User and groups of a peer at the time when it connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
-    /// User ID.
+    /// User ID of the peer.
     pub uid: u32,
-    /// Process ID.
+    /// Process ID of the peer.
     pub pid: i32,
-    /// Group IDs, the primary one first.
+    /// Group IDs of the peer, the primary one first.
     pub gids: Vec<u32>,
 }
 
-/// Which users and groups have which access.
+/// Access of users and groups to the service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessPolicy {
-    /// The owner of the service. Root has the same rights.
+    /// User ID of the service's owner. Root has the same rights.
     pub owner: u32,
-    /// The group with read-only access.
+    /// Group ID with read-only access.
     pub read: Option<u32>,
-    /// The group with read-write access.
+    /// Group ID with read-write access.
     pub write: Option<u32>,
 }
 
 impl AccessPolicy {
-    /// Reads the groups of `config`; the owner is the user of this process.
+    /// Creates the policy from the groups of `config`; the owner is the user of this process.
     ///
     /// # Errors
     /// A group does not exist.
@@ -55,7 +55,7 @@ impl AccessPolicy {
         })
     }
 
-    /// The access of this peer; `None`: it has none.
+    /// Returns the access of `peer`; `None` if it has none.
     #[must_use]
     pub fn access(&self, peer: &PeerCredentials) -> Option<AccessLevel> {
         let is_in = |group: Option<u32>| group.is_some_and(|gid| peer.gids.contains(&gid));
@@ -66,7 +66,7 @@ impl AccessPolicy {
         }
     }
 
-    /// Whether this peer is the owner or root.
+    /// Returns `true` if `peer` is the owner or root.
     #[must_use]
     pub fn is_owner(&self, peer: &PeerCredentials) -> bool {
         peer.uid == 0 || peer.uid == self.owner
@@ -74,10 +74,11 @@ impl AccessPolicy {
 }
 
 impl PeerCredentials {
-    /// Reads the credentials of the process that connected (`SO_PEERCRED` and `SO_PEERGROUPS`, unix(7)).
+    /// Reads the credentials of the process that connected (`SO_PEERCRED` and `SO_PEERGROUPS`,
+    /// unix(7)).
     ///
     /// # Errors
-    /// The kernel does not provide them.
+    /// The kernel does not provide the credentials.
     pub fn read(stream: &UnixStream) -> io::Result<Self> {
         let credentials = rustix::net::sockopt::socket_peercred(stream)?;
         let mut gids = vec![credentials.gid.as_raw()];
@@ -94,7 +95,8 @@ fn supplementary(stream: &UnixStream) -> io::Result<Vec<u32>> {
     let mut groups = vec![0u32; 64];
     loop {
         let mut length = socklen(mem::size_of_val(groups.as_slice()));
-        // SAFETY: a live socket; `groups` has the length given, and the kernel writes whole gid_t, which are u32.
+        // SAFETY: a live socket; `groups` has the length given, and the kernel writes whole gid_t,
+        // which are u32.
         let ret = unsafe {
             libc::getsockopt(
                 stream.as_raw_fd(),
@@ -110,7 +112,7 @@ fn supplementary(stream: &UnixStream) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // ERANGE: too small; `length` holds the size it must have.
+        // ERANGE: the buffer is too small; `length` is the required size.
         if error.raw_os_error() != Some(libc::ERANGE) || count > MAX_GROUPS {
             return Err(error);
         }
@@ -122,10 +124,10 @@ fn socklen(bytes: usize) -> libc::socklen_t {
     libc::socklen_t::try_from(bytes).unwrap_or(libc::socklen_t::MAX)
 }
 
-/// The ID of a group given by name or ID.
+/// Returns the ID of a group given by name or ID.
 ///
 /// # Errors
-/// There is no such group; `key` names the configuration key.
+/// The group does not exist; `key` is the configuration key in the error.
 pub fn group_id(key: &'static str, name: &str) -> Result<u32, ConfigProblem> {
     if let Ok(gid) = name.parse() {
         return Ok(gid);

@@ -1,4 +1,4 @@
-//! The socket's file: its mode and group, and the one that a crash left behind.
+//! File of the Unix socket: its mode and group, and the removal of a file that a crash left behind.
 
 use super::peer::{AccessPolicy, group_id};
 use crate::server::{ConfigProblem, ControlConfig};
@@ -13,7 +13,7 @@ use std::{
     path::Path,
 };
 
-/// Creates the socket with its mode and group in place before anyone can connect.
+/// Creates the socket. Its mode and group are in place before any client can connect.
 pub fn listen(
     path: &Path,
     config: &ControlConfig,
@@ -27,7 +27,7 @@ pub fn listen(
         None,
     )?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    // A socket that is bound and not yet listening refuses every connection.
+    // A bound socket that is not yet listening refuses every connection.
     let (mode, gid) = mode_and_group(config, policy).map_err(io::Error::other)?;
     if let Some(gid) = gid {
         chown(path, None, Some(gid))?;
@@ -37,7 +37,7 @@ pub fn listen(
     Ok(UnixListener::from(socket))
 }
 
-/// What is wrong with the socket's path, or with a group, on this machine.
+/// Returns the problems of the socket's path and of the groups on this machine.
 pub fn check(config: &ControlConfig) -> Vec<ConfigProblem> {
     let path = &config.unix;
     let refused = |problem: String| ConfigProblem {
@@ -70,8 +70,8 @@ pub fn check(config: &ControlConfig) -> Vec<ConfigProblem> {
     problem.map(refused).into_iter().chain(groups).collect()
 }
 
-/// Mode and group of the socket's file. Unless the configuration sets them, everyone with a right may connect;
-/// credentials decide the rest.
+/// Returns the mode and group of the socket's file. Unless the configuration sets them, every user
+/// with a right may connect; credentials determine the access.
 fn mode_and_group(
     config: &ControlConfig,
     policy: &AccessPolicy,
@@ -91,7 +91,7 @@ fn mode_and_group(
     Ok((mode, gid))
 }
 
-/// Removes a socket that no process serves any more. Any other file stays.
+/// Removes a socket that no process serves any more. Leaves any other file in place.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),

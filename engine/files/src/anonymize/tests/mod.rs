@@ -1,4 +1,4 @@
-//! What comes out of frames made by hand, and of changed ones.
+//! Tests of anonymized frames: generated samples, and random changes of them.
 
 mod samples;
 
@@ -12,19 +12,20 @@ fn anonymizer(slice: Slice) -> Anonymizer {
     Anonymizer::new(&AnonymizeQuery { key, slice })
 }
 
+/// Returns the anonymized form of a frame.
 fn anonymized(frame: &[u8], slice: Slice) -> Vec<u8> {
     let len = u32::try_from(frame.len()).expect("short");
     anonymizer(slice).frame(frame, len).to_vec()
 }
 
-/// Whether the checksums of a packet and of what it carries are right.
+/// Returns `true` if the checksums of a packet and of all headers in it are correct.
 fn is_sound(packet: &[u8]) -> bool {
     let word = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
     let (mut src, mut dst, mut protocol, mut at, end, header);
     if packet[0] >> 4 == 4 {
         at = usize::from(packet[0] & 15) * 4;
         (src, dst, protocol) = (&packet[12..16], &packet[16..20], packet[9]);
-        // A source route's last address.
+        // The destination is the last address of a source route.
         if at > 20 && packet[20] == 137 {
             dst = &packet[27..31];
         }
@@ -56,9 +57,10 @@ fn is_sound(packet: &[u8]) -> bool {
         }
 }
 
-/// Whether one of the addresses, or a part of them that is telling, is anywhere in it.
-fn tells(frame: &[u8]) -> Option<&'static [u8]> {
-    let telling: [&'static [u8]; 10] = [
+/// Searches a frame for the original addresses and their identifying parts. Returns the first one
+/// found.
+fn find_address(frame: &[u8]) -> Option<&'static [u8]> {
+    let parts: [&'static [u8]; 10] = [
         &HOST_MAC,
         &HOST_MAC[3..],
         &ROUTER_MAC,
@@ -71,22 +73,22 @@ fn tells(frame: &[u8]) -> Option<&'static [u8]> {
         &SERVER_6[10..],
     ];
     let is_in = |part: &&'static [u8]| frame.windows(part.len()).any(|it| it == *part);
-    telling.into_iter().find(is_in)
+    parts.into_iter().find(is_in)
 }
 
-/// Where the first IP packet begins in a sample.
+/// Returns the bytes of a sample from its first IP header on.
 fn packet(frame: &[u8]) -> &[u8] {
     &frame[Headers::parse(frame).l3().expect("IP")..]
 }
 
 #[test]
-fn no_address_is_left_in_anything_that_is_understood() {
+fn recognised_headers_contain_no_original_address() {
     for (name, frame) in samples() {
-        assert!(tells(&frame).is_some(), "{name}");
+        assert!(find_address(&frame).is_some(), "{name}");
         let out = anonymized(&frame, Slice::Whole);
-        assert_eq!(tells(&out), None, "{name}: {out:02x?}");
+        assert_eq!(find_address(&out), None, "{name}: {out:02x?}");
         assert!(!out.windows(8).any(|it| it == &SECRET[..8]), "{name}");
-        // Nothing else has changed: what may be told of a frame is what it was.
+        // Nothing else has changed: all other header fields are equal.
         let (was, is) = (Headers::innermost(&frame), Headers::innermost(&out));
         assert_eq!((was.l3(), was.l4()), (is.l3(), is.l4()), "{name}");
         assert_eq!(was.tuple.dst_port, is.tuple.dst_port, "{name}");
@@ -96,20 +98,20 @@ fn no_address_is_left_in_anything_that_is_understood() {
 }
 
 #[test]
-fn what_is_not_understood_is_cut_off() {
+fn unrecognised_bytes_are_removed() {
     for (name, frame, kept) in foreign() {
         for slice in [Slice::Whole, Slice::Payload(1000)] {
             let with_payload = slice != Slice::Whole && name == "trailer";
             let kept = kept + if with_payload { SECRET.len() } else { 0 };
             let out = anonymized(&frame, slice);
             assert_eq!(out.len(), kept, "{name}: {out:02x?}");
-            assert_eq!(tells(&out), None, "{name}: {out:02x?}");
+            assert_eq!(find_address(&out), None, "{name}: {out:02x?}");
         }
     }
 }
 
 #[test]
-fn right_checksums_are_right_and_wrong_ones_are_wrong() {
+fn correct_checksums_stay_correct_and_wrong_ones_stay_wrong() {
     let mut seen = 0;
     for (name, frame) in samples() {
         if name.starts_with("arp") {
@@ -117,7 +119,8 @@ fn right_checksums_are_right_and_wrong_ones_are_wrong() {
         }
         assert!(is_sound(packet(&frame)), "{name}");
         let out = anonymized(&frame, Slice::Payload(1000));
-        // What is cut off here was not the checksum's to begin with: what options or messages are behind.
+        // Packets that are shortened here have options or message bodies that are removed, so their
+        // checksum cannot be verified.
         if packet(&out).len() == packet(&frame).len() {
             seen += 1;
             assert!(is_sound(packet(&out)), "{name}: {out:02x?}");
@@ -128,7 +131,7 @@ fn right_checksums_are_right_and_wrong_ones_are_wrong() {
             let out = anonymized(&wrong, Slice::Payload(1000));
             assert!(!is_sound(packet(&out)), "{name}: {out:02x?}");
         }
-        // Mended as far as it is there, and what was there is put back behind it.
+        // The shortened frame has the same bytes as the start of the whole one.
         let mut cut = anonymized(&frame, Slice::Whole);
         cut.extend(&out[cut.len()..]);
         assert_eq!(cut, out, "{name}");
@@ -137,7 +140,7 @@ fn right_checksums_are_right_and_wrong_ones_are_wrong() {
 }
 
 #[test]
-fn one_address_becomes_one_wherever_it_is() {
+fn an_address_has_one_replacement_in_all_headers() {
     let ends = |frame: &[u8]| {
         let tuple = Headers::innermost(frame).tuple;
         (tuple.src_bytes(), tuple.dst_bytes())
@@ -149,21 +152,29 @@ fn one_address_becomes_one_wherever_it_is() {
         let (_, frame) = samples()
             .into_iter()
             .find(|it| it.0 == name)
-            .expect("there");
+            .expect("the sample exists");
         assert_eq!(ends(&anonymized(&frame, Slice::Whole)), plain, "{name}");
     }
     let find = |name| {
         samples()
             .into_iter()
             .find(|it| it.0 == name)
-            .expect("there")
+            .expect("the sample exists")
             .1
     };
     let out = anonymized(&find("unreachable"), Slice::Whole);
-    assert_eq!(&out[42 + 12..42 + 16], &plain.0[..4], "the quoted packet's");
+    assert_eq!(
+        &out[42 + 12..42 + 16],
+        &plain.0[..4],
+        "source of the quoted packet"
+    );
     let arp = anonymized(&find("arp"), Slice::Whole);
     assert_eq!(&arp[14 + 14..14 + 18], &plain.0[..4]);
-    assert_eq!(arp[14 + 8..14 + 14], arp[6..12], "the sender's");
+    assert_eq!(
+        arp[14 + 8..14 + 14],
+        arp[6..12],
+        "hardware address of the sender"
+    );
     assert_eq!(arp[14 + 18..14 + 24], [0; 6]);
     let plain = ends(&anonymized(&ethernet(0x86dd, &talk_6()), Slice::Whole));
     let solicitation = anonymized(&find("solicitation"), Slice::Whole);
@@ -182,12 +193,12 @@ fn one_address_becomes_one_wherever_it_is() {
 }
 
 #[test]
-fn a_slice_keeps_less_or_payload() {
+fn a_slice_removes_headers_or_keeps_payload() {
     let kept = |name: &str, slice| {
         let (_, frame) = samples()
             .into_iter()
             .find(|it| it.0 == name)
-            .expect("there");
+            .expect("the sample exists");
         anonymized(&frame, slice).len()
     };
     let slices = [
@@ -203,10 +214,10 @@ fn a_slice_keeps_less_or_payload() {
         ("tcp", [34, 74, 74, 78, 96, 74]),
         ("echo", [34, 42, 42, 46, 64, 42]),
         ("arp", [42; 6]),
-        // The quoted packet is behind the header of ICMP, and its payload behind its own.
+        // The quoted packet follows the ICMP header, and its payload follows its UDP header.
         ("unreachable", [34, 42, 42, 46, 92, 70]),
         ("solicitation", [54, 62, 62, 66, 86, 86]),
-        // Of the packet within.
+        // The slice applies to the inner packet.
         ("vxlan", [84, 92, 92, 96, 114, 92]),
         ("gre", [62, 70, 70, 74, 92, 70]),
     ] {
@@ -215,7 +226,7 @@ fn a_slice_keeps_less_or_payload() {
 }
 
 #[test]
-fn what_was_done_is_counted() {
+fn changes_are_counted() {
     let mut anonymizer = anonymizer(Slice::Payload(4));
     for (name, frame) in samples() {
         if ["udp", "tcp", "arp"].contains(&name) {
@@ -232,7 +243,7 @@ fn what_was_done_is_counted() {
 }
 
 #[test]
-fn the_mac_address_of_an_ip_group_is_that_of_the_group_in_its_place() {
+fn the_mac_address_of_an_ip_group_follows_the_replaced_group() {
     let group = [239, 7, 8, 9];
     let mut frame = ethernet(
         0x0800,
@@ -246,20 +257,20 @@ fn the_mac_address_of_an_ip_group_is_that_of_the_group_in_its_place() {
 }
 
 #[test]
-fn beginnings_of_frames_are_the_beginnings_of_what_comes_out() {
+fn truncated_frames_contain_no_original_address() {
     for (name, frame) in samples() {
         let whole = anonymized(&frame, Slice::Whole);
         let mut anonymizer = anonymizer(Slice::Whole);
         for len in 0..frame.len() {
             let out = anonymizer.frame(&frame[..len], frame.len() as u32);
             assert!(out.len() <= len.min(whole.len()), "{name} {len}");
-            assert_eq!(tells(out), None, "{name} {len}: {out:02x?}");
+            assert_eq!(find_address(out), None, "{name} {len}: {out:02x?}");
         }
     }
 }
 
 #[test]
-fn no_frame_is_too_odd() {
+fn changed_frames_cause_no_panic() {
     let frames: Vec<_> = samples().into_iter().map(|it| it.1).collect();
     let change = (any::<prop::sample::Index>(), any::<u8>());
     let changes = prop::collection::vec(change, 0..6);
@@ -276,7 +287,7 @@ fn no_frame_is_too_odd() {
         let out = anonymizer.frame(&frame, len).to_vec();
         prop_assert!(out.len() <= frame.len());
         prop_assert_eq!(anonymizer.frame(&frame, len), &out[..]);
-        // The walk goes no further than the parser, and no less far for IP.
+        // The walk keeps the offsets that the parser finds for IP.
         let (was, is) = (Headers::parse(&frame), Headers::parse(&out));
         if let (Some(l4), Some(_)) = (was.l4(), is.l4()) {
             prop_assert_eq!((was.l3(), is.l4()), (is.l3(), Some(l4)));

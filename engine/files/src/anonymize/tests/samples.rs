@@ -1,4 +1,4 @@
-//! Frames made by hand, with addresses that are easy to find again, and checksums that are right.
+//! Generated sample frames with distinctive addresses and correct checksums.
 
 pub(super) static HOST_MAC: [u8; 6] = [0xa2, 0x11, 0x22, 0x33, 0x44, 0x55];
 pub(super) static ROUTER_MAC: [u8; 6] = [0xa4, 0x66, 0x77, 0x88, 0x99, 0xaa];
@@ -13,7 +13,7 @@ pub(super) static SERVER_6: [u8; 16] = [
 ];
 pub(super) const SECRET: &[u8] = b"Host: intranet.example";
 
-/// The straightforward sum of RFC 1071 over all of these together.
+/// Returns the checksum of RFC 1071 over the concatenated parts.
 pub(super) fn checksum(parts: &[&[u8]]) -> u16 {
     let bytes = parts.concat();
     let mut sum = 0u32;
@@ -76,7 +76,7 @@ pub(super) fn ipv6(src: [u8; 16], dst: [u8; 16], next: u8, above: &[u8]) -> Vec<
     .concat()
 }
 
-/// With the checksum at `field`, over a pseudo-header with these ends.
+/// Sets the checksum at `field`; `ends` are the addresses of the pseudo-header.
 pub(super) fn summed(
     mut bytes: Vec<u8>,
     field: usize,
@@ -111,16 +111,17 @@ pub(super) fn icmpv6(kind: u8, body: &[u8]) -> Vec<u8> {
     summed(message, 2, 58, Some((&HOST_6, &SERVER_6)))
 }
 
-/// A packet of UDP with the secret.
+/// Builds an IPv4 UDP packet with the secret payload.
 pub(super) fn talk() -> Vec<u8> {
     ipv4(HOST, SERVER, 17, &[], &udp((&HOST, &SERVER), 53, SECRET))
 }
 
+/// Builds an IPv6 UDP packet with the secret payload.
 pub(super) fn talk_6() -> Vec<u8> {
     ipv6(HOST_6, SERVER_6, 17, &udp((&HOST_6, &SERVER_6), 53, SECRET))
 }
 
-/// A datagram to `port` with `header` and a packet in it, in an Ethernet frame.
+/// Builds a frame with a UDP datagram to `port` that contains `header` and a packet.
 pub(super) fn tunnel(port: u16, header: &[u8], packet: &[u8]) -> Vec<u8> {
     let above = udp((&ROUTER, &SERVER), port, &[header, packet].concat());
     ethernet(0x0800, &ipv4(ROUTER, SERVER, 17, &[], &above))
@@ -140,7 +141,7 @@ pub(super) fn neighbours(kind: u8, body: &[&[u8]]) -> Vec<u8> {
     )
 }
 
-/// Everything that is understood, by name.
+/// Returns named sample frames with all recognised headers.
 pub(super) fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let link_6 = [&[1, 1][..], &HOST_MAC].concat();
     let ndp_prefix = [&[3, 4, 64, 0xc0][..], &[0; 12], &HOST_6[..8], &[0; 8]].concat();
@@ -378,10 +379,10 @@ pub(super) fn samples() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// What is not understood, and how much of it is kept.
+/// Returns named frames with unrecognised parts, and the number of bytes that are kept.
 pub(super) fn foreign() -> Vec<(&'static str, Vec<u8>, usize)> {
     let everything = [&HOST_MAC[..], &HOST, &SERVER, &HOST_6, SECRET].concat();
-    // A pseudowire's frame, to a MAC address that begins as IPv4 does.
+    // An Ethernet frame in a pseudowire, to a MAC address that begins like an IPv4 header.
     let wire = [
         &[0x45, 0x11, 0x22, 0x33, 0x44, 0x55][..],
         &HOST_MAC,

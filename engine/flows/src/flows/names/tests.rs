@@ -12,7 +12,8 @@ const DHCP: &[u8] = include_bytes!("../../../../../fuzz/corpus/names/dhcp");
 const DHCPV6: &[u8] = include_bytes!("../../../../../fuzz/corpus/names/dhcpv6");
 const ANSWER: &[u8] = include_bytes!("../../../../../fuzz/corpus/names/answer");
 
-/// A frame over IPv4 between host 1, its port `port`, and host 2, there or back.
+/// Returns an IPv4 frame between port `port` of host 1 and port `service` of host 2. `back`: in the
+/// other direction.
 fn frame(protocol: u8, port: u16, back: bool, service: u16, of: &[u8]) -> Vec<u8> {
     let mut frame = vec![2; 12];
     frame.extend([8, 0, 0x45, 0]);
@@ -50,7 +51,7 @@ fn count(meter: &mut Meter, frame: &[u8], ns: u64) {
     meter.count(frame, len, ns, &headers, &headers);
 }
 
-/// Records with these frames, one batch each, in a table of so many flows.
+/// Returns the report on records of these frames, one batch each, with a table of `capacity` flows.
 fn record(dir: &tempfile::TempDir, capacity: usize, batches: &[Vec<Vec<u8>>]) -> FlowsReport {
     let plan = FlowsPlan {
         dir: dir.path().to_owned(),
@@ -84,14 +85,14 @@ fn rows(files: &[PathBuf]) -> Vec<Row> {
     rows
 }
 
-/// What is in a column, as text.
+/// Returns the value of a column as text.
 fn value(row: &Row, name: &str) -> String {
     let mut columns = row.get_column_iter();
     let (_, field) = columns.find(|it| it.0 == name).unwrap();
     field.to_string().trim_matches('"').to_owned()
 }
 
-/// A column by the client's port.
+/// Returns a column by the client's port.
 fn by_port(report: &FlowsReport, name: &str) -> BTreeMap<u16, String> {
     let rows = rows(&report.files.iter().collect::<Vec<_>>());
     let named = |row: &Row| (value(row, "src_port").parse().unwrap(), value(row, name));
@@ -115,7 +116,7 @@ fn names_are_in_the_records_of_their_flows() {
                 tcp(2, true, 7, b"HTTP/1.1 404 x\r\n\r\n"),
                 tcp(3, false, 1, b"x"),
             ],
-            // Behind the handshake, as everybody knows it.
+            // TLS records after the handshake.
             vec![
                 tcp(1, false, 300, &[0x17, 3, 3, 0, 9]),
                 tcp(3, false, 2, b""),
@@ -135,10 +136,10 @@ fn names_are_in_the_records_of_their_flows() {
 }
 
 #[test]
-fn a_hello_goes_on_in_the_next_segments() {
+fn a_hello_continues_in_the_next_segments() {
     let dir = tempfile::tempdir().unwrap();
     let hello = &HELLO[1..];
-    // The sequence numbers wrap around in between.
+    // The sequence numbers wrap around within the hello.
     let first = u32::MAX - 50;
     let part = |port, from: usize, to: usize| {
         let sequence = first.wrapping_add(from as u32);
@@ -149,7 +150,8 @@ fn a_hello_goes_on_in_the_next_segments() {
         &dir,
         64,
         &[
-            // In one batch with others in between, and an acknowledgement; over three batches; in the wrong order; never.
+            // Four cases: one batch, with other frames and an acknowledgement in between; three
+            // batches; wrong order; incomplete.
             vec![
                 part(1, 0, 60),
                 part(2, 0, 9),
@@ -169,7 +171,7 @@ fn a_hello_goes_on_in_the_next_segments() {
 }
 
 #[test]
-fn a_request_goes_on_until_its_host() {
+fn a_request_continues_until_its_host() {
     let dir = tempfile::tempdir().unwrap();
     let begun = format!("GET / HTTP/1.1\r\nCookie: {}\r\n", "x".repeat(1400));
     let (begun, len) = (begun.as_bytes(), begun.len() as u32);
@@ -177,7 +179,7 @@ fn a_request_goes_on_until_its_host() {
         &dir,
         64,
         &[
-            // In three segments; in two, of which the first one is very short; never.
+            // Three cases: three segments; two segments, the first one very short; incomplete.
             vec![
                 tcp(1, false, 0, begun),
                 tcp(2, false, 0, b"GET "),
@@ -197,13 +199,14 @@ fn a_request_goes_on_until_its_host() {
 }
 
 #[test]
-fn a_flow_has_its_share_and_no_more() {
+fn a_flow_reads_at_most_its_share_of_payloads() {
     let dir = tempfile::tempdir().unwrap();
     let request = |at: u32| {
         let text = format!("GET / HTTP/1.1\r\nHost: host{at}\r\n\r\n");
         tcp(1, false, 1000 * at, text.as_bytes())
     };
-    // Many more than there is memory for at a time; what is unreadable is counted four times.
+    // Many more requests than copies in memory. Unreadable payloads are counted up to the share of
+    // four.
     let batches: Vec<_> = (0..1000)
         .map(|at| vec![request(at), tcp(2, false, at, b"GET sip:x SIP/2.0\r\n")])
         .collect();
@@ -215,7 +218,7 @@ fn a_flow_has_its_share_and_no_more() {
 }
 
 #[test]
-fn messages_of_dns_have_rows_of_their_own() {
+fn dns_messages_have_rows_in_a_separate_table() {
     let dir = tempfile::tempdir().unwrap();
     let query = [
         &[0x12, 0x34, 1, 0, 0, 1, 0, 0][..],
@@ -253,16 +256,16 @@ fn messages_of_dns_have_rows_of_their_own() {
     assert_eq!(text(&rows[1]), answer);
     let ns = [START, START + 1].map(|it| it.to_string());
     assert_eq!([&rows[0], &rows[1]].map(|it| value(it, "time_ns")), ns);
-    // The flow's record is as ever, and has its name in common with both.
+    // The flow's record is unchanged, and has the same community ID as both messages.
     assert_eq!(report.totals.frames, 3);
     let ids = by_port(&report, "community_id");
     assert!(rows.iter().all(|it| value(it, "community_id") == ids[&7]));
 }
 
 #[test]
-fn messages_of_dhcp_have_rows_of_their_own() {
+fn dhcp_messages_have_rows_in_a_separate_table() {
     let dir = tempfile::tempdir().unwrap();
-    // More than a flow's share, since all clients of a network are of one flow.
+    // More messages than a flow's share, since all clients of a network belong to one flow.
     let batches: Vec<_> = (0..9)
         .map(|_| vec![udp(68, false, 67, &DHCP[1..])])
         .chain([vec![udp(546, false, 547, &DHCPV6[1..])]])
@@ -316,7 +319,7 @@ fn messages_of_dhcp_have_rows_of_their_own() {
 #[test]
 fn names_of_more_flows_than_memory_are_missed() {
     let dir = tempfile::tempdir().unwrap();
-    // A quarter of ten flows' memory has room for the names of one or two.
+    // A quarter of the memory of ten flows has room for the names of one or two.
     let batches: Vec<_> = (1..=10)
         .map(|port| vec![tcp(port, false, 1, &HELLO[1..])])
         .collect();

@@ -1,29 +1,34 @@
-//! A device's clock whose every nanosecond is known, and what the keeper makes of looks at it.
+//! Tests of the clock discipline with a simulated device's clock.
 
 use super::*;
 
+/// One second in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
-/// When the runs begin: since 1970, and on the monotonic clock.
+/// System time at the start of a run, in nanoseconds since 1970.
 const EPOCH: u64 = 1_700_000_000 * SECOND;
+/// Monotonic clock at the start of a run, in nanoseconds.
 const BOOT: u64 = 5 * SECOND;
-/// What a reading is off by at most. Two of these over the first 0.1 s tell the rate exactly enough.
+/// Maximum error of a reading, in nanoseconds. With twice this error over the first 0.1 s the rate
+/// is precise enough.
 const UNCERTAIN: u64 = 900;
 
-/// A device and a host whose true time is `t`, in nanoseconds from the start.
+/// Simulated clocks of a device and a host. The true time `t` is in nanoseconds from the start.
 #[derive(Clone)]
 struct World {
-    /// How far the device's clock has drifted ahead at a time, both in nanoseconds.
+    /// Drift of the device's clock at a time, both in nanoseconds.
     drift: fn(f64) -> f64,
+    /// Nominal rate of the device's counter.
     khz: u64,
-    /// When the device's clock jumps, and how far.
+    /// Time and size of a jump of the device's clock, in nanoseconds.
     jump: Option<(u64, i64)>,
-    /// When the host's clock is set, and how far.
+    /// Time and size of a change of the host's clock, in nanoseconds.
     set: Option<(u64, i64)>,
-    /// State of a generator.
+    /// State of the random number generator.
     dice: u64,
 }
 
 impl World {
+    /// Creates clocks of which only the device's drifts.
     fn new(drift: fn(f64) -> f64) -> Self {
         Self {
             drift,
@@ -34,22 +39,25 @@ impl World {
         }
     }
 
+    /// Returns the device's time, in nanoseconds since 1970.
     fn nic_ns(&self, t: u64) -> u64 {
         let jumped = self.jump.map_or(0, |(at, ns)| if t >= at { ns } else { 0 });
         (EPOCH + t).wrapping_add_signed(rounded((self.drift)(t as f64)) + jumped)
     }
 
+    /// Returns the device's counter.
     fn ticks(&self, t: u64) -> u64 {
         let ns = u128::from(self.nic_ns(t));
-        u64::try_from(ns * u128::from(self.khz) / 1_000_000).expect("fits")
+        u64::try_from(ns * u128::from(self.khz) / 1_000_000).expect("fits u64")
     }
 
+    /// Returns the host's system time, in nanoseconds since 1970.
     fn system_ns(&self, t: u64) -> u64 {
         let set = self.set.map_or(0, |(at, ns)| if t >= at { ns } else { 0 });
         (EPOCH + t).wrapping_add_signed(set)
     }
 
-    /// A reading at `t` that is off by as much as it says it may be.
+    /// Returns a reading at `t` with a random error within its uncertainty.
     fn reading(&mut self, t: u64) -> ClockReading {
         self.dice = self
             .dice
@@ -69,6 +77,7 @@ impl World {
         }
     }
 
+    /// Returns the stamp of a completion.
     fn stamp(&self, form: Form, t: u64) -> u64 {
         match form {
             Form::Ticks { .. } => self.ticks(t),
@@ -77,12 +86,13 @@ impl World {
     }
 }
 
-/// How often a capture looks.
+/// Interval of a capture's readings, in nanoseconds.
 const LOOK: u64 = SECOND / 50;
 
-/// Runs for so many seconds with the looks of a capture, of which `late` says how late each is answered. Tells of every
-/// reading when it was and how far the line was ahead of the host's time just before it, and makes sure that a held line
-/// never turns back, unless the NIC's clock has jumped.
+/// Runs for `seconds` with readings at a capture's interval, each answered `late` nanoseconds late.
+///
+/// Returns for every reading its time and the lead of the line over the host's time just before it.
+/// Asserts that a held line never moves back in time, unless the NIC's clock has jumped.
 fn run_late(
     world: &mut World,
     form: Form,
@@ -100,13 +110,14 @@ fn run_late(
         let mut reading = world.reading(t);
         (reading.ticks, reading.nic) = (shown.ticks, shown.nic);
         let disturbance = keeper.see(&reading).unwrap_or_default();
-        // Bent where the stamp of now was reckoned to be, it may be off by what it bends in between: a thousandth of
-        // what the rate that is not known yet makes of 0.1 s.
+        // The slope changes at the estimated present stamp. Between the estimate and the stamp, the
+        // line may be off by the change of slope: a thousandth of the unknown rate's error over 0.1
+        // s.
         let after = keeper.line().ns(stamp) + 50;
         if held && disturbance.nic_ns == 0 {
             assert!(
                 after >= before,
-                "the line turned back by {}",
+                "the line moved back by {} ns",
                 before - after
             );
         }
@@ -114,21 +125,23 @@ fn run_late(
     (keeper, errors)
 }
 
-/// The same with a NIC that answers at once.
+/// Runs for `seconds` with a NIC that answers readings at once.
 fn run(world: &mut World, form: Form, held: bool, seconds: u64) -> (Keeper, Vec<(u64, i64)>) {
     run_late(world, form, held, seconds, |_| 0)
 }
 
+/// Returns the largest error from a time on, in nanoseconds.
 fn worst(errors: &[(u64, i64)], from: u64) -> u64 {
     let late = errors.iter().filter(|(t, _)| *t >= from);
     late.map(|(_, error)| error.unsigned_abs())
         .max()
-        .expect("some")
+        .expect("at least one")
 }
 
+/// Both forms of completions' stamps.
 const FORMS: [Form; 2] = [Form::Ticks { unused: 0 }, Form::RealTime];
 
-/// The bound that docs/time.md states.
+/// Checks the bound that docs/time.md states.
 #[test]
 fn a_steady_drift_is_held_within_the_stated_bound() {
     for drift in [|_| 0.0, |t| 20e-6 * t, |t| -100e-6 * t, |t| 400e-6 * t] as [fn(f64) -> f64; 4] {
@@ -157,18 +170,18 @@ fn a_steady_drift_is_held_within_the_stated_bound() {
             );
             assert!((58..=60).contains(&report.looks), "{report:?}");
             let off = ahead(world.nic_ns(60 * SECOND), world.system_ns(60 * SECOND));
-            let told = (report.offset_ns - off).unsigned_abs();
+            let error = (report.offset_ns - off).unsigned_abs();
             assert!(
-                told <= UNCERTAIN + drift(SECOND as f64).abs() as u64,
+                error <= UNCERTAIN + drift(SECOND as f64).abs() as u64,
                 "{report:?}"
             );
         }
     }
 }
 
-/// A software NIC that gets to its clock only now and then, as on a machine that has other things to do.
+/// A software NIC on a loaded machine updates its clock at irregular intervals.
 #[test]
-fn late_answers_are_told_from_slow_clocks() {
+fn late_answers_are_distinguished_from_slow_clocks() {
     for ppm in [|t| 100e-6 * t, |t| -100e-6 * t] as [fn(f64) -> f64; 2] {
         let mut world = World::new(ppm);
         let late = |t: u64| match t / LOOK % 7 {
@@ -183,8 +196,9 @@ fn late_answers_are_told_from_slow_clocks() {
 }
 
 #[test]
-fn a_rate_that_wanders_adds_what_it_wanders_in_some_seconds() {
-    // 10 ppm up and down within ten minutes, as a card that warms up and cools: 0.1 ppm a second.
+fn a_varying_rate_adds_its_change_over_some_seconds() {
+    // 10 ppm up and down within ten minutes, like a card that warms up and cools down: 0.1 ppm per
+    // second.
     const PERIOD: f64 = 600e9 / std::f64::consts::TAU;
     let drift = |t: f64| 10e-6 * PERIOD * (1.0 - (t / PERIOD).cos());
     let (_, errors) = run(&mut World::new(drift), FORMS[0], true, 120);
@@ -193,7 +207,7 @@ fn a_rate_that_wanders_adds_what_it_wanders_in_some_seconds() {
 }
 
 #[test]
-fn a_jump_of_the_nic_s_clock_is_taken_out_at_the_next_look() {
+fn a_jump_of_the_nic_s_clock_is_removed_at_the_next_reading() {
     for jump in [
         -60 * SECOND as i64,
         -5_000_000,
@@ -215,7 +229,7 @@ fn a_jump_of_the_nic_s_clock_is_taken_out_at_the_next_look() {
         let between = errors
             .iter()
             .find(|(t, _)| *t >= 20 * SECOND)
-            .expect("some");
+            .expect("at least one");
         let until_then = (between.1 - jump).unsigned_abs();
         assert!(
             until_then < 100_000 + jump.unsigned_abs() / 1000,
@@ -243,20 +257,20 @@ fn a_host_s_clock_that_is_set_is_followed_without_stepping_back() {
             }
             None => assert!(
                 worst(&errors, 59 * SECOND) < 3_600 * SECOND,
-                "it goes after it"
+                "the line follows the host's clock"
             ),
         }
     }
 }
 
 #[test]
-fn which_clock_was_set_is_told_apart() {
-    for (host, nic, told) in [
+fn set_clocks_are_distinguished() {
+    for (host, nic, expected) in [
         (-7_000_000, 9_000_000, (-7_000_000, 9_000_000)),
         (9_000_000, -7_000_000, (9_000_000, -7_000_000)),
         (0, -30_000_000, (0, -30_000_000)),
         (8_000_000, 0, (8_000_000, 0)),
-        // A rate may explain it.
+        // A rate may explain this difference.
         (900_000, 900_000, (0, 0)),
     ] {
         let mut world = World::new(|_| 0.0);
@@ -270,14 +284,14 @@ fn which_clock_was_set_is_told_apart() {
         }
         let off = |a: i64, b: i64| (a - b).unsigned_abs() > 10_000;
         assert!(
-            !off(found.0, told.0) && !off(found.1, told.1),
-            "{found:?} of {told:?}"
+            !off(found.0, expected.0) && !off(found.1, expected.1),
+            "{found:?} of {expected:?}"
         );
     }
 }
 
 #[test]
-fn the_nic_s_own_clock_is_left_alone() {
+fn the_nic_s_own_clock_is_not_corrected() {
     for form in FORMS {
         let mut world = World::new(|t| 100e-6 * t);
         world.jump = Some((20 * SECOND, 5 * SECOND as i64));
@@ -287,17 +301,18 @@ fn the_nic_s_own_clock_is_left_alone() {
             assert!((error - own).abs() < 1_000, "{t}: {error} of {own}");
         }
         assert_eq!(keeper.report().jumps, 1);
-        // UTC is another clock: a stamp that is far off the one that was read is the same time in the files.
+        // Real-time stamps are of another clock: a stamp far from the reading is written to files
+        // unchanged.
         let utc = world.nic_ns(40 * SECOND) - 3_600 * SECOND;
         if form == Form::RealTime {
             assert_eq!(keeper.line().ns(real_time(utc)), utc);
-            assert_eq!(keeper.report().worst_error_ns, 0, "nothing is known of it");
+            assert_eq!(keeper.report().worst_error_ns, 0, "an unreadable clock");
         }
     }
 }
 
 #[test]
-fn without_the_driver_s_reckoning_ticks_go_by_the_nominal_rate() {
+fn without_the_driver_s_clock_info_ticks_have_the_nominal_rate() {
     let mut world = World::new(|t| 100e-6 * t);
     let bare = |mut it: ClockReading| {
         it.nic = None;
@@ -310,7 +325,7 @@ fn without_the_driver_s_reckoning_ticks_go_by_the_nominal_rate() {
     let off = ahead(keeper.line().ns(world.ticks(SECOND)), EPOCH + SECOND);
     assert!(off.abs_diff(100_000) <= 2 * UNCERTAIN, "{off}");
     assert!(keeper.report().offset_ns.abs_diff(100_000) <= 2 * UNCERTAIN);
-    // In real time there is nothing to go by.
+    // Real-time stamps without clock info give no usable reading.
     let mut keeper = Keeper::new(FORMS[1], 1, false, bare(world.reading(0)));
     assert_eq!(keeper.see(&bare(world.reading(SECOND))), None);
     assert_eq!((keeper.report().looks, keeper.report().missed), (0, 1));

@@ -1,9 +1,9 @@
-//! Which paths reach `output.hook`: files that the capture has just finished, and nothing else.
+//! Check of the paths for `output.hook`: only files that the capture has just finished are admitted.
 //!
-//! A capture parses foreign bytes, and a hook runs with more rights than a capture in its sandbox. So the process that runs
-//! hooks does not trust the paths that it is sent.
+//! A capture parses foreign bytes, and a hook runs with more rights than a capture in its sandbox. The
+//! hook process therefore does not trust the paths that it receives.
 //!
-//! Invariant: a path that is admitted is absolute and has no link below `output.dir`.
+//! Invariant: an admitted path is absolute and has no link below `output.dir`.
 
 use crate::post::own_files::is_named;
 use rustix::{
@@ -42,25 +42,26 @@ pub(super) enum Refusal {
     Future(u64),
 }
 
-/// Decides for which paths the hook runs.
+/// Check that decides for which paths the hook runs.
 #[derive(Debug)]
 pub struct HookGate {
-    /// `output.dir` as the capture writes it in its paths.
+    /// `output.dir` as it is in the capture's paths.
     given: PathBuf,
-    /// The folder's path without links.
+    /// Path of the directory without links.
     real: PathBuf,
     name: NameTemplate,
     clock: StepWatch,
+    /// Time of the last call.
     last: Moment,
-    /// The last call before the clock's last step.
+    /// Time of the last call before the clock's last step.
     before_step: Option<Moment>,
 }
 
 impl HookGate {
-    /// Admits files of the folder `dir` that are named by `name`.
+    /// Creates a check that admits files of the directory `dir` named by the template `name`.
     ///
     /// # Errors
-    /// The folder does not exist or cannot be reached.
+    /// The directory does not exist or is not accessible.
     pub fn new(dir: &Path, name: NameTemplate) -> io::Result<Self> {
         let now = Moment::now();
         Ok(Self {
@@ -73,7 +74,7 @@ impl HookGate {
         })
     }
 
-    /// Returns the absolute path that the hook gets.
+    /// Returns the absolute path for the hook, or the reason for refusing `path`.
     pub(super) fn admit(&mut self, path: &[u8], now: Moment) -> Result<PathBuf, Refusal> {
         let last = std::mem::replace(&mut self.last, now);
         if self.clock.step(now).is_some() {
@@ -116,8 +117,8 @@ impl HookGate {
         Ok(self.real.join(place))
     }
 
-    /// Fails for a file that was changed too long ago. After a step of the clock, a file that was changed before the step is
-    /// judged by the clock as it was.
+    /// Refuses a file that was changed too long ago. After a step of the clock, a file that was changed
+    /// before the step is compared with the clock as it was before.
     fn require_recent(&self, changed: SystemTime, now: Moment) -> Result<(), Refusal> {
         let refusal = match require_recent_by(changed, now.wall) {
             Err(refusal) if self.clock.steady_for(now) <= RECENT => refusal,
@@ -158,7 +159,7 @@ mod tests {
             fs::write(path, "frames").expect("written");
         }
         symlink(&dir, place.join("link")).expect("made");
-        // The folder's own name may have links: the operator has made them.
+        // The path of the directory itself may have links, because the operator chose it.
         for given in [&dir, &place.join("link")] {
             let mut gate = HookGate::new(given, NameTemplate::default()).expect("there");
             for name in own {
@@ -200,7 +201,7 @@ mod tests {
             let refusal = refusal(&mut gate, &path);
             assert!(refusal.contains(reason), "{path:?}: {refusal}");
         }
-        // No link among the folders of a template, either.
+        // Links among the subdirectories of a template are refused too.
         let template: NameTemplate = "%Y/q{queue}".parse().expect("reads");
         let mut gate = HookGate::new(&dir, template).expect("there");
         fs::write(other.join("q00.pcap"), "theirs").expect("written");
@@ -231,7 +232,7 @@ mod tests {
         let mut gate = HookGate::new(dir.path(), NameTemplate::default()).expect("there");
         assert!(gate.admit(path, later(3605, 5)).is_ok());
         assert!(gate.admit(path, later(3606, 6)).is_ok());
-        // And back.
+        // The clock is set back.
         assert!(gate.admit(path, later(7, 7)).is_ok());
         assert!(gate.admit(path, later(700, 700)).is_err());
     }

@@ -1,14 +1,17 @@
-//! `output.hook`: a program that runs after each finished file, with the file's path as its only argument.
+//! Hook of finished files (`output.hook`): a program that runs for each file, with the file's path as
+//! its only argument.
 //!
-//! A capture holds pinned memory, and fork is poison to it: what the child copies, page tables of gigabytes or the
-//! pinned pages themselves, the capture waits for. So nothing here forks. A plain [`Command`], without `pre_exec`,
-//! user or group, is a `posix_spawn` to std on Linux, and glibc's is `clone(CLONE_VM | CLONE_VFORK)`: the child borrows
-//! the address space until it has exec'ed, nothing is copied, and only the calling thread, this module's own, stands
-//! still meanwhile. (The engine's own regions are left out of forks besides.)
+//! A capture holds pinned memory, so it must not fork: it would wait while page tables of gigabytes, or
+//! the pinned pages themselves, are copied for the child. A [`Command`] without `pre_exec`, user or
+//! group does not fork: std uses `posix_spawn` on Linux, which glibc implements with
+//! `clone(CLONE_VM | CLONE_VFORK)`. The child uses the parent's address space until exec, nothing is
+//! copied, and only the calling thread, the hook thread, is suspended meanwhile. (The engine's memory
+//! regions are also excluded from forks.)
 //!
-//! Invariants: the writing of files never waits for a hook. At most [`AT_ONCE`] run at once and [`WAITING`] files wait;
-//! none lasts longer than [`LONGEST`], and none holds up a run's end for more than [`GRACE`]: what remains is killed
-//! with its whole process group, told and counted.
+//! Invariants: the writing of files never waits for a hook. At most [`AT_ONCE`] hooks run concurrently,
+//! and at most [`WAITING`] files wait. A hook runs for at most [`LONGEST`], and delays a run's end for
+//! at most [`GRACE`]. Hooks that exceed a limit are killed with their process group, logged and
+//! counted.
 
 mod gate;
 mod process;
@@ -35,38 +38,39 @@ use std::{
 };
 use wqcap_core::{error::ResourceError, sync::thread::spawn};
 
-/// Hooks that run at once.
+/// Maximum number of hooks that run concurrently.
 const AT_ONCE: usize = 4;
-/// Files that wait for their hook; those beyond get none.
+/// Maximum number of files that wait for their hook. No hook runs for further files.
 const WAITING: usize = 1000;
-/// How long a hook may run.
+/// Maximum run time of a hook.
 const LONGEST: Duration = Duration::from_secs(300);
-/// How long hooks may go on after the last file is finished, all together.
+/// Maximum time for all remaining hooks after the last file is finished.
 const GRACE: Duration = Duration::from_secs(10);
-/// Between two looks at those that run.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval at which running hooks are polled.
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
-/// How a run's hooks went.
+/// Numbers of a run's hooks, by their result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, AddAssign)]
 pub struct HookReport {
-    /// Ended with status 0.
+    /// Number of hooks that exited with status 0.
     pub succeeded: u64,
-    /// Could not be started, ended otherwise, or had to be killed.
+    /// Number of hooks that could not be started, exited otherwise, or were killed.
     pub failed: u64,
-    /// Files whose hook was never started, for want of time.
+    /// Number of files whose hook was not started because hooks were too slow.
     pub not_run: u64,
-    /// Paths for which the process that runs hooks refused to start one, since they were not files that were just finished.
+    /// Number of paths that the hook process refused because they were not files just finished.
     pub refused: u64,
 }
 
-/// The running thread, and the sender of the files that it takes. It ends when the sender is gone, and all hooks are done or
-/// their time is over.
+/// Handle of the hook thread, and the sender of its files. The thread ends when the sender is dropped
+/// and all hooks have ended or exceeded their time.
 type Hooks = (JoinHandle<HookReport>, HookSender);
 
-/// Sends finished files to the thread of hooks. It never waits: a file that finds [`WAITING`] others before it has no hook.
+/// Sender of finished files to the hook thread. It never blocks: if [`WAITING`] files are waiting, no
+/// hook runs for the file.
 pub(super) struct HookSender {
     files: Sender<PathBuf>,
-    /// Files that found no room.
+    /// Number of files not sent because the channel was full.
     unsent: Arc<AtomicU64>,
 }
 
@@ -77,7 +81,7 @@ impl HookSender {
         (Self { files, unsent }, waiting)
     }
 
-    /// A file is finished.
+    /// Sends a finished file.
     pub(super) fn send(&self, file: &Path) {
         if let Err(TrySendError::Full(file)) = self.files.try_send(file.to_owned()) {
             self.unsent.fetch_add(1, Ordering::Relaxed);
@@ -88,7 +92,7 @@ impl HookSender {
 
 fn warn_not_run(file: &Path) {
     tracing::warn!(
-        "output.hook: not run for {}: {WAITING} files wait already; hooks take longer than files",
+        "output.hook: not run for {}: {WAITING} files are waiting already; make the hook faster, or files larger",
         file.display()
     );
 }
@@ -98,7 +102,7 @@ struct Limits {
     grace: Duration,
 }
 
-/// A hook for each path sent; in `process`, if there is one.
+/// Starts the thread that runs a hook for each file sent. With `process`, the hooks run in that process.
 pub(super) fn start(
     program: &Path,
     process: Option<Arc<HookProcess>>,
@@ -133,6 +137,7 @@ fn start_within(program: &Path, limits: Limits) -> Result<Hooks, ResourceError> 
     Ok((spawn("wqcap-hooks", move || runner.run(&files))?, sender))
 }
 
+/// State of the hook thread.
 struct Runner {
     unsent: Arc<AtomicU64>,
     program: PathBuf,
@@ -142,9 +147,11 @@ struct Runner {
     report: HookReport,
 }
 
+/// Running hook.
 struct Running {
     child: Child,
     file: PathBuf,
+    /// Time at which the hook is killed.
     until: Instant,
 }
 
@@ -154,21 +161,21 @@ impl Runner {
             let next = if self.running.is_empty() {
                 files.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
-                files.recv_timeout(LOOK)
+                files.recv_timeout(POLL_EVERY)
             };
             match next {
-                Ok(file) => self.line_up(file),
+                Ok(file) => self.add_waiting(file),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            self.go_on();
+            self.update_hooks();
         }
         self.end();
         self.report.not_run += self.unsent.load(Ordering::Relaxed);
         self.report
     }
 
-    fn line_up(&mut self, file: PathBuf) {
+    fn add_waiting(&mut self, file: PathBuf) {
         if self.waiting.len() < WAITING {
             return self.waiting.push_back(file);
         }
@@ -176,15 +183,16 @@ impl Runner {
         warn_not_run(&file);
     }
 
-    /// Takes those that have ended or must, and starts others.
-    fn go_on(&mut self) {
+    /// Collects the hooks that have ended, kills those that exceed their time, and starts waiting ones.
+    fn update_hooks(&mut self) {
         let (program, report) = (&self.program, &mut self.report);
+        let longest = self.limits.longest.as_secs();
         self.running.retain_mut(|it| {
             let why = match it.child.try_wait() {
                 Ok(None) if Instant::now() < it.until => return true,
                 Ok(None) => {
                     it.kill();
-                    "it took too long and was killed".into()
+                    format!("killed after {longest} s")
                 }
                 Ok(Some(status)) if status.success() => {
                     report.succeeded += 1;
@@ -214,30 +222,30 @@ impl Runner {
         Command::new(&self.program)
             .arg(file)
             .stdin(Stdio::null())
-            // stdout may be a stream of frames, or JSON.
+            // The capture's stdout may be a stream of frames, or JSON.
             .stdout(io::stderr())
-            // ^C at a terminal is for the capture, which then gives its hooks their time.
+            // A separate group, so that ^C at a terminal reaches only the capture, which then waits for its hooks.
             .process_group(0)
             .spawn()
     }
 
-    /// No more files will come: what there is has its last moments.
+    /// Waits for the remaining hooks within the grace time, then kills them.
     fn end(&mut self) {
         let deadline = Instant::now() + self.limits.grace;
-        self.go_on();
+        self.update_hooks();
         while !self.running.is_empty() && Instant::now() < deadline {
-            std::thread::sleep(LOOK);
-            self.go_on();
+            std::thread::sleep(POLL_EVERY);
+            self.update_hooks();
         }
         for mut it in self.running.drain(..) {
             it.kill();
-            let why = "the run's end did not wait any longer, and it was killed";
+            let why = "killed at the end of the run";
             failed(&mut self.report, &self.program, &it.file, why);
         }
         for file in self.waiting.drain(..) {
             self.report.not_run += 1;
             tracing::warn!(
-                "output.hook: not run for {}: the run is over",
+                "output.hook: not run for {}: the run has ended",
                 file.display()
             );
         }
@@ -245,9 +253,9 @@ impl Runner {
 }
 
 impl Running {
-    /// The hook and whatever it has started.
+    /// Kills the hook with its process group.
     fn kill(&mut self) {
-        // Not waited for yet, so the id is still its own.
+        // The child is not reaped yet, so its process id is still valid.
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();
     }
@@ -267,8 +275,9 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A script that does `body` with `$1`. A process of its own writes it: what has a copy of a descriptor for writing
-    /// cannot be run, and a neighbouring test that starts a program meanwhile would give it one of ours.
+    /// Creates a script that runs `body` with the file as `$1`. A separate process writes the script:
+    /// exec fails (ETXTBSY) while any process has the file open for writing, and a program started by a
+    /// concurrent test would inherit this process's descriptor.
     fn script(dir: &Path, body: &str) -> PathBuf {
         let path = dir.join("hook");
         let write = r#"printf '%s\n' '#!/bin/sh' "$2" > "$1" && chmod 755 "$1""#;
@@ -278,10 +287,10 @@ mod tests {
         path
     }
 
-    /// Waits until something is so.
-    fn until(what: &str, mut so: impl FnMut() -> bool) {
+    /// Waits until a condition holds, for at most 120 s.
+    fn until(what: &str, mut holds: impl FnMut() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(120);
-        while !so() {
+        while !holds() {
             assert!(Instant::now() < deadline, "never: {what}");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -311,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn each_file_has_its_hook_and_no_more_than_a_few_at_once() {
+    fn a_hook_runs_for_each_file_and_the_number_of_concurrent_hooks_is_limited() {
         let dir = tempfile::tempdir().expect("dir");
         let body = format!(
             "cd {}; echo > run.$$; ls run.* | wc -l >> most
@@ -326,7 +335,9 @@ mod tests {
             sender.send(file);
         }
         let most = dir.path().join("most");
-        until("as many as may run", || lines(&most).len() >= AT_ONCE);
+        until("the maximum number of hooks run", || {
+            lines(&most).len() >= AT_ONCE
+        });
         fs::write(dir.path().join("go"), "").expect("written");
         drop(sender);
         let report = hooks.join().expect("ends");
@@ -350,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_counted_and_end_nothing() {
+    fn failures_are_counted_and_further_hooks_run() {
         let dir = tempfile::tempdir().expect("dir");
         let program = script(dir.path(), "case $1 in *1) exit 3;; *2) kill -9 $$;; esac");
         let report = run(&program, PATIENT, &paths(dir.path(), 4));
@@ -360,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_that_hang_are_killed_with_what_they_started() {
+    fn hooks_that_hang_are_killed_with_their_children() {
         let dir = tempfile::tempdir().expect("dir");
         let pids = dir.path().join("pids");
         let body = format!("sleep 1000 & echo $! >> {}; wait", pids.display());
@@ -383,7 +394,7 @@ mod tests {
             (0, AT_ONCE as u64, 3)
         );
         assert!(began.elapsed() >= grace && began.elapsed() < LONGEST / 2);
-        // Too long in the middle of a run: the others have their turn.
+        // Hooks that exceed their time during a run are killed, and waiting ones are started.
         let limits = Limits {
             longest: grace,
             grace: LONGEST,
@@ -391,7 +402,7 @@ mod tests {
         let report = run(&program, limits, &paths(dir.path(), AT_ONCE + 3));
         assert_eq!((report.failed, report.not_run), (AT_ONCE as u64 + 3, 0));
         for pid in lines(&pids) {
-            until("what a hook started is gone", || {
+            until("the child of a hook has ended", || {
                 let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
                 !stat.contains("sleep") || stat.contains(") Z ")
             });

@@ -1,10 +1,11 @@
-//! Hooks in a process of their own, so that a capture may give up the right to start programs.
+//! Hooks in a separate process, so that a capture may give up the right to start programs.
 //!
-//! The capture sends paths down a pipe, each with a NUL behind it; an empty one says that the run is over. Then the
-//! report comes back, a line of JSON, and the next run may begin. When the pipe closes, the process ends.
+//! The capture sends paths through a pipe, each terminated by a NUL; an empty path marks the end of a
+//! run. The process then returns the report, one line of JSON, and the next run may begin. When the
+//! pipe closes, the process ends.
 //!
-//! Neither side trusts the other: [`HookGate`] decides which paths a hook gets, and a process that takes no path for
-//! [`STUCK`], or sends no report for [`REPORT`], counts as gone.
+//! Neither side trusts the other. [`HookGate`] decides for which paths a hook runs. A process that reads
+//! no path for [`STUCK`], or sends no report within [`REPORT`], is treated as dead.
 
 use super::{GRACE, HookGate, HookReport, Hooks};
 use crossbeam_channel::Receiver;
@@ -27,36 +28,36 @@ use std::{
 };
 use wqcap_core::{error::ResourceError, sync::wall_clock::Moment};
 
-/// Longest path in bytes, as the kernel has it (`PATH_MAX` of linux/limits.h).
+/// Longest path in bytes (`PATH_MAX` of linux/limits.h).
 const LONGEST_PATH: u64 = 4096;
 /// Longest report in bytes.
 const LONGEST_REPORT: usize = 4096;
-/// How long a full pipe may take no path.
+/// Longest time that the pipe may stay full.
 const STUCK: Duration = Duration::from_secs(10);
-/// How long the report of a run may take. Hooks that still run have [`GRACE`].
+/// Longest time for the report of a run. Running hooks take up to [`GRACE`] of it.
 const REPORT: Duration = Duration::from_secs(GRACE.as_secs() + 10);
-/// How long the process may take to end.
+/// Longest wait for the process to end.
 const ENDS: Duration = Duration::from_secs(5);
-/// Refusals that are logged in each run; further ones are counted.
+/// Maximum number of refusals logged per run; further ones are only counted.
 const MOST_LOGGED: u64 = 16;
 
-/// The capture's end of a process that runs [`serve_hooks`].
+/// Capture's handle of the process that runs [`serve_hooks`].
 #[derive(Debug)]
 pub struct HookProcess(Mutex<Ends>);
 
 #[derive(Debug)]
 struct Ends {
-    /// `None`: closed, so that the process ends.
+    /// Pipe for paths; `None`: closed, so that the process ends.
     orders: Option<ChildStdin>,
     reports: ChildStdout,
     child: Child,
 }
 
 impl HookProcess {
-    /// Starts `command`, which must lead to [`serve_hooks`] with its standard input and output.
+    /// Starts `command`, which must call [`serve_hooks`] with its standard input and output.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The command cannot be started.
     pub fn start(mut command: Command) -> io::Result<Self> {
         let mut child = command
             .stdin(Stdio::piped())
@@ -93,7 +94,7 @@ impl HookProcess {
             Err(e) => {
                 ends.orders = None;
                 tracing::warn!(
-                    "output.hook: the process that runs hooks is gone or stopped: {e}; no hook runs until the next start"
+                    "output.hook: the hook process does not respond: {e}; no hook runs until the capture is restarted"
                 );
                 HookReport {
                     not_run: sent + unsent,
@@ -104,7 +105,7 @@ impl HookProcess {
     }
 }
 
-/// Waits until an end can be written to or read from.
+/// Waits until a pipe is writable or readable, as `what` selects.
 fn wait(end: BorrowedFd<'_>, what: PollFlags, until: Instant) -> io::Result<()> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -118,14 +119,15 @@ fn wait(end: BorrowedFd<'_>, what: PollFlags, until: Instant) -> io::Result<()> 
     }
 }
 
-/// Whether a call on a descriptor that does not block is to be tried again later.
-fn is_later(e: &io::Error) -> bool {
+/// Returns `true` if a call on a non-blocking descriptor must be repeated later.
+fn must_repeat(e: &io::Error) -> bool {
     let kinds = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
     kinds.contains(&e.kind())
 }
 
 impl Ends {
-    /// Sends a path. After a failure nothing more is sent: the process may have half a path.
+    /// Sends a path. After a failure nothing more is sent, because the process may have got part of a
+    /// path.
     fn send(&mut self, path: &[u8], patience: Duration) -> io::Result<()> {
         let sent = self.try_send(path, patience);
         if sent.is_err() {
@@ -143,7 +145,7 @@ impl Ends {
         while !left.is_empty() {
             match orders.write(left) {
                 Ok(written) => left = &left[written..],
-                Err(e) if is_later(&e) => wait(orders.as_fd(), PollFlags::OUT, until)?,
+                Err(e) if must_repeat(&e) => wait(orders.as_fd(), PollFlags::OUT, until)?,
                 Err(e) => return Err(e),
             }
         }
@@ -158,7 +160,7 @@ impl Ends {
             match self.reports.read(&mut byte) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => line.extend(byte),
-                Err(e) if is_later(&e) => wait(self.reports.as_fd(), PollFlags::IN, until)?,
+                Err(e) if must_repeat(&e) => wait(self.reports.as_fd(), PollFlags::IN, until)?,
                 Err(e) => return Err(e),
             }
         }
@@ -169,20 +171,23 @@ impl Ends {
 impl Drop for Ends {
     fn drop(&mut self) {
         self.orders = None;
-        // Within its sandbox a capture may not wait for a process, and gets an error here.
+        // In its sandbox a capture may not wait for a process, and gets an error here.
         let until = Instant::now() + ENDS;
         while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
-            std::thread::sleep(super::LOOK);
+            std::thread::sleep(super::POLL_EVERY);
         }
     }
 }
 
-/// A message from the capture.
+/// Message from the capture.
 enum Order {
+    /// Path of a finished file.
     Path(Vec<u8>),
-    /// It is longer than any path.
+    /// Message longer than any path.
     TooLong,
+    /// End of a run.
     RunIsOver,
+    /// End of the pipe.
     CaptureIsGone,
 }
 
@@ -203,8 +208,8 @@ fn next_order(orders: &mut impl BufRead) -> io::Result<Order> {
     })
 }
 
-/// Runs `program` for each path that `orders` brings and `gate` admits, and writes a report to `reports` at each run's end;
-/// until `orders` end.
+/// Runs `program` for each path that is read from `orders` and that `gate` admits. Writes a report to
+/// `reports` at the end of each run. Returns when `orders` ends.
 ///
 /// # Errors
 /// A pipe failed, or a thread could not be started.
@@ -254,7 +259,7 @@ pub fn serve_hooks(
     }
 }
 
-/// Waits for the hooks of a run.
+/// Waits for the hooks of a run and returns their report.
 fn end(run: Option<Hooks>) -> HookReport {
     run.map_or_else(HookReport::default, |(hooks, files)| {
         drop(files);
@@ -269,7 +274,7 @@ fn refuse(refused: &mut u64, what: &str) {
         tracing::warn!("output.hook: not run for {what}");
     }
     if *refused == MOST_LOGGED {
-        tracing::warn!("output.hook: further refusals of this run are counted only");
+        tracing::warn!("output.hook: further refusals of this run are only counted");
     }
 }
 
@@ -314,9 +319,9 @@ mod tests {
     }
 
     #[test]
-    fn without_the_process_nothing_is_run_and_that_is_told() {
+    fn files_for_a_dead_hook_process_count_as_not_run() {
         let process = HookProcess::start(Command::new("/bin/true")).expect("started");
-        // It has ended, and closed its end of both pipes.
+        // The process has ended, and closed its end of both pipes.
         let _ = process.0.lock().expect("own").child.wait();
         let (sender, files) = crossbeam_channel::unbounded();
         for file in ["a", "b"] {
@@ -327,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_stopped_holds_nothing_up() {
+    fn a_stopped_hook_process_does_not_block_the_capture() {
         let mut command = Command::new("sleep");
         command.arg("1000");
         let process = HookProcess::start(command).expect("started");

@@ -1,4 +1,4 @@
-//! What goes, what stays, and in which order.
+//! Tests of retention: the files that are deleted, the files that stay, and the order of deletion.
 
 use super::*;
 use crate::{Encoder, PcapngEncoder};
@@ -37,7 +37,7 @@ fn output(retention: Retention, buffer: u64) -> OutputPlan {
     }
 }
 
-/// Of files of the default name, or of those that are `own`.
+/// Returns a keeper of files with default names, or of the files of `own`.
 fn keeper(dir: &Path, keep: Retention, own: Option<&Arc<OwnFiles>>) -> Keeper {
     Keeper {
         dir: dir.to_owned(),
@@ -46,7 +46,7 @@ fn keeper(dir: &Path, keep: Retention, own: Option<&Arc<OwnFiles>>) -> Keeper {
         pinned: Pinned::default(),
         delivery: None,
         times: FinishTimes::default(),
-        // It has been steady for longer than it must.
+        // The clock has been steady for longer than required.
         clock: StepWatch::new(before(Moment::now(), 2 * STEADY)),
         was_set: false,
     }
@@ -71,7 +71,7 @@ fn tidy(keeper: &mut Keeper, deleted: &mut DeletedFiles) {
     keeper.tidy(0, Moment::now(), deleted).expect("tidies");
 }
 
-/// So many files, whatever they have.
+/// Returns a limit on the number of files only.
 fn most(files: u64) -> Retention {
     Retention {
         files,
@@ -79,6 +79,7 @@ fn most(files: u64) -> Retention {
     }
 }
 
+/// Returns the names of the files left after retention.
 fn left(files: &[(&str, usize)], keep: Retention) -> Vec<String> {
     let dir = folder(files);
     tidy(
@@ -96,7 +97,7 @@ const FILES: [(&str, usize); 4] = [
 ];
 
 #[test]
-fn the_oldest_go_first_by_bytes_and_by_number() {
+fn the_oldest_files_are_deleted_first_by_size_and_by_number() {
     let keep = |keep, files| Retention {
         keep,
         files,
@@ -108,15 +109,15 @@ fn the_oldest_go_first_by_bytes_and_by_number() {
     assert_eq!(left(&FILES, keep(Keep::default(), 2)), newest);
     assert_eq!(left(&FILES, keep(Keep::Size(Size(200)), 3)), newest);
     assert_eq!(left(&FILES, keep(Keep::Size(Size(400)), 4)).len(), 4);
-    // The newest stays.
+    // The newest file stays.
     let newest = [newest[0]];
     assert_eq!(left(&FILES, keep(Keep::Size(Size(99)), 0)), newest);
-    // A hundredth of a disk is far more than these.
+    // One percent of the disk is much more than these files.
     assert_eq!(left(&FILES, keep(Keep::Percent(1), 0)).len(), 4);
 }
 
 #[test]
-fn open_files_and_strangers_stay() {
+fn open_files_links_and_foreign_files_stay() {
     let dir = folder(&[
         ("wqcap-q00-1.pcap.part", 100),
         ("wqcap-q00-1.pcap.gz", 100),
@@ -151,7 +152,7 @@ fn open_files_and_strangers_stay() {
 }
 
 #[test]
-fn a_full_disk_takes_the_oldest_where_bytes_are_limited() {
+fn a_full_disk_deletes_the_oldest_files_only_if_their_size_is_limited() {
     for (keep, want) in [(Keep::Size(Size(1 << 20)), 2), (Keep::default(), 4)] {
         let dir = folder(&FILES);
         let keep = Retention {
@@ -169,7 +170,7 @@ fn a_full_disk_takes_the_oldest_where_bytes_are_limited() {
     }
 }
 
-/// Sets when a file was written last.
+/// Sets the time of a file's last write.
 fn aged(path: &Path, written: SystemTime) {
     let file = fs::File::options().append(true).open(path);
     file.and_then(|it| it.set_modified(written)).expect("aged");
@@ -183,7 +184,7 @@ fn an_hour() -> Retention {
 }
 
 #[test]
-fn files_that_are_too_old_go_wherever_they_stand_and_be_it_the_last() {
+fn files_that_are_too_old_are_deleted_including_the_newest() {
     let dir = folder(&FILES);
     let now = Moment::now();
     for (name, seconds) in [
@@ -208,7 +209,7 @@ fn files_that_are_too_old_go_wherever_they_stand_and_be_it_the_last() {
 }
 
 #[test]
-fn a_clock_that_is_set_makes_no_file_old() {
+fn no_file_is_deleted_by_a_clock_that_was_just_set() {
     let now = Moment::now();
     let since_1970 = now.wall.duration_since(SystemTime::UNIX_EPOCH);
     let since_1970 = since_1970.expect("later").as_nanos();
@@ -217,7 +218,7 @@ fn a_clock_that_is_set_makes_no_file_old() {
     let (ours, earlier) = (dir.path().join(&fresh), dir.path().join("wqcap-q00-1.pcap"));
     aged(&earlier, now.wall);
     let mut keeper = keeper(dir.path(), an_hour(), None);
-    keeper.times.enter(&ours, now.boot);
+    keeper.times.insert(&ours, now.boot);
     let mut deleted = DeletedFiles::default();
     let mut left = |now: Moment| {
         keeper.tidy(0, now, &mut deleted).expect("tidies");
@@ -228,17 +229,17 @@ fn a_clock_that_is_set_makes_no_file_old() {
         ..now
     };
     assert_eq!(left(now), (true, true));
-    // Forward by an hour and a minute, and back, again and again.
+    // The clock is set forward by an hour and a minute, and back, repeatedly.
     for second in 1..30 {
         let by = if second % 2 == 1 { 3660 } else { 0 };
         assert_eq!(left(set(after(now, second), by)), (true, true));
     }
-    // What stays wrong is taken for the time in the end, but not for files whose age is known.
+    // A wrong time that stays steady is used in the end, but not for files whose age is known.
     let forward = |second| set(after(now, second), 3660);
     assert_eq!(left(forward(30)), (true, true));
     assert_eq!(left(forward(88)), (true, true));
     assert_eq!(left(forward(90)), (true, false));
-    // Back by ten years: what is old for this run goes nevertheless, once that has been steady.
+    // The clock is set back by ten years: a file of this run is deleted by its known age once the clock is steady.
     let back = |second| Moment {
         wall: now.wall - Duration::from_secs(10 * 365 * 86_400 - second),
         ..after(now, second)
@@ -249,7 +250,7 @@ fn a_clock_that_is_set_makes_no_file_old() {
 }
 
 #[test]
-fn files_of_earlier_runs_wait_until_the_clock_has_been_steady() {
+fn files_of_earlier_runs_stay_until_the_clock_has_been_steady() {
     let now = Moment::now();
     let dir = folder(&[("wqcap-q00-1.pcap", 100), ("wqcap-q00-2.pcap", 100)]);
     let at = |name: &str| dir.path().join(name);
@@ -257,7 +258,7 @@ fn files_of_earlier_runs_wait_until_the_clock_has_been_steady() {
         &at("wqcap-q00-1.pcap"),
         now.wall - Duration::from_secs(7200),
     );
-    // The time of the last write is in the future, so the name counts.
+    // The time of the last write is in the future, so the time in the name is used.
     aged(
         &at("wqcap-q00-2.pcap"),
         now.wall + Duration::from_secs(7200),
@@ -276,17 +277,17 @@ fn files_of_earlier_runs_wait_until_the_clock_has_been_steady() {
 }
 
 #[test]
-fn the_times_of_files_that_are_gone_are_forgotten() {
+fn finish_times_of_deleted_files_are_removed() {
     let dir = folder(&[("wqcap-q00-1.pcap", 1)]);
     let mut keeper = keeper(dir.path(), an_hour(), None);
     let now = Moment::now();
     keeper
         .times
-        .enter(&dir.path().join("wqcap-q00-1.pcap"), now.boot);
+        .insert(&dir.path().join("wqcap-q00-1.pcap"), now.boot);
     for gone in 0..5000 {
         keeper
             .times
-            .enter(&dir.path().join(gone.to_string()), now.boot);
+            .insert(&dir.path().join(gone.to_string()), now.boot);
     }
     keeper
         .tidy(0, after(now, 1), &mut DeletedFiles::default())
@@ -296,7 +297,7 @@ fn the_times_of_files_that_are_gone_are_forgotten() {
 }
 
 #[test]
-fn the_oldest_go_until_enough_is_free_whoever_took_it_and_the_newest_stays() {
+fn the_oldest_files_are_deleted_until_enough_is_free_and_the_newest_stays() {
     let dir = folder(&FILES);
     let mut deleted = DeletedFiles::default();
     let mut tidied = |free| {
@@ -308,7 +309,7 @@ fn the_oldest_go_until_enough_is_free_whoever_took_it_and_the_newest_stays() {
         names(dir.path()).len()
     };
     assert_eq!(tidied(Keep::Size(Size(1))), 4);
-    // More than there is.
+    // More than the disk can have free.
     assert_eq!(tidied(Keep::Percent(100)), 1);
     assert_eq!(names(dir.path()), ["wqcap-q00-100.pcapng.zst"]);
     assert_eq!(tidied(Keep::Size(Size(u64::MAX))), 1);
@@ -316,18 +317,18 @@ fn the_oldest_go_until_enough_is_free_whoever_took_it_and_the_newest_stays() {
 }
 
 #[test]
-fn what_is_pinned_stays_and_counts() {
+fn pinned_files_stay_and_count_towards_the_limits() {
     let dir = folder(&FILES);
     let at = |name: &str| dir.path().join(name);
-    // One that can be read: the others may hold anything, and are held by any pin.
-    let of = |name: &str, second: u64| {
+    // Writes a readable file: a file that cannot be read is held by any pin.
+    let write = |name: &str, second: u64| {
         let mut file = encode_header(65_535, 1, None).to_vec();
         file.extend(encode_record_header(second * 1_000_000_000, 0, 60));
         file.resize(100, 0);
         fs::write(at(name), file).expect("written");
     };
     for (i, (name, _)) in FILES.iter().enumerate() {
-        of(name, 100 * (i as u64 + 1));
+        write(name, 100 * (i as u64 + 1));
     }
     let pins = PinFolder { dir: dir.path() };
     let pin = |from: u64, to: u64| {
@@ -356,13 +357,13 @@ fn what_is_pinned_stays_and_counts() {
         files,
         ..Retention::default()
     };
-    // The only file of its queue, and the oldest but one.
+    // Pins the only file of its queue, which is the second oldest file.
     let id = pin(100, 101);
     let (left, held) = tidied(files(2));
     assert_eq!(
         left,
         ["wqcap-q00-100.pcapng.zst", "wqcap-q01-10.pcap"],
-        "what is pinned counts"
+        "a pinned file counts towards the limit"
     );
     assert_eq!(held, 1);
     let age = Retention {
@@ -382,7 +383,7 @@ fn what_is_pinned_stays_and_counts() {
 }
 
 #[test]
-fn a_pin_that_is_torn_holds_everything() {
+fn an_invalid_pin_holds_all_files() {
     let dir = folder(&FILES);
     let pins = dir.path().join(".wqcap-pins");
     fs::create_dir(&pins).expect("made");
@@ -405,7 +406,7 @@ fn a_pin_that_is_torn_holds_everything() {
 }
 
 #[test]
-fn a_ring_is_answered_and_the_end_is_too() {
+fn the_directory_is_checked_after_each_wake_and_at_the_end() {
     let dir = folder(&FILES);
     let keep = Retention {
         files: 1,
@@ -415,7 +416,7 @@ fn a_ring_is_answered_and_the_end_is_too() {
         start(dir.path(), &output(keep, 150), &FinishTimes::default()).expect("starts");
     for i in 200..220 {
         fs::write(dir.path().join(format!("wqcap-q00-{i}.pcap")), b"x").expect("written");
-        trigger.ring();
+        trigger.wake();
     }
     drop(trigger);
     let deleted = keeper.join().expect("ends");
@@ -424,7 +425,7 @@ fn a_ring_is_answered_and_the_end_is_too() {
 }
 
 #[test]
-fn sub_folders_are_looked_into_and_go_when_they_are_empty() {
+fn subdirectories_are_searched_and_deleted_when_empty() {
     let dir = tempfile::tempdir().expect("dir");
     let at = |name: &str| dir.path().join(name);
     let own = Arc::new(OwnFiles::new("%Y%m%d/%H/q{queue}".parse().expect("reads")));
@@ -445,8 +446,11 @@ fn sub_folders_are_looked_into_and_go_when_they_are_empty() {
     let mut deleted = DeletedFiles::default();
     tidy(&mut keeper(dir.path(), most(1), Some(&own)), &mut deleted);
     assert_eq!(deleted.files, 2);
-    assert!(!at("20261121/10").exists(), "it was emptied");
-    assert_eq!(names(&at("20261121/09")), ["notes.txt"], "somebody else's");
+    assert!(
+        !at("20261121/10").exists(),
+        "an empty subdirectory was left"
+    );
+    assert_eq!(names(&at("20261121/09")), ["notes.txt"], "a foreign file");
     assert!(at("20261122/00/q00.pcapng").exists());
     assert!(
         others
@@ -456,7 +460,7 @@ fn sub_folders_are_looked_into_and_go_when_they_are_empty() {
 }
 
 #[test]
-fn of_any_name_only_captures_go_those_of_earlier_runs_first() {
+fn with_a_custom_name_only_captures_are_deleted_those_of_earlier_runs_first() {
     let dir = folder(&[
         ("tap-3.pcap", 10),
         ("tap-1.pcap", 10),
@@ -468,19 +472,19 @@ fn of_any_name_only_captures_go_those_of_earlier_runs_first() {
         ("wqcap-q00-1.pcap", 10),
     ]);
     let at = |name| dir.path().join(name);
-    // As an earlier run has left it, under a name of the template and under another.
+    // A file of an earlier run, under a name of the template and under another name.
     let mut earlier = PcapngEncoder::default().header(Some(0), 0);
     fs::write(at("tap-9.pcapng"), &earlier).expect("written");
     fs::write(at("tap-copy.pcapng"), &earlier).expect("written");
-    // What was merged of it is not a capture.
+    // A merged file is not a capture.
     let program = earlier.windows(6).position(|it| it == b"wqcap ");
     earlier[program.expect("there")] = b'W';
     fs::write(at("tap-8.pcapng"), &earlier).expect("written");
 
     let own = Arc::new(OwnFiles::new("tap-%j".parse().expect("reads")));
-    let (rings, _looks) = crossbeam_channel::bounded(1);
+    let (wakes, _woken) = crossbeam_channel::bounded(1);
     let trigger = RetentionTrigger {
-        rings,
+        wakes,
         room: Arc::default(),
         own: Some(Arc::clone(&own)),
         counts: None,
@@ -489,7 +493,7 @@ fn of_any_name_only_captures_go_those_of_earlier_runs_first() {
     for name in ["tap-4.pcap", "tap-3.pcap", "tap-2.pcap", "tap-1.pcap"] {
         trigger.finished(&at(name), FinishedBy::ThisRun { frames: None });
     }
-    fs::write(at("new"), "somebody else's").expect("written");
+    fs::write(at("new"), "foreign").expect("written");
     fs::rename(at("new"), at("tap-4.pcap")).expect("renamed");
     let tidied = |files| {
         let mut deleted = DeletedFiles::default();
@@ -517,7 +521,7 @@ fn of_any_name_only_captures_go_those_of_earlier_runs_first() {
     assert_eq!(names(dir.path()), left);
 }
 
-/// Notes in the journal how far a file is.
+/// Writes a file's delivery state into the journal.
 fn note(journal: &Path, file: &Path, state: State) {
     let name = file.file_name().and_then(|it| it.to_str()).expect("plain");
     let record = Record {
@@ -538,7 +542,7 @@ fn note(journal: &Path, file: &Path, state: State) {
 }
 
 #[test]
-fn what_is_shipped_goes_first_and_the_rest_is_counted() {
+fn shipped_files_are_deleted_first_and_unshipped_ones_are_counted() {
     let dir = folder(&FILES);
     let journal = tempfile::tempdir().expect("dir");
     fs::create_dir(journal.path().join("packets")).expect("made");
@@ -549,7 +553,7 @@ fn what_is_shipped_goes_first_and_the_rest_is_counted() {
     }
     let mut deleted = DeletedFiles::default();
     let counts = FrameCounts::default();
-    counts.enter(&at("wqcap-q00-9.pcap"), 20);
+    counts.insert(&at("wqcap-q00-9.pcap"), 20);
     let mut left = |files| {
         let mut keeper = Keeper {
             delivery: Some(Delivery {
@@ -566,9 +570,9 @@ fn what_is_shipped_goes_first_and_the_rest_is_counted() {
     let [oldest, old] = ["wqcap-q00-9.pcap", "wqcap-q01-10.pcap"].map(str::to_owned);
     let newest = "wqcap-q00-100.pcapng.zst".to_owned();
     let three = vec![newest, oldest.clone(), old.clone()];
-    assert_eq!(left(3), (three, 0), "the oldest that is shipped");
+    assert_eq!(left(3), (three, 0), "the oldest shipped file is deleted");
     assert_eq!(left(2), (vec![oldest.clone(), old.clone()], 0));
-    // Of the other nobody knows anything, and that is not shipped either.
+    // The other file has no journal record, so it is not shipped either.
     assert_eq!(left(1), (vec![old], 1));
     let noted = || {
         let lines = expired::read(dir.path(), ListPosition::default());
@@ -578,7 +582,7 @@ fn what_is_shipped_goes_first_and_the_rest_is_counted() {
             .collect::<Vec<_>>()
     };
     assert_eq!(noted(), [(oldest, Some(20))]);
-    // One of which nobody knows the frames.
+    // A file with an unknown number of frames.
     fs::write(at("wqcap-q00-8.pcap"), "frames").expect("written");
     left(1);
     assert_eq!(noted()[1], ("wqcap-q00-8.pcap".to_owned(), None));

@@ -1,6 +1,6 @@
-//! A ring for tests: slow, in that it tells the end of one write at a time and only when it is waited for, full when it
-//! is told to be, and failing where it is told to. It reads a block when it is entered, as the kernel does: a block that
-//! was given away before its end would show.
+//! Fake ring for tests. It is slow: it returns one completion at a time and only while a caller waits.
+//! A test makes it full or makes calls fail. It reads a block when it is entered, as the kernel does,
+//! so that a block reused before its completion is detected.
 
 use super::{DEPTH, Disk, Done, FileSlot, Write, WriteRing};
 use std::{
@@ -15,42 +15,43 @@ use std::{
     time::Duration,
 };
 
-/// What a test holds of it.
+/// Controls and counters of the fake ring, shared with the test.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hand {
-    /// Writes fail for want of room.
+    /// Set to make writes fail because the disk is full.
     pub(crate) full: Arc<AtomicBool>,
-    /// Writes begun so far, and those of them that were plain.
+    /// Number of writes begun, including plain ones.
     pub(crate) begun: Arc<AtomicU64>,
+    /// Number of plain writes begun.
     pub(crate) plain: Arc<AtomicU64>,
-    /// What goes wrong, and how many calls of its kind there were.
+    /// Fault to inject, and the number of calls of its kind so far.
     pub(crate) fault: Arc<Mutex<(Fault, u64)>>,
 }
 
-/// A kind of call.
+/// Kind of call in which a fault is injected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Call {
     #[default]
     Push,
     Enter,
     Write,
-    Meet,
+    RegisterFile,
 }
 
-/// How a call goes wrong.
+/// Effect of a fault on a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Effect {
     #[default]
     Nothing,
-    /// It fails with this error, or is refused where it has none.
+    /// The call fails with this errno. A call without an error is refused.
     Fails(i32),
-    /// It writes so many bytes of its own.
+    /// The write ends after at most this number of bytes.
     Writes(usize),
-    /// It panics.
+    /// The call panics.
     Panics,
 }
 
-/// From the so-many-th call of a kind on, so many of them go wrong.
+/// Fault of `times` consecutive calls of a kind, beginning with call number `from` (from 1).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fault {
     pub(crate) call: Call,
@@ -59,16 +60,17 @@ pub(crate) struct Fault {
     pub(crate) effect: Effect,
 }
 
-/// The ring.
+/// Fake ring that a [`Hand`] controls.
 struct Fake {
     hand: Hand,
     pushed: VecDeque<Entry>,
+    /// Completions not returned yet.
     held: VecDeque<Done>,
-    /// An end was told since it was last asked in vain.
-    told: bool,
+    /// Set after a completion was returned: the next call returns none.
+    paused: bool,
 }
 
-/// A write as the kernel sees it: an address and a descriptor.
+/// Write as the kernel gets it: with an address and a descriptor.
 struct Entry {
     token: usize,
     fd: RawFd,
@@ -78,7 +80,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn of(write: &Write<'_>) -> Self {
+    fn new(write: &Write<'_>) -> Self {
         Self {
             token: write.token,
             fd: write.file.as_raw_fd(),
@@ -95,12 +97,12 @@ impl Disk {
             hand: hand.clone(),
             pushed: VecDeque::new(),
             held: VecDeque::new(),
-            told: false,
+            paused: false,
         };
-        Self::on(Box::new(fake), Duration::ZERO)
+        Self::with_ring(Box::new(fake), Duration::ZERO)
     }
 
-    /// The same where lone writes are plain.
+    /// Creates a disk with a fake ring, on which writes that cannot run concurrently are plain.
     pub(crate) fn fake_with_plain_writes(hand: &Hand) -> Self {
         Self {
             lone_are_plain: true,
@@ -110,8 +112,8 @@ impl Disk {
 }
 
 impl Fake {
-    /// What goes wrong with this call.
-    fn strikes(&self, call: Call) -> Effect {
+    /// Counts a call and returns the effect of the fault on it.
+    fn effect(&self, call: Call) -> Effect {
         let Ok(mut fault) = self.hand.fault.lock() else {
             return Effect::Nothing;
         };
@@ -126,10 +128,10 @@ impl Fake {
         }
     }
 
-    /// The same for calls that do not write.
-    fn fails(&self, call: Call) -> io::Result<()> {
-        match self.strikes(call) {
-            Effect::Panics => panic!("as the test wants it"),
+    /// Applies the fault to a call that does not write.
+    fn apply_fault(&self, call: Call) -> io::Result<()> {
+        match self.effect(call) {
+            Effect::Panics => panic!("a fault that the test injects"),
             Effect::Fails(errno) => Err(io::Error::from_raw_os_error(errno)),
             Effect::Nothing | Effect::Writes(_) => Ok(()),
         }
@@ -140,14 +142,14 @@ impl Fake {
         if self.hand.full.load(Ordering::Relaxed) {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
-        let len = match self.strikes(Call::Write) {
-            Effect::Panics => panic!("as the test wants it"),
+        let len = match self.effect(Call::Write) {
+            Effect::Panics => panic!("a fault that the test injects"),
             Effect::Fails(errno) => return Err(io::Error::from_raw_os_error(errno)),
             Effect::Writes(n) => n.min(entry.len),
             Effect::Nothing => entry.len,
         };
         let offset = i64::try_from(entry.offset).expect("small");
-        // SAFETY: whoever submitted the write keeps its bytes and its file until its end is told.
+        // SAFETY: the submitter of the write keeps its bytes and its file until its completion is returned.
         let n = unsafe {
             let at = std::ptr::with_exposed_provenance(entry.at);
             libc::pwrite(entry.fd, at, len, offset)
@@ -159,7 +161,7 @@ impl Fake {
 impl WriteRing for Fake {
     fn write_plainly(&mut self, write: &Write<'_>) -> io::Result<usize> {
         self.hand.plain.fetch_add(1, Ordering::Relaxed);
-        self.write(&Entry::of(write))
+        self.write(&Entry::new(write))
     }
 
     unsafe fn push(&mut self, write: &Write<'_>) -> bool {
@@ -168,19 +170,22 @@ impl WriteRing for Fake {
         let mut tokens = pushed.map(|it| it.token).chain(held.map(|it| it.token));
         assert!(
             !tokens.any(same),
-            "a write takes the place of one under way"
+            "the token of a write in progress is used again"
         );
-        let under_way = self.pushed.len() + self.held.len();
-        assert!(under_way < DEPTH as usize, "more than the ring takes");
-        if self.fails(Call::Push).is_err() {
+        let in_progress = self.pushed.len() + self.held.len();
+        assert!(
+            in_progress < DEPTH as usize,
+            "more writes than the ring takes"
+        );
+        if self.apply_fault(Call::Push).is_err() {
             return false;
         }
-        self.pushed.push_back(Entry::of(write));
+        self.pushed.push_back(Entry::new(write));
         true
     }
 
     fn enter(&mut self, _ends: usize) -> io::Result<()> {
-        self.fails(Call::Enter)?;
+        self.apply_fault(Call::Enter)?;
         while let Some(entry) = self.pushed.pop_front() {
             let result = self.write(&entry);
             self.held.push_back(Done {
@@ -196,19 +201,21 @@ impl WriteRing for Fake {
     }
 
     fn ended(&mut self) -> Option<Done> {
-        if std::mem::take(&mut self.told) {
+        if std::mem::take(&mut self.paused) {
             return None;
         }
         let done = self.held.pop_front()?;
-        self.told = true;
+        self.paused = true;
         Some(done)
     }
 
-    fn meet(&mut self, _file: &File) -> Option<FileSlot> {
-        self.fails(Call::Meet).ok().map(|()| FileSlot(0))
+    fn register_file(&mut self, _file: &File) -> Option<FileSlot> {
+        self.apply_fault(Call::RegisterFile)
+            .ok()
+            .map(|()| FileSlot(0))
     }
 
-    fn part(&mut self, _place: FileSlot) {}
+    fn unregister_file(&mut self, _place: FileSlot) {}
 
     fn close(self: Box<Self>) {}
 }

@@ -1,11 +1,12 @@
-//! How blocks reach the disk: by io_uring, several at once, or one after the other where there is no io_uring. Blocks that
-//! nothing can be written beside are written without it, too.
+//! Writes of blocks to the disk: several concurrently through io_uring, or one after the other without
+//! io_uring. Blocks that cannot be written concurrently are also written without it.
 //!
-//! Blocks and files are made known to the ring beforehand where the kernel allows that, so that a write does not have
-//! to look up its file and pin its pages anew.
+//! Blocks and files are registered with the ring if the kernel allows it, so that a write need not look
+//! up its file and pin its pages each time.
 //!
-//! Invariant: a write that the ring has stays the ring's until its end is told. Where the kernel refuses to be entered,
-//! for a moment or for good, what it has not taken is told as not written, and never handed to it again.
+//! Invariant: a write passed to the ring belongs to the ring until its completion is returned. If
+//! io_uring_enter fails for good, writes that the kernel has not taken are returned as not written and
+//! never passed to the ring again.
 #![allow(unsafe_code)]
 
 mod uring;
@@ -20,112 +21,117 @@ use std::{
 #[cfg(test)]
 pub(super) mod fake;
 
-/// Writes under way at most.
+/// Maximum number of writes in progress.
 pub(super) const DEPTH: u32 = 16;
-/// How often in a row the kernel may refuse for a passing reason, and the first pause after that, each twice as long as
-/// the one before it: a quarter of a second in all.
+/// Maximum number of consecutive transient failures of io_uring_enter. Their pauses add up to a quarter
+/// of a second.
 const MOST_REFUSALS: u32 = 8;
+/// Pause after the first transient failure. Each further pause is twice as long as the previous one.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
-/// The way to the disk.
+/// Writer of blocks to the disk, with or without io_uring.
 pub(super) struct Disk {
-    /// `None`: one write at a time.
+    /// Ring for concurrent writes; `None`: one plain write at a time.
     ring: Option<Box<dyn WriteRing>>,
-    /// Writes that the kernel has not taken from the ring, by their tokens, oldest first.
+    /// Tokens of writes that the kernel has not taken from the ring, oldest first.
     queued: VecDeque<usize>,
-    /// Those that it has taken and not ended.
+    /// Number of writes that the kernel has taken and not completed.
     taken: usize,
-    /// The kernel has refused too often: the ring is only looked at for what it has taken.
+    /// Set after too many failures of io_uring_enter. The ring is then polled only for the completions
+    /// of writes that the kernel has taken.
     refused: bool,
-    /// How often in a row.
+    /// Number of consecutive transient failures.
     refusals: u32,
     first_pause: Duration,
-    /// One queue's writes are plain ones.
+    /// `true` if writes that cannot run concurrently with others are plain writes.
     lone_are_plain: bool,
-    /// Plain writes that have ended.
+    /// Completed plain writes.
     done: Vec<Done>,
 }
 
-/// Where the kernel takes writes from, and tells their ends.
+/// Ring from which the kernel takes writes and to which it returns their completions.
 pub(super) trait WriteRing: Send {
-    /// Writes past the ring, at once; bytes written.
+    /// Writes without the ring, synchronously. Returns the number of bytes written.
     ///
     /// # Errors
-    /// As pwrite(2).
+    /// The errors of pwrite(2).
     fn write_plainly(&mut self, write: &Write<'_>) -> io::Result<usize> {
         write.plainly()
     }
-    /// Puts a write where the kernel takes it from when it is entered; `false`: there is no room.
+    /// Adds a write to the submission queue. Returns `false` if the queue is full.
     ///
     /// # Safety
-    /// As for [`Disk::submit`].
+    /// The requirements of [`Disk::submit`] apply.
     unsafe fn push(&mut self, write: &Write<'_>) -> bool;
-    /// Hands over what was pushed, and waits for so many ends.
+    /// Submits the pushed writes to the kernel and waits for `ends` completions.
     ///
     /// # Errors
-    /// As io_uring_enter(2). What is [`WriteRing::untaken`] then stays so until the next time.
+    /// The errors of io_uring_enter(2). Writes counted by [`WriteRing::untaken`] then stay in the queue
+    /// until the next call.
     fn enter(&mut self, ends: usize) -> io::Result<()>;
-    /// Writes that were pushed and the kernel has not taken.
+    /// Returns the number of pushed writes that the kernel has not taken.
     fn untaken(&mut self) -> usize;
-    /// The next write that has come to its end.
+    /// Returns the next completed write.
     fn ended(&mut self) -> Option<Done>;
-    /// As [`Disk::meet`].
-    fn meet(&mut self, file: &File) -> Option<FileSlot>;
-    /// As [`Disk::part`].
-    fn part(&mut self, place: FileSlot);
-    /// As [`Disk::close`].
+    /// Registers a file, as [`Disk::register_file`] does.
+    fn register_file(&mut self, file: &File) -> Option<FileSlot>;
+    /// Unregisters a file, as [`Disk::unregister_file`] does.
+    fn unregister_file(&mut self, place: FileSlot);
+    /// Closes the ring, as [`Disk::close`] does.
     fn close(self: Box<Self>);
 }
 
-/// Where a file stands in the ring's table.
+/// Index of a file in the ring's table of registered files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileSlot(u32);
 
-/// A stretch of memory that blocks are made of: where it begins and how long it is.
+/// Memory of a block: start address and length in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
     start: usize,
     len: usize,
 }
 
-/// A write to be.
+/// Write to perform.
 #[derive(Clone, Copy)]
 pub(super) struct Write<'a> {
-    /// Comes back with the write's end.
+    /// Token that the completion returns.
     pub(super) token: usize,
     pub(super) file: &'a File,
+    /// Slot of the file, if it is registered.
     pub(super) place: Option<FileSlot>,
-    /// Where in the file.
+    /// Offset in the file in bytes.
     pub(super) offset: u64,
     pub(super) bytes: &'a [u8],
-    /// Which extent of the pool the bytes are in.
+    /// Number of the pool's extent that holds the bytes.
     pub(super) extent: Option<u16>,
-    /// Nothing is under way or waits that could be written beside it.
+    /// `true` if no other write is in progress or waiting that could run concurrently.
     pub(super) alone: bool,
 }
 
 impl Write<'_> {
-    /// Does it, at once; bytes written.
+    /// Writes synchronously. Returns the number of bytes written.
     fn plainly(&self) -> io::Result<usize> {
         let written = self.file.write_all_at(self.bytes, self.offset);
         written.map(|()| self.bytes.len())
     }
 }
 
-/// A write that has come to its end.
+/// Completed write.
 pub(super) struct Done {
-    /// [`Write::token`].
+    /// Value of [`Write::token`].
     pub(super) token: usize,
-    /// Bytes written, or the error. 0 of them: the kernel did not take the write.
+    /// Number of bytes written, or the error; 0: the kernel did not take the write.
     pub(super) result: io::Result<usize>,
 }
 
-/// Numbers the blocks of a pool, and remembers where their memory is.
+/// Memory of the blocks that are written, for registration with a ring.
 #[derive(Debug, Default)]
 pub(super) struct Pool(Vec<Extent>);
 
 impl Pool {
-    /// A block joins; beyond what a ring can know, it stays without a number.
+    /// Adds a block's memory and numbers the block. Blocks beyond the maximum number of a ring stay
+    /// without a number.
     pub(super) fn join(&mut self, block: &mut Block) {
         if let Ok(number) = u16::try_from(self.0.len()) {
             let memory = block.memory.as_slice(block.memory.len());
@@ -139,22 +145,22 @@ impl Pool {
 }
 
 impl Disk {
-    /// The ring that is `kept`, or a new one where the kernel allows that, else plain writes. `pool` is what will be
-    /// written.
+    /// Opens a disk with the ring `kept`, or a new ring if there is none. Without io_uring the disk uses
+    /// plain writes. `pool` is the memory of the blocks to write.
     pub(super) fn open(pool: &Pool, kept: Option<&Arc<KeptRing>>) -> Self {
         match uring::Uring::open(pool, kept) {
             Ok(ring) => Self {
                 lone_are_plain: true,
-                ..Self::on(Box::new(ring), FIRST_PAUSE)
+                ..Self::with_ring(Box::new(ring), FIRST_PAUSE)
             },
             Err(e) => {
-                tracing::info!("no io_uring ({e}): blocks are written one after the other");
+                tracing::info!("io_uring is not available: {e}; blocks are written one at a time");
                 Self::plain()
             }
         }
     }
 
-    /// One write at a time.
+    /// Creates a disk without a ring, for one write at a time.
     pub(super) fn plain() -> Self {
         Self {
             ring: None,
@@ -168,7 +174,7 @@ impl Disk {
         }
     }
 
-    fn on(ring: Box<dyn WriteRing>, first_pause: Duration) -> Self {
+    fn with_ring(ring: Box<dyn WriteRing>, first_pause: Duration) -> Self {
         Self {
             ring: Some(ring),
             first_pause,
@@ -176,8 +182,9 @@ impl Disk {
         }
     }
 
-    /// Writes that may be under way at once, where all are `of_one_queue` or not. One is plain: for a write beside which
-    /// nothing can be written the kernel would wake a worker, and this thread to be told of its end.
+    /// Returns the maximum number of concurrent writes. If all writes are `of_one_queue`, they are plain
+    /// and the maximum is 1: through the ring, each such write would wake a kernel worker, and its
+    /// completion would wake this thread.
     pub(super) fn at_once(&self, of_one_queue: bool) -> usize {
         let by_ring = self.ring.is_some() && !self.refused;
         match by_ring && !(of_one_queue && self.lone_are_plain) {
@@ -186,27 +193,27 @@ impl Disk {
         }
     }
 
-    /// Makes a file known; `None`: it is written to by its descriptor.
-    pub(super) fn meet(&mut self, file: &File) -> Option<FileSlot> {
-        self.ring.as_mut()?.meet(file)
+    /// Registers a file with the ring; `None`: the file is accessed by its descriptor.
+    pub(super) fn register_file(&mut self, file: &File) -> Option<FileSlot> {
+        self.ring.as_mut()?.register_file(file)
     }
 
-    /// Forgets a file, to which no write may be under way: the ring keeps it open otherwise.
-    pub(super) fn part(&mut self, place: Option<FileSlot>) {
+    /// Unregisters a file, which has no write in progress. A registered file stays open in the ring.
+    pub(super) fn unregister_file(&mut self, place: Option<FileSlot>) {
         if let (Some(ring), Some(place)) = (&mut self.ring, place) {
-            ring.part(place);
+            ring.unregister_file(place);
         }
     }
 
-    /// Starts a write, with the next [`Disk::reap`] at the latest, or does it at once.
+    /// Queues a write, which starts at the next [`Disk::reap`] at the latest, or performs it at once.
     ///
     /// # Safety
-    /// The bytes stay where they are and are not written to until the write's end has been told, and the file stays open
-    /// until then. With an extent, they are within that extent of the pool that the disk was opened with.
+    /// The bytes stay at their address and unmodified, and the file stays open, until the write's completion was
+    /// returned. With an extent, the bytes are within that extent of the pool that the disk was opened with.
     pub(super) unsafe fn submit(&mut self, write: Write<'_>) {
         let by_ring = self.at_once(write.alone) > 1;
         if let Some(ring) = self.ring.as_mut().filter(|_| by_ring)
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             && unsafe { ring.push(&write) }
         {
             return self.queued.push_back(write.token);
@@ -221,7 +228,8 @@ impl Disk {
         });
     }
 
-    /// Takes writes that have ended, waiting for one, though not for ever: a call may find none.
+    /// Passes completed writes to `each`. If there is none yet, waits for one, but may return without one
+    /// after a failure of the ring.
     pub(super) fn reap(&mut self, mut each: impl FnMut(Done)) {
         let waits = self.done.is_empty();
         self.done.drain(..).for_each(&mut each);
@@ -238,13 +246,13 @@ impl Disk {
             match entered {
                 Ok(()) => self.refusals = 0,
                 Err(e) if is_transient(&e) && self.refusals < MOST_REFUSALS => {
-                    tracing::debug!("io_uring_enter: {e}: once more");
+                    tracing::debug!("io_uring_enter: {e}; the call is repeated");
                     pause = Some(self.first_pause * (1 << self.refusals));
                     self.refusals += 1;
                 }
                 Err(e) => {
                     tracing::warn!(
-                        "io_uring_enter: {e}: from now on, blocks are written one after the other"
+                        "io_uring_enter: {e}; from now on, blocks are written one at a time"
                     );
                     self.refused = true;
                     for token in self.queued.drain(..) {
@@ -266,14 +274,14 @@ impl Disk {
         }
     }
 
-    /// Gives a kept ring back for the next writer; nothing may be under way.
+    /// Returns a kept ring for the next writer. No write may be in progress.
     pub(super) fn close(&mut self) {
         if let Some(ring) = self.ring.take() {
             ring.close();
         }
     }
 
-    /// Waits until the kernel has ended every write that it has taken; the rest is never handed to it.
+    /// Waits until the kernel has completed every write that it has taken, and discards the queued writes.
     pub(super) fn drain(&mut self) {
         self.refused = true;
         self.queued.clear();
@@ -283,7 +291,7 @@ impl Disk {
     }
 }
 
-/// Whether an error may be over in a moment, with nothing done about it.
+/// Returns `true` if a call that failed with this error may succeed when it is repeated.
 pub(super) fn is_transient(e: &io::Error) -> bool {
     matches!(
         e.raw_os_error(),
@@ -297,7 +305,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn a_write_with_nothing_beside_it_does_without_the_ring() {
+    fn a_write_that_cannot_run_concurrently_bypasses_the_ring() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("file");
         let file = File::create(&path).expect("a file");

@@ -1,4 +1,4 @@
-//! The ring of io_uring(7): a writer's own, or one that is kept for writer after writer.
+//! Ring of io_uring(7) for writes: created by a writer, or kept and passed from one writer to the next.
 
 use super::{DEPTH, Done, FileSlot, Pool, Write, WriteRing};
 use io_uring::{IoUring, opcode, register::Restriction, squeue, types};
@@ -11,40 +11,40 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Files that the ring can know at once. A queue has one open, and for a moment the one before it; any more are written
-/// to by their descriptors.
+/// Maximum number of registered files. A queue has one open file, and briefly the one before it. Further
+/// files are accessed by their descriptors.
 const MOST_FILES: u32 = 256;
 
-/// A ring and what it knows.
+/// Ring with its registered blocks and files.
 pub(super) struct Uring {
     ring: IoUring,
-    /// Blocks are known by their places in the pool.
+    /// `true` if the pool's blocks are registered, with their numbers in the pool.
     blocks: bool,
-    /// Free places for files.
+    /// Free indexes in the table of registered files.
     places: Vec<u32>,
-    /// Where it goes when its writer has ended.
+    /// Owner of a kept ring, to which the ring returns when its writer has ended.
     home: Option<Arc<KeptRing>>,
 }
 
-/// A ring for one writer after the other, of a process that may make none any more. It writes to files and does nothing
-/// else, whoever submits to it.
+/// Ring for successive writers of a process that cannot create rings later. The ring is restricted to
+/// writes, whichever thread submits to it.
 #[derive(Default)]
 pub struct KeptRing(Mutex<Option<Uring>>);
 
 impl KeptRing {
-    /// Makes the ring; without io_uring there is none, and writers do without.
+    /// Creates the ring. If io_uring is not available, the value is empty, and writers use plain writes.
     #[must_use]
     pub fn new() -> Self {
         match Uring::restricted() {
             Ok(ring) => Self(Mutex::new(Some(ring))),
             Err(e) => {
-                tracing::info!("no io_uring ({e}): blocks are written one after the other");
+                tracing::info!("io_uring is not available: {e}; blocks are written one at a time");
                 Self::default()
             }
         }
     }
 
-    /// The ring, unless another writer has it.
+    /// Takes the ring, unless another writer has it.
     fn take(self: &Arc<Self>) -> Option<Uring> {
         let mut ring = self.0.lock().ok()?.take()?;
         ring.home = Some(Arc::clone(self));
@@ -59,7 +59,7 @@ impl fmt::Debug for KeptRing {
 }
 
 impl Uring {
-    /// A ring that knows the blocks of `pool`: the kept one, or one of the writer's own where none is kept.
+    /// Returns the ring `kept`, or a new one if there is none, with the blocks of `pool` registered.
     pub(super) fn open(pool: &Pool, kept: Option<&Arc<KeptRing>>) -> io::Result<Self> {
         let mut ring = match kept {
             Some(kept) => kept.take().ok_or(io::ErrorKind::ResourceBusy)?,
@@ -70,7 +70,7 @@ impl Uring {
                     .or_else(|_| IoUring::new(DEPTH))?,
             ),
         };
-        ring.learn(pool);
+        ring.register_blocks(pool);
         Ok(ring)
     }
 
@@ -78,7 +78,7 @@ impl Uring {
         let places = match ring.submitter().register_files_sparse(MOST_FILES) {
             Ok(()) => (0..MOST_FILES).rev().collect(),
             Err(e) => {
-                tracing::info!("io_uring takes no files beforehand ({e}): it looks each one up");
+                tracing::info!("io_uring cannot register files: {e}; each write looks up its file");
                 Vec::new()
             }
         };
@@ -90,7 +90,8 @@ impl Uring {
         }
     }
 
-    /// One that takes writes, and what belongs to them, alone (`IORING_REGISTER_RESTRICTIONS`).
+    /// Creates a ring restricted to writes and to the registration of blocks and files
+    /// (`IORING_REGISTER_RESTRICTIONS`).
     fn restricted() -> io::Result<Self> {
         let it = Self::new(IoUring::builder().setup_r_disabled().build(DEPTH)?);
         // `enum io_uring_register_op` of linux/io_uring.h.
@@ -113,8 +114,8 @@ impl Uring {
         Ok(it)
     }
 
-    /// Makes blocks known.
-    fn learn(&mut self, pool: &Pool) {
+    /// Registers the blocks of `pool`.
+    fn register_blocks(&mut self, pool: &Pool) {
         let buffers: Vec<_> = pool
             .0
             .iter()
@@ -123,12 +124,14 @@ impl Uring {
                 iov_len: it.len,
             })
             .collect();
-        // SAFETY: the kernel pins the pages that are there now, and lets go of them in `close` or with the ring. It
-        // reads only what `submit`'s caller has promised to keep.
+        // SAFETY: the kernel pins the current pages and releases them in `close` or with the ring. It reads only bytes
+        // that the caller of `submit` keeps valid.
         self.blocks = match unsafe { self.ring.submitter().register_buffers(&buffers) } {
             Ok(()) => true,
             Err(e) => {
-                tracing::info!("io_uring takes no buffers beforehand ({e}): it pins each block's");
+                tracing::info!(
+                    "io_uring cannot register buffers: {e}; each write pins its block's pages"
+                );
                 false
             }
         };
@@ -158,7 +161,7 @@ impl WriteRing for Uring {
         let Some(entry) = self.entry(write) else {
             return false;
         };
-        // SAFETY: the caller keeps bytes and file until the end is told.
+        // SAFETY: the caller keeps the bytes and the file until the completion is returned.
         unsafe { self.ring.submission().push(&entry) }.is_ok()
     }
 
@@ -180,33 +183,34 @@ impl WriteRing for Uring {
         })
     }
 
-    fn meet(&mut self, file: &File) -> Option<FileSlot> {
+    fn register_file(&mut self, file: &File) -> Option<FileSlot> {
         let place = self.places.pop()?;
         let files = [file.as_raw_fd()];
         match self.ring.submitter().register_files_update(place, &files) {
             Ok(_) => Some(FileSlot(place)),
             Err(e) => {
-                tracing::debug!("io_uring does not take a file: {e}");
+                tracing::debug!("io_uring cannot register a file: {e}");
                 self.places.push(place);
                 None
             }
         }
     }
 
-    fn part(&mut self, FileSlot(place): FileSlot) {
+    fn unregister_file(&mut self, FileSlot(place): FileSlot) {
         const NONE: i32 = -1;
         match self.ring.submitter().register_files_update(place, &[NONE]) {
             Ok(_) => self.places.push(place),
-            // The place is lost; the file is held until the ring goes.
-            Err(e) => tracing::debug!("io_uring keeps a file: {e}"),
+            // The slot is lost, and the file stays open until the ring is closed.
+            Err(e) => tracing::debug!("io_uring cannot unregister a file: {e}"),
         }
     }
+
     fn close(mut self: Box<Self>) {
         let Some(home) = self.home.take() else { return };
         let idle = self.ring.submission().is_empty() && self.ring.completion().is_empty();
-        // One that still knows blocks would keep their memory.
-        let forgotten = !self.blocks || self.ring.submitter().unregister_buffers().is_ok();
-        if let (true, true, Ok(mut place)) = (idle, forgotten, home.0.lock()) {
+        // A ring with registered blocks would keep their memory.
+        let is_clear = !self.blocks || self.ring.submitter().unregister_buffers().is_ok();
+        if let (true, true, Ok(mut place)) = (idle, is_clear, home.0.lock()) {
             *place = Some(*self);
         }
     }
@@ -217,19 +221,23 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// Submits an entry to a ring, and gives what came of it.
+    /// Submits an entry to a ring and returns the result of its completion.
     fn outcome(ring: &mut Uring, entry: &squeue::Entry) -> i32 {
-        // SAFETY: the entries of these tests name memory that is static or lives until the completion is here.
+        // SAFETY: the entries of these tests refer to memory that is static or lives until the completion.
         unsafe { ring.ring.submission().push(entry) }.expect("room");
         let _ = ring.ring.submit_and_wait(1).expect("submitted");
-        ring.ring.completion().next().expect("an end").result()
+        ring.ring
+            .completion()
+            .next()
+            .expect("a completion")
+            .result()
     }
 
     #[test]
-    fn a_kept_ring_writes_for_one_thread_after_the_other_and_does_nothing_else() {
+    fn a_kept_ring_serves_successive_threads_and_is_restricted_to_writes() {
         let kept = Arc::new(KeptRing::new());
         let Some(mut ring) = kept.take() else {
-            eprintln!("skipped: this kernel has no io_uring, or no restrictions for it");
+            eprintln!("skipped: the kernel does not support io_uring with restrictions");
             return;
         };
         let path = c"/dev/null";
@@ -250,7 +258,7 @@ mod tests {
             let (kept, file) = (Arc::clone(&kept), file.try_clone().expect("open"));
             let write = move || {
                 let mut ring =
-                    Uring::open(&Pool::default(), Some(&kept)).expect("the ring is back");
+                    Uring::open(&Pool::default(), Some(&kept)).expect("the ring is free");
                 let fd = types::Fd(file.as_raw_fd());
                 let entry = opcode::Write::new(fd, path.as_ptr().cast(), 4).offset(4 * round);
                 let written = outcome(&mut ring, &entry.build());
