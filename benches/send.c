@@ -1,10 +1,10 @@
 /*
- * Sends frames of one size at a steady rate, as benches/peers wants them.
+ * Sends frames of one size at a steady rate, for benches/peers.
  *
  *   send INTERFACE BYTES FRAMES-PER-SECOND SECONDS
  *
- * A rate of 0 is as fast as it goes. The frames have EtherType 0x88b5 (IEEE 802, local experiments), so that they can be
- * told from whatever else an interface says, and carry their number. Prints how many were sent.
+ * A rate of 0 means as fast as possible. The frames have EtherType 0x88b5 (IEEE 802, local experiments), which
+ * distinguishes them from the interface's other traffic, and carry their number. Prints the number of frames sent.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -39,13 +39,13 @@ int main(int argc, char **argv)
 	size_t size = strtoul(argv[2], NULL, 10);
 	double rate = strtod(argv[3], NULL), seconds = strtod(argv[4], NULL);
 	if (size < LEAST || size > MOST || rate < 0 || seconds <= 0)
-		errx(2, "sizes go from %d to %d, rates from 0, seconds above 0", LEAST, MOST);
+		errx(2, "BYTES must be %d to %d, FRAMES-PER-SECOND at least 0, SECONDS above 0", LEAST, MOST);
 
 	int fd = socket(AF_PACKET, SOCK_RAW, 0), yes = 1;
 	struct sockaddr_ll to = { .sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex(argv[1]) };
 	if (fd < 0 || !to.sll_ifindex || bind(fd, (struct sockaddr *)&to, sizeof to))
 		err(1, "%s", argv[1]);
-	/* Past the queueing discipline: nothing but the receiver is to drop frames. */
+	/* Bypasses the queueing discipline, so that only the receiver can drop frames. */
 	if (setsockopt(fd, SOL_PACKET, PACKET_QDISC_BYPASS, &yes, sizeof yes))
 		err(1, "PACKET_QDISC_BYPASS");
 	for (int i = 0; i < BATCH; i++) {

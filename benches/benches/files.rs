@@ -1,5 +1,5 @@
-//! What is done to frames of finished files: anonymizing, beside a copy of the frame, and sealing a file, beside a copy of
-//! the file in the same folder.
+//! Cost of operations on finished files: anonymizing a frame, compared with copying it, and encrypting a
+//! file, compared with copying it in the same directory.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use std::{fs, hint::black_box, path::Path};
@@ -58,13 +58,13 @@ fn copied(path: &Path) {
     fs::copy(path, &to).expect("scratch space");
     let synced = fs::File::open(&to).and_then(|it| it.sync_all());
     synced.expect("scratch space");
-    fs::remove_file(to).expect("it is there");
+    fs::remove_file(to).expect("the copy exists");
 }
 
 fn sealed(path: &Path) {
     let sealed = seal(path, &key(), || true).expect("scratch space");
-    let sealed = sealed.expect("nobody stops it");
-    fs::remove_file(sealed.path).expect("it is there");
+    let sealed = sealed.expect("sealing is not stopped");
+    fs::remove_file(sealed.path).expect("the sealed file exists");
 }
 
 criterion_group!(benches, anonymize, sealing);

@@ -1,4 +1,5 @@
-//! A filter's cost for each frame: our interpreter against libpcap's, over frames of all kinds in turn.
+//! Cost of a filter per frame: wqcap's interpreter compared with libpcap's, on frames of all kinds in
+//! turn.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use pcap::{Capture, Linktype};
@@ -21,9 +22,11 @@ fn filter(c: &mut Criterion) {
     let frames: Vec<_> = kinds().into_iter().map(|(_, frame)| frame).collect();
     let len = |frame: &[u8]| u32::try_from(frame.len()).unwrap_or(u32::MAX);
     for (name, expression) in EXPRESSIONS {
-        let ours = Filter::compile(expression).expect("it compiles");
+        let ours = Filter::compile(expression).expect("the filter compiles");
         let theirs = Capture::dead(Linktype::ETHERNET).expect("memory");
-        let theirs = theirs.compile(expression, true).expect("it compiles");
+        let theirs = theirs
+            .compile(expression, true)
+            .expect("the filter compiles");
         let mut group = c.benchmark_group(format!("filter/{name}"));
         let mut turn = frames.iter().cycle();
         group.bench_function("wqcap", |b| {

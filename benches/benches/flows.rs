@@ -1,10 +1,14 @@
-//! What a frame costs in the flow table, by how many flows there are. Frames come in an order that no cache foresees;
-//! `parse` is the same frames with their headers parsed and nothing else, which `count` includes; `names` is `count`
-//! with a look for names, which none of them has. In `count_dns` and `names_dns` one frame of
-//! 16 is a question of DNS, which has a name: sixteen times their difference, less that of the others, is what a name costs.
-//! `count_ipv6` is `count` with flows of IPv6, whose addresses lie apart.
-//! `stage` is the stage of a queue with flow records and nothing to leave out, `cutoff` the same with a limit to each flow;
-//! these two take a batch of frames at a time, as a loop does.
+//! Cost of a frame in the flow table, by number of flows. The order of the flows is random, so caches
+//! cannot predict it. The benches are:
+//!
+//! - `parse`: parsing of the headers only, which `count` includes
+//! - `count`: counting in the flow table
+//! - `names`: `count` with a search for names, which no frame has
+//! - `count_dns` and `names_dns`: one frame of 16 is a DNS question, which has a name. The cost of a name
+//!   is 16 times the difference of the two, less the difference of `names` and `count`
+//! - `count_ipv6`: `count` with IPv6 flows, whose addresses are stored separately
+//! - `stage`: the reduction stage of a queue with flow records and no reduction; `cutoff`: the same with
+//!   a limit per flow. Both take a batch of frames at a time, as a receive loop does
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::{hint::black_box, sync::Arc, time::Duration};
@@ -22,18 +26,20 @@ use wqcap_engine::{
 };
 
 const COUNTS: [u32; 3] = [1_000, 1_000_000, 10_000_000];
-/// The same for a mere trial of the benches, which need not wait until most of these are entered.
+/// Number of flows when the benches are only tested, which needs no large tables.
 const TRIAL_COUNTS: [u32; 1] = [1_000];
-/// Frames of a batch.
+/// Number of frames in a batch.
 const BATCH: usize = 64;
 const NS: u64 = 1_700_000_000_000_000_000;
 
-/// TCP frames that become those of any flow by their source address and port.
+/// Generator of frames whose source address and port are set to those of a flow.
 struct Frames {
     batch: Vec<Vec<u8>>,
-    /// Where the address's last four bytes are, and the port's lower one.
+    /// Offset of the last four bytes of the source address.
     address: usize,
+    /// Offset of the lower byte of the source port.
     port: usize,
+    /// State of the pseudorandom generator.
     state: u64,
     flows: u64,
 }
@@ -49,7 +55,7 @@ impl Frames {
         }
     }
 
-    fn of_ipv6(flows: u32) -> Self {
+    fn ipv6(flows: u32) -> Self {
         Self {
             batch: vec![wqcap_benches::kinds().swap_remove(2).1; BATCH],
             address: 34,
@@ -58,7 +64,7 @@ impl Frames {
         }
     }
 
-    /// One of 16 is a question of DNS.
+    /// Creates frames of which one in 16 is a DNS question.
     fn with_questions(flows: u32) -> Self {
         let mut frame = vec![2; 12];
         frame.extend_from_slice(&[8, 0, 0x45, 0, 0, 61, 0, 0, 0, 0, 64, 17, 0, 0]);
@@ -72,24 +78,26 @@ impl Frames {
         frames
     }
 
-    fn of(&mut self, at: usize, flow: u32) -> &[u8] {
+    /// Returns frame `at` of the batch as a frame of flow `flow`.
+    fn frame_of(&mut self, at: usize, flow: u32) -> &[u8] {
         let frame = &mut self.batch[at];
         frame[self.address..][..4].copy_from_slice(&flow.to_be_bytes());
         frame[self.port] = flow.to_le_bytes()[0];
         frame
     }
 
-    /// Any of them: a multiplicative generator's upper bits.
-    fn any(&mut self, at: usize) -> &[u8] {
+    /// Returns frame `at` of the batch as a frame of a random flow, from the upper bits of a linear
+    /// congruential generator.
+    fn random(&mut self, at: usize) -> &[u8] {
         self.state = self.state.wrapping_mul(6_364_136_223_846_793_005) + 1;
         let flow = ((self.state >> 32) * self.flows) >> 32;
-        self.of(at, u32::try_from(flow).unwrap_or(0))
+        self.frame_of(at, u32::try_from(flow).unwrap_or(0))
     }
 
-    /// A batch of any.
-    fn any_batch(&mut self) -> &[Vec<u8>] {
+    /// Returns a batch of frames of random flows.
+    fn random_batch(&mut self) -> &[Vec<u8>] {
         for at in 0..BATCH {
-            self.any(at);
+            self.random(at);
         }
         &self.batch
     }
@@ -110,7 +118,7 @@ fn limit() -> CutoffConfig {
     }
 }
 
-/// The stage of a queue with flow records.
+/// Returns the reduction stage of a queue with flow records.
 fn staged(meter: Meter, cutoff: Vec<CutoffConfig>, flows: u32) -> Stage<Count> {
     let config = Config {
         capture: CaptureConfig {
@@ -120,7 +128,7 @@ fn staged(meter: Meter, cutoff: Vec<CutoffConfig>, flows: u32) -> Stage<Count> {
         cutoff,
         ..Config::default()
     };
-    let reduction = plan::reduction(&config).expect("it compiles");
+    let reduction = plan::reduction(&config).expect("the filter compiles");
     let observer = Observer {
         flows: Some(meter),
         ..Observer::default()
@@ -157,7 +165,7 @@ fn flows(c: &mut Criterion) {
         group.throughput(Throughput::Elements(1));
         group.bench_function(BenchmarkId::new("parse", flows), |b| {
             b.iter(|| {
-                let frame = frames.any(0);
+                let frame = frames.random(0);
                 black_box(Headers::innermost(black_box(frame)));
             });
         });
@@ -181,16 +189,16 @@ fn flows(c: &mut Criterion) {
             [Vec::new(), vec![limit()]].map(|cutoff| staged(meter(cutoff.len()), cutoff, flows));
         for (name, mut stage) in ["stage", "cutoff"].into_iter().zip(stages) {
             for flow in 0..flows {
-                pass(&mut stage, std::iter::once(frames.of(0, flow)));
+                pass(&mut stage, std::iter::once(frames.frame_of(0, flow)));
             }
             group.throughput(Throughput::Elements(BATCH as u64));
             group.bench_function(BenchmarkId::new(name, flows), |b| {
                 b.iter(|| {
-                    let batch = black_box(frames.any_batch());
+                    let batch = black_box(frames.random_batch());
                     pass(&mut stage, batch.iter().map(Vec::as_slice));
                 });
             });
-            // What is still in the table is not worth a file.
+            // Dropping the stage would write the flows in the table to a file.
             std::mem::forget(stage);
         }
         group.throughput(Throughput::Elements(1));
@@ -198,19 +206,19 @@ fn flows(c: &mut Criterion) {
         let plain = || Frames::new(flows);
         for (name, mut meter, mut frames) in [
             ("count", meter(2), plain()),
-            ("count_ipv6", meter(4), Frames::of_ipv6(flows)),
+            ("count_ipv6", meter(4), Frames::ipv6(flows)),
             ("names", named, plain()),
             ("count_dns", meter(3), Frames::with_questions(flows)),
             ("names_dns", asked, Frames::with_questions(flows)),
         ] {
             for flow in 0..flows {
-                count(&mut meter, frames.of(0, flow));
+                count(&mut meter, frames.frame_of(0, flow));
             }
             let mut turn = (0..BATCH).cycle();
             group.bench_function(BenchmarkId::new(name, flows), |b| {
                 b.iter(|| {
                     let at = turn.next().unwrap_or(0);
-                    count(&mut meter, black_box(frames.any(at)));
+                    count(&mut meter, black_box(frames.random(at)));
                 });
             });
             std::mem::forget(meter);

@@ -1,4 +1,5 @@
-//! The 5-tuple of a frame: ns for each kind, the short way against the whole way and against `etherparse`.
+//! Cost of parsing a frame's 5-tuple for each kind of frame: the outermost and the innermost headers,
+//! compared with `etherparse`.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use etherparse::LaxSlicedPacket;
@@ -11,7 +12,7 @@ fn outermost(c: &mut Criterion) {
     for (kind, frame) in kinds() {
         group.bench_function(kind, |b| b.iter(|| Headers::parse(black_box(&frame))));
     }
-    // All kinds in turn: branches are not the same each time.
+    // All kinds in turn, so that branches differ from frame to frame.
     let all = kinds();
     let mut turn = all.iter().cycle();
     group.bench_function("in_turn", |b| {

@@ -1,9 +1,11 @@
-//! Inline against fan-out: the same frames, the same work on each, in turn within one run.
+//! Comparison of the inline and the fan-out pipeline, with the same frames and the same work per frame,
+//! in alternating runs.
 //!
 //!     cargo build --release && cargo bench --bench pipeline
 //!
-//! It runs itself again on the software NIC, whose own cost per frame is part of both sides. A ratio above 1 means that
-//! fan-out took longer. It gains by cores: a loop, its parsers and the software NIC each want one.
+//! The bench runs itself again on the software NIC, whose cost per frame is part of both results. A
+//! ratio above 1 means that fan-out took longer. Fan-out gains from more cores: the loop, each parser
+//! and the software NIC need one each.
 
 use std::{
     error::Error,
@@ -21,17 +23,18 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// How much is measured.
+/// Size of the measurement.
 #[derive(Clone, Copy)]
 struct Extent {
     frames: u64,
-    /// Pairs of runs; the median counts.
+    /// Number of pairs of runs. The result is their median.
     pairs: usize,
 }
 
 impl Extent {
-    /// As `cargo bench` wants it, or `cargo test --benches`, which only looks whether all of it runs.
-    fn wanted() -> Self {
+    /// Returns the size for `cargo bench`, or a small one for `cargo test --benches`, which only checks
+    /// that the bench runs.
+    fn from_env() -> Self {
         let (frames, pairs) = match std::env::var_os(CHILD) {
             Some(how) if how == "test" => (20_000, 1),
             _ => (400_000, 7),
@@ -40,10 +43,10 @@ impl Extent {
     }
 }
 
-/// Set for the one that runs on the software NIC: `bench` or `test`.
+/// Environment variable of the process on the software NIC: `bench` or `test`.
 const CHILD: &str = "PIPELINE_BENCH_CHILD";
 
-/// Reads each frame over and over.
+/// Consumer that reads each frame `rounds` times.
 struct Work {
     rounds: u32,
 }
@@ -63,7 +66,7 @@ impl Consumer for Work {
     }
 }
 
-/// Nanoseconds per frame of one run.
+/// Returns the nanoseconds per frame of one run.
 fn run(settings: &[(&str, &str)], rounds: u32, frames: u64) -> Result<f64, Box<dyn Error>> {
     let mut config = Config::with_overrides("", settings)?;
     config.for_finite_wire(true);
@@ -90,9 +93,9 @@ fn median(mut of: Vec<f64>) -> f64 {
 
 fn compare() -> Result<(), Box<dyn Error>> {
     let base = [("capture.queues", "1"), ("output.format", "none")];
-    let Extent { frames, pairs } = Extent::wanted();
+    let Extent { frames, pairs } = Extent::from_env();
     println!(
-        "{frames} frames of 100 bytes, one queue; ratio = fan-out / inline, [least, most] of {pairs} pairs"
+        "{frames} frames of 100 bytes, one queue; ratio = fan-out / inline, [min, max] of {pairs} pairs"
     );
     for rounds in [0, 1, 10] {
         for parsers in ["1", "2"] {
@@ -110,7 +113,7 @@ fn compare() -> Result<(), Box<dyn Error>> {
             }
             ratios.sort_by(f64::total_cmp);
             println!(
-                "work {rounds:>2}, {parsers} parsers: inline {:>7.1} ns, fan-out {:>7.1} ns a frame, ratio {:.2} [{:.2}, {:.2}]",
+                "work {rounds:>2}, {parsers} parsers: inline {:>7.1} ns, fan-out {:>7.1} ns per frame, ratio {:.2} [{:.2}, {:.2}]",
                 median(inline),
                 median(fanned),
                 ratios[pairs / 2],
@@ -131,13 +134,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let Some(wqcap) = wqcap.filter(|it| Path::is_file(it)) else {
         return Err("build the binaries first: cargo build --release".into());
     };
-    // cargo says which of the two it runs.
+    // cargo passes `--bench` for `cargo bench`.
     let how = if std::env::args().any(|it| it == "--bench") {
         "bench"
     } else {
         "test"
     };
-    // It replaces this process.
+    // Exec replaces this process.
     let failed = Command::new(wqcap)
         .args([
             "model",

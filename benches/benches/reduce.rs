@@ -1,5 +1,5 @@
-//! What the stage before the sink costs each frame, in front of a sink that only counts. What depends on the number of
-//! flows is in `flows`.
+//! Cost of the reduction stage per frame, in front of a sink that only counts. Costs that depend on the
+//! number of flows are measured in `flows`.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::{hint::black_box, sync::Arc, time::Duration};
@@ -16,7 +16,7 @@ use wqcap_engine::{
     sink::Count,
 };
 
-/// Frames of a TCP flow each, of `size` bytes.
+/// Returns frames of `size` bytes, each of a different TCP flow.
 fn frames(size: usize) -> Vec<Vec<u8>> {
     let template = wqcap_benches::kinds().swap_remove(0).1;
     (0..4096_u16)
@@ -42,7 +42,7 @@ fn reduction(filter: &str, dedup_ms: u64, sample: u32, by: SampleBy, slice: Slic
         capture,
         ..Config::default()
     };
-    plan::reduction(&config).expect("it compiles")
+    plan::reduction(&config).expect("the filter compiles")
 }
 
 fn run<C: Consumer>(c: &mut Criterion, name: &str, frames: &[Vec<u8>], mut consumer: C) {

@@ -1,12 +1,13 @@
-//! What the benches share: frames of each kind.
+//! Frames of each kind, shared by the benches.
 //!
-//! Imports nothing of the engine, so that no bench measures what it is measured by.
+//! The crate imports nothing from the engine, so that the benches' input does not depend on the code
+//! that they measure.
 
-/// A TCP header without options, from port 1025 to 443.
+/// TCP header without options, from port 1025 to 443.
 const TCP: [u8; 20] = [
     4, 1, 1, 187, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0,
 ];
-/// Bytes behind the last header.
+/// Bytes of payload behind the last header.
 const PAYLOAD: usize = 64;
 
 fn ethernet(ethertype: u16) -> Vec<u8> {
@@ -53,7 +54,7 @@ fn joined(parts: &[&[u8]]) -> Vec<u8> {
     parts.concat()
 }
 
-/// A frame of each kind, by name.
+/// Returns a frame of each kind with its name.
 #[must_use]
 pub fn kinds() -> Vec<(&'static str, Vec<u8>)> {
     let payload = [0x55; PAYLOAD];

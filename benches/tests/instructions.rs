@@ -1,12 +1,14 @@
-//! What hot code costs, in instructions for each frame, whatever else the machine does: callgrind counts them, and
-//! `instructions.toml` has what they were. More than [`TOLERANCE`] above that fails; so does less, until it is written
-//! down, or the next loss would hide behind the gain.
+//! Limits on the instructions of hot code per frame, which do not depend on the machine's load. callgrind
+//! counts the instructions, and `instructions.toml` holds the recorded counts. A count that exceeds the
+//! record by more than [`TOLERANCE`] fails the test. A lower count fails it too, until it is recorded:
+//! otherwise a later loss could hide behind the gain.
 //!
-//! `WQCAP_RECORD=1 cargo test --package wqcap-benches --test instructions` writes it down. Counts are of the profile that
-//! tests are built with, by the compiler that `instructions.toml` names; with another one the test says so and leaves
-//! the comparison out. They hold with incremental compilation and without (`CARGO_INCREMENTAL=0`), which cuts a crate
-//! into other codegen units: a count that is quite another one then calls something small that wants `#[inline]`; where the
-//! two differ by a little, what is between them is written down.
+//! `WQCAP_RECORD=1 cargo test --package wqcap-benches --test instructions` records the counts. They are
+//! of the test profile and of the compiler that `instructions.toml` names; with another compiler the
+//! comparison is skipped. The counts are valid with and without incremental compilation
+//! (`CARGO_INCREMENTAL=0`), which splits a crate into different codegen units. If a count differs much
+//! between the two, a small function that is called needs `#[inline]`; if it differs a little, a value
+//! between the two is recorded.
 
 use std::{
     collections::BTreeMap,
@@ -16,33 +18,33 @@ use std::{
     process::Command,
 };
 
-/// Of a count, either way.
+/// Maximum relative difference of a count from its record.
 const TOLERANCE: f64 = 0.03;
-/// Frames of both runs: what the longer one takes more is the frames' alone.
+/// Number of frames of the two runs. The difference of their counts excludes the cost of the start.
 const FRAMES: [u64; 2] = [2_800, 28_000];
 const RECORD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.toml");
 
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Record {
-    /// `rustc --version`.
+    /// Output of `rustc --version`.
     rustc: String,
-    /// Instructions for each frame.
+    /// Instructions per frame, by piece of code.
     pieces: BTreeMap<String, f64>,
 }
 
 #[test]
-fn hot_code_takes_what_it_took() {
+fn instruction_counts_match_the_record() {
     let skip = |why: &str| {
-        println!("SKIP instructions::hot_code_takes_what_it_took: {why}");
+        println!("SKIP instructions::instruction_counts_match_the_record: {why}");
         if let Some(log) = std::env::var_os("WQCAP_SKIP_LOG") {
             let log = OpenOptions::new().create(true).append(true).open(log);
-            let line = format!("SKIP instructions::hot_code_takes_what_it_took: {why}\n");
-            let told = log.and_then(|mut log| log.write_all(line.as_bytes()));
-            told.expect("the log of skips");
+            let line = format!("SKIP instructions::instruction_counts_match_the_record: {why}\n");
+            let written = log.and_then(|mut log| log.write_all(line.as_bytes()));
+            written.expect("the log of skips is written");
         }
     };
     if Command::new("valgrind").arg("--version").output().is_err() {
-        return skip("valgrind is not here");
+        return skip("valgrind is not installed");
     }
     let rustc = rustc();
     let counted = Record {
@@ -53,7 +55,7 @@ fn hot_code_takes_what_it_took() {
         rustc,
     };
     for (piece, count) in &counted.pieces {
-        println!("{piece}: {count:.1} instructions for each frame");
+        println!("{piece}: {count:.1} instructions per frame");
     }
     if std::env::var_os("WQCAP_RECORD").is_some() {
         let text = toml::to_string(&counted).expect("TOML");
@@ -63,12 +65,15 @@ fn hot_code_takes_what_it_took() {
     let record: Record =
         toml::from_str(&fs::read_to_string(RECORD).expect("the record")).expect("a record");
     if record.rustc != counted.rustc {
-        let why = format!("{} counted, this is {}", record.rustc, counted.rustc);
+        let why = format!(
+            "the record is of {}, this compiler is {}",
+            record.rustc, counted.rustc
+        );
         return skip(&why);
     }
     assert!(
         record.pieces.keys().eq(counted.pieces.keys()),
-        "write it down: WQCAP_RECORD=1"
+        "the pieces differ from the record; run with WQCAP_RECORD=1 to record them"
     );
     let changed: Vec<_> = counted
         .pieces
@@ -78,21 +83,21 @@ fn hot_code_takes_what_it_took() {
         .collect();
     assert!(
         changed.is_empty(),
-        "instructions for each frame changed by more than {TOLERANCE}; if that is meant, write it down \
-         (WQCAP_RECORD=1): {changed:#?}"
+        "instructions per frame changed by more than {TOLERANCE}: {changed:#?}; if that is intended, run with \
+         WQCAP_RECORD=1 to record them"
     );
 }
 
 fn rustc() -> String {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc).arg("--version").output();
-    let output = output.expect("the compiler is here when its tests run");
+    let output = output.expect("the compiler is installed");
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
 fn pieces() -> Vec<String> {
     let output = Command::new(env!("CARGO_BIN_EXE_hot")).output();
-    let output = output.expect("it runs");
+    let output = output.expect("hot runs");
     let text = String::from_utf8(output.stdout).expect("text");
     text.lines().map(str::to_owned).collect()
 }
@@ -115,5 +120,5 @@ fn instructions(piece: &str, frames: u64) -> u64 {
     text.lines()
         .find_map(|line| line.split_once("Collected : "))
         .and_then(|(_, count)| count.trim().parse().ok())
-        .unwrap_or_else(|| panic!("{piece}: callgrind tells no count: {text}"))
+        .unwrap_or_else(|| panic!("{piece}: callgrind reports no count: {text}"))
 }

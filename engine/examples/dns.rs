@@ -1,8 +1,8 @@
-//! Counts DNS queries on a port: a consumer of one's own in place of files.
+//! Counts DNS queries on a port, with a custom consumer instead of output files.
 //!
 //!     wqcap model --wire pcap:dns.pcap -- target/debug/examples/dns mlx5_0
 //!
-//! On a real NIC it needs no `wqcap model`, and goes on until it is interrupted.
+//! On a real NIC the example runs without `wqcap model`, until it is interrupted.
 
 use std::{
     error::Error,
@@ -18,7 +18,7 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// Counts the queries that one thread sees; the sum is everyone's.
+/// Consumer of one thread that counts DNS queries into a sum shared by all threads.
 struct Queries {
     sum: Arc<AtomicU64>,
 }

@@ -1,4 +1,5 @@
-//! The rules that a NIC gets of a filter's expression: they take all that it keeps.
+//! Test of the flow rules derived from a filter expression: they match all frames that the filter
+//! accepts.
 
 use wqcap_engine::{
     config::Config,
@@ -17,13 +18,13 @@ where
     (number(asked.value) ^ number(there)) & number(asked.mask) == 0
 }
 
-/// A number in a frame; what is behind its end is zero.
+/// Returns the `len` bytes at offset `at` of a frame as a number. Bytes behind the frame's end are zero.
 fn number(frame: &[u8], at: usize, len: usize) -> u128 {
     let bytes = (at..at + len).map(|at| frame.get(at).copied().unwrap_or(0));
     bytes.fold(0, |n, byte| n << 8 | u128::from(byte))
 }
 
-/// Whether a NIC that has made this of a frame lets a rule's spec take it.
+/// Returns `true` if a NIC that parsed a frame as `class` matches it with a rule's spec.
 fn takes(spec: &FlowSpec, frame: &[u8], class: &FrameClass) -> bool {
     let (l3, l4) = (usize::from(class.l3_offset), usize::from(class.l4_offset));
     let ports = |src, dst| {
@@ -55,13 +56,14 @@ fn takes(spec: &FlowSpec, frame: &[u8], class: &FrameClass) -> bool {
         }
         FlowSpec::Tcp { src, dst } => class.l4 == L4::Tcp && ports(src, dst),
         FlowSpec::Udp { src, dst } => class.l4 == L4::Udp && ports(src, dst),
-        ref other => panic!("rules that are made of filters have no {other:?}"),
+        ref other => panic!("unexpected spec in a rule derived from a filter: {other:?}"),
     }
 }
 
-/// Rules take all that an expression keeps, but what no NIC parses. Those frames are the kernel's.
+/// The rules match all frames that the expression accepts, except frames that no NIC parses. Those
+/// frames go to the kernel.
 #[test]
-fn what_the_rules_take_is_all_that_the_expression_keeps() {
+fn the_rules_match_all_frames_that_the_expression_accepts() {
     let records = Captures::find().records();
     let (mut split, mut whole, mut kept, mut broken) = (0, 0, 0, 0);
     for expression in EXPRESSIONS {
@@ -85,19 +87,22 @@ fn what_the_rules_take_is_all_that_the_expression_keeps() {
             let unparsed = class.truncated_l4 || is_ip && class.l3 == L3::None;
             assert!(
                 taken || unparsed,
-                "{expression}: {:02x?} is kept, and no rule takes it:\n{:#?}",
+                "{expression}: no rule matches the accepted frame {:02x?}:\n{:#?}",
                 record.bytes,
                 steering.split
             );
             broken += usize::from(!taken);
         }
     }
-    assert!(split > 20 && whole > 5, "{split} in the NIC, {whole} not");
+    assert!(
+        split > 20 && whole > 5,
+        "{split} expressions became rules, {whole} did not"
+    );
     assert!(
         broken * 20 < kept,
-        "{broken} of {kept} frames are not taken"
+        "{broken} of {kept} frames match no rule"
     );
     skip::say(&format!(
-        "filter: rules made of {split} expressions take all but {broken} broken ones of {kept} frames that they keep"
+        "filter: rules of {split} expressions match all of {kept} accepted frames but {broken} malformed ones"
     ));
 }

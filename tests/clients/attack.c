@@ -1,6 +1,7 @@
-/* Acts as an attacker would who runs code inside a capture: preloaded, it makes a thread of its own as soon as the capture
- * is inside landlock (the file ATTACK_PROBE can no longer be opened for writing), waits for seccomp, tries what a capture
- * must not do, and says on stderr how each went: `attack NAME: ERRNO` or `attack NAME: done`. */
+/* Simulates an attacker who runs code inside a capture. The preloaded library starts a thread as
+* soon as landlock restricts the capture (the file ATTACK_PROBE can no longer be opened for
+* writing) and waits for seccomp. The thread then tries operations that a capture must not perform,
+* and prints each result to stderr: `attack NAME: ERRNO` or `attack NAME: done`. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -27,7 +28,7 @@
 
 typedef int starter(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 
-static void tell(const char *name, long result)
+static void print_result(const char *name, long result)
 {
     char text[200];
     int error = errno;
@@ -38,16 +39,16 @@ static void tell(const char *name, long result)
         _exit(1);
 }
 
-#define TRY(call) tell(name, (call))
+#define TRY(call) print_result(name, (call))
 
-static const char *of(const char *variable)
+static const char *path_from(const char *variable)
 {
     const char *value = getenv(variable);
     return value ? value : "/nonexistent";
 }
 
-/* A file to be made beneath a folder. */
-static long make(const char *folder, const char *name)
+/* Creates a file below a folder. */
+static long create_below(const char *folder, const char *name)
 {
     char path[4096];
 
@@ -71,7 +72,7 @@ static int is_filtered(void)
     return strstr(text, "Seccomp_filters:\t2") != NULL;
 }
 
-/* Sends paths to whatever reads a pipe of the capture: the process that runs hooks. */
+/* Writes paths to all pipes of the capture. The process that runs hooks reads from one of them. */
 static void send_to_hooks(const char *folder)
 {
     const char *names[] = { "/etc/hostname", "--help", "a\nb\033[31m; touch pwn", "%s/planted.pcap", "%s/wqcap-q00-1.pcap",
@@ -90,14 +91,14 @@ static void send_to_hooks(const char *folder)
         for (i = 0; i < sizeof names / sizeof *names; i++) {
             snprintf(path, sizeof path, names[i], folder);
             if (write(fd, path, strlen(path) + 1) < 0)
-                tell("pipe", -1);
+                print_result("pipe", -1);
         }
     }
 }
 
 static void *attack(void *unused)
 {
-    const char *name, *victim = of("ATTACK_VICTIM");
+    const char *name, *victim = path_from("ATTACK_VICTIM");
     int other = getppid(), fd, udp, pair[2];
     struct rlimit limit;
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -149,23 +150,23 @@ static void *attack(void *unused)
     name = "ptrace", TRY(syscall(SYS_ptrace, 16, other, 0, 0));
     name = "execve", TRY(execve("/bin/true", (char *[]){ NULL }, (char *[]){ NULL }));
     name = "write_victim", TRY(open(victim, O_WRONLY));
-    name = "beside_summary", TRY(make(of("ATTACK_SUMMARY"), "new"));
-    name = "below_summary", TRY(make(of("ATTACK_SUMMARY"), "sub/new"));
-    name = "beside_control", TRY(make(of("ATTACK_CONTROL"), "new"));
-    name = "below_control", TRY(make(of("ATTACK_CONTROL"), "sub/new"));
-    name = "hook", TRY(open(of("ATTACK_HOOK"), O_WRONLY | O_TRUNC));
+    name = "beside_summary", TRY(create_below(path_from("ATTACK_SUMMARY"), "new"));
+    name = "below_summary", TRY(create_below(path_from("ATTACK_SUMMARY"), "sub/new"));
+    name = "beside_control", TRY(create_below(path_from("ATTACK_CONTROL"), "new"));
+    name = "below_control", TRY(create_below(path_from("ATTACK_CONTROL"), "sub/new"));
+    name = "hook", TRY(open(path_from("ATTACK_HOOK"), O_WRONLY | O_TRUNC));
     if (getenv("ATTACK_FOLDER"))
         send_to_hooks(getenv("ATTACK_FOLDER"));
     name = "end", TRY(0);
     return NULL;
 }
 
-/* Threads of the capture come by here; the first one inside landlock brings the attacker's along. */
+/* Interposes thread creation. The first call under landlock also starts the attacker's thread. */
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument)
 {
     static int once;
     starter *real = (starter *)dlsym(RTLD_NEXT, "pthread_create");
-    int fd = open(of("ATTACK_PROBE"), O_WRONLY);
+    int fd = open(path_from("ATTACK_PROBE"), O_WRONLY);
 
     if (fd >= 0) {
         close(fd);

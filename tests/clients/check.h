@@ -1,4 +1,4 @@
-/* What every client here needs: a check that tells where it failed, and the hash by its definition. */
+/* Helpers of all clients: checks that print their location, and the Toeplitz hash by definition. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Ends the client with status 1 unless `x` holds. */
+/* Exits with status 1 unless `x` holds. */
 #define CHECK(x)                                                                                                   \
 	do {                                                                                                       \
 		if (!(x)) {                                                                                        \
@@ -19,7 +19,7 @@
 		}                                                                                                  \
 	} while (0)
 
-/* The same with a message. */
+/* Exits with status 1 and a formatted message unless `x` holds. */
 #define CHECK_SAYING(x, ...)                                                                 \
 	do {                                                                                 \
 		if (!(x)) {                                                                  \
@@ -30,12 +30,13 @@
 		}                                                                            \
 	} while (0)
 
-/* In seconds: what takes longer is a hang, on the slowest machine too. */
+/* Deadline in seconds. A longer wait counts as a hang, also on a slow machine. */
 #define HANG 120
 
 #define KEY_LEN 40
 
-/* Microsoft's verification key. Not symmetric, so that an exchange of source and destination shows. */
+/* Microsoft's verification key. It is not symmetric, so that swapped source and destination are
+* detected. */
 static const uint8_t rss_key[KEY_LEN] = {
 	0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
 	0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
@@ -46,7 +47,8 @@ static inline unsigned key_bit(unsigned n)
 	return rss_key[n / 8] >> (7 - n % 8) & 1;
 }
 
-/* Each bit of the input that is set adds, without carry, the 32 bits of key that begin at its place. */
+/* Returns the Toeplitz hash: for each set bit n of the input, the 32 key bits from bit n on are
+* combined by XOR. */
 static inline uint32_t toeplitz(const uint8_t *input, unsigned len)
 {
 	uint32_t hash = 0;
@@ -62,7 +64,7 @@ static inline uint32_t toeplitz(const uint8_t *input, unsigned len)
 	return hash;
 }
 
-/* The number in the last 8 bytes of a synthetic frame: 0 for the wire's first frame, 1 for the next. */
+/* Returns the sequence number in the last 8 bytes of a synthetic frame: 0 for the first frame. */
 static inline uint64_t sequence(const uint8_t *frame, uint32_t len)
 {
 	uint64_t number = 0;

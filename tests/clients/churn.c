@@ -1,24 +1,27 @@
 /*
- * Receive queues that come, go and are reset while frames stream in: what a model of a NIC gets wrong first.
+ * Creates, destroys and resets receive queues while frames arrive.
  *
  *   churn waits|loses COUNT SEED
  *
- * The wire is synthetic, IPv4 and IPv6, TCP and UDP, of COUNT frames. Each of the four kinds has a group of queues of
- * random number, length and scatter, on CQs of random sharing. At random moments a group is destroyed and made anew,
- * a CQ is resized, or a queue is driven to ERR or straight to RESET and revived. Frames of a kind that has no group at
- * the moment land on the anchor, a queue that stays.
+ * The synthetic wire sends COUNT frames: IPv4 and IPv6, TCP and UDP. Each of the four kinds has a
+ * group of queues with random number, length and scatter lists, on CQs that are shared at random.
+ * At random moments a group is destroyed or created, a CQ is resized, or a queue is moved to ERR or
+ * directly to RESET and made ready again. Frames of a kind without a group arrive at the anchor, a
+ * permanent queue.
  *
- *   waits   the wire waits for buffers: every frame comes, once, whatever happens to the queues meanwhile
- *   loses   it does not, and as many frames are missing as out_of_buffer says. Queues are not reset then: what a NIC
- *           drops at a queue that is not ready it does not count.
+ *   waits   the wire waits for buffers: every frame arrives exactly once
+ *   loses   the wire does not wait: the number of missing frames equals out_of_buffer. Queues are
+ *           not reset, because a NIC does not count frames dropped at a queue that is not ready.
  *
  * Checked throughout:
- * - Every posted WR comes back exactly once, and in the order of posting, filled or flushed, until a reset drops the
- *   rest; after a reset none of the old ones comes.
- * - Within a queue sequence numbers only grow, and no frame comes twice.
- * - Nothing is written where nothing may be: buffers end at a page without access, and the buffers of a queue that is
- *   reset or destroyed lose all access at once, while their memory region is still registered.
- * - The end: what was received and what the port's counters say was lost add up to COUNT, and flushes to flushes.
+ * - Every posted WR completes exactly once, in the order of posting, filled or flushed, until a
+ *   reset drops the others. After a reset, no WR from before the reset completes.
+ * - Sequence numbers rise within a queue, and no frame arrives twice.
+ * - Nothing is written outside the posted buffers: buffers end at a page without access, and the
+ *   buffers of a reset or destroyed queue lose all access while their memory region is still
+ *   registered.
+ * - At the end, received frames and the losses in the port's counters add up to COUNT, and the
+ *   flush counter equals the number of flushed WRs.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -32,20 +35,20 @@
 
 enum {
 	GROUPS = 4,
-	MAX_QUEUES = 8,   /* of a group */
+	MAX_QUEUES = 8,   /* per group */
 	MAX_RING = 1024,
 	ANCHOR_RING = 8192,
-	MAX_FRAME = 2048, /* what one WR can take in every queue */
+	MAX_FRAME = 2048, /* bytes that one WR can receive */
 	TABLE_LOG = 5,
 	BATCH = 64,
-	QUARANTINE = 64,  /* destroyed regions that stay mapped, without access */
+	QUARANTINE = 64,  /* number of retired regions that stay mapped, without access */
 };
 
 struct region {
-	uint8_t *map; /* with the pages without access at both ends */
+	uint8_t *map; /* mapping, with a page without access at each end */
 	size_t map_len;
-	uint8_t *memory; /* what is between them, so that its last byte is the last before the upper one */
-	size_t len;      /* of what can be given access */
+	uint8_t *memory; /* usable memory; its last byte is the last before the upper guard page */
+	size_t len;      /* bytes between the guard pages */
 	struct ibv_mr *mr;
 };
 
@@ -55,7 +58,7 @@ struct queue {
 	struct ibv_cq *cq;
 	struct region region;
 	uint32_t ring, sges;
-	uint32_t generation; /* tells WRs of this life from those before a reset */
+	uint32_t generation; /* distinguishes current WRs from those before a reset */
 	uint64_t posted, completed;
 	uint64_t next_sequence;
 };
@@ -119,7 +122,8 @@ static void allow(const struct region *r)
 	CHECK(!mprotect(r->map + 4096, r->len, PROT_READ | PROT_WRITE));
 }
 
-/* Without access and, for a while, still registered: a late write passes the key's check and then faults. */
+/* Removes all access to a region that stays registered for a while: a late write passes the key
+* check and then faults. */
 static void retire(struct region r)
 {
 	struct region *place = &quarantine[quarantined++ % QUARANTINE];
@@ -139,7 +143,7 @@ static void set_state(struct queue *q, enum ibv_wq_state to)
 	CHECK_SAYING(!ibv_modify_wq(q->wq, &attr), "to state %d", to);
 }
 
-/* The id says which WR it is: the queue's life and the number within it. */
+/* Returns the wr_id of a WR: the generation of the queue and the number within the generation. */
 static uint64_t id_of(const struct queue *q, uint64_t number)
 {
 	return (uint64_t)q->generation << 32 | (uint32_t)number;
@@ -150,7 +154,7 @@ static uint8_t *buffer_of(const struct queue *q, uint64_t number)
 	return q->region.memory + number % q->ring * MAX_FRAME;
 }
 
-/* Keeps the ring full, in lists of random length. */
+/* Fills the ring with WRs, in lists of random length. */
 static void post(struct queue *q)
 {
 	struct ibv_recv_wr wr[BATCH], *bad;
@@ -163,7 +167,7 @@ static void post(struct queue *q)
 		if (n > room)
 			n = (uint32_t)room;
 		for (uint32_t i = 0; i < n; i++) {
-			/* A frame is scattered over the parts: a small one, a middle one, and the rest. */
+			/* A frame is scattered over up to three parts of increasing size. */
 			uint32_t at = 0;
 			for (uint32_t s = 0; s < q->sges; s++) {
 				uint32_t len = s + 1 == q->sges ? MAX_FRAME - at : 48 * (s + 1);
@@ -186,7 +190,7 @@ static void post(struct queue *q)
 	}
 }
 
-/* No two lives of any queue have the same number, so that the queue of a completion can be told from its id alone. */
+/* Returns a new generation, unique among all queues, so that the wr_id identifies the queue. */
 static uint32_t next_generation(void)
 {
 	static uint32_t generation;
@@ -196,11 +200,11 @@ static uint32_t next_generation(void)
 
 static void take(struct queue *q, const struct ibv_wc *wc, bool flushing)
 {
-	CHECK_SAYING(wc->wr_id == id_of(q, q->completed), "WR %#lx came, %#lx was to come", (unsigned long)wc->wr_id,
+	CHECK_SAYING(wc->wr_id == id_of(q, q->completed), "WR %#lx completed, not %#lx", (unsigned long)wc->wr_id,
 		     (unsigned long)id_of(q, q->completed));
 	CHECK(q->completed < q->posted);
 	if (wc->status == IBV_WC_WR_FLUSH_ERR) {
-		CHECK_SAYING(flushing, "a flush from a queue that was not in error");
+		CHECK_SAYING(flushing, "flushed WR of a queue that is not in error");
 		flushed++;
 	} else {
 		CHECK_SAYING(wc->status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc->status));
@@ -222,11 +226,11 @@ static struct queue *queue_of(struct group *g, uint64_t wr_id)
 	for (int i = 0; i < g->queues; i++)
 		if (g->queue[i].generation == wr_id >> 32)
 			return &g->queue[i];
-	CHECK_SAYING(false, "WR %#lx is none of this CQ's", (unsigned long)wr_id);
+	CHECK_SAYING(false, "WR %#lx does not belong to this CQ", (unsigned long)wr_id);
 	return NULL;
 }
 
-/* Polls one CQ once; `flushing` is the queue that may give back flushed WRs, or NULL. */
+/* Polls one CQ once. `flushing` is the queue whose WRs may be flushed, or NULL. */
 static int poll_one(struct group *g, struct ibv_cq *cq, const struct queue *flushing)
 {
 	struct ibv_wc wc[BATCH];
@@ -281,8 +285,8 @@ static const struct profile {
 	  IBV_FLOW_SPEC_IPV6, IBV_FLOW_SPEC_UDP },
 };
 
-/* The table, the QP and the rule over a group's queues; `profile` NULL is the catch-all. */
-static void let_in(struct group *g, const struct profile *profile)
+/* Creates the table, the QP and the rule of a group; `profile` NULL is the catch-all. */
+static void create_rule(struct group *g, const struct profile *profile)
 {
 	int log = profile ? TABLE_LOG : 0;
 	struct ibv_wq *entries[1 << TABLE_LOG];
@@ -348,15 +352,16 @@ static void make_group(int number)
 	for (int i = 0; i < g->cqs; i++)
 		g->cq[i] = make_cq(shared ? g->queues * MAX_RING : MAX_RING);
 	for (int i = 0; i < g->queues; i++) {
-		/* Powers of two and others, one WR and many. */
+		/* Powers of two and other lengths, from one WR on. */
 		uint32_t ring = draw(2) ? 1u << draw(11) : 1 + draw(MAX_RING);
 		make_queue(&g->queue[i], g->cq[shared ? 0 : i], ring, 1 + draw(3));
 	}
-	let_in(g, &profiles[number]);
+	create_rule(g, &profiles[number]);
 	made++;
 }
 
-/* Once the rule has gone no frame comes, so what the CQs hold then is all there will be. */
+/* Destroys a group. After its rule is destroyed no frame arrives, so the CQs hold all completions.
+ * */
 static void destroy_group(struct group *g)
 {
 	CHECK(!ibv_destroy_flow(g->flow));
@@ -381,7 +386,8 @@ static void destroy_group(struct group *g)
 	destroyed++;
 }
 
-/* To RESET, by way of ERR or straight, and back to work, all the while under its rule. */
+/* Moves a queue to RESET, directly or through ERR, and makes it ready again, with its rule
+ * installed. */
 static void reset_queue(struct group *g, struct queue *q, bool by_error)
 {
 	if (by_error) {
@@ -389,12 +395,12 @@ static void reset_queue(struct group *g, struct queue *q, bool by_error)
 		set_state(q, IBV_WQS_ERR);
 		while (q->completed < q->posted)
 			if (!poll_one(g, q->cq, q))
-				CHECK_SAYING(seconds() < deadline, "%lu WRs of a queue in error never came back",
+				CHECK_SAYING(seconds() < deadline, "%lu WRs of a queue in error were not flushed",
 					     (unsigned long)(q->posted - q->completed));
 		set_state(q, IBV_WQS_RESET);
 	} else {
 		set_state(q, IBV_WQS_RESET);
-		/* What was filled before the reset is still there to be read. */
+		/* Completions from before the reset can still be polled. */
 		while (poll_one(g, q->cq, NULL))
 			;
 	}
@@ -402,7 +408,7 @@ static void reset_queue(struct group *g, struct queue *q, bool by_error)
 	for (int i = 0; i < g->queues; i++)
 		if (&g->queue[i] != q)
 			post(&g->queue[i]);
-	/* For a moment of any length: a write that should not come may come late. */
+	/* Random delay, during which a late write would fault. */
 	usleep(draw(200));
 	allow(&q->region);
 	q->posted = q->completed = 0;
@@ -421,7 +427,7 @@ static void resize(struct group *g)
 	resizes++;
 }
 
-static void act(void)
+static void change_queues(void)
 {
 	int number = (int)draw(GROUPS);
 	struct group *g = &group[number];
@@ -498,29 +504,30 @@ int main(int argc, char **argv)
 
 	anchor = (struct group){ .live = true, .queues = 1, .cqs = 1, .cq = { make_cq(ANCHOR_RING) } };
 	make_queue(&anchor.queue[0], anchor.cq[0], ANCHOR_RING, 1);
-	let_in(&anchor, NULL);
+	create_rule(&anchor, NULL);
 
 	double start = seconds(), last = start;
-	/* So many frames between one act and the next, that the wire, which may wait for each act's end, gets on. */
-	uint64_t next_act = 0;
+	/* Number of frames until the next change. The wire may wait during a change, so changes are
+	 * spaced. */
+	uint64_t next_change = 0;
 	for (uint64_t turn = 0;; turn++) {
 		if (poll_all())
 			last = seconds();
 		else
 			sched_yield();
-		if (received >= next_act) {
-			act();
-			next_act = received + draw(1000);
+		if (received >= next_change) {
+			change_queues();
+			next_change = received + draw(1000);
 		}
 		if (turn % 256 == 0 && port_is_down())
 			break;
-		CHECK_SAYING(seconds() - last < HANG, "%lu frames, then nothing more", (unsigned long)received);
+		CHECK_SAYING(seconds() - last < HANG, "no frame after %lu frames", (unsigned long)received);
 	}
 	while (poll_all())
 		;
 	double took = seconds() - start;
 
-	/* A NIC brings its counters up to date now and then, not with every frame. */
+	/* A NIC updates its counters periodically, not with every frame. */
 	uint64_t frames, lost, flushes;
 	double deadline = seconds() + HANG;
 	do {
@@ -535,7 +542,7 @@ int main(int argc, char **argv)
 	CHECK(frames == count);
 	CHECK(received + lost == count);
 	CHECK_SAYING(flushes == flushed, "%lu", (unsigned long)flushes);
-	/* Or the run has shown nothing. */
+	/* Otherwise the run has not tested enough changes. */
 	CHECK(destroyed > 10 && resizes > 10);
 	CHECK(waits ? lost == 0 && resets > 10 && flushed > 0 : lost > 0);
 

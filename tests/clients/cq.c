@@ -1,6 +1,6 @@
 /*
- * Completion queues: CQEs of 64 and of 128 bytes, a resize with completions in the ring, events that come once for each
- * arming, moderation, and an overrun.
+ * Completion queues: CQEs of 64 and 128 bytes, a resize with completions in the ring, one event for
+ * each arming, moderation, and an overrun.
  *
  *   cq 64|128
  */
@@ -35,7 +35,7 @@ static uint32_t entries(struct ibv_cq *cq)
 	return dv.cqe_cnt;
 }
 
-/* Sends `n` frames numbered from `*next` on and waits until they are sent. */
+/* Sends `n` frames numbered from `*next` on and waits for their send completions. */
 static void send(struct ibv_qp *qp, uint32_t *next, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++, ++*next) {
@@ -56,7 +56,7 @@ static void take(struct ibv_cq *cq, struct ibv_qp *qp, uint32_t *next, unsigned 
 	}
 }
 
-/* One event, of this CQ. */
+/* Waits for one completion event of this CQ. */
 static void expect_event(struct ibv_cq *cq)
 {
 	struct ibv_cq *which;
@@ -68,11 +68,11 @@ static void expect_event(struct ibv_cq *cq)
 	ibv_ack_cq_events(cq, 1);
 }
 
-/* None has come of all that was done so far. */
+/* Checks that no completion event is pending. */
 static void expect_no_event(void)
 {
 	await_rounds(&nic);
-	CHECK_SAYING(!is_readable(channel->fd, 0), "an event that was not asked for");
+	CHECK_SAYING(!is_readable(channel->fd, 0), "event without arming");
 }
 
 static void resizes(struct ibv_cq *cq, struct ibv_qp *qp, uint32_t *sent, uint32_t *taken)
@@ -89,7 +89,7 @@ static void resizes(struct ibv_cq *cq, struct ibv_qp *qp, uint32_t *sent, uint32
 		send(qp, sent, 5);
 		take(cq, qp, taken, steps[i].unread + 5);
 	}
-	/* Too small for what it holds, and for anything. */
+	/* 16 entries cannot hold the 30 completions; 0 is always refused. */
 	send(qp, sent, 30);
 	CHECK(ibv_resize_cq(cq, 15) == EINVAL);
 	CHECK(ibv_resize_cq(cq, 0) == EINVAL);
@@ -100,7 +100,7 @@ static void arming(struct ibv_cq *cq, struct ibv_qp *qp, uint32_t *sent, uint32_
 {
 	send(qp, sent, 1);
 	expect_no_event();
-	/* What came before the arming and was not polled counts. */
+	/* A completion from before the arming that was not polled causes an event. */
 	CHECK(!ibv_req_notify_cq(cq, 0));
 	expect_event(cq);
 	take(cq, qp, taken, 1);
@@ -114,7 +114,7 @@ static void arming(struct ibv_cq *cq, struct ibv_qp *qp, uint32_t *sent, uint32_
 			expect_no_event();
 		take(cq, qp, taken, 3);
 	}
-	/* No received frame is solicited. */
+	/* Received frames are never solicited. */
 	CHECK(!ibv_req_notify_cq(cq, 1));
 	send(qp, sent, 2);
 	expect_no_event();
@@ -130,7 +130,7 @@ static void moderation(struct ibv_cq *cq, struct ibv_qp *qp, uint32_t *sent, uin
 	struct ibv_modify_cq_attr attr = { .attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = { 8, 4095 } };
 
 	CHECK(!ibv_modify_cq(cq, &attr));
-	/* One frame alone: the event waits for its time. */
+	/* A single frame: the event comes after the moderation period. */
 	CHECK(!ibv_req_notify_cq(cq, 0));
 	await_rounds(&nic);
 	uint64_t start = nic_clock(&nic);
@@ -139,7 +139,7 @@ static void moderation(struct ibv_cq *cq, struct ibv_qp *qp, uint32_t *sent, uin
 	uint64_t took = nic_clock(&nic) - start;
 	CHECK_SAYING(took >= 4095000, "after %lu ns", (unsigned long)took);
 	take(cq, qp, taken, 1);
-	/* Many: one event for all of them, whatever it was that let it go. */
+	/* Many frames: one event for all, caused by the count or by the period. */
 	CHECK(!ibv_req_notify_cq(cq, 0));
 	send(qp, sent, 20);
 	expect_event(cq);
@@ -151,7 +151,7 @@ static void moderation(struct ibv_cq *cq, struct ibv_qp *qp, uint32_t *sent, uin
 	CHECK(ibv_modify_cq(cq, &attr) == EINVAL);
 }
 
-/* More completions than the ring holds: the CQ dies, and the QP that completes there. */
+/* More completions than the ring holds: the CQ and the QP that uses it fail. */
 static void overrun(void)
 {
 	struct ibv_qp_cap cap = { .max_send_wr = DEPTH, .max_recv_wr = 64, .max_send_sge = 1, .max_recv_sge = 1 };
@@ -199,7 +199,7 @@ int main(int argc, char **argv)
 	struct ibv_flow *flow = take_all(qp, 1);
 	for (unsigned i = 0; i < DEPTH; i++)
 		post_buffer(&nic, qp, i);
-	/* Several times around the ring. */
+	/* Wraps around the ring several times. */
 	for (int i = 0; i < 10; i++) {
 		send(qp, &sent, 50);
 		take(cq, qp, &taken, 50);

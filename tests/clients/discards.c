@@ -1,6 +1,7 @@
 /*
- * A port whose own buffer is full: frames come back from the wire faster than they get to memory. Each frame is in one
- * counter: no WQE was there for it, or the port had no room (`rx_discards_phy` of `ethtool -S`).
+ * A port with a full buffer: frames return from the wire faster than they are written to memory.
+ * Each frame is in one counter: no WQE was posted, or the port buffer was full (`rx_discards_phy`
+ * of `ethtool -S`).
  */
 #define _GNU_SOURCE
 #include "nic.h"
@@ -10,10 +11,10 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-/* ROOM: of the wire, which is the port's buffer. */
+/* ROOM: capacity of the wire in frames, which acts as the port's buffer. */
 enum { DEPTH = 64, LEN = 60, ROOM = 4096, COUNT = ROOM + 1000, STATISTICS = 64 };
 
-/* A statistic of the port's interface. */
+/* Returns a statistic of the port's interface. */
 static uint64_t statistic(const char *name)
 {
 	struct {
@@ -37,11 +38,11 @@ static uint64_t statistic(const char *name)
 	for (unsigned i = 0; i < strings.head.len; i++)
 		if (!strcmp(strings.names[i], name))
 			return stats.values[i];
-	CHECK_SAYING(false, "no %s", name);
+	CHECK_SAYING(false, "no statistic %s", name);
 	return 0;
 }
 
-/* Memory is slow until the file is there. */
+/* The model delays writes to memory until the file exists. */
 int main(int argc, char **argv)
 {
 	CHECK_SAYING(argc == 2, "usage: discards FILE");

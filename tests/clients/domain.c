@@ -1,7 +1,8 @@
 /*
- * Thread domains: each has a doorbell register of its own, on a page that the program allocates by mapping it. QPs on
- * them send and receive; there are as many as the kernel gives a context, and no page is given twice. A program of its
- * own, with the numbers of Linux 6.1's driver (`hw/mlx5/main.c`, `uar_mmap`).
+ * Thread domains: each has its own doorbell register, on a page that the program allocates by
+ * mapping it. QPs on them send and receive. The number of domains is the limit of the kernel for a
+ * context, and no page is allocated twice. The numbers are those of Linux 6.1's driver
+ * (`hw/mlx5/main.c`, `uar_mmap`).
  */
 #include "nic.h"
 #include <errno.h>
@@ -10,13 +11,13 @@
 
 enum {
 	DOMAINS = 1024,
-	/* A page has two registers. */
+	/* A page holds two registers. */
 	PAGES = DOMAINS / 2,
 	ALLOC_WC = 6,
 	SIZE = 64,
 };
 
-/* `get_uar_mmap_offset` of libmlx5. */
+/* Returns the mmap offset of a page, as `get_uar_mmap_offset` of libmlx5 does. */
 static off_t offset_of_page(unsigned page)
 {
 	return ((off_t)(page >> 8) << 16 | ALLOC_WC << 8 | (page & 0xff)) * 4096;
@@ -26,7 +27,7 @@ static int refusal(const struct nic *nic, unsigned page, size_t length)
 {
 	void *mapped = mmap(NULL, length, PROT_WRITE, MAP_SHARED, nic->context->cmd_fd, offset_of_page(page));
 
-	CHECK_SAYING(mapped == MAP_FAILED, "page %u is given", page);
+	CHECK_SAYING(mapped == MAP_FAILED, "page %u was mapped", page);
 	return errno;
 }
 
@@ -63,7 +64,7 @@ static void send_and_receive(struct nic *nic, struct ibv_td *td, uint8_t number)
 	CHECK(!memcmp(received_at(nic, 0), nic->memory, SIZE));
 
 	CHECK(!ibv_destroy_flow(flow));
-	/* The domain is in use. */
+	/* A domain in use cannot be deallocated. */
 	CHECK(ibv_dealloc_td(td) == EBUSY);
 	CHECK(!ibv_destroy_qp(qp));
 	CHECK(!ibv_destroy_cq(cq));
@@ -88,7 +89,7 @@ int main(void)
 	CHECK(refusal(&nic, PAGES - 1, 4096) == EINVAL);
 	CHECK(refusal(&nic, PAGES, 4096) == EINVAL);
 
-	/* Both registers of the first page, one of another, and the last. */
+	/* Both registers of the first page, a register of another page, and the last register. */
 	send_and_receive(&nic, tds[0], 1);
 	send_and_receive(&nic, tds[1], 2);
 	send_and_receive(&nic, tds[600], 3);
@@ -96,14 +97,14 @@ int main(void)
 
 	for (int i = 0; i < DOMAINS; i++)
 		CHECK(!ibv_dealloc_td(tds[i]));
-	/* libmlx5 keeps the registers, and gives them out again. */
+	/* libmlx5 keeps the registers and allocates them again. */
 	tds[0] = ibv_alloc_td(nic.context, &attr);
 	CHECK(tds[0]);
 	send_and_receive(&nic, tds[0], 5);
 	CHECK(!ibv_dealloc_td(tds[0]));
 	nic_close(&nic);
 
-	/* Another open has pages of its own. */
+	/* Another context has its own pages. */
 	nic = nic_open(NULL);
 	CHECK(refusal(&nic, 0, 8192) == EINVAL);
 	tds[0] = ibv_alloc_td(nic.context, &attr);

@@ -1,9 +1,9 @@
 /*
- * A program with the device open that forks, and whose children go on, open the device themselves, or become other
- * programs.
+ * A program that forks with an open device. One child opens the device itself, another executes a
+ * program that does.
  *
- *   family          the parent
- *   family child    a program of its own, as the parent starts it
+ *   family          runs the parent
+ *   family child    runs the program that the parent's child executes
  */
 #define _GNU_SOURCE
 #include "nic.h"
@@ -38,7 +38,8 @@ static void close_loop(struct loop *loop)
 	nic_close(&loop->nic);
 }
 
-/* Sends frames to itself: a wire that two processes share must not mix theirs, so each is marked. */
+/* Sends frames to itself. `mark` distinguishes the processes: a shared wire must not mix their
+ * frames. */
 static void exchange(struct loop *loop, uint32_t mark)
 {
 	for (uint32_t i = 0; i < FRAMES; i++) {
@@ -53,7 +54,7 @@ static void exchange(struct loop *loop, uint32_t mark)
 	}
 }
 
-static void go_alone(uint32_t mark)
+static void exchange_on_own_device(uint32_t mark)
 {
 	struct loop loop = open_loop();
 
@@ -70,22 +71,22 @@ static void expect_success(pid_t child)
 	CHECK_SAYING(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %#x", status);
 }
 
-/* The parent's handles are dead here, and to close them does the parent no harm. */
+/* In the child, the parent's handles are invalid, and closing them has no effect on the parent. */
 static void inherit(struct loop *loop)
 {
 	struct ibv_port_attr port;
 
-	CHECK_SAYING(ibv_query_port(loop->nic.context, 1, &port) == EIO, "the parent's device answers the child");
+	CHECK_SAYING(ibv_query_port(loop->nic.context, 1, &port) == EIO, "the child can use the parent's device");
 	errno = 0;
 	CHECK(!ibv_alloc_pd(loop->nic.context) && errno == EIO);
 	CHECK(!close(loop->nic.context->cmd_fd));
-	go_alone(1000000);
+	exchange_on_own_device(1000000);
 }
 
 int main(int argc, char **argv)
 {
 	if (argc == 2 && !strcmp(argv[1], "child")) {
-		go_alone(2000000);
+		exchange_on_own_device(2000000);
 		return 0;
 	}
 	CHECK_SAYING(argc == 1, "usage: family [child]");
@@ -96,7 +97,7 @@ int main(int argc, char **argv)
 	pid_t forked = fork();
 	if (!forked) {
 		inherit(&loop);
-		/* Not exit: what is to be run then is the parent's. */
+		/* Not exit, which would run the exit handlers of the parent. */
 		_exit(0);
 	}
 	pid_t executed = fork();
@@ -104,12 +105,12 @@ int main(int argc, char **argv)
 		execl("/proc/self/exe", "family", "child", (char *)NULL);
 		_exit(127);
 	}
-	/* The parent goes on meanwhile. */
+	/* The parent continues meanwhile. */
 	exchange(&loop, 3000000);
 	expect_success(forked);
 	expect_success(executed);
 	exchange(&loop, 4000000);
-	/* All have added to the same counters. */
+	/* All processes count in the same counters. */
 	await_counter(&loop.nic, 1, "counters/port_rcv_packets", before + 5 * FRAMES);
 	close_loop(&loop);
 	puts("ok");

@@ -1,6 +1,6 @@
 /*
- * The life of a receive queue whose WRs never meet a frame: what a WQ in error gives back, and in which order; what
- * its states allow; and that libmlx5's view of the rings (mlx5dv_init_obj) is the one that was asked for.
+ * A receive queue that gets no frames: the flushes of a WQ in error and their order, the
+ * transitions between its states, and libmlx5's view of the rings (mlx5dv_init_obj).
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -32,7 +32,7 @@ static int post_one(uint64_t id)
 	return ibv_post_wq_recv(wq, &wr, &bad);
 }
 
-/* Waits for `n` flushes, numbered from `first` on, in order; then there is nothing more. */
+/* Waits for `n` flushes, numbered from `first` on, in order, and checks that no other follows. */
 static void expect_flushes(uint64_t first, int n)
 {
 	struct ibv_wc wc;
@@ -52,7 +52,7 @@ static void expect_flushes(uint64_t first, int n)
 	CHECK(ibv_poll_cq(cq, 1, &wc) == 0);
 }
 
-/* What libmlx5 says of its rings. */
+/* Checks the rings that libmlx5 reports. */
 static void check_dv(uint32_t max_wr)
 {
 	struct mlx5dv_rwq rwq = { 0 };
@@ -65,7 +65,7 @@ static void check_dv(uint32_t max_wr)
 	CHECK(!mlx5dv_init_obj(&obj, MLX5DV_OBJ_RWQ | MLX5DV_OBJ_CQ));
 	CHECK(rwq.buf && rwq.dbrec);
 	CHECK(rwq.wqe_cnt >= max_wr && (rwq.wqe_cnt & (rwq.wqe_cnt - 1)) == 0);
-	/* Two scatter entries of 16 bytes each, and strides are powers of two. */
+	/* Two scatter entries of 16 bytes each; strides are powers of two. */
 	CHECK(rwq.stride >= 32 && (rwq.stride & (rwq.stride - 1)) == 0);
 	CHECK(dv_cq.buf && dv_cq.dbrec && dv_cq.cqe_size == 64);
 	CHECK(dv_cq.cqe_cnt > (uint32_t)cq->cqe && (dv_cq.cqe_cnt & (dv_cq.cqe_cnt - 1)) == 0);
@@ -100,7 +100,7 @@ int main(void)
 	expect_flushes(next_id, posted);
 	next_id += (uint64_t)posted;
 
-	/* A WR that is posted to a WQ in error is flushed as well. */
+	/* A WR posted to a WQ in error is flushed, too. */
 	CHECK(!post_one(next_id));
 	expect_flushes(next_id, 1);
 	next_id++;
@@ -109,7 +109,8 @@ int main(void)
 	CHECK(!set_state(IBV_WQS_RESET));
 	CHECK(!set_state(IBV_WQS_RDY));
 
-	/* Around the ring many times, with any number of WRs outstanding: what is posted comes back, once, in order. */
+	/* Wraps around the ring many times with different numbers of WRs: each is flushed once, in order.
+	 * */
 	srand(7);
 	for (int round = 0; round < ROUNDS; round++) {
 		posted = 1 + rand() % WRS;
@@ -122,7 +123,7 @@ int main(void)
 		CHECK(!set_state(IBV_WQS_RDY));
 	}
 
-	/* A WQ that is reset drops its WRs without a word, and no completion of them comes later. */
+	/* A reset WQ drops its WRs without completions, now or later. */
 	for (int i = 0; i < WRS; i++)
 		CHECK(!post_one(next_id++));
 	CHECK(!set_state(IBV_WQS_RESET));

@@ -1,6 +1,6 @@
 /*
- * Two ends of a cable in one process, of two devices or of two ports of one: frames go both ways at the same time,
- * whole and in order, and each end counts its own.
+ * Both ends of a cable in one process, on two devices or two ports of one device. Frames travel in
+ * both directions at the same time, complete and in order, and each end counts its own frames.
  *
  *   joined DEVICE PORT DEVICE PORT
  */
@@ -45,8 +45,9 @@ static void close_end(struct end *end)
 	nic_close(&end->nic);
 }
 
-/* Sends what the other end can take, and takes what has come. */
-static bool go_on(struct end *end, const struct end *other, uint8_t mark)
+/* Sends a frame if the other end has a buffer for it, and receives a frame. Returns true on
+ * progress. */
+static bool send_and_receive(struct end *end, const struct end *other, uint8_t mark)
 {
 	struct ibv_wc wc;
 	bool moved = false;
@@ -84,15 +85,15 @@ int main(int argc, char **argv)
 	CHECK_SAYING(argc == 5, "usage: joined DEVICE PORT DEVICE PORT");
 	open_end(&a, argv[1], atoi(argv[2]));
 	open_end(&b, argv[3], atoi(argv[4]));
-	/* The second end has found the first when it is open, so from here on nothing is lost. */
+	/* The second end is connected once it is open, so from here on no frame is lost. */
 	double last = seconds();
 	while (a.received < FRAMES || b.received < FRAMES || a.completed < FRAMES || b.completed < FRAMES) {
-		bool moved = go_on(&a, &b, 0);
-		if (go_on(&b, &a, 1) || moved)
+		bool moved = send_and_receive(&a, &b, 0);
+		if (send_and_receive(&b, &a, 1) || moved)
 			last = seconds();
 		else
 			sched_yield();
-		CHECK_SAYING(seconds() - last < HANG, "%u and %u frames, then nothing more", a.received, b.received);
+		CHECK_SAYING(seconds() - last < HANG, "no frame after %u and %u frames", a.received, b.received);
 	}
 	close_end(&a);
 	close_end(&b);

@@ -1,7 +1,7 @@
 /*
- * Flow counters, and rules by mlx5dv matchers, on a wire that brings back what is sent: frames of three kinds go out,
- * and which of them come in, by which rule, and what was counted, has to be exact. A last frame that every rule set
- * lets through says when the ones before it have been dealt with.
+ * Flow counters and rules by mlx5dv matchers on a loopback wire. The frames received by each rule
+ * and the counted frames must be exact. A final frame, which every rule set accepts, marks that the
+ * frames before it have been processed.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -10,19 +10,20 @@
 
 enum { PORT = 1, WRS = 256, BUFFER = 128, LEN = 60 };
 enum { TCP = 6, UDP = 17 };
-/* IEEE 802 local experiments: the frame that ends a batch. */
+/* EtherType of the frame that ends a batch (IEEE 802 local experiments). */
 enum { ETHERTYPE_END = 0x88b5 };
 
 struct match {
 	size_t size;
 	uint8_t bytes[256];
 };
-/* Bytes of `fte_match_set_lyr_2_4` in the Programmer's Reference Manual. */
+/* Byte offsets in `fte_match_set_lyr_2_4` (Programmer's Reference Manual). */
 enum { ETHERTYPE = 6, PROTOCOL = 16, UDP_DPORT = 30 };
-/* Of `fte_match_set_misc`, and of `fte_match_set_misc2`, in the match parameters. */
+/* Byte offsets of fields of `fte_match_set_misc` and `fte_match_set_misc2` in the match parameters.
+ * */
 enum { ESP_SPI = 64 + 48, MPLS_OVER_UDP = 192 + 12 };
 
-/* A queue pair and what it has received since it was last asked. */
+/* Queue pair with the number of frames received since the last `expect`. */
 struct end {
 	struct ibv_cq_ex *cq;
 	struct ibv_qp *qp;
@@ -82,7 +83,7 @@ static void tear_down(struct end *end)
 	free(end->buffers);
 }
 
-/* Takes what has come; tells whether the frame that ends a batch was among it. */
+/* Polls all completions. Returns 1 if the frame that ends a batch was among them. */
 static int take(struct end *end)
 {
 	struct ibv_poll_cq_attr none = { 0 };
@@ -141,7 +142,7 @@ static void send_ipv4(uint8_t protocol, uint16_t port, int count)
 		send_one();
 }
 
-/* All that was sent has been dealt with: what `a` and `b` have got is in their counts. */
+/* Waits until all sent frames have been processed and counted in `a` and `b`. */
 static void settle(void)
 {
 	double deadline = seconds() + HANG;
@@ -152,7 +153,7 @@ static void settle(void)
 	frame[13] = ETHERTYPE_END & 0xff;
 	send_one();
 	while (!take(&a))
-		CHECK_SAYING(seconds() < deadline, "the last frame does not come");
+		CHECK_SAYING(seconds() < deadline, "the final frame does not arrive");
 	take(&b);
 }
 
@@ -185,7 +186,7 @@ static struct ibv_flow *counting(uint8_t protocol, struct ibv_counters *counters
 		.drop = { .type = IBV_FLOW_SPEC_ACTION_DROP, .size = sizeof rule.drop },
 	};
 
-	/* Specs follow each other without a gap, whatever their alignment. */
+	/* Specs follow each other without padding. */
 	return ibv_create_flow(a.qp, &rule.attr);
 }
 
@@ -224,7 +225,8 @@ static void counters(void)
 	expect("counted and not", 5, 0, 0);
 	expect_counted("udp", counters, 5);
 
-	/* A second rule on the same counters, which drops; a third, on the same match, counts no frame twice. */
+	/* A second rule with the same counters drops. A third with the same match counts no frame twice.
+	 * */
 	struct ibv_flow *tcp = counting(TCP, counters, 1), *again = counting(UDP, counters, 0);
 	CHECK(tcp && again);
 	send_ipv4(TCP, 53, 2);
@@ -233,13 +235,13 @@ static void counters(void)
 	expect_counted("udp and tcp", counters, 8);
 	CHECK(!ibv_destroy_flow(again));
 
-	CHECK_SAYING(ibv_read_counters(counters, numbers, 3, 0) == EINVAL, "no room for the last");
+	CHECK_SAYING(ibv_read_counters(counters, numbers, 3, 0) == EINVAL, "array too short for the last counter");
 	CHECK(ibv_destroy_counters(counters) == EBUSY);
 	CHECK(!ibv_destroy_flow(tcp));
 	CHECK(!ibv_destroy_flow(udp));
-	CHECK_SAYING(ibv_read_counters(counters, numbers, 4, 0) == EINVAL, "no rule counts in them");
+	CHECK_SAYING(ibv_read_counters(counters, numbers, 4, 0) == EINVAL, "counters without a rule");
 
-	/* Bound anew, they go on where they were: it is the same counter of the NIC's. */
+	/* Bound again, the counters continue from their values, because the NIC's counter is the same. */
 	CHECK(udp = counting(UDP, counters, 0));
 	send_ipv4(UDP, 53, 1);
 	expect("bound again", 1, 0, 0);
@@ -250,7 +252,7 @@ static void counters(void)
 
 /* ---- matchers ---- */
 
-/* `criteria`: a bit for each section of the mask that counts. */
+/* Creates a matcher; `criteria` has one bit for each mask section that is compared. */
 static struct mlx5dv_flow_matcher *matcher_of(uint8_t criteria, struct match mask, uint16_t priority)
 {
 	struct mlx5dv_flow_matcher_attr attr = {
@@ -308,38 +310,38 @@ static void matchers(void)
 	send_ipv4(TCP, 53, 2);
 	expect("one rule for IPv4", 5, 5, 0);
 
-	/* Handed over to the host's stack: the rule behind does not see them. */
+	/* Passed to the host's network stack: a rule with lower priority does not match these frames. */
 	struct ibv_flow *hosts = flow(middle, udp_port(UDP, 53), 1, &miss);
 	send_ipv4(UDP, 53, 4);
 	send_ipv4(UDP, 54, 2);
 	send_ipv4(TCP, 53, 1);
-	expect("port 53 is the host's", 3, 3, 0);
+	expect("port 53 goes to the host", 3, 3, 0);
 
 	struct ibv_flow *before = flow(first, udp_port(UDP, 53), 1, &to_b);
 	send_ipv4(UDP, 53, 4);
 	send_ipv4(UDP, 54, 2);
-	expect("a rule before it", 2, 2, 4);
+	expect("a rule of higher priority", 2, 2, 4);
 	CHECK(!ibv_destroy_flow(before));
 
 	struct ibv_flow *dropped = flow(first, udp_port(UDP, 54), 1, &drop);
 	send_ipv4(UDP, 53, 4);
 	send_ipv4(UDP, 54, 2);
 	send_ipv4(UDP, 55, 1);
-	expect("one dropped, one the host's", 1, 1, 0);
+	expect("one dropped, one for the host", 1, 1, 0);
 	CHECK(!ibv_destroy_flow(dropped));
 	CHECK(!ibv_destroy_flow(hosts));
 
-	/* Two rules of one match: each has its copy. */
+	/* Two rules with the same match: each gets a copy. */
 	struct ibv_flow *other = flow(last, ethertype(0x0800), 1, &to_b);
 	send_ipv4(UDP, 53, 2);
-	expect("two rules of one match", 2, 2, 2);
+	expect("two rules with the same match", 2, 2, 2);
 	CHECK(!ibv_destroy_flow(other));
 
 	CHECK(ibv_destroy_qp(a.qp) == EBUSY);
 	CHECK(mlx5dv_destroy_flow_matcher(last) == EBUSY);
 	CHECK(!ibv_destroy_flow(all));
 	send_ipv4(UDP, 53, 1);
-	expect("no rule any more", 0, 0, 0);
+	expect("no rule", 0, 0, 0);
 	CHECK(!mlx5dv_destroy_flow_matcher(first));
 	CHECK(!mlx5dv_destroy_flow_matcher(middle));
 	CHECK(!mlx5dv_destroy_flow_matcher(last));
@@ -358,7 +360,8 @@ static uint32_t word(const uint8_t *bytes)
 	return word;
 }
 
-/* A label stack entry behind Ethernet, GRE or UDP, and an SPI of the same bytes, once each. */
+/* Sends one frame each with a label stack entry after Ethernet, GRE and UDP, and an SPI with the
+ * same bytes. */
 static void send_labels(void)
 {
 	send_ipv4(ESP, 0, 0);
@@ -378,8 +381,9 @@ static void send_labels(void)
 	send_one();
 }
 
-/* A rule of one spec behind another, which may be none. */
-static struct ibv_flow *behind(enum ibv_flow_spec_type before, enum ibv_flow_spec_type type, const uint8_t value[4])
+/* Creates a rule with a spec of type `type` after an optional spec of type `before`. */
+static struct ibv_flow *create_nested(enum ibv_flow_spec_type before, enum ibv_flow_spec_type type,
+				      const uint8_t value[4])
 {
 	struct {
 		struct ibv_flow_attr attr;
@@ -423,8 +427,9 @@ static void labels(void)
 	struct match all = { .size = 256 }, entry = { .size = 256 };
 
 	for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-		struct ibv_flow *right = behind(rules[i].before, rules[i].type, ENTRY);
-		struct ibv_flow *wrong = behind(rules[i].before, rules[i].type, (uint8_t[]){ 0x12, 0x34, 0x61, 64 });
+		struct ibv_flow *right = create_nested(rules[i].before, rules[i].type, ENTRY);
+		struct ibv_flow *wrong = create_nested(rules[i].before, rules[i].type,
+							       (uint8_t[]){ 0x12, 0x34, 0x61, 64 });
 
 		CHECK_SAYING(right && wrong, "%s", rules[i].name);
 		send_labels();

@@ -1,4 +1,4 @@
-/* A device, memory for it, and RAW_PACKET QPs: what clients begin with that send frames of their own. */
+/* Helpers of clients that send frames: a device, its memory, and RAW_PACKET QPs. */
 #ifndef NIC_H
 #define NIC_H
 
@@ -11,10 +11,11 @@
 
 enum {
 	NIC_MEMORY = 1 << 20,
-	/* The memory by offsets: what is sent lies in the lower half, what is received in the upper. */
+	/* Offset of received frames: the lower half holds frames to send, the upper half received frames.
+	 * */
 	NIC_RECEIVED = NIC_MEMORY / 2,
 	NIC_BUFFER = 2048,
-	/* Behind Ethernet, IPv4 and UDP headers, where `udp_frame` puts a number. */
+	/* Offset of the number that `udp_frame` writes after the Ethernet, IPv4 and UDP headers. */
 	NUMBER_AT = 14 + 20 + 8,
 };
 
@@ -23,10 +24,10 @@ struct nic {
 	struct ibv_pd *pd;
 	struct ibv_mr *mr;
 	uint8_t *memory;
-	uint64_t khz; /* of its clock */
+	uint64_t khz; /* frequency of the device's clock */
 };
 
-/* Opens the device of that name, or the first. */
+/* Opens the device `name`, or the first device if `name` is NULL. */
 static inline struct nic nic_open(const char *name)
 {
 	struct nic nic = { 0 };
@@ -36,7 +37,7 @@ static inline struct nic nic_open(const char *name)
 	for (int i = 0; list[i] && !nic.context; i++)
 		if (!name || !strcmp(ibv_get_device_name(list[i]), name))
 			nic.context = ibv_open_device(list[i]);
-	CHECK_SAYING(nic.context, "no device %s", name ? name : "at all");
+	CHECK_SAYING(nic.context, "no device %s", name ? name : "found");
 	ibv_free_device_list(list);
 	struct ibv_device_attr_ex attr;
 	CHECK(!ibv_query_device_ex(nic.context, NULL, &attr));
@@ -68,7 +69,7 @@ static inline struct ibv_cq *make_cq(struct nic *nic, int cqe, struct ibv_comp_c
 	return cq;
 }
 
-/* A QP with queues of its own, in RESET; `flags` are IBV_QP_CREATE_*. */
+/* Creates a QP with its own send and receive queues, in RESET; `flags` are IBV_QP_CREATE_*. */
 static inline struct ibv_qp *make_qp(struct nic *nic, struct ibv_cq *cq, struct ibv_qp_cap cap, uint32_t flags)
 {
 	struct ibv_qp_init_attr_ex attr = {
@@ -93,7 +94,7 @@ static inline void to_state(struct ibv_qp *qp, enum ibv_qp_state state)
 	CHECK_SAYING(!ibv_modify_qp(qp, &attr, IBV_QP_STATE), "to state %d", state);
 }
 
-/* From RESET to where it sends and receives on `port`. */
+/* Moves a QP from RESET to RTS on `port`. */
 static inline void make_ready(struct ibv_qp *qp, uint8_t port)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = port };
@@ -103,7 +104,7 @@ static inline void make_ready(struct ibv_qp *qp, uint8_t port)
 	to_state(qp, IBV_QPS_RTS);
 }
 
-/* A rule that takes every frame of a port. */
+/* Creates a rule that matches every frame of a port. */
 static inline struct ibv_flow *take_all(struct ibv_qp *qp, uint8_t port)
 {
 	struct {
@@ -119,7 +120,7 @@ static inline struct ibv_flow *take_all(struct ibv_qp *qp, uint8_t port)
 	return flow;
 }
 
-/* Buffer `slot` among those for received frames. */
+/* Returns receive buffer `slot`. */
 static inline uint8_t *received_at(const struct nic *nic, unsigned slot)
 {
 	return nic->memory + NIC_RECEIVED + slot % ((NIC_MEMORY - NIC_RECEIVED) / NIC_BUFFER) * NIC_BUFFER;
@@ -135,7 +136,7 @@ static inline void post_buffer(struct nic *nic, struct ibv_qp *qp, unsigned slot
 	CHECK(!ibv_post_recv(qp, &wr, &bad));
 }
 
-/* The same to a WQ, with `length` bytes of room. */
+/* Posts the first `length` bytes of receive buffer `slot` to a WQ. */
 static inline void post_to_wq(struct nic *nic, struct ibv_wq *wq, unsigned slot, uint32_t length)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)received_at(nic, slot), .length = length, .lkey = nic->mr->lkey };
@@ -150,7 +151,7 @@ static inline void put16(uint8_t *to, unsigned value)
 	to[1] = (uint8_t)value;
 }
 
-/* A UDP frame of `len` bytes with `number` in it, between made-up hosts; no checksums. */
+/* Writes a UDP frame of `len` bytes that contains `number`, without checksums. */
 static inline void udp_frame(uint8_t *frame, unsigned len, uint32_t number)
 {
 	static const uint8_t macs[12] = { 2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8 };
@@ -171,7 +172,7 @@ static inline void udp_frame(uint8_t *frame, unsigned len, uint32_t number)
 		frame[i] = (uint8_t)(i * 7 + number);
 }
 
-/* Posts `count` pieces of memory as one frame. */
+/* Posts `count` pieces of memory to send as one frame. */
 static inline void send_pieces(struct ibv_qp *qp, uint64_t id, struct ibv_sge *pieces, int count, unsigned flags)
 {
 	struct ibv_send_wr wr = {
@@ -181,7 +182,7 @@ static inline void send_pieces(struct ibv_qp *qp, uint64_t id, struct ibv_sge *p
 	CHECK(!ibv_post_send(qp, &wr, &bad));
 }
 
-/* Sends what lies at an offset of the memory. */
+/* Sends `len` bytes at offset `at` of the memory. */
 static inline void send_frame(struct nic *nic, struct ibv_qp *qp, uint64_t id, size_t at, uint32_t len)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)(nic->memory + at), .length = len, .lkey = nic->mr->lkey };
@@ -189,7 +190,7 @@ static inline void send_frame(struct nic *nic, struct ibv_qp *qp, uint64_t id, s
 	send_pieces(qp, id, &sge, 1, IBV_SEND_SIGNALED);
 }
 
-/* The next completion, whatever it says. */
+/* Waits for the next completion, with any status. */
 static inline struct ibv_wc await_any(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
@@ -205,7 +206,7 @@ static inline struct ibv_wc await_any(struct ibv_cq *cq)
 	}
 }
 
-/* The next completion, which is a success. */
+/* Waits for the next completion and checks that it is a success. */
 static inline struct ibv_wc await(struct ibv_cq *cq)
 {
 	struct ibv_wc wc = await_any(cq);
@@ -215,8 +216,9 @@ static inline struct ibv_wc await(struct ibv_cq *cq)
 }
 
 /*
- * The NIC's own clock in nanoseconds, as it was at the beginning of the NIC's last round. What the NIC does in a round
- * it does at that time: so its time-outs are measured by this clock, whatever the machine does to its thread.
+ * Returns the NIC's clock in nanoseconds at the beginning of the NIC's last round. All actions of a
+ * round happen at that time. Timeouts measured by this clock do not depend on the scheduling of the
+ * NIC's thread.
  */
 static inline uint64_t nic_clock(struct nic *nic)
 {
@@ -226,20 +228,21 @@ static inline uint64_t nic_clock(struct nic *nic)
 	return (uint64_t)((unsigned __int128)values.raw_clock.tv_nsec * 1000000 / nic->khz);
 }
 
-/* Waits until the NIC has come round twice since: whatever was there for it to do is done. */
+/* Waits until the NIC has completed two rounds: all work that was pending before is done. */
 static inline void await_rounds(struct nic *nic)
 {
 	double deadline = seconds() + HANG;
 	uint64_t last = nic_clock(nic);
 
-	/* The first change may begin a round that was under way already, the other two end a round each. */
+	/* The first change may belong to a round that had begun before. Each of the next two ends a round.
+	 * */
 	for (int changes = 0; changes < 3;) {
 		uint64_t now = nic_clock(nic);
 		CHECK_SAYING(now >= last, "the NIC's clock went back from %lu to %lu ns", (unsigned long)last,
 			     (unsigned long)now);
 		changes += now > last;
 		last = now;
-		CHECK_SAYING(seconds() < deadline, "the NIC's clock stands still");
+		CHECK_SAYING(seconds() < deadline, "the NIC's clock does not advance");
 		sched_yield();
 	}
 }
@@ -251,7 +254,7 @@ static inline bool is_readable(int fd, int milliseconds)
 	return poll(&ready, 1, milliseconds) == 1;
 }
 
-/* The next asynchronous event, which is of this type. */
+/* Waits for the next asynchronous event and checks its type. */
 static inline void await_event(struct nic *nic, enum ibv_event_type type)
 {
 	struct ibv_async_event event;
@@ -268,7 +271,7 @@ static inline void no_event(struct nic *nic)
 	CHECK(!is_readable(nic->context->async_fd, 0));
 }
 
-/* A number in a file. */
+/* Returns the number in a file. */
 static inline uint64_t number_in(const char *path)
 {
 	char text[64] = "";
@@ -280,7 +283,7 @@ static inline uint64_t number_in(const char *path)
 	return strtoull(text, NULL, 10);
 }
 
-/* A counter of a port, by its path below the port's directory. */
+/* Returns a counter of a port; `name` is the path below the port's directory. */
 static inline uint64_t counter_of(struct nic *nic, int port, const char *name)
 {
 	char path[512];
@@ -289,7 +292,8 @@ static inline uint64_t counter_of(struct nic *nic, int port, const char *name)
 	return number_in(path);
 }
 
-/* Waits until a counter has grown to `value`: a NIC brings its counters up to date now and then, not with each frame. */
+/* Waits until a counter reaches `value`. A NIC updates its counters periodically, not with every
+ * frame. */
 static inline void await_counter(struct nic *nic, int port, const char *name, uint64_t value)
 {
 	double deadline = seconds() + HANG;

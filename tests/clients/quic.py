@@ -1,10 +1,10 @@
-"""A server of QUIC that only shakes hands, or a client that does so once.
+"""QUIC server that only performs handshakes, or a client that performs one handshake.
 
     quic.py server ADDRESS PORT CERTIFICATE KEY
     quic.py client ADDRESS PORT VERSION NAME PROTOCOL...
 
-VERSION is 1 or 2, NAME the server that is asked for, or - for none. The server speaks h3, and prints "ready" once clients can
-come. Runs on aioquic.
+VERSION is 1 or 2. NAME is the server name (SNI), or - for none. The server offers the protocol h3 and
+prints "ready" once it accepts clients. Requires aioquic.
 """
 
 import asyncio

@@ -1,10 +1,11 @@
 /*
- * How fast frames come: a bare ibv_poll_cq loop that touches each frame and posts its buffer again.
+ * Measures the receive rate: an ibv_poll_cq loop that reads one byte of each frame and reposts its
+ * buffer.
  *
  *   rate QUEUES COUNT [CPU]
  *
- * All queues together have the same buffers and one CQ, however many they are, so that what the caches and the page
- * tables hold is no part of the comparison. Prints nanoseconds a frame.
+ * The queues share a fixed number of buffers and one CQ for any number of queues, so that the use
+ * of caches and page tables does not affect the comparison. Prints nanoseconds per frame.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -18,7 +19,7 @@ static struct ibv_wq *wq[MAX_QUEUES];
 static struct ibv_mr *mr;
 static uint8_t *memory;
 
-/* The buffers in the list, which are all one queue's. */
+/* Posts a list of buffers to a queue. */
 static void post(int queue, struct ibv_recv_wr *list)
 {
 	struct ibv_recv_wr *bad;
@@ -142,7 +143,7 @@ int main(int argc, char **argv)
 	};
 	struct ibv_flow *flow = ibv_create_flow(qp, &rule.attr);
 	CHECK(flow);
-	/* What it takes to begin is no part of it either. */
+	/* Excludes the start from the measurement. */
 	while (received < BUFFERS)
 		received += receive(cq);
 	double start = seconds();

@@ -1,7 +1,7 @@
 /*
- * A RAW_PACKET QP with queues of its own on a wire that gives back what is sent: gathered and inline frames, tags that
- * the NIC inserts and strips, checksums it fills in and checks, completions that are asked for or not, and what a QP
- * in error gives back.
+ * A RAW_PACKET QP with its own queues on a loopback wire: gathered and inline frames, tags that the
+ * NIC inserts and strips, checksums that the NIC computes and verifies, signalled and unsignalled
+ * sends, and the completions of a QP in error.
  */
 #define _GNU_SOURCE
 #include "nic.h"
@@ -20,7 +20,8 @@ static struct ibv_sge piece(size_t at, uint32_t len)
 	return (struct ibv_sge){ .addr = (uintptr_t)(nic.memory + at), .length = len, .lkey = nic.mr->lkey };
 }
 
-/* The next two completions: of the send with that id, if it is not 0, and of the frame that came back. */
+/* Waits for the send completion with `send_id`, unless it is 0, and for the receive completion,
+ * which is returned. */
 static struct ibv_wc await_frame(uint64_t send_id)
 {
 	struct ibv_wc received = { 0 };
@@ -48,7 +49,7 @@ static void gathered_and_inline(struct ibv_qp *qp)
 
 	udp_frame(nic.memory, LEN, 1);
 	memcpy(sent, nic.memory, LEN);
-	/* In the order of the list, not of the memory. */
+	/* Pieces are sent in the order of the list, not of their addresses. */
 	memcpy(nic.memory + 1000, sent, 50);
 	memcpy(nic.memory + 3000, sent + 50, 1);
 	memcpy(nic.memory + 2000, sent + 51, LEN - 51);
@@ -57,7 +58,8 @@ static void gathered_and_inline(struct ibv_qp *qp)
 	send_pieces(qp, 11, pieces, 3, IBV_SEND_SIGNALED);
 	expect_frame(await_frame(11), sent, LEN);
 
-	/* All lengths around where a WQE gets longer and where the ring wraps; what was inline may be changed at once. */
+	/* All lengths, across the sizes of a WQE and the end of the ring. Inline data may be changed after
+	* the post. */
 	for (uint32_t len = 14; len <= INLINE; len++) {
 		udp_frame(nic.memory, INLINE, len);
 		memcpy(sent, nic.memory, len);
@@ -69,7 +71,7 @@ static void gathered_and_inline(struct ibv_qp *qp)
 	}
 }
 
-static void completions_are_asked_for(struct ibv_qp *qp)
+static void signalled_sends(struct ibv_qp *qp)
 {
 	struct ibv_wc wc;
 
@@ -92,7 +94,8 @@ static void completions_are_asked_for(struct ibv_qp *qp)
 	CHECK(sent == 1 && ibv_poll_cq(cq, 1, &wc) == 0);
 }
 
-/* RFC 1071 over bytes with the checksum in them: all ones if it is right. */
+/* Returns the RFC 1071 sum over bytes that include the checksum: 0xffff if the checksum is correct.
+ * */
 static uint32_t sum(const uint8_t *bytes, unsigned len, uint32_t start)
 {
 	for (unsigned i = 0; i < len; i++)
@@ -119,7 +122,7 @@ static void checksums(struct ibv_qp *qp)
 	}
 }
 
-/* A send WQE as DPDK's driver writes it, with a tag to be inserted: verbs have no call for that. */
+/* Writes a send WQE that inserts a tag, as DPDK's driver does. Verbs have no call for this. */
 static void inserted_tag(void)
 {
 	struct ibv_qp *qp = make_qp(&nic, cq, cap, 0);
@@ -135,7 +138,7 @@ static void inserted_tag(void)
 	memcpy(expected + 12, (uint8_t[]){ 0x81, 0, 0x20, 0x64 }, 4);
 	memcpy(expected + 16, nic.memory + 12, LEN - 12);
 
-	/* PRM "Ethernet segment": bit 15 of the inline header's size asks for a tag, whose TCI stands behind it. */
+	/* PRM "Ethernet segment": bit 15 of the inline header size requests a tag; its TCI follows. */
 	struct mlx5_wqe_ctrl_seg *control = dv.sq.buf;
 	struct mlx5_wqe_eth_seg *ethernet = (void *)(control + 1);
 	struct mlx5_wqe_data_seg *data = (void *)((uint8_t *)dv.sq.buf + 32);
@@ -147,7 +150,7 @@ static void inserted_tag(void)
 	post_buffer(&nic, qp, 0);
 	__atomic_store_n(&dv.dbrec[MLX5_SND_DBR], htobe32(1), __ATOMIC_RELEASE);
 	__atomic_store_n((uint64_t *)dv.bf.reg, *(uint64_t *)control, __ATOMIC_RELEASE);
-	/* libmlx5 does not know of the WQE, so what it says of the completion has no WR. */
+	/* libmlx5 did not post the WQE, so the wr_id of its completion is undefined. */
 	for (int left = 2; left > 0; left--) {
 		struct ibv_wc wc = await(cq);
 		if (wc.opcode == IBV_WC_RECV)
@@ -183,7 +186,7 @@ static void errors(struct ibv_qp *qp)
 	uint64_t failures = counter_of(&nic, 1, "hw_counters/req_cqe_error");
 	uint64_t flushes = counter_of(&nic, 1, "hw_counters/req_cqe_flush_error");
 
-	/* A key that is nobody's: what was posted behind it is flushed, and the receive queue goes on. */
+	/* An invalid key: later sends are flushed, and the receive queue continues. */
 	bad.lkey ^= 0xff;
 	udp_frame(nic.memory, LEN, 6);
 	struct ibv_sge good = piece(0, LEN);
@@ -201,7 +204,7 @@ static void errors(struct ibv_qp *qp)
 	await_counter(&nic, 1, "hw_counters/req_cqe_error", failures + 2);
 	await_counter(&nic, 1, "hw_counters/req_cqe_flush_error", flushes + 1);
 
-	/* All into error: receives are flushed in order. Through RESET it works again. */
+	/* The whole QP in error: receives are flushed in order. After a reset the QP works again. */
 	for (unsigned i = 0; i < 5; i++)
 		post_buffer(&nic, qp, 70 + i);
 	to_state(qp, IBV_QPS_ERR);
@@ -224,14 +227,14 @@ static void queries(struct ibv_qp *qp)
 
 	CHECK(!ibv_query_qp(qp, &attr, IBV_QP_STATE | IBV_QP_CAP, &init));
 	CHECK(attr.qp_state == IBV_QPS_RTS && attr.cap.max_recv_wr >= DEPTH && attr.cap.max_send_wr >= DEPTH);
-	/* The clock that stamps completions, which runs, as often as the device's thread does. */
+	/* The clock of completion time stamps advances with each round of the device's thread. */
 	uint64_t before = nic_clock(&nic);
 	await_rounds(&nic);
 	CHECK(nic_clock(&nic) > before);
-	/* Multicast groups are UD's. */
+	/* Only UD QPs can join multicast groups. */
 	CHECK(ibv_attach_mcast(qp, &group, 0) == EINVAL);
 	CHECK(ibv_detach_mcast(qp, &group, 0) == EINVAL);
-	/* No offload is promised that is not there. */
+	/* The device reports no offload that it does not have. */
 	struct ibv_device_attr_ex device;
 	CHECK(!ibv_query_device_ex(nic.context, NULL, &device));
 	CHECK(device.tso_caps.max_tso == 0);
@@ -245,7 +248,7 @@ int main(void)
 	make_ready(qp, 1);
 	struct ibv_flow *flow = take_all(qp, 1);
 	gathered_and_inline(qp);
-	completions_are_asked_for(qp);
+	signalled_sends(qp);
 	checksums(qp);
 	queries(qp);
 	errors(qp);

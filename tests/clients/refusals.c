@@ -1,13 +1,15 @@
 /*
- * What the kernel and the mlx5 driver refuse: each row asks for one thing that cannot be had, through the verb that a
- * program would call, and knows the errno it gets, as root, as an ordinary user, and with CAP_NET_RAW alone. Rows whose
- * names end in "_taken" ask for nearly the same and are to be granted: they show that it is the one wrong thing that
- * the row above them is refused for.
+ * Requests that the kernel and the mlx5 driver refuse. Each row makes one invalid request through
+ * the verb that a program would call, and has the expected errno for root, for an ordinary user,
+ * and for a user with CAP_NET_RAW only. Rows whose names end in "_taken" make nearly the same
+ * request and must succeed: they show that the refusal of the neighbouring row is due to the one
+ * difference.
  *
  *     refusals full|bare root|user|net_raw
  *
- * `full` wants a device with every capability, `bare` one without: see the table at the end. A line a row, and status 1
- * if any got another answer than it should.
+ * `full` requires a device with all capabilities, `bare` a device without optional ones: see the
+ * tables at the end. The program prints a line for each row. The exit status is 1 if a result is
+ * not the expected one.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -31,14 +33,15 @@ static struct ibv_device_attr_ex device;
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_wq *wqs[2];
-/* Of two entries, and of one. */
+/* Indirection tables with two entries and with one entry. */
 static struct ibv_rwq_ind_table *table, *single;
 static struct ibv_srq *srq;
-/* Where rules lead. One who may not have such a QP names none: he is refused before anybody looks for it. */
-static struct ibv_qp nobodys, *target;
+/* Destination of rules. A user that may not create such a QP uses the placeholder: the kernel
+ * refuses the request before it looks up the QP. */
+static struct ibv_qp placeholder, *target;
 static uint8_t buffer[BUFFER];
 
-/* What a verb that gives an int has come to. */
+/* Returns the errno of a verb that returns an int: -1, the negative errno, or the errno. */
 static int outcome(int result)
 {
 	if (result == -1)
@@ -76,11 +79,12 @@ static int wq_scatter_fcs(void) { return try_wq(WRS, IBV_WQ_FLAGS_SCATTER_FCS); 
 static int wq_end_padding(void) { return try_wq(WRS, IBV_WQ_FLAGS_PCI_WRITE_END_PADDING); }
 static int wq_flag_unknown(void) { return try_wq(WRS, IBV_WQ_FLAGS_RESERVED); }
 static int wq_without_wqes(void) { return try_wq(0, 0); }
-/* Beyond any device: not even libmlx5 lets it pass. */
+/* Above the limit of all devices: libmlx5 refuses it. */
 static int wq_too_long(void) { return try_wq(1 << 20, 0); }
 
 /*
- * EX_CREATE_WQ by hand: libmlx5 keeps to what the device said of itself, and a program that does not use it need not.
+ * Writes EX_CREATE_WQ to the command file directly: libmlx5 checks the limits that the device
+ * reports, but a program without libmlx5 need not.
  */
 static int write_driver_wq(uint32_t max_wr, struct mlx5_ib_create_wq driver)
 {
@@ -294,8 +298,9 @@ static int rss_key_long(void) { return rss_key_of(41); }
 static int rss_key_none(void) { return rss_key_of(0); }
 
 /*
- * EX_CREATE_QP by hand: libmlx5 has no way to set the comp_mask of the driver's part, and libibverbs itself refuses
- * receives of an RSS QP's own. `change` makes of a sound command another.
+ * Writes EX_CREATE_QP to the command file directly: libmlx5 cannot set the comp_mask of the
+ * driver's part, and libibverbs itself refuses an RSS QP with its own receives. `change` modifies a
+ * valid command.
  */
 struct rss_command {
 	struct ib_uverbs_cmd_hdr header;
@@ -390,7 +395,7 @@ static int rss_create_flags(void)
 static int rss_vendor_flags(void) { return try_qp(rss(IPV4), MLX5DV_QP_CREATE_PACKET_BASED_CREDIT_MODE); }
 static int rss_loopback_flags(void) { return try_qp(rss(IPV4), MLX5DV_QP_CREATE_TIR_ALLOW_SELF_LOOPBACK_UC); }
 
-/* An RSS QP has a send CQ as soon as it asks for sends: otherwise nobody looks at the handle. */
+/* The kernel looks up the send CQ of an RSS QP only if the QP requests sends. */
 static int rss_send_cq(void)
 {
 	struct ibv_qp_init_attr_ex attr = rss(IPV4);
@@ -400,7 +405,7 @@ static int rss_send_cq(void)
 	return try_qp(attr, 0);
 }
 
-/* ---- RAW_PACKET QPs with queues of their own ---- */
+/* ---- RAW_PACKET QPs with their own queues ---- */
 
 static struct ibv_qp *make_raw(uint32_t sends, uint32_t receives, struct ibv_srq *from)
 {
@@ -452,7 +457,7 @@ static int raw_vendor_flags(void)
 static int raw_scatter_fcs(void) { return raw_flag_of(IBV_QP_CREATE_SCATTER_FCS); }
 static int raw_cvlan_stripping(void) { return raw_flag_of(IBV_QP_CREATE_CVLAN_STRIPPING); }
 
-/* Takes a new QP along `way`, whose last step is the one that counts. */
+/* Modifies a new QP along the steps of `way` and returns the result of the last step. */
 static int raw_way(const struct ibv_qp_attr *way, const int *masks, int steps)
 {
 	struct ibv_qp *qp = make_raw(4, 4, NULL);
@@ -561,7 +566,7 @@ static int try_compressed_cq(uint8_t format, uint16_t size)
 static int cq_mini_hash(void) { return try_compressed_cq(MLX5DV_CQE_RES_FORMAT_HASH, 64); }
 static int cq_mini_checksum(void) { return try_compressed_cq(MLX5DV_CQE_RES_FORMAT_CSUM, 64); }
 static int cq_mini_stride(void) { return try_compressed_cq(MLX5DV_CQE_RES_FORMAT_CSUM_STRIDX, 64); }
-/* libmlx5 looks for any common bit, the driver for exactly one. */
+/* libmlx5 accepts any common bit, the driver exactly one. */
 static int cq_mini_both(void)
 {
 	return try_compressed_cq(MLX5DV_CQE_RES_FORMAT_HASH | MLX5DV_CQE_RES_FORMAT_CSUM, 64);
@@ -739,7 +744,7 @@ static int flow_ethertype(uint16_t ethertype)
 static int flow_ethertype_right(void) { return flow_ethertype(0x0800); }
 static int flow_ethertype_wrong(void) { return flow_ethertype(0x86dd); }
 
-/* A bit of a value that its mask leaves out. */
+/* A value bit outside the mask. */
 static int flow_value_unmasked(void)
 {
 	struct rule asked = rule(0);
@@ -773,7 +778,7 @@ static int flow_esp(uint32_t spi_mask, uint32_t seq_mask)
 static int flow_esp_spi(void) { return flow_esp(UINT32_MAX, 0); }
 static int flow_esp_sequence(void) { return flow_esp(0, 1); }
 
-/* A second rule beside a first one with the same match. */
+/* Creates a second rule with the same match as a first rule. */
 static int flow_beside(void (*first)(struct rule *), void (*second)(struct rule *))
 {
 	struct rule one = rule(3), other = rule(3);
@@ -799,10 +804,10 @@ static int flow_drop_beside_forward(void) { return flow_beside(nothing, add_drop
 static int flow_forward_beside_drop(void) { return flow_beside(add_drop, nothing); }
 
 static int flow_tag_beside_none(void) { return flow_beside(nothing, tag_7); }
-/* One without takes the tag that is there. */
+/* A rule without a tag gets the existing tag. */
 static int flow_none_beside_tag(void) { return flow_beside(tag_7, nothing); }
 
-/* The QP is a RAW_PACKET one, as it has to be, but what rules lead to is a receive queue. */
+/* The QP is a RAW_PACKET QP, as required, but it has no receive queue as a destination of rules. */
 static int flow_to_sends_only(void)
 {
 	struct ibv_qp *qp = make_raw(4, 0, NULL), *before = target;
@@ -826,7 +831,7 @@ static int flow_to_no_qp(void)
 	return result;
 }
 
-/* A QP that carries a transport: no rule leads to one, because there is none. */
+/* A QP with a transport. The device has none, so it cannot be a destination of rules. */
 static int qp_of_a_transport(void)
 {
 	struct ibv_qp_init_attr attr = {
@@ -842,9 +847,9 @@ static int qp_of_a_transport(void)
 	return 0;
 }
 
-/* ---- matchers and counters, which speak ioctl() ---- */
+/* ---- matchers and counters, which use ioctl() ---- */
 
-/* Criteria or values of a whole section of outer headers; both are read as far as they go. */
+/* Mask or value of the outer headers section, `size` bytes long. */
 struct match {
 	size_t size;
 	uint8_t bytes[64];
@@ -862,7 +867,7 @@ static struct mlx5dv_flow_matcher *make_matcher(struct match *mask, uint16_t pri
 	return mlx5dv_create_flow_matcher(context, &attr);
 }
 
-/* A rule over a matcher of its own: what becomes of it, and 0 or 1 actions. */
+/* Creates a rule with `count` actions over `matcher`, destroys both, and returns the errno. */
 static int try_match(struct mlx5dv_flow_matcher *matcher, struct match *value, size_t count,
 		     struct mlx5dv_flow_action_attr *actions)
 {
@@ -896,7 +901,7 @@ static int matcher_flags(void)
 	return try_match(make_matcher(&ethertype_mask, 0, 1 << 5), &ipv4_type, 1, miss);
 }
 
-/* `ipv4_ihl`, which this device has no eyes for. */
+/* `ipv4_ihl`, a field that this device cannot match. */
 static int matcher_field(void)
 {
 	static struct match mask = { .size = 64, .bytes = { [26] = 0xf0 } };
@@ -932,7 +937,7 @@ static int counters_unused(void)
 	return result;
 }
 
-/* ---- destroying what is in use ---- */
+/* ---- destruction of objects in use ---- */
 
 static int busy_pd(void) { return outcome(ibv_dealloc_pd(pd)); }
 static int busy_cq(void) { return outcome(ibv_destroy_cq(cq)); }
@@ -940,7 +945,7 @@ static int busy_wq(void) { return outcome(ibv_destroy_wq(wqs[0])); }
 
 static int busy_table(void)
 {
-	if (target == &nobodys)
+	if (target == &placeholder)
 		return EPERM;
 	return outcome(ibv_destroy_rwq_ind_table(table));
 }
@@ -969,10 +974,10 @@ static int busy_srq(void)
 	return result;
 }
 
-/* ---- the table ---- */
+/* ---- tables of requests ---- */
 
 enum { ROOT, USER, NET_RAW };
-#define EVERYBODY(e) { (e), (e), (e) }
+#define ALL_USERS(e) { (e), (e), (e) }
 #define WITH_NET_RAW(e) { (e), EPERM, (e) }
 #define WITH_RAWIO(e) { (e), EPERM, EPERM }
 #define ROW(attempt, expected) { #attempt, attempt, expected }
@@ -984,38 +989,38 @@ struct row {
 	int expected[3];
 };
 
-/* On a device with everything. */
+/* Requests to a device with all capabilities. */
 static const struct row full[] = {
-	TAKEN(wq_plain, EVERYBODY(0)),
+	TAKEN(wq_plain, ALL_USERS(0)),
 	ROW(wq_delay_drop, WITH_RAWIO(0)),
-	TAKEN(wq_cvlan_stripping, EVERYBODY(0)),
-	TAKEN(wq_scatter_fcs, EVERYBODY(0)),
-	TAKEN(wq_end_padding, EVERYBODY(0)),
-	ROW(wq_flag_unknown, EVERYBODY(EOPNOTSUPP)),
-	ROW(wq_too_long, EVERYBODY(EINVAL)),
-	ROW(wq_without_wqes, EVERYBODY(EINVAL)),
-	TAKEN(wq_written, EVERYBODY(0)),
-	TAKEN(wq_strides_smallest, EVERYBODY(0)),
-	TAKEN(wq_strides_largest, EVERYBODY(0)),
-	ROW(wq_strides_short, EVERYBODY(EINVAL)),
-	ROW(wq_strides_long, EVERYBODY(EINVAL)),
-	ROW(wq_strides_few, EVERYBODY(EINVAL)),
-	ROW(wq_strides_many, EVERYBODY(EINVAL)),
-	TAKEN(wq_strides_not_asked_for, EVERYBODY(0)),
-	ROW(wq_mask_unknown, EVERYBODY(EOPNOTSUPP)),
-	TAKEN(wq_dv_strides, EVERYBODY(0)),
-	ROW(wq_dv_strides_few, EVERYBODY(EINVAL)),
-	ROW(wq_written_above_the_cap, EVERYBODY(EINVAL)),
-	ROW(wq_written_without_wqes, EVERYBODY(EINVAL)),
-	ROW(modify_wq_nothing, EVERYBODY(EINVAL)),
-	ROW(modify_wq_unknown, EVERYBODY(EINVAL)),
-	ROW(modify_wq_no_state, EVERYBODY(EINVAL)),
-	ROW(modify_wq_end_padding, EVERYBODY(EOPNOTSUPP)),
-	TAKEN(modify_wq_cvlan, EVERYBODY(0)),
-	ROW(modify_wq_error_to_ready, EVERYBODY(EINVAL)),
-	TAKEN(table_largest, EVERYBODY(0)),
-	ROW(table_above_the_devices, EVERYBODY(EINVAL)),
-	ROW(table_above_any, EVERYBODY(EINVAL)),
+	TAKEN(wq_cvlan_stripping, ALL_USERS(0)),
+	TAKEN(wq_scatter_fcs, ALL_USERS(0)),
+	TAKEN(wq_end_padding, ALL_USERS(0)),
+	ROW(wq_flag_unknown, ALL_USERS(EOPNOTSUPP)),
+	ROW(wq_too_long, ALL_USERS(EINVAL)),
+	ROW(wq_without_wqes, ALL_USERS(EINVAL)),
+	TAKEN(wq_written, ALL_USERS(0)),
+	TAKEN(wq_strides_smallest, ALL_USERS(0)),
+	TAKEN(wq_strides_largest, ALL_USERS(0)),
+	ROW(wq_strides_short, ALL_USERS(EINVAL)),
+	ROW(wq_strides_long, ALL_USERS(EINVAL)),
+	ROW(wq_strides_few, ALL_USERS(EINVAL)),
+	ROW(wq_strides_many, ALL_USERS(EINVAL)),
+	TAKEN(wq_strides_not_asked_for, ALL_USERS(0)),
+	ROW(wq_mask_unknown, ALL_USERS(EOPNOTSUPP)),
+	TAKEN(wq_dv_strides, ALL_USERS(0)),
+	ROW(wq_dv_strides_few, ALL_USERS(EINVAL)),
+	ROW(wq_written_above_the_cap, ALL_USERS(EINVAL)),
+	ROW(wq_written_without_wqes, ALL_USERS(EINVAL)),
+	ROW(modify_wq_nothing, ALL_USERS(EINVAL)),
+	ROW(modify_wq_unknown, ALL_USERS(EINVAL)),
+	ROW(modify_wq_no_state, ALL_USERS(EINVAL)),
+	ROW(modify_wq_end_padding, ALL_USERS(EOPNOTSUPP)),
+	TAKEN(modify_wq_cvlan, ALL_USERS(0)),
+	ROW(modify_wq_error_to_ready, ALL_USERS(EINVAL)),
+	TAKEN(table_largest, ALL_USERS(0)),
+	ROW(table_above_the_devices, ALL_USERS(EINVAL)),
+	ROW(table_above_any, ALL_USERS(EINVAL)),
 	ROW(rss_plain, WITH_NET_RAW(0)),
 	ROW(rss_other_function, WITH_NET_RAW(EOPNOTSUPP)),
 	TAKEN(rss_by_hand, WITH_NET_RAW(0)),
@@ -1051,27 +1056,27 @@ static const struct row full[] = {
 	ROW(raw_rtr_with_port, WITH_NET_RAW(EINVAL)),
 	TAKEN(raw_scatter_fcs, WITH_NET_RAW(0)),
 	TAKEN(raw_cvlan_stripping, WITH_NET_RAW(0)),
-	TAKEN(mr_local, EVERYBODY(0)),
-	TAKEN(mr_remote_read, EVERYBODY(0)),
-	TAKEN(mr_both_writes, EVERYBODY(0)),
-	ROW(mr_remote_write, EVERYBODY(EINVAL)),
-	ROW(mr_remote_atomic, EVERYBODY(EINVAL)),
-	TAKEN(cq_mini_hash, EVERYBODY(0)),
-	TAKEN(cq_mini_checksum, EVERYBODY(0)),
-	TAKEN(cq_mini_stride, EVERYBODY(0)),
-	ROW(cq_mini_both, EVERYBODY(EINVAL)),
-	ROW(cq_mini_none, EVERYBODY(EINVAL)),
-	ROW(cq_mini_of_128, EVERYBODY(EOPNOTSUPP)),
-	TAKEN(cq_plain, EVERYBODY(0)),
-	ROW(cq_empty, EVERYBODY(EINVAL)),
-	ROW(cq_negative, EVERYBODY(EINVAL)),
-	ROW(cq_above_any, EVERYBODY(EINVAL)),
-	TAKEN(cq_moderated_longest, EVERYBODY(0)),
-	ROW(cq_moderated_too_long, EVERYBODY(EINVAL)),
-	ROW(cq_vector, EVERYBODY(EINVAL)),
-	ROW(srq_resize, EVERYBODY(EINVAL)),
-	TAKEN(srq_limit, EVERYBODY(0)),
-	ROW(srq_limit_above, EVERYBODY(EINVAL)),
+	TAKEN(mr_local, ALL_USERS(0)),
+	TAKEN(mr_remote_read, ALL_USERS(0)),
+	TAKEN(mr_both_writes, ALL_USERS(0)),
+	ROW(mr_remote_write, ALL_USERS(EINVAL)),
+	ROW(mr_remote_atomic, ALL_USERS(EINVAL)),
+	TAKEN(cq_mini_hash, ALL_USERS(0)),
+	TAKEN(cq_mini_checksum, ALL_USERS(0)),
+	TAKEN(cq_mini_stride, ALL_USERS(0)),
+	ROW(cq_mini_both, ALL_USERS(EINVAL)),
+	ROW(cq_mini_none, ALL_USERS(EINVAL)),
+	ROW(cq_mini_of_128, ALL_USERS(EOPNOTSUPP)),
+	TAKEN(cq_plain, ALL_USERS(0)),
+	ROW(cq_empty, ALL_USERS(EINVAL)),
+	ROW(cq_negative, ALL_USERS(EINVAL)),
+	ROW(cq_above_any, ALL_USERS(EINVAL)),
+	TAKEN(cq_moderated_longest, ALL_USERS(0)),
+	ROW(cq_moderated_too_long, ALL_USERS(EINVAL)),
+	ROW(cq_vector, ALL_USERS(EINVAL)),
+	ROW(srq_resize, ALL_USERS(EINVAL)),
+	TAKEN(srq_limit, ALL_USERS(0)),
+	ROW(srq_limit_above, ALL_USERS(EINVAL)),
 	TAKEN(flow_priority_last, WITH_NET_RAW(0)),
 	ROW(flow_priority_above, WITH_NET_RAW(ENOMEM)),
 	ROW(flow_port_none, WITH_NET_RAW(EINVAL)),
@@ -1108,49 +1113,50 @@ static const struct row full[] = {
 	ROW(matcher_value_unmasked, WITH_NET_RAW(EINVAL)),
 	ROW(matcher_field, WITH_NET_RAW(EINVAL)),
 	ROW(matcher_of_sends, WITH_NET_RAW(EOPNOTSUPP)),
-	ROW(matcher_flags, EVERYBODY(EINVAL)),
-	ROW(matcher_empty_mask, EVERYBODY(EINVAL)),
+	ROW(matcher_flags, ALL_USERS(EINVAL)),
+	ROW(matcher_empty_mask, ALL_USERS(EINVAL)),
 	TAKEN(matcher_tag_largest, WITH_NET_RAW(0)),
 	ROW(matcher_tag_above, WITH_NET_RAW(EINVAL)),
-	ROW(counters_unused, EVERYBODY(EINVAL)),
-	ROW(qp_of_a_transport, EVERYBODY(EOPNOTSUPP)),
-	ROW(busy_pd, EVERYBODY(EBUSY)),
-	ROW(busy_cq, EVERYBODY(EBUSY)),
-	ROW(busy_wq, EVERYBODY(EBUSY)),
+	ROW(counters_unused, ALL_USERS(EINVAL)),
+	ROW(qp_of_a_transport, ALL_USERS(EOPNOTSUPP)),
+	ROW(busy_pd, ALL_USERS(EBUSY)),
+	ROW(busy_cq, ALL_USERS(EBUSY)),
+	ROW(busy_wq, ALL_USERS(EBUSY)),
 	ROW(busy_table, WITH_NET_RAW(EBUSY)),
 	ROW(busy_qp, WITH_NET_RAW(EBUSY)),
 	ROW(busy_srq, WITH_NET_RAW(EBUSY)),
 };
 
-/* On a device without optional capabilities, and with short CQs and tables. */
+/* Requests to a device without optional capabilities, and with short CQs and tables. */
 static const struct row bare[] = {
-	TAKEN(wq_plain, EVERYBODY(0)),
-	ROW(wq_cvlan_stripping, EVERYBODY(EOPNOTSUPP)),
-	ROW(wq_scatter_fcs, EVERYBODY(EOPNOTSUPP)),
-	ROW(wq_end_padding, EVERYBODY(EOPNOTSUPP)),
-	/* The right is asked for before the device. */
+	TAKEN(wq_plain, ALL_USERS(0)),
+	ROW(wq_cvlan_stripping, ALL_USERS(EOPNOTSUPP)),
+	ROW(wq_scatter_fcs, ALL_USERS(EOPNOTSUPP)),
+	ROW(wq_end_padding, ALL_USERS(EOPNOTSUPP)),
+	/* The driver checks the privilege before the capability of the device. */
 	ROW(wq_delay_drop, WITH_RAWIO(EOPNOTSUPP)),
-	ROW(wq_strides_smallest, EVERYBODY(EOPNOTSUPP)),
-	/* libmlx5 asks the device before the kernel. */
-	ROW(wq_dv_strides, EVERYBODY(EINVAL)),
-	ROW(cq_mini_hash, EVERYBODY(EINVAL)),
-	ROW(modify_wq_end_padding, EVERYBODY(EOPNOTSUPP)),
-	ROW(modify_wq_cvlan, EVERYBODY(EOPNOTSUPP)),
-	TAKEN(table_largest, EVERYBODY(0)),
-	ROW(table_above_the_devices, EVERYBODY(EINVAL)),
+	ROW(wq_strides_smallest, ALL_USERS(EOPNOTSUPP)),
+	/* libmlx5 checks the capability of the device before it calls the kernel. */
+	ROW(wq_dv_strides, ALL_USERS(EINVAL)),
+	ROW(cq_mini_hash, ALL_USERS(EINVAL)),
+	ROW(modify_wq_end_padding, ALL_USERS(EOPNOTSUPP)),
+	ROW(modify_wq_cvlan, ALL_USERS(EOPNOTSUPP)),
+	TAKEN(table_largest, ALL_USERS(0)),
+	ROW(table_above_the_devices, ALL_USERS(EINVAL)),
 	ROW(raw_scatter_fcs, WITH_NET_RAW(EOPNOTSUPP)),
 	ROW(raw_cvlan_stripping, WITH_NET_RAW(EOPNOTSUPP)),
-	/* The flag is the driver's own, and one that the device does not know is a wrong one. */
+	/* The flag belongs to the driver, which rejects it as invalid if the device lacks the capability.
+	 * */
 	ROW(rss_inner, WITH_NET_RAW(EINVAL)),
 	ROW(rss_inner_bare, WITH_NET_RAW(EOPNOTSUPP)),
 	ROW(flow_sniffer, WITH_NET_RAW(EOPNOTSUPP)),
 	ROW(flow_mpls_label, WITH_NET_RAW(EOPNOTSUPP)),
 	TAKEN(flow_mpls_any, WITH_NET_RAW(0)),
-	/* The driver does not ask for this one; the firmware refuses. */
+	/* The driver does not check this capability; the firmware refuses. */
 	ROW(flow_esp_spi, WITH_NET_RAW(EINVAL)),
-	ROW(cq_moderated_longest, EVERYBODY(EOPNOTSUPP)),
-	TAKEN(cq_largest, EVERYBODY(0)),
-	ROW(cq_above_the_devices, EVERYBODY(EINVAL)),
+	ROW(cq_moderated_longest, ALL_USERS(EOPNOTSUPP)),
+	TAKEN(cq_largest, ALL_USERS(0)),
+	ROW(cq_above_the_devices, ALL_USERS(EINVAL)),
 };
 
 static const char *name_of(int error)
@@ -1158,12 +1164,12 @@ static const char *name_of(int error)
 	return error ? strerrorname_np(error) : "granted";
 }
 
-static int run(const struct row *rows, size_t count, int who)
+static int run(const struct row *rows, size_t count, int user)
 {
 	int wrong = 0;
 
 	for (size_t i = 0; i < count; i++) {
-		int expected = rows[i].expected[who], got = rows[i].attempt();
+		int expected = rows[i].expected[user], got = rows[i].attempt();
 
 		printf("%s: %s", rows[i].name, name_of(got));
 		if (got != expected)
@@ -1174,7 +1180,7 @@ static int run(const struct row *rows, size_t count, int who)
 	return wrong;
 }
 
-static void set_up(int who)
+static void set_up(int user)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 
@@ -1192,17 +1198,17 @@ static void set_up(int who)
 	CHECK(single = make_table(0));
 	struct ibv_qp_init_attr_ex attr = rss(IPV4);
 	target = ibv_create_qp_ex(context, &attr);
-	CHECK_SAYING(!target == (who == USER), "a QP to lead rules to: %s", strerror(errno));
+	CHECK_SAYING(!target == (user == USER), "cannot create the QP for rules: %s", strerror(errno));
 	if (!target) {
-		nobodys.context = context;
-		target = &nobodys;
+		placeholder.context = context;
+		target = &placeholder;
 	}
 }
 
-/* Nothing that was refused has left anything behind that is still in use. */
+/* Destroys all objects. This fails if a refused request has left a reference. */
 static void tear_down(void)
 {
-	if (target != &nobodys)
+	if (target != &placeholder)
 		CHECK(!ibv_destroy_qp(target));
 	CHECK(!ibv_destroy_rwq_ind_table(table));
 	CHECK(!ibv_destroy_rwq_ind_table(single));
@@ -1217,16 +1223,16 @@ static void tear_down(void)
 int main(int argc, char **argv)
 {
 	static const char *const names[] = { [ROOT] = "root", [USER] = "user", [NET_RAW] = "net_raw" };
-	int who = 0;
+	int user = 0;
 
 	CHECK(argc == 3);
-	while (who < 3 && strcmp(argv[2], names[who]))
-		who++;
-	CHECK(who < 3);
+	while (user < 3 && strcmp(argv[2], names[user]))
+		user++;
+	CHECK(user < 3);
 	int is_bare = !strcmp(argv[1], "bare");
 	CHECK(is_bare || !strcmp(argv[1], "full"));
-	set_up(who);
-	int wrong = is_bare ? run(bare, sizeof bare / sizeof *bare, who) : run(full, sizeof full / sizeof *full, who);
+	set_up(user);
+	int wrong = is_bare ? run(bare, sizeof bare / sizeof *bare, user) : run(full, sizeof full / sizeof *full, user);
 	tear_down();
 	return wrong ? 1 : 0;
 }

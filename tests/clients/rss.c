@@ -1,17 +1,19 @@
 /*
- * Receives a finite synthetic wire through RSS, as a capture program would, and trusts nothing it is told.
+ * Receives a finite synthetic wire through RSS, as a capture program would, and verifies all
+ * results.
  *
  *   rss poll|ex|event QUEUES COUNT
  *
- * Seven RSS QPs over one indirection table (the catch-all over its own) take all traffic. Of each frame it checks the
- * queue, against the hash computed bit by bit from the frame's own bytes; the order within the queue; and, at the
- * end, that each of the numbers 0 to COUNT-1 came exactly once and nothing came besides.
+ * Seven RSS QPs over one indirection table (the catch-all has its own table) receive all traffic.
+ * The program checks the queue of each frame against the hash computed bit by bit from the frame's
+ * bytes, and the order within the queue. At the end it checks that each of the numbers 0 to COUNT-1
+ * arrived exactly once, and no other frame.
  *
  *   poll   ibv_poll_cq
- *   ex     the extended iterator, with timestamps, which must not go back
- *   event  ibv_poll_cq after completion events only: a lost event is a hang
+ *   ex     the extended iterator, with timestamps that must not decrease
+ *   event  ibv_poll_cq after completion events only: a lost event causes a hang
  *
- * It says "receiving" on standard error with the first frame.
+ * It prints "receiving" to standard error with the first frame.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -29,7 +31,7 @@ struct queue {
 	struct ibv_wq *wq;
 	uint8_t *memory;
 	uint64_t received;
-	uint64_t next; /* the lowest sequence number that can still come */
+	uint64_t next; /* lowest sequence number that may still arrive */
 };
 
 struct completion {
@@ -191,7 +193,7 @@ static struct ibv_qp *create_qp(const struct profile *profile, struct ibv_rwq_in
 	return qp;
 }
 
-/* A rule whose specs name types only: every mask is zero. */
+/* Creates a rule that matches header types only: every mask is zero. */
 static struct ibv_flow *create_flow(const struct profile *profile, struct ibv_qp *qp)
 {
 	_Alignas(8) uint8_t rule[sizeof(struct ibv_flow_attr) + 256] = { 0 };
@@ -220,7 +222,7 @@ static struct ibv_flow *create_flow(const struct profile *profile, struct ibv_qp
 	return flow;
 }
 
-/* The queue of a synthetic frame: TCP or UDP, over IPv4 or IPv6, with or without one tag. */
+/* Returns the queue of a synthetic frame: TCP or UDP over IPv4 or IPv6, with at most one tag. */
 static int expected_queue(const uint8_t *frame)
 {
 	const uint8_t *type = frame + 12;
@@ -280,7 +282,8 @@ static int poll_ex(struct completion *done)
 	return n;
 }
 
-/* Sleeps until the CQ has an event, and arms it again before it is polled: an event between the two is not lost. */
+/* Waits for an event of the CQ and arms the CQ before it is polled, so that no event is lost in
+ * between. */
 static void await_event(void)
 {
 	struct ibv_cq *which;
@@ -324,7 +327,7 @@ static uint64_t take(const struct completion *done, int n, uint8_t *seen)
 	return (uint64_t)n;
 }
 
-/* When the last frame of a finite wire has been consumed, its port goes down. */
+/* Waits until the port goes down, which follows the last frame of a finite wire. */
 static void await_port_down(void)
 {
 	struct pollfd ready = { .fd = context->async_fd, .events = POLLIN };
@@ -356,7 +359,7 @@ int main(int argc, char **argv)
 	struct ibv_flow *flows[PROFILES];
 	for (int i = 0; i < PROFILES; i++)
 		qps[i] = create_qp(&profiles[i], profiles[i].fields ? shared : single);
-	/* The catch-all last: frames that come while rules are being made must not land on it for want of a better one. */
+	/* The catch-all is created last, so that it gets no frames while the other rules are missing. */
 	for (int i = 0; i < PROFILES; i++)
 		flows[i] = create_flow(&profiles[i], qps[i]);
 
@@ -378,7 +381,7 @@ int main(int argc, char **argv)
 		}
 		if (mode != EVENT)
 			sched_yield();
-		CHECK_SAYING(seconds() - last < HANG, "%lu frames, then nothing more", (unsigned long)received);
+		CHECK_SAYING(seconds() - last < HANG, "no frame after %lu frames", (unsigned long)received);
 	}
 	double took = seconds() - start;
 	await_port_down();

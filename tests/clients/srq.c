@@ -1,6 +1,7 @@
 /*
- * Shared receive queues as objects. No RAW_PACKET QP receives from one on mlx5, so nothing is ever taken: what is left
- * is to make one, to fill it, its limit with the event, what mlx5 refuses, and to destroy it.
+ * Shared receive queues as objects. On mlx5 no RAW_PACKET QP receives from an SRQ, so no WR is ever
+ * consumed. Tests creation, posting, the limit and its event, requests that mlx5 refuses, and
+ * destruction.
  */
 #define _GNU_SOURCE
 #include "nic.h"
@@ -41,22 +42,22 @@ int main(void)
 	nic = nic_open(NULL);
 	CHECK(!ibv_query_device(nic.context, &device));
 	CHECK(device.max_srq > 0 && device.max_srq_wr > 0 && device.max_srq_sge > 0);
-	/* mlx5 cannot resize one, and says so. */
+	/* mlx5 cannot resize an SRQ and does not report the capability. */
 	CHECK(!(device.device_cap_flags & IBV_DEVICE_SRQ_RESIZE));
 	struct ibv_srq *srq = ibv_create_srq(nic.pd, &init);
 	CHECK(srq);
-	/* Room is rounded up to a power of two less one, and a limit at the making is not heeded. */
+	/* The size is rounded up to a power of two minus one. A limit at creation is ignored. */
 	struct ibv_srq_attr attr = query(srq);
 	CHECK_SAYING(attr.max_wr >= 100 && (attr.max_wr & (attr.max_wr + 1)) == 0, "%u WRs", attr.max_wr);
 	CHECK(attr.max_sge >= 2 && attr.srq_limit == 0);
 	no_event(&nic);
 
 	CHECK(post(srq, 50) == 50);
-	/* Enough is there: the limit stands. */
+	/* Enough receives are posted: the limit stays armed. */
 	CHECK(!set_limit(srq, 50));
 	CHECK(query(srq).srq_limit == 50);
 	no_event(&nic);
-	/* Too few are there: the event comes, once, and the limit is off. */
+	/* Too few receives are posted: the event comes once, and the limit is disarmed. */
 	CHECK(!set_limit(srq, 51));
 	await_event(&nic, IBV_EVENT_SRQ_LIMIT_REACHED);
 	no_event(&nic);
@@ -70,7 +71,7 @@ int main(void)
 	struct ibv_srq_attr larger = { .max_wr = 200 };
 	CHECK(ibv_modify_srq(srq, &larger, IBV_SRQ_MAX_WR) == EINVAL);
 	CHECK(query(srq).max_wr == attr.max_wr);
-	/* As many as were asked for, at least, and it ends. */
+	/* The SRQ takes at least the requested number of receives, and at most its size. */
 	int more = post(srq, 1 << 20);
 	CHECK_SAYING(more >= 100 - 50 && (uint32_t)more <= attr.max_wr - 50, "%d more", more);
 	CHECK(ibv_dealloc_pd(nic.pd) == EBUSY);

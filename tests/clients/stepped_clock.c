@@ -1,4 +1,5 @@
-/* Preloaded, sets CLOCK_REALTIME of one process forward by STEP_S seconds and back again, every STEP_EVERY_MS milliseconds. */
+/* Preloadable library: steps CLOCK_REALTIME of one process forward by STEP_S seconds and back
+ * again, every STEP_EVERY_MS milliseconds. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/syscall.h>

@@ -1,11 +1,13 @@
 /*
- * What DPDK's software Toeplitz makes of frames: a judge of receive-side scaling that shares no line with this project.
+ * Prints the hashes that DPDK's software Toeplitz computes for frames: an independent reference for
+ * receive-side scaling.
  *
  *   thash KEY addresses|ports TABLE_SIZE FRAMES
  *
- * KEY: 80 hexadecimal digits. FRAMES: a file of frames of untagged Ethernet with whole IPv4 or IPv6 headers without options, each
- * behind its length in two bytes, the more significant first. Prints a line for each: the hash in hexadecimal and the
- * queue of an indirection table of TABLE_SIZE entries, the Nth of which is queue N. Builds against package libdpdk-dev.
+ * KEY: 80 hexadecimal digits. FRAMES: a file of untagged Ethernet frames with complete IPv4 or IPv6
+ * headers without options, each preceded by its length in two bytes, big endian. Prints a line for
+ * each frame: the hash in hexadecimal, and the queue from an indirection table of TABLE_SIZE
+ * entries whose Nth entry is queue N. Requires package libdpdk-dev.
  */
 #include <arpa/inet.h>
 #include <stdint.h>
@@ -55,7 +57,7 @@ int main(int argc, char **argv)
 		uint32_t words;
 
 		if (fread(frame, 1, size, frames) != size || size < 14 + 40 + 4) {
-			fprintf(stderr, "thash: a frame is cut off or shorter than its headers\n");
+			fprintf(stderr, "thash: a frame is truncated or shorter than its headers\n");
 			return 1;
 		}
 		const uint8_t *ip = frame + 14;

@@ -1,6 +1,7 @@
 /*
- * RSS on the headers in a tunnel: VXLAN, GRE with and without an inner Ethernet header, and IP in IP. All flows of a
- * tunnel have the same outer headers, so a hash over those would put them on one queue.
+ * RSS on the inner headers of tunnels: VXLAN, GRE with and without an inner Ethernet header, and IP
+ * in IP. All flows of a tunnel have the same outer headers, so a hash over those would select one
+ * queue.
  */
 #define _GNU_SOURCE
 #include "nic.h"
@@ -21,7 +22,7 @@ static unsigned mac(uint8_t *to)
 	return 12;
 }
 
-/* An IP header for what follows it; returns its length. */
+/* Writes an IP header for `payload` bytes and returns the header's length. */
 static unsigned ip(uint8_t *to, bool six, uint8_t protocol, unsigned payload, uint32_t flow)
 {
 	if (six) {
@@ -44,7 +45,7 @@ static unsigned ip(uint8_t *to, bool six, uint8_t protocol, unsigned payload, ui
 	return 20;
 }
 
-/* The inner packet, with the hash that its headers have. */
+/* Writes the inner packet, returns its length, and stores the hash of its headers. */
 static unsigned inner_packet(uint8_t *to, bool six, bool tcp, uint32_t flow, uint32_t *hash)
 {
 	unsigned l4_len = tcp ? 20 + 10 : 8 + 10;
@@ -65,7 +66,7 @@ static unsigned inner_packet(uint8_t *to, bool six, bool tcp, uint32_t flow, uin
 	return at + l4_len;
 }
 
-/* A frame of the tunnel around the flow's packet; the outer header is IPv6 if `outer_six`. */
+/* Writes a frame with the flow's packet in a tunnel. The outer header is IPv6 if `outer_six`. */
 static unsigned tunnelled(uint8_t *frame, enum tunnel tunnel, bool outer_six, bool six, bool tcp, uint32_t flow,
 			  uint32_t *hash)
 {
@@ -83,7 +84,7 @@ static unsigned tunnelled(uint8_t *frame, enum tunnel tunnel, bool outer_six, bo
 		head[14] = 42;
 		head_len = 16;
 	} else if (tunnel != IP_IN_IP) {
-		/* With a key, so that what lies inside is further on. */
+		/* With a GRE key, so that the inner packet is at another offset. */
 		head[0] = 0x20;
 		put16(head + 2, tunnel == GRE_IP ? ethertype : 0x6558);
 		head_len = 8;
@@ -145,7 +146,7 @@ static void check_tunnel(enum tunnel tunnel, bool outer_six, bool six, bool tcp)
 			q = (q + 1) % QUEUES;
 			n = ibv_poll_cq(cq[q], 1, &wc);
 			CHECK(n >= 0);
-			CHECK_SAYING(n || seconds() < deadline, "flow %u of tunnel %d never came", flow, tunnel);
+			CHECK_SAYING(n || seconds() < deadline, "flow %u of tunnel %d did not arrive", flow, tunnel);
 		}
 		CHECK(wc.status == IBV_WC_SUCCESS && wc.byte_len == len);
 		CHECK_SAYING(q == queue, "tunnel %d, outer IPv%d, inner IPv%d, flow %u: queue %d, not %d", tunnel,

@@ -1,4 +1,4 @@
-/* Runs a program as on a kernel without landlock: its first call is unknown there. */
+/* Runs a program as on a kernel without landlock: landlock_create_ruleset fails with ENOSYS. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

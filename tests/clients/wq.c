@@ -1,9 +1,10 @@
 /*
- * A WQ behind an RSS QP of one entry, and what can happen to it: a frame too long for its buffers, a key that is
- * nobody's, no buffers at all, an overrun CQ, a flag changed at run time, and delay drop.
+ * Events of a WQ in an indirection table of one entry: a frame too long for its buffer, an invalid
+ * key, no buffers, an overrun CQ, a flag changed at run time, and delay drop.
  *
- *   wq PATH [stale]      PATH: the driver's folder delay_drop of this device in debugfs
- *                        stale: the device refuses to leave an error of its own unless it is named (refuse_stale_state)
+ *   wq PATH [stale]      PATH: the driver's debugfs folder delay_drop of this device
+ *                        stale: the device leaves an error state that it set itself only if the
+ *                        request names that state (refuse_stale_state)
  *
  * Delay drop needs CAP_SYS_RAWIO.
  */
@@ -33,7 +34,7 @@ static void set_state(struct ibv_wq *wq, enum ibv_wq_state state)
 
 static bool refuses_stale;
 
-/* To RESET, from an error that the device has put the WQ in and the driver knows nothing of. */
+/* Moves a WQ to RESET from an error state that the device set and the driver did not record. */
 static void reset_after_error(struct ibv_wq *wq)
 {
 	struct ibv_wq_attr attr = { .attr_mask = IBV_WQ_ATTR_STATE, .wq_state = IBV_WQS_RESET };
@@ -108,7 +109,7 @@ static void expect(struct queue *q, uint64_t id, uint32_t number, uint32_t len)
 		     (unsigned long)wc.wr_id, found, wc.byte_len);
 }
 
-/* It costs the WR and nothing else. */
+/* A frame longer than its buffer fails the WR and nothing else. */
 static void too_long(struct queue *q)
 {
 	uint64_t errors = counter_of(&nic, 1, "hw_counters/resp_local_length_error");
@@ -124,7 +125,7 @@ static void too_long(struct queue *q)
 	no_event(&nic);
 }
 
-/* It fails the WQ; what was posted behind is flushed, and through RESET it works again. */
+/* An invalid key fails the WQ: later WRs are flushed. After a reset the WQ works again. */
 static void bad_key(struct queue *q)
 {
 	uint64_t errors = counter_of(&nic, 1, "hw_counters/resp_cqe_error");
@@ -164,7 +165,7 @@ static void no_buffers(struct queue *q)
 	expect(q, 6, 6, LEN);
 }
 
-/* The tag is taken out while the flag is set. */
+/* The tag is stripped while the flag is set. */
 static void flag_at_run_time(struct queue *q)
 {
 	struct ibv_wq_attr attr = {
@@ -189,7 +190,7 @@ static void flag_at_run_time(struct queue *q)
 	}
 }
 
-/* More frames than the CQ holds: it dies, and the WQ with it. */
+/* More frames than the CQ holds: the CQ and the WQ fail. */
 static void overrun(void)
 {
 	struct queue q = make_queue(3, 0);
@@ -214,7 +215,7 @@ static uint64_t delay_drop_file(const char *name)
 	return number_in(path);
 }
 
-/* As many as the device takes; the one that it refuses is not counted. */
+/* Creates WQs until the device refuses one. The refused WQ is not counted. */
 static void count_of_queues(void)
 {
 	enum { MANY = 64 };
@@ -252,12 +253,13 @@ static void delay_drop(void)
 	CHECK(delay_drop_file("num_rqs") == queues + 1);
 	CHECK(delay_drop_file("timeout") == 50000);
 	/*
-	 * A buffer in time: the frame that was held is received. Whether it comes in time is up to the machine, and the NIC
-	 * tells by an event when it did not: so a round without an event is what is looked for.
+	 * A buffer posted in time: the held frame is received. On a busy machine the buffer may be late,
+	 * which the NIC reports by a timeout event. The loop therefore repeats until a round without an
+	 * event.
 	 */
 	double deadline = seconds() + HANG;
 	for (uint32_t round = 0; !held; round++) {
-		CHECK_SAYING(seconds() < deadline, "in %u rounds no frame was ever held", round);
+		CHECK_SAYING(seconds() < deadline, "no frame was held in %u rounds", round);
 		uint64_t lost = counter_of(&nic, 1, out_of_buffer), events = delay_drop_file("num_timeout_events");
 		send(round, LEN);
 		send(100000 + round, LEN);
@@ -265,22 +267,23 @@ static void delay_drop(void)
 		CHECK(ibv_poll_cq(q.cq, 1, &wc) == 0);
 		post_to_wq(&nic, q.wq, 1, LEN);
 		post_to_wq(&nic, q.wq, 2, LEN);
-		/* Two more, so that both buffers are used however many were lost. */
+		/* Two more frames, so that both buffers are used even if the first two frames were lost. */
 		send(200000 + round, LEN);
 		send(300000 + round, LEN);
 		await(q.cq);
-		/* If anything was lost before it, that is told by then. */
+		/* By now the NIC has reported any loss before this frame. */
 		await_rounds(&nic);
 		held = delay_drop_file("num_timeout_events") == events;
 		await(q.cq);
 		uint32_t first;
 		memcpy(&first, received_at(&nic, 1) + NUMBER_AT, sizeof first);
 		CHECK_SAYING(!held || first == round, "frame %u, not %u", first, round);
-		/* The last two, or what is left of them, find no buffer and run out of time. */
+		/* The remaining frames find no buffer and time out. */
 		await_counter(&nic, 1, out_of_buffer, lost + 2);
 	}
 
-	/* Out of time: each frame that is held is lost, one timeout after the other, since the driver arms anew. */
+	/* Timeouts: each held frame is lost after one timeout, because the driver arms delay drop again.
+	 * */
 	for (unsigned i = 0; i < 3; i++) {
 		uint64_t events = delay_drop_file("num_timeout_events"), lost = counter_of(&nic, 1, out_of_buffer);
 		uint64_t start = nic_clock(&nic);
@@ -293,7 +296,7 @@ static void delay_drop(void)
 	post_to_wq(&nic, q.wq, 7, LEN);
 	send(7, LEN);
 	expect(&q, 7, 7, LEN);
-	/* It is no event to the program. */
+	/* A timeout is not an asynchronous event for the program. */
 	no_event(&nic);
 	destroy_queue(&q);
 }

@@ -1,4 +1,5 @@
-//! Captures a port into files: `files DEVICE FOLDER`. It ends when the port goes down, and prints how many frames are in files.
+//! Example program `files DEVICE FOLDER`: captures a port into files until the port goes down, then
+//! prints the number of frames in the files.
 
 use std::{
     error::Error,

@@ -1,5 +1,6 @@
-//! What a program without unsafe code may try with the verbs: `misuse DEVICE`. Each attempt is refused, with an error or a
-//! panic, before the device or foreign memory is reached; the program prints a line for each that is not.
+//! Program `misuse DEVICE`: misuse of the verbs crate that is possible without unsafe code. Each
+//! attempt must fail with an error or a panic, before it reaches the device or foreign memory. The
+//! program prints a line for each attempt that does not fail.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -17,10 +18,10 @@ use wqcap_rss::{key::RssKey, profile::HashFields};
 
 const WRS: u32 = 16;
 
-/// The errno of EINVAL.
+/// Value of EINVAL.
 const INVALID: i32 = 22;
 
-/// Attempts that were not refused.
+/// Number of attempts that were not refused.
 #[derive(Default)]
 struct Attempts(u32);
 
@@ -32,7 +33,7 @@ impl Attempts {
         }
     }
 
-    /// Expects EINVAL.
+    /// Checks that the result is EINVAL.
     fn invalid<T>(&mut self, what: &str, result: Result<T, VerbsError>) {
         let is_refused = match result {
             Err(VerbsError::Verb { source, .. }) => source.raw_os_error() == Some(INVALID),
@@ -41,7 +42,7 @@ impl Attempts {
         self.refuse(what, is_refused);
     }
 
-    /// Expects a panic.
+    /// Checks that the attempt panics.
     fn panics<T>(&mut self, what: &str, attempt: impl FnOnce() -> T) {
         let result = panic::catch_unwind(AssertUnwindSafe(attempt));
         self.refuse(what, result.is_err());
@@ -74,7 +75,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     panic::set_hook(Box::new(|_| {}));
     let mut attempts = Attempts::default();
 
-    // Slots of one set with the memory of another.
+    // Slots of one message set with the memory of another set.
     let context = Context::open(&device)?;
     let pd = Pd::alloc(&context)?;
     let (mut messages, _slots) = Messages::register(&pd, 4, 64)?;
@@ -97,7 +98,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         posted.is_err_and(|(_, e)| e.raw_os_error() == Some(INVALID)),
     );
 
-    // Objects of another context of the same device, whose numbers name other objects in this one.
+    // Objects of another context of the same device. In this context, their numbers name other
+    // objects.
     let other = Context::open(&device)?;
     let other_pd = Pd::alloc(&other)?;
     let memory = Mr::register(&pd, Region::allocate(4096, None)?)?;
@@ -130,18 +132,21 @@ fn main() -> Result<(), Box<dyn Error>> {
         Srq::create(&other_pd, &messages, 4),
     );
 
-    // WQEs that the device owns.
+    // WQEs owned by the device.
     let mut queue = InspectedQueue::create(&context, &pd, (WRS, 2048), 0, CompletionStamps::None)?;
     attempts.invalid("WQEs of a WQ that is not reset", queue.make_ready(true));
 
-    // Lengths that no address space has.
+    // Lengths beyond the address space.
     for len in [usize::MAX, usize::MAX - 4096, usize::MAX / 2] {
         let refused = panic::catch_unwind(|| {
             Region::allocate(len, None).is_err()
                 && Region::several(1, len).is_err()
                 && Region::several(usize::MAX, len).is_err()
         });
-        attempts.refuse("memory without end", refused.is_ok_and(|it| it));
+        attempts.refuse(
+            "a region beyond the address space",
+            refused.is_ok_and(|it| it),
+        );
     }
 
     println!("{} attempts were not refused", attempts.0);

@@ -45,7 +45,7 @@ pub struct Program {
     argv: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     cwd: Option<std::path::PathBuf>,
-    is_told: bool,
+    has_stdin: bool,
     timeout: Duration,
 }
 
@@ -57,7 +57,7 @@ impl Program {
             argv: vec![name.as_ref().to_owned()],
             env: Vec::new(),
             cwd: None,
-            is_told: false,
+            has_stdin: false,
             timeout: HANG,
         }
     }
@@ -108,7 +108,7 @@ impl Program {
     /// Connects standard input to a pipe for [`Running::tell`], instead of `/dev/null`.
     #[must_use]
     pub fn told(mut self) -> Self {
-        self.is_told = true;
+        self.has_stdin = true;
         self
     }
 
@@ -137,7 +137,7 @@ impl Program {
         if let Some(dir) = &self.cwd {
             command.current_dir(dir);
         }
-        let stdin = if self.is_told {
+        let stdin = if self.has_stdin {
             Stdio::piped()
         } else {
             Stdio::null()
@@ -148,8 +148,8 @@ impl Program {
             .stderr(Stdio::piped());
         let started = Instant::now();
         let mut child = command.spawn().unwrap_or_else(|e| panic!("{self}: {e}"));
-        let stdout = Collected::of(child.stdout.take().expect("piped").into());
-        let stderr = Collected::of(child.stderr.take().expect("piped").into());
+        let stdout = Collected::start(child.stdout.take().expect("piped").into());
+        let stderr = Collected::start(child.stderr.take().expect("piped").into());
         Running {
             name: self.to_string(),
             child,
@@ -214,7 +214,7 @@ impl Pipe {
 
 impl Collected {
     /// Starts a thread that reads the pipe, so that the child never blocks on a full pipe.
-    fn of(end: OwnedFd) -> Self {
+    fn start(end: OwnedFd) -> Self {
         fcntl_setfl(&end, OFlags::NONBLOCK).expect("a pipe can be read without waiting");
         let waited_on = end.try_clone().expect("a descriptor is free");
         let pipe = Pipe {

@@ -317,7 +317,7 @@ impl Finished {
     /// Returns the files in the output folder, each with its queue, sorted by name.
     ///
     /// # Panics
-    /// Panics if a file name is not that of a finished capture file, or the folder cannot be read.  
+    /// Panics if a name is not that of a finished capture file, or the folder cannot be read.  
     #[must_use]
     #[track_caller]
     pub fn files(&self) -> Vec<(usize, PathBuf)> {

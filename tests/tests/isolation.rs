@@ -1,8 +1,8 @@
 //! Cost of a flood of management traffic to a capture's loop: no more than the measurement's noise.
 //!
 //! One capture runs on the software NIC. The wire is faster than the capture's loop, so every poll
-//! returns a full batch. As many clients as the Unix socket accepts send requests, faster than the
-//! service answers them. The cost of a frame is the CPU time of the loop's thread divided by the
+//! returns a full batch. As many clients as the Unix socket accepts send requests, each above the
+//! service's rate limit. The cost of a frame is the CPU time of the loop's thread divided by the
 //! frames that it received. It includes neither the wire's pace nor waiting for a CPU.
 //!
 //! Any load on a CPU next to the loop's slows the loop through the caches and the memory that they

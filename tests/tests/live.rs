@@ -1,4 +1,5 @@
-//! Live traffic of ordinary programs, between two namespaces, captured on the far end by way of AF_PACKET.
+//! Live traffic of ordinary programs between two network namespaces, captured on the far end by a
+//! software NIC on AF_PACKET.
 
 use rustix::process::Signal;
 use std::{collections::BTreeMap, fs, net::IpAddr, path::Path, thread, time::Instant};
@@ -15,14 +16,14 @@ use wqcap_tests::{
     skip,
 };
 
-/// What the near end's web server listens on.
+/// TCP port of the web server on the near end.
 const HTTP: u16 = 8080;
 
-/// A capture to be, on two queues.
+/// Returns a capture of the far end on two queues, not started yet.
 fn capture<'d>(dir: &'d Dir, pair: &Pair) -> Wqcap<'d> {
     let run = Wqcap::run(dir, "live")
-        // Room for all of the traffic, on either queue: on a busy machine the NIC, a loop or a disk may not run for a
-        // while.
+        // Either queue has room for all of the traffic: on a busy machine the NIC, a loop or a disk
+        // may be delayed.
         .model(&format!("af_packet:{IFACE},ring=256MiB"))
         .queues(2)
         .set("capture.ring=32768")
@@ -30,7 +31,7 @@ fn capture<'d>(dir: &'d Dir, pair: &Pair) -> Wqcap<'d> {
     Live::on(run, pair)
 }
 
-/// Answers some of the numbered datagrams to a port.
+/// Python program that answers the last two of every N numbered datagrams to a port.
 const ECHO: &str = "
 import select, socket, struct, sys
 port, every = int(sys.argv[1]), int(sys.argv[2])
@@ -46,7 +47,8 @@ while True:
             it.sendto(data[5:9], sender)
 ";
 
-/// Sends numbered datagrams, over IPv4 and IPv6 in turn, and no more before the last two are answered.
+/// Python program that sends numbered datagrams, alternately over IPv4 and IPv6. After every N of
+/// them it waits until the last two are answered.
 const SEND: &str = "
 import socket, struct, sys
 count, port, every = (int(it) for it in sys.argv[1:])
@@ -59,30 +61,37 @@ for i in range(count):
             sender.recv(16)
 ";
 
-/// Sends `count` numbered datagrams to the far end, and waits until they have come there.
+/// Sends `count` numbered datagrams to the far end, and waits until they have arrived.
 fn send_datagrams(pair: &Pair, count: u32, port: u16) {
-    // Fewer than wait anywhere on the way: none is lost, however busy the machine is.
+    // Fewer datagrams than any buffer on the path holds: none is lost, even on a busy machine.
     const EVERY: u32 = 50;
-    assert!(count.is_multiple_of(EVERY), "the last one is answered");
+    assert!(
+        count.is_multiple_of(EVERY),
+        "`count` is a multiple of {EVERY}, so that the last datagram is answered"
+    );
     let (port, every) = (port.to_string(), EVERY.to_string());
-    // While a neighbour is sought the sender keeps a few datagrams only: what it drops then no capture can see.
+    // During neighbour resolution the sender's kernel queues only a few datagrams, and drops the
+    // others before they are on the wire. A ping resolves the neighbour first.
     for host in ["10.77.0.2", "fd77::2"] {
         let ping = ["-q", "-c", "1", "-W", "60", host];
         let _ = pair.near.program("ping", &ping).run().expect(0);
     }
     let echo = ["-c", ECHO, &port, &every];
     let mut echo = pair.far.program("python3", &echo).start();
-    echo.until("it listens", |it| it.stdout().contains("ready"));
+    echo.until("the echo program listens", |it| {
+        it.stdout().contains("ready")
+    });
     let send = ["-c", SEND, &count.to_string(), &port, &every];
     let _ = pair.near.program("python3", &send).run().expect(0);
 }
 
-/// A frame's IP and transport headers, as far as these tests need them.
+/// IP and transport fields of a frame that these tests need.
 struct Packet<'r> {
     protocol: u8,
     source: IpAddr,
-    /// From the transport header on, to the end that the IP header names.
+    /// Transport header and payload, up to the length in the IP header.
     transport: &'r [u8],
+    /// Pseudo-header of the transport checksum.
     pseudo_header: Vec<u8>,
 }
 
@@ -94,7 +103,8 @@ impl<'r> Packet<'r> {
                 let header = usize::from(packet[0] & 15) * 4;
                 let total = usize::from(u16::from_be_bytes([packet[2], packet[3]]));
                 let transport = &packet[header..total];
-                let length = u16::try_from(transport.len()).expect("a datagram");
+                let length =
+                    u16::try_from(transport.len()).expect("the packet's length has 16 bits");
                 let pseudo_header =
                     [&packet[12..20], &[0, packet[9]], &length.to_be_bytes()].concat();
                 assert_eq!(sum(&packet[..header]), 0xffff, "IPv4 header checksum");
@@ -132,7 +142,8 @@ impl<'r> Packet<'r> {
         u16::from_be_bytes([self.transport[at], self.transport[at + 1]])
     }
 
-    /// The sender left checksums to its hardware, as it may on a veth; on a wire they are there.
+    /// Asserts that the transport checksum is correct. A sender on a veth leaves checksums to the
+    /// hardware; captured frames have them, as on a wire.
     fn assert_checksum(&self) {
         if matches!(self.protocol, 6 | 17 | 58) {
             let all = [&self.pseudo_header, self.transport].concat();
@@ -155,7 +166,7 @@ impl<'r> Packet<'r> {
     }
 }
 
-/// The Internet checksum's sum: 0xffff over what is right.
+/// Returns the one's complement sum of the Internet checksum: 0xffff if the checksum is correct.
 fn sum(bytes: &[u8]) -> u16 {
     let words = bytes
         .chunks(2)
@@ -167,7 +178,7 @@ fn sum(bytes: &[u8]) -> u16 {
     u16::try_from(sum).expect("folded")
 }
 
-/// Starts a web server on the near end, on both IP versions.
+/// Starts a web server for `folder` on the near end, over IPv4 and IPv6.
 fn serve(near: &Namespace, folder: &Path) -> Running {
     let port = HTTP.to_string();
     let server = near.program(
@@ -183,7 +194,7 @@ fn serve(near: &Namespace, folder: &Path) -> Running {
         ],
     );
     let mut server = server.cwd(folder).start();
-    server.until("it listens", |_| {
+    server.until("the web server listens", |_| {
         let probe = near
             .program(
                 "curl",
@@ -195,7 +206,7 @@ fn serve(near: &Namespace, folder: &Path) -> Running {
     server
 }
 
-/// What the server at `from` has sent to each client port, put together from the captured segments.
+/// Reassembles the TCP streams that the web server at `from` sent, by client port.
 fn streams(queues: &[Vec<Record>], from: IpAddr) -> BTreeMap<u16, Vec<u8>> {
     let mut starts = BTreeMap::new();
     let mut streams: BTreeMap<u16, Vec<u8>> = BTreeMap::new();
@@ -229,7 +240,7 @@ fn streams(queues: &[Vec<Record>], from: IpAddr) -> BTreeMap<u16, Vec<u8>> {
     streams
 }
 
-/// A file that differs everywhere, so that a piece in the wrong place shows.
+/// Returns file content without repetitions, so that a misplaced piece is detected.
 fn content(size: u32) -> Vec<u8> {
     (0..size / 4)
         .flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes())
@@ -237,7 +248,7 @@ fn content(size: u32) -> Vec<u8> {
 }
 
 #[test]
-fn ordinary_traffic_is_captured_whole() {
+fn ordinary_traffic_is_captured_completely() {
     let pair = need!(Pair::new());
     let dir = Dir::new();
     let (folder, file) = (dir.folder("www"), content(4 << 20));
@@ -278,7 +289,7 @@ fn ordinary_traffic_is_captured_whole() {
 
     let queues = finished.records();
     for record in queues.iter().flatten() {
-        // Merged segments are split before they come to a NIC.
+        // Segments that the kernel merged are split again before they reach the NIC.
         assert!(
             record.bytes.len() <= 1514,
             "a frame of {} bytes at an MTU of 1500",
@@ -298,10 +309,10 @@ fn ordinary_traffic_is_captured_whole() {
         assert_eq!(
             complete,
             1,
-            "the download from {host} cannot be put together: {:?}",
+            "the download from {host} is captured once and completely; stream lengths: {:?}",
             lengths(&sent)
         );
-        // One more came before the datagrams.
+        // 20 pings of this test, and one of `send_datagrams`.
         assert_eq!(echo_requests(&queues, from), 21, "pings from {host}");
     }
     assert_datagrams(&queues, 5353, 2000);
@@ -321,7 +332,7 @@ fn echo_requests(queues: &[Vec<Record>], from: IpAddr) -> usize {
         .count()
 }
 
-/// Each of the datagrams 0 to `count` - 1 to `port` was captured, once.
+/// Asserts that each of the datagrams 0 to `count` - 1 to `port` was captured exactly once.
 fn assert_datagrams(queues: &[Vec<Record>], port: u16, count: u32) {
     let numbers = datagrams(queues, port);
     let missing: Vec<_> = (0..count)
@@ -333,10 +344,14 @@ fn assert_datagrams(queues: &[Vec<Record>], port: u16, count: u32) {
         missing.len(),
         missing[0]
     );
-    assert_eq!(numbers.len(), count as usize, "datagrams twice");
+    assert_eq!(
+        numbers.len(),
+        count as usize,
+        "no datagram is captured twice"
+    );
 }
 
-/// The numbers of the datagrams captured, in order of number.
+/// Returns the sorted numbers of the captured datagrams to `port`.
 fn datagrams(queues: &[Vec<Record>], port: u16) -> Vec<u32> {
     let packets = queues
         .iter()
@@ -364,7 +379,7 @@ fn count_by_tcpdump(finished: &wqcap_tests::Finished) -> u64 {
             .split_whitespace()
             .next()
             .and_then(|number| number.parse().ok());
-        first.unwrap_or_else(|| panic!("no count: {done}"))
+        first.unwrap_or_else(|| panic!("tcpdump prints no count: {done}"))
     };
     finished.files().into_iter().map(count).sum()
 }
@@ -393,7 +408,7 @@ fn an_interface_that_is_deleted_ends_the_run_in_order() {
 }
 
 #[test]
-fn an_interface_that_goes_down_and_up_is_waited_for() {
+fn a_capture_survives_an_interface_that_goes_down_and_up() {
     let pair = need!(Pair::new());
     let dir = Dir::new();
     let run = capture(&dir, &pair);
@@ -405,7 +420,7 @@ fn an_interface_that_goes_down_and_up_is_waited_for() {
         let _ = pair.far.program("ip", &set).run().expect(0);
         assert_eq!(live.ctl.capture()["state"], "running");
     }
-    // IPv6 addresses go with the link, and come back only by hand.
+    // The kernel removes IPv6 addresses when the link goes down, and does not restore them.
     let _ = pair
         .far
         .program(
@@ -422,7 +437,7 @@ fn an_interface_that_goes_down_and_up_is_waited_for() {
 }
 
 #[test]
-fn the_kernel_still_gets_its_frames_and_the_interface_its_settings() {
+fn the_kernel_still_receives_frames_and_promiscuous_mode_ends_with_the_run() {
     let pair = need!(Pair::new());
     let dir = Dir::new();
     assert_eq!(pair.far.promiscuity(), 0);
@@ -431,7 +446,7 @@ fn the_kernel_still_gets_its_frames_and_the_interface_its_settings() {
     assert_ne!(
         pair.far.promiscuity(),
         0,
-        "a capture sees what is addressed to others too"
+        "the interface is promiscuous during the capture"
     );
     let _ = pair
         .near
@@ -442,8 +457,9 @@ fn the_kernel_still_gets_its_frames_and_the_interface_its_settings() {
     assert_eq!(pair.far.promiscuity(), 0);
 }
 
-/// Whether the kernel merges what the interface receives; `None`: it cannot be told or set.
-fn merges(end: &Namespace, set: Option<&str>) -> Option<bool> {
+/// Sets generic receive offload (GRO) to `set`, if given, and returns `true` if it is on.
+/// Returns `None` if ethtool cannot read or set it.
+fn gro(end: &Namespace, set: Option<&str>) -> Option<bool> {
     if let Some(value) = set {
         let done = end.program("ethtool", &["-K", IFACE, "gro", value]).run();
         if !done.status.success() {
@@ -455,11 +471,12 @@ fn merges(end: &Namespace, set: Option<&str>) -> Option<bool> {
     done.status.success().then_some(is_on)
 }
 
-/// The capture has given up the right to change the interface by the time it ends, and a killed one does nothing more.
+/// At its end the capture has already dropped the right to change the interface, and a killed
+/// capture runs no code of its own.
 #[test]
-fn merging_is_on_again_after_the_end_and_after_a_kill() {
+fn gro_is_on_again_after_the_end_and_after_a_kill() {
     let pair = need!(Pair::new());
-    if merges(&pair.far, Some("on")).is_none() {
+    if gro(&pair.far, Some("on")).is_none() {
         skip!("ethtool cannot be run, or cannot set GRO");
     }
     let dir = Dir::new();
@@ -472,15 +489,15 @@ fn merging_is_on_again_after_the_end_and_after_a_kill() {
                 .set("output.format=none")
                 .wrapped(&["ip", "netns", "exec", pair.far.name()])
                 .start();
-            run.until("its first frame can come", |run| {
+            run.until("the capture receives frames", |run| {
                 run.stderr().contains("capturing mlx5_0")
             });
-            assert_eq!(merges(&pair.far, None), Some(false), "{name}");
+            assert_eq!(gro(&pair.far, None), Some(false), "{name}");
             run.signal(signal);
             let done = run.wait();
             let began = Instant::now();
-            while merges(&pair.far, None) != Some(true) {
-                assert!(began.elapsed() < HANG, "{name}: still off: {done}");
+            while gro(&pair.far, None) != Some(true) {
+                assert!(began.elapsed() < HANG, "{name}: GRO is still off: {done}");
                 thread::sleep(TICK);
             }
         }

@@ -1,15 +1,17 @@
-//! Filters that libpcap compiles for long, and those that no stack holds: they hold up nothing, and end nothing.
+//! Filters that libpcap compiles slowly, and filters that nest too deeply for a stack: they neither
+//! block nor end the capture or its control service.
 
 use rustix::process::Signal;
 use std::{fs, time::Duration};
 use wqcap_tests::{Dir, Program, Running, Wqcap, wqcap::wqcap};
 
-/// A wire that waits for buffers, and does not end.
+/// Endless wire that waits for receive buffers.
 const ENDLESS: &str = "synth:size=100,flows=64,pps=20000";
-/// A list of hosts that overflowed the stack of the thread which serves control, and that takes libpcap half a minute at least.
+/// Number of hosts in a filter that libpcap compiles for at least half a minute. A filter of this
+/// size once overflowed the stack of the control service's thread.
 const MANY: usize = 2500;
 
-/// A list of hosts, none of which is on the wire.
+/// Returns a filter of `n` hosts, none of which is on the wire.
 fn hosts(n: usize) -> String {
     let hosts: Vec<_> = (0..n)
         .map(|i| format!("host 9.{}.{}.{}", i >> 16, i >> 8 & 255, i & 255))
@@ -17,19 +19,19 @@ fn hosts(n: usize) -> String {
     hosts.join(" or ")
 }
 
-/// Waits until libpcap compiles, on its thread.
+/// Waits until the thread `wqcap-filter` compiles a filter.
 #[track_caller]
 fn until_it_compiles(running: &mut Running) {
     let threads = format!("/proc/{}/task", running.pid());
-    running.until("a compilation", |_| {
-        let threads = fs::read_dir(&threads).expect("it runs");
+    running.until("a filter is being compiled", |_| {
+        let threads = fs::read_dir(&threads).expect("the capture runs");
         let names = threads.filter_map(|it| fs::read_to_string(it.ok()?.path().join("comm")).ok());
         names.into_iter().any(|it| it.trim() == "wqcap-filter")
     });
 }
 
 #[test]
-fn a_compilation_holds_up_neither_control_nor_the_end() {
+fn a_compilation_delays_neither_control_nor_the_end() {
     let dir = Dir::new();
     for way in ["filter", "mark", "reload"] {
         let run = Wqcap::run(&dir, way)
@@ -51,7 +53,7 @@ fn a_compilation_holds_up_neither_control_nor_the_end() {
         };
         let client = run.ctl().program(args).start();
         until_it_compiles(&mut running);
-        // Other clients are served, the capture continues, and its owner carries out changes.
+        // Other clients are served, the capture continues, and the capture's owner applies changes.
         let captured = run.ctl().until_counted(&mut running, "captured", 1);
         run.ctl()
             .until_counted(&mut running, "captured", captured + 1000);
@@ -59,12 +61,12 @@ fn a_compilation_holds_up_neither_control_nor_the_end() {
         assert_eq!(
             run.ctl().capture()["filter"],
             "",
-            "{way}: it is not applied yet"
+            "{way}: the filter is not applied yet"
         );
         running.signal(Signal::TERM);
         let finished = run.finished(running.wait(), 0);
         assert_eq!(finished.summary.json["end"], "stopped", "{way}");
-        // The answer was still to come: the compilation was under way all the time.
+        // The client had no answer yet: the compilation ran for the whole test.
         let refused = client.wait().expect(1);
         assert!(!refused.stderr.contains("compiled"), "{way}: {refused}");
     }
@@ -76,7 +78,7 @@ fn changes_with_filters_take_effect_in_the_order_of_their_requests() {
     let run = Wqcap::run(&dir, "x").model(ENDLESS).queues(1).control();
     let mut running = run.start();
     run.ctl().until_counted(&mut running, "captured", 1000);
-    // The first takes a second, the second no time.
+    // The first filter compiles for a second, the second filter at once.
     let slow = run.ctl().program(&["filter", &hosts(250)]).start();
     until_it_compiles(&mut running);
     assert!(run.ctl().change(&["filter", "udp"]));
@@ -87,7 +89,7 @@ fn changes_with_filters_take_effect_in_the_order_of_their_requests() {
 }
 
 #[test]
-fn a_filter_beyond_the_limits_is_refused_with_them() {
+fn the_error_for_a_filter_that_is_too_long_names_the_limit() {
     let dir = Dir::new();
     let config = dir.write(
         "x.toml",
@@ -107,7 +109,7 @@ fn a_filter_beyond_the_limits_is_refused_with_them() {
 }
 
 #[test]
-fn an_interrupt_ends_a_start_that_compiles() {
+fn an_interrupt_ends_a_start_during_a_compilation() {
     let dir = Dir::new();
     let run = Wqcap::run(&dir, "x")
         .config(&format!("[capture]\nfilter = \"{}\"\n", hosts(MANY)))
@@ -120,9 +122,9 @@ fn an_interrupt_ends_a_start_that_compiles() {
     assert_eq!(done.signal(), Some(2), "{done}");
 }
 
-/// Messages that nest deep, or would be deep for a parser.
+/// Messages with deeply nested JSON, and filters that are deeply nested for a parser.
 #[test]
-fn deep_messages_are_refused_and_the_service_goes_on() {
+fn deeply_nested_messages_are_refused_and_the_service_continues() {
     let dir = Dir::new();
     let run = Wqcap::run(&dir, "x").model(ENDLESS).queues(1).control();
     let mut running = run.start();

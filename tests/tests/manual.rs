@@ -1,26 +1,28 @@
-//! Man pages and shell completions: they cover what help and the configuration's reference do, hide what help hides, and
-//! are laid out as they were written, on 80 columns.
+//! Man pages and shell completions: they cover all commands of the help and all keys of the
+//! configuration reference. Hidden commands are not offered. Pages keep tables and examples on a
+//! terminal of 80 columns.
 
 use std::{fs, path::PathBuf};
 use wqcap_tests::{Dir, Done, Program, binaries::root, skip, wqcap::wqcap};
 
-/// What man gives groff on a terminal of 80 columns.
+/// Option for the line length that man passes to groff on a terminal of 80 columns.
 const LINE: &str = "-rLL=78n";
 
-fn made() -> Dir {
+/// Generates the pages and completions with `wqcap manual`.
+fn generate() -> Dir {
     let dir = Dir::new();
     let made = wqcap(["manual".as_ref(), dir.path().as_os_str()]);
     let _ = made.run().expect(0);
     dir
 }
 
-/// The help of a command, in which no line is broken.
+/// Returns the help of a command, without line wraps.
 fn help(command: &[&str]) -> String {
     let args = command.iter().chain(&["--help"]);
     wqcap(args).env("COLUMNS", "500").run().expect(0).stdout
 }
 
-/// The commands that help names.
+/// Returns the names of the commands in `wqcap --help`.
 fn commands() -> Vec<String> {
     let help = help(&[]);
     let commands: Vec<_> = help
@@ -35,8 +37,9 @@ fn commands() -> Vec<String> {
     commands
 }
 
-/// A page on a terminal without fonts.
-fn rendered(page: &PathBuf) -> Done {
+/// Formats a page with groff for a terminal without bold and underline, and asserts that groff does
+/// not warn.
+fn render(page: &PathBuf) -> Done {
     let options = ["-ww", "-k", "-man", "-Tutf8", LINE, "-P-cbou"];
     let done = Program::new("groff")
         .args(options)
@@ -49,10 +52,12 @@ fn rendered(page: &PathBuf) -> Done {
 
 fn pages(dir: &Dir) -> Vec<PathBuf> {
     let folders = [dir.join("man1"), dir.join("man5")];
-    let listed = folders.iter().map(|it| fs::read_dir(it).expect("made"));
+    let listed = folders
+        .iter()
+        .map(|it| fs::read_dir(it).expect("the directory was generated"));
     let pages: Vec<_> = listed
         .flatten()
-        .map(|it| it.expect("lists").path())
+        .map(|it| it.expect("the directory is readable").path())
         .collect();
     assert!(pages.len() > 30, "{pages:?}");
     pages
@@ -60,19 +65,20 @@ fn pages(dir: &Dir) -> Vec<PathBuf> {
 
 #[test]
 fn every_command_has_a_page_and_the_configuration_has_one() {
-    let dir = made();
+    let dir = generate();
     for command in commands() {
         let page = dir.join("man1").join(format!("wqcap-{command}.1"));
         let text = fs::read_to_string(&page).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
         assert!(text.contains(".SH SYNOPSIS"), "{text}");
     }
-    let page = fs::read_to_string(dir.join("man5/wqcap.toml.5")).expect("made");
-    let reference = fs::read_to_string(root().join("docs/config.md")).expect("there");
+    let page = fs::read_to_string(dir.join("man5/wqcap.toml.5")).expect("the page was generated");
+    let reference =
+        fs::read_to_string(root().join("docs/config.md")).expect("the reference exists");
     let keys = reference
         .lines()
         .filter_map(|line| line.strip_prefix("| `"));
     let keys: Vec<_> = keys
-        .map(|rest| rest.split('`').next().expect("a part"))
+        .map(|rest| rest.split('`').next().expect("a key is quoted"))
         .collect();
     assert!(keys.len() > 80, "{keys:?}");
     for key in keys {
@@ -87,11 +93,11 @@ fn every_command_has_a_page_and_the_configuration_has_one() {
 fn pages_fit_a_terminal_and_keep_tables_and_examples() {
     let found = Program::new("sh").args(["-c", "command -v groff"]).run();
     if !found.status.success() {
-        skip!("no groff here; Debian's package groff-base has it");
+        skip!("groff is not installed (Debian package groff-base)");
     }
-    let dir = made();
+    let dir = generate();
     for page in pages(&dir) {
-        let done = rendered(&page);
+        let done = render(&page);
         for line in done.stdout.lines() {
             let fits = line.chars().count() <= 80 && !line.ends_with('‐');
             assert!(fits, "{}: {line}", page.display());
@@ -99,7 +105,7 @@ fn pages_fit_a_terminal_and_keep_tables_and_examples() {
     }
     let mut kept = 0;
     for command in commands() {
-        let page = rendered(&dir.join("man1").join(format!("wqcap-{command}.1"))).stdout;
+        let page = render(&dir.join("man1").join(format!("wqcap-{command}.1"))).stdout;
         let help = help(&[&command]);
         let after = |heading| help.split_once(heading).map_or("", |(_, rest)| rest);
         let (examples, wires) = (after("\nExamples:\n"), after("\nWIRE is one of"));
@@ -112,12 +118,12 @@ fn pages_fit_a_terminal_and_keep_tables_and_examples() {
             kept += 1;
         }
     }
-    assert!(kept > 50, "{kept} lines");
+    assert!(kept > 50, "only {kept} lines of tables and examples");
 }
 
 #[test]
-fn completions_offer_what_help_shows() {
-    let dir = made();
+fn completions_offer_the_commands_that_help_shows() {
+    let dir = generate();
     let bash = dir.join("completions/wqcap.bash");
     let offered = |typed: &str| {
         let script = format!(
@@ -139,7 +145,7 @@ fn completions_offer_what_help_shows() {
         );
     }
     for shell in ["wqcap.bash", "_wqcap", "wqcap.fish"] {
-        let script = fs::read_to_string(dir.join("completions").join(shell)).expect("made");
+        let script = fs::read_to_string(dir.join("completions").join(shell)).expect("generated");
         assert!(script.contains("selftest"), "{shell}");
         let words = || script.split(|c: char| !c.is_alphanumeric());
         for hidden in ["manual", "hooks", "outside"] {

@@ -1,4 +1,5 @@
-//! `wqcap ctl mark`: a window in time and a filter, and what is extracted by it, held to tshark.
+//! `wqcap ctl mark`: frames extracted by a mark's time window and filter are those that tshark
+//! selects.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -11,20 +12,23 @@ use wqcap_tests::{
     Dir, Wqcap, compare::assert_same, files, ledger::number, oracles::tshark, wqcap::wqcap,
 };
 
+/// Frames per second on the wire.
 const PPS: u64 = 4000;
 
-/// The finished files of a folder, with their bytes.
+/// Returns the finished pcapng files of a directory, with their content.
 fn finished(out: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let entries = fs::read_dir(out).expect("lists").flatten();
+    let entries = fs::read_dir(out)
+        .expect("the directory is readable")
+        .flatten();
     let paths = entries.map(|it| it.path());
     let paths = paths.filter(|it| it.extension().is_some_and(|it| it == "pcapng"));
     paths
-        .map(|it| (it.clone(), fs::read(&it).expect("there")))
+        .map(|it| (it.clone(), fs::read(&it).expect("the file exists")))
         .collect()
 }
 
 #[test]
-fn a_mark_gives_the_frames_of_its_window_and_filter_and_no_finished_file_changes() {
+fn a_mark_selects_frames_of_its_window_and_filter_and_changes_no_finished_file() {
     let dir = Dir::new();
     let run = Wqcap::run(&dir, "run")
         .model(&format!("synth:size=1000,flows=8,pps={PPS}"))
@@ -33,11 +37,11 @@ fn a_mark_gives_the_frames_of_its_window_and_filter_and_no_finished_file_changes
         .set("output.format=pcapng")
         .set("output.rotate_size=200KB");
     let (mut running, ctl) = (run.start(), run.ctl());
-    // Longer than what the mark reaches back.
+    // One second of frames: more than the 300 ms that the mark reaches back.
     ctl.until_counted(&mut running, "captured", PPS);
     running.until("finished files", |_| finished(run.out_path()).len() > 2);
     let before = finished(run.out_path());
-    let first = before.values().next().expect("some");
+    let first = before.values().next().expect("files were finished");
     let first = &files::records(run.out_path(), first)[0].bytes;
     let source = first[26..30].iter().map(u8::to_string).collect::<Vec<_>>();
     let source = source.join(".");
@@ -46,7 +50,7 @@ fn a_mark_gives_the_frames_of_its_window_and_filter_and_no_finished_file_changes
     let made = ctl.json(&[
         "mark", "alert 7", "--before", "300ms", "--after", "200ms", "--filter", &filter,
     ]);
-    let id = made["id"].as_str().expect("an ID");
+    let id = made["id"].as_str().expect("the mark has an ID");
     let marked = ctl.until_counted(&mut running, "captured", 0);
     ctl.until_counted(&mut running, "captured", marked + PPS / 2);
     running.signal(Signal::TERM);
@@ -62,7 +66,7 @@ fn a_mark_gives_the_frames_of_its_window_and_filter_and_no_finished_file_changes
         .arg(run.out_path())
         .run()
         .expect(0);
-    let listed: Value = serde_json::from_str(&listed.stdout).expect("JSON");
+    let listed: Value = serde_json::from_str(&listed.stdout).expect("the list is JSON");
     let pin = &listed["pins"][0];
     let [from, to] = ["from_ns", "to_ns"].map(|it| number(&pin[it]));
     assert_eq!((&pin["id"], to - from), (&id.into(), 500_000_000), "{pin}");
@@ -85,7 +89,7 @@ fn a_mark_gives_the_frames_of_its_window_and_filter_and_no_finished_file_changes
         &tshark::frames("data.data", &extracted, "frame"),
         &wanted,
     );
-    // A part of its window's frames, which are a part of all.
+    // The mark selects some frames of its window, and the window is a part of the capture.
     let (window, frames) = (
         tshark::frames("data.data", &all, &time).len(),
         tshark::frames("data.data", &all, "frame").len(),

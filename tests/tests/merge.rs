@@ -1,5 +1,6 @@
-//! `wqcap merge`: every record of every input once, by time, as other tools read and merge it; two ports stay two
-//! interfaces; what is lost with a torn file is told; OUT is there whole or not at all.
+//! `wqcap merge`: every record of every input is written once, in order of time, as other tools
+//! read and merge it. Two ports stay two interfaces, losses with a torn file are reported, and OUT
+//! is either complete or absent.
 
 use serde_json::Value;
 use std::{
@@ -26,9 +27,10 @@ fn summary(done: &Done) -> Value {
     serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"))
 }
 
-/// A capture's bytes, split by the queue of each record: the header and the records as they stand.
+/// Splits a capture by the queue of each record, and returns one file per queue. The file header
+/// and the records are copied unchanged.
 fn split(dir: &Dir, file: &Path) -> Vec<PathBuf> {
-    let bytes = fs::read(file).expect("a capture reads");
+    let bytes = fs::read(file).expect("the capture is readable");
     let records = files::read_as_it_stands(file);
     let mut parts = vec![bytes[..24].to_vec(); QUEUES];
     let mut at = 24;
@@ -49,24 +51,24 @@ fn split(dir: &Dir, file: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Stamp, length on the wire and bytes, as a merged file has them.
+/// Returns the time stamp, length on the wire and bytes of a record, as a merged file has them.
 fn row(record: &Record) -> (u64, u32, Vec<u8>) {
     let len = record.len.max(record.caplen);
     (record.ts, len, record.bytes.clone())
 }
 
-fn in_order(records: &[Record]) -> bool {
+fn is_in_order(records: &[Record]) -> bool {
     records.is_sorted_by_key(|r| r.ts)
 }
 
 #[test]
-fn every_capture_comes_back_from_its_queues() {
+fn merging_the_queues_of_a_capture_restores_its_records() {
     Captures::find().each(|file| {
         let dir = Dir::new();
         let parts = split(&dir, file);
         let out = dir.join("merged.pcap");
         let done = merge(&out, &parts).run();
-        // Zeros at a file's end are padding to some readers and records of nothing to others.
+        // Some readers take zeros at a file's end for padding, others for empty records.
         if done.stdout.contains("zeros to the end") {
             return;
         }
@@ -77,20 +79,20 @@ fn every_capture_comes_back_from_its_queues() {
         assert_eq!(facts["frames"], original.len(), "{}", file.display());
         let mut want: Vec<_> = original.iter().map(row).collect();
         let mut got: Vec<_> = merged.iter().map(row).collect();
-        if in_order(&original) {
-            assert!(in_order(&merged), "{}", file.display());
+        if is_in_order(&original) {
+            assert!(is_in_order(&merged), "{}", file.display());
             assert_eq!(facts["late"]["frames"], 0, "{}", file.display());
         }
-        // Records of one stamp may have changed places, if they come from different queues.
+        // Records of different queues with the same time stamp may have been swapped.
         want.sort();
         got.sort();
         assert_same(file.display(), &got, &want);
     });
 }
 
-/// Some of them, as mergecap merges them.
+/// Every 40th capture is compared with mergecap's result.
 #[test]
-fn mergecap_gives_the_same_order() {
+fn records_are_in_the_same_order_as_by_mergecap() {
     let captures = Captures::find();
     let mut compared = 0;
     for file in captures.files.iter().step_by(40) {
@@ -115,7 +117,10 @@ fn mergecap_gives_the_same_order() {
         assert_eq!(capinfos::frames(&ours), stamps[0].len() as u64);
         compared += 1;
     }
-    assert!(compared > 0 || !captures.real, "mergecap merged nothing");
+    assert!(
+        compared > 0 || !captures.real,
+        "at least one capture was merged by mergecap"
+    );
 }
 
 #[test]
@@ -132,7 +137,7 @@ fn the_queues_of_two_ports_become_one_file_of_two_interfaces() {
             .set("output.rotate_size=64KiB")
             .set("capture.snaplen=96");
         let finished = run.finish(0);
-        assert!(finished.files().len() > 8, "rotated");
+        assert!(finished.files().len() > 8, "files were rotated");
         want += finished.summary.ledger.total.captured;
         let used = finished.records();
         queues += used.iter().filter(|records| !records.is_empty()).count();
@@ -141,7 +146,7 @@ fn the_queues_of_two_ports_become_one_file_of_two_interfaces() {
     let out = dir.join("tap.pcapng");
     // Unfinished files are left out, with a note.
     fs::write(runs[0].join("wqcap-q00-9.pcapng.part"), "").expect("written");
-    // Far fewer descriptors than files.
+    // The limit on file descriptors is far below the number of files.
     let done = merge(&out, &runs)
         .wrapped(["prlimit", "--nofile=24", "--"])
         .run()
@@ -164,7 +169,7 @@ fn the_queues_of_two_ports_become_one_file_of_two_interfaces() {
         assert_eq!(interface["dropped"], 0);
     }
     let records = files::read(&out);
-    assert!(in_order(&records));
+    assert!(is_in_order(&records));
     assert!(records.iter().all(|r| (r.caplen, r.len) == (96, 120)));
     let count = Program::new("tcpdump")
         .args(["--count", "-r"])
@@ -192,12 +197,12 @@ fn the_queues_of_two_ports_become_one_file_of_two_interfaces() {
     assert_eq!(
         pairs.len(),
         queues,
-        "each interface with each queue: {pairs:?}"
+        "each interface has all of its queues: {pairs:?}"
     );
 }
 
 #[test]
-fn a_stream_goes_to_stdout_and_its_reader_may_leave() {
+fn merge_writes_to_stdout_and_a_reader_may_close_the_pipe_early() {
     let dir = Dir::new();
     let file = dir.join("in.pcap");
     files::write(&file, 1_600_000_000, &frames::udp_flows(50_000, 100));
@@ -218,13 +223,13 @@ fn a_stream_goes_to_stdout_and_its_reader_may_leave() {
 }
 
 #[test]
-fn a_torn_input_costs_its_last_record_and_the_status_tells() {
+fn a_torn_input_loses_its_last_record_and_the_exit_status_is_1() {
     let dir = Dir::new();
     let (a, b) = (dir.join("a.pcap"), dir.join("b.pcap"));
     files::write(&a, 1, &frames::udp_flows(10, 100));
     files::write(&b, 1, &frames::udp_flows(10, 100));
     let bytes = fs::read(&a).expect("written");
-    fs::write(&a, &bytes[..bytes.len() - 1]).expect("cut");
+    fs::write(&a, &bytes[..bytes.len() - 1]).expect("the file is truncated");
     let out = dir.join("out.pcapng");
     let done = merge(&out, &[a.clone(), b]).run().expect(1);
     done.says(&[&a.display().to_string(), "at byte 1068", "torn"]);
@@ -233,7 +238,7 @@ fn a_torn_input_costs_its_last_record_and_the_status_tells() {
 }
 
 #[test]
-fn what_cannot_be_merged_is_status_2_and_leaves_out_alone() {
+fn inputs_that_cannot_be_merged_exit_with_status_2_and_leave_the_output_unchanged() {
     let dir = Dir::new();
     let a = dir.join("a.pcap");
     files::write(&a, 1, &frames::udp_flows(10, 100));
@@ -249,19 +254,25 @@ fn what_cannot_be_merged_is_status_2_and_leaves_out_alone() {
         done.says(&[said]);
         assert_eq!(done.stdout, "");
     }
-    assert_eq!(fs::read(&out).expect("there"), b"old");
+    assert_eq!(fs::read(&out).expect("OUT exists"), b"old");
     let done = merge(Path::new("-"), &[a]).run().expect(2);
     done.says(&["--json"]);
-    assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 3);
+    assert_eq!(
+        fs::read_dir(dir.path())
+            .expect("the directory is readable")
+            .count(),
+        3
+    );
 }
 
-/// Two taps, with a router between them that has changed the MAC addresses, and once the same tap twice.
+/// The second input is first the same tap's file, and then the file of a tap behind a router that
+/// has changed the MAC addresses.
 #[test]
-fn what_two_taps_have_seen_is_written_once_as_by_editcap() {
+fn frames_seen_by_two_taps_are_written_once_as_by_editcap() {
     let dir = Dir::new();
     let (_, frames) = Captures::find().everything(&dir);
-    // Packets that end where their frames do: editcap does not know padding.
-    let whole = |frame: &Vec<u8>| {
+    // Only frames without padding are kept, because editcap does not recognize padding.
+    let has_no_padding = |frame: &Vec<u8>| {
         let number = |at: usize| {
             frame[at..at + 2]
                 .iter()
@@ -274,18 +285,18 @@ fn what_two_taps_have_seen_is_written_once_as_by_editcap() {
                 _ => false,
             }
     };
-    let frames: Vec<_> = frames.into_iter().filter(whole).collect();
+    let frames: Vec<_> = frames.into_iter().filter(has_no_padding).collect();
     let near = dir.join("near.pcap");
     files::write(&near, 1_600_000_000, &frames);
-    let behind = |frame: &Vec<u8>| {
+    let change_macs = |frame: &Vec<u8>| {
         let mut frame = frame.clone();
         frame[..12].iter_mut().for_each(|it| *it ^= 1);
         frame
     };
-    let routed: Vec<_> = frames.iter().map(behind).collect();
+    let routed: Vec<_> = frames.iter().map(change_macs).collect();
     let far = dir.join("far.pcap");
     files::write(&far, 1_600_000_000, &routed);
-    // As many bytes in front as editcap is told not to look at.
+    // `bytes` is the number of leading bytes that editcap ignores.
     for (other, ignored, bytes) in [(&near, None, "0"), (&far, Some("mac"), "12")] {
         let copy = dir.join("copy.pcap");
         fs::copy(other, &copy).expect("a copy");
@@ -310,7 +321,7 @@ fn what_two_taps_have_seen_is_written_once_as_by_editcap() {
         let bytes =
             |file: &Path| -> Vec<_> { files::read(file).into_iter().map(|it| it.bytes).collect() };
         let (ours, theirs) = (bytes(&ours), bytes(&theirs));
-        assert_frames("written", &ours, &theirs);
+        assert_frames("deduplicated frames", &ours, &theirs);
         assert!(ours.len() <= frames.len(), "{} frames", ours.len());
         let left_out = (2 * frames.len() - ours.len()) as u64;
         assert_eq!(report["deduplicated"], left_out);

@@ -1,15 +1,15 @@
-//! The metrics endpoint of captures on the software NIC: what a scrape adds up to, what others say of its form, and
-//! what clients that misbehave can do.
+//! Metrics endpoint of captures on the software NIC: sums of a scrape, its format as checked by
+//! promtool and Prometheus, and the effects of clients that misbehave.
 //!
 //! | test | shows |
 //! |---|---|
-//! | `scrapes_under_load_add_up_to_the_summary` | every line of the ledger, in order, and the last scrape is the summary |
-//! | `promtool_has_nothing_to_say` | the form of metrics and alert rules |
-//! | `alerts_fire_at_the_default_interval` | which alerts fire when, by promtool; with shorter windows they would not |
-//! | `alerts_name_pages_that_are_there` | pages and headings |
-//! | `dashboard_and_rules_name_what_there_is` | every name in them is documented, or a scrape has it |
+//! | `scrapes_under_load_add_up_to_the_summary` | every line of the ledger grows, and the last scrape equals the summary |
+//! | `promtool_accepts_metrics_and_rules` | the format of metrics and alert rules |
+//! | `alerts_fire_at_the_default_interval` | promtool's times at which alerts fire; with windows of 1 minute they would not |
+//! | `alerts_name_existing_pages` | pages and headings that the alert rules name |
+//! | `dashboard_and_rules_name_existing_metrics` | every name is documented, and a scrape has it |
 //! | `every_query_of_the_dashboard_has_data` | in a Prometheus that scrapes a capture |
-//! | `bad_clients_wait_for_nobody` | garbage, stalling, crowds |
+//! | `bad_clients_do_not_block_the_endpoint` | garbage, clients that stall, too many clients |
 
 use serde_json::Value;
 use std::{
@@ -26,7 +26,7 @@ use wqcap_tests::{
     process::HANG,
 };
 
-/// A capture with an endpoint, and its control socket.
+/// Running capture with a metrics endpoint and a control socket.
 struct Measured<'d> {
     command: Wqcap<'d>,
     run: Running,
@@ -34,13 +34,14 @@ struct Measured<'d> {
     ctl: Ctl,
 }
 
-/// Where a capture's metrics are.
+/// Address of a capture's metrics endpoint, as `IP:PORT`.
 struct Endpoint(String);
 
 const QUEUES: usize = 3;
-/// Labels of every sample.
+/// Labels that every sample has.
 const PORT: &str = "device=\"mlx5_0\",port=\"1\",interface=\"mlx5_0p1\"";
-/// WRs of a queue: so many frames may be counted as received, and not yet as ended, or the other way round.
+/// Number of WRs per queue. The counters of received frames and of the ledger's other lines may
+/// differ by this many frames while frames are being processed.
 const RING: u64 = 256;
 
 fn start<'d>(dir: &'d Dir, name: &str, wire: &str, sets: &[&str]) -> Measured<'d> {
@@ -54,12 +55,14 @@ fn start<'d>(dir: &'d Dir, name: &str, wire: &str, sets: &[&str]) -> Measured<'d
         command = command.set(set);
     }
     let mut run = command.start();
-    run.until("it tells where its metrics are", |run| {
+    run.until("the capture prints the address of its metrics", |run| {
         run.stderr().contains("/metrics") && run.stderr().contains("capturing")
     });
-    let told = run.stderr();
-    let rest = told.split("http://").nth(1).expect("an address");
-    let address = rest.split("/metrics").next().expect("a path").to_owned();
+    let log = run.stderr();
+    let url = log.split("http://").nth(1);
+    let url = url.expect("the log has the endpoint's URL");
+    let address = url.split("/metrics").next();
+    let address = address.expect("the URL has an address").to_owned();
     Measured {
         ctl: command.ctl(),
         command,
@@ -70,25 +73,30 @@ fn start<'d>(dir: &'d Dir, name: &str, wire: &str, sets: &[&str]) -> Measured<'d
 
 impl Endpoint {
     fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(&self.0).expect("somebody listens");
-        stream.set_read_timeout(Some(HANG)).expect("a time-out");
+        let stream = TcpStream::connect(&self.0).expect("the endpoint accepts connections");
+        let timed = stream.set_read_timeout(Some(HANG));
+        timed.expect("the read timeout is set");
         stream
     }
 
-    /// Sends a request as it is; the whole answer.
+    /// Sends `request` unchanged and returns the whole answer.
     fn ask(&self, request: &[u8]) -> String {
         let mut stream = self.connect();
         let mut answer = String::new();
-        // One that is put out in the middle of its request may find the connection reset, when it writes or reads.
+        // If the endpoint closes the connection before it has read the whole request, writes and
+        // reads may fail with a reset.
         let _ = stream.write_all(request);
         let _ = stream.read_to_string(&mut answer);
         answer
     }
 
-    fn text(&self, more: &str) -> String {
-        let request = format!("GET /metrics HTTP/1.1\r\nHost: test\r\n{more}\r\n");
+    /// Scrapes the endpoint with the additional header lines `headers`, and returns the body.
+    fn text(&self, headers: &str) -> String {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: test\r\n{headers}\r\n");
         let answer = self.ask(request.as_bytes());
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let (head, body) = answer
+            .split_once("\r\n\r\n")
+            .expect("an empty line ends the head");
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         let length = format!("Content-Length: {}\r\n", body.len());
         assert!(head.contains(&length), "{head}");
@@ -108,19 +116,19 @@ impl Measured<'_> {
     }
 }
 
-/// Samples by name and labels.
+/// Parses a scrape into values by name and labels.
 fn samples(text: &str) -> BTreeMap<String, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines
         .map(|line| {
-            let (name, value) = line.rsplit_once(' ').expect("a name and a value");
+            let (name, value) = line.rsplit_once(' ').expect("a sample has a value");
             let value = value.parse().unwrap_or_else(|e| panic!("{e}: {line}"));
             (name.to_owned(), value)
         })
         .collect()
 }
 
-/// The frames of a queue by line, as a scrape has them.
+/// Returns the value of a ledger line of a queue in a scrape.
 fn line(scrape: &BTreeMap<String, f64>, queue: usize, line: &str) -> u64 {
     let name = match line {
         "received" => format!("wqcap_frames_received_total{{{PORT},queue=\"{queue}\"}}"),
@@ -130,6 +138,7 @@ fn line(scrape: &BTreeMap<String, f64>, queue: usize, line: &str) -> u64 {
     scrape[&name] as u64
 }
 
+/// Lines of the ledger that add up to `received`.
 const LINES: [&str; 9] = [
     "captured",
     "filtered",
@@ -161,7 +170,8 @@ fn scrapes_under_load_add_up_to_the_summary() {
         }
         let mut least = u64::MAX;
         for queue in 0..QUEUES {
-            // Counters are read one after the other while frames go by: of the same frames in two scrapes.
+            // A scrape reads the counters one after the other while frames arrive. So counters of
+            // two scrapes are compared.
             let received = |of| line(of, queue, "received");
             assert!(received(&before) <= ended(&now, queue) + RING);
             assert!(ended(&before, queue) <= received(&now) + RING);
@@ -180,7 +190,7 @@ fn scrapes_under_load_add_up_to_the_summary() {
     let finished = capture.shutdown();
     let queues = finished.summary.json["ledger"]["queues"]
         .as_array()
-        .expect("queues");
+        .expect("the ledger has queues");
     for (queue, ledger) in queues.iter().enumerate() {
         for name in LINES.into_iter().chain(["received", "bytes"]) {
             let scraped = line(&last, queue, name);
@@ -192,12 +202,13 @@ fn scrapes_under_load_add_up_to_the_summary() {
         }
         assert_eq!(ended(&last, queue), line(&last, queue, "received"));
     }
-    let nic = finished.summary.json["nic"].as_object().expect("counters");
+    let nic = finished.summary.json["nic"].as_object();
+    let nic = nic.expect("the summary has NIC counters");
     for (name, value) in nic {
         let name = format!("wqcap_nic_frames_total{{{PORT},counter=\"{name}\"}}");
         assert_eq!(last.get(&name).copied(), value.as_f64(), "{name}");
     }
-    // Of statistics: each kept frame has one protocol.
+    // The statistics count one protocol for each kept frame.
     let protocols = last
         .iter()
         .filter(|(name, _)| name.starts_with("wqcap_protocol_frames_total"));
@@ -209,7 +220,7 @@ fn scrapes_under_load_add_up_to_the_summary() {
 }
 
 #[test]
-fn promtool_has_nothing_to_say() {
+fn promtool_accepts_metrics_and_rules() {
     let promtool = need!(Promtool::find());
     let dir = Dir::new();
     let capture = start(&dir, "form", "synth:size=64,pps=20000", &[]);
@@ -223,7 +234,7 @@ fn promtool_has_nothing_to_say() {
     let broken = dir.write(
         "broken.yml",
         fs::read_to_string(rules)
-            .expect("rules")
+            .expect("the rules are readable")
             .replace("rate(", "rat("),
     );
     let _ = promtool.rules(&broken).expect(1);
@@ -244,9 +255,9 @@ fn alerts_fire_at_the_default_interval() {
 }
 
 #[test]
-fn alerts_name_pages_that_are_there() {
+fn alerts_name_existing_pages() {
     let rules = fs::read_to_string(binaries::root().join("configs/monitoring/alerts.yml"));
-    let rules = rules.expect("rules");
+    let rules = rules.expect("the rules are readable");
     let is_part = |c: char| c.is_ascii_alphanumeric() || "/.#-".contains(c);
     let pages: BTreeSet<_> = rules
         .split(|c| !is_part(c))
@@ -264,10 +275,10 @@ fn alerts_name_pages_that_are_there() {
                 .to_lowercase()
                 .replace(' ', "-")
         };
-        let is_there = text
+        let exists = text
             .lines()
             .any(|line| line.starts_with('#') && slug(line) == heading);
-        assert!(heading.is_empty() || is_there, "{page}: no such heading");
+        assert!(heading.is_empty() || exists, "{page}: no such heading");
     }
 }
 
@@ -277,16 +288,17 @@ fn every_query_of_the_dashboard_has_data() {
     let capture = start(&dir, "queries", "synth:size=64,pps=20000", &[]);
     let mut prometheus = need!(Prometheus::start(&dir, &capture.endpoint.0));
     let dashboard = binaries::root().join("configs/monitoring/grafana.json");
-    let dashboard = fs::read_to_string(dashboard).expect("a dashboard");
-    let dashboard: Value = serde_json::from_str(&dashboard).expect("JSON");
-    let panels = dashboard["panels"].as_array().expect("panels").iter();
-    let targets = panels.flat_map(|it| it["targets"].as_array().expect("targets"));
+    let dashboard = fs::read_to_string(dashboard).expect("the dashboard is readable");
+    let dashboard: Value = serde_json::from_str(&dashboard).expect("the dashboard is JSON");
+    let panels = dashboard["panels"].as_array();
+    let panels = panels.expect("the dashboard has panels").iter();
+    let targets = panels.flat_map(|it| it["targets"].as_array().expect("a panel has targets"));
     let mut asked = 0;
     for target in targets {
-        let query = target["expr"].as_str().expect("a query");
+        let query = target["expr"].as_str().expect("a target has a query");
         let of_rates = query.contains("$__rate_interval");
         assert_eq!(target["interval"] == "1m", of_rates, "{query}");
-        // As the server scrapes every second, and not every minute.
+        // Windows are shorter because this Prometheus scrapes every second, not every minute.
         let query = [
             ("$instance", ".*"),
             ("$device", "mlx5_.*"),
@@ -296,27 +308,27 @@ fn every_query_of_the_dashboard_has_data() {
         .iter()
         .fold(query.to_owned(), |text, (from, to)| text.replace(from, to));
         if query.contains("wqcap_srq_") {
-            // Control is not served over RDMA here: the query must parse.
+            // This capture does not serve control over RDMA, so only the query's syntax is checked.
             let _ = prometheus.query(&query);
             continue;
         }
         let has_data = |it: &Prometheus| {
             it.query(&query).iter().any(|row| {
-                let value = row["value"][1].as_str().expect("a value");
+                let value = row["value"][1].as_str().expect("a row has a value");
                 value.parse::<f64>().is_ok_and(|it| !it.is_nan())
             })
         };
         prometheus.until(&format!("data for {query}"), has_data);
         asked += 1;
     }
-    assert!(asked > 15, "{asked}");
+    assert!(asked > 15, "only {asked} queries");
     let labels = prometheus.query("wqcap_build_info");
     assert_eq!(labels[0]["metric"]["interface"], "mlx5_0p1");
     drop(prometheus);
     capture.shutdown();
 }
 
-/// Everything in a text that looks like the name of a metric.
+/// Returns all words of a text that begin with `wqcap_`: the names of metrics.
 fn names(text: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.split(|c| !is_part(c))
@@ -326,12 +338,12 @@ fn names(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn dashboard_and_rules_name_what_there_is() {
+fn dashboard_and_rules_name_existing_metrics() {
     let dir = Dir::new();
     let mut capture = start(&dir, "names", "synth:size=64,pps=20000", &[]);
     let (endpoint, mut text) = (&capture.endpoint, String::new());
-    // Times come with the first frames, the NIC's counters with the first look at them.
-    capture.run.until("the metrics that come later", |_| {
+    // Metrics of times appear with the first frames, NIC counters after they were first read.
+    capture.run.until("all metrics are in a scrape", |_| {
         text = endpoint.text("");
         [
             "wqcap_hold_seconds_",
@@ -348,12 +360,13 @@ fn dashboard_and_rules_name_what_there_is() {
     };
     let dashboard = read("configs/monitoring/grafana.json");
     let json: Value = serde_json::from_str(&dashboard).expect("the dashboard is JSON");
-    let panels = json["panels"].as_array().expect("panels");
+    let panels = json["panels"].as_array();
+    let panels = panels.expect("the dashboard has panels");
     assert!(panels.len() > 10);
     for panel in panels {
         assert!(panel["targets"][0]["expr"].is_string(), "{panel}");
     }
-    // The SRQ is told where control is served over RDMA, which the software NIC does not do.
+    // Metrics of the SRQ exist only with control over RDMA, which the software NIC does not do.
     let documented = names(&read("docs/metrics.md"));
     let named = |text: &str| {
         for name in names(text) {
@@ -371,7 +384,7 @@ fn dashboard_and_rules_name_what_there_is() {
 }
 
 #[test]
-fn bad_clients_wait_for_nobody() {
+fn bad_clients_do_not_block_the_endpoint() {
     let dir = Dir::new();
     let mut capture = start(
         &dir,
@@ -403,12 +416,13 @@ fn bad_clients_wait_for_nobody() {
     let open = endpoint.text("Accept: application/openmetrics-text;version=1.0.0\r\n");
     assert!(open.ends_with("# EOF\n"), "{open}");
 
-    // More than are answered at once, and all of them stall: who comes then is told so, and served a little later.
+    // More clients than the endpoint serves at once connect and stall. A further client is refused
+    // with status 503 or a closed connection, and is served a little later.
     let mut stalling: Vec<_> = (0..20).map(|_| endpoint.connect()).collect();
     for stream in &mut stalling {
         let _ = stream.write_all(b"GET /metr");
     }
-    capture.run.until("it serves again", |_| {
+    capture.run.until("the endpoint serves again", |_| {
         let answer = endpoint.ask(b"GET /metrics HTTP/1.1\r\n\r\n");
         let served = answer.starts_with("HTTP/1.1 200 ");
         assert!(

@@ -1,7 +1,7 @@
-//! Verbs programs that others wrote, and C clients that trust nothing, on the model.
+//! Third-party verbs programs, and C clients that check every result, on the model.
 //!
-//! Nothing here is the engine's: what runs is Debian's tools, the clients of `tests/clients`, and, where that folder
-//! is present, the clients of `../shared/spike`, compiled as they stand.
+//! No test here uses the engine. The programs are Debian's tools, the clients of `tests/clients`,
+//! and, if that directory exists, the unmodified clients of `../shared/spike`.
 
 use rustix::process::Signal;
 use std::{
@@ -27,7 +27,7 @@ fn ibv_devices_lists_one_device_for_each_wire() {
         .skip(2)
         .filter_map(|line| line.split_whitespace().next())
         .collect();
-    // They are listed as the file system of the model's scratch folder lists them.
+    // The order is that of the file system of the model's scratch directory.
     devices.sort_unstable();
     assert_eq!(devices, ["mlx5_0", "mlx5_1"], "{done}");
 }
@@ -43,7 +43,8 @@ fn ibv_devinfo_describes_an_ethernet_port_that_is_up() {
             .stdout
             .lines()
             .find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(':'));
-        line.unwrap_or_else(|| panic!("no {key} in {done}")).trim()
+        line.unwrap_or_else(|| panic!("{key} is missing: {done}"))
+            .trim()
     };
     assert_eq!(value("hca_id"), "mlx5_0");
     assert_eq!(value("vendor_id"), "0x02c9");
@@ -66,7 +67,7 @@ fn ibv_devinfo_describes_an_ethernet_port_that_is_up() {
 }
 
 #[test]
-fn two_ports_are_two_ports() {
+fn a_device_of_two_ports_lists_both() {
     let done = model(
         &["loopback"],
         &["mlx5_0.ports=2", "mlx5_0.port2.wire=synth:size=64"],
@@ -78,7 +79,7 @@ fn two_ports_are_two_ports() {
 }
 
 #[test]
-fn the_launcher_ends_as_its_program_does() {
+fn the_launcher_exits_with_the_status_of_its_program() {
     let run = |wires: &[&str], sets: &[&str], program: &[&str]| model(wires, sets, program).run();
     let _ = run(&["loopback"], &[], &["true"]).expect(0);
     let _ = run(&["loopback"], &[], &["sh", "-c", "exit 7"]).expect(7);
@@ -100,14 +101,14 @@ fn the_launcher_ends_as_its_program_does() {
     done.says(&["PROGRAM"]);
     let done = run(&[], &[], &["true"]).expect(2);
     done.says(&["--wire"]);
-    // A wire that cannot be opened is a port without a link, and it is said why.
+    // If a wire cannot be opened, the port is down and the reason is printed.
     let done = run(&["pcap:/nonexistent/file.pcap"], &[], &["ibv_devinfo"]).expect(0);
     done.says(&["/nonexistent/file.pcap"]);
     assert!(done.stdout.contains("PORT_DOWN"), "{done}");
 }
 
 #[test]
-fn programs_without_verbs_are_left_alone() {
+fn programs_without_verbs_run_unchanged() {
     let dir = Dir::new();
     let file = dir.write("text", "one\ntwo\n");
     let script = format!(
@@ -123,7 +124,7 @@ fn programs_without_verbs_are_left_alone() {
     );
 }
 
-/// `rss MODE QUEUES COUNT` on all four kinds of flow.
+/// Runs the client `rss MODE QUEUES COUNT` on `wire`, and asserts that it received `count` frames.
 fn rss(build: Build, mode: &str, queues: usize, count: u64, wire: &str) -> Done {
     let client = clients::ours("rss", build);
     let wire = format!("synth:count={count},{wire}");
@@ -146,7 +147,7 @@ fn rss(build: Build, mode: &str, queues: usize, count: u64, wire: &str) -> Done 
 }
 
 #[test]
-fn rss_client_by_poll_cq() {
+fn the_rss_client_receives_by_poll_cq() {
     let done = rss(
         Build::Plain,
         "poll",
@@ -158,13 +159,13 @@ fn rss_client_by_poll_cq() {
         .stdout
         .rsplit(':')
         .next()
-        .expect("counts")
+        .expect("the client prints counts")
         .split_whitespace()
         .map(number)
         .collect();
     assert!(
         by_queue.len() == 4 && by_queue.iter().all(|&n| n > 10_000),
-        "hardly spread: {done}"
+        "each queue receives more than 10,000 frames: {done}"
     );
 }
 
@@ -173,7 +174,7 @@ fn number(text: &str) -> u64 {
 }
 
 #[test]
-fn rss_client_by_the_extended_iterator() {
+fn the_rss_client_receives_by_the_extended_iterator() {
     let _ = rss(
         Build::Plain,
         "ex",
@@ -185,8 +186,8 @@ fn rss_client_by_the_extended_iterator() {
 }
 
 #[test]
-fn rss_client_by_completion_events() {
-    // Paced, so that the client really sleeps between frames.
+fn the_rss_client_receives_by_completion_events() {
+    // The wire is paced, so that the client sleeps between frames.
     let _ = rss(
         Build::Plain,
         "event",
@@ -204,7 +205,7 @@ fn rss_client_by_completion_events() {
 }
 
 #[test]
-fn rss_client_under_the_address_sanitizer() {
+fn the_rss_client_passes_under_the_address_sanitizer() {
     for mode in ["poll", "ex", "event"] {
         let _ = rss(
             Build::Sanitized,
@@ -217,7 +218,7 @@ fn rss_client_under_the_address_sanitizer() {
 }
 
 #[test]
-fn flush_client() {
+fn the_flush_client_passes() {
     for build in [Build::Plain, Build::Sanitized] {
         let done = model(&["loopback"], &[], [clients::ours("flush", build)])
             .run()
@@ -227,7 +228,7 @@ fn flush_client() {
 }
 
 #[test]
-fn matchers_client() {
+fn the_matchers_client_passes() {
     for build in [Build::Plain, Build::Sanitized] {
         let done = model(&["loopback"], &[], [clients::ours("matchers", build)])
             .run()
@@ -236,7 +237,8 @@ fn matchers_client() {
     }
 }
 
-/// Queues that come, go and are reset while `frames` stream in, as `pace` says (`,pps=N` or nothing).
+/// Creates, destroys and resets queues while the wire sends `frames` frames. `pace` is `,pps=N`, or
+/// empty for the full rate.
 fn churn(mode: &str, frames: u64, pace: &str, seed: u64, deadline: Duration) {
     let client = clients::ours("churn", Build::Plain);
     let lossy = if mode == "loses" { ",lossy" } else { "" };
@@ -255,7 +257,7 @@ fn churn(mode: &str, frames: u64, pace: &str, seed: u64, deadline: Duration) {
 
 #[test]
 fn queues_churn_while_the_wire_waits() {
-    // Not paced: each act holds the wire, and a pace does not catch up.
+    // The wire is not paced: each change of a queue stops it, and a paced wire does not catch up.
     churn("waits", 1_000_000, "", 1, HANG);
 }
 
@@ -282,7 +284,7 @@ fn queues_churn_at_length() {
 }
 
 #[test]
-fn a_client_that_is_killed_leaves_nothing() {
+fn a_killed_client_does_not_affect_the_next_client() {
     let dir = Dir::new();
     let client = clients::ours("rss", Build::Plain);
     let program = [
@@ -294,11 +296,13 @@ fn a_client_that_is_killed_leaves_nothing() {
     let mut run = model(&["synth:count=1000000000,size=94,pps=1000"], &[], program)
         .env("TMPDIR", dir.path())
         .start();
-    run.until("frames come", |run| run.stderr().contains("receiving"));
+    run.until("the client receives frames", |run| {
+        run.stderr().contains("receiving")
+    });
     run.signal(Signal::KILL);
     let done = run.wait();
     assert_eq!(done.signal(), Some(9), "{done}");
-    // The next one is not disturbed by what the first could not clean up.
+    // The killed client could not clean up. The next client runs undisturbed.
     let _ = rss(Build::Plain, "poll", 4, 10_000, "size=94");
 }
 
@@ -343,14 +347,14 @@ fn field(done: &Done, name: &str) -> u64 {
         .stdout
         .split_whitespace()
         .find_map(|word| word.strip_prefix(name));
-    number(value.unwrap_or_else(|| panic!("no {name} in {done}")))
+    number(value.unwrap_or_else(|| panic!("{name} is missing: {done}")))
 }
 
 #[test]
 fn the_spikes_flush_client_runs_unmodified() {
     for build in [Build::Plain, Build::Sanitized] {
         let client = need!(clients::theirs("t_flush", build));
-        // It ends without freeing its device list: that leak is its own.
+        // The client exits without freeing its device list, so leaks are not reported.
         let done = model(&["loopback"], &[], [client])
             .env("ASAN_OPTIONS", "detect_leaks=0")
             .run()
@@ -365,7 +369,8 @@ fn the_spikes_flush_client_runs_unmodified() {
     }
 }
 
-/// `raw_ethernet_bw ROLE` of Debian's perftest, with frames of 1024 bytes to and from one address.
+/// Returns the command `raw_ethernet_bw ROLE` of Debian's perftest, with frames of 1024 bytes from
+/// and to the same MAC address.
 fn raw_ethernet_bw(wire: &str, role: &str, frames: u64) -> Program {
     let mac = "0c:42:a1:00:00:01";
     let frames = frames.to_string();
@@ -375,7 +380,8 @@ fn raw_ethernet_bw(wire: &str, role: &str, frames: u64) -> Program {
     model(&[wire], &[], ["raw_ethernet_bw"]).args(args)
 }
 
-/// The line below the heading `#bytes #iterations ... BW average ...`: bytes, iterations, average.
+/// Parses the line below the heading `#bytes #iterations ... BW average ...`. Returns the bytes,
+/// the iterations and the average.
 fn bandwidth(done: &Done) -> (u64, u64, f64) {
     let line = done
         .stdout
@@ -383,7 +389,7 @@ fn bandwidth(done: &Done) -> (u64, u64, f64) {
         .skip_while(|line| !line.contains("#iterations"))
         .nth(1);
     let words: Vec<_> = line
-        .unwrap_or_else(|| panic!("no report in {done}"))
+        .unwrap_or_else(|| panic!("the report is missing: {done}"))
         .split_whitespace()
         .collect();
     (
@@ -394,9 +400,9 @@ fn bandwidth(done: &Done) -> (u64, u64, f64) {
 }
 
 #[test]
-fn raw_ethernet_bw_sends() {
+fn raw_ethernet_bw_sends_frames() {
     if !Path::new("/usr/bin/raw_ethernet_bw").exists() {
-        skip!("no raw_ethernet_bw: package perftest is not installed");
+        skip!("raw_ethernet_bw is not installed (Debian package perftest)");
     }
     let done = raw_ethernet_bw("loopback", "--client", 20_000)
         .run()
@@ -406,16 +412,17 @@ fn raw_ethernet_bw_sends() {
     assert!(average > 0.0, "{done}");
 }
 
-/// Two processes, each with a model of its own, on one cable.
+/// Two processes, each with its own model, share one cable.
 #[test]
 fn raw_ethernet_bw_receives_from_another_process() {
     if !Path::new("/usr/bin/raw_ethernet_bw").exists() {
-        skip!("no raw_ethernet_bw: package perftest is not installed");
+        skip!("raw_ethernet_bw is not installed (Debian package perftest)");
     }
     let dir = Dir::new();
     let wire = format!("peer:{}", dir.join("cable").display());
-    // A cable loses what is sent before there is anybody, or faster than it is taken, and the server waits for all it was
-    // promised: so clients send, one after the other, until it has that.
+    // A cable drops frames that are sent before a receiver exists, or faster than it reads. The
+    // server waits for a fixed number of frames. So clients send, one after the other, until the
+    // server ends.
     let mut server = raw_ethernet_bw(&wire, "--server", 5_000).start();
     let deadline = Instant::now() + HANG;
     let mut clients = Vec::new();

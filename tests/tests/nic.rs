@@ -1,5 +1,6 @@
-//! What an mlx5 does besides spreading frames: C clients that send frames of their own and drive one kind of object
-//! each, with and without gcc's address sanitizer; and how several devices, ports and processes live side by side.
+//! Functions of an mlx5 other than RSS. C clients send frames and use one kind of object each, with
+//! and without gcc's address sanitizer. Other tests run several devices, ports and processes at
+//! once.
 
 use std::time::Duration;
 use wqcap_tests::{
@@ -11,7 +12,7 @@ use wqcap_tests::{
 
 const BUILDS: [Build; 2] = [Build::Plain, Build::Sanitized];
 
-/// Runs a client of ours in both builds; it checks everything itself.
+/// Runs a client of `tests/clients` in both builds. The client checks all results and prints `ok`.
 fn client(name: &str, args: &[&str], wires: &[&str], sets: &[&str]) {
     for build in BUILDS {
         let program = clients::ours(name, build);
@@ -29,9 +30,9 @@ fn a_raw_qp_sends_and_receives() {
     client("raw", &[], &["loopback"], &[]);
 }
 
-/// PCIe is slow for a while, and what comes back meanwhile finds the port's buffer full.
+/// PCIe is slow for a while, and frames that arrive then find the port's buffer full.
 #[test]
-fn a_port_without_room_counts_its_discards() {
+fn a_port_with_a_full_buffer_counts_discards() {
     let dir = Dir::new();
     let file = dir.join("fast");
     let file = file.to_str().expect("a plain path");
@@ -40,23 +41,23 @@ fn a_port_without_room_counts_its_discards() {
 }
 
 #[test]
-fn thread_domains_have_doorbells_of_their_own() {
+fn each_thread_domain_has_its_own_doorbell() {
     client("domain", &[], &["loopback"], &[]);
 }
 
 #[test]
-fn completion_queues_of_64_byte_cqes() {
+fn completion_queues_work_with_64_byte_cqes() {
     client("cq", &["64"], &["loopback"], &[]);
 }
 
 #[test]
-fn completion_queues_of_128_byte_cqes() {
+fn completion_queues_work_with_128_byte_cqes() {
     client("cq", &["128"], &["loopback"], &[]);
 }
 
-/// The environment asks libmlx5 for large CQEs, and the program knows nothing of it.
+/// An environment variable selects 128-byte CQEs in libmlx5; the program is unchanged.
 #[test]
-fn rss_with_128_byte_cqes() {
+fn rss_works_with_128_byte_cqes() {
     for mode in ["poll", "ex", "event"] {
         let program = clients::ours("rss", Build::Plain);
         let program = [program.to_str().expect("a plain path"), mode, "4", "50000"];
@@ -69,8 +70,8 @@ fn rss_with_128_byte_cqes() {
 }
 
 #[test]
-fn a_wq_and_what_can_happen_to_it() {
-    // Delay drop takes a right that an ordinary user's model grants.
+fn a_wq_handles_errors_overruns_and_flag_changes() {
+    // Delay drop needs CAP_SYS_RAWIO; `caps=all` makes the model grant it to every user.
     let mut sets = vec!["delay_drop_timeout=50000", "caps=all", "max_wq=8"];
     let folder = "/sys/kernel/debug/mlx5/15b3:01:00.0/delay_drop";
     client("wq", &[folder], &["loopback"], &sets);
@@ -79,17 +80,17 @@ fn a_wq_and_what_can_happen_to_it() {
 }
 
 #[test]
-fn shared_receive_queues_as_objects() {
+fn a_shared_receive_queue_is_filled_and_reports_its_limit() {
     client("srq", &[], &["loopback"], &[]);
 }
 
 #[test]
-fn rss_on_the_headers_in_a_tunnel() {
+fn rss_hashes_the_headers_in_a_tunnel() {
     client("tunnel", &[], &["loopback"], &[]);
 }
 
 #[test]
-fn two_devices_joined_by_a_cable() {
+fn a_cable_joins_two_devices() {
     let dir = Dir::new();
     let wire = format!("peer:{}", dir.join("cable").display());
     let ends = ["mlx5_0", "1", "mlx5_1", "1"];
@@ -97,7 +98,7 @@ fn two_devices_joined_by_a_cable() {
 }
 
 #[test]
-fn two_ports_of_a_device_joined_by_a_cable() {
+fn a_cable_joins_two_ports_of_a_device() {
     let dir = Dir::new();
     let wire = format!("peer:{}", dir.join("cable").display());
     let sets = ["mlx5_0.ports=2", &format!("mlx5_0.port2.wire={wire}")];
@@ -106,13 +107,13 @@ fn two_ports_of_a_device_joined_by_a_cable() {
 }
 
 #[test]
-fn children_have_a_device_of_their_own() {
+fn child_processes_have_their_own_device() {
     client("family", &[], &["loopback"], &[]);
 }
 
-/// Each of two programs has the whole wire to itself, and the port's counters tell of both.
+/// Each program receives all frames of the wire, and the port's counters count the frames of both.
 #[test]
-fn two_programs_at_once() {
+fn two_programs_receive_at_once() {
     const FRAMES: u64 = 100_000;
     let rss = clients::ours("rss", Build::Plain);
     let script = format!(
@@ -122,7 +123,9 @@ fn two_programs_at_once() {
     );
     let wire = format!("synth:count={FRAMES},size=94,flows=64,proto=mix,ip=mix");
     let done = model(&[&wire], &[], ["sh", "-c", &script]).run().expect(0);
-    let counted: u64 = last_line(&done).parse().expect("a counter");
+    let counted: u64 = last_line(&done)
+        .parse()
+        .expect("the last line is a counter");
     assert_eq!(counted, 2 * FRAMES, "{done}");
 }
 
@@ -130,9 +133,9 @@ fn last_line(done: &Done) -> &str {
     done.stdout.lines().last().unwrap_or_default()
 }
 
-/// The device tells what it was told to be, and refuses beyond it.
+/// The device reports the capabilities and limits of the model's settings.
 #[test]
-fn a_device_is_what_it_is_set_to_be() {
+fn a_device_has_the_configured_capabilities() {
     let sets = [
         "max_qp_wr=256",
         "max_ind_table_log=4",
@@ -153,7 +156,7 @@ fn a_device_is_what_it_is_set_to_be() {
             .stdout
             .lines()
             .any(|text| text.split_whitespace().collect::<String>() == line);
-        assert!(has, "no {line} in {done}");
+        assert!(has, "{line} is missing: {done}");
     };
     says("max_cqe:1023");
     says("max_rwq_indirection_table_size:16");
@@ -162,15 +165,15 @@ fn a_device_is_what_it_is_set_to_be() {
     says("active_width:1X(1)");
     says("active_speed:25.0Gbps(32)");
     for gone in ["SCATTER_FCS", "CVLAN", "DELAY_DROP", "END_PADDING"] {
-        assert!(!done.stdout.contains(gone), "{gone} in {done}");
+        assert!(!done.stdout.contains(gone), "{gone} is not offered: {done}");
     }
 }
 
-/// Without the right, delay drop is refused; with all granted, the same program has it.
+/// Without CAP_SYS_RAWIO, creating a WQ with delay drop is refused.
 #[test]
-fn delay_drop_takes_a_right() {
+fn delay_drop_needs_cap_sys_rawio() {
     if !process::is_root() {
-        skip!("only root has a right to give up");
+        skip!("only root has CAP_SYS_RAWIO and can drop it");
     }
     let client = clients::ours("wq", Build::Plain);
     let folder = "/sys/kernel/debug/mlx5/15b3:01:00.0/delay_drop";
@@ -187,8 +190,8 @@ fn delay_drop_takes_a_right() {
 }
 
 #[test]
-fn the_spikes_pcap_client_is_left_out() {
+fn the_spikes_pcap_client_is_skipped() {
     skip!(
-        "t_pcap opens the spike's own device, mlx5_emu0, by libpcap's RDMA sniffer, which distributions build without"
+        "t_pcap opens the spike's own device, mlx5_emu0, by libpcap's RDMA sniffer; distributions build libpcap without it"
     );
 }

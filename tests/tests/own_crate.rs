@@ -1,9 +1,10 @@
-//! The engine as a library of a crate outside this workspace, which cargo builds by its default profile: without
-//! optimisation, where memory that nothing has written to holds what was there before. What is undefined shows here first.
-//! The crate's programs are `engine/examples/dns.rs` and those in `tests/consumers/`.
+//! The engine as a library of a crate outside this workspace. Cargo builds the crate with its
+//! default profile, without optimisation. Unwritten memory then holds its previous content, so
+//! undefined behaviour is detected here first. The crate's programs are `engine/examples/dns.rs` and
+//! those in `tests/consumers/`.
 //!
-//! The crate and the model under it use libc for system calls (rustix's feature `use-libc`), so that memcheck can run them:
-//! it hides the kernel's vDSO, which rustix's own system calls look for.
+//! The crate and its model make system calls through libc (rustix's feature `use-libc`), so that
+//! memcheck can run them: memcheck hides the kernel's vDSO, which rustix's own system calls need.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -20,34 +21,36 @@ use wqcap_tests::{
     skip,
 };
 
-/// For a build of the engine's dependencies, of which nothing is there yet, on a busy machine.
+/// Timeout for a build of the engine and all of its dependencies on a busy machine.
 const BUILD: Duration = Duration::from_secs(3600);
-/// For a capture under memcheck, which runs one thread at a time, each many times slower.
+/// Timeout for a capture under memcheck, which runs one thread at a time and many times slower.
 const MEMCHECK: Duration = Duration::from_secs(900);
-/// Queries and answers of the wire.
+/// Number of DNS queries on the wire.
 const QUERIES: u16 = 120;
+/// Number of DNS answers on the wire.
 const ANSWERS: u16 = 80;
 
-/// What was built of the crate.
+/// Built crate outside the workspace.
 struct OwnCrate {
-    /// The folder of its programs.
+    /// Directory of the crate's programs.
     programs: PathBuf,
-    /// A folder with `wqcap` and a model that memcheck can run.
+    /// Directory with `wqcap` and a model that memcheck can run.
     bin: PathBuf,
 }
 
 impl OwnCrate {
-    /// The crate, which is built once. It and its build stay below the repository's `target`, so that the next build takes
-    /// what has changed.
+    /// Returns the crate, which is built once per process. The crate and its build directory stay
+    /// below the repository's `target`, so that later builds are incremental.
     fn build() -> &'static Self {
         static BUILT: OnceLock<OwnCrate> = OnceLock::new();
         BUILT.get_or_init(|| {
             let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("own-crate");
-            fs::create_dir_all(dir.join("bin")).expect("a folder");
+            fs::create_dir_all(dir.join("bin")).expect("the directory is created");
             write_manifest(&dir).expect("the manifest is written");
             let target = dir.join("target");
             let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-            // What scripts/test sets for the programs of tests would build every dependency again.
+            // scripts/test sets these variables for test programs. With them, cargo would build
+            // every dependency again.
             let done = Program::new("env")
                 .args(["--unset=RUSTC_BOOTSTRAP", "--unset=RUSTFLAGS"])
                 .arg(cargo)
@@ -72,12 +75,14 @@ impl OwnCrate {
         })
     }
 
-    /// Runs a program of the crate with `args` on the model, whose wire has [`QUERIES`] and [`ANSWERS`].
+    /// Runs a program of the crate with `args` on the model, whose wire has [`QUERIES`] and
+    /// [`ANSWERS`].
     fn run(&self, dir: &Dir, program: &str, args: &[&OsStr]) -> Done {
         self.run_by(dir, &[], program, args, process::HANG)
     }
 
-    /// Runs a program of the crate on the model by memcheck, which must find nothing.
+    /// Runs a program of the crate on the model under memcheck, and asserts that memcheck reports
+    /// no error.
     #[track_caller]
     fn check_memory(&self, dir: &Dir, program: &str, args: &[&OsStr]) -> Done {
         let log = dir.join("memcheck.log");
@@ -86,7 +91,7 @@ impl OwnCrate {
             "--tool=memcheck",
             "--error-exitcode=99",
             "--track-origins=yes",
-            // Loops that poll wait for each other's turn.
+            // Polling loops get the single CPU in turn.
             "--fair-sched=yes",
             "--num-callers=30",
         ]
@@ -131,7 +136,7 @@ impl OwnCrate {
     }
 }
 
-/// Messages of DNS over IPv4 and IPv6.
+/// Returns frames of DNS queries and answers, alternately over IPv4 and IPv6.
 fn wire() -> Vec<Vec<u8>> {
     (0..QUERIES + ANSWERS)
         .map(|i| {
@@ -158,7 +163,7 @@ fn wire() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The crate's manifest, with the versions of the workspace's lock file.
+/// Writes the crate's manifest, and a lock file with the versions of the workspace.
 fn write_manifest(dir: &Path) -> io::Result<()> {
     let root = binaries::root();
     let at = |path: &str| root.join(path).display().to_string();
@@ -205,7 +210,7 @@ incremental = false
         bindgen = at("compat/bindgen"),
     );
     write_if_changed(&dir.join("Cargo.toml"), manifest.as_bytes())?;
-    // Cargo takes from it what the crate needs, and leaves the rest out of its own copy.
+    // Cargo keeps only the packages that the crate needs in its copy of the lock file.
     let lock = fs::read(root.join("Cargo.lock"))?;
     let seed = dir.join("Cargo.lock.workspace");
     if fs::read(&seed).ok().as_deref() != Some(&lock) || !dir.join("Cargo.lock").exists() {
@@ -222,7 +227,7 @@ fn write_if_changed(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// A copy that takes the place of an older one, which may be running.
+/// Replaces `to` with a copy of `from`. A running program keeps the old file.
 fn replace(from: &Path, to: &Path) -> io::Result<()> {
     let new = to.with_extension("new");
     fs::copy(from, &new)?;
@@ -230,21 +235,21 @@ fn replace(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 #[test]
-fn the_example_runs_in_a_crate_of_its_own_without_optimisation() {
+fn the_example_runs_in_its_own_crate_without_optimisation() {
     let dir = Dir::new();
     let done = OwnCrate::build().run(&dir, "dns", &[]).expect(0);
     assert_eq!(done.stdout, format!("{QUERIES} DNS queries\n"));
 }
 
 #[test]
-fn what_safe_code_may_try_with_the_verbs_is_refused() {
+fn misuse_of_the_verbs_from_safe_code_is_refused() {
     let dir = Dir::new();
     let done = OwnCrate::build().run(&dir, "misuse", &[]).expect(0);
     assert_eq!(done.stdout, "0 attempts were not refused\n");
 }
 
 #[test]
-fn memcheck_finds_no_use_of_what_was_never_written() {
+fn memcheck_finds_no_use_of_uninitialised_memory() {
     if let Err(e) = Command::new("valgrind").arg("--version").output() {
         skip!("valgrind cannot be run: {e}");
     }

@@ -1,14 +1,14 @@
-//! The Debian package: what is in it, and that it installs, works and goes from where it was installed.
+//! Debian package: its content, and that it can be installed, used and removed.
 //!
-//! `scripts/newcomer` does the same in a Debian of its own.
+//! `scripts/newcomer` tests the same in a separate Debian system.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 use wqcap_tests::{Dir, Done, Program, binaries, process, skip};
 
-/// The port of the configuration that comes with it.
+/// Systemd unit that runs the package's configuration file.
 const UNIT: &str = "usr/lib/systemd/system/wqcap.service";
-/// What somebody looks for, and where.
-const LOOKED_FOR: &[&str] = &[
+/// Files of the package that users need, with their paths.
+const INSTALLED: &[&str] = &[
     "usr/bin/wqcap",
     "usr/lib/wqcap/libmlx5_model.so",
     UNIT,
@@ -31,10 +31,11 @@ fn program(name: &str, args: &[&str]) -> Program {
 }
 
 fn text(path: &Path) -> &str {
-    path.to_str().expect("plain")
+    path.to_str().expect("the path is UTF-8")
 }
 
-/// dpkg for a system below `root`, whose scripts run here and are told where that is.
+/// Runs dpkg on the system below `root`. Maintainer scripts run outside `root`, and dpkg passes
+/// its path to them.
 fn dpkg(root: &Path, args: &[&str]) -> Done {
     program("dpkg", &["--force-script-chrootless", "--force-depends"])
         .arg(format!("--root={}", root.display()))
@@ -43,15 +44,17 @@ fn dpkg(root: &Path, args: &[&str]) -> Done {
 }
 
 #[test]
-fn it_installs_works_and_goes() {
+fn the_package_can_be_installed_used_and_purged() {
     for tool in ["cargo-deb", "dpkg", "systemd-sysusers", "systemd-tmpfiles"] {
         let found = program("sh", &["-c", &format!("command -v {tool}")]).run();
         if !found.status.success() {
-            skip!("no {tool} here; scripts/package installs cargo-deb, and Debian has the others");
+            skip!(
+                "{tool} is not installed; scripts/package installs cargo-deb, and Debian has the others"
+            );
         }
     }
     if !process::is_root() {
-        skip!("installing takes root");
+        skip!("only root can install packages");
     }
     let dir = Dir::new();
     let deb = dir.join("wqcap.deb");
@@ -75,27 +78,28 @@ fn it_installs_works_and_goes() {
 
     let root = dir.folder("root");
     for folder in ["var/lib/dpkg/info", "var/lib/dpkg/updates", "etc"] {
-        fs::create_dir_all(root.join(folder)).expect("own");
+        fs::create_dir_all(root.join(folder)).expect("the directory is created");
     }
     for file in ["var/lib/dpkg/status", "etc/passwd", "etc/group"] {
-        fs::write(root.join(file), "").expect("own");
+        fs::write(root.join(file), "").expect("the file is written");
     }
     let _ = dpkg(&root, &["--install", text(&deb)]).expect(0);
-    for name in LOOKED_FOR {
-        assert!(root.join(name).is_file(), "{name} is not there");
+    for name in INSTALLED {
+        assert!(root.join(name).is_file(), "{name} is installed");
     }
-    let unit = fs::read_to_string(root.join(UNIT)).expect("there");
+    let unit = fs::read_to_string(root.join(UNIT)).expect("the unit is installed");
     assert!(
         unit.contains("\nExecStart=/usr/bin/wqcap run -c /etc/wqcap/wqcap.toml\n"),
         "{unit}"
     );
     assert!(!unit.contains("%i"), "{unit}");
-    let user = fs::read_to_string(root.join("etc/passwd")).expect("made");
+    let user = fs::read_to_string(root.join("etc/passwd")).expect("the file was created");
     assert!(user.contains("wqcap:"), "{user}");
-    let data = fs::metadata(root.join("var/lib/wqcap")).expect("made");
+    let data = fs::metadata(root.join("var/lib/wqcap"));
+    let data = data.expect("the data directory was created");
     assert_eq!(data.permissions().mode() & 0o7777, 0o750);
 
-    // It finds its model where it was installed.
+    // The installed program finds the installed model.
     let out = dir.folder("out");
     let run = Program::new(root.join("usr/bin/wqcap"))
         .args([
@@ -109,36 +113,46 @@ fn it_installs_works_and_goes() {
         .arg("--set")
         .arg(format!("output.dir={}", out.display()));
     let _ = run.run().expect(0);
-    assert_eq!(fs::read_dir(&out).expect("own").count(), 1);
+    assert_eq!(
+        fs::read_dir(&out)
+            .expect("the directory is readable")
+            .count(),
+        1
+    );
 
-    // Somebody's frames outlive the program that took them.
+    // Purging the package keeps captured frames.
     let frames = root.join("var/lib/wqcap/frames.pcap");
-    fs::write(&frames, "").expect("own");
+    fs::write(&frames, "").expect("the file is written");
     let _ = dpkg(&root, &["--purge", "wqcap"]).expect(0);
-    for name in LOOKED_FOR {
-        assert!(!root.join(name).exists(), "{name} is left");
+    for name in INSTALLED {
+        assert!(!root.join(name).exists(), "{name} is removed");
     }
     assert!(frames.exists() && !root.join("etc/wqcap").exists());
 }
 
-/// Also where there is no cargo-deb: files move, and the list of assets is far from them.
+/// Runs without cargo-deb, too, to detect files that were moved without a change of the manifest's
+/// list of assets.
 #[test]
-fn what_it_is_made_of_is_there() {
+fn the_packages_assets_exist() {
     let crate_dir = binaries::root().join("capture-cli");
-    let manifest = fs::read_to_string(crate_dir.join("Cargo.toml")).expect("the manifest");
+    let manifest =
+        fs::read_to_string(crate_dir.join("Cargo.toml")).expect("the manifest is readable");
     let sources = manifest
         .lines()
         .filter_map(|line| line.trim().strip_prefix("[\"../"));
     let sources: Vec<_> = sources.filter_map(|rest| rest.split('"').next()).collect();
     assert!(sources.len() > 8, "{sources:?}");
     for source in sources {
-        // A glob's folder must be there, and not be empty.
-        let path = binaries::root().join(source.split('*').next().expect("a part"));
+        // For a glob, the directory must exist and not be empty.
+        let path = binaries::root().join(source.split('*').next().expect("a path"));
         let found = path.is_file() || fs::read_dir(&path).is_ok_and(|mut it| it.next().is_some());
-        assert!(found, "{source} is not there");
+        assert!(found, "{source} exists");
     }
-    let scripts = fs::read_dir(binaries::root().join("configs/debian")).expect("a folder");
-    let scripts: Vec<_> = scripts.map(|it| it.expect("lists").path()).collect();
+    let scripts = fs::read_dir(binaries::root().join("configs/debian"));
+    let scripts = scripts.expect("the directory is readable");
+    let scripts: Vec<_> = scripts
+        .map(|it| it.expect("the directory is readable").path())
+        .collect();
     assert_eq!(scripts.len(), 3, "{scripts:?}");
     for script in scripts {
         let _ = program("sh", &["-n", text(&script)]).run().expect(0);

@@ -1,5 +1,5 @@
-//! `wqcap extract` from a store: what three sensors have shipped comes back, byte for byte as their own files have it, and no
-//! more is fetched for it than need be.
+//! `wqcap extract` from a store: the frames that three sensors have shipped are byte for byte those
+//! of the sensors' files, and only the needed parts of objects are fetched.
 
 use serde_json::Value;
 use std::{
@@ -23,21 +23,24 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// Each has a folder of its name with its files, and others beside it.
+/// Names of the sensors. Each has a directory `NAME` for its files, and directories `NAME.index`
+/// and `NAME.flows` next to it.
 const SENSORS: [&str; 3] = ["tap-1", "tap-2", "tap-3"];
-/// Frames of a sensor, of 1000 bytes, in about a second and a half.
+/// Number of frames of a sensor: 1000 bytes each, within 1.5 seconds.
 const FRAMES: u64 = 6000;
-/// The type of a block of statistics.
+/// Block type of an Interface Statistics Block in pcapng.
 const STATISTICS: u32 = 5;
 
-/// Sensors and the folder that they ship to.
+/// Sensors and the directory that they ship to.
 struct Fleet {
     dir: Dir,
+    /// URL of the store directory.
     url: String,
 }
 
 impl Fleet {
-    /// Three sensors that have captured at the same time, in files of a megabyte; the last one compresses its own.
+    /// Runs the captures of three sensors at the same time, in files of a megabyte. The last sensor
+    /// compresses its files.
     fn new() -> Self {
         let dir = Dir::new();
         let url = format!("file://{}", dir.folder("store").display());
@@ -65,16 +68,17 @@ impl Fleet {
         Self { dir, url }
     }
 
-    /// The same, shipped into the folder.
+    /// Runs the captures, and ships the files of all sensors into the store directory.
     fn shipped() -> Self {
-        let it = Self::new();
+        let fleet = Self::new();
         for sensor in SENSORS {
-            let _ = it.ship(sensor, &it.url, "journal").run().expect(0);
+            let ship = fleet.ship(sensor, &fleet.url, "journal");
+            let _ = ship.run().expect(0);
         }
-        it
+        fleet
     }
 
-    /// What ships a sensor's files.
+    /// Returns the command that ships a sensor's files.
     fn ship(&self, sensor: &str, store: &str, journal: &str) -> Program {
         let at = |what: &str| self.dir.join(format!("{sensor}{what}"));
         let sets = [
@@ -92,12 +96,12 @@ impl Fleet {
         wqcap(["ship", "--once"]).args(sets.concat())
     }
 
-    /// `wqcap COMMAND ARGS` among the sensors' folders.
+    /// Returns the command `wqcap ARGS` in the parent of the sensors' directories.
     fn wqcap(&self, args: &[&str]) -> Program {
         wqcap(args).cwd(self.dir.path())
     }
 
-    /// Has a shell run it with these arguments among the sensors' folders.
+    /// Runs `wqcap ARGS` by a shell in the parent of the sensors' directories.
     #[track_caller]
     fn shell(&self, args: &str) {
         let _ = Program::new("sh")
@@ -108,28 +112,28 @@ impl Fleet {
             .expect(0);
     }
 
-    /// Extracts from the store into a file, and gives that and what is told.
+    /// Extracts frames from the store into a file. Returns the file and the printed report.
     #[track_caller]
     fn extract(&self, out: &str, args: &[&str]) -> (PathBuf, Value) {
         let all = [&["extract", &self.url, "--json", "-o", out], args].concat();
         let done = self.wqcap(&all).run().expect(0);
-        (self.dir.join(out), facts(&done))
+        (self.dir.join(out), report(&done))
     }
 
-    /// What another command line makes of the sensors' own files.
+    /// Runs `wqcap ARGS -o OUT` on the sensors' own files, and returns the output file.
     #[track_caller]
     fn local(&self, out: &str, args: &[&str]) -> PathBuf {
         let _ = self.wqcap(&[args, &["-o", out]].concat()).run().expect(0);
         self.dir.join(out)
     }
 
-    /// The objects of a kind in the folder.
+    /// Returns the sorted files below the directory `kind` of the store.
     fn objects(&self, kind: &str) -> Vec<PathBuf> {
         let mut folders = vec![self.dir.join("store").join(kind)];
         let mut objects = Vec::new();
         while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).expect("lists") {
-                let path = entry.expect("lists").path();
+            for entry in fs::read_dir(folder).expect("the directory is readable") {
+                let path = entry.expect("the directory is readable").path();
                 match path.is_dir() {
                     true => folders.push(path),
                     false => objects.push(path),
@@ -142,7 +146,7 @@ impl Fleet {
 }
 
 #[track_caller]
-fn facts(done: &Done) -> Value {
+fn report(done: &Done) -> Value {
     serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"))
 }
 
@@ -150,16 +154,16 @@ fn bytes(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Seconds since 1970.
+/// Formats nanoseconds as decimal seconds.
 fn decimal(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
-/// The types of a pcapng file's blocks in the machine's byte order.
+/// Returns the block types of a pcapng file in the machine's byte order.
 fn blocks(mut file: &[u8]) -> Vec<u32> {
     let mut types = Vec::new();
     while !file.is_empty() {
-        let word = |at: usize| u32::from_ne_bytes(file[at..at + 4].try_into().expect("four"));
+        let word = |at: usize| u32::from_ne_bytes(file[at..at + 4].try_into().expect("four bytes"));
         types.push(word(0));
         file = &file[word(4) as usize..];
     }
@@ -167,53 +171,62 @@ fn blocks(mut file: &[u8]) -> Vec<u32> {
 }
 
 #[test]
-fn what_three_sensors_shipped_comes_back_as_their_own_files_are_merged() {
+fn frames_extracted_from_a_store_equal_a_merge_of_the_sensors_files() {
     let fleet = Fleet::shipped();
     let inputs = |command: &'static str| [&[command][..], &SENSORS].concat();
     let merged = fleet.local("merged.pcap", &inputs("merge"));
-    let (found, told) = fleet.extract("found.pcap", &[]);
+    let (found, report) = fleet.extract("found.pcap", &[]);
     assert_bytes("all frames, as pcap", &bytes(&found), &bytes(&merged));
-    assert_eq!(number(&told["frames"]), 3 * FRAMES);
+    assert_eq!(number(&report["frames"]), 3 * FRAMES);
     let objects = fleet.objects("packets").len() as u64;
     assert!(objects > 10, "{objects}");
-    assert_eq!(number(&told["objects"]["read"]), objects);
-    assert_eq!(told["losses"], Value::Array(Vec::new()));
+    assert_eq!(number(&report["objects"]["read"]), objects);
+    assert_eq!(report["losses"], Value::Array(Vec::new()));
 
-    // As pcapng merge sums the files' statistics up, which hold for whole files alone.
+    // `merge` to pcapng appends the sum of the files' statistics. `extract` does not, because
+    // statistics are valid only for whole files.
     let merged = bytes(&fleet.local("merged.pcapng", &inputs("merge")));
     let found = bytes(&fleet.extract("found.pcapng", &[]).0);
     let (frames, statistics) = merged.split_at(found.len().min(merged.len()));
     assert_bytes("all frames, as pcapng", &found, frames);
     assert_eq!(blocks(statistics), [STATISTICS; 3]);
 
-    // To a pipe, from a folder that is not called a store.
+    // Output to a pipe, from a directory that is given by its path instead of a URL.
     fleet.shell("extract store -o - >piped.pcapng");
-    assert_bytes("to a pipe", &bytes(&fleet.dir.join("piped.pcapng")), &found);
+    assert_bytes(
+        "frames written to a pipe",
+        &bytes(&fleet.dir.join("piped.pcapng")),
+        &found,
+    );
 
-    // A part of the time of all, in which all were capturing.
+    // A time range in which all sensors were capturing.
     let records = files::read(&fleet.dir.join("found.pcap"));
     let n = records.len();
     let (from, to) = (records[n * 2 / 5].ts, records[n / 2].ts);
     let (from_text, to_text) = (decimal(from), decimal(to));
     let times = ["--from", &from_text, "--to", &to_text];
-    let (some, told) = fleet.extract("some.pcap", &times);
+    let (some, report) = fleet.extract("some.pcap", &times);
     let wanted: Vec<_> = records
         .into_iter()
         .filter(|it| (from..to).contains(&it.ts))
         .collect();
     assert!(wanted.len() > 100, "{}", wanted.len());
-    assert_same("some time of all", &files::read(&some), &wanted);
-    assert!(number(&told["objects"]["read"]) < objects, "{told}");
-    let fetched = &told["fetched"];
-    let (came, needed) = (number(&fetched["bytes"]), number(&fetched["wanted_bytes"]));
-    assert!(came * 2 <= needed * 3, "{told}");
+    assert_same(
+        "frames of all sensors in a time range",
+        &files::read(&some),
+        &wanted,
+    );
+    assert!(number(&report["objects"]["read"]) < objects, "{report}");
+    let fetched = &report["fetched"];
+    let (received, needed) = (number(&fetched["bytes"]), number(&fetched["wanted_bytes"]));
+    assert!(received * 2 <= needed * 3, "{report}");
 
-    // Of one sensor after the other, what its own folder and indexes give.
+    // Frames of each sensor equal those extracted from the sensor's directory and indexes.
     for sensor in SENSORS {
         let own = files::read(&fleet.local("own.pcap", &["merge", sensor]));
         let [from, to] = [own.len() * 2 / 5, own.len() / 2].map(|at| decimal(own[at].ts));
-        // Every other frame: the number at its end is even.
-        let how = [
+        // The filter selects every other frame: the number at the frame's end is even.
+        let selection = [
             "--from",
             &from,
             "--to",
@@ -222,23 +235,26 @@ fn what_three_sensors_shipped_comes_back_as_their_own_files_are_merged() {
             "ether[992] & 1 = 0",
         ];
         let index = format!("{sensor}.index");
-        let own = [&["extract", sensor, "--index", &index][..], &how].concat();
+        let own = [&["extract", sensor, "--index", &index][..], &selection].concat();
         let own = bytes(&fleet.local("own.pcapng", &own));
-        let how = [&["--sensor", sensor][..], &how].concat();
-        let (found, told) = fleet.extract("one.pcapng", &how);
+        let args = [&["--sensor", sensor][..], &selection].concat();
+        let (found, report) = fleet.extract("one.pcapng", &args);
         assert_bytes(sensor, &bytes(&found), &own);
-        assert!(number(&told["frames"]) > 100, "{told}");
+        assert!(number(&report["frames"]) > 100, "{report}");
     }
-    // Nothing there: a file without frames.
+    // If no frame matches, the file has no frames.
     let arp = ["--from", &to_text, "--filter", "arp"];
-    let (none, told) = fleet.extract("none.pcapng", &arp);
-    assert_eq!((number(&told["frames"]), files::read(&none).len()), (0, 0));
-    // By the tables alone nearly nothing is fetched, of megabytes.
-    assert!(number(&told["fetched"]["bytes"]) < 100_000, "{told}");
+    let (none, report) = fleet.extract("none.pcapng", &arp);
+    assert_eq!(
+        (number(&report["frames"]), files::read(&none).len()),
+        (0, 0)
+    );
+    // The tables exclude nearly all of the store's megabytes.
+    assert!(number(&report["fetched"]["bytes"]) < 100_000, "{report}");
 }
 
 #[test]
-fn a_query_drives_what_is_fetched() {
+fn a_query_result_selects_the_ranges_that_are_fetched() {
     let duckdb = need!(Duckdb::install());
     let fleet = Fleet::shipped();
     let store = fleet.dir.join("store");
@@ -253,7 +269,7 @@ fn a_query_drives_what_is_fetched() {
     let flow = duckdb.query(&format!(
         "SELECT community_id FROM {flows} WHERE community_id IS NOT NULL ORDER BY ALL LIMIT 1"
     ));
-    let id = flow[0][0].as_str().expect("a Community ID");
+    let id = flow[0][0].as_str().expect("a flow has a Community ID");
     let found = format!(
         "SELECT DISTINCT b.object, b.byte_start, b.byte_end, b.sensor FROM {flows} f JOIN {parts} b ON b.sensor = f.sensor
             AND b.queue = f.queue AND b.last_ns >= f.first_fwd_ns AND b.first_ns <= greatest(f.last_fwd_ns, f.last_rev_ns)
@@ -265,28 +281,30 @@ fn a_query_drives_what_is_fetched() {
         let copy = format!("COPY ({found}) TO '{list}'");
         let program = format!("import duckdb\nduckdb.execute({copy:?})");
         let _ = duckdb.python(&program, fleet.dir.path());
-        let (out, told) = fleet.extract("flow.pcap", &["--ranges", list, "--community-id", id]);
+        let args = ["--ranges", list, "--community-id", id];
+        let (out, report) = fleet.extract("flow.pcap", &args);
         assert_bytes(list, &bytes(&out), &bytes(&wanted));
-        assert_eq!(number(&told["partitions"]), 0);
+        assert_eq!(number(&report["partitions"]), 0);
     }
     let from_pipe = "extract store --ranges - -o piped.pcap --community-id";
     fleet.shell(&format!("{from_pipe} '{id}' <found.csv"));
     assert_bytes(
-        "from a pipe",
+        "frames of ranges read from a pipe",
         &bytes(&fleet.dir.join("piped.pcap")),
         &bytes(&wanted),
     );
 }
 
 #[test]
-fn what_is_wrong_is_told_and_the_rest_comes() {
+fn losses_and_wrong_arguments_are_reported_and_other_frames_are_extracted() {
     let fleet = Fleet::shipped();
     let objects = fleet.objects("packets");
     let gone = &objects[objects.len() / 2];
-    fs::remove_file(gone).expect("an own file");
+    fs::remove_file(gone).expect("the object is removed");
     let out = ["extract", "store", "-o", "rest.pcapng"];
     let done = fleet.wqcap(&out).run().expect(1);
-    let name = gone.file_name().expect("a name").to_str().expect("plain");
+    let name = gone.file_name().expect("an object has a name");
+    let name = name.to_str().expect("the name is UTF-8");
     done.says(&[name, "is not in the store"]);
     let rest = files::read(&fleet.dir.join("rest.pcapng")).len() as u64;
     assert!(rest > FRAMES && rest < 3 * FRAMES, "{rest}");
@@ -298,7 +316,7 @@ fn what_is_wrong_is_told_and_the_rest_comes() {
         .dir
         .write("wrong.csv", "object,byte_start,byte_end\npackets/x,1,z\n");
     fleet.dir.write("short.csv", "object,byte_start\n");
-    for (args, said) in [
+    for (args, error) in [
         (vec![absent.as_str()], "the directory must exist"),
         (vec![empty.as_str()], "has no blocks/"),
         (vec!["swift://b/p"], "swift://b/p: is not a store"),
@@ -328,21 +346,21 @@ fn what_is_wrong_is_told_and_the_rest_comes() {
         ),
     ] {
         let all = [&["extract"], &args[..], &["-o", "no.pcapng"]].concat();
-        fleet.wqcap(&all).run().expect(2).says(&[said]);
+        fleet.wqcap(&all).run().expect(2).says(&[error]);
         assert!(!fleet.dir.join("no.pcapng").exists(), "{args:?}");
     }
 }
 
-/// A server that is overloaded.
+/// Answer of an overloaded S3 server.
 const SLOW_DOWN: Fate = Fate::Answer(503, "<Error><Code>SlowDown</Code></Error>");
 
 #[test]
-fn through_a_failing_network_all_is_in_the_bucket_and_comes_back() {
+fn shipping_and_extracting_succeed_through_a_failing_network() {
     let bucket = Bucket::of(S3::s3s());
     let fleet = Fleet::new();
     let prefix = "some/where";
     let url = format!("s3://{BUCKET}/{prefix}");
-    // All at the same time.
+    // All sensors ship at the same time.
     let fates = &[SLOW_DOWN, Fate::Reset, Fate::Damage];
     bucket.proxy.decide(once(2, fates));
     let ships = SENSORS.map(|it| bucket.reached_by(fleet.ship(it, &url, "bucket")).start());
@@ -350,14 +368,15 @@ fn through_a_failing_network_all_is_in_the_bucket_and_comes_back() {
         let _ = shipped.wait().expect(0);
     }
 
-    // Half of an object goes on where it broke off; a list begins anew.
+    // An object that is cut off is continued at the cut; a list is requested again.
     bucket.proxy.decide(once(1, &[Fate::Cut]));
-    let told = bucket.reached_by(fleet.wqcap(&["fleet", &url, "--json"]));
-    let told = facts(&told.run().expect(0));
-    assert_eq!(told["findings"], Value::Array(Vec::new()));
+    let status = bucket.reached_by(fleet.wqcap(&["fleet", &url, "--json"]));
+    let status = report(&status.run().expect(0));
+    assert_eq!(status["findings"], Value::Array(Vec::new()));
     let ledger = |it: &Value| ["captured", "shipped"].map(|line| number(&it["ledger"][line]));
-    let sensors = told["sensors"].as_array().expect("sensors");
-    assert_eq!(sensors.len(), SENSORS.len(), "{told}");
+    let sensors = status["sensors"].as_array();
+    let sensors = sensors.expect("the report lists sensors");
+    assert_eq!(sensors.len(), SENSORS.len(), "{status}");
     for sensor in sensors {
         assert_eq!(ledger(sensor), [FRAMES; 2], "{sensor}");
     }
@@ -367,7 +386,7 @@ fn through_a_failing_network_all_is_in_the_bucket_and_comes_back() {
     let even = "ether[992] & 1 = 0";
     let extract = |out: &str, more: &[&str]| {
         let all = [&["extract", &url, "--json", "-o", out], more].concat();
-        facts(&bucket.reached_by(fleet.wqcap(&all)).run().expect(0))
+        report(&bucket.reached_by(fleet.wqcap(&all)).run().expect(0))
     };
     let all = extract("found.pcap", &[]);
     let some = extract("even.pcap", &["--filter", even]);
@@ -375,14 +394,19 @@ fn through_a_failing_network_all_is_in_the_bucket_and_comes_back() {
     let found = fleet.dir.join("found.pcap");
     assert_bytes("all frames", &bytes(&found), &bytes(&merged));
     assert_eq!(number(&all["frames"]), 3 * FRAMES);
-    // Of the sensors' own frames, half.
+    // tcpdump counts half of the sensors' frames, and so does the extraction.
     let tcpdump = Program::new("tcpdump").args(["-n", "--count", "-r"]);
     let counted = tcpdump.arg(&merged).arg(even).run().expect(0);
-    let counted = counted.stdout.split(' ').next().expect("a number");
+    let counted = counted
+        .stdout
+        .split(' ')
+        .next()
+        .expect("tcpdump prints a number");
     assert_eq!(counted, (3 * FRAMES / 2).to_string());
     assert_eq!(counted, some["frames"].to_string());
 
-    // The server keeps objects as files: an engine's sums are each sensor's ledger.
+    // The server stores objects as files, so DuckDB can read the tables. Its sums equal each
+    // sensor's ledger.
     let duckdb = need!(Duckdb::install());
     let store = bucket.s3.folder().join(prefix);
     for (table, frames) in [("blocks", "frames"), ("flows", "frames_fwd + frames_rev")] {
@@ -397,14 +421,14 @@ fn through_a_failing_network_all_is_in_the_bucket_and_comes_back() {
     }
 }
 
-/// How many errors are told.
-fn errors(done: &Done) -> usize {
+/// Returns the number of `error: ` lines on standard error.
+fn count_errors(done: &Done) -> usize {
     let lines = done.stderr.lines();
     lines.filter(|it| it.starts_with("error: ")).count()
 }
 
 #[test]
-fn a_bucket_gives_what_a_folder_does_and_wrong_credentials_are_told_once() {
+fn a_bucket_gives_the_same_frames_as_a_directory_and_wrong_credentials_give_one_error() {
     let bucket = Bucket::of(need!(S3::moto()));
     let fleet = Fleet::shipped();
     let url = format!("s3://{BUCKET}/some/where");
@@ -412,24 +436,24 @@ fn a_bucket_gives_what_a_folder_does_and_wrong_credentials_are_told_once() {
         let ship = fleet.ship(sensor, &url, "bucket");
         let _ = bucket.reached_by(ship).run().expect(0);
     }
-    let (wanted, told) = fleet.extract("wanted.pcapng", &[]);
+    let (wanted, local) = fleet.extract("wanted.pcapng", &[]);
     let extract = |out: &str| {
         let all = ["extract", &url, "--json", "-o", out];
         bucket.reached_by(fleet.wqcap(&all))
     };
-    // One that throttles, too.
+    // The bucket also throttles every fifth request.
     bucket.proxy.decide(|it| match it.number % 5 {
         4 => SLOW_DOWN,
         _ => Fate::Pass,
     });
-    let found = facts(&extract("found.pcapng").run().expect(0));
+    let found = report(&extract("found.pcapng").run().expect(0));
     assert_bytes(
-        "from a bucket",
+        "frames of a bucket",
         &bytes(&fleet.dir.join("found.pcapng")),
         &bytes(&wanted),
     );
     for what in ["frames", "partitions", "tables", "objects", "fetched"] {
-        assert_eq!(found[what], told[what], "{what}");
+        assert_eq!(found[what], local[what], "{what}");
     }
     let requests = bucket.proxy.requests();
     assert!(requests.iter().all(|it| it.method == "GET"), "{requests:?}");
@@ -438,9 +462,9 @@ fn a_bucket_gives_what_a_folder_does_and_wrong_credentials_are_told_once() {
     bucket.proxy.decide(move |_| Fate::Answer(403, refusal));
     let done = extract("refused.pcapng").run().expect(1);
     done.says(&["InvalidAccessKeyId"]);
-    assert_eq!(errors(&done), 1, "{done}");
+    assert_eq!(count_errors(&done), 1, "{done}");
     assert_eq!(bucket.proxy.requests().len(), 1);
-    // Who may list and not get is told so once, too, and leaves nothing behind.
+    // Credentials that permit listing but not reading also give one error, and no output file.
     bucket
         .proxy
         .decide(move |it| match it.target.contains("list-type") {
@@ -448,6 +472,6 @@ fn a_bucket_gives_what_a_folder_does_and_wrong_credentials_are_told_once() {
             false => Fate::Answer(403, refusal),
         });
     let done = extract("refused.pcapng").run().expect(1);
-    assert_eq!(errors(&done), 1, "{done}");
+    assert_eq!(count_errors(&done), 1, "{done}");
     assert!(!fleet.dir.join("refused.pcapng").exists());
 }

@@ -1,7 +1,8 @@
-//! What is left out or cut off on purpose: filters, repetitions, samples and slices, through the binary.
+//! Frames that are left out or truncated on purpose: filters, deduplication, sampling and slices,
+//! through the binary.
 //!
-//! Of each run: what is in the files is exactly what should be, the rest stands in the ledger's own line for it, and
-//! nothing else does.
+//! In each run, the files have exactly the expected frames. The other frames are counted in the
+//! ledger's line of their step, and in no other line.
 
 use std::{collections::HashMap, process::Command};
 use wqcap_rss::{FrameClass, L3};
@@ -15,12 +16,12 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// The records of all queues.
+/// Returns the records of all queues.
 fn records(finished: &Finished) -> Vec<Record> {
     finished.records().into_iter().flatten().collect()
 }
 
-/// Frames, sorted: queues keep no order among each other.
+/// Sorts frames, because frames of different queues have no order.
 fn sorted(frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
     let mut frames: Vec<_> = frames.into_iter().collect();
     frames.sort();
@@ -76,10 +77,10 @@ fn a_filter_keeps_what_tcpdump_keeps() {
     }
 }
 
-/// Frames that the expression keeps and no rule takes are such as no NIC parses; and, on a NIC whose rules for a protocol
-/// do not match fragments, those.
+/// A frame that the filter keeps and no rule takes is one that no NIC parses. On a NIC whose rules
+/// for a protocol do not match fragments, it may also be a fragment.
 #[test]
-fn rules_and_filter_together_keep_what_the_filter_alone_does() {
+fn rules_with_a_filter_keep_the_same_frames_as_the_filter_alone() {
     let dir = Dir::new();
     let (file, frames) = Captures::find().everything(&dir);
     for (i, (expression, fragments)) in [
@@ -105,8 +106,11 @@ fn rules_and_filter_together_keep_what_the_filter_alone_does() {
         let (all, alone) = capture("steal");
         let (taken, together) = capture("filtered");
         assert_eq!(all, frames.len() as u64);
-        assert!(taken < all, "{expression}: the rules take everything");
-        // Both are sorted: what is not in both is missing.
+        assert!(
+            taken < all,
+            "{expression}: the rules do not take all frames"
+        );
+        // Both lists are sorted, so a merge finds the frames that are in one list only.
         let mut found = together.iter().peekable();
         let mut missing = Vec::new();
         for frame in &alone {
@@ -115,12 +119,15 @@ fn rules_and_filter_together_keep_what_the_filter_alone_does() {
             }
         }
         let more = found.next();
-        assert!(more.is_none(), "{expression}: {more:02x?}");
+        assert!(
+            more.is_none(),
+            "{expression}: the filter alone keeps {more:02x?}"
+        );
         for frame in &missing {
             let class = FrameClass::of(frame);
             let untaken =
                 class.truncated_l4 || class.l3 == L3::None || class.fragment && !fragments;
-            assert!(untaken, "{expression}: no rule takes {frame:02x?}");
+            assert!(untaken, "{expression}: a rule takes {frame:02x?}");
         }
         let unparsed = missing
             .iter()
@@ -130,7 +137,7 @@ fn rules_and_filter_together_keep_what_the_filter_alone_does() {
 }
 
 #[test]
-fn check_shows_which_part_of_a_filter_is_whose() {
+fn check_shows_the_parts_of_a_filter_in_the_nic_and_in_software() {
     let dir = Dir::new();
     let check = |expression: &str| {
         wqcap([
@@ -159,10 +166,10 @@ fn check_shows_which_part_of_a_filter_is_whose() {
 }
 
 #[test]
-fn a_bad_filter_is_refused_with_libpcaps_words() {
+fn the_error_for_a_bad_filter_has_libpcaps_message() {
     let dir = Dir::new();
     for command in ["check", "run"] {
-        for (expression, words) in [
+        for (expression, message) in [
             ("tcp prot 80", "syntax error"),
             ("inbound", "not in the frame"),
         ] {
@@ -174,13 +181,13 @@ fn a_bad_filter_is_refused_with_libpcaps_words() {
                 .expect(2);
             let value = format!("capture.filter = \"{expression}\"");
             assert!(done.stderr.contains(&value), "{done}");
-            assert!(done.stderr.contains(words), "{done}");
+            assert!(done.stderr.contains(message), "{done}");
         }
     }
 }
 
 #[test]
-fn a_count_is_of_frames_that_are_kept() {
+fn a_count_counts_frames_that_are_kept() {
     let dir = Dir::new();
     let file = dir.join("flows.pcap");
     files::write(&file, 1_600_000_000, &frames::udp_flows(400, 100));
@@ -203,20 +210,23 @@ fn slices_keep_the_length_on_the_wire() {
         let records = records(&finished);
         assert_eq!(records.len(), whole.len());
         assert_eq!(finished.summary.ledger.total.captured, whole.len() as u64);
-        // One queue keeps the input's order.
+        // With one queue, frames keep the input's order.
         let mut cut = 0;
         for (record, frame) in records.iter().zip(&whole) {
             assert_eq!(record.len as usize, frame.len());
             assert!(frame.starts_with(&record.bytes));
             cut += usize::from(record.bytes.len() < frame.len());
         }
-        assert!(cut > whole.len() / 4, "{slice}: {cut} cut");
+        assert!(
+            cut > whole.len() / 4,
+            "{slice}: only {cut} frames are truncated"
+        );
         assert!(finished.summary.json["malformed"].is_object());
     }
 }
 
 #[test]
-fn slices_end_behind_their_header() {
+fn slices_end_after_their_header() {
     let dir = Dir::new();
     let ends = Ends {
         from: 1,
@@ -248,7 +258,7 @@ fn slices_end_behind_their_header() {
 }
 
 #[test]
-fn one_frame_in_n() {
+fn sampling_by_frame_keeps_every_nth_frame() {
     let dir = Dir::new();
     let file = dir.join("flows.pcap");
     let frames = frames::udp_flows(1000, 100);
@@ -265,7 +275,7 @@ fn one_frame_in_n() {
 }
 
 #[test]
-fn one_flow_in_n_as_a_whole_and_both_directions() {
+fn sampling_by_flow_keeps_whole_flows_in_both_directions() {
     let dir = Dir::new();
     let file = dir.join("flows.pcap");
     let mut sent = Vec::new();
@@ -302,12 +312,12 @@ fn one_flow_in_n_as_a_whole_and_both_directions() {
     }
     assert!((20..60).contains(&by_flow.len()), "{} flows", by_flow.len());
     assert!(by_flow.values().all(|count| *count == 10), "{by_flow:?}");
-    // The choice is the flow's own, not the run's.
+    // The choice depends only on the flow: a run with one queue keeps the same flows.
     assert_frames("one queue", &kept("flows-1", 1), &frames);
 }
 
 #[test]
-fn repetitions_are_left_out() {
+fn repeated_frames_are_left_out() {
     let dir = Dir::new();
     let file = dir.join("twice.pcap");
     let once = frames::udp_flows(500, 120);
@@ -320,7 +330,7 @@ fn repetitions_are_left_out() {
     let total = finished.summary.ledger.total;
     assert_eq!((total.captured, total.deduplicated), (500, 500));
     assert_frames(
-        "each once",
+        "each frame once",
         &sorted(records(&finished).into_iter().map(|it| it.bytes)),
         &sorted(once),
     );
@@ -330,14 +340,14 @@ fn repetitions_are_left_out() {
 }
 
 #[test]
-fn both_sides_of_a_router_are_one() {
+fn a_frame_seen_on_both_sides_of_a_router_is_kept_once() {
     let dir = Dir::new();
     let file = dir.join("routed.pcap");
     let near = frames::udp_flows(500, 120);
     let far = near.iter().map(|it| {
         let mut routed = it.clone();
         routed[..12].fill(6);
-        // The TTL is one less, so the sum of the header is one more, in its high byte.
+        // The TTL is decremented, so the header checksum grows by one in its high byte.
         routed[22] -= 1;
         let sum = u16::from_be_bytes([routed[24], routed[25]]);
         let (sum, carry) = sum.overflowing_add(0x100);
@@ -364,7 +374,7 @@ fn both_sides_of_a_router_are_one() {
 }
 
 #[test]
-fn in_the_order_of_time_repetitions_of_other_queues_are_left_out() {
+fn with_output_in_order_of_time_repetitions_in_other_queues_are_left_out() {
     let dir = Dir::new();
     let file = dir.join("tagged.pcap");
     let plain = frames::udp_flows(500, 120);
@@ -374,7 +384,7 @@ fn in_the_order_of_time_repetitions_of_other_queues_are_left_out() {
     let both: Vec<_> = plain.iter().cloned().zip(tagged).collect();
     let both: Vec<_> = both.into_iter().flat_map(|(a, b)| [a, b]).collect();
     files::write(&file, 1_600_000_000, &both);
-    // The copies have a queue of their own.
+    // The tagged copies go to a separate queue.
     let rules =
         "[capture]\nmode = \"filtered\"\n[[rule]]\nvlan = 9\nqueue = 0\n[[rule]]\npriority = 1\n";
     let run_with = |name: &str, tables: &str, more: &[&str]| {
@@ -414,7 +424,7 @@ fn in_the_order_of_time_repetitions_of_other_queues_are_left_out() {
         assert_eq!(summary["flows"]["frames"], 500, "{name}");
         assert_eq!(summary["statistics"]["frames"], 500, "{name}");
     }
-    // Steps that follow are not given repetitions either.
+    // Later steps do not process repeated frames either.
     let sampled = run("sampled", &[order, &flows, "capture.sample=2"]);
     let of = |line| total(&sampled, line);
     assert_eq!(of("deduplicated"), 500);
@@ -435,7 +445,7 @@ fn in_the_order_of_time_repetitions_of_other_queues_are_left_out() {
 }
 
 #[test]
-fn every_step_at_once() {
+fn all_steps_work_together() {
     let dir = Dir::new();
     let file = dir.join("steps.pcap");
     let once = frames::udp_flows(800, 120);

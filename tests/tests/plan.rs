@@ -1,4 +1,4 @@
-//! The plan that `wqcap check` prints, against the objects that the NIC is then asked for.
+//! The plan that `wqcap check` prints, compared with the objects that a run creates on the NIC.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use wqcap_tests::{
     wqcap::{receive_setting, wqcap},
 };
 
-/// How often each object is made, by its kind and its sizes.
+/// Number of objects by kind and sizes.
 type Objects = BTreeMap<String, usize>;
 
 fn add(objects: &mut Objects, object: String) {
@@ -18,10 +18,10 @@ fn add(objects: &mut Objects, object: String) {
 fn list(value: &Value) -> &Vec<Value> {
     value
         .as_array()
-        .unwrap_or_else(|| panic!("{value} is no list"))
+        .unwrap_or_else(|| panic!("{value} is a list"))
 }
 
-/// Fields that a profile hashes (`rx_hash_fields_mask` in `rdma/mlx5-abi.h`).
+/// Returns the fields that a profile hashes (`rx_hash_fields_mask` in `rdma/mlx5-abi.h`).
 fn fields(profile: &str) -> u32 {
     match profile {
         "ipv4" => 0x3,
@@ -31,11 +31,11 @@ fn fields(profile: &str) -> u32 {
         "ipv6-tcp" => 0x3c,
         "ipv6-udp" => 0xcc,
         "catch-all" => 0,
-        other => panic!("no profile {other}"),
+        other => panic!("unknown profile {other}"),
     }
 }
 
-/// What the plan lists.
+/// Returns the objects of a plan.
 fn planned(plan: &Value) -> Objects {
     let mut objects = Objects::new();
     add(&mut objects, "PD".into());
@@ -43,8 +43,8 @@ fn planned(plan: &Value) -> Objects {
     let memory = number(&plan["memory"]) / queues.len() as u64;
     for _ in queues {
         add(&mut objects, format!("MR bytes={memory}"));
-        // One CQE less than WRs, or their strides, is asked for: libmlx5 makes the next power of two above that, and
-        // tells of one less.
+        // The engine requests one CQE less than there are WRs, or their strides. libmlx5 rounds up to
+        // the next power of two and reports one less.
         let strides = plan["striding"]["strides"].as_u64().unwrap_or(1);
         let cqes = (number(&plan["ring"]) * strides).next_power_of_two() - 1;
         add(&mut objects, format!("CQ cqes={cqes}"));
@@ -68,7 +68,7 @@ fn planned(plan: &Value) -> Objects {
         };
         tables.insert(qp["spread"].to_string(), entries);
         let inner = if qp["inner"] == true { 1 << 31 } else { 0 };
-        let fields = fields(qp["profile"].as_str().expect("a name")) | inner;
+        let fields = fields(qp["profile"].as_str().expect("a QP has a profile")) | inner;
         add(&mut objects, format!("QP fields={fields:#x}"));
     }
     for entries in tables.values() {
@@ -80,7 +80,7 @@ fn planned(plan: &Value) -> Objects {
     objects
 }
 
-/// What finding the largest WQ makes, before there is a plan.
+/// Returns the objects that are created before the plan, to find the largest size of a WQ.
 fn probed() -> Objects {
     let objects = [
         "PD",
@@ -91,8 +91,8 @@ fn probed() -> Objects {
     objects.map(|it| (it.to_owned(), 1)).into()
 }
 
-/// What the NIC was asked for, by the lines that its `debug` prints.
-fn made(stderr: &str) -> Objects {
+/// Returns the objects that were created, from the model's debug log.
+fn created(stderr: &str) -> Objects {
     let mut objects = Objects::new();
     for line in stderr.lines().filter(|line| line.ends_with("-> ok")) {
         let word = line.split_whitespace().find(|word| word.contains("_CMD_"));
@@ -103,7 +103,7 @@ fn made(stderr: &str) -> Objects {
             "ALLOC_PD" => "PD",
             "REG_MR" => "MR",
             other => match other.strip_prefix("CREATE_") {
-                // A channel belongs to its CQ.
+                // A completion channel is part of its CQ.
                 Some("COMP_CHANNEL") | None => continue,
                 Some(object) => object,
             },
@@ -111,7 +111,7 @@ fn made(stderr: &str) -> Objects {
         let sizes = line
             .split_whitespace()
             .filter(|word| word.contains('='))
-            // The plan names neither: its rules are of one type, and a match is a text there.
+            // The plan has neither: all of its rules have one type, and a match is a text.
             .filter(|word| !word.starts_with("type=") && !word.starts_with("specs="));
         let sizes: String = sizes.map(|word| format!(" {word}")).collect();
         add(&mut objects, format!("{object}{sizes}"));
@@ -120,7 +120,7 @@ fn made(stderr: &str) -> Objects {
 }
 
 #[test]
-fn the_plan_lists_what_is_made() {
+fn the_plan_lists_all_created_objects() {
     let dir = Dir::new();
     let rules = r#"
         [[rule]]
@@ -167,7 +167,8 @@ fn the_plan_lists_what_is_made() {
         let run = run.set("model.debug=true");
         let finished = run.finish(0);
 
-        // The configuration that the run had, with the settings that the kit gives every run.
+        // `wqcap check` gets the run's configuration and the settings that the test kit adds to
+        // every run.
         let out = format!("output.dir={}", run.out_path().display());
         let config = dir.join(format!("{name}.toml"));
         let mut check = wqcap(["check"])
@@ -180,11 +181,11 @@ fn the_plan_lists_what_is_made() {
             check = check.args(["--set", setting]);
         }
         let done = check.run().expect(0);
-        let json: Value = serde_json::from_str(&done.stdout).expect("JSON");
+        let json: Value = serde_json::from_str(&done.stdout).expect("the plan is JSON");
         let mut expected = probed();
         for (object, count) in planned(&json["plan"]) {
             *expected.entry(object).or_default() += count;
         }
-        assert_eq!(expected, made(&finished.done.stderr), "{name}");
+        assert_eq!(expected, created(&finished.done.stderr), "{name}");
     }
 }

@@ -399,7 +399,7 @@ fn code_in_the_sandbox_can_pass_only_finished_files_to_the_hook() {
     running.signal(Signal::TERM);
     let done = running.wait().expect(0);
     done.says(&["attack hook: EACCES", "output.hook: not run for"]);
-    let out = out.canonicalize().expect("the file exists");
+    let out = out.canonicalize().expect("the folder exists");
     for line in lines().lines() {
         let name = Path::new(line).strip_prefix(&out).expect("in the folder");
         let is_finished = wqcap_tests::files::read(&out.join(name)).len() > 1;
@@ -445,15 +445,15 @@ fn an_output_folder_replaced_by_a_link_gives_no_access_to_the_target() {
     done.says(&["Permission denied"]);
     assert_eq!(
         fs::read_dir(other.path())
-            .expect("the test's folder is writable")
+            .expect("the folder can be read")
             .count(),
         0
     );
 }
 
-/// The port's interface is a real one of the kernel. The `synth` wire adds only one call to the
-/// sandbox's list for hardware: reading the memory of its own process. So the capture turns on
-/// promiscuous mode again under the same restrictions as on a card.
+/// The port's interface is a real one of the kernel. The `synth` wire adds only two calls to the
+/// sandbox's list for hardware: `process_vm_readv` and `process_vm_writev` on the capture itself.
+/// So the capture turns on promiscuous mode again under the same restrictions as on a card.
 #[test]
 fn an_interface_is_promiscuous_again_after_a_drain_a_stop_and_a_lost_device() {
     let pair = need!(Pair::new());
@@ -537,8 +537,8 @@ struct Attacked {
 }
 
 /// Returns the results of one capture, shared by all tests, that a preloaded library attacks from
-/// inside. The `synth` wire of the software NIC adds only one call to the sandbox's list for
-/// hardware: reading the memory of its own process.
+/// inside. The `synth` wire of the software NIC adds only two calls to the sandbox's list for
+/// hardware: `process_vm_readv` and `process_vm_writev` on the capture itself.
 fn attacked() -> &'static Attacked {
     static ATTACKED: OnceLock<Attacked> = OnceLock::new();
     ATTACKED.get_or_init(|| {

@@ -1,4 +1,5 @@
-//! TLS secrets in captures: written by `merge`, passed on by `merge`, `extract` and `recover`; tshark decrypts with them.
+//! Tests of TLS secrets in captures: `merge --inject-secrets` writes them; `merge`, `extract` and
+//! `recover` keep them; tshark decrypts with them.
 
 use std::{fs, path::Path};
 use wqcap_tests::{
@@ -9,9 +10,9 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// A TLS client and a server that never see a network: what they would have sent goes into a pcap file as TCP segments, and
-/// their secrets into a key log.
-const TALK: &str = "
+/// Python program that runs a TLS client and a TLS server in memory, without a network. It writes
+/// their data as TCP segments into a pcap file, and their secrets into a key log.
+const HANDSHAKE_PROGRAM: &str = "
 import ssl, struct, sys
 certificate, key, keylog, out = sys.argv[1:]
 server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -19,7 +20,7 @@ server.load_cert_chain(certificate, key)
 client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
 client.keylog_filename = keylog
-# Each end has two of its own, and pump() is the cable.
+# Each end has one buffer per direction; pump() carries the data between the ends.
 bios = [(ssl.MemoryBIO(), ssl.MemoryBIO()) for _ in range(2)]
 ends = [client.wrap_bio(*bios[0]), server.wrap_bio(*bios[1], server_side=True)]
 sequence, clock = [1000, 5000], [0]
@@ -60,7 +61,7 @@ ends[1].write(b'HTTP/1.1 204 No Content\\r\\n\\r\\n')
 pump()
 ";
 
-/// What tshark can read of the requests in a file.
+/// Returns the HTTP request URIs that tshark finds in a file, one per line.
 fn requests(file: &Path) -> String {
     let fields = [
         "-Y",
@@ -79,13 +80,13 @@ fn requests(file: &Path) -> String {
 }
 
 #[test]
-fn tshark_decrypts_what_merge_extract_and_recover_have_written() {
+fn tshark_decrypts_the_output_of_merge_extract_and_recover() {
     let dir = Dir::new();
     let at = |name: &str| dir.join(name);
     let [log, plain] = ["secrets.log", "tls.pcap"].map(at);
     let [certificate, key] = certificate(&dir);
     let _ = Program::new("python3")
-        .args(["-c", TALK])
+        .args(["-c", HANDSHAKE_PROGRAM])
         .args([&certificate, &key, &log, &plain])
         .run()
         .expect(0);
@@ -101,7 +102,7 @@ fn tshark_decrypts_what_merge_extract_and_recover_have_written() {
     let frames = capinfos::frames(&plain);
     assert_eq!(capinfos::frames(&merged), frames);
 
-    // On from there: merged again, extracted, and out of a file that was not finished.
+    // The secrets survive a second merge, an extraction, and the recovery of an unfinished file.
     let again = at("again.pcapng");
     let _ = wqcap(["merge", "-o"])
         .arg(&again)
@@ -111,25 +112,25 @@ fn tshark_decrypts_what_merge_extract_and_recover_have_written() {
     assert_eq!(requests(&again), "/a-secret-path");
     assert_eq!(capinfos::frames(&again), frames);
     let folder = dir.folder("folder");
-    fs::copy(&merged, folder.join("merged.pcapng")).expect("copied");
+    fs::copy(&merged, folder.join("merged.pcapng")).expect("the file can be copied");
     let extracted = at("extracted.pcapng");
     let extract = wqcap(["extract"]).arg(&folder).arg("-o").arg(&extracted);
     let _ = extract.run().expect(0);
     assert_eq!(requests(&extracted), "/a-secret-path");
     assert_eq!(capinfos::frames(&extracted), frames);
     let torn = dir.folder("torn");
-    let whole = fs::read(&merged).expect("reads");
+    let whole = fs::read(&merged).expect("the file can be read");
     fs::write(
         torn.join("wqcap-q00-1.pcapng.part"),
         &whole[..whole.len() - 3],
     )
-    .expect("written");
+    .expect("the file can be written");
     let _ = wqcap(["recover"]).arg(&torn).run().expect(0);
     assert_eq!(requests(&torn.join("wqcap-q00-1.pcapng")), "/a-secret-path");
 
-    // Mistakes are told before anything is written.
-    let no_place = at("merged.pcap");
-    inject(&log, &no_place)
+    // Mistakes are reported before any output is written.
+    let pcap = at("merged.pcap");
+    inject(&log, &pcap)
         .expect(2)
         .says(&["pcap cannot hold", ".pcapng"]);
     inject(&key, &at("no.pcapng"))
@@ -140,18 +141,18 @@ fn tshark_decrypts_what_merge_extract_and_recover_have_written() {
         "missing",
         "No such file",
     ]);
-    assert!(!no_place.exists() && !at("no.pcapng").exists());
+    assert!(!pcap.exists() && !at("no.pcapng").exists());
     let _ = wqcap(["merge", "-o"])
-        .arg(&no_place)
+        .arg(&pcap)
         .arg(&merged)
         .run()
         .expect(0);
-    assert_eq!(requests(&no_place), "");
+    assert_eq!(requests(&pcap), "");
 }
 
-/// Clients and a server of OpenSSL that talk on a live interface, in both versions of TLS that there are.
+/// OpenSSL clients and a server exchange data on a live interface with TLS 1.3 and TLS 1.2.
 #[test]
-fn tshark_decrypts_what_openssl_said_on_a_live_interface() {
+fn tshark_decrypts_openssl_traffic_from_a_live_interface() {
     let pair = need!(Pair::new());
     let dir = Dir::new();
     let [certificate, key] = certificate(&dir);
@@ -161,7 +162,7 @@ fn tshark_decrypts_what_openssl_said_on_a_live_interface() {
         .arg("-key")
         .arg(&key);
     let mut server = pair.far.enter(server).start();
-    server.until("it listens", |it| it.stdout().contains("ACCEPT"));
+    server.until("the server listens", |it| it.stdout().contains("ACCEPT"));
     let run = Wqcap::run(&dir, "live")
         .model(&format!("af_packet:{IFACE}"))
         .queues(1)

@@ -1,4 +1,5 @@
-//! `wqcap selftest` on the software NIC: what it finds is what the device is set to, and reports are compared by subject.
+//! Tests of `wqcap selftest` on the software NIC: its findings match the settings of the device,
+//! and reports are compared by subject.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -15,7 +16,7 @@ use wqcap_tests::{
     wqcap::{model, wqcap},
 };
 
-/// `wqcap selftest` on a wire with these settings, and where its report goes.
+/// Returns `wqcap selftest` on `wire` with the model settings `sets`. Its report goes to `report`.
 fn selftest(wire: &str, sets: &[&str], report: &Path) -> Program {
     wqcap(["selftest", "--model", wire, "--drift", "0.05", "--report"])
         .arg(report)
@@ -25,21 +26,23 @@ fn selftest(wire: &str, sets: &[&str], report: &Path) -> Program {
         )
 }
 
+/// Reads a report as JSON.
 fn read(report: &Path) -> Value {
     let text = fs::read_to_string(report).unwrap_or_else(|e| panic!("{}: {e}", report.display()));
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// The finding with this id.
+/// Returns the only finding with this id.
 #[track_caller]
 fn finding<'r>(report: &'r Value, id: &str) -> &'r Value {
     let findings = report["findings"].as_array().expect("findings");
     let mut with_it = findings.iter().filter(|it| it["id"] == id);
     let found = with_it.next().unwrap_or_else(|| panic!("no finding {id}"));
-    assert!(with_it.next().is_none(), "{id} stands twice");
+    assert!(with_it.next().is_none(), "finding {id} occurs once");
     found
 }
 
+/// Asserts that the finding `id` has the outcome `refused` and this error.
 #[track_caller]
 fn assert_refused(report: &Value, id: &str, error: &str) {
     let it = finding(report, id);
@@ -50,8 +53,8 @@ fn assert_refused(report: &Value, id: &str, error: &str) {
     );
 }
 
-/// The subjects in which two reports differ.
-fn subjects(a: &Path, b: &Path) -> BTreeSet<String> {
+/// Returns the subjects in which two reports differ.
+fn differing_subjects(a: &Path, b: &Path) -> BTreeSet<String> {
     let done = wqcap(["selftest", "--json", "--compare"])
         .args([a, b])
         .run()
@@ -62,7 +65,7 @@ fn subjects(a: &Path, b: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_whole_device_accepts_all_that_a_capture_uses() {
+fn a_device_with_all_features_accepts_every_request_of_a_capture() {
     let dir = Dir::new();
     let file = dir.join("full.json");
     let done = selftest("loopback", &[], &file).run().expect(0);
@@ -98,7 +101,7 @@ fn a_whole_device_accepts_all_that_a_capture_uses() {
     for id in ["rule/sniffer", "rule/steal"] {
         assert_eq!(finding(&report, id)["outcome"], "not_asked", "{id}");
     }
-    // Every id once, and nothing that tells of the network.
+    // Ids are unique, and the report has no addresses and no names of hosts or interfaces.
     let ids: Vec<_> = report["findings"]
         .as_array()
         .expect("findings")
@@ -106,11 +109,11 @@ fn a_whole_device_accepts_all_that_a_capture_uses() {
         .map(|it| it["id"].as_str())
         .collect();
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
-    let text = fs::read_to_string(&file).expect("a report");
+    let text = fs::read_to_string(&file).expect("the report exists");
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();
     for secret in ["0c:42:a1", "0c42:a103", "mlx5_0p1", &host] {
-        assert!(!text.contains(secret), "{secret}");
+        assert!(!text.contains(secret), "the report has no {secret}");
     }
 }
 
@@ -147,7 +150,7 @@ fn disruptive_tests_install_rules_for_all_traffic_and_change_the_port() {
     assert_eq!(finding(&report, "interface/rx-all")["value"], false);
     let restart = finding(&report, "driver/restart");
     assert_eq!(restart["outcome"], "not_asked", "{restart}");
-    // Without the word nothing of it is asked.
+    // Without --disruptive these tests are left out.
     let _ = selftest("loopback", &[], &file).run().expect(0);
     let report = read(&file);
     for id in ["interface/promiscuous", "interface/rx-all", "link/down"] {
@@ -155,7 +158,7 @@ fn disruptive_tests_install_rules_for_all_traffic_and_change_the_port() {
     }
 }
 
-/// What the kernel says of the far end's interface: whether it is up, and promiscuous mode.
+/// Returns the flags of the far end's interface (up or down, and others) and its promiscuity count.
 fn interface(pair: &Pair) -> (String, u32) {
     let flags = format!("/sys/class/net/{IFACE}/flags");
     let flags = pair.far.program("cat", &[&flags]).run().expect(0);
@@ -163,7 +166,7 @@ fn interface(pair: &Pair) -> (String, u32) {
 }
 
 #[test]
-fn the_port_is_as_it_was_whatever_ends_the_test() {
+fn the_port_is_restored_however_the_test_ends() {
     let pair = need!(Pair::new());
     let dir = Dir::new();
     let before = interface(&pair);
@@ -187,7 +190,7 @@ fn the_port_is_as_it_was_whatever_ends_the_test() {
     let goes = finding(&report, "link/goes down with the interface");
     assert_eq!(
         goes["value"], false,
-        "an interface that is not the port's own"
+        "the interface does not belong to the port"
     );
     for (signal, stage) in [
         (Signal::INT, "requesting objects and rules"),
@@ -211,22 +214,22 @@ fn the_port_is_as_it_was_whatever_ends_the_test() {
             late || report["ended_early"] == "a signal arrived",
             "{stage}: {done}"
         );
-        fs::remove_file(&file).expect("a report");
+        fs::remove_file(&file).expect("the report exists");
     }
-    // A device that is lost while its interface is down.
+    // The device is lost while its interface is down.
     let gone = dir.join("gone");
     let lost = format!("fault=device_fatal@file={}", gone.display());
     let mut running: Running = test(&[&lost], &file).start();
     let stage = "taking the port down";
     running.until(stage, |it| it.stderr().contains(stage));
-    fs::write(gone, "").expect("own");
+    fs::write(gone, "").expect("the file can be written");
     let _ = running.wait().expect(1);
     let _ = assert_ended(&file, "the device is lost");
     assert_eq!(interface(&pair), before);
 }
 
 #[test]
-fn what_takes_rights_that_are_not_there_is_refused_and_the_rest_is_asked() {
+fn requests_without_the_needed_rights_are_refused_and_the_others_are_made() {
     if !is_root() {
         skip!("only root can become another user");
     }
@@ -243,7 +246,7 @@ fn what_takes_rights_that_are_not_there_is_refused_and_the_rest_is_asked() {
     assert_eq!(finding(&report, "rule/steal")["outcome"], "accepted");
 }
 
-/// Two ports on a cable, of two devices in one process.
+/// The two ports belong to two devices of one process, and a cable connects them.
 #[test]
 fn frames_travel_from_one_port_to_another() {
     let dir = Dir::new();
@@ -262,7 +265,7 @@ fn frames_travel_from_one_port_to_another() {
         let _ = test(from, to).run().expect(0);
         let report = read(&file);
         assert_eq!(ids(&report, "differs"), Vec::<String>::new());
-        let there = ids(&report, "as_expected");
+        let passed = ids(&report, "as_expected");
         for id in [
             "frame: ipv6 udp",
             "frame with scatter_fcs: longest",
@@ -271,12 +274,12 @@ fn frames_travel_from_one_port_to_another() {
             "recovery: receives again",
             "link/arrives",
         ] {
-            assert!(there.iter().any(|it| it == id), "{id}");
+            assert!(passed.iter().any(|it| it == id), "{id}");
         }
     }
 }
 
-/// A report that ended early for `reason`, and is one by its schema.
+/// Asserts that a report ended early for `reason`, has findings and matches its schema.
 #[track_caller]
 fn assert_ended(file: &Path, reason: &str) -> Value {
     let report = read(file);
@@ -291,7 +294,7 @@ fn assert_ended(file: &Path, reason: &str) -> Value {
     report
 }
 
-/// Holds a report to the schema in the documentation, if Python can.
+/// Asserts that a report matches the documented schema, if Python has `jsonschema`.
 #[track_caller]
 fn assert_valid(file: &Path) {
     const VALIDATE: &str = "
@@ -314,11 +317,11 @@ fn a_device_that_goes_away_ends_the_test_with_what_was_found() {
     let dir = Dir::new();
     let file = dir.join("report.json");
     for (fault, last) in [
-        // While rules are asked for or soon after; for good, and for a moment.
+        // Lost during the requests for rules or soon after: for good, and for 50 ms.
         ("device_fatal@ms=0", ""),
         ("device_fatal:for=50@ms=0", ""),
         ("device_fatal@frames=4", "completion: "),
-        // While a throughput is measured.
+        // Lost during the measurement of the throughput.
         ("device_fatal:for=50@frames=5000", "recovery: "),
     ] {
         let fault = format!("fault={fault}");
@@ -330,11 +333,13 @@ fn a_device_that_goes_away_ends_the_test_with_what_was_found() {
         let report = assert_ended(&file, "the device is lost");
         assert_eq!(finding(&report, "wq/wrs/8192")["outcome"], "accepted");
         let findings = report["findings"].as_array().expect("findings");
-        let id = findings.last().expect("one")["id"].as_str().expect("an id");
+        let id = findings.last().expect("at least one finding")["id"]
+            .as_str()
+            .expect("an id");
         assert!(id.starts_with(last), "{fault}: {id}");
-        fs::remove_file(&file).expect("a report");
+        fs::remove_file(&file).expect("the report exists");
     }
-    // While its clock is measured.
+    // Lost during the measurement of the clock.
     let gone = dir.join("gone");
     let fault = format!("fault=device_fatal@file={}", gone.display());
     let mut running = selftest("loopback", &[&fault], &file)
@@ -343,13 +348,13 @@ fn a_device_that_goes_away_ends_the_test_with_what_was_found() {
     running.until("the drift is measured", |it| {
         it.stderr().contains("measuring")
     });
-    fs::write(gone, "").expect("own");
+    fs::write(gone, "").expect("the file can be written");
     let _ = running.wait().expect(1);
     let _ = assert_ended(&file, "the device is lost");
 }
 
 #[test]
-fn a_device_that_answers_nonsense_is_reported_as_it_is() {
+fn implausible_answers_of_a_device_are_reported_without_a_panic() {
     let dir = Dir::new();
     let file = dir.join("report.json");
     for (sets, lacks) in [
@@ -381,13 +386,13 @@ fn a_device_that_answers_nonsense_is_reported_as_it_is() {
         );
         assert!(!done.stderr.contains("panicked"), "{sets:?}: {done}");
         assert_valid(&file);
-        fs::remove_file(&file).expect("a report");
+        fs::remove_file(&file).expect("the report exists");
     }
 }
 
-/// Another process has the device, whose link goes down and comes up with the interface.
+/// A capture uses the same device. The link of the port follows the state of the interface.
 #[test]
-fn a_device_in_use_is_tested_beside_its_user() {
+fn a_device_is_tested_while_a_capture_uses_it() {
     let dir = Dir::new();
     let (file, summary, said) = (
         dir.join("report.json"),
@@ -425,7 +430,7 @@ wait $! && exit $status"#;
 }
 
 #[test]
-fn a_comparison_lists_the_settings_that_differ_and_no_other() {
+fn a_comparison_lists_exactly_the_settings_that_differ() {
     let dir = Dir::new();
     let full = dir.join("full.json");
     let _ = selftest("loopback", &[], &full)
@@ -461,7 +466,7 @@ fn a_comparison_lists_the_settings_that_differ_and_no_other() {
             .arg("--disruptive")
             .run()
             .expect(0);
-        subjects(&full, &file)
+        differing_subjects(&full, &file)
     };
     assert_eq!(differing("again.json", &[]), BTreeSet::new());
     assert_eq!(
@@ -476,14 +481,16 @@ fn a_comparison_lists_the_settings_that_differ_and_no_other() {
     }
 }
 
-/// The folder of reports, whose first is the software NIC's own.
+/// Folder of the reports in the documentation, with the one of the software NIC.
 const CARDS: &str = "docs/cards";
 
 #[test]
-fn the_page_of_cards_is_the_table_of_the_reports() {
-    let entries = fs::read_dir(binaries::root().join(CARDS)).expect("a folder");
-    let mut reports: Vec<_> = entries.map(|it| it.expect("it lists").path()).collect();
-    // The software NIC's first.
+fn the_page_of_cards_has_the_table_of_the_reports() {
+    let entries = fs::read_dir(binaries::root().join(CARDS)).expect("the folder exists");
+    let mut reports: Vec<_> = entries
+        .map(|it| it.expect("the folder can be listed").path())
+        .collect();
+    // The report of the software NIC comes first.
     reports.sort_by_key(|it| (!it.ends_with("software-nic.json"), it.clone()));
     assert!(reports[0].ends_with("software-nic.json"));
     for report in &reports {
@@ -494,16 +501,16 @@ fn the_page_of_cards_is_the_table_of_the_reports() {
         .args(&reports)
         .run()
         .expect(0);
-    let page = fs::read_to_string(binaries::root().join("docs/cards.md")).expect("a page");
+    let page = fs::read_to_string(binaries::root().join("docs/cards.md")).expect("the page exists");
     assert!(
         page.contains(&table.stdout),
-        "docs/cards.md has not this table:\n{}",
+        "docs/cards.md lacks this table:\n{}",
         table.stdout
     );
 }
 
 #[test]
-fn the_software_nics_report_is_what_a_new_one_would_be() {
+fn the_report_of_the_software_nic_in_the_documentation_is_current() {
     let dir = Dir::new();
     let kept = binaries::root().join(CARDS).join("software-nic.json");
     let new = dir.join("new.json");
@@ -513,20 +520,20 @@ fn the_software_nics_report_is_what_a_new_one_would_be() {
         .expect(0);
     let done = wqcap(["selftest", "--compare"]).args([&kept, &new]).run();
     assert_eq!(done.expect(0).stdout, "no difference\n");
-    // It is one of a device that is not the same that differs.
+    // A report of a device with other settings differs.
     let other = dir.join("other.json");
     let _ = with_traffic(&["caps=all", "mpls=false", "max_wq=1024"], &other)
         .arg("--disruptive")
         .run()
         .expect(0);
     assert_eq!(
-        subjects(&kept, &other),
+        differing_subjects(&kept, &other),
         BTreeSet::from(["max_wq".to_owned()])
     );
 }
 
 #[test]
-fn reports_keep_to_their_schema() {
+fn reports_match_their_schema() {
     let schema = wqcap(["selftest", "--schema"]).run().expect(0).stdout;
     let documented = binaries::root().join("docs/selftest.schema.json");
     assert_eq!(
@@ -555,7 +562,7 @@ fn reports_keep_to_their_schema() {
 }
 
 #[test]
-fn without_rights_the_report_has_what_needs_none() {
+fn without_rights_the_report_has_the_findings_that_need_none() {
     if !is_root() {
         skip!("only root can become another user");
     }
@@ -590,7 +597,7 @@ fn without_rights_the_report_has_what_needs_none() {
 }
 
 #[test]
-fn mistakes_are_status_2() {
+fn usage_errors_exit_with_status_2() {
     let dir = Dir::new();
     let other = dir.write("other.json", "{}");
     let newer = dir.write("newer.json", "{\"version\": 9}");
@@ -622,12 +629,12 @@ fn mistakes_are_status_2() {
     }
 }
 
-/// What is sent comes back: `wqcap selftest --tx` on the wire `loopback`.
+/// Returns `wqcap selftest --tx` on the wire `loopback`, which returns every frame to its sender.
 fn with_traffic(sets: &[&str], report: &Path) -> Program {
     selftest("loopback", sets, report).args(["--tx", "mlx5_0"])
 }
 
-/// The ids of findings with this outcome.
+/// Returns the ids of the findings with this outcome.
 fn ids(report: &Value, outcome: &str) -> Vec<String> {
     let findings = report["findings"].as_array().expect("findings").iter();
     findings
@@ -637,13 +644,13 @@ fn ids(report: &Value, outcome: &str) -> Vec<String> {
 }
 
 #[test]
-fn frames_arrive_where_they_are_expected_and_as_they_were_sent() {
+fn frames_arrive_unchanged_where_they_are_expected() {
     let dir = Dir::new();
     let full = dir.join("full.json");
     let _ = with_traffic(&[], &full).arg("--disruptive").run().expect(0);
     let report = read(&full);
     assert_eq!(ids(&report, "differs"), Vec::<String>::new());
-    let there = ids(&report, "as_expected");
+    let passed = ids(&report, "as_expected");
     let ways = [
         "frame",
         "frame with cvlan_stripping",
@@ -659,7 +666,7 @@ fn frames_arrive_where_they_are_expected_and_as_they_were_sent() {
     ] {
         for way in ways {
             let id = format!("{way}: {frame}");
-            assert!(there.contains(&id), "{id}");
+            assert!(passed.contains(&id), "{id}");
         }
     }
     for id in [
@@ -668,29 +675,29 @@ fn frames_arrive_where_they_are_expected_and_as_they_were_sent() {
         "stamps: frames",
         "recovery: receives again",
     ] {
-        assert!(there.iter().any(|it| it == id), "{id}");
+        assert!(passed.iter().any(|it| it == id), "{id}");
     }
     let value = &finding(&report, "completion: ipv6 tcp")["value"];
     assert!(
         value.as_str().expect("text").contains("hash as computed"),
         "{value}"
     );
-    // Counters of 32 bits that wrap meanwhile count on.
+    // A wrap of the 32-bit counters during the test changes no finding.
     let wraps = dir.join("wraps.json");
     let start = ["counter_start=4294967290"];
     let _ = with_traffic(&start, &wraps)
         .arg("--disruptive")
         .run()
         .expect(0);
-    assert_eq!(subjects(&full, &wraps), BTreeSet::new());
-    // A flag that is not there costs its own findings.
+    assert_eq!(differing_subjects(&full, &wraps), BTreeSet::new());
+    // A missing flag changes only its own findings.
     let bare = dir.join("bare.json");
     let _ = with_traffic(&["scatter_fcs=false"], &bare)
         .arg("--disruptive")
         .run()
         .expect(0);
     assert_eq!(
-        subjects(&full, &bare),
+        differing_subjects(&full, &bare),
         BTreeSet::from(["scatter_fcs".to_owned()])
     );
     assert_eq!(
@@ -700,11 +707,11 @@ fn frames_arrive_where_they_are_expected_and_as_they_were_sent() {
 }
 
 #[test]
-fn clocks_are_compared_beyond_what_their_measurement_leaves_open() {
+fn clocks_differ_only_beyond_the_error_of_measurement() {
     let dir = Dir::new();
     let measured = |name: &str, sets: &[&str]| {
         let file = dir.join(name);
-        // The counter of 30 bits wraps each 1.07 s.
+        // The 30-bit counter wraps every 1.07 s.
         let _ = selftest("loopback", sets, &file)
             .args(["--drift", "1.5"])
             .run()
@@ -714,21 +721,21 @@ fn clocks_are_compared_beyond_what_their_measurement_leaves_open() {
     let plain = measured("plain.json", &[]);
     let wraps = measured("wraps.json", &["timestamp_mask=0x3fffffff"]);
     assert_eq!(
-        subjects(&plain, &wraps),
+        differing_subjects(&plain, &wraps),
         BTreeSet::from(["timestamp_mask".to_owned()])
     );
     let fast = measured("fast.json", &["clock_drift=10000"]);
     assert_eq!(
-        subjects(&plain, &fast),
+        differing_subjects(&plain, &fast),
         BTreeSet::from(["clock_drift".to_owned()])
     );
 }
 
 #[test]
-fn what_is_not_as_expected_is_status_1_and_in_the_report() {
+fn unexpected_findings_exit_with_status_1_and_are_reported() {
     let dir = Dir::new();
     let file = dir.join("report.json");
-    // Among the frames whose stamps are looked at.
+    // The jump falls among the frames whose stamps are checked.
     let jump = "fault=clock_jump:ns=-2000000000@frames=200";
     with_traffic(&[jump], &file)
         .run()
@@ -741,7 +748,7 @@ fn what_is_not_as_expected_is_status_1_and_in_the_report() {
         (&backward["expected"], &backward["found"]),
         (&0.into(), &1.into())
     );
-    // Two ports that do not lead to each other.
+    // The two ports are not connected.
     let apart = Program::new(binaries::wqcap())
         .args([
             "model", "--wire", "loopback", "--wire", "loopback", "--set", "caps=all", "--",
@@ -784,7 +791,7 @@ fn a_test_that_ends_early_leaves_a_report() {
             .as_array()
             .expect("findings")
             .last()
-            .expect("one");
+            .expect("at least one finding");
         assert!(
             last["id"].as_str().expect("an id").starts_with("frame"),
             "{last}"
@@ -807,12 +814,12 @@ fn a_signal_ends_the_test_with_a_report() {
         assert_eq!(report["ended_early"], "a signal");
         assert_eq!(finding(&report, "rule/priority/15")["outcome"], "accepted");
         assert!(ids(&report, "as_expected").is_empty());
-        fs::remove_file(&file).expect("a report");
+        fs::remove_file(&file).expect("the report exists");
     }
 }
 
 #[test]
-fn what_is_unverified_of_hardware_shows_in_a_report() {
+fn behaviour_not_yet_verified_on_hardware_appears_in_the_report() {
     let dir = Dir::new();
     let with = |name: &str, sets: &[&str], code| {
         let file = dir.join(name);
@@ -820,7 +827,7 @@ fn what_is_unverified_of_hardware_shows_in_a_report() {
         file
     };
     let plain = with("plain.json", &[], 0);
-    // A WQ that is reset only by who names the state that it is in.
+    // The device resets a WQ only if the request names the current state of the WQ.
     let stale = with("stale.json", &["refuse_stale_state=true"], 0);
     let report = read(&stale);
     assert_refused(&report, "recovery: error to reset", "EINVAL");
@@ -831,13 +838,13 @@ fn what_is_unverified_of_hardware_shows_in_a_report() {
         "as_expected"
     );
     assert_eq!(
-        subjects(&plain, &stale),
+        differing_subjects(&plain, &stale),
         BTreeSet::from(["recovery".to_owned()])
     );
-    // Flushed WRs that never complete.
+    // Flushed WRs never complete.
     let report = read(&with("unflushed.json", &["unflushed_wrs=2"], 1));
     assert_eq!(ids(&report, "differs"), ["recovery: flushed"]);
-    // A clock in UTC that is not the host's.
+    // The UTC clock of the device differs from the clock of the host.
     let utc = with("utc.json", &["realtime_clock=true"], 0);
     let ahead = with(
         "ahead.json",
@@ -845,7 +852,7 @@ fn what_is_unverified_of_hardware_shows_in_a_report() {
         0,
     );
     assert_eq!(
-        subjects(&utc, &ahead),
+        differing_subjects(&utc, &ahead),
         BTreeSet::from(["realtime_clock".to_owned()])
     );
 }

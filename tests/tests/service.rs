@@ -1,4 +1,5 @@
-//! What a service manager sees: sd_notify(3)'s messages on a real socket, and the unit as systemd reads it.
+//! Tests of the service manager interface: sd_notify(3) messages on a real socket, and the unit
+//! files as systemd checks them.
 
 use rustix::process::Signal;
 use std::{fs, os::unix::net::UnixDatagram, path::Path};
@@ -10,34 +11,37 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// A service manager's end of the notify socket, and all it has heard.
+/// Service manager's end of the notify socket, with all messages received on it.
 struct Manager {
     socket: UnixDatagram,
     path: std::path::PathBuf,
-    heard: Vec<String>,
-    /// Messages before this one have been looked at.
+    /// Messages received so far, in order.
+    received: Vec<String>,
+    /// Index of the first message that is not checked yet.
     next: usize,
 }
 
 impl Manager {
     fn new(dir: &Dir) -> Self {
         let path = dir.join("notify");
-        let socket = UnixDatagram::bind(&path).expect("a socket of our own");
-        socket.set_nonblocking(true).expect("a socket of our own");
+        let socket = UnixDatagram::bind(&path).expect("the notify socket can be opened");
+        socket
+            .set_nonblocking(true)
+            .expect("the notify socket can be opened");
         Self {
             socket,
             path,
-            heard: Vec::new(),
+            received: Vec::new(),
             next: 0,
         }
     }
 
-    /// The run, told where its service manager listens and how often it is to be fed.
+    /// Starts a run with `NOTIFY_SOCKET` and a watchdog interval of 10 s.
     fn start(&self, run: &Wqcap<'_>) -> Running {
         self.start_program(run.program())
     }
 
-    /// The same of another program.
+    /// Starts `program` with `NOTIFY_SOCKET` and a watchdog interval of 10 s.
     fn start_program(&self, program: Program) -> Running {
         program
             .env("NOTIFY_SOCKET", &self.path)
@@ -45,49 +49,51 @@ impl Manager {
             .start()
     }
 
-    /// Waits for a message with `text` among those not looked at yet; the ones before it are passed.
+    /// Waits for a message that contains `text`, skips the messages before it, and returns it.
     #[track_caller]
-    fn await_line(&mut self, running: &mut Running, text: &str) -> String {
+    fn await_message(&mut self, running: &mut Running, text: &str) -> String {
         let first = self.next;
         running.until(text, |_| {
-            self.hear();
-            let found = self.heard[first..].iter().position(|it| it.contains(text));
+            self.receive();
+            let found = self.received[first..]
+                .iter()
+                .position(|it| it.contains(text));
             self.next = first + found.map_or(0, |it| it + 1);
             found.is_some()
         });
-        self.heard[self.next - 1].clone()
+        self.received[self.next - 1].clone()
     }
 
-    /// Takes what has come.
-    fn hear(&mut self) {
+    /// Receives the messages that are waiting in the socket.
+    fn receive(&mut self) {
         let mut buffer = [0; 4096];
         while let Ok(length) = self.socket.recv(&mut buffer) {
             let line = String::from_utf8_lossy(&buffer[..length]);
-            self.heard.push(line.into_owned());
+            self.received.push(line.into_owned());
         }
     }
 }
 
 #[test]
-fn a_service_manager_hears_of_readiness_progress_and_the_end() {
+fn a_capture_notifies_the_service_manager_of_readiness_progress_and_the_end() {
     let dir = Dir::new();
     let mut manager = Manager::new(&dir);
     let run = Wqcap::run(&dir, "notify")
         .model("synth:pps=2000,flows=64")
         .queues(2);
     let mut running = manager.start(&run);
-    let ready = manager.await_line(&mut running, "READY=1");
+    let ready = manager.await_message(&mut running, "READY=1");
     assert!(ready.contains("STATUS=capturing mlx5_0 port 1"), "{ready}");
-    let status = manager.await_line(&mut running, "frames/s");
+    let status = manager.await_message(&mut running, "frames/s");
     assert!(status.starts_with("STATUS="), "{status}");
-    manager.await_line(&mut running, "WATCHDOG=1");
+    manager.await_message(&mut running, "WATCHDOG=1");
     running.signal(Signal::TERM);
-    manager.await_line(&mut running, "STOPPING=1");
+    manager.await_message(&mut running, "STOPPING=1");
     let _ = run.finished(running.wait(), 0);
 }
 
 #[test]
-fn while_the_device_is_lost_the_status_says_so_and_the_watchdog_is_fed() {
+fn a_lost_device_is_in_the_status_and_the_watchdog_is_fed() {
     let dir = Dir::new();
     let mut manager = Manager::new(&dir);
     let run = Wqcap::run(&dir, "lost")
@@ -95,24 +101,27 @@ fn while_the_device_is_lost_the_status_says_so_and_the_watchdog_is_fed() {
         .set("model.fault=device_fatal@frames=5000")
         .set("device.on_loss=retry");
     let mut running = manager.start(&run);
-    manager.await_line(&mut running, "READY=1");
+    manager.await_message(&mut running, "READY=1");
     for _ in 0..2 {
-        let lost = manager.await_line(&mut running, "STATUS=mlx5_0 is lost; ");
+        let lost = manager.await_message(&mut running, "STATUS=mlx5_0 is lost; ");
         assert!(lost.contains(" attempts to find it, next in "), "{lost}");
-        manager.await_line(&mut running, "WATCHDOG=1");
+        manager.await_message(&mut running, "WATCHDOG=1");
     }
     assert!(
-        !manager.heard.iter().any(|line| line.contains("STOPPING")),
-        "it goes on: {:#?}",
-        manager.heard
+        !manager
+            .received
+            .iter()
+            .any(|line| line.contains("STOPPING")),
+        "the run continues: {:#?}",
+        manager.received
     );
     running.signal(Signal::TERM);
-    manager.await_line(&mut running, "STOPPING=1");
+    manager.await_message(&mut running, "STOPPING=1");
     let _ = run.finished(running.wait(), 0);
 }
 
 #[test]
-fn nobody_is_told_before_the_first_queue_is_ready() {
+fn a_run_that_is_refused_sends_no_notification() {
     let dir = Dir::new();
     let mut manager = Manager::new(&dir);
     let run = Wqcap::run(&dir, "refused")
@@ -120,13 +129,13 @@ fn nobody_is_told_before_the_first_queue_is_ready() {
         .set("capture.queues=100000");
     let running = manager.start(&run);
     let _ = running.wait().expect(2);
-    // Whatever it had sent would be here by now.
-    manager.hear();
-    assert_eq!(manager.heard, Vec::<String>::new());
+    // The process has ended, so all of its messages are in the socket.
+    manager.receive();
+    assert_eq!(manager.received, Vec::<String>::new());
 }
 
 #[test]
-fn of_shipping_a_service_manager_hears_too_and_while_the_store_does_not_answer() {
+fn ship_notifies_the_service_manager_even_if_the_store_does_not_answer() {
     let dir = Dir::new();
     let mut manager = Manager::new(&dir);
     let bucket = Bucket::of(S3::s3s());
@@ -150,30 +159,31 @@ fn of_shipping_a_service_manager_hears_too_and_while_the_store_does_not_answer()
     ];
     let sets = sets.iter().flat_map(|it| ["--set", it]);
     let mut running = manager.start_program(bucket.reached_by(wqcap(["ship"]).args(sets)));
-    let ready = manager.await_line(&mut running, "READY=1");
+    let ready = manager.await_message(&mut running, "READY=1");
     assert!(ready.contains("STATUS=ships to s3://"), "{ready}");
-    running.until("a request that is not answered", |_| {
+    running.until("a request without an answer", |_| {
         bucket.proxy.waiting() > 0
     });
     for _ in 0..2 {
-        let status = manager.await_line(&mut running, "STATUS=");
+        let status = manager.await_message(&mut running, "STATUS=");
         assert!(status.contains("lag "), "{status}");
-        manager.await_line(&mut running, "WATCHDOG=1");
+        manager.await_message(&mut running, "WATCHDOG=1");
     }
-    // Nothing is told of the store, and the lag grows.
-    manager.await_line(&mut running, "lag 2 s");
+    // The store does not answer, so the lag grows.
+    manager.await_message(&mut running, "lag 2 s");
     bucket.proxy.decide(|_| Fate::Pass);
     bucket.proxy.let_go();
-    running.until("all is shipped", |_| {
+    running.until("the file is shipped", |_| {
         let objects = tree(&bucket.s3.folder());
         objects.keys().any(|it| it.starts_with("service/blocks/"))
     });
     running.signal(Signal::TERM);
-    manager.await_line(&mut running, "STOPPING=1");
+    manager.await_message(&mut running, "STOPPING=1");
     let _ = running.wait().expect(0);
 }
 
-/// A file system of its own that stops taking writes while the file `freeze` is there.
+/// Shell script that runs a command with the output folder on a separate file system. The script
+/// freezes the file system when the file `freeze` appears, and thaws it when `thaw` appears.
 const FREEZING_DISK: &str = r#"
     image=$1 out=$2 orders=$3
     shift 3
@@ -183,7 +193,7 @@ const FREEZING_DISK: &str = r#"
     pid=$!
     trap 'kill -TERM $pid' TERM
     while [ ! -e "$orders/freeze" ]; do kill -0 $pid || exit 97; sleep 0.05; done
-    # Whatever becomes of us, it thaws: who ends our whole group leaves this one.
+    # A guard in another session thaws the file system even if the whole process group is killed.
     setsid sh -c 'for _ in $(seq 3000); do kill -0 "$1" || break; sleep 0.1; done; fsfreeze -u "$2"' sh $$ "$out" >/dev/null 2>&1 &
     guard=$!
     trap 'kill $guard; fsfreeze -u "$out" 2>/dev/null; umount "$out"' EXIT
@@ -197,22 +207,31 @@ const FREEZING_DISK: &str = r#"
 "#;
 
 #[test]
-fn a_queue_that_is_stuck_is_named_and_the_watchdog_starves_until_it_goes_on() {
+fn a_stuck_queue_is_reported_and_the_watchdog_is_not_fed_until_it_continues() {
     if let Some(reason) = cannot_freeze() {
         skip!("{reason}");
     }
     let dir = Dir::new();
     let orders = dir.folder("orders");
     let mut manager = Manager::new(&dir);
-    // It holds: the loop waits for the disk, and so it is stuck when the disk is. Of several, any could be the first.
+    // With `hold`, the loop waits for the disk, so a frozen disk makes the loop stuck. There is one
+    // queue because with several any queue could be the first to get stuck.
     let run = Wqcap::run(&dir, "stuck")
         .model("synth:pps=20000,size=1500,flows=64")
         .queues(1)
         .set("output.on_full=hold")
         .set("output.buffer=1MiB");
-    let out = run.out_path().to_str().expect("plain").to_owned();
-    let image = dir.join("image").to_str().expect("plain").to_owned();
-    let place = orders.to_str().expect("plain").to_owned();
+    let out = run
+        .out_path()
+        .to_str()
+        .expect("the path is UTF-8")
+        .to_owned();
+    let image = dir
+        .join("image")
+        .to_str()
+        .expect("the path is UTF-8")
+        .to_owned();
+    let place = orders.to_str().expect("the path is UTF-8").to_owned();
     let run = run.wrapped(&[
         "unshare",
         "-m",
@@ -225,30 +244,31 @@ fn a_queue_that_is_stuck_is_named_and_the_watchdog_starves_until_it_goes_on() {
         &place,
     ]);
     let mut running = manager.start(&run);
-    manager.await_line(&mut running, "WATCHDOG=1");
-    fs::write(orders.join("freeze"), "").expect("writable");
-    let stuck = manager.await_line(&mut running, "STATUS=stuck");
+    manager.await_message(&mut running, "WATCHDOG=1");
+    fs::write(orders.join("freeze"), "").expect("the file can be written");
+    let stuck = manager.await_message(&mut running, "STATUS=stuck");
     assert!(stuck.contains("queue 0"), "{stuck}");
-    // With each look it tells of the state and, if all is well, feeds the watchdog.
+    // Each check sends the status and, if no queue is stuck, feeds the watchdog.
     let from = manager.next;
-    manager.await_line(&mut running, "STATUS=stuck");
-    manager.await_line(&mut running, "STATUS=stuck");
-    let starved = &manager.heard[from..manager.next];
+    manager.await_message(&mut running, "STATUS=stuck");
+    manager.await_message(&mut running, "STATUS=stuck");
+    let messages = &manager.received[from..manager.next];
     assert!(
-        !starved.iter().any(|line| line.contains("WATCHDOG")),
-        "{starved:?}"
+        !messages.iter().any(|line| line.contains("WATCHDOG")),
+        "the watchdog is not fed: {messages:?}"
     );
-    fs::write(orders.join("thaw"), "").expect("writable");
-    manager.await_line(&mut running, "WATCHDOG=1");
+    fs::write(orders.join("thaw"), "").expect("the file can be written");
+    manager.await_message(&mut running, "WATCHDOG=1");
     running.signal(Signal::TERM);
-    manager.await_line(&mut running, "STOPPING=1");
+    manager.await_message(&mut running, "STOPPING=1");
     let done = running.wait().expect(0);
     done.says(&["queue 0: its loop has been stuck"]);
 }
 
+/// Returns the reason why this machine cannot freeze a file system; `None` if it can.
 fn cannot_freeze() -> Option<String> {
     if !process::is_root() {
-        return Some("a disk that stands still takes root".into());
+        return Some("only root can freeze a file system".into());
     }
     if !Path::new("/dev/loop-control").exists() {
         return Some("no loop devices here".into());
@@ -266,10 +286,10 @@ fn is_installed(program: &str) -> bool {
     found.run().status.success()
 }
 
-/// The unit as it would be installed, but for the place of the binary.
+/// Writes a copy of the unit `name` that starts the built binary, and returns its path.
 fn unit(dir: &Dir, name: &str) -> std::path::PathBuf {
     let source = binaries::root().join(format!("configs/systemd/{name}@.service"));
-    let text = fs::read_to_string(source).expect("the unit");
+    let text = fs::read_to_string(source).expect("the unit exists");
     let binary = binaries::wqcap();
     assert!(text.contains("/usr/bin/wqcap "), "{text}");
     let text = text.replace("/usr/bin/wqcap ", &format!("{} ", binary.display()));
@@ -277,7 +297,7 @@ fn unit(dir: &Dir, name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn systemd_takes_the_units_and_finds_them_well_confined() {
+fn systemd_accepts_the_units_and_rates_them_well_confined() {
     if !is_installed("systemd-analyze") {
         skip!("no systemd-analyze here");
     }
@@ -290,7 +310,7 @@ fn systemd_takes_the_units_and_finds_them_well_confined() {
             .run()
             .expect(0);
         assert_eq!(verified.stderr.trim(), "", "{verified}");
-        // In tenths; "OK" ends at 4.9, and systemd's own services reach from 2 to 9.
+        // The threshold is in tenths. "OK" ends at 4.9; systemd's own services rate from 2 to 9.
         let _ = Program::new("systemd-analyze")
             .args(["security", "--offline=true", "--threshold=25"])
             .arg(&unit)

@@ -1,6 +1,7 @@
-//! Signals to a capture: none of those that people send kills it, each has its effect, and the ledger adds up afterwards.
+//! Tests of signals to a capture: no commonly sent signal kills it, each has its effect, and the
+//! ledger adds up afterwards.
 //!
-//! What SIGINT, SIGTERM and SIGHUP do is in `cli.rs` and `control.rs`.
+//! SIGINT, SIGTERM and SIGHUP are tested in `cli.rs` and `control.rs`.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -12,22 +13,23 @@ use std::{
 };
 use wqcap_tests::{Dir, Running, Summary, Wqcap};
 
-/// A wire that waits for buffers, and does not end.
+/// Wire without an end, at 20,000 frames per second.
 const ENDLESS: &str = "synth:size=100,flows=64,pps=20000";
 
+/// Returns a run of two queues on [`ENDLESS`], with a control socket.
 fn endless<'d>(dir: &'d Dir, name: &str) -> Wqcap<'d> {
     Wqcap::run(dir, name).model(ENDLESS).queues(2).control()
 }
 
-/// Waits until the capture has counted more frames than it has now.
+/// Waits until the capture has counted 1000 more frames.
 #[track_caller]
-fn until_it_goes_on(run: &Wqcap<'_>, running: &mut Running) {
+fn await_progress(run: &Wqcap<'_>, running: &mut Running) {
     let now = run.ctl().until_counted(running, "captured", 1);
     run.ctl().until_counted(running, "captured", now + 1000);
 }
 
 #[test]
-fn signals_that_would_kill_end_the_run_in_order() {
+fn a_signal_that_would_kill_ends_the_run_in_order() {
     let dir = Dir::new();
     for (name, signal) in [
         ("SIGQUIT", Signal::QUIT),
@@ -57,14 +59,14 @@ fn a_real_time_signal_ends_the_run_in_order() {
     run.ctl().until_counted(&mut running, "captured", 1000);
     let kill = format!("kill -40 {}", running.pid());
     let sent = Command::new("sh").args(["-c", &kill]).status();
-    assert!(sent.expect("a shell").success());
+    assert!(sent.expect("sh runs").success());
     let finished = run.finished(running.wait(), 0);
     assert_eq!(finished.summary.json["end"], "stopped");
     finished.done.says(&["what=\"signal 40\""]);
 }
 
 #[test]
-fn other_signals_do_nothing() {
+fn other_signals_have_no_effect() {
     let dir = Dir::new();
     let run = endless(&dir, "x");
     let mut running = run.start();
@@ -79,7 +81,7 @@ fn other_signals_do_nothing() {
         Signal::CONT,
     ] {
         running.signal(signal);
-        until_it_goes_on(&run, &mut running);
+        await_progress(&run, &mut running);
     }
     running.signal(Signal::TERM);
     let finished = run.finished(running.wait(), 0);
@@ -91,24 +93,24 @@ fn other_signals_do_nothing() {
 }
 
 #[test]
-fn sigusr1_prints_the_counters_and_the_capture_goes_on() {
+fn sigusr1_prints_the_counters_and_the_capture_continues() {
     let dir = Dir::new();
     let run = endless(&dir, "x").args(&["-q"]);
     let mut running = run.start();
     run.ctl().until_counted(&mut running, "captured", 1000);
     for round in 1..=3 {
         running.signal(Signal::USR1);
-        running.until("the counters", |it| {
+        running.until("the counters are printed", |it| {
             it.stderr().matches("counters after ").count() == round
         });
-        until_it_goes_on(&run, &mut running);
+        await_progress(&run, &mut running);
     }
     running.signal(Signal::TERM);
     let finished = run.finished(running.wait(), 0);
     let said = &finished.done.stderr;
     let table = said
         .split_once("counters after ")
-        .expect("waited for")
+        .expect("the counters are printed")
         .1
         .lines();
     let table: Vec<_> = table.take(6).collect();
@@ -117,10 +119,10 @@ fn sigusr1_prints_the_counters_and_the_capture_goes_on() {
     assert!(table.iter().any(|it| it.starts_with("nic ")), "{said}");
 }
 
-/// The frames in a file that may grow at any moment: as far as whole records go.
+/// Returns the number of whole records in a file that may be growing.
 fn frames_so_far(path: &Path) -> usize {
     let bytes = match path.to_string_lossy().contains(".zst") {
-        // It complains about a frame that is being written, and gives what stands before it.
+        // zstd reports the incomplete frame at the end, and writes the data before it.
         true => {
             Command::new("zstd")
                 .args(["-q", "-dcf"])
@@ -129,26 +131,27 @@ fn frames_so_far(path: &Path) -> usize {
                 .expect("zstd runs; scripts/packages test installs it")
                 .stdout
         }
-        false => fs::read(path).expect("reads"),
+        false => fs::read(path).expect("the file can be read"),
     };
     let (mut at, mut frames) = (24, 0);
     while let Some(length) = bytes.get(at + 8..at + 12) {
         let length = u32::from_le_bytes(length.try_into().expect("four bytes"));
         at += 16 + length as usize;
-        // Nothing of an open file is padding.
+        // An open file has no padding.
         assert_eq!(length, 100, "{}: a record at {at}", path.display());
         frames += usize::from(at <= bytes.len());
     }
     frames
 }
 
+/// Returns the number of whole records in all files of the folder `out`.
 fn all_frames_so_far(out: &Path) -> usize {
-    let files = fs::read_dir(out).expect("the folder is there");
-    let files = files.map(|it| it.expect("a folder lists").path());
+    let files = fs::read_dir(out).expect("the folder exists");
+    let files = files.map(|it| it.expect("the folder can be listed").path());
     files.map(|it| frames_so_far(&it)).sum()
 }
 
-/// Each ends up in the file in its own way.
+/// Covers plain, compressed, merged and fan-out output, which write frames by different code.
 #[test]
 fn sigusr2_makes_everything_received_readable() {
     let dir = Dir::new();
@@ -166,7 +169,7 @@ fn sigusr2_makes_everything_received_readable() {
                 .ctl()
                 .until_counted(&mut running, "captured", round as u64 * 2000);
             running.signal(Signal::USR2);
-            running.until("a flush", |it| {
+            running.until("the flush is reported", |it| {
                 let said = it.stderr();
                 let flushes = said.lines().filter(|it| it.contains("SIGUSR2: flush"));
                 let flushed = "new=\"all frames received before it are in the files";
@@ -197,7 +200,7 @@ fn a_run_without_files_has_nothing_to_flush() {
     let mut running = run.start();
     run.ctl().until_counted(&mut running, "captured", 1000);
     running.signal(Signal::USR2);
-    running.until("an answer", |it| {
+    running.until("the refusal of the flush", |it| {
         it.stderr().contains("why=\"this run writes no frames\"")
     });
     running.signal(Signal::TERM);
@@ -211,14 +214,14 @@ fn a_stop_is_reported_with_its_length() {
     let mut running = run.start();
     run.ctl().until_counted(&mut running, "captured", 1000);
     running.freeze();
-    // A stop is a time: longer than any pause between two looks of the capture's owner.
+    // The stop must be longer than the interval between two checks of the supervisor.
     thread::sleep(Duration::from_millis(1500));
     running.thaw();
-    running.until("a note on the stop", |it| {
+    running.until("the report of the stop", |it| {
         it.stderr()
             .contains("the process was stopped (SIGSTOP, SIGTSTP) for ")
     });
-    until_it_goes_on(&run, &mut running);
+    await_progress(&run, &mut running);
     running.signal(Signal::TERM);
     let finished = run.finished(running.wait(), 0);
     let notes = finished.summary.json["notes"].to_string();
@@ -241,7 +244,7 @@ fn signals_that_were_ignored_at_the_start_stay_ignored() {
     ] {
         running.signal(signal);
     }
-    until_it_goes_on(&run, &mut running);
+    await_progress(&run, &mut running);
     running.signal(Signal::TERM);
     let finished = run.finished(running.wait(), 0);
     for absent in ["counters after", "SIGUSR2", "SIGQUIT", "SIGHUP"] {
@@ -249,22 +252,22 @@ fn signals_that_were_ignored_at_the_start_stay_ignored() {
     }
 }
 
-/// The processes whose parent is `pid`.
+/// Returns the pids of the processes whose parent is `pid`.
 fn children(pid: u32) -> Vec<i32> {
     let parent = |pid: i32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name may have blanks.
+        // The name of a program may contain spaces.
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
         fields.nth(1)?.parse::<u32>().ok()
     };
-    let processes = fs::read_dir("/proc").expect("/proc");
+    let processes = fs::read_dir("/proc").expect("/proc can be listed");
     let pids = processes.filter_map(|it| it.ok()?.file_name().to_str()?.parse().ok());
     pids.filter(|it| parent(*it) == Some(pid)).collect()
 }
 
-/// A signal to a whole group, a unit or all programs of the name reaches the helpers too.
+/// A signal to a process group, to a unit or to all programs of one name reaches the helpers too.
 #[test]
-fn helper_processes_survive_signals_that_are_the_captures() {
+fn helper_processes_survive_signals_meant_for_the_capture() {
     let dir = Dir::new();
     let seen = dir.folder("seen");
     let hook = dir.script(
@@ -278,15 +281,18 @@ fn helper_processes_survive_signals_that_are_the_captures() {
     assert_eq!(
         helpers.len(),
         2,
-        "one runs hooks, one is outside the sandbox"
+        "one helper runs hooks and one stays outside the sandbox"
     );
     let caught = |pid: &i32| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+        let status =
+            fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is running");
         let caught = status.lines().find_map(|it| it.strip_prefix("SigCgt:"));
         let caught = u64::from_str_radix(caught.expect("a mask").trim(), 16).expect("hex");
         caught >> (Signal::USR2.as_raw() - 1) & 1 == 1
     };
-    running.until("helpers that are ready", |_| helpers.iter().all(caught));
+    running.until("both helpers have installed their handlers", |_| {
+        helpers.iter().all(caught)
+    });
     for signal in [
         Signal::USR1,
         Signal::USR2,
@@ -299,15 +305,18 @@ fn helper_processes_survive_signals_that_are_the_captures() {
     ] {
         for helper in &helpers {
             let helper = Pid::from_raw(*helper).expect("a pid");
-            kill_process(helper, signal).expect("it runs");
+            kill_process(helper, signal).expect("the process is running");
         }
     }
-    until_it_goes_on(&run, &mut running);
+    await_progress(&run, &mut running);
     running.signal(Signal::TERM);
     let finished = run.finished(running.wait(), 0);
     let files = finished.summary.files.len();
     assert_eq!(finished.summary.json["hooks"]["succeeded"], files);
-    assert_eq!(fs::read_dir(&seen).expect("there").count(), files);
+    assert_eq!(
+        fs::read_dir(&seen).expect("the folder exists").count(),
+        files
+    );
     let socket: PathBuf = run.ctl().socket().to_owned();
     assert!(!socket.exists(), "the socket is removed at the end");
 }

@@ -1,4 +1,4 @@
-//! How fast the model is, which only an otherwise idle machine can tell: `scripts/soak` runs this.
+//! Measurements of the model's speed. They need an idle machine, so only `scripts/soak` runs them.
 
 use std::time::Duration;
 use wqcap_tests::{
@@ -8,14 +8,14 @@ use wqcap_tests::{
     wqcap::model,
 };
 
-/// Of the rate of the program it replaces, what the model reaches at least.
-const LEAST: f64 = 1.0;
-/// Rounds, in each of which everything that is compared has its turn.
+/// Minimum ratio of the model's frame rate to that of the spike, the program that it replaces.
+const MIN_RATIO: f64 = 1.0;
+/// Number of rounds. Each round measures every candidate once.
 const ROUNDS: usize = 7;
-/// 64-byte frames of a turn.
+/// Number of 64-byte frames per measurement.
 const FRAMES: &str = "4000000";
 
-/// `middle (least to most)`
+/// Formats measurements as `median (minimum to maximum)`.
 fn spread(figures: &[f64]) -> String {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -28,16 +28,17 @@ fn spread(figures: &[f64]) -> String {
     )
 }
 
-fn middle(figures: &[f64]) -> f64 {
+/// Returns the median.
+fn median(figures: &[f64]) -> f64 {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted[sorted.len() / 2]
 }
 
-/// What a frame costs through any number of queues, as a bare loop over `ibv_poll_cq` sees it.
+/// Measures the time per frame of a bare loop over `ibv_poll_cq` with 1 to 16 queues.
 #[test]
 #[ignore = "a measurement, for an idle machine: scripts/soak runs it"]
-fn a_frame_costs_the_same_through_1_and_16_queues() {
+fn a_frame_takes_the_same_time_with_1_and_16_queues() {
     const QUEUES: [&str; 5] = ["1", "2", "4", "8", "16"];
     let client = clients::ours("rate", Build::Plain);
     let client = client.to_str().expect("a plain path");
@@ -54,12 +55,15 @@ fn a_frame_costs_the_same_through_1_and_16_queues() {
     for (figures, queues) in figures.iter().zip(QUEUES) {
         skip::say(&format!("{queues} queues: {} ns a frame", spread(figures)));
     }
-    let one = middle(&figures[0]);
-    let most = figures.iter().map(|it| middle(it)).fold(one, f64::max);
-    assert!(most <= one * 1.2, "{most:.1} ns, {one:.1} with one queue");
+    let one = median(&figures[0]);
+    let most = figures.iter().map(|it| median(it)).fold(one, f64::max);
+    assert!(
+        most <= one * 1.2,
+        "{most:.1} ns a frame, {one:.1} ns with one queue"
+    );
 }
 
-/// Frames per second of `t_rss`, in millions.
+/// Runs the client `t_rss` and returns its rate in millions of frames per second.
 fn rate(program: Program) -> f64 {
     let done = program
         .env("BENCH", "1")
@@ -74,10 +78,11 @@ fn rate(program: Program) -> f64 {
         .expect("a rate")
 }
 
-/// Beside the program that the model replaces: the same client, in turns, on the same two cores.
+/// Compares the model with the spike, the program that it replaces: the same client runs on both in
+/// turn, on the same two cores.
 #[test]
 #[ignore = "a measurement, for an idle machine: scripts/soak runs it"]
-fn the_model_beside_the_spike() {
+fn the_model_is_at_least_as_fast_as_the_spike() {
     let client = need!(clients::theirs("t_rss", Build::Plain));
     let client = client.to_str().expect("a plain path");
     let dir = Dir::new();
@@ -101,11 +106,14 @@ fn the_model_beside_the_spike() {
         theirs.push(rate(program));
         ours.push(rate(model(&["synth:size=64,flows=16"], &["cpu=0"], args)));
     }
-    let ratio = middle(&ours) / middle(&theirs);
+    let ratio = median(&ours) / median(&theirs);
     skip::say(&format!(
         "spike {} Mpps, model {} Mpps, ratio {ratio:.2}",
         spread(&theirs),
         spread(&ours)
     ));
-    assert!(ratio >= LEAST, "{ratio:.2}");
+    assert!(
+        ratio >= MIN_RATIO,
+        "ratio {ratio:.2}, at least {MIN_RATIO} expected"
+    );
 }

@@ -1,27 +1,33 @@
-//! What is written of the NIC's clock: the summary, the files, the log.
+//! Tests of the reports on the NIC's clock: in the summary, in the files and in the log.
 //!
-//! A reading of the software NIC's clock is as late as the machine is busy, so no single one is judged: captures go on
-//! until their files tell of what was set.
+//! On a busy machine, readings of the software NIC's clock are late, so no single reading is
+//! judged. Captures run until their files report the drift or the jump that the test has set.
 
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 use wqcap_tests::{Dir, Finished, Wqcap};
 
-/// What a pcapng file's end says of the clocks.
+/// Clock statistics from the end of a pcapng file.
 #[derive(Debug)]
-struct Told {
+struct ClockReport {
+    /// NIC clock minus system clock in nanoseconds.
     offset_ns: i64,
+    /// Drift of the NIC clock against the system clock, in parts per million.
     drift_ppm: f64,
+    /// Largest error of a time stamp at any reading, in nanoseconds.
     worst_error_ns: u64,
+    /// Number of readings of the two clocks.
     looks: u64,
+    /// Number of jumps of the NIC clock.
     jumps: u64,
 }
 
+/// Beginning of the line with the clock statistics in a pcapng file.
 const BEGINNING: &str = "stamps: NIC clock minus system clock ";
 
-/// The last that is in a file's bytes; `None`: there is none.
-fn told(bytes: &[u8]) -> Option<Told> {
+/// Returns the last clock statistics in the bytes of a file, if there are any.
+fn clock_report(bytes: &[u8]) -> Option<ClockReport> {
     let text = String::from_utf8_lossy(bytes);
     let (_, rest) = text.rsplit_once(BEGINNING)?;
     let line = rest.split(|c: char| c.is_control()).next()?;
@@ -47,7 +53,7 @@ fn told(bytes: &[u8]) -> Option<Told> {
     else {
         panic!("{line}");
     };
-    Some(Told {
+    Some(ClockReport {
         offset_ns: offset.parse().expect(line),
         drift_ppm: drift.parse().expect(line),
         worst_error_ns: error.parse().expect(line),
@@ -56,7 +62,7 @@ fn told(bytes: &[u8]) -> Option<Told> {
     })
 }
 
-/// A capture of one queue in pcapng files on a software NIC with `sets`.
+/// Returns a capture of one queue into pcapng files, on a software NIC with the settings `sets`.
 fn capture<'d>(dir: &'d Dir, wire: &str, sets: &[&str]) -> Wqcap<'d> {
     let run = Wqcap::run(dir, "run")
         .model(wire)
@@ -65,30 +71,37 @@ fn capture<'d>(dir: &'d Dir, wire: &str, sets: &[&str]) -> Wqcap<'d> {
     run.sets(sets)
 }
 
-/// The bytes of its last file.
+/// Returns the content of the run's last file.
 fn last_file(finished: &Finished) -> Vec<u8> {
     let files = finished.files();
     let (_, last) = files.last().expect("a file");
     fs::read(last).expect("readable")
 }
 
-/// The file and the summary, if of the same look, say the same.
+/// Asserts that the file and the summary agree if they are based on the same reading.
 #[track_caller]
-fn assert_agree(told: &Told, clock: &Value) {
+fn assert_agree(in_file: &ClockReport, clock: &Value) {
     let looks = clock["looks"].as_u64().expect("a number");
-    assert!(looks >= told.looks, "{told:?} {clock}");
-    if looks > told.looks {
+    assert!(looks >= in_file.looks, "{in_file:?} {clock}");
+    if looks > in_file.looks {
         return;
     }
-    assert_eq!(clock["offset_ns"], told.offset_ns, "{told:?}");
-    assert_eq!(clock["worst_error_ns"], told.worst_error_ns, "{told:?}");
-    assert_eq!(clock["jumps"], told.jumps, "{told:?}");
+    assert_eq!(clock["offset_ns"], in_file.offset_ns, "{in_file:?}");
+    assert_eq!(
+        clock["worst_error_ns"], in_file.worst_error_ns,
+        "{in_file:?}"
+    );
+    assert_eq!(clock["jumps"], in_file.jumps, "{in_file:?}");
     let drift = clock["drift_ppm"].as_f64().expect("a number");
-    // The file has three digits behind the point.
-    assert!((drift - told.drift_ppm).abs() < 0.001, "{told:?} {clock}");
+    // The file has three decimal places.
+    assert!(
+        (drift - in_file.drift_ppm).abs() < 0.001,
+        "{in_file:?} {clock}"
+    );
 }
 
-fn drifts(real_time: bool) {
+/// Asserts that the drift and the offset of the NIC clock are in the summary and in the files.
+fn assert_drift_is_reported(real_time: bool) {
     let dir = Dir::new();
     let (clock, stamps) = if real_time {
         ("nic", "hardware_nic")
@@ -104,11 +117,11 @@ fn drifts(real_time: bool) {
     let run = capture(&dir, "synth:size=64,flows=4,pps=2000", &sets);
     let out = run.out_path().to_owned();
     let mut running = run.start();
-    running.until("a file that tells of the drift", |_| {
+    running.until("a file with the drift", |_| {
         let files = fs::read_dir(&out).into_iter().flatten().flatten();
         let finished = files.filter(|it| it.path().extension().is_some_and(|it| it == "pcapng"));
         finished
-            .filter_map(|it| told(&fs::read(it.path()).ok()?))
+            .filter_map(|it| clock_report(&fs::read(it.path()).ok()?))
             .any(|it| it.offset_ns > 0 && (1000.0..3000.0).contains(&it.drift_ppm))
     });
     running.signal(Signal::TERM);
@@ -118,33 +131,42 @@ fn drifts(real_time: bool) {
     assert_eq!(clock["real_time"], real_time);
     assert_eq!(summary["stamps"], stamps);
     assert!(clock["looks"].as_u64() >= Some(1), "{clock}");
-    // What a reading is late by makes the NIC's clock look slow, and never fast.
+    // A late reading makes the NIC's clock appear slow, never fast.
     let most = finished.done.elapsed.as_secs_f64() * 1e9 * 3000e-6;
     let offset = clock["offset_ns"].as_f64().expect("a number");
-    assert!(offset <= most, "{offset} of {most}");
-    assert_agree(&told(&bytes).expect("the clocks"), clock);
-    assert_eq!(holds(&bytes, "real-time"), real_time, "the header says so");
+    assert!(
+        offset <= most,
+        "offset of {offset} ns, at most {most} ns expected"
+    );
+    assert_agree(&clock_report(&bytes).expect("clock statistics"), clock);
+    assert_eq!(
+        holds(&bytes, "real-time"),
+        real_time,
+        "\"real-time\" in the header"
+    );
 }
 
+/// Returns `true` if `bytes` contain `text`.
 fn holds(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|it| it == text.as_bytes())
 }
 
 #[test]
-fn drift_and_offset_of_a_counter_are_in_the_summary_and_in_the_files() {
-    drifts(false);
+fn counter_drift_and_offset_are_in_the_summary_and_in_the_files() {
+    assert_drift_is_reported(false);
 }
 
 #[test]
-fn drift_and_offset_in_real_time_are_in_the_summary_and_in_the_files() {
-    drifts(true);
+fn real_time_drift_and_offset_are_in_the_summary_and_in_the_files() {
+    assert_drift_is_reported(true);
 }
 
-/// UTC, of which a device makes real-time stamps, and the clock that its driver shows are two: where they part, stamps
-/// that are held to the system's clock stay with it, and those of the NIC's own are UTC as it is.
+/// A device makes real-time stamps from UTC, which can differ from the clock of its driver. With
+/// `capture.clock` = `system`, stamps follow the system's clock. With `nic`, stamps are the UTC of
+/// the device.
 #[test]
-fn a_utc_clock_that_parts_from_the_counter_is_passed_on_or_left_alone() {
-    /// How far UTC is behind: two days, of which no machine is late by a hundredth.
+fn a_utc_clock_that_differs_from_the_counter_is_corrected_or_kept() {
+    /// Lag of UTC in nanoseconds: two days. No machine is late by a hundredth of that.
     const APART: i64 = 2 * 86_400_000_000_000;
     for (clock, apart) in [("system", 0), ("nic", APART)] {
         let dir = Dir::new();
@@ -168,26 +190,34 @@ fn a_utc_clock_that_parts_from_the_counter_is_passed_on_or_left_alone() {
     }
 }
 
+/// Returns the system time in nanoseconds since 1970.
 fn system_ns() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     i64::try_from(since.expect("after 1970").as_nanos()).expect("fits")
 }
 
 #[test]
-fn a_jump_is_noted() {
-    /// A day, of which no machine is late by a thousandth.
+fn a_clock_jump_is_reported() {
+    /// Jump of the clock in nanoseconds: a day. No machine is late by a thousandth of that.
     const JUMP: i64 = 86_400_000_000_000;
     let dir = Dir::new();
     let jump = format!("model.fault=clock_jump:ns={JUMP}@frames=500");
     let run = capture(&dir, "synth:size=64,flows=4,pps=2000", &[&jump]).env("RUST_LOG", "info");
     let mut running = run.start();
-    let said = "the NIC's clock jumped by +";
-    // A NIC's thread that gets no CPU answers late, and a clock that caught up by milliseconds has jumped, too.
+    let message = "the NIC's clock jumped by +";
+    // If the NIC's thread gets no CPU for a while, its clock catches up by milliseconds. The log
+    // reports that as a jump too, so the size of the jump is checked.
     let by_a_day = |line: &str| {
-        let by: f64 = line.split_once(said)?.1.split(' ').next()?.parse().ok()?;
+        let by: f64 = line
+            .split_once(message)?
+            .1
+            .split(' ')
+            .next()?
+            .parse()
+            .ok()?;
         Some((by * 1e9 - JUMP as f64).abs() < JUMP as f64 / 1000.0)
     };
-    running.until("the jump is told", |run| {
+    running.until("the jump is reported", |run| {
         run.stderr().lines().filter_map(by_a_day).any(|it| it)
     });
     running.signal(Signal::TERM);
@@ -196,20 +226,20 @@ fn a_jump_is_noted() {
     let jumped = summary["clock"]["jumped_ns"].as_i64().expect("a number");
     assert!((jumped - JUMP).abs() < JUMP / 1000, "{jumped}");
     assert!(
-        summary["notes"].to_string().contains(said),
+        summary["notes"].to_string().contains(message),
         "{}",
         summary["notes"]
     );
-    let told = told(&last_file(&finished)).expect("the clocks");
-    assert!(told.jumps >= 1, "it is counted in the file: {told:?}");
-    assert_agree(&told, &summary["clock"]);
+    let in_file = clock_report(&last_file(&finished)).expect("clock statistics");
+    assert!(in_file.jumps >= 1, "the file counts the jump: {in_file:?}");
+    assert_agree(&in_file, &summary["clock"]);
 }
 
 #[test]
-fn software_stamps_tell_of_no_clock() {
+fn software_stamps_have_no_clock_report() {
     let dir = Dir::new();
     let sets = ["capture.timestamps=software"];
     let finished = capture(&dir, "synth:size=64,flows=4,count=1000", &sets).finish(0);
     assert!(finished.summary.json["clock"].is_null());
-    assert!(told(&last_file(&finished)).is_none());
+    assert!(clock_report(&last_file(&finished)).is_none());
 }

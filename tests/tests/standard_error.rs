@@ -1,4 +1,5 @@
-//! A reader of standard error that stops, or leaves: a capture waits for none, and says what it dropped.
+//! Tests of a reader of standard error that stops reading or exits: the capture does not wait for
+//! it, and counts the audit lines that it drops.
 
 use rustix::{
     fs::{OFlags, fcntl_setfl},
@@ -12,10 +13,10 @@ use std::{
 };
 use wqcap_tests::{Dir, Program, Wqcap};
 
-/// A wire that waits for buffers, and does not end.
+/// Wire without an end, at 20,000 frames per second.
 const ENDLESS: &str = "synth:size=100,flows=64,pps=20000";
 
-/// Both ends of a named pipe.
+/// Collector of log lines: both ends of a named pipe.
 struct Collector {
     path: PathBuf,
     pipe: File,
@@ -25,25 +26,25 @@ impl Collector {
     fn new(dir: &Dir) -> Self {
         let path = dir.join("stderr");
         let _ = Program::new("mkfifo").arg(&path).run().expect(0);
-        // With both, opening does not wait.
+        // Opening both ends does not wait for another process.
         let pipe = OpenOptions::new().read(true).write(true).open(&path);
-        let pipe = pipe.expect("a pipe of our own");
-        fcntl_setfl(&pipe, OFlags::NONBLOCK).expect("ours");
+        let pipe = pipe.expect("the pipe can be opened");
+        fcntl_setfl(&pipe, OFlags::NONBLOCK).expect("the pipe accepts O_NONBLOCK");
         Self { path, pipe }
     }
 
-    /// The run, with the pipe as its standard error.
+    /// Returns the run with the pipe as its standard error.
     fn wrap<'d>(&self, run: Wqcap<'d>) -> Wqcap<'d> {
-        let path = self.path.to_str().expect("plain");
+        let path = self.path.to_str().expect("the path is UTF-8");
         run.wrapped(&["sh", "-c", r#"exec "$@" 2>"$0""#, path])
     }
 
-    /// Fills the pipe, so that every write into it waits.
+    /// Fills the pipe, so that every further write into it blocks.
     fn stop(&mut self) {
         while self.pipe.write(b"x").is_ok() {}
     }
 
-    /// Takes what is in the pipe.
+    /// Appends the content of the pipe to `text`.
     fn read(&mut self, text: &mut Vec<u8>) {
         let mut chunk = [0; 65536];
         loop {
@@ -57,7 +58,7 @@ impl Collector {
 }
 
 #[test]
-fn a_collector_that_stops_holds_up_nothing() {
+fn a_collector_that_stops_reading_does_not_delay_the_capture() {
     let dir = Dir::new();
     let mut collector = Collector::new(&dir);
     let run = Wqcap::run(&dir, "x")
@@ -69,7 +70,7 @@ fn a_collector_that_stops_holds_up_nothing() {
     let mut running = run.start();
     run.ctl().until_counted(&mut running, "captured", 1000);
     collector.stop();
-    // Each writes a line: of the control service, of the capture's owner, of signals.
+    // Each action logs a line: from the control service, the supervisor or the signal handling.
     for round in 0..20 {
         let filter = if round % 2 == 0 { "ip or arp" } else { "ip" };
         assert!(run.ctl().change(&["filter", filter]));
@@ -79,8 +80,8 @@ fn a_collector_that_stops_holds_up_nothing() {
         run.ctl().until_counted(&mut running, "captured", now + 100);
     }
     running.until("closed files", |_| {
-        let names = fs::read_dir(run.out_path()).expect("there");
-        let names = names.map(|it| it.expect("lists").path());
+        let names = fs::read_dir(run.out_path()).expect("the folder exists");
+        let names = names.map(|it| it.expect("the folder can be listed").path());
         names
             .filter(|it| it.extension().is_some_and(|it| it == "pcap"))
             .count()
@@ -99,7 +100,7 @@ fn dropped_lines_of_the_audit_trail_are_counted() {
     let mut running = run.start();
     run.ctl().until_counted(&mut running, "captured", 1000);
     collector.stop();
-    // More than may wait, each with the filter before and the one after.
+    // These are more lines than the buffer holds: each line has the old and the new filter.
     let changes = 60;
     let blanks = " ".repeat(50_000);
     for round in 0..changes {
@@ -116,18 +117,26 @@ fn dropped_lines_of_the_audit_trail_are_counted() {
     });
     let text = said(&text);
     let written = text.matches("result=\"changed\"").count();
-    let dropped = text.split("result=\"dropped\"").nth(1).expect("waited for");
-    let (_, dropped) = dropped.split_once("left_out=").expect("waited for");
+    let dropped = text
+        .split("result=\"dropped\"")
+        .nth(1)
+        .expect("the count of dropped lines");
+    let (_, dropped) = dropped
+        .split_once("left_out=")
+        .expect("the count of dropped lines");
     let digits: String = dropped.chars().take_while(char::is_ascii_digit).collect();
     let dropped: usize = digits.parse().expect("a number");
-    assert!(written >= 10 && dropped >= 10, "{written} and {dropped}");
+    assert!(
+        written >= 10 && dropped >= 10,
+        "{written} lines are written and {dropped} are dropped"
+    );
     assert_eq!(written + dropped, changes);
     running.signal(Signal::TERM);
     let _ = run.finished(running.wait(), 0);
 }
 
 #[test]
-fn a_collector_that_leaves_ends_nothing() {
+fn a_collector_that_exits_does_not_end_the_capture() {
     let dir = Dir::new();
     let collector = Collector::new(&dir);
     let run = collector.wrap(Wqcap::run(&dir, "x").model(ENDLESS).queues(1).control());

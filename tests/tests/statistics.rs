@@ -1,4 +1,5 @@
-//! Live statistics, through the binary: what a run's summary says of its traffic is what went over the wire.
+//! Tests of live statistics through the binary: the statistics in a run's summary match the frames
+//! of its wire.
 
 use serde_json::Value;
 use std::{collections::HashMap, path::Path};
@@ -10,6 +11,7 @@ use wqcap_tests::{
     ledger::number,
 };
 
+/// Returns a run that replays `file` on three queues with statistics and without output files.
 fn run<'d>(dir: &'d Dir, name: &str, file: &Path) -> Wqcap<'d> {
     Wqcap::run(dir, name)
         .replay(file)
@@ -20,7 +22,7 @@ fn run<'d>(dir: &'d Dir, name: &str, file: &Path) -> Wqcap<'d> {
         .set("capture.statistics=true")
 }
 
-/// Sum of `what` over an object's or an array's entries.
+/// Returns the sum of the member `what` over the entries of an object or an array.
 fn sum(of: &Value, what: &str) -> u64 {
     match of {
         Value::Object(entries) => entries.values().map(|it| number(&it[what])).sum(),
@@ -53,7 +55,10 @@ fn all_real_frames_are_counted_once() {
         .filter(|it| it[12..14] == [0x08, 0x06])
         .count();
     let arp = number(&statistics["protocols"]["arp"]["frames"]);
-    assert!(arp >= arps as u64, "{arp} ARP frames, {arps} untagged");
+    assert!(
+        arp >= arps as u64,
+        "{arp} ARP frames are counted, of {arps} untagged ones at least"
+    );
     let gaps = number(&statistics["inter_arrival"]["count"]);
     let queues = statistics["queues"].as_array().expect("queues");
     let with_frames = queues.iter().filter(|it| number(&it["frames"]) > 0).count();
@@ -70,7 +75,7 @@ fn talkers_are_ranked_by_bytes_and_by_frames() {
     let mut sent = Vec::new();
     let mut exact: HashMap<String, (u64, u64)> = HashMap::new();
     for i in 0..2000_u16 {
-        // Host n sends in n of 40 rounds, the longer the lower it is.
+        // Host n sends in n of 40 rounds. Hosts with lower numbers send longer frames.
         let from = 1 + (i * 7) % 40;
         if i / 40 < from {
             let ends = Ends {
@@ -108,7 +113,7 @@ fn talkers_are_ranked_by_bytes_and_by_frames() {
 }
 
 #[test]
-fn what_is_cut_off_is_seen_and_what_is_filtered_is_not() {
+fn statistics_count_whole_frames_and_exclude_filtered_ones() {
     let dir = Dir::new();
     let file = dir.join("flows.pcap");
     files::write(&file, 1_600_000_000, &frames::udp_flows(400, 100));
@@ -125,7 +130,7 @@ fn what_is_cut_off_is_seen_and_what_is_filtered_is_not() {
 }
 
 #[test]
-fn statistics_are_off_unless_wanted() {
+fn statistics_are_off_by_default() {
     let dir = Dir::new();
     let file = dir.join("flows.pcap");
     files::write(&file, 1_600_000_000, &frames::udp_flows(40, 100));

@@ -1,4 +1,5 @@
-//! Modes, rules, WQ flags and the ways to a ring, through the binary: what is taken, what is left, what is refused.
+//! Tests of capture modes, flow rules, WQ flags and ring access through the binary: which frames
+//! are captured, which are left to the kernel, and which settings are refused.
 
 use std::collections::HashMap;
 use wqcap_tests::{
@@ -7,7 +8,7 @@ use wqcap_tests::{
     frames::{self, Ends, Frame},
 };
 
-/// How often each frame is there.
+/// Returns the number of copies of each frame.
 fn multiset<'f>(frames: impl IntoIterator<Item = &'f [u8]>) -> HashMap<&'f [u8], usize> {
     let mut counts = HashMap::new();
     for frame in frames {
@@ -16,11 +17,13 @@ fn multiset<'f>(frames: impl IntoIterator<Item = &'f [u8]>) -> HashMap<&'f [u8],
     counts
 }
 
+/// Returns the records of all queues.
 fn all(records: &[Vec<Record>]) -> impl Iterator<Item = &Record> {
     records.iter().flatten()
 }
 
-/// Replays `frames` as `name`, with `settings` on top of buffers that take the longest of them.
+/// Replays `frames` in a run called `name`, with `settings` and with buffers of 16 KiB, which hold
+/// the longest frame.
 fn replay(dir: &Dir, name: &str, frames: &[Vec<u8>], settings: &[&str]) -> Finished {
     let file = dir.join(format!("{name}.pcap"));
     files::write(&file, 0, frames);
@@ -34,18 +37,19 @@ fn replay(dir: &Dir, name: &str, frames: &[Vec<u8>], settings: &[&str]) -> Finis
     run.finish(0)
 }
 
+/// Asserts that the run captured exactly the frames `expected`, in any order.
 #[track_caller]
-fn assert_captured(finished: &Finished, wanted: &[Vec<u8>]) {
+fn assert_captured(finished: &Finished, expected: &[Vec<u8>]) {
     finished.summary.ledger.assert_sums();
     let records = finished.records();
     assert_eq!(
         multiset(all(&records).map(|r| &r.bytes[..])),
-        multiset(wanted.iter().map(|f| &f[..]))
+        multiset(expected.iter().map(|f| &f[..]))
     );
 }
 
 #[test]
-fn a_ring_is_the_same_by_direct_verbs_and_by_the_verbs() {
+fn a_ring_delivers_the_same_frames_by_direct_access_and_by_libibverbs() {
     let dir = Dir::new();
     let frames = frames::assortment();
     for access in ["auto", "verbs"] {
@@ -55,7 +59,7 @@ fn a_ring_is_the_same_by_direct_verbs_and_by_the_verbs() {
                 "capture.queues=3",
                 &format!("capture.access={access}"),
                 &format!("capture.idle={idle}"),
-                // Fewer WRs than frames of a queue, many times round.
+                // The ring has fewer WRs than a queue has frames, so it wraps around many times.
                 "capture.ring=16",
             ];
             assert_captured(&replay(&dir, &name, &frames, &settings), &frames);
@@ -63,9 +67,10 @@ fn a_ring_is_the_same_by_direct_verbs_and_by_the_verbs() {
     }
 }
 
-/// Frames far apart, each of which finds the loop asleep; and on a device that cannot moderate its CQs' events.
+/// The loop sleeps before each frame, because the frames are a millisecond apart. One case is a
+/// device that cannot moderate the events of its CQs.
 #[test]
-fn a_sleeper_is_woken_for_every_frame() {
+fn a_sleeping_loop_wakes_up_for_every_frame() {
     const FRAMES: u64 = 400;
     let dir = Dir::new();
     for (name, settings) in [
@@ -113,14 +118,14 @@ fn a_jumbo_frame_over_several_buffers_is_written_whole() {
             &format!("capture.access={access}"),
         ];
         let finished = replay(&dir, access, &frames, &settings);
-        // The last is one byte longer than five buffers.
+        // The last frame is one byte longer than five buffers.
         assert_captured(&finished, &frames[..frames.len() - 1]);
         assert_eq!(finished.summary.ledger.total.errors, 1);
     }
 }
 
 #[test]
-fn a_sniffer_takes_everything_on_its_one_queue() {
+fn a_sniffer_captures_all_frames_on_its_only_queue() {
     let dir = Dir::new();
     let frames = frames::assortment();
     let settings = ["capture.mode=sniffer", "capture.queues=1"];
@@ -143,7 +148,8 @@ fn a_sniffer_takes_everything_on_its_one_queue() {
         .says(&["ibv_create_flow"]);
 }
 
-/// UDP and TCP over both IP versions from `hosts`, untagged and in VLAN 7, and an ARP frame.
+/// Returns an ARP frame, and from each of `hosts` TCP and UDP over both IP versions and ICMP over
+/// IPv4, untagged and in VLAN 7.
 fn hosts(hosts: std::ops::Range<u16>) -> Vec<Vec<u8>> {
     let mut frames = vec![Frame::ethernet(&[], frames::ARP).payload(46).done()];
     for from in hosts {
@@ -168,8 +174,8 @@ fn hosts(hosts: std::ops::Range<u16>) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Where the IP header is, and which version it has.
-fn ip(frame: &[u8]) -> (usize, u8) {
+/// Returns the offset of the IP header and the IP version, 0 for other protocols.
+fn ip_header(frame: &[u8]) -> (usize, u8) {
     let tagged = frame[12..14] == [0x81, 0];
     let at = if tagged { 18 } else { 14 };
     let version = match frame[at - 2..at] {
@@ -181,7 +187,7 @@ fn ip(frame: &[u8]) -> (usize, u8) {
 }
 
 #[test]
-fn filtered_mode_takes_what_its_rules_name_and_nothing_else() {
+fn filtered_mode_captures_exactly_the_frames_that_its_rules_match() {
     let dir = Dir::new();
     let input = hosts(1..20);
     let file = dir.join("input.pcap");
@@ -190,11 +196,11 @@ fn filtered_mode_takes_what_its_rules_name_and_nothing_else() {
         [capture]
         mode = "filtered"
         queues = 3
-        # Dropped in the NIC, before anything else is looked at.
+        # The NIC drops these frames before it checks other rules.
         [[rule]]
         src = "10.0.0.8/29"
         action = "drop"
-        # Of the rest of IPv4, TCP to port 80 is spread.
+        # TCP over IPv4 to port 80 from the other hosts is spread over the queues.
         [[rule]]
         src = "10.0.0.0/16"
         proto = "tcp"
@@ -205,7 +211,7 @@ fn filtered_mode_takes_what_its_rules_name_and_nothing_else() {
         proto = "icmp"
         queue = 2
         priority = 1
-        # And so does what IPv6 there is in VLAN 7.
+        # IPv6 in VLAN 7 goes to another queue.
         [[rule]]
         vlan = 7
         ethertype = 0x86dd
@@ -216,9 +222,9 @@ fn filtered_mode_takes_what_its_rules_name_and_nothing_else() {
         .config(rules)
         .replay(&file)
         .finish(0);
-    let wanted: Vec<_> = input
+    let expected: Vec<_> = input
         .iter()
-        .filter(|frame| match ip(frame) {
+        .filter(|frame| match ip_header(frame) {
             (at, 4) => {
                 let (host, proto) = (frame[at + 15], frame[at + 9]);
                 !(8..16).contains(&host) && (proto == 6 || proto == 1)
@@ -228,12 +234,12 @@ fn filtered_mode_takes_what_its_rules_name_and_nothing_else() {
         })
         .cloned()
         .collect();
-    assert!(wanted.len() > 40 && wanted.len() < input.len() / 2);
-    assert_captured(&finished, &wanted);
+    assert!(expected.len() > 40 && expected.len() < input.len() / 2);
+    assert_captured(&finished, &expected);
     let records = finished.records();
     for (queue, records) in records.iter().enumerate() {
         for record in records {
-            match ip(&record.bytes) {
+            match ip_header(&record.bytes) {
                 (at, 4) if record.bytes[at + 9] == 1 => assert_eq!(queue, 2),
                 (_, 6) => assert_eq!(queue, 1),
                 _ => {}
@@ -241,20 +247,23 @@ fn filtered_mode_takes_what_its_rules_name_and_nothing_else() {
         }
     }
     let tcp = |records: &[Record]| {
-        records
-            .iter()
-            .any(|r| r.bytes.len() > 24 && ip(&r.bytes).1 == 4 && r.bytes[ip(&r.bytes).0 + 9] == 6)
+        records.iter().any(|r| {
+            r.bytes.len() > 24
+                && ip_header(&r.bytes).1 == 4
+                && r.bytes[ip_header(&r.bytes).0 + 9] == 6
+        })
     };
     assert!(
         records.iter().filter(|r| tcp(r)).count() > 1,
-        "TCP is spread"
+        "TCP is spread over several queues"
     );
 }
 
-/// Whether a rule that names a protocol and no port matches fragments, no source tells: either way a port that is taken
-/// whole loses none and has none twice, and a filter's rules take them or leave them to the kernel.
+/// No source documents whether a rule with a protocol and without a port matches fragments. In both
+/// cases a capture of the whole port gets each fragment exactly once. The rules of a filter match
+/// the fragments or leave them to the kernel.
 #[test]
-fn fragments_come_once_whatever_the_nic_knows_of_their_protocol() {
+fn each_fragment_is_captured_once_whether_or_not_rules_match_fragments() {
     let dir = Dir::new();
     let ends = |i: u16| Ends {
         from: 1 + i,
@@ -267,7 +276,7 @@ fn fragments_come_once_whatever_the_nic_knows_of_their_protocol() {
         frame.udp(ends(i)).payload(100).done()
     };
     let whole: Vec<_> = (0..20).map(|i| udp(i, 0)).collect();
-    // The first, one in the middle, the last.
+    // Three fragments per datagram: the first, one in the middle, the last.
     let fragments = (0..20).flat_map(|i| [0x2000, 0x2010, 0x0020].map(|it| udp(i, it)));
     let all: Vec<_> = whole.iter().cloned().chain(fragments).collect();
     for known in [true, false] {
@@ -288,14 +297,14 @@ fn fragments_come_once_whatever_the_nic_knows_of_their_protocol() {
 }
 
 #[test]
-fn rules_that_cannot_be_are_refused_before_anything_is_made() {
+fn impossible_rules_are_refused_before_any_object_is_created() {
     let dir = Dir::new();
     for (name, rules, says) in [
         ("none", "", &["capture.mode", "no [[rule]]"][..]),
         (
             "twice",
             "[[rule]]\nvlan = 5\nqueue = 0\n[[rule]]\nproto = \"icmp\"\nqueue = 1\n[[rule]]\nproto = \"gre\"\naction = \"drop\"",
-            // ICMP and GRE exclude each other; the VLAN's rule has another hardware priority than both.
+            // No frame matches both ICMP and GRE. The VLAN rule has a different hardware priority.
             &[][..],
         ),
         (
@@ -323,10 +332,10 @@ fn rules_that_cannot_be_are_refused_before_anything_is_made() {
     }
 }
 
-/// The kernel gives rules whose first spec asks for a group MAC address a priority of their own, on which two rules of the
-/// same match both take each frame.
+/// The kernel assigns a separate priority to rules whose first spec matches a group MAC address. At
+/// that priority, two rules with the same match both receive each frame.
 #[test]
-fn priorities_hold_for_rules_with_a_group_mac_address() {
+fn priorities_apply_to_rules_with_a_group_mac_address() {
     let dir = Dir::new();
     let group = [0x01, 0x00, 0x5e, 0x00, 0x00, 0x05];
     let mut input = frames::udp_flows(60, 100);
@@ -358,7 +367,7 @@ fn priorities_hold_for_rules_with_a_group_mac_address() {
 }
 
 #[test]
-fn stripped_tags_are_put_back_or_said_to_be_lost() {
+fn stripped_tags_are_restored_or_declared_as_lost() {
     let dir = Dir::new();
     let ends = Ends {
         from: 1,

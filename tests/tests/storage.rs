@@ -1,22 +1,22 @@
-//! Files as they come and go: rotation, what is kept, hooks, compression, and the readers of other people.
+//! Tests of capture files: rotation, retention, hooks, compression, and third-party readers.
 //!
 //! | test | what it shows |
 //! |---|---|
-//! | `the_oldest_files_go_and_strangers_stay` | `output.keep_files`, `output.keep` |
-//! | `how_long_the_disk_holds_is_told_by_the_status_and_the_plan` | at the rate of the files there are |
-//! | `a_clock_that_is_set_deletes_no_fresh_file` | `output.keep_age`: no age is computed from a clock that was just set |
-//! | `what_others_place_holds_up_neither_retention_nor_the_end` | pipes, endless files and links in shared folders |
-//! | `each_finished_file_has_its_hook` | `output.hook`: every file once, whole and named |
-//! | `hooks_that_fail_are_counted_and_cost_nothing` | failures do not change the run's end |
-//! | `every_format_and_rotation_..._reads_everywhere` | capinfos, tshark, tcpdump and `pcap-file` see the same |
+//! | `the_oldest_files_are_deleted_and_foreign_files_are_kept` | `output.keep_files`, `output.keep` |
+//! | `the_status_and_the_plan_estimate_how_long_the_disk_lasts` | estimate at the rate of the existing files |
+//! | `setting_the_clock_deletes_no_new_file` | `output.keep_age`: no age is computed from a clock that was just set |
+//! | `foreign_entries_delay_neither_retention_nor_the_end` | pipes, huge files and links in shared folders |
+//! | `the_hook_runs_once_for_each_finished_file` | `output.hook`: every file once, complete and under its final name |
+//! | `failed_hooks_are_counted_and_do_not_fail_the_run` | failures do not change the run's exit status |
+//! | `every_reader_accepts_every_format_and_rotation...` | capinfos, tshark, tcpdump and `pcap-file` read the same frames |
 //! | `rotation_under_full_load_is_seamless` | every 100 ms and every 1 MiB: frames in = frames out |
-//! | `a_killed_compressed_capture_is_finished` | torn frames are cut off, the rest stays |
-//! | `merge_reads_compressed_files` | what is joined is what was captured |
-//! | `one_file_in_the_order_of_time` | `output.order = "time"`, with every format of files |
-//! | `a_stream_is_read_as_it_comes` | `output.stdout` into tshark and tcpdump |
-//! | `a_reader_that_leaves_ends_the_run_in_order` | and what it did not take is in the ledger |
-//! | `parsers_and_every_output_go_together` | fan-out with compression, one ordered file, and stdout |
-//! | `another_filter_is_told_of_in_one_row_too` | comments in ordered files and streams, in both shapes |
+//! | `recover_finishes_a_killed_compressed_capture` | incomplete compressed frames are cut off, the others are kept |
+//! | `merge_reads_compressed_files` | the merged frames are the captured ones |
+//! | `time_order_merges_all_queues_into_one_sorted_file` | `output.order = "time"`, with every file format |
+//! | `other_tools_read_the_stream_on_stdout` | `output.stdout` into tshark and tcpdump |
+//! | `a_reader_that_exits_ends_the_run_in_order` | the run ends with status 0 and the reason `reader_left` |
+//! | `fan_out_works_with_every_output` | fan-out with compression, one ordered file, and stdout |
+//! | `ordered_output_records_a_change_of_the_filter` | comments in ordered files and streams, inline and with fan-out |
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -40,26 +40,26 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// Some megabytes in a second or so.
+/// Wire of 4000 frames of 1500 bytes, 6 MB in total.
 const WIRE: &str = "synth:size=1500,flows=64,count=4000";
 
-/// The names in a folder, sorted.
+/// Returns the sorted names in a folder.
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(dir)
-        .expect("lists")
+        .expect("the folder can be listed")
         .map(|entry| {
             entry
-                .expect("entry")
+                .expect("the folder can be listed")
                 .file_name()
                 .into_string()
-                .expect("plain")
+                .expect("the name is UTF-8")
         })
         .collect();
     names.sort();
     names
 }
 
-/// The summary of a run that has ended well; its files are for the test to judge.
+/// Runs to the end, asserts exit status 0, and returns the summary. The files are not checked.
 #[track_caller]
 fn summary(run: &Wqcap<'_>) -> Summary {
     let done = run.done().expect(0);
@@ -68,7 +68,7 @@ fn summary(run: &Wqcap<'_>) -> Summary {
 }
 
 #[test]
-fn the_oldest_files_go_and_strangers_stay() {
+fn the_oldest_files_are_deleted_and_foreign_files_are_kept() {
     let dir = Dir::new();
     let sets: [(&[&str], usize, u64); 3] = [
         (&["output.keep_files=5"], 5, u64::MAX),
@@ -77,14 +77,15 @@ fn the_oldest_files_go_and_strangers_stay() {
     ];
     for (i, (sets, most_files, most_bytes)) in sets.into_iter().enumerate() {
         let out = dir.folder(&format!("{i}.out"));
-        // Older than any of the run's, but for those that are not its own.
+        // The first two are older than the files of the run. Retention must keep the last two: an
+        // unfinished file, and a file that is not a capture's.
         for name in [
             "wqcap-q00-17.pcap",
             "wqcap-q01-18.pcap.zst",
             "wqcap-q00-19.pcap.part",
             "notes.pcap",
         ] {
-            fs::write(out.join(name), b"old").expect("written");
+            fs::write(out.join(name), b"old").expect("the file can be written");
         }
         let mut run = Wqcap::run(&dir, &i.to_string())
             .model(WIRE)
@@ -97,23 +98,26 @@ fn the_oldest_files_go_and_strangers_stay() {
         let summary = summary(&run);
         assert_eq!(summary.ledger.total.captured, 4000);
         let mut left = names(&out);
-        for stranger in ["notes.pcap", "wqcap-q00-19.pcap.part"] {
-            let at = left.iter().position(|name| name == stranger);
-            left.remove(at.unwrap_or_else(|| panic!("{stranger} is gone: {left:?}")));
+        for foreign in ["notes.pcap", "wqcap-q00-19.pcap.part"] {
+            let at = left.iter().position(|name| name == foreign);
+            left.remove(at.unwrap_or_else(|| panic!("{foreign} is kept: {left:?}")));
         }
         assert!(!left.is_empty() && left.len() <= most_files, "{left:?}");
         let paths: Vec<_> = left.iter().map(|name| out.join(name)).collect();
         let bytes: u64 = paths
             .iter()
-            .map(|p| fs::metadata(p).expect("there").len())
+            .map(|p| fs::metadata(p).expect("the file exists").len())
             .sum();
-        assert!(bytes <= most_bytes, "{bytes} in {left:?}");
+        assert!(
+            bytes <= most_bytes,
+            "at most {most_bytes} bytes are kept: {bytes} in {left:?}"
+        );
         let mut named = summary.files.clone();
         named.sort();
-        assert_eq!(named, paths, "the summary names what is left");
-        let deleted = summary.json["deleted"]["files"].as_u64().expect("told");
+        assert_eq!(named, paths, "the summary names the remaining files");
+        let deleted = summary.json["deleted"]["files"].as_u64().expect("a number");
         assert!(deleted >= 2 + 4000 / 133 - paths.len() as u64, "{deleted}");
-        // What stays is the newest: of each queue, the end of its frames.
+        // The newest files are kept: the last frames of each queue.
         let last = paths
             .iter()
             .flat_map(|p| files::read(p))
@@ -129,7 +133,7 @@ fn the_oldest_files_go_and_strangers_stay() {
 }
 
 #[test]
-fn how_long_the_disk_holds_is_told_by_the_status_and_the_plan() {
+fn the_status_and_the_plan_estimate_how_long_the_disk_lasts() {
     let dir = Dir::new();
     let run = Wqcap::run(&dir, "run")
         .model("synth:size=1000,flows=64,pps=1000")
@@ -138,8 +142,10 @@ fn how_long_the_disk_holds_is_told_by_the_status_and_the_plan() {
         .set("output.rotate_size=100KB")
         .set("output.keep=10MB");
     let mut running = run.start();
-    let told = |status: &Value| status["capture"]["disk"].is_object();
-    let status = run.ctl().until(&mut running, "status", "an outlook", told);
+    let has_estimate = |status: &Value| status["capture"]["disk"].is_object();
+    let status = run
+        .ctl()
+        .until(&mut running, "status", "an estimate", has_estimate);
     let disk = &status["capture"]["disk"];
     let number = |name: &str| disk[name].as_f64().expect("a number");
     let held = number("seconds") * number("bytes_per_s");
@@ -163,9 +169,9 @@ fn how_long_the_disk_holds_is_told_by_the_status_and_the_plan() {
     assert_eq!(plan["outlook"]["seconds"], 30.0);
 }
 
-/// A machine whose clock is set again and again, as by a lost or a false source of time.
+/// The clock of the machine is set repeatedly, as with a lost or wrong time source.
 #[test]
-fn a_clock_that_is_set_deletes_no_fresh_file() {
+fn setting_the_clock_deletes_no_new_file() {
     let dir = Dir::new();
     let run = Wqcap::run(&dir, "x")
         .model("synth:size=300,flows=64,pps=5000")
@@ -178,12 +184,12 @@ fn a_clock_that_is_set_deletes_no_fresh_file() {
         .env("STEP_S", "3700")
         .env("STEP_EVERY_MS", "700")
         .start();
-    running.until("a step that retention has seen", |it| {
+    running.until("retention has reported a step of the clock", |it| {
         it.stderr().contains("the system's clock was set")
     });
-    let so_far = names(run.out_path()).len();
-    running.until("files after it, and more steps", |_| {
-        names(run.out_path()).len() > so_far + 30
+    let before = names(run.out_path()).len();
+    running.until("more files and more steps of the clock", |_| {
+        names(run.out_path()).len() > before + 30
     });
     running.signal(Signal::TERM);
     let finished = run.finished(running.wait(), 0);
@@ -195,7 +201,7 @@ fn a_clock_that_is_set_deletes_no_fresh_file() {
 }
 
 #[test]
-fn the_age_of_a_runs_own_files_needs_no_steady_clock() {
+fn files_of_the_run_expire_by_age() {
     let dir = Dir::new();
     let run = Wqcap::run(&dir, "x")
         .model("synth:size=300,flows=64,pps=5000")
@@ -204,10 +210,10 @@ fn the_age_of_a_runs_own_files_needs_no_steady_clock() {
         .set("output.keep_age=1s");
     let mut running = run.start();
     let mut seen = BTreeSet::new();
-    running.until("files that were deleted", |_| {
+    running.until("a file is deleted", |_| {
         let there = names(run.out_path());
         let gone = seen.iter().any(|it| !there.contains(it));
-        // An open file loses its name when it is finished.
+        // Only finished files count: an open file changes its name when it is finished.
         seen.extend(there.into_iter().filter(|it| it.ends_with(".pcap")));
         gone
     });
@@ -218,9 +224,9 @@ fn the_age_of_a_runs_own_files_needs_no_steady_clock() {
     assert!(summary["deleted"]["files"].as_u64() > Some(0), "{done}");
 }
 
-/// Pipes, endless files and links where a capture looks for records, pins, indexes and captures.
+/// Pipes, huge files and links are in the folders in which a capture reads records, pins and captures.
 #[test]
-fn what_others_place_holds_up_neither_retention_nor_the_end() {
+fn foreign_entries_delay_neither_retention_nor_the_end() {
     let dir = Dir::new();
     let (journal, store, index) = (
         dir.folder("journal"),
@@ -254,10 +260,11 @@ fn what_others_place_holds_up_neither_retention_nor_the_end() {
         let record = records.join(format!("{name}.json"));
         match i % 3 {
             0 => fifo(&record),
-            1 => std::os::unix::fs::symlink("/dev/zero", &record).expect("own"),
+            1 => std::os::unix::fs::symlink("/dev/zero", &record)
+                .expect("the test's folder is writable"),
             _ => {
-                let file = fs::File::create(&record).expect("own");
-                file.set_len(1 << 36).expect("sparse");
+                let file = fs::File::create(&record).expect("the test's folder is writable");
+                file.set_len(1 << 36).expect("the file can be sparse");
             }
         }
     }
@@ -273,10 +280,13 @@ fn what_others_place_holds_up_neither_retention_nor_the_end() {
         .model("synth:size=500,pps=4000")
         .set("output.keep_files=4");
     let mut running = second.start();
-    running.until("old files to go, in spite of their records", |_| {
-        let there = names(&out);
-        before.iter().all(|it| !there.contains(it))
-    });
+    running.until(
+        "the old files are deleted in spite of their records",
+        |_| {
+            let there = names(&out);
+            before.iter().all(|it| !there.contains(it))
+        },
+    );
     running.signal(Signal::TERM);
     let done = running.wait().expect(0);
     let summary = fs::read_to_string(second.summary_path()).expect("a summary");
@@ -288,10 +298,10 @@ fn what_others_place_holds_up_neither_retention_nor_the_end() {
 }
 
 #[test]
-fn each_finished_file_has_its_hook() {
+fn the_hook_runs_once_for_each_finished_file() {
     let dir = Dir::new();
     let seen = dir.folder("seen");
-    // A hook sees a whole file under its final name, and may take it away.
+    // The hook gets a complete file under its final name, and may move it.
     let hook = dir.script("hook", &format!("mv \"$1\" {}", seen.display()));
     let run = Wqcap::run(&dir, "x")
         .model(WIRE)
@@ -306,7 +316,7 @@ fn each_finished_file_has_its_hook() {
         .map(|p| {
             p.file_name()
                 .and_then(|n| n.to_str())
-                .expect("plain")
+                .expect("the name is UTF-8")
                 .to_owned()
         })
         .collect();
@@ -319,7 +329,7 @@ fn each_finished_file_has_its_hook() {
     assert_eq!(frames, 4000);
 }
 
-/// However long hooks take.
+/// The time that hooks take is not part of the duration.
 #[test]
 fn the_duration_ends_with_the_last_file() {
     let dir = Dir::new();
@@ -338,19 +348,19 @@ fn the_duration_ends_with_the_last_file() {
     let mut running = run.start();
     running.until("the hook of the last file", |_| began.exists());
     let synced = start.elapsed();
-    // So much would be on top.
+    // The duration would be longer by this time if it included the hook.
     thread::sleep(synced.max(Duration::from_millis(500)));
-    fs::write(&go, "").expect("an own file");
+    fs::write(&go, "").expect("the file can be written");
     let finished = run.finished(running.wait(), 0);
     let took = finished.summary.duration_s;
     assert!(
         took <= synced.as_secs_f64(),
-        "{took} s, and {synced:?} until the file was there"
+        "a duration of {took} s, and {synced:?} until the file was complete"
     );
 }
 
 #[test]
-fn hooks_that_fail_are_counted_and_cost_nothing() {
+fn failed_hooks_are_counted_and_do_not_fail_the_run() {
     let dir = Dir::new();
     let hook = dir.script("hook", "echo to stdout; echo to stderr >&2; exit 7");
     let run = Wqcap::run(&dir, "x")
@@ -365,8 +375,8 @@ fn hooks_that_fail_are_counted_and_cost_nothing() {
         .says(&["output.hook", "exit status: 7", "to stdout", "to stderr"]);
     let json: serde_json::Value = serde_json::from_str(&finished.done.stdout).expect("JSON alone");
     assert_eq!(json["hooks"]["failed"], 1);
-    // What cannot be run is refused before anything is created.
-    fs::set_permissions(&hook, fs::Permissions::from_mode(0o644)).expect("set");
+    // A hook that cannot be executed is refused before any object is created.
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o644)).expect("the mode can be changed");
     for (hook, problem) in [(&hook, "chmod +x"), (&dir.join("absent"), "No such file")] {
         Wqcap::run(&dir, "refused")
             .model(WIRE)
@@ -377,7 +387,7 @@ fn hooks_that_fail_are_counted_and_cost_nothing() {
     }
 }
 
-/// Frames, and the file that holds them.
+/// Writes `count` UDP frames into a file, and returns the frames and the path.
 fn sample(dir: &Dir, count: u16) -> (Vec<Vec<u8>>, PathBuf) {
     let frames = frames::udp_flows(count, 300);
     let path = dir.join("in.pcap");
@@ -385,25 +395,26 @@ fn sample(dir: &Dir, count: u16) -> (Vec<Vec<u8>>, PathBuf) {
     (frames, path)
 }
 
-/// The period of `output.rotate_time` below.
+/// Value of `output.rotate_time` in the tests below.
 const PERIOD: Duration = Duration::from_millis(100);
 
 #[test]
-fn every_format_and_rotation_reads_everywhere() {
-    reads_everywhere("none");
+fn every_reader_accepts_every_format_and_rotation() {
+    assert_every_reader_accepts("none");
 }
 
 #[test]
-fn every_format_and_rotation_with_lz4_reads_everywhere() {
-    reads_everywhere("lz4");
+fn every_reader_accepts_every_format_and_rotation_with_lz4() {
+    assert_every_reader_accepts("lz4");
 }
 
 #[test]
-fn every_format_and_rotation_with_zstd_reads_everywhere() {
-    reads_everywhere("zstd:1");
+fn every_reader_accepts_every_format_and_rotation_with_zstd() {
+    assert_every_reader_accepts("zstd:1");
 }
 
-fn reads_everywhere(compress: &str) {
+/// Asserts that all readers get the frames that were sent, for each format and rotation.
+fn assert_every_reader_accepts(compress: &str) {
     let dir = Dir::new();
     let (mut sent, input) = sample(&dir, 5000);
     sent.sort();
@@ -412,7 +423,7 @@ fn reads_everywhere(compress: &str) {
         for (rotation, wire) in [
             ("rotate_size=0", wire.clone()),
             ("rotate_size=100KiB", wire.clone()),
-            // Paced, so that the clock passes some tenths of a second.
+            // The pace makes the run last several periods of 100 ms.
             ("rotate_time=100ms", format!("{wire},pps=12000")),
         ] {
             let name = format!("{format}-{rotation}");
@@ -423,13 +434,14 @@ fn reads_everywhere(compress: &str) {
                 .set(&format!("output.compress={compress}"))
                 .set(&format!("output.{rotation}"));
             let finished = run.finish(0);
-            let files: Vec<_> = finished.files().into_iter().map(File::of).collect();
+            let files: Vec<_> = finished.files().into_iter().map(File::read).collect();
             let by_queue = |queue| {
                 let files = files.iter().filter(move |it| it.queue == queue);
                 files.flat_map(|it| &it.records)
             };
-            // At every multiple of the time there is another file, if there are frames.
-            let period = |r: &Record| r.ts / u64::try_from(PERIOD.as_nanos()).expect("short");
+            // Each period in which a queue has frames has its own file.
+            let period =
+                |r: &Record| r.ts / u64::try_from(PERIOD.as_nanos()).expect("the period fits u64");
             let periods: usize = [0, 1]
                 .map(|queue| by_queue(queue).map(period).collect::<BTreeSet<_>>().len())
                 .into_iter()
@@ -447,7 +459,7 @@ fn reads_everywhere(compress: &str) {
             for queue in [0, 1] {
                 assert!(by_queue(queue).all(|r| r.caplen <= r.len), "{name}");
                 let sorted = by_queue(queue).is_sorted_by_key(|r| r.ts);
-                assert!(sorted, "{name}: times run backward");
+                assert!(sorted, "{name}: frames are in time order");
             }
             let all = files.iter().flat_map(|it| &it.records);
             let mut got: Vec<_> = all.map(|r| &r.bytes).collect();
@@ -456,12 +468,12 @@ fn reads_everywhere(compress: &str) {
             if format == "pcapng" {
                 assert_statistics(&finished, &files);
             }
-            others_agree(&dir, &files);
+            assert_other_readers_agree(&dir, &files);
         }
     }
 }
 
-/// A finished file, unpacked and read once.
+/// Finished file with its decompressed content and its records.
 struct File {
     queue: usize,
     path: PathBuf,
@@ -471,7 +483,7 @@ struct File {
 
 impl File {
     #[track_caller]
-    fn of((queue, path): (usize, PathBuf)) -> Self {
+    fn read((queue, path): (usize, PathBuf)) -> Self {
         let unpacked = files::unpacked(&path);
         Self {
             queue,
@@ -482,7 +494,7 @@ impl File {
     }
 }
 
-/// What the files say of themselves is what the ledger says.
+/// Asserts that the interface statistics in the files match the ledger.
 #[track_caller]
 fn assert_statistics(finished: &Finished, files: &[File]) {
     for (queue, lines) in finished.summary.ledger.queues.iter().enumerate() {
@@ -501,21 +513,22 @@ fn assert_statistics(finished: &Finished, files: &[File]) {
     }
 }
 
-/// capinfos, tshark and tcpdump count as many frames in each file as `pcap-file`. The first two unpack themselves.
+/// Asserts that capinfos, tshark and tcpdump read as many frames as `pcap-file`. capinfos and tshark
+/// decompress files themselves.
 #[track_caller]
-fn others_agree(dir: &Dir, files: &[File]) {
+fn assert_other_readers_agree(dir: &Dir, files: &[File]) {
     let counts: Vec<_> = files.iter().map(|it| it.records.len()).collect();
     let capinfos = Program::new("capinfos")
         .args(["-T", "-r", "-c", "-M"])
         .args(files.iter().map(|it| &it.path))
         .run()
         .expect(0);
-    let told: Vec<usize> = capinfos
+    let counted: Vec<usize> = capinfos
         .stdout
         .lines()
         .filter_map(|line| line.rsplit('\t').next()?.parse().ok())
         .collect();
-    assert_eq!(told, counts, "{capinfos}");
+    assert_eq!(counted, counts, "{capinfos}");
 
     let first = &files[0];
     let tshark = Program::new("tshark")
@@ -545,30 +558,31 @@ fn others_agree(dir: &Dir, files: &[File]) {
     assert!(tshark.stdout.lines().eq(wanted.iter()), "{tshark}");
 
     for (file, count) in files.iter().zip(&counts) {
-        // libpcap unpacks nothing.
+        // libpcap does not decompress files.
         let plain = dir.join("plain");
-        fs::write(&plain, &file.unpacked).expect("written");
+        fs::write(&plain, &file.unpacked).expect("the file can be written");
         let tcpdump = Program::new("tcpdump")
             .args(["-n", "--count", "-r"])
             .arg(&plain)
             .run()
             .expect(0);
-        let said = format!("{count} packet");
+        let message = format!("{count} packet");
         assert!(
-            tcpdump.stdout.contains(&said) || tcpdump.stderr.contains(&said),
+            tcpdump.stdout.contains(&message) || tcpdump.stderr.contains(&message),
             "{tcpdump}"
         );
     }
 }
 
-/// The number that the wire puts at the end of each of its frames, from 0.
+/// Returns the sequence number, from 0, that the wire writes at the end of each frame.
 fn sequence(frame: &[u8]) -> u64 {
     let bytes = frame.last_chunk().expect("long enough");
     u64::from_le_bytes(*bytes)
 }
 
-/// Runs at full speed with a rotation, and looks for every frame in the files.
-fn seamless(dir: &Dir, rotation: &str, compress: &str, count: u64) -> usize {
+/// Captures `count` frames at full speed with this rotation, and returns the number of files. Asserts
+/// that every frame is in them exactly once.
+fn assert_seamless(dir: &Dir, rotation: &str, compress: &str, count: u64) -> usize {
     let run = Wqcap::run(dir, &format!("{rotation} {compress}"))
         .model(&format!("synth:size=700,flows=64,count={count}"))
         .queues(2)
@@ -576,50 +590,53 @@ fn seamless(dir: &Dir, rotation: &str, compress: &str, count: u64) -> usize {
         .set(&format!("output.compress={compress}"))
         .set("output.buffer=16MiB");
     let finished = run.finish(0);
-    let mut seen = vec![false; usize::try_from(count).expect("fits")];
+    let mut seen = vec![false; usize::try_from(count).expect("the number fits usize")];
     for (queue, records) in finished.records().iter().enumerate() {
         let numbers: Vec<_> = records.iter().map(|r| sequence(&r.bytes)).collect();
-        assert!(numbers.is_sorted(), "queue {queue}: files overlap");
+        assert!(
+            numbers.is_sorted(),
+            "queue {queue}: frames are in order across its files"
+        );
         for number in numbers {
-            let seen = &mut seen[usize::try_from(number).expect("fits")];
-            assert!(!std::mem::replace(seen, true), "frame {number} twice");
+            let seen = &mut seen[usize::try_from(number).expect("the number fits usize")];
+            assert!(!std::mem::replace(seen, true), "frame {number} occurs once");
         }
     }
     let gaps = seen.iter().filter(|seen| !**seen).count();
-    assert_eq!(gaps, 0, "frames are missing");
+    assert_eq!(gaps, 0, "number of missing frames");
     finished.files().len()
 }
 
 #[test]
 fn rotation_under_full_load_is_seamless() {
     let dir = Dir::new();
-    assert!(seamless(&dir, "rotate_size=1MiB", "none", 100_000) >= 60);
-    assert!(seamless(&dir, "rotate_size=1MiB", "lz4", 60_000) >= 40);
-    // However fast it is: at the start and the end of a queue's frames there may be less than a whole period.
-    let _ = seamless(&dir, "rotate_time=100ms", "none", 100_000);
+    assert!(assert_seamless(&dir, "rotate_size=1MiB", "none", 100_000) >= 60);
+    assert!(assert_seamless(&dir, "rotate_size=1MiB", "lz4", 60_000) >= 40);
+    // The number of files depends on the speed of the machine, so it is not checked.
+    let _ = assert_seamless(&dir, "rotate_time=100ms", "none", 100_000);
 }
 
 #[test]
 #[ignore = "a minute each: scripts/soak runs it"]
-fn rotation_under_full_load_for_minutes() {
+fn rotation_under_full_load_is_seamless_for_minutes() {
     for rotation in ["rotate_time=100ms", "rotate_size=1MiB"] {
         let began = Instant::now();
         let (mut frames, mut files, mut runs) = (0, 0, 0);
         while began.elapsed() < Duration::from_secs(60) {
-            // A folder each: the files of a minute are many gigabytes.
+            // Each run has its own folder, because the files of a minute take many gigabytes.
             let dir = Dir::new();
-            files += seamless(&dir, rotation, "none", 1_000_000);
+            files += assert_seamless(&dir, rotation, "none", 1_000_000);
             frames += 1_000_000;
             runs += 1;
         }
         println!(
-            "{rotation}: {frames} frames in {files} files of {runs} runs, none lost, none twice"
+            "{rotation}: {frames} frames in {files} files of {runs} runs, none lost, none duplicated"
         );
     }
 }
 
 #[test]
-fn a_killed_compressed_capture_is_finished() {
+fn recover_finishes_a_killed_compressed_capture() {
     for compress in ["lz4", "zstd:1"] {
         let dir = Dir::new();
         let run = Wqcap::run(&dir, compress.trim_end_matches(":1"))
@@ -627,14 +644,14 @@ fn a_killed_compressed_capture_is_finished() {
             .queues(2)
             .set("output.format=pcapng")
             .set("output.rotate_size=3MiB")
-            // Small blocks, small frames: a kill finds many of them written.
+            // A small buffer makes small blocks, so many of them are written before the kill.
             .set("output.buffer=1MiB")
             .set(&format!("output.compress={compress}"));
         let out = run.out_path().to_owned();
         let mut running = run.start();
         running.freeze_when("finished files, and records in an open one", |_| {
             let finished = names(&out).iter().filter(|n| !n.ends_with(".part")).count();
-            finished >= 4 && open_bytes(&out)
+            finished >= 4 && has_open_data(&out)
         });
         running.signal(Signal::KILL);
         let _ = running.wait();
@@ -652,15 +669,18 @@ fn a_killed_compressed_capture_is_finished() {
         let mut numbers = BTreeSet::new();
         for name in names(&out) {
             for record in files::read(&out.join(&name)) {
-                assert!(numbers.insert(sequence(&record.bytes)), "{name}: twice");
+                assert!(
+                    numbers.insert(sequence(&record.bytes)),
+                    "{name}: each frame occurs once"
+                );
             }
         }
         assert!(numbers.len() > 10_000, "{}", numbers.len());
     }
 }
 
-/// Whether an open file holds something.
-fn open_bytes(dir: &Path) -> bool {
+/// Returns `true` if an open file in `dir` has more than 4096 bytes.
+fn has_open_data(dir: &Path) -> bool {
     names(dir)
         .iter()
         .filter(|name| name.ends_with(".part"))
@@ -677,7 +697,7 @@ fn merge_reads_compressed_files() {
             .replay(&input)
             .queues(3)
             .set("output.rotate_size=64KiB")
-            // Some frames in each file.
+            // A small buffer, so that each file has several compressed frames.
             .set("output.buffer=256KiB")
             .set(&format!("output.compress={compress}"));
         let finished = run.finish(0);
@@ -688,7 +708,7 @@ fn merge_reads_compressed_files() {
             .run()
             .expect(0);
         let json: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
-        // However many files, each queue is one stream.
+        // The files of a queue are one stream.
         let queues = finished.records().iter().filter(|r| !r.is_empty()).count();
         assert_eq!(json["streams"], queues, "{done}");
         let records = files::read(&merged);
@@ -696,14 +716,17 @@ fn merge_reads_compressed_files() {
         let mut got: Vec<_> = records.into_iter().map(|r| r.bytes).collect();
         got.sort();
         assert_frames("merged", &got, &sent);
-        // What is cut off in the middle of a frame gives what stands before it, and tells.
+        // A file that ends within a compressed frame is read up to that frame, and reported.
         let (_, first) = &finished.files()[0];
         let torn = dir.join(format!(
             "torn.pcap.{}",
-            first.extension().and_then(|e| e.to_str()).expect("one")
+            first
+                .extension()
+                .and_then(|e| e.to_str())
+                .expect("a file extension")
         ));
-        let bytes = fs::read(first).expect("there");
-        fs::write(&torn, &bytes[..bytes.len() - 10]).expect("written");
+        let bytes = fs::read(first).expect("the file exists");
+        fs::write(&torn, &bytes[..bytes.len() - 10]).expect("the file can be written");
         wqcap(["merge", "-o"])
             .arg(&merged)
             .arg(&torn)
@@ -713,15 +736,18 @@ fn merge_reads_compressed_files() {
     }
 }
 
-/// A file of all queues.
-fn ordered(path: PathBuf) -> File {
-    let name = path.file_name().and_then(|n| n.to_str()).expect("plain");
+/// Reads a file of all queues, and asserts that its name is one of such a file.
+fn read_ordered_file(path: PathBuf) -> File {
+    let name = path
+        .file_name()
+        .and_then(|n| n.to_str())
+        .expect("the name is UTF-8");
     assert!(name.starts_with("wqcap-all-"), "{name}");
-    File::of((0, path))
+    File::read((0, path))
 }
 
 #[test]
-fn one_file_in_the_order_of_time() {
+fn time_order_merges_all_queues_into_one_sorted_file() {
     let dir = Dir::new();
     for (i, sets) in [
         &["output.format=pcap"][..],
@@ -747,30 +773,38 @@ fn one_file_in_the_order_of_time() {
         let total = summary.ledger.total;
         assert_eq!(total.received, 12_000);
         assert_eq!(total.captured + total.late, 12_000, "{total:?}");
-        // Nothing is late unless something has waited for a second, and all of this takes a fraction of one.
+        // A frame is late only after a wait of a second, and the run normally takes less than that.
         let lasted = summary.duration_s;
         assert!(total.late == 0 || lasted > 1.0, "{lasted} s: {total:?}");
         let mut paths = summary.files.clone();
         paths.sort();
         assert_eq!(paths.len() > 1, sets.len() > 1, "{paths:?}");
-        let files: Vec<_> = paths.into_iter().map(ordered).collect();
+        let files: Vec<_> = paths.into_iter().map(read_ordered_file).collect();
         let records: Vec<_> = files.iter().flat_map(|it| &it.records).collect();
-        assert!(records.is_sorted_by_key(|r| r.ts), "{sets:?}: out of order");
+        assert!(
+            records.is_sorted_by_key(|r| r.ts),
+            "{sets:?}: frames are in time order"
+        );
         let numbers: BTreeSet<_> = records.iter().map(|r| sequence(&r.bytes)).collect();
-        assert_eq!(numbers.len(), records.len(), "{sets:?}: twice");
+        assert_eq!(
+            numbers.len(),
+            records.len(),
+            "{sets:?}: each frame occurs once"
+        );
         assert_eq!(records.len() as u64, total.captured);
         if sets[0].ends_with("pcapng") {
-            let told = files
+            let statistics = files
                 .iter()
                 .map(|it| files::statistics_of(&it.path, &it.unpacked));
-            let told: u64 = told.map(|(received, _)| received).sum();
-            assert_eq!(told, total.received, "{sets:?}");
+            let received: u64 = statistics.map(|(received, _)| received).sum();
+            assert_eq!(received, total.received, "{sets:?}");
         }
-        others_agree(&dir, &files);
+        assert_other_readers_agree(&dir, &files);
     }
 }
 
-/// A run that writes to stdout, and `reader` behind it in a pipe; exit statuses of both.
+/// Pipes the stdout of a run into the shell command `reader`. The exit statuses of both are in the
+/// stderr of the result.
 fn piped(run: &Wqcap<'_>, reader: &str) -> wqcap_tests::Done {
     let script = format!(
         "set -o pipefail; \"$@\" | {{ {reader}; }}; status=(\"${{PIPESTATUS[@]}}\"); echo \"statuses ${{status[*]}}\" >&2"
@@ -782,7 +816,7 @@ fn piped(run: &Wqcap<'_>, reader: &str) -> wqcap_tests::Done {
 }
 
 #[test]
-fn a_stream_is_read_as_it_comes() {
+fn other_tools_read_the_stream_on_stdout() {
     let dir = Dir::new();
     for (format, by) in [("pcap", "output.stdout=true"), ("pcapng", "output.dir=-")] {
         let tools = [
@@ -801,7 +835,7 @@ fn a_stream_is_read_as_it_comes() {
                 .queues(3)
                 .set(&format!("output.format={format}"))
                 .set(by);
-            // Frames that `cat` shows are no text.
+            // `cat` prints binary frames, which do not belong into the output.
             let reader = if tool == "file" {
                 format!("{reader} > /dev/null")
             } else {
@@ -815,13 +849,13 @@ fn a_stream_is_read_as_it_comes() {
             assert_eq!(total.captured + total.late, 4000, "{done}");
             assert_eq!(summary.files, Vec::<PathBuf>::new());
             assert_eq!(names(run.out_path()), Vec::<String>::new());
-            let said = match tool {
+            let message = match tool {
                 "tshark" => format!("{} 200", total.captured),
                 "tcpdump" => format!("{} packets", total.captured),
                 _ => String::new(),
             };
             assert!(
-                done.stdout.contains(&said) || done.stderr.contains(&said),
+                done.stdout.contains(&message) || done.stderr.contains(&message),
                 "{done}"
             );
             let records = files::read(&kept);
@@ -832,20 +866,20 @@ fn a_stream_is_read_as_it_comes() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_the_run_in_order() {
+fn a_reader_that_exits_ends_the_run_in_order() {
     let dir = Dir::new();
     let run = Wqcap::run(&dir, "x")
         .model("synth:size=200,flows=64,pps=20000")
         .queues(2)
         .set("output.stdout=true");
-    // An endless wire: nothing but the reader ends this.
+    // The wire has no end, so only the exit of the reader ends the run.
     let done = piped(&run, "tcpdump -n -c 100 -r - > /dev/null");
     done.says(&["statuses 0 0", "the reader of stdout exited"]);
     let text = fs::read_to_string(run.summary_path()).expect("a summary");
     let summary = Summary::parse(&text);
     assert_eq!(summary.json["end"], "reader_left");
     assert!(summary.ledger.total.captured >= 100, "{done}");
-    // What makes no sense with a stream is refused.
+    // Settings that make no sense with a stream are refused.
     for set in [
         "output.keep_files=1",
         "output.compress=lz4",
@@ -865,13 +899,13 @@ fn a_reader_that_leaves_ends_the_run_in_order() {
     run.done().expect(2).says(&["--summary"]);
 }
 
-/// The same run with parsers on threads of their own.
+/// Returns the run in fan-out mode, with two parser threads per queue.
 fn fanout(run: Wqcap<'_>) -> Wqcap<'_> {
     run.set("pipeline.mode=fanout")
         .set("pipeline.parsers_per_queue=2")
 }
 
-/// Lets a run write its stream to a file.
+/// Returns the run with `output.stdout`, redirected to the file `to`.
 fn streamed<'d>(run: Wqcap<'d>, to: &Path) -> Wqcap<'d> {
     let script = format!("exec \"$@\" > '{}'", to.display());
     run.set("output.stdout=true")
@@ -879,7 +913,7 @@ fn streamed<'d>(run: Wqcap<'d>, to: &Path) -> Wqcap<'d> {
 }
 
 #[test]
-fn parsers_and_every_output_go_together() {
+fn fan_out_works_with_every_output() {
     let dir = Dir::new();
     let (mut sent, input) = sample(&dir, 5000);
     sent.sort();
@@ -916,7 +950,7 @@ fn parsers_and_every_output_go_together() {
             let total = summary.ledger.total;
             assert_eq!(records.len() as u64, total.captured);
             assert_eq!(total.captured + total.late, 5000);
-            // Each that is there is one that was sent, and there once.
+            // Each captured frame was sent, and none occurs more often than it was sent.
             let mut left = sent.iter();
             let mut got: Vec<_> = records.into_iter().map(|r| r.bytes).collect();
             got.sort();
@@ -926,7 +960,7 @@ fn parsers_and_every_output_go_together() {
 }
 
 #[test]
-fn another_filter_is_told_of_in_one_row_too() {
+fn ordered_output_records_a_change_of_the_filter() {
     let dir = Dir::new();
     let shapes: [(&str, bool, bool); 4] = [
         ("file", false, false),
@@ -949,7 +983,7 @@ fn another_filter_is_told_of_in_one_row_too() {
             run = streamed(run, &stream);
         }
         let (ctl, mut running) = (run.ctl(), run.start());
-        // The least that a queue has captured.
+        // The smallest number of frames that a queue has captured.
         let captured = |stats: &serde_json::Value| {
             let queues = stats["ledger"]["queues"].as_array();
             let of_queues = queues.into_iter().flatten().map(|it| &it["captured"]);

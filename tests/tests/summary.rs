@@ -1,11 +1,11 @@
-//! The summary, held to its documentation: every key of real summaries is in `docs/summary.md` with its type, and every
-//! key that is documented is in one of them.
+//! Test of the summary against `docs/summary.md`: the page has every key of real summaries with its
+//! type, and every documented key occurs in one of them.
 
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path};
 use wqcap_tests::{Dir, Wqcap, binaries, files};
 
-/// The documented keys and their types.
+/// Returns the documented keys and their types.
 fn documented() -> BTreeMap<String, String> {
     let path = binaries::root().join("docs/summary.md");
     let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -17,7 +17,8 @@ fn documented() -> BTreeMap<String, String> {
     rows.collect()
 }
 
-/// The documented key of the element or member `name` of what is documented as `of`.
+/// Returns the documented key of the member `name` in the object with the documented key `of`: the
+/// key with its name, or `of.*` if only that is documented.
 fn key_of(documented: &BTreeMap<String, String>, of: &str, name: &str) -> String {
     let own = if of.is_empty() {
         name.to_owned()
@@ -32,6 +33,7 @@ fn key_of(documented: &BTreeMap<String, String>, of: &str, name: &str) -> String
     }
 }
 
+/// Returns `true` if `value` has the documented type `kind`.
 fn is_of(value: &Value, kind: &str) -> bool {
     match kind {
         "count" => value.is_u64(),
@@ -45,18 +47,19 @@ fn is_of(value: &Value, kind: &str) -> bool {
     }
 }
 
-/// Walks a summary, and notes the documented keys it has.
+/// Adds to `seen` the documented keys of a summary, and asserts that every key is documented and
+/// that its value has the documented type.
 fn walk(documented: &BTreeMap<String, String>, key: &str, value: &Value, seen: &mut Vec<String>) {
     if let Some(kinds) = documented.get(key) {
         assert!(
             kinds.split(" or ").any(|kind| is_of(value, kind)),
-            "{key} is no {kinds}: {value}"
+            "{key} has the type {kinds}: {value}"
         );
         seen.push(key.to_owned());
     } else {
-        // An element that is an object has its members documented, not itself.
+        // For an array of objects, only the members of its elements are documented.
         let member = key.is_empty() || key.ends_with("[]") && value.is_object();
-        assert!(member, "docs/summary.md does not have {key}: {value}");
+        assert!(member, "docs/summary.md lacks {key}: {value}");
     }
     match value {
         Value::Object(members) => {
@@ -73,7 +76,8 @@ fn walk(documented: &BTreeMap<String, String>, key: &str, value: &Value, seen: &
     }
 }
 
-/// The summary of a run with everything on that a summary can tell of, in a folder where `left` was left open.
+/// Returns the summary of a run with every feature that has keys in the summary. Its output folder
+/// contains a copy of `left` as the unfinished file of an earlier run.
 fn everything_on(dir: &Dir, left: &Path) -> Value {
     let run = Wqcap::run(dir, "all")
         .config("[[cutoff]]\npackets = 390\n")
@@ -89,20 +93,21 @@ fn everything_on(dir: &Dir, left: &Path) -> Value {
         .set("output.hook=/bin/true")
         .set("output.encrypt_key_command=printf %064d 7")
         .set("model.fault=wq_fatal:queue=0@frames=2000");
-    // What an earlier run left open.
+    // The unfinished file of an earlier run.
     let out = dir.folder("all.out");
     fs::copy(left, out.join("wqcap-q07-1.pcap.part")).expect("a copy");
-    // Not `finish`: files that were deleted hold frames no longer.
+    // `finish` would count the frames in all files, but some files have been deleted.
     let _ = run.done().expect(0);
     let text = fs::read_to_string(run.summary_path()).expect("a summary");
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// The summary of a run with names, of a message of DNS and one of DHCP.
+/// Returns the summary of a run with `flows.names` on one DNS message and one DHCP message.
 fn with_names(dir: &Dir) -> Value {
     let sample =
         |name| fs::read(binaries::root().join("fuzz/corpus").join(name)).expect("a sample");
-    // Ethernet, IPv4 and UDP of one, and the message of the other, with the lengths of both.
+    // Each frame has the headers of the DNS sample and the message of another one, with the lengths
+    // in the headers adjusted.
     let frames = [
         ("names/answer", [0x12, 0x34, 0, 53]),
         ("names/dhcp", [0, 68, 0, 67]),
@@ -132,7 +137,7 @@ fn with_names(dir: &Dir) -> Value {
 }
 
 #[test]
-fn real_summaries_and_their_documentation_have_the_same_keys() {
+fn summaries_and_their_documentation_have_the_same_keys() {
     let documented = documented();
     let dir = Dir::new();
     let plain = Wqcap::run(&dir, "plain")
@@ -156,8 +161,11 @@ fn real_summaries_and_their_documentation_have_the_same_keys() {
     }
     assert!(failed["error"].is_string());
     assert!(plain["clock"].is_null() && plain["error"].is_null());
-    // A class of malformed frames is there only when there are such frames.
+    // A summary has a class of malformed frames only if such frames arrived.
     for key in documented.keys().filter(|key| *key != "malformed.*") {
-        assert!(seen.contains(key), "{key} is documented, but in no summary");
+        assert!(
+            seen.contains(key),
+            "{key} is documented and occurs in a summary"
+        );
     }
 }

@@ -1,18 +1,19 @@
-//! Captures whose process or disk comes to harm: what was complete stays whole, what was open is readable up to a point
-//! and is finished by `wqcap recover`, and where the process survives its ledger names every frame that is lost.
+//! Tests of captures whose process is killed or whose disk fails. Finished files stay intact. An
+//! open file is readable up to a point, and `wqcap recover` finishes it. If the process survives,
+//! its ledger counts every lost frame.
 //!
 //! | test | harm | what may be lost |
 //! |---|---|---|
-//! | `killed` | SIGKILL | what was in the write buffers |
-//! | `a_trickle_that_is_killed` | SIGKILL, at any rate | the last second, with `output.order = "time"` the last two |
-//! | `four_hundred_and_fifty_kills` | the same at any moment (soak) | what was in the write buffers |
-//! | `power_cut` | `EXT4_IOC_SHUTDOWN` on an ext4 in a file | what was in no finished file |
-//! | `an_open_file_after_a_power_cut` | the same | what was written since the last sync |
-//! | `a_slow_disk_costs_what_the_ledger_says` | each write stalls | nothing with a wire that waits, else `dropped_storage` |
-//! | `a_disk_that_is_gone` | every call fails with EIO | `dropped_storage`: all that is in no finished file |
-//! | `a_folder_that_is_removed` | rm -r of `output.dir` | `dropped_storage`: all of it |
+//! | `a_killed_capture_loses_at_most_its_buffer` | SIGKILL | what was in the write buffers |
+//! | `a_kill_at_any_rate_loses_at_most_the_last_seconds` | SIGKILL, at any rate | the last second, with `output.order = "time"` the last two |
+//! | `a_kill_at_any_moment_leaves_no_gap` | SIGKILL at any moment, 450 times (soak) | what was in the write buffers |
+//! | `finished_files_survive_a_power_cut` | `EXT4_IOC_SHUTDOWN` on an ext4 in a file | what was in no finished file |
+//! | `an_open_file_keeps_its_synced_data_after_a_power_cut` | `EXT4_IOC_SHUTDOWN` on an ext4 in a file | what was written since the last sync |
+//! | `a_slow_disk_drops_only_frames_that_the_ledger_counts` | each write stalls | nothing with a wire that waits, else `dropped_storage` |
+//! | `a_failed_disk_leaves_finished_files_intact` | every call fails with EIO | `dropped_storage`: all that is in no finished file |
+//! | `a_removed_output_folder_ends_the_run_with_status_1` | rm -r of `output.dir` | `dropped_storage`: all of it |
 //!
-//! Each frame carries a number, so that a gap shows.
+//! Each frame carries a sequence number, so a gap is detected.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -31,19 +32,19 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// Bytes of a frame.
+/// Size of a frame in bytes.
 const SIZE: u64 = 1000;
-/// `output.buffer`: what may wait for the disk.
+/// Value of `output.buffer` in bytes: the most data that can wait for the disk.
 const BUFFER: u64 = 1 << 20;
-/// A wire that does not end within a test, and waits for whom it serves: whatever holds up the machine, no frame is lost
-/// for want of a buffer.
-const PATIENT: &str = "synth:size=1000,flows=64,pps=5000,count=1000000000000";
-/// One that goes on.
-const IMPATIENT: &str = "synth:size=1000,flows=64,pps=5000";
-/// What a write to a broken disk fails with.
-const BROKEN: &str = "Input/output error";
+/// Wire that does not end within a test and waits for free buffers, so that a slow machine loses no
+/// frame.
+const WAITING_WIRE: &str = "synth:size=1000,flows=64,pps=5000,count=1000000000000";
+/// Wire without an end that does not wait for free buffers.
+const ENDLESS_WIRE: &str = "synth:size=1000,flows=64,pps=5000";
+/// Error text of a write to a failed disk.
+const IO_ERROR: &str = "Input/output error";
 
-/// A run of one queue into `out`, with files of 1 MiB and a buffer of as much.
+/// Returns a run of one queue into `out`, with files of 1 MiB and a buffer of 1 MiB.
 fn run<'d>(dir: &'d Dir, out: &Path, wire: &str) -> Wqcap<'d> {
     Wqcap::run(dir, "run")
         .model(wire)
@@ -53,20 +54,21 @@ fn run<'d>(dir: &'d Dir, out: &Path, wire: &str) -> Wqcap<'d> {
         .set("output.rotate_size=1MiB")
 }
 
-/// Ends a run whose disk is broken, once it has found out; it may then end by itself.
-fn end_broken(mut running: Running) -> Done {
-    running.until("the disk is found broken", |it| {
-        it.stderr().contains(BROKEN)
+/// Waits until a run reports its failed disk, and ends it with SIGTERM unless it has ended already.
+fn end_after_io_error(mut running: Running) -> Done {
+    running.until("the error of the disk is reported", |it| {
+        it.stderr().contains(IO_ERROR)
     });
     if !running.ended() {
         running.signal(Signal::TERM);
     }
     let done = running.wait();
-    done.says(&[BROKEN]);
+    done.says(&[IO_ERROR]);
     done
 }
 
-fn ending(dir: &Path, ending: &str) -> Vec<PathBuf> {
+/// Returns the sorted paths of the files in `dir` whose extension is `ending`.
+fn with_extension(dir: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut all: Vec<_> = entries
         .map(|entry| entry.path())
@@ -76,7 +78,7 @@ fn ending(dir: &Path, ending: &str) -> Vec<PathBuf> {
     all
 }
 
-/// The frames' numbers in these files.
+/// Returns the sequence numbers of the frames in these files.
 #[track_caller]
 fn numbers(files: &[PathBuf]) -> Vec<u64> {
     let records = files.iter().flat_map(|file| files::read(file));
@@ -88,22 +90,25 @@ fn numbers(files: &[PathBuf]) -> Vec<u64> {
         .collect()
 }
 
-/// The numbers begin with the first frame and have no gap. Gives how many they are.
+/// Asserts that the frames in these files have consecutive numbers, and returns their count.
 #[track_caller]
-fn unbroken(files: &[PathBuf]) -> u64 {
+fn assert_no_gap(files: &[PathBuf]) -> u64 {
     let numbers = numbers(files);
     let gap = numbers.windows(2).find(|pair| pair[1] != pair[0] + 1);
-    assert_eq!(gap, None, "a gap among {} frames", numbers.len());
+    assert_eq!(gap, None, "no gap among {} frames", numbers.len());
     numbers.len() as u64
 }
 
-/// Recovers until nothing is in use: the kernel may hold a dead writer's files until its last writes have ended.
+/// Runs `wqcap recover` until no unfinished file is left.
+///
+/// One run may not be enough: the kernel may hold a dead writer's files until its last writes have
+/// ended.
 #[track_caller]
-fn recovered(dir: &Path) {
+fn recover(dir: &Path) {
     let deadline = Instant::now() + HANG;
     loop {
         let done = wqcap(["recover", "--json"]).arg(dir).run().expect(0);
-        if ending(dir, "part").is_empty() {
+        if with_extension(dir, "part").is_empty() {
             return;
         }
         assert!(Instant::now() < deadline, "{done}");
@@ -111,9 +116,10 @@ fn recovered(dir: &Path) {
     }
 }
 
-/// What an ended run says of itself. Its ledger adds up, and what it calls captured is in the files it names.
+/// Returns the summary of an ended run. Asserts that its ledger adds up, and that the captured
+/// frames are in the files that the summary names.
 #[track_caller]
-fn told(run: &Wqcap<'_>, done: &Done) -> Summary {
+fn checked_summary(run: &Wqcap<'_>, done: &Done) -> Summary {
     let text = fs::read_to_string(run.summary_path()).unwrap_or_else(|e| panic!("{e}: {done}"));
     let summary = Summary::parse(&text);
     summary.ledger.assert_sums();
@@ -121,7 +127,7 @@ fn told(run: &Wqcap<'_>, done: &Done) -> Summary {
     assert_eq!(
         total.captured,
         numbers(&summary.files).len() as u64,
-        "captured, and in files: {done}"
+        "captured frames are in the files: {done}"
     );
     assert_eq!(
         total.received,
@@ -131,34 +137,34 @@ fn told(run: &Wqcap<'_>, done: &Done) -> Summary {
     summary
 }
 
-/// Waits until something is written of an open file.
+/// Waits until an open file has data.
 fn until_written(running: &mut Running, out: &Path) {
-    running.until("something is written", |_| {
+    running.until("an open file has data", |_| {
         let written = |it: &PathBuf| fs::metadata(it).is_ok_and(|it| it.len() > 0);
-        ending(out, "part").iter().any(written)
+        with_extension(out, "part").iter().any(written)
     });
 }
 
-/// Waits until there are so many finished files and an open one.
+/// Waits until there are at least `finished` finished files and an open one.
 fn until_rotated(running: &mut Running, out: &Path, finished: usize) {
-    running.until("files rotated", |_| {
-        ending(out, "pcap").len() >= finished && !ending(out, "part").is_empty()
+    running.until("enough finished files and an open one", |_| {
+        with_extension(out, "pcap").len() >= finished && !with_extension(out, "part").is_empty()
     });
 }
 
 #[test]
-fn killed() {
+fn a_killed_capture_loses_at_most_its_buffer() {
     let dir = Dir::new();
     let out = dir.folder("out");
-    let run = run(&dir, &out, PATIENT);
+    let run = run(&dir, &out, WAITING_WIRE);
     let mut running = run.start();
     until_rotated(&mut running, &out, 2);
-    let finished = ending(&out, "pcap");
+    let finished = with_extension(&out, "pcap");
     let before: Vec<_> = finished
         .iter()
-        .map(|it| fs::read(it).expect("reads"))
+        .map(|it| fs::read(it).expect("the file can be read"))
         .collect();
-    let open: u64 = ending(&out, "part")
+    let open: u64 = with_extension(&out, "part")
         .iter()
         .filter_map(|it| fs::metadata(it).ok())
         .map(|it| it.len())
@@ -166,29 +172,30 @@ fn killed() {
     let had: u64 = before.iter().map(|it| it.len() as u64).sum::<u64>() + open;
     running.signal(Signal::KILL);
     assert_eq!(running.wait().signal(), Some(9));
-    recovered(&out);
+    recover(&out);
     for (file, bytes) in finished.iter().zip(before) {
         assert!(
-            fs::read(file).expect("reads") == bytes,
-            "{} changed",
+            fs::read(file).expect("the file can be read") == bytes,
+            "{} is unchanged",
             file.display()
         );
     }
-    let all = ending(&out, "pcap");
-    unbroken(&all);
+    let all = with_extension(&out, "pcap");
+    assert_no_gap(&all);
     let kept: u64 = all
         .iter()
-        .map(|it| fs::metadata(it).expect("there").len())
+        .map(|it| fs::metadata(it).expect("the file exists").len())
         .sum();
     assert!(
         kept + BUFFER >= had,
-        "{had} bytes were there before the kill, {kept} after: more than the buffer is lost"
+        "at most the buffer is lost: {had} bytes before the kill, {kept} after"
     );
 }
 
-/// A way to write files: what it is called, and what is set for it.
+/// Form of output: its name, and its settings.
 type Form = (&'static str, &'static [&'static str]);
 
+/// Forms of output that the kills are tested with.
 const FORMS: [Form; 4] = [
     ("pcap", &["output.format=pcap"]),
     (
@@ -218,8 +225,11 @@ const FORMS: [Form; 4] = [
     ),
 ];
 
-/// Kills a run at `rate` frames a second once it has received `first` frames and then `more`. What is recovered begins with
-/// the first frame, and has no gap and no frame twice. Gives how many frames that are.
+/// Kills a run at `rate` frames per second after it has received `first` frames and then `more`.
+///
+/// Asserts that the recovered frames begin with the first one and have no gap and no duplicate, and
+/// returns their number. If `more` is not 0, it also asserts that the frames received up to the
+/// count of `first` are recovered.
 #[track_caller]
 fn kill_and_recover(form: Form, rate: u64, first: u64, more: u64) -> u64 {
     let dir = Dir::new();
@@ -235,18 +245,18 @@ fn kill_and_recover(form: Form, rate: u64, first: u64, more: u64) -> u64 {
     let mut running = run.start();
     let had = run.ctl().until_counted(&mut running, "received", first);
     let received = |stats: &Value| stats["ledger"]["total"]["received"].as_u64();
-    // Not by a clock: a machine that stands still for a while does so for wqcap, too.
-    let mut turns = Duration::from_secs(more / rate).as_millis() / TICK.as_millis();
-    running.until("its time", |_| {
-        turns = turns.saturating_sub(1);
-        turns == 0
+    // The time is counted in polls: if the machine stands still for a while, wqcap does too.
+    let mut polls = Duration::from_secs(more / rate).as_millis() / TICK.as_millis();
+    running.until("the time for `more` frames has passed", |_| {
+        polls = polls.saturating_sub(1);
+        polls == 0
     });
     let what = format!("{} received", had + more);
     let stats = run.ctl().until(&mut running, "stats", &what, |it| {
         received(it) >= Some(had + more)
     });
     running.signal(Signal::KILL);
-    // A machine so busy that a loop stands still for long loses frames of a wire that does not wait, and says so.
+    // If a busy machine delays a loop for long, frames can be lost. These counters have them.
     let lost: u64 = [
         &stats["ledger"]["total"]["late"],
         &stats["nic"]["out_of_buffer"],
@@ -256,32 +266,38 @@ fn kill_and_recover(form: Form, rate: u64, first: u64, more: u64) -> u64 {
     .filter_map(|it| it.as_u64())
     .sum();
     assert_eq!(running.wait().signal(), Some(9));
-    recovered(&out);
-    let entries = fs::read_dir(&out).expect("lists").flatten();
+    recover(&out);
+    let entries = fs::read_dir(&out)
+        .expect("the folder can be listed")
+        .flatten();
     let records = entries.flat_map(|it| files::read(&it.path()));
     let mut numbers: Vec<_> = records.map(|record| record.number()).collect();
     numbers.sort_unstable();
     let kept = numbers.len() as u64;
     let twice = numbers.windows(2).find(|pair| pair[0] == pair[1]);
-    assert_eq!(twice, None, "among {kept} frames: {}, {rate}/s", form.0);
+    assert_eq!(
+        twice, None,
+        "no duplicate among {kept} frames: {}, {rate}/s",
+        form.0
+    );
     let missing = numbers.last().map_or(0, |last| last + 1 - kept);
     assert!(
         missing <= lost,
-        "{missing} of {kept} frames are missing, {lost} counted as lost: {}, {rate}/s",
+        "at most the {lost} lost frames are missing: {missing} missing, {kept} kept: {}, {rate}/s",
         form.0
     );
     assert!(
         more == 0 || kept >= had,
-        "{kept} of {had} frames: {}, {rate}/s",
+        "at least {had} frames are kept: {kept}, {}, {rate}/s",
         form.0
     );
     kept
 }
 
 #[test]
-fn a_trickle_that_is_killed() {
+fn a_kill_at_any_rate_loses_at_most_the_last_seconds() {
     for form in FORMS {
-        // A second more than may be lost: what a busy machine takes.
+        // One second more than can be lost, because a busy machine is slow.
         let seconds = if form.0.starts_with("time") { 3 } else { 2 };
         thread::scope(|scope| {
             for rate in [1, 5, 20, 200, 20_000] {
@@ -295,7 +311,7 @@ fn a_trickle_that_is_killed() {
 
 #[test]
 #[ignore = "a quarter of an hour; scripts/soak runs it"]
-fn four_hundred_and_fifty_kills() {
+fn a_kill_at_any_moment_leaves_no_gap() {
     let rates = [5, 20, 200, 2000, 20_000];
     let rounds: Vec<_> = (0..450)
         .map(|i| {
@@ -319,21 +335,21 @@ fn four_hundred_and_fifty_kills() {
 }
 
 #[test]
-fn power_cut() {
+fn finished_files_survive_a_power_cut() {
     let dir = Dir::new();
     let disk = need!(Image::new(&dir, 128));
     let out = disk.path().join("cap");
-    fs::create_dir(&out).expect("made");
-    let run = run(&dir, &out, PATIENT);
+    fs::create_dir(&out).expect("the folder can be created");
+    let run = run(&dir, &out, WAITING_WIRE);
     let mut running = run.start();
     until_rotated(&mut running, &out, 3);
-    let finished = ending(&out, "pcap");
+    let finished = with_extension(&out, "pcap");
     let before: BTreeMap<_, _> = finished
         .iter()
-        .map(|it| (it.clone(), fs::read(it).expect("reads")))
+        .map(|it| (it.clone(), fs::read(it).expect("the file can be read")))
         .collect();
     disk.cut();
-    let done = end_broken(running);
+    let done = end_after_io_error(running);
     let text = fs::read_to_string(run.summary_path()).unwrap_or_else(|e| panic!("{e}: {done}"));
     let summary = Summary::parse(&text);
     summary.ledger.assert_sums();
@@ -341,39 +357,43 @@ fn power_cut() {
     assert!(total.dropped_storage > 0, "{done}");
     let named = summary.files.len();
     disk.restart();
-    recovered(&out);
-    // A name that was not yet on the disk comes back with recovery; what was synced under it is all there.
+    recover(&out);
+    // Recovery restores names that were not yet on the disk. Their synced data is complete.
     for (file, bytes) in &before {
         assert!(
-            fs::read(file).expect("there") == *bytes,
-            "{} changed",
+            fs::read(file).expect("the file exists") == *bytes,
+            "{} is unchanged",
             file.display()
         );
     }
-    let all = ending(&out, "pcap");
+    let all = with_extension(&out, "pcap");
     assert!(named >= before.len() && all.len() >= named, "{done}");
-    unbroken(&finished);
-    // Each for itself: the disk may have kept a block and not the one before it, in another file.
+    assert_no_gap(&finished);
+    // Each file is checked separately: the disk may have kept a block but not the one before it,
+    // which is in another file.
     let kept: u64 = all
         .iter()
-        .map(|it| unbroken(std::slice::from_ref(it)))
+        .map(|it| assert_no_gap(std::slice::from_ref(it)))
         .sum();
-    assert!(kept >= total.captured, "{kept} frames are left of {done}");
+    assert!(
+        kept >= total.captured,
+        "at least the captured frames are kept: {kept}, {done}"
+    );
 }
 
 #[test]
-fn an_open_file_after_a_power_cut() {
+fn an_open_file_keeps_its_synced_data_after_a_power_cut() {
     let dir = Dir::new();
     let disk = need!(Image::new(&dir, 128));
     let out = disk.path().join("cap");
-    fs::create_dir(&out).expect("made");
-    // The folder itself is there before the run.
+    fs::create_dir(&out).expect("the folder can be created");
+    // The folder is on the disk before the run.
     drop(Program::new("sync").run().expect(0));
-    let run = run(&dir, &out, PATIENT)
+    let run = run(&dir, &out, WAITING_WIRE)
         .set("output.rotate_size=1GiB")
         .env("RUST_LOG", "debug");
     let mut running = run.start();
-    // Now and then it is synced, and grows meanwhile.
+    // Wait for syncs of the file between which it has grown.
     let mut synced = Vec::new();
     running.until("several syncs", |it| {
         synced = syncs(&it.stderr());
@@ -383,19 +403,19 @@ fn an_open_file_after_a_power_cut() {
     running.signal(Signal::KILL);
     let _ = running.wait();
     disk.restart();
-    recovered(&out);
+    recover(&out);
     assert!(synced.is_sorted(), "{synced:?}");
-    let all = ending(&out, "pcap");
+    let all = with_extension(&out, "pcap");
     assert_eq!(all.len(), 1, "{all:?}");
-    assert!(unbroken(&all) > 0);
-    let kept = fs::metadata(&all[0]).expect("there").len();
+    assert!(assert_no_gap(&all) > 0);
+    let kept = fs::metadata(&all[0]).expect("the file exists").len();
     assert!(
         kept >= synced[synced.len() - 1],
-        "{kept} bytes are left of {synced:?}"
+        "at least the synced bytes are kept: {kept} of {synced:?}"
     );
 }
 
-/// The bytes of the only file that were on the disk with each of its syncs, as the log tells.
+/// Returns the synced bytes of the run's only file at each sync, from the log.
 fn syncs(log: &str) -> Vec<u64> {
     let bytes = |line: &str| {
         let (_, rest) = line.split_once(": its first ")?;
@@ -404,29 +424,31 @@ fn syncs(log: &str) -> Vec<u64> {
     log.lines().filter_map(bytes).collect()
 }
 
-/// A disk whose writes stall this long each, `stalls` times and more: under a wire that waits, and under one that goes
-/// on.
-fn slow(stall: Duration, stalls: u64) {
+/// Runs captures on a disk on which at least `stalls` writes stall for `stall` each: with a wire that
+/// waits for free buffers, and with one that does not.
+fn capture_on_slow_disk(stall: Duration, stalls: u64) {
     let dir = Dir::new();
     for (wire, waits) in [
         ("synth:size=1000,flows=64,count=4000", true),
-        (IMPATIENT, false),
+        (ENDLESS_WIRE, false),
     ] {
         let disk = need!(Shaky::new(&dir));
         let run = run(&dir, disk.path(), wire);
         disk.stall(stall);
         let mut running = run.start();
-        running.until("the disk stalled", |_| disk.stalls() >= stalls);
+        running.until("the disk has stalled often enough", |_| {
+            disk.stalls() >= stalls
+        });
         disk.stall(Duration::ZERO);
         if !waits {
             running.signal(Signal::TERM);
         }
         let done = running.wait().expect(0);
-        let summary = told(&run, &done);
+        let summary = checked_summary(&run, &done);
         let total = summary.ledger.total;
         if waits {
             assert_eq!((total.captured, total.dropped_storage), (4000, 0), "{done}");
-            assert_eq!(unbroken(&summary.files), 4000);
+            assert_eq!(assert_no_gap(&summary.files), 4000);
         } else {
             assert!(total.captured > 0, "{done}");
         }
@@ -434,52 +456,54 @@ fn slow(stall: Duration, stalls: u64) {
 }
 
 #[test]
-fn a_slow_disk_costs_what_the_ledger_says() {
-    slow(Duration::from_millis(100), 5);
+fn a_slow_disk_drops_only_frames_that_the_ledger_counts() {
+    capture_on_slow_disk(Duration::from_millis(100), 5);
 }
 
 #[test]
 #[ignore = "takes a minute: scripts/soak"]
-fn a_disk_that_stalls_for_seconds() {
-    slow(Duration::from_secs(1), 5);
-    slow(Duration::from_secs(5), 3);
+fn a_disk_that_stalls_for_seconds_drops_only_counted_frames() {
+    capture_on_slow_disk(Duration::from_secs(1), 5);
+    capture_on_slow_disk(Duration::from_secs(5), 3);
 }
 
 #[test]
-fn a_disk_that_is_gone() {
+fn a_failed_disk_leaves_finished_files_intact() {
     let dir = Dir::new();
     let disk = need!(Shaky::new(&dir));
-    let run = run(&dir, disk.path(), PATIENT);
+    let run = run(&dir, disk.path(), WAITING_WIRE);
     let mut running = run.start();
     until_rotated(&mut running, disk.path(), 2);
     disk.gone(true);
-    let done = end_broken(running);
+    let done = end_after_io_error(running);
     disk.gone(false);
-    let summary = told(&run, &done);
+    let summary = checked_summary(&run, &done);
     assert!(summary.ledger.total.dropped_storage > 0, "{done}");
     assert!(summary.files.len() >= 2);
-    unbroken(&summary.files);
-    // What was on the disk of the open file is there still.
-    recovered(disk.path());
-    unbroken(&ending(disk.path(), "pcap"));
+    assert_no_gap(&summary.files);
+    // The data of the open file on the disk is still there.
+    recover(disk.path());
+    assert_no_gap(&with_extension(disk.path(), "pcap"));
 }
 
 #[test]
-fn a_folder_that_is_removed() {
+fn a_removed_output_folder_ends_the_run_with_status_1() {
     let dir = Dir::new();
     let out = dir.folder("out");
-    let run = run(&dir, &out, PATIENT).set("output.rotate_size=1GiB");
+    let run = run(&dir, &out, WAITING_WIRE).set("output.rotate_size=1GiB");
     let mut running = run.start();
     until_written(&mut running, &out);
-    fs::remove_dir_all(&out).expect("removed");
+    fs::remove_dir_all(&out).expect("the folder can be removed");
     running.signal(Signal::TERM);
     let done = running.wait().expect(1);
-    let summary = told(&run, &done);
+    let summary = checked_summary(&run, &done);
     let total = summary.ledger.total;
     assert!(total.received > 0, "{done}");
     assert_eq!((total.captured, summary.files.len()), (0, 0), "{done}");
-    let document: Value =
-        serde_json::from_str(&fs::read_to_string(run.summary_path()).expect("read")).expect("JSON");
+    let document: Value = serde_json::from_str(
+        &fs::read_to_string(run.summary_path()).expect("the summary can be read"),
+    )
+    .expect("JSON");
     assert!(
         document["error"]
             .as_str()

@@ -1,5 +1,5 @@
-//! One hot piece of work on frames of every kind in turn, so many times: `hot PIECE TIMES`. Without arguments it lists the
-//! pieces. `tests/instructions.rs` counts what each takes.
+//! Runs one piece of hot code on `TIMES` frames, of every kind in turn: `hot PIECE TIMES`. Without
+//! arguments it lists the pieces. `tests/instructions.rs` counts the instructions of each.
 
 use std::{
     error::Error,
@@ -47,7 +47,7 @@ const PIECES: [(&str, Piece); 14] = [
     ("sink/pcap", pcap),
     ("sink/pcapng", pcapng),
 ];
-/// Frames of a batch.
+/// Number of frames in a batch.
 const BATCH: usize = 64;
 const FILTER: &str = "(tcp port 80 or udp port 53 or tcp port 8080) and \
                       (net 10.0.0.0/8 or net 172.16.0.0/12) and not host 10.0.0.7";
@@ -72,10 +72,9 @@ fn run(args: &[String]) -> Outcome {
     let [name, times] = args else {
         return Err("usage: hot PIECE TIMES".into());
     };
-    let (_, piece) = PIECES
-        .iter()
-        .find(|(it, _)| it == name)
-        .ok_or("no such piece")?;
+    let (_, piece) = PIECES.iter().find(|(it, _)| it == name).ok_or_else(|| {
+        format!("unknown piece {name}; run hot without arguments to list the pieces")
+    })?;
     let frames: Vec<_> = wqcap_benches::kinds().into_iter().map(|it| it.1).collect();
     piece(&frames, times.parse()?)
 }
@@ -130,7 +129,7 @@ fn cutoff(frames: &[Vec<u8>], times: usize) -> Outcome {
     staged(frames, times, capture, vec![limit], Observer::default())
 }
 
-/// Memory for a cutoff, and one that nothing reaches.
+/// Returns memory for a cutoff, and a cutoff that no flow reaches.
 fn limit() -> (CaptureConfig, CutoffConfig) {
     let capture = CaptureConfig {
         cutoff_memory: Size(1 << 20),
@@ -143,7 +142,7 @@ fn limit() -> (CaptureConfig, CutoffConfig) {
     (capture, limit)
 }
 
-/// The stage in front of the sink, so configured.
+/// Runs the reduction stage with this configuration.
 fn staged(
     frames: &[Vec<u8>],
     times: usize,
@@ -161,11 +160,11 @@ fn staged(
     let mut frames = in_turn(frames, times).zip(NS..);
     let mut batch = Vec::with_capacity(BATCH);
     loop {
-        // As a loop does it.
+        // In batches, as in the receive loop.
         batch.clear();
         batch.extend(frames.by_ref().take(BATCH));
         if batch.is_empty() {
-            // What is in a table of flows is not worth a file.
+            // Dropping the stage would write the flows in the table to a file.
             std::mem::forget(stage);
             return Ok(());
         }
@@ -182,7 +181,7 @@ fn flows(frames: &[Vec<u8>], times: usize) -> Outcome {
     metered(frames, times, false)
 }
 
-/// Of frames without any name, which is what most are.
+/// Counts flows and searches for names in frames without names, the usual case.
 fn names(frames: &[Vec<u8>], times: usize) -> Outcome {
     let is_dns = |it: &&Vec<u8>| Headers::innermost(it).tuple.dst_port == 53;
     let frames: Vec<_> = frames.iter().filter(|it| !is_dns(it)).cloned().collect();
@@ -201,7 +200,7 @@ fn metered(frames: &[Vec<u8>], times: usize, names: bool) -> Outcome {
     Ok(())
 }
 
-/// The stage in front of the sink with flow records, and nothing that leaves frames out.
+/// Runs the reduction stage with flow records and no reduction.
 fn flows_staged(frames: &[Vec<u8>], times: usize) -> Outcome {
     staged(
         frames,
@@ -212,7 +211,7 @@ fn flows_staged(frames: &[Vec<u8>], times: usize) -> Outcome {
     )
 }
 
-/// The same with a limit to each flow.
+/// Runs the reduction stage with flow records and a limit per flow.
 fn flows_cut(frames: &[Vec<u8>], times: usize) -> Outcome {
     let (capture, limit) = limit();
     staged(frames, times, capture, vec![limit], observer()?)
@@ -225,7 +224,8 @@ fn observer() -> Result<Observer, Box<dyn Error>> {
     })
 }
 
-/// For a queue's flow records, of which no file is made: who has it forgets it, and its writer is forgotten here.
+/// Returns the meter of a queue's flow records. The writer is leaked, and the caller leaks the meter, so
+/// that no file is written.
 fn meter(names: bool) -> Result<Meter, Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
     let plan = FlowsPlan {
@@ -242,10 +242,12 @@ fn meter(names: bool) -> Result<Meter, Box<dyn Error>> {
     Ok(meter)
 }
 
-/// A queue whose WRs complete in the order in which they were posted, a batch at a time, until so many have.
+/// Queue whose WRs complete in the order of posting, a batch at a time. It sets the stop flag when the
+/// configured number of frames have completed.
 struct Endless {
     next: u32,
     wrs: u32,
+    /// Number of frames left to complete.
     left: usize,
     control: Arc<Control>,
 }
@@ -304,7 +306,7 @@ unsafe impl Queue for Endless {
     }
 }
 
-/// Looks at where each frame is and when it came.
+/// Outlet that computes the address and the time of each frame.
 struct Look;
 
 impl Outlet for Look {
@@ -374,7 +376,7 @@ fn pcapng(frames: &[Vec<u8>], times: usize) -> Outcome {
     encode(frames, times, &PcapngEncoder::default())
 }
 
-/// Into blocks, which are many enough that none is waited for.
+/// Encodes frames into blocks. There are enough blocks that the sink never waits.
 fn encode<E: Encoder>(frames: &[Vec<u8>], times: usize, encoder: &E) -> Outcome {
     let dir = tempfile::tempdir()?;
     let files = Files {
@@ -396,7 +398,7 @@ fn encode<E: Encoder>(frames: &[Vec<u8>], times: usize, encoder: &E) -> Outcome 
         }
         black_box(sink.frame(&received(bytes, NS + at as u64)));
     }
-    // Nobody wants the file.
+    // No file is needed.
     std::mem::forget(sink);
     std::mem::forget(writer);
     Ok(())

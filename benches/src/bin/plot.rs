@@ -1,4 +1,4 @@
-//! What `benches/peers --json` has found, as a picture: loss and CPU time over the rate, a line for each tool.
+//! Plots the results of `benches/peers --json`: loss and CPU time by rate, one line per tool.
 //!
 //!     benches/peers --json | cargo run --package wqcap-benches --bin plot -- peers.svg
 
@@ -8,16 +8,16 @@ use std::{collections::BTreeMap, error::Error, io, path::PathBuf, process::ExitC
 
 #[derive(Deserialize)]
 struct Report {
-    /// Bytes of a frame.
+    /// Frame size in bytes.
     frame: u32,
     results: Vec<Point>,
 }
 
-/// One tool at one rate, once.
+/// Result of one run of a tool at one rate.
 #[derive(Clone, Deserialize)]
 struct Point {
     tool: String,
-    /// Frames a second that were to be sent; 0: as many as go.
+    /// Requested rate in frames per second; 0: as fast as possible.
     rate: f64,
     sent: f64,
     loss: f64,
@@ -25,14 +25,15 @@ struct Point {
 }
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
-/// Of each tool, by rate: the medians of loss in percent and of CPU time in microseconds.
+/// Points of each tool by name: rate in frames per second, median loss in percent, and median CPU time
+/// per frame in microseconds.
 type Lines = BTreeMap<String, Vec<(f64, f64, f64)>>;
 
 const SIZE: (u32, u32) = (960, 720);
 
 fn main() -> ExitCode {
     let Some(path) = std::env::args_os().nth(1).map(PathBuf::from) else {
-        eprintln!("usage: plot FILE.svg, with the JSON of benches/peers on its input");
+        eprintln!("usage: plot FILE.svg, with the JSON of benches/peers on standard input");
         return ExitCode::from(2);
     };
     match run(&path) {
@@ -53,12 +54,12 @@ fn run(path: &PathBuf) -> Outcome {
     let canvas = canvas.titled(&title, ("sans-serif", 20))?;
     let (upper, lower) = canvas.split_vertically(SIZE.1 / 2);
     draw(&upper, "lost, %", &lines, |it| it.1)?;
-    draw(&lower, "CPU time of a frame, us", &lines, |it| it.2)?;
+    draw(&lower, "CPU time per frame, us", &lines, |it| it.2)?;
     canvas.present()?;
     Ok(())
 }
 
-/// The medians over the repeats; where as many were sent as go, the rate is what went.
+/// Computes the medians over the repeats. For a requested rate of 0 the rate is that of the frames sent.
 fn lines(points: &[Point]) -> Lines {
     let mut by: BTreeMap<(String, u64), Vec<Point>> = BTreeMap::new();
     for it in points {
@@ -66,7 +67,7 @@ fn lines(points: &[Point]) -> Lines {
         by.entry(key).or_default().push(it.clone());
     }
     let most = points.iter().map(|it| it.rate).fold(0.0, f64::max);
-    // Every rate is sent for the same time.
+    // The sending time is the same for every rate.
     let seconds = points
         .iter()
         .find(|it| it.rate > 0.0)
@@ -105,7 +106,7 @@ where
     B::ErrorType: 'static,
 {
     let all = || lines.values().flatten();
-    // With room for the names on the right.
+    // With space for the legend on the right.
     let widest = all().map(|it| it.0).fold(1.0, f64::max) * 1.2;
     let highest = all().map(of).fold(0.1, f64::max) * 1.1;
     let mut chart = ChartBuilder::on(area)
@@ -115,7 +116,7 @@ where
         .build_cartesian_2d(0.0..widest, 0.0..highest)?;
     chart
         .configure_mesh()
-        .x_desc("frames a second")
+        .x_desc("frames per second")
         .y_desc(what)
         .x_label_formatter(&|rate| format!("{:.0} k", rate / 1000.0))
         .draw()?;

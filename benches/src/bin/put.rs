@@ -1,7 +1,8 @@
-//! Puts a file into a bucket as crate `object_store` alone does it: what `benches/ship` compares `wqcap ship` with.
+//! Uploads a file to a bucket with crate `object_store` alone. `benches/ship` compares `wqcap ship` with
+//! it.
 //!
-//! `put FILE BUCKET KEY PART_BYTES CONCURRENCY` takes region, endpoint and credentials from the variables `AWS_*`, and prints
-//! seconds, from the first request to the last answer.
+//! `put FILE BUCKET KEY PART_BYTES CONCURRENCY` takes region, endpoint and credentials from the variables
+//! `AWS_*`, and prints the seconds from the first request to the last response.
 
 use object_store::{
     ObjectStoreExt, PutPayload, aws::AmazonS3Builder, multipart::MultipartStore, path::Path as Key,
@@ -16,7 +17,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: put FILE BUCKET KEY PART_BYTES CONCURRENCY".into());
     };
     let (part, concurrency) = (part.parse::<u64>()?, concurrency.parse::<usize>()?);
-    // Which library encrypts is chosen here, though nothing is encrypted on loopback.
+    // rustls requires a choice of the crypto provider, although loopback traffic is not encrypted.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = AmazonS3Builder::from_env()
         .with_bucket_name(bucket)

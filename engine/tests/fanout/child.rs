@@ -1,4 +1,4 @@
-//! The child of each test: a capture with consumers that look at what they are given.
+//! Child process of each test: a capture with consumers that check the frames they get.
 
 use std::{
     collections::HashMap,
@@ -16,7 +16,7 @@ use wqcap_engine::{
     stats::{LINES, QueueLedger},
 };
 
-/// An order of the parent.
+/// Returns the numeric setting `key` of the parent.
 fn order(key: &str) -> Option<u64> {
     text(key).map(|it| it.parse().expect("a number"))
 }
@@ -25,28 +25,31 @@ fn text(key: &str) -> Option<String> {
     env::var(format!("FANOUT_{key}")).ok()
 }
 
-/// What all consumers have seen together.
+/// Record of the frames that all consumers got.
 #[derive(Default)]
 struct Seen {
     frames: u64,
+    /// Highest wire number among the frames.
     last_number: u64,
-    /// Each flow's parser, and its last frame's number.
+    /// Parser of each flow, and the number of its last frame.
     flows: HashMap<FlowKey, (ConsumerPlace, u64)>,
-    /// Frames that came before an earlier one of their flow.
+    /// Number of frames that came after a later frame of their flow.
     disorder: u64,
-    /// Frames that came to another parser than those of their flow before.
+    /// Number of frames that came to another parser than the previous frame of their flow.
     strays: u64,
 }
 
-/// A consumer that looks.
+/// Consumer that checks the frames of one parser.
 struct Looking {
     place: ConsumerPlace,
     seen: Arc<Mutex<Seen>>,
-    /// How long a frame takes, and how many were taken since the last pause.
+    /// Processing time per frame.
     delay: Duration,
+    /// Number of frames since the last pause.
     unpaused: u32,
+    /// Number of frames after which the consumer panics.
     panic_after: u64,
-    /// After so many frames: refuse everything from the next round on.
+    /// Number of frames after which a filter is set that rejects all frames of later rounds.
     filter_after: u64,
     filter: Arc<OnceLock<CaptureHandle>>,
 }
@@ -67,7 +70,7 @@ impl Consumer for Looking {
             }
             seen.frames
         };
-        assert!(frames <= self.panic_after, "as ordered");
+        assert!(frames <= self.panic_after, "a panic that the test requests");
         if frames == self.filter_after {
             let filter = self.filter.wait();
             filter.set_filter("less 1").expect("a good filter");
@@ -77,7 +80,8 @@ impl Consumer for Looking {
 }
 
 impl Looking {
-    /// The time of many frames at once: a short sleep takes as long as the machine is busy.
+    /// Sleeps for the processing time of 64 frames after every 64th frame, because short sleeps take
+    /// longer on a busy machine.
     fn pause(&mut self) {
         const FRAMES: u32 = 64;
         self.unpaused += 1;
@@ -110,7 +114,7 @@ fn config() -> Config {
 }
 
 #[test]
-#[ignore = "the child of the others"]
+#[ignore = "run by the tests in main.rs as a child process"]
 fn child() {
     let devices = device::list().expect("the model's device");
     let plan = Plan::new(&config(), &devices).expect("a plan");
@@ -138,26 +142,26 @@ fn child() {
     }
     let report = capture.finish();
     let total = QueueLedger::total(&report.queues);
-    let tell = |name: &str, number: u64| println!("= {name} {number}");
+    let print = |name: &str, number: u64| println!("= {name} {number}");
     println!();
-    tell("received", total.received);
+    print("received", total.received);
     for (name, of) in LINES {
-        tell(name, of(&total));
+        print(name, of(&total));
     }
     let unbalanced = report.queues.iter().filter(|it| it.check().is_err());
-    tell("unbalanced", unbalanced.count() as u64);
+    print("unbalanced", unbalanced.count() as u64);
     let recovered = report
         .notes
         .iter()
         .filter(|it| it.contains("was recovered"));
-    tell("recoveries", recovered.count() as u64);
+    print("recoveries", recovered.count() as u64);
     let seen = seen
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
-    tell("seen", seen.frames);
-    tell("disorder", seen.disorder);
-    tell("strays", seen.strays);
-    tell("last_number", seen.last_number);
+    print("seen", seen.frames);
+    print("disorder", seen.disorder);
+    print("strays", seen.strays);
+    print("last_number", seen.last_number);
     let mut places: Vec<_> = seen
         .flows
         .values()
@@ -165,6 +169,6 @@ fn child() {
         .collect();
     places.sort_unstable();
     places.dedup();
-    tell("busy", places.len() as u64);
+    print("busy", places.len() as u64);
     println!("= end {:?}", report.end);
 }

@@ -1,8 +1,8 @@
-//! The fan-out pipeline under load, with consumers of one's own: slow ones, broken ones, and faults while slots are
-//! away.
+//! Tests of the fan-out pipeline under load with custom consumers: slow parsers, parsers that panic, and
+//! faults while parsers hold slots.
 //!
-//! Each test runs a capture in a child on the software NIC, which is this very program at [`child::child`], and reads
-//! what it prints.
+//! Each test runs a capture on the software NIC in a child process, which is this program at
+//! [`child::child`], and reads its output.
 
 mod child;
 
@@ -16,7 +16,7 @@ use wqcap_tests::{
 
 const COUNT: u64 = 6000;
 
-/// What a child is to do.
+/// Settings of a child's run.
 struct Run {
     wire: String,
     fault: Option<&'static str>,
@@ -32,7 +32,7 @@ impl Run {
         }
     }
 
-    /// A line of the child's configuration, or of its orders ([`child::Orders`]).
+    /// Sets `FANOUT_{key}` in the child's environment: a configuration setting or a request to the child.
     fn set(mut self, key: &'static str, value: impl ToString) -> Self {
         self.settings.push((key, value.to_string()));
         self
@@ -63,11 +63,11 @@ impl Run {
         for (key, value) in &self.settings {
             run = run.env(format!("FANOUT_{key}"), value);
         }
-        Told::of(run.timeout(Duration::from_secs(300)).run().expect(0))
+        Told::new(run.timeout(Duration::from_secs(300)).run().expect(0))
     }
 }
 
-/// What a child has told: numbers by name, and the run's end.
+/// Output of a child: numbers by name, and the end of the run.
 struct Told {
     numbers: BTreeMap<String, u64>,
     end: String,
@@ -75,21 +75,21 @@ struct Told {
 }
 
 impl Told {
-    fn of(done: Done) -> Self {
-        let mut told = Self {
+    fn new(done: Done) -> Self {
+        let mut result = Self {
             numbers: BTreeMap::new(),
             end: String::new(),
             done,
         };
-        for line in told.done.stdout.lines() {
+        for line in result.done.stdout.lines() {
             if let Some((name, value)) = line.strip_prefix("= ").and_then(|it| it.split_once(' ')) {
                 match value.parse() {
-                    Ok(number) => _ = told.numbers.insert(name.to_owned(), number),
-                    Err(_) => value.clone_into(&mut told.end),
+                    Ok(number) => _ = result.numbers.insert(name.to_owned(), number),
+                    Err(_) => value.clone_into(&mut result.end),
                 }
             }
         }
-        told
+        result
     }
 
     #[track_caller]
@@ -100,8 +100,8 @@ impl Told {
             .unwrap_or_else(|| panic!("no {name}: {}", self.done))
     }
 
-    /// What holds in every run: the ledger adds up, a flow stays on its parser and in order, and every line of the
-    /// ledger says what the consumers have seen.
+    /// Checks the invariants of every run: the ledger adds up, each flow stays on its parser and in order,
+    /// and the consumers got all captured frames.
     #[track_caller]
     fn assert_sound(&self) {
         assert_eq!(self.number("unbalanced"), 0, "{}", self.done);
@@ -117,140 +117,145 @@ impl Told {
 }
 
 #[test]
-fn slow_parsers_that_drop_count_what_they_drop() {
+fn frames_dropped_by_slow_parsers_are_counted() {
     for parsers in [1, 3] {
-        let told = Run::new()
+        let result = Run::new()
             .set("parsers", parsers)
             .set("on_full", "drop")
             .set("delay_us", 100)
             .done();
-        told.assert_sound();
-        assert_eq!(told.end, "PortDown", "{}", told.done);
-        assert_eq!(told.number("received"), COUNT);
-        let dropped = told.number("dropped_pipeline");
-        assert!(dropped > 0, "{}", told.done);
-        assert_eq!(told.number("captured") + dropped, COUNT);
+        result.assert_sound();
+        assert_eq!(result.end, "PortDown", "{}", result.done);
+        assert_eq!(result.number("received"), COUNT);
+        let dropped = result.number("dropped_pipeline");
+        assert!(dropped > 0, "{}", result.done);
+        assert_eq!(result.number("captured") + dropped, COUNT);
     }
 }
 
 #[test]
-fn slow_parsers_that_hold_lose_nothing() {
+fn slow_parsers_with_hold_lose_no_frames() {
     for (parsers, queues) in [(1, 1), (3, 1), (2, 2)] {
         for access in ["auto", "verbs"] {
-            let told = Run::new()
+            let result = Run::new()
                 .set("parsers", parsers)
                 .set("queues", queues)
                 .set("access", access)
                 .set("on_full", "hold")
                 .set("delay_us", 20)
                 .done();
-            told.assert_sound();
-            assert_eq!(told.end, "PortDown", "{}", told.done);
-            assert_eq!(told.number("captured"), COUNT, "{}", told.done);
-            // Every parser had its part: 64 flows leave none out.
-            assert_eq!(told.number("busy"), parsers * queues, "{}", told.done);
+            result.assert_sound();
+            assert_eq!(result.end, "PortDown", "{}", result.done);
+            assert_eq!(result.number("captured"), COUNT, "{}", result.done);
+            // Every parser gets frames, because there are 64 flows.
+            assert_eq!(result.number("busy"), parsers * queues, "{}", result.done);
         }
     }
 }
 
 #[test]
-fn a_ring_smaller_than_its_parsers_share_goes_on() {
+fn a_very_small_ring_works() {
     for ring in [1, 2, 8] {
-        let told = Run::new()
+        let result = Run::new()
             .wire("synth:size=100,flows=64,count=500")
             .set("parsers", 3)
             .set("ring", ring)
             .set("on_full", "hold")
             .done();
-        told.assert_sound();
-        assert_eq!(told.number("captured"), 500, "{}", told.done);
+        result.assert_sound();
+        assert_eq!(result.number("captured"), 500, "{}", result.done);
     }
 }
 
 #[test]
-fn a_wq_is_recovered_while_its_slots_are_with_the_parsers() {
+fn a_wq_is_recovered_while_parsers_hold_its_slots() {
     for access in ["auto", "verbs"] {
         for on_full in ["hold", "drop"] {
-            let told = Run::new()
+            let result = Run::new()
                 .fault("wq_fatal:queue=0@frames=1000;wq_fatal:queue=0@frames=3000")
                 .set("parsers", 2)
                 .set("access", access)
                 .set("on_full", on_full)
                 .set("delay_us", 20)
                 .done();
-            told.assert_sound();
-            assert_eq!(told.end, "PortDown", "{}", told.done);
-            assert_eq!(told.number("recoveries"), 2, "{}", told.done);
-            assert_eq!(told.number("received"), COUNT, "{}", told.done);
+            result.assert_sound();
+            assert_eq!(result.end, "PortDown", "{}", result.done);
+            assert_eq!(result.number("recoveries"), 2, "{}", result.done);
+            assert_eq!(result.number("received"), COUNT, "{}", result.done);
             if on_full == "hold" {
-                assert_eq!(told.number("captured"), COUNT, "{}", told.done);
+                assert_eq!(result.number("captured"), COUNT, "{}", result.done);
             }
         }
     }
 }
 
 #[test]
-fn a_stop_waits_for_the_slots_that_are_away() {
+fn a_stop_waits_for_the_slots_that_parsers_hold() {
     for on_full in ["hold", "drop"] {
-        let told = Run::new()
+        let result = Run::new()
             .wire("synth:size=100,flows=64")
             .set("parsers", 2)
             .set("on_full", on_full)
             .set("delay_us", 200)
             .set("stop_after", 200)
             .done();
-        told.assert_sound();
-        assert_eq!(told.end, "Stopped", "{}", told.done);
-        assert!(told.number("captured") >= 200);
+        result.assert_sound();
+        assert_eq!(result.end, "Stopped", "{}", result.done);
+        assert!(result.number("captured") >= 200);
     }
 }
 
 #[test]
 fn a_count_is_exact() {
     for parsers in [1, 3] {
-        let told = Run::new()
+        let result = Run::new()
             .set("parsers", parsers)
             .set("on_full", "hold")
             .set("delay_us", 20)
             .set("count", 777)
             .done();
-        told.assert_sound();
-        assert_eq!(told.end, "Count", "{}", told.done);
-        assert_eq!(told.number("captured"), 777);
+        result.assert_sound();
+        assert_eq!(result.end, "Count", "{}", result.done);
+        assert_eq!(result.number("captured"), 777);
     }
 }
 
 #[test]
-fn a_filter_changes_between_two_rounds_for_all_parsers() {
-    let told = Run::new()
+fn a_filter_changes_for_all_parsers_between_two_rounds() {
+    let result = Run::new()
         .set("parsers", 3)
         .set("on_full", "hold")
         .set("delay_us", 20)
         .set("filter_after", 1000)
         .done();
-    told.assert_sound();
-    let captured = told.number("captured");
-    assert!((1000..COUNT).contains(&captured), "{}", told.done);
-    assert_eq!(told.number("filtered"), COUNT - captured);
-    // The wire numbers its frames: those before the change are there without a gap, and none behind it.
-    assert_eq!(told.number("last_number"), captured - 1, "{}", told.done);
+    result.assert_sound();
+    let captured = result.number("captured");
+    assert!((1000..COUNT).contains(&captured), "{}", result.done);
+    assert_eq!(result.number("filtered"), COUNT - captured);
+    // The wire numbers its frames: all frames before the change were captured, and none behind it.
+    assert_eq!(
+        result.number("last_number"),
+        captured - 1,
+        "{}",
+        result.done
+    );
 }
 
 #[test]
-fn a_parser_that_panics_ends_the_run_and_the_ledger_closes() {
+fn a_parser_that_panics_ends_the_run_and_the_ledger_adds_up() {
     for (parsers, on_full) in [(1, "hold"), (3, "hold"), (3, "drop")] {
-        let told = Run::new()
+        let result = Run::new()
             .set("parsers", parsers)
             .set("on_full", on_full)
             .set("panic_after", 100)
             .done();
-        assert_eq!(told.number("unbalanced"), 0, "{}", told.done);
-        assert!(told.end.contains("ended in a panic"), "{}", told.done);
-        assert!(told.number("dropped_pipeline") > 0, "{}", told.done);
+        assert_eq!(result.number("unbalanced"), 0, "{}", result.done);
+        assert!(result.end.contains("ended in a panic"), "{}", result.done);
+        assert!(result.number("dropped_pipeline") > 0, "{}", result.done);
     }
 }
 
-/// Queries and what is none, and how many queries there are.
+/// Returns DNS queries mixed with other frames, and the number of queries.
 fn dns() -> (Vec<Vec<u8>>, usize) {
     let (mut sent, mut queries) = (Vec::new(), 0);
     for i in 0..300 {
@@ -261,7 +266,7 @@ fn dns() -> (Vec<Vec<u8>>, usize) {
             dport: if i % 5 == 4 { 5353 } else { 53 },
         };
         let header = |flags: u8| [0, 1, flags, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-        // Query for the root's name servers.
+        // A query for the name servers of the root zone.
         let question = [0, 0, 2, 0, 1];
         let v6 = i % 3 == 0;
         let tags: &[(u16, u16)] = if i % 7 == 0 { &[(0x8100, 12)] } else { &[] };
@@ -284,7 +289,7 @@ fn dns() -> (Vec<Vec<u8>>, usize) {
     (sent, queries)
 }
 
-/// Fills in what a dissector reads and the kit's frames leave at 0: the lengths of IP and UDP.
+/// Sets the lengths of IP and UDP, which a dissector reads and which the test kit's frames leave at 0.
 fn set_lengths(frame: &mut [u8], payload: usize, v6: bool) {
     let udp = payload - 8;
     let length = |bytes: usize| u16::try_from(bytes).expect("short").to_be_bytes();

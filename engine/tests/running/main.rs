@@ -1,7 +1,7 @@
-//! What may change while frames flow, through the engine's own interface and real verbs on the software NIC.
+//! Tests of changes while frames flow, through the engine's API and real verbs on the software NIC.
 //!
-//! The NIC is preloaded, so each test runs its second half, of the same name under `on_the_nic`, in a process of its
-//! own: `wqcap model --wire WIRE -- THIS_BINARY on_the_nic::NAME`.
+//! The NIC is a preloaded library, so each test runs its inner test, a function of module `on_the_nic` or
+//! `stamps`, in a separate process: `wqcap model --wire WIRE -- THIS_BINARY on_the_nic::NAME`.
 
 mod on_the_nic;
 mod stamps;
@@ -14,19 +14,19 @@ use std::{
 use wqcap_engine::capture::Capture;
 use wqcap_tests::{Dir, files, frames, wqcap::model};
 
-/// Where the second half may write.
+/// Environment variable with the directory for the inner test's files.
 const DIR: &str = "WQCAP_TEST_DIR";
 
-/// Bounds what would hang: a second half waits for events alone.
+/// Time limit of an inner test's waits, reached only if the test hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Runs the second half of a test on a wire.
+/// Runs the inner test `name` of `on_the_nic` on the wire `wire`.
 #[track_caller]
 fn run(name: &str, wire: &str, dir: &Path) {
     run_on(&format!("on_the_nic::{name}"), wire, &[], dir);
 }
 
-/// The same on a software NIC with settings.
+/// Runs an inner test on a software NIC with the settings `sets`.
 #[track_caller]
 fn run_on(inner: &str, wire: &str, sets: &[&str], dir: &Path) {
     let this = env::current_exe().expect("a test has a file");
@@ -50,30 +50,30 @@ fn run_on(inner: &str, wire: &str, sets: &[&str], dir: &Path) {
     }
 }
 
-/// Keeps a capture going until something is so.
+/// Runs a capture until a condition holds.
 #[track_caller]
-fn until(capture: &mut Capture, what: &str, mut so: impl FnMut(&Capture) -> bool) {
+fn until(capture: &mut Capture, what: &str, mut holds: impl FnMut(&Capture) -> bool) {
     let deadline = Instant::now() + PATIENCE;
-    while !so(capture) {
+    while !holds(capture) {
         let ended = capture.wait(Instant::now() + Duration::from_millis(2));
         assert!(!ended, "the run has ended before {what}");
         assert!(Instant::now() < deadline, "never {what}");
     }
 }
 
-/// How many frames have come over the wire, as the software NIC counts them: the number of the next one, or a lower
-/// one. All that holds now holds for that frame.
+/// Returns the number of frames received from the wire, as the software NIC counts them. The next frame
+/// has this number or a higher one, so a change made before the call applies to it.
 fn on_the_wire() -> u64 {
     let file = "/sys/class/infiniband/mlx5_0/ports/1/counters/port_rcv_packets";
     let text = fs::read_to_string(file).expect("a counter");
     text.trim().parse().expect("a number")
 }
 
-/// Waits until so many more frames have come over the wire.
+/// Waits until `frames` more frames are received from the wire.
 #[track_caller]
 fn pass(capture: &mut Capture, frames: u64) {
     let enough = on_the_wire() + frames;
-    until(capture, "frames come", |_| on_the_wire() >= enough);
+    until(capture, "frames arrive", |_| on_the_wire() >= enough);
 }
 
 #[test]
@@ -90,14 +90,14 @@ fn rules_are_swapped_without_losing_or_repeating_a_frame() {
 }
 
 #[test]
-fn rules_come_and_go_and_the_others_take_each_frame_once() {
+fn rules_are_added_and_removed_and_each_frame_is_captured_once() {
     let dir = Dir::new();
     let wire = "synth:size=96,flows=64,proto=mix,ip=mix,pps=200000,lossy";
     run("ruled", wire, dir.path());
 }
 
 #[test]
-fn rules_that_cannot_be_change_nothing() {
+fn refused_rules_change_nothing() {
     let dir = Dir::new();
     run(
         "rules_refused",
@@ -107,7 +107,7 @@ fn rules_that_cannot_be_change_nothing() {
 }
 
 #[test]
-fn an_overloaded_queue_is_relieved_by_itself() {
+fn an_overloaded_queue_is_relieved_automatically() {
     let dir = Dir::new();
     let file = dir.join("skewed.pcap");
     files::write(&file, 0, &on_the_nic::skewed_flows());
@@ -116,14 +116,14 @@ fn an_overloaded_queue_is_relieved_by_itself() {
 }
 
 #[test]
-fn tags_stay_whole_while_stripping_goes_on_and_off() {
+fn tags_are_complete_while_stripping_is_turned_on_and_off() {
     let dir = Dir::new();
     let wire = "synth:size=64,flows=16,vlan=5,pps=200000,lossy";
     run("stripped", wire, dir.path());
 }
 
 #[test]
-fn what_cannot_be_changed_is_refused_and_the_run_goes_on() {
+fn unsupported_changes_are_refused_and_the_run_continues() {
     let dir = Dir::new();
     let file = dir.join("few.pcap");
     files::write(&file, 0, &frames::udp_flows(10, 100));
@@ -131,12 +131,13 @@ fn what_cannot_be_changed_is_refused_and_the_run_goes_on() {
     run("refused", &wire, dir.path());
 }
 
-/// 20,000 frames a second from nowhere.
+/// Wire with 20,000 synthetic frames per second.
 const STAMPED: &str = "synth:size=64,flows=16,pps=20000";
 
 const REAL_TIME: &str = "realtime_clock=true";
 
-/// Runs a second half on a clock to which something happens when a file says so.
+/// Runs the inner test `name` of `stamps`. Each fault of the clock is triggered by a file that the inner
+/// test creates.
 #[track_caller]
 fn stamps(name: &str, clock: &[&str], faults: &[(&str, &str)]) {
     let dir = Dir::new();
@@ -150,7 +151,7 @@ fn stamps(name: &str, clock: &[&str], faults: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_jump_of_the_nic_s_clock_is_found_and_taken_out() {
+fn a_jump_of_the_nic_s_clock_is_detected_and_corrected() {
     for jump in ["clock_jump:ns=60000000000", "clock_jump:ns=-60000000000"] {
         let faults = [(jump, "jump")];
         let clock = ["clock_drift=100", "clock_khz=156250"];
@@ -160,14 +161,14 @@ fn a_jump_of_the_nic_s_clock_is_found_and_taken_out() {
 }
 
 #[test]
-fn stamps_of_the_nic_s_own_clock_jump_with_it() {
+fn uncorrected_stamps_jump_with_the_nic_s_clock() {
     let faults = [("clock_jump:ns=60000000000", "jump")];
     stamps("own", &["clock_drift=400"], &faults);
     stamps("own", &["clock_drift=400", REAL_TIME], &faults);
 }
 
 #[test]
-fn a_clock_info_that_is_being_changed_is_waited_for() {
+fn a_clock_info_that_is_being_updated_is_read_again() {
     let busy = "clock_busy:for=200";
     for access in ["busy_auto", "busy_verbs"] {
         stamps(access, &[REAL_TIME], &[(busy, "first"), (busy, "second")]);

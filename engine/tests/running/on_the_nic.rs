@@ -1,4 +1,4 @@
-//! The second halves: ignored where there is no NIC, run by the tests of the same purpose in `main.rs`.
+//! Inner tests: ignored without a NIC, run by the tests in `main.rs`.
 
 use super::{on_the_wire, pass, until};
 use std::{
@@ -26,12 +26,12 @@ fn start(settings: &[(&str, &str)]) -> Capture {
     start_as("", settings)
 }
 
-/// The same, with a configuration file's text underneath.
+/// Starts a capture with the configuration file `text` and overrides.
 fn start_as(text: &str, settings: &[(&str, &str)]) -> Capture {
     let dir = std::env::var(super::DIR).expect("run by the test in main.rs");
     let mut all = vec![
         ("capture.queues", "4"),
-        // At 200,000 frames a second, a loop may be elsewhere for half a second.
+        // Room for half a second at 200,000 frames per second, during which a loop may not run.
         ("capture.ring", "32768"),
         ("capture.buffer", "128"),
         ("capture.idle", "sleep"),
@@ -48,11 +48,11 @@ fn start_as(text: &str, settings: &[(&str, &str)]) -> Capture {
         Limits::default(),
         &Wakeup::new().expect("a descriptor"),
     )
-    .expect("it starts")
+    .expect("the capture starts")
 }
 
 #[test]
-#[ignore = "runs on the software NIC, by its first half"]
+#[ignore = "run by its outer test on the software NIC"]
 fn woken() {
     let mut capture = start(&[]);
     let far = Instant::now() + super::PATIENCE;
@@ -63,11 +63,11 @@ fn woken() {
             assert!(!capture.wait(far), "the run has ended");
         });
     }
-    assert!(Instant::now() < far, "nobody woke it");
+    assert!(Instant::now() < far, "the wait was not woken");
     assert_eq!(capture.finish().end, End::Stopped);
 }
 
-/// What was written.
+/// Returns the records of the run's files.
 fn records(report: &Report) -> Vec<files::Record> {
     report
         .files
@@ -76,8 +76,8 @@ fn records(report: &Report) -> Vec<files::Record> {
         .collect()
 }
 
-/// Of those frames of the wire, by their numbers, each arrived once, but for what was lost for want of buffers, which
-/// the NIC counts; and no other came twice.
+/// Checks that each frame of the wire with one of these numbers was captured once, except frames that the
+/// NIC counted as lost because it had no buffer, and that no frame was captured twice.
 fn assert_each_once(report: &Report, records: &[files::Record], numbers: Range<u64>) {
     assert_eq!(report.end, End::Stopped);
     for queue in &report.queues {
@@ -89,7 +89,7 @@ fn assert_each_once(report: &Report, records: &[files::Record], numbers: Range<u
         u64::from_le_bytes(*last)
     };
     let seen: HashSet<u64> = records.iter().map(number).collect();
-    assert_eq!(seen.len(), records.len(), "frames that came twice");
+    assert_eq!(seen.len(), records.len(), "frames were captured twice");
     let Counter::Value(no_buffer) = report.nic["out_of_buffer"] else {
         panic!("{:?}", report.nic)
     };
@@ -104,8 +104,8 @@ fn assert_each_once(report: &Report, records: &[files::Record], numbers: Range<u
     );
 }
 
-/// Changes something so many times, with frames in between, and ends the run. Gives the numbers of those frames that
-/// came while rules were in force.
+/// Calls `change` `times` times with frames in between, and ends the run. Returns the report and the
+/// numbers of the frames that arrived while rules were installed.
 fn change(
     mut capture: Capture,
     times: usize,
@@ -123,7 +123,7 @@ fn change(
 }
 
 #[test]
-#[ignore = "runs on the software NIC, by its first half"]
+#[ignore = "run by its outer test on the software NIC"]
 fn swapped() {
     let tables = [[1, 0, 0, 0], [0, 1, 1, 0], [1, 1, 1, 1], [3, 0, 2, 1]];
     let (report, numbers) = change(start(&[]), 60, |capture, i| {
@@ -145,9 +145,9 @@ fn rule(text: &str) -> RuleConfig {
 }
 
 #[test]
-#[ignore = "runs on the software NIC, by its first half"]
+#[ignore = "run by its outer test on the software NIC"]
 fn ruled() {
-    // Everything, by its three ranks; whatever comes and goes beside it, each frame arrives once.
+    // A rule for all frames stays installed, so that each frame is captured once whichever rules are added and removed.
     let all = "[capture]\nmode = \"filtered\"\n[[rule]]\npriority = 2\n";
     let texts = [
         "id = \"a\"; proto = \"udp\"; queue = 1",
@@ -181,7 +181,7 @@ fn ruled() {
 }
 
 #[test]
-#[ignore = "runs on the software NIC, by its first half"]
+#[ignore = "run by its outer test on the software NIC"]
 fn rules_refused() {
     let all =
         "[capture]\nmode = \"filtered\"\n[[rule]]\nid = \"udp\"\nproto = \"udp\"\nqueue = 0\n";
@@ -198,7 +198,7 @@ fn rules_refused() {
     );
     refused("id = \"udp\"; proto = \"tcp\"", &["rule: id", "queue = 0"]);
     refused("queue = 4", &["queues 0 to 3"]);
-    // No file can have it.
+    // A value that no configuration file can contain.
     let beyond = RuleConfig {
         vlan: Some(5000),
         ..RuleConfig::default()
@@ -206,15 +206,15 @@ fn rules_refused() {
     let error = capture.add_rule(&beyond).expect_err("beyond").to_string();
     assert!(error.contains("4095"), "{error}");
     let udp = rule("id = \"udp\"; proto = \"udp\"; queue = 0");
-    assert!(!capture.add_rule(&udp).expect("there"));
+    assert!(!capture.add_rule(&udp).expect("the rule exists"));
     let received = |capture: &Capture| capture.snapshot().queues[0].received;
     let until_more = |capture: &mut Capture| {
         let before = received(capture);
-        until(capture, "frames come", |it| received(it) > before + 100);
+        until(capture, "frames arrive", |it| received(it) > before + 100);
     };
     until_more(&mut capture);
-    // By its name alone; then nothing is taken.
-    capture.remove_rule(&rule("id = \"udp\"")).expect("gone");
+    // The rule is removed by its id alone. Then no frame matches.
+    capture.remove_rule(&rule("id = \"udp\"")).expect("removed");
     let again = capture.remove_rule(&rule("id = \"udp\""));
     assert!(
         again
@@ -222,12 +222,14 @@ fn rules_refused() {
             .to_string()
             .contains("there is no rule")
     );
-    // The rule took all that came, and without one a wire that plays by itself waits.
+    // The rule matched all frames. Without a rule the synthetic wire pauses.
     let passed = on_the_wire();
-    until(&mut capture, "all is received", |it| received(it) == passed);
+    until(&mut capture, "all frames are received", |it| {
+        received(it) == passed
+    });
     assert!(!capture.wait(Instant::now() + Duration::from_millis(100)));
     assert_eq!((on_the_wire(), received(&capture)), (passed, passed));
-    // While nothing is let in, rules come and go all the same.
+    // While the capture is paused, rules can still be added.
     capture.pause();
     assert!(capture.add_rule(&udp).expect("added"));
     let how = Respread::Weights(vec![1, 0, 0, 0]);
@@ -246,7 +248,8 @@ fn rules_refused() {
     );
 }
 
-/// UDP flows that all go to queue 0 of four, by many entries of a table of 128.
+/// Returns frames of 100 UDP flows that all go to queue 0 of four, through many entries of a table of
+/// 128.
 pub(super) fn skewed_flows() -> Vec<Vec<u8>> {
     let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
     let mut flows = Vec::new();
@@ -273,7 +276,8 @@ pub(super) fn skewed_flows() -> Vec<Vec<u8>> {
     flows
 }
 
-/// The busiest queue's part of what was received between two looks, times the queues.
+/// Returns the busiest queue's share of the frames received between two snapshots, relative to an equal
+/// share.
 fn skew(from: &Snapshot, to: &Snapshot) -> f64 {
     let grown = |i: usize| (to.queues[i].received - from.queues[i].received) as f64;
     let all: Vec<f64> = (0..QUEUES).map(grown).collect();
@@ -282,12 +286,14 @@ fn skew(from: &Snapshot, to: &Snapshot) -> f64 {
 }
 
 #[test]
-#[ignore = "runs on the software NIC, by its first half"]
+#[ignore = "run by its outer test on the software NIC"]
 fn relieved() {
     let mut capture = start(&[("rss.respread", "true"), ("output.format", "none")]);
     let before = capture.table().to_vec();
-    until(&mut capture, "it is relieved", |it| it.table() != before);
-    // As far as it is promised: more is far more than a share. Where samples of a second were poor, another change
+    until(&mut capture, "the queue is relieved", |it| {
+        it.table() != before
+    });
+    // The promise is less than 1.5 times an equal share. If the samples of one second were poor, another change
     // follows.
     let now = loop {
         pass(&mut capture, 1000);
@@ -315,7 +321,7 @@ fn relieved() {
 }
 
 #[test]
-#[ignore = "runs on the software NIC, by its first half"]
+#[ignore = "run by its outer test on the software NIC"]
 fn stripped() {
     let (report, numbers) = change(start(&[("capture.receive", "frame")]), 40, |capture, i| {
         capture
@@ -332,9 +338,9 @@ fn stripped() {
 }
 
 #[test]
-#[ignore = "runs on the software NIC, by its first half"]
+#[ignore = "run by its outer test on the software NIC"]
 fn refused() {
-    // The verbs do not tell whether a tag was taken off.
+    // The verbs do not report whether a tag was stripped.
     let mut capture = start(&[("capture.access", "verbs")]);
     let error = capture
         .wq_flags_handle()
@@ -344,7 +350,7 @@ fn refused() {
     capture
         .wq_flags_handle()
         .set_cvlan_stripping(false)
-        .expect("it is off already");
+        .expect("stripping is off already");
     let error = capture.add_rule(&rule("vlan = 1")).expect_err("refused");
     assert!(error.to_string().contains("filtered"), "{error}");
     let error = capture
@@ -357,6 +363,6 @@ fn refused() {
     assert_eq!(same.moved, 0);
     let received = |it: &Capture| it.snapshot().queues.iter().map(|q| q.received).sum::<u64>();
     let before = received(&capture);
-    until(&mut capture, "frames come", |it| received(it) > before);
+    until(&mut capture, "frames arrive", |it| received(it) > before);
     assert_eq!(capture.finish().end, End::Stopped);
 }

@@ -1,8 +1,9 @@
-//! The second halves of the tests of stamps: each frame's stamp beside the system's clock when it was worked on.
+//! Inner tests of time stamps: each frame's stamp is compared with the system clock when the frame is
+//! processed.
 //!
-//! How late a frame is worked on, and a look at the clock is answered, is the machine's affair. So the clock jumps by far
-//! more than a machine can be late; how near a held line comes to the system's clock, nanosecond by nanosecond, is tested
-//! where both clocks are made up (`device::clock::discipline`).
+//! The delay until a frame is processed or a clock reading is answered depends on the machine. The clock
+//! therefore jumps by much more than any such delay. The accuracy of the corrected stamps in nanoseconds
+//! is tested with simulated clocks (`device::clock::discipline`).
 
 use super::{on_the_wire, pass, until};
 use std::{
@@ -20,31 +21,31 @@ use wqcap_engine::{
 };
 
 const SECOND: i64 = 1_000_000_000;
-/// How far the clock jumps; see the first halves.
+/// Jump of the clock in nanoseconds, as in the faults of the outer tests.
 const JUMP: i64 = 60 * SECOND;
-/// Anything below this is a machine that is busy.
+/// Smallest difference in nanoseconds that counts as a jump; smaller ones are delays of the machine.
 const FAR: i64 = JUMP / 2;
-/// Frames at most for which the software NIC reads its clock once.
+/// Maximum number of frames for which the software NIC reads its clock once.
 const BURST: u64 = 64;
 
-/// One frame, by queue.
+/// Stamp of a received frame.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     queue: u16,
     number: u64,
     stamp: u64,
-    /// The system's time, a moment after it was received.
+    /// System time at which the frame was processed, in nanoseconds since 1970.
     now: u64,
 }
 
 impl Seen {
-    /// How old the frame was when it was looked at, by its stamp.
+    /// Returns the time between the frame's stamp and its processing in nanoseconds.
     fn age(&self) -> i64 {
         self.now.cast_signed() - self.stamp.cast_signed()
     }
 }
 
-/// Writes down every frame.
+/// Consumer that records every frame's stamp.
 struct Diary {
     queue: u16,
     seen: Vec<Seen>,
@@ -71,21 +72,21 @@ impl Drop for Diary {
     }
 }
 
-/// What a run has seen.
+/// Frames and report of a capture during an event.
 struct Run {
-    /// Every frame, as the wire numbers them.
+    /// All frames, sorted by their number on the wire.
     seen: Vec<Seen>,
     report: Report,
     clock: ClockReport,
-    /// When it began, by the system's time: what was worked on until then.
+    /// System time at which the event began.
     before: u64,
-    /// Frames from this number on came when it was over.
+    /// Number of the first frame that arrived after the event.
     after: u64,
 }
 
 impl Run {
-    /// Captures while something happens.
-    fn of(settings: &[(&str, &str)], happens: impl FnOnce(&mut Capture)) -> Self {
+    /// Captures frames before, during and after the event `happens`.
+    fn new(settings: &[(&str, &str)], happens: impl FnOnce(&mut Capture)) -> Self {
         let mut all = vec![
             ("capture.queues", "2"),
             ("capture.ring", "4096"),
@@ -100,17 +101,18 @@ impl Run {
             seen: Vec::with_capacity(100_000),
             all: Arc::clone(&seen),
         };
-        let mut capture = Capture::start_with(&plan, Limits::default(), make).expect("it starts");
+        let mut capture =
+            Capture::start_with(&plan, Limits::default(), make).expect("the capture starts");
         let captured = |queues: &[QueueLedger]| queues.iter().map(|it| it.captured).sum::<u64>();
         pass(&mut capture, 1000);
         let enough = on_the_wire();
-        until(&mut capture, "they are worked on", |it| {
+        until(&mut capture, "the frames are processed", |it| {
             captured(&it.snapshot().queues) >= enough
         });
-        // One queue may be far behind the other.
+        // A time and not a frame number, because one queue may be far behind the other.
         let before = system_ns();
         happens(&mut capture);
-        // Those of a burst have the time at which the NIC began it, however long it got no turn since.
+        // The frames of a burst have the time of its start, even if the NIC did not run for a while since.
         let after = on_the_wire() + BURST;
         pass(&mut capture, 1000);
         let report = capture.finish();
@@ -118,7 +120,7 @@ impl Run {
         let mut seen = std::mem::take(&mut *seen.lock().expect("sound"));
         for queue in &report.queues {
             assert_eq!(queue.errors, 0);
-            queue.check().expect("it adds up");
+            queue.check().expect("the ledger adds up");
         }
         assert_eq!(seen.len() as u64, captured(&report.queues));
         for queue in 0..2 {
@@ -136,13 +138,13 @@ impl Run {
         }
     }
 
-    /// The least and the most that frames are older than their stamps say.
+    /// Returns the minimum and the maximum age of the selected frames in nanoseconds.
     fn ages(&self, of: impl Fn(&Seen) -> bool) -> (i64, i64) {
         let ages = || self.seen.iter().filter(|it| of(it)).map(Seen::age);
         (ages().min().expect("frames"), ages().max().expect("frames"))
     }
 
-    /// Those of the frames before it happened, and of those after it.
+    /// Returns the ages of the frames before the event and of those after it.
     fn before_and_after(&self) -> [(i64, i64); 2] {
         [
             self.ages(|it| it.now < self.before),
@@ -151,10 +153,10 @@ impl Run {
     }
 }
 
-/// Lets a fault strike: see the first halves.
-fn strike(name: &str) {
+/// Triggers a fault of the outer test by creating its file.
+fn trigger_fault(name: &str) {
     let dir = std::env::var(super::DIR).expect("run by the test in main.rs");
-    std::fs::write(Path::new(&dir).join(name), "").expect("room");
+    std::fs::write(Path::new(&dir).join(name), "").expect("written");
 }
 
 fn clock(capture: &Capture) -> ClockReport {
@@ -162,21 +164,22 @@ fn clock(capture: &Capture) -> ClockReport {
 }
 
 fn jump(capture: &mut Capture) {
-    strike("jump");
-    until(capture, "the jump is found", |it| {
+    trigger_fault("jump");
+    until(capture, "the jump is detected", |it| {
         clock(it).jumped_ns.abs() > FAR
     });
 }
 
 #[test]
-#[ignore = "runs on the software NIC, by its first half"]
+#[ignore = "run by its outer test on the software NIC"]
 fn held() {
-    let run = Run::of(&[], jump);
+    let run = Run::new(&[], jump);
     let off = run.clock.jumped_ns.abs() - JUMP;
     assert!(off.abs() < FAR, "{:?}", run.clock);
-    let told = |note: &String| note.contains("the NIC's clock jumped by");
-    assert!(run.report.notes.iter().any(told), "{:?}", run.report.notes);
-    // Nothing was received later than now, not even until the jump is found.
+    let reports_jump = |note: &String| note.contains("the NIC's clock jumped by");
+    let notes = &run.report.notes;
+    assert!(notes.iter().any(reports_jump), "{notes:?}");
+    // No stamp is in the future, not even before the jump is detected.
     let (youngest, _) = run.ages(|_| true);
     assert!(youngest > -FAR, "{youngest} ns old: {:?}", run.clock);
     for (_, oldest) in run.before_and_after() {
@@ -185,27 +188,29 @@ fn held() {
 }
 
 #[test]
-#[ignore = "runs on the software NIC, by its first half"]
+#[ignore = "run by its outer test on the software NIC"]
 fn own() {
-    let run = Run::of(&[("capture.clock", "nic")], jump);
+    let run = Run::new(&[("capture.clock", "nic")], jump);
     let off = run.clock.offset_ns - JUMP;
     assert!(off.abs() < FAR, "{:?}", run.clock);
     let [before, after] = run.before_and_after();
     assert!(before.0 > -FAR && before.1 < FAR, "{before:?}");
     let after = (after.0 + JUMP, after.1 + JUMP);
-    assert!(after.0 > -FAR && after.1 < FAR, "{after:?} beside the jump");
+    assert!(after.0 > -FAR && after.1 < FAR, "{after:?} from the jump");
 }
 
 fn busy(access: &str) {
-    // For 200 ms of the wire's clock the driver's reckoning cannot be had.
+    // Frames in the 200 ms of the wire's clock during which the driver's clock info cannot be read.
     const FRAMES: u64 = 20 * 200;
     let settings = [("capture.access", access), ("capture.clock", "nic")];
-    let run = Run::of(&settings, |capture| {
+    let run = Run::new(&settings, |capture| {
         for time in ["first", "second"] {
-            strike(time);
+            trigger_fault(time);
             pass(capture, FRAMES);
             let before = clock(capture).looks;
-            until(capture, "it is read again", |it| clock(it).looks > before);
+            until(capture, "the clock is read again", |it| {
+                clock(it).looks > before
+            });
         }
     });
     assert_eq!(run.clock.real_time, access == "auto", "{:?}", run.clock);
@@ -218,13 +223,13 @@ fn busy(access: &str) {
 }
 
 #[test]
-#[ignore = "runs on the software NIC, by its first half"]
+#[ignore = "run by its outer test on the software NIC"]
 fn busy_auto() {
     busy("auto");
 }
 
 #[test]
-#[ignore = "runs on the software NIC, by its first half"]
+#[ignore = "run by its outer test on the software NIC"]
 fn busy_verbs() {
     busy("verbs");
 }

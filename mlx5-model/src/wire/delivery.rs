@@ -1,62 +1,63 @@
-//! How wires deliver frames.
+//! Delivery of a wire's frames: the receiver trait and its types.
 //!
 //! Imports nothing of the model.
 
-/// The smallest frame a wire carries: an Ethernet header and nothing after it.
+/// Smallest frame of a wire, in bytes: an Ethernet header without payload.
 pub const MIN_FRAME: usize = 14;
 
-/// The largest frame a wire carries: libpcap's largest packet (`MAXIMUM_SNAPLEN`, pcap/pcap.h), and more than any
-/// "BIG TCP" frame in a file.
+/// Largest frame of a wire, in bytes: libpcap's largest packet (`MAXIMUM_SNAPLEN`, pcap/pcap.h),
+/// which is longer than any "BIG TCP" frame in a file.
 pub const MAX_FRAME: usize = 256 << 10;
 
-/// The direction of a frame, seen from the host that owns the port.
+/// Direction of a frame, seen from the host that owns the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireDirection {
-    /// It came over the wire.
+    /// The frame arrived over the wire.
     Received,
-    /// The host sent it by its own network stack; only sniffer rules match it.
+    /// The host sent the frame through its own network stack; only sniffer rules match it.
     Transmitted,
 }
 
-/// A frame at the head of a wire, borrowed for one call.
+/// Frame at the head of a wire, borrowed for one call.
 #[derive(Clone, Copy, Debug)]
 pub struct WireFrame<'a> {
-    /// From the destination MAC to the last byte before the FCS.
+    /// Bytes from the destination MAC to the last byte before the FCS.
     pub bytes: &'a [u8],
     pub direction: WireDirection,
-    /// When it came, by the clock that the burst's time is of and at that time at the latest. 0: with the burst.
+    /// Arrival time of the frame by the NIC's clock, at most the time of the burst. 0: the frame
+    /// arrived with the burst.
     pub came_ns: u64,
 }
 
-/// What the NIC did with a frame.
+/// Result of delivering a frame to the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// It has been delivered or counted as lost: the wire moves on.
+    /// The frame was delivered or counted as lost. The wire continues with the next one.
     Taken,
-    /// It cannot be taken now: it stays at the head, and the burst ends.
+    /// The frame cannot be taken now. It stays at the head of the wire, and the burst ends.
     Wait,
 }
 
-/// What a wire delivers frames to.
+/// Receiver of a wire's frames.
 pub trait Receiver {
-    /// What can be found out about a frame before its turn.
+    /// Properties of a frame that are found before the frame is delivered.
     type Parsed: Default;
 
-    /// Parses a frame, which may be one still to come in this burst. The result must not depend on the frames before
-    /// it: a wire that knows its frames parses one ahead, so that parsing a frame and choosing its queue overlaps
-    /// with the delivery of the frame before.
+    /// Parses a frame, which may be a later frame of this burst. The result must not depend on the
+    /// frames before it. A wire that knows its frames in advance parses one ahead, so that parsing
+    /// a frame and selecting its queue overlaps with the delivery of the previous frame.
     fn parse(&self, frame: &WireFrame<'_>) -> Self::Parsed;
 
     /// Takes the frame at the head of the wire, which was parsed in this burst.
     fn receive(&mut self, frame: WireFrame<'_>, parsed: &Self::Parsed) -> Delivery;
 
-    /// Parses and takes a frame that comes with the burst.
+    /// Parses and takes a frame that arrived with the burst.
     #[inline(always)]
     fn deliver(&mut self, bytes: &[u8], direction: WireDirection) -> Delivery {
         self.deliver_late(bytes, direction, 0)
     }
 
-    /// The same with one that came at a time, see [`WireFrame::came_ns`].
+    /// Parses and takes a frame that arrived at `came_ns`; see [`WireFrame::came_ns`].
     #[inline(always)]
     fn deliver_late(&mut self, bytes: &[u8], direction: WireDirection, came_ns: u64) -> Delivery {
         let frame = WireFrame {
@@ -69,7 +70,7 @@ pub trait Receiver {
     }
 }
 
-/// A function as a receiver.
+/// Adapter that makes a closure a [`Receiver`].
 pub struct Each<F>(pub F);
 
 impl<F: FnMut(WireFrame<'_>) -> Delivery> Receiver for Each<F> {
@@ -82,39 +83,41 @@ impl<F: FnMut(WireFrame<'_>) -> Delivery> Receiver for Each<F> {
     }
 }
 
-/// Whether a wire can have more frames.
+/// State of a wire: whether it can have more frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireState {
-    /// Plugged in. An interface that is merely down is still plugged in.
+    /// The wire is plugged in. An interface that is down is still plugged in.
     Up,
     /// A finite wire has delivered its last frame.
     Ended,
-    /// The interface behind it was deleted.
+    /// The interface behind the wire was deleted.
     Lost,
 }
 
 /// Frames that a wire has lost since it was opened, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireDrops {
-    /// The ring or queue between the kernel, or the other end, and the NIC was full.
+    /// Frames lost because the ring or queue was full between the NIC and the kernel or the other
+    /// end.
     pub ring: u64,
-    /// The kernel had no free buffer for it.
+    /// Frames for which the kernel had no free buffer.
     pub fill: u64,
-    /// The interface or its driver lost it before.
+    /// Frames that the interface or its driver lost before the wire could take them.
     pub driver: u64,
-    /// It was longer than the wire carries, or was cut.
+    /// Frames that were longer than the wire carries, or were cut.
     pub size: u64,
-    /// The port's own buffer was full: the wire has carried it, and the NIC has discarded it. In none of the others.
+    /// Frames that the wire carried and the NIC discarded, because the port's own buffer was full.
+    /// The other counts do not include them.
     pub port: u64,
 }
 
 impl WireDrops {
-    /// What was lost before the NIC saw it.
+    /// Returns the number of frames that were lost before the NIC saw them.
     pub fn total(&self) -> u64 {
         self.ring + self.fill + self.driver + self.size
     }
 
-    /// What has come since they were `before`.
+    /// Returns the increase of each count since `before`.
     pub fn since(&self, before: &WireDrops) -> WireDrops {
         WireDrops {
             ring: self.ring.saturating_sub(before.ring),

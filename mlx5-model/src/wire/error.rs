@@ -1,14 +1,18 @@
-//! Why a wire could not be opened.
+//! Error of opening a wire.
 
 use std::io;
 
 use super::spec::WireSpec;
 
-/// The wire, the step that failed, the reason, and what to do.
+/// A wire cannot be opened: the wire, the failed step, the cause and the remedy.
 #[derive(Debug, thiserror::Error)]
-#[error("wire `{wire}`: {operation}: {source}{}{advice}", if advice.is_empty() { "" } else { "; " })]
+#[error(
+    "wire `{wire}`: cannot {operation}: {source}{}{advice}",
+    if advice.is_empty() { "" } else { "; " }
+)]
 pub struct WireError {
     wire: String,
+    /// Failed step as a verb phrase, such as "open a packet socket".
     operation: String,
     source: io::Error,
     advice: String,

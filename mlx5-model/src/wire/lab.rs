@@ -1,7 +1,8 @@
-//! For tests: two network namespaces on one cable, and all that arrives at one end of it because of what is done at the other.
+//! Test kit: two network namespaces joined by a veth pair, and a capture at one of its ends.
 //!
-//! Invariant: nothing here ends because of time. What was sent has arrived once a mark that was sent behind it, on every
-//! CPU on which it may still have been under way, has.
+//! Invariant: no step ends because of a timeout. Sent frames can wait in a queue of the CPU that
+//! sent them. So all of them have arrived once a mark has arrived that was sent after them on each
+//! CPU.
 
 #![allow(unsafe_code)]
 
@@ -22,13 +23,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 use wqcap_tests::machine::netns::until_it_sends;
 
-/// Bounds what would hang.
+/// Timeout after which a test that hangs fails.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two looks at something that no descriptor tells of.
+/// Interval between two polls of a state that no descriptor signals.
 pub(super) const MOMENT: Duration = Duration::from_micros(200);
 
-/// Runs `ip`.
+/// Runs `ip` with `arguments`, which are separated by spaces.
 pub(super) fn ip(arguments: &str) -> Result<(), String> {
     let words = arguments.split_whitespace();
     let output = Command::new("ip").args(words).output();
@@ -36,31 +37,32 @@ pub(super) fn ip(arguments: &str) -> Result<(), String> {
     if output.status.success() {
         return Ok(());
     }
-    let why = String::from_utf8_lossy(&output.stderr);
-    Err(format!("ip {arguments}: {}", why.trim()))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(format!("ip {arguments}: {}", stderr.trim()))
 }
 
-/// A network namespace that goes with its owner.
+/// Network namespace, deleted when the value is dropped.
 pub(super) struct Namespace(String);
 
 impl Namespace {
     fn new() -> Result<Namespace, String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        // The first on a machine mounts a folder for all of them, which two at once cannot.
+        // The first `ip netns add` on a machine mounts a folder for all namespaces. Two at the same
+        // time cannot do that.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("wqw{}x{number}", std::process::id());
-        ip(&format!("netns add {name}")).map_err(|e| format!("no network namespaces here: {e}"))?;
+        ip(&format!("netns add {name}")).map_err(|e| format!("needs network namespaces: {e}"))?;
         Ok(Namespace(name))
     }
 
-    /// Runs `work` inside, on a thread of its own that ends with it.
+    /// Runs `work` in the namespace, on a separate thread that ends with it.
     pub(super) fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let work = scope.spawn(|| {
                 let file = File::open(format!("/run/netns/{self}")).unwrap();
-                // SAFETY: changes this thread's namespace only, and takes no memory of ours.
+                // SAFETY: changes this thread's namespace only, and accesses no memory.
                 let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
                 assert_eq!(entered, 0);
                 work()
@@ -83,16 +85,18 @@ impl Drop for Namespace {
     }
 }
 
-/// Two namespaces joined by a veth pair, `wire` in the one and `far` in the other.
+/// Two namespaces joined by a veth pair: interface `wire` in `near`, interface `far` in `far`.
 pub(super) struct Lab {
     pub(super) near: Namespace,
     pub(super) far: Namespace,
+    /// Socket at the far end that sends marks.
     marker: Socket,
+    /// Number of marks sent so far.
     marks: AtomicU64,
 }
 
 impl Lab {
-    /// The error is a reason to skip.
+    /// Creates the namespaces and the veth pair. An error is a reason to skip the test.
     pub(super) fn new() -> Result<Lab, String> {
         // SAFETY: takes nothing and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
@@ -109,7 +113,8 @@ impl Lab {
                 "-n {netns} addr add fd09::{end}/64 dev {name} nodad"
             ))?;
             ip(&format!("-n {netns} link set {name} up"))?;
-            // Known from the start: on a busy machine the kernel drops what waits for an answer for too long.
+            // Static neighbours: on a busy machine the kernel drops frames that wait too long for
+            // the answer of neighbour resolution.
             for subnet in ["10.9.0.", "fd09::"] {
                 let other = 3 - end;
                 ip(&format!(
@@ -126,7 +131,7 @@ impl Lab {
         })
     }
 
-    /// A wire at the near end.
+    /// Opens a wire in the near namespace.
     pub(super) fn open(&self, wire: &str) -> Result<Wire, WireError> {
         let spec: WireSpec = wire.parse().unwrap();
         self.near.within(|| Wire::open(&spec))
@@ -143,7 +148,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Lets nothing but what is sent on purpose be on the cable.
+    /// Disables IPv6 at both ends, so that only frames of the test are on the cable.
     pub(super) fn silence(&self) {
         for netns in [&self.near, &self.far] {
             let key = "/proc/sys/net/ipv6/conf/all/disable_ipv6";
@@ -151,18 +156,18 @@ impl Lab {
         }
     }
 
-    /// A bare packet socket at the far end.
+    /// Opens a packet socket at the far end.
     pub(super) fn far_socket(&self) -> Socket {
         far_socket(&self.far)
     }
 
-    /// How many marks were sent so far.
+    /// Returns the number of marks sent so far.
     pub(super) fn marks(&self) -> u64 {
         self.marks.load(Ordering::Relaxed)
     }
 
-    /// Sends a mark on every CPU that this process may run on, and gives their numbers. Frames wait for their receiver
-    /// in a queue of the CPU they were sent on.
+    /// Sends a mark on every CPU that this process may run on, and returns their numbers. Frames
+    /// wait for their receiver in a queue of the CPU on which they were sent.
     fn mark(&self) -> HashSet<u64> {
         let send = |cpu: usize| {
             pin(cpu).then(|| {
@@ -187,7 +192,7 @@ fn far_socket(far: &Namespace) -> Socket {
     })
 }
 
-/// A frame of an ethertype for experiments (IEEE 802).
+/// Builds the mark `number`: a frame with an EtherType for experiments (IEEE 802).
 fn mark(number: u64) -> Vec<u8> {
     let head = [
         0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 8, 0x88, 0xb6,
@@ -195,14 +200,16 @@ fn mark(number: u64) -> Vec<u8> {
     [&head[..], &number.to_be_bytes(), &[0; 38]].concat()
 }
 
+/// Returns the number of a mark, or `None` if the frame is not a mark.
 fn mark_of(frame: &[u8]) -> Option<u64> {
     let number = u64::from_be_bytes(*frame.get(14..22)?.first_chunk()?);
     (frame == mark(number)).then_some(number)
 }
 
-/// Lets the calling thread run on one CPU; false: it may not.
+/// Pins the calling thread to one CPU. Returns `false` if the thread may not run there.
 fn pin(cpu: usize) -> bool {
-    // SAFETY: a CPU set is plain bits, for which zero is a value; CPU_SET checks its bounds; the kernel copies the set.
+    // SAFETY: a CPU set is plain bits, for which zero is a value; CPU_SET checks its bounds; the
+    // kernel copies the set.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -210,19 +217,22 @@ fn pin(cpu: usize) -> bool {
     }
 }
 
-/// Leaves the calling thread these capabilities, a bit each (linux/capability.h), and no others.
+/// Reduces the capabilities of the calling thread to the bits of `kept` (linux/capability.h).
 pub(super) fn keep_capabilities(kept: u32) {
     let header: [u32; 2] = [0x2008_0522, 0];
     let sets = [kept, kept, 0, 0, 0, 0];
-    // SAFETY: changes the capabilities of this thread only; both structures are as the version in the header has them.
+    // SAFETY: changes the capabilities of this thread only; both structures have the layout of the
+    // version in the header.
     let set = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };
     assert_eq!(set, 0);
 }
 
-/// Has the calling thread find that the kernel has no sockets of a family, as one that was built without them.
+/// Makes socket(2) fail with EAFNOSUPPORT for one address family on the calling thread, as on a
+/// kernel that was built without the family.
 pub(super) fn without_sockets_of(family: libc::c_int) {
     use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
-    // Of struct seccomp_data (linux/seccomp.h): the call's number, and the lower half of its first argument.
+    // Offsets in struct seccomp_data (linux/seccomp.h): the number of the system call, and the
+    // lower half of its first argument.
     let (number, first) = (0, 16);
     let load = |at| (BPF_LD | BPF_W | BPF_ABS, 0, 0, at);
     let unless = |value, skip| (BPF_JMP | BPF_JEQ | BPF_K, 0, skip, value);
@@ -246,7 +256,8 @@ pub(super) fn without_sockets_of(family: libc::c_int) {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),
     };
-    // SAFETY: the kernel reads the program, and keeps this thread to it, which ends with its test.
+    // SAFETY: the kernel reads the program and applies it to this thread only, which ends with its
+    // test.
     let set = unsafe {
         libc::prctl(
             libc::PR_SET_SECCOMP,
@@ -257,10 +268,11 @@ pub(super) fn without_sockets_of(family: libc::c_int) {
     assert_eq!(set, 0);
 }
 
-/// What the marks that a capture has seen tell whoever sends.
+/// Marks that the capture has seen, shared with the sending threads.
 pub(super) struct Flow<'a> {
     lab: &'a Lab,
     seen: Mutex<HashSet<u64>>,
+    /// Signalled when `seen` grows.
     grown: Condvar,
 }
 
@@ -269,7 +281,7 @@ impl Flow<'_> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until everything that was sent so far has been captured.
+    /// Waits until all frames sent so far have been captured.
     pub(super) fn flush(&self) {
         let marks = self.lab.mark();
         let missing = |seen: &mut HashSet<u64>| !marks.is_subset(seen);
@@ -277,11 +289,12 @@ impl Flow<'_> {
             .grown
             .wait_timeout_while(self.seen(), PATIENCE, missing);
         let late = waited.is_ok_and(|(_, late)| late.timed_out());
-        assert!(!late, "a mark does not arrive");
+        assert!(!late, "a mark has not arrived within {PATIENCE:?}");
     }
 }
 
-/// Takes frames until `done`. Every fifth is made to wait, and must be the same when it comes again.
+/// Takes frames until `done`. Every fifth frame is made to wait and must be unchanged when it is
+/// delivered again.
 fn capture(wire: &mut Wire, flow: &Flow<'_>, done: &AtomicBool) -> Vec<(WireDirection, Vec<u8>)> {
     let (began, mut frames, mut calls) = (Instant::now(), vec![], 0);
     let mut waiting: Option<Vec<u8>> = None;
@@ -289,7 +302,7 @@ fn capture(wire: &mut Wire, flow: &Flow<'_>, done: &AtomicBool) -> Vec<(WireDire
         let taken = wire.each(began.elapsed().as_nanos() as u64, 64, |frame| {
             calls += 1;
             if let Some(waiting) = waiting.take() {
-                assert!(waiting == frame.bytes, "what had to wait has changed");
+                assert!(waiting == frame.bytes, "a waiting frame has changed");
             } else if calls % 5 == 0 {
                 waiting = Some(frame.bytes.to_vec());
                 return Delivery::Wait;
@@ -310,7 +323,7 @@ fn capture(wire: &mut Wire, flow: &Flow<'_>, done: &AtomicBool) -> Vec<(WireDire
     frames
 }
 
-/// The frames that `work` causes.
+/// Runs `work`, and returns the frames that arrive at `wire` meanwhile.
 pub(super) fn during(
     lab: &Lab,
     wire: &mut Wire,
@@ -342,8 +355,8 @@ pub(super) fn during(
     })
 }
 
-/// How much is sent at once, so that a ring that is read late has room for it: a ring is used up by time as well,
-/// however little comes.
+/// Bytes sent between two flushes, so that a ring that is read late has room for them. Blocks of a
+/// ring are also used up by time, however few frames arrive.
 const PIECE: usize = 512 << 10;
 
 /// Sends `data` both ways over one TCP connection between the two namespaces.
@@ -374,9 +387,9 @@ pub(super) fn exchange(flow: &Flow<'_>, near: &str, data: &[u8]) {
     });
 }
 
-/// Sends two frames, the second when the first waits at the wire, and takes both afterwards: each is told to have come when
-/// it did.
-pub(super) fn assert_arrivals_are_told(lab: &Lab, wire: &mut Wire) {
+/// Checks the arrival times of two frames. The second frame is sent while the first waits at the
+/// wire, and both are taken afterwards.
+pub(super) fn assert_arrival_times(lab: &Lab, wire: &mut Wire) {
     let far = lab.far_socket();
     during(lab, wire, |_| {});
     let frame = |number| {
@@ -402,20 +415,21 @@ pub(super) fn assert_arrivals_are_told(lab: &Lab, wire: &mut Wire) {
             }
             Delivery::Taken
         });
-        // Between the NIC's look at its clock and the wire's at the host's, the longest; and clocks do not run alike.
+        // The longest time between the reading of the NIC's clock and the wire's reading of the
+        // host's clocks, and the drift between the clocks.
         slack = slack.max(now_ns() - now + (now - first) / 1000);
         assert!(Duration::from_nanos(now - first) < PATIENCE, "{came:?}");
     }
-    let told = format!("{first} < {came:?}, the second not before {second}, within {slack}");
-    assert_eq!((came[0].0, came[1].0), (1, 2), "{told}");
+    let times = format!("arrivals {came:?}, sent at {first} and {second}, tolerance {slack} ns");
+    assert_eq!((came[0].0, came[1].0), (1, 2), "{times}");
     assert!(
         (first - slack..=second + slack).contains(&came[0].1),
-        "{told}"
+        "{times}"
     );
-    assert!((second - slack..=now_ns()).contains(&came[1].1), "{told}");
+    assert!((second - slack..=now_ns()).contains(&came[1].1), "{times}");
 }
 
-/// Whether a descriptor becomes readable within a time.
+/// Returns `true` if a descriptor becomes readable within `time`.
 pub(super) fn is_readable(fd: RawFd, time: Duration) -> bool {
     let mut entry = libc::pollfd {
         fd,
@@ -426,7 +440,7 @@ pub(super) fn is_readable(fd: RawFd, time: Duration) -> bool {
     unsafe { libc::poll(&raw mut entry, 1, time.as_millis() as i32) == 1 }
 }
 
-/// The clock that a NIC's runs by.
+/// Returns the time of the host's raw monotonic clock, at whose rate a NIC's clock runs.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::MonotonicRaw);
     (now.tv_sec * 1_000_000_000 + now.tv_nsec).cast_unsigned()

@@ -1,15 +1,16 @@
-//! A wire plugged into itself: what is sent is received, in order.
+//! Loopback wire: each sent frame is received again, in order.
 //!
-//! Invariants: at most [`MAX_FRAMES`] frames and [`MAX_BYTES`] bytes are under way, what does not fit is dropped
-//! whole and counted; once as full as it gets, it allocates nothing.
+//! Invariants: at most [`MAX_FRAMES`] frames and [`MAX_BYTES`] bytes are queued. A frame that does
+//! not fit is dropped whole and counted. Once the queues have reached their largest size, the wire
+//! allocates nothing.
 
 use super::delivery::{Delivery, Receiver, WireDirection};
 
 const MAX_FRAMES: usize = 4096;
 const MAX_BYTES: usize = 64 << 20;
 
-/// Two queues of frames: one is filled by sending while the other is drained, and they are swapped when the latter is
-/// empty. So every frame is contiguous, and copied once.
+/// Wire of two frame queues. Sends fill one queue while the other is drained; when the drained
+/// queue is empty, the two are swapped. So every frame is contiguous and is copied once.
 #[derive(Default)]
 pub(super) struct LoopbackWire {
     filling: FrameQueue,
@@ -21,8 +22,9 @@ pub(super) struct LoopbackWire {
 struct FrameQueue {
     bytes: Vec<u8>,
     lens: Vec<u32>,
-    /// What has been taken, in bytes and in frames.
+    /// Offset of the next frame in `bytes`.
     at: usize,
+    /// Index of the next frame in `lens`.
     next: usize,
 }
 
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted() {
+    fn frames_beyond_the_limits_are_counted() {
         let mut wire = LoopbackWire::default();
         for _ in 0..MAX_FRAMES + 5 {
             wire.send(&[0; 60]);

@@ -1,8 +1,10 @@
-//! The memory that a live wire's socket shares with the kernel, which no process that the model forks gets.
+//! Memory that a live wire's socket shares with the kernel, kept out of the processes that the
+//! model forks.
 //!
-//! A mapping holds its socket: a process with a copy keeps the queue taken, or the interface promiscuous, after the wire
-//! is closed. `MADV_DONTFORK` leaves it out of a fork, but Linux has no flag of mmap(2) for that, so a fork between the
-//! two calls would copy it. Invariant: the model forks only under [`between_mappings`].
+//! A mapping holds its socket: a process with a copy would keep the queue occupied, or the
+//! interface promiscuous, after the wire is closed. `MADV_DONTFORK` leaves the mapping out of a
+//! fork, but Linux has no such flag for mmap(2), so a fork between the two calls would copy the
+//! mapping. Invariant: the model forks only under [`between_mappings`].
 
 #![allow(unsafe_code)]
 
@@ -11,31 +13,33 @@ use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Lock held from mmap(2) to madvise(2) of a mapping, and during a fork.
 static MAPPING: Mutex<()> = Mutex::new(());
 
-/// While it is held, no mapping exists that a fork would copy.
+/// Locks out new mappings. While the guard is held, no mapping exists that a fork would copy.
 pub(super) fn between_mappings() -> MutexGuard<'static, ()> {
     MAPPING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What this process may do with a mapping.
+/// Access that this process has to a mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     Read,
     ReadWrite,
 }
 
-/// A shared mapping, unmapped when it is dropped.
+/// Shared mapping, unmapped when it is dropped.
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: only this value reaches the mapping, and nothing in it is bound to a thread.
+// SAFETY: only this value accesses the mapping, and nothing in it is bound to a thread.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of a socket, or of what else has memory of the kernel's, from `offset` on.
+    /// Maps `len` bytes of a socket, or of another descriptor with kernel memory such as a BPF map,
+    /// from `offset` on.
     pub(super) fn new(
         socket: RawFd,
         len: usize,
@@ -61,13 +65,13 @@ impl Mapping {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the mapping of just now.
+        // SAFETY: the mapping was made above, with this length.
         unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Mapping { base, len })
     }
 
-    /// Where it begins. What is reached from there lives as long as `self`.
+    /// Returns the start of the mapping, which lives as long as `self`.
     #[inline]
     pub(super) fn base(&self) -> NonNull<u8> {
         self.base
@@ -76,7 +80,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `new` with this length, and nothing reaches it any more.
+        // SAFETY: the mapping was made by `new` with this length, and no reference to it is left.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

@@ -1,17 +1,18 @@
-//! What a port of the NIC is plugged into.
+//! Wires: sources and destinations of a port's frames.
 //!
-//! A wire is where frames come from and where they go to: a live interface, a capture file, a generator, another
-//! process, or the port's own end. The NIC asks it for the frames that are due and gives it those that the host
-//! sends; it never asks which kind of wire it is, apart from what [`WireSpec`] says.
+//! A wire is a live interface, a capture file, a generator, another process, or a loop back to the
+//! port. The NIC polls it for due frames and passes it the frames that the host sends. The NIC does
+//! not depend on the kind of wire, except through [`WireSpec`].
 //!
-//! Imports nothing of the NIC, so that a wire can be tested, measured and replaced without a device.
+//! Imports nothing of the NIC, so that a wire can be tested, measured and replaced without a
+//! device.
 //!
 //! Invariants:
-//! - A frame is passed on whole and unchanged: no padding, no FCS, from 14 bytes to 256 KiB.
-//! - A frame is delivered exactly once: one that was answered with [`Delivery::Wait`] is the next one
-//!   delivered, byte for byte.
-//! - What a wire loses it counts in [`Wire::drops`]; what its source holds beside frames, in
-//!   [`Wire::skipped`].
+//! - A frame is passed on whole and unchanged: no padding, no FCS, 14 bytes to 256 KiB long.
+//! - A frame is delivered exactly once. After [`Delivery::Wait`], the next delivery is the same
+//!   frame, byte for byte.
+//! - [`Wire::drops`] counts the frames that a wire loses, [`Wire::skipped`] the records of its
+//!   source that are not frames.
 //! - [`Wire::burst`] allocates nothing and makes no system call per frame.
 
 mod af_packet;
@@ -43,10 +44,10 @@ use delivery::Each;
 use error::WireError;
 use spec::WireKind;
 
-/// An open wire. It belongs to one thread at a time, the NIC's.
+/// Open wire. It belongs to one thread at a time, the NIC's.
 pub struct Wire(Backend);
 
-// It is opened on one thread and used on another.
+// A wire is opened on one thread and used on another.
 const _: () = {
     const fn is_send<T: Send>() {}
     is_send::<Wire>();
@@ -61,7 +62,7 @@ enum Backend {
     Loopback(loopback::LoopbackWire),
 }
 
-/// A match over the kinds of wire with one result.
+/// Evaluates `$call` with `$wire` bound to the open wire, whatever its kind.
 macro_rules! each {
     ($inner:expr, $wire:ident => $call:expr) => {
         match $inner {
@@ -76,7 +77,7 @@ macro_rules! each {
 }
 
 impl fmt::Debug for Wire {
-    /// Its kind: a wire's buffers are megabytes.
+    /// Writes only the kind of the wire, because its buffers have megabytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.0 {
             Backend::AfPacket(_) => "af_packet",
@@ -105,14 +106,14 @@ impl Wire {
         }))
     }
 
-    /// Delivers up to `budget` frames that are due at `now_ns` (the NIC's clock) to `receiver`, in order. Returns the
-    /// number of frames taken. `now_ns` must not go backwards.
+    /// Delivers up to `budget` frames that are due at `now_ns` (the NIC's clock) to `receiver`, in
+    /// order. Returns the number of frames taken. `now_ns` must not go backwards.
     #[inline]
     pub fn burst(&mut self, now_ns: u64, budget: usize, receiver: &mut impl Receiver) -> usize {
         each!(&mut self.0, wire => wire.burst(now_ns, budget, receiver))
     }
 
-    /// As [`Wire::burst`], to a function.
+    /// Delivers due frames to the closure `receive`; see [`Wire::burst`].
     pub fn each(
         &mut self,
         now_ns: u64,
@@ -122,7 +123,7 @@ impl Wire {
         self.burst(now_ns, budget, &mut Each(receive))
     }
 
-    /// Sends one frame. Wires that only play (`pcap`, `synth`) drop it.
+    /// Sends one frame. Playback wires (`pcap`, `synth`) discard it.
     pub fn send(&mut self, frame: &[u8]) -> io::Result<()> {
         match &mut self.0 {
             Backend::AfPacket(wire) => wire.send(frame),
@@ -136,7 +137,7 @@ impl Wire {
         }
     }
 
-    /// Whether more frames can come, as found in [`Wire::burst`].
+    /// Returns whether more frames can arrive, as found by the last [`Wire::burst`].
     pub fn state(&self) -> WireState {
         match &self.0 {
             Backend::AfPacket(wire) => wire.state(),
@@ -147,13 +148,13 @@ impl Wire {
         }
     }
 
-    /// The frames that the wire has lost since it was opened. On a live interface these are system calls, too expensive
-    /// for every burst.
+    /// Returns the number of frames, by cause, that the wire has lost since it was opened. On a
+    /// live interface this takes system calls, which are too expensive for every burst.
     pub fn drops(&mut self) -> WireDrops {
         match &mut self.0 {
             Backend::AfPacket(wire) => wire.drops(),
             Backend::AfXdp(wire) => wire.drops(),
-            // The other end has not taken it; which port that has, this one cannot know.
+            // The other end did not take the frames. Its port is unknown here, so `port` stays 0.
             Backend::Peer(wire) => WireDrops {
                 ring: wire.dropped(),
                 ..WireDrops::default()
@@ -166,8 +167,8 @@ impl Wire {
         }
     }
 
-    /// The number of records in the source that are not Ethernet frames: shorter than 14 bytes, or of another link
-    /// type. Rounds of a looped file do not count again.
+    /// Returns the number of records in the source that are not Ethernet frames: shorter than
+    /// 14 bytes, or of another link type. Further rounds of a looped file do not count again.
     pub fn skipped(&self) -> u64 {
         match &self.0 {
             Backend::Pcap(wire) => wire.skipped(),
@@ -175,7 +176,7 @@ impl Wire {
         }
     }
 
-    /// The number of merged frames that could not be split and were passed on whole.
+    /// Returns the number of merged frames that could not be split and were passed on whole.
     pub fn unsplit(&self) -> u64 {
         match &self.0 {
             Backend::AfPacket(wire) => wire.unsplit(),
@@ -183,8 +184,8 @@ impl Wire {
         }
     }
 
-    /// What the user should know of this wire, a sentence each: a truncated file, an interface that still merges
-    /// frames.
+    /// Returns notes for the user, one sentence each, such as: the file is truncated, or the
+    /// interface still merges frames.
     pub fn notes(&self) -> &[String] {
         match &self.0 {
             Backend::AfPacket(wire) => wire.notes(),
@@ -194,8 +195,9 @@ impl Wire {
         }
     }
 
-    /// A descriptor that becomes readable when an idle wire has a frame. It can change from one burst to the next,
-    /// may be ready without a frame, and stays ready while the NIC makes a frame wait.
+    /// Returns a descriptor that becomes readable when an idle wire has a frame. The descriptor can
+    /// change from one burst to the next, may be readable without a frame, and stays readable while
+    /// the NIC makes a frame wait.
     pub fn wait_fd(&self) -> Option<RawFd> {
         match &self.0 {
             Backend::AfPacket(wire) => wire.wait_fd(),
@@ -205,8 +207,9 @@ impl Wire {
         }
     }
 
-    /// Lets frames gather on an idle wire: a descriptor that becomes readable when they have filled a good part of its
-    /// ring. `None`: nothing tells of that.
+    /// Starts gathering frames on an idle wire. Returns a descriptor that becomes readable when the
+    /// frames have filled a large part of the wire's ring, or `None` if the wire has no such
+    /// signal.
     pub fn begin_gathering(&self) -> Option<RawFd> {
         match &self.0 {
             Backend::AfXdp(wire) => Some(wire.begin_gathering()),
@@ -214,8 +217,9 @@ impl Wire {
         }
     }
 
-    /// When a paced wire's next frame is due, or when a wire needs its next [`Wire::burst`] at the latest. `None`:
-    /// unpaced (see [`Wire::wait_fd`]), or ended.
+    /// Returns the time at which a paced wire's next frame is due, or at which a wire needs its
+    /// next [`Wire::burst`] at the latest. `None` if the wire is unpaced (see [`Wire::wait_fd`]) or
+    /// has ended.
     pub fn next_due_ns(&self) -> Option<u64> {
         match &self.0 {
             Backend::Pcap(wire) => wire.next_due_ns(),
@@ -225,7 +229,8 @@ impl Wire {
         }
     }
 
-    /// Whether the wire can keep what comes next for a while: it is a live interface whose ring is not near its end.
+    /// Returns `true` if the wire can hold further frames for a while: it is a live interface whose
+    /// ring is at most three quarters full.
     pub fn has_room(&self) -> bool {
         match &self.0 {
             Backend::AfPacket(wire) => wire.has_room(),
@@ -234,7 +239,8 @@ impl Wire {
         }
     }
 
-    /// Whether the host's own frames are wanted too. Only a live interface has any, and XDP does not see them.
+    /// Switches the delivery of frames that the host sends on or off. Only a live interface has
+    /// such frames, and XDP does not see them.
     pub fn set_sniffing(&mut self, on: bool) {
         if let Backend::AfPacket(wire) = &mut self.0 {
             wire.set_sniffing(on);

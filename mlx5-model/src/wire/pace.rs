@@ -1,17 +1,19 @@
-//! The pace of a wire with a constant rate, by the NIC's clock.
+//! Pacing of a wire with a constant rate, by the NIC's clock.
 //!
-//! Invariant: frame `k` after a start is due `k / pps` seconds after it, rounded up to a nanosecond; rounding errors
-//! do not accumulate.
+//! Invariant: frame `k` after a start is due `k / pps` seconds after the start, rounded up to a
+//! nanosecond. Rounding errors do not accumulate.
 
 use std::num::NonZeroU64;
 
 const NS: u128 = 1_000_000_000;
 
-/// A constant number of frames per second, from the first burst on.
+/// Constant frame rate, which starts with the first burst.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     pps: NonZeroU64,
+    /// Due time of the first frame in nanoseconds, by the NIC's clock.
     start: Option<u64>,
+    /// Number of frames taken since `start`.
     sent: u64,
 }
 
@@ -24,8 +26,8 @@ impl Pace {
         }
     }
 
-    /// The number of frames that are due at `now`. A wire that was not asked for a while catches up: its frames were
-    /// on the way meanwhile.
+    /// Returns the number of frames that are due at `now`. A wire that was not polled for a while
+    /// catches up, because its frames were under way meanwhile.
     pub(super) fn due(&mut self, now: u64) -> u64 {
         let start = *self.start.get_or_insert(now);
         let elapsed = u128::from(now.saturating_sub(start));
@@ -35,18 +37,20 @@ impl Pace {
             .saturating_sub(self.sent)
     }
 
-    /// Counts frames that were taken.
+    /// Counts `frames` as taken.
     pub(super) fn count(&mut self, frames: usize) {
         self.sent += frames as u64;
     }
 
-    /// The receiver held the wire: the frame at the head is due now and the rest after it at the pace, as on a link
-    /// that was paused. Nothing accumulates.
+    /// Restarts the pace after the receiver has held the wire. The frame at the head is due at
+    /// `now` and the others follow at the pace, as on a link that was paused. Due frames do not
+    /// accumulate.
     pub(super) fn hold(&mut self, now: u64) {
         self.start = Some(now);
         self.sent = 0;
     }
 
+    /// Returns the time at which the next frame is due; 0 before the first burst.
     pub(super) fn next_due_ns(&self) -> u64 {
         let Some(start) = self.start else { return 0 };
         let after = (u128::from(self.sent) * NS).div_ceil(u128::from(self.pps.get()));
@@ -59,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_due_when_next_due_says() {
+    fn frames_are_due_at_next_due_ns() {
         for pps in [1, 3, 7, 1_000, 999_983, 14_880_952, 3_000_000_000] {
             let mut pace = Pace::new(NonZeroU64::new(pps).unwrap());
             let mut now = 12_345;
@@ -75,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn it_catches_up_but_not_after_a_hold() {
+    fn the_pace_catches_up_but_not_after_a_hold() {
         let mut pace = Pace::new(NonZeroU64::new(1_000).unwrap());
         pace.due(0);
         pace.count(1);

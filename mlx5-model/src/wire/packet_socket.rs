@@ -1,7 +1,7 @@
-//! A packet socket and its interface: the system calls of live wires, each in a safe function.
+//! Packet socket of a live wire, and its interface: each system call in a safe function.
 //!
-//! Constants that the crate `libc` lacks are from linux/if_packet.h, linux/ethtool.h and linux/sockios.h. Invariant:
-//! the descriptor stays open as long as the value lives.
+//! Constants that the crate `libc` lacks are from linux/if_packet.h, linux/ethtool.h and
+//! linux/sockios.h. Invariant: the descriptor is open as long as the value exists.
 
 #![allow(unsafe_code)]
 
@@ -15,17 +15,19 @@ use rustix::net::{netdevice, sockopt};
 
 use super::gso::VirtioHeader;
 
-/// linux/if_packet.h.
+/// Socket option: each frame has a `struct virtio_net_hdr` in front (linux/if_packet.h).
 const PACKET_VNET_HDR: c_int = 15;
+/// Socket option: frames that the host sends are not received (linux/if_packet.h).
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 
-/// linux/ethtool.h.
+/// Command that reads the number of channels (linux/ethtool.h).
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
+/// Raw packet socket whose calls do not block.
 pub(super) struct Socket(OwnedFd);
 
 impl Socket {
-    /// A socket that receives nothing yet.
+    /// Opens a socket that receives nothing yet.
     pub(super) fn new() -> io::Result<Socket> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         Ok(Socket(net::socket_with(
@@ -40,7 +42,7 @@ impl Socket {
         self.0.as_raw_fd()
     }
 
-    /// Sets what must be set before the ring is made.
+    /// Sets the options that must be set before the ring is created.
     pub(super) fn prepare(&self) -> io::Result<()> {
         self.set(
             libc::PACKET_VERSION,
@@ -51,7 +53,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Kernels before 4.20 cannot; then only the packet type distinguishes the frames.
+    /// Sets whether frames that the host sends are left out. Kernels before 4.20 lack the option;
+    /// then only the packet type distinguishes these frames.
     pub(super) fn set_ignore_outgoing(&self, ignore: bool) {
         let _ = self.set(PACKET_IGNORE_OUTGOING, &c_int::from(ignore));
     }
@@ -60,7 +63,8 @@ impl Socket {
         self.set(libc::PACKET_RX_RING, request)
     }
 
-    /// The kernel reverts it when the socket closes, however that happens.
+    /// Sets promiscuous mode on an interface. The kernel reverts it when the socket closes for any
+    /// reason.
     pub(super) fn set_promiscuous(&self, index: c_int) -> io::Result<()> {
         self.set(
             libc::PACKET_ADD_MEMBERSHIP,
@@ -73,13 +77,14 @@ impl Socket {
         )
     }
 
-    /// Receives all frames of an interface from now on.
+    /// Binds to an interface, and receives all its frames from now on.
     pub(super) fn bind(&self, index: c_int) -> io::Result<()> {
         self.bind_to(index, libc::ETH_P_ALL as u16)
     }
 
-    /// Binds to an interface without receiving anything: to send, and to hear of its end.
-    pub(super) fn attend(&self, index: c_int) -> io::Result<()> {
+    /// Binds to an interface without receiving: to send, and to detect the deletion of the
+    /// interface.
+    pub(super) fn bind_send_only(&self, index: c_int) -> io::Result<()> {
         self.bind_to(index, 0)
     }
 
@@ -99,7 +104,7 @@ impl Socket {
         Ok(())
     }
 
-    /// The address that the socket is bound to.
+    /// Returns the address that the socket is bound to.
     pub(super) fn address(&self) -> io::Result<libc::sockaddr_ll> {
         // SAFETY: a C struct of integers, for which zeroes are a value.
         let mut address: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -111,35 +116,36 @@ impl Socket {
         Ok(address)
     }
 
-    /// Whether the interface was deleted, or moved to another network namespace: the kernel then binds its packet
-    /// sockets to index -1 (packet_notifier, net/packet/af_packet.c). Unlike the name or the index, this cannot
-    /// mistake a new interface for the old one.
+    /// Returns `true` if the interface was deleted or moved to another network namespace. The
+    /// kernel then binds its packet sockets to index -1 (packet_notifier, net/packet/af_packet.c).
+    /// Unlike the name or the index, this cannot mistake a new interface for the old one.
     pub(super) fn is_orphaned(&self) -> bool {
         self.address().is_ok_and(|it| it.sll_ifindex == -1)
     }
 
-    /// Clears the pending error, usually ENETDOWN.
+    /// Clears the pending error of the socket, usually ENETDOWN.
     pub(super) fn clear_error(&self) {
         let _ = sockopt::socket_error(&self.0);
     }
 
-    /// Frames that found no room in the ring since the last call.
+    /// Returns the number of frames that found no room in the ring since the last call.
     pub(super) fn take_drops(&self) -> u64 {
         self.statistics().map_or(0, |it| u64::from(it.tp_drops))
     }
 
-    /// Sends one frame. It does not come back through the ring: the kernel skips the socket that sent it.
+    /// Sends one frame on a socket that was prepared for a ring. The frame does not return through
+    /// the ring: the kernel skips the socket that sent it.
     pub(super) fn send(&self, frame: &[u8]) -> io::Result<()> {
         self.send_with(&[0; VirtioHeader::LEN], frame)
     }
 
-    /// The same of a socket that was not prepared for a ring.
+    /// Sends one frame on a socket that was not prepared for a ring.
     pub(super) fn send_plain(&self, frame: &[u8]) -> io::Result<()> {
         net::send(&self.0, frame, SendFlags::DONTWAIT)?;
         Ok(())
     }
 
-    /// Sends a frame with the virtio header in front that PACKET_VNET_HDR asks for.
+    /// Sends a frame with the virtio header in front that PACKET_VNET_HDR requires.
     pub(super) fn send_with(
         &self,
         header: &[u8; VirtioHeader::LEN],
@@ -151,22 +157,23 @@ impl Socket {
         Ok(())
     }
 
+    /// Returns the index of the interface `name`.
     pub(super) fn index_of(&self, name: &str) -> io::Result<c_int> {
         Ok(netdevice::name_to_index(&self.0, name)?.cast_signed())
     }
 
-    /// Its receive queues (struct ethtool_channels, linux/ethtool.h): those that only receive, and those that do both.
-    /// An interface whose driver does not tell has one.
+    /// Returns the number of an interface's receive queues: those that only receive, and those that
+    /// also send (struct ethtool_channels, linux/ethtool.h). 1 if the driver does not report them.
     pub(super) fn receive_queues(&self, index: c_int) -> u32 {
         const RX_COUNT: usize = 5;
         const COMBINED_COUNT: usize = 8;
         let mut words = [0; 9];
         words[0] = ETHTOOL_GCHANNELS;
-        let told = self.ethtool(index, words);
-        told.map_or(1, |it| (it[RX_COUNT] + it[COMBINED_COUNT]).max(1))
+        let channels = self.ethtool(index, words);
+        channels.map_or(1, |it| (it[RX_COUNT] + it[COMBINED_COUNT]).max(1))
     }
 
-    /// The longest packet of an interface, without its Ethernet header.
+    /// Returns the MTU of an interface: its longest packet in bytes, without the Ethernet header.
     pub(super) fn mtu(&self, index: c_int) -> io::Result<usize> {
         let name = netdevice::index_to_name(&self.0, index.cast_unsigned())?;
         let mut request = request(&name)?;
@@ -176,7 +183,8 @@ impl Socket {
         Ok(unsafe { request.ifr_ifru.ifru_mtu }.max(0) as usize)
     }
 
-    /// An ETHTOOL_* command in words, of which the first is its number, and the kernel's answer in their place.
+    /// Runs an ETHTOOL_* command, whose number is the first of the `words`. Returns the words as
+    /// the kernel has left them.
     pub(super) fn ethtool<const N: usize>(
         &self,
         index: c_int,
@@ -185,14 +193,14 @@ impl Socket {
         let name = netdevice::index_to_name(&self.0, index.cast_unsigned())?;
         let mut request = request(&name)?;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-        // SAFETY: the operation reads and writes a struct ifreq, and through its data pointer as many words as its
-        // command has, which outlive the call.
+        // SAFETY: the operation reads and writes a struct ifreq, and through its data pointer as
+        // many words as its command has, which outlive the call.
         checked(unsafe { libc::ioctl(self.fd(), libc::SIOCETHTOOL, &raw mut request) })?;
-        // The compiler does not know that the kernel wrote it.
+        // The compiler does not see that the kernel has written the words.
         Ok(std::hint::black_box(words))
     }
 
-    /// A number that is its network namespace's alone (`SO_NETNS_COOKIE`, Linux 5.14).
+    /// Returns the unique number of the socket's network namespace (`SO_NETNS_COOKIE`, Linux 5.14).
     pub(super) fn namespace(&self) -> io::Result<u64> {
         const SO_NETNS_COOKIE: c_int = 71;
         let mut cookie = 0u64;
@@ -238,7 +246,7 @@ impl Socket {
                 &raw mut length,
             )
         })?;
-        // SAFETY: it consists of integers, for which any bytes are a value.
+        // SAFETY: the struct consists of integers, for which any bytes are a value.
         Ok(unsafe { value.assume_init() })
     }
 }
@@ -251,6 +259,7 @@ fn checked(result: c_int) -> io::Result<c_int> {
     }
 }
 
+/// Builds the request of an ioctl(2) on the interface `name`.
 fn request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: a C struct of integers and a pointer, for which zeroes are a value.
     let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };

@@ -1,7 +1,8 @@
-//! A server of S3 for tests: crate `s3s-fs`, which keeps objects as files below FOLDER, where their keys say. It takes nothing
-//! that is not signed with the one key that it knows, or is not what was signed.
+//! S3 server for tests, based on crate `s3s-fs`: it stores objects as files below FOLDER, with the
+//! key as the path. It rejects requests that are not signed with the test key, or whose content
+//! does not match the signature.
 //!
-//! `s3_server FOLDER` prints the address that it listens on, and goes on until it is killed.
+//! `s3_server FOLDER` prints its listening address and runs until it is killed.
 
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -23,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     loop {
         let (client, _) = listener.accept().await?;
         let served = http1::Builder::new().serve_connection(TokioIo::new(client), service.clone());
-        // A client that has gone is the test's own doing.
+        // Errors are ignored: a test may close its connection at any time.
         tokio::spawn(async { drop(served.await) });
     }
 }

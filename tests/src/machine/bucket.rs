@@ -1,4 +1,4 @@
-//! A bucket behind a proxy that breaks off, refuses and counts.
+//! S3 bucket behind a proxy that injects faults and counts requests.
 
 use super::proxy::Proxy;
 use crate::{
@@ -7,23 +7,23 @@ use crate::{
 };
 use std::time::Duration;
 
-/// A server behind a proxy.
+/// S3 server behind a proxy.
 pub struct Bucket {
-    /// The server.
+    /// S3 server with the objects.
     pub s3: S3,
-    /// What programs reach instead.
+    /// Proxy that programs connect to.
     pub proxy: Proxy,
 }
 
 impl Bucket {
-    /// Puts a proxy in front of a server.
+    /// Starts a proxy in front of a server.
     #[must_use]
     pub fn of(s3: S3) -> Self {
         let proxy = Proxy::start(s3.address());
         Self { s3, proxy }
     }
 
-    /// A program that finds it.
+    /// Sets the environment of `program` for access to the bucket through the S3 API.
     #[must_use]
     pub fn reached_by(&self, program: Program) -> Program {
         self.endpoint_of(program, "AWS_ENDPOINT_URL")
@@ -33,7 +33,8 @@ impl Bucket {
             .env("AWS_SECRET_ACCESS_KEY", SECRET)
     }
 
-    /// A program that finds it as a bucket of Google's, whose servers speak S3's XML but for signatures and conditions.
+    /// Sets the environment of `program` for access to the bucket as Google Cloud Storage, whose
+    /// XML API equals that of S3 except for signatures and conditions.
     #[must_use]
     pub fn reached_as_google(&self, program: Program) -> Program {
         self.endpoint_of(program, "GOOGLE_BASE_URL")
@@ -41,7 +42,7 @@ impl Bucket {
             .env("GOOGLE_BEARER_TOKEN", KEY)
     }
 
-    /// A program that is told by `variable` where the proxy is.
+    /// Sets `variable` to the URL of the proxy in the environment of `program`.
     fn endpoint_of(&self, program: Program, variable: &str) -> Program {
         program
             .env(variable, format!("http://{}", self.proxy.address()))

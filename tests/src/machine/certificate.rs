@@ -1,12 +1,12 @@
-//! A certificate for servers of TLS in tests.
+//! Certificate for TLS servers in tests.
 
 use crate::{Dir, Program};
 use std::path::PathBuf;
 
-/// A certificate that its own key has signed, and the key, in files of a folder.
+/// Writes a self-signed certificate and its key to `dir`. Returns the paths of both files.
 ///
 /// # Panics
-/// `openssl` cannot make one.
+/// Panics if `openssl` fails.
 #[must_use]
 #[track_caller]
 pub fn certificate(dir: &Dir) -> [PathBuf; 2] {

@@ -1,4 +1,4 @@
-//! Scratch folders.
+//! Scratch folders of tests.
 
 use crate::Program;
 use std::{
@@ -7,29 +7,30 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A folder that goes with its owner. With `WQCAP_KEEP` in the environment it stays, for a look at what went wrong.
+/// Temporary folder, deleted on drop. If `WQCAP_KEEP` is set in the environment, the folder is kept
+/// for inspection after a failure.
 #[derive(Debug)]
 pub struct Dir {
     path: PathBuf,
-    /// `None`: the folder stays.
+    /// Guard that deletes the folder; `None` if the folder is kept.
     _guard: Option<tempfile::TempDir>,
 }
 
 impl Dir {
-    /// An empty folder.
+    /// Creates an empty folder.
     ///
     /// # Panics
-    /// When the system's scratch space cannot be written.
+    /// Panics if the folder for temporary files is not writable.
     #[must_use]
     #[expect(
         clippy::new_without_default,
-        reason = "making a folder is not a default value"
+        reason = "a constructor with a side effect is not a default"
     )]
     pub fn new() -> Self {
         let made = tempfile::Builder::new()
             .prefix("wqcap-t")
             .tempdir()
-            .expect("scratch space");
+            .expect("the folder for temporary files is writable");
         if std::env::var_os("WQCAP_KEEP").is_some() {
             Self {
                 path: made.keep(),
@@ -43,35 +44,36 @@ impl Dir {
         }
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A name inside it.
+    /// Returns the path of `name` in the folder.
     #[must_use]
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Writes a file and gives its path.
+    /// Writes a file and returns its path.
     ///
     /// # Panics
-    /// When it cannot be written.
+    /// Panics if the file cannot be written.
     pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
         let path = self.join(name);
         fs::write(&path, contents).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         path
     }
 
-    /// Writes an executable shell script and gives its path.
+    /// Writes an executable shell script and returns its path.
     ///
-    /// Another process writes it: a child that a test beside this one forks meanwhile would hold a descriptor of this
-    /// process for writing, and until it has become another program nobody can execute the file (`ETXTBSY`).
+    /// A separate process writes the file. Otherwise a child that a concurrent test forks would
+    /// inherit the writing descriptor, and executing the file would fail with `ETXTBSY` until that
+    /// child calls exec.
     ///
     /// # Panics
-    /// When it cannot be written.
+    /// Panics if the file cannot be written.
     pub fn script(&self, name: &str, body: &str) -> PathBuf {
         let path = self.join(name);
         let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod 755 "$0""#;
@@ -84,10 +86,10 @@ impl Dir {
         path
     }
 
-    /// Makes a folder inside it and gives its path.
+    /// Creates a folder inside this folder and returns its path.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// Panics if the folder cannot be created.
     pub fn folder(&self, name: &str) -> PathBuf {
         let path = self.join(name);
         fs::create_dir_all(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -95,26 +97,29 @@ impl Dir {
     }
 }
 
-/// All files below a folder, by their places in it.
+/// Returns the content of all files below a folder, by their paths relative to it.
 ///
 /// # Panics
-/// One cannot be read, other than a `.part`.
+/// Panics if a file other than a `.part` file cannot be read.
 #[must_use]
 pub fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("lists") {
-            let path = entry.expect("lists").path();
+        for entry in fs::read_dir(folder).expect("the folder can be listed") {
+            let path = entry.expect("the folder can be listed").path();
             if path.is_dir() {
                 folders.push(path);
                 continue;
             }
-            let place = path.strip_prefix(root).expect("below").to_str();
-            let place = place.expect("plain").to_owned();
+            let place = path
+                .strip_prefix(root)
+                .expect("a path below the root")
+                .to_str();
+            let place = place.expect("a UTF-8 path").to_owned();
             match fs::read(&path) {
                 Ok(bytes) => all.insert(place, bytes),
-                // It has its final name by now.
+                // The file has been renamed to its final name.
                 Err(_) if place.ends_with(".part") => None,
                 Err(e) => panic!("{place}: {e}"),
             };

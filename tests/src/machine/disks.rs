@@ -1,5 +1,5 @@
-//! Disks that come to harm: an ext4 file system in a file, whose power can be cut, a small one in memory, and one by
-//! FUSE that stalls and fails when told to. All go with their owner.
+//! File systems for fault tests: an ext4 image whose power can be cut, a small tmpfs, and a FUSE
+//! file system that stalls and fails on request. All are unmounted on drop.
 
 use crate::{
     Dir, Program,
@@ -23,27 +23,28 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// An ext4 file system in a file, mounted through a loop device.
+/// ext4 file system in an image file, mounted through a loop device.
 pub struct Image {
     file: PathBuf,
     mount: PathBuf,
 }
 
-/// `EXT4_IOC_SHUTDOWN` (fs/ext4/ext4.h) with `EXT4_GOING_FLAGS_NOLOGFLUSH`: the journal stays as it is, as when the power
-/// goes, and every call fails from then on.
+/// Python program that calls `EXT4_IOC_SHUTDOWN` (fs/ext4/ext4.h) with
+/// `EXT4_GOING_FLAGS_NOLOGFLUSH`: the journal is not flushed, as in a power failure, and every
+/// later call fails.
 const CUT: &str = "\
 import fcntl, os, struct, sys
 folder = os.open(sys.argv[1], os.O_RDONLY)
 fcntl.ioctl(folder, 0x8004587d, struct.pack('I', 2))";
 
 impl Image {
-    /// Makes one of so many MiB and mounts it.
+    /// Creates an image of `mib` MiB and mounts it.
     ///
     /// # Errors
-    /// What is missing for that, as a reason to skip.
+    /// Returns a reason to skip if a requirement is missing.
     pub fn new(dir: &Dir, mib: u64) -> Result<Self, String> {
         if !process::is_root() {
-            return Err("mounting a disk takes root".into());
+            return Err("mounting a file system requires root".into());
         }
         let it = Self {
             file: dir.join("disk.img"),
@@ -51,21 +52,21 @@ impl Image {
         };
         File::create(&it.file)
             .and_then(|file| file.set_len(mib << 20))
-            .map_err(|e| format!("no room for a disk of {mib} MiB: {e}"))?;
+            .map_err(|e| format!("cannot create a disk image of {mib} MiB: {e}"))?;
         let made = Program::new("mkfs.ext4")
             .args(["-q", "-F"])
             .arg(&it.file)
             .run();
         if made.status.code() != Some(0) {
-            return Err(format!("mkfs.ext4 makes no file system: {made}"));
+            return Err(format!("mkfs.ext4 fails: {made}"));
         }
         it.plug()?;
         Ok(it)
     }
 
     fn plug(&self) -> Result<(), String> {
-        // The journal is written when somebody asks for it, and else not within a test: what a power cut leaves is what
-        // was synced.
+        // With this commit interval the journal is written only by a sync, not by the timer during
+        // a test: only synced data survives a power cut.
         let mounted = Program::new("mount")
             .args(["-o", "loop,commit=300"])
             .arg(&self.file)
@@ -73,17 +74,17 @@ impl Image {
             .run();
         match mounted.status.code() {
             Some(0) => Ok(()),
-            _ => Err(format!("no loop device can be mounted here: {mounted}")),
+            _ => Err(format!("cannot mount a loop device: {mounted}")),
         }
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.mount
     }
 
-    /// Cuts the power.
+    /// Simulates a power failure of the disk.
     pub fn cut(&self) {
         let done = Program::new("python3")
             .args(["-c", CUT])
@@ -92,10 +93,10 @@ impl Image {
         drop(done.expect(0));
     }
 
-    /// After [`Image::cut`]: mounts it again, as a machine does that comes up.
+    /// Mounts the image again after [`Image::cut`], as a machine does when it boots.
     ///
     /// # Panics
-    /// When it cannot be mounted.
+    /// Panics if the image cannot be mounted.
     pub fn restart(&self) {
         let deadline = Instant::now() + HANG;
         loop {
@@ -103,12 +104,13 @@ impl Image {
             if done.status.success() {
                 break;
             }
-            // The kernel may hold a dead writer's files until its last writes have ended.
+            // The kernel may keep the files of a dead writer open until its last writes have ended.
             assert!(Instant::now() < deadline, "{done}");
             thread::sleep(TICK);
         }
-        // Who has made himself a mount namespace meanwhile has the disk in it, too. Until he is gone it stays as it is, and
-        // so would be what is mounted from it.
+        // A process that created a mount namespace meanwhile has the disk mounted in it, too. Until
+        // that process ends, the file system stays shut down, and a new mount would share that
+        // state.
         loop {
             let done = Program::new("losetup").arg("-j").arg(&self.file).run();
             if done.stdout.is_empty() {
@@ -117,30 +119,30 @@ impl Image {
             assert!(Instant::now() < deadline, "{done}");
             thread::sleep(TICK);
         }
-        self.plug().expect("was mounted before");
+        self.plug().expect("the image can be mounted again");
     }
 }
 
 impl Drop for Image {
     fn drop(&mut self) {
-        // Lazily: a process may still hold a file of it after a test that failed.
+        // Lazy unmount: after a failed test, a process may still have a file open.
         let _ = Program::new("umount").arg("-l").arg(&self.mount).run();
     }
 }
 
-/// A small file system in memory (tmpfs).
+/// Small file system in memory (tmpfs).
 pub struct Memory {
     mount: PathBuf,
 }
 
 impl Memory {
-    /// Mounts one of so many MiB.
+    /// Mounts a tmpfs of `mib` MiB.
     ///
     /// # Errors
-    /// What is missing for that, as a reason to skip.
+    /// Returns a reason to skip if a requirement is missing.
     pub fn new(dir: &Dir, mib: u64) -> Result<Self, String> {
         if !process::is_root() {
-            return Err("mounting a disk takes root".into());
+            return Err("mounting a file system requires root".into());
         }
         let mount = dir.folder("memory");
         let mounted = Program::new("mount")
@@ -149,20 +151,20 @@ impl Memory {
             .run();
         match mounted.status.code() {
             Some(0) => Ok(Self { mount }),
-            _ => Err(format!("no tmpfs can be mounted here: {mounted}")),
+            _ => Err(format!("cannot mount a tmpfs: {mounted}")),
         }
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.mount
     }
 
-    /// Makes it one of so many MiB.
+    /// Changes the size of the tmpfs to `mib` MiB.
     ///
     /// # Panics
-    /// When the machine has no room for that.
+    /// Panics if the remount fails.
     pub fn grow(&self, mib: u64) {
         let options = format!("remount,size={mib}m");
         let done = Program::new("mount")
@@ -179,7 +181,7 @@ impl Drop for Memory {
     }
 }
 
-/// A folder in memory that stalls and fails when told to.
+/// FUSE file system in memory that stalls and fails on request.
 pub struct Shaky {
     faults: Arc<Faults>,
     mount: PathBuf,
@@ -194,16 +196,16 @@ struct Faults {
 }
 
 impl Shaky {
-    /// Mounts one.
+    /// Mounts the file system.
     ///
     /// # Errors
-    /// What is missing for that, as a reason to skip.
+    /// Returns a reason to skip if a requirement is missing.
     pub fn new(dir: &Dir) -> Result<Self, String> {
         if !process::is_root() {
-            return Err("mounting a disk takes root".into());
+            return Err("mounting a file system requires root".into());
         }
         if !Path::new("/dev/fuse").exists() {
-            return Err("there is no /dev/fuse here".into());
+            return Err("there is no /dev/fuse".into());
         }
         let mount = dir.folder("shaky");
         let faults: Arc<Faults> = Arc::default();
@@ -212,7 +214,7 @@ impl Shaky {
             content: Mutex::default(),
         };
         let session = fuser::spawn_mount(folder, &mount, &Config::default())
-            .map_err(|e| format!("FUSE cannot be mounted here: {e}"))?;
+            .map_err(|e| format!("cannot mount a FUSE file system: {e}"))?;
         Ok(Self {
             faults,
             mount,
@@ -220,25 +222,26 @@ impl Shaky {
         })
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.mount
     }
 
-    /// Every write takes this much longer from now on; meanwhile the whole disk stands still.
+    /// Delays every write from now on by `time`; other calls wait until the delayed write has
+    /// ended.
     pub fn stall(&self, time: Duration) {
         let ms = u64::try_from(time.as_millis()).expect("short");
         self.faults.stall_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// Writes that were stalled so far.
+    /// Returns the number of writes delayed so far.
     #[must_use]
     pub fn stalls(&self) -> u64 {
         self.faults.stalls.load(Ordering::Relaxed)
     }
 
-    /// Whether every call fails from now on with EIO.
+    /// Sets whether every call fails with EIO from now on.
     pub fn gone(&self, gone: bool) {
         self.faults.gone.store(gone, Ordering::Relaxed);
     }
@@ -253,7 +256,7 @@ impl Drop for Shaky {
     }
 }
 
-/// The file system: one folder of files.
+/// File system with a single folder of files.
 struct Folder {
     faults: Arc<Faults>,
     content: Mutex<Content>,
@@ -262,7 +265,8 @@ struct Folder {
 #[derive(Default)]
 struct Content {
     names: BTreeMap<OsString, u64>,
-    /// Those without a name stay until the end.
+    /// Content by inode number. Files that were unlinked are kept until the file system is
+    /// unmounted.
     files: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -300,14 +304,14 @@ impl Content {
 }
 
 impl Folder {
-    fn look(&self) -> Result<MutexGuard<'_, Content>, Errno> {
+    fn lock(&self) -> Result<MutexGuard<'_, Content>, Errno> {
         if self.faults.gone.load(Ordering::Relaxed) {
             return Err(Errno::EIO);
         }
         Ok(self.content.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn stand_still(&self) {
+    fn stall_if_set(&self) {
         let ms = self.faults.stall_ms.load(Ordering::Relaxed);
         if ms > 0 {
             self.faults.stalls.fetch_add(1, Ordering::Relaxed);
@@ -318,7 +322,7 @@ impl Folder {
 
 impl Filesystem for Folder {
     fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = self.look().and_then(|it| {
+        let found = self.lock().and_then(|it| {
             let ino = *it.names.get(name).ok_or(Errno::ENOENT)?;
             it.attributes(ino)
         });
@@ -329,7 +333,7 @@ impl Filesystem for Folder {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.look().and_then(|it| it.attributes(ino.0)) {
+        match self.lock().and_then(|it| it.attributes(ino.0)) {
             Ok(attr) => reply.attr(&TTL, &attr),
             Err(e) => reply.error(e),
         }
@@ -353,7 +357,7 @@ impl Filesystem for Folder {
         _: Option<fuser::BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let set = self.look().and_then(|mut it| {
+        let set = self.lock().and_then(|mut it| {
             if let (Some(size), Some(file)) = (size, it.files.get_mut(&ino.0)) {
                 file.resize(usize::try_from(size).unwrap_or(0), 0);
             }
@@ -375,7 +379,7 @@ impl Filesystem for Folder {
         _: i32,
         reply: ReplyCreate,
     ) {
-        let made = self.look().and_then(|mut it| {
+        let made = self.lock().and_then(|mut it| {
             let ino = it.files.last_key_value().map_or(FIRST_FILE, |(n, _)| n + 1);
             it.files.insert(ino, Vec::new());
             it.names.insert(name.to_owned(), ino);
@@ -396,7 +400,7 @@ impl Filesystem for Folder {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.look() {
+        match self.lock() {
             Ok(_) => reply.opened(FileHandle(0), FopenFlags::empty()),
             Err(e) => reply.error(e),
         }
@@ -413,7 +417,7 @@ impl Filesystem for Folder {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let read = self.look().and_then(|it| {
+        let read = self.lock().and_then(|it| {
             let file = it.files.get(&ino.0).ok_or(Errno::ENOENT)?;
             let start = usize::try_from(offset)
                 .unwrap_or(usize::MAX)
@@ -439,8 +443,8 @@ impl Filesystem for Folder {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.stand_still();
-        let written = self.look().and_then(|mut it| {
+        self.stall_if_set();
+        let written = self.lock().and_then(|mut it| {
             let file = it.files.get_mut(&ino.0).ok_or(Errno::ENOENT)?;
             let start = usize::try_from(offset).unwrap_or(0);
             let end = start + data.len();
@@ -455,7 +459,7 @@ impl Filesystem for Folder {
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        match self.look() {
+        match self.lock() {
             Ok(_) => reply.ok(),
             Err(e) => reply.error(e),
         }
@@ -463,7 +467,7 @@ impl Filesystem for Folder {
 
     fn unlink(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let gone = self
-            .look()
+            .lock()
             .and_then(|mut it| it.names.remove(name).ok_or(Errno::ENOENT));
         match gone {
             Ok(_) => reply.ok(),
@@ -481,7 +485,7 @@ impl Filesystem for Folder {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let renamed = self.look().and_then(|mut it| {
+        let renamed = self.lock().and_then(|mut it| {
             if flags.contains(RenameFlags::RENAME_NOREPLACE) && it.names.contains_key(new) {
                 return Err(Errno::EEXIST);
             }
@@ -503,7 +507,7 @@ impl Filesystem for Folder {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let it = match self.look() {
+        let it = match self.lock() {
             Ok(it) => it,
             Err(e) => return reply.error(e),
         };

@@ -1,25 +1,28 @@
-//! A capture on the far end of two namespaces, which ends when all that was sent before is in it.
+//! Capture in the far one of two network namespaces. It ends after all frames that were sent before
+//! have reached it.
 
 use super::netns::{Namespace, Pair};
 use crate::{Running, Wqcap, ctl::Ctl};
 use rustix::process::Signal;
 
-/// The port of datagrams that the capture's filter refuses, and that its ledger tells of for that (RFC 863).
+/// UDP port of marker datagrams (discard, RFC 863). The capture's filter rejects them, so that the
+/// ledger counts them as `filtered`.
 const DISCARD: u16 = 9;
 
-/// A capture under way.
+/// Running capture in the far namespace.
 pub struct Live<'p> {
     near: &'p Namespace,
-    /// The program.
+    /// Process of the capture.
     pub run: Running,
-    /// Its control socket.
+    /// Client of the capture's control socket.
     pub ctl: Ctl,
-    /// Frames for its filter so far.
+    /// Number of marker datagrams sent so far.
     marks: u64,
 }
 
 impl<'p> Live<'p> {
-    /// Puts a run on the far end of `pair`, with a filter and a control socket.
+    /// Configures `run` for the far namespace of `pair`, with a filter for markers and a control
+    /// socket.
     #[must_use]
     pub fn on<'d>(run: Wqcap<'d>, pair: &Pair) -> Wqcap<'d> {
         run.set(&format!("capture.filter=not udp dst port {DISCARD}"))
@@ -27,10 +30,10 @@ impl<'p> Live<'p> {
             .wrapped(&["ip", "netns", "exec", pair.far.name()])
     }
 
-    /// Starts one of [`on`](Self::on), and waits until frames can come.
+    /// Starts a run that [`on`](Self::on) returned, and waits until it receives frames.
     ///
     /// # Panics
-    /// When it ends before that.
+    /// Panics if the capture ends before that.
     #[must_use]
     #[track_caller]
     pub fn start(command: &Wqcap<'_>, pair: &'p Pair) -> Self {
@@ -40,17 +43,17 @@ impl<'p> Live<'p> {
             ctl: command.ctl(),
             marks: 0,
         };
-        live.run.until("its first frame can come", |run| {
+        live.run.until("the capture is ready", |run| {
             run.stderr().contains("capturing mlx5_0")
         });
         live
     }
 
-    /// Waits until all frames that came to the far end before this are on the capture's rings: behind them comes one
-    /// that is told from them.
+    /// Waits until all frames that reached the far namespace before this call are in the capture's
+    /// rings: sends a marker datagram and waits until the ledger counts it.
     ///
     /// # Panics
-    /// When the capture ends before that.
+    /// Panics if the capture ends before that.
     #[track_caller]
     pub fn until_all_came(&mut self) {
         let send = format!("echo >/dev/udp/10.77.0.2/{DISCARD}");
@@ -60,10 +63,10 @@ impl<'p> Live<'p> {
             .until_counted(&mut self.run, "filtered", self.marks);
     }
 
-    /// Stops it once all frames have come.
+    /// Waits until all frames have reached the capture, then sends it SIGINT.
     ///
     /// # Panics
-    /// When the capture ends before that.
+    /// Panics if the capture ends before that.
     #[must_use]
     #[track_caller]
     pub fn stop(mut self) -> Running {

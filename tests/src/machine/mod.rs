@@ -1,4 +1,4 @@
-//! The machine around a test: folders, disks, networks, users.
+//! Environment of a test: folders, disks, networks, users.
 
 pub mod bucket;
 pub mod certificate;

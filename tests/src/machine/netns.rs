@@ -1,7 +1,8 @@
-//! Two network namespaces joined by a veth pair, for live traffic that touches nothing else on the machine.
+//! Two network namespaces joined by a veth pair, for live traffic that is isolated from the rest of
+//! the machine.
 //!
-//! Their names begin with `wqcap-t<pid>-`, so that those left by a run that was killed can be told, and are removed
-//! by the next run. Both links live inside the namespaces from their first moment and go with them.
+//! The names begin with `wqcap-t<pid>-`, so that the next run recognises and removes namespaces
+//! left by a killed run. Both links are created inside the namespaces and are deleted with them.
 
 use crate::Program;
 use std::{
@@ -13,26 +14,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bounds what would hang.
+/// Deadline for an interface to come up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The interface's name, at either end.
+/// Name of the interface in both namespaces.
 pub const IFACE: &str = "veth0";
 
-/// Two hosts on one cable.
+/// Two network namespaces joined by a veth pair.
 #[derive(Debug)]
 pub struct Pair {
-    /// Sends: 10.77.0.1, fd77::1.
+    /// Sending namespace, with the addresses 10.77.0.1 and fd77::1.
     pub near: Namespace,
-    /// Is captured on: 10.77.0.2, fd77::2.
+    /// Captured namespace, with the addresses 10.77.0.2 and fd77::2.
     pub far: Namespace,
 }
 
 impl Pair {
-    /// Makes them, with addresses that are usable at once.
+    /// Creates both namespaces, with addresses that are usable immediately.
     ///
     /// # Errors
-    /// Why this process cannot make namespaces: a reason to skip.
+    /// Returns a reason to skip if this process cannot create namespaces.
     pub fn new() -> Result<Self, String> {
         static SWEEP: Once = Once::new();
         SWEEP.call_once(sweep);
@@ -72,7 +73,7 @@ impl Pair {
     }
 }
 
-/// One network namespace; goes with its owner.
+/// Network namespace, deleted on drop.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -83,34 +84,35 @@ impl Namespace {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("wqcap-t{}-{number}-{role}", std::process::id());
-        ip(&["netns", "add", &name]).map_err(|e| format!("no network namespaces here ({e})"))?;
+        ip(&["netns", "add", &name])
+            .map_err(|e| format!("cannot create a network namespace: {e}"))?;
         let namespace = Self { name };
         ip(&["-n", &namespace.name, "link", "set", "lo", "up"])?;
         Ok(namespace)
     }
 
-    /// Its name.
+    /// Returns the name of the namespace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Lets `program` run inside.
+    /// Wraps `program` so that it runs inside the namespace.
     #[must_use]
     pub fn enter(&self, program: Program) -> Program {
         program.wrapped(["ip", "netns", "exec", &self.name])
     }
 
-    /// `name` with `args`, inside.
+    /// Returns the command line of program `name` with `args`, to run inside the namespace.
     #[must_use]
     pub fn program(&self, name: &str, args: &[&str]) -> Program {
         self.enter(Program::new(name).args(args))
     }
 
-    /// The counter `name` of the interface, as the kernel keeps it.
+    /// Returns the statistics counter `name` of the interface from sysfs.
     ///
     /// # Panics
-    /// When it cannot be read.
+    /// Panics if the value cannot be read.
     #[must_use]
     pub fn counter(&self, name: &str) -> u64 {
         let path = format!("/sys/class/net/{IFACE}/statistics/{name}");
@@ -121,10 +123,10 @@ impl Namespace {
             .unwrap_or_else(|e| panic!("{path}: {e}: {done}"))
     }
 
-    /// How many ask the interface for promiscuous mode (ip-link(8)).
+    /// Returns the number of users of the interface's promiscuous mode (ip-link(8)).
     ///
     /// # Panics
-    /// When it cannot be read.
+    /// Panics if the value cannot be read.
     #[must_use]
     #[track_caller]
     pub fn promiscuity(&self) -> u32 {
@@ -136,10 +138,10 @@ impl Namespace {
         count.unwrap_or_else(|| panic!("no promiscuity: {done}"))
     }
 
-    /// Deletes the interface, as if its driver went away. Its peer goes too.
+    /// Deletes the interface, as an unloaded driver would. The kernel deletes its peer, too.
     ///
     /// # Panics
-    /// When it is not there.
+    /// Panics if there is no such interface.
     pub fn delete_interface(&self) {
         ip(&["-n", &self.name, "link", "del", IFACE]).unwrap_or_else(|e| panic!("{e}"));
     }
@@ -151,24 +153,26 @@ impl Drop for Namespace {
     }
 }
 
-/// Waits until an interface that is set up sends what it is given. If its peer came up after it, it drops that until then,
-/// and says nothing: the kernel starts its queue in the background (`linkwatch_do_dev`, net/core/link_watch.c).
+/// Waits until an interface that is set up transmits. If its peer came up later, the interface
+/// silently drops frames for a while, because the kernel starts its queue in the background
+/// (`linkwatch_do_dev`, net/core/link_watch.c).
 ///
 /// # Errors
-/// There is no such interface.
+/// Returns an error if there is no such interface.
 ///
 /// # Panics
-/// It does not come up within a minute.
+/// Panics if the interface does not come up within a minute.
 pub fn until_it_sends(namespace: &str, iface: &str) -> Result<(), String> {
     let began = Instant::now();
     while !ip(&["-n", namespace, "link", "show", iface])?.contains("state UP") {
         assert!(began.elapsed() < PATIENCE, "{iface} does not come up");
     }
-    // The state comes first, and then the queue. Whoever sets anything waits for the lock that is held meanwhile.
+    // The kernel changes the state first and then starts the queue, both under one lock. This
+    // command waits for that lock.
     ip(&["-n", namespace, "link", "set", iface, "up"]).map(drop)
 }
 
-/// What `ip` prints.
+/// Runs `ip` and returns its output.
 fn ip(args: &[&str]) -> Result<String, String> {
     let done = Program::new("ip").args(args).run();
     if done.status.success() {
@@ -177,14 +181,15 @@ fn ip(args: &[&str]) -> Result<String, String> {
     Err(format!("ip {}: {}", args.join(" "), done.stderr.trim()))
 }
 
-/// Removes the namespaces of test processes that are no more. Before this process makes any.
+/// Removes the namespaces of test processes that have ended. Runs before this process creates any.
 fn sweep() {
     let Ok(entries) = std::fs::read_dir("/run/netns") else {
         return;
     };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        // One of this process's own number is of an earlier process that had it: this one has none yet.
+        // A namespace with the pid of this process was left by an earlier process with that pid:
+        // this process has none yet.
         let is_left =
             |pid| pid == std::process::id() || !PathBuf::from(format!("/proc/{pid}")).exists();
         if owner(&name).is_some_and(is_left) {
@@ -193,7 +198,8 @@ fn sweep() {
     }
 }
 
-/// The test process a namespace was made by; `None`: not one of ours.
+/// Returns the pid of the test process that created a namespace; `None` if a test did not create
+/// it.
 fn owner(name: &str) -> Option<u32> {
     name.strip_prefix("wqcap-t")?
         .split_once('-')?
@@ -207,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_own_namespaces_have_an_owner() {
+    fn only_namespaces_of_tests_have_an_owner() {
         assert_eq!(owner("wqcap-t123-0-near"), Some(123));
         assert_eq!(owner("wqcap-demo-1"), None);
         assert_eq!(owner("t123-0"), None);

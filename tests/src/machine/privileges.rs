@@ -1,4 +1,4 @@
-//! Running the product as somebody else.
+//! Running the product as another user.
 
 use crate::{Dir, Program, binaries};
 use std::{
@@ -7,30 +7,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// No capability at all: an ordinary user.
+/// `setpriv` arguments for no capability: an ordinary user.
 pub const NONE: &[&str] = &[];
-/// CAP_NET_RAW and no other, in words of setpriv: ambient, since a file that carried it would be run without a preload.
+/// `setpriv` arguments for CAP_NET_RAW only. The capability is ambient, because the dynamic linker
+/// ignores LD_PRELOAD for a file with capabilities.
 pub const NET_RAW: &[&str] = &["--inh-caps", "+net_raw", "--ambient-caps", "+net_raw"];
 
-/// A copy of the binaries, in a folder that any user can get at: the repository may be nobody else's to see.
+/// Copy of the binaries in a folder that every user can access. The repository itself may be
+/// unreadable for other users.
 pub struct ForAll {
     dir: Dir,
 }
 
 impl ForAll {
-    /// The copy.
+    /// Copies the binaries to a new folder.
     ///
     /// # Panics
-    /// When there is no room for it.
+    /// Panics if the file cannot be copied.
     #[must_use]
     #[expect(
         clippy::new_without_default,
-        reason = "copying binaries is not a default value"
+        reason = "a constructor with a side effect is not a default"
     )]
     pub fn new() -> Self {
         let dir = Dir::new();
-        // As /tmp: what one user makes there is not another's to replace.
-        fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).expect("an own folder");
+        // The mode of /tmp: a user cannot replace the files of another user.
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o1777))
+            .expect("the mode of the new folder can be set");
         let place = Self { dir };
         for name in ["wqcap", "libmlx5_model.so"] {
             place.bring(&binaries::dir().join(name));
@@ -38,22 +41,22 @@ impl ForAll {
         place
     }
 
-    /// The folder, in which every user may write.
+    /// Returns the folder, which is writable for every user.
     #[must_use]
     pub fn dir(&self) -> &Dir {
         &self.dir
     }
 
-    /// The binary `wqcap` there.
+    /// Returns the path of the copied binary `wqcap`.
     #[must_use]
     pub fn wqcap(&self) -> PathBuf {
         self.dir.join("wqcap")
     }
 
-    /// Copies a file there, with its permissions, and gives the copy's path.
+    /// Copies a file with its permissions to the folder, and returns the path of the copy.
     ///
     /// # Panics
-    /// When there is no room for it.
+    /// Panics if the file cannot be copied.
     pub fn bring(&self, file: &Path) -> PathBuf {
         let copy = self.dir.join(file.file_name().expect("a file has a name"));
         copy_program(file, &copy);
@@ -61,19 +64,20 @@ impl ForAll {
     }
 }
 
-/// Copies a program, with its permissions: by another name for the same file, or in a process of its own. A child of
-/// another test that is just being started has for a moment all descriptors of this process, and what is open for
-/// writing anywhere cannot be executed (ETXTBSY).
+/// Copies a program with its permissions, by a hard link or in a separate process. A copy by this
+/// process could not be executed at first (ETXTBSY): a child of another test that is just being
+/// started inherits the writing descriptor until it calls exec.
 ///
 /// # Panics
-/// When there is no room for it.
+/// Panics if the file cannot be copied.
 pub fn copy_program(file: &Path, copy: &Path) {
     if fs::hard_link(file, copy).is_err() {
         let _ = Program::new("cp").arg(file).arg(copy).run().expect(0);
     }
 }
 
-/// Lets a program run as user nobody with `capabilities`: [`NONE`] or [`NET_RAW`]. Only root can.
+/// Wraps a program so that it runs as user `nobody` with `capabilities`: [`NONE`] or [`NET_RAW`].
+/// Requires root.
 #[must_use]
 pub fn as_nobody(program: Program, capabilities: &[&str]) -> Program {
     let nobody = [

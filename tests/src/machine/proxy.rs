@@ -1,5 +1,5 @@
-//! A proxy of HTTP/1.1 in front of a server, which answers in its place, breaks off, waits, never answers, or is gone for a
-//! while, as a test wants it.
+//! HTTP/1.1 proxy in front of a server. As a test requests, it answers instead of the server,
+//! breaks connections, delays or withholds answers, or refuses connections for a while.
 
 use std::{
     collections::HashSet,
@@ -12,48 +12,50 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// A request, without its body.
+/// HTTP request without its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// How many came before it.
+    /// Number of requests received before this request.
     pub number: usize,
-    /// `PUT`, say.
+    /// HTTP method, such as `PUT`.
     pub method: String,
-    /// Path and query.
+    /// Path and query of the request.
     pub target: String,
-    /// It is to be done on a condition: `If-Match` or `If-None-Match`.
+    /// `true` if the request has an `If-Match` or `If-None-Match` header.
     pub conditional: bool,
 }
 
-/// What becomes of a request.
+/// Treatment of a request by the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The server has it, and its answer goes back.
+    /// Forwards the request and returns the server's answer.
     Pass,
-    /// The server never sees it: a status and a body.
+    /// Answers with a status and a body, without the server.
     Answer(u16, &'static str),
-    /// The server never sees it: an answer as it stands, status line and headers and all.
+    /// Answers with the given raw text, including status line and headers, without the server.
     Say(&'static str),
-    /// The connection is reset when half of the body has come.
+    /// Resets the connection after half of the body.
     Reset,
-    /// Nobody ever hears of it again.
+    /// Neither forwards nor answers the request.
     Hold,
-    /// It waits for [`Proxy::let_go`]. Then the server has it, and its answer goes back.
+    /// Waits for [`Proxy::let_go`], then forwards the request and returns the server's answer.
     Wait,
-    /// The server has it without its condition, and its answer goes back.
+    /// Forwards the request without its conditional headers and returns the server's answer.
     Unconditional,
-    /// The server has it, and nobody hears its answer.
+    /// Forwards the request and discards the server's answer.
     Swallow,
-    /// The server has it with a bit of its body changed, if it has one, and its answer goes back.
+    /// Forwards the request with one bit of its body flipped, if it has a body, and returns the
+    /// server's answer.
     Damage,
-    /// The server has it, and its answer breaks off after half of it.
+    /// Forwards the request and returns the first half of the server's answer.
     Cut,
 }
 
-/// Of what comes for the first time, every `nth` request meets one of these fates, in their order; all else passes.
+/// Returns a decision function that applies `fates` in turn to every `nth` new request. Repeated
+/// requests and all others pass.
 ///
 /// # Panics
-/// There are no fates, or `nth` is 0.
+/// The function panics if `fates` is empty or `nth` is 0.
 pub fn once(nth: usize, fates: &'static [Fate]) -> impl FnMut(&Request) -> Fate + Send {
     let mut seen = HashSet::new();
     move |it| {
@@ -67,42 +69,42 @@ pub fn once(nth: usize, fates: &'static [Fate]) -> impl FnMut(&Request) -> Fate 
 
 type Decide = dyn FnMut(&Request) -> Fate + Send;
 
-/// What all connections know.
+/// State shared by all connections of a proxy.
 struct Shared {
     upstream: String,
     decide: Mutex<Box<Decide>>,
-    /// All that has come.
+    /// Requests received since the last [`Proxy::decide`].
     requests: Mutex<Vec<Request>>,
-    /// Requests that wait for ever.
+    /// Number of requests that will get no answer.
     held: AtomicUsize,
     waiting: Mutex<Waiting>,
-    /// That somebody has let go.
-    gone_on: Condvar,
-    /// Nobody is listened to any more.
+    /// Signalled by [`Proxy::let_go`].
+    released: Condvar,
+    /// Set while the proxy does not accept connections.
     closed: AtomicBool,
 }
 
-/// Requests that wait until they are let go.
+/// Counters of the requests that wait for [`Proxy::let_go`].
 #[derive(Default)]
 struct Waiting {
     requests: usize,
-    /// How often they have been let go.
+    /// Number of calls of [`Proxy::let_go`].
     let_go: usize,
 }
 
-/// A proxy that listens until the test ends.
+/// HTTP proxy that runs until the test ends.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
-    /// `None`: it is closed.
+    /// Thread that accepts connections; `None` while the proxy is closed.
     accepting: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Proxy {
-    /// Starts one in front of `upstream`, an address with a port, that passes everything on.
+    /// Starts a proxy for `upstream`, an address with a port. At first it forwards all requests.
     ///
     /// # Panics
-    /// There is no port to listen on.
+    /// Panics if there is no free port.
     #[must_use]
     pub fn start(upstream: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -113,7 +115,7 @@ impl Proxy {
             requests: Mutex::default(),
             held: AtomicUsize::new(0),
             waiting: Mutex::default(),
-            gone_on: Condvar::new(),
+            released: Condvar::new(),
             closed: AtomicBool::new(false),
         });
         let accepting = Mutex::new(Some(shared.accept(listener)));
@@ -124,35 +126,36 @@ impl Proxy {
         }
     }
 
-    /// Is gone: who connects is refused.
+    /// Stops accepting connections: clients get "connection refused".
     ///
     /// # Panics
-    /// It is gone already.
+    /// Panics if the proxy is already closed.
     pub fn close(&self) {
         self.shared.closed.store(true, Ordering::SeqCst);
-        // Whom it would wait for.
+        // Unblocks the accepting thread.
         drop(TcpStream::connect(self.address));
         let accepting = locked(&self.accepting).take();
         accepting.expect("open").join().expect("no panic");
     }
 
-    /// Is there again, at the same address.
+    /// Accepts connections again, at the same address.
     ///
     /// # Panics
-    /// The port is not free any more.
+    /// Panics if the port is used by another program now.
     pub fn open(&self) {
         self.shared.closed.store(false, Ordering::SeqCst);
-        let listener = TcpListener::bind(self.address).expect("the port that it had");
+        let listener = TcpListener::bind(self.address).expect("the previous port is free");
         *locked(&self.accepting) = Some(self.shared.accept(listener));
     }
 
-    /// Where it listens.
+    /// Returns the listening address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// From now on `decide` says what becomes of requests, which are counted from 0 again.
+    /// Sets the function that decides the [`Fate`] of each request, and resets the list and the
+    /// counters of requests.
     pub fn decide(&self, decide: impl FnMut(&Request) -> Fate + Send + 'static) {
         let shared = &self.shared;
         *locked(&shared.decide) = Box::new(decide);
@@ -160,28 +163,28 @@ impl Proxy {
         shared.held.store(0, Ordering::SeqCst);
     }
 
-    /// The requests that have come since.
+    /// Returns the requests received since the last [`decide`](Self::decide).
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
         self.shared.requests().clone()
     }
 
-    /// How many of them nobody hears of again.
+    /// Returns the number of requests that got no answer ([`Fate::Hold`], [`Fate::Swallow`]).
     #[must_use]
     pub fn held(&self) -> usize {
         self.shared.held.load(Ordering::SeqCst)
     }
 
-    /// The requests that wait now.
+    /// Returns the number of requests that wait for [`let_go`](Self::let_go).
     #[must_use]
     pub fn waiting(&self) -> usize {
         locked(&self.shared.waiting).requests
     }
 
-    /// Lets all go that wait now.
+    /// Releases all requests that wait now.
     pub fn let_go(&self) {
         locked(&self.shared.waiting).let_go += 1;
-        self.shared.gone_on.notify_all();
+        self.shared.released.notify_all();
     }
 }
 
@@ -189,7 +192,7 @@ fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a line of a head is a condition.
+/// Returns `true` if a header line is `If-Match` or `If-None-Match`.
 fn is_condition(line: &str) -> bool {
     let name = line.split(':').next().unwrap_or_default();
     let conditions = ["if-match", "if-none-match"];
@@ -201,7 +204,7 @@ impl Shared {
         locked(&self.requests)
     }
 
-    /// Serves whoever connects, until nobody is listened to any more.
+    /// Starts a thread that serves each connection until the proxy is closed.
     fn accept(self: &Arc<Self>, listener: TcpListener) -> JoinHandle<()> {
         let all = Arc::clone(self);
         thread::spawn(move || {
@@ -210,33 +213,33 @@ impl Shared {
                     return;
                 }
                 let shared = Arc::clone(&all);
-                // A client that has gone is the test's own doing.
+                // Errors are ignored: a client may close its connection at any time.
                 thread::spawn(move || drop(shared.serve(&client)));
             }
         })
     }
 
-    /// Waits until somebody lets it go.
+    /// Blocks until the next [`Proxy::let_go`].
     fn wait(&self) {
         let mut waiting = locked(&self.waiting);
         waiting.requests += 1;
         let before = waiting.let_go;
         let waits = |it: &mut Waiting| it.let_go == before;
         let mut waiting = self
-            .gone_on
+            .released
             .wait_while(waiting, waits)
             .unwrap_or_else(PoisonError::into_inner);
         waiting.requests -= 1;
     }
 
-    /// Serves one request; whoever has another one connects again.
+    /// Serves one request. A client connects again for the next request.
     fn serve(&self, client: &TcpStream) -> io::Result<()> {
         let mut from = BufReader::new(client);
         let (request, head, length) = self.read_head(&mut from)?;
         let fate = locked(&self.decide)(&request);
         if fate == Fate::Reset {
             io::copy(&mut from.by_ref().take(length / 2), &mut io::sink())?;
-            // With bytes unread, the kernel resets.
+            // With unread bytes in its buffer, the kernel closes the connection by a reset.
             return Ok(());
         }
         let mut body = Vec::new();
@@ -267,7 +270,7 @@ impl Shared {
         };
         if matches!(fate, Fate::Hold | Fate::Swallow) {
             self.held.fetch_add(1, Ordering::SeqCst);
-            // Until the client is gone.
+            // Blocks until the client closes the connection.
             io::copy(&mut from, &mut io::sink())?;
             return Ok(());
         }
@@ -279,7 +282,8 @@ impl Shared {
         to.shutdown(Shutdown::Write)
     }
 
-    /// A request, its head as it goes on, and its body's length.
+    /// Reads the head of a request. Returns the request, the head to forward, and the length of the
+    /// body.
     fn read_head(&self, from: &mut impl BufRead) -> io::Result<(Request, String, u64)> {
         let mut line = String::new();
         from.read_line(&mut line)?;
@@ -316,11 +320,11 @@ impl Shared {
         Ok((request, head, length))
     }
 
-    /// What the server answers.
+    /// Forwards a request to the server and returns the raw answer.
     fn ask(&self, head: &str, body: &[u8]) -> io::Result<Vec<u8>> {
         let mut server = TcpStream::connect(&self.upstream)?;
         server.write_all(head.as_bytes())?;
-        // Who refuses may answer and be gone before all of the body is there.
+        // A server that refuses a request may answer and close before it has read the whole body.
         let _ = server.write_all(body);
         let mut answer = Vec::new();
         match server.read_to_end(&mut answer) {

@@ -1,12 +1,12 @@
-//! Wireshark's capinfos: what another reader finds in a capture file.
+//! Wireshark's capinfos, an independent reader of capture files.
 
 use crate::Program;
 use std::path::Path;
 
-/// Frames in a file, which capinfos reads to its end.
+/// Returns the number of frames in a file, as counted by capinfos.
 ///
 /// # Panics
-/// capinfos is not there, or finds the file damaged.
+/// Panics if capinfos is missing or reports damage.
 #[must_use]
 #[track_caller]
 pub fn frames(path: &Path) -> u64 {
@@ -17,5 +17,5 @@ pub fn frames(path: &Path) -> u64 {
         .expect(0);
     let count = done.stdout.trim_end().rsplit(',').next();
     let count = count.and_then(|it| it.trim_matches('"').parse().ok());
-    count.unwrap_or_else(|| panic!("no count: {done}"))
+    count.unwrap_or_else(|| panic!("no frame count in the output: {done}"))
 }

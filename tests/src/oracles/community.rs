@@ -1,12 +1,14 @@
-//! Community IDs by the reference implementation, `communityid` from PyPI, which the specification's author wrote.
+//! Community IDs from the reference implementation: `communityid` from PyPI, by the author of the
+//! specification.
 
 use super::pypi;
 use crate::{Dir, Program};
 
-/// What is installed; a newer one is taken on purpose, not by chance.
+/// Pinned version of the package.
 const VERSION: &str = "1.5.0";
 
-/// An ID for each line of `protocol|source|destination|port|port`, and an empty line where it refuses to make one.
+/// Python program that prints the ID of each line `protocol|source|destination|port|port`, and an
+/// empty line if the reference implementation refuses the flow.
 const IDS: &str = "
 import sys
 from communityid import CommunityID, FlowTuple, FlowTupleError
@@ -20,16 +22,17 @@ for line in open(sys.argv[1]):
         print()
 ";
 
-/// What names a flow: its protocol, its two ends' addresses, and their ports or an ICMP message's type and code.
+/// Identity of a flow: protocol, addresses of both endpoints, and their ports or the type and code
+/// of an ICMP message.
 pub type Tuple = (u64, [String; 2], Option<[u64; 2]>);
 
-/// The ID of each; `None`: the reference implementation makes none.
+/// Returns the ID of each flow; `None` if the reference implementation refuses it.
 ///
 /// # Errors
-/// There is no pip, or no way to PyPI: a reason to skip.
+/// Returns a reason to skip if pip is missing or PyPI cannot be reached.
 ///
 /// # Panics
-/// It fails.
+/// Panics if the reference implementation fails.
 pub fn ids<'a>(tuples: impl Iterator<Item = &'a Tuple>) -> Result<Vec<Option<String>>, String> {
     let packages = pypi::installed("communityid", "", VERSION)?;
     let lines = tuples.map(|(protocol, [src, dst], ports)| {

@@ -1,4 +1,4 @@
-//! DuckDB, from PyPI: a reader of Parquet that shares no code with the writer.
+//! DuckDB from PyPI: a Parquet reader that shares no code with the writer.
 
 use super::pypi;
 use crate::{Done, Program, Running};
@@ -8,10 +8,11 @@ use std::{
     sync::{Mutex, OnceLock, PoisonError},
 };
 
-/// What is installed; a newer one is taken on purpose, not by chance.
+/// Pinned version of the package.
 const VERSION: &str = "2.0.0";
 
-/// Answers each line, a query as JSON, by its rows as JSON; times, which JSON lacks, become text.
+/// Python program that reads one query per line, as a JSON string, and prints its rows as JSON.
+/// Times are converted to text, because JSON has no type for them.
 const SESSION: &str = "\
 import duckdb, json, sys
 for line in sys.stdin:
@@ -19,27 +20,27 @@ for line in sys.stdin:
     print(json.dumps(rows, default=str), flush=True)
 ";
 
-/// DuckDB, ready for queries.
+/// DuckDB session.
 pub struct Duckdb {
-    /// One process for all queries: to start it takes far longer than any of them.
+    /// Single process for all queries, because its start takes far longer than a query.
     session: Mutex<Session>,
     packages: PathBuf,
 }
 
 struct Session {
     python: Running,
-    /// Lines that it has printed.
+    /// Number of answers read from the process so far.
     lines: usize,
 }
 
 impl Duckdb {
-    /// Finds it, or installs it beside the binaries, once, and starts it.
+    /// Installs DuckDB in the folder of the binaries, unless it is installed, and starts a session.
     ///
     /// # Errors
-    /// There is no pip, or no way to PyPI: a reason to skip.
+    /// Returns a reason to skip if pip is missing or PyPI cannot be reached.
     ///
     /// # Panics
-    /// When what has been installed cannot be put in its place.
+    /// Panics if the installed package cannot be moved to its folder.
     pub fn install() -> Result<Self, String> {
         static PACKAGES: OnceLock<Result<PathBuf, String>> = OnceLock::new();
         let packages = PACKAGES
@@ -55,7 +56,7 @@ impl Duckdb {
         Ok(Self { session, packages })
     }
 
-    /// Runs a program in Python, in a working directory.
+    /// Runs a Python program that can import DuckDB, with `cwd` as the working directory.
     #[must_use]
     #[track_caller]
     pub fn python(&self, program: &str, cwd: &Path) -> Done {
@@ -67,10 +68,10 @@ impl Duckdb {
             .expect(0)
     }
 
-    /// The rows of a query, an array each.
+    /// Returns the rows of a query, each as an array.
     ///
     /// # Panics
-    /// When it fails.
+    /// Panics if the query fails.
     #[must_use]
     #[track_caller]
     pub fn query(&self, sql: &str) -> Vec<Vec<Value>> {
@@ -79,8 +80,8 @@ impl Duckdb {
         python.tell(&Value::from(sql).to_string());
         *lines += 1;
         python.until(sql, |it| it.stdout().matches('\n').count() >= *lines);
-        let said = python.stdout();
-        let answer = said.lines().last().expect("waited for");
+        let output = python.stdout();
+        let answer = output.lines().last().expect("an answer was printed");
         serde_json::from_str(answer).unwrap_or_else(|e| panic!("{sql}: {e}: {answer}"))
     }
 }

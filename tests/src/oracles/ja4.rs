@@ -1,20 +1,22 @@
-//! JA4 of TLS clients by `ja4plus` from PyPI, which shares no code with Wireshark's nor with FoxIO's.
+//! JA4 fingerprints of TLS clients from `ja4plus` (PyPI), which shares no code with Wireshark's or
+//! FoxIO's implementation.
 
 use super::pypi;
 use crate::Program;
 use serde_json::Value;
 use std::{collections::BTreeMap, path::Path};
 
-/// What is installed; a newer one is taken on purpose, not by chance.
+/// Pinned version of the package.
 const VERSION: &str = "1.4.0";
 
-/// The fingerprint of each client in a capture file, by the two ends of its flow, `10.0.0.1 5000`, in their order.
+/// Returns the fingerprint of each TLS client in a capture file. The key is the sorted pair of
+/// endpoints, each in the form `10.0.0.1 5000`.
 ///
 /// # Errors
-/// There is no pip, or no way to PyPI: a reason to skip.
+/// Returns a reason to skip if pip is missing or PyPI cannot be reached.
 ///
 /// # Panics
-/// It fails.
+/// Panics if `ja4plus` fails.
 pub fn fingerprints(file: &Path) -> Result<BTreeMap<[String; 2], String>, String> {
     let packages = pypi::installed("ja4plus", "", VERSION)?;
     let done = Program::new("python3")

@@ -1,4 +1,4 @@
-//! Judges that share no code with the product.
+//! Independent references that share no code with the product.
 
 pub mod capinfos;
 pub mod community;

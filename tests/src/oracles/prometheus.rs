@@ -1,4 +1,4 @@
-//! Prometheus' own word on metrics, rules and queries: promtool, and the server itself.
+//! Prometheus as a reference for metrics, rules and queries: promtool and the server.
 
 use crate::{
     Dir, Done, Program, Running, binaries,
@@ -13,8 +13,8 @@ use std::{
     time::Instant,
 };
 
-/// Finds one of Prometheus' programs, or takes it out of Debian's package, once. The package is not installed: that would
-/// start a server.
+/// Returns the path of a Prometheus program. If it is not installed, extracts it from Debian's
+/// package. The package is not installed, because that would start a server.
 fn find(name: &str) -> Result<PathBuf, String> {
     let on_path = Program::new("sh")
         .args(["-c", "command -v \"$0\"", name])
@@ -27,7 +27,7 @@ fn find(name: &str) -> Result<PathBuf, String> {
     if program.is_file() {
         return Ok(program);
     }
-    // In a folder of its own at first: half a program must not be taken for one.
+    // Extracted to a temporary folder first, so that an incomplete program is never used.
     let fresh = tempfile::Builder::new()
         .prefix("prometheus-")
         .tempdir_in(&target)
@@ -40,7 +40,7 @@ fn find(name: &str) -> Result<PathBuf, String> {
     if !done.status.success() {
         let last = done.stderr.trim().lines().last().unwrap_or_default();
         return Err(format!(
-            "there is no {name}, and Debian's package prometheus cannot be had: {last}"
+            "{name} is not installed, and Debian's package prometheus cannot be downloaded: {last}"
         ));
     }
     fs::rename(fresh.path().join("usr/bin").join(name), &program)
@@ -48,22 +48,22 @@ fn find(name: &str) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// promtool, ready to be asked.
+/// Handle of the program promtool.
 #[derive(Debug)]
 pub struct Promtool {
     program: PathBuf,
 }
 
 impl Promtool {
-    /// Finds it.
+    /// Finds promtool, or extracts it from Debian's package.
     ///
     /// # Errors
-    /// There is none: a reason to skip.
+    /// Returns a reason to skip if promtool is not available.
     pub fn find() -> Result<Self, String> {
         find("promtool").map(|program| Self { program })
     }
 
-    /// `promtool check metrics` on a scrape in the text format.
+    /// Runs `promtool check metrics` on a scrape in the text format.
     #[must_use]
     pub fn metrics(&self, scrape: &Path) -> Done {
         let line = "exec \"$0\" check metrics <\"$1\"";
@@ -74,13 +74,13 @@ impl Promtool {
             .run()
     }
 
-    /// `promtool check rules` on a file of rules.
+    /// Runs `promtool check rules` on a rules file.
     #[must_use]
     pub fn rules(&self, file: &Path) -> Done {
         self.run("check", file)
     }
 
-    /// `promtool test rules` on a file of tests.
+    /// Runs `promtool test rules` on a file of rule tests.
     #[must_use]
     pub fn tests(&self, file: &Path) -> Done {
         self.run("test", file)
@@ -94,20 +94,20 @@ impl Promtool {
     }
 }
 
-/// A server that scrapes one target every second.
+/// Prometheus server that scrapes one target every second.
 pub struct Prometheus {
     run: Running,
     address: String,
 }
 
 impl Prometheus {
-    /// Starts one for the endpoint at `target`; its data go into `dir`.
+    /// Starts a server that scrapes the endpoint `target` and stores its data in `dir`.
     ///
     /// # Errors
-    /// There is no such program: a reason to skip.
+    /// Returns a reason to skip if Prometheus is not available.
     ///
     /// # Panics
-    /// It cannot be started.
+    /// Panics if the server cannot be started.
     pub fn start(dir: &Dir, target: &str) -> Result<Self, String> {
         let program = find("prometheus")?;
         let config = dir.write(
@@ -117,7 +117,7 @@ impl Prometheus {
                  scrape_configs: [{{job_name: wqcap, static_configs: [{{targets: [\"{target}\"]}}]}}]\n"
             ),
         );
-        // It does not tell which port it has been given: one that is free now.
+        // The server does not print its port, so the test chooses a port that is free now.
         let free = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
         let address = free.expect("a port").to_string();
         let run = Program::new(program)
@@ -130,35 +130,40 @@ impl Prometheus {
             .start();
         let mut it = Self { run, address };
         let address = it.address.clone();
-        it.run
-            .until("it answers", |_| ask(&address, "vector(1)").is_some());
+        it.run.until("Prometheus answers", |_| {
+            ask(&address, "vector(1)").is_some()
+        });
         Ok(it)
     }
 
-    /// Waits for something to be so.
+    /// Waits until `done` returns `true`.
     ///
     /// # Panics
-    /// It is not in time.
+    /// Panics if the deadline is reached or the server ends before that.
     #[track_caller]
     pub fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
         let began = Instant::now();
         while !done(self) {
-            assert!(began.elapsed() < HANG, "never: {what}");
-            assert!(!self.run.ended(), "it has ended: {}", self.run.stderr());
+            assert!(began.elapsed() < HANG, "deadline reached before {what}");
+            assert!(
+                !self.run.ended(),
+                "Prometheus has ended: {}",
+                self.run.stderr()
+            );
             thread::sleep(TICK);
         }
     }
 
-    /// The result of a query now: a row for each series.
+    /// Returns the result of an instant query: one row per series.
     ///
     /// # Panics
-    /// It refuses the query.
+    /// Panics if the server refuses the query.
     #[must_use]
     pub fn query(&self, query: &str) -> Vec<Value> {
-        let answer = ask(&self.address, query).expect("an answer");
+        let answer = ask(&self.address, query).expect("Prometheus answers");
         assert_eq!(answer["status"], "success", "{query}: {answer}");
         let rows = answer["data"]["result"].as_array();
-        rows.expect("rows").clone()
+        rows.expect("the result is an array").clone()
     }
 }
 

@@ -1,22 +1,23 @@
-//! Packages from PyPI, beside the binaries.
+//! Installer of PyPI packages in the folder of the binaries.
 
 use crate::{Program, binaries};
 use std::{fs, path::PathBuf};
 
-/// Installs a package of this version, with `extras` such as `[server]`, unless it is there: its folder, for PYTHONPATH.
+/// Installs a package in the given version, with `extras` such as `[server]`, unless it is already
+/// installed. Returns its folder for PYTHONPATH.
 ///
 /// # Errors
-/// There is no pip, or no way to PyPI: a reason to skip.
+/// Returns a reason to skip if pip is missing or PyPI cannot be reached.
 ///
 /// # Panics
-/// What has been installed cannot be put in its place.
+/// Panics if the installed package cannot be moved to its folder.
 pub fn installed(package: &str, extras: &str, version: &str) -> Result<PathBuf, String> {
     let target = binaries::profile_dir();
     let packages = target.join(format!("{package}-{version}"));
     if packages.is_dir() {
         return Ok(packages);
     }
-    // In a folder of its own at first: half an installation must not be taken for one.
+    // Installed to a temporary folder first, so that an incomplete installation is never used.
     let fresh = tempfile::Builder::new()
         .prefix(&format!("{package}-"))
         .tempdir_in(&target)

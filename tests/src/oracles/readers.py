@@ -1,10 +1,10 @@
-"""What an engine reads of flow records, as JSON: its types of the columns, the rows, and how many of them have a name and a time.
+"""Reads flow records with an engine and prints JSON: column types, rows, and the numbers of rows with a name and since a time.
 
     readers.py ENGINE FOLDER COMMUNITY_ID MICROSECONDS
-    readers.py ENGINE STORE                                  frames by sensor: of its blocks, and of its flow records
+    readers.py ENGINE STORE                                  prints frames by sensor from the blocks and the flow records
 
-Rows are counted that have this community ID, and rows whose flows began at MICROSECONDS since 1970 or later: each engine rules
-out row groups in its own way, by statistics and by bloom filters. TZ must be UTC: Spark gives local times.
+Counts the rows with this community ID, and the rows whose flows began at MICROSECONDS since 1970 or later: each engine
+excludes row groups in its own way, by statistics and by bloom filters. TZ must be UTC, because Spark returns local times.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 def plain(value):
-    """JSON lacks times: they become microseconds since 1970."""
+    """Converts a time to microseconds since 1970, because JSON has no type for times."""
     if not isinstance(value, datetime.datetime):
         return value
     if value.tzinfo is None:
@@ -74,7 +74,7 @@ def sail():
     host, port = server.listening_address
     session = SparkSession.builder.remote(f"sc://{host}:{port}").getOrCreate()
     yield session
-    # The session first: at its end it waits for its server's answer.
+    # Stop the session before the server, because it waits for an answer of the server.
     session.stop()
     server.stop()
 

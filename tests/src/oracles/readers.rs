@@ -1,5 +1,5 @@
-//! Engines that read Parquet, from PyPI, in a Python of their own: hundreds of megabytes, which only tests take that
-//! `scripts/soak` runs.
+//! Parquet engines from PyPI in a separate Python environment. They take hundreds of megabytes, so
+//! only tests that `scripts/soak` runs use them.
 
 use crate::{Done, Program, binaries};
 use serde_json::Value;
@@ -9,45 +9,47 @@ use std::{
     time::Duration,
 };
 
-/// Every package that any of them takes, each in the version that is known to work.
+/// Constraints file with the version of each required package.
 const LOCK: &str = "tests/src/oracles/readers.txt";
 
-/// Reads everything, and prints it as JSON.
+/// Python program that reads the files with an engine and prints the result as JSON.
 const READ: &str = include_str!("readers.py");
 
-/// What is slow is the way from PyPI.
+/// Deadline of an installation, long enough for a slow download from PyPI.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// An engine, installed.
+/// Installed Parquet engine.
 pub struct Reader {
-    /// The package that it is.
+    /// Name of the engine's package.
     name: &'static str,
     python: PathBuf,
 }
 
 impl Reader {
-    /// Installs the package `name` beside the binaries, once.
+    /// Installs the package `name` in the folder of the binaries, unless it is installed.
     ///
     /// # Errors
-    /// There is no pip, no way to PyPI, no such version there for this Python, or no Java for Spark: a reason to skip.
+    /// Returns a reason to skip if pip is missing, PyPI cannot be reached, PyPI has no such version
+    /// for this Python, or Spark has no Java.
     pub fn install(name: &'static str) -> Result<Self, String> {
-        // All share a Python, which is no place for two installations at once.
+        // All engines share one Python environment, in which only one installation may run at a
+        // time.
         static ONE: Mutex<()> = Mutex::new(());
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         if name == "pyspark" {
             reason(
-                "no Java for Spark",
+                "Spark requires Java",
                 &Program::new("sh").args(["-c", "java -version"]).run(),
             )?;
         }
         let home = binaries::profile_dir().join("readers");
         let venv = ["-m", "venv", "--without-pip"];
         let made = Program::new("python3").args(venv).arg(&home).run();
-        reason("no Python of its own", &made)?;
+        reason("cannot create a Python environment", &made)?;
         let python = home.join("bin/python");
         let mut packages = vec![name];
         if name == "pysail" {
-            // Its clients are Spark's.
+            // Clients of pysail are those of Spark.
             packages.push("pyspark[connect]");
         }
         let installed = Program::new("python3")
@@ -63,28 +65,29 @@ impl Reader {
         Ok(Self { name, python })
     }
 
-    /// What it reads of the files in a folder: `types`, `rows`, and the numbers of rows that are `named` so, and of rows
-    /// `since` a time in microseconds.
+    /// Returns what the engine reads from the files in a folder: `types`, `rows`, the number of
+    /// rows with the community ID `name` (`named`), and the number of rows since a time in
+    /// microseconds (`since`).
     ///
     /// # Panics
-    /// When it cannot.
+    /// Panics if the engine fails.
     #[must_use]
     #[track_caller]
     pub fn read(&self, folder: &Path, name: &str, since_us: u64) -> Value {
         self.ask(folder, &[name, &since_us.to_string()])
     }
 
-    /// Frames by sensor in a store's tables: `blocks` and `flows`.
+    /// Returns the number of frames per sensor in the tables `blocks` and `flows` of a store.
     ///
     /// # Panics
-    /// When it cannot.
+    /// Panics if the engine fails.
     #[must_use]
     #[track_caller]
     pub fn sums(&self, store: &Path) -> Value {
         self.ask(store, &[])
     }
 
-    /// What it tells of a folder, as JSON.
+    /// Runs [`READ`] for a folder and parses the last line of its output.
     #[track_caller]
     fn ask(&self, folder: &Path, more: &[&str]) -> Value {
         let name = folder.to_str().expect("a plain path");
@@ -93,7 +96,7 @@ impl Reader {
         serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {done}"))
     }
 
-    /// A program in Python in a working directory, run to its end.
+    /// Runs a Python program that can import the engine, with `cwd` as the working directory.
     #[must_use]
     #[track_caller]
     pub fn run(&self, program: &str, args: &[&str], cwd: &Path) -> Done {
@@ -102,7 +105,7 @@ impl Reader {
     }
 }
 
-/// Why something is not there.
+/// Returns the last line of standard error as a reason to skip, if the program failed.
 fn reason(what: &str, done: &Done) -> Result<(), String> {
     if done.status.success() {
         return Ok(());

@@ -1,12 +1,13 @@
-//! The naive answer to "which queue takes this frame?".
+//! Reference implementation of steering: returns the rule and the queue of a frame.
 //!
-//! Written from the contract's words and from the definition of the Toeplitz hash, bit by bit, and sharing no code
-//! with crate `wqcap-rss`: the engine and the model both use that crate, so their agreement alone would prove nothing.
+//! It follows the text of the contract and the bitwise definition of the Toeplitz hash. It shares
+//! no code with crate `wqcap-rss`: the engine and the model both use that crate, so their agreement
+//! alone would not prove that the crate is correct.
 
 use std::fmt;
 use wqcap_rss::{HashDepth, IndirectionTable, RssKey, Toeplitz};
 
-/// The default key: 0x6d5a twenty times.
+/// Default RSS key: 0x6d5a repeated 20 times.
 pub const SYMMETRIC_KEY: [u8; 40] = {
     let mut key = [0x6d; 40];
     let mut i = 1;
@@ -17,8 +18,8 @@ pub const SYMMETRIC_KEY: [u8; 40] = {
     key
 };
 
-/// The Toeplitz hash by its definition: for each bit of the input that is set, the 32 bits of key that begin at that
-/// bit's place are added, without carry.
+/// Returns the Toeplitz hash by its definition: for each set bit n of the input, the 32 key bits
+/// that begin at bit n are combined by XOR.
 #[must_use]
 pub fn toeplitz(key: &[u8; 40], input: &[u8]) -> u32 {
     let key_bit = |n: usize| u32::from(key[n / 8] >> (7 - n % 8) & 1);
@@ -32,14 +33,14 @@ pub fn toeplitz(key: &[u8; 40], input: &[u8]) -> u32 {
     hash
 }
 
-/// Which of the seven rules takes a frame, with the bytes that its QP hashes.
+/// Kind of the rule that matches a frame, with the bytes that its QP hashes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// Addresses and ports.
+    /// TCP or UDP rule; the QP hashes addresses and ports.
     Flow(Vec<u8>),
-    /// Addresses.
+    /// Other IP rule; the QP hashes addresses.
     Hosts(Vec<u8>),
-    /// Nothing is hashed.
+    /// Catch-all rule; the QP hashes nothing.
     CatchAll,
 }
 
@@ -53,14 +54,14 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Steers a frame of at least 14 bytes.
+/// Returns the rule that matches a frame of at least 14 bytes.
 #[must_use]
 pub fn steer(frame: &[u8]) -> Rule {
     let pair = |at: usize| frame.get(at..at + 2).map(|b| (b[0], b[1]));
     let mut at = 12;
-    // A NIC's parser steps over an outer and an inner tag, not over a third.
+    // A NIC's parser skips an outer and an inner tag, but not a third one.
     for _ in 0..2 {
-        // A tag that is cut off leaves the frame with a type that no IP rule matches.
+        // A frame with a truncated tag has an EtherType that no IP rule matches.
         if matches!(pair(at), Some((0x81, 0x00) | (0x88, 0xa8))) && frame.len() >= at + 6 {
             at += 4;
         }
@@ -90,7 +91,7 @@ fn steer_ipv6(packet: &[u8]) -> Rule {
     if packet.len() < 40 || packet[0] >> 4 != 6 {
         return Rule::CatchAll;
     }
-    // A fragment header is an extension header, and behind any of those the model hashes addresses only.
+    // After any extension header, such as a fragment header, the model hashes addresses only.
     steer_transport(&packet[8..40], packet[6], false, &packet[40..])
 }
 
@@ -109,7 +110,8 @@ fn steer_transport(addresses: &[u8], protocol: u8, fragment: bool, rest: &[u8]) 
     }
 }
 
-/// The queue of a frame: `queues` in turn over a table of `table_size` entries, under the default key.
+/// Returns the queue of a frame under the default key. The table has `table_size` entries, to which
+/// the queues are assigned in turn.
 #[must_use]
 pub fn queue(frame: &[u8], queues: usize, table_size: usize) -> usize {
     match steer(frame) {
@@ -121,7 +123,8 @@ pub fn queue(frame: &[u8], queues: usize, table_size: usize) -> usize {
     }
 }
 
-/// The unfragmented flow a frame belongs to, the same for both directions.
+/// Returns an identifier of the frame's flow, which is equal for both directions; `None` if no
+/// ports are hashed.
 #[must_use]
 pub fn flow(frame: &[u8]) -> Option<Vec<u8>> {
     let Rule::Flow(input) = steer(frame) else {
@@ -130,13 +133,13 @@ pub fn flow(frame: &[u8]) -> Option<Vec<u8>> {
     let host = (input.len() - 4) / 2;
     let from = [&input[..host], &input[2 * host..2 * host + 2]].concat();
     let to = [&input[host..2 * host], &input[2 * host + 2..]].concat();
-    // TCP and UDP may use the same ports: two flows, told apart by the protocol in front.
+    // TCP and UDP may use the same ports. The protocol in front distinguishes the two flows.
     let protocol = u8::from(is_tcp(frame));
     let (low, high) = if from <= to { (from, to) } else { (to, from) };
     Some([&[protocol][..], &low, &high].concat())
 }
 
-/// Whether a frame that [`steer`] gives ports carries TCP.
+/// Returns `true` if a frame for which [`steer`] returns [`Rule::Flow`] carries TCP.
 fn is_tcp(frame: &[u8]) -> bool {
     let mut at = 12;
     while matches!(frame[at..at + 2], [0x81, 0x00] | [0x88, 0xa8]) {
@@ -150,14 +153,14 @@ fn is_tcp(frame: &[u8]) -> bool {
     }) == 6
 }
 
-/// The same question put to crate `wqcap-rss`.
+/// Returns the queue of a frame according to crate `wqcap-rss`.
 ///
 /// # Panics
-/// When the crate refuses a table of this shape.
+/// Panics if the crate refuses a table with these sizes.
 #[must_use]
 pub fn queue_by_rss(frame: &[u8], queues: u16, table_size: u32) -> usize {
     let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
-    let table = IndirectionTable::new(table_size, queues, &[]).expect("a table of this shape");
+    let table = IndirectionTable::new(table_size, queues, &[]).expect("a valid table size");
     let (_, _, queue) = wqcap_rss::queue_of(frame, HashDepth::L4, &toeplitz, &table);
     usize::from(queue)
 }
@@ -167,9 +170,9 @@ mod tests {
     use super::*;
     use crate::frames;
 
-    /// Microsoft's key, and three rows of the table "Verifying the RSS hash calculation".
+    /// Checks Microsoft's key with three rows of the table "Verifying the RSS hash calculation".
     #[test]
-    fn published_hashes() {
+    fn the_hash_equals_published_values() {
         let key: [u8; 40] = [
             0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3,
             0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3,
@@ -186,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_of_a_flow_share_queue_and_name() {
+    fn both_directions_of_a_flow_share_the_queue_and_the_identifier() {
         let there = frames::Ends {
             from: 3,
             to: 9,
@@ -225,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_crate_agrees_on_the_assortment() {
+    fn the_crate_selects_the_queues_of_the_reference() {
         for frame in frames::assortment() {
             for (queues, table_size) in [(1, 1), (4, 128), (3, 64), (7, 8)] {
                 let naive = queue(&frame, usize::from(queues), table_size as usize);

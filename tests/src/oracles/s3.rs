@@ -1,11 +1,11 @@
-//! Object stores that speak S3. They share no code, and judge differently:
+//! Object stores with the S3 API. They share no code, and check requests differently:
 //!
-//! | server | keeps objects | checks |
+//! | server | storage of objects | checks |
 //! |---|---|---|
-//! | moto's, from PyPI | in memory | little: no signature |
-//! | that of crate `s3s-fs` ([`binaries::s3_server`]) | as files, where other programs read them | signatures, and that what has come is what was signed |
+//! | moto from PyPI | memory | few, no signature |
+//! | crate `s3s-fs` ([`binaries::s3_server`]) | readable files | signatures, also that of the content |
 //!
-//! Of an upload that is over, `s3s-fs` says 403, where S3 and moto say 404.
+//! For an upload that has ended, `s3s-fs` answers 403, while S3 and moto answer 404.
 
 use super::pypi;
 use crate::{Dir, Program, Running, binaries, machine::dir::tree};
@@ -18,40 +18,40 @@ use std::{
     sync::OnceLock,
 };
 
-/// What is installed; a newer one is taken on purpose, not by chance.
+/// Pinned version of moto.
 const VERSION: &str = "5.2.5";
-/// The only bucket.
+/// Name of the only bucket.
 pub const BUCKET: &str = "captures";
-/// Who may write and read it.
+/// Access key ID with read and write access to the bucket.
 pub const KEY: &str = "somebody";
-/// The secret of that.
+/// Secret access key for [`KEY`].
 pub const SECRET: &str = "secret";
 
-/// A signature, which moto does not check.
+/// `Authorization` header of the helper's requests. moto does not check the signature.
 const SIGNED: &str = "AWS4-HMAC-SHA256 Credential=somebody/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
 
-/// A server, with a bucket.
+/// Running S3 server with one bucket.
 pub struct S3 {
     _run: Running,
     address: String,
-    /// Where its objects are files.
+    /// Folder of the objects; `None` for moto, which stores them in memory.
     files: Option<Dir>,
 }
 
 impl S3 {
-    /// Installs moto beside the binaries, once, and starts it.
+    /// Installs moto in the folder of the binaries, unless it is installed, and starts its server.
     ///
     /// # Errors
-    /// There is no pip, or no way to PyPI: a reason to skip.
+    /// Returns a reason to skip if pip is missing or PyPI cannot be reached.
     ///
     /// # Panics
-    /// What has been installed cannot be put in its place, or does not start.
+    /// Panics if the installed package cannot be moved to its folder, or the server does not start.
     pub fn moto() -> Result<Self, String> {
         static PACKAGES: OnceLock<Result<PathBuf, String>> = OnceLock::new();
         let packages = PACKAGES
             .get_or_init(|| pypi::installed("moto", "[s3,server]", VERSION))
             .clone()?;
-        // It does not tell which port it has been given: one that is free now.
+        // The server does not print its port, so the test chooses a port that is free now.
         let free = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
         let free = free.expect("a port");
         let mut run = Program::new("python3")
@@ -73,7 +73,7 @@ impl S3 {
     /// Starts the server of crate `s3s-fs`.
     ///
     /// # Panics
-    /// It does not start.
+    /// Panics if the server does not start.
     #[must_use]
     pub fn s3s() -> Self {
         let files = Dir::new();
@@ -89,26 +89,26 @@ impl S3 {
         }
     }
 
-    /// Where it listens.
+    /// Returns the listening address, `HOST:PORT`.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The bucket as a folder.
+    /// Returns the folder that holds the objects of the bucket.
     ///
     /// # Panics
-    /// It is none: moto's is in memory.
+    /// Panics for moto, which stores objects in memory.
     #[must_use]
     pub fn folder(&self) -> PathBuf {
         let files = self.files.as_ref();
-        files.expect("a server that keeps files").join(BUCKET)
+        files.expect("the server stores files").join(BUCKET)
     }
 
-    /// All objects below a prefix, a folder of keys, by what follows it in their keys.
+    /// Returns the content of all objects whose keys begin with `prefix`, by the rest of the key.
     ///
     /// # Panics
-    /// It does not answer.
+    /// Panics if the server does not answer.
     #[must_use]
     pub fn objects(&self, prefix: &str) -> BTreeMap<String, Vec<u8>> {
         if self.files.is_some() {
@@ -119,20 +119,21 @@ impl S3 {
             .collect()
     }
 
-    /// Of each object below a prefix: its bytes, and the SHA-256 that its metadata tells, in hexadecimal.
+    /// Returns, for each object whose key begins with `prefix`, its content and the SHA-256 in its
+    /// metadata, in hexadecimal.
     ///
     /// # Panics
-    /// It does not answer, or an object has no such metadata.
+    /// Panics if the server does not answer, or an object has no such metadata.
     #[must_use]
     pub fn digests(&self, prefix: &str) -> Vec<(Vec<u8>, String)> {
-        let told = |key: &String| {
+        let content_and_digest = |key: &String| {
             let Answer { head, body, .. } = self.object(key);
             let mut named = head.lines().filter_map(|it| it.split_once(": "));
-            let told = named.find(|(name, _)| name.eq_ignore_ascii_case("x-amz-meta-sha256"));
-            let (_, digest) = told.unwrap_or_else(|| panic!("{key} has {head}"));
+            let found = named.find(|(name, _)| name.eq_ignore_ascii_case("x-amz-meta-sha256"));
+            let (_, digest) = found.unwrap_or_else(|| panic!("{key} has {head}"));
             (body, digest.to_owned())
         };
-        self.keys(prefix).iter().map(told).collect()
+        self.keys(prefix).iter().map(content_and_digest).collect()
     }
 
     fn keys(&self, prefix: &str) -> Vec<String> {
@@ -142,17 +143,19 @@ impl S3 {
         keys.map(str::to_owned).collect()
     }
 
-    /// Uploads that are neither completed nor given up.
+    /// Returns the number of multipart uploads that are neither completed nor aborted.
     ///
     /// # Panics
-    /// It does not answer.
+    /// Panics if the server does not answer.
     #[must_use]
     pub fn uploads(&self) -> usize {
         let Some(files) = &self.files else {
             let page = self.page(&format!("/{BUCKET}?uploads"));
             return page.matches("<Upload>").count();
         };
-        let entries = fs::read_dir(files.path()).expect("lists").flatten();
+        let entries = fs::read_dir(files.path())
+            .expect("the folder can be listed")
+            .flatten();
         let names = entries.map(|it| it.file_name().into_encoded_bytes());
         names.filter(|it| it.starts_with(b".upload-")).count()
     }
@@ -166,24 +169,24 @@ impl S3 {
     }
 
     fn get(&self, target: &str) -> Answer {
-        let answer = ask(&self.address, "GET", target).expect("an answer");
+        let answer = ask(&self.address, "GET", target).expect("the server answers");
         assert_eq!(answer.status, 200, "{target}");
         answer
     }
 }
 
-/// What a server answers.
+/// HTTP answer of a server.
 struct Answer {
     status: u16,
-    /// Its headers, a line each.
+    /// Header lines.
     head: String,
     body: Vec<u8>,
 }
 
-/// `None`: nobody listens.
+/// Sends a request without a body and returns the answer; `None` if the connection fails.
 fn ask(host: &str, method: &str, target: &str) -> Option<Answer> {
     let mut server = TcpStream::connect(host).ok()?;
-    // Somebody's: objects are nobody else's to read.
+    // With a signature, because only the owner may read the objects.
     let request = format!(
         "{method} {target} HTTP/1.1\r\nHost: {host}\r\nAuthorization: {SIGNED}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     );

@@ -1,13 +1,13 @@
-//! tshark, as a judge of which frames a filter takes.
+//! tshark as a reference for the frames that a filter matches.
 
 use crate::Program;
 use std::path::Path;
 
-/// Stamps of the frames in a file that a filter takes, each with a field that tells frames of one stamp apart, in the order of
-/// time.
+/// Returns the time stamps of the frames in a file that a display filter matches, in time order.
+/// Each is followed by the value of `field`, which distinguishes frames with equal stamps.
 ///
 /// # Panics
-/// It cannot read the file, or does not know the filter.
+/// Panics if tshark cannot read the file or rejects the filter.
 #[must_use]
 #[track_caller]
 pub fn frames(field: &str, file: &Path, filter: &str) -> Vec<String> {

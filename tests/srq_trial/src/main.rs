@@ -1,13 +1,15 @@
-//! Trials of the control service over RDMA on any RDMA device, without a capture: Soft-RoCE has SRQs and cannot capture.
+//! Trials of the control service over RDMA on any RDMA device, without a capture: Soft-RoCE has
+//! SRQs but cannot capture.
 //! `scripts/vm-srq` runs them in a virtual machine.
 //!
 //! ```text
-//! srq_trial serve CONFIG.toml            serves its [control] section until `shutdown`
-//! srq_trial try ADDRESS:PORT KEYS N DIR  starts services of its own, tries them, connects N times
+//! srq_trial serve CONFIG.toml            serves as its [control] section says until `shutdown`
+//! srq_trial try ADDRESS:PORT KEYS N DIR  starts services, runs all trials, connects N times
 //! srq_trial half ADDRESS:PORT KEYS       sends half a request and waits to be killed
 //! ```
 //!
-//! Each trial prints a line, `ok NAME` or `FAIL NAME: why`. The exit status is 1 if any failed.
+//! Each trial prints a line, `ok NAME` or `FAIL NAME: REASON`. The exit status is 1 if any trial
+//! failed.
 
 mod serve;
 mod service;
@@ -33,5 +35,5 @@ fn main() -> ExitCode {
     }
 }
 
-/// Any error, in words.
+/// Result of a trial; the error is a text.
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;

@@ -1,4 +1,4 @@
-//! A control service without a capture.
+//! Control service without a capture.
 
 use crate::Outcome;
 use serde::Deserialize;
@@ -17,7 +17,7 @@ struct Config {
     control: ControlConfig,
 }
 
-/// Accepts every change and remembers the filter.
+/// Backend that accepts every change and stores the filter.
 struct NoCapture {
     filter: Mutex<String>,
     shutdown: mpsc::Sender<ChangeReply>,
@@ -40,7 +40,7 @@ impl Backend for NoCapture {
         Ok(json!([]))
     }
 
-    /// A hundred kilobytes: an answer of many fragments.
+    /// Returns about 80 kB of JSON, an answer of many fragments.
     fn plan(&self) -> Result<Value, Refusal> {
         Ok(json!(
             (0..10_000).map(|i| i + 1_000_000).collect::<Vec<u32>>()
@@ -63,7 +63,7 @@ impl Backend for NoCapture {
     }
 }
 
-/// Serves until `shutdown`.
+/// Serves control clients until `shutdown`.
 pub fn serve(config: &str) -> Outcome {
     let config: Config = toml::from_str(&fs::read_to_string(config)?)?;
     let (shutdown, requested) = mpsc::channel();

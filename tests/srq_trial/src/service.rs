@@ -1,4 +1,4 @@
-//! A service in its own process, and the means to connect to it.
+//! Control service in a separate process, and its clients.
 
 use crate::Outcome;
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,10 +15,10 @@ use wqcap_control::{
     protocol::{AnswerBody, Command, RdmaStatus, auth::Keys},
 };
 
-/// How long anything may take: an emulated machine is slow.
+/// Timeout of each step, long enough for a slow emulated machine.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The address of the service, and the keys.
+/// Address of a service, its keys, and the working folder.
 #[derive(Clone)]
 pub struct Target {
     pub address: SocketAddr,
@@ -27,7 +27,7 @@ pub struct Target {
     pub dir: PathBuf,
 }
 
-/// A service in its own process.
+/// Control service in a child process, killed on drop.
 pub struct TrialService {
     child: Child,
     pub target: Target,
@@ -75,7 +75,7 @@ impl TrialService {
         status(&mut client)
     }
 
-    /// Requests the status until it is as wanted.
+    /// Requests the status until `wanted` accepts it, and returns it.
     pub fn until(&self, what: &str, wanted: impl Fn(&RdmaStatus) -> bool) -> Outcome<RdmaStatus> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
@@ -84,12 +84,12 @@ impl TrialService {
                 return Ok(status);
             }
             if Instant::now() > deadline {
-                return Err(format!("{what} was awaited: {status:?}").into());
+                return Err(format!("timeout while waiting for {what}: {status:?}").into());
             }
         }
     }
 
-    /// Descriptors and resident kilobytes of its process.
+    /// Returns the number of file descriptors and the resident kilobytes of the service's process.
     pub fn resources(&self) -> Outcome<(usize, u64)> {
         let proc = PathBuf::from(format!("/proc/{}", self.child.id()));
         let text = fs::read_to_string(proc.join("status"))?;
@@ -135,7 +135,7 @@ impl Target {
         )?)
     }
 
-    /// Writes a key file and reads it.
+    /// Writes a key file and reads the keys from it.
     pub fn keys_from(&self, name: &str, text: &str) -> Outcome<Keys> {
         let path = self.dir.join(name);
         fs::write(&path, text)?;
@@ -168,10 +168,10 @@ pub fn status(client: &mut Client) -> Outcome<RdmaStatus> {
     }
 }
 
-pub fn check(condition: bool, why: impl std::fmt::Display) -> Outcome {
+pub fn check(condition: bool, reason: impl std::fmt::Display) -> Outcome {
     if condition {
         Ok(())
     } else {
-        Err(why.to_string().into())
+        Err(reason.to_string().into())
     }
 }

@@ -1,4 +1,4 @@
-//! The trials: well-behaved clients and others.
+//! Trials of the control service with well-behaved and misbehaving clients.
 
 use crate::{
     Outcome,
@@ -20,7 +20,7 @@ use wqcap_control::{
     },
 };
 
-/// Counts and prints.
+/// Runner of trials that prints each result and counts failures.
 struct Tally {
     failed: u32,
 }
@@ -44,7 +44,7 @@ impl Tally {
     }
 }
 
-/// All trials.
+/// Runs all trials.
 pub fn run(address: &str, keys: &str, connects: &str, dir: &str) -> Outcome {
     let target = Target {
         address: address.parse()?,
@@ -54,7 +54,7 @@ pub fn run(address: &str, keys: &str, connects: &str, dir: &str) -> Outcome {
     };
     let connects: u32 = connects.parse()?;
     let mut tally = Tally { failed: 0 };
-    // Small enough to be exhausted; it shrinks only in the trial of that.
+    // Small enough to be exhausted. The SRQ shrinks only in the trial of shrinking.
     let small = "srq = 16\nsrq_max = 64\nsrq_calm = \"1h\"";
     let Some(service) = tally.run("the service starts", || TrialService::start(&target, small))
     else {
@@ -114,7 +114,7 @@ pub fn run(address: &str, keys: &str, connects: &str, dir: &str) -> Outcome {
     Ok(())
 }
 
-/// Runs `each` in `count` clients at once, and `between` when all are connected.
+/// Runs `each` in `count` concurrent clients, after `between` has run with all of them connected.
 fn crowd(
     target: &Target,
     count: u64,
@@ -185,9 +185,9 @@ fn many_clients(service: &TrialService) -> Outcome {
     check(requests >= 64 * 3, format!("{requests} requests"))
 }
 
-/// Requests that the devices here have refused so far since an SRQ had no receive for them: of rxe, which counts them in
-/// the kernel, whether or not the service's process runs.
-fn refused_for_want_of_receives() -> Outcome<u64> {
+/// Returns the number of requests that the devices of this machine have refused because an SRQ had
+/// no receive. The kernel driver rxe counts them, whether or not the service's process runs.
+fn refused_without_receive() -> Outcome<u64> {
     let mut sum = 0;
     for device in fs::read_dir("/sys/class/infiniband")? {
         let counter = device?.path().join("ports/1/hw_counters/send_rnr_err");
@@ -198,21 +198,21 @@ fn refused_for_want_of_receives() -> Outcome<u64> {
 
 fn until_more_are_refused(before: u64) -> Outcome {
     let deadline = Instant::now() + TIMEOUT;
-    while refused_for_want_of_receives()? == before {
+    while refused_without_receive()? == before {
         check(Instant::now() < deadline, "the SRQ does not run empty")?;
         thread::sleep(Duration::from_millis(20));
     }
     Ok(())
 }
 
-/// Stops the service's process once all clients are connected: they are more than its SRQ has receives, which runs empty
-/// in the kernel. Then continues it.
+/// Stops the service's process once all clients are connected, until the SRQ has run empty in the
+/// kernel, then continues the process. The clients send more requests than the SRQ has receives.
 fn run_dry(service: &TrialService) -> Outcome {
     thread::scope(|scope| {
-        let mut wake = None;
+        let mut continuing = None;
         let outcome = crowd(
             &service.target,
-            // More than the largest of these SRQs holds, whatever its device rounds that up to.
+            // More than the largest of these SRQs holds, including the rounding by the device.
             96,
             |_, client| {
                 for _ in 0..2 {
@@ -221,9 +221,9 @@ fn run_dry(service: &TrialService) -> Outcome {
                 Ok(())
             },
             || {
-                let before = refused_for_want_of_receives()?;
+                let before = refused_without_receive()?;
                 service.signal(Signal::STOP)?;
-                wake = Some(scope.spawn(move || {
+                continuing = Some(scope.spawn(move || {
                     let ran_dry = until_more_are_refused(before).map_err(|e| e.to_string());
                     service
                         .signal(Signal::CONT)
@@ -233,8 +233,8 @@ fn run_dry(service: &TrialService) -> Outcome {
                 Ok(())
             },
         );
-        if let Some(wake) = wake {
-            wake.join().expect("no panic")?;
+        if let Some(continuing) = continuing {
+            continuing.join().expect("no panic")?;
         }
         outcome
     })
@@ -265,7 +265,7 @@ fn limit_rearmed(service: &TrialService) -> Outcome {
     for _ in 0..2 {
         let before = service.status()?.srq;
         run_dry(service)?;
-        service.until("the limit's event, and that it is armed again", |it| {
+        service.until("a limit event and an armed limit", |it| {
             it.srq.limit_events > before.limit_events
                 && it.srq.armed > before.armed
                 && it.srq.limit > 0
@@ -301,7 +301,7 @@ fn long_answer(service: &TrialService) -> Outcome {
             let numbers = plan.as_array().ok_or("no list")?;
             check(
                 numbers.len() == 10_000 && numbers[9_999] == 1_009_999,
-                "another plan",
+                "the plan differs from the one that the service sends",
             )
         }
         other => Err(format!("{other:?}").into()),
@@ -326,13 +326,13 @@ fn wrong_key(service: &TrialService) -> Outcome {
     check(after.transport.refused == before + 1, format!("{after:?}"))
 }
 
-/// Sends the proof of one connection on another.
+/// Sends the proof of one connection on another connection.
 fn replayed_proof(service: &TrialService) -> Outcome {
     let deadline = Instant::now() + TIMEOUT;
     let (mut one, mut other) = (service.target.link()?, service.target.link()?);
     let challenge = one.receive_challenge(deadline)?;
     let other_challenge = other.receive_challenge(deadline)?;
-    check(challenge != other_challenge, "two challenges are the same")?;
+    check(challenge != other_challenge, "two challenges are equal")?;
     let (_, proof) = one.transcript(&service.target.keys, AccessLevel::ReadWrite, challenge)?;
     one.send(proof.text().as_bytes())?;
     let welcome: Handshake = serde_json::from_slice(&one.receive(deadline)?)?;
@@ -352,7 +352,7 @@ fn foreign_proof(service: &TrialService) -> Outcome {
     let deadline = Instant::now() + TIMEOUT;
     let mut link = service.target.link()?;
     let mut challenge = link.receive_challenge(deadline)?;
-    check(!challenge.service.is_empty(), "a service without identity")?;
+    check(!challenge.service.is_empty(), "the service has no identity")?;
     challenge.service.push('x');
     let (_, proof) = link.transcript(&service.target.keys, AccessLevel::ReadWrite, challenge)?;
     link.send(proof.text().as_bytes())?;
@@ -362,7 +362,8 @@ fn foreign_proof(service: &TrialService) -> Outcome {
     )
 }
 
-/// Connects from more peers than may be connected without a proof, each again and again, while a client works.
+/// Connects repeatedly from more peers than may be connected without a proof, while a client sends
+/// requests.
 fn crowd_without_proof(service: &TrialService) -> Outcome {
     const MOST: u64 = 16;
     let mut client = service.target.client()?;
@@ -379,7 +380,7 @@ fn crowd_without_proof(service: &TrialService) -> Outcome {
                     let deadline = Instant::now() + TIMEOUT;
                     let link =
                         RcTransport::connect_unauthenticated(service.target.address, deadline);
-                    // The service disconnects it.
+                    // Ends when the service disconnects the peer.
                     let _ = link.map(|mut it| while it.receive(deadline).is_ok() {});
                 }
             });
@@ -396,11 +397,12 @@ fn crowd_without_proof(service: &TrialService) -> Outcome {
                 )?;
                 check(
                     Instant::now() < deadline,
-                    format!("only {most} at once without a proof"),
+                    format!("at most {most} clients at once without a proof"),
                 )?;
                 thread::sleep(Duration::from_millis(20));
             }
-            // One with the key waits for its turn, and is served beside the first.
+            // A second client with the key waits for a free slot, and is then served together with
+            // the first.
             status(&mut service.target.client()?)?;
             status(&mut client).map(drop)
         })();
@@ -445,7 +447,7 @@ fn malformed(service: &TrialService) -> Outcome {
 
     let mut oversize = proven(service)?;
     let text = vec![b' '; 128 << 10];
-    // The service ends the connection before all of it is sent.
+    // The service ends the connection before the whole message is sent.
     let _ = oversize.send(&text);
     let answer = oversize.receive(deadline()).map(String::from_utf8);
     check(
@@ -454,7 +456,7 @@ fn malformed(service: &TrialService) -> Outcome {
     )?;
     check(
         oversize.receive(deadline()).is_err(),
-        "the connection goes on",
+        "the connection stays open",
     )?;
 
     let mut garbage = proven(service)?;
@@ -466,7 +468,7 @@ fn malformed(service: &TrialService) -> Outcome {
     )?;
     check(
         garbage.receive(deadline()).is_err(),
-        "the connection goes on",
+        "the connection stays open",
     )?;
     service.status().map(drop)
 }
@@ -493,7 +495,7 @@ fn no_proof(service: &TrialService) -> Outcome {
     )
 }
 
-/// Sends the first of two fragments and waits to be killed.
+/// Sends the first of two fragments, then sleeps until the process is killed.
 pub fn half(address: &str, keys: &str) -> Outcome {
     let mut link = RcTransport::connect(address.parse()?, &Keys::read(Path::new(keys))?, TIMEOUT)?;
     let mut first = Vec::new();
@@ -510,7 +512,7 @@ pub fn half(address: &str, keys: &str) -> Outcome {
 }
 
 fn killed_clients(service: &TrialService, keys: &str) -> Outcome {
-    let before = service.until("a quiet service", |it| it.srq.qps == 1)?;
+    let before = service.until("a service without other clients", |it| it.srq.qps == 1)?;
     for _ in 0..8 {
         let mut child = Process::new(std::env::current_exe()?)
             .args(["half", &service.target.address.to_string(), keys])
@@ -528,7 +530,7 @@ fn killed_clients(service: &TrialService, keys: &str) -> Outcome {
             "the client did not send half a request",
         )?;
     }
-    let after = service.until("the end of their QPs", |it| it.srq.qps == 1)?;
+    let after = service.until("the end of the QPs of killed clients", |it| it.srq.qps == 1)?;
     check(
         after.srq.posted + 8 > before.srq.posted,
         format!("{before:?} {after:?}"),
@@ -538,11 +540,11 @@ fn killed_clients(service: &TrialService, keys: &str) -> Outcome {
 
 fn connects_and_disconnects(service: &TrialService, connects: u32) -> Outcome {
     let quiet = |it: &RdmaStatus| it.srq.qps == 1;
-    // The first ones warm up allocators and caches.
+    // The first connections warm up allocators and caches.
     for _ in 0..20 {
         service.target.client()?;
     }
-    service.until("a quiet service", quiet)?;
+    service.until("a service without other clients", quiet)?;
     let (before, kernel) = (service.resources()?, resources()?);
     for i in 0..connects {
         match i % 3 {
@@ -552,7 +554,7 @@ fn connects_and_disconnects(service: &TrialService, connects: u32) -> Outcome {
             }
         }
     }
-    service.until("a quiet service", quiet)?;
+    service.until("a service without other clients", quiet)?;
     let (after, left) = (service.resources()?, resources()?);
     check(
         after.0 == before.0,
@@ -566,7 +568,7 @@ fn connects_and_disconnects(service: &TrialService, connects: u32) -> Outcome {
     )
 }
 
-/// Counts of RDMA objects, by kind, as the kernel has them.
+/// Returns the kernel's counts of RDMA objects by kind.
 fn resources() -> Outcome<String> {
     let output = Process::new("rdma").args(["resource", "show"]).output()?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())

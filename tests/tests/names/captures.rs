@@ -1,4 +1,5 @@
-//! Names of all captures: of each flow, and of each message of DNS and DHCP, what tshark reads of it; each deviation has its reason.
+//! Names of all captures: flow records and the DNS and DHCP tables have the values that tshark
+//! reads. Each deviation has its reason.
 
 use super::{Of, plain, run, summary, table, tshark};
 use serde_json::Value;
@@ -9,13 +10,19 @@ use std::{
 };
 use wqcap_tests::{Dir, captures::Captures, ledger::number, need, oracles::duckdb::Duckdb, skip};
 
-/// What is compared: the rows and the expression that give our values, and tshark's filter and fields.
+/// Comparison of a kind of names with tshark.
 struct Comparison {
+    /// Kind of names, for messages.
     what: &'static str,
+    /// SQL expression of wqcap's value.
     value: &'static str,
+    /// SQL condition that selects the rows.
     rows: &'static str,
+    /// Table with wqcap's values.
     of: Of,
+    /// Display filter of tshark.
     filter: &'static str,
+    /// Fields of tshark that make up the value.
     fields: &'static [&'static str],
 }
 
@@ -97,13 +104,14 @@ const COMPARISONS: &[Comparison] = &[
 ];
 
 const SSDP: &str = "HTTP over UDP is not read";
-const ENDLESS: &str = "tshark waits for the rest of a response that its capture does not have";
-const EDNS: &str = "tshark's code lacks the upper bits, which are in the options";
-const PORT: &str = "DNS on a port of its own: tshark takes what looks like it";
-const BROKEN: &str = "a name longer than any can be: it is unreadable";
+const ENDLESS: &str = "tshark waits for the rest of a response that is not in the capture";
+const EDNS: &str = "tshark's response code lacks the upper bits, which are in the OPT record";
+const PORT: &str = "DNS on another port than 53: tshark recognizes it by its content";
+const BROKEN: &str = "a name longer than DNS allows: the message is unreadable";
 const ODD: &str = "DHCP from another port than 67 and 68, or 546 and 547";
-const RELAYED: &str = "a relay's message without one of a client or a server in it";
-/// Values that only one of both has: of what, the value, with its flow where others may have the same, and why.
+const RELAYED: &str = "a relay's message that contains no message of a client or a server";
+/// Expected deviations: values that only wqcap or only tshark has. Each is the kind of names, the
+/// value (with its flow if other flows may have the same value), and the reason.
 const KNOWN: &[(&str, &str, &str)] = &[
     ("HTTP requests", "M-SEARCH|239.255.255.250:1900", SSDP),
     (
@@ -124,7 +132,7 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ("DHCPv6", "0||13", RELAYED),
 ];
 
-/// Types of DNS records by their numbers, as far as captures have them.
+/// Names of the DNS record types that occur in the captures, by number.
 const TYPES: &[(&str, &str)] = &[
     ("1", "A"),
     ("2", "NS"),
@@ -148,9 +156,11 @@ const TYPES: &[(&str, &str)] = &[
     ("256", "URI"),
 ];
 
-/// Both ends of a flow or of a message, in the same order for both directions, and what is told of it.
+/// Values of a comparison. Each has both ends of its flow or message, in the same order for both
+/// directions.
 type Told = BTreeSet<(String, String)>;
 
+/// Queries wqcap's values of a comparison.
 fn ours(duckdb: &Duckdb, it: &Comparison, files: &Value) -> Told {
     let end = |end: &str| match it.of {
         Of::Flows | Of::Dns => format!("concat({end}, ' ', {end}_port)"),
@@ -172,7 +182,8 @@ fn ours(duckdb: &Duckdb, it: &Comparison, files: &Value) -> Told {
     rows.collect()
 }
 
-/// Of each frame that is no message of ICMP, by its number in a file, source and destination of the innermost packet.
+/// Source and destination of the innermost packet of each TCP or UDP frame, by frame number. Frames
+/// of ICMP are left out.
 type Frames = BTreeMap<String, [(IpAddr, String); 2]>;
 
 fn ends_of_frames(file: &Path) -> Result<Frames, String> {
@@ -198,21 +209,25 @@ fn ends_of_frames(file: &Path) -> Result<Frames, String> {
         let end = |way: usize| {
             let address = fields[2 + 2 * usize::from(six) + way];
             let port = fields[6 + 2 * usize::from(udp) + way];
-            (address.parse().expect("an address"), port.to_owned())
+            (
+                address.parse().expect("tshark prints an address"),
+                port.to_owned(),
+            )
         };
         (fields[0].to_owned(), [end(0), end(1)])
     });
     Ok(ends.collect())
 }
 
+/// Returns tshark's values of a comparison.
 fn theirs(file: &Path, it: &Comparison, frames: &Frames) -> Result<Told, String> {
-    // Of relays around a message of DHCPv6 the last one is the message itself.
+    // In a relayed DHCPv6 message, the last occurrence of a field is that of the innermost message.
     let occurrence = if it.of == Of::Dhcpv6 { "l" } else { "f" };
     let fields = [&["frame.number"], it.fields].concat();
-    let mut told = Told::new();
+    let mut values = Told::new();
     for line in tshark(file, occurrence, it.filter, &fields)? {
-        let (frame, value) = line.split_once('|').expect("a number");
-        // What a message of ICMP quotes was not said.
+        let (frame, value) = line.split_once('|').expect("a line has a frame number");
+        // A packet quoted in an ICMP message was not sent in this flow.
         let Some(ends) = frames.get(frame) else {
             continue;
         };
@@ -229,10 +244,10 @@ fn theirs(file: &Path, it: &Comparison, frames: &Frames) -> Result<Told, String>
             _ => plain(it.of, value),
         };
         if !value.is_empty() {
-            told.insert((ends.join(" - "), value));
+            values.insert((ends.join(" - "), value));
         }
     }
-    Ok(told)
+    Ok(values)
 }
 
 #[test]
@@ -255,32 +270,35 @@ fn names_of_all_captures_are_those_of_tshark() {
             Of::Dhcp | Of::Dhcpv6 => &names["dhcp_files"],
         };
         if files.as_array().is_none_or(Vec::is_empty) {
-            skip::say(&format!("{}: none of ours", it.what));
+            skip::say(&format!("{}: wqcap wrote no files", it.what));
             continue;
         }
         let ours = ours(&duckdb, it, files);
         let theirs = need!(theirs(&file, it, &their_ends));
-        for (one, other, whose) in [(&ours, &theirs, "ours"), (&theirs, &ours, "tshark's")] {
+        for (one, other, only_in) in [(&ours, &theirs, "wqcap"), (&theirs, &ours, "tshark")] {
             for (ends, value) in one.difference(other) {
                 let with_flow = format!("{value} of {ends}");
                 let same = |known: &&(&str, &str, &str)| {
                     known.0 == it.what && (known.1 == value || known.1 == with_flow)
                 };
-                let line = format!("{}: {with_flow} is {whose} alone", it.what);
+                let line = format!("{}: only {only_in} has {with_flow}", it.what);
                 match KNOWN.iter().find(same) {
-                    Some((_, _, why)) => skip::say(&format!("{line}: {why}")),
+                    Some((_, _, reason)) => skip::say(&format!("{line}: {reason}")),
                     None => unexplained.push(line),
                 }
             }
         }
         let both = ours.intersection(&theirs).count();
         skip::say(&format!(
-            "{}: {both} of {} are tshark's of the same flow",
+            "{}: {both} of {} values are also tshark's for the same flow",
             it.what,
             ours.len()
         ));
         compared += both;
     }
     assert!(unexplained.is_empty(), "{}", unexplained.join("\n"));
-    assert!(!captures.real || compared > 100, "{compared} compared");
+    assert!(
+        !captures.real || compared > 100,
+        "only {compared} values compared"
+    );
 }

@@ -1,5 +1,5 @@
-//! Names of what clients and servers of others say on a live interface: what the clients were told to ask for, and what tshark
-//! reads of the same connection in the file that the same run wrote.
+//! Names of third-party clients and servers on a live interface. They are those that the clients
+//! were given, and those that tshark reads for the same connection from the file of the same run.
 
 use super::{Of, plain, table, tshark};
 use serde_json::Value;
@@ -20,12 +20,12 @@ use wqcap_tests::{
     skip,
 };
 
-/// The version of aioquic; a newer one is taken on purpose, not by chance.
+/// Pinned version of aioquic.
 const AIOQUIC: &str = "1.7.2";
-/// What is longer is cut in records.
+/// Maximum length of a text in records, in bytes. Longer texts are truncated.
 const MOST_TEXT: usize = 255;
 
-/// A capture with names on the far end, of what comes there and of what goes from there.
+/// Returns a capture with names of both directions on the far end.
 fn capture<'d>(dir: &'d Dir, pair: &Pair) -> Wqcap<'d> {
     let run = Wqcap::run(dir, "live")
         .model(&format!("af_packet:{IFACE}"))
@@ -38,20 +38,22 @@ fn capture<'d>(dir: &'d Dir, pair: &Pair) -> Wqcap<'d> {
     Live::on(run, pair)
 }
 
-/// What a run has left.
+/// Results of a capture: its file and its flow records.
 struct Heard {
     duckdb: Duckdb,
+    /// Capture file of the run.
     file: PathBuf,
+    /// Section `flows` of the summary.
     flows: Value,
 }
 
-/// By the two ends of a flow, what is told of it.
+/// Values of each flow, by the flow's two ends.
 type ByFlow = BTreeMap<[String; 2], Vec<String>>;
 
 impl Heard {
-    /// Ends a capture in which everything was heard.
+    /// Ends a capture, and asserts that it lost no frame and no name.
     #[track_caller]
-    fn of(duckdb: Duckdb, run: &Wqcap<'_>, live: Live<'_>) -> Self {
+    fn from_run(duckdb: Duckdb, run: &Wqcap<'_>, live: Live<'_>) -> Self {
         let finished = run.finished(live.stop().wait(), 0);
         for lost in ["wire_dropped", "out_of_buffer"] {
             assert_eq!(finished.summary.nic(lost), 0, "{lost}: {}", finished.done);
@@ -69,7 +71,8 @@ impl Heard {
         }
     }
 
-    /// Columns of the flow records that have any of them, as text.
+    /// Returns columns of the flow records as text. Records in which all of them are empty are left
+    /// out.
     #[track_caller]
     fn ours(&self, protocol: &str, columns: &[&str]) -> ByFlow {
         let columns: Vec<_> = columns
@@ -84,35 +87,38 @@ impl Heard {
         ));
         let mut flows = ByFlow::new();
         for row in rows {
-            let row = row.iter().map(|it| it.as_str().expect("text").to_owned());
+            let text = |it: &Value| it.as_str().expect("a column is text").to_owned();
+            let row = row.iter().map(text);
             add(&mut flows, &row.collect::<Vec<_>>());
         }
         flows
     }
 
-    /// Fields of the frames that tshark's filter takes, by flow: of each the first one that is told.
+    /// Returns fields of the frames that tshark's filter selects, by flow. A field has the value of
+    /// the flow's first frame with a value.
     fn theirs(&self, protocol: &str, filter: &str, fields: &[&str]) -> Result<ByFlow, String> {
         let ports = ["srcport", "dstport"].map(|it| format!("{protocol}.{it}"));
         let ends = [
             "ip.src", "ipv6.src", &ports[0], "ip.dst", "ipv6.dst", &ports[1],
         ];
-        // Not what a message of ICMP quotes.
+        // Packets quoted in ICMP messages are left out.
         let filter = format!("({filter}) && !icmp && !icmpv6");
         let fields = [&ends[..], fields].concat();
         let mut flows = ByFlow::new();
         for line in tshark(&self.file, "a", &filter, &fields)? {
-            let mut told: Vec<_> = line.split('|').map(str::to_owned).collect();
-            // One of both is empty.
+            let mut values: Vec<_> = line.split('|').map(str::to_owned).collect();
+            // Either the IPv4 or the IPv6 address is empty.
             for at in [3, 0] {
-                let six = told.remove(at + 1);
-                told[at].push_str(&six);
+                let six = values.remove(at + 1);
+                values[at].push_str(&six);
             }
-            add(&mut flows, &told);
+            add(&mut flows, &values);
         }
         Ok(flows)
     }
 
-    /// The columns are tshark's fields in every flow, as `said` puts them.
+    /// Asserts that the columns equal tshark's fields in every flow. `convert` brings the fields
+    /// into the columns' form.
     #[track_caller]
     fn assert_theirs(
         &self,
@@ -120,7 +126,7 @@ impl Heard {
         columns: &[&str],
         filter: &str,
         fields: &[&str],
-        said: impl Fn(&[String]) -> Vec<String>,
+        convert: impl Fn(&[String]) -> Vec<String>,
     ) {
         let theirs = match self.theirs(protocol, filter, fields) {
             Ok(theirs) => theirs,
@@ -128,13 +134,14 @@ impl Heard {
         };
         let theirs: ByFlow = theirs
             .into_iter()
-            .map(|(ends, told)| (ends, said(&told)))
+            .map(|(ends, fields)| (ends, convert(&fields)))
             .collect();
-        assert!(!theirs.is_empty(), "tshark finds nothing: {filter}");
+        assert!(!theirs.is_empty(), "tshark finds frames of {filter}");
         assert_eq!(self.ours(protocol, columns), theirs, "{columns:?}");
     }
 
-    /// The fingerprints of clients are those of ja4plus, which has `least` of them or more.
+    /// Asserts that the JA4 fingerprints equal those of ja4plus, and that ja4plus has at least
+    /// `least` of them.
     #[track_caller]
     fn assert_fingerprints(&self, protocol: &str, least: usize) {
         let theirs = match ja4::fingerprints(&self.file) {
@@ -142,16 +149,18 @@ impl Heard {
             Err(reason) => return skip::say(&format!("JA4 is not compared: {reason}")),
         };
         let ours = self.ours(protocol, &["ja4"]).into_iter();
-        let ours: BTreeMap<_, _> = ours.map(|(ends, told)| (ends, told.concat())).collect();
-        let (all, same) = (ours.len(), theirs.len());
-        skip::say(&format!("JA4 of {same} flows of {all} by ja4plus"));
+        let ours: BTreeMap<_, _> = ours.map(|(ends, ja4)| (ends, ja4.concat())).collect();
+        let (all, compared) = (ours.len(), theirs.len());
+        skip::say(&format!(
+            "JA4 of {compared} of {all} flows is compared with ja4plus"
+        ));
         for (ends, theirs) in &theirs {
             assert_eq!(ours.get(ends), Some(theirs), "{ends:?}");
         }
-        assert!(same >= least, "{theirs:?}");
+        assert!(compared >= least, "{theirs:?}");
     }
 
-    /// Rows of a table, as text, in no order.
+    /// Returns the rows of a table as sorted lines of text.
     #[track_caller]
     fn rows(&self, files: &str, select: &str) -> Vec<String> {
         let table = table(&self.flows["names"][files]);
@@ -160,27 +169,28 @@ impl Heard {
             .query(&format!("SELECT concat_ws('|', {select}) FROM {table}"));
         let rows = rows
             .iter()
-            .map(|it| it[0].as_str().expect("text").to_owned());
+            .map(|it| it[0].as_str().expect("a row is text").to_owned());
         sorted(rows)
     }
 }
 
-/// Source and its port, destination and its port, and what is told: what its flow does not have yet is added.
-fn add(flows: &mut ByFlow, told: &[String]) {
-    let [src, src_port, dst, dst_port, told @ ..] = told else {
-        panic!("no ends: {told:?}")
+/// Adds a row of source, source port, destination, destination port and values to the row's flow.
+/// Values that the flow already has are kept.
+fn add(flows: &mut ByFlow, row: &[String]) {
+    let [src, src_port, dst, dst_port, values @ ..] = row else {
+        panic!("a row has two addresses and ports: {row:?}")
     };
-    if told.iter().all(String::is_empty) {
+    if values.iter().all(String::is_empty) {
         return;
     }
     let mut ends = [format!("{src} {src_port}"), format!("{dst} {dst_port}")];
     ends.sort();
     let known = flows
         .entry(ends)
-        .or_insert_with(|| vec![String::new(); told.len()]);
-    for (known, told) in known.iter_mut().zip(told) {
+        .or_insert_with(|| vec![String::new(); values.len()]);
+    for (known, value) in known.iter_mut().zip(values) {
         if known.is_empty() {
-            known.clone_from(told);
+            known.clone_from(value);
         }
     }
 }
@@ -191,32 +201,36 @@ fn sorted(lines: impl Iterator<Item = String>) -> Vec<String> {
     lines
 }
 
-/// As records have it.
+/// Truncates a text to the maximum length in records.
 fn cut(text: &str) -> String {
     text.get(..MOST_TEXT).unwrap_or(text).to_owned()
 }
 
-/// So many protocols that a hello with them takes two segments or datagrams, and the one that the server speaks.
+/// Returns 20 long protocol names and `last`, the server's protocol. A hello with all of them needs
+/// two segments or datagrams.
 fn many(last: &str) -> Vec<String> {
     let long = (0..20).map(|it| format!("{it:0>100}"));
     long.chain([last.to_owned()]).collect()
 }
 
-/// Whether there is a program: a reason to skip, if not.
+/// Checks that a program is installed; the error is a reason to skip the test.
 fn has(program: &str, package: &str) -> Result<(), String> {
     let find = ["-c", r#"command -v "$0""#, program];
     if Program::new("sh").args(find).run().status.success() {
         return Ok(());
     }
-    Err(format!("no {program} (Debian package {package})"))
+    Err(format!(
+        "{program} is not installed (Debian package {package})"
+    ))
 }
 
-/// Waits until a server has its port: in the kernel's table of sockets that listen, or that are bound.
+/// Waits until the kernel's socket table has a listening TCP socket or a bound UDP socket of the
+/// server's port.
 fn until_bound(server: &mut Running, end: &Namespace, protocol: &str, port: u16) {
     let state = if protocol == "tcp" { "0A" } else { "07" };
     let wanted = format!(":{port:04X}");
     let files = ["", "6"].map(|it| format!("/proc/net/{protocol}{it}"));
-    server.until("it is bound", |_| {
+    server.until("the server's port is bound", |_| {
         let sockets = end.program("cat", &[&files[0], &files[1]]).run().stdout;
         sockets.lines().any(|line| {
             let words: Vec<_> = line.split_whitespace().collect();
@@ -226,7 +240,7 @@ fn until_bound(server: &mut Running, end: &Namespace, protocol: &str, port: u16)
 }
 
 #[test]
-fn hellos_of_openssl() {
+fn hellos_of_openssl_give_names() {
     let duckdb = need!(Duckdb::install());
     let pair = need!(Pair::new());
     let dir = Dir::new();
@@ -239,20 +253,20 @@ fn hellos_of_openssl() {
             .arg("-key")
             .arg(&key);
         let mut server = pair.far.enter(server).start();
-        server.until("it listens", |it| it.stdout().contains("ACCEPT"));
+        server.until("the server listens", |it| it.stdout().contains("ACCEPT"));
         server
     });
     let run = capture(&dir, &pair);
     let live = Live::start(&run, &pair);
     let many = many("h2").join(",");
-    let told = [
+    let hellos = [
         ("10.77.0.2:443", "1.3", "new.example", "h2,http/1.1"),
         ("10.77.0.2:443", "1.2", "old.example", "http/1.1"),
         ("[fd77::2]:443", "1.3", "six.example", "h2"),
         ("10.77.0.2:443", "1.3", "many.example", many.as_str()),
         ("10.77.0.2:443", "1.3", "", ""),
     ];
-    for (address, version, name, protocols) in told {
+    for (address, version, name, protocols) in hellos {
         let version = version.replace("1.", "-tls1_");
         let mut client = Program::new("openssl")
             .args(["s_client", "-connect", address])
@@ -267,15 +281,15 @@ fn hellos_of_openssl() {
         };
         let _ = pair.near.enter(client).run().expect(0);
     }
-    let heard = Heard::of(duckdb, &run, live);
+    let heard = Heard::from_run(duckdb, &run, live);
     drop(servers);
 
     let columns = ["tls_version", "tls_sni", "tls_alpn"];
     let ours = heard.ours("tcp", &columns);
     let ours = sorted(ours.into_values().map(|it| it.join("|")));
-    let told =
-        told.map(|(_, version, name, protocols)| format!("{version}|{name}|{}", cut(protocols)));
-    assert_eq!(ours, sorted(told.into_iter()));
+    let wanted =
+        hellos.map(|(_, version, name, protocols)| format!("{version}|{name}|{}", cut(protocols)));
+    assert_eq!(ours, sorted(wanted.into_iter()));
     heard.assert_theirs(
         "tcp",
         &columns[1..],
@@ -284,7 +298,7 @@ fn hellos_of_openssl() {
             "tls.handshake.extensions_server_name",
             "tls.handshake.extensions_alpn_str",
         ],
-        |told| vec![told[0].clone(), cut(&told[1])],
+        |fields| vec![fields[0].clone(), cut(&fields[1])],
     );
     heard.assert_theirs(
         "tcp",
@@ -294,18 +308,18 @@ fn hellos_of_openssl() {
             "tls.handshake.extensions.supported_version",
             "tls.handshake.version",
         ],
-        |told| {
-            let number = told.iter().find(|it| !it.is_empty());
+        |fields| {
+            let number = fields.iter().find(|it| !it.is_empty());
             let version = match number.map(String::as_str) {
                 Some("0x0304") => "1.3",
                 Some("0x0303") => "1.2",
-                other => panic!("{other:?}"),
+                other => panic!("tshark prints a version of TLS 1.2 or 1.3: {other:?}"),
             };
             vec![version.to_owned()]
         },
     );
     heard.assert_fingerprints("tcp", 5);
-    // Since Wireshark 4.2.
+    // tshark has this field since Wireshark 4.2.
     heard.assert_theirs(
         "tcp",
         &["ja4"],
@@ -315,7 +329,7 @@ fn hellos_of_openssl() {
     );
 }
 
-/// Asks for a file with a host that is behind so much that it is in the second segment.
+/// Python program that requests a file. A long header moves the host into the second segment.
 const LATE: &str = "
 import http.client, sys
 connection = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]))
@@ -327,7 +341,7 @@ connection.getresponse().read()
 ";
 
 #[test]
-fn requests_of_curl_and_python() {
+fn requests_of_curl_and_python_give_names() {
     const PORT: u16 = 8080;
     let duckdb = need!(Duckdb::install());
     let pair = need!(Pair::new());
@@ -346,7 +360,7 @@ fn requests_of_curl_and_python() {
     let curl = |args: &[&str]| {
         let _ = pair.near.program("curl", args).run().expect(0);
     };
-    // Two requests on one connection.
+    // Two requests on one connection: the record has the host of the first.
     let first = [&quiet[..], &["-H", "Host: first.example", &file, "--next"]].concat();
     curl(
         &[
@@ -361,18 +375,18 @@ fn requests_of_curl_and_python() {
     curl(&[&quiet[..], &["-X", "DELETE", &six]].concat());
     let late = ["-c", LATE, "10.77.0.2", &port];
     let _ = pair.near.program("python3", &late).run().expect(0);
-    let heard = Heard::of(duckdb, &run, live);
+    let heard = Heard::from_run(duckdb, &run, live);
     drop(server);
 
     let ours = heard.ours("tcp", &["http_method", "http_host", "http_status"]);
     let ours = sorted(ours.into_values().map(|it| it.join(" ")));
-    let told = [
+    let wanted = [
         "DELETE [fd77::2]:8080 501",
         "GET first.example 200",
         "GET late.example 200",
         "HEAD 10.77.0.2:8080 404",
     ];
-    assert_eq!(ours, told);
+    assert_eq!(ours, wanted);
     heard.assert_theirs(
         "tcp",
         &["http_method", "http_host"],
@@ -390,7 +404,7 @@ fn requests_of_curl_and_python() {
 }
 
 #[test]
-fn questions_to_dnsmasq() {
+fn the_dns_table_has_the_messages_of_dnsmasq() {
     const TYPES: [(&str, &str); 3] = [("A", "1"), ("AAAA", "28"), ("MX", "15")];
     need!(has("dnsmasq", "dnsmasq-base"));
     let duckdb = need!(Duckdb::install());
@@ -414,31 +428,31 @@ fn questions_to_dnsmasq() {
     until_bound(&mut server, &pair.far, "udp", 53);
     let run = capture(&dir, &pair);
     let live = Live::start(&run, &pair);
-    let told = [
+    let lookups = [
         ("www.known.example", "A", "NOERROR", 1),
         ("www.known.example", "AAAA", "NOERROR", 1),
         ("known.example", "MX", "NOERROR", 1),
         ("no.known.example", "A", "NXDOMAIN", 0),
-        // It knows nobody else to ask.
+        // dnsmasq has no upstream server.
         ("elsewhere.example", "A", "REFUSED", 0),
     ];
-    for (name, kind, _, _) in told {
+    for (name, kind, _, _) in lookups {
         let kind = format!("-type={}", kind.to_lowercase());
         let ask = ["nslookup", &kind, name, "10.77.0.2"];
-        // Its exit status depends on the answer.
+        // The exit status of nslookup depends on the answer and is ignored.
         let _ = pair.near.program("busybox", &ask).run();
     }
-    let heard = Heard::of(duckdb, &run, live);
+    let heard = Heard::from_run(duckdb, &run, live);
     drop(server);
 
     let answers = "name, type, coalesce(rcode, 'query'), coalesce(answers, 0)";
     let found: BTreeSet<_> = heard.rows("dns_files", answers).into_iter().collect();
-    let told = told.iter().flat_map(|(name, kind, rcode, answers)| {
+    let wanted = lookups.iter().flat_map(|(name, kind, rcode, answers)| {
         let answer = format!("{name}|{kind}|{rcode}|{answers}");
         [format!("{name}|{kind}|query|0"), answer]
     });
-    let told: BTreeSet<_> = told.collect();
-    assert_eq!(found, told);
+    let wanted: BTreeSet<_> = wanted.collect();
+    assert_eq!(found, wanted);
     let ours = heard.rows(
         "dns_files",
         &format!("id, {}, type", &answers.replace("type, ", "")),
@@ -452,7 +466,7 @@ fn questions_to_dnsmasq() {
     ];
     let theirs = need!(tshark(&heard.file, "f", "dns", &fields));
     let theirs = theirs.iter().map(|line| {
-        let (line, number) = line.rsplit_once('|').expect("a type");
+        let (line, number) = line.rsplit_once('|').expect("a line has a type");
         let kind = TYPES.iter().find(|it| it.1 == number);
         format!(
             "{}|{}",
@@ -464,7 +478,7 @@ fn questions_to_dnsmasq() {
 }
 
 #[test]
-fn first_lines_of_dropbear() {
+fn ssh_banners_of_dropbear_give_names() {
     need!(has("dropbear", "dropbear-bin"));
     let duckdb = need!(Duckdb::install());
     let pair = need!(Pair::new());
@@ -490,23 +504,23 @@ fn first_lines_of_dropbear() {
     until_bound(&mut server, &pair.far, "tcp", 22);
     let run = capture(&dir, &pair);
     let live = Live::start(&run, &pair);
-    // It is refused, since nobody may log in, and has said who it is before that.
+    // The login is refused. The client has sent its banner before that.
     let client = ["-y", "-y", "nobody@10.77.0.2", "true"];
     let client = pair.near.program("dbclient", &client);
     let _ = client.env("HOME", dir.path()).run();
     if has("ssh-keyscan", "openssh-client").is_ok() {
         let _ = pair.near.program("ssh-keyscan", &["10.77.0.2"]).run();
     }
-    let heard = Heard::of(duckdb, &run, live);
+    let heard = Heard::from_run(duckdb, &run, live);
     drop(server);
 
     let ours = heard.ours("tcp", &["ssh_fwd", "ssh_rev"]);
-    let of_dropbear = |it: &String| it.starts_with("SSH-2.0-dropbear");
+    let is_dropbear = |it: &String| it.starts_with("SSH-2.0-dropbear");
     assert!(
-        ours.values().any(|it| it.iter().all(of_dropbear)),
+        ours.values().any(|it| it.iter().all(is_dropbear)),
         "{ours:?}"
     );
-    assert!(ours.values().all(|it| of_dropbear(&it[1])), "{ours:?}");
+    assert!(ours.values().all(|it| is_dropbear(&it[1])), "{ours:?}");
     for (column, end) in [("ssh_fwd", "dst"), ("ssh_rev", "src")] {
         let filter = format!("ssh.protocol && tcp.{end}port == 22");
         let fields = ["ssh.protocol"];
@@ -515,7 +529,7 @@ fn first_lines_of_dropbear() {
 }
 
 #[test]
-fn messages_of_busyboxs_dhcp() {
+fn the_dhcp_table_has_the_messages_of_busybox() {
     need!(has("busybox", "busybox-static"));
     let duckdb = need!(Duckdb::install());
     let pair = need!(Pair::new());
@@ -532,19 +546,19 @@ fn messages_of_busyboxs_dhcp() {
     until_bound(&mut server, &pair.far, "udp", 67);
     let run = capture(&dir, &pair);
     let live = Live::start(&run, &pair);
-    // It takes no address: the script that would give it to the interface does nothing.
+    // The interface gets no address: the client's script is /bin/true.
     let ask = ["udhcpc", "-f", "-q", "-n", "-i", IFACE, "-s", "/bin/true"];
     let ask = [&ask[..], &["-t", "20", "-x", "hostname:laptop"]].concat();
     let _ = pair.near.program("busybox", &ask).run().expect(0);
-    let heard = Heard::of(duckdb, &run, live);
+    let heard = Heard::from_run(duckdb, &run, live);
     drop(server);
 
     let columns = "type, coalesce(host, ''), coalesce(address, '')";
     let found: BTreeSet<_> = heard.rows("dhcp_files", columns).into_iter().collect();
     let given = ["OFFER||10.77.0.100", "ACK||10.77.0.100"];
     let asked = ["DISCOVER|laptop|", "REQUEST|laptop|"];
-    let told: BTreeSet<_> = given.into_iter().chain(asked).map(str::to_owned).collect();
-    assert_eq!(found, told);
+    let wanted: BTreeSet<_> = given.into_iter().chain(asked).map(str::to_owned).collect();
+    assert_eq!(found, wanted);
     let ours = "client, coalesce(host, ''), type, printf('0x%08x', transaction), coalesce(address, '0.0.0.0')";
     let fields = [
         "dhcp.hw.mac_addr",
@@ -562,7 +576,7 @@ fn messages_of_busyboxs_dhcp() {
     assert_eq!(heard.rows("dhcp_files", ours), sorted(theirs));
 }
 
-/// A run of `tests/clients/quic.py`.
+/// Returns the command `tests/clients/quic.py ARGS` in the namespace `end`.
 fn quic(packages: &Path, end: &Namespace, args: &[&str]) -> Program {
     let program = binaries::root().join("tests/clients/quic.py");
     let program = Program::new("python3").arg(program).args(args);
@@ -570,7 +584,7 @@ fn quic(packages: &Path, end: &Namespace, args: &[&str]) -> Program {
 }
 
 #[test]
-fn hellos_of_aioquic() {
+fn hellos_of_aioquic_give_names() {
     let packages = need!(pypi::installed("aioquic", "", AIOQUIC));
     let duckdb = need!(Duckdb::install());
     let pair = need!(Pair::new());
@@ -579,11 +593,11 @@ fn hellos_of_aioquic() {
     let [certificate, key] = files.each_ref().map(|it| it.to_str().expect("plain"));
     let serve = ["server", "::", "443", certificate, key];
     let mut server = quic(&packages, &pair.far, &serve).start();
-    server.until("it listens", |it| it.stdout().contains("ready"));
+    server.until("the server listens", |it| it.stdout().contains("ready"));
     let run = capture(&dir, &pair);
     let live = Live::start(&run, &pair);
     let (few, many) = (vec!["h3".to_owned(), "hq-29".to_owned()], many("h3"));
-    let told = [
+    let hellos = [
         ("10.77.0.2", "1", "one.example", &few),
         ("10.77.0.2", "2", "two.example", &few),
         ("fd77::2", "1", "six.example", &few),
@@ -591,31 +605,31 @@ fn hellos_of_aioquic() {
         ("10.77.0.2", "2", "both.example", &many),
         ("10.77.0.2", "1", "-", &few),
     ];
-    for (address, version, name, protocols) in told {
+    for (address, version, name, protocols) in hellos {
         let ask = ["client", address, "443", version, name];
         let client = quic(&packages, &pair.near, &ask).args(protocols);
         let _ = client.run().expect(0);
     }
-    let heard = Heard::of(duckdb, &run, live);
+    let heard = Heard::from_run(duckdb, &run, live);
     drop(server);
 
     let columns = ["tls_sni", "tls_alpn"];
     let ours = heard.ours("udp", &columns);
-    let told = told.map(|(_, version, name, protocols)| {
+    let expected = hellos.map(|(_, version, name, protocols)| {
         let name = name.trim_start_matches('-');
         (version, format!("{name}|{}", cut(&protocols.join(","))))
     });
     let names = sorted(ours.values().map(|it| it.join("|")));
-    assert_eq!(names, sorted(told.iter().map(|it| it.1.clone())));
+    assert_eq!(names, sorted(expected.iter().map(|it| it.1.clone())));
 
-    // They came in these versions, and some hellos in several packets.
+    // The hellos use these QUIC versions, and some hellos take several packets.
     let versions = need!(heard.theirs("udp", "quic.version", &["quic.version"]));
     let number = |ends: &[String; 2]| versions.get(ends).and_then(|it| it[0].split(',').next());
     let numbers: BTreeSet<_> = ours
         .iter()
-        .map(|(ends, it)| (number(ends).expect("a version"), it.join("|")))
+        .map(|(ends, it)| (number(ends).expect("tshark prints a version"), it.join("|")))
         .collect();
-    let wanted = told.iter().map(|(version, names)| {
+    let wanted = expected.iter().map(|(version, names)| {
         let number = if *version == "1" {
             "0x00000001"
         } else {
@@ -633,23 +647,24 @@ fn hellos_of_aioquic() {
     };
     assert!(is_several("many.example"), "{several:?}");
 
-    // What a tshark cannot open, because it knows another version 2 or takes one packet for all, it does not tell.
+    // tshark prints nothing for a hello that it cannot decrypt: some releases implement another
+    // version 2, or expect the whole hello in one packet.
     let fields = [
         "tls.handshake.extensions_server_name",
         "tls.handshake.extensions_alpn_str",
     ];
     let theirs = need!(heard.theirs("udp", "quic && tls.handshake.type == 1", &fields));
     let mut names = BTreeSet::new();
-    for (ends, told) in &theirs {
-        let told = vec![told[0].clone(), cut(&told[1])];
-        assert_eq!(ours.get(ends), Some(&told), "{ends:?}");
-        names.insert(told[0].clone());
+    for (ends, fields) in &theirs {
+        let fields = vec![fields[0].clone(), cut(&fields[1])];
+        assert_eq!(ours.get(ends), Some(&fields), "{ends:?}");
+        names.insert(fields[0].clone());
     }
     for must in ["one.example", "six.example"] {
         assert!(names.contains(must), "tshark reads {names:?}");
     }
     skip::say(&format!("of {} hellos tshark reads {names:?}", ours.len()));
-    // It knows version 1 alone.
+    // ja4plus supports only version 1.
     heard.assert_fingerprints("udp", 4);
     let ja4 = heard.theirs(
         "udp",
@@ -659,8 +674,8 @@ fn hellos_of_aioquic() {
     match ja4 {
         Ok(theirs) => {
             let ours = heard.ours("udp", &["ja4"]);
-            for (ends, told) in &theirs {
-                assert_eq!(ours.get(ends), Some(told), "{ends:?}");
+            for (ends, ja4) in &theirs {
+                assert_eq!(ours.get(ends), Some(ja4), "{ends:?}");
             }
         }
         Err(reason) => skip::say(&format!("JA4 is not compared: {reason}")),

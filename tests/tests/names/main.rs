@@ -1,11 +1,11 @@
-//! Names in flow records, and the tables of DNS and DHCP, through the binary.
+//! Names in flow records, and the DNS and DHCP tables, through the binary.
 //!
 //! | test | shows |
 //! |---|---|
-//! | `names_of_known_flows` | hellos of OpenSSL, in one segment and in several, HTTP, SSH, DNS, DHCP, DHCPv6, QUIC: each flow's record has its names, and what cannot be read is counted |
-//! | `captures::names_of_all_captures_are_those_of_tshark` | SNI, ALPN, HTTP, SSH, DNS and DHCP of each flow as tshark reads them; each deviation has its reason |
-//! | `without_names_nothing_is_read` | the columns are null, and there are no other tables |
-//! | `live` | clients and servers of others talk on a live interface: names are what the clients were told, and what tshark reads of the file |
+//! | `records_have_the_names_of_known_flows` | TLS hellos in one and in several segments, HTTP, SSH, DNS, DHCP, DHCPv6, QUIC: each flow's record has its names, and unreadable payloads are counted |
+//! | `captures::names_of_all_captures_are_those_of_tshark` | SNI, ALPN, HTTP, SSH, DNS and DHCP of each flow are tshark's; each deviation has its reason |
+//! | `without_names_no_payload_is_read` | the columns are null, and there are no other tables |
+//! | `live` | third-party clients and servers on a live interface: names are those that the clients were given, and those that tshark reads from the file |
 
 mod captures;
 mod live;
@@ -20,10 +20,10 @@ use wqcap_tests::{
     oracles::duckdb::Duckdb,
 };
 
-/// A run with names, of one queue, so that nothing comes in another order.
+/// Returns a run with names on one queue, so that frames keep their order.
 fn run<'d>(dir: &'d Dir, name: &str, file: &Path) -> Wqcap<'d> {
     let records = dir.folder(&format!("{name}.flows"));
-    // At a pace at which the thread that reads names is never behind, whatever else the machine does.
+    // The wire is slow enough for the thread that reads names, even on a busy machine.
     Wqcap::run(dir, name)
         .model(&format!("pcap:{},pps=20000", file.display()))
         .queues(1)
@@ -33,11 +33,11 @@ fn run<'d>(dir: &'d Dir, name: &str, file: &Path) -> Wqcap<'d> {
         .set("flows.names=true")
 }
 
-/// Files of a run, as DuckDB names them.
+/// Returns the DuckDB expression that reads a run's Parquet files.
 fn table(files: &Value) -> String {
-    let files = files.as_array().expect("files").iter();
+    let files = files.as_array().expect("a list of files").iter();
     let names: Vec<_> = files
-        .map(|it| format!("'{}'", it.as_str().expect("a path")))
+        .map(|it| format!("'{}'", it.as_str().expect("a path is text")))
         .collect();
     format!("read_parquet([{}])", names.join(", "))
 }
@@ -46,7 +46,7 @@ fn summary(finished: &Finished) -> &Value {
     &finished.summary.json["flows"]
 }
 
-/// The ends of a flow of a client with this port.
+/// Returns the addresses and ports of a flow from client port `port` to server port `service`.
 fn ends(port: u16, service: u16) -> Ends {
     Ends {
         from: 1,
@@ -56,12 +56,15 @@ fn ends(port: u16, service: u16) -> Ends {
     }
 }
 
-/// A segment of a client or, back, of its server.
+/// Returns a TCP segment of the client or, if `back` is set, of the server. `sequence` is the
+/// offset of `payload` in the stream.
 fn segment(ends: Ends, back: bool, sequence: usize, payload: &[u8]) -> Vec<u8> {
     let ends = if back { ends.back() } else { ends };
     let frame = Frame::ethernet(&[], frames::IPV4).ipv4(ends, 6, 0);
     let mut frame = frame.tcp(ends).bytes(payload).done();
-    let sequence = u32::try_from(1 + sequence).expect("short").to_be_bytes();
+    let sequence = u32::try_from(1 + sequence)
+        .expect("the stream is short")
+        .to_be_bytes();
     frame[38..42].copy_from_slice(&sequence);
     frame
 }
@@ -72,7 +75,8 @@ fn datagram(ends: Ends, back: bool, payload: &[u8]) -> Vec<u8> {
     frame.udp(ends).bytes(payload).done()
 }
 
-/// Says hello to itself in the version and for the server that it is told, and prints what went there and back in hex.
+/// Python program that performs a TLS handshake in memory with the given version and server name,
+/// and prints the first messages of client and server in hex.
 const HELLOS: &str = r#"
 import ssl, sys
 version, name, key = sys.argv[1:]
@@ -90,12 +94,12 @@ for end, out in zip(ends, [there, back]):
         end.do_handshake()
     except ssl.SSLWantReadError:
         pass
-    said = out.read()
-    print(said.hex())
-    out.write(said)
+    hello = out.read()
+    print(hello.hex())
+    out.write(hello)
 "#;
 
-/// What OpenSSL's client and server say first.
+/// Returns the first messages of OpenSSL's client and server.
 fn hellos(dir: &Dir, version: &str, name: &str) -> Result<[Vec<u8>; 2], String> {
     let key = dir.join("key.pem");
     if !key.exists() {
@@ -105,19 +109,19 @@ fn hellos(dir: &Dir, version: &str, name: &str) -> Result<[Vec<u8>; 2], String> 
             .args(["-keyout", "-", "-out", "-"])
             .run();
         if !done.status.success() {
-            return Err(format!("openssl makes no certificate: {done}"));
+            return Err(format!("openssl cannot create a certificate: {done}"));
         }
-        fs::write(&key, &done.stdout).expect("a key");
+        fs::write(&key, &done.stdout).expect("the key is written");
     }
     let done = Program::new("python3")
         .args(["-c", HELLOS, version, name])
         .arg(&key)
         .run();
     if !done.status.success() {
-        return Err(format!("Python's OpenSSL says no hello: {done}"));
+        return Err(format!("Python's OpenSSL cannot create a hello: {done}"));
     }
     let mut lines = done.stdout.lines().map(bytes);
-    Ok([(); 2].map(|()| lines.next().expect("two lines")))
+    Ok([(); 2].map(|()| lines.next().expect("the program prints two lines")))
 }
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -126,7 +130,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     pairs.map(|it| (it[0] * 16 + it[1]) as u8).collect()
 }
 
-/// A sample of the fuzz targets' corpus, behind the byte that tells what it is.
+/// Returns a sample of the fuzz targets' corpus without its first byte, the sample's type.
 fn sample(name: &str) -> Vec<u8> {
     let path = binaries::root().join("fuzz/corpus/names").join(name);
     let bytes = fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -134,7 +138,7 @@ fn sample(name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn names_of_known_flows() {
+fn records_have_the_names_of_known_flows() {
     let duckdb = need!(Duckdb::install());
     let dir = Dir::new();
     let [new, new_back] = need!(hellos(&dir, "TLSv1_3", "new.example"));
@@ -142,7 +146,8 @@ fn names_of_known_flows() {
     let [bare, bare_back] = need!(hellos(&dir, "TLSv1_3", ""));
     let web = |port| ends(port, 443);
     let mut sent = vec![
-        // Whole; in three segments with others in between; without a name; the end never comes.
+        // Port 1: one segment. Port 2: three segments, with others in between. Port 3: without a
+        // name. Port 4: the end is missing.
         segment(web(1), false, 0, &new),
         segment(web(2), false, 0, &old[..40]),
         segment(web(3), false, 0, &bare),
@@ -152,7 +157,7 @@ fn names_of_known_flows() {
         segment(web(3), true, 0, &bare_back),
         segment(web(2), false, 100, &old[100..]),
         segment(web(2), true, 0, &old_back),
-        // A hello whose extensions break off within what it says is whole.
+        // Port 5: a hello whose extensions are longer than the hello.
         segment(web(5), false, 0, &broken(&new)),
     ];
     let http = ends(6, 8000);
@@ -179,7 +184,8 @@ fn names_of_known_flows() {
     }
 }
 
-/// A run in this mode has the names of `names_of_known_flows`.
+/// Asserts that a run in pipeline mode `mode` records the names of
+/// `records_have_the_names_of_known_flows`.
 fn assert_known(duckdb: &Duckdb, dir: &Dir, mode: &str, file: &Path, sent: usize) {
     let finished = run(dir, mode, file)
         .set(&format!("pipeline.mode={mode}"))
@@ -198,10 +204,10 @@ fn assert_known(duckdb: &Duckdb, dir: &Dir, mode: &str, file: &Path, sent: usize
         .collect();
     let nothing = "[null,null,null,null,null,null,null,null,null]".to_owned();
     let ja4 = |port: &u64| {
-        let row: Vec<Value> = serde_json::from_str(&rows[port]).expect("a row");
+        let row: Vec<Value> = serde_json::from_str(&rows[port]).expect("a row is JSON");
         row[3].as_str().unwrap_or_default().to_owned()
     };
-    // How many ciphers and extensions it has is OpenSSL's.
+    // The number of ciphers and extensions depends on OpenSSL's version.
     let (new, old, bare) = (ja4(&1), ja4(&2), ja4(&3));
     assert!(new.starts_with("t13d") && new.ends_with("h2"), "{new}");
     assert!(old.starts_with("t12d") && old.ends_with("h2"), "{old}");
@@ -264,22 +270,23 @@ fn assert_known(duckdb: &Duckdb, dir: &Dir, mode: &str, file: &Path, sent: usize
     );
 }
 
-/// The same hello, its last extension one byte longer than the rest.
+/// Returns a copy of `hello` whose first extension is longer than the hello.
 fn broken(hello: &[u8]) -> Vec<u8> {
     let mut hello = hello.to_vec();
-    // Record and message headers, version and random, session, ciphers, compression; then the extensions' length.
+    // Skips the record and message headers, version and random, session, ciphers, compression and
+    // the extensions' length.
     let mut at = 9 + 34;
     at += 1 + usize::from(hello[at]);
     at += 2 + usize::from(u16::from_be_bytes([hello[at], hello[at + 1]]));
     at += 1 + usize::from(hello[at]);
     at += 2;
-    // The first one now reaches beyond the end.
+    // High byte of the first extension's length: the extension now reaches beyond the end.
     hello[at + 2] = 0xff;
     hello
 }
 
 #[test]
-fn without_names_nothing_is_read() {
+fn without_names_no_payload_is_read() {
     let duckdb = need!(Duckdb::install());
     let dir = Dir::new();
     let file = dir.join("request.pcap");
@@ -298,17 +305,18 @@ fn without_names_nothing_is_read() {
     }
 }
 
-/// Which table it is in.
+/// Table that a comparison with tshark reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
     Flows,
     Dns,
+    /// DHCP table, messages over IPv4.
     Dhcp,
-    /// The same as messages of IPv6 are compared.
+    /// DHCP table, messages over IPv6.
     Dhcpv6,
 }
 
-/// A line of tshark in our words.
+/// Converts a line of tshark's fields to wqcap's form: numbers in decimal, types and codes by name.
 fn plain(of: Of, line: &str) -> String {
     let fields: Vec<_> = line.split('|').collect();
     let hex = |number: &str| u32::from_str_radix(number.trim_start_matches("0x"), 16);
@@ -316,7 +324,7 @@ fn plain(of: Of, line: &str) -> String {
         Of::Flows => return line.to_owned(),
         Of::Dhcp => {
             let [client, host, kind] = fields[..] else {
-                panic!("not three fields: {line}")
+                panic!("a line has three fields: {line}")
             };
             let types = [
                 "", "DISCOVER", "OFFER", "REQUEST", "DECLINE", "ACK", "NAK", "RELEASE", "INFORM",
@@ -326,7 +334,7 @@ fn plain(of: Of, line: &str) -> String {
         }
         Of::Dhcpv6 => {
             let [transaction, host, kind] = fields[..] else {
-                panic!("not three fields: {line}")
+                panic!("a line has three fields: {line}")
             };
             let types = [
                 "",
@@ -349,7 +357,7 @@ fn plain(of: Of, line: &str) -> String {
         Of::Dns => {}
     }
     let [id, name, rcode, answers] = fields[..] else {
-        panic!("not four fields: {line}")
+        panic!("a line has four fields: {line}")
     };
     let id = hex(id).unwrap_or_default();
     let name = if name == "<Root>" { "." } else { name };
@@ -363,8 +371,8 @@ fn plain(of: Of, line: &str) -> String {
     format!("{id}|{name}|{rcode}|{answers}")
 }
 
-/// A line for each frame of a file that tshark's filter takes, with these fields: of each the first (`f`), the last (`l`) or all
-/// (`a`) that the frame has.
+/// Returns a line with the values of `fields` for each frame of a file that tshark's `filter`
+/// selects. `occurrence` selects the first (`f`), the last (`l`) or all (`a`) values of a field.
 fn tshark(
     file: &Path,
     occurrence: &str,
@@ -379,7 +387,7 @@ fn tshark(
         .args(fields.iter().flat_map(|it| ["-e", *it]))
         .run();
     if !done.status.success() {
-        return Err(format!("tshark reads nothing: {done}"));
+        return Err(format!("tshark fails: {done}"));
     }
     Ok(done.stdout.lines().map(str::to_owned).collect())
 }

@@ -1,4 +1,5 @@
-//! Buckets that throttle, break off, damage, refuse, and are full; and whoever is killed on the way to one.
+//! Tests of `wqcap ship` with buckets that throttle, reset connections, damage data or refuse
+//! requests, and of a kill during each request.
 
 use super::{PART, Sensor, assert_ledger, assert_shipped, assert_whole, objects_of, ship_to};
 use rustix::process::Signal;
@@ -22,7 +23,7 @@ use wqcap_tests::{
 };
 
 #[test]
-fn a_bucket_that_throttles_and_breaks_off_has_all_in_the_end() {
+fn a_bucket_that_throttles_and_resets_connections_gets_all_files() {
     let bucket = Bucket::of(need!(S3::moto()));
     let dir = Dir::new();
     let sensor = Sensor::new(&dir, "throttled");
@@ -34,7 +35,7 @@ fn a_bucket_that_throttles_and_breaks_off_has_all_in_the_end() {
         if it.target.contains("partNumber=2") && !std::mem::replace(&mut reset, true) {
             return Fate::Reset;
         }
-        // As Amazon's servers throttle, and as others do.
+        // Amazon's servers throttle with 503, others with 429.
         match it.number % 6 {
             0 => Fate::Answer(503, "<Error><Code>SlowDown</Code></Error>"),
             3 => Fate::Answer(429, "<Error><Code>TooManyRequests</Code></Error>"),
@@ -51,7 +52,7 @@ fn a_bucket_that_throttles_and_breaks_off_has_all_in_the_end() {
     assert_ledger(&status, captured, "shipped");
     assert_whole(&objects_of(&bucket, &sensor), &sensor);
     let disturbed = disturbed.load(Ordering::SeqCst);
-    assert!(disturbed > 3, "{disturbed}");
+    assert!(disturbed > 3, "{disturbed} requests were disturbed");
     assert_eq!(status["retries"], disturbed);
     let requests = bucket.proxy.requests();
     let parts = requests
@@ -59,19 +60,19 @@ fn a_bucket_that_throttles_and_breaks_off_has_all_in_the_end() {
         .filter(|it| it.target.contains("partNumber"));
     assert!(parts.count() > 3, "{requests:?}");
     assert_eq!(bucket.s3.uploads(), 0);
-    // What was sent in parts and what was put at once tells its SHA-256.
+    // Every object has its SHA-256, whether it was sent in parts or in one request.
     let objects = bucket.s3.digests("throttled/");
     assert!(objects.len() > 3, "{}", objects.len());
-    for (n, (bytes, told)) in objects.iter().enumerate() {
+    for (n, (bytes, digest)) in objects.iter().enumerate() {
         let file = dir.join(format!("object-{n}"));
-        fs::write(&file, bytes).expect("written");
+        fs::write(&file, bytes).expect("the file can be written");
         let done = Program::new("sha256sum").arg(&file).run().expect(0);
-        assert!(done.stdout.starts_with(told), "{told}: {}", done.stdout);
+        assert!(done.stdout.starts_with(digest), "{digest}: {}", done.stdout);
     }
 }
 
 #[test]
-fn what_is_damaged_on_the_way_is_refused_and_sent_again() {
+fn data_damaged_in_transit_is_refused_and_sent_again() {
     let bucket = Bucket::of(S3::s3s());
     let dir = Dir::new();
     let sensor = Sensor::new(&dir, "damaged");
@@ -85,7 +86,7 @@ fn what_is_damaged_on_the_way_is_refused_and_sent_again() {
     }
     assert_eq!(bucket.s3.uploads(), 0);
 
-    // Amazon's servers answer 400, which ends the pass: the next one sends the part again.
+    // Amazon's servers answer 400, which ends the pass. The next pass sends the part again.
     let other = Sensor::new(&dir, "mismatch");
     let captured = other.capture(12_000, 1, &[]);
     let refusal = "<Error><Code>XAmzContentSHA256Mismatch</Code></Error>";
@@ -102,7 +103,7 @@ fn what_is_damaged_on_the_way_is_refused_and_sent_again() {
 }
 
 #[test]
-fn wrong_credentials_are_told_and_not_tried_again() {
+fn wrong_credentials_are_reported_and_not_retried() {
     let bucket = Bucket::of(S3::s3s());
     let dir = Dir::new();
     let sensor = Sensor::new(&dir, "refused");
@@ -110,7 +111,7 @@ fn wrong_credentials_are_told_and_not_tried_again() {
     let ship = ship_to(&bucket, &sensor, &[]);
     let done = ship.env("AWS_SECRET_ACCESS_KEY", "wrong").run().expect(1);
     done.says(&["SignatureDoesNotMatch"]);
-    // That its status is refused does not end it.
+    // The refusal of the status object does not end the pass.
     let requests = bucket.proxy.requests().into_iter();
     let of_files = requests.filter(|it| !it.target.contains("/status/"));
     assert_eq!(of_files.count(), 1);
@@ -118,7 +119,7 @@ fn wrong_credentials_are_told_and_not_tried_again() {
 }
 
 #[test]
-fn a_bucket_of_google_s_is_filled_and_read() {
+fn a_google_bucket_can_be_filled_and_read() {
     let bucket = Bucket::of(need!(S3::moto()));
     let dir = Dir::new();
     let sensor = Sensor::new(&dir, "google");
@@ -140,16 +141,17 @@ fn a_bucket_of_google_s_is_filled_and_read() {
 }
 
 #[test]
-fn whoever_is_killed_before_any_request_comes_is_followed_by_one_who_goes_on() {
+fn a_kill_before_any_request_arrives_is_recovered_by_the_next_pass() {
     assert_killed_at_each_request(Fate::Hold);
 }
 
 #[test]
-fn whoever_is_killed_before_any_answer_comes_is_followed_by_one_who_goes_on() {
+fn a_kill_before_any_answer_arrives_is_recovered_by_the_next_pass() {
     assert_killed_at_each_request(Fate::Swallow);
 }
 
-/// That all is there, wherever whoever ships is killed, while a request meets this fate.
+/// Kills `wqcap ship` at each of its requests in turn, while that request meets `fate`, and asserts
+/// that the next pass ships all files.
 #[track_caller]
 fn assert_killed_at_each_request(fate: Fate) {
     let bucket = Bucket::of(S3::s3s());
@@ -160,33 +162,32 @@ fn assert_killed_at_each_request(fate: Fate) {
     assert!(all > 8, "{all} requests");
     let mut lost_uploads = 0;
     for at in 0..all {
-        // The same files, of another sensor.
+        // Another sensor ships the same files through symbolic links.
         let sensor = Sensor::new(&dir, &format!("killed-{at}"));
         for folder in ["out", "index", "flows"] {
-            fs::remove_dir(sensor.at(folder)).expect("empty");
-            std::os::unix::fs::symlink(whole.at(folder), sensor.at(folder)).expect("linked");
+            fs::remove_dir(sensor.at(folder)).expect("the folder is empty");
+            std::os::unix::fs::symlink(whole.at(folder), sensor.at(folder))
+                .expect("the folder can be linked");
         }
         bucket.proxy.decide(move |it| match it.number == at {
             true => fate,
             false => Fate::Pass,
         });
         let mut killed = ship_to(&bucket, &sensor, &["--set", "ship.concurrency=1"]).start();
-        killed.until("a request that is not answered", |_| {
-            bucket.proxy.held() > 0
-        });
+        killed.until("a request without an answer", |_| bucket.proxy.held() > 0);
         killed.signal(Signal::KILL);
         assert_eq!(killed.wait().signal(), Some(9));
-        let last = bucket.proxy.requests().pop().expect("one");
+        let last = bucket.proxy.requests().pop().expect("at least one request");
         lost_uploads += usize::from(fate == Fate::Swallow && last.target.contains("?uploads"));
         bucket.proxy.decide(|_| Fate::Pass);
         assert_shipped(&bucket, &sensor, captured);
     }
-    // Of which nobody had heard: a bucket's lifecycle rule ends them.
+    // An upload whose id never arrived cannot be aborted; a bucket's lifecycle rule removes it.
     let expected = usize::from(fate == Fate::Swallow);
     assert_eq!((lost_uploads, bucket.s3.uploads()), (expected, expected));
 }
 
-/// An answer to `HEAD` with this length and this ETag.
+/// Returns an answer to `HEAD` with this length and this ETag.
 fn head(bytes: u64, etag: &str) -> Fate {
     let answer = format!(
         "HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\nETag: {etag}\r\nLast-Modified: Sun, 01 Nov 2026 00:00:00 GMT\r\n\
@@ -196,7 +197,7 @@ fn head(bytes: u64, etag: &str) -> Fate {
 }
 
 #[test]
-fn what_the_store_tells_otherwise_than_it_was_sent_is_not_taken_for_verified() {
+fn an_object_whose_length_or_etag_differs_is_not_verified() {
     let bucket = Bucket::of(S3::s3s());
     let dir = Dir::new();
     for (name, says) in [
@@ -222,14 +223,14 @@ fn what_the_store_tells_otherwise_than_it_was_sent_is_not_taken_for_verified() {
             false => Fate::Pass,
         });
         ship_to(&bucket, &sensor, &[]).run().expect(1).says(&[says]);
-        // Nobody finds it.
+        // The object has no block table, so no query finds it.
         let objects = objects_of(&bucket, &sensor);
         assert!(
             objects.keys().all(|it| !it.starts_with("blocks/")),
             "{:?}",
             objects.keys()
         );
-        // One answer that is wrong.
+        // Only the first answer is wrong.
         let mut answers = 0;
         bucket.proxy.decide(move |it| {
             answers += usize::from(is_of_packets(it));

@@ -1,4 +1,4 @@
-//! Files that change, or go, while they are sent.
+//! Tests of `wqcap ship` on files that grow, shrink or disappear during the upload.
 
 use super::{Sensor, assert_ledger, assert_whole, objects_of, ship_to};
 use serde_json::Value;
@@ -14,16 +14,17 @@ use wqcap_tests::{
     oracles::s3::S3,
 };
 
-/// A file of three parts, which comes to harm when its second one is on the way.
-struct Harmed<'d> {
+/// Sensor with one file of three parts, which is changed while its second part is sent.
+struct ChangingFile<'d> {
     bucket: Bucket,
     sensor: Sensor<'d>,
+    /// Number of frames in the file before the change.
     captured: u64,
-    /// Its name's end in the store, and its bytes.
+    /// End of the object key and content of the file before the change.
     before: (String, Vec<u8>),
 }
 
-impl<'d> Harmed<'d> {
+impl<'d> ChangingFile<'d> {
     fn new(dir: &'d Dir, name: &str) -> Self {
         let sensor = Sensor::new(dir, name);
         let captured = sensor.capture(12_000, 1, &[]);
@@ -35,26 +36,26 @@ impl<'d> Harmed<'d> {
         }
     }
 
-    /// Ships while this is done to the file.
-    fn ship(&self, harm: impl FnOnce(&Path) + Send + 'static) -> Done {
+    /// Ships, and calls `change` with the path of the file when the second part arrives.
+    fn ship(&self, change: impl FnOnce(&Path) + Send + 'static) -> Done {
         let mut files = fs::read_dir(self.sensor.at("out"))
-            .expect("lists")
+            .expect("the folder can be listed")
             .flatten();
         let path = files.next().expect("a file").path();
-        let mut harm = Some(harm);
+        let mut change = Some(change);
         self.bucket.proxy.decide(move |it| {
             let is_second = it.target.contains("partNumber=2&");
-            if let Some(harm) = harm.take_if(|_| is_second) {
-                harm(&path);
+            if let Some(change) = change.take_if(|_| is_second) {
+                change(&path);
             }
             Fate::Pass
         });
-        // One part after the other: the third one is read when this is done.
+        // Parts are sent one at a time, so the third part is read after the change.
         ship_to(&self.bucket, &self.sensor, &["--set", "ship.concurrency=1"]).run()
     }
 
-    /// That it has waited, and is sent as it is now.
-    fn assert_sent_anew(&self) {
+    /// Asserts that the file was not sent, and that the next pass sends it with its new content.
+    fn assert_sent_in_the_next_pass(&self) {
         let objects = objects_of(&self.bucket, &self.sensor);
         let is_of_file = |it: &&String| it.starts_with("packets/") || it.starts_with("blocks/");
         assert_eq!(objects.keys().find(is_of_file), None);
@@ -76,47 +77,49 @@ impl<'d> Harmed<'d> {
 }
 
 #[test]
-fn a_file_that_grows_while_it_is_sent_waits_and_is_sent_anew() {
+fn a_file_that_grows_during_the_upload_is_sent_in_the_next_pass() {
     let dir = Dir::new();
-    let harmed = Harmed::new(&dir, "grown");
-    // A frame like the first.
-    let record = harmed.before.1[24..24 + 16 + 1000].to_vec();
-    let done = harmed.ship(move |path| {
-        let file = File::options().append(true).open(path);
-        file.and_then(|mut it| it.write_all(&record))
-            .expect("an own file");
+    let file = ChangingFile::new(&dir, "grown");
+    // Append a copy of the first frame.
+    let record = file.before.1[24..24 + 16 + 1000].to_vec();
+    let done = file.ship(move |path| {
+        let opened = File::options().append(true).open(path);
+        opened
+            .and_then(|mut it| it.write_all(&record))
+            .expect("the file can be written");
     });
     done.expect(1)
         .says(&["wqcap-q00-", "changes while it is sent"]);
-    harmed.assert_sent_anew();
+    file.assert_sent_in_the_next_pass();
 }
 
 #[test]
-fn a_file_that_is_cut_while_it_is_sent_waits_and_is_sent_anew() {
+fn a_file_that_shrinks_during_the_upload_is_sent_in_the_next_pass() {
     let dir = Dir::new();
-    let harmed = Harmed::new(&dir, "cut");
-    let done = harmed.ship(|path| {
-        let file = File::options().write(true).open(path);
-        // In the middle of a frame.
-        file.and_then(|it| it.set_len(6_000_000))
-            .expect("an own file");
+    let file = ChangingFile::new(&dir, "cut");
+    let done = file.ship(|path| {
+        let opened = File::options().write(true).open(path);
+        // This length cuts a frame.
+        opened
+            .and_then(|it| it.set_len(6_000_000))
+            .expect("the file can be written");
     });
     done.expect(1)
         .says(&["wqcap-q00-", "became shorter while it is sent"]);
-    harmed.assert_sent_anew();
+    file.assert_sent_in_the_next_pass();
 }
 
 #[test]
-fn of_a_file_that_is_deleted_while_it_is_sent_all_is_sent() {
+fn a_file_that_is_deleted_during_the_upload_is_sent_completely() {
     let dir = Dir::new();
-    let harmed = Harmed::new(&dir, "deleted");
+    let file = ChangingFile::new(&dir, "deleted");
     let done = harmed
-        .ship(|path| fs::remove_file(path).expect("there"))
+        .ship(|path| fs::remove_file(path).expect("the file exists"))
         .expect(0);
     let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
-    assert_ledger(&status, harmed.captured, "shipped");
-    let objects = objects_of(&harmed.bucket, &harmed.sensor);
-    let (name, bytes) = &harmed.before;
+    assert_ledger(&status, file.captured, "shipped");
+    let objects = objects_of(&file.bucket, &file.sensor);
+    let (name, bytes) = &file.before;
     let found = objects
         .iter()
         .find(|(key, _)| key.starts_with("packets/") && key.ends_with(name));
@@ -130,11 +133,11 @@ fn of_a_file_that_is_deleted_while_it_is_sent_all_is_sent() {
             .keys()
             .any(|it| it.starts_with("blocks/") && it.contains(name))
     );
-    assert_eq!(harmed.bucket.s3.uploads(), 0);
-    // It is known to be there.
-    harmed.bucket.proxy.decide(|_| Fate::Pass);
-    let done = ship_to(&harmed.bucket, &harmed.sensor, &[]).run().expect(0);
+    assert_eq!(file.bucket.s3.uploads(), 0);
+    // The next pass finds the file in the journal as shipped.
+    file.bucket.proxy.decide(|_| Fate::Pass);
+    let done = ship_to(&file.bucket, &file.sensor, &[]).run().expect(0);
     let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
-    assert_ledger(&status, harmed.captured, "shipped");
+    assert_ledger(&status, file.captured, "shipped");
     assert_eq!(status["objects"], 0);
 }

@@ -1,4 +1,5 @@
-//! `wqcap ship`: what a capture finishes is in the store, once, whatever happens on the way. `wqcap fleet`: whether that is so.
+//! Tests of `wqcap ship`, which stores each finished file of a capture exactly once in spite of
+//! failures, and of `wqcap fleet`, which checks that.
 
 mod buckets;
 mod changes;
@@ -17,10 +18,10 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// Bytes of a part, the least that stores take.
+/// Size of an upload part in bytes: the minimum that stores accept.
 const PART: u64 = 5 << 20;
 
-/// A sensor: the folders of a capture, and what ships them.
+/// Sensor: the folders of a capture, and the commands that capture into them and ship them.
 struct Sensor<'d> {
     dir: &'d Dir,
     name: String,
@@ -38,25 +39,29 @@ impl<'d> Sensor<'d> {
         it
     }
 
-    /// The key of its status.
+    /// Returns the object key of the sensor's status.
     fn status_key(&self) -> String {
         format!("status/sensor={}.json", self.name)
     }
 
+    /// Returns the file name of the sensor's folder `what`.
     fn named(&self, what: &str) -> String {
         format!("{}.{what}", self.name)
     }
 
+    /// Returns the path of the sensor's folder `what`.
     fn at(&self, what: &str) -> PathBuf {
         self.dir.join(self.named(what))
     }
 
-    /// A capture of so many frames of 1000 bytes, over so many queues; how many frames it has captured.
+    /// Captures `frames` frames of 1000 bytes through `queues` queues, and returns the number of
+    /// captured frames.
     fn capture(&self, frames: u64, queues: usize, more: &[&str]) -> u64 {
         let finished = self.run(frames, queues, more).finish(0);
         finished.summary.ledger.total.captured
     }
 
+    /// Returns a run on a wire of `frames` frames of 1000 bytes, into the folders of the sensor.
     fn run(&self, frames: u64, queues: usize, more: &[&str]) -> Wqcap<'_> {
         let wire = format!("synth:size=1000,flows=64,count={frames}");
         Wqcap::run(self.dir, &self.name)
@@ -68,7 +73,7 @@ impl<'d> Sensor<'d> {
             .sets(more)
     }
 
-    /// `wqcap ship` of it into a store.
+    /// Returns a `wqcap ship` of the sensor into `store`.
     fn ship(&self, store: &str, more: &[&str]) -> Program {
         let sets = [
             ("output.dir", self.at("out").display().to_string()),
@@ -83,7 +88,7 @@ impl<'d> Sensor<'d> {
         wqcap(["ship"]).args(sets.concat()).args(more)
     }
 
-    /// Ships what is there, and gives what is told in JSON.
+    /// Ships all finished files with `--once`, and returns the status that is printed as JSON.
     #[track_caller]
     fn ship_once(&self, store: &str, more: &[&str]) -> Value {
         let done = self.ship(store, &[&["--once", "--json"], more].concat());
@@ -91,11 +96,11 @@ impl<'d> Sensor<'d> {
         serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"))
     }
 
-    /// The record of its only capture file, in the journal.
+    /// Returns the journal's record of the sensor's only capture file, if there is one.
     fn record(&self) -> Option<Value> {
         let folder = self.at("journal").join("packets");
         let mut entries = fs::read_dir(folder).ok()?.flatten();
-        // What is being written is hidden.
+        // A record has a hidden name until it is written completely.
         let record = entries.find(|it| {
             let name = it.file_name().into_string().unwrap_or_default();
             name.starts_with("wqcap-") && name.ends_with(".json")
@@ -103,28 +108,33 @@ impl<'d> Sensor<'d> {
         serde_json::from_slice(&fs::read(record.path()).ok()?).ok()
     }
 
-    /// Bytes of what has been captured, by the name that the object ends in.
+    /// Returns the contents of the captured files by the name at the end of their object key.
     fn captured(&self) -> BTreeMap<String, Vec<u8>> {
-        let entries = fs::read_dir(self.at("out")).expect("lists").flatten();
+        let entries = fs::read_dir(self.at("out"))
+            .expect("the folder can be listed")
+            .flatten();
         let named = entries.map(|it| {
-            let name = it.file_name().into_string().expect("plain");
-            let (queue, rest) = name["wqcap-".len()..].split_once('-').expect("a capture's");
-            let (start, ending) = rest.split_once('.').expect("a capture's");
+            let name = it.file_name().into_string().expect("the name is UTF-8");
+            let (queue, rest) = name["wqcap-".len()..]
+                .split_once('-')
+                .expect("a capture file name");
+            let (start, ending) = rest.split_once('.').expect("a capture file name");
             let object = format!("{start}-{queue}.{ending}");
-            (object, fs::read(it.path()).expect("reads"))
+            (object, fs::read(it.path()).expect("the file can be read"))
         });
         named.collect()
     }
 }
 
-/// A folder as a store, and its URL.
+/// Creates a folder that serves as a store, and returns its path and its URL.
 fn store(dir: &Dir) -> (PathBuf, String) {
     let store = dir.folder("store");
     let url = format!("file://{}", store.display());
     (store, url)
 }
 
-/// That the objects are those of the sensor's files, each with its blocks, and nothing else but flow records and its status.
+/// Asserts that `objects` are the captured files of the sensor with their block tables, its status
+/// and its records of flows and names, and nothing else.
 #[track_caller]
 fn assert_whole(objects: &BTreeMap<String, Vec<u8>>, sensor: &Sensor<'_>) {
     let captured = sensor.captured();
@@ -147,7 +157,9 @@ fn assert_whole(objects: &BTreeMap<String, Vec<u8>>, sensor: &Sensor<'_>) {
                 packets += 1;
             }
             "blocks" => {
-                let of = name.strip_suffix(".parquet").expect("Parquet");
+                let of = name
+                    .strip_suffix(".parquet")
+                    .expect("a name that ends in .parquet");
                 assert!(captured.contains_key(of), "{key}");
             }
             "flows" | "dns" | "dhcp" => assert!(bytes.starts_with(b"PAR1"), "{key}"),
@@ -158,6 +170,7 @@ fn assert_whole(objects: &BTreeMap<String, Vec<u8>>, sensor: &Sensor<'_>) {
     assert_eq!((packets, blocks.count()), (captured.len(), captured.len()));
 }
 
+/// Asserts that the ledger counts all `captured` frames in `line`, and 0 frames in the other lines.
 #[track_caller]
 fn assert_ledger(status: &Value, captured: u64, line: &str) {
     let ledger = status["ledger"].as_object().expect("a ledger");
@@ -172,7 +185,7 @@ fn assert_ledger(status: &Value, captured: u64, line: &str) {
 }
 
 #[test]
-fn what_a_capture_finishes_is_in_the_store_and_found_there() {
+fn finished_files_are_shipped_and_can_be_found_in_the_store() {
     let duckdb = need!(Duckdb::install());
     let dir = Dir::new();
     let (folder, url) = store(&dir);
@@ -194,7 +207,7 @@ fn what_a_capture_finishes_is_in_the_store_and_found_there() {
     assert_ledger(&again, captured, "shipped");
     assert_eq!(again["objects"], 0);
 
-    // Sums of both tables are the ledger's, with partitions as columns.
+    // The sums over both tables match the ledger; partitions are read as columns.
     let table = |what: &str| {
         let files = folder.join(what).join("*/*/*/*.parquet");
         format!(
@@ -211,13 +224,13 @@ fn what_a_capture_finishes_is_in_the_store_and_found_there() {
         sums[0].iter().map(number).collect::<Vec<_>>(),
         [captured; 2]
     );
-    // From a flow to its blocks.
+    // Every flow has a block that covers its time.
     let found = duckdb.query(&format!(
         "SELECT count(*) FROM {flows} f WHERE NOT EXISTS (SELECT 1 FROM {blocks} b WHERE b.sensor = f.sensor
             AND b.queue = f.queue AND b.last_ns >= f.first_fwd_ns AND b.first_ns <= greatest(f.last_fwd_ns, f.last_rev_ns))"
     ));
-    assert_eq!(number(&found[0][0]), 0, "flows without frames");
-    // Each block, behind the beginning of its object, is a capture file.
+    assert_eq!(number(&found[0][0]), 0, "number of flows without a block");
+    // Each block, appended to the header of its object, is a valid capture file.
     let rows = duckdb.query(&format!(
         "SELECT object, object_bytes, head_bytes, byte_start, byte_end, first_ns, last_ns, frames FROM {blocks}"
     ));
@@ -229,7 +242,8 @@ fn what_a_capture_finishes_is_in_the_store_and_found_there() {
         };
         assert_eq!(len, object.len() as u64);
         let part = |from: u64, to: u64| {
-            let [from, to] = [from, to].map(|it| usize::try_from(it).expect("small"));
+            let [from, to] =
+                [from, to].map(|it| usize::try_from(it).expect("the number fits usize"));
             object[from..to].to_vec()
         };
         let path = dir.write("part.pcap", [part(0, head), part(start, end)].concat());
@@ -242,7 +256,7 @@ fn what_a_capture_finishes_is_in_the_store_and_found_there() {
 }
 
 #[test]
-fn what_leaves_has_no_address_that_was_captured() {
+fn anonymized_objects_are_what_extract_makes_of_the_files() {
     let dir = Dir::new();
     let (folder, url) = store(&dir);
     let sensor = Sensor::new(&dir, "tap-1");
@@ -252,22 +266,27 @@ fn what_leaves_has_no_address_that_was_captured() {
         &["output.rotate_size=6MB", "output.compress=zstd"],
     );
     let key = dir.write("key", [7; 32]);
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("an own file");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("the file can be written");
     let set = format!("anonymize.key={}", key.display());
     let status = sensor.ship_once(&url, &["--set", &set]);
     assert_ledger(&status, captured, "shipped");
     let copies = sensor.at("journal").join("copies");
-    assert_eq!(fs::read_dir(copies).expect("lists").count(), 0);
+    assert_eq!(
+        fs::read_dir(copies)
+            .expect("the folder can be listed")
+            .count(),
+        0
+    );
     let objects = tree(&folder);
     let files = sensor.captured();
     assert!(files.len() >= 4, "{:?}", files.keys());
     for name in files.keys() {
-        // Of each file, what extract makes of it: neither more nor less, byte for byte.
-        let (start, queue) = name.split_once('-').expect("a capture's");
-        let (queue, _) = queue.split_once('.').expect("a capture's");
+        // The object equals the output of `extract --anonymize` on the file, byte for byte.
+        let (start, queue) = name.split_once('-').expect("a capture file name");
+        let (queue, _) = queue.split_once('.').expect("a capture file name");
         let alone = dir.folder(name);
         let file = format!("wqcap-{queue}-{start}.pcap.zst");
-        fs::copy(sensor.at("out").join(&file), alone.join(&file)).expect("an own file");
+        fs::copy(sensor.at("out").join(&file), alone.join(&file)).expect("the file can be written");
         let out = dir.join("out.pcap");
         let extract = wqcap(["extract"]).arg(&alone).arg("-o").arg(&out);
         extract.arg("--anonymize").arg(&key).run().expect(0);
@@ -277,9 +296,12 @@ fn what_leaves_has_no_address_that_was_captured() {
             .filter(|(key, _)| key.ends_with(&object))
             .collect();
         assert_eq!(found.len(), 1, "{object}: {:?}", objects.keys());
-        assert!(*found[0].1 == fs::read(&out).expect("reads"), "{object}");
+        assert!(
+            *found[0].1 == fs::read(&out).expect("the file can be read"),
+            "{object}"
+        );
     }
-    // And a table of each, the sensor's status, and nothing else.
+    // There is one block table per file, the status of the sensor, and nothing else.
     let of = |kind: &str| objects.keys().filter(|it| it.starts_with(kind)).count();
     assert_eq!((of("packets/"), of("blocks/")), (files.len(), files.len()));
     assert_eq!(objects.len(), 2 * files.len() + 1);
@@ -287,7 +309,7 @@ fn what_leaves_has_no_address_that_was_captured() {
 }
 
 #[test]
-fn without_packets_their_tables_go() {
+fn without_packets_the_block_tables_are_shipped() {
     let dir = Dir::new();
     let (folder, url) = store(&dir);
     let sensor = Sensor::new(&dir, "thin");
@@ -303,16 +325,16 @@ fn without_packets_their_tables_go() {
 }
 
 #[test]
-fn a_filter_selects_files_by_what_is_in_them() {
+fn a_filter_selects_files_by_their_frames() {
     let dir = Dir::new();
     let (folder, url) = store(&dir);
     let sensor = Sensor::new(&dir, "filtered");
-    // A host a file.
+    // Each file has the frame of one host.
     let some = frames::udp_flows(16, 100);
     for host in 0..3 {
         let name = format!("wqcap-q00-{}000000000.pcap", 1_700_000_000 + host);
         let path = sensor.at("out").join(name);
-        let at = usize::try_from(host).expect("small");
+        let at = usize::try_from(host).expect("the number fits usize");
         files::write(&path, 1_700_000_000 + host, &some[at..][..1]);
     }
     let packets = ["--set", "ship.packets=host 10.0.0.2"];
@@ -325,35 +347,41 @@ fn a_filter_selects_files_by_what_is_in_them() {
     assert_eq!(sensor.ship_once(&url, &packets)["objects"], 0);
 }
 
-/// The most memory that a process has had, in bytes.
+/// Returns the peak resident memory of a process in bytes.
 fn peak_memory(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("alive");
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is running");
     let line = status.lines().find_map(|it| it.strip_prefix("VmHWM:"));
     let kib = line.and_then(|it| it.trim().strip_suffix(" kB"));
     kib.and_then(|it| it.parse::<u64>().ok()).expect("a number") << 10
 }
 
 #[test]
-fn what_was_sent_when_it_was_killed_is_not_sent_again() {
+fn parts_sent_before_a_kill_are_not_sent_again() {
     let dir = Dir::new();
     let (folder, url) = store(&dir);
     let sensor = Sensor::new(&dir, "killed");
     let captured = sensor.capture(20_000, 1, &[]);
-    // The second part begins a minute after the first, which is written down by then.
+    // The limit delays the second part by a minute, so the journal has the first one by then.
     let slowly = ["--once", "--set", "ship.bandwidth=80KiB"];
     let mut killed = sensor.ship(&url, &slowly).start();
     killed.until("a part is sent", |_| {
         let parts = sensor.record().map(|it| it["state"]["parts"].clone());
         parts.is_some_and(|it| it[0].is_string() && it[3].is_null())
     });
-    // Parts x concurrency, and the rest.
+    // The parts in flight, and 64 MiB for the rest of the process.
     let most = 4 * PART + (64 << 20);
     let peak = peak_memory(killed.pid());
-    assert!(peak <= most, "{peak} bytes of {most}");
+    assert!(
+        peak <= most,
+        "peak memory of {peak} bytes, at most {most} expected"
+    );
     killed.signal(Signal::KILL);
     assert_eq!(killed.wait().signal(), Some(9));
     let packets = |it: &String| it.starts_with("packets/") && it.ends_with(".pcap");
-    assert!(!tree(&folder).keys().any(packets), "half of a file");
+    assert!(
+        !tree(&folder).keys().any(packets),
+        "an incomplete object is not visible"
+    );
     let status = sensor.ship_once(&url, &[]);
     assert_ledger(&status, captured, "shipped");
     assert_whole(&tree(&folder), &sensor);
@@ -364,26 +392,27 @@ fn what_was_sent_when_it_was_killed_is_not_sent_again() {
     assert!(number(&status["bytes"]) + PART <= all as u64, "{status}");
 }
 
-/// What a running `wqcap ship` tells Prometheus.
+/// Prometheus metrics of a running `wqcap ship`.
 struct Metrics {
     endpoint: String,
 }
 
 impl Metrics {
-    /// Of one with `ship.metrics`.
+    /// Reads the address of the metrics from the log of a process with `ship.metrics`.
     #[track_caller]
-    fn of(shipping: &Running) -> Self {
-        let said = shipping.stderr();
-        let told = said.split("metrics at ").nth(1);
-        let endpoint = told.and_then(|it| it.lines().next()).expect("told");
+    fn from_log(shipping: &Running) -> Self {
+        let log = shipping.stderr();
+        let from_address = log.split("metrics at ").nth(1);
+        let endpoint = from_address.and_then(|it| it.lines().next());
+        let endpoint = endpoint.expect("the address of the metrics in the log");
         Self {
             endpoint: endpoint.to_owned(),
         }
     }
 
-    /// A sample of now.
+    /// Returns the current value of the sample `name`.
     #[track_caller]
-    fn now(&self, name: &str) -> f64 {
+    fn sample(&self, name: &str) -> f64 {
         let scrape = Program::new("curl").args(["-sS", &self.endpoint]).run();
         let mut samples = scrape.stdout.lines();
         let sample = samples.find_map(|it| it.strip_prefix(name)?.strip_prefix(' '));
@@ -393,7 +422,7 @@ impl Metrics {
 }
 
 #[test]
-fn a_capture_is_followed_until_a_signal() {
+fn ship_follows_a_capture_until_a_signal() {
     let dir = Dir::new();
     let (folder, url) = store(&dir);
     let sensor = Sensor::new(&dir, "followed");
@@ -405,12 +434,12 @@ fn a_capture_is_followed_until_a_signal() {
         objects.keys().filter(|it| it.starts_with(what)).count()
     };
     let files = sensor.captured().len();
-    shipping.until("all is shipped", |_| {
+    shipping.until("all files are shipped", |_| {
         tables("blocks/") == files && tables("flows/") > 0
     });
-    let metrics = Metrics::of(&shipping);
+    let metrics = Metrics::from_log(&shipping);
     let shipped = "wqcap_ship_frames{sensor=\"followed\",line=\"shipped\"}";
-    shipping.until(shipped, |_| metrics.now(shipped) == captured as f64);
+    shipping.until(shipped, |_| metrics.sample(shipped) == captured as f64);
     shipping.signal(Signal::TERM);
     let done = shipping.wait().expect(0);
     let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
@@ -419,18 +448,21 @@ fn a_capture_is_followed_until_a_signal() {
 }
 
 #[test]
-fn what_is_not_shipped_goes_last() {
+fn files_not_yet_shipped_are_deleted_last() {
     let dir = Dir::new();
     let (_, url) = store(&dir);
     let sensor = Sensor::new(&dir, "kept");
     sensor.capture(4000, 1, &["output.rotate_size=1MB"]);
     sensor.ship_once(&url, &[]);
     let out = sensor.at("out");
-    let shipped: Vec<_> = fs::read_dir(&out).expect("lists").flatten().collect();
+    let shipped: Vec<_> = fs::read_dir(&out)
+        .expect("the folder can be listed")
+        .flatten()
+        .collect();
     assert!(shipped.len() > 3, "{shipped:?}");
-    // The oldest of all, and nobody has shipped it.
+    // The oldest file has not been shipped.
     let oldest = out.join("wqcap-q00-5.pcap");
-    fs::copy(shipped[0].path(), &oldest).expect("copied");
+    fs::copy(shipped[0].path(), &oldest).expect("the file can be copied");
     let run = |name: &str, keep: &str| {
         let run = Wqcap::run(&dir, name)
             .model("synth:size=1000,flows=64,count=3000")
@@ -450,7 +482,7 @@ fn what_is_not_shipped_goes_last() {
     assert!(oldest.exists(), "{done}");
     assert!(shipped.iter().all(|it| !it.path().exists()), "{done}");
     assert_eq!(unshipped, 0, "{done}");
-    // Nothing that is shipped is left, and limits hold.
+    // No shipped file is left to delete, and the limit still applies.
     let (done, unshipped) = run("second", "1");
     assert!(!oldest.exists(), "{done}");
     assert!(number(&unshipped) >= 5, "{unshipped}: {done}");
@@ -458,7 +490,7 @@ fn what_is_not_shipped_goes_last() {
 }
 
 #[test]
-fn what_goes_before_anybody_has_seen_it_is_in_the_ledger() {
+fn files_deleted_before_shipping_are_in_the_ledger() {
     let dir = Dir::new();
     let (_, url) = store(&dir);
     let sensor = Sensor::new(&dir, "unseen");
@@ -470,35 +502,36 @@ fn what_goes_before_anybody_has_seen_it_is_in_the_ledger() {
         let summary = fs::read_to_string(run.summary_path()).expect("a summary");
         Summary::parse(&summary).ledger.total.captured
     };
-    // The second run deletes files of the first one, whose frames it knows by their indexes.
+    // The second run deletes files of the first one and counts their frames by their indexes.
     let first = capture(&more);
     let second = capture(&more);
-    let told = sensor.ship_once(&url, &[]);
-    assert_eq!(told["ledger"]["captured"], first + second, "{told}");
-    let expired = number(&told["ledger"]["expired_unshipped"]);
-    let shipped = number(&told["ledger"]["shipped"]);
-    assert_eq!(expired + shipped, first + second, "{told}");
-    assert!(shipped > 0 && expired > first, "{told}");
-    assert_eq!(told["expired_uncounted_files"], 0, "{told}");
-    // What was shipped goes, and nothing more is lost; without an index nobody knows what was in a file.
+    let status = sensor.ship_once(&url, &[]);
+    assert_eq!(status["ledger"]["captured"], first + second, "{status}");
+    let expired = number(&status["ledger"]["expired_unshipped"]);
+    let shipped = number(&status["ledger"]["shipped"]);
+    assert_eq!(expired + shipped, first + second, "{status}");
+    assert!(shipped > 0 && expired > first, "{status}");
+    assert_eq!(status["expired_uncounted_files"], 0, "{status}");
+    // Shipped files are deleted without a loss. The frames of a deleted file without an index are
+    // not counted.
     let unindexed = [&more[..], &["output.index_dir="]].concat();
     let third = capture(&unindexed);
     let fourth = capture(&unindexed);
-    let told = sensor.ship_once(&url, &[]);
-    let uncounted = number(&told["expired_uncounted_files"]);
-    assert_eq!(uncounted, 2, "{told}");
-    let captured = number(&told["ledger"]["captured"]);
+    let status = sensor.ship_once(&url, &[]);
+    let uncounted = number(&status["expired_uncounted_files"]);
+    assert_eq!(uncounted, 2, "{status}");
+    let captured = number(&status["ledger"]["captured"]);
     let all = first + second + third + fourth;
-    assert!(captured < all && captured > all - third, "{told}");
+    assert!(captured < all && captured > all - third, "{status}");
     let seen = wqcap(["fleet", &url]).run().expect(1);
     seen.says(&["2 of them, with uncounted frames"]);
 }
 
 #[test]
-fn what_cannot_be_done_is_told() {
+fn impossible_settings_and_unreadable_files_are_reported() {
     let dir = Dir::new();
     let (_, url) = store(&dir);
-    let sensor = Sensor::new(&dir, "told");
+    let sensor = Sensor::new(&dir, "tap-1");
     sensor.capture(100, 1, &[]);
     let absent = format!("file://{}", dir.join("absent").display());
     for (store, more, says) in [
@@ -522,29 +555,32 @@ fn what_cannot_be_done_is_told() {
     }
     sensor.ship_once(&url, &[]);
     let other = sensor.ship(&url, &["--once", "--set", "ship.sensor=other"]);
-    other.run().expect(2).says(&["ship.journal", "\"told\""]);
+    other.run().expect(2).says(&["ship.journal", "\"tap-1\""]);
     wqcap(["ship"])
         .run()
         .expect(2)
         .says(&["ship.store is not set"]);
 
-    fs::write(sensor.at("out").join("wqcap-q00-7.pcap"), "no capture").expect("written");
+    fs::write(sensor.at("out").join("wqcap-q00-7.pcap"), "no capture")
+        .expect("the file can be written");
     let done = sensor.ship(&url, &["--once"]).run().expect(1);
     done.says(&["wqcap-q00-7.pcap"]);
 }
 
-/// What ships a sensor to a bucket.
+/// Returns a `wqcap ship --once --json` of a sensor to a bucket.
 fn ship_to(bucket: &Bucket, sensor: &Sensor<'_>, more: &[&str]) -> Program {
     let url = format!("s3://{BUCKET}/{}", sensor.name);
     let more = [&["--once", "--json"], more].concat();
     bucket.reached_by(sensor.ship(&url, &more))
 }
 
-/// What a sensor has in a bucket.
+/// Returns the objects of a sensor in a bucket, by their key.
 fn objects_of(bucket: &Bucket, sensor: &Sensor<'_>) -> BTreeMap<String, Vec<u8>> {
     bucket.s3.objects(&format!("{}/", sensor.name))
 }
 
+/// Ships a sensor to a bucket, asserts that all frames are shipped, and returns the requests that
+/// the proxy has recorded.
 #[track_caller]
 fn assert_shipped(bucket: &Bucket, sensor: &Sensor<'_>, captured: u64) -> Vec<Request> {
     let done = ship_to(bucket, sensor, &[]).run().expect(0);
@@ -554,7 +590,7 @@ fn assert_shipped(bucket: &Bucket, sensor: &Sensor<'_>, captured: u64) -> Vec<Re
     bucket.proxy.requests()
 }
 
-/// `wqcap fleet STORE --json`, and its exit status.
+/// Runs `wqcap fleet URL --json`, asserts its exit status, and returns its JSON and its output.
 #[track_caller]
 fn fleet(url: &str, more: &[&str], code: i32) -> (Value, Done) {
     let done = wqcap(["fleet", url, "--json"]).args(more).run();
@@ -563,7 +599,7 @@ fn fleet(url: &str, more: &[&str], code: i32) -> (Value, Done) {
     (fleet, done)
 }
 
-/// The sensors of a fleet, by name.
+/// Returns the sensors of a fleet report, by name.
 fn sensors(fleet: &Value) -> BTreeMap<String, &Value> {
     let sensors = fleet["sensors"].as_array().expect("sensors").iter();
     sensors
@@ -572,12 +608,12 @@ fn sensors(fleet: &Value) -> BTreeMap<String, &Value> {
 }
 
 #[test]
-fn a_fleet_is_the_sum_of_its_sensors_and_a_silent_one_is_missed() {
+fn a_fleet_report_sums_up_its_sensors_and_names_silent_ones() {
     let dir = Dir::new();
     let (folder, url) = store(&dir);
     let (first, second) = (Sensor::new(&dir, "tap-1"), Sensor::new(&dir, "tap-2"));
     let captured = [first.capture(3000, 2, &[]), second.capture(500, 1, &[])];
-    // Nobody is there.
+    // The store has no sensor.
     let (none, done) = fleet(&url, &[], 1);
     assert_eq!(none["findings"][0]["kind"], "nobody");
     done.says(&["no sensor"]);
@@ -585,7 +621,7 @@ fn a_fleet_is_the_sum_of_its_sensors_and_a_silent_one_is_missed() {
     first.ship_once(&url, &[]);
     let mut shipping = second.ship(&url, &[]).start();
     let status = folder.join(second.status_key());
-    shipping.until("its status has it shipped", |_| {
+    shipping.until("the status has all frames as shipped", |_| {
         let text = fs::read(&status).unwrap_or_default();
         let json = serde_json::from_slice::<Value>(&text).unwrap_or_default();
         json["ledger"]["shipped"] == captured[1] && json["pending_files"] == 0
@@ -620,7 +656,7 @@ fn a_fleet_is_the_sum_of_its_sensors_and_a_silent_one_is_missed() {
     assert_eq!(found.collect::<Vec<_>>(), silent);
     done.says(&["tap-2: no status for"]);
 
-    // By the store of a config.
+    // The store of a configuration is used.
     let set = format!("ship.store={url}");
     wqcap(["fleet", "--set", set.as_str()]).run().expect(0);
     wqcap(["fleet"]).run().expect(2).says(&["ship.store"]);
@@ -630,7 +666,7 @@ fn a_fleet_is_the_sum_of_its_sensors_and_a_silent_one_is_missed() {
 }
 
 #[test]
-fn two_machines_with_one_name_are_told_apart() {
+fn a_second_machine_with_the_same_sensor_name_is_refused() {
     let dir = Dir::new();
     let (_, url) = store(&dir);
     let sensor = Sensor::new(&dir, "tap");
@@ -647,18 +683,18 @@ fn two_machines_with_one_name_are_told_apart() {
 }
 
 #[test]
-fn frames_that_were_never_shipped_are_missed_and_those_of_another_disk_are_not_given_up() {
+fn missing_unshipped_files_are_reported_and_those_of_an_absent_disk_are_not_expired() {
     let dir = Dir::new();
     let (folder, url) = store(&dir);
     let sensor = Sensor::new(&dir, "tap");
     let captured = sensor.capture(500, 1, &[]);
-    // Its files are known, and the store does not take them.
+    // The journal has the files of the sensor, but the store refuses them.
     let blocked = folder.join("packets");
-    fs::write(&blocked, "").expect("written");
+    fs::write(&blocked, "").expect("the file can be written");
     sensor.ship(&url, &["--once"]).run().expect(1);
-    fs::remove_file(blocked).expect("there");
+    fs::remove_file(blocked).expect("the file exists");
     let away = dir.join("away");
-    fs::rename(sensor.at("out"), &away).expect("moved");
+    fs::rename(sensor.at("out"), &away).expect("the folder can be moved");
     dir.folder(&sensor.named("out"));
     let done = sensor.ship(&url, &["--once"]).run().expect(1);
     done.says(&["output.dir", "mounted?", "dirs.json"]);
@@ -666,8 +702,8 @@ fn frames_that_were_never_shipped_are_missed_and_those_of_another_disk_are_not_g
     assert_eq!(all["findings"][0]["kind"], "problem", "{all}");
     assert_eq!(all["total"]["expired_unshipped"], 0);
     done.says(&["tap: output.dir"]);
-    // They are gone, and that is said.
-    fs::remove_file(sensor.at("journal").join("dirs.json")).expect("there");
+    // Without dirs.json the directory is accepted, and the missing files count as expired.
+    fs::remove_file(sensor.at("journal").join("dirs.json")).expect("the file exists");
     sensor.ship_once(&url, &[]);
     let (all, done) = fleet(&url, &[], 1);
     assert_eq!(all["findings"][0]["kind"], "expired", "{all}");

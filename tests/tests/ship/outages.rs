@@ -1,4 +1,4 @@
-//! Stores that do not answer, are full, or are gone for a while.
+//! Tests of `wqcap ship` with stores that do not answer, are full, or are absent for a while.
 
 use super::{Metrics, Sensor, assert_ledger, assert_shipped, assert_whole, objects_of, ship_to};
 use rustix::process::Signal;
@@ -16,13 +16,13 @@ use wqcap_tests::{
     oracles::s3::{BUCKET, S3},
 };
 
-/// Whether it is about this part of an object.
+/// Returns `true` if the request sends part `number` of an object.
 fn is_part(it: &Request, number: u64) -> bool {
     it.target.contains(&format!("partNumber={number}&"))
 }
 
 #[test]
-fn what_is_not_answered_in_time_is_asked_again() {
+fn a_request_without_an_answer_in_time_is_sent_again() {
     let bucket = Bucket::of(S3::s3s());
     let dir = Dir::new();
     let sensor = Sensor::new(&dir, "unanswered");
@@ -49,10 +49,10 @@ fn what_is_not_answered_in_time_is_asked_again() {
 }
 
 #[test]
-fn a_bucket_that_is_full_is_told_and_has_all_when_there_is_room() {
+fn a_full_bucket_is_reported_and_gets_all_files_when_it_has_room() {
     let bucket = Bucket::of(S3::s3s());
     let dir = Dir::new();
-    // As some say it, and as others do.
+    // Stores differ in the status of a full bucket: some answer 507, others 403.
     for (name, status) in [("full-507", 507), ("full-403", 403)] {
         let sensor = Sensor::new(&dir, name);
         let captured = sensor.capture(12_000, 1, &[]);
@@ -74,7 +74,7 @@ fn a_bucket_that_is_full_is_told_and_has_all_when_there_is_room() {
 }
 
 #[test]
-fn a_folder_on_a_disk_that_is_full_has_nothing_by_halves_and_all_when_there_is_room() {
+fn a_store_on_a_full_disk_has_no_partial_file_and_gets_all_files_when_it_has_room() {
     let dir = Dir::new();
     let disk = need!(Memory::new(&dir, 8));
     let url = format!("file://{}", disk.path().display());
@@ -83,7 +83,7 @@ fn a_folder_on_a_disk_that_is_full_has_nothing_by_halves_and_all_when_there_is_r
     let done = sensor.ship(&url, &["--once"]).run().expect(1);
     let place = disk.path().join("packets").display().to_string();
     done.says(&["No space left on device", &place]);
-    // What begins with a dot is found by no reader.
+    // Readers ignore names that begin with a dot.
     let hidden = |it: &str| it.rsplit('/').next().is_some_and(|it| it.starts_with('.'));
     let objects = tree(disk.path());
     let of_file = objects
@@ -97,7 +97,7 @@ fn a_folder_on_a_disk_that_is_full_has_nothing_by_halves_and_all_when_there_is_r
 }
 
 #[test]
-fn a_store_that_is_gone_for_a_while_is_told_of_once_and_has_all_once() {
+fn an_absent_store_is_reported_once_and_gets_each_file_once() {
     let bucket = Bucket::of(S3::s3s());
     let dir = Dir::new();
     let sensor = Sensor::new(&dir, "away");
@@ -107,14 +107,14 @@ fn a_store_that_is_gone_for_a_while_is_told_of_once_and_has_all_once() {
     let status = bucket.s3.folder().join(&sensor.name);
     let status = status.join(sensor.status_key());
     shipping.until("a status", |_| status.exists());
-    let metrics = Metrics::of(&shipping);
-    let now = |name: &str| metrics.now(&format!("wqcap_ship_{name}{{sensor=\"away\"}}"));
+    let metrics = Metrics::from_log(&shipping);
+    let sample = |name: &str| metrics.sample(&format!("wqcap_ship_{name}{{sensor=\"away\"}}"));
     bucket.proxy.close();
     let captured = sensor.capture(12_000, 1, &[]);
-    shipping.until("a failure", |_| now("failures_total") >= 1.0);
-    let lag = now("lag_seconds");
-    assert!(lag > 0.0 && now("pending_files") >= 2.0, "{lag}");
-    // It comes back, and does nothing yet: that is not told a second time.
+    shipping.until("a failure", |_| sample("failures_total") >= 1.0);
+    let lag = sample("lag_seconds");
+    assert!(lag > 0.0 && sample("pending_files") >= 2.0, "{lag}");
+    // The store is back but refuses requests. That is not logged a second time.
     bucket
         .proxy
         .decide(|it| match it.target.contains("/status/") {
@@ -122,22 +122,22 @@ fn a_store_that_is_gone_for_a_while_is_told_of_once_and_has_all_once() {
             false => Fate::Answer(400, "<Error><Code>ServiceStarts</Code></Error>"),
         });
     bucket.proxy.open();
-    shipping.until("a second failure", |_| now("failures_total") >= 2.0);
-    assert!(now("lag_seconds") > lag);
+    shipping.until("a second failure", |_| sample("failures_total") >= 2.0);
+    assert!(sample("lag_seconds") > lag);
     bucket.proxy.decide(|_| Fate::Pass);
-    shipping.until("all is shipped", |_| now("pending_files") == 0.0);
-    assert!(now("lag_seconds") == 0.0);
+    shipping.until("all files are shipped", |_| sample("pending_files") == 0.0);
+    assert!(sample("lag_seconds") == 0.0);
     shipping.signal(Signal::TERM);
     let done = shipping.wait().expect(0);
     let status: Value = serde_json::from_str(&done.stdout).expect("JSON");
     assert_ledger(&status, captured, "shipped");
     assert_whole(&objects_of(&bucket, &sensor), &sensor);
     assert_eq!(bucket.s3.uploads(), 0);
-    let told = |what: &str| done.stderr.matches(what).count();
-    let counts = ["retrying until it succeeds", "ship.store: recovered"].map(told);
+    let count = |message: &str| done.stderr.matches(message).count();
+    let counts = ["retrying until it succeeds", "ship.store: recovered"].map(count);
     assert_eq!(counts, [1, 1], "{done}");
-    assert!(told("the status is retried later") <= 1, "{done}");
-    // Whatever has come of the files has come once.
+    assert!(count("the status is retried later") <= 1, "{done}");
+    // Each object of the files was put exactly once.
     let requests = bucket.proxy.requests().into_iter();
     let sent = requests.filter(|it| it.method == "PUT" && !it.target.contains("/status/"));
     let sent: Vec<_> = sent.map(|it| it.target).collect();

@@ -1,4 +1,5 @@
-//! Two machines that begin under one name in the same moment, with stores that put on condition, and with others.
+//! Tests of two machines that start to ship under one sensor name at the same time: into a store
+//! with conditional puts, and into stores without them.
 
 use super::Sensor;
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use wqcap_tests::{
     oracles::s3::{BUCKET, S3},
 };
 
-/// Two that ship under one name.
+/// Two sensors that ship under one name into one bucket.
 struct Twins<'d> {
     bucket: Bucket,
     sensors: [Sensor<'d>; 2],
@@ -30,16 +31,18 @@ impl<'d> Twins<'d> {
         }
     }
 
-    /// Both begin before either has put a status. `put` says what becomes of a put on condition; with `together`, neither
-    /// looks a second time before both have put theirs.
+    /// Ships from both sensors; each one starts before the other has put a status.
+    ///
+    /// `put` is the fate of conditional puts. With `together`, the proxy delays the second read of
+    /// the status until both sensors have put their own.
     fn ship(&self, put: Fate, together: bool) -> [Done; 2] {
-        let mut looks = 0;
+        let mut reads = 0;
         self.bucket.proxy.decide(move |it: &Request| {
             if !it.target.ends_with("twin.json") {
                 return Fate::Pass;
             }
-            looks += usize::from(it.method == "GET");
-            match (it.method.as_str(), looks) {
+            reads += usize::from(it.method == "GET");
+            match (it.method.as_str(), reads) {
                 ("GET", 1 | 2) => Fate::Answer(404, "<Error><Code>NoSuchKey</Code></Error>"),
                 ("GET", 3 | 4) if together => Fate::Wait,
                 ("PUT", _) if it.conditional => put,
@@ -53,15 +56,17 @@ impl<'d> Twins<'d> {
             .each_ref()
             .map(|it| self.bucket.reached_by(it.ship(&url, &more)).start());
         if together {
-            running[0].until("both look again", |_| self.bucket.proxy.waiting() == 2);
+            running[0].until("both read the status again", |_| {
+                self.bucket.proxy.waiting() == 2
+            });
             self.bucket.proxy.let_go();
         }
         running.map(|it| it.wait())
     }
 
-    /// Which of them is refused; the other one is not.
+    /// Asserts that exactly one of the two was refused, and returns its index.
     #[track_caller]
-    fn refused(done: [Done; 2]) -> usize {
+    fn refused_index(done: [Done; 2]) -> usize {
         let codes = done.each_ref().map(|it| it.status.code());
         let refused = match codes {
             [Some(1), Some(0)] => 0,
@@ -72,9 +77,10 @@ impl<'d> Twins<'d> {
         refused
     }
 
-    /// How many of a sensor's files are whole in the store, and of how many there is a table; nothing is there by halves.
+    /// Returns how many files and how many block tables of the sensor are in the store, and asserts
+    /// that no file is incomplete.
     #[track_caller]
-    fn there(&self, sensor: &Sensor<'_>) -> [usize; 2] {
+    fn stored(&self, sensor: &Sensor<'_>) -> [usize; 2] {
         let objects = self.bucket.s3.objects("twins/");
         let of = |kind: &str| -> BTreeMap<_, _> {
             let of_kind = objects.iter().filter(|(key, _)| key.starts_with(kind));
@@ -97,24 +103,24 @@ impl<'d> Twins<'d> {
 }
 
 #[test]
-fn of_two_that_begin_at_once_a_store_with_conditions_lets_one_through() {
+fn a_store_with_conditional_puts_admits_one_of_two_concurrent_sensors() {
     let dir = Dir::new();
     let twins = Twins::new(&dir, need!(S3::moto()));
-    let refused = Twins::refused(twins.ship(Fate::Pass, false));
-    assert_eq!(twins.there(&twins.sensors[refused]), [0, 0]);
-    assert_eq!(twins.there(&twins.sensors[1 - refused]), [1, 1]);
+    let refused = Twins::refused_index(twins.ship(Fate::Pass, false));
+    assert_eq!(twins.stored(&twins.sensors[refused]), [0, 0]);
+    assert_eq!(twins.stored(&twins.sensors[1 - refused]), [1, 1]);
 }
 
 #[test]
-fn of_two_that_begin_at_once_a_store_without_conditions_has_all_and_one_is_refused_then() {
-    // One says that it does not know them, and one does not.
+fn without_conditional_puts_both_concurrent_sensors_ship_and_one_is_refused_afterwards() {
+    // One store refuses conditional puts, the other one ignores the condition.
     let refuses = Fate::Answer(501, "<Error><Code>NotImplemented</Code></Error>");
     for put in [refuses, Fate::Unconditional] {
         let dir = Dir::new();
         let twins = Twins::new(&dir, need!(S3::moto()));
-        Twins::refused(twins.ship(put, true));
+        Twins::refused_index(twins.ship(put, true));
         for sensor in &twins.sensors {
-            assert_eq!(twins.there(sensor), [1, 1], "{put:?}");
+            assert_eq!(twins.stored(sensor), [1, 1], "{put:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ use wqcap_verbs::{Cq, Cqes, DirectCq, DirectWq, VerbsError, Wq, WqState};
 /// Slot index of a WQE that points to no slot yet.
 const NOTHING: u32 = u32::MAX;
 
-/// Use of a WQE's slot: for one frame or for many.
+/// Buffer mode of a queue: one frame per WQE, or many.
 pub trait Filling {
     /// Enters at most `limit` completions into the account. `bound` is the slot of each WQE.
     ///
@@ -32,7 +32,7 @@ pub trait Filling {
     fn reset(&mut self);
 }
 
-/// Filling with one frame per WQE.
+/// Buffer mode with one frame per WQE.
 #[derive(Debug)]
 pub struct OneFrame;
 

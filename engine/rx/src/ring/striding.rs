@@ -10,7 +10,7 @@ use super::{Account, RingError, direct::Filling, places::Places};
 use crate::pool::Slot;
 use wqcap_verbs::{Cqes, DirectWq, Striding};
 
-/// Filling with many frames per WQE, until the strides of its buffer are used up.
+/// Buffer mode with many frames per WQE, until the strides of the WQE's buffer are used up.
 #[derive(Debug)]
 pub struct ManyFrames {
     shape: Striding,

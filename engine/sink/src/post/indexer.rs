@@ -16,7 +16,7 @@ use wqcap_files::index::IndexFolder;
 
 /// Longest wait at the end of a run for the thread, which may get little CPU time.
 const BEHIND: Duration = Duration::from_secs(1);
-/// Time after that wait during which the ending run builds the remaining indexes at normal priority.
+/// Time at the end of a run for building the remaining indexes at normal priority.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Maximum number of finished files that wait for their index. `wqcap extract` builds the indexes of
 /// further files.

@@ -50,7 +50,7 @@ pub(super) struct OwnFile {
     /// Sort key by age, the oldest lowest: the number among this run's files (0 for earlier runs), then
     /// the time of the last write.
     pub(super) age: (u64, u64),
-    /// Time of the last write.
+    /// Time of the file's last write.
     pub(super) written: SystemTime,
 }
 

@@ -275,7 +275,7 @@ struct Old {
     age: (u64, u64),
     /// Time in the file's name, if the name has one.
     named: Option<SystemTime>,
-    /// Time of the last write.
+    /// Time of the file's last write.
     written: SystemTime,
     path: PathBuf,
     len: u64,

@@ -87,7 +87,7 @@ pub(super) struct ClosingFile {
     pub(super) named: Named,
     /// Bytes of whole records.
     pub(super) len: u64,
-    /// Counts of those records.
+    /// Counts of the whole records.
     pub(super) tally: Tally,
     /// Counters to which the records belong.
     pub(super) ledger: Ledger,

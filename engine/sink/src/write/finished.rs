@@ -10,7 +10,7 @@ const MOST_FAILURES: usize = 16;
 /// Maximum number of notes reported; further ones are only in the log.
 const MOST_NOTES: usize = 16;
 
-/// Result of a writer.
+/// Result of a writer: its files, reports, failures and notes.
 #[derive(Debug, Default)]
 pub struct Finished {
     /// Complete files that still exist, in name order.

@@ -25,7 +25,7 @@ pub(super) struct Open {
     first: u64,
     /// Bytes of whole records in the contiguous blocks on disk.
     whole: u64,
-    /// Records in those blocks.
+    /// Counts of the records in the contiguous blocks on disk.
     tally: Tally,
     /// Blocks that wait for a partial block before them, which shares a sector with the next, or for
     /// the disk to accept another write.

@@ -21,7 +21,7 @@ const CHUNK: usize = 256 << 10;
 pub(super) struct StreamEnd {
     /// Raised when the reader has closed its end.
     pub(super) left: Alarm,
-    /// Raised when a write to the stream failed for another reason.
+    /// Raised when a write to the stream failed, except because the reader closed its end.
     pub(super) failed: Alarm,
 }
 

@@ -117,7 +117,7 @@ impl AfPacketWire {
             socket,
             cursor: BlockCursor::default(),
             // What the kernel stamps frames by where nothing else is asked for (`tpacket_rcv`, net/packet/af_packet.c).
-            arrivals: Arrivals::by(ClockId::Realtime),
+            arrivals: Arrivals::new(ClockId::Realtime),
             drops: 0,
             check_ns: 0,
             gone_ns: None,

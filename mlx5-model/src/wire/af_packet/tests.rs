@@ -3,7 +3,7 @@
 
 use super::super::gso::tests::verify;
 use super::super::lab::{
-    Lab, PATIENCE, assert_arrivals_are_told, during, exchange, ip, keep_capabilities,
+    Lab, PATIENCE, assert_arrival_times, during, exchange, ip, keep_capabilities,
 };
 use super::super::{Delivery, Wire, WireDirection, WireSpec, WireState};
 use std::net::UdpSocket;
@@ -103,7 +103,7 @@ fn frames_are_told_when_they_came() {
     let lab = need!(Lab::new());
     lab.silence();
     let mut wire = lab.open(WIRE).unwrap();
-    assert_arrivals_are_told(&lab, &mut wire);
+    assert_arrival_times(&lab, &mut wire);
 }
 
 #[test]

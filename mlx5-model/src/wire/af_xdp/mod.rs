@@ -89,7 +89,7 @@ impl AfXdpWire {
             "`ip link` lists the interfaces of this network namespace",
         ))?;
         packets
-            .attend(index)
+            .bind_send_only(index)
             .map_err(failed("bind to the interface", ""))?;
         let has = packets.receive_queues(index);
         let count = spec.queues.unwrap_or(has);

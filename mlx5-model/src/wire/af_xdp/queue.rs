@@ -117,7 +117,7 @@ impl XskQueue {
             frags: false,
             busy_poll: attr.busy_poll,
             // What `bpf_ktime_get_ns` tells.
-            arrivals: Arrivals::by(ClockId::Monotonic),
+            arrivals: Arrivals::new(ClockId::Monotonic),
             whole: Vec::new(),
             unusable: 0,
         };

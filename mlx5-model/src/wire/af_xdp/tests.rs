@@ -1,7 +1,7 @@
 //! A live pair of interfaces, one of which has the program. Needs root and `ip`.
 
 use super::super::lab::{
-    Lab, PATIENCE, assert_arrivals_are_told, during, ip, is_readable, keep_capabilities,
+    Lab, PATIENCE, assert_arrival_times, during, ip, is_readable, keep_capabilities,
     without_sockets_of,
 };
 use super::super::{Delivery, Wire, WireDirection, WireDrops, WireState};
@@ -90,7 +90,7 @@ fn frames_are_told_when_they_came() {
         let lab = need!(Lab::new());
         lab.silence();
         let mut wire = open(&lab, &format!(",mode={mode}"));
-        assert_arrivals_are_told(&lab, &mut wire);
+        assert_arrival_times(&lab, &mut wire);
     }
 }
 
