@@ -21,7 +21,7 @@ use wqcap_engine::{
     filter::FilterCell,
     frame::Headers,
     pipeline::{Consumer, Frame, reduce::Stage},
-    plan::Reduction,
+    plan,
     sink::Count,
 };
 
@@ -128,7 +128,7 @@ fn staged(meter: Meter, cutoff: Vec<CutoffConfig>, flows: u32) -> Stage<Count> {
         cutoff,
         ..Config::default()
     };
-    let reduction = Reduction::of(&config).expect("the filter compiles");
+    let reduction = plan::reduction(&config).expect("the filter compiles");
     let observer = Observer {
         flows: Some(meter),
         ..Observer::default()

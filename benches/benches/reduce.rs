@@ -8,8 +8,11 @@ use wqcap_engine::{
     config::{CaptureConfig, Config, SampleBy, Slice, Span},
     filter::FilterCell,
     frame::dedup::MayDiffer,
-    pipeline::{Consumer, Frame, reduce::Stage},
-    plan::Reduction,
+    pipeline::{
+        Consumer, Frame,
+        reduce::{Reduction, Stage},
+    },
+    plan,
     sink::Count,
 };
 
@@ -39,7 +42,7 @@ fn reduction(filter: &str, dedup_ms: u64, sample: u32, by: SampleBy, slice: Slic
         capture,
         ..Config::default()
     };
-    Reduction::of(&config).expect("the filter compiles")
+    plan::reduction(&config).expect("the filter compiles")
 }
 
 fn run<C: Consumer>(c: &mut Criterion, name: &str, frames: &[Vec<u8>], mut consumer: C) {

@@ -63,6 +63,13 @@ impl From<ConfigError> for Failure {
     }
 }
 
+/// A refusal of the operating system while a command sets up: nothing runs yet.
+impl From<wqcap_engine::ResourceError> for Failure {
+    fn from(e: wqcap_engine::ResourceError) -> Self {
+        Self::refused(e.to_string())
+    }
+}
+
 /// Maps each engine error to [`Kind::Refused`]: they come from planning or setup, before anything
 /// runs.
 impl From<wqcap_engine::Error> for Failure {

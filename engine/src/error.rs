@@ -2,6 +2,8 @@
 
 use crate::{config::Problem, verbs};
 use std::io;
+pub use wqcap_core::error::ResourceError;
+use wqcap_rx::RxError;
 
 /// Error that prevents a capture from being planned or started.
 #[derive(Debug, thiserror::Error)]
@@ -27,24 +29,9 @@ pub enum Error {
         /// Meaning of the errno for this verb, and the remedy.
         hint: Option<String>,
     },
-    /// A file or directory cannot be used.
-    #[error("{what} {path}: {source}")]
-    File {
-        /// Role of the file: a configuration key such as `output.dir`.
-        what: &'static str,
-        /// Path of the file.
-        path: String,
-        /// Error of the file operation.
-        source: io::Error,
-    },
-    /// Memory or a thread cannot be allocated.
-    #[error("{what}: {source}")]
-    System {
-        /// Requested resource, with its size.
-        what: String,
-        /// Error of the operating system for the request.
-        source: io::Error,
-    },
+    /// The operating system refuses a file, a thread or memory.
+    #[error(transparent)]
+    Resource(#[from] ResourceError),
 }
 
 impl Error {
@@ -55,6 +42,15 @@ impl Error {
         problem: impl ToString,
     ) -> Self {
         Self::Config(Problem::new(key, value, problem))
+    }
+}
+
+impl From<RxError> for Error {
+    fn from(e: RxError) -> Self {
+        match e {
+            RxError::Verbs(e) => e.into(),
+            e => Self::Device(e.to_string()),
+        }
     }
 }
 
@@ -74,10 +70,7 @@ impl From<verbs::VerbsError> for Error {
             },
             verbs::VerbsError::NoDevice(_) => Self::Device(format!("device.name = {e}")),
             verbs::VerbsError::NoDeviceAt(_) => Self::Device(e.to_string()),
-            verbs::VerbsError::Memory { bytes, source } => Self::System {
-                what: format!("{bytes} bytes of memory"),
-                source,
-            },
+            verbs::VerbsError::Memory(refusal) => Self::Resource(refusal),
         }
     }
 }

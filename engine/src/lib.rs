@@ -65,27 +65,25 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-pub mod analysis;
 pub mod capture;
 pub mod config;
 pub mod device;
 mod error;
-pub mod file_list;
 pub mod pipeline;
 pub mod plan;
-pub mod rx;
-pub mod sink;
-pub mod stats;
-mod sync;
-mod text;
 
-pub use error::Error;
-pub use sync::wakeup::Wakeup;
+pub use error::{Error, ResourceError};
 pub use wqcap_control as control;
+pub use wqcap_core::{stats, sync::wakeup::Wakeup};
 pub use wqcap_files::{
-    self as files, anonymize, extract, format, index, merge, name, read, recover,
+    self as files, anonymize, extract, file_list, format, index, merge, name, read, recover,
 };
+pub use wqcap_flows as analysis;
 pub use wqcap_frame as frame;
 pub use wqcap_frame::filter;
+pub use wqcap_memory as memory;
+pub use wqcap_rx as rx;
+pub use wqcap_sink as sink;
 pub use wqcap_verbs as verbs;
-pub use wqcap_verbs::memory;
+
+use wqcap_core::{sync, text, time};

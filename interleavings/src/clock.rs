@@ -15,7 +15,7 @@ pub(crate) struct Conversion {
     pub(crate) base_mono_ns: u64,
 }
 
-#[path = "../../engine/src/device/clock/shared.rs"]
+#[path = "../../engine/rx/src/clock/shared.rs"]
 mod shared;
 
 pub(crate) use shared::{SharedConversion, Words};

@@ -18,17 +18,11 @@ mod rx;
 mod stats;
 mod sync;
 
-mod frame {
-    //! Stand-in for `wqcap-frame`.
-
-    pub(crate) const FCS_LEN: usize = 4;
-}
-
 mod pipeline {
     //! The resequencer of a queue's parsers, and the models, which need access to its private
     //! neighbours.
 
-    #[path = "../../../engine/src/pipeline/consumer.rs"]
+    #[path = "../../../engine/core/src/consumer.rs"]
     mod consumer;
     #[path = "../../../engine/src/pipeline/resequencer/mod.rs"]
     mod resequencer;
@@ -37,5 +31,5 @@ mod pipeline {
 
     mod models;
 
-    use consumer::{Consumer, Frame, Verdict};
+    pub(crate) use consumer::{Consumer, Fcs, Frame, Verdict};
 }

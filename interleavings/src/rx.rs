@@ -1,6 +1,6 @@
 //! Stand-in for the slots of a ring: a token is a number, and its frame is a byte with that number.
 
-use crate::frame::FCS_LEN;
+use crate::pipeline::{Fcs, Frame};
 
 /// Stand-in for the memory of the slots; empty, because a token contains its frame.
 pub(crate) struct SlotMemory;
@@ -17,7 +17,12 @@ impl Filled {
         &self.0
     }
 
-    pub(crate) fn fcs(&self, _memory: &SlotMemory) -> Option<[u8; FCS_LEN]> {
-        None
+    pub(crate) fn frame<'a>(&'a self, memory: &'a SlotMemory, ns: u64) -> Frame<'a> {
+        Frame {
+            bytes: self.bytes(memory),
+            len: 1,
+            fcs: None::<Fcs>,
+            ns,
+        }
     }
 }

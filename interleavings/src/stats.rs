@@ -1,8 +1,8 @@
 //! Budget and ends of the engine's ledger, and a stand-in for the published counters of a queue.
 
-#[path = "../../engine/src/stats/budget.rs"]
+#[path = "../../engine/core/src/stats/budget.rs"]
 mod budget;
-#[path = "../../engine/src/stats/ends.rs"]
+#[path = "../../engine/core/src/stats/ends.rs"]
 mod ends;
 
 use crate::sync::atomic::{AtomicU64, Ordering};

@@ -18,12 +18,12 @@ use wqcap_engine::{
     filter::{Filter, FilterCell},
     frame::{FlowKey, Headers},
     pipeline::{Consumer, Frame, reduce::Stage},
-    plan::{OutputPlan, Reduction},
+    plan,
     rx::{
         Account, Control, Filled, Hashing, Idle, Orders, Outlet, Queue, QueueLoad, Ring, RingAttr,
         RingError, Sampler, Slot, SlotMemory, Stamper, Taken, Watch, Worker,
     },
-    sink::{Count, Encoder, Files, PcapEncoder, PcapngEncoder, Writer},
+    sink::{Count, Encoder, Files, OutputPlan, PcapEncoder, PcapngEncoder, Writer},
     verbs::{VerbsError, WqState},
 };
 use wqcap_rss::{HashDepth, key::RssKey, toeplitz::Toeplitz};
@@ -150,7 +150,7 @@ fn staged(
     cutoff: Vec<CutoffConfig>,
     observer: Observer,
 ) -> Outcome {
-    let reduction = Reduction::of(&Config {
+    let reduction = plan::reduction(&Config {
         capture,
         cutoff,
         ..Config::default()

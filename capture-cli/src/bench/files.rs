@@ -6,8 +6,7 @@ use tempfile::TempDir;
 use wqcap_engine::{
     Wakeup,
     memory::Region,
-    plan::OutputPlan,
-    sink::{BLOCK, BlockSink, Encoder, Files, Writer},
+    sink::{BLOCK, BlockSink, Encoder, Files, OutputPlan, Writer},
 };
 
 /// Default of `output.buffer` in bytes.

@@ -18,12 +18,12 @@ use std::{
 use wqcap_engine::{
     analysis::{flows::FlowsReport, limits::CutoffReport, live},
     capture::{End, Report, supervisor::StatusSnapshot},
-    device::clock::ClockReport,
     file_list::FileList,
     pipeline::reduce::FcsReport,
     plan::{Plan, Stamps},
     recover::RecoveredFile,
     sink::{Deleted, EncryptionReport, HookReport, PinnedFiles},
+    stats::ClockReport,
     stats::{Counter, LINES, NicCounters, QueueLedger, Total, Unreadable, outage::Outage},
 };
 

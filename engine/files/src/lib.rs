@@ -44,6 +44,7 @@
 
 pub mod anonymize;
 pub mod extract;
+pub mod file_list;
 #[cfg(test)]
 mod fixtures;
 pub mod folder;

@@ -3,8 +3,9 @@
 use crate::{
     Error,
     capture::port::Port,
-    device::clock::{ClockReport, Disturbance, Keeper, SharedConversion},
     plan::{Plan, Stamps},
+    rx::clock::{Disturbance, Keeper, SharedConversion},
+    stats::ClockReport,
 };
 use std::sync::{Arc, Mutex};
 

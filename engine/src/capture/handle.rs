@@ -4,11 +4,12 @@
 use super::{Shared, Snapshot};
 use crate::{
     Error,
-    device::{clock::system_ns, counters::NicReader},
+    device::counters::NicReader,
     filter::{Filter, shown},
     plan,
     sink::{Backlog, Requests, RetentionGauge},
     stats::{NicCounters, nic_sum},
+    time::system_ns,
 };
 use serde::Serialize;
 use std::sync::Arc;

@@ -8,8 +8,8 @@
 
 use super::{Capture, End, Limits, Report, start::Startup};
 use crate::{
-    Error, config::OnPortDown, device::clock::system_ns, plan::Plan, stats::outage::Cause,
-    sync::wakeup::Wakeup, verbs::CVLAN_STRIPPING,
+    Error, config::OnPortDown, plan::Plan, stats::outage::Cause, sync::wakeup::Wakeup,
+    time::system_ns, verbs::CVLAN_STRIPPING,
 };
 use std::time::{Duration, Instant};
 

@@ -9,21 +9,19 @@ use crate::{
     },
     capture::port::Port,
     config::OnPortDown,
-    device::{
-        clock::{ClockReport, system_ns},
-        counters::NicReader,
-    },
+    device::counters::NicReader,
     filter::FilterCell,
     pipeline::{
         Consumer,
-        reduce::{FcsReport, Stage, StageCounters},
+        reduce::{FcsReport, Reduction, Stage, StageCounters},
     },
-    plan::{Plan, Reduction, steering::Split},
+    plan::{Plan, steering::Split},
     rx::{Control, Ended, Ring},
     sink::{Finished, Reached, WriteLimit, Writer, Written},
-    stats::{Budget, QueueCounters, QueueLedger, outage::OutageLog},
+    stats::{Budget, ClockReport, QueueCounters, QueueLedger, outage::OutageLog},
     sync::wakeup::Wakeup,
     text::iso_8601,
+    time::system_ns,
     verbs::{AsyncEvent, AsyncEvents},
 };
 use std::{

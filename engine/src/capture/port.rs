@@ -4,7 +4,6 @@
 use crate::{
     Error,
     config::Idle,
-    device::clock::{Form, Reader},
     plan::{
         Plan,
         steering::{
@@ -12,6 +11,7 @@ use crate::{
             rule_priority::{Ladder, Move},
         },
     },
+    rx::clock::{Form, Reader},
     rx::{Ring, RingAttr},
     verbs::{
         self, CompletionStamps, Context, Flow, FlowKind, FlowRule, FlowSpec, Pd, RssQp, RwqTable,
@@ -407,7 +407,7 @@ fn create(
 pub(super) mod promisc {
     #![allow(unsafe_code)]
 
-    use crate::{Error, device::interface::is_kernels};
+    use crate::{Error, ResourceError, device::interface::is_kernels};
     use std::{
         ffi::CString,
         io, mem,
@@ -431,18 +431,18 @@ pub(super) mod promisc {
         /// # Errors
         /// EPERM without CAP_NET_RAW.
         pub fn join(netdev: &str) -> Result<Option<Self>, Error> {
-            Self::add(netdev, None).map_err(|source| {
+            Ok(Self::add(netdev, None).map_err(|source| {
                 let hint = match source.raw_os_error() {
                     Some(libc::EPERM) => " (grant CAP_NET_RAW, or set capture.promiscuous = false)",
                     _ => "",
                 };
-                Error::System {
+                ResourceError::System {
                     what: format!(
                         "capture.promiscuous: cannot enable promiscuous mode of {netdev}{hint}"
                     ),
                     source,
                 }
-            })
+            })?)
         }
 
         /// Makes the interface accept frames to one more unicast address. Returns `None` if the

@@ -2,10 +2,10 @@
 
 use crate::{
     analysis::{flows::FlowsReport, limits::CutoffReport, live},
-    device::clock::ClockReport,
     file_list::FileList,
     pipeline::reduce::FcsReport,
     sink::{Deleted, EncryptionReport, HookReport, PinnedFiles, Written},
+    stats::ClockReport,
     stats::{NicCounters, QueueLedger, RingState, nic_sum, outage::Outages},
 };
 use serde::Serialize;

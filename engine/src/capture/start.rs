@@ -9,19 +9,20 @@ use super::{
     wq_flags::WqFlagsHandle,
 };
 use crate::{
-    Error,
-    analysis::observer::Observers,
+    Error, ResourceError,
+    analysis::observer::{Observers, ObserversAttr},
     config::{self, Format, Order, PipelineMode},
     device::counters::NicReader,
     filter::FilterCell,
     pipeline::{
-        Consumer, Fanout, FanoutAttr, Inline, Judge, Made, Place, Source, ToSink,
+        Consumer, ConsumerPlace, Fanout, FanoutAttr, Inline, Judge, Made, Source, ToSink,
         reduce::{Stage, StageCounters},
     },
-    plan::{OutputPlan, Plan, Stamps, longest},
+    plan::{Plan, Stamps, longest},
     rx::{Control, Idle, Outlet, Ring, Worker, pin},
     sink::{
-        Count, Encoder, Files, InOrder, Origin, PcapEncoder, PcapngEncoder, WriteLimit, Writer,
+        Count, Encoder, Files, InOrder, Origin, OutputPlan, PcapEncoder, PcapngEncoder, WriteLimit,
+        Writer,
     },
     stats::{
         Budget, QueueCounters,
@@ -70,9 +71,9 @@ impl Capture {
     pub fn start_with<C: Consumer + 'static>(
         plan: &Plan,
         limits: Limits,
-        make: impl Fn(Place) -> C,
+        make: impl Fn(ConsumerPlace) -> C,
     ) -> Result<Self, Error> {
-        let wakeup = Wakeup::new().map_err(|source| Error::System {
+        let wakeup = Wakeup::new().map_err(|source| ResourceError::System {
             what: "cannot create an eventfd".into(),
             source,
         })?;
@@ -125,7 +126,7 @@ impl<'p> Startup<'p> {
 
     fn with_consumers<C: Consumer + 'static>(
         self,
-        make: &impl Fn(Place) -> C,
+        make: &impl Fn(ConsumerPlace) -> C,
     ) -> Result<Capture, Error> {
         let sources = self.plan.queues.iter().map(|queue| Made {
             queue: queue.index,
@@ -142,7 +143,14 @@ impl<'p> Startup<'p> {
         } else {
             plan.stages() / plan.queues.len()
         };
-        Observers::start(plan, each, self.in_order)
+        let attr = ObserversAttr {
+            queues: plan.queues.len(),
+            each,
+            statistics: plan.statistics,
+            system_time: plan.stamps != Stamps::HardwareNic && !self.in_order,
+            flows: plan.flows.as_ref(),
+        };
+        Ok(Observers::start(&attr)?)
     }
 
     /// Prepares the stages after the merge by time. The merging thread creates them, so that their
@@ -207,7 +215,7 @@ impl<'p> Startup<'p> {
         if plan.output.stdout {
             // Uses a duplicate descriptor: std's buffer would hide how many bytes were written.
             let out = std::io::stdout().as_fd().try_clone_to_owned();
-            let out = out.map_err(|source| Error::System {
+            let out = out.map_err(|source| ResourceError::System {
                 what: "cannot duplicate stdout".into(),
                 source,
             })?;

@@ -64,7 +64,7 @@ impl WqFlagsHandle {
                 for orders in &self.orders[..queue] {
                     let _ = orders.cvlan_stripping(!on);
                 }
-                return Err(e);
+                return Err(e.into());
             }
         }
         self.stripping.store(on, Ordering::Release);

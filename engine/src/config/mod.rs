@@ -8,7 +8,6 @@
 
 mod check;
 mod cores;
-mod keep;
 mod listen;
 mod misfit;
 mod problem;
@@ -18,27 +17,21 @@ mod reference;
 mod rule;
 mod sections;
 mod ship;
-mod size;
-mod span;
-mod words;
 
-pub use keep::Keep;
 pub use listen::Listen;
 pub use problem::{ConfigError, Place, Problem};
 pub use read::Reading;
 pub use rule::{Mac, Net, Proto, RuleAction, RuleConfig};
 pub use sections::{
-    AnonymizeConfig, CaptureConfig, Compress, CutoffConfig, DeviceConfig, FlowsConfig,
-    MetricsConfig, OutputConfig, PipelineConfig, ProcessConfig, RssConfig, ShipConfig, WqConfig,
+    AnonymizeConfig, CaptureConfig, CutoffConfig, DeviceConfig, FlowsConfig, MetricsConfig,
+    OutputConfig, PipelineConfig, ProcessConfig, RssConfig, ShipConfig, WqConfig,
 };
 pub use ship::{Sensor, ShipPackets};
-pub use size::Size;
-pub use span::Span;
-pub use words::{
-    Access, Clock, CqeCompression, Format, HashDepth, Idle, Mode, OnFull, OnLoss, OnPortDown,
-    Order, PipelineMode, Receive, SampleBy, Sandbox, Timestamps, Vlan,
+pub use wqcap_core::settings::{
+    Access, Clock, Compress, ControlConfig, CqeCompression, FileMode, Format, HashDepth, Idle,
+    Keep, Mode, OnFull, OnLoss, OnPortDown, Order, PipelineMode, Receive, SampleBy, Sandbox, Size,
+    Span, Timestamps, Vlan,
 };
-pub use wqcap_control::server::{ControlConfig, FileMode};
 pub use wqcap_frame::Slice;
 
 use serde::{Deserialize, Serialize, Serializer};

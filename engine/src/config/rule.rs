@@ -1,12 +1,12 @@
 //! `[[rule]]`: hardware rules that select the frames for `mode = "filtered"`.
 
-use super::size::NumberOrText;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     str::FromStr,
 };
+use wqcap_core::settings::NumberOrText;
 
 /// Rule of the hardware. A frame must match every field that is present.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,6 @@
 //!
 //! Invariant: only facts. [`crate::plan`] decides what a configuration uses of a device.
 
-pub mod clock;
 pub mod counters;
 pub mod delay_drop;
 pub mod interface;

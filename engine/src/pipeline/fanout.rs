@@ -1,14 +1,13 @@
 //! Fan-out mode, loop side: distributes slots to parsers and takes them back.
 
 use super::{
-    Consumer,
-    parser::{Judge, Parser, ParserCpu},
+    Consumer, Judge,
+    parser::{Parser, ParserCpu},
     resequencer::{Resequencer, ResequencerAttr},
     work_batch::{Item, WorkBatch},
 };
 use crate::{
     Error,
-    config::{self, OnFull},
     filter::{Filter, FilterCell, FilterReader},
     frame::{FlowKey, Headers},
     rx::{Filled, Idle, Lost, Outlet, Slot, SlotMemory, Stamper, Taken, pin},
@@ -17,6 +16,7 @@ use crate::{
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
+use wqcap_core::settings::{self, OnFull};
 
 /// Maximum time that a loop waits for slots before it checks that its parsers are alive.
 const LOOK: Duration = Duration::from_millis(50);
@@ -30,7 +30,7 @@ pub(crate) struct FanoutAttr<'a, S> {
     /// CPUs of the parsers, one entry per parser.
     pub(crate) seats: &'a [ParserCpu],
     /// Behaviour of a parser while its channel is empty.
-    pub(crate) idle: config::Idle,
+    pub(crate) idle: settings::Idle,
     /// Reaction when a parser is full: the loop waits, or drops frames.
     pub(crate) on_full: OnFull,
     /// Consumer of kept frames.

@@ -55,7 +55,7 @@ impl<C: Consumer> Inline<C> {
         memory: &SlotMemory,
         stamper: &mut Stamper,
     ) -> Ends {
-        self.feed(frames, memory, stamper, Frame::from_slot)
+        self.feed(frames, memory, stamper, Filled::frame)
     }
 }
 
@@ -74,7 +74,7 @@ impl<C: Consumer> Outlet for Inline<C> {
         // The choice is made once per batch.
         let ends = match memory.has_fcs() {
             true => self.feed_with_fcs(frames, memory, stamper),
-            false => self.feed(frames, memory, stamper, Frame::without_fcs),
+            false => self.feed(frames, memory, stamper, Filled::frame_without_fcs),
         };
         self.consumer.handled();
         self.counters.publish_ends(&ends);

@@ -24,7 +24,6 @@
 //! - A frame is counted before its slot returns to the loop.
 //! - A filter changes between two batches, for all parsers of a queue at the same batch.
 
-mod consumer;
 mod fanout;
 mod inline;
 mod parser;
@@ -33,9 +32,8 @@ mod resequencer;
 mod source;
 mod work_batch;
 
-pub use consumer::{Consumer, Fcs, Frame, Place, Verdict};
 pub(crate) use fanout::{Fanout, FanoutAttr};
 pub(crate) use inline::Inline;
-pub(crate) use parser::Judge;
 pub use parser::ParserCpu;
 pub(crate) use source::{Made, Source, ToSink};
+pub use wqcap_core::consumer::{Consumer, ConsumerPlace, Fcs, Frame, Judge, Verdict};

@@ -1,6 +1,6 @@
 //! Parser threads, which decide on the frames of work batches.
 
-use super::{Consumer, Frame, Verdict, resequencer::Resequencer, work_batch::WorkBatch};
+use super::{Consumer, Judge, resequencer::Resequencer, work_batch::WorkBatch};
 use crate::{
     filter::FilterCell,
     rx::{Idle, SlotMemory},
@@ -24,14 +24,6 @@ pub struct ParserCpu {
     pub core: usize,
     /// `true` if another loop or parser shares the core.
     pub shared_core: bool,
-}
-
-/// Stage in front of a consumer that decides on frames.
-pub(crate) trait Judge: Consumer {
-    /// Decides on a frame. Cuts `frame` to the bytes that are kept and marks a bad FCS.
-    fn judge(&mut self, frame: &mut Frame<'_>) -> Verdict;
-    /// Counts frames that were lost before a decision.
-    fn missed(&mut self, frames: u64);
 }
 
 /// State of a parser thread.

@@ -1,6 +1,6 @@
 //! Sources of a queue's consumers, for both pipeline modes.
 
-use super::{Consumer, Place};
+use super::{Consumer, ConsumerPlace};
 use crate::sink::Count;
 
 /// Factory of the consumers of one queue.
@@ -48,7 +48,7 @@ pub(crate) struct Made<'a, F> {
     pub(crate) make: &'a F,
 }
 
-impl<C: Consumer + 'static, F: Fn(Place) -> C> Source for Made<'_, F> {
+impl<C: Consumer + 'static, F: Fn(ConsumerPlace) -> C> Source for Made<'_, F> {
     type Inline = C;
     type Parser = C;
     type Sink = Count;
@@ -56,7 +56,7 @@ impl<C: Consumer + 'static, F: Fn(Place) -> C> Source for Made<'_, F> {
     const ORDERED: bool = false;
 
     fn inline(self) -> C {
-        (self.make)(Place {
+        (self.make)(ConsumerPlace {
             queue: self.queue,
             parser: 0,
         })
@@ -64,7 +64,7 @@ impl<C: Consumer + 'static, F: Fn(Place) -> C> Source for Made<'_, F> {
 
     fn fanout(self, parsers: u16) -> (Vec<C>, Count) {
         let queue = self.queue;
-        let made = (0..parsers).map(|parser| (self.make)(Place { queue, parser }));
+        let made = (0..parsers).map(|parser| (self.make)(ConsumerPlace { queue, parser }));
         (made.collect(), Count)
     }
 }

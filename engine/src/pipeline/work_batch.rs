@@ -39,7 +39,7 @@ impl Item {
     /// Returns the frame, cut to the bytes that are kept.
     #[inline]
     pub(super) fn frame<'a>(&'a self, memory: &'a SlotMemory) -> Frame<'a> {
-        let mut frame = Frame::from_slot(&self.filled, memory, self.ns);
+        let mut frame = self.filled.frame(memory, self.ns);
         frame.bytes = &frame.bytes[..frame.bytes.len().min(self.kept as usize)];
         if let Some(fcs) = &mut frame.fcs {
             fcs.bad = self.bad_fcs;

@@ -7,7 +7,6 @@ mod any_device;
 mod constraints;
 mod found;
 mod memory;
-pub mod outlook;
 mod output;
 mod queues;
 mod receive;
@@ -19,20 +18,21 @@ pub mod steering;
 mod target;
 mod visibility;
 
-pub(crate) use output::{LEAST_BLOCKS, least_block, longest};
-pub use output::{OutputPlan, Retention, Rotation};
+pub(crate) use output::longest;
 pub use queues::QueuePlan;
 pub use receive::QueueMemory;
 pub(crate) use reduction::compiled;
-pub use reduction::{CutoffPlan, FlowLimit, Reduction};
+pub use reduction::reduction;
 pub use stamps::Stamps;
 
 use crate::{
     Error,
     analysis::flows::FlowsPlan,
     config::{self, Config},
-    device::{DeviceFacts, clock::Form},
-    sink::{FinishTimes, HookProcess, KeptRing},
+    device::DeviceFacts,
+    pipeline::reduce::Reduction,
+    rx::clock::Form,
+    sink::{FinishTimes, HookProcess, KeptRing, OutputPlan},
     verbs::{CVLAN_STRIPPING, DELAY_DROP, MiniFormat, Moderation, SCATTER_FCS},
 };
 use found::Found;
@@ -200,7 +200,7 @@ impl Plan {
     /// Resolves all settings and adds each error to `found`. A plan is valid only if `found` stays
     /// empty.
     fn settle(config: &Config, devices: &[DeviceFacts], found: &mut Found) -> Option<Self> {
-        let reduction = found.keep(Reduction::of(config));
+        let reduction = found.keep(reduction::reduction(config));
         found.keep(constraints::verifiable(config));
         let key = config.rss.key.parse();
         let key = key.map_err(|e: wqcap_rss::key::KeyError| {
@@ -247,7 +247,7 @@ impl Plan {
         let compression = receive::compression(config, device, &ring, direct, stamps);
         let compression = found.keep(compression);
         let longest = longest(&ring);
-        let output = OutputPlan::new(config, &queues, longest, &mut notes);
+        let output = output::output(config, &queues, longest, &mut notes);
         let output = found.keep(output)?;
         let in_order = reduces_in_order(&output, config.capture.dedup.nanos());
         let stages = queues::observers(&queues, in_order);
@@ -273,7 +273,7 @@ impl Plan {
                 mode: config.pipeline.mode,
                 on_full: config.pipeline.on_full.unwrap_or_default(),
             },
-            reduction: reduction?.among(stages, flows.as_ref()),
+            reduction: reduction::divide_cutoff(reduction?, stages, flows.as_ref()),
             statistics: config.statistics(),
             flows,
             // Through the verbs, completions would be lost: see `CompletionStamps::RealTime`.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::{
     device::{DeviceCaps, PortFacts, port_topology::PortTopology},
+    sink::Retention,
     verbs::{MiniFormat, Striding, StridingCaps},
 };
 

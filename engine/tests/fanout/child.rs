@@ -11,7 +11,7 @@ use wqcap_engine::{
     config::{Config, OnPortDown},
     device,
     frame::{FlowKey, Headers},
-    pipeline::{Consumer, Frame, Place, Verdict},
+    pipeline::{Consumer, ConsumerPlace, Frame, Verdict},
     plan::Plan,
     stats::{LINES, QueueLedger},
 };
@@ -32,7 +32,7 @@ struct Seen {
     /// Highest wire number among the frames.
     last_number: u64,
     /// Parser of each flow, and the number of its last frame.
-    flows: HashMap<FlowKey, (Place, u64)>,
+    flows: HashMap<FlowKey, (ConsumerPlace, u64)>,
     /// Number of frames that came after a later frame of their flow.
     disorder: u64,
     /// Number of frames that came to another parser than the previous frame of their flow.
@@ -41,7 +41,7 @@ struct Seen {
 
 /// Consumer that checks the frames of one parser.
 struct Looking {
-    place: Place,
+    place: ConsumerPlace,
     seen: Arc<Mutex<Seen>>,
     /// Processing time per frame.
     delay: Duration,

@@ -10,16 +10,14 @@ use std::{
     path::Path,
     sync::{Arc, Mutex},
 };
+use wqcap_core::time::system_ns;
 use wqcap_engine::{
     capture::{Capture, Limits, Report},
     config::Config,
-    device::{
-        self,
-        clock::{ClockReport, system_ns},
-    },
-    pipeline::{Consumer, Frame, Place, Verdict},
+    device,
+    pipeline::{Consumer, ConsumerPlace, Frame, Verdict},
     plan::Plan,
-    stats::QueueLedger,
+    stats::{ClockReport, QueueLedger},
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -98,7 +96,7 @@ impl Run {
         let config = Config::with_overrides("", &all).expect("a configuration");
         let plan = Plan::new(&config, &device::list().expect("devices")).expect("a plan");
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let make = |place: Place| Diary {
+        let make = |place: ConsumerPlace| Diary {
             queue: place.queue,
             seen: Vec::with_capacity(100_000),
             all: Arc::clone(&seen),

@@ -5,6 +5,7 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd},
 };
+use wqcap_core::error::ResourceError;
 
 /// Error of this crate: a failed verb with its object and errno, an unknown device or address, or a
 /// failed allocation.
@@ -28,14 +29,9 @@ pub enum VerbsError {
         "address {0} does not belong to one RDMA device; `rdma link` lists devices with their interfaces"
     )]
     NoDeviceAt(SocketAddr),
-    /// Memory cannot be allocated.
-    #[error("cannot allocate {bytes} bytes of memory: {source}")]
-    Memory {
-        /// Number of bytes requested.
-        bytes: usize,
-        /// Errno of the allocation.
-        source: io::Error,
-    },
+    /// The operating system refuses memory.
+    #[error(transparent)]
+    Memory(#[from] ResourceError),
 }
 
 impl VerbsError {

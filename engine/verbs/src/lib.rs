@@ -71,7 +71,6 @@ mod cq;
 mod device;
 mod direct;
 mod error;
-pub mod memory;
 mod message;
 mod mlx5dv;
 mod mr;
@@ -103,3 +102,4 @@ pub use receive::{
     CVLAN_STRIPPING, DELAY_DROP, Flow, FlowKind, FlowRule, FlowSpec, Inner, Masked,
     PCI_WRITE_END_PADDING, RssQp, RwqTable, SCATTER_FCS, Striding, Wq, WqAttr, WqHandle, WqState,
 };
+pub use wqcap_memory as memory;

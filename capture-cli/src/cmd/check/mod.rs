@@ -22,7 +22,8 @@ use std::{fs, path::Path};
 use wqcap_engine::{
     config::{Config, Problem},
     device::{self, DeviceFacts},
-    plan::{Plan, outlook::outlook_of},
+    plan::Plan,
+    sink::outlook::outlook_of,
 };
 
 /// Prints the effective configuration and its plan. Fails if a run would fail to start.

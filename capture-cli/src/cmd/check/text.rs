@@ -11,8 +11,9 @@ use wqcap_engine::{
     config::{Config, Format, Order},
     files::name::SEALED,
     frame::dedup::MayDiffer,
+    pipeline::reduce::Reduction,
     plan::{
-        Plan, Reduction,
+        Plan,
         steering::{self, Spread},
     },
 };

@@ -11,6 +11,7 @@ use std::{
     },
     time::Instant,
 };
+use wqcap_engine::ResourceError;
 use wqcap_engine::verbs::{Context, Flow, FlowKind, FlowRule, FlowSpec, RssQp, VerbsError};
 
 /// Collector of findings, until a signal arrives or the device is lost.
@@ -44,8 +45,18 @@ impl HasErrno for io::Error {
 impl HasErrno for VerbsError {
     fn errno(&self) -> i32 {
         match self {
-            Self::Verb { source, .. } | Self::Memory { source, .. } => source.errno(),
+            Self::Verb { source, .. } => source.errno(),
+            Self::Memory(refusal) => refusal.errno(),
             _ => libc::ENODEV,
+        }
+    }
+}
+
+impl HasErrno for ResourceError {
+    fn errno(&self) -> i32 {
+        match self {
+            Self::File { source, .. } | Self::System { source, .. } => source.errno(),
+            _ => libc::EIO,
         }
     }
 }
@@ -53,7 +64,8 @@ impl HasErrno for VerbsError {
 impl HasErrno for wqcap_engine::Error {
     fn errno(&self) -> i32 {
         match self {
-            Self::System { source, .. } | Self::Verb { source, .. } => source.errno(),
+            Self::Resource(refusal) => refusal.errno(),
+            Self::Verb { source, .. } => source.errno(),
             _ => libc::EINVAL,
         }
     }

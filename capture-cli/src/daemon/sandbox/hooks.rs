@@ -11,10 +11,7 @@ use std::{
     io,
     path::Path,
 };
-use wqcap_engine::{
-    plan::OutputPlan,
-    sink::{HookGate, HookProcess, serve_hooks},
-};
+use wqcap_engine::sink::{HookGate, HookProcess, OutputPlan, serve_hooks};
 
 /// Starts the process for the hook of a plan, if there is a hook: this program as `wqcap hooks
 /// --dir DIR --name TEMPLATE PROGRAM`.

@@ -1,6 +1,6 @@
 //! Answers from the service to a client.
 
-use super::{VERSION, statistics::Stats, status::Status};
+use super::{Stats, VERSION, status::Status};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -11,21 +11,18 @@ mod answer;
 pub mod auth;
 pub mod fragment;
 pub mod handshake;
-pub mod ledger;
 mod request;
 mod secret;
-mod statistics;
 mod status;
-pub mod traffic;
 
 pub use answer::{Answer, AnswerBody, AnswerOutcome, Changed, Refusal, RefusalCode};
 pub use handshake::{AccessLevel, Challenge, HANDSHAKE_VERSION, Handshake};
 pub use request::{Command, CommandKind, LogLevel, Query, Request};
-pub use statistics::{LedgerSnapshot, Stats, WriteBuffers};
 pub use status::{
-    CaptureState, CaptureStatus, ControlStatus, Outlook, RdmaStatus, SrqStatus, Status,
-    TransportStatus,
+    CaptureState, CaptureStatus, ControlStatus, RdmaStatus, SrqStatus, Status, TransportStatus,
 };
+
+pub use wqcap_core::stats::{LedgerSnapshot, Outlook, Stats, WriteBuffers};
 
 use schemars::JsonSchema;
 

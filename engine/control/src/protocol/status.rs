@@ -1,8 +1,8 @@
 //! State of the capture and of the control service.
 
-use super::ledger::Total;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use wqcap_core::stats::{Outlook, Total};
 
 /// State of the capture and of the control service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -40,18 +40,6 @@ pub struct CaptureStatus {
     /// files are deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<Outlook>,
-}
-
-/// Estimated time that the disk holds captured files, at the current rate.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Outlook {
-    /// Bytes per second of the files that were finished in the last hour.
-    pub bytes_per_s: f64,
-    /// If `deletes` is set, the age in seconds at which files are deleted. Otherwise the number of
-    /// seconds until the disk is full.
-    pub seconds: f64,
-    /// Set if the oldest files are deleted to make room.
-    pub deletes: bool,
 }
 
 /// Activity of a capture: running, drained, stopped or lost.

@@ -9,7 +9,6 @@
 //! limits allow.
 
 mod backend;
-mod config;
 mod error;
 mod idempotency;
 mod limits;
@@ -21,9 +20,9 @@ mod thread;
 mod unix;
 
 pub use backend::{Backend, ChangeReply};
-pub use config::{ControlConfig, FileMode};
 pub use error::{ConfigProblem, StartError};
 pub use unix::ControlSocket;
+pub use wqcap_core::settings::{ControlConfig, FileMode};
 
 use crate::protocol::ControlStatus;
 use limits::ClientLimits;

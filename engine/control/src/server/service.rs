@@ -6,10 +6,12 @@ use super::{
     idempotency::{Begun, IdempotencyCache},
     limits::ClientLimits,
 };
-use crate::audit::{self, Peer};
-use crate::protocol::{
-    AnswerBody, Changed, Command, ControlStatus, Query, RdmaStatus, Refusal, SrqStatus, Status,
-    TransportStatus,
+use crate::{
+    audit::{self, Peer},
+    protocol::{
+        AnswerBody, Changed, Command, ControlStatus, Query, RdmaStatus, Refusal, SrqStatus, Status,
+        TransportStatus,
+    },
 };
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 

@@ -11,10 +11,12 @@ use super::{
     mailbox::{ClientId, Mailbox},
     service::{ControlService, TransportCounters},
 };
-use crate::audit::{self, Peer};
-use crate::protocol::{
-    AccessLevel, Answer, AnswerBody, Command, CommandKind, Query, Refusal, RefusalCode, Request,
-    VERSION,
+use crate::{
+    audit::{self, Peer},
+    protocol::{
+        AccessLevel, Answer, AnswerBody, Command, CommandKind, Query, Refusal, RefusalCode,
+        Request, VERSION,
+    },
 };
 use std::{
     sync::Arc,

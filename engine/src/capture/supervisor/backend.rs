@@ -20,12 +20,13 @@ use crate::{
         },
         server::{Backend, ChangeReply},
     },
-    device::{self, DeviceFacts, clock::system_ns},
+    device::{self, DeviceFacts},
     filter::Filter,
     plan::{self, Plan},
     sink::{PinnedFiles, RetentionGauge},
     stats::{NicCounters, QueueLedger},
     sync::wakeup::Wakeup,
+    time::system_ns,
 };
 use serde_json::{Value, json};
 use std::{

@@ -17,10 +17,9 @@
 use crate::{
     analysis::{
         flow_table::{Entry, FlowPlace, Guess, Key, Table},
-        limits::{CutoffReport, Limits, Volume, ends, is_control},
+        limits::{CutoffPlan, CutoffReport, Limits, Volume, ends, is_control},
     },
     pipeline::Frame,
-    plan::CutoffPlan,
 };
 
 /// Number of flows that an insertion checks for silence.
@@ -176,7 +175,7 @@ impl Cutoff {
     /// Removes silent flows among the next [`SWEPT`] flows.
     fn sweep(&mut self, ns: u64) {
         for _ in 0..SWEPT {
-            if self.table.len() == 0 {
+            if self.table.is_empty() {
                 break;
             }
             if self.cursor >= self.table.len() {
@@ -199,11 +198,11 @@ mod tests {
         super::ahead::{Ahead, MOST},
         *,
     };
+    use crate::analysis::limits::FlowLimit;
     use crate::{
         analysis::flow_table::hash_seed,
         filter::Filter,
         frame::{Headers, Tcp},
-        plan::FlowLimit,
     };
     use proptest::prelude::*;
     use std::collections::HashMap;

@@ -7,12 +7,11 @@ use crate::analysis::flows::Meter;
 use crate::{
     analysis::{
         flow_table::{FlowPlace, Guess},
-        limits::CutoffReport,
+        limits::{CutoffPlan, CutoffReport},
         observer::Observer,
     },
     frame::Headers,
     pipeline::Frame,
-    plan::CutoffPlan,
 };
 
 /// Flow table that a cutoff uses.

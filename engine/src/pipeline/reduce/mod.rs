@@ -27,22 +27,24 @@ mod counters;
 mod cutoff;
 mod cutting;
 mod fcs;
+mod reduction;
 mod sample;
 mod slice;
 
 use crate::{
     analysis::{flow_table::FlowPlace, observer::Observer},
-    config::{SampleBy, Slice},
     filter::{FilterCell, FilterReader},
     frame::{FlowKey, MalformedCounts, dedup::DedupWindow},
     pipeline::{Consumer, Frame, Judge, Verdict},
-    plan::Reduction,
 };
 use ahead::{Ahead, Parsed};
 pub use counters::{FcsReport, StageCounters};
 use cutting::Cutting;
+pub use reduction::Reduction;
 use sample::FrameSampler;
 use std::sync::Arc;
+use wqcap_core::settings::SampleBy;
+use wqcap_frame::Slice;
 
 /// Reduction stage of one queue in front of a consumer.
 pub struct Stage<C> {
@@ -330,7 +332,7 @@ mod tests {
 
     /// Returns a reduction with these settings.
     fn reduction(filter: &str, dedup_ns: u64, sample: u32, slice: Slice) -> Reduction {
-        Reduction::of(&Config {
+        crate::plan::reduction(&Config {
             capture: CaptureConfig {
                 filter: filter.into(),
                 dedup: Span(Duration::from_nanos(dedup_ns)),
@@ -385,7 +387,7 @@ mod tests {
 
     #[test]
     fn the_beginning_of_each_flow_is_kept_and_the_rest_counted() {
-        let reduction = Reduction::of(&Config {
+        let reduction = crate::plan::reduction(&Config {
             cutoff: vec![CutoffConfig {
                 packets: Some(2),
                 ..CutoffConfig::default()

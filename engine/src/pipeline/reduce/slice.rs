@@ -1,6 +1,7 @@
 //! Truncation of frames after a header.
 
-use crate::{config::Slice, frame::Headers};
+use crate::frame::Headers;
+use wqcap_frame::Slice;
 
 /// Returns the number of bytes of a frame that are kept.
 ///

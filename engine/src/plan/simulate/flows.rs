@@ -1,7 +1,7 @@
 //! Table of the simulated flows, both directions together, with the queue of each direction.
 
 use super::nic_view::SeenFrame;
-use crate::{control::protocol::traffic::Volume, frame::community_id};
+use crate::{frame::community_id, stats::traffic::Volume};
 use std::{
     collections::HashMap,
     fmt,

@@ -1,6 +1,6 @@
 //! Result of a simulation, in the form that `wqcap rss --json` prints.
 
-use crate::control::protocol::traffic::Volume;
+use crate::stats::traffic::Volume;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

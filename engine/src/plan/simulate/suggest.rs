@@ -7,7 +7,7 @@ use super::{
     nic_view::{HostsReason, SeenFrame},
     report::{Directions, SimulatedSpread, SuggestedSetting, Suggestion},
 };
-use crate::control::protocol::traffic::Volume;
+use crate::stats::traffic::Volume;
 use strum::VariantNames;
 use wqcap_rss::{HashDepth, IndirectionTable, RssKey, Toeplitz};
 

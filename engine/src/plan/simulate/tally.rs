@@ -8,7 +8,7 @@ use super::{
     },
     suggest::Candidates,
 };
-use crate::control::protocol::traffic::Volume;
+use crate::stats::traffic::Volume;
 use std::cmp::Reverse;
 use strum::VariantNames;
 

@@ -14,7 +14,6 @@ mod srq_sizing;
 
 use super::{
     ConfigProblem, StartError, avoid_cpus,
-    config::ControlConfig,
     mailbox::{ClientId, Mailbox},
     service::ControlService,
     session::SessionContext,
@@ -27,6 +26,7 @@ use crate::{
         auth::{self, Keys},
         fragment,
     },
+    server::ControlConfig,
 };
 use admission::Admission;
 use client::{Credentials, RcClient, SENDS, peer_at};

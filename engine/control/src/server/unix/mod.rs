@@ -7,11 +7,11 @@ mod client;
 mod peer;
 mod socket;
 
+use crate::server::ControlConfig;
 pub use socket::check;
 
 use super::{
     StartError, avoid_cpus,
-    config::ControlConfig,
     mailbox::{ClientId, Mailbox},
     service::ControlService,
     session::{ClientSession, SessionContext},

@@ -1,0 +1,19 @@
+//! Values of configuration keys, as the TOML file spells them.
+
+mod compress;
+mod control;
+mod keep;
+mod section;
+mod size;
+mod span;
+mod words;
+
+pub use compress::Compress;
+pub use control::{ControlConfig, FileMode};
+pub use keep::Keep;
+pub use size::{NumberOrText, Size};
+pub use span::Span;
+pub use words::{
+    Access, Clock, CqeCompression, Format, HashDepth, Idle, Mode, OnFull, OnLoss, OnPortDown,
+    Order, PipelineMode, Receive, SampleBy, Sandbox, Timestamps, Vlan,
+};

@@ -1,0 +1,54 @@
+//! Limit of `--count`: a number of frames that all queues share.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Number of frames that all loops together may still capture.
+#[derive(Debug)]
+pub struct Budget {
+    /// Limit of captured frames.
+    total: u64,
+    /// Frames that can still be claimed.
+    left: AtomicU64,
+    /// Frames captured so far.
+    used: AtomicU64,
+}
+
+impl Budget {
+    /// Creates a budget of `total` frames.
+    #[must_use]
+    pub fn new(total: u64) -> Self {
+        Self {
+            total,
+            left: AtomicU64::new(total),
+            used: AtomicU64::new(0),
+        }
+    }
+
+    /// Claims up to `want` frames before a poll, and returns the number granted. At most the total
+    /// is thus taken off the rings.
+    pub fn claim(&self, want: usize) -> usize {
+        let mut granted = 0;
+        let _ = self
+            .left
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| {
+                granted = usize::try_from(left).unwrap_or(usize::MAX).min(want);
+                (granted > 0).then(|| left - granted as u64)
+            });
+        granted
+    }
+
+    /// Returns the part of a grant that a poll did not capture to the budget.
+    pub fn settle(&self, granted: usize, captured: u64) {
+        if granted as u64 > captured {
+            self.left
+                .fetch_add(granted as u64 - captured, Ordering::AcqRel);
+        }
+        self.used.fetch_add(captured, Ordering::AcqRel);
+    }
+
+    /// Returns `true` if the total has been captured.
+    #[must_use]
+    pub fn is_used_up(&self) -> bool {
+        self.used.load(Ordering::Acquire) >= self.total
+    }
+}

@@ -1,0 +1,387 @@
+//! Ledger of frames: every received frame ends in exactly one line.
+
+mod budget;
+mod clock_report;
+mod ends;
+mod ledger;
+pub mod outage;
+mod outlook;
+mod snapshot;
+pub mod traffic;
+
+pub use budget::Budget;
+pub use clock_report::ClockReport;
+pub use ends::Ends;
+pub use ledger::{
+    Counter, LINES, LOSSES, NicCounters, QueueLedger, Total, Unbalanced, Unreadable, nic_sum,
+};
+pub use outlook::Outlook;
+pub use snapshot::{LedgerSnapshot, Stats, WriteBuffers};
+
+use serde::Serialize;
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+/// Upper bounds of the classes of [`RingState::found`], in frames. The last bound is the default
+/// batch of a loop.
+pub const FOUND: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
+
+/// State of a queue's ring and its loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RingState {
+    /// WRs that are posted to the NIC; the others are in the pipeline.
+    pub posted: u64,
+    /// Number of iterations of the loop, including idle ones. A loop whose count does not change
+    /// for seconds is stuck.
+    pub beats: u64,
+    /// Number of recoveries of the WQ from an error.
+    pub recoveries: u64,
+    /// Number of polls that found frames, by the number of frames: class `i` ends at `FOUND[i]`.
+    pub found: [u64; FOUND.len()],
+}
+
+/// Published counters of one queue, stored once per batch. Every thread may read them.
+///
+/// At most three threads store here, each on separate cache lines: the loop, the thread that
+/// decides on frames (the loop or a parser), and the writer.
+#[derive(Debug, Default)]
+pub struct QueueCounters {
+    /// Counters of the loop.
+    looped: Aligned<LoopCounters>,
+    /// Counters of the thread that decides on frames.
+    ended: Aligned<EndCounters>,
+    /// Counters of the writer.
+    written: Aligned<WriterCounters>,
+}
+
+/// Value on separate cache lines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Aligned<T>(T);
+
+/// Counters that the loop stores.
+#[derive(Debug, Default)]
+struct LoopCounters {
+    /// Frames that the loop received.
+    received: AtomicU64,
+    /// Frames dropped because a parser was full.
+    dropped_pipeline: AtomicU64,
+    /// Receive errors.
+    errors: AtomicU64,
+    /// Recoveries of the WQ from an error.
+    recoveries: AtomicU64,
+    /// Iterations of the loop.
+    beats: AtomicU64,
+    /// Time before the poll that last found the queue empty. Locked several times per second.
+    idle_at: Mutex<Option<Instant>>,
+    /// WRs that are posted to the NIC.
+    posted: AtomicU64,
+    /// Polls by the number of frames that they found.
+    found: [AtomicU64; FOUND.len()],
+}
+
+/// Defines the shared form of [`Ends`] with these fields.
+macro_rules! end_counters {
+    ($($field:ident)+) => {
+        /// Frames by verdict, as other threads read them.
+        #[derive(Debug, Default)]
+        struct EndCounters { $($field: AtomicU64,)+ }
+
+        impl EndCounters {
+            /// Stores all counters.
+            #[inline]
+            fn store(&self, ends: &Ends) {
+                $(self.$field.store(ends.$field, Ordering::Relaxed);)+
+            }
+
+            /// Loads all counters.
+            fn load(&self) -> Ends {
+                Ends { $($field: self.$field.load(Ordering::Relaxed),)+ }
+            }
+        }
+    };
+}
+
+end_counters! { captured filtered sampled_out deduplicated cut_off dropped_storage bytes }
+
+/// Counters of frames after the loop or parser has counted them as captured.
+#[derive(Debug, Default)]
+struct WriterCounters {
+    /// Frames that could not be written.
+    lost: SharedVolume,
+    /// Frames that came too late for the merge in time order.
+    late: SharedVolume,
+    /// Frames that repeat another queue's frame.
+    repeated: SharedVolume,
+    /// Frames that were sampled out after the merge in time order.
+    sampled_out: SharedVolume,
+    /// Frames that were cut off after the merge in time order.
+    cut_off: SharedVolume,
+    /// Frames in finished files.
+    kept: SharedVolume,
+}
+
+/// Counter of frames and their bytes.
+#[derive(Debug, Default)]
+struct SharedVolume {
+    /// Number of counted frames.
+    frames: AtomicU64,
+    /// Bytes of the counted frames.
+    bytes: AtomicU64,
+}
+
+impl SharedVolume {
+    /// Adds frames and bytes.
+    fn add(&self, frames: u64, bytes: u64) {
+        self.frames.fetch_add(frames, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the counted frames and their bytes.
+    fn load(&self) -> (u64, u64) {
+        let load = |it: &AtomicU64| it.load(Ordering::Relaxed);
+        (load(&self.frames), load(&self.bytes))
+    }
+}
+
+/// Frames that a loop has received so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Received {
+    /// Received frames, including the dropped ones and errors.
+    pub frames: u64,
+    /// Frames dropped because a parser was full.
+    pub dropped_pipeline: u64,
+    /// Receive errors.
+    pub errors: u64,
+}
+
+impl QueueCounters {
+    /// Publishes the loop's counts of received frames.
+    #[inline]
+    pub fn publish_received(&self, received: &Received) {
+        let c = &self.looped.0;
+        // There is one writer, so a load and a store suffice.
+        let new = received.frames - c.received.load(Ordering::Relaxed);
+        if new > 0 {
+            let bin = &c.found[bin(new)];
+            bin.store(bin.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        c.received.store(received.frames, Ordering::Relaxed);
+        c.dropped_pipeline
+            .store(received.dropped_pipeline, Ordering::Relaxed);
+        c.errors.store(received.errors, Ordering::Relaxed);
+    }
+
+    /// Publishes the counts of frames by verdict.
+    #[inline]
+    pub fn publish_ends(&self, ends: &Ends) {
+        self.ended.0.store(ends);
+    }
+
+    /// Counts an iteration of the loop: once per batch, and several times per second while the
+    /// queue is empty.
+    #[inline]
+    pub fn beat(&self) {
+        let beats = &self.looped.0.beats;
+        // There is one writer, so a load and a store suffice.
+        beats.store(beats.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Counts an idle iteration of a loop that found its queue empty after `since` and has flushed
+    /// all frames.
+    pub fn idle(&self, since: Instant) {
+        let mut idle_at = self.looped.0.idle_at.lock();
+        if let Ok(at) = &mut idle_at {
+            **at = Some(since);
+        }
+        drop(idle_at);
+        self.beat();
+    }
+
+    /// Returns the last time at which the queue was known to be empty, if every received frame has
+    /// been counted to its end.
+    pub fn settled_at(&self) -> Option<Instant> {
+        let at = *self.looped.0.idle_at.lock().ok()?;
+        self.ledger(0).is_balanced().then_some(at?)
+    }
+
+    /// Publishes the number of WRs that are posted to the NIC.
+    #[inline]
+    pub fn posted(&self, wrs: u32) {
+        self.looped.0.posted.store(wrs.into(), Ordering::Relaxed);
+    }
+
+    /// Returns the state of the ring and its loop.
+    #[must_use]
+    pub fn ring(&self) -> RingState {
+        let c = &self.looped.0;
+        RingState {
+            posted: c.posted.load(Ordering::Relaxed),
+            beats: c.beats.load(Ordering::Relaxed),
+            recoveries: c.recoveries.load(Ordering::Relaxed),
+            found: c.found.each_ref().map(|it| it.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Counts a recovery of the WQ.
+    pub fn recovered(&self) {
+        self.looped.0.recoveries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts frames, previously counted as captured, that the writer could not write.
+    pub fn lost(&self, frames: u64, bytes: u64) {
+        self.written.0.lost.add(frames, bytes);
+    }
+
+    /// Counts frames, previously counted as captured, that came too late for the merge in time
+    /// order.
+    pub fn late(&self, frames: u64, bytes: u64) {
+        self.written.0.late.add(frames, bytes);
+    }
+
+    /// Counts frames, previously counted as captured, that repeat another queue's frames.
+    pub fn repeated(&self, frames: u64, bytes: u64) {
+        self.written.0.repeated.add(frames, bytes);
+    }
+
+    /// Counts a frame of `bytes` bytes, previously counted as captured, that was sampled out after
+    /// the merge in time order.
+    pub fn sampled_out_in_order(&self, bytes: u64) {
+        self.written.0.sampled_out.add(1, bytes);
+    }
+
+    /// Counts a frame of `bytes` bytes, previously counted as captured, that was cut off after the
+    /// merge in time order.
+    pub fn cut_off_in_order(&self, bytes: u64) {
+        self.written.0.cut_off.add(1, bytes);
+    }
+
+    /// Counts captured frames that are in a finished file.
+    pub fn kept(&self, frames: u64, bytes: u64) {
+        self.written.0.kept.add(frames, bytes);
+    }
+
+    /// Counts captured frames that are in no finished file as lost. Called when all writing has
+    /// ended.
+    pub fn lose_unkept(&self) {
+        let (ledger, (frames, bytes)) = (self.ledger(0), self.written.0.kept.load());
+        if ledger.captured > frames {
+            let unkept = ledger.captured - frames;
+            self.lost(unkept, ledger.bytes.saturating_sub(bytes));
+        }
+    }
+
+    /// Returns the present ledger lines of the queue, whose index is `queue`.
+    #[must_use]
+    pub fn ledger(&self, queue: u16) -> QueueLedger {
+        let (c, w) = (&self.looped.0, &self.written.0);
+        let [lost, late, repeated, sampled_out, cut_off] =
+            [&w.lost, &w.late, &w.repeated, &w.sampled_out, &w.cut_off].map(SharedVolume::load);
+        let gone = [lost, late, repeated, sampled_out, cut_off];
+        let received = c.received.load(Ordering::Relaxed);
+        let e = self.ended.0.load();
+        QueueLedger {
+            queue,
+            received,
+            captured: (e.captured).saturating_sub(gone.iter().map(|it| it.0).sum()),
+            filtered: e.filtered,
+            sampled_out: e.sampled_out + sampled_out.0,
+            deduplicated: e.deduplicated + repeated.0,
+            cut_off: e.cut_off + cut_off.0,
+            dropped_pipeline: c.dropped_pipeline.load(Ordering::Relaxed),
+            dropped_storage: e.dropped_storage + lost.0,
+            late: late.0,
+            errors: c.errors.load(Ordering::Relaxed),
+            bytes: e.bytes.saturating_sub(gone.iter().map(|it| it.1).sum()),
+        }
+    }
+}
+
+/// Returns the index of the class in [`FOUND`] for a number of frames.
+#[inline]
+fn bin(frames: u64) -> usize {
+    let bits = u64::BITS - frames.saturating_sub(1).leading_zeros();
+    (bits as usize).min(FOUND.len() - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polls_are_counted_by_the_number_of_frames() {
+        let counters = QueueCounters::default();
+        let mut received = Received::default();
+        for found in [1, 2, 3, 4, 5, 64, 0, 33, 32, 900] {
+            received.frames += found;
+            counters.publish_received(&received);
+        }
+        assert_eq!(counters.ring().found, [1, 1, 2, 1, 0, 1, 3]);
+        for (i, bound) in FOUND.into_iter().enumerate() {
+            assert_eq!(bin(bound), i);
+        }
+    }
+
+    #[test]
+    fn a_lost_block_moves_from_captured_to_dropped() {
+        let counters = QueueCounters::default();
+        counters.publish_received(&Received {
+            frames: 22,
+            dropped_pipeline: 2,
+            errors: 1,
+        });
+        counters.publish_ends(&Ends {
+            captured: 8,
+            filtered: 1,
+            sampled_out: 2,
+            deduplicated: 3,
+            cut_off: 4,
+            dropped_storage: 1,
+            bytes: 800,
+        });
+        counters.lost(3, 300);
+        let ledger = counters.ledger(2);
+        ledger.check().unwrap();
+        assert_eq!((ledger.queue, ledger.received, ledger.captured), (2, 22, 5));
+        assert_eq!((ledger.dropped_storage, ledger.bytes), (4, 500));
+        assert_eq!(
+            LINES.map(|(_, of)| of(&ledger)),
+            [5, 1, 2, 3, 4, 2, 4, 0, 1]
+        );
+    }
+
+    #[test]
+    fn a_budget_is_never_exceeded_and_always_reached() {
+        let budget = Budget::new(1_000);
+        let taken: u64 = std::thread::scope(|scope| {
+            let loops: Vec<_> = (0..4)
+                .map(|i| {
+                    let budget = &budget;
+                    scope.spawn(move || {
+                        let mut taken = 0;
+                        while !budget.is_used_up() {
+                            let grant = budget.claim(64);
+                            // A poll that finds fewer frames than granted.
+                            let captured = grant as u64 / (i + 1);
+                            let captured = if grant > 0 && captured == 0 {
+                                1
+                            } else {
+                                captured
+                            };
+                            budget.settle(grant, captured);
+                            taken += captured;
+                        }
+                        taken
+                    })
+                })
+                .collect();
+            loops.into_iter().map(|l| l.join().expect("no panic")).sum()
+        });
+        assert_eq!(taken, 1_000);
+    }
+}

@@ -1,0 +1,61 @@
+//! Start of the engine's named threads, and threads whose end is awaited for a limited time.
+
+use crate::error::ResourceError;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{Builder, JoinHandle},
+    time::{Duration, Instant},
+};
+
+/// Starts a thread with a name.
+///
+/// # Errors
+/// The system cannot create another thread.
+pub fn spawn<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, ResourceError> {
+    let thread = Builder::new().name(name.into()).spawn(run);
+    thread.map_err(|source| ResourceError::System {
+        what: format!("the thread {name}"),
+        source,
+    })
+}
+
+/// Thread whose work the end of a run waits for, up to a limit.
+pub struct Follower<T> {
+    /// Handle of the thread.
+    thread: JoinHandle<T>,
+    /// Set when the thread should stop and skip its remaining work.
+    hurry: Arc<AtomicBool>,
+}
+
+impl<T: Send + 'static> Follower<T> {
+    /// Starts the thread. `run` should stop and skip its remaining work once the flag is set.
+    ///
+    /// # Errors
+    /// The system cannot create another thread.
+    pub fn start(
+        name: &str,
+        run: impl FnOnce(&AtomicBool) -> T + Send + 'static,
+    ) -> Result<Self, ResourceError> {
+        let hurry = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&hurry);
+        let thread = spawn(name, move || run(&flag))?;
+        Ok(Self { thread, hurry })
+    }
+
+    /// Waits until the thread has ended, and sets its flag after `patience`. Returns `None` if the
+    /// thread panicked.
+    pub fn finish(self, patience: Duration) -> Option<T> {
+        let deadline = Instant::now() + patience;
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.hurry.store(true, Ordering::Relaxed);
+        self.thread.join().ok()
+    }
+}

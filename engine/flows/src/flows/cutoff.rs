@@ -1,0 +1,150 @@
+//! Flow cutoff with flow records: the table of the records follows the limits too.
+//!
+//! A frame is added at once instead of with its batch, since the decision to keep it depends on all
+//! frames before. The volume of a flow is the sum of its entry's counters and of the counters of
+//! its earlier records; the latter are accessed for few frames. A record may end while the limit
+//! still applies, and vice versa. A flow whose record has ended stays while its limit applies;
+//! without frames it is not written.
+//!
+//! Unlike the cutoff's own table, a full table frees places by ending the records of old flows,
+//! whose limits then start again.
+
+use super::{
+    entry::FlowEntry,
+    following::Following,
+    meter::Meter,
+    seen::{MOST_SEEN, SeenFrame},
+};
+use crate::{
+    flow_table::{FlowPlace, Guess, Table},
+    limits::{CutoffPlan, CutoffReport, opens},
+};
+use wqcap_core::consumer::Frame;
+use wqcap_frame::Headers;
+
+impl Meter {
+    /// Follows the limits of a cutoff from now on. The table must be empty.
+    pub fn follow(&mut self, plan: &CutoffPlan) {
+        let following = Following::new(plan, self.table.capacity(), self.idle_ns);
+        self.following = Some(Box::new(following));
+    }
+
+    /// Returns the counters of frames cut off so far.
+    pub fn cutoff(&self) -> CutoffReport {
+        let following = self.following.as_ref();
+        following.map_or_else(CutoffReport::default, |it| it.report)
+    }
+
+    /// Returns the meter's table of flows.
+    #[inline]
+    pub fn table(&self) -> &Table<FlowEntry> {
+        &self.table
+    }
+
+    /// Takes a frame like [`Meter::count`], adds it at once, and returns `true` if it is cut off.
+    #[inline]
+    pub(crate) fn cuts(
+        &mut self,
+        frame: &Frame<'_>,
+        headers: [&Headers; 2],
+        place: &FlowPlace,
+        guess: Guess,
+    ) -> bool {
+        debug_assert!(self.following.is_some(), "limits are followed");
+        self.now_ns = frame.ns;
+        self.sample_names(frame, headers, place);
+        let found = self.table.find(guess, place.hash, &place.key);
+        if let (Some(at), Some(following)) = (found, &mut self.following) {
+            let (flow, apart) = self.table.both_mut(at);
+            let may_restart = frame.ns.saturating_sub(flow.last_ns()) >= following.silence_ns
+                || flow.has_lasted(self.active, frame.ns, || apart)
+                || flow.is_blank()
+                || flow.has_ended() && opens(place.tcp_flags);
+            if !may_restart {
+                return following.cuts((flow, apart), at, frame, place);
+            }
+        }
+        self.enter_first(found, frame, headers, place)
+    }
+
+    /// Slow path of [`Meter::cuts`]: the flow is new, or its record or limit may start again.
+    #[cold]
+    fn enter_first(
+        &mut self,
+        found: Option<usize>,
+        frame: &Frame<'_>,
+        headers: [&Headers; 2],
+        place: &FlowPlace,
+    ) -> bool {
+        let seen = self.seen_frame(frame, headers, place);
+        let at = match found {
+            Some(at) => {
+                self.renew(at, frame, &seen);
+                Some(at)
+            }
+            None => self.begin(&seen),
+        };
+        let Some(following) = &mut self.following else {
+            return false;
+        };
+        let Some(at) = at else {
+            following.report.untracked_frames += 1;
+            return false;
+        };
+        let (flow, apart) = self.table.both_mut(at);
+        if found.is_none() {
+            following.restart_limit((flow, apart), at, frame);
+        }
+        following.cuts((flow, apart), at, frame, place)
+    }
+
+    /// Copies a payload with a possible name. The copy is sent with the batch, after this frame is
+    /// added to its flow.
+    #[inline]
+    fn sample_names(&mut self, frame: &Frame<'_>, headers: [&Headers; 2], place: &FlowPlace) {
+        if self.seen.len() >= MOST_SEEN {
+            self.handled();
+        }
+        if let Some(sampler) = &mut self.sampler
+            && sampler.sample_frame(frame.bytes, headers[1], self.seen.len())
+        {
+            let seen = self.seen_frame(frame, headers, place);
+            self.seen.push(seen);
+        }
+    }
+
+    /// Returns the data kept of a frame. It is the only frame of the batch that may have an
+    /// outermost packet.
+    #[cold]
+    #[inline(never)]
+    fn seen_frame(
+        &mut self,
+        frame: &Frame<'_>,
+        [outer, inner]: [&Headers; 2],
+        place: &FlowPlace,
+    ) -> SeenFrame {
+        let Frame { bytes, len, ns, .. } = *frame;
+        self.outers.clear();
+        SeenFrame::new(bytes, len, ns, outer, inner, Some(place), &mut self.outers)
+    }
+
+    /// Ends a flow's record and restarts its limit, each if its time is over when this frame
+    /// arrives.
+    fn renew(&mut self, at: usize, frame: &Frame<'_>, seen: &SeenFrame) {
+        let flow = self.table.get(at);
+        let (last_ns, has_ended) = (flow.last_ns(), flow.has_ended());
+        self.end_record(at, frame.ns);
+        let outer = self.outer_of(seen);
+        let Some(following) = &mut self.following else {
+            return;
+        };
+        let (flow, apart) = self.table.both_mut(at);
+        if (following.limits).begins_anew(last_ns, has_ended, frame.ns, seen.flags) {
+            following.restart_limit((flow, apart), at, frame);
+        }
+        if flow.is_blank() {
+            flow.restart_record(apart, seen, outer);
+            following.blank -= 1;
+        }
+    }
+}

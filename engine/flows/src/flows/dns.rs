@@ -1,0 +1,55 @@
+//! DNS table: one row for each question of each message that was read.
+
+use super::{
+    columns::{address, port},
+    row::{Column, Row, Values, columns},
+};
+use wqcap_frame::FiveTuple;
+use wqcap_names::Question;
+
+/// Row of the DNS table: a question with the result of its message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DnsRow {
+    /// Time at which the message was received, in nanoseconds since 1970.
+    pub(super) ns: u64,
+    /// Sender and receiver of the message.
+    pub(super) ends: FiveTuple,
+    /// Queue that received the DNS message.
+    pub(super) queue: u16,
+    /// Identifier of the DNS message.
+    pub(super) id: u16,
+    /// Question; `None`: the message had none.
+    pub(super) question: Option<Question>,
+    /// Response code; `None`: the message is a query.
+    pub(super) rcode: Option<String>,
+    /// Number of answer records in the message.
+    pub(super) answers: u16,
+}
+
+impl Row for DnsRow {
+    const TABLE: &'static str = "dns";
+    const SCHEMA_VERSION: &'static str = "1";
+    const DOCS: &'static str = "/usr/share/doc/wqcap/docs/names.md";
+    const COLUMNS: &'static [Column<Self>] = COLUMNS;
+
+    fn ns(&self) -> u64 {
+        self.ns
+    }
+}
+
+columns! { DnsRow;
+    time: Time(|it| Some(it.ns));
+    time_ns: Long(|it| Some(it.ns));
+    src: Name(|it| Some(address(&it.ends)));
+    dst: Name(|it| Some(address(&it.ends.reversed())));
+    src_port: Int(|it| port(&it.ends));
+    dst_port: Int(|it| port(&it.ends.reversed()));
+    protocol: Int(|it| Some(it.ends.protocol.into()));
+    id: Int(|it| Some(it.id));
+    name: Name(|it| Some(it.question.as_ref()?.name.clone()));
+    type: Text(|it| Some(it.question.as_ref()?.kind.clone()));
+    rcode: Text(|it| it.rcode.clone());
+    answers: Int(|it| it.rcode.is_some().then_some(it.answers));
+    queue: Int(|it| Some(it.queue));
+    community_id: Name(|it| it.ends.community_id(None));
+}

@@ -1,0 +1,500 @@
+//! Open flow: an entry of one cache line that each of its frames touches, and a cold part.
+
+use super::{
+    record::{Direction, FlowEndReason, FlowRecord},
+    seen::SeenFrame,
+};
+use crate::{
+    flow_table::{Entry, Key, ShortKey},
+    limits::Volume,
+};
+use wqcap_frame::{FiveTuple, protocol};
+use wqcap_names::Kind;
+
+/// Payloads of a flow that are read for names in each direction: a persistent connection carries
+/// many requests.
+const SHARE: u8 = 4;
+
+/// Counters of one direction that each frame touches. Sums wrap around: see [`FlowApart::carried`].
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Way {
+    last_ns: u64,
+    bytes: u32,
+    frames: u32,
+}
+
+/// Entry of a flow, touched by each of its frames: one cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct FlowEntry {
+    key: ShortKey,
+    /// Index of the flow's limit, if limits are followed.
+    limit: u16,
+    /// Counters in the direction of the first frame, and in the other.
+    ways: [Way; 2],
+    /// Time stamp of the first frame in units of [`coarse`].
+    begun: u32,
+    /// TCP control bits that were seen, by direction.
+    flags: [u8; 2],
+    /// `true` if the first frame went from the lower end to the upper one.
+    upward: bool,
+    /// State flags of the flow, defined in [`marks`].
+    marks: u8,
+}
+
+/// Cold part of a flow, used at its beginning and end, or for few flows or frames. The fields that
+/// identify an IPv6 flow come first, on one cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct FlowApart {
+    /// Addresses of the key, as in [`Key::addresses`].
+    addresses: [[u64; 2]; 2],
+    /// Time stamps of the first frames, by direction.
+    first_ns: [u64; 2],
+    /// Number of times that the entry's sums of frames and bytes have wrapped around, by direction.
+    carried: [Carried; 2],
+    hash: u32,
+    /// Ethertype of the first frame's innermost packet.
+    ethertype: u16,
+    /// Type and code of the first frame's ICMP message.
+    icmp: Option<[u8; 2]>,
+    /// Number of payloads that were read for names, by direction.
+    read: [u8; 2],
+    /// Outermost packet of the first frame, if it came in a tunnel.
+    outer: Option<FiveTuple>,
+}
+
+/// Number of times that sums have wrapped around.
+#[derive(Clone, Copy, Debug, Default)]
+struct Carried {
+    frames: u32,
+    bytes: u32,
+}
+
+/// State flags of a flow entry.
+mod marks {
+    /// Flag: the entry has no frames; its record has ended, and its limit still applies.
+    pub(super) const BLANK: u8 = 1;
+    /// Flag: the connection has ended, as seen by the flow's limit.
+    pub(super) const ENDED: u8 = 1 << 1;
+    /// Flag: the counters started at another time than the limit.
+    pub(super) const SHIFTED: u8 = 1 << 2;
+    /// Flag: frames of the flow were cut off.
+    pub(super) const CUT: u8 = 1 << 3;
+    /// Flag: the counters have wrapped around.
+    pub(super) const CARRIED: u8 = 1 << 4;
+    /// Flag: frames to the lower end have reached the limit. The next bit: frames from the lower
+    /// end have.
+    pub(super) const OVER: u8 = 1 << 5;
+
+    /// Flags that belong to the record, not to the limit.
+    pub(super) const OF_RECORD: u8 = BLANK | CARRIED;
+
+    /// Returns `mark` if the condition holds, otherwise 0.
+    #[inline]
+    pub(super) fn flag_if(mark: u8, condition: bool) -> u8 {
+        if condition { mark } else { 0 }
+    }
+}
+
+/// Binary logarithm of [`coarse`]'s unit in nanoseconds.
+const COARSE: u32 = 24;
+
+/// Reduces a time stamp to 32 bits, for which an entry has room: units of 17 ms, which repeat after
+/// two years.
+#[inline]
+fn coarse(ns: u64) -> u32 {
+    (ns >> COARSE) as u32
+}
+
+/// Maximum duration of one record of a flow.
+#[derive(Clone, Copy)]
+pub(super) struct Lifetime {
+    ns: u64,
+    /// Duration in whole units of [`coarse`], clamped to `u32`. It is rounded down, so that no
+    /// expired flow is missed.
+    units: u32,
+}
+
+impl Lifetime {
+    pub(super) fn from_ns(ns: u64) -> Self {
+        let units = u32::try_from(ns >> COARSE).unwrap_or(u32::MAX);
+        Self { ns, units }
+    }
+
+    /// Returns the duration in nanoseconds.
+    pub(super) fn ns(self) -> u64 {
+        self.ns
+    }
+}
+
+impl Entry for FlowEntry {
+    type Apart = FlowApart;
+
+    #[inline]
+    fn is_of<'a>(&self, key: &Key, apart: impl FnOnce() -> &'a FlowApart) -> bool {
+        self.key == key.short() && (key.is_short() || apart().addresses == key.addresses())
+    }
+
+    #[inline]
+    fn hash(&self, apart: &FlowApart) -> u32 {
+        apart.hash
+    }
+
+    #[inline]
+    fn needs_apart(key: &Key) -> bool {
+        !key.is_short()
+    }
+}
+
+impl FlowEntry {
+    /// Creates a flow for its first frame, which is not counted yet. `outer`: the outermost packet,
+    /// if the frame came in a tunnel.
+    pub(super) fn begin(first: &SeenFrame, outer: Option<FiveTuple>) -> (Self, FlowApart) {
+        let entry = Self {
+            key: first.key.short(),
+            limit: 0,
+            ways: Default::default(),
+            begun: coarse(first.ns),
+            flags: [0; 2],
+            upward: first.upward,
+            marks: 0,
+        };
+        let apart = FlowApart {
+            addresses: first.key.addresses(),
+            first_ns: [0; 2],
+            carried: Default::default(),
+            hash: first.hash,
+            ethertype: first.ethertype,
+            icmp: first.icmp,
+            read: [0; 2],
+            outer,
+        };
+        (entry, apart)
+    }
+
+    /// Counts a frame of `len` bytes on the wire, received at `ns`. `upward`: it went from the
+    /// lower end to the upper one.
+    #[inline]
+    pub(super) fn count(
+        &mut self,
+        apart: &mut FlowApart,
+        upward: bool,
+        tcp_flags: u8,
+        len: u32,
+        ns: u64,
+    ) {
+        let at = self.way_of(upward);
+        self.flags[at] |= tcp_flags;
+        let way = &mut self.ways[at];
+        let (bytes, wraps) = way.bytes.overflowing_add(len);
+        let frames = way.frames.wrapping_add(1);
+        *way = Way {
+            last_ns: ns,
+            bytes,
+            frames,
+        };
+        if wraps || frames <= 1 {
+            self.count_rare(apart, at, wraps);
+        }
+    }
+
+    /// Updates the cold part for the first frame of a direction, or when a sum wraps around.
+    #[cold]
+    #[inline(never)]
+    fn count_rare(&mut self, apart: &mut FlowApart, at: usize, bytes_wrap: bool) {
+        let Way {
+            frames, last_ns, ..
+        } = self.ways[at];
+        let carried = &mut apart.carried[at];
+        if frames == 1 && carried.frames == 0 {
+            apart.first_ns[at] = last_ns;
+        }
+        // After a frame, a sum of frames is 0 only if it has just wrapped around.
+        carried.frames += u32::from(frames == 0);
+        carried.bytes += u32::from(bytes_wrap);
+        self.marks |= marks::flag_if(marks::CARRIED, frames == 0 || bytes_wrap);
+    }
+
+    /// Returns the index of the direction: from the lower end to the upper one, or back.
+    #[inline]
+    fn way_of(&self, upward: bool) -> usize {
+        usize::from(upward != self.upward)
+    }
+
+    /// Returns the frames and bytes of one direction.
+    #[inline]
+    pub(super) fn volume(&self, apart: &FlowApart, upward: bool) -> Volume {
+        self.volume_at(apart, self.way_of(upward))
+    }
+
+    #[inline]
+    fn volume_at(&self, apart: &FlowApart, at: usize) -> Volume {
+        let way = self.ways[at];
+        let volume = Volume {
+            bytes: way.bytes.into(),
+            packets: way.frames.into(),
+        };
+        if self.marks & marks::CARRIED == 0 {
+            return volume;
+        }
+        apart.with_carried(volume, at)
+    }
+
+    /// Counts a payload with a possible name. Returns its direction if it is to be read; `None`:
+    /// the flow's share is used up. Every DNS and DHCP message is read.
+    pub(super) fn share(&self, apart: &mut FlowApart, upward: bool, kind: Kind) -> Option<usize> {
+        let way = self.way_of(upward);
+        if !matches!(kind, Kind::Dns | Kind::Dhcp | Kind::Dhcpv6) {
+            if apart.read[way] == SHARE {
+                return None;
+            }
+            apart.read[way] += 1;
+        }
+        Some(way)
+    }
+
+    /// Returns `true` if the flow has lasted for `time` at `ns`. The cold part is rarely accessed.
+    #[inline]
+    pub(super) fn has_lasted<'a>(
+        &self,
+        time: Lifetime,
+        ns: u64,
+        apart: impl FnOnce() -> &'a FlowApart,
+    ) -> bool {
+        coarse(ns).wrapping_sub(self.begun) >= time.units && apart().has_lasted(time, ns)
+    }
+
+    /// Time stamp of the flow's last frame, in nanoseconds since 1970.
+    #[inline]
+    pub(super) fn last_ns(&self) -> u64 {
+        self.ways[0].last_ns.max(self.ways[1].last_ns)
+    }
+
+    /// Returns the flow record with the entry's counters.
+    pub(super) fn record(&self, apart: &FlowApart, queue: u16, end: FlowEndReason) -> FlowRecord {
+        let key = Key::with_addresses(self.key, apart.addresses);
+        let ends = key.ends();
+        let ways = [0, 1].map(|at| {
+            let Volume { bytes, packets } = self.volume_at(apart, at);
+            Direction {
+                frames: packets,
+                bytes,
+                first_ns: apart.first_ns[at],
+                last_ns: self.ways[at].last_ns,
+            }
+        });
+        FlowRecord {
+            tuple: if self.upward { ends } else { ends.reversed() },
+            vlans: key.vlans(),
+            network: key.network(),
+            ethertype: apart.ethertype,
+            icmp: apart.icmp,
+            outer: apart.outer,
+            ways,
+            tcp_flags: (ends.version != 0 && ends.protocol == protocol::TCP).then_some(self.flags),
+            queue,
+            end,
+            names: None,
+        }
+    }
+}
+
+/// Methods for few frames are out of line: otherwise the compiler reads the cold cache line for
+/// each frame, before the decision.
+impl FlowApart {
+    /// Exact comparison of [`FlowEntry::has_lasted`].
+    #[cold]
+    #[inline(never)]
+    fn has_lasted(&self, time: Lifetime, ns: u64) -> bool {
+        ns.saturating_sub(self.first_ns()) >= time.ns
+    }
+
+    /// Adds the carries of wrapped sums to `volume`.
+    #[cold]
+    #[inline(never)]
+    fn with_carried(&self, volume: Volume, at: usize) -> Volume {
+        let carried = self.carried[at];
+        Volume {
+            bytes: volume.bytes + (u64::from(carried.bytes) << 32),
+            packets: volume.packets + (u64::from(carried.frames) << 32),
+        }
+    }
+
+    /// Time stamp of the flow's first frame, in nanoseconds since 1970.
+    #[inline]
+    pub(super) fn first_ns(&self) -> u64 {
+        self.first_ns[0]
+    }
+}
+
+/// Progress of a flow towards its limit, if limits are followed.
+impl FlowEntry {
+    pub(super) fn limit(&self) -> u16 {
+        self.limit
+    }
+
+    /// Returns `true` if the entry has no frames because its record has ended. The time stamp of
+    /// the last frame stays.
+    #[inline]
+    pub(super) fn is_blank(&self) -> bool {
+        self.marks & marks::BLANK != 0
+    }
+
+    /// Returns `true` if the connection has ended.
+    #[inline]
+    pub(super) fn has_ended(&self) -> bool {
+        self.marks & marks::ENDED != 0
+    }
+
+    /// Returns `true` if the counters do not cover exactly the time since the limit started.
+    #[inline]
+    pub(super) fn is_shifted(&self) -> bool {
+        self.marks & marks::SHIFTED != 0
+    }
+
+    /// Returns `true` if the frames sent by one side have reached the limit; 1: the lower end.
+    #[inline]
+    pub(super) fn is_over(&self, side: usize) -> bool {
+        self.marks & marks::OVER << side != 0
+    }
+
+    /// Updates the flags for a frame sent by one side.
+    #[inline]
+    pub(super) fn note(&mut self, side: usize, is_over: bool, ends: bool) {
+        self.marks |=
+            marks::flag_if(marks::OVER << side, is_over) | marks::flag_if(marks::ENDED, ends);
+    }
+
+    /// Marks the flow as cut off; returns `true` if none of its frames was cut off before.
+    #[inline]
+    pub(super) fn is_first_cut(&mut self) -> bool {
+        let first = self.marks & marks::CUT == 0;
+        self.marks |= marks::CUT;
+        first
+    }
+
+    /// Clears the counters after the record has ended.
+    pub(super) fn make_blank(&mut self, apart: &mut FlowApart) {
+        let last_ns = self.last_ns();
+        self.ways = Default::default();
+        self.ways[0].last_ns = last_ns;
+        (apart.first_ns, apart.carried) = Default::default();
+        self.marks &= !marks::CARRIED;
+        self.marks |= marks::BLANK | marks::SHIFTED;
+    }
+
+    /// Starts a new record of the flow with this frame, which is not counted yet.
+    pub(super) fn restart_record(
+        &mut self,
+        apart: &mut FlowApart,
+        first: &SeenFrame,
+        outer: Option<FiveTuple>,
+    ) {
+        let (limit, of_limit) = (self.limit, self.marks & !marks::OF_RECORD);
+        (*self, *apart) = Self::begin(first, outer);
+        (self.limit, self.marks) = (limit, of_limit);
+    }
+
+    /// Starts the limit of the flow again, while its counters continue.
+    pub(super) fn restart_limit(&mut self, limit: u16) {
+        self.limit = limit;
+        self.marks &= marks::OF_RECORD;
+        let has_frames =
+            self.marks & marks::CARRIED != 0 || self.ways.iter().any(|it| it.frames > 0);
+        self.marks |= marks::flag_if(marks::SHIFTED, has_frames);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wqcap_frame::Headers;
+
+    /// Returns a flow created for a frame that is not counted.
+    fn flow(ns: u64) -> (FlowEntry, FlowApart) {
+        let headers = Headers::default();
+        let first = SeenFrame::new(&[0; 14], 60, ns, &headers, &headers, None, &mut Vec::new());
+        FlowEntry::begin(&first, None)
+    }
+
+    fn record((flow, apart): &(FlowEntry, FlowApart)) -> FlowRecord {
+        flow.record(apart, 0, FlowEndReason::Stopped)
+    }
+
+    #[test]
+    fn sums_continue_when_counters_wrap_around() {
+        const LONG: u32 = 3_000_000_000;
+        let (mut entry, mut apart) = flow(7);
+        let upward = entry.upward;
+        for i in 0..5 {
+            entry.count(&mut apart, upward, 0, LONG, 7 + i);
+        }
+        entry.count(&mut apart, !upward, 0, 60, 20);
+        // As if 2^32 - 7 more frames had been counted.
+        entry.ways[0].frames += u32::MAX - 6;
+        for i in 0..4 {
+            entry.count(&mut apart, upward, 0, 100, 30 + i);
+        }
+        let volume = entry.volume(&apart, upward);
+        let frames = u64::from(u32::MAX) - 1 + 4;
+        assert_eq!((volume.packets, volume.bytes), (frames, 15_000_000_400));
+        let record = record(&(entry, apart));
+        let forward = Direction {
+            frames,
+            bytes: 15_000_000_400,
+            first_ns: 7,
+            last_ns: 33,
+        };
+        let back = Direction {
+            frames: 1,
+            bytes: 60,
+            first_ns: 20,
+            last_ns: 20,
+        };
+        assert_eq!(record.ways, [forward, back]);
+    }
+
+    #[test]
+    fn an_ended_record_leaves_only_its_last_stamp_to_the_next() {
+        let (mut entry, mut apart) = flow(7);
+        for ns in [7, 8] {
+            entry.count(&mut apart, entry.upward, 0, u32::MAX, ns);
+        }
+        entry.make_blank(&mut apart);
+        assert_eq!((entry.last_ns(), entry.is_blank()), (8, true));
+        let ended = Direction {
+            last_ns: 8,
+            ..Direction::default()
+        };
+        assert_eq!(record(&(entry, apart)).ways, [ended, Direction::default()]);
+    }
+
+    #[test]
+    fn duration_of_a_flow_is_exact_to_the_nanosecond() {
+        const UNIT: u64 = 1 << COARSE;
+        // The last value is where the units of the stamps wrap around.
+        for begun in [1, UNIT - 1, UNIT, 1_700_000_000_000_000_000, (1 << 56) - 1] {
+            let (mut entry, mut apart) = flow(begun);
+            entry.count(&mut apart, entry.upward, 0, 60, begun);
+            let lasted = |time, ns| entry.has_lasted(Lifetime::from_ns(time), ns, || &apart);
+            for time in [1, UNIT - 1, UNIT, 10 * UNIT + 3, 86_400_000_000_000] {
+                for late in [0, 1, UNIT] {
+                    assert!(lasted(time, begun + time + late), "{time} from {begun}");
+                }
+                assert!(!lasted(time, begun + time - 1), "{time} from {begun}");
+                assert!(
+                    !lasted(time, begun - 1),
+                    "time stamp before the first frame"
+                );
+            }
+            assert!(!lasted(u64::MAX, begun + UNIT));
+        }
+    }
+
+    #[test]
+    fn addresses_are_at_the_start_of_the_cold_part() {
+        assert_eq!(std::mem::offset_of!(FlowApart, addresses), 0);
+    }
+}

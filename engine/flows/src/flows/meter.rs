@@ -1,0 +1,405 @@
+//! Meter of one queue: adds each frame to its flow, and sends finished flows to the writer.
+//!
+//! Frames are added in batches, in the order of their arrival, and each at the time of its stamp.
+//! The records are the same as if each frame were added at once. After a batch no frame waits.
+//!
+//! The frames' time stamps are the clock. A flow that was silent for too long, or has lasted too
+//! long, is ended by its own next frame, or by a sweep, which covers a part of the table with every
+//! batch. Records travel in batches whose memory is returned. While no batch is free, flows stay in
+//! the table beyond their time. Only a full table needs a free batch at once; without one, a frame
+//! of a new flow is counted as missed.
+
+use super::{
+    FlowTotals, FlowsPlan,
+    entry::{FlowApart, FlowEntry, Lifetime},
+    following::Following,
+    record::{FlowEndReason, FlowRecord},
+    sample::{SampleChannels, Sampler},
+    seen::{MOST_SEEN, SeenFrame},
+};
+use crate::flow_table::{HashSeed, Table, hash_seed};
+use crossbeam_channel::{Receiver, Sender};
+use std::{
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+use wqcap_core::time::nanos;
+use wqcap_frame::{FiveTuple, Headers};
+
+/// Number of flow records in a batch.
+pub(super) const RECORDS: usize = 256;
+/// Interval of sweeps over a part of the table.
+const STEP_NS: u64 = 1_000_000;
+/// Maximum time that a record waits in an incomplete batch.
+const LINGER_NS: u64 = 200_000_000;
+/// Maximum number of flows that a sweep checks, since it adds to the cost of a frame batch.
+const STEP_FLOWS: u64 = 512;
+/// Maximum number of flows that a sweep checks while no frames arrive, five times per second.
+/// Frames may arrive again at any moment.
+const IDLE_FLOWS: u64 = 8192;
+/// Number of flows of which the oldest is evicted.
+const CANDIDATES: usize = 8;
+
+/// Channels for batches of records, and for payloads with possible names if names are read.
+#[derive(Clone)]
+pub(super) struct Channels {
+    pub(super) empty: Receiver<Vec<FlowRecord>>,
+    pub(super) full: Sender<Vec<FlowRecord>>,
+    pub(super) samples: Option<SampleChannels>,
+}
+
+/// Meter that adds the frames of one queue to flows.
+pub struct Meter {
+    queue: u16,
+    pub(super) table: Table<FlowEntry>,
+    /// Progress of the flows towards their limits, if limits are followed.
+    pub(super) following: Option<Box<Following>>,
+    /// Frames that are not added yet; with limits, only those with a possible name.
+    pub(super) seen: Vec<SeenFrame>,
+    /// Outermost packets of the waiting frames that came in tunnels.
+    pub(super) outers: Vec<FiveTuple>,
+    seed: HashSeed,
+    pub(super) active: Lifetime,
+    pub(super) idle_ns: u64,
+    exchange: Channels,
+    /// Sampler of payloads; `None`: names are not read.
+    pub(super) sampler: Option<Sampler>,
+    /// Batch of flow records that is being filled.
+    batch: Option<Vec<FlowRecord>>,
+    totals: FlowTotals,
+    published: Arc<Mutex<FlowTotals>>,
+    /// Time stamp of the last frame, in nanoseconds since 1970.
+    pub(super) now_ns: u64,
+    /// Position in the table where the next sweep starts.
+    cursor: usize,
+    /// Time of the last sweep over the table.
+    stepped_ns: u64,
+    /// Time at which records were last sent.
+    sent_ns: u64,
+    idle_since: Option<Instant>,
+}
+
+impl Meter {
+    pub(super) fn new(
+        queue: u16,
+        plan: &FlowsPlan,
+        mut exchange: Channels,
+        published: Arc<Mutex<FlowTotals>>,
+    ) -> Self {
+        Self {
+            queue,
+            table: Table::new(plan.capacity),
+            following: None,
+            seen: Vec::with_capacity(MOST_SEEN),
+            outers: Vec::with_capacity(MOST_SEEN),
+            seed: hash_seed(),
+            active: Lifetime::from_ns(plan.active_ns),
+            idle_ns: plan.idle_ns,
+            sampler: exchange.samples.take().map(Sampler::new),
+            exchange,
+            batch: None,
+            totals: FlowTotals::default(),
+            published,
+            now_ns: 0,
+            cursor: 0,
+            stepped_ns: 0,
+            sent_ns: 0,
+            idle_since: None,
+        }
+    }
+
+    /// Takes a frame of `len` bytes on the wire, received at `ns`, with its outermost and innermost
+    /// headers. The frame is added to its flow with its batch. Limits must not be followed.
+    #[inline]
+    pub fn count(&mut self, frame: &[u8], len: u32, ns: u64, outer: &Headers, inner: &Headers) {
+        self.now_ns = ns;
+        let outers = &mut self.outers;
+        self.seen
+            .push(SeenFrame::new(frame, len, ns, outer, inner, None, outers));
+        if let Some(sampler) = &mut self.sampler {
+            sampler.sample_frame(frame, inner, self.seen.len() - 1);
+        }
+        if self.seen.len() >= MOST_SEEN {
+            self.handled();
+        }
+    }
+
+    /// Counts frames whose flows are unknown because they were lost before the meter.
+    pub(crate) fn missed(&mut self, frames: u64) {
+        self.totals.missed_frames += frames;
+    }
+
+    /// Ends a batch of frames: adds the waiting ones to their flows.
+    pub fn handled(&mut self) {
+        let mut seen = std::mem::take(&mut self.seen);
+        if self.following.is_none() {
+            self.enter_all(&mut seen);
+        }
+        if let Some(sampler) = &mut self.sampler {
+            sampler.hand_over(&seen, &mut self.table, self.queue);
+        }
+        seen.clear();
+        self.seen = seen;
+        self.outers.clear();
+    }
+
+    #[inline]
+    fn enter_all(&mut self, seen: &mut [SeenFrame]) {
+        // Short loops, so that the cache misses of many frames overlap. Misses of the index overlap
+        // with the hashing of keys.
+        let is_large = self.table.is_large();
+        for frame in seen.iter_mut() {
+            frame.place(self.seed);
+            if is_large {
+                self.table.prefetch(frame.hash);
+            }
+        }
+        for frame in seen.iter_mut() {
+            frame.guess = self.table.guess(frame.hash, &frame.key);
+        }
+        if is_large {
+            for frame in seen.iter() {
+                self.table.touch(frame.guess, &frame.key);
+            }
+        }
+        for frame in seen.iter() {
+            self.enter(frame);
+        }
+    }
+
+    #[inline]
+    fn enter(&mut self, frame: &SeenFrame) {
+        let found = self.table.find(frame.guess, frame.hash, &frame.key);
+        // Without a free batch the record continues: a record that is too long is better than none.
+        let lasts = |&at: &usize| self.ended(at, frame.ns).is_none() || !self.end(at, frame.ns);
+        let at = found.filter(lasts).or_else(|| self.begin(frame));
+        if let Some(at) = at {
+            let (flow, apart) = self.table.both_mut(at);
+            flow.count(apart, frame.upward, frame.flags, frame.len, frame.ns);
+        }
+    }
+
+    /// Inserts a new flow for its first frame, which is not counted yet; `None`: there is no place,
+    /// and the frame is missed.
+    pub(super) fn begin(&mut self, first: &SeenFrame) -> Option<usize> {
+        if self.table.is_full() && !self.evict() {
+            self.totals.missed_frames += 1;
+            self.totals.missed_bytes += u64::from(first.len);
+            return None;
+        }
+        let (flow, apart) = FlowEntry::begin(first, self.outer_of(first));
+        self.table.insert(flow, apart);
+        if let Some(following) = &mut self.following {
+            following.push();
+        }
+        Some(self.table.len() - 1)
+    }
+
+    /// Returns the outermost packet of a frame that came in a tunnel.
+    pub(super) fn outer_of(&self, frame: &SeenFrame) -> Option<FiveTuple> {
+        let outer = (self.outers.get(usize::from(frame.outer))).filter(|_| frame.tunnel);
+        outer.copied()
+    }
+
+    /// Returns the reason if the time of a flow is over at `ns`.
+    #[inline]
+    fn ended(&self, at: usize, ns: u64) -> Option<FlowEndReason> {
+        let flow = self.table.get(at);
+        if ns.saturating_sub(flow.last_ns()) >= self.idle_ns {
+            Some(FlowEndReason::Idle)
+        } else if flow.has_lasted(self.active, ns, || self.table.apart(at)) {
+            Some(FlowEndReason::Active)
+        } else {
+            None
+        }
+    }
+
+    /// Removes a flow whose time is over. Returns `false` if no batch is free for its record, or if
+    /// its limit still applies.
+    #[cold]
+    fn end(&mut self, at: usize, ns: u64) -> bool {
+        let flow = self.table.get(at);
+        let is_followed = (self.following.as_ref()).is_some_and(|it| it.lasts(flow, ns));
+        if is_followed {
+            self.end_record(at, ns);
+            return false;
+        }
+        if flow.is_blank() {
+            self.remove(at);
+            return true;
+        }
+        match self.ended(at, ns) {
+            Some(end) if self.has_room() => {
+                self.take_out(at, end);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends a flow's record if its time is over and a batch is free, and keeps the flow.
+    pub(super) fn end_record(&mut self, at: usize, ns: u64) {
+        if self.table.get(at).is_blank() {
+            return;
+        }
+        let Some(end) = self.ended(at, ns).filter(|_| self.has_room()) else {
+            return;
+        };
+        let (flow, apart) = self.table.both_mut(at);
+        let record = flow.record(apart, self.queue, end);
+        if let Some(following) = &mut self.following {
+            following.make_blank((flow, apart), at);
+        }
+        self.push(record);
+    }
+
+    /// Frees a place for another flow; returns `false` if no batch is free for the record.
+    #[cold]
+    fn evict(&mut self) -> bool {
+        // The next positions of the sweep are as good as any: the order in the table is arbitrary.
+        let len = self.table.len();
+        let oldest = (0..CANDIDATES.min(len))
+            .map(|i| (self.cursor + i) % len)
+            .min_by_key(|&at| self.table.get(at).last_ns());
+        let Some(at) = oldest else { return false };
+        if self.table.get(at).is_blank() {
+            self.remove(at);
+        } else if self.has_room() {
+            self.totals.evicted += 1;
+            self.take_out(at, FlowEndReason::Evicted);
+        } else {
+            return false;
+        }
+        self.cursor = (self.cursor + CANDIDATES) % len;
+        true
+    }
+
+    /// Starts a batch of frames: adds waiting frames, and sweeps a part of the table if it is due.
+    #[inline]
+    pub fn batch(&mut self) {
+        self.handled();
+        self.idle_since = None;
+        if self.now_ns.saturating_sub(self.stepped_ns) >= STEP_NS {
+            self.step(self.now_ns);
+        }
+    }
+
+    /// Advances time by the system clock while no frame arrives.
+    pub fn idle(&mut self) {
+        self.handled();
+        if self.now_ns == 0 {
+            return;
+        }
+        let since = *self.idle_since.get_or_insert_with(Instant::now);
+        let silent = nanos(since.elapsed());
+        self.sweep(self.now_ns.saturating_add(silent), IDLE_FLOWS);
+        self.send();
+    }
+
+    /// Sweeps a part of the table in proportion to the elapsed time: the whole table within half of
+    /// the idle time.
+    #[cold]
+    fn step(&mut self, ns: u64) {
+        let passed = ns.saturating_sub(self.stepped_ns);
+        let round = (self.idle_ns.min(self.active.ns()) / 2).max(STEP_NS);
+        let flows = (self.table.len() as u64)
+            .saturating_mul(passed)
+            .div_ceil(round);
+        self.stepped_ns = ns;
+        self.sweep(ns, flows.min(STEP_FLOWS));
+        if ns.saturating_sub(self.sent_ns) >= LINGER_NS {
+            self.send();
+            self.sent_ns = ns;
+        }
+    }
+
+    /// Checks `flows` flows, and ends those whose time is over.
+    fn sweep(&mut self, ns: u64, flows: u64) {
+        for _ in 0..flows.min(self.table.len() as u64) {
+            if self.table.is_empty() {
+                break;
+            }
+            if self.cursor >= self.table.len() {
+                self.cursor = 0;
+            }
+            // After a removal, another flow is at this position and is checked next.
+            if !self.end(self.cursor, ns) {
+                self.cursor += 1;
+            }
+        }
+    }
+
+    /// Returns `true` if there is a batch for one more record.
+    fn has_room(&mut self) -> bool {
+        if self.batch.is_none() {
+            self.batch = self.exchange.empty.try_recv().ok();
+        }
+        self.batch.is_some()
+    }
+
+    /// Removes a flow from the table, and adds its record to the batch. There must be a free batch.
+    fn take_out(&mut self, at: usize, end: FlowEndReason) {
+        let (flow, apart) = self.remove(at);
+        if !flow.is_blank() {
+            self.push(flow.record(&apart, self.queue, end));
+        }
+    }
+
+    fn remove(&mut self, at: usize) -> (FlowEntry, FlowApart) {
+        let (flow, apart) = self.table.remove(at);
+        if let Some(following) = &mut self.following {
+            following.remove(at, flow.is_blank());
+        }
+        (flow, apart)
+    }
+
+    /// Adds a record to the batch. There must be a free batch.
+    fn push(&mut self, record: FlowRecord) {
+        self.totals.add(&record);
+        if let Some(batch) = &mut self.batch {
+            batch.push(record);
+            if batch.len() == RECORDS {
+                self.send();
+            }
+        }
+    }
+
+    /// Sends the current batch, and publishes the totals.
+    fn send(&mut self) {
+        if let Some(batch) = self.batch.take_if(|it| !it.is_empty()) {
+            // The channel has room for every existing batch, and the writer outlives the meters.
+            let _ = self.exchange.full.send(batch);
+        }
+        let blank = self.following.as_ref().map_or(0, |it| it.blank);
+        self.totals.flows = (self.table.len() - blank) as u64;
+        self.totals.missed_payloads = self.sampler.as_ref().map_or(0, Sampler::missed);
+        if let Ok(mut seen) = self.published.try_lock() {
+            *seen = self.totals;
+        }
+    }
+}
+
+impl Drop for Meter {
+    /// Ends all open records with the capture. Waits for free batches, since no frame is delayed by
+    /// it.
+    fn drop(&mut self) {
+        self.handled();
+        if let Some(sampler) = &mut self.sampler {
+            sampler.end();
+        }
+        while !self.table.is_empty() {
+            if self.batch.is_none() {
+                self.batch = self.exchange.empty.recv().ok();
+            }
+            if self.batch.is_none() {
+                // The writer has ended and has reported the reason.
+                break;
+            }
+            self.take_out(self.table.len() - 1, FlowEndReason::Stopped);
+        }
+        self.send();
+        if let Ok(mut seen) = self.published.lock() {
+            *seen = self.totals;
+        }
+    }
+}

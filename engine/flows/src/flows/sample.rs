@@ -1,0 +1,294 @@
+//! Sampler of payloads with possible names, between the loop and the names thread.
+//!
+//! Most frames cost only a check of the first bytes of their payload. A payload with a possible
+//! name is copied into reusable memory, since its slot may be reposted at any time. Once the
+//! batch's frames are added to their flows, the copy is sent with the identity of its flow, unless
+//! the flow's share is used up. A hello or message that continues in the next segment waits for it.
+
+use super::{
+    FlowsPlan,
+    entry::FlowEntry,
+    record::FlowRecord,
+    seen::{MOST_SEEN, SeenFrame},
+};
+use crate::flow_table::{Key, Table};
+use crossbeam_channel::{Receiver, Sender};
+use wqcap_frame::{FiveTuple, Headers, protocol};
+use wqcap_names::{Kind, MOST};
+
+/// Number of copies in transit for each meter.
+pub(super) const COPIES: usize = FlowsPlan::COPIES_BYTES as usize / MOST;
+/// Number of places for copies that wait for their next segment. The expected segment determines
+/// the place of a copy.
+const UNFINISHED: usize = 64;
+
+/// Identity of a flow among all flows of a run, including earlier ones with the same addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct FlowId {
+    key: Key,
+    first_ns: u64,
+    queue: u16,
+}
+
+impl FlowId {
+    /// Returns the identity of a record's flow; `None`: flows without IP have no names.
+    pub(super) fn from_record(record: &FlowRecord) -> Option<Self> {
+        let (ends, _) = record.tuple.ordered();
+        (ends.version != 0).then(|| Self {
+            key: Key::new(&ends, record.vlans, record.network),
+            first_ns: record.first_ns(),
+            queue: record.queue,
+        })
+    }
+
+    /// Returns the ends of one of the flow's frames, in the frame's direction.
+    pub(super) fn ends(&self, upward: bool) -> FiveTuple {
+        let ends = self.key.ends();
+        if upward { ends } else { ends.reversed() }
+    }
+
+    pub(super) fn queue(&self) -> u16 {
+        self.queue
+    }
+
+    /// Returns the outermost VLAN identifier.
+    pub(super) fn vlan(&self) -> u16 {
+        self.key.vlans()[0]
+    }
+}
+
+/// Copy of a payload with a possible name.
+pub(super) struct Sample {
+    pub(super) flow: FlowId,
+    pub(super) kind: Kind,
+    /// Direction within the flow: 0 is that of its first frame.
+    pub(super) way: usize,
+    /// `true` if the frame went from the lower end to the upper one.
+    pub(super) upward: bool,
+    /// Time at which the last frame of the copy was received, in nanoseconds since 1970.
+    pub(super) ns: u64,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Channels for copies and for their memory.
+#[derive(Clone)]
+pub(super) struct SampleChannels {
+    pub(super) empty: Receiver<Vec<u8>>,
+    /// Channel for the memory of copies that are not sent.
+    pub(super) unused: Sender<Vec<u8>>,
+    pub(super) full: Sender<Sample>,
+}
+
+/// Copy whose frame is not yet added to its flow.
+struct Waiting {
+    /// Index of the frame among the waiting ones.
+    at: usize,
+    kind: Kind,
+    bytes: Vec<u8>,
+}
+
+/// Copy that continues in the next segment.
+struct Unfinished {
+    ends: FiveTuple,
+    /// Sequence number of the next segment.
+    next: u32,
+    wanted: usize,
+    kind: Kind,
+    bytes: Vec<u8>,
+}
+
+/// Sampler of one meter: copies payloads with possible names.
+pub(super) struct Sampler {
+    channels: SampleChannels,
+    waiting: Vec<Waiting>,
+    unfinished: Box<[Option<Unfinished>]>,
+    /// Number of copies that wait for a further segment.
+    begun: usize,
+    /// Unused buffer: most copies that are not sent follow one another.
+    spare: Option<Vec<u8>>,
+    missed: u64,
+}
+
+impl Sampler {
+    pub(super) fn new(channels: SampleChannels) -> Self {
+        Self {
+            channels,
+            waiting: Vec::with_capacity(MOST_SEEN),
+            unfinished: (0..UNFINISHED).map(|_| None).collect(),
+            begun: 0,
+            spare: None,
+            missed: 0,
+        }
+    }
+
+    /// Payloads that were not read because no memory was free, or because their next segment did
+    /// not arrive.
+    pub(super) fn missed(&self) -> u64 {
+        self.missed
+    }
+
+    /// Checks a frame, number `at` of the waiting ones. Returns `true` if a copy was made of it,
+    /// for which the frame must be kept.
+    #[inline]
+    pub(super) fn sample_frame(&mut self, frame: &[u8], inner: &Headers, at: usize) -> bool {
+        let Some(payload) = inner.payload().and_then(|it| frame.get(it..inner.end())) else {
+            return false;
+        };
+        let ports = [inner.tuple.src_port, inner.tuple.dst_port];
+        let kind = match inner.tuple.protocol {
+            protocol::TCP => {
+                if self.begun > 0 && self.continue_copy(frame, inner, payload, at) {
+                    return true;
+                }
+                Kind::of_tcp(payload, ports)
+            }
+            protocol::UDP => Kind::of_udp(payload, ports),
+            _ => None,
+        };
+        if let Some(kind) = kind {
+            self.begin(kind, frame, inner, payload, at);
+        }
+        kind.is_some()
+    }
+
+    /// Copies a payload, or its first part.
+    #[cold]
+    #[inline(never)]
+    fn begin(&mut self, kind: Kind, frame: &[u8], inner: &Headers, payload: &[u8], at: usize) {
+        let spare = self.spare.take();
+        let Some(bytes) = spare.or_else(|| self.channels.empty.try_recv().ok()) else {
+            self.missed += 1;
+            return;
+        };
+        let begun = Unfinished {
+            ends: inner.tuple,
+            next: sequence(frame, inner),
+            wanted: kind.wanted(payload),
+            kind,
+            bytes,
+        };
+        self.extend(begun, payload, at);
+    }
+
+    /// Adds the payload to the copy that waits for it; returns `true` if there is one.
+    #[inline(never)]
+    fn continue_copy(&mut self, frame: &[u8], inner: &Headers, payload: &[u8], at: usize) -> bool {
+        if payload.is_empty() {
+            return false;
+        }
+        let next = sequence(frame, inner);
+        let place = &mut self.unfinished[place(&inner.tuple, next)];
+        let begun = place.take_if(|it| it.next == next && it.ends == inner.tuple);
+        let Some(begun) = begun else {
+            return false;
+        };
+        self.begun -= 1;
+        self.extend(begun, payload, at);
+        true
+    }
+
+    /// Adds the next part to a copy, which then waits for its flow or for a further segment.
+    fn extend(&mut self, mut copy: Unfinished, payload: &[u8], at: usize) {
+        let left = copy.wanted.saturating_sub(copy.bytes.len());
+        // Within the capacity of the buffer.
+        copy.bytes
+            .extend_from_slice(payload.get(..left).unwrap_or(payload));
+        if copy.bytes.len() < copy.wanted {
+            // The received part may already be enough.
+            copy.wanted = copy.kind.wanted(&copy.bytes);
+        }
+        if copy.bytes.len() >= copy.wanted {
+            self.waiting.push(Waiting {
+                at,
+                kind: copy.kind,
+                bytes: copy.bytes,
+            });
+            return;
+        }
+        copy.next = copy.next.wrapping_add(payload.len() as u32);
+        let place = &mut self.unfinished[place(&copy.ends, copy.next)];
+        if let Some(displaced) = place.replace(copy) {
+            self.missed += 1;
+            self.release(displaced.bytes);
+        } else {
+            self.begun += 1;
+        }
+    }
+
+    /// Sends the waiting copies once their frames are added to their flows.
+    #[inline]
+    pub(super) fn hand_over(
+        &mut self,
+        seen: &[SeenFrame],
+        table: &mut Table<FlowEntry>,
+        queue: u16,
+    ) {
+        if !self.waiting.is_empty() {
+            self.send(seen, table, queue);
+        }
+    }
+
+    #[cold]
+    fn send(&mut self, seen: &[SeenFrame], table: &mut Table<FlowEntry>, queue: u16) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for Waiting { at, kind, bytes } in waiting.drain(..) {
+            let frame = &seen[at];
+            let Some(place) = table.search(frame.hash, &frame.key) else {
+                // The frame is in no record, or its record has ended since.
+                self.missed += 1;
+                self.release(bytes);
+                continue;
+            };
+            let (flow, apart) = table.both_mut(place);
+            let Some(way) = flow.share(apart, frame.upward, kind) else {
+                self.release(bytes);
+                continue;
+            };
+            let flow = FlowId {
+                key: frame.key,
+                first_ns: apart.first_ns(),
+                queue,
+            };
+            // The channel has room for every existing copy, and its reader outlives the meters.
+            let _ = self.channels.full.send(Sample {
+                flow,
+                kind,
+                way,
+                upward: frame.upward,
+                ns: frame.ns,
+                bytes,
+            });
+        }
+        self.waiting = waiting;
+    }
+
+    /// Discards unfinished copies at the end.
+    pub(super) fn end(&mut self) {
+        self.missed += self.begun as u64;
+        self.begun = 0;
+        self.unfinished.fill_with(|| None);
+    }
+
+    fn release(&mut self, mut bytes: Vec<u8>) {
+        bytes.clear();
+        if let Some(bytes) = self.spare.replace(bytes) {
+            // The channel has room for every existing copy.
+            let _ = self.channels.unused.try_send(bytes);
+        }
+    }
+}
+
+/// Returns the sequence number of a TCP segment; an arbitrary value for other protocols.
+fn sequence(frame: &[u8], inner: &Headers) -> u32 {
+    let header = inner.l4().and_then(|at| frame.get(at + 4..));
+    let number = header.and_then(<[u8]>::first_chunk);
+    number.map_or(0, |it| u32::from_be_bytes(*it))
+}
+
+/// Returns the place where a copy waits for a segment. Different segments have different places
+/// with high probability.
+fn place(ends: &FiveTuple, next: u32) -> usize {
+    let ports = u32::from(ends.src_port) << 16 | u32::from(ends.dst_port);
+    let mixed = (next ^ ports).wrapping_mul(0x9e37_79b1);
+    (mixed >> (32 - UNFINISHED.ilog2())) as usize
+}

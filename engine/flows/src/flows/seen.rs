@@ -1,0 +1,99 @@
+//! Frames that wait to be added to their flows.
+//!
+//! The needed data of each frame is kept, not its bytes, until there are enough frames to search
+//! their flows together. Cache misses of several searches then overlap.
+
+use crate::flow_table::{FlowPlace, Guess, HashSeed, Key};
+use wqcap_frame::{FiveTuple, Headers};
+
+/// Maximum number of waiting frames: the number that a loop polls at once.
+pub(super) const MOST_SEEN: usize = 64;
+
+/// Data of a frame that its flow needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SeenFrame {
+    pub(super) key: Key,
+    /// Time at which the frame was received, in nanoseconds since 1970.
+    pub(super) ns: u64,
+    /// Length of the frame on the wire in bytes.
+    pub(super) len: u32,
+    /// Set when the key is in order and `hash` is computed.
+    pub(super) placed: bool,
+    pub(super) hash: u32,
+    /// Guessed position of the flow in the table.
+    pub(super) guess: Guess,
+    /// Ethertype of the innermost packet.
+    pub(super) ethertype: u16,
+    /// TCP control bits of the frame.
+    pub(super) flags: u8,
+    /// Type and code of the frame's ICMP message.
+    pub(super) icmp: Option<[u8; 2]>,
+    /// `true` if the frame went from the lower end to the upper one.
+    pub(super) upward: bool,
+    /// `true` if the frame came in a tunnel.
+    pub(super) tunnel: bool,
+    /// Index of the frame's outermost packet in the batch's list, if it came in a tunnel.
+    pub(super) outer: u8,
+}
+
+impl SeenFrame {
+    /// Creates the data of a frame of `len` bytes on the wire, received at `ns`. `place` is its
+    /// flow, if known. The outermost packet is added to `outers` if the frame came in a tunnel.
+    #[expect(
+        clippy::inline_always,
+        reason = "construction elsewhere would copy the frame data into the list"
+    )]
+    #[inline(always)]
+    pub(super) fn new(
+        frame: &[u8],
+        len: u32,
+        ns: u64,
+        outer: &Headers,
+        inner: &Headers,
+        place: Option<&FlowPlace>,
+        outers: &mut Vec<FiveTuple>,
+    ) -> Self {
+        let (key, hash, upward, flags) = match place {
+            Some(it) => (it.key, it.hash, it.upward, it.tcp_flags),
+            None => {
+                let (key, upward) = Key::from_headers(frame, outer, inner);
+                (key, 0, upward, inner.tcp_flags(frame))
+            }
+        };
+        let tunnel = outer.l3() != inner.l3();
+        Self {
+            key,
+            ns,
+            len,
+            hash,
+            placed: place.is_some(),
+            guess: Guess::default(),
+            ethertype: inner.ethertype,
+            flags,
+            icmp: inner.icmp(frame),
+            upward,
+            tunnel,
+            outer: if tunnel { push_outer(outer, outers) } else { 0 },
+        }
+    }
+
+    /// Orders the key and computes its hash.
+    #[inline]
+    pub(super) fn place(&mut self, seed: HashSeed) {
+        if !self.placed {
+            self.upward &= self.key.order();
+            self.hash = self.key.hash(seed);
+            self.placed = true;
+        }
+    }
+}
+
+/// Adds the outermost packet to the list. Out of line and outside the frame's data: a copy for this
+/// rare case would slow down all frames.
+#[cold]
+#[inline(never)]
+fn push_outer(outer: &Headers, outers: &mut Vec<FiveTuple>) -> u8 {
+    outers.push(outer.tuple);
+    // The list has at most one packet for each frame of a batch.
+    (outers.len() - 1) as u8
+}

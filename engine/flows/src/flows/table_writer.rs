@@ -1,0 +1,103 @@
+//! Writer of one table: one file for each interval of the wall clock in which there were rows.
+
+use super::{
+    file::{File, MOST_ROWS},
+    row::Row,
+};
+use std::path::PathBuf;
+use wqcap_core::time::system_ns;
+use wqcap_files::file_list::FileList;
+
+/// Result of writing a table: complete files and failures.
+#[derive(Default)]
+pub(super) struct Written {
+    /// Complete files of the table.
+    pub(super) files: FileList,
+    /// First error that prevented rows from being written.
+    pub(super) failures: Vec<String>,
+    /// Number of rows that were not written.
+    pub(super) unwritten: u64,
+}
+
+/// Writer of one table, one Parquet file per interval.
+pub(super) struct TableWriter<R> {
+    dir: PathBuf,
+    /// Rows of the next row group.
+    rows: Vec<R>,
+    file: Option<File>,
+    written: Written,
+}
+
+impl<R: Row> TableWriter<R> {
+    pub(super) fn new(dir: PathBuf) -> Self {
+        Self {
+            written: Written {
+                files: FileList::new(&dir),
+                ..Written::default()
+            },
+            dir,
+            rows: Vec::new(),
+            file: None,
+        }
+    }
+
+    /// Moves the rows out of a batch, which has at most `most` rows.
+    pub(super) fn take(&mut self, batch: &mut Vec<R>, most: usize) {
+        self.rows.append(batch);
+        if self.rows.len() + most > MOST_ROWS {
+            self.write_rows();
+        }
+    }
+
+    /// Writes the collected rows as a row group.
+    fn write_rows(&mut self) {
+        if self.rows.is_empty() {
+            return;
+        }
+        let written = match &mut self.file {
+            Some(file) => file.write(&mut self.rows),
+            none => match File::create::<R>(&self.dir, system_ns()) {
+                Ok(file) => none.insert(file).write(&mut self.rows),
+                Err(failure) => {
+                    self.written.unwritten += self.rows.len() as u64;
+                    Err(failure)
+                }
+            },
+        };
+        self.rows.clear();
+        if let Err(failure) = written {
+            self.fail(failure);
+        }
+    }
+
+    pub(super) fn end_interval(&mut self) {
+        self.write_rows();
+        match self.file.as_mut().map(File::finish) {
+            Some(Ok(path)) => {
+                self.written.files.push(&path);
+                self.file = None;
+            }
+            Some(Err(failure)) => self.fail(failure),
+            None => {}
+        }
+    }
+
+    /// Discards the open file, if there is one; the next rows start another file.
+    fn fail(&mut self, failure: String) {
+        if let Some(file) = self.file.take() {
+            self.written.unwritten += file.rows();
+            file.discard();
+        }
+        tracing::error!("{failure}");
+        // Only the first failure is kept: a full disk would repeat it every interval.
+        if self.written.failures.is_empty() {
+            self.written.failures.push(failure);
+        }
+    }
+
+    /// Ends the last interval and returns the result.
+    pub(super) fn finish(mut self) -> Written {
+        self.end_interval();
+        self.written
+    }
+}

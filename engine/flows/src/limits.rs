@@ -1,0 +1,173 @@
+//! Limits of a cutoff: how much of each flow is kept, independent of the table that follows the
+//! flows.
+//!
+//! Flow records and the cutoff define a flow in the same way. If both are on, the table of the
+//! records follows the limits too, so that each frame's flow is searched once. Otherwise the cutoff
+//! has a separate table.
+//!
+//! May import: [`wqcap_frame::filter`], the flow table.
+
+use crate::flow_table;
+use derive_more::AddAssign;
+use serde::Serialize;
+use wqcap_core::consumer::Frame;
+use wqcap_frame::{Tcp, filter::Filter};
+
+/// Limits on how much of each flow is kept.
+#[derive(Clone, Debug, Serialize)]
+pub struct CutoffPlan {
+    /// Limits in order: the first whose filter matches a flow's first frame applies. A flow without
+    /// a match is kept whole.
+    pub limits: Vec<FlowLimit>,
+    /// Nanoseconds of silence after which a flow counts as new.
+    pub idle_ns: u64,
+    /// Maximum number of flows in the table of each queue or parser.
+    pub capacity: usize,
+}
+
+impl CutoffPlan {
+    /// Bytes of a flow and its share of the index, at the index's lowest load.
+    pub const FLOW_BYTES: u64 = 128;
+
+    /// Returns the number of flows that fit into `memory` bytes.
+    #[must_use]
+    pub fn capacity_of(memory: u64) -> usize {
+        flow_table::capacity(memory, Self::FLOW_BYTES)
+    }
+}
+
+/// Limit on how much of the flows that match a filter is kept.
+#[derive(Clone, Debug, Serialize)]
+pub struct FlowLimit {
+    /// Filter on a flow's first frame.
+    pub filter: Filter,
+    /// Maximum bytes on the wire in each direction; `None` means no limit.
+    pub bytes: Option<u64>,
+    /// Maximum packets in each direction; `None` means no limit.
+    pub packets: Option<u64>,
+}
+
+/// Counters of frames that were cut off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+pub struct CutoffReport {
+    /// Number of flows with frames that were cut off.
+    pub flows: u64,
+    /// Bytes on the wire of the frames that were cut off.
+    pub bytes: u64,
+    /// Frames kept because the table had no room for their flows.
+    pub untracked_frames: u64,
+}
+
+/// Number of frames and bytes in one direction of a flow.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Volume {
+    /// Bytes on the wire.
+    pub bytes: u64,
+    /// Frames.
+    pub packets: u64,
+}
+
+impl Volume {
+    /// Larger than the volume of any flow.
+    const ENDLESS: Self = Self {
+        bytes: u64::MAX,
+        packets: u64::MAX,
+    };
+
+    /// Returns `true` if the frames or the bytes reach the limit `most`.
+    #[cfg(feature = "records")]
+    #[inline]
+    pub fn reaches(self, most: Self) -> bool {
+        self.bytes >= most.bytes || self.packets >= most.packets
+    }
+}
+
+/// Cutoff limits of a run.
+pub struct Limits {
+    /// Limits in the order of the configuration; the last one is for flows that no filter matches.
+    each: Box<[Limit]>,
+    /// Silence after which a flow starts again, in nanoseconds.
+    pub idle_ns: u64,
+}
+
+/// Limit for the flows that a filter matches.
+struct Limit {
+    filter: Filter,
+    /// Frames and bytes that are kept in each direction.
+    most: Volume,
+}
+
+impl Limits {
+    /// Creates the limits of a plan.
+    pub fn new(plan: &CutoffPlan) -> Self {
+        let limits = plan.limits.iter().map(|it| Limit {
+            filter: it.filter.clone(),
+            most: Volume {
+                bytes: it.bytes.unwrap_or(Volume::ENDLESS.bytes),
+                packets: it.packets.unwrap_or(Volume::ENDLESS.packets),
+            },
+        });
+        let none = Limit {
+            filter: Filter::default(),
+            most: Volume::ENDLESS,
+        };
+        Self {
+            each: limits.chain([none]).collect(),
+            idle_ns: plan.idle_ns,
+        }
+    }
+
+    /// Returns the index of the limit for a flow with this first frame.
+    pub fn of_first(&self, bytes: &[u8], len: u32) -> u16 {
+        let takes = |it: &Limit| it.filter.accepts(bytes, len);
+        let at = self.each.iter().position(takes);
+        // A configuration has at most 1000 limits.
+        at.unwrap_or(self.each.len() - 1) as u16
+    }
+
+    /// Returns the frames and bytes that `limit` keeps in each direction.
+    #[inline]
+    pub fn most(&self, limit: u16) -> Volume {
+        self.each[usize::from(limit)].most
+    }
+
+    /// Returns `true` if a frame received at `ns` starts a new flow with the same key: the flow was
+    /// silent for too long, or it has ended and the frame opens a connection.
+    #[inline]
+    pub fn begins_anew(&self, last_ns: u64, ended: bool, ns: u64, tcp_flags: u8) -> bool {
+        self.is_silent(last_ns, ns) || ended && opens(tcp_flags)
+    }
+
+    /// Returns `true` if a flow was silent for too long.
+    #[inline]
+    pub fn is_silent(&self, last_ns: u64, ns: u64) -> bool {
+        ns.saturating_sub(last_ns) >= self.idle_ns
+    }
+}
+
+/// Returns `true` if a segment with these control bits opens a connection.
+#[inline]
+pub fn opens(tcp_flags: u8) -> bool {
+    tcp_flags & (Tcp::SYN | Tcp::ACK) == Tcp::SYN
+}
+
+/// Returns `true` if a segment with these control bits ends a connection.
+#[inline]
+pub fn ends(tcp_flags: u8) -> bool {
+    tcp_flags & (Tcp::FIN | Tcp::RST) != 0
+}
+
+/// Returns `true` if a segment with these control bits is kept even beyond the limit.
+#[inline]
+pub fn is_control(tcp_flags: u8) -> bool {
+    tcp_flags & (Tcp::SYN | Tcp::FIN | Tcp::RST) != 0
+}
+
+impl CutoffReport {
+    /// Counts a frame that is cut off; `is_first`: the first one of its flow.
+    #[inline]
+    pub fn count(&mut self, frame: &Frame<'_>, is_first: bool) {
+        self.flows += u64::from(is_first);
+        self.bytes += u64::from(frame.len);
+    }
+}

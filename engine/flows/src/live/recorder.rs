@@ -1,0 +1,288 @@
+//! Recorder of one queue: counts each frame, and publishes a copy of the counters at intervals.
+
+use super::{
+    Volume,
+    mix::Mix,
+    talkers::{Talkers, WINDOW_NS},
+};
+use hdrhistogram::Histogram;
+use std::{
+    hash::BuildHasher,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+use wqcap_core::time::nanos;
+use wqcap_frame::Headers;
+
+/// Interval between two publications.
+const EVERY_NS: u64 = 100_000_000;
+/// Minimum time span in nanoseconds over which a rate is computed.
+const RATE_NS: u64 = 1_000_000_000;
+/// Longest recorded time: one minute.
+const LONGEST_NS: u64 = 60_000_000_000;
+/// Significant decimal digits of recorded times.
+const DIGITS: u8 = 2;
+
+/// Counters of a recorder since the start.
+#[derive(Clone, Debug)]
+pub(super) struct Sums {
+    pub(super) mix: Mix,
+    pub(super) inter_arrival: Histogram<u64>,
+    pub(super) hold: Histogram<u64>,
+}
+
+impl Default for Sums {
+    fn default() -> Self {
+        Self {
+            mix: Mix::default(),
+            inter_arrival: times(),
+            hold: times(),
+        }
+    }
+}
+
+impl Sums {
+    /// Copies `other` without allocating.
+    fn copy_from(&mut self, other: &Self) {
+        self.mix.clone_from(&other.mix);
+        for (mine, theirs) in [
+            (&mut self.inter_arrival, &other.inter_arrival),
+            (&mut self.hold, &other.hold),
+        ] {
+            mine.reset();
+            // Cannot fail: the bounds are the same.
+            let _ = mine.add(theirs);
+        }
+    }
+}
+
+#[allow(clippy::expect_used, reason = "the bounds are valid constants")]
+fn times() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("valid bounds")
+}
+
+/// Rate of the last one to two seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rate {
+    pub(super) frames_per_s: f64,
+    pub(super) bits_per_s: f64,
+}
+
+/// Published statistics of a recorder.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Published {
+    pub(super) sums: Sums,
+    pub(super) rate: Rate,
+    /// Talkers of the last complete window; during the first window, those so far.
+    pub(super) talkers: Talkers,
+}
+
+/// Published state of a recorder, shared by the loop and readers.
+#[derive(Debug, Default)]
+pub(super) struct PublishedCell(Mutex<Box<Published>>);
+
+impl PublishedCell {
+    /// Calls `read` with the published state. The loop does not wait meanwhile: it skips
+    /// publications.
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Published) -> T) -> Option<T> {
+        self.0.lock().ok().map(|it| read(&it))
+    }
+}
+
+/// State shared by all recorders and readers.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// Published state of each recorder; recorders of a queue are adjacent.
+    pub(super) slots: Box<[PublishedCell]>,
+    /// Time stamp of the first frame of all queues, where the first window starts; 0: no frame yet.
+    pub(super) begun_ns: AtomicU64,
+}
+
+/// Totals at one moment, for rates.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    ns: u64,
+    total: Volume,
+}
+
+/// Counter of the frames of one queue. Its memory is private; readers get copies.
+pub struct Recorder {
+    shared: Arc<Shared>,
+    /// Index of this recorder in the shared slots.
+    number: usize,
+    /// Buffer for the next copy, swapped with the published one.
+    next: Box<Published>,
+    sums: Sums,
+    talkers: Talkers,
+    /// Talkers of the last complete window.
+    before: Talkers,
+    marks: [Mark; 2],
+    /// `true` if time stamps are system time, so that the system clock can be compared with them.
+    system_time: bool,
+    seed: u64,
+    first_ns: u64,
+    last_ns: u64,
+    publish_at: u64,
+    /// Time stamp of the batch's first frame; 0: none yet.
+    oldest_ns: u64,
+    idle_since: Option<Instant>,
+}
+
+impl Recorder {
+    pub(super) fn new(shared: Arc<Shared>, number: usize, system_time: bool) -> Self {
+        Self {
+            shared,
+            number,
+            next: Box::default(),
+            sums: Sums::default(),
+            talkers: Talkers::default(),
+            before: Talkers::default(),
+            marks: [Mark::default(); 2],
+            system_time,
+            seed: std::hash::RandomState::new().hash_one(0),
+            first_ns: 0,
+            last_ns: 0,
+            publish_at: 0,
+            oldest_ns: 0,
+            idle_since: None,
+        }
+    }
+
+    /// Counts a frame of `len` bytes on the wire, received at `ns`, with its outermost and
+    /// innermost headers.
+    #[inline]
+    pub fn count(&mut self, frame: &[u8], len: u32, ns: u64, outer: &Headers, inner: &Headers) {
+        if ns >= self.publish_at {
+            self.due(ns);
+        }
+        self.sums.mix.count(outer, inner, len);
+        if self.last_ns != 0 {
+            let gap = ns.saturating_sub(self.last_ns);
+            self.sums.inter_arrival.saturating_record(gap);
+        }
+        self.last_ns = ns;
+        if self.oldest_ns == 0 {
+            self.oldest_ns = ns;
+        }
+        self.talkers.count(frame, inner, len, self.seed);
+    }
+
+    /// Ends a batch: its frames have been handled, and their buffers are reposted, at the system
+    /// time `now_ns`.
+    #[inline]
+    pub fn handled(&mut self, now_ns: impl FnOnce() -> u64) {
+        if self.system_time && self.oldest_ns != 0 {
+            let held = now_ns().saturating_sub(self.oldest_ns);
+            self.sums.hold.saturating_record(held);
+        }
+        self.oldest_ns = 0;
+        self.idle_since = None;
+    }
+
+    /// Advances time while no frame arrives, so that rates decrease to zero.
+    pub fn idle(&mut self) {
+        if self.last_ns == 0 {
+            return;
+        }
+        let since = *self.idle_since.get_or_insert_with(Instant::now);
+        let silent = nanos(since.elapsed());
+        self.due(self.last_ns.saturating_add(silent));
+    }
+
+    /// Publishes, and starts the next window if its time has come.
+    #[cold]
+    fn due(&mut self, ns: u64) {
+        if self.first_ns == 0 {
+            self.first_ns = ns;
+            // Another queue may have received its first frame earlier.
+            let begun = &self.shared.begun_ns;
+            let _ = begun.compare_exchange(0, ns, Ordering::Relaxed, Ordering::Relaxed);
+            self.talkers.window = self.window(ns);
+            self.marks = [self.mark(ns); 2];
+        }
+        self.publish_at = ns.saturating_add(EVERY_NS);
+        self.advance_window(ns);
+        self.publish(ns);
+    }
+
+    /// Returns the time stamp of the first frame of all queues.
+    fn begun_ns(&self) -> u64 {
+        self.shared.begun_ns.load(Ordering::Relaxed)
+    }
+
+    fn window(&self, ns: u64) -> u64 {
+        ns.saturating_sub(self.begun_ns()) / WINDOW_NS
+    }
+
+    fn advance_window(&mut self, ns: u64) {
+        let window = self.window(ns);
+        let begins = self.begun_ns() + self.talkers.window * WINDOW_NS;
+        self.talkers.over_ns = ns
+            .saturating_sub(self.first_ns.max(begins))
+            .clamp(1, WINDOW_NS);
+        if window <= self.talkers.window {
+            return;
+        }
+        std::mem::swap(&mut self.before, &mut self.talkers);
+        if self.before.window + 1 < window {
+            // No frame was counted in the window that has just ended.
+            self.before.restart(window - 1);
+            self.before.over_ns = WINDOW_NS;
+        }
+        self.talkers.restart(window);
+    }
+
+    fn mark(&self, ns: u64) -> Mark {
+        Mark {
+            ns,
+            total: self.sums.mix.total,
+        }
+    }
+
+    fn rate(&mut self, ns: u64) -> Rate {
+        let now = self.mark(ns);
+        if now.ns.saturating_sub(self.marks[1].ns) >= RATE_NS {
+            self.marks = [self.marks[1], now];
+        }
+        let from = self.marks[0];
+        let seconds = now.ns.saturating_sub(from.ns).max(EVERY_NS) as f64 / 1e9;
+        Rate {
+            frames_per_s: (now.total.frames - from.total.frames) as f64 / seconds,
+            bits_per_s: (now.total.bytes - from.total.bytes) as f64 * 8.0 / seconds,
+        }
+    }
+
+    /// Publishes a copy, unless a reader holds the published one.
+    fn publish(&mut self, ns: u64) {
+        self.copy(ns);
+        if let Ok(mut seen) = self.shared.slots[self.number].0.try_lock() {
+            std::mem::swap(&mut *seen, &mut self.next);
+        }
+    }
+
+    fn copy(&mut self, ns: u64) {
+        self.next.rate = self.rate(ns);
+        self.next.sums.copy_from(&self.sums);
+        let whole = self.before.over_ns > 0;
+        self.next
+            .talkers
+            .copy_from(if whole { &self.before } else { &self.talkers });
+    }
+}
+
+impl Drop for Recorder {
+    /// Publishes the counters since the last publication.
+    fn drop(&mut self) {
+        if self.last_ns == 0 {
+            return;
+        }
+        self.advance_window(self.last_ns);
+        self.copy(self.last_ns);
+        if let Ok(mut seen) = self.shared.slots[self.number].0.lock() {
+            std::mem::swap(&mut *seen, &mut self.next);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Clock of the device: converts stamps of completions to nanoseconds since 1970.
+//!
+//! A [`Reader`] samples the device's clock and the host's together. A [`Keeper`] computes a linear
+//! conversion (a line) from these readings. The loops convert stamps with that line
+//! ([`SharedConversion`]).
+//!
+//! Only `reader` calls verbs. `wqcap-engine` decides when the clock is read.
+//!
+//! Invariant: a correction never moves the line back in time. It changes the slope from the present
+//! stamp on. The line steps only when the device's clock has jumped, to continue as if it had not
+//! jumped.
+
+mod discipline;
+mod reader;
+mod shared;
+
+pub use discipline::{Disturbance, Keeper};
+pub use reader::{ClockReading, NicTime, Reader};
+pub use shared::SharedConversion;
+
+/// Maximum lead of a disciplined line over the host's coarse clock, in nanoseconds. The coarse
+/// clock is up to 10 ms old.
+const AHEAD_NS: u64 = 20_000_000;
+
+/// Form of a completion's time stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Ticks of a free-running counter.
+    Ticks {
+        /// Number of high bits that are not part of the counter.
+        unused: u32,
+    },
+    /// UTC: seconds in the upper 32 bits, nanoseconds in the lower (PRM, "Real time clock").
+    ///
+    /// The stamps are of the device's clock, which another function may steer. The driver's clock
+    /// info describes the counter of this function (`mlx5_update_clock_info_page`). So the clock
+    /// that stamps cannot be read, and stamps are passed on unchanged.
+    RealTime,
+}
+
+impl Form {
+    /// Returns the form of a counter whose valid bits are `mask`.
+    #[must_use]
+    pub fn ticks(mask: u64) -> Self {
+        Self::Ticks {
+            unused: mask.leading_zeros().min(63),
+        }
+    }
+
+    /// Returns the distance between two stamps of this form, in ticks or nanoseconds.
+    #[inline]
+    fn distance(self, from: u64, to: u64) -> i64 {
+        match self {
+            Self::Ticks { unused } => (to.wrapping_sub(from) << unused) as i64 >> unused,
+            Self::RealTime => linear(to).wrapping_sub(linear(from)) as i64,
+        }
+    }
+}
+
+/// Converts a real-time stamp to nanoseconds since 1970.
+#[inline]
+fn linear(stamp: u64) -> u64 {
+    (stamp >> 32)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(stamp & 0xffff_ffff)
+}
+
+/// Converts nanoseconds since 1970 to a real-time stamp.
+fn real_time(ns: u64) -> u64 {
+    ((ns / 1_000_000_000) << 32) | (ns % 1_000_000_000)
+}
+
+/// Fraction bits of a slope.
+///
+/// The remaining bits of 64 are free in a distance below 2^55 ticks, which is a year at 1 GHz.
+const ONE: u32 = 56;
+/// Free high bits of a distance below 2^55 ticks.
+const SPARE: u32 = 64 - ONE;
+
+/// Linear conversion (a line) from stamps to nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conversion {
+    /// Form of the stamps that the line converts.
+    form: Form,
+    /// Stamp at the line's start.
+    base: u64,
+    /// Nanoseconds since 1970 at the line's start.
+    base_ns: u64,
+    /// Nanoseconds per tick as a fixed-point number with 56 fraction bits; less than 128 ns.
+    slope: u64,
+    /// Host's monotonic clock at the line's start, in nanoseconds; 0 if the line does not follow
+    /// the host's time.
+    base_mono_ns: u64,
+}
+
+impl Conversion {
+    /// Creates a line through one stamp, which has the time `ns`, with the slope `ns_per_tick`.
+    #[must_use]
+    pub fn new(form: Form, stamp: u64, ns: u64, ns_per_tick: f64) -> Self {
+        let slope = (ns_per_tick * 2f64.powi(ONE as i32)).round() as u64;
+        Self {
+            form,
+            base: stamp,
+            base_ns: ns,
+            slope: slope.min(i64::MAX as u64),
+            base_mono_ns: 0,
+        }
+    }
+
+    /// Marks the line as following the host's time, whose monotonic clock showed `mono_ns` at the
+    /// line's start.
+    #[must_use]
+    pub fn held_from(self, mono_ns: u64) -> Self {
+        Self {
+            base_mono_ns: mono_ns,
+            ..self
+        }
+    }
+
+    /// Converts a stamp, before or after the line's start, to nanoseconds since 1970.
+    #[inline]
+    #[must_use]
+    pub fn ns(&self, stamp: u64) -> u64 {
+        let distance = self.form.distance(self.base, stamp);
+        let near = distance << SPARE;
+        if near >> SPARE != distance {
+            return self.far(distance);
+        }
+        // Taking the upper half of the product needs no shift. A shift would be a good part of the
+        // loop's cost per frame.
+        let ns = (i128::from(near) * i128::from(self.slope.cast_signed())) >> 64;
+        self.base_ns.wrapping_add_signed(ns as i64)
+    }
+
+    /// Converts a distance from the line's start that uses the high bits.
+    ///
+    /// Kept out of line: the compiler would otherwise merge both paths into one with shifts by
+    /// variable counts.
+    #[cold]
+    #[inline(never)]
+    fn far(&self, distance: i64) -> u64 {
+        let ns = (i128::from(distance) * i128::from(self.slope.cast_signed())) >> ONE;
+        self.base_ns.wrapping_add_signed(ns as i64)
+    }
+
+    /// Returns the latest time at which a frame can have been received when the host's monotonic
+    /// clock shows `mono_ns`.
+    ///
+    /// A device whose clock has jumped makes later stamps until the jump is detected.
+    #[inline]
+    #[must_use]
+    pub fn latest(&self, mono_ns: u64) -> u64 {
+        if self.base_mono_ns == 0 {
+            return u64::MAX;
+        }
+        let elapsed = mono_ns.saturating_sub(self.base_mono_ns);
+        // The line runs at most a thousandth faster than the host's clock.
+        self.base_ns + elapsed + elapsed / 1000 + AHEAD_NS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counter of 64 valid bits.
+    const ALL: Form = Form::Ticks { unused: 0 };
+
+    #[test]
+    fn a_line_counts_nanoseconds() {
+        let gigahertz = Conversion::new(ALL, 1_000, 5_000_000_000, 1.0);
+        assert_eq!(gigahertz.ns(1_000), 5_000_000_000);
+        assert_eq!(gigahertz.ns(1_001), 5_000_000_001);
+        assert_eq!(gigahertz.ns(999), 4_999_999_999);
+        let slow = Conversion::new(ALL, 0, 0, 6.4);
+        assert!(slow.ns(1_000_000_000).abs_diff(6_400_000_000) <= 1);
+        // One day before and after the line's start.
+        let day = 86_400_000_000_000;
+        let late = Conversion::new(ALL, day, 2 * day, 1.000_001);
+        assert!(late.ns(2 * day).abs_diff(3 * day + 86_400_000) <= 1);
+        assert!(late.ns(0).abs_diff(day - 86_400_000) <= 1);
+        // Distances around the limit of the fast path.
+        let (base, near) = (
+            Conversion::new(ALL, 1 << 60, 1 << 60, 1.0),
+            1 << (63 - SPARE),
+        );
+        for distance in [near - 1, near, near + 1] {
+            let (later, earlier) = ((1 << 60) + distance, (1 << 60) - distance);
+            assert_eq!([base.ns(later), base.ns(earlier)], [later, earlier]);
+        }
+        let slowest = Conversion::new(ALL, 0, 0, 1e9);
+        assert_eq!(slowest.ns(1 << 20), (128 << 20) - 1, "largest slope");
+    }
+
+    #[test]
+    fn a_line_wraps_with_the_counter() {
+        let line = Conversion::new(ALL, u64::MAX - 5, 1_000, 1.0);
+        assert_eq!(line.ns(4), 1_010);
+        let narrow = Conversion::new(Form::ticks((1 << 40) - 1), (1 << 40) - 6, 1_000, 1.0);
+        assert_eq!(narrow.ns(4), 1_010);
+        assert_eq!(narrow.ns((1 << 40) - 7), 999);
+        assert_eq!(narrow.ns(4 | 0xff << 40), 1_010, "unused bits are ignored");
+    }
+
+    #[test]
+    fn real_time_stamps_have_seconds_and_nanoseconds() {
+        let now = 1_700_000_000_999_999_999;
+        let line = Conversion::new(Form::RealTime, real_time(now), now, 1.0);
+        assert_eq!(line.ns(real_time(now)), now);
+        assert_eq!(line.ns(real_time(now + 2)), now + 2);
+        assert_eq!(line.ns(real_time(now - 1_000_000_000)), now - 1_000_000_000);
+        // A clock that has not been set.
+        assert_eq!(line.ns(real_time(5)), 5);
+    }
+
+    #[test]
+    fn frames_are_received_no_later_than_now() {
+        let line = Conversion::new(ALL, 0, 5_000_000_000, 1.0);
+        assert_eq!(line.latest(1), u64::MAX, "does not follow the host");
+        let held = line.held_from(1_000);
+        let now = held.latest(1_000_001_000);
+        assert!((6_000_000_000..6_100_000_000).contains(&now), "{now}");
+    }
+
+    #[test]
+    fn a_shared_line_is_read_consistently() {
+        let at = |i| Conversion {
+            form: ALL,
+            base: i,
+            base_ns: i,
+            slope: i,
+            base_mono_ns: i,
+        };
+        let shared = SharedConversion::new(at(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for i in 1..=100_000u64 {
+                    shared.store(&at(i));
+                }
+            });
+            loop {
+                let c = shared.load();
+                assert_eq!(c, at(c.base));
+                if c.base == 100_000 {
+                    break;
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,27 @@
+//! The receive path: the pool of slots, the ring that they circulate in, and the receive loop.
+//!
+//! An [`Outlet`] decides where the frames of a loop go. Parsers, filters and sinks never import this crate: they get
+//! borrowed bytes.
+//!
+//! Architecture invariant: a slot is a token. Either the slot is on the ring, where the device may
+//! write to it, or one owner holds the token and may read the slot. There is no third place and no
+//! second token.
+
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
+pub mod clock;
+mod error;
+mod load;
+mod order;
+mod pool;
+mod ring;
+mod worker;
+
+pub use error::RxError;
+pub use load::{Hashing, QueueLoad, Sampler, Watch};
+pub use order::Orders;
+pub use pool::{Filled, Slot, SlotMemory};
+pub use ring::{Account, Batch, DeviceQueue, Failed, Queue, Recovered, Ring, RingAttr, RingError};
+pub use worker::{Control, Ended, Idle, Lost, Outlet, Stamper, Taken, Worker, pin};
+
+use wqcap_core::sync;

@@ -1,0 +1,344 @@
+//! Slots: equal pieces of registered memory, each for one WR's buffer.
+#![allow(unsafe_code)]
+
+use super::RingAttr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use wqcap_core::consumer::{FCS_LEN, Fcs, Frame};
+use wqcap_memory::Region;
+use wqcap_verbs::{Mr, SCATTER_FCS};
+
+/// Token that grants access to one slot's bytes. It is neither `Copy` nor `Clone`: while the token
+/// is held, the device does not write to the slot.
+///
+/// ```compile_fail
+/// fn twice(slot: wqcap_engine::rx::Slot) -> (wqcap_engine::rx::Slot, wqcap_engine::rx::Slot) {
+///     (slot, slot)
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Slot {
+    index: u32,
+    ring: RingId,
+}
+
+impl Slot {
+    /// Returns the slot's index in its ring, which is its WR's `wr_id`.
+    #[inline]
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+/// Identifier of a ring, unique in the process. A token is valid only for the memory of its own ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RingId(u32);
+
+impl RingId {
+    fn next() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Received frame in a slot.
+#[derive(Debug)]
+pub struct Filled {
+    slot: Slot,
+    /// Offset in the slot at which the device began to write the frame.
+    at: u32,
+    /// Bytes that the device wrote.
+    len: u32,
+    /// Device time stamp of the reception.
+    stamp: u64,
+    /// Bytes of the frame in front of `at`: 4 when a stripped VLAN tag was put back, else 0.
+    ahead: u8,
+    /// Set when the device stripped a VLAN tag that was not put back.
+    tag_lost: bool,
+}
+
+impl Filled {
+    /// Returns the device's time stamp of the reception ([`crate::clock::Form`]).
+    #[must_use]
+    pub fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    /// Returns `true` if the device stripped a VLAN tag that was not put back. Always `false` on a
+    /// ring accessed through the verbs, which do not report stripped tags.
+    #[must_use]
+    pub fn tag_lost(&self) -> bool {
+        self.tag_lost
+    }
+
+    /// Returns the frame's bytes without its FCS.
+    ///
+    /// # Panics
+    /// If `memory` belongs to another ring.
+    #[inline]
+    #[must_use]
+    pub fn bytes<'a>(&'a self, memory: &'a SlotMemory) -> &'a [u8] {
+        let all = self.delivered(memory);
+        &all[..all.len().saturating_sub(memory.layout.fcs)]
+    }
+
+    /// Returns the frame's FCS if the queue scatters it behind the frame.
+    ///
+    /// # Panics
+    /// If `memory` belongs to another ring.
+    #[inline]
+    #[must_use]
+    pub fn fcs(&self, memory: &SlotMemory) -> Option<[u8; FCS_LEN]> {
+        if !memory.has_fcs() {
+            return None;
+        }
+        self.delivered(memory).last_chunk().copied()
+    }
+
+    /// Returns the frame in this slot with its FCS, if the queue delivers one; `ns` is its time of reception in nanoseconds
+    /// since 1970.
+    #[inline]
+    pub fn frame<'a>(&'a self, memory: &'a SlotMemory, ns: u64) -> Frame<'a> {
+        let fcs = self.fcs(memory);
+        Frame {
+            fcs: fcs.map(|bytes| Fcs { bytes, bad: false }),
+            ..self.frame_without_fcs(memory, ns)
+        }
+    }
+
+    /// Returns the frame in this slot of a queue that delivers no FCS; `ns` is its time of reception in nanoseconds since
+    /// 1970.
+    #[inline]
+    pub fn frame_without_fcs<'a>(&'a self, memory: &'a SlotMemory, ns: u64) -> Frame<'a> {
+        let bytes = self.bytes(memory);
+        Frame {
+            bytes,
+            // A slot is far below 4 GiB.
+            len: bytes.len() as u32,
+            fcs: None,
+            ns,
+        }
+    }
+
+    /// Returns the bytes that the device wrote, with the VLAN tag that was put back, if any.
+    #[inline]
+    fn delivered<'a>(&'a self, memory: &'a SlotMemory) -> &'a [u8] {
+        let ahead = usize::from(self.ahead);
+        // SAFETY: `slot` is a token of this memory's ring, which `address` has checked, so neither the device nor any
+        // thread writes to these bytes. The ring has checked that they are inside the slot and that the index is in the
+        // pool, and `ahead` is at most the slot's headroom.
+        unsafe {
+            std::slice::from_raw_parts(
+                memory.address(&self.slot).add(self.at as usize).sub(ahead),
+                self.len as usize + ahead,
+            )
+        }
+    }
+
+    /// Returns the slot's token, for reposting.
+    #[inline]
+    #[must_use]
+    pub fn into_slot(self) -> Slot {
+        self.slot
+    }
+}
+
+/// Layout of the slots in memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// Bytes of a slot that the device may write.
+    slot_bytes: usize,
+    /// Bytes in front of a slot, where a stripped VLAN tag is put back.
+    headroom: usize,
+    /// FCS bytes behind each frame: 4, or 0 if the queue does not scatter the FCS.
+    fcs: usize,
+}
+
+impl Layout {
+    pub(super) fn new(attr: RingAttr) -> Self {
+        Self {
+            slot_bytes: attr.buffer as usize * attr.max_sge as usize,
+            headroom: attr.headroom,
+            fcs: if attr.flags & SCATTER_FCS != 0 {
+                FCS_LEN
+            } else {
+                0
+            },
+        }
+    }
+
+    /// Returns the distance between the starts of two consecutive slots in bytes.
+    #[inline]
+    pub(super) fn stride(self) -> usize {
+        self.slot_bytes + self.headroom
+    }
+}
+
+/// Memory that holds the slots of one ring.
+pub struct SlotMemory {
+    /// Address of the first slot, behind its headroom.
+    first: *mut u8,
+    slots: usize,
+    /// Local key of the memory registration; 0 if the memory is not registered.
+    lkey: u32,
+    layout: Layout,
+    ring: RingId,
+    _backing: Backing,
+}
+
+/// Mapping that holds the slots, kept until the slots are dropped.
+enum Backing {
+    Registered(#[allow(dead_code)] Mr),
+    Unregistered(#[allow(dead_code)] Region),
+}
+
+// SAFETY: the memory belongs to the backing, which may move to another thread; tokens decide which thread may read or
+// write which bytes.
+unsafe impl Send for SlotMemory {}
+// SAFETY: as above.
+unsafe impl Sync for SlotMemory {}
+
+/// Length of the two MAC addresses in front of a VLAN tag in bytes (IEEE 802.3).
+const MACS: usize = 12;
+/// TPID of a customer VLAN tag (IEEE 802.1Q), the only tag that CVLAN stripping removes.
+const CVLAN: [u8; 2] = [0x81, 0x00];
+
+impl SlotMemory {
+    /// Creates slots in registered memory.
+    pub(super) fn new(mr: Mr, layout: Layout) -> Self {
+        let (memory, lkey) = (mr.memory(), mr.lkey());
+        let (start, len) = (memory.cast(), memory.len());
+        Self::with_backing(start, len, lkey, layout, Backing::Registered(mr))
+    }
+
+    /// Creates slots in memory that is not registered with any device.
+    pub(super) fn unregistered(memory: Region, layout: Layout) -> Self {
+        let (start, len) = (memory.as_ptr(), memory.len());
+        Self::with_backing(start, len, 0, layout, Backing::Unregistered(memory))
+    }
+
+    fn with_backing(
+        start: *mut u8,
+        len: usize,
+        lkey: u32,
+        layout: Layout,
+        backing: Backing,
+    ) -> Self {
+        Self {
+            // Inside the memory if the memory holds at least one slot.
+            first: start.wrapping_add(layout.headroom),
+            slots: len / layout.stride(),
+            lkey,
+            layout,
+            ring: RingId::next(),
+            _backing: backing,
+        }
+    }
+
+    /// Creates the token of slot `index`. Only the ring calls this: once per index at the start, and
+    /// again for each completion of the slot.
+    #[inline]
+    pub(super) fn slot(&self, index: u32) -> Slot {
+        Slot {
+            index,
+            ring: self.ring,
+        }
+    }
+
+    /// Checks that a token belongs to this memory. The check compares two integers.
+    ///
+    /// # Panics
+    /// If the token belongs to another ring.
+    #[inline]
+    pub(super) fn assert_owns(&self, slot: &Slot) {
+        assert!(slot.ring == self.ring, "a slot of another ring");
+    }
+
+    /// Returns the length of the longest frame that fits in a slot, in bytes.
+    #[inline]
+    #[must_use]
+    pub fn slot_bytes(&self) -> usize {
+        self.layout.slot_bytes
+    }
+
+    /// Returns `true` if the queue scatters each frame's FCS behind the frame.
+    #[inline]
+    pub fn has_fcs(&self) -> bool {
+        self.layout.fcs > 0
+    }
+
+    /// Writes `bytes` into a slot, as a device does.
+    #[cfg(test)]
+    pub(super) fn write(&self, index: u32, bytes: &[u8]) {
+        assert!(bytes.len() <= self.layout.slot_bytes);
+        let start = self.address(&self.slot(index));
+        // SAFETY: the slot has as many bytes, and the caller acts as the device, which has the slot.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
+    }
+
+    /// Returns the local key of the memory registration; 0 if the memory is not registered.
+    #[inline]
+    pub(super) fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    #[inline]
+    pub(super) fn address(&self, slot: &Slot) -> *mut u8 {
+        self.assert_owns(slot);
+        debug_assert!((slot.index as usize) < self.slots);
+        // SAFETY: the ring creates tokens only for indexes below its number of slots, so the address is inside the
+        // memory.
+        unsafe { self.first.add(slot.index as usize * self.layout.stride()) }
+    }
+
+    /// Passes a slot that the device filled with `len` bytes at offset `at` to `push`, which returns
+    /// the frame's final location. `at + len` is at most the slot's size. The stripped VLAN tag is
+    /// put back at that final location: fields that are written one by one and then moved as a whole
+    /// stall in the CPU's store buffer.
+    #[inline(always)]
+    pub(super) fn fill<'f>(
+        &self,
+        slot: Slot,
+        at: u32,
+        len: u32,
+        stamp: u64,
+        stripped: Option<u16>,
+        push: impl FnOnce(Filled) -> Option<&'f mut Filled>,
+    ) {
+        debug_assert!(at as usize + len as usize <= self.layout.slot_bytes);
+        let filled = push(Filled {
+            slot,
+            at,
+            len,
+            stamp,
+            ahead: 0,
+            tag_lost: false,
+        });
+        if let (Some(tci), Some(filled)) = (stripped, filled) {
+            self.put_tag_back(filled, tci);
+        }
+    }
+
+    /// Puts a stripped VLAN tag back into a received frame by moving the MAC addresses four bytes
+    /// towards the front. Without headroom in the slots the tag is lost.
+    #[inline(never)]
+    fn put_tag_back(&self, filled: &mut Filled, tci: u16) {
+        filled.tag_lost = true;
+        if self.layout.headroom < 4 || filled.ahead > 0 || (filled.len as usize) < MACS {
+            return;
+        }
+        // SAFETY: the start of the frame, inside the slot.
+        let start = unsafe { self.address(&filled.slot).add(filled.at as usize) };
+        let [high, low] = tci.to_be_bytes();
+        // SAFETY: the token is borrowed exclusively; the slot has four bytes of headroom and at least the two addresses.
+        // The ranges overlap, which `copy` allows.
+        unsafe {
+            std::ptr::copy(start, start.sub(4), MACS);
+            start
+                .add(MACS - 4)
+                .cast::<[u8; 4]>()
+                .write([CVLAN[0], CVLAN[1], high, low]);
+        }
+        (filled.ahead, filled.tag_lost) = (4, false);
+    }
+}

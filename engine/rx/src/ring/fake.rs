@@ -1,0 +1,158 @@
+//! Fake queue without a device: a test scripts its completions.
+#![allow(unsafe_code)]
+
+use super::{Account, FLUSHED, Queue, Ring, RingAttr, RingError};
+use crate::pool::{Slot, SlotMemory};
+use std::{
+    collections::VecDeque,
+    os::fd::BorrowedFd,
+    sync::{Arc, Mutex, MutexGuard},
+};
+use wqcap_verbs::{VerbsError, WqState};
+
+/// Scripted action of the fake device.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Writes these bytes into the next posted slot and completes it.
+    Frame(Vec<u8>),
+    /// Completes the next posted slot with this `ibv_wc_status`.
+    Error(u32),
+    /// Completes a slot of this index, which is not posted.
+    Bogus(u64),
+    /// Ends the current poll without another completion.
+    Pause,
+}
+
+/// Script and state of the fake device, shared with the test.
+#[derive(Debug, Default)]
+pub(crate) struct Script {
+    /// Remaining actions.
+    pub(crate) steps: VecDeque<Step>,
+    /// Slots that the device has, in the order of posting.
+    pub(crate) posted: VecDeque<u32>,
+    /// States that the WQ was set to, in order.
+    pub(crate) states: Vec<WqState>,
+    /// Largest number of slots posted with one list.
+    pub(crate) longest_list: usize,
+    /// Number of WRs that a WQ in error still flushes; `None`: all.
+    pub(crate) flushes: Option<usize>,
+    /// `true`: the WRs not flushed complete at the reset; `false`: they never complete.
+    pub(crate) flushes_at_reset: bool,
+    /// Actions appended to `steps` when the WQ becomes ready.
+    pub(crate) once_ready: Vec<Step>,
+    /// Returns `true` for a present state that the device refuses in a RESET request; `None`: no
+    /// request is refused.
+    pub(crate) refuses_reset: Option<fn(Option<WqState>) -> bool>,
+    /// Number of polls.
+    pub(crate) polls: u64,
+}
+
+/// Queue that follows a [`Script`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FakeQueue(Arc<Mutex<Script>>);
+
+impl FakeQueue {
+    pub(crate) fn script(&self) -> MutexGuard<'_, Script> {
+        self.0
+            .lock()
+            .expect("no thread panics while it holds the script")
+    }
+
+    /// Creates a ring of `wrs` slots of 256 bytes over this queue.
+    pub(crate) fn ring(&self, wrs: u32) -> Ring<Self> {
+        let attr = RingAttr {
+            wrs,
+            buffer: 256,
+            max_sge: 1,
+            ..RingAttr::default()
+        };
+        Ring::without_device(self.clone(), attr).expect("memory can be allocated")
+    }
+}
+
+// SAFETY: `post` marks the slots whose tokens it consumes; no device writes to the slots.
+unsafe impl Queue for FakeQueue {
+    fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
+        let mut script = self.script();
+        script.polls += 1;
+        for _ in 0..limit {
+            let flushes = match script.states.last() {
+                Some(WqState::Error) => script.flushes != Some(0),
+                Some(WqState::Reset) => script.flushes_at_reset,
+                _ => false,
+            };
+            match script.steps.pop_front() {
+                Some(Step::Pause) => break,
+                Some(Step::Bogus(index)) => account.enter(index, 0, 60, 0, None)?,
+                Some(Step::Frame(bytes)) => {
+                    let index = script.posted.pop_front().expect("a slot is posted");
+                    account.write(index, &bytes);
+                    account.enter(index.into(), 0, bytes.len() as u32, 0, None)?;
+                }
+                Some(Step::Error(status)) => {
+                    let index = script.posted.pop_front().expect("a slot is posted");
+                    account.enter(index.into(), status, 0, 0, None)?;
+                }
+                None if flushes => match script.posted.pop_front() {
+                    Some(index) => {
+                        script.flushes = script.flushes.map(|left| left.saturating_sub(1));
+                        account.enter(index.into(), FLUSHED, 0, 0, None)?;
+                    }
+                    None => break,
+                },
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn post(
+        &mut self,
+        posted: &mut [bool],
+        slots: impl Iterator<Item = Slot>,
+        _memory: &SlotMemory,
+        _attr: RingAttr,
+    ) -> Result<u32, i32> {
+        let mut script = self.script();
+        let before = script.posted.len();
+        for slot in slots {
+            assert!(!posted[slot.index() as usize], "posted twice");
+            posted[slot.index() as usize] = true;
+            script.posted.push_back(slot.index());
+        }
+        let count = script.posted.len() - before;
+        script.longest_list = script.longest_list.max(count);
+        Ok(u32::try_from(count).expect("the count fits in u32"))
+    }
+
+    fn set_state(&mut self, from: Option<WqState>, state: WqState) -> Result<(), VerbsError> {
+        let mut script = self.script();
+        if state == WqState::Reset && script.refuses_reset.is_some_and(|refuses| refuses(from)) {
+            let refused = VerbsError::from_errno("ibv_modify_wq", "stale", libc::EINVAL);
+            return Err(refused);
+        }
+        if state == WqState::Ready {
+            script.posted.clear();
+            let then = std::mem::take(&mut script.once_ready);
+            script.steps.extend(then);
+        }
+        script.states.push(state);
+        Ok(())
+    }
+
+    fn set_cvlan_stripping(&mut self, _on: bool) -> Result<(), VerbsError> {
+        Ok(())
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn arm(&mut self) -> Result<(), VerbsError> {
+        Ok(())
+    }
+
+    fn take_event(&mut self) -> bool {
+        false
+    }
+}

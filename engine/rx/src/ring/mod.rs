@@ -1,0 +1,602 @@
+//! Receive ring of one queue: a WQ, its CQ, and the slots that circulate between them.
+//!
+//! A ring is accessed either through the verbs (`ibv_start_poll`, `ibv_post_wq_recv`), which every
+//! device supports, or through libmlx5's direct verbs, which cost a third as much. The slots and the
+//! accounting in this module are the same for both.
+//!
+//! Slots may be returned in any order and at any time. A slot returned to the WQE that it was in costs
+//! a comparison; a slot returned to another WQE costs writing that WQE.
+//!
+//! The device returns a slot by completing it. If a WQ in error does not complete a slot, the slot is
+//! taken back after the WQ's reset.
+//!
+//! The slots of a striding WQ are buffers of many frames. Each frame then has a separate token that
+//! names the buffer. Only this module and the pool distinguish the two ([`striding`]).
+//!
+//! A ring checks what the device and the driver report. A completion of a slot that is not posted is
+//! an error, never a second token. A length that exceeds the slot is an error, never a read out of
+//! bounds.
+
+mod direct;
+#[cfg(test)]
+pub(super) mod fake;
+mod places;
+mod queue;
+mod striding;
+mod verbs;
+
+pub use queue::{DeviceQueue, Queue};
+
+use super::pool::{Filled, Layout, Slot, SlotMemory};
+use crate::error::RxError;
+use direct::{DirectQueue, OneFrame};
+use std::{
+    os::fd::BorrowedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use striding::ManyFrames;
+use verbs::VerbsQueue;
+use wqcap_memory::{Region, prefer_node};
+use wqcap_verbs as ibv;
+use wqcap_verbs::{
+    Channel, CompletionStamps, Context, Cq, CqAttr, MiniFormat, Moderation, Mr, Pd, Striding, Wq,
+    WqAttr, WqState, is_direct,
+};
+
+/// `IBV_WC_WR_FLUSH_ERR`: the WR was on a WQ that went into error. The slot holds no frame.
+const FLUSHED: u32 = 5;
+/// `IBV_WC_LOC_LEN_ERR`: the frame was longer than the WR's buffers. The WQ stays ready.
+const TOO_LONG: u32 = 1;
+/// Time limit for a WQ in error to flush its WRs.
+const FLUSH_TIME: Duration = Duration::from_secs(1);
+
+/// Attributes of a ring.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RingAttr {
+    /// Number of WRs, and so of slots.
+    pub wrs: u32,
+    /// Bytes per scatter entry.
+    pub buffer: u32,
+    /// Scatter entries per WR. They are contiguous in a slot, so that a frame is always one slice.
+    pub max_sge: u32,
+    /// Shape of WR buffers that take many frames; `None`: one frame per WR. Such a buffer is its WR's
+    /// only scatter entry and has no headroom. Supported by direct rings only.
+    pub striding: Option<Striding>,
+    /// Format of compressed completions; `None`: no compression. Supported by direct rings only. Time
+    /// stamps are invalid with compression.
+    pub compression: Option<MiniFormat>,
+    /// WQ creation flags (`ibv_wq_flags`).
+    pub flags: u32,
+    /// Completion vector.
+    pub vector: u32,
+    /// Device time stamps to request.
+    pub stamps: CompletionStamps,
+    /// Bytes in front of each slot, where VLAN tags that the NIC stripped are put back; 0: they are
+    /// not put back. Supported by direct rings only.
+    pub headroom: usize,
+    /// `true` to create a completion channel, on which a loop can sleep.
+    pub channel: bool,
+    /// Moderation of the channel's events; `None`: an event at the first completion.
+    pub moderation: Option<Moderation>,
+    /// `true` to access the queues in their own memory if the device supports it.
+    pub direct: bool,
+    /// NUMA node for the memory of slots and rings; `None`: any node.
+    pub numa_node: Option<u32>,
+}
+
+/// Completions of one poll. Allocated once and reused for every poll.
+#[derive(Debug)]
+pub struct Batch {
+    /// Frames in the order of their completion.
+    pub frames: Vec<Filled>,
+    /// WRs that completed in error.
+    pub failed: Vec<Failed>,
+    /// Slots whose WR was flushed. They hold no frame.
+    pub flushed: Vec<Slot>,
+    /// Returned slots to repost with this batch: slots of earlier batches, and used up buffers of a
+    /// striding queue.
+    pub home: Vec<Slot>,
+    /// Maximum number of completions.
+    size: usize,
+}
+
+impl Batch {
+    /// Creates an empty batch for at most `size` completions.
+    #[must_use]
+    pub fn new(size: usize) -> Self {
+        Self {
+            frames: Vec::with_capacity(size),
+            failed: Vec::with_capacity(size),
+            flushed: Vec::with_capacity(size),
+            home: Vec::with_capacity(size),
+            size,
+        }
+    }
+
+    /// Returns the number of completions in the batch.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.frames.len() + self.failed.len() + self.flushed.len()
+    }
+
+    /// Returns `true` if the batch holds no completions.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the number of slots in the batch: those of completions and the returned ones.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.len() + self.home.len()
+    }
+
+    /// Returns the maximum number of completions per poll.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+}
+
+/// WR that completed in error.
+#[derive(Debug)]
+pub struct Failed {
+    /// Slot of the WR.
+    pub slot: Slot,
+    /// Completion status (`ibv_wc_status`).
+    pub status: u32,
+}
+
+impl Failed {
+    /// Returns `true` if the error stopped the WQ, so that the device flushes all its other WRs.
+    #[must_use]
+    pub fn stops_the_queue(&self) -> bool {
+        self.status != TOO_LONG
+    }
+}
+
+/// Fatal error of a ring: an invalid completion, a CQ that cannot be polled, or a WQ that refuses WRs.
+/// The type is small, for the hot path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RingError {
+    /// Failure to poll the CQ (errno).
+    #[error("the CQ cannot be polled: errno {0} (it was overrun, or the device is gone)")]
+    Poll(i32),
+    /// Completion of a slot that is not on the ring (index).
+    #[error("a completion names WR {0}, which is not posted")]
+    Unposted(u64),
+    /// Completion of strides that are not free in its buffer, or too few for its frame (first stride,
+    /// number of strides).
+    #[error(
+        "a completion names {1} strides from stride {0}: they are not free in its buffer, or too few for its frame"
+    )]
+    Strides(u32, u32),
+    /// Failure to post WRs to the WQ (errno).
+    #[error("WRs cannot be posted: errno {0}")]
+    Post(i32),
+}
+
+/// WQ with its CQ and its slots, owned by one thread.
+pub struct Ring<Q = DeviceQueue> {
+    // Fields are dropped in this order: WQ and CQ, then the memory. The indirection table also holds the WQ, and the WQ
+    // holds its memory.
+    queue: Q,
+    memory: Arc<SlotMemory>,
+    attr: RingAttr,
+    /// One flag per slot, set while the device has the slot.
+    posted: Box<[bool]>,
+    /// Number of WRs that the device has.
+    outstanding: u32,
+    /// Number of tokens held outside the ring.
+    away: usize,
+}
+
+impl Ring {
+    /// Creates a ring: memory, CQ and WQ, in the ready state, with every slot posted.
+    ///
+    /// # Errors
+    /// A verb failed, or the memory cannot be allocated.
+    pub fn create(context: &Context, pd: &Pd, attr: RingAttr) -> Result<Self, ibv::VerbsError> {
+        let layout = Layout::new(attr);
+        let memory = Region::allocate(layout.stride() * attr.wrs as usize, attr.numa_node)?;
+        let mr = Mr::register(pd, memory)?;
+        let channel = if attr.channel {
+            Some(Channel::create(context)?)
+        } else {
+            None
+        };
+        let cq_attr = CqAttr {
+            // libmlx5 rounds one more than this up to a power of two (`create_cq` of providers/mlx5/verbs.c), and a WQ
+            // never has more completions outstanding than WRs, or strides: with as many entries the CQ cannot overrun.
+            entries: (attr.wrs * attr.striding.map_or(1, |it| it.strides) - 1).max(1),
+            vector: attr.vector,
+            stamps: attr.stamps,
+            compression: attr.compression,
+        };
+        let mut cq = prefer_node(attr.numa_node, || Cq::create(context, cq_attr, channel))?;
+        if let Some(by) = attr.moderation {
+            cq.moderate(by)?;
+        }
+        let wq_attr = WqAttr {
+            max_wr: attr.wrs,
+            max_sge: attr.max_sge,
+            flags: attr.flags,
+            striding: attr.striding,
+        };
+        let mut wq = prefer_node(attr.numa_node, || Wq::create(pd, &cq, &mr, wq_attr))?;
+        // Receives posted before this call are lost: libmlx5 zeroes the ring at RESET -> RDY.
+        wq.set_state(None, WqState::Ready)?;
+        let memory = Arc::new(SlotMemory::new(mr, layout));
+        let queue = if let Some(shape) = attr.striding {
+            let filling = |wrs| ManyFrames::new(shape, wrs);
+            DeviceQueue::Striding(DirectQueue::new(wq, cq, filling)?)
+        } else if attr.direct && is_direct(context) {
+            DeviceQueue::Direct(DirectQueue::new(wq, cq, |_| OneFrame)?)
+        } else {
+            DeviceQueue::Verbs(VerbsQueue::new(wq, cq, &memory, attr))
+        };
+        Self::with_queue(queue, memory, attr)
+    }
+
+    /// Returns the WQ, as an entry for an indirection table.
+    #[must_use]
+    pub fn wq(&self) -> &Wq {
+        self.queue.wq()
+    }
+}
+
+impl<Q: Queue> Ring<Q> {
+    /// Creates a ring over a ready queue, with memory that is not registered with a device. Tests and
+    /// benches use it to run a loop without a device.
+    ///
+    /// # Errors
+    /// The memory cannot be allocated, or the queue refuses WRs.
+    pub fn without_device(queue: Q, attr: RingAttr) -> Result<Self, ibv::VerbsError> {
+        let layout = Layout::new(attr);
+        let memory = Region::allocate(layout.stride() * attr.wrs as usize, None)?;
+        let memory = Arc::new(SlotMemory::unregistered(memory, layout));
+        Self::with_queue(queue, memory, attr)
+    }
+
+    /// Creates a ring over a ready queue and posts every slot.
+    fn with_queue(
+        queue: Q,
+        memory: Arc<SlotMemory>,
+        attr: RingAttr,
+    ) -> Result<Self, ibv::VerbsError> {
+        let mut ring = Self {
+            queue,
+            memory: Arc::clone(&memory),
+            attr,
+            posted: vec![false; attr.wrs as usize].into(),
+            outstanding: 0,
+            away: 0,
+        };
+        ring.post_all((0..attr.wrs).map(|index| memory.slot(index)))
+            .map_err(|errno| {
+                ibv::VerbsError::from_errno("ibv_post_wq_recv", format!("{} WRs", attr.wrs), errno)
+            })?;
+        Ok(ring)
+    }
+
+    /// Returns the memory of the ring's slots.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<SlotMemory> {
+        &self.memory
+    }
+
+    /// Returns the descriptor of the completion channel, if the ring has one.
+    #[must_use]
+    pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.queue.event_fd()
+    }
+
+    /// Requests a channel event at the next completion. If a completion is already present, mlx5
+    /// raises the event at once, so no completion is missed.
+    ///
+    /// # Errors
+    /// The verb failed.
+    pub fn arm(&mut self) -> Result<(), ibv::VerbsError> {
+        self.queue.arm()
+    }
+
+    /// Takes and acknowledges one channel event. Returns `false` if there was none.
+    pub fn take_event(&mut self) -> bool {
+        self.queue.take_event()
+    }
+
+    /// Returns the number of slots held outside the ring, all of which must be returned.
+    #[must_use]
+    pub fn away(&self) -> usize {
+        self.away
+    }
+
+    /// Returns the number of WRs that the device has.
+    #[must_use]
+    pub fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// Takes at most `limit` completions, and at most the batch's size, into an empty batch.
+    ///
+    /// # Errors
+    /// The queue failed. The completions entered into the batch before the error are valid.
+    #[inline]
+    pub fn poll(&mut self, batch: &mut Batch, limit: usize) -> Result<(), RingError> {
+        debug_assert!(batch.is_empty());
+        let limit = limit.min(batch.size);
+        let before = batch.slots();
+        let mut account = Account {
+            posted: &mut self.posted,
+            outstanding: &mut self.outstanding,
+            memory: &self.memory,
+            batch,
+        };
+        let result = self.queue.poll(&mut account, limit);
+        self.away += batch.slots() - before;
+        result
+    }
+
+    /// Posts a batch's slots again, with one list and one doorbell, and empties the batch.
+    ///
+    /// # Errors
+    /// The WQ refuses WRs.
+    ///
+    /// # Panics
+    /// If the batch belongs to another ring.
+    #[inline]
+    pub fn repost(&mut self, batch: &mut Batch) -> Result<(), RingError> {
+        self.away -= batch.slots();
+        if batch.failed.is_empty() && batch.flushed.is_empty() {
+            // The usual case: only frames, in their order, or only returned slots.
+            if !batch.home.is_empty() {
+                self.post_all(batch.home.drain(..))
+                    .map_err(RingError::Post)?;
+            }
+            return self
+                .post_all(batch.frames.drain(..).map(Filled::into_slot))
+                .map_err(RingError::Post);
+        }
+        let slots = batch
+            .home
+            .drain(..)
+            .chain(batch.frames.drain(..).map(Filled::into_slot))
+            .chain(batch.failed.drain(..).map(|f| f.slot))
+            .chain(batch.flushed.drain(..));
+        self.post_all(slots).map_err(RingError::Post)
+    }
+
+    /// # Panics
+    /// If a slot belongs to another ring.
+    #[inline]
+    fn post_all(&mut self, slots: impl Iterator<Item = Slot>) -> Result<(), i32> {
+        let (posted, memory) = (&mut self.posted, &self.memory);
+        let slots = slots.inspect(|slot| memory.assert_owns(slot));
+        self.outstanding += self.queue.post(posted, slots, memory, self.attr)?;
+        Ok(())
+    }
+
+    /// Turns CVLAN stripping on or off. Posted slots stay on the ring: each completion reports whether
+    /// the device stripped its frame's tag.
+    ///
+    /// # Errors
+    /// The verb failed: the device does not support the change.
+    pub fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), ibv::VerbsError> {
+        self.queue.set_cvlan_stripping(on)
+    }
+
+    /// Recovers a WQ in error: waits until all posted WRs are flushed, sets the states RESET and RDY,
+    /// and posts the slots again. Frames that completed before the error are first passed to `frames`
+    /// in the order of reception; the slots of frames that it leaves are posted again. Slots held
+    /// outside the ring are not affected.
+    ///
+    /// If the device does not flush every WR within `FLUSH_TIME`, the WQ is reset nevertheless. After
+    /// the reset the device writes to no slot, so slots without a completion are taken back.
+    ///
+    /// # Errors
+    /// A verb failed: the queue cannot be recovered.
+    pub fn recover(
+        &mut self,
+        mut frames: impl FnMut(&mut Vec<Filled>, &SlotMemory),
+    ) -> Result<Recovered, RxError> {
+        // A WQ that the device put into error is in that state already, and setting it again is allowed. A WQ whose
+        // last completion alone shows the error is put into the state, so that it flushes.
+        self.queue.set_state(None, WqState::Error).ok();
+        let mut slots = Vec::with_capacity(self.outstanding as usize);
+        let mut batch = Batch::new(256);
+        let mut errors = 0;
+        let deadline = Instant::now() + FLUSH_TIME;
+        let mut is_reset = false;
+        while self.outstanding > 0 {
+            self.poll(&mut batch, usize::MAX)
+                .map_err(RxError::Recovery)?;
+            if batch.is_empty() {
+                if is_reset {
+                    break;
+                }
+                if Instant::now() > deadline {
+                    // Completions that the device wrote before the reset are still in the CQ.
+                    self.reset()?;
+                    is_reset = true;
+                }
+                std::thread::yield_now();
+            }
+            if !batch.frames.is_empty() {
+                frames(&mut batch.frames, &self.memory);
+                slots.extend(batch.frames.drain(..).map(Filled::into_slot));
+            }
+            errors += batch.failed.len() as u64;
+            slots.extend(batch.failed.drain(..).map(|f| f.slot));
+            slots.append(&mut batch.flushed);
+            slots.append(&mut batch.home);
+        }
+        if !is_reset {
+            self.reset()?;
+        }
+        let unflushed = std::mem::take(&mut self.outstanding);
+        for (index, posted) in (0u32..).zip(&mut self.posted) {
+            if std::mem::take(posted) {
+                slots.push(self.memory.slot(index));
+                self.away += 1;
+            }
+        }
+        self.queue.set_state(None, WqState::Ready)?;
+        self.away -= slots.len();
+        // The slots flushed above. The caller reposts those of the batch that showed the error.
+        self.post_all(slots.into_iter())
+            .map_err(|errno| RxError::Recovery(RingError::Post(errno)))?;
+        Ok(Recovered { errors, unflushed })
+    }
+
+    /// Resets a WQ in error. If the request does not name the present state, the kernel sends the state
+    /// that it has recorded. That may still be ready, and firmware may refuse the request, so a second
+    /// request names the error state. DPDK names it as well (`mlx5_devx_modify_rq` of
+    /// drivers/net/mlx5/mlx5_devx.c).
+    fn reset(&mut self) -> Result<(), ibv::VerbsError> {
+        self.queue
+            .set_state(None, WqState::Reset)
+            .or_else(|_| self.queue.set_state(Some(WqState::Error), WqState::Reset))
+    }
+}
+
+/// Result of a WQ's recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// WRs that completed in error. Each was a received frame.
+    pub errors: u64,
+    /// WRs that never completed. Their slots were taken back after the reset.
+    pub unflushed: u32,
+}
+
+/// Accounting of the completions of one poll, common to all kinds of queues. A striding queue creates
+/// the tokens of its frames itself.
+pub struct Account<'a> {
+    posted: &'a mut [bool],
+    outstanding: &'a mut u32,
+    memory: &'a SlotMemory,
+    batch: &'a mut Batch,
+}
+
+impl Account<'_> {
+    /// Writes `bytes` into a posted slot, as the device does.
+    #[cfg(test)]
+    fn write(&mut self, index: u32, bytes: &[u8]) {
+        assert!(self.posted[index as usize] && bytes.len() <= self.memory.slot_bytes());
+        self.memory.write(index, bytes);
+    }
+
+    /// Enters one completion into the batch. `index` is the slot, `status` the `ibv_wc_status`, `len`
+    /// the frame's length in bytes, `stamp` the device time stamp, and `stripped` the TCI of a stripped
+    /// VLAN tag.
+    ///
+    /// # Errors
+    /// The slot is not on the ring. No token is created.
+    #[inline]
+    pub fn enter(
+        &mut self,
+        index: u64,
+        status: u32,
+        len: u32,
+        stamp: u64,
+        stripped: Option<u16>,
+    ) -> Result<(), RingError> {
+        let (frames, mut slots) = self.parts();
+        slots.enter(index, status, len, stamp, stripped, move |filled| {
+            frames.push(filled);
+            frames.last_mut()
+        })
+    }
+
+    /// Splits the account into the batch's list of frames and the other state that completions change.
+    #[inline]
+    fn parts(&mut self) -> (&mut Vec<Filled>, Slots<'_>) {
+        let Batch {
+            frames,
+            failed,
+            flushed,
+            ..
+        } = self.batch;
+        let slots = Slots {
+            posted: self.posted,
+            outstanding: self.outstanding,
+            memory: self.memory,
+            failed,
+            flushed,
+        };
+        (frames, slots)
+    }
+
+    /// Returns the number of frames in the batch, without those in [`places::Places`] that are still
+    /// borrowed.
+    #[inline]
+    fn frames(&self) -> usize {
+        self.batch.frames.len()
+    }
+
+    /// Returns `true` if the device has slot `index`.
+    #[inline]
+    fn is_posted(&self, index: u32) -> bool {
+        self.posted.get(index as usize) == Some(&true)
+    }
+
+    /// Takes back the device's token of a striding queue's buffer that is used up.
+    ///
+    /// # Errors
+    /// The buffer is not on the ring.
+    #[inline]
+    fn release_buffer(&mut self, buffer: u32) -> Result<(), RingError> {
+        match self.posted.get_mut(buffer as usize) {
+            Some(posted @ true) => *posted = false,
+            _ => return Err(RingError::Unposted(buffer.into())),
+        }
+        *self.outstanding -= 1;
+        self.batch.home.push(self.memory.slot(buffer));
+        Ok(())
+    }
+}
+
+/// State that the completion of a slot changes, apart from the batch's list of frames.
+struct Slots<'a> {
+    posted: &'a mut [bool],
+    outstanding: &'a mut u32,
+    memory: &'a SlotMemory,
+    failed: &'a mut Vec<Failed>,
+    flushed: &'a mut Vec<Slot>,
+}
+
+impl Slots<'_> {
+    /// Enters one completion like [`Account::enter`], but passes a frame to `push`, which returns the
+    /// frame's final location.
+    #[inline(always)]
+    fn enter<'f>(
+        &mut self,
+        index: u64,
+        status: u32,
+        len: u32,
+        stamp: u64,
+        stripped: Option<u16>,
+        push: impl FnOnce(Filled) -> Option<&'f mut Filled>,
+    ) -> Result<(), RingError> {
+        let posted = usize::try_from(index)
+            .ok()
+            .and_then(|i| self.posted.get_mut(i));
+        let Some(posted @ true) = posted else {
+            return Err(RingError::Unposted(index));
+        };
+        *posted = false;
+        *self.outstanding -= 1;
+        // The index is in `posted`, whose length is a u32.
+        let slot = self.memory.slot(index as u32);
+        if status == 0 && len as usize <= self.memory.slot_bytes() {
+            self.memory.fill(slot, 0, len, stamp, stripped, push);
+        } else if status == FLUSHED {
+            self.flushed.push(slot);
+        } else {
+            // A length that exceeds the slot is treated as the error for too long frames.
+            let status = if status == 0 { TOO_LONG } else { status };
+            self.failed.push(Failed { slot, status });
+        }
+        Ok(())
+    }
+}

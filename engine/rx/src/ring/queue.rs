@@ -1,0 +1,133 @@
+//! Interface between a ring's accounting and its WQ and CQ: trait [`Queue`].
+#![allow(unsafe_code)]
+
+use super::{
+    Account, RingAttr, RingError, direct::DirectQueue, striding::ManyFrames, verbs::VerbsQueue,
+};
+use crate::pool::{Slot, SlotMemory};
+use std::os::fd::BorrowedFd;
+use wqcap_verbs::{VerbsError, Wq, WqState};
+
+/// WQ and its CQ, as a ring uses them.
+///
+/// # Safety
+/// An implementation marks a slot in `posted` only when [`Queue::post`] received the slot's token, and
+/// it then drops the token. The next completion of the slot creates its next token; two tokens of one
+/// slot would give access to bytes that are being written. The completions entered are the device's,
+/// and the device does not write to a slot after its completion.
+///
+/// ```compile_fail,E0200
+/// struct Careless;
+///
+/// impl wqcap_engine::rx::Queue for Careless {}
+/// ```
+pub unsafe trait Queue {
+    /// Enters at most `limit` completions into the ring's account.
+    ///
+    /// # Errors
+    /// The queue failed. The completions entered before the error are valid.
+    fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError>;
+
+    /// Posts slots to the device with one list and one doorbell, and marks them in `posted`. Returns
+    /// the number of WRs posted.
+    ///
+    /// # Errors
+    /// The WQ refuses WRs (errno).
+    fn post(
+        &mut self,
+        posted: &mut [bool],
+        slots: impl Iterator<Item = Slot>,
+        memory: &SlotMemory,
+        attr: RingAttr,
+    ) -> Result<u32, i32>;
+
+    /// Sets the WQ's state with `ibv_modify_wq` (IBV_WQ_ATTR_STATE). If `from` names the present state,
+    /// the request includes it (IBV_WQ_ATTR_CURR_STATE).
+    ///
+    /// # Errors
+    /// The verb failed.
+    fn set_state(&mut self, from: Option<WqState>, state: WqState) -> Result<(), VerbsError>;
+
+    /// Turns CVLAN stripping on or off with `ibv_modify_wq` (IBV_WQ_ATTR_FLAGS).
+    ///
+    /// # Errors
+    /// The verb failed.
+    fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), VerbsError>;
+
+    /// Returns the descriptor of the completion channel, if the queue has one.
+    fn event_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Requests a channel event at the next completion (`ibv_req_notify_cq`).
+    ///
+    /// # Errors
+    /// The verb failed.
+    fn arm(&mut self) -> Result<(), VerbsError>;
+
+    /// Takes and acknowledges one channel event. Returns `false` if there was none.
+    fn take_event(&mut self) -> bool;
+}
+
+/// Queue of a device, by method of access.
+pub enum DeviceQueue {
+    /// Access through the verbs.
+    Verbs(VerbsQueue),
+    /// Access to the queues in their own memory.
+    Direct(DirectQueue),
+    /// Access to the queues in their own memory, with many frames per WR.
+    Striding(DirectQueue<ManyFrames>),
+}
+
+macro_rules! either {
+    ($self:ident, $queue:ident => $call:expr) => {
+        match $self {
+            DeviceQueue::Verbs($queue) => $call,
+            DeviceQueue::Direct($queue) => $call,
+            DeviceQueue::Striding($queue) => $call,
+        }
+    };
+}
+
+impl DeviceQueue {
+    pub(super) fn wq(&self) -> &Wq {
+        either!(self, queue => queue.wq())
+    }
+}
+
+// SAFETY: every call is passed on to one of the queues inside, which keep the trait's contract.
+unsafe impl Queue for DeviceQueue {
+    #[inline(always)]
+    fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
+        either!(self, queue => queue.poll(account, limit))
+    }
+
+    #[inline]
+    fn post(
+        &mut self,
+        posted: &mut [bool],
+        slots: impl Iterator<Item = Slot>,
+        memory: &SlotMemory,
+        attr: RingAttr,
+    ) -> Result<u32, i32> {
+        either!(self, queue => queue.post(posted, slots, memory, attr))
+    }
+
+    fn set_state(&mut self, from: Option<WqState>, state: WqState) -> Result<(), VerbsError> {
+        either!(self, queue => queue.set_state(from, state))
+    }
+
+    fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), VerbsError> {
+        either!(self, queue => queue.set_cvlan_stripping(on))
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        either!(self, queue => queue.event_fd())
+    }
+
+    fn arm(&mut self) -> Result<(), VerbsError> {
+        either!(self, queue => queue.arm())
+    }
+
+    fn take_event(&mut self) -> bool {
+        either!(self, queue => queue.take_event())
+    }
+}

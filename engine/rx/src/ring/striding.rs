@@ -1,0 +1,157 @@
+//! Slots of a striding queue: each WR's buffer takes many frames, one behind the other.
+//!
+//! Each frame has a token that names its buffer. The device has one more token of the buffer, which it
+//! returns when the buffer is used up. A buffer is posted again when all of its tokens are returned.
+//!
+//! Buffers are used up in the order of their WQEs, each from its first stride. DPDK relies on the same
+//! order (`mlx5_rx_burst_mprq` of drivers/net/mlx5/mlx5_rx.c). Completions are checked against it.
+
+use super::{Account, RingError, direct::Filling, places::Places};
+use crate::pool::Slot;
+use wqcap_verbs::{Cqes, DirectWq, Striding};
+
+/// Buffer mode with many frames per WQE, until the strides of the WQE's buffer are used up.
+#[derive(Debug)]
+pub struct ManyFrames {
+    shape: Striding,
+    /// Number of tokens of each buffer that are not returned. One of them is the device's while it has
+    /// the buffer.
+    tokens: Box<[u32]>,
+    /// Number of WQEs used up since the WQ became ready, modulo 2^16.
+    head: u16,
+    /// Number of strides used up in the buffer of the WQE at the head.
+    used: u32,
+}
+
+impl ManyFrames {
+    /// Creates the state of `buffers` buffers, none of which is posted yet.
+    pub(super) fn new(shape: Striding, buffers: u32) -> Self {
+        Self {
+            shape,
+            tokens: vec![1; buffers as usize].into(),
+            head: 0,
+            used: 0,
+        }
+    }
+
+    /// Enters completions of the buffer at the head, for at most `most` frames. Values common to all of
+    /// the buffer's frames are loaded once.
+    #[inline(always)]
+    fn poll_buffer(
+        &mut self,
+        cqes: &mut Cqes<'_>,
+        buffer: u32,
+        account: &mut Account<'_>,
+        most: usize,
+    ) -> Result<Run, RingError> {
+        let Striding { stride, strides } = self.shape;
+        let log_stride = stride.trailing_zeros();
+        if !account.is_posted(buffer) {
+            return match cqes.take() {
+                Some(_) => Err(RingError::Unposted(buffer.into())),
+                None => Ok(Run::Unfinished),
+            };
+        }
+        let mut used = self.used;
+        let memory = account.memory;
+        let mut places = Places::new(&mut account.batch.frames, most);
+        while !places.is_full() {
+            let Some(cqe) = cqes.take() else { break };
+            if cqe.status != 0 {
+                return Ok(Run::Failed(cqe.status));
+            }
+            let it = cqe.strides();
+            let end = it.first + it.count;
+            let fits = it.len.is_none_or(|len| len <= it.count << log_stride);
+            if it.first < used || it.count == 0 || end > strides || !fits {
+                return Err(RingError::Strides(it.first, it.count));
+            }
+            if let Some(len) = it.len {
+                let (slot, at) = (memory.slot(buffer), it.first << log_stride);
+                memory.fill(slot, at, len, cqe.timestamp, cqe.stripped, |filled| {
+                    places.push(filled)
+                });
+            }
+            used = end;
+            if end == strides {
+                return Ok(Run::UsedUp);
+            }
+        }
+        self.used = used;
+        Ok(Run::Unfinished)
+    }
+}
+
+/// Result of polling the buffer at the head.
+enum Run {
+    /// The buffer has free strides: no more completions are present, or the limit is reached.
+    Unfinished,
+    /// All strides of the buffer are used up.
+    UsedUp,
+    /// The WQE completed as a whole with this error status. The frames that its buffer had received
+    /// completed before.
+    Failed(u32),
+}
+
+impl Filling for ManyFrames {
+    #[inline(always)]
+    fn poll(
+        &mut self,
+        cqes: &mut Cqes<'_>,
+        wq: &DirectWq,
+        bound: &[u32],
+        account: &mut Account<'_>,
+        limit: usize,
+    ) -> Result<(), RingError> {
+        let mut left = limit;
+        while left > 0 {
+            let buffer = bound[wq.index_of(self.head) as usize];
+            let before = account.frames();
+            let run = self.poll_buffer(cqes, buffer, account, left);
+            let frames = account.frames() - before;
+            if frames > 0 {
+                self.tokens[buffer as usize] += frames as u32;
+                left -= frames;
+            }
+            let run = run?;
+            if let Run::Unfinished = run {
+                break;
+            }
+            (self.head, self.used) = (self.head.wrapping_add(1), 0);
+            if let Run::Failed(status) = run {
+                account.enter(buffer.into(), status, 0, 0, None)?;
+                left -= 1;
+            } else {
+                account.release_buffer(buffer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts returned tokens. Tokens of one buffer are usually consecutive, so each run of them is
+    /// counted in one step.
+    #[inline]
+    fn gather(&mut self, mut home: impl Iterator<Item = Slot>, mut whole: impl FnMut(Slot)) {
+        let mut next = home.next();
+        while let Some(slot) = next {
+            let mut count = 1;
+            next = loop {
+                match home.next() {
+                    Some(other) if other.index() == slot.index() => count += 1,
+                    other => break other,
+                }
+            };
+            let tokens = &mut self.tokens[slot.index() as usize];
+            *tokens -= count;
+            if *tokens == 0 {
+                // The device's token, once the buffer is posted.
+                *tokens = 1;
+                whole(slot);
+            }
+        }
+    }
+
+    fn reset(&mut self) {
+        (self.head, self.used) = (0, 0);
+    }
+}

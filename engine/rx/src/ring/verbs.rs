@@ -1,0 +1,141 @@
+//! Queue accessed through libibverbs: `ibv_start_poll` and `ibv_post_wq_recv`, which every device
+//! supports.
+#![allow(unsafe_code)]
+
+use super::{Account, Queue, RingAttr, RingError};
+use crate::pool::{Slot, SlotMemory};
+use std::{os::fd::BorrowedFd, ptr};
+use wqcap_verbs::{Cq, VerbsError, Wq, WqState, sys as ffi};
+
+/// WQ and its CQ accessed through the verbs, with one WR per slot.
+pub struct VerbsQueue {
+    wq: Wq,
+    cq: Cq,
+    /// One WR per slot, complete except for `next`. Reposting only links the WRs.
+    wrs: Box<[ffi::ibv_recv_wr]>,
+    _sges: Box<[ffi::ibv_sge]>,
+}
+
+// SAFETY: the raw pointers in `wrs` point into `_sges` (boxed, never moved) and to other `wrs`; both move with the ring
+// to the thread that owns it.
+unsafe impl Send for VerbsQueue {}
+
+impl VerbsQueue {
+    pub(super) fn new(wq: Wq, cq: Cq, memory: &SlotMemory, attr: RingAttr) -> Self {
+        let lkey = memory.lkey();
+        let mut sges: Box<[_]> = (0..attr.wrs)
+            .flat_map(|slot| {
+                let start = memory.address(&memory.slot(slot)) as u64;
+                (0..attr.max_sge).map(move |i| ffi::ibv_sge {
+                    addr: start + u64::from(i) * u64::from(attr.buffer),
+                    length: attr.buffer,
+                    lkey,
+                })
+            })
+            .collect();
+        let wrs = sges
+            .chunks_exact_mut(attr.max_sge as usize)
+            .enumerate()
+            .map(|(slot, sges)| ffi::ibv_recv_wr {
+                wr_id: slot as u64,
+                next: ptr::null_mut(),
+                sg_list: sges.as_mut_ptr(),
+                num_sge: i32::try_from(sges.len()).unwrap_or(i32::MAX),
+            })
+            .collect();
+        Self {
+            wq,
+            cq,
+            wrs,
+            _sges: sges,
+        }
+    }
+
+    pub(super) fn wq(&self) -> &Wq {
+        &self.wq
+    }
+}
+
+// SAFETY: `post` marks the slots whose tokens it consumes, and `poll` enters what the CQ delivers.
+unsafe impl Queue for VerbsQueue {
+    #[inline]
+    fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError> {
+        if limit == 0 {
+            return Ok(());
+        }
+        let Some(mut completions) = self.cq.poll().map_err(|e| RingError::Poll(e.0))? else {
+            return Ok(());
+        };
+        for taken in 1.. {
+            let Some(wc) = completions.next().map_err(|e| RingError::Poll(e.0))? else {
+                break;
+            };
+            account.enter(wc.wr_id, wc.status, wc.byte_len, wc.timestamp, None)?;
+            // Checked before the next completion is taken: a completion that is taken must be handled.
+            if taken == limit {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Links the slots' WRs into one list and posts it.
+    #[inline]
+    fn post(
+        &mut self,
+        posted: &mut [bool],
+        slots: impl Iterator<Item = Slot>,
+        _memory: &SlotMemory,
+        _attr: RingAttr,
+    ) -> Result<u32, i32> {
+        let wrs = self.wrs.as_mut_ptr();
+        let (mut head, mut last): (*mut ffi::ibv_recv_wr, *mut ffi::ibv_recv_wr) =
+            (ptr::null_mut(), ptr::null_mut());
+        let mut count = 0;
+        for slot in slots {
+            let index = slot.index() as usize;
+            posted[index] = true;
+            // SAFETY: `posted` has as many entries as `wrs`, and indexing it has just checked the bound; `last` is
+            // null or the WR linked before. The list is private until it is posted.
+            unsafe {
+                let wr = wrs.add(index);
+                if last.is_null() {
+                    head = wr;
+                } else {
+                    (*last).next = wr;
+                }
+                last = wr;
+            }
+            count += 1;
+        }
+        if !last.is_null() {
+            // SAFETY: the list is linked from `head` to `last`, whose `next` ends it; each WR's scatter entries lie
+            // in the slot whose token has just been given up, in the memory the WQ was created with.
+            unsafe {
+                (*last).next = ptr::null_mut();
+                self.wq.post(head)?;
+            }
+        }
+        Ok(count)
+    }
+
+    fn set_state(&mut self, from: Option<WqState>, state: WqState) -> Result<(), VerbsError> {
+        self.wq.set_state(from, state)
+    }
+
+    fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), VerbsError> {
+        self.wq.set_cvlan_stripping(on)
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.cq.event_fd()
+    }
+
+    fn arm(&mut self) -> Result<(), VerbsError> {
+        self.cq.arm()
+    }
+
+    fn take_event(&mut self) -> bool {
+        self.cq.take_event()
+    }
+}

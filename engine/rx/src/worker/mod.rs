@@ -1,0 +1,585 @@
+//! Receive loop of one queue: polls the ring, passes the frames to the outlet, reposts returned slots,
+//! and publishes the counters.
+//!
+//! Work done once per batch, not per frame: the check of the stop flag, the update of the clock
+//! conversion, the list of reposted WRs, the stores to the counters. While frames flow, the loop does
+//! not allocate, lock or log.
+
+use super::{
+    Batch, DeviceQueue, Filled, Orders, Queue, Recovered, Ring, Sampler, Slot, SlotMemory,
+};
+use crate::clock::{Conversion, SharedConversion};
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use wqcap_core::{
+    settings,
+    stats::{Budget, QueueCounters, Received},
+    sync::wakeup::{Alarm, Wakeup, wait_readable},
+    text::iso_8601,
+    time::{coarse_ns, system_ns},
+};
+
+/// Destination of a receive loop's frames: the loop's end of a pipeline.
+pub trait Outlet {
+    /// Returns the number of frames that the outlet accepts now. The loop polls at most this many.
+    #[inline]
+    fn room(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Accepts frames in the order of reception. Frames left in `frames` are finished: the loop
+    /// reposts their slots at once.
+    fn take(
+        &mut self,
+        frames: &mut Vec<Filled>,
+        memory: &SlotMemory,
+        stamper: &mut Stamper,
+    ) -> Taken;
+
+    /// Appends the slots that the pipeline returned since the last call.
+    #[inline]
+    fn collect(&mut self, _home: &mut Vec<Slot>) {}
+
+    /// Waits for room, for at most `_timeout`.
+    fn wait(&mut self, _timeout: Duration) {}
+
+    /// Called each time the queue has been empty for 200 ms.
+    fn idle(&mut self) {}
+
+    /// Returns the reason why the outlet cannot accept frames any more, if it failed.
+    #[inline]
+    fn broken(&self) -> Option<&str> {
+        None
+    }
+
+    /// Ends the outlet after the last frame: waits until the pipeline has returned every slot, and
+    /// appends the slots.
+    ///
+    /// # Errors
+    /// Some slots cannot be returned.
+    fn finish(&mut self, _home: &mut Vec<Slot>) -> Result<(), Lost> {
+        Ok(())
+    }
+}
+
+/// Numbers of frames that an outlet accepted from a batch, by their outcome.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taken {
+    /// Frames counted as captured.
+    pub captured: u64,
+    /// Frames still being processed. The outlet settles the frame budget for them later.
+    pub away: usize,
+    /// Frames dropped because the outlet had no room, counted as `dropped_pipeline`.
+    pub refused: u64,
+}
+
+/// Slots that a pipeline cannot return at its end. The frame in each slot is not yet counted.
+#[derive(Clone, Debug)]
+pub struct Lost {
+    /// Number of lost slots, and so of frames.
+    pub frames: u64,
+    /// Reason for the loss.
+    pub why: String,
+}
+
+/// Behaviour of a thread while its queue or channel is empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// Busy polling: lowest latency, uses a whole core.
+    Spin,
+    /// Polling with `sched_yield` after each empty poll, so that other threads of the core can run.
+    Yield,
+    /// Sleeping on the completion channel.
+    Sleep,
+}
+
+impl Idle {
+    /// Returns the configured behaviour, with `Spin` replaced by `Yield` if other loops share the core.
+    #[must_use]
+    pub fn of(configured: settings::Idle, shared_core: bool) -> Self {
+        match (configured, shared_core) {
+            (settings::Idle::Sleep, _) => Self::Sleep,
+            (settings::Idle::Spin, true) => Self::Yield,
+            (settings::Idle::Spin, false) => Self::Spin,
+        }
+    }
+}
+
+/// Reason for the end of a receive loop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The stop flag was set, and the ring is drained.
+    Stopped,
+    /// The queue failed; the text is the cause.
+    Failed(String),
+}
+
+/// State shared by the capture's owner and all receive loops.
+#[derive(Debug, Default)]
+pub struct Control {
+    /// Set to make the loops drain their rings and end.
+    pub stop: AtomicBool,
+    /// Alarm raised by a loop that failed.
+    pub failed: Alarm,
+    /// Wakeup of the thread that ends the run when the frame budget is used up.
+    pub(crate) owner: Wakeup,
+    /// Notes on gaps and recoveries for the run's report and files. Written only on such events.
+    pub notes: Mutex<Vec<String>>,
+}
+
+impl Control {
+    /// Creates the shared state. `owner` is woken when a loop fails or the frame budget is used up.
+    pub fn of(owner: &Wakeup) -> Self {
+        Self {
+            failed: Alarm::of(owner),
+            owner: owner.clone(),
+            ..Self::default()
+        }
+    }
+}
+
+/// Empty polls before a loop with [`Idle::Sleep`] sleeps. They take as long as a wakeup, a few
+/// microseconds.
+const POLLS_BEFORE_SLEEP: u32 = 64;
+/// Empty polls between two readings of the clock.
+const EMPTY_POLLS: u32 = 1024;
+/// Time that a queue is empty before [`Outlet::idle`] is called.
+const IDLE_AFTER: Duration = Duration::from_millis(200);
+/// Longest delay of a WQ's error event after the loop has recovered the WQ.
+const LATE: Duration = Duration::from_secs(1);
+/// Longest sleep of a loop, so that it checks the stop flag.
+const SLEEP: Duration = Duration::from_millis(50);
+
+/// Receive loop of one queue, ready to run on its thread.
+pub struct Worker<O, Q = DeviceQueue> {
+    /// Queue number.
+    pub queue: u16,
+    /// Ring that the loop polls.
+    pub ring: Ring<Q>,
+    /// Destination of the frames.
+    pub outlet: O,
+    /// Maximum number of completions per poll.
+    pub batch: usize,
+    /// Behaviour while the queue is empty.
+    pub idle: Idle,
+    /// Counters that the loop publishes.
+    pub counters: Arc<QueueCounters>,
+    /// Conversion of device time stamps to nanoseconds; `None`: one reading of the system clock per
+    /// batch is the time stamp of all its frames.
+    pub clock: Option<Arc<SharedConversion>>,
+    /// State shared with the other loops and the capture's owner.
+    pub control: Arc<Control>,
+    /// Number of frames that may still be captured; `None`: no limit.
+    pub budget: Option<Arc<Budget>>,
+    /// Set by another thread when the device reports this WQ in error.
+    pub wq_fatal: Arc<AtomicBool>,
+    /// Requests to change the WQ while it receives.
+    pub orders: Arc<Orders>,
+    /// Sampler that counts the queue's load by indirection table entry.
+    pub sampler: Sampler,
+}
+
+/// Converter of frames' reception stamps to time, never running backward.
+#[derive(Debug)]
+pub struct Stamper {
+    stamp: Stamp,
+    last_ns: u64,
+}
+
+/// Source of time for the frames of one batch.
+#[derive(Clone, Copy, Debug)]
+enum Stamp {
+    /// Device time stamps, converted to nanoseconds.
+    Device {
+        line: Conversion,
+        /// Upper bound of the batch's reception times in nanoseconds since 1970.
+        latest: u64,
+    },
+    /// System time of the whole batch in nanoseconds since 1970.
+    System(u64),
+}
+
+impl Stamper {
+    fn new() -> Self {
+        Self {
+            stamp: Stamp::System(0),
+            last_ns: 0,
+        }
+    }
+
+    /// Loads the current clock conversion, or the system time if `clock` is `None`. Called once per
+    /// batch.
+    #[inline]
+    fn update(&mut self, clock: Option<&SharedConversion>) {
+        self.stamp = match clock {
+            Some(clock) => {
+                let line = clock.load();
+                let latest = line.latest(coarse_ns());
+                Stamp::Device { line, latest }
+            }
+            None => Stamp::System(system_ns()),
+        };
+    }
+
+    /// Returns the frame's time of reception in nanoseconds since 1970. Call it in the order of the
+    /// frames: the result is never less than that of an earlier call.
+    #[inline]
+    pub fn ns(&mut self, filled: &Filled) -> u64 {
+        let ns = match &self.stamp {
+            Stamp::Device { line, latest } => line.ns(filled.stamp()).min(*latest),
+            Stamp::System(ns) => *ns,
+        };
+        self.last_ns = ns.max(self.last_ns);
+        self.last_ns
+    }
+}
+
+/// State of a running receive loop.
+struct State {
+    /// Counts of received frames, published once per batch.
+    received: Received,
+    stamper: Stamper,
+    /// Recoveries made before the device's event was read.
+    ahead: Ahead,
+    /// Set once the owner was woken because the frame budget is used up.
+    budget_reported: bool,
+}
+
+impl<O: Outlet, Q: Queue> Worker<O, Q> {
+    /// Runs the loop until the stop flag is set, then until the ring is drained and every slot is
+    /// back. Returns the ring, so that its owner decides when to destroy it. The outlet is dropped.
+    pub fn run(mut self) -> (Ring<Q>, Ended) {
+        let mut state = State {
+            received: Received::default(),
+            stamper: Stamper::new(),
+            ahead: Ahead::default(),
+            budget_reported: false,
+        };
+        let mut batch = Batch::new(self.batch);
+        let mut ended = self.receive(&mut batch, &mut state);
+        if let Err(lost) = self.outlet.finish(&mut batch.home) {
+            state.received.dropped_pipeline += lost.frames;
+            ended = ended.or(lost.why);
+        }
+        self.counters.publish_received(&state.received);
+        let (away, here) = (self.ring.away(), batch.slots());
+        if away != here {
+            ended = ended.or(format!(
+                "queue {}: only {here} of the {away} slots that are not on the ring were returned at the end; \
+                 this is a fault in wqcap: please report it",
+                self.queue,
+            ));
+        }
+        if ended != Ended::Stopped {
+            self.control.failed.raise();
+        }
+        (self.ring, ended)
+    }
+
+    /// Polls, passes frames on and reposts until the loop is stopped or fails.
+    fn receive(&mut self, batch: &mut Batch, state: &mut State) -> Ended {
+        let mut quiet = Quiet::new();
+        self.counters.posted(self.ring.outstanding());
+        loop {
+            // Read before the poll: the flow rules are removed before this flag is set, so that a ring that is empty
+            // now stays empty.
+            let stopping = self.control.stop.load(Ordering::Acquire);
+            self.outlet.collect(&mut batch.home);
+            if self.orders.are_pending() {
+                let ring = &mut self.ring;
+                self.orders
+                    .carry_out(|on| Ok(ring.set_cvlan_stripping(on)?));
+            }
+            let room = self.outlet.room();
+            let polled = if room > 0 {
+                self.poll(batch, state, room)
+            } else {
+                self.outlet.wait(SLEEP);
+                Ok(false)
+            };
+            // Frames that the outlet keeps are no longer in the batch.
+            let found = match polled {
+                Ok(found) => found,
+                Err(why) => return Ended::Failed(why),
+            };
+            if let Some(why) = self.outlet.broken() {
+                return Ended::Failed(why.to_owned());
+            }
+            if let Err(why) = self.return_slots(batch, state) {
+                return Ended::Failed(why);
+            }
+            if found {
+                quiet.reset();
+                self.counters.publish_received(&state.received);
+                self.counters.posted(self.ring.outstanding());
+                self.counters.beat();
+            } else if room > 0 {
+                if !state.budget_reported && self.budget.as_ref().is_some_and(|it| it.is_used_up())
+                {
+                    state.budget_reported = true;
+                    self.control.owner.wake();
+                }
+                // With the budget used up, frames stay on the ring, unreceived.
+                if stopping {
+                    return Ended::Stopped;
+                }
+                if self.wq_fatal.swap(false, Ordering::AcqRel)
+                    && !state.ahead.take_expected_event()
+                    && let Err(e) = self.recover(state, "the device reported it in error")
+                {
+                    return Ended::Failed(e);
+                }
+                self.pause(&mut quiet);
+            }
+        }
+    }
+
+    /// Polls the ring and passes the frames to the outlet. Returns `false` if nothing had completed.
+    #[inline]
+    fn poll(&mut self, batch: &mut Batch, state: &mut State, room: usize) -> Result<bool, String> {
+        let limit = batch.size().min(room);
+        let grant = self
+            .budget
+            .as_ref()
+            .map_or(usize::MAX, |budget| budget.claim(limit));
+        let polled = self.ring.poll(batch, limit.min(grant));
+        let found = !batch.is_empty();
+        if found {
+            self.sampler.sample(batch, self.ring.memory());
+        }
+        let taken = if batch.frames.is_empty() {
+            Taken::default()
+        } else {
+            state.stamper.update(self.clock.as_deref());
+            state.received.frames += batch.frames.len() as u64;
+            self.outlet
+                .take(&mut batch.frames, self.ring.memory(), &mut state.stamper)
+        };
+        let failed = batch.failed.len() as u64;
+        state.received.frames += failed;
+        state.received.errors += failed;
+        state.received.dropped_pipeline += taken.refused;
+        if let Some(budget) = &self.budget {
+            budget.settle(grant - taken.away, taken.captured);
+        }
+        polled
+            .map(|()| found)
+            .map_err(|e| format!("queue {}: {e}", self.queue))
+    }
+
+    /// Reposts a batch's slots. If the batch shows that the WQ is in error, recovers the WQ first.
+    #[inline]
+    fn return_slots(&mut self, batch: &mut Batch, state: &mut State) -> Result<(), String> {
+        let broken = batch
+            .failed
+            .iter()
+            .find(|f| f.stops_the_queue())
+            .map(|f| f.status);
+        if broken.is_some() || !batch.flushed.is_empty() {
+            let why = broken.map_or_else(
+                || "its WRs were flushed".to_owned(),
+                |s| format!("a WR completed with status {s}"),
+            );
+            self.recover(state, &why)?;
+            if !self.wq_fatal.swap(false, Ordering::AcqRel) {
+                state.ahead.recovered();
+            }
+        }
+        if batch.slots() == 0 {
+            return Ok(());
+        }
+        self.ring
+            .repost(batch)
+            .map_err(|e| format!("queue {}: {e}", self.queue))
+    }
+
+    /// Recovers a WQ in error and adds a note on the gap.
+    #[cold]
+    fn recover(&mut self, state: &mut State, why: &str) -> Result<(), String> {
+        let from = system_ns();
+        state.stamper.update(self.clock.as_deref());
+        let (outlet, received, stamper) =
+            (&mut self.outlet, &mut state.received, &mut state.stamper);
+        let budget = self.budget.as_deref();
+        let Recovered { errors, unflushed } = self
+            .ring
+            .recover(|frames, memory| {
+                let grant = budget.map_or(usize::MAX, |budget| budget.claim(frames.len()));
+                // Frames beyond the budget are treated as if they were still on the ring.
+                let mut beyond = frames.split_off(grant.min(frames.len()));
+                received.frames += frames.len() as u64;
+                let taken = outlet.take(frames, memory, stamper);
+                received.dropped_pipeline += taken.refused;
+                if let Some(budget) = budget {
+                    budget.settle(grant - taken.away, taken.captured);
+                }
+                frames.append(&mut beyond);
+            })
+            .map_err(|e| {
+                format!(
+                    "queue {}: the WQ is in error ({why}) and cannot be recovered: {e}",
+                    self.queue
+                )
+            })?;
+        received.frames += errors;
+        received.errors += errors;
+        self.counters.recovered();
+        let mut note = format!(
+            "queue {}: the WQ went into error ({why}) and was recovered; frames between {} and {} may be missing",
+            self.queue,
+            iso_8601(from, 9),
+            iso_8601(system_ns(), 9)
+        );
+        if unflushed > 0 {
+            note += &format!(
+                "; {unflushed} of its WRs were not flushed within a second and were taken back after a reset"
+            );
+        }
+        tracing::warn!("{note}");
+        if let Ok(mut notes) = self.control.notes.lock() {
+            notes.push(note);
+        }
+        Ok(())
+    }
+
+    /// Spins, yields or sleeps after an empty poll.
+    #[inline]
+    fn pause(&mut self, quiet: &mut Quiet) {
+        if self.ring.outstanding() == 0 {
+            // Nothing can complete before a slot is reposted.
+            return self.outlet.wait(SLEEP);
+        }
+        match self.idle {
+            Idle::Spin => std::hint::spin_loop(),
+            Idle::Yield => std::thread::yield_now(),
+            Idle::Sleep if quiet.polls >= POLLS_BEFORE_SLEEP => return self.sleep(quiet),
+            Idle::Sleep => std::hint::spin_loop(),
+        }
+        if let Some(since) = quiet.idle_since() {
+            self.outlet.idle();
+            self.counters.idle(since);
+        }
+    }
+
+    /// Sleeps on the completion channel until a completion arrives, for at most [`SLEEP`].
+    fn sleep(&mut self, quiet: &mut Quiet) {
+        if self.ring.event_fd().is_none() || self.ring.arm().is_err() {
+            return std::thread::yield_now();
+        }
+        let fd = self.ring.event_fd();
+        if fd.is_some_and(|fd| wait_readable(fd, SLEEP)) {
+            self.ring.take_event();
+            quiet.polls = 0;
+        } else {
+            quiet.unclocked = EMPTY_POLLS;
+            if let Some(since) = quiet.idle_since() {
+                self.outlet.idle();
+                self.counters.idle(since);
+            }
+            quiet.polls = POLLS_BEFORE_SLEEP;
+        }
+    }
+}
+
+impl Ended {
+    /// Returns the first failure: `self` if it is one, else `Failed(why)`.
+    fn or(self, why: String) -> Self {
+        match self {
+            Self::Stopped => Self::Failed(why),
+            failed @ Self::Failed(_) => failed,
+        }
+    }
+}
+
+/// Recoveries whose error event has not been read yet. Completions can show a WQ in error before its
+/// event is read. The late event must not trigger a second recovery of the WQ, which is ready again:
+/// a recovery loses the frames that arrive during it.
+#[derive(Default)]
+struct Ahead {
+    /// Events that are expected for errors already recovered.
+    events: u32,
+    /// Time of the last recovery.
+    since: Option<Instant>,
+}
+
+impl Ahead {
+    /// Records a recovery whose event has not been read.
+    #[cold]
+    fn recovered(&mut self) {
+        self.events = self.events.saturating_add(1);
+        self.since = Some(Instant::now());
+    }
+
+    /// Returns `true` if an event belongs to a recovered error, and consumes that expectation. Each
+    /// recovery accounts for one event within [`LATE`]: not every device raises the event.
+    #[cold]
+    fn take_expected_event(&mut self) -> bool {
+        if self.since.is_none_or(|since| since.elapsed() >= LATE) {
+            self.events = 0;
+        }
+        let expected = self.events > 0;
+        self.events = self.events.saturating_sub(1);
+        expected
+    }
+}
+
+/// Meter of the time that a queue has been empty. It reads the clock once every [`EMPTY_POLLS`] polls.
+struct Quiet {
+    /// Empty polls in a row.
+    polls: u32,
+    /// Empty polls since the last reading of the clock.
+    unclocked: u32,
+    since: Option<Instant>,
+}
+
+impl Quiet {
+    fn new() -> Self {
+        Self {
+            polls: 0,
+            unclocked: 0,
+            since: None,
+        }
+    }
+
+    #[inline]
+    fn reset(&mut self) {
+        *self = Self::new();
+    }
+
+    /// Counts an empty poll. Each time the queue has been empty for [`IDLE_AFTER`], returns the start
+    /// of that interval once.
+    #[inline]
+    fn idle_since(&mut self) -> Option<Instant> {
+        self.polls = self.polls.saturating_add(1);
+        self.unclocked += 1;
+        if self.unclocked < EMPTY_POLLS {
+            return None;
+        }
+        self.unclocked = 0;
+        let now = Instant::now();
+        let since = *self.since.get_or_insert(now);
+        if now.duration_since(since) < IDLE_AFTER {
+            return None;
+        }
+        self.since = Some(now);
+        Some(since)
+    }
+}
+
+/// Pins the calling thread to core `core`, or logs a warning that names the thread as `who`.
+pub fn pin(core: usize, who: fmt::Arguments<'_>) {
+    if !core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
+        tracing::warn!(
+            "{who} cannot be pinned to core {core}; the kernel's scheduler chooses its core"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

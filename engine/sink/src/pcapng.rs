@@ -1,0 +1,273 @@
+//! Encoder of pcapng files: one section with one interface, enhanced packet blocks, and interface
+//! statistics at the end.
+
+use crate::{Encoder, Note, Origin, Record, Totals};
+use std::sync::{Arc, Mutex};
+use wqcap_core::{
+    consumer::FCS_LEN,
+    stats::{ClockReport, outage::OutageReporter},
+};
+use wqcap_files::{
+    format::{
+        ETHERNET, InterfaceStatistics,
+        pcapng::{self, code, option, option_header},
+        put_words,
+    },
+    index::MARK,
+    read::origin::PROGRAM,
+};
+
+/// Length of the epb_dropcount option in bytes, present if frames were lost before the record.
+const DROPCOUNT_LEN: usize = 12;
+/// Length of each record's end in bytes: epb_flags and epb_queue of 8 bytes each, the end of options,
+/// and the block's length.
+const END_LEN: usize = 20 + pcapng::BLOCK_TRAILER_LEN;
+/// Bit of epb_flags for the inbound direction.
+const INBOUND: u32 = 1;
+/// Bit of epb_flags for a CRC error.
+const CRC_ERROR: u32 = 1 << 24;
+/// First byte of if_filter for a filter string of libpcap.
+const LIBPCAP_STRING: u8 = 0;
+/// Maximum length of a filter or note in bytes, so that a header or a record fits in a block.
+const MOST_TEXT: usize = 1000;
+
+/// Encoder of records into pcapng.
+#[derive(Clone, Debug, Default)]
+pub struct PcapngEncoder {
+    /// Maximum bytes of a frame in a record; 0: whole frames.
+    pub snaplen: u32,
+    /// Name of the interface that receives the frames.
+    pub interface: String,
+    /// `true` if each frame ends with its FCS.
+    pub fcs: bool,
+    /// Origin of the file.
+    pub origin: Origin,
+    /// Report on the NIC's clock, written at each file's end; `None`: the NIC's clock gives no stamps.
+    pub clock: Option<Arc<Mutex<Option<ClockReport>>>>,
+    /// Reporter of the outages since the previous file, for each file's header.
+    pub outages: OutageReporter,
+}
+
+/// Appends a text as an option, cut to [`MOST_TEXT`] bytes. An empty text is left out.
+fn text(out: &mut Vec<u8>, code: u16, value: &str) {
+    if !value.is_empty() {
+        let end = value.floor_char_boundary(MOST_TEXT);
+        option(out, code, &value.as_bytes()[..end]);
+    }
+}
+
+impl Encoder for PcapngEncoder {
+    fn extension(&self) -> &'static str {
+        "pcapng"
+    }
+
+    fn header(&mut self, queue: Option<u16>, ns: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        let outages = self.outages.unreported(ns);
+        let origin = &self.origin;
+        pcapng::section_header(&mut out, |out| {
+            text(out, code::OPT_COMMENT, &origin.comment);
+            text(out, code::OPT_COMMENT, &origin.operator_comment);
+            if !origin.host.is_empty() {
+                let comment = format!("{}{}", pcapng::HOST_COMMENT, origin.host);
+                text(out, code::OPT_COMMENT, &comment);
+            }
+            text(out, code::OPT_COMMENT, &outages);
+            text(out, code::SHB_HARDWARE, &origin.machine);
+            text(out, code::SHB_OS, &origin.os);
+            text(out, code::SHB_USERAPPL, PROGRAM);
+        });
+        let fcs_len = self.fcs.then_some(FCS_LEN as u8);
+        pcapng::interface_description(&mut out, ETHERNET as u16, self.snaplen, fcs_len, |out| {
+            let name = match queue {
+                Some(queue) => format!("{} queue {queue}", self.interface),
+                None => self.interface.clone(),
+            };
+            option(out, code::IF_NAME, name.as_bytes());
+            text(out, code::IF_DESCRIPTION, &origin.description);
+            if origin.speed > 0 {
+                option(out, code::IF_SPEED, &origin.speed.to_ne_bytes());
+            }
+            // A shortened filter would have another meaning.
+            if !origin.filter.is_empty() && origin.filter.len() <= MOST_TEXT {
+                let filter = [&[LIBPCAP_STRING], origin.filter.as_bytes()].concat();
+                option(out, code::IF_FILTER, &filter);
+            }
+            text(out, code::IF_OS, &origin.os);
+            text(out, code::IF_HARDWARE, &origin.device);
+        });
+        out
+    }
+
+    fn until(&self) -> u64 {
+        self.outages.next_ns()
+    }
+
+    #[inline]
+    fn record_len(&self, record: &Record<'_>) -> usize {
+        let lost = if record.lost_before == 0 {
+            0
+        } else {
+            DROPCOUNT_LEN
+        };
+        pcapng::PACKET_HEADER_LEN + record.caplen().next_multiple_of(4) + lost + END_LEN
+    }
+
+    #[expect(
+        clippy::inline_always,
+        reason = "a call would force the compiler to store each frame's record in memory"
+    )]
+    #[inline(always)]
+    fn record(&self, out: &mut [u8], queue: u16, record: &Record<'_>) {
+        // A block is much smaller than 4 GiB.
+        let (total, caplen) = (out.len() as u32, record.caplen() as u32);
+        let (header, rest) = out.split_at_mut(pcapng::PACKET_HEADER_LEN);
+        header.copy_from_slice(&pcapng::encode_packet_header(
+            total,
+            0,
+            record.ns,
+            caplen,
+            record.wire_len(),
+        ));
+        let (rest, end) = rest.split_at_mut(rest.len() - END_LEN);
+        let (padded, lost) = rest.split_at_mut(record.caplen().next_multiple_of(4));
+        // Zeroes the padding, if there is any, and bytes of the frame that are overwritten next.
+        if let Some(last) = padded.last_chunk_mut::<4>() {
+            *last = [0; 4];
+        }
+        record.copy_to(&mut padded[..record.caplen()]);
+        if record.lost_before > 0 {
+            lost[..4].copy_from_slice(&option_header(code::EPB_DROPCOUNT, 8).to_ne_bytes());
+            lost[4..].copy_from_slice(&record.lost_before.to_ne_bytes());
+        }
+        put_words(
+            end,
+            &[
+                option_header(code::EPB_FLAGS, 4),
+                INBOUND | if record.bad_fcs { CRC_ERROR } else { 0 },
+                option_header(code::EPB_QUEUE, 4),
+                u32::from(queue),
+                option_header(code::OPT_ENDOFOPT, 0),
+                total,
+            ],
+        );
+    }
+
+    fn tells_marks(&self) -> bool {
+        true
+    }
+
+    fn filtered(&mut self, filter: &str) -> bool {
+        filter.clone_into(&mut self.origin.filter);
+        true
+    }
+
+    fn annotated(&self, queue: u16, record: &Record<'_>, notes: &[Note]) -> Vec<u8> {
+        let mut out = vec![0; self.record_len(record)];
+        self.record(&mut out, queue, record);
+        // Before the end of options and the closing length.
+        out.truncate(out.len() - 4 - pcapng::BLOCK_TRAILER_LEN);
+        for note in notes {
+            let comment = match note {
+                Note::Filter(filter) if filter.is_empty() => "filter from here on: none".into(),
+                Note::Filter(filter) => format!("filter from here on: {filter}"),
+                Note::Mark(mark) => format!("{MARK}{mark}"),
+            };
+            text(&mut out, code::OPT_COMMENT, &comment);
+        }
+        option(&mut out, code::OPT_ENDOFOPT, &[]);
+        pcapng::close_block(&mut out, 0);
+        out
+    }
+
+    fn trailer(&self, totals: &Totals) -> Vec<u8> {
+        let statistics = InterfaceStatistics {
+            received: Some(totals.received),
+            dropped: Some(totals.dropped),
+            start_ns: Some(totals.first_ns),
+            end_ns: Some(totals.last_ns),
+        };
+        let mut out = Vec::new();
+        pcapng::interface_statistics(&mut out, 0, &statistics, |out| {
+            if let Some(clock) = &self.clock {
+                let report = clock.lock().map_or(None, |it| *it).unwrap_or_default();
+                text(out, code::OPT_COMMENT, &report.line());
+            }
+        });
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pcap_file::pcapng::{
+        Block, PcapNgReader,
+        blocks::{
+            enhanced_packet::EnhancedPacketOption as Epb,
+            interface_statistics::InterfaceStatisticsOption as Isb,
+        },
+    };
+    use std::time::Duration;
+
+    #[test]
+    fn reads_back_byte_for_byte_and_to_the_nanosecond() {
+        let mut encoder = PcapngEncoder {
+            interface: "mlx5_0".into(),
+            ..PcapngEncoder::default()
+        };
+        let mut file = encoder.header(Some(3), 0);
+        for len in [14usize, 15, 16, 17, 60] {
+            let frame = vec![len as u8; len];
+            let record = Record {
+                ns: 1_700_000_000_123_456_789,
+                bytes: &frame,
+                len: 1500,
+                fcs: &[],
+                fcs_len: 0,
+                bad_fcs: false,
+                lost_before: u64::from(len == 16) * 7,
+            };
+            let mut out = vec![0xff; encoder.record_len(&record)];
+            encoder.record(&mut out, 3, &record);
+            file.extend(out);
+        }
+        file.extend(encoder.trailer(&Totals {
+            first_ns: 1,
+            last_ns: 2,
+            received: 12,
+            dropped: 7,
+        }));
+        let mut reader = PcapNgReader::new(&file[..]).expect("section");
+        let mut lens = Vec::new();
+        while let Some(block) = reader.next_block() {
+            match block.expect("sound") {
+                Block::InterfaceDescription(i) => assert_eq!(i.snaplen, 0),
+                Block::EnhancedPacket(p) => {
+                    assert_eq!(p.original_len, 1500);
+                    assert!(p.data.iter().all(|b| usize::from(*b) == p.data.len()));
+                    assert_eq!(p.timestamp, Duration::from_nanos(1_700_000_000_123_456_789));
+                    let lost = p.options.iter().find_map(|o| {
+                        if let Epb::DropCount(n) = o {
+                            Some(*n)
+                        } else {
+                            None
+                        }
+                    });
+                    assert_eq!(lost, (p.data.len() == 16).then_some(7));
+                    assert!(p.options.contains(&Epb::Flags(1)), "{:?}", p.options);
+                    lens.push(p.data.len());
+                }
+                Block::InterfaceStatistics(i) => {
+                    assert!(
+                        i.options.contains(&Isb::IsbIfRecv(12))
+                            && i.options.contains(&Isb::IsbIfDrop(7)),
+                        "{i:?}"
+                    );
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(lens, [14, 15, 16, 17, 60]);
+    }
+}

@@ -1,0 +1,50 @@
+//! Gauge of retention: results of its last check of the directory, readable from any thread.
+
+use serde::Serialize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use wqcap_core::stats::Outlook;
+
+/// Finished files that pins hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PinnedFiles {
+    /// Number of pinned files.
+    pub files: u64,
+    /// Number of bytes in the pinned files.
+    pub bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Found {
+    pinned: PinnedFiles,
+    outlook: Option<Outlook>,
+}
+
+/// Shared results of retention's last check of the directory.
+#[derive(Clone, Debug, Default)]
+pub struct RetentionGauge(Arc<Mutex<Found>>);
+
+impl RetentionGauge {
+    fn found(&self) -> MutexGuard<'_, Found> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the numbers of files and bytes held by pins.
+    #[must_use]
+    pub fn pinned(&self) -> PinnedFiles {
+        self.found().pinned
+    }
+
+    /// Returns the estimate of how long the disk space lasts; `None`: it is not known yet.
+    #[must_use]
+    pub fn outlook(&self) -> Option<Outlook> {
+        self.found().outlook
+    }
+
+    pub(super) fn set_pinned(&self, pinned: PinnedFiles) {
+        self.found().pinned = pinned;
+    }
+
+    pub(super) fn set_outlook(&self, outlook: Option<Outlook>) {
+        self.found().outlook = outlook;
+    }
+}

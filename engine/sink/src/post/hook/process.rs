@@ -1,0 +1,352 @@
+//! Hooks in a separate process, so that a capture may give up the right to start programs.
+//!
+//! The capture sends paths through a pipe, each terminated by a NUL; an empty path marks the end of a
+//! run. The process then returns the report, one line of JSON, and the next run may begin. When the
+//! pipe closes, the process ends.
+//!
+//! Neither side trusts the other. [`HookGate`] decides for which paths a hook runs. A process that reads
+//! no path for [`STUCK`], or sends no report within [`REPORT`], is treated as dead.
+
+use super::{GRACE, HookGate, HookReport, Hooks};
+use crossbeam_channel::Receiver;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
+    io::Errno,
+};
+use std::{
+    ffi::OsString,
+    io::{self, BufRead, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+use wqcap_core::{error::ResourceError, sync::wall_clock::Moment};
+
+/// Longest path in bytes (`PATH_MAX` of linux/limits.h).
+const LONGEST_PATH: u64 = 4096;
+/// Longest report in bytes.
+const LONGEST_REPORT: usize = 4096;
+/// Longest time that the pipe may stay full.
+const STUCK: Duration = Duration::from_secs(10);
+/// Longest time for the report of a run. Running hooks take up to [`GRACE`] of it.
+const REPORT: Duration = Duration::from_secs(GRACE.as_secs() + 10);
+/// Longest wait for the process to end.
+const ENDS: Duration = Duration::from_secs(5);
+/// Maximum number of refusals logged per run; further ones are only counted.
+const MOST_LOGGED: u64 = 16;
+
+/// Capture's handle of the process that runs [`serve_hooks`].
+#[derive(Debug)]
+pub struct HookProcess(Mutex<Ends>);
+
+#[derive(Debug)]
+struct Ends {
+    /// Pipe for paths; `None`: closed, so that the process ends.
+    orders: Option<ChildStdin>,
+    reports: ChildStdout,
+    child: Child,
+}
+
+impl HookProcess {
+    /// Starts `command`, which must call [`serve_hooks`] with its standard input and output.
+    ///
+    /// # Errors
+    /// The command cannot be started.
+    pub fn start(mut command: Command) -> io::Result<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (Some(orders), Some(reports)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        for end in [orders.as_fd(), reports.as_fd()] {
+            fcntl_setfl(end, fcntl_getfl(end)? | OFlags::NONBLOCK)?;
+        }
+        Ok(Self(Mutex::new(Ends {
+            orders: Some(orders),
+            reports,
+            child,
+        })))
+    }
+
+    /// Runs the hook for each file until the channel ends, and returns the counts.
+    pub(super) fn run(&self, files: &Receiver<PathBuf>) -> HookReport {
+        let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut sent, mut unsent) = (0, 0);
+        for file in files {
+            match ends.send(file.as_os_str().as_bytes(), STUCK) {
+                Ok(()) => sent += 1,
+                Err(_) => unsent += 1,
+            }
+        }
+        match ends.send(b"", STUCK).and_then(|()| ends.report(REPORT)) {
+            Ok(mut report) => {
+                report.not_run += unsent;
+                report
+            }
+            Err(e) => {
+                ends.orders = None;
+                tracing::warn!(
+                    "output.hook: the hook process does not respond: {e}; no hook runs until the capture is restarted"
+                );
+                HookReport {
+                    not_run: sent + unsent,
+                    ..HookReport::default()
+                }
+            }
+        }
+    }
+}
+
+/// Waits until a pipe is writable or readable, as `what` selects.
+fn wait(end: BorrowedFd<'_>, what: PollFlags, until: Instant) -> io::Result<()> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
+        match poll(&mut [PollFd::from_borrowed_fd(end, what)], Some(&left)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Returns `true` if a call on a non-blocking descriptor must be repeated later.
+fn must_repeat(e: &io::Error) -> bool {
+    let kinds = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
+    kinds.contains(&e.kind())
+}
+
+impl Ends {
+    /// Sends a path. After a failure nothing more is sent, because the process may have got part of a
+    /// path.
+    fn send(&mut self, path: &[u8], patience: Duration) -> io::Result<()> {
+        let sent = self.try_send(path, patience);
+        if sent.is_err() {
+            self.orders = None;
+        }
+        sent
+    }
+
+    fn try_send(&mut self, path: &[u8], patience: Duration) -> io::Result<()> {
+        let orders = self.orders.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        let mut message = path.to_vec();
+        message.push(0);
+        let until = Instant::now() + patience;
+        let mut left = &message[..];
+        while !left.is_empty() {
+            match orders.write(left) {
+                Ok(written) => left = &left[written..],
+                Err(e) if must_repeat(&e) => wait(orders.as_fd(), PollFlags::OUT, until)?,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, patience: Duration) -> io::Result<HookReport> {
+        let until = Instant::now() + patience;
+        let mut line = Vec::new();
+        while !line.ends_with(b"\n") && line.len() < LONGEST_REPORT {
+            let mut byte = [0];
+            match self.reports.read(&mut byte) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => line.extend(byte),
+                Err(e) if must_repeat(&e) => wait(self.reports.as_fd(), PollFlags::IN, until)?,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(serde_json::from_slice(&line)?)
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.orders = None;
+        // In its sandbox a capture may not wait for a process, and gets an error here.
+        let until = Instant::now() + ENDS;
+        while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(super::POLL_EVERY);
+        }
+    }
+}
+
+/// Message from the capture.
+enum Order {
+    /// Path of a finished file.
+    Path(Vec<u8>),
+    /// Message longer than any path.
+    TooLong,
+    /// End of a run.
+    RunIsOver,
+    /// End of the pipe.
+    CaptureIsGone,
+}
+
+fn next_order(orders: &mut impl BufRead) -> io::Result<Order> {
+    let mut path = Vec::new();
+    let read = orders
+        .by_ref()
+        .take(LONGEST_PATH)
+        .read_until(0, &mut path)?;
+    Ok(match path.pop() {
+        None if read == 0 => Order::CaptureIsGone,
+        Some(0) if path.is_empty() => Order::RunIsOver,
+        Some(0) => Order::Path(path),
+        _ => {
+            orders.skip_until(0)?;
+            Order::TooLong
+        }
+    })
+}
+
+/// Runs `program` for each path that is read from `orders` and that `gate` admits. Writes a report to
+/// `reports` at the end of each run. Returns when `orders` ends.
+///
+/// # Errors
+/// A pipe failed, or a thread could not be started.
+pub fn serve_hooks(
+    program: &Path,
+    mut gate: HookGate,
+    mut orders: impl BufRead,
+    mut reports: impl Write,
+) -> Result<(), ResourceError> {
+    let failed = |source| ResourceError::System {
+        what: "the pipe to the capture".into(),
+        source,
+    };
+    let mut run: Option<Hooks> = None;
+    let mut refused = 0;
+    loop {
+        match next_order(&mut orders).map_err(failed)? {
+            Order::Path(path) => match gate.admit(&path, Moment::now()) {
+                Ok(path) => {
+                    let (_, files) = match &mut run {
+                        Some(run) => run,
+                        none => none.insert(super::start(program, None)?),
+                    };
+                    files.send(&path);
+                }
+                Err(refusal) => {
+                    let path = OsString::from_vec(path);
+                    refuse(&mut refused, &format!("{path:?}: {refusal}"));
+                }
+            },
+            Order::TooLong => refuse(&mut refused, "a path that is longer than any file's"),
+            Order::RunIsOver => {
+                let report = HookReport {
+                    refused: std::mem::take(&mut refused),
+                    ..end(run.take())
+                };
+                let mut line = serde_json::to_string(&report).unwrap_or_default();
+                line.push('\n');
+                reports.write_all(line.as_bytes()).map_err(failed)?;
+                reports.flush().map_err(failed)?;
+            }
+            Order::CaptureIsGone => {
+                end(run.take());
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Waits for the hooks of a run and returns their report.
+fn end(run: Option<Hooks>) -> HookReport {
+    run.map_or_else(HookReport::default, |(hooks, files)| {
+        drop(files);
+        hooks.join().unwrap_or_default()
+    })
+}
+
+/// Counts a refusal, and logs the first ones of a run.
+fn refuse(refused: &mut u64, what: &str) {
+    *refused += 1;
+    if *refused <= MOST_LOGGED {
+        tracing::warn!("output.hook: not run for {what}");
+    }
+    if *refused == MOST_LOGGED {
+        tracing::warn!("output.hook: further refusals of this run are only counted");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use wqcap_files::name::NameTemplate;
+
+    #[test]
+    fn each_run_has_its_own_report_and_refusals_are_counted() {
+        let dir = tempfile::tempdir().expect("dir");
+        let at = |n: u32| {
+            let path = dir.path().join(format!("wqcap-q00-{n}.pcap"));
+            fs::write(&path, "frames").expect("written");
+            path.into_os_string().into_vec()
+        };
+        let endless = vec![b'x'; 10_000];
+        let (end, hostname) = (Vec::new(), b"/etc/hostname".to_vec());
+        let orders = [
+            at(1),
+            hostname.clone(),
+            at(2),
+            end.clone(),
+            end.clone(),
+            at(3),
+            endless,
+            b"--help".to_vec(),
+            end,
+        ];
+        let orders: Vec<u8> = orders.join(&0).into_iter().chain([0]).collect();
+        let gate = HookGate::new(dir.path(), NameTemplate::default()).expect("there");
+        let mut reports = Vec::new();
+        serve_hooks(Path::new("/bin/true"), gate, &orders[..], &mut reports).expect("served");
+        let text = String::from_utf8(reports).expect("text");
+        let counts: Vec<_> = text
+            .lines()
+            .map(|line| serde_json::from_str::<HookReport>(line).expect("a report"))
+            .map(|it| (it.succeeded, it.failed, it.not_run, it.refused))
+            .collect();
+        assert_eq!(counts, [(2, 0, 0, 1), (0, 0, 0, 0), (1, 0, 0, 2)]);
+    }
+
+    #[test]
+    fn files_for_a_dead_hook_process_count_as_not_run() {
+        let process = HookProcess::start(Command::new("/bin/true")).expect("started");
+        // The process has ended, and closed its end of both pipes.
+        let _ = process.0.lock().expect("own").child.wait();
+        let (sender, files) = crossbeam_channel::unbounded();
+        for file in ["a", "b"] {
+            sender.send(PathBuf::from(file)).expect("taken");
+        }
+        drop(sender);
+        assert_eq!(process.run(&files).not_run, 2);
+    }
+
+    #[test]
+    fn a_stopped_hook_process_does_not_block_the_capture() {
+        let mut command = Command::new("sleep");
+        command.arg("1000");
+        let process = HookProcess::start(command).expect("started");
+        let mut ends = process.0.lock().expect("own");
+        let soon = Duration::from_millis(20);
+        let path = [b'x'; 1000];
+        let refused = (0..10_000).find_map(|_| ends.send(&path, soon).err());
+        let refused = refused.expect("the pipe is full").kind();
+        assert_eq!(refused, io::ErrorKind::TimedOut);
+        let kind = |e: io::Error| e.kind();
+        let sent = ends.send(&path, soon).map_err(kind);
+        assert_eq!(sent, Err(io::ErrorKind::BrokenPipe), "given up");
+        let report = ends.report(soon).map_err(kind);
+        assert_eq!(report, Err(io::ErrorKind::TimedOut));
+        ends.child.kill().expect("killed");
+    }
+}

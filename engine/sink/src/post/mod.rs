@@ -1,0 +1,173 @@
+//! Processing of finished files: retention, hooks, encryption and indexing. The capture does not wait
+//! for it while frames flow.
+
+pub(super) mod gauge;
+pub(super) mod hook;
+mod indexer;
+mod own_files;
+mod pinned;
+pub(super) mod retention;
+pub(super) mod sealer;
+mod unshipped;
+
+use crate::{
+    Files,
+    post::{
+        gauge::RetentionGauge,
+        hook::{HookReport, HookSender},
+        indexer::Indexer,
+        retention::{DeletedFiles, FinishedBy, RetentionTrigger},
+        sealer::{SealQueue, SealedFiles, Sealer},
+    },
+};
+use crossbeam_channel::Sender;
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+};
+use wqcap_core::error::ResourceError;
+use wqcap_files::file_list::FileList;
+
+/// Handles of the configured threads that process finished files.
+pub(super) struct PostClose {
+    keeper: Option<JoinHandle<DeletedFiles>>,
+    gauge: Option<RetentionGauge>,
+    hooks: Option<JoinHandle<HookReport>>,
+    indexer: Option<Indexer>,
+    /// Number of files not passed to the indexer because too many were waiting.
+    unindexed: Arc<AtomicU64>,
+    sealer: Option<Sealer>,
+}
+
+/// Results of the threads that processed finished files.
+#[derive(Debug, Default)]
+pub(super) struct Followed {
+    pub(super) sealed: Option<SealedFiles>,
+    pub(super) deleted: Option<DeletedFiles>,
+    pub(super) hooks: Option<HookReport>,
+}
+
+/// Sender of finished files to the threads that process them. The threads end when it is dropped.
+pub(super) struct CloseNotifier {
+    trigger: Option<RetentionTrigger>,
+    hooks: Option<HookSender>,
+    indexer: Option<Sender<PathBuf>>,
+    unindexed: Arc<AtomicU64>,
+    /// Queue of the encryption thread, which notifies the other threads after it encrypted a file.
+    sealer: Option<SealQueue>,
+}
+
+impl CloseNotifier {
+    /// Returns the trigger by which the writer requests space on a full disk.
+    pub(super) fn trigger(&self) -> Option<RetentionTrigger> {
+        self.trigger.clone()
+    }
+
+    /// Returns `true` if finished files are encrypted first.
+    pub(super) fn seals(&self) -> bool {
+        self.sealer.is_some()
+    }
+
+    /// Publishes a finished file to the threads.
+    pub(super) fn publish(&self, file: &Path, by: FinishedBy) {
+        // The threads outlive these senders.
+        if let Some(sealer) = &self.sealer {
+            sealer.send(file);
+            return;
+        }
+        if let Some(trigger) = &self.trigger {
+            trigger.finished(file, by);
+        }
+        if let Some(hooks) = &self.hooks {
+            hooks.send(file);
+        }
+        if let Some(indexer) = &self.indexer {
+            // The first command that needs the index builds it.
+            if indexer.try_send(file.to_owned()).is_err() {
+                self.unindexed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Creates an empty list for finished files.
+pub(super) fn list(files: &Files) -> FileList {
+    let output = &files.output;
+    // Retention and hooks may remove files, and the list drops files that do not exist any more.
+    match output.retention.is_everything() && output.hook.is_none() {
+        true => FileList::new(files.dir()),
+        false => FileList::with_deletions(files.dir()),
+    }
+}
+
+impl PostClose {
+    pub(super) fn start(files: &Files) -> Result<(Self, CloseNotifier), ResourceError> {
+        let (dir, output) = (files.dir(), &files.output);
+        let keep = (!output.retention.is_everything())
+            .then(|| retention::start(dir, output, &files.finish_times));
+        let (keeper, trigger, gauge) = match keep.transpose()? {
+            Some((keeper, trigger, gauge)) => (Some(keeper), Some(trigger), Some(gauge)),
+            None => (None, None, None),
+        };
+        let hook = output.hook.as_ref();
+        let hook = hook.map(|program| hook::start(program, files.hook_process.clone()));
+        let (hooks, hook_files) = hook.transpose()?.unzip();
+        let index = output.index_dir.as_ref();
+        let index = index.map(|folder| Indexer::start(folder, dir));
+        let (indexer, index_files) = index.transpose()?.unzip();
+        let unindexed = Arc::<AtomicU64>::default();
+        let mut notifier = CloseNotifier {
+            trigger: trigger.clone(),
+            hooks: hook_files,
+            indexer: index_files,
+            unindexed: Arc::clone(&unindexed),
+            sealer: None,
+        };
+        let mut sealer = None;
+        if let Some(key) = &files.at_rest {
+            let (running, plain) =
+                Sealer::start(Arc::clone(key), dir, output, notifier, list(files))?;
+            sealer = Some(running);
+            notifier = CloseNotifier {
+                trigger,
+                hooks: None,
+                indexer: None,
+                unindexed: Arc::clone(&unindexed),
+                sealer: Some(plain),
+            };
+        }
+        let it = Self {
+            keeper,
+            gauge,
+            hooks,
+            indexer,
+            unindexed,
+            sealer,
+        };
+        Ok((it, notifier))
+    }
+
+    /// Returns the gauge of retention; `None`: files are never deleted.
+    pub(super) fn gauge(&self) -> Option<RetentionGauge> {
+        self.gauge.clone()
+    }
+
+    /// Waits for the threads to process the last files. The waits for encryption, hooks and indexes are
+    /// limited; the wait for retention is not. The notifier must be dropped before.
+    pub(super) fn finish(self) -> Followed {
+        // First, because the encryption thread notifies the other threads.
+        let sealed = self.sealer.map(Sealer::finish);
+        if let Some(indexer) = self.indexer {
+            indexer.finish(self.unindexed.load(Ordering::Relaxed));
+        }
+        Followed {
+            sealed,
+            deleted: self.keeper.map(|it| it.join().unwrap_or_default()),
+            hooks: self.hooks.map(|it| it.join().unwrap_or_default()),
+        }
+    }
+}

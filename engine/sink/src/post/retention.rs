@@ -1,0 +1,480 @@
+//! Retention: deletes the oldest finished files by `output.keep`, `keep_files`, `keep_age` and
+//! `keep_free`.
+//!
+//! A subdirectory that becomes empty is deleted too.
+//!
+//! Pinned files stay, whatever the limits. They count towards the limits, which describe the disk, so
+//! that unpinned files are deleted earlier. Pins are read at each check; a lock prevents new pins
+//! between that and the deletions.
+//!
+//! Files that `wqcap ship` has not shipped yet are deleted last: while there are files that are shipped
+//! according to its journal, those are deleted first, oldest first. The limits still apply, because the
+//! disk cannot wait for the network. Each file deleted unshipped is recorded for the delivery ledger,
+//! with the number of frames that this run or the index counted ([`wqcap_files::folder::expired`]).
+//!
+//! Invariants: only regular files with the name of a capture file are deleted, never an open file (its
+//! name ends in `.part`) and never a link. With `output.name`, foreign files may have matching names, so
+//! only the files of [`OwnFiles`] are deleted. The directory is listed again at each check, because a
+//! hook or a user may have removed files meanwhile, and then fewer must be deleted. Retention runs in a
+//! separate thread, and no block and no sync waits for it.
+//!
+//! The age of a file is never computed from a clock that was just set. For a file of this run it is the
+//! time since the file's end by the clock that counts from boot ([`FinishTimes`]). For a file of an
+//! earlier run it is the time since its last write if that is between the time in its name and now, else
+//! since the time in its name; it is used only once the system clock has been steady for [`STEADY`]. When
+//! the clock is set, no file is deleted by age until the clock has been steady for as long.
+//!
+//! If the disk becomes full before `output.keep` is reached, the oldest files are deleted too: with a
+//! limit configured, new frames have priority over old ones. The newest file always stays, whatever the
+//! limits of size and number. Only `keep_age` applies to the newest file too.
+
+use crate::{
+    OutputPlan, Retention,
+    outlook::{DiskRoom, FinishedFile, outlook},
+    post::{
+        gauge::{PinnedFiles, RetentionGauge},
+        own_files::{OwnFile, OwnFiles, written},
+        pinned::Pinned,
+        unshipped::{Delivery, FrameCounts},
+    },
+};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use rustix::fs::statvfs;
+use std::{
+    collections::{HashMap, HashSet},
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, SystemTime},
+};
+use wqcap_core::{
+    error::ResourceError,
+    settings::{Keep, Size},
+    sync::{
+        thread::spawn,
+        wall_clock::{Moment, StepWatch, boot_time},
+    },
+};
+use wqcap_files::{folder::remove_emptied, name::FileName, pin::FolderLock};
+
+/// Minimum interval between two checks of the directory. With thousands of files a check takes
+/// milliseconds.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Interval of checks if limits can be exceeded without a new file: by age, or by other data on the
+/// disk.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
+
+/// Time that the system clock must be steady before it is used for the age of files.
+const STEADY: Duration = Duration::from_secs(60);
+
+/// Times at which this run's files were finished, since boot.
+#[derive(Clone, Debug, Default)]
+pub struct FinishTimes(Arc<Mutex<HashMap<PathBuf, Duration>>>);
+
+impl FinishTimes {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, Duration>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn insert(&self, path: &Path, at: Duration) {
+        self.lock().insert(path.to_owned(), at);
+    }
+
+    /// Removes the times of files that are not in the listing `there`, made at time `listed`, if most
+    /// entries are of such files.
+    fn forget_gone(&self, listed: Duration, there: &[Old]) {
+        let mut times = self.lock();
+        if times.len() > 2 * there.len() + 1024 {
+            let there: HashSet<_> = there.iter().map(|it| it.path.as_path()).collect();
+            times.retain(|path, at| *at >= listed || there.contains(path.as_path()));
+        }
+    }
+}
+
+/// Run that a finished file belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FinishedBy {
+    /// The running capture, with the file's number of frames if it is known.
+    ThisRun { frames: Option<u64> },
+    /// An earlier run, which left the file unencrypted.
+    AnEarlierRun,
+}
+
+/// Numbers of files that retention deleted.
+#[derive(Debug, Default)]
+pub(crate) struct DeletedFiles {
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+    /// Number of deleted files that were not shipped; 0 without a journal.
+    pub(crate) unshipped: u64,
+    /// Number of frames in the unshipped files, as far as they were counted.
+    pub(crate) unshipped_frames: u64,
+    /// Files held by pins at the last check.
+    pub(crate) pinned: PinnedFiles,
+}
+
+/// Sender of events to the retention thread.
+#[derive(Clone)]
+pub(crate) struct RetentionTrigger {
+    /// Channel that wakes the thread.
+    wakes: Sender<()>,
+    /// Set when the disk is full.
+    room: Arc<AtomicBool>,
+    /// Recognition of the capture's files by [`OwnFiles`]; `None`: by their names.
+    own: Option<Arc<OwnFiles>>,
+    /// Frame counts of this run's files; `None`: files are not shipped.
+    counts: Option<FrameCounts>,
+    /// Finish times of this run's files; `None`: `output.keep_age` is not set.
+    times: Option<FinishTimes>,
+}
+
+impl RetentionTrigger {
+    /// Records a finished file and wakes the thread.
+    pub(crate) fn finished(&self, path: &Path, by: FinishedBy) {
+        if let Some(own) = &self.own {
+            own.add(path);
+        }
+        if let FinishedBy::ThisRun { frames } = by {
+            if let Some(times) = &self.times {
+                times.insert(path, boot_time());
+            }
+            if let (Some(counts), Some(frames)) = (&self.counts, frames) {
+                counts.insert(path, frames);
+            }
+        }
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // If the channel is full, a check follows anyway.
+        let _ = self.wakes.try_send(());
+    }
+
+    /// Requests that files are deleted because the disk is full.
+    pub(crate) fn ask_for_room(&self) {
+        self.room.store(true, Ordering::Release);
+        self.wake();
+    }
+}
+
+/// Starts the retention thread for directory `dir`. It checks the directory at its start, after each
+/// wake, every [`CHECK_EVERY`] if the limits require that, and a last time when the trigger is dropped;
+/// then it ends. The returned gauge publishes the results of the checks.
+pub(super) fn start(
+    dir: &Path,
+    output: &OutputPlan,
+    times: &FinishTimes,
+) -> Result<(JoinHandle<DeletedFiles>, RetentionTrigger, RetentionGauge), ResourceError> {
+    let (trigger, wakes) = crossbeam_channel::bounded(1);
+    let name = &output.name;
+    let trigger = RetentionTrigger {
+        wakes: trigger,
+        room: Arc::default(),
+        own: (!name.is_default()).then(|| Arc::new(OwnFiles::new(name.clone()))),
+        counts: output.journal.is_some().then(FrameCounts::default),
+        times: (output.retention.age_ns > 0).then(|| times.clone()),
+    };
+    let delivery = output.journal.clone().zip(trigger.counts.clone());
+    let mut keeper = Keeper {
+        dir: dir.to_owned(),
+        keep: output.retention,
+        own: trigger.own.clone(),
+        pinned: Pinned::new(output.index_dir.as_deref()),
+        delivery: delivery.map(|(journal, counts)| Delivery {
+            journal,
+            index_dir: output.index_dir.clone(),
+            counts,
+            list: None,
+        }),
+        times: times.clone(),
+        clock: StepWatch::new(Moment::now()),
+        was_set: false,
+    };
+    if let Some(journal) = output.journal.as_ref().filter(|it| !it.is_dir()) {
+        tracing::warn!(
+            "ship.journal = {journal:?} does not exist: no file counts as shipped until the capture's next start; \
+             start `wqcap ship` first, which creates it"
+        );
+    }
+    let gauge = keeper.pinned.gauge();
+    let asked = Arc::clone(&trigger.room);
+    // Bytes to free on a full disk.
+    let room = output.buffer;
+    let thread = spawn("wqcap-keeper", move || keeper.run(room, &wakes, &asked))?;
+    Ok((thread, trigger, gauge))
+}
+
+/// State of the retention thread.
+struct Keeper {
+    dir: PathBuf,
+    keep: Retention,
+    /// Recognition of the capture's files by [`OwnFiles`]; `None`: by their names.
+    own: Option<Arc<OwnFiles>>,
+    pinned: Pinned,
+    /// Delivery state of the files; `None`: files are not shipped.
+    delivery: Option<Delivery>,
+    times: FinishTimes,
+    clock: StepWatch,
+    /// Set while the system clock was set and has not been steady for [`STEADY`] since.
+    was_set: bool,
+}
+
+impl Keeper {
+    fn run(&mut self, room: u64, wakes: &Receiver<()>, asked: &AtomicBool) -> DeletedFiles {
+        let mut deleted = DeletedFiles::default();
+        let mut last = String::new();
+        loop {
+            // Limits on number and age do not limit bytes, so a full disk deletes no files with them alone.
+            let measured = self.keep.keep != Keep::default() || self.keep.free != Keep::default();
+            let asked = asked.swap(false, Ordering::AcqRel) && measured;
+            let room = if asked { room } else { 0 };
+            match self.tidy(room, Moment::now(), &mut deleted) {
+                Ok(()) => last.clear(),
+                // Logged once, not at every check.
+                Err(e) if e != last => {
+                    tracing::warn!(
+                        "output.keep: {e}; no newer file is deleted until this succeeds"
+                    );
+                    last = e;
+                }
+                Err(_) => {}
+            }
+            let watches = self.keep.age_ns > 0 || self.keep.free != Keep::default();
+            let woken = if watches {
+                wakes.recv_timeout(CHECK_EVERY)
+            } else {
+                wakes.recv().map_err(Into::into)
+            };
+            match woken {
+                Ok(()) => std::thread::sleep(PAUSE),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    deleted.pinned = self.pinned.gauge().pinned();
+                    return deleted;
+                }
+            }
+        }
+    }
+
+    fn finished(&self) -> io::Result<Vec<Old>> {
+        match &self.own {
+            None => finished(&self.dir),
+            Some(own) => Ok(own.list(&self.dir)?.into_iter().map(Old::from).collect()),
+        }
+    }
+}
+
+/// Finished file, a candidate for deletion.
+struct Old {
+    /// Sort key by age; the file with the lowest key is deleted first.
+    age: (u64, u64),
+    /// Time in the file's name, if the name has one.
+    named: Option<SystemTime>,
+    /// Time of the file's last write.
+    written: SystemTime,
+    path: PathBuf,
+    len: u64,
+    /// `true` if a pin holds the file.
+    held: bool,
+}
+
+impl From<OwnFile> for Old {
+    fn from(file: OwnFile) -> Self {
+        Self {
+            age: file.age,
+            named: None,
+            written: file.written,
+            path: file.path,
+            len: file.len,
+            held: false,
+        }
+    }
+}
+
+impl From<&Old> for FinishedFile {
+    fn from(file: &Old) -> Self {
+        Self {
+            written: file.written,
+            len: file.len,
+        }
+    }
+}
+
+impl Keeper {
+    /// Deletes the files that are too old at `now`, then the oldest files until the limits are kept and
+    /// at least `room` bytes of files are deleted.
+    fn tidy(&mut self, room: u64, now: Moment, deleted: &mut DeletedFiles) -> Result<(), String> {
+        let (dir, keep) = (&self.dir.clone(), self.keep);
+        let failure = |e: io::Error| format!("cannot check {}: {e}", dir.display());
+        // While the lock is held, no other process adds a pin.
+        let _lock = FolderLock::take(dir);
+        let mut old = self.finished().map_err(failure)?;
+        let disk = || statvfs(dir).map_err(|e| failure(e.into()));
+        let bytes_of = |keep| -> Result<u64, String> {
+            let percent = match keep {
+                Keep::Size(Size(n)) => return Ok(n),
+                Keep::Percent(n) => u64::from(n),
+            };
+            let disk = disk()?;
+            Ok(disk.f_blocks.saturating_mul(disk.f_frsize) / 100 * percent)
+        };
+        let most = match keep.keep {
+            Keep::Size(Size(0)) => u64::MAX,
+            keep => bytes_of(keep)?,
+        };
+        let most_files = match keep.files {
+            0 => usize::MAX,
+            n => usize::try_from(n).unwrap_or(usize::MAX),
+        };
+        if let Some(delivery) = &self.delivery {
+            delivery.counts.forget_gone(old.len());
+        }
+        old.sort_by(|a, b| (b.age, &b.path).cmp(&(a.age, &a.path)));
+        let files: Vec<_> = old.iter().map(|it| (it.path.as_path(), it.len)).collect();
+        let held = self.pinned.held(dir, &files);
+        for (it, held) in old.iter_mut().zip(held) {
+            it.held = held;
+        }
+        if keep.age_ns > 0 && self.may_judge_age(now) {
+            self.times.forget_gone(now.boot, &old);
+            let most = Duration::from_nanos(keep.age_ns);
+            let expired =
+                |it: &mut Old| !it.held && self.age(it, now).is_some_and(|age| age > most);
+            let expired: Vec<_> = old.extract_if(.., expired).collect();
+            expired
+                .into_iter()
+                .rev()
+                .try_for_each(|it| self.delete(it, deleted))?;
+        }
+        // Measured after the expired files are deleted.
+        let missing = match keep.free {
+            Keep::Size(Size(0)) => 0,
+            free => {
+                let disk = disk()?;
+                bytes_of(free)?.saturating_sub(disk.f_bavail.saturating_mul(disk.f_frsize))
+            }
+        };
+        let mut bytes: u64 = old.iter().map(|it| it.len).sum();
+        let most = most.min(bytes.saturating_sub(room.max(missing)));
+        if bytes > most || old.len() > most_files {
+            // Unshipped files move to the front, to be deleted last. The sort is stable.
+            old.sort_by_cached_key(|it| self.is_unshipped(&it.path) == Some(false));
+        }
+        let (mut left, mut at) = (old.len(), old.len());
+        while at > 1 && (bytes > most || left > most_files) {
+            at -= 1;
+            if !old[at].held {
+                let it = old.remove(at);
+                left -= 1;
+                bytes -= it.len;
+                self.delete(it, deleted)?;
+            }
+        }
+        let too_much = bytes > most || left > most_files;
+        self.pinned.log_over_limit(dir, too_much);
+        let left: Vec<_> = old.iter().map(FinishedFile::from).collect();
+        let expected = DiskRoom::of(dir).and_then(|disk| outlook(&left, disk, &keep));
+        self.pinned.gauge().set_outlook(expected);
+        Ok(())
+    }
+
+    /// Returns `true` if files may be deleted by age. Logs steps of the system clock.
+    fn may_judge_age(&mut self, now: Moment) -> bool {
+        if let Some(step) = self.clock.step(now) {
+            if !self.was_set {
+                let direction = if step > 0.0 { "forward" } else { "back" };
+                tracing::warn!(
+                    "the system's clock was set {direction} by {:.0} s: output.keep_age deletes nothing until the \
+                     clock has been steady for {} s; configure NTP or PTP to slew the clock",
+                    step.abs(),
+                    STEADY.as_secs()
+                );
+            }
+            self.was_set = true;
+        }
+        if self.was_set && self.clock.steady_for(now) >= STEADY {
+            tracing::info!("the system's clock is steady: output.keep_age deletes files again");
+            self.was_set = false;
+        }
+        !self.was_set
+    }
+
+    /// Returns the age of a file; `None`: it is unknown until the clock has been steady.
+    fn age(&self, it: &Old, now: Moment) -> Option<Duration> {
+        if let Some(finished) = self.times.lock().get(&it.path) {
+            return Some(now.boot.saturating_sub(*finished));
+        }
+        if self.clock.steady_for(now) < STEADY {
+            return None;
+        }
+        let since = match it.named {
+            Some(named) if !(named..=now.wall).contains(&it.written) => named,
+            _ => it.written,
+        };
+        now.wall.duration_since(since).ok()
+    }
+
+    /// Returns `true` if the file is not shipped yet; `None`: files are not shipped.
+    fn is_unshipped(&self, path: &Path) -> Option<bool> {
+        let delivery = self.delivery.as_ref()?;
+        Some(delivery.is_unshipped(path))
+    }
+
+    fn delete(&mut self, it: Old, deleted: &mut DeletedFiles) -> Result<(), String> {
+        let unshipped = self.is_unshipped(&it.path) == Some(true);
+        let removed = match &mut self.delivery {
+            Some(delivery) if unshipped => delivery.remove_unshipped(&self.dir, &it.path),
+            _ => fs::remove_file(&it.path).map(|()| None),
+        };
+        match removed {
+            Ok(frames) => {
+                tracing::debug!("deleted {} ({} bytes)", it.path.display(), it.len);
+                remove_emptied(&it.path, &self.dir);
+                if unshipped {
+                    tracing::warn!("deleted {} before it was shipped", it.path.display());
+                    deleted.unshipped += 1;
+                    deleted.unshipped_frames += frames.unwrap_or(0);
+                }
+                deleted.bytes += it.len;
+                deleted.files += 1;
+            }
+            // Another process has deleted the file already.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(format!("cannot delete {}: {e}", it.path.display())),
+        }
+        Ok(())
+    }
+}
+
+/// Returns the finished capture files of a directory.
+fn finished(dir: &Path) -> io::Result<Vec<Old>> {
+    let mut old = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let Some(start_ns) = FileName::parse(&path).map(|name| name.start_ns) else {
+            continue;
+        };
+        // The file may have been deleted meanwhile, and the target of a link is foreign.
+        if let Ok(metadata) = fs::symlink_metadata(&path)
+            && metadata.is_file()
+        {
+            old.push(Old {
+                age: (0, start_ns),
+                named: SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(start_ns)),
+                written: written(&metadata),
+                len: metadata.len(),
+                path,
+                held: false,
+            });
+        }
+    }
+    Ok(old)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,590 @@
+//! Tests of retention: the files that are deleted, the files that stay, and the order of deletion.
+
+use super::*;
+use crate::{Encoder, PcapngEncoder};
+use wqcap_files::{
+    folder::{
+        FileStamp,
+        delivery::{Kind, Record, State, VERSION},
+        expired::{self, ListPosition},
+    },
+    format::pcap::{encode_header, encode_record_header},
+    pin::{Pin, PinFolder},
+};
+
+fn folder(files: &[(&str, usize)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("dir");
+    for (name, len) in files {
+        fs::write(dir.path().join(name), vec![0; *len]).expect("written");
+    }
+    dir
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let names = fs::read_dir(dir)
+        .expect("lists")
+        .map(|e| e.expect("entry").file_name().into_string().expect("text"));
+    let mut names: Vec<_> = names.filter(|it| !it.starts_with('.')).collect();
+    names.sort();
+    names
+}
+
+fn output(retention: Retention, buffer: u64) -> OutputPlan {
+    OutputPlan {
+        retention,
+        buffer,
+        ..OutputPlan::default()
+    }
+}
+
+/// Returns a keeper of files with default names, or of the files of `own`.
+fn keeper(dir: &Path, keep: Retention, own: Option<&Arc<OwnFiles>>) -> Keeper {
+    Keeper {
+        dir: dir.to_owned(),
+        keep,
+        own: own.cloned(),
+        pinned: Pinned::default(),
+        delivery: None,
+        times: FinishTimes::default(),
+        // The clock has been steady for longer than required.
+        clock: StepWatch::new(before(Moment::now(), 2 * STEADY)),
+        was_set: false,
+    }
+}
+
+fn before(now: Moment, span: Duration) -> Moment {
+    Moment {
+        wall: now.wall - span,
+        boot: now.boot - span,
+    }
+}
+
+fn after(now: Moment, seconds: u64) -> Moment {
+    let span = Duration::from_secs(seconds);
+    Moment {
+        wall: now.wall + span,
+        boot: now.boot + span,
+    }
+}
+
+fn tidy(keeper: &mut Keeper, deleted: &mut DeletedFiles) {
+    keeper.tidy(0, Moment::now(), deleted).expect("tidies");
+}
+
+/// Returns a limit on the number of files only.
+fn most(files: u64) -> Retention {
+    Retention {
+        files,
+        ..Retention::default()
+    }
+}
+
+/// Returns the names of the files left after retention.
+fn left(files: &[(&str, usize)], keep: Retention) -> Vec<String> {
+    let dir = folder(files);
+    tidy(
+        &mut keeper(dir.path(), keep, None),
+        &mut DeletedFiles::default(),
+    );
+    names(dir.path())
+}
+
+const FILES: [(&str, usize); 4] = [
+    ("wqcap-q01-10.pcap", 100),
+    ("wqcap-q00-9.pcap", 100),
+    ("wqcap-q00-100.pcapng.zst", 100),
+    ("wqcap-q00-20.pcap", 100),
+];
+
+#[test]
+fn the_oldest_files_are_deleted_first_by_size_and_by_number() {
+    let keep = |keep, files| Retention {
+        keep,
+        files,
+        ..Retention::default()
+    };
+    let newest = ["wqcap-q00-100.pcapng.zst", "wqcap-q00-20.pcap"];
+    assert_eq!(left(&FILES, keep(Keep::Size(Size(250)), 0)), newest);
+    assert_eq!(left(&FILES, keep(Keep::Size(Size(200)), 0)), newest);
+    assert_eq!(left(&FILES, keep(Keep::default(), 2)), newest);
+    assert_eq!(left(&FILES, keep(Keep::Size(Size(200)), 3)), newest);
+    assert_eq!(left(&FILES, keep(Keep::Size(Size(400)), 4)).len(), 4);
+    // The newest file stays.
+    let newest = [newest[0]];
+    assert_eq!(left(&FILES, keep(Keep::Size(Size(99)), 0)), newest);
+    // One percent of the disk is much more than these files.
+    assert_eq!(left(&FILES, keep(Keep::Percent(1), 0)).len(), 4);
+}
+
+#[test]
+fn open_files_links_and_foreign_files_stay() {
+    let dir = folder(&[
+        ("wqcap-q00-1.pcap.part", 100),
+        ("wqcap-q00-1.pcap.gz", 100),
+        ("holiday.pcap", 100),
+        ("wqcap-q00-2.pcap", 100),
+        ("wqcap-q00-5.pcap", 100),
+    ]);
+    let outside = folder(&[("wqcap-q00-3.pcap", 100)]);
+    let target = outside.path().join("wqcap-q00-3.pcap");
+    std::os::unix::fs::symlink(&target, dir.path().join("wqcap-q00-3.pcap")).expect("link");
+    fs::create_dir(dir.path().join("wqcap-q00-4.pcap")).expect("folder");
+    let mut deleted = DeletedFiles::default();
+    let keep = Retention {
+        keep: Keep::Size(Size(1)),
+        files: 1,
+        ..Retention::default()
+    };
+    tidy(&mut keeper(dir.path(), keep, None), &mut deleted);
+    assert_eq!(
+        names(dir.path()),
+        [
+            "holiday.pcap",
+            "wqcap-q00-1.pcap.gz",
+            "wqcap-q00-1.pcap.part",
+            "wqcap-q00-3.pcap",
+            "wqcap-q00-4.pcap",
+            "wqcap-q00-5.pcap"
+        ]
+    );
+    assert!(target.exists());
+    assert_eq!((deleted.files, deleted.bytes), (1, 100));
+}
+
+#[test]
+fn a_full_disk_deletes_the_oldest_files_only_if_their_size_is_limited() {
+    for (keep, want) in [(Keep::Size(Size(1 << 20)), 2), (Keep::default(), 4)] {
+        let dir = folder(&FILES);
+        let keep = Retention {
+            keep,
+            files: 9,
+            ..Retention::default()
+        };
+        let (keeper, trigger, _) =
+            start(dir.path(), &output(keep, 150), &FinishTimes::default()).expect("starts");
+        trigger.ask_for_room();
+        drop(trigger);
+        let deleted = keeper.join().expect("ends");
+        assert_eq!(names(dir.path()).len(), want);
+        assert_eq!(deleted.files as usize, 4 - want);
+    }
+}
+
+/// Sets the time of a file's last write.
+fn aged(path: &Path, written: SystemTime) {
+    let file = fs::File::options().append(true).open(path);
+    file.and_then(|it| it.set_modified(written)).expect("aged");
+}
+
+fn an_hour() -> Retention {
+    Retention {
+        age_ns: 3_600_000_000_000,
+        ..Retention::default()
+    }
+}
+
+#[test]
+fn files_that_are_too_old_are_deleted_including_the_newest() {
+    let dir = folder(&FILES);
+    let now = Moment::now();
+    for (name, seconds) in [
+        ("wqcap-q00-9.pcap", 3000),
+        ("wqcap-q01-10.pcap", 3601),
+        ("wqcap-q00-20.pcap", 5000),
+        ("wqcap-q00-100.pcapng.zst", 3599),
+    ] {
+        let written = now.wall - Duration::from_secs(seconds);
+        aged(&dir.path().join(name), written);
+    }
+    let mut keeper = keeper(dir.path(), an_hour(), None);
+    let mut deleted = DeletedFiles::default();
+    keeper.tidy(0, now, &mut deleted).expect("tidies");
+    let young = ["wqcap-q00-100.pcapng.zst", "wqcap-q00-9.pcap"];
+    assert_eq!(names(dir.path()), young);
+    keeper
+        .tidy(0, after(now, 9999), &mut deleted)
+        .expect("tidies");
+    assert_eq!(names(dir.path()).len(), 0);
+    assert_eq!((deleted.files, deleted.bytes), (4, 400));
+}
+
+#[test]
+fn no_file_is_deleted_by_a_clock_that_was_just_set() {
+    let now = Moment::now();
+    let since_1970 = now.wall.duration_since(SystemTime::UNIX_EPOCH);
+    let since_1970 = since_1970.expect("later").as_nanos();
+    let fresh = format!("wqcap-q00-{since_1970}.pcap");
+    let dir = folder(&[(fresh.as_str(), 100), ("wqcap-q00-1.pcap", 100)]);
+    let (ours, earlier) = (dir.path().join(&fresh), dir.path().join("wqcap-q00-1.pcap"));
+    aged(&earlier, now.wall);
+    let mut keeper = keeper(dir.path(), an_hour(), None);
+    keeper.times.insert(&ours, now.boot);
+    let mut deleted = DeletedFiles::default();
+    let mut left = |now: Moment| {
+        keeper.tidy(0, now, &mut deleted).expect("tidies");
+        (ours.exists(), earlier.exists())
+    };
+    let set = |now: Moment, by: u64| Moment {
+        wall: now.wall + Duration::from_secs(by),
+        ..now
+    };
+    assert_eq!(left(now), (true, true));
+    // The clock is set forward by an hour and a minute, and back, repeatedly.
+    for second in 1..30 {
+        let by = if second % 2 == 1 { 3660 } else { 0 };
+        assert_eq!(left(set(after(now, second), by)), (true, true));
+    }
+    // A wrong time that stays steady is used in the end, but not for files whose age is known.
+    let forward = |second| set(after(now, second), 3660);
+    assert_eq!(left(forward(30)), (true, true));
+    assert_eq!(left(forward(88)), (true, true));
+    assert_eq!(left(forward(90)), (true, false));
+    // The clock is set back by ten years: a file of this run is deleted by its known age once the clock is steady.
+    let back = |second| Moment {
+        wall: now.wall - Duration::from_secs(10 * 365 * 86_400 - second),
+        ..after(now, second)
+    };
+    assert_eq!(left(back(3590)), (true, false));
+    assert_eq!(left(back(3630)), (true, false));
+    assert_eq!(left(back(3651)), (false, false));
+}
+
+#[test]
+fn files_of_earlier_runs_stay_until_the_clock_has_been_steady() {
+    let now = Moment::now();
+    let dir = folder(&[("wqcap-q00-1.pcap", 100), ("wqcap-q00-2.pcap", 100)]);
+    let at = |name: &str| dir.path().join(name);
+    aged(
+        &at("wqcap-q00-1.pcap"),
+        now.wall - Duration::from_secs(7200),
+    );
+    // The time of the last write is in the future, so the time in the name is used.
+    aged(
+        &at("wqcap-q00-2.pcap"),
+        now.wall + Duration::from_secs(7200),
+    );
+    let mut keeper = Keeper {
+        clock: StepWatch::new(now),
+        ..keeper(dir.path(), an_hour(), None)
+    };
+    let mut left = |now| {
+        let mut deleted = DeletedFiles::default();
+        keeper.tidy(0, now, &mut deleted).expect("tidies");
+        names(dir.path()).len()
+    };
+    assert_eq!(left(after(now, 59)), 2);
+    assert_eq!(left(after(now, 60)), 0);
+}
+
+#[test]
+fn finish_times_of_deleted_files_are_removed() {
+    let dir = folder(&[("wqcap-q00-1.pcap", 1)]);
+    let mut keeper = keeper(dir.path(), an_hour(), None);
+    let now = Moment::now();
+    keeper
+        .times
+        .insert(&dir.path().join("wqcap-q00-1.pcap"), now.boot);
+    for gone in 0..5000 {
+        keeper
+            .times
+            .insert(&dir.path().join(gone.to_string()), now.boot);
+    }
+    keeper
+        .tidy(0, after(now, 1), &mut DeletedFiles::default())
+        .expect("tidies");
+    assert_eq!(keeper.times.lock().len(), 1);
+    assert!(dir.path().join("wqcap-q00-1.pcap").exists());
+}
+
+#[test]
+fn the_oldest_files_are_deleted_until_enough_is_free_and_the_newest_stays() {
+    let dir = folder(&FILES);
+    let mut deleted = DeletedFiles::default();
+    let mut tidied = |free| {
+        let keep = Retention {
+            free,
+            ..Retention::default()
+        };
+        tidy(&mut keeper(dir.path(), keep, None), &mut deleted);
+        names(dir.path()).len()
+    };
+    assert_eq!(tidied(Keep::Size(Size(1))), 4);
+    // More than the disk can have free.
+    assert_eq!(tidied(Keep::Percent(100)), 1);
+    assert_eq!(names(dir.path()), ["wqcap-q00-100.pcapng.zst"]);
+    assert_eq!(tidied(Keep::Size(Size(u64::MAX))), 1);
+    assert_eq!(deleted.files, 3);
+}
+
+#[test]
+fn pinned_files_stay_and_count_towards_the_limits() {
+    let dir = folder(&FILES);
+    let at = |name: &str| dir.path().join(name);
+    // Writes a readable file: a file that cannot be read is held by any pin.
+    let write = |name: &str, second: u64| {
+        let mut file = encode_header(65_535, 1, None).to_vec();
+        file.extend(encode_record_header(second * 1_000_000_000, 0, 60));
+        file.resize(100, 0);
+        fs::write(at(name), file).expect("written");
+    };
+    for (i, (name, _)) in FILES.iter().enumerate() {
+        write(name, 100 * (i as u64 + 1));
+    }
+    let pins = PinFolder { dir: dir.path() };
+    let pin = |from: u64, to: u64| {
+        let pin = Pin {
+            from_ns: from * 1_000_000_000,
+            to_ns: to * 1_000_000_000,
+            filter: String::new(),
+            reason: "x".into(),
+            made_ns: 0,
+        };
+        pins.add(&pin).expect("written")
+    };
+    let tidied = |keep| {
+        let mut deleted = DeletedFiles::default();
+        let mut keeper = keeper(dir.path(), keep, None);
+        let later = after(Moment::now(), 9999);
+        keeper.tidy(0, later, &mut deleted).expect("tidies");
+        let left = names(dir.path());
+        let left = left.into_iter().filter(|it| it.starts_with("wqcap-"));
+        (
+            left.collect::<Vec<_>>(),
+            keeper.pinned.gauge().pinned().files,
+        )
+    };
+    let files = |files| Retention {
+        files,
+        ..Retention::default()
+    };
+    // Pins the only file of its queue, which is the second oldest file.
+    let id = pin(100, 101);
+    let (left, held) = tidied(files(2));
+    assert_eq!(
+        left,
+        ["wqcap-q00-100.pcapng.zst", "wqcap-q01-10.pcap"],
+        "a pinned file counts towards the limit"
+    );
+    assert_eq!(held, 1);
+    let age = Retention {
+        age_ns: 1,
+        ..Retention::default()
+    };
+    let free = Retention {
+        free: Keep::Size(Size(u64::MAX)),
+        ..Retention::default()
+    };
+    for keep in [files(1), free, age] {
+        assert_eq!(tidied(keep).0.last().expect("held"), "wqcap-q01-10.pcap");
+    }
+    pins.release(&id).expect("there");
+    assert_eq!(tidied(files(1)).1, 0);
+    assert_eq!(tidied(age).0.len(), 0);
+}
+
+#[test]
+fn an_invalid_pin_holds_all_files() {
+    let dir = folder(&FILES);
+    let pins = dir.path().join(".wqcap-pins");
+    fs::create_dir(&pins).expect("made");
+    fs::write(pins.join("a.json"), "{\"from_ns\": 5,").expect("written");
+    let keep = Retention {
+        files: 1,
+        age_ns: 1,
+        ..Retention::default()
+    };
+    let (keeper, trigger, gauge) =
+        start(dir.path(), &output(keep, 150), &FinishTimes::default()).expect("starts");
+    drop(trigger);
+    let deleted = keeper.join().expect("ends");
+    let found = PinnedFiles {
+        files: 4,
+        bytes: 400,
+    };
+    assert_eq!((deleted.files, deleted.pinned), (0, found));
+    assert_eq!(gauge.pinned(), found);
+}
+
+#[test]
+fn the_directory_is_checked_after_each_wake_and_at_the_end() {
+    let dir = folder(&FILES);
+    let keep = Retention {
+        files: 1,
+        ..Retention::default()
+    };
+    let (keeper, trigger, _) =
+        start(dir.path(), &output(keep, 150), &FinishTimes::default()).expect("starts");
+    for i in 200..220 {
+        fs::write(dir.path().join(format!("wqcap-q00-{i}.pcap")), b"x").expect("written");
+        trigger.wake();
+    }
+    drop(trigger);
+    let deleted = keeper.join().expect("ends");
+    assert_eq!(names(dir.path()), ["wqcap-q00-219.pcap"]);
+    assert_eq!(deleted.files, 23);
+}
+
+#[test]
+fn subdirectories_are_searched_and_deleted_when_empty() {
+    let dir = tempfile::tempdir().expect("dir");
+    let at = |name: &str| dir.path().join(name);
+    let own = Arc::new(OwnFiles::new("%Y%m%d/%H/q{queue}".parse().expect("reads")));
+    let capture = PcapngEncoder::default().header(Some(0), 0);
+    for folder in ["20261121/09", "20261121/10", "20261122/00/deep", "notes"] {
+        fs::create_dir_all(at(folder)).expect("made");
+    }
+    let ours = ["20261121/09/q00", "20261121/10/q00", "20261122/00/q00"];
+    let others = ["q00", "20261122/q00", "20261122/00/deep/q00", "notes/q00"];
+    for name in ours.into_iter().chain(others) {
+        let path = at(&format!("{name}.pcapng"));
+        fs::write(&path, &capture).expect("written");
+        if ours.contains(&name) {
+            own.add(&path);
+        }
+    }
+    fs::write(at("20261121/09/notes.txt"), "mine").expect("written");
+    let mut deleted = DeletedFiles::default();
+    tidy(&mut keeper(dir.path(), most(1), Some(&own)), &mut deleted);
+    assert_eq!(deleted.files, 2);
+    assert!(
+        !at("20261121/10").exists(),
+        "an empty subdirectory was left"
+    );
+    assert_eq!(names(&at("20261121/09")), ["notes.txt"], "a foreign file");
+    assert!(at("20261122/00/q00.pcapng").exists());
+    assert!(
+        others
+            .iter()
+            .all(|name| at(&format!("{name}.pcapng")).exists())
+    );
+}
+
+#[test]
+fn with_a_custom_name_only_captures_are_deleted_those_of_earlier_runs_first() {
+    let dir = folder(&[
+        ("tap-3.pcap", 10),
+        ("tap-1.pcap", 10),
+        ("tap-2.pcap", 10),
+        ("tap-4.pcap", 10),
+        ("tap-5.pcapng", 10),
+        ("tap-5.pcapng.part", 10),
+        ("tap-copy.pcapng", 0),
+        ("wqcap-q00-1.pcap", 10),
+    ]);
+    let at = |name| dir.path().join(name);
+    // A file of an earlier run, under a name of the template and under another name.
+    let mut earlier = PcapngEncoder::default().header(Some(0), 0);
+    fs::write(at("tap-9.pcapng"), &earlier).expect("written");
+    fs::write(at("tap-copy.pcapng"), &earlier).expect("written");
+    // A merged file is not a capture.
+    let program = earlier.windows(6).position(|it| it == b"wqcap ");
+    earlier[program.expect("there")] = b'W';
+    fs::write(at("tap-8.pcapng"), &earlier).expect("written");
+
+    let own = Arc::new(OwnFiles::new("tap-%j".parse().expect("reads")));
+    let (wakes, _woken) = crossbeam_channel::bounded(1);
+    let trigger = RetentionTrigger {
+        wakes,
+        room: Arc::default(),
+        own: Some(Arc::clone(&own)),
+        counts: None,
+        times: None,
+    };
+    for name in ["tap-4.pcap", "tap-3.pcap", "tap-2.pcap", "tap-1.pcap"] {
+        trigger.finished(&at(name), FinishedBy::ThisRun { frames: None });
+    }
+    fs::write(at("new"), "foreign").expect("written");
+    fs::rename(at("new"), at("tap-4.pcap")).expect("renamed");
+    let tidied = |files| {
+        let mut deleted = DeletedFiles::default();
+        tidy(
+            &mut keeper(dir.path(), most(files), Some(&own)),
+            &mut deleted,
+        );
+        deleted.files
+    };
+    assert_eq!(tidied(3), 1);
+    assert!(!at("tap-9.pcapng").exists() && at("tap-3.pcap").exists());
+    assert_eq!(tidied(2), 1);
+    assert!(!at("tap-3.pcap").exists());
+    assert_eq!(tidied(2), 0);
+    let left = [
+        "tap-1.pcap",
+        "tap-2.pcap",
+        "tap-4.pcap",
+        "tap-5.pcapng",
+        "tap-5.pcapng.part",
+        "tap-8.pcapng",
+        "tap-copy.pcapng",
+        "wqcap-q00-1.pcap",
+    ];
+    assert_eq!(names(dir.path()), left);
+}
+
+/// Writes a file's delivery state into the journal.
+fn note(journal: &Path, file: &Path, state: State) {
+    let name = file.file_name().and_then(|it| it.to_str()).expect("plain");
+    let record = Record {
+        version: VERSION,
+        kind: Kind::Packets,
+        file: name.into(),
+        stamp: FileStamp::read(file).expect("there"),
+        ns: 0,
+        key: name.into(),
+        blocks_key: None,
+        frames: 1,
+        selected: true,
+        copy: None,
+        state,
+    };
+    let text = serde_json::to_vec(&record).expect("JSON");
+    fs::write(Kind::Packets.record(journal, name), text).expect("written");
+}
+
+#[test]
+fn shipped_files_are_deleted_first_and_unshipped_ones_are_counted() {
+    let dir = folder(&FILES);
+    let journal = tempfile::tempdir().expect("dir");
+    fs::create_dir(journal.path().join("packets")).expect("made");
+    let at = |name: &str| dir.path().join(name);
+    note(journal.path(), &at("wqcap-q00-9.pcap"), State::Seen);
+    for name in ["wqcap-q00-20.pcap", "wqcap-q00-100.pcapng.zst"] {
+        note(journal.path(), &at(name), State::Shipped);
+    }
+    let mut deleted = DeletedFiles::default();
+    let counts = FrameCounts::default();
+    counts.insert(&at("wqcap-q00-9.pcap"), 20);
+    let mut left = |files| {
+        let mut keeper = Keeper {
+            delivery: Some(Delivery {
+                journal: journal.path().to_owned(),
+                index_dir: None,
+                counts: counts.clone(),
+                list: None,
+            }),
+            ..keeper(dir.path(), most(files), None)
+        };
+        tidy(&mut keeper, &mut deleted);
+        (names(dir.path()), deleted.unshipped)
+    };
+    let [oldest, old] = ["wqcap-q00-9.pcap", "wqcap-q01-10.pcap"].map(str::to_owned);
+    let newest = "wqcap-q00-100.pcapng.zst".to_owned();
+    let three = vec![newest, oldest.clone(), old.clone()];
+    assert_eq!(left(3), (three, 0), "the oldest shipped file is deleted");
+    assert_eq!(left(2), (vec![oldest.clone(), old.clone()], 0));
+    // The other file has no journal record, so it is not shipped either.
+    assert_eq!(left(1), (vec![old], 1));
+    let noted = || {
+        let lines = expired::read(dir.path(), ListPosition::default());
+        let lines = lines.expect("reads").into_iter();
+        lines
+            .map(|(it, _)| (it.file, it.frames))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(noted(), [(oldest, Some(20))]);
+    // A file with an unknown number of frames.
+    fs::write(at("wqcap-q00-8.pcap"), "frames").expect("written");
+    left(1);
+    assert_eq!(noted()[1], ("wqcap-q00-8.pcap".to_owned(), None));
+    assert_eq!((deleted.unshipped, deleted.unshipped_frames), (2, 20));
+}

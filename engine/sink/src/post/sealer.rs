@@ -1,0 +1,237 @@
+//! Thread that encrypts finished files (`output.encrypt_key`), at low priority. The other threads for
+//! finished files (retention, hooks, indexing) get a file after it is encrypted.
+//!
+//! Invariants: a file that cannot be encrypted stays as it is, is reported as a failure, and is passed
+//! to the other threads. Files that an earlier run left unencrypted in the directory are encrypted
+//! first.
+
+use super::{CloseNotifier, own_files::OwnFiles, retention::FinishedBy};
+use crate::OutputPlan;
+use crossbeam_channel::{Receiver, Sender};
+use derive_more::AddAssign;
+use serde::Serialize;
+use std::{
+    io::{self, ErrorKind, Read},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use wqcap_core::{error::ResourceError, sync::thread::Follower, text::counted};
+use wqcap_files::{
+    file_list::FileList,
+    folder::CaptureFolder,
+    name::{FileName, is_sealed},
+    sealed::{Content, SecretKey, seal, sealed_name, sweep},
+};
+
+/// Longest wait at the end of a run for files that are still to be encrypted.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bytes per comparison of a plain file with its encrypted file.
+const PIECE: usize = 1 << 20;
+
+/// Numbers of files encrypted and not encrypted in a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
+pub struct EncryptionReport {
+    /// Number of encrypted files, of this run or left by an earlier one.
+    pub files: u64,
+    /// Number of plain bytes in the encrypted files.
+    pub bytes: u64,
+    /// Number of files that could not be encrypted and stay as they are.
+    pub failed: u64,
+    /// Number of files not encrypted before the end of the run. The next run encrypts them.
+    pub left: u64,
+}
+
+/// Result of the encryption thread.
+#[derive(Debug, Default)]
+pub(crate) struct SealedFiles {
+    pub(crate) report: EncryptionReport,
+    /// Files of this run under their current names.
+    pub(crate) listed: FileList,
+    pub(crate) failures: Vec<String>,
+}
+
+/// Maximum number of finished files that wait to be encrypted. Further files are found by listing the
+/// directory again.
+const WAITING: usize = 4096;
+
+/// Queue of finished files for the encryption thread.
+pub(super) struct SealQueue {
+    files: Sender<PathBuf>,
+    /// Set when the queue was full, so that the directory must be listed again.
+    missed: Arc<AtomicBool>,
+}
+
+impl SealQueue {
+    pub(super) fn send(&self, file: &Path) {
+        if self.files.try_send(file.to_owned()).is_err() {
+            self.missed.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// Handle of the encryption thread.
+pub(super) struct Sealer(Follower<SealedFiles>);
+
+impl Sealer {
+    /// Starts the thread for the files of directory `dir`. Finished files are sent to the returned queue
+    /// and published to `next` when they are encrypted. The thread ends when the queue is dropped.
+    pub(super) fn start(
+        key: Arc<SecretKey>,
+        dir: &Path,
+        output: &OutputPlan,
+        next: CloseNotifier,
+        listed: FileList,
+    ) -> Result<(Self, SealQueue), ResourceError> {
+        let (files, waiting) = crossbeam_channel::bounded(WAITING);
+        let missed = Arc::<AtomicBool>::default();
+        let work = Work {
+            key,
+            dir: dir.to_owned(),
+            output: output.clone(),
+            missed: Arc::clone(&missed),
+            next,
+            sealed: SealedFiles {
+                listed,
+                ..SealedFiles::default()
+            },
+        };
+        let follower = Follower::start("wqcap-seal", move |ended| work.run(&waiting, ended))?;
+        Ok((Self(follower), SealQueue { files, missed }))
+    }
+
+    /// Waits for the thread to encrypt the remaining files, for at most [`PATIENCE`]. The queue must be
+    /// dropped before.
+    pub(super) fn finish(self) -> SealedFiles {
+        let sealed = self.0.finish(PATIENCE).unwrap_or_default();
+        if sealed.report.left > 0 {
+            tracing::warn!(
+                "{} not encrypted at the end of the run: the disk did not keep up; the next run with this \
+                 configuration encrypts them",
+                counted(sealed.report.left, "file")
+            );
+        }
+        sealed
+    }
+}
+
+struct Work {
+    key: Arc<SecretKey>,
+    dir: PathBuf,
+    output: OutputPlan,
+    missed: Arc<AtomicBool>,
+    next: CloseNotifier,
+    sealed: SealedFiles,
+}
+
+impl Work {
+    fn run(mut self, files: &Receiver<PathBuf>, ended: &AtomicBool) -> SealedFiles {
+        self.seal_plain(FinishedBy::AnEarlierRun, ended);
+        let by = FinishedBy::ThisRun { frames: None };
+        for file in files {
+            self.seal(file, by, ended);
+            if files.is_empty() && self.missed.swap(false, Ordering::AcqRel) {
+                self.seal_plain(by, ended);
+            }
+        }
+        if self.missed.swap(false, Ordering::AcqRel) {
+            self.seal_plain(by, ended);
+        }
+        self.sealed
+    }
+
+    /// Encrypts the plain files in the directory.
+    fn seal_plain(&mut self, by: FinishedBy, ended: &AtomicBool) {
+        match self.left_behind() {
+            Ok(plain) => plain
+                .into_iter()
+                .for_each(|path| self.seal(path, by, ended)),
+            Err(e) => {
+                let shown = self.dir.display();
+                tracing::warn!(
+                    "{shown}: cannot find the files left unencrypted: {e}; they stay so"
+                );
+            }
+        }
+    }
+
+    /// Returns the finished files that an earlier run left plain. Removes its incomplete encrypted files.
+    fn left_behind(&self) -> io::Result<Vec<PathBuf>> {
+        let name = &self.output.name;
+        sweep(&self.dir, name.folders())?;
+        let own: Vec<_> = if name.is_default() {
+            let files = CaptureFolder::list_to(&self.dir, 0)?.finished.into_iter();
+            let files = files.map(|(path, _)| path);
+            files.filter(|it| FileName::parse(it).is_some()).collect()
+        } else {
+            let files = OwnFiles::new(name.clone()).list(&self.dir)?.into_iter();
+            files.map(|it| it.path).collect()
+        };
+        Ok(own.into_iter().filter(|it| !is_sealed(it)).collect())
+    }
+
+    fn seal(&mut self, path: PathBuf, by: FinishedBy, ended: &AtomicBool) {
+        let done = seal(&path, &self.key, || !ended.load(Ordering::Relaxed));
+        let report = &mut self.sealed.report;
+        match done {
+            Ok(Some(sealed)) => {
+                report.files += 1;
+                report.bytes += sealed.bytes;
+                self.publish(&sealed.path, by);
+            }
+            Ok(None) => {
+                report.left += 1;
+                self.add_to_list(&path, by);
+            }
+            // The file was deleted by retention or renamed by a recovery meanwhile.
+            Err(_) if !path.exists() => {}
+            // A crash happened between the renaming of the encrypted file and the deletion of the plain one.
+            Err(e) if e.kind() == ErrorKind::AlreadyExists && is_whole(&path) => {
+                drop(std::fs::remove_file(&path));
+                self.publish(&sealed_name(&path), by);
+            }
+            Err(e) => {
+                report.failed += 1;
+                let failure = format!("cannot encrypt {}: {e}; it stays as it is", path.display());
+                tracing::error!("{failure}");
+                self.sealed.failures.push(failure);
+                self.publish(&path, by);
+            }
+        }
+    }
+
+    fn publish(&mut self, path: &Path, by: FinishedBy) {
+        self.next.publish(path, by);
+        self.add_to_list(path, by);
+    }
+
+    fn add_to_list(&mut self, path: &Path, by: FinishedBy) {
+        if matches!(by, FinishedBy::ThisRun { .. }) {
+            self.sealed.listed.push(path);
+        }
+    }
+}
+
+/// Returns `true` if the encrypted file of a plain file has the same content.
+fn is_whole(plain: &Path) -> bool {
+    let both = || {
+        let [mut one, mut other] = [plain, &sealed_name(plain)].map(Content::open);
+        let (one, other) = (one.as_mut(), other.as_mut());
+        let (Ok(one), Ok(other)) = (one, other) else {
+            return Ok(false);
+        };
+        loop {
+            let [mut a, mut b] = [(); 2].map(|()| Vec::with_capacity(PIECE));
+            one.take(PIECE as u64).read_to_end(&mut a)?;
+            other.take(PIECE as u64).read_to_end(&mut b)?;
+            if a != b || a.is_empty() {
+                return Ok::<_, io::Error>(a == b);
+            }
+        }
+    };
+    both().unwrap_or(false)
+}

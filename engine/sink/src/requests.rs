@@ -1,0 +1,316 @@
+//! Requests to the sinks of a run: to begin the next file, to write marks into the open files, and to
+//! flush their blocks to the disk.
+//!
+//! Invariant: a sink checks for requests once per batch with one atomic load. It takes a lock only for
+//! marks.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// Maximum number of marks kept until sinks read them. Sinks check several times a second.
+const MOST_MARKS: usize = 64;
+
+/// Requests to all sinks of a run.
+#[derive(Debug, Default)]
+pub struct Requests {
+    /// Number of requests of any kind. Incremented after the request's own counter.
+    asked: AtomicU64,
+    /// Number of requests for the next file.
+    rotations: AtomicU64,
+    /// Number of marks set.
+    marked: AtomicU64,
+    /// Latest marks, at most [`MOST_MARKS`], oldest first.
+    marks: Mutex<VecDeque<Arc<str>>>,
+    /// Number of the latest flush; 0: none was requested.
+    flushes: AtomicU64,
+    /// Progress of each sink's flush, by [`Shape::queue`](super::block::Shape).
+    flushed: Vec<FlushProgress>,
+}
+
+/// Progress of a flush in one sink and the writer behind it.
+#[derive(Debug, Default)]
+struct FlushProgress {
+    /// Number of the latest flush for which the sink has sent its blocks.
+    number: AtomicU64,
+    /// Number of blocks that the sink had sent by that flush.
+    sent: AtomicU64,
+    /// Block number before which the writer has written or given up all of the sink's blocks.
+    written: AtomicU64,
+}
+
+impl Requests {
+    /// Creates the requests for `sinks` sinks that confirm each flush.
+    pub(super) fn with_sinks(sinks: usize) -> Self {
+        Self {
+            flushed: (0..sinks).map(|_| FlushProgress::default()).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Requests that each sink begins its next file.
+    pub(super) fn rotate(&self) {
+        self.rotations.fetch_add(1, Ordering::Relaxed);
+        self.asked.fetch_add(1, Ordering::Release);
+    }
+
+    /// Requests that each sink with an open file writes the mark `text` with the file's next record.
+    pub fn mark(&self, text: &str) {
+        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        if marks.len() == MOST_MARKS {
+            marks.pop_front();
+        }
+        marks.push_back(text.into());
+        self.marked.fetch_add(1, Ordering::Release);
+        self.asked.fetch_add(1, Ordering::Release);
+    }
+
+    /// Requests that each sink sends its open block. Returns the number of this flush.
+    pub(super) fn flush(&self) -> u64 {
+        let number = self.flushes.fetch_add(1, Ordering::Relaxed) + 1;
+        self.asked.fetch_add(1, Ordering::Release);
+        number
+    }
+
+    /// Requests the flush of number `number`, unless it or a later one was requested already.
+    pub(super) fn flush_up_to(&self, number: u64) {
+        if self.flushes.fetch_max(number, Ordering::Relaxed) < number {
+            self.asked.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Returns the number of the latest flush; 0: none was requested.
+    pub(super) fn latest_flush(&self) -> u64 {
+        self.flushes.load(Ordering::Relaxed)
+    }
+
+    /// Returns `true` if every sink has sent the records that it held when `flush` was requested.
+    pub(super) fn is_sent(&self, flush: u64) -> bool {
+        let is_sent = |it: &FlushProgress| it.number.load(Ordering::Acquire) >= flush;
+        self.latest_flush() >= flush && self.flushed.iter().all(is_sent)
+    }
+
+    /// Returns `true` if all records that the sinks held when `flush` was requested are written.
+    pub(super) fn is_written(&self, flush: u64) -> bool {
+        let is_written = |it: &FlushProgress| {
+            it.written.load(Ordering::Acquire) >= it.sent.load(Ordering::Relaxed)
+        };
+        self.is_sent(flush) && self.flushed.iter().all(is_written)
+    }
+
+    /// Publishes that the blocks of sink `sink` before number `blocks` are written or given up.
+    pub(super) fn publish_written(&self, sink: usize, blocks: u64) {
+        if let Some(it) = self.flushed.get(sink) {
+            it.written.store(blocks, Ordering::Release);
+        }
+    }
+
+    /// Returns the marks set after the first `seen`, oldest first, and the number of all marks set.
+    fn marks_since(&self, seen: u64) -> (Vec<Arc<str>>, u64) {
+        let marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        let marked = self.marked.load(Ordering::Acquire);
+        let number = usize::try_from(marked - seen).unwrap_or(usize::MAX);
+        let before = marks.len().saturating_sub(number);
+        (marks.iter().skip(before).cloned().collect(), marked)
+    }
+}
+
+/// Position of one sink in the requests: those it has seen.
+pub(super) struct Asked {
+    requests: Arc<Requests>,
+    /// Value of [`Requests::asked`] up to which the sink has acknowledged requests.
+    seen: u64,
+    /// Value of [`Requests::rotations`] at the last check.
+    rotations: u64,
+    /// Value of [`Requests::marked`] at the last check.
+    marked: u64,
+    /// Number of the last flush that the sink confirmed.
+    flushed: u64,
+}
+
+impl Asked {
+    /// Creates a position behind all requests made so far.
+    pub(super) fn new(requests: Arc<Requests>) -> Self {
+        Self {
+            seen: requests.asked.load(Ordering::Acquire),
+            rotations: requests.rotations.load(Ordering::Relaxed),
+            marked: requests.marked.load(Ordering::Acquire),
+            flushed: requests.latest_flush(),
+            requests,
+        }
+    }
+
+    /// Returns `true` if there are requests that the sink has not acknowledged.
+    #[inline]
+    pub(super) fn is_new(&self) -> bool {
+        self.requests.asked.load(Ordering::Relaxed) != self.seen
+    }
+
+    /// Acknowledges all requests made so far. The caller then checks each kind of request.
+    pub(super) fn acknowledge(&mut self) {
+        self.seen = self.requests.asked.load(Ordering::Acquire);
+    }
+
+    /// Withdraws an acknowledgement, so that a request that cannot be carried out yet is checked again.
+    pub(super) fn postpone(&mut self) {
+        self.seen = self.seen.wrapping_sub(1);
+    }
+
+    /// Returns `true` once if the next file was requested since the last call.
+    pub(super) fn take_rotation(&mut self) -> bool {
+        let rotations = self.requests.rotations.load(Ordering::Relaxed);
+        std::mem::replace(&mut self.rotations, rotations) != rotations
+    }
+
+    /// Returns `true` if marks were set since the last [`Asked::take_marks`].
+    pub(super) fn has_marks(&self) -> bool {
+        self.requests.marked.load(Ordering::Acquire) != self.marked
+    }
+
+    /// Returns the marks set since the last call, oldest first.
+    pub(super) fn take_marks(&mut self) -> Vec<Arc<str>> {
+        let (marks, marked) = self.requests.marks_since(self.marked);
+        self.marked = marked;
+        marks
+    }
+
+    /// Returns the number of the latest flush if this sink has not confirmed it.
+    pub(super) fn pending_flush(&self) -> Option<u64> {
+        let latest = self.requests.latest_flush();
+        (latest != self.flushed).then_some(latest)
+    }
+
+    /// Confirms a flush: all records that the sink held at the request are in its first `sent` blocks.
+    pub(super) fn confirm_flush(&mut self, sink: usize, flush: u64, sent: u64) {
+        self.flushed = flush;
+        if let Some(it) = self.requests.flushed.get(sink) {
+            it.sent.store(sent, Ordering::Relaxed);
+            it.number.store(flush, Ordering::Release);
+        }
+    }
+}
+
+/// Notes to write with a sink's next records.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    filter: Option<Arc<str>>,
+    marks: VecDeque<Arc<str>>,
+}
+
+/// Note written with a record, in addition to its frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// Filter that applies from this record.
+    Filter(Arc<str>),
+    /// Mark that an operator set at this time.
+    Mark(Arc<str>),
+}
+
+impl Pending {
+    /// Maximum number of marks per record, so that the record fits in a block.
+    const AT_ONCE: usize = 4;
+
+    pub(super) fn set_filter(&mut self, filter: &str) {
+        self.filter = Some(filter.into());
+    }
+
+    pub(super) fn add_marks(&mut self, marks: Vec<Arc<str>>) {
+        self.marks.extend(marks);
+        let most = self.marks.len().saturating_sub(MOST_MARKS);
+        self.marks.drain(..most);
+    }
+
+    /// Returns the notes for the next record.
+    pub(super) fn notes(&self) -> Vec<Note> {
+        let filter = self.filter.iter().cloned().map(Note::Filter);
+        let marks = self.marks.iter().take(Self::AT_ONCE).cloned();
+        filter.chain(marks.map(Note::Mark)).collect()
+    }
+
+    /// Removes the notes that the last record carried. Returns `true` if marks are left.
+    pub(super) fn remove_written(&mut self) -> bool {
+        self.filter = None;
+        self.marks.drain(..self.marks.len().min(Self::AT_ONCE));
+        !self.marks.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_sink_sees_each_request_once() {
+        let requests = Arc::<Requests>::default();
+        requests.mark("before");
+        let mut sinks = [0, 1].map(|_| Asked::new(Arc::clone(&requests)));
+        assert!(sinks.iter().all(|it| !it.has_marks()));
+        requests.rotate();
+        requests.mark("a");
+        requests.mark("b");
+        for sink in &mut sinks {
+            assert!(sink.take_rotation() && !sink.take_rotation());
+            assert!(sink.has_marks());
+            assert_eq!(sink.take_marks(), ["a".into(), "b".into()]);
+            assert!(!sink.has_marks() && sink.take_marks().is_empty());
+        }
+        for i in 0..MOST_MARKS + 5 {
+            requests.mark(&i.to_string());
+        }
+        assert_eq!(sinks[0].take_marks().len(), MOST_MARKS);
+    }
+
+    #[test]
+    fn a_flush_is_complete_when_each_sink_has_sent_and_the_writer_has_written() {
+        let requests = Arc::new(Requests::with_sinks(2));
+        let mut sinks = [0, 1].map(|_| Asked::new(Arc::clone(&requests)));
+        assert!(
+            sinks
+                .iter()
+                .all(|it| !it.is_new() && it.pending_flush().is_none())
+        );
+        let flush = requests.flush();
+        assert!(!requests.is_sent(flush));
+        for (sink, sent) in [(0, 3), (1, 0)] {
+            let asked = &mut sinks[sink];
+            assert!(asked.is_new());
+            asked.acknowledge();
+            // As when no block is free.
+            asked.postpone();
+            assert!(asked.is_new());
+            asked.acknowledge();
+            assert_eq!(asked.pending_flush(), Some(flush));
+            asked.confirm_flush(sink, flush, sent);
+            assert!(!asked.is_new() && asked.pending_flush().is_none());
+        }
+        assert!(requests.is_sent(flush) && !requests.is_written(flush));
+        requests.publish_written(0, 2);
+        assert!(!requests.is_written(flush));
+        requests.publish_written(0, 3);
+        assert!(requests.is_written(flush));
+        assert!(!requests.is_written(flush + 1), "not requested");
+        requests.flush_up_to(flush);
+        assert!(!sinks[0].is_new(), "the flush was requested already");
+        requests.flush_up_to(flush + 2);
+        assert_eq!(sinks[0].pending_flush(), Some(flush + 2));
+    }
+
+    #[test]
+    fn notes_that_do_not_fit_in_a_record_go_to_the_next_one() {
+        let mut pending = Pending::default();
+        pending.set_filter("tcp");
+        pending.add_marks((0..5).map(|i| i.to_string().into()).collect());
+        let first = pending.notes();
+        assert_eq!(first.len(), 5);
+        assert_eq!(first[0], Note::Filter("tcp".into()));
+        assert!(pending.remove_written());
+        assert_eq!(pending.notes(), [Note::Mark("4".into())]);
+        assert!(!pending.remove_written());
+        pending.add_marks(vec!["x".into(); 2 * MOST_MARKS]);
+        assert_eq!(pending.marks.len(), MOST_MARKS);
+    }
+}

@@ -1,0 +1,132 @@
+//! Closer thread: truncates complete files to their whole records, syncs and renames them. It also
+//! syncs open files periodically. The thread is separate from the writer because a sync may take long
+//! and must not delay blocks.
+
+use crate::{
+    block::{Ledger, Tally},
+    post::{CloseNotifier, retention::FinishedBy},
+    write::{
+        finished::Finished,
+        named::{Named, ToSync},
+        naming::Names,
+    },
+};
+use crossbeam_channel::Receiver;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+use wqcap_core::sync::wakeup::Alarm;
+use wqcap_files::{file_list::FileList, folder::rename_new};
+
+/// Task for the closer thread.
+pub(super) enum CloserTask {
+    /// Syncs a file that stays open.
+    Sync(ToSync),
+    /// Closes a complete file.
+    Close(ClosingFile),
+}
+
+/// Runs the closer thread until all senders of tasks are dropped.
+pub(super) fn close(
+    tasks: &Receiver<CloserTask>,
+    failed: &Alarm,
+    notifier: &CloseNotifier,
+    files: FileList,
+) -> Finished {
+    let mut finished = Finished {
+        files,
+        ..Finished::default()
+    };
+    for task in tasks {
+        let mut frames = None;
+        let done = match task {
+            CloserTask::Sync(order) => order.sync().map(|()| None),
+            CloserTask::Close(file) => {
+                frames = Some(file.tally.frames);
+                file.finish()
+            }
+        };
+        match done {
+            Ok(None) => {}
+            Ok(Some(path)) => {
+                notifier.publish(&path, FinishedBy::ThisRun { frames });
+                // A file that is still to be encrypted is listed under its encrypted name.
+                if !notifier.seals() {
+                    finished.files.push(&path);
+                }
+            }
+            Err(failure) => {
+                finished.fail(failure);
+                failed.raise();
+            }
+        }
+    }
+    finished
+}
+
+/// Renames a file to its final name, or to the first free name of `others`. Returns the new name.
+fn free_name(part: &Path, path: &Path, others: &Names) -> io::Result<PathBuf> {
+    for to in std::iter::once(path.to_owned()).chain(others.clone()) {
+        match rename_new(part, &to) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+            Ok(()) if to == path => return Ok(to),
+            Ok(()) => {
+                let (taken, to_shown) = (path.display(), to.display());
+                tracing::warn!("another program has created {taken}: the file is {to_shown}");
+                return Ok(to);
+            }
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// File that gets no more blocks.
+pub(super) struct ClosingFile {
+    pub(super) named: Named,
+    /// Bytes of whole records.
+    pub(super) len: u64,
+    /// Counts of the whole records.
+    pub(super) tally: Tally,
+    /// Counters to which the records belong.
+    pub(super) ledger: Ledger,
+}
+
+impl ClosingFile {
+    /// Truncates, syncs and renames the file, or removes it if it is empty. If that fails, the file's
+    /// frames count as lost, although [`crate::recover`] may still find them.
+    pub(super) fn finish(self) -> Result<Option<PathBuf>, String> {
+        let finished = self.close();
+        match &finished {
+            Ok(_) => self.ledger.count_kept(&self.tally),
+            Err(_) => self.ledger.count_lost(&self.tally),
+        }
+        finished
+    }
+
+    fn close(&self) -> Result<Option<PathBuf>, String> {
+        let Named {
+            file,
+            part,
+            path,
+            others,
+            ..
+        } = &self.named;
+        if self.len == 0 {
+            return std::fs::remove_file(part)
+                .map(|()| None)
+                .map_err(|e| format!("cannot remove the empty file {}: {e}", part.display()));
+        }
+        let failure = |what: &str, e: io::Error| {
+            format!("cannot {what} {}: {e}; it keeps that name", part.display())
+        };
+        let trusted = self.named.check(self.len);
+        trusted.map_err(|e| failure("trust", e))?;
+        file.set_len(self.len).map_err(|e| failure("truncate", e))?;
+        file.sync_all().map_err(|e| failure("sync", e))?;
+        let path = free_name(part, path, others).map_err(|e| failure("rename", e))?;
+        self.named.sync_folders();
+        Ok(Some(path))
+    }
+}

@@ -1,0 +1,341 @@
+//! Writes of blocks to the disk: several concurrently through io_uring, or one after the other without
+//! io_uring. Blocks that cannot be written concurrently are also written without it.
+//!
+//! Blocks and files are registered with the ring if the kernel allows it, so that a write need not look
+//! up its file and pin its pages each time.
+//!
+//! Invariant: a write passed to the ring belongs to the ring until its completion is returned. If
+//! io_uring_enter fails for good, writes that the kernel has not taken are returned as not written and
+//! never passed to the ring again.
+#![allow(unsafe_code)]
+
+mod uring;
+
+pub use uring::KeptRing;
+
+use crate::block::Block;
+use std::{
+    collections::VecDeque, fs::File, io, os::unix::fs::FileExt, sync::Arc, thread, time::Duration,
+};
+
+#[cfg(test)]
+pub(super) mod fake;
+
+/// Maximum number of writes in progress.
+pub(super) const DEPTH: u32 = 16;
+/// Maximum number of consecutive transient failures of io_uring_enter. Their pauses add up to a quarter
+/// of a second.
+const MOST_REFUSALS: u32 = 8;
+/// Pause after the first transient failure. Each further pause is twice as long as the previous one.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+
+/// Writer of blocks to the disk, with or without io_uring.
+pub(super) struct Disk {
+    /// Ring for concurrent writes; `None`: one plain write at a time.
+    ring: Option<Box<dyn WriteRing>>,
+    /// Tokens of writes that the kernel has not taken from the ring, oldest first.
+    queued: VecDeque<usize>,
+    /// Number of writes that the kernel has taken and not completed.
+    taken: usize,
+    /// Set after too many failures of io_uring_enter. The ring is then polled only for the completions
+    /// of writes that the kernel has taken.
+    refused: bool,
+    /// Number of consecutive transient failures.
+    refusals: u32,
+    first_pause: Duration,
+    /// `true` if writes that cannot run concurrently with others are plain writes.
+    lone_are_plain: bool,
+    /// Completed plain writes.
+    done: Vec<Done>,
+}
+
+/// Ring from which the kernel takes writes and to which it returns their completions.
+pub(super) trait WriteRing: Send {
+    /// Writes without the ring, synchronously. Returns the number of bytes written.
+    ///
+    /// # Errors
+    /// The errors of pwrite(2).
+    fn write_plainly(&mut self, write: &Write<'_>) -> io::Result<usize> {
+        write.plainly()
+    }
+    /// Adds a write to the submission queue. Returns `false` if the queue is full.
+    ///
+    /// # Safety
+    /// The requirements of [`Disk::submit`] apply.
+    unsafe fn push(&mut self, write: &Write<'_>) -> bool;
+    /// Submits the pushed writes to the kernel and waits for `ends` completions.
+    ///
+    /// # Errors
+    /// The errors of io_uring_enter(2). Writes counted by [`WriteRing::untaken`] then stay in the queue
+    /// until the next call.
+    fn enter(&mut self, ends: usize) -> io::Result<()>;
+    /// Returns the number of pushed writes that the kernel has not taken.
+    fn untaken(&mut self) -> usize;
+    /// Returns the next completed write.
+    fn ended(&mut self) -> Option<Done>;
+    /// Registers a file, as [`Disk::register_file`] does.
+    fn register_file(&mut self, file: &File) -> Option<FileSlot>;
+    /// Unregisters a file, as [`Disk::unregister_file`] does.
+    fn unregister_file(&mut self, place: FileSlot);
+    /// Closes the ring, as [`Disk::close`] does.
+    fn close(self: Box<Self>);
+}
+
+/// Index of a file in the ring's table of registered files.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileSlot(u32);
+
+/// Memory of a block: start address and length in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    start: usize,
+    len: usize,
+}
+
+/// Write to perform.
+#[derive(Clone, Copy)]
+pub(super) struct Write<'a> {
+    /// Token that the completion returns.
+    pub(super) token: usize,
+    pub(super) file: &'a File,
+    /// Slot of the file, if it is registered.
+    pub(super) place: Option<FileSlot>,
+    /// Offset in the file in bytes.
+    pub(super) offset: u64,
+    pub(super) bytes: &'a [u8],
+    /// Number of the pool's extent that holds the bytes.
+    pub(super) extent: Option<u16>,
+    /// `true` if no other write is in progress or waiting that could run concurrently.
+    pub(super) alone: bool,
+}
+
+impl Write<'_> {
+    /// Writes synchronously. Returns the number of bytes written.
+    fn plainly(&self) -> io::Result<usize> {
+        let written = self.file.write_all_at(self.bytes, self.offset);
+        written.map(|()| self.bytes.len())
+    }
+}
+
+/// Completed write.
+pub(super) struct Done {
+    /// Value of [`Write::token`].
+    pub(super) token: usize,
+    /// Number of bytes written, or the error; 0: the kernel did not take the write.
+    pub(super) result: io::Result<usize>,
+}
+
+/// Memory of the blocks that are written, for registration with a ring.
+#[derive(Debug, Default)]
+pub(super) struct Pool(Vec<Extent>);
+
+impl Pool {
+    /// Adds a block's memory and numbers the block. Blocks beyond the maximum number of a ring stay
+    /// without a number.
+    pub(super) fn join(&mut self, block: &mut Block) {
+        if let Ok(number) = u16::try_from(self.0.len()) {
+            let memory = block.memory.as_slice(block.memory.len());
+            self.0.push(Extent {
+                start: memory.as_ptr().expose_provenance(),
+                len: memory.len(),
+            });
+            block.extent = Some(number);
+        }
+    }
+}
+
+impl Disk {
+    /// Opens a disk with the ring `kept`, or a new ring if there is none. Without io_uring the disk uses
+    /// plain writes. `pool` is the memory of the blocks to write.
+    pub(super) fn open(pool: &Pool, kept: Option<&Arc<KeptRing>>) -> Self {
+        match uring::Uring::open(pool, kept) {
+            Ok(ring) => Self {
+                lone_are_plain: true,
+                ..Self::with_ring(Box::new(ring), FIRST_PAUSE)
+            },
+            Err(e) => {
+                tracing::info!("io_uring is not available: {e}; blocks are written one at a time");
+                Self::plain()
+            }
+        }
+    }
+
+    /// Creates a disk without a ring, for one write at a time.
+    pub(super) fn plain() -> Self {
+        Self {
+            ring: None,
+            queued: VecDeque::new(),
+            taken: 0,
+            refused: false,
+            refusals: 0,
+            first_pause: FIRST_PAUSE,
+            lone_are_plain: false,
+            done: Vec::new(),
+        }
+    }
+
+    fn with_ring(ring: Box<dyn WriteRing>, first_pause: Duration) -> Self {
+        Self {
+            ring: Some(ring),
+            first_pause,
+            ..Self::plain()
+        }
+    }
+
+    /// Returns the maximum number of concurrent writes. If all writes are `of_one_queue`, they are plain
+    /// and the maximum is 1: through the ring, each such write would wake a kernel worker, and its
+    /// completion would wake this thread.
+    pub(super) fn at_once(&self, of_one_queue: bool) -> usize {
+        let by_ring = self.ring.is_some() && !self.refused;
+        match by_ring && !(of_one_queue && self.lone_are_plain) {
+            true => DEPTH as usize,
+            false => 1,
+        }
+    }
+
+    /// Registers a file with the ring; `None`: the file is accessed by its descriptor.
+    pub(super) fn register_file(&mut self, file: &File) -> Option<FileSlot> {
+        self.ring.as_mut()?.register_file(file)
+    }
+
+    /// Unregisters a file, which has no write in progress. A registered file stays open in the ring.
+    pub(super) fn unregister_file(&mut self, place: Option<FileSlot>) {
+        if let (Some(ring), Some(place)) = (&mut self.ring, place) {
+            ring.unregister_file(place);
+        }
+    }
+
+    /// Queues a write, which starts at the next [`Disk::reap`] at the latest, or performs it at once.
+    ///
+    /// # Safety
+    /// The bytes stay at their address and unmodified, and the file stays open, until the write's completion was
+    /// returned. With an extent, the bytes are within that extent of the pool that the disk was opened with.
+    pub(super) unsafe fn submit(&mut self, write: Write<'_>) {
+        let by_ring = self.at_once(write.alone) > 1;
+        if let Some(ring) = self.ring.as_mut().filter(|_| by_ring)
+            // SAFETY: guaranteed by the caller.
+            && unsafe { ring.push(&write) }
+        {
+            return self.queued.push_back(write.token);
+        }
+        let result = match &mut self.ring {
+            Some(ring) => ring.write_plainly(&write),
+            None => write.plainly(),
+        };
+        self.done.push(Done {
+            token: write.token,
+            result,
+        });
+    }
+
+    /// Passes completed writes to `each`. If there is none yet, waits for one, but may return without one
+    /// after a failure of the ring.
+    pub(super) fn reap(&mut self, mut each: impl FnMut(Done)) {
+        let waits = self.done.is_empty();
+        self.done.drain(..).for_each(&mut each);
+        let Some(ring) = &mut self.ring else { return };
+        if !waits && self.queued.is_empty() && self.taken == 0 {
+            return;
+        }
+        let mut pause = self.refused.then_some(FIRST_PAUSE);
+        if !self.refused {
+            let entered = ring.enter(usize::from(waits));
+            let taken = self.queued.len().saturating_sub(ring.untaken());
+            self.queued.drain(..taken);
+            self.taken += taken;
+            match entered {
+                Ok(()) => self.refusals = 0,
+                Err(e) if is_transient(&e) && self.refusals < MOST_REFUSALS => {
+                    tracing::debug!("io_uring_enter: {e}; the call is repeated");
+                    pause = Some(self.first_pause * (1 << self.refusals));
+                    self.refusals += 1;
+                }
+                Err(e) => {
+                    tracing::warn!(
+                        "io_uring_enter: {e}; from now on, blocks are written one at a time"
+                    );
+                    self.refused = true;
+                    for token in self.queued.drain(..) {
+                        each(Done {
+                            token,
+                            result: Ok(0),
+                        });
+                    }
+                }
+            }
+        }
+        let mut found = false;
+        while let Some(done) = ring.ended() {
+            (self.taken, found) = (self.taken.saturating_sub(1), true);
+            each(done);
+        }
+        if let Some(pause) = pause.filter(|_| waits && !found) {
+            thread::sleep(pause);
+        }
+    }
+
+    /// Returns a kept ring for the next writer. No write may be in progress.
+    pub(super) fn close(&mut self) {
+        if let Some(ring) = self.ring.take() {
+            ring.close();
+        }
+    }
+
+    /// Waits until the kernel has completed every write that it has taken, and discards the queued writes.
+    pub(super) fn drain(&mut self) {
+        self.refused = true;
+        self.queued.clear();
+        while self.taken > 0 {
+            self.reap(drop);
+        }
+    }
+}
+
+/// Returns `true` if a call that failed with this error may succeed when it is repeated.
+pub(super) fn is_transient(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOMEM)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn a_write_that_cannot_run_concurrently_bypasses_the_ring() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("file");
+        let file = File::create(&path).expect("a file");
+        let hand = fake::Hand::default();
+        let mut disk = Disk::fake_with_plain_writes(&hand);
+        let write = |token, offset, alone| Write {
+            token,
+            file: &file,
+            place: None,
+            offset,
+            bytes: b"block",
+            extent: None,
+            alone,
+        };
+        let ended = |disk: &mut Disk| {
+            let mut ended = Vec::new();
+            while ended.is_empty() {
+                disk.reap(|it| ended.push((it.token, it.result.expect("written"))));
+            }
+            ended
+        };
+        // SAFETY: the bytes are constant, and the file stays open.
+        unsafe { disk.submit(write(3, 0, true)) };
+        assert_eq!(ended(&mut disk), [(3, 5)]);
+        assert_eq!(hand.plain.load(Ordering::Relaxed), 1);
+        // SAFETY: as above.
+        unsafe { disk.submit(write(4, 5, false)) };
+        assert_eq!(ended(&mut disk), [(4, 5)]);
+        let begun = [&hand.begun, &hand.plain].map(|it| it.load(Ordering::Relaxed));
+        assert_eq!(begun, [2, 1]);
+        assert_eq!(std::fs::read(path).expect("it is there"), b"blockblock");
+    }
+}

@@ -1,0 +1,69 @@
+//! Result of a writer: its files, failures and notes.
+
+use crate::{EncryptionReport, PinnedFiles, post::hook::HookReport};
+use serde::Serialize;
+use std::time::Instant;
+use wqcap_files::file_list::FileList;
+
+/// Maximum number of failures reported; further ones are only in the log.
+const MOST_FAILURES: usize = 16;
+/// Maximum number of notes reported; further ones are only in the log.
+const MOST_NOTES: usize = 16;
+
+/// Result of a writer: its files, reports, failures and notes.
+#[derive(Debug, Default)]
+pub struct Finished {
+    /// Complete files that still exist, in name order.
+    pub files: FileList,
+    /// Old files that were deleted; `None`: files are never deleted.
+    pub deleted: Option<Deleted>,
+    /// Files held by pins; `None`: files are never deleted.
+    pub pinned: Option<PinnedFiles>,
+    /// Report on encryption; `None`: files are not encrypted.
+    pub encryption: Option<EncryptionReport>,
+    /// Report on the hooks; `None`: no hook is configured.
+    pub hooks: Option<HookReport>,
+    /// Time at which the last file was complete. Processing of finished files may take longer.
+    pub synced: Option<Instant>,
+    /// Failures to write, one line each.
+    pub failures: Vec<String>,
+    /// Notes for readers of the files: times at which the disk was full.
+    pub notes: Vec<String>,
+}
+
+/// Numbers of files deleted by retention.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, derive_more::AddAssign)]
+pub struct Deleted {
+    /// Number of deleted files, of this run or earlier ones.
+    pub files: u64,
+    /// Number of bytes of the deleted files.
+    pub bytes: u64,
+    /// Number of deleted files that `wqcap ship` had not shipped; 0 without `[ship]`.
+    pub unshipped: u64,
+    /// Number of frames in the unshipped files, as far as they were counted.
+    pub unshipped_frames: u64,
+}
+
+impl Finished {
+    pub(super) fn absorb(&mut self, other: Self) {
+        self.files.absorb(other.files);
+        self.failures.extend(other.failures);
+        self.notes.extend(other.notes);
+    }
+
+    pub(super) fn note(&mut self, note: String) {
+        if self.notes.len() < MOST_NOTES {
+            self.notes.push(note);
+        }
+    }
+
+    pub(super) fn fail(&mut self, failure: String) {
+        tracing::error!("{failure}");
+        if self.failures.len() < MOST_FAILURES {
+            self.failures.push(failure);
+        } else if self.failures.len() == MOST_FAILURES {
+            self.failures
+                .push("further failures to write are in the log".into());
+        }
+    }
+}

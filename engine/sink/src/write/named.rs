@@ -1,0 +1,396 @@
+//! Creation of output files, and their two names: the `.part` name while open, then the final name.
+//! [`super::naming`] chooses the names.
+//!
+//! Invariant: an open file is locked (flock) before it has a name and until it has its final name, so
+//! that [`crate::recover`] can distinguish it from a file that a crash left.
+
+use crate::write::{
+    disk_full::is_no_space,
+    naming::{NAMES, Names, Naming},
+};
+use rustix::fs::{AtFlags, CWD, SeekFrom, linkat, seek};
+use std::{
+    ffi::OsString,
+    fs::{File, OpenOptions, TryLockError},
+    io, mem,
+    os::{
+        fd::AsRawFd,
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+use wqcap_files::{folder::sync_folder, name::PART, sealed::sealed_name};
+
+/// Open output file, with or without a name.
+pub(super) struct Opened {
+    file: File,
+    /// `true` for direct I/O: writes bypass the page cache.
+    direct: bool,
+}
+
+impl Opened {
+    /// Creates a file in `dir` without a name (O_TMPFILE). It disappears when closed, unless it got a
+    /// name.
+    ///
+    /// # Errors
+    /// The directory is not writable, or its file system does not support O_TMPFILE.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the file is new, so no link can lead elsewhere"
+    )]
+    pub(super) fn nameless(dir: &Path) -> io::Result<Self> {
+        let opened = Self::with(|flags| {
+            let mut options = OpenOptions::new();
+            options.write(true).custom_flags(libc::O_TMPFILE | flags);
+            options.open(dir)
+        })?;
+        lock(&opened.file);
+        Ok(opened)
+    }
+
+    /// Creates a new file with the name `part` and locks it.
+    ///
+    /// # Errors
+    /// The name exists already, or the file cannot be created.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the file is new, so no link can lead elsewhere"
+    )]
+    fn create(part: &Path) -> io::Result<Self> {
+        let opened = Self::with(|flags| {
+            let mut options = OpenOptions::new();
+            options.write(true).create_new(true).custom_flags(flags);
+            let file = options.open(part);
+            if file.as_ref().is_err_and(is_invalid) {
+                // Some kernels create the file before they refuse direct I/O.
+                let _ = std::fs::remove_file(part);
+            }
+            file
+        })?;
+        if lock(&opened.file) && opened.file.metadata().is_ok_and(|m| m.nlink() > 0) {
+            return Ok(opened);
+        }
+        // `wqcap recover` found the empty file before it was locked, and removes it.
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Opens a file with O_DIRECT, or without it if the file system does not support direct I/O.
+    fn with(open: impl Fn(i32) -> io::Result<File>) -> io::Result<Self> {
+        let opened = |direct| move |file| Self { file, direct };
+        match open(libc::O_DIRECT) {
+            Err(e) if is_invalid(&e) => open(0).map(opened(false)),
+            other => other.map(opened(true)),
+        }
+    }
+
+    /// Links a nameless file to the name `part`. If that fails, creates a new file of that name instead.
+    fn link(self, part: &Path) -> io::Result<Self> {
+        // Through the descriptor's entry in /proc, as in open(2): AT_EMPTY_PATH requires a capability.
+        let here = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        match linkat(CWD, here, CWD, part, AtFlags::SYMLINK_FOLLOW) {
+            Ok(()) => Ok(self),
+            Err(_) => Self::create(part),
+        }
+    }
+}
+
+/// Returns `true` for EINVAL, with which the kernel refuses direct I/O.
+fn is_invalid(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::EINVAL)
+}
+
+/// Locks a new file. Returns `false` if another process has locked it.
+fn lock(file: &File) -> bool {
+    match file.try_lock() {
+        Ok(()) => true,
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(e)) => {
+            tracing::warn!(
+                "cannot lock output files: {e}; do not run `wqcap recover` during a capture"
+            );
+            true
+        }
+    }
+}
+
+/// Open file with its two names.
+pub(super) struct Named {
+    pub(super) file: Arc<File>,
+    /// Name of the file while it is open.
+    pub(super) part: PathBuf,
+    /// Intended name of the complete file.
+    pub(super) path: PathBuf,
+    /// Alternative names if `path` is taken by then.
+    pub(super) others: Names,
+    /// `true` for direct I/O: writes bypass the page cache.
+    pub(super) direct: bool,
+    /// Directories to sync so that the file's directory entry is durable.
+    new_folders: Vec<PathBuf>,
+    syncs: Arc<Syncs>,
+}
+
+/// State of an open file's syncs.
+#[derive(Debug, Default)]
+struct Syncs {
+    /// Set while a requested sync is not done.
+    asked: AtomicBool,
+    /// Set after a sync failed or the file was found truncated. The content on disk is unknown then, and
+    /// the kernel reports a sync error only once.
+    failed: AtomicBool,
+}
+
+/// Request to sync an open file.
+pub(super) struct ToSync {
+    file: Arc<File>,
+    part: PathBuf,
+    /// Bytes of whole records that were written before the request.
+    written: u64,
+    /// Directories to sync.
+    folders: Vec<PathBuf>,
+    syncs: Arc<Syncs>,
+}
+
+impl ToSync {
+    pub(super) fn sync(self) -> Result<(), String> {
+        let synced = self.file.sync_data();
+        self.folders.iter().for_each(|it| sync_folder(it));
+        self.syncs.asked.store(false, Ordering::Release);
+        let part = self.part.display();
+        match synced {
+            Ok(()) => {
+                tracing::debug!("{part}: its first {} bytes are synced", self.written);
+                Ok(())
+            }
+            Err(e) => {
+                self.syncs.failed.store(true, Ordering::Release);
+                Err(format!("cannot sync {part}: {e}"))
+            }
+        }
+    }
+}
+
+/// Failure to create a file.
+pub(super) struct NameRefusal {
+    /// Error message.
+    pub(super) text: String,
+    /// `true` if the disk is full, so that a later attempt may succeed.
+    pub(super) is_no_space: bool,
+}
+
+impl Named {
+    /// Creates the file of a queue whose first record is stamped `ns`, from the nameless file opened in
+    /// advance if there is one.
+    pub(super) fn create(
+        naming: &Arc<Naming>,
+        queue: Option<u16>,
+        ns: u64,
+        mut nameless: Option<Opened>,
+    ) -> Result<Self, NameRefusal> {
+        let mut names = Names::new(naming, queue, ns);
+        let mut new_folders = Vec::new();
+        // Two files may begin at times that give the same name. The later file takes the next free name.
+        while let Some(path) = names.next() {
+            let mut part = OsString::from(&path);
+            part.push(PART);
+            let part = PathBuf::from(part);
+            let opened = naming.open(&path, &mut new_folders, || match nameless.take() {
+                Some(file) => file.link(&part),
+                None => Opened::create(&part),
+            });
+            match opened {
+                // The encrypted file is created before its plain file is removed, so at least one of the two exists.
+                Ok(_) if path.exists() || sealed_name(&path).exists() => {
+                    drop(std::fs::remove_file(&part));
+                }
+                Ok(Opened { file, direct }) => {
+                    names.record_taken();
+                    return Ok(Self {
+                        file: Arc::new(file),
+                        part,
+                        path,
+                        others: names,
+                        direct,
+                        new_folders,
+                        syncs: Arc::default(),
+                    });
+                }
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => {
+                    return Err(NameRefusal {
+                        text: format!("output.dir: cannot create {}: {e}", part.display()),
+                        is_no_space: is_no_space(&e),
+                    });
+                }
+            }
+        }
+        Err(NameRefusal {
+            text: format!(
+                "output.name: cannot name the file that begins at {ns} ns: {} already has {NAMES} files of its name; \
+                 use a template with finer time fields",
+                naming.dir.display()
+            ),
+            is_no_space: false,
+        })
+    }
+
+    /// Returns a request for the closer to sync the file, with `written` bytes of whole records in it;
+    /// `None` if the previous request is not done.
+    pub(super) fn order_sync(&mut self, written: u64) -> Option<ToSync> {
+        let asked = self.syncs.asked.swap(true, Ordering::AcqRel);
+        (!asked).then(|| ToSync {
+            file: Arc::clone(&self.file),
+            part: self.part.clone(),
+            written,
+            folders: mem::take(&mut self.new_folders),
+            syncs: Arc::clone(&self.syncs),
+        })
+    }
+
+    /// Syncs the directories of the file's name that no earlier sync has included.
+    pub(super) fn sync_folders(&self) {
+        self.new_folders.iter().for_each(|it| sync_folder(it));
+    }
+
+    /// Returns an error message if another program has truncated the file below the `written` bytes of
+    /// whole records. The message is returned once; [`Named::check`] fails from then on.
+    pub(super) fn is_cut(&self, written: u64) -> Option<String> {
+        let len = self.file.metadata().map_or(written, |it| it.len());
+        self.is_cut_at(len, written)
+    }
+
+    fn is_cut_at(&self, there: u64, written: u64) -> Option<String> {
+        let is_new = there < written && !self.syncs.failed.swap(true, Ordering::AcqRel);
+        is_new.then(|| {
+            format!(
+                "{}: another program truncated the file to {there} of the {written} bytes that were written",
+                self.part.display()
+            )
+        })
+    }
+
+    /// Checks that the `written` bytes are in the file and the file has its name.
+    ///
+    /// # Errors
+    /// A sync has failed, or another program has truncated, removed or replaced the file.
+    pub(super) fn check(&self, written: u64) -> io::Result<()> {
+        // A write after a truncation restores the file's length, with a hole in it. Some file systems report no holes.
+        let hole = seek(&*self.file, SeekFrom::Hole(0)).unwrap_or(written);
+        if let Some(cut) = self
+            .is_cut(written)
+            .or_else(|| self.is_cut_at(hole, written))
+        {
+            return Err(io::Error::other(cut));
+        }
+        if self.syncs.failed.load(Ordering::Acquire) {
+            return Err(io::Error::other("it was truncated, or a sync failed"));
+        }
+        let (ours, named) = (self.file.metadata()?, self.part.symlink_metadata()?);
+        if (ours.dev(), ours.ino()) != (named.dev(), named.ino()) {
+            return Err(io::Error::other("another file has that name now"));
+        }
+        Ok(())
+    }
+
+    /// Turns direct I/O off, for a file system that accepts O_DIRECT but refuses the writes.
+    pub(super) fn go_through_page_cache(&mut self) -> io::Result<()> {
+        #[allow(unsafe_code)]
+        // SAFETY: fcntl on a descriptor this object owns.
+        let flags = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETFL, 0) };
+        if flags < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        tracing::info!(
+            "{}: the file system does not support direct I/O; writes use the page cache",
+            self.part.display()
+        );
+        self.direct = false;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wqcap_files::name::NameTemplate;
+
+    fn begin(dir: &Path, nameless: Option<Opened>) -> Named {
+        let template = NameTemplate::default();
+        let naming = Arc::new(Naming::new(dir.to_owned(), template, "pcap".into()));
+        let made = Named::create(&naming, Some(3), 17, nameless);
+        made.map_err(|it| it.text).expect("created")
+    }
+
+    #[test]
+    fn a_file_opened_ahead_gets_the_name_of_its_first_record() {
+        let dir = tempfile::tempdir().expect("dir");
+        let ahead = Opened::nameless(dir.path()).expect("opened");
+        let file = begin(dir.path(), Some(ahead));
+        assert_eq!(file.part, dir.path().join("wqcap-q03-17.pcap.part"));
+        let inode = |m: io::Result<std::fs::Metadata>| m.expect("there").ino();
+        assert_eq!(inode(file.part.metadata()), inode(file.file.metadata()));
+        let other = File::open(&file.part).expect("opens");
+        assert!(other.try_lock().is_err(), "the file is not locked");
+    }
+
+    #[test]
+    fn subdirectories_are_created_and_synced_once() {
+        let dir = tempfile::tempdir().expect("dir");
+        let template = "%Y/%j/q{queue}".parse().expect("reads");
+        let naming = Arc::new(Naming::new(dir.path().to_owned(), template, "pcap".into()));
+        for (ahead, name) in [(true, "q03"), (false, "q03_001"), (true, "q03_002")] {
+            let ahead = ahead.then(|| Opened::nameless(dir.path()).expect("opened"));
+            let made = Named::create(&naming, Some(3), 17, ahead);
+            let mut file = made.map_err(|it| it.text).expect("created");
+            let folder = dir.path().join("1970/001");
+            assert_eq!(file.part, folder.join(format!("{name}.pcap.part")));
+            // Each new directory and its parent.
+            let order = file.order_sync(0).expect("a sync is requested");
+            let new = [("1970", ""), ("1970/001", "1970")];
+            let new = new.map(|(a, b)| [dir.path().join(a), dir.path().join(b)]);
+            let want: &[PathBuf] = if name == "q03" {
+                new.as_flattened()
+            } else {
+                &[]
+            };
+            assert_eq!(order.folders.len(), want.len());
+            assert!(
+                order
+                    .folders
+                    .iter()
+                    .zip(want)
+                    .all(|(a, b)| a.components().eq(b.components()))
+            );
+            order.sync().expect("syncs");
+            let order = file.order_sync(0).expect("a sync is requested");
+            assert_eq!(order.folders.len(), 0);
+        }
+    }
+
+    #[test]
+    fn a_taken_name_is_not_used_for_another_file() {
+        let dir = tempfile::tempdir().expect("dir");
+        let all_taken = [
+            "wqcap-q03-17.pcap.part",
+            "wqcap-q03-18.pcap",
+            "wqcap-q03-19.pcap.enc",
+        ];
+        for taken in all_taken {
+            std::fs::write(dir.path().join(taken), taken).expect("written");
+        }
+        for (ahead, start) in [(true, 20), (false, 21), (true, 22)] {
+            let ahead = ahead.then(|| Opened::nameless(dir.path()).expect("opened"));
+            let file = begin(dir.path(), ahead);
+            let name = format!("wqcap-q03-{start}.pcap.part");
+            assert_eq!(file.part, dir.path().join(name));
+        }
+        for taken in all_taken {
+            let left = std::fs::read(dir.path().join(taken)).expect("there");
+            assert_eq!(left, taken.as_bytes());
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).expect("lists").count(), 6);
+    }
+}

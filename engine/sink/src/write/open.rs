@@ -1,0 +1,169 @@
+//! Open file of the writer: the chain of its blocks, and the data that has reached the disk.
+
+use crate::{
+    block::{Block, Ledger, Tally},
+    write::{
+        closer::ClosingFile,
+        disk::FileSlot,
+        named::{Named, ToSync},
+    },
+};
+use std::collections::VecDeque;
+
+/// Open file with the chain of its blocks, from the first block not yet on disk.
+#[derive(Default)]
+pub(super) struct Open {
+    /// Number of the file among the queue's files, from 1.
+    pub(super) number: u64,
+    /// File on disk; `None`: the file could not be created, and its blocks are lost.
+    pub(super) named: Option<Named>,
+    /// Slot of the file in the ring's table.
+    pub(super) place: Option<FileSlot>,
+    /// Blocks in the file's order, from the first one not on disk; empty: all blocks are on disk.
+    pub(super) chain: VecDeque<Link>,
+    /// Number of the chain's first link.
+    first: u64,
+    /// Bytes of whole records in the contiguous blocks on disk.
+    whole: u64,
+    /// Counts of the records in the contiguous blocks on disk.
+    tally: Tally,
+    /// Blocks that wait for a partial block before them, which shares a sector with the next, or for
+    /// the disk to accept another write.
+    pub(super) waiting: VecDeque<Block>,
+    /// Set while a partial block is being written.
+    pub(super) partial: bool,
+    /// Set if a block could not be written. The blocks behind it are lost.
+    pub(super) broke: bool,
+    /// Set if no more blocks will be added.
+    pub(super) ended: bool,
+    /// Number of writes in progress.
+    pub(super) flying: usize,
+    /// Offset of the next packed block in bytes.
+    pub(super) end: u64,
+    /// Set if data was written since the last sync.
+    pub(super) unsynced: bool,
+}
+
+/// Block in a file's chain.
+pub(super) struct Link {
+    tally: Tally,
+    /// File offset of the end of the block's last whole record.
+    whole_end: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Flying,
+    Written,
+    Failed,
+}
+
+impl Open {
+    /// Creates the queue's file number `number`, without blocks.
+    pub(super) fn new(number: u64, named: Option<Named>) -> Self {
+        Self {
+            number,
+            broke: named.is_none(),
+            named,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the name of the file while it is open.
+    pub(super) fn name(&self) -> String {
+        let named = self.named.as_ref();
+        named
+            .map(|it| it.part.display().to_string())
+            .unwrap_or_default()
+    }
+
+    /// Returns a sync request for the closer, if data was written since the last sync and that sync is
+    /// done.
+    pub(super) fn take_sync(&mut self) -> Option<ToSync> {
+        if !self.unsynced {
+            return None;
+        }
+        let order = self.named.as_mut()?.order_sync(self.whole)?;
+        self.unsynced = false;
+        Some(order)
+    }
+
+    /// Returns an error message if another program has truncated the file.
+    pub(super) fn is_cut(&self) -> Option<String> {
+        self.named.as_ref()?.is_cut(self.whole)
+    }
+
+    /// Appends a block whose write starts to the chain. Returns the number of its link.
+    pub(super) fn chain(&mut self, block: &Block) -> u64 {
+        let link = self.first + self.chain.len() as u64;
+        self.chain.push_back(Link {
+            tally: block.tally.clone(),
+            whole_end: block.offset + block.whole as u64,
+            state: State::Flying,
+        });
+        self.flying += 1;
+        link
+    }
+
+    /// Ends the write of a partial block: truncates the padding that direct I/O wrote.
+    pub(super) fn finish_partial(&mut self) {
+        self.partial = false;
+        // Direct I/O wrote a whole sector, but readers of the open file must not see the padding.
+        if let Some(named) = self.named.as_ref().filter(|n| n.direct)
+            && let Err(e) = named.file.set_len(self.whole)
+        {
+            tracing::warn!(
+                "cannot truncate the open file {} to its records: {e}",
+                named.part.display()
+            );
+        }
+    }
+
+    /// Records the end of a block's write. The contiguous data on disk grows up to the next block in
+    /// progress. If it reaches a block that failed, that block and all blocks behind it are lost.
+    pub(super) fn settle(&mut self, link: u64, written: bool, ledger: &Ledger) {
+        self.flying -= 1;
+        self.unsynced |= written;
+        let index = link
+            .checked_sub(self.first)
+            .and_then(|i| usize::try_from(i).ok());
+        // A link that is no longer in the chain was lost with a block before it.
+        let Some(link) = index.and_then(|i| self.chain.get_mut(i)) else {
+            return;
+        };
+        link.state = if written {
+            State::Written
+        } else {
+            State::Failed
+        };
+        while let Some(link) = self.chain.pop_front_if(|l| l.state == State::Written) {
+            self.first += 1;
+            self.whole = link.whole_end;
+            self.tally.add(&link.tally);
+        }
+        if self.chain.front().is_some_and(|l| l.state == State::Failed) {
+            self.broke = true;
+            self.lose_chain(ledger);
+        }
+    }
+
+    fn lose_chain(&mut self, ledger: &Ledger) {
+        for link in self.chain.drain(..) {
+            self.first += 1;
+            ledger.count_lost(&link.tally);
+        }
+    }
+
+    /// Converts the file for the closer; `None`: the file could not be created. Blocks whose writes have
+    /// not completed are lost.
+    pub(super) fn into_closing(mut self, ledger: Ledger) -> Option<ClosingFile> {
+        self.lose_chain(&ledger);
+        Some(ClosingFile {
+            named: self.named?,
+            len: self.whole,
+            tally: self.tally,
+            ledger,
+        })
+    }
+}

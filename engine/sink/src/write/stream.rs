@@ -1,0 +1,241 @@
+//! Ordered stream to stdout (`output.stdout`), for `tcpdump -r -` or Wireshark.
+//!
+//! Invariant: a frame counts as captured only if its bytes have been written. If the reader closes its
+//! end, the run ends in order, and frames that were not written count as lost.
+
+use crate::{Encoder, Note, Record, Totals, WriteLimit, reorder::Ordered};
+use std::{
+    io::{self, Write},
+    sync::Arc,
+};
+use wqcap_core::{
+    stats::QueueCounters,
+    sync::wakeup::{Alarm, Wakeup},
+};
+
+/// Bytes in the buffer at which it is written without waiting for a pause.
+const CHUNK: usize = 256 << 10;
+
+/// Alarms for the end of the stream, shared with the writer handle.
+#[derive(Debug, Default)]
+pub(super) struct StreamEnd {
+    /// Raised when the reader has closed its end.
+    pub(super) left: Alarm,
+    /// Raised when a write to the stream failed, except because the reader closed its end.
+    pub(super) failed: Alarm,
+}
+
+impl StreamEnd {
+    /// Creates alarms that wake `owner`.
+    pub(super) fn new(owner: &Wakeup) -> Self {
+        Self {
+            left: Alarm::of(owner),
+            failed: Alarm::of(owner),
+        }
+    }
+}
+
+/// Encoder of records into a buffer that is written to a stream.
+pub(super) struct StreamEncoder<E, W> {
+    encoder: E,
+    out: W,
+    buffer: Vec<u8>,
+    /// Records in the buffer: the offset of each record's end, its queue, and its bytes on the wire.
+    waiting: Vec<(usize, u16, u32)>,
+    counters: Vec<Arc<QueueCounters>>,
+    totals: Totals,
+    end: Arc<StreamEnd>,
+    limit: Option<Arc<WriteLimit>>,
+    /// Message of the write error that ended the stream.
+    failure: Option<String>,
+}
+
+impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
+    /// Creates the encoder and writes the file header at once, so that a reader detects the format
+    /// before the first frame arrives.
+    pub(super) fn begin(
+        mut encoder: E,
+        out: W,
+        counters: &[Arc<QueueCounters>],
+        end: Arc<StreamEnd>,
+    ) -> Self {
+        let buffer = encoder.header(None, u64::MAX);
+        let mut stream = Self {
+            encoder,
+            out,
+            buffer,
+            waiting: Vec::new(),
+            counters: counters.to_vec(),
+            totals: Totals::default(),
+            end,
+            limit: None,
+            failure: None,
+        };
+        stream.write_out();
+        stream
+    }
+
+    /// Sets the limit to which the written bytes count.
+    pub(super) fn with_limit(self, limit: Option<Arc<WriteLimit>>) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// Writes the file trailer. Returns the error message if a write to the stream failed.
+    pub(super) fn finish(mut self) -> Option<String> {
+        self.buffer.extend(self.encoder.trailer(&self.totals));
+        self.write_out();
+        self.failure
+    }
+
+    fn is_over(&self) -> bool {
+        self.end.left.is_raised() || self.failure.is_some()
+    }
+
+    fn write_out(&mut self) {
+        let mut written = 0;
+        if self.is_over() {
+            return self.give_up(written);
+        }
+        match self.write_all(&mut written) {
+            Ok(()) => {
+                if let Some(limit) = &self.limit {
+                    limit.add_bytes(self.buffer.len() as u64);
+                }
+                self.buffer.clear();
+                self.waiting.clear();
+            }
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
+                self.end.left.raise();
+                self.give_up(written);
+            }
+            Err(e) => {
+                self.failure = Some(format!("cannot write to stdout: {e}"));
+                self.end.failed.raise();
+                self.give_up(written);
+            }
+        }
+    }
+
+    /// Writes the buffer. `written` is set to the number of bytes written, also on failure.
+    fn write_all(&mut self, written: &mut usize) -> io::Result<()> {
+        while *written < self.buffer.len() {
+            match self.out.write(&self.buffer[*written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => *written += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.out.flush()
+    }
+
+    /// Discards the buffer and counts the records that end behind byte `written` as lost. They were
+    /// counted as captured before.
+    fn give_up(&mut self, written: usize) {
+        self.buffer.clear();
+        for (end, queue, len) in self.waiting.drain(..) {
+            if end > written
+                && let Some(counters) = self.counters.get(usize::from(queue))
+            {
+                counters.lost(1, u64::from(len));
+            }
+        }
+    }
+}
+
+impl<E: Encoder, W: Write + Send> Ordered for StreamEncoder<E, W> {
+    fn write(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        let note = filter.filter(|filter| self.encoder.filtered(filter));
+        let note = note.map(|filter| Note::Filter(filter.into()));
+        if self.totals.first_ns == 0 {
+            self.totals.first_ns = record.ns;
+        }
+        self.totals.last_ns = record.ns;
+        self.totals.received += 1;
+        if let Some(note) = note {
+            let bytes = self.encoder.annotated(queue, record, &[note]);
+            self.buffer.extend(bytes);
+        } else {
+            let at = self.buffer.len();
+            self.buffer.resize(at + self.encoder.record_len(record), 0);
+            self.encoder.record(&mut self.buffer[at..], queue, record);
+        }
+        self.waiting.push((self.buffer.len(), queue, record.len));
+        if self.buffer.len() >= CHUNK {
+            self.write_out();
+        }
+        true
+    }
+
+    fn count_lost(&mut self, n: u64) {
+        self.totals.received += n;
+        self.totals.dropped += n;
+    }
+
+    fn end_round(&mut self, _quiet: bool) {
+        if !self.buffer.is_empty() {
+            self.write_out();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PcapEncoder;
+
+    /// Reader that accepts a number of bytes and then closes its end; with the accepted bytes.
+    struct Reader(usize, Vec<u8>);
+
+    impl Write for Reader {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let n = bytes.len().min(self.0 - self.1.len());
+            if n == 0 {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            self.1.extend(&bytes[..n]);
+            Ok(n)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn frames_not_written_when_the_reader_closes_its_end_are_lost() {
+        let counters: Vec<_> = (0..2).map(|_| Arc::new(QueueCounters::default())).collect();
+        let end = Arc::new(StreamEnd::default());
+        let reader = Reader(24 + 3 * 76 + 70, Vec::new());
+        let mut stream =
+            StreamEncoder::begin(PcapEncoder::default(), reader, &counters, Arc::clone(&end));
+        assert_eq!(stream.out.1.len(), 24, "the header is written at once");
+        let record = Record {
+            ns: 5,
+            bytes: &[7; 60],
+            len: 100,
+            fcs: &[],
+            fcs_len: 0,
+            bad_fcs: false,
+            lost_before: 0,
+        };
+        assert!(stream.write(1, &record, None));
+        stream.end_round(false);
+        assert_eq!(stream.out.1.len(), 24 + 76);
+        for queue in [0, 1, 1, 0] {
+            assert!(stream.write(queue, &record, None));
+        }
+        assert!(!end.left.is_raised());
+        stream.end_round(false);
+        assert!(end.left.is_raised());
+        assert!(!stream.write(0, &record, None));
+        // Two of the four records were written whole.
+        for (queue, lost) in [(0, 1), (1, 1)] {
+            assert_eq!(counters[queue].ledger(0).dropped_storage, lost);
+        }
+        assert_eq!(stream.finish(), None, "no failure");
+    }
+}

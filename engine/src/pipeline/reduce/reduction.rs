@@ -1,0 +1,79 @@
+//! Reduction steps between the receive loop and the sink.
+
+use crate::{
+    analysis::limits::CutoffPlan,
+    filter::Filter,
+    frame::dedup::{DedupWindow, MayDiffer},
+};
+use serde::Serialize;
+use wqcap_core::settings::SampleBy;
+use wqcap_frame::Slice;
+
+/// Reduction steps of a run: filter, deduplication, sampling, cutoff and slicing.
+#[derive(Clone, Debug, Serialize)]
+pub struct Reduction {
+    /// Filter of kept frames at the start; it may change while the capture runs.
+    pub filter: Filter,
+    /// Window in nanoseconds within which repetitions of a frame are left out; 0 keeps all.
+    pub dedup_ns: u64,
+    /// Header fields in which a repetition may differ.
+    pub dedup_ignore: Vec<MayDiffer>,
+    /// Bytes of a deduplication window: one for each queue, and one more with time order.
+    pub dedup_memory: u64,
+    /// Sampling rate: one in N is kept.
+    pub sample: u32,
+    /// Unit of sampling: frames or flows.
+    pub sample_by: SampleBy,
+    /// Limits on how much of each flow is kept; `None` keeps all.
+    pub cutoff: Option<CutoffPlan>,
+    /// Position at which frames are cut.
+    pub slice: Slice,
+    /// `true` if each frame's FCS is checked. The check leaves no frame out.
+    pub verify_fcs: bool,
+}
+
+impl Reduction {
+    /// Returns the steps of a queue's loop when repetitions are also removed across all queues: the
+    /// filter, the FCS check and the deduplication within the queue. The other steps need time
+    /// order, see [`Reduction::after_order`].
+    #[must_use]
+    pub fn before_order(&self) -> Self {
+        Self {
+            filter: self.filter.clone(),
+            dedup_ignore: self.dedup_ignore.clone(),
+            sample: 1,
+            cutoff: None,
+            slice: Slice::Whole,
+            ..*self
+        }
+    }
+
+    /// Returns the steps after the merge in time order and the deduplication across queues:
+    /// sampling, cutoff and slicing.
+    #[must_use]
+    pub fn after_order(&self) -> Self {
+        Self {
+            filter: Filter::default(),
+            dedup_ns: 0,
+            dedup_ignore: Vec::new(),
+            cutoff: self.cutoff.clone(),
+            verify_fcs: false,
+            ..*self
+        }
+    }
+
+    /// Returns a new deduplication window, or `None` if repetitions are kept.
+    #[must_use]
+    pub fn dedup_window(&self) -> Option<DedupWindow> {
+        let ignored = self.dedup_ignore.iter().copied().collect();
+        (self.dedup_ns > 0).then(|| DedupWindow::new(self.dedup_ns, ignored))
+    }
+
+    /// Returns `true` if a reduction step parses frames, so that malformed ones can be counted.
+    #[must_use]
+    pub fn parses(&self) -> bool {
+        self.slice != Slice::Whole
+            || self.sample > 1 && self.sample_by == SampleBy::Flow
+            || self.cutoff.is_some()
+    }
+}
