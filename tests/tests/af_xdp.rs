@@ -1,6 +1,7 @@
-//! Live interfaces by way of AF_XDP: what comes, who else gets it, and what is left behind.
+//! Live interfaces through AF_XDP: received frames, effects on the kernel's network stack, and
+//! cleanup.
 //!
-//! Two network namespaces are joined by veth, and the program is on the far end.
+//! Two network namespaces are joined by veth. The capture runs in the far one.
 
 use rustix::process::Signal;
 use std::path::Path;
@@ -14,12 +15,13 @@ use wqcap_tests::{
     need, skip,
 };
 
-/// The longest that both ends may send: every capture's frames fit, but for those that no interface carries.
+/// MTU of both interfaces: the maximum that the kernel allows.
 const MTU: usize = 65_535;
-/// Frames that are under way at once: fewer than find room anywhere between the two ends.
+/// Number of frames sent at once, fewer than any buffer between the two ends holds.
 const BATCH: usize = 100;
 
-/// Sends the frames of a capture file, each time it is told so many of them, and says how many were sent and refused.
+/// Python program that sends frames of a capture file. It reads a count per line, sends that many
+/// frames, and prints the totals of sent and refused frames.
 const SEND: &str = "
 import errno, socket, struct, sys
 data = open(sys.argv[2], 'rb').read()
@@ -44,8 +46,9 @@ for line in sys.stdin:
     print('so far', sent, refused, flush=True)
 ";
 
-/// Silences both ends, so that nothing but what is sent on purpose is on the cable, and lets long frames through.
-fn only_what_is_sent(pair: &Pair) {
+/// Disables IPv6, addresses, ARP and multicast in both namespaces, so that only the test sends
+/// frames, and sets the MTU.
+fn silence(pair: &Pair) {
     for end in [&pair.near, &pair.far] {
         for args in [
             &["sysctl", "-q", "-w", "net.ipv6.conf.all.disable_ipv6=1"][..],
@@ -58,7 +61,7 @@ fn only_what_is_sent(pair: &Pair) {
     }
 }
 
-/// A capture on the far end of `pair`.
+/// Returns a capture with `wire` in the far namespace of `pair`.
 fn capture<'d>(dir: &'d Dir, name: &str, pair: &Pair, wire: &str) -> Wqcap<'d> {
     Wqcap::run(dir, name)
         .model(wire)
@@ -68,19 +71,19 @@ fn capture<'d>(dir: &'d Dir, name: &str, pair: &Pair, wire: &str) -> Wqcap<'d> {
         .wrapped(&["ip", "netns", "exec", pair.far.name()])
 }
 
-fn until_it_captures(run: &mut Running) {
-    run.until("its first frame can come", |run| {
+fn wait_until_capturing(run: &mut Running) {
+    run.until("the capture is ready", |run| {
         run.stderr().contains("capturing mlx5_0")
     });
 }
 
-/// A frame of an ethertype for experiments (IEEE 802).
+/// Returns a frame with an EtherType for local experiments (IEEE 802).
 fn experiment(len: usize) -> Vec<u8> {
     let head = [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0x88, 0xb5];
     head.into_iter().chain(vec![7; len - head.len()]).collect()
 }
 
-/// Who sends the frames of a file, at the near end.
+/// Program that sends the frames of a file in the near namespace.
 struct Sender {
     program: Running,
     batches: usize,
@@ -88,44 +91,44 @@ struct Sender {
 
 impl Sender {
     fn new(pair: &Pair, file: &Path) -> Self {
-        let args = ["-c", SEND, IFACE, file.to_str().expect("plain")];
+        let args = ["-c", SEND, IFACE, file.to_str().expect("a UTF-8 path")];
         Self {
             program: pair.near.program("python3", &args).told().start(),
             batches: 0,
         }
     }
 
-    /// Sends the next `count` frames; gives how many were sent and refused so far.
+    /// Sends the next `count` frames. Returns the numbers of frames sent and refused so far.
     fn send(&mut self, count: usize) -> (u64, u64) {
         self.program.tell(&count.to_string());
         self.batches += 1;
-        let said = |program: &Running| {
+        let totals = |program: &Running| {
             let stdout = program.stdout();
             let mut lines = stdout.lines().filter_map(|it| it.strip_prefix("so far "));
             let (sent, refused) = lines.nth(self.batches - 1)?.split_once(' ')?;
             sent.parse().ok().zip(refused.parse().ok())
         };
-        let mut told = None;
+        let mut found = None;
         self.program.until("a batch is sent", |it| {
-            told = said(it);
-            told.is_some()
+            found = totals(it);
+            found.is_some()
         });
-        told.expect("waited for")
+        found.expect("the totals were printed")
     }
 }
 
-/// Whether the far end has an XDP program (ip-link(8)).
+/// Returns `true` if the interface has an XDP program (ip-link(8)).
 fn has_program(end: &Namespace) -> bool {
     let done = end.program("ip", &["link", "show", "dev", IFACE]);
     done.run().expect(0).stdout.contains("xdp")
 }
 
 #[test]
-fn all_captures_come_as_they_were_sent() {
+fn all_captures_arrive_as_they_were_sent() {
     let dir = Dir::new();
     let (file, frames) = Captures::find().everything(&dir);
-    // What no interface carries (`packet_snd`, net/packet/af_packet.c): an MTU's worth behind the Ethernet header, and
-    // behind a VLAN tag too.
+    // The kernel refuses longer frames (`packet_snd`, net/packet/af_packet.c): more than an MTU
+    // after the Ethernet header and a VLAN tag.
     let fits = |frame: &[u8]| {
         let tag = if frame[12..14] == [0x81, 0] { 4 } else { 0 };
         frame.len() <= MTU + SHORTEST + tag
@@ -133,7 +136,7 @@ fn all_captures_come_as_they_were_sent() {
     let (fit, long): (Vec<_>, Vec<_>) = frames.iter().partition(|it| fits(it));
     assert!(
         fit.iter().any(|it| it.len() > 4096),
-        "frames of several buffers"
+        "some frames need several buffers"
     );
     for (name, wire) in [
         ("packet", "af_packet:veth0"),
@@ -142,10 +145,10 @@ fn all_captures_come_as_they_were_sent() {
         ("auto", "af_xdp:veth0"),
     ] {
         let pair = need!(Pair::new());
-        only_what_is_sent(&pair);
+        silence(&pair);
         let run = capture(&dir, name, &pair, wire);
         let (mut running, ctl) = (run.start(), run.ctl());
-        until_it_captures(&mut running);
+        wait_until_capturing(&mut running);
         let mut sender = Sender::new(&pair, &file);
         let (mut sent, mut refused) = (0, 0);
         while sent + refused < frames.len() as u64 {
@@ -173,10 +176,10 @@ fn all_captures_come_as_they_were_sent() {
 }
 
 #[test]
-fn the_kernel_gets_nothing_while_it_lasts_and_all_afterwards() {
+fn the_kernel_gets_no_frame_during_the_capture_and_all_frames_afterwards() {
     let pair = need!(Pair::new());
     let dir = Dir::new();
-    // Until so many are answered, or for a second after the last.
+    // Waits for `count` answers, or for one second after the last request.
     let ping = |count: &str, [wait, seconds]: [&str; 2]| {
         let ping = ["-q", "-i", "0.01", "-c", count, wait, seconds, "10.77.0.2"];
         pair.near.program("ping", &ping).run()
@@ -187,10 +190,10 @@ fn the_kernel_gets_nothing_while_it_lasts_and_all_afterwards() {
         let wire = format!("af_xdp:{IFACE},mode={mode}");
         let run = capture(&dir, mode, &pair, &wire);
         let (mut running, ctl) = (run.start(), run.ctl());
-        until_it_captures(&mut running);
+        wait_until_capturing(&mut running);
         assert!(has_program(&pair.far));
         assert_ne!(pair.far.promiscuity(), 0);
-        // Nobody answers.
+        // The kernel does not get the requests, so no answer comes.
         let _ = ping("5", ["-W", "1"]).expect(1);
         ctl.until_counted(&mut running, "received", 5);
         running.signal(Signal::INT);
@@ -207,13 +210,13 @@ fn the_kernel_gets_nothing_while_it_lasts_and_all_afterwards() {
 }
 
 #[test]
-fn a_killed_capture_leaves_no_program() {
+fn a_killed_capture_leaves_no_xdp_program() {
     let pair = need!(Pair::new());
     let dir = Dir::new();
     for mode in ["skb", "native"] {
         let run = capture(&dir, mode, &pair, &format!("af_xdp:{IFACE},mode={mode}"));
         let mut running = run.start();
-        until_it_captures(&mut running);
+        wait_until_capturing(&mut running);
         assert!(has_program(&pair.far));
         running.signal(Signal::KILL);
         let _ = running.wait();
@@ -221,17 +224,18 @@ fn a_killed_capture_leaves_no_program() {
     }
 }
 
-/// Everything is taken down and made again inside the sandbox, which then has to let it.
+/// The sandbox must allow the capture to remove its XDP program and sockets and to create them
+/// again.
 #[test]
-fn it_works_inside_the_sandbox_from_one_start_to_the_next() {
+fn a_capture_restarts_inside_the_sandbox() {
     let pair = need!(Pair::new());
     let dir = Dir::new();
-    only_what_is_sent(&pair);
+    silence(&pair);
     let file = dir.join("frames.pcap");
     files::write(&file, 1_600_000_000, &vec![experiment(100); 10]);
     let run = capture(&dir, "boxed", &pair, &format!("af_xdp:{IFACE}"));
     let (mut running, ctl) = (run.start(), run.ctl());
-    until_it_captures(&mut running);
+    wait_until_capturing(&mut running);
     let mut sender = Sender::new(&pair, &file);
     let _ = sender.send(5);
     ctl.until_counted(&mut running, "received", 5);
@@ -240,19 +244,19 @@ fn it_works_inside_the_sandbox_from_one_start_to_the_next() {
     let _ = ctl.run(&["start"]).expect(0);
     assert!(has_program(&pair.far));
     let _ = sender.send(5);
-    // It counts anew.
+    // The counters start at 0 again.
     ctl.until_counted(&mut running, "received", 5);
     running.signal(Signal::INT);
     let _ = run.finished(running.wait(), 0);
 }
 
 #[test]
-fn two_at_once_are_refused() {
+fn a_second_capture_of_an_interface_is_refused() {
     let pair = need!(Pair::new());
     let dir = Dir::new();
     let first = capture(&dir, "first", &pair, &format!("af_xdp:{IFACE},mode=skb"));
     let mut running = first.start();
-    until_it_captures(&mut running);
+    wait_until_capturing(&mut running);
     for (name, options) in [
         ("any", ""),
         ("skb", ",mode=skb"),
@@ -262,13 +266,13 @@ fn two_at_once_are_refused() {
         let done = second.done().expect(2);
         done.says(&["has an XDP program already", "xdp off"]);
     }
-    assert!(has_program(&pair.far), "the first one's is where it was");
+    assert!(has_program(&pair.far), "the program of the first capture stays");
     running.signal(Signal::INT);
     let _ = first.finished(running.wait(), 0);
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_what_to_do() {
+fn impossible_settings_are_refused_with_a_remedy() {
     let pair = need!(Pair::new());
     let dir = Dir::new();
     for (wire, parts) in [
@@ -299,10 +303,10 @@ fn what_cannot_be_is_refused_with_what_to_do() {
         let run = capture(&dir, mode, &pair, &wire).set(&format!("capture.mode={mode}"));
         let _ = run.done().expect(2);
     }
-    refused_for_rights(&pair, &dir);
+    refused_without_capabilities(&pair, &dir);
 }
 
-/// In switchdev mode the port's interface is unknown, and the machine may be reached by it.
+/// In switchdev mode the interface of the port is unknown and may be the management interface.
 #[test]
 fn a_port_of_an_unknown_interface_is_taken_only_with_permission() {
     let pair = need!(Pair::new());
@@ -319,10 +323,10 @@ fn a_port_of_an_unknown_interface_is_taken_only_with_permission() {
         "af_xdp cuts it off",
         "capture.steal_management = true",
     ]);
-    assert!(!has_program(&pair.far), "nothing is taken: {done}");
+    assert!(!has_program(&pair.far), "no XDP program is attached: {done}");
     let permitted = switchdev("permitted").set("capture.steal_management=true");
     let mut running = permitted.start();
-    until_it_captures(&mut running);
+    wait_until_capturing(&mut running);
     running.signal(Signal::INT);
     let finished = permitted.finished(running.wait(), 0);
     finished
@@ -330,8 +334,8 @@ fn a_port_of_an_unknown_interface_is_taken_only_with_permission() {
         .says(&["capture.steal_management: the network interface of port 1"]);
 }
 
-/// With CAP_NET_RAW, which suffices for every other wire.
-fn refused_for_rights(pair: &Pair, dir: &Dir) {
+/// Asserts that CAP_NET_RAW alone, which suffices for all other wires, is refused.
+fn refused_without_capabilities(pair: &Pair, dir: &Dir) {
     let place = ForAll::new();
     let out = format!("output.dir={}", place.dir().path().display());
     let wire = format!("af_xdp:{IFACE}");
@@ -342,19 +346,19 @@ fn refused_for_rights(pair: &Pair, dir: &Dir) {
 }
 
 #[test]
-fn rings_that_are_full_are_counted_by_cause() {
+fn losses_of_full_rings_are_counted_by_cause() {
     let pair = need!(Pair::new());
     let dir = Dir::new();
-    only_what_is_sent(&pair);
-    // With an MTU of 64 KiB a buffer has 4096 bytes.
+    silence(&pair);
+    // With an MTU of 64 KiB each buffer has 4096 bytes.
     let buffers = (2 << 20) / 4096;
     let sent = 3 * buffers;
     let file = dir.join("frames.pcap");
     files::write(&file, 1_600_000_000, &vec![experiment(400); sent]);
     let run = capture(&dir, "full", &pair, &format!("af_xdp:{IFACE},ring=2MiB"));
     let (mut running, ctl) = (run.start(), run.ctl());
-    until_it_captures(&mut running);
-    // Nobody takes frames from the sockets.
+    wait_until_capturing(&mut running);
+    // The stopped process takes no frames from the sockets.
     running.freeze();
     let mut sender = Sender::new(&pair, &file);
     for _ in 0..sent / BATCH {
@@ -381,6 +385,6 @@ fn rings_that_are_full_are_counted_by_cause() {
     let causes = of("ring") + of("fill") + of("driver");
     assert_eq!(causes, summary.nic("wire_dropped"));
     assert!(of("fill") > 0, "{:?}", summary.nic);
-    // What a queue of half as many buffers has no room for waits in the sockets.
+    // Frames for which the queue, with half as many buffers, has no room wait in the sockets.
     assert_eq!(summary.nic("out_of_buffer"), 0);
 }

@@ -1,5 +1,5 @@
-//! `wqcap extract --anonymize`, judged by others: tshark says which addresses there were and which checksums are good,
-//! capinfos opens every file, and the bytes are searched.
+//! `wqcap extract --anonymize`, checked with independent tools: tshark lists the addresses and the
+//! state of the checksums, capinfos reads every file, and the output is searched for the addresses.
 
 use std::{
     collections::HashSet,
@@ -18,16 +18,16 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// A key file, as `openssl rand -hex 32` makes one.
+/// Writes a key file in the format of `openssl rand -hex 32`.
 fn key(dir: &Dir) -> PathBuf {
     let digits = "00112233445566778899aabbccddeeff".repeat(2);
     let path = dir.write("key", format!("{digits}\n"));
-    private(&path);
+    restrict_to_owner(&path);
     path
 }
 
-fn private(path: &Path) {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("own");
+fn restrict_to_owner(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("the mode can be set");
 }
 
 fn extract(from: &Path, out: &Path, args: &[&str]) -> Program {
@@ -38,7 +38,7 @@ fn anonymize(from: &Path, key: &Path, out: &Path, args: &[&str]) -> Program {
     extract(from, out, args).arg("--anonymize").arg(key)
 }
 
-/// Records with their lengths on the wire, a second apart.
+/// Writes records with their wire lengths to a pcap file, one second apart.
 fn write(path: &Path, records: &[Record]) {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 1 << 18, 1] {
@@ -53,8 +53,9 @@ fn write(path: &Path, records: &[Record]) {
     fs::write(path, file).expect("written");
 }
 
-/// Every frame of every capture in one, and where each capture ends. Of generated captures each frame is one: damaged ones among
-/// them make addresses of what is the same in all.
+/// Writes the frames of all captures to one file. Returns its folder and the end index of each
+/// capture. Each generated frame counts as its own capture, because damaged generated frames turn
+/// bytes that all frames share into addresses.
 fn everything(captures: &Captures, dir: &Dir) -> (PathBuf, Vec<usize>) {
     let (mut all, mut ends) = (Vec::new(), Vec::new());
     for file in &captures.files {
@@ -70,8 +71,8 @@ fn everything(captures: &Captures, dir: &Dir) -> (PathBuf, Vec<usize>) {
     (folder, ends)
 }
 
-/// What tshark says of these fields, for each frame and field.
-fn told(file: &Path, fields: &[&str]) -> Vec<Vec<Vec<String>>> {
+/// Returns the values of `fields` that tshark prints, for each frame and field.
+fn tshark_fields(file: &Path, fields: &[&str]) -> Vec<Vec<Vec<String>>> {
     let mut program = Program::new("tshark").args(["-n", "-T", "fields", "-E", "separator=|"]);
     for preference in [
         "ip.defragment:FALSE",
@@ -106,7 +107,7 @@ fn every_capture_keeps_its_frames_times_and_lengths() {
         let folder = dir.folder("in");
         fs::copy(file, folder.join("in.pcap")).expect("copied");
         let plain = dir.join("plain.pcap");
-        // Some captures are torn.
+        // Some captures are truncated; extract then exits with another status.
         let done = extract(&folder, &plain, &[]).run();
         let status = done.status.code().expect("a status");
         let was = files::read(&plain);
@@ -131,7 +132,7 @@ fn every_capture_keeps_its_frames_times_and_lengths() {
     });
 }
 
-/// Addresses that keep their meaning, and so are kept: by what is written of them.
+/// Returns `true` for addresses with a defined meaning, which anonymization keeps.
 fn is_special(address: &[u8]) -> bool {
     match *address {
         [a, b, c, d] => {
@@ -155,13 +156,13 @@ fn is_special(address: &[u8]) -> bool {
     }
 }
 
-/// Whether an address is found where it is, and not where a header has few different bytes by chance: captures of attacks have
-/// frames of zeros from one end to the other.
-fn is_telling(address: &[u8]) -> bool {
+/// Returns `true` if an address has more than two different bytes. Other addresses also match
+/// unrelated bytes: some captures hold frames of zeros.
+fn is_distinctive(address: &[u8]) -> bool {
     address.iter().collect::<HashSet<_>>().len() > 2
 }
 
-/// The bytes of an address as tshark writes it.
+/// Returns the bytes of an address in tshark's notation.
 fn address(text: &str) -> Vec<u8> {
     let mac = |text: &str| {
         let bytes = text.split(':').map(|it| u8::from_str_radix(it, 16));
@@ -173,12 +174,12 @@ fn address(text: &str) -> Vec<u8> {
     let v4 = |text: &str| Some(text.parse::<Ipv4Addr>().ok()?.octets().to_vec());
     let v6 = |text: &str| Some(text.parse::<Ipv6Addr>().ok()?.octets().to_vec());
     let found = v4(text).or_else(|| mac(text)).or_else(|| v6(text));
-    found.unwrap_or_else(|| panic!("{text:?} is no address"))
+    found.unwrap_or_else(|| panic!("{text:?} is not an address"))
 }
 
 #[test]
-fn no_address_of_a_capture_is_in_what_comes_out() {
-    // In headers and control messages, and in payload that says most about a network.
+fn no_address_of_a_capture_is_in_the_output() {
+    // Fields of headers, control messages, and payloads that describe a network.
     const FIELDS: [&str; 29] = [
         "eth.addr",
         "arp.src.hw_mac",
@@ -212,7 +213,7 @@ fn no_address_of_a_capture_is_in_what_comes_out() {
     ];
     let dir = Dir::new();
     let (folder, ends) = everything(&Captures::find(), &dir);
-    let addresses = told(&folder.join("everything.pcap"), &FIELDS);
+    let addresses = tshark_fields(&folder.join("everything.pcap"), &FIELDS);
     let key = key(&dir);
     for slice in ["l4", ""] {
         let out = dir.join("out.pcap");
@@ -220,14 +221,14 @@ fn no_address_of_a_capture_is_in_what_comes_out() {
         let _ = anonymize(&folder, &key, &out, &args).run().expect(0);
         let records = files::read(&out);
         assert_eq!(records.len(), addresses.len());
-        let (mut start, mut searched, mut passed_over, mut left) = (0, 0, 0, Vec::new());
+        let (mut start, mut searched, mut skipped, mut left) = (0, 0, 0, Vec::new());
         for end in &ends {
             let capture = start..*end;
             let all = addresses[capture.clone()].iter().flatten().flatten();
             let all: HashSet<Vec<u8>> = all.map(|it| address(it)).collect();
             let all = all.into_iter().filter(|it| !is_special(it));
-            let (all, others): (HashSet<_>, HashSet<_>) = all.partition(|it| is_telling(it));
-            passed_over += others.len();
+            let (all, others): (HashSet<_>, HashSet<_>) = all.partition(|it| is_distinctive(it));
+            skipped += others.len();
             searched += all.len();
             for at in capture {
                 let bytes = &records[at].bytes;
@@ -238,7 +239,7 @@ fn no_address_of_a_capture_is_in_what_comes_out() {
             start = *end;
         }
         skip::say(&format!(
-            "slice {slice:?}: searched for {searched} addresses, and not for {passed_over} of two different bytes"
+            "slice {slice:?}: searched for {searched} addresses, skipped {skipped} with at most two different bytes"
         ));
         assert!(left.is_empty(), "{} of {searched}: {left:#?}", left.len());
         assert!(searched > 10);
@@ -246,7 +247,7 @@ fn no_address_of_a_capture_is_in_what_comes_out() {
 }
 
 #[test]
-fn checksums_that_were_good_are_good_and_bad_ones_bad() {
+fn good_checksums_stay_good_and_bad_checksums_stay_bad() {
     const FIELDS: [&str; 5] = [
         "ip.checksum.status",
         "tcp.checksum.status",
@@ -258,18 +259,18 @@ fn checksums_that_were_good_are_good_and_bad_ones_bad() {
     const GOOD: &str = "1";
     let (dir, captures) = (Dir::new(), Captures::find());
     let (folder, _) = everything(&captures, &dir);
-    let was = told(&folder.join("everything.pcap"), &FIELDS);
+    let was = tshark_fields(&folder.join("everything.pcap"), &FIELDS);
     let key = key(&dir);
     for slice in ["payload:262144", "l4", ""] {
         let out = dir.join("out.pcap");
         let args = ["--slice", slice];
         let _ = anonymize(&folder, &key, &out, &args).run().expect(0);
-        let is = told(&out, &FIELDS);
+        let is = tshark_fields(&out, &FIELDS);
         assert_eq!(is.len(), was.len());
         let (mut good, mut bad, mut wrong) = (0, 0, Vec::new());
         for (at, (is, was)) in (1..).zip(is.iter().zip(&was)) {
             for (field, (is, was)) in FIELDS.iter().zip(is.iter().zip(was)) {
-                // Layers that are cut off are the innermost ones.
+                // Cut frames lack the innermost layers only.
                 for (is, was) in is.iter().zip(was) {
                     match (was.as_str(), is.as_str()) {
                         (GOOD, GOOD) => good += 1,
@@ -283,16 +284,16 @@ fn checksums_that_were_good_are_good_and_bad_ones_bad() {
             }
         }
         skip::say(&format!(
-            "slice {slice:?}: {good} good and {bad} bad checksums stayed so"
+            "slice {slice:?}: {good} checksums stayed good and {bad} stayed bad"
         ));
         assert!(wrong.is_empty(), "{}: {wrong:#?}", wrong.len());
-        // Generated frames have none.
+        // Generated frames have no good checksums.
         assert!(if captures.real { good > 0 } else { bad > 0 });
     }
 }
 
 #[test]
-fn what_a_file_says_of_itself_is_left_out_and_told() {
+fn metadata_of_a_file_is_left_out_and_reported() {
     const SECRET: &str = "CLIENT_RANDOM 00112233 44556677";
     let dir = Dir::new();
     let frames = dir.join("frames.pcap");
@@ -312,7 +313,7 @@ fn what_a_file_says_of_itself_is_left_out_and_told() {
     let _ = editcap.arg(captured).arg(&commented).run().expect(0);
 
     let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("reads");
-    let telling = [
+    let metadata = [
         "of-the-operator",
         "of-an-analyst",
         "mlx5_0",
@@ -323,7 +324,7 @@ fn what_a_file_says_of_itself_is_left_out_and_told() {
         let bytes = fs::read(file).expect("reads");
         bytes.windows(text.len()).any(|it| it == text.as_bytes())
     };
-    for text in telling {
+    for text in metadata {
         assert!(holds(captured, text) || holds(&commented, text), "{text}");
     }
     let (key, out) = (key(&dir), dir.join("out.pcapng"));
@@ -335,14 +336,14 @@ fn what_a_file_says_of_itself_is_left_out_and_told() {
         "names of interfaces or files, descriptions and comments are left out",
         "1 blocks of decryption secrets are left out",
     ]);
-    for text in telling {
+    for text in metadata {
         assert!(!holds(&out, text), "{text}");
     }
     let is = files::read(&out);
     assert_eq!(is.len(), 8);
     assert!(is.iter().all(|it| it.caplen == 42 && it.len == 100));
 
-    // In a stream of pcap there is no place for any of it.
+    // A pcap file has no place for this metadata.
     let out = dir.join("out.pcap");
     let done = anonymize(&folder, &key, &out, &["--slice", "payload:8"]);
     let done = done.run().expect(0);
@@ -350,7 +351,7 @@ fn what_a_file_says_of_itself_is_left_out_and_told() {
     assert!(files::read(&out).iter().all(|it| it.caplen == 50));
 }
 
-/// A folder with a file of frames of every kind.
+/// Creates a folder with a capture of frames of all kinds.
 fn assortment(dir: &Dir) -> PathBuf {
     let folder = dir.folder("in");
     let file = folder.join("in.pcap");
@@ -359,7 +360,7 @@ fn assortment(dir: &Dir) -> PathBuf {
 }
 
 #[test]
-fn the_same_key_gives_the_same_file_and_another_gives_another() {
+fn the_same_key_gives_the_same_file_and_another_key_a_different_file() {
     let dir = Dir::new();
     let folder = assortment(&dir);
     let key = key(&dir);
@@ -368,9 +369,9 @@ fn the_same_key_gives_the_same_file_and_another_gives_another() {
         .chain([0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff])
         .collect();
     let raw = dir.write("raw", raw.repeat(2));
-    private(&raw);
+    restrict_to_owner(&raw);
     let other = dir.write("other", [9; 32]);
-    private(&other);
+    restrict_to_owner(&other);
     let [a, b, c] = [(&key, "a.pcap"), (&raw, "b.pcap"), (&other, "c.pcap")].map(|(key, name)| {
         let out = dir.join(name);
         let _ = anonymize(&folder, key, &out, &[]).run().expect(0);
@@ -380,7 +381,7 @@ fn the_same_key_gives_the_same_file_and_another_gives_another() {
 }
 
 #[test]
-fn a_key_that_is_none_is_refused() {
+fn an_invalid_key_is_refused() {
     let dir = Dir::new();
     let folder = assortment(&dir);
     let out = dir.join("out.pcap");
@@ -391,15 +392,15 @@ fn a_key_that_is_none_is_refused() {
         assert!(!out.exists());
     };
     refused(&dir.join("missing"), &["missing", "No such file"]);
-    for (bytes, said) in [(31, "31 bytes"), (33, "33 bytes"), (1000, "more than 66")] {
+    for (bytes, message) in [(31, "31 bytes"), (33, "33 bytes"), (1000, "more than 66")] {
         let path = dir.write("wrong", vec![7; bytes]);
-        private(&path);
-        refused(&path, &[said, "32 bytes", "64 hex digits", "openssl rand"]);
+        restrict_to_owner(&path);
+        refused(&path, &[message, "32 bytes", "64 hex digits", "openssl rand"]);
     }
     let path = dir.write("wrong", "z".repeat(64));
     refused(&path, &["not all hex digits"]);
     let open = dir.write("open", [7; 32]);
-    fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).expect("own");
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).expect("the mode can be set");
     refused(&open, &["0644", "chmod o-rwx"]);
 
     let done = extract(&folder, &out, &["--slice", "l4"]).run().expect(2);

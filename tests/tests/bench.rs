@@ -1,11 +1,12 @@
-//! `wqcap bench`: what it prints is whole and agrees with itself. How fast this machine is, is not for a test to say.
+//! `wqcap bench`: its reports are complete and consistent. The tests do not check the speed of the
+//! machine.
 
 use serde_json::Value;
 use std::fs;
 use wqcap_tests::{Dir, Program, binaries, process, skip, wqcap::wqcap};
 
 #[test]
-fn a_disk_beside_its_baseline() {
+fn bench_disk_compares_the_writer_with_direct_io() {
     let dir = Dir::new();
     let done = wqcap([
         "bench",
@@ -38,7 +39,7 @@ fn a_disk_beside_its_baseline() {
     assert!(ns > 0.0 && (number("frames_per_s") * ns / 1e9 - 1.0).abs() < 1e-6);
     let spread: Vec<_> = result["spread"]
         .as_array()
-        .expect("two")
+        .expect("a list of two ratios")
         .iter()
         .map(Value::as_f64)
         .collect();
@@ -52,7 +53,7 @@ fn a_disk_beside_its_baseline() {
     assert_eq!(
         fs::read_dir(dir.path()).expect("lists").count(),
         0,
-        "nothing is left"
+        "the bench removes its files"
     );
 
     let table = wqcap(["bench", "disk", "--size", "1MiB", "--repeats", "1"])
@@ -68,7 +69,7 @@ fn a_disk_beside_its_baseline() {
 }
 
 #[test]
-fn a_sleeper_s_waking_beside_a_spinner() {
+fn bench_wake_compares_sleeping_with_spinning() {
     let wire = "synth:size=64,flows=1,pps=1000";
     let bench = |repeats: &str, more: &[&str]| {
         let few = ["--frames", "50", "--repeats", repeats];
@@ -81,10 +82,10 @@ fn a_sleeper_s_waking_beside_a_spinner() {
     let result = &report["results"][0];
     assert_eq!(result["name"], "wake/sleep/1q");
     assert_eq!(result["baseline"], "spin");
-    let extra = result["extra_ns"].as_array().expect("one a repeat");
+    let extra = result["extra_ns"].as_array().expect("one value per repeat");
     assert_eq!(extra.len(), 2);
-    // A frame is not looked at before it has come, and its stamp is of the same time as the clock it is held against:
-    // clocks of other scales are 37 s apart and more.
+    // A frame is read after its arrival, and its stamp and the clock use the same time scale: other
+    // scales differ by 37 s or more.
     let age = result["ns_per_frame"].as_f64().expect("a number");
     assert!((-1e6..30e9).contains(&age), "{report}");
     let table = bench("1", &[]);
@@ -98,7 +99,7 @@ fn a_sleeper_s_waking_beside_a_spinner() {
 }
 
 #[test]
-fn what_a_queue_pays_for_a_frame() {
+fn bench_capture_compares_receive_modes_with_baselines() {
     let dir = Dir::new();
     let short = ["--rounds", "2", "--repeats", "2"];
     let done = wqcap(["bench", "capture", "--json"])
@@ -138,11 +139,11 @@ fn what_a_queue_pays_for_a_frame() {
             (least, most) = (least.min(ours / baseline), most.max(ours / baseline));
         }
         for (end, ratio) in [least, most].into_iter().enumerate() {
-            let told = result["spread"][end].as_f64().expect("a number");
-            assert!((told / ratio - 1.0).abs() < 1e-9, "{result}");
+            let reported = result["spread"][end].as_f64().expect("a number");
+            assert!((reported / ratio - 1.0).abs() < 1e-9, "{result}");
         }
     }
-    // Each repeat has one bare loop for all modes, and a mode is the next one's baseline.
+    // In each repeat all modes share one bare loop, and each mode is the baseline of the next mode.
     assert_eq!(results[1]["baseline_ns"], results[3]["baseline_ns"]);
     assert_eq!(results[4]["baseline_ns"], results[0]["ns"]);
     assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 0);
@@ -171,7 +172,7 @@ fn what_a_queue_pays_for_a_frame() {
 }
 
 #[test]
-fn what_a_held_queue_survives() {
+fn bench_burst_reports_the_frames_that_a_held_queue_loses() {
     let bench = |more: &[&str]| wqcap(["bench", "burst"]).args(more).run();
     let few = ["--memory", "2MiB", "--repeats", "2", "--hold", "0.1"];
     let done = bench(&[&few[..], &["--rate", "50000", "--json"]].concat()).expect(0);
@@ -184,7 +185,8 @@ fn what_a_held_queue_survives() {
     let [frame, striding] = [0, 1].map(|i| memory(&results[i]).expect("two numbers"));
     assert!(frame.0 + frame.1 <= 2 << 20, "{report}");
     assert!(striding.0 + striding.1 <= frame.0 + frame.1, "{report}");
-    // A WR, or a stride, for each frame, and a CQE: what was lost is what no ring of this memory could have taken.
+    // Each frame takes a WR or a stride, and a CQE: only frames beyond the memory of the ring are
+    // lost.
     for (result, frames) in results.iter().zip([frame.1 / 64, striding.0 / 64]) {
         assert_eq!(result["frames"], frames, "{report}");
         assert_eq!(result["baseline"], "frame");
@@ -215,7 +217,7 @@ fn what_a_held_queue_survives() {
 }
 
 #[test]
-fn what_a_loop_costs_beside_bare_ones() {
+fn bench_rx_compares_the_loop_with_bare_loops() {
     let done = wqcap(["bench", "rx", "--json", "--queues", "1,2"])
         .args(["--batch", "8,64", "--rounds", "1", "--repeats", "2"])
         .run()
@@ -251,10 +253,10 @@ fn what_a_loop_costs_beside_bare_ones() {
 }
 
 #[test]
-fn from_one_port_to_another() {
+fn bench_wire_receives_all_frames_that_it_sends() {
     let dir = Dir::new();
     let file = dir.join("wire.json");
-    // Fewer frames than the ring has WRs: none is lost, however busy the machine is.
+    // Fewer frames than the ring has WRs, so that none is lost on a busy machine.
     let done = wqcap(["bench", "wire", "--json", "--sizes", "64,512"])
         .args(["--rate", "20000", "--seconds", "0.2", "--probes", "20"])
         .args(["--set", "capture.ring=8192"])
@@ -281,7 +283,7 @@ fn from_one_port_to_another() {
         );
         let trials = result["trials"].as_array().expect("a list");
         let [trial] = &trials[..] else {
-            panic!("one rate was asked for: {result}");
+            panic!("expected one trial for the one rate: {result}");
         };
         assert!(trial["sent"].as_u64() > Some(0), "{result}");
         assert_eq!(trial["received"], trial["sent"]);
@@ -304,7 +306,7 @@ fn from_one_port_to_another() {
 }
 
 #[test]
-fn compression_by_core() {
+fn bench_compress_reports_rates_and_ratios() {
     let dir = Dir::new();
     let done = wqcap(["bench", "compress", "--json", "--repeats", "1"])
         .run()
@@ -315,11 +317,11 @@ fn compression_by_core() {
     assert_eq!(results.len(), 4);
     for result in results {
         assert!(result["bytes_per_s"].as_f64() > Some(0.0), "{result}");
-        // Half of it is noise.
+        // Half of the data is random.
         let share = result["compressed_to"].as_f64().expect("a number");
         assert!((0.4..0.9).contains(&share), "{result}");
     }
-    // The table tells how many times smaller it is.
+    // The table prints the compression ratio.
     let table = wqcap(["bench", "compress", "--repeats", "1"])
         .run()
         .expect(0);
@@ -348,9 +350,9 @@ fn compression_by_core() {
 }
 
 #[test]
-fn beside_the_peers() {
+fn the_peers_bench_reports_every_installed_tool() {
     if !process::is_root() {
-        skip!("network namespaces take root");
+        skip!("network namespaces require root");
     }
     let dir = Dir::new();
     let bin = binaries::wqcap();
@@ -368,7 +370,7 @@ fn beside_the_peers() {
         .iter()
         .filter_map(|it| it["tool"].as_str())
         .collect();
-    // These are among the packages of the tests. Of the others it is said that they are not here.
+    // These tools are among the packages of the tests. The bench reports missing other tools.
     assert!(
         tools.starts_with(&["wqcap", "wqcap-xdp", "tcpdump", "dumpcap"]),
         "{done}"
@@ -388,13 +390,13 @@ fn beside_the_peers() {
         "{done}"
     );
     assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 0);
-    plotted(&dir, &done.stdout, &tools);
+    assert_plot_names_tools(&dir, &done.stdout, &tools);
 }
 
 #[test]
-fn beside_dpdk() {
+fn the_dpdk_bench_reports_three_baselines() {
     if !process::is_root() {
-        skip!("network namespaces take root");
+        skip!("network namespaces require root");
     }
     let bin = binaries::wqcap();
     let done = Program::new(binaries::root().join("benches/dpdk"))
@@ -428,8 +430,8 @@ fn beside_dpdk() {
     }
 }
 
-/// A picture of it names every tool.
-fn plotted(dir: &Dir, json: &str, tools: &[&str]) {
+/// Plots the report and asserts that the picture names all tools.
+fn assert_plot_names_tools(dir: &Dir, json: &str, tools: &[&str]) {
     let input = dir.write("peers.json", json);
     let picture = dir.join("peers.svg");
     let plot = binaries::wqcap().with_file_name("plot");
@@ -440,7 +442,7 @@ fn plotted(dir: &Dir, json: &str, tools: &[&str]) {
         input.display()
     );
     let _ = Program::new("sh").args(["-c", &redirected]).run().expect(0);
-    let picture = fs::read_to_string(picture).expect("a picture");
+    let picture = fs::read_to_string(picture).expect("the plot exists");
     for tool in tools {
         assert!(picture.contains(tool), "{tool} is not in the picture");
     }

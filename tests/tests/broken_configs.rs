@@ -1,38 +1,38 @@
-//! What is wrong with a configuration is told in full, in the user's words, and by `check` as by `run`: a table of broken
-//! configurations, each with the exact text.
+//! Errors of invalid configurations: `wqcap check` and `wqcap run` both report all errors of a
+//! file. The table holds broken configurations with the exact messages.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 use wqcap_tests::{Dir, Done, skip, wqcap::wqcap};
 
-/// The table; its first lines say how it is written.
+/// Table of broken configurations; its first lines describe the format.
 const TABLE: &str = include_str!("broken_configs.txt");
-/// A device for those that are wrong on any.
+/// Wire of a model device, for errors that do not depend on the device.
 const MODEL: &str = "synth:count=1";
 
 struct Broken {
     name: &'static str,
     config: String,
-    says: Vec<String>,
+    errors: Vec<String>,
 }
 
 fn table(dir: &Path, config: &Path) -> Vec<Broken> {
     let fill = |text: &str| {
-        let text = text.replace("{dir}", dir.to_str().expect("plain"));
-        text.replace("{config}", config.to_str().expect("plain"))
+        let text = text.replace("{dir}", dir.to_str().expect("a UTF-8 path"));
+        text.replace("{config}", config.to_str().expect("a UTF-8 path"))
     };
     let cases = TABLE.split("\n== ").skip(1).map(|case| {
         let (name, rest) = case.split_once('\n').expect("a name");
-        let (config, says) = rest.split_once("-- says\n").expect(name);
+        let (config, errors) = rest.split_once("-- errors\n").expect(name);
         Broken {
             name,
             config: fill(config),
-            says: fill(says.trim_end()).lines().map(Into::into).collect(),
+            errors: fill(errors.trim_end()).lines().map(Into::into).collect(),
         }
     });
     cases.collect()
 }
 
-/// A directory as the table describes it, and the place of the configuration.
+/// Creates the directory that the table describes. Returns it with the path of the configuration.
 fn place() -> (Dir, std::path::PathBuf) {
     let dir = Dir::new();
     let _ = dir.folder("out");
@@ -51,8 +51,8 @@ fn errors(done: &Done) -> Vec<String> {
         .collect()
 }
 
-/// Whether `text` is what `pattern` says, where `*` is anything.
-fn fits(pattern: &str, text: &str) -> bool {
+/// Returns `true` if `text` matches `pattern`, in which `*` stands for any text.
+fn matches_pattern(pattern: &str, text: &str) -> bool {
     let parts: Vec<_> = pattern.split('*').collect();
     let [first, middle @ .., last] = &parts[..] else {
         return pattern == text;
@@ -80,36 +80,36 @@ fn entries(dir: &Dir) -> Vec<String> {
 }
 
 #[test]
-fn check_and_run_say_the_same_and_it_is_this() {
+fn check_and_run_report_the_errors_of_the_table() {
     let (dir, config) = place();
     let cases = table(dir.path(), &config);
     assert!(cases.len() >= 40, "{} cases", cases.len());
     let mut wrong = String::new();
     for it in cases {
-        fs::write(&config, &it.config).expect("an own file");
+        fs::write(&config, &it.config).expect("the file is writable");
         let before = entries(&dir);
         let check = wqcap(["check", "--model", MODEL]).arg(&config).run();
         let check = check.expect(2);
         let run = wqcap(["run", "--model", MODEL, "-c"]).arg(&config).run();
         let run = run.expect(2);
         assert_eq!(check.stdout, "", "{}", it.name);
-        assert_eq!(entries(&dir), before, "{} has left something", it.name);
+        assert_eq!(entries(&dir), before, "{} has left files", it.name);
         let (check, run) = (errors(&check), errors(&run));
-        let same = it.says.len() == check.len()
-            && it.says.iter().zip(&check).all(|(says, it)| fits(says, it));
+        let same = it.errors.len() == check.len()
+        && it.errors.iter().zip(&check).all(|(error, it)| matches_pattern(error, it));
         if !same || check != run {
             let [check, run] = [check, run].map(|it| it.join("\n"));
-            wrong += &format!("== {}\n-- check says\n{check}\n", it.name);
+            wrong += &format!("== {}\n-- errors of check\n{check}\n", it.name);
             if check != run {
-                wrong += &format!("-- run says\n{run}\n");
+                wrong += &format!("-- errors of run\n{run}\n");
             }
         }
     }
-    assert!(wrong.is_empty(), "not as in the table:\n{wrong}");
+    assert!(wrong.is_empty(), "errors differ from the table:\n{wrong}");
 }
 
 #[test]
-fn without_a_device_all_that_needs_none_is_checked() {
+fn without_a_device_check_reports_all_other_errors() {
     if fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some()) {
         skip!("this machine has an RDMA device");
     }
@@ -119,38 +119,38 @@ fn without_a_device_all_that_needs_none_is_checked() {
         "output.dir = \"{}\"\ndevice.name = \"mlx5_0\"\n",
         out.display()
     );
-    fs::write(&config, sound).expect("an own file");
+    fs::write(&config, sound).expect("the file is writable");
     let done = wqcap(["check"]).arg(&config).run().expect(0);
     done.says(&["note: no RDMA device", "--device-required"]);
     assert!(done.stdout.contains("name = \"mlx5_0\""), "{done}");
     let done = wqcap(["check", "--device-required"]).arg(&config).run();
     done.expect(2).says(&["no RDMA device", "--model"]);
-    // A few in the table are about a device.
-    let needs_one = [
-        "a device that is not there, and what else is wrong",
-        "a port that is not there",
+    // These cases of the table depend on a device.
+    let needs_device = [
+        "a missing device and another error",
+        "a missing port",
     ];
     for it in table(dir.path(), &config) {
-        fs::write(&config, &it.config).expect("an own file");
+        fs::write(&config, &it.config).expect("the file is writable");
         let done = wqcap(["check"]).arg(&config).run();
-        if it.name == needs_one[1] {
+        if it.name == needs_device[1] {
             let _ = done.expect(0);
             continue;
         }
-        let told = errors(&done.expect(2));
-        let about_all = it.name != needs_one[0];
-        let missing = |says: &&String| !told.iter().any(|it| fits(says, it));
-        let missing: Vec<_> = it.says.iter().filter(missing).collect();
+        let reported = errors(&done.expect(2));
+        let is_complete = it.name != needs_device[0];
+        let missing = |error: &&String| !reported.iter().any(|it| matches_pattern(error, it));
+        let missing: Vec<_> = it.errors.iter().filter(missing).collect();
         assert!(
-            missing.is_empty() == about_all,
-            "{}: {missing:?} not in {told:?}",
+            missing.is_empty() == is_complete,
+            "{}: {missing:?} not in {reported:?}",
             it.name
         );
     }
 }
 
 #[test]
-fn patterns_fit() {
+fn patterns_match() {
     for (pattern, text, does) in [
         ("a b", "a b", true),
         ("a b", "a b c", false),
@@ -160,6 +160,6 @@ fn patterns_fit() {
         ("*, *!", "x, y!", true),
         ("a * for * is", "a b for c, d for e is", true),
     ] {
-        assert_eq!(fits(pattern, text), does, "{pattern} {text}");
+        assert_eq!(matches_pattern(pattern, text), does, "{pattern} {text}");
     }
 }

@@ -51,7 +51,7 @@ fn help_shows_examples() {
 }
 
 #[test]
-fn mistakes_on_the_command_line_are_status_2() {
+fn mistakes_on_the_command_line_exit_with_status_2() {
     for (args, named) in [
         (&["no-such-command"][..], "no-such-command"),
         (&["run", "--no-such-option"], "--no-such-option"),
@@ -152,7 +152,7 @@ fn mistakes_in_overrides_name_the_key_and_the_value() {
 }
 
 #[test]
-fn the_devices_limits_are_named() {
+fn errors_name_the_limits_of_the_device() {
     let dir = Dir::new();
     let run = || Wqcap::run(&dir, "x").model(SHORT);
     let done = run().queues(4).set("model.max_wq=3").done().expect(2);
@@ -202,7 +202,7 @@ fn the_devices_limits_are_named() {
 
 /// The limit of a WQ is its own: `max_qp_wr` of newer kernels is a quarter of it.
 #[test]
-fn a_ring_is_as_large_as_a_wq_can_be() {
+fn a_ring_may_be_as_large_as_the_limit_of_a_wq() {
     let dir = Dir::new();
     let binary = binaries::wqcap();
     let devices = model(&["loopback"], &[], [binary.as_os_str(), "devices".as_ref()]);
@@ -220,7 +220,7 @@ fn a_ring_is_as_large_as_a_wq_can_be() {
 }
 
 #[test]
-fn without_a_device_the_way_to_the_model_is_shown() {
+fn without_a_device_the_error_names_the_model_option() {
     if fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some()) {
         skip!("this machine has an RDMA device");
     }
@@ -232,7 +232,7 @@ fn without_a_device_the_way_to_the_model_is_shown() {
 }
 
 #[test]
-fn a_wire_that_cannot_be_is_refused() {
+fn an_invalid_wire_is_refused() {
     let dir = Dir::new();
     let not_pcap = dir.write(
         "text.pcap",
@@ -258,7 +258,7 @@ fn a_wire_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn the_output_folder_must_be_there_and_be_a_folder() {
+fn the_output_folder_must_exist() {
     let dir = Dir::new();
     let missing = dir.join("missing");
     let file = dir.write("file", "");
@@ -298,7 +298,7 @@ fn out_with_mode(place: &ForAll, mode: u32) -> PathBuf {
 }
 
 #[test]
-fn an_output_folder_without_rights_is_refused() {
+fn an_output_folder_without_write_permission_is_refused() {
     if !is_root() {
         skip!("only root can become a user without rights to a folder");
     }
@@ -309,7 +309,7 @@ fn an_output_folder_without_rights_is_refused() {
 }
 
 #[test]
-fn capabilities_are_asked_for_or_granted_and_it_is_said() {
+fn the_model_requires_or_grants_capabilities_and_reports_it() {
     if !is_root() {
         skip!("only root can give and take capabilities");
     }
@@ -337,7 +337,7 @@ fn capabilities_are_asked_for_or_granted_and_it_is_said() {
 
 /// What `check --privileges` finds missing is what a run then lacks, and its command grants it.
 #[test]
-fn missing_rights_are_named_with_the_command_that_grants_them() {
+fn missing_privileges_are_named_with_the_command_that_grants_them() {
     if !is_root() {
         skip!("only root can give and take capabilities");
     }
@@ -396,7 +396,7 @@ fn count_is_exact() {
 }
 
 #[test]
-fn duration_counts_from_the_first_queue_ready() {
+fn duration_counts_from_the_first_ready_queue() {
     let dir = Dir::new();
     let finished = Wqcap::run(&dir, "x")
         .model(ENDLESS)
@@ -410,7 +410,7 @@ fn duration_counts_from_the_first_queue_ready() {
 }
 
 #[test]
-fn signals_drain_and_close() {
+fn sigint_and_sigterm_drain_the_rings_and_close_the_files() {
     let dir = Dir::new();
     for (name, signal) in [("int", Signal::INT), ("term", Signal::TERM)] {
         // A wire that waits for buffers, so that none is lost on a busy machine, and does not end.
@@ -432,7 +432,7 @@ fn signals_drain_and_close() {
 
 /// As by timeout(1), which signals a process and then its group.
 #[test]
-fn an_interrupt_that_comes_twice_is_one_request() {
+fn an_interrupt_repeated_within_a_second_is_one_request() {
     let dir = Dir::new();
     for round in 0..3 {
         let run = Wqcap::run(&dir, &format!("twice{round}"))
@@ -452,7 +452,7 @@ fn an_interrupt_that_comes_twice_is_one_request() {
 }
 
 #[test]
-fn a_second_interrupt_ends_at_once() {
+fn a_second_interrupt_ends_the_run_at_once() {
     let dir = Dir::new();
     let run = Wqcap::run(&dir, "x").model(ENDLESS).queues(1).control();
     // The summary goes to a pipe that nobody reads, so the orderly end waits for ever.
@@ -487,7 +487,7 @@ fn a_second_interrupt_ends_at_once() {
 }
 
 #[test]
-fn json_is_alone_on_stdout() {
+fn stdout_holds_only_the_json() {
     let dir = Dir::new();
     let parse = |text: &str| -> Value {
         serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
@@ -531,7 +531,7 @@ fn json_is_alone_on_stdout() {
 }
 
 #[test]
-fn what_check_prints_is_a_config() {
+fn the_output_of_check_is_a_configuration() {
     let dir = Dir::new();
     let set = [
         "check",
@@ -552,7 +552,7 @@ fn what_check_prints_is_a_config() {
 }
 
 #[test]
-fn formats_hold_the_same_frames() {
+fn all_formats_hold_the_same_frames() {
     let dir = Dir::new();
     let input = dir.join("in.pcap");
     let frames = frames::udp_flows(500, 200);
@@ -595,7 +595,7 @@ fn formats_hold_the_same_frames() {
 }
 
 #[test]
-fn snaplen_cuts_and_the_length_on_the_wire_stays() {
+fn snaplen_cuts_frames_and_keeps_their_wire_length() {
     let dir = Dir::new();
     let input = dir.join("in.pcap");
     files::write(&input, 1_700_000_000, &frames::udp_flows(100, 300));
@@ -620,7 +620,7 @@ fn snaplen_cuts_and_the_length_on_the_wire_stays() {
 }
 
 #[test]
-fn ready_within_two_seconds_with_the_defaults() {
+fn a_capture_with_defaults_is_ready_within_two_seconds() {
     let dir = Dir::new();
     let (out, path) = (dir.folder("out"), dir.join("summary.json"));
     let mut running = wqcap(["run", "--model", ENDLESS, "--summary"])

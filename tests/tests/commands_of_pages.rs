@@ -57,7 +57,7 @@ const ENDLESS: &[&str] = &[
 ];
 
 /// Beginnings of commands whose capture the next ones look at: they run beside them until the block ends.
-const BESIDE: &[&str] = &["target/release/wqcap run -c configs/wqcap.toml"];
+const BACKGROUND: &[&str] = &["target/release/wqcap run -c configs/wqcap.toml"];
 
 /// Programs of others, without which a command is left out.
 const OTHERS: &[&str] = &["tshark", "tcpdump", "ibv_devinfo", "suricata", "zeek"];
@@ -172,7 +172,7 @@ fn script(blocks: &[Vec<String>], missing: &[&str]) -> (String, Vec<String>) {
             }
             let quoted = command.replace('\'', r"'\''");
             let _ = writeln!(text, "echo '+ {quoted}'");
-            let _ = if starts(command, BESIDE) {
+            let _ = if starts(command, BACKGROUND) {
                 writeln!(
                     text,
                     "{command} & beside=$!\nuntil wqcap ctl status >status 2>&1; do kill -0 $beside; sleep 0.1; done"
@@ -195,7 +195,7 @@ fn script(blocks: &[Vec<String>], missing: &[&str]) -> (String, Vec<String>) {
 }
 
 /// Where commands find what the pages take for granted.
-fn place(dir: &Dir) {
+fn prepare_folder(dir: &Dir) {
     let link = |to: &Path, name: &str| {
         std::os::unix::fs::symlink(to, dir.join(name)).expect("own");
     };
@@ -223,7 +223,7 @@ fn place(dir: &Dir) {
 }
 
 #[test]
-fn the_commands_of_the_pages_do_what_they_say() {
+fn the_commands_of_the_pages_succeed() {
     if !is_root() {
         skip!("only root makes namespaces for mounts and the network");
     }
@@ -282,7 +282,7 @@ impl Page {
             return 0;
         }
         let dir = Dir::new();
-        place(&dir);
+        prepare_folder(&dir);
         // What is inspected is there before the first command that looks at it.
         let inspected = match name.as_str() {
             "docs/control.md" | "docs/recipes.md" => {

@@ -238,7 +238,7 @@ fn ids_in_flow_records_are_those_of_the_reference_implementation() {
 }
 
 /// Ends and ports of a flow's text in the output of `wqcap rss`, `udp 10.0.0.1:53 - [fd00::1]:53`, or `None`: it is no IP.
-fn of_text(flow: &str) -> Option<Tuple> {
+fn parse_flow(flow: &str) -> Option<Tuple> {
     let (protocol, rest) = match flow.split_once(' ')? {
         ("ip", rest) => {
             let (number, rest) = rest.strip_prefix("protocol ")?.split_once(' ')?;
@@ -279,7 +279,7 @@ fn ids_in_the_report_of_rss_are_those_of_the_reference_implementation() {
     let found = found.into_inner().expect("no panic");
     let (flows, tuples): (Vec<_>, Vec<_>) = found
         .into_iter()
-        .filter_map(|it| Some((of_text(&it.0)?, it)).map(|it| (it.1, it.0)))
+        .filter_map(|it| Some((parse_flow(&it.0)?, it)).map(|it| (it.1, it.0)))
         .unzip();
     let ids = need!(community::ids(tuples.iter()));
     let (mut verdict, mut none) = (Verdict::default(), 0);

@@ -2,16 +2,16 @@
 //!
 //! | test | shows |
 //! |---|---|
-//! | `looking_changes_nothing` | status, stats, plan, devices and watch, for people and for programs |
-//! | `changes_hold_and_repeats_are_harmless` | filter, rotate, drain, stop, start, log, reload, shutdown |
+//! | `queries_report_the_capture_and_change_nothing` | status, stats, plan, devices and watch, for people and for programs |
+//! | `changes_persist_and_repeats_have_no_effect` | filter, rotate, drain, stop, start, log, reload, shutdown |
 //! | `the_spread_and_the_flags_change_while_frames_flow` | respread, wq-flags |
-//! | `the_plan_has_what_holds_now` | after every kind of change, with the changed keys marked |
-//! | `rules_come_and_go` | rule add, rule remove, and the plan that tells of them |
-//! | `the_log_has_who_changed_what` | the audit trail: changes, refusals, a flood of them, reloads, signals |
-//! | `what_cannot_be_done_is_told` | exit statuses of refusals and of nobody there |
-//! | `watch_ends_when_nobody_reads_it_any_more` | a closed pipe ends it before its next line |
-//! | `groups_decide_who_may` | the socket's mode, and both groups |
-//! | `vandals_are_put_out_and_others_served` | garbage, oversize, flooding, stalling, vanishing |
+//! | `the_plan_shows_the_current_settings` | after every kind of change, with the changed keys marked |
+//! | `rules_are_added_and_removed` | rule add, rule remove, and the plan that tells of them |
+//! | `the_audit_log_names_the_author_of_each_change` | the audit trail: changes, refusals, a flood of them, reloads, signals |
+//! | `commands_that_fail_exit_with_a_reason` | exit statuses of refusals and of nobody there |
+//! | `watch_ends_when_its_reader_closes_the_pipe` | a closed pipe ends it before its next line |
+//! | `groups_decide_access` | the socket's mode, and both groups |
+//! | `misbehaving_clients_are_disconnected_and_others_served` | garbage, oversize, flooding, stalling, vanishing |
 
 use rustix::{
     process::{Pid, Signal, kill_process},
@@ -208,7 +208,7 @@ fn received_in(watched: &str) -> Vec<u64> {
 }
 
 #[test]
-fn looking_changes_nothing() {
+fn queries_report_the_capture_and_change_nothing() {
     let dir = Dir::new();
     let mut capture = start(&dir, "look", &["capture.filter=udp or tcp"]);
     let status = capture.status();
@@ -279,7 +279,7 @@ fn looking_changes_nothing() {
 }
 
 #[test]
-fn watch_ends_when_nobody_reads_it_any_more() {
+fn watch_ends_when_its_reader_closes_the_pipe() {
     let dir = Dir::new();
     let run = Wqcap::run(&dir, "piped").model("synth:pps=1000").control();
     let mut running = run.start();
@@ -297,7 +297,7 @@ fn watch_ends_when_nobody_reads_it_any_more() {
 }
 
 #[test]
-fn changes_hold_and_repeats_are_harmless() {
+fn changes_persist_and_repeats_have_no_effect() {
     let dir = Dir::new();
     let mut capture = start(&dir, "change", &[]);
     assert!(capture.change(&["filter", "arp"]));
@@ -349,7 +349,7 @@ fn changes_hold_and_repeats_are_harmless() {
 
 /// Rules that were made of a filter stay; another filter must not need more than they take.
 #[test]
-fn a_filter_that_the_rules_cannot_feed_is_refused() {
+fn a_filter_that_needs_frames_outside_the_rules_is_refused() {
     let dir = Dir::new();
     let settings = ["capture.mode=filtered", "capture.filter=udp"];
     let capture = start(&dir, "rules", &settings);
@@ -362,7 +362,7 @@ fn a_filter_that_the_rules_cannot_feed_is_refused() {
 }
 
 #[test]
-fn a_named_change_is_carried_out_once() {
+fn a_change_with_a_once_name_is_applied_once() {
     let dir = Dir::new();
     let capture = start(&dir, "once", &[]);
     let mut wire = capture.connect();
@@ -384,7 +384,7 @@ fn a_named_change_is_carried_out_once() {
 }
 
 #[test]
-fn a_reload_carries_over_what_can_change() {
+fn a_reload_applies_changeable_keys_and_refuses_others() {
     let dir = Dir::new();
     let capture = start(&dir, "reload", &[]);
     assert!(!capture.change(&["reload"]));
@@ -406,7 +406,7 @@ fn a_reload_carries_over_what_can_change() {
 }
 
 #[test]
-fn a_hangup_reads_the_configuration_again() {
+fn sighup_reloads_the_configuration() {
     let dir = Dir::new();
     let mut capture = start(&dir, "hangup", &[]);
     dir.write("hangup.toml", "[capture]\nfilter = \"udp\"\n");
@@ -425,7 +425,7 @@ fn a_hangup_reads_the_configuration_again() {
 }
 
 #[test]
-fn the_log_has_who_changed_what() {
+fn the_audit_log_names_the_author_of_each_change() {
     let dir = Dir::new();
     let mut capture = start(&dir, "audit", &[]);
     let uid = rustix::process::getuid().as_raw();
@@ -539,7 +539,7 @@ fn the_spread_and_the_flags_change_while_frames_flow() {
 }
 
 #[test]
-fn the_plan_has_what_holds_now() {
+fn the_plan_shows_the_current_settings() {
     let dir = Dir::new();
     let capture = start(&dir, "holds", &["rss.table_size=16"]);
     let plan = || capture.json(&["plan"]);
@@ -599,7 +599,7 @@ fn the_plan_has_what_holds_now() {
 }
 
 #[test]
-fn rules_come_and_go() {
+fn rules_are_added_and_removed() {
     let dir = Dir::new();
     let config = "[capture]\nmode = \"filtered\"\n[[rule]]\nid = \"all\"\npriority = 2\n";
     let mut capture = start_as(&dir, "rules", config, &[]);
@@ -646,7 +646,7 @@ fn rules_come_and_go() {
 }
 
 #[test]
-fn what_cannot_be_done_is_told() {
+fn commands_that_fail_exit_with_a_reason() {
     let dir = Dir::new();
     let nobody = wqcap(["ctl", "--unix"])
         .arg(dir.join("none.sock"))
@@ -696,7 +696,7 @@ fn what_cannot_be_done_is_told() {
 }
 
 #[test]
-fn a_socket_that_a_crash_left_is_taken_over() {
+fn a_stale_socket_of_a_crashed_run_is_replaced() {
     let dir = Dir::new();
     drop(std::os::unix::net::UnixListener::bind(dir.join("stale.sock")).expect("a socket"));
     assert!(dir.join("stale.sock").exists());
@@ -704,7 +704,7 @@ fn a_socket_that_a_crash_left_is_taken_over() {
 }
 
 #[test]
-fn groups_decide_who_may() {
+fn groups_decide_access() {
     if !process::is_root() {
         skip!("only root can become other users");
     }
@@ -760,7 +760,7 @@ fn groups_decide_who_may() {
 }
 
 #[test]
-fn vandals_are_put_out_and_others_served() {
+fn misbehaving_clients_are_disconnected_and_others_served() {
     let dir = Dir::new();
     let mut capture = start(&dir, "vandals", &["output.format=none"]);
 
@@ -874,7 +874,7 @@ fn resident(pid: u64) -> u64 {
 }
 
 #[test]
-fn the_rate_holds_back_the_hasty_alone() {
+fn a_fast_client_is_delayed_by_the_rate_limit() {
     let dir = Dir::new();
     let capture = start(&dir, "rate", &["output.format=none"]);
     let mut hasty = capture.connect();
@@ -914,7 +914,7 @@ fn terminal() -> (OwnedFd, String) {
 }
 
 #[test]
-fn a_terminal_that_is_closed_ends_its_run() {
+fn closing_the_terminal_ends_the_run() {
     let dir = Dir::new();
     let (end, path) = terminal();
     // The run is to its terminal what a login's shell is.

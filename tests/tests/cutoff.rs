@@ -96,7 +96,7 @@ fn the_beginning_of_every_flow_is_kept_in_both_modes() {
 
 /// What is cut off is not lost, and no reader takes it for that.
 #[test]
-fn files_of_pcapng_tell_of_no_loss_where_flows_are_cut_off() {
+fn pcapng_files_report_no_loss_for_cut_off_frames() {
     const SENT: u64 = 1600;
     let dir = Dir::new();
     let file = dir.join("flows.pcap");
@@ -245,7 +245,7 @@ fn told(file: &Path, protocol: &str) -> Vec<Option<Told>> {
 const PACKETS: u64 = 3;
 
 #[test]
-fn tshark_finds_the_same_beginnings_in_real_captures() {
+fn the_kept_frames_match_the_flows_that_tshark_finds() {
     let dir = Dir::new();
     let (file, all) = Captures::find().everything(&dir);
     let told = [("udp", 20), ("tcp", 500)].map(|(it, least)| (it, least, told(&file, it)));

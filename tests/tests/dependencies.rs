@@ -73,7 +73,7 @@ fn one(allowed: &[&str], words: &mut Words<'_>) -> bool {
 }
 
 #[test]
-fn expressions_of_licences_are_understood() {
+fn licence_expressions_are_evaluated() {
     let allowed = ["MIT", "Zlib", "GPL-2.0 WITH x"];
     for (expression, met) in [
         ("MIT", true),
@@ -160,7 +160,7 @@ fn every_dependency_comes_from_an_allowed_registry() {
 
 /// The fuzz targets' package of the model is not of the workspace, so nothing else notices what it lacks.
 #[test]
-fn the_model_of_the_fuzz_targets_has_the_models_dependencies() {
+fn the_fuzz_model_has_the_dependencies_of_the_model() {
     let dependencies = |path: &str| {
         toml(path)["dependencies"]
             .as_table()

@@ -2,17 +2,17 @@
 //!
 //! | test | shows |
 //! |---|---|
-//! | `a_patient_wire_loses_nothing` | every frame is there once after three losses, whatever works on them, and files say where the gaps are |
-//! | `what_a_lossy_wire_brings_meanwhile_is_the_gap` | under load, what is missing lies in the gap, and is one piece |
-//! | `others_read_the_gap` | tshark and capinfos read the files, and show the gap |
-//! | `a_stream_goes_on_in_a_new_section` | `output.stdout` across a loss |
-//! | `a_device_that_stays_away_ends_with_a_signal` | waits that grow, files that are whole, status 0 |
+//! | `a_lossless_wire_loses_no_frame_across_device_losses` | every frame is there once after three losses, whatever works on them, and files say where the gaps are |
+//! | `missing_frames_of_a_lossy_wire_lie_in_the_gap` | under load, what is missing lies in the gap, and is one piece |
+//! | `tshark_and_capinfos_read_files_with_a_gap` | tshark and capinfos read the files, and show the gap |
+//! | `a_stream_continues_in_a_new_section` | `output.stdout` across a loss |
+//! | `a_signal_ends_the_search_for_a_lost_device` | waits that grow, files that are whole, status 0 |
 //! | `limits_hold_across_a_loss` | `--count` and `--duration` |
-//! | `without_retry_it_ends` | `device.on_loss = "stop"` |
-//! | `orders_end_the_search` | `stop`, `start` and `shutdown` while the device is away |
-//! | `control_and_metrics_go_on` | states, refusals, what was changed holds, counters never fall |
-//! | `a_drained_capture_stays_so` | nothing is let in that nobody wants |
-//! | `a_flapping_port_is_a_gap_in_the_files` | ports that go down and come up, with the same queues |
+//! | `without_retry_a_lost_device_ends_the_run` | `device.on_loss = "stop"` |
+//! | `control_commands_end_the_search` | `stop`, `start` and `shutdown` while the device is away |
+//! | `control_and_metrics_continue_across_a_loss` | states, refusals, what was changed holds, counters never fall |
+//! | `a_drained_capture_stops_when_its_device_is_lost` | nothing is let in that nobody wants |
+//! | `a_flapping_port_leaves_gaps_in_the_files` | ports that go down and come up, with the same queues |
 
 use jiff::Timestamp;
 use rustix::process::Signal;
@@ -43,7 +43,7 @@ fn run<'d>(dir: &'d Dir, name: &str, wire: &str, fault: &str) -> Wqcap<'d> {
 }
 
 /// A wire that waits for whoever takes its frames, and ends after `COUNT` of them.
-fn patient() -> String {
+fn lossless_wire() -> String {
     format!("synth:size=100,flows=64,count={COUNT}")
 }
 
@@ -120,12 +120,12 @@ fn errors(done: &Done) -> Vec<&str> {
 }
 
 /// Waits for words on standard error.
-fn until_it_says(run: &mut Running, words: &str, times: usize) {
+fn wait_for_stderr(run: &mut Running, words: &str, times: usize) {
     run.until(words, |run| run.stderr().matches(words).count() >= times);
 }
 
 #[test]
-fn a_patient_wire_loses_nothing() {
+fn a_lossless_wire_loses_no_frame_across_device_losses() {
     let dir = Dir::new();
     // Side by side, since they wait for the device most of the time.
     thread::scope(|scope| {
@@ -135,17 +135,17 @@ fn a_patient_wire_loses_nothing() {
             ("auto", "fanout", 150),
         ] {
             let dir = &dir;
-            scope.spawn(move || loses_nothing(dir, access, pipeline, away));
+            scope.spawn(move || assert_no_loss(dir, access, pipeline, away));
         }
     });
 }
 
 /// Three losses of so many milliseconds each.
-fn loses_nothing(dir: &Dir, access: &str, pipeline: &str, away: u64) {
+fn assert_no_loss(dir: &Dir, access: &str, pipeline: &str, away: u64) {
     let fault = [2000, 7000, 15_000]
         .map(|frames| format!("device_fatal:for={away}@frames={frames}"))
         .join(";");
-    let finished = run(dir, &format!("{access}-{pipeline}"), &patient(), &fault)
+    let finished = run(dir, &format!("{access}-{pipeline}"), &lossless_wire(), &fault)
         .set(&format!("capture.access={access}"))
         .set(&format!("pipeline.mode={pipeline}"))
         .finish(0);
@@ -175,7 +175,7 @@ fn loses_nothing(dir: &Dir, access: &str, pipeline: &str, away: u64) {
 }
 
 #[test]
-fn what_a_lossy_wire_brings_meanwhile_is_the_gap() {
+fn missing_frames_of_a_lossy_wire_lie_in_the_gap() {
     let dir = Dir::new();
     let mut watched = Watched::start(&dir, "lossy", &["capture.ring=4096"]);
     let Watched { run, ctl, .. } = &mut watched;
@@ -219,9 +219,9 @@ fn what_a_lossy_wire_brings_meanwhile_is_the_gap() {
 }
 
 #[test]
-fn others_read_the_gap() {
+fn tshark_and_capinfos_read_files_with_a_gap() {
     let dir = Dir::new();
-    let finished = run(&dir, "read", &patient(), "device_fatal:for=100@frames=9000")
+    let finished = run(&dir, "read", &lossless_wire(), "device_fatal:for=100@frames=9000")
         .queues(1)
         .finish(0);
     let files: Vec<PathBuf> = finished.summary.files.clone();
@@ -247,11 +247,11 @@ fn tshark(file: &Path) -> Done {
 }
 
 #[test]
-fn a_stream_goes_on_in_a_new_section() {
+fn a_stream_continues_in_a_new_section() {
     let dir = Dir::new();
     let stream = dir.join("stream.pcapng");
     let fault = "device_fatal:for=100@frames=9000";
-    let done = run(&dir, "stream", &patient(), fault)
+    let done = run(&dir, "stream", &lossless_wire(), fault)
         .set("output.stdout=true")
         .wrapped(&[
             "sh",
@@ -268,7 +268,7 @@ fn a_stream_goes_on_in_a_new_section() {
         "{done}"
     );
     // Of a pcap stream there is no going on: its header stands at the beginning alone.
-    run(&dir, "pcap", &patient(), fault)
+    run(&dir, "pcap", &lossless_wire(), fault)
         .set("output.stdout=true")
         .set("output.format=pcap")
         .done()
@@ -277,18 +277,18 @@ fn a_stream_goes_on_in_a_new_section() {
 }
 
 #[test]
-fn a_device_that_stays_away_ends_with_a_signal() {
+fn a_signal_ends_the_search_for_a_lost_device() {
     let dir = Dir::new();
     let runs = [
         ("dead", "device_fatal@frames=5000"),
         ("gone", "device_fatal:until=/nowhere/at/all@frames=5000"),
     ]
     .map(|(name, fault)| {
-        let command = run(&dir, name, &patient(), fault);
+        let command = run(&dir, name, &lossless_wire(), fault);
         (command.start(), command)
     });
     for (mut run, command) in runs {
-        until_it_says(&mut run, "not back yet", 3);
+        wait_for_stderr(&mut run, "not back yet", 3);
         run.signal(Signal::TERM);
         let finished = command.finished(run.wait(), 0);
         finished.done.says(&[
@@ -312,7 +312,7 @@ fn limits_hold_across_a_loss() {
     let finished = run(
         &dir,
         "count",
-        &patient(),
+        &lossless_wire(),
         "device_fatal:for=50@frames=5000;device_fatal:for=50@frames=7000",
     )
     .args(&["--count", "9000"])
@@ -322,7 +322,7 @@ fn limits_hold_across_a_loss() {
     assert_eq!(finished.numbers().len(), 9000);
 
     let begun = Instant::now();
-    let finished = run(&dir, "duration", &patient(), "device_fatal@frames=50")
+    let finished = run(&dir, "duration", &lossless_wire(), "device_fatal@frames=50")
         .args(&["--duration", "500ms"])
         .finish(0);
     assert_eq!(finished.summary.json["end"], "duration");
@@ -334,9 +334,9 @@ fn limits_hold_across_a_loss() {
 }
 
 #[test]
-fn without_retry_it_ends() {
+fn without_retry_a_lost_device_ends_the_run() {
     let dir = Dir::new();
-    let finished = run(&dir, "stop", &patient(), "device_fatal:for=100@frames=5000")
+    let finished = run(&dir, "stop", &lossless_wire(), "device_fatal:for=100@frames=5000")
         .set("device.on_loss=stop")
         .finish(1);
     finished.done.says(&["error: the device was lost"]);
@@ -443,7 +443,7 @@ impl<'d> Watched<'d> {
 }
 
 #[test]
-fn control_and_metrics_go_on() {
+fn control_and_metrics_continue_across_a_loss() {
     let dir = Dir::new();
     let mut watched = Watched::start(&dir, "watched", &[]);
     watched.ctl(&["filter", "udp or tcp or icmp"]).expect(0);
@@ -482,7 +482,7 @@ fn control_and_metrics_go_on() {
 }
 
 #[test]
-fn orders_end_the_search() {
+fn control_commands_end_the_search() {
     let dir = Dir::new();
     let mut watched = Watched::start(&dir, "stop", &[]);
     watched.lose();
@@ -497,7 +497,7 @@ fn orders_end_the_search() {
 }
 
 #[test]
-fn a_drained_capture_stays_so() {
+fn a_drained_capture_stops_when_its_device_is_lost() {
     let dir = Dir::new();
     let mut watched = Watched::start(&dir, "drained", &[]);
     watched.ctl(&["drain"]).expect(0);
@@ -515,7 +515,7 @@ fn a_drained_capture_stays_so() {
 }
 
 #[test]
-fn a_flapping_port_is_a_gap_in_the_files() {
+fn a_flapping_port_leaves_gaps_in_the_files() {
     let dir = Dir::new();
     let ups = ["up-0", "up-1", "up-2"].map(|name| dir.join(name));
     let fault = [2000, 7000, 15_000]
@@ -524,18 +524,18 @@ fn a_flapping_port_is_a_gap_in_the_files() {
         .map(|(frames, up)| format!("port_down:until={}@frames={frames}", up.display()))
         .collect::<Vec<_>>()
         .join(";");
-    let command = run(&dir, "flap", &patient(), &fault)
+    let command = run(&dir, "flap", &lossless_wire(), &fault)
         .set("capture.on_port_down=wait")
         .args(&["--count", &COUNT.to_string()])
         .env("RUST_LOG", "info");
     let mut run = command.start();
     let mut backs = Vec::new();
     for (times, up) in (1..).zip(&ups) {
-        until_it_says(&mut run, "port 1 went down", times);
+        wait_for_stderr(&mut run, "port 1 went down", times);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         backs.push(now.expect("after 1970").as_nanos() as u64);
         fs::write(up, "").expect("room");
-        until_it_says(&mut run, "port 1 came up", times);
+        wait_for_stderr(&mut run, "port 1 came up", times);
     }
     let finished = command.finished(run.wait(), 0);
     assert_numbers(&finished.numbers(), 0..COUNT);

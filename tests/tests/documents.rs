@@ -54,7 +54,7 @@ fn problem(page: &str, link: &str) -> Option<String> {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn every_link_has_a_target() {
     let (mut seen, mut wrong) = (0, Vec::new());
     for page in pages() {
         let text = read(&page);
@@ -92,7 +92,7 @@ fn contributing_names_files_that_exist() {
 }
 
 #[test]
-fn the_walks_of_the_architecture_pass_through_files_that_exist_and_none_twice() {
+fn the_walks_of_the_architecture_page_name_existing_files_once() {
     let text = read("ARCHITECTURE.md");
     let (_, walks) = text.split_once("## Three walks").expect("a heading");
     let (walks, _) = walks.split_once("\n## ").expect("another heading");

@@ -2,10 +2,10 @@
 //!
 //! | test | what it shows |
 //! |---|---|
-//! | `files_are_closed_to_all_who_have_no_key` | nothing plain is left; retention, hooks and indexes go on; who has the key reads what was captured |
-//! | `an_index_saves_reading_as_it_does_without` | one block of a file is read for one flow |
-//! | `what_an_earlier_run_left_plain_is_encrypted` | as a killed one does |
-//! | `a_key_that_is_none_is_refused` | before anything is captured |
+//! | `files_are_readable_only_with_the_key` | nothing plain is left; retention, hooks and indexes go on; who has the key reads what was captured |
+//! | `an_index_reduces_reading_of_encrypted_files` | one block of a file is read for one flow |
+//! | `plain_files_of_earlier_runs_are_encrypted` | as a killed one does |
+//! | `an_invalid_key_is_refused` | before anything is captured |
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -68,7 +68,7 @@ fn below(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[track_caller]
-fn assert_closed(dir: &Path) {
+fn assert_encrypted(dir: &Path) {
     let files = below(dir);
     assert!(!files.is_empty());
     for path in files {
@@ -108,7 +108,7 @@ fn extract(cap: &Path, out: &Path) -> Program {
 }
 
 #[test]
-fn files_are_closed_to_all_who_have_no_key() {
+fn files_are_readable_only_with_the_key() {
     let dir = Dir::new();
     let (key, other) = (key(&dir, "key", 7), key(&dir, "other", 8));
     let file = dir.join("in.pcap");
@@ -124,7 +124,7 @@ fn files_are_closed_to_all_who_have_no_key() {
             .set(&format!("output.hook={}", hook.display()));
         let summary = summary(&run);
         assert_eq!(summary.ledger.total.captured, 2000);
-        assert_closed(run.out_path());
+        assert_encrypted(run.out_path());
         let on_disk = below(run.out_path());
         assert_eq!(summary.files, on_disk);
         assert_eq!(summary.json["encryption"]["files"], on_disk.len());
@@ -168,7 +168,7 @@ fn files_are_closed_to_all_who_have_no_key() {
 }
 
 #[test]
-fn an_index_saves_reading_as_it_does_without() {
+fn an_index_reduces_reading_of_encrypted_files() {
     let dir = Dir::new();
     let key = key(&dir, "key", 7);
     let file = dir.join("in.pcap");
@@ -180,7 +180,7 @@ fn an_index_saves_reading_as_it_does_without() {
         .set("output.rotate_size=0")
         .set(&format!("output.index_dir={}", index.display()));
     assert_eq!(summary(&run).ledger.total.captured, 8000);
-    assert_closed(run.out_path());
+    assert_encrypted(run.out_path());
     let out = dir.join("out.pcap");
     let done = extract(run.out_path(), &out)
         .args(["--filter", "host 10.0.3.231 and udp port 4000", "--key"])
@@ -202,7 +202,7 @@ fn an_index_saves_reading_as_it_does_without() {
 }
 
 #[test]
-fn what_an_earlier_run_left_plain_is_encrypted() {
+fn plain_files_of_earlier_runs_are_encrypted() {
     let dir = Dir::new();
     let key = key(&dir, "key", 7);
     let file = dir.join("in.pcap");
@@ -235,7 +235,7 @@ fn what_an_earlier_run_left_plain_is_encrypted() {
         (Summary::parse(&text).json["encryption"].clone(), done)
     };
     assert_eq!(encrypted(0).0["failed"], 0);
-    assert_closed(&out_dir);
+    assert_encrypted(&out_dir);
     let frames_now = || {
         let out = dir.join("out.pcap");
         extract(&out_dir, &out)
@@ -253,7 +253,7 @@ fn what_an_earlier_run_left_plain_is_encrypted() {
     // A crash came before the plain file was deleted; and somebody else's file has its name.
     fs::copy(&copy, &first).expect("an own file");
     encrypted(0);
-    assert_closed(&out_dir);
+    assert_encrypted(&out_dir);
     assert_eq!(frames_now().len(), found.len() + 1000);
     files::write(&first, 1_600_000_000, &frames[..1]);
     let (report, done) = encrypted(1);
@@ -263,7 +263,7 @@ fn what_an_earlier_run_left_plain_is_encrypted() {
 }
 
 #[test]
-fn a_key_that_is_none_is_refused() {
+fn an_invalid_key_is_refused() {
     let dir = Dir::new();
     let short = dir.join("short");
     fs::write(&short, "no key").expect("an own file");

@@ -112,7 +112,7 @@ fn found(out: &Path) -> Vec<(u64, Vec<u8>)> {
 }
 
 #[test]
-fn only_the_blocks_that_can_hold_what_is_sought_are_read() {
+fn only_blocks_that_can_match_are_read() {
     let dir = Dir::new();
     let cap = captures(&dir);
     let index = dir.folder("idx");
@@ -178,7 +178,7 @@ fn only_the_blocks_that_can_hold_what_is_sought_are_read() {
 }
 
 #[test]
-fn times_choose_files_by_first_records_and_blocks_by_index() {
+fn time_limits_select_files_by_first_record_and_blocks_by_index() {
     let dir = Dir::new();
     let cap = captures(&dir);
     fs::write(cap.join("wqcap-q00-1.pcap.part"), "open").expect("written");
@@ -272,7 +272,7 @@ fn indexed(run: Wqcap<'_>, index: &Path, frames: u64) -> Finished {
 }
 
 #[test]
-fn a_capture_leaves_an_index_for_each_file() {
+fn a_capture_writes_an_index_for_each_file() {
     let dir = Dir::new();
     let index = dir.join("idx");
     let run = Wqcap::run(&dir, "run")
@@ -309,7 +309,7 @@ fn a_capture_leaves_an_index_for_each_file() {
 }
 
 #[test]
-fn only_the_compressed_frames_that_can_hold_what_is_sought_are_read() {
+fn only_compressed_frames_that_can_match_are_read() {
     let dir = Dir::new();
     let mut noise = 1u64;
     let sent: Vec<_> = (0..12_000u32)
@@ -372,7 +372,7 @@ fn only_the_compressed_frames_that_can_hold_what_is_sought_are_read() {
 }
 
 #[test]
-fn what_cannot_be_is_status_2() {
+fn invalid_requests_exit_with_status_2() {
     let dir = Dir::new();
     let cap = captures(&dir);
     let out = dir.join("out.pcap");

@@ -3,8 +3,8 @@
 //!
 //! | test | what fails |
 //! |---|---|
-//! | `any_call_may_fail` | each system call of writer, closer and preopener: the second, all of them, every other |
-//! | `a_limit_to_the_length_of_files` | writes beyond RLIMIT_FSIZE, which raise SIGXFSZ |
+//! | `the_files_match_the_ledger_when_a_call_fails` | each system call of writer, closer and preopener: the second, all of them, every other |
+//! | `the_files_match_the_ledger_at_the_file_size_limit` | writes beyond RLIMIT_FSIZE, which raise SIGXFSZ |
 //!
 //! Each frame carries a number, so that a gap shows.
 
@@ -61,7 +61,7 @@ fn strace() -> Result<(), String> {
 
 /// What the run left is sound, whatever went wrong. Whether it left a summary.
 #[track_caller]
-fn closes(run: &Wqcap<'_>, done: &Done) -> Option<Summary> {
+fn assert_sound(run: &Wqcap<'_>, done: &Done) -> Option<Summary> {
     assert!(!done.stderr.contains("panicked"), "{done}");
     let text = fs::read_to_string(run.summary_path()).ok()?;
     let summary = Summary::parse(&text);
@@ -122,7 +122,7 @@ fn run_with(dir: &Dir, call: &str, error: &str, when: &str) -> bool {
         _ => run,
     };
     let done = run.done();
-    let summary = closes(&run, &done);
+    let summary = assert_sound(&run, &done);
     // Before the capture begins, a failing call is a refusal, or the loader's.
     assert!(
         matches!(
@@ -142,7 +142,7 @@ fn run_with(dir: &Dir, call: &str, error: &str, when: &str) -> bool {
 }
 
 #[test]
-fn any_call_may_fail() {
+fn the_files_match_the_ledger_when_a_call_fails() {
     need!(strace());
     let dir = Dir::new();
     let cases = CALLS.iter().flat_map(|(call, errors)| {
@@ -175,7 +175,7 @@ fn any_call_may_fail() {
 }
 
 #[test]
-fn a_limit_to_the_length_of_files() {
+fn the_files_match_the_ledger_at_the_file_size_limit() {
     let dir = Dir::new();
     let run = Wqcap::run(&dir, "run")
         .model("synth:size=1000,flows=4,pps=5000,count=1000000000000")
@@ -192,6 +192,6 @@ fn a_limit_to_the_length_of_files() {
     let done = running.wait();
     done.says(&["File too large"]);
     assert_eq!(done.status.code(), Some(1), "{done}");
-    let total = closes(&run, &done).expect("a summary").ledger.total;
+    let total = assert_sound(&run, &done).expect("a summary").ledger.total;
     assert!(total.captured > 0 && total.dropped_storage > 0, "{done}");
 }

@@ -28,7 +28,7 @@ fn frames(finished: &Finished) -> Vec<Vec<(u32, Vec<u8>)>> {
 }
 
 #[test]
-fn files_are_those_of_an_inline_pipeline() {
+fn fanout_writes_the_files_of_an_inline_pipeline() {
     let dir = Dir::new();
     let (file, _) = Captures::find().everything(&dir);
     let cases = [
@@ -45,12 +45,12 @@ fn files_are_those_of_an_inline_pipeline() {
     thread::scope(|scope| {
         for (i, settings) in cases.into_iter().enumerate() {
             let (dir, file) = (&dir, &file);
-            scope.spawn(move || same_either_way(dir, file, i, settings));
+            scope.spawn(move || assert_same_as_inline(dir, file, i, settings));
         }
     });
 }
 
-fn same_either_way(dir: &Dir, file: &Path, i: usize, settings: &[&str]) {
+fn assert_same_as_inline(dir: &Dir, file: &Path, i: usize, settings: &[&str]) {
     let run = |name: &str| {
         let run = Wqcap::run(dir, &format!("{i}-{name}"))
             .replay(file)
@@ -75,7 +75,7 @@ fn same_either_way(dir: &Dir, file: &Path, i: usize, settings: &[&str]) {
 }
 
 #[test]
-fn a_pipeline_behind_a_slow_disk_drops_or_holds() {
+fn a_full_pipeline_drops_or_holds_as_configured() {
     let dir = Dir::new();
     // Parsers that wait for write buffers are slow parsers.
     for (on_full, count) in [("drop", 20_000), ("hold", 20_000)] {
@@ -97,7 +97,7 @@ fn a_pipeline_behind_a_slow_disk_drops_or_holds() {
 }
 
 #[test]
-fn a_full_disk_buffer_is_counted_as_storage() {
+fn frames_without_a_write_buffer_are_counted_as_dropped_storage() {
     let dir = Dir::new();
     let finished = fanout(Wqcap::run(&dir, "storage"), 2)
         .model("synth:size=1400,flows=64,count=30000")
@@ -113,7 +113,7 @@ fn a_full_disk_buffer_is_counted_as_storage() {
 }
 
 #[test]
-fn a_sniffers_one_queue_is_spread() {
+fn the_single_queue_of_a_sniffer_is_spread_to_parsers() {
     let dir = Dir::new();
     let finished = fanout(Wqcap::run(&dir, "sniffer"), 3)
         .model("synth:size=100,flows=64,count=20000")
@@ -125,7 +125,7 @@ fn a_sniffers_one_queue_is_spread() {
 }
 
 #[test]
-fn interrupts_end_it_in_order_or_at_once() {
+fn an_interrupt_ends_the_run_in_order_and_a_second_one_at_once() {
     let dir = Dir::new();
     let endless = "synth:size=100,flows=64,pps=50000";
     for parsers in [1, 3] {
@@ -169,7 +169,7 @@ fn interrupts_end_it_in_order_or_at_once() {
 }
 
 #[test]
-fn check_shows_where_parsers_run() {
+fn check_prints_the_cores_of_parsers() {
     let done = wqcap(["check", "--json", "--model", "synth:count=1"])
         .args(["--set", "output.format=none"])
         .args(["--set", "capture.queues=2"])

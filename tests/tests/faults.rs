@@ -124,7 +124,7 @@ fn a_wq_whose_last_wrs_are_never_flushed_is_recovered_with_all_its_slots() {
 
 /// What the device completes between the last look at the CQ and the reset names WQEs of before the reset.
 #[test]
-fn wrs_that_are_flushed_by_the_reset_are_taken_from_the_cq() {
+fn wrs_flushed_by_the_reset_are_polled_from_the_cq() {
     assert_recovered_unflushed(true);
 }
 
@@ -196,7 +196,7 @@ fn assert_recovered_unflushed(at_reset: bool) {
 }
 
 #[test]
-fn a_bad_key_costs_the_frame_it_hits_and_no_other() {
+fn a_bad_key_fails_only_the_frame_that_it_hits() {
     assert_recovered("bad_lkey", 3, STALE_ACCEPTED);
 }
 
@@ -215,7 +215,7 @@ fn run_lossy(dir: &Dir, fault: &str, captured: u64) -> Finished {
 }
 
 #[test]
-fn a_lossy_wire_loses_nothing_to_an_event_that_is_read_late() {
+fn an_event_read_late_loses_no_frame_of_a_lossy_wire() {
     let dir = Dir::new();
     let finished = run_lossy(&dir, "wq_fatal:queue=0@frames=5000", 8000);
     let seen = finished.numbers();
@@ -234,7 +234,7 @@ fn a_lossy_wire_loses_nothing_to_an_event_that_is_read_late() {
 
 /// Queue counters are 32 bits wide and begin anywhere, and in switchdev mode they are the device's.
 #[test]
-fn losses_are_counted_where_the_counter_wraps() {
+fn losses_are_counted_across_a_counter_wrap() {
     const ALL: u64 = 500_000;
     for switchdev in [false, true] {
         let dir = Dir::new();
@@ -267,7 +267,7 @@ fn losses_are_counted_where_the_counter_wraps() {
 }
 
 #[test]
-fn a_port_that_comes_up_again_is_waited_for() {
+fn the_run_waits_for_a_port_that_goes_down() {
     let dir = Dir::new();
     let run = run(&dir, "wait", "port_down:for=150@frames=5000")
         .set("capture.on_port_down=wait")
@@ -303,7 +303,7 @@ fn frames_of_a_lossy_wire_that_is_down_are_lost_and_counted() {
 }
 
 #[test]
-fn a_port_down_ends_a_run_that_is_to_stop_there() {
+fn a_port_down_ends_a_run_with_on_port_down_stop() {
     let dir = Dir::new();
     let finished = run(&dir, "stop", "port_down@frames=5000")
         .set("capture.on_port_down=stop")
@@ -313,7 +313,7 @@ fn a_port_down_ends_a_run_that_is_to_stop_there() {
 }
 
 #[test]
-fn a_dead_device_ends_the_run_with_what_it_had() {
+fn a_dead_device_ends_the_run_and_its_frames_are_kept() {
     let dir = Dir::new();
     for (way, settings) in WAYS {
         let finished = run(&dir, way, "device_fatal@frames=5000")
@@ -340,7 +340,7 @@ fn an_overrun_cq_ends_the_run_in_order() {
 }
 
 #[test]
-fn stamps_never_run_backward_whatever_the_clock_does() {
+fn stamps_never_decrease_when_the_clock_jumps() {
     let dir = Dir::new();
     for clock in ["nic", "system"] {
         let fault = "clock_jump:ns=-5000000000@frames=5000;clock_jump:ns=3000000000@frames=9000;\
@@ -353,7 +353,7 @@ fn stamps_never_run_backward_whatever_the_clock_does() {
 }
 
 #[test]
-fn a_clock_that_jumps_forward_shows_in_the_stamps_of_its_own_alone() {
+fn a_clock_jump_changes_only_stamps_of_that_clock() {
     let dir = Dir::new();
     // Beside the minute a busy machine may take a while from one frame to the next.
     for (clock, steps) in [("nic", 59..90), ("system", 0..30)] {
@@ -386,7 +386,7 @@ fn a_slow_bus_loses_nothing_on_a_lossless_wire() {
 }
 
 #[test]
-fn a_fault_that_cannot_be_is_refused() {
+fn an_invalid_fault_is_refused() {
     let dir = Dir::new();
     for (i, (fault, says)) in [
         ("fire@ms=1", "\"fire\" is not a fault"),

@@ -164,7 +164,7 @@ fn a_damaged_frame_is_counted_marked_and_kept() {
 
 /// Unless `rx-all` is on, the port drops them before any rule, and its interface's statistics alone tell of them.
 #[test]
-fn a_damaged_frame_that_the_port_drops_is_a_counter_of_the_nic() {
+fn a_damaged_frame_that_the_port_drops_is_counted_by_the_nic() {
     let dir = Dir::new();
     let input = frames::udp_flows(50, 100);
     let faults = "model.fault=bad_fcs@frames=10;bad_fcs@frames=20;bad_fcs@frames=21";
@@ -186,7 +186,7 @@ fn a_damaged_frame_that_the_port_drops_is_a_counter_of_the_nic() {
 }
 
 #[test]
-fn what_is_cut_is_cut_before_the_fcs_and_the_length_counts_it() {
+fn cut_frames_lose_the_fcs_and_the_length_includes_it() {
     let dir = Dir::new();
     let input = frames::udp_flows(20, 200);
     for (name, setting, kept) in [
@@ -209,7 +209,7 @@ fn what_is_cut_is_cut_before_the_fcs_and_the_length_counts_it() {
 }
 
 #[test]
-fn the_filter_does_not_see_the_fcs() {
+fn the_fcs_is_not_visible_to_the_filter() {
     let dir = Dir::new();
     let input: Vec<_> = (60..80).map(|n| vec![0x88; n]).collect();
     for (name, filter, wanted) in [("len", "len <= 69", 10), ("bytes", "ether[69] = 0x88", 10)] {
@@ -221,7 +221,7 @@ fn the_filter_does_not_see_the_fcs() {
 }
 
 #[test]
-fn the_fcs_is_that_of_the_frame_with_its_tag() {
+fn the_fcs_is_checked_with_the_stripped_tag_restored() {
     let dir = Dir::new();
     let input: Vec<_> = [&[(0x8100, 5)][..], &[], &[(0x88a8, 3), (0x8100, 5)]]
         .map(|tags| Frame::ethernet(tags, frames::ARP).payload(46).done())

@@ -130,7 +130,7 @@ fn a_flow_is_extracted_by_the_community_id_of_its_records() {
 }
 
 #[test]
-fn flows_are_counted_both_ways() {
+fn flows_are_counted_in_both_directions() {
     let duckdb = need!(Duckdb::install());
     let dir = Dir::new();
     let file = dir.join("flows.pcap");
@@ -217,7 +217,7 @@ fn vxlan(vni: u8) -> Vec<u8> {
 }
 
 #[test]
-fn tunnels_and_frames_without_ip() {
+fn records_cover_tunnels_and_frames_without_ip() {
     let duckdb = need!(Duckdb::install());
     let dir = Dir::new();
     let file = dir.join("tunnels.pcap");
@@ -244,7 +244,7 @@ fn tunnels_and_frames_without_ip() {
 }
 
 #[test]
-fn time_outs_and_intervals() {
+fn timeouts_and_intervals_end_records() {
     const ACTIVE_NS: u64 = 400_000_000;
     const IDLE_NS: u64 = 300_000_000;
     let duckdb = need!(Duckdb::install());
@@ -309,7 +309,7 @@ fn time_outs_and_intervals() {
 }
 
 #[test]
-fn more_flows_than_memory() {
+fn flows_beyond_the_memory_are_evicted_and_recorded() {
     let duckdb = need!(Duckdb::install());
     let dir = Dir::new();
     let finished = run(&dir, "many", "synth:size=64,flows=50000,count=200000")
@@ -362,7 +362,7 @@ fn a_full_disk_loses_records_and_no_frame() {
 }
 
 #[test]
-fn folders_that_cannot_be_are_refused() {
+fn invalid_record_folders_are_refused() {
     let dir = Dir::new();
     let check = |out: &Path, flows: &Path| {
         wqcap(["check", "--model", "synth:count=10"])

@@ -83,7 +83,7 @@ fn names_of_one_moment_sort_in_the_order_of_writing() {
 }
 
 #[test]
-fn a_folder_for_each_day_is_written_indexed_and_read_as_one() {
+fn daily_folders_are_written_indexed_and_read_as_one() {
     let dir = Dir::new();
     let (cap, index) = (dir.folder("cap"), dir.folder("idx"));
     let set = format!("output.index_dir={}", index.display());
@@ -166,7 +166,7 @@ fn a_folder_for_each_day_is_written_indexed_and_read_as_one() {
 }
 
 #[test]
-fn what_a_crash_left_in_a_folder_is_finished_and_old_folders_go() {
+fn files_of_a_crash_are_finished_and_emptied_folders_are_deleted() {
     let dir = Dir::new();
     let cap = dir.folder("cap");
     let run = capture(&dir, "first", &cap, &[]);

@@ -234,7 +234,7 @@ fn every_capture_arrives_once_in_every_mode() {
 }
 
 #[test]
-fn fragments_go_by_their_addresses() {
+fn fragments_are_spread_by_their_addresses() {
     let dir = Dir::new();
     let mut input = Vec::new();
     let mut groups = Vec::new();
@@ -312,7 +312,7 @@ fn gre(version: u8, inside: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn tunnels_are_spread_by_what_is_inside() {
+fn tunnels_are_spread_by_their_inner_headers() {
     let dir = Dir::new();
     let inside = flows();
     let arp = Frame::ethernet(&[], frames::ARP).payload(46).done();

@@ -3,9 +3,9 @@
 //!
 //! | test | what it shows |
 //! |---|---|
-//! | `capture_goes_on_when_room_returns` | the same files go on; the gap is in the ledger, the summary and the file |
-//! | `the_oldest_files_make_room_where_keep_is_set` | `output.keep` above what the disk has |
-//! | `a_run_that_ends_without_room_says_so` | status 1; what was captured stays readable |
+//! | `the_capture_continues_when_space_is_freed` | the same files go on; the gap is in the ledger, the summary and the file |
+//! | `output_keep_deletes_the_oldest_files_on_a_full_disk` | `output.keep` above what the disk has |
+//! | `a_run_that_ends_on_a_full_disk_reports_it` | status 1; what was captured stays readable |
 //!
 //! Each frame carries a number, so that a gap shows.
 
@@ -56,7 +56,7 @@ fn numbers(files: &[PathBuf]) -> Vec<u64> {
     records.map(|record| record.number()).collect()
 }
 
-fn goes_on(dir: &Dir, kind: &str, disk: &Path) {
+fn assert_continues(dir: &Dir, kind: &str, disk: &Path) {
     // When it goes there is room for seconds: a busy machine may be late with the signal that ends the run.
     let ballast = disk.join("ballast");
     File::create(&ballast)
@@ -101,7 +101,7 @@ fn goes_on(dir: &Dir, kind: &str, disk: &Path) {
 }
 
 #[test]
-fn capture_goes_on_when_room_returns() {
+fn the_capture_continues_when_space_is_freed() {
     let dir = Dir::new();
     // With direct I/O, and without.
     let (image, memory) = (
@@ -109,13 +109,13 @@ fn capture_goes_on_when_room_returns() {
         need!(Memory::new(&dir, BALLAST_MIB + 8)),
     );
     thread::scope(|scope| {
-        scope.spawn(|| goes_on(&dir, "image", image.path()));
-        scope.spawn(|| goes_on(&dir, "memory", memory.path()));
+        scope.spawn(|| assert_continues(&dir, "image", image.path()));
+        scope.spawn(|| assert_continues(&dir, "memory", memory.path()));
     });
 }
 
 #[test]
-fn the_oldest_files_make_room_where_keep_is_set() {
+fn output_keep_deletes_the_oldest_files_on_a_full_disk() {
     let dir = Dir::new();
     let disk = need!(Image::new(&dir, 16));
     let run = run(&dir, "keep", disk.path()).set("output.keep=1GiB");
@@ -137,7 +137,7 @@ fn the_oldest_files_make_room_where_keep_is_set() {
 }
 
 #[test]
-fn a_run_that_ends_without_room_says_so() {
+fn a_run_that_ends_on_a_full_disk_reports_it() {
     for on_full in ["hold", "drop"] {
         let dir = Dir::new();
         let disk = need!(Memory::new(&dir, 6));

@@ -1,7 +1,7 @@
 //! The engine as a library of a crate outside this workspace. Cargo builds the crate with its
 //! default profile, without optimisation. Unwritten memory then holds its previous content, so
-//! undefined behaviour is detected here first. The crate's programs are `engine/examples/dns.rs` and
-//! those in `tests/consumers/`.
+//! undefined behaviour is detected here first. The crate's programs are `engine/examples/dns.rs`
+//! and those in `tests/consumers/`.
 //!
 //! The crate and its model make system calls through libc (rustix's feature `use-libc`), so that
 //! memcheck can run them: memcheck hides the kernel's vDSO, which rustix's own system calls need.

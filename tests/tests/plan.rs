@@ -43,8 +43,8 @@ fn planned(plan: &Value) -> Objects {
     let memory = number(&plan["memory"]) / queues.len() as u64;
     for _ in queues {
         add(&mut objects, format!("MR bytes={memory}"));
-        // The engine requests one CQE less than there are WRs, or their strides. libmlx5 rounds up to
-        // the next power of two and reports one less.
+        // The engine requests one CQE less than there are WRs, or their strides. libmlx5 rounds up
+        // to the next power of two and reports one less.
         let strides = plan["striding"]["strides"].as_u64().unwrap_or(1);
         let cqes = (number(&plan["ring"]) * strides).next_power_of_two() - 1;
         add(&mut objects, format!("CQ cqes={cqes}"));

@@ -1,7 +1,8 @@
 //! The verbs test suite that Debian ships with rdma-core, unmodified, on the model.
 //!
-//! Each test of the modules below passes, or stands in [`CANNOT`] with the reason. A test that fails without standing
-//! there fails this one, and so does a test that stands there and passes: the table cannot go stale.
+//! Each test of the modules below passes, or is listed in [`CANNOT`] with the reason. This test
+//! fails if an unlisted test fails, and also if a listed test passes, so that the table stays
+//! current.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +11,7 @@ use std::{
 };
 use wqcap_tests::{Dir, Done, Program, Running, need, process, skip, wqcap::model};
 
-/// What a raw-Ethernet NIC has to do with.
+/// Modules of the suite that apply to a raw-Ethernet NIC.
 const MODULES: [&str; 13] = [
     "test_addr",
     "test_cq",
@@ -27,7 +28,7 @@ const MODULES: [&str; 13] = [
     "test_srq",
 ];
 
-/// How a test ended.
+/// Outcome of a test of the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Ok,
@@ -36,7 +37,8 @@ enum Outcome {
 }
 use Outcome::{Failed, Skipped};
 
-/// Tests of one class that cannot pass on the model: it refuses what they ask for, and they skip or fail.
+/// Tests of one class that cannot pass on the model. The model refuses their requests, and they
+/// skip or fail.
 struct Cannot {
     reason: &'static str,
     class: &'static str,
@@ -54,6 +56,7 @@ const DMABUF: &str = "needs a GPU's buffers (dmabuf), which the model does not m
 const COMPRESSION: &str =
     "needs 128-byte CQEs that are compressed or padded, which the model does not offer";
 
+/// Tests that cannot pass on the model.
 const CANNOT: &[Cannot] = &[
     Cannot {
         reason: DATAGRAM,
@@ -228,7 +231,7 @@ const CANNOT: &[Cannot] = &[
             "test_query_ud_qp",
         ],
     },
-    // Its objects are tested by clients of our own: every test of this class sends over RC.
+    // Every test of this class sends over RC. The client `srq` tests SRQs instead.
     Cannot {
         reason: CONNECTED,
         class: "test_srq.SrqTestCase",
@@ -241,11 +244,11 @@ const CANNOT: &[Cannot] = &[
 ];
 
 #[test]
-fn debians_verbs_tests_pass() {
+fn debians_verbs_tests_pass_on_the_model() {
     let suite = need!(find_suite());
     let python = need!(find_python());
     if !process::is_root() {
-        skip!("the suite leaves out, for any other user than root, what needs RAW_PACKET QPs");
+        skip!("for users other than root, the suite skips tests of RAW_PACKET QPs");
     }
     let dir = Dir::new();
     let (tests, tools) = (unpack(&suite, &dir), tools(&dir));
@@ -266,10 +269,11 @@ fn debians_verbs_tests_pass() {
         assert!(!ran.is_empty(), "no test of {module} was run");
         outcomes.extend(ran);
     }
-    judge(&outcomes);
+    assert_expected(&outcomes);
 }
 
-/// The folder of the suite: `scripts/test` names one where documentation is not installed.
+/// Returns the directory of the suite. `scripts/test` sets `WQCAP_VERBS_SUITE` on systems without
+/// installed documentation.
 fn find_suite() -> Result<PathBuf, String> {
     let folder = std::env::var_os("WQCAP_VERBS_SUITE")
         .unwrap_or_else(|| "/usr/share/doc/rdma-core/tests".into());
@@ -283,7 +287,8 @@ fn find_suite() -> Result<PathBuf, String> {
     ))
 }
 
-/// The system's python, for which pyverbs is packaged; another one may come first on the path.
+/// Returns the system's Python, for which pyverbs is packaged. The first Python on the path may be
+/// another one.
 fn find_python() -> Result<PathBuf, String> {
     let python = Path::new("/usr/bin/python3");
     if python.is_file()
@@ -295,14 +300,14 @@ fn find_python() -> Result<PathBuf, String> {
     {
         return Ok(python.to_owned());
     }
-    Err("no pyverbs for /usr/bin/python3 (package python3-pyverbs)".to_owned())
+    Err("/usr/bin/python3 has no pyverbs (package python3-pyverbs)".to_owned())
 }
 
-/// Copies the suite to where it can be run: Debian packs long documentation files.
+/// Copies the suite into `dir` and decompresses the files that Debian has compressed.
 fn unpack(suite: &Path, dir: &Dir) -> PathBuf {
     let tests = dir.folder("tests");
-    for entry in fs::read_dir(suite).expect("a folder") {
-        let from = entry.expect("a folder lists").path();
+    for entry in fs::read_dir(suite).expect("the directory is readable") {
+        let from = entry.expect("the directory is readable").path();
         let name = from
             .file_name()
             .expect("a file has a name")
@@ -320,7 +325,7 @@ fn unpack(suite: &Path, dir: &Dir) -> PathBuf {
                     .expect(0);
             }
             None if from.is_file() => {
-                fs::copy(&from, tests.join(name)).expect("room for a copy");
+                fs::copy(&from, tests.join(name)).expect("the file is copied");
             }
             None => {}
         }
@@ -328,8 +333,8 @@ fn unpack(suite: &Path, dir: &Dir) -> PathBuf {
     tests
 }
 
-/// Runs `run_tests.py` as it stands; only what it finds around it is mended: rdma-core 50 calls unittest in a way that
-/// Python 3.12, with which Ubuntu 24.04 ships it, no longer takes.
+/// Python program that runs `run_tests.py` unmodified with a patched unittest: rdma-core 50 calls
+/// unittest in a way that Python 3.12, as in Ubuntu 24.04, no longer accepts.
 const RUN: &str = "
 import runpy, sys, unittest
 load = unittest.TestLoader.loadTestsFromModule
@@ -339,18 +344,19 @@ sys.path.insert(0, sys.argv[0].rpartition('/')[0])
 runpy.run_path(sys.argv[0], run_name='__main__')
 ";
 
-/// Newer suites ask iproute2's `rdma`, which speaks netlink to the kernel and so cannot know of the model, for the
-/// network interface of a port. From one that knows no device they turn to sysfs, as older suites do at once.
+/// Shell script that replaces iproute2's `rdma` and reports no device. Newer suites ask `rdma` for
+/// the network interface of a port. The real program uses netlink and cannot see the model. If
+/// `rdma` reports no device, the suites read sysfs, as older suites always do.
 const RDMA: &str = "echo '[]'";
 
-/// A folder to be put first on the path.
+/// Creates a directory with the replacement of `rdma`, which must be first on the path.
 fn tools(dir: &Dir) -> PathBuf {
     let folder = dir.folder("tools");
     dir.script("tools/rdma", RDMA);
     folder
 }
 
-/// Runs one module in a process of its own, so that what hangs or breaks one leaves the others alone.
+/// Runs one module in a separate process, so that a hang or crash does not affect other modules.
 fn start_module(python: &Path, tests: &Path, tools: &Path, module: &str) -> Running {
     let path = format!(
         "{}:{}",
@@ -366,7 +372,7 @@ fn start_module(python: &Path, tests: &Path, tools: &Path, module: &str) -> Runn
         .start()
 }
 
-/// What a module's report says of each of its tests.
+/// Returns the outcome of each test of a module, and the text of its line.
 fn outcomes_of(module: &str, done: &Done) -> BTreeMap<String, (Outcome, String)> {
     let outcomes = parse(&done.stderr);
     let ran = done
@@ -376,23 +382,23 @@ fn outcomes_of(module: &str, done: &Done) -> BTreeMap<String, (Outcome, String)>
     assert_eq!(
         ran,
         Some(outcomes.len()),
-        "the report of {module} is not understood: {done}"
+        "the report of {module} is parsed completely: {done}"
     );
     if outcomes.values().any(|(outcome, _)| *outcome == Failed) {
-        // Only shown when this test fails; the harness keeps it to itself otherwise.
+        // The test harness prints this only if the test fails.
         println!("{module}:\n{}", done.stderr);
     }
     outcomes
 }
 
-/// Reads unittest's verbose report: `test_x (tests.module.Class.test_x)`, perhaps a line of documentation, ` ... `,
-/// perhaps output of the test, and the outcome.
+/// Parses unittest's verbose report. An entry is `test_x (tests.module.Class.test_x)`, an optional
+/// line of documentation, ` ... `, optional output of the test, and the outcome.
 fn parse(report: &str) -> BTreeMap<String, (Outcome, String)> {
     let mut outcomes = BTreeMap::new();
     let mut current: Option<String> = None;
     for line in report.lines() {
         if line.starts_with("======") {
-            // What follows repeats the failures, with their traces.
+            // The rest of the report repeats the failures with their traces.
             break;
         }
         if let Some(id) = id_of(line) {
@@ -408,13 +414,14 @@ fn parse(report: &str) -> BTreeMap<String, (Outcome, String)> {
     outcomes
 }
 
-/// The outcome a line ends with, behind ` ... ` or alone; the reason of a skip may hold dots of its own.
+/// Returns the outcome at the end of a line, after ` ... ` or alone. The reason of a skip may also
+/// contain dots.
 fn outcome_of(line: &str) -> Option<(Outcome, &str)> {
-    let behind_dots = line
+    let after_dots = line
         .match_indices(" ... ")
         .map(|(at, dots)| &line[at + dots.len()..]);
     std::iter::once(line)
-        .chain(behind_dots)
+        .chain(after_dots)
         .find_map(|text| match text.split(' ').next()? {
             "ok" => Some((Outcome::Ok, text)),
             "skipped" => Some((Skipped, text)),
@@ -423,7 +430,8 @@ fn outcome_of(line: &str) -> Option<(Outcome, &str)> {
         })
 }
 
-/// `module.Class.test` of a line that begins a test's report. Python before 3.11 leaves the test out of the brackets.
+/// Returns `module.Class.test` for a line that begins a test's entry. Before Python 3.11 the test's
+/// name is not repeated in the brackets.
 fn id_of(line: &str) -> Option<String> {
     let (test, rest) = line.split_once(" (tests.")?;
     let (path, _) = rest.split_once(')')?;
@@ -437,7 +445,8 @@ fn id_of(line: &str) -> Option<String> {
     })
 }
 
-fn judge(outcomes: &BTreeMap<String, (Outcome, String)>) {
+/// Asserts that exactly the tests of [`CANNOT`] skip or fail.
+fn assert_expected(outcomes: &BTreeMap<String, (Outcome, String)>) {
     let listed = |id: &str| {
         let (class, test) = id.rsplit_once('.').expect("module.Class.test");
         CANNOT
@@ -449,9 +458,7 @@ fn judge(outcomes: &BTreeMap<String, (Outcome, String)>) {
         match (listed(id), outcome) {
             (false, Outcome::Ok) | (true, Skipped | Failed) => {}
             (false, _) => wrong.push(format!("{id}: {text}")),
-            (true, Outcome::Ok) => wrong.push(format!(
-                "{id} passes, though it is listed among those that cannot"
-            )),
+            (true, Outcome::Ok) => wrong.push(format!("{id} passes, but it is listed in CANNOT")),
         }
     }
     let count = |wanted| {
@@ -493,12 +500,12 @@ fn judge(outcomes: &BTreeMap<String, (Outcome, String)>) {
     );
     assert!(
         count(Outcome::Ok) >= 42,
-        "fewer tests pass than a model of a few functions gets through"
+        "at least 42 tests of the suite pass"
     );
 }
 
 #[test]
-fn reports_are_understood() {
+fn reports_are_parsed() {
     let report = "\
 test_a (tests.test_x.C.test_a)
 What a does ... ok

@@ -1,10 +1,10 @@
-//! Flow records as engines read them.
+//! Flow records as read by query engines.
 //!
 //! | test | engine | shows |
 //! |---|---|---|
-//! | `types_and_facts_are_those_of_the_page` | DuckDB | the schema is that of `docs/flows.md`, the file says what it is, the page's example |
-//! | `queries_read_what_they_need` | DuckDB | order, statistics and bloom filters rule out row groups |
-//! | `WHO_reads_what_duckdb_reads` | pyarrow, Spark, ClickHouse, Sail: `scripts/soak` | the same types and rows, the ledger's sums, also of the sensors of a store, the page's example |
+//! | `types_and_metadata_are_as_documented` | DuckDB | the schema and metadata are those of `docs/flows.md`; the page's example works |
+//! | `queries_can_skip_row_groups` | DuckDB | order, statistics and bloom filters exclude row groups |
+//! | `ENGINE_reads_the_same_as_duckdb` | pyarrow, Spark, ClickHouse, Sail: `scripts/soak` | the same types and rows; sums equal the ledger, also for the sensors of a store; the page's example works |
 
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::PathBuf};
@@ -18,10 +18,10 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// The times, whose types and values engines show in their own ways.
+/// Columns of times. Engines print their types and values differently.
 const TIMES: [&str; 4] = ["first_fwd", "last_fwd", "first_rev", "last_rev"];
 
-/// A run that writes records into the folder `flows`.
+/// Returns a run that writes flow records into the directory `flows`.
 fn run<'d>(dir: &'d Dir, wire: &str) -> Wqcap<'d> {
     let flows = dir.folder("flows");
     Wqcap::run(dir, "run")
@@ -29,60 +29,62 @@ fn run<'d>(dir: &'d Dir, wire: &str) -> Wqcap<'d> {
         .set(&format!("flows.dir={}", flows.display()))
 }
 
-/// All records of a folder, for DuckDB.
+/// Returns the DuckDB expression for all records of the directory `flows`.
 fn table(dir: &Dir) -> String {
     format!("'{}/*.parquet'", dir.join("flows").display())
 }
 
-/// The page.
+/// Returns the page `docs/flows.md`.
 fn page() -> String {
-    fs::read_to_string(binaries::root().join("docs/flows.md")).expect("the page")
+    fs::read_to_string(binaries::root().join("docs/flows.md")).expect("the page is readable")
 }
 
-/// The columns of the page: names, and types in the words of an engine.
-fn columns(words: [&str; 4]) -> Vec<[String; 2]> {
+/// Returns the documented columns: names and types. `types` has an engine's names of the four types
+/// of the page.
+fn columns(types: [&str; 4]) -> Vec<[String; 2]> {
     let kinds = ["int32", "int64", "string", "timestamp, µs, UTC"];
     let page = page();
     let rows = page.lines().filter_map(|it| it.strip_prefix("| `"));
     rows.map(|row| {
-        let (name, rest) = row.split_once("` | ").expect("a type");
-        let kind = rest.split(" | ").next().expect("a type");
+        let (name, rest) = row.split_once("` | ").expect("a row has a type");
+        let kind = rest.split(" | ").next().expect("a row has a type");
         let at = kinds.iter().position(|it| *it == kind);
-        let at = at.unwrap_or_else(|| panic!("what type is {kind:?}?"));
-        [name.to_owned(), words[at].to_owned()]
+        let at = at.unwrap_or_else(|| panic!("unknown type {kind:?}"));
+        [name.to_owned(), types[at].to_owned()]
     })
     .collect()
 }
 
-/// Two columns of a query.
+/// Converts the first two columns of a query to text.
 fn pairs(rows: &[Vec<Value>]) -> Vec<[String; 2]> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     rows.iter().map(|it| [text(&it[0]), text(&it[1])]).collect()
 }
 
 #[test]
-fn types_and_facts_are_those_of_the_page() {
+fn types_and_metadata_are_as_documented() {
     let duckdb = need!(Duckdb::install());
     let dir = Dir::new();
     let _ = run(&dir, "synth:count=1000,flows=10").finish(0);
     let table = table(&dir);
     let seen = duckdb.query(&format!("DESCRIBE SELECT * FROM {table}"));
-    let words = ["INTEGER", "BIGINT", "VARCHAR", "TIMESTAMP WITH TIME ZONE"];
-    assert_eq!(pairs(&seen), columns(words));
-    // As they stand in the file, since DuckDB knows more types than others.
+    let types = ["INTEGER", "BIGINT", "VARCHAR", "TIMESTAMP WITH TIME ZONE"];
+    assert_eq!(pairs(&seen), columns(types));
+    // The types stored in the file are checked, too, because DuckDB supports more types than other
+    // engines.
     let stored = duckdb.query(&format!(
         "SELECT DISTINCT name, concat_ws(' ', type, converted_type, logical_type) FROM parquet_schema({table})
             WHERE type IS NOT NULL"
     ));
     let mut stored = pairs(&stored);
     let time = "INT64 TIMESTAMP_MICROS TimestampType(isAdjustedToUTC=1, unit=TimeUnit(MILLIS=<null>, MICROS=MicroSeconds(), NANOS=<null>))";
-    let words = ["INT32", "INT64", "BYTE_ARRAY UTF8 StringType()", time];
-    let mut documented = columns(words);
+    let types = ["INT32", "INT64", "BYTE_ARRAY UTF8 StringType()", time];
+    let mut documented = columns(types);
     stored.sort();
     documented.sort();
     assert_eq!(stored, documented);
 
-    let facts = duckdb.query(&format!(
+    let metadata = duckdb.query(&format!(
         "SELECT DISTINCT decode(key), decode(value) FROM parquet_kv_metadata({table}) ORDER BY ALL"
     ));
     let version = env!("CARGO_PKG_VERSION");
@@ -91,24 +93,24 @@ fn types_and_facts_are_those_of_the_page() {
         ["wqcap.flows.schema_version", "3"],
         ["wqcap.version", version],
     ];
-    assert_eq!(pairs(&facts), expected.map(|it| it.map(str::to_owned)));
+    assert_eq!(pairs(&metadata), expected.map(|it| it.map(str::to_owned)));
     let page = page();
     for [key, _] in expected {
         assert!(page.contains(&format!("- `{key}`: ")), "{key}");
     }
-    let made = duckdb.query(&format!(
+    let writer = duckdb.query(&format!(
         "SELECT DISTINCT created_by FROM parquet_file_metadata({table})"
     ));
-    assert_eq!(made, [[format!("wqcap version {version}")]]);
+    assert_eq!(writer, [[format!("wqcap version {version}")]]);
     let done = duckdb.python(&example("import duckdb"), dir.path());
     assert_eq!(done.stdout.trim(), "1000", "{done}");
 }
 
 #[test]
-fn queries_read_what_they_need() {
+fn queries_can_skip_row_groups() {
     let duckdb = need!(Duckdb::install());
     let dir = Dir::new();
-    // Paced, so that a busy machine writes the records of flows that make room as fast as they come.
+    // The wire is paced, so that even a busy machine writes the records of evicted flows in time.
     let finished = run(
         &dir,
         "synth:size=64,flows=50000,count=200000,proto=mix,pps=100000",
@@ -124,7 +126,7 @@ fn queries_read_what_they_need() {
         ))
     };
 
-    // Statistics: whoever asks for the last flow needs no row group but those whose times reach so far.
+    // Statistics: a query for the last flow reads only row groups whose times include it.
     let records = number(&finished.summary.json["flows"]["records"]);
     let groups = metadata(
         "first_fwd_ns",
@@ -148,7 +150,7 @@ fn queries_read_what_they_need() {
     let needed = reach(2).filter(|max| *max >= last).count();
     assert!(needed < groups.len(), "{last} in {groups:?}");
 
-    // Order: a later row begins earlier only where a row group begins.
+    // Order: rows are sorted by `first_fwd_ns` within a row group.
     let unsorted = duckdb.query(&format!(
         "SELECT count(*) FROM (SELECT first_fwd_ns < lag(first_fwd_ns) OVER (PARTITION BY filename ORDER BY file_row_number) AS earlier
             FROM read_parquet({table}, filename = true, file_row_number = true)) WHERE earlier"
@@ -158,14 +160,15 @@ fn queries_read_what_they_need() {
         "{unsorted:?}"
     );
 
-    // Bloom filters: of addresses and names, of a bounded size, without a false no and with few a false yes.
+    // Bloom filters exist for addresses and names, and their size is bounded. They have no false
+    // negatives and few false positives.
     let filters = duckdb.query(&format!(
         "SELECT DISTINCT path_in_schema, max(bloom_filter_length) FROM parquet_metadata({table})
             WHERE bloom_filter_offset IS NOT NULL GROUP BY ALL ORDER BY ALL"
     ));
     let mut lengths: BTreeMap<_, _> = filters
         .iter()
-        .map(|it| (it[0].as_str().expect("a name"), number(&it[1])))
+        .map(|it| (it[0].as_str().expect("a column has a name"), number(&it[1])))
         .collect();
     let names: Vec<_> = lengths.keys().copied().collect();
     assert_eq!(
@@ -195,10 +198,13 @@ fn queries_read_what_they_need() {
     assert_eq!(some.len(), 20);
     for row in some {
         for (column, value) in ["community_id", "src", "dst"].iter().zip(&row) {
-            let value = value.as_str().expect("a text");
+            let value = value.as_str().expect("a value is text");
             let (no, all) = excluded(column, value);
             assert_eq!(all, groups.len() as u64);
-            assert!(no < all, "{column} {value} is in none of {all} row groups");
+            assert!(
+                no < all,
+                "{column} {value} is excluded from all {all} row groups"
+            );
         }
     }
     let (mut no, mut all) = (0, 0);
@@ -210,25 +216,25 @@ fn queries_read_what_they_need() {
     assert!(no * 10 >= all * 9, "{no} of {all}");
 }
 
-/// The example of the page for an engine: the block of Python that imports it.
+/// Returns the page's example for an engine: the Python block that begins with `import`.
 fn example(import: &str) -> String {
     let page = page();
     let mut blocks = page.split("```python\n").skip(1);
     let block = blocks.find(|it| it.starts_with(import));
     let block = block.unwrap_or_else(|| panic!("no example begins with {import:?}"));
-    block.split("```").next().expect("its end").to_owned()
+    block.split("```").next().expect("a block ends").to_owned()
 }
 
-/// Records of all captures, with a file among them that is being written.
-fn recorded(dir: &Dir) -> Finished {
+/// Records the flows of all captures, and adds an unfinished `.part` file to the directory.
+fn record_all(dir: &Dir) -> Finished {
     let (file, _) = Captures::find().everything(dir);
     let wire = format!("pcap:{}", file.display());
     let finished = run(dir, &wire).queues(3).finish(0);
-    fs::write(dir.join("flows/wqcap-flows-1.parquet.part"), "PAR1").expect("own");
+    fs::write(dir.join("flows/wqcap-flows-1.parquet.part"), "PAR1").expect("written");
     finished
 }
 
-/// All rows, as text and in an order of its own.
+/// Returns rows as sorted lines of text.
 fn sorted<'v>(rows: impl IntoIterator<Item = &'v Vec<Value>>) -> Vec<String> {
     let mut rows: Vec<_> = rows
         .into_iter()
@@ -238,8 +244,9 @@ fn sorted<'v>(rows: impl IntoIterator<Item = &'v Vec<Value>>) -> Vec<String> {
     rows
 }
 
-/// Two sensors' files in a store, and what they have captured, by sensor.
-fn shipped(dir: &Dir) -> (PathBuf, Value) {
+/// Captures and ships files of two sensors. Returns the store's directory and the number of
+/// captured frames by sensor.
+fn ship_two_sensors(dir: &Dir) -> (PathBuf, Value) {
     let store = dir.folder("store");
     let mut captured = serde_json::Map::new();
     for (sensor, frames) in [("tap-a", 3000), ("tap-b", 5000)] {
@@ -259,17 +266,18 @@ fn shipped(dir: &Dir) -> (PathBuf, Value) {
         run.run().expect(0);
         let ship = wqcap(["ship", "--once", "--json"]).args(sets.concat());
         let done = ship.run().expect(0);
-        let told: Value = serde_json::from_str(&done.stdout).expect("JSON");
-        assert_eq!(told["ledger"]["shipped"], frames, "{told}");
+        let report: Value = serde_json::from_str(&done.stdout).expect("the report is JSON");
+        assert_eq!(report["ledger"]["shipped"], frames, "{report}");
         captured.insert(sensor.into(), frames.into());
     }
     (store, captured.into())
 }
 
-/// What a reader reads is what DuckDB reads, and sums up to the ledger.
-fn assert_reads(duckdb: &Duckdb, reader: &Reader, words: [&str; 4], import: &str) {
+/// Asserts that a reader reads the same types and rows as DuckDB, and that sums equal the ledger.
+/// `types` has the reader's names of the four types of the page.
+fn assert_reads(duckdb: &Duckdb, reader: &Reader, types: [&str; 4], import: &str) {
     let dir = Dir::new();
-    let finished = recorded(&dir);
+    let finished = record_all(&dir);
     let table = table(&dir);
     let flows = &finished.summary.json["flows"];
     let total = finished.summary.ledger.total;
@@ -291,17 +299,24 @@ fn assert_reads(duckdb: &Duckdb, reader: &Reader, words: [&str; 4], import: &str
         panic!("{query:?}")
     };
     let folder = dir.join("flows");
-    let read = reader.read(&folder, id.as_str().expect("a name"), number(middle));
-    let types: Vec<Vec<Value>> = serde_json::from_value(read["types"].clone()).expect("types");
-    assert_eq!(pairs(&types), columns(words));
-    let rows: Vec<Vec<Value>> = serde_json::from_value(read["rows"].clone()).expect("rows");
+    let read = reader.read(
+        &folder,
+        id.as_str().expect("a Community ID"),
+        number(middle),
+    );
+    let read_types = serde_json::from_value(read["types"].clone());
+    let read_types: Vec<Vec<Value>> = read_types.expect("the reader prints types");
+    assert_eq!(pairs(&read_types), columns(types));
+    let rows = serde_json::from_value(read["rows"].clone());
+    let rows: Vec<Vec<Value>> = rows.expect("the reader prints rows");
     assert_eq!(rows.len() as u64, number(&flows["records"]));
     for (row, expected) in sorted(&rows).iter().zip(sorted(&expected)) {
         assert_eq!(*row, expected);
     }
-    let names = columns(words);
-    let sum = |way: &str| -> u64 {
-        let at = names.iter().position(|it| it[0] == way).expect("a column");
+    let names = columns(types);
+    let sum = |column: &str| -> u64 {
+        let at = names.iter().position(|it| it[0] == column);
+        let at = at.expect("the page has the column");
         rows.iter().map(|it| number(&it[at])).sum()
     };
     assert_eq!(sum("frames_fwd") + sum("frames_rev"), frames);
@@ -312,7 +327,7 @@ fn assert_reads(duckdb: &Duckdb, reader: &Reader, words: [&str; 4], import: &str
         "{query:?}"
     );
 
-    let (store, captured) = shipped(&dir);
+    let (store, captured) = ship_two_sensors(&dir);
     let sums = reader.sums(&store);
     assert_eq!(sums["blocks"], captured);
     assert_eq!(sums["flows"], captured);
@@ -320,48 +335,48 @@ fn assert_reads(duckdb: &Duckdb, reader: &Reader, words: [&str; 4], import: &str
     let done = reader.run(&example(import), &[], dir.path());
     assert_eq!(done.stdout.trim(), frames.to_string(), "{done}");
     skip::say(&format!(
-        "{} records, {frames} frames: the ledger's",
+        "{} records with {frames} frames, as in the ledger",
         rows.len()
     ));
 }
 
 #[test]
-#[ignore = "takes some hundred MB from PyPI: scripts/soak runs it"]
-fn pyarrow_reads_what_duckdb_reads() {
+#[ignore = "downloads some hundred MB from PyPI: scripts/soak runs it"]
+fn pyarrow_reads_the_same_as_duckdb() {
     let duckdb = need!(Duckdb::install());
     let reader = need!(Reader::install("pyarrow"));
-    let words = ["int32", "int64", "string", "timestamp[us, tz=UTC]"];
-    assert_reads(&duckdb, &reader, words, "import glob, pyarrow");
+    let types = ["int32", "int64", "string", "timestamp[us, tz=UTC]"];
+    assert_reads(&duckdb, &reader, types, "import glob, pyarrow");
 }
 
 #[test]
-#[ignore = "takes some hundred MB from PyPI: scripts/soak runs it"]
-fn spark_reads_what_duckdb_reads() {
+#[ignore = "downloads some hundred MB from PyPI: scripts/soak runs it"]
+fn spark_reads_the_same_as_duckdb() {
     let duckdb = need!(Duckdb::install());
     let reader = need!(Reader::install("pyspark"));
-    let words = ["int", "bigint", "string", "timestamp"];
-    assert_reads(&duckdb, &reader, words, "from pyspark.sql import");
+    let types = ["int", "bigint", "string", "timestamp"];
+    assert_reads(&duckdb, &reader, types, "from pyspark.sql import");
 }
 
 #[test]
-#[ignore = "takes some hundred MB from PyPI: scripts/soak runs it"]
-fn clickhouse_reads_what_duckdb_reads() {
+#[ignore = "downloads some hundred MB from PyPI: scripts/soak runs it"]
+fn clickhouse_reads_the_same_as_duckdb() {
     let duckdb = need!(Duckdb::install());
     let reader = need!(Reader::install("chdb"));
-    let words = [
+    let types = [
         "Nullable(Int32)",
         "Nullable(Int64)",
         "Nullable(String)",
         "Nullable(DateTime64(6, 'UTC'))",
     ];
-    assert_reads(&duckdb, &reader, words, "import chdb");
+    assert_reads(&duckdb, &reader, types, "import chdb");
 }
 
 #[test]
-#[ignore = "takes some hundred MB from PyPI: scripts/soak runs it"]
-fn sail_reads_what_duckdb_reads() {
+#[ignore = "downloads some hundred MB from PyPI: scripts/soak runs it"]
+fn sail_reads_the_same_as_duckdb() {
     let duckdb = need!(Duckdb::install());
     let reader = need!(Reader::install("pysail"));
-    let words = ["int", "bigint", "string", "timestamp"];
-    assert_reads(&duckdb, &reader, words, "from pysail.spark import");
+    let types = ["int", "bigint", "string", "timestamp"];
+    assert_reads(&duckdb, &reader, types, "from pysail.spark import");
 }

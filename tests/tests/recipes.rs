@@ -1,4 +1,5 @@
-//! The recipes of docs/recipes.md: what stands there is read and run, and what comes of it is held to others.
+//! Recipes of docs/recipes.md: the configurations and commands of the page are run, and the results
+//! are compared with those of other tools.
 
 use rustix::process::Signal;
 use std::fs;
@@ -13,22 +14,23 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// The first block of this kind below a heading of the page.
+/// Returns the first code block of language `kind` below a heading of the page.
 fn block(heading: &str, kind: &str) -> String {
-    let page = fs::read_to_string(binaries::root().join("docs/recipes.md")).expect("the page");
+    let page = fs::read_to_string(binaries::root().join("docs/recipes.md"));
+    let page = page.expect("the page is readable");
     let (_, section) = page
         .split_once(&format!("\n## {heading}\n"))
-        .unwrap_or_else(|| panic!("no heading {heading}"));
+        .unwrap_or_else(|| panic!("the page has no heading {heading}"));
     let (section, _) = section.split_once("\n## ").unwrap_or((section, ""));
     let (_, block) = section
         .split_once(&format!("```{kind}\n"))
-        .unwrap_or_else(|| panic!("no {kind} below {heading}"));
+        .unwrap_or_else(|| panic!("there is no {kind} block below {heading}"));
     let (block, _) = block.split_once("```").expect("a block ends");
     block.to_owned()
 }
 
-/// A mix as sites have it: few flows of much, many of little, and DNS.
-fn mix() -> Vec<Vec<u8>> {
+/// Returns typical frames of a site: few large flows, many small flows, and DNS.
+fn traffic_mix() -> Vec<Vec<u8>> {
     let frame = |ends: Ends, protocol: u8, size: usize| {
         let frame = Frame::ethernet(&[], IPV4).ipv4(ends, protocol, 0);
         let frame = if protocol == 6 {
@@ -40,7 +42,7 @@ fn mix() -> Vec<Vec<u8>> {
     };
     let mut all = Vec::new();
     for round in 0..2000_u16 {
-        // Three downloads, each with an answer every fourth frame.
+        // Three downloads, each with an empty segment back every fourth frame.
         for flow in 0..3 {
             let down = Ends {
                 from: 900 + flow,
@@ -79,12 +81,12 @@ fn mix() -> Vec<Vec<u8>> {
 
 #[test]
 fn a_month_on_one_disk_keeps_all_of_dns_and_a_small_part_of_the_bytes() {
-    // What is left of the bytes of the mix is less than one of so many; of the files less still, which are compressed.
+    // At most 1/FLOOR of the frames' bytes is kept. The compressed files are smaller still.
     const FLOOR: u64 = 15;
     let dir = Dir::new();
     let [out, index, flows] = ["run.out", "index", "flows"].map(|it| dir.folder(it));
     let mut config = block("A month on one disk", "toml");
-    // The longest first: the others begin as it does.
+    // Longer paths first, because `/var/lib/wqcap` is a prefix of the others.
     for (there, here) in [
         ("/var/lib/wqcap-index", &index),
         ("/var/lib/wqcap-flows", &flows),
@@ -102,7 +104,7 @@ fn a_month_on_one_disk_keeps_all_of_dns_and_a_small_part_of_the_bytes() {
     assert_eq!(plan["cutoff"][1]["bytes"].as_integer(), Some(20 << 10));
     assert_eq!(plan["output"]["keep"].as_str(), Some("80%"), "{plan}");
 
-    let sent = mix();
+    let sent = traffic_mix();
     let wire = dir.join("mix.pcap");
     files::write(&wire, 1_600_000_000, &sent);
     let finished = Wqcap::run(&dir, "run")
@@ -129,20 +131,20 @@ fn a_month_on_one_disk_keeps_all_of_dns_and_a_small_part_of_the_bytes() {
     );
     let on_disk = finished.files().into_iter();
     let on_disk: u64 = on_disk
-        .map(|(_, path)| fs::metadata(path).expect("there").len())
+        .map(|(_, path)| fs::metadata(path).expect("the file exists").len())
         .sum();
     skip::say(&format!(
-        "a month on one disk: of {bytes} bytes {bytes_kept} are kept, 1 of {:.1}, in files of {on_disk} bytes",
+        "a month on one disk: {bytes_kept} of {bytes} bytes are kept, 1 of {:.1}, in files of {on_disk} bytes",
         bytes as f64 / bytes_kept as f64
     ));
     assert!(bytes_kept * FLOOR < bytes, "{bytes_kept} of {bytes}");
     assert!(on_disk < bytes_kept, "{on_disk}");
-    // No more than the limit, and one frame, of each direction of the three downloads.
+    // Each download keeps its frames up to the limit, including the frame that reaches it.
     let large = kept.iter().filter(|it| it.len > 1400).count();
     assert_eq!(large, 3 * (20 * 1024_usize).div_ceil(1454));
 }
 
-/// Words of a line of the page, as a shell would part them.
+/// Splits a line of the page into words by a shell.
 fn words(line: &str) -> Vec<String> {
     let script = r#"printf '%s\n' "$@""#;
     let line = format!("set -- {line}; {script}");
@@ -155,7 +157,7 @@ fn the_packets_of_an_alert_are_those_that_tshark_finds() {
     const SENT: u16 = 3200;
     let dir = Dir::new();
     let wire = dir.join("in.pcap");
-    // 10.0.0.2 is one of 16 hosts.
+    // 10.0.0.2 is one of 16 hosts, so 1/16 of the frames is its own.
     files::write(&wire, 1_600_000_000, &frames::udp_flows(SENT, 300));
     let run = Wqcap::run(&dir, "run")
         .replay(&wire)
@@ -167,14 +169,16 @@ fn the_packets_of_an_alert_are_those_that_tshark_finds() {
     ctl.until_counted(&mut running, "captured", SENT.into());
     let commands = block("From an alert to its packets", "sh");
     let mut commands = commands.lines().map(words);
-    let mark = commands.next().expect("a mark");
+    let mark = commands.next().expect("the first command is a mark");
     assert_eq!(mark[..2], ["wqcap", "ctl"]);
     let mark: Vec<_> = mark[2..].iter().map(String::as_str).collect();
     let _ = ctl.run(&mark).expect(0);
     running.signal(Signal::TERM);
     let _ = running.wait().expect(0);
 
-    let extract = commands.next().expect("an extract");
+    let extract = commands
+        .next()
+        .expect("the second command is an extraction");
     assert_eq!(extract[0], "wqcap");
     let out = run.out_path().display().to_string();
     let extract = extract[1..].iter().map(|it| match it.as_str() {
@@ -183,7 +187,8 @@ fn the_packets_of_an_alert_are_those_that_tshark_finds() {
     });
     let _ = wqcap(extract).cwd(dir.path()).run().expect(0);
     let all = dir.join("all.pcapng");
-    let files = fs::read_dir(run.out_path()).expect("lists").flatten();
+    let files = fs::read_dir(run.out_path());
+    let files = files.expect("the directory is readable").flatten();
     let files = files.map(|it| it.path()).filter(|it| it.is_file());
     let _ = wqcap(["merge", "-o"]).arg(&all).args(files).run().expect(0);
     let wanted = tshark::frames("ip.id", &all, "ip.addr == 10.0.0.2");

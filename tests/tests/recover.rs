@@ -1,5 +1,6 @@
-//! `wqcap recover`: after kill -9 every file that was open is finished and whole; a running capture's files are left
-//! alone; nothing is overwritten, and nothing that was left keeps a run from ending.
+//! `wqcap recover`: after kill -9 every open file is finished with its complete records. Files of a
+//! running capture are not touched, no file is overwritten, and no leftover file keeps a run from
+//! ending.
 
 use rustix::{
     fs::{CWD, Mode, mkfifoat},
@@ -22,7 +23,7 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// A wire that does not end, slow enough for a debug build.
+/// Endless wire, slow enough for a debug build.
 const ENDLESS: &str = "synth:size=200,flows=64,pps=20000";
 
 fn recover(dir: &Path) -> Program {
@@ -32,19 +33,22 @@ fn recover(dir: &Path) -> Program {
 fn facts(done: &Done) -> Vec<Value> {
     let document: Value =
         serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"));
-    document["files"].as_array().expect("files").clone()
+    let files = document["files"].as_array();
+    files.expect("the report lists files").clone()
 }
 
+/// Returns the `.part` files of a directory.
 fn parts(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten();
     entries
-        .map(|entry| entry.expect("lists").path())
+        .map(|entry| entry.expect("the directory is readable").path())
         .filter(|path| path.extension().is_some_and(|e| e == "part"))
         .collect()
 }
 
-/// Recovers until nothing is in use: the kernel may hold a killed writer's files until its last writes have ended.
-fn recovered(dir: &Path) -> Vec<Value> {
+/// Runs `wqcap recover` until no `.part` file is left, and returns all reports. The kernel may keep
+/// a killed writer's files locked until the writer's last writes have ended.
+fn recover_all(dir: &Path) -> Vec<Value> {
     let deadline = Instant::now() + HANG;
     let mut all = Vec::new();
     loop {
@@ -58,15 +62,16 @@ fn recovered(dir: &Path) -> Vec<Value> {
     }
 }
 
-/// Whether a recovery has taken nothing away from a running capture. A file that was just created and not yet locked may
-/// be taken for one that was left; it holds nothing, and the capture goes on with the next name.
-fn is_left_alone(file: &Value) -> bool {
+/// Returns `true` if the recovery took no data from a running capture. A file that is created but
+/// not yet locked may be removed as a leftover. It is empty, and the capture continues with the
+/// next name.
+fn is_untouched(file: &Value) -> bool {
     let is_empty = file["outcome"] == "removed" && file["records"] == 0;
     is_empty || file["outcome"] == "in_use"
 }
 
 #[test]
-fn a_killed_capture_is_finished_and_a_running_one_left_alone() {
+fn files_of_a_killed_capture_are_finished_and_those_of_a_running_one_untouched() {
     for format in ["pcap", "pcapng"] {
         let dir = Dir::new();
         let run = Wqcap::run(&dir, format)
@@ -77,37 +82,40 @@ fn a_killed_capture_is_finished_and_a_running_one_left_alone() {
         let out = run.out_path().to_owned();
         let mut running = run.start();
         let names = || fs::read_dir(&out).map_or(0, Iterator::count);
-        running.until("files are finished, and what is open is in use", |_| {
+        running.until("files are finished, and an open file is in use", |_| {
             let before = facts(&recover(&out).run().expect(0));
-            assert!(before.iter().all(is_left_alone), "{before:?}");
+            assert!(before.iter().all(is_untouched), "{before:?}");
             names() >= 4 && before.iter().any(|file| file["outcome"] == "in_use")
         });
-        // The kill comes when there is something in an open file.
-        running.freeze_when("records in an open file", |_| {
+        // The capture is killed when an open file has records.
+        running.freeze_when("an open file has records", |_| {
             let len = |it: &PathBuf| fs::metadata(it).map_or(0, |it| it.len());
             parts(&out).iter().any(|it| len(it) > 4096)
         });
         running.signal(Signal::KILL);
         assert_eq!(running.wait().signal(), Some(9));
         let open = parts(&out).len();
-        let all = recovered(&out);
+        let all = recover_all(&out);
         assert_eq!(all.len(), open, "{all:?}");
         assert!(parts(&out).is_empty());
         let mut records = 0;
         for file in &all {
-            let outcome = file["outcome"].as_str().expect("a word");
+            let outcome = file["outcome"].as_str().expect("a file has an outcome");
             assert!(["finished", "removed"].contains(&outcome), "{file}");
             if outcome == "finished" {
-                let path = Path::new(file["path"].as_str().expect("a name"));
+                let path = Path::new(file["path"].as_str().expect("a file has a path"));
                 let found = files::read(path);
                 assert_eq!(file["records"], found.len(), "{file}");
-                assert_eq!(file["kept"], fs::metadata(path).expect("there").len());
+                assert_eq!(
+                    file["kept"],
+                    fs::metadata(path).expect("the file exists").len()
+                );
                 assert!(found.iter().all(|r| r.len == 200 && r.caplen == 200));
                 records += found.len();
             }
         }
         assert!(records > 0, "{all:?}");
-        // What was finished can be joined with what was finished before.
+        // Recovered files can be merged with files that the capture finished.
         let merged = dir.join(format!("all.{format}"));
         wqcap(["merge", "--json", "-o"])
             .arg(&merged)
@@ -128,8 +136,9 @@ fn a_killed_capture_is_finished_and_a_running_one_left_alone() {
     }
 }
 
-/// A capture that is killed when its one open file has grown twice: its first block is whole then.
-fn killed(run: &Wqcap<'_>) {
+/// Runs a capture, and kills it when its only open file has grown twice. The file's first block is
+/// complete then.
+fn run_and_kill(run: &Wqcap<'_>) {
     let out = run.out_path().to_owned();
     let mut running = run.start();
     let mut lengths = BTreeSet::new();
@@ -143,7 +152,7 @@ fn killed(run: &Wqcap<'_>) {
 }
 
 #[test]
-fn a_killed_capture_of_any_name_is_finished() {
+fn files_of_a_killed_capture_are_finished_with_any_name() {
     for (format, compress, order) in [
         ("pcap", "none", "time"),
         ("pcap", "none", "queue"),
@@ -153,19 +162,19 @@ fn a_killed_capture_of_any_name_is_finished() {
         ("pcapng", "zstd", "queue"),
     ] {
         let dir = Dir::new();
-        // With `order = "time"` as `-w tap-all.pcap` names its file.
+        // With `order = "time"` the file is named as by `-w tap-all.pcap`.
         let run = Wqcap::run(&dir, "run").model(ENDLESS).queues(1).sets(&[
             &format!("output.format={format}"),
             &format!("output.compress={compress}"),
             &format!("output.order={order}"),
             "output.name=tap-{queue}",
         ]);
-        killed(&run);
-        let all = recovered(run.out_path());
+        run_and_kill(&run);
+        let all = recover_all(run.out_path());
         let case = format!("{format} {compress} {order}: {all:?}");
         assert_eq!(all.len(), 1, "{case}");
         assert_eq!(all[0]["outcome"], "finished", "{case}");
-        let path = Path::new(all[0]["path"].as_str().expect("a name"));
+        let path = Path::new(all[0]["path"].as_str().expect("a file has a path"));
         let name = path.file_name().and_then(|it| it.to_str());
         assert!(name.is_some_and(|it| it.starts_with("tap-")), "{case}");
         let found = files::read(path);
@@ -174,9 +183,9 @@ fn a_killed_capture_of_any_name_is_finished() {
     }
 }
 
-/// The next run finishes what a killed one left, and encrypts it if it encrypts its own.
+/// The next run finishes the files of a killed run, and encrypts them if it encrypts its own files.
 #[test]
-fn the_next_run_of_any_name_encrypts_what_was_left() {
+fn the_next_run_encrypts_leftover_files_with_any_name() {
     let dir = Dir::new();
     let key = dir.join("key");
     fs::write(&key, [7; 32]).expect("written");
@@ -186,7 +195,7 @@ fn the_next_run_of_any_name_encrypts_what_was_left() {
         .model(ENDLESS)
         .queues(1)
         .sets(&sets);
-    killed(&first);
+    run_and_kill(&first);
     let out = first.out_path().to_owned();
     let next = Wqcap::run(&dir, "next")
         .out(&out)
@@ -194,15 +203,17 @@ fn the_next_run_of_any_name_encrypts_what_was_left() {
         .queues(1)
         .sets(&sets)
         .set(&format!("output.encrypt_key={}", key.display()));
-    // The kernel may hold the killed writer's file until its last writes have ended; another run comes then.
+    // The kernel may keep the killed writer's file locked until the writer's last writes have
+    // ended. So runs are repeated until the file is finished.
     let deadline = Instant::now() + HANG;
     while !parts(&out).is_empty() {
         assert!(Instant::now() < deadline, "{:?}", parts(&out));
         let _ = next.done().expect(0);
     }
     let names: Vec<_> = fs::read_dir(&out)
-        .expect("lists")
-        .map(|it| it.expect("lists").file_name().into_string().expect("text"))
+        .expect("the directory is readable")
+        .map(|it| it.expect("the directory is readable").file_name())
+        .map(|it| it.into_string().expect("a name is UTF-8"))
         .collect();
     assert!(names.iter().any(|it| it == "tap-00.pcap.enc"), "{names:?}");
     assert!(
@@ -212,7 +223,7 @@ fn the_next_run_of_any_name_encrypts_what_was_left() {
 }
 
 #[test]
-fn a_running_capture_goes_on_under_many_recoveries() {
+fn a_running_capture_continues_during_many_recoveries() {
     let dir = Dir::new();
     let run = Wqcap::run(&dir, "run")
         .model("synth:size=200,flows=64,count=40000,pps=40000")
@@ -222,7 +233,7 @@ fn a_running_capture_goes_on_under_many_recoveries() {
     let mut running = run.start();
     while !running.ended() {
         for file in facts(&recover(&out).run().expect(0)) {
-            assert!(is_left_alone(&file), "{file}");
+            assert!(is_untouched(&file), "{file}");
         }
     }
     let finished = run.finished(running.wait(), 0);
@@ -230,7 +241,7 @@ fn a_running_capture_goes_on_under_many_recoveries() {
 }
 
 #[test]
-fn nothing_is_overwritten_and_failures_are_status_1() {
+fn no_file_is_overwritten_and_failures_exit_with_status_1() {
     let dir = Dir::new();
     let name = "wqcap-q00-1.pcap";
     let path = dir.join(name);
@@ -240,23 +251,27 @@ fn nothing_is_overwritten_and_failures_are_status_1() {
     let done = recover(dir.path()).run().expect(1);
     done.says(&[&part.display().to_string(), "exists already"]);
     assert_eq!(facts(&done)[0]["outcome"], "failed");
-    assert_bytes("there", &fs::read(&path).expect("there"), &bytes);
+    assert_bytes(
+        "the existing file",
+        &fs::read(&path).expect("the file exists"),
+        &bytes,
+    );
 
-    fs::remove_file(&path).expect("there");
+    fs::remove_file(&path).expect("the file is removed");
     let done = wqcap(["recover"]).arg(dir.path()).run().expect(0);
     assert!(
         done.stdout
             .contains("finished with 9 records, 1,068 bytes, 109 cut"),
         "{done}"
     );
-    let named = fs::read(&path).expect("named");
-    assert_bytes("finished", &named, &bytes[..24 + 9 * 116]);
+    let named = fs::read(&path).expect("the file was renamed");
+    assert_bytes("the finished file", &named, &bytes[..24 + 9 * 116]);
     let done = wqcap(["recover"]).arg(dir.path()).run().expect(0);
     assert!(done.stdout.contains("no .part files"), "{done}");
 }
 
 #[test]
-fn the_next_run_finishes_what_was_left() {
+fn the_next_run_finishes_leftover_files() {
     let dir = Dir::new();
     let out = dir.folder("out");
     let whole = dir.join("whole.pcap");
@@ -267,8 +282,8 @@ fn the_next_run_finishes_what_was_left() {
     for part in [&left, &held] {
         fs::write(part, &bytes[..bytes.len() - 7]).expect("written");
     }
-    let writer = fs::File::open(&held).expect("opens");
-    writer.lock().expect("locks");
+    let writer = fs::File::open(&held).expect("the file opens");
+    writer.lock().expect("the file is locked");
     let run = Wqcap::run(&dir, "run")
         .model("synth:size=200,flows=4,count=100")
         .out(&out);
@@ -280,10 +295,10 @@ fn the_next_run_finishes_what_was_left() {
     assert_eq!(recovered.len(), 1, "{recovered:?}");
     assert_eq!(recovered[0]["records"], 9);
     let path = out.join("wqcap-q00-1.pcap");
-    let named = fs::read(&path).expect("named");
-    assert_bytes("finished", &named, &bytes[..24 + 9 * 116]);
+    let named = fs::read(&path).expect("the file was renamed");
+    assert_bytes("the finished file", &named, &bytes[..24 + 9 * 116]);
     assert!(held.exists() && !left.exists());
-    // The ledger and the list of files are this run's alone.
+    // The ledger and the list of files do not include recovered files.
     assert_eq!(summary["ledger"]["total"]["captured"], 100);
     let listed = summary["files"].as_array().expect("a list");
     assert!(
@@ -294,23 +309,24 @@ fn the_next_run_finishes_what_was_left() {
 }
 
 #[test]
-fn nothing_that_was_left_keeps_a_run_from_ending() {
+fn no_leftover_file_keeps_a_run_from_ending() {
     let dir = Dir::new();
     let out = dir.folder("out");
     let whole = dir.join("whole.pcap");
     files::write(&whole, 1, &frames::udp_flows(10, 100));
     let bytes = fs::read(&whole).expect("written");
     let part = |n: u8| out.join(format!("wqcap-q00-{n}.pcap.part"));
-    mkfifoat(CWD, part(1), Mode::RWXU).expect("a pipe that nobody writes");
-    symlink(&whole, part(2)).expect("linked");
+    mkfifoat(CWD, part(1), Mode::RWXU).expect("the pipe without a writer is created");
+    symlink(&whole, part(2)).expect("the link is created");
     fs::write(part(3), &bytes).expect("written");
-    // Zeros without end, for all that anybody will wait.
+    // A sparse file of 4 TiB of zeros: recovery would take too long.
     fs::write(part(4), &bytes).expect("written");
     let endless = fs::File::options().write(true).open(part(4));
-    endless.expect("opens").set_len(1 << 42).expect("sparse");
+    let extended = endless.expect("the file opens").set_len(1 << 42);
+    extended.expect("the file is extended");
     let run = Wqcap::run(&dir, "run").model(ENDLESS).out(&out);
     let mut running = run.start();
-    running.until("the capture runs and has finished the third", |it| {
+    running.until("the capture runs and has finished the third file", |it| {
         it.stderr().contains("capturing") && out.join("wqcap-q00-3.pcap").exists()
     });
     running.signal(Signal::TERM);
@@ -318,15 +334,19 @@ fn nothing_that_was_left_keeps_a_run_from_ending() {
     done.says(&["not all finished after 5s"]);
     assert!(part(1).exists() && part(4).exists());
     assert!(part(2).is_symlink());
-    assert_bytes("linked", &fs::read(&whole).expect("there"), &bytes);
-    fs::remove_file(part(4)).expect("there");
+    assert_bytes(
+        "the link's target",
+        &fs::read(&whole).expect("the target exists"),
+        &bytes,
+    );
+    fs::remove_file(part(4)).expect("the file is removed");
     for file in facts(&recover(&out).run().expect(0)) {
         assert_eq!(file["outcome"], "irregular", "{file}");
     }
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_status_2() {
+fn a_missing_directory_exits_with_status_2() {
     let dir = Dir::new();
     let done = recover(&dir.join("none")).run().expect(2);
     done.says(&["none"]);

@@ -1,5 +1,5 @@
-//! What the kernel and the mlx5 driver refuse, the model refuses: each row of the client's tables is a verb, called
-//! with every right, without any, and with CAP_NET_RAW alone.
+//! The model refuses the same calls as the kernel and the mlx5 driver. Each row of the client's
+//! tables is a verb. It is called by root, without capabilities, and with CAP_NET_RAW only.
 
 use std::path::Path;
 use wqcap_tests::{
@@ -10,7 +10,7 @@ use wqcap_tests::{
     skip,
 };
 
-/// A device without its optional capabilities, with short tables and CQs.
+/// Model settings of a device without optional capabilities and with small tables and CQs.
 const BARE: &[&str] = &[
     "cvlan_stripping=false",
     "scatter_fcs=false",
@@ -27,16 +27,17 @@ const BARE: &[&str] = &[
     "cqe_compression=false",
 ];
 
-/// Runs the rows for `device` as `who`; gives how many there were. The client knows what is right.
-fn rows(place: &ForAll, client: &Path, device: &str, who: &str) -> usize {
+/// Runs the client's rows for `device` as `user`, and asserts that each has the result that the
+/// client expects. Returns the number of rows.
+fn check_rows(place: &ForAll, client: &Path, device: &str, user: &str) -> usize {
     let sets = if device == "bare" { BARE } else { &[] };
     let program = Program::new(place.wqcap())
         .args(["model", "--wire", "loopback"])
         .args(sets.iter().flat_map(|set| ["--set", set]))
         .arg("--")
         .arg(client)
-        .args([device, who]);
-    let program = match who {
+        .args([device, user]);
+    let program = match user {
         "root" => program,
         "user" => as_nobody(program, privileges::NONE),
         _ => as_nobody(program, privileges::NET_RAW),
@@ -49,34 +50,34 @@ fn rows(place: &ForAll, client: &Path, device: &str, who: &str) -> usize {
         .collect();
     assert!(
         wrong.is_empty(),
-        "{device} device, {who}:\n{}",
+        "{device} device, {user}:\n{}",
         wrong.join("\n")
     );
     done.expect(0).stdout.lines().count()
 }
 
-fn all_rows(who: &str) {
+fn check_all_rows(user: &str) {
     if !is_root() {
-        skip!("only root can give and take capabilities");
+        skip!("only root can set capabilities");
     }
     let place = ForAll::new();
     let client = place.bring(&clients::ours("refusals", Build::Plain));
-    let full = rows(&place, &client, "full", who);
-    let bare = rows(&place, &client, "bare", who);
-    assert!(full > 90 && bare > 15, "{full} and {bare} rows");
+    let full = check_rows(&place, &client, "full", user);
+    let bare = check_rows(&place, &client, "bare", user);
+    assert!(full > 90 && bare > 15, "only {full} and {bare} rows");
 }
 
 #[test]
-fn with_every_right() {
-    all_rows("root");
+fn the_model_refuses_the_same_calls_as_the_kernel_for_root() {
+    check_all_rows("root");
 }
 
 #[test]
-fn as_an_ordinary_user() {
-    all_rows("user");
+fn the_model_refuses_the_same_calls_as_the_kernel_for_an_ordinary_user() {
+    check_all_rows("user");
 }
 
 #[test]
-fn with_net_raw_alone() {
-    all_rows("net_raw");
+fn the_model_refuses_the_same_calls_as_the_kernel_with_net_raw_only() {
+    check_all_rows("net_raw");
 }

@@ -1,9 +1,13 @@
-//! Every capture there is, replayed through the model, libmlx5 and the engine, comes out as it went in.
+//! Replay of all captures through the model, libmlx5 and the engine: the output equals the input.
 //!
-//! Of each run this is checked: the frames of the files are those of the input, byte for byte, in the input's order
-//! within each queue; the queue of every frame is the one that a naive reference computes from its bytes, and crate
-//! `rss` too; a flow whose frames are whole is on one queue; frames longer than the buffer are `errors` of the queue
-//! they belong to; the ledger adds up; other people's programs count the same frames in the files.
+//! Each run is checked for the following:
+//!
+//! - The files have the input's frames byte for byte, in the input's order within each queue.
+//! - The queue of every frame is the one that a naive reference and the crate `rss` compute.
+//! - All complete frames of a flow are on one queue.
+//! - Frames longer than the buffer are counted as `errors` of their queue.
+//! - The ledger adds up.
+//! - tcpdump and capinfos count the same frames in the files.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -20,19 +24,20 @@ use wqcap_tests::{
     skip,
 };
 
-/// Entries of the indirection table, by default.
+/// Default number of entries of the indirection table.
 const TABLE_SIZE: u16 = 128;
 
-/// How the captures are replayed.
+/// Configuration of a replay.
 struct Setup<'s> {
     queues: u16,
+    /// Maximum frame length, in bytes. Longer frames are errors.
     buffer: usize,
     settings: &'s [&'s str],
 }
 
-/// What a capture leaves, compressed or in a folder, is a wire again.
+/// The output of a capture, as compressed files or a directory, can be replayed.
 #[test]
-fn compressed_captures_folders_and_standard_input_are_wires() {
+fn compressed_captures_directories_and_standard_input_can_be_replayed() {
     let dir = Dir::new();
     let run = |name: &str| Wqcap::run(&dir, name).queues(2);
     let first = run("first").model("synth:count=500,size=94,flows=16");
@@ -42,7 +47,7 @@ fn compressed_captures_folders_and_standard_input_are_wires() {
             .replay(first.out_path())
             .set(&format!("output.compress={compress}"))
             .set("output.order=time");
-        // The test kit reads plain files.
+        // The test kit reads only uncompressed files, so the result is replayed again.
         let done = packed.done().expect(0);
         assert!(done.stderr.contains("500"), "{done}");
         let again = run(&format!("{compress}-again")).replay(packed.out_path());
@@ -55,27 +60,24 @@ fn compressed_captures_folders_and_standard_input_are_wires() {
         file.display()
     );
     let done = Program::new("sh").args(["-c", &script]).run().expect(0);
-    let json: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let json: serde_json::Value = serde_json::from_str(&done.stdout).expect("the summary is JSON");
     let want = files::read(&file).len() as u64;
     assert_eq!(json["ledger"]["total"]["captured"].as_u64(), Some(want));
 }
 
 #[test]
-fn one_queue_with_the_default_buffer() {
+fn one_queue_with_the_default_buffer_replays_all_captures() {
     let counts = replay_all(&Setup {
         queues: 1,
         buffer: 2048,
         settings: &["capture.receive=frame", "capture.buffer=2048"],
     });
-    assert!(
-        counts.long > 0,
-        "no frame was longer than the buffer: that case has not been seen"
-    );
+    assert!(counts.long > 0, "some frames are longer than the buffer");
 }
 
-/// Completions are compressed, too: nobody wants their stamps.
+/// Completions are compressed, too, because software time stamps do not need those of CQEs.
 #[test]
-fn four_queues_with_buffers_for_the_longest_frames() {
+fn four_queues_with_buffers_for_the_longest_frames_replay_all_captures() {
     let settings = &[
         "capture.buffer=128KiB",
         "capture.ring=32",
@@ -90,9 +92,9 @@ fn four_queues_with_buffers_for_the_longest_frames() {
     assert_eq!(counts.long, 0);
 }
 
-/// Buffers of many frames, each of which ends in a filler now and then. Their completions tell of 16 bits of length.
+/// A buffer holds many frames and may end in a filler. CQEs have 16 bits for a frame's length.
 #[test]
-fn four_queues_with_strides() {
+fn four_queues_with_strides_replay_all_captures() {
     replay_all(&Setup {
         queues: 4,
         buffer: 65_535,
@@ -105,7 +107,7 @@ fn four_queues_with_strides() {
 }
 
 #[test]
-fn four_queues_with_strides_and_compressed_completions() {
+fn four_queues_with_strides_and_compressed_completions_replay_all_captures() {
     replay_all(&Setup {
         queues: 4,
         buffer: 65_535,
@@ -122,7 +124,7 @@ fn four_queues_with_strides_and_compressed_completions() {
 
 #[test]
 #[ignore = "takes many minutes: scripts/soak runs it"]
-fn any_number_of_queues() {
+fn any_number_of_queues_replays_all_captures() {
     for queues in [2, 3, 5, 7, 8, 12, 16, 32, 100] {
         for (buffer, receive) in [
             (2048, "capture.receive=frame"),
@@ -137,30 +139,32 @@ fn any_number_of_queues() {
     }
 }
 
-/// Frames of all captures together.
+/// Numbers of captures and frames of a replay.
 #[derive(Debug, Default)]
 struct Counts {
     files: usize,
     frames: usize,
     captured: usize,
+    /// Frames longer than the buffer.
     long: usize,
+    /// Records shorter than an Ethernet header.
     runts: usize,
 }
 
-/// Replays every capture, a few side by side, and tells of all that fail, not of the first only.
+/// Replays all captures, several at once, and reports all failures.
 fn replay_all(setup: &Setup<'_>) -> Counts {
-    // The tests of this file each keep all cores busy: one after the other.
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    // Each test of this file uses all cores, so they run one after the other.
+    static SERIAL: Mutex<()> = Mutex::new(());
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let start = Instant::now();
     let captures = Captures::find();
     let dir = Dir::new();
     let counts = Mutex::new(Counts::default());
     let files = Mutex::new(Vec::new());
     captures.each(|file| {
-        let (one, mut its_files) = replay(&dir, setup, file);
+        let (one, mut written) = replay(&dir, setup, file);
         add(&mut counts.lock().expect("not poisoned"), &one);
-        files.lock().expect("not poisoned").append(&mut its_files);
+        files.lock().expect("not poisoned").append(&mut written);
     });
     check_capinfos(&files.into_inner().expect("not poisoned"));
     let counts = counts.into_inner().expect("not poisoned");
@@ -186,7 +190,8 @@ fn add(all: &mut Counts, one: &Counts) {
     all.runts += one.runts;
 }
 
-/// Replays one capture and checks all there is to check. Gives the files as well, and how many frames are in each.
+/// Replays one capture and checks the result. Returns the counts, and the written files with their
+/// number of frames.
 fn replay(dir: &Dir, setup: &Setup<'_>, file: &Path) -> (Counts, Vec<(PathBuf, u64)>) {
     let records = files::read_as_it_stands(file);
     let frames: Vec<_> = records
@@ -194,12 +199,12 @@ fn replay(dir: &Dir, setup: &Setup<'_>, file: &Path) -> (Counts, Vec<(PathBuf, u
         .map(|record| &record.bytes[..])
         .filter(|b| b.len() >= SHORTEST)
         .collect();
-    let expected = Expected::of(&frames, setup);
+    let expected = Expected::new(&frames, setup);
 
     let name = format!(
         "{}-{}",
         setup.queues,
-        file.file_stem().expect("named").display()
+        file.file_stem().expect("a capture has a name").display()
     );
     let run = Wqcap::run(dir, &name)
         .replay(file)
@@ -219,7 +224,7 @@ fn replay(dir: &Dir, setup: &Setup<'_>, file: &Path) -> (Counts, Vec<(PathBuf, u
     let queues = finished.records();
     check_frames(&queues, &expected);
     check_flows(&queues);
-    // The NIC's clock is at most as late as the machine can have been all the while.
+    // The NIC's clock may be off by at most the run's duration.
     let slack = nanoseconds(finished.done.elapsed);
     check_stamps(&queues, before - slack, after + slack);
     let counts = Counts {
@@ -232,14 +237,16 @@ fn replay(dir: &Dir, setup: &Setup<'_>, file: &Path) -> (Counts, Vec<(PathBuf, u
     (counts, check_tcpdump(&finished))
 }
 
-/// What is to come out of each queue.
+/// Expected result of each queue.
 struct Expected<'f> {
+    /// Captured frames of each queue, in order.
     frames: Vec<Vec<&'f [u8]>>,
+    /// Number of frames of each queue that are longer than the buffer.
     long: Vec<usize>,
 }
 
 impl<'f> Expected<'f> {
-    fn of(frames: &[&'f [u8]], setup: &Setup<'_>) -> Self {
+    fn new(frames: &[&'f [u8]], setup: &Setup<'_>) -> Self {
         let queues = usize::from(setup.queues);
         let mut expected = Self {
             frames: vec![Vec::new(); queues],
@@ -277,7 +284,8 @@ fn check_ledger(finished: &Finished, expected: &Expected<'_>, frames: usize) {
             (fit, long),
             "queue {queue}: captured, errors; {ledger:?}"
         );
-        // The sums hold, or there were no summary: so nothing else can have happened to any frame.
+        // `received` is the sum of all lines, or the run would have failed. So all other lines are
+        // zero.
         assert_eq!(lines.received, fit + long, "queue {queue}; {ledger:?}");
     }
     assert_eq!(ledger.total.received, frames as u64);
@@ -302,7 +310,7 @@ fn check_frames(queues: &[Vec<Record>], expected: &Expected<'_>) {
     wanted.sort_unstable();
     assert!(
         all == wanted,
-        "the files hold other frames than the input: {} and {}",
+        "the files have the input's frames: {} found, {} expected",
         all.len(),
         wanted.len()
     );
@@ -310,7 +318,7 @@ fn check_frames(queues: &[Vec<Record>], expected: &Expected<'_>) {
         for (i, (record, frame)) in records.iter().zip(&expected.frames[queue]).enumerate() {
             assert_eq!(
                 record.bytes, *frame,
-                "frame {i} of queue {queue} is another, or in another place"
+                "frame {i} of queue {queue} is the input's frame"
             );
             assert_eq!(record.caplen as usize, frame.len());
             assert_eq!(
@@ -322,6 +330,7 @@ fn check_frames(queues: &[Vec<Record>], expected: &Expected<'_>) {
     }
 }
 
+/// Asserts that all frames of a flow are on one queue.
 fn check_flows(queues: &[Vec<Record>]) {
     let mut seen: HashMap<Vec<u8>, HashSet<usize>> = HashMap::new();
     for (queue, records) in queues.iter().enumerate() {
@@ -337,17 +346,18 @@ fn check_flows(queues: &[Vec<Record>]) {
     }
 }
 
-/// Stamps are the system's time of arrival, and do not go back within a queue.
+/// Asserts that time stamps are within `first..=last`, in nanoseconds since 1970, and do not
+/// decrease within a queue.
 fn check_stamps(queues: &[Vec<Record>], first: u64, last: u64) {
     for (queue, records) in queues.iter().enumerate() {
         assert!(
             records.is_sorted_by_key(|record| record.ts),
-            "the clock of queue {queue} goes back"
+            "time stamps of queue {queue} do not decrease"
         );
         for record in records {
             assert!(
                 (first..=last).contains(&record.ts),
-                "queue {queue}: a frame of {} arrived between {first} and {last}",
+                "queue {queue}: time stamp {} is between {first} and {last}",
                 record.ts
             );
         }
@@ -363,7 +373,8 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).expect("before 2554")
 }
 
-/// tcpdump counts in each file what the ledger counts in its queue. Gives the files with their counts.
+/// Asserts that tcpdump counts as many frames in each file as the ledger in its queue. Returns the
+/// files with their number of frames.
 fn check_tcpdump(finished: &Finished) -> Vec<(PathBuf, u64)> {
     let files = finished.files().into_iter().map(|(queue, path)| {
         let captured = finished.summary.ledger.queues[queue].captured;
@@ -378,7 +389,7 @@ fn check_tcpdump(finished: &Finished) -> Vec<(PathBuf, u64)> {
     files.collect()
 }
 
-/// So does capinfos, which takes many files at once.
+/// Asserts that capinfos counts the given number of frames in each file.
 fn check_capinfos(files: &[(PathBuf, u64)]) {
     for files in files.chunks(200) {
         let capinfos = Program::new("capinfos")

@@ -1,5 +1,5 @@
-//! `wqcap rss`: what it predicts is what the naive reference says and what a capture on the model does; what it
-//! prints fits where it goes; what it cannot read it says.
+//! `wqcap rss`: its prediction equals that of a naive reference and the result of a capture on the
+//! model. Its text is plain ASCII outside a terminal, and unreadable files are errors.
 
 use serde_json::Value;
 use std::{
@@ -31,15 +31,16 @@ fn json(args: &[&str], file: &Path) -> Value {
 }
 
 fn frames_by_queue(report: &Value) -> Vec<u64> {
-    let queues = report["queues"].as_array().expect("queues");
+    let queues = report["queues"].as_array();
+    let queues = queues.expect("the report has queues");
     queues
         .iter()
-        .map(|q| q["frames"].as_u64().expect("a number"))
+        .map(|q| q["frames"].as_u64().expect("a count of frames"))
         .collect()
 }
 
 #[test]
-fn every_capture_is_spread_as_the_naive_reference_says() {
+fn the_predicted_spread_of_every_capture_equals_the_naive_reference() {
     let captures = Captures::find();
     let compared = AtomicUsize::new(0);
     captures.each(|file| {
@@ -49,12 +50,13 @@ fn every_capture_is_spread_as_the_naive_reference_says() {
             + report["files"][0]["other_link_types"]
                 .as_u64()
                 .expect("a number");
-        // Zeros at a file's end may be padding or records of nothing; they are taken for padding, and told.
+        // Zeros at a file's end may be padding or empty records. `wqcap rss` takes them for padding
+        // and prints a note.
         if report["files"][0]["notes"].to_string().contains("zeros") {
             return;
         }
         assert_eq!(total, records.len() as u64, "{}", file.display());
-        // Of a frame that the file has cut, the reference would see less than a NIC.
+        // The reference has fewer bytes of a truncated frame than a NIC would have.
         let whole = records.iter().all(|r| r.caplen >= r.len && r.caplen >= 14);
         if !whole || report["files"][0]["other_link_types"] != 0 {
             return;
@@ -67,11 +69,14 @@ fn every_capture_is_spread_as_the_naive_reference_says() {
         compared.fetch_add(1, Ordering::Relaxed);
     });
     let compared = compared.into_inner();
-    assert!(compared * 2 > captures.files.len(), "{compared} compared");
+    assert!(
+        compared * 2 > captures.files.len(),
+        "only {compared} captures compared"
+    );
 }
 
 #[test]
-fn a_capture_on_the_model_does_what_was_foretold() {
+fn a_capture_on_the_model_has_the_predicted_spread() {
     let dir = Dir::new();
     let file = dir.join("in.pcap");
     let frames = frames::assortment();
@@ -82,7 +87,7 @@ fn a_capture_on_the_model_does_what_was_foretold() {
         "--set",
         "rss.weights=[1,2,3,4]",
     ];
-    let foretold = json(&settings, &file);
+    let predicted = json(&settings, &file);
     let run = Wqcap::run(&dir, "run")
         .replay(&file)
         .queues(QUEUES)
@@ -96,10 +101,11 @@ fn a_capture_on_the_model_does_what_was_foretold() {
         .iter()
         .map(|q| q.received)
         .collect();
-    assert_eq!(frames_by_queue(&foretold), received);
+    assert_eq!(frames_by_queue(&predicted), received);
 }
 
-/// Frames in tunnels, and around them: the assortment itself, and each IP packet of it in VXLAN and GRE.
+/// Returns the assortment of frames, each frame also in VXLAN and GRE, and each IPv4 packet in GRE
+/// with a key.
 fn tunnelled() -> Vec<Vec<u8>> {
     let mut all = frames::assortment();
     for (sport, inner) in (1000..).zip(frames::assortment()) {
@@ -122,9 +128,9 @@ fn tunnelled() -> Vec<Vec<u8>> {
     all
 }
 
-/// What is foretold is what the model does, for each of these configurations.
+/// For each configuration, the prediction equals the result on the model.
 #[test]
-fn rules_and_tunnels_are_foretold_as_the_model_treats_them() {
+fn the_model_has_the_predicted_spread_with_rules_and_tunnels() {
     let dir = Dir::new();
     let file = dir.join("in.pcap");
     let frames = tunnelled();
@@ -143,11 +149,11 @@ fn rules_and_tunnels_are_foretold_as_the_model_treats_them() {
         ),
         filtered("[[rule]]\naction = \"drop\"\nproto = \"icmp\"\n[[rule]]\npriority = 1"),
     ];
-    let (mut on_queues, mut apart) = (0, 0);
+    let (mut on_queues, mut not_received) = (0, 0);
     for (i, config) in configs.iter().enumerate() {
         let path = dir.write(&format!("{i}.toml"), config);
-        let path = path.to_str().expect("plain");
-        let foretold = json(&["-c", path], &file);
+        let path = path.to_str().expect("the path is UTF-8");
+        let predicted = json(&["-c", path], &file);
         let run = Wqcap::run(&dir, &i.to_string())
             .config(config)
             .replay(&file)
@@ -156,14 +162,17 @@ fn rules_and_tunnels_are_foretold_as_the_model_treats_them() {
             .finish(0);
         let queues = &run.summary.ledger.queues;
         let received: Vec<_> = queues.iter().map(|q| q.received).collect();
-        assert_eq!(frames_by_queue(&foretold), received, "{config}");
-        let frames_of = |what: &str| foretold[what]["frames"].as_u64().expect("a number");
+        assert_eq!(frames_by_queue(&predicted), received, "{config}");
+        let frames_of = |what: &str| predicted[what]["frames"].as_u64().expect("a number");
         on_queues += received.iter().sum::<u64>();
-        apart += frames_of("dropped") + frames_of("left");
+        not_received += frames_of("dropped") + frames_of("left");
         let all = received.iter().sum::<u64>() + frames_of("dropped") + frames_of("left");
         assert_eq!(all, frames.len() as u64, "{config}");
     }
-    assert!(on_queues > 0 && apart > 0, "{on_queues}, {apart}");
+    assert!(
+        on_queues > 0 && not_received > 0,
+        "{on_queues} frames on queues, {not_received} not received"
+    );
 }
 
 #[test]
@@ -187,7 +196,7 @@ fn flows_directions_and_reasons_are_counted() {
         ),
     ] {
         let mut sum = 0;
-        for (_, load) in report[by]["reasons"].as_object().expect("reasons") {
+        for (_, load) in report[by]["reasons"].as_object().expect("an object") {
             sum += load["frames"].as_u64().expect("a number");
         }
         assert_eq!(report[by]["frames"], sum);
@@ -202,7 +211,7 @@ fn flows_directions_and_reasons_are_counted() {
 }
 
 #[test]
-fn pcapng_says_the_same_as_pcap() {
+fn pcapng_gives_the_same_report_as_pcap() {
     let dir = Dir::new();
     let file = dir.join("in.pcap");
     files::write(&file, 1_600_000_000, &frames::udp_flows(500, 80));
@@ -212,7 +221,7 @@ fn pcapng_says_the_same_as_pcap() {
         .set("output.format=pcapng")
         .finish(0);
     let [(_, pcapng)] = &run.files()[..] else {
-        panic!("one file")
+        panic!("a run on one queue writes one file")
     };
     let (a, b) = (json(&[], &file), json(&[], pcapng));
     assert_eq!(frames_by_queue(&a), frames_by_queue(&b));
@@ -245,20 +254,20 @@ fn text_is_plain_and_suggestions_give_their_reasons() {
     let suggestion = &report["suggestion"];
     assert!(suggestion["busiest_then"].as_f64() <= suggestion["busiest_now"].as_f64());
     for setting in suggestion["settings"].as_array().expect("settings") {
-        assert!(setting["why"].as_str().is_some_and(|why| !why.is_empty()));
+        assert!(setting["why"].as_str().is_some_and(|reason| !reason.is_empty()));
     }
 }
 
 #[test]
-fn what_cannot_be_read_is_status_2_and_named() {
+fn an_unreadable_file_is_named_and_exits_with_status_2() {
     let dir = Dir::new();
     let text = dir.write("notes.txt", "no capture");
     let good = dir.join("good.pcap");
     files::write(&good, 1, &frames::udp_flows(3, 60));
     let missing = dir.join("missing.pcap");
-    for (file, said) in [(&missing, "No such file"), (&text, "not a pcap or pcapng")] {
+    for (file, error) in [(&missing, "No such file"), (&text, "not a pcap or pcapng")] {
         let done = rss(&["--json"], file).expect(2);
-        done.says(&[&file.display().to_string(), said]);
+        done.says(&[&file.display().to_string(), error]);
         assert_eq!(done.stdout, "");
     }
     let done = rss(&["--set", "rss.weights=[1,2]"], &good).expect(2);
@@ -268,7 +277,7 @@ fn what_cannot_be_read_is_status_2_and_named() {
 }
 
 #[test]
-fn a_file_torn_by_a_crash_is_read_to_its_last_whole_record() {
+fn a_file_torn_by_a_crash_is_read_up_to_its_last_complete_record() {
     let dir = Dir::new();
     let file = dir.join("in.pcap");
     files::write(&file, 1, &frames::udp_flows(10, 100));
@@ -276,7 +285,7 @@ fn a_file_torn_by_a_crash_is_read_to_its_last_whole_record() {
     let torn = dir.write("torn.pcap", &bytes[..bytes.len() - 50]);
     let report = json(&[], &torn);
     assert_eq!(report["frames"], 9);
-    let note = report["files"][0]["notes"][0].as_str().expect("a note");
+    let note = report["files"][0]["notes"][0].as_str().expect("the file has a note");
     assert!(note.contains("the last record is torn, 66 bytes"), "{note}");
 }
 

@@ -236,7 +236,7 @@ fn an_impossible_process_user_is_refused() {
         .expect(2)
         .says(&["process.user = \"no-such-user\"", "no such user"]);
     if !process::is_root() {
-        skip!("only root can stop being root");
+        skip!("only root can give up root's rights");
     }
     let place = ForAll::new();
     let program = Program::new(place.wqcap())
@@ -390,7 +390,9 @@ fn code_in_the_sandbox_can_pass_only_finished_files_to_the_hook() {
         .env("ATTACK_FOLDER", &out)
         .env("XDG_RUNTIME_DIR", dir.folder("scratch"))
         .start();
-    running.until("the attacks", |it| it.stderr().contains("attack end: done"));
+    running.until("all attacks are tried", |it| {
+        it.stderr().contains("attack end: done")
+    });
     let lines = || fs::read_to_string(&hooked).unwrap_or_default();
     let before = lines().lines().count();
     running.until("files after the attacks", |_| {
@@ -514,7 +516,7 @@ fn a_kernel_without_landlock_is_reported_or_refused() {
         Wqcap::run(&dir, sandbox)
             .model("synth:count=1000")
             .set(&format!("process.sandbox={sandbox}"))
-            .wrapped(&[wrapper.to_str().expect("plain")])
+            .wrapped(&[wrapper.to_str().expect("the path is UTF-8")])
     };
     let on = run("on").finish(0);
     assert_eq!(on.summary.ledger.total.captured, 1000);
@@ -570,7 +572,9 @@ fn attacked() -> &'static Attacked {
             .env("ATTACK_SUMMARY", dir.path())
             .env("XDG_RUNTIME_DIR", dir.folder("scratch"))
             .start();
-        running.until("the attacks", |it| it.stderr().contains("attack end: done"));
+        running.until("all attacks are tried", |it| {
+            it.stderr().contains("attack end: done")
+        });
         running.signal(Signal::TERM);
         let done = running.wait();
         let done = done.expect(0);
@@ -686,7 +690,9 @@ fn a_capture_as_root_keeps_only_the_capabilities_that_it_needs() {
     };
     let (_, program) = start("own");
     let mut running = program.arg("-v").start();
-    running.until("frames", |it| it.stderr().contains("capturing"));
+    running.until("the capture is running", |it| {
+        it.stderr().contains("capturing")
+    });
     assert_confined(&mut running, NET_RAW | IPC_LOCK);
     running.signal(Signal::TERM);
     let done = running.wait().expect(0);
@@ -696,7 +702,9 @@ fn a_capture_as_root_keeps_only_the_capabilities_that_it_needs() {
     std::os::unix::fs::chown(&out, Some(NOBODY), Some(NOBODY)).expect("chown and chmod by root");
     fs::set_permissions(&out, fs::Permissions::from_mode(0o700)).expect("chown and chmod by root");
     let mut running = program.start();
-    running.until("frames", |it| it.stderr().contains("capturing"));
+    running.until("the capture is running", |it| {
+        it.stderr().contains("capturing")
+    });
     assert_confined(&mut running, NET_RAW | IPC_LOCK | DAC_OVERRIDE);
     running.signal(Signal::TERM);
     let done = running.wait().expect(0);

@@ -811,7 +811,7 @@ fn a_signal_ends_the_test_with_a_report() {
         running.signal(signal);
         running.wait().expect(1).says(&["ended early: a signal"]);
         let report = read(&file);
-        assert_eq!(report["ended_early"], "a signal");
+        assert_eq!(report["ended_early"], "a signal arrived");
         assert_eq!(finding(&report, "rule/priority/15")["outcome"], "accepted");
         assert!(ids(&report, "as_expected").is_empty());
         fs::remove_file(&file).expect("the report exists");

@@ -200,8 +200,9 @@ fn setting_the_clock_deletes_no_new_file() {
         .says(&["output.keep_age deletes nothing until"]);
 }
 
+/// The age of a file of this run is known at once; other files need a steady clock first.
 #[test]
-fn files_of_the_run_expire_by_age() {
+fn files_of_this_run_expire_by_age_without_a_steady_clock() {
     let dir = Dir::new();
     let run = Wqcap::run(&dir, "x")
         .model("synth:size=300,flows=64,pps=5000")
@@ -832,7 +833,7 @@ fn other_tools_read_the_stream_on_stdout() {
                 .queues(3)
                 .set(&format!("output.format={format}"))
                 .set(by);
-            // `cat` prints binary frames, which do not belong into the output.
+            // `cat` prints binary frames, which are not text and are discarded.
             let reader = if tool == "file" {
                 format!("{reader} > /dev/null")
             } else {

@@ -192,7 +192,7 @@ fn a_killed_capture_loses_at_most_its_buffer() {
     );
 }
 
-/// Form of output: its name, and its settings.
+/// Form of output: name and settings.
 type Form = (&'static str, &'static [&'static str]);
 
 /// Forms of output that the kills are tested with.
@@ -256,7 +256,7 @@ fn kill_and_recover(form: Form, rate: u64, first: u64, more: u64) -> u64 {
         received(it) >= Some(had + more)
     });
     running.signal(Signal::KILL);
-    // If a busy machine delays a loop for long, frames can be lost. These counters have them.
+    // A busy machine can delay a loop for long, and frames are lost. These counters have them.
     let lost: u64 = [
         &stats["ledger"]["total"]["late"],
         &stats["nic"]["out_of_buffer"],
@@ -424,8 +424,8 @@ fn syncs(log: &str) -> Vec<u64> {
     log.lines().filter_map(bytes).collect()
 }
 
-/// Runs captures on a disk on which at least `stalls` writes stall for `stall` each: one capture with
-/// a wire that waits for free buffers, and one with a wire that does not.
+/// Runs two captures on a disk on which at least `stalls` writes stall for `stall` each: one with a
+/// wire that waits for free buffers, and one with a wire that does not.
 fn capture_on_slow_disk(stall: Duration, stalls: u64) {
     let dir = Dir::new();
     for (wire, waits) in [

@@ -1,4 +1,5 @@
-//! What people type who come from tcpdump, dumpcap and n2disk: every command of `docs/tcpdump.md` does what stands there.
+//! Command lines of users of tcpdump, dumpcap and n2disk: every command of `docs/tcpdump.md` works as
+//! the page describes.
 
 use rustix::process::Signal;
 use std::{fs, thread, time::Instant};
@@ -11,24 +12,25 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// A wire with frames for a few files, which ends.
+/// Wire with a limited number of frames, enough for a few files.
 const WIRE: &str = "synth:count=1000,size=94,flows=8";
-/// A wire that does not end.
+/// Wire that does not end.
 const ENDLESS: &str = "synth:size=94,flows=8,pps=20000";
 
-/// A row of the page.
+/// Row of a table of the page.
 struct Row {
+    /// Command line in the first column.
     typed: String,
-    /// The arguments of `wqcap run`, as a shell takes them.
+    /// Arguments of `wqcap run`, in shell syntax.
     args: String,
-    /// What it does.
+    /// Effect of the command: the last column.
     does: String,
 }
 
 impl Row {
-    /// What stands in code in the last column.
+    /// Returns the code spans of the last column.
     fn spans(&self) -> impl Iterator<Item = String> {
-        self.does.split('`').skip(1).step_by(2).map(code)
+        self.does.split('`').skip(1).step_by(2).map(unescape)
     }
 
     fn is_refused(&self) -> bool {
@@ -36,27 +38,29 @@ impl Row {
     }
 }
 
-/// A bar in a cell of a table is escaped.
-fn code(cell: &str) -> String {
+/// Returns the text of a table cell, with escaped vertical bars replaced.
+fn unescape(cell: &str) -> String {
     cell.trim().replace("\\|", "|")
 }
 
+/// Returns the rows of all tables of the page.
 fn rows() -> Vec<Row> {
     let page = root().join("docs/tcpdump.md");
-    let text = fs::read_to_string(page).expect("the page");
+    let text = fs::read_to_string(page).expect("the page is readable");
     let mut rows = Vec::new();
     for line in text.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<_> = line.trim_matches('|').split(" | ").collect();
-        let command = |cell: &str| code(cell.trim().trim_matches('`'));
+        let command = |cell: &str| unescape(cell.trim().trim_matches('`'));
         let typed = command(cells[0]);
         let (args, does) = match cells[..] {
-            [_, does] => (typed.split_once(' ').expect("arguments").1.into(), does),
+            [_, does] => (typed.split_once(' ').expect("a command has arguments").1.into(), does),
             [_, write, does] => {
                 let write = command(write);
-                let args = write.strip_prefix("wqcap run ").expect("a run");
+                let args = write.strip_prefix("wqcap run ");
+                let args = args.expect("the second column is a `wqcap run`");
                 (args.to_owned(), does)
             }
-            _ => panic!("two or three cells: {line}"),
+            _ => panic!("a row has two or three cells: {line}"),
         };
         let does = does.trim().into();
         rows.push(Row { typed, args, does });
@@ -64,17 +68,17 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// A folder as the commands expect it.
-fn place() -> Dir {
+/// Creates a directory with the files and directories that the commands use.
+fn working_directory() -> Dir {
     let dir = Dir::new();
     dir.folder("cap");
     dir.folder("index");
-    dir.write("old.pcap", "somebody's");
+    dir.write("old.pcap", "foreign");
     dir.write("filter.txt", "tcp\n  port 443\n");
     dir
 }
 
-/// `wqcap COMMAND ARGS`, of which a shell makes words, on the software NIC.
+/// Runs `wqcap COMMAND` with the row's arguments, split by a shell, on the software NIC.
 fn on_model(dir: &Dir, command: &str, row: &Row) -> Done {
     let folder = if [" -w ", " -o "].iter().any(|it| row.args.contains(it)) {
         ""
@@ -95,11 +99,11 @@ fn on_model(dir: &Dir, command: &str, row: &Row) -> Done {
 }
 
 #[test]
-fn the_page_has_sixty_commands_and_each_does_what_it_says() {
+fn the_page_has_sixty_commands_and_each_works_as_described() {
     let rows = rows();
-    assert!(rows.len() >= 60, "{} rows", rows.len());
+    assert!(rows.len() >= 60, "only {} rows", rows.len());
     for row in &rows {
-        let dir = place();
+        let dir = working_directory();
         let spans: Vec<_> = row.spans().collect();
         if row.is_refused() {
             let done = on_model(&dir, "run", row).expect(2);
@@ -120,24 +124,32 @@ fn the_page_has_sixty_commands_and_each_does_what_it_says() {
                 .collect();
             for key in keys {
                 let sets = |line: &&str| line.ends_with(&format!("  {key}"));
-                assert!(aliases.iter().any(sets), "{}: no {key}: {done}", row.typed);
+                assert!(
+                    aliases.iter().any(sets),
+                    "{} sets {key}: {done}",
+                    row.typed
+                );
             }
         }
         let done = on_model(&dir, "run", row).expect(0);
         assert!(!lists || done.stdout.contains("mlx5_0"), "{done}");
         for file in others.iter().filter(|it| it.contains(".pcap")) {
-            assert!(dir.join(file).is_file(), "{}: no {file}: {done}", row.typed);
+            assert!(
+                dir.join(file).is_file(),
+                "{} writes {file}: {done}",
+                row.typed
+            );
         }
-        let old = fs::read_to_string(dir.join("old.pcap")).expect("still there");
-        assert_eq!(old, "somebody's");
+        let old = fs::read_to_string(dir.join("old.pcap"));
+        assert_eq!(old.expect("the file is kept"), "foreign");
     }
 }
 
-/// The frames of the files of a folder, and how many files there are.
-fn kept(dir: &Dir, folder: &str) -> (usize, Vec<usize>) {
+/// Returns the number of files of a directory, and the number of frames of each file, by name.
+fn count_files(dir: &Dir, folder: &str) -> (usize, Vec<usize>) {
     let mut files: Vec<_> = fs::read_dir(dir.join(folder))
-        .expect("lists")
-        .map(|it| it.expect("listed").path())
+        .expect("the directory is readable")
+        .map(|it| it.expect("the directory is readable").path())
         .collect();
     files.sort();
     let frames = files.iter().map(|it| files::read(it).len()).collect();
@@ -155,64 +167,68 @@ fn run(dir: &Dir, args: &[&str]) -> Done {
 }
 
 #[test]
-fn a_ring_of_files_keeps_the_newest_and_deletes_nobody_elses() {
-    let dir = place();
-    dir.write("cap/ring-20200101T000000.pcap", "somebody's");
+fn a_ring_of_files_keeps_the_newest_files_and_deletes_no_foreign_file() {
+    let dir = working_directory();
+    dir.write("cap/ring-20200101T000000.pcap", "foreign");
     let args = ["-b", "packets:100", "-b", "files:3", "-w", "cap/ring.pcap"];
     let _ = run(&dir, &args).expect(0);
-    let stranger = dir.join("cap/ring-20200101T000000.pcap");
-    assert_eq!(fs::read_to_string(&stranger).expect("there"), "somebody's");
-    fs::remove_file(stranger).expect("removed");
-    assert_eq!(kept(&dir, "cap"), (3, vec![100; 3]));
+    let foreign = dir.join("cap/ring-20200101T000000.pcap");
+    let content = fs::read_to_string(&foreign);
+    assert_eq!(content.expect("the foreign file is kept"), "foreign");
+    fs::remove_file(foreign).expect("the file is removed");
+    assert_eq!(count_files(&dir, "cap"), (3, vec![100; 3]));
 }
 
 #[test]
-fn a_run_stops_after_so_many_files_and_loses_nothing_for_it() {
-    let dir = place();
+fn a_run_stops_after_a_number_of_files_and_loses_no_frame() {
+    let dir = working_directory();
     let args = ["-b", "packets:100", "-a", "files:4", "-w", "cap/a.pcap"];
     let program = wqcap(["run", "--model", ENDLESS, "--summary", "summary.json"]).args(args);
     let done = program.cwd(dir.path()).start().wait().expect(0);
-    let (files, frames) = kept(&dir, "cap");
+    let (files, frames) = count_files(&dir, "cap");
     assert_eq!(files, 4, "{done}");
     assert!(frames.iter().all(|it| *it >= 100), "{frames:?}");
-    let text = fs::read_to_string(dir.join("summary.json")).expect("a summary");
-    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let text = fs::read_to_string(dir.join("summary.json"));
+    let text = text.expect("the run writes a summary");
+    let json: serde_json::Value = serde_json::from_str(&text).expect("the summary is JSON");
     assert_eq!(json["end"], "files");
     let captured = json["ledger"]["total"]["captured"].as_u64();
     assert_eq!(captured, Some(frames.iter().sum::<usize>() as u64));
 }
 
 #[test]
-fn a_run_stops_after_so_many_bytes() {
-    let dir = place();
+fn a_run_stops_after_a_number_of_bytes() {
+    let dir = working_directory();
     let program = wqcap(["run", "--model", ENDLESS, "--set", "capture.idle=sleep"])
         .args(["--bytes", "200kB", "-w", "out.pcap", "--json"]);
     let done = program.cwd(dir.path()).start().wait().expect(0);
-    let json: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let json: serde_json::Value = serde_json::from_str(&done.stdout).expect("the summary is JSON");
     assert_eq!(json["end"], "bytes");
-    let len = fs::metadata(dir.join("out.pcap")).expect("there").len();
-    assert!(len >= 200_000, "{len}");
+    let len = fs::metadata(dir.join("out.pcap"));
+    let len = len.expect("the file exists").len();
+    assert!(len >= 200_000, "only {len} bytes");
 }
 
-/// A capture's file is recognised by its header, whatever its name and format.
+/// `wqcap recover` recognises a capture file by its header, not by its name or format.
 #[test]
-fn what_a_crash_leaves_of_a_file_of_any_name_is_finished() {
+fn recovery_finishes_a_file_of_any_name_after_a_crash() {
     for name in ["out.pcapng", "out.pcap"] {
-        let dir = place();
+        let dir = working_directory();
         let program = wqcap(["run", "--model", ENDLESS, "-w"]).arg(format!("cap/{name}"));
         let mut running = program
             .args(["--set", "capture.idle=sleep"])
             .cwd(dir.path())
             .start();
         let part = dir.join(format!("cap/{name}.part"));
-        running.until("frames are in the file", |_| {
+        running.until("the file has frames", |_| {
             fs::metadata(&part).is_ok_and(|it| it.len() > 100_000)
         });
         running.signal(Signal::KILL);
         let _ = running.wait();
         let program = wqcap(["recover", "cap"]).cwd(dir.path());
         let deadline = Instant::now() + HANG;
-        // The kernel ends writes under way after the process, and with them its hold of the file.
+        // The kernel finishes pending writes after the end of the process, and only then unlocks the
+        // file.
         let done = loop {
             let done = program.start().wait().expect(0);
             if !done.stdout.contains("a capture is writing it") {
@@ -227,11 +243,11 @@ fn what_a_crash_leaves_of_a_file_of_any_name_is_finished() {
     }
 }
 
-/// A ring of files goes on where an earlier run has left it.
+/// The limit of a ring of files includes the files of an earlier run.
 #[test]
-fn a_ring_of_pcapng_files_goes_on_in_the_next_run() {
-    let dir = place();
-    dir.write("cap/ring-20200101T000000.pcapng", "somebody's");
+fn a_ring_of_pcapng_files_continues_in_the_next_run() {
+    let dir = working_directory();
+    dir.write("cap/ring-20200101T000000.pcapng", "foreign");
     let args = [
         "-b",
         "packets:300",
@@ -252,8 +268,9 @@ fn a_ring_of_pcapng_files_goes_on_in_the_next_run() {
 
 fn names(dir: &Dir, folder: &str) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(dir.join(folder))
-        .expect("lists")
-        .map(|it| it.expect("listed").file_name().into_string().expect("text"))
+        .expect("the directory is readable")
+        .map(|it| it.expect("the directory is readable").file_name())
+        .map(|it| it.into_string().expect("a name is UTF-8"))
         .collect();
     names.sort();
     names
@@ -261,11 +278,11 @@ fn names(dir: &Dir, folder: &str) -> Vec<String> {
 
 #[test]
 fn the_header_has_the_operators_comment_and_the_host() {
-    let dir = place();
-    let said = ["--capture-comment", "tap 3, rack 7", "-w", "out.pcapng"];
-    let _ = run(&dir, &said).expect(0);
+    let dir = working_directory();
+    let args = ["--capture-comment", "tap 3, rack 7", "-w", "out.pcapng"];
+    let _ = run(&dir, &args).expect(0);
     let comments = files::section_comments(&dir.join("out.pcapng"));
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("the host has a name");
     let host = format!("host: {}", host.trim());
     for part in ["tap 3, rack 7", host.as_str()] {
         assert!(comments.iter().any(|it| it == part), "{comments:?}");
@@ -273,22 +290,22 @@ fn the_header_has_the_operators_comment_and_the_host() {
 }
 
 #[test]
-fn a_count_is_no_config_and_it_is_said() {
-    let dir = place();
+fn a_number_after_c_is_taken_as_a_count_with_a_note() {
+    let dir = working_directory();
     let done = run(&dir, &["-c", "10", "-w", "out.pcap"]).expect(0);
     done.says(&["-c 10", "--count 10"]);
     assert_eq!(files::read(&dir.join("out.pcap")).len(), 10);
-    // A file of that name is the config.
+    // If a file of that name exists, it is the configuration.
     dir.write("10", "[output]\ndir = \"cap\"\nformat = \"pcap\"\n");
     let done = run(&dir, &["-c", "10", "--count", "20"]).expect(0);
     assert!(!done.stderr.contains("note: -c"), "{done}");
-    let (_, frames) = kept(&dir, "cap");
+    let (_, frames) = count_files(&dir, "cap");
     assert_eq!(frames.iter().sum::<usize>(), 20);
 }
 
 #[test]
-fn the_config_is_a_file_a_first_word_or_standard_input() {
-    let dir = place();
+fn the_configuration_is_a_file_the_first_word_or_standard_input() {
+    let dir = working_directory();
     dir.write("w.toml", "[capture]\nsnaplen = 77\n");
     let check = |args: &[&str]| {
         let program = wqcap(["check", "--model", WIRE, "--set", "output.dir=cap"]);
@@ -313,7 +330,7 @@ fn the_config_is_a_file_a_first_word_or_standard_input() {
 }
 
 #[test]
-fn an_interface_of_the_kernel_leads_to_the_software_nic() {
+fn the_error_for_an_interface_without_rdma_names_the_software_nic() {
     if !fs::exists("/sys/class/net/lo").unwrap_or(false) {
         skip!("this machine has no loopback interface");
     }
@@ -322,7 +339,7 @@ fn an_interface_of_the_kernel_leads_to_the_software_nic() {
     if fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some()) {
         skip!("this machine has an RDMA device");
     }
-    // A config may be for another machine.
+    // `wqcap check` accepts an absent device, because the configuration may be for another machine.
     let check = |device| wqcap(["check", "-i", device, "-w", "-"]).run();
     let done = check("lo").expect(0);
     assert!(done.stdout.contains("device.netdev = \"lo\""), "{done}");

@@ -56,7 +56,7 @@ fn every_capture_passes_through_compressed_completions_unchanged() {
 }
 
 #[test]
-fn frames_of_compressed_completions_go_where_they_did() {
+fn compressed_completions_do_not_change_the_queue_of_a_frame() {
     let dir = Dir::new();
     // By kind: a session has headers of one.
     let all = flows(256);

@@ -68,7 +68,7 @@ fn capture(dir: &Dir, name: &str, frames: &[Vec<u8>]) -> String {
 }
 
 #[test]
-fn the_spread_is_what_dpdks_own_hash_says() {
+fn the_spread_equals_dpdks_software_hash() {
     let dir = Dir::new();
     let thash = need!(Thash::find(&dir));
     let frames = flows(64);
@@ -216,7 +216,7 @@ fn all_received(count: usize) -> Counted {
 }
 
 #[test]
-fn generated_frames_are_all_counted() {
+fn all_generated_frames_are_counted() {
     let dir = Dir::new();
     let count = 200_000;
     for (queues, scalar) in [(1, false), (2, true), (4, false)] {
@@ -262,7 +262,7 @@ while at < len(all):
 ";
 
 #[test]
-fn what_an_interface_brings_is_received_unchanged() {
+fn frames_of_an_interface_are_received_unchanged() {
     let dir = Dir::new();
     let out = dir.join("out.pcap");
     let setup = Setup {
@@ -308,7 +308,7 @@ fn tagged(payload: usize) -> Vec<u8> {
 }
 
 #[test]
-fn tags_are_stripped_frames_scattered_and_the_fcs_kept_and_stamps_taken() {
+fn port_offloads_strip_tags_scatter_frames_keep_the_fcs_and_stamp() {
     let dir = Dir::new();
     let frames: Vec<_> = [18, 1000, 3000, 8900].map(tagged).into();
     let wire = capture(&dir, "tagged.pcap", &frames);
@@ -357,7 +357,7 @@ fn assert_received(what: &str, mut testpmd: Testpmd, frames: &[Vec<u8>]) {
 }
 
 #[test]
-fn a_port_that_is_not_promiscuous_takes_what_is_for_it() {
+fn a_port_that_is_not_promiscuous_receives_only_its_addresses() {
     const OWN: [u8; 6] = [2, 0xbb, 0, 0, 0, 1];
     let dir = Dir::new();
     let to = |address: [u8; 6]| {
@@ -389,7 +389,7 @@ fn a_port_that_is_not_promiscuous_takes_what_is_for_it() {
 }
 
 #[test]
-fn what_dpdk_sends_comes_back_from_a_loop() {
+fn frames_sent_by_dpdk_return_on_a_loopback_wire() {
     let dir = Dir::new();
     let frames = flows(100);
     let (file, out) = (dir.join("in.pcap"), dir.join("out.pcap"));
@@ -408,7 +408,7 @@ fn what_dpdk_sends_comes_back_from_a_loop() {
 }
 
 #[test]
-fn a_port_is_stopped_closed_and_probed_again_also_without_a_pci_bus() {
+fn a_port_works_after_stop_close_and_probe_with_and_without_a_pci_bus() {
     let dir = Dir::new();
     let frames = flows(8);
     let wire = capture(&dir, "again.pcap", &frames);
@@ -442,7 +442,7 @@ fn a_port_is_stopped_closed_and_probed_again_also_without_a_pci_bus() {
 }
 
 #[test]
-fn a_lost_device_is_an_event() {
+fn a_lost_device_raises_an_event() {
     let dir = Dir::new();
     let lost = dir.join("lost");
     let wire = capture(&dir, "lost.pcap", &flows(1));

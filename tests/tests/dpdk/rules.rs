@@ -100,7 +100,7 @@ fn rules() -> Vec<Rule> {
 }
 
 #[test]
-fn rules_send_frames_where_they_say() {
+fn rules_steer_frames_to_their_queues() {
     let dir = Dir::new();
     let rules = rules();
     let dropped = rules.len();
@@ -423,7 +423,7 @@ fn table_size(queues: usize) -> usize {
 }
 
 #[test]
-fn rules_with_rss_spread_as_dpdks_own_hash_says() {
+fn rules_with_rss_spread_as_dpdks_software_hash() {
     let dir = Dir::new();
     let thash = need!(Thash::find(&dir));
     let address = |rule: usize| [2, 0xcc, 0, 0, 0, rule as u8];
@@ -506,7 +506,7 @@ fn rules_with_rss_spread_as_dpdks_own_hash_says() {
 }
 
 #[test]
-fn what_the_device_cannot_match_is_refused() {
+fn rules_that_the_device_cannot_match_are_refused() {
     let dir = Dir::new();
     let wire = capture(&dir, "none.pcap", &[testpmd::marker(0)]);
     // The driver takes MPLS behind UDP and GRE only, and only from a device that parses what is behind the label.

@@ -124,7 +124,7 @@ fn every_capture_passes_through_strides_unchanged() {
 }
 
 #[test]
-fn queues_of_strides_get_what_queues_of_frames_get() {
+fn striding_queues_receive_the_frames_of_ordinary_queues() {
     let dir = Dir::new();
     let frames = flows(256);
     let wire = capture(&dir, "flows.pcap", &frames);

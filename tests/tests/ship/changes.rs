@@ -113,7 +113,7 @@ fn a_file_that_shrinks_during_the_upload_is_sent_in_the_next_pass() {
 fn a_file_that_is_deleted_during_the_upload_is_sent_completely() {
     let dir = Dir::new();
     let file = ChangingFile::new(&dir, "deleted");
-    let done = harmed
+    let done = file
         .ship(|path| fs::remove_file(path).expect("the file exists"))
         .expect(0);
     let status: Value = serde_json::from_str(&done.stdout).expect("JSON");

@@ -256,7 +256,7 @@ fn finished_files_are_shipped_and_can_be_found_in_the_store() {
 }
 
 #[test]
-fn anonymized_objects_are_what_extract_makes_of_the_files() {
+fn anonymized_objects_equal_the_output_of_extract() {
     let dir = Dir::new();
     let (folder, url) = store(&dir);
     let sensor = Sensor::new(&dir, "tap-1");

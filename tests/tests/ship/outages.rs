@@ -106,7 +106,7 @@ fn an_absent_store_is_reported_once_and_gets_each_file_once() {
     let mut shipping = bucket.reached_by(sensor.ship(&url, &more)).start();
     let status = bucket.s3.folder().join(&sensor.name);
     let status = status.join(sensor.status_key());
-    shipping.until("a status", |_| status.exists());
+    shipping.until("the status is in the store", |_| status.exists());
     let metrics = Metrics::from_log(&shipping);
     let sample = |name: &str| metrics.sample(&format!("wqcap_ship_{name}{{sensor=\"away\"}}"));
     bucket.proxy.close();

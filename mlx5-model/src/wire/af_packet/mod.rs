@@ -1,15 +1,16 @@
-//! A wire that is a live interface: a packet socket with a TPACKET_V3 ring.
+//! Wire on a live interface: a packet socket with a TPACKET_V3 ring.
 //!
-//! Frames are borrowed from the ring that the kernel fills. What the kernel did to them is undone in place, so that
-//! they are as on a cable: a VLAN tag that it removed is put back, a checksum that it left to the hardware is
-//! completed, and super-frames are split (see `gso`).
+//! Frames are borrowed from the ring that the kernel fills. Changes that the kernel has made to
+//! them are undone in place, so that frames are as on a cable: a removed VLAN tag is put back, a
+//! checksum left to the hardware is completed, and super-frames are split (see `gso`).
 //!
-//! Known limits: kernels before 6.2 cannot describe UDP super-frames to packet sockets, and none can describe SCTP
-//! ones; super-frames beyond 256 KiB do not fit a block. All those count as dropped. GRO and LRO of the interface are
-//! switched off while the wire is open if that is permitted, and on again afterwards (see `offloads`).
+//! Known limits: kernels before 6.2 cannot describe UDP super-frames to packet sockets, and no
+//! kernel can describe SCTP super-frames; super-frames longer than 256 KiB do not fit a block. All
+//! of these count as dropped. GRO and LRO of the interface are switched off while the wire is open,
+//! if that is permitted, and on again afterwards (see `offloads`).
 //!
-//! Invariants: a block of the ring is read and written only between the kernel's handing it over and its release; a
-//! frame is prepared once, however often the NIC makes it wait.
+//! Invariants: a block of the ring is accessed only between its handover by the kernel and its
+//! release; a frame is prepared once, however often the NIC makes it wait.
 
 mod ring;
 
@@ -29,29 +30,32 @@ use super::spec::WireSpec;
 use super::spec::af_packet::AfPacketSpec;
 use ring::RxRing;
 
-/// How often an idle wire checks that its interface exists.
+/// Interval in nanoseconds between two checks of an idle wire that its interface exists.
 const CHECK_NS: u64 = 10_000_000;
-/// How long a wire still expects frames after its interface was deleted: several times what the kernel takes to hand
-/// over an unfinished block.
+/// Time in nanoseconds for which a wire expects frames after its interface was deleted: several
+/// times the time in which the kernel hands over an unfinished block.
 const LINGER_NS: u64 = 50_000_000;
 
 const ETHERTYPE_VLAN: u16 = 0x8100;
 const VLAN: usize = 4;
 const MACS: usize = 12;
-/// TPACKET_ALIGN(sizeof(struct tpacket3_hdr)): where the kernel puts the struct sockaddr_ll.
+/// Offset of the struct sockaddr_ll from the frame's header, TPACKET_ALIGN(sizeof(struct
+/// tpacket3_hdr)).
 const ADDRESS_AT: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(16);
 
-/// See the module.
+/// Open `af_packet` wire.
 pub(super) struct AfPacketWire {
-    /// Restored when the wire is dropped.
+    /// Offloads of the interface, restored when the wire is dropped.
     _offloads: Offloads,
     ring: RxRing,
     socket: Socket,
     cursor: BlockCursor,
     arrivals: Arrivals,
-    /// tp_drops so far: reading them resets the kernel's count.
+    /// Sum of tp_drops so far, because reading them resets the kernel's count.
     drops: u64,
+    /// Time of the next check that the interface exists.
     check_ns: u64,
+    /// Time at which the interface was found to be deleted.
     gone_ns: Option<u64>,
     lost: bool,
     notes: Vec<String>,
@@ -71,7 +75,8 @@ impl AfPacketWire {
             "find the interface",
             "`ip link` lists the interfaces of this network namespace",
         ))?;
-        // The version and the virtio header determine the ring: they come first.
+        // The version and the virtio header determine the layout of the ring, so they are set
+        // first.
         socket.prepare().map_err(failed(
             "set up the packet socket",
             "use Linux 3.2 or newer with CONFIG_PACKET",
@@ -87,7 +92,7 @@ impl AfPacketWire {
             .map_err(failed("bind to the interface", ""))?;
         let address = socket
             .address()
-            .map_err(failed("ask for the hardware type", ""))?;
+            .map_err(failed("read the hardware type", ""))?;
         let hardware = address.sll_hatype;
         if !matches!(hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
             let kind = format!("hardware type {hardware}");
@@ -99,15 +104,15 @@ impl AfPacketWire {
         socket
             .set_promiscuous(index)
             .map_err(failed("set promiscuous mode", ""))?;
-        // The error of an interface that is down: the wire waits for it to come up.
+        // An interface that is down causes an error here. The wire waits until the interface is up.
         socket.clear_error();
 
         let offloads = Offloads::switch_off(&socket, index, ETH_FLAG_LRO);
         let mut notes = Vec::new();
         if let Some(error) = offloads.refused() {
             notes.push(format!(
-                "{}: GRO and LRO stay on ({error}): frames that the kernel merged are split again, which \
-                 may lose PSH flags and IP identifications; grant CAP_NET_ADMIN to switch them off",
+                "{}: GRO and LRO stay on ({error}): merged frames are split again, which may lose PSH \
+                 flags and IP identifications; grant CAP_NET_ADMIN to switch them off",
                 spec.iface
             ));
         }
@@ -116,7 +121,8 @@ impl AfPacketWire {
             ring,
             socket,
             cursor: BlockCursor::default(),
-            // What the kernel stamps frames by where nothing else is asked for (`tpacket_rcv`, net/packet/af_packet.c).
+            // The kernel's default clock for stamps of frames (`tpacket_rcv`,
+            // net/packet/af_packet.c).
             arrivals: Arrivals::new(ClockId::Realtime),
             drops: 0,
             check_ns: 0,
@@ -195,7 +201,7 @@ impl AfPacketWire {
                 if receiver.deliver_late(bytes, piece.direction, came_ns) == Delivery::Wait {
                     return taken;
                 }
-                self.cursor.taken();
+                self.cursor.consume();
                 taken += 1;
             }
             self.cursor.started = false;
@@ -209,7 +215,7 @@ impl AfPacketWire {
             return;
         }
         self.check_ns = now_ns.saturating_add(CHECK_NS);
-        // A pending error would make every poll return at once.
+        // A pending error would make every poll(2) return at once.
         self.socket.clear_error();
         if self.socket.is_orphaned() {
             let gone = *self.gone_ns.get_or_insert(now_ns);
@@ -218,36 +224,41 @@ impl AfPacketWire {
     }
 }
 
-/// A position in the current block.
+/// Read position in the current block.
 #[derive(Default)]
 struct BlockCursor {
-    /// Whether the block's header was read.
+    /// Set when the block's header has been read.
     started: bool,
-    /// The next frame's header, and the number of frames from there.
+    /// Offset of the next frame's header in the block.
     at: usize,
+    /// Number of frames from `at` to the end of the block.
     left: u32,
-    /// The frame at the head, ready to be delivered.
+    /// Frame at the head, ready for delivery.
     ready: Option<Piece>,
-    /// The super-frame that is being split, whole.
+    /// Super-frame that is being split, whole.
     splitting: Option<Piece>,
     split: Box<Split>,
+    /// Set when frames that the host sends are delivered too.
     sniffing: bool,
+    /// Number of super-frames that could not be split.
     unsplit: u64,
+    /// Number of frames that were cut, too short, or in a damaged block.
     damaged: u64,
 }
 
-/// A frame, or a super-frame, within a block.
+/// Frame or super-frame within a block.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     at: usize,
     len: usize,
     direction: WireDirection,
-    /// When the kernel received it, by its clock.
+    /// Time at which the kernel received the frame, by the kernel's clock.
     stamp_ns: u64,
 }
 
 impl BlockCursor {
-    /// The frame at the head of `block`, the same one until [`BlockCursor::taken`]; `None` at the block's end.
+    /// Returns the frame at the head of `block`, the same frame until [`BlockCursor::consume`].
+    /// `None` at the end of the block.
     #[inline]
     fn head(&mut self, block: &mut [u8]) -> Option<Piece> {
         if !self.started {
@@ -271,17 +282,19 @@ impl BlockCursor {
                 return None;
             }
             if self.read_frame(block).is_none() {
-                // A damaged block; nothing after it can be found.
+                // The block is damaged. No frame from here on can be found.
                 self.damaged += u64::from(self.left);
                 self.left = 0;
             }
         }
     }
 
-    fn taken(&mut self) {
+    /// Removes the frame at the head.
+    fn consume(&mut self) {
         self.ready = None;
     }
 
+    /// Reads the header of `block`.
     fn start(&mut self, block: &[u8]) {
         const HEADER: usize = offset_of!(libc::tpacket_block_desc, hdr);
         let count = word(block, HEADER + offset_of!(libc::tpacket_hdr_v1, num_pkts));
@@ -294,8 +307,8 @@ impl BlockCursor {
         self.at = first.unwrap_or(0) as usize;
     }
 
-    /// Reads a frame header (struct tpacket3_hdr, linux/if_packet.h) and moves on to the next. `None` if it points
-    /// outside the block.
+    /// Reads a frame header (struct tpacket3_hdr, linux/if_packet.h) and advances to the next one.
+    /// `None` if the header points outside the block.
     fn read_frame(&mut self, block: &mut [u8]) -> Option<()> {
         let header = self.at;
         let field = |at: usize| word(block, header + at);
@@ -351,7 +364,7 @@ impl BlockCursor {
                 0 => ETHERTYPE_VLAN,
                 _ => tpid,
             };
-            // There is room: the virtio header, which has been read, is longer than the tag.
+            // The tag fits: the virtio header, which has been read, is longer than the tag.
             piece.at -= VLAN;
             piece.len += VLAN;
             block.copy_within(at..at + MACS, piece.at);

@@ -1,7 +1,9 @@
-//! The ring that the kernel fills with blocks of frames (TPACKET_V3, Linux packet_mmap documentation).
+//! Receive ring of a packet socket, which the kernel fills with blocks of frames (TPACKET_V3, Linux
+//! packet_mmap documentation).
 //!
-//! Imports `mapping` and `packet_socket`. Invariant: block `current` is the oldest one not given back; a block's bytes are reachable only
-//! through the borrow that [`RxRing::block`] returns, and only while the kernel does not use the block.
+//! Imports `mapping` and `packet_socket`. Invariant: block `current` is the oldest block that is
+//! not released; a block's bytes are accessible only through the borrow that [`RxRing::block`]
+//! returns, and only while the kernel does not use the block.
 
 #![allow(unsafe_code)]
 
@@ -13,27 +15,32 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::super::mapping::{Access, Mapping};
 use super::super::packet_socket::Socket;
 
-/// Super-frames are up to 64 KiB long, "BIG TCP" ones usually less than 192 KiB: a longer one than a block would be
-/// cut, and is counted as lost. Not larger, because the kernel hands over a block when its time is up, however few
-/// bytes are in it: at a low rate the number of blocks limits the time that a ring holds. 128 MiB are 512 blocks, a
-/// second.
+/// Size of a block in bytes. Super-frames have up to 64 KiB, "BIG TCP" ones usually less than 192
+/// KiB. A frame longer than a block would be cut, and is counted as lost. Blocks are not larger
+/// because the kernel hands over a block when its time is up, however few bytes are in it: at a low
+/// rate the number of blocks limits the time that a ring holds. 128 MiB are 512 blocks, one second.
 const BLOCK: usize = 256 << 10;
-/// After this time an unfinished block is handed over: the most that a single frame waits, plus or minus a tick.
+/// Time in milliseconds after which the kernel hands over an unfinished block: the longest wait of
+/// a single frame, plus or minus a tick.
 const RETIRE_MS: u32 = 2;
-/// In this version the kernel only checks its plausibility.
+/// Frame size of the ring request in bytes. With TPACKET_V3 the kernel only checks its
+/// plausibility.
 const FRAME: usize = 2048;
 
 const STATUS: usize =
     offset_of!(libc::tpacket_block_desc, hdr) + offset_of!(libc::tpacket_hdr_v1, block_status);
 
+/// Mapped receive ring of a packet socket.
 pub(super) struct RxRing {
     memory: Mapping,
+    /// Number of blocks.
     blocks: usize,
+    /// Index of the oldest block that is not released.
     current: usize,
 }
 
 impl RxRing {
-    /// Has the kernel make a ring of `bytes` and maps it.
+    /// Creates a ring of `bytes` in the kernel and maps it.
     pub(super) fn map(socket: &Socket, bytes: usize) -> io::Result<RxRing> {
         let blocks = bytes / BLOCK;
         socket.set_ring(&libc::tpacket_req3 {
@@ -52,26 +59,27 @@ impl RxRing {
         })
     }
 
-    /// Whether the kernel has filled three quarters of the ring.
+    /// Returns `true` if the kernel has filled three quarters of the ring.
     pub(super) fn is_near_end(&self) -> bool {
         let ahead = (self.current + self.blocks / 4 * 3) % self.blocks;
         self.status_of(ahead).load(Ordering::Relaxed) & libc::TP_STATUS_USER != 0
     }
 
-    /// The oldest block, if the kernel has handed it over. It stays the same until [`RxRing::release`].
+    /// Returns the oldest block if the kernel has handed it over. The block stays the same until
+    /// [`RxRing::release`].
     #[inline]
     pub(super) fn block(&mut self) -> Option<&mut [u8]> {
         let status = self.status_of(self.current).load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
             return None;
         }
-        // SAFETY: the block lies within the mapping, which lives as long as `self`. TP_STATUS_USER, read with
-        // acquire, means that the kernel has finished writing and will not touch the block before it is given back,
-        // which takes `&mut self` and so ends this borrow.
+        // SAFETY: the block lies within the mapping, which lives as long as `self`. TP_STATUS_USER,
+        // read with acquire, means that the kernel has finished writing and does not access the
+        // block before its release, which takes `&mut self` and so ends this borrow.
         Some(unsafe { std::slice::from_raw_parts_mut(self.start(self.current).as_ptr(), BLOCK) })
     }
 
-    /// Gives the oldest block back to the kernel.
+    /// Returns the oldest block to the kernel.
     pub(super) fn release(&mut self) {
         self.status_of(self.current)
             .store(libc::TP_STATUS_KERNEL, Ordering::Release);
@@ -80,13 +88,14 @@ impl RxRing {
 
     fn start(&self, block: usize) -> NonNull<u8> {
         assert!(block < self.blocks);
-        // SAFETY: so the block lies within the mapping.
+        // SAFETY: by the assertion, the block lies within the mapping.
         unsafe { self.memory.base().add(block * BLOCK) }
     }
 
     fn status_of(&self, block: usize) -> &AtomicU32 {
-        // SAFETY: the word lies within the mapping, is aligned (blocks are aligned to pages) and the kernel changes
-        // it as a whole; the borrow of `self` keeps out the slice that `block` lends.
+        // SAFETY: the word lies within the mapping, is aligned (blocks are aligned to pages) and
+        // the kernel changes it as a whole; the borrow of `self` excludes the slice that `block`
+        // lends.
         unsafe { AtomicU32::from_ptr(self.start(block).add(STATUS).as_ptr().cast()) }
     }
 }

@@ -1,4 +1,4 @@
-//! A live pair of interfaces, each in a network namespace of its own. Needs root and `ip`.
+//! Tests on a veth pair whose ends are in two network namespaces. They need root and `ip`.
 #![allow(unsafe_code)]
 
 use super::super::gso::tests::verify;
@@ -19,7 +19,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|it| (it * 31 + it / 255) as u8).collect()
 }
 
-/// Puts the TCP payloads that went one way back together, and checks every frame on the way.
+/// Reassembles the TCP payloads of one direction, and checks every frame of it.
 fn reassemble(
     frames: &[(WireDirection, Vec<u8>)],
     direction: WireDirection,
@@ -50,7 +50,7 @@ fn reassemble(
         if header[13] & 2 != 0 {
             start = Some((header[..4].to_vec(), sequence.wrapping_add(1)));
         }
-        // The end of an earlier connection may come late.
+        // Frames of an earlier connection may arrive late.
         let Some((_, first)) = start.as_ref().filter(|(ports, _)| header[..4] == *ports) else {
             continue;
         };
@@ -99,7 +99,7 @@ fn udp_arrives_in_order_with_right_checksums() {
 }
 
 #[test]
-fn frames_are_told_when_they_came() {
+fn frames_carry_their_arrival_times() {
     let lab = need!(Lab::new());
     lab.silence();
     let mut wire = lab.open(WIRE).unwrap();
@@ -124,16 +124,17 @@ fn an_idle_wire_can_be_polled() {
     };
     for _ in 0..3 {
         socket.send(&[0x55; 60]).unwrap();
-        // Neighbour discovery may come in between.
-        while !during_poll(&mut wire, poll) {}
+        // Frames of neighbour discovery may arrive in between.
+        while !poll_for_frame(&mut wire, poll) {}
         while poll(&wire, Duration::ZERO).0 > 0 {
             wire.each(0, 64, |_| Delivery::Taken);
         }
     }
 }
 
-/// Waits for the wire to be ready, and says whether the frame was there.
-fn during_poll(wire: &mut Wire, poll: impl Fn(&Wire, Duration) -> (i32, i16)) -> bool {
+/// Waits until the wire is readable, takes its frames, and returns `true` if the sent frame is
+/// among them.
+fn poll_for_frame(wire: &mut Wire, poll: impl Fn(&Wire, Duration) -> (i32, i16)) -> bool {
     assert_eq!(poll(wire, PATIENCE).0, 1);
     let mut seen = false;
     wire.each(0, 64, |frame| {
@@ -144,9 +145,9 @@ fn during_poll(wire: &mut Wire, poll: impl Fn(&Wire, Duration) -> (i32, i16)) ->
 }
 
 #[test]
-fn tcp_super_frames_come_as_frames() {
+fn tcp_super_frames_are_split() {
     let lab = need!(Lab::new());
-    // "BIG TCP", where there is such a thing.
+    // "BIG TCP", if the kernel and `ip` support it.
     for (netns, name) in [(&lab.near, "wire"), (&lab.far, "far")] {
         for what in ["gso_max_size", "gso_ipv4_max_size"] {
             let _ = ip(&format!("-n {netns} link set {name} {what} 200000"));
@@ -170,7 +171,7 @@ fn tcp_super_frames_come_as_frames() {
 }
 
 #[test]
-fn a_vlan_interface_talks_in_tagged_frames() {
+fn frames_of_a_vlan_interface_are_tagged() {
     let lab = need!(Lab::new());
     need!(lab.add_vlan(5));
     let data = pattern(3_000_000);
@@ -188,7 +189,7 @@ fn a_vlan_interface_talks_in_tagged_frames() {
     assert_eq!(wire.drops().total(), 0);
 }
 
-/// The kernel takes the outer tag out of whatever it receives.
+/// Checks that the outer VLAN tag is put back, which the kernel removes from received frames.
 #[test]
 fn vlan_tags_are_put_back() {
     let lab = need!(Lab::new());
@@ -212,7 +213,7 @@ fn vlan_tags_are_put_back() {
         .collect();
     assert_eq!(got, sent);
 
-    // A tagged super-frame: 10 segments of 1000 bytes, checksum left open.
+    // A tagged super-frame: 10 segments of 1000 bytes, checksum not completed.
     let data = pattern(10_000);
     let mut frame = [&head, &[0x81, 0, 0, 5, 8, 0][..]].concat();
     let mut ip = vec![
@@ -260,14 +261,14 @@ fn vlan_tags_are_put_back() {
 }
 
 #[test]
-fn udp_super_frames_come_as_frames() {
+fn udp_super_frames_are_split() {
     let lab = need!(Lab::new());
     let data = pattern(30_000);
     for (near, far) in [("10.9.0.1:9", "10.9.0.2:0"), ("[fd09::1]:9", "[fd09::2]:0")] {
         let mut wire = lab.open(WIRE).unwrap();
         let frames = during(&lab, &mut wire, |_| {
             let socket = lab.far.within(|| UdpSocket::bind(far).unwrap());
-            // UDP_SEGMENT (linux/udp.h): a NIC's work is asked for.
+            // UDP_SEGMENT (linux/udp.h) requests segmentation by the NIC.
             let size: libc::c_int = 1200;
             // SAFETY: the kernel reads an int.
             let result = unsafe {
@@ -298,7 +299,7 @@ fn udp_super_frames_come_as_frames() {
 }
 
 #[test]
-fn tunnelled_super_frames_come_as_frames() {
+fn tunnelled_super_frames_are_split() {
     let lab = need!(Lab::new());
     for (netns, name, end, other) in [(&lab.near, "wire", 1, 2), (&lab.far, "far", 2, 1)] {
         let vxlan = format!(
@@ -318,7 +319,7 @@ fn tunnelled_super_frames_come_as_frames() {
         .filter(|it| it.1[12..14] == [8, 0] && it.1[23] == 17)
     {
         assert!(frame.len() <= 1514, "a frame of {} bytes", frame.len());
-        // Inside go ARP and the like as well.
+        // The tunnel also carries other frames, such as ARP.
         if frame[62..64] == [8, 0] && frame[73] == 6 {
             total += verify(frame, 12).0.len();
         }
@@ -328,7 +329,7 @@ fn tunnelled_super_frames_come_as_frames() {
 }
 
 #[test]
-fn down_is_up_but_deleted_is_lost() {
+fn a_deleted_interface_is_lost_but_not_one_that_is_down() {
     let lab = need!(Lab::new());
     let mut wire = lab.open(WIRE).unwrap();
     let (near, far) = (&lab.near, &lab.far);
@@ -336,7 +337,7 @@ fn down_is_up_but_deleted_is_lost() {
         let socket = far.within(|| UdpSocket::bind("10.9.0.2:0").unwrap());
         let _ = socket.send_to(b"hello", "10.9.0.1:9");
     };
-    // The wire's clock, which goes on by more than it puts off any look.
+    // Step of the wire's clock, longer than the intervals between its checks.
     const STEP: u64 = 1_000_000_000;
     let mut now = 0;
     ip(&format!("-n {near} link set wire down")).unwrap();
@@ -351,7 +352,7 @@ fn down_is_up_but_deleted_is_lost() {
         Some(libc::ENETDOWN)
     );
 
-    // One that is opened on an interface that is down waits for it.
+    // A wire that is opened on an interface that is down waits until the interface is up.
     let mut late = lab.open(WIRE).unwrap();
     ip(&format!("-n {near} link set wire up")).unwrap();
     for wire in [&mut wire, &mut late] {
@@ -360,7 +361,7 @@ fn down_is_up_but_deleted_is_lost() {
             it[12..14] == [8, 0] || it[12..14] == [8, 6]
         });
     }
-    // A frame that came just before is still handed over.
+    // A frame that arrived just before the deletion is still delivered.
     wire.set_sniffing(true);
     let other = lab.open(WIRE).unwrap();
     { other }.send(&[0x55; 77]).unwrap();
@@ -368,12 +369,13 @@ fn down_is_up_but_deleted_is_lost() {
     now += STEP;
     until_seen(&mut wire, now, || {}, |it| it == [0x55; 77]);
     while wire.each(now, 64, |_| Delivery::Taken) > 0 {}
-    assert_eq!(wire.state(), WireState::Up, "its time has not gone on");
-    wire.each(now + STEP, 64, |_| panic!("it came once"));
+    assert_eq!(wire.state(), WireState::Up, "the clock has not advanced");
+    wire.each(now + STEP, 64, |_| panic!("a frame after the last one"));
     assert_eq!((wire.state(), wire.wait_fd()), (WireState::Lost, None));
 }
 
-/// Takes frames at one moment of the wire's clock until one `is` it, doing something in between.
+/// Takes frames at the time `now` of the wire's clock until `is` accepts one. Calls `between`
+/// before each burst.
 fn until_seen(wire: &mut Wire, now: u64, between: impl Fn(), is: impl Fn(&[u8]) -> bool) {
     let (began, mut seen) = (Instant::now(), false);
     while !seen {
@@ -382,13 +384,13 @@ fn until_seen(wire: &mut Wire, now: u64, between: impl Fn(), is: impl Fn(&[u8]) 
             seen |= is(frame.bytes);
             Delivery::Taken
         });
-        assert!(began.elapsed() < PATIENCE, "it does not come");
+        assert!(began.elapsed() < PATIENCE, "the frame does not arrive");
         thread::sleep(Duration::from_millis(1));
     }
 }
 
 #[test]
-fn what_is_sent_is_seen_by_others_only() {
+fn sent_frames_are_seen_by_other_wires_only() {
     let lab = need!(Lab::new());
     let mut frame = [[0xff; 6], [2, 0, 0, 0, 0, 7]].concat();
     frame.extend([0x88, 0xb5]);
@@ -400,7 +402,7 @@ fn what_is_sent_is_seen_by_others_only() {
     for len in [14, 15, 60, 814] {
         wire.send(&frame[..len]).unwrap();
     }
-    assert!(wire.send(&[0; 5000]).is_err(), "beyond the MTU");
+    assert!(wire.send(&[0; 5000]).is_err(), "a frame above the MTU");
     let lens = |wire: &mut Wire| -> Vec<_> {
         let frames = during(&lab, wire, |_| {});
         frames
@@ -417,7 +419,7 @@ fn what_is_sent_is_seen_by_others_only() {
 }
 
 #[test]
-fn what_finds_no_room_is_counted() {
+fn frames_that_find_no_room_are_counted() {
     let lab = need!(Lab::new());
     lab.silence();
     let mut witness = lab.open(WIRE).unwrap();
@@ -432,7 +434,7 @@ fn what_finds_no_room_is_counted() {
     frame.extend([0x88, 0xb5]);
     frame.extend(pattern(1000));
     let marks = lab.marks();
-    // The kernel's queue between the two ends has room for so many at once.
+    // The kernel's queue between the two ends has room for 50 frames.
     let frames = during(&lab, &mut witness, |flow| {
         for _ in 0..80 {
             (0..50).for_each(|_| sender.send(&frame).unwrap());
@@ -441,7 +443,7 @@ fn what_finds_no_room_is_counted() {
     });
     assert_eq!((frames.len(), witness.drops().total()), (4000, 0));
     let sent = 4000 + lab.marks() - marks;
-    // What is left in the ring comes when its block's time is up.
+    // The last frames in the ring arrive when the time of their block is up.
     let (began, mut seen) = (Instant::now(), 0);
     while seen + wire.drops().total() < sent {
         seen += wire.each(0, 64, |_| Delivery::Taken) as u64;
@@ -450,7 +452,7 @@ fn what_finds_no_room_is_counted() {
     let dropped = wire.drops().total();
     assert!(dropped > 1000, "{dropped}");
     assert_eq!(seen + dropped, sent);
-    assert_eq!(wire.drops().total(), dropped, "counted once");
+    assert_eq!(wire.drops().total(), dropped, "each drop is counted once");
 }
 
 #[test]
@@ -480,7 +482,7 @@ fn merging_is_switched_off_and_on_again() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn errors_have_a_remedy() {
     let lab = need!(Lab::new());
     let spec: WireSpec = "af_packet:nothere".parse().unwrap();
     let error = lab.near.within(|| Wire::open(&spec));

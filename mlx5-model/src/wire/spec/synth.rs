@@ -88,7 +88,7 @@ impl SynthSpec {
                 (_, Some(("pps", value))) => wire.pps(value, &mut pps)?,
                 (_, Some(("count", value))) => {
                     let allowed =
-                        "use a number of frames, such as 1000000 or 1M; omit it for an endless wire";
+                        "use a number of frames, such as 1000000 or 1M; omit it for no limit";
                     wire.option("count", value, &mut count, number(value), allowed)?;
                 }
                 (_, Some(("proto", value))) => {
@@ -226,7 +226,8 @@ impl Sizes {
             Some((low, high)) => {
                 let (low, high) = (size(low)?, size(high)?);
                 if low > high {
-                    return Err(wire.error("size", value, "use an ascending range, such as 64-1500"));
+                    let allowed = "use an ascending range, such as 64-1500";
+                    return Err(wire.error("size", value, allowed));
                 }
                 Ok(Self::Range(low, high))
             }
