@@ -9,7 +9,7 @@ use std::{
     path::Path,
     sync::{Mutex, PoisonError},
 };
-use wqcap_engine::config::{Config, Place, Problem, Reading};
+use wqcap_engine::config::{Config, ParsedConfig, Problem, TextPosition};
 
 /// Prefix of the `--set` keys that belong to the software NIC instead of the configuration.
 const MODEL: &str = "model.";
@@ -34,7 +34,7 @@ impl ConfigArgs {
 
     /// Reads the config file and applies the `--set` settings over it. Invalid values are in the
     /// result and do not stop the reading.
-    pub fn read(&self) -> Result<Reading, Failure> {
+    pub fn read(&self) -> Result<ParsedConfig, Failure> {
         let text = match &self.file {
             Some(path) => read_text(path).map_err(|e| {
                 Failure::refused(format!("cannot read the config {}: {e}", path.display()))
@@ -61,7 +61,7 @@ impl ConfigArgs {
 /// Formats a problem after its place, as compilers do: `file:line:column: problem`.
 fn in_file(problem: &Problem, file: Option<&Path>) -> String {
     match (problem.place, file) {
-        (Some(Place { line, column }), Some(path)) => {
+        (Some(TextPosition { line, column }), Some(path)) => {
             format!("{}:{line}:{column}: {problem}", path.display())
         }
         _ => problem.to_string(),

@@ -4,7 +4,7 @@ use wqcap_engine::config::ConfigError;
 
 /// Kind of a failure. `main` maps it to the exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FailureKind {
     /// The command started its work and then failed.
     Failed,
     /// The command line, the config or the device does not allow the command.
@@ -19,25 +19,25 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Failure {
     /// Kind of the failure, which decides the exit status.
-    pub kind: Kind,
+    pub kind: FailureKind,
     /// Messages, the most important one last: that one is printed directly above the prompt.
     pub messages: Vec<String>,
 }
 
 impl Failure {
-    fn new(kind: Kind, message: impl Into<String>) -> Self {
+    fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         let messages = vec![message.into()];
         Self { kind, messages }
     }
 
     /// Creates a failure of kind [`Kind::Failed`]: the command started its work and then failed.
     pub fn failed(message: impl Into<String>) -> Self {
-        Self::new(Kind::Failed, message)
+        Self::new(FailureKind::Failed, message)
     }
 
     /// Returns `Ok` if there are no messages, else a failure of kind [`Kind::Failed`] with them.
     pub fn unless_whole(messages: Vec<String>) -> Result<(), Self> {
-        let kind = Kind::Failed;
+        let kind = FailureKind::Failed;
         let failure = Self { kind, messages };
         failure.messages.is_empty().then_some(()).ok_or(failure)
     }
@@ -45,14 +45,14 @@ impl Failure {
     /// Creates a failure of kind [`Kind::Refused`] with one message for each reason.
     pub fn all_refused(messages: impl IntoIterator<Item = String>) -> Self {
         Self {
-            kind: Kind::Refused,
+            kind: FailureKind::Refused,
             messages: messages.into_iter().collect(),
         }
     }
 
     /// Creates a failure of kind [`Kind::Refused`]: the request cannot be carried out as given.
     pub fn refused(message: impl Into<String>) -> Self {
-        Self::new(Kind::Refused, message)
+        Self::new(FailureKind::Refused, message)
     }
 }
 

@@ -3,7 +3,7 @@
 //! the program runs.
 
 use crate::term::{
-    stderr::{self, Kind},
+    stderr::{self, TextKind},
     terminal,
 };
 use std::{
@@ -75,7 +75,7 @@ pub fn start(verbose: u8, quiet: bool) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
-        .event_format(Line)
+        .event_format(LogLine)
         .with_writer(Stderr)
         .with_filter_reloading();
     let handle = builder.reload_handle();
@@ -86,9 +86,9 @@ pub fn start(verbose: u8, quiet: bool) {
 }
 
 /// Formatter that writes an event as one line: `level: text key=value`.
-struct Line;
+struct LogLine;
 
-impl<S, N> FormatEvent<S, N> for Line
+impl<S, N> FormatEvent<S, N> for LogLine
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -119,19 +119,19 @@ impl MakeWriter<'_> for Stderr {
     type Writer = Lines;
 
     fn make_writer(&self) -> Lines {
-        Lines(Kind::Ordinary)
+        Lines(TextKind::Ordinary)
     }
 
     fn make_writer_for(&self, metadata: &Metadata<'_>) -> Lines {
         match metadata.target() {
-            AUDIT => Lines(Kind::Audit),
-            _ => Lines(Kind::Ordinary),
+            AUDIT => Lines(TextKind::Audit),
+            _ => Lines(TextKind::Ordinary),
         }
     }
 }
 
 /// Writer of events to stderr. The subscriber passes one whole event in each call.
-struct Lines(Kind);
+struct Lines(TextKind);
 
 impl io::Write for Lines {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {

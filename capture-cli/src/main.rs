@@ -33,7 +33,7 @@ use cmd::{
 #[cfg(feature = "ship")]
 use cmd::{fleet, ship};
 use daemon::sandbox;
-use failure::{Failure, Kind};
+use failure::{Failure, FailureKind};
 use std::{process::ExitCode, time::Duration};
 use term::{stderr, terminal};
 
@@ -92,10 +92,10 @@ fn main() -> ExitCode {
 /// or is not found.
 fn status(failure: &Failure) -> u8 {
     match failure.kind {
-        Kind::Failed => 1,
-        Kind::Refused => 2,
-        Kind::NotExecutable => 126,
-        Kind::NotFound => 127,
+        FailureKind::Failed => 1,
+        FailureKind::Refused => 2,
+        FailureKind::NotExecutable => 126,
+        FailureKind::NotFound => 127,
     }
 }
 
@@ -113,10 +113,10 @@ mod tests {
         };
         assert_eq!(
             [
-                Kind::Failed,
-                Kind::Refused,
-                Kind::NotExecutable,
-                Kind::NotFound
+                FailureKind::Failed,
+                FailureKind::Refused,
+                FailureKind::NotExecutable,
+                FailureKind::NotFound
             ]
             .map(of),
             [1, 2, 126, 127]

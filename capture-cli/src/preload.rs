@@ -6,7 +6,7 @@
 
 use crate::{
     args::Setting,
-    failure::{Failure, Kind},
+    failure::{Failure, FailureKind},
     term::terminal,
 };
 use caps::{CapSet, Capability};
@@ -70,9 +70,9 @@ pub fn exec(wires: &[&str], settings: &[Setting], program: &[OsString]) -> Resul
     let e = command.exec();
     Err(Failure {
         kind: if e.kind() == io::ErrorKind::NotFound {
-            Kind::NotFound
+            FailureKind::NotFound
         } else {
-            Kind::NotExecutable
+            FailureKind::NotExecutable
         },
         messages: vec![format!("cannot run {}: {e}", program.display())],
     })

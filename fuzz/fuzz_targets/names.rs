@@ -2,7 +2,7 @@
 //! memory of a flow is bounded.
 #![cfg_attr(fuzzing, no_main)]
 
-use wqcap_names::{DhcpMessage, DnsMessage, FlowNames, Kind, MOST, Protocol};
+use wqcap_names::{DhcpMessage, DnsMessage, FlowNames, MOST, PayloadKind, Protocol};
 
 /// Runs the target on one input.
 pub fn run(input: &[u8]) {
@@ -10,7 +10,10 @@ pub fn run(input: &[u8]) {
         return;
     };
     for ports in [[0, 1], [53, 1], [546, 547]] {
-        for kind in [Kind::of_tcp(payload, ports), Kind::of_udp(payload, ports)] {
+        for kind in [
+            PayloadKind::of_tcp(payload, ports),
+            PayloadKind::of_udp(payload, ports),
+        ] {
             assert!(kind.is_none_or(|it| it.wanted(payload) <= MOST));
         }
     }

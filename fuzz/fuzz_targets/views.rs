@@ -4,8 +4,8 @@
 
 use std::hint::black_box;
 use wqcap_frame::{
-    Ah, Arp, Erspan, Esp, Ethernet, Extension, Geneve, Gre, Gtp, Icmp, Ipv4, Ipv6, Ipv6Fragment,
-    Llc, Mpls, Ppp, Pppoe, Sctp, Tcp, Udp, Vlan, Vxlan,
+    Ah, Arp, Erspan, Esp, Ethernet, ExtensionHeader, Geneve, Gre, Gtp, Icmp, Ipv4, Ipv6,
+    Ipv6Fragment, Llc, Mpls, Ppp, Pppoe, Sctp, Tcp, Udp, Vlan, Vxlan,
 };
 
 /// Runs the target on one input.
@@ -23,7 +23,9 @@ pub fn run(input: &[u8]) {
         6 => _ = Arp::new(bytes).map(|it| black_box(it.header_len())),
         7 => _ = Ipv4::new(bytes).map(|it| black_box((it.src(), it.dst(), it.extent()))),
         8 => _ = Ipv6::new(bytes).map(|it| black_box((it.src(), it.dst(), it.extent()))),
-        9 => _ = Extension::new(bytes).map(|it| black_box((it.header_len(), it.next_header()))),
+        9 => {
+            _ = ExtensionHeader::new(bytes).map(|it| black_box((it.header_len(), it.next_header())))
+        }
         10 => _ = Ipv6Fragment::new(bytes).map(|it| black_box((it.offset(), it.more()))),
         11 => _ = Ah::new(bytes).map(|it| black_box((it.header_len(), it.next_header()))),
         12 => _ = Esp::new(bytes).map(black_box),

@@ -8,7 +8,7 @@ mod ends;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use budget::Budget;
-pub(crate) use ends::Ends;
+pub(crate) use ends::VerdictCounts;
 
 /// Stand-in for the counters of a queue: the sum of all ends.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ impl QueueCounters {
         Self(AtomicU64::new(0))
     }
 
-    pub(crate) fn publish_ends(&self, ends: &Ends) {
+    pub(crate) fn publish_ends(&self, ends: &VerdictCounts) {
         let reduced = ends.filtered + ends.sampled_out + ends.deduplicated + ends.cut_off;
         let all = ends.captured + reduced + ends.dropped_storage;
         self.0.store(all, Ordering::Relaxed);

@@ -12,12 +12,12 @@ use crate::toeplitz::Toeplitz;
 
 /// Contiguous bytes at a fixed offset from the start of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Run {
+struct ByteRun {
     at: u8,
     len: u8,
 }
 
-impl Run {
+impl ByteRun {
     /// Returns the selected ones of two adjacent fields of `len` bytes, the first of which is at
     /// `at`.
     const fn of_pair(at: u8, len: u8, source: bool, destination: bool) -> Self {
@@ -43,8 +43,8 @@ impl Run {
 /// unselected fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Selection {
-    addresses: Run,
-    ports: Run,
+    addresses: ByteRun,
+    ports: ByteRun,
     /// `true` if both addresses and both ports are selected.
     is_whole: bool,
     /// Length in bytes of an IP header that ends with its addresses: 20 for IPv4, 40 for IPv6.
@@ -80,13 +80,13 @@ impl Selection {
         Some(Self {
             is_whole: fields.contains(all) && !matches!(l4, L4::None),
             header: at + 2 * len,
-            addresses: Run::of_pair(
+            addresses: ByteRun::of_pair(
                 at,
                 len,
                 fields.intersects(source),
                 fields.intersects(destination),
             ),
-            ports: Run::of_pair(
+            ports: ByteRun::of_pair(
                 0,
                 2,
                 fields.intersects(source_port),
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn fields_choose_bytes_where_the_frame_has_them() {
-        let run = |at, len| Run { at, len };
+        let run = |at, len| ByteRun { at, len };
         let of = |fields| Selection::of(fields, L3::Ipv4, L4::Udp);
         let all = Selection {
             addresses: run(12, 8),

@@ -5,13 +5,13 @@ use tokio::time::{Instant, sleep_until};
 
 /// Pacing of parts: each begins when the previous one would be complete at the limit.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct PartPace {
     /// Limit in bytes per second; `None`: no limit.
     limit: Option<u64>,
     free_at: Instant,
 }
 
-impl Pace {
+impl PartPace {
     pub(crate) fn new(limit: Option<u64>) -> Self {
         Self {
             limit,
@@ -44,7 +44,7 @@ mod tests {
         let runtime = Builder::new_current_thread().enable_time().build();
         let runtime = runtime.expect("a runtime");
         runtime.block_on(async {
-            let mut pace = Pace::new(Some(1000));
+            let mut pace = PartPace::new(Some(1000));
             let begun = Instant::now();
             for _ in 0..3 {
                 pace.wait(100).await;
@@ -57,7 +57,7 @@ mod tests {
                 pace.wait(100).await;
             }
             assert!(begun.elapsed() >= Duration::from_millis(100));
-            let mut free = Pace::new(None);
+            let mut free = PartPace::new(None);
             free.wait(u64::MAX).await;
         });
     }

@@ -58,7 +58,7 @@ pub(crate) struct OfObject<'a> {
 
 /// Row of a table of parts: a run of records of the capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Row {
+struct PartRow {
     start: u64,
     end: u64,
     first_ns: u64,
@@ -103,8 +103,8 @@ pub(crate) fn write(index: &CaptureIndex, of: OfObject<'_>) -> Result<Bytes, Par
 
 /// Returns the parts that can be read separately. A file without such parts has one part, the whole
 /// file.
-fn rows(index: &CaptureIndex, bytes: u64) -> Vec<Row> {
-    let row = |block: &IndexBlock| Row {
+fn rows(index: &CaptureIndex, bytes: u64) -> Vec<PartRow> {
+    let row = |block: &IndexBlock| PartRow {
         start: block.start,
         end: block.end,
         first_ns: block.first_ns,
@@ -116,12 +116,12 @@ fn rows(index: &CaptureIndex, bytes: u64) -> Vec<Row> {
     if index.apart {
         return parts.collect();
     }
-    let whole = parts.map(|it| Row {
+    let whole = parts.map(|it| PartRow {
         start: 0,
         end: bytes,
         ..it
     });
-    let whole = whole.reduce(|a, b| Row {
+    let whole = whole.reduce(|a, b| PartRow {
         first_ns: a.first_ns.min(b.first_ns),
         last_ns: a.last_ns.max(b.last_ns),
         frames: a.frames + b.frames,
@@ -133,7 +133,7 @@ fn rows(index: &CaptureIndex, bytes: u64) -> Vec<Row> {
 
 fn write_rows<W: std::io::Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
-    rows: &[Row],
+    rows: &[PartRow],
     head: u64,
     of: OfObject<'_>,
 ) -> Result<(), ParquetError> {
@@ -144,7 +144,7 @@ fn write_rows<W: std::io::Write + Send>(
         writer.write_batch(&values, Some(&levels), None)?;
         column.close()?;
     }
-    let numbers: [fn(&Row, u64, u64) -> u64; 9] = [
+    let numbers: [fn(&PartRow, u64, u64) -> u64; 9] = [
         |_, _, bytes| bytes,
         |_, head, _| head,
         |row, _, _| row.start,
@@ -184,9 +184,12 @@ fn write_rows<W: std::io::Write + Send>(
 }
 
 /// Returns for each row the filter of its part's flows; `None`: all flows are possible.
-fn filters_of(index: &CaptureIndex, rows: &[Row]) -> Result<Vec<Option<Vec<u8>>>, ParquetError> {
+fn filters_of(
+    index: &CaptureIndex,
+    rows: &[PartRow],
+) -> Result<Vec<Option<Vec<u8>>>, ParquetError> {
     let of_flows: Vec<_> = index.flows.iter().map(IndexFlow::keys).collect();
-    let filter = |blocks: &[IndexBlock], row: &Row| {
+    let filter = |blocks: &[IndexBlock], row: &PartRow| {
         let numbers = blocks.iter().flat_map(|it| &it.flows);
         // An index read from a disk may refer to missing flows.
         let flows: Option<Vec<_>> = numbers.map(|it| of_flows.get(*it as usize)).collect();
@@ -311,7 +314,7 @@ mod tests {
         let before = rows(&index, 5000);
         index.blocks.extend(index.blocks.clone());
         index.apart = false;
-        let whole = Row {
+        let whole = PartRow {
             start: 0,
             end: 5000,
             frames: 20,

@@ -6,7 +6,7 @@
 
 use jiff::{Timestamp, tz::TimeZone};
 use std::path::Path;
-use wqcap_files::{folder::delivery::Kind, name::FileName};
+use wqcap_files::{folder::delivery::ContentKind, name::FileName};
 
 /// Folder of the statuses of all sensors.
 pub(crate) const STATUS: &str = "status";
@@ -37,7 +37,7 @@ pub fn blocks(name: &FileName<'_>, sensor: &str) -> String {
 
 /// Returns the key of a table of flow records, DNS or DHCP messages that was written at `ns`.
 #[must_use]
-pub fn table(kind: Kind, ns: u64, sensor: &str) -> String {
+pub fn table(kind: ContentKind, ns: u64, sensor: &str) -> String {
     format!("{}/{}/{ns}.parquet", kind.folder(), partition(ns, sensor))
 }
 
@@ -120,7 +120,7 @@ impl CaptureKey {
 /// Returns the time in the name of a finished file of flow records, DNS or DHCP, in nanoseconds
 /// since 1970. `None`: the file is another one, or not finished.
 #[must_use]
-pub fn table_ns(kind: Kind, path: &Path) -> Option<u64> {
+pub fn table_ns(kind: ContentKind, path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?;
     let rest = name.strip_prefix("wqcap-")?.strip_prefix(kind.folder())?;
     let ns = rest.strip_prefix('-')?.strip_suffix(".parquet")?;
@@ -163,7 +163,7 @@ mod tests {
             "packets/dt=1970-01-01/hour=00/sensor=x/5-all.pcap"
         );
         assert_eq!(
-            table(Kind::Flows, 3_600_000_000_000, "x"),
+            table(ContentKind::Flows, 3_600_000_000_000, "x"),
             "flows/dt=1970-01-01/hour=01/sensor=x/3600000000000.parquet"
         );
         assert!(partition(u64::MAX, "x").starts_with("dt=2554-07-21/"));
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn only_finished_tables_have_a_time() {
-        let ns = |name| table_ns(Kind::Flows, Path::new(name));
+        let ns = |name| table_ns(ContentKind::Flows, Path::new(name));
         assert_eq!(ns("/flows/wqcap-flows-17.parquet"), Some(17));
         for other in [
             "wqcap-flows-17.parquet.part",
@@ -221,6 +221,6 @@ mod tests {
             assert_eq!(ns(other), None, "{other}");
         }
         let dns = Path::new("/flows/dns/wqcap-dns-17.parquet");
-        assert_eq!(table_ns(Kind::Dns, dns), Some(17));
+        assert_eq!(table_ns(ContentKind::Dns, dns), Some(17));
     }
 }

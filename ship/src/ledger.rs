@@ -1,7 +1,7 @@
 //! Delivery ledger: frames in the finished files of a sensor's capture, by delivery state.
 
 use serde::{Deserialize, Serialize};
-use wqcap_files::folder::delivery::{Record, State};
+use wqcap_files::folder::delivery::{DeliveryRecord, DeliveryState};
 
 /// Number of frames by delivery state: `captured` is the sum of the other lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,7 +21,7 @@ pub struct DeliveryLedger {
 
 /// Delivery state of frames, a line of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum FrameState {
     /// Frames that are in the store, verified and listed: [`DeliveryLedger::shipped`].
     Shipped,
     /// Frames in files that are not sent yet: [`DeliveryLedger::pending`].
@@ -32,13 +32,13 @@ pub enum Fate {
     Expired,
 }
 
-impl Fate {
+impl FrameState {
     /// Returns the delivery state of an existing file's frames.
     #[must_use]
-    pub fn of(record: &Record) -> Self {
+    pub fn of(record: &DeliveryRecord) -> Self {
         match (&record.state, record.selected) {
             (_, false) => Self::NotSelected,
-            (State::Shipped, true) => Self::Shipped,
+            (DeliveryState::Shipped, true) => Self::Shipped,
             _ => Self::Pending,
         }
     }
@@ -46,13 +46,13 @@ impl Fate {
 
 impl DeliveryLedger {
     /// Adds `frames` captured frames with this delivery state.
-    pub fn enter(&mut self, fate: Fate, frames: u64) {
+    pub fn enter(&mut self, fate: FrameState, frames: u64) {
         self.captured += frames;
         *match fate {
-            Fate::Shipped => &mut self.shipped,
-            Fate::Pending => &mut self.pending,
-            Fate::NotSelected => &mut self.not_selected,
-            Fate::Expired => &mut self.expired_unshipped,
+            FrameState::Shipped => &mut self.shipped,
+            FrameState::Pending => &mut self.pending,
+            FrameState::NotSelected => &mut self.not_selected,
+            FrameState::Expired => &mut self.expired_unshipped,
         } += frames;
     }
 
@@ -93,10 +93,10 @@ mod tests {
     fn each_frame_is_in_captured_and_one_other_line() {
         let mut it = DeliveryLedger::default();
         let fates = [
-            Fate::Shipped,
-            Fate::Pending,
-            Fate::NotSelected,
-            Fate::Expired,
+            FrameState::Shipped,
+            FrameState::Pending,
+            FrameState::NotSelected,
+            FrameState::Expired,
         ];
         for (fate, frames) in fates.into_iter().zip([1, 10, 100, 1000]) {
             it.enter(fate, frames);

@@ -74,7 +74,7 @@ pub struct ShipPlan {
     pub host: String,
     /// Selection of the capture files whose packets are sent; of other files only the tables of
     /// blocks are sent.
-    pub packets: Selection,
+    pub packets: ShipSelection,
     /// Length of an upload part in bytes.
     pub part_bytes: u64,
     /// Maximum number of parts in transit.
@@ -89,7 +89,7 @@ pub struct ShipPlan {
 
 /// Selection of the capture files that are sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Selection {
+pub enum ShipSelection {
     /// Every file.
     All,
     /// No file.
@@ -98,7 +98,7 @@ pub enum Selection {
     Of(FlowTerms),
 }
 
-impl Selection {
+impl ShipSelection {
     /// Returns `true` if a file with this index is selected.
     #[must_use]
     pub fn takes(&self, index: &CaptureIndex) -> bool {

@@ -10,15 +10,15 @@ use std::{
 use wqcap_files::{
     folder::{
         CaptureFolder, FileStamp,
-        delivery::{FileId, Kind, Record, State, VERSION},
+        delivery::{ContentKind, DeliveryRecord, DeliveryState, FileId, VERSION},
     },
     name::FileName,
 };
 
 /// Finished file of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
-    pub(crate) kind: Kind,
+pub(crate) struct FoundCapture {
+    pub(crate) kind: ContentKind,
     /// Name of the file in its folder.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
@@ -27,15 +27,15 @@ pub(crate) struct Found {
     pub(crate) ns: u64,
 }
 
-impl Found {
+impl FoundCapture {
     /// Returns the key of the file's record in the journal.
     pub(crate) fn id(&self) -> FileId {
         (self.kind, self.name.clone())
     }
 
     /// Makes a record for a file that is not in the store and whose frames are not counted yet.
-    pub(crate) fn record(&self, key: String) -> Record {
-        Record {
+    pub(crate) fn record(&self, key: String) -> DeliveryRecord {
+        DeliveryRecord {
             version: VERSION,
             kind: self.kind,
             file: self.name.clone(),
@@ -46,31 +46,31 @@ impl Found {
             frames: 0,
             selected: true,
             copy: None,
-            state: State::Seen,
+            state: DeliveryState::Seen,
         }
     }
 }
 
 /// Lists the finished capture files of a folder, oldest first. Files with names of another form are
 /// left out, and so are encrypted files, because encryption and `[ship]` exclude each other.
-pub(crate) fn packets(dir: &Path) -> io::Result<Vec<Found>> {
+pub(crate) fn packets(dir: &Path) -> io::Result<Vec<FoundCapture>> {
     let folder = CaptureFolder::list_to(dir, 0)?;
     let files = folder.finished.into_iter().filter_map(|(path, _)| {
         let name = FileName::parse(&path).filter(|it| !it.sealed)?;
         let ns = name.start_ns;
-        found(Kind::Packets, path, ns)
+        found(ContentKind::Packets, path, ns)
     });
     Ok(sorted(files.collect()))
 }
 
 /// Lists the finished files of flow records, of DNS and of DHCP below the folder of flow records,
 /// each kind oldest first.
-pub(crate) fn tables(flows_dir: &Path) -> io::Result<Vec<Found>> {
+pub(crate) fn tables(flows_dir: &Path) -> io::Result<Vec<FoundCapture>> {
     let mut all = Vec::new();
-    for kind in [Kind::Flows, Kind::Dns, Kind::Dhcp] {
+    for kind in [ContentKind::Flows, ContentKind::Dns, ContentKind::Dhcp] {
         let entries = match fs::read_dir(table_dir(kind, flows_dir)) {
             // Tables of DNS and DHCP are optional.
-            Err(e) if kind != Kind::Flows && e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) if kind != ContentKind::Flows && e.kind() == io::ErrorKind::NotFound => continue,
             entries => entries?,
         };
         let mut files = Vec::new();
@@ -86,17 +86,17 @@ pub(crate) fn tables(flows_dir: &Path) -> io::Result<Vec<Found>> {
 }
 
 /// Returns the folder of a table's files.
-pub(crate) fn table_dir(kind: Kind, flows_dir: &Path) -> PathBuf {
+pub(crate) fn table_dir(kind: ContentKind, flows_dir: &Path) -> PathBuf {
     match kind {
-        Kind::Dns | Kind::Dhcp => flows_dir.join(kind.folder()),
-        Kind::Flows | Kind::Packets => flows_dir.to_owned(),
+        ContentKind::Dns | ContentKind::Dhcp => flows_dir.join(kind.folder()),
+        ContentKind::Flows | ContentKind::Packets => flows_dir.to_owned(),
     }
 }
 
 /// Reads the stamp of a listed file. `None`: it was deleted, or is not a regular file.
-fn found(kind: Kind, path: PathBuf, ns: u64) -> Option<Found> {
+fn found(kind: ContentKind, path: PathBuf, ns: u64) -> Option<FoundCapture> {
     let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
-    Some(Found {
+    Some(FoundCapture {
         kind,
         name: path.file_name()?.to_str()?.to_owned(),
         stamp: FileStamp::of(&metadata),
@@ -105,7 +105,7 @@ fn found(kind: Kind, path: PathBuf, ns: u64) -> Option<Found> {
     })
 }
 
-fn sorted(mut files: Vec<Found>) -> Vec<Found> {
+fn sorted(mut files: Vec<FoundCapture>) -> Vec<FoundCapture> {
     files.sort_by(|a, b| (a.ns, &a.name).cmp(&(b.ns, &b.name)));
     files
 }
@@ -131,7 +131,8 @@ mod tests {
             fs::write(dir.path().join(name), name).expect("written");
         }
         fs::create_dir(dir.path().join("wqcap-q02-1.pcap")).expect("made");
-        let names = |found: Vec<Found>| found.into_iter().map(|it| it.name).collect::<Vec<_>>();
+        let names =
+            |found: Vec<FoundCapture>| found.into_iter().map(|it| it.name).collect::<Vec<_>>();
         assert_eq!(
             names(packets(dir.path()).expect("lists")),
             [
@@ -147,7 +148,7 @@ mod tests {
         fs::create_dir(dir.path().join("dns")).expect("made");
         fs::write(dir.path().join("dns/wqcap-dns-3.parquet"), "").expect("written");
         let last = tables(dir.path()).expect("lists").pop().expect("some");
-        assert_eq!((last.kind, last.ns), (Kind::Dns, 3));
+        assert_eq!((last.kind, last.ns), (ContentKind::Dns, 3));
         assert!(packets(&dir.path().join("absent")).is_err());
     }
 }

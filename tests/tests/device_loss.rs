@@ -145,10 +145,15 @@ fn assert_no_loss(dir: &Dir, access: &str, pipeline: &str, away: u64) {
     let fault = [2000, 7000, 15_000]
         .map(|frames| format!("device_fatal:for={away}@frames={frames}"))
         .join(";");
-    let finished = run(dir, &format!("{access}-{pipeline}"), &lossless_wire(), &fault)
-        .set(&format!("capture.access={access}"))
-        .set(&format!("pipeline.mode={pipeline}"))
-        .finish(0);
+    let finished = run(
+        dir,
+        &format!("{access}-{pipeline}"),
+        &lossless_wire(),
+        &fault,
+    )
+    .set(&format!("capture.access={access}"))
+    .set(&format!("pipeline.mode={pipeline}"))
+    .finish(0);
     let total = finished.summary.ledger.total;
     assert_eq!(
         (total.received, total.captured),
@@ -221,9 +226,14 @@ fn missing_frames_of_a_lossy_wire_lie_in_the_gap() {
 #[test]
 fn tshark_and_capinfos_read_files_with_a_gap() {
     let dir = Dir::new();
-    let finished = run(&dir, "read", &lossless_wire(), "device_fatal:for=100@frames=9000")
-        .queues(1)
-        .finish(0);
+    let finished = run(
+        &dir,
+        "read",
+        &lossless_wire(),
+        "device_fatal:for=100@frames=9000",
+    )
+    .queues(1)
+    .finish(0);
     let files: Vec<PathBuf> = finished.summary.files.clone();
     assert_eq!(files.len(), 2, "one before the gap, one behind it");
     let lines = files.iter().map(|file| tshark(file).stdout.lines().count());
@@ -336,9 +346,14 @@ fn limits_hold_across_a_loss() {
 #[test]
 fn without_retry_a_lost_device_ends_the_run() {
     let dir = Dir::new();
-    let finished = run(&dir, "stop", &lossless_wire(), "device_fatal:for=100@frames=5000")
-        .set("device.on_loss=stop")
-        .finish(1);
+    let finished = run(
+        &dir,
+        "stop",
+        &lossless_wire(),
+        "device_fatal:for=100@frames=5000",
+    )
+    .set("device.on_loss=stop")
+    .finish(1);
     finished.done.says(&["error: the device was lost"]);
     assert_eq!(errors(&finished.done).len(), 1, "{}", finished.done);
     assert_eq!(finished.summary.json["end"], "device_lost");

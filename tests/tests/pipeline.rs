@@ -127,7 +127,10 @@ fn rules_with_a_filter_keep_the_same_frames_as_the_filter_alone() {
             let class = FrameClass::of(frame);
             let untaken =
                 class.truncated_l4 || class.l3 == L3::None || class.fragment && !fragments;
-            assert!(untaken, "{expression}: a rule takes {frame:02x?}, but the frame is missing");
+            assert!(
+                untaken,
+                "{expression}: a rule takes {frame:02x?}, but the frame is missing"
+            );
         }
         let unparsed = missing
             .iter()

@@ -254,7 +254,11 @@ fn text_is_plain_and_suggestions_give_their_reasons() {
     let suggestion = &report["suggestion"];
     assert!(suggestion["busiest_then"].as_f64() <= suggestion["busiest_now"].as_f64());
     for setting in suggestion["settings"].as_array().expect("settings") {
-        assert!(setting["why"].as_str().is_some_and(|reason| !reason.is_empty()));
+        assert!(
+            setting["why"]
+                .as_str()
+                .is_some_and(|reason| !reason.is_empty())
+        );
     }
 }
 
@@ -285,7 +289,9 @@ fn a_file_torn_by_a_crash_is_read_up_to_its_last_complete_record() {
     let torn = dir.write("torn.pcap", &bytes[..bytes.len() - 50]);
     let report = json(&[], &torn);
     assert_eq!(report["frames"], 9);
-    let note = report["files"][0]["notes"][0].as_str().expect("the file has a note");
+    let note = report["files"][0]["notes"][0]
+        .as_str()
+        .expect("the file has a note");
     assert!(note.contains("the last record is torn, 66 bytes"), "{note}");
 }
 

@@ -53,7 +53,14 @@ fn rows() -> Vec<Row> {
         let command = |cell: &str| unescape(cell.trim().trim_matches('`'));
         let typed = command(cells[0]);
         let (args, does) = match cells[..] {
-            [_, does] => (typed.split_once(' ').expect("a command has arguments").1.into(), does),
+            [_, does] => (
+                typed
+                    .split_once(' ')
+                    .expect("a command has arguments")
+                    .1
+                    .into(),
+                does,
+            ),
             [_, write, does] => {
                 let write = command(write);
                 let args = write.strip_prefix("wqcap run ");
@@ -124,11 +131,7 @@ fn the_page_has_sixty_commands_and_each_works_as_described() {
                 .collect();
             for key in keys {
                 let sets = |line: &&str| line.ends_with(&format!("  {key}"));
-                assert!(
-                    aliases.iter().any(sets),
-                    "{} sets {key}: {done}",
-                    row.typed
-                );
+                assert!(aliases.iter().any(sets), "{} sets {key}: {done}", row.typed);
             }
         }
         let done = on_model(&dir, "run", row).expect(0);

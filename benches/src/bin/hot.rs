@@ -20,8 +20,8 @@ use wqcap_engine::{
     pipeline::{Consumer, Frame, reduce::Stage},
     plan,
     rx::{
-        Account, Control, Filled, Hashing, Idle, Orders, Outlet, Queue, QueueLoad, Ring, RingAttr,
-        RingError, Sampler, Slot, SlotMemory, Stamper, Taken, Watch, Worker,
+        Account, Control, Filled, Hashing, Idle, LoadSampler, LoopRequests, Outlet, Queue,
+        QueueLoad, Ring, RingAttr, RingError, Slot, SlotMemory, Stamper, Taken, Watch, Worker,
     },
     sink::{Count, Encoder, Files, OutputPlan, PcapEncoder, PcapngEncoder, Writer},
     verbs::{VerbsError, WqState},
@@ -356,8 +356,8 @@ fn rx_loop(_: &[Vec<u8>], times: usize) -> Outcome {
         control,
         budget: None,
         wq_fatal: Arc::default(),
-        orders: Arc::new(Orders::new(0)),
-        sampler: Sampler::new(
+        orders: Arc::new(LoopRequests::new(0)),
+        sampler: LoadSampler::new(
             Arc::new(hashing),
             Arc::new(QueueLoad::new(1)),
             Watch::Loosely,

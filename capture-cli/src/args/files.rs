@@ -1,7 +1,7 @@
 //! Arguments of the commands that read capture files: `rss`, `merge`, `extract` and `recover`.
 
 use super::{ConfigArgs, seconds};
-use crate::{failure::Failure, term::time::Moment};
+use crate::{failure::Failure, term::time::TimePoint};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::{path::PathBuf, time::Duration};
 use strum::VariantNames;
@@ -189,10 +189,10 @@ pub struct ExtractArgs {
     pub dir: PathBuf,
     /// Start time, inclusive [default: the beginning]
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
-    pub from: Option<Moment>,
+    pub from: Option<TimePoint>,
     /// End time, exclusive [default: the end]
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
-    pub to: Option<Moment>,
+    pub to: Option<TimePoint>,
     /// Use the times and the filter of this mark or pin, as `wqcap pin list` prints its id;
     /// --filter selects among its frames
     #[arg(long, value_name = "ID", conflicts_with_all = ["from", "to"])]

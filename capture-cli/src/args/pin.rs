@@ -1,7 +1,7 @@
 //! Arguments of `wqcap pin`.
 
 use super::{ConfigArgs, FilterArgs};
-use crate::term::time::Moment;
+use crate::term::time::TimePoint;
 use clap::Subcommand;
 use std::path::PathBuf;
 
@@ -40,10 +40,10 @@ pub struct PinArgs {
     pub folder: CaptureFolderArgs,
     /// Start time, inclusive
     #[arg(long, value_name = "T", allow_hyphen_values = true, required = true)]
-    pub from: Option<Moment>,
+    pub from: Option<TimePoint>,
     /// End time, exclusive
     #[arg(long, value_name = "T", allow_hyphen_values = true, required = true)]
-    pub to: Option<Moment>,
+    pub to: Option<TimePoint>,
     #[command(flatten)]
     pub filter: FilterArgs,
     /// Reason for the pin, in one line

@@ -6,7 +6,7 @@
 //! it is not captured afterwards.
 
 use super::{
-    report::{BenchReport, Row, compared},
+    report::{BenchReport, ResultRow, compared},
     rounds::{FILLING, PATIENCE, number, out_of_buffer, plan},
     wire::line_rate,
 };
@@ -69,12 +69,12 @@ struct Survived {
     hold_frames_per_s: f64,
     /// Burst at the rate of `--rate`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    burst: Option<Burst>,
+    burst: Option<FrameBurst>,
 }
 
 /// Burst of frames that lasts as long as the loop is held.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Burst {
+struct FrameBurst {
     /// Rate of the burst in frames per second.
     frames_per_s: u64,
     /// Number of frames in the burst.
@@ -83,7 +83,7 @@ struct Burst {
     lost: u64,
 }
 
-impl Row for Survived {
+impl ResultRow for Survived {
     const HEAD: &'static [&'static str] = &[
         "result", "frames", "at link", "buffers", "CQ", "hold", "frames/s", "ratio", "spread",
         "against",
@@ -167,7 +167,7 @@ fn result(args: &BenchBurstArgs, receive: Receive, plan: &Plan, pairs: &[(f64, f
     let (frames, hold) = (least as u64, args.hold.as_secs_f64());
     let burst = args.rate.map(|frames_per_s| {
         let all = (frames_per_s as f64 * hold) as u64;
-        Burst {
+        FrameBurst {
             frames_per_s,
             frames: all,
             lost: all.saturating_sub(frames),
@@ -232,7 +232,7 @@ fn overwhelm(plan: &Plan, wire: u64) -> Result<u64, Failure> {
     let before = received()?;
     let (gate, seen) = <(Arc<Mutex<()>>, Arc<Mutex<Numbers>>)>::default();
     let shut = gate.lock();
-    let mut capture = Capture::start_with(plan, Limits::default(), |_| Held {
+    let mut capture = Capture::start_with(plan, Limits::default(), |_| GatedConsumer {
         gate: Arc::clone(&gate),
         numbers: Numbers::default(),
         seen: Arc::clone(&seen),
@@ -308,7 +308,7 @@ fn account(wire: u64, lost: u64, captured: u64, seen: Numbers) -> Result<u64, St
 }
 
 /// Consumer that holds its loop while the lock of the gate is held elsewhere.
-struct Held {
+struct GatedConsumer {
     /// Lock that holds the queue's loop while it is taken elsewhere.
     gate: Arc<Mutex<()>>,
     /// Numbers of the frames received so far.
@@ -317,7 +317,7 @@ struct Held {
     seen: Arc<Mutex<Numbers>>,
 }
 
-impl Consumer for Held {
+impl Consumer for GatedConsumer {
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         // Each frame ends with its number.
         if let Some(number) = frame.bytes.last_chunk() {
@@ -331,7 +331,7 @@ impl Consumer for Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for GatedConsumer {
     fn drop(&mut self) {
         if let Ok(mut seen) = self.seen.lock() {
             *seen = self.numbers;

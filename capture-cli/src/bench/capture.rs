@@ -56,7 +56,7 @@ pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
     for _ in 0..args.common.repeats {
         let copy = to_memory(&modes[0].0, args)?.mean_ns();
         for (plan, times) in &mut modes {
-            let count = drain(plan, args.frame, args.rounds, vec![Parsed(Count)])?;
+            let count = drain(plan, args.frame, args.rounds, vec![ParsingConsumer(Count)])?;
             let ours = to_files(plan, args, scratch.path())?;
             times.push(Times {
                 ours: ours.mean_ns(),
@@ -167,7 +167,7 @@ fn encoded(
     encoder: &(impl Encoder + 'static),
 ) -> Result<Round, Failure> {
     let (writer, sink) = files::start(dir, plan.ring.longest() as usize, encoder)?;
-    let round = drain(plan, args.frame, args.rounds, vec![Parsed(sink)])?;
+    let round = drain(plan, args.frame, args.rounds, vec![ParsingConsumer(sink)])?;
     for file in files::finish(writer)? {
         files::remove(&file)?;
     }
@@ -175,9 +175,9 @@ fn encoded(
 }
 
 /// Consumer that parses the headers of each frame before it passes the frame on.
-struct Parsed<C>(C);
+struct ParsingConsumer<C>(C);
 
-impl<C: Consumer> Consumer for Parsed<C> {
+impl<C: Consumer> Consumer for ParsingConsumer<C> {
     #[inline(always)]
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         black_box(&Headers::parse(frame.bytes).tuple);

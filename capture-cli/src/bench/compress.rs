@@ -1,6 +1,6 @@
 //! `wqcap bench compress`: measures how fast one core compresses frames, and the compressed size.
 
-use super::report::{BenchReport, Measured, Row};
+use super::report::{BenchReport, Measured, ResultRow};
 use crate::{args::BenchCompressArgs, failure::Failure, term::table::scaled};
 use serde::Serialize;
 use std::time::Instant;
@@ -34,7 +34,7 @@ struct Compressed {
     compressed_to: f64,
 }
 
-impl Row for Compressed {
+impl ResultRow for Compressed {
     const HEAD: &'static [&'static str] = &[
         "result",
         "compression ratio",

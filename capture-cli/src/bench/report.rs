@@ -20,7 +20,7 @@ pub struct BenchReport<R = Measured> {
 }
 
 /// Result that has a row in the table.
-pub trait Row: Serialize {
+pub trait ResultRow: Serialize {
     /// Names of the table's columns.
     const HEAD: &'static [&'static str];
     /// Returns the texts of the row's cells.
@@ -82,7 +82,7 @@ impl Measured {
     }
 }
 
-impl Row for Measured {
+impl ResultRow for Measured {
     const HEAD: &'static [&'static str] = &[
         "result", "ns/frame", "frames/s", "ratio", "spread", "against",
     ];
@@ -120,7 +120,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-impl<R: Row> BenchReport<R> {
+impl<R: ResultRow> BenchReport<R> {
     /// Creates a report with the facts of this machine.
     #[expect(clippy::disallowed_methods, reason = "files of /proc")]
     pub fn new(results: Vec<R>) -> Self {

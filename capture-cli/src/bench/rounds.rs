@@ -81,16 +81,19 @@ pub fn drain<C: Consumer + 'static>(
     let (go, held): (Vec<_>, Vec<_>) = sinks.iter().map(|_| sync_channel(1)).unzip();
     let (round, full) = (round(plan, len), plan.ring.frames(len));
     let rounds = (u64::from(rounds) * u64::from(RING)).div_ceil(full);
-    let measured = sinks.into_iter().zip(held).map(|(sink, held)| Held {
-        sink,
-        round,
-        held,
-        sender: sender.clone(),
-        frames: 0,
-        began: None,
-    });
+    let measured = sinks
+        .into_iter()
+        .zip(held)
+        .map(|(sink, held)| FullRingConsumer {
+            sink,
+            round,
+            held,
+            sender: sender.clone(),
+            frames: 0,
+            began: None,
+        });
     let measured = Mutex::new(measured.collect::<Vec<_>>());
-    let make = |_| ParserCpu(measured.lock().ok().and_then(|mut it| it.pop()));
+    let make = |_| QueueConsumer(measured.lock().ok().and_then(|mut it| it.pop()));
     let mut capture = Capture::start_with(plan, Limits::default(), make)?;
     let mut sum = Round::default();
     let mut done = Ok(());
@@ -210,7 +213,7 @@ pub fn fill<T: ?Sized>(
 }
 
 /// Consumer that holds its loop until the rings are full, and then measures its CPU time.
-struct Held<C> {
+struct FullRingConsumer<C> {
     /// Consumer that does the measured work.
     sink: C,
     /// Number of frames of a round.
@@ -226,7 +229,7 @@ struct Held<C> {
 }
 
 /// Consumer of one queue of the plan, or an empty one.
-struct ParserCpu<C>(Option<Held<C>>);
+struct QueueConsumer<C>(Option<FullRingConsumer<C>>);
 
 /// Returns the CPU time of this thread in nanoseconds.
 pub fn cpu_ns() -> u64 {
@@ -234,7 +237,7 @@ pub fn cpu_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-impl<C: Consumer> Consumer for ParserCpu<C> {
+impl<C: Consumer> Consumer for QueueConsumer<C> {
     #[inline(always)]
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         let Some(it) = &mut self.0 else {

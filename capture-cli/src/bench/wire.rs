@@ -270,8 +270,9 @@ fn settled(capture: &mut Capture, before: &Snapshot, sent: u64) -> (u64, u64) {
 /// stamp.
 fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, Failure> {
     let stamps = Arc::new(Mutex::new(vec![None; probes as usize]));
-    let mut capture =
-        Capture::start_with(plan, Limits::default(), |_| Stamps(Arc::clone(&stamps)))?;
+    let mut capture = Capture::start_with(plan, Limits::default(), |_| {
+        ProbeStamps(Arc::clone(&stamps))
+    })?;
     let before = capture.snapshot();
     let mut sent_at = Vec::new();
     for number in 0..probes {
@@ -308,9 +309,9 @@ fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, 
 }
 
 /// Consumer that records the stamp of each probe, by its number.
-struct Stamps(Arc<Mutex<Vec<Option<u64>>>>);
+struct ProbeStamps(Arc<Mutex<Vec<Option<u64>>>>);
 
-impl Consumer for Stamps {
+impl Consumer for ProbeStamps {
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         if let (Some(number), Ok(mut seen)) = (number_in(frame.bytes), self.0.lock())
             && let Some(place) = seen.get_mut(number as usize)

@@ -36,7 +36,7 @@ pub fn extcap(args: &ExtcapArgs) -> Result<(), Failure> {
             "no interface is given: Wireshark runs this command; to try it, run `wqcap extcap --extcap-interfaces`",
         ));
     };
-    let interface = Interface::named(interface)?;
+    let interface = ExtcapInterface::named(interface)?;
     match (&args.fifo, &args.extcap_capture_filter) {
         (Some(fifo), _) if args.capture => capture(&interface, args, fifo),
         _ if args.capture => Err(Failure::refused("--capture requires --fifo FILE")),
@@ -56,12 +56,12 @@ pub fn extcap(args: &ExtcapArgs) -> Result<(), Failure> {
 }
 
 /// Capture interface that Wireshark selects.
-enum Interface {
+enum ExtcapInterface {
     Port { device: String, port: u8 },
     Model,
 }
 
-impl Interface {
+impl ExtcapInterface {
     /// Parses the name of a capture interface.
     fn named(name: &str) -> Result<Self, Failure> {
         if name == MODEL {
@@ -117,10 +117,10 @@ fn escaped(text: &str) -> String {
 }
 
 /// Returns the dialog: the most important keys, and a field for any other key.
-fn dialog(interface: &Interface) -> String {
+fn dialog(interface: &ExtcapInterface) -> String {
     let defaults = Config::default();
     let mut text = String::new();
-    if let Interface::Model = interface {
+    if let ExtcapInterface::Model = interface {
         text += "arg {number=0}{call=--wire}{display=Wire}{type=string}{default=synth:pps=1000}{required=true}\
                  {tooltip=Wire of the software NIC: af_packet:IFACE, af_xdp:IFACE, pcap:FILE, synth:size=64}\n";
     }
@@ -143,7 +143,7 @@ fn dialog(interface: &Interface) -> String {
 
 /// Captures into Wireshark's FIFO.
 #[expect(clippy::disallowed_methods, reason = "a pipe of Wireshark")]
-fn capture(interface: &Interface, args: &ExtcapArgs, fifo: &Path) -> Result<(), Failure> {
+fn capture(interface: &ExtcapInterface, args: &ExtcapArgs, fifo: &Path) -> Result<(), Failure> {
     let mut set = Vec::new();
     let mut put = |key: &str, value: String| {
         set.push(Setting {
@@ -154,12 +154,12 @@ fn capture(interface: &Interface, args: &ExtcapArgs, fifo: &Path) -> Result<(), 
     put("output.stdout", "true".into());
     put("output.format", "pcapng".into());
     let model = match interface {
-        Interface::Port { device, port } => {
+        ExtcapInterface::Port { device, port } => {
             put("device.name", device.clone());
             put("device.port", port.to_string());
             None
         }
-        Interface::Model => Some(args.wire.clone()),
+        ExtcapInterface::Model => Some(args.wire.clone()),
     };
     let given = [
         ("capture.queues", args.queues.map(|it| it.to_string())),
@@ -203,15 +203,18 @@ mod tests {
 
     #[test]
     fn interfaces_are_ports_or_the_model() {
-        assert!(matches!(Interface::named(MODEL), Ok(Interface::Model)));
-        match Interface::named("wqcap-rocep3s0f0-2") {
-            Ok(Interface::Port { device, port }) => {
+        assert!(matches!(
+            ExtcapInterface::named(MODEL),
+            Ok(ExtcapInterface::Model)
+        ));
+        match ExtcapInterface::named("wqcap-rocep3s0f0-2") {
+            Ok(ExtcapInterface::Port { device, port }) => {
                 assert_eq!((&device[..], port), ("rocep3s0f0", 2))
             }
             _ => panic!("not parsed as a port"),
         }
         for wrong in ["eth0", "wqcap-", "wqcap-mlx5_0", "wqcap-mlx5_0-300"] {
-            assert!(Interface::named(wrong).is_err(), "{wrong}");
+            assert!(ExtcapInterface::named(wrong).is_err(), "{wrong}");
         }
     }
 
@@ -219,8 +222,8 @@ mod tests {
     fn no_text_breaks_the_format() {
         assert_eq!(escaped("a{b}\nc"), "a b  c");
         for text in [
-            dialog(&Interface::Model),
-            dialog(&Interface::named("wqcap-a-1").unwrap()),
+            dialog(&ExtcapInterface::Model),
+            dialog(&ExtcapInterface::named("wqcap-a-1").unwrap()),
         ] {
             for line in text.lines() {
                 assert_eq!(

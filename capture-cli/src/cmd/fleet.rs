@@ -10,7 +10,7 @@ use crate::{
     },
 };
 use wqcap_ship::{
-    fleet::{self, Finding, Fleet, SensorFacts},
+    fleet::{self, Fleet, SensorFacts, SurveyFinding},
     ledger::DeliveryLedger,
     store::FORMS,
 };
@@ -136,16 +136,16 @@ fn sum(adds_up: bool, uncounted_files: u64) -> String {
 }
 
 /// Formats a finding of `wqcap fleet` with its remedy.
-fn message(it: &Finding, url: &str) -> String {
+fn message(it: &SurveyFinding, url: &str) -> String {
     match it {
-        Finding::Nobody => format!(
+        SurveyFinding::Nobody => format!(
             "{url}: no sensor has stored a status; name the ship.store of `wqcap ship`, and check that it runs"
         ),
-        Finding::Stale { sensor, age_s } => format!(
+        SurveyFinding::Stale { sensor, age_s } => format!(
             "{sensor}: no status for {} (--stale); check that `wqcap ship` runs there and reaches the store",
             rough(*age_s)
         ),
-        Finding::Expired {
+        SurveyFinding::Expired {
             sensor,
             frames,
             files,
@@ -161,22 +161,22 @@ fn message(it: &Finding, url: &str) -> String {
             },
             counted(*flow_files, "file")
         ),
-        Finding::DoesNotAddUp { sensor } => format!(
+        SurveyFinding::DoesNotAddUp { sensor } => format!(
             "{sensor}: captured is not the sum of shipped, pending, not_selected and expired_unshipped"
         ),
-        Finding::Refused { sensor, host, by } => format!(
+        SurveyFinding::Refused { sensor, host, by } => format!(
             "{sensor}: host {host:?} ships nothing, because host {:?} ships under this name; give each host its own ship.sensor and ship.journal",
             by.host
         ),
-        Finding::TakenOver { sensor, host, from } => format!(
+        SurveyFinding::TakenOver { sensor, host, from } => format!(
             "{sensor}: host {:?} (instance {}) shipped under this name until {}, and host {host:?} does now; if both capture, give each host its own ship.sensor and ship.journal",
             from.host, from.instance, from.time
         ),
-        Finding::Problem { sensor, problem } => format!("{sensor}: {problem}"),
-        Finding::NoStatus { sensor, partition } => format!(
+        SurveyFinding::Problem { sensor, problem } => format!("{sensor}: {problem}"),
+        SurveyFinding::NoStatus { sensor, partition } => format!(
             "{sensor}: has packets ({partition}) but no status; check that its wqcap is not older than this one, and may write and read status/"
         ),
-        Finding::Unreadable { object, problem } => format!("{object}: {problem}"),
+        SurveyFinding::Unreadable { object, problem } => format!("{object}: {problem}"),
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
     use serde_json::json;
     use wqcap_ship::{
         fleet::{LastObject, SensorStatus},
-        ledger::Fate,
+        ledger::FrameState,
     };
 
     /// Returns the facts of a sensor that shipped `frames` frames.
@@ -209,7 +209,7 @@ mod tests {
         });
         let status = SensorStatus::parse(text.to_string().as_bytes());
         let mut status = status.expect("a valid status");
-        status.ledger.enter(Fate::Shipped, frames);
+        status.ledger.enter(FrameState::Shipped, frames);
         SensorFacts {
             adds_up: status.ledger.adds_up(),
             status,
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn tables_fit_80_columns_with_billions_of_frames() {
         let mut first = sensor("dc1-tap1", 1_234_567_890);
-        first.status.ledger.enter(Fate::Pending, 56_789);
+        first.status.ledger.enter(FrameState::Pending, 56_789);
         let key = "packets/x".into();
         let time = first.status.by.time;
         first.status.last_object = Some(LastObject { key, time });
@@ -275,16 +275,16 @@ total     1,234,624,686  1,234,567,897   56,789         0          0  +2 files
         let sensor = || "tap".to_owned();
         let by = self::sensor("tap", 0).status.by;
         let findings = [
-            (Finding::Nobody, "ship.store"),
+            (SurveyFinding::Nobody, "ship.store"),
             (
-                Finding::Stale {
+                SurveyFinding::Stale {
                     sensor: sensor(),
                     age_s: 10_800.0,
                 },
                 "tap: no status for 3 h",
             ),
             (
-                Finding::Expired {
+                SurveyFinding::Expired {
                     sensor: sensor(),
                     frames: 1234,
                     files: 2,
@@ -294,7 +294,7 @@ total     1,234,624,686  1,234,567,897   56,789         0          0  +2 files
                 "1,234 frames in 2 files (1 of them, with uncounted frames) and 0 files of flow records were deleted",
             ),
             (
-                Finding::Refused {
+                SurveyFinding::Refused {
                     sensor: sensor(),
                     host: "db8".into(),
                     by: by.clone(),
@@ -302,7 +302,7 @@ total     1,234,624,686  1,234,567,897   56,789         0          0  +2 files
                 "host \"db8\" ships nothing, because host \"db7\"",
             ),
             (
-                Finding::TakenOver {
+                SurveyFinding::TakenOver {
                     sensor: sensor(),
                     host: "db8".into(),
                     from: by,

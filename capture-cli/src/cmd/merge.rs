@@ -25,7 +25,7 @@ use std::{
 };
 use wqcap_engine::{
     format::secrets::Secrets,
-    frame::dedup::Ignored,
+    frame::dedup::IgnoredFields,
     merge::{self, MergeError, MergePlan, MergeSummary, MergeTarget},
 };
 
@@ -50,7 +50,7 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
         let window_ns = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
         plan.leave_out_repetitions(
             window_ns,
-            Ignored::from_iter(args.dedup_ignore.iter().copied()),
+            IgnoredFields::from_iter(args.dedup_ignore.iter().copied()),
         )?;
     }
     let target = MergeTarget::new(&args.out, &plan)?;

@@ -7,7 +7,7 @@ use crate::{
         output,
         table::{bytes, counted},
         terminal,
-        time::Moment,
+        time::TimePoint,
     },
 };
 use serde::Serialize;
@@ -19,7 +19,7 @@ use wqcap_engine::{
     config::Format,
     files::{
         folder::CaptureFolder,
-        pin::{HeldFile, Holder, Pin, PinError, PinFolder, Pins},
+        pin::{HeldFile, Pin, PinError, PinEvaluator, PinFolder, Pins},
         sealed::open_with,
     },
     index::{FlowTerms, IndexFolder},
@@ -29,9 +29,9 @@ use wqcap_engine::{
 pub fn pin(args: &PinArgs) -> Result<(), Failure> {
     match &args.command {
         None => add(args),
-        Some(PinCommand::List { folder, json }) => list(&Place::open(folder)?, *json),
+        Some(PinCommand::List { folder, json }) => list(&CaptureSet::open(folder)?, *json),
         Some(PinCommand::Release { folder, id }) => {
-            let place = Place::open(folder)?;
+            let place = CaptureSet::open(folder)?;
             place.pins().release(id)?;
             output::print(&format!("{id}: released\n"))
         }
@@ -48,7 +48,7 @@ impl From<PinError> for Failure {
 }
 
 /// Folder of capture files, with the folder of their indexes.
-struct Place {
+struct CaptureSet {
     /// Folder of capture files.
     dir: PathBuf,
     /// Folder of indexes, or `None` if there are no indexes.
@@ -57,7 +57,7 @@ struct Place {
     files: Vec<(PathBuf, u64)>,
 }
 
-impl Place {
+impl CaptureSet {
     /// Reads the folder that the arguments name.
     fn open(args: &CaptureFolderArgs) -> Result<Self, Failure> {
         let output = args.config.load()?.output;
@@ -100,7 +100,7 @@ impl Place {
             folder,
             dir: &self.dir,
         });
-        Holder::default().held(&files, pins, indexes)
+        PinEvaluator::default().held(&files, pins, indexes)
     }
 }
 
@@ -119,7 +119,7 @@ struct PinFacts<'a> {
 }
 
 /// Collects the files that each pin protects.
-fn facts<'a>(place: &Place, pins: &'a Pins) -> Vec<PinFacts<'a>> {
+fn facts<'a>(place: &CaptureSet, pins: &'a Pins) -> Vec<PinFacts<'a>> {
     let fact = |(id, pin): &'a (String, Pin)| PinFacts {
         id,
         pin,
@@ -148,8 +148,8 @@ fn add(args: &PinArgs) -> Result<(), Failure> {
         return Err(Failure::refused("--from must be before --to"));
     }
     args.filter.compile()?;
-    let place = Place::open(&args.folder)?;
-    let now: Moment = "now".parse().map_err(Failure::failed)?;
+    let place = CaptureSet::open(&args.folder)?;
+    let now: TimePoint = "now".parse().map_err(Failure::failed)?;
     let pin = Pin {
         from_ns: from.0,
         to_ns: to.0,
@@ -159,7 +159,7 @@ fn add(args: &PinArgs) -> Result<(), Failure> {
     };
     let id = place.pins().add(&pin)?;
     // Lists the files again: with the pin in force none of them can be deleted any more.
-    let place = Place::open(&args.folder)?;
+    let place = CaptureSet::open(&args.folder)?;
     let pins = Pins {
         sound: vec![(id, pin)],
         ..Pins::default()
@@ -178,7 +178,7 @@ fn add(args: &PinArgs) -> Result<(), Failure> {
 }
 
 /// Returns notes for the user about the effect of a pin.
-fn notes(place: &Place, fact: &PinFacts<'_>, now: Moment) -> Vec<String> {
+fn notes(place: &CaptureSet, fact: &PinFacts<'_>, now: TimePoint) -> Vec<String> {
     let mut notes = Vec::new();
     let pin = fact.pin;
     if pin.to_ns > now.0 {
@@ -212,7 +212,7 @@ fn held(fact: &PinFacts<'_>) -> String {
 }
 
 /// Prints the pins.
-fn list(place: &Place, json: bool) -> Result<(), Failure> {
+fn list(place: &CaptureSet, json: bool) -> Result<(), Failure> {
     let pins = place.pins().read();
     let facts = facts(place, &pins);
     if json {
@@ -248,8 +248,8 @@ fn text(dir: &Path, facts: &[PinFacts<'_>]) -> String {
             text,
             "{}  {} to {}, ",
             fact.id,
-            Moment(pin.from_ns),
-            Moment(pin.to_ns)
+            TimePoint(pin.from_ns),
+            TimePoint(pin.to_ns)
         );
         if !pin.filter.is_empty() {
             let _ = write!(text, "{}, ", pin.filter);

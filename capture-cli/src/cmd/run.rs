@@ -170,7 +170,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     }
     let supervised = supervisor.start()?;
     sandbox.close()?;
-    let report = supervised.run(&mut Program {
+    let report = supervised.run(&mut CaptureHost {
         given: &given.config,
         config,
         quiet,
@@ -216,7 +216,7 @@ fn print_counters(backend: Option<&Arc<CaptureBackend>>) {
 
 /// Host of a supervised capture: loads the configuration, and reports progress to stderr and the
 /// service manager.
-struct Program<'a> {
+struct CaptureHost<'a> {
     /// Config file and settings that a reload reads again.
     given: &'a ConfigArgs,
     /// Effective configuration, with all defaults.
@@ -229,7 +229,7 @@ struct Program<'a> {
     service: Service,
 }
 
-impl Host for Program<'_> {
+impl Host for CaptureHost<'_> {
     fn load_config(&mut self) -> Result<Config, String> {
         self.given.load().map_err(|e| e.messages.join("; "))
     }

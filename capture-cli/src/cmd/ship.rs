@@ -29,8 +29,8 @@ use wqcap_engine::{
     index::FlowTerms,
 };
 use wqcap_ship::{
-    Selection, ShipPlan,
-    shipper::{self, Mode, Planned, ShipError, Status},
+    ShipPlan, ShipSelection,
+    shipper::{self, Mode, Planned, ShipError, ShipStatus},
     store,
 };
 
@@ -171,10 +171,10 @@ fn anonymize(config: &AnonymizeConfig) -> Result<AnonymizeQuery, Failure> {
 }
 
 /// Returns the selection of files to send.
-fn selection(packets: &ShipPackets) -> Result<Selection, Failure> {
+fn selection(packets: &ShipPackets) -> Result<ShipSelection, Failure> {
     let expression = match packets {
-        ShipPackets::All => return Ok(Selection::All),
-        ShipPackets::None => return Ok(Selection::None),
+        ShipPackets::All => return Ok(ShipSelection::All),
+        ShipPackets::None => return Ok(ShipSelection::None),
         ShipPackets::Of(expression) => expression,
     };
     let refused = |reason| Failure::refused(format!("ship.packets = {expression:?}: {reason}"));
@@ -185,7 +185,7 @@ fn selection(packets: &ShipPackets) -> Result<Selection, Failure> {
             "an index cannot evaluate this filter; write terms such as \"host 10.0.0.1\" and \"tcp port 443\", joined by \"and\"".into(),
         ));
     }
-    Ok(Selection::Of(terms))
+    Ok(ShipSelection::Of(terms))
 }
 
 /// Returns the name of this machine.
@@ -221,7 +221,7 @@ impl ShipProgress {
     }
 
     /// Draws and returns the line, if a second has passed since the last one.
-    fn tick(&mut self, status: &Status) -> Option<String> {
+    fn tick(&mut self, status: &ShipStatus) -> Option<String> {
         let now = Instant::now();
         let (then, before) = self.last.unwrap_or((now, status.bytes));
         let time = now.saturating_duration_since(then);
@@ -246,7 +246,7 @@ impl ShipProgress {
 }
 
 /// Formats the progress line: `12.3 MB/s  3 files, 1.5 GiB left  lag 2 s  wqcap-q00-5.pcap`.
-fn line(status: &Status, sent: u64, time: Duration) -> String {
+fn line(status: &ShipStatus, sent: u64, time: Duration) -> String {
     let mut text = format!(
         "{}B/s  {}, {} left  lag {:.0} s",
         scaled(rate(sent, time)),
@@ -269,7 +269,7 @@ fn line(status: &Status, sent: u64, time: Duration) -> String {
 }
 
 /// Formats the ledger, and the amount sent.
-fn in_words(status: &Status) -> String {
+fn in_words(status: &ShipStatus) -> String {
     let ledger = &status.ledger;
     let mut text = String::new();
     for (name, frames) in [
@@ -321,7 +321,7 @@ fn planned_in_words(planned: &[Planned]) -> String {
 mod tests {
     use super::*;
     use std::path::PathBuf;
-    use wqcap_ship::ledger::{DeliveryLedger, Fate};
+    use wqcap_ship::ledger::{DeliveryLedger, FrameState};
 
     /// Returns the message for a configuration that is refused.
     fn refused(text: &str) -> String {
@@ -334,7 +334,7 @@ mod tests {
         let text = "[ship]\nstore = \"s3://b/p\"\nsensor = \"tap\"\npackets = \"none\"\n[flows]";
         let plan = plan(&Config::parse(text).expect("a valid config")).expect("a valid plan");
         assert_eq!(plan.sensor, "tap");
-        assert_eq!(plan.packets, Selection::None);
+        assert_eq!(plan.packets, ShipSelection::None);
         assert_eq!(plan.flows_dir, Some(PathBuf::from("/var/lib/wqcap/flows")));
         assert_eq!((plan.index_dir, plan.bandwidth), (None, None));
         for (text, part) in [
@@ -364,19 +364,19 @@ mod tests {
 
     #[test]
     fn the_line_has_rate_backlog_and_lag() {
-        let mut status = Status {
+        let mut status = ShipStatus {
             pending_files: 3,
             pending_bytes: 3 << 29,
             lag_s: 2.4,
             now: Some("wqcap-q00-5.pcap".into()),
-            ..Status::default()
+            ..ShipStatus::default()
         };
         let second = Duration::from_secs(1);
         assert_eq!(
             line(&status, 12_300_000, second),
             "12.3 MB/s  3 files, 1.5 GiB left  lag 2 s  wqcap-q00-5.pcap"
         );
-        status.ledger.enter(Fate::Expired, 1234);
+        status.ledger.enter(FrameState::Expired, 1234);
         status.problems.push("the store is gone".into());
         let text = line(&status, 0, Duration::ZERO);
         assert!(
@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn each_line_of_the_ledger_is_printed() {
-        let status = Status {
+        let status = ShipStatus {
             ledger: DeliveryLedger {
                 captured: 1111,
                 shipped: 1,
@@ -396,7 +396,7 @@ mod tests {
                 expired_unshipped: 1000,
             },
             uncounted_files: 1,
-            ..Status::default()
+            ..ShipStatus::default()
         };
         let text = in_words(&status);
         for line in [

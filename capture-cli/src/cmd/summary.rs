@@ -31,7 +31,7 @@ use wqcap_engine::{
 #[derive(Debug, Serialize)]
 pub struct Summary<'a> {
     /// Ledger of the run.
-    ledger: Ledger<'a>,
+    ledger: RunLedger<'a>,
     /// Counters of the NIC, under its own names.
     nic: &'a NicCounters,
     /// Malformed frames by class; null if no stage parsed frames.
@@ -85,7 +85,7 @@ pub struct Summary<'a> {
 
 /// Ledger of a run in its summary.
 #[derive(Debug, Serialize)]
-struct Ledger<'a> {
+struct RunLedger<'a> {
     /// Ledger lines summed over all queues.
     total: Total,
     /// Ledger of each queue.
@@ -108,7 +108,7 @@ impl<'a> Summary<'a> {
     pub fn new(plan: &'a Plan, report: &'a Report, recovered: &'a [RecoveredFile]) -> Self {
         let (end, _, error) = end(&report.end);
         Self {
-            ledger: Ledger {
+            ledger: RunLedger {
                 total: QueueLedger::total(&report.queues).into(),
                 queues: &report.queues,
             },

@@ -66,7 +66,7 @@ fn real_time() -> impl Iterator<Item = i32> {
 /// Keeps `signals` from killing this process. Signals that are ignored stay ignored. Programs that
 /// this process starts have the default action for the others.
 fn outlive(signals: impl IntoIterator<Item = i32>) -> io::Result<()> {
-    let ignored = Ignored::read();
+    let ignored = IgnoredSignals::read();
     signals
         .into_iter()
         .filter(|it| !ignored.has(*it))
@@ -105,17 +105,17 @@ pub fn catch() -> io::Result<Arc<AtomicBool>> {
     clippy::disallowed_methods,
     reason = "the controlling terminal of this process"
 )]
-pub fn catch_into(asked: &Signals, reloads: bool) -> io::Result<Requests> {
+pub fn catch_into(asked: &Signals, reloads: bool) -> io::Result<SignalRequests> {
     let signals = SignalsInfo::new([SIGINT, SIGTERM])?;
     outlive(WITHOUT_EFFECT)?;
-    let ignored = Ignored::read();
+    let ignored = IgnoredSignals::read();
     let requests = [SIGHUP, SIGUSR1, SIGUSR2, SIGCONT];
     let caught = requests.into_iter().chain(ENDING).chain(real_time());
     // nohup(1) has SIGHUP ignored, and the run continues.
     for signal in caught.filter(|it| !ignored.has(*it)) {
         signals.add_signal(signal)?;
     }
-    Ok(Requests {
+    Ok(SignalRequests {
         signals,
         reaction: Reaction {
             asked: asked.clone(),
@@ -127,7 +127,7 @@ pub fn catch_into(asked: &Signals, reloads: bool) -> io::Result<Requests> {
 }
 
 /// Caught signals: requests to end, to reload, to report or to flush.
-pub struct Requests {
+pub struct SignalRequests {
     /// Caught signals with their senders.
     signals: SignalsInfo<WithOrigin>,
     /// Effects of the caught signals.
@@ -153,7 +153,7 @@ fn is_gone(terminal: &File) -> bool {
     poll(&mut fds, Some(&now)).is_ok_and(|_| fds[0].revents().contains(PollFlags::HUP))
 }
 
-impl Requests {
+impl SignalRequests {
     /// Starts to act on signals, including those received before. A SIGINT that does not repeat the
     /// first one requests the end at once, and ends the process `grace` later. SIGUSR1 calls
     /// `report`. The audit trail has each change before it is made.
@@ -238,9 +238,9 @@ fn sender(origin: &Origin) -> Peer {
 }
 
 /// Mask of ignored signals: bit 0 is signal 1.
-struct Ignored(u64);
+struct IgnoredSignals(u64);
 
-impl Ignored {
+impl IgnoredSignals {
     /// Reads the mask of this process from /proc.
     #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
     fn read() -> Self {
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn reads_the_mask_of_ignored_signals() {
-        let has = |status, signal| Ignored(ignored_in(status)).has(signal);
+        let has = |status, signal| IgnoredSignals(ignored_in(status)).has(signal);
         assert!(has(
             "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n",
             SIGHUP

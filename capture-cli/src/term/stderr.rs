@@ -30,7 +30,7 @@ const MOST_AUDIT: usize = 4 << 20;
 
 /// Kind of a text. Each kind has a separate limit of waiting bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TextKind {
     /// Lines of the log and all other messages.
     Ordinary,
     /// Line of the audit trail.
@@ -39,7 +39,7 @@ pub enum Kind {
 
 /// Output of one step of the writer.
 #[derive(Debug, PartialEq, Eq)]
-enum Output {
+enum WriterStep {
     /// Whole lines, after the progress line is erased.
     Lines(Vec<u8>),
     /// Progress line that replaces the previous one.
@@ -48,9 +48,9 @@ enum Output {
 
 /// Texts that wait for the writer thread.
 #[derive(Default)]
-struct Queue {
+struct TextQueue {
     /// Texts that wait to be written, in their order.
-    waiting: VecDeque<(Kind, Vec<u8>)>,
+    waiting: VecDeque<(TextKind, Vec<u8>)>,
     /// Bytes of the waiting ordinary lines.
     ordinary_bytes: usize,
     /// Bytes of the waiting lines of the audit trail.
@@ -63,12 +63,12 @@ struct Queue {
     audit_dropped: u64,
 }
 
-impl Queue {
+impl TextQueue {
     /// Appends a text, or counts it as dropped.
-    fn push(&mut self, kind: Kind, text: &[u8]) {
+    fn push(&mut self, kind: TextKind, text: &[u8]) {
         let (bytes, most, dropped) = match kind {
-            Kind::Ordinary => (&mut self.ordinary_bytes, MOST_LINES, &mut self.dropped),
-            Kind::Audit => (&mut self.audit_bytes, MOST_AUDIT, &mut self.audit_dropped),
+            TextKind::Ordinary => (&mut self.ordinary_bytes, MOST_LINES, &mut self.dropped),
+            TextKind::Audit => (&mut self.audit_bytes, MOST_AUDIT, &mut self.audit_dropped),
         };
         if *bytes + text.len() > most {
             let lines = text.iter().filter(|it| **it == b'\n').count();
@@ -83,16 +83,16 @@ impl Queue {
     }
 
     /// Removes and returns the next output, or `None` if nothing waits.
-    fn take(&mut self) -> Option<Output> {
+    fn take(&mut self) -> Option<WriterStep> {
         match self.waiting.pop_front() {
             Some((kind, text)) => {
                 *match kind {
-                    Kind::Ordinary => &mut self.ordinary_bytes,
-                    Kind::Audit => &mut self.audit_bytes,
+                    TextKind::Ordinary => &mut self.ordinary_bytes,
+                    TextKind::Audit => &mut self.audit_bytes,
                 } -= text.len();
-                Some(Output::Lines(text))
+                Some(WriterStep::Lines(text))
             }
-            None => self.progress.take().map(Output::Progress),
+            None => self.progress.take().map(WriterStep::Progress),
         }
     }
 
@@ -105,22 +105,26 @@ impl Queue {
                 "warning: {dropped} lines of the log were dropped: stderr was not read, and more than {MOST_LINES} bytes waited; read it faster, or log less\n"
             );
             self.ordinary_bytes += text.len();
-            self.waiting.push_back((Kind::Ordinary, text.into_bytes()));
+            self.waiting
+                .push_back((TextKind::Ordinary, text.into_bytes()));
         }
         std::mem::take(&mut self.audit_dropped)
     }
 }
 
 /// Destination of texts for stderr.
-enum State {
+enum StderrState {
     /// The caller writes the text, and waits for that.
     Direct(Painter),
     /// The writer thread writes the text from the queue.
-    Detached { queue: Queue, writer: Writer },
+    Detached {
+        queue: TextQueue,
+        writer: StderrWriter,
+    },
 }
 
 /// State of the thread that writes to stderr.
-enum Writer {
+enum StderrWriter {
     /// The thread is not started yet. Its painter has no progress line.
     Absent(Painter),
     /// The writer thread waits for a text.
@@ -130,20 +134,20 @@ enum Writer {
 }
 
 /// Destination of all texts of the process.
-static STATE: Mutex<State> = Mutex::new(State::Direct(Painter::new()));
+static STATE: Mutex<StderrState> = Mutex::new(StderrState::Direct(Painter::new()));
 /// Notified when a text is queued or written.
 static CHANGED: Condvar = Condvar::new();
 
 /// Locks and returns the destination of stderr texts.
-fn state() -> MutexGuard<'static, State> {
+fn state() -> MutexGuard<'static, StderrState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes whole lines to stderr, or queues them.
-pub fn write_lines(kind: Kind, text: &[u8]) {
+pub fn write_lines(kind: TextKind, text: &[u8]) {
     match &mut *state() {
-        State::Direct(painter) => painter.lines(text),
-        State::Detached { queue, .. } => {
+        StderrState::Direct(painter) => painter.lines(text),
+        StderrState::Detached { queue, .. } => {
             queue.push(kind, text);
             CHANGED.notify_all();
         }
@@ -153,8 +157,8 @@ pub fn write_lines(kind: Kind, text: &[u8]) {
 /// Draws a progress line, or queues it. It replaces a progress line that is not drawn yet.
 pub fn redraw(text: &str) {
     match &mut *state() {
-        State::Direct(painter) => painter.progress(text),
-        State::Detached { queue, .. } => {
+        StderrState::Direct(painter) => painter.progress(text),
+        StderrState::Detached { queue, .. } => {
             queue.progress = Some(text.to_owned());
             CHANGED.notify_all();
         }
@@ -165,10 +169,10 @@ pub fn redraw(text: &str) {
 /// [`start_writer`] starts.
 pub fn detach() {
     let mut state = state();
-    if let State::Direct(painter) = &mut *state {
-        let writer = Writer::Absent(std::mem::take(painter));
-        *state = State::Detached {
-            queue: Queue::default(),
+    if let StderrState::Direct(painter) = &mut *state {
+        let writer = StderrWriter::Absent(std::mem::take(painter));
+        *state = StderrState::Detached {
+            queue: TextQueue::default(),
             writer,
         };
         drop(state);
@@ -182,7 +186,7 @@ pub fn detach() {
                 _ => String::new(),
             };
             let text = format!("thread '{name}' {panic}\n{trace}");
-            write_lines(Kind::Ordinary, text.as_bytes());
+            write_lines(TextKind::Ordinary, text.as_bytes());
             if name == "main" {
                 // A panic of the main thread ends the process.
                 flush(Duration::from_secs(1));
@@ -195,16 +199,16 @@ pub fn detach() {
 /// thread.
 pub fn start_writer() -> io::Result<()> {
     let mut state = state();
-    let State::Detached { writer, .. } = &mut *state else {
+    let StderrState::Detached { writer, .. } = &mut *state else {
         return Ok(());
     };
-    let Writer::Absent(painter) = writer else {
+    let StderrWriter::Absent(painter) = writer else {
         return Ok(());
     };
     let painter = std::mem::take(painter);
     let builder = thread::Builder::new().name("wqcap-stderr".into());
     builder.spawn(move || write_queued(painter))?;
-    *writer = Writer::Idle;
+    *writer = StderrWriter::Idle;
     Ok(())
 }
 
@@ -213,15 +217,15 @@ fn write_queued(mut painter: Painter) {
     loop {
         let output = next();
         match &output {
-            Output::Lines(text) => painter.lines(text),
-            Output::Progress(text) => painter.progress(text),
+            WriterStep::Lines(text) => painter.lines(text),
+            WriterStep::Progress(text) => painter.progress(text),
         }
         let audit_dropped = match &mut *state() {
-            State::Detached { queue, writer } => {
-                *writer = Writer::Idle;
+            StderrState::Detached { queue, writer } => {
+                *writer = StderrWriter::Idle;
                 queue.report_dropped()
             }
-            State::Direct(_) => 0,
+            StderrState::Direct(_) => 0,
         };
         if audit_dropped > 0 {
             wqcap_engine::control::audit::dropped(audit_dropped);
@@ -231,13 +235,13 @@ fn write_queued(mut painter: Painter) {
 }
 
 /// Waits for the next output of the queue.
-fn next() -> Output {
+fn next() -> WriterStep {
     let mut state = state();
     loop {
-        if let State::Detached { queue, writer } = &mut *state
+        if let StderrState::Detached { queue, writer } = &mut *state
             && let Some(output) = queue.take()
         {
-            *writer = Writer::Busy;
+            *writer = StderrWriter::Busy;
             return output;
         }
         state = CHANGED.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -251,19 +255,21 @@ pub fn flush(timeout: Duration) {
     let mut state = state();
     loop {
         match &mut *state {
-            State::Detached { queue, writer } => match writer {
+            StderrState::Detached { queue, writer } => match writer {
                 // The run ended before it began, so the remaining texts are written as for a short
                 // command.
-                Writer::Absent(painter) => {
-                    while let Some(Output::Lines(text)) = queue.take() {
+                StderrWriter::Absent(painter) => {
+                    while let Some(WriterStep::Lines(text)) = queue.take() {
                         painter.lines(&text);
                     }
                     return;
                 }
-                Writer::Idle if queue.waiting.is_empty() && queue.progress.is_none() => return,
-                Writer::Idle | Writer::Busy => {}
+                StderrWriter::Idle if queue.waiting.is_empty() && queue.progress.is_none() => {
+                    return;
+                }
+                StderrWriter::Idle | StderrWriter::Busy => {}
             },
-            State::Direct(_) => return,
+            StderrState::Direct(_) => return,
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -301,20 +307,23 @@ mod tests {
 
     #[test]
     fn dropped_lines_are_counted_and_reported_once_there_is_room() {
-        let mut queue = Queue::default();
+        let mut queue = TextQueue::default();
         let half = vec![b'x'; MOST_LINES / 2];
-        queue.push(Kind::Ordinary, &half);
-        queue.push(Kind::Ordinary, &half);
-        queue.push(Kind::Ordinary, b"one\n");
-        queue.push(Kind::Ordinary, b"two\nthree\n");
+        queue.push(TextKind::Ordinary, &half);
+        queue.push(TextKind::Ordinary, &half);
+        queue.push(TextKind::Ordinary, b"one\n");
+        queue.push(TextKind::Ordinary, b"two\nthree\n");
         // The audit trail has a separate limit.
-        queue.push(Kind::Audit, b"audit: a\n");
+        queue.push(TextKind::Audit, b"audit: a\n");
         let first = queue.take();
-        assert_eq!(first, Some(Output::Lines(half.clone())));
+        assert_eq!(first, Some(WriterStep::Lines(half.clone())));
         assert_eq!(queue.report_dropped(), 0);
-        assert_eq!(queue.take(), Some(Output::Lines(half)));
-        assert_eq!(queue.take(), Some(Output::Lines(b"audit: a\n".to_vec())));
-        let Some(Output::Lines(report)) = queue.take() else {
+        assert_eq!(queue.take(), Some(WriterStep::Lines(half)));
+        assert_eq!(
+            queue.take(),
+            Some(WriterStep::Lines(b"audit: a\n".to_vec()))
+        );
+        let Some(WriterStep::Lines(report)) = queue.take() else {
             panic!("dropped lines are not reported");
         };
         let report = String::from_utf8(report).expect("UTF-8 text");
@@ -329,27 +338,27 @@ mod tests {
 
     #[test]
     fn audit_lines_are_counted_separately() {
-        let mut queue = Queue::default();
+        let mut queue = TextQueue::default();
         let line = [&vec![b'x'; MOST_AUDIT / 4 - 1][..], b"\n"].concat();
         for _ in 0..6 {
-            queue.push(Kind::Audit, &line);
+            queue.push(TextKind::Audit, &line);
         }
-        queue.push(Kind::Ordinary, b"there is room\n");
+        queue.push(TextKind::Ordinary, b"there is room\n");
         assert_eq!(queue.report_dropped(), 2);
         assert_eq!(queue.waiting.len(), 5);
     }
 
     #[test]
     fn the_latest_progress_line_is_drawn_after_the_lines() {
-        let mut queue = Queue {
+        let mut queue = TextQueue {
             progress: Some("1 s".into()),
-            ..Queue::default()
+            ..TextQueue::default()
         };
-        queue.push(Kind::Ordinary, b"a line\n");
+        queue.push(TextKind::Ordinary, b"a line\n");
         queue.progress = Some("2 s".into());
         queue.progress = Some("3 s".into());
-        assert_eq!(queue.take(), Some(Output::Lines(b"a line\n".to_vec())));
-        assert_eq!(queue.take(), Some(Output::Progress("3 s".into())));
+        assert_eq!(queue.take(), Some(WriterStep::Lines(b"a line\n".to_vec())));
+        assert_eq!(queue.take(), Some(WriterStep::Progress("3 s".into())));
         assert_eq!(queue.take(), None);
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: the progress line is erased before anything else is written, so that lines never run
 //! into each other. A capture does not fail if stderr cannot be written.
 
-use super::stderr::{self, Kind};
+use super::stderr::{self, TextKind};
 use std::{
     fmt,
     io::{self, IsTerminal},
@@ -16,7 +16,7 @@ pub fn print_line(line: fmt::Arguments<'_>) {
 
 /// Writes whole lines to stderr.
 pub fn write_lines(text: &[u8]) {
-    stderr::write_lines(Kind::Ordinary, text);
+    stderr::write_lines(TextKind::Ordinary, text);
 }
 
 /// Rewrites the progress line, cut to the terminal's width.

@@ -6,9 +6,9 @@ use wqcap_engine::config::Span;
 
 /// Point in time, in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment(pub u64);
+pub struct TimePoint(pub u64);
 
-impl FromStr for Moment {
+impl FromStr for TimePoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -21,7 +21,7 @@ impl FromStr for Moment {
 }
 
 /// Formats the time in UTC as in RFC 3339.
-impl fmt::Display for Moment {
+impl fmt::Display for TimePoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match Timestamp::from_nanosecond(self.0.into()) {
             Ok(stamp) => write!(f, "{stamp}"),
@@ -30,7 +30,7 @@ impl fmt::Display for Moment {
     }
 }
 
-impl Moment {
+impl TimePoint {
     /// Parses a time relative to `now` and, for local times, in `zone`.
     fn at(text: &str, now: u64, zone: &TimeZone) -> Result<Self, String> {
         let text = text.trim();
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn moments() {
         let zone = TimeZone::fixed(jiff::tz::offset(2));
-        let at = |text| Moment::at(text, NOW, &zone).map(|it| it.0);
+        let at = |text| TimePoint::at(text, NOW, &zone).map(|it| it.0);
         for text in [
             "2026-03-01T12:00:00Z",
             "2026-03-01T13:00:00+01:00",
@@ -104,12 +104,12 @@ mod tests {
         assert_eq!(at("2026-03-01T12:00:00.000000001Z"), Ok(NOW + 1));
         assert_eq!(at("-10m"), Ok(NOW - 600_000_000_000));
         assert_eq!(at("+10m"), Ok(NOW + 600_000_000_000));
-        assert_eq!(Moment(NOW).to_string(), "2026-03-01T12:00:00Z");
+        assert_eq!(TimePoint(NOW).to_string(), "2026-03-01T12:00:00Z");
         assert_eq!(
-            Moment(NOW + 5).to_string(),
+            TimePoint(NOW + 5).to_string(),
             "2026-03-01T12:00:00.000000005Z"
         );
-        assert!(Moment(u64::MAX).to_string().starts_with("2554-"));
+        assert!(TimePoint(u64::MAX).to_string().starts_with("2554-"));
         assert_eq!(at("-1h 30m"), Ok(NOW - 5_400_000_000_000));
         assert_eq!(at("2026-03-01"), Ok(NOW - 14 * 3_600_000_000_000));
         for text in [

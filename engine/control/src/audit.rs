@@ -25,7 +25,7 @@ const PEERS: usize = 64;
 /// Maximum length of a described command in characters.
 const LONGEST: usize = 256;
 
-static BOUNDS: Mutex<Bounds> = Mutex::new(Bounds(BTreeMap::new()));
+static BOUNDS: Mutex<PeerLimits> = Mutex::new(PeerLimits(BTreeMap::new()));
 
 /// Origin of a request: its name in the log, and the name under which its lines are limited.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,15 +57,15 @@ impl Peer {
 /// Writes the outcome of a requested change.
 pub fn outcome(who: &Peer, what: &str, outcome: &Result<Changed, Refusal>) {
     match outcome {
-        Ok(it) if it.changed => Line {
+        Ok(it) if it.changed => AuditLine {
             old: it.was.as_deref(),
             new: Some(&it.now),
-            ..Line::new(who, what, "changed")
+            ..AuditLine::new(who, what, "changed")
         }
         .write(),
-        Ok(it) => without_effect(&Line {
+        Ok(it) => without_effect(&AuditLine {
             new: Some(&it.now),
-            ..Line::new(who, what, "unchanged")
+            ..AuditLine::new(who, what, "unchanged")
         }),
         Err(refusal) => refused(who, what, refusal),
     }
@@ -77,22 +77,22 @@ pub fn refused(who: &Peer, what: &str, refusal: &Refusal) {
         RefusalCode::Failed => "failed",
         _ => "refused",
     };
-    without_effect(&Line {
+    without_effect(&AuditLine {
         why: Some(&refusal.message),
-        ..Line::new(who, what, result)
+        ..AuditLine::new(who, what, result)
     });
 }
 
 /// Writes that a request repeats an earlier one and got its answer.
 pub fn repeated(who: &Peer, what: &str) {
-    without_effect(&Line::new(who, what, "repeated"));
+    without_effect(&AuditLine::new(who, what, "repeated"));
 }
 
 /// Writes that a signal arrived; `new` is its effect on the process.
 pub fn signal(who: &Peer, name: &str, new: &str) {
-    Line {
+    AuditLine {
         new: Some(new),
-        ..Line::new(who, name, "changed")
+        ..AuditLine::new(who, name, "changed")
     }
     .write();
 }
@@ -100,10 +100,10 @@ pub fn signal(who: &Peer, name: &str, new: &str) {
 /// Writes that `lines` lines of this trail were dropped because stderr was not read. The program
 /// that writes the log calls this function when there is room again.
 pub fn dropped(lines: u64) {
-    Line {
+    AuditLine {
         why: Some("stderr was not read, and the queue of lines was full"),
         left_out: Some(lines),
-        ..Line::new(&Peer::named("wqcap"), "lines of this trail", "dropped")
+        ..AuditLine::new(&Peer::named("wqcap"), "lines of this trail", "dropped")
     }
     .write();
 }
@@ -113,9 +113,9 @@ pub fn dropped(lines: u64) {
 pub fn write_left_out() {
     let due = bounds(|it| it.due(Instant::now()));
     for (bound, left_out) in due {
-        Line {
+        AuditLine {
             left_out: Some(left_out),
-            ..Line::new(&Peer::named(bound), "more of the same", "without effect")
+            ..AuditLine::new(&Peer::named(bound), "more of the same", "without effect")
         }
         .write();
     }
@@ -138,9 +138,9 @@ pub fn describe(command: &Command) -> String {
     }
 }
 
-fn without_effect(line: &Line<'_>) {
+fn without_effect(line: &AuditLine<'_>) {
     if let Some(left_out) = bounds(|it| it.admit(&line.who.bound, Instant::now())) {
-        Line {
+        AuditLine {
             left_out: Some(left_out).filter(|it| *it > 0),
             ..*line
         }
@@ -148,12 +148,12 @@ fn without_effect(line: &Line<'_>) {
     }
 }
 
-fn bounds<T>(then: impl FnOnce(&mut Bounds) -> T) -> T {
+fn bounds<T>(then: impl FnOnce(&mut PeerLimits) -> T) -> T {
     then(&mut BOUNDS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 #[derive(Clone, Copy)]
-struct Line<'a> {
+struct AuditLine<'a> {
     who: &'a Peer,
     what: &'a str,
     result: &'a str,
@@ -163,7 +163,7 @@ struct Line<'a> {
     left_out: Option<u64>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> AuditLine<'a> {
     fn new(who: &'a Peer, what: &'a str, result: &'a str) -> Self {
         Self {
             who,
@@ -192,17 +192,17 @@ impl<'a> Line<'a> {
 }
 
 /// Limits of all peers, by name.
-struct Bounds(BTreeMap<String, Bound>);
+struct PeerLimits(BTreeMap<String, PeerLimit>);
 
 /// Limit of one peer: the lines that it still gets, the time of the last refill, and the number of
 /// omitted lines.
-struct Bound {
+struct PeerLimit {
     lines: u32,
     since: Instant,
     left_out: u64,
 }
 
-impl Bound {
+impl PeerLimit {
     /// Adds a line for each interval [`EVERY`] that has passed.
     fn refill(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.since).as_secs() / EVERY.as_secs();
@@ -216,7 +216,7 @@ impl Bound {
     }
 }
 
-impl Bounds {
+impl PeerLimits {
     /// Returns the number of lines omitted before, if a line of this peer may be written now.
     fn admit(&mut self, peer: &str, now: Instant) -> Option<u64> {
         self.0.retain(|_, it| {
@@ -225,7 +225,7 @@ impl Bounds {
         });
         let known = self.0.contains_key(peer) || self.0.len() < PEERS;
         let peer = if known { peer } else { "other peers" };
-        let bound = self.0.entry(peer.to_owned()).or_insert(Bound {
+        let bound = self.0.entry(peer.to_owned()).or_insert(PeerLimit {
             lines: BURST,
             since: now,
             left_out: 0,
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_flood_gets_its_burst_and_then_a_line_per_interval_with_a_count() {
-        let mut bounds = Bounds(BTreeMap::new());
+        let mut bounds = PeerLimits(BTreeMap::new());
         let start = Instant::now();
         let written = (0..1000).filter(|_| bounds.admit("uid 1", start).is_some());
         assert_eq!(written.count(), BURST as usize);
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn peers_beyond_the_maximum_share_one_limit() {
-        let mut bounds = Bounds(BTreeMap::new());
+        let mut bounds = PeerLimits(BTreeMap::new());
         let now = Instant::now();
         let written = (0..10_000).filter(|peer| bounds.admit(&peer.to_string(), now).is_some());
         assert_eq!(written.count(), PEERS + BURST as usize);

@@ -1,6 +1,6 @@
 //! The seam between a capture and the code that takes its frames.
 
-use crate::stats::Ends;
+use crate::stats::VerdictCounts;
 
 /// Length of an Ethernet frame check sequence, in bytes.
 pub const FCS_LEN: usize = 4;
@@ -97,7 +97,7 @@ pub struct ConsumerPlace {
     pub parser: u16,
 }
 
-impl Ends {
+impl VerdictCounts {
     /// Counts one more frame of `len` bytes on the wire.
     #[inline]
     pub fn count(&mut self, verdict: Verdict, len: u32) {

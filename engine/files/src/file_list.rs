@@ -42,7 +42,7 @@ pub struct FileList {
     /// Length of the buffer at which it is written to disk.
     full_at: usize,
     /// Sorted runs of names on disk.
-    runs: Vec<Run>,
+    runs: Vec<NameRun>,
     /// File that this list writes runs to, and its length; `None` before the first run.
     spool: Option<(Arc<File>, u64)>,
     /// Number of files in the list, including deleted ones.
@@ -57,7 +57,7 @@ pub struct FileList {
 
 /// Sorted run of names: a byte range of a file on disk.
 #[derive(Clone)]
-struct Run {
+struct NameRun {
     file: Arc<File>,
     start: u64,
     end: u64,
@@ -171,14 +171,14 @@ impl FileList {
             .filter(move |path| !only_existing || is_there(path))
     }
 
-    fn merged(&self) -> Merged {
-        let mut sources: Vec<Source> = self.runs.iter().map(Source::from_run).collect();
-        sources.push(Source {
+    fn merged(&self) -> MergedNames {
+        let mut sources: Vec<NameSource> = self.runs.iter().map(NameSource::from_run).collect();
+        sources.push(NameSource {
             run: None,
             piece: sorted(&self.buffer),
             at: 0,
         });
-        let mut merged = Merged {
+        let mut merged = MergedNames {
             dir: self.dir.clone(),
             next: BinaryHeap::new(),
             sources,
@@ -207,7 +207,7 @@ impl FileList {
         self.spool = Some((Arc::clone(&file), end));
         written?;
         self.buffer = Vec::new();
-        self.runs.push(Run { file, start, end });
+        self.runs.push(NameRun { file, start, end });
         Ok(())
     }
 
@@ -251,15 +251,15 @@ fn sorted(buffer: &[u8]) -> Vec<u8> {
 }
 
 /// Sorted sequence of names, read piece by piece.
-struct Source {
+struct NameSource {
     /// Part of the run that has not been read from disk yet.
-    run: Option<Run>,
+    run: Option<NameRun>,
     piece: Vec<u8>,
     at: usize,
 }
 
-impl Source {
-    fn from_run(run: &Run) -> Self {
+impl NameSource {
+    fn from_run(run: &NameRun) -> Self {
         Self {
             run: Some(run.clone()),
             piece: Vec::new(),
@@ -292,14 +292,14 @@ impl Source {
 }
 
 /// Iterator that merges sorted sequences of names.
-struct Merged {
+struct MergedNames {
     dir: PathBuf,
     /// Next name of each source, with the source's index.
     next: BinaryHeap<Reverse<(PathBuf, usize)>>,
-    sources: Vec<Source>,
+    sources: Vec<NameSource>,
 }
 
-impl Merged {
+impl MergedNames {
     fn advance(&mut self, source: usize) {
         match self.sources[source].next() {
             Ok(Some(name)) => self.next.push(Reverse((name, source))),
@@ -311,7 +311,7 @@ impl Merged {
     }
 }
 
-impl Iterator for Merged {
+impl Iterator for MergedNames {
     type Item = PathBuf;
 
     fn next(&mut self) -> Option<PathBuf> {

@@ -60,14 +60,14 @@ pub struct CutoffReport {
 
 /// Number of frames and bytes in one direction of a flow.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Volume {
+pub struct FlowVolume {
     /// Bytes on the wire.
     pub bytes: u64,
     /// Frames.
     pub packets: u64,
 }
 
-impl Volume {
+impl FlowVolume {
     /// Larger than the volume of any flow.
     const ENDLESS: Self = Self {
         bytes: u64::MAX,
@@ -83,7 +83,7 @@ impl Volume {
 }
 
 /// Cutoff limits of a run.
-pub struct Limits {
+pub struct CutoffLimits {
     /// Limits in the order of the configuration; the last one is for flows that no filter matches.
     each: Box<[Limit]>,
     /// Silence after which a flow starts again, in nanoseconds.
@@ -94,22 +94,22 @@ pub struct Limits {
 struct Limit {
     filter: Filter,
     /// Frames and bytes that are kept in each direction.
-    most: Volume,
+    most: FlowVolume,
 }
 
-impl Limits {
+impl CutoffLimits {
     /// Creates the limits of a plan.
     pub fn new(plan: &CutoffPlan) -> Self {
         let limits = plan.limits.iter().map(|it| Limit {
             filter: it.filter.clone(),
-            most: Volume {
-                bytes: it.bytes.unwrap_or(Volume::ENDLESS.bytes),
-                packets: it.packets.unwrap_or(Volume::ENDLESS.packets),
+            most: FlowVolume {
+                bytes: it.bytes.unwrap_or(FlowVolume::ENDLESS.bytes),
+                packets: it.packets.unwrap_or(FlowVolume::ENDLESS.packets),
             },
         });
         let none = Limit {
             filter: Filter::default(),
-            most: Volume::ENDLESS,
+            most: FlowVolume::ENDLESS,
         };
         Self {
             each: limits.chain([none]).collect(),
@@ -127,7 +127,7 @@ impl Limits {
 
     /// Returns the frames and bytes that `limit` keeps in each direction.
     #[inline]
-    pub fn most(&self, limit: u16) -> Volume {
+    pub fn most(&self, limit: u16) -> FlowVolume {
         self.each[usize::from(limit)].most
     }
 

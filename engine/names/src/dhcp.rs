@@ -4,7 +4,7 @@
 //! The layout is fixed, and only a few options are needed, so no DHCP crate is used: such crates
 //! depend on a whole resolver.
 
-use crate::{Unreadable, text::text};
+use crate::{PayloadError, text::text};
 use std::net::IpAddr;
 
 /// Length of the fixed part in bytes.
@@ -56,8 +56,8 @@ impl DhcpMessage {
     ///
     /// # Errors
     /// The message is shorter than its fixed part, or an option exceeds the message.
-    pub fn read(bytes: &[u8]) -> Result<Self, Unreadable> {
-        let (fixed, mut rest) = bytes.split_first_chunk::<OPTIONS>().ok_or(Unreadable)?;
+    pub fn read(bytes: &[u8]) -> Result<Self, PayloadError> {
+        let (fixed, mut rest) = bytes.split_first_chunk::<OPTIONS>().ok_or(PayloadError)?;
         let address = |at: usize| {
             let bytes = [fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]];
             Some(IpAddr::from(bytes)).filter(|it| !it.is_unspecified())
@@ -81,9 +81,9 @@ impl DhcpMessage {
             if *code == PAD {
                 continue;
             }
-            let (len, behind) = rest.split_first().ok_or(Unreadable)?;
+            let (len, behind) = rest.split_first().ok_or(PayloadError)?;
             let option = behind.split_at_checked(usize::from(*len));
-            let (value, behind) = option.ok_or(Unreadable)?;
+            let (value, behind) = option.ok_or(PayloadError)?;
             rest = behind;
             message.option(*code, value);
         }
@@ -170,7 +170,7 @@ mod tests {
     fn truncated_messages_are_unreadable() {
         let whole = message(&[HOST_NAME, 3, b'a', b'b', b'c']);
         for len in (0..OPTIONS).chain(OPTIONS + 1..whole.len()) {
-            assert_eq!(DhcpMessage::read(&whole[..len]), Err(Unreadable), "{len}");
+            assert_eq!(DhcpMessage::read(&whole[..len]), Err(PayloadError), "{len}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //! may do so again. The innermost message is parsed. Only the first address of a client is
 //! recorded, and no prefix.
 
-use crate::{DhcpMessage, Unreadable, text::text};
+use crate::{DhcpMessage, PayloadError, text::text};
 use domain::base::name::UncertainName;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -50,11 +50,11 @@ impl DhcpMessage {
     /// # Errors
     /// The message is shorter than its fixed part, an option exceeds the message, or a relay
     /// message contains no message.
-    pub fn read_v6(mut bytes: &[u8]) -> Result<Self, Unreadable> {
+    pub fn read_v6(mut bytes: &[u8]) -> Result<Self, PayloadError> {
         let mut client = None;
         // Each encapsulated message is shorter than the one around it, so the loop terminates.
         while let [RELAY_FORW | RELAY_REPL, ..] = bytes {
-            let mut rest = bytes.get(RELAY..).ok_or(Unreadable)?;
+            let mut rest = bytes.get(RELAY..).ok_or(PayloadError)?;
             let mut inner = None;
             while !rest.is_empty() {
                 match option(&mut rest)? {
@@ -65,9 +65,9 @@ impl DhcpMessage {
                     _ => {}
                 }
             }
-            bytes = inner.ok_or(Unreadable)?;
+            bytes = inner.ok_or(PayloadError)?;
         }
-        let (&[kind, a, b, c], mut rest) = bytes.split_first_chunk().ok_or(Unreadable)?;
+        let (&[kind, a, b, c], mut rest) = bytes.split_first_chunk().ok_or(PayloadError)?;
         let name = usize::from(kind)
             .checked_sub(1)
             .and_then(|at| TYPES.get(at));
@@ -90,8 +90,8 @@ impl DhcpMessage {
                     continue;
                 }
                 // Skip identifier and two times of IA_NA, and the identifier of IA_TA.
-                IA_NA => value.get(12..).ok_or(Unreadable)?,
-                IA_TA => value.get(4..).ok_or(Unreadable)?,
+                IA_NA => value.get(12..).ok_or(PayloadError)?,
+                IA_TA => value.get(4..).ok_or(PayloadError)?,
                 _ => continue,
             };
             let is_given = matches!(kind, ADVERTISE | REPLY);
@@ -109,25 +109,25 @@ impl DhcpMessage {
 }
 
 /// Returns code and value of the next option, and advances `rest`.
-fn option<'a>(rest: &mut &'a [u8]) -> Result<(u16, &'a [u8]), Unreadable> {
-    let (&[a, b, c, d], behind) = rest.split_first_chunk().ok_or(Unreadable)?;
+fn option<'a>(rest: &mut &'a [u8]) -> Result<(u16, &'a [u8]), PayloadError> {
+    let (&[a, b, c, d], behind) = rest.split_first_chunk().ok_or(PayloadError)?;
     let len = usize::from(u16::from_be_bytes([c, d]));
-    let (value, behind) = behind.split_at_checked(len).ok_or(Unreadable)?;
+    let (value, behind) = behind.split_at_checked(len).ok_or(PayloadError)?;
     *rest = behind;
     Ok((u16::from_be_bytes([a, b]), value))
 }
 
 /// Returns the first address in the options of an identity association. With `is_given`, addresses
 /// with a valid lifetime of 0 are skipped, because a server thus withdraws an address.
-fn address(mut options: &[u8], is_given: bool) -> Result<Option<Ipv6Addr>, Unreadable> {
+fn address(mut options: &[u8], is_given: bool) -> Result<Option<Ipv6Addr>, PayloadError> {
     while !options.is_empty() {
         let (code, value) = option(&mut options)?;
         if code != IA_ADDRESS {
             continue;
         }
-        let (address, behind) = value.split_first_chunk::<16>().ok_or(Unreadable)?;
+        let (address, behind) = value.split_first_chunk::<16>().ok_or(PayloadError)?;
         // Preferred and valid lifetime in seconds.
-        let (times, _) = behind.split_first_chunk::<8>().ok_or(Unreadable)?;
+        let (times, _) = behind.split_first_chunk::<8>().ok_or(PayloadError)?;
         if !(is_given && times[4..] == [0; 4]) {
             return Ok(Some(Ipv6Addr::from(*address)));
         }
@@ -277,7 +277,7 @@ mod tests {
         let back = DhcpMessage::read_v6(&back).unwrap();
         assert_eq!(back.kind.as_deref(), Some("REPLY"));
         // A relay message without an encapsulated message.
-        assert_eq!(DhcpMessage::read_v6(&far[..RELAY]), Err(Unreadable));
+        assert_eq!(DhcpMessage::read_v6(&far[..RELAY]), Err(PayloadError));
     }
 
     #[test]
@@ -306,7 +306,7 @@ mod tests {
         let whole = message(REPLY, &options);
         for len in (0..whole.len()).filter(|it| !ends.contains(it)) {
             let read = DhcpMessage::read_v6(&whole[..len]);
-            assert_eq!(read, Err(Unreadable), "{len}");
+            assert_eq!(read, Err(PayloadError), "{len}");
         }
         for short in [
             option(IA_NA, &[0; 11]),
@@ -315,7 +315,7 @@ mod tests {
             association(&[vec![0, 5, 0]]),
         ] {
             let read = DhcpMessage::read_v6(&message(REPLY, &[short]));
-            assert_eq!(read, Err(Unreadable));
+            assert_eq!(read, Err(PayloadError));
         }
     }
 }

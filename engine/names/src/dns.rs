@@ -1,7 +1,7 @@
 //! Parser of DNS messages: RFC 1035 section 4. Only header and questions are parsed, so a malformed
 //! or truncated record does not hide a name.
 
-use crate::Unreadable;
+use crate::PayloadError;
 use domain::base::Message;
 
 /// Maximum number of questions that are parsed. Servers answer only one.
@@ -34,11 +34,11 @@ impl DnsMessage {
     ///
     /// # Errors
     /// The header or a question is truncated, or a name is invalid.
-    pub fn read(bytes: &[u8]) -> Result<Self, Unreadable> {
-        let message = Message::from_octets(bytes).map_err(|_| Unreadable)?;
+    pub fn read(bytes: &[u8]) -> Result<Self, PayloadError> {
+        let message = Message::from_octets(bytes).map_err(|_| PayloadError)?;
         let mut questions = Vec::new();
         for question in message.question().take(MOST_QUESTIONS) {
-            let question = question.map_err(|_| Unreadable)?;
+            let question = question.map_err(|_| PayloadError)?;
             let name = question.qname();
             questions.push(Question {
                 name: if name.is_root() {
@@ -62,11 +62,11 @@ impl DnsMessage {
     ///
     /// # Errors
     /// A message is truncated or unreadable; the messages before it are returned.
-    pub fn read_all(mut bytes: &[u8]) -> (Vec<Self>, Result<(), Unreadable>) {
+    pub fn read_all(mut bytes: &[u8]) -> (Vec<Self>, Result<(), PayloadError>) {
         let mut messages = Vec::new();
         while !bytes.is_empty() {
             let Some((message, rest)) = split_first_message(bytes) else {
-                return (messages, Err(Unreadable));
+                return (messages, Err(PayloadError));
             };
             match Self::read(message) {
                 Ok(message) => messages.push(message),
@@ -164,12 +164,12 @@ mod tests {
     fn invalid_messages_are_unreadable() {
         let whole = message([1, 0], &[(NAME, 28)], 0);
         for len in 0..whole.len() {
-            assert_eq!(DnsMessage::read(&whole[..len]), Err(Unreadable), "{len}");
+            assert_eq!(DnsMessage::read(&whole[..len]), Err(PayloadError), "{len}");
         }
         // A name with a pointer to itself, and a label of an obsolete type.
         for name in [&[0xc0, 12][..], b"\x41a\0"] {
             let bytes = message([1, 0], &[(name, 1)], 0);
-            assert_eq!(DnsMessage::read(&bytes), Err(Unreadable));
+            assert_eq!(DnsMessage::read(&bytes), Err(PayloadError));
         }
     }
 
@@ -182,6 +182,6 @@ mod tests {
         let (messages, ended) = DnsMessage::read_all(&two);
         assert_eq!((messages.len(), ended), (2, Ok(())));
         let (messages, ended) = DnsMessage::read_all(&two[..two.len() - 1]);
-        assert_eq!((messages.len(), ended), (1, Err(Unreadable)));
+        assert_eq!((messages.len(), ended), (1, Err(PayloadError)));
     }
 }

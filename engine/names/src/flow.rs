@@ -1,9 +1,9 @@
 //! Names of one flow, collected from its payloads.
 
 use crate::{
-    Protocol, Unreadable,
-    http::{self, Head},
-    quic::Pieces,
+    PayloadError, Protocol,
+    http::{self, HttpHead},
+    quic::HelloPieces,
     ssh,
     tls::{self, Carrier, Hello},
 };
@@ -53,7 +53,7 @@ enum Quic {
     #[default]
     Unknown,
     /// Some pieces of the hello have been received, in the given direction.
-    Begun(Box<Pieces>, usize),
+    Begun(Box<HelloPieces>, usize),
     /// The hello is complete, or parsing was abandoned.
     Over,
 }
@@ -71,23 +71,28 @@ impl FlowNames {
     ///
     /// # Errors
     /// The payload is not of this protocol, or it is truncated.
-    pub fn read(&mut self, protocol: Protocol, way: usize, bytes: &[u8]) -> Result<(), Unreadable> {
+    pub fn read(
+        &mut self,
+        protocol: Protocol,
+        way: usize,
+        bytes: &[u8],
+    ) -> Result<(), PayloadError> {
         match protocol {
-            Protocol::Tls => self.record_hello(tls::record(bytes).ok_or(Unreadable)?),
+            Protocol::Tls => self.record_hello(tls::record(bytes).ok_or(PayloadError)?),
             Protocol::Quic => self.initial(way, bytes)?,
-            Protocol::Http => match http::head(bytes).ok_or(Unreadable)? {
-                Head::Request { method, host } => {
+            Protocol::Http => match http::head(bytes).ok_or(PayloadError)? {
+                HttpHead::Request { method, host } => {
                     if self.names.http_method.is_none() {
                         self.names.http_method = Some(method);
                         self.names.http_host = host;
                     }
                 }
-                Head::Response { status } => {
+                HttpHead::Response { status } => {
                     self.names.http_status.get_or_insert(status);
                 }
             },
             Protocol::Ssh => {
-                let banner = ssh::banner(bytes).ok_or(Unreadable)?;
+                let banner = ssh::banner(bytes).ok_or(PayloadError)?;
                 self.names.ssh[way & 1].get_or_insert(banner);
             }
         }
@@ -112,7 +117,7 @@ impl FlowNames {
 
     /// Parses a datagram with QUIC Initial packets. Those of the server have other keys and are
     /// ignored.
-    fn initial(&mut self, way: usize, datagram: &[u8]) -> Result<(), Unreadable> {
+    fn initial(&mut self, way: usize, datagram: &[u8]) -> Result<(), PayloadError> {
         let mut pieces = match std::mem::replace(&mut self.quic, Quic::Over) {
             Quic::Over => return Ok(()),
             Quic::Begun(pieces, from) if from != way => {
@@ -122,25 +127,25 @@ impl FlowNames {
             Quic::Begun(mut pieces, _) => match pieces.add(datagram) {
                 Some(()) => pieces,
                 // After a Retry the client starts again, with keys of another connection ID.
-                None => match Pieces::begin(datagram) {
+                None => match HelloPieces::begin(datagram) {
                     Some(restarted) => Box::new(restarted),
                     None => {
                         self.quic = Quic::Begun(pieces, way);
-                        return Err(Unreadable);
+                        return Err(PayloadError);
                     }
                 },
             },
-            Quic::Unknown => match Pieces::begin(datagram) {
+            Quic::Unknown => match HelloPieces::begin(datagram) {
                 Some(pieces) => Box::new(pieces),
                 None => {
                     self.quic = Quic::Unknown;
-                    return Err(Unreadable);
+                    return Err(PayloadError);
                 }
             },
         };
         match pieces.hello() {
             Some(message) => {
-                let hello = tls::message(&message, Carrier::Quic).ok_or(Unreadable)?;
+                let hello = tls::message(&message, Carrier::Quic).ok_or(PayloadError)?;
                 self.record_hello(hello);
             }
             None => self.quic = Quic::Begun(pieces, way),
@@ -187,10 +192,10 @@ mod tests {
         assert_eq!(read(http, 1, "HTTP/1.1 301 x\r\n\r\n"), Ok(()));
         assert_eq!(read(http, 0, "POST / HTTP/1.1\r\nHost: b\r\n\r\n"), Ok(()));
         assert_eq!(read(http, 1, "HTTP/1.1 200 x\r\n\r\n"), Ok(()));
-        assert_eq!(read(http, 1, "HTTP!"), Err(Unreadable));
+        assert_eq!(read(http, 1, "HTTP!"), Err(PayloadError));
         assert_eq!(read(Protocol::Ssh, 1, "SSH-2.0-b\r\n"), Ok(()));
         assert_eq!(read(Protocol::Ssh, 1, "SSH-2.0-c\r\n"), Ok(()));
-        assert_eq!(read(Protocol::Tls, 1, "\x16\x03"), Err(Unreadable));
+        assert_eq!(read(Protocol::Tls, 1, "\x16\x03"), Err(PayloadError));
         let expected = Names {
             http_method: Some("GET".into()),
             http_host: Some("a".into()),
@@ -208,7 +213,7 @@ mod tests {
         let mut damaged = datagram.to_vec();
         damaged[900] ^= 1;
         let mut read = |way, bytes: &[u8]| flow.read(Protocol::Quic, way, bytes);
-        assert_eq!(read(0, &damaged), Err(Unreadable));
+        assert_eq!(read(0, &damaged), Err(PayloadError));
         assert_eq!(read(0, datagram), Ok(()));
         // The hello is complete, so datagrams of the server are not parsed.
         assert_eq!(read(1, &damaged), Ok(()));

@@ -8,7 +8,7 @@ const MOST_HEADERS: usize = 64;
 
 /// Names in the head of an HTTP message.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Head {
+pub(crate) enum HttpHead {
     Request {
         method: String,
         host: Option<String>,
@@ -19,19 +19,19 @@ pub(crate) enum Head {
 }
 
 /// Parses the first bytes of an HTTP message, which may be truncated.
-pub(crate) fn head(bytes: &[u8]) -> Option<Head> {
+pub(crate) fn head(bytes: &[u8]) -> Option<HttpHead> {
     let mut headers = [EMPTY_HEADER; MOST_HEADERS];
     if bytes.starts_with(b"HTTP") {
         let mut response = Response::new(&mut headers);
         let _whole = response.parse(bytes).ok()?;
-        return response.code.map(|status| Head::Response { status });
+        return response.code.map(|status| HttpHead::Response { status });
     }
     let mut request = Request::new(&mut headers);
     // A truncated head has the fields that are complete.
     let _whole = request.parse(bytes).ok()?;
     let method = text(request.method?.as_bytes());
     let host = host(&request).map(text);
-    Some(Head::Request { method, host })
+    Some(HttpHead::Request { method, host })
 }
 
 /// Returns the value of the `Host` field.
@@ -56,8 +56,8 @@ pub(crate) fn is_host_pending(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn request(host: Option<&str>) -> Option<Head> {
-        Some(Head::Request {
+    fn request(host: Option<&str>) -> Option<HttpHead> {
+        Some(HttpHead::Request {
             method: "GET".into(),
             host: host.map(str::to_owned),
         })
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(begun, (4..48).collect::<Vec<_>>());
         assert!(!is_host_pending(b"GET sip:x SIP/2.0\r\n") && !is_host_pending(b"HEAD\0"));
         assert_eq!(head(b"GET sip:x SIP/2.0\r\n"), None);
-        let status = |status| Some(Head::Response { status });
+        let status = |status| Some(HttpHead::Response { status });
         assert_eq!(head(b"HTTP/1.1 404 Not Found\r\nA: b\r\n\r\n"), status(404));
         assert_eq!(head(b"HTTP/1.0 200\r\n"), status(200));
         assert_eq!(head(b"HTTP/1.1 2"), None);

@@ -20,7 +20,7 @@ const LEAST_QUIC: usize = 1200;
 
 /// Kind of a payload, by its first bytes or its ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PayloadKind {
     /// First message of a flow, or of a later exchange in the same flow.
     Beginning(Protocol),
     /// DNS message over UDP.
@@ -70,7 +70,7 @@ const OPTIONS: u32 = word(b"OPTI");
 const TRACE: u32 = word(b"TRAC");
 const PATCH: u32 = word(b"PATC");
 
-impl Kind {
+impl PayloadKind {
     /// Classifies the payload of a TCP segment; `None` if it contains no name.
     #[inline]
     #[must_use]
@@ -156,7 +156,7 @@ mod tests {
     fn payloads_are_classified_by_first_bytes_and_ports() {
         let web = [40_000, 443];
         let tls = |kind, len: u8| [0x16, 3, 1, 0, len + 4, kind, 0, 0, len];
-        let begins = |protocol| Some(Kind::Beginning(protocol));
+        let begins = |protocol| Some(PayloadKind::Beginning(protocol));
         for (payload, kind) in [
             (&tls(1, 200)[..], begins(Protocol::Tls)),
             (&tls(2, 70), begins(Protocol::Tls)),
@@ -172,37 +172,46 @@ mod tests {
             (b"SSH", None),
             (b"", None),
         ] {
-            assert_eq!(Kind::of_tcp(payload, web), kind, "{payload:x?}");
+            assert_eq!(PayloadKind::of_tcp(payload, web), kind, "{payload:x?}");
         }
-        assert_eq!(Kind::of_tcp(b"\0\x1d\0\0", [53, 9]), Some(Kind::DnsOverTcp));
-        assert_eq!(Kind::of_udp(b"", [5353, 5353]), Some(Kind::Dns));
-        assert_eq!(Kind::of_udp(b"", [68, 67]), Some(Kind::Dhcp));
-        assert_eq!(Kind::of_udp(b"", [67, 4000]), None);
-        assert_eq!(Kind::of_udp(b"", [547, 546]), Some(Kind::Dhcpv6));
-        assert_eq!(Kind::of_udp(b"", [547, 4000]), None);
+        assert_eq!(
+            PayloadKind::of_tcp(b"\0\x1d\0\0", [53, 9]),
+            Some(PayloadKind::DnsOverTcp)
+        );
+        assert_eq!(
+            PayloadKind::of_udp(b"", [5353, 5353]),
+            Some(PayloadKind::Dns)
+        );
+        assert_eq!(PayloadKind::of_udp(b"", [68, 67]), Some(PayloadKind::Dhcp));
+        assert_eq!(PayloadKind::of_udp(b"", [67, 4000]), None);
+        assert_eq!(
+            PayloadKind::of_udp(b"", [547, 546]),
+            Some(PayloadKind::Dhcpv6)
+        );
+        assert_eq!(PayloadKind::of_udp(b"", [547, 4000]), None);
         let mut initial = vec![0xc3, 0, 0, 0, 1];
         initial.resize(1200, 0);
-        assert_eq!(Kind::of_udp(&initial, web), begins(Protocol::Quic));
-        assert_eq!(Kind::of_udp(&initial[..1199], web), None);
+        assert_eq!(PayloadKind::of_udp(&initial, web), begins(Protocol::Quic));
+        assert_eq!(PayloadKind::of_udp(&initial[..1199], web), None);
         initial[0] = 0x43;
-        assert_eq!(Kind::of_udp(&initial, web), None);
+        assert_eq!(PayloadKind::of_udp(&initial, web), None);
     }
 
     #[test]
     fn bytes_of_the_next_segments_are_wanted_too() {
         let hello = [0x16, 3, 1, 6, 4, 1, 0, 6, 0];
-        let tls = Kind::Beginning(Protocol::Tls);
+        let tls = PayloadKind::Beginning(Protocol::Tls);
         assert_eq!(tls.wanted(&hello), 9 + 0x600);
         assert_eq!(tls.wanted(&[0x16, 3, 1, 0xff, 0, 1, 0, 0xff, 0, 9]), MOST);
-        assert_eq!(Kind::DnsOverTcp.wanted(&[1, 0, 7]), 258);
-        assert_eq!(Kind::DnsOverTcp.wanted(&[0, 1, 7, 0, 1, 7]), 6);
-        let http = Kind::Beginning(Protocol::Http);
+        assert_eq!(PayloadKind::DnsOverTcp.wanted(&[1, 0, 7]), 258);
+        assert_eq!(PayloadKind::DnsOverTcp.wanted(&[0, 1, 7, 0, 1, 7]), 6);
+        let http = PayloadKind::Beginning(Protocol::Http);
         assert_eq!(http.wanted(b"GET / HTTP/1.1\r\nAccept: *"), MOST);
         let named = b"GET / HTTP/1.1\r\nHost: a\r\nAcc";
         assert_eq!(http.wanted(named), named.len());
         assert_eq!(http.wanted(&[b'x'; 9000]), MOST);
         let response = [&b"HTTP/1.1 200 OK\r\nA: "[..], &[b'x'; 9000]].concat();
         assert_eq!(http.wanted(&response), 1024);
-        assert_eq!(Kind::Dns.wanted(&[0; 9000]), MOST);
+        assert_eq!(PayloadKind::Dns.wanted(&[0; 9000]), MOST);
     }
 }

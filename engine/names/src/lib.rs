@@ -40,9 +40,9 @@ mod tls;
 pub use dhcp::DhcpMessage;
 pub use dns::{DnsMessage, Question};
 pub use flow::{FlowNames, Names};
-pub use kind::{Kind, MOST, Protocol};
+pub use kind::{MOST, PayloadKind, Protocol};
 
 /// Error: the payload is not of the kind that its first bytes or ports indicate, or it is
 /// truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unreadable;
+pub struct PayloadError;

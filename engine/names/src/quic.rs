@@ -145,7 +145,7 @@ fn varint(rest: &mut &[u8]) -> Option<usize> {
 }
 
 /// Keys of a client's Initial packets.
-struct Keys {
+struct InitialKeys {
     /// Packet protection.
     aead: Aes128Gcm,
     /// Initialisation vector of the packet protection.
@@ -154,7 +154,7 @@ struct Keys {
     hp: Aes128Enc,
 }
 
-impl Keys {
+impl InitialKeys {
     /// Derives the keys from the client's first destination connection ID: RFC 9001 section 5.2.
     fn derive(version: &Version, id: &[u8]) -> Option<Self> {
         let initial = Hkdf::<Sha256>::new(Some(&version.salt), id);
@@ -214,22 +214,22 @@ fn expand<const N: usize>(secret: &Hkdf<Sha256>, label: &[u8]) -> Option<[u8; N]
 }
 
 /// Received pieces of a client's hello.
-pub(crate) struct Pieces {
+pub(crate) struct HelloPieces {
     /// Keys of the packets.
-    keys: Keys,
+    keys: InitialKeys,
     /// Offset in the hello and bytes of each piece.
     pieces: Vec<(usize, Vec<u8>)>,
     /// Total length of all pieces in bytes.
     held: usize,
 }
 
-impl Pieces {
+impl HelloPieces {
     /// Starts with a client's first datagram, and derives the keys from its connection ID. `None`
     /// if the datagram cannot be decrypted.
     pub(crate) fn begin(datagram: &[u8]) -> Option<Self> {
         let first = Initial::first(datagram)?;
         let mut pieces = Self {
-            keys: Keys::derive(first.version, first.id)?,
+            keys: InitialKeys::derive(first.version, first.id)?,
             pieces: Vec::new(),
             held: 0,
         };
@@ -336,7 +336,7 @@ mod tests {
         // RFC 9001 appendix A.1.
         let [one, _] = &VERSIONS;
         let id = [0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08];
-        let keys = Keys::derive(one, &id).unwrap();
+        let keys = InitialKeys::derive(one, &id).unwrap();
         let iv = [
             0xfa, 0x04, 0x4b, 0x2f, 0x42, 0xa3, 0xfd, 0x3b, 0x46, 0xfb, 0x25, 0x5c,
         ];
@@ -348,7 +348,7 @@ mod tests {
         for at in [0, 1] {
             assert_eq!(sample(at).len(), 1200);
             assert!(is_initial(sample(at)));
-            let mut pieces = Pieces::begin(sample(at)).expect("the sample decrypts");
+            let mut pieces = HelloPieces::begin(sample(at)).expect("the sample decrypts");
             let hello = pieces.hello().expect("the hello is complete");
             assert_eq!(hello.len(), 241);
             let hello = tls::message(&hello, Carrier::Quic);
@@ -364,20 +364,20 @@ mod tests {
     fn damaged_or_foreign_packets_cannot_be_decrypted() {
         let mut damaged = sample(0).to_vec();
         damaged[700] ^= 1;
-        assert!(Pieces::begin(&damaged).is_none());
+        assert!(HelloPieces::begin(&damaged).is_none());
         // The packet type of version 2 in a packet of version 1.
         let mut other = sample(0).to_vec();
         other[0] |= 0x10;
         assert!(!is_initial(&other));
-        let mut pieces = Pieces::begin(sample(0)).unwrap();
+        let mut pieces = HelloPieces::begin(sample(0)).unwrap();
         assert!(pieces.add(sample(1)).is_none());
         for len in 0..1200 {
-            assert!(Pieces::begin(&sample(0)[..len]).is_none(), "{len}");
+            assert!(HelloPieces::begin(&sample(0)[..len]).is_none(), "{len}");
         }
     }
 
-    fn pieces() -> Pieces {
-        let mut pieces = Pieces::begin(sample(0)).unwrap();
+    fn pieces() -> HelloPieces {
+        let mut pieces = HelloPieces::begin(sample(0)).unwrap();
         (pieces.pieces, pieces.held) = (Vec::new(), 0);
         pieces
     }

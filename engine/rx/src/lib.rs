@@ -18,10 +18,10 @@ mod ring;
 mod worker;
 
 pub use error::RxError;
-pub use load::{Hashing, QueueLoad, Sampler, Watch};
-pub use order::Orders;
+pub use load::{Hashing, LoadSampler, QueueLoad, Watch};
+pub use order::LoopRequests;
 pub use pool::{Filled, Slot, SlotMemory};
 pub use ring::{Account, Batch, DeviceQueue, Failed, Queue, Recovered, Ring, RingAttr, RingError};
-pub use worker::{Control, Ended, Idle, Lost, Outlet, Stamper, Taken, Worker, pin};
+pub use worker::{Control, Ended, Idle, Outlet, SlotsLost, Stamper, Taken, Worker, pin};
 
 use wqcap_core::sync;

@@ -116,13 +116,13 @@ impl Picks {
 }
 
 /// Load sampler of one receive loop.
-pub struct Sampler {
+pub struct LoadSampler {
     hashing: Arc<Hashing>,
     load: Arc<QueueLoad>,
     picks: Picks,
 }
 
-impl Sampler {
+impl LoadSampler {
     /// Creates a sampler that counts into `load` at the rate that `watch` sets.
     #[must_use]
     pub fn new(hashing: Arc<Hashing>, load: Arc<QueueLoad>, watch: Watch) -> Self {

@@ -17,7 +17,7 @@ use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Request to a receive loop.
-struct Order {
+struct LoopRequest {
     /// `true` turns CVLAN stripping on, `false` off.
     cvlan_stripping: bool,
     /// Channel for the result.
@@ -25,15 +25,15 @@ struct Order {
 }
 
 /// Mailbox for requests to one receive loop, with room for one request.
-pub struct Orders {
+pub struct LoopRequests {
     queue: u16,
     /// Set when a request is present. The loop reads this flag at each turn and locks `next` only
     /// when the flag is set.
     pending: AtomicBool,
-    next: Mutex<Option<Order>>,
+    next: Mutex<Option<LoopRequest>>,
 }
 
-impl Orders {
+impl LoopRequests {
     /// Creates an empty mailbox for the loop of queue `queue`.
     #[must_use]
     pub fn new(queue: u16) -> Self {
@@ -52,7 +52,7 @@ impl Orders {
     pub fn cvlan_stripping(&self, on: bool) -> Result<(), RxError> {
         let (done, answer) = bounded(1);
         if let Ok(mut next) = self.next.lock() {
-            *next = Some(Order {
+            *next = Some(LoopRequest {
                 cvlan_stripping: on,
                 done,
             });

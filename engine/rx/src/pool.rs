@@ -145,7 +145,7 @@ impl Filled {
 
 /// Layout of the slots in memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layout {
+pub(super) struct SlotLayout {
     /// Bytes of a slot that the device may write.
     slot_bytes: usize,
     /// Bytes in front of a slot, where a stripped VLAN tag is put back.
@@ -154,7 +154,7 @@ pub(super) struct Layout {
     fcs: usize,
 }
 
-impl Layout {
+impl SlotLayout {
     pub(super) fn new(attr: RingAttr) -> Self {
         Self {
             slot_bytes: attr.buffer as usize * attr.max_sge as usize,
@@ -181,7 +181,7 @@ pub struct SlotMemory {
     slots: usize,
     /// Local key of the memory registration; 0 if the memory is not registered.
     lkey: u32,
-    layout: Layout,
+    layout: SlotLayout,
     ring: RingId,
     _backing: Backing,
 }
@@ -205,14 +205,14 @@ const CVLAN: [u8; 2] = [0x81, 0x00];
 
 impl SlotMemory {
     /// Creates slots in registered memory.
-    pub(super) fn new(mr: Mr, layout: Layout) -> Self {
+    pub(super) fn new(mr: Mr, layout: SlotLayout) -> Self {
         let (memory, lkey) = (mr.memory(), mr.lkey());
         let (start, len) = (memory.cast(), memory.len());
         Self::with_backing(start, len, lkey, layout, Backing::Registered(mr))
     }
 
     /// Creates slots in memory that is not registered with any device.
-    pub(super) fn unregistered(memory: Region, layout: Layout) -> Self {
+    pub(super) fn unregistered(memory: Region, layout: SlotLayout) -> Self {
         let (start, len) = (memory.as_ptr(), memory.len());
         Self::with_backing(start, len, 0, layout, Backing::Unregistered(memory))
     }
@@ -221,7 +221,7 @@ impl SlotMemory {
         start: *mut u8,
         len: usize,
         lkey: u32,
-        layout: Layout,
+        layout: SlotLayout,
         backing: Backing,
     ) -> Self {
         Self {

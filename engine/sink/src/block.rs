@@ -10,8 +10,8 @@
 //! ([`Cut::Records`]).
 
 use crate::{
-    Encoder, Record, Requests, Rotation, Totals, WriteLimit,
-    requests::{Asked, Pending},
+    Encoder, Record, Rotation, SinkRequests, Totals, WriteLimit,
+    requests::{PendingNotes, RequestCursor},
 };
 use crossbeam_channel::{Receiver, Sender};
 use std::sync::{
@@ -58,7 +58,7 @@ pub(super) struct Block {
     /// Number of bytes up to the end of the last whole record.
     pub(super) whole: usize,
     /// Records that end in the block.
-    pub(super) tally: Tally,
+    pub(super) tally: FrameTally,
     /// Time stamp of the file's first record.
     pub(super) first_ns: u64,
     /// `true` for the file's last block.
@@ -79,7 +79,7 @@ impl Block {
             len: 0,
             until: 0,
             whole: 0,
-            tally: Tally::default(),
+            tally: FrameTally::default(),
             first_ns: 0,
             end: false,
             spoilt: false,
@@ -144,14 +144,14 @@ impl Block {
 
 /// Number of frames in a piece of a file, and of their bytes on the wire.
 #[derive(Clone, Default)]
-pub(super) struct Tally {
+pub(super) struct FrameTally {
     pub(super) frames: u64,
     pub(super) bytes: u64,
     /// Frames and bytes by queue, in a file of all queues; else empty.
     by_queue: Vec<(u64, u64)>,
 }
 
-impl Tally {
+impl FrameTally {
     fn clear(&mut self) {
         (self.frames, self.bytes) = (0, 0);
         self.by_queue.fill((0, 0));
@@ -177,25 +177,25 @@ impl Tally {
 
 /// Counters of the queues whose frames are in a file.
 #[derive(Clone)]
-pub(super) enum Ledger {
+pub(super) enum FileLedger {
     /// Counters of one queue, for a file of its frames.
     Queue(Arc<QueueCounters>),
     /// Counters of all queues, for a file of all frames.
     All(Vec<Arc<QueueCounters>>),
 }
 
-impl Ledger {
+impl FileLedger {
     /// Counts the frames of a block or file that did not reach the disk as lost.
-    pub(super) fn count_lost(&self, tally: &Tally) {
+    pub(super) fn count_lost(&self, tally: &FrameTally) {
         self.each(tally, QueueCounters::lost);
     }
 
     /// Counts the frames of a finished file as kept.
-    pub(super) fn count_kept(&self, tally: &Tally) {
+    pub(super) fn count_kept(&self, tally: &FrameTally) {
         self.each(tally, QueueCounters::kept);
     }
 
-    fn each(&self, tally: &Tally, count: impl Fn(&QueueCounters, u64, u64)) {
+    fn each(&self, tally: &FrameTally, count: impl Fn(&QueueCounters, u64, u64)) {
         match self {
             Self::Queue(counters) => count(counters, tally.frames, tally.bytes),
             Self::All(all) => {
@@ -256,7 +256,7 @@ pub struct BlockSink<E: Encoder> {
     encoder: E,
     /// Bytes of the trailer that closes a file.
     trailer: usize,
-    asked: Asked,
+    asked: RequestCursor,
     /// Lower bound of the time stamps in the current block, in nanoseconds since 1970.
     since_ns: u64,
     exchange: Exchange,
@@ -279,7 +279,7 @@ pub struct BlockSink<E: Encoder> {
     lost_between: u64,
     /// Notes for the next record, and the open file's block. Because `current` is then `None`, the next
     /// record takes the slow path.
-    note: Option<(Pending, Option<Block>)>,
+    note: Option<(PendingNotes, Option<Block>)>,
     /// Number of frames dropped since the last record.
     lost: u64,
     /// Buffer for a record that does not fit in the current block.
@@ -287,7 +287,12 @@ pub struct BlockSink<E: Encoder> {
 }
 
 impl<E: Encoder> BlockSink<E> {
-    pub(super) fn new(shape: Shape, encoder: E, asked: Arc<Requests>, exchange: Exchange) -> Self {
+    pub(super) fn new(
+        shape: Shape,
+        encoder: E,
+        asked: Arc<SinkRequests>,
+        exchange: Exchange,
+    ) -> Self {
         Self::limited(shape, encoder, asked, exchange, None)
     }
 
@@ -295,7 +300,7 @@ impl<E: Encoder> BlockSink<E> {
     pub(super) fn limited(
         shape: Shape,
         encoder: E,
-        asked: Arc<Requests>,
+        asked: Arc<SinkRequests>,
         exchange: Exchange,
         limit: Option<Arc<WriteLimit>>,
     ) -> Self {
@@ -303,7 +308,7 @@ impl<E: Encoder> BlockSink<E> {
             shape,
             trailer: encoder.trailer(&Totals::default()).len(),
             encoder,
-            asked: Asked::new(asked),
+            asked: RequestCursor::new(asked),
             since_ns: 0,
             exchange,
             sent: 0,
@@ -643,11 +648,11 @@ impl<E: Encoder> BlockSink<E> {
     }
 
     /// Returns the notes for the next record, which makes that record take the slow path.
-    fn pending_notes(&mut self) -> &mut Pending {
+    fn pending_notes(&mut self) -> &mut PendingNotes {
         let current = &mut self.current;
         let note = self
             .note
-            .get_or_insert_with(|| (Pending::default(), current.take()));
+            .get_or_insert_with(|| (PendingNotes::default(), current.take()));
         &mut note.0
     }
 

@@ -143,7 +143,7 @@ pub(super) struct Compressors {
 }
 
 /// Channels by which packers receive and send blocks.
-pub(super) struct Channels {
+pub(super) struct PackerChannels {
     /// Full blocks from the sinks.
     pub(super) full: Receiver<Full>,
     /// Emptied blocks back to the sinks, by queue.
@@ -170,7 +170,7 @@ impl Compressors {
         compress: Compress,
         cores: &[usize],
         threads: usize,
-        channels: Channels,
+        channels: PackerChannels,
     ) -> Result<Self, ResourceError> {
         let channels = std::sync::Arc::new(channels);
         let mut running = Vec::with_capacity(threads);
@@ -209,7 +209,7 @@ fn restrict_to_cores(cores: &[usize]) {
     }
 }
 
-fn run(mut packer: Packer, channels: &Channels) {
+fn run(mut packer: Packer, channels: &PackerChannels) {
     // Memory for the result is taken first: see the invariant.
     while let Ok(mut packed) = channels.spare.recv() {
         let Ok(Full {

@@ -52,9 +52,9 @@ pub use post::{
 };
 pub use reorder::InOrder;
 pub use reorder::Relay;
-pub use requests::{Note, Requests};
+pub use requests::{Note, SinkRequests};
 pub use wqcap_core::consumer::Count;
-pub use write::{BLOCK, Backlog, Deleted, Files, Finished, KeptRing, Writer};
+pub use write::{BLOCK, Backlog, Deleted, Files, KeptRing, Writer, WriterReport};
 
 /// Record to encode: a frame and its metadata.
 #[derive(Clone, Copy, Debug)]

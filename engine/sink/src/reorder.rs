@@ -22,7 +22,7 @@
 //! well below [`WINDOW`]. No record is late unless a loop does not run for [`LONGEST`].
 
 use crate::{
-    BlockSink, Encoder, Note, Record, Requests, Totals,
+    BlockSink, Encoder, Note, Record, SinkRequests, Totals,
     block::{Block, Full},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -252,7 +252,7 @@ impl InOrder {
 }
 
 /// State of one queue in the ordering thread.
-pub(super) struct Line {
+pub(super) struct QueueLine {
     pub(super) counters: Arc<QueueCounters>,
     /// Channel that returns emptied blocks to the queue's sink.
     pub(super) empty: Sender<Block>,
@@ -277,7 +277,7 @@ pub(super) struct Line {
     owed_lost: u64,
 }
 
-impl Line {
+impl QueueLine {
     pub(super) fn new(counters: Arc<QueueCounters>, empty: Sender<Block>) -> Self {
         Self {
             counters,
@@ -325,8 +325,8 @@ impl Line {
 /// Forwarding of flushes from the queues' sinks to the output, once all records sent for a flush are
 /// written to the output.
 pub(super) struct Flushes {
-    queues: Arc<Requests>,
-    output: Arc<Requests>,
+    queues: Arc<SinkRequests>,
+    output: Arc<SinkRequests>,
     /// Number of the flush in progress, and the time by which all blocks sent for it had arrived.
     arrived: Option<(u64, Instant)>,
     /// Number of the latest flush that was forwarded.
@@ -334,7 +334,7 @@ pub(super) struct Flushes {
 }
 
 impl Flushes {
-    pub(super) fn new(queues: &Arc<Requests>, output: &Arc<Requests>) -> Self {
+    pub(super) fn new(queues: &Arc<SinkRequests>, output: &Arc<SinkRequests>) -> Self {
         Self {
             queues: Arc::clone(queues),
             output: Arc::clone(output),
@@ -352,11 +352,11 @@ impl Flushes {
     }
 
     /// Forwards the flush to the output if `lines` hold no more blocks that arrived for it.
-    fn pass(&mut self, lines: &[Line]) {
+    fn pass(&mut self, lines: &[QueueLine]) {
         let Some((flush, at)) = self.arrived else {
             return;
         };
-        let is_put = |it: &Line| it.blocks.front().is_none_or(|(came, _)| *came > at);
+        let is_put = |it: &QueueLine| it.blocks.front().is_none_or(|(came, _)| *came > at);
         if lines.iter().all(is_put) {
             self.output.flush_up_to(flush);
             (self.arrived, self.passed) = (None, flush);
@@ -367,7 +367,7 @@ impl Flushes {
 /// State of the ordering thread.
 pub(super) struct Reorderer<O> {
     pub(super) full: Receiver<Full>,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<QueueLine>,
     pub(super) out: O,
     /// Behaviour of a queue without a block to fill.
     on_full: OnFull,
@@ -383,7 +383,12 @@ pub(super) struct Reorderer<O> {
 }
 
 impl<O: Ordered> Reorderer<O> {
-    pub(super) fn new(full: Receiver<Full>, lines: Vec<Line>, on_full: OnFull, out: O) -> Self {
+    pub(super) fn new(
+        full: Receiver<Full>,
+        lines: Vec<QueueLine>,
+        on_full: OnFull,
+        out: O,
+    ) -> Self {
         Self {
             full,
             on_full,
@@ -512,13 +517,13 @@ impl<O: Ordered> Reorderer<O> {
     /// Returns `true` if a queue's next record is written although other queues are silent.
     fn is_released(&self, index: usize, now: Instant) -> bool {
         self.release_time(index).is_some_and(|at| at <= now)
-            || self.on_full == OnFull::Drop && self.lines.iter().any(Line::is_out_of_blocks)
+            || self.on_full == OnFull::Drop && self.lines.iter().any(QueueLine::is_out_of_blocks)
     }
 
     /// Returns the time at which a queue's next record is written although other queues are silent.
     fn release_time(&self, index: usize) -> Option<Instant> {
         let (came, _) = self.lines[index].blocks.front()?;
-        let silent = |it: &&Line| it.blocks.is_empty() && !it.ended;
+        let silent = |it: &&QueueLine| it.blocks.is_empty() && !it.ended;
         let silent = || self.lines.iter().filter(silent);
         let since = silent().map(|it| it.free_since).fold(*came, Instant::max);
         let seen_idle = silent().all(|it| it.empty_at >= Some(*came));
@@ -582,7 +587,7 @@ impl<O: Ordered> Reorderer<O> {
     }
 }
 
-impl Line {
+impl QueueLine {
     /// Returns `true` if the queue's sink has no empty block while blocks of it are held here, so that
     /// it would have to drop frames.
     fn is_out_of_blocks(&self) -> bool {
@@ -594,7 +599,7 @@ impl Line {
 mod tests {
     use super::*;
     use std::sync::Mutex;
-    use wqcap_core::stats::{Ends, Received};
+    use wqcap_core::stats::{ReceivedCounts, VerdictCounts};
     use wqcap_memory::Region;
 
     /// Output that keeps all records.
@@ -739,16 +744,16 @@ mod tests {
                     empty_in.send(block).expect("room");
                 }
                 let counters = Arc::new(QueueCounters::default());
-                counters.publish_received(&Received {
+                counters.publish_received(&ReceivedCounts {
                     frames: 1000,
-                    ..Received::default()
+                    ..ReceivedCounts::default()
                 });
-                counters.publish_ends(&Ends {
+                counters.publish_ends(&VerdictCounts {
                     captured: 1000,
                     bytes: 100_000,
-                    ..Ends::default()
+                    ..VerdictCounts::default()
                 });
-                lines.push(Line::new(counters, empty_in));
+                lines.push(QueueLine::new(counters, empty_in));
                 empties.push(empty);
             }
             let (_, full) = crossbeam_channel::bounded(0);

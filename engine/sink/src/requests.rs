@@ -17,7 +17,7 @@ const MOST_MARKS: usize = 64;
 
 /// Requests to all sinks of a run.
 #[derive(Debug, Default)]
-pub struct Requests {
+pub struct SinkRequests {
     /// Number of requests of any kind. Incremented after the request's own counter.
     asked: AtomicU64,
     /// Number of requests for the next file.
@@ -43,7 +43,7 @@ struct FlushProgress {
     written: AtomicU64,
 }
 
-impl Requests {
+impl SinkRequests {
     /// Creates the requests for `sinks` sinks that confirm each flush.
     pub(super) fn with_sinks(sinks: usize) -> Self {
         Self {
@@ -120,8 +120,8 @@ impl Requests {
 }
 
 /// Position of one sink in the requests: those it has seen.
-pub(super) struct Asked {
-    requests: Arc<Requests>,
+pub(super) struct RequestCursor {
+    requests: Arc<SinkRequests>,
     /// Value of [`Requests::asked`] up to which the sink has acknowledged requests.
     seen: u64,
     /// Value of [`Requests::rotations`] at the last check.
@@ -132,9 +132,9 @@ pub(super) struct Asked {
     flushed: u64,
 }
 
-impl Asked {
+impl RequestCursor {
     /// Creates a position behind all requests made so far.
-    pub(super) fn new(requests: Arc<Requests>) -> Self {
+    pub(super) fn new(requests: Arc<SinkRequests>) -> Self {
         Self {
             seen: requests.asked.load(Ordering::Acquire),
             rotations: requests.rotations.load(Ordering::Relaxed),
@@ -196,7 +196,7 @@ impl Asked {
 
 /// Notes to write with a sink's next records.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
+pub(super) struct PendingNotes {
     filter: Option<Arc<str>>,
     marks: VecDeque<Arc<str>>,
 }
@@ -210,7 +210,7 @@ pub enum Note {
     Mark(Arc<str>),
 }
 
-impl Pending {
+impl PendingNotes {
     /// Maximum number of marks per record, so that the record fits in a block.
     const AT_ONCE: usize = 4;
 
@@ -245,9 +245,9 @@ mod tests {
 
     #[test]
     fn each_sink_sees_each_request_once() {
-        let requests = Arc::<Requests>::default();
+        let requests = Arc::<SinkRequests>::default();
         requests.mark("before");
-        let mut sinks = [0, 1].map(|_| Asked::new(Arc::clone(&requests)));
+        let mut sinks = [0, 1].map(|_| RequestCursor::new(Arc::clone(&requests)));
         assert!(sinks.iter().all(|it| !it.has_marks()));
         requests.rotate();
         requests.mark("a");
@@ -266,8 +266,8 @@ mod tests {
 
     #[test]
     fn a_flush_is_complete_when_each_sink_has_sent_and_the_writer_has_written() {
-        let requests = Arc::new(Requests::with_sinks(2));
-        let mut sinks = [0, 1].map(|_| Asked::new(Arc::clone(&requests)));
+        let requests = Arc::new(SinkRequests::with_sinks(2));
+        let mut sinks = [0, 1].map(|_| RequestCursor::new(Arc::clone(&requests)));
         assert!(
             sinks
                 .iter()
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn notes_that_do_not_fit_in_a_record_go_to_the_next_one() {
-        let mut pending = Pending::default();
+        let mut pending = PendingNotes::default();
         pending.set_filter("tcp");
         pending.add_marks((0..5).map(|i| i.to_string().into()).collect());
         let first = pending.notes();

@@ -4,7 +4,7 @@ use crate::{
     Error,
     capture::port::Port,
     plan::{Plan, Stamps},
-    rx::clock::{Disturbance, Keeper, SharedConversion},
+    rx::clock::{ClockDiscipline, Disturbance, SharedConversion},
     stats::ClockReport,
 };
 use std::sync::{Arc, Mutex};
@@ -14,13 +14,13 @@ use std::sync::{Arc, Mutex};
 pub(super) type ClockWatch = Arc<Mutex<Option<ClockReport>>>;
 
 /// Clock of the device: its readings, and the conversion that the loops use.
-pub(super) struct Clock {
+pub(super) struct CaptureClock {
     pub(super) shared: Arc<SharedConversion>,
-    keeper: Keeper,
+    keeper: ClockDiscipline,
     watch: ClockWatch,
 }
 
-impl Clock {
+impl CaptureClock {
     /// Starts the clock; `None`: time stamps come from the host.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl Clock {
         };
         let first = port.clock().first_reading(plan.device.caps.clock_khz)?;
         let held = plan.stamps == Stamps::HardwareSystem;
-        let keeper = Keeper::new(form, plan.device.caps.clock_khz, held, first);
+        let keeper = ClockDiscipline::new(form, plan.device.caps.clock_khz, held, first);
         let clock = Self {
             shared: Arc::new(SharedConversion::new(*keeper.line())),
             keeper,

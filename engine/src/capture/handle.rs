@@ -1,13 +1,13 @@
 //! Handle to a running capture for other threads: snapshots, and changes that do not need the
 //! owner.
 
-use super::{Shared, Snapshot};
+use super::{SharedRun, Snapshot};
 use crate::{
     Error,
     device::counters::NicReader,
     filter::{Filter, shown},
     plan,
-    sink::{Backlog, Requests, RetentionGauge},
+    sink::{Backlog, RetentionGauge, SinkRequests},
     stats::{NicCounters, nic_sum},
     time::system_ns,
 };
@@ -17,12 +17,12 @@ use std::sync::Arc;
 /// Handle to a running capture for any thread: snapshots, and changes that do not need the owner.
 #[derive(Clone)]
 pub struct CaptureHandle {
-    pub(super) shared: Shared,
+    pub(super) shared: SharedRun,
     pub(super) nic: Arc<NicReader>,
     /// Writer's queue of pending work; `None`: no files are written.
     pub(super) backlog: Option<Backlog>,
     /// Requests to the sinks; `None`: no files are written.
-    pub(super) requests: Option<Arc<Requests>>,
+    pub(super) requests: Option<Arc<SinkRequests>>,
     /// Gauge of retention; `None`: retention is off.
     pub(super) retention: Option<RetentionGauge>,
 }

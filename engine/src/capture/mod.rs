@@ -17,7 +17,7 @@ use crate::{
     },
     plan::{Plan, steering::Split},
     rx::{Control, Ended, Ring},
-    sink::{Finished, Reached, WriteLimit, Writer, Written},
+    sink::{Reached, WriteLimit, Writer, WriterReport, Written},
     stats::{Budget, ClockReport, QueueCounters, QueueLedger, outage::OutageLog},
     sync::wakeup::Wakeup,
     text::iso_8601,
@@ -48,7 +48,7 @@ mod start;
 pub mod supervisor;
 mod wq_flags;
 
-use clock::Clock;
+use clock::CaptureClock;
 pub use handle::{CaptureHandle, FilterChange};
 pub use port::promisc::Membership;
 pub use report::{End, Report, Snapshot};
@@ -104,14 +104,14 @@ pub struct Capture {
     events: AsyncEvents,
     loops: Vec<JoinHandle<(Ring, Ended)>>,
     writer: Option<Writer>,
-    shared: Shared,
+    shared: SharedRun,
     observers: Observers,
     fatal: Vec<(usize, Arc<AtomicBool>)>,
     wq_flags: WqFlagsHandle,
     spreading: respread::Spreading,
     /// Hash depth for rules that are added while the capture runs.
     depth: HashDepth,
-    clock: Option<Clock>,
+    clock: Option<CaptureClock>,
     nic: Arc<NicReader>,
     limits: Limits,
     write_limit: Option<Arc<WriteLimit>>,
@@ -127,7 +127,7 @@ pub struct Capture {
 
 /// State shared by the loops and the owner.
 #[derive(Clone)]
-struct Shared {
+struct SharedRun {
     control: Arc<Control>,
     /// Time at which the first WQ was ready.
     ready: Instant,
@@ -246,7 +246,7 @@ impl Capture {
     /// Returns the report on the device's clock; `None` with software time stamps.
     #[must_use]
     pub fn clock(&self) -> Option<ClockReport> {
-        self.clock.as_ref().map(Clock::report)
+        self.clock.as_ref().map(CaptureClock::report)
     }
 
     /// Waits until the run has ended by itself, `deadline` is less than 0.2 ms away, or another
@@ -277,7 +277,7 @@ impl Capture {
     /// Returns the time of the next check after one that ended at `now`, at the latest the end of a
     /// limited duration.
     fn next_check_after(&self, now: Instant) -> Instant {
-        let is_new = |it: &Clock| it.report().looks == 0;
+        let is_new = |it: &CaptureClock| it.report().looks == 0;
         let rest = match &self.clock {
             Some(clock) if is_new(clock) => self.check.min(CHECK_FIRST),
             _ => self.check,
@@ -407,7 +407,7 @@ impl Capture {
         let finished = self
             .writer
             .take()
-            .map_or_else(Finished::default, Writer::finish);
+            .map_or_else(WriterReport::default, Writer::finish);
         let ended = finished.synced.unwrap_or_else(Instant::now);
         for failure in finished.failures {
             aside.extend(end.explain(End::Storage(failure)));
@@ -476,7 +476,7 @@ impl Drop for Capture {
     }
 }
 
-impl Shared {
+impl SharedRun {
     /// Returns a function that creates the stage in front of a consumer.
     fn stage<C: Consumer, O>(
         &self,

@@ -48,19 +48,19 @@ struct Rule {
     flow: Flow,
     /// Hardware priority on which the rule is installed.
     priority: u16,
-    wanted: Wanted,
+    wanted: WantedRule,
 }
 
 /// Flow rule without its hardware priority.
 #[derive(Clone, PartialEq, Eq)]
-struct Wanted {
+struct WantedRule {
     kind: FlowKind,
     rank: u16,
     specs: Vec<FlowSpec>,
     qp: QpPlan,
 }
 
-impl Wanted {
+impl WantedRule {
     fn from_plan(rule: &RulePlan, steering: &Steering) -> Self {
         Self {
             kind: rule.kind,
@@ -266,7 +266,7 @@ impl Port {
         let mut gone: Vec<_> = self.rules.iter().map(|rule| rule.wanted.clone()).collect();
         let mut new = Vec::new();
         for rule in &steering.rules {
-            let wanted = Wanted::from_plan(rule, steering);
+            let wanted = WantedRule::from_plan(rule, steering);
             match gone.iter().position(|it| *it == wanted) {
                 Some(at) => _ = gone.remove(at),
                 None => new.push(wanted),
@@ -283,7 +283,7 @@ impl Port {
     }
 
     /// Installs a rule on a priority of its rank, and moves other rules if no priority is free.
-    fn admit(&mut self, wanted: Wanted) -> Result<(), Error> {
+    fn admit(&mut self, wanted: WantedRule) -> Result<(), Error> {
         let Some((moves, priority)) = self.ladder().admit(wanted.rank) else {
             return Err(Error::config(
                 "rule: priority",
@@ -300,7 +300,7 @@ impl Port {
 
     /// Removes rules, general ones first: otherwise frames of a removed rule would match a general
     /// one for a moment.
-    fn remove(&mut self, them: &[Wanted]) {
+    fn remove(&mut self, them: &[WantedRule]) {
         let mut them: Vec<_> = them.iter().collect();
         them.sort_by_key(|it| it.rank);
         for wanted in them.into_iter().rev() {
@@ -326,7 +326,7 @@ impl Port {
     }
 
     /// Installs a rule after all others of its rank.
-    fn install(&mut self, wanted: Wanted, priority: u16) -> Result<(), Error> {
+    fn install(&mut self, wanted: WantedRule, priority: u16) -> Result<(), Error> {
         let flow = create(&self.qps, &wanted, self.number, priority)?;
         let at = self
             .rules
@@ -364,7 +364,7 @@ impl Port {
         self.is_open = true;
         let steering = self.steering.clone();
         for rule in &steering.rules {
-            self.install(Wanted::from_plan(rule, &steering), rule.priority)?;
+            self.install(WantedRule::from_plan(rule, &steering), rule.priority)?;
         }
         Ok(())
     }
@@ -381,7 +381,7 @@ impl Port {
 /// Installs a rule that leads to its QP.
 fn create(
     qps: &[(QpPlan, RssQp)],
-    wanted: &Wanted,
+    wanted: &WantedRule,
     port: u8,
     priority: u16,
 ) -> Result<Flow, Error> {

@@ -8,7 +8,7 @@ use crate::{
         Plan,
         respread::{Load, Proposal, even_out, skew},
     },
-    rx::{Hashing, QueueLoad, Sampler, Watch},
+    rx::{Hashing, LoadSampler, QueueLoad, Watch},
 };
 use serde::Serialize;
 use std::{
@@ -92,13 +92,13 @@ impl Spreading {
     }
 
     /// Returns the sampler for a queue's loop.
-    pub(super) fn sampler(&self, queue: usize) -> Sampler {
+    pub(super) fn sampler(&self, queue: usize) -> LoadSampler {
         let watch = match (self.loads.len(), self.auto) {
             (1, _) => Watch::Never,
             (_, true) => Watch::Closely,
             (_, false) => Watch::Loosely,
         };
-        Sampler::new(
+        LoadSampler::new(
             Arc::clone(&self.hashing),
             Arc::clone(&self.loads[queue]),
             watch,

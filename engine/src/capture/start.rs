@@ -2,8 +2,8 @@
 //! threads; installs the rules last.
 
 use super::{
-    CHECK, CHECK_ASLEEP, Capture, Limits, Report, Shared,
-    clock::{Clock, ClockWatch},
+    CHECK, CHECK_ASLEEP, Capture, Limits, Report, SharedRun,
+    clock::{CaptureClock, ClockWatch},
     port::Port,
     respread,
     wq_flags::WqFlagsHandle,
@@ -15,7 +15,7 @@ use crate::{
     device::counters::NicReader,
     filter::FilterCell,
     pipeline::{
-        Consumer, ConsumerPlace, Fanout, FanoutAttr, Inline, Judge, Made, Source, ToSink,
+        Consumer, ConsumerPlace, ConsumerSource, Fanout, FanoutAttr, Inline, Judge, Made, ToSink,
         reduce::{Stage, StageCounters},
     },
     plan::{Plan, Stamps, longest},
@@ -246,7 +246,7 @@ impl<'p> Startup<'p> {
         }
     }
 
-    fn with<S: Source>(
+    fn with<S: ConsumerSource>(
         self,
         writer: Option<Writer>,
         write_limit: Option<Arc<WriteLimit>>,
@@ -270,8 +270,8 @@ impl<'p> Startup<'p> {
             ready.get_or_insert_with(Instant::now);
         }
         port.spread(&rings)?;
-        let clock = Clock::start(plan, &port, self.clock)?;
-        let shared = Shared {
+        let clock = CaptureClock::start(plan, &port, self.clock)?;
+        let shared = SharedRun {
             control: Arc::new(Control::of(&self.wakeup)),
             ready: ready.unwrap_or(self.started),
             counters: self.counters,
@@ -342,7 +342,7 @@ impl<'p> Startup<'p> {
 
 impl Capture {
     /// Starts the loop of queue `i` with its consumer, or with parser threads behind it.
-    fn start_queue<S: Source>(
+    fn start_queue<S: ConsumerSource>(
         &mut self,
         plan: &Plan,
         i: usize,

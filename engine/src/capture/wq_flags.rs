@@ -1,8 +1,8 @@
 //! WQ flags that may change while frames are received: CVLAN stripping, the only one that
 //! `ibv_modify_wq` accepts.
 
-use super::{Capture, Shared};
-use crate::{Error, plan::Plan, rx::Orders};
+use super::{Capture, SharedRun};
+use crate::{Error, plan::Plan, rx::LoopRequests};
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
@@ -12,11 +12,11 @@ use std::sync::{
 #[derive(Clone)]
 pub struct WqFlagsHandle {
     /// Orders to the loop of each queue.
-    pub(super) orders: Vec<Arc<Orders>>,
+    pub(super) orders: Vec<Arc<LoopRequests>>,
     /// Reason why stripping cannot be turned on; `None`: it can.
     refusal: Option<String>,
     stripping: Arc<AtomicBool>,
-    shared: Shared,
+    shared: SharedRun,
 }
 
 impl Capture {
@@ -29,12 +29,12 @@ impl Capture {
 }
 
 impl WqFlagsHandle {
-    pub(super) fn new(plan: &Plan, shared: &Shared) -> Self {
+    pub(super) fn new(plan: &Plan, shared: &SharedRun) -> Self {
         Self {
             orders: plan
                 .queues
                 .iter()
-                .map(|it| Arc::new(Orders::new(it.index)))
+                .map(|it| Arc::new(LoopRequests::new(it.index)))
                 .collect(),
             refusal: refusal(plan),
             stripping: Arc::new(AtomicBool::new(plan.strips_vlan())),

@@ -26,7 +26,7 @@ const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
 /// Allowed range of one configuration key.
-struct Range {
+struct KeyRange {
     key: &'static str,
     unit: Unit,
     least: u64,
@@ -48,7 +48,7 @@ enum Unit {
     TimeOrNever,
 }
 
-const RANGES: &[Range] = &[
+const RANGES: &[KeyRange] = &[
     range("device.port", Unit::Number, 1, 254, |it| {
         Some(it.device.port.into())
     }),
@@ -137,8 +137,8 @@ const fn range(
     least: u64,
     most: u64,
     of: fn(&Config) -> Option<u64>,
-) -> Range {
-    Range {
+) -> KeyRange {
+    KeyRange {
         key,
         unit,
         least,
@@ -147,7 +147,7 @@ const fn range(
     }
 }
 
-impl Range {
+impl KeyRange {
     /// Returns the range as text, for messages.
     fn text(&self) -> String {
         let [least, most] = [self.least, self.most].map(|it| self.unit.format(it));
@@ -202,7 +202,7 @@ pub(super) fn range_of(key: &str) -> Option<String> {
         let field = RULE_FIELDS.iter().find(|it| it.0 == field);
         return field.map(|(_, most, _)| format!("0 to {most}"));
     }
-    RANGES.iter().find(|it| it.key == key).map(Range::text)
+    RANGES.iter().find(|it| it.key == key).map(KeyRange::text)
 }
 
 /// Returns all values out of range and all keys that exclude each other.

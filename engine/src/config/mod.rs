@@ -19,8 +19,8 @@ mod sections;
 mod ship;
 
 pub use listen::Listen;
-pub use problem::{ConfigError, Place, Problem};
-pub use read::Reading;
+pub use problem::{ConfigError, Problem, TextPosition};
+pub use read::ParsedConfig;
 pub use rule::{Mac, Net, Proto, RuleAction, RuleConfig};
 pub use sections::{
     AnonymizeConfig, CaptureConfig, CutoffConfig, DeviceConfig, FlowsConfig, MetricsConfig,
@@ -100,7 +100,7 @@ impl Config {
     ///
     /// # Errors
     /// The text is not TOML.
-    pub fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Reading, ConfigError> {
+    pub fn read(text: &str, overrides: &[(&str, &str)]) -> Result<ParsedConfig, ConfigError> {
         read::read(text, overrides)
     }
 

@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Problem {
     /// Line and column in the file; `None`: the problem has no single place, or is not in the file.
-    pub place: Option<Place>,
+    pub place: Option<TextPosition>,
     /// Dotted key or section; empty: the text is not TOML.
     pub key: String,
     /// Value as given; empty: the key itself is wrong.
@@ -17,7 +17,7 @@ pub struct Problem {
 
 /// Line and column in a text, both counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct TextPosition {
     /// Line number in the text, from 1.
     pub line: usize,
     /// Character position within the line, from 1.
@@ -71,7 +71,7 @@ impl fmt::Display for ConfigError {
             if i > 0 {
                 writeln!(f)?;
             }
-            if let Some(Place { line, column }) = it.place {
+            if let Some(TextPosition { line, column }) = it.place {
                 write!(f, "line {line}, column {column}: ")?;
             }
             it.fmt(f)?;

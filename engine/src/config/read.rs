@@ -5,7 +5,7 @@ use super::{
     Config, ConfigError, Format,
     check::{self, range_of},
     misfit::{Candidate, Misfit},
-    problem::{Place, Problem, meant},
+    problem::{Problem, TextPosition, meant},
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ const LISTS: [&str; 2] = ["rule", "cutoff"];
 
 /// Configuration read from valid keys, with the problems of all others.
 #[derive(Debug)]
-pub struct Reading {
+pub struct ParsedConfig {
     /// Configuration in which wrong keys have their defaults.
     pub config: Config,
     /// All problems found so far.
@@ -31,10 +31,10 @@ pub struct Reading {
     /// Keys whose values are uncertain: wrong keys, and the keys suggested in their place.
     doubtful: Vec<String>,
     /// Place of each key of the file that no override replaced.
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, TextPosition>,
 }
 
-impl Reading {
+impl ParsedConfig {
     /// Returns the configuration if it has no problems.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Reading {
 ///
 /// # Errors
 /// The text is not TOML.
-pub(super) fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Reading, ConfigError> {
+pub(super) fn read(text: &str, overrides: &[(&str, &str)]) -> Result<ParsedConfig, ConfigError> {
     let (table, mut places) = parse(text)?;
     let mut good = Table::new();
     let mut problems = Vec::new();
@@ -94,7 +94,7 @@ pub(super) fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Reading, Co
     for it in &mut problems {
         it.place = places.get(&it.key).copied();
     }
-    let mut reading = Reading {
+    let mut reading = ParsedConfig {
         problems,
         doubtful,
         places,
@@ -114,7 +114,7 @@ fn doubtful(problem: &Problem) -> Vec<String> {
 }
 
 /// Parses the text, and returns its values with the place of each key.
-fn parse(text: &str) -> Result<(Table, BTreeMap<String, Place>), ConfigError> {
+fn parse(text: &str) -> Result<(Table, BTreeMap<String, TextPosition>), ConfigError> {
     let (spanned, errors) = DeTable::parse_recoverable(text);
     let mut problems: Vec<_> = errors.iter().map(|it| no_toml(text, it)).collect();
     // Further errors on the same line mostly follow from the first.
@@ -167,10 +167,10 @@ fn no_toml(text: &str, error: &toml::de::Error) -> Problem {
     }
 }
 
-fn place(text: &str, at: usize) -> Place {
+fn place(text: &str, at: usize) -> TextPosition {
     let before = text.get(..at).unwrap_or(text);
     let line = before.rsplit('\n').next().unwrap_or_default();
-    Place {
+    TextPosition {
         line: before.matches('\n').count() + 1,
         column: line.chars().count() + 1,
     }

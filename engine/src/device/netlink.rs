@@ -101,7 +101,7 @@ fn exchange<T>(
     socket: &OwnedFd,
     scope: Scope,
     request: &[u8],
-    wanted: impl Fn(&Answer<'_>) -> Option<T>,
+    wanted: impl Fn(&NetlinkAttributes<'_>) -> Option<T>,
 ) -> io::Result<Option<T>> {
     send(socket, request, SendFlags::DONTWAIT)?;
     let mut found = None;
@@ -145,9 +145,9 @@ fn request(kind: u16, scope: Scope, attributes: &[(u16, u32)]) -> Vec<u8> {
 }
 
 /// Attributes of one netlink message.
-struct Answer<'a>(&'a [u8]);
+struct NetlinkAttributes<'a>(&'a [u8]);
 
-impl<'a> Answer<'a> {
+impl<'a> NetlinkAttributes<'a> {
     /// Returns the value of the first attribute of type `wanted`.
     fn value(&self, wanted: u16) -> Option<&'a [u8]> {
         let mut rest = self.0;
@@ -180,7 +180,7 @@ impl<'a> Answer<'a> {
 ///
 /// # Errors
 /// The kernel's error, or a datagram that does not consist of whole messages.
-fn read_answers(datagram: &[u8], mut each: impl FnMut(&Answer<'_>)) -> io::Result<bool> {
+fn read_answers(datagram: &[u8], mut each: impl FnMut(&NetlinkAttributes<'_>)) -> io::Result<bool> {
     let broken = || io::Error::from_raw_os_error(libc::EBADMSG);
     let mut rest = datagram;
     while !rest.is_empty() {
@@ -196,7 +196,7 @@ fn read_answers(datagram: &[u8], mut each: impl FnMut(&Answer<'_>)) -> io::Resul
                 return Err(io::Error::from_raw_os_error(-i32::from_ne_bytes(*errno)));
             }
             libc::NLMSG_NOOP => {}
-            _ => each(&Answer(payload)),
+            _ => each(&NetlinkAttributes(payload)),
         }
         rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
     }

@@ -10,7 +10,7 @@ use crate::{
     Error,
     filter::{Filter, FilterCell, FilterReader},
     frame::{FlowKey, Headers},
-    rx::{Filled, Idle, Lost, Outlet, Slot, SlotMemory, Stamper, Taken, pin},
+    rx::{Filled, Idle, Outlet, Slot, SlotMemory, SlotsLost, Stamper, Taken, pin},
     stats::{Budget, QueueCounters},
     sync::thread::spawn,
 };
@@ -338,7 +338,7 @@ impl Outlet for Fanout {
     }
 
     /// Closes the parsers' channels and waits until the parsers have returned every slot.
-    fn finish(&mut self, home: &mut Vec<Slot>) -> Result<(), Lost> {
+    fn finish(&mut self, home: &mut Vec<Slot>) -> Result<(), SlotsLost> {
         for lane in &mut self.lanes {
             lane.to = None;
         }
@@ -354,7 +354,7 @@ impl Outlet for Fanout {
         home.append(&mut self.returned);
         match (self.away(), self.broken.take()) {
             (0, None) => Ok(()),
-            (frames, reason) => Err(Lost {
+            (frames, reason) => Err(SlotsLost {
                 frames: frames as u64,
                 why: reason.unwrap_or_else(|| {
                     format!(

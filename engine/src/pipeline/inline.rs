@@ -3,7 +3,7 @@
 use super::{Consumer, Frame};
 use crate::{
     rx::{Filled, Outlet, SlotMemory, Stamper, Taken},
-    stats::{Ends, QueueCounters},
+    stats::{QueueCounters, VerdictCounts},
 };
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub(crate) struct Inline<C> {
     /// Consumer of the frames.
     consumer: C,
     /// Frames by verdict so far.
-    ends: Ends,
+    ends: VerdictCounts,
     /// Published counters of the queue.
     counters: Arc<QueueCounters>,
 }
@@ -22,7 +22,7 @@ impl<C: Consumer> Inline<C> {
     pub(crate) fn new(consumer: C, counters: Arc<QueueCounters>) -> Self {
         Self {
             consumer,
-            ends: Ends::default(),
+            ends: VerdictCounts::default(),
             counters,
         }
     }
@@ -36,7 +36,7 @@ impl<C: Consumer> Inline<C> {
         memory: &'f SlotMemory,
         stamper: &mut Stamper,
         frame: impl Fn(&'f Filled, &'f SlotMemory, u64) -> Frame<'f>,
-    ) -> Ends {
+    ) -> VerdictCounts {
         let mut ends = self.ends;
         for filled in frames {
             let frame = frame(filled, memory, stamper.ns(filled));
@@ -54,7 +54,7 @@ impl<C: Consumer> Inline<C> {
         frames: &[Filled],
         memory: &SlotMemory,
         stamper: &mut Stamper,
-    ) -> Ends {
+    ) -> VerdictCounts {
         self.feed(frames, memory, stamper, Filled::frame)
     }
 }

@@ -4,7 +4,7 @@ use super::{Consumer, ConsumerPlace};
 use crate::sink::Count;
 
 /// Factory of the consumers of one queue.
-pub(crate) trait Source {
+pub(crate) trait ConsumerSource {
     /// Consumer on the loop's core in inline mode.
     type Inline: Consumer + 'static;
     /// Consumer on a parser's core.
@@ -24,7 +24,7 @@ pub(crate) trait Source {
 /// Source with one sink per queue, such as a file. Parsers only decide on frames for it.
 pub(crate) struct ToSink<C>(pub(crate) C);
 
-impl<C: Consumer + 'static> Source for ToSink<C> {
+impl<C: Consumer + 'static> ConsumerSource for ToSink<C> {
     type Inline = C;
     type Parser = Count;
     type Sink = C;
@@ -48,7 +48,7 @@ pub(crate) struct Made<'a, F> {
     pub(crate) make: &'a F,
 }
 
-impl<C: Consumer + 'static, F: Fn(ConsumerPlace) -> C> Source for Made<'_, F> {
+impl<C: Consumer + 'static, F: Fn(ConsumerPlace) -> C> ConsumerSource for Made<'_, F> {
     type Inline = C;
     type Parser = C;
     type Sink = Count;

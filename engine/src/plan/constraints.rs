@@ -9,7 +9,7 @@ use crate::{
 
 /// Configured receive buffers with one WR for each frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Buffers {
+pub(super) struct ReceiveBuffers {
     /// WRs of the ring.
     pub wrs: u32,
     /// Bytes of a scatter entry.
@@ -20,7 +20,7 @@ pub(super) struct Buffers {
 
 /// Returns the configured buffers, with the bytes and scatter entries checked. `QueueMemory::new`
 /// checks the number of WRs, whose limit depends on the kind of ring.
-pub(super) fn buffers(config: &Config, device: &DeviceFacts) -> Result<Buffers, Error> {
+pub(super) fn buffers(config: &Config, device: &DeviceFacts) -> Result<ReceiveBuffers, Error> {
     let caps = &device.caps;
     let (ring, buffer, max_sge) = (
         config.capture.ring,
@@ -42,7 +42,7 @@ pub(super) fn buffers(config: &Config, device: &DeviceFacts) -> Result<Buffers, 
             "the shortest frame has 64 bytes",
         ));
     }
-    Ok(Buffers {
+    Ok(ReceiveBuffers {
         wrs: ring,
         bytes,
         max_sge,

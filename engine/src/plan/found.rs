@@ -4,9 +4,9 @@ use crate::Error;
 
 /// Errors found while planning, in the order of discovery.
 #[derive(Debug, Default)]
-pub(super) struct Found(Vec<Error>);
+pub(super) struct PlanErrors(Vec<Error>);
 
-impl Found {
+impl PlanErrors {
     /// Returns the value of `outcome`, or collects its error.
     ///
     /// A second error for the same key and value is not collected.
@@ -40,8 +40,8 @@ fn is_same_setting(a: &Error, b: &Error) -> bool {
     }
 }
 
-impl From<Found> for Error {
-    fn from(Found(mut all): Found) -> Self {
+impl From<PlanErrors> for Error {
+    fn from(PlanErrors(mut all): PlanErrors) -> Self {
         match all.pop() {
             Some(one) if all.is_empty() => one,
             last => {

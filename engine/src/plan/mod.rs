@@ -35,7 +35,7 @@ use crate::{
     sink::{FinishTimes, HookProcess, KeptRing, OutputPlan},
     verbs::{CVLAN_STRIPPING, DELAY_DROP, MiniFormat, Moderation, SCATTER_FCS},
 };
-use found::Found;
+use found::PlanErrors;
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use steering::Steering;
@@ -182,7 +182,7 @@ impl Plan {
     /// The configuration asks for something that the device or the machine cannot do. The error
     /// lists every such setting with its key, its value and the limit.
     pub fn new(config: &Config, devices: &[DeviceFacts]) -> Result<Self, Error> {
-        let mut found = Found::default();
+        let mut found = PlanErrors::default();
         match Self::settle(config, devices, &mut found) {
             Some(plan) if found.is_empty() => Ok(plan),
             _ => Err(found.into()),
@@ -199,7 +199,7 @@ impl Plan {
 
     /// Resolves all settings and adds each error to `found`. A plan is valid only if `found` stays
     /// empty.
-    fn settle(config: &Config, devices: &[DeviceFacts], found: &mut Found) -> Option<Self> {
+    fn settle(config: &Config, devices: &[DeviceFacts], found: &mut PlanErrors) -> Option<Self> {
         let reduction = found.keep(reduction::reduction(config));
         found.keep(constraints::verifiable(config));
         let key = config.rss.key.parse();

@@ -5,7 +5,7 @@
 //! `capture.max_sge`. A striding WQ gives each frame as many strides as it needs and one CQE, so
 //! the CQ has a CQE for every stride.
 
-use super::constraints::Buffers;
+use super::constraints::ReceiveBuffers;
 use crate::{
     Error,
     config::{self, Config, CqeCompression},
@@ -50,7 +50,7 @@ impl QueueMemory {
     pub(super) fn new(
         config: &Config,
         device: &DeviceFacts,
-        frame: Buffers,
+        frame: ReceiveBuffers,
         direct: bool,
         restore_vlan: bool,
     ) -> Result<Self, Error> {
@@ -163,7 +163,7 @@ fn striding(
     config: &Config,
     caps: &DeviceCaps,
     can: &StridingCaps,
-    frame: Buffers,
+    frame: ReceiveBuffers,
 ) -> Result<QueueMemory, Error> {
     let of_logs = |logs: &RangeInclusive<u32>| 1u64 << logs.start()..=1u64 << logs.end();
     let (stride_can, strides_can) = (of_logs(&can.stride_log), of_logs(&can.strides_log));

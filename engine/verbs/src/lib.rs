@@ -91,7 +91,8 @@ pub use direct::{
 };
 pub use error::VerbsError;
 pub use message::{
-    MessageCompletion, MessageCq, MessageSlot, Messages, OWN_WR_IDS, SRQ_RESIZE, Srq, status_text,
+    MessageCompletion, MessageCq, MessageMemory, MessageSlot, OWN_WR_IDS, SRQ_RESIZE, Srq,
+    status_text,
 };
 pub use mr::Mr;
 pub use pd::Pd;

@@ -458,7 +458,7 @@ impl CqObject {
 mod tests {
     use super::*;
     use crate::device::cqe::{RxInfo, WqeError};
-    use crate::device::session::MiniFormat;
+    use crate::device::session::MiniCqeFormat;
 
     struct Memory {
         ring: Vec<u64>,
@@ -724,7 +724,7 @@ mod tests {
         for (log, max, wraps) in [(4, 64, false), (4, 64, true), (7, 64, false), (7, 5, true)] {
             let mut memory = Memory::new();
             let (mut cq, _channel) = memory.cq(log, 64);
-            cq.compress(Session::new(MiniFormat::Hash, max, wraps));
+            cq.compress(Session::new(MiniCqeFormat::Hash, max, wraps));
             // Every slot belongs to the NIC at first: libmlx5 initialises them so.
             memory.ring.fill(u64::MAX);
             let mut next = 0;
@@ -771,7 +771,7 @@ mod tests {
         let mut memory = Memory::new();
         let (mut cq, _events) = memory.cq(4, 64);
         memory.ring.fill(u64::MAX);
-        cq.compress(Session::new(MiniFormat::ChecksumStride, 64, false));
+        cq.compress(Session::new(MiniCqeFormat::ChecksumStride, 64, false));
         for _ in 0..3 {
             cq.push(&rx());
         }

@@ -46,7 +46,7 @@ pub enum NicEvent {
 /// Number of an object's events that the program has read.
 pub type Reported = Arc<AtomicU32>;
 
-struct Event {
+struct QueuedEvent {
     element: u64,
     kind: u32,
     reported: Option<Reported>,
@@ -58,12 +58,12 @@ pub struct EventChannel {
     /// Size of an event in bytes. A completion event's layout is the start of an asynchronous
     /// event's layout.
     len: usize,
-    queue: Mutex<Queue>,
+    queue: Mutex<EventQueue>,
 }
 
 #[derive(Default)]
-struct Queue {
-    events: VecDeque<Event>,
+struct EventQueue {
+    events: VecDeque<QueuedEvent>,
     closed: bool,
 }
 
@@ -103,14 +103,14 @@ impl EventChannel {
         self.lock().closed
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, EventQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn push(&self, element: u64, kind: u32, reported: Option<&Reported>) {
         let mut queue = self.lock();
         if !queue.closed {
-            queue.events.push_back(Event {
+            queue.events.push_back(QueuedEvent {
                 element,
                 kind,
                 reported: reported.cloned(),

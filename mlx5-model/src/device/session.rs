@@ -23,7 +23,7 @@ const ARRAY: usize = 8;
 /// Without hashes the title's hash applies to all; without stride indexes the counters are
 /// consecutive (`mlx5e_decompress_cqe`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MiniFormat {
+pub enum MiniCqeFormat {
     Hash,
     /// Checksum (`check_sum`), which the model leaves at 0 in every CQE.
     Checksum,
@@ -31,7 +31,7 @@ pub enum MiniFormat {
     ChecksumStride,
 }
 
-impl MiniFormat {
+impl MiniCqeFormat {
     /// Decodes the format bit that CREATE_CQ passes; `None` unless it is one known bit.
     pub fn from_bit(bit: u32) -> Option<Self> {
         match bit {
@@ -69,7 +69,7 @@ impl MiniFormat {
 
 /// Session of compressible completions of a CQ that are not written yet.
 pub struct Session {
-    format: MiniFormat,
+    format: MiniCqeFormat,
     /// Maximum number of completions in this session.
     max: usize,
     /// Set when a session may continue past the end of the ring. Vectorised readers do not support
@@ -83,7 +83,7 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn new(format: MiniFormat, max: u32, wraps: bool) -> Self {
+    pub fn new(format: MiniCqeFormat, max: u32, wraps: bool) -> Self {
         Self {
             format,
             max: max.clamp(1, MAX_SESSION) as usize,
@@ -182,9 +182,9 @@ mod tests {
             (strided, stride(4, 0, 1, 64), [false; 3]),
         ] {
             let formats = [
-                MiniFormat::Hash,
-                MiniFormat::Checksum,
-                MiniFormat::ChecksumStride,
+                MiniCqeFormat::Hash,
+                MiniCqeFormat::Checksum,
+                MiniCqeFormat::ChecksumStride,
             ];
             let found = formats.map(|it| it.follows(&last, &next));
             assert_eq!(found, [hash, checksum, strides], "{last:x?} {next:x?}");
@@ -201,7 +201,7 @@ mod tests {
             (17, &[1, 8, 16]),
             (64, &[1, 8, 16, 24, 32, 40, 48, 56]),
         ] {
-            let mut session = Session::new(MiniFormat::Hash, 64, false);
+            let mut session = Session::new(MiniCqeFormat::Hash, 64, false);
             for at in 0..count {
                 let next = cqe(at, 60 + u32::from(at), u32::from(at));
                 assert!(session.takes(&next, false));
@@ -234,10 +234,10 @@ mod tests {
     fn sessions_without_hashes_carry_strides_or_nothing() {
         let strided = cqe(5, 0, 77).in_wqe(3, 2 << 16 | 100);
         assert_eq!(
-            MiniFormat::ChecksumStride.mini(&strided),
+            MiniCqeFormat::ChecksumStride.mini(&strided),
             5 << 32 | 2 << 16 | 100
         );
-        assert_eq!(MiniFormat::Checksum.mini(&strided), 2 << 16 | 100);
-        assert_eq!(MiniFormat::Hash.mini(&strided), 77 << 32 | 2 << 16 | 100);
+        assert_eq!(MiniCqeFormat::Checksum.mini(&strided), 2 << 16 | 100);
+        assert_eq!(MiniCqeFormat::Hash.mini(&strided), 77 << 32 | 2 << 16 | 100);
     }
 }

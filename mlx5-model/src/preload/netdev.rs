@@ -20,7 +20,7 @@ const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const OTHER_FLAGS: c_int = libc::IFF_BROADCAST | libc::IFF_RUNNING | libc::IFF_MULTICAST;
 
 /// An ioctl on a port's netdev.
-pub struct Question {
+pub struct NetdevRequest {
     device: usize,
     port: u8,
     request: libc::c_ulong,
@@ -31,7 +31,7 @@ pub struct Question {
 ///
 /// # Safety
 /// `arg` is the argument that the program passes to `ioctl` with `request`.
-pub unsafe fn decode(request: libc::c_ulong, arg: *mut c_void) -> Option<Question> {
+pub unsafe fn decode(request: libc::c_ulong, arg: *mut c_void) -> Option<NetdevRequest> {
     if !matches!(
         request,
         SIOCETHTOOL | libc::SIOCGIFFLAGS | libc::SIOCSIFFLAGS
@@ -43,7 +43,7 @@ pub unsafe fn decode(request: libc::c_ulong, arg: *mut c_void) -> Option<Questio
     // SAFETY: these requests take a `struct ifreq`, whose name is terminated by zero.
     let name = unsafe { CStr::from_ptr(arg.as_ref().ifr_name.as_ptr()) };
     let (device, port) = virtual_netdev(name.to_str().ok()?)?;
-    Some(Question {
+    Some(NetdevRequest {
         device,
         port,
         request,
@@ -51,7 +51,7 @@ pub unsafe fn decode(request: libc::c_ulong, arg: *mut c_void) -> Option<Questio
     })
 }
 
-impl Question {
+impl NetdevRequest {
     /// Executes the ioctl and writes its result to the program's `ifreq`.
     ///
     /// # Safety

@@ -111,7 +111,7 @@ fn parse_one(text: &str) -> Result<Fault, String> {
     let (kind, options) = what
         .split_once(':')
         .map_or((what, None), |(kind, options)| (kind, Some(options)));
-    let mut options = Options::parse(kind, options)?;
+    let mut options = FaultOptions::parse(kind, options)?;
     let effect = match kind {
         "wq_fatal" => Effect::WqFatal(options.queue()?),
         "bad_lkey" => Effect::BadLkey(options.queue()?),
@@ -156,12 +156,12 @@ fn number<T: FromStr + PartialOrd + Display + Copy>(
 }
 
 /// The `k=v` options of a fault, each of which may be given once.
-struct Options<'a> {
+struct FaultOptions<'a> {
     kind: &'a str,
     given: Vec<(&'a str, &'a str)>,
 }
 
-impl<'a> Options<'a> {
+impl<'a> FaultOptions<'a> {
     fn parse(kind: &'a str, text: Option<&'a str>) -> Result<Self, String> {
         let mut given = Vec::new();
         for option in text.into_iter().flat_map(|text| text.split(',')) {

@@ -19,7 +19,7 @@ pub enum KeyScope {
 }
 
 /// A key of the table that the parser, the error messages and the README share.
-pub struct Key {
+pub struct SettingKey {
     /// Name of the key without a prefix such as `mlx5_0.`.
     pub name: &'static str,
     pub takes: &'static str,
@@ -31,7 +31,7 @@ pub struct Key {
 macro_rules! keys {
     ($($scope:ident $name:ident: $takes:literal; default $default:literal; $meaning:literal; |$target:ident, $value:ident| $store:expr;)*) => {
         /// All setting keys.
-        pub static KEYS: &[Key] = &[$(Key {
+        pub static KEYS: &[SettingKey] = &[$(SettingKey {
             name: stringify!($name),
             takes: $takes,
             default: $default,
@@ -203,7 +203,7 @@ pub fn default_device() -> DeviceDraft {
 
 /// Returns the table of keys as text, for the error about an unknown key.
 pub fn table() -> String {
-    let row = |it: &Key| {
+    let row = |it: &SettingKey| {
         format!(
             "\n  {} = {}: {} (default: {})",
             it.name, it.takes, it.meaning, it.default

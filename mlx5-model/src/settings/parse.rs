@@ -5,7 +5,7 @@ use std::env::{self, VarError};
 
 use super::device::{MAX_DEVICES, Settings};
 use super::draft::{DeviceDraft, PortDraft};
-use super::keys::{KEYS, Key, KeyScope, Stored, default_device, table};
+use super::keys::{KEYS, KeyScope, SettingKey, Stored, default_device, table};
 
 /// Environment variable with the wires, one per line: the Nth is port 1 of device `mlx5_<N-1>`.
 pub const WIRES: &str = "MLX5_MODEL_WIRES";
@@ -114,7 +114,7 @@ fn lines(value: &str) -> Vec<&str> {
 struct Assignment<'a> {
     line: &'a str,
     prefix: Prefix,
-    key: &'static Key,
+    key: &'static SettingKey,
     value: &'a str,
 }
 

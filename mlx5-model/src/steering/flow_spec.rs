@@ -89,12 +89,12 @@ impl LayerSpecs {
 }
 
 /// Value and mask of a filter spec, zero-extended to `N` bytes.
-struct Filter<const N: usize> {
+struct SpecFilter<const N: usize> {
     value: [u8; N],
     mask: [u8; N],
 }
 
-impl<const N: usize> Filter<N> {
+impl<const N: usize> SpecFilter<N> {
     /// Reads a filter as `ib_uverbs_kern_spec_to_ib_spec_filter` of
     /// drivers/infiniband/core/uverbs_cmd.c does. Its size is a multiple of 4, and a mask that is
     /// longer than the kernel's ends in zeroes (`spec_filter_size`). The kernel does not read the
@@ -194,10 +194,10 @@ pub fn parse(mut bytes: &[u8], count: u8, caps: MatchCaps) -> Result<ParsedSpecs
 /// Returns `true` for a rule that `flow_is_multicast_only` of the driver accepts.
 fn is_multicast_only(spec: u32, body: &[u8]) -> bool {
     match spec {
-        spec_type::ETH => Filter::<16>::read(body)
+        spec_type::ETH => SpecFilter::<16>::read(body)
             .is_ok_and(|filter| filter.value[0] & 1 != 0 && filter.mask[0] & 1 != 0),
         spec_type::IPV4 => {
-            Filter::<12>::read(body).is_ok_and(|filter| filter.value[4] & 0xf0 == 0xe0)
+            SpecFilter::<12>::read(body).is_ok_and(|filter| filter.value[4] & 0xf0 == 0xe0)
         }
         _ => false,
     }
@@ -274,7 +274,7 @@ fn filter(
 
 /// Parses `ib_uverbs_flow_eth_filter`: destination, source, EtherType, TCI.
 fn ethernet(body: &[u8], layer: &mut LayerMatch, state: &mut LayerSpecs) -> Result<(), Errno> {
-    let filter = Filter::<16>::read(body)?;
+    let filter = SpecFilter::<16>::read(body)?;
     layer.compare(Field::L2(0), filter.field(0, 6)?, 6);
     layer.compare(Field::L2(6), filter.field(6, 6)?, 6);
     let (value, mask) = filter.field(12, 2)?;
@@ -297,7 +297,7 @@ fn ipv4(
     state: &mut LayerSpecs,
     caps: MatchCaps,
 ) -> Result<(), Errno> {
-    let filter = Filter::<12>::read(body)?;
+    let filter = SpecFilter::<12>::read(body)?;
     filter.unsupported_from(10)?;
     layer.kinds |= kind::IPV4;
     state.ip = Some(spec_type::IPV4);
@@ -317,7 +317,7 @@ fn ipv6(
     caps: MatchCaps,
 ) -> Result<(), Errno> {
     // The last byte is reserved: the kernel's struct ends before it.
-    let filter = Filter::<39>::read(body)?;
+    let filter = SpecFilter::<39>::read(body)?;
     let (label, label_mask) = filter.numbers(32, 4);
     refuse_if(label >= 1 << 20 || label_mask >= 1 << 20, libc::EINVAL)?;
     filter.unsupported_from(38)?;
@@ -365,7 +365,7 @@ fn ports(
     protocol: u8,
     caps: MatchCaps,
 ) -> Result<(), Errno> {
-    let filter = Filter::<4>::read(body)?;
+    let filter = SpecFilter::<4>::read(body)?;
     state.protocol(0xff, protocol)?;
     ip_protocol(layer, (u64::from(protocol), 0xff), caps);
     if filter.numbers(0, 4).1 != 0 {
@@ -379,7 +379,7 @@ fn ports(
 
 /// Parses `ib_uverbs_flow_tunnel_filter`: the VNI.
 fn vxlan(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
-    let filter = Filter::<4>::read(body)?;
+    let filter = SpecFilter::<4>::read(body)?;
     let (value, mask) = filter.numbers(0, 4);
     refuse_if(value >= 1 << 24 || mask >= 1 << 24, libc::EINVAL)?;
     filter.field(0, 4)?;
@@ -389,7 +389,7 @@ fn vxlan(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
 
 /// Parses `ib_uverbs_flow_gre_filter`: flags and version, protocol, key.
 fn gre(body: &[u8], rule: &mut Match, caps: MatchCaps) -> Result<(), Errno> {
-    let filter = Filter::<8>::read(body)?;
+    let filter = SpecFilter::<8>::read(body)?;
     refuse_if(filter.mask[..2] != [0, 0], libc::EOPNOTSUPP)?;
     let protocol = (u64::from(PROTOCOL_GRE), 0xff);
     ip_protocol(&mut rule.outer, protocol, caps);
@@ -401,7 +401,7 @@ fn gre(body: &[u8], rule: &mut Match, caps: MatchCaps) -> Result<(), Errno> {
 /// Parses `ib_uverbs_flow_spec_esp_filter`: SPI, sequence number. As in the driver, it implies no
 /// protocol: without a mask it matches everything.
 fn esp(body: &[u8], layer: &mut LayerMatch, caps: MatchCaps) -> Result<(), Errno> {
-    let filter = Filter::<8>::read(body)?;
+    let filter = SpecFilter::<8>::read(body)?;
     filter.unsupported_from(4)?;
     let (value, mask) = filter.field(0, 4)?;
     if mask != 0 && !caps.esp {
@@ -415,7 +415,7 @@ fn esp(body: &[u8], layer: &mut LayerMatch, caps: MatchCaps) -> Result<(), Errno
 /// Parses `ib_uverbs_flow_mpls_filter`: label, traffic class, bottom of stack and time to live in
 /// one word.
 fn mpls(body: &[u8], over: MplsOver, layer: &mut LayerMatch, caps: MatchCaps) -> Result<(), Errno> {
-    let filter = Filter::<4>::read(body)?;
+    let filter = SpecFilter::<4>::read(body)?;
     filter.unsupported_from(if caps.mpls { 4 } else { 0 })?;
     layer.push(Field::Mpls(over), filter.field(0, 4)?);
     Ok(())

@@ -61,7 +61,7 @@ pub struct FlowAction {
 
 /// Entry of a flow table; rules with equal matches share it.
 #[derive(Debug)]
-pub struct FlowEntry {
+pub struct FlowTableEntry {
     pub rule: Match,
     pub drop: bool,
     pub tag: Option<u32>,
@@ -75,7 +75,7 @@ pub struct FlowEntry {
     pub counters: Vec<(Index, u32)>,
 }
 
-impl FlowEntry {
+impl FlowTableEntry {
     fn is_empty(&self) -> bool {
         self.to.is_empty() && self.drops == 0 && self.host == 0
     }
@@ -85,7 +85,7 @@ impl FlowEntry {
 #[derive(Debug)]
 pub struct FlowTable {
     pub id: TableId,
-    pub entries: Vec<FlowEntry>,
+    pub entries: Vec<FlowTableEntry>,
 }
 
 impl FlowTable {
@@ -103,7 +103,7 @@ impl FlowTable {
                     .iter()
                     .rposition(|entry| entry.rule.same_criteria(rule));
                 let at = group.map_or(self.entries.len(), |last| last + 1);
-                let entry = FlowEntry {
+                let entry = FlowTableEntry {
                     rule: rule.clone(),
                     drop,
                     tag: action.tag,

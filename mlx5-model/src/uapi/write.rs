@@ -12,14 +12,14 @@ use super::request::{Framing, UverbsRequest, frame_extended, frame_legacy};
 use super::trace;
 
 /// A command: its number, its framing, and the function that executes it.
-struct Command {
+struct UverbsCommand {
     name: &'static str,
     number: u32,
     framing: Framing,
     run: fn(&UverbsFile, &UverbsRequest<'_>) -> Result<(), Errno>,
 }
 
-impl Command {
+impl UverbsCommand {
     /// Returns `true` if the command destroys an object. A dead device still allows that, so that
     /// its file can be closed.
     fn destroys(&self) -> bool {
@@ -39,7 +39,7 @@ macro_rules! command {
         command!(@ $number, offset_of!($request, $field) + $len, $response, true, $run)
     };
     (@ $number:ident, $request:expr, $response:expr, $driver:expr, $run:path) => {
-        Command {
+        UverbsCommand {
             name: stringify!($number),
             number: $number as u32,
             framing: Framing {
@@ -53,7 +53,7 @@ macro_rules! command {
 }
 
 /// Commands in legacy framing, with the sizes of Linux 6.1's `uverbs_def_write_intf`.
-static LEGACY: &[Command] = &[
+static LEGACY: &[UverbsCommand] = &[
     command!(IB_USER_VERBS_CMD_GET_CONTEXT, ib_uverbs_get_context => size_of::<ib_uverbs_get_context_resp>(), true, context::get),
     command!(IB_USER_VERBS_CMD_QUERY_DEVICE, ib_uverbs_query_device => size_of::<ib_uverbs_query_device_resp>(), true, query::device),
     command!(IB_USER_VERBS_CMD_QUERY_PORT, ib_uverbs_query_port => size_of::<ib_uverbs_query_port_resp>(), true, query::port),
@@ -85,7 +85,7 @@ static LEGACY: &[Command] = &[
 ];
 
 /// Commands in extended framing, with their minimum sizes.
-static EXTENDED: &[Command] = &[
+static EXTENDED: &[UverbsCommand] = &[
     command!(ex IB_USER_VERBS_EX_CMD_QUERY_DEVICE, ib_uverbs_ex_query_device.reserved + 4 => RESPONSE_LENGTH_OF_QUERY, query::device_ex),
     command!(ex IB_USER_VERBS_EX_CMD_CREATE_CQ, ib_uverbs_ex_create_cq.reserved + 4 => size_of::<ib_uverbs_ex_create_cq_resp>(), cq::create_ex),
     command!(ex IB_USER_VERBS_EX_CMD_MODIFY_CQ, ib_uverbs_ex_modify_cq.reserved + 4 => 0, cq::modify_ex),
@@ -137,7 +137,7 @@ pub fn write(file: &UverbsFile, bytes: &[u8]) -> Result<usize, Errno> {
     result.map(|()| bytes.len())
 }
 
-fn find(code: u32) -> Result<&'static Command, Errno> {
+fn find(code: u32) -> Result<&'static UverbsCommand, Errno> {
     let flags = IB_USER_VERBS_CMD_FLAG_EXTENDED | IB_USER_VERBS_CMD_COMMAND_MASK;
     refuse_if(code & !flags != 0, libc::EINVAL)?;
     let commands = if code & IB_USER_VERBS_CMD_FLAG_EXTENDED != 0 {

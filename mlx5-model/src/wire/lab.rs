@@ -269,14 +269,14 @@ pub(super) fn without_sockets_of(family: libc::c_int) {
 }
 
 /// Marks that the capture has seen, shared with the sending threads.
-pub(super) struct Flow<'a> {
+pub(super) struct SeenMarks<'a> {
     lab: &'a Lab,
     seen: Mutex<HashSet<u64>>,
     /// Signalled when `seen` grows.
     grown: Condvar,
 }
 
-impl Flow<'_> {
+impl SeenMarks<'_> {
     fn seen(&self) -> MutexGuard<'_, HashSet<u64>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -295,7 +295,11 @@ impl Flow<'_> {
 
 /// Takes frames until `done`. Every fifth frame is made to wait and must be unchanged when it is
 /// delivered again.
-fn capture(wire: &mut Wire, flow: &Flow<'_>, done: &AtomicBool) -> Vec<(WireDirection, Vec<u8>)> {
+fn capture(
+    wire: &mut Wire,
+    flow: &SeenMarks<'_>,
+    done: &AtomicBool,
+) -> Vec<(WireDirection, Vec<u8>)> {
     let (began, mut frames, mut calls) = (Instant::now(), vec![], 0);
     let mut waiting: Option<Vec<u8>> = None;
     while !done.load(Ordering::Acquire) {
@@ -327,10 +331,10 @@ fn capture(wire: &mut Wire, flow: &Flow<'_>, done: &AtomicBool) -> Vec<(WireDire
 pub(super) fn during(
     lab: &Lab,
     wire: &mut Wire,
-    work: impl FnOnce(&Flow<'_>) + Send,
+    work: impl FnOnce(&SeenMarks<'_>) + Send,
 ) -> Vec<(WireDirection, Vec<u8>)> {
     let done = AtomicBool::new(false);
-    let flow = Flow {
+    let flow = SeenMarks {
         lab,
         seen: Mutex::default(),
         grown: Condvar::new(),
@@ -360,7 +364,7 @@ pub(super) fn during(
 const PIECE: usize = 512 << 10;
 
 /// Sends `data` both ways over one TCP connection between the two namespaces.
-pub(super) fn exchange(flow: &Flow<'_>, near: &str, data: &[u8]) {
+pub(super) fn exchange(flow: &SeenMarks<'_>, near: &str, data: &[u8]) {
     let lab = flow.lab;
     let address: SocketAddr = near.parse().unwrap();
     let listener = lab.near.within(|| TcpListener::bind(address).unwrap());

@@ -23,32 +23,32 @@ pub(super) fn between_mappings() -> MutexGuard<'static, ()> {
 
 /// Access that this process has to a mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
+pub(super) enum MappingAccess {
     Read,
     ReadWrite,
 }
 
 /// Shared mapping, unmapped when it is dropped.
-pub(super) struct Mapping {
+pub(super) struct SharedMapping {
     base: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: only this value accesses the mapping, and nothing in it is bound to a thread.
-unsafe impl Send for Mapping {}
+unsafe impl Send for SharedMapping {}
 
-impl Mapping {
+impl SharedMapping {
     /// Maps `len` bytes of a socket, or of another descriptor with kernel memory such as a BPF map,
     /// from `offset` on.
     pub(super) fn new(
         socket: RawFd,
         len: usize,
         offset: u64,
-        access: Access,
-    ) -> io::Result<Mapping> {
+        access: MappingAccess,
+    ) -> io::Result<SharedMapping> {
         let protection = match access {
-            Access::Read => libc::PROT_READ,
-            Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+            MappingAccess::Read => libc::PROT_READ,
+            MappingAccess::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
         let _no_fork = between_mappings();
         // SAFETY: a new shared mapping at an address of the kernel's choice touches no other memory.
@@ -68,7 +68,7 @@ impl Mapping {
         // SAFETY: the mapping was made above, with this length.
         unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Mapping { base, len })
+        Ok(SharedMapping { base, len })
     }
 
     /// Returns the start of the mapping, which lives as long as `self`.
@@ -78,7 +78,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for SharedMapping {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `new` with this length, and no reference to it is left.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };

@@ -45,7 +45,7 @@ use error::WireError;
 use spec::WireKind;
 
 /// Open wire. It belongs to one thread at a time, the NIC's.
-pub struct Wire(Backend);
+pub struct Wire(WireBackend);
 
 // A wire is opened on one thread and used on another.
 const _: () = {
@@ -53,7 +53,7 @@ const _: () = {
     is_send::<Wire>();
 };
 
-enum Backend {
+enum WireBackend {
     AfPacket(Box<af_packet::AfPacketWire>),
     AfXdp(Box<af_xdp::AfXdpWire>),
     Pcap(Box<pcap::PcapWire>),
@@ -66,12 +66,12 @@ enum Backend {
 macro_rules! each {
     ($inner:expr, $wire:ident => $call:expr) => {
         match $inner {
-            Backend::AfPacket($wire) => $call,
-            Backend::AfXdp($wire) => $call,
-            Backend::Pcap($wire) => $call,
-            Backend::Synth($wire) => $call,
-            Backend::Peer($wire) => $call,
-            Backend::Loopback($wire) => $call,
+            WireBackend::AfPacket($wire) => $call,
+            WireBackend::AfXdp($wire) => $call,
+            WireBackend::Pcap($wire) => $call,
+            WireBackend::Synth($wire) => $call,
+            WireBackend::Peer($wire) => $call,
+            WireBackend::Loopback($wire) => $call,
         }
     };
 }
@@ -80,12 +80,12 @@ impl fmt::Debug for Wire {
     /// Writes only the kind of the wire, because its buffers have megabytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.0 {
-            Backend::AfPacket(_) => "af_packet",
-            Backend::AfXdp(_) => "af_xdp",
-            Backend::Pcap(_) => "pcap",
-            Backend::Synth(_) => "synth",
-            Backend::Peer(_) => "peer",
-            Backend::Loopback(_) => "loopback",
+            WireBackend::AfPacket(_) => "af_packet",
+            WireBackend::AfXdp(_) => "af_xdp",
+            WireBackend::Pcap(_) => "pcap",
+            WireBackend::Synth(_) => "synth",
+            WireBackend::Peer(_) => "peer",
+            WireBackend::Loopback(_) => "loopback",
         };
         write!(f, "Wire({kind})")
     }
@@ -96,13 +96,13 @@ impl Wire {
     pub fn open(spec: &WireSpec) -> Result<Wire, WireError> {
         Ok(Wire(match &spec.kind {
             WireKind::AfPacket(it) => {
-                Backend::AfPacket(Box::new(af_packet::AfPacketWire::open(spec, it)?))
+                WireBackend::AfPacket(Box::new(af_packet::AfPacketWire::open(spec, it)?))
             }
-            WireKind::AfXdp(it) => Backend::AfXdp(Box::new(af_xdp::AfXdpWire::open(spec, it)?)),
-            WireKind::Pcap(it) => Backend::Pcap(Box::new(pcap::PcapWire::open(spec, it)?)),
-            WireKind::Synth(it) => Backend::Synth(Box::new(synth::SynthWire::new(it))),
-            WireKind::Peer(path) => Backend::Peer(Box::new(peer::PeerWire::open(spec, path)?)),
-            WireKind::Loopback => Backend::Loopback(loopback::LoopbackWire::default()),
+            WireKind::AfXdp(it) => WireBackend::AfXdp(Box::new(af_xdp::AfXdpWire::open(spec, it)?)),
+            WireKind::Pcap(it) => WireBackend::Pcap(Box::new(pcap::PcapWire::open(spec, it)?)),
+            WireKind::Synth(it) => WireBackend::Synth(Box::new(synth::SynthWire::new(it))),
+            WireKind::Peer(path) => WireBackend::Peer(Box::new(peer::PeerWire::open(spec, path)?)),
+            WireKind::Loopback => WireBackend::Loopback(loopback::LoopbackWire::default()),
         }))
     }
 
@@ -126,25 +126,25 @@ impl Wire {
     /// Sends one frame. Playback wires (`pcap`, `synth`) discard it.
     pub fn send(&mut self, frame: &[u8]) -> io::Result<()> {
         match &mut self.0 {
-            Backend::AfPacket(wire) => wire.send(frame),
-            Backend::AfXdp(wire) => wire.send(frame),
-            Backend::Peer(wire) => wire.send(frame),
-            Backend::Loopback(wire) => {
+            WireBackend::AfPacket(wire) => wire.send(frame),
+            WireBackend::AfXdp(wire) => wire.send(frame),
+            WireBackend::Peer(wire) => wire.send(frame),
+            WireBackend::Loopback(wire) => {
                 wire.send(frame);
                 Ok(())
             }
-            Backend::Pcap(_) | Backend::Synth(_) => Ok(()),
+            WireBackend::Pcap(_) | WireBackend::Synth(_) => Ok(()),
         }
     }
 
     /// Returns whether more frames can arrive, as found by the last [`Wire::burst`].
     pub fn state(&self) -> WireState {
         match &self.0 {
-            Backend::AfPacket(wire) => wire.state(),
-            Backend::AfXdp(wire) => wire.state(),
-            Backend::Pcap(wire) => wire.state(),
-            Backend::Synth(wire) => wire.state(),
-            Backend::Peer(_) | Backend::Loopback(_) => WireState::Up,
+            WireBackend::AfPacket(wire) => wire.state(),
+            WireBackend::AfXdp(wire) => wire.state(),
+            WireBackend::Pcap(wire) => wire.state(),
+            WireBackend::Synth(wire) => wire.state(),
+            WireBackend::Peer(_) | WireBackend::Loopback(_) => WireState::Up,
         }
     }
 
@@ -152,18 +152,18 @@ impl Wire {
     /// live interface this takes system calls, which are too expensive for every burst.
     pub fn drops(&mut self) -> WireDrops {
         match &mut self.0 {
-            Backend::AfPacket(wire) => wire.drops(),
-            Backend::AfXdp(wire) => wire.drops(),
+            WireBackend::AfPacket(wire) => wire.drops(),
+            WireBackend::AfXdp(wire) => wire.drops(),
             // The other end did not take the frames. Its port is unknown here, so `port` stays 0.
-            Backend::Peer(wire) => WireDrops {
+            WireBackend::Peer(wire) => WireDrops {
                 ring: wire.dropped(),
                 ..WireDrops::default()
             },
-            Backend::Loopback(wire) => WireDrops {
+            WireBackend::Loopback(wire) => WireDrops {
                 port: wire.dropped(),
                 ..WireDrops::default()
             },
-            Backend::Pcap(_) | Backend::Synth(_) => WireDrops::default(),
+            WireBackend::Pcap(_) | WireBackend::Synth(_) => WireDrops::default(),
         }
     }
 
@@ -171,7 +171,7 @@ impl Wire {
     /// 14 bytes, or of another link type. Further rounds of a looped file do not count again.
     pub fn skipped(&self) -> u64 {
         match &self.0 {
-            Backend::Pcap(wire) => wire.skipped(),
+            WireBackend::Pcap(wire) => wire.skipped(),
             _ => 0,
         }
     }
@@ -179,7 +179,7 @@ impl Wire {
     /// Returns the number of merged frames that could not be split and were passed on whole.
     pub fn unsplit(&self) -> u64 {
         match &self.0 {
-            Backend::AfPacket(wire) => wire.unsplit(),
+            WireBackend::AfPacket(wire) => wire.unsplit(),
             _ => 0,
         }
     }
@@ -188,9 +188,9 @@ impl Wire {
     /// interface still merges frames.
     pub fn notes(&self) -> &[String] {
         match &self.0 {
-            Backend::AfPacket(wire) => wire.notes(),
-            Backend::AfXdp(wire) => wire.notes(),
-            Backend::Pcap(wire) => wire.notes(),
+            WireBackend::AfPacket(wire) => wire.notes(),
+            WireBackend::AfXdp(wire) => wire.notes(),
+            WireBackend::Pcap(wire) => wire.notes(),
             _ => &[],
         }
     }
@@ -200,9 +200,9 @@ impl Wire {
     /// the NIC makes a frame wait.
     pub fn wait_fd(&self) -> Option<RawFd> {
         match &self.0 {
-            Backend::AfPacket(wire) => wire.wait_fd(),
-            Backend::AfXdp(wire) => wire.wait_fd(),
-            Backend::Peer(wire) => wire.wait_fd(),
+            WireBackend::AfPacket(wire) => wire.wait_fd(),
+            WireBackend::AfXdp(wire) => wire.wait_fd(),
+            WireBackend::Peer(wire) => wire.wait_fd(),
             _ => None,
         }
     }
@@ -212,7 +212,7 @@ impl Wire {
     /// signal.
     pub fn begin_gathering(&self) -> Option<RawFd> {
         match &self.0 {
-            Backend::AfXdp(wire) => Some(wire.begin_gathering()),
+            WireBackend::AfXdp(wire) => Some(wire.begin_gathering()),
             _ => None,
         }
     }
@@ -222,10 +222,10 @@ impl Wire {
     /// has ended.
     pub fn next_due_ns(&self) -> Option<u64> {
         match &self.0 {
-            Backend::Pcap(wire) => wire.next_due_ns(),
-            Backend::Synth(wire) => wire.next_due_ns(),
-            Backend::Peer(wire) => wire.next_due_ns(),
-            Backend::AfPacket(_) | Backend::AfXdp(_) | Backend::Loopback(_) => None,
+            WireBackend::Pcap(wire) => wire.next_due_ns(),
+            WireBackend::Synth(wire) => wire.next_due_ns(),
+            WireBackend::Peer(wire) => wire.next_due_ns(),
+            WireBackend::AfPacket(_) | WireBackend::AfXdp(_) | WireBackend::Loopback(_) => None,
         }
     }
 
@@ -233,8 +233,8 @@ impl Wire {
     /// ring is at most three quarters full.
     pub fn has_room(&self) -> bool {
         match &self.0 {
-            Backend::AfPacket(wire) => wire.has_room(),
-            Backend::AfXdp(wire) => wire.has_room(),
+            WireBackend::AfPacket(wire) => wire.has_room(),
+            WireBackend::AfXdp(wire) => wire.has_room(),
             _ => false,
         }
     }
@@ -242,7 +242,7 @@ impl Wire {
     /// Switches the delivery of frames that the host sends on or off. Only a live interface has
     /// such frames, and XDP does not see them.
     pub fn set_sniffing(&mut self, on: bool) {
-        if let Backend::AfPacket(wire) = &mut self.0 {
+        if let WireBackend::AfPacket(wire) = &mut self.0 {
             wire.set_sniffing(on);
         }
     }

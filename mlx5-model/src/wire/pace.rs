@@ -9,7 +9,7 @@ const NS: u128 = 1_000_000_000;
 
 /// Constant frame rate, which starts with the first burst.
 #[derive(Clone, Debug)]
-pub(super) struct Pace {
+pub(super) struct FramePace {
     pps: NonZeroU64,
     /// Due time of the first frame in nanoseconds, by the NIC's clock.
     start: Option<u64>,
@@ -17,9 +17,9 @@ pub(super) struct Pace {
     sent: u64,
 }
 
-impl Pace {
-    pub(super) fn new(pps: NonZeroU64) -> Pace {
-        Pace {
+impl FramePace {
+    pub(super) fn new(pps: NonZeroU64) -> FramePace {
+        FramePace {
             pps,
             start: None,
             sent: 0,
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn frames_are_due_at_next_due_ns() {
         for pps in [1, 3, 7, 1_000, 999_983, 14_880_952, 3_000_000_000] {
-            let mut pace = Pace::new(NonZeroU64::new(pps).unwrap());
+            let mut pace = FramePace::new(NonZeroU64::new(pps).unwrap());
             let mut now = 12_345;
             assert_eq!(pace.due(now), 1);
             for _ in 0..100 {
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_pace_catches_up_but_not_after_a_hold() {
-        let mut pace = Pace::new(NonZeroU64::new(1_000).unwrap());
+        let mut pace = FramePace::new(NonZeroU64::new(1_000).unwrap());
         pace.due(0);
         pace.count(1);
         assert_eq!(pace.due(1_000_000_000), 1_000);

@@ -66,7 +66,7 @@ pub struct Fleet {
     /// Sum of the ledgers of all sensors.
     pub total: DeliveryLedger,
     /// Findings on what is missing or needs attention.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<SurveyFinding>,
 }
 
 /// Status of a sensor, and conclusions from it.
@@ -86,7 +86,7 @@ pub struct SensorFacts {
 /// Finding of a survey: something is missing or needs attention.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Finding {
+pub enum SurveyFinding {
     /// No sensor has written a status.
     Nobody,
     /// The status of a sensor is too old.
@@ -155,7 +155,7 @@ pub enum Finding {
     },
 }
 
-impl Finding {
+impl SurveyFinding {
     /// Returns `true` if something is missing; `false` if the finding only needs attention.
     #[must_use]
     pub fn is_missing(&self) -> bool {
@@ -293,7 +293,9 @@ fn judge(
             }
             Err(problem) => {
                 let object = status::plain(&object);
-                fleet.findings.push(Finding::Unreadable { object, problem });
+                fleet
+                    .findings
+                    .push(SurveyFinding::Unreadable { object, problem });
             }
         }
     }
@@ -306,7 +308,7 @@ fn judge(
     let order = |it: &SensorFacts| (it.status.sensor.clone(), it.status.refused_by.is_some());
     fleet.sensors.sort_by_key(order);
     if fleet.sensors.is_empty() && fleet.findings.is_empty() {
-        fleet.findings.push(Finding::Nobody);
+        fleet.findings.push(SurveyFinding::Nobody);
     }
     for it in &fleet.sensors {
         fleet.total = fleet.total.plus(&it.status.ledger);
@@ -314,7 +316,7 @@ fn judge(
         seen.remove(&it.status.sensor);
     }
     let without = seen.into_iter();
-    let without = without.map(|(sensor, partition)| Finding::NoStatus { sensor, partition });
+    let without = without.map(|(sensor, partition)| SurveyFinding::NoStatus { sensor, partition });
     fleet.findings.extend(without);
     fleet
 }
@@ -329,19 +331,19 @@ fn facts(status: SensorStatus, now: Timestamp, stale: Duration) -> SensorFacts {
     }
 }
 
-fn findings(it: &SensorFacts, now: Timestamp) -> Vec<Finding> {
+fn findings(it: &SensorFacts, now: Timestamp) -> Vec<SurveyFinding> {
     let SensorFacts { status, age_s, .. } = it;
     let sensor = || status.sensor.clone();
     let host = || status.by.host.clone();
     let mut found = Vec::new();
     if it.stale {
-        found.push(Finding::Stale {
+        found.push(SurveyFinding::Stale {
             sensor: sensor(),
             age_s: *age_s,
         });
     }
     if let Some(by) = status.refused_by.clone() {
-        found.push(Finding::Refused {
+        found.push(SurveyFinding::Refused {
             sensor: sensor(),
             host: host(),
             by,
@@ -350,7 +352,7 @@ fn findings(it: &SensorFacts, now: Timestamp) -> Vec<Finding> {
     let frames = status.ledger.expired_unshipped;
     let (files, flow_files) = (status.expired_files, status.expired_flow_files);
     if (frames, files, flow_files) != (0, 0, 0) {
-        found.push(Finding::Expired {
+        found.push(SurveyFinding::Expired {
             sensor: sensor(),
             frames,
             files,
@@ -359,17 +361,17 @@ fn findings(it: &SensorFacts, now: Timestamp) -> Vec<Finding> {
         });
     }
     if !it.adds_up {
-        found.push(Finding::DoesNotAddUp { sensor: sensor() });
+        found.push(SurveyFinding::DoesNotAddUp { sensor: sensor() });
     }
     let recent = |it: &&Instance| now.duration_since(it.time).unsigned_abs() < DAY;
     if let Some(from) = status.taken_over.as_ref().filter(recent) {
-        found.push(Finding::TakenOver {
+        found.push(SurveyFinding::TakenOver {
             sensor: sensor(),
             host: host(),
             from: from.clone(),
         });
     }
-    found.extend(status.problems.iter().map(|it| Finding::Problem {
+    found.extend(status.problems.iter().map(|it| SurveyFinding::Problem {
         sensor: sensor(),
         problem: it.clone(),
     }));
@@ -380,7 +382,7 @@ fn findings(it: &SensorFacts, now: Timestamp) -> Vec<Finding> {
 mod tests {
     use super::{fixtures::status, *};
     use crate::{
-        ledger::Fate,
+        ledger::FrameState,
         store::{Remote, Store},
     };
     use jiff::SignedDuration;
@@ -425,8 +427,8 @@ mod tests {
         // More statuses than are read at a time.
         for i in 0..40 {
             let mut it = status(&format!("tap-{i:02}"));
-            it.ledger.enter(Fate::Shipped, 10);
-            it.ledger.enter(Fate::Pending, 1);
+            it.ledger.enter(FrameState::Shipped, 10);
+            it.ledger.enter(FrameState::Pending, 1);
             all.push(object(&it));
         }
         let fleet = fleet(&all);
@@ -447,7 +449,7 @@ mod tests {
     fn missing_frames_and_problems_are_found() {
         let stale = ago(status("a"), 301);
         let mut expired = status("b");
-        expired.ledger.enter(Fate::Expired, 7);
+        expired.ledger.enter(FrameState::Expired, 7);
         expired.expired_files = 1;
         let mut wrong = status("c");
         wrong.ledger.captured = 1;
@@ -459,9 +461,9 @@ mod tests {
         let kinds: Vec<_> = found.iter().map(|it| it.is_missing()).collect();
         assert_eq!(kinds, [true, true, true, true, false], "{found:?}");
         assert!(
-            matches!(&found[0], Finding::Stale { sensor, age_s } if sensor == "a" && *age_s > 300.0)
+            matches!(&found[0], SurveyFinding::Stale { sensor, age_s } if sensor == "a" && *age_s > 300.0)
         );
-        let expected = Finding::Expired {
+        let expected = SurveyFinding::Expired {
             sensor: "b".into(),
             frames: 7,
             files: 1,
@@ -469,12 +471,12 @@ mod tests {
             flow_files: 0,
         };
         assert_eq!(found[1], expected);
-        assert_eq!(found[2], Finding::DoesNotAddUp { sensor: "c".into() });
+        assert_eq!(found[2], SurveyFinding::DoesNotAddUp { sensor: "c".into() });
         assert!(
-            matches!(&found[3], Finding::Problem { problem, .. } if problem == "the disk is gone")
+            matches!(&found[3], SurveyFinding::Problem { problem, .. } if problem == "the disk is gone")
         );
         assert!(
-            matches!(&found[4], Finding::TakenOver { from, .. } if Some(from) == taken.taken_over.as_ref())
+            matches!(&found[4], SurveyFinding::TakenOver { from, .. } if Some(from) == taken.taken_over.as_ref())
         );
         // The takeover was long ago.
         taken.taken_over = Some(ago(status("e"), 100_000).by);
@@ -491,7 +493,7 @@ mod tests {
         refused.refused_by = Some(owner.by.clone());
         let all = fleet(&[object(&owner), object(&refused)]);
         assert_eq!(all.sensors.len(), 2);
-        let expected = Finding::Refused {
+        let expected = SurveyFinding::Refused {
             sensor: "a".into(),
             host: "there".into(),
             by: owner.by.clone(),
@@ -524,13 +526,13 @@ mod tests {
             blocks(2, 1, "a"),
             blocks(2, 1, "b"),
         ]);
-        let expected = Finding::NoStatus {
+        let expected = SurveyFinding::NoStatus {
             sensor: "b".into(),
             partition: "blocks/dt=2026-01-02/hour=01/sensor=b".into(),
         };
         assert_eq!(all.findings, [expected]);
         let none = fleet(&[]);
-        assert_eq!(none.findings, [Finding::Nobody]);
+        assert_eq!(none.findings, [SurveyFinding::Nobody]);
     }
 
     #[test]
@@ -544,7 +546,7 @@ mod tests {
         ]);
         assert_eq!(all.sensors.len(), 1);
         let unread = all.findings.iter().map(|it| match it {
-            Finding::Unreadable { object, .. } => object.as_str(),
+            SurveyFinding::Unreadable { object, .. } => object.as_str(),
             other => panic!("{other:?}"),
         });
         let unread: Vec<_> = unread.collect();

@@ -10,7 +10,7 @@ use std::{
 };
 use wqcap_files::{
     folder::{
-        delivery::{RECORD, Record, VERSION},
+        delivery::{DeliveryRecord, RECORD, VERSION},
         sync_folder,
     },
     open::{MOST_RECORD, create_or_empty, read_regular},
@@ -27,7 +27,7 @@ pub(super) fn check_version(path: &Path, version: u32) -> Result<(), JournalErro
 }
 
 /// Reads the records of a folder. A missing folder has none.
-pub(super) fn read_folder(folder: &Path) -> Result<Vec<Record>, JournalError> {
+pub(super) fn read_folder(folder: &Path) -> Result<Vec<DeliveryRecord>, JournalError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -41,7 +41,7 @@ pub(super) fn read_folder(folder: &Path) -> Result<Vec<Record>, JournalError> {
         if !name.is_some_and(|it| it.ends_with(RECORD) && !it.starts_with('.')) {
             continue;
         }
-        let Some(record) = read_json::<Record>(&path)? else {
+        let Some(record) = read_json::<DeliveryRecord>(&path)? else {
             continue;
         };
         check_version(&path, record.version)?;

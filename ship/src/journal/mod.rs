@@ -24,9 +24,9 @@ mod error;
 
 pub(crate) use dirs::DirStamp;
 pub use error::JournalError;
-pub use wqcap_files::folder::delivery::{FileId, Kind, Record, State};
+pub use wqcap_files::folder::delivery::{ContentKind, DeliveryRecord, DeliveryState, FileId};
 
-use crate::ledger::{DeliveryLedger, Fate};
+use crate::ledger::{DeliveryLedger, FrameState};
 use bytes::Bytes;
 use dirs::Dirs;
 use disk::{check_version, read_folder, read_json, remove, write_json, write_synced};
@@ -51,7 +51,7 @@ const BLOCKS: &str = ".parquet";
 
 /// Sums over deleted files, and the owner of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Sums {
+struct JournalSums {
     version: u32,
     sensor: String,
     store: String,
@@ -78,8 +78,8 @@ struct Sums {
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
-    sums: Sums,
-    records: BTreeMap<FileId, Record>,
+    sums: JournalSums,
+    records: BTreeMap<FileId, DeliveryRecord>,
     _lock: Option<FolderLock>,
 }
 
@@ -90,7 +90,7 @@ impl Journal {
     /// The journal cannot be read or written, belongs to another sensor or store, or is in use by
     /// another process.
     pub fn open(dir: &Path, sensor: &str, store: &str) -> Result<Self, JournalError> {
-        for kind in Kind::ALL {
+        for kind in ContentKind::ALL {
             let folder = dir.join(kind.folder());
             fs::create_dir_all(&folder).map_err(|source| JournalError::io(&folder, source))?;
         }
@@ -117,7 +117,7 @@ impl Journal {
     /// The journal cannot be read, or belongs to another sensor or store.
     pub fn read(dir: &Path, sensor: &str, store: &str) -> Result<Self, JournalError> {
         let path = dir.join(SUMS);
-        let sums = read_json::<Sums>(&path)?.unwrap_or_else(|| Sums {
+        let sums = read_json::<JournalSums>(&path)?.unwrap_or_else(|| JournalSums {
             version: VERSION,
             sensor: sensor.into(),
             store: store.into(),
@@ -140,7 +140,7 @@ impl Journal {
             });
         }
         let mut records = BTreeMap::new();
-        for kind in Kind::ALL {
+        for kind in ContentKind::ALL {
             for record in read_folder(&dir.join(kind.folder()))? {
                 records.insert(record.id(), record);
             }
@@ -161,13 +161,13 @@ impl Journal {
     }
 
     /// Returns the delivery records of all files.
-    pub fn records(&self) -> impl Iterator<Item = &Record> {
+    pub fn records(&self) -> impl Iterator<Item = &DeliveryRecord> {
         self.records.values()
     }
 
     /// Returns the delivery record of a file.
     #[must_use]
-    pub fn get(&self, id: &FileId) -> Option<&Record> {
+    pub fn get(&self, id: &FileId) -> Option<&DeliveryRecord> {
         self.records.get(id)
     }
 
@@ -176,7 +176,7 @@ impl Journal {
     pub fn ledger(&self) -> DeliveryLedger {
         let mut ledger = self.sums.frames;
         for record in self.records.values() {
-            ledger.enter(Fate::of(record), record.frames);
+            ledger.enter(FrameState::of(record), record.frames);
         }
         ledger
     }
@@ -208,7 +208,7 @@ impl Journal {
         for file in files {
             self.sums.expired_files += 1;
             match file.frames {
-                Some(frames) => self.sums.frames.enter(Fate::Expired, frames),
+                Some(frames) => self.sums.frames.enter(FrameState::Expired, frames),
                 None => self.sums.expired_uncounted_files += 1,
             }
         }
@@ -217,7 +217,7 @@ impl Journal {
     }
 
     /// Writes a record, and replaces an earlier one of the same file.
-    pub(crate) fn set(&mut self, record: Record) -> Result<(), JournalError> {
+    pub(crate) fn set(&mut self, record: DeliveryRecord) -> Result<(), JournalError> {
         let id = record.id();
         // A new file may have the name of a deleted one.
         if self.sums.folded.as_ref() == Some(&id) {
@@ -230,11 +230,15 @@ impl Journal {
     }
 
     /// Writes the delivery state of a file.
-    pub(crate) fn set_state(&mut self, id: &FileId, state: State) -> Result<(), JournalError> {
+    pub(crate) fn set_state(
+        &mut self,
+        id: &FileId,
+        state: DeliveryState,
+    ) -> Result<(), JournalError> {
         let Some(record) = self.records.get(id) else {
             return Ok(());
         };
-        self.set(Record {
+        self.set(DeliveryRecord {
             state,
             ..record.clone()
         })
@@ -271,14 +275,16 @@ impl Journal {
         let Some(record) = self.records.get(id) else {
             return Ok(());
         };
-        let fate = match Fate::of(record) {
-            Fate::Pending => Fate::Expired,
+        let fate = match FrameState::of(record) {
+            FrameState::Pending => FrameState::Expired,
             fate => fate,
         };
-        if record.state != State::Shipped {
+        if record.state != DeliveryState::Shipped {
             match record.kind {
-                Kind::Packets => self.sums.expired_files += 1,
-                Kind::Flows | Kind::Dns | Kind::Dhcp => self.sums.expired_flow_files += 1,
+                ContentKind::Packets => self.sums.expired_files += 1,
+                ContentKind::Flows | ContentKind::Dns | ContentKind::Dhcp => {
+                    self.sums.expired_flow_files += 1
+                }
             }
         }
         self.sums.frames.enter(fate, record.frames);
@@ -341,12 +347,12 @@ mod tests {
     use super::*;
     use wqcap_files::folder::FileStamp;
 
-    fn record(name: &str, frames: u64, state: State) -> Record {
+    fn record(name: &str, frames: u64, state: DeliveryState) -> DeliveryRecord {
         // Any existing file.
         let stamp = FileStamp::read(Path::new(env!("CARGO_MANIFEST_DIR")));
-        Record {
+        DeliveryRecord {
             version: VERSION,
-            kind: Kind::Packets,
+            kind: ContentKind::Packets,
             file: name.into(),
             stamp: stamp.expect("there"),
             ns: 5,
@@ -366,19 +372,19 @@ mod tests {
     #[test]
     fn records_are_read_back() {
         let dir = tempfile::tempdir().expect("dir");
-        let started = State::Started {
+        let started = DeliveryState::Started {
             upload: "id".into(),
             part_bytes: 4,
             parts: vec![Some("e".into()), None],
         };
         let states = [
-            State::Seen,
+            DeliveryState::Seen,
             started,
-            State::Sent {
+            DeliveryState::Sent {
                 etag: Some("\"e\"".into()),
             },
-            State::Verified,
-            State::Shipped,
+            DeliveryState::Verified,
+            DeliveryState::Shipped,
         ];
         let mut journal = open(dir.path());
         for (i, state) in states.iter().enumerate() {
@@ -423,11 +429,11 @@ mod tests {
         let dir = tempfile::tempdir().expect("dir");
         let mut journal = open(dir.path());
         let all = [
-            record("a.pcap", 1, State::Shipped),
-            record("b.pcap", 10, State::Seen),
-            Record {
+            record("a.pcap", 1, DeliveryState::Shipped),
+            record("b.pcap", 10, DeliveryState::Seen),
+            DeliveryRecord {
                 selected: false,
-                ..record("c.pcap", 100, State::Shipped)
+                ..record("c.pcap", 100, DeliveryState::Shipped)
             },
         ];
         for record in &all {

@@ -110,7 +110,7 @@ struct Object {
 #[derive(Default)]
 struct ObjectState {
     /// Leading pieces; empty: not requested yet, or taken by the reader.
-    leads: Vec<Arc<Pending>>,
+    leads: Vec<Arc<PendingPiece>>,
     /// Set when a reader has been opened.
     opened: bool,
 }
@@ -199,7 +199,7 @@ impl Fetcher {
     /// its name.
     pub(super) fn files(self: &Arc<Self>, objects: &[ObjectParts]) -> Vec<FileRanges> {
         let file = |(at, it): (usize, &ObjectParts)| {
-            let content = Content {
+            let content = ObjectContent {
                 fetcher: Arc::clone(self),
                 object: at,
             };
@@ -233,7 +233,7 @@ impl Fetcher {
     }
 
     /// Requests a piece of an object.
-    fn request(self: &Arc<Self>, object: usize, piece: usize) -> Arc<Pending> {
+    fn request(self: &Arc<Self>, object: usize, piece: usize) -> Arc<PendingPiece> {
         let (sender, receiver) = mpsc::channel();
         let fetcher = Arc::clone(self);
         self.runtime.spawn(async move {
@@ -241,7 +241,7 @@ impl Fetcher {
             // The receiver may have been dropped.
             let _ = sender.send(got);
         });
-        Arc::new(Pending(Mutex::new(Answer::Coming(receiver))))
+        Arc::new(PendingPiece(Mutex::new(PendingState::Coming(receiver))))
     }
 
     async fn get(&self, object: usize, piece: usize) -> Result<Bytes, FetchError> {
@@ -311,7 +311,7 @@ impl Fetcher {
         }
     }
 
-    fn take_leads(&self, at: usize) -> Vec<Arc<Pending>> {
+    fn take_leads(&self, at: usize) -> Vec<Arc<PendingPiece>> {
         let object = &self.objects[at];
         let leads = std::mem::take(&mut object.state().leads);
         if !leads.is_empty() {
@@ -330,21 +330,21 @@ fn changed(object: &Object, has: u64) -> FetchError {
 }
 
 /// Piece that has been requested.
-struct Pending(Mutex<Answer>);
+struct PendingPiece(Mutex<PendingState>);
 
-enum Answer {
+enum PendingState {
     Coming(Receiver<Result<Bytes, FetchError>>),
     Came(Result<Bytes, FetchError>),
 }
 
-impl Pending {
+impl PendingPiece {
     /// Waits until the piece has arrived, or `stop` is set.
     fn wait(&self, stop: &AtomicBool) -> Result<Bytes, FetchError> {
         let mut answer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let came = match &*answer {
-                Answer::Came(it) => return it.clone(),
-                Answer::Coming(receiver) => match receiver.recv_timeout(TICK) {
+                PendingState::Came(it) => return it.clone(),
+                PendingState::Coming(receiver) => match receiver.recv_timeout(TICK) {
                     Ok(it) => it,
                     Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => {
                         return Err(FetchError::Stopped);
@@ -356,19 +356,19 @@ impl Pending {
                     }
                 },
             };
-            *answer = Answer::Came(came);
+            *answer = PendingState::Came(came);
         }
     }
 }
 
 /// Object as an input of the merge.
 #[derive(Debug)]
-struct Content {
+struct ObjectContent {
     fetcher: Arc<Fetcher>,
     object: usize,
 }
 
-impl RemoteContent for Content {
+impl RemoteContent for ObjectContent {
     fn name(&self) -> String {
         self.fetcher.objects[self.object].key.clone()
     }
@@ -408,7 +408,7 @@ struct ObjectReader {
     /// Number of pieces requested so far.
     asked: usize,
     /// Requested pieces that have not been read.
-    coming: VecDeque<Arc<Pending>>,
+    coming: VecDeque<Arc<PendingPiece>>,
     /// Number of the next piece to read.
     at: usize,
     /// Current piece.

@@ -4,7 +4,7 @@
 use super::{
     partitions,
     ranges::{Listed, RangeList},
-    table::{Part, PartTable},
+    table::{ObjectPart, PartTable},
 };
 use crate::{
     key,
@@ -143,10 +143,10 @@ pub async fn plan(
 }
 
 /// Table of an object's parts, or the reason why it cannot be used.
-type ReadTable = (CaptureKey, Result<Option<PartTable>, TableError>);
+type ReadTable = (CaptureKey, Result<Option<PartTable>, OmittedTable>);
 
 /// Reason why a table is left out.
-enum TableError {
+enum OmittedTable {
     /// The table was deleted after it was listed.
     Gone,
     Unsound(String),
@@ -160,8 +160,8 @@ async fn tables(
 ) -> Result<Vec<ReadTable>, StoreError> {
     let read = |key: CaptureKey| async move {
         let table = match store.read(&key.blocks(), None).await {
-            Ok((bytes, _)) => PartTable::read(bytes, demanded).map_err(TableError::Unsound),
-            Err(StoreError::NotFound(_)) => Err(TableError::Gone),
+            Ok((bytes, _)) => PartTable::read(bytes, demanded).map_err(OmittedTable::Unsound),
+            Err(StoreError::NotFound(_)) => Err(OmittedTable::Gone),
             Err(e) => return Err(e),
         };
         Ok((key, table))
@@ -215,11 +215,11 @@ async fn of_times(
         match table {
             Ok(Some(table)) => plan.add_object(key, &table, times, &mut beginning),
             Ok(None) => {}
-            Err(TableError::Gone) => plan.notes.push(format!(
+            Err(OmittedTable::Gone) => plan.notes.push(format!(
                 "{}: was deleted before it could be read, and is left out",
                 key.blocks()
             )),
-            Err(TableError::Unsound(e)) => plan.losses.push(format!("{}: {e}", key.blocks())),
+            Err(OmittedTable::Unsound(e)) => plan.losses.push(format!("{}: {e}", key.blocks())),
         }
     }
     // An output without frames still needs an object's header for its link type.
@@ -242,7 +242,7 @@ impl StorePlan {
         times: &Range<u64>,
         beginning: &mut Option<ObjectParts>,
     ) {
-        let parts: Vec<&Part> = table.parts_in(times).collect();
+        let parts: Vec<&ObjectPart> = table.parts_in(times).collect();
         let Some(object) = &table.object else {
             self.unsent.parts += parts.len() as u64;
             self.unsent.frames += parts.iter().map(|it| it.frames).sum::<u64>();
@@ -324,11 +324,11 @@ async fn of_list(store: &dyn ReadStore, list: &RangeList) -> Result<StorePlan, P
                 let head = listed.head_bytes.unwrap_or(table.head_bytes);
                 known.push((key, listed, bytes, head));
             }
-            Ok(None) | Err(TableError::Gone) => plan.losses.push(format!(
+            Ok(None) | Err(OmittedTable::Gone) => plan.losses.push(format!(
                 "{}: has no table in blocks/; add head_bytes and object_bytes to the list",
                 key.packets()
             )),
-            Err(TableError::Unsound(e)) => plan.losses.push(format!("{}: {e}", key.blocks())),
+            Err(OmittedTable::Unsound(e)) => plan.losses.push(format!("{}: {e}", key.blocks())),
         }
     }
     for (key, listed, bytes, head) in known {

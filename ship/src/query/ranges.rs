@@ -30,7 +30,7 @@ pub(super) struct Listed {
 }
 
 /// Row of the list, with its position for messages.
-struct Row {
+struct RangeRow {
     place: String,
     object: String,
     start: u64,
@@ -74,7 +74,7 @@ impl RangeList {
                 values[row].ok_or_else(null)
             };
             let (start, end) = (number("byte_start", &starts)?, number("byte_end", &ends)?);
-            self.add(Row {
+            self.add(RangeRow {
                 place,
                 object,
                 start,
@@ -122,7 +122,7 @@ impl RangeList {
                 self.unsent += 1;
                 continue;
             };
-            self.add(Row {
+            self.add(RangeRow {
                 object: object.to_owned(),
                 start: number("byte_start", start)?,
                 end: number("byte_end", end)?,
@@ -134,7 +134,7 @@ impl RangeList {
         Ok(())
     }
 
-    fn add(&mut self, row: Row) -> Result<(), String> {
+    fn add(&mut self, row: RangeRow) -> Result<(), String> {
         let place = row.place;
         if row.start >= row.end {
             return Err(format!(

@@ -19,12 +19,12 @@ pub(super) struct PartTable {
     /// Number of leading bytes that must precede a part.
     pub(super) head_bytes: u64,
     /// Parts of the object, at least one.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<ObjectPart>,
 }
 
 /// Part of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct ObjectPart {
     pub(super) bytes: Range<u64>,
     pub(super) first_ns: u64,
     pub(super) last_ns: u64,
@@ -85,7 +85,7 @@ impl PartTable {
                     bytes.start, bytes.end
                 ));
             }
-            Ok(Part {
+            Ok(ObjectPart {
                 bytes,
                 first_ns: firsts[row],
                 last_ns: lasts[row],
@@ -102,7 +102,10 @@ impl PartTable {
     }
 
     /// Returns the parts that may hold matching frames of these times.
-    pub(super) fn parts_in<'t>(&'t self, times: &'t Range<u64>) -> impl Iterator<Item = &'t Part> {
+    pub(super) fn parts_in<'t>(
+        &'t self,
+        times: &'t Range<u64>,
+    ) -> impl Iterator<Item = &'t ObjectPart> {
         let parts = self.parts.iter();
         parts.filter(|it| it.may_hold && it.first_ns < times.end && it.last_ns >= times.start)
     }
@@ -157,7 +160,7 @@ mod tests {
         let table = table.expect("has parts");
         assert_eq!(table.object.as_deref(), Some("packets/x"));
         assert_eq!((table.object_bytes, table.head_bytes), (5000, index.head));
-        let expected = index.blocks.iter().map(|it| Part {
+        let expected = index.blocks.iter().map(|it| ObjectPart {
             bytes: it.start..it.end,
             first_ns: it.first_ns,
             last_ns: it.last_ns,

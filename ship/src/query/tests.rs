@@ -5,7 +5,7 @@ use super::{
     extract, fetch::Fetcher, plan,
 };
 use crate::{
-    Selection, ShipPlan,
+    ShipPlan, ShipSelection,
     blocks::{self, OfObject},
     key::{self, CaptureKey},
     shipper::{self, Mode, fixtures},
@@ -273,7 +273,7 @@ impl Place {
         dir
     }
 
-    fn ship(&self, sensor: &str, packets: Selection) {
+    fn ship(&self, sensor: &str, packets: ShipSelection) {
         let plan = ShipPlan {
             host: "here".into(),
             dir: self.sensor(sensor),
@@ -342,7 +342,7 @@ fn extracted_frames_equal_a_merge_by_time() {
         fixtures::capture(&place.sensor(sensor), queue, second, 1500);
     }
     for sensor in ["a", "b"] {
-        place.ship(sensor, Selection::All);
+        place.ship(sensor, ShipSelection::All);
     }
     let seen = Cell::new(FetchProgress::default());
     let query = place.query(of_times(&[], DAY), 0..u64::MAX);
@@ -373,7 +373,7 @@ fn missing_and_changed_objects_are_named_and_the_others_extracted() {
     for second in [10, 20, 30, 40] {
         fixtures::capture(&place.sensor("a"), 0, second, 100);
     }
-    place.ship("a", Selection::All);
+    place.ship("a", ShipSelection::All);
     let object = |second: u64| place.object("a", &format!("{second}000000000-q00.pcap"));
     fs::remove_file(object(10)).expect("there");
     let bytes = fs::read(object(20)).expect("there");
@@ -413,7 +413,7 @@ fn a_filter_on_a_flow_fetches_little_more_than_its_frames() {
     fixtures::capture_of(&place.sensor("a"), 0, 10, frames(3000..8000));
     fixtures::capture_of(&place.sensor("b"), 0, 10, frames(0..0));
     for sensor in ["a", "b"] {
-        place.ship(sensor, Selection::All);
+        place.ship(sensor, ShipSelection::All);
     }
     let extracted = |filter: &str| {
         let mut query = place.query(of_times(&[], DAY), 0..u64::MAX);
@@ -456,8 +456,8 @@ fn frames_that_were_not_sent_are_counted() {
     let place = Place::new();
     fixtures::capture(&place.sensor("a"), 0, 10, 100);
     fixtures::capture(&place.sensor("thin"), 0, 10, 70);
-    place.ship("a", Selection::All);
-    place.ship("thin", Selection::None);
+    place.ship("a", ShipSelection::All);
+    place.ship("thin", ShipSelection::None);
     let done = place
         .extract(of_times(&[], DAY), 0..u64::MAX)
         .expect("the rest");
@@ -485,7 +485,7 @@ fn listed_ranges_are_fetched() {
     let place = Place::new();
     for sensor in ["a", "b"] {
         fixtures::capture(&place.sensor(sensor), 0, 10, 100);
-        place.ship(sensor, Selection::All);
+        place.ship(sensor, ShipSelection::All);
     }
     let [a, b] = ["a", "b"].map(|sensor| {
         format!("packets/dt=1970-01-01/hour=00/sensor={sensor}/10000000000-q00.pcap")
@@ -573,7 +573,7 @@ fn a_refusal_ends_all_requests() {
 fn pieces_yield_the_content_of_the_file() {
     let place = Place::new();
     let file = fixtures::capture(&place.sensor("a"), 0, 10, 40_000);
-    place.ship("a", Selection::All);
+    place.ship("a", ShipSelection::All);
     let bytes = fs::metadata(&file).expect("there").len();
     let frame = |n: u64| 24 + n * 76;
     let ranges = vec![

@@ -3,7 +3,7 @@
 
 use super::{Shipper, Trouble};
 use crate::{
-    journal::{FileId, Record, State},
+    journal::{DeliveryRecord, DeliveryState, FileId},
     store::Digest,
 };
 use std::{fs::File, io, sync::Arc};
@@ -11,7 +11,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use wqcap_files::folder::FileStamp;
 
 /// Digest that is being computed.
-pub(super) struct Ahead {
+pub(super) struct PendingDigest {
     file: FileId,
     stamp: FileStamp,
     digest: JoinHandle<io::Result<Digest>>,
@@ -21,7 +21,7 @@ impl Shipper {
     /// Starts the digest of the next file that will be sent in parts, if there is one.
     pub(super) fn hash_next_file(&mut self) {
         let next = self.first(|it| {
-            let is_next = it.state == State::Seen && it.selected && !self.needs_copy(it);
+            let is_next = it.state == DeliveryState::Seen && it.selected && !self.needs_copy(it);
             is_next && it.sent().len > self.part_bytes(it.sent().len)
         });
         let Some(record) = next.and_then(|id| self.journal.get(&id)).cloned() else {
@@ -29,7 +29,7 @@ impl Shipper {
         };
         // A file that cannot be opened is reported when it is sent.
         if let Ok(file) = self.open(&record) {
-            self.ahead = Some(Ahead {
+            self.ahead = Some(PendingDigest {
                 file: record.id(),
                 stamp: record.sent(),
                 digest: digest_of(Arc::new(file), record.sent().len),
@@ -40,10 +40,10 @@ impl Shipper {
     /// Returns the digest of a file, from the computation in advance if there is one.
     pub(super) async fn digest(
         &mut self,
-        record: &Record,
+        record: &DeliveryRecord,
         file: &Arc<File>,
     ) -> Result<Digest, Trouble> {
-        let is_of = |it: &mut Ahead| it.file == record.id() && it.stamp == record.sent();
+        let is_of = |it: &mut PendingDigest| it.file == record.id() && it.stamp == record.sent();
         let digest = match self.ahead.take_if(is_of) {
             Some(ahead) => ahead.digest,
             None => digest_of(Arc::clone(file), record.sent().len),

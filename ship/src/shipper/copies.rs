@@ -8,7 +8,7 @@ use super::{Shipper, Trouble};
 use crate::{
     ShipPlan,
     blocks::{self, OfObject},
-    journal::{Kind, Record, State},
+    journal::{ContentKind, DeliveryRecord, DeliveryState},
 };
 use std::{
     fs,
@@ -45,15 +45,18 @@ pub(super) fn object_name<'p>(plan: &ShipPlan, path: &'p Path) -> Option<FileNam
 }
 
 impl Shipper {
-    pub(super) fn copy_path(&self, record: &Record) -> PathBuf {
+    pub(super) fn copy_path(&self, record: &DeliveryRecord) -> PathBuf {
         let copies = self.plan.journal.join(COPIES);
         copies.join(uncompressed(&record.file))
     }
 
     /// Returns `true` if a copy must be made before the next step.
-    pub(super) fn needs_copy(&self, record: &Record) -> bool {
-        let is_before = matches!(record.state, State::Seen | State::Started { .. });
-        record.kind == Kind::Packets
+    pub(super) fn needs_copy(&self, record: &DeliveryRecord) -> bool {
+        let is_before = matches!(
+            record.state,
+            DeliveryState::Seen | DeliveryState::Started { .. }
+        );
+        record.kind == ContentKind::Packets
             && record.selected
             && self.plan.anonymize.is_some()
             && is_before
@@ -61,11 +64,11 @@ impl Shipper {
     }
 
     /// Makes a file's copy, and the table of its blocks.
-    pub(super) async fn copy(&mut self, record: Record) -> Result<(), Trouble> {
+    pub(super) async fn copy(&mut self, record: DeliveryRecord) -> Result<(), Trouble> {
         let Some(query) = self.plan.anonymize.clone() else {
             return Ok(());
         };
-        let original = Record {
+        let original = DeliveryRecord {
             copy: None,
             ..record.clone()
         };
@@ -95,13 +98,13 @@ impl Shipper {
         self.journal.set_blocks(&record.id(), &blocks)?;
         let is_the_same = record.copy.is_some_and(|it| it.len == stamp.len);
         let state = match record.state {
-            State::Started { upload, .. } if !is_the_same => {
+            DeliveryState::Started { upload, .. } if !is_the_same => {
                 self.store.abort(&record.key, &upload).await?;
-                State::Seen
+                DeliveryState::Seen
             }
             state => state,
         };
-        Ok(self.journal.set(Record {
+        Ok(self.journal.set(DeliveryRecord {
             copy: Some(stamp),
             state,
             ..original
@@ -109,7 +112,7 @@ impl Shipper {
     }
 
     /// Deletes a copy that is not needed any more.
-    pub(super) fn drop_copy(&self, record: &Record) {
+    pub(super) fn drop_copy(&self, record: &DeliveryRecord) {
         if record.copy.is_some() {
             // A missing copy is not an error.
             let _ = fs::remove_file(self.copy_path(record));

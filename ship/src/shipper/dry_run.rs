@@ -2,10 +2,10 @@
 
 use super::{ShipError, copies::object_name, load_index};
 use crate::{
-    Selection, ShipPlan,
-    journal::{Journal, Kind, State},
+    ShipPlan, ShipSelection,
+    journal::{ContentKind, DeliveryState, Journal},
     key,
-    source::{self, Found},
+    source::{self, FoundCapture},
 };
 use serde::Serialize;
 use std::{io, path::PathBuf};
@@ -40,26 +40,26 @@ pub fn dry_run(plan: &ShipPlan) -> Result<Vec<Planned>, ShipError> {
         found.extend(source::tables(dir).map_err(start_error("flows.dir"))?);
     }
     found.extend(source::packets(&plan.dir).map_err(start_error("output.dir"))?);
-    let is_open = |file: &Found| {
+    let is_open = |file: &FoundCapture| {
         let record = journal.get(&file.id());
-        !record.is_some_and(|it| it.state == State::Shipped && it.stamp == file.stamp)
+        !record.is_some_and(|it| it.state == DeliveryState::Shipped && it.stamp == file.stamp)
     };
     let open = found.into_iter().filter(is_open);
     Ok(open.filter_map(|file| planned(plan, file)).collect())
 }
 
-fn planned(plan: &ShipPlan, file: Found) -> Option<Planned> {
+fn planned(plan: &ShipPlan, file: FoundCapture) -> Option<Planned> {
     let (object, blocks) = match file.kind {
-        Kind::Flows | Kind::Dns | Kind::Dhcp => {
+        ContentKind::Flows | ContentKind::Dns | ContentKind::Dhcp => {
             (Some(key::table(file.kind, file.ns, &plan.sensor)), None)
         }
-        Kind::Packets => {
+        ContentKind::Packets => {
             let name = object_name(plan, &file.path)?;
             let object = key::packets(&name, &plan.sensor);
             let blocks = key::blocks(&name, &plan.sensor);
             // Without an index the content of the file is unknown.
             let index = load_index(plan, &file);
-            let selected = index.map_or(plan.packets != Selection::None, |it| {
+            let selected = index.map_or(plan.packets != ShipSelection::None, |it| {
                 plan.packets.takes(&it)
             });
             (selected.then_some(object), Some(blocks))

@@ -11,7 +11,7 @@
 //!
 //! Invariant: a status that another instance has put within [`HELD`] is not overwritten.
 
-use super::Status;
+use super::ShipStatus;
 use crate::{
     fleet::{HELD, Instance, MOST_PROBLEMS, SensorStatus, VERSION},
     journal::{JournalError, random_name},
@@ -43,14 +43,14 @@ const TRIES: usize = 3;
      ship.sensor and another ship.journal here; if that host is gone, the name is free {} s after that time",
     .by.host, .by.time, .by.instance, HELD.as_secs()
 )]
-pub(super) struct Taken {
+pub(super) struct LeaseTaken {
     sensor: String,
     by: Instance,
 }
 
 /// Reason why a status was not put.
 enum Unput {
-    Taken(Taken),
+    Taken(LeaseTaken),
     Store(StoreError),
 }
 
@@ -61,7 +61,7 @@ impl From<StoreError> for Unput {
 }
 
 /// Instance that ships.
-pub(super) struct Holder<'a> {
+pub(super) struct LeaseHolder<'a> {
     pub(super) sensor: &'a str,
     pub(super) host: &'a str,
     /// Identifier of the instance's journal.
@@ -81,7 +81,7 @@ struct Seen {
 /// Writer of a sensor's status, as long as no other instance ships under its name.
 pub(super) struct Lease {
     store: Arc<dyn Store>,
-    status: Arc<Mutex<Status>>,
+    status: Arc<Mutex<ShipStatus>>,
     sensor: String,
     host: String,
     instance: String,
@@ -100,9 +100,9 @@ pub(super) struct Lease {
 
 impl Lease {
     pub(super) fn new(
-        holder: &Holder<'_>,
+        holder: &LeaseHolder<'_>,
         store: Arc<dyn Store>,
-        status: Arc<Mutex<Status>>,
+        status: Arc<Mutex<ShipStatus>>,
     ) -> Result<Self, JournalError> {
         Ok(Self {
             store,
@@ -124,7 +124,7 @@ impl Lease {
     ///
     /// # Errors
     /// Another instance ships under the sensor's name.
-    pub(super) async fn claim(&mut self) -> Result<(), Taken> {
+    pub(super) async fn claim(&mut self) -> Result<(), LeaseTaken> {
         self.tried = Instant::now();
         self.last = None;
         match self.put().await {
@@ -150,7 +150,7 @@ impl Lease {
 
     /// Puts a status whenever one is due. Returns when another instance ships under the sensor's
     /// name.
-    pub(super) async fn keep(&mut self) -> Taken {
+    pub(super) async fn keep(&mut self) -> LeaseTaken {
         loop {
             sleep(TICK).await;
             if self.is_due()
@@ -280,7 +280,7 @@ impl Lease {
     }
 
     /// Puts a status that reports the refusal: the frames of this instance are in no other status.
-    async fn refused_by(&self, owner: &SensorStatus) -> Taken {
+    async fn refused_by(&self, owner: &SensorStatus) -> LeaseTaken {
         let by = owner.by.clone();
         let status = SensorStatus {
             refused_by: Some(by.clone()),
@@ -295,10 +295,10 @@ impl Lease {
             tracing::debug!("{key}: {e}");
         }
         let sensor = self.sensor.clone();
-        Taken { sensor, by }
+        LeaseTaken { sensor, by }
     }
 
-    fn seen_status(&self) -> Status {
+    fn seen_status(&self) -> ShipStatus {
         let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         status.clone()
     }
@@ -363,7 +363,7 @@ mod tests {
     }
 
     fn lease(store: &Arc<dyn Store>, instance: &str) -> Lease {
-        let holder = Holder {
+        let holder = LeaseHolder {
             sensor: "tap",
             host: instance,
             instance,
@@ -372,7 +372,7 @@ mod tests {
     }
 
     /// Returns the host that owns the name.
-    fn holder(result: Result<(), Taken>) -> Option<String> {
+    fn holder(result: Result<(), LeaseTaken>) -> Option<String> {
         result.err().map(|it| it.by.host)
     }
 

@@ -31,18 +31,20 @@ mod tests;
 
 pub use dry_run::{Planned, dry_run};
 pub use run::{Mode, ShipError, run};
-pub use status::Status;
+pub use status::ShipStatus;
 
 use crate::{
     ShipPlan,
-    bandwidth::Pace,
+    bandwidth::PartPace,
     blocks::{self, OfObject},
-    journal::{DirStamp, FileId, Journal, JournalError, Kind, Record, State},
+    journal::{
+        ContentKind, DeliveryRecord, DeliveryState, DirStamp, FileId, Journal, JournalError,
+    },
     key,
-    source::{self, Found},
+    source::{self, FoundCapture},
     store::{Store, StoreError},
 };
-use ahead::Ahead;
+use ahead::PendingDigest;
 use bytes::BytesMut;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -89,18 +91,18 @@ struct Shipper {
     plan: ShipPlan,
     store: Arc<dyn Store>,
     journal: Journal,
-    pace: Pace,
-    status: Arc<Mutex<Status>>,
+    pace: PartPace,
+    status: Arc<Mutex<ShipStatus>>,
     /// Set when the capture is running and may still write indexes.
     follows: bool,
     /// Files without a record, because their frames are not counted yet.
-    uncounted: Vec<Found>,
+    uncounted: Vec<FoundCapture>,
     /// Files deferred to the next pass, with the reason.
     later: BTreeMap<FileId, String>,
     /// Files whose upload was restarted in this pass.
     begun_again: BTreeSet<FileId>,
     /// Digest of the next file, computed while another one is sent.
-    ahead: Option<Ahead>,
+    ahead: Option<PendingDigest>,
     /// Buffers of parts that have been sent.
     buffers: Vec<BytesMut>,
 }
@@ -108,7 +110,7 @@ struct Shipper {
 impl Shipper {
     fn new(plan: ShipPlan, store: Arc<dyn Store>, journal: Journal, follows: bool) -> Self {
         Self {
-            pace: Pace::new(plan.bandwidth),
+            pace: PartPace::new(plan.bandwidth),
             plan,
             store,
             journal,
@@ -151,15 +153,22 @@ impl Shipper {
 
     /// Returns the file to be shipped first.
     fn next_file(&self) -> Option<FileId> {
-        self.first(|it| it.state != State::Shipped)
+        self.first(|it| it.state != DeliveryState::Shipped)
     }
 
     /// Returns the first matching file in the order of shipping, without deferred files.
-    fn first(&self, wanted: impl Fn(&Record) -> bool) -> Option<FileId> {
-        let waits = |it: &Record| self.later.contains_key(&it.id());
+    fn first(&self, wanted: impl Fn(&DeliveryRecord) -> bool) -> Option<FileId> {
+        let waits = |it: &DeliveryRecord| self.later.contains_key(&it.id());
         let open = self.journal.records().filter(|it| wanted(it) && !waits(it));
-        let order = |it: &&Record| (it.kind, it.state == State::Seen, it.ns, it.file.clone());
-        open.min_by_key(order).map(Record::id)
+        let order = |it: &&DeliveryRecord| {
+            (
+                it.kind,
+                it.state == DeliveryState::Seen,
+                it.ns,
+                it.file.clone(),
+            )
+        };
+        open.min_by_key(order).map(DeliveryRecord::id)
     }
 
     fn defer(&mut self, id: FileId, problem: String) {
@@ -184,8 +193,10 @@ impl Shipper {
             }
             self.forget(&file.id()).await?;
             match file.kind {
-                Kind::Flows | Kind::Dns | Kind::Dhcp => self.enter_table(&file)?,
-                Kind::Packets => match load_index(&self.plan, &file) {
+                ContentKind::Flows | ContentKind::Dns | ContentKind::Dhcp => {
+                    self.enter_table(&file)?
+                }
+                ContentKind::Packets => match load_index(&self.plan, &file) {
                     Some(index) => self.enter_packets(&file, &index)?,
                     None => self.uncounted.push(file),
                 },
@@ -198,7 +209,7 @@ impl Shipper {
     /// Counts the deleted files that have no record. A file with a record is counted when its
     /// record ends. The lists are read after the folder and before records end, so that every
     /// deleted file has its line by then.
-    fn count_expired(&mut self, found: &mut Vec<Found>) -> Result<(), Trouble> {
+    fn count_expired(&mut self, found: &mut Vec<FoundCapture>) -> Result<(), Trouble> {
         let list_error = |e: io::Error| {
             let dir = self.plan.dir.display();
             Trouble::Folder(format!(
@@ -208,7 +219,7 @@ impl Shipper {
         let mut lines =
             expired::read(&self.plan.dir, self.journal.expired_read()).map_err(list_error)?;
         let is_known = |it: &ExpiredFile| {
-            let id = (Kind::Packets, it.file.clone());
+            let id = (ContentKind::Packets, it.file.clone());
             self.journal.get(&id).is_some()
         };
         // A file that still exists is about to be deleted, or the capture was killed: it gets a
@@ -231,7 +242,7 @@ impl Shipper {
             .collect();
         for it in &gone {
             tracing::warn!("{}: was deleted before it was sent", it.file);
-            found.retain(|there| there.kind != Kind::Packets || there.name != it.file);
+            found.retain(|there| there.kind != ContentKind::Packets || there.name != it.file);
         }
         Ok(self.journal.enter_expired(gone.iter(), read)?)
     }
@@ -242,8 +253,8 @@ impl Shipper {
         &self,
         key: &str,
         dir: &Path,
-        list: fn(&Path) -> io::Result<Vec<Found>>,
-    ) -> Result<Vec<Found>, Trouble> {
+        list: fn(&Path) -> io::Result<Vec<FoundCapture>>,
+    ) -> Result<Vec<FoundCapture>, Trouble> {
         let folder_error =
             |e: &dyn Display| Trouble::Folder(format!("{key} = {:?}: {e}", dir.display()));
         let stamp = || DirStamp::read(dir).map_err(|e| folder_error(&e));
@@ -261,8 +272,8 @@ impl Shipper {
         }
         let of_packets = key == "output.dir";
         let mut known = self.journal.records();
-        let has_files = known.any(|it| (it.kind == Kind::Packets) == of_packets);
-        let is_there = |it: &Found| {
+        let has_files = known.any(|it| (it.kind == ContentKind::Packets) == of_packets);
+        let is_there = |it: &FoundCapture| {
             self.journal
                 .get(&it.id())
                 .is_some_and(|was| was.stamp == it.stamp)
@@ -280,17 +291,17 @@ impl Shipper {
     }
 
     /// Returns `true` if a file's record matches the present file and the configured selection.
-    fn is_known(&self, file: &Found) -> bool {
+    fn is_known(&self, file: &FoundCapture) -> bool {
         let Some(record) = self.journal.get(&file.id()) else {
             return false;
         };
         let as_wanted = match record.kind {
-            Kind::Flows | Kind::Dns | Kind::Dhcp => true,
-            Kind::Packets => {
-                let is_done = record.selected && record.state == State::Shipped;
+            ContentKind::Flows | ContentKind::Dns | ContentKind::Dhcp => true,
+            ContentKind::Packets => {
+                let is_done = record.selected && record.state == DeliveryState::Shipped;
                 let wanted = self.plan.packets.of_each();
                 // The copy is made when the file is sent.
-                let as_anonymous = record.state == State::Seen
+                let as_anonymous = record.state == DeliveryState::Seen
                     || !record.selected
                     || record.copy.is_some() == self.plan.anonymize.is_some();
                 is_done || as_anonymous && wanted.is_none_or(|it| it == record.selected)
@@ -309,7 +320,7 @@ impl Shipper {
             record.file
         );
         self.drop_copy(&record);
-        if let State::Started { upload, .. } = &record.state {
+        if let DeliveryState::Started { upload, .. } = &record.state {
             self.store.abort(&record.key, upload).await?;
         }
         self.journal.forget(id)?;
@@ -319,9 +330,9 @@ impl Shipper {
 
     /// Ends the records of deleted files. Objects that are complete in the store are still verified
     /// and listed.
-    async fn end_records(&mut self, found: &[Found]) -> Result<(), Trouble> {
-        let here: BTreeSet<_> = found.iter().map(Found::id).collect();
-        let gone = self.journal.records().map(Record::id);
+    async fn end_records(&mut self, found: &[FoundCapture]) -> Result<(), Trouble> {
+        let here: BTreeSet<_> = found.iter().map(FoundCapture::id).collect();
+        let gone = self.journal.records().map(DeliveryRecord::id);
         let gone: Vec<_> = gone.filter(|it| !here.contains(it)).collect();
         let mut begun = Vec::new();
         for id in gone {
@@ -329,12 +340,12 @@ impl Shipper {
                 continue;
             };
             match record.state {
-                State::Shipped => self.journal.fold(&id)?,
-                State::Seen if record.selected => self.expire(&id)?,
-                State::Started { upload, .. } => {
+                DeliveryState::Shipped => self.journal.fold(&id)?,
+                DeliveryState::Seen if record.selected => self.expire(&id)?,
+                DeliveryState::Started { upload, .. } => {
                     begun.push((id, record.key, upload));
                 }
-                State::Seen | State::Sent { .. } | State::Verified => {}
+                DeliveryState::Seen | DeliveryState::Sent { .. } | DeliveryState::Verified => {}
             }
         }
         // Aborts come last: the store may not answer, and all other records have ended by then.
@@ -355,12 +366,12 @@ impl Shipper {
         Ok(())
     }
 
-    fn enter_table(&mut self, file: &Found) -> Result<(), Trouble> {
+    fn enter_table(&mut self, file: &FoundCapture) -> Result<(), Trouble> {
         let key = key::table(file.kind, file.ns, &self.plan.sensor);
         Ok(self.journal.set(file.record(key))?)
     }
 
-    fn enter_packets(&mut self, file: &Found, index: &CaptureIndex) -> Result<(), Trouble> {
+    fn enter_packets(&mut self, file: &FoundCapture, index: &CaptureIndex) -> Result<(), Trouble> {
         let Some(name) = copies::object_name(&self.plan, &file.path) else {
             return Ok(());
         };
@@ -379,7 +390,7 @@ impl Shipper {
             ))
         })?;
         self.journal.set_blocks(&file.id(), &blocks)?;
-        let record = Record {
+        let record = DeliveryRecord {
             blocks_key: Some(key::blocks(&name, sensor)),
             frames: index.frames,
             selected,
@@ -390,7 +401,7 @@ impl Shipper {
 
     /// Builds the index of the oldest file without one. `false`: there is no such file at present.
     async fn count_one(&mut self) -> Result<bool, Trouble> {
-        let is_due = |file: &&Found| {
+        let is_due = |file: &&FoundCapture| {
             let indexed_soon = self.follows && self.plan.index_dir.is_some();
             !(indexed_soon && is_younger(file, INDEX_TIME))
         };
@@ -422,14 +433,14 @@ impl Shipper {
     }
 
     /// Updates the published status from the journal, and applies `change`.
-    fn update_status(&self, change: impl FnOnce(&mut Status)) {
+    fn update_status(&self, change: impl FnOnce(&mut ShipStatus)) {
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         status.update(&self.journal, &self.uncounted, &self.later);
         change(&mut status);
     }
 
     /// Opens the file of a record, if it is unchanged since it was found.
-    fn open(&self, record: &Record) -> Result<File, Trouble> {
+    fn open(&self, record: &DeliveryRecord) -> Result<File, Trouble> {
         let path = self.path_of(record);
         let failed = |e: io::Error| Trouble::File(format!("{}: {e}", path.display()));
         let file = open_regular(&path).map_err(failed)?;
@@ -438,7 +449,7 @@ impl Shipper {
     }
 
     /// Checks that a file is unchanged since it was found.
-    fn check(&self, record: &Record, file: &File) -> Result<(), Trouble> {
+    fn check(&self, record: &DeliveryRecord, file: &File) -> Result<(), Trouble> {
         let now = file.metadata().map(|it| FileStamp::of(&it));
         if now.is_ok_and(|now| now == record.sent()) {
             return Ok(());
@@ -450,13 +461,13 @@ impl Shipper {
         )))
     }
 
-    fn path_of(&self, record: &Record) -> PathBuf {
+    fn path_of(&self, record: &DeliveryRecord) -> PathBuf {
         if record.copy.is_some() {
             return self.copy_path(record);
         }
         let flows = self.plan.flows_dir.as_deref();
         let dir = match record.kind {
-            Kind::Packets => self.plan.dir.clone(),
+            ContentKind::Packets => self.plan.dir.clone(),
             kind => source::table_dir(kind, flows.unwrap_or(&self.plan.dir)),
         };
         dir.join(&record.file)
@@ -464,7 +475,7 @@ impl Shipper {
 }
 
 /// Returns the capture's index of a file, if it matches the present file.
-fn load_index(plan: &ShipPlan, file: &Found) -> Option<CaptureIndex> {
+fn load_index(plan: &ShipPlan, file: &FoundCapture) -> Option<CaptureIndex> {
     let indexes = IndexFolder {
         folder: plan.index_dir.as_deref()?,
         dir: &plan.dir,
@@ -474,7 +485,7 @@ fn load_index(plan: &ShipPlan, file: &Found) -> Option<CaptureIndex> {
 
 /// Returns `true` if a file is younger than `than`. A clock that was set back makes a file younger,
 /// so that it waits for its index a little longer.
-fn is_younger(file: &Found, than: Duration) -> bool {
+fn is_younger(file: &FoundCapture, than: Duration) -> bool {
     let age = SystemTime::now().duration_since(file.stamp.modified());
     age.is_ok_and(|age| age < than)
 }

@@ -1,8 +1,8 @@
 //! Main loop of shipping: a single pass, or passes while a capture is running.
 
 use super::{
-    Shipper, Status, Trouble,
-    lease::{Holder, Lease, Taken},
+    ShipStatus, Shipper, Trouble,
+    lease::{Lease, LeaseHolder, LeaseTaken},
 };
 use crate::{
     ShipPlan,
@@ -65,8 +65,8 @@ impl From<Trouble> for ShipError {
     }
 }
 
-impl From<Taken> for ShipError {
-    fn from(e: Taken) -> Self {
+impl From<LeaseTaken> for ShipError {
+    fn from(e: LeaseTaken) -> Self {
         Self::Failed(e.to_string())
     }
 }
@@ -81,8 +81,8 @@ impl From<Taken> for ShipError {
 pub fn run(
     plan: &ShipPlan,
     mode: Mode,
-    mut tick: impl FnMut(&Status) -> bool,
-) -> Result<Status, ShipError> {
+    mut tick: impl FnMut(&ShipStatus) -> bool,
+) -> Result<ShipStatus, ShipError> {
     let start = |e: io::Error| ShipError::Start(format!("cannot start threads: {e}"));
     // This thread writes the journal and waits for the disk; requests continue on other threads.
     let runtime = Builder::new_multi_thread()
@@ -97,7 +97,7 @@ pub fn run(
         let instance = journal.instance().to_owned();
         let mut shipper = Shipper::new(plan.clone(), Arc::clone(&store), journal, follows);
         let status = Arc::clone(&shipper.status);
-        let holder = Holder {
+        let holder = LeaseHolder {
             sensor: &plan.sensor,
             host: &plan.host,
             instance: &instance,

@@ -2,9 +2,9 @@
 
 use crate::{
     fleet::LastObject,
-    journal::{FileId, Journal, State},
+    journal::{DeliveryState, FileId, Journal},
     ledger::DeliveryLedger,
-    source::Found,
+    source::FoundCapture,
 };
 use serde::Serialize;
 use std::{
@@ -14,7 +14,7 @@ use std::{
 
 /// Status of shipping.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Status {
+pub struct ShipStatus {
     /// Delivery states of all captured frames.
     pub ledger: DeliveryLedger,
     /// Number of files of all kinds that are not shipped yet.
@@ -54,7 +54,7 @@ pub struct Status {
     pub now: Option<String>,
 }
 
-impl Status {
+impl ShipStatus {
     /// Counts objects and bytes that the store has accepted.
     pub(super) fn sent(&mut self, objects: u64, bytes: u64) {
         self.objects += objects;
@@ -71,13 +71,15 @@ impl Status {
     pub(super) fn update(
         &mut self,
         journal: &Journal,
-        uncounted: &[Found],
+        uncounted: &[FoundCapture],
         later: &BTreeMap<FileId, String>,
     ) {
         self.ledger = journal.ledger();
         (self.expired_files, self.expired_flow_files) = journal.expired_files();
         self.expired_uncounted_files = journal.expired_uncounted_files();
-        let open = journal.records().filter(|it| it.state != State::Shipped);
+        let open = journal
+            .records()
+            .filter(|it| it.state != DeliveryState::Shipped);
         let mut oldest = None;
         (self.pending_files, self.pending_bytes) = (0, 0);
         let stamps = open.map(|it| it.stamp);

@@ -4,7 +4,7 @@
 use super::{Shipper, Trouble};
 use crate::{
     fleet::LastObject,
-    journal::{FileId, Record, State},
+    journal::{DeliveryRecord, DeliveryState, FileId},
     store::{PartPlace, StoreError},
 };
 use bytes::{Bytes, BytesMut};
@@ -34,8 +34,8 @@ struct Upload {
 }
 
 impl Upload {
-    fn state(&self) -> State {
-        State::Started {
+    fn state(&self) -> DeliveryState {
+        DeliveryState::Started {
             upload: self.id.clone(),
             part_bytes: self.part_bytes,
             parts: self.parts.clone(),
@@ -52,10 +52,10 @@ impl Shipper {
                 continue;
             }
             let next = match &record.state {
-                State::Seen if record.selected => self.begin(&record).await?,
+                DeliveryState::Seen if record.selected => self.begin(&record).await?,
                 // Only its blocks are sent.
-                State::Seen => State::Verified,
-                State::Started {
+                DeliveryState::Seen => DeliveryState::Verified,
+                DeliveryState::Started {
                     upload,
                     part_bytes,
                     parts,
@@ -67,9 +67,9 @@ impl Shipper {
                     };
                     self.send(&record, upload).await?
                 }
-                State::Sent { etag } => self.verify(&record, etag.as_deref()).await?,
-                State::Verified => self.publish(&record).await?,
-                State::Shipped => {
+                DeliveryState::Sent { etag } => self.verify(&record, etag.as_deref()).await?,
+                DeliveryState::Verified => self.publish(&record).await?,
+                DeliveryState::Shipped => {
                     self.drop_copy(&record);
                     return Ok(self.journal.drop_blocks(id)?);
                 }
@@ -81,7 +81,7 @@ impl Shipper {
     }
 
     /// Sends a small file at once, or begins a multipart upload.
-    async fn begin(&mut self, record: &Record) -> Result<State, Trouble> {
+    async fn begin(&mut self, record: &DeliveryRecord) -> Result<DeliveryState, Trouble> {
         let file = Arc::new(self.open(record)?);
         let len = record.sent().len;
         let part_bytes = self.part_bytes(len);
@@ -104,7 +104,7 @@ impl Shipper {
         let etag = self.store.put(&record.key, bytes.clone()).await?;
         self.reuse(bytes);
         self.update_status(|status| status.sent(1, len));
-        Ok(State::Sent { etag })
+        Ok(DeliveryState::Sent { etag })
     }
 
     /// Returns the part size of a file: `ship.part_size`, or more if the file would exceed
@@ -114,7 +114,11 @@ impl Shipper {
     }
 
     /// Sends the remaining parts concurrently, and completes the object.
-    async fn send(&mut self, record: &Record, mut upload: Upload) -> Result<State, Trouble> {
+    async fn send(
+        &mut self,
+        record: &DeliveryRecord,
+        mut upload: Upload,
+    ) -> Result<DeliveryState, Trouble> {
         let file = Arc::new(self.open(record)?);
         self.hash_next_file();
         let mut sending: JoinSet<SentPart> = JoinSet::new();
@@ -166,7 +170,7 @@ impl Shipper {
         match self.store.complete(&record.key, &upload.id, parts).await {
             Ok(etag) => {
                 self.update_status(|status| status.sent(1, 0));
-                Ok(State::Sent { etag })
+                Ok(DeliveryState::Sent { etag })
             }
             // The upload was completed and the process ended before recording it; or the store has
             // dropped the upload.
@@ -184,10 +188,10 @@ impl Shipper {
     /// Records that the store has a part. `Some`: the upload is lost, and the file restarts.
     fn part_sent(
         &mut self,
-        record: &Record,
+        record: &DeliveryRecord,
         upload: &mut Upload,
         done: Option<Result<SentPart, JoinError>>,
-    ) -> Result<Option<State>, Trouble> {
+    ) -> Result<Option<DeliveryState>, Trouble> {
         let (number, bytes, said) = match done {
             Some(Ok(done)) => done,
             Some(Err(e)) => return Err(StoreError::Failed(e.to_string()).into()),
@@ -206,7 +210,11 @@ impl Shipper {
     }
 
     /// Checks that the store has the object that was sent.
-    async fn verify(&mut self, record: &Record, etag: Option<&str>) -> Result<State, Trouble> {
+    async fn verify(
+        &mut self,
+        record: &DeliveryRecord,
+        etag: Option<&str>,
+    ) -> Result<DeliveryState, Trouble> {
         let key = &record.key;
         let facts = match self.store.head(key).await {
             Ok(facts) => facts,
@@ -226,12 +234,12 @@ impl Shipper {
                 let why = format!("{key}: the store has ETag {there}, and was sent {sent}");
                 self.restart(record, why)
             }
-            _ => Ok(State::Verified),
+            _ => Ok(DeliveryState::Verified),
         }
     }
 
     /// Puts a file's table of blocks, which makes the file visible to queries.
-    async fn publish(&mut self, record: &Record) -> Result<State, Trouble> {
+    async fn publish(&mut self, record: &DeliveryRecord) -> Result<DeliveryState, Trouble> {
         if let Some(key) = &record.blocks_key {
             let blocks = self.journal.blocks(&record.id())?;
             let len = blocks.len() as u64;
@@ -241,17 +249,17 @@ impl Shipper {
         let sent = Some(&record.key).filter(|_| record.selected);
         let last = sent.or(record.blocks_key.as_ref());
         self.update_status(|status| status.last_object = last.map(|key| LastObject::now(key)));
-        Ok(State::Shipped)
+        Ok(DeliveryState::Shipped)
     }
 
     /// Restarts a file. A second restart in one pass is an error.
-    fn restart(&mut self, record: &Record, why: String) -> Result<State, Trouble> {
+    fn restart(&mut self, record: &DeliveryRecord, why: String) -> Result<DeliveryState, Trouble> {
         if !self.begun_again.insert(record.id()) {
-            self.journal.set_state(&record.id(), State::Seen)?;
+            self.journal.set_state(&record.id(), DeliveryState::Seen)?;
             return Err(StoreError::Failed(why).into());
         }
         tracing::warn!("{}: shipping restarts: {why}", record.file);
-        Ok(State::Seen)
+        Ok(DeliveryState::Seen)
     }
 
     /// Keeps the buffer of a part for the next one, if it is not in use any more.
@@ -262,7 +270,7 @@ impl Shipper {
     /// Reads a part of a file on a blocking thread.
     async fn read(
         &mut self,
-        record: &Record,
+        record: &DeliveryRecord,
         file: &Arc<File>,
         offset: u64,
         len: u64,
@@ -282,7 +290,7 @@ impl Shipper {
     }
 
     /// Returns the error of a file that cannot be read.
-    pub(super) fn unread(&self, record: &Record, e: &io::Error) -> Trouble {
+    pub(super) fn unread(&self, record: &DeliveryRecord, e: &io::Error) -> Trouble {
         let path = self.path_of(record);
         let path = path.display();
         Trouble::File(match e.kind() {

@@ -2,12 +2,12 @@
 
 use super::{
     Mode, ShipError, Shipper, Trouble, dry_run, fixtures,
-    lease::{Holder, Lease},
+    lease::{Lease, LeaseHolder},
     run,
 };
 use crate::{
-    Selection, ShipPlan,
-    journal::{Journal, State},
+    ShipPlan, ShipSelection,
+    journal::{DeliveryState, Journal},
     ledger::DeliveryLedger,
     store::{
         Digest, ObjectFacts, PartPlace, PutIf, PutOutcome, Remote, SmallObject, Store, StoreError,
@@ -222,8 +222,8 @@ impl Place {
             sensor: "tap".into(),
             host: "here".into(),
             packets: match packets {
-                true => Selection::All,
-                false => Selection::None,
+                true => ShipSelection::All,
+                false => ShipSelection::None,
             },
             part_bytes: PART,
             concurrency: 2,
@@ -803,7 +803,7 @@ fn a_bucket_that_refuses_listing_accepts_a_status() {
         store
     };
     let claim = |store: &Arc<Noting>| {
-        let holder = Holder {
+        let holder = LeaseHolder {
             sensor: "tap",
             host: "here",
             instance: "first",
@@ -893,7 +893,11 @@ fn a_dry_run_lists_what_a_run_ships() {
     assert_eq!(there, expected);
     assert_eq!(dry_run(&plan).expect("reads"), []);
     let journal = Journal::read(&plan.journal, &plan.sensor, &plan.store).expect("reads");
-    assert!(journal.records().all(|it| it.state == State::Shipped));
+    assert!(
+        journal
+            .records()
+            .all(|it| it.state == DeliveryState::Shipped)
+    );
 
     let absent = ShipPlan {
         store: format!("file://{}", place.at("absent").display()),

@@ -179,12 +179,12 @@ pub fn check_url(url: &str) -> Result<(), String> {
 #[must_use]
 pub fn folder_of(url: &str) -> Option<&Path> {
     match parse(url) {
-        Ok(Place::Folder(path)) => Some(path),
+        Ok(StoreLocation::Folder(path)) => Some(path),
         _ => None,
     }
 }
 
-enum Place<'a> {
+enum StoreLocation<'a> {
     Folder(&'a Path),
     Bucket {
         cloud: Cloud,
@@ -193,11 +193,11 @@ enum Place<'a> {
     },
 }
 
-fn parse(url: &str) -> Result<Place<'_>, String> {
+fn parse(url: &str) -> Result<StoreLocation<'_>, String> {
     let known = format!("write {FORMS}");
     if let Some(path) = url.strip_prefix("file://") {
         let is_absolute = path.starts_with('/');
-        let place = is_absolute.then(|| Place::Folder(Path::new(path)));
+        let place = is_absolute.then(|| StoreLocation::Folder(Path::new(path)));
         return place.ok_or_else(|| format!("its path must be absolute; {known}"));
     }
     let of = |(scheme, cloud)| url.strip_prefix(scheme).map(|rest| (cloud, rest));
@@ -209,7 +209,7 @@ fn parse(url: &str) -> Result<Place<'_>, String> {
     if name.is_empty() || prefix.split('/').any(|it| it == "." || it == "..") {
         return Err(format!("names no bucket; {known}"));
     }
-    Ok(Place::Bucket {
+    Ok(StoreLocation::Bucket {
         cloud,
         name,
         prefix,
@@ -262,10 +262,10 @@ enum Opened {
 fn open_as(named: &str, url: &str) -> Result<Opened, StoreError> {
     let refused = |e: String| StoreError::Refused(format!("{named}: {e}"));
     match parse(url).map_err(refused)? {
-        Place::Folder(path) => Folder::open(path)
+        StoreLocation::Folder(path) => Folder::open(path)
             .map(Opened::Folder)
             .map_err(|e| refused(format!("{e}; the directory must exist"))),
-        Place::Bucket {
+        StoreLocation::Bucket {
             cloud,
             name,
             prefix,

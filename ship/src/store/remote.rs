@@ -87,14 +87,14 @@ impl Cloud {
 }
 
 /// Operations that the clients of all clouds support.
-trait Client: ObjectStore + MultipartStore {}
+trait StoreClient: ObjectStore + MultipartStore {}
 
-impl<T: ObjectStore + MultipartStore> Client for T {}
+impl<T: ObjectStore + MultipartStore> StoreClient for T {}
 
 /// Bucket, or the objects below a prefix of it.
 #[derive(Debug)]
 pub struct Remote {
-    client: Box<dyn Client>,
+    client: Box<dyn StoreClient>,
     prefix: String,
     /// Set when versions of an object are identified by generation instead of ETag.
     by_generation: bool,
@@ -167,7 +167,7 @@ pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, S
     })
 }
 
-fn boxed(client: impl Client) -> Box<dyn Client> {
+fn boxed(client: impl StoreClient) -> Box<dyn StoreClient> {
     Box::new(client)
 }
 

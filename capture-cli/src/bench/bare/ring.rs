@@ -47,20 +47,20 @@ pub struct BareRing {
     /// Room for the completions of one `ibv_poll_cq`.
     completions: Vec<ffi::ibv_wc>,
     /// Buffers into which the WRs receive.
-    buffers: Buffers,
+    buffers: RingBuffers,
     attr: BareAttr,
 }
 
 /// Buffers of a ring, adjacent in memory.
 #[derive(Clone, Copy)]
-struct Buffers {
+struct RingBuffers {
     /// Address of the first receive buffer.
     start: *const u8,
     /// Size of each receive buffer in bytes.
     each: u32,
 }
 
-impl Buffers {
+impl RingBuffers {
     /// Returns the bytes of a frame.
     ///
     /// # Safety
@@ -101,7 +101,7 @@ impl BareRing {
         };
         let mut wq = Wq::create(pd, &cq, &mr, wq_attr)?;
         wq.set_state(None, WqState::Ready)?;
-        let buffers = Buffers {
+        let buffers = RingBuffers {
             start: mr.memory().cast(),
             each: attr.buffer,
         };

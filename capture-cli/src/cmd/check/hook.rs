@@ -104,7 +104,7 @@ fn reachable(config: &Config, program: &Path) -> io::Result<Option<String>> {
 }
 
 /// Step of a path lookup: one name that is looked up in a folder.
-struct Step {
+struct LookupStep {
     /// Absolute path of the folder, without links.
     folder: PathBuf,
     /// Metadata of the folder.
@@ -116,7 +116,7 @@ struct Step {
 }
 
 /// Returns the steps of the path to a file, including those of all links.
-fn steps(file: &Path) -> io::Result<Vec<Step>> {
+fn steps(file: &Path) -> io::Result<Vec<LookupStep>> {
     let mut left: VecDeque<OsString> = VecDeque::new();
     let mut at = PathBuf::from("/");
     let mut steps = Vec::new();
@@ -138,7 +138,7 @@ fn steps(file: &Path) -> io::Result<Vec<Step>> {
         let path = at.join(&name);
         let found = fs::symlink_metadata(&path)?;
         let is_link = found.is_symlink();
-        steps.push(Step {
+        steps.push(LookupStep {
             folder: at.clone(),
             folder_found: fs::symlink_metadata(&at)?,
             name,
@@ -163,7 +163,7 @@ fn steps(file: &Path) -> io::Result<Vec<Step>> {
     Ok(steps)
 }
 
-impl Step {
+impl LookupStep {
     /// Returns the path of the looked-up entry.
     fn path(&self) -> PathBuf {
         self.folder.join(&self.name)

@@ -17,9 +17,9 @@ pub fn page() -> Roff {
     page.control("SH", ["NAME"]);
     page.text([roman("wqcap.toml - configuration file of wqcap")]);
     page.control("SH", ["DESCRIPTION"]);
-    let mut writer = Writer {
+    let mut writer = RoffConverter {
         page,
-        ..Writer::default()
+        ..RoffConverter::default()
     };
     for event in Parser::new_ext(REFERENCE, Options::ENABLE_TABLES) {
         writer.event(event);
@@ -50,7 +50,7 @@ pub fn page() -> Roff {
 
 /// Converter of Markdown events to roff.
 #[derive(Default)]
-struct Writer {
+struct RoffConverter {
     /// Man page so far.
     page: Roff,
     /// Text so far of the open paragraph, item or cell.
@@ -63,7 +63,7 @@ struct Writer {
     row: Vec<Vec<Inline>>,
 }
 
-impl Writer {
+impl RoffConverter {
     /// Converts one Markdown event.
     fn event(&mut self, event: Event) {
         match event {

@@ -1,6 +1,6 @@
 //! Drift of the device's clock against the host's clock, and the PCIe link of the device.
 
-use super::run::Run;
+use super::run::SelftestRun;
 use std::{
     fs, thread,
     time::{Duration, Instant},
@@ -19,7 +19,7 @@ const MODEL: Duration = Duration::from_millis(1);
 const TICK: Duration = Duration::from_millis(20);
 
 /// Reading of the device's counter.
-struct Reading {
+struct CounterReading {
     /// Value of the device's counter in ticks.
     ticks: u64,
     /// Host time of the reading.
@@ -31,7 +31,7 @@ struct Reading {
 /// Returns the best of several readings: of the fastest ones, the one with the highest counter. A
 /// counter that is unchanged since the previous reading is read at its next change. (A thread
 /// writes the counter of the software NIC.)
-fn reading(run: &mut Run, caps: &DeviceCaps) -> Option<Reading> {
+fn reading(run: &mut SelftestRun, caps: &DeviceCaps) -> Option<CounterReading> {
     let began = Instant::now();
     let first = run.context.query_clock().ok()?;
     let (mut last, mut all) = ((first, began), Vec::new());
@@ -44,12 +44,12 @@ fn reading(run: &mut Run, caps: &DeviceCaps) -> Option<Reading> {
         if ticks != last.0 {
             let within = last.1.elapsed();
             let at = last.1 + within / 2;
-            all.push(Reading { ticks, at, within });
+            all.push(CounterReading { ticks, at, within });
         }
         last = (ticks, before);
     }
     let quickest = all.iter().map(|it| it.within).min()?;
-    let ahead = |it: &Reading| {
+    let ahead = |it: &CounterReading| {
         let ticks = it.ticks.wrapping_sub(first) & caps.timestamp_mask;
         ticks as f64 / caps.clock_khz as f64 * 1e6 - (it.at - began).as_nanos() as f64
     };
@@ -60,7 +60,7 @@ fn reading(run: &mut Run, caps: &DeviceCaps) -> Option<Reading> {
 
 /// Measures by how much the device's clock is faster than its nominal rate, compared with the
 /// host's clock.
-pub fn drift(run: &mut Run, device: &DeviceFacts, time: Duration) {
+pub fn drift(run: &mut SelftestRun, device: &DeviceFacts, time: Duration) {
     let (subject, id) = ("clock_drift", "clock/faster than nominal");
     let caps = &device.caps;
     let Some(first) = reading(run, caps).filter(|_| caps.clock_khz > 0) else {
@@ -113,7 +113,7 @@ pub fn drift(run: &mut Run, device: &DeviceFacts, time: Duration) {
 
 /// Records the speed and width of the PCIe link.
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
-pub fn link(run: &mut Run) {
+pub fn link(run: &mut SelftestRun) {
     for file in [
         "current_link_speed",
         "current_link_width",

@@ -3,7 +3,7 @@
 //! Invariant: each setting is restored when its [`PutBack`] is dropped, however the test ends.
 
 use super::{
-    run::Run,
+    run::SelftestRun,
     traffic::{Sender, is_connected},
 };
 use crate::term::terminal;
@@ -66,7 +66,7 @@ impl<F: FnMut() -> io::Result<()>> Drop for PutBack<F> {
 }
 
 /// Runs all tests that disturb the port.
-pub fn disruptive(run: &mut Run, sender: Option<&Sender>, device: &DeviceFacts) {
+pub fn disruptive(run: &mut SelftestRun, sender: Option<&Sender>, device: &DeviceFacts) {
     let all = [
         ("promiscuous", "interface/promiscuous"),
         ("rx_all", "interface/rx-all"),
@@ -107,7 +107,7 @@ pub fn disruptive(run: &mut Run, sender: Option<&Sender>, device: &DeviceFacts) 
 
 #[expect(clippy::disallowed_methods, reason = "files of sysfs")]
 /// Tests promiscuous mode of the network interface.
-fn promiscuous(run: &mut Run, (subject, id): (&str, &str), netdev: &str) {
+fn promiscuous(run: &mut SelftestRun, (subject, id): (&str, &str), netdev: &str) {
     let flags = || {
         let text = fs::read_to_string(format!("/sys/class/net/{netdev}/flags")).ok()?;
         u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
@@ -134,7 +134,12 @@ fn promiscuous(run: &mut Run, (subject, id): (&str, &str), netdev: &str) {
 }
 
 /// Switches a feature as `ethtool -K` does, and back.
-fn feature(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface, name: &str) {
+fn feature(
+    run: &mut SelftestRun,
+    (subject, id): (&str, &str),
+    interface: &NetInterface,
+    name: &str,
+) {
     if run.is_over() {
         return;
     }
@@ -171,7 +176,7 @@ fn feature(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface,
 }
 
 /// Takes the link down and up together with the interface.
-fn link(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface) {
+fn link(run: &mut SelftestRun, (subject, id): (&str, &str), interface: &NetInterface) {
     match interface.is_up() {
         _ if run.is_over() => return,
         Ok(true) => {}
@@ -217,7 +222,7 @@ fn link(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface) {
 
 /// Waits for an event for at most `most`. Returns `None` if the test is over.
 fn until_event(
-    run: &mut Run,
+    run: &mut SelftestRun,
     events: &mut AsyncEvents,
     wanted: AsyncEvent,
     most: Duration,
@@ -242,7 +247,12 @@ fn until_event(
 
 /// Unbinds the device from its driver, and binds it again.
 #[expect(clippy::disallowed_methods, reason = "files of sysfs")]
-fn driver(run: &mut Run, (subject, id): (&str, &str), interface: &NetInterface, port: &PortFacts) {
+fn driver(
+    run: &mut SelftestRun,
+    (subject, id): (&str, &str),
+    interface: &NetInterface,
+    port: &PortFacts,
+) {
     let function = format!("/sys/class/infiniband/{}/device", run.context.name());
     let driver = Path::new(&function).join("driver");
     let address = fs::read_link(&function).ok();

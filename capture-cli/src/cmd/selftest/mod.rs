@@ -37,7 +37,7 @@ use crate::{
     },
 };
 use report::{Outcome, SelftestReport, schema};
-use run::Run;
+use run::SelftestRun;
 use std::{
     fs,
     path::Path,
@@ -107,7 +107,7 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     let port = args.tx_port;
     let sender = args.tx.as_deref().map(Context::open).transpose()?;
     let sender = sender.map(|context| traffic::Sender { context, port });
-    let mut run = Run {
+    let mut run = SelftestRun {
         report: SelftestReport::new(args.disruptive),
         context,
         port: args.port,

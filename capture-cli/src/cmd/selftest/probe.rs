@@ -3,7 +3,7 @@
 //! Invariant: unless the test is disruptive, every rule matches the destination address [`MAC`],
 //! which no interface has.
 
-use super::{report::Outcome, run::Run};
+use super::{report::Outcome, run::SelftestRun};
 use wqcap_engine::{
     device::DeviceFacts,
     memory::Region,
@@ -52,7 +52,7 @@ struct Base {
 }
 
 /// Records the capabilities that the device reports, and requests all objects.
-pub fn probe(run: &mut Run, device: &DeviceFacts) {
+pub fn probe(run: &mut SelftestRun, device: &DeviceFacts) {
     facts(run, device);
     run.announce("requesting objects and rules");
     let Some(pd) = run.ask("pd", "pd", |run| Pd::alloc(&run.context)) else {
@@ -76,7 +76,7 @@ pub fn probe(run: &mut Run, device: &DeviceFacts) {
 }
 
 /// Records the capabilities that the device reports.
-fn facts(run: &mut Run, device: &DeviceFacts) {
+fn facts(run: &mut SelftestRun, device: &DeviceFacts) {
     let caps = &device.caps;
     run.value("ports", "device/ports", device.ports.len());
     run.value("direct", "device/direct", device.direct);
@@ -129,7 +129,7 @@ fn facts(run: &mut Run, device: &DeviceFacts) {
 }
 
 /// Registers memory of several sizes. The last one is kept for WQs.
-fn memory(run: &mut Run, pd: &Pd) -> Option<Mr> {
+fn memory(run: &mut SelftestRun, pd: &Pd) -> Option<Mr> {
     let mut kept = None;
     for kib in [4, 2048, 64 << 10, 64] {
         let id = format!("memory/{kib}KiB");
@@ -141,14 +141,14 @@ fn memory(run: &mut Run, pd: &Pd) -> Option<Mr> {
 }
 
 /// Creates CQs of several sizes and kinds, and returns one for the WQs.
-fn completion_queues(run: &mut Run, device: &DeviceFacts) -> Option<Cq> {
+fn completion_queues(run: &mut SelftestRun, device: &DeviceFacts) -> Option<Cq> {
     let attr = |entries, stamps| CqAttr {
         entries,
         vector: 0,
         stamps,
         compression: None,
     };
-    let cq = |run: &Run, entries, stamps, channel| {
+    let cq = |run: &SelftestRun, entries, stamps, channel| {
         Cq::create(&run.context, attr(entries, stamps), channel)
     };
     let plain = CompletionStamps::None;
@@ -225,7 +225,7 @@ impl Base {
 }
 
 /// Creates WQs of several sizes, with each flag, and moves them between states.
-fn work_queues(run: &mut Run, device: &DeviceFacts, base: &Base) {
+fn work_queues(run: &mut SelftestRun, device: &DeviceFacts, base: &Base) {
     let caps = &device.caps;
     for wrs in [1, 16, 256, 1024, 8192, 32768] {
         run.ask("max_recv_wr", format!("wq/wrs/{wrs}"), |_| {
@@ -297,10 +297,11 @@ fn work_queues(run: &mut Run, device: &DeviceFacts, base: &Base) {
 }
 
 /// Creates tables of each size, and returns one with 2 entries.
-fn tables(run: &mut Run, device: &DeviceFacts, base: &Base) -> Option<RwqTable> {
+fn tables(run: &mut SelftestRun, device: &DeviceFacts, base: &Base) -> Option<RwqTable> {
     let wq = run.ask("wq", "wq/for tables", |_| base.ready())?;
-    let of =
-        |run: &Run, entries: u32| RwqTable::create(&run.context, (0..entries).map(|_| wq.handle()));
+    let of = |run: &SelftestRun, entries: u32| {
+        RwqTable::create(&run.context, (0..entries).map(|_| wq.handle()))
+    };
     for log in 1..=13 {
         let id = format!("table/{}", 1 << log);
         run.ask("max_ind_table_log", id, |run| of(run, 1 << log));
@@ -310,7 +311,7 @@ fn tables(run: &mut Run, device: &DeviceFacts, base: &Base) -> Option<RwqTable> 
 }
 
 /// Creates QPs with each hash that a capture's profiles use, on outer and on inner headers.
-fn hashes(run: &mut Run, base: &Base, table: &RwqTable) {
+fn hashes(run: &mut SelftestRun, base: &Base, table: &RwqTable) {
     use HashFields as F;
     let l4 = [
         ("", F::NONE),
@@ -407,7 +408,7 @@ fn port(number: u16) -> Masked<u16> {
 }
 
 /// Installs rules of each form that a plan uses, and with each priority.
-fn rules(run: &mut Run, base: &Base) {
+fn rules(run: &mut SelftestRun, base: &Base) {
     let Some((qp, other)) = rule_targets(run, base) else {
         let refused = Outcome::refused(libc::EPERM);
         if run
@@ -521,7 +522,7 @@ fn rules(run: &mut Run, base: &Base) {
 }
 
 /// Creates two QPs without a hash, over tables of one entry.
-fn rule_targets(run: &mut Run, base: &Base) -> Option<(RssQp, RssQp)> {
+fn rule_targets(run: &mut SelftestRun, base: &Base) -> Option<(RssQp, RssQp)> {
     let wq = run.ask("wq", "wq/for rules", |_| base.ready())?;
     let table = run.ask("max_ind_table_log", "table/1 for rules", |run| {
         RwqTable::create(&run.context, [wq.handle()])
@@ -537,7 +538,7 @@ fn rule_targets(run: &mut Run, base: &Base) -> Option<(RssQp, RssQp)> {
     ))
 }
 
-impl Run {
+impl SelftestRun {
     /// Requests a rule, and records the outcome.
     pub fn rule(
         &mut self,
@@ -554,7 +555,7 @@ impl Run {
 }
 
 /// Reads the clock of the device in both ways.
-fn clock(run: &mut Run) {
+fn clock(run: &mut SelftestRun) {
     run.ask("timestamp_mask", "clock/counter", |run| {
         run.context.query_clock()
     });

@@ -15,7 +15,7 @@ use wqcap_engine::ResourceError;
 use wqcap_engine::verbs::{Context, Flow, FlowKind, FlowRule, FlowSpec, RssQp, VerbsError};
 
 /// Collector of findings, until a signal arrives or the device is lost.
-pub struct Run {
+pub struct SelftestRun {
     /// Selftest report with the findings so far.
     pub report: SelftestReport,
     /// Verbs context of the tested device.
@@ -71,7 +71,7 @@ impl HasErrno for wqcap_engine::Error {
     }
 }
 
-impl Run {
+impl SelftestRun {
     /// Returns `true` if no more requests may be made.
     pub fn is_over(&mut self) -> bool {
         if self.stop.load(Ordering::Relaxed) {

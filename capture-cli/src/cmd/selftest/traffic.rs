@@ -4,7 +4,7 @@ use super::{
     frames::{TestFrame, frames, udp},
     probe::{FLAGS, MAC, ipv4, ipv6, own, tcp, udp as to_udp},
     report::Outcome,
-    run::Run,
+    run::SelftestRun,
 };
 use crate::{
     bench::wire::{Generator, search, trial},
@@ -97,7 +97,7 @@ fn specs(first: FlowSpec, profile: Profile) -> Vec<FlowSpec> {
 
 impl Rig {
     /// Creates the queues, and the rules of the seven profiles for the frames of a pass.
-    fn make(run: &Run, pass: Pass<'_>) -> Result<Self, VerbsError> {
+    fn make(run: &SelftestRun, pass: Pass<'_>) -> Result<Self, VerbsError> {
         let context = &run.context;
         let pd = Pd::alloc(context)?;
         let queue =
@@ -149,7 +149,7 @@ fn spread() -> IndirectionTable {
 }
 
 /// Runs all selftests that send frames.
-pub fn traffic(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
+pub fn traffic(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     let port = device.ports.iter().find(|it| it.number == run.port);
     let mtu = port.and_then(|it| it.mtu).unwrap_or(1500) as usize;
     let all = frames(mtu);
@@ -208,14 +208,14 @@ pub fn traffic(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
 }
 
 /// Returns `true` if the report has the finding `id` as accepted.
-fn accepted(run: &Run, id: &str) -> bool {
+fn accepted(run: &SelftestRun, id: &str) -> bool {
     let mut findings = run.report.findings.iter();
     findings.any(|it| it.id == id && it.outcome == Outcome::Accepted)
 }
 
 /// Sends one frame through a plain rule, and returns `true` if it arrives. Otherwise sending more
 /// is useless.
-pub fn is_connected(run: &mut Run, sender: &Sender, which: &str) -> bool {
+pub fn is_connected(run: &mut SelftestRun, sender: &Sender, which: &str) -> bool {
     let pass = Pass::new(which, "frames");
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
         return false;
@@ -256,7 +256,12 @@ impl<'a> Pass<'a> {
     }
 
     /// Opens a receiver, and a sender of `frames`.
-    fn open(self, run: &mut Run, sender: &Sender, frames: &[Vec<u8>]) -> Option<(Rig, Generator)> {
+    fn open(
+        self,
+        run: &mut SelftestRun,
+        sender: &Sender,
+        frames: &[Vec<u8>],
+    ) -> Option<(Rig, Generator)> {
         let Self { id, subject, .. } = self;
         let rig = run.ask(subject, format!("{id}: receiver"), |run| {
             Rig::make(run, self)
@@ -269,7 +274,7 @@ impl<'a> Pass<'a> {
 
     /// Sends each frame, and compares its arrival with the expected one. With `facts`, also records
     /// its completion.
-    fn send(self, run: &mut Run, sender: &Sender, all: &[TestFrame], facts: bool) {
+    fn send(self, run: &mut SelftestRun, sender: &Sender, all: &[TestFrame], facts: bool) {
         run.announce(&format!("sending frames: {}", self.id));
         let bytes: Vec<_> = all.iter().map(|it| it.bytes.clone()).collect();
         let Some((mut rig, mut generator)) = self.open(run, sender, &bytes) else {
@@ -342,7 +347,7 @@ fn described(queue: u16, status: u32, len: usize, tag: Option<u16>, crc: u32) ->
 }
 
 /// Records the checks, header types and hash of a completion, for comparing devices.
-fn completion(run: &mut Run, frame: &TestFrame, it: &Inspected) {
+fn completion(run: &mut SelftestRun, frame: &TestFrame, it: &Inspected) {
     let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
     let (_, hash, _) = queue_of(&frame.bytes, HashDepth::L4, &toeplitz, &spread());
     let in_cqe = u32::from_be_bytes([0, 1, 2, 3].map(|at| it.raw[HASH_AT + at]));
@@ -358,7 +363,7 @@ fn completion(run: &mut Run, frame: &TestFrame, it: &Inspected) {
 }
 
 /// Tests that a drop rule precedes the other rules: of two frames only the second one arrives.
-fn dropped(run: &mut Run, sender: &Sender, all: &[TestFrame]) {
+fn dropped(run: &mut SelftestRun, sender: &Sender, all: &[TestFrame]) {
     let two = ["ipv4 tcp", "ipv4 udp"].map(|name| all.iter().find(|it| it.name == name));
     let [Some(first), Some(second)] = two else {
         return;
@@ -384,7 +389,7 @@ fn dropped(run: &mut Run, sender: &Sender, all: &[TestFrame]) {
 }
 
 /// Tests that a sniffer gets a copy of a frame that another rule receives.
-fn sniffed(run: &mut Run, sender: &Sender) {
+fn sniffed(run: &mut SelftestRun, sender: &Sender) {
     let pass = Pass::new("sniffer", "sniffer");
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
         return;
@@ -410,7 +415,7 @@ fn sniffed(run: &mut Run, sender: &Sender) {
 }
 
 /// Tests the status of a frame that is longer than its slot.
-fn too_long(run: &mut Run, sender: &Sender, all: &[TestFrame]) {
+fn too_long(run: &mut SelftestRun, sender: &Sender, all: &[TestFrame]) {
     let Some(longest) = all.iter().find(|it| it.name == "longest") else {
         return;
     };
@@ -430,7 +435,7 @@ fn too_long(run: &mut Run, sender: &Sender, all: &[TestFrame]) {
 
 /// Tests that frames are counted if they find no WQE, because the queues are full and are not
 /// polled.
-fn counters(run: &mut Run, sender: &Sender, netdev: Option<&str>) {
+fn counters(run: &mut SelftestRun, sender: &Sender, netdev: Option<&str>) {
     let pass = Pass::new("counters", "counters");
     let Some((rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
         return;
@@ -457,7 +462,7 @@ fn counters(run: &mut Run, sender: &Sender, netdev: Option<&str>) {
 }
 
 /// Tests that stamps are in order, and between readings of the clock.
-fn stamps(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
+fn stamps(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     let mask = device.caps.timestamp_mask;
     if mask == 0 {
         run.not_asked("timestamp_mask", "stamps", "the device stamps nothing");
@@ -518,7 +523,7 @@ fn stamps(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
 }
 
 /// Measures the distance of real-time stamps from the host's clock.
-fn real_time(run: &mut Run, sender: &Sender) {
+fn real_time(run: &mut SelftestRun, sender: &Sender) {
     let pass = Pass {
         stamps: CompletionStamps::RealTime,
         ..Pass::new("stamps: real time", "realtime_clock")
@@ -539,7 +544,7 @@ fn real_time(run: &mut Run, sender: &Sender) {
 }
 
 /// Tests the recovery of a WQ that a bad key has brought into the error state.
-fn recovery(run: &mut Run, sender: &Sender) {
+fn recovery(run: &mut SelftestRun, sender: &Sender) {
     let subject = "recovery";
     // The frame belongs to a flow of queue 0.
     let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
@@ -605,7 +610,7 @@ fn recovery(run: &mut Run, sender: &Sender) {
 }
 
 /// Measures the highest rate without loss by queues and frame size, searched as in `bench wire`.
-fn throughput(run: &mut Run, sender: &Sender, device: &DeviceFacts) {
+fn throughput(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     let Some(port) = device.ports.iter().find(|it| it.number == run.port) else {
         return;
     };

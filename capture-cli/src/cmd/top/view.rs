@@ -35,7 +35,7 @@ pub struct View {
 }
 
 /// Rates and counters of a queue between two answers.
-struct Flow {
+struct QueueRates {
     /// Queue index.
     queue: u16,
     /// Frames that the queue received per second.
@@ -88,12 +88,12 @@ impl View {
     }
 
     /// Returns the lines for all queues together, most important first.
-    fn head(&self, flows: &[Flow], area: Rect) -> Vec<Line<'static>> {
+    fn head(&self, flows: &[QueueRates], area: Rect) -> Vec<Line<'static>> {
         let capture = &self.status.capture;
         let elapsed = valid_seconds(self.now.elapsed_s).as_secs();
         let (hours, minutes, seconds) = (elapsed / 3600, elapsed / 60 % 60, elapsed % 60);
         let total = &self.now.ledger.total;
-        let sum = |of: fn(&Flow) -> f64| flows.iter().map(of).sum::<f64>();
+        let sum = |of: fn(&QueueRates) -> f64| flows.iter().map(of).sum::<f64>();
         let mut head = vec![
             Line::from(format!(
                 "{} port {}  {} {hours}:{minutes:02}:{seconds:02}",
@@ -148,7 +148,7 @@ impl View {
     }
 
     /// Returns the line with the skew of the queues and the use of the write buffers.
-    fn balance(&self, flows: &[Flow]) -> Line<'static> {
+    fn balance(&self, flows: &[QueueRates]) -> Line<'static> {
         let mut parts = Vec::new();
         let mut style = Style::new();
         if let Some((skew, queue)) = skew(flows) {
@@ -204,7 +204,7 @@ impl View {
     }
 
     /// Returns the rates and counters of each queue since the answer before.
-    fn flows(&self) -> Vec<Flow> {
+    fn flows(&self) -> Vec<QueueRates> {
         let now = &self.now;
         let before = self.before.as_ref();
         // A new capture may have started in between.
@@ -214,7 +214,7 @@ impl View {
                 before.and_then(|all| all.ledger.queues.iter().find(|was| was.queue == it.queue));
             let grown =
                 |of: fn(&QueueLedger) -> u64| rate(of(it).saturating_sub(was.map_or(0, of)), time);
-            Flow {
+            QueueRates {
                 queue: it.queue,
                 frames: grown(|it| it.received),
                 bits: grown(|it| it.bytes) * 8.0,
@@ -229,7 +229,7 @@ impl View {
 
 /// Returns the busiest queue and its frames as a multiple of a fair share. Returns `None` for a
 /// single queue, or without frames.
-fn skew(flows: &[Flow]) -> Option<(f64, u16)> {
+fn skew(flows: &[QueueRates]) -> Option<(f64, u16)> {
     let all: f64 = flows.iter().map(|it| it.frames).sum();
     let busiest = flows.iter().max_by(|a, b| a.frames.total_cmp(&b.frames))?;
     (flows.len() > 1 && all > 0.0)
@@ -262,10 +262,10 @@ fn right(text: String) -> Line<'static> {
 }
 
 /// Column of the queue table: name, width in characters, and text of a cell.
-type Column = (&'static str, u16, fn(&Flow) -> String);
+type Column = (&'static str, u16, fn(&QueueRates) -> String);
 
 /// Returns the table of queues, with as many columns as fit.
-fn queue_table(flows: &[Flow], width: u16) -> Table<'static> {
+fn queue_table(flows: &[QueueRates], width: u16) -> Table<'static> {
     let columns: [Column; 6] = [
         ("queue", 5, |it| it.queue.to_string()),
         ("frames/s", 9, |it| scaled(it.frames).trim_end().to_owned()),

@@ -10,7 +10,7 @@ use std::{
     fmt::Result,
     sync::{Arc, Mutex, PoisonError},
 };
-use wqcap_ship::shipper::Status;
+use wqcap_ship::shipper::ShipStatus;
 
 /// Source of the shipping metrics: the status as it was last published.
 #[derive(Clone)]
@@ -18,7 +18,7 @@ pub struct DeliverySource {
     /// Name of the sensor, a label of every sample.
     sensor: String,
     /// Shipping status that was last published.
-    status: Arc<Mutex<Status>>,
+    status: Arc<Mutex<ShipStatus>>,
 }
 
 impl DeliverySource {
@@ -31,7 +31,7 @@ impl DeliverySource {
     }
 
     /// Publishes the status for the following scrapes.
-    pub fn publish(&self, status: &Status) {
+    pub fn publish(&self, status: &ShipStatus) {
         let mut last = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         last.clone_from(status);
     }
@@ -39,7 +39,7 @@ impl DeliverySource {
     /// Returns all current metrics, in the older format or in that of OpenMetrics.
     pub fn text(&self, in_older: bool) -> String {
         let last = self.status.lock().unwrap_or_else(PoisonError::into_inner);
-        let scrape = Scrape(last.clone());
+        let scrape = ShippingScrape(last.clone());
         drop(last);
         let label = ("sensor".into(), self.sensor.clone().into());
         let mut registry = Registry::with_prefix_and_labels("wqcap_ship", [label].into_iter());
@@ -53,9 +53,9 @@ impl DeliverySource {
 
 /// Status of shipping at the time of one scrape.
 #[derive(Debug)]
-struct Scrape(Status);
+struct ShippingScrape(ShipStatus);
 
-impl Collector for Scrape {
+impl Collector for ShippingScrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result {
         let mut families = Families(encoder);
         let it = &self.0;
@@ -127,17 +127,17 @@ impl Collector for Scrape {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
-    use wqcap_ship::ledger::Fate;
+    use wqcap_ship::ledger::FrameState;
 
     #[test]
     fn samples_are_those_of_the_published_status() {
         let source = DeliverySource::new("tap-1");
-        let mut status = Status {
+        let mut status = ShipStatus {
             lag_s: 2.5,
             bytes: 4096,
-            ..Status::default()
+            ..ShipStatus::default()
         };
-        status.ledger.enter(Fate::Pending, 7);
+        status.ledger.enter(FrameState::Pending, 7);
         source.publish(&status);
         let text = source.text(false);
         for (name, labels, value) in [

@@ -24,7 +24,7 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// HTTP request of a metrics client.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum MetricsRequest {
     /// Metrics; with `head`, only the headers; with `older`, in the older text format.
     Metrics { head: bool, older: bool },
     /// Request for another path than `/metrics`.
@@ -39,12 +39,14 @@ enum Asked {
 pub fn answer(mut stream: TcpStream, metrics: impl FnOnce(bool) -> String) {
     let outcome = read_request(&mut stream).and_then(|asked| {
         let (status, text) = match asked {
-            Some(Asked::Metrics { head, older }) => {
+            Some(MetricsRequest::Metrics { head, older }) => {
                 let kind = if older { OLDER } else { OPENMETRICS };
                 return reply(&mut stream, "200 OK", kind, &metrics(older), head);
             }
-            Some(Asked::Other) => ("404 Not Found", "metrics are at /metrics\n"),
-            Some(Asked::Method) => ("405 Method Not Allowed", "only GET and HEAD are allowed\n"),
+            Some(MetricsRequest::Other) => ("404 Not Found", "metrics are at /metrics\n"),
+            Some(MetricsRequest::Method) => {
+                ("405 Method Not Allowed", "only GET and HEAD are allowed\n")
+            }
             None => ("400 Bad Request", "not an HTTP request, or too long\n"),
         };
         reply(&mut stream, status, PLAIN, text, false)
@@ -63,7 +65,7 @@ pub fn refuse(mut stream: TcpStream) {
 }
 
 /// Reads the head of a request. Returns `None` if it is not a valid request.
-fn read_request(stream: &mut TcpStream) -> io::Result<Option<Asked>> {
+fn read_request(stream: &mut TcpStream) -> io::Result<Option<MetricsRequest>> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let deadline = Instant::now() + PATIENCE;
@@ -91,7 +93,7 @@ fn read_request(stream: &mut TcpStream) -> io::Result<Option<Asked>> {
 }
 
 /// Parses the head of a request. Returns `None` while it is incomplete.
-fn parse(head: &[u8]) -> Result<Option<Asked>, httparse::Error> {
+fn parse(head: &[u8]) -> Result<Option<MetricsRequest>, httparse::Error> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     if request.parse(head)?.is_partial() {
@@ -105,12 +107,12 @@ fn parse(head: &[u8]) -> Result<Option<Asked>, httparse::Error> {
         .filter(|it| it.name.eq_ignore_ascii_case("accept"))
         .any(|it| String::from_utf8_lossy(it.value).contains("application/openmetrics-text"));
     Ok(Some(match (request.method.unwrap_or_default(), path) {
-        (method @ ("GET" | "HEAD"), "/metrics") => Asked::Metrics {
+        (method @ ("GET" | "HEAD"), "/metrics") => MetricsRequest::Metrics {
             head: method == "HEAD",
             older: !accepts,
         },
-        ("GET" | "HEAD", _) => Asked::Other,
-        _ => Asked::Method,
+        ("GET" | "HEAD", _) => MetricsRequest::Other,
+        _ => MetricsRequest::Method,
     }))
 }
 
@@ -140,7 +142,7 @@ mod tests {
     #[test]
     fn requests_are_distinguished() {
         let asked = |text: &str| parse(text.as_bytes()).unwrap();
-        let metrics = |head, older| Some(Asked::Metrics { head, older });
+        let metrics = |head, older| Some(MetricsRequest::Metrics { head, older });
         assert_eq!(asked("GET /metrics HTTP/1.1\r\nHost: a\r\n"), None);
         assert_eq!(
             asked("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"),
@@ -155,8 +157,11 @@ mod tests {
             asked(&format!("GET /metrics HTTP/1.1\r\n{accept}\r\n\r\n")),
             metrics(false, false)
         );
-        assert_eq!(asked("GET / HTTP/1.1\r\n\r\n"), Some(Asked::Other));
-        assert_eq!(asked("POST /metrics HTTP/1.1\r\n\r\n"), Some(Asked::Method));
+        assert_eq!(asked("GET / HTTP/1.1\r\n\r\n"), Some(MetricsRequest::Other));
+        assert_eq!(
+            asked("POST /metrics HTTP/1.1\r\n\r\n"),
+            Some(MetricsRequest::Method)
+        );
         assert!(parse(b"\x16\x03\x01\x02\x00").is_err());
     }
 }

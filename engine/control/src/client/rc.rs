@@ -14,8 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_verbs::{
-    CmChannel, CmEvent, Connecting, Connection, MessageCompletion, MessageCq, MessageSlot,
-    Messages, Pd, QpResources, Srq, VerbsError, status_text,
+    CmChannel, CmEvent, Connecting, Connection, MessageCompletion, MessageCq, MessageMemory,
+    MessageSlot, Pd, QpResources, Srq, VerbsError, status_text,
 };
 
 /// Number of posted receives: an answer of up to this many fragments arrives without a pause.
@@ -33,7 +33,7 @@ pub struct RcTransport {
     cq: MessageCq,
     _pd: Pd,
     channel: CmChannel,
-    messages: Messages,
+    messages: MessageMemory,
     free: Vec<MessageSlot>,
     /// `wr_id`s of outstanding sends.
     outstanding: Vec<u64>,
@@ -79,7 +79,7 @@ impl RcTransport {
         let fragment_len = fragment::longest(port.active_mtu);
         let pd = Pd::alloc(&context).map_err(failed)?;
         let (mut messages, mut free) =
-            Messages::register(&pd, RECEIVES + SENDS, fragment_len).map_err(failed)?;
+            MessageMemory::register(&pd, RECEIVES + SENDS, fragment_len).map_err(failed)?;
         let mut srq = Srq::create(&pd, &messages, RECEIVES).map_err(failed)?;
         for slot in free.split_off(SENDS as usize) {
             srq.post(&mut messages, slot).map_err(|(_, e)| e)?;

@@ -13,14 +13,14 @@ pub const LONGEST_KEY: usize = 64;
 /// Keys of recent changes, with their outcomes.
 #[derive(Default)]
 pub struct IdempotencyCache {
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, RequestEntry>,
     /// Keys of completed changes, oldest first.
     done: VecDeque<String>,
 }
 
-struct Entry {
+struct RequestEntry {
     command: Command,
-    progress: Progress,
+    progress: RequestProgress,
 }
 
 /// Result of registering a change with a key.
@@ -34,7 +34,7 @@ pub enum Begun {
     Refused(Refusal),
 }
 
-enum Progress {
+enum RequestProgress {
     /// The change is being carried out; these replies wait for its outcome.
     Pending(Vec<ChangeReply>),
     Done(Changed),
@@ -47,9 +47,9 @@ impl IdempotencyCache {
     /// The number of waiting replies is limited by the changes that clients may have pending.
     pub fn begin(&mut self, key: &str, command: &Command, reply: ChangeReply) -> Begun {
         let Some(entry) = self.entries.get_mut(key) else {
-            let entry = Entry {
+            let entry = RequestEntry {
                 command: command.clone(),
-                progress: Progress::Pending(vec![reply]),
+                progress: RequestProgress::Pending(vec![reply]),
             };
             self.entries.insert(key.to_owned(), entry);
             return Begun::New;
@@ -63,8 +63,8 @@ impl IdempotencyCache {
             return Begun::Refused(refusal);
         }
         match &mut entry.progress {
-            Progress::Pending(waiting) => waiting.push(reply),
-            Progress::Done(changed) => reply.send(Ok(changed.clone())),
+            RequestProgress::Pending(waiting) => waiting.push(reply),
+            RequestProgress::Done(changed) => reply.send(Ok(changed.clone())),
         }
         Begun::Repeat
     }
@@ -72,17 +72,17 @@ impl IdempotencyCache {
     /// Records the outcome and returns the replies that wait for it. A refusal changed nothing and
     /// is not remembered: the change may be tried again.
     pub fn finish(&mut self, key: &str, outcome: &Result<Changed, Refusal>) -> Vec<ChangeReply> {
-        let Some(Entry {
+        let Some(RequestEntry {
             command,
-            progress: Progress::Pending(waiting),
+            progress: RequestProgress::Pending(waiting),
         }) = self.entries.remove(key)
         else {
             return Vec::new();
         };
         if let Ok(changed) = outcome {
-            let progress = Progress::Done(changed.clone());
+            let progress = RequestProgress::Done(changed.clone());
             self.entries
-                .insert(key.to_owned(), Entry { command, progress });
+                .insert(key.to_owned(), RequestEntry { command, progress });
             self.done.push_back(key.to_owned());
             if self.done.len() > CAPACITY
                 && let Some(oldest) = self.done.pop_front()

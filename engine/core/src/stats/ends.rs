@@ -2,7 +2,7 @@
 
 /// Frames that a consumer has judged so far, by verdict.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ends {
+pub struct VerdictCounts {
     /// Frames kept.
     pub captured: u64,
     /// Frames that the filter rejected.

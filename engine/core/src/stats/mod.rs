@@ -11,7 +11,7 @@ pub mod traffic;
 
 pub use budget::Budget;
 pub use clock_report::ClockReport;
-pub use ends::Ends;
+pub use ends::VerdictCounts;
 pub use ledger::{
     Counter, LINES, LOSSES, NicCounters, QueueLedger, Total, Unbalanced, Unreadable, nic_sum,
 };
@@ -95,13 +95,13 @@ macro_rules! end_counters {
         impl EndCounters {
             /// Stores all counters.
             #[inline]
-            fn store(&self, ends: &Ends) {
+            fn store(&self, ends: &VerdictCounts) {
                 $(self.$field.store(ends.$field, Ordering::Relaxed);)+
             }
 
             /// Loads all counters.
-            fn load(&self) -> Ends {
-                Ends { $($field: self.$field.load(Ordering::Relaxed),)+ }
+            fn load(&self) -> VerdictCounts {
+                VerdictCounts { $($field: self.$field.load(Ordering::Relaxed),)+ }
             }
         }
     };
@@ -151,7 +151,7 @@ impl SharedVolume {
 
 /// Frames that a loop has received so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Received {
+pub struct ReceivedCounts {
     /// Received frames, including the dropped ones and errors.
     pub frames: u64,
     /// Frames dropped because a parser was full.
@@ -163,7 +163,7 @@ pub struct Received {
 impl QueueCounters {
     /// Publishes the loop's counts of received frames.
     #[inline]
-    pub fn publish_received(&self, received: &Received) {
+    pub fn publish_received(&self, received: &ReceivedCounts) {
         let c = &self.looped.0;
         // There is one writer, so a load and a store suffice.
         let new = received.frames - c.received.load(Ordering::Relaxed);
@@ -179,7 +179,7 @@ impl QueueCounters {
 
     /// Publishes the counts of frames by verdict.
     #[inline]
-    pub fn publish_ends(&self, ends: &Ends) {
+    pub fn publish_ends(&self, ends: &VerdictCounts) {
         self.ended.0.store(ends);
     }
 
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn polls_are_counted_by_the_number_of_frames() {
         let counters = QueueCounters::default();
-        let mut received = Received::default();
+        let mut received = ReceivedCounts::default();
         for found in [1, 2, 3, 4, 5, 64, 0, 33, 32, 900] {
             received.frames += found;
             counters.publish_received(&received);
@@ -330,12 +330,12 @@ mod tests {
     #[test]
     fn a_lost_block_moves_from_captured_to_dropped() {
         let counters = QueueCounters::default();
-        counters.publish_received(&Received {
+        counters.publish_received(&ReceivedCounts {
             frames: 22,
             dropped_pipeline: 2,
             errors: 1,
         });
-        counters.publish_ends(&Ends {
+        counters.publish_ends(&VerdictCounts {
             captured: 8,
             filtered: 1,
             sampled_out: 2,

@@ -18,7 +18,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use zeroize::Zeroizing;
 
 /// Address range with a special meaning.
-struct Range {
+struct AddressRange {
     /// First address, aligned to the highest bit.
     first: u128,
     /// Prefix length in bits.
@@ -28,15 +28,15 @@ struct Range {
 }
 
 /// Returns a range in which addresses are replaced by addresses of the same range.
-const fn closed(first: u128, len: u32) -> Range {
+const fn closed(first: u128, len: u32) -> AddressRange {
     let kept = false;
-    Range { first, len, kept }
+    AddressRange { first, len, kept }
 }
 
 /// Returns a range whose addresses are not replaced.
-const fn kept(first: u128, len: u32) -> Range {
+const fn kept(first: u128, len: u32) -> AddressRange {
     let kept = true;
-    Range { first, len, kept }
+    AddressRange { first, len, kept }
 }
 
 /// Returns an IPv4 address, aligned to the highest bit.
@@ -45,7 +45,7 @@ const fn v4(a: u8, b: u8, c: u8, d: u8) -> u128 {
 }
 
 /// Special ranges of IPv4. A range inside another one follows it in the list.
-const V4: [Range; 6] = [
+const V4: [AddressRange; 6] = [
     // Unspecified.
     kept(v4(0, 0, 0, 0), 32),
     // Loopback, RFC 1122.
@@ -61,7 +61,7 @@ const V4: [Range; 6] = [
 ];
 
 /// Special ranges of IPv6. A range inside another one follows it in the list.
-const V6: [Range; 7] = [
+const V6: [AddressRange; 7] = [
     // Unspecified, loopback: RFC 4291.
     kept(Ipv6Addr::UNSPECIFIED.to_bits(), 128),
     kept(Ipv6Addr::LOCALHOST.to_bits(), 128),
@@ -86,7 +86,7 @@ const fn first_bits(len: u32) -> u128 {
 }
 
 /// Returns a mask of the bits of an address that may be flipped.
-fn free_bits(address: u128, ranges: &[Range]) -> u128 {
+fn free_bits(address: u128, ranges: &[AddressRange]) -> u128 {
     let mut free = u128::MAX;
     for range in ranges {
         let common = (address ^ range.first).leading_zeros().min(range.len);
@@ -361,7 +361,7 @@ mod tests {
 
     /// Generates pairs of addresses with a common prefix; the first may share a prefix with a
     /// range.
-    fn pairs(ranges: &'static [Range]) -> impl Strategy<Value = (u128, u128)> {
+    fn pairs(ranges: &'static [AddressRange]) -> impl Strategy<Value = (u128, u128)> {
         let near = (any::<u128>(), 0..=ranges.len(), 0..=128u32).prop_map(|(any, range, len)| {
             let first = ranges.get(range).map_or(any, |range| range.first);
             first & first_bits(len) | any & !first_bits(len)
@@ -389,8 +389,9 @@ mod tests {
     #[test]
     fn no_address_enters_or_leaves_a_range() {
         let cipher = sample();
-        let is_in =
-            |range: &Range, address: u128| (address ^ range.first) & first_bits(range.len) == 0;
+        let is_in = |range: &AddressRange, address: u128| {
+            (address ^ range.first) & first_bits(range.len) == 0
+        };
         proptest!(ProptestConfig::with_cases(3_000), |((one, _) in pairs(&V6))| {
             let is = u128::from_be_bytes(cipher.v6(one.to_be_bytes()));
             for range in &V6 {

@@ -2,11 +2,11 @@
 
 use super::{
     checksum::{Checksum, PseudoHeader, Sum},
-    walk::{Onward, Packet, Walk},
+    walk::{IpPacket, Onward, Walk},
 };
 use wqcap_frame::{
-    Ah, Esp, Extension, Gre, Ipv4, Ipv6, Ipv6Fragment, Next, Sctp, Slice, Tcp, Udp, ethertype,
-    protocol,
+    Ah, Esp, ExtensionHeader, Gre, Ipv4, Ipv6, Ipv6Fragment, Next, Sctp, Slice, Tcp, Udp,
+    ethertype, protocol,
 };
 
 /// Recognised types of the IPv6 routing header, by the position of the final destination.
@@ -30,7 +30,7 @@ impl Walk<'_> {
         self.replace_v4(at + 12)?;
         self.replace_v4(at + 16)?;
         self.replace_group_mac(at + 16..at + 20);
-        self.packet = Packet {
+        self.packet = IpPacket {
             is_v6: false,
             is_whole: !is_fragment && fault.is_none() && (total != 0 || self.is_whole),
             declared_end: if total == 0 { self.end } else { at + total },
@@ -69,7 +69,7 @@ impl Walk<'_> {
         self.replace_v6(at + 8)?;
         self.replace_v6(at + 24)?;
         self.replace_group_mac(at + 24..at + 40);
-        self.packet = Packet {
+        self.packet = IpPacket {
             is_v6: true,
             is_whole: fault.is_none() && (len != 0 || self.is_whole),
             declared_end: if len == 0 {
@@ -140,7 +140,7 @@ impl Walk<'_> {
 
     /// Processes a hop-by-hop or destination options header.
     fn extension(&mut self, at: usize) -> Onward {
-        let extension = Extension::new(self.bytes_from(at)).ok()?;
+        let extension = ExtensionHeader::new(self.bytes_from(at)).ok()?;
         let end = at + extension.header_len();
         if let Some(home) = self.ipv6_options(at + 2, end) {
             // The option is overwritten. The sum before replacement uses its address, the source in
@@ -154,7 +154,7 @@ impl Walk<'_> {
     fn routing(&mut self, at: usize) -> Onward {
         const HEADER: usize = 8;
         const ADDRESS: usize = 16;
-        let extension = Extension::new(self.bytes_from(at)).ok()?;
+        let extension = ExtensionHeader::new(self.bytes_from(at)).ok()?;
         let [_, _, kind, left, last, ..] = self.bytes::<HEADER>(at)?;
         let room = (extension.header_len() - HEADER) / ADDRESS;
         let (routing, count) = match kind {
@@ -204,7 +204,7 @@ impl Walk<'_> {
         if start + field + 2 > self.end {
             return;
         }
-        let Packet {
+        let IpPacket {
             src,
             dst,
             declared_end,

@@ -26,7 +26,7 @@ const PDU_SESSION_CONTAINER: u8 = 0x85;
 
 /// Properties of the current IP packet that its payload's headers need.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Packet {
+pub(super) struct IpPacket {
     /// Set for IPv6.
     pub(super) is_v6: bool,
     /// Set if the whole payload is in the frame.
@@ -62,7 +62,7 @@ pub(super) struct Walk<'f> {
     /// Offset after which no byte is kept, even if recognised.
     pub(super) limit: usize,
     /// Current IP packet.
-    pub(super) packet: Packet,
+    pub(super) packet: IpPacket,
     /// Offset of the last Ethernet header.
     ethernet: Option<usize>,
     /// Number of overwritten options.
@@ -92,7 +92,7 @@ impl<'f> Walk<'f> {
             kept_end: 0,
             behind_l3: None,
             limit: usize::MAX,
-            packet: Packet::default(),
+            packet: IpPacket::default(),
             ethernet: None,
             options_overwritten: 0,
             has_payload: false,

@@ -25,7 +25,7 @@ use crate::{
     merge::{self, MergeError, MergePlan, MergeTarget, RecordSelection},
     read::{FileRanges, Packet, ReadMeter},
 };
-use select::{Wanted, select};
+use select::{SelectionQuery, select};
 use serde::Serialize;
 use std::{
     ops::Range,
@@ -156,7 +156,7 @@ pub fn extract(
 ) -> Result<Extracted, MergeError> {
     let begun = Instant::now();
     let meter = ReadMeter::default();
-    let wanted = Wanted {
+    let wanted = SelectionQuery {
         dir: &query.dir,
         indexes: query.index_dir.as_deref().map(|folder| IndexFolder {
             folder,

@@ -25,14 +25,14 @@ pub struct IndexUse {
 }
 
 /// Query of a folder: times and flow terms.
-pub(super) struct Wanted<'a> {
+pub(super) struct SelectionQuery<'a> {
     pub(super) dir: &'a Path,
     pub(super) indexes: Option<IndexFolder<'a>>,
     pub(super) times: &'a Range<u64>,
     pub(super) terms: FlowTerms,
 }
 
-impl Wanted<'_> {
+impl SelectionQuery<'_> {
     /// Returns `true` if frames of all times are wanted.
     fn is_always(&self) -> bool {
         *self.times == (0..u64::MAX)
@@ -53,7 +53,7 @@ pub(super) struct FileSelection {
 }
 
 /// Finished file of the folder.
-struct Found {
+struct FoundFile {
     file: FileRanges,
     len: u64,
     index: Option<Indexed>,
@@ -70,7 +70,7 @@ struct Indexed {
 }
 
 impl Indexed {
-    fn new(index: &CaptureIndex, wanted: &Wanted<'_>) -> Self {
+    fn new(index: &CaptureIndex, wanted: &SelectionQuery<'_>) -> Self {
         Self {
             ranges: index.select(wanted.times, &wanted.terms),
             apart: index.apart,
@@ -81,7 +81,7 @@ impl Indexed {
 
 /// Selects the parts of a folder's files that may hold matching frames.
 pub(super) fn select(
-    wanted: &Wanted<'_>,
+    wanted: &SelectionQuery<'_>,
     meter: &ReadMeter,
     may_continue: &impl Fn() -> bool,
 ) -> Result<FileSelection, MergeError> {
@@ -121,11 +121,11 @@ pub(super) fn select(
 
 impl FileSelection {
     /// Lists the finished capture files of a folder in name order. Fails if there are none.
-    fn list(&mut self, dir: &Path, meter: &ReadMeter) -> Result<Vec<Found>, MergeError> {
+    fn list(&mut self, dir: &Path, meter: &ReadMeter) -> Result<Vec<FoundFile>, MergeError> {
         let files = in_folder(dir, meter, &mut self.notes)?;
         let files = files.into_iter().filter(|(_, len)| *len > 0);
         let found: Vec<_> = files
-            .map(|(file, len)| Found {
+            .map(|(file, len)| FoundFile {
                 file,
                 len,
                 index: None,
@@ -145,7 +145,7 @@ impl FileSelection {
 
     /// Loads a file's index. Without an index, reads the time of its first record, if times are
     /// limited.
-    fn load_index_or_beginning(&mut self, found: &mut Found, wanted: &Wanted<'_>) {
+    fn load_index_or_beginning(&mut self, found: &mut FoundFile, wanted: &SelectionQuery<'_>) {
         let indexes = wanted.indexes;
         if let Some((index, bytes)) = indexes.and_then(|it| it.load(&found.file.path)) {
             self.index.files += 1;
@@ -162,7 +162,7 @@ impl FileSelection {
     fn build_index(
         &mut self,
         indexes: IndexFolder<'_>,
-        found: &Found,
+        found: &FoundFile,
         may_continue: &impl Fn() -> bool,
     ) -> Option<CaptureIndex> {
         let path = &found.file.path;
@@ -186,7 +186,7 @@ impl FileSelection {
     }
 
     /// Selects the ranges to be read of a file.
-    fn take(&mut self, found: &Found) {
+    fn take(&mut self, found: &FoundFile) {
         let mut file = found.file.clone();
         if let Some(index) = &found.index
             && (index.ranges.is_empty() || index.apart)
@@ -206,8 +206,8 @@ impl FileSelection {
 
 /// Returns the part before the first record of the first file that still exists. It is enough for
 /// an output without frames.
-fn head_of(files: &[Found], dir: &Path) -> Result<FileRanges, MergeError> {
-    for Found { file, .. } in files {
+fn head_of(files: &[FoundFile], dir: &Path) -> Result<FileRanges, MergeError> {
+    for FoundFile { file, .. } in files {
         match index::head_len(file) {
             // A file without a complete header is read, so that the merge reports the reason.
             Ok(0) => return Ok(file.clone()),

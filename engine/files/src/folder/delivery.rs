@@ -27,7 +27,7 @@ pub const RECORD: &str = ".json";
 /// investigations begin with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ContentKind {
     /// Flow records.
     Flows,
     /// Messages of DNS.
@@ -38,7 +38,7 @@ pub enum Kind {
     Packets,
 }
 
-impl Kind {
+impl ContentKind {
     /// All kinds, in the order of shipping.
     pub const ALL: [Self; 4] = [Self::Flows, Self::Dns, Self::Dhcp, Self::Packets];
 
@@ -61,12 +61,12 @@ impl Kind {
 }
 
 /// Key of a file in a journal: its kind and name.
-pub type FileId = (Kind, String);
+pub type FileId = (ContentKind, String);
 
 /// Delivery state of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
-pub enum State {
+pub enum DeliveryState {
     /// No bytes of the file are in the store.
     Seen,
     /// A multipart upload has begun.
@@ -91,11 +91,11 @@ pub enum State {
 
 /// Journal record of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct DeliveryRecord {
     /// Version of the journal layout.
     pub version: u32,
     /// Kind of the file's content.
-    pub kind: Kind,
+    pub kind: ContentKind,
     /// Name of the file in its folder.
     pub file: String,
     /// Length and modification time of the file when it was found.
@@ -114,10 +114,10 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy: Option<FileStamp>,
     /// Delivery state of the file.
-    pub state: State,
+    pub state: DeliveryState,
 }
 
-impl Record {
+impl DeliveryRecord {
     /// Returns the key of the record's file.
     #[must_use]
     pub fn id(&self) -> FileId {
@@ -136,12 +136,12 @@ impl Record {
 #[must_use]
 pub fn is_shipped(journal: &Path, file: &Path) -> bool {
     let name = file.file_name().and_then(|it| it.to_str());
-    let record = name.map(|name| Kind::Packets.record(journal, name));
+    let record = name.map(|name| ContentKind::Packets.record(journal, name));
     let record = record.and_then(|path| read_regular(&path, MOST_RECORD).ok());
-    let record = record.and_then(|it| serde_json::from_slice::<Record>(&it).ok());
+    let record = record.and_then(|it| serde_json::from_slice::<DeliveryRecord>(&it).ok());
     record.is_some_and(|it| {
         let same = FileStamp::read(file).is_ok_and(|now| now == it.stamp);
-        it.version == VERSION && it.state == State::Shipped && same
+        it.version == VERSION && it.state == DeliveryState::Shipped && same
     })
 }
 
@@ -150,12 +150,12 @@ pub fn is_shipped(journal: &Path, file: &Path) -> bool {
 #[must_use]
 pub fn expired_read(journal: &Path) -> ListPosition {
     #[derive(Default, Deserialize)]
-    struct Sums {
+    struct DeliverySums {
         #[serde(default)]
         expired_read: ListPosition,
     }
     let sums = read_regular(&journal.join(SUMS), MOST_RECORD).ok();
-    let sums = sums.and_then(|it| serde_json::from_slice::<Sums>(&it).ok());
+    let sums = sums.and_then(|it| serde_json::from_slice::<DeliverySums>(&it).ok());
     sums.unwrap_or_default().expired_read
 }
 
@@ -172,10 +172,10 @@ mod tests {
         fs::write(&file, "frames").expect("written");
         assert!(!is_shipped(&journal, &file), "without a journal");
         fs::create_dir_all(journal.join("packets")).expect("made");
-        let path = Kind::Packets.record(&journal, "wqcap-q00-5.pcap");
-        let record = Record {
+        let path = ContentKind::Packets.record(&journal, "wqcap-q00-5.pcap");
+        let record = DeliveryRecord {
             version: VERSION,
-            kind: Kind::Packets,
+            kind: ContentKind::Packets,
             file: "wqcap-q00-5.pcap".into(),
             stamp: FileStamp::read(&file).expect("there"),
             ns: 5,
@@ -184,20 +184,20 @@ mod tests {
             frames: 1,
             selected: true,
             copy: None,
-            state: State::Verified,
+            state: DeliveryState::Verified,
         };
-        let said = |record: &Record| {
+        let said = |record: &DeliveryRecord| {
             let text = serde_json::to_vec(record).expect("JSON");
             fs::write(&path, &text).expect("written");
             is_shipped(&journal, &file)
         };
         assert!(!said(&record));
-        let shipped = Record {
-            state: State::Shipped,
+        let shipped = DeliveryRecord {
+            state: DeliveryState::Shipped,
             ..record
         };
         assert!(said(&shipped));
-        let later = Record {
+        let later = DeliveryRecord {
             version: VERSION + 1,
             ..shipped.clone()
         };

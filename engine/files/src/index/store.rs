@@ -27,7 +27,7 @@ const ENDING: &str = ".cbor";
 /// File content: the encoded index, and its checksum (XXH3, 64 bits). The checksum detects an index
 /// torn by a power cut, because indexes are not synced.
 #[derive(Serialize, Deserialize)]
-struct Sealed {
+struct ChecksummedIndex {
     xxh3: u64,
     index: Value,
 }
@@ -119,7 +119,7 @@ impl IndexFolder<'_> {
 
 /// Returns the encoded index, if its checksum is correct.
 fn unsealed(bytes: &[u8]) -> Option<Vec<u8>> {
-    let sealed: Sealed = ciborium::from_reader(bytes).ok()?;
+    let sealed: ChecksummedIndex = ciborium::from_reader(bytes).ok()?;
     let body = sealed.index.into_bytes().ok()?;
     (xxh3_64(&body) == sealed.xxh3).then_some(body)
 }
@@ -127,7 +127,7 @@ fn unsealed(bytes: &[u8]) -> Option<Vec<u8>> {
 fn write(path: &Path, index: &CaptureIndex) -> io::Result<()> {
     let mut body = Vec::new();
     ciborium::into_writer(index, &mut body).map_err(io::Error::other)?;
-    let sealed = Sealed {
+    let sealed = ChecksummedIndex {
         xxh3: xxh3_64(&body),
         index: Value::Bytes(body),
     };

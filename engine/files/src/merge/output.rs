@@ -31,7 +31,7 @@ const ANONYMOUS_OPTIONS: [u16; 3] = [EPB_FLAGS, EPB_QUEUE, EPB_DROPCOUNT];
 /// Length in bytes from which on buffered output is written.
 const PIECE: usize = 1 << 20;
 
-pub(super) struct Output {
+pub(super) struct MergeOutput {
     target: MergeTarget,
     format: FileFormat,
     link_type: u32,
@@ -58,7 +58,7 @@ pub(super) struct Output {
     pub(super) reader_left: bool,
 }
 
-impl Output {
+impl MergeOutput {
     /// Makes the encoder of an empty output.
     pub(super) fn new(
         target: MergeTarget,

@@ -19,7 +19,7 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
-use wqcap_frame::dedup::{DedupWindow, Ignored};
+use wqcap_frame::dedup::{DedupWindow, IgnoredFields};
 
 /// Maximum number of losses in the error for a merge without streams.
 const MOST_LOSSES: usize = 3;
@@ -208,7 +208,7 @@ impl MergePlan {
     pub fn leave_out_repetitions(
         &mut self,
         window_ns: u64,
-        ignored: Ignored,
+        ignored: IgnoredFields,
     ) -> Result<(), MergeError> {
         if self.link_type != ETHERNET {
             return Err(MergeError::Refused(format!(

@@ -2,7 +2,7 @@
 
 use super::{
     gaps::Gaps,
-    output::Output,
+    output::MergeOutput,
     plan::MergePlan,
     stream::{MergeLedger, MergeStream},
     summary::{InterfaceFacts, Lateness, MergeError, MergeSummary},
@@ -60,7 +60,7 @@ pub(crate) fn run_selected(
     let out = target.shown.clone();
     let (format, link_type) = (plan.format, plan.link_type);
     let anonymous = plan.anonymous;
-    let mut output = Output::new(target, format, link_type, plan.snaplen, anonymous);
+    let mut output = MergeOutput::new(target, format, link_type, plan.snaplen, anonymous);
     output.begin(&plan.ports.list);
     let mut ledger = MergeLedger {
         inputs: plan.inputs,
@@ -77,7 +77,7 @@ pub(crate) fn run_selected(
     let planned = plan.streams.len();
     let streams = plan.streams.into_iter().enumerate();
     let mut streams: Vec<_> = streams.map(|(i, it)| MergeStream::new(i, it)).collect();
-    let mut state = Merged {
+    let mut state = MergeProgress {
         frames: 0,
         deduplicated: 0,
         by_port: Vec::new(),
@@ -202,7 +202,7 @@ pub(crate) fn run_selected(
 }
 
 /// State of the output during a merge.
-struct Merged {
+struct MergeProgress {
     frames: u64,
     deduplicated: u64,
     by_port: Vec<u64>,
@@ -214,7 +214,7 @@ struct Merged {
     before: Option<(u64, usize)>,
 }
 
-impl Merged {
+impl MergeProgress {
     /// Returns `true` if a record repeats an earlier one, and counts it.
     #[inline]
     fn repeats(&mut self, of: &mut Option<DedupWindow>, packet: &Packet<'_>) -> bool {

@@ -19,13 +19,13 @@ pub(super) struct MergeStream {
     files: VecDeque<FilePlan>,
     /// Stamp of the next file's first record.
     pub(super) next_ns: u64,
-    open: Option<Open>,
+    open: Option<OpenInput>,
     /// Latest stamp so far.
     high: u64,
     begun: bool,
 }
 
-struct Open {
+struct OpenInput {
     reader: FileReader,
     input: usize,
     ranges: FileRanges,
@@ -145,7 +145,7 @@ impl MergeStream {
         };
         match opened {
             Ok(reader) => {
-                self.open = Some(Open {
+                self.open = Some(OpenInput {
                     reader,
                     input: file.input,
                     ranges: file.ranges,

@@ -13,12 +13,12 @@ use tempfile::NamedTempFile;
 
 /// Destination of the merged file.
 pub struct MergeTarget {
-    place: Place,
+    place: MergeDestination,
     /// Path of the output for messages.
     pub(super) shown: String,
 }
 
-enum Place {
+enum MergeDestination {
     Stdout,
     /// Device or pipe, written directly.
     Direct(File),
@@ -35,7 +35,7 @@ impl MergeTarget {
         let shown = out.display().to_string();
         let refused = |problem: String| MergeError::Refused(format!("{shown}: {problem}"));
         let place = if out.as_os_str() == "-" {
-            Place::Stdout
+            MergeDestination::Stdout
         } else {
             match fs::metadata(out) {
                 Ok(metadata) if plan.reads(&metadata) => {
@@ -52,9 +52,9 @@ impl MergeTarget {
                         reason = "the user named the path: a pipe or a device"
                     )]
                     let file = OpenOptions::new().write(true).open(out);
-                    Place::Direct(file.map_err(|e| refused(e.to_string()))?)
+                    MergeDestination::Direct(file.map_err(|e| refused(e.to_string()))?)
                 }
-                _ => Place::Named(
+                _ => MergeDestination::Named(
                     temporary(out).map_err(|e| refused(format!("cannot be created: {e}")))?,
                     out.to_owned(),
                 ),
@@ -67,12 +67,12 @@ impl MergeTarget {
     /// it.
     pub(super) fn write(&mut self, bytes: &[u8], offset: u64) -> Result<bool, MergeError> {
         let result = match &mut self.place {
-            Place::Stdout => {
+            MergeDestination::Stdout => {
                 let mut stdout = io::stdout().lock();
                 stdout.write_all(bytes).and_then(|()| stdout.flush())
             }
-            Place::Direct(file) => file.write_all(bytes),
-            Place::Named(file, _) => file.as_file_mut().write_all(bytes),
+            MergeDestination::Direct(file) => file.write_all(bytes),
+            MergeDestination::Named(file, _) => file.as_file_mut().write_all(bytes),
         };
         match result {
             Ok(()) => Ok(true),
@@ -83,7 +83,7 @@ impl MergeTarget {
 
     /// Overwrites bytes that were written before. `false`: the destination is not seekable.
     pub(super) fn rewrite(&self, bytes: &[u8], offset: u64) -> Result<bool, MergeError> {
-        let Place::Named(file, _) = &self.place else {
+        let MergeDestination::Named(file, _) = &self.place else {
             return Ok(false);
         };
         file.as_file()
@@ -94,7 +94,7 @@ impl MergeTarget {
 
     /// Renames the complete file to its final path.
     pub(super) fn finish(self) -> Result<(), MergeError> {
-        let Place::Named(file, path) = self.place else {
+        let MergeDestination::Named(file, path) = self.place else {
             return Ok(());
         };
         let failed = |what: &str, e: io::Error| failed(&self.shown, what, &e);

@@ -14,7 +14,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
-use wqcap_frame::dedup::{Ignored, MayDiffer};
+use wqcap_frame::dedup::{IgnoredFields, MayDiffer};
 
 const NS: u32 = 0xa1b2_3c4d;
 
@@ -683,9 +683,9 @@ fn repetitions_are_left_out_and_counted() {
         ),
     ];
     let out = dir.path().join("out.pcap");
-    let routed = Ignored::from_iter([MayDiffer::Mac, MayDiffer::Ttl]);
+    let routed = IgnoredFields::from_iter([MayDiffer::Mac, MayDiffer::Ttl]);
     for (ignored, wanted) in [
-        (Ignored::default(), &[10, 30, 200, 210, 2000][..]),
+        (IgnoredFields::default(), &[10, 30, 200, 210, 2000][..]),
         (routed, &[10, 200, 2000]),
     ] {
         let mut plan = MergePlan::new(&inputs, &out).expect("plan");

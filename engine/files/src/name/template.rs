@@ -14,12 +14,12 @@ use std::{fmt, str::FromStr};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameTemplate {
     text: String,
-    parts: Vec<Part>,
+    parts: Vec<NamePart>,
     zone: TimeZone,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum NamePart {
     Text(String),
     /// Format of strftime(3), applied to the first record's stamp.
     Time(String),
@@ -45,22 +45,24 @@ impl NameTemplate {
     /// Returns `true` if files of different queues have different names.
     #[must_use]
     pub fn tells_queues(&self) -> bool {
-        self.parts.iter().any(|it| matches!(it, Part::Queue { .. }))
+        self.parts
+            .iter()
+            .any(|it| matches!(it, NamePart::Queue { .. }))
     }
 
     /// Returns `true` if files that begin at different times have different names, at the
     /// resolution of the template.
     #[must_use]
     pub fn tells_times(&self) -> bool {
-        let of_time = |it: &Part| matches!(it, Part::Time(_) | Part::StartNs);
+        let of_time = |it: &NamePart| matches!(it, NamePart::Time(_) | NamePart::StartNs);
         self.parts.iter().any(of_time)
     }
 
     /// Number of folder levels in a name.
     #[must_use]
     pub fn folders(&self) -> usize {
-        let of = |part: &Part| match part {
-            Part::Text(text) | Part::Time(text) => text.matches('/').count(),
+        let of = |part: &NamePart| match part {
+            NamePart::Text(text) | NamePart::Time(text) => text.matches('/').count(),
             _ => 0,
         };
         self.parts.iter().map(of).sum()
@@ -70,8 +72,8 @@ impl NameTemplate {
     #[must_use]
     pub fn bound(&self, host: &str, interface: &str) -> Self {
         let parts = self.parts.iter().map(|part| match part {
-            Part::Host => Part::Text(plain(host)),
-            Part::Interface => Part::Text(plain(interface)),
+            NamePart::Host => NamePart::Text(plain(host)),
+            NamePart::Interface => NamePart::Text(plain(interface)),
             other => other.clone(),
         });
         Self {
@@ -87,7 +89,7 @@ impl NameTemplate {
     /// after earlier ones. The folders stay the same.
     #[must_use]
     pub fn name(&self, queue: Option<u16>, start_ns: u64, ending: &str, attempt: u64) -> String {
-        let counts = self.parts.contains(&Part::StartNs);
+        let counts = self.parts.contains(&NamePart::StartNs);
         let mut name = self.stem(queue, start_ns, attempt);
         if attempt > 0 && !counts {
             name += &follower(attempt);
@@ -99,7 +101,7 @@ impl NameTemplate {
     /// name without its extension.
     #[must_use]
     pub fn matches(&self, stem: &str) -> bool {
-        let pieces: Vec<_> = self.parts.iter().flat_map(Part::pieces).collect();
+        let pieces: Vec<_> = self.parts.iter().flat_map(NamePart::pieces).collect();
         let counted = without_follower(stem).into_iter();
         // Numbering scheme of earlier versions.
         let counted = counted.chain(
@@ -113,16 +115,16 @@ impl NameTemplate {
     fn stem(&self, queue: Option<u16>, ns: u64, attempt: u64) -> String {
         let stamp = Timestamp::from_nanosecond(ns.into()).unwrap_or_default();
         let stamp = stamp.to_zoned(self.zone.clone());
-        let text = |part: &Part| match (part, queue) {
-            (Part::Text(text), _) => text.clone(),
+        let text = |part: &NamePart| match (part, queue) {
+            (NamePart::Text(text), _) => text.clone(),
             // The format was tested when the template was parsed.
-            (Part::Time(format), _) => in_time(format, &stamp).unwrap_or_default(),
-            (Part::Host, _) => "host".into(),
-            (Part::Interface, _) => "interface".into(),
-            (Part::Queue { .. }, None) => "all".into(),
-            (Part::Queue { prefix: true }, Some(queue)) => format!("q{queue:02}"),
-            (Part::Queue { prefix: false }, Some(queue)) => format!("{queue:02}"),
-            (Part::StartNs, _) => ns.saturating_add(attempt).to_string(),
+            (NamePart::Time(format), _) => in_time(format, &stamp).unwrap_or_default(),
+            (NamePart::Host, _) => "host".into(),
+            (NamePart::Interface, _) => "interface".into(),
+            (NamePart::Queue { .. }, None) => "all".into(),
+            (NamePart::Queue { prefix: true }, Some(queue)) => format!("q{queue:02}"),
+            (NamePart::Queue { prefix: false }, Some(queue)) => format!("{queue:02}"),
+            (NamePart::StartNs, _) => ns.saturating_add(attempt).to_string(),
         };
         self.parts.iter().map(text).collect()
     }
@@ -155,7 +157,7 @@ fn without_follower(stem: &str) -> Option<&str> {
 
 /// Pattern of a part of a name.
 #[derive(Debug, PartialEq, Eq)]
-enum Piece {
+enum NamePattern {
     Text(String),
     Number,
     /// Queue number as [`Part::Queue`] writes it.
@@ -166,35 +168,37 @@ enum Piece {
     Some,
 }
 
-impl Part {
-    fn pieces(&self) -> Vec<Piece> {
+impl NamePart {
+    fn pieces(&self) -> Vec<NamePattern> {
         match self {
-            Self::Text(text) => vec![Piece::Text(text.clone())],
+            Self::Text(text) => vec![NamePattern::Text(text.clone())],
             Self::Time(format) => pieces_of(format),
-            Self::StartNs => vec![Piece::Number],
-            Self::Queue { prefix } => vec![Piece::Queue { prefix: *prefix }],
-            Self::Host | Self::Interface => vec![Piece::Some],
+            Self::StartNs => vec![NamePattern::Number],
+            Self::Queue { prefix } => vec![NamePattern::Queue { prefix: *prefix }],
+            Self::Host | Self::Interface => vec![NamePattern::Some],
         }
     }
 }
 
 /// Returns the patterns of a strftime(3) format that was tested before.
-fn pieces_of(format: &str) -> Vec<Piece> {
+fn pieces_of(format: &str) -> Vec<NamePattern> {
     let mut pieces = Vec::new();
     let mut rest = format;
     while let Some((before, after)) = rest.split_once('%') {
-        pieces.push(Piece::Text(before.into()));
+        pieces.push(NamePattern::Text(before.into()));
         // Flags and width.
         let after = after.trim_start_matches(|c: char| "-_^#.:".contains(c) || c.is_ascii_digit());
         let mut letters = after.chars();
         pieces.push(match letters.next() {
-            Some('%') => Piece::Text("%".into()),
-            Some('Y' | 'm' | 'd' | 'H' | 'M' | 'S' | 's' | 'j' | 'y' | 'f' | 'N') => Piece::Number,
-            _ => Piece::Some,
+            Some('%') => NamePattern::Text("%".into()),
+            Some('Y' | 'm' | 'd' | 'H' | 'M' | 'S' | 's' | 'j' | 'y' | 'f' | 'N') => {
+                NamePattern::Number
+            }
+            _ => NamePattern::Some,
         });
         rest = letters.as_str();
     }
-    pieces.push(Piece::Text(rest.into()));
+    pieces.push(NamePattern::Text(rest.into()));
     pieces
 }
 
@@ -203,15 +207,15 @@ fn is_number(text: &str) -> bool {
 }
 
 /// Returns `true` if a name consists of these pieces.
-fn fits(pieces: &[Piece], name: &str) -> bool {
+fn fits(pieces: &[NamePattern], name: &str) -> bool {
     let Some((piece, pieces)) = pieces.split_first() else {
         return name.is_empty();
     };
     let after = |text: &str| name.strip_prefix(text).is_some_and(|it| fits(pieces, it));
     match piece {
-        Piece::Text(text) => after(text),
-        Piece::Number => begins(name, is_number, pieces),
-        Piece::Queue { prefix } => {
+        NamePattern::Text(text) => after(text),
+        NamePattern::Number => begins(name, is_number, pieces),
+        NamePattern::Queue { prefix } => {
             let number = if *prefix {
                 name.strip_prefix('q')
             } else {
@@ -219,12 +223,12 @@ fn fits(pieces: &[Piece], name: &str) -> bool {
             };
             after("all") || number.is_some_and(|it| begins(it, is_number, pieces))
         }
-        Piece::Some => begins(name, |text| !text.contains('/'), pieces),
+        NamePattern::Some => begins(name, |text| !text.contains('/'), pieces),
     }
 }
 
 /// Returns `true` if a name begins with characters that `may_be` accepts, followed by these pieces.
-fn begins(name: &str, may_be: fn(&str) -> bool, pieces: &[Piece]) -> bool {
+fn begins(name: &str, may_be: fn(&str) -> bool, pieces: &[NamePattern]) -> bool {
     let ends = name.char_indices().map(|(at, c)| at + c.len_utf8());
     ends.take_while(|end| may_be(&name[..*end]))
         .any(|end| fits(pieces, &name[end..]))
@@ -235,10 +239,10 @@ impl Default for NameTemplate {
         Self {
             text: Self::DEFAULT.into(),
             parts: vec![
-                Part::Text("wqcap-".into()),
-                Part::Queue { prefix: true },
-                Part::Text("-".into()),
-                Part::StartNs,
+                NamePart::Text("wqcap-".into()),
+                NamePart::Queue { prefix: true },
+                NamePart::Text("-".into()),
+                NamePart::StartNs,
             ],
             zone: TimeZone::UTC,
         }
@@ -268,12 +272,12 @@ impl FromStr for NameTemplate {
                 .split_once('}')
                 .ok_or("a { has no }; write {host}, {interface}, {queue} or {start_ns}")?;
             let (before, part) = match word {
-                "host" => (before, Part::Host),
-                "interface" => (before, Part::Interface),
-                "start_ns" => (before, Part::StartNs),
+                "host" => (before, NamePart::Host),
+                "interface" => (before, NamePart::Interface),
+                "start_ns" => (before, NamePart::StartNs),
                 "queue" => match before.strip_suffix('q') {
-                    Some(before) => (before, Part::Queue { prefix: true }),
-                    None => (before, Part::Queue { prefix: false }),
+                    Some(before) => (before, NamePart::Queue { prefix: true }),
+                    None => (before, NamePart::Queue { prefix: false }),
                 },
                 _ => {
                     return Err(format!(
@@ -309,7 +313,7 @@ impl FromStr for NameTemplate {
 }
 
 /// Appends the text between two placeholders as a literal or strftime(3) part.
-fn push(parts: &mut Vec<Part>, text: &str) -> Result<(), String> {
+fn push(parts: &mut Vec<NamePart>, text: &str) -> Result<(), String> {
     if text.contains('%') {
         let example = in_time(text, &Zoned::default())
             .map_err(|e| format!("{text:?} is not a format of strftime(3): {e}"))?;
@@ -318,9 +322,9 @@ fn push(parts: &mut Vec<Part>, text: &str) -> Result<(), String> {
                 "{text:?} has a conversion that yields a /; write %m-%d-%y instead of %D"
             ));
         }
-        parts.push(Part::Time(text.into()));
+        parts.push(NamePart::Time(text.into()));
     } else if !text.is_empty() {
-        parts.push(Part::Text(text.into()));
+        parts.push(NamePart::Text(text.into()));
     }
     Ok(())
 }

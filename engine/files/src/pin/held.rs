@@ -27,7 +27,7 @@ struct FileKey {
 
 /// Cached facts of a file.
 #[derive(Clone, Debug)]
-struct Known {
+struct CachedFile {
     begins: Beginning,
     /// Result of the index for a set of pins: the hash of the set, and the indexes of the pins that
     /// hold the file.
@@ -55,11 +55,11 @@ impl HeldFile {
 
 /// Evaluates pins, and caches what was read of each file: finished files do not change.
 #[derive(Clone, Debug, Default)]
-pub struct Holder {
-    known: HashMap<FileKey, Known>,
+pub struct PinEvaluator {
+    known: HashMap<FileKey, CachedFile>,
 }
 
-impl Holder {
+impl PinEvaluator {
     /// Returns for each of a folder's finished files the pins that hold it.
     pub fn held(
         &mut self,
@@ -126,7 +126,7 @@ impl Holder {
             let known = match before.remove(key) {
                 Some(known) => known,
                 None => match Beginning::read(&FileRanges::whole(key.path.clone())) {
-                    Ok(begins) => Known { begins, said: None },
+                    Ok(begins) => CachedFile { begins, said: None },
                     // An unreadable file may hold any frame; reading it is tried again the next
                     // time.
                     Err(_) => return Beginning::default(),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     fn held(
-        holder: &mut Holder,
+        holder: &mut PinEvaluator,
         files: &[PathBuf],
         pins: &Pins,
         index: Option<IndexFolder<'_>>,
@@ -224,8 +224,8 @@ mod tests {
     fn first_records_decide_which_files_times_hold() {
         let dir = tempfile::tempdir().expect("dir");
         let files = files(dir.path());
-        let mut holder = Holder::default();
-        let of = |holder: &mut Holder, pin| held(holder, &files, &pins(&[pin]), None);
+        let mut holder = PinEvaluator::default();
+        let of = |holder: &mut PinEvaluator, pin| held(holder, &files, &pins(&[pin]), None);
         let none: [&[usize]; 3] = [&[], &[], &[]];
         assert_eq!(of(&mut holder, (1, 5, "")), none);
         assert_eq!(of(&mut holder, (12, 13, "")), [&[0][..], &[], &[]]);
@@ -260,7 +260,7 @@ mod tests {
             dir: dir.path(),
         };
         let files = files(dir.path());
-        let mut holder = Holder::default();
+        let mut holder = PinEvaluator::default();
         let arp = pins(&[(9, 100, "arp"), (16, 29, "")]);
         assert_eq!(
             held(&mut holder, &files, &arp, Some(indexes)),
@@ -299,7 +299,7 @@ mod tests {
         let (sound, _) = written(FileFormat::Pcapng, 3);
         let far = dir.path().join("wqcap-q01-1.pcapng");
         fs::write(&far, sound).expect("written");
-        let mut holder = Holder::default();
+        let mut holder = PinEvaluator::default();
         let late = pins(&[(1000, 2000, "")]);
         let paths = [path, far];
         assert_eq!(held(&mut holder, &paths, &late, None), [[0], [0]]);

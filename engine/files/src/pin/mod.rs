@@ -18,7 +18,7 @@ mod held;
 mod lock;
 mod store;
 
-pub use held::{HeldFile, Holder};
+pub use held::{HeldFile, PinEvaluator};
 pub use lock::FolderLock;
 pub use store::{MOST_PINS, PinError, PinFolder, Pins, UnsoundPin};
 

@@ -79,7 +79,7 @@ pub struct PinFolder<'a> {
 }
 
 /// Result of reading one entry of the folder of pins.
-enum Entry {
+enum PinEntry {
     Sound(String, Pin),
     Unsound(String),
     /// Entry of the pin folder that is not a regular file and is not opened.
@@ -130,13 +130,13 @@ impl PinFolder<'_> {
                 ));
             }
             match entry_of(&path) {
-                Entry::Sound(id, pin) => pins.sound.push((id, pin)),
-                Entry::Unsound(problem) => pins.unsound.push(UnsoundPin { path, problem }),
-                Entry::Other => {
+                PinEntry::Sound(id, pin) => pins.sound.push((id, pin)),
+                PinEntry::Unsound(problem) => pins.unsound.push(UnsoundPin { path, problem }),
+                PinEntry::Other => {
                     let note = format!("{:?}: left out: not a regular file", path.display());
                     pins.notes.push(note);
                 }
-                Entry::Gone => {}
+                PinEntry::Gone => {}
             }
         }
         Ok(())
@@ -262,28 +262,28 @@ impl PinFolder<'_> {
 }
 
 /// Reads one entry of the folder of pins. Pipes are not waited for, and links are not followed.
-fn entry_of(path: &Path) -> Entry {
+fn entry_of(path: &Path) -> PinEntry {
     let text = match read_regular(path, MOST_BYTES) {
         Ok(text) => text,
         Err(e) => {
             return match e.kind() {
-                io::ErrorKind::InvalidInput => Entry::Other,
-                io::ErrorKind::NotFound => Entry::Gone,
-                io::ErrorKind::FileTooLarge => Entry::Unsound("too long for a pin".into()),
-                _ => Entry::Unsound(e.to_string()),
+                io::ErrorKind::InvalidInput => PinEntry::Other,
+                io::ErrorKind::NotFound => PinEntry::Gone,
+                io::ErrorKind::FileTooLarge => PinEntry::Unsound("too long for a pin".into()),
+                _ => PinEntry::Unsound(e.to_string()),
             };
         }
     };
     let name = path.file_name().and_then(|it| it.to_str());
     let Some(id) = name.and_then(|it| it.strip_suffix(ENDING)) else {
-        return Entry::Unsound(format!("not a pin: its name does not end in {ENDING}"));
+        return PinEntry::Unsound(format!("not a pin: its name does not end in {ENDING}"));
     };
     match serde_json::from_slice::<Pin>(&text) {
         Ok(pin) => match pin.problem() {
-            None => Entry::Sound(id.to_owned(), pin),
-            Some(problem) => Entry::Unsound(problem),
+            None => PinEntry::Sound(id.to_owned(), pin),
+            Some(problem) => PinEntry::Unsound(problem),
         },
-        Err(e) => Entry::Unsound(format!("not a pin: {e}")),
+        Err(e) => PinEntry::Unsound(format!("not a pin: {e}")),
     }
 }
 

@@ -131,7 +131,7 @@ impl From<io::Error> for ReadError {
 
 /// Decoded header of the record at the start of the window.
 #[derive(Default)]
-pub(super) struct Head {
+pub(super) struct RecordHead {
     /// Index of the interface in the file.
     pub(super) interface: usize,
     /// Timestamp in nanoseconds since 1970.
@@ -153,7 +153,7 @@ pub(super) struct Cursor<R> {
     /// Interfaces described so far.
     pub(super) interfaces: Vec<Interface>,
     /// Header of the current record.
-    pub(super) head: Head,
+    pub(super) head: RecordHead,
     /// Anomalies counted so far.
     pub(super) anomalies: Anomalies,
     /// Remaining budget for interface texts.
@@ -171,7 +171,7 @@ impl<R: Read> Cursor<R> {
         Self {
             window: Window::new(source, window),
             interfaces: Vec::new(),
-            head: Head::default(),
+            head: RecordHead::default(),
             anomalies: Anomalies::default(),
             texts: TextBudget::default(),
             host: None,

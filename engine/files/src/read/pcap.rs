@@ -1,6 +1,6 @@
 //! Iteration over the records of a pcap file.
 
-use super::cursor::{Cursor, FileEnd, Head, MAX_FRAME, ReadError};
+use super::cursor::{Cursor, FileEnd, MAX_FRAME, ReadError, RecordHead};
 use crate::format::{SECOND, pcap::RecordLayout};
 use std::io::Read;
 
@@ -41,7 +41,7 @@ pub(super) fn next_record<R: Read>(
     cursor.anomalies.fraction_above_second += u64::from(fraction >= SECOND);
     cursor.anomalies.longer_than_frame += u64::from(caplen > len);
     cursor.anomalies.above_snaplen += u64::from(caplen > snaplen && snaplen != 0);
-    cursor.head = Head {
+    cursor.head = RecordHead {
         interface: 0,
         ns: u64::from(seconds) * SECOND + fraction,
         len: len.max(caplen),

@@ -4,7 +4,7 @@
 //! A file numbers its interfaces from 0 in each section. The reader numbers them through the whole
 //! file.
 
-use super::cursor::{Cursor, FileEnd, Head, MAX_FRAME, MOST_INTERFACES, ReadError};
+use super::cursor::{Cursor, FileEnd, MAX_FRAME, MOST_INTERFACES, ReadError, RecordHead};
 use crate::format::{
     ByteOrder, Interface, InterfaceStatistics,
     pcapng::{
@@ -26,7 +26,7 @@ const MOST_SECRETS: usize = 16 << 20;
 
 /// Current section of a pcapng file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Section {
+pub(super) struct CurrentSection {
     /// Byte order of the section.
     pub(super) order: ByteOrder,
     /// Index in the file of the section's first interface.
@@ -38,7 +38,7 @@ pub(super) struct Section {
 #[inline]
 pub(super) fn next_packet<R: Read>(
     cursor: &mut Cursor<R>,
-    section: &mut Option<Section>,
+    section: &mut Option<CurrentSection>,
 ) -> Result<Option<FileEnd>, ReadError> {
     loop {
         cursor.sound_end = cursor.window.offset();
@@ -90,7 +90,7 @@ pub(super) fn next_packet<R: Read>(
 }
 
 /// Starts a section at its header block: sets the byte order, and restarts the interface numbers.
-fn begin_section<R: Read>(cursor: &mut Cursor<R>) -> Result<Section, ReadError> {
+fn begin_section<R: Read>(cursor: &mut Cursor<R>) -> Result<CurrentSection, ReadError> {
     let order = section_order(cursor.window.held())
         .ok_or_else(|| cursor.damaged("a section header without a byte-order magic"))?;
     if cursor.ensure(16)? {
@@ -101,7 +101,7 @@ fn begin_section<R: Read>(cursor: &mut Cursor<R>) -> Result<Section, ReadError> 
             )));
         }
     }
-    Ok(Section {
+    Ok(CurrentSection {
         order,
         first: cursor.interfaces.len(),
     })
@@ -110,7 +110,7 @@ fn begin_section<R: Read>(cursor: &mut Cursor<R>) -> Result<Section, ReadError> 
 /// Records the content of a block that is not a packet.
 fn other_block<R: Read>(
     cursor: &mut Cursor<R>,
-    section: Section,
+    section: CurrentSection,
     kind: u32,
     total: usize,
 ) -> Result<(), ReadError> {
@@ -155,7 +155,7 @@ fn other_block<R: Read>(
 #[inline]
 fn packet_block<R: Read>(
     cursor: &mut Cursor<R>,
-    section: Section,
+    section: CurrentSection,
     packet: PacketFields,
     total: usize,
 ) -> Result<(), String> {
@@ -176,7 +176,7 @@ fn packet_block<R: Read>(
     cursor.anomalies.unstamped += u64::from(packet.ticks.is_none());
     cursor.anomalies.longer_than_frame += u64::from(caplen > packet.len);
     cursor.anomalies.above_snaplen += u64::from(snaplen != 0 && caplen > snaplen);
-    cursor.head = Head {
+    cursor.head = RecordHead {
         interface: index,
         ns,
         len: packet.len.max(caplen),

@@ -3,7 +3,7 @@
 use super::{
     cursor::{Anomalies, Cursor, FileEnd, ReadError},
     pcap,
-    pcapng::{self, Section},
+    pcapng::{self, CurrentSection},
     window,
 };
 use crate::format::{
@@ -39,24 +39,24 @@ pub struct PacketReader<R> {
     /// Position in the file.
     cursor: Cursor<R>,
     /// Format of the file.
-    layout: Layout,
+    layout: FileLayout,
     /// Number of packets returned so far.
     packets: u64,
     /// State of the iteration.
-    state: State,
+    state: ReaderState,
 }
 
 /// Format of a file, with the state that its decoder needs.
-enum Layout {
+enum FileLayout {
     /// pcap, with the layout of its records.
     Pcap(RecordLayout),
     /// pcapng, with the current section; `None` before the first section header.
-    Pcapng(Option<Section>),
+    Pcapng(Option<CurrentSection>),
 }
 
 /// State of the iteration over packets.
 #[derive(Clone, Copy)]
-enum State {
+enum ReaderState {
     /// No record has been read.
     Begun,
     /// The cursor's head is a packet.
@@ -90,7 +90,7 @@ impl<R: Read> PacketReader<R> {
         }
         let layout = if start.starts_with(&SECTION_HEADER.to_ne_bytes()) {
             // The section header is decoded like other blocks.
-            Layout::Pcapng(None)
+            FileLayout::Pcapng(None)
         } else {
             let layout = RecordLayout::from_magic(start).ok_or_else(|| unknown(start))?;
             if !cursor.ensure(HEADER_LEN)? {
@@ -102,13 +102,13 @@ impl<R: Read> PacketReader<R> {
             cursor.interfaces.push(interface);
             cursor.window.skip(HEADER_LEN);
             cursor.sound_end = HEADER_LEN as u64;
-            Layout::Pcap(layout)
+            FileLayout::Pcap(layout)
         };
         Ok(Self {
             cursor,
             layout,
             packets: 0,
-            state: State::Begun,
+            state: ReaderState::Begun,
         })
     }
 
@@ -116,8 +116,8 @@ impl<R: Read> PacketReader<R> {
     #[must_use]
     pub fn format(&self) -> FileFormat {
         match self.layout {
-            Layout::Pcap(_) => FileFormat::Pcap,
-            Layout::Pcapng(_) => FileFormat::Pcapng,
+            FileLayout::Pcap(_) => FileFormat::Pcap,
+            FileLayout::Pcapng(_) => FileFormat::Pcapng,
         }
     }
 
@@ -149,23 +149,23 @@ impl<R: Read> PacketReader<R> {
     #[inline]
     pub fn advance(&mut self) -> Result<bool, ReadError> {
         match self.state {
-            State::Begun => {}
-            State::At => self.cursor.window.skip(self.cursor.head.total),
-            State::Ended(_) | State::Broken => return Ok(false),
+            ReaderState::Begun => {}
+            ReaderState::At => self.cursor.window.skip(self.cursor.head.total),
+            ReaderState::Ended(_) | ReaderState::Broken => return Ok(false),
         }
-        self.state = State::Broken;
+        self.state = ReaderState::Broken;
         let end = match &mut self.layout {
-            Layout::Pcap(layout) => pcap::next_record(&mut self.cursor, *layout)?,
-            Layout::Pcapng(section) => pcapng::next_packet(&mut self.cursor, section)?,
+            FileLayout::Pcap(layout) => pcap::next_record(&mut self.cursor, *layout)?,
+            FileLayout::Pcapng(section) => pcapng::next_packet(&mut self.cursor, section)?,
         };
         match end {
             None => {
                 self.packets += 1;
-                self.state = State::At;
+                self.state = ReaderState::At;
                 Ok(true)
             }
             Some(end) => {
-                self.state = State::Ended(end);
+                self.state = ReaderState::Ended(end);
                 Ok(false)
             }
         }
@@ -176,7 +176,7 @@ impl<R: Read> PacketReader<R> {
     #[inline]
     #[must_use]
     pub fn packet(&self) -> Option<Packet<'_>> {
-        if !matches!(self.state, State::At) {
+        if !matches!(self.state, ReaderState::At) {
             return None;
         }
         let bytes = self.cursor.window.held();
@@ -188,8 +188,8 @@ impl<R: Read> PacketReader<R> {
             bytes: bytes.get(head.data.clone())?,
             options: bytes.get(head.options.clone())?,
             order: match &self.layout {
-                Layout::Pcap(layout) => layout.order,
-                Layout::Pcapng(section) => section.map_or(ByteOrder::NATIVE, |it| it.order),
+                FileLayout::Pcap(layout) => layout.order,
+                FileLayout::Pcapng(section) => section.map_or(ByteOrder::NATIVE, |it| it.order),
             },
             offset: self.cursor.window.offset(),
         })
@@ -216,7 +216,7 @@ impl<R: Read> PacketReader<R> {
     #[must_use]
     pub fn end(&self) -> Option<FileEnd> {
         match self.state {
-            State::Ended(end) => Some(end),
+            ReaderState::Ended(end) => Some(end),
             _ => None,
         }
     }
@@ -225,7 +225,7 @@ impl<R: Read> PacketReader<R> {
     #[must_use]
     pub fn sound_end(&self) -> u64 {
         match self.state {
-            State::At => self.offset() + self.cursor.head.total as u64,
+            ReaderState::At => self.offset() + self.cursor.head.total as u64,
             _ => self.cursor.sound_end,
         }
     }

@@ -16,9 +16,9 @@ use std::{
 const STEP: u64 = (CHUNK + TAG) as u64;
 
 /// Reader of a file's content, sealed or plain, that can seek.
-pub struct Content(Kind);
+pub struct Content(ContentSource);
 
-enum Kind {
+enum ContentSource {
     Plain(File),
     Sealed(Box<SealedFile>),
 }
@@ -48,7 +48,7 @@ impl Content {
         let mut header = [0; HEADER];
         // The content of a pipe cannot be read in advance.
         if !metadata.is_file() || file.read_at(&mut header, 0)? < HEADER || !is_sealed(&header) {
-            return Ok(Self(Kind::Plain(file)));
+            return Ok(Self(ContentSource::Plain(file)));
         }
         let refused = |why: String| io::Error::new(ErrorKind::PermissionDenied, why);
         let Some(key) = KEY.get() else {
@@ -57,7 +57,7 @@ impl Content {
             ));
         };
         let chunks = Chunks::from_header(header, key).map_err(refused)?;
-        Ok(Self(Kind::Sealed(Box::new(SealedFile::new(
+        Ok(Self(ContentSource::Sealed(Box::new(SealedFile::new(
             file,
             chunks,
             metadata.len(),
@@ -70,8 +70,8 @@ impl Content {
     /// System error of fstat(2).
     pub(crate) fn len(&self) -> io::Result<u64> {
         match &self.0 {
-            Kind::Plain(file) => Ok(file.metadata()?.len()),
-            Kind::Sealed(file) => Ok(file.len),
+            ContentSource::Plain(file) => Ok(file.metadata()?.len()),
+            ContentSource::Sealed(file) => Ok(file.len),
         }
     }
 }
@@ -79,8 +79,8 @@ impl Content {
 impl Read for Content {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match &mut self.0 {
-            Kind::Plain(file) => file.read(into),
-            Kind::Sealed(file) => file.read(into),
+            ContentSource::Plain(file) => file.read(into),
+            ContentSource::Sealed(file) => file.read(into),
         }
     }
 }
@@ -88,8 +88,8 @@ impl Read for Content {
 impl Seek for Content {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         match &mut self.0 {
-            Kind::Plain(file) => file.seek(to),
-            Kind::Sealed(file) => file.seek(to),
+            ContentSource::Plain(file) => file.seek(to),
+            ContentSource::Sealed(file) => file.seek(to),
         }
     }
 }

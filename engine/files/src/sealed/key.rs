@@ -77,7 +77,7 @@ pub struct SecretKey(Zeroizing<[u8; LEN]>);
 
 /// Reason why a key file is rejected. Messages contain nothing of the file.
 #[derive(Debug, thiserror::Error)]
-pub enum KeyError {
+pub enum SealKeyError {
     /// System error while the file is opened or read.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -105,7 +105,7 @@ impl SecretKey {
     ///
     /// # Errors
     /// The file cannot be read, gives access to users outside its group, or holds no key.
-    pub fn read(path: &Path) -> Result<Self, KeyError> {
+    pub fn read(path: &Path) -> Result<Self, SealKeyError> {
         #[expect(
             clippy::disallowed_methods,
             reason = "the user named the path; it may be a pipe"
@@ -115,7 +115,7 @@ impl SecretKey {
         let mode = metadata.mode() & 0o777;
         // A pipe has no stored content to protect.
         if metadata.is_file() && mode & 0o007 != 0 {
-            return Err(KeyError::Public(mode));
+            return Err(SealKeyError::Public(mode));
         }
         // The capacity holds everything that is read: growing would leave a copy of the key in
         // freed memory.
@@ -128,7 +128,7 @@ impl SecretKey {
     ///
     /// # Errors
     /// The content is not a key.
-    pub fn parse(bytes: &[u8]) -> Result<Self, KeyError> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, SealKeyError> {
         if let Ok(raw) = <&[u8; LEN]>::try_from(bytes) {
             return Ok(Self::new(raw));
         }
@@ -136,7 +136,7 @@ impl SecretKey {
         let digits = digits.strip_suffix(b"\r").unwrap_or(digits);
         let (pairs, rest) = digits.as_chunks::<2>();
         if pairs.len() != LEN || !rest.is_empty() {
-            return Err(KeyError::Length(match bytes.len() {
+            return Err(SealKeyError::Length(match bytes.len() {
                 1 => "1 byte".into(),
                 n if n > LONGEST => format!("more than {LONGEST} bytes"),
                 n => format!("{n} bytes"),
@@ -145,7 +145,7 @@ impl SecretKey {
         let mut key = Zeroizing::new([0; LEN]);
         let digit = |byte: u8| char::from(byte).to_digit(16).map(|it| it as u8);
         for ([high, low], to) in pairs.iter().zip(key.iter_mut()) {
-            let (high, low) = digit(*high).zip(digit(*low)).ok_or(KeyError::Hex)?;
+            let (high, low) = digit(*high).zip(digit(*low)).ok_or(SealKeyError::Hex)?;
             *to = high << 4 | low;
         }
         Ok(Self(key))

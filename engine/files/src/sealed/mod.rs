@@ -27,7 +27,7 @@ mod key;
 
 pub use content::Content;
 pub use file::{Sealed, seal, sealed_name, sweep};
-pub use key::{KeyError, KeySource, SecretKey};
+pub use key::{KeySource, SealKeyError, SecretKey};
 
 use std::sync::OnceLock;
 

@@ -82,12 +82,12 @@ const CELLS: usize = 8;
 /// Cells of one cache line. Hashes are stored together, so that few instructions compare them.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line {
+struct CacheLine {
     hashes: [u32; CELLS],
     places: [u32; CELLS],
 }
 
-impl Line {
+impl CacheLine {
     const FREE: Self = Self {
         hashes: [FREE.hash; CELLS],
         places: [FREE.at; CELLS],
@@ -110,7 +110,7 @@ impl Line {
 
 /// Table of flows: entries and cold parts.
 pub struct Table<E: Entry> {
-    index: Box<[Line]>,
+    index: Box<[CacheLine]>,
     flows: Vec<E>,
     apart: Vec<E::Apart>,
     capacity: usize,
@@ -128,7 +128,7 @@ impl<E: Entry> Table<E> {
         let lines = (2 * capacity).next_power_of_two().div_ceil(CELLS);
         let mut index = Vec::with_capacity(lines);
         prefer_huge_pages(index.spare_capacity_mut());
-        index.resize(lines, Line::FREE);
+        index.resize(lines, CacheLine::FREE);
         let mut flows = Vec::with_capacity(capacity);
         prefer_huge_pages(flows.spare_capacity_mut());
         let mut apart = Vec::with_capacity(capacity);

@@ -2,7 +2,7 @@
 
 use super::{
     record::FlowRecord,
-    row::{Column, Row, Values, columns},
+    row::{Column, ParquetRow, Values, columns},
 };
 use std::net::IpAddr;
 use wqcap_frame::{FiveTuple, FlowKey, protocol};
@@ -11,7 +11,7 @@ use wqcap_frame::{FiveTuple, FlowKey, protocol};
 /// with unsigned numbers and timestamps in nanoseconds.
 pub(super) const SCHEMA_VERSION: &str = "3";
 
-impl Row for FlowRecord {
+impl ParquetRow for FlowRecord {
     const TABLE: &'static str = "flows";
     const SCHEMA_VERSION: &'static str = SCHEMA_VERSION;
     const DOCS: &'static str = "/usr/share/doc/wqcap/docs/flows.md";

@@ -2,7 +2,7 @@
 
 use super::{
     columns::{address, mac, vlan},
-    row::{Column, Row, Values, columns},
+    row::{Column, ParquetRow, Values, columns},
 };
 use wqcap_frame::FiveTuple;
 use wqcap_names::DhcpMessage;
@@ -21,7 +21,7 @@ pub(super) struct DhcpRow {
     pub(super) message: DhcpMessage,
 }
 
-impl Row for DhcpRow {
+impl ParquetRow for DhcpRow {
     const TABLE: &'static str = "dhcp";
     const SCHEMA_VERSION: &'static str = "2";
     const DOCS: &'static str = "/usr/share/doc/wqcap/docs/names.md";

@@ -2,7 +2,7 @@
 
 use super::{
     columns::{address, port},
-    row::{Column, Row, Values, columns},
+    row::{Column, ParquetRow, Values, columns},
 };
 use wqcap_frame::FiveTuple;
 use wqcap_names::Question;
@@ -26,7 +26,7 @@ pub(super) struct DnsRow {
     pub(super) answers: u16,
 }
 
-impl Row for DnsRow {
+impl ParquetRow for DnsRow {
     const TABLE: &'static str = "dns";
     const SCHEMA_VERSION: &'static str = "1";
     const DOCS: &'static str = "/usr/share/doc/wqcap/docs/names.md";

@@ -6,10 +6,10 @@ use super::{
 };
 use crate::{
     flow_table::{Entry, Key, ShortKey},
-    limits::Volume,
+    limits::FlowVolume,
 };
 use wqcap_frame::{FiveTuple, protocol};
-use wqcap_names::Kind;
+use wqcap_names::PayloadKind;
 
 /// Payloads of a flow that are read for names in each direction: a persistent connection carries
 /// many requests.
@@ -18,7 +18,7 @@ const SHARE: u8 = 4;
 /// Counters of one direction that each frame touches. Sums wrap around: see [`FlowApart::carried`].
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-struct Way {
+struct DirectionCounters {
     last_ns: u64,
     bytes: u32,
     frames: u32,
@@ -32,7 +32,7 @@ pub struct FlowEntry {
     /// Index of the flow's limit, if limits are followed.
     limit: u16,
     /// Counters in the direction of the first frame, and in the other.
-    ways: [Way; 2],
+    ways: [DirectionCounters; 2],
     /// Time stamp of the first frame in units of [`coarse`].
     begun: u32,
     /// TCP control bits that were seen, by direction.
@@ -190,7 +190,7 @@ impl FlowEntry {
         let way = &mut self.ways[at];
         let (bytes, wraps) = way.bytes.overflowing_add(len);
         let frames = way.frames.wrapping_add(1);
-        *way = Way {
+        *way = DirectionCounters {
             last_ns: ns,
             bytes,
             frames,
@@ -204,7 +204,7 @@ impl FlowEntry {
     #[cold]
     #[inline(never)]
     fn count_rare(&mut self, apart: &mut FlowApart, at: usize, bytes_wrap: bool) {
-        let Way {
+        let DirectionCounters {
             frames, last_ns, ..
         } = self.ways[at];
         let carried = &mut apart.carried[at];
@@ -225,14 +225,14 @@ impl FlowEntry {
 
     /// Returns the frames and bytes of one direction.
     #[inline]
-    pub(super) fn volume(&self, apart: &FlowApart, upward: bool) -> Volume {
+    pub(super) fn volume(&self, apart: &FlowApart, upward: bool) -> FlowVolume {
         self.volume_at(apart, self.way_of(upward))
     }
 
     #[inline]
-    fn volume_at(&self, apart: &FlowApart, at: usize) -> Volume {
+    fn volume_at(&self, apart: &FlowApart, at: usize) -> FlowVolume {
         let way = self.ways[at];
-        let volume = Volume {
+        let volume = FlowVolume {
             bytes: way.bytes.into(),
             packets: way.frames.into(),
         };
@@ -244,9 +244,17 @@ impl FlowEntry {
 
     /// Counts a payload with a possible name. Returns its direction if it is to be read; `None`:
     /// the flow's share is used up. Every DNS and DHCP message is read.
-    pub(super) fn share(&self, apart: &mut FlowApart, upward: bool, kind: Kind) -> Option<usize> {
+    pub(super) fn share(
+        &self,
+        apart: &mut FlowApart,
+        upward: bool,
+        kind: PayloadKind,
+    ) -> Option<usize> {
         let way = self.way_of(upward);
-        if !matches!(kind, Kind::Dns | Kind::Dhcp | Kind::Dhcpv6) {
+        if !matches!(
+            kind,
+            PayloadKind::Dns | PayloadKind::Dhcp | PayloadKind::Dhcpv6
+        ) {
             if apart.read[way] == SHARE {
                 return None;
             }
@@ -277,7 +285,7 @@ impl FlowEntry {
         let key = Key::with_addresses(self.key, apart.addresses);
         let ends = key.ends();
         let ways = [0, 1].map(|at| {
-            let Volume { bytes, packets } = self.volume_at(apart, at);
+            let FlowVolume { bytes, packets } = self.volume_at(apart, at);
             Direction {
                 frames: packets,
                 bytes,
@@ -314,9 +322,9 @@ impl FlowApart {
     /// Adds the carries of wrapped sums to `volume`.
     #[cold]
     #[inline(never)]
-    fn with_carried(&self, volume: Volume, at: usize) -> Volume {
+    fn with_carried(&self, volume: FlowVolume, at: usize) -> FlowVolume {
         let carried = self.carried[at];
-        Volume {
+        FlowVolume {
             bytes: volume.bytes + (u64::from(carried.bytes) << 32),
             packets: volume.packets + (u64::from(carried.frames) << 32),
         }

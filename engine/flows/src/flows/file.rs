@@ -4,7 +4,7 @@
 //! files, row groups and pages. Bloom filters of addresses and names exclude row groups without a
 //! value.
 
-use super::row::{Column, Row, SORTED_BY, Values};
+use super::row::{Column, ParquetRow, SORTED_BY, Values};
 use parquet::{
     basic::Compression,
     data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type},
@@ -35,20 +35,20 @@ pub(super) const MOST_ROWS: usize = 128 * 1024;
 const FALSE_HITS: f64 = 0.01;
 
 /// Open Parquet file of a table.
-pub(super) struct File {
+pub(super) struct ParquetFile {
     writer: SerializedFileWriter<fs::File>,
     part: PathBuf,
     path: PathBuf,
     rows: u64,
 }
 
-impl File {
+impl ParquetFile {
     /// Creates the file of an interval; `ns` is the present system time.
     #[expect(
         clippy::disallowed_methods,
         reason = "create_new fails if the name exists"
     )]
-    pub(super) fn create<R: Row>(dir: &Path, ns: u64) -> Result<Self, String> {
+    pub(super) fn create<R: ParquetRow>(dir: &Path, ns: u64) -> Result<Self, String> {
         let path = dir.join(format!("wqcap-{}-{ns}.parquet", R::TABLE));
         let mut part = OsString::from(&path);
         part.push(PART);
@@ -73,13 +73,13 @@ impl File {
 
     /// Writes at most [`MOST_ROWS`] rows as one row group, sorted by time. The rows must belong to
     /// the file's table.
-    pub(super) fn write<R: Row>(&mut self, rows: &mut [R]) -> Result<(), String> {
+    pub(super) fn write<R: ParquetRow>(&mut self, rows: &mut [R]) -> Result<(), String> {
         self.rows += rows.len() as u64;
         rows.sort_unstable_by_key(R::ns);
         self.row_group(rows).map_err(|e| self.failure(&e))
     }
 
-    fn row_group<R: Row>(&mut self, rows: &[R]) -> Result<(), ParquetError> {
+    fn row_group<R: ParquetRow>(&mut self, rows: &[R]) -> Result<(), ParquetError> {
         let mut group = self.writer.next_row_group()?;
         for column in R::COLUMNS {
             // The schema is made from the same columns.
@@ -121,7 +121,7 @@ impl File {
     }
 }
 
-fn properties<R: Row>() -> WriterProperties {
+fn properties<R: ParquetRow>() -> WriterProperties {
     let version = format!("wqcap.{}.schema_version", R::TABLE);
     let facts = [
         (version.as_str(), R::SCHEMA_VERSION),
@@ -156,7 +156,7 @@ fn properties<R: Row>() -> WriterProperties {
 }
 
 /// Returns the schema of a table. All columns are optional in it, though only some contain nulls.
-fn schema<R: Row>() -> Result<Arc<Type>, ParquetError> {
+fn schema<R: ParquetRow>() -> Result<Arc<Type>, ParquetError> {
     let mut text = format!("message {} {{\n", R::TABLE);
     for Column { name, values } in R::COLUMNS {
         text += &match values {
@@ -269,7 +269,7 @@ mod tests {
         expected.sort_unstable();
 
         let dir = tempfile::tempdir().unwrap();
-        let mut file = File::create::<FlowRecord>(dir.path(), START).unwrap();
+        let mut file = ParquetFile::create::<FlowRecord>(dir.path(), START).unwrap();
         file.write(&mut records).unwrap();
         let path = file.finish().unwrap();
         let reader = SerializedFileReader::new(fs::File::open(path).unwrap()).unwrap();

@@ -6,21 +6,21 @@ use super::{
 };
 use crate::{
     flow_table::FlowPlace,
-    limits::{CutoffPlan, CutoffReport, Limits, Volume, ends, is_control},
+    limits::{CutoffLimits, CutoffPlan, CutoffReport, FlowVolume, ends, is_control},
 };
 use wqcap_core::consumer::Frame;
 
-const _: () = assert!(size_of::<[Volume; 2]>() as u64 == FlowsPlan::FOLLOWED_BYTES);
+const _: () = assert!(size_of::<[FlowVolume; 2]>() as u64 == FlowsPlan::FOLLOWED_BYTES);
 
 /// Data of a meter's flows that only the limits need.
 pub(super) struct Following {
-    pub(super) limits: Limits,
+    pub(super) limits: CutoffLimits,
     /// Shortest time without a frame after which a record ends or a limit starts again.
     pub(super) silence_ns: u64,
     /// Volume that is added to the entry's counters, for each flow and direction: the volume before
     /// these counters started, minus what they had counted when the limit started. Differences may
     /// wrap around; the sum with the counters is right.
-    earlier: Vec<[Volume; 2]>,
+    earlier: Vec<[FlowVolume; 2]>,
     /// Number of flows that are followed but have no record: they have no frames.
     pub(super) blank: usize,
     pub(super) report: CutoffReport,
@@ -30,7 +30,7 @@ impl Following {
     /// Creates the data for a table of `capacity` flows, whose records end after `idle_ns` without
     /// a frame.
     pub(super) fn new(plan: &CutoffPlan, capacity: usize, idle_ns: u64) -> Self {
-        let limits = Limits::new(plan);
+        let limits = CutoffLimits::new(plan);
         Self {
             silence_ns: limits.idle_ns.min(idle_ns),
             limits,
@@ -76,7 +76,8 @@ impl Following {
         at: usize,
         first: &Frame<'_>,
     ) {
-        self.earlier[at] = [false, true].map(|it| Volume::default().minus(flow.volume(apart, it)));
+        self.earlier[at] =
+            [false, true].map(|it| FlowVolume::default().minus(flow.volume(apart, it)));
         flow.restart_limit(self.limits.of_first(first.bytes, first.len));
     }
 
@@ -108,7 +109,7 @@ impl Following {
     }
 }
 
-impl Volume {
+impl FlowVolume {
     #[inline]
     fn plus(self, other: Self) -> Self {
         Self {

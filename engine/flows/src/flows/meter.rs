@@ -14,7 +14,7 @@ use super::{
     entry::{FlowApart, FlowEntry, Lifetime},
     following::Following,
     record::{FlowEndReason, FlowRecord},
-    sample::{SampleChannels, Sampler},
+    sample::{PayloadSampler, SampleChannels},
     seen::{MOST_SEEN, SeenFrame},
 };
 use crate::flow_table::{HashSeed, Table, hash_seed};
@@ -42,7 +42,7 @@ const CANDIDATES: usize = 8;
 
 /// Channels for batches of records, and for payloads with possible names if names are read.
 #[derive(Clone)]
-pub(super) struct Channels {
+pub(super) struct MeterChannels {
     pub(super) empty: Receiver<Vec<FlowRecord>>,
     pub(super) full: Sender<Vec<FlowRecord>>,
     pub(super) samples: Option<SampleChannels>,
@@ -61,9 +61,9 @@ pub struct Meter {
     seed: HashSeed,
     pub(super) active: Lifetime,
     pub(super) idle_ns: u64,
-    exchange: Channels,
+    exchange: MeterChannels,
     /// Sampler of payloads; `None`: names are not read.
-    pub(super) sampler: Option<Sampler>,
+    pub(super) sampler: Option<PayloadSampler>,
     /// Batch of flow records that is being filled.
     batch: Option<Vec<FlowRecord>>,
     totals: FlowTotals,
@@ -83,7 +83,7 @@ impl Meter {
     pub(super) fn new(
         queue: u16,
         plan: &FlowsPlan,
-        mut exchange: Channels,
+        mut exchange: MeterChannels,
         published: Arc<Mutex<FlowTotals>>,
     ) -> Self {
         Self {
@@ -95,7 +95,7 @@ impl Meter {
             seed: hash_seed(),
             active: Lifetime::from_ns(plan.active_ns),
             idle_ns: plan.idle_ns,
-            sampler: exchange.samples.take().map(Sampler::new),
+            sampler: exchange.samples.take().map(PayloadSampler::new),
             exchange,
             batch: None,
             totals: FlowTotals::default(),
@@ -372,7 +372,7 @@ impl Meter {
         }
         let blank = self.following.as_ref().map_or(0, |it| it.blank);
         self.totals.flows = (self.table.len() - blank) as u64;
-        self.totals.missed_payloads = self.sampler.as_ref().map_or(0, Sampler::missed);
+        self.totals.missed_payloads = self.sampler.as_ref().map_or(0, PayloadSampler::missed);
         if let Ok(mut seen) = self.published.try_lock() {
             *seen = self.totals;
         }

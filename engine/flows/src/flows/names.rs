@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_core::{error::ResourceError, sync::thread::spawn};
-use wqcap_names::{DhcpMessage, DnsMessage, FlowNames, Kind, MOST, Protocol, Unreadable};
+use wqcap_names::{DhcpMessage, DnsMessage, FlowNames, MOST, PayloadError, PayloadKind, Protocol};
 
 /// Number of rows that are sent together.
 const ROWS: usize = 256;
@@ -38,7 +38,7 @@ const BATCHES: usize = 64;
 
 /// Counters of the names thread.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct NamesCounters {
     /// Number of flows with names.
     pub(super) flows: u64,
     /// Number of rows in the DNS table.
@@ -53,12 +53,12 @@ pub(super) struct Found {
 
 /// Rows of the DNS and DHCP tables, on their way to the writer.
 #[derive(Default)]
-pub(super) struct Messages {
+pub(super) struct NameRows {
     pub(super) dns: Vec<DnsRow>,
     pub(super) dhcp: Vec<DhcpRow>,
 }
 
-impl Messages {
+impl NameRows {
     fn count(&self) -> usize {
         self.dns.len() + self.dhcp.len()
     }
@@ -66,11 +66,11 @@ impl Messages {
 
 /// Names thread, with the other ends of its channels.
 pub(super) struct NamesThread {
-    pub(super) thread: JoinHandle<Found>,
+    pub(super) thread: JoinHandle<NamesCounters>,
     pub(super) samples: SampleChannels,
     /// Records with the names of their flows.
     pub(super) named: Receiver<Vec<FlowRecord>>,
-    pub(super) messages: Receiver<Messages>,
+    pub(super) messages: Receiver<NameRows>,
 }
 
 /// Starts the thread for `meters` meters. It receives `records`, of which at most `batches` are in
@@ -93,7 +93,7 @@ pub(super) fn start(
     }
     let (named_in, named) = bounded(batches);
     let (messages_in, messages) = bounded(BATCHES);
-    let work = Work {
+    let work = NamesWorker {
         empty: empty_in.clone(),
         samples,
         named: named_in,
@@ -101,9 +101,9 @@ pub(super) fn start(
         flows: HashMap::new(),
         held: 0,
         most,
-        rows: Messages::default(),
+        rows: NameRows::default(),
         passed: Instant::now(),
-        found: Found::default(),
+        found: NamesCounters::default(),
     };
     let thread = spawn("wqcap-names", move || work.run(&records))?;
     Ok(NamesThread {
@@ -119,24 +119,24 @@ pub(super) fn start(
 }
 
 /// State of the names thread.
-struct Work {
+struct NamesWorker {
     empty: Sender<Vec<u8>>,
     samples: Receiver<Sample>,
     named: Sender<Vec<FlowRecord>>,
-    messages: Sender<Messages>,
+    messages: Sender<NameRows>,
     flows: HashMap<FlowId, FlowNames>,
     /// Bytes used by the names in `flows`.
     held: usize,
     most: usize,
     /// Rows that wait to be sent to the writer.
-    rows: Messages,
+    rows: NameRows,
     /// Time at which rows were last sent.
     passed: Instant,
-    found: Found,
+    found: NamesCounters,
 }
 
-impl Work {
-    fn run(mut self, records: &Receiver<Vec<FlowRecord>>) -> Found {
+impl NamesWorker {
+    fn run(mut self, records: &Receiver<Vec<FlowRecord>>) -> NamesCounters {
         let samples = self.samples.clone();
         let mut busy = Instant::now();
         loop {
@@ -216,14 +216,14 @@ impl Work {
 
     fn read(&mut self, mut sample: Sample) {
         match sample.kind {
-            Kind::Beginning(protocol) => self.read_names(protocol, &sample),
-            Kind::Dns => match DnsMessage::read(&sample.bytes) {
+            PayloadKind::Beginning(protocol) => self.read_names(protocol, &sample),
+            PayloadKind::Dns => match DnsMessage::read(&sample.bytes) {
                 Ok(message) => self.dns(&sample, message),
                 Err(_) => self.found.unreadable += 1,
             },
-            Kind::Dhcp => self.dhcp(&sample, DhcpMessage::read(&sample.bytes)),
-            Kind::Dhcpv6 => self.dhcp(&sample, DhcpMessage::read_v6(&sample.bytes)),
-            Kind::DnsOverTcp => {
+            PayloadKind::Dhcp => self.dhcp(&sample, DhcpMessage::read(&sample.bytes)),
+            PayloadKind::Dhcpv6 => self.dhcp(&sample, DhcpMessage::read_v6(&sample.bytes)),
+            PayloadKind::DnsOverTcp => {
                 let (messages, ended) = DnsMessage::read_all(&sample.bytes);
                 for message in messages {
                     self.dns(&sample, message);
@@ -254,7 +254,7 @@ impl Work {
         self.held = (self.held + PLACE + flow.bytes()).saturating_sub(before);
     }
 
-    fn dhcp(&mut self, sample: &Sample, message: Result<DhcpMessage, Unreadable>) {
+    fn dhcp(&mut self, sample: &Sample, message: Result<DhcpMessage, PayloadError>) {
         let Ok(message) = message else {
             self.found.unreadable += 1;
             return;

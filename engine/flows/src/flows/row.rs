@@ -1,7 +1,7 @@
 //! Rows and columns of a table, for all tables.
 
 /// Row of a Parquet table.
-pub(super) trait Row: Sized + 'static {
+pub(super) trait ParquetRow: Sized + 'static {
     /// Name of the table, in the names and the metadata of its files.
     const TABLE: &'static str;
     /// Version of the table's columns.

@@ -14,7 +14,7 @@ use super::{
 use crate::flow_table::{Key, Table};
 use crossbeam_channel::{Receiver, Sender};
 use wqcap_frame::{FiveTuple, Headers, protocol};
-use wqcap_names::{Kind, MOST};
+use wqcap_names::{MOST, PayloadKind};
 
 /// Number of copies in transit for each meter.
 pub(super) const COPIES: usize = FlowsPlan::COPIES_BYTES as usize / MOST;
@@ -60,7 +60,7 @@ impl FlowId {
 /// Copy of a payload with a possible name.
 pub(super) struct Sample {
     pub(super) flow: FlowId,
-    pub(super) kind: Kind,
+    pub(super) kind: PayloadKind,
     /// Direction within the flow: 0 is that of its first frame.
     pub(super) way: usize,
     /// `true` if the frame went from the lower end to the upper one.
@@ -83,7 +83,7 @@ pub(super) struct SampleChannels {
 struct Waiting {
     /// Index of the frame among the waiting ones.
     at: usize,
-    kind: Kind,
+    kind: PayloadKind,
     bytes: Vec<u8>,
 }
 
@@ -93,12 +93,12 @@ struct Unfinished {
     /// Sequence number of the next segment.
     next: u32,
     wanted: usize,
-    kind: Kind,
+    kind: PayloadKind,
     bytes: Vec<u8>,
 }
 
 /// Sampler of one meter: copies payloads with possible names.
-pub(super) struct Sampler {
+pub(super) struct PayloadSampler {
     channels: SampleChannels,
     waiting: Vec<Waiting>,
     unfinished: Box<[Option<Unfinished>]>,
@@ -109,7 +109,7 @@ pub(super) struct Sampler {
     missed: u64,
 }
 
-impl Sampler {
+impl PayloadSampler {
     pub(super) fn new(channels: SampleChannels) -> Self {
         Self {
             channels,
@@ -140,9 +140,9 @@ impl Sampler {
                 if self.begun > 0 && self.continue_copy(frame, inner, payload, at) {
                     return true;
                 }
-                Kind::of_tcp(payload, ports)
+                PayloadKind::of_tcp(payload, ports)
             }
-            protocol::UDP => Kind::of_udp(payload, ports),
+            protocol::UDP => PayloadKind::of_udp(payload, ports),
             _ => None,
         };
         if let Some(kind) = kind {
@@ -154,7 +154,14 @@ impl Sampler {
     /// Copies a payload, or its first part.
     #[cold]
     #[inline(never)]
-    fn begin(&mut self, kind: Kind, frame: &[u8], inner: &Headers, payload: &[u8], at: usize) {
+    fn begin(
+        &mut self,
+        kind: PayloadKind,
+        frame: &[u8],
+        inner: &Headers,
+        payload: &[u8],
+        at: usize,
+    ) {
         let spare = self.spare.take();
         let Some(bytes) = spare.or_else(|| self.channels.empty.try_recv().ok()) else {
             self.missed += 1;

@@ -1,8 +1,8 @@
 //! Writer of one table: one file for each interval of the wall clock in which there were rows.
 
 use super::{
-    file::{File, MOST_ROWS},
-    row::Row,
+    file::{MOST_ROWS, ParquetFile},
+    row::ParquetRow,
 };
 use std::path::PathBuf;
 use wqcap_core::time::system_ns;
@@ -10,7 +10,7 @@ use wqcap_files::file_list::FileList;
 
 /// Result of writing a table: complete files and failures.
 #[derive(Default)]
-pub(super) struct Written {
+pub(super) struct TableResult {
     /// Complete files of the table.
     pub(super) files: FileList,
     /// First error that prevented rows from being written.
@@ -24,16 +24,16 @@ pub(super) struct TableWriter<R> {
     dir: PathBuf,
     /// Rows of the next row group.
     rows: Vec<R>,
-    file: Option<File>,
-    written: Written,
+    file: Option<ParquetFile>,
+    written: TableResult,
 }
 
-impl<R: Row> TableWriter<R> {
+impl<R: ParquetRow> TableWriter<R> {
     pub(super) fn new(dir: PathBuf) -> Self {
         Self {
-            written: Written {
+            written: TableResult {
                 files: FileList::new(&dir),
-                ..Written::default()
+                ..TableResult::default()
             },
             dir,
             rows: Vec::new(),
@@ -56,7 +56,7 @@ impl<R: Row> TableWriter<R> {
         }
         let written = match &mut self.file {
             Some(file) => file.write(&mut self.rows),
-            none => match File::create::<R>(&self.dir, system_ns()) {
+            none => match ParquetFile::create::<R>(&self.dir, system_ns()) {
                 Ok(file) => none.insert(file).write(&mut self.rows),
                 Err(failure) => {
                     self.written.unwritten += self.rows.len() as u64;
@@ -72,7 +72,7 @@ impl<R: Row> TableWriter<R> {
 
     pub(super) fn end_interval(&mut self) {
         self.write_rows();
-        match self.file.as_mut().map(File::finish) {
+        match self.file.as_mut().map(ParquetFile::finish) {
             Some(Ok(path)) => {
                 self.written.files.push(&path);
                 self.file = None;
@@ -96,7 +96,7 @@ impl<R: Row> TableWriter<R> {
     }
 
     /// Ends the last interval and returns the result.
-    pub(super) fn finish(mut self) -> Written {
+    pub(super) fn finish(mut self) -> TableResult {
         self.end_interval();
         self.written
     }

@@ -2,8 +2,8 @@ use super::{
     dhcp::DhcpRow,
     dns::DnsRow,
     entry::{FlowApart, FlowEntry},
-    meter::{Channels, RECORDS},
-    row::{Row, Values},
+    meter::{MeterChannels, RECORDS},
+    row::{ParquetRow, Values},
     *,
 };
 use crate::{
@@ -71,7 +71,7 @@ impl Bench {
         for _ in 0..batches {
             empty_in.send(Vec::with_capacity(RECORDS)).unwrap();
         }
-        let exchange = Channels {
+        let exchange = MeterChannels {
             empty,
             full: full_in,
             samples: None,
@@ -692,7 +692,7 @@ fn every_column_is_documented_and_nothing_else() {
 }
 
 /// Checks that the table below a heading of a page lists exactly the columns of `R`.
-fn assert_documented<R: Row>(page: &str, heading: &str) {
+fn assert_documented<R: ParquetRow>(page: &str, heading: &str) {
     let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let text = fs::read_to_string(docs.join(page)).unwrap();
     let (_, below) = text.split_once(&format!("\n## {heading}\n")).unwrap();

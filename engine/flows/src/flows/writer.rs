@@ -5,11 +5,11 @@ use super::{
     FlowTotals, FlowsPlan, FlowsReport, NamesReport,
     dhcp::DhcpRow,
     dns::DnsRow,
-    meter::{Channels, Meter, RECORDS},
-    names::{self, Found, MOST_WAITING, Messages, NamesThread},
+    meter::{Meter, MeterChannels, RECORDS},
+    names::{self, MOST_WAITING, NameRows, NamesCounters, NamesThread},
     record::FlowRecord,
-    row::Row,
-    table_writer::{TableWriter, Written},
+    row::ParquetRow,
+    table_writer::{TableResult, TableWriter},
 };
 use crossbeam_channel::{Receiver, Sender, never, select};
 use std::{
@@ -26,21 +26,21 @@ const BATCHES: usize = 64;
 
 /// Writer of the flow records of all queues.
 pub struct FlowWriter {
-    thread: Option<JoinHandle<Finished>>,
-    names: Option<JoinHandle<Found>>,
+    thread: Option<JoinHandle<WriterResults>>,
+    names: Option<JoinHandle<NamesCounters>>,
     /// Channels to the threads. Dropped before the threads are joined, so that they end.
-    exchange: Option<Channels>,
+    exchange: Option<MeterChannels>,
     totals: Vec<Arc<Mutex<FlowTotals>>>,
     plan: FlowsPlan,
 }
 
 /// Results of the writer thread and the names thread.
 #[derive(Default)]
-struct Finished {
-    flows: Written,
-    dns: Written,
-    dhcp: Written,
-    found: Found,
+struct WriterResults {
+    flows: TableResult,
+    dns: TableResult,
+    dhcp: TableResult,
+    found: NamesCounters,
 }
 
 impl FlowWriter {
@@ -64,7 +64,7 @@ impl FlowWriter {
             // The channel's capacity is the number of batches.
             let _ = empty_in.send(Vec::with_capacity(RECORDS));
         }
-        let mut work = Work {
+        let mut work = RecordsWorker {
             interval_ns: plan.interval_ns,
             full,
             empty: empty_in,
@@ -93,7 +93,7 @@ impl FlowWriter {
         Ok(Self {
             thread: Some(thread),
             names,
-            exchange: Some(Channels {
+            exchange: Some(MeterChannels {
                 empty,
                 full: full_in,
                 samples,
@@ -129,7 +129,7 @@ impl FlowWriter {
     /// Waits until everything is written. All meters must be dropped before.
     #[must_use]
     pub fn finish(mut self) -> FlowsReport {
-        let Finished {
+        let WriterResults {
             flows,
             dns,
             dhcp,
@@ -155,16 +155,18 @@ impl FlowWriter {
         }
     }
 
-    fn join(&mut self) -> Finished {
+    fn join(&mut self) -> WriterResults {
         self.exchange = None;
         let joined = self.thread.take().map(JoinHandle::join);
-        let mut finished = joined.and_then(Result::ok).unwrap_or_else(|| Finished {
-            flows: Written {
-                failures: vec!["the thread of flow records panicked".into()],
-                ..Written::default()
-            },
-            ..Finished::default()
-        });
+        let mut finished = joined
+            .and_then(Result::ok)
+            .unwrap_or_else(|| WriterResults {
+                flows: TableResult {
+                    failures: vec!["the thread of flow records panicked".into()],
+                    ..TableResult::default()
+                },
+                ..WriterResults::default()
+            });
         // The names thread ends before the writer.
         match self.names.take().map(JoinHandle::join) {
             Some(Ok(found)) => finished.found = found,
@@ -199,18 +201,18 @@ fn make_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// State of the thread that writes flow records.
-struct Work {
+struct RecordsWorker {
     interval_ns: u64,
     full: Receiver<Vec<FlowRecord>>,
     empty: Sender<Vec<FlowRecord>>,
-    messages: Receiver<Messages>,
+    messages: Receiver<NameRows>,
     flow_table: TableWriter<FlowRecord>,
     dns_table: TableWriter<DnsRow>,
     dhcp_table: TableWriter<DhcpRow>,
 }
 
-impl Work {
-    fn run(mut self) -> Finished {
+impl RecordsWorker {
+    fn run(mut self) -> WriterResults {
         let interval = self.interval_ns.max(1);
         let mut next = (system_ns() / interval + 1).saturating_mul(interval);
         let full = self.full.clone();
@@ -239,11 +241,11 @@ impl Work {
         while let Ok(rows) = self.messages.try_recv() {
             self.take_messages(rows);
         }
-        Finished {
+        WriterResults {
             flows: self.flow_table.finish(),
             dns: self.dns_table.finish(),
             dhcp: self.dhcp_table.finish(),
-            found: Found::default(),
+            found: NamesCounters::default(),
         }
     }
 
@@ -253,7 +255,7 @@ impl Work {
         let _ = self.empty.try_send(batch);
     }
 
-    fn take_messages(&mut self, mut rows: Messages) {
+    fn take_messages(&mut self, mut rows: NameRows) {
         self.dns_table.take(&mut rows.dns, MOST_WAITING);
         self.dhcp_table.take(&mut rows.dhcp, MOST_WAITING);
     }

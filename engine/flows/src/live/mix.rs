@@ -37,14 +37,14 @@ fn protocol_of(inner: &Headers) -> usize {
 
 /// Counters by protocol, trait and size.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Mix {
+pub(super) struct TrafficMix {
     pub(super) total: Volume,
     pub(super) protocols: [Volume; PROTOCOLS.len()],
     pub(super) traits: [Volume; TRAITS.len()],
     pub(super) sizes: [u64; SIZES.len() + 1],
 }
 
-impl Mix {
+impl TrafficMix {
     #[inline]
     pub(super) fn count(&mut self, outer: &Headers, inner: &Headers, len: u32) {
         self.total.count(len);

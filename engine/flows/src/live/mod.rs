@@ -26,13 +26,13 @@ pub use wqcap_core::stats::traffic::{
     Bound, Distribution, QueueRate, SizeBin, Talker, TopTalkers, TrafficSnapshot, Volume,
 };
 
-use recorder::{PublishedCell, Shared};
+use recorder::{PublishedCell, SharedTotals};
 use std::sync::{Arc, atomic::AtomicU64};
 
 /// Statistics of all queues, readable from any thread.
 #[derive(Clone, Debug)]
 pub struct Statistics {
-    shared: Arc<Shared>,
+    shared: Arc<SharedTotals>,
     per_queue: usize,
 }
 
@@ -43,7 +43,7 @@ impl Statistics {
     pub fn new(queues: usize, per_queue: usize) -> Self {
         let recorders = 0..queues * per_queue;
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedTotals {
                 slots: recorders.map(|_| PublishedCell::default()).collect(),
                 begun_ns: AtomicU64::default(),
             }),

@@ -2,7 +2,7 @@
 
 use super::{
     Volume,
-    mix::Mix,
+    mix::TrafficMix,
     talkers::{Talkers, WINDOW_NS},
 };
 use hdrhistogram::Histogram;
@@ -28,23 +28,23 @@ const DIGITS: u8 = 2;
 
 /// Counters of a recorder since the start.
 #[derive(Clone, Debug)]
-pub(super) struct Sums {
-    pub(super) mix: Mix,
+pub(super) struct RecorderSums {
+    pub(super) mix: TrafficMix,
     pub(super) inter_arrival: Histogram<u64>,
     pub(super) hold: Histogram<u64>,
 }
 
-impl Default for Sums {
+impl Default for RecorderSums {
     fn default() -> Self {
         Self {
-            mix: Mix::default(),
+            mix: TrafficMix::default(),
             inter_arrival: times(),
             hold: times(),
         }
     }
 }
 
-impl Sums {
+impl RecorderSums {
     /// Copies `other` without allocating.
     fn copy_from(&mut self, other: &Self) {
         self.mix.clone_from(&other.mix);
@@ -74,7 +74,7 @@ pub(super) struct Rate {
 /// Published statistics of a recorder.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Published {
-    pub(super) sums: Sums,
+    pub(super) sums: RecorderSums,
     pub(super) rate: Rate,
     /// Talkers of the last complete window; during the first window, those so far.
     pub(super) talkers: Talkers,
@@ -94,7 +94,7 @@ impl PublishedCell {
 
 /// State shared by all recorders and readers.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedTotals {
     /// Published state of each recorder; recorders of a queue are adjacent.
     pub(super) slots: Box<[PublishedCell]>,
     /// Time stamp of the first frame of all queues, where the first window starts; 0: no frame yet.
@@ -103,23 +103,23 @@ pub(super) struct Shared {
 
 /// Totals at one moment, for rates.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mark {
+struct RateMark {
     ns: u64,
     total: Volume,
 }
 
 /// Counter of the frames of one queue. Its memory is private; readers get copies.
 pub struct Recorder {
-    shared: Arc<Shared>,
+    shared: Arc<SharedTotals>,
     /// Index of this recorder in the shared slots.
     number: usize,
     /// Buffer for the next copy, swapped with the published one.
     next: Box<Published>,
-    sums: Sums,
+    sums: RecorderSums,
     talkers: Talkers,
     /// Talkers of the last complete window.
     before: Talkers,
-    marks: [Mark; 2],
+    marks: [RateMark; 2],
     /// `true` if time stamps are system time, so that the system clock can be compared with them.
     system_time: bool,
     seed: u64,
@@ -132,15 +132,15 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(shared: Arc<Shared>, number: usize, system_time: bool) -> Self {
+    pub(super) fn new(shared: Arc<SharedTotals>, number: usize, system_time: bool) -> Self {
         Self {
             shared,
             number,
             next: Box::default(),
-            sums: Sums::default(),
+            sums: RecorderSums::default(),
             talkers: Talkers::default(),
             before: Talkers::default(),
-            marks: [Mark::default(); 2],
+            marks: [RateMark::default(); 2],
             system_time,
             seed: std::hash::RandomState::new().hash_one(0),
             first_ns: 0,
@@ -235,8 +235,8 @@ impl Recorder {
         self.talkers.restart(window);
     }
 
-    fn mark(&self, ns: u64) -> Mark {
-        Mark {
+    fn mark(&self, ns: u64) -> RateMark {
+        RateMark {
             ns,
             total: self.sums.mix.total,
         }

@@ -3,7 +3,7 @@
 
 use super::{
     Bound, Distribution, QueueRate, SizeBin, Talker, TopTalkers, TrafficSnapshot, Volume,
-    mix::{Mix, PROTOCOLS, SIZES, TRAITS},
+    mix::{PROTOCOLS, SIZES, TRAITS, TrafficMix},
     recorder::Published,
     sketch::HeavyHitter,
     talkers::{Address, Talkers, WINDOW_NS},
@@ -50,7 +50,7 @@ fn distribution(values: &Histogram<u64>) -> Option<Distribution> {
 /// Combines the published data of all recorders.
 #[derive(Default)]
 pub(super) struct Merger {
-    mix: Mix,
+    mix: TrafficMix,
     queues: Vec<QueueRate>,
     inter_arrival: Option<Histogram<u64>>,
     hold: Option<Histogram<u64>>,

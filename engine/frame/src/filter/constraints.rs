@@ -50,7 +50,7 @@ impl Constraints {
 
     /// Adds the constraint that the loaded value has these bits. Returns `false` if it contradicts
     /// known bits, so that no frame takes this path.
-    fn learn(&mut self, load: Load, mask: u32, value: u32) -> bool {
+    fn learn(&mut self, load: LoadedValue, mask: u32, value: u32) -> bool {
         load.bytes(mask, value).all(|(place, new)| {
             let old = self.0.entry(place).or_default();
             let agree = (old.value ^ new.value) & old.mask & new.mask == 0;
@@ -61,7 +61,7 @@ impl Constraints {
     }
 
     /// Returns `true` if the loaded value is known to have these bits.
-    fn has(&self, load: Load, mask: u32, value: u32) -> bool {
+    fn has(&self, load: LoadedValue, mask: u32, value: u32) -> bool {
         load.bytes(mask, value).all(|(place, asked)| {
             let known = self.byte(place.0, place.1);
             known.mask & asked.mask == asked.mask && known.value & asked.mask == asked.value
@@ -71,7 +71,7 @@ impl Constraints {
 
 /// Value loaded from the frame, possibly reduced by a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Load {
+struct LoadedValue {
     /// Origin of the offset.
     from: OffsetOrigin,
     /// Offset of the first byte.
@@ -82,7 +82,7 @@ struct Load {
     mask: u32,
 }
 
-impl Load {
+impl LoadedValue {
     fn new(from: OffsetOrigin, at: u32, size: u32) -> Option<Self> {
         at.checked_add(size)?;
         let mask = u32::MAX >> (32 - 8 * size);
@@ -124,7 +124,7 @@ struct Path {
     /// Constraints collected so far.
     known: Constraints,
     /// Content of the accumulator, if it was loaded from the frame.
-    a: Option<Load>,
+    a: Option<LoadedValue>,
     /// Offset of the IPv4 header whose length is in the index register, if any.
     x: Option<u32>,
 }
@@ -132,13 +132,13 @@ struct Path {
 impl Path {
     /// Follows a load from the frame into the accumulator.
     fn load(&mut self, at: u32, size: u32) {
-        self.a = Load::new(OffsetOrigin::Start, at, size);
+        self.a = LoadedValue::new(OffsetOrigin::Start, at, size);
     }
 
     /// Follows a load relative to the index register into the accumulator.
     fn load_behind(&mut self, at: u32, size: u32) {
         self.a = self.x.and_then(|header| {
-            Load::new(
+            LoadedValue::new(
                 OffsetOrigin::BehindIpv4(header),
                 at.checked_sub(header)?,
                 size,
@@ -172,7 +172,7 @@ impl Path {
     }
 
     /// Returns the path to `to` with an added constraint; `None` if no frame takes it.
-    fn learn(&self, load: Load, mask: u32, value: u32, to: u16) -> Option<Self> {
+    fn learn(&self, load: LoadedValue, mask: u32, value: u32, to: u16) -> Option<Self> {
         let mut path = self.to(to);
         path.known.learn(load, mask, value).then_some(path)
     }

@@ -9,7 +9,7 @@ mod tuple;
 pub use tuple::FiveTuple;
 
 use crate::{
-    ip::{Ah, Esp, Extension, Icmp, Ipv4, Ipv6, Ipv6Fragment},
+    ip::{Ah, Esp, ExtensionHeader, Icmp, Ipv4, Ipv6, Ipv6Fragment},
     link::{Arp, Ethernet, Llc, Mpls, Ppp, Pppoe, Vlan},
     malformed::Malformed,
     next::Next,
@@ -366,11 +366,11 @@ impl Headers {
         self.l4 = 0;
         loop {
             self.tuple.protocol = next;
-            if Extension::is_announced_by(next) {
+            if ExtensionHeader::is_announced_by(next) {
                 if !self.count_header() {
                     return;
                 }
-                match Extension::new(self.bytes_from(frame, at)) {
+                match ExtensionHeader::new(self.bytes_from(frame, at)) {
                     Ok(extension) => {
                         next = extension.next_header();
                         at += extension.header_len();

@@ -97,9 +97,9 @@ impl<'a> Ipv6<'a> {
 /// | 0 | next header |
 /// | 1 | length in units of 8 bytes, not counting the first |
 #[derive(Clone, Copy, Debug)]
-pub struct Extension<'a>(&'a [u8]);
+pub struct ExtensionHeader<'a>(&'a [u8]);
 
-impl<'a> Extension<'a> {
+impl<'a> ExtensionHeader<'a> {
     /// Returns `true` if `next_header` is the number of an extension header of this form.
     #[inline]
     #[must_use]
@@ -212,10 +212,10 @@ mod tests {
     #[test]
     fn extension_header_length_is_decoded() {
         let bytes = [17, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
-        let extension = Extension::new(&bytes).unwrap();
+        let extension = ExtensionHeader::new(&bytes).unwrap();
         assert_eq!((extension.header_len(), extension.next_header()), (16, 17));
         for len in [0, 1, 15] {
-            let short = Extension::new(&bytes[..len]).unwrap_err();
+            let short = ExtensionHeader::new(&bytes[..len]).unwrap_err();
             assert_eq!(short, Malformed::Ipv6ExtensionShort);
         }
     }

@@ -8,4 +8,4 @@ mod ipv6;
 pub use icmp::Icmp;
 pub use ipsec::{Ah, Esp};
 pub use ipv4::Ipv4;
-pub use ipv6::{Extension, Ipv6, Ipv6Fragment};
+pub use ipv6::{ExtensionHeader, Ipv6, Ipv6Fragment};

@@ -65,14 +65,14 @@ pub enum MayDiffer {
 /// Set of fields that are ignored when frames are compared. If any field is ignored, padding after
 /// the packet is ignored too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ignored {
+pub struct IgnoredFields {
     macs: bool,
     vlans: bool,
     ttl: bool,
     checksums: bool,
 }
 
-impl FromIterator<MayDiffer> for Ignored {
+impl FromIterator<MayDiffer> for IgnoredFields {
     fn from_iter<I: IntoIterator<Item = MayDiffer>>(words: I) -> Self {
         let mut ignored = Self::default();
         for word in words {
@@ -87,7 +87,7 @@ impl FromIterator<MayDiffer> for Ignored {
     }
 }
 
-impl Ignored {
+impl IgnoredFields {
     /// Returns the hash of a frame's bytes without the ignored fields.
     #[must_use]
     fn hash(self, frame: &[u8], seed: u64) -> u64 {
@@ -144,7 +144,7 @@ pub struct DedupWindow {
     /// Length of the window in nanoseconds.
     length_ns: u64,
     /// Fields that are not compared.
-    ignored: Ignored,
+    ignored: IgnoredFields,
     /// Random seed of the hash.
     seed: u64,
     /// Hash table; its length is a power of two.
@@ -170,7 +170,7 @@ impl DedupWindow {
     /// Creates a window of `length_ns` nanoseconds. If `ignored` is not empty, frames must be
     /// Ethernet frames.
     #[must_use]
-    pub fn new(length_ns: u64, ignored: Ignored) -> Self {
+    pub fn new(length_ns: u64, ignored: IgnoredFields) -> Self {
         Self {
             length_ns,
             ignored,
@@ -187,7 +187,7 @@ impl DedupWindow {
         // not, because an ignored tag adds 4 bytes to it.
         let missing = u64::from(len).saturating_sub(frame.len() as u64);
         let seed = self.seed.wrapping_add(missing);
-        let hash = if self.ignored == Ignored::default() {
+        let hash = if self.ignored == IgnoredFields::default() {
             xxh3_64_with_seed(frame, seed)
         } else {
             self.ignored.hash(frame, seed)
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn duplicates_within_the_window_are_detected() {
-        let mut window = DedupWindow::new(5 * MS, Ignored::default());
+        let mut window = DedupWindow::new(5 * MS, IgnoredFields::default());
         let mut repeats = |frame: &[u8], ns| {
             let len = u32::try_from(frame.len()).unwrap();
             window.repeats(frame, len, ns)
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn frames_beyond_the_table_size_are_kept() {
-        let mut window = DedupWindow::new(1, Ignored::default());
+        let mut window = DedupWindow::new(1, IgnoredFields::default());
         assert_eq!(window.buckets.len(), LEAST);
         window.length_ns = u64::MAX;
         let frames = 100_000_u32;
@@ -282,7 +282,7 @@ mod tests {
             MayDiffer::Ttl,
             MayDiffer::Checksum,
         ];
-        let ignoring = |it: [bool; 4]| -> Ignored {
+        let ignoring = |it: [bool; 4]| -> IgnoredFields {
             let chosen = words.into_iter().zip(it).filter(|(_, it)| *it);
             chosen.map(|(word, _)| word).collect()
         };
@@ -310,7 +310,7 @@ mod tests {
             assert!(repeats(enough, other, 0), "{enough:?}");
         }
         assert!(repeats(all, &padded, 0), "padding");
-        let none = Ignored::default();
+        let none = IgnoredFields::default();
         assert!(!repeats(none, &padded, 0), "padding, with nothing ignored");
         assert!(!repeats(all, &tcp(&[7], 1, 64, 3, 6), 0), "its last byte");
         assert!(!repeats(all, &original, 1), "a byte more on the wire");

@@ -2,9 +2,9 @@
 //! as a view with accessors.
 
 use wqcap_frame::{
-    Ah, Arp, Erspan, Esp, Ethernet, Extension, Geneve, Gre, Gtp, Icmp, Ipv4, Ipv6, Ipv6Fragment,
-    Llc, MOST_LAYERS, Malformed, Mpls, Next, Ppp, Pppoe, Sctp, Tcp, Udp, Vlan, Vxlan, ethertype,
-    protocol,
+    Ah, Arp, Erspan, Esp, Ethernet, ExtensionHeader, Geneve, Gre, Gtp, Icmp, Ipv4, Ipv6,
+    Ipv6Fragment, Llc, MOST_LAYERS, Malformed, Mpls, Next, Ppp, Pppoe, Sctp, Tcp, Udp, Vlan, Vxlan,
+    ethertype, protocol,
 };
 
 /// Header of a frame, as a view.
@@ -23,7 +23,7 @@ pub enum Layer<'a> {
     Arp,
     Ipv4(Ipv4<'a>),
     Ipv6(Ipv6<'a>),
-    Extension(Extension<'a>),
+    Extension(ExtensionHeader<'a>),
     Ipv6Fragment(Ipv6Fragment<'a>),
     Ah(Ah<'a>),
     Esp,
@@ -206,8 +206,8 @@ fn mpls(rest: &[u8]) -> Taken<'_> {
 
 /// Parses an IPv6 extension or fragment header.
 fn take_extension(rest: &[u8], number: u8) -> Option<Taken<'_>> {
-    if Extension::is_announced_by(number) {
-        return Some(Extension::new(rest).map(|it| {
+    if ExtensionHeader::is_announced_by(number) {
+        return Some(ExtensionHeader::new(rest).map(|it| {
             let next = Next::AboveIpv6(it.next_header());
             (Layer::Extension(it), it.header_len(), next)
         }));

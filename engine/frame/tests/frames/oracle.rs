@@ -2,7 +2,7 @@
 
 use super::layers::{Layer, Layers};
 use std::net::IpAddr;
-use wqcap_frame::{Extension, FlowKey, Headers, Malformed, Next, ethertype, protocol};
+use wqcap_frame::{ExtensionHeader, FlowKey, Headers, Malformed, Next, ethertype, protocol};
 use wqcap_tests::skip;
 
 /// Default number of mutated frames; `scripts/soak` sets more.
@@ -117,7 +117,7 @@ fn cut_off(packet: &mut Packet, announced: Next, rest: &[u8]) {
             }
         }
         protocol::FRAGMENT => packet.l4 = packet.l4.filter(|_| !ipv6),
-        number if ipv6 && Extension::is_announced_by(number) => packet.l4 = None,
+        number if ipv6 && ExtensionHeader::is_announced_by(number) => packet.l4 = None,
         _ => {}
     }
 }

@@ -55,7 +55,7 @@ pub struct Disturbance {
 
 /// Clock discipline: computes the line from stamps to nanoseconds from clock readings.
 #[derive(Clone, Debug)]
-pub struct Keeper {
+pub struct ClockDiscipline {
     /// Form of the completions' stamps.
     form: Form,
     /// `true` if the line follows the host's time, `false` if it follows the NIC's.
@@ -82,7 +82,7 @@ pub struct Keeper {
     report: ClockReport,
 }
 
-impl Keeper {
+impl ClockDiscipline {
     /// Starts the clock discipline with a first reading.
     ///
     /// `khz` is the counter's nominal rate. With `held`, the line follows the host's time, which

@@ -14,7 +14,7 @@ mod discipline;
 mod reader;
 mod shared;
 
-pub use discipline::{Disturbance, Keeper};
+pub use discipline::{ClockDiscipline, Disturbance};
 pub use reader::{ClockReading, NicTime, Reader};
 pub use shared::SharedConversion;
 

@@ -12,7 +12,7 @@ use wqcap_verbs::{VerbsError, WqState};
 
 /// Scripted action of the fake device.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum ScriptStep {
     /// Writes these bytes into the next posted slot and completes it.
     Frame(Vec<u8>),
     /// Completes the next posted slot with this `ibv_wc_status`.
@@ -27,7 +27,7 @@ pub(crate) enum Step {
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     /// Remaining actions.
-    pub(crate) steps: VecDeque<Step>,
+    pub(crate) steps: VecDeque<ScriptStep>,
     /// Slots that the device has, in the order of posting.
     pub(crate) posted: VecDeque<u32>,
     /// States that the WQ was set to, in order.
@@ -39,7 +39,7 @@ pub(crate) struct Script {
     /// `true`: the WRs not flushed complete at the reset; `false`: they never complete.
     pub(crate) flushes_at_reset: bool,
     /// Actions appended to `steps` when the WQ becomes ready.
-    pub(crate) once_ready: Vec<Step>,
+    pub(crate) once_ready: Vec<ScriptStep>,
     /// Returns `true` for a present state that the device refuses in a RESET request; `None`: no
     /// request is refused.
     pub(crate) refuses_reset: Option<fn(Option<WqState>) -> bool>,
@@ -82,14 +82,14 @@ unsafe impl Queue for FakeQueue {
                 _ => false,
             };
             match script.steps.pop_front() {
-                Some(Step::Pause) => break,
-                Some(Step::Bogus(index)) => account.enter(index, 0, 60, 0, None)?,
-                Some(Step::Frame(bytes)) => {
+                Some(ScriptStep::Pause) => break,
+                Some(ScriptStep::Bogus(index)) => account.enter(index, 0, 60, 0, None)?,
+                Some(ScriptStep::Frame(bytes)) => {
                     let index = script.posted.pop_front().expect("a slot is posted");
                     account.write(index, &bytes);
                     account.enter(index.into(), 0, bytes.len() as u32, 0, None)?;
                 }
-                Some(Step::Error(status)) => {
+                Some(ScriptStep::Error(status)) => {
                     let index = script.posted.pop_front().expect("a slot is posted");
                     account.enter(index.into(), status, 0, 0, None)?;
                 }

@@ -27,7 +27,7 @@ mod verbs;
 
 pub use queue::{DeviceQueue, Queue};
 
-use super::pool::{Filled, Layout, Slot, SlotMemory};
+use super::pool::{Filled, Slot, SlotLayout, SlotMemory};
 use crate::error::RxError;
 use direct::{DirectQueue, OneFrame};
 use std::{
@@ -198,7 +198,7 @@ impl Ring {
     /// # Errors
     /// A verb failed, or the memory cannot be allocated.
     pub fn create(context: &Context, pd: &Pd, attr: RingAttr) -> Result<Self, ibv::VerbsError> {
-        let layout = Layout::new(attr);
+        let layout = SlotLayout::new(attr);
         let memory = Region::allocate(layout.stride() * attr.wrs as usize, attr.numa_node)?;
         let mr = Mr::register(pd, memory)?;
         let channel = if attr.channel {
@@ -253,7 +253,7 @@ impl<Q: Queue> Ring<Q> {
     /// # Errors
     /// The memory cannot be allocated, or the queue refuses WRs.
     pub fn without_device(queue: Q, attr: RingAttr) -> Result<Self, ibv::VerbsError> {
-        let layout = Layout::new(attr);
+        let layout = SlotLayout::new(attr);
         let memory = Region::allocate(layout.stride() * attr.wrs as usize, None)?;
         let memory = Arc::new(SlotMemory::unregistered(memory, layout));
         Self::with_queue(queue, memory, attr)

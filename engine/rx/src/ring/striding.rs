@@ -43,13 +43,13 @@ impl ManyFrames {
         buffer: u32,
         account: &mut Account<'_>,
         most: usize,
-    ) -> Result<Run, RingError> {
+    ) -> Result<BufferPoll, RingError> {
         let Striding { stride, strides } = self.shape;
         let log_stride = stride.trailing_zeros();
         if !account.is_posted(buffer) {
             return match cqes.take() {
                 Some(_) => Err(RingError::Unposted(buffer.into())),
-                None => Ok(Run::Unfinished),
+                None => Ok(BufferPoll::Unfinished),
             };
         }
         let mut used = self.used;
@@ -58,7 +58,7 @@ impl ManyFrames {
         while !places.is_full() {
             let Some(cqe) = cqes.take() else { break };
             if cqe.status != 0 {
-                return Ok(Run::Failed(cqe.status));
+                return Ok(BufferPoll::Failed(cqe.status));
             }
             let it = cqe.strides();
             let end = it.first + it.count;
@@ -74,16 +74,16 @@ impl ManyFrames {
             }
             used = end;
             if end == strides {
-                return Ok(Run::UsedUp);
+                return Ok(BufferPoll::UsedUp);
             }
         }
         self.used = used;
-        Ok(Run::Unfinished)
+        Ok(BufferPoll::Unfinished)
     }
 }
 
 /// Result of polling the buffer at the head.
-enum Run {
+enum BufferPoll {
     /// The buffer has free strides: no more completions are present, or the limit is reached.
     Unfinished,
     /// All strides of the buffer are used up.
@@ -114,11 +114,11 @@ impl Filling for ManyFrames {
                 left -= frames;
             }
             let run = run?;
-            if let Run::Unfinished = run {
+            if let BufferPoll::Unfinished = run {
                 break;
             }
             (self.head, self.used) = (self.head.wrapping_add(1), 0);
-            if let Run::Failed(status) = run {
+            if let BufferPoll::Failed(status) = run {
                 account.enter(buffer.into(), status, 0, 0, None)?;
                 left -= 1;
             } else {

@@ -6,7 +6,7 @@
 //! not allocate, lock or log.
 
 use super::{
-    Batch, DeviceQueue, Filled, Orders, Queue, Recovered, Ring, Sampler, Slot, SlotMemory,
+    Batch, DeviceQueue, Filled, LoadSampler, LoopRequests, Queue, Recovered, Ring, Slot, SlotMemory,
 };
 use crate::clock::{Conversion, SharedConversion};
 use std::{
@@ -19,7 +19,7 @@ use std::{
 };
 use wqcap_core::{
     settings,
-    stats::{Budget, QueueCounters, Received},
+    stats::{Budget, QueueCounters, ReceivedCounts},
     sync::wakeup::{Alarm, Wakeup, wait_readable},
     text::iso_8601,
     time::{coarse_ns, system_ns},
@@ -63,7 +63,7 @@ pub trait Outlet {
     ///
     /// # Errors
     /// Some slots cannot be returned.
-    fn finish(&mut self, _home: &mut Vec<Slot>) -> Result<(), Lost> {
+    fn finish(&mut self, _home: &mut Vec<Slot>) -> Result<(), SlotsLost> {
         Ok(())
     }
 }
@@ -81,7 +81,7 @@ pub struct Taken {
 
 /// Slots that a pipeline cannot return at its end. The frame in each slot is not yet counted.
 #[derive(Clone, Debug)]
-pub struct Lost {
+pub struct SlotsLost {
     /// Number of lost slots, and so of frames.
     pub frames: u64,
     /// Reason for the loss.
@@ -180,9 +180,9 @@ pub struct Worker<O, Q = DeviceQueue> {
     /// Set by another thread when the device reports this WQ in error.
     pub wq_fatal: Arc<AtomicBool>,
     /// Requests to change the WQ while it receives.
-    pub orders: Arc<Orders>,
+    pub orders: Arc<LoopRequests>,
     /// Sampler that counts the queue's load by indirection table entry.
-    pub sampler: Sampler,
+    pub sampler: LoadSampler,
 }
 
 /// Converter of frames' reception stamps to time, never running backward.
@@ -241,12 +241,12 @@ impl Stamper {
 }
 
 /// State of a running receive loop.
-struct State {
+struct LoopState {
     /// Counts of received frames, published once per batch.
-    received: Received,
+    received: ReceivedCounts,
     stamper: Stamper,
     /// Recoveries made before the device's event was read.
-    ahead: Ahead,
+    ahead: EarlyRecoveries,
     /// Set once the owner was woken because the frame budget is used up.
     budget_reported: bool,
 }
@@ -255,10 +255,10 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
     /// Runs the loop until the stop flag is set, then until the ring is drained and every slot is
     /// back. Returns the ring, so that its owner decides when to destroy it. The outlet is dropped.
     pub fn run(mut self) -> (Ring<Q>, Ended) {
-        let mut state = State {
-            received: Received::default(),
+        let mut state = LoopState {
+            received: ReceivedCounts::default(),
             stamper: Stamper::new(),
-            ahead: Ahead::default(),
+            ahead: EarlyRecoveries::default(),
             budget_reported: false,
         };
         let mut batch = Batch::new(self.batch);
@@ -283,7 +283,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
     }
 
     /// Polls, passes frames on and reposts until the loop is stopped or fails.
-    fn receive(&mut self, batch: &mut Batch, state: &mut State) -> Ended {
+    fn receive(&mut self, batch: &mut Batch, state: &mut LoopState) -> Ended {
         let mut quiet = Quiet::new();
         self.counters.posted(self.ring.outstanding());
         loop {
@@ -342,7 +342,12 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
 
     /// Polls the ring and passes the frames to the outlet. Returns `false` if nothing had completed.
     #[inline]
-    fn poll(&mut self, batch: &mut Batch, state: &mut State, room: usize) -> Result<bool, String> {
+    fn poll(
+        &mut self,
+        batch: &mut Batch,
+        state: &mut LoopState,
+        room: usize,
+    ) -> Result<bool, String> {
         let limit = batch.size().min(room);
         let grant = self
             .budget
@@ -375,7 +380,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
 
     /// Reposts a batch's slots. If the batch shows that the WQ is in error, recovers the WQ first.
     #[inline]
-    fn return_slots(&mut self, batch: &mut Batch, state: &mut State) -> Result<(), String> {
+    fn return_slots(&mut self, batch: &mut Batch, state: &mut LoopState) -> Result<(), String> {
         let broken = batch
             .failed
             .iter()
@@ -401,7 +406,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
 
     /// Recovers a WQ in error and adds a note on the gap.
     #[cold]
-    fn recover(&mut self, state: &mut State, why: &str) -> Result<(), String> {
+    fn recover(&mut self, state: &mut LoopState, why: &str) -> Result<(), String> {
         let from = system_ns();
         state.stamper.update(self.clock.as_deref());
         let (outlet, received, stamper) =
@@ -501,14 +506,14 @@ impl Ended {
 /// event is read. The late event must not trigger a second recovery of the WQ, which is ready again:
 /// a recovery loses the frames that arrive during it.
 #[derive(Default)]
-struct Ahead {
+struct EarlyRecoveries {
     /// Events that are expected for errors already recovered.
     events: u32,
     /// Time of the last recovery.
     since: Option<Instant>,
 }
 
-impl Ahead {
+impl EarlyRecoveries {
     /// Records a recovery whose event has not been read.
     #[cold]
     fn recovered(&mut self) {

@@ -4,7 +4,7 @@
 use super::*;
 use crate::{
     Hashing, QueueLoad, Watch,
-    ring::fake::{FakeQueue, Script, Step},
+    ring::fake::{FakeQueue, Script, ScriptStep},
 };
 use std::collections::VecDeque;
 use wqcap_rss::{HashDepth, RssKey, Toeplitz};
@@ -89,14 +89,14 @@ impl Outlet for Sink {
         self.room = self.rooms.pop_front().unwrap_or(usize::MAX);
     }
 
-    fn finish(&mut self, home: &mut Vec<Slot>) -> Result<(), Lost> {
+    fn finish(&mut self, home: &mut Vec<Slot>) -> Result<(), SlotsLost> {
         if self.loses_one {
             self.kept.pop();
         }
         let lost = u64::from(self.loses_one);
         home.extend(self.kept.drain(..).map(Filled::into_slot));
         if lost > 0 {
-            return Err(Lost {
+            return Err(SlotsLost {
                 frames: lost,
                 why: "a parser ended with a slot".into(),
             });
@@ -118,7 +118,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(steps: Vec<Step>) -> Self {
+    fn new(steps: Vec<ScriptStep>) -> Self {
         let queue = FakeQueue::default();
         queue.script().steps = steps.into();
         let seen = Arc::<Mutex<Seen>>::default();
@@ -172,8 +172,8 @@ impl Bench {
             control: Arc::clone(&self.control),
             budget: self.budget,
             wq_fatal: self.wq_fatal,
-            orders: Arc::new(Orders::new(0)),
-            sampler: Sampler::new(hashing, Arc::new(QueueLoad::new(1)), Watch::Closely),
+            orders: Arc::new(LoopRequests::new(0)),
+            sampler: LoadSampler::new(hashing, Arc::new(QueueLoad::new(1)), Watch::Closely),
         };
         let (ring, ended) = worker.run();
         let seen = std::mem::take(&mut *self.seen.lock().expect("the test's"));
@@ -222,11 +222,11 @@ impl Outcome {
     }
 }
 
-fn frame(number: u8) -> Step {
-    Step::Frame(vec![number; 60])
+fn frame(number: u8) -> ScriptStep {
+    ScriptStep::Frame(vec![number; 60])
 }
 
-fn frames(numbers: std::ops::Range<u8>) -> Vec<Step> {
+fn frames(numbers: std::ops::Range<u8>) -> Vec<ScriptStep> {
     numbers.map(frame).collect()
 }
 
@@ -239,7 +239,7 @@ fn assert_numbers(seen: &Seen, numbers: std::ops::Range<u8>) {
 #[test]
 fn each_batch_is_reposted_with_one_list() {
     let mut steps = frames(0..2);
-    steps.push(Step::Pause);
+    steps.push(ScriptStep::Pause);
     steps.extend(frames(2..10));
     let it = Bench::new(steps).stopped_after(10).run();
     it.stopped();
@@ -281,7 +281,7 @@ fn a_budget_is_exact_and_frames_beyond_it_stay_on_the_ring() {
 #[test]
 fn a_frame_that_is_too_long_is_an_error_and_the_queue_continues() {
     let mut steps = frames(0..2);
-    steps.push(Step::Error(TOO_LONG));
+    steps.push(ScriptStep::Error(TOO_LONG));
     steps.extend(frames(2..4));
     let it = Bench::new(steps).stopped_after(4).run();
     it.stopped();
@@ -295,7 +295,7 @@ fn a_frame_that_is_too_long_is_an_error_and_the_queue_continues() {
 fn a_queue_in_error_is_recovered_and_loses_no_completed_frame() {
     // The batch ends with the error; three more frames completed before the WQ stopped.
     let mut steps = frames(0..3);
-    steps.push(Step::Error(PROTECTION));
+    steps.push(ScriptStep::Error(PROTECTION));
     steps.extend(frames(3..6));
     let it = Bench::new(steps).stopped_after(6).run();
     it.stopped();
@@ -318,7 +318,7 @@ fn a_queue_in_error_is_recovered_and_loses_no_completed_frame() {
 #[test]
 fn a_budget_holds_through_a_recovery() {
     let mut steps = frames(0..2);
-    steps.push(Step::Error(PROTECTION));
+    steps.push(ScriptStep::Error(PROTECTION));
     steps.extend(frames(2..6));
     let mut bench = Bench::new(steps).stopped_after(3);
     bench.budget = Some(Arc::new(Budget::new(3)));
@@ -364,7 +364,7 @@ const RECOVERED: [WqState; 3] = [WqState::Error, WqState::Reset, WqState::Ready]
 /// Runs a loop whose WQ fails between two frames, on a device that `script` modifies. The frames
 /// behind the error arrive once the WQ is ready again.
 fn broken_between_frames(script: impl FnOnce(&mut Script)) -> Outcome {
-    let bench = Bench::new(vec![frame(0), Step::Error(PROTECTION)]).stopped_after(3);
+    let bench = Bench::new(vec![frame(0), ScriptStep::Error(PROTECTION)]).stopped_after(3);
     bench.queue.script().once_ready = frames(1..3);
     script(&mut bench.queue.script());
     let it = bench.run();
@@ -403,7 +403,7 @@ fn completions_made_by_the_reset_are_taken_from_the_cq() {
 
 #[test]
 fn a_queue_that_cannot_be_reset_fails() {
-    let bench = Bench::new(vec![Step::Error(PROTECTION)]);
+    let bench = Bench::new(vec![ScriptStep::Error(PROTECTION)]);
     bench.queue.script().refuses_reset = Some(|_| true);
     bench.run().failed_for("cannot be recovered: ibv_modify_wq");
 }
@@ -411,7 +411,7 @@ fn a_queue_that_cannot_be_reset_fails() {
 #[test]
 fn a_completion_of_a_slot_that_is_not_posted_creates_no_token() {
     for index in [u64::from(SLOTS), u64::MAX] {
-        let it = Bench::new(vec![frame(0), Step::Bogus(index)]).run();
+        let it = Bench::new(vec![frame(0), ScriptStep::Bogus(index)]).run();
         it.failed_for(&format!("names WR {index}, which is not posted"));
         assert_numbers(&it.seen, 0..1);
     }

@@ -14,17 +14,17 @@ pub struct PinnedFiles {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Found {
+struct GaugeState {
     pinned: PinnedFiles,
     outlook: Option<Outlook>,
 }
 
 /// Shared results of retention's last check of the directory.
 #[derive(Clone, Debug, Default)]
-pub struct RetentionGauge(Arc<Mutex<Found>>);
+pub struct RetentionGauge(Arc<Mutex<GaugeState>>);
 
 impl RetentionGauge {
-    fn found(&self) -> MutexGuard<'_, Found> {
+    fn found(&self) -> MutexGuard<'_, GaugeState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

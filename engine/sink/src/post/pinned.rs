@@ -12,14 +12,14 @@ use std::{
 use wqcap_core::text::counted;
 use wqcap_files::{
     index::IndexFolder,
-    pin::{Holder, PinFolder},
+    pin::{PinEvaluator, PinFolder},
 };
 
 /// State of the evaluation of pins.
 #[derive(Default)]
 pub(super) struct Pinned {
     index_dir: Option<PathBuf>,
-    holder: RefCell<Holder>,
+    holder: RefCell<PinEvaluator>,
     /// Notes of the last check, which are logged already.
     logged: RefCell<BTreeSet<String>>,
     /// Set while pinned files exceed the limits, which is logged already.

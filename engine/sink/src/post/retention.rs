@@ -35,7 +35,7 @@ use crate::{
         gauge::{PinnedFiles, RetentionGauge},
         own_files::{OwnFile, OwnFiles, written},
         pinned::Pinned,
-        unshipped::{Delivery, FrameCounts},
+        unshipped::{FrameCounts, ShippingState},
     },
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -180,12 +180,12 @@ pub(super) fn start(
         times: (output.retention.age_ns > 0).then(|| times.clone()),
     };
     let delivery = output.journal.clone().zip(trigger.counts.clone());
-    let mut keeper = Keeper {
+    let mut keeper = RetentionThread {
         dir: dir.to_owned(),
         keep: output.retention,
         own: trigger.own.clone(),
         pinned: Pinned::new(output.index_dir.as_deref()),
-        delivery: delivery.map(|(journal, counts)| Delivery {
+        delivery: delivery.map(|(journal, counts)| ShippingState {
             journal,
             index_dir: output.index_dir.clone(),
             counts,
@@ -210,21 +210,21 @@ pub(super) fn start(
 }
 
 /// State of the retention thread.
-struct Keeper {
+struct RetentionThread {
     dir: PathBuf,
     keep: Retention,
     /// Recognition of the capture's files by [`OwnFiles`]; `None`: by their names.
     own: Option<Arc<OwnFiles>>,
     pinned: Pinned,
     /// Delivery state of the files; `None`: files are not shipped.
-    delivery: Option<Delivery>,
+    delivery: Option<ShippingState>,
     times: FinishTimes,
     clock: StepWatch,
     /// Set while the system clock was set and has not been steady for [`STEADY`] since.
     was_set: bool,
 }
 
-impl Keeper {
+impl RetentionThread {
     fn run(&mut self, room: u64, wakes: &Receiver<()>, asked: &AtomicBool) -> DeletedFiles {
         let mut deleted = DeletedFiles::default();
         let mut last = String::new();
@@ -305,7 +305,7 @@ impl From<&Old> for FinishedFile {
     }
 }
 
-impl Keeper {
+impl RetentionThread {
     /// Deletes the files that are too old at `now`, then the oldest files until the limits are kept and
     /// at least `room` bytes of files are deleted.
     fn tidy(&mut self, room: u64, now: Moment, deleted: &mut DeletedFiles) -> Result<(), String> {

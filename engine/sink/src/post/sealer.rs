@@ -89,7 +89,7 @@ impl Sealer {
     ) -> Result<(Self, SealQueue), ResourceError> {
         let (files, waiting) = crossbeam_channel::bounded(WAITING);
         let missed = Arc::<AtomicBool>::default();
-        let work = Work {
+        let work = SealerThread {
             key,
             dir: dir.to_owned(),
             output: output.clone(),
@@ -119,7 +119,7 @@ impl Sealer {
     }
 }
 
-struct Work {
+struct SealerThread {
     key: Arc<SecretKey>,
     dir: PathBuf,
     output: OutputPlan,
@@ -128,7 +128,7 @@ struct Work {
     sealed: SealedFiles,
 }
 
-impl Work {
+impl SealerThread {
     fn run(mut self, files: &Receiver<PathBuf>, ended: &AtomicBool) -> SealedFiles {
         self.seal_plain(FinishedBy::AnEarlierRun, ended);
         let by = FinishedBy::ThisRun { frames: None };

@@ -43,7 +43,7 @@ impl FrameCounts {
 }
 
 /// Delivery state of files that `wqcap ship` ships.
-pub(super) struct Delivery {
+pub(super) struct ShippingState {
     /// Directory of the journal of `wqcap ship`.
     pub(super) journal: PathBuf,
     pub(super) index_dir: Option<PathBuf>,
@@ -52,7 +52,7 @@ pub(super) struct Delivery {
     pub(super) list: Option<ExpiredList>,
 }
 
-impl Delivery {
+impl ShippingState {
     /// Returns `true` if the file is not shipped yet.
     pub(super) fn is_unshipped(&self, path: &Path) -> bool {
         !is_shipped(&self.journal, path)

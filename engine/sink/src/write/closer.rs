@@ -3,12 +3,12 @@
 //! and must not delay blocks.
 
 use crate::{
-    block::{Ledger, Tally},
+    block::{FileLedger, FrameTally},
     post::{CloseNotifier, retention::FinishedBy},
     write::{
-        finished::Finished,
+        finished::WriterReport,
         named::{Named, ToSync},
-        naming::Names,
+        naming::NameCandidates,
     },
 };
 use crossbeam_channel::Receiver;
@@ -33,10 +33,10 @@ pub(super) fn close(
     failed: &Alarm,
     notifier: &CloseNotifier,
     files: FileList,
-) -> Finished {
-    let mut finished = Finished {
+) -> WriterReport {
+    let mut finished = WriterReport {
         files,
-        ..Finished::default()
+        ..WriterReport::default()
     };
     for task in tasks {
         let mut frames = None;
@@ -66,7 +66,7 @@ pub(super) fn close(
 }
 
 /// Renames a file to its final name, or to the first free name of `others`. Returns the new name.
-fn free_name(part: &Path, path: &Path, others: &Names) -> io::Result<PathBuf> {
+fn free_name(part: &Path, path: &Path, others: &NameCandidates) -> io::Result<PathBuf> {
     for to in std::iter::once(path.to_owned()).chain(others.clone()) {
         match rename_new(part, &to) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
@@ -88,9 +88,9 @@ pub(super) struct ClosingFile {
     /// Bytes of whole records.
     pub(super) len: u64,
     /// Counts of the whole records.
-    pub(super) tally: Tally,
+    pub(super) tally: FrameTally,
     /// Counters to which the records belong.
-    pub(super) ledger: Ledger,
+    pub(super) ledger: FileLedger,
 }
 
 impl ClosingFile {

@@ -12,7 +12,7 @@ const MOST_NOTES: usize = 16;
 
 /// Result of a writer: its files, reports, failures and notes.
 #[derive(Debug, Default)]
-pub struct Finished {
+pub struct WriterReport {
     /// Complete files that still exist, in name order.
     pub files: FileList,
     /// Old files that were deleted; `None`: files are never deleted.
@@ -44,7 +44,7 @@ pub struct Deleted {
     pub unshipped_frames: u64,
 }
 
-impl Finished {
+impl WriterReport {
     pub(super) fn absorb(&mut self, other: Self) {
         self.files.absorb(other.files);
         self.failures.extend(other.failures);

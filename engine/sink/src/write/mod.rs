@@ -18,16 +18,16 @@ mod tests;
 
 pub use backlog::Backlog;
 pub use disk::KeptRing;
-pub use finished::{Deleted, Finished};
+pub use finished::{Deleted, WriterReport};
 
 use crate::{
-    BlockSink, Encoder, FinishTimes, HookProcess, LEAST_BLOCKS, OutputPlan, Requests,
-    RetentionGauge, Rotation, WriteLimit,
-    block::{ALIGN, Block, Cut, Exchange, Full, Ledger, Shape},
-    compress::{Channels, Compressors},
+    BlockSink, Encoder, FinishTimes, HookProcess, LEAST_BLOCKS, OutputPlan, RetentionGauge,
+    Rotation, SinkRequests, WriteLimit,
+    block::{ALIGN, Block, Cut, Exchange, FileLedger, Full, Shape},
+    compress::{Compressors, PackerChannels},
     least_block,
     post::PostClose,
-    reorder::{Flushes, HELD_NS, InOrder, Line, Relay, Reorderer},
+    reorder::{Flushes, HELD_NS, InOrder, QueueLine, Relay, Reorderer},
     write::{
         closer::close,
         disk::{Disk, Pool},
@@ -136,16 +136,16 @@ pub struct Writer {
     reorderer: Option<JoinHandle<Option<String>>>,
     compressors: Option<Compressors>,
     /// Writer, preopen and closer threads, in the order in which they end; empty for a stream.
-    threads: Vec<JoinHandle<Finished>>,
+    threads: Vec<JoinHandle<WriterReport>>,
     /// Threads that process finished files.
     post_close: Option<PostClose>,
     /// Raised when files cannot be written.
     failed: Arc<Alarm>,
     deadline: Arc<ShutdownDeadline>,
-    requests: Arc<Requests>,
+    requests: Arc<SinkRequests>,
     /// Requests to the queues' sinks if an ordering thread is behind them; `None`: the queues' sinks
     /// use `requests`.
-    relayed: Option<Arc<Requests>>,
+    relayed: Option<Arc<SinkRequests>>,
     backlog: Option<Backlog>,
     stream: Arc<StreamEnd>,
     touching: Vec<Touching>,
@@ -156,7 +156,7 @@ type Touching = JoinHandle<Result<(), ResourceError>>;
 
 /// Blocks, channels and sinks of a writer, before its threads are started.
 struct Prepared<E: Encoder> {
-    requests: Arc<Requests>,
+    requests: Arc<SinkRequests>,
     full: Receiver<Full>,
     states: Vec<WriterQueue>,
     sinks: Vec<BlockSink<E>>,
@@ -190,7 +190,7 @@ impl Writer {
     ) -> Result<(Self, Vec<BlockSink<E>>), ResourceError> {
         let owners: Vec<_> = (0u16..)
             .zip(counters)
-            .map(|(queue, counters)| (Some(queue), Ledger::Queue(Arc::clone(counters))))
+            .map(|(queue, counters)| (Some(queue), FileLedger::Queue(Arc::clone(counters))))
             .collect();
         Self::to_files(files, encoder, counters, owners, disk)
     }
@@ -217,7 +217,7 @@ impl Writer {
             snaplen: 0,
             ..files.clone()
         };
-        let owner = (None, Ledger::All(counters.to_vec()));
+        let owner = (None, FileLedger::All(counters.to_vec()));
         let (mut writer, mut outs) =
             Self::to_files(&half, encoder, counters, vec![owner], files.disk(1))?;
         let relays = Relays::new(files, files.output.buffer / 2, counters, in_order.is_some())?;
@@ -251,7 +251,7 @@ impl Writer {
     ) -> Result<(Self, Vec<BlockSink<Relay>>), ResourceError> {
         let relays = Relays::new(files, files.output.buffer, counters, in_order.is_some())?;
         // The stream has no block sink: each round of the ordering thread writes its buffer.
-        let requests = Arc::<Requests>::default();
+        let requests = Arc::<SinkRequests>::default();
         let flushes = Flushes::new(&relays.requests, &requests);
         let stream = Arc::new(StreamEnd::new(&files.owner));
         let end = Arc::clone(&stream);
@@ -286,7 +286,7 @@ impl Writer {
     fn prepare<E: Encoder>(
         files: &Files,
         encoder: &E,
-        owners: Vec<(Option<u16>, Ledger)>,
+        owners: Vec<(Option<u16>, FileLedger)>,
     ) -> Result<Prepared<E>, ResourceError> {
         let cut = match files.output.compress {
             Compress::None => Cut::Anywhere,
@@ -301,10 +301,10 @@ impl Writer {
             cut,
             held_ns: SHOWN_NS,
         };
-        let requests = Arc::new(Requests::with_sinks(owners.len()));
+        let requests = Arc::new(SinkRequests::with_sinks(owners.len()));
         let plain = files.output.compress == Compress::None;
         let usual = SMALL_BLOCK..=if plain { BLOCK } else { SMALL_BLOCK };
-        let sizes = Sizes::new(&usual, files, files.output.buffer, owners.len());
+        let sizes = BlockSizes::new(&usual, files, files.output.buffer, owners.len());
         let (full_in, full) = crossbeam_channel::bounded(owners.len() * sizes.per_queue);
         let mut sinks = Vec::with_capacity(owners.len());
         let mut empties = Vec::with_capacity(owners.len());
@@ -355,7 +355,7 @@ impl Writer {
         files: &Files,
         encoder: &E,
         counters: &[Arc<QueueCounters>],
-        owners: Vec<(Option<u16>, Ledger)>,
+        owners: Vec<(Option<u16>, FileLedger)>,
         disk: impl FnOnce(&Pool) -> Disk + Send + 'static,
     ) -> Result<(Self, Vec<BlockSink<E>>), ResourceError> {
         let mut it = Self::prepare(files, encoder, owners)?;
@@ -481,7 +481,7 @@ impl Writer {
 
     /// Returns the requests to the sinks of the files.
     #[must_use]
-    pub fn requests(&self) -> Arc<Requests> {
+    pub fn requests(&self) -> Arc<SinkRequests> {
         Arc::clone(&self.requests)
     }
 
@@ -499,12 +499,12 @@ impl Writer {
 
     /// Waits until all files are written, synced and renamed. Every sink must be dropped before.
     #[must_use]
-    pub fn finish(self) -> Finished {
+    pub fn finish(self) -> WriterReport {
         self.hurry();
         // The threads are joined in the order of the data flow: each ends after the one before it.
         let ordered = self.reorderer.map(JoinHandle::join);
         let packed = self.compressors.is_none_or(Compressors::finish);
-        let mut finished = Finished::default();
+        let mut finished = WriterReport::default();
         for thread in self.threads {
             match thread.join() {
                 Ok(more) => finished.absorb(more),
@@ -551,14 +551,14 @@ impl Writer {
 }
 
 /// Size and number of a queue's blocks.
-struct Sizes {
+struct BlockSizes {
     /// Bytes of a block.
     block: usize,
     /// Number of blocks per queue.
     per_queue: usize,
 }
 
-impl Sizes {
+impl BlockSizes {
     /// Divides a `buffer` of bytes among `queues` queues. Blocks have `usual` bytes if the buffer is large
     /// enough for several of them. The bounds of `usual` are powers of two, and so are block sizes
     /// between them. Blocks are smaller if the maximum size of a file is small.
@@ -595,7 +595,7 @@ fn touch(
 /// Allocates a queue's blocks and creates the channel for emptied ones. If the blocks themselves are
 /// written, they join `pool`.
 fn exchange(
-    sizes: &Sizes,
+    sizes: &BlockSizes,
     full: &Sender<Full>,
     mut pool: Option<&mut Pool>,
 ) -> Result<(Exchange, Sender<Block>, Untouched), ResourceError> {
@@ -621,10 +621,10 @@ fn exchange(
 /// Queue side of an ordering thread: a relay sink for each queue, and their channels.
 struct Relays {
     full: Receiver<Full>,
-    lines: Vec<Line>,
+    lines: Vec<QueueLine>,
     sinks: Vec<BlockSink<Relay>>,
     untouched: Vec<Untouched>,
-    requests: Arc<Requests>,
+    requests: Arc<SinkRequests>,
 }
 
 impl Relays {
@@ -636,7 +636,7 @@ impl Relays {
         whole: bool,
     ) -> Result<Self, ResourceError> {
         let usual = RELAY_BLOCK..=RELAY_BLOCK;
-        let sizes = Sizes::new(&usual, files, buffer, counters.len());
+        let sizes = BlockSizes::new(&usual, files, buffer, counters.len());
         let (full_in, full) = crossbeam_channel::bounded(counters.len() * sizes.per_queue);
         let mut relays = Self {
             full,
@@ -644,7 +644,7 @@ impl Relays {
             sinks: Vec::with_capacity(counters.len()),
             untouched: Vec::with_capacity(counters.len()),
             // Files belong to the output sink: only flushes are requested of these sinks.
-            requests: Arc::new(Requests::with_sinks(counters.len())),
+            requests: Arc::new(SinkRequests::with_sinks(counters.len())),
         };
         for (queue, counters) in (0u16..).zip(counters) {
             let (exchange, empty, blocks) = exchange(&sizes, &full_in, None)?;
@@ -662,7 +662,9 @@ impl Relays {
                 cut: Cut::Records { patience: 1 },
                 held_ns: HELD_NS,
             };
-            relays.lines.push(Line::new(Arc::clone(counters), empty));
+            relays
+                .lines
+                .push(QueueLine::new(Arc::clone(counters), empty));
             let sink = BlockSink::new(shape, Relay, Arc::clone(&relays.requests), exchange);
             relays.sinks.push(sink);
         }
@@ -693,7 +695,7 @@ fn pack(
         state.empty = spare_in.clone();
     }
     let (packed_in, packed) = crossbeam_channel::bounded(spares);
-    let channels = Channels {
+    let channels = PackerChannels {
         full,
         empty,
         packed: packed_in,

@@ -6,7 +6,7 @@
 
 use crate::write::{
     disk_full::is_no_space,
-    naming::{NAMES, Names, Naming},
+    naming::{NAMES, NameCandidates, Naming},
 };
 use rustix::fs::{AtFlags, CWD, SeekFrom, linkat, seek};
 use std::{
@@ -26,13 +26,13 @@ use std::{
 use wqcap_files::{folder::sync_folder, name::PART, sealed::sealed_name};
 
 /// Open output file, with or without a name.
-pub(super) struct Opened {
+pub(super) struct OutputFile {
     file: File,
     /// `true` for direct I/O: writes bypass the page cache.
     direct: bool,
 }
 
-impl Opened {
+impl OutputFile {
     /// Creates a file in `dir` without a name (O_TMPFILE). It disappears when closed, unless it got a
     /// name.
     ///
@@ -125,7 +125,7 @@ pub(super) struct Named {
     /// Intended name of the complete file.
     pub(super) path: PathBuf,
     /// Alternative names if `path` is taken by then.
-    pub(super) others: Names,
+    pub(super) others: NameCandidates,
     /// `true` for direct I/O: writes bypass the page cache.
     pub(super) direct: bool,
     /// Directories to sync so that the file's directory entry is durable.
@@ -188,9 +188,9 @@ impl Named {
         naming: &Arc<Naming>,
         queue: Option<u16>,
         ns: u64,
-        mut nameless: Option<Opened>,
+        mut nameless: Option<OutputFile>,
     ) -> Result<Self, NameRefusal> {
-        let mut names = Names::new(naming, queue, ns);
+        let mut names = NameCandidates::new(naming, queue, ns);
         let mut new_folders = Vec::new();
         // Two files may begin at times that give the same name. The later file takes the next free name.
         while let Some(path) = names.next() {
@@ -199,14 +199,14 @@ impl Named {
             let part = PathBuf::from(part);
             let opened = naming.open(&path, &mut new_folders, || match nameless.take() {
                 Some(file) => file.link(&part),
-                None => Opened::create(&part),
+                None => OutputFile::create(&part),
             });
             match opened {
                 // The encrypted file is created before its plain file is removed, so at least one of the two exists.
                 Ok(_) if path.exists() || sealed_name(&path).exists() => {
                     drop(std::fs::remove_file(&part));
                 }
-                Ok(Opened { file, direct }) => {
+                Ok(OutputFile { file, direct }) => {
                     names.record_taken();
                     return Ok(Self {
                         file: Arc::new(file),
@@ -317,7 +317,7 @@ mod tests {
     use super::*;
     use wqcap_files::name::NameTemplate;
 
-    fn begin(dir: &Path, nameless: Option<Opened>) -> Named {
+    fn begin(dir: &Path, nameless: Option<OutputFile>) -> Named {
         let template = NameTemplate::default();
         let naming = Arc::new(Naming::new(dir.to_owned(), template, "pcap".into()));
         let made = Named::create(&naming, Some(3), 17, nameless);
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn a_file_opened_ahead_gets_the_name_of_its_first_record() {
         let dir = tempfile::tempdir().expect("dir");
-        let ahead = Opened::nameless(dir.path()).expect("opened");
+        let ahead = OutputFile::nameless(dir.path()).expect("opened");
         let file = begin(dir.path(), Some(ahead));
         assert_eq!(file.part, dir.path().join("wqcap-q03-17.pcap.part"));
         let inode = |m: io::Result<std::fs::Metadata>| m.expect("there").ino();
@@ -342,7 +342,7 @@ mod tests {
         let template = "%Y/%j/q{queue}".parse().expect("reads");
         let naming = Arc::new(Naming::new(dir.path().to_owned(), template, "pcap".into()));
         for (ahead, name) in [(true, "q03"), (false, "q03_001"), (true, "q03_002")] {
-            let ahead = ahead.then(|| Opened::nameless(dir.path()).expect("opened"));
+            let ahead = ahead.then(|| OutputFile::nameless(dir.path()).expect("opened"));
             let made = Named::create(&naming, Some(3), 17, ahead);
             let mut file = made.map_err(|it| it.text).expect("created");
             let folder = dir.path().join("1970/001");
@@ -382,7 +382,7 @@ mod tests {
             std::fs::write(dir.path().join(taken), taken).expect("written");
         }
         for (ahead, start) in [(true, 20), (false, 21), (true, 22)] {
-            let ahead = ahead.then(|| Opened::nameless(dir.path()).expect("opened"));
+            let ahead = ahead.then(|| OutputFile::nameless(dir.path()).expect("opened"));
             let file = begin(dir.path(), ahead);
             let name = format!("wqcap-q03-{start}.pcap.part");
             assert_eq!(file.part, dir.path().join(name));

@@ -90,7 +90,7 @@ impl Naming {
 
 /// Iterator over the possible names of a file, the intended name first.
 #[derive(Clone, Debug)]
-pub(super) struct Names {
+pub(super) struct NameCandidates {
     naming: Arc<Naming>,
     queue: Option<u16>,
     /// Time stamp of the file's first record.
@@ -103,7 +103,7 @@ pub(super) struct Names {
     end: u64,
 }
 
-impl Names {
+impl NameCandidates {
     /// Creates the names of a file of `queue`, or of all queues if `None`, whose first record is stamped
     /// `ns`.
     pub(super) fn new(naming: &Arc<Naming>, queue: Option<u16>, ns: u64) -> Self {
@@ -127,7 +127,7 @@ impl Names {
     }
 }
 
-impl Iterator for Names {
+impl Iterator for NameCandidates {
     type Item = PathBuf;
 
     fn next(&mut self) -> Option<PathBuf> {
@@ -156,7 +156,7 @@ mod tests {
         let naming = Naming::new("/x".into(), "%H".parse().expect("reads"), "pcap".into());
         let naming = Arc::new(naming);
         let next = |ns: u64, skip: usize| {
-            let mut names = Names::new(&naming, None, ns);
+            let mut names = NameCandidates::new(&naming, None, ns);
             let name = names.nth(skip).expect("a name");
             names.record_taken();
             name.to_str().expect("text").to_owned()

@@ -1,7 +1,7 @@
 //! Open file of the writer: the chain of its blocks, and the data that has reached the disk.
 
 use crate::{
-    block::{Block, Ledger, Tally},
+    block::{Block, FileLedger, FrameTally},
     write::{
         closer::ClosingFile,
         disk::FileSlot,
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 /// Open file with the chain of its blocks, from the first block not yet on disk.
 #[derive(Default)]
-pub(super) struct Open {
+pub(super) struct ChainedFile {
     /// Number of the file among the queue's files, from 1.
     pub(super) number: u64,
     /// File on disk; `None`: the file could not be created, and its blocks are lost.
@@ -20,13 +20,13 @@ pub(super) struct Open {
     /// Slot of the file in the ring's table.
     pub(super) place: Option<FileSlot>,
     /// Blocks in the file's order, from the first one not on disk; empty: all blocks are on disk.
-    pub(super) chain: VecDeque<Link>,
+    pub(super) chain: VecDeque<BlockLink>,
     /// Number of the chain's first link.
     first: u64,
     /// Bytes of whole records in the contiguous blocks on disk.
     whole: u64,
     /// Counts of the records in the contiguous blocks on disk.
-    tally: Tally,
+    tally: FrameTally,
     /// Blocks that wait for a partial block before them, which shares a sector with the next, or for
     /// the disk to accept another write.
     pub(super) waiting: VecDeque<Block>,
@@ -45,21 +45,21 @@ pub(super) struct Open {
 }
 
 /// Block in a file's chain.
-pub(super) struct Link {
-    tally: Tally,
+pub(super) struct BlockLink {
+    tally: FrameTally,
     /// File offset of the end of the block's last whole record.
     whole_end: u64,
-    state: State,
+    state: LinkState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum LinkState {
     Flying,
     Written,
     Failed,
 }
 
-impl Open {
+impl ChainedFile {
     /// Creates the queue's file number `number`, without blocks.
     pub(super) fn new(number: u64, named: Option<Named>) -> Self {
         Self {
@@ -97,10 +97,10 @@ impl Open {
     /// Appends a block whose write starts to the chain. Returns the number of its link.
     pub(super) fn chain(&mut self, block: &Block) -> u64 {
         let link = self.first + self.chain.len() as u64;
-        self.chain.push_back(Link {
+        self.chain.push_back(BlockLink {
             tally: block.tally.clone(),
             whole_end: block.offset + block.whole as u64,
-            state: State::Flying,
+            state: LinkState::Flying,
         });
         self.flying += 1;
         link
@@ -122,7 +122,7 @@ impl Open {
 
     /// Records the end of a block's write. The contiguous data on disk grows up to the next block in
     /// progress. If it reaches a block that failed, that block and all blocks behind it are lost.
-    pub(super) fn settle(&mut self, link: u64, written: bool, ledger: &Ledger) {
+    pub(super) fn settle(&mut self, link: u64, written: bool, ledger: &FileLedger) {
         self.flying -= 1;
         self.unsynced |= written;
         let index = link
@@ -133,22 +133,26 @@ impl Open {
             return;
         };
         link.state = if written {
-            State::Written
+            LinkState::Written
         } else {
-            State::Failed
+            LinkState::Failed
         };
-        while let Some(link) = self.chain.pop_front_if(|l| l.state == State::Written) {
+        while let Some(link) = self.chain.pop_front_if(|l| l.state == LinkState::Written) {
             self.first += 1;
             self.whole = link.whole_end;
             self.tally.add(&link.tally);
         }
-        if self.chain.front().is_some_and(|l| l.state == State::Failed) {
+        if self
+            .chain
+            .front()
+            .is_some_and(|l| l.state == LinkState::Failed)
+        {
             self.broke = true;
             self.lose_chain(ledger);
         }
     }
 
-    fn lose_chain(&mut self, ledger: &Ledger) {
+    fn lose_chain(&mut self, ledger: &FileLedger) {
         for link in self.chain.drain(..) {
             self.first += 1;
             ledger.count_lost(&link.tally);
@@ -157,7 +161,7 @@ impl Open {
 
     /// Converts the file for the closer; `None`: the file could not be created. Blocks whose writes have
     /// not completed are lost.
-    pub(super) fn into_closing(mut self, ledger: Ledger) -> Option<ClosingFile> {
+    pub(super) fn into_closing(mut self, ledger: FileLedger) -> Option<ClosingFile> {
         self.lose_chain(&ledger);
         Some(ClosingFile {
             named: self.named?,

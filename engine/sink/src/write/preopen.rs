@@ -3,7 +3,7 @@
 //! Invariant: a file opened in advance has no name until it is begun, so that it disappears however the
 //! run ends.
 
-use crate::write::{finished::Finished, named::Opened};
+use crate::write::{finished::WriterReport, named::OutputFile};
 use crossbeam_channel::{Receiver, Sender};
 use std::{path::Path, thread::JoinHandle};
 use wqcap_core::{error::ResourceError, sync::thread::spawn};
@@ -13,7 +13,7 @@ pub(super) struct Preopen {
     /// Requests for the next file of a queue.
     requests: Sender<usize>,
     /// Channel of the next file, by queue; `None`: the file could not be opened in advance.
-    next: Vec<Receiver<Option<Opened>>>,
+    next: Vec<Receiver<Option<OutputFile>>>,
 }
 
 impl Preopen {
@@ -21,14 +21,14 @@ impl Preopen {
     pub(super) fn start(
         dir: &Path,
         queues: usize,
-    ) -> Result<(Self, JoinHandle<Finished>), ResourceError> {
+    ) -> Result<(Self, JoinHandle<WriterReport>), ResourceError> {
         let (requests, requested) = crossbeam_channel::unbounded();
         let (files, next): (Vec<_>, Vec<_>) =
             (0..queues).map(|_| crossbeam_channel::bounded(1)).unzip();
         let dir = dir.to_owned();
         let thread = spawn("wqcap-ahead", move || {
             run(&dir, &requested, &files);
-            Finished::default()
+            WriterReport::default()
         })?;
         let it = Self { requests, next };
         (0..queues).for_each(|queue| it.request(queue));
@@ -41,7 +41,7 @@ impl Preopen {
     }
 
     /// Returns the queue's next file if it is open already, and requests another one.
-    pub(super) fn take(&self, queue: usize) -> Option<Opened> {
+    pub(super) fn take(&self, queue: usize) -> Option<OutputFile> {
         let file = self.next[queue].try_recv().ok()?;
         self.request(queue);
         file
@@ -49,10 +49,10 @@ impl Preopen {
 }
 
 /// Runs the thread until the handle is dropped.
-fn run(dir: &Path, requests: &Receiver<usize>, files: &[Sender<Option<Opened>>]) {
+fn run(dir: &Path, requests: &Receiver<usize>, files: &[Sender<Option<OutputFile>>]) {
     let mut is_logged = false;
     for queue in requests {
-        let opened = Opened::nameless(dir);
+        let opened = OutputFile::nameless(dir);
         if let Err(e) = &opened
             && !std::mem::replace(&mut is_logged, true)
         {

@@ -7,7 +7,7 @@ use crate::{
         closer::CloserTask,
         disk::{
             Disk,
-            fake::{Call, Effect, Fault, Hand},
+            fake::{Call, CallEffect, CallFault, Hand},
         },
         preopen::Preopen,
     },
@@ -21,7 +21,7 @@ use std::{
 };
 use wqcap_core::{
     consumer::{Consumer, Frame, Verdict},
-    stats::{Ends, Received},
+    stats::{ReceivedCounts, VerdictCounts},
 };
 use wqcap_files::name::NameTemplate;
 
@@ -91,7 +91,7 @@ fn feed<E: Encoder>(sink: &mut BlockSink<E>, range: std::ops::Range<u64>) -> u64
 }
 
 /// Returns the finished files in name order.
-fn listed(finished: &Finished) -> Vec<PathBuf> {
+fn listed(finished: &WriterReport) -> Vec<PathBuf> {
     finished.files.iter().collect()
 }
 
@@ -452,14 +452,14 @@ fn a_failed_write_loses_only_unwritten_frames_and_leaves_readable_files() {
     let taken = feed(&mut sinks[0], 0..2_000);
     let bytes: u64 = (0..2_000).map(|i| frame(i).len() as u64).sum();
     assert_eq!(taken, 2_000, "with hold the sink drops no frames");
-    counters[0].publish_received(&Received {
+    counters[0].publish_received(&ReceivedCounts {
         frames: 2_000,
-        ..Received::default()
+        ..ReceivedCounts::default()
     });
-    counters[0].publish_ends(&Ends {
+    counters[0].publish_ends(&VerdictCounts {
         captured: taken,
         bytes,
-        ..Ends::default()
+        ..VerdictCounts::default()
     });
     drop(sinks);
     assert!(writer.has_failed() || !writer.threads[0].is_finished());
@@ -520,7 +520,7 @@ fn several_on_fake(
     counters: &[Arc<QueueCounters>],
 ) -> (WriterThread, Vec<BlockSink<PcapEncoder>>, Seen) {
     let owners = (0..).zip(counters);
-    let owners = owners.map(|(queue, it)| (Some(queue), Ledger::Queue(Arc::clone(it))));
+    let owners = owners.map(|(queue, it)| (Some(queue), FileLedger::Queue(Arc::clone(it))));
     let mut it =
         Writer::prepare(files, &PcapEncoder::default(), owners.collect()).expect("prepared");
     let (closer, tasks) = crossbeam_channel::unbounded();
@@ -650,7 +650,7 @@ fn blocks_are_large_if_a_queue_has_enough_of_them() {
     ] {
         files.output.rotation.size = file * mib;
         let usual = SMALL_BLOCK..=BLOCK;
-        let sizes = Sizes::new(&usual, &files, buffer * mib, queues);
+        let sizes = BlockSizes::new(&usual, &files, buffer * mib, queues);
         let seen = (sizes.block >> 10, sizes.per_queue);
         assert_eq!(seen, (block, blocks), "{buffer} MiB, {queues}, {file}");
     }
@@ -730,14 +730,14 @@ fn the_writer_waits_for_a_full_disk_and_loses_no_captured_frame() {
 fn the_end_of_a_run_does_not_wait_for_a_full_disk() {
     let dir = tempfile::tempdir().expect("dir");
     let counters = Arc::new(QueueCounters::default());
-    counters.publish_received(&Received {
+    counters.publish_received(&ReceivedCounts {
         frames: 5_000,
-        ..Received::default()
+        ..ReceivedCounts::default()
     });
-    counters.publish_ends(&Ends {
+    counters.publish_ends(&VerdictCounts {
         captured: 5_000,
         bytes: (0..5_000).map(|i| frame(i).len() as u64).sum(),
-        ..Ends::default()
+        ..VerdictCounts::default()
     });
     let (work, mut sink, seen) = on_fake(dir.path(), 1 << 20, OnFull::Hold, &counters);
     seen.disk.full.store(true, Ordering::Relaxed);
@@ -764,7 +764,7 @@ fn the_end_of_a_run_does_not_wait_for_a_full_disk() {
 /// Runs one queue into two files of eight blocks on a disk with a fault, with plain writes or the ring.
 /// Checks that captured frames are in finished files and that all others count as lost. Returns the
 /// number of lost frames and the number of calls of the fault's kind.
-fn on_failing(dir: &Path, plain: bool, fault: Fault) -> (u64, u64) {
+fn on_failing(dir: &Path, plain: bool, fault: CallFault) -> (u64, u64) {
     /// Number of frames that fill two files.
     const FRAMES: u64 = 255;
     let dir = tempfile::tempdir_in(dir).expect("dir");
@@ -784,15 +784,15 @@ fn on_failing(dir: &Path, plain: bool, fault: Fault) -> (u64, u64) {
     let started = Writer::start_on(&files, &PcapEncoder::default(), &counters, disk);
     let (writer, mut sinks) = started.expect("started");
     let taken = feed(&mut sinks[0], 0..FRAMES);
-    counters[0].publish_received(&Received {
+    counters[0].publish_received(&ReceivedCounts {
         frames: FRAMES,
-        ..Received::default()
+        ..ReceivedCounts::default()
     });
-    counters[0].publish_ends(&Ends {
+    counters[0].publish_ends(&VerdictCounts {
         captured: taken,
         dropped_storage: FRAMES - taken,
         bytes: (0..FRAMES).map(|i| frame(i).len() as u64).sum(),
-        ..Ends::default()
+        ..VerdictCounts::default()
     });
     drop(sinks);
     let finished = writer.finish();
@@ -826,25 +826,25 @@ fn on_failing(dir: &Path, plain: bool, fault: Fault) -> (u64, u64) {
 #[test]
 fn any_disk_call_may_fail_at_any_position() {
     const FOREVER: u64 = u64::MAX;
-    let fails = Effect::Fails;
+    let fails = CallEffect::Fails;
     let transient = [libc::EAGAIN, libc::EBUSY, libc::EINTR, libc::ENOMEM];
     // The kind of call, its effect, the number of consecutive faults, and whether frames are lost.
     let mut kinds = vec![
         (Call::Push, fails(0), 1, false),
         (Call::Push, fails(0), FOREVER, false),
         (Call::Enter, fails(libc::EPERM), 1, false),
-        (Call::Enter, Effect::Panics, 1, true),
+        (Call::Enter, CallEffect::Panics, 1, true),
         (Call::Write, fails(libc::EINVAL), 1, false),
         (Call::Write, fails(libc::ENOSPC), 1, false),
         (Call::Write, fails(libc::EIO), 1, true),
         (Call::Write, fails(libc::EIO), FOREVER, true),
         (Call::Write, fails(libc::EFBIG), 2, true),
-        (Call::Write, Effect::Writes(0), 1, false),
-        (Call::Write, Effect::Writes(1), 1, false),
-        (Call::Write, Effect::Writes(5000), 1, false),
-        (Call::Write, Effect::Panics, 1, true),
+        (Call::Write, CallEffect::Writes(0), 1, false),
+        (Call::Write, CallEffect::Writes(1), 1, false),
+        (Call::Write, CallEffect::Writes(5000), 1, false),
+        (Call::Write, CallEffect::Panics, 1, true),
         (Call::RegisterFile, fails(libc::ENFILE), 1, false),
-        (Call::RegisterFile, Effect::Panics, 1, true),
+        (Call::RegisterFile, CallEffect::Panics, 1, true),
     ];
     for errno in transient {
         kinds.extend([1, 3, FOREVER].map(|times| (Call::Enter, fails(errno), times, false)));
@@ -860,7 +860,7 @@ fn any_disk_call_may_fail_at_any_position() {
         }
         let mut from = 1;
         loop {
-            let fault = Fault {
+            let fault = CallFault {
                 call,
                 from,
                 times,
@@ -891,10 +891,10 @@ fn with_open_file(dir: &Path) -> (Writer, Vec<BlockSink<PcapEncoder>>, [Arc<Queu
     let (writer, mut sinks) =
         Writer::start(&files, &PcapEncoder::default(), &counters).expect("started");
     let captured = feed(&mut sinks[0], 7..107);
-    counters[0].publish_ends(&Ends {
+    counters[0].publish_ends(&VerdictCounts {
         captured,
         bytes: (7..107).map(|i| frame(i).len() as u64).sum(),
-        ..Ends::default()
+        ..VerdictCounts::default()
     });
     let part = dir.join("wqcap-q00-7.pcap.part");
     until("the frames are in the open file", || {
@@ -967,7 +967,7 @@ fn longest_delay(compress: Compress, rate: u64) -> u64 {
     let dir = tempfile::tempdir().expect("dir");
     let mut files = files(dir.path(), 4 << 20, QUIET);
     files.output.compress = compress;
-    let owner = (Some(0), Ledger::Queue(Arc::default()));
+    let owner = (Some(0), FileLedger::Queue(Arc::default()));
     let mut it = Writer::prepare(&files, &PcapEncoder::default(), vec![owner]).expect("prepared");
     let (sink, full, empty) = (&mut it.sinks[0], &it.full, &it.empties[0]);
     let (gap, mut sent, mut worst) = (1_000_000_000 / rate, 0, 0);
@@ -1028,7 +1028,7 @@ fn a_partial_block_is_written_while_a_filter_note_is_pending() {
         interface: "port".into(),
         ..PcapngEncoder::default()
     };
-    let owner = (Some(0), Ledger::Queue(Arc::default()));
+    let owner = (Some(0), FileLedger::Queue(Arc::default()));
     let files = files(dir.path(), 1 << 18, QUIET);
     let mut it = Writer::prepare(&files, &encoder, vec![owner]).expect("prepared");
     let sink = &mut it.sinks[0];
@@ -1046,7 +1046,7 @@ fn a_partial_block_is_written_while_a_filter_note_is_pending() {
 #[test]
 fn partial_blocks_do_not_queue_behind_a_stalled_disk() {
     let dir = tempfile::tempdir().expect("dir");
-    let owner = (Some(0), Ledger::Queue(Arc::default()));
+    let owner = (Some(0), FileLedger::Queue(Arc::default()));
     let files = files(dir.path(), 8 << 20, QUIET);
     let mut it = Writer::prepare(&files, &PcapEncoder::default(), vec![owner]).expect("prepared");
     let (sink, blocks) = (&mut it.sinks[0], it.empties[0].len());

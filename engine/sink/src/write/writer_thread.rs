@@ -4,17 +4,17 @@
 //! file at its last whole record on disk, and the queue continues in a new file.
 
 use crate::{
-    Requests,
-    block::{ALIGN, Block, Full, Ledger},
+    SinkRequests,
+    block::{ALIGN, Block, FileLedger, Full},
     post::retention::RetentionTrigger,
     write::{
         closer::CloserTask,
-        disk::{DEPTH, Disk, Done, Write, is_transient},
+        disk::{CompletedWrite, DEPTH, Disk, Write, is_transient},
         disk_full::{DiskFull, ShutdownDeadline, is_no_space},
-        finished::Finished,
+        finished::WriterReport,
         named::Named,
         naming::Naming,
-        open::Open,
+        open::ChainedFile,
         preopen::Preopen,
     },
 };
@@ -51,7 +51,7 @@ pub(super) struct WriterThread {
     /// State of the wait while the disk is full.
     disk_full: Option<DiskFull>,
     next_sync: Instant,
-    finished: Finished,
+    finished: WriterReport,
 }
 
 /// Block being written.
@@ -74,10 +74,10 @@ pub(super) struct WriterQueue {
     pub(super) empty: Sender<Block>,
     /// Flag that makes the sink begin a new file.
     broken: Arc<AtomicBool>,
-    ledger: Ledger,
+    ledger: FileLedger,
     /// Open files, oldest first: earlier files whose last blocks are still being written, then the
     /// current file.
-    files: VecDeque<Open>,
+    files: VecDeque<ChainedFile>,
     /// Number of the next block in order.
     next: u64,
     /// Blocks that arrived before an earlier block, by number.
@@ -93,7 +93,7 @@ impl WriterQueue {
         queue: Option<u16>,
         empty: Sender<Block>,
         broken: Arc<AtomicBool>,
-        ledger: Ledger,
+        ledger: FileLedger,
     ) -> Self {
         Self {
             queue,
@@ -108,7 +108,7 @@ impl WriterQueue {
         }
     }
 
-    fn file(&mut self, number: u64) -> Option<&mut Open> {
+    fn file(&mut self, number: u64) -> Option<&mut ChainedFile> {
         self.files.iter_mut().find(|it| it.number == number)
     }
 
@@ -136,7 +136,7 @@ pub(super) struct WriterChannels {
     pub(super) deadline: Arc<ShutdownDeadline>,
     pub(super) failed: Arc<Alarm>,
     /// Requests, in which the thread publishes the progress of flushes.
-    pub(super) requests: Arc<Requests>,
+    pub(super) requests: Arc<SinkRequests>,
     /// Trigger of the deletion of old files; `None`: files are never deleted.
     pub(super) trigger: Option<RetentionTrigger>,
     /// Files opened in advance.
@@ -161,13 +161,13 @@ impl WriterThread {
             flying: (0..DEPTH).map(|_| None).collect(),
             disk_full: None,
             next_sync: Instant::now(),
-            finished: Finished::default(),
+            finished: WriterReport::default(),
         }
     }
 
     /// Runs until every sink has ended and all blocks are written. Files end with their data on disk,
     /// even if this thread panics.
-    pub(super) fn run(mut self, disk: Disk) -> Finished {
+    pub(super) fn run(mut self, disk: Disk) -> WriterReport {
         self.disk = disk;
         if catch_unwind(AssertUnwindSafe(|| self.write_blocks())).is_err() {
             self.fail(
@@ -396,7 +396,7 @@ impl WriterThread {
             }
         };
         let files = &mut self.queues[index].files;
-        let open = files.push_back_mut(Open::new(block.file, named));
+        let open = files.push_back_mut(ChainedFile::new(block.file, named));
         if let Some(named) = &open.named {
             open.place = self.disk.register_file(&named.file);
         }
@@ -463,7 +463,7 @@ impl WriterThread {
             return unsafe { self.disk.submit(write) };
         }
         let result = Err(io::ErrorKind::NotFound.into());
-        self.complete_write(Done { token, result });
+        self.complete_write(CompletedWrite { token, result });
     }
 
     /// Processes the completed writes and starts blocks that waited for them.
@@ -475,7 +475,7 @@ impl WriterThread {
         }
         // Blocks of any queue that waited for a free token.
         for index in 0..self.queues.len() {
-            let waiting = |f: &&Open| !f.waiting.is_empty();
+            let waiting = |f: &&ChainedFile| !f.waiting.is_empty();
             if let Some(number) = self.queues[index]
                 .files
                 .iter()
@@ -489,7 +489,7 @@ impl WriterThread {
     }
 
     /// Processes the completion of one write.
-    fn complete_write(&mut self, done: Done) {
+    fn complete_write(&mut self, done: CompletedWrite) {
         let Some(mut flying) = self.flying.get_mut(done.token).and_then(Option::take) else {
             return;
         };
@@ -592,7 +592,7 @@ impl WriterThread {
         }
     }
 
-    fn hand_to_closer(&mut self, index: usize, file: Open) {
+    fn hand_to_closer(&mut self, index: usize, file: ChainedFile) {
         self.disk.unregister_file(file.place);
         if let Some(closing) = file.into_closing(self.queues[index].ledger.clone()) {
             // The closer thread outlives this thread.

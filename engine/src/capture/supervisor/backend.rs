@@ -2,7 +2,7 @@
 //! snapshots, and the queue of commands for its owner.
 
 use super::{
-    Order, PlanNow,
+    PlanNow, QueuedOrder,
     compilations::Compilations,
     failed,
     mark::{Mark, mark},
@@ -75,7 +75,7 @@ pub struct CaptureBackend {
     /// Losses of the NIC, as last read by the capture's owner.
     nic: Mutex<NicCounters>,
     statistics: Mutex<Option<(Instant, live::TrafficSnapshot)>>,
-    orders: SyncSender<Order>,
+    orders: SyncSender<QueuedOrder>,
     /// Thread for changes whose filter must be compiled first.
     compilations: Compilations,
     /// Wakeup of the owner, used after an order is queued.
@@ -167,7 +167,7 @@ impl CaptureBackend {
     pub(super) fn new(
         config: &Config,
         plan: &Plan,
-        orders: SyncSender<Order>,
+        orders: SyncSender<QueuedOrder>,
         owner: Wakeup,
         presenter: Box<dyn Presenter>,
     ) -> Self {
@@ -280,7 +280,7 @@ impl CaptureBackend {
             match compiled(&config.capture.filter) {
                 Ok(filter) => {
                     // A full queue means that the owner is ending, as in `change`.
-                    let _ = orders.try_send(Order::Apply {
+                    let _ = orders.try_send(QueuedOrder::Apply {
                         config: Box::new(config),
                         filter,
                         reply,
@@ -490,7 +490,7 @@ impl Backend for CaptureBackend {
                 self.after_compilation(reply, move |reply| mark(&wanted, dir, requests, reply));
             }
             command => {
-                let order = Order::Command {
+                let order = QueuedOrder::Command {
                     command: command.clone(),
                     reply,
                 };

@@ -10,7 +10,7 @@ use crate::{
         server::ChangeReply,
     },
     filter::{Filter, shown},
-    sink::Requests,
+    sink::SinkRequests,
     sync::thread::spawn,
 };
 use std::{
@@ -63,7 +63,7 @@ impl Mark {
 pub(super) fn mark(
     mark: &Mark,
     dir: Option<PathBuf>,
-    requests: Option<Arc<Requests>>,
+    requests: Option<Arc<SinkRequests>>,
     reply: ChangeReply,
 ) {
     let Some(dir) = dir else {
@@ -82,7 +82,7 @@ pub(super) fn mark(
     }
 }
 
-fn written(dir: &Path, pin: &Pin, requests: Option<&Requests>) -> Result<Changed, Refusal> {
+fn written(dir: &Path, pin: &Pin, requests: Option<&SinkRequests>) -> Result<Changed, Refusal> {
     let id = PinFolder { dir }.add(pin).map_err(|e| match e {
         PinError::Io { .. } => failed(e.to_string()),
         PinError::TooMany(_) => Refusal::new(RefusalCode::TooMany, e.to_string()),

@@ -92,7 +92,7 @@ pub trait Host {
 }
 
 /// Order that is queued for the capture's owner.
-enum Order {
+enum QueuedOrder {
     /// Control command to execute.
     Command {
         command: Command,
@@ -109,7 +109,7 @@ enum Order {
 /// Owner of a capture and of its restarts: handles orders, signals and the loss of the device.
 pub struct Supervisor {
     backend: Arc<CaptureBackend>,
-    orders: Receiver<Order>,
+    orders: Receiver<QueuedOrder>,
     signals: Signals,
     /// Configuration as loaded; reloads are compared with it.
     config: Config,
@@ -222,13 +222,13 @@ impl Supervisor {
     /// ends the phase.
     fn carry_out(
         &mut self,
-        order: Order,
+        order: QueuedOrder,
         host: &mut impl Host,
         capture: Option<(&mut Capture, &Plan)>,
     ) -> Option<(Event, ChangeReply)> {
         let (command, reply) = match order {
-            Order::Command { command, reply } => (command, reply),
-            Order::Apply {
+            QueuedOrder::Command { command, reply } => (command, reply),
+            QueuedOrder::Apply {
                 config,
                 filter,
                 reply,

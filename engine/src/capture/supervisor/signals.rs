@@ -35,9 +35,9 @@ pub struct Signals {
     /// yet are lost and counted as lost.
     pub(super) at_once: Arc<AtomicBool>,
     /// Set by SIGHUP: read the configuration again.
-    pub(super) reload: Arc<Request>,
+    pub(super) reload: Arc<PendingRequest>,
     /// Set by SIGUSR2: write everything received so far to the files.
-    flush: Arc<Request>,
+    flush: Arc<PendingRequest>,
     /// Set by SIGCONT: the process was continued.
     continued: Arc<AtomicBool>,
 }
@@ -99,9 +99,9 @@ impl Signals {
 
 /// Pending request, with the sender of its signal.
 #[derive(Debug, Default)]
-pub(super) struct Request(Mutex<Option<Peer>>);
+pub(super) struct PendingRequest(Mutex<Option<Peer>>);
 
-impl Request {
+impl PendingRequest {
     fn ask(&self, who: Peer) {
         *self.lock() = Some(who);
     }

@@ -13,14 +13,14 @@ pub(super) const MOST: usize = 64;
 
 /// Parsed headers of a frame.
 #[derive(Default)]
-pub(super) struct Parsed {
+pub(super) struct ParsedHeaders {
     /// Headers of the outer packet.
     pub(super) outer: Headers,
     /// Headers of the innermost packet; `None` without a tunnel.
     inner: Option<Headers>,
 }
 
-impl Parsed {
+impl ParsedHeaders {
     /// Parses a frame in place. A copy of the result would stall on the words just written.
     #[inline]
     pub(super) fn set(&mut self, bytes: &[u8]) {
@@ -37,11 +37,11 @@ impl Parsed {
 
 /// Frame that was parsed in advance.
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct ParsedAhead {
     /// Address of the frame's bytes.
     address: usize,
     /// Headers of the frame.
-    pub(super) parsed: Parsed,
+    pub(super) parsed: ParsedHeaders,
     /// Flow key and hash of the frame.
     pub(super) place: FlowPlace,
     /// Probable position of the flow in the table.
@@ -49,29 +49,31 @@ pub(super) struct Known {
 }
 
 /// Frames of a batch that were parsed in advance.
-pub(super) struct Ahead {
+pub(super) struct ParsedBatch {
     /// Seed of the flow hash.
     seed: HashSeed,
     /// Parsed frames; the first `len` are valid.
-    known: Box<[Known]>,
+    known: Box<[ParsedAhead]>,
     /// Number of frames parsed in the present batch.
     len: usize,
     /// Index from which the next frame is searched.
     next: usize,
 }
 
-impl Default for Ahead {
+impl Default for ParsedBatch {
     fn default() -> Self {
         Self {
             seed: hash_seed(),
-            known: std::iter::repeat_with(Known::default).take(MOST).collect(),
+            known: std::iter::repeat_with(ParsedAhead::default)
+                .take(MOST)
+                .collect(),
             len: 0,
             next: 0,
         }
     }
 }
 
-impl Ahead {
+impl ParsedBatch {
     /// Returns the seed of the flow hash.
     #[inline]
     pub(super) fn seed(&self) -> HashSeed {
@@ -115,7 +117,7 @@ impl Ahead {
     /// Frames must be requested in the order of [`Ahead::prepare`]. Frames refused by an earlier
     /// step may be missing.
     #[inline]
-    pub(super) fn find(&mut self, bytes: &[u8]) -> Option<&Known> {
+    pub(super) fn find(&mut self, bytes: &[u8]) -> Option<&ParsedAhead> {
         let address = bytes.as_ptr().addr();
         let rest = self.known[..self.len].get(self.next..)?;
         let at = rest.iter().position(|it| it.address == address)?;

@@ -17,7 +17,7 @@
 use crate::{
     analysis::{
         flow_table::{Entry, FlowPlace, Guess, Key, Table},
-        limits::{CutoffPlan, CutoffReport, Limits, Volume, ends, is_control},
+        limits::{CutoffLimits, CutoffPlan, CutoffReport, FlowVolume, ends, is_control},
     },
     pipeline::Frame,
 };
@@ -28,7 +28,7 @@ const SWEPT: usize = 4;
 /// Cutoff state of the flows of one queue.
 pub(super) struct Cutoff {
     /// Configured cutoff limits.
-    limits: Limits,
+    limits: CutoffLimits,
     /// Table of the flows that the cutoff tracks.
     table: Table<CutFlow>,
     /// Index at which the next sweep begins.
@@ -52,7 +52,7 @@ pub(super) struct CutFlow {
     /// Time of the last frame, in nanoseconds since 1970.
     last_ns: u64,
     /// Remaining bytes and packets of the limit in each direction.
-    left: [Volume; 2],
+    left: [FlowVolume; 2],
 }
 
 impl Entry for CutFlow {
@@ -72,7 +72,7 @@ impl Entry for CutFlow {
 impl CutFlow {
     /// Returns `true` if a frame begins a new flow between the same ends.
     #[inline]
-    fn is_restarted(&self, frame: &Frame<'_>, place: &FlowPlace, limits: &Limits) -> bool {
+    fn is_restarted(&self, frame: &Frame<'_>, place: &FlowPlace, limits: &CutoffLimits) -> bool {
         limits.begins_anew(self.last_ns, self.ended, frame.ns, place.tcp_flags)
     }
 
@@ -100,7 +100,7 @@ impl Cutoff {
     /// to its NUMA node.
     pub(super) fn new(plan: &CutoffPlan) -> Self {
         Self {
-            limits: Limits::new(plan),
+            limits: CutoffLimits::new(plan),
             table: Table::new(plan.capacity),
             cursor: 0,
             report: CutoffReport::default(),
@@ -195,7 +195,7 @@ impl Cutoff {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::ahead::{Ahead, MOST},
+        super::ahead::{MOST, ParsedBatch},
         *,
     };
     use crate::analysis::limits::FlowLimit;
@@ -244,11 +244,11 @@ mod tests {
 
     /// Counts a frame that was not parsed in advance. Returns `true` if it is cut off.
     fn cuts(cutoff: &mut Cutoff, bytes: &[u8], ns: u64) -> bool {
-        cuts_known(cutoff, &mut Ahead::default(), bytes, ns)
+        cuts_known(cutoff, &mut ParsedBatch::default(), bytes, ns)
     }
 
     /// Counts a frame that may have been parsed in advance. Returns `true` if it is cut off.
-    fn cuts_known(cutoff: &mut Cutoff, ahead: &mut Ahead, bytes: &[u8], ns: u64) -> bool {
+    fn cuts_known(cutoff: &mut Cutoff, ahead: &mut ParsedBatch, bytes: &[u8], ns: u64) -> bool {
         let outer = Headers::parse(bytes);
         let frame = Frame {
             bytes,
@@ -381,7 +381,7 @@ mod tests {
         ) {
             let mut cutoff = Cutoff::new(&plan(&[("", bytes, packets)], 20));
             let mut flows: HashMap<u8, (u64, [(u64, u64); 2])> = HashMap::new();
-            let (mut now, mut ahead) = (0, Ahead::default());
+            let (mut now, mut ahead) = (0, ParsedBatch::default());
             let tcp = |&(flow, back, len, ..): &(_, _, _, _, _)| tcp(flow, back, 0, len);
             let bytes_of: Vec<_> = frames.iter().map(tcp).collect();
             for (i, (&(flow, back, len, later, refused), frame)) in frames.iter().zip(&bytes_of).enumerate() {

@@ -1,7 +1,7 @@
 //! Choice of the flow table for a cutoff: the table of flow records if there is one, so that each
 //! flow is looked up once.
 
-use super::{ahead::Ahead, cutoff::Cutoff};
+use super::{ahead::ParsedBatch, cutoff::Cutoff};
 #[cfg(feature = "flows")]
 use crate::analysis::flows::Meter;
 use crate::{
@@ -60,7 +60,7 @@ impl Cutting {
     pub(super) fn look_ahead<'a>(
         &self,
         observer: &Observer,
-        ahead: &mut Ahead,
+        ahead: &mut ParsedBatch,
         frames: impl Iterator<Item = &'a [u8]>,
     ) {
         match self {

@@ -37,7 +37,7 @@ use crate::{
     frame::{FlowKey, MalformedCounts, dedup::DedupWindow},
     pipeline::{Consumer, Frame, Judge, Verdict},
 };
-use ahead::{Ahead, Parsed};
+use ahead::{ParsedBatch, ParsedHeaders};
 pub use counters::{FcsReport, StageCounters};
 use cutting::Cutting;
 pub use reduction::Reduction;
@@ -61,7 +61,7 @@ pub struct Stage<C> {
     /// Flow cutoff; `None` keeps flows whole.
     cutoff: Option<Cutting>,
     /// Parsed headers of the present batch.
-    ahead: Ahead,
+    ahead: ParsedBatch,
     /// Position at which frames are cut.
     slice: Slice,
     /// `true` if frames are parsed.
@@ -100,7 +100,7 @@ impl<C: Consumer> Stage<C> {
             reader: FilterReader::new(cell),
             window: reduction.dedup_window(),
             cutoff: (reduction.cutoff.as_ref()).map(|it| Cutting::new(it, &mut observer)),
-            ahead: Ahead::default(),
+            ahead: ParsedBatch::default(),
             slice: reduction.slice,
             parses: reduction.parses() || observer.is_active(),
             observer,
@@ -158,7 +158,7 @@ impl<C: Consumer> Stage<C> {
         let parsed = match known {
             Some(known) => &known.parsed,
             None => {
-                parsed_now = Parsed::default();
+                parsed_now = ParsedHeaders::default();
                 parsed_now.set(frame.bytes);
                 &parsed_now
             }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     rx::SlotMemory,
-    stats::{Budget, Ends, QueueCounters},
+    stats::{Budget, QueueCounters, VerdictCounts},
     sync::{Arc, Mutex, Sender},
 };
 use batches::OpenBatches;
@@ -17,7 +17,7 @@ use batches::OpenBatches;
 /// Resequencer of one queue.
 pub(super) struct Resequencer<S> {
     /// State of the resequencer, which the parsers share.
-    state: Mutex<State<S>>,
+    state: Mutex<ResequencerState<S>>,
 }
 
 /// Attributes of a resequencer.
@@ -38,7 +38,7 @@ pub(super) struct ResequencerAttr<S> {
 }
 
 /// State of a resequencer.
-struct State<S> {
+struct ResequencerState<S> {
     /// Sink, counters and channel of the queue.
     attr: ResequencerAttr<S>,
     /// Work batches that wait for earlier ones.
@@ -46,7 +46,7 @@ struct State<S> {
     /// Reused list for the single work batch of an unordered queue.
     alone: Vec<WorkBatch>,
     /// Frames by verdict so far.
-    ends: Ends,
+    ends: VerdictCounts,
     /// Expression of the filter that was last reported to the sink.
     reported_filter: Option<String>,
 }
@@ -59,11 +59,11 @@ impl<S: Consumer> Resequencer<S> {
     /// Creates the resequencer of a queue.
     pub(super) fn new(attr: ResequencerAttr<S>) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(ResequencerState {
                 attr,
                 batches: OpenBatches::new(),
                 alone: Vec::new(),
-                ends: Ends::default(),
+                ends: VerdictCounts::default(),
                 reported_filter: None,
             }),
         }
@@ -98,7 +98,7 @@ impl<S: Consumer> Resequencer<S> {
     }
 }
 
-impl<S: Consumer> State<S> {
+impl<S: Consumer> ResequencerState<S> {
     /// Passes the frames of work batches to the sink, publishes the counts, and then returns the
     /// slots to the loop.
     fn deliver(&mut self, parts: &mut Vec<WorkBatch>) {

@@ -1,6 +1,6 @@
 //! Table of the simulated flows, both directions together, with the queue of each direction.
 
-use super::nic_view::SeenFrame;
+use super::nic_view::NicFrame;
 use crate::{frame::community_id, stats::traffic::Volume};
 use std::{
     collections::HashMap,
@@ -11,7 +11,7 @@ use wqcap_rss::{L3, L4};
 
 /// Address and port of one end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct End {
+struct FlowEnd {
     /// IPv6, IPv4 or MAC address, padded with zeros at the end.
     address: [u8; 16],
     /// TCP or UDP port; 0 if the frame has no ports.
@@ -28,7 +28,7 @@ pub(super) struct SimulatedFlow {
     /// `true` if the frames are IP fragments.
     fragment: bool,
     /// Both ends in ascending order.
-    ends: [End; 2],
+    ends: [FlowEnd; 2],
 }
 
 /// Layer of a flow's addresses.
@@ -54,7 +54,7 @@ pub(super) struct Flows(pub(super) HashMap<SimulatedFlow, FlowLoad>);
 
 impl Flows {
     /// Counts a frame of `len` bytes on `queue` for its flow.
-    pub(super) fn count(&mut self, seen: &SeenFrame<'_>, queue: u16, len: u32) {
+    pub(super) fn count(&mut self, seen: &NicFrame<'_>, queue: u16, len: u32) {
         let (key, direction) = key_of(seen);
         let flow = self.0.entry(key).or_default();
         flow.load.count(len);
@@ -63,7 +63,7 @@ impl Flows {
 }
 
 /// Returns the key of a frame's flow and the index of the frame's direction.
-fn key_of(seen: &SeenFrame<'_>) -> (SimulatedFlow, usize) {
+fn key_of(seen: &NicFrame<'_>) -> (SimulatedFlow, usize) {
     let class = &seen.class;
     let (layer, protocol, addresses) = match (class.l3, class.addresses(seen.bytes)) {
         (L3::Ipv4, Some(addresses)) => (L3Key::Ipv4, u16::from(class.ip_protocol), addresses),
@@ -83,7 +83,7 @@ fn key_of(seen: &SeenFrame<'_>) -> (SimulatedFlow, usize) {
     let end = |from: &[u8], port: [u8; 2]| {
         let mut address = [0; 16];
         address[..from.len()].copy_from_slice(from);
-        End {
+        FlowEnd {
             address,
             port: u16::from_be_bytes(port),
         }
@@ -113,7 +113,7 @@ impl SimulatedFlow {
     }
 
     /// Writes one end as a MAC address, or as an IP address with the port of TCP and UDP.
-    fn write_end(&self, f: &mut fmt::Formatter<'_>, end: &End) -> fmt::Result {
+    fn write_end(&self, f: &mut fmt::Formatter<'_>, end: &FlowEnd) -> fmt::Result {
         let [a, b, c, d, e, g, ..] = end.address;
         match self.ip(end) {
             None => write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"),
@@ -124,7 +124,7 @@ impl SimulatedFlow {
     }
 
     /// Returns the IP address of an end, or `None` if the flow is not IP.
-    fn ip(&self, end: &End) -> Option<IpAddr> {
+    fn ip(&self, end: &FlowEnd) -> Option<IpAddr> {
         let [a, b, c, d, ..] = end.address;
         match self.layer {
             L3Key::Ethernet => None,

@@ -59,7 +59,7 @@ impl Default for NicView {
 }
 
 /// Frame as the NIC would see it.
-pub(super) struct SeenFrame<'a> {
+pub(super) struct NicFrame<'a> {
     /// Layers, offsets and flags of the frame's headers.
     pub(super) class: FrameClass,
     /// Bytes of the frame, completed with zeros if the file lacks some.
@@ -74,9 +74,9 @@ impl NicView {
     /// Returns the NIC's view of a frame of `len` bytes on the wire, of which the file holds
     /// `bytes`.
     #[inline]
-    pub(super) fn frame<'a>(&'a mut self, bytes: &'a [u8], len: u32) -> SeenFrame<'a> {
+    pub(super) fn frame<'a>(&'a mut self, bytes: &'a [u8], len: u32) -> NicFrame<'a> {
         let class = FrameClass::of(bytes);
-        let whole = SeenFrame {
+        let whole = NicFrame {
             class,
             bytes,
             cut: false,
@@ -90,7 +90,7 @@ impl NicView {
 
     /// Completes a truncated frame with zeros, unless bytes that decide the queue are missing.
     #[cold]
-    fn fill_up<'a>(&'a mut self, bytes: &'a [u8], len: u32) -> SeenFrame<'a> {
+    fn fill_up<'a>(&'a mut self, bytes: &'a [u8], len: u32) -> NicFrame<'a> {
         let there = bytes.len().min(MOST);
         self.filled[..there].copy_from_slice(&bytes[..there]);
         self.filled[there..].fill(0);
@@ -109,7 +109,7 @@ impl NicView {
             },
         };
         let cut = needed > there;
-        SeenFrame {
+        NicFrame {
             class: if cut { FrameClass::default() } else { class },
             bytes: filled,
             cut,
@@ -118,7 +118,7 @@ impl NicView {
     }
 }
 
-impl SeenFrame<'_> {
+impl NicFrame<'_> {
     /// Returns the hash profile of the frame.
     #[inline]
     pub(super) fn profile(&self, depth: HashDepth) -> Profile {

@@ -2,8 +2,8 @@
 //! order.
 
 use super::{
-    nic_view::SeenFrame,
-    tunnel::{InnerFrame, Tunnel},
+    nic_view::NicFrame,
+    tunnel::{TunnelKind, TunnelledFrame},
 };
 use crate::{
     plan::steering::{RulePlan, Steering},
@@ -23,7 +23,7 @@ pub(super) struct Rules {
 }
 
 /// Destination of a frame.
-pub(super) enum Fate {
+pub(super) enum FrameDestination {
     /// Index of the QP in [`Steering::qps`] that takes the frame.
     Qp(usize),
     /// Dropped by a rule.
@@ -50,20 +50,24 @@ impl Rules {
     }
 
     /// Returns the destination of a frame, whose tunnelled packet is `inner`.
-    pub(super) fn fate(&self, seen: &SeenFrame<'_>, inner: Option<&InnerFrame<'_>>) -> Fate {
+    pub(super) fn fate(
+        &self,
+        seen: &NicFrame<'_>,
+        inner: Option<&TunnelledFrame<'_>>,
+    ) -> FrameDestination {
         let taking = |rule: &&RulePlan| {
             rule.kind == FlowKind::Sniffer || rule.specs.iter().all(|spec| takes(spec, seen, inner))
         };
         match self.steering.rules.iter().find(taking) {
-            None => Fate::Left,
-            Some(rule) if rule.specs.contains(&FlowSpec::Drop) => Fate::Dropped,
-            Some(rule) => Fate::Qp(rule.qp),
+            None => FrameDestination::Left,
+            Some(rule) if rule.specs.contains(&FlowSpec::Drop) => FrameDestination::Dropped,
+            Some(rule) => FrameDestination::Qp(rule.qp),
         }
     }
 }
 
 /// Returns `true` if a flow spec matches the frame.
-fn takes(spec: &FlowSpec, seen: &SeenFrame<'_>, inner: Option<&InnerFrame<'_>>) -> bool {
+fn takes(spec: &FlowSpec, seen: &NicFrame<'_>, inner: Option<&TunnelledFrame<'_>>) -> bool {
     let class = &seen.class;
     match *spec {
         FlowSpec::Ethernet {
@@ -95,9 +99,9 @@ fn takes(spec: &FlowSpec, seen: &SeenFrame<'_>, inner: Option<&InnerFrame<'_>>) 
         FlowSpec::Tcp { src, dst } => class.l4 == L4::Tcp && are_between(seen, src, dst),
         FlowSpec::Udp { src, dst } => class.l4 == L4::Udp && are_between(seen, src, dst),
         FlowSpec::Vxlan { vni } => inner.is_some_and(
-            |it| matches!(it.tunnel, Tunnel::Vxlan { vni: number } if agrees(number, vni)),
+            |it| matches!(it.tunnel, TunnelKind::Vxlan { vni: number } if agrees(number, vni)),
         ),
-        FlowSpec::Gre => inner.is_some_and(|it| it.tunnel == Tunnel::Gre),
+        FlowSpec::Gre => inner.is_some_and(|it| it.tunnel == TunnelKind::Gre),
         FlowSpec::Inner(header) => inner.is_some_and(|it| match header {
             Inner::Ipv4 => is_packet(&it.seen.class, L3::Ipv4),
             Inner::Ipv6 => is_packet(&it.seen.class, L3::Ipv6),
@@ -134,14 +138,14 @@ fn is_to(frame: &[u8], dst: Masked<[u8; 6]>) -> bool {
 }
 
 /// Returns the tag control information of a customer tag directly after the MAC addresses.
-fn first_cvlan(seen: &SeenFrame<'_>) -> Option<u16> {
+fn first_cvlan(seen: &NicFrame<'_>) -> Option<u16> {
     let is_customers = seen.bytes.get(12..14) == Some(&TPID_CVLAN);
     seen.class.vlan.filter(|_| is_customers)
 }
 
 /// Returns the source and destination address of a packet of this IP version, or zeros for other
 /// packets.
-fn addresses(seen: &SeenFrame<'_>, version: L3) -> (u128, u128) {
+fn addresses(seen: &NicFrame<'_>, version: L3) -> (u128, u128) {
     let both = seen.class.addresses(seen.bytes);
     let both = both
         .filter(|_| seen.class.l3 == version)
@@ -152,7 +156,7 @@ fn addresses(seen: &SeenFrame<'_>, version: L3) -> (u128, u128) {
 }
 
 /// Returns `true` if a frame's source and destination ports match.
-fn are_between(seen: &SeenFrame<'_>, src: Masked<u16>, dst: Masked<u16>) -> bool {
+fn are_between(seen: &NicFrame<'_>, src: Masked<u16>, dst: Masked<u16>) -> bool {
     let [a, b, c, d] = seen.class.ports(seen.bytes).copied().unwrap_or_default();
     agrees(u16::from_be_bytes([a, b]), src) && agrees(u16::from_be_bytes([c, d]), dst)
 }

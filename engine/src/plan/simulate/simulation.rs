@@ -3,7 +3,7 @@
 use super::{
     nic_view::NicView,
     report::{SimulatedSpread, SimulationReport},
-    rules::{Fate, Rules},
+    rules::{FrameDestination, Rules},
     suggest::Candidates,
     tally::Tally,
     tunnel::TunnelContent,
@@ -103,9 +103,9 @@ impl Simulation {
             .as_ref()
             .map(|it| it.inner_frame(&mut self.inner_view));
         let qp = match self.rules.fate(&outer, inner.as_ref()) {
-            Fate::Qp(qp) => self.rules.steering.qps[qp],
-            Fate::Dropped => return self.tally.dropped.count(len),
-            Fate::Left => return self.tally.left.count(len),
+            FrameDestination::Qp(qp) => self.rules.steering.qps[qp],
+            FrameDestination::Dropped => return self.tally.dropped.count(len),
+            FrameDestination::Left => return self.tally.left.count(len),
         };
         let inner = inner.as_ref().filter(|_| qp.inner);
         let seen = inner.map_or(&outer, |it| &it.seen);

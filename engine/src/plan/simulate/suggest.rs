@@ -4,7 +4,7 @@
 //! for each kind of hash, determines the load of any number of queues with any weights.
 
 use super::{
-    nic_view::{HostsReason, SeenFrame},
+    nic_view::{HostsReason, NicFrame},
     report::{Directions, SimulatedSpread, SuggestedSetting, Suggestion},
 };
 use crate::stats::traffic::Volume;
@@ -26,13 +26,13 @@ const WEIGHT: f64 = 16.0;
 /// Load under each kind of hash.
 pub(super) struct Candidates {
     /// Kinds of hash that are measured.
-    ways: Vec<Way>,
+    ways: Vec<HashChoice>,
     /// Load of frames that no hash covers, which go to queue 0.
     fixed: Volume,
 }
 
 /// Kind of hash, and the load by hash bits under it.
-struct Way {
+struct HashChoice {
     /// Headers that the hash covers.
     depth: HashDepth,
     /// `true` if the key is symmetric.
@@ -53,7 +53,7 @@ impl Candidates {
         let ways = keys
             .iter()
             .flat_map(|key| [HashDepth::L4, HashDepth::L3].map(|depth| (key, depth)))
-            .map(|(key, depth)| Way {
+            .map(|(key, depth)| HashChoice {
                 depth,
                 symmetric: key.is_symmetric(),
                 toeplitz: Toeplitz::new(key),
@@ -67,7 +67,7 @@ impl Candidates {
     }
 
     /// Counts a frame under each kind of hash.
-    pub(super) fn count(&mut self, seen: &SeenFrame<'_>, len: u32) {
+    pub(super) fn count(&mut self, seen: &NicFrame<'_>, len: u32) {
         for (i, way) in self.ways.iter_mut().enumerate() {
             let profile = seen.profile(way.depth);
             match seen.hash(profile.hash_fields(), &way.toeplitz) {

@@ -2,7 +2,7 @@
 
 use super::{
     flows::{FlowLoad, Flows, SimulatedFlow},
-    nic_view::{CatchAllReason, HostsReason, SeenFrame},
+    nic_view::{CatchAllReason, HostsReason, NicFrame},
     report::{
         ByReason, Directions, HeaviestFlow, SimulatedQueue, SimulatedSpread, SimulationReport, Skew,
     },
@@ -57,7 +57,7 @@ impl Tally {
     }
 
     /// Counts a frame for its queue and its flow.
-    pub(super) fn count(&mut self, seen: &SeenFrame<'_>, queue: u16, len: u32) {
+    pub(super) fn count(&mut self, seen: &NicFrame<'_>, queue: u16, len: u32) {
         if let Some(load) = self.queues.get_mut(usize::from(queue)) {
             load.count(len);
         }
@@ -65,12 +65,12 @@ impl Tally {
     }
 
     /// Counts a frame that goes to queue 0 because it is not hashed.
-    pub(super) fn count_catch_all(&mut self, seen: &SeenFrame<'_>, len: u32) {
+    pub(super) fn count_catch_all(&mut self, seen: &NicFrame<'_>, len: u32) {
         self.catch_all[seen.catch_all_reason() as usize].count(len);
     }
 
     /// Counts a frame that is hashed by its addresses only.
-    pub(super) fn count_hosts(&mut self, seen: &SeenFrame<'_>, len: u32) {
+    pub(super) fn count_hosts(&mut self, seen: &NicFrame<'_>, len: u32) {
         self.hosts[seen.hosts_reason() as usize].count(len);
     }
 

@@ -4,7 +4,7 @@
 //! Sources: RFC 7348 (VXLAN), RFC 2784 and RFC 2890 (GRE), RFC 7637 (GRE's protocol type for
 //! Ethernet).
 
-use super::nic_view::{NicView, SeenFrame};
+use super::nic_view::{NicFrame, NicView};
 use crate::frame::{Ethernet, Gre, Udp, ethertype, protocol};
 use wqcap_rss::{L3, L4};
 
@@ -17,7 +17,7 @@ const MOST: usize = 256;
 
 /// Kind of tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tunnel {
+pub(super) enum TunnelKind {
     /// VXLAN with its network identifier.
     Vxlan { vni: u32 },
     /// GRE, version 0.
@@ -28,7 +28,7 @@ pub(super) enum Tunnel {
 /// none.
 pub(super) struct TunnelContent {
     /// Kind of tunnel.
-    tunnel: Tunnel,
+    tunnel: TunnelKind,
     /// Bytes of the inner packet.
     bytes: [u8; MOST],
     /// Number of valid bytes in `bytes`.
@@ -38,16 +38,16 @@ pub(super) struct TunnelContent {
 }
 
 /// Packet in a tunnel as the NIC would see it.
-pub(super) struct InnerFrame<'a> {
+pub(super) struct TunnelledFrame<'a> {
     /// Kind of tunnel.
-    pub(super) tunnel: Tunnel,
+    pub(super) tunnel: TunnelKind,
     /// NIC's view of the inner packet.
-    pub(super) seen: SeenFrame<'a>,
+    pub(super) seen: NicFrame<'a>,
 }
 
 impl TunnelContent {
     /// Returns the packet in a frame's tunnel, or `None` if the frame is not tunnelled.
-    pub(super) fn find(seen: &SeenFrame<'_>) -> Option<Self> {
+    pub(super) fn find(seen: &NicFrame<'_>) -> Option<Self> {
         let class = &seen.class;
         let behind = seen.bytes.get(usize::from(class.l4_offset)..)?;
         let (tunnel, ethertype, packet) = if class.l4 == L4::Udp {
@@ -75,10 +75,10 @@ impl TunnelContent {
     }
 
     /// Returns the inner packet as the NIC would see it.
-    pub(super) fn inner_frame<'a>(&'a self, view: &'a mut NicView) -> InnerFrame<'a> {
+    pub(super) fn inner_frame<'a>(&'a self, view: &'a mut NicView) -> TunnelledFrame<'a> {
         let there = &self.bytes[..self.there];
         let len = u32::try_from(there.len()).unwrap_or(u32::MAX);
-        InnerFrame {
+        TunnelledFrame {
             tunnel: self.tunnel,
             seen: view.frame(there, len.saturating_add(self.missing)),
         }
@@ -87,7 +87,7 @@ impl TunnelContent {
 
 /// Kind of tunnel, EtherType of the inner packet if it has no Ethernet header, and the inner
 /// packet.
-type Found<'a> = Option<(Tunnel, Option<u16>, &'a [u8])>;
+type Found<'a> = Option<(TunnelKind, Option<u16>, &'a [u8])>;
 
 /// Parses the VXLAN packet in `datagram`, which begins with a UDP header.
 fn vxlan(datagram: &[u8]) -> Found<'_> {
@@ -95,7 +95,7 @@ fn vxlan(datagram: &[u8]) -> Found<'_> {
     let [flags, _, _, _, a, b, c, _] = *header;
     let is_vxlan = datagram.get(2..4) == Some(&VXLAN_PORT) && flags & VNI_VALID != 0;
     let vni = u32::from_be_bytes([0, a, b, c]);
-    is_vxlan.then_some((Tunnel::Vxlan { vni }, None, inner))
+    is_vxlan.then_some((TunnelKind::Vxlan { vni }, None, inner))
 }
 
 /// Parses the content of `packet`, which begins with a GRE header.
@@ -103,8 +103,8 @@ fn gre(packet: &[u8]) -> Found<'_> {
     let gre = Gre::new(packet).ok().filter(|it| it.version() == 0)?;
     let inner = packet.get(gre.header_len()..)?;
     Some(match gre.ethertype() {
-        ethertype::ETHERNET => (Tunnel::Gre, None, inner),
-        ip @ (ethertype::IPV4 | ethertype::IPV6) => (Tunnel::Gre, Some(ip), inner),
-        _ => (Tunnel::Gre, None, &[]),
+        ethertype::ETHERNET => (TunnelKind::Gre, None, inner),
+        ip @ (ethertype::IPV4 | ethertype::IPV6) => (TunnelKind::Gre, Some(ip), inner),
+        _ => (TunnelKind::Gre, None, &[]),
     })
 }

@@ -13,7 +13,7 @@
 
 use super::{
     describe,
-    frame_match::{Ip, Match, VLAN_ID},
+    frame_match::{FrameMatch, Ip, VLAN_ID},
 };
 use crate::{
     filter::{Constraints, Filter, OffsetOrigin},
@@ -48,10 +48,10 @@ pub struct Split {
     pub software: String,
     /// Matches that the NIC applies.
     #[serde(skip)]
-    pub(super) matches: Vec<Match>,
+    pub(super) matches: Vec<FrameMatch>,
     /// Matches whose IPv4 fragments some NICs do not take, by this match or another.
     #[serde(skip)]
-    pub(super) fragments: Vec<Match>,
+    pub(super) fragments: Vec<FrameMatch>,
 }
 
 impl Split {
@@ -65,7 +65,7 @@ impl Split {
             .ok_or("it has too many alternatives, or a loop such as that of protochain")?;
         let (mut matches, mut fragments) = (Vec::new(), Vec::new());
         for it in known.iter().flat_map(matches_of) {
-            if it == Match::default() {
+            if it == FrameMatch::default() {
                 return Err(
                     "it keeps frames with any MAC destination, EtherType, IP address, protocol and port, and rules can \
                      match only these fields"
@@ -84,7 +84,7 @@ impl Split {
                 matches.len()
             ));
         }
-        let words = |it: &Match| describe(&it.specs(Profile::CatchAll));
+        let words = |it: &FrameMatch| describe(&it.specs(Profile::CatchAll));
         Ok(Self {
             nic: matches.iter().map(words).collect(),
             software: filter.expression().trim().to_owned(),
@@ -99,7 +99,7 @@ impl Split {
     /// The rules miss frames of the filter; the error names a missing match.
     pub fn allows(&self, filter: &Filter) -> Result<(), String> {
         let other = Self::from_filter(filter)?;
-        let is_taken = |it: &&Match| self.matches.iter().any(|mine| mine.covers(it));
+        let is_taken = |it: &&FrameMatch| self.matches.iter().any(|mine| mine.covers(it));
         match other.matches.iter().find(|it| !is_taken(it)) {
             None => Ok(()),
             Some(missing) => Err(format!(
@@ -112,7 +112,7 @@ impl Split {
 }
 
 /// Adds a match unless another covers it, and removes the matches that it covers.
-fn add(matches: &mut Vec<Match>, it: Match) {
+fn add(matches: &mut Vec<FrameMatch>, it: FrameMatch) {
     if !matches.iter().any(|old| old.covers(&it)) {
         matches.retain(|old| !it.covers(old));
         matches.push(it);
@@ -120,8 +120,8 @@ fn add(matches: &mut Vec<Match>, it: Match) {
 }
 
 /// Returns matches that together take every frame that fulfils the constraints.
-fn matches_of(known: &Constraints) -> Vec<Match> {
-    let mut it = Match::default();
+fn matches_of(known: &Constraints) -> Vec<FrameMatch> {
+    let mut it = FrameMatch::default();
     for (i, at) in (0..6).enumerate() {
         let bits = known.byte(OffsetOrigin::Start, at);
         (it.dst_mac.mask[i], it.dst_mac.value[i]) = (bits.mask, bits.value);
@@ -131,11 +131,11 @@ fn matches_of(known: &Constraints) -> Vec<Match> {
 
 /// Extends `it` to matches of frames whose next EtherType is at offset `at`, after `tags` VLAN
 /// tags.
-fn behind_tags(known: &Constraints, it: Match, at: u32, tags: u32) -> Vec<Match> {
+fn behind_tags(known: &Constraints, it: FrameMatch, at: u32, tags: u32) -> Vec<FrameMatch> {
     let Some(ethertype) = known.half(OffsetOrigin::Start, at) else {
         return vec![it];
     };
-    let plain = Match {
+    let plain = FrameMatch {
         ethertype: Some(ethertype),
         ..it
     };
@@ -155,7 +155,7 @@ fn behind_tags(known: &Constraints, it: Match, at: u32, tags: u32) -> Vec<Match>
 }
 
 /// Adds the identifier of a C-VLAN tag to the match. Rules match it only in the first tag.
-fn tagged(known: &Constraints, it: Match, at: u32, tags: u32) -> Match {
+fn tagged(known: &Constraints, it: FrameMatch, at: u32, tags: u32) -> FrameMatch {
     let [high, low] = [2, 3].map(|i| known.byte(OffsetOrigin::Start, at + i));
     let mask = u16::from_be_bytes([high.mask, low.mask]) & VLAN_ID;
     if tags > 0 || mask != VLAN_ID {
@@ -165,17 +165,17 @@ fn tagged(known: &Constraints, it: Match, at: u32, tags: u32) -> Match {
         value: u16::from_be_bytes([high.value, low.value]) & VLAN_ID,
         mask,
     };
-    Match { vlan, ..it }
+    FrameMatch { vlan, ..it }
 }
 
 /// Returns the matches of IPv4 packets whose header begins at offset `header`.
 ///
 /// If the constraints are on the EtherType only, `plain` is added: it takes malformed packets too.
-fn ipv4(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match> {
+fn ipv4(known: &Constraints, it: FrameMatch, header: u32, plain: FrameMatch) -> Vec<FrameMatch> {
     let byte = |at| known.byte(OffsetOrigin::Start, header + at);
     let proto = byte(9);
     let proto = (proto.mask == 0xff).then_some(proto.value);
-    let packet = Match {
+    let packet = FrameMatch {
         ip: Some(Ip::V4),
         src: number(known, header + 12, 4),
         dst: number(known, header + 16, 4),
@@ -187,7 +187,7 @@ fn ipv4(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match>
         known.mask & bits == bits && known.value & bits == 0
     });
     if whole {
-        let whole = Match {
+        let whole = FrameMatch {
             whole: true,
             ..packet
         };
@@ -197,18 +197,18 @@ fn ipv4(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match>
 }
 
 /// Returns the matches of IPv6 packets whose header begins at offset `header`.
-fn ipv6(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match> {
+fn ipv6(known: &Constraints, it: FrameMatch, header: u32, plain: FrameMatch) -> Vec<FrameMatch> {
     let next = |at| {
         let bits = known.byte(OffsetOrigin::Start, header + at);
         (bits.mask == 0xff).then_some(bits.value)
     };
-    let packet = Match {
+    let packet = FrameMatch {
         ip: Some(Ip::V6),
         src: number(known, header + 8, 16),
         dst: number(known, header + 24, 16),
         ..it
     };
-    let of = |proto| Match {
+    let of = |proto| FrameMatch {
         proto: Some(proto),
         ..packet
     };
@@ -225,8 +225,8 @@ fn ipv6(known: &Constraints, it: Match, header: u32, plain: Match) -> Vec<Match>
 
 /// Returns the match `packet`, and also `plain`, which takes malformed packets, if `packet`
 /// constrains only the EtherType.
-fn with_broken(packet: Match, it: Match, plain: Match) -> Vec<Match> {
-    let all = Match {
+fn with_broken(packet: FrameMatch, it: FrameMatch, plain: FrameMatch) -> Vec<FrameMatch> {
+    let all = FrameMatch {
         ip: packet.ip,
         ..it
     };
@@ -238,12 +238,12 @@ fn with_broken(packet: Match, it: Match, plain: Match) -> Vec<Match> {
 }
 
 /// Adds the TCP or UDP ports at offset `at` to the match of an unfragmented packet.
-fn ports(known: &Constraints, it: Match, from: OffsetOrigin, at: u32) -> Match {
+fn ports(known: &Constraints, it: FrameMatch, from: OffsetOrigin, at: u32) -> FrameMatch {
     if !it.proto.is_some_and(|proto| [6, 17].contains(&proto)) {
         return it;
     }
     let port = |at| known.half(from, at).map(Masked::exact).unwrap_or_default();
-    Match {
+    FrameMatch {
         src_port: port(at),
         dst_port: port(at + 2),
         ..it
@@ -261,7 +261,7 @@ fn number(known: &Constraints, at: u32, len: u32) -> Masked<u128> {
     })
 }
 
-impl Match {
+impl FrameMatch {
     /// Returns `true` if one of `others` takes the fragments of this match on every NIC.
     pub(super) fn has_its_fragments_taken_by(&self, others: &[Self]) -> bool {
         self.for_fragments()

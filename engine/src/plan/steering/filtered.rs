@@ -1,6 +1,6 @@
 //! Mode `filtered`: translation of a rule table into hardware rules.
 
-use super::{MAX_PRIORITY, RulePlan, STEP, Steering, describe, frame_match::Match};
+use super::{MAX_PRIORITY, RulePlan, STEP, Steering, describe, frame_match::FrameMatch};
 use crate::{
     Error,
     config::{RuleAction, RuleConfig},
@@ -20,7 +20,7 @@ impl Steering {
             ..Self::default()
         };
         // For each rule in `steering.rules`: number of the user's rule, profile, match.
-        let mut matches: Vec<(usize, Profile, Match)> = Vec::new();
+        let mut matches: Vec<(usize, Profile, FrameMatch)> = Vec::new();
         let mut wrong = Vec::new();
         for (number, rule) in (1..).zip(rules) {
             let mut refuse = |key: &str, value: &dyn Display, problem: String| {
@@ -50,7 +50,7 @@ impl Steering {
                 let problem = format!("there are queues 0 to {}", queues - 1);
                 refuse("queue", &queue, problem);
             }
-            let wanted = match Match::from_rule(rule) {
+            let wanted = match FrameMatch::from_rule(rule) {
                 Ok(wanted) => wanted,
                 Err(problem) => {
                     wrong.push(Error::config(format!("rule {number}"), "", problem));
@@ -84,7 +84,7 @@ impl Steering {
     /// destinations.
     ///
     /// For such rules the NIC would deliver the frame twice, or choose one of them.
-    fn refuse_duplicates(&self, matches: &[(usize, Profile, Match)]) -> Result<(), Error> {
+    fn refuse_duplicates(&self, matches: &[(usize, Profile, FrameMatch)]) -> Result<(), Error> {
         let target = |rule: &RulePlan| (rule.qp, rule.specs.contains(&FlowSpec::Drop));
         for (i, first) in self.rules.iter().enumerate() {
             for (j, second) in self.rules.iter().enumerate().skip(i + 1) {

@@ -24,7 +24,7 @@ pub(super) enum Ip {
 
 /// Fields that a rule matches, without those of its profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Match {
+pub(super) struct FrameMatch {
     /// Destination MAC address.
     pub(super) dst_mac: Masked<[u8; 6]>,
     /// Identifier of the first C-VLAN tag.
@@ -50,7 +50,7 @@ pub(super) struct Match {
     pub(super) whole: bool,
 }
 
-impl Match {
+impl FrameMatch {
     /// Returns the match of a configured rule.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ use crate::{
     plan::steering::rule_priority::RUNGS,
     verbs::{FlowKind, FlowSpec},
 };
-use frame_match::{Ip, Match, inner_specs};
+use frame_match::{FrameMatch, Ip, inner_specs};
 use serde::{Serialize, Serializer};
 use wqcap_rss::profile::{HashDepth, HashFields, Profile};
 
@@ -154,11 +154,13 @@ impl Steering {
     /// Returns the rules that name a protocol but no port, and whose IPv4 fragments no other rule
     /// takes.
     pub(super) fn unsure_of_fragments(&self) -> Vec<String> {
-        let whole = |it: &Match| describe(&it.specs(Profile::CatchAll));
+        let whole = |it: &FrameMatch| describe(&it.specs(Profile::CatchAll));
         let of_filter = self.split.iter().flat_map(|it| &it.fragments).map(whole);
         // Invalid rules have been refused before.
         let asked = self.asked.iter().flatten();
-        let asked: Vec<_> = asked.filter_map(|it| Match::from_rule(it).ok()).collect();
+        let asked: Vec<_> = asked
+            .filter_map(|it| FrameMatch::from_rule(it).ok())
+            .collect();
         let unsure = (1..).zip(&asked);
         let unsure = unsure.filter(|(_, it)| !it.has_its_fragments_taken_by(&asked));
         let of_rules = unsure.map(|(number, _)| format!("rule {number}"));
@@ -174,7 +176,7 @@ impl Steering {
         for profile in Profile::to_install(depth) {
             let qp = steering.qp(*profile, None);
             let rank = STEAL_BASE + SIDES * u16::from(profile.priority_offset());
-            let specs = Match::default().specs(*profile);
+            let specs = FrameMatch::default().specs(*profile);
             steering.push(profile.to_string(), rank, specs, qp);
         }
         steering
@@ -194,7 +196,7 @@ impl Steering {
             });
             for tunnel in ["vxlan", "gre"] {
                 for ip in [Ip::V4, Ip::V6] {
-                    let mut specs = Match::tunnel(tunnel == "vxlan", ip);
+                    let mut specs = FrameMatch::tunnel(tunnel == "vxlan", ip);
                     specs.extend(inner_specs(*profile));
                     let rank = TUNNEL_BASE + SIDES * u16::from(profile.priority_offset());
                     self.push(format!("{tunnel} {profile}"), rank, specs, qp);

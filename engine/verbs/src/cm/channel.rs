@@ -2,7 +2,7 @@
 
 use super::connection::Incoming;
 use crate::{
-    device::{CmId, CmKey, EventChannel},
+    device::{CmEventChannel, CmId, CmKey},
     error::{VerbsError, set_nonblocking},
 };
 use rdma_sys as ffi;
@@ -15,7 +15,7 @@ use std::{
 
 /// Channel on which events of the connection manager arrive. Its descriptor does not block.
 #[derive(Clone)]
-pub struct CmChannel(Arc<EventChannel>);
+pub struct CmChannel(Arc<CmEventChannel>);
 
 /// Event of a connection manager identifier.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl CmChannel {
     /// # Errors
     /// ENODEV if the kernel has no `rdma_ucm`.
     pub fn create() -> Result<Self, VerbsError> {
-        let channel = Self(Arc::new(EventChannel::new()?));
+        let channel = Self(Arc::new(CmEventChannel::new()?));
         set_nonblocking(&channel, "connection manager channel")?;
         Ok(channel)
     }

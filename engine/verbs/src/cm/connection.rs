@@ -3,7 +3,7 @@
 use crate::{
     device::{CmId, CmKey},
     error::{VerbsError, check_ret},
-    message::{LenderId, MessageCq, MessageCqInner, MessageSlot, Messages, Srq, SrqInner},
+    message::{LenderId, MessageCq, MessageCqInner, MessageMemory, MessageSlot, Srq, SrqInner},
     pd::{Pd, PdInner},
 };
 use rdma_sys as ffi;
@@ -181,7 +181,7 @@ impl Connection {
     /// Panics if the slot belongs to another set than `messages`.
     pub fn send(
         &mut self,
-        messages: &mut Messages,
+        messages: &mut MessageMemory,
         mut slot: MessageSlot,
         bytes: &[u8],
     ) -> Result<u64, (MessageSlot, io::Error)> {
@@ -212,7 +212,7 @@ impl Connection {
     /// Destroys the QP. Returns the slots of the sends `wr_ids` that have not completed.
     pub fn close(
         self,
-        messages: &mut Messages,
+        messages: &mut MessageMemory,
         wr_ids: impl IntoIterator<Item = u64>,
     ) -> Vec<MessageSlot> {
         let lender = self.lender;

@@ -4,7 +4,7 @@ use super::channel::CmChannel;
 use crate::{
     device::{CmId, Context},
     error::{VerbsError, check_ret},
-    message::{Messages, Srq},
+    message::{MessageMemory, Srq},
     pd::Pd,
 };
 use rdma_sys as ffi;
@@ -44,7 +44,7 @@ impl Listener {
     ///
     /// # Errors
     /// As [`Srq::create`]; EBUSY if the listener already has an SRQ.
-    pub fn srq(&self, pd: &Pd, messages: &Messages, max_wr: u32) -> Result<Srq, VerbsError> {
+    pub fn srq(&self, pd: &Pd, messages: &MessageMemory, max_wr: u32) -> Result<Srq, VerbsError> {
         Srq::create_on(&self.id, pd, messages, max_wr)
     }
 

@@ -20,7 +20,7 @@ use std::{
 pub type CmKey = usize;
 
 /// Event channel of identifiers.
-pub(crate) struct EventChannel {
+pub(crate) struct CmEventChannel {
     raw: *mut ffi::rdma_event_channel,
     /// Held while fields of the channel's identifiers are read or changed; taking an event changes
     /// them, too.
@@ -29,18 +29,18 @@ pub(crate) struct EventChannel {
 
 // SAFETY: librdmacm documents its calls as thread safe; the pointer is valid until the last holder
 // drops; fields of identifiers are accessed under the lock.
-unsafe impl Send for EventChannel {}
+unsafe impl Send for CmEventChannel {}
 // SAFETY: as for Send.
-unsafe impl Sync for EventChannel {}
+unsafe impl Sync for CmEventChannel {}
 
-impl Drop for EventChannel {
+impl Drop for CmEventChannel {
     fn drop(&mut self) {
         // SAFETY: created by `create`, destroyed only here; identifiers hold an Arc of self.
         unsafe { ffi::rdma_destroy_event_channel(self.raw) };
     }
 }
 
-impl EventChannel {
+impl CmEventChannel {
     pub(crate) fn new() -> Result<Self, VerbsError> {
         // SAFETY: no precondition.
         let raw = unsafe { ffi::rdma_create_event_channel() };
@@ -66,7 +66,7 @@ impl EventChannel {
 /// Identifier of the connection manager (`rdma_cm_id`).
 pub(crate) struct CmId {
     pub(crate) raw: *mut ffi::rdma_cm_id,
-    channel: Arc<EventChannel>,
+    channel: Arc<CmEventChannel>,
 }
 
 // SAFETY: as for the channel.
@@ -84,7 +84,7 @@ impl Drop for CmId {
 
 impl CmId {
     /// Creates an identifier for connections.
-    pub(crate) fn new(channel: &Arc<EventChannel>) -> Result<Self, VerbsError> {
+    pub(crate) fn new(channel: &Arc<CmEventChannel>) -> Result<Self, VerbsError> {
         let mut raw = ptr::null_mut();
         let space = ffi::rdma_port_space::RDMA_PS_TCP;
         // SAFETY: a live channel, held by the new object.
@@ -94,7 +94,7 @@ impl CmId {
     }
 
     /// Wraps an identifier that an event of the channel delivered.
-    pub(crate) fn from_raw(raw: *mut ffi::rdma_cm_id, channel: &Arc<EventChannel>) -> Self {
+    pub(crate) fn from_raw(raw: *mut ffi::rdma_cm_id, channel: &Arc<CmEventChannel>) -> Self {
         Self {
             raw,
             channel: Arc::clone(channel),

@@ -11,7 +11,7 @@ mod tunnels;
 pub use async_event::{AsyncEvent, AsyncEvents};
 pub use clock::ClockInfo;
 pub use cm_id::CmKey;
-pub(crate) use cm_id::{CmId, EventChannel};
+pub(crate) use cm_id::{CmEventChannel, CmId};
 pub use context::{Context, names, release_what_is_lost};
 pub(crate) use context::{ContextInner, operation};
 pub use striding::StridingCaps;

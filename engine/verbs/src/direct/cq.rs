@@ -116,7 +116,7 @@ impl Cqe {
 /// device writes only the title's slot, the slot behind it and every eighth slot; the latter two
 /// contain arrays of mini CQEs (`mlx5_rx_poll_len` of DPDK's drivers/net/mlx5/mlx5_rx.c,
 /// `mlx5e_decompress_cqes_cont` of Linux's en_rx.c).
-struct Session {
+struct CompressionSession {
     /// Title CQE, with the fields that all completions of the session share.
     title: Cqe,
     /// Copy of the current array: its slot may return to the device before its last mini CQE is
@@ -172,7 +172,7 @@ pub struct DirectCq {
     /// Number of completions read, modulo 2^32.
     consumed: u32,
     arm_sn: u32,
-    session: Session,
+    session: CompressionSession,
     /// `true` if mini CQEs contain the index of a stride.
     strides: bool,
 }
@@ -226,7 +226,7 @@ impl DirectCq {
             cqn: out.cqn,
             consumed: 0,
             arm_sn: 0,
-            session: Session {
+            session: CompressionSession {
                 title: Cqe::failed(0, 0),
                 minis: [0; ARRAY as usize],
                 read: 0,
@@ -248,14 +248,14 @@ impl DirectCq {
 
     /// Returns the contiguous entries from the next one to the end of the lap.
     #[inline]
-    fn row(&self) -> Row {
+    fn row(&self) -> EntryRow {
         let (entries, at) = (self.entries, self.consumed);
         let first = entries.entry(at).cast::<u8>();
         let len = match self.session.left {
             0 => entries.mask + 1 - (at & entries.mask),
             _ => 0,
         };
-        Row {
+        EntryRow {
             first,
             next: first,
             end: first.wrapping_add((len as usize) << entries.log_size),
@@ -280,7 +280,7 @@ impl DirectCq {
             TITLE => {
                 // SAFETY: the device has written the entry and does not change it.
                 let title = unsafe { Cqe::received(cqe) };
-                self.session = Session {
+                self.session = CompressionSession {
                     title,
                     minis: [0; ARRAY as usize],
                     read: 0,
@@ -365,7 +365,7 @@ impl DirectCq {
 }
 
 /// Contiguous entries up to the end of the lap; empty while a session is read.
-struct Row {
+struct EntryRow {
     /// First entry of the row. If the row is not empty, its index is the CQ's `consumed`.
     first: *mut u8,
     next: *mut u8,
@@ -380,7 +380,7 @@ struct Row {
 /// the expected `op_own` are computed once for a whole row of entries.
 pub struct Cqes<'a> {
     cq: &'a mut DirectCq,
-    row: Row,
+    row: EntryRow,
 }
 
 impl Cqes<'_> {

@@ -68,7 +68,7 @@ struct Lent {
 }
 
 /// Registered memory, and a record of the slots that the device holds.
-pub struct Messages {
+pub struct MessageMemory {
     mr: Mr,
     slot_len: u32,
     set: SetId,
@@ -76,7 +76,7 @@ pub struct Messages {
     lent: HashMap<u64, Lent>,
 }
 
-impl Messages {
+impl MessageMemory {
     /// Registers `count` slots of `slot_len` bytes each and returns their tokens.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Shared receive queues: one queue of receives for any number of QPs.
 
-use super::memory::{LenderId, MessageSlot, Messages};
+use super::memory::{LenderId, MessageMemory, MessageSlot};
 use crate::{
     device::{CmId, ContextInner},
     error::{VerbsError, check_created, check_errno, check_ret, log_destroy_error},
@@ -58,7 +58,7 @@ impl Srq {
     /// # Errors
     /// EINVAL above the device's limits and for memory of another context, ENOMEM, EOPNOTSUPP if
     /// the device has no SRQs.
-    pub fn create(pd: &Pd, messages: &Messages, max_wr: u32) -> Result<Self, VerbsError> {
+    pub fn create(pd: &Pd, messages: &MessageMemory, max_wr: u32) -> Result<Self, VerbsError> {
         Self::require_one_context(pd, messages, "ibv_create_srq", max_wr)?;
         let mut init = init(max_wr);
         // SAFETY: a live PD, held by the new object; `init` begins with what the call reads, and
@@ -70,7 +70,7 @@ impl Srq {
 
     fn require_one_context(
         pd: &Pd,
-        messages: &Messages,
+        messages: &MessageMemory,
         verb: &'static str,
         max_wr: u32,
     ) -> Result<(), VerbsError> {
@@ -83,7 +83,7 @@ impl Srq {
     pub(crate) fn create_on(
         id: &Arc<CmId>,
         pd: &Pd,
-        messages: &Messages,
+        messages: &MessageMemory,
         max_wr: u32,
     ) -> Result<Self, VerbsError> {
         Self::require_one_context(pd, messages, "rdma_create_srq", max_wr)?;
@@ -112,7 +112,7 @@ impl Srq {
         raw: *mut ffi::ibv_srq,
         id: Option<Arc<CmId>>,
         pd: &Pd,
-        messages: &Messages,
+        messages: &MessageMemory,
     ) -> Self {
         Self {
             inner: Arc::new(SrqInner {
@@ -203,7 +203,7 @@ impl Srq {
     /// Panics if the slot belongs to another set than `messages`.
     pub fn post(
         &mut self,
-        messages: &mut Messages,
+        messages: &mut MessageMemory,
         slot: MessageSlot,
     ) -> Result<(), (MessageSlot, io::Error)> {
         if !messages.is_over(&self.inner.memory) {

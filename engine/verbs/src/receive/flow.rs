@@ -27,21 +27,21 @@ macro_rules! append {
 }
 
 /// Writes a field at the start of `to`; `_field` determines its type.
-fn write_field<S, F: Field>(to: &mut [u8], _field: fn(&S) -> F, value: F) {
+fn write_field<S, F: PlainField>(to: &mut [u8], _field: fn(&S) -> F, value: F) {
     let bytes = value.ne_bytes();
     let bytes = bytes.as_ref();
     to[..bytes.len()].copy_from_slice(bytes);
 }
 
 /// Types of structure fields: plain integers or bytes, which have no padding.
-trait Field {
+trait PlainField {
     type Bytes: AsRef<[u8]>;
 
     /// Returns the bytes of the value in memory order.
     fn ne_bytes(self) -> Self::Bytes;
 }
 
-impl<const N: usize> Field for [u8; N] {
+impl<const N: usize> PlainField for [u8; N] {
     type Bytes = Self;
 
     fn ne_bytes(self) -> Self {
@@ -51,7 +51,7 @@ impl<const N: usize> Field for [u8; N] {
 
 macro_rules! integer_fields {
     ($($integer:ident),+) => {$(
-        impl Field for $integer {
+        impl PlainField for $integer {
             type Bytes = [u8; size_of::<Self>()];
 
             fn ne_bytes(self) -> Self::Bytes {

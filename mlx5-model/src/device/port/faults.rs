@@ -9,12 +9,12 @@ use crate::settings::fault::FaultEnd;
 pub const BURST: usize = 64;
 
 /// A link outage that a fault has caused.
-struct Outage {
+struct LinkOutage {
     since_ns: u64,
     end: FaultEnd,
 }
 
-impl Outage {
+impl LinkOutage {
     fn is_over(&self, now_ns: u64) -> bool {
         match self.end {
             FaultEnd::Never => false,
@@ -35,7 +35,7 @@ struct Slow {
 
 /// Faults in effect on a port.
 pub struct PortFaults {
-    outage: Option<Outage>,
+    outage: Option<LinkOutage>,
     slow: Option<Slow>,
     /// Number of the next frames that were damaged on the wire.
     pub damaged: usize,
@@ -66,7 +66,7 @@ impl PortFaults {
     }
 
     pub fn start_outage(&mut self, now_ns: u64, end: FaultEnd) {
-        self.outage = Some(Outage {
+        self.outage = Some(LinkOutage {
             since_ns: now_ns,
             end,
         });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::abi::*;
 use crate::device::cq::{CompletionEvents, CqModeration, CqObject};
 use crate::device::event::{AsyncSource, Reported};
-use crate::device::session::{MiniFormat, Session};
+use crate::device::session::{MiniCqeFormat, Session};
 use crate::handles::number;
 use crate::process::{Errno, refuse_if};
 use crate::settings::NicCaps;
@@ -134,8 +134,8 @@ fn session(driver: &mlx5_ib_create_cq, caps: &NicCaps) -> Result<Option<Session>
     if driver.cqe_size != 64 || !caps.cqe_compression {
         return Err(libc::EOPNOTSUPP);
     }
-    let format = MiniFormat::from_bit(driver.cqe_comp_res_format.into()).ok_or(libc::EINVAL)?;
-    if format == MiniFormat::ChecksumStride && !caps.mini_cqe_stride_index {
+    let format = MiniCqeFormat::from_bit(driver.cqe_comp_res_format.into()).ok_or(libc::EINVAL)?;
+    if format == MiniCqeFormat::ChecksumStride && !caps.mini_cqe_stride_index {
         return Err(libc::EOPNOTSUPP);
     }
     let session = Session::new(format, caps.cqe_compression_max, caps.cqe_compression_wraps);

@@ -23,12 +23,12 @@ use rustix::time::ClockId;
 use super::arrival::Arrivals;
 use super::delivery::{Delivery, MIN_FRAME, Receiver, WireDirection, WireDrops, WireState};
 use super::error::WireError;
-use super::gso::{Outcome, Split, VirtioHeader};
+use super::gso::{GsoOutcome, SegmentSplit, VirtioHeader};
 use super::offloads::{ETH_FLAG_LRO, Offloads};
 use super::packet_socket::Socket;
 use super::spec::WireSpec;
 use super::spec::af_packet::AfPacketSpec;
-use ring::RxRing;
+use ring::PacketRxRing;
 
 /// Interval in nanoseconds between two checks of an idle wire that its interface exists.
 const CHECK_NS: u64 = 10_000_000;
@@ -47,7 +47,7 @@ const ADDRESS_AT: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(16);
 pub(super) struct AfPacketWire {
     /// Offloads of the interface, restored when the wire is dropped.
     _offloads: Offloads,
-    ring: RxRing,
+    ring: PacketRxRing,
     socket: Socket,
     cursor: BlockCursor,
     arrivals: Arrivals,
@@ -81,7 +81,7 @@ impl AfPacketWire {
             "set up the packet socket",
             "use Linux 3.2 or newer with CONFIG_PACKET",
         ))?;
-        let ring = RxRing::map(&socket, spec.ring as usize).map_err(failed(
+        let ring = PacketRxRing::map(&socket, spec.ring as usize).map_err(failed(
             &format!("map a ring of {} MiB", spec.ring >> 20),
             "use a smaller one, such as ring=8MiB",
         ))?;
@@ -234,10 +234,10 @@ struct BlockCursor {
     /// Number of frames from `at` to the end of the block.
     left: u32,
     /// Frame at the head, ready for delivery.
-    ready: Option<Piece>,
+    ready: Option<BlockPiece>,
     /// Super-frame that is being split, whole.
-    splitting: Option<Piece>,
-    split: Box<Split>,
+    splitting: Option<BlockPiece>,
+    split: Box<SegmentSplit>,
     /// Set when frames that the host sends are delivered too.
     sniffing: bool,
     /// Number of super-frames that could not be split.
@@ -248,7 +248,7 @@ struct BlockCursor {
 
 /// Frame or super-frame within a block.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct BlockPiece {
     at: usize,
     len: usize,
     direction: WireDirection,
@@ -260,7 +260,7 @@ impl BlockCursor {
     /// Returns the frame at the head of `block`, the same frame until [`BlockCursor::consume`].
     /// `None` at the end of the block.
     #[inline]
-    fn head(&mut self, block: &mut [u8]) -> Option<Piece> {
+    fn head(&mut self, block: &mut [u8]) -> Option<BlockPiece> {
         if !self.started {
             self.start(block);
         }
@@ -272,7 +272,7 @@ impl BlockCursor {
                 match self.split.next(&mut block[whole.at..][..whole.len]) {
                     Some(range) => {
                         let (at, len) = (whole.at + range.start, range.len());
-                        self.ready = Some(Piece { at, len, ..whole });
+                        self.ready = Some(BlockPiece { at, len, ..whole });
                     }
                     None => self.splitting = None,
                 }
@@ -353,7 +353,7 @@ impl BlockCursor {
         }
         let seconds = field(offset_of!(libc::tpacket3_hdr, tp_sec))?;
         let nanoseconds = field(offset_of!(libc::tpacket3_hdr, tp_nsec))?;
-        let mut piece = Piece {
+        let mut piece = BlockPiece {
             at,
             len,
             direction,
@@ -381,9 +381,9 @@ impl BlockCursor {
             .split
             .start(&mut block[piece.at..][..piece.len], &virtio)
         {
-            Outcome::Whole => self.ready = Some(piece),
-            Outcome::Split => self.splitting = Some(piece),
-            Outcome::Unsplit => {
+            GsoOutcome::Whole => self.ready = Some(piece),
+            GsoOutcome::Split => self.splitting = Some(piece),
+            GsoOutcome::Unsplit => {
                 self.unsplit += 1;
                 self.ready = Some(piece);
             }

@@ -12,7 +12,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::super::mapping::{Access, Mapping};
+use super::super::mapping::{MappingAccess, SharedMapping};
 use super::super::packet_socket::Socket;
 
 /// Size of a block in bytes. Super-frames have up to 64 KiB, "BIG TCP" ones usually less than 192
@@ -31,17 +31,17 @@ const STATUS: usize =
     offset_of!(libc::tpacket_block_desc, hdr) + offset_of!(libc::tpacket_hdr_v1, block_status);
 
 /// Mapped receive ring of a packet socket.
-pub(super) struct RxRing {
-    memory: Mapping,
+pub(super) struct PacketRxRing {
+    memory: SharedMapping,
     /// Number of blocks.
     blocks: usize,
     /// Index of the oldest block that is not released.
     current: usize,
 }
 
-impl RxRing {
+impl PacketRxRing {
     /// Creates a ring of `bytes` in the kernel and maps it.
-    pub(super) fn map(socket: &Socket, bytes: usize) -> io::Result<RxRing> {
+    pub(super) fn map(socket: &Socket, bytes: usize) -> io::Result<PacketRxRing> {
         let blocks = bytes / BLOCK;
         socket.set_ring(&libc::tpacket_req3 {
             tp_block_size: BLOCK as u32,
@@ -52,8 +52,8 @@ impl RxRing {
             tp_sizeof_priv: 0,
             tp_feature_req_word: 0,
         })?;
-        Ok(RxRing {
-            memory: Mapping::new(socket.fd(), blocks * BLOCK, 0, Access::ReadWrite)?,
+        Ok(PacketRxRing {
+            memory: SharedMapping::new(socket.fd(), blocks * BLOCK, 0, MappingAccess::ReadWrite)?,
             blocks,
             current: 0,
         })

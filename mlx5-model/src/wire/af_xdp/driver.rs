@@ -7,16 +7,16 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 /// A statistic and what it was at the start.
-struct Growth {
+struct StatisticGrowth {
     file: File,
     start: u64,
 }
 
-impl Growth {
-    fn open(folder: &str, name: &str) -> Option<Growth> {
+impl StatisticGrowth {
+    fn open(folder: &str, name: &str) -> Option<StatisticGrowth> {
         let file = File::open(format!("{folder}/statistics/{name}")).ok()?;
         let start = read(&file)?;
-        Some(Growth { file, start })
+        Some(StatisticGrowth { file, start })
     }
 
     fn now(&self) -> u64 {
@@ -32,9 +32,9 @@ fn read(file: &File) -> Option<u64> {
 
 pub(super) struct DriverDrops {
     /// Frames that the NIC had no buffer for (`rx_missed_errors`).
-    missed: Growth,
+    missed: StatisticGrowth,
     /// Frames that the driver dropped, and the kernel's stack where it gets any (`rx_dropped`).
-    dropped: Growth,
+    dropped: StatisticGrowth,
 }
 
 impl DriverDrops {
@@ -46,8 +46,8 @@ impl DriverDrops {
             return None;
         }
         Some(DriverDrops {
-            missed: Growth::open(&folder, "rx_missed_errors")?,
-            dropped: Growth::open(&folder, "rx_dropped")?,
+            missed: StatisticGrowth::open(&folder, "rx_missed_errors")?,
+            dropped: StatisticGrowth::open(&folder, "rx_dropped")?,
         })
     }
 

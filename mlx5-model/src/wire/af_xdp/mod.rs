@@ -39,7 +39,7 @@ use super::packet_socket::Socket;
 use super::spec::WireSpec;
 use super::spec::af_xdp::{AfXdpSpec, XdpMode, ZeroCopy};
 use driver::DriverDrops;
-use program::{Attached, Link, Program};
+use program::{Attached, LoadedProgram, XdpLink};
 use queue::{XskAttr, XskQueue};
 use umem::Umem;
 
@@ -58,9 +58,9 @@ const RIGHTS: &str =
 /// See the module.
 pub(super) struct AfXdpWire {
     /// First to go: frames are the kernel's again.
-    _link: Link,
+    _link: XdpLink,
     queues: Vec<XskQueue>,
-    program: Program,
+    program: LoadedProgram,
     /// Restored when the wire is dropped.
     _offloads: Offloads,
     packets: Socket,
@@ -106,7 +106,7 @@ impl AfXdpWire {
         let buffers = spec.ring / u64::from(count) / Umem::buffer_for(frame) as u64;
         let buffers = (buffers.max(1).ilog2()).min(u32::BITS - 2);
         let buffers = (1 << buffers).max(MIN_BUFFERS);
-        let program = Program::load(count, (buffers / 2).min(MOST_GATHERED))
+        let program = LoadedProgram::load(count, (buffers / 2).min(MOST_GATHERED))
             .map_err(|(step, e)| WireError::new(wire, step, e, load_advice()))?;
         let (link, place, refused) = attach(&program, index, spec.mode).map_err(|(step, e)| {
             let advice = attach_advice(&e, &spec.iface);
@@ -248,10 +248,10 @@ impl AfXdpWire {
 
 /// Puts the program on the interface. If it is not where it was to be if possible, tells why.
 fn attach(
-    program: &Program,
+    program: &LoadedProgram,
     index: libc::c_int,
     mode: XdpMode,
-) -> Result<(Link, Attached, Option<io::Error>), bpf::Failed> {
+) -> Result<(XdpLink, Attached, Option<io::Error>), bpf::Failed> {
     let at = |place| program.attach(index, place);
     let native = || at(Attached::Native).map_err(|e| ("attach the XDP program in native mode", e));
     let skb = || at(Attached::Skb).map_err(|e| ("attach the XDP program in skb mode", e));

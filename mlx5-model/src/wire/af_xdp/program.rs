@@ -44,7 +44,7 @@ impl Attached {
 }
 
 /// A program that is loaded and on no interface yet.
-pub(super) struct Program {
+pub(super) struct LoadedProgram {
     map: OwnedFd,
     watermark: Watermark,
     program: OwnedFd,
@@ -52,9 +52,9 @@ pub(super) struct Program {
 
 /// Its place on an interface, which it leaves with the last descriptor of the link: at the end of its process at the
 /// latest, however that ends.
-pub(super) struct Link(OwnedFd);
+pub(super) struct XdpLink(OwnedFd);
 
-impl Drop for Link {
+impl Drop for XdpLink {
     /// Closing does the same, but not while a child that is about to start another program has a copy.
     fn drop(&mut self) {
         let link_fd = self.0.as_raw_fd() as u32;
@@ -62,10 +62,10 @@ impl Drop for Link {
     }
 }
 
-impl Program {
+impl LoadedProgram {
     /// Loads it for so many receive queues, the first ones of an interface. The watermark is reached with every so manieth
     /// frame of a queue, a power of two.
-    pub(super) fn load(queues: u32, every: u32) -> Result<Program, Failed> {
+    pub(super) fn load(queues: u32, every: u32) -> Result<LoadedProgram, Failed> {
         let map = bpf::create_map(&MapCreate {
             map_type: BPF_MAP_TYPE_XSKMAP,
             key_size: size_of::<u32>() as u32,
@@ -105,7 +105,7 @@ impl Program {
             other => other,
         };
         let program = program.map_err(|e| ("load the XDP program", e))?;
-        Ok(Program {
+        Ok(LoadedProgram {
             map,
             watermark,
             program,
@@ -130,7 +130,7 @@ impl Program {
     }
 
     /// Puts it on an interface.
-    pub(super) fn attach(&self, index: libc::c_int, place: Attached) -> io::Result<Link> {
+    pub(super) fn attach(&self, index: libc::c_int, place: Attached) -> io::Result<XdpLink> {
         let link = bpf::create(
             BPF_LINK_CREATE,
             &LinkCreate {
@@ -140,7 +140,7 @@ impl Program {
                 flags: place.flag(),
             },
         )?;
-        Ok(Link(link))
+        Ok(XdpLink(link))
     }
 }
 

@@ -19,7 +19,7 @@ use super::super::delivery::{Delivery, MAX_FRAME, MIN_FRAME, Receiver, WireDirec
 use super::super::spec::af_xdp::ZeroCopy;
 use super::busy_poll;
 use super::program::{self, STAMP_LEN};
-use super::ring::{FillRing, RxRing};
+use super::ring::{FillRing, XdpRxRing};
 use super::umem::{HEADROOM, Umem};
 
 /// How long a queue may take to be let go of, and the time between two looks.
@@ -45,7 +45,7 @@ pub(super) struct XskAttr {
 pub(super) type Failed = (String, io::Error);
 
 pub(super) struct XskQueue {
-    rx: RxRing,
+    rx: XdpRxRing,
     fill: FillRing,
     socket: OwnedFd,
     umem: Umem,
@@ -102,7 +102,7 @@ impl XskQueue {
             let errno = |e: io::Error| {
                 rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::NOMEM)
             };
-            let rx = RxRing::map(&socket, at.rx, attr.buffers).map_err(errno)?;
+            let rx = XdpRxRing::map(&socket, at.rx, attr.buffers).map_err(errno)?;
             let fill = FillRing::map(&socket, at.fr, attr.buffers).map_err(errno)?;
             Ok((rx, fill))
         })()

@@ -16,22 +16,27 @@ use rustix::net::xdp::{
     XDP_PGOFF_RX_RING, XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpRingFlags, XdpRingOffset,
 };
 
-use super::super::mapping::{Access, Mapping};
+use super::super::mapping::{MappingAccess, SharedMapping};
 
 /// A ring's memory.
-struct Shared<T> {
-    memory: Mapping,
+struct RingMapping<T> {
+    memory: SharedMapping,
     at: XdpRingOffset,
     mask: u32,
     entries: PhantomData<T>,
 }
 
-impl<T: Copy> Shared<T> {
+impl<T: Copy> RingMapping<T> {
     /// Maps a ring of a socket: `entries` of it, a power of two.
-    fn map(fd: &OwnedFd, place: u64, at: XdpRingOffset, entries: u32) -> io::Result<Shared<T>> {
+    fn map(
+        fd: &OwnedFd,
+        place: u64,
+        at: XdpRingOffset,
+        entries: u32,
+    ) -> io::Result<RingMapping<T>> {
         let len = at.desc as usize + entries as usize * size_of::<T>();
-        Ok(Shared {
-            memory: Mapping::new(fd.as_raw_fd(), len, place, Access::ReadWrite)?,
+        Ok(RingMapping {
+            memory: SharedMapping::new(fd.as_raw_fd(), len, place, MappingAccess::ReadWrite)?,
             at,
             mask: entries - 1,
             entries: PhantomData,
@@ -62,18 +67,18 @@ impl<T: Copy> Shared<T> {
 }
 
 /// Filled buffers, which the kernel produces.
-pub(super) struct RxRing {
-    shared: Shared<XdpDesc>,
+pub(super) struct XdpRxRing {
+    shared: RingMapping<XdpDesc>,
     /// This process's end.
     consumed: u32,
     /// The kernel's end, as it was when last looked at.
     produced: u32,
 }
 
-impl RxRing {
-    pub(super) fn map(fd: &OwnedFd, at: XdpRingOffset, entries: u32) -> io::Result<RxRing> {
-        Ok(RxRing {
-            shared: Shared::map(fd, XDP_PGOFF_RX_RING, at, entries)?,
+impl XdpRxRing {
+    pub(super) fn map(fd: &OwnedFd, at: XdpRingOffset, entries: u32) -> io::Result<XdpRxRing> {
+        Ok(XdpRxRing {
+            shared: RingMapping::map(fd, XDP_PGOFF_RX_RING, at, entries)?,
             consumed: 0,
             produced: 0,
         })
@@ -115,14 +120,14 @@ impl RxRing {
 
 /// Empty buffers, by their place in the memory, which the kernel consumes. It has an entry for each buffer there is.
 pub(super) struct FillRing {
-    shared: Shared<u64>,
+    shared: RingMapping<u64>,
     produced: u32,
 }
 
 impl FillRing {
     pub(super) fn map(fd: &OwnedFd, at: XdpRingOffset, entries: u32) -> io::Result<FillRing> {
         Ok(FillRing {
-            shared: Shared::map(fd, XDP_UMEM_PGOFF_FILL_RING, at, entries)?,
+            shared: RingMapping::map(fd, XDP_UMEM_PGOFF_FILL_RING, at, entries)?,
             produced: 0,
         })
     }

@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::super::mapping::{Access, Mapping};
+use super::super::mapping::{MappingAccess, SharedMapping};
 use super::bpf::{self, BPF_F_MMAPABLE, MapCreate};
 
 /// enum bpf_map_type.
@@ -31,17 +31,17 @@ pub(super) const COUNT_SHIFT: u32 = 6;
 pub(super) struct Watermark {
     ring: OwnedFd,
     program_counts: OwnedFd,
-    counts: Mapping,
+    counts: SharedMapping,
     queues: u32,
-    consumer: Mapping,
-    producer: Mapping,
+    consumer: SharedMapping,
+    producer: SharedMapping,
 }
 
 impl Watermark {
     /// For so many queues.
     pub(super) fn new(queues: u32) -> Result<Watermark, bpf::Failed> {
         let map = |fd: &OwnedFd, len: usize, at: usize, access| {
-            Mapping::new(fd.as_raw_fd(), len, at as u64, access)
+            SharedMapping::new(fd.as_raw_fd(), len, at as u64, access)
         };
         let (program_counts, counts) = (|| {
             let len = queues << COUNT_SHIFT;
@@ -53,7 +53,7 @@ impl Watermark {
                 flags: BPF_F_MMAPABLE,
             })?;
             let len = (len as usize).next_multiple_of(PAGE);
-            let counts = map(&fd, len, 0, Access::ReadWrite)?;
+            let counts = map(&fd, len, 0, MappingAccess::ReadWrite)?;
             Ok((fd, counts))
         })()
         .map_err(|e: io::Error| ("make a map of counts", e))?;
@@ -65,8 +65,8 @@ impl Watermark {
                 max_entries: PAGE as u32,
                 flags: 0,
             })?;
-            let consumer = map(&fd, PAGE, 0, Access::ReadWrite)?;
-            let producer = map(&fd, PAGE, PAGE, Access::Read)?;
+            let consumer = map(&fd, PAGE, 0, MappingAccess::ReadWrite)?;
+            let producer = map(&fd, PAGE, PAGE, MappingAccess::Read)?;
             Ok((fd, consumer, producer))
         })()
         .map_err(|e: io::Error| ("make a ring of watermarks", e))?;
@@ -97,7 +97,7 @@ impl Watermark {
 }
 
 /// The word at a place of a mapping.
-fn word(memory: &Mapping, at: usize) -> &AtomicU64 {
+fn word(memory: &SharedMapping, at: usize) -> &AtomicU64 {
     // SAFETY: the place of an aligned word within the mapping, as its caller knows, which lives as long as the mapping; both
     // sides reach it as a whole. Of memory that may only be read, nothing but loads are asked for.
     unsafe { AtomicU64::from_ptr(memory.base().as_ptr().add(at).cast()) }

@@ -79,7 +79,7 @@ impl VirtioHeader {
 
 /// What a frame was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum GsoOutcome {
     /// One frame; its checksum is complete.
     Whole,
     /// A super-frame; [`Split::next`] returns its segments.
@@ -108,7 +108,7 @@ enum HeaderKind {
 
 /// A super-frame, split segment by segment.
 #[derive(Default)]
-pub(super) struct Split {
+pub(super) struct SegmentSplit {
     /// The bytes before the payload, and the headers in them.
     header: Vec<u8>,
     headers: Vec<Header>,
@@ -119,20 +119,20 @@ pub(super) struct Split {
     checksummed: bool,
 }
 
-impl Split {
+impl SegmentSplit {
     /// Completes `frame` if it is one, or prepares to split it.
-    pub(super) fn start(&mut self, frame: &mut [u8], virtio: &VirtioHeader) -> Outcome {
+    pub(super) fn start(&mut self, frame: &mut [u8], virtio: &VirtioHeader) -> GsoOutcome {
         let kind = virtio.gso_type & !GSO_ECN;
         if kind == GSO_NONE {
             complete_checksum(frame, virtio);
-            return Outcome::Whole;
+            return GsoOutcome::Whole;
         }
         if self.prepare(frame, virtio, kind).is_some() {
-            return Outcome::Split;
+            return GsoOutcome::Split;
         }
         self.payload = 0..0;
         complete_checksum(frame, virtio);
-        Outcome::Unsplit
+        GsoOutcome::Unsplit
     }
 
     fn prepare(&mut self, frame: &[u8], virtio: &VirtioHeader, kind: u8) -> Option<()> {

@@ -165,8 +165,8 @@ fn virtio(kind: u8, gso_size: u16, csum_start: usize) -> VirtioHeader {
 
 fn segments(frame: &[u8], virtio: &VirtioHeader) -> Vec<Vec<u8>> {
     let mut frame = frame.to_vec();
-    let mut split = Split::default();
-    assert_eq!(split.start(&mut frame, virtio), Outcome::Split);
+    let mut split = SegmentSplit::default();
+    assert_eq!(split.start(&mut frame, virtio), GsoOutcome::Split);
     let mut segments = vec![];
     while let Some(range) = split.next(&mut frame) {
         segments.push(frame[range].to_vec());
@@ -358,8 +358,8 @@ fn what_is_not_understood_stays_whole() {
         (&v4, virtio(GSO_UDP_L4, 1000, 34)),
     ] {
         let mut copy = frame.clone();
-        let mut split = Split::default();
-        assert_eq!(split.start(&mut copy, &virtio), Outcome::Unsplit);
+        let mut split = SegmentSplit::default();
+        assert_eq!(split.start(&mut copy, &virtio), GsoOutcome::Unsplit);
         assert_eq!(split.next(&mut copy), None);
     }
 }
@@ -378,7 +378,10 @@ fn a_missing_checksum_is_completed() {
         frame[l4 + 16..l4 + 18].copy_from_slice(&sum);
         let header = virtio(GSO_NONE, 0, l4);
         assert!(!header.is_plain());
-        assert_eq!(Split::default().start(&mut frame, &header), Outcome::Whole);
+        assert_eq!(
+            SegmentSplit::default().start(&mut frame, &header),
+            GsoOutcome::Whole
+        );
         verify(&frame, 12);
     }
     // SCTP: a CRC over the chunk with the field at zero.
@@ -390,7 +393,7 @@ fn a_missing_checksum_is_completed() {
         csum_offset: 8,
         ..virtio(GSO_NONE, 0, 34)
     };
-    Split::default().start(&mut frame, &header);
+    SegmentSplit::default().start(&mut frame, &header);
     assert_eq!(
         frame[42..46],
         crc::crc32c(&[0, 1, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 1, 2, 3, 4])
@@ -429,7 +432,7 @@ proptest! {
         let right = frame.len().saturating_sub(len + 32) as u16;
         let csum_start = if start < 250 { right } else { start };
         let header = VirtioHeader { flags, gso_type: kind, gso_size, csum_start, csum_offset: offset };
-        let mut split = Split::default();
+        let mut split = SegmentSplit::default();
         split.start(&mut frame, &header);
         let mut count = 0;
         while let Some(range) = split.next(&mut frame) {

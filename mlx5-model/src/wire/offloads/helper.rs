@@ -38,15 +38,15 @@ const ON: u32 = 1;
 
 /// An interface of a network namespace.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Interface {
+pub(super) struct NamespaceInterface {
     namespace: u64,
     index: c_int,
 }
 
-impl Interface {
+impl NamespaceInterface {
     /// That with this index in the socket's namespace, which before Linux 5.14 is taken for the only one.
-    pub(super) fn of(socket: &Socket, index: c_int) -> Interface {
-        Interface {
+    pub(super) fn of(socket: &Socket, index: c_int) -> NamespaceInterface {
+        NamespaceInterface {
             namespace: socket.namespace().unwrap_or(0),
             index,
         }
@@ -55,7 +55,7 @@ impl Interface {
 
 /// The program's end of a process.
 struct Helper {
-    interface: Interface,
+    interface: NamespaceInterface,
     end: OwnedFd,
     /// Wires that are open.
     wires: u32,
@@ -68,7 +68,11 @@ fn helpers() -> MutexGuard<'static, Vec<Helper>> {
 }
 
 /// Switches GRO and these flags off, for one wire more.
-pub(super) fn switch_off(socket: &Socket, interface: Interface, flags: u32) -> io::Result<()> {
+pub(super) fn switch_off(
+    socket: &Socket,
+    interface: NamespaceInterface,
+    flags: u32,
+) -> io::Result<()> {
     let mut helpers = helpers();
     let at = match helpers.iter().position(|it| it.interface == interface) {
         Some(at) => at,
@@ -90,7 +94,7 @@ pub(super) fn switch_off(socket: &Socket, interface: Interface, flags: u32) -> i
 }
 
 /// Switches on what was switched off, unless another wire is open on the interface.
-pub(super) fn switch_on(interface: Interface) {
+pub(super) fn switch_on(interface: NamespaceInterface) {
     let mut helpers = helpers();
     if let Some(it) = helpers.iter_mut().find(|it| it.interface == interface) {
         it.wires = it.wires.saturating_sub(1);
@@ -102,7 +106,7 @@ pub(super) fn switch_on(interface: Interface) {
 }
 
 impl Helper {
-    fn start(interface: Interface) -> io::Result<Helper> {
+    fn start(interface: NamespaceInterface) -> io::Result<Helper> {
         let close_on_exec = SocketFlags::CLOEXEC;
         let (end, process_end) = socketpair(
             AddressFamily::UNIX,
@@ -358,7 +362,7 @@ unsafe fn exit() -> ! {
 #[cfg(test)]
 mod tests {
     use super::super::super::lab;
-    use super::super::super::mapping::{Access, Mapping};
+    use super::super::super::mapping::{MappingAccess, SharedMapping};
     use super::*;
     use std::fs;
     use std::os::unix::fs::MetadataExt;
@@ -396,7 +400,7 @@ mod tests {
                 .any(|it| it.split_whitespace().last() == Some(&inode))
         };
         assert!(is_open());
-        let lo = Interface {
+        let lo = NamespaceInterface {
             namespace: 0,
             index: 1,
         };
@@ -404,7 +408,10 @@ mod tests {
         let _helpers: Vec<_> = thread::scope(|scope| {
             scope.spawn(|| {
                 while !enough.load(Ordering::Relaxed) {
-                    drop(Mapping::new(socket.fd(), RING as usize, 0, Access::ReadWrite).unwrap());
+                    drop(
+                        SharedMapping::new(socket.fd(), RING as usize, 0, MappingAccess::ReadWrite)
+                            .unwrap(),
+                    );
                 }
             });
             let helpers = (0..100).map(|_| Helper::start(lo)).collect();

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::io;
 
 use super::packet_socket::Socket;
-use helper::Interface;
+use helper::NamespaceInterface;
 
 /// linux/ethtool.h.
 const ETHTOOL_GFLAGS: u32 = 0x25;
@@ -23,7 +23,7 @@ pub(super) const ETH_FLAG_LRO: u32 = 1 << 15;
 /// GRO, which merges received frames, and those of the flags above that a wire names.
 pub(super) struct Offloads {
     /// What is to be switched on again; `None`: nothing.
-    off: Option<Interface>,
+    off: Option<NamespaceInterface>,
     refused: Option<io::Error>,
 }
 
@@ -37,7 +37,7 @@ impl Offloads {
                 refused: None,
             };
         }
-        let interface = Interface::of(socket, index);
+        let interface = NamespaceInterface::of(socket, index);
         let refused = helper::switch_off(socket, interface, flags).err();
         Offloads {
             // Some of it may be off all the same.

@@ -15,7 +15,7 @@ use super::super::delivery::{MAX_FRAME, MIN_FRAME};
 
 /// A frame in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct PcapRecord {
     pub(super) at: usize,
     pub(super) len: u32,
     /// Nanoseconds after the first frame; never less than its predecessor's.
@@ -25,7 +25,7 @@ pub(super) struct Record {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct FileIndex {
-    pub(super) records: Vec<Record>,
+    pub(super) records: Vec<PcapRecord>,
     /// Records that are not frames: too short for Ethernet, or of another link type.
     pub(super) skipped: u64,
     pub(super) notes: Vec<String>,
@@ -100,7 +100,7 @@ impl FileIndex {
         let first = *self.first.get_or_insert(stamp);
         let before = self.records.last().map_or(0, |it| it.due);
         let due = stamp.saturating_sub(first).max(before);
-        self.records.push(Record {
+        self.records.push(PcapRecord {
             at,
             len: len as u32,
             due,
@@ -171,10 +171,10 @@ impl FileIndex {
 
     /// draft-ietf-opsawg-pcapng.
     fn pcapng(&mut self, data: &[u8]) -> Result<(), IndexError> {
-        let mut section = Section::default();
+        let mut section = PcapngSection::default();
         let (mut at, mut first_foreign) = (0, None);
         while at < data.len() {
-            let block = match Block::at(data, at, &mut section) {
+            let block = match PcapngBlock::at(data, at, &mut section) {
                 Ok(block) => block,
                 Err(why) if at == 0 => return refuse(why, ""),
                 Err(why) => {
@@ -183,7 +183,7 @@ impl FileIndex {
                 }
             };
             if block.kind == INTERFACE {
-                let interface = Interface::read(&section, block.body);
+                let interface = PcapngInterface::read(&section, block.body);
                 if interface
                     .as_ref()
                     .is_some_and(|it| it.link != DataLink::ETHERNET)
@@ -206,8 +206,8 @@ impl FileIndex {
     /// Indexes the frame of a packet block, if it is one. `body_at` is the offset of its body.
     fn packet(
         &mut self,
-        section: &Section,
-        block: &Block<'_>,
+        section: &PcapngSection,
+        block: &PcapngBlock<'_>,
         body_at: usize,
     ) -> Result<(), &'static str> {
         const DAMAGED: &str = "a packet block is shorter than its packet";
@@ -302,12 +302,12 @@ const ENHANCED: u32 = 6;
 
 /// A pcapng section: its byte order, and its interfaces so far.
 #[derive(Default)]
-struct Section {
+struct PcapngSection {
     big: bool,
-    interfaces: Vec<Interface>,
+    interfaces: Vec<PcapngInterface>,
 }
 
-impl Section {
+impl PcapngSection {
     fn word(&self, bytes: &[u8], at: usize) -> Option<u32> {
         let bytes = *bytes.get(at..)?.first_chunk()?;
         Some(if self.big {
@@ -328,14 +328,18 @@ impl Section {
 }
 
 /// Section 3.1: type, total length, body, total length again.
-struct Block<'a> {
+struct PcapngBlock<'a> {
     kind: u32,
     body: &'a [u8],
     end: usize,
 }
 
-impl<'a> Block<'a> {
-    fn at(data: &'a [u8], at: usize, section: &mut Section) -> Result<Block<'a>, &'static str> {
+impl<'a> PcapngBlock<'a> {
+    fn at(
+        data: &'a [u8],
+        at: usize,
+        section: &mut PcapngSection,
+    ) -> Result<PcapngBlock<'a>, &'static str> {
         const ENDS: &str = "its last block is incomplete";
         let rest = &data[at..];
         if rest.starts_with(&SECTION.to_be_bytes()) {
@@ -346,7 +350,7 @@ impl<'a> Block<'a> {
                 Some(_) => return Err("a section header has no byte-order magic"),
                 None => return Err(ENDS),
             };
-            *section = Section {
+            *section = PcapngSection {
                 big,
                 interfaces: Vec::new(),
             };
@@ -362,12 +366,12 @@ impl<'a> Block<'a> {
         if end > data.len() {
             return Err(ENDS);
         }
-        Ok(Block { kind, body, end })
+        Ok(PcapngBlock { kind, body, end })
     }
 }
 
 /// Section 4.2, with its options.
-struct Interface {
+struct PcapngInterface {
     link: DataLink,
     snaplen: u32,
     /// if_tsresol.
@@ -377,9 +381,9 @@ struct Interface {
     fcs: usize,
 }
 
-impl Interface {
-    fn read(section: &Section, body: &[u8]) -> Option<Interface> {
-        let mut interface = Interface {
+impl PcapngInterface {
+    fn read(section: &PcapngSection, body: &[u8]) -> Option<PcapngInterface> {
+        let mut interface = PcapngInterface {
             link: DataLink::from(u32::from(section.half(body, 0)?)),
             snaplen: section.word(body, 4)?,
             resolution: 6,

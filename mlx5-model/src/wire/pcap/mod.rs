@@ -13,14 +13,14 @@ mod unpack;
 
 use super::delivery::{Delivery, Receiver, WireDirection, WireState};
 use super::error::WireError;
-use super::pace::Pace;
+use super::pace::FramePace;
 use super::spec::WireSpec;
 use super::spec::pcap::{PcapPace, PcapSpec};
-use index::Record;
+use index::PcapRecord;
 
 pub(super) struct PcapWire {
     data: Vec<u8>,
-    records: Vec<Record>,
+    records: Vec<PcapRecord>,
     next: usize,
     /// Rounds left, this one included; `None`: for ever, 0: ended.
     rounds: Option<u64>,
@@ -31,7 +31,7 @@ pub(super) struct PcapWire {
 
 enum Playback {
     Unpaced,
-    Pace(Pace),
+    Pace(FramePace),
     /// At the records' own times since this round began.
     Recorded {
         start: Option<u64>,
@@ -43,7 +43,7 @@ impl PcapWire {
         let (data, mut index) = source::read(wire, &spec.file)?;
         let pace = match spec.pace {
             PcapPace::Unpaced => Playback::Unpaced,
-            PcapPace::Pps(pps) => Playback::Pace(Pace::new(pps)),
+            PcapPace::Pps(pps) => Playback::Pace(FramePace::new(pps)),
             PcapPace::Speed(speed) => {
                 index.divide_times(speed);
                 Playback::Recorded { start: None }

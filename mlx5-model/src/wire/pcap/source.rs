@@ -5,7 +5,7 @@ use std::{fs, io};
 
 use super::super::error::WireError;
 use super::super::spec::WireSpec;
-use super::index::{FileIndex, Record};
+use super::index::{FileIndex, PcapRecord};
 use super::unpack::unpack;
 
 /// Endings of a folder's capture files; what has another is left out, also a file that is still being written.
@@ -84,7 +84,7 @@ fn in_order_of_time(files: Vec<(Vec<u8>, FileIndex)>) -> (Vec<u8>, FileIndex) {
     let (mut data, mut all, mut stamped) = (Vec::new(), FileIndex::default(), Vec::new());
     for (bytes, index) in files {
         let first = index.first_stamp();
-        let moved = |it: &Record| Record {
+        let moved = |it: &PcapRecord| PcapRecord {
             at: it.at + data.len(),
             ..*it
         };
@@ -95,7 +95,7 @@ fn in_order_of_time(files: Vec<(Vec<u8>, FileIndex)>) -> (Vec<u8>, FileIndex) {
     }
     stamped.sort_by_key(|(stamp, _)| *stamp);
     let first = stamped.first().map_or(0, |(stamp, _)| *stamp);
-    let records = stamped.into_iter().map(|(stamp, it)| Record {
+    let records = stamped.into_iter().map(|(stamp, it)| PcapRecord {
         due: stamp - first,
         ..it
     });

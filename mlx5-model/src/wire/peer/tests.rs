@@ -1,6 +1,6 @@
 //! Two ends in one process: the socket and the lock do not know the difference.
 
-use super::super::{Backend, Delivery, Wire, WireSpec};
+use super::super::{Delivery, Wire, WireBackend, WireSpec};
 use super::{Link, PeerWire};
 use std::os::fd::OwnedFd;
 
@@ -89,7 +89,7 @@ fn either_end_may_go_and_come_back() {
 
 /// What a child that is forked now keeps open, whatever becomes of this end.
 fn inherited(wire: &Wire) -> Vec<OwnedFd> {
-    let Backend::Peer(wire) = &wire.0 else {
+    let WireBackend::Peer(wire) = &wire.0 else {
         unreachable!()
     };
     let PeerWire { lock, link, .. } = &**wire;

@@ -12,7 +12,7 @@
 //! complement and the checksum stays as it was built.
 
 use super::delivery::{Delivery, Receiver, WireDirection, WireFrame, WireState};
-use super::pace::Pace;
+use super::pace::FramePace;
 use super::spec::synth::{ETHERNET, LINE, SynthSpec, VLAN};
 use crate::frame::checksum;
 
@@ -42,7 +42,7 @@ pub(super) struct SynthWire {
     /// How far ahead that is: a template can be numbered again once its frame is taken.
     ahead: u64,
     count: u64,
-    pace: Option<Pace>,
+    pace: Option<FramePace>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +73,7 @@ impl SynthWire {
             next_numbered: 0,
             ahead: AHEAD.min(layout.templates as u64 - 1),
             count: spec.count.unwrap_or(u64::MAX),
-            pace: spec.pps.map(Pace::new),
+            pace: spec.pps.map(FramePace::new),
         };
         for i in 0..layout.templates {
             wire.build(spec, i as u32, layout.sizes[i % layout.sizes.len()]);
@@ -94,7 +94,7 @@ impl SynthWire {
 
     pub(super) fn next_due_ns(&self) -> Option<u64> {
         match self.state() {
-            WireState::Up => self.pace.as_ref().map(Pace::next_due_ns),
+            WireState::Up => self.pace.as_ref().map(FramePace::next_due_ns),
             _ => None,
         }
     }

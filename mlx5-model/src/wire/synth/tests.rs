@@ -122,7 +122,7 @@ fn large_sequence_numbers_keep_checksums_right() {
         "synth:size=87/88,flows=8,ip=6,proto=tcp",
     ] {
         let mut wire = match open(text).0 {
-            super::super::Backend::Synth(wire) => *wire,
+            super::super::WireBackend::Synth(wire) => *wire,
             _ => unreachable!(),
         };
         for i in 0..50_000u64 {

@@ -18,7 +18,7 @@ use std::{
     net::IpAddr,
     time::{Duration, Instant},
 };
-use wqcap_verbs::{Connection, MessageSlot, Messages};
+use wqcap_verbs::{Connection, MessageMemory, MessageSlot};
 
 /// Maximum number of outstanding sends to one client.
 pub const SENDS: u32 = 8;
@@ -39,7 +39,7 @@ pub struct Credentials {
 }
 
 /// Stage of the handshake.
-enum Stage {
+enum HandshakeStage {
     /// Not authenticated. `Some`: the challenge was sent and is not answered yet.
     Handshake(Option<Challenge>),
     Authenticated(Box<ClientSession>),
@@ -49,7 +49,7 @@ enum Stage {
 pub struct RcClient {
     pub id: ClientId,
     pub connection: Connection,
-    stage: Stage,
+    stage: HandshakeStage,
     since: Instant,
     reassembler: Reassembler,
     /// Error of the first invalid fragment.
@@ -84,7 +84,7 @@ impl RcClient {
             id,
             fragment_len,
             connection,
-            stage: Stage::Handshake(None),
+            stage: HandshakeStage::Handshake(None),
             since: Instant::now(),
             reassembler: Reassembler::new(longest_request),
             bad_fragment: None,
@@ -101,7 +101,7 @@ impl RcClient {
     }
 
     pub fn is_authenticated(&self) -> bool {
-        matches!(self.stage, Stage::Authenticated(_))
+        matches!(self.stage, HandshakeStage::Authenticated(_))
     }
 
     /// Sends the challenge; no other message is sent before the client has answered it.
@@ -114,7 +114,7 @@ impl RcClient {
                     nonce,
                 };
                 self.send(&Handshake::Challenge(challenge.clone()).text());
-                self.stage = Stage::Handshake(Some(challenge));
+                self.stage = HandshakeStage::Handshake(Some(challenge));
             }
             Err(e) => self.lost = Some(e.to_string()),
         }
@@ -122,7 +122,7 @@ impl RcClient {
 
     /// Sends the answer to a pending change.
     pub fn change_answered(&mut self, text: &str) {
-        if let Stage::Authenticated(session) = &mut self.stage {
+        if let HandshakeStage::Authenticated(session) = &mut self.stage {
             session.change_answered();
         }
         self.send(text);
@@ -174,7 +174,7 @@ impl RcClient {
             self.refuse(Refusal::new(RefusalCode::TooMany, message));
         }
         let keeps_up = self.outbox_bytes() < backlog;
-        if let Stage::Authenticated(session) = &mut self.stage
+        if let HandshakeStage::Authenticated(session) = &mut self.stage
             && let Some(text) = session.due_statistics(now, keeps_up)
         {
             self.send(&text);
@@ -189,15 +189,15 @@ impl RcClient {
         credentials: &Credentials,
     ) {
         let action = match &mut self.stage {
-            Stage::Authenticated(session) => session.handle(text, now),
-            Stage::Handshake(challenge) => {
+            HandshakeStage::Authenticated(session) => session.handle(text, now),
+            HandshakeStage::Handshake(challenge) => {
                 // Each challenge allows one attempt.
                 let challenge = challenge.take();
                 match challenge.and_then(|it| verify(it, text, credentials, &self.connection)) {
                     Some((access, welcome)) => {
                         let who = self.peer(Some(access));
                         let session = ClientSession::new(self.id, who, access, context);
-                        self.stage = Stage::Authenticated(Box::new(session));
+                        self.stage = HandshakeStage::Authenticated(Box::new(session));
                         SessionAction::Send(welcome)
                     }
                     // A client that has proved nothing gets no reason.
@@ -238,7 +238,7 @@ impl RcClient {
     }
 
     fn refuse(&mut self, refusal: Refusal) {
-        if let Stage::Authenticated(session) = &self.stage
+        if let HandshakeStage::Authenticated(session) = &self.stage
             && !self.expelled
         {
             audit::refused(&session.who, "a message", &refusal);
@@ -262,8 +262,8 @@ impl RcClient {
         let full = self.outbox_bytes() >= backlog;
         match &mut self.stage {
             _ if self.expelled || full || self.lost.is_some() => false,
-            Stage::Handshake(_) => true,
-            Stage::Authenticated(session) => session.is_ready(now),
+            HandshakeStage::Handshake(_) => true,
+            HandshakeStage::Authenticated(session) => session.is_ready(now),
         }
     }
 
@@ -287,7 +287,12 @@ impl RcClient {
     }
 
     /// Posts queued fragments while slots are available.
-    pub fn transmit(&mut self, messages: &mut Messages, free: &mut Vec<MessageSlot>, now: Instant) {
+    pub fn transmit(
+        &mut self,
+        messages: &mut MessageMemory,
+        free: &mut Vec<MessageSlot>,
+        now: Instant,
+    ) {
         while self.outstanding.len() < SENDS as usize && self.lost.is_none() {
             // There is a slot for each send that any client may have outstanding.
             let Some(slot) = free.pop() else { return };
@@ -309,7 +314,7 @@ impl RcClient {
     }
 
     /// Disconnects and destroys the QP. The slots of its outstanding sends are returned to `free`.
-    pub fn disconnect(mut self, messages: &mut Messages, free: &mut Vec<MessageSlot>) {
+    pub fn disconnect(mut self, messages: &mut MessageMemory, free: &mut Vec<MessageSlot>) {
         self.connection.disconnect();
         free.extend(self.connection.close(messages, self.outstanding));
     }
@@ -326,8 +331,8 @@ impl RcClient {
             .map(|since| until(since, limits.stall))
             .min();
         let own = match &mut self.stage {
-            Stage::Handshake(_) => Some(until(self.since, limits.handshake)),
-            Stage::Authenticated(session) => session.wait(now),
+            HandshakeStage::Handshake(_) => Some(until(self.since, limits.handshake)),
+            HandshakeStage::Authenticated(session) => session.wait(now),
         };
         stall.into_iter().chain(own).min()
     }

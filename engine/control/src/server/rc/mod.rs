@@ -40,7 +40,7 @@ use std::{
 };
 use wqcap_verbs::{
     AsyncEvent, AsyncEvents, CmChannel, CmEvent, CmKey, Incoming, Listener, MessageCompletion,
-    MessageCq, MessageSlot, Messages, Pd, QpResources, VerbsError, status_text,
+    MessageCq, MessageMemory, MessageSlot, Pd, QpResources, VerbsError, status_text,
 };
 
 /// Maximum number of connection requests that wait.
@@ -117,7 +117,7 @@ struct RcLoop {
     events: AsyncEvents,
     listener: Listener,
     channel: CmChannel,
-    messages: Messages,
+    messages: MessageMemory,
     /// Slots for sends that are not outstanding.
     free: Vec<MessageSlot>,
     credentials: Credentials,
@@ -151,7 +151,7 @@ impl RcLoop {
         let cap = config.srq_max.min(u32::try_from(max_wr).unwrap_or(0));
         let pd = Pd::alloc(&device)?;
         let sends = u32::try_from(context.service.limits.clients).unwrap_or(0) * SENDS;
-        let (mut messages, mut free) = Messages::register(&pd, cap + sends, fragment_len)?;
+        let (mut messages, mut free) = MessageMemory::register(&pd, cap + sends, fragment_len)?;
         let spare = free.split_off(sends as usize);
         let receives = ReceiveQueue::new(&listener, config, &pd, &mut messages, spare, now)?;
         let mut server = Self {

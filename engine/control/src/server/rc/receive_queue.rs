@@ -4,7 +4,7 @@
 use super::srq_sizing::SrqSizing;
 use crate::{protocol::SrqStatus, server::ControlConfig};
 use std::{fs, path::PathBuf, time::Duration, time::Instant};
-use wqcap_verbs::{Context, Listener, MessageSlot, Messages, Pd, SRQ_RESIZE, Srq, VerbsError};
+use wqcap_verbs::{Context, Listener, MessageMemory, MessageSlot, Pd, SRQ_RESIZE, Srq, VerbsError};
 
 pub struct ReceiveQueue {
     pub srq: Srq,
@@ -29,7 +29,7 @@ impl ReceiveQueue {
         listener: &Listener,
         config: &ControlConfig,
         pd: &Pd,
-        messages: &mut Messages,
+        messages: &mut MessageMemory,
         spare: Vec<MessageSlot>,
         now: Instant,
     ) -> Result<Self, VerbsError> {
@@ -68,7 +68,7 @@ impl ReceiveQueue {
     }
 
     /// Posts receives up to the intended size.
-    pub fn refill(&mut self, messages: &mut Messages) {
+    pub fn refill(&mut self, messages: &mut MessageMemory) {
         let wanted = self.shrinking.unwrap_or(self.sizing.size());
         while self.posted < wanted {
             let Some(slot) = self.spare.pop() else { return };
@@ -95,7 +95,7 @@ impl ReceiveQueue {
 
     /// Handles a reached limit: the SRQ was nearly empty. It grows if it may, and the limit is
     /// armed again, since its event disarms it.
-    pub fn limit_reached(&mut self, messages: &mut Messages, now: Instant) {
+    pub fn limit_reached(&mut self, messages: &mut MessageMemory, now: Instant) {
         self.status.limit_events += 1;
         self.shrinking = None;
         if let Some(size) = self.sizing.limit_reached(now) {
@@ -124,7 +124,7 @@ impl ReceiveQueue {
 
     /// Halves the SRQ after a calm time. Receives posted beyond the new size must be consumed
     /// first; until then no receive is posted again.
-    pub fn shrink_if_calm(&mut self, messages: &mut Messages, now: Instant) {
+    pub fn shrink_if_calm(&mut self, messages: &mut MessageMemory, now: Instant) {
         if self.shrinking.is_none() {
             self.shrinking = self.sizing.shrink_to(now);
         }
@@ -164,7 +164,7 @@ impl ReceiveQueue {
 
 /// Returns `true` if the device resizes SRQs, according to its capabilities and to a trial on an
 /// unused SRQ.
-fn can_resize(context: &Context, pd: &Pd, messages: &Messages) -> Result<bool, VerbsError> {
+fn can_resize(context: &Context, pd: &Pd, messages: &MessageMemory) -> Result<bool, VerbsError> {
     if context.query_device()?.orig_attr.device_cap_flags & SRQ_RESIZE == 0 {
         return Ok(false);
     }

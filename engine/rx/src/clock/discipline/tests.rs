@@ -99,8 +99,8 @@ fn run_late(
     held: bool,
     seconds: u64,
     late: impl Fn(u64) -> u64,
-) -> (Keeper, Vec<(u64, i64)>) {
-    let mut keeper = Keeper::new(form, world.khz, held, world.reading(0));
+) -> (ClockDiscipline, Vec<(u64, i64)>) {
+    let mut keeper = ClockDiscipline::new(form, world.khz, held, world.reading(0));
     let mut errors = Vec::new();
     for t in (LOOK..=seconds * SECOND).step_by(LOOK as usize) {
         let stamp = world.stamp(form, t);
@@ -126,7 +126,12 @@ fn run_late(
 }
 
 /// Runs for `seconds` with a NIC that answers readings at once.
-fn run(world: &mut World, form: Form, held: bool, seconds: u64) -> (Keeper, Vec<(u64, i64)>) {
+fn run(
+    world: &mut World,
+    form: Form,
+    held: bool,
+    seconds: u64,
+) -> (ClockDiscipline, Vec<(u64, i64)>) {
     run_late(world, form, held, seconds, |_| 0)
 }
 
@@ -274,7 +279,7 @@ fn set_clocks_are_distinguished() {
         (900_000, 900_000, (0, 0)),
     ] {
         let mut world = World::new(|_| 0.0);
-        let mut keeper = Keeper::new(FORMS[0], world.khz, true, world.reading(0));
+        let mut keeper = ClockDiscipline::new(FORMS[0], world.khz, true, world.reading(0));
         world.set = Some((SECOND / 2, host));
         world.jump = Some((SECOND / 2, nic));
         let mut found = (0, 0);
@@ -318,7 +323,7 @@ fn without_the_driver_s_clock_info_ticks_have_the_nominal_rate() {
         it.nic = None;
         it
     };
-    let mut keeper = Keeper::new(FORMS[0], world.khz, false, bare(world.reading(0)));
+    let mut keeper = ClockDiscipline::new(FORMS[0], world.khz, false, bare(world.reading(0)));
     let taken = keeper.see(&bare(world.reading(SECOND)));
     assert_eq!(taken, Some(Disturbance::default()));
     assert_eq!(keeper.line().latest(0), u64::MAX);
@@ -326,7 +331,7 @@ fn without_the_driver_s_clock_info_ticks_have_the_nominal_rate() {
     assert!(off.abs_diff(100_000) <= 2 * UNCERTAIN, "{off}");
     assert!(keeper.report().offset_ns.abs_diff(100_000) <= 2 * UNCERTAIN);
     // Real-time stamps without clock info give no usable reading.
-    let mut keeper = Keeper::new(FORMS[1], 1, false, bare(world.reading(0)));
+    let mut keeper = ClockDiscipline::new(FORMS[1], 1, false, bare(world.reading(0)));
     assert_eq!(keeper.see(&bare(world.reading(SECOND))), None);
     assert_eq!((keeper.report().looks, keeper.report().missed), (0, 1));
 }

@@ -25,7 +25,7 @@ const RECENT: Duration = Duration::from_secs(600);
 
 /// Reason for not running the hook for a path.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum HookRefusal {
     #[error("it is not below output.dir")]
     Outside,
     #[error("its name has control characters or is not UTF-8")]
@@ -75,7 +75,7 @@ impl HookGate {
     }
 
     /// Returns the absolute path for the hook, or the reason for refusing `path`.
-    pub(super) fn admit(&mut self, path: &[u8], now: Moment) -> Result<PathBuf, Refusal> {
+    pub(super) fn admit(&mut self, path: &[u8], now: Moment) -> Result<PathBuf, HookRefusal> {
         let last = std::mem::replace(&mut self.last, now);
         if self.clock.step(now).is_some() {
             self.before_step = Some(last);
@@ -83,20 +83,20 @@ impl HookGate {
         let place = Path::new(OsStr::from_bytes(path));
         let place = place
             .strip_prefix(&self.given)
-            .map_err(|_| Refusal::Outside)?;
-        let text = place.to_str().ok_or(Refusal::Unprintable)?;
+            .map_err(|_| HookRefusal::Outside)?;
+        let text = place.to_str().ok_or(HookRefusal::Unprintable)?;
         if text.chars().any(char::is_control) {
-            return Err(Refusal::Unprintable);
+            return Err(HookRefusal::Unprintable);
         }
         let names = place.components().map(|it| match it {
             Component::Normal(name) => Ok(name),
-            _ => Err(Refusal::Outside),
+            _ => Err(HookRefusal::Outside),
         });
         let names = names.collect::<Result<Vec<_>, _>>()?;
-        let (file, folders) = names.split_last().ok_or(Refusal::Outside)?;
+        let (file, folders) = names.split_last().ok_or(HookRefusal::Outside)?;
         let place: PathBuf = names.iter().collect();
         if !is_named(&self.name, &place) {
-            return Err(Refusal::Name);
+            return Err(HookRefusal::Name);
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut folder = openat(CWD, &self.real, flags, Mode::empty());
@@ -104,9 +104,9 @@ impl HookGate {
             folder = folder.and_then(|it| openat(&it, *name, flags, Mode::empty()));
         }
         let found = folder.and_then(|it| statat(&it, *file, AtFlags::SYMLINK_NOFOLLOW));
-        let found = found.map_err(Refusal::Unreachable)?;
+        let found = found.map_err(HookRefusal::Unreachable)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-            return Err(Refusal::Kind);
+            return Err(HookRefusal::Kind);
         }
         let changed = SystemTime::UNIX_EPOCH
             + Duration::new(
@@ -119,7 +119,7 @@ impl HookGate {
 
     /// Refuses a file that was changed too long ago. After a step of the clock, a file that was changed
     /// before the step is compared with the clock as it was before.
-    fn require_recent(&self, changed: SystemTime, now: Moment) -> Result<(), Refusal> {
+    fn require_recent(&self, changed: SystemTime, now: Moment) -> Result<(), HookRefusal> {
         let refusal = match require_recent_by(changed, now.wall) {
             Err(refusal) if self.clock.steady_for(now) <= RECENT => refusal,
             judged => return judged,
@@ -129,10 +129,10 @@ impl HookGate {
     }
 }
 
-fn require_recent_by(changed: SystemTime, now: SystemTime) -> Result<(), Refusal> {
+fn require_recent_by(changed: SystemTime, now: SystemTime) -> Result<(), HookRefusal> {
     match now.duration_since(changed) {
-        Ok(age) if age > RECENT => Err(Refusal::Old(age.as_secs())),
-        Err(e) if e.duration() > RECENT => Err(Refusal::Future(e.duration().as_secs())),
+        Ok(age) if age > RECENT => Err(HookRefusal::Old(age.as_secs())),
+        Err(e) if e.duration() > RECENT => Err(HookRefusal::Future(e.duration().as_secs())),
         _ => Ok(()),
     }
 }
@@ -227,7 +227,7 @@ mod tests {
         };
         assert!(gate.admit(path, later(590, 590)).is_ok());
         let refusal = gate.admit(path, later(660, 660)).expect_err("old");
-        assert!(matches!(refusal, Refusal::Old(600..=661)), "{refusal}");
+        assert!(matches!(refusal, HookRefusal::Old(600..=661)), "{refusal}");
         // The clock is set forward by an hour: the file was changed before that.
         let mut gate = HookGate::new(dir.path(), NameTemplate::default()).expect("there");
         assert!(gate.admit(path, later(3605, 5)).is_ok());

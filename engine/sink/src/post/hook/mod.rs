@@ -97,7 +97,7 @@ fn warn_not_run(file: &Path) {
     );
 }
 
-struct Limits {
+struct HookLimits {
     longest: Duration,
     grace: Duration,
 }
@@ -117,14 +117,14 @@ pub(super) fn start(
         };
         return Ok((spawn("wqcap-hooks", run)?, sender));
     }
-    let limits = Limits {
+    let limits = HookLimits {
         longest: LONGEST,
         grace: GRACE,
     };
     start_within(program, limits)
 }
 
-fn start_within(program: &Path, limits: Limits) -> Result<Hooks, ResourceError> {
+fn start_within(program: &Path, limits: HookLimits) -> Result<Hooks, ResourceError> {
     let (sender, files) = HookSender::new();
     let runner = Runner {
         unsent: Arc::clone(&sender.unsent),
@@ -141,7 +141,7 @@ fn start_within(program: &Path, limits: Limits) -> Result<Hooks, ResourceError> 
 struct Runner {
     unsent: Arc<AtomicU64>,
     program: PathBuf,
-    limits: Limits,
+    limits: HookLimits,
     waiting: VecDeque<PathBuf>,
     running: Vec<Running>,
     report: HookReport,
@@ -301,7 +301,7 @@ mod tests {
         text.lines().map(str::to_owned).collect()
     }
 
-    fn run(program: &Path, limits: Limits, files: &[PathBuf]) -> HookReport {
+    fn run(program: &Path, limits: HookLimits, files: &[PathBuf]) -> HookReport {
         let (hooks, sender) = start_within(program, limits).expect("starts");
         for file in files {
             sender.send(file);
@@ -310,7 +310,7 @@ mod tests {
         hooks.join().expect("ends")
     }
 
-    const PATIENT: Limits = Limits {
+    const PATIENT: HookLimits = HookLimits {
         longest: LONGEST,
         grace: LONGEST,
     };
@@ -377,7 +377,7 @@ mod tests {
         let body = format!("sleep 1000 & echo $! >> {}; wait", pids.display());
         let program = script(dir.path(), &body);
         let grace = Duration::from_millis(200);
-        let limits = Limits {
+        let limits = HookLimits {
             longest: LONGEST,
             grace,
         };
@@ -395,7 +395,7 @@ mod tests {
         );
         assert!(began.elapsed() >= grace && began.elapsed() < LONGEST / 2);
         // Hooks that exceed their time during a run are killed, and waiting ones are started.
-        let limits = Limits {
+        let limits = HookLimits {
             longest: grace,
             grace: LONGEST,
         };

@@ -43,10 +43,10 @@ const MOST_LOGGED: u64 = 16;
 
 /// Capture's handle of the process that runs [`serve_hooks`].
 #[derive(Debug)]
-pub struct HookProcess(Mutex<Ends>);
+pub struct HookProcess(Mutex<HookPipes>);
 
 #[derive(Debug)]
-struct Ends {
+struct HookPipes {
     /// Pipe for paths; `None`: closed, so that the process ends.
     orders: Option<ChildStdin>,
     reports: ChildStdout,
@@ -69,7 +69,7 @@ impl HookProcess {
         for end in [orders.as_fd(), reports.as_fd()] {
             fcntl_setfl(end, fcntl_getfl(end)? | OFlags::NONBLOCK)?;
         }
-        Ok(Self(Mutex::new(Ends {
+        Ok(Self(Mutex::new(HookPipes {
             orders: Some(orders),
             reports,
             child,
@@ -125,7 +125,7 @@ fn must_repeat(e: &io::Error) -> bool {
     kinds.contains(&e.kind())
 }
 
-impl Ends {
+impl HookPipes {
     /// Sends a path. After a failure nothing more is sent, because the process may have got part of a
     /// path.
     fn send(&mut self, path: &[u8], patience: Duration) -> io::Result<()> {
@@ -168,7 +168,7 @@ impl Ends {
     }
 }
 
-impl Drop for Ends {
+impl Drop for HookPipes {
     fn drop(&mut self) {
         self.orders = None;
         // In its sandbox a capture may not wait for a process, and gets an error here.
@@ -180,7 +180,7 @@ impl Drop for Ends {
 }
 
 /// Message from the capture.
-enum Order {
+enum HookOrder {
     /// Path of a finished file.
     Path(Vec<u8>),
     /// Message longer than any path.
@@ -191,19 +191,19 @@ enum Order {
     CaptureIsGone,
 }
 
-fn next_order(orders: &mut impl BufRead) -> io::Result<Order> {
+fn next_order(orders: &mut impl BufRead) -> io::Result<HookOrder> {
     let mut path = Vec::new();
     let read = orders
         .by_ref()
         .take(LONGEST_PATH)
         .read_until(0, &mut path)?;
     Ok(match path.pop() {
-        None if read == 0 => Order::CaptureIsGone,
-        Some(0) if path.is_empty() => Order::RunIsOver,
-        Some(0) => Order::Path(path),
+        None if read == 0 => HookOrder::CaptureIsGone,
+        Some(0) if path.is_empty() => HookOrder::RunIsOver,
+        Some(0) => HookOrder::Path(path),
         _ => {
             orders.skip_until(0)?;
-            Order::TooLong
+            HookOrder::TooLong
         }
     })
 }
@@ -227,7 +227,7 @@ pub fn serve_hooks(
     let mut refused = 0;
     loop {
         match next_order(&mut orders).map_err(failed)? {
-            Order::Path(path) => match gate.admit(&path, Moment::now()) {
+            HookOrder::Path(path) => match gate.admit(&path, Moment::now()) {
                 Ok(path) => {
                     let (_, files) = match &mut run {
                         Some(run) => run,
@@ -240,8 +240,8 @@ pub fn serve_hooks(
                     refuse(&mut refused, &format!("{path:?}: {refusal}"));
                 }
             },
-            Order::TooLong => refuse(&mut refused, "a path that is longer than any file's"),
-            Order::RunIsOver => {
+            HookOrder::TooLong => refuse(&mut refused, "a path that is longer than any file's"),
+            HookOrder::RunIsOver => {
                 let report = HookReport {
                     refused: std::mem::take(&mut refused),
                     ..end(run.take())
@@ -251,7 +251,7 @@ pub fn serve_hooks(
                 reports.write_all(line.as_bytes()).map_err(failed)?;
                 reports.flush().map_err(failed)?;
             }
-            Order::CaptureIsGone => {
+            HookOrder::CaptureIsGone => {
                 end(run.take());
                 return Ok(());
             }

@@ -5,7 +5,7 @@ use crate::{Encoder, PcapngEncoder};
 use wqcap_files::{
     folder::{
         FileStamp,
-        delivery::{Kind, Record, State, VERSION},
+        delivery::{ContentKind, DeliveryRecord, DeliveryState, VERSION},
         expired::{self, ListPosition},
     },
     format::pcap::{encode_header, encode_record_header},
@@ -38,8 +38,8 @@ fn output(retention: Retention, buffer: u64) -> OutputPlan {
 }
 
 /// Returns a keeper of files with default names, or of the files of `own`.
-fn keeper(dir: &Path, keep: Retention, own: Option<&Arc<OwnFiles>>) -> Keeper {
-    Keeper {
+fn keeper(dir: &Path, keep: Retention, own: Option<&Arc<OwnFiles>>) -> RetentionThread {
+    RetentionThread {
         dir: dir.to_owned(),
         keep,
         own: own.cloned(),
@@ -67,7 +67,7 @@ fn after(now: Moment, seconds: u64) -> Moment {
     }
 }
 
-fn tidy(keeper: &mut Keeper, deleted: &mut DeletedFiles) {
+fn tidy(keeper: &mut RetentionThread, deleted: &mut DeletedFiles) {
     keeper.tidy(0, Moment::now(), deleted).expect("tidies");
 }
 
@@ -263,7 +263,7 @@ fn files_of_earlier_runs_stay_until_the_clock_has_been_steady() {
         &at("wqcap-q00-2.pcap"),
         now.wall + Duration::from_secs(7200),
     );
-    let mut keeper = Keeper {
+    let mut keeper = RetentionThread {
         clock: StepWatch::new(now),
         ..keeper(dir.path(), an_hour(), None)
     };
@@ -522,11 +522,11 @@ fn with_a_custom_name_only_captures_are_deleted_those_of_earlier_runs_first() {
 }
 
 /// Writes a file's delivery state into the journal.
-fn note(journal: &Path, file: &Path, state: State) {
+fn note(journal: &Path, file: &Path, state: DeliveryState) {
     let name = file.file_name().and_then(|it| it.to_str()).expect("plain");
-    let record = Record {
+    let record = DeliveryRecord {
         version: VERSION,
-        kind: Kind::Packets,
+        kind: ContentKind::Packets,
         file: name.into(),
         stamp: FileStamp::read(file).expect("there"),
         ns: 0,
@@ -538,7 +538,7 @@ fn note(journal: &Path, file: &Path, state: State) {
         state,
     };
     let text = serde_json::to_vec(&record).expect("JSON");
-    fs::write(Kind::Packets.record(journal, name), text).expect("written");
+    fs::write(ContentKind::Packets.record(journal, name), text).expect("written");
 }
 
 #[test]
@@ -547,16 +547,16 @@ fn shipped_files_are_deleted_first_and_unshipped_ones_are_counted() {
     let journal = tempfile::tempdir().expect("dir");
     fs::create_dir(journal.path().join("packets")).expect("made");
     let at = |name: &str| dir.path().join(name);
-    note(journal.path(), &at("wqcap-q00-9.pcap"), State::Seen);
+    note(journal.path(), &at("wqcap-q00-9.pcap"), DeliveryState::Seen);
     for name in ["wqcap-q00-20.pcap", "wqcap-q00-100.pcapng.zst"] {
-        note(journal.path(), &at(name), State::Shipped);
+        note(journal.path(), &at(name), DeliveryState::Shipped);
     }
     let mut deleted = DeletedFiles::default();
     let counts = FrameCounts::default();
     counts.insert(&at("wqcap-q00-9.pcap"), 20);
     let mut left = |files| {
-        let mut keeper = Keeper {
-            delivery: Some(Delivery {
+        let mut keeper = RetentionThread {
+            delivery: Some(ShippingState {
                 journal: journal.path().to_owned(),
                 index_dir: None,
                 counts: counts.clone(),

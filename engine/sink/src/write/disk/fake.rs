@@ -2,7 +2,7 @@
 //! A test makes it full or makes calls fail. It reads a block when it is entered, as the kernel does,
 //! so that a block reused before its completion is detected.
 
-use super::{DEPTH, Disk, Done, FileSlot, Write, WriteRing};
+use super::{CompletedWrite, DEPTH, Disk, FileSlot, Write, WriteRing};
 use std::{
     collections::VecDeque,
     fs::File,
@@ -25,7 +25,7 @@ pub(crate) struct Hand {
     /// Number of plain writes begun.
     pub(crate) plain: Arc<AtomicU64>,
     /// Fault to inject, and the number of calls of its kind so far.
-    pub(crate) fault: Arc<Mutex<(Fault, u64)>>,
+    pub(crate) fault: Arc<Mutex<(CallFault, u64)>>,
 }
 
 /// Kind of call in which a fault is injected.
@@ -40,7 +40,7 @@ pub(crate) enum Call {
 
 /// Effect of a fault on a call.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) enum Effect {
+pub(crate) enum CallEffect {
     #[default]
     Nothing,
     /// The call fails with this errno. A call without an error is refused.
@@ -53,25 +53,25 @@ pub(crate) enum Effect {
 
 /// Fault of `times` consecutive calls of a kind, beginning with call number `from` (from 1).
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Fault {
+pub(crate) struct CallFault {
     pub(crate) call: Call,
     pub(crate) from: u64,
     pub(crate) times: u64,
-    pub(crate) effect: Effect,
+    pub(crate) effect: CallEffect,
 }
 
 /// Fake ring that a [`Hand`] controls.
 struct Fake {
     hand: Hand,
-    pushed: VecDeque<Entry>,
+    pushed: VecDeque<KernelWrite>,
     /// Completions not returned yet.
-    held: VecDeque<Done>,
+    held: VecDeque<CompletedWrite>,
     /// Set after a completion was returned: the next call returns none.
     paused: bool,
 }
 
 /// Write as the kernel gets it: with an address and a descriptor.
-struct Entry {
+struct KernelWrite {
     token: usize,
     fd: RawFd,
     offset: u64,
@@ -79,7 +79,7 @@ struct Entry {
     len: usize,
 }
 
-impl Entry {
+impl KernelWrite {
     fn new(write: &Write<'_>) -> Self {
         Self {
             token: write.token,
@@ -113,40 +113,40 @@ impl Disk {
 
 impl Fake {
     /// Counts a call and returns the effect of the fault on it.
-    fn effect(&self, call: Call) -> Effect {
+    fn effect(&self, call: Call) -> CallEffect {
         let Ok(mut fault) = self.hand.fault.lock() else {
-            return Effect::Nothing;
+            return CallEffect::Nothing;
         };
         let (fault, calls) = &mut *fault;
         if fault.call != call {
-            return Effect::Nothing;
+            return CallEffect::Nothing;
         }
         *calls += 1;
         match (fault.from..fault.from.saturating_add(fault.times)).contains(calls) {
             true => fault.effect,
-            false => Effect::Nothing,
+            false => CallEffect::Nothing,
         }
     }
 
     /// Applies the fault to a call that does not write.
     fn apply_fault(&self, call: Call) -> io::Result<()> {
         match self.effect(call) {
-            Effect::Panics => panic!("a fault that the test injects"),
-            Effect::Fails(errno) => Err(io::Error::from_raw_os_error(errno)),
-            Effect::Nothing | Effect::Writes(_) => Ok(()),
+            CallEffect::Panics => panic!("a fault that the test injects"),
+            CallEffect::Fails(errno) => Err(io::Error::from_raw_os_error(errno)),
+            CallEffect::Nothing | CallEffect::Writes(_) => Ok(()),
         }
     }
 
-    fn write(&self, entry: &Entry) -> io::Result<usize> {
+    fn write(&self, entry: &KernelWrite) -> io::Result<usize> {
         self.hand.begun.fetch_add(1, Ordering::Relaxed);
         if self.hand.full.load(Ordering::Relaxed) {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
         let len = match self.effect(Call::Write) {
-            Effect::Panics => panic!("a fault that the test injects"),
-            Effect::Fails(errno) => return Err(io::Error::from_raw_os_error(errno)),
-            Effect::Writes(n) => n.min(entry.len),
-            Effect::Nothing => entry.len,
+            CallEffect::Panics => panic!("a fault that the test injects"),
+            CallEffect::Fails(errno) => return Err(io::Error::from_raw_os_error(errno)),
+            CallEffect::Writes(n) => n.min(entry.len),
+            CallEffect::Nothing => entry.len,
         };
         let offset = i64::try_from(entry.offset).expect("small");
         // SAFETY: the submitter of the write keeps its bytes and its file until its completion is returned.
@@ -161,7 +161,7 @@ impl Fake {
 impl WriteRing for Fake {
     fn write_plainly(&mut self, write: &Write<'_>) -> io::Result<usize> {
         self.hand.plain.fetch_add(1, Ordering::Relaxed);
-        self.write(&Entry::new(write))
+        self.write(&KernelWrite::new(write))
     }
 
     unsafe fn push(&mut self, write: &Write<'_>) -> bool {
@@ -180,7 +180,7 @@ impl WriteRing for Fake {
         if self.apply_fault(Call::Push).is_err() {
             return false;
         }
-        self.pushed.push_back(Entry::new(write));
+        self.pushed.push_back(KernelWrite::new(write));
         true
     }
 
@@ -188,7 +188,7 @@ impl WriteRing for Fake {
         self.apply_fault(Call::Enter)?;
         while let Some(entry) = self.pushed.pop_front() {
             let result = self.write(&entry);
-            self.held.push_back(Done {
+            self.held.push_back(CompletedWrite {
                 token: entry.token,
                 result,
             });
@@ -200,7 +200,7 @@ impl WriteRing for Fake {
         self.pushed.len()
     }
 
-    fn ended(&mut self) -> Option<Done> {
+    fn ended(&mut self) -> Option<CompletedWrite> {
         if std::mem::take(&mut self.paused) {
             return None;
         }

@@ -46,7 +46,7 @@ pub(super) struct Disk {
     /// `true` if writes that cannot run concurrently with others are plain writes.
     lone_are_plain: bool,
     /// Completed plain writes.
-    done: Vec<Done>,
+    done: Vec<CompletedWrite>,
 }
 
 /// Ring from which the kernel takes writes and to which it returns their completions.
@@ -72,7 +72,7 @@ pub(super) trait WriteRing: Send {
     /// Returns the number of pushed writes that the kernel has not taken.
     fn untaken(&mut self) -> usize;
     /// Returns the next completed write.
-    fn ended(&mut self) -> Option<Done>;
+    fn ended(&mut self) -> Option<CompletedWrite>;
     /// Registers a file, as [`Disk::register_file`] does.
     fn register_file(&mut self, file: &File) -> Option<FileSlot>;
     /// Unregisters a file, as [`Disk::unregister_file`] does.
@@ -118,7 +118,7 @@ impl Write<'_> {
 }
 
 /// Completed write.
-pub(super) struct Done {
+pub(super) struct CompletedWrite {
     /// Value of [`Write::token`].
     pub(super) token: usize,
     /// Number of bytes written, or the error; 0: the kernel did not take the write.
@@ -222,7 +222,7 @@ impl Disk {
             Some(ring) => ring.write_plainly(&write),
             None => write.plainly(),
         };
-        self.done.push(Done {
+        self.done.push(CompletedWrite {
             token: write.token,
             result,
         });
@@ -230,7 +230,7 @@ impl Disk {
 
     /// Passes completed writes to `each`. If there is none yet, waits for one, but may return without one
     /// after a failure of the ring.
-    pub(super) fn reap(&mut self, mut each: impl FnMut(Done)) {
+    pub(super) fn reap(&mut self, mut each: impl FnMut(CompletedWrite)) {
         let waits = self.done.is_empty();
         self.done.drain(..).for_each(&mut each);
         let Some(ring) = &mut self.ring else { return };
@@ -256,7 +256,7 @@ impl Disk {
                     );
                     self.refused = true;
                     for token in self.queued.drain(..) {
-                        each(Done {
+                        each(CompletedWrite {
                             token,
                             result: Ok(0),
                         });

@@ -1,6 +1,6 @@
 //! Ring of io_uring(7) for writes: created by a writer, or kept and passed from one writer to the next.
 
-use super::{DEPTH, Done, FileSlot, Pool, Write, WriteRing};
+use super::{CompletedWrite, DEPTH, FileSlot, Pool, Write, WriteRing};
 use io_uring::{IoUring, opcode, register::Restriction, squeue, types};
 use std::{
     fmt,
@@ -173,11 +173,11 @@ impl WriteRing for Uring {
         self.ring.submission().len()
     }
 
-    fn ended(&mut self) -> Option<Done> {
+    fn ended(&mut self) -> Option<CompletedWrite> {
         let entry = self.ring.completion().next()?;
         let result = usize::try_from(entry.result())
             .map_err(|_| io::Error::from_raw_os_error(-entry.result()));
-        Some(Done {
+        Some(CompletedWrite {
             token: usize::try_from(entry.user_data()).unwrap_or(usize::MAX),
             result,
         })
