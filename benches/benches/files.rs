@@ -4,7 +4,7 @@
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use std::{fs, hint::black_box, path::Path};
 use wqcap_engine::{
-    anonymize::{AnonymizeQuery, Anonymizer},
+    anonymize::{AnonymizeParams, Anonymizer},
     config::Slice,
     files::sealed::{SecretKey, seal},
 };
@@ -20,7 +20,7 @@ fn anonymize(c: &mut Criterion) {
     for (kind, frame) in wqcap_benches::kinds() {
         let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
         let (key, slice) = (key(), Slice::Whole);
-        let mut anonymizer = Anonymizer::new(&AnonymizeQuery { key, slice });
+        let mut anonymizer = Anonymizer::new(&AnonymizeParams { key, slice });
         group.bench_function(kind, |b| {
             b.iter(|| anonymizer.frame(black_box(&frame), len).len());
         });

@@ -138,8 +138,8 @@ fn staged(meter: Meter, cutoff: Vec<CutoffConfig>, flows: u32) -> Stage<Count> {
 }
 
 fn pass<'a>(stage: &mut Stage<Count>, batch: impl Iterator<Item = &'a [u8]> + Clone) {
-    stage.batch();
-    stage.ahead(batch.clone());
+    stage.begin_batch();
+    stage.prefetch(batch.clone());
     for bytes in batch {
         let len = u32::try_from(bytes.len()).unwrap_or(0);
         let frame = Frame {
@@ -150,7 +150,7 @@ fn pass<'a>(stage: &mut Stage<Count>, batch: impl Iterator<Item = &'a [u8]> + Cl
         };
         black_box(stage.frame(&frame));
     }
-    stage.handled();
+    stage.end_batch();
 }
 
 fn flows(c: &mut Criterion) {

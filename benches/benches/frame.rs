@@ -40,7 +40,7 @@ fn others(c: &mut Criterion) {
     });
     let headers = Headers::parse(frame);
     group.bench_function("flow_key", |b| {
-        b.iter(|| FlowKey::of(black_box(frame), black_box(&headers)));
+        b.iter(|| FlowKey::from_headers(black_box(frame), black_box(&headers)));
     });
     group.bench_function("community_id", |b| {
         b.iter(|| black_box(&headers).community_id(black_box(frame)));

@@ -69,7 +69,7 @@ impl Consumer for Work {
 /// Returns the nanoseconds per frame of one run.
 fn run(settings: &[(&str, &str)], rounds: u32, frames: u64) -> Result<f64, Box<dyn Error>> {
     let mut config = Config::with_overrides("", settings)?;
-    config.for_finite_wire(true);
+    config.set_finite_wire_defaults(true);
     config.capture.on_port_down = Some(OnPortDown::Wait);
     let plan = Plan::new(&config, &device::list()?)?;
     let limits = Limits {

@@ -306,7 +306,7 @@ impl Settled {
     /// Reads the file that `-F` names, and looks up the name of `-i` among the devices. Must be
     /// called once, after the model is loaded. Without a device and unless one is required, the
     /// name of `-i` is accepted unchecked.
-    pub fn look_up(&mut self, device_required: bool) -> Result<(), Failure> {
+    pub fn resolve_devices(&mut self, device_required: bool) -> Result<(), Failure> {
         let typed = std::mem::take(&mut self.config.set);
         if let Some(name) = self.interface.take() {
             let devices = device::list()?;

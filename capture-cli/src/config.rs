@@ -29,7 +29,7 @@ impl ConfigArgs {
     /// any value is invalid.
     pub fn load(&self) -> Result<Config, Failure> {
         let reading = self.read()?;
-        reading.sound().map_err(|e| self.refuse(&e.problems))
+        reading.into_config().map_err(|e| self.refuse(&e.problems))
     }
 
     /// Reads the config file and applies the `--set` settings over it. Invalid values are in the
@@ -94,7 +94,7 @@ mod tests {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
-    fn of_file(path: impl Into<PathBuf>) -> ConfigArgs {
+    fn args_for_file(path: impl Into<PathBuf>) -> ConfigArgs {
         ConfigArgs {
             file: Some(path.into()),
             set: Vec::new(),
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_named() {
-        let failure = of_file("/nowhere/x.toml").load().unwrap_err();
+        let failure = args_for_file("/nowhere/x.toml").load().unwrap_err();
         assert!(failure.messages[0].contains("/nowhere/x.toml"));
     }
 
@@ -124,7 +124,7 @@ mod tests {
             if path.is_dir() {
                 continue;
             }
-            of_file(&path)
+            args_for_file(&path)
                 .load()
                 .unwrap_or_else(|e| panic!("{}: {e:?}", path.display()));
             loaded += 1;

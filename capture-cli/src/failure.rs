@@ -36,7 +36,7 @@ impl Failure {
     }
 
     /// Returns `Ok` if there are no messages, else a failure of kind [`Kind::Failed`] with them.
-    pub fn unless_whole(messages: Vec<String>) -> Result<(), Self> {
+    pub fn from_messages(messages: Vec<String>) -> Result<(), Self> {
         let kind = FailureKind::Failed;
         let failure = Self { kind, messages };
         failure.messages.is_empty().then_some(()).ok_or(failure)

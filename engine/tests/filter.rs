@@ -69,7 +69,7 @@ fn the_rules_match_all_frames_that_the_expression_accepts() {
     for expression in EXPRESSIONS {
         let settings = [("capture.mode", "filtered"), ("capture.filter", expression)];
         let config = Config::with_overrides("", &settings).expect(expression);
-        let Ok(steering) = Steering::of(&config, 2) else {
+        let Ok(steering) = Steering::from_config(&config, 2) else {
             whole += 1;
             continue;
         };
@@ -80,7 +80,7 @@ fn the_rules_match_all_frames_that_the_expression_accepts() {
                 continue;
             }
             kept += 1;
-            let class = FrameClass::of(&record.bytes);
+            let class = FrameClass::from_frame(&record.bytes);
             let takes = |spec: &FlowSpec| takes(spec, &record.bytes, &class);
             let taken = steering.rules.iter().any(|it| it.specs.iter().all(takes));
             let is_ip = [0x0800, 0x86dd].contains(&class.ethertype);

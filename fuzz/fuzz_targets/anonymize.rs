@@ -3,7 +3,7 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use wqcap_files::{
-    anonymize::{AnonymizeQuery, Anonymizer},
+    anonymize::{AnonymizeParams, Anonymizer},
     sealed::SecretKey,
 };
 use wqcap_frame::{Headers, Slice};
@@ -13,7 +13,7 @@ pub fn run(frame: &[u8]) {
     let key = SecretKey::new(&[7; 32]);
     for slice in [Slice::Whole, Slice::L3, Slice::L4, Slice::Payload(8)] {
         let key = key.clone();
-        let mut anonymizer = Anonymizer::new(&AnonymizeQuery { key, slice });
+        let mut anonymizer = Anonymizer::new(&AnonymizeParams { key, slice });
         let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
         let out = anonymizer.frame(frame, len);
         assert!(out.len() <= frame.len());

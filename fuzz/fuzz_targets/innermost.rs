@@ -7,11 +7,11 @@ use wqcap_frame::{FlowKey, Headers};
 pub fn run(frame: &[u8]) {
     let headers = Headers::innermost(frame);
     assert!(headers.end() <= frame.len(), "{headers:?}");
-    let there = FlowKey::of(frame, &headers);
+    let there = FlowKey::from_headers(frame, &headers);
     let mut back = headers;
     back.tuple = headers.tuple.reversed();
     if headers.l3().is_some() {
-        assert_eq!(there, FlowKey::of(frame, &back));
+        assert_eq!(there, FlowKey::from_headers(frame, &back));
         assert_eq!(
             FlowKey::spread(frame, &headers),
             FlowKey::spread(frame, &back)

@@ -7,7 +7,7 @@ use wqcap_files::format::secrets::{KeyLogError, Secrets};
 /// Runs the target on one input.
 pub fn run(input: &[u8]) {
     let lines = input.split_inclusive(|it| *it == b'\n');
-    match Secrets::of_tls_key_log(input) {
+    match Secrets::from_tls_key_log(input) {
         Ok(pieces) => {
             assert!(!pieces.is_empty() && pieces.len() <= lines.count());
             // Input that is not UTF-8 has no secrets.
@@ -16,7 +16,7 @@ pub fn run(input: &[u8]) {
         Err(KeyLogError::Line(line)) => {
             let before: Vec<_> = lines.take(line - 1).flatten().copied().collect();
             // All lines before the faulty one are valid, even if none of them is a secret.
-            let before = Secrets::of_tls_key_log(&before);
+            let before = Secrets::from_tls_key_log(&before);
             assert!(!matches!(before, Err(KeyLogError::Line(_))));
         }
         Err(KeyLogError::Empty) => {}

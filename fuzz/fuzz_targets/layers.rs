@@ -7,7 +7,7 @@
 mod walk;
 
 use walk::{Layer, Layers};
-use wqcap_frame::{Headers, MOST_LAYERS};
+use wqcap_frame::{Headers, MAX_HEADERS};
 
 /// Runs the target on one input.
 pub fn run(frame: &[u8]) {
@@ -21,7 +21,7 @@ pub fn run(frame: &[u8]) {
             first_ip.get_or_insert(located.at);
         }
     }
-    assert!(count <= usize::from(MOST_LAYERS));
+    assert!(count <= usize::from(MAX_HEADERS));
     assert_eq!(Headers::parse(frame).l3(), first_ip);
 }
 

@@ -2,7 +2,7 @@
 //! memory of a flow is bounded.
 #![cfg_attr(fuzzing, no_main)]
 
-use wqcap_names::{DhcpMessage, DnsMessage, FlowNames, MOST, PayloadKind, Protocol};
+use wqcap_names::{DhcpMessage, DnsMessage, FlowNames, MAX_PAYLOAD, PayloadKind, Protocol};
 
 /// Runs the target on one input.
 pub fn run(input: &[u8]) {
@@ -11,10 +11,10 @@ pub fn run(input: &[u8]) {
     };
     for ports in [[0, 1], [53, 1], [546, 547]] {
         for kind in [
-            PayloadKind::of_tcp(payload, ports),
-            PayloadKind::of_udp(payload, ports),
+            PayloadKind::classify_tcp(payload, ports),
+            PayloadKind::classify_udp(payload, ports),
         ] {
-            assert!(kind.is_none_or(|it| it.wanted(payload) <= MOST));
+            assert!(kind.is_none_or(|it| it.wanted(payload) <= MAX_PAYLOAD));
         }
     }
     let protocol = match choice % 8 {

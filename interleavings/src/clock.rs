@@ -3,12 +3,12 @@
 
 /// Stand-in for the form of hardware timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Form;
+pub(crate) struct StampForm;
 
 /// Stand-in for the conversion of hardware timestamps to nanoseconds, with the engine's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conversion {
-    pub(crate) form: Form,
+    pub(crate) form: StampForm,
     pub(crate) base: u64,
     pub(crate) base_ns: u64,
     pub(crate) slope: u64,

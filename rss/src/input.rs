@@ -110,7 +110,7 @@ impl FrameClass {
     /// Classifies `frame`, which starts at the destination MAC. Accepts any bytes.
     #[inline(always)]
     #[must_use]
-    pub fn of(frame: &[u8]) -> Self {
+    pub fn from_frame(frame: &[u8]) -> Self {
         let mut class = Self::default();
         let Some((ethernet, mut rest)) = frame.split_first_chunk::<ETHERNET_LEN>() else {
             return class;
@@ -310,7 +310,7 @@ pub(crate) mod tests {
     }
 
     fn profiles(frame: &[u8]) -> [Profile; 2] {
-        DEPTHS.map(|depth| FrameClass::of(frame).profile(depth))
+        DEPTHS.map(|depth| FrameClass::from_frame(frame).profile(depth))
     }
 
     /// Generates packets that may be truncated or have one byte changed, and frames of random
@@ -358,9 +358,9 @@ pub(crate) mod tests {
     #[test]
     fn frames_without_an_ethernet_header_get_the_default_class() {
         for len in 0..14 {
-            assert_eq!(FrameClass::of(&vec![8; len]), FrameClass::default());
+            assert_eq!(FrameClass::from_frame(&vec![8; len]), FrameClass::default());
         }
-        let class = FrameClass::of(&ethernet(&[], 0x0806, &[]));
+        let class = FrameClass::from_frame(&ethernet(&[], 0x0806, &[]));
         assert_eq!((class.ethertype, class.l3_offset), (0x0806, 14));
         assert_eq!((class.l3, class.vlan, class.vlan_tags), (L3::None, None, 0));
     }
@@ -378,7 +378,7 @@ pub(crate) mod tests {
         ];
         for tags in kinds {
             let frame = ethernet(tags, 0x0800, &packet);
-            let class = FrameClass::of(&frame);
+            let class = FrameClass::from_frame(&frame);
             assert_eq!(class.vlan, Some(0xa00a));
             assert_eq!(usize::from(class.vlan_tags), tags.len());
             assert_eq!(class.ethertype, 0x0800);
@@ -391,18 +391,18 @@ pub(crate) mod tests {
     #[test]
     fn a_third_or_truncated_tag_is_not_skipped() {
         let packet = ipv4([10, 0, 0, 1], [10, 0, 0, 2], 17, 0, 0, &ports_and(1, 2, 4));
-        let class = FrameClass::of(&ethernet(&[(0x8100, 1); 3], 0x0800, &packet));
+        let class = FrameClass::from_frame(&ethernet(&[(0x8100, 1); 3], 0x0800, &packet));
         assert_eq!(
             (class.vlan_tags, class.ethertype, class.l3),
             (2, 0x8100, L3::None)
         );
-        let class = FrameClass::of(&ethernet(&[(0x9100, 1)], 0x0800, &packet));
+        let class = FrameClass::from_frame(&ethernet(&[(0x9100, 1)], 0x0800, &packet));
         assert_eq!(
             (class.vlan_tags, class.ethertype, class.l3),
             (0, 0x9100, L3::None)
         );
         for len in 14..18 {
-            let class = FrameClass::of(&ethernet(&[(0x8100, 9)], 0x0800, &packet)[..len]);
+            let class = FrameClass::from_frame(&ethernet(&[(0x8100, 9)], 0x0800, &packet)[..len]);
             assert_eq!(
                 (class.vlan, class.vlan_tags, class.ethertype),
                 (None, 0, 0x8100)
@@ -423,7 +423,7 @@ pub(crate) mod tests {
                 &ports_and(80, 81, 16),
             );
             let frame = ethernet(&[], 0x0800, &packet);
-            let class = FrameClass::of(&frame);
+            let class = FrameClass::from_frame(&frame);
             assert_eq!(
                 (class.l3, class.l4, class.ip_protocol),
                 (L3::Ipv4, L4::Tcp, 6)
@@ -440,7 +440,7 @@ pub(crate) mod tests {
         for first in [0x00, 0x35, 0x65, 0x44, 0x40] {
             let mut frame = whole.clone();
             frame[14] = first;
-            let class = FrameClass::of(&frame);
+            let class = FrameClass::from_frame(&frame);
             assert_eq!(
                 (class.l3, class.ip_protocol, class.l4_offset),
                 (L3::None, 0, 0)
@@ -465,18 +465,18 @@ pub(crate) mod tests {
         for flags in [0x2000, 0x0001, 0x1fff, 0x2001, 0xa000] {
             for protocol in [6, 17] {
                 let frame = ipv4_frame(protocol, flags, &ports_and(1, 2, 40));
-                let class = FrameClass::of(&frame);
+                let class = FrameClass::from_frame(&frame);
                 assert!(class.fragment && class.l4 == L4::None && class.ip_protocol == protocol);
                 assert_eq!(profiles(&frame), [Profile::Ipv4; 2]);
             }
         }
         for flags in [0x0000, 0x4000, 0x8000, 0xc000] {
             let frame = ipv4_frame(6, flags, &ports_and(1, 2, 40));
-            assert!(!FrameClass::of(&frame).fragment);
+            assert!(!FrameClass::from_frame(&frame).fragment);
             assert_eq!(profiles(&frame), [Profile::Ipv4, Profile::Ipv4Tcp]);
         }
         let frame = ipv6_frame(44, &[17, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 2, 0, 8, 0, 0]);
-        assert!(FrameClass::of(&frame).fragment);
+        assert!(FrameClass::from_frame(&frame).fragment);
         assert_eq!(profiles(&frame), [Profile::Ipv6; 2]);
     }
 
@@ -486,7 +486,7 @@ pub(crate) mod tests {
             let mut payload = vec![6, 0, 1, 4, 0, 0, 0, 0];
             payload.extend(ports_and(1, 2, 16));
             let frame = ipv6_frame(extension, &payload);
-            let class = FrameClass::of(&frame);
+            let class = FrameClass::from_frame(&frame);
             assert_eq!(
                 (class.l4, class.l4_offset, class.fragment),
                 (L4::None, 54, false)
@@ -505,7 +505,7 @@ pub(crate) mod tests {
                     ipv4_frame(protocol, 0, &payload),
                     ipv6_frame(protocol, &payload),
                 ] {
-                    let class = FrameClass::of(&frame);
+                    let class = FrameClass::from_frame(&frame);
                     assert!(class.truncated_l4 && class.l4 == L4::None && class.l3 != L3::None);
                     assert_eq!(profiles(&frame), [Profile::CatchAll; 2]);
                     for fields in [HashFields::IPV4, HashFields::IPV6] {
@@ -514,12 +514,12 @@ pub(crate) mod tests {
                 }
                 // A fragment does not have to contain a transport header.
                 let frame = ipv4_frame(protocol, 0x2000, &payload);
-                assert!(!FrameClass::of(&frame).truncated_l4);
+                assert!(!FrameClass::from_frame(&frame).truncated_l4);
                 assert_eq!(profiles(&frame), [Profile::Ipv4; 2]);
             }
             let payload = vec![9; needed];
-            assert!(!FrameClass::of(&ipv4_frame(protocol, 0, &payload)).truncated_l4);
-            assert!(!FrameClass::of(&ipv6_frame(protocol, &payload)).truncated_l4);
+            assert!(!FrameClass::from_frame(&ipv4_frame(protocol, 0, &payload)).truncated_l4);
+            assert!(!FrameClass::from_frame(&ipv6_frame(protocol, &payload)).truncated_l4);
         }
     }
 
@@ -551,7 +551,7 @@ pub(crate) mod tests {
         let check = |ethertype, packet: &[u8], expected: [(Profile, u32); 2]| {
             for tags in [&[][..], &[(0x8100, 5)], &[(0x88a8, 1), (0x8100, 5)]] {
                 let frame = ethernet(tags, ethertype, packet);
-                let class = FrameClass::of(&frame);
+                let class = FrameClass::from_frame(&frame);
                 let got = DEPTHS.map(|depth| {
                     let profile = class.profile(depth);
                     let hash = class.hash(&frame, profile.hash_fields(), &toeplitz);
@@ -581,7 +581,7 @@ pub(crate) mod tests {
     fn fields_that_do_not_fit_leave_the_hash_unspecified() {
         let toeplitz = Toeplitz::new(&RssKey::MICROSOFT);
         let frame = ipv4_frame(6, 0, &ports_and(1, 2, 16));
-        let class = FrameClass::of(&frame);
+        let class = FrameClass::from_frame(&frame);
         for fields in [
             HashFields::NONE,
             HashFields::IPV6,
@@ -595,7 +595,7 @@ pub(crate) mod tests {
             assert_eq!(class.hash(&frame, fields, &toeplitz), None, "{fields:?}");
         }
         let frame = ipv4_frame(1, 0, &[0; 30]);
-        let class = FrameClass::of(&frame);
+        let class = FrameClass::from_frame(&frame);
         assert!(class.hash(&frame, HashFields::IPV4, &toeplitz).is_some());
         let fields = Profile::Ipv4Tcp.hash_fields();
         assert_eq!(class.hash(&frame, fields, &toeplitz), None);
@@ -611,7 +611,7 @@ pub(crate) mod tests {
             (1 << 7, &[0x56, 0x78]),
         ];
         let frame = ipv6_frame(17, &ports_and(0x1234, 0x5678, 4));
-        let class = FrameClass::of(&frame);
+        let class = FrameClass::from_frame(&frame);
         for chosen in 1..16usize {
             let mut bits = 0;
             let mut input = Vec::new();
@@ -633,7 +633,7 @@ pub(crate) mod tests {
         #[test]
         fn no_frame_panics(frame in any_frame(), fields in any::<u16>(), other in any_frame()) {
             let toeplitz = Toeplitz::new(&RssKey::MICROSOFT);
-            let class = FrameClass::of(&frame);
+            let class = FrameClass::from_frame(&frame);
             let fields = HashFields::from_bits_retain(fields.into());
             let _ = class.hash(&frame, fields, &toeplitz);
             // Passing another frame than the classified one is an error of the caller, but must not
@@ -644,7 +644,7 @@ pub(crate) mod tests {
 
         #[test]
         fn offsets_and_fields_are_within_the_frame(frame in any_frame()) {
-            let class = FrameClass::of(&frame);
+            let class = FrameClass::from_frame(&frame);
             prop_assert!(usize::from(class.l3_offset) <= frame.len());
             prop_assert!(usize::from(class.l4_offset) <= frame.len());
             prop_assert_eq!(class.addresses(&frame).is_some(), class.l3 != L3::None);
@@ -656,7 +656,7 @@ pub(crate) mod tests {
         #[test]
         fn a_profile_can_hash_the_frames_it_takes(frame in any_frame()) {
             let toeplitz = Toeplitz::new(&RssKey::MICROSOFT);
-            let class = FrameClass::of(&frame);
+            let class = FrameClass::from_frame(&frame);
             for depth in DEPTHS {
                 let profile = class.profile(depth);
                 let hash = class.hash(&frame, profile.hash_fields(), &toeplitz);
@@ -682,7 +682,7 @@ pub(crate) mod tests {
             };
             let needed = l4_at + if tcp { 20 } else { 8 };
             for len in 0..=frame.len() {
-                let class = FrameClass::of(&frame[..len]);
+                let class = FrameClass::from_frame(&frame[..len]);
                 prop_assert_eq!(class.l3 != L3::None, len >= l4_at);
                 prop_assert_eq!(class.truncated_l4, (l4_at..needed).contains(&len));
                 prop_assert_eq!(class.l4 != L4::None, len >= needed);
@@ -711,7 +711,7 @@ pub(crate) mod tests {
             let (there, back) = (frame(a, b), frame(b, a));
             for depth in DEPTHS {
                 let [there, back] = [&there, &back].map(|frame| {
-                    let class = FrameClass::of(frame);
+                    let class = FrameClass::from_frame(frame);
                     let profile = class.profile(depth);
                     (profile, class.hash(frame, profile.hash_fields(), &toeplitz))
                 });

@@ -63,7 +63,7 @@ pub fn queue_of(
     toeplitz: &Toeplitz,
     table: &IndirectionTable,
 ) -> (Profile, Option<u32>, u16) {
-    let class = FrameClass::of(frame);
+    let class = FrameClass::from_frame(frame);
     let profile = class.profile(depth);
     let hash = class.hash(frame, profile.hash_fields(), toeplitz);
     (profile, hash, hash.map_or(0, |hash| table.queue_of(hash)))

@@ -58,7 +58,7 @@ impl Selection {
     /// that the frame does not have, or of two such types at once; fields other than outer
     /// addresses and ports. Ports without addresses are valid with either IP version.
     #[must_use]
-    pub const fn of(fields: HashFields, l3: L3, l4: L4) -> Option<Self> {
+    pub const fn for_fields(fields: HashFields, l3: L3, l4: L4) -> Option<Self> {
         // Field bits of the addresses, their offset in the IP header, and the bytes of one address.
         let (source, destination, at, len) = match l3 {
             L3::None => return None,
@@ -126,7 +126,7 @@ impl FrameClass {
     #[inline]
     #[must_use]
     pub fn hash(&self, frame: &[u8], fields: HashFields, toeplitz: &Toeplitz) -> Option<u32> {
-        Selection::of(fields, self.l3, self.l4)?.hash(frame, self, toeplitz)
+        Selection::for_fields(fields, self.l3, self.l4)?.hash(frame, self, toeplitz)
     }
 }
 
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn fields_choose_bytes_where_the_frame_has_them() {
         let run = |at, len| ByteRun { at, len };
-        let of = |fields| Selection::of(fields, L3::Ipv4, L4::Udp);
+        let of = |fields| Selection::for_fields(fields, L3::Ipv4, L4::Udp);
         let all = Selection {
             addresses: run(12, 8),
             ports: run(0, 4),
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(of(HashFields::NONE), None);
         assert_eq!(of(HashFields::IPV4 | HashFields::TCP_PORTS), None);
         assert_eq!(of(HashFields::IPV4 | HashFields::IPSEC_SPI), None);
-        let six = Selection::of(HashFields::SRC_IPV6, L3::Ipv6, L4::None);
+        let six = Selection::for_fields(HashFields::SRC_IPV6, L3::Ipv6, L4::None);
         assert_eq!(
             six,
             Some(Selection {
@@ -168,6 +168,9 @@ mod tests {
                 header: 40,
             })
         );
-        assert_eq!(Selection::of(HashFields::IPV4, L3::None, L4::None), None);
+        assert_eq!(
+            Selection::for_fields(HashFields::IPV4, L3::None, L4::None),
+            None
+        );
     }
 }

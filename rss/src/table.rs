@@ -73,7 +73,7 @@ impl IndirectionTable {
     ///
     /// If `table` has another size, returns a copy of `self`.
     #[must_use]
-    pub fn reached_from(&self, table: &[u16]) -> Self {
+    pub fn with_fewest_moves_from(&self, table: &[u16]) -> Self {
         if table.len() != self.entries.len() {
             return self.clone();
         }
@@ -286,20 +286,20 @@ mod tests {
     fn new_shares_move_as_few_entries_as_possible() {
         let table = |weights: &[u32]| IndirectionTable::new(128, 2, weights).unwrap();
         let (even, uneven) = (table(&[1, 1]), table(&[3, 1]));
-        let reached = uneven.reached_from(even.entries());
+        let reached = uneven.with_fewest_moves_from(even.entries());
         assert_eq!(counts(&reached, 2), [96, 32]);
         assert_eq!(moved(&reached, &even), 32);
         // Moved entries are evenly spaced: the first half has half of them.
         let first = &reached.entries()[..64];
         assert_eq!(super::counts(first, 2), [48, 16]);
         assert_eq!(
-            even.reached_from(reached.entries()).entries(),
+            even.with_fewest_moves_from(reached.entries()).entries(),
             even.entries()
         );
-        let all = table(&[1, 0]).reached_from(reached.entries());
+        let all = table(&[1, 0]).with_fewest_moves_from(reached.entries());
         assert_eq!((counts(&all, 2), moved(&all, &reached)), (vec![128, 0], 32));
         let other = IndirectionTable::new(4, 2, &[]).unwrap();
-        assert_eq!(other.reached_from(even.entries()), other);
+        assert_eq!(other.with_fewest_moves_from(even.entries()), other);
     }
 
     #[test]
@@ -407,7 +407,7 @@ mod tests {
             let (Ok(from), Ok(to)) = (table(&from), table(&to)) else {
                 return Ok(());
             };
-            let reached = to.reached_from(from.entries());
+            let reached = to.with_fewest_moves_from(from.entries());
             let [had, wanted, has] = [&from, &to, &reached].map(|it| counts(it, 9));
             prop_assert_eq!(&has, &wanted);
             let least: usize = had.iter().zip(&wanted).map(|(h, w)| h.saturating_sub(*w)).sum();

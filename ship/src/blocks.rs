@@ -47,7 +47,7 @@ const SCHEMA: &str = "message blocks {
 
 /// Object that the parts belong to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OfObject<'a> {
+pub(crate) struct ObjectInfo<'a> {
     /// Key of the object; `None`: the packets are not in the store.
     pub(crate) key: Option<&'a str>,
     /// Length of the object in bytes.
@@ -68,7 +68,7 @@ struct PartRow {
 }
 
 /// Encodes an index as a Parquet file.
-pub(crate) fn write(index: &CaptureIndex, of: OfObject<'_>) -> Result<Bytes, ParquetError> {
+pub(crate) fn write(index: &CaptureIndex, of: ObjectInfo<'_>) -> Result<Bytes, ParquetError> {
     let facts = [
         (SCHEMA_VERSION_KEY, SCHEMA_VERSION),
         ("wqcap.version", env!("CARGO_PKG_VERSION")),
@@ -135,7 +135,7 @@ fn write_rows<W: std::io::Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     rows: &[PartRow],
     head: u64,
-    of: OfObject<'_>,
+    of: ObjectInfo<'_>,
 ) -> Result<(), ParquetError> {
     let key = of.key.map(ByteArray::from);
     if let Some(mut column) = group.next_column()? {
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(index.blocks[0].lost, None, "pcap has no drop counts");
         index.blocks[0].lost = Some(5);
         let bytes = std::fs::metadata(&file).expect("there").len();
-        let of = |key, queue| OfObject { key, bytes, queue };
+        let of = |key, queue| ObjectInfo { key, bytes, queue };
         let table = write(&index, of(Some("packets/x.pcap"), Some(3))).expect("written");
         let reader = SerializedFileReader::new(table).expect("Parquet");
         let rows: Vec<_> = reader.get_row_iter(None).expect("rows").collect();

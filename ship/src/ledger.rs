@@ -35,7 +35,7 @@ pub enum FrameState {
 impl FrameState {
     /// Returns the delivery state of an existing file's frames.
     #[must_use]
-    pub fn of(record: &DeliveryRecord) -> Self {
+    pub fn from_record(record: &DeliveryRecord) -> Self {
         match (&record.state, record.selected) {
             (_, false) => Self::NotSelected,
             (DeliveryState::Shipped, true) => Self::Shipped,
@@ -46,7 +46,7 @@ impl FrameState {
 
 impl DeliveryLedger {
     /// Adds `frames` captured frames with this delivery state.
-    pub fn enter(&mut self, fate: FrameState, frames: u64) {
+    pub fn add_frames(&mut self, fate: FrameState, frames: u64) {
         self.captured += frames;
         *match fate {
             FrameState::Shipped => &mut self.shipped,
@@ -72,7 +72,7 @@ impl DeliveryLedger {
 
     /// Returns the sum of two ledgers.
     #[must_use]
-    pub fn plus(&self, other: &Self) -> Self {
+    pub fn sum_with(&self, other: &Self) -> Self {
         Self {
             captured: self.captured.saturating_add(other.captured),
             shipped: self.shipped.saturating_add(other.shipped),
@@ -99,7 +99,7 @@ mod tests {
             FrameState::Expired,
         ];
         for (fate, frames) in fates.into_iter().zip([1, 10, 100, 1000]) {
-            it.enter(fate, frames);
+            it.add_frames(fate, frames);
         }
         let expected = DeliveryLedger {
             captured: 1111,
@@ -109,10 +109,10 @@ mod tests {
             expired_unshipped: 1000,
         };
         assert_eq!(it, expected);
-        assert!(it.adds_up() && it.plus(&it).adds_up());
+        assert!(it.adds_up() && it.sum_with(&it).adds_up());
         it.captured += 1;
         assert!(!it.adds_up());
         it.shipped = u64::MAX;
-        assert!(!it.adds_up() && !it.plus(&it).adds_up());
+        assert!(!it.adds_up() && !it.sum_with(&it).adds_up());
     }
 }

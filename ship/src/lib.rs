@@ -52,7 +52,7 @@ pub mod store;
 
 use std::path::PathBuf;
 use wqcap_files::{
-    anonymize::AnonymizeQuery,
+    anonymize::AnonymizeParams,
     index::{CaptureIndex, FlowTerms},
 };
 
@@ -82,7 +82,7 @@ pub struct ShipPlan {
     /// Bandwidth limit in bytes per second; `None`: no limit.
     pub bandwidth: Option<u64>,
     /// Anonymization of frames before they are sent; `None`: frames are sent unchanged.
-    pub anonymize: Option<AnonymizeQuery>,
+    pub anonymize: Option<AnonymizeParams>,
     /// Folder of the journal and of anonymized copies.
     pub journal: PathBuf,
 }

@@ -99,7 +99,7 @@ fn found(kind: ContentKind, path: PathBuf, ns: u64) -> Option<FoundCapture> {
     Some(FoundCapture {
         kind,
         name: path.file_name()?.to_str()?.to_owned(),
-        stamp: FileStamp::of(&metadata),
+        stamp: FileStamp::from_metadata(&metadata),
         path,
         ns,
     })

@@ -356,7 +356,7 @@ const SLOW_DOWN: Fate = Fate::Answer(503, "<Error><Code>SlowDown</Code></Error>"
 
 #[test]
 fn shipping_and_extracting_succeed_through_a_failing_network() {
-    let bucket = Bucket::of(S3::s3s());
+    let bucket = Bucket::new(S3::s3s());
     let fleet = Fleet::new();
     let prefix = "some/where";
     let url = format!("s3://{BUCKET}/{prefix}");
@@ -429,7 +429,7 @@ fn count_errors(done: &Done) -> usize {
 
 #[test]
 fn a_bucket_gives_the_same_frames_as_a_directory_and_wrong_credentials_give_one_error() {
-    let bucket = Bucket::of(need!(S3::moto()));
+    let bucket = Bucket::new(need!(S3::moto()));
     let fleet = Fleet::shipped();
     let url = format!("s3://{BUCKET}/some/where");
     for sensor in SENSORS {

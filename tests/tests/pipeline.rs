@@ -124,7 +124,7 @@ fn rules_with_a_filter_keep_the_same_frames_as_the_filter_alone() {
             "{expression}: the filter alone leaves out {more:02x?}"
         );
         for frame in &missing {
-            let class = FrameClass::of(frame);
+            let class = FrameClass::from_frame(frame);
             let untaken =
                 class.truncated_l4 || class.l3 == L3::None || class.fragment && !fragments;
             assert!(
@@ -134,7 +134,7 @@ fn rules_with_a_filter_keep_the_same_frames_as_the_filter_alone() {
         }
         let unparsed = missing
             .iter()
-            .filter(|it| *fragments || !FrameClass::of(it).fragment);
+            .filter(|it| *fragments || !FrameClass::from_frame(it).fragment);
         assert!(unparsed.count() * 20 <= alone.len(), "{expression}");
     }
 }

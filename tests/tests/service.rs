@@ -138,7 +138,7 @@ fn a_run_that_is_refused_sends_no_notification() {
 fn ship_notifies_the_service_manager_even_if_the_store_does_not_answer() {
     let dir = Dir::new();
     let mut manager = Manager::new(&dir);
-    let bucket = Bucket::of(S3::s3s());
+    let bucket = Bucket::new(S3::s3s());
     bucket
         .proxy
         .decide(|it| match it.target.contains("/status/") {

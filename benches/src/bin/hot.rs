@@ -21,9 +21,10 @@ use wqcap_engine::{
     plan,
     rx::{
         Account, Control, Filled, Hashing, Idle, LoadSampler, LoopRequests, Outlet, Queue,
-        QueueLoad, Ring, RingAttr, RingError, Slot, SlotMemory, Stamper, Taken, Watch, Worker,
+        QueueLoad, Ring, RingAttr, RingError, SamplingRate, Slot, SlotMemory, Stamper, Taken,
+        Worker,
     },
-    sink::{Count, Encoder, Files, OutputPlan, PcapEncoder, PcapngEncoder, Writer},
+    sink::{Count, Encoder, OutputPlan, PcapEncoder, PcapngEncoder, Writer, WriterConfig},
     verbs::{VerbsError, WqState},
 };
 use wqcap_rss::{HashDepth, key::RssKey, toeplitz::Toeplitz};
@@ -97,7 +98,9 @@ fn innermost(frames: &[Vec<u8>], times: usize) -> Outcome {
 fn flow_key(frames: &[Vec<u8>], times: usize) -> Outcome {
     let headers: Vec<_> = frames.iter().map(|it| Headers::parse(it)).collect();
     let turn = in_turn(frames, times).zip(headers.iter().cycle());
-    turn.for_each(|(frame, headers)| _ = black_box(FlowKey::of(frame, black_box(headers))));
+    turn.for_each(|(frame, headers)| {
+        _ = black_box(FlowKey::from_headers(frame, black_box(headers)))
+    });
     Ok(())
 }
 
@@ -168,12 +171,12 @@ fn staged(
             std::mem::forget(stage);
             return Ok(());
         }
-        stage.batch();
-        stage.ahead(batch.iter().map(|(bytes, _)| *bytes));
+        stage.begin_batch();
+        stage.prefetch(batch.iter().map(|(bytes, _)| *bytes));
         for &(bytes, ns) in &batch {
             black_box(stage.frame(&received(bytes, ns)));
         }
-        stage.handled();
+        stage.end_batch();
     }
 }
 
@@ -360,7 +363,7 @@ fn rx_loop(_: &[Vec<u8>], times: usize) -> Outcome {
         sampler: LoadSampler::new(
             Arc::new(hashing),
             Arc::new(QueueLoad::new(1)),
-            Watch::Loosely,
+            SamplingRate::Loosely,
         ),
     };
     let (_, ended) = worker.run();
@@ -379,7 +382,7 @@ fn pcapng(frames: &[Vec<u8>], times: usize) -> Outcome {
 /// Encodes frames into blocks. There are enough blocks that the sink never waits.
 fn encode<E: Encoder>(frames: &[Vec<u8>], times: usize, encoder: &E) -> Outcome {
     let dir = tempfile::tempdir()?;
-    let files = Files {
+    let files = WriterConfig {
         output: OutputPlan::pcap(dir.path(), 64 << 20),
         snaplen: 0,
         longest: 2048,
@@ -394,7 +397,7 @@ fn encode<E: Encoder>(frames: &[Vec<u8>], times: usize, encoder: &E) -> Outcome 
     let mut sink = sinks.pop().ok_or("no sink")?;
     for (at, bytes) in in_turn(frames, times).enumerate() {
         if at % BATCH == 0 {
-            sink.batch();
+            sink.begin_batch();
         }
         black_box(sink.frame(&received(bytes, NS + at as u64)));
     }

@@ -7,7 +7,7 @@ use std::{path::PathBuf, time::Duration};
 use strum::VariantNames;
 use wqcap_engine::{
     config::Slice,
-    filter::{Filter, shown},
+    filter::{Filter, quoted_expression},
     frame::dedup::MayDiffer,
 };
 
@@ -123,7 +123,8 @@ impl FilterArgs {
     /// Compiles the filter.
     pub fn compile(&self) -> Result<Filter, Failure> {
         let it = &self.expression;
-        Filter::compile(it).map_err(|e| Failure::refused(format!("--filter {}: {e}", shown(it))))
+        Filter::compile(it)
+            .map_err(|e| Failure::refused(format!("--filter {}: {e}", quoted_expression(it))))
     }
 }
 

@@ -326,7 +326,7 @@ impl Consumer for GatedConsumer {
         Verdict::Captured
     }
 
-    fn batch(&mut self) {
+    fn begin_batch(&mut self) {
         drop(self.gate.lock());
     }
 }

@@ -185,13 +185,13 @@ impl<C: Consumer> Consumer for ParsingConsumer<C> {
     }
 
     #[inline]
-    fn batch(&mut self) {
-        self.0.batch();
+    fn begin_batch(&mut self) {
+        self.0.begin_batch();
     }
 
     #[inline]
-    fn handled(&mut self) {
-        self.0.handled();
+    fn end_batch(&mut self) {
+        self.0.end_batch();
     }
 
     fn idle(&mut self) {
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn records_rotate_through_the_blocks() {
         let mut records = Records {
-            blocks: Region::several(2, 200).expect("allocated blocks"),
+            blocks: Region::allocate_many(2, 200).expect("allocated blocks"),
             block: 0,
             at: 0,
         };

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use wqcap_engine::{
     Wakeup,
     memory::Region,
-    sink::{BLOCK, BlockSink, Encoder, Files, OutputPlan, Writer},
+    sink::{BLOCK, BlockSink, Encoder, OutputPlan, Writer, WriterConfig},
 };
 
 /// Default of `output.buffer` in bytes.
@@ -31,7 +31,7 @@ pub fn start<E: Encoder>(
     longest: usize,
     encoder: &E,
 ) -> Result<(Writer, BlockSink<E>), Failure> {
-    let files = Files {
+    let files = WriterConfig {
         output: OutputPlan::pcap(dir, BUFFER),
         snaplen: 0,
         longest,
@@ -51,7 +51,7 @@ pub fn start<E: Encoder>(
 
 /// Allocates as many blocks as that writer has, of the same size.
 pub fn blocks() -> Result<Vec<Region>, Failure> {
-    Ok(Region::several(BUFFER as usize / BLOCK, BLOCK)?)
+    Ok(Region::allocate_many(BUFFER as usize / BLOCK, BLOCK)?)
 }
 
 /// Waits until the files have their final names, and returns these.

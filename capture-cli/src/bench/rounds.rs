@@ -248,20 +248,20 @@ impl<C: Consumer> Consumer for QueueConsumer<C> {
     }
 
     #[inline]
-    fn batch(&mut self) {
+    fn begin_batch(&mut self) {
         let Some(it) = &mut self.0 else { return };
         // If the sender is gone, there are no more rounds.
         if it.began.is_none() && it.held.recv().is_ok() {
             it.frames = 0;
             it.began = Some(cpu_ns());
         }
-        it.sink.batch();
+        it.sink.begin_batch();
     }
 
     #[inline]
-    fn handled(&mut self) {
+    fn end_batch(&mut self) {
         let Some(it) = &mut self.0 else { return };
-        it.sink.handled();
+        it.sink.end_batch();
         if it.frames >= it.round
             && let Some(began) = it.began.take()
         {

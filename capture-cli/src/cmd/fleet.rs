@@ -32,7 +32,7 @@ pub fn fleet(args: &FleetArgs) -> Result<(), Failure> {
     for it in others {
         terminal::print_line(format_args!("note: {}", message(it, &url)));
     }
-    Failure::unless_whole(missing.into_iter().map(|it| message(it, &url)).collect())
+    Failure::from_messages(missing.into_iter().map(|it| message(it, &url)).collect())
 }
 
 /// Returns the URL of the store that a config names.
@@ -209,7 +209,7 @@ mod tests {
         });
         let status = SensorStatus::parse(text.to_string().as_bytes());
         let mut status = status.expect("a valid status");
-        status.ledger.enter(FrameState::Shipped, frames);
+        status.ledger.add_frames(FrameState::Shipped, frames);
         SensorFacts {
             adds_up: status.ledger.adds_up(),
             status,
@@ -224,7 +224,7 @@ mod tests {
         let ledgers = sensors.iter().map(|it| it.status.ledger);
         Fleet {
             time,
-            total: ledgers.fold(DeliveryLedger::default(), |a, b| a.plus(&b)),
+            total: ledgers.fold(DeliveryLedger::default(), |a, b| a.sum_with(&b)),
             sensors,
             findings: Vec::new(),
         }
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn tables_fit_80_columns_with_billions_of_frames() {
         let mut first = sensor("dc1-tap1", 1_234_567_890);
-        first.status.ledger.enter(FrameState::Pending, 56_789);
+        first.status.ledger.add_frames(FrameState::Pending, 56_789);
         let key = "packets/x".into();
         let time = first.status.by.time;
         first.status.last_object = Some(LastObject { key, time });

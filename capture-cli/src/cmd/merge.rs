@@ -72,7 +72,7 @@ pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
         .iter()
         .filter_map(|input| Some(format!("{}: {}", input.path, input.loss.as_ref()?)))
         .collect();
-    Failure::unless_whole(messages)
+    Failure::from_messages(messages)
 }
 
 /// Reads the secrets of a TLS key log.
@@ -83,7 +83,7 @@ fn key_log(path: &Path) -> Result<Vec<Secrets>, Failure> {
         Failure::refused(format!("--inject-secrets {shown}: {reason}"))
     };
     let log = fs::read(path).map_err(|e| refused(e.to_string()))?;
-    Secrets::of_tls_key_log(&log).map_err(|e| refused(e.to_string()))
+    Secrets::from_tls_key_log(&log).map_err(|e| refused(e.to_string()))
 }
 
 /// Checks that stdout carries either the capture or the JSON report, and that a capture does not go

@@ -100,7 +100,7 @@ impl CaptureSet {
             folder,
             dir: &self.dir,
         });
-        PinEvaluator::default().held(&files, pins, indexes)
+        PinEvaluator::default().evaluate(&files, pins, indexes)
     }
 }
 

@@ -58,7 +58,7 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
             format!("{}: {problem}", file.part.display())
         })
         .collect();
-    Failure::unless_whole(messages)
+    Failure::from_messages(messages)
 }
 
 /// Encrypts a finished file. If that fails, the file stays unencrypted, and the next run tries

@@ -80,7 +80,7 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     } else {
         output::print(&text(&files, &report, &Canvas::of_stdout()))?;
     }
-    Failure::unless_whole(losses)
+    Failure::from_messages(losses)
 }
 
 /// Adds the frames of a file to the simulation. Fails if the file cannot be opened. If it is

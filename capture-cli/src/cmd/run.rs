@@ -28,7 +28,7 @@ use wqcap_engine::{
     capture::{
         End, Limits, Report,
         supervisor::{
-            CaptureBackend, Event, Host, Interval, PlanNow, Presenter, Signals, Supervisor,
+            CaptureBackend, CurrentPlan, Event, Host, Interval, Presenter, Signals, Supervisor,
         },
     },
     config::{Config, Sandbox as SandboxMode},
@@ -38,8 +38,8 @@ use wqcap_engine::{
     },
     device::DeviceFacts,
     plan::Plan,
-    sink::KeptRing,
-    verbs::release_what_is_lost,
+    sink::PreparedRing,
+    verbs::allow_release_of_lost_objects,
 };
 
 /// Time limit for files and summary when a run ends at once.
@@ -71,14 +71,14 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     signals::outlive_early_requests().map_err(uncaught)?;
     let mut given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
     enter(&given.config, args.model.as_deref())?;
-    given.look_up(true)?;
+    given.resolve_devices(true)?;
     if !quiet {
         for note in &given.notes {
             terminal::print_line(format_args!("note: {note}"));
         }
     }
     let file = given.config.file.as_deref();
-    if !release_what_is_lost() {
+    if !allow_release_of_lost_objects() {
         tracing::debug!("libibverbs does not release objects whose device is lost");
     }
     let Checked {
@@ -109,7 +109,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         plan.at_rest = Some(Arc::new(key::read(source, source.config_key())?));
     }
     if plan.output.dir.is_some() {
-        plan.write_ring = Some(Arc::new(KeptRing::new()));
+        plan.write_ring = Some(Arc::new(PreparedRing::new()));
     }
     let service = Service::new();
     let socket = config
@@ -143,7 +143,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     requests
         .escalate(GRACE, move || print_counters(report.get()))
         .map_err(uncaught)?;
-    let levels = plan.output.name.folders();
+    let levels = plan.output.name.folder_depth();
     let dir = plan.output.dir.as_deref();
     let leftovers = dir.map(|dir| Leftovers::begin(dir, levels, plan.at_rest.clone()));
     let stop = Arc::clone(signals.stop_flag());
@@ -282,7 +282,7 @@ impl Presenter for Console {
         devices::text(devices)
     }
 
-    fn plan_text(&self, now: &PlanNow) -> String {
+    fn plan_text(&self, now: &CurrentPlan) -> String {
         check::text_now(now)
     }
 

@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_engine::{
-    anonymize::AnonymizeQuery,
+    anonymize::AnonymizeParams,
     config::{AnonymizeConfig, Config, Format, Sensor, ShipPackets},
     files::sealed::SecretKey,
     filter::Filter,
@@ -110,7 +110,7 @@ pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
             "stopped by a signal before everything was shipped; {} left",
             counted(status.pending_files, "file")
         ))),
-        Mode::Once => Failure::unless_whole(status.problems),
+        Mode::Once => Failure::from_messages(status.problems),
     }
 }
 
@@ -158,13 +158,13 @@ fn plan(config: &Config) -> Result<ShipPlan, Failure> {
 }
 
 /// Reads the key for anonymization.
-fn anonymize(config: &AnonymizeConfig) -> Result<AnonymizeQuery, Failure> {
+fn anonymize(config: &AnonymizeConfig) -> Result<AnonymizeParams, Failure> {
     let none = "anonymize.key is not set; name the file of a key (`openssl rand -out FILE 32` generates one)";
     let path = config.key.as_ref();
     let path = path.ok_or_else(|| Failure::refused(none))?;
     let key = SecretKey::read(path);
     let refused = |e| Failure::refused(format!("anonymize.key = {path:?}: {e}"));
-    Ok(AnonymizeQuery {
+    Ok(AnonymizeParams {
         key: key.map_err(refused)?,
         slice: config.slice,
     })
@@ -376,7 +376,7 @@ mod tests {
             line(&status, 12_300_000, second),
             "12.3 MB/s  3 files, 1.5 GiB left  lag 2 s  wqcap-q00-5.pcap"
         );
-        status.ledger.enter(FrameState::Expired, 1234);
+        status.ledger.add_frames(FrameState::Expired, 1234);
         status.problems.push("the store is gone".into());
         let text = line(&status, 0, Duration::ZERO);
         assert!(

@@ -65,7 +65,7 @@ fn real_time() -> impl Iterator<Item = i32> {
 
 /// Keeps `signals` from killing this process. Signals that are ignored stay ignored. Programs that
 /// this process starts have the default action for the others.
-fn outlive(signals: impl IntoIterator<Item = i32>) -> io::Result<()> {
+fn ignore_default_action(signals: impl IntoIterator<Item = i32>) -> io::Result<()> {
     let ignored = IgnoredSignals::read();
     signals
         .into_iter()
@@ -76,15 +76,15 @@ fn outlive(signals: impl IntoIterator<Item = i32>) -> io::Result<()> {
 /// Keeps SIGUSR1 and SIGUSR2 from killing a capture that starts. [`catch_into`] then gives them
 /// their effect.
 pub fn outlive_early_requests() -> io::Result<()> {
-    outlive([SIGUSR1, SIGUSR2])
+    ignore_default_action([SIGUSR1, SIGUSR2])
 }
 
 /// Keeps signals from killing a helper process, which ends with its capture. Only the capture
 /// reacts to a signal for its group or unit.
-pub fn leave_to_the_capture() -> io::Result<()> {
+pub fn ignore_in_helper() -> io::Result<()> {
     let requests = [SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2];
     let all = requests.into_iter().chain(ENDING).chain(WITHOUT_EFFECT);
-    outlive(all.chain(real_time()))
+    ignore_default_action(all.chain(real_time()))
 }
 
 /// Makes SIGINT, SIGTERM, SIGHUP and the signals of [`ENDING`] set the returned flag. A SIGINT more
@@ -107,7 +107,7 @@ pub fn catch() -> io::Result<Arc<AtomicBool>> {
 )]
 pub fn catch_into(asked: &Signals, reloads: bool) -> io::Result<SignalRequests> {
     let signals = SignalsInfo::new([SIGINT, SIGTERM])?;
-    outlive(WITHOUT_EFFECT)?;
+    ignore_default_action(WITHOUT_EFFECT)?;
     let ignored = IgnoredSignals::read();
     let requests = [SIGHUP, SIGUSR1, SIGUSR2, SIGCONT];
     let caught = requests.into_iter().chain(ENDING).chain(real_time());
@@ -198,7 +198,7 @@ impl Reaction {
         let audited = self.audited && !(origin.process.is_none() && terminal::is_terminal());
         let write = |new| {
             if audited {
-                audit::signal(&sender(origin), &name(signal), new);
+                audit::log_signal(&sender(origin), &name(signal), new);
             }
         };
         match *first {

@@ -55,7 +55,7 @@ impl Peer {
 }
 
 /// Writes the outcome of a requested change.
-pub fn outcome(who: &Peer, what: &str, outcome: &Result<Changed, Refusal>) {
+pub fn log_outcome(who: &Peer, what: &str, outcome: &Result<Changed, Refusal>) {
     match outcome {
         Ok(it) if it.changed => AuditLine {
             old: it.was.as_deref(),
@@ -67,12 +67,12 @@ pub fn outcome(who: &Peer, what: &str, outcome: &Result<Changed, Refusal>) {
             new: Some(&it.now),
             ..AuditLine::new(who, what, "unchanged")
         }),
-        Err(refusal) => refused(who, what, refusal),
+        Err(refusal) => log_refusal(who, what, refusal),
     }
 }
 
 /// Writes that a request was refused or failed.
-pub fn refused(who: &Peer, what: &str, refusal: &Refusal) {
+pub fn log_refusal(who: &Peer, what: &str, refusal: &Refusal) {
     let result = match refusal.code {
         RefusalCode::Failed => "failed",
         _ => "refused",
@@ -84,12 +84,12 @@ pub fn refused(who: &Peer, what: &str, refusal: &Refusal) {
 }
 
 /// Writes that a request repeats an earlier one and got its answer.
-pub fn repeated(who: &Peer, what: &str) {
+pub fn log_repeat(who: &Peer, what: &str) {
     without_effect(&AuditLine::new(who, what, "repeated"));
 }
 
 /// Writes that a signal arrived; `new` is its effect on the process.
-pub fn signal(who: &Peer, name: &str, new: &str) {
+pub fn log_signal(who: &Peer, name: &str, new: &str) {
     AuditLine {
         new: Some(new),
         ..AuditLine::new(who, name, "changed")
@@ -99,7 +99,7 @@ pub fn signal(who: &Peer, name: &str, new: &str) {
 
 /// Writes that `lines` lines of this trail were dropped because stderr was not read. The program
 /// that writes the log calls this function when there is room again.
-pub fn dropped(lines: u64) {
+pub fn log_dropped(lines: u64) {
     AuditLine {
         why: Some("stderr was not read, and the queue of lines was full"),
         left_out: Some(lines),

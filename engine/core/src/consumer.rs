@@ -52,18 +52,18 @@ pub trait Consumer: Send {
     /// Takes one frame and returns the ledger line that counts it. The bytes are valid until the call returns.
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict;
     /// Marks the begin of a batch: the place to read state that other threads may have changed, once for many frames.
-    fn batch(&mut self) {}
+    fn begin_batch(&mut self) {}
     /// Announces frames that follow, in order of arrival, so that a consumer can prefetch what it needs for each. It is a
     /// hint: the frames that follow may be fewer, or other ones.
-    fn ahead<'a>(&mut self, _frames: impl Iterator<Item = &'a [u8]>)
+    fn prefetch<'a>(&mut self, _frames: impl Iterator<Item = &'a [u8]>)
     where
         Self: Sized,
     {
     }
     /// Marks the end of a batch: all of its frames have been handled, and their buffers return to the NIC now.
-    fn handled(&mut self) {}
+    fn end_batch(&mut self) {}
     /// Announces that another filter, a pcap-filter(7) expression, applies to the frames that follow.
-    fn changed(&mut self, _filter: &str) {}
+    fn filter_changed(&mut self, _filter: &str) {}
     /// Reports that no frames have arrived for a moment: the place to pass on what is half full.
     fn idle(&mut self) {}
 }

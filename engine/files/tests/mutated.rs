@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_files::{
-    anonymize::AnonymizeQuery,
+    anonymize::AnonymizeParams,
     extract::{ExtractQuery, FrameQuery, FramesWritten, extract},
     format::{self, ByteOrder, ETHERNET, FileFormat},
     merge::{self, MergeError, MergePlan, MergeTarget},
@@ -274,7 +274,7 @@ impl Bench {
         assert_eq!(found[1], found[2]);
         let out = self.out("pcapng");
         let mut anonymous = query(self, None, &out);
-        anonymous.frames.anonymize = Some(AnonymizeQuery {
+        anonymous.frames.anonymize = Some(AnonymizeParams {
             key: SecretKey::new(&[7; 32]),
             slice: Slice::Whole,
         });

@@ -118,7 +118,7 @@ impl CutoffLimits {
     }
 
     /// Returns the index of the limit for a flow with this first frame.
-    pub fn of_first(&self, bytes: &[u8], len: u32) -> u16 {
+    pub fn for_first_frame(&self, bytes: &[u8], len: u32) -> u16 {
         let takes = |it: &Limit| it.filter.accepts(bytes, len);
         let at = self.each.iter().position(takes);
         // A configuration has at most 1000 limits.
@@ -134,7 +134,7 @@ impl CutoffLimits {
     /// Returns `true` if a frame received at `ns` starts a new flow with the same key: the flow was
     /// silent for too long, or it has ended and the frame opens a connection.
     #[inline]
-    pub fn begins_anew(&self, last_ns: u64, ended: bool, ns: u64, tcp_flags: u8) -> bool {
+    pub fn restarts(&self, last_ns: u64, ended: bool, ns: u64, tcp_flags: u8) -> bool {
         self.is_silent(last_ns, ns) || ended && opens(tcp_flags)
     }
 

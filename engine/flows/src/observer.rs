@@ -52,7 +52,7 @@ impl Observer {
     /// Counts a frame with its outermost and innermost headers. Out of line, so that stages without
     /// an active observer keep their registers.
     #[inline(never)]
-    pub fn see(&mut self, frame: &Frame<'_>, headers: [&Headers; 2]) {
+    pub fn count(&mut self, frame: &Frame<'_>, headers: [&Headers; 2]) {
         self.count_live(frame, headers);
         #[cfg(feature = "records")]
         if let Some(flows) = &mut self.flows {
@@ -65,7 +65,7 @@ impl Observer {
     /// off. `place` is the flow of the frame. Flow records must follow limits.
     #[cfg(feature = "records")]
     #[inline(never)]
-    pub fn cuts(
+    pub fn count_and_cut(
         &mut self,
         frame: &Frame<'_>,
         headers: [&Headers; 2],
@@ -98,7 +98,7 @@ impl Observer {
 
     /// Ends a batch: all its frames have been handled.
     #[inline]
-    pub fn handled(&mut self) {
+    pub fn end_batch(&mut self) {
         #[cfg(feature = "records")]
         if let Some(flows) = &mut self.flows {
             flows.handled();

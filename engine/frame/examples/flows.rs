@@ -25,7 +25,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         if let Some(fault) = headers.malformed {
             *malformed.entry(fault).or_default() += 1;
         }
-        *flows.entry(FlowKey::of(packet.data, &headers)).or_default() += 1;
+        *flows
+            .entry(FlowKey::from_headers(packet.data, &headers))
+            .or_default() += 1;
     }
     let mut flows: Vec<_> = flows.into_iter().collect();
     flows.sort_by_key(|(_, frames)| std::cmp::Reverse(*frames));

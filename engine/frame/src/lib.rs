@@ -56,7 +56,7 @@ mod transport;
 mod tunnel;
 
 pub use flow::{FlowKey, community_id};
-pub use headers::{FiveTuple, Fragment, Headers, MOST_LAYERS, Tags};
+pub use headers::{FiveTuple, Fragment, Headers, MAX_HEADERS, Tags};
 pub use ip::{Ah, Esp, ExtensionHeader, Icmp, Ipv4, Ipv6, Ipv6Fragment};
 pub use link::{Arp, Ethernet, FCS_LEN, Llc, Mpls, Ppp, Pppoe, Vlan};
 pub use malformed::{Malformed, MalformedCounts};

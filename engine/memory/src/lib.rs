@@ -94,8 +94,8 @@ impl Region {
     pub fn allocate(len: usize, numa_node: Option<u32>) -> Result<Self, ResourceError> {
         let len = len.max(1);
         Mapping::huge(len, numa_node)
-            .and_then(Mapping::populated)
-            .or_else(|_| Mapping::ordinary(len, numa_node)?.populated())
+            .and_then(Mapping::populate_all)
+            .or_else(|_| Mapping::ordinary(len, numa_node)?.populate_all())
             .map(|mapping| Self {
                 start: mapping.start,
                 len,
@@ -110,8 +110,8 @@ impl Region {
     ///
     /// # Errors
     /// There is not enough memory.
-    pub fn several(count: usize, len: usize) -> Result<Vec<Self>, ResourceError> {
-        let (regions, untouched) = Self::several_untouched(count, len)?;
+    pub fn allocate_many(count: usize, len: usize) -> Result<Vec<Self>, ResourceError> {
+        let (regions, untouched) = Self::map_many(count, len)?;
         untouched.touch()?;
         Ok(regions)
     }
@@ -121,10 +121,7 @@ impl Region {
     ///
     /// # Errors
     /// There is not enough memory.
-    pub fn several_untouched(
-        count: usize,
-        len: usize,
-    ) -> Result<(Vec<Self>, Untouched), ResourceError> {
+    pub fn map_many(count: usize, len: usize) -> Result<(Vec<Self>, Untouched), ResourceError> {
         let len = len.max(1);
         let stride = len.checked_next_multiple_of(PAGE);
         let whole = stride.and_then(|it| it.checked_mul(count.max(1)));
@@ -145,7 +142,7 @@ impl Region {
     ///
     /// # Errors
     /// The kernel rejects the advice.
-    pub fn leave_out_of_dumps(&self) -> io::Result<()> {
+    pub fn exclude_from_core_dumps(&self) -> io::Result<()> {
         self.mapping.advise(libc::MADV_DONTDUMP)
     }
 
@@ -287,7 +284,7 @@ impl Mapping {
     }
 
     /// Returns the mapping with all its pages resident.
-    fn populated(self) -> io::Result<Self> {
+    fn populate_all(self) -> io::Result<Self> {
         self.populate()?;
         Ok(self)
     }
@@ -490,7 +487,7 @@ mod tests {
 
     #[test]
     fn parts_of_one_mapping_are_disjoint_and_outlive_each_other() {
-        let mut parts = Region::several(3, 5000).expect("memory");
+        let mut parts = Region::allocate_many(3, 5000).expect("memory");
         for (n, part) in (1u8..).zip(&mut parts) {
             assert_eq!((part.len(), part.as_ptr().addr() % PAGE), (5000, 0));
             part.as_mut_slice().fill(n);
@@ -501,12 +498,12 @@ mod tests {
         drop(parts);
         assert!(last.as_slice(5000).iter().all(|it| *it == 3));
         last.as_mut_slice().fill(4);
-        assert!(Region::several(1 << 20, 1 << 50).is_err());
+        assert!(Region::allocate_many(1 << 20, 1 << 50).is_err());
     }
 
     #[test]
     fn pages_touched_later_become_resident_and_keep_their_bytes() {
-        let (mut parts, untouched) = Region::several_untouched(3, 2 << 20).expect("memory");
+        let (mut parts, untouched) = Region::map_many(3, 2 << 20).expect("memory");
         parts[2].as_mut_slice()[5] = 7;
         untouched.touch().expect("memory");
         let mut resident = vec![0u8; (6 << 20) / PAGE];

@@ -5,7 +5,7 @@ use crate::{http, quic};
 
 /// Maximum number of payload bytes that are parsed. A TLS hello with post-quantum keys has about
 /// 2000 bytes.
-pub const MOST: usize = 4096;
+pub const MAX_PAYLOAD: usize = 4096;
 /// Maximum number of bytes of an HTTP response that are parsed; the status is in the first line.
 const MOST_RESPONSE: usize = 1024;
 /// Maximum length of an SSH identification line in bytes: RFC 4253 section 4.2.
@@ -74,7 +74,7 @@ impl PayloadKind {
     /// Classifies the payload of a TCP segment; `None` if it contains no name.
     #[inline]
     #[must_use]
-    pub fn of_tcp(payload: &[u8], ports: [u16; 2]) -> Option<Self> {
+    pub fn classify_tcp(payload: &[u8], ports: [u16; 2]) -> Option<Self> {
         let head = u32::from_be_bytes(*payload.first_chunk()?);
         let protocol = match head {
             TLS..=TLS_END => return is_hello(payload).then_some(Self::Beginning(Protocol::Tls)),
@@ -90,7 +90,7 @@ impl PayloadKind {
     /// Classifies the payload of a UDP datagram; `None` if it contains no name.
     #[inline]
     #[must_use]
-    pub fn of_udp(payload: &[u8], ports: [u16; 2]) -> Option<Self> {
+    pub fn classify_udp(payload: &[u8], ports: [u16; 2]) -> Option<Self> {
         if ports.iter().any(|it| DNS_PORTS.contains(it)) {
             return Some(Self::Dns);
         }
@@ -121,7 +121,11 @@ impl PayloadKind {
             Self::Beginning(Protocol::Http) if payload.starts_with(b"HTTP") => {
                 len.min(MOST_RESPONSE)
             }
-            Self::Beginning(Protocol::Http) if len < MOST && http::is_host_pending(payload) => MOST,
+            Self::Beginning(Protocol::Http)
+                if len < MAX_PAYLOAD && http::is_host_pending(payload) =>
+            {
+                MAX_PAYLOAD
+            }
             Self::Beginning(Protocol::Ssh) => len.min(MOST_SSH),
             Self::Beginning(Protocol::Http | Protocol::Quic)
             | Self::Dns
@@ -132,7 +136,7 @@ impl PayloadKind {
                 _ => len,
             },
         };
-        wanted.min(MOST)
+        wanted.min(MAX_PAYLOAD)
     }
 }
 
@@ -172,29 +176,39 @@ mod tests {
             (b"SSH", None),
             (b"", None),
         ] {
-            assert_eq!(PayloadKind::of_tcp(payload, web), kind, "{payload:x?}");
+            assert_eq!(
+                PayloadKind::classify_tcp(payload, web),
+                kind,
+                "{payload:x?}"
+            );
         }
         assert_eq!(
-            PayloadKind::of_tcp(b"\0\x1d\0\0", [53, 9]),
+            PayloadKind::classify_tcp(b"\0\x1d\0\0", [53, 9]),
             Some(PayloadKind::DnsOverTcp)
         );
         assert_eq!(
-            PayloadKind::of_udp(b"", [5353, 5353]),
+            PayloadKind::classify_udp(b"", [5353, 5353]),
             Some(PayloadKind::Dns)
         );
-        assert_eq!(PayloadKind::of_udp(b"", [68, 67]), Some(PayloadKind::Dhcp));
-        assert_eq!(PayloadKind::of_udp(b"", [67, 4000]), None);
         assert_eq!(
-            PayloadKind::of_udp(b"", [547, 546]),
+            PayloadKind::classify_udp(b"", [68, 67]),
+            Some(PayloadKind::Dhcp)
+        );
+        assert_eq!(PayloadKind::classify_udp(b"", [67, 4000]), None);
+        assert_eq!(
+            PayloadKind::classify_udp(b"", [547, 546]),
             Some(PayloadKind::Dhcpv6)
         );
-        assert_eq!(PayloadKind::of_udp(b"", [547, 4000]), None);
+        assert_eq!(PayloadKind::classify_udp(b"", [547, 4000]), None);
         let mut initial = vec![0xc3, 0, 0, 0, 1];
         initial.resize(1200, 0);
-        assert_eq!(PayloadKind::of_udp(&initial, web), begins(Protocol::Quic));
-        assert_eq!(PayloadKind::of_udp(&initial[..1199], web), None);
+        assert_eq!(
+            PayloadKind::classify_udp(&initial, web),
+            begins(Protocol::Quic)
+        );
+        assert_eq!(PayloadKind::classify_udp(&initial[..1199], web), None);
         initial[0] = 0x43;
-        assert_eq!(PayloadKind::of_udp(&initial, web), None);
+        assert_eq!(PayloadKind::classify_udp(&initial, web), None);
     }
 
     #[test]
@@ -202,16 +216,19 @@ mod tests {
         let hello = [0x16, 3, 1, 6, 4, 1, 0, 6, 0];
         let tls = PayloadKind::Beginning(Protocol::Tls);
         assert_eq!(tls.wanted(&hello), 9 + 0x600);
-        assert_eq!(tls.wanted(&[0x16, 3, 1, 0xff, 0, 1, 0, 0xff, 0, 9]), MOST);
+        assert_eq!(
+            tls.wanted(&[0x16, 3, 1, 0xff, 0, 1, 0, 0xff, 0, 9]),
+            MAX_PAYLOAD
+        );
         assert_eq!(PayloadKind::DnsOverTcp.wanted(&[1, 0, 7]), 258);
         assert_eq!(PayloadKind::DnsOverTcp.wanted(&[0, 1, 7, 0, 1, 7]), 6);
         let http = PayloadKind::Beginning(Protocol::Http);
-        assert_eq!(http.wanted(b"GET / HTTP/1.1\r\nAccept: *"), MOST);
+        assert_eq!(http.wanted(b"GET / HTTP/1.1\r\nAccept: *"), MAX_PAYLOAD);
         let named = b"GET / HTTP/1.1\r\nHost: a\r\nAcc";
         assert_eq!(http.wanted(named), named.len());
-        assert_eq!(http.wanted(&[b'x'; 9000]), MOST);
+        assert_eq!(http.wanted(&[b'x'; 9000]), MAX_PAYLOAD);
         let response = [&b"HTTP/1.1 200 OK\r\nA: "[..], &[b'x'; 9000]].concat();
         assert_eq!(http.wanted(&response), 1024);
-        assert_eq!(PayloadKind::Dns.wanted(&[0; 9000]), MOST);
+        assert_eq!(PayloadKind::Dns.wanted(&[0; 9000]), MAX_PAYLOAD);
     }
 }

@@ -40,7 +40,7 @@ mod tls;
 pub use dhcp::DhcpMessage;
 pub use dns::{DnsMessage, Question};
 pub use flow::{FlowNames, Names};
-pub use kind::{MOST, PayloadKind, Protocol};
+pub use kind::{MAX_PAYLOAD, PayloadKind, Protocol};
 
 /// Error: the payload is not of the kind that its first bytes or ports indicate, or it is
 /// truncated.

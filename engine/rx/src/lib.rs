@@ -18,7 +18,7 @@ mod ring;
 mod worker;
 
 pub use error::RxError;
-pub use load::{Hashing, LoadSampler, QueueLoad, Watch};
+pub use load::{Hashing, LoadSampler, QueueLoad, SamplingRate};
 pub use order::LoopRequests;
 pub use pool::{Filled, Slot, SlotMemory};
 pub use ring::{Account, Batch, DeviceQueue, Failed, Queue, Recovered, Ring, RingAttr, RingError};

@@ -13,7 +13,7 @@ use wqcap_rss::{FrameClass, HashDepth, Toeplitz};
 
 /// Sampling rate of a queue's load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Watch {
+pub enum SamplingRate {
     /// High rate: the indirection table is rebalanced from these samples.
     Closely,
     /// Low rate: the samples are only reported on request.
@@ -22,7 +22,7 @@ pub enum Watch {
     Never,
 }
 
-impl Watch {
+impl SamplingRate {
     /// Mean number of frames per sampled frame; 0: no frame is sampled. One sample costs as much as
     /// the reception of a dozen frames.
     fn every(self) -> usize {
@@ -76,7 +76,7 @@ pub struct Hashing {
 
 /// Selection of the frames to sample. The gaps between them are random: with equal gaps, periodic
 /// traffic would have only a few of its frames sampled.
-struct Picks {
+struct SamplePicker {
     /// Mean gap in frames; 0: no sampling.
     every: usize,
     /// Frames until the next sampled one.
@@ -85,8 +85,8 @@ struct Picks {
     dice: u64,
 }
 
-impl Picks {
-    fn new(watch: Watch) -> Self {
+impl SamplePicker {
+    fn new(watch: SamplingRate) -> Self {
         let every = watch.every();
         Self {
             every,
@@ -119,17 +119,17 @@ impl Picks {
 pub struct LoadSampler {
     hashing: Arc<Hashing>,
     load: Arc<QueueLoad>,
-    picks: Picks,
+    picks: SamplePicker,
 }
 
 impl LoadSampler {
     /// Creates a sampler that counts into `load` at the rate that `watch` sets.
     #[must_use]
-    pub fn new(hashing: Arc<Hashing>, load: Arc<QueueLoad>, watch: Watch) -> Self {
+    pub fn new(hashing: Arc<Hashing>, load: Arc<QueueLoad>, watch: SamplingRate) -> Self {
         Self {
             hashing,
             load,
-            picks: Picks::new(watch),
+            picks: SamplePicker::new(watch),
         }
     }
 
@@ -143,7 +143,7 @@ impl LoadSampler {
     }
 
     fn count(&self, frame: &[u8]) {
-        let class = FrameClass::of(frame);
+        let class = FrameClass::from_frame(frame);
         let fields = class.profile(self.hashing.depth).hash_fields();
         let entry = class
             .hash(frame, fields, &self.hashing.toeplitz)
@@ -166,19 +166,19 @@ mod tests {
     #[test]
     fn a_loose_watch_samples_less_and_a_single_queue_is_not_sampled() {
         let picked = |watch| {
-            let mut picks = Picks::new(watch);
+            let mut picks = SamplePicker::new(watch);
             (0..80_000).filter(|_| picks.pick(64).is_some()).count()
         };
-        let (closely, loosely) = (picked(Watch::Closely), picked(Watch::Loosely));
+        let (closely, loosely) = (picked(SamplingRate::Closely), picked(SamplingRate::Loosely));
         assert!((28_000..42_000).contains(&closely), "{closely}");
         assert!((9_000..10_500).contains(&loosely), "{loosely}");
-        assert_eq!(picked(Watch::Never), 0);
+        assert_eq!(picked(SamplingRate::Never), 0);
     }
 
     #[test]
     fn every_frame_of_periodic_traffic_is_sampled() {
         for (batch, period) in [(1, 100), (7, 100), (64, 100), (64, 64), (64, 192)] {
-            let mut picks = Picks::new(Watch::Closely);
+            let mut picks = SamplePicker::new(SamplingRate::Closely);
             let mut seen = vec![0_u32; period];
             let batches = 4_000 * period / batch;
             for first in (0..batches).map(|it| it * batch) {

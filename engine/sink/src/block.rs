@@ -187,12 +187,12 @@ pub(super) enum FileLedger {
 impl FileLedger {
     /// Counts the frames of a block or file that did not reach the disk as lost.
     pub(super) fn count_lost(&self, tally: &FrameTally) {
-        self.each(tally, QueueCounters::lost);
+        self.each(tally, QueueCounters::add_lost);
     }
 
     /// Counts the frames of a finished file as kept.
     pub(super) fn count_kept(&self, tally: &FrameTally) {
-        self.each(tally, QueueCounters::kept);
+        self.each(tally, QueueCounters::add_kept);
     }
 
     fn each(&self, tally: &FrameTally, count: impl Fn(&QueueCounters, u64, u64)) {
@@ -227,7 +227,7 @@ pub(super) struct Exchange {
 
 /// Settings of a sink's files.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct SinkSettings {
     /// Index of the sink among the run's sinks.
     pub(super) queue: u16,
     /// `true` if the files hold the frames of all queues.
@@ -242,7 +242,7 @@ pub(super) struct Shape {
 }
 
 /// Use of the run's write limit by one sink.
-struct Limited {
+struct LimitShare {
     all: Arc<WriteLimit>,
     /// `true` if the sink's next file is already counted.
     claimed: bool,
@@ -252,7 +252,7 @@ struct Limited {
 
 /// Sink that encodes frames into blocks for the writer.
 pub struct BlockSink<E: Encoder> {
-    shape: Shape,
+    shape: SinkSettings,
     encoder: E,
     /// Bytes of the trailer that closes a file.
     trailer: usize,
@@ -272,7 +272,7 @@ pub struct BlockSink<E: Encoder> {
     rotate_at: u64,
     /// Value of [`Totals::received`] at which the next file begins.
     rotate_frames: u64,
-    limit: Option<Limited>,
+    limit: Option<LimitShare>,
     /// Statistics of the open file.
     totals: Totals,
     /// Number of frames lost while no file was open. The next file's statistics include them.
@@ -288,7 +288,7 @@ pub struct BlockSink<E: Encoder> {
 
 impl<E: Encoder> BlockSink<E> {
     pub(super) fn new(
-        shape: Shape,
+        shape: SinkSettings,
         encoder: E,
         asked: Arc<SinkRequests>,
         exchange: Exchange,
@@ -298,7 +298,7 @@ impl<E: Encoder> BlockSink<E> {
 
     /// Creates a sink whose files count towards `limit`, if there is one.
     pub(super) fn limited(
-        shape: Shape,
+        shape: SinkSettings,
         encoder: E,
         asked: Arc<SinkRequests>,
         exchange: Exchange,
@@ -317,7 +317,7 @@ impl<E: Encoder> BlockSink<E> {
             file: 0,
             rotate_at: u64::MAX,
             rotate_frames: u64::MAX,
-            limit: limit.map(|all| Limited {
+            limit: limit.map(|all| LimitShare {
                 all,
                 claimed: false,
                 reported: 0,
@@ -395,7 +395,7 @@ impl<E: Encoder> BlockSink<E> {
             0 => u64::MAX,
             period => (ns / period + 1).saturating_mul(period),
         }
-        .min(self.encoder.until());
+        .min(self.encoder.next_header_ns());
         self.rotate_frames = match self.shape.rotation.frames {
             0 => u64::MAX,
             frames => lost.saturating_add(frames),
@@ -499,7 +499,7 @@ impl<E: Encoder> BlockSink<E> {
         let Some(mut note) = note else {
             return self.append_record(queue, record, need);
         };
-        let bytes = self.encoder.annotated(queue, record, &note.notes());
+        let bytes = self.encoder.record_with_notes(queue, record, &note.notes());
         let taken = self.ensure_block(record.ns) && self.append_encoded(record, &bytes);
         if !taken || note.remove_written() {
             self.note = Some((note, self.current.take()));
@@ -660,7 +660,7 @@ impl<E: Encoder> BlockSink<E> {
     #[cold]
     fn add_marks(&mut self) {
         let marks = self.asked.take_marks();
-        if self.encoder.tells_marks() && self.open_block().is_some() {
+        if self.encoder.supports_marks() && self.open_block().is_some() {
             self.pending_notes().add_marks(marks);
         }
     }
@@ -756,15 +756,15 @@ impl<E: Encoder> Consumer for BlockSink<E> {
         self.take(self.shape.queue, &self.record(frame))
     }
 
-    fn changed(&mut self, filter: &str) {
-        if !self.encoder.filtered(filter) {
+    fn filter_changed(&mut self, filter: &str) {
+        if !self.encoder.set_filter(filter) {
             return;
         }
         self.pending_notes().set_filter(filter);
     }
 
     #[inline]
-    fn batch(&mut self) {
+    fn begin_batch(&mut self) {
         self.poll_requests();
         if self.limit.is_some() {
             self.publish_written_bytes();

@@ -54,7 +54,7 @@ pub use reorder::InOrder;
 pub use reorder::Relay;
 pub use requests::{Note, SinkRequests};
 pub use wqcap_core::consumer::Count;
-pub use write::{BLOCK, Backlog, Deleted, Files, KeptRing, Writer, WriterReport};
+pub use write::{BLOCK, Backlog, Deleted, PreparedRing, Writer, WriterConfig, WriterReport};
 
 /// Record to encode: a frame and its metadata.
 #[derive(Clone, Copy, Debug)]
@@ -137,7 +137,7 @@ pub trait Encoder: Clone + Send + 'static {
     fn header(&mut self, queue: Option<u16>, ns: u64) -> Vec<u8>;
     /// Returns the time stamp at which a new file must begin, because its header has more to report;
     /// `u64::MAX`: none.
-    fn until(&self) -> u64 {
+    fn next_header_ns(&self) -> u64 {
         u64::MAX
     }
     /// Returns the encoded length of a record in bytes.
@@ -145,16 +145,16 @@ pub trait Encoder: Clone + Send + 'static {
     /// Writes the record into `out`, which has exactly [`Encoder::record_len`] bytes.
     fn record(&self, out: &mut [u8], queue: u16, record: &Record<'_>);
     /// Returns `true` if records can carry marks.
-    fn tells_marks(&self) -> bool {
+    fn supports_marks(&self) -> bool {
         false
     }
     /// Sets the filter that applies from the next record. Returns `true` if that record must carry a
     /// note of the change ([`Encoder::annotated`]).
-    fn filtered(&mut self, _filter: &str) -> bool {
+    fn set_filter(&mut self, _filter: &str) -> bool {
         false
     }
     /// Returns the encoded record with these notes, if the format supports notes.
-    fn annotated(&self, queue: u16, record: &Record<'_>, _notes: &[Note]) -> Vec<u8> {
+    fn record_with_notes(&self, queue: u16, record: &Record<'_>, _notes: &[Note]) -> Vec<u8> {
         let mut out = vec![0; self.record_len(record)];
         self.record(&mut out, queue, record);
         out

@@ -61,7 +61,7 @@ impl WriteLimit {
             files: files.unwrap_or(u64::MAX),
             written: AtomicU64::new(0),
             begun: AtomicU64::new(0),
-            full: Alarm::of(owner),
+            full: Alarm::new(owner),
             owner: owner.clone(),
         }
     }

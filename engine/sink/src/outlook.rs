@@ -38,7 +38,7 @@ pub struct DiskRoom {
 impl DiskRoom {
     /// Reads the space of the file system that holds `dir`; `None` if statvfs(3) fails.
     #[must_use]
-    pub fn of(dir: &Path) -> Option<Self> {
+    pub fn read(dir: &Path) -> Option<Self> {
         let disk = statvfs(dir).ok()?;
         Some(Self {
             free: disk.f_bavail.saturating_mul(disk.f_frsize),
@@ -109,14 +109,14 @@ pub fn outlook(files: &[FinishedFile], disk: DiskRoom, keep: &Retention) -> Opti
 /// Estimates how long files stay under `keep`, from the present files in `dir` and all its
 /// subdirectories.
 #[must_use]
-pub fn outlook_of(dir: &Path, keep: &Retention) -> Option<Outlook> {
+pub fn outlook_of_folder(dir: &Path, keep: &Retention) -> Option<Outlook> {
     let folder = CaptureFolder::list(dir).ok()?;
     let files = folder.finished.iter().filter_map(|(path, len)| {
         let written = path.metadata().ok()?.modified().ok()?;
         Some(FinishedFile { written, len: *len })
     });
     let files: Vec<_> = files.collect();
-    outlook(&files, DiskRoom::of(dir)?, keep)
+    outlook(&files, DiskRoom::read(dir)?, keep)
 }
 
 #[cfg(test)]

@@ -99,7 +99,7 @@ impl Encoder for PcapngEncoder {
         out
     }
 
-    fn until(&self) -> u64 {
+    fn next_header_ns(&self) -> u64 {
         self.outages.next_ns()
     }
 
@@ -153,16 +153,16 @@ impl Encoder for PcapngEncoder {
         );
     }
 
-    fn tells_marks(&self) -> bool {
+    fn supports_marks(&self) -> bool {
         true
     }
 
-    fn filtered(&mut self, filter: &str) -> bool {
+    fn set_filter(&mut self, filter: &str) -> bool {
         filter.clone_into(&mut self.origin.filter);
         true
     }
 
-    fn annotated(&self, queue: u16, record: &Record<'_>, notes: &[Note]) -> Vec<u8> {
+    fn record_with_notes(&self, queue: u16, record: &Record<'_>, notes: &[Note]) -> Vec<u8> {
         let mut out = vec![0; self.record_len(record)];
         self.record(&mut out, queue, record);
         // Before the end of options and the closing length.

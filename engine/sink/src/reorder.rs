@@ -95,13 +95,13 @@ impl Encoder for Relay {
         record.copy_to(data);
     }
 
-    fn filtered(&mut self, _filter: &str) -> bool {
+    fn set_filter(&mut self, _filter: &str) -> bool {
         true
     }
 
     /// Appends the filter's length and the filter behind the frame. Marks are not relayed: they are
     /// requested of the output sink.
-    fn annotated(&self, queue: u16, record: &Record<'_>, notes: &[Note]) -> Vec<u8> {
+    fn record_with_notes(&self, queue: u16, record: &Record<'_>, notes: &[Note]) -> Vec<u8> {
         let mut out = vec![0; self.record_len(record)];
         self.record(&mut out, queue, record);
         let filter = notes.iter().find_map(|it| match it {
@@ -172,7 +172,7 @@ fn parse_relayed(bytes: &[u8]) -> Option<(Relayed<'_>, usize)> {
 }
 
 /// Output for records in the order of time.
-pub(super) trait Ordered: Send {
+pub(super) trait OrderedOutput: Send {
     /// Writes a record. `filter` is the filter that applies to its queue from this record, if it
     /// changed. Returns `false` if the record is lost.
     fn write(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool;
@@ -183,10 +183,10 @@ pub(super) trait Ordered: Send {
     fn end_round(&mut self, quiet: bool);
 }
 
-impl<E: Encoder> Ordered for BlockSink<E> {
+impl<E: Encoder> OrderedOutput for BlockSink<E> {
     fn write(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool {
         if let Some(filter) = filter {
-            self.changed(filter);
+            self.filter_changed(filter);
         }
         let taken = self.take(queue, record) == Verdict::Captured;
         if taken {
@@ -200,7 +200,7 @@ impl<E: Encoder> Ordered for BlockSink<E> {
     }
 
     fn end_round(&mut self, quiet: bool) {
-        self.batch();
+        self.begin_batch();
         if quiet {
             self.idle();
         }
@@ -221,7 +221,11 @@ impl InOrder {
     /// Passes a frame through all steps and cuts the record to the bytes that are written.
     fn judge(&mut self, queue: usize, record: &mut Record<'_>, is_late: bool) -> Verdict {
         // A late frame is not compared: the window has already passed its time stamp.
-        if !is_late && self.window.repeats(record.bytes, record.len, record.ns) {
+        if !is_late
+            && self
+                .window
+                .check_and_record(record.bytes, record.len, record.ns)
+        {
             return Verdict::Deduplicated;
         }
         let fcs = (record.fcs.first_chunk()).map(|&bytes| Fcs {
@@ -295,7 +299,7 @@ impl QueueLine {
     }
 
     /// Returns the time stamp of the queue's next record. Returns fully read blocks to the sink.
-    fn next_ns(&mut self, out: &mut dyn Ordered, now: Instant) -> Option<u64> {
+    fn next_ns(&mut self, out: &mut dyn OrderedOutput, now: Instant) -> Option<u64> {
         loop {
             let (_, block) = self.blocks.front()?;
             match parse_relayed(&block.memory.as_slice(block.len)[self.at..]) {
@@ -382,7 +386,7 @@ pub(super) struct Reorderer<O> {
     last_ns: u64,
 }
 
-impl<O: Ordered> Reorderer<O> {
+impl<O: OrderedOutput> Reorderer<O> {
     pub(super) fn new(
         full: Receiver<Full>,
         lines: Vec<QueueLine>,
@@ -460,11 +464,11 @@ impl<O: Ordered> Reorderer<O> {
         for (stage, line) in in_order.stages.iter_mut().zip(&mut self.lines) {
             stage.missed(std::mem::take(&mut line.unseen));
         }
-        in_order.each(|it| it.handled());
+        in_order.each(|it| it.end_batch());
         if quiet {
             in_order.each(|it| it.idle());
         }
-        in_order.each(|it| it.batch());
+        in_order.each(|it| it.begin_batch());
     }
 
     /// Reads the time at which each queue was last empty. Blocks with frames received before that time
@@ -560,7 +564,7 @@ impl<O: Ordered> Reorderer<O> {
             let owed = line.filter.take();
             record.lost_before += std::mem::take(&mut line.owed_lost);
             if !self.out.write(queue, &record, filter.or(owed.as_deref())) {
-                line.counters.lost(1, u64::from(record.len));
+                line.counters.add_lost(1, u64::from(record.len));
             }
         } else {
             if let Some(filter) = filter {
@@ -569,12 +573,12 @@ impl<O: Ordered> Reorderer<O> {
             line.owed_lost += record.lost_before;
             let (counters, bytes) = (&line.counters, u64::from(record.len));
             match verdict {
-                Verdict::Deduplicated => counters.repeated(1, bytes),
+                Verdict::Deduplicated => counters.add_repeated(1, bytes),
                 Verdict::SampledOut => counters.sampled_out_in_order(bytes),
                 Verdict::CutOff => counters.cut_off_in_order(bytes),
                 // The stages in `InOrder` neither filter nor write.
                 Verdict::Captured | Verdict::Filtered | Verdict::DroppedStorage => {
-                    counters.late(1, bytes);
+                    counters.add_late(1, bytes);
                     self.out.count_lost(1);
                 }
             }
@@ -610,7 +614,7 @@ mod tests {
         lost: u64,
     }
 
-    impl Ordered for Kept {
+    impl OrderedOutput for Kept {
         fn write(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool {
             self.filters
                 .extend(filter.map(|it| (record.ns, it.to_owned())));
@@ -772,7 +776,7 @@ mod tests {
             else {
                 panic!("no record");
             };
-            let bytes = Relay.annotated(queue, &record, &[Note::Filter(filter.into())]);
+            let bytes = Relay.record_with_notes(queue, &record, &[Note::Filter(filter.into())]);
             full.block.memory.as_mut_slice()[..bytes.len()].copy_from_slice(&bytes);
             full.block.len = bytes.len();
             full
@@ -1013,7 +1017,7 @@ mod tests {
             assert_eq!(back.bad_fcs, record.bad_fcs);
             assert!(parse_relayed(&out[..out.len() - 1]).is_none());
             for filter in ["", "tcp port 80"] {
-                let out = Relay.annotated(0, &record, &[Note::Filter(filter.into())]);
+                let out = Relay.record_with_notes(0, &record, &[Note::Filter(filter.into())]);
                 let Some((Relayed::Record(again, relayed), end)) = parse_relayed(&out) else {
                     panic!("no record");
                 };

@@ -55,7 +55,7 @@ impl CaptureClock {
     pub(super) fn read(&mut self, port: &Port) -> Option<String> {
         // A lost device is detected elsewhere.
         let reading = port.clock().read().ok()?;
-        let disturbance = self.keeper.see(&reading);
+        let disturbance = self.keeper.update(&reading);
         self.publish();
         let disturbance = disturbance?;
         self.shared.store(self.keeper.line());

@@ -5,7 +5,7 @@ use super::{SharedRun, Snapshot};
 use crate::{
     Error,
     device::counters::NicReader,
-    filter::{Filter, shown},
+    filter::{Filter, quoted_expression},
     plan,
     sink::{Backlog, RetentionGauge, SinkRequests},
     stats::{NicCounters, nic_sum},
@@ -46,13 +46,13 @@ impl CaptureHandle {
         if let Some(earlier) = &self.shared.earlier {
             nic = nic_sum(earlier.nic.clone(), nic);
         }
-        self.snapshot_beside(nic)
+        self.snapshot_with_nic(nic)
     }
 
     /// Returns a snapshot with NIC counters read earlier by the caller: reading them takes system
     /// calls, the other counters only loads.
     #[must_use]
-    pub fn snapshot_beside(&self, nic: NicCounters) -> Snapshot {
+    pub fn snapshot_with_nic(&self, nic: NicCounters) -> Snapshot {
         let mut elapsed = self.shared.ready.elapsed();
         let mut queues = self.shared.ledgers();
         if let Some(earlier) = &self.shared.earlier {
@@ -73,11 +73,11 @@ impl CaptureHandle {
     /// Returns the current filter expression; empty: every frame is kept.
     #[must_use]
     pub fn filter(&self) -> String {
-        self.filter_now().expression().to_owned()
+        self.current_filter().expression().to_owned()
     }
 
     /// Returns the current filter in compiled form.
-    pub(super) fn filter_now(&self) -> Arc<Filter> {
+    pub(super) fn current_filter(&self) -> Arc<Filter> {
         self.shared.filter.get()
     }
 
@@ -89,7 +89,7 @@ impl CaptureHandle {
     /// The expression does not compile, or keeps frames that the NIC's rules, derived from the
     /// first filter, do not capture. The filter then stays unchanged.
     pub fn set_filter(&self, expression: &str) -> Result<FilterChange, Error> {
-        self.set_compiled_filter(plan::compiled("capture.filter", expression)?)
+        self.set_compiled_filter(plan::compile_filter("capture.filter", expression)?)
     }
 
     /// Applies a compiled filter like [`CaptureHandle::set_filter`], without waiting for libpcap.
@@ -100,7 +100,11 @@ impl CaptureHandle {
         if let Some(split) = &self.shared.split {
             let allowed = split.allows(&filter);
             allowed.map_err(|problem| {
-                Error::config("capture.filter", shown(filter.expression()), problem)
+                Error::config(
+                    "capture.filter",
+                    quoted_expression(filter.expression()),
+                    problem,
+                )
             })?;
         }
         let after = filter.expression().to_owned();

@@ -21,7 +21,7 @@ impl Capture {
     /// # Errors
     /// The errors of [`Capture::start`]. They are likely while the device is lost; the call may be
     /// repeated.
-    pub fn go_on(
+    pub fn continue_from(
         plan: &Plan,
         limits: Limits,
         earlier: &Report,
@@ -33,7 +33,7 @@ impl Capture {
     /// Returns the plan with all changes since the start: filter, rules, shares of the queues, VLAN
     /// stripping.
     #[must_use]
-    pub fn plan_now(&self, plan: &Plan) -> Plan {
+    pub fn current_plan(&self, plan: &Plan) -> Plan {
         let mut now = plan.clone();
         now.reduction.filter = (*self.shared.filter.get()).clone();
         now.steering.clone_from(self.steering());
@@ -55,7 +55,7 @@ impl Capture {
     /// Returns `end`, or the loss of the device if it does not respond: verbs on a lost device fail
     /// with EIO before its event is read.
     pub(super) fn lost_or(&self, end: End) -> End {
-        match self.port.ask() {
+        match self.port.is_up() {
             Ok(_) => end,
             Err(e) => self.lost(format!("it does not respond: {e}")),
         }
@@ -83,7 +83,7 @@ impl Capture {
 
     /// Records the port state at the start. Changes before the start have no event.
     pub(super) fn note_port_state(&self) {
-        match self.port.ask() {
+        match self.port.is_up() {
             Ok(true) => _ = self.shared.outages.end(Cause::PortDown, system_ns()),
             Ok(false) => {
                 self.shared.outages.begin(Cause::PortDown, system_ns());

@@ -201,7 +201,7 @@ impl Capture {
 
     /// Returns the delay of the owner's last wait if it was long and ended recently. The process
     /// was stopped for at least that time. Each delay is returned once.
-    pub(crate) fn take_stop(&mut self) -> Option<Duration> {
+    pub(crate) fn take_stopped_time(&mut self) -> Option<Duration> {
         let (ended, overdue) = self.overdue.take()?;
         (ended.elapsed() < OVERDUE_KEPT).then_some(overdue)
     }
@@ -214,7 +214,7 @@ impl Capture {
     /// Removes the rules, so that no more frames are received, and completes the files. All other
     /// objects stay for [`Capture::resume`].
     pub fn pause(&mut self) {
-        self.port.shut();
+        self.port.remove_rules();
         std::thread::sleep(SETTLE);
         self.rotate();
         self.shared
@@ -226,9 +226,9 @@ impl Capture {
     /// # Errors
     /// A rule cannot be installed; then no rule is installed.
     pub fn resume(&mut self, plan: &Plan) -> Result<(), Error> {
-        self.port.shut();
-        if let Err(e) = self.port.let_in(plan) {
-            self.port.shut();
+        self.port.remove_rules();
+        if let Err(e) = self.port.install_rules(plan) {
+            self.port.remove_rules();
             return Err(e);
         }
         self.shared
@@ -359,16 +359,16 @@ impl Capture {
 
     /// Requests the end of loops and writer. A loop may wait for the writer, and the writer for
     /// free disk space.
-    fn hurry(&self) {
+    fn request_end(&self) {
         self.shared.control.stop.store(true, Ordering::Release);
         if let Some(writer) = &self.writer {
-            writer.hurry();
+            writer.begin_shutdown();
         }
     }
 
     /// From when `flag` is set, counts blocks that are not being written yet as lost and discards
     /// them.
-    pub(crate) fn give_up_on(&self, flag: &Arc<AtomicBool>) {
+    pub(crate) fn discard_pending_when(&self, flag: &Arc<AtomicBool>) {
         if let Some(writer) = &self.writer {
             writer.give_up_on(Arc::clone(flag));
         }
@@ -379,14 +379,14 @@ impl Capture {
     pub fn finish(mut self) -> Report {
         self.check();
         let mut end = self.end.take().unwrap_or(End::Stopped);
-        self.port.shut();
+        self.port.remove_rules();
         std::thread::sleep(SETTLE);
         let nic = if end.is_loss() {
             self.nic.growth_so_far()
         } else {
             self.nic.growth()
         };
-        self.hurry();
+        self.request_end();
         let mut aside = Vec::new();
         let mut rings = Vec::with_capacity(self.loops.len());
         for thread in std::mem::take(&mut self.loops) {
@@ -394,12 +394,12 @@ impl Capture {
                 Ok((ring, ended)) => {
                     rings.push(ring);
                     if let Ended::Failed(why) = ended {
-                        aside.extend(end.explain(End::Failed(why)));
+                        aside.extend(end.merge_failure(End::Failed(why)));
                     }
                 }
                 Err(_) => {
                     let why = "a queue's loop panicked";
-                    aside.extend(end.explain(End::Failed(why.into())));
+                    aside.extend(end.merge_failure(End::Failed(why.into())));
                 }
             }
         }
@@ -410,11 +410,11 @@ impl Capture {
             .map_or_else(WriterReport::default, Writer::finish);
         let ended = finished.synced.unwrap_or_else(Instant::now);
         for failure in finished.failures {
-            aside.extend(end.explain(End::Storage(failure)));
+            aside.extend(end.merge_failure(End::Storage(failure)));
         }
         let flows = self.observers.finish();
         if let Some(failure) = flows.as_ref().and_then(|it| it.failures.first()) {
-            aside.extend(end.explain(End::Storage(failure.clone())));
+            aside.extend(end.merge_failure(End::Storage(failure.clone())));
         }
         let mut notes = self
             .shared
@@ -455,7 +455,7 @@ impl Capture {
             // The log of outages covers all captures since the first one.
             Some(earlier) => Report {
                 outages,
-                ..Arc::unwrap_or_clone(earlier).followed_by(report)
+                ..Arc::unwrap_or_clone(earlier).merge(report)
             },
         }
     }
@@ -465,8 +465,8 @@ impl Drop for Capture {
     /// Ends a capture that was not finished, for example because its start failed: the loops must
     /// not outlive it.
     fn drop(&mut self) {
-        self.port.shut();
-        self.hurry();
+        self.port.remove_rules();
+        self.request_end();
         for thread in self.loops.drain(..) {
             let _ = thread.join();
         }

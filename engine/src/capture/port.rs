@@ -8,10 +8,10 @@ use crate::{
         Plan,
         steering::{
             QpPlan, RulePlan, Spread, Steering,
-            rule_priority::{Ladder, Move},
+            rule_priority::{Move, PriorityLadder},
         },
     },
-    rx::clock::{Form, Reader},
+    rx::clock::{ClockReader, StampForm},
     rx::{Ring, RingAttr},
     verbs::{
         self, CompletionStamps, Context, Flow, FlowKind, FlowRule, FlowSpec, Pd, RssQp, RwqTable,
@@ -111,7 +111,7 @@ impl Port {
     ///
     /// # Errors
     /// EIO if the device is lost.
-    pub fn ask(&self) -> Result<bool, Error> {
+    pub fn is_up(&self) -> Result<bool, Error> {
         /// `IBV_PORT_ACTIVE` and `IBV_PORT_ACTIVE_DEFER`.
         const UP: std::ops::RangeInclusive<u32> = 4..=5;
         let attr = self.context.query_port(self.number)?;
@@ -120,8 +120,8 @@ impl Port {
 
     /// Returns a reader of the device's clock.
     #[must_use]
-    pub fn clock(&self) -> Reader<'_> {
-        Reader::of(&self.context, self.number())
+    pub fn clock(&self) -> ClockReader<'_> {
+        ClockReader::new(&self.context, self.number())
     }
 
     /// Creates the ring of one queue: its WQ is ready and filled with WRs.
@@ -141,8 +141,8 @@ impl Port {
             vector: 0,
             stamps: match plan.stamp_form() {
                 None => CompletionStamps::None,
-                Some(Form::Ticks { .. }) => CompletionStamps::Ticks,
-                Some(Form::RealTime) => CompletionStamps::RealTime,
+                Some(StampForm::Ticks { .. }) => CompletionStamps::Ticks,
+                Some(StampForm::RealTime) => CompletionStamps::RealTime,
             },
             headroom: plan.ring.headroom,
             channel: plan.idle == Idle::Sleep,
@@ -170,7 +170,7 @@ impl Port {
     ///
     /// # Errors
     /// The error of a verb.
-    pub fn spread(&mut self, rings: &[Ring]) -> Result<(), Error> {
+    pub fn create_qps(&mut self, rings: &[Ring]) -> Result<(), Error> {
         self.wqs = rings.iter().map(|ring| ring.wq().handle()).collect();
         self.provide(&self.steering.qps.clone())
     }
@@ -242,7 +242,7 @@ impl Port {
     ///
     /// # Errors
     /// The error of a verb; then the previous rules are installed.
-    pub fn steer(&mut self, steering: Steering) -> Result<(), Error> {
+    pub fn replace_rules(&mut self, steering: Steering) -> Result<(), Error> {
         let made = self.provide(&steering.qps).and_then(|()| {
             if self.is_open {
                 self.exchange(&steering)
@@ -341,9 +341,9 @@ impl Port {
     }
 
     /// Returns the priorities of the installed rules.
-    fn ladder(&self) -> Ladder {
+    fn ladder(&self) -> PriorityLadder {
         let rules = self.rules.iter();
-        Ladder::of(rules.map(|rule| (rule.wanted.rank, rule.priority)))
+        PriorityLadder::from_rules(rules.map(|rule| (rule.wanted.rank, rule.priority)))
     }
 
     /// Returns the rules and QPs that are installed, or that will be.
@@ -357,7 +357,7 @@ impl Port {
     ///
     /// # Errors
     /// The error of a verb, or promiscuous mode cannot be enabled.
-    pub fn let_in(&mut self, plan: &Plan) -> Result<(), Error> {
+    pub fn install_rules(&mut self, plan: &Plan) -> Result<(), Error> {
         if let Some(netdev) = plan.netdev.as_deref().filter(|_| plan.promiscuous) {
             self.promiscuous = promisc::Membership::join(netdev)?;
         }
@@ -370,7 +370,7 @@ impl Port {
     }
 
     /// Removes the rules: no more frames arrive on the rings.
-    pub fn shut(&mut self) {
+    pub fn remove_rules(&mut self) {
         self.is_open = false;
         // Catch-all first: otherwise frames of a removed rule would match it.
         while self.rules.pop().is_some() {}
@@ -407,7 +407,7 @@ fn create(
 pub(super) mod promisc {
     #![allow(unsafe_code)]
 
-    use crate::{Error, ResourceError, device::interface::is_kernels};
+    use crate::{Error, ResourceError, device::interface::exists_in_kernel};
     use std::{
         ffi::CString,
         io, mem,
@@ -456,7 +456,7 @@ pub(super) mod promisc {
 
         fn add(netdev: &str, address: Option<[u8; 6]>) -> io::Result<Option<Self>> {
             // A virtual interface of the software NIC needs no membership, and no privilege for it.
-            if !is_kernels(netdev) {
+            if !exists_in_kernel(netdev) {
                 return Ok(None);
             }
             let name = CString::new(netdev).unwrap_or_default();

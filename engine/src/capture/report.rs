@@ -122,7 +122,7 @@ impl Report {
     /// Combines the reports of two runs of one plan: counters are added up, and the end is that of
     /// the later run.
     #[must_use]
-    pub fn followed_by(self, later: Self) -> Self {
+    pub fn merge(self, later: Self) -> Self {
         let queues = self.queues.iter().zip(&later.queues);
         let mut files = self.files;
         files.absorb(later.files);
@@ -153,7 +153,7 @@ impl Report {
                 EncryptionReport::add_assign,
             ),
             hooks: added(self.hooks, later.hooks, HookReport::add_assign),
-            outages: self.outages.plus(later.outages),
+            outages: self.outages.followed_by(later.outages),
             duration: self.duration + later.duration,
             startup: self.startup,
             clock: match (self.clock, later.clock) {
@@ -179,7 +179,7 @@ fn added<T>(one: Option<T>, other: Option<T>, add: impl FnOnce(&mut T, T)) -> Op
 impl End {
     /// Replaces an end that is not a failure, or a failure without text, with `failure`. If a
     /// failure with text is already present, keeps it and returns the text of `failure` as a note.
-    pub(super) fn explain(&mut self, failure: Self) -> Option<String> {
+    pub(super) fn merge_failure(&mut self, failure: Self) -> Option<String> {
         match (&*self, failure) {
             (
                 Self::Failed(words) | Self::Storage(words) | Self::DeviceLost(words),

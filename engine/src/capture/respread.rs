@@ -8,7 +8,7 @@ use crate::{
         Plan,
         respread::{Load, Proposal, even_out, skew},
     },
-    rx::{Hashing, LoadSampler, QueueLoad, Watch},
+    rx::{Hashing, LoadSampler, QueueLoad, SamplingRate},
 };
 use serde::Serialize;
 use std::{
@@ -94,9 +94,9 @@ impl Spreading {
     /// Returns the sampler for a queue's loop.
     pub(super) fn sampler(&self, queue: usize) -> LoadSampler {
         let watch = match (self.loads.len(), self.auto) {
-            (1, _) => Watch::Never,
-            (_, true) => Watch::Closely,
-            (_, false) => Watch::Loosely,
+            (1, _) => SamplingRate::Never,
+            (_, true) => SamplingRate::Closely,
+            (_, false) => SamplingRate::Loosely,
         };
         LoadSampler::new(
             Arc::clone(&self.hashing),
@@ -162,7 +162,7 @@ impl Spreading {
         let queues = u16::try_from(self.loads.len()).unwrap_or(u16::MAX);
         let table = IndirectionTable::new(size, queues, weights)
             .map_err(|e| Error::config("rss.weights", format!("{weights:?}"), e))?
-            .reached_from(&self.table)
+            .with_fewest_moves_from(&self.table)
             .entries()
             .to_vec();
         self.shares = shares(&table, self.loads.len());

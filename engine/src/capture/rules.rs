@@ -97,7 +97,7 @@ impl Capture {
     fn install_rules(&mut self, rules: &[RuleConfig]) -> Result<(), Error> {
         let queues = u16::try_from(self.shared.counters.len()).unwrap_or(u16::MAX);
         self.port
-            .steer(Steering::filtered(rules, self.depth, queues)?)
+            .replace_rules(Steering::filtered(rules, self.depth, queues)?)
     }
 
     fn note_rule(&self, what: &str, rule: &RuleConfig) {

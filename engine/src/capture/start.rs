@@ -15,14 +15,15 @@ use crate::{
     device::counters::NicReader,
     filter::FilterCell,
     pipeline::{
-        Consumer, ConsumerPlace, ConsumerSource, Fanout, FanoutAttr, Inline, Judge, Made, ToSink,
+        Consumer, ConsumerPlace, ConsumerSource, Fanout, FanoutAttr, Inline, Judge, PerThread,
+        ToSink,
         reduce::{Stage, StageCounters},
     },
     plan::{Plan, Stamps, longest},
     rx::{Control, Idle, Outlet, Ring, Worker, pin},
     sink::{
-        Count, Encoder, Files, InOrder, Origin, OutputPlan, PcapEncoder, PcapngEncoder, WriteLimit,
-        Writer,
+        Count, Encoder, InOrder, Origin, OutputPlan, PcapEncoder, PcapngEncoder, WriteLimit,
+        Writer, WriterConfig,
     },
     stats::{
         Budget, QueueCounters,
@@ -94,7 +95,9 @@ impl<'p> Startup<'p> {
             started: Instant::now(),
             counters: plan.queues.iter().map(|_| Arc::default()).collect(),
             clock: ClockWatch::default(),
-            outages: OutageLog::of(earlier.map_or_else(Outages::default, |it| it.outages.clone())),
+            outages: OutageLog::continuing(
+                earlier.map_or_else(Outages::default, |it| it.outages.clone()),
+            ),
             earlier: earlier.cloned().map(Arc::new),
             wakeup: wakeup.clone(),
             in_order: false,
@@ -116,7 +119,7 @@ impl<'p> Startup<'p> {
                     fcs: plan.scatters_fcs(),
                     origin: origin(plan),
                     clock: plan.stamp_form().map(|_| Arc::clone(&self.clock)),
-                    outages: OutageReporter::of(self.outages.clone()),
+                    outages: OutageReporter::new(self.outages.clone()),
                 };
                 self.with_files(&encoder)
             }
@@ -128,7 +131,7 @@ impl<'p> Startup<'p> {
         self,
         make: &impl Fn(ConsumerPlace) -> C,
     ) -> Result<Capture, Error> {
-        let sources = self.plan.queues.iter().map(|queue| Made {
+        let sources = self.plan.queues.iter().map(|queue| PerThread {
             queue: queue.index,
             make,
         });
@@ -193,12 +196,12 @@ impl<'p> Startup<'p> {
             self.stages.extend(more);
         }
         let observers = self.observers()?;
-        let files = Files {
+        let files = WriterConfig {
             output: OutputPlan {
                 name: plan
                     .output
                     .name
-                    .bound(&Origin::here().host, &interface(plan)),
+                    .bind(&Origin::here().host, &interface(plan)),
                 ..plan.output.clone()
             },
             snaplen: plan.snaplen as usize,
@@ -255,7 +258,7 @@ impl<'p> Startup<'p> {
     ) -> Result<Capture, Error> {
         let (plan, limits) = (self.plan, self.limits);
         let mut port = Port::open(plan)?;
-        let events = AsyncEvents::of(port.context())?;
+        let events = AsyncEvents::open(port.context())?;
         let nic = NicReader::start(
             &plan.device.name,
             plan.port,
@@ -269,10 +272,10 @@ impl<'p> Startup<'p> {
             rings.push(port.ring(plan, queue.index)?);
             ready.get_or_insert_with(Instant::now);
         }
-        port.spread(&rings)?;
+        port.create_qps(&rings)?;
         let clock = CaptureClock::start(plan, &port, self.clock)?;
         let shared = SharedRun {
-            control: Arc::new(Control::of(&self.wakeup)),
+            control: Arc::new(Control::new(&self.wakeup)),
             ready: ready.unwrap_or(self.started),
             counters: self.counters,
             budget: limits.count.map(|n| Arc::new(Budget::new(n))),
@@ -329,10 +332,10 @@ impl<'p> Startup<'p> {
         }
         capture.note_port_state();
         capture.end_device_outage();
-        if let Err(e) = capture.port.let_in(plan)
+        if let Err(e) = capture.port.install_rules(plan)
             // If the device was lost meanwhile, its event ends the capture, and received frames are
             // kept.
-            && capture.port.ask().is_ok()
+            && capture.port.is_up().is_ok()
         {
             return Err(e);
         }
@@ -403,7 +406,7 @@ impl Capture {
         let wq_fatal = Arc::clone(&self.fatal[i].1);
         let orders = Arc::clone(&self.wq_flags.orders[i]);
         let sampler = self.spreading.sampler(i);
-        let idle = Idle::of(plan.idle, queue.shared_core);
+        let idle = Idle::resolve(plan.idle, queue.shared_core);
         let (core, number, batch) = (queue.core, queue.index, plan.batch);
         let thread = spawn(&format!("wqcap-q{number:02}"), move || {
             pin(core, format_args!("queue {number}"));

@@ -377,7 +377,7 @@ fn name(output: &OutputConfig) -> Option<String> {
         Err(problem) => return Some(problem),
     };
     let per_queue = !output.is_ordered();
-    (per_queue && !template.tells_queues()).then(|| {
+    (per_queue && !template.distinguishes_queues()).then(|| {
         "there is a file for each queue: put {queue} into the name, or set output.order = \"time\"".into()
     })
 }

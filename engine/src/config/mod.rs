@@ -92,7 +92,7 @@ impl Config {
     /// # Errors
     /// The errors of [`Config::parse`]. A problem of an override names its key and value.
     pub fn with_overrides(text: &str, overrides: &[(&str, &str)]) -> Result<Self, ConfigError> {
-        Self::read(text, overrides)?.sound()
+        Self::read(text, overrides)?.into_config()
     }
 
     /// Reads a configuration like [`Config::with_overrides`], but returns the valid keys together
@@ -107,7 +107,7 @@ impl Config {
     /// Sets defaults for a finite wire: the run ends when the wire ends. If the wire waits for
     /// buffers (`lossless`), the later stages wait too instead of dropping frames. Values set by
     /// the user stay.
-    pub fn for_finite_wire(&mut self, lossless: bool) {
+    pub fn set_finite_wire_defaults(&mut self, lossless: bool) {
         self.capture.on_port_down.get_or_insert(OnPortDown::Stop);
         if lossless {
             self.pipeline.on_full.get_or_insert(OnFull::Hold);
@@ -117,7 +117,7 @@ impl Config {
 
     /// Sets defaults for a software NIC on a live interface, where NIC, loops and senders share the
     /// machine's cores. Values set by the user stay.
-    pub fn for_live_wire(&mut self) {
+    pub fn set_live_wire_defaults(&mut self) {
         self.capture.idle.get_or_insert(Idle::Sleep);
     }
 
@@ -132,7 +132,7 @@ impl Config {
 
     /// Sets the optional keys whose default depends on the run, so that [`Config::to_toml`] prints
     /// them.
-    pub fn fill_in(&mut self) {
+    pub fn set_defaults(&mut self) {
         self.pipeline.on_full.get_or_insert_default();
         self.output.on_full.get_or_insert_default();
         self.capture.on_port_down.get_or_insert_default();
@@ -214,7 +214,7 @@ mod tests {
             [metrics]";
         let mut config = Config::parse(text).unwrap();
         assert_eq!(Config::parse(&config.to_toml()).unwrap(), config);
-        config.fill_in();
+        config.set_defaults();
         assert_eq!(Config::parse(&config.to_toml()).unwrap(), config);
     }
 
@@ -391,7 +391,7 @@ dir = \"/nowhere\"
     #[test]
     fn a_finite_wire_changes_only_defaults() {
         let mut config = set(&[("output.on_full", "drop")]).unwrap();
-        config.for_finite_wire(true);
+        config.set_finite_wire_defaults(true);
         assert_eq!(config.output.on_full.unwrap_or_default(), OnFull::Drop);
         assert_eq!(config.pipeline.on_full.unwrap_or_default(), OnFull::Hold);
         assert_eq!(
@@ -400,7 +400,7 @@ dir = \"/nowhere\"
         );
 
         let mut lossy = Config::default();
-        lossy.for_finite_wire(false);
+        lossy.set_finite_wire_defaults(false);
         assert_eq!(lossy.output.on_full.unwrap_or_default(), OnFull::Drop);
         assert_eq!(
             lossy.capture.on_port_down.unwrap_or_default(),

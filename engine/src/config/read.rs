@@ -39,7 +39,7 @@ impl ParsedConfig {
     ///
     /// # Errors
     /// All problems of the configuration.
-    pub fn sound(self) -> Result<Config, ConfigError> {
+    pub fn into_config(self) -> Result<Config, ConfigError> {
         match self.problems {
             problems if problems.is_empty() => Ok(self.config),
             problems => Err(ConfigError { problems }),

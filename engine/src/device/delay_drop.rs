@@ -23,7 +23,7 @@ pub struct DelayDrop {
 impl DelayDrop {
     /// Reads the state of an RDMA device below `sysfs` (`/sys`); `None` if it cannot be read.
     #[must_use]
-    pub fn of(sysfs: &Path, device: &str) -> Option<Self> {
+    pub fn read(sysfs: &Path, device: &str) -> Option<Self> {
         let folder = folder(sysfs, device)?;
         Some(Self {
             timeout_us: read_number(folder.join("timeout"))?,
@@ -58,10 +58,10 @@ mod tests {
         for folder in [&function, &class, &debug] {
             fs::create_dir_all(folder).expect("create directory");
         }
-        assert_eq!(DelayDrop::of(root.path(), "mlx5_0"), None);
+        assert_eq!(DelayDrop::read(root.path(), "mlx5_0"), None);
         symlink(&function, class.join("device")).expect("create symlink");
         assert_eq!(
-            DelayDrop::of(root.path(), "mlx5_0"),
+            DelayDrop::read(root.path(), "mlx5_0"),
             None,
             "nothing to read"
         );
@@ -71,6 +71,6 @@ mod tests {
             timeout_us: 100_000,
             num_timeout_events: 7,
         };
-        assert_eq!(DelayDrop::of(root.path(), "mlx5_0"), Some(expected));
+        assert_eq!(DelayDrop::read(root.path(), "mlx5_0"), Some(expected));
     }
 }

@@ -40,7 +40,7 @@ pub struct Feature {
 /// which the kernel does not have.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
-pub fn is_kernels(netdev: &str) -> bool {
+pub fn exists_in_kernel(netdev: &str) -> bool {
     let table = fs::read_to_string("/proc/net/dev").unwrap_or_default();
     table
         .lines()
@@ -53,7 +53,7 @@ impl NetInterface {
     ///
     /// # Errors
     /// No socket can be created.
-    pub fn of(name: &str) -> io::Result<Self> {
+    pub fn open(name: &str) -> io::Result<Self> {
         let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::1]:0"))?;
         let name = name.to_owned();
         Ok(Self { name, socket })
@@ -161,13 +161,13 @@ mod tests {
 
     #[test]
     fn the_loopback_interface_reports_its_state_and_features() {
-        let lo = NetInterface::of("lo").expect("a socket");
-        assert!(is_kernels("lo") && !is_kernels("nosuch0"));
+        let lo = NetInterface::open("lo").expect("a socket");
+        assert!(exists_in_kernel("lo") && !exists_in_kernel("nosuch0"));
         assert!(lo.is_up().is_ok());
         assert_eq!(lo.feature("no-such-feature").expect("query feature"), None);
         let scatter = lo.feature("tx-scatter-gather").expect("query feature");
         assert!(scatter.is_some_and(|it| it.on), "{scatter:?}");
-        let none = NetInterface::of("nosuch0").expect("a socket");
+        let none = NetInterface::open("nosuch0").expect("a socket");
         let refused = none.is_up().expect_err("no such interface");
         assert_eq!(refused.raw_os_error(), Some(libc::ENODEV));
     }

@@ -13,7 +13,7 @@ use std::{
 /// Bonds, bridges and VLANs over the interface depend on its traffic, so their routes and addresses
 /// count as well.
 #[must_use]
-pub fn why(netdev: &str) -> Option<String> {
+pub fn reason_against_steal(netdev: &str) -> Option<String> {
     reason(netdev).or_else(|| {
         let upper = interfaces_over(Path::new("/sys"), netdev);
         upper

@@ -164,9 +164,9 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
     let name = context.name();
     let attr = context.query_device()?;
     let caps = DeviceCaps {
-        tunnels: TunnelOffloads::of(context),
-        striding: StridingCaps::of(context),
-        mini_cqes: MiniFormat::of(context),
+        tunnels: TunnelOffloads::query(context),
+        striding: StridingCaps::query(context),
+        mini_cqes: MiniFormat::supported_by(context),
         real_time: context.stamps_real_time(),
         ..DeviceCaps::from_attr(&attr)
     };
@@ -190,7 +190,7 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
         vendor_part: (attr.orig_attr.vendor_id, attr.orig_attr.vendor_part_id),
         // The kernel reports -1 on a machine with one node.
         numa_node: sysfs(name, "device/numa_node").and_then(|t| t.parse().ok()),
-        delay_drop: DelayDrop::of(Path::new("/sys"), name),
+        delay_drop: DelayDrop::read(Path::new("/sys"), name),
         direct: verbs::is_direct(context),
         software: sysfs(name, "device/model/wire").is_some(),
         steals: sysfs(name, "device/model/steals").as_deref() == Some("1"),
@@ -278,7 +278,7 @@ fn port(context: &Context, number: u8, ports: u8) -> Result<PortFacts, Error> {
         mtu: netdev
             .as_ref()
             .and_then(|n| read_number(format!("/sys/class/net/{n}/mtu"))),
-        place: PortTopology::of(Path::new("/sys"), name, netdev.as_deref()),
+        place: PortTopology::read(Path::new("/sys"), name, netdev.as_deref()),
         netdev,
     })
 }

@@ -33,7 +33,7 @@ impl PortTopology {
     /// Reads the topology of an RDMA device's port with the interface `netdev`, below `sysfs`
     /// (`/sys`).
     #[must_use]
-    pub fn of(sysfs: &Path, device: &str, netdev: Option<&str>) -> Self {
+    pub fn read(sysfs: &Path, device: &str, netdev: Option<&str>) -> Self {
         let function = sysfs.join(format!("class/infiniband/{device}/device"));
         let mut place = Self {
             is_vf: function.join("physfn").exists(),
@@ -91,7 +91,7 @@ mod tests {
 
     /// Reads the topology of the tree's device.
     fn topology(root: &tempfile::TempDir) -> PortTopology {
-        PortTopology::of(root.path(), "mlx5_0", Some("ens1"))
+        PortTopology::read(root.path(), "mlx5_0", Some("ens1"))
     }
 
     #[test]
@@ -103,7 +103,7 @@ mod tests {
         write_file(&root, "class/net/ens1/phys_port_name", "p0");
         assert_eq!(topology(&root), PortTopology::default());
         assert_eq!(
-            PortTopology::of(root.path(), "none", None),
+            PortTopology::read(root.path(), "none", None),
             PortTopology::default()
         );
     }
@@ -146,6 +146,6 @@ mod tests {
         assert_eq!(topology(&root).bond, None);
         fs::create_dir(master.join("bonding")).expect("create directory");
         assert_eq!(topology(&root).bond.as_deref(), Some("bond0"));
-        assert!(PortTopology::of(root.path(), "mlx5_bond_0", None).is_lag);
+        assert!(PortTopology::read(root.path(), "mlx5_bond_0", None).is_lag);
     }
 }

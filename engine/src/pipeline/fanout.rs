@@ -122,7 +122,7 @@ impl Fanout {
         for (number, (seat, (cell, judge))) in attr.seats.iter().zip(stages).enumerate() {
             let (to, inbox) = crossbeam_channel::bounded(share);
             let (resequencer, memory) = (Arc::clone(&resequencer), Arc::clone(&attr.memory));
-            let idle = Idle::of(attr.idle, seat.shared_core);
+            let idle = Idle::resolve(attr.idle, seat.shared_core);
             let (core, queue) = (seat.core, attr.queue);
             let parser = spawn(&format!("wqcap-q{queue:02}p{number}"), move || {
                 pin(core, format_args!("parser {number} of queue {queue}"));

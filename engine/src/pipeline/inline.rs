@@ -68,15 +68,15 @@ impl<C: Consumer> Outlet for Inline<C> {
         memory: &SlotMemory,
         stamper: &mut Stamper,
     ) -> Taken {
-        self.consumer.batch();
+        self.consumer.begin_batch();
         self.consumer
-            .ahead(frames.iter().map(|it| it.bytes(memory)));
+            .prefetch(frames.iter().map(|it| it.bytes(memory)));
         // The choice is made once per batch.
         let ends = match memory.has_fcs() {
             true => self.feed_with_fcs(frames, memory, stamper),
             false => self.feed(frames, memory, stamper, Filled::frame_without_fcs),
         };
-        self.consumer.handled();
+        self.consumer.end_batch();
         self.counters.publish_ends(&ends);
         let before = std::mem::replace(&mut self.ends, ends);
         Taken {

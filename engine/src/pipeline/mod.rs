@@ -35,5 +35,5 @@ mod work_batch;
 pub(crate) use fanout::{Fanout, FanoutAttr};
 pub(crate) use inline::Inline;
 pub use parser::ParserCpu;
-pub(crate) use source::{ConsumerSource, Made, ToSink};
+pub(crate) use source::{ConsumerSource, PerThread, ToSink};
 pub use wqcap_core::consumer::{Consumer, ConsumerPlace, Fcs, Frame, Judge, Verdict};

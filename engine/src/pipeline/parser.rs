@@ -50,20 +50,20 @@ impl<J: Judge, S: Consumer> Parser<J, S> {
             if let Some(filter) = &work_batch.filter {
                 self.cell.set((**filter).clone());
             }
-            self.judge.batch();
+            self.judge.begin_batch();
             let frames = work_batch.items.iter();
             self.judge
-                .ahead(frames.map(|it| it.filled.bytes(&self.memory)));
+                .prefetch(frames.map(|it| it.filled.bytes(&self.memory)));
             for item in &mut work_batch.items {
                 let mut frame = item.frame(&self.memory);
                 let verdict = self.judge.judge(&mut frame);
                 let (kept, bad_fcs) = (frame.bytes.len(), frame.fcs.is_some_and(|it| it.bad));
                 item.set_verdict(verdict, kept, bad_fcs);
             }
-            if self.resequencer.hand_in(work_batch).is_err() {
+            if self.resequencer.submit(work_batch).is_err() {
                 return;
             }
-            self.judge.handled();
+            self.judge.end_batch();
         }
     }
 

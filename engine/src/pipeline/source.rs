@@ -41,14 +41,14 @@ impl<C: Consumer + 'static> ConsumerSource for ToSink<C> {
 }
 
 /// Source that creates a consumer for each loop or parser.
-pub(crate) struct Made<'a, F> {
+pub(crate) struct PerThread<'a, F> {
     /// Queue index.
     pub(crate) queue: u16,
     /// Constructor of the consumer at a place.
     pub(crate) make: &'a F,
 }
 
-impl<C: Consumer + 'static, F: Fn(ConsumerPlace) -> C> ConsumerSource for Made<'_, F> {
+impl<C: Consumer + 'static, F: Fn(ConsumerPlace) -> C> ConsumerSource for PerThread<'_, F> {
     type Inline = C;
     type Parser = C;
     type Sink = Count;

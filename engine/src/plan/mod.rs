@@ -21,7 +21,7 @@ mod visibility;
 pub(crate) use output::longest;
 pub use queues::QueuePlan;
 pub use receive::QueueMemory;
-pub(crate) use reduction::compiled;
+pub(crate) use reduction::compile_filter;
 pub use reduction::reduction;
 pub use stamps::Stamps;
 
@@ -31,8 +31,8 @@ use crate::{
     config::{self, Config},
     device::DeviceFacts,
     pipeline::reduce::Reduction,
-    rx::clock::Form,
-    sink::{FinishTimes, HookProcess, KeptRing, OutputPlan},
+    rx::clock::StampForm,
+    sink::{FinishTimes, HookProcess, OutputPlan, PreparedRing},
     verbs::{CVLAN_STRIPPING, DELAY_DROP, MiniFormat, Moderation, SCATTER_FCS},
 };
 use found::PlanErrors;
@@ -118,7 +118,7 @@ pub struct Plan {
     /// io_uring instance of the writer, for a process that cannot create one later; `None` if each
     /// writer creates its own.
     #[serde(skip)]
-    pub write_ring: Option<Arc<KeptRing>>,
+    pub write_ring: Option<Arc<PreparedRing>>,
     /// Warnings for the user, one line each.
     pub notes: Vec<String>,
 }
@@ -231,7 +231,7 @@ impl Plan {
         notes.extend(port.iter().flat_map(|port| visibility::notes(config, port)));
         let stamps = Stamps::from_config(&config.capture, device, &mut notes);
         let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
-        let steering = found.keep(Steering::of(config, count));
+        let steering = found.keep(Steering::from_config(config, count));
         let restore_vlan = found.keep(constraints::restores_vlan(config, caps, direct, &mut notes));
         found.keep(constraints::respreadable(config, queues.len()));
         if let Some(port) = port {
@@ -313,16 +313,16 @@ impl Plan {
         capture.on_port_down = Some(self.on_port_down);
         config.pipeline.on_full = Some(self.pipeline.on_full);
         config.output.on_full.get_or_insert(self.output.on_full);
-        config.fill_in();
+        config.set_defaults();
     }
 
     /// Returns the form of a completion's stamp, or `None` if the device is not asked for stamps.
     #[must_use]
-    pub fn stamp_form(&self) -> Option<Form> {
+    pub fn stamp_form(&self) -> Option<StampForm> {
         match self.stamps {
             Stamps::Software => None,
-            _ if self.real_time => Some(Form::RealTime),
-            _ => Some(Form::ticks(self.device.caps.timestamp_mask)),
+            _ if self.real_time => Some(StampForm::RealTime),
+            _ => Some(StampForm::ticks(self.device.caps.timestamp_mask)),
         }
     }
 

@@ -22,7 +22,7 @@ pub fn reduction(config: &Config) -> Result<Reduction, Error> {
     let limits = (1..).zip(&config.cutoff).map(|(n, it)| limit(n, it));
     let limits = limits.collect::<Result<Vec<_>, _>>()?;
     Ok(Reduction {
-        filter: compiled("capture.filter", &capture.filter)?,
+        filter: compile_filter("capture.filter", &capture.filter)?,
         dedup_ns,
         dedup_ignore: capture.dedup_ignore.clone(),
         dedup_memory: match dedup_ns {
@@ -58,7 +58,7 @@ pub(super) fn divide_cutoff(
 /// Returns the limit of the `[[cutoff]]` with this number, counted from 1.
 fn limit(number: usize, config: &CutoffConfig) -> Result<FlowLimit, Error> {
     Ok(FlowLimit {
-        filter: compiled(&format!("cutoff {number}: filter"), &config.filter)?,
+        filter: compile_filter(&format!("cutoff {number}: filter"), &config.filter)?,
         bytes: config.bytes.map(|it| it.0),
         packets: config.packets,
     })
@@ -68,6 +68,7 @@ fn limit(number: usize, config: &CutoffConfig) -> Result<FlowLimit, Error> {
 ///
 /// # Errors
 /// The filter does not compile; the error names the key.
-pub(crate) fn compiled(key: &str, expression: &str) -> Result<Filter, Error> {
-    Filter::compile(expression).map_err(|e| Error::config(key, filter::shown(expression), e))
+pub(crate) fn compile_filter(key: &str, expression: &str) -> Result<Filter, Error> {
+    Filter::compile(expression)
+        .map_err(|e| Error::config(key, filter::quoted_expression(expression), e))
 }

@@ -38,7 +38,7 @@ pub struct Proposal {
 const GAIN: f64 = 0.95;
 
 /// Load of each queue under a table.
-struct Books<'a> {
+struct QueueLoads<'a> {
     /// Fraction of the total load that each queue should get.
     shares: &'a [f64],
     /// Number of frames of each queue.
@@ -47,7 +47,7 @@ struct Books<'a> {
     total: f64,
 }
 
-impl<'a> Books<'a> {
+impl<'a> QueueLoads<'a> {
     /// Sums the load of each queue under `table`.
     fn new(table: &[u16], load: &Load, shares: &'a [f64]) -> Self {
         let mut loads: Vec<f64> = load.fixed.iter().map(|it| *it as f64).collect();
@@ -93,7 +93,7 @@ impl<'a> Books<'a> {
 /// Returns the load of the busiest queue divided by its due load; 0 without load.
 #[must_use]
 pub fn skew(table: &[u16], load: &Load, shares: &[f64]) -> f64 {
-    Books::new(table, load, shares).skew()
+    QueueLoads::new(table, load, shares).skew()
 }
 
 /// Proposes a table that moves entries from the busiest queue to the idlest one, while each move
@@ -104,7 +104,7 @@ pub fn skew(table: &[u16], load: &Load, shares: &[f64]) -> f64 {
 /// up to 1; a queue with share 0 gets no entries.
 #[must_use]
 pub fn even_out(table: &[u16], load: &Load, shares: &[f64]) -> Option<Proposal> {
-    let mut books = Books::new(table, load, shares);
+    let mut books = QueueLoads::new(table, load, shares);
     let before = books.skew();
     let mut new = table.to_vec();
     // Each round lowers the busier queue of a pair. More rounds than entries bring no useful gain.
@@ -135,7 +135,7 @@ pub fn even_out(table: &[u16], load: &Load, shares: &[f64]) -> Option<Proposal> 
 fn best_move(
     table: &[u16],
     load: &Load,
-    books: &Books<'_>,
+    books: &QueueLoads<'_>,
     hot: usize,
     cold: usize,
 ) -> Option<(usize, f64)> {

@@ -128,7 +128,7 @@ pub(super) fn stolen(
         return Ok(());
     };
     notes.push(format!("{taken_by}: the kernel receives no frames from {netdev} while this runs; frames that the host sends are not captured"));
-    match management::why(netdev) {
+    match management::reason_against_steal(netdev) {
         Some(reason) if !permitted => refused(format!(
             "{netdev} {reason}, which would be cut off by {taken_by}"
         )),

@@ -22,7 +22,7 @@ pub(crate) fn notes(config: &Config, port: &PortFacts) -> Vec<String> {
 /// Returns a note on IPv4 fragments if rules name a protocol without a port and no rule takes all
 /// packets.
 pub(crate) fn fragments(steering: &Steering) -> Option<String> {
-    let rules = steering.unsure_of_fragments();
+    let rules = steering.rules_without_fragments();
     let (verb, which) = match rules.as_slice() {
         [] => return None,
         [only] => ("names", only.clone()),

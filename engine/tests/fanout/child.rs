@@ -58,7 +58,7 @@ impl Consumer for Looking {
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict {
         self.pause();
         let number = u64::from_le_bytes(*frame.bytes.last_chunk().expect("frames hold a number"));
-        let flow = FlowKey::of(frame.bytes, &Headers::parse(frame.bytes));
+        let flow = FlowKey::from_headers(frame.bytes, &Headers::parse(frame.bytes));
         let frames = {
             let mut seen = self.seen.lock().expect("no panic while it is locked");
             seen.frames += 1;

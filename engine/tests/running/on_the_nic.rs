@@ -262,7 +262,7 @@ pub(super) fn skewed_flows() -> Vec<Vec<u8>> {
         };
         let frame = Frame::ethernet(&[], frames::IPV4).ipv4(ends, 17, 0);
         let frame = frame.udp(ends).payload(22).done();
-        let class = FrameClass::of(&frame);
+        let class = FrameClass::from_frame(&frame);
         assert_eq!(class.profile(HashDepth::L4), Profile::Ipv4Udp);
         let fields = Profile::Ipv4Udp.hash_fields();
         let hash = class.hash(&frame, fields, &toeplitz).expect("hashed");

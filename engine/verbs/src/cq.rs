@@ -107,7 +107,7 @@ pub enum MiniFormat {
 impl MiniFormat {
     /// Returns the formats that an mlx5 device can write; empty if it cannot compress CQEs.
     #[must_use]
-    pub fn of(context: &Context) -> Vec<Self> {
+    pub fn supported_by(context: &Context) -> Vec<Self> {
         let mask = dv::MLX5DV_CONTEXT_MASK_CQE_COMPRESION;
         let caps = match context.mlx5_attributes(mask) {
             Some(it) if it.comp_mask & u64::from(mask) != 0 => it.cqe_comp_caps,

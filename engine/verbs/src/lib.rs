@@ -83,8 +83,8 @@ pub use cq::{
     PollError,
 };
 pub use device::{
-    AsyncEvent, AsyncEvents, ClockInfo, CmKey, Context, StridingCaps, TunnelOffloads, names,
-    release_what_is_lost,
+    AsyncEvent, AsyncEvents, ClockInfo, CmKey, Context, StridingCaps, TunnelOffloads,
+    allow_release_of_lost_objects, names,
 };
 pub use direct::{
     Cqe, Cqes, DirectCq, DirectWq, FrameStrides, Inspected, InspectedQueue, is_direct,

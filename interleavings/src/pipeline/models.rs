@@ -6,7 +6,7 @@ use super::{
     work_batch::{Item, WorkBatch},
 };
 use crate::{
-    clock::{Conversion, Form, SharedConversion, Words},
+    clock::{Conversion, SharedConversion, StampForm, Words},
     filter::{Filter, FilterCell, FilterReader},
     rx::{Filled, SlotMemory},
     stats::{Budget, QueueCounters},
@@ -44,7 +44,7 @@ fn shared_words_are_consistent_and_never_go_back() {
 #[test]
 fn a_shared_conversion_is_read_consistently() {
     let line = |n| Conversion {
-        form: Form,
+        form: StampForm,
         base: n,
         base_ns: n + 1,
         slope: n + 2,
@@ -128,7 +128,7 @@ impl Consumer for Written {
         Verdict::Captured
     }
 
-    fn changed(&mut self, _what: &str) {
+    fn filter_changed(&mut self, _what: &str) {
         // Recorded in the order of the frames, like a note in a file.
         self.0.lock().unwrap().push(u8::MAX);
     }
@@ -171,7 +171,7 @@ fn hand_in(ordered: bool) {
         let resequencer = Arc::clone(&resequencer);
         thread::spawn(move || {
             for work_batch in work_batches {
-                assert!(resequencer.hand_in(work_batch).is_ok());
+                assert!(resequencer.submit(work_batch).is_ok());
             }
         })
     });

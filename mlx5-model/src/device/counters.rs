@@ -18,7 +18,7 @@ use crate::settings::{MAX_DEVICES, MAX_PORTS};
 
 /// Directory of a counter's file, below that of its port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Group {
+pub enum CounterGroup {
     /// `ports/<P>/counters`: counters of the InfiniBand core, from the PMA attributes.
     Port,
     /// `ports/<P>/hw_counters`: counters of the mlx5 driver, from the queue counter sets. They are
@@ -30,11 +30,11 @@ pub enum Group {
     Hardware,
 }
 
-impl Group {
+impl CounterGroup {
     pub fn directory(self) -> &'static str {
         match self {
-            Group::Port => "counters",
-            Group::Queue | Group::Hardware => "hw_counters",
+            CounterGroup::Port => "counters",
+            CounterGroup::Queue | CounterGroup::Hardware => "hw_counters",
         }
     }
 }
@@ -86,15 +86,15 @@ macro_rules! counters {
 
             /// Sets the queue counters to `value`, as on a device that has been in use.
             pub fn start_queue_counters(&self, value: u64) {
-                $($(if Group::$group == Group::Queue {
+                $($(if CounterGroup::$group == CounterGroup::Queue {
                     self.$name.store(value, Ordering::Relaxed);
                 })*)*
             }
         }
 
         /// Counters that have a file: directory, name, and function that reads the value.
-        pub static FILES: &[(Group, &str, CounterValue)] = &[
-            $($((Group::$group, counters!(@file $name $($file)?), |port| port.$name.load(Ordering::Relaxed)),)*)*
+        pub static FILES: &[(CounterGroup, &str, CounterValue)] = &[
+            $($((CounterGroup::$group, counters!(@file $name $($file)?), |port| port.$name.load(Ordering::Relaxed)),)*)*
         ];
     };
     (@file $name:ident) => { stringify!($name) };
@@ -184,7 +184,7 @@ impl PortCounters {
     }
 
     /// Takes the netdev down or up, and with it the link in every process of the tree.
-    pub fn take_down(&self, down: bool) {
+    pub fn set_netdev_down(&self, down: bool) {
         let next = |count: u64| (count % 2 != u64::from(down)).then_some(count + 1);
         // Refused if the netdev is already in that state.
         let _ = self
@@ -202,12 +202,12 @@ impl PortCounters {
     }
 
     /// Delivers frames with a wrong FCS from now on (`rx-all`).
-    pub fn take_all(&self) {
+    pub fn set_rx_all(&self) {
         self.features.fetch_or(RX_ALL, Ordering::Relaxed);
     }
 
     /// Returns `true` if frames with a wrong FCS are delivered.
-    pub fn takes_all(&self) -> bool {
+    pub fn has_rx_all(&self) -> bool {
         self.features.load(Ordering::Relaxed) & RX_ALL != 0
     }
 

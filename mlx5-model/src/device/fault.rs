@@ -50,7 +50,7 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
             return with_wq(state, queue, |rq, _| rq.invalidate_keys()).is_some();
         }
         Effect::BadFcs(queue) => {
-            let reaches_queues = state.ports.get(at).is_some_and(NicPort::takes_all);
+            let reaches_queues = state.ports.get(at).is_some_and(NicPort::delivers_bad_fcs);
             let damage = |rq: &mut Rq, _: &mut CqObject| {
                 if reaches_queues {
                     rq.damage_next();
@@ -61,7 +61,7 @@ fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
             }
             // As `mlx5_set_port_fcs`: the port checks every frame's FCS unless `rx-all` is on.
             if let Some(port) = state.ports.get_mut(at).filter(|_| !reaches_queues) {
-                port.damage_next();
+                port.corrupt_next_fcs();
             }
         }
         Effect::CqOverrun(queue) => {

@@ -20,7 +20,7 @@ pub struct MrObject {
 
 /// Object that is only a member of a protection domain: a memory window or an address handle.
 #[derive(Debug)]
-pub struct PdMember {
+pub struct PdDependent {
     pub pd: Index,
 }
 

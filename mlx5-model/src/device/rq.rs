@@ -685,7 +685,7 @@ mod tests {
         }
 
         fn receive(&mut self, bytes: &[u8]) -> Room {
-            let class = wqcap_rss::FrameClass::of(bytes);
+            let class = wqcap_rss::FrameClass::from_frame(bytes);
             let frame = ParsedFrame::new(bytes, &class, 42);
             let now = Now {
                 ns: 42,
@@ -953,7 +953,7 @@ mod tests {
         let mut bench = Bench::striding(RqFeatures::default(), false);
         bench.post_wqes(0..1);
         let bytes = [1; 200];
-        let class = wqcap_rss::FrameClass::of(&bytes);
+        let class = wqcap_rss::FrameClass::from_frame(&bytes);
         let frame = ParsedFrame::new(&bytes, &class, 0);
         let Bench { rq, cq, .. } = &mut bench;
         assert_eq!(rq.room(cq, &frame, 2, 2), Room::Enough);

@@ -21,7 +21,7 @@ use super::delay_drop::NicDelayDrop;
 use super::event::{AsyncSource, EventChannel, NicEvent};
 use super::fault_schedule::FaultSchedule;
 use super::object::{
-    FlowObject, MatcherObject, MrObject, PdMember, PdObject, QpBody, QpObject, SrqObject,
+    FlowObject, MatcherObject, MrObject, PdDependent, PdObject, QpBody, QpObject, SrqObject,
     TableObject,
 };
 use super::port::{LinkChange, NicPort};
@@ -50,8 +50,8 @@ pub struct DeviceState {
     pub ports: Vec<NicPort>,
     pub pds: Slab<PdObject>,
     pub mrs: Slab<MrObject>,
-    pub mws: Slab<PdMember>,
-    pub ahs: Slab<PdMember>,
+    pub mws: Slab<PdDependent>,
+    pub ahs: Slab<PdDependent>,
     pub tables: Slab<TableObject>,
     pub qps: Slab<QpObject>,
     pub flows: Slab<FlowObject>,

@@ -180,7 +180,7 @@ fn transport_sum(network: &[u8], class: &FrameClass, segment: &[u8]) -> u64 {
 
 /// Fills in the checksums that a send WQE requests (`MLX5_ETH_WQE_L3_CSUM`, `_L4_CSUM`).
 pub fn fill_checksums(frame: &mut [u8], l3: bool, l4: bool) {
-    let class = FrameClass::of(frame);
+    let class = FrameClass::from_frame(frame);
     let Some(network) = frame.get_mut(usize::from(class.l3_offset)..) else {
         return;
     };
@@ -222,11 +222,11 @@ mod tests {
     use super::*;
 
     fn checks(frame: &[u8]) -> u8 {
-        ParsedFrame::new(frame, &FrameClass::of(frame), 0).checks()
+        ParsedFrame::new(frame, &FrameClass::from_frame(frame), 0).checks()
     }
 
     fn seen(frame: &[u8]) -> (u32, u8, Option<u16>) {
-        let class = FrameClass::of(frame);
+        let class = FrameClass::from_frame(frame);
         let arrival = ParsedFrame::new(frame, &class, 0);
         (arrival.kinds, arrival.header_types(), arrival.cvlan())
     }
@@ -294,7 +294,7 @@ mod tests {
     fn no_bytes_panic() {
         let mut frame = udp(b"payload");
         for len in 0..frame.len() {
-            let class = FrameClass::of(&frame[..len]);
+            let class = FrameClass::from_frame(&frame[..len]);
             let arrival = ParsedFrame::new(&frame[..len], &class, 0);
             let _ = (arrival.checks(), arrival.header_types(), arrival.fcs());
             fill_checksums(&mut frame.clone()[..len], true, true);

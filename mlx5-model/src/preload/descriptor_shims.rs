@@ -17,7 +17,7 @@ use crate::process::{Errno, MapRequest, descriptors};
 
 use super::netdev;
 use super::overlay::Overlay;
-use super::shim::{answer, export, next};
+use super::shim::{export, next, with_errno};
 
 /// Maximum number of bytes of one read or write: `MAX_RW_COUNT` of the kernel, less than the
 /// maximum of a slice.
@@ -33,7 +33,7 @@ unsafe fn read_own(
     buf: *mut c_void,
     len: size_t,
 ) -> ssize_t {
-    answer(-1, || {
+    with_errno(-1, || {
         let room: &mut [u8] = match len.min(MAX_RW_COUNT) {
             0 => &mut [],
             _ if buf.is_null() => return Err(libc::EFAULT),
@@ -61,7 +61,7 @@ fn duplicate(old: c_int, new: c_int) -> c_int {
 }
 
 /// Removes the target of `dup2` and `dup3` from the table before the call replaces it.
-fn displace(old: c_int, new: c_int) -> Result<(), Errno> {
+fn release_target(old: c_int, new: c_int) -> Result<(), Errno> {
     if old != new && descriptors::contains(new) {
         // If the source is bad, the target stays open.
         // SAFETY: no pointers.
@@ -77,7 +77,7 @@ fn displace(old: c_int, new: c_int) -> Result<(), Errno> {
 ///
 /// # Safety
 /// The contract of `fcntl`.
-unsafe fn controlled(
+unsafe fn fcntl_any(
     fd: c_int,
     command: c_int,
     arg: *mut c_void,
@@ -95,7 +95,7 @@ unsafe fn controlled(
 ///
 /// # Safety
 /// The contract of `mmap`.
-unsafe fn mapped(
+unsafe fn mmap_any(
     at: (*mut c_void, size_t),
     prot: c_int,
     flags: c_int,
@@ -108,7 +108,7 @@ unsafe fn mapped(
         && flags & libc::MAP_ANONYMOUS == 0
         && let Some(file) = descriptors::lookup(fd)
     {
-        return answer(libc::MAP_FAILED, || {
+        return with_errno(libc::MAP_FAILED, || {
             let request = MapRequest {
                 addr,
                 len,
@@ -144,7 +144,7 @@ export! {
         let Some(file) = descriptors::lookup(fd) else {
             return next!(write(fd, buf, len));
         };
-        answer(-1, || {
+        with_errno(-1, || {
             let bytes: &[u8] = match len.min(MAX_RW_COUNT) {
                 0 => &[],
                 _ if buf.is_null() => return Err(libc::EFAULT),
@@ -160,19 +160,19 @@ export! {
             None => match unsafe { netdev::decode(request, arg) } {
                 None => next!(ioctl(fd, request, arg)),
                 // SAFETY: as at the top.
-                Some(question) => answer(-1, || unsafe { question.answer() }),
+                Some(question) => with_errno(-1, || unsafe { question.execute() }),
             },
-            Some(file) => answer(-1, || file.ioctl(fd, request, arg)),
+            Some(file) => with_errno(-1, || file.ioctl(fd, request, arg)),
         }
     }
     fn mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
         // SAFETY: as at the top.
-        unsafe { mapped((addr, len), prot, flags, fd, offset, raw::mmap) }
+        unsafe { mmap_any((addr, len), prot, flags, fd, offset, raw::mmap) }
     }
     /// `mmap(2)` with 64-bit file offsets.
     fn mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void {
         // SAFETY: as at the top.
-        unsafe { mapped((addr, len), prot, flags, fd, offset, raw::mmap64) }
+        unsafe { mmap_any((addr, len), prot, flags, fd, offset, raw::mmap64) }
     }
     fn close(fd: c_int) -> c_int {
         descriptors::release(fd);
@@ -192,7 +192,7 @@ export! {
         duplicate(fd, next!(dup(fd)))
     }
     fn dup2(old: c_int, new: c_int) -> c_int {
-        if let Err(error) = displace(old, new) {
+        if let Err(error) = release_target(old, new) {
             set_errno(error);
             return -1;
         }
@@ -200,7 +200,7 @@ export! {
     }
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
         if flags & !libc::O_CLOEXEC == 0
-            && let Err(error) = displace(old, new)
+            && let Err(error) = release_target(old, new)
         {
             set_errno(error);
             return -1;
@@ -209,12 +209,12 @@ export! {
     }
     fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
         // SAFETY: as at the top.
-        unsafe { controlled(fd, command, arg, raw::fcntl) }
+        unsafe { fcntl_any(fd, command, arg, raw::fcntl) }
     }
     /// `fcntl(2)` with 64-bit file offsets.
     fn fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
         // SAFETY: as at the top.
-        unsafe { controlled(fd, command, arg, raw::fcntl64) }
+        unsafe { fcntl_any(fd, command, arg, raw::fcntl64) }
     }
     /// `socket(2)`, which fails for RDMA netlink sockets. libibverbs asks the kernel for its
     /// devices over netlink, and reads sysfs only when that fails. The kernel would report no

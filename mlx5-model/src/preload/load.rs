@@ -51,7 +51,7 @@ fn start(settings: &'static Settings) -> Result<(), String> {
                 let counters = counters::port(index, number);
                 counters.set_link_up(port.link_up);
                 if port.rx_all {
-                    counters.take_all();
+                    counters.set_rx_all();
                 }
                 counters.start_queue_counters(device.caps.counter_start.into());
             }

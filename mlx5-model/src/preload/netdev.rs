@@ -57,7 +57,7 @@ impl NetdevRequest {
     /// # Safety
     /// The contract of [`decode`] holds; for `SIOCETHTOOL` the structure has the room that its
     /// counts state.
-    pub unsafe fn answer(mut self) -> Result<c_int, Errno> {
+    pub unsafe fn execute(mut self) -> Result<c_int, Errno> {
         // SAFETY: the program owns the structure, by the function's contract.
         let arg = unsafe { self.arg.as_mut() };
         let counters = counters::port(self.device, self.port);
@@ -75,7 +75,7 @@ impl NetdevRequest {
                 ethtool::require_net_admin()?;
                 // SAFETY: this request sets that member of the union.
                 let flags = c_int::from(unsafe { arg.ifr_ifru.ifru_flags });
-                counters.take_down(flags & libc::IFF_UP == 0);
+                counters.set_netdev_down(flags & libc::IFF_UP == 0);
                 Ok(0)
             }
             // SAFETY: SIOCETHTOOL takes this member; the function's contract covers the structure

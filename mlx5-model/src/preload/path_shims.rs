@@ -21,7 +21,7 @@ use crate::uapi;
 
 use super::overlay::Overlay;
 use super::path_resolve::{PATH_MAX, Resolved, path_of};
-use super::shim::{answer, export};
+use super::shim::{export, with_errno};
 
 /// Opens `/dev/infiniband/uverbs<device>` as `/dev/zero` with the NIC behind it. Its fstat, device
 /// number and private mappings are then those of a character device.
@@ -46,7 +46,7 @@ fn open_device(device: usize, flags: c_int) -> Result<RawFd, Errno> {
 ///
 /// # Safety
 /// `path` is null or a C string.
-unsafe fn redirected<T>(
+unsafe fn call_with_path<T>(
     dir: c_int,
     path: *const c_char,
     call: impl FnOnce(*const c_char) -> T,
@@ -67,7 +67,7 @@ unsafe fn redirected<T>(
 ///
 /// # Safety
 /// `path` is null or a C string.
-unsafe fn opened(
+unsafe fn open_path(
     dir: c_int,
     flags: c_int,
     path: *const c_char,
@@ -80,7 +80,7 @@ unsafe fn opened(
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
     let resolved = overlay.resolve(dir, bytes);
     let fd = match &resolved {
-        Resolved::Device(device) => return answer(-1, || open_device(*device, flags)),
+        Resolved::Device(device) => return with_errno(-1, || open_device(*device, flags)),
         Resolved::Foreign | Resolved::InPlace => call(path),
         Resolved::Redirected(other) => call(other.as_ptr()),
     };
@@ -132,7 +132,7 @@ fn show_live_value(overlay: &Overlay, fd: c_int, path: &[u8], flags: c_int) -> R
 ///
 /// # Safety
 /// `path` and `mode` are null or C strings.
-unsafe fn fopened(
+unsafe fn fopen_path(
     path: *const c_char,
     mode: *const c_char,
     call: unsafe fn(*const c_char, *const c_char) -> *mut FILE,
@@ -153,7 +153,7 @@ unsafe fn fopened(
     let foreign = absolute && matches!(overlay.resolve(AT_FDCWD, bytes), Resolved::Foreign);
     if foreign || how.first() != Some(&b'r') || !may_be_live(bytes) {
         // SAFETY: `path` is a C string.
-        return unsafe { redirected(AT_FDCWD, path, plain) };
+        return unsafe { call_with_path(AT_FDCWD, path, plain) };
     }
     let access = if how.contains(&b'+') {
         libc::O_RDWR
@@ -167,7 +167,7 @@ unsafe fn fopened(
             0
         };
     // SAFETY: by this function's own contract; the mode is not used without O_CREAT.
-    let fd = unsafe { opened(AT_FDCWD, flags, path, |path| raw::open64(path, flags, 0)) };
+    let fd = unsafe { open_path(AT_FDCWD, flags, path, |path| raw::open64(path, flags, 0)) };
     if fd < 0 {
         return std::ptr::null_mut();
     }
@@ -197,57 +197,57 @@ macro_rules! path_shims {
 }
 
 path_shims! {
-    open(; flags: c_int, mode: mode_t) -> c_int = opened(AT_FDCWD, flags);
-    open64(; flags: c_int, mode: mode_t) -> c_int = opened(AT_FDCWD, flags);
-    openat(dir: c_int; flags: c_int, mode: mode_t) -> c_int = opened(dir, flags);
-    openat64(dir: c_int; flags: c_int, mode: mode_t) -> c_int = opened(dir, flags);
+    open(; flags: c_int, mode: mode_t) -> c_int = open_path(AT_FDCWD, flags);
+    open64(; flags: c_int, mode: mode_t) -> c_int = open_path(AT_FDCWD, flags);
+    openat(dir: c_int; flags: c_int, mode: mode_t) -> c_int = open_path(dir, flags);
+    openat64(dir: c_int; flags: c_int, mode: mode_t) -> c_int = open_path(dir, flags);
     // Variants without a mode, as fortified programs call them.
-    __open_2(; flags: c_int) -> c_int = opened(AT_FDCWD, flags);
-    __open64_2(; flags: c_int) -> c_int = opened(AT_FDCWD, flags);
-    __openat_2(dir: c_int; flags: c_int) -> c_int = opened(dir, flags);
-    __openat64_2(dir: c_int; flags: c_int) -> c_int = opened(dir, flags);
-    opendir(;) -> *mut DIR = redirected(AT_FDCWD);
-    scandir(; list: *mut c_void, filter: *mut c_void, order: *mut c_void) -> c_int = redirected(AT_FDCWD);
-    scandir64(; list: *mut c_void, filter: *mut c_void, order: *mut c_void) -> c_int = redirected(AT_FDCWD);
-    stat(; out: *mut libc::stat) -> c_int = redirected(AT_FDCWD);
-    stat64(; out: *mut libc::stat64) -> c_int = redirected(AT_FDCWD);
-    lstat(; out: *mut libc::stat) -> c_int = redirected(AT_FDCWD);
-    lstat64(; out: *mut libc::stat64) -> c_int = redirected(AT_FDCWD);
-    fstatat(dir: c_int; out: *mut libc::stat, flags: c_int) -> c_int = redirected(dir);
-    fstatat64(dir: c_int; out: *mut libc::stat64, flags: c_int) -> c_int = redirected(dir);
+    __open_2(; flags: c_int) -> c_int = open_path(AT_FDCWD, flags);
+    __open64_2(; flags: c_int) -> c_int = open_path(AT_FDCWD, flags);
+    __openat_2(dir: c_int; flags: c_int) -> c_int = open_path(dir, flags);
+    __openat64_2(dir: c_int; flags: c_int) -> c_int = open_path(dir, flags);
+    opendir(;) -> *mut DIR = call_with_path(AT_FDCWD);
+    scandir(; list: *mut c_void, filter: *mut c_void, order: *mut c_void) -> c_int = call_with_path(AT_FDCWD);
+    scandir64(; list: *mut c_void, filter: *mut c_void, order: *mut c_void) -> c_int = call_with_path(AT_FDCWD);
+    stat(; out: *mut libc::stat) -> c_int = call_with_path(AT_FDCWD);
+    stat64(; out: *mut libc::stat64) -> c_int = call_with_path(AT_FDCWD);
+    lstat(; out: *mut libc::stat) -> c_int = call_with_path(AT_FDCWD);
+    lstat64(; out: *mut libc::stat64) -> c_int = call_with_path(AT_FDCWD);
+    fstatat(dir: c_int; out: *mut libc::stat, flags: c_int) -> c_int = call_with_path(dir);
+    fstatat64(dir: c_int; out: *mut libc::stat64, flags: c_int) -> c_int = call_with_path(dir);
     // Variants of stat and lstat for programs that were built before glibc 2.33.
-    __xstat(version: c_int; out: *mut libc::stat) -> c_int = redirected(AT_FDCWD);
-    __xstat64(version: c_int; out: *mut libc::stat64) -> c_int = redirected(AT_FDCWD);
-    __lxstat(version: c_int; out: *mut libc::stat) -> c_int = redirected(AT_FDCWD);
-    __lxstat64(version: c_int; out: *mut libc::stat64) -> c_int = redirected(AT_FDCWD);
-    statx(dir: c_int; flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int = redirected(dir);
-    access(; mode: c_int) -> c_int = redirected(AT_FDCWD);
-    eaccess(; mode: c_int) -> c_int = redirected(AT_FDCWD);
-    euidaccess(; mode: c_int) -> c_int = redirected(AT_FDCWD);
-    faccessat(dir: c_int; mode: c_int, flags: c_int) -> c_int = redirected(dir);
-    readlink(; buf: *mut c_char, len: size_t) -> ssize_t = redirected(AT_FDCWD);
-    readlinkat(dir: c_int; buf: *mut c_char, len: size_t) -> ssize_t = redirected(dir);
+    __xstat(version: c_int; out: *mut libc::stat) -> c_int = call_with_path(AT_FDCWD);
+    __xstat64(version: c_int; out: *mut libc::stat64) -> c_int = call_with_path(AT_FDCWD);
+    __lxstat(version: c_int; out: *mut libc::stat) -> c_int = call_with_path(AT_FDCWD);
+    __lxstat64(version: c_int; out: *mut libc::stat64) -> c_int = call_with_path(AT_FDCWD);
+    statx(dir: c_int; flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int = call_with_path(dir);
+    access(; mode: c_int) -> c_int = call_with_path(AT_FDCWD);
+    eaccess(; mode: c_int) -> c_int = call_with_path(AT_FDCWD);
+    euidaccess(; mode: c_int) -> c_int = call_with_path(AT_FDCWD);
+    faccessat(dir: c_int; mode: c_int, flags: c_int) -> c_int = call_with_path(dir);
+    readlink(; buf: *mut c_char, len: size_t) -> ssize_t = call_with_path(AT_FDCWD);
+    readlinkat(dir: c_int; buf: *mut c_char, len: size_t) -> ssize_t = call_with_path(dir);
     // The result is a path in the run directory.
-    realpath(; out: *mut c_char) -> *mut c_char = redirected(AT_FDCWD);
-    __realpath_chk(; out: *mut c_char, room: size_t) -> *mut c_char = redirected(AT_FDCWD);
-    canonicalize_file_name(;) -> *mut c_char = redirected(AT_FDCWD);
-    chdir(;) -> c_int = redirected(AT_FDCWD);
+    realpath(; out: *mut c_char) -> *mut c_char = call_with_path(AT_FDCWD);
+    __realpath_chk(; out: *mut c_char, room: size_t) -> *mut c_char = call_with_path(AT_FDCWD);
+    canonicalize_file_name(;) -> *mut c_char = call_with_path(AT_FDCWD);
+    chdir(;) -> c_int = call_with_path(AT_FDCWD);
     // `ls -l` reads the attributes of all files that it lists.
-    getxattr(; name: *const c_char, out: *mut c_void, len: size_t) -> ssize_t = redirected(AT_FDCWD);
-    lgetxattr(; name: *const c_char, out: *mut c_void, len: size_t) -> ssize_t = redirected(AT_FDCWD);
-    listxattr(; out: *mut c_char, len: size_t) -> ssize_t = redirected(AT_FDCWD);
-    llistxattr(; out: *mut c_char, len: size_t) -> ssize_t = redirected(AT_FDCWD);
+    getxattr(; name: *const c_char, out: *mut c_void, len: size_t) -> ssize_t = call_with_path(AT_FDCWD);
+    lgetxattr(; name: *const c_char, out: *mut c_void, len: size_t) -> ssize_t = call_with_path(AT_FDCWD);
+    listxattr(; out: *mut c_char, len: size_t) -> ssize_t = call_with_path(AT_FDCWD);
+    llistxattr(; out: *mut c_char, len: size_t) -> ssize_t = call_with_path(AT_FDCWD);
 }
 
 export! {
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
         // SAFETY: as at the top.
-        unsafe { fopened(path, mode, raw::fopen) }
+        unsafe { fopen_path(path, mode, raw::fopen) }
     }
     /// `fopen(3)` with 64-bit file offsets.
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
         // SAFETY: as at the top.
-        unsafe { fopened(path, mode, raw::fopen64) }
+        unsafe { fopen_path(path, mode, raw::fopen64) }
     }
     /// `if_nametoindex(3)`. The interface of a GID must have an index, virtual or not.
     fn if_nametoindex(name: *const c_char) -> c_uint {

@@ -5,7 +5,7 @@ use crate::process::real::{errno, set_errno};
 
 /// Runs the model's own call and returns its result, or `failed`. Sets errno only when the call
 /// fails.
-pub fn answer<T>(failed: T, own: impl FnOnce() -> Result<T, Errno>) -> T {
+pub fn with_errno<T>(failed: T, own: impl FnOnce() -> Result<T, Errno>) -> T {
     let before = errno();
     match own() {
         Ok(value) => {

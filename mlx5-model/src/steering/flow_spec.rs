@@ -579,7 +579,7 @@ pub(super) mod tests {
         const ENTRY: [u8; 4] = [0x12, 0x34, 0x51, 64];
         let takes = |specs: &[Vec<u8>], frame: &[u8]| {
             let parsed = parse(&specs.concat(), specs.len() as u8, ALL).unwrap();
-            let class = wqcap_rss::FrameClass::of(frame);
+            let class = wqcap_rss::FrameClass::from_frame(frame);
             parsed.rule.matches(&ParsedFrame::new(frame, &class, 0))
         };
         let ip = |protocol, inside: &[u8]| {
@@ -651,7 +651,7 @@ pub(super) mod tests {
             };
             let takes = |rule: &Match| {
                 [&whole, &first, &last].map(|frame| {
-                    let class = wqcap_rss::FrameClass::of(frame);
+                    let class = wqcap_rss::FrameClass::from_frame(frame);
                     rule.matches(&ParsedFrame::new(frame, &class, 0))
                 })
             };

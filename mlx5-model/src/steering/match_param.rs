@@ -281,7 +281,7 @@ mod tests {
                 .parse(OUTER.1 | MISC.1 | INNER.1 | MISC_2.1)
                 .unwrap()
                 .rule;
-            rule.matches(&ParsedFrame::new(frame, &FrameClass::of(frame), 0))
+            rule.matches(&ParsedFrame::new(frame, &FrameClass::from_frame(frame), 0))
         }
     }
 

@@ -189,7 +189,7 @@ impl NicSteering {
                 forward(*to, entry.tag.unwrap_or(0), frame, tirs, targets);
             }
             for (counters, _) in &entry.counters {
-                targets.count_in(*counters);
+                targets.add_counters(*counters);
             }
             let traps = !matches!(table.id, TableId::Normal { traps: false, .. });
             to_host = entry.host > 0;
@@ -315,7 +315,7 @@ mod tests {
         fn targets(&self, bytes: &[u8]) -> (FlowVerdict, Vec<(Index, u32)>) {
             let tirs = Slab::new(ObjectKind::Tir, 1);
             let mut targets = Targets::default();
-            let class = FrameClass::of(bytes);
+            let class = FrameClass::from_frame(bytes);
             let arrival = ParsedFrame::new(bytes, &class, 0);
             let verdict = self.0.resolve(&arrival, &tirs, &mut targets);
             match self.0.resolve_fast(&arrival, &tirs) {

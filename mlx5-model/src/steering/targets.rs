@@ -59,7 +59,7 @@ impl Targets {
         self.counters.clear();
     }
 
-    pub fn count_in(&mut self, counters: Index) {
+    pub fn add_counters(&mut self, counters: Index) {
         if self.counters.len() < MAX_TARGETS {
             self.counters.push(counters);
         }

@@ -50,7 +50,7 @@ impl Tir {
         table: Box<[Index]>,
     ) -> Self {
         let hashed = |l3, l4| {
-            let selection = Selection::of(fields, l3, l4)?;
+            let selection = Selection::for_fields(fields, l3, l4)?;
             let hash_type = hash_type(fields, l3, l4);
             Some(HashInput {
                 selection,

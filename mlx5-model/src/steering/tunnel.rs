@@ -127,7 +127,7 @@ impl InnerFrame {
             *to = *from;
             len += 1;
         }
-        let class = FrameClass::of(&bytes[..len]);
+        let class = FrameClass::from_frame(&bytes[..len]);
         Self {
             tunnel,
             bytes,
@@ -148,7 +148,7 @@ mod tests {
     use crate::frame::kind;
 
     fn inner_of(frame: &[u8]) -> Option<InnerFrame> {
-        InnerFrame::parse(&ParsedFrame::new(frame, &FrameClass::of(frame), 0))
+        InnerFrame::parse(&ParsedFrame::new(frame, &FrameClass::from_frame(frame), 0))
     }
 
     fn udp(port: u16, payload: &[u8]) -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::device::counters::{self, CounterValue, FILES, Group};
+use crate::device::counters::{self, CounterGroup, CounterValue, FILES};
 use crate::settings::{MAX_DEVICES, MAX_PORTS};
 
 use super::address::{device_at, virtual_netdev};
@@ -69,7 +69,7 @@ pub fn render(path: &str) -> Option<String> {
     let port = counters::port(device, port);
     if let Some((group, _, value)) = counter {
         let value = value(port);
-        let shown = if *group == Group::Queue {
+        let shown = if *group == CounterGroup::Queue {
             value & u64::from(u32::MAX)
         } else {
             value

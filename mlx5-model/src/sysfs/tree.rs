@@ -13,7 +13,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::abi;
-use crate::device::counters::{FILES, Group};
+use crate::device::counters::{CounterGroup, FILES};
 use crate::process::real;
 use crate::settings::{DeviceSettings, GIDS, PortSettings, Settings};
 
@@ -334,7 +334,7 @@ fn port(
     )?;
     let is_there = |name: &str| !name.starts_with("wire_dropped_") || port.wire.is_live();
     for (group, name, _) in FILES.iter().filter(|it| is_there(it.1)) {
-        let dir = if *group == Group::Queue && device.topology.switchdev {
+        let dir = if *group == CounterGroup::Queue && device.topology.switchdev {
             format!("{}/infiniband/{}", device_dir(number), device.name)
         } else {
             dir.clone()

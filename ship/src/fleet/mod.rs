@@ -183,7 +183,7 @@ pub fn survey(from: &str, url: &str, stale: Duration) -> Result<Fleet, FleetErro
 }
 
 /// Result of reading an object in the folder of statuses. `Err`: why it is not a status.
-type Read = Result<SensorStatus, String>;
+type StatusResult = Result<SensorStatus, String>;
 
 async fn survey_store(
     store: &Arc<dyn ReadStore>,
@@ -196,10 +196,12 @@ async fn survey_store(
 }
 
 /// Reads all objects in the folder of statuses.
-async fn statuses(store: &Arc<dyn ReadStore>) -> Result<BTreeMap<String, Read>, StoreError> {
+async fn statuses(
+    store: &Arc<dyn ReadStore>,
+) -> Result<BTreeMap<String, StatusResult>, StoreError> {
     let listed = store.list(key::STATUS).await?;
     let mut names = listed.objects.into_iter();
-    let mut reading: JoinSet<Option<(String, Read)>> = JoinSet::new();
+    let mut reading: JoinSet<Option<(String, StatusResult)>> = JoinSet::new();
     let mut all = BTreeMap::new();
     loop {
         while reading.len() < AT_A_TIME
@@ -217,7 +219,7 @@ async fn statuses(store: &Arc<dyn ReadStore>) -> Result<BTreeMap<String, Read>, 
 }
 
 /// Reads an object in the folder of statuses. `None`: it was deleted in the meantime.
-async fn read(store: Arc<dyn ReadStore>, key: String) -> Option<(String, Read)> {
+async fn read(store: Arc<dyn ReadStore>, key: String) -> Option<(String, StatusResult)> {
     let status = match store.read(&key, Some(0..SMALL)).await {
         Ok((_, len)) if len > SMALL => Err(format!("has {len} bytes; the limit is {SMALL}")),
         Ok((bytes, _)) => SensorStatus::parse(&bytes).and_then(|it| under_its_key(it, &key)),
@@ -271,7 +273,7 @@ fn latest_first(mut names: Vec<String>) -> Vec<String> {
 }
 
 fn judge(
-    read: BTreeMap<String, Read>,
+    read: BTreeMap<String, StatusResult>,
     mut seen: BTreeMap<String, String>,
     now: Timestamp,
     stale: Duration,
@@ -311,7 +313,7 @@ fn judge(
         fleet.findings.push(SurveyFinding::Nobody);
     }
     for it in &fleet.sensors {
-        fleet.total = fleet.total.plus(&it.status.ledger);
+        fleet.total = fleet.total.sum_with(&it.status.ledger);
         fleet.findings.extend(findings(it, now));
         seen.remove(&it.status.sensor);
     }
@@ -427,8 +429,8 @@ mod tests {
         // More statuses than are read at a time.
         for i in 0..40 {
             let mut it = status(&format!("tap-{i:02}"));
-            it.ledger.enter(FrameState::Shipped, 10);
-            it.ledger.enter(FrameState::Pending, 1);
+            it.ledger.add_frames(FrameState::Shipped, 10);
+            it.ledger.add_frames(FrameState::Pending, 1);
             all.push(object(&it));
         }
         let fleet = fleet(&all);
@@ -449,7 +451,7 @@ mod tests {
     fn missing_frames_and_problems_are_found() {
         let stale = ago(status("a"), 301);
         let mut expired = status("b");
-        expired.ledger.enter(FrameState::Expired, 7);
+        expired.ledger.add_frames(FrameState::Expired, 7);
         expired.expired_files = 1;
         let mut wrong = status("c");
         wrong.ledger.captured = 1;

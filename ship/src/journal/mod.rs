@@ -176,7 +176,7 @@ impl Journal {
     pub fn ledger(&self) -> DeliveryLedger {
         let mut ledger = self.sums.frames;
         for record in self.records.values() {
-            ledger.enter(FrameState::of(record), record.frames);
+            ledger.add_frames(FrameState::from_record(record), record.frames);
         }
         ledger
     }
@@ -208,7 +208,7 @@ impl Journal {
         for file in files {
             self.sums.expired_files += 1;
             match file.frames {
-                Some(frames) => self.sums.frames.enter(FrameState::Expired, frames),
+                Some(frames) => self.sums.frames.add_frames(FrameState::Expired, frames),
                 None => self.sums.expired_uncounted_files += 1,
             }
         }
@@ -271,11 +271,11 @@ impl Journal {
     }
 
     /// Removes the record of a deleted file, and adds its frames to the sums.
-    pub(crate) fn fold(&mut self, id: &FileId) -> Result<(), JournalError> {
+    pub(crate) fn end_record(&mut self, id: &FileId) -> Result<(), JournalError> {
         let Some(record) = self.records.get(id) else {
             return Ok(());
         };
-        let fate = match FrameState::of(record) {
+        let fate = match FrameState::from_record(record) {
             FrameState::Pending => FrameState::Expired,
             fate => fate,
         };
@@ -287,7 +287,7 @@ impl Journal {
                 }
             }
         }
-        self.sums.frames.enter(fate, record.frames);
+        self.sums.frames.add_frames(fate, record.frames);
         self.sums.folded = Some(id.clone());
         self.write_sums()?;
         self.records.remove(id);
@@ -448,7 +448,7 @@ mod tests {
             left_behind.push((path.clone(), fs::read(path).expect("there")));
         }
         for (record, (path, bytes)) in all.iter().zip(&left_behind) {
-            journal.fold(&record.id()).expect("written");
+            journal.end_record(&record.id()).expect("written");
             assert!(!path.exists());
             // The process was killed before the record was removed.
             fs::write(path, bytes).expect("written");
@@ -468,7 +468,7 @@ mod tests {
         assert!(!journal.blocks_path(&all[1].id()).exists());
         // A later file of the same name counts as another file.
         journal.set(all[2].clone()).expect("written");
-        journal.fold(&all[2].id()).expect("written");
+        journal.end_record(&all[2].id()).expect("written");
         journal.set(all[2].clone()).expect("written");
         drop(journal);
         assert_eq!(open(dir.path()).ledger().not_selected, 300);

@@ -204,7 +204,7 @@ impl Fetcher {
                 object: at,
             };
             let folder = Path::new(&it.key.sensor);
-            FileRanges::of_remote(folder, &it.key.file, it.ranges.clone(), Arc::new(content))
+            FileRanges::from_remote(folder, &it.key.file, it.ranges.clone(), Arc::new(content))
         };
         objects.iter().enumerate().map(file).collect()
     }

@@ -47,7 +47,7 @@ use tokio::{
     time::sleep,
 };
 use wqcap_files::{
-    extract::{FrameQuery, FramesWritten, ReadOf, extract_ranges},
+    extract::{FrameQuery, FramesWritten, ReadCount, extract_ranges},
     index::FlowTerms,
     merge::MergeError,
 };
@@ -77,9 +77,9 @@ pub struct StoreExtracted {
     /// Number of folders of keys that were listed.
     pub partitions: u64,
     /// Number of tables of parts that were found, and of those that were read.
-    pub tables: ReadOf,
+    pub tables: ReadCount,
     /// Number of objects with parts, and of those from which parts were fetched.
-    pub objects: ReadOf,
+    pub objects: ReadCount,
     /// Bytes and requests of the fetched parts.
     pub fetched: Fetched,
     /// Matching frames that are not in the store.
@@ -167,7 +167,7 @@ fn extract_on(
         written: FramesWritten { losses, ..written },
         partitions: plan.partitions,
         tables: plan.tables,
-        objects: ReadOf {
+        objects: ReadCount {
             read: progress.of_objects,
             total: plan.known,
         },

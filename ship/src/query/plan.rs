@@ -3,7 +3,7 @@
 
 use super::{
     partitions,
-    ranges::{Listed, RangeList},
+    ranges::{ListedRanges, RangeList},
     table::{ObjectPart, PartTable},
 };
 use crate::{
@@ -15,7 +15,7 @@ use futures_util::{StreamExt, stream};
 use serde::Serialize;
 use std::ops::Range;
 use wqcap_files::{
-    extract::ReadOf,
+    extract::ReadCount,
     index::{FlowTerms, IndexKey},
 };
 
@@ -69,7 +69,7 @@ pub struct StorePlan {
     /// Number of folders of keys that were listed.
     pub partitions: u64,
     /// Number of tables of parts that were found, and of those that were read.
-    pub tables: ReadOf,
+    pub tables: ReadCount,
     /// Matching frames that were not sent to the store.
     pub unsent: Unsent,
     /// Notes for the user.
@@ -359,7 +359,7 @@ async fn of_list(store: &dyn ReadStore, list: &RangeList) -> Result<StorePlan, P
 }
 
 /// Returns the error of ranges that exceed the object.
-fn unfit(listed: &Listed, bytes: u64, head: u64) -> Option<String> {
+fn unfit(listed: &ListedRanges, bytes: u64, head: u64) -> Option<String> {
     let end = listed.ranges.iter().map(|it| it.end).max().unwrap_or(0);
     let end = end.max(head);
     (end > bytes).then(|| format!("bytes up to {end} are listed, but it has {bytes}"))

@@ -13,14 +13,14 @@ const NULLS: [&str; 3] = ["", "NULL", "\\N"];
 /// Ranges of objects, by the objects' keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeList {
-    pub(super) objects: BTreeMap<String, Listed>,
+    pub(super) objects: BTreeMap<String, ListedRanges>,
     /// Number of rows without an object, whose packets are not in the store.
     pub(super) unsent: u64,
 }
 
 /// Ranges of an object in the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Listed {
+pub(super) struct ListedRanges {
     /// Number of bytes before the first part; `None`: not in the list.
     pub(super) head_bytes: Option<u64>,
     /// Length of the object in bytes; `None`: not in the list.
@@ -179,7 +179,7 @@ fn number(record: &StringRecord, place: &str, name: &str, at: usize) -> Result<u
 mod tests {
     use super::*;
     use crate::{
-        blocks::{self, OfObject},
+        blocks::{self, ObjectInfo},
         shipper::fixtures,
     };
 
@@ -190,12 +190,12 @@ mod tests {
     #[test]
     fn output_of_sql_engines_is_parsed() {
         let expected = |head, len| {
-            let a = Listed {
+            let a = ListedRanges {
                 head_bytes: head,
                 object_bytes: len,
                 ranges: vec![500..900, 0..100],
             };
-            let b = Listed {
+            let b = ListedRanges {
                 ranges: std::iter::once(7..8).collect(),
                 ..a.clone()
             };
@@ -262,7 +262,7 @@ mod tests {
         let file = fixtures::capture(dir.path(), 3, 7, 10);
         let index = wqcap_files::index::build(&file, || true);
         let index = index.expect("reads").expect("made");
-        let of = |key| OfObject {
+        let of = |key| ObjectInfo {
             key,
             bytes: 5000,
             queue: None,

@@ -135,7 +135,7 @@ fn may_hold(columns: &Columns, demanded: &[IndexKey]) -> Result<Vec<bool>, Strin
 mod tests {
     use super::*;
     use crate::{
-        blocks::{self, OfObject},
+        blocks::{self, ObjectInfo},
         shipper::fixtures,
     };
 
@@ -150,7 +150,7 @@ mod tests {
         (later.start, later.end) = (later.end, later.end + 500);
         (later.first_ns, later.last_ns) = (20_000_000_000, 21_000_000_000);
         index.blocks.push(later);
-        let of = |key| OfObject {
+        let of = |key| ObjectInfo {
             key,
             bytes: 5000,
             queue: Some(3),
@@ -192,7 +192,7 @@ mod tests {
         let file = fixtures::capture(dir.path(), 3, 7, 10);
         let index = wqcap_files::index::build(&file, || true);
         let index = index.expect("reads").expect("made");
-        let of = |bytes| OfObject {
+        let of = |bytes| ObjectInfo {
             key: None,
             bytes,
             queue: None,

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     ShipPlan, ShipSelection,
-    blocks::{self, OfObject},
+    blocks::{self, ObjectInfo},
     key::{self, CaptureKey},
     shipper::{self, Mode, fixtures},
     store::{Folder, Listing, ReadStore, StoreError},
@@ -140,7 +140,7 @@ fn synthetic(root: &Path, days: u64, sensors: u64) -> u64 {
                 sealed: false,
             };
             let object = key::packets(&name, &sensor);
-            let of = OfObject {
+            let of = ObjectInfo {
                 key: Some(&object),
                 bytes: 10_000,
                 queue: Some(0),
@@ -215,7 +215,7 @@ fn a_long_file_is_found_within_the_look_back() {
         sealed: false,
     };
     let object = key::packets(&name, "tap");
-    let of = OfObject {
+    let of = ObjectInfo {
         key: Some(&object),
         bytes: 10_000,
         queue: None,
@@ -249,12 +249,12 @@ fn a_long_file_is_found_within_the_look_back() {
 }
 
 /// Sensors with shipped files, and their store.
-struct Place {
+struct TestBench {
     root: TempDir,
     url: String,
 }
 
-impl Place {
+impl TestBench {
     fn new() -> Self {
         let root = tempfile::tempdir().expect("dir");
         fs::create_dir(root.path().join("store")).expect("made");
@@ -337,7 +337,7 @@ impl Place {
 
 #[test]
 fn extracted_frames_equal_a_merge_by_time() {
-    let place = Place::new();
+    let place = TestBench::new();
     for (sensor, queue, second) in [("b", 0, 10), ("a", 0, 10), ("a", 1, 10), ("a", 0, 12)] {
         fixtures::capture(&place.sensor(sensor), queue, second, 1500);
     }
@@ -369,7 +369,7 @@ fn extracted_frames_equal_a_merge_by_time() {
 
 #[test]
 fn missing_and_changed_objects_are_named_and_the_others_extracted() {
-    let place = Place::new();
+    let place = TestBench::new();
     for second in [10, 20, 30, 40] {
         fixtures::capture(&place.sensor("a"), 0, second, 100);
     }
@@ -402,7 +402,7 @@ fn missing_and_changed_objects_are_named_and_the_others_extracted() {
 
 #[test]
 fn a_filter_on_a_flow_fetches_little_more_than_its_frames() {
-    let place = Place::new();
+    let place = TestBench::new();
     // Each part has 50 flows; another flow is in between, in separate parts.
     let frames = |of: Range<u32>| {
         (0..12_000).map(move |i| match of.contains(&i) {
@@ -453,7 +453,7 @@ fn a_filter_on_a_flow_fetches_little_more_than_its_frames() {
 
 #[test]
 fn frames_that_were_not_sent_are_counted() {
-    let place = Place::new();
+    let place = TestBench::new();
     fixtures::capture(&place.sensor("a"), 0, 10, 100);
     fixtures::capture(&place.sensor("thin"), 0, 10, 70);
     place.ship("a", ShipSelection::All);
@@ -482,7 +482,7 @@ fn listed(rows: &[(&str, u64, u64)], more: &str) -> ObjectChoice {
 
 #[test]
 fn listed_ranges_are_fetched() {
-    let place = Place::new();
+    let place = TestBench::new();
     for sensor in ["a", "b"] {
         fixtures::capture(&place.sensor(sensor), 0, 10, 100);
         place.ship(sensor, ShipSelection::All);
@@ -539,7 +539,7 @@ fn listed_ranges_are_fetched() {
 
 #[test]
 fn a_refusal_ends_all_requests() {
-    let place = Place::new();
+    let place = TestBench::new();
     let file = fixtures::capture(&place.sensor("a"), 0, 10, 100);
     let bytes = fs::metadata(file).expect("there").len();
     let objects: Vec<_> = (0..1000)
@@ -571,7 +571,7 @@ fn a_refusal_ends_all_requests() {
 
 #[test]
 fn pieces_yield_the_content_of_the_file() {
-    let place = Place::new();
+    let place = TestBench::new();
     let file = fixtures::capture(&place.sensor("a"), 0, 10, 40_000);
     place.ship("a", ShipSelection::All);
     let bytes = fs::metadata(&file).expect("there").len();

@@ -1,7 +1,7 @@
 //! Digest of the next file, computed while another file is sent: a multipart upload begins with the
 //! object's metadata, which includes the digest.
 
-use super::{Shipper, Trouble};
+use super::{PassError, Shipper};
 use crate::{
     journal::{DeliveryRecord, DeliveryState, FileId},
     store::Digest,
@@ -42,7 +42,7 @@ impl Shipper {
         &mut self,
         record: &DeliveryRecord,
         file: &Arc<File>,
-    ) -> Result<Digest, Trouble> {
+    ) -> Result<Digest, PassError> {
         let is_of = |it: &mut PendingDigest| it.file == record.id() && it.stamp == record.sent();
         let digest = match self.ahead.take_if(is_of) {
             Some(ahead) => ahead.digest,
@@ -54,5 +54,5 @@ impl Shipper {
 }
 
 fn digest_of(file: Arc<File>, len: u64) -> JoinHandle<io::Result<Digest>> {
-    spawn_blocking(move || Digest::of_file(&file, len))
+    spawn_blocking(move || Digest::from_file(&file, len))
 }

@@ -4,10 +4,10 @@
 //! when the store has it. Equal files and keys yield equal bytes: a lost copy is made again, and
 //! its upload continues.
 
-use super::{Shipper, Trouble};
+use super::{PassError, Shipper};
 use crate::{
     ShipPlan,
-    blocks::{self, OfObject},
+    blocks::{self, ObjectInfo},
     journal::{ContentKind, DeliveryRecord, DeliveryState},
 };
 use std::{
@@ -16,7 +16,7 @@ use std::{
 };
 use tokio::task::spawn_blocking;
 use wqcap_files::{
-    anonymize::AnonymizeQuery,
+    anonymize::AnonymizeParams,
     extract::anonymize_file,
     folder::FileStamp,
     index::{self, CaptureIndex},
@@ -64,7 +64,7 @@ impl Shipper {
     }
 
     /// Makes a file's copy, and the table of its blocks.
-    pub(super) async fn copy(&mut self, record: DeliveryRecord) -> Result<(), Trouble> {
+    pub(super) async fn copy(&mut self, record: DeliveryRecord) -> Result<(), PassError> {
         let Some(query) = self.plan.anonymize.clone() else {
             return Ok(());
         };
@@ -74,7 +74,7 @@ impl Shipper {
         };
         let (path, to) = (self.path_of(&original), self.copy_path(&record));
         let failed = |e: String| {
-            Trouble::File(format!(
+            PassError::File(format!(
                 "{}: cannot make its anonymized copy: {e}",
                 path.display()
             ))
@@ -89,7 +89,7 @@ impl Shipper {
             let (has, of) = (index.frames, record.frames);
             return Err(failed(format!("the copy has {has} of {of} frames")));
         }
-        let object = OfObject {
+        let object = ObjectInfo {
             key: Some(&record.key),
             bytes: stamp.len,
             queue: FileName::parse(&path).and_then(|it| it.queue),
@@ -122,7 +122,7 @@ impl Shipper {
 
 fn made(
     path: &Path,
-    query: &AnonymizeQuery,
+    query: &AnonymizeParams,
     to: &Path,
 ) -> Result<(CaptureIndex, FileStamp), String> {
     fs::create_dir_all(to.parent().unwrap_or(Path::new("."))).map_err(|e| e.to_string())?;

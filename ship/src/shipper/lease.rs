@@ -49,12 +49,12 @@ pub(super) struct LeaseTaken {
 }
 
 /// Reason why a status was not put.
-enum Unput {
+enum PutError {
     Taken(LeaseTaken),
     Store(StoreError),
 }
 
-impl From<StoreError> for Unput {
+impl From<StoreError> for PutError {
     fn from(e: StoreError) -> Self {
         Self::Store(e)
     }
@@ -69,7 +69,7 @@ pub(super) struct LeaseHolder<'a> {
 }
 
 /// Object that the store has under the sensor's status key.
-struct Seen {
+struct StoredStatus {
     status: Option<SensorStatus>,
     /// Precondition that the object is unchanged; `None`: the store has no ETags.
     only: Option<PutIf>,
@@ -135,8 +135,8 @@ impl Lease {
                 }
                 Ok(())
             }
-            Err(Unput::Taken(taken)) => Err(taken),
-            Err(Unput::Store(e)) => {
+            Err(PutError::Taken(taken)) => Err(taken),
+            Err(PutError::Store(e)) => {
                 if !mem::replace(&mut self.warned, true) {
                     let key = key::status(&self.sensor);
                     tracing::warn!(
@@ -172,7 +172,7 @@ impl Lease {
         since >= AT_LEAST_EVERY || since >= AT_MOST_EVERY && is_between() && has_news()
     }
 
-    async fn put(&mut self) -> Result<SensorStatus, Unput> {
+    async fn put(&mut self) -> Result<SensorStatus, PutError> {
         let key = key::status(&self.sensor);
         for _ in 0..TRIES {
             let seen = self.read_status(&key).await?;
@@ -180,7 +180,7 @@ impl Lease {
             match &seen.status {
                 Some(it) if self.is_own(it) => self.continue_from(it),
                 Some(it) if it.holds(Timestamp::now()) => {
-                    return Err(Unput::Taken(self.refused_by(it).await));
+                    return Err(PutError::Taken(self.refused_by(it).await));
                 }
                 Some(it) => before = Some(it.by.clone()),
                 None => {}
@@ -209,18 +209,18 @@ impl Lease {
         Err(StoreError::Failed(why.into()).into())
     }
 
-    async fn read_status(&self, key: &str) -> Result<Seen, StoreError> {
+    async fn read_status(&self, key: &str) -> Result<StoredStatus, StoreError> {
         let object = match self.store.read_small(key).await {
             Ok(object) => object,
             Err(StoreError::NotFound(_)) => {
-                return Ok(Seen {
+                return Ok(StoredStatus {
                     status: None,
                     only: Some(PutIf::Absent),
                     hidden: None,
                 });
             }
             Err(StoreError::Refused(why)) if !self.held => {
-                return Ok(Seen {
+                return Ok(StoredStatus {
                     status: None,
                     only: Some(PutIf::Absent),
                     hidden: Some(why),
@@ -230,7 +230,7 @@ impl Lease {
         };
         let status = SensorStatus::parse(&object.bytes);
         let status = status.inspect_err(|e| tracing::warn!("{key}: {e}; the object is replaced"));
-        Ok(Seen {
+        Ok(StoredStatus {
             status: status.ok(),
             only: object.etag.map(PutIf::Etag),
             hidden: None,
@@ -242,7 +242,7 @@ impl Lease {
         &mut self,
         key: &str,
         status: &SensorStatus,
-        seen: Seen,
+        seen: StoredStatus,
     ) -> Result<bool, StoreError> {
         let text = serde_json::to_vec_pretty(status);
         let bytes = Bytes::from(text.map_err(|e| StoreError::Failed(e.to_string()))?);

@@ -36,7 +36,7 @@ pub use status::ShipStatus;
 use crate::{
     ShipPlan,
     bandwidth::PartPace,
-    blocks::{self, OfObject},
+    blocks::{self, ObjectInfo},
     journal::{
         ContentKind, DeliveryRecord, DeliveryState, DirStamp, FileId, Journal, JournalError,
     },
@@ -71,7 +71,7 @@ const INDEX_TIME: Duration = Duration::from_secs(30);
 
 /// Reason why a pass ends, or why a file is deferred.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum PassError {
     /// A store operation failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -125,7 +125,7 @@ impl Shipper {
     }
 
     /// Ships all files until none is left that can be shipped.
-    async fn pass(&mut self) -> Result<(), Trouble> {
+    async fn pass(&mut self) -> Result<(), PassError> {
         self.later.clear();
         self.begun_again.clear();
         let outcome = self.work().await;
@@ -134,7 +134,7 @@ impl Shipper {
         outcome
     }
 
-    async fn work(&mut self) -> Result<(), Trouble> {
+    async fn work(&mut self) -> Result<(), PassError> {
         loop {
             self.update_journal().await?;
             let Some(id) = self.next_file() else {
@@ -145,7 +145,7 @@ impl Shipper {
             };
             self.update_status(|status| status.now = Some(id.1.clone()));
             match self.advance(&id).await {
-                Err(Trouble::File(problem)) => self.defer(id, problem),
+                Err(PassError::File(problem)) => self.defer(id, problem),
                 other => other?,
             }
         }
@@ -178,7 +178,7 @@ impl Shipper {
     }
 
     /// Updates the journal to the content of the folders.
-    async fn update_journal(&mut self) -> Result<(), Trouble> {
+    async fn update_journal(&mut self) -> Result<(), PassError> {
         let mut found = Vec::new();
         if let Some(dir) = &self.plan.flows_dir {
             found.extend(self.listed("flows.dir", dir, source::tables)?);
@@ -209,10 +209,10 @@ impl Shipper {
     /// Counts the deleted files that have no record. A file with a record is counted when its
     /// record ends. The lists are read after the folder and before records end, so that every
     /// deleted file has its line by then.
-    fn count_expired(&mut self, found: &mut Vec<FoundCapture>) -> Result<(), Trouble> {
+    fn count_expired(&mut self, found: &mut Vec<FoundCapture>) -> Result<(), PassError> {
         let list_error = |e: io::Error| {
             let dir = self.plan.dir.display();
-            Trouble::Folder(format!(
+            PassError::Folder(format!(
                 "output.dir = \"{dir}\": cannot read the list of deleted files: {e}"
             ))
         };
@@ -254,9 +254,9 @@ impl Shipper {
         key: &str,
         dir: &Path,
         list: fn(&Path) -> io::Result<Vec<FoundCapture>>,
-    ) -> Result<Vec<FoundCapture>, Trouble> {
+    ) -> Result<Vec<FoundCapture>, PassError> {
         let folder_error =
-            |e: &dyn Display| Trouble::Folder(format!("{key} = {:?}: {e}", dir.display()));
+            |e: &dyn Display| PassError::Folder(format!("{key} = {:?}: {e}", dir.display()));
         let stamp = || DirStamp::read(dir).map_err(|e| folder_error(&e));
         let before = stamp()?;
         let found = list(dir).map_err(|e| folder_error(&e))?;
@@ -311,7 +311,7 @@ impl Shipper {
     }
 
     /// Drops the record of a file that is shipped from the start, and aborts its upload.
-    async fn forget(&mut self, id: &FileId) -> Result<(), Trouble> {
+    async fn forget(&mut self, id: &FileId) -> Result<(), PassError> {
         let Some(record) = self.journal.get(id).cloned() else {
             return Ok(());
         };
@@ -330,7 +330,7 @@ impl Shipper {
 
     /// Ends the records of deleted files. Objects that are complete in the store are still verified
     /// and listed.
-    async fn end_records(&mut self, found: &[FoundCapture]) -> Result<(), Trouble> {
+    async fn end_records(&mut self, found: &[FoundCapture]) -> Result<(), PassError> {
         let here: BTreeSet<_> = found.iter().map(FoundCapture::id).collect();
         let gone = self.journal.records().map(DeliveryRecord::id);
         let gone: Vec<_> = gone.filter(|it| !here.contains(it)).collect();
@@ -340,7 +340,7 @@ impl Shipper {
                 continue;
             };
             match record.state {
-                DeliveryState::Shipped => self.journal.fold(&id)?,
+                DeliveryState::Shipped => self.journal.end_record(&id)?,
                 DeliveryState::Seen if record.selected => self.expire(&id)?,
                 DeliveryState::Started { upload, .. } => {
                     begun.push((id, record.key, upload));
@@ -356,35 +356,39 @@ impl Shipper {
         Ok(())
     }
 
-    fn expire(&mut self, id: &FileId) -> Result<(), Trouble> {
+    fn expire(&mut self, id: &FileId) -> Result<(), PassError> {
         tracing::warn!("{}: was deleted before it was sent", id.1);
         if let Some(record) = self.journal.get(id) {
             self.drop_copy(record);
         }
-        self.journal.fold(id)?;
+        self.journal.end_record(id)?;
         self.update_status(|_| {});
         Ok(())
     }
 
-    fn enter_table(&mut self, file: &FoundCapture) -> Result<(), Trouble> {
+    fn enter_table(&mut self, file: &FoundCapture) -> Result<(), PassError> {
         let key = key::table(file.kind, file.ns, &self.plan.sensor);
         Ok(self.journal.set(file.record(key))?)
     }
 
-    fn enter_packets(&mut self, file: &FoundCapture, index: &CaptureIndex) -> Result<(), Trouble> {
+    fn enter_packets(
+        &mut self,
+        file: &FoundCapture,
+        index: &CaptureIndex,
+    ) -> Result<(), PassError> {
         let Some(name) = copies::object_name(&self.plan, &file.path) else {
             return Ok(());
         };
         let sensor = &self.plan.sensor;
         let key = key::packets(&name, sensor);
         let selected = self.plan.packets.takes(index);
-        let object = OfObject {
+        let object = ObjectInfo {
             key: selected.then_some(&key),
             bytes: file.stamp.len,
             queue: name.queue,
         };
         let blocks = blocks::write(index, object).map_err(|e| {
-            Trouble::Folder(format!(
+            PassError::Folder(format!(
                 "{}: cannot encode its table of blocks: {e}",
                 file.path.display()
             ))
@@ -400,7 +404,7 @@ impl Shipper {
     }
 
     /// Builds the index of the oldest file without one. `false`: there is no such file at present.
-    async fn count_one(&mut self) -> Result<bool, Trouble> {
+    async fn count_one(&mut self) -> Result<bool, PassError> {
         let is_due = |file: &&FoundCapture| {
             let indexed_soon = self.follows && self.plan.index_dir.is_some();
             !(indexed_soon && is_younger(file, INDEX_TIME))
@@ -440,22 +444,22 @@ impl Shipper {
     }
 
     /// Opens the file of a record, if it is unchanged since it was found.
-    fn open(&self, record: &DeliveryRecord) -> Result<File, Trouble> {
+    fn open(&self, record: &DeliveryRecord) -> Result<File, PassError> {
         let path = self.path_of(record);
-        let failed = |e: io::Error| Trouble::File(format!("{}: {e}", path.display()));
+        let failed = |e: io::Error| PassError::File(format!("{}: {e}", path.display()));
         let file = open_regular(&path).map_err(failed)?;
         self.check(record, &file)?;
         Ok(file)
     }
 
     /// Checks that a file is unchanged since it was found.
-    fn check(&self, record: &DeliveryRecord, file: &File) -> Result<(), Trouble> {
-        let now = file.metadata().map(|it| FileStamp::of(&it));
+    fn check(&self, record: &DeliveryRecord, file: &File) -> Result<(), PassError> {
+        let now = file.metadata().map(|it| FileStamp::from_metadata(&it));
         if now.is_ok_and(|now| now == record.sent()) {
             return Ok(());
         }
         let path = self.path_of(record);
-        Err(Trouble::File(format!(
+        Err(PassError::File(format!(
             "{}: changes while it is sent",
             path.display()
         )))

@@ -1,7 +1,7 @@
 //! Main loop of shipping: a single pass, or passes while a capture is running.
 
 use super::{
-    ShipStatus, Shipper, Trouble,
+    PassError, ShipStatus, Shipper,
     lease::{Lease, LeaseHolder, LeaseTaken},
 };
 use crate::{
@@ -59,8 +59,8 @@ impl From<StoreError> for ShipError {
     }
 }
 
-impl From<Trouble> for ShipError {
-    fn from(e: Trouble) -> Self {
+impl From<PassError> for ShipError {
+    fn from(e: PassError) -> Self {
         Self::Failed(e.to_string())
     }
 }
@@ -150,7 +150,7 @@ impl Shipper {
         let done = match done {
             Ok(()) => Ok(()),
             // The store does not accept a status either.
-            Err(Trouble::Store(e)) => return Err(Trouble::Store(e).into()),
+            Err(PassError::Store(e)) => return Err(PassError::Store(e).into()),
             Err(e) => {
                 let problem = e.to_string();
                 self.update_status(|status| status.problems.push(problem));
@@ -205,10 +205,10 @@ impl Shipper {
                     wait = EVERY;
                     EVERY
                 }
-                Err(Trouble::Journal(e)) => return Err(ShipError::Failed(e.to_string())),
+                Err(PassError::Journal(e)) => return Err(ShipError::Failed(e.to_string())),
                 Err(e) => {
                     let pause = match &e {
-                        Trouble::Store(StoreError::Refused(_)) => LONGEST,
+                        PassError::Store(StoreError::Refused(_)) => LONGEST,
                         _ => wait,
                     };
                     wait = (pause * 2).min(LONGEST);

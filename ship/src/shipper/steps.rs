@@ -1,11 +1,11 @@
 //! Steps of one file. Each step starts from the file's state in the journal and returns the next
 //! state.
 
-use super::{Shipper, Trouble};
+use super::{PassError, Shipper};
 use crate::{
     fleet::LastObject,
     journal::{DeliveryRecord, DeliveryState, FileId},
-    store::{PartPlace, StoreError},
+    store::{PartPosition, StoreError},
 };
 use bytes::{Bytes, BytesMut};
 use std::{
@@ -45,7 +45,7 @@ impl Upload {
 
 impl Shipper {
     /// Takes a file through all remaining steps.
-    pub(super) async fn advance(&mut self, id: &FileId) -> Result<(), Trouble> {
+    pub(super) async fn advance(&mut self, id: &FileId) -> Result<(), PassError> {
         while let Some(record) = self.journal.get(id).cloned() {
             if self.needs_copy(&record) {
                 self.copy(record).await?;
@@ -81,7 +81,7 @@ impl Shipper {
     }
 
     /// Sends a small file at once, or begins a multipart upload.
-    async fn begin(&mut self, record: &DeliveryRecord) -> Result<DeliveryState, Trouble> {
+    async fn begin(&mut self, record: &DeliveryRecord) -> Result<DeliveryState, PassError> {
         let file = Arc::new(self.open(record)?);
         let len = record.sent().len;
         let part_bytes = self.part_bytes(len);
@@ -118,7 +118,7 @@ impl Shipper {
         &mut self,
         record: &DeliveryRecord,
         mut upload: Upload,
-    ) -> Result<DeliveryState, Trouble> {
+    ) -> Result<DeliveryState, PassError> {
         let file = Arc::new(self.open(record)?);
         self.hash_next_file();
         let mut sending: JoinSet<SentPart> = JoinSet::new();
@@ -153,7 +153,7 @@ impl Shipper {
                 record.key.clone(),
                 upload.id.clone(),
             );
-            let place = PartPlace { number, offset };
+            let place = PartPosition { number, offset };
             let sent = bytes.clone();
             sending.spawn(async move {
                 let said = store.part(&key, &id, place, bytes).await;
@@ -191,7 +191,7 @@ impl Shipper {
         record: &DeliveryRecord,
         upload: &mut Upload,
         done: Option<Result<SentPart, JoinError>>,
-    ) -> Result<Option<DeliveryState>, Trouble> {
+    ) -> Result<Option<DeliveryState>, PassError> {
         let (number, bytes, said) = match done {
             Some(Ok(done)) => done,
             Some(Err(e)) => return Err(StoreError::Failed(e.to_string()).into()),
@@ -214,7 +214,7 @@ impl Shipper {
         &mut self,
         record: &DeliveryRecord,
         etag: Option<&str>,
-    ) -> Result<DeliveryState, Trouble> {
+    ) -> Result<DeliveryState, PassError> {
         let key = &record.key;
         let facts = match self.store.head(key).await {
             Ok(facts) => facts,
@@ -239,7 +239,7 @@ impl Shipper {
     }
 
     /// Puts a file's table of blocks, which makes the file visible to queries.
-    async fn publish(&mut self, record: &DeliveryRecord) -> Result<DeliveryState, Trouble> {
+    async fn publish(&mut self, record: &DeliveryRecord) -> Result<DeliveryState, PassError> {
         if let Some(key) = &record.blocks_key {
             let blocks = self.journal.blocks(&record.id())?;
             let len = blocks.len() as u64;
@@ -253,7 +253,11 @@ impl Shipper {
     }
 
     /// Restarts a file. A second restart in one pass is an error.
-    fn restart(&mut self, record: &DeliveryRecord, why: String) -> Result<DeliveryState, Trouble> {
+    fn restart(
+        &mut self,
+        record: &DeliveryRecord,
+        why: String,
+    ) -> Result<DeliveryState, PassError> {
         if !self.begun_again.insert(record.id()) {
             self.journal.set_state(&record.id(), DeliveryState::Seen)?;
             return Err(StoreError::Failed(why).into());
@@ -274,7 +278,7 @@ impl Shipper {
         file: &Arc<File>,
         offset: u64,
         len: u64,
-    ) -> Result<Bytes, Trouble> {
+    ) -> Result<Bytes, PassError> {
         let file = Arc::clone(file);
         let mut bytes = self.buffers.pop().unwrap_or_default();
         let read = move || -> io::Result<BytesMut> {
@@ -290,10 +294,10 @@ impl Shipper {
     }
 
     /// Returns the error of a file that cannot be read.
-    pub(super) fn unread(&self, record: &DeliveryRecord, e: &io::Error) -> Trouble {
+    pub(super) fn unread(&self, record: &DeliveryRecord, e: &io::Error) -> PassError {
         let path = self.path_of(record);
         let path = path.display();
-        Trouble::File(match e.kind() {
+        PassError::File(match e.kind() {
             ErrorKind::UnexpectedEof => format!("{path}: became shorter while it is sent"),
             _ => format!("{path}: {e}"),
         })

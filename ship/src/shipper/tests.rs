@@ -1,7 +1,7 @@
 //! Tests of passes that are interrupted at any step and continued by another pass.
 
 use super::{
-    Mode, ShipError, Shipper, Trouble, dry_run, fixtures,
+    Mode, PassError, ShipError, Shipper, dry_run, fixtures,
     lease::{Lease, LeaseHolder},
     run,
 };
@@ -10,7 +10,8 @@ use crate::{
     journal::{DeliveryState, Journal},
     ledger::DeliveryLedger,
     store::{
-        Digest, ObjectFacts, PartPlace, PutIf, PutOutcome, Remote, SmallObject, Store, StoreError,
+        Digest, ObjectFacts, PartPosition, PutIf, PutOutcome, Remote, SmallObject, Store,
+        StoreError,
     },
 };
 use async_trait::async_trait;
@@ -30,7 +31,7 @@ use std::{
 use tempfile::TempDir;
 use tokio::runtime::Builder;
 use wqcap_files::{
-    anonymize::AnonymizeQuery,
+    anonymize::AnonymizeParams,
     extract::anonymize_file,
     folder::{
         FileStamp,
@@ -52,7 +53,7 @@ struct Death {
 
 /// In-memory store that records its calls and simulates the death of its caller.
 #[derive(Debug)]
-struct Noting {
+struct RecordingStore {
     inner: Remote,
     calls: Mutex<Vec<String>>,
     death: Option<Death>,
@@ -65,7 +66,7 @@ struct Noting {
     loses: Mutex<bool>,
 }
 
-impl Noting {
+impl RecordingStore {
     fn new(inner: Remote, death: Option<Death>) -> Arc<Self> {
         Arc::new(Self {
             inner,
@@ -114,7 +115,7 @@ impl Noting {
 }
 
 #[async_trait]
-impl Store for Noting {
+impl Store for RecordingStore {
     async fn begin(&self, key: &str, digest: &Digest) -> Result<String, StoreError> {
         let n = self.call("begin", key)?;
         let said = self.inner.begin(key, digest).await;
@@ -125,7 +126,7 @@ impl Store for Noting {
         &self,
         key: &str,
         upload: &str,
-        place: PartPlace,
+        place: PartPosition,
         bytes: Bytes,
     ) -> Result<String, StoreError> {
         let n = self.call("part", key)?;
@@ -189,7 +190,7 @@ impl Store for Noting {
 struct Place {
     root: TempDir,
     store: InMemory,
-    anonymize: Option<AnonymizeQuery>,
+    anonymize: Option<AnonymizeParams>,
 }
 
 impl Place {
@@ -234,7 +235,11 @@ impl Place {
     }
 
     /// Runs a pass in a new process.
-    fn pass(&self, store: &Arc<Noting>, packets: bool) -> (Result<(), Trouble>, DeliveryLedger) {
+    fn pass(
+        &self,
+        store: &Arc<RecordingStore>,
+        packets: bool,
+    ) -> (Result<(), PassError>, DeliveryLedger) {
         let plan = self.plan(packets);
         let journal = Journal::open(&plan.journal, &plan.sensor, &plan.store).expect("opens");
         let store = Arc::clone(store) as Arc<dyn Store>;
@@ -263,9 +268,9 @@ impl Place {
         ledger
     }
 
-    fn noting(&self, death: Option<Death>) -> Arc<Noting> {
+    fn noting(&self, death: Option<Death>) -> Arc<RecordingStore> {
         // Clones share the content.
-        Noting::new(Remote::with_client(self.store.clone()), death)
+        RecordingStore::new(Remote::with_client(self.store.clone()), death)
     }
 
     /// Returns an object's bytes, after a check against the digest in its metadata.
@@ -278,7 +283,11 @@ impl Place {
             let stated = got.attributes.get(&Attribute::Metadata("sha256".into()));
             let stated = stated.map(|it| it.to_string());
             let bytes = got.bytes().await.expect("in memory").to_vec();
-            assert_eq!(stated, Some(Digest::of(&bytes).to_string()), "{key}");
+            assert_eq!(
+                stated,
+                Some(Digest::from_bytes(&bytes).to_string()),
+                "{key}"
+            );
             Some(bytes)
         })
     }
@@ -309,8 +318,8 @@ impl Place {
     }
 }
 
-fn query() -> AnonymizeQuery {
-    AnonymizeQuery {
+fn query() -> AnonymizeParams {
+    AnonymizeParams {
         key: SecretKey::new(&[7; 32]),
         slice: Slice::Whole,
     }
@@ -593,7 +602,10 @@ fn a_store_that_refuses_is_asked_once() {
     let mut store = place.noting(None);
     Arc::get_mut(&mut store).expect("ours alone").refuses = true;
     let (done, ledger) = place.pass(&store, true);
-    assert!(matches!(done, Err(Trouble::Store(StoreError::Refused(_)))));
+    assert!(matches!(
+        done,
+        Err(PassError::Store(StoreError::Refused(_)))
+    ));
     assert_eq!((store.calls().len(), ledger.pending), (1, 0));
 }
 
@@ -802,7 +814,7 @@ fn a_bucket_that_refuses_listing_accepts_a_status() {
         Arc::get_mut(&mut store).expect("ours alone").hides = hides;
         store
     };
-    let claim = |store: &Arc<Noting>| {
+    let claim = |store: &Arc<RecordingStore>| {
         let holder = LeaseHolder {
             sensor: "tap",
             host: "here",

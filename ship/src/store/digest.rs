@@ -18,7 +18,7 @@ pub struct Digest([u8; 32]);
 impl Digest {
     /// Computes the digest of bytes.
     #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn from_bytes(bytes: &[u8]) -> Self {
         Self(<Sha256 as sha2::Digest>::digest(bytes).into())
     }
 
@@ -26,7 +26,7 @@ impl Digest {
     ///
     /// # Errors
     /// The file cannot be read, or is shorter than `len`.
-    pub fn of_file(file: &File, len: u64) -> io::Result<Self> {
+    pub fn from_file(file: &File, len: u64) -> io::Result<Self> {
         let mut hash = <Sha256 as sha2::Digest>::new();
         let mut buffer = vec![0; STEP];
         let mut at = 0;
@@ -58,17 +58,17 @@ mod tests {
         // Examples of FIPS 180-4, published by NIST.
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         let million = "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0";
-        assert_eq!(Digest::of(b"abc").to_string(), abc);
+        assert_eq!(Digest::from_bytes(b"abc").to_string(), abc);
         let letters = vec![b'a'; 1_000_000];
-        assert_eq!(Digest::of(&letters).to_string(), million);
+        assert_eq!(Digest::from_bytes(&letters).to_string(), million);
         let mut file = tempfile::tempfile().expect("a file");
         // Longer than one read, and longer than the requested length.
         let bytes: Vec<_> = (0..STEP + 1000).map(|i| i as u8).collect();
         file.write_all(&bytes).expect("written");
         let wanted = bytes.len() - 1;
-        let digest = Digest::of_file(&file, wanted as u64).expect("read");
-        assert_eq!(digest, Digest::of(&bytes[..wanted]));
-        let short = Digest::of_file(&file, bytes.len() as u64 + 1);
+        let digest = Digest::from_file(&file, wanted as u64).expect("read");
+        assert_eq!(digest, Digest::from_bytes(&bytes[..wanted]));
+        let short = Digest::from_file(&file, bytes.len() as u64 + 1);
         assert!(short.is_err());
     }
 }

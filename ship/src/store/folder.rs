@@ -4,7 +4,7 @@
 //! the final one, so that the file of an interrupted write is overwritten by the next attempt.
 
 use super::{
-    Digest, Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, ReadStore, SMALL, SmallObject,
+    Digest, Listing, ObjectFacts, PartPosition, PutIf, PutOutcome, ReadStore, SMALL, SmallObject,
     Store, StoreError,
 };
 use async_trait::async_trait;
@@ -127,7 +127,7 @@ impl Store for Folder {
         &self,
         key: &str,
         _upload: &str,
-        place: PartPlace,
+        place: PartPosition,
         bytes: Bytes,
     ) -> Result<String, StoreError> {
         let write = move |path: &Path| {
@@ -254,8 +254,8 @@ mod tests {
         let store = Folder::open(dir.path()).expect("there");
         let runtime = Builder::new_current_thread().build().expect("a runtime");
         let key = "packets/dt=2026-01-01/x.pcap";
-        let place = |number, offset| PartPlace { number, offset };
-        let digest = Digest::of(b"abcdef");
+        let place = |number, offset| PartPosition { number, offset };
+        let digest = Digest::from_bytes(b"abcdef");
         runtime.block_on(async {
             let upload = store.begin(key, &digest).await.expect("begun");
             // Parts in any order.
@@ -308,7 +308,7 @@ mod tests {
             for key in ["blocks/dt=1/hour=02/a", "blocks/dt=1/b", "blocks/dt=3/c"] {
                 store.put(key, "abcdef".into()).await.expect("put");
             }
-            let digest = Digest::of(b"");
+            let digest = Digest::from_bytes(b"");
             let _ = store.begin("blocks/dt=1/open", &digest).await;
             let sorted = |names: Result<Vec<String>, StoreError>| {
                 let mut names = names.expect("listed");

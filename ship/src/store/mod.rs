@@ -95,7 +95,7 @@ pub(crate) const SMALL: u64 = 1 << 20;
 
 /// Position of a part in an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PartPlace {
+pub struct PartPosition {
     /// Number of the part, from 0.
     pub number: usize,
     /// Byte offset of the part in the object.
@@ -113,7 +113,7 @@ pub trait Store: Debug + Send + Sync {
         &self,
         key: &str,
         upload: &str,
-        place: PartPlace,
+        place: PartPosition,
         bytes: Bytes,
     ) -> Result<String, StoreError>;
 

@@ -1,7 +1,7 @@
 //! Bucket as a store, through the crate `object_store`, which signs, checks and retries requests.
 
 use super::{
-    Digest, Listing, ObjectFacts, PartPlace, PutIf, PutOutcome, ReadStore, SMALL, SmallObject,
+    Digest, Listing, ObjectFacts, PartPosition, PutIf, PutOutcome, ReadStore, SMALL, SmallObject,
     Store, StoreError,
     retries::{Retries, call},
 };
@@ -279,7 +279,7 @@ impl Store for Remote {
         &self,
         key: &str,
         upload: &str,
-        place: PartPlace,
+        place: PartPosition,
         bytes: Bytes,
     ) -> Result<String, StoreError> {
         let (path, upload) = (self.path(key)?, upload.to_owned());
@@ -317,7 +317,7 @@ impl Store for Remote {
     async fn put(&self, key: &str, bytes: Bytes) -> Result<Option<String>, StoreError> {
         let path = self.path(key)?;
         let hashed = bytes.clone();
-        let digest = spawn_blocking(move || Digest::of(&hashed)).await;
+        let digest = spawn_blocking(move || Digest::from_bytes(&hashed)).await;
         let digest = digest.map_err(|e| StoreError::Failed(e.to_string()))?;
         let options = PutOptions {
             attributes: metadata(&digest),
@@ -373,7 +373,7 @@ impl Store for Remote {
         let options = PutOptions {
             mode,
             // A status is small, so that hashing it here takes no time.
-            attributes: metadata(&Digest::of(&bytes)),
+            attributes: metadata(&Digest::from_bytes(&bytes)),
             ..PutOptions::default()
         };
         let done = call(self.client.put_opts(&path, bytes.into(), options)).await;

@@ -18,7 +18,7 @@ pub struct Bucket {
 impl Bucket {
     /// Starts a proxy in front of a server.
     #[must_use]
-    pub fn of(s3: S3) -> Self {
+    pub fn new(s3: S3) -> Self {
         let proxy = Proxy::start(s3.address());
         Self { s3, proxy }
     }

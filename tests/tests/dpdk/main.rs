@@ -103,7 +103,7 @@ fn the_spread_equals_dpdks_software_hash() {
         } else {
             Inputs::Ports
         };
-        let judged = thash.of(key.trim(), inputs, queues, &frames);
+        let judged = thash.hashes(key.trim(), inputs, queues, &frames);
         let by_source: BTreeMap<_, _> = received.iter().map(|it| (it.source.clone(), it)).collect();
         let is_hashed = |frame: &[u8]| {
             let protocol = if frame[12..14] == [8, 0] {

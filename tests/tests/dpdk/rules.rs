@@ -481,7 +481,7 @@ fn rules_with_rss_spread_as_dpdks_software_hash() {
             let judged = match outcome {
                 Hashed(inputs) => {
                     let hashed: Vec<_> = of_kind.iter().map(|it| &it.3).collect();
-                    thash.of(key, inputs, table_size(spread.queues.len()), &hashed)
+                    thash.hashes(key, inputs, table_size(spread.queues.len()), &hashed)
                 }
                 First | Missed => vec![(0, 0); of_kind.len()],
             };

@@ -31,7 +31,7 @@ impl Thash {
     }
 
     /// Of each frame its hash, and its entry of an indirection table of so many.
-    pub fn of<F: AsRef<[u8]>>(
+    pub fn hashes<F: AsRef<[u8]>>(
         &self,
         key: &str,
         inputs: Inputs,

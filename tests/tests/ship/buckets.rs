@@ -24,7 +24,7 @@ use wqcap_tests::{
 
 #[test]
 fn a_bucket_that_throttles_and_resets_connections_gets_all_files() {
-    let bucket = Bucket::of(need!(S3::moto()));
+    let bucket = Bucket::new(need!(S3::moto()));
     let dir = Dir::new();
     let sensor = Sensor::new(&dir, "throttled");
     let captured = sensor.capture(12_000, 1, &[]);
@@ -73,7 +73,7 @@ fn a_bucket_that_throttles_and_resets_connections_gets_all_files() {
 
 #[test]
 fn data_damaged_in_transit_is_refused_and_sent_again() {
-    let bucket = Bucket::of(S3::s3s());
+    let bucket = Bucket::new(S3::s3s());
     let dir = Dir::new();
     let sensor = Sensor::new(&dir, "damaged");
     let captured = sensor.capture(12_000, 1, &[]);
@@ -104,7 +104,7 @@ fn data_damaged_in_transit_is_refused_and_sent_again() {
 
 #[test]
 fn wrong_credentials_are_reported_and_not_retried() {
-    let bucket = Bucket::of(S3::s3s());
+    let bucket = Bucket::new(S3::s3s());
     let dir = Dir::new();
     let sensor = Sensor::new(&dir, "refused");
     let captured = sensor.capture(100, 1, &[]);
@@ -120,7 +120,7 @@ fn wrong_credentials_are_reported_and_not_retried() {
 
 #[test]
 fn a_google_bucket_can_be_filled_and_read() {
-    let bucket = Bucket::of(need!(S3::moto()));
+    let bucket = Bucket::new(need!(S3::moto()));
     let dir = Dir::new();
     let sensor = Sensor::new(&dir, "google");
     let captured = sensor.capture(12_000, 1, &[]);
@@ -154,7 +154,7 @@ fn a_kill_before_any_answer_arrives_is_recovered_by_the_next_pass() {
 /// that the next pass ships all files.
 #[track_caller]
 fn assert_killed_at_each_request(fate: Fate) {
-    let bucket = Bucket::of(S3::s3s());
+    let bucket = Bucket::new(S3::s3s());
     let dir = Dir::new();
     let whole = Sensor::new(&dir, "whole");
     let captured = whole.capture(12_000, 1, &[]);
@@ -198,7 +198,7 @@ fn head(bytes: u64, etag: &str) -> Fate {
 
 #[test]
 fn an_object_whose_length_or_etag_differs_is_not_verified() {
-    let bucket = Bucket::of(S3::s3s());
+    let bucket = Bucket::new(S3::s3s());
     let dir = Dir::new();
     for (name, says) in [
         ("length", "the store has 7 bytes of "),

@@ -29,7 +29,7 @@ impl<'d> ChangingFile<'d> {
         let sensor = Sensor::new(dir, name);
         let captured = sensor.capture(12_000, 1, &[]);
         Self {
-            bucket: Bucket::of(S3::s3s()),
+            bucket: Bucket::new(S3::s3s()),
             captured,
             before: sensor.captured().pop_first().expect("a file"),
             sensor,

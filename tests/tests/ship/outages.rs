@@ -23,7 +23,7 @@ fn is_part(it: &Request, number: u64) -> bool {
 
 #[test]
 fn a_request_without_an_answer_in_time_is_sent_again() {
-    let bucket = Bucket::of(S3::s3s());
+    let bucket = Bucket::new(S3::s3s());
     let dir = Dir::new();
     let sensor = Sensor::new(&dir, "unanswered");
     let captured = sensor.capture(12_000, 1, &[]);
@@ -50,7 +50,7 @@ fn a_request_without_an_answer_in_time_is_sent_again() {
 
 #[test]
 fn a_full_bucket_is_reported_and_gets_all_files_when_it_has_room() {
-    let bucket = Bucket::of(S3::s3s());
+    let bucket = Bucket::new(S3::s3s());
     let dir = Dir::new();
     // Stores differ in the status of a full bucket: some answer 507, others 403.
     for (name, status) in [("full-507", 507), ("full-403", 403)] {
@@ -98,7 +98,7 @@ fn a_store_on_a_full_disk_has_no_partial_file_and_gets_all_files_when_it_has_roo
 
 #[test]
 fn an_absent_store_is_reported_once_and_gets_each_file_once() {
-    let bucket = Bucket::of(S3::s3s());
+    let bucket = Bucket::new(S3::s3s());
     let dir = Dir::new();
     let sensor = Sensor::new(&dir, "away");
     let url = format!("s3://{BUCKET}/{}", sensor.name);

@@ -26,7 +26,7 @@ impl<'d> Twins<'d> {
             sensor.capture(3000, 1, &[]);
         }
         Self {
-            bucket: Bucket::of(s3),
+            bucket: Bucket::new(s3),
             sensors,
         }
     }

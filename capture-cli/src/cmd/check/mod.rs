@@ -23,7 +23,7 @@ use wqcap_engine::{
     config::{Config, Problem},
     device::{self, DeviceFacts},
     plan::Plan,
-    sink::outlook::outlook_of,
+    sink::outlook::outlook_of_folder,
 };
 
 /// Prints the effective configuration and its plan. Fails if a run would fail to start.
@@ -31,7 +31,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     let mut given = aliases::settle(&args.aliases, &args.config, &args.limits)?;
     enter(&given.config, args.model.as_deref())?;
     let required = args.device_required || args.privileges || args.model.is_some();
-    given.look_up(required)?;
+    given.resolve_devices(required)?;
     for note in &given.notes {
         terminal::print_line(format_args!("note: {note}"));
     }
@@ -45,14 +45,14 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
     match &plan {
         Some(plan) => plan.fill_in(&mut config),
         None => {
-            config.fill_in();
+            config.set_defaults();
             terminal::print_line(format_args!(
                 "note: no RDMA device on this machine, so settings that depend on a device are unchecked; --device-required makes this an error"
             ));
         }
     }
     let kept = plan.as_ref().map(|it| &it.output);
-    let outlook = kept.and_then(|it| outlook_of(it.dir.as_deref()?, &it.retention));
+    let outlook = kept.and_then(|it| outlook_of_folder(it.dir.as_deref()?, &it.retention));
     if args.json {
         output::print_json(&serde_json::json!({
             "config": config,
@@ -88,7 +88,7 @@ impl Checked {
     ) -> Result<Self, Failure> {
         let mut reading = args.read()?;
         let loaded = reading.config.clone();
-        reading.add(user::become_one(&loaded, wire).err());
+        reading.add(user::switch_user(&loaded, wire).err());
         reading.add(machine::problems(&loaded));
         let mut config = loaded.clone();
         let devices = device::list()?;
@@ -141,7 +141,7 @@ pub fn enter(config: &ConfigArgs, model: Option<&str>) -> Result<(), Failure> {
         && config.file.as_deref().is_none_or(Path::is_file)
         && let Ok(reading) = config.read()
     {
-        let _ = user::become_one(&reading.config, model);
+        let _ = user::switch_user(&reading.config, model);
     }
     enter_model(model, &config.model())
 }
@@ -209,11 +209,11 @@ fn wire_defaults(config: &mut Config, plan: &Plan) {
             .any(|it| wire.starts_with(it))
     };
     if model_wire(plan).is_some_and(live) {
-        config.for_live_wire();
+        config.set_live_wire_defaults();
     }
     if model_file(plan, "model_finite").as_deref() == Some("1") {
         let wire = model_wire(plan).unwrap_or_default();
-        config.for_finite_wire(!is_lossy(&wire));
+        config.set_finite_wire_defaults(!is_lossy(&wire));
     }
 }
 

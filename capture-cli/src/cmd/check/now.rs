@@ -2,11 +2,11 @@
 
 use super::text;
 use std::{collections::BTreeMap, fmt::Write};
-use wqcap_engine::capture::supervisor::{PlanNow, ValueChange};
+use wqcap_engine::capture::supervisor::{CurrentPlan, ValueChange};
 
 /// Formats the current configuration, with its plan in comments. Changed keys are listed at the
 /// top, and marked in place.
-pub fn text_now(now: &PlanNow) -> String {
+pub fn text_now(now: &CurrentPlan) -> String {
     let head = head(&now.state.to_string(), &now.changed);
     let config = marked(&now.config.to_toml(), &now.changed);
     format!("{head}{config}{}", text::describe(&now.plan, &now.config))

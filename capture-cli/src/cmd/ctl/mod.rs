@@ -200,7 +200,7 @@ fn watch(
     let mut left = count.unwrap_or(u64::MAX);
     let mut deadline = Instant::now() + every + args.service.timeout;
     while left > 0 && !output::is_gone(&io::stdout()) {
-        let stats = match client.next(CHECK_INTERVAL) {
+        let stats = match client.next_answer(CHECK_INTERVAL) {
             Ok(AnswerBody::Stats(stats)) => stats,
             Ok(_) => continue,
             Err(ClientError::Lost(e))

@@ -22,10 +22,10 @@ use crate::{
 use serde::Serialize;
 use std::{cell::RefCell, fmt::Write, sync::atomic::Ordering};
 use wqcap_engine::{
-    anonymize::AnonymizeQuery,
+    anonymize::AnonymizeParams,
     extract::{self, ExtractQuery, Extracted, FrameQuery, FramesWritten},
     files::{pin::PinFolder, sealed::SecretKey},
-    filter::{Filter, shown},
+    filter::{Filter, quoted_expression},
     index::FlowTerms,
 };
 
@@ -67,7 +67,7 @@ pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
     }
     let extracted = extracted?;
     print_result(args, quiet, &extracted, &text(&extracted))?;
-    Failure::unless_whole(extracted.written.losses)
+    Failure::from_messages(extracted.written.losses)
 }
 
 /// Prints the result, as JSON or as text.
@@ -108,7 +108,10 @@ fn frames(args: &ExtractArgs) -> Result<FrameQuery, Failure> {
             let pin = PinFolder { dir: &args.dir }.find(id)?;
             let expression = both(&pin.filter, &args.filter.expression);
             let filter = Filter::compile(&expression).map_err(|e| {
-                Failure::refused(format!("--mark {id}: {}: {e}", shown(&expression)))
+                Failure::refused(format!(
+                    "--mark {id}: {}: {e}",
+                    quoted_expression(&expression)
+                ))
             })?;
             (pin.times(), filter)
         }
@@ -133,7 +136,7 @@ fn both(a: &str, b: &str) -> String {
 }
 
 /// Builds the anonymization, if the arguments request it.
-fn anonymize(args: &ExtractArgs) -> Result<Option<AnonymizeQuery>, Failure> {
+fn anonymize(args: &ExtractArgs) -> Result<Option<AnonymizeParams>, Failure> {
     let Some(path) = &args.anonymize else {
         return Ok(None);
     };
@@ -144,7 +147,7 @@ fn anonymize(args: &ExtractArgs) -> Result<Option<AnonymizeQuery>, Failure> {
         ))
     })?;
     let slice = args.slice.unwrap_or_default();
-    Ok(Some(AnonymizeQuery { key, slice }))
+    Ok(Some(AnonymizeParams { key, slice }))
 }
 
 /// Formats the result of an extraction as text.

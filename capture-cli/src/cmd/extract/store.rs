@@ -79,7 +79,7 @@ pub(super) fn extract(args: &ExtractArgs, url: String, quiet: bool) -> Result<()
     }
     let extracted = extracted?;
     print_result(args, quiet, &extracted, &text(&extracted))?;
-    Failure::unless_whole(extracted.written.losses)
+    Failure::from_messages(extracted.written.losses)
 }
 
 /// Selects the objects that may have the frames.

@@ -64,7 +64,7 @@ pub fn drift(run: &mut SelftestRun, device: &DeviceFacts, time: Duration) {
     let (subject, id) = ("clock_drift", "clock/faster than nominal");
     let caps = &device.caps;
     let Some(first) = reading(run, caps).filter(|_| caps.clock_khz > 0) else {
-        run.not_asked(subject, id, CLOCK_STANDS);
+        run.record_not_asked(subject, id, CLOCK_STANDS);
         return;
     };
     run.announce(&format!("measuring the clock's drift for {time:?}"));
@@ -87,7 +87,7 @@ pub fn drift(run: &mut SelftestRun, device: &DeviceFacts, time: Duration) {
     }
     let Some(last) = reading(run, caps) else {
         if !run.is_lost() {
-            run.not_asked(subject, id, CLOCK_STANDS);
+            run.record_not_asked(subject, id, CLOCK_STANDS);
         }
         return;
     };

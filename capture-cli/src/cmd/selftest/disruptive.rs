@@ -80,20 +80,21 @@ pub fn disruptive(run: &mut SelftestRun, sender: Option<&Sender>, device: &Devic
         _ if !run.report.disruptive => Some("requires --disruptive"),
         None => Some("the network interface of the port is unknown"),
         // The report must not contain details of the user's machine.
-        Some(netdev) if !device.software && management::why(netdev).is_some() => {
+        Some(netdev) if !device.software && management::reason_against_steal(netdev).is_some() => {
             Some("the machine is managed through this port")
         }
         Some(_) => None,
     };
     let (Some(port), Some(netdev), None) = (port, netdev, reason) else {
         for (subject, id) in all {
-            run.not_asked(subject, id, reason.unwrap_or("the device has no such port"));
+            run.record_not_asked(subject, id, reason.unwrap_or("the device has no such port"));
         }
         return;
     };
     let [promiscuity, rx_all, rx_fcs, down, restart] = all;
     promiscuous(run, promiscuity, netdev);
-    let Some(interface) = run.ask("interface", "interface", |_| NetInterface::of(netdev)) else {
+    let Some(interface) = run.request("interface", "interface", |_| NetInterface::open(netdev))
+    else {
         return;
     };
     feature(run, rx_all, &interface, "rx-all");
@@ -114,10 +115,10 @@ fn promiscuous(run: &mut SelftestRun, (subject, id): (&str, &str), netdev: &str)
     };
     let is_on = || flags().map(|it| it & PROMISCUOUS != 0);
     let before = is_on();
-    let joined = run.ask(subject, id, |_| Membership::join(netdev));
+    let joined = run.request(subject, id, |_| Membership::join(netdev));
     match joined {
         None => {}
-        Some(None) => run.not_asked(
+        Some(None) => run.record_not_asked(
             subject,
             "interface/is promiscuous",
             "the interface is not real",
@@ -146,10 +147,10 @@ fn feature(
     let was = match interface.feature(name) {
         Ok(Some(it)) if it.changeable => it.on,
         Ok(Some(_)) => {
-            return run.not_asked(subject, id, "the interface cannot change this feature");
+            return run.record_not_asked(subject, id, "the interface cannot change this feature");
         }
         Ok(None) | Err(_) => {
-            return run.not_asked(subject, id, "the interface does not have this feature");
+            return run.record_not_asked(subject, id, "the interface does not have this feature");
         }
     };
     run.value(subject, id, was);
@@ -157,7 +158,7 @@ fn feature(
     let set = |on| interface.set_feature(name, on);
     let put_back = PutBack::new("switch a feature back", || set(was));
     if run
-        .ask(subject, format!("{id} switched"), |_| set(!was))
+        .request(subject, format!("{id} switched"), |_| set(!was))
         .is_none()
     {
         // The setting is unchanged.
@@ -172,7 +173,7 @@ fn feature(
     let found = is(interface.feature(name));
     let switched = format!("{id} is switched");
     run.expect(subject, &switched, !was, found, None);
-    run.ask(subject, format!("{id} switched back"), |_| put_back.now());
+    run.request(subject, format!("{id} switched back"), |_| put_back.now());
 }
 
 /// Takes the link down and up together with the interface.
@@ -180,20 +181,23 @@ fn link(run: &mut SelftestRun, (subject, id): (&str, &str), interface: &NetInter
     match interface.is_up() {
         _ if run.is_over() => return,
         Ok(true) => {}
-        Ok(false) => return run.not_asked(subject, id, "the interface is down"),
+        Ok(false) => return run.record_not_asked(subject, id, "the interface is down"),
         Err(e) => {
             let errno = e.raw_os_error().unwrap_or(libc::EIO);
             return run.note(subject, id, 0, super::report::Outcome::refused(errno));
         }
     }
     let context = run.context.clone();
-    let events = run.ask(subject, "link/events", |_| AsyncEvents::of(&context));
+    let events = run.request(subject, "link/events", |_| AsyncEvents::open(&context));
     let Some(mut events) = events else { return };
     // Discards events of the tests before.
     while events.take().is_some() {}
     run.announce("taking the port down");
     let put_back = PutBack::new("bring the interface up", || interface.set_up(true));
-    if run.ask(subject, id, |_| interface.set_up(false)).is_none() {
+    if run
+        .request(subject, id, |_| interface.set_up(false))
+        .is_none()
+    {
         let _ = put_back.now();
         return;
     }
@@ -205,7 +209,10 @@ fn link(run: &mut SelftestRun, (subject, id): (&str, &str), interface: &NetInter
     run.value(subject, "link/goes down with the interface", went);
     run.announce("bringing the port up");
     let began = Instant::now();
-    if run.ask(subject, "link/up", |_| put_back.now()).is_none() {
+    if run
+        .request(subject, "link/up", |_| put_back.now())
+        .is_none()
+    {
         return;
     }
     if went {
@@ -267,13 +274,14 @@ fn driver(
     };
     let (Some(address), None) = (address, obstacle) else {
         let reason = obstacle.unwrap_or("the device is not on a PCI bus");
-        return run.not_asked(subject, id, reason);
+        return run.record_not_asked(subject, id, reason);
     };
     if run.is_over() {
         return;
     }
     let context = run.context.clone();
-    let Some(mut events) = run.ask(subject, "driver/events", |_| AsyncEvents::of(&context)) else {
+    let Some(mut events) = run.request(subject, "driver/events", |_| AsyncEvents::open(&context))
+    else {
         return;
     };
     let was_up = interface.is_up().unwrap_or(false);
@@ -293,7 +301,7 @@ fn driver(
         }
         interface.set_up(was_up)
     });
-    let taken = run.ask(subject, id, |_| fs::write(driver.join("unbind"), &address));
+    let taken = run.request(subject, id, |_| fs::write(driver.join("unbind"), &address));
     if taken.is_none() {
         let _ = put_back.now();
         return;
@@ -303,7 +311,7 @@ fn driver(
         run.expect(subject, "driver/event of the device", true, fatal, None);
     }
     let began = Instant::now();
-    run.ask(subject, "driver/starts the device again", |_| {
+    run.request(subject, "driver/starts the device again", |_| {
         put_back.now()
     });
     let ms = began.elapsed().as_secs_f64() * 1e3;

@@ -130,9 +130,9 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     }
     match &sender {
         _ if run.is_over() => {}
-        None => run.not_asked("frames", "traffic", "requires --tx"),
+        None => run.record_not_asked("frames", "traffic", "requires --tx"),
         Some(_) if !device.direct => {
-            run.not_asked("frames", "traffic", "the rings cannot be accessed directly");
+            run.record_not_asked("frames", "traffic", "the rings cannot be accessed directly");
         }
         Some(sender) => {
             traffic::traffic(&mut run, sender, &device);

@@ -55,7 +55,7 @@ struct Base {
 pub fn probe(run: &mut SelftestRun, device: &DeviceFacts) {
     facts(run, device);
     run.announce("requesting objects and rules");
-    let Some(pd) = run.ask("pd", "pd", |run| Pd::alloc(&run.context)) else {
+    let Some(pd) = run.request("pd", "pd", |run| Pd::alloc(&run.context)) else {
         return run.end_without("a PD");
     };
     let Some(memory) = memory(run, &pd) else {
@@ -64,7 +64,7 @@ pub fn probe(run: &mut SelftestRun, device: &DeviceFacts) {
     let Some(cq) = completion_queues(run, device) else {
         return run.end_without("a CQ");
     };
-    run.ask("events", "events", |run| AsyncEvents::of(&run.context));
+    run.request("events", "events", |run| AsyncEvents::open(&run.context));
     let base = Base { pd, cq, memory };
     work_queues(run, device, &base);
     let Some(table) = tables(run, device, &base) else {
@@ -133,7 +133,7 @@ fn memory(run: &mut SelftestRun, pd: &Pd) -> Option<Mr> {
     let mut kept = None;
     for kib in [4, 2048, 64 << 10, 64] {
         let id = format!("memory/{kib}KiB");
-        kept = run.ask("memory", id, |_| {
+        kept = run.request("memory", id, |_| {
             Mr::register(pd, Region::allocate(kib << 10, None)?)
         });
     }
@@ -153,27 +153,27 @@ fn completion_queues(run: &mut SelftestRun, device: &DeviceFacts) -> Option<Cq> 
     };
     let plain = CompletionStamps::None;
     for entries in [1, 255, 4095, 65535] {
-        run.ask("max_cqe", format!("cq/{entries}"), |run| {
+        run.request("max_cqe", format!("cq/{entries}"), |run| {
             cq(run, entries, plain, None)
         });
     }
     let (limit, id) = (device.caps.max_cqe, "cq/more than the limit");
     if limit < COSTLY {
-        run.ask("max_cqe", id, |run| cq(run, limit + 1, plain, None));
+        run.request("max_cqe", id, |run| cq(run, limit + 1, plain, None));
     } else {
-        run.not_asked("max_cqe", id, "libmlx5 would allocate the ring first");
+        run.record_not_asked("max_cqe", id, "libmlx5 would allocate the ring first");
     }
     for (subject, name, stamps) in [
         ("timestamp_mask", "ticks", CompletionStamps::Ticks),
         ("realtime_clock", "real_time", CompletionStamps::RealTime),
     ] {
-        run.ask(subject, format!("cq/stamps/{name}"), |run| {
+        run.request(subject, format!("cq/stamps/{name}"), |run| {
             cq(run, WRS, stamps, None)
         });
     }
     for (name, format) in MINI_CQES {
         let id = format!("cq/mini_cqes/{name}");
-        run.ask("cqe_compression", id, |run| {
+        run.request("cqe_compression", id, |run| {
             let compression = Some(format);
             let attr = CqAttr {
                 compression,
@@ -182,22 +182,22 @@ fn completion_queues(run: &mut SelftestRun, device: &DeviceFacts) -> Option<Cq> 
             Cq::create(&run.context, attr, None)
         });
     }
-    let woken = run.ask("cq", "cq/channel", |run| {
+    let woken = run.request("cq", "cq/channel", |run| {
         let channel = Channel::create(&run.context)?;
         cq(run, WRS, plain, Some(channel))
     });
     if let Some(mut woken) = woken {
-        run.ask("cq", "cq/arm", |_| woken.arm());
+        run.request("cq", "cq/arm", |_| woken.arm());
         let by = Moderation {
             count: 64,
             period_us: 16,
         };
-        run.ask("cq_moderation", "cq/moderation", |_| woken.moderate(by));
+        run.request("cq_moderation", "cq/moderation", |_| woken.moderate(by));
         if device.direct {
-            run.ask("direct", "cq/direct", |_| DirectCq::of(woken));
+            run.request("direct", "cq/direct", |_| DirectCq::from_cq(woken));
         }
     }
-    run.ask("cq", "cq", |run| cq(run, 4 * WRS, plain, None))
+    run.request("cq", "cq", |run| cq(run, 4 * WRS, plain, None))
 }
 
 impl Base {
@@ -228,33 +228,33 @@ impl Base {
 fn work_queues(run: &mut SelftestRun, device: &DeviceFacts, base: &Base) {
     let caps = &device.caps;
     for wrs in [1, 16, 256, 1024, 8192, 32768] {
-        run.ask("max_recv_wr", format!("wq/wrs/{wrs}"), |_| {
+        run.request("max_recv_wr", format!("wq/wrs/{wrs}"), |_| {
             base.wq(wrs, 1, 0)
         });
     }
     let (subject, id) = ("max_recv_wr", "wq/wrs/more than the limit");
     match caps.max_wq_wr {
-        Some(limit) => drop(run.ask(subject, id, |_| base.wq(limit + 1, 1, 0))),
-        None => run.not_asked(subject, id, "the limit is unknown"),
+        Some(limit) => drop(run.request(subject, id, |_| base.wq(limit + 1, 1, 0))),
+        None => run.record_not_asked(subject, id, "the limit is unknown"),
     }
     for sges in [2, 4, 16, 31, 32] {
-        run.ask("max_sge", format!("wq/sges/{sges}"), |_| {
+        run.request("max_sge", format!("wq/sges/{sges}"), |_| {
             base.wq(WRS, sges, 0)
         });
     }
     let mut together = 0;
     for (name, subject, flag) in FLAGS {
-        let made = run.ask(subject, format!("wq/flag/{name}"), |_| {
+        let made = run.request(subject, format!("wq/flag/{name}"), |_| {
             base.wq(WRS, 1, flag)
         });
         together |= made.map_or(0, |_| flag);
     }
-    run.ask("wq", "wq/flag/all that were accepted", |_| {
+    run.request("wq", "wq/flag/all that were accepted", |_| {
         base.wq(WRS, 1, together)
     });
     for (stride, strides) in [(64, 512), (64, 1024), (64, 65536), (256, 512), (2048, 512)] {
         let id = format!("wq/striding/{strides} strides of {stride} bytes");
-        run.ask("striding_rq", id, |_| {
+        run.request("striding_rq", id, |_| {
             let striding = Some(Striding { stride, strides });
             let attr = WqAttr {
                 striding,
@@ -263,7 +263,7 @@ fn work_queues(run: &mut SelftestRun, device: &DeviceFacts, base: &Base) {
             Wq::create(&base.pd, &base.cq, &base.memory, attr)
         });
     }
-    let Some(mut wq) = run.ask("wq", "wq", |_| base.wq(WRS, 1, 0)) else {
+    let Some(mut wq) = run.request("wq", "wq", |_| base.wq(WRS, 1, 0)) else {
         return;
     };
     use WqState::{Error, Ready, Reset};
@@ -276,21 +276,21 @@ fn work_queues(run: &mut SelftestRun, device: &DeviceFacts, base: &Base) {
         ("wq/state/reset to error", Error),
         ("wq/state/error to ready", Ready),
     ] {
-        run.ask("wq", id, |_| wq.set_state(None, state));
+        run.request("wq", id, |_| wq.set_state(None, state));
     }
-    if let Some(mut wq) = run.ask("wq", "wq/ready", |_| base.ready()) {
+    if let Some(mut wq) = run.request("wq", "wq/ready", |_| base.ready()) {
         for (name, on) in [("on", true), ("off", false)] {
-            run.ask("cvlan_stripping", format!("wq/stripping/{name}"), |_| {
+            run.request("cvlan_stripping", format!("wq/stripping/{name}"), |_| {
                 wq.set_cvlan_stripping(on)
             });
         }
     }
     if device.direct
-        && let Some(wq) = run.ask("wq", "wq/for direct access", |_| base.wq(WRS, 1, 0))
+        && let Some(wq) = run.request("wq", "wq/for direct access", |_| base.wq(WRS, 1, 0))
     {
-        run.ask("direct", "wq/direct", |_| DirectWq::of(wq));
+        run.request("direct", "wq/direct", |_| DirectWq::from_wq(wq));
     }
-    run.ask("max_wq", "wq/64 at a time", |_| {
+    run.request("max_wq", "wq/64 at a time", |_| {
         let many = (0..64).map(|_| base.wq(WRS, 1, 0));
         many.collect::<Result<Vec<_>, _>>()
     });
@@ -298,16 +298,16 @@ fn work_queues(run: &mut SelftestRun, device: &DeviceFacts, base: &Base) {
 
 /// Creates tables of each size, and returns one with 2 entries.
 fn tables(run: &mut SelftestRun, device: &DeviceFacts, base: &Base) -> Option<RwqTable> {
-    let wq = run.ask("wq", "wq/for tables", |_| base.ready())?;
+    let wq = run.request("wq", "wq/for tables", |_| base.ready())?;
     let of = |run: &SelftestRun, entries: u32| {
         RwqTable::create(&run.context, (0..entries).map(|_| wq.handle()))
     };
     for log in 1..=13 {
         let id = format!("table/{}", 1 << log);
-        run.ask("max_ind_table_log", id, |run| of(run, 1 << log));
+        run.request("max_ind_table_log", id, |run| of(run, 1 << log));
     }
     run.value("max_ind_table_log", "table/limit", device.caps.max_table);
-    run.ask("max_ind_table_log", "table/2 for hashes", |run| of(run, 2))
+    run.request("max_ind_table_log", "table/2 for hashes", |run| of(run, 2))
 }
 
 /// Creates QPs with each hash that a capture's profiles use, on outer and on inner headers.
@@ -319,7 +319,7 @@ fn hashes(run: &mut SelftestRun, base: &Base, table: &RwqTable) {
         ("+udp", F::UDP_PORTS),
     ];
     let mut ask = |subject, name: &str, key: &RssKey, fields| {
-        run.ask(subject, format!("hash/{name}"), |_| {
+        run.request(subject, format!("hash/{name}"), |_| {
             RssQp::create(&base.pd, table, key, fields)
         });
     };
@@ -492,7 +492,7 @@ fn rules(run: &mut SelftestRun, base: &Base) {
         let drop = vec![own(), FlowSpec::Drop];
         run.rule("rules", "twice, then drop", &qp, 0, drop);
     }
-    run.ask("rules", format!("rule/{MANY} at a time"), |run| {
+    run.request("rules", format!("rule/{MANY} at a time"), |run| {
         let specs = |port| vec![own(), ipv4(None), udp(port)];
         let rules = (1..=MANY).map(|port| run.install(&qp, 0, specs(port)));
         rules.collect::<Result<Vec<_>, _>>()
@@ -501,7 +501,7 @@ fn rules(run: &mut SelftestRun, base: &Base) {
         run.rule("rules", "steal", &qp, 15, vec![FlowSpec::ETHERNET]);
         let drop = vec![FlowSpec::ETHERNET, FlowSpec::Drop];
         run.rule("rules", "drop all", &qp, 15, drop);
-        run.ask("sniffer", "rule/sniffer", |run| {
+        run.request("sniffer", "rule/sniffer", |run| {
             let sniffer = FlowRule {
                 port: run.port,
                 kind: FlowKind::Sniffer,
@@ -516,19 +516,19 @@ fn rules(run: &mut SelftestRun, base: &Base) {
             ("rules", "rule/drop all"),
             ("sniffer", "rule/sniffer"),
         ] {
-            run.not_asked(subject, id, "requires --disruptive");
+            run.record_not_asked(subject, id, "requires --disruptive");
         }
     }
 }
 
 /// Creates two QPs without a hash, over tables of one entry.
 fn rule_targets(run: &mut SelftestRun, base: &Base) -> Option<(RssQp, RssQp)> {
-    let wq = run.ask("wq", "wq/for rules", |_| base.ready())?;
-    let table = run.ask("max_ind_table_log", "table/1 for rules", |run| {
+    let wq = run.request("wq", "wq/for rules", |_| base.ready())?;
+    let table = run.request("max_ind_table_log", "table/1 for rules", |run| {
         RwqTable::create(&run.context, [wq.handle()])
     })?;
     let mut qp = |id| {
-        run.ask("rss", id, |_| {
+        run.request("rss", id, |_| {
             RssQp::create(&base.pd, &table, &RssKey::SYMMETRIC, HashFields::NONE)
         })
     };
@@ -548,7 +548,7 @@ impl SelftestRun {
         priority: u16,
         specs: Vec<FlowSpec>,
     ) -> Option<Flow> {
-        self.ask(subject, format!("rule/{name}"), |run| {
+        self.request(subject, format!("rule/{name}"), |run| {
             run.install(qp, priority, specs)
         })
     }
@@ -556,8 +556,8 @@ impl SelftestRun {
 
 /// Reads the clock of the device in both ways.
 fn clock(run: &mut SelftestRun) {
-    run.ask("timestamp_mask", "clock/counter", |run| {
+    run.request("timestamp_mask", "clock/counter", |run| {
         run.context.query_clock()
     });
-    run.ask("clock", "clock/info", |run| run.context.clock_info());
+    run.request("clock", "clock/info", |run| run.context.clock_info());
 }

@@ -109,7 +109,7 @@ impl SelftestRun {
     }
 
     /// Records that a request was not made.
-    pub fn not_asked(&mut self, subject: &str, id: &str, reason: &str) {
+    pub fn record_not_asked(&mut self, subject: &str, id: &str, reason: &str) {
         let reason = reason.into();
         self.note(subject, id, 0, Outcome::NotAsked { reason });
     }
@@ -188,7 +188,7 @@ impl SelftestRun {
     }
 
     /// Makes a request, records the outcome and its duration, and returns what was created.
-    pub fn ask<T, E: HasErrno>(
+    pub fn request<T, E: HasErrno>(
         &mut self,
         subject: &str,
         id: impl Into<String>,

@@ -179,7 +179,7 @@ pub fn traffic(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
             };
             pass.send(run, sender, &all, false);
         } else {
-            run.not_asked(subject, id, "the device refused the flag");
+            run.record_not_asked(subject, id, "the device refused the flag");
         }
     }
     if run.report.disruptive {
@@ -194,7 +194,7 @@ pub fn traffic(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     if accepted(run, "rule/sniffer") {
         sniffed(run, sender);
     } else if !run.is_over() {
-        run.not_asked(
+        run.record_not_asked(
             "sniffer",
             "sniffer: a copy",
             "requires --disruptive and the sniffer rule",
@@ -263,10 +263,10 @@ impl<'a> Pass<'a> {
         frames: &[Vec<u8>],
     ) -> Option<(Rig, Generator)> {
         let Self { id, subject, .. } = self;
-        let rig = run.ask(subject, format!("{id}: receiver"), |run| {
+        let rig = run.request(subject, format!("{id}: receiver"), |run| {
             Rig::make(run, self)
         })?;
-        let generator = run.ask(subject, format!("{id}: sender"), |_| {
+        let generator = run.request(subject, format!("{id}: sender"), |_| {
             Generator::make(&sender.context, sender.port, 64, frames)
         })?;
         Some((rig, generator))
@@ -322,7 +322,7 @@ impl<'a> Pass<'a> {
         let mut bytes = frame.to_vec();
         let mut tag = None;
         if self.flags & CVLAN_STRIPPING != 0 && frame[12..14] == [0x81, 0] {
-            tag = FrameClass::of(frame).vlan;
+            tag = FrameClass::from_frame(frame).vlan;
             bytes.drain(12..16);
         }
         if self.flags & SCATTER_FCS != 0 {
@@ -374,7 +374,7 @@ fn dropped(run: &mut SelftestRun, sender: &Sender, all: &[TestFrame]) {
         return;
     };
     let specs = vec![own(), ipv4(None), tcp(0), FlowSpec::Drop];
-    let rule = run.ask("rules", "drop rule: before the others", |run| {
+    let rule = run.request("rules", "drop rule: before the others", |run| {
         run.install(&rig.qps[0], 0, specs)
     });
     if rule.is_none() {
@@ -394,7 +394,7 @@ fn sniffed(run: &mut SelftestRun, sender: &Sender) {
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
         return;
     };
-    let sniffer = run.ask("sniffer", "sniffer: rule", |run| {
+    let sniffer = run.request("sniffer", "sniffer: rule", |run| {
         let rule = FlowRule {
             port: run.port,
             kind: FlowKind::Sniffer,
@@ -465,7 +465,7 @@ fn counters(run: &mut SelftestRun, sender: &Sender, netdev: Option<&str>) {
 fn stamps(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     let mask = device.caps.timestamp_mask;
     if mask == 0 {
-        run.not_asked("timestamp_mask", "stamps", "the device stamps nothing");
+        run.record_not_asked("timestamp_mask", "stamps", "the device stamps nothing");
         return;
     }
     let pass = Pass {
@@ -510,7 +510,7 @@ fn stamps(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     let id = "stamps: not between readings of the clock";
     if device.software {
         let reason = "the software NIC uses the time of its thread's last update as stamp";
-        run.not_asked("stamps", id, reason);
+        run.record_not_asked("stamps", id, reason);
     } else {
         run.expect("stamps", id, 0, outside, None);
     }
@@ -518,7 +518,7 @@ fn stamps(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
         real_time(run, sender);
     } else {
         let reason = "the device stamps in ticks only";
-        run.not_asked("realtime_clock", "stamps: real time: receiver", reason);
+        run.record_not_asked("realtime_clock", "stamps: real time: receiver", reason);
     }
 }
 
@@ -556,17 +556,17 @@ fn recovery(run: &mut SelftestRun, sender: &Sender) {
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[frame]) else {
         return;
     };
-    let events = run.ask(subject, "recovery: events", |run| {
-        AsyncEvents::of(&run.context)
+    let events = run.request(subject, "recovery: events", |run| {
+        AsyncEvents::open(&run.context)
     });
     let Some(mut events) = events else {
         return;
     };
     let queue = &mut rig.queues[0];
-    let reset = run.ask(subject, "recovery: ready to reset", |_| {
+    let reset = run.request(subject, "recovery: ready to reset", |_| {
         queue.set_state(None, WqState::Reset)
     });
-    let bad = run.ask(subject, "recovery: bad keys", |_| queue.make_ready(false));
+    let bad = run.request(subject, "recovery: bad keys", |_| queue.make_ready(false));
     if reset.is_none() || bad.is_none() {
         return;
     }
@@ -591,17 +591,17 @@ fn recovery(run: &mut SelftestRun, sender: &Sender) {
     run.expect(subject, "recovery: event", true, came, None);
     // The kernel's record of the state is still ready. A device may require the actual state.
     let named = "recovery: error to reset, with the state named";
-    let unnamed = run.ask(subject, "recovery: error to reset", |_| {
+    let unnamed = run.request(subject, "recovery: error to reset", |_| {
         queue.set_state(None, WqState::Reset)
     });
     if unnamed.is_some() {
-        run.not_asked(subject, named, "the request was accepted without it");
+        run.record_not_asked(subject, named, "the request was accepted without it");
     } else {
-        run.ask(subject, named, |_| {
+        run.request(subject, named, |_| {
             queue.set_state(Some(WqState::Error), WqState::Reset)
         });
     }
-    run.ask(subject, "recovery: reset to ready", |_| {
+    run.request(subject, "recovery: reset to ready", |_| {
         queue.make_ready(true)
     });
     let arrived = generator.send(1).ok().and_then(|_| rig.receive());

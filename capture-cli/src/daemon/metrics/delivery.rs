@@ -137,7 +137,7 @@ mod tests {
             bytes: 4096,
             ..ShipStatus::default()
         };
-        status.ledger.enter(FrameState::Pending, 7);
+        status.ledger.add_frames(FrameState::Pending, 7);
         source.publish(&status);
         let text = source.text(false);
         for (name, labels, value) in [

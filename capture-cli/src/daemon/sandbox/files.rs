@@ -66,7 +66,7 @@ const NAMED_TO_CONNECT: &[&str] = &[
 const DEVICES: &[&str] = &["/dev/infiniband", "/dev/null", "/dev/zero"];
 
 /// Files and ports that one capture may use.
-pub struct Own {
+pub struct AllowedPaths {
     /// Readable files, and folders with everything below them.
     read: Vec<PathBuf>,
     /// Writable files, and folders in which files may be created, written and removed.
@@ -77,7 +77,7 @@ pub struct Own {
     connects: bool,
 }
 
-impl Own {
+impl AllowedPaths {
     /// Collects the paths that the configuration names. All of them must exist.
     pub fn from_config(
         settings: &Config,
@@ -248,7 +248,7 @@ mod tests {
         let secret = other.path().join("secret");
         fs::write(&secret, "x").unwrap();
         symlink(other.path(), own.path().join("way out")).unwrap();
-        let domain = Own {
+        let domain = AllowedPaths {
             read: Vec::new(),
             write: vec![own.path().to_owned()],
             listen: vec![0],

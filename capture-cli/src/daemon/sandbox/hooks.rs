@@ -43,7 +43,7 @@ fn option(name: &str, value: &OsStr) -> OsString {
 pub fn serve(args: &HooksArgs) -> Result<(), Failure> {
     drop_capture_rights()
         .map_err(|e| Failure::failed(format!("cannot drop the capture's rights for hooks: {e}")))?;
-    signals::leave_to_the_capture()
+    signals::ignore_in_helper()
         .map_err(|e| Failure::failed(format!("cannot catch signals: {e}")))?;
     let name = args.name.parse();
     let name = name.map_err(|e| Failure::refused(format!("--name {:?}: {e}", args.name)))?;

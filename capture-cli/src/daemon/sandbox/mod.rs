@@ -97,10 +97,11 @@ impl Sandbox {
             wire,
         };
         if it.wanted != Wanted::Off {
-            let shed = user::shed(settings, plan, config, it.wire.as_deref());
+            let shed = user::drop_root_capabilities(settings, plan, config, it.wire.as_deref());
             let shed = shed.map_err(|e| e.to_string());
             it.check("root keeps only the capabilities of a capture", shed)?;
-            let own = files::Own::from_config(settings, plan, config, pipe, it.wire.is_some());
+            let own =
+                files::AllowedPaths::from_config(settings, plan, config, pipe, it.wire.is_some());
             it.check("landlock denies other files", own.restrict())?;
         }
         Ok(it)
@@ -118,7 +119,7 @@ impl Sandbox {
             return Ok(());
         }
         let metrics = settings.ship.as_ref().and_then(|it| it.metrics.as_ref());
-        let own = files::Own::to_ship(plan, metrics.map(|it| it.port));
+        let own = files::AllowedPaths::to_ship(plan, metrics.map(|it| it.port));
         it.check("landlock denies other files", own.restrict())
     }
 

@@ -110,7 +110,7 @@ fn write_summary(path: &Path, orders: &mut impl BufRead) -> Result<(), Failure> 
 pub fn serve(args: &OutsideArgs) -> Result<(), Failure> {
     let failed = |e: String| Failure::failed(format!("wqcap outside: {e}"));
     drop_capture_rights().map_err(|e| failed(e.to_string()))?;
-    signals::leave_to_the_capture().map_err(|e| failed(e.to_string()))?;
+    signals::ignore_in_helper().map_err(|e| failed(e.to_string()))?;
     let socket = || {
         let found = fs::symlink_metadata(args.socket.as_ref()?).ok()?;
         let is_socket = found.file_type().is_socket();

@@ -20,7 +20,7 @@ use wqcap_engine::{
 /// user.
 ///
 /// `wire` is the wire of the software NIC.
-pub fn become_one(config: &Config, wire: Option<&str>) -> Result<(), Problem> {
+pub fn switch_user(config: &Config, wire: Option<&str>) -> Result<(), Problem> {
     let name = &config.process.user;
     if name.is_empty() {
         return Ok(());
@@ -42,7 +42,7 @@ pub fn become_one(config: &Config, wire: Option<&str>) -> Result<(), Problem> {
 
 /// Reduces the capabilities of a root that stays root to those that [`become_one`] keeps. Adds
 /// CAP_DAC_OVERRIDE if root cannot use a folder or file of the configuration without it.
-pub fn shed(
+pub fn drop_root_capabilities(
     config: &Config,
     plan: &Plan,
     file: Option<&Path>,

@@ -92,7 +92,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn next(&mut self, timeout: Duration) -> Result<AnswerBody, ClientError> {
+    pub fn next_answer(&mut self, timeout: Duration) -> Result<AnswerBody, ClientError> {
         result(self.receive(Instant::now() + timeout)?)
     }
 

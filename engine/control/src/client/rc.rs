@@ -257,7 +257,7 @@ impl RcTransport {
     }
 
     fn completed(&mut self, it: &MessageCompletion) -> io::Result<()> {
-        let Some(slot) = self.messages.returned(it) else {
+        let Some(slot) = self.messages.take_returned(it) else {
             return Ok(());
         };
         if let Some(at) = self.outstanding.iter().position(|id| *id == it.wr_id) {

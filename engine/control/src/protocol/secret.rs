@@ -14,9 +14,9 @@ impl Secret {
     /// The memory is not available, or cannot be excluded from core dumps. If it cannot be locked,
     /// a warning is logged.
     pub(super) fn new(len: usize, fill: impl FnOnce(&mut [u8])) -> io::Result<Self> {
-        let mut parts = Region::several(1, len).map_err(io::Error::other)?;
+        let mut parts = Region::allocate_many(1, len).map_err(io::Error::other)?;
         let mut region = parts.pop().ok_or(io::ErrorKind::OutOfMemory)?;
-        region.leave_out_of_dumps()?;
+        region.exclude_from_core_dumps()?;
         if let Err(e) = region.lock() {
             tracing::warn!(
                 "cannot lock {len} bytes of a key: {e}; the key may be written to swap; raise `ulimit -l` (LimitMEMLOCK=)"
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn a_dropped_secret_is_zeroised() {
         // The other part keeps the pages mapped, so that they can be read after the drop.
-        let mut parts = Region::several(2, 32).unwrap();
+        let mut parts = Region::allocate_many(2, 32).unwrap();
         let mut region = parts.remove(0);
         region.as_mut_slice().fill(7);
         let at = region.as_ptr().addr() as u64;

@@ -25,7 +25,7 @@ struct RequestEntry {
 
 /// Result of registering a change with a key.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Begun {
+pub enum Registration {
     /// The change is the first with this key.
     New,
     /// The change repeats an earlier one with this key.
@@ -45,14 +45,14 @@ impl IdempotencyCache {
     /// [`IdempotencyCache::finish`]. Otherwise `reply` is sent, now or when the outcome is known.
     ///
     /// The number of waiting replies is limited by the changes that clients may have pending.
-    pub fn begin(&mut self, key: &str, command: &Command, reply: ChangeReply) -> Begun {
+    pub fn begin(&mut self, key: &str, command: &Command, reply: ChangeReply) -> Registration {
         let Some(entry) = self.entries.get_mut(key) else {
             let entry = RequestEntry {
                 command: command.clone(),
                 progress: RequestProgress::Pending(vec![reply]),
             };
             self.entries.insert(key.to_owned(), entry);
-            return Begun::New;
+            return Registration::New;
         };
         if entry.command != *command {
             let refusal = Refusal::new(
@@ -60,13 +60,13 @@ impl IdempotencyCache {
                 format!("once = {key:?} was used for another command; use another key"),
             );
             reply.send(Err(refusal.clone()));
-            return Begun::Refused(refusal);
+            return Registration::Refused(refusal);
         }
         match &mut entry.progress {
             RequestProgress::Pending(waiting) => waiting.push(reply),
             RequestProgress::Done(changed) => reply.send(Ok(changed.clone())),
         }
-        Begun::Repeat
+        Registration::Repeat
     }
 
     /// Records the outcome and returns the replies that wait for it. A refusal changed nothing and
@@ -118,8 +118,11 @@ mod tests {
         let mut cache = IdempotencyCache::default();
         let (first, to_first) = reply();
         let (second, to_second) = reply();
-        assert_eq!(cache.begin("a", &Command::Rotate, first), Begun::New);
-        assert_eq!(cache.begin("a", &Command::Rotate, second), Begun::Repeat);
+        assert_eq!(cache.begin("a", &Command::Rotate, first), Registration::New);
+        assert_eq!(
+            cache.begin("a", &Command::Rotate, second),
+            Registration::Repeat
+        );
         assert!(
             to_second.try_recv().is_err(),
             "the outcome is not known yet"
@@ -129,26 +132,38 @@ mod tests {
             waiting.send(outcome.clone());
         }
         let (third, to_third) = reply();
-        assert_eq!(cache.begin("a", &Command::Rotate, third), Begun::Repeat);
+        assert_eq!(
+            cache.begin("a", &Command::Rotate, third),
+            Registration::Repeat
+        );
         for received in [to_first, to_second, to_third] {
             assert_eq!(received.try_recv().unwrap(), outcome);
         }
         let (other, to_other) = reply();
         let begun = cache.begin("a", &Command::Stop, other);
         let refusal = to_other.try_recv().unwrap().unwrap_err();
-        assert_eq!(begun, Begun::Refused(refusal.clone()));
+        assert_eq!(begun, Registration::Refused(refusal.clone()));
         assert_eq!(refusal.code, RefusalCode::State);
     }
 
     #[test]
     fn a_refusal_may_be_retried_and_the_oldest_outcomes_are_removed() {
         let mut cache = IdempotencyCache::default();
-        assert_eq!(cache.begin("a", &Command::Rotate, reply().0), Begun::New);
+        assert_eq!(
+            cache.begin("a", &Command::Rotate, reply().0),
+            Registration::New
+        );
         drop(cache.finish("a", &Err(Refusal::new(RefusalCode::Failed, "x"))));
-        assert_eq!(cache.begin("a", &Command::Rotate, reply().0), Begun::New);
+        assert_eq!(
+            cache.begin("a", &Command::Rotate, reply().0),
+            Registration::New
+        );
         for i in 0..CAPACITY + 10 {
             let key = i.to_string();
-            assert_eq!(cache.begin(&key, &Command::Rotate, reply().0), Begun::New);
+            assert_eq!(
+                cache.begin(&key, &Command::Rotate, reply().0),
+                Registration::New
+            );
             drop(cache.finish(&key, &Ok(changed("x"))));
         }
         assert_eq!(

@@ -38,7 +38,7 @@ impl Mailbox {
 
     /// Adds an answer for a client. The number of queued answers is limited by the changes that
     /// clients may have pending.
-    pub fn put(&self, client: ClientId, text: String) {
+    pub fn push(&self, client: ClientId, text: String) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.push((client, text));
         drop(answers);

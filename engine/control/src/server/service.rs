@@ -3,7 +3,7 @@
 
 use super::{
     backend::{Backend, ChangeReply},
-    idempotency::{Begun, IdempotencyCache},
+    idempotency::{IdempotencyCache, Registration},
     limits::ClientLimits,
 };
 use crate::{
@@ -67,20 +67,20 @@ impl ControlService {
         let Some(key) = key else {
             let who = who.clone();
             let reply = ChangeReply::new(move |outcome| {
-                audit::outcome(&who, &what, &outcome);
+                audit::log_outcome(&who, &what, &outcome);
                 reply.send(outcome);
             });
             return self.backend.change(command, reply);
         };
         let begun = self.keys().begin(key, command, reply);
         match begun {
-            Begun::New => {}
-            Begun::Repeat => return audit::repeated(who, &what),
-            Begun::Refused(refusal) => return audit::refused(who, &what, &refusal),
+            Registration::New => {}
+            Registration::Repeat => return audit::log_repeat(who, &what),
+            Registration::Refused(refusal) => return audit::log_refusal(who, &what, &refusal),
         }
         let (service, key, who) = (Arc::clone(self), key.to_owned(), who.clone());
         let reply = ChangeReply::new(move |outcome: Result<Changed, Refusal>| {
-            audit::outcome(&who, &what, &outcome);
+            audit::log_outcome(&who, &what, &outcome);
             // Sent outside the lock: a receiver may send another request at once.
             let waiting = service.keys().finish(&key, &outcome);
             for it in waiting {

@@ -107,7 +107,7 @@ impl ClientSession {
             Ok(request) => self.perform(request, now),
             Err((id, refusal)) => {
                 self.malformed += 1;
-                audit::refused(&self.who, "a message", &refusal);
+                audit::log_refusal(&self.who, "a message", &refusal);
                 let text = Answer::error(id, refusal).text();
                 if self.malformed > self.context.service.limits.malformed {
                     SessionAction::Disconnect(text)
@@ -155,7 +155,7 @@ impl ClientSession {
             CommandKind::Change => return self.change(id, &command, once.as_deref()),
         };
         if let Err(refusal) = &result {
-            audit::refused(&self.who, &audit::describe(&command), refusal);
+            audit::log_refusal(&self.who, &audit::describe(&command), refusal);
         }
         SessionAction::Send(Answer::new(id, result).text())
     }
@@ -167,14 +167,14 @@ impl ClientSession {
                 RefusalCode::Denied,
                 "this client has read-only access; a change needs read-write access",
             );
-            audit::refused(&self.who, &audit::describe(command), &refusal);
+            audit::log_refusal(&self.who, &audit::describe(command), &refusal);
             return SessionAction::Send(Answer::error(id, refusal).text());
         }
         self.pending += 1;
         let (mailbox, client) = (Arc::clone(&self.context.mailbox), self.client);
         let reply = ChangeReply::new(move |outcome| {
             let answer = Answer::new(id, outcome.map(AnswerBody::Changed));
-            mailbox.put(client, answer.text());
+            mailbox.push(client, answer.text());
         });
         self.context.service.change(&self.who, command, once, reply);
         SessionAction::Wait

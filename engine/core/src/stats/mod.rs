@@ -212,7 +212,7 @@ impl QueueCounters {
 
     /// Publishes the number of WRs that are posted to the NIC.
     #[inline]
-    pub fn posted(&self, wrs: u32) {
+    pub fn publish_posted(&self, wrs: u32) {
         self.looped.0.posted.store(wrs.into(), Ordering::Relaxed);
     }
 
@@ -229,23 +229,23 @@ impl QueueCounters {
     }
 
     /// Counts a recovery of the WQ.
-    pub fn recovered(&self) {
+    pub fn add_recovery(&self) {
         self.looped.0.recoveries.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts frames, previously counted as captured, that the writer could not write.
-    pub fn lost(&self, frames: u64, bytes: u64) {
+    pub fn add_lost(&self, frames: u64, bytes: u64) {
         self.written.0.lost.add(frames, bytes);
     }
 
     /// Counts frames, previously counted as captured, that came too late for the merge in time
     /// order.
-    pub fn late(&self, frames: u64, bytes: u64) {
+    pub fn add_late(&self, frames: u64, bytes: u64) {
         self.written.0.late.add(frames, bytes);
     }
 
     /// Counts frames, previously counted as captured, that repeat another queue's frames.
-    pub fn repeated(&self, frames: u64, bytes: u64) {
+    pub fn add_repeated(&self, frames: u64, bytes: u64) {
         self.written.0.repeated.add(frames, bytes);
     }
 
@@ -262,17 +262,17 @@ impl QueueCounters {
     }
 
     /// Counts captured frames that are in a finished file.
-    pub fn kept(&self, frames: u64, bytes: u64) {
+    pub fn add_kept(&self, frames: u64, bytes: u64) {
         self.written.0.kept.add(frames, bytes);
     }
 
     /// Counts captured frames that are in no finished file as lost. Called when all writing has
     /// ended.
-    pub fn lose_unkept(&self) {
+    pub fn count_unkept_as_lost(&self) {
         let (ledger, (frames, bytes)) = (self.ledger(0), self.written.0.kept.load());
         if ledger.captured > frames {
             let unkept = ledger.captured - frames;
-            self.lost(unkept, ledger.bytes.saturating_sub(bytes));
+            self.add_lost(unkept, ledger.bytes.saturating_sub(bytes));
         }
     }
 
@@ -344,7 +344,7 @@ mod tests {
             dropped_storage: 1,
             bytes: 800,
         });
-        counters.lost(3, 300);
+        counters.add_lost(3, 300);
         let ledger = counters.ledger(2);
         ledger.check().unwrap();
         assert_eq!((ledger.queue, ledger.received, ledger.captured), (2, 22, 5));

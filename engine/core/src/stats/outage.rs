@@ -147,7 +147,7 @@ impl Outages {
 
     /// Appends the outages of the following run.
     #[must_use]
-    pub fn plus(mut self, later: Self) -> Self {
+    pub fn followed_by(mut self, later: Self) -> Self {
         self.count += later.count;
         self.over_ns += later.over_ns;
         self.last.extend(later.last);
@@ -164,7 +164,7 @@ pub struct OutageLog(Arc<Mutex<Outages>>);
 impl OutageLog {
     /// Creates a log that continues from the outages of an earlier run.
     #[must_use]
-    pub fn of(earlier: Outages) -> Self {
+    pub fn continuing(earlier: Outages) -> Self {
         Self(Arc::new(Mutex::new(earlier)))
     }
 
@@ -203,7 +203,7 @@ pub struct OutageReporter {
 impl OutageReporter {
     /// Creates a reporter of a log, which starts with the outages that are not over.
     #[must_use]
-    pub fn of(log: OutageLog) -> Self {
+    pub fn new(log: OutageLog) -> Self {
         let outages = log.get();
         let reported = outages.count - outages.lasting().count() as u64;
         Self { log, reported }
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(outages.lasting().count(), 1);
         let seconds = outages.seconds_at(2_400);
         assert!((seconds - 1000e-9).abs() < 1e-12, "{seconds}");
-        let both = outages.clone().plus(outages);
+        let both = outages.clone().followed_by(outages);
         assert_eq!((both.count(), both.last().count()), (302, REMEMBERED));
     }
 
@@ -265,7 +265,7 @@ mod tests {
         log.begin(Cause::PortDown, 1_000_000_000);
         log.end(Cause::PortDown, 1_500_000_000);
         log.begin(Cause::DeviceLost, 2_000_000_001);
-        let mut reporter = OutageReporter::of(log.clone());
+        let mut reporter = OutageReporter::new(log.clone());
         assert_eq!(reporter.unreported(2_000_000_000), "");
         assert_eq!(reporter.next_ns(), 2_000_000_001);
         assert_eq!(
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(reporter.unreported(due - 1), "");
         assert!(reporter.unreported(due).ends_with("06.000000000Z on"));
         assert_eq!(reporter.next_ns(), 6_000_000_001);
-        let mut other = OutageReporter::of(OutageLog::default());
+        let mut other = OutageReporter::new(OutageLog::default());
         assert_eq!(other.unreported(u64::MAX), "");
     }
 }

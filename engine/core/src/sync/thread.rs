@@ -26,14 +26,14 @@ pub fn spawn<T: Send + 'static>(
 }
 
 /// Thread whose work the end of a run waits for, up to a limit.
-pub struct Follower<T> {
+pub struct BoundedThread<T> {
     /// Handle of the thread.
     thread: JoinHandle<T>,
     /// Set when the thread should stop and skip its remaining work.
     hurry: Arc<AtomicBool>,
 }
 
-impl<T: Send + 'static> Follower<T> {
+impl<T: Send + 'static> BoundedThread<T> {
     /// Starts the thread. `run` should stop and skip its remaining work once the flag is set.
     ///
     /// # Errors

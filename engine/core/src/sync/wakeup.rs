@@ -78,7 +78,7 @@ pub struct Alarm {
 
 impl Alarm {
     /// Creates an alarm that wakes `owner`.
-    pub fn of(owner: &Wakeup) -> Self {
+    pub fn new(owner: &Wakeup) -> Self {
         Self {
             raised: AtomicBool::new(false),
             owner: owner.clone(),
@@ -110,7 +110,7 @@ mod tests {
         let owner = Wakeup::new().expect("a descriptor");
         let never = Wakeup::new().expect("a descriptor");
         let silent = never.0.as_ref().expect("an eventfd").as_fd();
-        let alarm = Arc::new(Alarm::of(&owner));
+        let alarm = Arc::new(Alarm::new(&owner));
         let began = Instant::now();
         let raising = std::thread::spawn({
             let alarm = Arc::clone(&alarm);

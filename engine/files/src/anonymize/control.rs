@@ -3,7 +3,7 @@
 //!
 //! Of an unknown message type, only the first four bytes are kept: type, code and checksum.
 
-use super::walk::{Onward, Walk};
+use super::walk::{NextHeader, Walk};
 use wqcap_frame::{Arp, Icmp, Next, Slice, ethertype, protocol};
 
 /// Length in bytes of type, code and checksum at the start of each message.
@@ -45,7 +45,7 @@ mod icmpv6 {
 
 impl Walk<'_> {
     /// Processes an ARP packet.
-    pub(super) fn arp(&mut self, at: usize) -> Onward {
+    pub(super) fn arp(&mut self, at: usize) -> NextHeader {
         let arp = Arp::new(self.bytes_from(at)).ok()?;
         // Recognised are Ethernet or IEEE 802 with IPv4 and matching address lengths.
         let known = matches!(self.bytes(at)?, [0, 1 | 6, 8, 0, 6, 4]);
@@ -71,13 +71,13 @@ impl Walk<'_> {
     }
 
     /// Continues with a packet that a message quotes; a quoted packet is usually truncated.
-    fn quoted(&mut self, at: usize, ethertype: u16) -> Onward {
+    fn quoted(&mut self, at: usize, ethertype: u16) -> NextHeader {
         self.is_whole = false;
         self.onward(at, Next::Ethertype(ethertype))
     }
 
     /// Processes an ICMP message.
-    pub(super) fn icmp(&mut self, at: usize) -> Onward {
+    pub(super) fn icmp(&mut self, at: usize) -> NextHeader {
         let [kind, ..] = self.bytes::<KIND>(at)?;
         self.limit_body(at);
         self.checksum(at, 2, None, false);
@@ -113,7 +113,7 @@ impl Walk<'_> {
     }
 
     /// Processes an ICMPv6 message.
-    pub(super) fn icmpv6(&mut self, at: usize) -> Onward {
+    pub(super) fn icmpv6(&mut self, at: usize) -> NextHeader {
         let [kind, ..] = self.bytes::<KIND>(at)?;
         self.limit_body(at);
         self.checksum(at, 2, Some(protocol::ICMPV6), false);
@@ -160,14 +160,14 @@ impl Walk<'_> {
     }
 
     /// Processes a message of neighbour discovery: `addresses` IPv6 addresses, then options.
-    fn neighbours(&mut self, at: usize, addresses: u16) -> Onward {
+    fn neighbours(&mut self, at: usize, addresses: u16) -> NextHeader {
         self.addresses(at, addresses)?;
         let redirected = self.neighbour_options(at + usize::from(addresses) * 16)?;
         self.quoted(redirected, ethertype::IPV6)
     }
 
     /// Processes the records of a multicast listener report: RFC 3810 section 5.2.
-    fn listener_records(&mut self, mut at: usize) -> Onward {
+    fn listener_records(&mut self, mut at: usize) -> NextHeader {
         self.keep_all(at)?;
         // A record has type, length of auxiliary data in words, number of sources; then the group
         // and the sources.

@@ -38,7 +38,7 @@ use wqcap_frame::Slice;
 
 /// Parameters of an anonymization: key and slice.
 #[derive(Clone, Debug)]
-pub struct AnonymizeQuery {
+pub struct AnonymizeParams {
     /// Secret key. With equal keys, an address always has the same replacement.
     pub key: SecretKey,
     /// Part of a frame that is kept. [`Slice::Whole`] keeps all recognised headers and no payload.
@@ -48,7 +48,7 @@ pub struct AnonymizeQuery {
 
 /// Counts of changes to frames, besides replaced addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Anonymized {
+pub struct AnonymizeCounts {
     /// Number of frames from which bytes were removed.
     pub frames_cut: u64,
     /// Number of removed bytes.
@@ -97,13 +97,13 @@ pub struct Anonymizer {
     /// Checksums of the current frame, outermost first.
     checksums: Vec<Checksum>,
     /// Counts of changes so far.
-    done: Anonymized,
+    done: AnonymizeCounts,
 }
 
 impl Anonymizer {
     /// Creates an anonymizer with a key and a slice.
     #[must_use]
-    pub fn new(query: &AnonymizeQuery) -> Self {
+    pub fn new(query: &AnonymizeParams) -> Self {
         let ciphers = Ciphers {
             addresses: AddressCipher::new(&query.key),
             macs: MacCipher::new(&query.key),
@@ -113,7 +113,7 @@ impl Anonymizer {
             slice: query.slice,
             frame: Vec::new(),
             checksums: Vec::new(),
-            done: Anonymized::default(),
+            done: AnonymizeCounts::default(),
         }
     }
 
@@ -147,7 +147,7 @@ impl Anonymizer {
 
     /// Returns the counts of changes so far.
     #[must_use]
-    pub fn done(&self) -> Anonymized {
+    pub fn done(&self) -> AnonymizeCounts {
         self.done
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     checksum::{Checksum, PseudoHeader, Sum},
-    walk::{IpPacket, Onward, Walk},
+    walk::{IpPacket, NextHeader, Walk},
 };
 use wqcap_frame::{
     Ah, Esp, ExtensionHeader, Gre, Ipv4, Ipv6, Ipv6Fragment, Next, Sctp, Slice, Tcp, Udp,
@@ -22,7 +22,7 @@ enum Routing {
 
 impl Walk<'_> {
     /// Processes an IPv4 header.
-    pub(super) fn ipv4(&mut self, at: usize) -> Onward {
+    pub(super) fn ipv4(&mut self, at: usize) -> NextHeader {
         let ip = Ipv4::new(self.bytes_from(at)).ok()?;
         let (start, end, fault) = ip.extent().ok()?;
         let (field, total) = (ip.fragment_field(), usize::from(ip.total_len()));
@@ -62,7 +62,7 @@ impl Walk<'_> {
     }
 
     /// Processes an IPv6 header.
-    pub(super) fn ipv6(&mut self, at: usize) -> Onward {
+    pub(super) fn ipv6(&mut self, at: usize) -> NextHeader {
         let ip = Ipv6::new(self.bytes_from(at)).ok()?;
         let (end, fault) = ip.extent();
         let len = usize::from(ip.payload_len());
@@ -86,7 +86,7 @@ impl Walk<'_> {
     }
 
     /// Processes the header after IP, which may be an IPv6 extension header.
-    pub(super) fn above_ip(&mut self, at: usize, number: u8) -> Onward {
+    pub(super) fn above_ip(&mut self, at: usize, number: u8) -> NextHeader {
         let is_v6 = self.packet.is_v6;
         match number {
             protocol::IPV4 => Some((at, Next::Ethertype(ethertype::IPV4))),
@@ -118,7 +118,7 @@ impl Walk<'_> {
 
     /// Marks an extension header that ends at `to` as recognised, and continues with protocol
     /// `number`.
-    fn next_above_ip(&mut self, to: usize, number: u8) -> Onward {
+    fn next_above_ip(&mut self, to: usize, number: u8) -> NextHeader {
         self.keep_all(to)?;
         self.behind_l3 = Some(to);
         let next = if self.packet.is_v6 {
@@ -130,7 +130,7 @@ impl Walk<'_> {
     }
 
     /// Processes an authentication header (AH).
-    fn authentication(&mut self, at: usize) -> Onward {
+    fn authentication(&mut self, at: usize) -> NextHeader {
         let ah = Ah::new(self.bytes_from(at)).ok()?;
         let end = at + ah.header_len();
         // The integrity check value covers the original addresses.
@@ -139,7 +139,7 @@ impl Walk<'_> {
     }
 
     /// Processes a hop-by-hop or destination options header.
-    fn extension(&mut self, at: usize) -> Onward {
+    fn extension(&mut self, at: usize) -> NextHeader {
         let extension = ExtensionHeader::new(self.bytes_from(at)).ok()?;
         let end = at + extension.header_len();
         if let Some(home) = self.ipv6_options(at + 2, end) {
@@ -151,7 +151,7 @@ impl Walk<'_> {
     }
 
     /// Processes a routing header.
-    fn routing(&mut self, at: usize) -> Onward {
+    fn routing(&mut self, at: usize) -> NextHeader {
         const HEADER: usize = 8;
         const ADDRESS: usize = 16;
         let extension = ExtensionHeader::new(self.bytes_from(at)).ok()?;
@@ -183,7 +183,7 @@ impl Walk<'_> {
     }
 
     /// Processes an IPv6 fragment header.
-    fn fragment(&mut self, at: usize) -> Onward {
+    fn fragment(&mut self, at: usize) -> NextHeader {
         let fragment = Ipv6Fragment::new(self.bytes_from(at)).ok()?;
         let end = at + Ipv6Fragment::LEN;
         self.packet.is_whole &= fragment.offset() == 0 && !fragment.more();
@@ -229,7 +229,7 @@ impl Walk<'_> {
     }
 
     /// Processes a TCP header.
-    fn tcp(&mut self, at: usize) -> Onward {
+    fn tcp(&mut self, at: usize) -> NextHeader {
         self.checksum(at, 16, Some(protocol::TCP), false);
         self.keep_available(at + Tcp::LEN);
         let len = Tcp::new(self.bytes_from(at)).ok()?.extent().ok()?;
@@ -239,7 +239,7 @@ impl Walk<'_> {
     }
 
     /// Processes a UDP header.
-    fn udp(&mut self, at: usize) -> Onward {
+    fn udp(&mut self, at: usize) -> NextHeader {
         self.keep_available(at + Udp::LEN);
         let udp = Udp::new(self.bytes_from(at)).ok()?;
         // Length 0 means that the datagram extends to the end of the packet, RFC 2675.
@@ -258,7 +258,7 @@ impl Walk<'_> {
     }
 
     /// Processes a GRE header.
-    fn gre(&mut self, at: usize) -> Onward {
+    fn gre(&mut self, at: usize) -> NextHeader {
         let gre = Gre::new(self.bytes_from(at)).ok()?;
         if gre.flags() & 0x8000 != 0 {
             self.checksum(at, 4, None, false);

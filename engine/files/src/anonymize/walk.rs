@@ -13,12 +13,12 @@ use super::{
 };
 use std::ops::Range;
 use wqcap_frame::{
-    Erspan, Ethernet, Geneve, Gtp, Ipv4, Ipv6, Llc, MOST_LAYERS, Mpls, Next, Ppp, Pppoe, Slice,
+    Erspan, Ethernet, Geneve, Gtp, Ipv4, Ipv6, Llc, MAX_HEADERS, Mpls, Next, Ppp, Pppoe, Slice,
     Vlan, Vxlan, ethertype, protocol,
 };
 
 /// Offset and type of the next header; `None` if no recognised header follows.
-pub(super) type Onward = Option<(usize, Next)>;
+pub(super) type NextHeader = Option<(usize, Next)>;
 
 /// GTP-U extension header with QoS flow identifiers: 3GPP TS 38.415. All other extension headers
 /// are overwritten.
@@ -102,7 +102,7 @@ impl<'f> Walk<'f> {
     /// Walks over all headers. Returns the offset at which the frame is cut.
     pub(super) fn run(&mut self) -> usize {
         let mut onward = Some((0, Next::Ethernet));
-        for _ in 0..MOST_LAYERS {
+        for _ in 0..MAX_HEADERS {
             onward = onward.and_then(|(at, next)| self.header(at, next));
         }
         let cut = self.kept_end.min(self.limit);
@@ -113,7 +113,7 @@ impl<'f> Walk<'f> {
     }
 
     /// Processes the header of type `next` at offset `at`.
-    fn header(&mut self, at: usize, next: Next) -> Onward {
+    fn header(&mut self, at: usize, next: Next) -> NextHeader {
         match next {
             Next::Ethernet => self.ethernet(at),
             Next::Ethertype(ethertype) => self.by_ethertype(at, ethertype),
@@ -153,7 +153,7 @@ impl<'f> Walk<'f> {
     }
 
     /// Marks the header that ends at `to` as recognised, and continues with `next`.
-    pub(super) fn onward(&mut self, to: usize, next: Next) -> Onward {
+    pub(super) fn onward(&mut self, to: usize, next: Next) -> NextHeader {
         self.keep_all(to)?;
         Some((to, next))
     }
@@ -216,7 +216,7 @@ impl<'f> Walk<'f> {
     }
 
     /// Keeps the requested number of payload bytes unchanged.
-    pub(super) fn payload(&mut self, at: usize) -> Onward {
+    pub(super) fn payload(&mut self, at: usize) -> NextHeader {
         if let Slice::Payload(most) = self.slice {
             let before = self.kept_end;
             self.keep_available(at.saturating_add(most as usize));
@@ -226,7 +226,7 @@ impl<'f> Walk<'f> {
     }
 
     /// Processes an Ethernet header.
-    fn ethernet(&mut self, at: usize) -> Onward {
+    fn ethernet(&mut self, at: usize) -> NextHeader {
         let ethernet = Ethernet::new(self.bytes_from(at)).ok()?;
         self.replace_mac(at)?;
         self.replace_mac(at + 6)?;
@@ -235,7 +235,7 @@ impl<'f> Walk<'f> {
     }
 
     /// Processes the header that an ethertype announces.
-    fn by_ethertype(&mut self, at: usize, ethertype: u16) -> Onward {
+    fn by_ethertype(&mut self, at: usize, ethertype: u16) -> NextHeader {
         match ethertype {
             ethertype::IPV4 => self.ipv4(at),
             ethertype::IPV6 => self.ipv6(at),
@@ -255,7 +255,7 @@ impl<'f> Walk<'f> {
     }
 
     /// Processes an MPLS label stack entry.
-    fn mpls(&mut self, at: usize) -> Onward {
+    fn mpls(&mut self, at: usize) -> NextHeader {
         let mpls = Mpls::new(self.bytes_from(at)).ok()?;
         let behind = at + Mpls::LEN;
         let next = mpls.next(self.bytes_from(behind));
@@ -295,7 +295,7 @@ impl<'f> Walk<'f> {
     }
 
     /// Processes a PPPoE header.
-    fn pppoe(&mut self, at: usize) -> Onward {
+    fn pppoe(&mut self, at: usize) -> NextHeader {
         let rest = self.bytes_from(at);
         let pppoe = Pppoe::new(rest).ok()?;
         // Only version 1 and type 1 are defined.
@@ -307,7 +307,7 @@ impl<'f> Walk<'f> {
     }
 
     /// Processes an ERSPAN header.
-    fn erspan(&mut self, at: usize, kind: u8) -> Onward {
+    fn erspan(&mut self, at: usize, kind: u8) -> NextHeader {
         const WITHOUT_PLATFORM: usize = 12;
         let rest = self.bytes_from(at);
         let erspan = Erspan::new(rest, kind).ok()?;
@@ -320,7 +320,7 @@ impl<'f> Walk<'f> {
     }
 
     /// Processes a VXLAN header.
-    fn vxlan(&mut self, at: usize, extended: bool) -> Onward {
+    fn vxlan(&mut self, at: usize, extended: bool) -> NextHeader {
         let rest = self.bytes_from(at);
         let vxlan = Vxlan::new(rest).ok()?;
         // The identifier must be valid and reserved fields 0. The group policy and GPE extensions
@@ -334,7 +334,7 @@ impl<'f> Walk<'f> {
     }
 
     /// Processes a Geneve header; the data of its options are overwritten.
-    fn geneve(&mut self, at: usize) -> Onward {
+    fn geneve(&mut self, at: usize) -> NextHeader {
         let rest = self.bytes_from(at);
         let geneve = Geneve::new(rest).ok()?;
         let end = at + geneve.header_len();
@@ -359,7 +359,7 @@ impl<'f> Walk<'f> {
     }
 
     /// Processes a GTP-U header; unknown extension headers are overwritten.
-    fn gtp(&mut self, at: usize) -> Onward {
+    fn gtp(&mut self, at: usize) -> NextHeader {
         let rest = self.bytes_from(at);
         let gtp = Gtp::new(rest).ok()?;
         let (len, flags) = (gtp.header_len(), *rest.first()?);

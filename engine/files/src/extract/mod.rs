@@ -19,7 +19,7 @@ pub(crate) mod times;
 pub use select::IndexUse;
 
 use crate::{
-    anonymize::{AnonymizeQuery, Anonymized, Anonymizer},
+    anonymize::{AnonymizeCounts, AnonymizeParams, Anonymizer},
     format::ETHERNET,
     index::{FlowTerms, IndexFolder},
     merge::{self, MergeError, MergePlan, MergeTarget, RecordSelection},
@@ -58,7 +58,7 @@ pub struct FrameQuery {
     pub community_id: Option<String>,
     /// Anonymization of the frames found and of the files' metadata. `None`: frames are copied
     /// unchanged.
-    pub anonymize: Option<AnonymizeQuery>,
+    pub anonymize: Option<AnonymizeParams>,
     /// Path of the output; `-` is standard output.
     pub out: PathBuf,
 }
@@ -79,7 +79,7 @@ pub struct FramesWritten {
     /// Stamp of the last frame found, in nanoseconds since 1970.
     pub last_ns: Option<u64>,
     /// Counts of the anonymizer, if frames were anonymized.
-    pub anonymized: Option<Anonymized>,
+    pub anonymized: Option<AnonymizeCounts>,
     /// Notes for the user.
     pub notes: Vec<String>,
     /// Losses due to torn or damaged files, a line each.
@@ -93,9 +93,9 @@ pub struct Extracted {
     #[serde(flatten)]
     pub written: FramesWritten,
     /// Number of finished files in the folder, and of those that were read.
-    pub files: ReadOf,
+    pub files: ReadCount,
     /// Bytes of the finished files, and bytes that were read to find the frames, each counted once.
-    pub file_bytes: ReadOf,
+    pub file_bytes: ReadCount,
     /// Use of indexes.
     pub index: IndexUse,
     /// Duration of the extraction in seconds.
@@ -104,7 +104,7 @@ pub struct Extracted {
 
 /// Count of items read, out of a total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ReadOf {
+pub struct ReadCount {
     /// Number of items read.
     pub read: u64,
     /// Number of all items.
@@ -175,11 +175,11 @@ pub fn extract(
     losses.append(&mut written.losses);
     Ok(Extracted {
         written: FramesWritten { losses, ..written },
-        files: ReadOf {
+        files: ReadCount {
             read,
             total: selection.finished,
         },
-        file_bytes: ReadOf {
+        file_bytes: ReadCount {
             read: meter.bytes(),
             total: selection.finished_bytes,
         },
@@ -261,7 +261,7 @@ impl RecordSelection for Anonymous {
 ///
 /// # Errors
 /// The file cannot be read to its end, its link type is not Ethernet, or `out` cannot be written.
-pub fn anonymize_file(path: &Path, query: &AnonymizeQuery, out: &Path) -> Result<(), MergeError> {
+pub fn anonymize_file(path: &Path, query: &AnonymizeParams, out: &Path) -> Result<(), MergeError> {
     let file = FileRanges::whole(path.to_owned());
     let mut plan = MergePlan::from_ranges(vec![file], Vec::new(), out, false)?;
     make_anonymous(&mut plan)?;

@@ -47,12 +47,12 @@ impl FileStamp {
     /// # Errors
     /// The file does not exist or is not accessible.
     pub fn read(path: &Path) -> io::Result<Self> {
-        fs::metadata(path).map(|it| Self::of(&it))
+        fs::metadata(path).map(|it| Self::from_metadata(&it))
     }
 
     /// Takes length and modification time from a file's metadata.
     #[must_use]
-    pub fn of(file: &Metadata) -> Self {
+    pub fn from_metadata(file: &Metadata) -> Self {
         Self {
             len: file.len(),
             modified_s: file.mtime(),

@@ -85,7 +85,7 @@ impl Secrets {
     ///
     /// # Errors
     /// A line is not a line of a TLS key log, or the log contains no secret.
-    pub fn of_tls_key_log(log: &[u8]) -> Result<Vec<Self>, KeyLogError> {
+    pub fn from_tls_key_log(log: &[u8]) -> Result<Vec<Self>, KeyLogError> {
         let mut pieces: Vec<Vec<u8>> = Vec::new();
         let mut found = false;
         for (at, line) in (1..).zip(log.split_inclusive(|it| *it == b'\n')) {
@@ -142,7 +142,7 @@ mod tests {
     fn a_log_is_split_into_pieces_of_complete_lines() {
         let log: String = (0..40_000).map(line).collect();
         let log = format!("# a comment\r\n\n{log}RSA 0123456789abcdef 00ff");
-        let pieces = Secrets::of_tls_key_log(log.as_bytes()).unwrap();
+        let pieces = Secrets::from_tls_key_log(log.as_bytes()).unwrap();
         assert_eq!(pieces.len(), 2);
         let all: Vec<u8> = pieces.iter().flat_map(|it| it.bytes.clone()).collect();
         assert!(all == log.as_bytes());
@@ -160,13 +160,13 @@ mod tests {
             (b"\xff\xfe\n", KeyLogError::Line(1)),
             (b"CLIENT_RANDOM 00 00 00\n", KeyLogError::Line(1)),
         ] {
-            assert_eq!(Secrets::of_tls_key_log(log), Err(error));
+            assert_eq!(Secrets::from_tls_key_log(log), Err(error));
         }
     }
 
     #[test]
     fn truncated_blocks_are_not_decoded() {
-        let secrets = Secrets::of_tls_key_log(line(3).as_bytes())
+        let secrets = Secrets::from_tls_key_log(line(3).as_bytes())
             .unwrap()
             .remove(0);
         let mut block = Vec::new();

@@ -49,9 +49,9 @@ pub fn build(
         blocks: Vec::new(),
         marks: Vec::new(),
     };
-    let mut work = Work {
+    let mut work = IndexBuilder {
         compressed: frames,
-        ..Work::default()
+        ..IndexBuilder::default()
     };
     let counts_losses = reader.format() == FileFormat::Pcapng;
     let mut interfaces = 0;
@@ -193,7 +193,7 @@ impl CompressedFrames {
 }
 
 #[derive(Default)]
-struct Work {
+struct IndexBuilder {
     /// Position in a compressed file. `None`: the file is not compressed, and blocks begin and end
     /// at records.
     compressed: Option<CompressedFrames>,
@@ -208,7 +208,7 @@ struct Work {
     closed: usize,
 }
 
-impl Work {
+impl IndexBuilder {
     /// Returns `true` if the next record, at `offset` to `end` of the content, begins another
     /// block.
     fn is_block_full(&mut self, source: &mut Decompressor<Content>, offset: u64, end: u64) -> bool {

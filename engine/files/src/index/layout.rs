@@ -83,7 +83,7 @@ impl CaptureIndex {
     /// empty.
     #[must_use]
     pub fn select(&self, times: &Range<u64>, terms: &FlowTerms) -> Vec<Range<u64>> {
-        let wanted: Vec<bool> = self.flows.iter().map(|flow| terms.allow(flow)).collect();
+        let wanted: Vec<bool> = self.flows.iter().map(|flow| terms.allows(flow)).collect();
         let has = |block: &IndexBlock| {
             let of = |n: &u32| wanted.get(*n as usize).copied().unwrap_or(true);
             block.others || block.flows.iter().any(of)

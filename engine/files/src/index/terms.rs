@@ -62,7 +62,7 @@ impl FlowTerms {
 
     /// Returns `true` if a frame of this flow may be accepted.
     #[must_use]
-    pub fn allow(&self, flow: &IndexFlow) -> bool {
+    pub fn allows(&self, flow: &IndexFlow) -> bool {
         self.0.iter().all(|term| match *term {
             Term::Ethertype(ethertype) => flow.ethertype == ethertype,
             Term::Protocol(n) => [IPV4, IPV6].contains(&flow.ethertype) && flow.protocol == n,
@@ -248,7 +248,7 @@ mod tests {
             let flow = IndexFlow::new(&frame);
             let has = flow.keys();
             for (text, filter, terms, counts) in &expressions {
-                let (accepted, allowed) = (filter.accepts(&frame, len), terms.allow(&flow));
+                let (accepted, allowed) = (filter.accepts(&frame, len), terms.allows(&flow));
                 prop_assert!(allowed || !accepted, "{} {:?}", text, frame);
                 // For a single flow, the test by keys gives the same result.
                 let by_keys = terms.keys().iter().all(|it| has.contains(it));

@@ -27,7 +27,7 @@ pub fn in_folder(
     notes.extend(folder.notes(dir));
     let file = |path| FileRanges {
         found_in: Some(dir.to_owned()),
-        meter: meter.of_another(),
+        meter: meter.for_another_file(),
         ..FileRanges::whole(path)
     };
     let finished = folder.finished.into_iter();

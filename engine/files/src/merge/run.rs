@@ -219,7 +219,8 @@ impl MergeProgress {
     #[inline]
     fn repeats(&mut self, of: &mut Option<DedupWindow>, packet: &Packet<'_>) -> bool {
         let window = of.as_mut();
-        let repeats = window.is_some_and(|it| it.repeats(packet.bytes, packet.len, packet.ns));
+        let repeats =
+            window.is_some_and(|it| it.check_and_record(packet.bytes, packet.len, packet.ns));
         self.deduplicated += u64::from(repeats);
         repeats
     }

@@ -44,7 +44,7 @@ impl NameTemplate {
 
     /// Returns `true` if files of different queues have different names.
     #[must_use]
-    pub fn tells_queues(&self) -> bool {
+    pub fn distinguishes_queues(&self) -> bool {
         self.parts
             .iter()
             .any(|it| matches!(it, NamePart::Queue { .. }))
@@ -53,14 +53,14 @@ impl NameTemplate {
     /// Returns `true` if files that begin at different times have different names, at the
     /// resolution of the template.
     #[must_use]
-    pub fn tells_times(&self) -> bool {
+    pub fn distinguishes_times(&self) -> bool {
         let of_time = |it: &NamePart| matches!(it, NamePart::Time(_) | NamePart::StartNs);
         self.parts.iter().any(of_time)
     }
 
     /// Number of folder levels in a name.
     #[must_use]
-    pub fn folders(&self) -> usize {
+    pub fn folder_depth(&self) -> usize {
         let of = |part: &NamePart| match part {
             NamePart::Text(text) | NamePart::Time(text) => text.matches('/').count(),
             _ => 0,
@@ -70,7 +70,7 @@ impl NameTemplate {
 
     /// Returns the template with host and interface filled in, in the system's time zone.
     #[must_use]
-    pub fn bound(&self, host: &str, interface: &str) -> Self {
+    pub fn bind(&self, host: &str, interface: &str) -> Self {
         let parts = self.parts.iter().map(|part| match part {
             NamePart::Host => NamePart::Text(plain(host)),
             NamePart::Interface => NamePart::Text(plain(interface)),
@@ -374,7 +374,7 @@ mod tests {
             ("{start_ns}", None, "1795361400000000005.pcap"),
         ] {
             let template: NameTemplate = text.parse().expect(text);
-            let mut bound = template.bound("sensor/1\n", "eth0.7");
+            let mut bound = template.bind("sensor/1\n", "eth0.7");
             bound.zone = TimeZone::UTC;
             assert_eq!(bound.name(queue, NS, "pcap", 0), want);
         }
@@ -385,7 +385,9 @@ mod tests {
         let default = NameTemplate::default();
         let parsed: NameTemplate = NameTemplate::DEFAULT.parse().expect("reads");
         assert_eq!(parsed, default);
-        assert!(default.is_default() && default.tells_queues() && default.tells_times());
+        assert!(
+            default.is_default() && default.distinguishes_queues() && default.distinguishes_times()
+        );
         for queue in [None, Some(7)] {
             let ending = "pcapng.zst";
             for attempt in [0, 9] {
@@ -407,14 +409,14 @@ mod tests {
         let template: NameTemplate = "out".parse().expect("reads");
         let names = [0, 1, 2].map(|attempt| template.name(None, NS, "pcapng", attempt));
         assert_eq!(names, ["out.pcapng", "out_001.pcapng", "out_002.pcapng"]);
-        assert!(!template.tells_times() && !template.tells_queues());
+        assert!(!template.distinguishes_times() && !template.distinguishes_queues());
         // One nanosecond before the next second.
         let template: NameTemplate = "%S/{start_ns}".parse().expect("reads");
         let names = [0, 1].map(|attempt| template.name(None, 999_999_999, "pcap", attempt));
         assert_eq!(names, ["00/999999999.pcap", "00/1000000000.pcap"]);
-        assert_eq!(template.folders(), 1);
+        assert_eq!(template.folder_depth(), 1);
         let host: NameTemplate = "{host}/a".parse().expect("reads");
-        assert_eq!(host.bound("..", "").name(None, 0, "pcap", 0), "_./a.pcap");
+        assert_eq!(host.bind("..", "").name(None, 0, "pcap", 0), "_./a.pcap");
     }
 
     /// The lists of this tool and `ls` in the C locale use this order.
@@ -466,7 +468,7 @@ mod tests {
             "m%b/{host}/%A-%M",
         ] {
             let template: NameTemplate = text.parse().expect(text);
-            let bound = template.bound("sensor", "eth0");
+            let bound = template.bind("sensor", "eth0");
             for (queue, attempt) in [(None, 0), (Some(12), 0), (None, 3)] {
                 let name = bound.name(queue, NS, "pcap", attempt);
                 let stem = name.strip_suffix(".pcap").expect("its ending");
@@ -477,7 +479,10 @@ mod tests {
             }
         }
         let weekly: NameTemplate = "%A/q{queue}".parse().expect("reads");
-        assert_eq!((weekly.folders(), weekly.matches("Sunday/q01")), (1, true));
+        assert_eq!(
+            (weekly.folder_depth(), weekly.matches("Sunday/q01")),
+            (1, true)
+        );
         assert!(!weekly.matches("a/Sunday/q01") && !weekly.matches("q01"));
         let hourly: NameTemplate = "tap-%Y%m%d".parse().expect("reads");
         assert!(hourly.matches("tap-20261122") && hourly.matches("tap-20261122-7"));

@@ -61,7 +61,7 @@ pub struct PinEvaluator {
 
 impl PinEvaluator {
     /// Returns for each of a folder's finished files the pins that hold it.
-    pub fn held(
+    pub fn evaluate(
         &mut self,
         files: &[&Path],
         pins: &Pins,
@@ -216,7 +216,7 @@ mod tests {
         index: Option<IndexFolder<'_>>,
     ) -> Vec<Vec<usize>> {
         let files: Vec<_> = files.iter().map(PathBuf::as_path).collect();
-        let all = holder.held(&files, pins, index);
+        let all = holder.evaluate(&files, pins, index);
         all.into_iter().map(|it| it.by).collect()
     }
 
@@ -247,7 +247,7 @@ mod tests {
             ..Pins::default()
         };
         let paths: Vec<_> = files.iter().map(PathBuf::as_path).collect();
-        let all = holder.held(&paths, &unsound, None);
+        let all = holder.evaluate(&paths, &unsound, None);
         assert!(all.iter().all(HeldFile::is_held));
     }
 

@@ -75,7 +75,7 @@ pub struct ReadMeter {
 impl ReadMeter {
     /// Creates a counter for another file that adds to the same total.
     #[must_use]
-    pub fn of_another(&self) -> Self {
+    pub fn for_another_file(&self) -> Self {
         Self {
             total: Arc::clone(&self.total),
             read_to: Arc::default(),
@@ -130,7 +130,7 @@ impl FileRanges {
     /// Selects byte ranges of remote content. Ports and streams are derived as for the file `name`
     /// in `folder`.
     #[must_use]
-    pub fn of_remote(
+    pub fn from_remote(
         folder: &Path,
         name: &str,
         ranges: Vec<Range<u64>>,
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!((read(&parts, 150), file.meter.bytes()), (150, 200));
         assert_eq!((read(&parts, 150), file.meter.bytes()), (150, 200));
         let other = FileRanges {
-            meter: file.meter.of_another(),
+            meter: file.meter.for_another_file(),
             ..FileRanges::whole(path)
         };
         assert_eq!((read(&other, 2000), file.meter.bytes()), (1000, 1200));

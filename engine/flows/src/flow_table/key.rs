@@ -97,7 +97,7 @@ impl Key {
         let (ends, upward) = if inner.tuple.version == 0 {
             // The lower end is the lower MAC address.
             let upward = frame.get(6..12) <= frame.get(..6);
-            (FlowKey::of(frame, inner).ends, upward)
+            (FlowKey::from_headers(frame, inner).ends, upward)
         } else {
             (inner.tuple.fresh_copy(), true)
         };
@@ -191,7 +191,7 @@ impl Key {
         let [src, dst] = self.ends.map(|it| whole(it).to_be_bytes());
         let ports = [48, PORTS].map(|at| (self.transport >> at) as u16);
         let [protocol, version] = [PROTOCOL, 0].map(|at| (self.transport >> at) as u8);
-        FiveTuple::of_parts([src, dst], ports, protocol, version)
+        FiveTuple::from_parts([src, dst], ports, protocol, version)
     }
 
     /// Returns the VLAN identifiers, [`FlowKey::UNTAGGED`] for a missing one.

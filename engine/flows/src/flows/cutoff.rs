@@ -11,7 +11,7 @@
 
 use super::{
     entry::FlowEntry,
-    following::Following,
+    following::LimitProgress,
     meter::Meter,
     seen::{MOST_SEEN, SeenFrame},
 };
@@ -25,7 +25,7 @@ use wqcap_frame::Headers;
 impl Meter {
     /// Follows the limits of a cutoff from now on. The table must be empty.
     pub fn follow(&mut self, plan: &CutoffPlan) {
-        let following = Following::new(plan, self.table.capacity(), self.idle_ns);
+        let following = LimitProgress::new(plan, self.table.capacity(), self.idle_ns);
         self.following = Some(Box::new(following));
     }
 
@@ -139,7 +139,7 @@ impl Meter {
             return;
         };
         let (flow, apart) = self.table.both_mut(at);
-        if (following.limits).begins_anew(last_ns, has_ended, frame.ns, seen.flags) {
+        if (following.limits).restarts(last_ns, has_ended, frame.ns, seen.flags) {
             following.restart_limit((flow, apart), at, frame);
         }
         if flow.is_blank() {

@@ -13,7 +13,7 @@ use wqcap_core::consumer::Frame;
 const _: () = assert!(size_of::<[FlowVolume; 2]>() as u64 == FlowsPlan::FOLLOWED_BYTES);
 
 /// Data of a meter's flows that only the limits need.
-pub(super) struct Following {
+pub(super) struct LimitProgress {
     pub(super) limits: CutoffLimits,
     /// Shortest time without a frame after which a record ends or a limit starts again.
     pub(super) silence_ns: u64,
@@ -26,7 +26,7 @@ pub(super) struct Following {
     pub(super) report: CutoffReport,
 }
 
-impl Following {
+impl LimitProgress {
     /// Creates the data for a table of `capacity` flows, whose records end after `idle_ns` without
     /// a frame.
     pub(super) fn new(plan: &CutoffPlan, capacity: usize, idle_ns: u64) -> Self {
@@ -78,7 +78,7 @@ impl Following {
     ) {
         self.earlier[at] =
             [false, true].map(|it| FlowVolume::default().minus(flow.volume(apart, it)));
-        flow.restart_limit(self.limits.of_first(first.bytes, first.len));
+        flow.restart_limit(self.limits.for_first_frame(first.bytes, first.len));
     }
 
     /// Counts a frame of a flow, and returns `true` if it is cut off.

@@ -12,7 +12,7 @@
 use super::{
     FlowTotals, FlowsPlan,
     entry::{FlowApart, FlowEntry, Lifetime},
-    following::Following,
+    following::LimitProgress,
     record::{FlowEndReason, FlowRecord},
     sample::{PayloadSampler, SampleChannels},
     seen::{MOST_SEEN, SeenFrame},
@@ -53,7 +53,7 @@ pub struct Meter {
     queue: u16,
     pub(super) table: Table<FlowEntry>,
     /// Progress of the flows towards their limits, if limits are followed.
-    pub(super) following: Option<Box<Following>>,
+    pub(super) following: Option<Box<LimitProgress>>,
     /// Frames that are not added yet; with limits, only those with a possible name.
     pub(super) seen: Vec<SeenFrame>,
     /// Outermost packets of the waiting frames that came in tunnels.

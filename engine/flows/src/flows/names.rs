@@ -18,7 +18,9 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_core::{error::ResourceError, sync::thread::spawn};
-use wqcap_names::{DhcpMessage, DnsMessage, FlowNames, MOST, PayloadError, PayloadKind, Protocol};
+use wqcap_names::{
+    DhcpMessage, DnsMessage, FlowNames, MAX_PAYLOAD, PayloadError, PayloadKind, Protocol,
+};
 
 /// Number of rows that are sent together.
 const ROWS: usize = 256;
@@ -89,7 +91,7 @@ pub(super) fn start(
     let (full, samples) = bounded(copies);
     for _ in 0..copies {
         // The channel's capacity is the number of copies.
-        let _ = empty_in.send(Vec::with_capacity(MOST));
+        let _ = empty_in.send(Vec::with_capacity(MAX_PAYLOAD));
     }
     let (named_in, named) = bounded(batches);
     let (messages_in, messages) = bounded(BATCHES);

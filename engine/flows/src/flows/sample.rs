@@ -14,10 +14,10 @@ use super::{
 use crate::flow_table::{Key, Table};
 use crossbeam_channel::{Receiver, Sender};
 use wqcap_frame::{FiveTuple, Headers, protocol};
-use wqcap_names::{MOST, PayloadKind};
+use wqcap_names::{MAX_PAYLOAD, PayloadKind};
 
 /// Number of copies in transit for each meter.
-pub(super) const COPIES: usize = FlowsPlan::COPIES_BYTES as usize / MOST;
+pub(super) const COPIES: usize = FlowsPlan::COPIES_BYTES as usize / MAX_PAYLOAD;
 /// Number of places for copies that wait for their next segment. The expected segment determines
 /// the place of a copy.
 const UNFINISHED: usize = 64;
@@ -140,9 +140,9 @@ impl PayloadSampler {
                 if self.begun > 0 && self.continue_copy(frame, inner, payload, at) {
                     return true;
                 }
-                PayloadKind::of_tcp(payload, ports)
+                PayloadKind::classify_tcp(payload, ports)
             }
-            protocol::UDP => PayloadKind::of_udp(payload, ports),
+            protocol::UDP => PayloadKind::classify_udp(payload, ports),
             _ => None,
         };
         if let Some(kind) = kind {

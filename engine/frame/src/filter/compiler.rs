@@ -71,7 +71,7 @@ pub(super) fn compile(
     }
     compiler.is_busy = true;
     drop(compiler);
-    let turn = Turn;
+    let turn = CompilationGuard;
     let (sender, result) = sync_channel(1);
     let text = expression.to_owned();
     let work = move || {
@@ -101,9 +101,9 @@ fn keep(expression: String, program: Program) {
 }
 
 /// Guard of a running compilation. Clears the busy flag when dropped, also on a panic.
-struct Turn;
+struct CompilationGuard;
 
-impl Drop for Turn {
+impl Drop for CompilationGuard {
     fn drop(&mut self) {
         compiler().is_busy = false;
         ENDED.notify_all();

@@ -8,7 +8,7 @@
 use super::{
     compiler,
     constraints::{self, Constraints},
-    program::{Instruction, Program, Refused},
+    program::{Instruction, Program, ProgramError},
 };
 use serde::Serialize;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub enum FilterError {
     Libpcap(String),
     /// The expression compiles, but its program is not accepted.
     #[error("{0}")]
-    Refused(#[from] Refused),
+    Refused(#[from] ProgramError),
     /// The expression has more than [`LONGEST_EXPRESSION`] bytes.
     #[error(
         "the expression has {0} bytes; at most {LONGEST_EXPRESSION} are allowed; name networks instead of hosts, or filter when extracting"
@@ -129,7 +129,7 @@ impl Filter {
 
 /// Returns an expression in quotes for a message, shortened to 200 characters.
 #[must_use]
-pub fn shown(expression: &str) -> String {
+pub fn quoted_expression(expression: &str) -> String {
     match expression.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{:?}... ({} bytes)", &expression[..end], expression.len()),
         None => format!("{expression:?}"),
@@ -193,7 +193,7 @@ fn instructions(expression: &str, optimise: bool) -> Result<Vec<Instruction>, Fi
     let instructions = compiled.get_instructions().iter().map(read);
     instructions
         .collect::<Option<_>>()
-        .ok_or_else(|| Refused::Instruction.into())
+        .ok_or_else(|| ProgramError::Instruction.into())
 }
 
 #[cfg(test)]
@@ -275,8 +275,8 @@ mod tests {
 
     #[test]
     fn a_long_expression_is_shortened_in_messages() {
-        assert_eq!(shown("tcp\n"), r#""tcp\n""#);
-        let long = shown(&"ä".repeat(300));
+        assert_eq!(quoted_expression("tcp\n"), r#""tcp\n""#);
+        let long = quoted_expression(&"ä".repeat(300));
         assert!(long.ends_with("ä\"... (600 bytes)"), "{long}");
         assert_eq!(long.chars().filter(|it| *it == 'ä').count(), SHOWN);
     }
@@ -293,7 +293,7 @@ mod tests {
         let nothing = Filter::compile("ip and not ip").unwrap_err();
         assert!(nothing.to_string().contains("rejects all"), "{nothing}");
         let direction = Filter::compile("inbound").unwrap_err();
-        assert_eq!(direction, FilterError::Refused(Refused::NotInFrame));
+        assert_eq!(direction, FilterError::Refused(ProgramError::NotInFrame));
         assert!(Filter::compile("a\0b").is_err());
     }
 

@@ -20,6 +20,7 @@ mod sync;
 pub use cell::{FilterCell, FilterReader};
 pub use constraints::{Bits, Constraints, OffsetOrigin};
 pub use expression::{
-    DEEPEST_NESTING, Filter, FilterError, LONGEST_COMPILATION, LONGEST_EXPRESSION, shown,
+    DEEPEST_NESTING, Filter, FilterError, LONGEST_COMPILATION, LONGEST_EXPRESSION,
+    quoted_expression,
 };
-pub use program::{Instruction, Program, Refused};
+pub use program::{Instruction, Program, ProgramError};

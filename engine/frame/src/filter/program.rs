@@ -22,7 +22,7 @@ const MOST_ROUNDS: u32 = 32_768;
 
 /// Reason why a program is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum ProgramError {
     /// The program reads kernel data: direction, interface or packet mark.
     #[error(
         "it tests a direction, interface or packet mark, which a frame does not contain; remove that test"
@@ -157,11 +157,11 @@ impl Program {
     ///
     /// # Errors
     /// The program reads data outside the frame, or it is not a program that libpcap would emit.
-    pub fn new(instructions: &[Instruction]) -> Result<Self, Refused> {
+    pub fn new(instructions: &[Instruction]) -> Result<Self, ProgramError> {
         if instructions.len() > LONGEST {
-            return Err(Refused::TooLong);
+            return Err(ProgramError::TooLong);
         }
-        let ops: Result<Box<[Op]>, Refused> = instructions
+        let ops: Result<Box<[Op]>, ProgramError> = instructions
             .iter()
             .enumerate()
             .map(|(at, instruction)| decode(at, *instruction, instructions.len()))
@@ -170,7 +170,7 @@ impl Program {
         // Jumps stay inside the program and go forward, except for limited ones, so a program whose
         // last instruction returns always terminates.
         if !matches!(ops.last(), Some(Op::Return(_) | Op::ReturnAccumulator)) {
-            return Err(Refused::Endless);
+            return Err(ProgramError::Endless);
         }
         // The comparison itself stays in the program, because jumps may lead to it.
         for at in 1..ops.len() {
@@ -348,7 +348,7 @@ fn join(load: Op, then: Op) -> Option<Op> {
     })
 }
 
-fn decode(at: usize, (code, jt, jf, k): Instruction, len: usize) -> Result<Op, Refused> {
+fn decode(at: usize, (code, jt, jf, k): Instruction, len: usize) -> Result<Op, ProgramError> {
     let jump = |by: usize| {
         let to = (at + 1).saturating_add(by);
         if to < len {
@@ -356,17 +356,17 @@ fn decode(at: usize, (code, jt, jf, k): Instruction, len: usize) -> Result<Op, R
         } else {
             None
         }
-        .ok_or(Refused::Endless)
+        .ok_or(ProgramError::Endless)
     };
     let cell = || {
         let cell = u8::try_from(k).ok();
         cell.filter(|it| usize::from(*it) < MEMORY)
-            .ok_or(Refused::Instruction)
+            .ok_or(ProgramError::Instruction)
     };
     // An indexed load can read kernel data only if its constant is an ancillary offset.
     let in_frame = |op: Op| {
         if k >= ANCILLARY {
-            Err(Refused::NotInFrame)
+            Err(ProgramError::NotInFrame)
         } else {
             Ok(op)
         }
@@ -429,7 +429,7 @@ fn decode(at: usize, (code, jt, jf, k): Instruction, len: usize) -> Result<Op, R
                 .filter(|it| *it <= at + 1);
             match back.filter(|it| *it != 0) {
                 // A jump to itself would be an endless loop.
-                Some(1) => Err(Refused::Endless),
+                Some(1) => Err(ProgramError::Endless),
                 Some(by) => Ok(Op::JumpBack(u16::try_from(at + 1 - by).unwrap_or(0))),
                 None => Ok(Op::Jump(jump(usize::try_from(k).unwrap_or(usize::MAX))?)),
             }
@@ -442,7 +442,7 @@ fn decode(at: usize, (code, jt, jf, k): Instruction, len: usize) -> Result<Op, R
         0x16 => Ok(Op::ReturnAccumulator),
         0x07 => Ok(Op::ToIndex),
         0x87 => Ok(Op::FromIndex),
-        _ => Err(Refused::Instruction),
+        _ => Err(ProgramError::Instruction),
     }
 }
 
@@ -596,20 +596,26 @@ mod tests {
     #[test]
     fn invalid_programs_are_rejected() {
         let refused = |instructions: &[Instruction]| Program::new(instructions).unwrap_err();
-        assert_eq!(refused(&[]), Refused::Endless);
-        assert_eq!(refused(&[(0x00, 0, 0, 1)]), Refused::Endless);
-        assert_eq!(refused(&[(0x15, 1, 0, 0), RETURN_A]), Refused::Endless);
+        assert_eq!(refused(&[]), ProgramError::Endless);
+        assert_eq!(refused(&[(0x00, 0, 0, 1)]), ProgramError::Endless);
+        assert_eq!(refused(&[(0x15, 1, 0, 0), RETURN_A]), ProgramError::Endless);
         assert_eq!(
             refused(&[(0x05, 0, 0, u32::MAX), RETURN_A]),
-            Refused::Endless
+            ProgramError::Endless
         );
-        assert_eq!(refused(&[(0x02, 0, 0, 16), RETURN_A]), Refused::Instruction);
-        assert_eq!(refused(&[(0xff, 0, 0, 0), RETURN_A]), Refused::Instruction);
+        assert_eq!(
+            refused(&[(0x02, 0, 0, 16), RETURN_A]),
+            ProgramError::Instruction
+        );
+        assert_eq!(
+            refused(&[(0xff, 0, 0, 0), RETURN_A]),
+            ProgramError::Instruction
+        );
         assert_eq!(
             refused(&[(0x28, 0, 0, 0xffff_f004), RETURN_A]),
-            Refused::NotInFrame
+            ProgramError::NotInFrame
         );
         let long = vec![RETURN_A; 65_536];
-        assert_eq!(refused(&long), Refused::TooLong);
+        assert_eq!(refused(&long), ProgramError::TooLong);
     }
 }

@@ -26,7 +26,7 @@ impl FlowKey {
 
     /// Returns the flow key of a frame from its parsed headers.
     #[must_use]
-    pub fn of(frame: &[u8], headers: &Headers) -> Self {
+    pub fn from_headers(frame: &[u8], headers: &Headers) -> Self {
         Self {
             ends: ends(frame, headers),
             vlans: [0, 1].map(|i| headers.tags.id(i).unwrap_or(Self::UNTAGGED)),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     fn key(frame: &[u8]) -> FlowKey {
-        FlowKey::of(frame, &Headers::parse(frame))
+        FlowKey::from_headers(frame, &Headers::parse(frame))
     }
 
     fn spread(frame: &[u8]) -> u64 {

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Maximum number of headers parsed per frame. The limit bounds the work; real frames have fewer.
-pub const MOST_LAYERS: u8 = 32;
+pub const MAX_HEADERS: u8 = 32;
 
 /// Parsed headers of one packet in a frame: the outermost ([`Headers::parse`]) or the innermost
 /// ([`Headers::innermost`]).
@@ -125,7 +125,7 @@ impl Headers {
     /// Parses the outermost packet of any frame, header by header.
     #[inline(never)]
     fn parse_any(frame: &[u8]) -> Self {
-        let mut headers = Self::with_end(frame.len(), MOST_LAYERS);
+        let mut headers = Self::with_end(frame.len(), MAX_HEADERS);
         headers.ethernet(frame, 0);
         headers
     }
@@ -171,7 +171,7 @@ impl Headers {
 
     #[inline(never)]
     fn descend_from(mut self, frame: &[u8], mut above: (usize, Next)) -> Self {
-        while let Some(Passage { at, next, segment }) = self.enter_tunnel(frame, above) {
+        while let Some(TunnelExit { at, next, segment }) = self.enter_tunnel(frame, above) {
             let mut inner = Self::with_end(self.end as usize, self.layers);
             inner.segment = segment;
             inner.tunnelled_packet(frame, at, next);
@@ -533,9 +533,9 @@ impl Headers {
 
     /// Parses the tunnel header at the given offset. Returns the start of the packet in the tunnel;
     /// `None` if the header is malformed or carries no packet.
-    fn enter_tunnel(&mut self, frame: &[u8], (at, next): (usize, Next)) -> Option<Passage> {
+    fn enter_tunnel(&mut self, frame: &[u8], (at, next): (usize, Next)) -> Option<TunnelExit> {
         let mut segment = self.segment;
-        let to = |at, next, segment| Some(Passage { at, next, segment });
+        let to = |at, next, segment| Some(TunnelExit { at, next, segment });
         let rest = self.bytes_from(frame, at);
         let behind = |len: usize| rest.get(len..).unwrap_or_default();
         let header = match next {
@@ -581,7 +581,7 @@ impl Headers {
 }
 
 /// Start of the packet in a tunnel.
-struct Passage {
+struct TunnelExit {
     /// Offset in the frame.
     at: usize,
     /// Type of the header at this offset.

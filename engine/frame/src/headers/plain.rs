@@ -2,7 +2,7 @@
 //! headers, TCP or UDP, and no fault. It writes the result once, at the end; the general parser
 //! writes each field as it parses.
 
-use super::{FiveTuple, Fragment, Headers, MOST_LAYERS, Tags, offset, tuple::widened};
+use super::{FiveTuple, Fragment, Headers, MAX_HEADERS, Tags, offset, tuple::widened};
 use crate::{
     ip::{Ipv4, Ipv6},
     link::{Ethernet, Vlan},
@@ -84,7 +84,7 @@ pub(super) fn parse_plain(frame: &[u8]) -> Option<Headers> {
         payload: l4 + offset(header_len),
         end: offset(l3) + offset(packet_len),
         // Counted headers: Ethernet, IP and transport, and the tag.
-        layers: MOST_LAYERS - 3 - tags.count,
+        layers: MAX_HEADERS - 3 - tags.count,
     })
 }
 

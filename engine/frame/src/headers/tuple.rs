@@ -29,7 +29,7 @@ impl FiveTuple {
     /// first.
     #[inline]
     #[must_use]
-    pub fn of_parts(
+    pub fn from_parts(
         [src, dst]: [[u8; 16]; 2],
         [src_port, dst_port]: [u16; 2],
         protocol: u8,

@@ -182,7 +182,7 @@ impl DedupWindow {
     /// Returns `true` if a frame of `len` bytes on the wire duplicates a frame that was kept within
     /// the window before `ns`. Otherwise records the frame as kept.
     #[inline]
-    pub fn repeats(&mut self, frame: &[u8], len: u32, ns: u64) -> bool {
+    pub fn check_and_record(&mut self, frame: &[u8], len: u32, ns: u64) -> bool {
         // The number of bytes that were not captured is part of the comparison. The full length is
         // not, because an ignored tag adds 4 bytes to it.
         let missing = u64::from(len).saturating_sub(frame.len() as u64);
@@ -225,7 +225,7 @@ mod tests {
         let mut window = DedupWindow::new(5 * MS, IgnoredFields::default());
         let mut repeats = |frame: &[u8], ns| {
             let len = u32::try_from(frame.len()).unwrap();
-            window.repeats(frame, len, ns)
+            window.check_and_record(frame, len, ns)
         };
         let (a, b) = ([1; 60], [2; 60]);
         let start = 1_700_000_000_000 * MS;
@@ -250,11 +250,12 @@ mod tests {
         window.length_ns = u64::MAX;
         let frames = 100_000_u32;
         for i in 1..=frames {
-            assert!(!window.repeats(&i.to_be_bytes(), 4, u64::from(i)));
+            assert!(!window.check_and_record(&i.to_be_bytes(), 4, u64::from(i)));
         }
         // The newest frames are in the table, the oldest are not.
-        assert!(window.repeats(&frames.to_be_bytes(), 4, u64::from(frames)));
-        let old = (1..=1000_u32).filter(|i| window.repeats(&i.to_be_bytes(), 4, u64::from(frames)));
+        assert!(window.check_and_record(&frames.to_be_bytes(), 4, u64::from(frames)));
+        let old = (1..=1000_u32)
+            .filter(|i| window.check_and_record(&i.to_be_bytes(), 4, u64::from(frames)));
         assert_eq!(old.count(), 0);
     }
 
@@ -300,8 +301,8 @@ mod tests {
             let mut window = DedupWindow::new(5 * MS, ignored);
             let len = |it: &[u8]| u32::try_from(it.len() + missing).unwrap();
             let first = u32::try_from(original.len()).unwrap();
-            assert!(!window.repeats(&original, first, MS));
-            window.repeats(frame, len(frame), MS)
+            assert!(!window.check_and_record(&original, first, MS));
+            window.check_and_record(frame, len(frame), MS)
         };
         for (what, other) in &cases {
             let too_strict = ignoring([0, 1, 2, 3].map(|it| it != *what));

@@ -3,7 +3,7 @@
 
 use wqcap_frame::{
     Ah, Arp, Erspan, Esp, Ethernet, ExtensionHeader, Geneve, Gre, Gtp, Icmp, Ipv4, Ipv6,
-    Ipv6Fragment, Llc, MOST_LAYERS, Malformed, Mpls, Next, Ppp, Pppoe, Sctp, Tcp, Udp, Vlan, Vxlan,
+    Ipv6Fragment, Llc, MAX_HEADERS, Malformed, Mpls, Next, Ppp, Pppoe, Sctp, Tcp, Udp, Vlan, Vxlan,
     ethertype, protocol,
 };
 
@@ -91,7 +91,7 @@ impl<'a> Layers<'a> {
             at: 0,
             end: frame.len(),
             next: Next::Ethernet,
-            left: MOST_LAYERS,
+            left: MAX_HEADERS,
             malformed: None,
         }
     }

@@ -215,7 +215,7 @@ pub fn check(frame: &[u8]) -> Result<(), String> {
             return differs("innermost fault", &inner.malformed, &all_faults);
         }
     }
-    let key = FlowKey::of(frame, &inner);
+    let key = FlowKey::from_headers(frame, &inner);
     if key.ends != inner.tuple && key.ends != inner.tuple.reversed() && inner.l3().is_some() {
         return Err(format!("{key:?} does not match {inner:?}"));
     }

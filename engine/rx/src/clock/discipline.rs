@@ -13,11 +13,11 @@
 //! which is never set, distinguishes two cases. If the NIC's clock was set, the line continues as
 //! if it had not jumped. If the host's clock was set, the line follows it.
 
-use super::{ClockReading, Conversion, Form, NicTime, real_time};
+use super::{ClockReading, Conversion, NicTime, StampForm, real_time};
 use wqcap_core::stats::ClockReport;
 
 /// Interval of clock corrections, in nanoseconds.
-const EVERY_NS: u64 = 1_000_000_000;
+const INTERVAL_NS: u64 = 1_000_000_000;
 /// Time until the first correction, in nanoseconds. It is short because the rate is unknown until
 /// then.
 const FIRST_NS: u64 = 100_000_000;
@@ -27,7 +27,7 @@ const UNSURE_NS: u64 = 20_000;
 
 /// Maximum deviation of a crystal from its rate, and maximum change of the line's slope by a
 /// correction. The kernel slews its own clock by no more.
-const MOST: f64 = 500e-6;
+const MAX_RATE_ERROR: f64 = 500e-6;
 /// Share of a clock error that is corrected at once.
 ///
 /// With [`REMEMBERED`], a constant difference of rates is corrected completely. Noise of one
@@ -57,7 +57,7 @@ pub struct Disturbance {
 #[derive(Clone, Debug)]
 pub struct ClockDiscipline {
     /// Form of the completions' stamps.
-    form: Form,
+    form: StampForm,
     /// `true` if the line follows the host's time, `false` if it follows the NIC's.
     held: bool,
     /// Nominal nanoseconds per tick of the device's counter.
@@ -88,15 +88,15 @@ impl ClockDiscipline {
     /// `khz` is the counter's nominal rate. With `held`, the line follows the host's time, which
     /// requires the form [`Form::Ticks`]. Real-time stamps are used unchanged.
     #[must_use]
-    pub fn new(form: Form, khz: u64, held: bool, first: ClockReading) -> Self {
+    pub fn new(form: StampForm, khz: u64, held: bool, first: ClockReading) -> Self {
         let nominal = match form {
-            Form::Ticks { .. } => 1e6 / khz.max(1) as f64,
-            Form::RealTime => 1.0,
+            StampForm::Ticks { .. } => 1e6 / khz.max(1) as f64,
+            StampForm::RealTime => 1.0,
         };
         let (stamp, ns) = match (form, first.nic) {
-            (Form::RealTime, _) => (real_time(first.system_ns), first.system_ns),
-            (Form::Ticks { .. }, Some(nic)) if !held => (first.ticks, nic.ns),
-            (Form::Ticks { .. }, _) => (first.ticks, first.system_ns),
+            (StampForm::RealTime, _) => (real_time(first.system_ns), first.system_ns),
+            (StampForm::Ticks { .. }, Some(nic)) if !held => (first.ticks, nic.ns),
+            (StampForm::Ticks { .. }, _) => (first.ticks, first.system_ns),
         };
         let line = Conversion::new(form, stamp, ns, nominal);
         let mut keeper = Self {
@@ -115,7 +115,7 @@ impl ClockDiscipline {
             seen: first,
             due_ns: first.mono_ns + FIRST_NS,
             report: ClockReport {
-                real_time: form == Form::RealTime,
+                real_time: form == StampForm::RealTime,
                 ..ClockReport::default()
             },
         };
@@ -139,9 +139,9 @@ impl ClockDiscipline {
     ///
     /// Returns the changes of clocks since the last counted reading if this call has changed
     /// [`Keeper::line`], else `None`.
-    pub fn see(&mut self, now: &ClockReading) -> Option<Disturbance> {
+    pub fn update(&mut self, now: &ClockReading) -> Option<Disturbance> {
         let sure = now.uncertainty_ns <= UNSURE_NS;
-        let usable = sure && (self.form != Form::RealTime || now.nic.is_some());
+        let usable = sure && (self.form != StampForm::RealTime || now.nic.is_some());
         if usable {
             let ahead = self.ahead_by(now);
             if self.best.is_none_or(|best| is_no_later(&best, ahead, now)) {
@@ -162,7 +162,7 @@ impl ClockDiscipline {
             Some((_, best)) => self.apply(&self.projected(&best)),
             None => {
                 self.report.missed += 1;
-                self.due_ns = now.mono_ns + EVERY_NS;
+                self.due_ns = now.mono_ns + INTERVAL_NS;
                 None
             }
         }
@@ -227,12 +227,12 @@ impl ClockDiscipline {
             self.report.jumped_ns = self.report.jumped_ns.saturating_add(disturbance.nic_ns);
         }
         let error = match self.form {
-            Form::Ticks { .. } => {
+            StampForm::Ticks { .. } => {
                 let stamp = self.stamp(reading, jumped);
                 ahead(reading.system_ns, self.line.ns(stamp))
             }
             // The clock that makes the stamps is not the one that was read.
-            Form::RealTime => 0,
+            StampForm::RealTime => 0,
         };
         self.record(reading, error, calm);
         self.line = if self.held {
@@ -247,7 +247,7 @@ impl ClockDiscipline {
         }
         self.last = *reading;
         self.best = None;
-        self.due_ns = reading.mono_ns + EVERY_NS;
+        self.due_ns = reading.mono_ns + INTERVAL_NS;
         Some(disturbance)
     }
 
@@ -270,11 +270,11 @@ impl ClockDiscipline {
     /// The line continues without a step, as if the NIC's clock had not jumped. If the host's clock
     /// was set forward, it steps.
     fn steer(&mut self, reading: &ClockReading, jumped: i64, error: i64) -> Conversion {
-        let wanted = error as f64 / EVERY_NS as f64;
+        let wanted = error as f64 / INTERVAL_NS as f64;
         self.rate = match self.rate {
             None => self.first_rate(reading),
-            Some(rate) if wanted.abs() <= MOST => {
-                Some((rate + REMEMBERED * wanted).clamp(-MOST, MOST))
+            Some(rate) if wanted.abs() <= MAX_RATE_ERROR => {
+                Some((rate + REMEMBERED * wanted).clamp(-MAX_RATE_ERROR, MAX_RATE_ERROR))
             }
             known => known,
         };
@@ -284,7 +284,7 @@ impl ClockDiscipline {
         } else {
             (
                 self.line.ns(unjumped),
-                (AT_ONCE * wanted).clamp(-MOST, MOST),
+                (AT_ONCE * wanted).clamp(-MAX_RATE_ERROR, MAX_RATE_ERROR),
             )
         };
         let slope = self.nominal * (1.0 + self.rate.unwrap_or(0.0) + bend);
@@ -297,15 +297,15 @@ impl ClockDiscipline {
         let unsure = (self.first.uncertainty_ns + now.uncertainty_ns) as f64;
         let passed = ahead(now.mono_ns, self.first.mono_ns) as f64;
         let rate = self.host_rate(now).filter(|_| unsure <= RATE * passed)?;
-        Some(rate.clamp(-MOST, MOST))
+        Some(rate.clamp(-MAX_RATE_ERROR, MAX_RATE_ERROR))
     }
 
     /// Returns the line of the NIC's own clock, or `None` if the driver does not report it or
     /// stamps are in real time.
     fn nic_line(&self, now: &ClockReading) -> Option<Conversion> {
         match self.form {
-            Form::RealTime => None,
-            Form::Ticks { .. } => now
+            StampForm::RealTime => None,
+            StampForm::Ticks { .. } => now
                 .nic
                 .map(|nic| Conversion::new(self.form, now.ticks, nic.ns, nic.ns_per_tick)),
         }
@@ -322,11 +322,11 @@ impl ClockDiscipline {
     /// Returns the nanoseconds between two readings on the clock that stamps frames.
     fn elapsed(&self, from: &ClockReading, to: &ClockReading) -> i64 {
         if let (Some(from), Some(to)) = (from.nic, to.nic)
-            && (self.form == Form::RealTime || !self.held)
+            && (self.form == StampForm::RealTime || !self.held)
         {
             return ahead(to.ns, from.ns);
         }
-        let Form::Ticks { .. } = self.form else {
+        let StampForm::Ticks { .. } = self.form else {
             return ahead(to.mono_ns, from.mono_ns);
         };
         rounded(self.form.distance(from.ticks, to.ticks) as f64 * self.nominal)
@@ -352,7 +352,7 @@ impl ClockDiscipline {
 /// The newer one is then preferred.
 fn is_no_later((most, best): &(i64, ClockReading), ahead_by: i64, now: &ClockReading) -> bool {
     let since = ahead(now.mono_ns, best.mono_ns) as f64;
-    ahead_by + rounded(since * MOST) >= *most
+    ahead_by + rounded(since * MAX_RATE_ERROR) >= *most
 }
 
 /// Returns the difference of two times; positive if `one` is later.

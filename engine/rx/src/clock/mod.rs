@@ -15,7 +15,7 @@ mod reader;
 mod shared;
 
 pub use discipline::{ClockDiscipline, Disturbance};
-pub use reader::{ClockReading, NicTime, Reader};
+pub use reader::{ClockReader, ClockReading, NicTime};
 pub use shared::SharedConversion;
 
 /// Maximum lead of a disciplined line over the host's coarse clock, in nanoseconds. The coarse
@@ -24,7 +24,7 @@ const AHEAD_NS: u64 = 20_000_000;
 
 /// Form of a completion's time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum StampForm {
     /// Ticks of a free-running counter.
     Ticks {
         /// Number of high bits that are not part of the counter.
@@ -38,7 +38,7 @@ pub enum Form {
     RealTime,
 }
 
-impl Form {
+impl StampForm {
     /// Returns the form of a counter whose valid bits are `mask`.
     #[must_use]
     pub fn ticks(mask: u64) -> Self {
@@ -81,7 +81,7 @@ const SPARE: u32 = 64 - ONE;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conversion {
     /// Form of the stamps that the line converts.
-    form: Form,
+    form: StampForm,
     /// Stamp at the line's start.
     base: u64,
     /// Nanoseconds since 1970 at the line's start.
@@ -96,7 +96,7 @@ pub struct Conversion {
 impl Conversion {
     /// Creates a line through one stamp, which has the time `ns`, with the slope `ns_per_tick`.
     #[must_use]
-    pub fn new(form: Form, stamp: u64, ns: u64, ns_per_tick: f64) -> Self {
+    pub fn new(form: StampForm, stamp: u64, ns: u64, ns_per_tick: f64) -> Self {
         let slope = (ns_per_tick * 2f64.powi(ONE as i32)).round() as u64;
         Self {
             form,
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     /// Counter of 64 valid bits.
-    const ALL: Form = Form::Ticks { unused: 0 };
+    const ALL: StampForm = StampForm::Ticks { unused: 0 };
 
     #[test]
     fn a_line_counts_nanoseconds() {
@@ -196,7 +196,7 @@ mod tests {
     fn a_line_wraps_with_the_counter() {
         let line = Conversion::new(ALL, u64::MAX - 5, 1_000, 1.0);
         assert_eq!(line.ns(4), 1_010);
-        let narrow = Conversion::new(Form::ticks((1 << 40) - 1), (1 << 40) - 6, 1_000, 1.0);
+        let narrow = Conversion::new(StampForm::ticks((1 << 40) - 1), (1 << 40) - 6, 1_000, 1.0);
         assert_eq!(narrow.ns(4), 1_010);
         assert_eq!(narrow.ns((1 << 40) - 7), 999);
         assert_eq!(narrow.ns(4 | 0xff << 40), 1_010, "unused bits are ignored");
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn real_time_stamps_have_seconds_and_nanoseconds() {
         let now = 1_700_000_000_999_999_999;
-        let line = Conversion::new(Form::RealTime, real_time(now), now, 1.0);
+        let line = Conversion::new(StampForm::RealTime, real_time(now), now, 1.0);
         assert_eq!(line.ns(real_time(now)), now);
         assert_eq!(line.ns(real_time(now + 2)), now + 2);
         assert_eq!(line.ns(real_time(now - 1_000_000_000)), now - 1_000_000_000);

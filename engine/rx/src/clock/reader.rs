@@ -51,17 +51,17 @@ pub struct NicTime {
 
 /// Reader of one device's clock.
 #[derive(Clone)]
-pub struct Reader<'a> {
+pub struct ClockReader<'a> {
     /// Open verbs context of the device.
     context: &'a Context,
     /// Number of a port of the device.
     port: u8,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ClockReader<'a> {
     /// Creates a reader of a device's clock. `port` is the number of a port of the device.
     #[must_use]
-    pub fn of(context: &'a Context, port: u8) -> Self {
+    pub fn new(context: &'a Context, port: u8) -> Self {
         Self { context, port }
     }
 

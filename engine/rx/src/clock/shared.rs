@@ -1,6 +1,6 @@
 //! Conversion that is shared by all loops.
 
-use super::{Conversion, Form};
+use super::{Conversion, StampForm};
 use crate::sync::{
     atomic::{AtomicU64, Ordering, fence},
     hint,
@@ -10,7 +10,7 @@ use crate::sync::{
 #[derive(Debug)]
 pub struct SharedConversion {
     /// Form of the stamps, which does not change.
-    form: Form,
+    form: StampForm,
     /// Fields of the conversion that change.
     words: Words<4>,
 }

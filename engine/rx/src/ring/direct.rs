@@ -2,7 +2,7 @@
 //! verbs.
 #![allow(unsafe_code)]
 
-use super::{Account, Queue, RingAttr, RingError, places::Places};
+use super::{Account, Queue, RingAttr, RingError, places::SpareCapacity};
 use crate::pool::{Slot, SlotMemory};
 use std::os::fd::BorrowedFd;
 use wqcap_verbs::{Cq, Cqes, DirectCq, DirectWq, VerbsError, Wq, WqState};
@@ -47,7 +47,7 @@ impl Filling for OneFrame {
         limit: usize,
     ) -> Result<(), RingError> {
         let (frames, mut slots) = account.parts();
-        let mut places = Places::new(frames, limit);
+        let mut places = SpareCapacity::new(frames, limit);
         for _ in 0..limit {
             let Some(cqe) = cqes.take() else { break };
             let slot = bound[wq.index_of(cqe.wqe_counter) as usize];
@@ -82,7 +82,7 @@ pub struct DirectQueue<F = OneFrame> {
 
 impl<F> DirectQueue<F> {
     pub(super) fn new(wq: Wq, cq: Cq, filling: impl FnOnce(u32) -> F) -> Result<Self, VerbsError> {
-        let (wq, cq) = (DirectWq::of(wq)?, DirectCq::of(cq)?);
+        let (wq, cq) = (DirectWq::from_wq(wq)?, DirectCq::from_cq(cq)?);
         Ok(Self {
             bound: vec![NOTHING; wq.len() as usize].into(),
             filling: filling(wq.len()),

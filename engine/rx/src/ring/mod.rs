@@ -510,14 +510,14 @@ impl Account<'_> {
 
     /// Splits the account into the batch's list of frames and the other state that completions change.
     #[inline]
-    fn parts(&mut self) -> (&mut Vec<Filled>, Slots<'_>) {
+    fn parts(&mut self) -> (&mut Vec<Filled>, SlotAccount<'_>) {
         let Batch {
             frames,
             failed,
             flushed,
             ..
         } = self.batch;
-        let slots = Slots {
+        let slots = SlotAccount {
             posted: self.posted,
             outstanding: self.outstanding,
             memory: self.memory,
@@ -557,7 +557,7 @@ impl Account<'_> {
 }
 
 /// State that the completion of a slot changes, apart from the batch's list of frames.
-struct Slots<'a> {
+struct SlotAccount<'a> {
     posted: &'a mut [bool],
     outstanding: &'a mut u32,
     memory: &'a SlotMemory,
@@ -565,7 +565,7 @@ struct Slots<'a> {
     flushed: &'a mut Vec<Slot>,
 }
 
-impl Slots<'_> {
+impl SlotAccount<'_> {
     /// Enters one completion like [`Account::enter`], but passes a frame to `push`, which returns the
     /// frame's final location.
     #[inline(always)]

@@ -3,7 +3,7 @@
 
 /// Spare capacity at a list's end. A push is a store and an increment and does not access the list.
 /// The list's length is updated when this value is dropped.
-pub(super) struct Places<'a, T> {
+pub(super) struct SpareCapacity<'a, T> {
     list: &'a mut Vec<T>,
     /// Address of the next free place.
     next: *mut T,
@@ -11,7 +11,7 @@ pub(super) struct Places<'a, T> {
     end: *mut T,
 }
 
-impl<'a, T> Places<'a, T> {
+impl<'a, T> SpareCapacity<'a, T> {
     /// Reserves `most` places at the list's end. The list grows if its capacity is too small.
     #[inline]
     pub(super) fn new(list: &'a mut Vec<T>, most: usize) -> Self {
@@ -52,7 +52,7 @@ impl<'a, T> Places<'a, T> {
     }
 }
 
-impl<T> Drop for Places<'_, T> {
+impl<T> Drop for SpareCapacity<'_, T> {
     #[inline]
     fn drop(&mut self) {
         let spare = self.list.spare_capacity_mut().as_mut_ptr().cast::<T>();
@@ -71,7 +71,7 @@ mod tests {
     fn a_list_grows_by_the_pushed_items_and_at_most_by_the_reserved_places() {
         let mut list = vec![String::from("first")];
         for (most, full) in [(0, 1), (2, 3), (1, 4)] {
-            let mut places = Places::new(&mut list, most);
+            let mut places = SpareCapacity::new(&mut list, most);
             while !places.is_full() {
                 assert!(places.push(String::from("more")).is_some());
             }
@@ -79,7 +79,7 @@ mod tests {
             drop(places);
             assert_eq!(list.len(), full);
         }
-        if let Some(place) = Places::new(&mut list, 8).push(String::new()) {
+        if let Some(place) = SpareCapacity::new(&mut list, 8).push(String::new()) {
             place.push_str("last");
         }
         assert_eq!(list, ["first", "more", "more", "more", "last"]);

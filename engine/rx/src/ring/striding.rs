@@ -6,7 +6,7 @@
 //! Buffers are used up in the order of their WQEs, each from its first stride. DPDK relies on the same
 //! order (`mlx5_rx_burst_mprq` of drivers/net/mlx5/mlx5_rx.c). Completions are checked against it.
 
-use super::{Account, RingError, direct::Filling, places::Places};
+use super::{Account, RingError, direct::Filling, places::SpareCapacity};
 use crate::pool::Slot;
 use wqcap_verbs::{Cqes, DirectWq, Striding};
 
@@ -54,7 +54,7 @@ impl ManyFrames {
         }
         let mut used = self.used;
         let memory = account.memory;
-        let mut places = Places::new(&mut account.batch.frames, most);
+        let mut places = SpareCapacity::new(&mut account.batch.frames, most);
         while !places.is_full() {
             let Some(cqe) = cqes.take() else { break };
             if cqe.status != 0 {

@@ -102,7 +102,7 @@ pub enum Idle {
 impl Idle {
     /// Returns the configured behaviour, with `Spin` replaced by `Yield` if other loops share the core.
     #[must_use]
-    pub fn of(configured: settings::Idle, shared_core: bool) -> Self {
+    pub fn resolve(configured: settings::Idle, shared_core: bool) -> Self {
         match (configured, shared_core) {
             (settings::Idle::Sleep, _) => Self::Sleep,
             (settings::Idle::Spin, true) => Self::Yield,
@@ -135,9 +135,9 @@ pub struct Control {
 
 impl Control {
     /// Creates the shared state. `owner` is woken when a loop fails or the frame budget is used up.
-    pub fn of(owner: &Wakeup) -> Self {
+    pub fn new(owner: &Wakeup) -> Self {
         Self {
-            failed: Alarm::of(owner),
+            failed: Alarm::new(owner),
             owner: owner.clone(),
             ..Self::default()
         }
@@ -284,8 +284,8 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
 
     /// Polls, passes frames on and reposts until the loop is stopped or fails.
     fn receive(&mut self, batch: &mut Batch, state: &mut LoopState) -> Ended {
-        let mut quiet = Quiet::new();
-        self.counters.posted(self.ring.outstanding());
+        let mut quiet = IdleMeter::new();
+        self.counters.publish_posted(self.ring.outstanding());
         loop {
             // Read before the poll: the flow rules are removed before this flag is set, so that a ring that is empty
             // now stays empty.
@@ -317,7 +317,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             if found {
                 quiet.reset();
                 self.counters.publish_received(&state.received);
-                self.counters.posted(self.ring.outstanding());
+                self.counters.publish_posted(self.ring.outstanding());
                 self.counters.beat();
             } else if room > 0 {
                 if !state.budget_reported && self.budget.as_ref().is_some_and(|it| it.is_used_up())
@@ -434,7 +434,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             })?;
         received.frames += errors;
         received.errors += errors;
-        self.counters.recovered();
+        self.counters.add_recovery();
         let mut note = format!(
             "queue {}: the WQ went into error ({why}) and was recovered; frames between {} and {} may be missing",
             self.queue,
@@ -455,7 +455,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
 
     /// Spins, yields or sleeps after an empty poll.
     #[inline]
-    fn pause(&mut self, quiet: &mut Quiet) {
+    fn pause(&mut self, quiet: &mut IdleMeter) {
         if self.ring.outstanding() == 0 {
             // Nothing can complete before a slot is reposted.
             return self.outlet.wait(SLEEP);
@@ -473,7 +473,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
     }
 
     /// Sleeps on the completion channel until a completion arrives, for at most [`SLEEP`].
-    fn sleep(&mut self, quiet: &mut Quiet) {
+    fn sleep(&mut self, quiet: &mut IdleMeter) {
         if self.ring.event_fd().is_none() || self.ring.arm().is_err() {
             return std::thread::yield_now();
         }
@@ -535,7 +535,7 @@ impl EarlyRecoveries {
 }
 
 /// Meter of the time that a queue has been empty. It reads the clock once every [`EMPTY_POLLS`] polls.
-struct Quiet {
+struct IdleMeter {
     /// Empty polls in a row.
     polls: u32,
     /// Empty polls since the last reading of the clock.
@@ -543,7 +543,7 @@ struct Quiet {
     since: Option<Instant>,
 }
 
-impl Quiet {
+impl IdleMeter {
     fn new() -> Self {
         Self {
             polls: 0,

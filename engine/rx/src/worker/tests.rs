@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::{
-    Hashing, QueueLoad, Watch,
+    Hashing, QueueLoad, SamplingRate,
     ring::fake::{FakeQueue, Script, ScriptStep},
 };
 use std::collections::VecDeque;
@@ -143,7 +143,7 @@ impl Bench {
     /// Replaces the control by one that wakes `owner`. Call it first: later settings refer to the
     /// control.
     fn owned_by(mut self, owner: &Wakeup) -> Self {
-        self.control = Arc::new(Control::of(owner));
+        self.control = Arc::new(Control::new(owner));
         self
     }
 
@@ -173,7 +173,7 @@ impl Bench {
             budget: self.budget,
             wq_fatal: self.wq_fatal,
             orders: Arc::new(LoopRequests::new(0)),
-            sampler: LoadSampler::new(hashing, Arc::new(QueueLoad::new(1)), Watch::Closely),
+            sampler: LoadSampler::new(hashing, Arc::new(QueueLoad::new(1)), SamplingRate::Closely),
         };
         let (ring, ended) = worker.run();
         let seen = std::mem::take(&mut *self.seen.lock().expect("the test's"));

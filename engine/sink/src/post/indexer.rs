@@ -11,7 +11,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
-use wqcap_core::{error::ResourceError, sync::thread::Follower, text::counted};
+use wqcap_core::{error::ResourceError, sync::thread::BoundedThread, text::counted};
 use wqcap_files::index::IndexFolder;
 
 /// Longest wait at the end of a run for the thread, which may get little CPU time.
@@ -33,7 +33,7 @@ pub(super) struct Indexer {
     /// Directory of the files.
     dir: PathBuf,
     /// Thread that returns the files left without an index.
-    follower: Follower<Vec<PathBuf>>,
+    follower: BoundedThread<Vec<PathBuf>>,
 }
 
 impl Indexer {
@@ -52,7 +52,7 @@ impl Indexer {
         let (folder, dir) = (folder.to_owned(), dir.to_owned());
         let (to, of) = (folder.clone(), dir.clone());
         let follower =
-            Follower::start("wqcap-index", move |ended| index(&to, &of, &waiting, ended))?;
+            BoundedThread::start("wqcap-index", move |ended| index(&to, &of, &waiting, ended))?;
         let it = Self {
             folder,
             dir,

@@ -11,7 +11,7 @@ pub(super) mod sealer;
 mod unshipped;
 
 use crate::{
-    Files,
+    WriterConfig,
     post::{
         gauge::RetentionGauge,
         hook::{HookReport, HookSender},
@@ -45,7 +45,7 @@ pub(super) struct PostClose {
 
 /// Results of the threads that processed finished files.
 #[derive(Debug, Default)]
-pub(super) struct Followed {
+pub(super) struct PostCloseReport {
     pub(super) sealed: Option<SealedFiles>,
     pub(super) deleted: Option<DeletedFiles>,
     pub(super) hooks: Option<HookReport>,
@@ -80,7 +80,7 @@ impl CloseNotifier {
             return;
         }
         if let Some(trigger) = &self.trigger {
-            trigger.finished(file, by);
+            trigger.record_finished(file, by);
         }
         if let Some(hooks) = &self.hooks {
             hooks.send(file);
@@ -95,7 +95,7 @@ impl CloseNotifier {
 }
 
 /// Creates an empty list for finished files.
-pub(super) fn list(files: &Files) -> FileList {
+pub(super) fn list(files: &WriterConfig) -> FileList {
     let output = &files.output;
     // Retention and hooks may remove files, and the list drops files that do not exist any more.
     match output.retention.is_everything() && output.hook.is_none() {
@@ -105,7 +105,7 @@ pub(super) fn list(files: &Files) -> FileList {
 }
 
 impl PostClose {
-    pub(super) fn start(files: &Files) -> Result<(Self, CloseNotifier), ResourceError> {
+    pub(super) fn start(files: &WriterConfig) -> Result<(Self, CloseNotifier), ResourceError> {
         let (dir, output) = (files.dir(), &files.output);
         let keep = (!output.retention.is_everything())
             .then(|| retention::start(dir, output, &files.finish_times));
@@ -158,13 +158,13 @@ impl PostClose {
 
     /// Waits for the threads to process the last files. The waits for encryption, hooks and indexes are
     /// limited; the wait for retention is not. The notifier must be dropped before.
-    pub(super) fn finish(self) -> Followed {
+    pub(super) fn finish(self) -> PostCloseReport {
         // First, because the encryption thread notifies the other threads.
         let sealed = self.sealer.map(Sealer::finish);
         if let Some(indexer) = self.indexer {
             indexer.finish(self.unindexed.load(Ordering::Relaxed));
         }
-        Followed {
+        PostCloseReport {
             sealed,
             deleted: self.keeper.map(|it| it.join().unwrap_or_default()),
             hooks: self.hooks.map(|it| it.join().unwrap_or_default()),

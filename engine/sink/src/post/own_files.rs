@@ -61,7 +61,7 @@ pub(super) fn written(metadata: &fs::Metadata) -> SystemTime {
 
 /// Owner of a file.
 #[derive(Clone, Copy)]
-enum Whose {
+enum FileOwner {
     /// Not a capture of wqcap.
     Foreign,
     /// An earlier run.
@@ -73,7 +73,7 @@ enum Whose {
 /// Cache of the owners of a directory's files.
 pub(super) struct OwnFiles {
     template: NameTemplate,
-    known: Mutex<HashMap<FileId, Whose>>,
+    known: Mutex<HashMap<FileId, FileOwner>>,
     /// Number of files that this run finished.
     finished: AtomicU64,
 }
@@ -88,7 +88,7 @@ impl OwnFiles {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<FileId, Whose>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<FileId, FileOwner>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -97,7 +97,7 @@ impl OwnFiles {
         if let Ok(metadata) = fs::symlink_metadata(path) {
             let number = self.finished.fetch_add(1, Ordering::Relaxed) + 1;
             self.known()
-                .insert(FileId::new(&metadata), Whose::Ours(number));
+                .insert(FileId::new(&metadata), FileOwner::Ours(number));
         }
     }
 
@@ -105,7 +105,7 @@ impl OwnFiles {
     pub(super) fn list(&self, dir: &Path) -> io::Result<Vec<OwnFile>> {
         let before: Vec<_> = self.known().keys().copied().collect();
         let (mut own, mut there) = (Vec::new(), HashSet::new());
-        for path in FolderTree::list(dir, self.template.folders())?.paths {
+        for path in FolderTree::list(dir, self.template.folder_depth())?.paths {
             // The file may have been deleted meanwhile, and the target of a link is foreign.
             let Ok(metadata) = fs::symlink_metadata(&path) else {
                 continue;
@@ -120,17 +120,17 @@ impl OwnFiles {
             let known = self.known().get(&id).copied();
             let whose = known.unwrap_or_else(|| {
                 let whose = if Content::open(&path).is_ok_and(is_capture) {
-                    Whose::Earlier
+                    FileOwner::Earlier
                 } else {
-                    Whose::Foreign
+                    FileOwner::Foreign
                 };
                 // This run may have finished the file meanwhile.
                 *self.known().entry(id).or_insert(whose)
             });
             let number = match whose {
-                Whose::Foreign => continue,
-                Whose::Earlier => 0,
-                Whose::Ours(number) => number,
+                FileOwner::Foreign => continue,
+                FileOwner::Earlier => 0,
+                FileOwner::Ours(number) => number,
             };
             own.push(OwnFile {
                 path,

@@ -54,7 +54,7 @@ impl Pinned {
         let paths: Vec<_> = files.iter().map(|(path, _)| *path).collect();
         let indexes = self.index_dir.as_deref();
         let indexes = indexes.map(|folder| IndexFolder { folder, dir });
-        let held = self.holder.borrow_mut().held(&paths, &pins, indexes);
+        let held = self.holder.borrow_mut().evaluate(&paths, &pins, indexes);
         let held: Vec<_> = held.iter().map(|it| it.is_held()).collect();
         let mut found = PinnedFiles::default();
         for (_, (_, len)) in held.iter().zip(files).filter(|(held, _)| **held) {

@@ -87,7 +87,7 @@ impl FinishTimes {
 
     /// Removes the times of files that are not in the listing `there`, made at time `listed`, if most
     /// entries are of such files.
-    fn forget_gone(&self, listed: Duration, there: &[Old]) {
+    fn forget_gone(&self, listed: Duration, there: &[RetentionCandidate]) {
         let mut times = self.lock();
         if times.len() > 2 * there.len() + 1024 {
             let there: HashSet<_> = there.iter().map(|it| it.path.as_path()).collect();
@@ -135,7 +135,7 @@ pub(crate) struct RetentionTrigger {
 
 impl RetentionTrigger {
     /// Records a finished file and wakes the thread.
-    pub(crate) fn finished(&self, path: &Path, by: FinishedBy) {
+    pub(crate) fn record_finished(&self, path: &Path, by: FinishedBy) {
         if let Some(own) = &self.own {
             own.add(path);
         }
@@ -261,16 +261,20 @@ impl RetentionThread {
         }
     }
 
-    fn finished(&self) -> io::Result<Vec<Old>> {
+    fn finished(&self) -> io::Result<Vec<RetentionCandidate>> {
         match &self.own {
             None => finished(&self.dir),
-            Some(own) => Ok(own.list(&self.dir)?.into_iter().map(Old::from).collect()),
+            Some(own) => Ok(own
+                .list(&self.dir)?
+                .into_iter()
+                .map(RetentionCandidate::from)
+                .collect()),
         }
     }
 }
 
 /// Finished file, a candidate for deletion.
-struct Old {
+struct RetentionCandidate {
     /// Sort key by age; the file with the lowest key is deleted first.
     age: (u64, u64),
     /// Time in the file's name, if the name has one.
@@ -283,7 +287,7 @@ struct Old {
     held: bool,
 }
 
-impl From<OwnFile> for Old {
+impl From<OwnFile> for RetentionCandidate {
     fn from(file: OwnFile) -> Self {
         Self {
             age: file.age,
@@ -296,8 +300,8 @@ impl From<OwnFile> for Old {
     }
 }
 
-impl From<&Old> for FinishedFile {
-    fn from(file: &Old) -> Self {
+impl From<&RetentionCandidate> for FinishedFile {
+    fn from(file: &RetentionCandidate) -> Self {
         Self {
             written: file.written,
             len: file.len,
@@ -343,8 +347,9 @@ impl RetentionThread {
         if keep.age_ns > 0 && self.may_judge_age(now) {
             self.times.forget_gone(now.boot, &old);
             let most = Duration::from_nanos(keep.age_ns);
-            let expired =
-                |it: &mut Old| !it.held && self.age(it, now).is_some_and(|age| age > most);
+            let expired = |it: &mut RetentionCandidate| {
+                !it.held && self.age(it, now).is_some_and(|age| age > most)
+            };
             let expired: Vec<_> = old.extract_if(.., expired).collect();
             expired
                 .into_iter()
@@ -378,7 +383,7 @@ impl RetentionThread {
         let too_much = bytes > most || left > most_files;
         self.pinned.log_over_limit(dir, too_much);
         let left: Vec<_> = old.iter().map(FinishedFile::from).collect();
-        let expected = DiskRoom::of(dir).and_then(|disk| outlook(&left, disk, &keep));
+        let expected = DiskRoom::read(dir).and_then(|disk| outlook(&left, disk, &keep));
         self.pinned.gauge().set_outlook(expected);
         Ok(())
     }
@@ -405,7 +410,7 @@ impl RetentionThread {
     }
 
     /// Returns the age of a file; `None`: it is unknown until the clock has been steady.
-    fn age(&self, it: &Old, now: Moment) -> Option<Duration> {
+    fn age(&self, it: &RetentionCandidate, now: Moment) -> Option<Duration> {
         if let Some(finished) = self.times.lock().get(&it.path) {
             return Some(now.boot.saturating_sub(*finished));
         }
@@ -425,7 +430,7 @@ impl RetentionThread {
         Some(delivery.is_unshipped(path))
     }
 
-    fn delete(&mut self, it: Old, deleted: &mut DeletedFiles) -> Result<(), String> {
+    fn delete(&mut self, it: RetentionCandidate, deleted: &mut DeletedFiles) -> Result<(), String> {
         let unshipped = self.is_unshipped(&it.path) == Some(true);
         let removed = match &mut self.delivery {
             Some(delivery) if unshipped => delivery.remove_unshipped(&self.dir, &it.path),
@@ -452,7 +457,7 @@ impl RetentionThread {
 }
 
 /// Returns the finished capture files of a directory.
-fn finished(dir: &Path) -> io::Result<Vec<Old>> {
+fn finished(dir: &Path) -> io::Result<Vec<RetentionCandidate>> {
     let mut old = Vec::new();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
@@ -463,7 +468,7 @@ fn finished(dir: &Path) -> io::Result<Vec<Old>> {
         if let Ok(metadata) = fs::symlink_metadata(&path)
             && metadata.is_file()
         {
-            old.push(Old {
+            old.push(RetentionCandidate {
                 age: (0, start_ns),
                 named: SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(start_ns)),
                 written: written(&metadata),

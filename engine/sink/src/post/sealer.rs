@@ -19,7 +19,7 @@ use std::{
     },
     time::Duration,
 };
-use wqcap_core::{error::ResourceError, sync::thread::Follower, text::counted};
+use wqcap_core::{error::ResourceError, sync::thread::BoundedThread, text::counted};
 use wqcap_files::{
     file_list::FileList,
     folder::CaptureFolder,
@@ -75,7 +75,7 @@ impl SealQueue {
 }
 
 /// Handle of the encryption thread.
-pub(super) struct Sealer(Follower<SealedFiles>);
+pub(super) struct Sealer(BoundedThread<SealedFiles>);
 
 impl Sealer {
     /// Starts the thread for the files of directory `dir`. Finished files are sent to the returned queue
@@ -100,7 +100,7 @@ impl Sealer {
                 ..SealedFiles::default()
             },
         };
-        let follower = Follower::start("wqcap-seal", move |ended| work.run(&waiting, ended))?;
+        let follower = BoundedThread::start("wqcap-seal", move |ended| work.run(&waiting, ended))?;
         Ok((Self(follower), SealQueue { files, missed }))
     }
 
@@ -162,7 +162,7 @@ impl SealerThread {
     /// Returns the finished files that an earlier run left plain. Removes its incomplete encrypted files.
     fn left_behind(&self) -> io::Result<Vec<PathBuf>> {
         let name = &self.output.name;
-        sweep(&self.dir, name.folders())?;
+        sweep(&self.dir, name.folder_depth())?;
         let own: Vec<_> = if name.is_default() {
             let files = CaptureFolder::list_to(&self.dir, 0)?.finished.into_iter();
             let files = files.map(|(path, _)| path);

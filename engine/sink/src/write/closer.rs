@@ -7,7 +7,7 @@ use crate::{
     post::{CloseNotifier, retention::FinishedBy},
     write::{
         finished::WriterReport,
-        named::{Named, ToSync},
+        named::{NamedFile, ToSync},
         naming::NameCandidates,
     },
 };
@@ -84,7 +84,7 @@ fn free_name(part: &Path, path: &Path, others: &NameCandidates) -> io::Result<Pa
 
 /// File that gets no more blocks.
 pub(super) struct ClosingFile {
-    pub(super) named: Named,
+    pub(super) named: NamedFile,
     /// Bytes of whole records.
     pub(super) len: u64,
     /// Counts of the whole records.
@@ -106,7 +106,7 @@ impl ClosingFile {
     }
 
     fn close(&self) -> Result<Option<PathBuf>, String> {
-        let Named {
+        let NamedFile {
             file,
             part,
             path,

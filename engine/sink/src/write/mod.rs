@@ -17,13 +17,13 @@ mod writer_thread;
 mod tests;
 
 pub use backlog::Backlog;
-pub use disk::KeptRing;
+pub use disk::PreparedRing;
 pub use finished::{Deleted, WriterReport};
 
 use crate::{
     BlockSink, Encoder, FinishTimes, HookProcess, LEAST_BLOCKS, OutputPlan, RetentionGauge,
     Rotation, SinkRequests, WriteLimit,
-    block::{ALIGN, Block, Cut, Exchange, FileLedger, Full, Shape},
+    block::{ALIGN, Block, Cut, Exchange, FileLedger, Full, SinkSettings},
     compress::{Compressors, PackerChannels},
     least_block,
     post::PostClose,
@@ -82,7 +82,7 @@ const SHOWN_NS: u64 = 250_000_000;
 
 /// Settings of a writer: output files and buffers.
 #[derive(Clone, Debug)]
-pub struct Files {
+pub struct WriterConfig {
     /// Planned output.
     pub output: OutputPlan,
     /// Maximum bytes of a frame in a record; 0: whole frames.
@@ -96,14 +96,14 @@ pub struct Files {
     /// Finish times of the run's files, including those of earlier captures of the run.
     pub finish_times: FinishTimes,
     /// io_uring instance to use; `None`: the writer creates one.
-    pub ring: Option<Arc<KeptRing>>,
+    pub ring: Option<Arc<PreparedRing>>,
     /// Limit on the data of all files; `None`: no limit.
     pub limit: Option<Arc<WriteLimit>>,
     /// Wakeup of the capture's owner, used when files can no longer be written.
     pub owner: Wakeup,
 }
 
-impl Files {
+impl WriterConfig {
     /// Returns a function that opens the disk for `queues` queues. The writer thread calls it.
     fn disk(&self, queues: usize) -> impl FnOnce(&Pool) -> Disk + Send + 'static {
         let ring = self.ring.clone();
@@ -148,11 +148,11 @@ pub struct Writer {
     relayed: Option<Arc<SinkRequests>>,
     backlog: Option<Backlog>,
     stream: Arc<StreamEnd>,
-    touching: Vec<Touching>,
+    touching: Vec<PrefaultThread>,
 }
 
 /// Thread that makes blocks resident and then ends.
-type Touching = JoinHandle<Result<(), ResourceError>>;
+type PrefaultThread = JoinHandle<Result<(), ResourceError>>;
 
 /// Blocks, channels and sinks of a writer, before its threads are started.
 struct Prepared<E: Encoder> {
@@ -175,7 +175,7 @@ impl Writer {
     /// # Errors
     /// Memory cannot be allocated, or a thread cannot be started.
     pub fn start<E: Encoder>(
-        files: &Files,
+        files: &WriterConfig,
         encoder: &E,
         counters: &[Arc<QueueCounters>],
     ) -> Result<(Self, Vec<BlockSink<E>>), ResourceError> {
@@ -183,7 +183,7 @@ impl Writer {
     }
 
     fn start_on<E: Encoder>(
-        files: &Files,
+        files: &WriterConfig,
         encoder: &E,
         counters: &[Arc<QueueCounters>],
         disk: impl FnOnce(&Pool) -> Disk + Send + 'static,
@@ -202,13 +202,13 @@ impl Writer {
     /// # Errors
     /// The errors of [`Writer::start`].
     pub fn start_ordered<E: Encoder>(
-        files: &Files,
+        files: &WriterConfig,
         encoder: &E,
         counters: &[Arc<QueueCounters>],
         in_order: Option<impl FnOnce() -> InOrder + Send + 'static>,
     ) -> Result<(Self, Vec<BlockSink<Relay>>), ResourceError> {
         // A full buffer of the output sink blocks the ordering thread, and then the relay blocks run out.
-        let half = Files {
+        let half = WriterConfig {
             output: OutputPlan {
                 buffer: files.output.buffer / 2,
                 on_full: OnFull::Hold,
@@ -227,7 +227,7 @@ impl Writer {
             let reorderer =
                 Reorderer::new(relays.full, relays.lines, on_full, out).with_flushes(flushes);
             writer.relayed = Some(relays.requests);
-            writer.touching.push(touch(relays.untouched, None)?);
+            writer.touching.push(prefault(relays.untouched, None)?);
             writer.reorderer = Some(spawn("wqcap-order", move || {
                 // Dropping the output sink sends its last block to the writer.
                 drop(reorderer.with_steps(in_order.map(|make| make())).run());
@@ -243,7 +243,7 @@ impl Writer {
     /// # Errors
     /// The errors of [`Writer::start`].
     pub fn start_stream<E: Encoder>(
-        files: &Files,
+        files: &WriterConfig,
         encoder: &E,
         counters: &[Arc<QueueCounters>],
         in_order: Option<impl FnOnce() -> InOrder + Send + 'static>,
@@ -277,14 +277,14 @@ impl Writer {
             relayed: Some(relays.requests),
             backlog: None,
             stream,
-            touching: vec![touch(relays.untouched, None)?],
+            touching: vec![prefault(relays.untouched, None)?],
         };
         Ok((writer, relays.sinks))
     }
 
     /// Creates the blocks, channels and sinks, but no threads.
     fn prepare<E: Encoder>(
-        files: &Files,
+        files: &WriterConfig,
         encoder: &E,
         owners: Vec<(Option<u16>, FileLedger)>,
     ) -> Result<Prepared<E>, ResourceError> {
@@ -292,7 +292,7 @@ impl Writer {
             Compress::None => Cut::Anywhere,
             _ => Cut::Records { patience: PATIENCE },
         };
-        let shape = Shape {
+        let shape = SinkSettings {
             queue: 0,
             all: false,
             snaplen: files.longest_record(),
@@ -320,7 +320,7 @@ impl Writer {
             idle.push(exchange.empty.clone());
             states.push(WriterQueue::new(queue, empty.clone(), broken, ledger));
             empties.push(empty);
-            let shape = Shape {
+            let shape = SinkSettings {
                 queue: index,
                 all: queue.is_none(),
                 ..shape
@@ -352,7 +352,7 @@ impl Writer {
     }
 
     fn to_files<E: Encoder>(
-        files: &Files,
+        files: &WriterConfig,
         encoder: &E,
         counters: &[Arc<QueueCounters>],
         owners: Vec<(Option<u16>, FileLedger)>,
@@ -373,7 +373,7 @@ impl Writer {
                 (Some(compressors), packed)
             }
         };
-        let failed = Arc::new(Alarm::of(&files.owner));
+        let failed = Arc::new(Alarm::new(&files.owner));
         let deadline = Arc::<ShutdownDeadline>::default();
         let (tasks_in, tasks) = crossbeam_channel::unbounded();
         let (post_close, notifier) = PostClose::start(files)?;
@@ -399,7 +399,7 @@ impl Writer {
             close(&tasks, &flag, &notifier, listed)
         })?;
         let (touched_in, touched) = crossbeam_channel::bounded(0);
-        let touching = touch(it.untouched, Some(touched_in))?;
+        let touching = prefault(it.untouched, Some(touched_in))?;
         // The disk is opened in the writer thread: only the thread that creates the ring may submit to it.
         let writer = spawn("wqcap-writer", move || {
             // Registering the blocks with the ring pins them, which would make them resident in this thread. Nothing is
@@ -487,7 +487,7 @@ impl Writer {
 
     /// Limits the wait for a full disk to one more second, because the run ends. After that, sinks that
     /// wait for blocks continue, and blocks that cannot be written are lost.
-    pub fn hurry(&self) {
+    pub fn begin_shutdown(&self) {
         self.deadline.begin();
     }
 
@@ -500,7 +500,7 @@ impl Writer {
     /// Waits until all files are written, synced and renamed. Every sink must be dropped before.
     #[must_use]
     pub fn finish(self) -> WriterReport {
-        self.hurry();
+        self.begin_shutdown();
         // The threads are joined in the order of the data flow: each ends after the one before it.
         let ordered = self.reorderer.map(JoinHandle::join);
         let packed = self.compressors.is_none_or(Compressors::finish);
@@ -524,7 +524,7 @@ impl Writer {
         }
         // Frames that were in a thread which ended too early count as lost.
         for counters in &self.counters {
-            counters.lose_unkept();
+            counters.count_unkept_as_lost();
         }
         finished.synced = Some(Instant::now());
         let followed = self.post_close.map(PostClose::finish).unwrap_or_default();
@@ -562,7 +562,12 @@ impl BlockSizes {
     /// Divides a `buffer` of bytes among `queues` queues. Blocks have `usual` bytes if the buffer is large
     /// enough for several of them. The bounds of `usual` are powers of two, and so are block sizes
     /// between them. Blocks are smaller if the maximum size of a file is small.
-    fn new(usual: &RangeInclusive<usize>, files: &Files, buffer: u64, queues: usize) -> Self {
+    fn new(
+        usual: &RangeInclusive<usize>,
+        files: &WriterConfig,
+        buffer: u64,
+        queues: usize,
+    ) -> Self {
         let share = usize::try_from(buffer).unwrap_or(usize::MAX) / queues.max(1);
         let file = match files.output.rotation.size {
             0 => usize::MAX,
@@ -582,10 +587,10 @@ impl BlockSizes {
 }
 
 /// Starts a thread that makes blocks resident. It drops `end` when it is done.
-fn touch(
+fn prefault(
     blocks: Vec<Untouched>,
     end: Option<Sender<Infallible>>,
-) -> Result<Touching, ResourceError> {
+) -> Result<PrefaultThread, ResourceError> {
     spawn("wqcap-touch", move || {
         let _end = end;
         blocks.into_iter().try_for_each(Untouched::touch)
@@ -600,7 +605,7 @@ fn exchange(
     mut pool: Option<&mut Pool>,
 ) -> Result<(Exchange, Sender<Block>, Untouched), ResourceError> {
     let (empty_in, empty) = crossbeam_channel::bounded(sizes.per_queue);
-    let (blocks, untouched) = Region::several_untouched(sizes.per_queue, sizes.block)?;
+    let (blocks, untouched) = Region::map_many(sizes.per_queue, sizes.block)?;
     for memory in blocks {
         let mut block = Block::new(memory);
         if let Some(pool) = &mut pool {
@@ -630,7 +635,7 @@ struct Relays {
 impl Relays {
     /// Creates a relay sink for each queue. It cuts frames to the snaplen unless `whole` is set.
     fn new(
-        files: &Files,
+        files: &WriterConfig,
         buffer: u64,
         counters: &[Arc<QueueCounters>],
         whole: bool,
@@ -649,7 +654,7 @@ impl Relays {
         for (queue, counters) in (0u16..).zip(counters) {
             let (exchange, empty, blocks) = exchange(&sizes, &full_in, None)?;
             relays.untouched.push(blocks);
-            let shape = Shape {
+            let shape = SinkSettings {
                 queue,
                 all: false,
                 snaplen: if whole {
@@ -675,7 +680,7 @@ impl Relays {
 /// Starts packers between the sinks and the writer. Emptied blocks of the writer's `states` then go to
 /// the packers.
 fn pack(
-    files: &Files,
+    files: &WriterConfig,
     size: usize,
     full: Receiver<Full>,
     empty: Vec<Sender<Block>>,

@@ -118,7 +118,7 @@ fn lock(file: &File) -> bool {
 }
 
 /// Open file with its two names.
-pub(super) struct Named {
+pub(super) struct NamedFile {
     pub(super) file: Arc<File>,
     /// Name of the file while it is open.
     pub(super) part: PathBuf,
@@ -181,7 +181,7 @@ pub(super) struct NameRefusal {
     pub(super) is_no_space: bool,
 }
 
-impl Named {
+impl NamedFile {
     /// Creates the file of a queue whose first record is stamped `ns`, from the nameless file opened in
     /// advance if there is one.
     pub(super) fn create(
@@ -317,10 +317,10 @@ mod tests {
     use super::*;
     use wqcap_files::name::NameTemplate;
 
-    fn begin(dir: &Path, nameless: Option<OutputFile>) -> Named {
+    fn begin(dir: &Path, nameless: Option<OutputFile>) -> NamedFile {
         let template = NameTemplate::default();
         let naming = Arc::new(Naming::new(dir.to_owned(), template, "pcap".into()));
-        let made = Named::create(&naming, Some(3), 17, nameless);
+        let made = NamedFile::create(&naming, Some(3), 17, nameless);
         made.map_err(|it| it.text).expect("created")
     }
 
@@ -343,7 +343,7 @@ mod tests {
         let naming = Arc::new(Naming::new(dir.path().to_owned(), template, "pcap".into()));
         for (ahead, name) in [(true, "q03"), (false, "q03_001"), (true, "q03_002")] {
             let ahead = ahead.then(|| OutputFile::nameless(dir.path()).expect("opened"));
-            let made = Named::create(&naming, Some(3), 17, ahead);
+            let made = NamedFile::create(&naming, Some(3), 17, ahead);
             let mut file = made.map_err(|it| it.text).expect("created");
             let folder = dir.path().join("1970/001");
             assert_eq!(file.part, folder.join(format!("{name}.pcap.part")));

@@ -72,7 +72,7 @@ impl Naming {
         changed: &mut Vec<PathBuf>,
         mut open: impl FnMut() -> io::Result<T>,
     ) -> io::Result<T> {
-        let tries = if self.template.folders() > 0 {
+        let tries = if self.template.folder_depth() > 0 {
             FOLDER_TRIES
         } else {
             1

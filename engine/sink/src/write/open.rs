@@ -5,7 +5,7 @@ use crate::{
     write::{
         closer::ClosingFile,
         disk::FileSlot,
-        named::{Named, ToSync},
+        named::{NamedFile, ToSync},
     },
 };
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ pub(super) struct ChainedFile {
     /// Number of the file among the queue's files, from 1.
     pub(super) number: u64,
     /// File on disk; `None`: the file could not be created, and its blocks are lost.
-    pub(super) named: Option<Named>,
+    pub(super) named: Option<NamedFile>,
     /// Slot of the file in the ring's table.
     pub(super) place: Option<FileSlot>,
     /// Blocks in the file's order, from the first one not on disk; empty: all blocks are on disk.
@@ -61,7 +61,7 @@ enum LinkState {
 
 impl ChainedFile {
     /// Creates the queue's file number `number`, without blocks.
-    pub(super) fn new(number: u64, named: Option<Named>) -> Self {
+    pub(super) fn new(number: u64, named: Option<NamedFile>) -> Self {
         Self {
             number,
             broke: named.is_none(),

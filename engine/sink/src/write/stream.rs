@@ -3,7 +3,7 @@
 //! Invariant: a frame counts as captured only if its bytes have been written. If the reader closes its
 //! end, the run ends in order, and frames that were not written count as lost.
 
-use crate::{Encoder, Note, Record, Totals, WriteLimit, reorder::Ordered};
+use crate::{Encoder, Note, Record, Totals, WriteLimit, reorder::OrderedOutput};
 use std::{
     io::{self, Write},
     sync::Arc,
@@ -29,8 +29,8 @@ impl StreamEnd {
     /// Creates alarms that wake `owner`.
     pub(super) fn new(owner: &Wakeup) -> Self {
         Self {
-            left: Alarm::of(owner),
-            failed: Alarm::of(owner),
+            left: Alarm::new(owner),
+            failed: Alarm::new(owner),
         }
     }
 }
@@ -137,18 +137,18 @@ impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
             if end > written
                 && let Some(counters) = self.counters.get(usize::from(queue))
             {
-                counters.lost(1, u64::from(len));
+                counters.add_lost(1, u64::from(len));
             }
         }
     }
 }
 
-impl<E: Encoder, W: Write + Send> Ordered for StreamEncoder<E, W> {
+impl<E: Encoder, W: Write + Send> OrderedOutput for StreamEncoder<E, W> {
     fn write(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool {
         if self.is_over() {
             return false;
         }
-        let note = filter.filter(|filter| self.encoder.filtered(filter));
+        let note = filter.filter(|filter| self.encoder.set_filter(filter));
         let note = note.map(|filter| Note::Filter(filter.into()));
         if self.totals.first_ns == 0 {
             self.totals.first_ns = record.ns;
@@ -156,7 +156,7 @@ impl<E: Encoder, W: Write + Send> Ordered for StreamEncoder<E, W> {
         self.totals.last_ns = record.ns;
         self.totals.received += 1;
         if let Some(note) = note {
-            let bytes = self.encoder.annotated(queue, record, &[note]);
+            let bytes = self.encoder.record_with_notes(queue, record, &[note]);
             self.buffer.extend(bytes);
         } else {
             let at = self.buffer.len();

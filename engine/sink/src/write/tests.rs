@@ -31,8 +31,8 @@ const QUIET: Rotation = Rotation {
     frames: 0,
 };
 
-fn files(dir: &Path, buffer: u64, rotation: Rotation) -> Files {
-    Files {
+fn files(dir: &Path, buffer: u64, rotation: Rotation) -> WriterConfig {
+    WriterConfig {
         output: OutputPlan {
             rotation,
             ..OutputPlan::pcap(dir, buffer)
@@ -241,7 +241,7 @@ fn the_last_file_within_the_limit_takes_all_further_frames() {
     };
     let owner = Wakeup::new().expect("a descriptor");
     let limit = Arc::new(WriteLimit::new(None, Some(3), &owner));
-    let files = Files {
+    let files = WriterConfig {
         limit: Some(Arc::clone(&limit)),
         ..files(dir.path(), 1 << 18, rotation)
     };
@@ -277,18 +277,18 @@ fn the_write_limit_counts_the_bytes_of_the_files() {
     };
     let owner = Wakeup::new().expect("a descriptor");
     let limit = Arc::new(WriteLimit::new(Some(1 << 20), None, &owner));
-    let files = Files {
+    let files = WriterConfig {
         limit: Some(Arc::clone(&limit)),
         ..files(dir.path(), 1 << 18, rotation)
     };
     let started = Writer::start(&files, &PcapEncoder::default(), &counters);
     let (writer, mut sinks) = started.expect("start");
     feed(&mut sinks[0], 0..1_000);
-    sinks[0].batch();
+    sinks[0].begin_batch();
     assert_eq!(limit.reached(), None);
     assert!(!owner.take());
     feed(&mut sinks[0], 1_000..1_100);
-    sinks[0].batch();
+    sinks[0].begin_batch();
     assert_eq!(limit.reached(), Some(Reached::Bytes));
     assert!(owner.take());
     drop(sinks);
@@ -368,13 +368,13 @@ fn the_first_record_behind_a_filter_change_carries_a_note() {
             Writer::start(&files, &encoder, &[Arc::default()]).expect("start");
         let sink = &mut sinks[0];
         assert_eq!(feed(sink, 0..500), 500);
-        sink.changed("arp");
+        sink.filter_changed("arp");
         // An idle call between the change and the next record must not lose the note.
         sink.idle();
         assert_eq!(feed(sink, 500..1_000), 500);
-        sink.changed("udp");
+        sink.filter_changed("udp");
         assert_eq!(feed(sink, 1_000..1_500), 500, "a note at a rotation");
-        sink.changed("");
+        sink.filter_changed("");
         drop(sinks);
         let finished = writer.finish();
         assert_eq!(finished.failures, Vec::<String>::new());
@@ -516,7 +516,7 @@ fn on_fake(
 /// of the first queue.
 fn several_on_fake(
     dir: &Path,
-    files: &Files,
+    files: &WriterConfig,
     counters: &[Arc<QueueCounters>],
 ) -> (WriterThread, Vec<BlockSink<PcapEncoder>>, Seen) {
     let owners = (0..).zip(counters);
@@ -993,7 +993,7 @@ fn longest_delay(compress: Compress, rate: u64) -> u64 {
             if n > 0 {
                 sink.idle();
             } else {
-                sink.batch();
+                sink.begin_batch();
                 sink.frame(&Frame {
                     bytes: &[7; 60],
                     len: 60,
@@ -1033,7 +1033,7 @@ fn a_partial_block_is_written_while_a_filter_note_is_pending() {
     let mut it = Writer::prepare(&files, &encoder, vec![owner]).expect("prepared");
     let sink = &mut it.sinks[0];
     assert_eq!(feed(sink, 0..10), 10);
-    sink.changed("udp");
+    sink.filter_changed("udp");
     sink.idle();
     let full = it.full.try_recv().expect("the block was sent");
     assert_eq!(full.block.tally.frames, 10);
@@ -1076,7 +1076,7 @@ fn a_mark_is_written_with_the_next_records_of_open_files_only() {
     for sink in &mut sinks {
         sink.idle();
     }
-    sinks[0].changed("udp");
+    sinks[0].filter_changed("udp");
     assert_eq!(feed(&mut sinks[0], 3..6), 3);
     assert_eq!(feed(&mut sinks[1], 6..8), 2);
     drop(sinks);

@@ -12,7 +12,7 @@ use crate::{
         disk::{CompletedWrite, DEPTH, Disk, Write, is_transient},
         disk_full::{DiskFull, ShutdownDeadline, is_no_space},
         finished::WriterReport,
-        named::Named,
+        named::NamedFile,
         naming::Naming,
         open::ChainedFile,
         preopen::Preopen,
@@ -383,7 +383,7 @@ impl WriterThread {
         }
         self.sweep(index);
         let (queue, opened) = (&self.queues[index], self.channels.ahead.take(index));
-        let named = match Named::create(&self.naming, queue.queue, block.first_ns, opened) {
+        let named = match NamedFile::create(&self.naming, queue.queue, block.first_ns, opened) {
             Ok(named) => Some(named),
             Err(refusal) if refusal.is_no_space && self.waits_for_room() => {
                 self.disk_is_full(&refusal.text);

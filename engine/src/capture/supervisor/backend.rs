@@ -2,11 +2,11 @@
 //! snapshots, and the queue of commands for its owner.
 
 use super::{
-    PlanNow, QueuedOrder,
+    CurrentPlan, QueuedOrder,
     compilations::Compilations,
     failed,
     mark::{Mark, mark},
-    present::Present,
+    present::SupervisorState,
     replaced, same, transitions,
 };
 use crate::{
@@ -46,7 +46,7 @@ pub trait Presenter: Send + Sync {
     }
 
     /// Returns the plan as text for people.
-    fn plan_text(&self, _now: &PlanNow) -> String {
+    fn plan_text(&self, _now: &CurrentPlan) -> String {
         String::new()
     }
 
@@ -69,9 +69,9 @@ impl Presenter for () {}
 
 /// View of a supervised capture for the control service and metrics.
 pub struct CaptureBackend {
-    present: Mutex<Present>,
+    present: Mutex<SupervisorState>,
     queues: u16,
-    pub(super) live: Arc<Mutex<Live>>,
+    pub(super) live: Arc<Mutex<CaptureView>>,
     /// Losses of the NIC, as last read by the capture's owner.
     nic: Mutex<NicCounters>,
     statistics: Mutex<Option<(Instant, live::TrafficSnapshot)>>,
@@ -84,14 +84,14 @@ pub struct CaptureBackend {
 }
 
 /// State of the capture for other threads.
-pub(super) enum Live {
+pub(super) enum CaptureView {
     /// Running or drained capture, with its handles.
     Capturing(CaptureState, Handles),
     /// The capture has ended: it is stopped, or its device is lost and searched for.
-    Ended(CaptureState, Box<Stopped>),
+    Ended(CaptureState, Box<FinalValues>),
 }
 
-impl Live {
+impl CaptureView {
     fn state(&self) -> CaptureState {
         match self {
             Self::Capturing(state, _) | Self::Ended(state, _) => *state,
@@ -117,7 +117,7 @@ impl Live {
 
 /// Last values of a capture that has ended.
 #[derive(Default)]
-pub(super) struct Stopped {
+pub(super) struct FinalValues {
     last: Option<Snapshot>,
     statistics: Option<live::TrafficSnapshot>,
     filter: String,
@@ -172,13 +172,13 @@ impl CaptureBackend {
         presenter: Box<dyn Presenter>,
     ) -> Self {
         Self {
-            present: Mutex::new(Present::new(config, plan)),
+            present: Mutex::new(SupervisorState::new(config, plan)),
             queues: u16::try_from(plan.queues.len()).unwrap_or(u16::MAX),
-            live: Arc::new(Mutex::new(Live::Ended(
+            live: Arc::new(Mutex::new(CaptureView::Ended(
                 CaptureState::Stopped,
-                Box::new(Stopped {
+                Box::new(FinalValues {
                     filter: config.capture.filter.clone(),
-                    ..Stopped::default()
+                    ..FinalValues::default()
                 }),
             ))),
             compilations: Compilations::default(),
@@ -201,7 +201,7 @@ impl CaptureBackend {
 
     /// Publishes a capture that is running or drained.
     pub(super) fn publish_capture(&self, capture: &Capture, state: CaptureState) {
-        *self.live() = Live::Capturing(state, capture.into());
+        *self.live() = CaptureView::Capturing(state, capture.into());
     }
 
     /// Stores the NIC counters that the owner has read.
@@ -211,7 +211,7 @@ impl CaptureBackend {
 
     /// Publishes that the capture is stopped, or that its device is lost.
     pub(super) fn publish_end(&self, report: &Report, state: CaptureState) {
-        let stopped = Stopped {
+        let stopped = FinalValues {
             last: Some(Snapshot {
                 elapsed: report.duration,
                 queues: report.queues.clone(),
@@ -222,7 +222,7 @@ impl CaptureBackend {
             statistics: report.statistics.clone(),
             filter: self.filter(),
         };
-        *self.live() = Live::Ended(state, Box::new(stopped));
+        *self.live() = CaptureView::Ended(state, Box::new(stopped));
     }
 
     /// Returns the state of the capture.
@@ -252,7 +252,7 @@ impl CaptureBackend {
         lock(&self.present).reset(config, plan);
     }
 
-    pub(super) fn live(&self) -> MutexGuard<'_, Live> {
+    pub(super) fn live(&self) -> MutexGuard<'_, CaptureView> {
         lock(&self.live)
     }
 
@@ -315,8 +315,8 @@ impl CaptureBackend {
 
     pub(super) fn filter(&self) -> String {
         match &*self.live() {
-            Live::Capturing(_, handles) => handles.capture.filter(),
-            Live::Ended(_, stopped) => stopped.filter.clone(),
+            CaptureView::Capturing(_, handles) => handles.capture.filter(),
+            CaptureView::Ended(_, stopped) => stopped.filter.clone(),
         }
     }
 
@@ -357,20 +357,20 @@ impl CaptureBackend {
     fn counted(&self) -> (CaptureState, Option<Snapshot>) {
         // The lock is not held while counters are read.
         let (state, handles) = match &*self.live() {
-            Live::Capturing(state, handles) => (*state, handles.clone()),
-            Live::Ended(state, stopped) => return (*state, stopped.last.clone()),
+            CaptureView::Capturing(state, handles) => (*state, handles.clone()),
+            CaptureView::Ended(state, stopped) => return (*state, stopped.last.clone()),
         };
         // The loops' counters are read directly. NIC counters take system calls, so the owner's
         // last values are used.
         let nic = lock(&self.nic).clone();
-        (state, Some(handles.capture.snapshot_beside(nic)))
+        (state, Some(handles.capture.snapshot_with_nic(nic)))
     }
 
     /// Returns the present statistics, or those at the end; `None`: statistics are off.
     fn traffic(&self) -> Option<live::TrafficSnapshot> {
         let handle = match &*self.live() {
-            Live::Capturing(_, handles) => handles.statistics.clone()?,
-            Live::Ended(_, stopped) => return stopped.statistics.clone(),
+            CaptureView::Capturing(_, handles) => handles.statistics.clone()?,
+            CaptureView::Ended(_, stopped) => return stopped.statistics.clone(),
         };
         let mut last = lock(&self.statistics);
         let now = Instant::now();
@@ -452,8 +452,10 @@ impl Backend for CaptureBackend {
 
     fn plan(&self) -> Result<Value, Refusal> {
         let (state, filter) = match &*self.live() {
-            Live::Capturing(state, handles) => (*state, Some(handles.capture.filter_now())),
-            Live::Ended(state, _) => (*state, None),
+            CaptureView::Capturing(state, handles) => {
+                (*state, Some(handles.capture.current_filter()))
+            }
+            CaptureView::Ended(state, _) => (*state, None),
         };
         let now = {
             let mut present = lock(&self.present);
@@ -504,7 +506,7 @@ impl Backend for CaptureBackend {
 }
 
 fn compiled(expression: &str) -> Result<Filter, Refusal> {
-    plan::compiled("capture.filter", expression)
+    plan::compile_filter("capture.filter", expression)
         .map_err(|e| Refusal::new(RefusalCode::Malformed, e.to_string()))
 }
 

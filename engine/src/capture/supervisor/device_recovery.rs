@@ -61,7 +61,7 @@ pub(super) fn continue_capture(
         netdev: found.netdev,
         ..before.clone()
     };
-    let capture = Capture::go_on(&plan, limits, earlier, wakeup);
+    let capture = Capture::continue_from(&plan, limits, earlier, wakeup);
     let capture = capture.map_err(|e: Error| e.to_string())?;
     Ok((capture, plan))
 }

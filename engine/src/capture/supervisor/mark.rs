@@ -9,7 +9,7 @@ use crate::{
         protocol::{Changed, Refusal, RefusalCode},
         server::ChangeReply,
     },
-    filter::{Filter, shown},
+    filter::{Filter, quoted_expression},
     sink::SinkRequests,
     sync::thread::spawn,
 };
@@ -44,7 +44,7 @@ impl Mark {
         }
         let expression = &self.filter;
         Filter::compile(expression)
-            .map_err(|e| refused(format!("the filter {}: {e}", shown(expression))))?;
+            .map_err(|e| refused(format!("the filter {}: {e}", quoted_expression(expression))))?;
         let now = self.now;
         let ns = |ms: u64| ms.saturating_mul(1_000_000);
         Ok(Pin {

@@ -22,7 +22,7 @@ mod snapshot_timer;
 mod transitions;
 
 pub use backend::{CaptureBackend, Presenter, StatusSnapshot};
-pub use present::{PlanNow, ValueChange};
+pub use present::{CurrentPlan, ValueChange};
 pub use signals::Signals;
 pub use snapshot_timer::Interval;
 pub use transitions::{Action, Event, transition};
@@ -203,7 +203,7 @@ impl Supervisor {
             return;
         };
         let reply = ChangeReply::new(move |outcome: Result<Changed, Refusal>| {
-            audit::outcome(&who, "SIGHUP: reload", &outcome);
+            audit::log_outcome(&who, "SIGHUP: reload", &outcome);
             if let Err(e) = outcome {
                 tracing::error!(
                     "SIGHUP: reload failed, configuration unchanged: {}",
@@ -270,7 +270,7 @@ impl Supervisor {
         mut run: Box<Run>,
         host: &mut impl Host,
     ) -> Phase {
-        capture.give_up_on(&self.signals.at_once);
+        capture.discard_pending_when(&self.signals.at_once);
         host.running(&run.plan);
         let why = self.watch(&mut capture, &run.plan, host);
         let (_, next) = transition(self.backend.state(), why);
@@ -278,7 +278,7 @@ impl Supervisor {
         if next.is_none() {
             host.ending();
         }
-        let plan = capture.plan_now(&run.plan);
+        let plan = capture.current_plan(&run.plan);
         self.backend.follow(&capture);
         if !capture.has_lost_its_device() {
             // The end may take long if the capture waits for a disk or a reader.
@@ -326,7 +326,7 @@ impl Supervisor {
         let failure = report.end.is_failure();
         let all = match run.before {
             None => report,
-            Some(before) => before.followed_by(report),
+            Some(before) => before.merge(report),
         };
         match next {
             Some(_) if !failure => Phase::Stopped(all),

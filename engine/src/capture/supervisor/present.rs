@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// Present configuration and plan, with the changes since the start of the process.
 #[derive(Clone, Debug, Serialize)]
-pub struct PlanNow {
+pub struct CurrentPlan {
     /// State of the capture.
     pub state: CaptureState,
     /// Configuration with every default written out.
@@ -36,13 +36,13 @@ pub struct ValueChange {
 }
 
 /// Present configuration and plan, and those at the start of the process.
-pub(super) struct Present {
+pub(super) struct SupervisorState {
     at_start: (Config, Plan),
     pub(super) config: Config,
     pub(super) plan: Plan,
 }
 
-impl Present {
+impl SupervisorState {
     pub(super) fn new(config: &Config, plan: &Plan) -> Self {
         let config = filled_in(config, plan);
         Self {
@@ -67,7 +67,7 @@ impl Present {
 
     /// Copies possible changes of the running capture: rules, table, flags, filter.
     pub(super) fn follow(&mut self, capture: &Capture) {
-        self.plan = capture.plan_now(&self.plan);
+        self.plan = capture.current_plan(&self.plan);
         if let Some(rules) = capture.rules() {
             rules.clone_into(&mut self.config.rule);
         }
@@ -86,7 +86,7 @@ impl Present {
         self.plan.reduction.filter = filter;
     }
 
-    pub(super) fn now(&self, state: CaptureState) -> PlanNow {
+    pub(super) fn now(&self, state: CaptureState) -> CurrentPlan {
         let (config, plan) = &self.at_start;
         let mut changed = differences(&json!(config), &json!(self.config));
         if plan.table != self.plan.table {
@@ -96,7 +96,7 @@ impl Present {
             };
             changed.insert("table".into(), change);
         }
-        PlanNow {
+        CurrentPlan {
             state,
             config: self.config.clone(),
             plan: self.plan.clone(),

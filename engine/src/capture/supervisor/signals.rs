@@ -132,14 +132,14 @@ impl Flushing {
     pub(super) fn report_run_ended(self) {
         let why = "the run ends, which completes the files";
         let refusal = Refusal::new(RefusalCode::State, why);
-        audit::outcome(&self.who, FLUSH, &Err(refusal));
+        audit::log_outcome(&self.who, FLUSH, &Err(refusal));
     }
 
     /// Returns `true` if the flush is complete, and then writes its outcome to the audit trail.
     fn report_if_over(&self, capture: &Capture) -> bool {
         let is_over = capture.has_flushed(self.number);
         if is_over {
-            audit::outcome(&self.who, FLUSH, &Ok(self.outcome()));
+            audit::log_outcome(&self.who, FLUSH, &Ok(self.outcome()));
         }
         is_over
     }
@@ -160,7 +160,7 @@ impl Supervisor {
         flushing: &mut Option<Flushing>,
     ) {
         if self.signals.continued.swap(false, Ordering::Relaxed)
-            && let Some(stopped) = capture.take_stop()
+            && let Some(stopped) = capture.take_stopped_time()
         {
             let note = format!(
                 "the process was stopped (SIGSTOP, SIGTSTP) for at least {:.1} s; frames that did not fit into the rings are in the NIC's counters",
@@ -198,5 +198,5 @@ impl Supervisor {
 }
 
 fn refuse_flush(who: &Peer, why: &str) {
-    audit::outcome(who, FLUSH, &Err(Refusal::new(RefusalCode::State, why)));
+    audit::log_outcome(who, FLUSH, &Err(Refusal::new(RefusalCode::State, why)));
 }

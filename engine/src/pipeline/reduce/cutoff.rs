@@ -73,7 +73,7 @@ impl CutFlow {
     /// Returns `true` if a frame begins a new flow between the same ends.
     #[inline]
     fn is_restarted(&self, frame: &Frame<'_>, place: &FlowPlace, limits: &CutoffLimits) -> bool {
-        limits.begins_anew(self.last_ns, self.ended, frame.ns, place.tcp_flags)
+        limits.restarts(self.last_ns, self.ended, frame.ns, place.tcp_flags)
     }
 
     /// Counts a frame of the flow. Returns `true` if the frame is cut off.
@@ -149,7 +149,7 @@ impl Cutoff {
     /// Returns the state of a new flow, before its first frame is counted.
     #[cold]
     fn new_flow(&self, frame: &Frame<'_>, place: &FlowPlace) -> CutFlow {
-        let limit = self.limits.of_first(frame.bytes, frame.len);
+        let limit = self.limits.for_first_frame(frame.bytes, frame.len);
         CutFlow {
             key: place.key,
             hash: place.hash,

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Flow table that a cutoff uses.
-pub(super) enum Cutting {
+pub(super) enum CutoffTable {
     /// Separate table of the cutoff.
     Own(Cutoff),
     /// Table of the flow records.
@@ -30,7 +30,7 @@ pub(super) enum Cutting {
         reason = "the observer is used only with flow records"
     )
 )]
-impl Cutting {
+impl CutoffTable {
     /// Uses the table of flow records if there is one, else creates a separate table.
     pub(super) fn new(plan: &CutoffPlan, observer: &mut Observer) -> Self {
         #[cfg(feature = "flows")]
@@ -88,11 +88,11 @@ impl Cutting {
     ) -> bool {
         match self {
             Self::Own(cutoff) => {
-                observer.see(frame, headers);
+                observer.count(frame, headers);
                 cutoff.cuts(frame, place, guess)
             }
             #[cfg(feature = "flows")]
-            Self::Records => observer.cuts(frame, headers, place, guess),
+            Self::Records => observer.count_and_cut(frame, headers, place, guess),
         }
     }
 

@@ -39,7 +39,7 @@ use crate::{
 };
 use ahead::{ParsedBatch, ParsedHeaders};
 pub use counters::{FcsReport, StageCounters};
-use cutting::Cutting;
+use cutting::CutoffTable;
 pub use reduction::Reduction;
 use sample::FrameSampler;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub struct Stage<C> {
     /// Sampling of frames or flows.
     sampler: FrameSampler,
     /// Flow cutoff; `None` keeps flows whole.
-    cutoff: Option<Cutting>,
+    cutoff: Option<CutoffTable>,
     /// Parsed headers of the present batch.
     ahead: ParsedBatch,
     /// Position at which frames are cut.
@@ -99,7 +99,7 @@ impl<C: Consumer> Stage<C> {
             active: false,
             reader: FilterReader::new(cell),
             window: reduction.dedup_window(),
-            cutoff: (reduction.cutoff.as_ref()).map(|it| Cutting::new(it, &mut observer)),
+            cutoff: (reduction.cutoff.as_ref()).map(|it| CutoffTable::new(it, &mut observer)),
             ahead: ParsedBatch::default(),
             slice: reduction.slice,
             parses: reduction.parses() || observer.is_active(),
@@ -133,7 +133,7 @@ impl<C: Consumer> Stage<C> {
             return Verdict::Filtered;
         }
         if let Some(window) = &mut self.window
-            && window.repeats(frame.bytes, frame.len, frame.ns)
+            && window.check_and_record(frame.bytes, frame.len, frame.ns)
         {
             return Verdict::Deduplicated;
         }
@@ -184,7 +184,7 @@ impl<C: Consumer> Stage<C> {
                 return Some(Verdict::CutOff);
             }
         } else {
-            self.observer.see(frame, [outer, headers]);
+            self.observer.count(frame, [outer, headers]);
         }
         frame.bytes = &frame.bytes[..slice::keep(self.slice, headers, frame.bytes.len())];
         None
@@ -218,32 +218,32 @@ impl<C: Consumer> Consumer for Stage<C> {
     }
 
     #[inline]
-    fn batch(&mut self) {
+    fn begin_batch(&mut self) {
         self.publish();
         if self.reader.refresh() {
             self.update_active();
-            self.inner.changed(self.reader.filter().expression());
+            self.inner.filter_changed(self.reader.filter().expression());
         }
         self.observer.batch();
         self.ahead.clear();
-        self.inner.batch();
+        self.inner.begin_batch();
     }
 
     #[inline]
-    fn ahead<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
+    fn prefetch<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
         if let Some(cutoff) = &self.cutoff {
             cutoff.look_ahead(&self.observer, &mut self.ahead, frames);
         }
     }
 
     #[inline]
-    fn handled(&mut self) {
-        self.observer.handled();
-        self.inner.handled();
+    fn end_batch(&mut self) {
+        self.observer.end_batch();
+        self.inner.end_batch();
     }
 
-    fn changed(&mut self, filter: &str) {
-        self.inner.changed(filter);
+    fn filter_changed(&mut self, filter: &str) {
+        self.inner.filter_changed(filter);
     }
 
     fn idle(&mut self) {
@@ -298,7 +298,7 @@ mod tests {
             Verdict::Captured
         }
 
-        fn changed(&mut self, filter: &str) {
+        fn filter_changed(&mut self, filter: &str) {
             self.notes.push(filter.to_owned());
         }
     }
@@ -402,7 +402,7 @@ mod tests {
             [give(1), give(2), give(2)],
             [Verdict::CutOff, kept, Verdict::CutOff]
         );
-        Consumer::batch(&mut stage);
+        Consumer::begin_batch(&mut stage);
         let report = CutoffReport {
             flows: 2,
             bytes: 92,
@@ -443,13 +443,13 @@ mod tests {
             Arc::default(),
             Observer::default(),
         );
-        Consumer::batch(&mut stage);
+        Consumer::begin_batch(&mut stage);
         cell.set(Filter::compile("arp").unwrap());
         assert_eq!(give(&mut stage, &udp(1), 0), Verdict::Captured);
-        Consumer::batch(&mut stage);
+        Consumer::begin_batch(&mut stage);
         assert_eq!(give(&mut stage, &udp(1), 0), Verdict::Filtered);
         cell.set(Filter::default());
-        Consumer::batch(&mut stage);
+        Consumer::begin_batch(&mut stage);
         assert!(!stage.active);
         assert_eq!(give(&mut stage, &udp(1), 0), Verdict::Captured);
         assert_eq!(stage.inner.notes, ["arp", ""]);
@@ -470,7 +470,7 @@ mod tests {
         );
         assert_eq!(give(&mut stage, &udp(1)[..40], 0), Verdict::Captured);
         assert_eq!(give(&mut stage, &[1, 2, 3], 0), Verdict::Captured);
-        Consumer::batch(&mut stage);
+        Consumer::begin_batch(&mut stage);
         assert_eq!(stage.inner.frames[0].0, udp(1)[..40]);
         let mut counts = BTreeMap::new();
         published.add_malformed_to(&mut counts);

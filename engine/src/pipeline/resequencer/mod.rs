@@ -71,7 +71,7 @@ impl<S: Consumer> Resequencer<S> {
 
     /// Takes a work batch with its decisions. Every work batch whose turn has come is delivered:
     /// frames go to the sink, slots to the loop.
-    pub(super) fn hand_in(&self, work_batch: WorkBatch) -> Result<(), Broken> {
+    pub(super) fn submit(&self, work_batch: WorkBatch) -> Result<(), Broken> {
         let mut state = self.state.lock().map_err(|_| Broken)?;
         if state.attr.ordered {
             state
@@ -103,7 +103,7 @@ impl<S: Consumer> ResequencerState<S> {
     /// slots to the loop.
     fn deliver(&mut self, parts: &mut Vec<WorkBatch>) {
         self.report_filter(parts);
-        self.attr.sink.batch();
+        self.attr.sink.begin_batch();
         let (before, mut frames) = (self.ends.captured, 0);
         let (sink, memory, ends) = (&mut self.attr.sink, &*self.attr.memory, &mut self.ends);
         in_order(parts, |item| {
@@ -132,7 +132,7 @@ impl<S: Consumer> ResequencerState<S> {
             .find_map(|work_batch| work_batch.filter.as_ref());
         let Some(filter) = new else { return };
         if self.reported_filter.as_deref() != Some(filter.expression()) {
-            self.attr.sink.changed(filter.expression());
+            self.attr.sink.filter_changed(filter.expression());
             self.reported_filter = Some(filter.expression().to_owned());
         }
     }

@@ -75,7 +75,7 @@ impl NicView {
     /// `bytes`.
     #[inline]
     pub(super) fn frame<'a>(&'a mut self, bytes: &'a [u8], len: u32) -> NicFrame<'a> {
-        let class = FrameClass::of(bytes);
+        let class = FrameClass::from_frame(bytes);
         let whole = NicFrame {
             class,
             bytes,
@@ -95,7 +95,7 @@ impl NicView {
         self.filled[..there].copy_from_slice(&bytes[..there]);
         self.filled[there..].fill(0);
         let filled = &self.filled[..MOST.min(len as usize).max(there)];
-        let class = FrameClass::of(filled);
+        let class = FrameClass::from_frame(filled);
         let l3 = usize::from(class.l3_offset);
         // End of the bytes that the class and the hash depend on.
         let needed = match (class.l4, class.l3) {

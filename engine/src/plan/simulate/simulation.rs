@@ -79,7 +79,7 @@ impl Simulation {
                 notes,
             },
             depth: steering::depth(config),
-            rules: Rules::new(Steering::of(config, queues)?),
+            rules: Rules::new(Steering::from_config(config, queues)?),
             toeplitz: Toeplitz::new(&key),
             table,
             outer_view: NicView::default(),

@@ -128,7 +128,7 @@ impl Steering {
     ///
     /// # Errors
     /// A rule is invalid, rules would duplicate frames, or the mode supports fewer queues.
-    pub fn of(config: &Config, queues: u16) -> Result<Self, Error> {
+    pub fn from_config(config: &Config, queues: u16) -> Result<Self, Error> {
         let depth = depth(config);
         match config.capture.mode {
             mode if config.rss.inner && mode != Mode::Steal => Err(Error::config(
@@ -153,7 +153,7 @@ impl Steering {
 
     /// Returns the rules that name a protocol but no port, and whose IPv4 fragments no other rule
     /// takes.
-    pub(super) fn unsure_of_fragments(&self) -> Vec<String> {
+    pub(super) fn rules_without_fragments(&self) -> Vec<String> {
         let whole = |it: &FrameMatch| describe(&it.specs(Profile::CatchAll));
         let of_filter = self.split.iter().flat_map(|it| &it.fragments).map(whole);
         // Invalid rules have been refused before.
@@ -227,7 +227,7 @@ impl Steering {
         let refused = |problem: String| {
             Error::config(
                 "capture.filter",
-                filter::shown(expression),
+                filter::quoted_expression(expression),
                 format!(
                     "mode \"filtered\" has no [[rule]] and cannot derive rules from this: {problem}; change the expression, \
                      write [[rule]]s, or use mode \"steal\""

@@ -14,7 +14,7 @@ const LAST: u16 = RUNGS - 1;
 
 /// Rank on each rung. Ranks never decrease from the first rung to the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ladder([Option<u16>; RUNGS as usize]);
+pub struct PriorityLadder([Option<u16>; RUNGS as usize]);
 
 /// Move of all rules of one rung to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +25,10 @@ pub struct Move {
     pub to: u16,
 }
 
-impl Ladder {
+impl PriorityLadder {
     /// Creates the ladder of rules, each given as rank and rung. Rungs beyond the last are ignored.
     #[must_use]
-    pub fn of(rules: impl IntoIterator<Item = (u16, u16)>) -> Self {
+    pub fn from_rules(rules: impl IntoIterator<Item = (u16, u16)>) -> Self {
         let mut ladder = Self::default();
         for (rank, rung) in rules {
             if let Some(place) = ladder.0.get_mut(usize::from(rung)) {
@@ -120,12 +120,17 @@ mod tests {
     use super::*;
 
     /// Returns a ladder of pairs of rank and rung.
-    fn ladder(rungs: &[(u16, u16)]) -> Ladder {
-        Ladder::of(rungs.iter().copied())
+    fn ladder(rungs: &[(u16, u16)]) -> PriorityLadder {
+        PriorityLadder::from_rules(rungs.iter().copied())
     }
 
     /// Applies moves to a copy, and asserts that every rung on the way of each move is free.
-    fn check(before: &Ladder, moves: &[Move], after: &Ladder, admitted: Option<u16>) {
+    fn check(
+        before: &PriorityLadder,
+        moves: &[Move],
+        after: &PriorityLadder,
+        admitted: Option<u16>,
+    ) {
         let mut now = before.clone();
         for it in moves {
             let way = it.from.min(it.to)..=it.from.max(it.to);
@@ -158,7 +163,7 @@ mod tests {
     #[test]
     fn every_rank_can_be_shifted_as_long_as_one_rung_is_free() {
         for hole in 0..RUNGS {
-            let mut it = Ladder::of(
+            let mut it = PriorityLadder::from_rules(
                 (0..RUNGS)
                     .filter(|rung| *rung != hole)
                     .map(|rung| (rung, rung)),
@@ -172,7 +177,7 @@ mod tests {
                 }
             }
         }
-        let mut full = Ladder::of((0..RUNGS).map(|rung| (rung, rung)));
+        let mut full = PriorityLadder::from_rules((0..RUNGS).map(|rung| (rung, rung)));
         assert!(full.shift().is_empty());
         assert_eq!(full.admit(99), None);
     }
@@ -187,7 +192,7 @@ mod tests {
             u16::try_from((state >> 33) % 15).expect("fits u16")
         };
         for _ in 0..500 {
-            let mut it = Ladder::default();
+            let mut it = PriorityLadder::default();
             for _ in 0..40 {
                 let before = it.clone();
                 let rank = random();

@@ -6,7 +6,7 @@ use super::*;
 fn filtered(text: &str, queues: u16) -> Result<Steering, Error> {
     let config = Config::parse(&format!("capture.mode = \"filtered\"\n{text}"))
         .expect("valid configuration");
-    Steering::of(&config, queues)
+    Steering::from_config(&config, queues)
 }
 
 /// Returns each rule as `priority match -> destination`.
@@ -31,7 +31,7 @@ fn lines(steering: &Steering) -> Vec<String> {
 
 #[test]
 fn steal_takes_every_frame_by_seven_profiles() {
-    let steering = Steering::of(&Config::default(), 4).unwrap();
+    let steering = Steering::from_config(&Config::default(), 4).unwrap();
     assert_eq!(
         lines(&steering),
         [
@@ -49,7 +49,7 @@ fn steal_takes_every_frame_by_seven_profiles() {
 #[test]
 fn rules_for_inner_packets_come_before_rules_for_tunnels() {
     let config = Config::with_overrides("", &[("rss.inner", "true"), ("rss.hash", "l3")]);
-    let steering = Steering::of(&config.unwrap(), 4).unwrap();
+    let steering = Steering::from_config(&config.unwrap(), 4).unwrap();
     assert_eq!(
         lines(&steering)[..5],
         [
@@ -62,22 +62,22 @@ fn rules_for_inner_packets_come_before_rules_for_tunnels() {
     );
     assert!(steering.qps[0].inner && steering.qps[0].hash_fields().bits() == 0x8000_0003);
     let deep = Config::with_overrides("", &[("rss.inner", "true")]).unwrap();
-    let deep = Steering::of(&deep, 4).unwrap();
+    let deep = Steering::from_config(&deep, 4).unwrap();
     assert_eq!((deep.qps.len(), deep.rules.len()), (13, 31));
     assert_eq!(
         lines(&deep)[0],
         "4 ipv4 udp dst port 4789 vxlan inner ipv4 inner tcp -> ipv4-tcp"
     );
     let other = [("rss.inner", "true"), ("capture.mode", "sniffer")];
-    let error = Steering::of(&Config::with_overrides("", &other).unwrap(), 1).unwrap_err();
+    let error = Steering::from_config(&Config::with_overrides("", &other).unwrap(), 1).unwrap_err();
     assert!(error.to_string().contains("rss.inner"), "{error}");
 }
 
 #[test]
 fn a_sniffer_has_one_queue() {
     let config = Config::with_overrides("", &[("capture.mode", "sniffer")]).unwrap();
-    assert_eq!(Steering::of(&config, 1).unwrap().rules.len(), 1);
-    let error = Steering::of(&config, 2).unwrap_err().to_string();
+    assert_eq!(Steering::from_config(&config, 1).unwrap().rules.len(), 1);
+    let error = Steering::from_config(&config, 2).unwrap_err().to_string();
     assert!(
         error.starts_with("capture.queues = 2: mode \"sniffer\" has one queue"),
         "{error}"

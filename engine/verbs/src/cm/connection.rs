@@ -3,7 +3,7 @@
 use crate::{
     device::{CmId, CmKey},
     error::{VerbsError, check_ret},
-    message::{LenderId, MessageCq, MessageCqInner, MessageMemory, MessageSlot, Srq, SrqInner},
+    message::{BorrowerId, MessageCq, MessageCqInner, MessageMemory, MessageSlot, Srq, SrqInner},
     pd::{Pd, PdInner},
 };
 use rdma_sys as ffi;
@@ -88,7 +88,7 @@ pub struct QpResources<'a> {
 pub struct Connection {
     pub(super) id: Arc<CmId>,
     peer_qp: u32,
-    lender: LenderId,
+    lender: BorrowerId,
     // Held until the QP is destroyed, which is before any field is dropped.
     srq: Arc<SrqInner>,
     _cq: Arc<MessageCqInner>,
@@ -139,7 +139,7 @@ impl Connection {
         Ok(Self {
             id,
             peer_qp,
-            lender: LenderId::next(),
+            lender: BorrowerId::next(),
             srq: Arc::clone(&ends.srq.inner),
             _cq: Arc::clone(&ends.cq.inner),
             _pd: Arc::clone(&ends.pd.0),

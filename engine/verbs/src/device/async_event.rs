@@ -47,7 +47,7 @@ impl AsyncEvents {
     ///
     /// # Errors
     /// The descriptor cannot be made non-blocking.
-    pub fn of(context: &Context) -> Result<Self, VerbsError> {
+    pub fn open(context: &Context) -> Result<Self, VerbsError> {
         let events = Self(Arc::clone(&context.0));
         set_nonblocking(&events, &format!("{} events", context.name()))?;
         Ok(events)

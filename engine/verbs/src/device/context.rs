@@ -120,7 +120,7 @@ pub fn names() -> Result<Vec<String>, VerbsError> {
 /// Call this before the first use of libibverbs and before the first thread starts. If the process
 /// already has several threads, returns `false` and does nothing.
 #[must_use]
-pub fn release_what_is_lost() -> bool {
+pub fn allow_release_of_lost_objects() -> bool {
     let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count);
     if !threads.is_ok_and(|threads| threads == 1) {
         return false;

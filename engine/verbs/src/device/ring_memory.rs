@@ -48,7 +48,7 @@ impl RingMemory {
     }
 
     fn lend(&self, len: usize) -> Option<*mut u8> {
-        let region = Region::several(1, len).ok()?.pop()?;
+        let region = Region::allocate_many(1, len).ok()?.pop()?;
         let start = region.as_ptr();
         let mut lent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lent.insert(start.addr(), region);

@@ -19,7 +19,7 @@ impl StridingCaps {
     /// Returns the capabilities of an mlx5 device; `None` if its WQs for RAW_PACKET QPs cannot
     /// stride.
     #[must_use]
-    pub fn of(context: &Context) -> Option<Self> {
+    pub fn query(context: &Context) -> Option<Self> {
         let mask = ffi::MLX5DV_CONTEXT_MASK_STRIDING_RQ;
         let attr = context.mlx5_attributes(mask)?;
         let caps = attr.striding_rq_caps;

@@ -16,7 +16,7 @@ impl TunnelOffloads {
     /// Returns the capabilities of an mlx5 device; all `false` for other devices, which do not
     /// report them.
     #[must_use]
-    pub fn of(context: &Context) -> Self {
+    pub fn query(context: &Context) -> Self {
         let attr = context.mlx5_attributes(ffi::MLX5DV_CONTEXT_MASK_TUNNEL_OFFLOADS);
         let has = |cap: u32| attr.is_some_and(|it| it.tunnel_offloads_caps & cap != 0);
         Self {

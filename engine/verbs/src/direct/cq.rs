@@ -132,7 +132,7 @@ struct CompressionSession {
 /// them from the last-level cache or from memory; entries beyond the ring's end are not prefetched.
 /// Half a batch, since a batch is read without a pause. DPDK prefetches less far ahead
 /// (`rxq_cq_process_v` of drivers/net/mlx5/mlx5_rxtx_vec_sse.h).
-const AHEAD: usize = 32;
+const PREFETCH_DISTANCE: usize = 32;
 
 /// Memory layout of the entries of a CQ.
 #[derive(Clone, Copy)]
@@ -186,7 +186,7 @@ impl DirectCq {
     /// # Errors
     /// EOPNOTSUPP for a CQ of a provider other than libmlx5, EPROTO for a ring layout that this
     /// code cannot read, or the errno of `mlx5dv_init_obj`.
-    pub fn of(cq: Cq) -> Result<Self, VerbsError> {
+    pub fn from_cq(cq: Cq) -> Result<Self, VerbsError> {
         require_mlx5(&cq.inner.context, "a CQ")?;
         let mut out = MaybeUninit::<ffi::mlx5dv_cq>::zeroed();
         let mut obj = MaybeUninit::<ffi::mlx5dv_obj>::zeroed();
@@ -391,7 +391,7 @@ impl Cqes<'_> {
             if self.row.next != self.row.end {
                 let step = self.row.step;
                 let cqe: *mut ffi::mlx5_cqe64 = self.row.next.cast();
-                prefetch_line(self.row.next.wrapping_add(AHEAD * step));
+                prefetch_line(self.row.next.wrapping_add(PREFETCH_DISTANCE * step));
                 // SAFETY: an entry of the CQ. The device writes this byte last. The other bytes are
                 // read after it (acquire), and the device does not write the entry again before it
                 // is returned.

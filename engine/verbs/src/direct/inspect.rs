@@ -55,7 +55,7 @@ impl InspectedQueue {
             striding: None,
         };
         let wq = Wq::create(pd, &cq, &memory, attr)?;
-        let (cq, wq) = (DirectCq::of(cq)?, DirectWq::of(wq)?);
+        let (cq, wq) = (DirectCq::from_cq(cq)?, DirectWq::from_wq(wq)?);
         if wq.len() != wrs {
             let object = format!("{wrs} WRs requested, {} created", wq.len());
             return Err(VerbsError::from_errno(

@@ -48,7 +48,7 @@ impl DirectWq {
     /// # Errors
     /// EOPNOTSUPP for a WQ of a provider other than libmlx5, EPROTO for a ring layout that this
     /// code cannot read, or the errno of `mlx5dv_init_obj`.
-    pub fn of(wq: Wq) -> Result<Self, VerbsError> {
+    pub fn from_wq(wq: Wq) -> Result<Self, VerbsError> {
         require_mlx5(&wq.inner.context, "a WQ")?;
         let mut out = MaybeUninit::<ffi::mlx5dv_rwq>::zeroed();
         let mut obj = MaybeUninit::<ffi::mlx5dv_obj>::zeroed();

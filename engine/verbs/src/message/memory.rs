@@ -47,9 +47,9 @@ struct SetId(u64);
 
 /// Identifier of the QP or SRQ of this process that slots are lent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LenderId(u64);
+pub(crate) struct BorrowerId(u64);
 
-impl LenderId {
+impl BorrowerId {
     pub(crate) fn next() -> Self {
         Self(unique())
     }
@@ -64,7 +64,7 @@ fn unique() -> u64 {
 /// Slot that the device holds.
 struct Lent {
     index: u32,
-    to: LenderId,
+    to: BorrowerId,
 }
 
 /// Registered memory, and a record of the slots that the device holds.
@@ -125,7 +125,7 @@ impl MessageMemory {
 
     /// Returns the slot of a completed WR; `None` if the WR does not belong to this set, or its
     /// slot was already returned.
-    pub fn returned(&mut self, completion: &MessageCompletion) -> Option<MessageSlot> {
+    pub fn take_returned(&mut self, completion: &MessageCompletion) -> Option<MessageSlot> {
         let lent = self.lent.remove(&completion.wr_id)?;
         Some(self.slot(lent.index))
     }
@@ -139,7 +139,7 @@ impl MessageMemory {
         &mut self,
         slot: MessageSlot,
         length: u32,
-        to: LenderId,
+        to: BorrowerId,
     ) -> (u64, ffi::ibv_sge) {
         let sge = ffi::ibv_sge {
             addr: self.start(&slot) as u64,
@@ -153,7 +153,7 @@ impl MessageMemory {
 
     /// Returns the slot of a WR that its QP or SRQ no longer holds: the WR was rejected, or the QP
     /// was destroyed.
-    pub(crate) fn take_back(&mut self, wr_id: u64, from: LenderId) -> Option<MessageSlot> {
+    pub(crate) fn take_back(&mut self, wr_id: u64, from: BorrowerId) -> Option<MessageSlot> {
         if self.lent.get(&wr_id)?.to != from {
             return None;
         }
@@ -165,7 +165,7 @@ impl MessageMemory {
     pub(crate) fn refused(
         &mut self,
         wr_id: u64,
-        from: LenderId,
+        from: BorrowerId,
         errno: i32,
     ) -> (MessageSlot, io::Error) {
         let slot = self.take_back(wr_id, from).expect("the slot was just lent");

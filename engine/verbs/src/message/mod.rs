@@ -6,7 +6,7 @@ mod srq;
 
 pub(crate) use cq::MessageCqInner;
 pub use cq::{MessageCompletion, MessageCq, status_text};
-pub(crate) use memory::LenderId;
+pub(crate) use memory::BorrowerId;
 pub use memory::{MessageMemory, MessageSlot, OWN_WR_IDS};
 pub(crate) use srq::SrqInner;
 pub use srq::{SRQ_RESIZE, Srq};

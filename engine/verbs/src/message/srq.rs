@@ -1,6 +1,6 @@
 //! Shared receive queues: one queue of receives for any number of QPs.
 
-use super::memory::{LenderId, MessageMemory, MessageSlot};
+use super::memory::{BorrowerId, MessageMemory, MessageSlot};
 use crate::{
     device::{CmId, ContextInner},
     error::{VerbsError, check_created, check_errno, check_ret, log_destroy_error},
@@ -26,7 +26,7 @@ pub(crate) struct SrqInner {
     pub(crate) context: Arc<ContextInner>,
     // The device writes into `memory` as long as the SRQ exists.
     pub(crate) memory: Arc<MrInner>,
-    lender: LenderId,
+    lender: BorrowerId,
     _pd: Arc<PdInner>,
 }
 
@@ -120,7 +120,7 @@ impl Srq {
                 id,
                 context: Arc::clone(&pd.0.context),
                 memory: messages.memory(),
-                lender: LenderId::next(),
+                lender: BorrowerId::next(),
                 _pd: Arc::clone(&pd.0),
             }),
         }

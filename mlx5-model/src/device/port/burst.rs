@@ -99,7 +99,7 @@ impl<'p> Burst<'p> {
 
     /// Handles a frame that no rule takes. It goes to the host's stack or is discarded; the port
     /// has counted it.
-    fn missed(&self) -> Delivery {
+    fn on_miss(&self) -> Delivery {
         if self.policy.lossless && !self.policy.settled {
             Delivery::Wait
         } else {
@@ -115,7 +115,7 @@ impl<'p> Burst<'p> {
         let delivery = match verdict {
             FlowVerdict::Deliver => self.deliver_or_hold(frame),
             FlowVerdict::Drop | FlowVerdict::Host => Delivery::Taken,
-            FlowVerdict::Miss => self.missed(),
+            FlowVerdict::Miss => self.on_miss(),
         };
         // A frame that waits is resolved again, and counted when it is taken.
         if delivery == Delivery::Taken {
@@ -202,7 +202,7 @@ impl Receiver for Burst<'_> {
 
     #[inline(always)]
     fn parse(&self, frame: &WireFrame<'_>) -> Classified {
-        let class = FrameClass::of(frame.bytes);
+        let class = FrameClass::from_frame(frame.bytes);
         let parsed = ParsedFrame::new(frame.bytes, &class, 0);
         let fast = self.steering.resolve_fast(&parsed, &self.queues.tirs);
         let kinds = parsed.kinds;
@@ -233,7 +233,7 @@ impl Receiver for Burst<'_> {
                     self.deliver_or_hold(&received)
                 }
             },
-            FastMatch::Miss => self.missed(),
+            FastMatch::Miss => self.on_miss(),
             FastMatch::Undecided => self.deliver_slow(&received),
         };
         if delivery == Delivery::Taken {

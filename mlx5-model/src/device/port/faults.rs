@@ -25,7 +25,7 @@ impl LinkOutage {
 }
 
 /// Slowdown of the frames' writes to memory by a fault.
-struct Slow {
+struct Slowdown {
     ns: u64,
     until_ns: Option<u64>,
     /// Time when all frames so far have reached memory.
@@ -36,7 +36,7 @@ struct Slow {
 /// Faults in effect on a port.
 pub struct PortFaults {
     outage: Option<LinkOutage>,
-    slow: Option<Slow>,
+    slow: Option<Slowdown>,
     /// Number of the next frames that were damaged on the wire.
     pub damaged: usize,
     /// Maximum number of frames of the next burst.
@@ -74,7 +74,7 @@ impl PortFaults {
 
     /// Delays each received frame by `ns` nanoseconds from now on.
     pub fn slow_down(&mut self, now_ns: u64, received: u64, ns: u64, for_ns: Option<u64>) {
-        self.slow = Some(Slow {
+        self.slow = Some(Slowdown {
             ns: ns.max(1),
             until_ns: for_ns.map(|ns| now_ns.saturating_add(ns)),
             busy_ns: now_ns,

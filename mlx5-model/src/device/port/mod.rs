@@ -128,8 +128,8 @@ impl NicPort {
     }
 
     /// Returns `true` if frames with a wrong FCS are delivered.
-    pub fn takes_all(&self) -> bool {
-        self.counters.takes_all()
+    pub fn delivers_bad_fcs(&self) -> bool {
+        self.counters.has_rx_all()
     }
 
     pub fn settings(&self) -> &'static PortSettings {
@@ -396,7 +396,7 @@ impl NicPort {
     }
 
     /// Gives the next frame of the wire a wrong FCS.
-    pub fn damage_next(&mut self) {
+    pub fn corrupt_next_fcs(&mut self) {
         self.faults.damaged += 1;
     }
 

@@ -1,7 +1,7 @@
 //! Commands for address handles. They are objects only: the model sends nothing to an address.
 
 use crate::abi::*;
-use crate::device::object::PdMember;
+use crate::device::object::PdDependent;
 use crate::process::Errno;
 
 use super::{UverbsFile, UverbsRequest};
@@ -16,7 +16,7 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
         return Err(libc::EINVAL);
     }
     let pd = state.pds.find(command.pd_handle, file.context())?;
-    let ah_handle = state.ahs.insert(file.context(), PdMember { pd })?;
+    let ah_handle = state.ahs.insert(file.context(), PdDependent { pd })?;
     state.pds.add_user(pd);
     drop(state);
     request.reply(&ib_uverbs_create_ah_resp {

@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::device::memory::check_region;
-use crate::device::object::{MrObject, PdMember, PdObject};
+use crate::device::object::{MrObject, PdDependent, PdObject};
 use crate::handles::number;
 use crate::process::{Errno, refuse_if};
 
@@ -118,7 +118,7 @@ pub fn alloc_mw(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Er
     }
     let mut state = file.lock();
     let pd = state.pds.find(command.pd_handle, file.context())?;
-    let mw_handle = state.mws.insert(file.context(), PdMember { pd })?;
+    let mw_handle = state.mws.insert(file.context(), PdDependent { pd })?;
     state.pds.add_user(pd);
     drop(state);
     let rkey = number(mw_handle) << 8;

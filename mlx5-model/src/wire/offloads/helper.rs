@@ -45,7 +45,7 @@ pub(super) struct NamespaceInterface {
 
 impl NamespaceInterface {
     /// That with this index in the socket's namespace, which before Linux 5.14 is taken for the only one.
-    pub(super) fn of(socket: &Socket, index: c_int) -> NamespaceInterface {
+    pub(super) fn new(socket: &Socket, index: c_int) -> NamespaceInterface {
         NamespaceInterface {
             namespace: socket.namespace().unwrap_or(0),
             index,

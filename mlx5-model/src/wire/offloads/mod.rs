@@ -37,7 +37,7 @@ impl Offloads {
                 refused: None,
             };
         }
-        let interface = NamespaceInterface::of(socket, index);
+        let interface = NamespaceInterface::new(socket, index);
         let refused = helper::switch_off(socket, interface, flags).err();
         Offloads {
             // Some of it may be off all the same.

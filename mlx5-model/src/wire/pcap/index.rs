@@ -49,7 +49,7 @@ fn refuse<T>(what: impl Into<String>, advice: &str) -> Result<T, IndexError> {
 
 impl FileIndex {
     /// Reads the whole file in `data`.
-    pub(super) fn of(data: &[u8]) -> Result<FileIndex, IndexError> {
+    pub(super) fn build(data: &[u8]) -> Result<FileIndex, IndexError> {
         let mut index = FileIndex::default();
         match data {
             [] => refuse(

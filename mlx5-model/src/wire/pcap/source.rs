@@ -51,7 +51,7 @@ fn read_file(wire: &WireSpec, path: &Path, shown: &str) -> Result<(Vec<u8>, File
         data = content;
         note
     });
-    let mut index = FileIndex::of(&data).map_err(|error| {
+    let mut index = FileIndex::build(&data).map_err(|error| {
         let source = io::Error::new(io::ErrorKind::InvalidData, error.what);
         WireError::new(wire, format!("parse {shown}"), source, error.advice)
     })?;

@@ -86,7 +86,7 @@ fn pcap_in_both_resolutions_and_byte_orders() {
         assert_eq!(play(&mut wire), sent);
         assert!(wire.notes().is_empty());
 
-        let index = FileIndex::of(&fs::read(&path).unwrap()).unwrap();
+        let index = FileIndex::build(&fs::read(&path).unwrap()).unwrap();
         let due: Vec<_> = index.records.iter().map(|it| it.due).collect();
         assert_eq!(due, [0, 10_000, 20_000, 30_000, 40_000]);
     }
@@ -134,13 +134,13 @@ fn pcapng_with_interfaces_of_their_own_resolution_and_link() {
         assert_eq!(play(&mut wire), [frame(0, 60), frame(0, 62)]);
         assert_eq!(wire.skipped(), 2);
         assert_eq!(wire.notes().len(), 2);
-        let index = FileIndex::of(&fs::read(&path).unwrap()).unwrap();
+        let index = FileIndex::build(&fs::read(&path).unwrap()).unwrap();
         assert_eq!(index.records[1].due, 1_000_000_000);
 
         let whole = fs::read(&path).unwrap();
         for len in 0..whole.len() {
             // Cut anywhere, it ends early or is refused; it never panics.
-            if let Ok(index) = FileIndex::of(&whole[..len]) {
+            if let Ok(index) = FileIndex::build(&whole[..len]) {
                 assert!(index.records.len() <= 2);
             }
         }
@@ -151,7 +151,7 @@ fn pcapng_with_interfaces_of_their_own_resolution_and_link() {
 fn a_damaged_end_is_a_note() {
     let whole = file(1, &[(1, 0, 20, 20, &[7; 20]), (2, 0, 20, 20, &[8; 20])]);
     for cut in [1, 19, 20, 25, 35] {
-        let index = FileIndex::of(&whole[..whole.len() - cut]).unwrap();
+        let index = FileIndex::build(&whole[..whole.len() - cut]).unwrap();
         assert_eq!(index.records.len(), 1, "cut by {cut}");
         assert_eq!(index.notes.len(), 1);
         assert!(
@@ -164,10 +164,10 @@ fn a_damaged_end_is_a_note() {
         1,
         &[(1, 0, 20, 20, &[7; 20]), (2, 0, 0xffff_fff0, 60, &[8; 60])],
     );
-    let index = FileIndex::of(&absurd).unwrap();
+    let index = FileIndex::build(&absurd).unwrap();
     assert_eq!((index.records.len(), index.notes.len()), (1, 1));
     let large = file(1, &[(2, 0, 300_000, 60, &vec![8; 300_000])]);
-    let index = FileIndex::of(&large).unwrap();
+    let index = FileIndex::build(&large).unwrap();
     assert!(index.records.is_empty() && index.notes[0].contains("300000"));
 }
 
@@ -182,7 +182,7 @@ fn what_checked_readers_refuse() {
             (9, 0, 0, 60, &[]),
         ],
     );
-    let index = FileIndex::of(&whole).unwrap();
+    let index = FileIndex::build(&whole).unwrap();
     let lens: Vec<_> = index.records.iter().map(|it| it.len).collect();
     assert_eq!((lens, index.skipped), (vec![20, 100], 2));
 }
@@ -195,7 +195,7 @@ fn an_fcs_is_left_off() {
         (1, 0, 62, 64, &[1; 62]),
         (1, 0, 50, 64, &[1; 50]),
     ];
-    let index = FileIndex::of(&file(link, records)).unwrap();
+    let index = FileIndex::build(&file(link, records)).unwrap();
     let lens: Vec<_> = index.records.iter().map(|it| it.len).collect();
     assert_eq!(lens, [60, 60, 50]);
 }
@@ -387,9 +387,9 @@ fn the_public_captures() {
 
         let step = data.len() / 40 + 1;
         for at in (0..data.len()).step_by(step) {
-            let _ = FileIndex::of(&data[..at]);
+            let _ = FileIndex::build(&data[..at]);
             data[at] ^= 0xff;
-            let _ = FileIndex::of(&data);
+            let _ = FileIndex::build(&data);
         }
     }
     println!("{files} files: {frames} frames, {skipped} records too short for Ethernet");

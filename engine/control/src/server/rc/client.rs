@@ -160,7 +160,7 @@ impl RcClient {
             self.refuse(refusal);
         }
         for _ in 0..ROUND {
-            if !self.may_ask(now, backlog) {
+            if !self.may_send_request(now, backlog) {
                 break;
             }
             let Some(text) = self.inbox.pop_front() else {
@@ -241,7 +241,7 @@ impl RcClient {
         if let HandshakeStage::Authenticated(session) = &self.stage
             && !self.expelled
         {
-            audit::refused(&session.who, "a message", &refusal);
+            audit::log_refusal(&session.who, "a message", &refusal);
         }
         self.expel(Answer::error(0, refusal).text());
     }
@@ -258,7 +258,7 @@ impl RcClient {
         }
     }
 
-    fn may_ask(&mut self, now: Instant, backlog: usize) -> bool {
+    fn may_send_request(&mut self, now: Instant, backlog: usize) -> bool {
         let full = self.outbox_bytes() >= backlog;
         match &mut self.stage {
             _ if self.expelled || full || self.lost.is_some() => false,
@@ -321,7 +321,7 @@ impl RcClient {
 
     /// Returns the time until the client needs attention without a completion.
     pub fn wait(&mut self, now: Instant, limits: &ClientLimits) -> Option<Duration> {
-        if !self.inbox.is_empty() && self.may_ask(now, limits.backlog) {
+        if !self.inbox.is_empty() && self.may_send_request(now, limits.backlog) {
             return Some(Duration::ZERO);
         }
         let until = |since: Instant, time| (since + time).saturating_duration_since(now);

@@ -159,7 +159,7 @@ impl RcLoop {
             receives,
             cq: MessageCq::create(&device, cap + sends + 64)?,
             pd,
-            events: AsyncEvents::of(&device)?,
+            events: AsyncEvents::open(&device)?,
             listener,
             channel,
             messages,
@@ -254,7 +254,7 @@ impl RcLoop {
     }
 
     fn completed(&mut self, it: &MessageCompletion) {
-        let Some(slot) = self.messages.returned(it) else {
+        let Some(slot) = self.messages.take_returned(it) else {
             // A send of a destroyed QP, whose slots were returned with it.
             return;
         };
@@ -305,7 +305,7 @@ impl RcLoop {
                         drop(refused);
                         let message = format!("all {} client slots are in use", limits.clients);
                         let refusal = Refusal::new(RefusalCode::TooMany, message);
-                        audit::refused(&who, "a connection", &refusal);
+                        audit::log_refusal(&who, "a connection", &refusal);
                         self.context.counters.update(|it| it.refused += 1);
                     }
                 }
@@ -394,7 +394,7 @@ impl RcLoop {
             tracing::debug!(qp, "control.rdma: a client is disconnected: {reason}");
             if !is_authenticated {
                 let refusal = Refusal::new(RefusalCode::Denied, reason);
-                audit::refused(&client.peer(None), "a connection", &refusal);
+                audit::log_refusal(&client.peer(None), "a connection", &refusal);
             }
             true
         });

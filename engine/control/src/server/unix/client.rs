@@ -71,13 +71,13 @@ impl UnixClient {
         self.outbox.push(b'\n');
     }
 
-    fn may_ask(&mut self, now: Instant, limits: &ClientLimits) -> bool {
+    fn may_send_request(&mut self, now: Instant, limits: &ClientLimits) -> bool {
         !self.expelled && self.outbox.len() < limits.backlog && self.session.is_ready(now)
     }
 
     /// Returns `true` if the socket is to be read: not while complete requests wait for their turn.
     fn wants_input(&mut self, now: Instant, limits: &ClientLimits) -> bool {
-        !self.ended && !self.has_line() && self.may_ask(now, limits)
+        !self.ended && !self.has_line() && self.may_send_request(now, limits)
     }
 
     /// Returns the events to poll the socket for.
@@ -105,7 +105,7 @@ impl UnixClient {
 
     /// Returns the time until the client needs attention without an event of its socket.
     pub fn wait(&mut self, now: Instant, limits: &ClientLimits) -> Duration {
-        if self.has_line() && self.may_ask(now, limits) {
+        if self.has_line() && self.may_send_request(now, limits) {
             return Duration::ZERO;
         }
         let stall = [self.arriving, self.sending]
@@ -127,7 +127,7 @@ impl UnixClient {
             self.receive(limits);
         }
         for _ in 0..ROUND {
-            if !self.may_ask(now, limits) {
+            if !self.may_send_request(now, limits) {
                 break;
             }
             let Some(line) = self.take_line() else { break };
@@ -171,7 +171,7 @@ impl UnixClient {
         if end.unwrap_or(self.inbox.len()) > limits.request {
             let message = format!("the request is longer than {} bytes", limits.request);
             let refusal = Refusal::new(RefusalCode::TooLarge, message);
-            audit::refused(&self.session.who, "a message", &refusal);
+            audit::log_refusal(&self.session.who, "a message", &refusal);
             self.send(&Answer::error(0, refusal).text());
             self.inbox = Vec::new();
             self.expelled = true;

@@ -200,7 +200,7 @@ impl UnixLoop {
         let peer = PeerCredentials::read(stream).map_err(io_refusal)?;
         let who = Peer::process(peer.uid, peer.pid);
         self.admit_peer(stream, &peer, &who)
-            .inspect_err(|refusal| audit::refused(&who, "a connection", refusal))
+            .inspect_err(|refusal| audit::log_refusal(&who, "a connection", refusal))
     }
 
     fn admit_peer(

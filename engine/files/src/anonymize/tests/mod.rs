@@ -9,7 +9,7 @@ use wqcap_frame::Headers;
 
 fn anonymizer(slice: Slice) -> Anonymizer {
     let key = SecretKey::new(b"a key of 32 bytes, for the tests");
-    Anonymizer::new(&AnonymizeQuery { key, slice })
+    Anonymizer::new(&AnonymizeParams { key, slice })
 }
 
 /// Returns the anonymized form of a frame.
@@ -186,7 +186,7 @@ fn an_address_has_one_replacement_in_all_headers() {
 
     let other = SecretKey::new(b"A key of 32 bytes, for the tests");
     let slice = Slice::Whole;
-    let mut other = Anonymizer::new(&AnonymizeQuery { key: other, slice });
+    let mut other = Anonymizer::new(&AnonymizeParams { key: other, slice });
     let frame = ethernet(0x0800, &talk());
     let out = other.frame(&frame, 64);
     assert_ne!(out, anonymized(&frame, slice));
@@ -233,7 +233,7 @@ fn changes_are_counted() {
             anonymizer.frame(&frame, 0);
         }
     }
-    let want = Anonymized {
+    let want = AnonymizeCounts {
         frames_cut: 3,
         bytes_cut: 18 + 18 + 18,
         options_overwritten: 1,

@@ -78,10 +78,10 @@ impl World {
     }
 
     /// Returns the stamp of a completion.
-    fn stamp(&self, form: Form, t: u64) -> u64 {
+    fn stamp(&self, form: StampForm, t: u64) -> u64 {
         match form {
-            Form::Ticks { .. } => self.ticks(t),
-            Form::RealTime => real_time(self.nic_ns(t)),
+            StampForm::Ticks { .. } => self.ticks(t),
+            StampForm::RealTime => real_time(self.nic_ns(t)),
         }
     }
 }
@@ -95,7 +95,7 @@ const LOOK: u64 = SECOND / 50;
 /// Asserts that a held line never moves back in time, unless the NIC's clock has jumped.
 fn run_late(
     world: &mut World,
-    form: Form,
+    form: StampForm,
     held: bool,
     seconds: u64,
     late: impl Fn(u64) -> u64,
@@ -109,7 +109,7 @@ fn run_late(
         let shown = world.reading(t - late(t));
         let mut reading = world.reading(t);
         (reading.ticks, reading.nic) = (shown.ticks, shown.nic);
-        let disturbance = keeper.see(&reading).unwrap_or_default();
+        let disturbance = keeper.update(&reading).unwrap_or_default();
         // The slope changes at the estimated present stamp. Between the estimate and the stamp, the
         // line may be off by the change of slope: a thousandth of the unknown rate's error over 0.1
         // s.
@@ -128,7 +128,7 @@ fn run_late(
 /// Runs for `seconds` with a NIC that answers readings at once.
 fn run(
     world: &mut World,
-    form: Form,
+    form: StampForm,
     held: bool,
     seconds: u64,
 ) -> (ClockDiscipline, Vec<(u64, i64)>) {
@@ -144,7 +144,7 @@ fn worst(errors: &[(u64, i64)], from: u64) -> u64 {
 }
 
 /// Both forms of completions' stamps.
-const FORMS: [Form; 2] = [Form::Ticks { unused: 0 }, Form::RealTime];
+const FORMS: [StampForm; 2] = [StampForm::Ticks { unused: 0 }, StampForm::RealTime];
 
 /// Checks the bound that docs/time.md states.
 #[test]
@@ -284,7 +284,7 @@ fn set_clocks_are_distinguished() {
         world.jump = Some((SECOND / 2, nic));
         let mut found = (0, 0);
         for t in (LOOK..4 * SECOND).step_by(LOOK as usize) {
-            let disturbance = keeper.see(&world.reading(t)).unwrap_or_default();
+            let disturbance = keeper.update(&world.reading(t)).unwrap_or_default();
             found = (found.0 + disturbance.host_ns, found.1 + disturbance.nic_ns);
         }
         let off = |a: i64, b: i64| (a - b).unsigned_abs() > 10_000;
@@ -309,7 +309,7 @@ fn the_nic_s_own_clock_is_not_corrected() {
         // Real-time stamps are of another clock: a stamp far from the reading is written to files
         // unchanged.
         let utc = world.nic_ns(40 * SECOND) - 3_600 * SECOND;
-        if form == Form::RealTime {
+        if form == StampForm::RealTime {
             assert_eq!(keeper.line().ns(real_time(utc)), utc);
             assert_eq!(keeper.report().worst_error_ns, 0, "an unreadable clock");
         }
@@ -324,7 +324,7 @@ fn without_the_driver_s_clock_info_ticks_have_the_nominal_rate() {
         it
     };
     let mut keeper = ClockDiscipline::new(FORMS[0], world.khz, false, bare(world.reading(0)));
-    let taken = keeper.see(&bare(world.reading(SECOND)));
+    let taken = keeper.update(&bare(world.reading(SECOND)));
     assert_eq!(taken, Some(Disturbance::default()));
     assert_eq!(keeper.line().latest(0), u64::MAX);
     let off = ahead(keeper.line().ns(world.ticks(SECOND)), EPOCH + SECOND);
@@ -332,7 +332,7 @@ fn without_the_driver_s_clock_info_ticks_have_the_nominal_rate() {
     assert!(keeper.report().offset_ns.abs_diff(100_000) <= 2 * UNCERTAIN);
     // Real-time stamps without clock info give no usable reading.
     let mut keeper = ClockDiscipline::new(FORMS[1], 1, false, bare(world.reading(0)));
-    assert_eq!(keeper.see(&bare(world.reading(SECOND))), None);
+    assert_eq!(keeper.update(&bare(world.reading(SECOND))), None);
     assert_eq!((keeper.report().looks, keeper.report().missed), (0, 1));
 }
 

@@ -491,7 +491,7 @@ fn with_a_custom_name_only_captures_are_deleted_those_of_earlier_runs_first() {
         times: None,
     };
     for name in ["tap-4.pcap", "tap-3.pcap", "tap-2.pcap", "tap-1.pcap"] {
-        trigger.finished(&at(name), FinishedBy::ThisRun { frames: None });
+        trigger.record_finished(&at(name), FinishedBy::ThisRun { frames: None });
     }
     fs::write(at("new"), "foreign").expect("written");
     fs::rename(at("new"), at("tap-4.pcap")).expect("renamed");

@@ -11,7 +11,7 @@
 
 mod uring;
 
-pub use uring::KeptRing;
+pub use uring::PreparedRing;
 
 use crate::block::Block;
 use std::{
@@ -147,7 +147,7 @@ impl Pool {
 impl Disk {
     /// Opens a disk with the ring `kept`, or a new ring if there is none. Without io_uring the disk uses
     /// plain writes. `pool` is the memory of the blocks to write.
-    pub(super) fn open(pool: &Pool, kept: Option<&Arc<KeptRing>>) -> Self {
+    pub(super) fn open(pool: &Pool, kept: Option<&Arc<PreparedRing>>) -> Self {
         match uring::Uring::open(pool, kept) {
             Ok(ring) => Self {
                 lone_are_plain: true,

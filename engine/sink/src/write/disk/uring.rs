@@ -23,15 +23,15 @@ pub(super) struct Uring {
     /// Free indexes in the table of registered files.
     places: Vec<u32>,
     /// Owner of a kept ring, to which the ring returns when its writer has ended.
-    home: Option<Arc<KeptRing>>,
+    home: Option<Arc<PreparedRing>>,
 }
 
 /// Ring for successive writers of a process that cannot create rings later. The ring is restricted to
 /// writes, whichever thread submits to it.
 #[derive(Default)]
-pub struct KeptRing(Mutex<Option<Uring>>);
+pub struct PreparedRing(Mutex<Option<Uring>>);
 
-impl KeptRing {
+impl PreparedRing {
     /// Creates the ring. If io_uring is not available, the value is empty, and writers use plain writes.
     #[must_use]
     pub fn new() -> Self {
@@ -52,7 +52,7 @@ impl KeptRing {
     }
 }
 
-impl fmt::Debug for KeptRing {
+impl fmt::Debug for PreparedRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeptRing")
     }
@@ -60,7 +60,7 @@ impl fmt::Debug for KeptRing {
 
 impl Uring {
     /// Returns the ring `kept`, or a new one if there is none, with the blocks of `pool` registered.
-    pub(super) fn open(pool: &Pool, kept: Option<&Arc<KeptRing>>) -> io::Result<Self> {
+    pub(super) fn open(pool: &Pool, kept: Option<&Arc<PreparedRing>>) -> io::Result<Self> {
         let mut ring = match kept {
             Some(kept) => kept.take().ok_or(io::ErrorKind::ResourceBusy)?,
             None => Self::new(
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_kept_ring_serves_successive_threads_and_is_restricted_to_writes() {
-        let kept = Arc::new(KeptRing::new());
+        let kept = Arc::new(PreparedRing::new());
         let Some(mut ring) = kept.take() else {
             eprintln!("skipped: the kernel does not support io_uring with restrictions");
             return;
