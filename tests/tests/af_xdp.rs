@@ -266,7 +266,10 @@ fn a_second_capture_of_an_interface_is_refused() {
         let done = second.done().expect(2);
         done.says(&["has an XDP program already", "xdp off"]);
     }
-    assert!(has_program(&pair.far), "the program of the first capture stays");
+    assert!(
+        has_program(&pair.far),
+        "the program of the first capture stays"
+    );
     running.signal(Signal::INT);
     let _ = first.finished(running.wait(), 0);
 }
@@ -323,7 +326,10 @@ fn a_port_of_an_unknown_interface_is_taken_only_with_permission() {
         "af_xdp cuts it off",
         "capture.steal_management = true",
     ]);
-    assert!(!has_program(&pair.far), "no XDP program is attached: {done}");
+    assert!(
+        !has_program(&pair.far),
+        "no XDP program is attached: {done}"
+    );
     let permitted = switchdev("permitted").set("capture.steal_management=true");
     let mut running = permitted.start();
     wait_until_capturing(&mut running);

@@ -395,7 +395,10 @@ fn an_invalid_key_is_refused() {
     for (bytes, message) in [(31, "31 bytes"), (33, "33 bytes"), (1000, "more than 66")] {
         let path = dir.write("wrong", vec![7; bytes]);
         restrict_to_owner(&path);
-        refused(&path, &[message, "32 bytes", "64 hex digits", "openssl rand"]);
+        refused(
+            &path,
+            &[message, "32 bytes", "64 hex digits", "openssl rand"],
+        );
     }
     let path = dir.write("wrong", "z".repeat(64));
     refused(&path, &["not all hex digits"]);

@@ -38,7 +38,7 @@ fn place() -> (Dir, std::path::PathBuf) {
     let _ = dir.folder("out");
     let _ = dir.write("file", "");
     let keys = dir.write("keys", "read_only = \"00112233445566778899aabbccddeeff\"\n");
-    fs::set_permissions(&keys, fs::Permissions::from_mode(0o644)).expect("an own file");
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o644)).expect("the mode can be set");
     let config = dir.join("wqcap.toml");
     (dir, config)
 }
@@ -96,7 +96,11 @@ fn check_and_run_report_the_errors_of_the_table() {
         assert_eq!(entries(&dir), before, "{} has left files", it.name);
         let (check, run) = (errors(&check), errors(&run));
         let same = it.errors.len() == check.len()
-        && it.errors.iter().zip(&check).all(|(error, it)| matches_pattern(error, it));
+            && it
+                .errors
+                .iter()
+                .zip(&check)
+                .all(|(error, it)| matches_pattern(error, it));
         if !same || check != run {
             let [check, run] = [check, run].map(|it| it.join("\n"));
             wrong += &format!("== {}\n-- errors of check\n{check}\n", it.name);
@@ -126,10 +130,7 @@ fn without_a_device_check_reports_all_other_errors() {
     let done = wqcap(["check", "--device-required"]).arg(&config).run();
     done.expect(2).says(&["no RDMA device", "--model"]);
     // These cases of the table depend on a device.
-    let needs_device = [
-        "a missing device and another error",
-        "a missing port",
-    ];
+    let needs_device = ["a missing device and another error", "a missing port"];
     for it in table(dir.path(), &config) {
         fs::write(&config, &it.config).expect("the file is writable");
         let done = wqcap(["check"]).arg(&config).run();

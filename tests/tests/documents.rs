@@ -1,10 +1,10 @@
-//! The pages, held to the tree: links lead to files and headings that exist, and so do the paths of
-//! CONTRIBUTING.md and of the walks in ARCHITECTURE.md.
+//! Checks the pages against the tree: the targets of links exist, and so do the files that
+//! CONTRIBUTING.md and the walks in ARCHITECTURE.md name.
 
 use std::fs;
 use wqcap_tests::binaries::root;
 
-/// The pages whose links are followed.
+/// Pages outside docs/ whose links are checked.
 const PAGES: [&str; 5] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -18,15 +18,15 @@ fn read(page: &str) -> String {
 }
 
 fn pages() -> Vec<String> {
-    let docs = fs::read_dir(root().join("docs")).expect("docs lists");
+    let docs = fs::read_dir(root().join("docs")).expect("docs can be listed");
     let docs = docs
-        .map(|entry| entry.expect("docs lists").file_name())
-        .map(|name| format!("docs/{}", name.to_str().expect("a plain name")))
+        .map(|entry| entry.expect("docs can be listed").file_name())
+        .map(|name| format!("docs/{}", name.to_str().expect("a UTF-8 name")))
         .filter(|path| path.ends_with(".md"));
     PAGES.map(str::to_owned).into_iter().chain(docs).collect()
 }
 
-/// The anchor that a heading gets.
+/// Returns the anchor of a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading
         .chars()
@@ -34,7 +34,7 @@ fn anchor(heading: &str) -> String {
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
-/// What is wrong with a link of a page.
+/// Returns the error of a link on a page; `None` if its target exists.
 fn problem(page: &str, link: &str) -> Option<String> {
     let (path, heading) = link.split_once('#').unwrap_or((link, ""));
     let file = match path {
@@ -42,7 +42,7 @@ fn problem(page: &str, link: &str) -> Option<String> {
         path => root().join(page).parent().expect("a folder").join(path),
     };
     if !file.exists() {
-        return Some(format!("{page}: {link} is no file"));
+        return Some(format!("{page}: there is no file for the link {link}"));
     }
     let is_there = heading.is_empty()
         || fs::read_to_string(&file)
@@ -50,7 +50,7 @@ fn problem(page: &str, link: &str) -> Option<String> {
             .lines()
             .filter(|line| line.starts_with('#'))
             .any(|line| anchor(line.trim_start_matches('#').trim()) == heading);
-    (!is_there).then(|| format!("{page}: {link} is no heading"))
+    (!is_there).then(|| format!("{page}: there is no heading for the link {link}"))
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn every_link_has_a_target() {
             wrong.extend(problem(&page, link));
         }
     }
-    assert!(seen > 30, "{seen} links");
+    assert!(seen > 30, "only {seen} links");
     assert!(wrong.is_empty(), "{wrong:#?}");
     for link in ["docs/none.md", "docs/modes.md#none"] {
         assert!(problem("README.md", link).is_some(), "{link}");
@@ -106,10 +106,10 @@ fn the_walks_of_the_architecture_page_name_existing_files_once() {
             walk.clear();
         }
         assert!(root().join(path).is_file(), "{path}");
-        assert!(!walk.contains(&path), "{path} comes twice");
+        assert!(!walk.contains(&path), "{path} occurs twice");
         walk.push(path);
         assert_eq!(number, walk.len().to_string(), "{line}");
         steps += 1;
     }
-    assert!(steps > 20, "{steps} steps");
+    assert!(steps > 20, "only {steps} steps");
 }

@@ -1,5 +1,5 @@
-//! Command lines of users of tcpdump, dumpcap and n2disk: every command of `docs/tcpdump.md` works as
-//! the page describes.
+//! Command lines of users of tcpdump, dumpcap and n2disk: every command of `docs/tcpdump.md` works
+//! as the page describes.
 
 use rustix::process::Signal;
 use std::{fs, thread, time::Instant};
@@ -53,7 +53,14 @@ fn rows() -> Vec<Row> {
         let command = |cell: &str| unescape(cell.trim().trim_matches('`'));
         let typed = command(cells[0]);
         let (args, does) = match cells[..] {
-            [_, does] => (typed.split_once(' ').expect("a command has arguments").1.into(), does),
+            [_, does] => (
+                typed
+                    .split_once(' ')
+                    .expect("a command has arguments")
+                    .1
+                    .into(),
+                does,
+            ),
             [_, write, does] => {
                 let write = command(write);
                 let args = write.strip_prefix("wqcap run ");
@@ -124,11 +131,7 @@ fn the_page_has_sixty_commands_and_each_works_as_described() {
                 .collect();
             for key in keys {
                 let sets = |line: &&str| line.ends_with(&format!("  {key}"));
-                assert!(
-                    aliases.iter().any(sets),
-                    "{} sets {key}: {done}",
-                    row.typed
-                );
+                assert!(aliases.iter().any(sets), "{} sets {key}: {done}", row.typed);
             }
         }
         let done = on_model(&dir, "run", row).expect(0);
@@ -227,8 +230,8 @@ fn recovery_finishes_a_file_of_any_name_after_a_crash() {
         let _ = running.wait();
         let program = wqcap(["recover", "cap"]).cwd(dir.path());
         let deadline = Instant::now() + HANG;
-        // The kernel finishes pending writes after the end of the process, and only then unlocks the
-        // file.
+        // The kernel finishes pending writes after the end of the process, and only then unlocks
+        // the file.
         let done = loop {
             let done = program.start().wait().expect(0);
             if !done.stdout.contains("a capture is writing it") {

@@ -85,8 +85,8 @@ impl AfPacketWire {
             &format!("map a ring of {} MiB", spec.ring >> 20),
             "use a smaller one, such as ring=8MiB",
         ))?;
-        // A socket of protocol 0 receives nothing until it is bound, so no frame of another interface gets into the
-        // ring.
+        // A socket of protocol 0 receives nothing until it is bound, so no frame of another
+        // interface gets into the ring.
         socket
             .bind(index)
             .map_err(failed("bind to the interface", ""))?;
