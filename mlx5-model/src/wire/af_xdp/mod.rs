@@ -3,8 +3,8 @@
 //!
 //! An XDP program on the interface passes each frame to the socket of its queue. The kernel gets no
 //! frames, except those of queues without a socket. Frames are borrowed from the sockets' memory,
-//! so they are copied once, into the WQs' memory; only a frame of several buffers is assembled
-//! before. A packet socket sends frames and detects the deletion of the interface.
+//! so they are copied once, into the WQs' memory; only a frame of several buffers is first
+//! assembled. A packet socket sends frames and detects the deletion of the interface.
 //!
 //! Known limits: XDP gets only the bytes of a frame. Work that the sender of a veth pair, a bridge
 //! or a tun device left to hardware is missing: checksums, segmentation, VLAN tags. Before Linux
@@ -13,8 +13,8 @@
 //! `offloads`). The XDP program is removed when the process ends for any reason.
 //!
 //! The sockets count frames for which they had no room; the interface's statistics count frames
-//! lost before that. Some drivers, such as veth, also count frames that the sockets refuse as
-//! dropped. Those are subtracted.
+//! lost before that. Some drivers, such as veth, also include the frames that the sockets refuse in
+//! their own drops. Those frames are subtracted.
 //!
 //! Invariants: after [`Delivery::Wait`] the same frame is the next one delivered, so the wire stays
 //! with its queue; the wire is lost only after all received frames are delivered.
@@ -72,11 +72,12 @@ pub(super) struct AfXdpWire {
     /// Epoll descriptor over all queues; `None` for a single queue.
     any: Option<OwnedFd>,
     /// Index of the queue that is polled next.
-    turn: usize,
+    next_queue: usize,
     driver: Option<DriverDrops>,
-    /// Set when the kernel gets no frames, so that its stack drops none.
-    alone: bool,
-    /// Time of the next check that the interface exists.
+    /// Set when the wire takes all queues. The kernel's stack then gets no frames, so it drops
+    /// none.
+    takes_all: bool,
+    /// Next time, by the NIC's clock, at which an idle wire checks that its interface exists.
     check_ns: u64,
     /// Set when the interface was found to be deleted.
     gone: bool,
@@ -155,9 +156,9 @@ impl AfXdpWire {
             _offloads: offloads,
             packets,
             any,
-            turn: 0,
+            next_queue: 0,
             driver: DriverDrops::open(&spec.iface, index),
-            alone: count == has,
+            takes_all: count == has,
             check_ns: 0,
             gone: false,
             lost: false,
@@ -184,7 +185,7 @@ impl AfXdpWire {
         }
         let known = drops.total();
         drops.driver = missed;
-        if self.alone {
+        if self.takes_all {
             drops.driver += dropped.saturating_sub(known);
         }
         drops
@@ -207,7 +208,7 @@ impl AfXdpWire {
     /// Returns `true` if the queue that is polled next has room. If a frame waits, it is this
     /// queue's.
     pub(super) fn has_room(&self) -> bool {
-        self.queues[self.turn].has_room()
+        self.queues[self.next_queue].has_room()
     }
 
     pub(super) fn send(&self, frame: &[u8]) -> io::Result<()> {
@@ -223,14 +224,15 @@ impl AfXdpWire {
     ) -> usize {
         let mut taken = 0;
         for _ in 0..self.queues.len() {
-            let (new, waits) = self.queues[self.turn].burst(now_ns, budget - taken, receiver);
+            let queue = &mut self.queues[self.next_queue];
+            let (new, waits) = queue.burst(now_ns, budget - taken, receiver);
             taken += new;
             if waits {
                 return taken;
             }
-            self.turn += 1;
-            if self.turn == self.queues.len() {
-                self.turn = 0;
+            self.next_queue += 1;
+            if self.next_queue == self.queues.len() {
+                self.next_queue = 0;
             }
             if taken == budget {
                 return taken;
@@ -253,8 +255,8 @@ impl AfXdpWire {
     }
 }
 
-/// Attaches the program to the interface. With mode `auto` in skb mode, also returns the error of
-/// native mode.
+/// Attaches the program to the interface. If mode `auto` falls back to skb mode, also returns the
+/// error of native mode.
 fn attach(
     program: &Program,
     index: libc::c_int,
@@ -300,7 +302,8 @@ fn attach_advice(error: &io::Error, iface: &str) -> String {
              (`ethtool -L {iface} rx N`)"
         ),
         Some(libc::EINVAL) => {
-            "use mode=skb; if the kernel is older than Linux 5.9, use a newer one or af_packet"
+            "use mode=skb; Linux before 5.9 has no links for XDP programs: use a newer kernel, or \
+             af_packet"
                 .into()
         }
         _ => "use mode=skb, which every driver supports".into(),

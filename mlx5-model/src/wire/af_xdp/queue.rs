@@ -38,7 +38,7 @@ pub(super) struct XskAttr {
     pub(super) index: libc::c_int,
     /// Number of the receive queue, from 0.
     pub(super) queue: u32,
-    /// Number of buffers, a power of two.
+    /// Number of receive buffers, a power of two.
     pub(super) buffers: u32,
     /// Longest frame in bytes for which the interface is set up.
     pub(super) frame: usize,
@@ -55,9 +55,9 @@ pub(super) struct XskQueue {
     fill: FillRing,
     socket: OwnedFd,
     umem: Umem,
-    /// Number of buffers.
+    /// Number of receive buffers of the queue.
     buffers: u32,
-    /// Set when the NIC writes directly into the memory.
+    /// Set when the NIC writes directly into the socket's memory.
     zero_copy: bool,
     /// Set when a frame can have several buffers (Linux 6.6).
     frags: bool,

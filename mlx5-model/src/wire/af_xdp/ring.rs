@@ -18,7 +18,7 @@ use rustix::net::xdp::{
 
 use super::super::mapping::{Access, Mapping};
 
-/// Mapped memory of a ring.
+/// Mapped memory of a ring that this process shares with the kernel.
 struct Shared<T> {
     memory: Mapping,
     at: XdpRingOffset,

@@ -44,7 +44,7 @@ fn has_program(lab: &Lab) -> bool {
 }
 
 #[test]
-fn frames_of_any_length_come_as_they_were_sent() {
+fn frames_of_any_length_arrive_unchanged() {
     for mode in MODES {
         let lab = need!(Lab::new());
         for (netns, name) in [(&lab.near, "wire"), (&lab.far, "far")] {

@@ -29,7 +29,7 @@ const BPF_MAP_TYPE_RINGBUF: u32 = 27;
 /// Bytes of a page. Two pages precede the ring's entries: the first has the position of this
 /// process, the second the position of the kernel (`struct bpf_ringbuf`, kernel/bpf/ringbuf.c).
 const PAGE: usize = 4096;
-/// Binary logarithm of the bytes per count, so that each count has its own cache line.
+/// Binary logarithm of the bytes per count, which has a whole cache line of 64 bytes.
 pub(super) const COUNT_SHIFT: u32 = 6;
 
 /// Counts of frames by receive queue, and the ring that signals the watermark.

@@ -1,6 +1,6 @@
 //! Splitting of super-frames into the frames of a wire.
 //!
-//! A kernel passes frames on that a NIC would still finish: with checksums left to the hardware
+//! A kernel passes on frames that only a NIC would finish: with checksums left to the hardware
 //! (CHECKSUM_PARTIAL) and with many segments in one frame (GSO, GRO, "BIG TCP"). A packet socket
 //! describes this in a `struct virtio_net_hdr` before the frame. This module finishes such frames
 //! as a NIC's TSO and checksum offload would, also behind VLAN tags, PPPoE and tunnels.
@@ -91,7 +91,8 @@ pub(super) enum Outcome {
     Unsplit,
 }
 
-/// Header that depends on the frame's length or on other headers, with its offset.
+/// Header that is updated in each segment, because it depends on the segment's length or on other
+/// headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
     kind: HeaderKind,
@@ -103,7 +104,7 @@ enum HeaderKind {
     Pppoe,
     Ipv4,
     Ipv6,
-    /// UDP header of a tunnel, or the one whose payload is split.
+    /// UDP header of a tunnel, or the UDP header whose payload is split.
     Udp,
     Gre,
     Tcp,
@@ -112,9 +113,9 @@ enum HeaderKind {
 /// Super-frame that is split segment by segment.
 #[derive(Default)]
 pub(super) struct Split {
-    /// Bytes before the payload.
+    /// Bytes of the super-frame before its payload.
     header: Vec<u8>,
-    /// Headers in these bytes, from the outside inwards.
+    /// Headers of the super-frame, from the outside inwards.
     headers: Vec<Header>,
     /// Range of the payload that is not in a segment yet.
     payload: Range<usize>,
@@ -310,9 +311,10 @@ fn complete_checksum(frame: &mut [u8], virtio: &VirtioHeader) {
 /// Walk over the headers from Ethernet to the L4 header whose payload is split.
 struct HeaderWalk<'a> {
     frame: &'a [u8],
-    /// Offset of that L4 header, if known from the checksum. It need not be the first of its kind.
+    /// Offset of the L4 header, if known from the checksum. It need not be the first L4 header of
+    /// its kind.
     target: Option<usize>,
-    /// IP protocol of that L4 header.
+    /// IP protocol of the L4 header.
     l4: u8,
     headers: &'a mut Vec<Header>,
     /// Offset of a jumbo payload header, which must not go over the wire.

@@ -266,7 +266,7 @@ fn wrappings(data: &[u8]) -> Vec<(&'static str, u8, Vec<u8>)> {
 }
 
 #[test]
-fn tcp_in_every_wrapping() {
+fn tcp_is_split_in_every_encapsulation() {
     for (size, len) in [
         (1448, 50_000),
         (1000, 1000),
@@ -317,7 +317,7 @@ fn plain_tcp_is_split_without_a_checksum_start() {
 }
 
 #[test]
-fn udp_segments() {
+fn udp_super_frames_are_split() {
     let data = payload(5000);
     for (checksum, hint, summed) in [([0, 0], 34, true), ([0, 0], 0, false), ([1, 2], 0, true)] {
         let frame = ethernet(&[0x0800], &ipv4(17, &udp(443, &data, checksum)));

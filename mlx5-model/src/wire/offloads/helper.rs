@@ -204,7 +204,7 @@ impl Process {
     /// Runs the helper process until the program ends.
     ///
     /// # Safety
-    /// Only for a forked child.
+    /// The calling process must be a forked child.
     unsafe fn run(mut self) -> ! {
         // SAFETY: the system calls affect only this process and its descriptors, with structures on
         // its stack.
@@ -356,7 +356,7 @@ impl Process {
 /// Forks without the C library's fork handlers, which this process must not run.
 ///
 /// # Safety
-/// The child may only make system calls.
+/// The child must only make system calls.
 unsafe fn fork() -> io::Result<c_int> {
     // SAFETY: the child continues on a copy of this stack.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
@@ -369,7 +369,7 @@ unsafe fn fork() -> io::Result<c_int> {
 /// Ends the process at once.
 ///
 /// # Safety
-/// Only for a forked child.
+/// The calling process must be a forked child.
 unsafe fn exit() -> ! {
     loop {
         // SAFETY: the call ends only this process.

@@ -29,7 +29,7 @@ pub(super) struct Offloads {
     /// Interface whose offloads are switched on again when the value is dropped; `None` if none was
     /// switched off.
     off: Option<Interface>,
-    /// Error for which an offload stays on.
+    /// Error with which an offload could not be switched off.
     refused: Option<io::Error>,
 }
 

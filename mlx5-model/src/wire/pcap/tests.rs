@@ -148,7 +148,7 @@ fn pcapng_with_interfaces_of_different_resolutions_and_link_types() {
 }
 
 #[test]
-fn a_damaged_end_is_a_note() {
+fn a_damaged_end_is_reported_in_a_note() {
     let whole = file(1, &[(1, 0, 20, 20, &[7; 20]), (2, 0, 20, 20, &[8; 20])]);
     for cut in [1, 19, 20, 25, 35] {
         let index = FileIndex::parse(&whole[..whole.len() - cut]).unwrap();
@@ -239,7 +239,7 @@ fn zstd(raw: &[u8]) -> Vec<u8> {
 /// Checks files of several compressed frames with a skippable frame in between, as flushing writers
 /// produce them.
 #[test]
-fn compressed_files_are_played_and_torn_ones_up_to_the_tear() {
+fn compressed_files_are_played_up_to_an_incomplete_frame() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.pcap.packed");
     let raw = file(1, &[(1, 0, 20, 20, &[1; 20]), (1, 5, 30, 30, &[2; 30])]);

@@ -71,7 +71,7 @@ impl Seqpacket {
     /// Duplicates the descriptor, as a fork does for the child.
     #[cfg(test)]
     pub(super) fn copy(&self) -> OwnedFd {
-        self.0.try_clone().expect("duplicates the descriptor")
+        self.0.try_clone().expect("a copy of the descriptor")
     }
 
     /// Sends a frame. Returns `false` if the frame could not be queued.
@@ -148,7 +148,7 @@ impl Seqpacket {
 
 impl Drop for Seqpacket {
     fn drop(&mut self) {
-        // Fails without a connection, which then needs no end.
+        // The call fails if the socket has no connection.
         let _ = net::shutdown(&self.0, Shutdown::Both);
     }
 }

@@ -37,7 +37,7 @@ fn frame(i: usize, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn both_ways_in_order_and_whole() {
+fn frames_arrive_both_ways_in_order_and_whole() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cable");
     let (mut a, mut b) = (open(&path), open(&path));

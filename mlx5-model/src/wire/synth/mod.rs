@@ -55,13 +55,13 @@ pub(super) struct SynthWire {
 /// Prepared frame of one flow and size.
 #[derive(Clone, Copy, Debug)]
 struct Template {
-    /// Offset of the frame among all bytes.
+    /// Offset of the frame in the bytes of all templates.
     at: usize,
     len: u32,
     /// Offset of the sequence number in the frame; 0 if it does not fit.
     sequence_at: u32,
-    /// Offset among all bytes of the complement, which precedes the sequence number; 0 if it does
-    /// not fit.
+    /// Offset, in the bytes of all templates, of the sequence number's complement, which precedes
+    /// the number; 0 if it does not fit.
     complement_at: u32,
     /// Offset of the L4 checksum in the frame.
     checksum_at: u32,
@@ -138,7 +138,7 @@ impl SynthWire {
         // The two are used alternately and never copied. A load of a whole value that was stored
         // field by field would have to wait.
         let mut parsed = [receiver.parse(&self.frame(self.next)), R::Parsed::default()];
-        let mut turn = 0;
+        let mut current = 0;
         let mut taken = 0;
         let mut held = false;
         while taken < limit {
@@ -149,12 +149,12 @@ impl SynthWire {
                 after if after == self.templates.len() => 0,
                 after => after,
             };
-            parsed[turn ^ 1] = receiver.parse(&self.frame(after));
-            if receiver.receive(self.frame(self.next), &parsed[turn]) == Delivery::Wait {
+            parsed[current ^ 1] = receiver.parse(&self.frame(after));
+            if receiver.receive(self.frame(self.next), &parsed[current]) == Delivery::Wait {
                 held = true;
                 break;
             }
-            turn ^= 1;
+            current ^= 1;
             self.next = after;
             taken += 1;
         }

@@ -92,7 +92,7 @@ fn sequence(payload: &[u8]) -> Option<u64> {
 }
 
 #[test]
-fn every_frame_is_sound_and_numbered() {
+fn every_frame_is_valid_and_numbered() {
     for text in [
         "synth:count=5000",
         "synth:count=5000,proto=tcp",
