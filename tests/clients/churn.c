@@ -360,8 +360,8 @@ static void make_group(int number)
 	made++;
 }
 
-/* Destroys a group. After its rule is destroyed no frame arrives, so the CQs hold all completions.
- * */
+/* Destroys a group. After its rule is destroyed no frame arrives, so the CQs hold all
+ * completions. */
 static void destroy_group(struct group *g)
 {
 	CHECK(!ibv_destroy_flow(g->flow));

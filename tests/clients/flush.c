@@ -109,8 +109,8 @@ int main(void)
 	CHECK(!set_state(IBV_WQS_RESET));
 	CHECK(!set_state(IBV_WQS_RDY));
 
-	/* Wraps around the ring many times with different numbers of WRs: each is flushed once, in order.
-	 * */
+	/* Wraps around the ring many times with different numbers of WRs: each is flushed once, in
+	 * order. */
 	srand(7);
 	for (int round = 0; round < ROUNDS; round++) {
 		posted = 1 + rand() % WRS;

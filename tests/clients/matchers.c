@@ -19,8 +19,8 @@ struct match {
 };
 /* Byte offsets in `fte_match_set_lyr_2_4` (Programmer's Reference Manual). */
 enum { ETHERTYPE = 6, PROTOCOL = 16, UDP_DPORT = 30 };
-/* Byte offsets of fields of `fte_match_set_misc` and `fte_match_set_misc2` in the match parameters.
- * */
+/* Byte offsets of fields of `fte_match_set_misc` and `fte_match_set_misc2` in the match
+ * parameters. */
 enum { ESP_SPI = 64 + 48, MPLS_OVER_UDP = 192 + 12 };
 
 /* Queue pair with the number of frames received since the last `expect`. */
@@ -225,8 +225,8 @@ static void counters(void)
 	expect("counted and not", 5, 0, 0);
 	expect_counted("udp", counters, 5);
 
-	/* A second rule with the same counters drops. A third with the same match counts no frame twice.
-	 * */
+	/* A second rule with the same counters drops. A third with the same match counts no frame
+	 * twice. */
 	struct ibv_flow *tcp = counting(TCP, counters, 1), *again = counting(UDP, counters, 0);
 	CHECK(tcp && again);
 	send_ipv4(TCP, 53, 2);

@@ -11,8 +11,8 @@
 
 enum {
 	NIC_MEMORY = 1 << 20,
-	/* Offset of received frames: the lower half holds frames to send, the upper half received frames.
-	 * */
+	/* Offset of received frames: the lower half holds frames to send, the upper half received
+	 * frames. */
 	NIC_RECEIVED = NIC_MEMORY / 2,
 	NIC_BUFFER = 2048,
 	/* Offset of the number that `udp_frame` writes after the Ethernet, IPv4 and UDP headers. */
@@ -234,8 +234,8 @@ static inline void await_rounds(struct nic *nic)
 	double deadline = seconds() + HANG;
 	uint64_t last = nic_clock(nic);
 
-	/* The first change may belong to a round that had begun before. Each of the next two ends a round.
-	 * */
+	/* The first change may belong to a round that had begun before. Each of the next two ends a
+	 * round. */
 	for (int changes = 0; changes < 3;) {
 		uint64_t now = nic_clock(nic);
 		CHECK_SAYING(now >= last, "the NIC's clock went back from %lu to %lu ns", (unsigned long)last,

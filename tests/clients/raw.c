@@ -94,8 +94,8 @@ static void signalled_sends(struct ibv_qp *qp)
 	CHECK(sent == 1 && ibv_poll_cq(cq, 1, &wc) == 0);
 }
 
-/* Returns the RFC 1071 sum over bytes that include the checksum: 0xffff if the checksum is correct.
- * */
+/* Returns the RFC 1071 sum over bytes that include the checksum: 0xffff if the checksum is
+ * correct. */
 static uint32_t sum(const uint8_t *bytes, unsigned len, uint32_t start)
 {
 	for (unsigned i = 0; i < len; i++)

@@ -1145,8 +1145,8 @@ static const struct row bare[] = {
 	ROW(table_above_the_devices, ALL_USERS(EINVAL)),
 	ROW(raw_scatter_fcs, WITH_NET_RAW(EOPNOTSUPP)),
 	ROW(raw_cvlan_stripping, WITH_NET_RAW(EOPNOTSUPP)),
-	/* The flag belongs to the driver, which rejects it as invalid if the device lacks the capability.
-	 * */
+	/* The flag belongs to the driver, which rejects it as invalid if the device lacks the
+	 * capability. */
 	ROW(rss_inner, WITH_NET_RAW(EINVAL)),
 	ROW(rss_inner_bare, WITH_NET_RAW(EOPNOTSUPP)),
 	ROW(flow_sniffer, WITH_NET_RAW(EOPNOTSUPP)),

@@ -282,8 +282,8 @@ static void delay_drop(void)
 		await_counter(&nic, 1, out_of_buffer, lost + 2);
 	}
 
-	/* Timeouts: each held frame is lost after one timeout, because the driver arms delay drop again.
-	 * */
+	/* Timeouts: each held frame is lost after one timeout, because the driver arms delay drop
+	 * again. */
 	for (unsigned i = 0; i < 3; i++) {
 		uint64_t events = delay_drop_file("num_timeout_events"), lost = counter_of(&nic, 1, out_of_buffer);
 		uint64_t start = nic_clock(&nic);

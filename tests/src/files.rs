@@ -171,7 +171,7 @@ pub fn statistics_of(path: &Path, unpacked: &[u8]) -> (u64, u64) {
 /// Returns the sum of the drop counts (`epb_dropcount`) of a pcapng file's records.
 ///
 /// # Panics
-/// When the file is not whole.
+/// Panics if the file is incomplete.
 #[must_use]
 #[track_caller]
 pub fn lost_before(path: &Path) -> u64 {
@@ -185,7 +185,7 @@ pub fn lost_before(path: &Path) -> u64 {
 /// Returns the comments in the section header of a pcapng file.
 ///
 /// # Panics
-/// When the file is not whole.
+/// Panics if the file is incomplete.
 #[must_use]
 #[track_caller]
 pub fn section_comments(path: &Path) -> Vec<String> {
@@ -203,7 +203,7 @@ pub fn section_comments(path: &Path) -> Vec<String> {
 /// Returns the comments of a pcapng file's records, each with the index of its record.
 ///
 /// # Panics
-/// When the file is not whole.
+/// Panics if the file is incomplete.
 #[must_use]
 #[track_caller]
 pub fn comments(path: &Path) -> Vec<(usize, String)> {

@@ -38,7 +38,7 @@ fn place() -> (Dir, std::path::PathBuf) {
     let _ = dir.folder("out");
     let _ = dir.write("file", "");
     let keys = dir.write("keys", "read_only = \"00112233445566778899aabbccddeeff\"\n");
-    fs::set_permissions(&keys, fs::Permissions::from_mode(0o644)).expect("an own file");
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o644)).expect("the mode can be set");
     let config = dir.join("wqcap.toml");
     (dir, config)
 }

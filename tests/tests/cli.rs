@@ -1,5 +1,5 @@
-//! What the command line promises: exit statuses, errors that name the key, the value and the way out, limits that
-//! are exact, signals that end a run in order, and JSON that parses.
+//! Contract of the command line: exit statuses, errors with the key, the value and the remedy,
+//! exact limits, signals that end a run in order, and valid JSON.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -19,12 +19,12 @@ use wqcap_tests::{
     wqcap::{model, wqcap},
 };
 
-/// A wire that ends at once, for runs that are to be refused before it matters.
+/// Short wire, for runs that are refused before they receive frames.
 const SHORT: &str = "synth:count=10";
-/// A wire that does not end, slow enough for a debug build.
+/// Endless wire, slow enough for a debug build.
 const ENDLESS: &str = "synth:size=94,flows=64,pps=20000";
 
-/// Says what is running, once the first frame can come.
+/// Beginning of the log line that a run prints once it is ready to receive.
 const CAPTURING: &str = "capturing mlx5_0";
 
 fn capturing(run: &Running) -> bool {
@@ -122,7 +122,10 @@ fn mistakes_in_the_config_name_the_key_the_value_and_the_limit() {
         let run = Wqcap::run(&dir, name).config(config).model(SHORT);
         let done = run.done().expect(2);
         done.says(parts);
-        assert!(!run.summary_path().exists(), "a summary of nothing: {done}");
+        assert!(
+            !run.summary_path().exists(),
+            "a refused run writes no summary: {done}"
+        );
     }
 }
 
@@ -164,8 +167,8 @@ fn errors_name_the_limits_of_the_device() {
         .done()
         .expect(2);
     done.says(&["rss.table_size = 32", "16"]);
-    // The WRs of a striding WQ are fewer than `capture.ring`, which counts its memory.
-    for (receive, says) in [
+    // A striding WQ has fewer WRs than `capture.ring`, which determines its memory.
+    for (receive, parts) in [
         (
             "frame",
             &[
@@ -190,7 +193,7 @@ fn errors_name_the_limits_of_the_device() {
             .done()
             .expect(2);
         done.says(&["capture.ring = 8192"]);
-        done.says(says);
+        done.says(parts);
         let _ = Wqcap::run(&dir, &receive)
             .model(SHORT)
             .set(&receive)
@@ -200,7 +203,7 @@ fn errors_name_the_limits_of_the_device() {
     }
 }
 
-/// The limit of a WQ is its own: `max_qp_wr` of newer kernels is a quarter of it.
+/// The limit of a WQ is independent of `max_qp_wr`, which is a quarter of it on newer kernels.
 #[test]
 fn a_ring_may_be_as_large_as_the_limit_of_a_wq() {
     let dir = Dir::new();
@@ -236,7 +239,7 @@ fn an_invalid_wire_is_refused() {
     let dir = Dir::new();
     let not_pcap = dir.write(
         "text.pcap",
-        "this is no capture file, though it is long enough for a header",
+        "this is not a capture file, but it is long enough for a header",
     );
     for (wire, parts) in [
         (
@@ -268,12 +271,17 @@ fn the_output_folder_must_exist() {
             .out(folder)
             .done()
             .expect(2);
-        done.says(&["output.dir", folder.to_str().expect("plain"), "mkdir"]);
+        done.says(&[
+            "output.dir",
+            folder.to_str().expect("a UTF-8 path"),
+            "mkdir",
+        ]);
     }
-    assert!(!missing.exists(), "nobody asked for it to be made");
+    assert!(!missing.exists(), "the folder is not created");
 }
 
-/// `wqcap run` on a synthetic wire, into the folder `out` of `place`, as user nobody with `capabilities`.
+/// Returns a `wqcap run` on a synthetic wire into the folder `out` of `place`, as user `nobody`
+/// with `capabilities`.
 fn run_as_nobody(place: &ForAll, capabilities: &[&str], args: &[&str]) -> Program {
     let program = Program::new(place.wqcap())
         .args([
@@ -290,35 +298,40 @@ fn run_as_nobody(place: &ForAll, capabilities: &[&str], args: &[&str]) -> Progra
     as_nobody(program, capabilities)
 }
 
-/// The folder `out` of `place`.
+/// Creates the folder `out` of `place` with `mode` and returns its path.
 fn out_with_mode(place: &ForAll, mode: u32) -> PathBuf {
     let out = place.dir().folder("out");
-    fs::set_permissions(&out, Permissions::from_mode(mode)).expect("an own folder");
+    fs::set_permissions(&out, Permissions::from_mode(mode)).expect("the mode can be set");
     out
 }
 
 #[test]
 fn an_output_folder_without_write_permission_is_refused() {
     if !is_root() {
-        skip!("only root can become a user without rights to a folder");
+        skip!("changing the user requires root");
     }
     let place = ForAll::new();
     let out = out_with_mode(&place, 0o755);
     let done = run_as_nobody(&place, privileges::NONE, &[]).run().expect(2);
-    done.says(&["output.dir", out.to_str().expect("plain"), "ermission"]);
+    done.says(&[
+        "output.dir",
+        out.to_str().expect("a UTF-8 path"),
+        "ermission",
+    ]);
 }
 
 #[test]
 fn the_model_requires_or_grants_capabilities_and_reports_it() {
     if !is_root() {
-        skip!("only root can give and take capabilities");
+        skip!("changing capabilities requires root");
     }
     let place = ForAll::new();
     let out = out_with_mode(&place, 0o777);
-    // Nothing is at stake on a synthetic wire.
+    // On a synthetic wire the model grants the capabilities.
     let done = run_as_nobody(&place, privileges::NONE, &[]).run().expect(0);
     done.says(&["CAP_NET_RAW", "grants"]);
-    // Whoever insists on the process's own is refused as by the kernel, and told what is missing.
+    // With the capabilities of the process, the model refuses as the kernel does, and the error
+    // names the missing capability.
     let insist = &["--set", "model.caps=process"];
     let done = run_as_nobody(&place, privileges::NONE, insist)
         .run()
@@ -332,14 +345,14 @@ fn the_model_requires_or_grants_capabilities_and_reports_it() {
         .expect("a folder")
         .map(|f| files::read(&f.expect("listed").path()).len())
         .sum();
-    assert_eq!(captured, 2000, "two runs of a thousand frames");
+    assert_eq!(captured, 2000, "two runs capture 1000 frames each");
 }
 
-/// What `check --privileges` finds missing is what a run then lacks, and its command grants it.
+/// `check --privileges` lists the capabilities that a run lacks, and a command that grants them.
 #[test]
 fn missing_privileges_are_named_with_the_command_that_grants_them() {
     if !is_root() {
-        skip!("only root can give and take capabilities");
+        skip!("changing capabilities requires root");
     }
     let place = ForAll::new();
     let check = |capabilities: &[&str], more: &[&str]| {
@@ -387,7 +400,7 @@ fn count_is_exact() {
         );
         assert_eq!(finished.summary.json["end"], "count");
     }
-    // A wire that ends before that is no failure.
+    // A wire that ends before the count is reached is not a failure.
     let finished = Wqcap::run(&dir, "few")
         .model("synth:count=50,size=94")
         .args(&["--count", "1000"])
@@ -403,7 +416,7 @@ fn duration_counts_from_the_first_ready_queue() {
         .queues(2)
         .args(&["--duration", "0.5"])
         .finish(0);
-    // Less, if it counted from the start.
+    // The duration would be shorter if it counted from the start of the process.
     let took = finished.summary.duration_s;
     assert!(took >= 0.5, "{took} s: {}", finished.done);
     assert_eq!(finished.summary.json["end"], "duration");
@@ -413,7 +426,7 @@ fn duration_counts_from_the_first_ready_queue() {
 fn sigint_and_sigterm_drain_the_rings_and_close_the_files() {
     let dir = Dir::new();
     for (name, signal) in [("int", Signal::INT), ("term", Signal::TERM)] {
-        // A wire that waits for buffers, so that none is lost on a busy machine, and does not end.
+        // Endless wire that waits for buffers, so that no frame is lost on a busy machine.
         let run = Wqcap::run(&dir, name)
             .model(&format!("{ENDLESS},count=1000000000"))
             .queues(2)
@@ -423,14 +436,14 @@ fn sigint_and_sigterm_drain_the_rings_and_close_the_files() {
         running.signal(signal);
         let finished = run.finished(running.wait(), 0);
         assert_eq!(finished.summary.json["end"], "stopped");
-        // Drained: there is no gap between the first and the last frame of all queues together.
+        // The rings were drained: the numbers of all queues together have no gap.
         let captured = finished.summary.ledger.total.captured;
         assert!(captured >= 1000, "{}", finished.done);
         assert_numbers(&finished.numbers(), 0..captured);
     }
 }
 
-/// As by timeout(1), which signals a process and then its group.
+/// timeout(1) signals a process and then its group.
 #[test]
 fn an_interrupt_repeated_within_a_second_is_one_request() {
     let dir = Dir::new();
@@ -455,7 +468,7 @@ fn an_interrupt_repeated_within_a_second_is_one_request() {
 fn a_second_interrupt_ends_the_run_at_once() {
     let dir = Dir::new();
     let run = Wqcap::run(&dir, "x").model(ENDLESS).queues(1).control();
-    // The summary goes to a pipe that nobody reads, so the orderly end waits for ever.
+    // The summary goes to a pipe without a reader, so the orderly end blocks.
     let _ = Program::new("mkfifo")
         .arg(run.summary_path())
         .run()
@@ -463,18 +476,20 @@ fn a_second_interrupt_ends_the_run_at_once() {
     let mut running = run.start();
     run.ctl().until_counted(&mut running, "captured", 1);
     running.signal(Signal::INT);
-    // It has heard that one when its file is complete.
+    // The run has handled the first interrupt when its file is complete.
     running.until("the orderly end", |_| {
-        let names = fs::read_dir(run.out_path()).expect("the folder is there");
-        let names: Vec<_> = names.map(|it| it.expect("a folder lists").path()).collect();
+        let names = fs::read_dir(run.out_path()).expect("the folder exists");
+        let names: Vec<_> = names
+            .map(|it| it.expect("the folder can be listed").path())
+            .collect();
         let is_complete = |it: &PathBuf| it.extension().is_some_and(|it| it == "pcap");
         !names.is_empty() && names.iter().all(is_complete)
     });
     assert!(
         !running.ended(),
-        "the first interrupt ended it before its summary was read"
+        "the run ended before its summary was read"
     );
-    // Repeats are the same request until a second has passed since the first.
+    // Interrupts within a second of the first are part of the same request.
     while !running.ended() {
         running.signal(Signal::INT);
         thread::sleep(TICK);
@@ -628,22 +643,22 @@ fn a_capture_with_defaults_is_ready_within_two_seconds() {
         .arg("--set")
         .arg(format!("output.dir={}", out.display()))
         .start();
-    running.until("its first frame can come", capturing);
+    running.until("the capture is ready", capturing);
     let waited = waited_for_cpus(running.pid());
     running.signal(Signal::INT);
     let _ = running.wait().expect(0);
     let summary = Summary::parse(&fs::read_to_string(path).expect("a summary"));
     let startup = summary.json["startup_s"].as_f64().expect("a number");
-    // What others have taken of the machine meanwhile is not the capture's doing.
+    // Time in which other processes used the CPUs does not count.
     assert!(
         startup - waited <= 2.0,
         "{startup} s from start to the first queue ready, {waited} s of which its threads waited for CPUs"
     );
 }
 
-/// Seconds that threads of a process could have run and did not, one after the other (schedstat).
+/// Returns the total seconds that the threads of a process waited on a run queue (schedstat).
 fn waited_for_cpus(pid: u32) -> f64 {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process exists");
     let waited_ns: u64 = tasks
         .filter_map(|task| fs::read_to_string(task.ok()?.path().join("schedstat")).ok())
         .filter_map(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok())

@@ -1,9 +1,10 @@
-//! The commands of README.md and of the pages below docs/, run as they stand there.
+//! Runs the commands of README.md and of the pages in docs/ unchanged.
 //!
-//! Whatever stands in a block of `sh` is taken, a line at a time, and run in the order of its page by a shell as root, in
-//! namespaces of its own for mounts, the network and processes, where the software NIC is the only RDMA device and `eth1` an
-//! interface with traffic. What cannot be run there is named in [`LEFT_OUT`] with its reason, and told as a skip. The
-//! commands of docs/tcpdump.md stand in tables; `tests/tests/tcpdump.rs` runs them.
+//! A shell as root runs each line of the `sh` blocks, in the order of the page. Each page has its
+//! own mount, network and process namespaces, in which the software NIC is the only RDMA device and
+//! `eth1` is an interface with traffic. [`LEFT_OUT`] lists the commands that cannot run there, with
+//! reasons; they are reported as skips. The commands of docs/tcpdump.md are in tables;
+//! `tests/tests/tcpdump.rs` runs them.
 
 use std::{
     collections::BTreeSet,
@@ -16,38 +17,38 @@ use std::{
 };
 use wqcap_tests::{Dir, Program, binaries, process::is_root, skip};
 
-/// Beginnings of commands that are not run, and why.
+/// Beginnings of commands that are not run, with the reasons.
 const LEFT_OUT: &[(&str, &str)] = &[
-    ("scripts/demo", "builds, and takes a minute"),
-    ("scripts/test", "is the suite that this test is of"),
+    ("scripts/demo", "builds the project and takes a minute"),
+    ("scripts/test", "runs the suite that contains this test"),
     (
         "sudo apt install",
-        "scripts/newcomer does, in a Debian of its own",
+        "scripts/newcomer runs it in a fresh Debian",
     ),
     (
         "sudo systemctl start",
-        "scripts/newcomer does, under a systemd of its own",
+        "scripts/newcomer runs it under systemd",
     ),
     (
         "cargo build",
-        "the binaries under test stand where it would put them",
+        "the binaries under test are already in place",
     ),
     ("sudo benches/peers", "measures for many minutes"),
     (
         "wqcap ctl --rdma",
-        "the software NIC has no connections; scripts/vm-srq does",
+        "the software NIC has no RDMA connections; scripts/vm-srq tests them",
     ),
     (
         "LD_PRELOAD=/path/to",
-        "has a path to fill in; wqcap model does the same",
+        "contains a placeholder path; wqcap model is equivalent",
     ),
     (
         "wqcap run -c wqcap.toml --set output.stdout=true | wireshark",
-        "takes a screen",
+        "requires a display",
     ),
 ];
 
-/// Beginnings of commands that go on until somebody ends them: each is interrupted when it has run for a while.
+/// Beginnings of commands that run until they are interrupted. Each gets SIGINT after 3 seconds.
 const ENDLESS: &[&str] = &[
     "target/release/wqcap top",
     "wqcap top",
@@ -56,19 +57,20 @@ const ENDLESS: &[&str] = &[
     "tshark -i wqcap-mlx5_0-1",
 ];
 
-/// Beginnings of commands whose capture the next ones look at: they run beside them until the block ends.
+/// Beginnings of commands that run in the background until the block ends, because later commands
+/// use their capture.
 const BACKGROUND: &[&str] = &["target/release/wqcap run -c configs/wqcap.toml"];
 
-/// Programs of others, without which a command is left out.
+/// Third-party programs. A command is skipped if its program is not installed.
 const OTHERS: &[&str] = &["tshark", "tcpdump", "ibv_devinfo", "suricata", "zeek"];
 
-/// Pages that are run at a time.
+/// Number of pages that run in parallel.
 const AT_A_TIME: usize = 4;
 
-/// The wire of the only device: it does not end, and has frames for every filter of the pages.
+/// Wire of the only device: endless, with frames for every filter of the pages.
 const WIRE: &str = "synth:size=100,flows=16,pps=2000,proto=mix";
 
-/// What all commands find, besides the NIC: programs, files, directories, traffic.
+/// Shell script that prepares the environment of the commands: mounts, interfaces, traffic.
 const PLACE: &str = r#"
 mount -t tmpfs none /var/lib
 mount -t tmpfs none /run
@@ -83,7 +85,7 @@ done
 python3 traffic.py peer0 peer1 &
 "#;
 
-/// Frames of TCP to port 443, again and again, over each interface that is named.
+/// Python program that sends TCP frames to port 443 repeatedly on each of its interface arguments.
 const TRAFFIC: &str = r#"
 import socket, struct, sys, time
 sockets = [socket.socket(socket.AF_PACKET, socket.SOCK_RAW) for _ in sys.argv[1:]]
@@ -98,7 +100,7 @@ while True:
     time.sleep(0.001)
 "#;
 
-/// A capture to inspect and to change: `wqcap ctl` finds it where it looks by default.
+/// Configuration of a capture with the default control socket, for `wqcap ctl` commands.
 const INSPECTED: &str = r#"
 [capture]
 mode = "filtered"
@@ -111,7 +113,7 @@ dir = "out"
 [control]
 "#;
 
-/// The commands of a page's blocks of `sh`, each block by itself.
+/// Returns the commands of each `sh` block of a page.
 fn blocks(page: &str) -> Vec<Vec<String>> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();
@@ -135,8 +137,13 @@ fn blocks(page: &str) -> Vec<Vec<String>> {
 }
 
 fn pages() -> Vec<String> {
-    let docs = fs::read_dir(binaries::root().join("docs")).expect("docs lists");
-    let docs = docs.map(|it| it.expect("lists").file_name().into_string().expect("plain"));
+    let docs = fs::read_dir(binaries::root().join("docs")).expect("docs can be listed");
+    let docs = docs.map(|it| {
+        it.expect("docs can be listed")
+            .file_name()
+            .into_string()
+            .expect("a UTF-8 name")
+    });
     let docs: BTreeSet<_> = docs.filter(|it| it.ends_with(".md")).collect();
     let first = ["README.md", "mlx5-model/README.md"].map(str::to_owned);
     let docs = docs.iter().map(|it| format!("docs/{it}"));
@@ -147,7 +154,7 @@ fn starts(command: &str, with: &[&str]) -> bool {
     with.iter().any(|it| command.starts_with(it))
 }
 
-/// Why a command is left out here.
+/// Returns the reason why a command is skipped; `None` if it runs.
 fn left_out(command: &str, missing: &[&str]) -> Option<String> {
     let known = LEFT_OUT
         .iter()
@@ -159,7 +166,8 @@ fn left_out(command: &str, missing: &[&str]) -> Option<String> {
     reason.or_else(|| absent.map(|name| format!("{name} is not installed")))
 }
 
-/// A shell's script for a page: it stops at the first command that fails.
+/// Returns a shell script with the commands of a page, which stops at the first failure, and the
+/// skipped commands.
 fn script(blocks: &[Vec<String>], missing: &[&str]) -> (String, Vec<String>) {
     let mut text = String::from("set -e\n");
     let mut skipped = Vec::new();
@@ -175,7 +183,7 @@ fn script(blocks: &[Vec<String>], missing: &[&str]) -> (String, Vec<String>) {
             let _ = if starts(command, BACKGROUND) {
                 writeln!(
                     text,
-                    "{command} & beside=$!\nuntil wqcap ctl status >status 2>&1; do kill -0 $beside; sleep 0.1; done"
+                    "{command} & background=$!\nuntil wqcap ctl status >status 2>&1; do kill -0 $background; sleep 0.1; done"
                 )
             } else if starts(command, ENDLESS) {
                 writeln!(
@@ -188,16 +196,16 @@ fn script(blocks: &[Vec<String>], missing: &[&str]) -> (String, Vec<String>) {
         }
         let _ = writeln!(
             text,
-            "[ -z \"$beside\" ] || {{ kill $beside; wait $beside; }}; beside="
+            "[ -z \"$background\" ] || {{ kill $background; wait $background; }}; background="
         );
     }
-    (text + "echo all of it\n", skipped)
+    (text + "echo page complete\n", skipped)
 }
 
-/// Where commands find what the pages take for granted.
+/// Creates the files that the pages take for granted.
 fn prepare_folder(dir: &Dir) {
     let link = |to: &Path, name: &str| {
-        std::os::unix::fs::symlink(to, dir.join(name)).expect("own");
+        std::os::unix::fs::symlink(to, dir.join(name)).expect("the link is created");
     };
     dir.folder("target");
     link(binaries::dir(), "target/release");
@@ -225,7 +233,7 @@ fn prepare_folder(dir: &Dir) {
 #[test]
 fn the_commands_of_the_pages_succeed() {
     if !is_root() {
-        skip!("only root makes namespaces for mounts and the network");
+        skip!("mount and network namespaces require root");
     }
     let missing: Vec<_> = OTHERS
         .iter()
@@ -238,9 +246,9 @@ fn the_commands_of_the_pages_succeed() {
     let pages: Vec<_> = pages().into_iter().map(Page::read).collect();
     for (start, _) in LEFT_OUT {
         let is_used = |it: &Page| it.blocks.iter().flatten().any(|it| it.starts_with(start));
-        assert!(pages.iter().any(is_used), "no page has {start:?} any more");
+        assert!(pages.iter().any(is_used), "no page contains {start:?}");
     }
-    // Most of the time is waited, and each page has a place of its own.
+    // Pages run in parallel: they mostly wait, and each has its own folder and namespaces.
     let next = AtomicUsize::new(0);
     let run = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -253,10 +261,10 @@ fn the_commands_of_the_pages_succeed() {
         }
     });
     let run = run.into_inner();
-    assert!(run > 30, "{run} commands");
+    assert!(run > 30, "only {run} commands ran");
 }
 
-/// A page of the documentation.
+/// Page of the documentation.
 struct Page {
     name: String,
     blocks: Vec<Vec<String>>,
@@ -269,13 +277,14 @@ impl Page {
         Self { name, blocks }
     }
 
-    /// Runs its commands, but for those that need what is missing; how many were run.
+    /// Runs the commands of the page, except those with a missing program. Returns the number of
+    /// commands that ran.
     #[track_caller]
     fn run(&self, missing: &[&str]) -> usize {
         let Self { name, blocks } = self;
         let (script, skipped) = script(blocks, missing);
-        for why in &skipped {
-            wqcap_tests::skip::note(&format!("commands_of_pages {name}"), why);
+        for reason in &skipped {
+            wqcap_tests::skip::note(&format!("commands_of_pages {name}"), reason);
         }
         let run = blocks.iter().flatten().count() - skipped.len();
         if run == 0 {
@@ -283,7 +292,7 @@ impl Page {
         }
         let dir = Dir::new();
         prepare_folder(&dir);
-        // What is inspected is there before the first command that looks at it.
+        // The capture for `wqcap ctl` starts before the first command.
         let inspected = match name.as_str() {
             "docs/control.md" | "docs/recipes.md" => {
                 "mkdir out /run/wqcap\nwqcap run -c inspected.toml &\nuntil wqcap ctl status; do sleep 0.1; done\n"
@@ -308,13 +317,14 @@ impl Page {
             .args(["model", "--wire", WIRE, "--", "bash", "-c", &all])
             .env("PATH", format!("{}:{path}", bin.display()))
             .env("HOME", dir.folder("home"))
-            // Where software NICs whose processes are killed with their namespace leave their trees.
+            // Folder for the files of software NICs whose processes are killed with their
+            // namespace.
             .env("XDG_RUNTIME_DIR", dir.folder("runtime"))
             .cwd(dir.path())
             .timeout(Duration::from_secs(300))
             .run();
         assert!(done.status.success(), "{name}: {done}");
-        assert!(done.stdout.ends_with("all of it\n"), "{name}: {done}");
+        assert!(done.stdout.ends_with("page complete\n"), "{name}: {done}");
         run
     }
 }

@@ -1,6 +1,7 @@
-//! Community IDs of flows, through the binary, over all captures: held to the reference implementation, and to Suricata's.
+//! Community IDs of flows in all captures, compared with the reference implementation and with
+//! Suricata.
 //!
-//! Each difference has a reason, by what the flow is; how many flows a reason explains is printed.
+//! Each difference must have a known reason. The tests print the number of flows for each reason.
 
 use serde_json::Value;
 use std::{
@@ -23,22 +24,23 @@ use wqcap_tests::{
 };
 
 const ICMP: [u64; 2] = [1, 58];
-/// TCP, UDP and SCTP.
+/// Protocols with ports: TCP, UDP and SCTP.
 const WITH_PORTS: [u64; 3] = [6, 17, 132];
 
-/// Who sent the one message in the captures that is cut off within its header, behind type and code.
+/// Source address of the only message in the captures that is truncated within its header, after
+/// type and code.
 const SHORT_MESSAGE: &str = "4f:f829:c:1a1a:1a1a:1a1a:1a37:0";
 
-const NO_PORTS: &str = "no ports are known: the reference is told that they are 0";
+const NO_PORTS: &str = "the ports are unknown: the reference gets 0";
 
-/// Whom the one packet behind NSH goes to.
-const BEHIND_NSH: &str = "10.13.13.13";
+/// Destination address of the only packet encapsulated in NSH.
+const NSH_DESTINATION: &str = "10.13.13.13";
 
-/// Types of ICMP messages that ask or answer.
+/// Types of ICMP requests and replies.
 const TWO_WAY: [u64; 10] = [0, 8, 9, 10, 13, 14, 15, 16, 17, 18];
 const TWO_WAY_V6: [u64; 12] = [128, 129, 130, 131, 133, 134, 135, 136, 139, 140, 144, 145];
 
-/// Captures a file with flow records, in one queue, so that the capture has the order of the file.
+/// Captures a file with flow records, on one queue, so that the frames keep the order of the file.
 fn run(dir: &Dir, file: &Path) -> Finished {
     Wqcap::run(dir, "flows")
         .replay(file)
@@ -48,7 +50,7 @@ fn run(dir: &Dir, file: &Path) -> Finished {
         .finish(0)
 }
 
-/// Ends and protocol of a flow, whichever direction it has.
+/// Protocol and sorted endpoints of a flow, independent of its direction.
 type Ends = (u64, [(String, u64); 2]);
 
 fn ends(protocol: u64, ends: [String; 2], ports: [u64; 2]) -> Ends {
@@ -58,16 +60,17 @@ fn ends(protocol: u64, ends: [String; 2], ports: [u64; 2]) -> Ends {
     (protocol, ends)
 }
 
-/// A record of a flow of IP.
+/// Record of an IP flow.
 struct Flow {
-    /// Its ends, the sender of the first frame first.
+    /// Addresses of both endpoints; the first is the sender of the first frame.
     ends: [String; 2],
     protocol: u64,
     ports: Option<[u64; 2]>,
-    /// When the first frame came.
+    /// Time stamp of the first frame, in nanoseconds since 1970.
     first_ns: u64,
     id: Option<String>,
-    /// Of the tunnel that it is in, without ports: those of the way back are in no record.
+    /// Endpoints of the surrounding tunnel, without ports: records hold no ports of the reverse
+    /// direction.
     tunnel: Option<Ends>,
 }
 
@@ -97,8 +100,8 @@ fn flows(duckdb: &Duckdb, finished: &Finished) -> Vec<Flow> {
     rows.iter().map(flow).collect()
 }
 
-/// Types and codes of ICMP messages that are not quoted by others, as tshark reads them: by the frame's time stamp and its
-/// ends.
+/// Types and codes of ICMP messages that other messages do not quote, according to tshark, by the
+/// frame's time stamp and endpoints.
 type Messages = BTreeMap<(u64, [String; 2]), [u64; 2]>;
 
 fn messages(file: &Path) -> Messages {
@@ -130,7 +133,7 @@ fn messages(file: &Path) -> Messages {
         let fields: Vec<_> = line.split('|').collect();
         let seconds = fields[1].replace('.', "");
         let ns = seconds.parse().expect("nanoseconds");
-        // The packets around the message, the innermost of which has its ends.
+        // The endpoints are those of the innermost packet around the message.
         let stack = fields[0].split(':');
         let around = stack.take_while(|it| !["icmp", "icmpv6"].contains(it));
         let around: Vec<_> = around.filter(|it| ["ip", "ipv6"].contains(it)).collect();
@@ -153,7 +156,7 @@ fn messages(file: &Path) -> Messages {
     messages
 }
 
-/// Counts what is the same, and what differs for a reason.
+/// Counts of equal IDs and of differences by reason.
 #[derive(Default)]
 struct Verdict {
     same: usize,
@@ -162,25 +165,25 @@ struct Verdict {
 }
 
 impl Verdict {
-    fn add(&mut self, same: bool, reason: Option<&'static str>, told: impl FnOnce() -> String) {
+    fn add(&mut self, same: bool, reason: Option<&'static str>, describe: impl FnOnce() -> String) {
         match (same, reason) {
             (true, _) => self.same += 1,
             (false, Some(reason)) => *self.explained.entry(reason).or_default() += 1,
-            (false, None) => self.unexplained.push(told()),
+            (false, None) => self.unexplained.push(describe()),
         }
     }
 
-    /// Everything has its reason, and at least `floor` are the same.
+    /// Asserts that every difference has a reason and that at least `floor` IDs are equal.
     #[track_caller]
     fn assert(&self, what: &str, floor: usize) {
-        skip::say(&format!("{what}: {} are the same", self.same));
+        skip::say(&format!("{what}: {} are equal", self.same));
         for (reason, count) in &self.explained {
             skip::say(&format!("  {count:5}  {reason}"));
         }
         let (count, first) = (self.unexplained.len(), self.unexplained.iter().take(20));
         let first: Vec<_> = first.map(String::as_str).collect();
         assert!(count == 0, "{what}: {count} differ\n{}", first.join("\n"));
-        assert!(self.same >= floor, "{what}: only {} the same", self.same);
+        assert!(self.same >= floor, "{what}: only {} are equal", self.same);
     }
 }
 
@@ -218,7 +221,7 @@ fn ids_in_flow_records_are_those_of_the_reference_implementation() {
         let reason = match (&flow.id, tuple.2) {
             (None, Some([0, 0])) => Some(NO_PORTS),
             (None, _) if flow.ends[0] == SHORT_MESSAGE => {
-                Some("a message of ICMPv6 cut off after six bytes: it is not looked into")
+                Some("an ICMPv6 message truncated after six bytes is not parsed")
             }
             _ => None,
         };
@@ -227,7 +230,7 @@ fn ids_in_flow_records_are_those_of_the_reference_implementation() {
         });
     }
     skip::say(&format!(
-        "neither has an ID of {none} flows; the same of ICMP and ICMPv6: {same_icmp:?}"
+        "{none} flows have no ID in either; equal IDs of ICMP and ICMPv6: {same_icmp:?}"
     ));
     verdict.assert(
         "Community IDs of records",
@@ -237,7 +240,8 @@ fn ids_in_flow_records_are_those_of_the_reference_implementation() {
     assert!(!captures.real || same_icmp[1] > 20, "{same_icmp:?}");
 }
 
-/// Ends and ports of a flow's text in the output of `wqcap rss`, `udp 10.0.0.1:53 - [fd00::1]:53`, or `None`: it is no IP.
+/// Parses a flow in the output of `wqcap rss`, such as `udp 10.0.0.1:53 - [fd00::1]:53`; `None` if
+/// it is not IP.
 fn parse_flow(flow: &str) -> Option<Tuple> {
     let (protocol, rest) = match flow.split_once(' ')? {
         ("ip", rest) => {
@@ -293,14 +297,14 @@ fn ids_in_the_report_of_rss_are_those_of_the_reference_implementation() {
             format!("{flow}: {id:?}, reference {theirs:?}")
         });
     }
-    skip::say(&format!("neither has an ID of {none} flows"));
+    skip::say(&format!("{none} flows have no ID in either"));
     verdict.assert(
         "Community IDs of the heaviest flows",
         if captures.real { 400 } else { 50 },
     );
 }
 
-/// Suricata with nothing but its flows, each with its ID.
+/// Configuration of Suricata that logs only flows, with Community IDs.
 const SURICATA: &str = "%YAML 1.1
 ---
 vars: {address-groups: {HOME_NET: any, EXTERNAL_NET: any}}
@@ -316,11 +320,11 @@ flow: {memcap: 256mb, hash-size: 65536, prealloc: 1000}
 vlan: {use-for-tracking: true}
 ";
 
-/// What Suricata logs of the flows in a file.
+/// Returns the flow events that Suricata logs for a file.
 fn suricata(dir: &Dir, file: &Path) -> Result<Vec<Value>, String> {
     let find = ["-c", "command -v suricata"];
     if !Program::new("sh").args(find).run().status.success() {
-        return Err("no suricata (Debian package suricata, from Debian 13)".to_owned());
+        return Err("suricata is not installed (package suricata, from Debian 13)".to_owned());
     }
     let log = dir.folder("suricata");
     let config = dir.write("suricata.yaml", SURICATA);
@@ -373,30 +377,30 @@ fn ids_in_flow_records_are_those_of_suricata() {
             true => ["src_port", "dest_port"].map(|it| number(&event[it])),
             false => [0, 0],
         };
-        let (is_loop, is_nsh) = (pair[0] == pair[1], pair[1] == BEHIND_NSH);
+        let (is_loop, is_nsh) = (pair[0] == pair[1], pair[1] == NSH_DESTINATION);
         let theirs = text("community_id");
         let tunnel = ends(protocol, pair.clone(), [0, 0]);
         let found = ours.get(&ends(protocol, pair, ports));
         let kind = event["icmp_type"].as_u64().unwrap_or_default();
         let reason = match (protocol, found) {
             (_, None) if tunnels.contains(&tunnel) => {
-                Some("a tunnel's own flow: records are of the packets within")
+                Some("a tunnel's outer flow: records describe the inner packets")
             }
-            (_, None) if is_nsh => Some("behind NSH, which is not looked into"),
+            (_, None) if is_nsh => Some("packets in NSH are not parsed"),
             (1, Some(_)) if !TWO_WAY.contains(&kind) => Some(
-                "a one-way message of ICMP: Suricata orders the ends, the specification does not",
+                "a one-way ICMP message: Suricata sorts the endpoints, the specification does not",
             ),
-            (58, Some(_)) if !TWO_WAY_V6.contains(&kind) => Some(
-                "a one-way message of ICMPv6: Suricata takes 0 for the code, and orders the ends",
-            ),
+            (58, Some(_)) if !TWO_WAY_V6.contains(&kind) => {
+                Some("a one-way ICMPv6 message: Suricata uses code 0 and sorts the endpoints")
+            }
             (1, Some(_)) if kind == 0 && event["flow"]["pkts_toclient"] == 0 => {
-                Some("an echo's answer alone: Suricata takes it for a one-way message")
+                Some("an echo reply without a request: Suricata treats it as a one-way message")
             }
-            (50, Some(_)) => {
-                Some("ESP: Suricata has an ID for each SPI, the specification one for both ends")
-            }
+            (50, Some(_)) => Some(
+                "ESP: Suricata has one ID per SPI, the specification one per pair of endpoints",
+            ),
             (_, Some(_)) if is_loop => {
-                Some("both ends have the same address: Suricata does not put the lower port first")
+                Some("both endpoints have the same address: Suricata does not sort the ports")
             }
             _ => None,
         };

@@ -1,17 +1,18 @@
-//! `wqcap ctl` against captures on the software NIC: every command, who may, and what clients that misbehave can do.
+//! `wqcap ctl` with captures on the software NIC: all commands, access control, and misbehaving
+//! clients.
 //!
-//! | test | shows |
+//! | test | covers |
 //! |---|---|
-//! | `queries_report_the_capture_and_change_nothing` | status, stats, plan, devices and watch, for people and for programs |
+//! | `queries_report_the_capture_and_change_nothing` | status, stats, plan, devices and watch, as text and as JSON |
 //! | `changes_persist_and_repeats_have_no_effect` | filter, rotate, drain, stop, start, log, reload, shutdown |
 //! | `the_spread_and_the_flags_change_while_frames_flow` | respread, wq-flags |
-//! | `the_plan_shows_the_current_settings` | after every kind of change, with the changed keys marked |
-//! | `rules_are_added_and_removed` | rule add, rule remove, and the plan that tells of them |
-//! | `the_audit_log_names_the_author_of_each_change` | the audit trail: changes, refusals, a flood of them, reloads, signals |
-//! | `commands_that_fail_exit_with_a_reason` | exit statuses of refusals and of nobody there |
-//! | `watch_ends_when_its_reader_closes_the_pipe` | a closed pipe ends it before its next line |
-//! | `groups_decide_access` | the socket's mode, and both groups |
-//! | `misbehaving_clients_are_disconnected_and_others_served` | garbage, oversize, flooding, stalling, vanishing |
+//! | `the_plan_shows_the_current_settings` | plan after each kind of change, with the changed keys marked |
+//! | `rules_are_added_and_removed` | rule add, rule remove, and their effect on the plan |
+//! | `the_audit_log_names_the_author_of_each_change` | audit log: changes, refusals, a flood of refusals, reloads, signals |
+//! | `commands_that_fail_exit_with_a_reason` | exit statuses of refusals and of a missing service |
+//! | `watch_ends_when_its_reader_closes_the_pipe` | a closed pipe ends the command before its next line |
+//! | `groups_decide_access` | mode of the socket, read group and write group |
+//! | `misbehaving_clients_are_disconnected_and_others_served` | garbage, oversize, flooding, stalling and vanishing clients |
 
 use rustix::{
     process::{Pid, Signal, kill_process},
@@ -38,11 +39,12 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// WRs of a ring, and frames a second of the wire.
+/// Number of WRs of a ring.
 const RING: u64 = 256;
+/// Rate of the wire in frames per second.
 const PPS: u64 = 20_000;
 
-/// A capture under way, with its socket.
+/// Running capture with a control socket.
 struct Captured<'d> {
     command: Wqcap<'d>,
     run: Running,
@@ -53,13 +55,13 @@ fn start<'d>(dir: &'d Dir, name: &str, sets: &[&str]) -> Captured<'d> {
     start_as(dir, name, "", sets)
 }
 
-/// The same with a configuration file.
+/// Starts a capture with the configuration file `config` and waits for its first frame.
 fn start_as<'d>(dir: &'d Dir, name: &str, config: &str, sets: &[&str]) -> Captured<'d> {
     let mut command = Wqcap::run(dir, name)
         .config(config)
         .model(&format!("synth:size=64,flows=64,pps={PPS}"))
         .set(&format!("capture.ring={RING}"))
-        // A ring holds as many frames.
+        // One WR per frame, so that a ring holds `RING` frames.
         .set("capture.receive=frame")
         .queues(2)
         .control();
@@ -71,7 +73,7 @@ fn start_as<'d>(dir: &'d Dir, name: &str, config: &str, sets: &[&str]) -> Captur
         ctl: command.ctl(),
         command,
     };
-    captured.until("a capture that runs", |status| {
+    captured.until("the capture runs", |status| {
         status["capture"]["state"] == "running"
             && status["capture"]["ledger"]["captured"].as_u64() > Some(0)
     });
@@ -83,13 +85,13 @@ impl Captured<'_> {
         self.ctl.run(args)
     }
 
-    /// What a command prints for programs.
+    /// Returns the JSON output of a command.
     #[track_caller]
     fn json(&self, args: &[&str]) -> Value {
         self.ctl.json(args)
     }
 
-    /// Carries out a change and says whether it was one.
+    /// Requests a change and returns the `changed` field of the answer.
     #[track_caller]
     fn change(&self, args: &[&str]) -> bool {
         self.ctl.change(args)
@@ -100,13 +102,13 @@ impl Captured<'_> {
         self.json(&["status"])
     }
 
-    /// Asks for the status until it is as wanted.
+    /// Requests the status until `wanted` accepts it.
     #[track_caller]
     fn until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) {
         self.ctl.until(&mut self.run, "status", what, wanted);
     }
 
-    /// Frames that a queue has received, or all of them.
+    /// Returns the frames received by a queue, or by all queues if `queue` is `None`.
     #[track_caller]
     fn received(&self, queue: Option<usize>) -> u64 {
         let ledger = &self.json(&["stats"])["ledger"];
@@ -116,46 +118,51 @@ impl Captured<'_> {
         })
     }
 
-    /// Nothing is led to a queue, or to any, since it had received `before`: however much the wire has brought by now,
-    /// no more has come than the rings held then. Waits for four times as many frames' time, by the capture's own clock.
+    /// Asserts that no rule leads to `queue` (or to any queue) since it had received `before`
+    /// frames: at most the content of the rings at that time is received later. Waits by the
+    /// capture's clock for the time in which the wire brings four times that many frames.
     #[track_caller]
     fn assert_shut(&mut self, queue: Option<usize>, before: u64) {
         let rings = if queue.is_some() { RING } else { 2 * RING };
         let elapsed = |status: &Value| status["capture"]["elapsed_s"].as_f64();
         let wire = Duration::from_secs_f64(4.0 * rings as f64 / PPS as f64);
         let then = elapsed(&self.status()).map(|it| it + wire.as_secs_f64());
-        self.until("more than the rings hold on the wire", |status| {
-            elapsed(status) >= then
-        });
-        let came = self.received(queue) - before;
-        assert!(came <= rings, "{came} frames came in, of rings of {RING}");
+        self.until(
+            "the wire has sent more frames than the rings hold",
+            |status| elapsed(status) >= then,
+        );
+        let late = self.received(queue) - before;
+        assert!(
+            late <= rings,
+            "{late} frames were received, more than {rings}"
+        );
     }
 
     fn connect(&self) -> Wire {
         let stream = UnixStream::connect(self.ctl.socket()).expect("the socket is served");
         stream
             .set_read_timeout(Some(HANG))
-            .expect("a socket takes a time-out");
+            .expect("the timeout can be set");
         Wire {
-            reader: BufReader::new(stream.try_clone().expect("descriptors")),
+            reader: BufReader::new(stream.try_clone().expect("a descriptor is free")),
             stream,
         }
     }
 
-    /// Ends it by command, and holds what it left against its ledger.
+    /// Shuts the capture down by command and checks its files against its ledger.
     #[track_caller]
     fn shutdown(self) -> wqcap_tests::Finished {
         self.ctl(&["shutdown"]).expect(0);
         let finished = self.command.finished(self.run.wait(), 0);
         assert!(
             !self.ctl.socket().exists(),
-            "the socket goes with its service"
+            "the service removes its socket"
         );
         finished
     }
 }
 
-/// A client that writes what it likes.
+/// Raw client connection that can write any bytes.
 struct Wire {
     reader: BufReader<UnixStream>,
     stream: UnixStream,
@@ -172,7 +179,7 @@ impl Wire {
         self.answer()
     }
 
-    /// The next line; null when the service has closed the connection.
+    /// Reads the next answer; null if the service has closed the connection.
     fn answer(&mut self) -> Value {
         let mut line = String::new();
         match self.reader.read_line(&mut line) {
@@ -188,15 +195,15 @@ fn request(id: u64, word: &str) -> Value {
 
 fn files(out: &Path) -> usize {
     fs::read_dir(out)
-        .expect("the folder is there")
+        .expect("the folder exists")
         .filter(|it| {
-            let name = it.as_ref().expect("a folder lists").file_name();
+            let name = it.as_ref().expect("the folder can be listed").file_name();
             !name.to_string_lossy().ends_with(".part")
         })
         .count()
 }
 
-/// Frames received, by each whole line that `watch` has printed.
+/// Returns the received frames from each complete line that `watch` has printed.
 fn received_in(watched: &str) -> Vec<u64> {
     let whole = watched.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let lines = whole.lines().map(|line| -> Value {
@@ -216,8 +223,8 @@ fn queries_report_the_capture_and_change_nothing() {
     assert_eq!(status["capture"]["device"], "mlx5_0");
     assert_eq!(status["capture"]["queues"], 2);
     assert!(status["control"]["unix"]["accepted"].as_u64() >= Some(2));
-    // Whoever asked before has gone, but the service may not have seen it yet.
-    capture.until("one client, who asks", |status| {
+    // Earlier clients have disconnected, but the service may not have noticed yet.
+    capture.until("one client is connected", |status| {
         status["control"]["unix"]["clients"] == 1
     });
     let text = capture.ctl(&["status"]).expect(0).stdout;
@@ -229,9 +236,9 @@ fn queries_report_the_capture_and_change_nothing() {
     let sum: u64 = queues.iter().filter_map(|it| it["received"].as_u64()).sum();
     assert_eq!(stats["ledger"]["total"]["received"], sum);
     assert!(stats["nic"]["out_of_buffer"].is_u64());
-    // The queues publish their statistics ten times a second; senders are told once a second is over.
+    // The queues publish their statistics ten times a second, the senders after the first second.
     let Captured { ctl, run, .. } = &mut capture;
-    ctl.until(run, "stats", "statistics of everything", |stats| {
+    ctl.until(run, "stats", "all statistics are present", |stats| {
         let statistics = &stats["statistics"];
         statistics["hold"].is_object() && statistics["talkers"]["by_bytes"][0].is_object()
     });
@@ -264,7 +271,7 @@ fn queries_report_the_capture_and_change_nothing() {
     let watched = capture.ctl(&[watch, &["--count", "3"]].concat()).expect(0);
     assert_eq!(received_in(&watched.stdout).len(), 3);
     let mut watching = capture.ctl.program(watch).start();
-    watching.until("frames come in", |it| {
+    watching.until("the count of received frames rises", |it| {
         let received = received_in(&it.stdout());
         assert!(received.is_sorted(), "{received:?}");
         received.first() < received.last()
@@ -284,8 +291,8 @@ fn watch_ends_when_its_reader_closes_the_pipe() {
     let run = Wqcap::run(&dir, "piped").model("synth:pps=1000").control();
     let mut running = run.start();
     run.ctl()
-        .until(&mut running, "status", "somebody answers", |_| true);
-    // The reader leaves at once, and the next line would come in an hour.
+        .until(&mut running, "status", "the service answers", |_| true);
+    // The reader exits at once, and the next line is due in an hour.
     let watch = format!(
         "{} ctl --unix {} watch --every 3600 | true",
         binaries::wqcap().display(),
@@ -301,20 +308,23 @@ fn changes_persist_and_repeats_have_no_effect() {
     let dir = Dir::new();
     let mut capture = start(&dir, "change", &[]);
     assert!(capture.change(&["filter", "arp"]));
-    assert!(!capture.change(&["filter", "arp"]), "it was so already");
-    capture.until("a frame that the filter refuses", |status| {
+    assert!(
+        !capture.change(&["filter", "arp"]),
+        "the filter is unchanged"
+    );
+    capture.until("the filter rejects a frame", |status| {
         status["capture"]["filter"] == "arp"
             && status["capture"]["ledger"]["filtered"].as_u64() > Some(0)
     });
     assert!(capture.change(&["filter", ""]));
 
     let out = capture.command.out_path();
-    let began = |_: &Running| fs::read_dir(out).expect("the folder is there").count() >= 2;
-    capture.run.until("a file of each queue has begun", began);
+    let began = |_: &Running| fs::read_dir(out).expect("the folder exists").count() >= 2;
+    capture.run.until("each queue has a file", began);
     assert!(capture.change(&["rotate"]));
     capture
         .run
-        .until("a file of each queue is completed", |_| files(out) >= 2);
+        .until("each queue has a finished file", |_| files(out) >= 2);
 
     assert!(capture.change(&["drain"]));
     assert!(!capture.change(&["drain"]));
@@ -323,7 +333,7 @@ fn changes_persist_and_repeats_have_no_effect() {
     capture.assert_shut(None, before);
     assert!(capture.change(&["start"]));
     assert!(!capture.change(&["start"]));
-    capture.until("frames after the drain", |status| {
+    capture.until("frames are received after the drain", |status| {
         status["capture"]["ledger"]["received"].as_u64() > Some(before + 2 * RING)
     });
 
@@ -331,9 +341,9 @@ fn changes_persist_and_repeats_have_no_effect() {
     assert_eq!(capture.status()["capture"]["state"], "stopped");
     assert!(!capture.change(&["stop"]));
     let stopped = number(&capture.status()["capture"]["ledger"]["captured"]);
-    assert!(stopped > 0, "the last state stays to be seen");
+    assert!(stopped > 0, "the last ledger stays in the status");
     assert!(capture.change(&["start"]));
-    capture.until("frames after the stop", |status| {
+    capture.until("frames are captured after the stop", |status| {
         status["capture"]["state"] == "running"
             && status["capture"]["ledger"]["captured"].as_u64() > Some(0)
     });
@@ -347,7 +357,7 @@ fn changes_persist_and_repeats_have_no_effect() {
     assert!(total.filtered > 0);
 }
 
-/// Rules that were made of a filter stay; another filter must not need more than they take.
+/// Rules derived from the filter are fixed. A new filter must not select frames outside them.
 #[test]
 fn a_filter_that_needs_frames_outside_the_rules_is_refused() {
     let dir = Dir::new();
@@ -374,7 +384,7 @@ fn a_change_with_a_once_name_is_applied_once() {
     let again = other.ask(&named(2));
     assert_eq!(
         again["ok"], first["ok"],
-        "the repeat is answered as the first was"
+        "a repeat gets the answer of the first request"
     );
     let taken =
         other.ask(&json!({"version": 1, "id": 3, "once": "n-1", "command": {"do": "drain"}}));
@@ -400,7 +410,7 @@ fn a_reload_applies_changeable_keys_and_refuses_others() {
     assert_eq!(
         capture.status()["capture"]["filter"],
         "udp",
-        "nothing changed"
+        "the filter is unchanged"
     );
     capture.shutdown();
 }
@@ -411,13 +421,13 @@ fn sighup_reloads_the_configuration() {
     let mut capture = start(&dir, "hangup", &[]);
     dir.write("hangup.toml", "[capture]\nfilter = \"udp\"\n");
     capture.run.signal(Signal::HUP);
-    capture.until("the new filter", |status| {
+    capture.until("the new filter is active", |status| {
         status["capture"]["filter"] == "udp"
     });
     dir.write("hangup.toml", "[capture]\nfilter = \"tcp\"\nsample = 3\n");
     capture.run.signal(Signal::HUP);
-    // What was refused before is told in the log, and nothing has changed.
-    capture.run.until("a word on it", |run| {
+    // The log reports the refused key, and the filter stays.
+    capture.run.until("the refusal is logged", |run| {
         run.stderr().contains("capture.sample")
     });
     assert_eq!(capture.status()["capture"]["filter"], "udp");
@@ -442,7 +452,7 @@ fn the_audit_log_names_the_author_of_each_change() {
     }
     dir.write("audit.toml", "[capture]\nfilter = \"udp\"\n");
     capture.run.signal(Signal::HUP);
-    capture.until("the new filter", |status| {
+    capture.until("the new filter is active", |status| {
         status["capture"]["filter"] == "udp"
     });
     capture.run.signal(Signal::TERM);
@@ -452,13 +462,13 @@ fn the_audit_log_names_the_author_of_each_change() {
         .iter()
         .filter_map(|it| it.strip_prefix("audit: "))
         .collect();
-    let by = |who: &str, rest: &str| {
-        let who = format!("who=\"{who}");
+    let assert_line = |author: &str, rest: &str| {
+        let author = format!("who=\"{author}");
         let found: Vec<_> = lines
             .iter()
-            .filter(|it| it.contains(&who) && it.contains(rest))
+            .filter(|it| it.contains(&author) && it.contains(rest))
             .collect();
-        assert_eq!(found.len(), 1, "{who} {rest} in {lines:#?}");
+        assert_eq!(found.len(), 1, "{author} {rest} in {lines:#?}");
         assert!(found[0].starts_with("time=2"), "{found:?}");
     };
     let client = format!("uid {uid} pid ");
@@ -471,13 +481,13 @@ fn the_audit_log_names_the_author_of_each_change() {
         r#"what="drain" result="changed" old="running" new="no more frames are received"#,
         r#"what="start" result="changed" old="drained" new="running""#,
     ] {
-        by(&client, rest);
+        assert_line(&client, rest);
     }
-    by(
+    assert_line(
         &me,
         r#"what="SIGHUP: reload" result="changed" old="filter: \"arp\"" new="filter: \"udp\"""#,
     );
-    by(&me, r#"what="SIGTERM" result="changed" new="the run ends""#);
+    assert_line(&me, r#"what="SIGTERM" result="changed" new="the run ends""#);
     let refused = lines.iter().filter(|it| it.contains("refused"));
     assert!((1..20).contains(&refused.count()), "{lines:#?}");
 }
@@ -485,7 +495,7 @@ fn the_audit_log_names_the_author_of_each_change() {
 #[test]
 fn the_spread_and_the_flags_change_while_frames_flow() {
     let dir = Dir::new();
-    // Tags that the NIC takes off are put back in front of frames that have room there.
+    // With `cvlan_stripping` the capture restores the stripped tag in front of the frame.
     let mut capture = start(&dir, "spread", &["rss.table_size=16"]);
     let shares = |capture: &Captured| {
         let plan = capture.json(&["plan"]);
@@ -500,9 +510,9 @@ fn the_spread_and_the_flags_change_while_frames_flow() {
     let refused = capture.ctl(&["respread", "--weights", "3,1,1"]).expect(1);
     assert!(refused.stderr.contains("rss.weights"), "{refused}");
     assert!(capture.change(&["respread", "--weights", "0,1"]));
-    // What an old QP has put on the queue may still be on its ring.
+    // The ring may still hold frames from the old QP.
     let (before, total) = (capture.received(Some(0)), capture.received(None));
-    capture.until("frames on the other queue", |status| {
+    capture.until("frames are received on the other queue", |status| {
         status["capture"]["ledger"]["received"].as_u64() > Some(total + 1000)
     });
     capture.assert_shut(Some(0), before);
@@ -525,10 +535,10 @@ fn the_spread_and_the_flags_change_while_frames_flow() {
     assert!(capture.change(&["drain"]));
     assert!(capture.change(&["respread", "--weights", "1,1"]));
     assert!(capture.change(&["start"]));
-    // Beyond what was on its ring when frames were led elsewhere.
+    // More than the ring held when rules led to the other queue.
     let drained = capture.received(Some(0)) + RING;
     let Captured { ctl, run, .. } = &mut capture;
-    ctl.until(run, "stats", "frames on queue 0", |stats| {
+    ctl.until(run, "stats", "frames are received on queue 0", |stats| {
         stats["ledger"]["queues"][0]["received"].as_u64() > Some(drained)
     });
     let finished = capture.shutdown();
@@ -577,7 +587,7 @@ fn the_plan_shows_the_current_settings() {
     }
     assert!(text.contains("filter of "), "{text}");
 
-    // What comes next is as configured.
+    // The next capture uses the configuration.
     assert!(capture.change(&["stop"]));
     let stopped = plan();
     assert_eq!(stopped["state"], "stopped");
@@ -585,7 +595,7 @@ fn the_plan_shows_the_current_settings() {
     assert!(capture.change(&["start"]));
     assert_eq!(capture.status()["capture"]["filter"], "");
 
-    // And as the configuration was read last.
+    // After a reload it uses the configuration that was read last.
     dir.write("holds.toml", "[capture]\nfilter = \"udp\"\n");
     assert!(capture.change(&["reload"]));
     let changed = json!({"capture.filter": {"was": "", "now": "udp"}});
@@ -631,7 +641,7 @@ fn rules_are_added_and_removed() {
     let before = capture.received(None);
     capture.assert_shut(None, before);
     assert!(capture.change(&["rule", "add", "ethertype=0x0800"]));
-    capture.until("frames by the new rule", |status| {
+    capture.until("the new rule delivers frames", |status| {
         status["capture"]["ledger"]["received"].as_u64() > Some(before + 2 * RING)
     });
     assert!(capture.change(&["stop"]));
@@ -648,14 +658,14 @@ fn rules_are_added_and_removed() {
 #[test]
 fn commands_that_fail_exit_with_a_reason() {
     let dir = Dir::new();
-    let nobody = wqcap(["ctl", "--unix"])
+    let unserved = wqcap(["ctl", "--unix"])
         .arg(dir.join("none.sock"))
         .arg("status")
         .run()
         .expect(2);
     assert!(
-        nobody.stderr.contains("no capture listens there"),
-        "{nobody}"
+        unserved.stderr.contains("no capture listens there"),
+        "{unserved}"
     );
 
     let capture = start(&dir, "cannot", &["output.format=none"]);
@@ -690,7 +700,7 @@ fn commands_that_fail_exit_with_a_reason() {
         .expect(2);
     assert!(refused.stderr.contains("is not a socket"), "{refused}");
     assert_eq!(
-        fs::read_to_string(file).expect("it is still there"),
+        fs::read_to_string(file).expect("the file still exists"),
         "precious"
     );
 }
@@ -706,11 +716,12 @@ fn a_stale_socket_of_a_crashed_run_is_replaced() {
 #[test]
 fn groups_decide_access() {
     if !process::is_root() {
-        skip!("only root can become other users");
+        skip!("changing the user requires root");
     }
     let dir = Dir::new();
-    // Others must reach the socket and the binary.
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("our own folder");
+    // Other users must be able to reach the socket and the binary.
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))
+        .expect("the mode can be set");
     let sets = ["control.read_group=23001", "control.write_group=23002"];
     let capture = start(
         &dir,
@@ -718,7 +729,7 @@ fn groups_decide_access() {
         &[&sets[..], &["output.format=none"]].concat(),
     );
     let mode = fs::metadata(capture.ctl.socket())
-        .expect("it is there")
+        .expect("the socket exists")
         .permissions();
     assert_eq!(mode.mode() & 0o777, 0o666);
     let binary = dir.join("wqcap");
@@ -753,7 +764,7 @@ fn groups_decide_access() {
 
     let alone = start(&dir, "alone", &["output.format=none"]);
     let mode = fs::metadata(alone.ctl.socket())
-        .expect("it is there")
+        .expect("the socket exists")
         .permissions();
     assert_eq!(mode.mode() & 0o777, 0o600);
     alone.shutdown();
@@ -775,12 +786,15 @@ fn misbehaving_clients_are_disconnected_and_others_served() {
             answer => assert_eq!(answer["error"]["code"], "malformed", "{answer}"),
         }
         refused += 1;
-        assert!(refused < 100, "garbage without end");
+        assert!(refused < 100, "the client is not disconnected");
     }
-    assert!(refused > 1, "the first slips are forgiven");
+    assert!(
+        refused > 1,
+        "the first malformed request does not disconnect"
+    );
 
     let mut oversize = capture.connect();
-    // The service may close while this is still being written.
+    // The service may close the connection during this write.
     let _ = oversize.write(&vec![b'x'; 1 << 20]);
     let answer = oversize.answer();
     assert!(
@@ -791,19 +805,21 @@ fn misbehaving_clients_are_disconnected_and_others_served() {
     let mut vanishing: Vec<_> = (0..20).map(|_| capture.connect()).collect();
     for (i, wire) in vanishing.iter_mut().enumerate() {
         let text = request(1, "stats").to_string();
-        // In the middle of a request, and behind one.
+        // Half of the clients vanish within a request, the others after a request.
         let end = if i % 2 == 0 {
             text.len() / 2
         } else {
             text.len()
         };
-        wire.write(&text.as_bytes()[..end]).expect("room");
+        wire.write(&text.as_bytes()[..end])
+            .expect("the service accepts the bytes");
         wire.write(if i % 2 == 0 { b"" } else { b"\n" })
-            .expect("room");
+            .expect("the service accepts the bytes");
     }
     drop(vanishing);
 
-    // Floods that never read an answer: each is held back, and its answers do not pile up.
+    // Flooding clients that never read an answer: the service stops reading from each, and answers
+    // do not accumulate.
     let pid = capture.status()["capture"]["pid"].as_u64().expect("a pid");
     let (held, end) = (AtomicUsize::new(0), AtomicBool::new(false));
     let before = thread::scope(|scope| {
@@ -811,7 +827,7 @@ fn misbehaving_clients_are_disconnected_and_others_served() {
             let wire = capture.connect();
             scope.spawn(|| flood(wire, &held, &end));
         }
-        capture.run.until("all floods are held back", |_| {
+        capture.run.until("all flooding clients block", |_| {
             held.load(Ordering::Acquire) == FLOODS
         });
         let before = resident(pid);
@@ -824,7 +840,7 @@ fn misbehaving_clients_are_disconnected_and_others_served() {
     let grown = resident(pid).saturating_sub(before);
     assert!(grown < 8 << 10, "{grown} KiB more than before the floods");
 
-    capture.until("only who asks is left", |status| {
+    capture.until("only the requesting client is connected", |status| {
         status["control"]["unix"]["clients"] == 1
     });
     let unix = capture.status()["control"]["unix"].clone();
@@ -832,15 +848,15 @@ fn misbehaving_clients_are_disconnected_and_others_served() {
     capture.shutdown();
 }
 
-/// Floods at once.
+/// Number of concurrent flooding clients.
 const FLOODS: usize = 4;
 
-/// Asks and asks, and counts once in `held` when nothing more is taken from it.
+/// Sends requests without reading answers, and increments `held` when the service stops reading.
 fn flood(mut wire: Wire, held: &AtomicUsize, end: &AtomicBool) {
     let line = request(1, "stats").to_string() + "\n";
     wire.stream
         .set_nonblocking(true)
-        .expect("a socket need not block");
+        .expect("the socket can be non-blocking");
     let (mut at, mut is_held) = (0, false);
     while !end.load(Ordering::Acquire) {
         match wire.stream.write(&line.as_bytes()[at..]) {
@@ -851,18 +867,18 @@ fn flood(mut wire: Wire, held: &AtomicUsize, end: &AtomicBool) {
                 }
                 thread::sleep(TICK);
             }
-            // Put out, as whoever takes no answers is in the end.
+            // The service finally disconnects a client that reads no answers.
             Err(_) => return,
         }
     }
 }
 
-/// Resident memory of a process, in KiB.
+/// Returns the resident memory of a process in KiB.
 fn resident(pid: u64) -> u64 {
     let mut text = String::new();
     fs::File::open(format!("/proc/{pid}/status"))
         .and_then(|mut file| file.read_to_string(&mut text))
-        .expect("the process is there");
+        .expect("the process exists");
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix("VmRSS:"))
@@ -884,7 +900,7 @@ fn a_fast_client_is_delayed_by_the_rate_limit() {
         assert_eq!(answer["id"], id);
         assert!(answer["ok"]["status"].is_object(), "{answer}");
     }
-    // A burst of 100, then 50 a second. A busy machine may take longer, and never less.
+    // The limit is a burst of 100 requests, then 50 per second: 120 requests take at least 400 ms.
     let took = started.elapsed();
     assert!(took > Duration::from_millis(350), "{took:?}");
     capture.shutdown();
@@ -903,21 +919,21 @@ fn the_schema_is_printed_without_a_service() {
     assert_eq!(schema, documented);
 }
 
-/// A terminal: its other end, and its path.
+/// Opens a pseudo-terminal. Returns its controlling end and the path of the terminal.
 fn terminal() -> (OwnedFd, String) {
-    let end =
-        openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
-    grantpt(&end).expect("an own terminal");
-    unlockpt(&end).expect("an own terminal");
-    let name = ptsname(&end, Vec::new()).expect("it has a name");
-    (end, name.into_string().expect("plain"))
+    let end = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
+        .expect("a free terminal");
+    grantpt(&end).expect("the terminal is granted");
+    unlockpt(&end).expect("the terminal is unlocked");
+    let name = ptsname(&end, Vec::new()).expect("the terminal has a name");
+    (end, name.into_string().expect("a UTF-8 name"))
 }
 
 #[test]
 fn closing_the_terminal_ends_the_run() {
     let dir = Dir::new();
     let (end, path) = terminal();
-    // The run is to its terminal what a login's shell is.
+    // The run is the session leader of its terminal, like a login shell.
     const LOGIN: &str = r#"exec setsid --ctty --wait "$@" <"$0""#;
     let run = Wqcap::run(&dir, "login")
         .model("synth:pps=1000")
@@ -929,11 +945,13 @@ fn closing_the_terminal_ends_the_run() {
     dir.write("login.toml", "[capture]\nfilter = \"udp\"\n");
     let pid = number(&run.ctl().capture()["pid"]);
     let pid = Pid::from_raw(i32::try_from(pid).expect("a process")).expect("not 0");
-    kill_process(pid, Signal::HUP).expect("it runs");
-    run.ctl()
-        .until(&mut running, "status", "the new filter", |status| {
-            status["capture"]["filter"] == "udp"
-        });
+    kill_process(pid, Signal::HUP).expect("the process runs");
+    run.ctl().until(
+        &mut running,
+        "status",
+        "the new filter is active",
+        |status| status["capture"]["filter"] == "udp",
+    );
     drop(end);
     let finished = run.finished(running.wait(), 0);
     assert_eq!(finished.summary.json["end"], "stopped");

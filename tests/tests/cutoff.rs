@@ -1,4 +1,5 @@
-//! Flow cutoff through the binary: the beginning of each flow is in the files, exactly, and the rest in the ledger.
+//! Flow cutoff: the files hold exactly the beginning of each flow, and the ledger counts the other
+//! frames.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,7 +14,7 @@ use wqcap_tests::{
     oracles::capinfos,
 };
 
-/// A run over one queue, so that the file has the order of the wire.
+/// Replays `file` on one queue, so that the output has the order of the wire.
 fn run(dir: &Dir, name: &str, file: &Path, config: &str, sets: &[&str]) -> Finished {
     let run = Wqcap::run(dir, name).config(config).replay(file).queues(1);
     run.set("capture.buffer=128KiB").sets(sets).finish(0)
@@ -24,7 +25,7 @@ fn kept(finished: &Finished) -> Vec<Vec<u8>> {
     records.map(|it| it.bytes).collect()
 }
 
-/// Packets and bytes of one direction of a flow that were sent so far.
+/// Packets and bytes sent so far, by IP version (`true`: IPv6) and direction of a flow.
 type Sent = HashMap<(bool, Ends), (u64, u64)>;
 
 #[test]
@@ -58,7 +59,7 @@ fn the_beginning_of_every_flow_is_kept_in_both_modes() {
         };
         let frame = frame.payload(usize::from(i % 400)).done();
         let (packets, bytes) = sent.entry((six, ends)).or_default();
-        // TCP has no limit of packets, IPv6 none at all.
+        // TCP has no packet limit, and IPv6 has no limit.
         if six || *bytes < BYTES && (tcp || *packets < PACKETS) {
             wanted.push(frame.clone());
         }
@@ -88,21 +89,21 @@ fn the_beginning_of_every_flow_is_kept_in_both_modes() {
         let bytes = |of: &[Vec<u8>]| of.iter().map(Vec::len).sum::<usize>() as u64;
         assert_eq!(json["cutoff"]["bytes"], bytes(&all) - bytes(&wanted));
         assert_eq!(json["cutoff"]["untracked_frames"], 0);
-        // Flow records tell all of what the files have the beginning of.
+        // Flow records count all frames, also those that were cut off.
         assert_eq!(json["flows"]["frames"], 6000);
         assert_eq!(json["flows"]["bytes"], bytes(&all));
     }
 }
 
-/// What is cut off is not lost, and no reader takes it for that.
+/// Frames that are cut off are not lost, so the files must not report them as drops.
 #[test]
 fn pcapng_files_report_no_loss_for_cut_off_frames() {
     const SENT: u64 = 1600;
     let dir = Dir::new();
     let file = dir.join("flows.pcap");
-    let sent = frames::udp_flows(u16::try_from(SENT).expect("few"), 400);
+    let sent = frames::udp_flows(u16::try_from(SENT).expect("a small count"), 400);
     files::write(&file, 1_600_000_000, &sent);
-    // Of 100 frames of each of the 16 flows, three.
+    // Three of the 100 frames of each of the 16 flows are kept.
     let config = "[[cutoff]]\npackets = 3\n";
     let finished = run(&dir, "ng", &file, config, &["output.format=pcapng"]);
     let total = finished.summary.ledger.total;
@@ -111,7 +112,7 @@ fn pcapng_files_report_no_loss_for_cut_off_frames() {
     assert_eq!(all.len(), 1);
     let path = &all[0].1;
     assert_eq!(capinfos::frames(path), 48);
-    // Of frames that are for the file, as with a filter.
+    // The statistics count only frames intended for the file, as with a filter.
     assert_eq!(files::statistics(path), (48, 0));
     assert_eq!(files::lost_before(path), 0);
 }
@@ -130,7 +131,7 @@ fn flows_beyond_the_memory_are_kept_whole_and_counted() {
         let frame = Frame::ethernet(&[], frames::IPV4).ipv4(ends, 17, 0);
         frame.udp(ends).payload(20).done()
     };
-    // Each flow once, and then each once more.
+    // One frame of each flow, then a second frame of each flow.
     let all: Vec<_> = (0..5000).chain(0..5000).map(frame).collect();
     files::write(&file, 1_600_000_000, &all);
     let config = "[[cutoff]]\npackets = 1\n";
@@ -138,23 +139,24 @@ fn flows_beyond_the_memory_are_kept_whole_and_counted() {
     let total = finished.summary.ledger.total;
     let untracked = finished.summary.json["cutoff"]["untracked_frames"].as_u64();
     let untracked = untracked.expect("a number");
-    // A flow has its frame cut off, or both of its frames are counted as without a place.
+    // Each flow has either its second frame cut off, or both frames counted as untracked.
     assert_eq!(total.cut_off + untracked / 2, 5000, "{total:?}");
     assert!(total.cut_off > 400 && untracked > 8000, "{total:?}");
     assert_eq!(total.captured, 10_000 - total.cut_off);
     finished.done.says(&["kept beyond capture.cutoff_memory"]);
 }
 
-/// What tshark says of a datagram or segment that is in no tunnel and no fragment.
+/// Datagram or segment, according to tshark, that is neither tunnelled nor fragmented.
 struct Told {
-    /// Its flow and VLANs, and its source.
+    /// Flow and VLANs, and source address with port.
     from: ((String, String), String),
-    /// It begins or ends a connection.
+    /// Set if the segment begins or ends a connection (SYN, FIN, RST).
     control: bool,
 }
 
-/// Each frame of a file as tshark sees it; `None`: it is none of this protocol, or of a flow in which there are others, too.
-fn told(file: &Path, protocol: &str) -> Vec<Option<Told>> {
+/// Returns tshark's view of each frame of a file; `None` if the frame is not of this protocol, or
+/// if its flow contains a frame that cannot be classified.
+fn tshark_frames(file: &Path, protocol: &str) -> Vec<Option<Told>> {
     let of = |field: &str| format!("{protocol}.{field}");
     let fields = [
         &of("stream"),
@@ -187,8 +189,9 @@ fn told(file: &Path, protocol: &str) -> Vec<Option<Told>> {
         tshark = tshark.args(["-e", field]);
     }
     let done = tshark.arg("-r").arg(file).run().expect(0);
-    let mut strange = HashSet::new();
-    // Ends that were used again: when that begins another flow, tshark says by sequence numbers.
+    let mut unclassified = HashSet::new();
+    // Endpoints used again: tshark decides by sequence numbers whether this is a new flow.
+    // Both streams are excluded.
     let mut streams: HashMap<_, String> = HashMap::new();
     let mut line = |line: &str| {
         let it: Vec<_> = line.split('|').collect();
@@ -218,15 +221,15 @@ fn told(file: &Path, protocol: &str) -> Vec<Option<Told>> {
         ends.sort();
         let first = streams.entry(ends).or_insert_with(|| (*stream).to_owned());
         if first != stream {
-            strange.extend([first.clone(), (*stream).to_owned()]);
+            unclassified.extend([first.clone(), (*stream).to_owned()]);
         }
         let whole = ["", "0", "False"].contains(more) && ["", "0"].contains(offset);
-        // Linux's port of VXLAN, which tshark does not look into.
+        // Linux's default port of VXLAN, which tshark does not dissect.
         let whole = whole && *to != "8472";
         let alone = rest.iter().all(|it| it.is_empty()) && four.is_empty() != six.is_empty();
         let found = !stream.is_empty() && !several && whole && alone;
         if !found {
-            strange.extend(stream.split(',').map(str::to_owned));
+            unclassified.extend(stream.split(',').map(str::to_owned));
         }
         let flow = ((*stream).to_owned(), format!("{services}/{vlans}"));
         let flags = flags.strip_prefix("0x");
@@ -236,21 +239,22 @@ fn told(file: &Path, protocol: &str) -> Vec<Option<Told>> {
         let from = (flow, format!("{four}{six}:{port}"));
         found.then_some(Told { from, control })
     };
-    let told: Vec<_> = done.stdout.lines().map(&mut line).collect();
-    let plain = |it: &Told| !strange.contains(&it.from.0.0);
-    told.into_iter().map(|it| it.filter(plain)).collect()
+    let frames: Vec<_> = done.stdout.lines().map(&mut line).collect();
+    let plain = |it: &Told| !unclassified.contains(&it.from.0.0);
+    frames.into_iter().map(|it| it.filter(plain)).collect()
 }
 
-/// Of each direction of a flow.
+/// Packet limit of each direction of a flow.
 const PACKETS: u64 = 3;
 
 #[test]
 fn the_kept_frames_match_the_flows_that_tshark_finds() {
     let dir = Dir::new();
     let (file, all) = Captures::find().everything(&dir);
-    let told = [("udp", 20), ("tcp", 500)].map(|(it, least)| (it, least, told(&file, it)));
+    let by_tshark =
+        [("udp", 20), ("tcp", 500)].map(|(it, least)| (it, least, tshark_frames(&file, it)));
     let limit = format!("[[cutoff]]\npackets = {PACKETS}\n");
-    // Records that end while the limits go on.
+    // With records that end while the limits still apply.
     let records = format!(
         "{limit}[flows]\ndir = \"{}\"\nactive = \"1s\"\nidle = \"1s\"\n",
         dir.folder("flows").display()
@@ -258,17 +262,17 @@ fn the_kept_frames_match_the_flows_that_tshark_finds() {
     for (name, config) in [("alone", limit), ("with-records", records)] {
         let finished = run(&dir, name, &file, &config, &["capture.cutoff_idle=1d"]);
         let kept = kept(&finished);
-        for (protocol, least, told) in &told {
-            assert_eq!(told.len(), all.len());
-            assert_beginnings(&format!("{name}, {protocol}"), told, &all, &kept, *least);
+        for (protocol, least, frames) in &by_tshark {
+            assert_eq!(frames.len(), all.len());
+            assert_beginnings(&format!("{name}, {protocol}"), frames, &all, &kept, *least);
         }
     }
 }
 
-/// Of each flow that tshark tells, exactly the first packets are kept.
+/// Asserts that exactly the first packets of each flow found by tshark are kept.
 fn assert_beginnings(
     name: &str,
-    told: &[Option<Told>],
+    by_tshark: &[Option<Told>],
     all: &[Vec<u8>],
     kept: &[Vec<u8>],
     least: usize,
@@ -279,17 +283,18 @@ fn assert_beginnings(
         *packets += 1;
         *packets <= PACKETS || it.control
     };
-    // The file has some of the frames, in their order: of equal ones of a flow the first.
+    // The file holds some of the frames in their order; of equal frames of a flow it holds the
+    // first.
     let mut kept = kept.iter().peekable();
     let mut cut = 0;
-    for (n, (told, frame)) in (1..).zip(told.iter().zip(all)) {
+    for (n, (view, frame)) in (1..).zip(by_tshark.iter().zip(all)) {
         let is_kept = kept.next_if_eq(&frame).is_some();
-        if let Some(told) = told {
-            let wanted = beginning(told);
-            assert_eq!(is_kept, wanted, "frame {n}, {name}, {:?}", told.from);
+        if let Some(view) = view {
+            let wanted = beginning(view);
+            assert_eq!(is_kept, wanted, "frame {n}, {name}, {:?}", view.from);
             cut += usize::from(!wanted);
         }
     }
     assert_eq!(kept.next(), None);
-    assert!(cut > least, "{name}: {cut} frames are cut off");
+    assert!(cut > least, "{name}: only {cut} frames are cut off");
 }

@@ -1,5 +1,5 @@
-//! Dependencies, held to `deny.toml`: each has an allowed licence and comes from an allowed registry. `cargo deny` checks
-//! the same and more, where it is installed; this needs cargo alone, and no network.
+//! Checks the dependencies against `deny.toml`: allowed licences and allowed registries. `cargo
+//! deny` checks more, but must be installed; these tests need only cargo, and no network.
 
 use serde_json::Value;
 use std::{
@@ -11,13 +11,13 @@ use std::{
 use toml::Table;
 use wqcap_tests::binaries::root;
 
-/// A TOML file of the workspace.
+/// Reads a TOML file of the workspace.
 fn toml(path: &str) -> Table {
     let text = fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
     text.parse().unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// The strings of an array.
+/// Returns the strings of an array.
 fn strings(array: &toml::Value) -> Vec<&str> {
     let array = array.as_array().expect("an array");
     array
@@ -26,7 +26,8 @@ fn strings(array: &toml::Value) -> Vec<&str> {
         .collect()
 }
 
-/// Whether an SPDX expression can be met by the `allowed` licences. Older manifests write `/` for `OR`.
+/// Returns `true` if the `allowed` licences satisfy an SPDX expression. Older manifests write `/`
+/// for `OR`.
 fn permits(allowed: &[&str], expression: &str) -> bool {
     let spaced = expression
         .replace('/', " OR ")
@@ -34,7 +35,7 @@ fn permits(allowed: &[&str], expression: &str) -> bool {
         .replace(')', " ) ");
     let mut words = spaced.split_whitespace().peekable();
     let met = any(allowed, &mut words);
-    assert_eq!(words.next(), None, "not understood: {expression}");
+    assert_eq!(words.next(), None, "cannot parse {expression}");
     met
 }
 
@@ -93,7 +94,7 @@ fn licence_expressions_are_evaluated() {
     }
 }
 
-/// Of this platform: cargo has not fetched the packages of others.
+/// Checks this platform only: cargo has not fetched the packages of others.
 #[test]
 fn every_dependency_has_an_allowed_licence() {
     let deny = toml("deny.toml");
@@ -117,7 +118,7 @@ fn every_dependency_has_an_allowed_licence() {
     assert!(done.status.success(), "cargo metadata: {stderr}");
     let metadata: Value = serde_json::from_slice(&done.stdout).expect("JSON");
     let packages = metadata["packages"].as_array().expect("packages");
-    assert!(packages.len() > 100, "these cannot be all: {packages:?}");
+    assert!(packages.len() > 100, "the list is incomplete: {packages:?}");
 
     let mut refused = Vec::new();
     for package in packages {
@@ -134,7 +135,7 @@ fn every_dependency_has_an_allowed_licence() {
     assert!(refused.is_empty(), "deny.toml does not allow {refused:#?}");
 }
 
-/// Of all platforms.
+/// Checks the packages of all platforms.
 #[test]
 fn every_dependency_comes_from_an_allowed_registry() {
     let deny = toml("deny.toml");
@@ -146,7 +147,7 @@ fn every_dependency_comes_from_an_allowed_registry() {
     let packages = lock["package"].as_array().expect("packages");
     let mut foreign = Vec::new();
     for package in packages {
-        // Packages of the workspace have none.
+        // Packages of the workspace have no source.
         let Some(source) = package.get("source") else {
             continue;
         };
@@ -158,7 +159,8 @@ fn every_dependency_comes_from_an_allowed_registry() {
     assert!(packages.len() > 100 && foreign.is_empty(), "{foreign:#?}");
 }
 
-/// The fuzz targets' package of the model is not of the workspace, so nothing else notices what it lacks.
+/// The fuzz targets' package of the model is outside the workspace, so only this test detects a
+/// missing dependency.
 #[test]
 fn the_fuzz_model_has_the_dependencies_of_the_model() {
     let dependencies = |path: &str| {

@@ -1,18 +1,19 @@
-//! What a capture does when it can receive nothing for a while: its device is lost and comes back, or its port goes down.
+//! Captures that receive nothing for a while: the device is lost and returns, or the port goes
+//! down.
 //!
-//! | test | shows |
+//! | test | covers |
 //! |---|---|
-//! | `a_lossless_wire_loses_no_frame_across_device_losses` | every frame is there once after three losses, whatever works on them, and files say where the gaps are |
-//! | `missing_frames_of_a_lossy_wire_lie_in_the_gap` | under load, what is missing lies in the gap, and is one piece |
-//! | `tshark_and_capinfos_read_files_with_a_gap` | tshark and capinfos read the files, and show the gap |
+//! | `a_lossless_wire_loses_no_frame_across_device_losses` | each frame is captured once across three losses in all modes, and the files record the gaps |
+//! | `missing_frames_of_a_lossy_wire_lie_in_the_gap` | under load, the missing frames are one range within the gap |
+//! | `tshark_and_capinfos_read_files_with_a_gap` | independent readers of the files, which show the gap |
 //! | `a_stream_continues_in_a_new_section` | `output.stdout` across a loss |
-//! | `a_signal_ends_the_search_for_a_lost_device` | waits that grow, files that are whole, status 0 |
+//! | `a_signal_ends_the_search_for_a_lost_device` | growing intervals of the search, complete files, exit status 0 |
 //! | `limits_hold_across_a_loss` | `--count` and `--duration` |
 //! | `without_retry_a_lost_device_ends_the_run` | `device.on_loss = "stop"` |
 //! | `control_commands_end_the_search` | `stop`, `start` and `shutdown` while the device is away |
-//! | `control_and_metrics_continue_across_a_loss` | states, refusals, what was changed holds, counters never fall |
-//! | `a_drained_capture_stops_when_its_device_is_lost` | nothing is let in that nobody wants |
-//! | `a_flapping_port_leaves_gaps_in_the_files` | ports that go down and come up, with the same queues |
+//! | `control_and_metrics_continue_across_a_loss` | states, refusals, persistent changes, counters that never decrease |
+//! | `a_drained_capture_stops_when_its_device_is_lost` | a lost device does not restart a drained capture |
+//! | `a_flapping_port_leaves_gaps_in_the_files` | a port that goes down and comes up, with the same queues |
 
 use jiff::Timestamp;
 use rustix::process::Signal;
@@ -29,10 +30,10 @@ use wqcap_tests::{
 };
 
 const COUNT: u64 = 20_000;
-/// How far stamps and the host's own look at the clock may be apart, in nanoseconds.
+/// Tolerance between stamps and the host's clock, in nanoseconds.
 const CLOCKS: u64 = 50_000_000;
 
-/// A run of numbered frames of 64 flows that looks for its device when it is lost.
+/// Returns a run with `device.on_loss=retry` on two queues, with `wire` and `fault`.
 fn run<'d>(dir: &'d Dir, name: &str, wire: &str, fault: &str) -> Wqcap<'d> {
     Wqcap::run(dir, name)
         .model(wire)
@@ -42,12 +43,12 @@ fn run<'d>(dir: &'d Dir, name: &str, wire: &str, fault: &str) -> Wqcap<'d> {
         .queues(2)
 }
 
-/// A wire that waits for whoever takes its frames, and ends after `COUNT` of them.
+/// Returns a wire that waits for buffers and ends after `COUNT` frames.
 fn lossless_wire() -> String {
     format!("synth:size=100,flows=64,count={COUNT}")
 }
 
-/// One of the summary's outages.
+/// Outage in a summary.
 #[derive(Debug)]
 struct Outage {
     cause: String,
@@ -55,7 +56,7 @@ struct Outage {
     to: Option<u64>,
 }
 
-/// The summary's outages, which agree with their sums.
+/// Returns the outages of the summary, and asserts that their count and duration match its sums.
 #[track_caller]
 fn outages(finished: &Finished) -> Vec<Outage> {
     let json = &finished.summary.json["outages"];
@@ -71,17 +72,17 @@ fn outages(finished: &Finished) -> Vec<Outage> {
     assert_eq!(json["count"].as_u64(), Some(outages.len() as u64), "{json}");
     let over = outages.iter().filter_map(|it| Some(it.to? - it.from));
     let over = over.sum::<u64>() as f64 / 1e9;
-    let told = json["seconds"].as_f64().expect("seconds");
+    let seconds = json["seconds"].as_f64().expect("seconds");
     let lasts = outages.iter().any(|it| it.to.is_none());
     assert!(
-        (told - over).abs() < 1e-6 || lasts && told > over,
+        (seconds - over).abs() < 1e-6 || lasts && seconds > over,
         "{over}: {json}"
     );
     outages
 }
 
-/// No frame was received in a gap, which lasted at least until `backs`, and each queue has a file that says so, exactly
-/// one for each gap.
+/// Asserts that no frame was received in the outages, that each lasted at least until its time in
+/// `backs`, and that each queue has exactly one file whose comment records it.
 #[track_caller]
 fn assert_gaps(finished: &Finished, outages: &[Outage], backs: &[u64]) {
     let records = finished.records().concat();
@@ -94,10 +95,10 @@ fn assert_gaps(finished: &Finished, outages: &[Outage], backs: &[u64]) {
                 record.ts
             );
         }
-        // A frame may come before it is read that its port is up: the file says no end then.
+        // A frame may arrive before the port-up event is read. The file then records no end.
         let from = Timestamp::from_nanosecond(outage.from.into()).expect("a time");
         let begun = format!("from {from:.9} ");
-        let mut telling: Vec<usize> = finished
+        let mut queues: Vec<usize> = finished
             .files()
             .iter()
             .filter(|(_, path)| {
@@ -106,20 +107,20 @@ fn assert_gaps(finished: &Finished, outages: &[Outage], backs: &[u64]) {
             })
             .map(|(queue, _)| *queue)
             .collect();
-        telling.sort_unstable();
-        assert_eq!(telling, [0, 1], "{begun}");
+        queues.sort_unstable();
+        assert_eq!(queues, [0, 1], "{begun}");
     }
 }
 
-/// What was told as an error.
+/// Returns the error lines of a run.
 fn errors(done: &Done) -> Vec<&str> {
     let lines = done.stderr.lines();
-    // A loop that holds is said to be stuck while the disk is: that is no device's doing.
+    // A loop that waits for the disk is reported as stuck, which is unrelated to the device.
     let ours = |line: &&str| line.starts_with("error") && !line.contains("its loop has been stuck");
     lines.filter(ours).collect()
 }
 
-/// Waits for words on standard error.
+/// Waits until standard error contains `words` at least `times` times.
 fn wait_for_stderr(run: &mut Running, words: &str, times: usize) {
     run.until(words, |run| run.stderr().matches(words).count() >= times);
 }
@@ -127,7 +128,7 @@ fn wait_for_stderr(run: &mut Running, words: &str, times: usize) {
 #[test]
 fn a_lossless_wire_loses_no_frame_across_device_losses() {
     let dir = Dir::new();
-    // Side by side, since they wait for the device most of the time.
+    // In parallel, because the runs mostly wait for the device.
     thread::scope(|scope| {
         for (access, pipeline, away) in [
             ("auto", "inline", 150),
@@ -140,7 +141,7 @@ fn a_lossless_wire_loses_no_frame_across_device_losses() {
     });
 }
 
-/// Three losses of so many milliseconds each.
+/// Asserts that a run with three device losses of `away` milliseconds each loses no frame.
 fn assert_no_loss(dir: &Dir, access: &str, pipeline: &str, away: u64) {
     let fault = [2000, 7000, 15_000]
         .map(|frames| format!("device_fatal:for={away}@frames={frames}"))
@@ -166,16 +167,16 @@ fn assert_no_loss(dir: &Dir, access: &str, pipeline: &str, away: u64) {
     assert_eq!(outages.len(), 3, "{}", finished.done);
     for outage in &outages {
         assert_eq!(outage.cause, "device_lost");
-        // The first look for it comes 100 ms after the loss was noticed.
-        assert!(outage.to.expect("it is over") - outage.from >= 90_000_000);
+        // The first search for the device starts 100 ms after the loss was detected.
+        assert!(outage.to.expect("the outage has ended") - outage.from >= 90_000_000);
     }
-    // What is lost comes back before a rule lets a frame in.
+    // The device returns before a rule delivers frames.
     let backs: Vec<_> = outages.iter().filter_map(|it| it.to).collect();
     assert_gaps(&finished, &outages, &backs);
-    let said = errors(&finished.done);
+    let errors = errors(&finished.done);
     assert!(
-        said.is_empty(),
-        "objects of a lost device go quietly: {said:#?}"
+        errors.is_empty(),
+        "objects of a lost device are destroyed without errors: {errors:#?}"
     );
 }
 
@@ -196,9 +197,9 @@ fn missing_frames_of_a_lossy_wire_lie_in_the_gap() {
     assert_eq!(seen.len() as u64, total.captured, "{}", finished.done);
     let outages = outages(&finished);
     let [outage] = &outages[..] else {
-        panic!("one loss: {outages:?}");
+        panic!("expected one outage: {outages:?}");
     };
-    // All frames are of one kind: with the rule that takes them the first comes, and from there on each.
+    // All frames match one rule: once it is installed, every frame arrives.
     let records = finished.records().concat();
     let (before, after): (Vec<_>, Vec<_>) =
         records.iter().partition(|it| it.ts <= outage.from + CLOCKS);
@@ -210,15 +211,15 @@ fn missing_frames_of_a_lossy_wire_lie_in_the_gap() {
     };
     let ((_, last, missing_before), (back, _, missing_after)) =
         (missing_in(&before), missing_in(&after));
-    // It is looked for 100 ms after its loss at the earliest: 2000 frames.
+    // The first search starts 100 ms after the loss, which is the time of 2000 frames.
     assert!(back > last + 1000, "{back} after {last}");
     let missing = missing_before + missing_after;
-    // A NIC that stands still for long drops what came meanwhile, too, and so does a capture whose writer does.
+    // A stalled NIC thread and a stalled writer also drop frames, which are counted.
     let nic = finished.summary.nic("out_of_buffer") + finished.summary.nic("wire_dropped");
     let lost = nic + total.dropped_storage;
     assert!(
         missing <= lost,
-        "{missing_before} missing before the gap and {missing_after} behind it, {lost} counted: {}",
+        "{missing_before} missing before the gap and {missing_after} after it, {lost} counted: {}",
         finished.done
     );
 }
@@ -235,18 +236,18 @@ fn tshark_and_capinfos_read_files_with_a_gap() {
     .queues(1)
     .finish(0);
     let files: Vec<PathBuf> = finished.summary.files.clone();
-    assert_eq!(files.len(), 2, "one before the gap, one behind it");
+    assert_eq!(files.len(), 2, "a file before the gap and a file after it");
     let lines = files.iter().map(|file| tshark(file).stdout.lines().count());
     assert_eq!(lines.collect::<Vec<_>>(), [9000, 11_000]);
-    let told = Program::new("capinfos")
+    let done = Program::new("capinfos")
         .arg("-k")
         .arg(&files[1])
         .run()
         .expect(0);
-    assert!(told.stdout.contains("the device was lost from "), "{told}");
+    assert!(done.stdout.contains("the device was lost from "), "{done}");
 }
 
-/// A line for each frame.
+/// Runs tshark on a file; the output has one line per frame.
 #[track_caller]
 fn tshark(file: &Path) -> Done {
     Program::new("tshark")
@@ -268,7 +269,7 @@ fn a_stream_continues_in_a_new_section() {
             "-c",
             "out=$1; shift; \"$@\" > \"$out\"",
             "sh",
-            stream.to_str().expect("plain"),
+            stream.to_str().expect("a UTF-8 path"),
         ])
         .done()
         .expect(0);
@@ -277,7 +278,7 @@ fn a_stream_continues_in_a_new_section() {
         COUNT,
         "{done}"
     );
-    // Of a pcap stream there is no going on: its header stands at the beginning alone.
+    // A pcap stream cannot continue after a loss, because it has a header only at its beginning.
     run(&dir, "pcap", &lossless_wire(), fault)
         .set("output.stdout=true")
         .set("output.format=pcap")
@@ -337,7 +338,7 @@ fn limits_hold_across_a_loss() {
         .finish(0);
     assert_eq!(finished.summary.json["end"], "duration");
     assert!(begun.elapsed() >= Duration::from_millis(500));
-    // On a machine that has not got that far in this time there are fewer.
+    // A slow machine captures fewer frames in this time.
     let captured = finished.summary.ledger.total.captured;
     assert!(captured <= 50, "{captured}");
     assert_numbers(&finished.numbers(), 0..captured);
@@ -361,14 +362,16 @@ fn without_retry_a_lost_device_ends_the_run() {
     assert_eq!(outages(&finished).len(), 1);
 }
 
-/// A capture with a control socket and an endpoint, whose device goes and comes back when the test says so.
+/// Running capture with a control socket and a metrics endpoint, whose device the test takes away
+/// and returns.
 struct Watched<'d> {
     command: Wqcap<'d>,
     run: Running,
     ctl: Ctl,
     address: String,
-    /// Whether there are these files is what the device goes by.
+    /// File whose creation makes the model lose the device.
     gone: PathBuf,
+    /// File whose creation makes the model return the device.
     back: PathBuf,
 }
 
@@ -388,11 +391,11 @@ impl<'d> Watched<'d> {
             |command, set| command.set(set),
         );
         let mut run = command.start();
-        run.until("it tells where its metrics are", |run| {
+        run.until("the address of the metrics is printed", |run| {
             run.stderr().contains("/metrics") && run.stderr().contains("capturing")
         });
-        let told = run.stderr();
-        let rest = told.split("http://").nth(1).expect("an address");
+        let stderr = run.stderr();
+        let rest = stderr.split("http://").nth(1).expect("an address");
         let address = rest.split("/metrics").next().expect("a path").to_owned();
         Self {
             ctl: command.ctl(),
@@ -408,18 +411,19 @@ impl<'d> Watched<'d> {
         self.ctl.run(args)
     }
 
-    /// Takes the device away, and waits until that has been noticed; the state is that.
+    /// Takes the device away, waits for the state `lost`, and returns the status of the capture.
     #[track_caller]
     fn lose(&mut self) -> Value {
-        fs::write(&self.gone, "").expect("room");
-        self.until("the loss", |it| it["state"] == "lost")
+        fs::write(&self.gone, "").expect("the write succeeds");
+        self.until("the state is lost", |it| it["state"] == "lost")
     }
 
     fn bring_back(&self) {
-        fs::write(&self.back, "").expect("room");
+        fs::write(&self.back, "").expect("the write succeeds");
     }
 
-    /// Asks for the state until it is as wanted; nothing that was counted is ever taken back.
+    /// Requests the status until `wanted` accepts it, and asserts that the count of received frames
+    /// never decreases.
     #[track_caller]
     fn until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let mut received = 0;
@@ -439,14 +443,17 @@ impl<'d> Watched<'d> {
         self.command.finished(self.run.wait(), 0)
     }
 
-    /// One sample of a scrape, by its name and the labels beside the port's.
+    /// Scrapes the metrics and returns the sample with this name and these labels after those of
+    /// the port.
     fn sample(&self, name: &str, labels: &str) -> f64 {
         use std::io::{Read, Write};
-        let mut stream = std::net::TcpStream::connect(&self.address).expect("it listens");
-        stream.set_read_timeout(Some(HANG)).expect("a time-out");
+        let mut stream = std::net::TcpStream::connect(&self.address).expect("the endpoint listens");
+        stream
+            .set_read_timeout(Some(HANG))
+            .expect("the timeout can be set");
         stream
             .write_all(b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n")
-            .expect("room");
+            .expect("the write succeeds");
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("an answer");
         let port = "device=\"mlx5_0\",port=\"1\",interface=\"mlx5_0p1\"";
@@ -462,7 +469,9 @@ fn control_and_metrics_continue_across_a_loss() {
     let dir = Dir::new();
     let mut watched = Watched::start(&dir, "watched", &[]);
     watched.ctl(&["filter", "udp or tcp or icmp"]).expect(0);
-    watched.until("frames", |it| it["ledger"]["received"].as_u64() > Some(0));
+    watched.until("frames are received", |it| {
+        it["ledger"]["received"].as_u64() > Some(0)
+    });
     let lost = watched.lose();
     let received = lost["ledger"]["received"].as_u64().expect("a count");
     assert!(watched.sample("wqcap_outages_total", "") >= 1.0);
@@ -473,18 +482,18 @@ fn control_and_metrics_continue_across_a_loss() {
     let filter = &plan["changed"]["capture.filter"];
     assert_eq!(filter["now"], "udp or tcp or icmp", "{plan}");
     watched.bring_back();
-    let back = watched.until("its return", |it| {
+    let back = watched.until("the capture runs again", |it| {
         it["state"] == "running" && it["ledger"]["received"].as_u64() > Some(received)
     });
     assert_eq!(
         back["filter"], "udp or tcp or icmp",
-        "what was changed holds"
+        "the changed filter persists"
     );
     let plan = watched.ctl.json(&["plan"]);
     assert_eq!(plan["state"], "running");
     assert_eq!(plan["changed"]["capture.filter"]["was"], "", "{plan}");
     assert!(watched.sample("wqcap_outages_total", "") >= 1.0);
-    // The first look for it comes 100 ms after the loss was noticed.
+    // The first search for the device starts 100 ms after the loss was detected.
     assert!(watched.sample("wqcap_outage_seconds_total", "") >= 0.09);
     assert!(watched.sample("wqcap_capture_state", ",state=\"running\"") >= 1.0);
     let scraped = watched.sample("wqcap_frames_received_total", ",queue=\"0\"")
@@ -505,7 +514,7 @@ fn control_commands_end_the_search() {
     refused.says(&["the device is lost"]);
     watched.ctl(&["start"]).expect(0);
     watched.ctl(&["stop"]).expect(0);
-    watched.until("the stop", |it| it["state"] == "stopped");
+    watched.until("the capture is stopped", |it| it["state"] == "stopped");
     watched.ctl(&["start"]).expect(1);
     let finished = watched.shutdown();
     assert_eq!(finished.summary.json["end"], "stopped");
@@ -516,15 +525,15 @@ fn a_drained_capture_stops_when_its_device_is_lost() {
     let dir = Dir::new();
     let mut watched = Watched::start(&dir, "drained", &[]);
     watched.ctl(&["drain"]).expect(0);
-    fs::write(&watched.gone, "").expect("room");
-    let stopped = watched.until("the end", |it| it["state"] == "stopped");
+    fs::write(&watched.gone, "").expect("the write succeeds");
+    let stopped = watched.until("the capture is stopped", |it| it["state"] == "stopped");
     let received = stopped["ledger"]["received"].as_u64().expect("a count");
     watched.bring_back();
     let Watched { run, ctl, .. } = &mut watched;
-    run.until("it starts again", |_| {
+    run.until("the capture starts again", |_| {
         ctl.run(&["start"]).status.code() == Some(0)
     });
-    watched.until("frames", |it| it["state"] == "running");
+    watched.until("the capture runs", |it| it["state"] == "running");
     let finished = watched.shutdown();
     assert!(finished.summary.ledger.total.received >= received);
 }
@@ -549,22 +558,22 @@ fn a_flapping_port_leaves_gaps_in_the_files() {
         wait_for_stderr(&mut run, "port 1 went down", times);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         backs.push(now.expect("after 1970").as_nanos() as u64);
-        fs::write(up, "").expect("room");
+        fs::write(up, "").expect("the write succeeds");
         wait_for_stderr(&mut run, "port 1 came up", times);
     }
     let finished = command.finished(run.wait(), 0);
     assert_numbers(&finished.numbers(), 0..COUNT);
     let mut outages = outages(&finished);
-    // The wire's end is one more, if it comes before the last frame is counted.
+    // The end of the wire is another outage, if it comes before the last frame is counted.
     outages.truncate(3);
     assert_eq!(outages.len(), 3, "{}", finished.done);
     for outage in &outages {
         assert_eq!(outage.cause, "port_down");
     }
     assert_gaps(&finished, &outages, &backs);
-    // Files before and after are whole and none is left open.
+    // No file is left open.
     let names = fs::read_dir(finished.summary.files[0].parent().expect("a folder"));
-    let open = names.expect("a folder lists").filter(|it| {
+    let open = names.expect("the folder can be listed").filter(|it| {
         it.as_ref()
             .is_ok_and(|it| it.path().extension() == Some("part".as_ref()))
     });

@@ -1,10 +1,14 @@
-//! The pages, held to the tree: links lead to files and headings that exist, and so do the paths of
-//! CONTRIBUTING.md and of the walks in ARCHITECTURE.md.
+//! Checks the pages against the tree: the targets of links exist, and so do the files that
+//! CONTRIBUTING.md and the walks in ARCHITECTURE.md name.
 
-use std::fs;
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 use wqcap_tests::binaries::root;
 
-/// The pages whose links are followed.
+/// Pages outside docs/ whose links are checked.
 const PAGES: [&str; 5] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -18,15 +22,15 @@ fn read(page: &str) -> String {
 }
 
 fn pages() -> Vec<String> {
-    let docs = fs::read_dir(root().join("docs")).expect("docs lists");
+    let docs = fs::read_dir(root().join("docs")).expect("docs can be listed");
     let docs = docs
-        .map(|entry| entry.expect("docs lists").file_name())
-        .map(|name| format!("docs/{}", name.to_str().expect("a plain name")))
+        .map(|entry| entry.expect("docs can be listed").file_name())
+        .map(|name| format!("docs/{}", name.to_str().expect("a UTF-8 name")))
         .filter(|path| path.ends_with(".md"));
     PAGES.map(str::to_owned).into_iter().chain(docs).collect()
 }
 
-/// The anchor that a heading gets.
+/// Returns the anchor of a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading
         .chars()
@@ -34,7 +38,7 @@ fn anchor(heading: &str) -> String {
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
-/// What is wrong with a link of a page.
+/// Returns the error of a link on a page; `None` if its target exists.
 fn problem(page: &str, link: &str) -> Option<String> {
     let (path, heading) = link.split_once('#').unwrap_or((link, ""));
     let file = match path {
@@ -42,7 +46,7 @@ fn problem(page: &str, link: &str) -> Option<String> {
         path => root().join(page).parent().expect("a folder").join(path),
     };
     if !file.exists() {
-        return Some(format!("{page}: {link} is no file"));
+        return Some(format!("{page}: there is no file for the link {link}"));
     }
     let is_there = heading.is_empty()
         || fs::read_to_string(&file)
@@ -50,7 +54,7 @@ fn problem(page: &str, link: &str) -> Option<String> {
             .lines()
             .filter(|line| line.starts_with('#'))
             .any(|line| anchor(line.trim_start_matches('#').trim()) == heading);
-    (!is_there).then(|| format!("{page}: {link} is no heading"))
+    (!is_there).then(|| format!("{page}: there is no heading for the link {link}"))
 }
 
 #[test]
@@ -67,7 +71,7 @@ fn every_link_has_a_target() {
             wrong.extend(problem(&page, link));
         }
     }
-    assert!(seen > 30, "{seen} links");
+    assert!(seen > 30, "only {seen} links");
     assert!(wrong.is_empty(), "{wrong:#?}");
     for link in ["docs/none.md", "docs/modes.md#none"] {
         assert!(problem("README.md", link).is_some(), "{link}");
@@ -106,10 +110,151 @@ fn the_walks_of_the_architecture_page_name_existing_files_once() {
             walk.clear();
         }
         assert!(root().join(path).is_file(), "{path}");
-        assert!(!walk.contains(&path), "{path} comes twice");
+        assert!(!walk.contains(&path), "{path} occurs twice");
         walk.push(path);
         assert_eq!(number, walk.len().to_string(), "{line}");
         steps += 1;
     }
-    assert!(steps > 20, "{steps} steps");
+    assert!(steps > 20, "only {steps} steps");
+}
+
+/// Rows of the table that follows `heading` in ARCHITECTURE.md, as cells without backquotes.
+fn table_after(text: &str, heading: &str) -> Vec<Vec<String>> {
+    let (_, after) = text.split_once(heading).expect("the heading exists");
+    let rows = after
+        .lines()
+        .skip_while(|line| !line.starts_with("|---"))
+        .skip(1)
+        .take_while(|line| line.starts_with('|'));
+    rows.map(|row| {
+        let cells = row.trim_matches('|').split('|');
+        cells
+            .map(|it| it.trim().replace('`', "").trim_end_matches('/').to_owned())
+            .collect()
+    })
+    .collect()
+}
+
+/// Directories of the project's crates that a crate depends on, without dev-dependencies.
+fn dependencies(dir: &str) -> BTreeSet<String> {
+    let manifest = |path: &str| -> toml::Table { read(path).parse().expect("TOML") };
+    let workspace = manifest("Cargo.toml");
+    let crate_at = manifest(&format!("{dir}/Cargo.toml"));
+    let of_crate = crate_at["dependencies"].as_table().expect("a table");
+    of_crate
+        .keys()
+        .filter_map(|name| workspace["workspace"]["dependencies"][name].get("path"))
+        .map(|path| path.as_str().expect("a path").to_owned())
+        .collect()
+}
+
+#[test]
+fn crates_depend_only_on_what_the_map_allows() {
+    let map = table_after(&read("ARCHITECTURE.md"), "## The map");
+    let mut above = BTreeSet::new();
+    let mut checked = 0;
+    for row in &map {
+        let (dir, may) = (&row[0], row[2].as_str());
+        let is_list = may.split(", ").all(|it| above.contains(it));
+        let allowed: BTreeSet<String> = match may {
+            "nothing" => BTreeSet::new(),
+            "all above" => above.clone(),
+            _ if is_list => may.split(", ").map(str::to_owned).collect(),
+            _ => continue,
+        };
+        let actual = dependencies(dir);
+        let extra: Vec<_> = actual.difference(&allowed).collect();
+        assert!(extra.is_empty(), "{dir} depends on {extra:?}");
+        if may != "all above" {
+            let unused: Vec<_> = allowed.difference(&actual).collect();
+            assert!(unused.is_empty(), "{dir} does not depend on {unused:?}");
+        }
+        above.insert(dir.clone());
+        checked += 1;
+    }
+    assert!(checked >= 15, "only {checked} crates are in the map");
+}
+
+/// Names that follow `crate::` in a source file, without its unit tests.
+fn imported_modules(source: &str) -> BTreeSet<String> {
+    let product = source
+        .split("#[cfg(test)]\nmod tests")
+        .next()
+        .expect("a part");
+    let code = product
+        .lines()
+        .filter(|it| !it.trim_start().starts_with("//"));
+    let code = code.collect::<Vec<_>>().join("\n");
+    let name = |text: &str| -> String {
+        let is_name = |c: &char| c.is_alphanumeric() || *c == '_';
+        text.chars().take_while(is_name).collect()
+    };
+    let mut names = BTreeSet::new();
+    for after in code.split("crate::").skip(1) {
+        let Some(list) = after.strip_prefix('{') else {
+            names.insert(name(after));
+            continue;
+        };
+        // The names of the list itself, not those of the braces in it.
+        let mut depth = 0;
+        let mut is_start = true;
+        for (at, c) in list.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => is_start = true,
+                _ if is_start && !c.is_whitespace() => {
+                    names.insert(name(&list[at..]));
+                    is_start = false;
+                }
+                _ => {}
+            }
+        }
+    }
+    names
+}
+
+fn sources_below(path: &Path) -> Vec<PathBuf> {
+    if path.is_file() {
+        return vec![path.to_owned()];
+    }
+    let entries = fs::read_dir(path).expect("a directory");
+    entries
+        .flat_map(|entry| sources_below(&entry.expect("an entry").path()))
+        .filter(|path| path.extension().is_some_and(|it| it == "rs"))
+        .filter(|path| !path.ends_with("tests.rs"))
+        .collect()
+}
+
+#[test]
+fn modules_of_the_engine_import_only_those_above_them() {
+    let table = table_after(&read("ARCHITECTURE.md"), "Its own modules:");
+    let order: Vec<_> = table.iter().map(|row| row[0].clone()).collect();
+    let library = read("engine/src/lib.rs");
+    let declared = library.lines().filter_map(|line| {
+        let name = line.strip_prefix("pub mod ")?.strip_suffix(';')?;
+        Some(name.to_owned())
+    });
+    let declared: BTreeSet<_> = declared.collect();
+    assert_eq!(
+        declared,
+        order.iter().cloned().collect(),
+        "modules of the table"
+    );
+    let mut arrows = 0;
+    for (at, module) in order.iter().enumerate() {
+        let below = &order[at + 1..];
+        let dir = root().join("engine/src").join(module);
+        for file in sources_below(&dir) {
+            let names = imported_modules(&fs::read_to_string(&file).expect("text"));
+            arrows += names.iter().filter(|it| order.contains(it)).count();
+            let back: Vec<_> = names.iter().filter(|it| below.contains(it)).collect();
+            assert!(back.is_empty(), "{} imports {back:?}", file.display());
+        }
+    }
+    assert!(arrows > 30, "only {arrows} imports were seen");
+    let nested = "use crate::{\n    Error,\n    plan::{Plan, x::{y}},\n};\ncrate::sink::z();";
+    let names: Vec<_> = imported_modules(nested).into_iter().collect();
+    assert_eq!(names, ["Error", "plan", "sink"]);
 }

@@ -1,11 +1,11 @@
-//! `output.encrypt_key`: what is on the disk when a capture has ended tells nothing without the key, and everything with it.
+//! `output.encrypt_key`: after a capture, the files on disk are readable only with the key.
 //!
-//! | test | what it shows |
+//! | test | covers |
 //! |---|---|
-//! | `files_are_readable_only_with_the_key` | nothing plain is left; retention, hooks and indexes go on; who has the key reads what was captured |
-//! | `an_index_reduces_reading_of_encrypted_files` | one block of a file is read for one flow |
-//! | `plain_files_of_earlier_runs_are_encrypted` | as a killed one does |
-//! | `an_invalid_key_is_refused` | before anything is captured |
+//! | `files_are_readable_only_with_the_key` | no plain data is left; retention and hooks work; reading with the right key, a wrong key and no key |
+//! | `an_index_reduces_reading_of_encrypted_files` | reading one block of a file for one flow |
+//! | `plain_files_of_earlier_runs_are_encrypted` | files of a killed run and of a run without encryption |
+//! | `an_invalid_key_is_refused` | errors before the capture starts |
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -23,10 +23,10 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// In each frame's payload.
-const MARK: &[u8] = b"what nobody else may read of it";
+/// Text in the payload of each frame, which must not be in encrypted files.
+const MARK: &[u8] = b"a text that stays confidential.";
 
-/// UDP frames of 64 flows, or of one flow of its own for ten in the middle.
+/// Returns UDP frames of 64 flows. Ten frames in the middle belong to another flow.
 fn frames(count: usize) -> Vec<Vec<u8>> {
     let frame = |i: usize| {
         let rare = (count / 2..count / 2 + 10).contains(&i);
@@ -47,16 +47,16 @@ fn frames(count: usize) -> Vec<Vec<u8>> {
 
 fn key(dir: &Dir, name: &str, byte: u8) -> PathBuf {
     let path = dir.join(name);
-    fs::write(&path, [byte; 32]).expect("an own file");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("an own file");
+    fs::write(&path, [byte; 32]).expect("the file is writable");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("the file is writable");
     path
 }
 
-/// All files below a folder.
+/// Returns all files below a folder, sorted by path.
 fn below(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(dir).expect("lists") {
-        let path = entry.expect("lists").path();
+    for entry in fs::read_dir(dir).expect("the folder can be listed") {
+        let path = entry.expect("the folder can be listed").path();
         if path.is_dir() {
             found.extend(below(&path));
         } else {
@@ -76,7 +76,7 @@ fn assert_encrypted(dir: &Path) {
             path.to_str().is_some_and(|it| it.ends_with(".enc")),
             "{path:?}"
         );
-        let bytes = fs::read(&path).expect("there");
+        let bytes = fs::read(&path).expect("the file exists");
         assert!(!bytes.windows(MARK.len()).any(|it| it == MARK), "{path:?}");
     }
 }
@@ -96,7 +96,7 @@ fn summary(run: &Wqcap<'_>) -> Summary {
     Summary::parse(&text)
 }
 
-/// Frames of a file, sorted.
+/// Returns the frames of a file, sorted by content.
 fn sorted(path: &Path) -> Vec<Vec<u8>> {
     let mut frames: Vec<_> = files::read(path).into_iter().map(|it| it.bytes).collect();
     frames.sort();
@@ -129,11 +129,11 @@ fn files_are_readable_only_with_the_key() {
         assert_eq!(summary.files, on_disk);
         assert_eq!(summary.json["encryption"]["files"], on_disk.len());
         assert_eq!(summary.json["encryption"]["failed"], 0);
-        let told = fs::read_to_string(&hooked).expect("hooks ran");
-        let mut told: Vec<_> = told.lines().map(PathBuf::from).collect();
-        told.sort();
-        assert_eq!(told, on_disk);
-        fs::remove_file(&hooked).expect("there");
+        let paths = fs::read_to_string(&hooked).expect("hooks ran");
+        let mut paths: Vec<_> = paths.lines().map(PathBuf::from).collect();
+        paths.sort();
+        assert_eq!(paths, on_disk, "paths passed to the hook");
+        fs::remove_file(&hooked).expect("the file exists");
 
         let out = dir.join("out.pcap");
         extract(run.out_path(), &out)
@@ -163,7 +163,7 @@ fn files_are_readable_only_with_the_key() {
             .arg(&other)
             .run();
         wrong.expect(2).says(&["is encrypted with another key"]);
-        fs::remove_dir_all(run.out_path()).expect("an own folder");
+        fs::remove_dir_all(run.out_path()).expect("the folder can be removed");
     }
 }
 
@@ -191,7 +191,7 @@ fn an_index_reduces_reading_of_encrypted_files() {
         .expect(0);
     let facts: Value = serde_json::from_str(&done.stdout).expect("JSON");
     assert_same("the one flow", &sorted(&out), &frames[4000..4010]);
-    // Made while it was captured.
+    // The capture wrote the index.
     assert_eq!(facts["index"]["made"], 0, "{facts}");
     let read = facts["file_bytes"]["read"].as_u64().expect("a number");
     assert!((10_000..2 << 20).contains(&read), "{facts}");
@@ -216,17 +216,19 @@ fn plain_files_of_earlier_runs_are_encrypted() {
         .set("output.rotate_size=100KB")
         .set(&format!("output.encrypt_key={}", key.display()))
         .start();
-    killed.until("files", |_| out_dir.exists() && below(&out_dir).len() > 3);
+    killed.until("files are written", |_| {
+        out_dir.exists() && below(&out_dir).len() > 3
+    });
     killed.signal(Signal::KILL);
     assert_eq!(killed.wait().signal(), Some(Signal::KILL.as_raw()));
-    // A run without encryption, and half a file that was being encrypted.
+    // A run without encryption, and a partly encrypted file.
     let plain = Wqcap::run(&dir, "x").replay(&file).queues(1);
     let summary_of_plain = summary(&plain);
     assert_eq!(summary_of_plain.ledger.total.captured, 1000);
     let first = summary_of_plain.files[0].clone();
     let copy = dir.join("copy");
-    fs::copy(&first, &copy).expect("an own file");
-    fs::write(out_dir.join(".wqcap-seal-x1"), "half of one").expect("an own file");
+    fs::copy(&first, &copy).expect("the file is writable");
+    fs::write(out_dir.join(".wqcap-seal-x1"), "half of one").expect("the file is writable");
 
     let run = capture(&dir, &file, &key);
     let encrypted = |code| {
@@ -250,8 +252,8 @@ fn plain_files_of_earlier_runs_are_encrypted() {
     assert!(found.len() > 2000, "{}", found.len());
     assert!(frames.iter().all(|it| found.binary_search(it).is_ok()));
 
-    // A crash came before the plain file was deleted; and somebody else's file has its name.
-    fs::copy(&copy, &first).expect("an own file");
+    // A crash before the plain file was deleted; then another file with the name of a plain file.
+    fs::copy(&copy, &first).expect("the file is writable");
     encrypted(0);
     assert_encrypted(&out_dir);
     assert_eq!(frames_now().len(), found.len() + 1000);
@@ -266,8 +268,8 @@ fn plain_files_of_earlier_runs_are_encrypted() {
 fn an_invalid_key_is_refused() {
     let dir = Dir::new();
     let short = dir.join("short");
-    fs::write(&short, "no key").expect("an own file");
-    fs::set_permissions(&short, fs::Permissions::from_mode(0o600)).expect("an own file");
+    fs::write(&short, "no key").expect("the file is writable");
+    fs::set_permissions(&short, fs::Permissions::from_mode(0o600)).expect("the file is writable");
     let run = |set: &str| {
         Wqcap::run(&dir, "x")
             .model("synth:count=10")

@@ -1,5 +1,5 @@
-//! `wqcap extract`: the frames of some time and filter, and no more read for them than need be. What is to be found is
-//! told by tcpdump, which knows no indexes.
+//! `wqcap extract`: selects frames by time and filter, and reads no more than necessary. tcpdump,
+//! which uses no indexes, determines the expected frames.
 
 use serde_json::Value;
 use std::{
@@ -14,12 +14,13 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// Seconds since 1970 of the first file.
+/// Start of the first file, in seconds since 1970.
 const START: u32 = 1_700_000_000;
 /// Seconds from one file to the next.
 const STEP: u32 = 10;
+/// Number of files per queue.
 const FILES: u32 = 4;
-/// Frames of a file, one a microsecond: about 4 MiB.
+/// Number of frames of a file, one per microsecond: about 4 MiB.
 const FRAMES: u32 = 4_000;
 
 fn frame(from: u16, sport: u16, protocol: u8) -> Vec<u8> {
@@ -37,7 +38,8 @@ fn frame(from: u16, sport: u16, protocol: u8) -> Vec<u8> {
     transport.payload(1000).done()
 }
 
-/// Two queues with four files each; `rare` is in one place of one of them, and its port in every file.
+/// Writes four files for each of two queues. The TCP flow of port 777 is at one place of one file;
+/// a UDP frame with that port is in every file.
 fn captures(dir: &Dir) -> PathBuf {
     let out = dir.folder("cap");
     for queue in 0..2u8 {
@@ -74,13 +76,14 @@ fn facts(done: &Done) -> Value {
     serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("{e}: {done}"))
 }
 
-/// Stamps and bytes of all frames in the folder that tcpdump takes for `filter`, from and up to these stamps.
+/// Returns the stamps and bytes of all frames in `dir` that match `filter` according to tcpdump,
+/// with stamps from `from` and before `to`.
 fn expected(dir: &Path, scratch: &Dir, filter: &str, from: u64, to: u64) -> Vec<(u64, Vec<u8>)> {
     let mut all = Vec::new();
-    for entry in fs::read_dir(dir).expect("lists") {
-        let path = entry.expect("lists").path();
+    for entry in fs::read_dir(dir).expect("the folder can be listed") {
+        let path = entry.expect("the folder can be listed").path();
         let some = scratch.join("some.pcap");
-        // libpcap unpacks nothing.
+        // libpcap cannot decompress.
         let plain = scratch.join("plain");
         fs::write(&plain, files::unpacked(&path)).expect("written");
         Program::new("tcpdump")
@@ -104,7 +107,7 @@ fn found(out: &Path) -> Vec<(u64, Vec<u8>)> {
     let records = files::read(out);
     assert!(
         records.is_sorted_by_key(|r| r.ts),
-        "the output is in the order of time"
+        "the output is in time order"
     );
     let mut all: Vec<_> = records.into_iter().map(|r| (r.ts, r.bytes)).collect();
     all.sort();
@@ -119,7 +122,7 @@ fn only_blocks_that_can_match_are_read() {
     let out = dir.join("out.pcap");
     let args = |filter| ["--index", index.to_str().expect("text"), "--filter", filter];
 
-    // A stranger's bytes under an index's name are no index.
+    // A foreign file with the name of an index is ignored.
     let garbage = format!("wqcap-q00-{START}000000000.pcap.cbor");
     fs::write(index.join(garbage), "no index").expect("written");
     let rare = "host 10.0.0.77 and tcp port 777";
@@ -132,7 +135,7 @@ fn only_blocks_that_can_match_are_read() {
     assert_eq!(first["files"]["total"], 2 * FILES);
     assert_eq!(first["files"]["read"], 1, "{first}");
 
-    // The second time the indexes are there, and one block of 1 MiB is all there is to read.
+    // The second run finds the indexes and reads a single block of 1 MiB.
     let second = facts(&extract(&cap, &out, &args(rare)).run().expect(0));
     assert_same("by the index", &found(&out), &want);
     assert_eq!(second["index"]["made"], 0);
@@ -141,7 +144,7 @@ fn only_blocks_that_can_match_are_read() {
     assert!(read > 10 * 1000 && read < (1 << 20) + 20_000, "{second}");
     assert!(second["file_bytes"]["total"].as_u64() > Some(30_000_000));
 
-    // Port 777 alone is in each file's first block as well.
+    // UDP port 777 is in the first block of each file.
     let port = facts(&extract(&cap, &out, &args("udp port 777")).run().expect(0));
     let want = expected(&cap, &dir, "udp port 777", 0, u64::MAX);
     assert_same("one frame of each file", &found(&out), &want);
@@ -152,20 +155,20 @@ fn only_blocks_that_can_match_are_read() {
     let read = port["file_bytes"]["read"].as_u64().expect("a number");
     assert!(read < 8 * ((1 << 20) + 20_000), "{port}");
 
-    // What an index cannot tell is looked for in every frame.
+    // A filter that an index cannot answer is applied to every frame.
     let any = "host 10.0.0.77 or udp src port 777";
     let all = facts(&extract(&cap, &out, &args(any)).run().expect(0));
     let want = expected(&cap, &dir, any, 0, u64::MAX);
-    assert_same("what no index helps with", &found(&out), &want);
+    assert_same("a filter that no index helps with", &found(&out), &want);
     assert_eq!(all["index"]["helps_filter"], false);
 
-    // Nothing there: an empty file, and hardly anything read.
+    // No match: the output is empty, and little is read.
     let none = facts(&extract(&cap, &out, &args("host 1.2.3.4")).run().expect(0));
     assert_eq!(none["frames"], 0);
     assert!(none["file_bytes"]["read"].as_u64() < Some(20_000), "{none}");
     assert_eq!(files::read(&out).len(), 0);
 
-    // A file that changed: its index is made anew.
+    // A changed file gets a new index.
     let path = cap.join(format!("wqcap-q00-{START}000000000.pcap"));
     files::write(&path, START, &[frame(77, 777, 6)]);
     let third = facts(&extract(&cap, &out, &args(rare)).run().expect(0));
@@ -185,12 +188,12 @@ fn time_limits_select_files_by_first_record_and_blocks_by_index() {
     let index = dir.join("idx");
     let out = dir.join("out.pcapng");
     let second = u64::from(START + 2 * STEP) * 1_000_000_000;
-    // The last 100 frames of the third files, and not the one stamped with the end itself.
+    // The last 100 frames of the third files, without the frame stamped with the end.
     let (from, to) = (second + 3_900_000, second + 3_999_000);
     let decimal = |ns: u64| format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
     let (from_text, to_text) = (decimal(from), decimal(to));
     let times = ["--from", &from_text, "--to", &to_text];
-    fs::remove_file(cap.join("wqcap-q00-1.pcap.part")).expect("there");
+    fs::remove_file(cap.join("wqcap-q00-1.pcap.part")).expect("the file exists");
     let want = expected(&cap, &dir, "", from, to);
     fs::write(cap.join("wqcap-q00-1.pcap.part"), "open").expect("written");
     assert_eq!(want.len(), 2 * 99);
@@ -198,11 +201,11 @@ fn time_limits_select_files_by_first_record_and_blocks_by_index() {
     let done = extract(&cap, &out, &times).run().expect(0);
     let whole = facts(&done);
     assert_same("by first records", &found(&out), &want);
-    // The third files, and the second ones, which may reach a second into the third ones' time.
+    // The third files and the second files, which may reach one second into the time of the third.
     assert_eq!(whole["files"]["read"], 4, "{whole}");
     assert!(done.stdout.contains("left out 1 .part files"), "{done}");
     let read_whole = whole["file_bytes"]["read"].as_u64().expect("a number");
-    // Half of the files whole, and of the others no more than their beginnings.
+    // Half of the files are read completely, the others only at their beginnings.
     let total = whole["file_bytes"]["total"].as_u64().expect("a number");
     assert!(
         (total / 2..total / 2 + 4 * 5000).contains(&read_whole),
@@ -212,12 +215,15 @@ fn time_limits_select_files_by_first_record_and_blocks_by_index() {
     let with = [&times[..], &["--index", index.to_str().expect("text")]].concat();
     let indexed = facts(&extract(&cap, &out, &with).run().expect(0));
     assert_same("by the index", &found(&out), &want);
-    assert_eq!(indexed["index"]["made"], 4, "the others are out of it");
+    assert_eq!(
+        indexed["index"]["made"], 4,
+        "only files in the time range get an index"
+    );
     assert_eq!(indexed["files"]["read"], 2, "{indexed}");
     let read = indexed["file_bytes"]["read"].as_u64().expect("a number");
     assert!(read * 3 < read_whole, "{read} of {read_whole}");
 
-    // The same points in time, in other words.
+    // The same times in another notation.
     let words = [
         "--from",
         "2023-11-14T22:13:40Z",
@@ -229,7 +235,7 @@ fn time_limits_select_files_by_first_record_and_blocks_by_index() {
     let none = extract(&cap, &out, &["--from", "-10m"]).run().expect(0);
     assert_eq!(facts(&none)["frames"], 0);
 
-    // What names tell of times does not count.
+    // Times in file names are ignored.
     for queue in 0..2 {
         for n in 0..FILES {
             let from = cap.join(format!(
@@ -246,8 +252,8 @@ fn time_limits_select_files_by_first_record_and_blocks_by_index() {
     assert_eq!(renamed["file_bytes"], whole["file_bytes"]);
 }
 
-/// Captures `frames`, and ends once each file has its index: the indexer has the least priority, and a run that ends
-/// before it leaves the rest to whoever needs them.
+/// Captures `frames` and ends the run once each file has an index. The indexer has the lowest
+/// priority, and a run that ends earlier leaves the other files without indexes.
 fn indexed(run: Wqcap<'_>, index: &Path, frames: u64) -> Finished {
     fs::create_dir_all(index).expect("a folder for the index");
     let run = run
@@ -259,10 +265,12 @@ fn indexed(run: Wqcap<'_>, index: &Path, frames: u64) -> Finished {
     ctl.run(&["rotate"]).expect(0);
     let names = |folder: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).expect("a folder");
-        entries.map(|it| it.expect("lists").path()).collect()
+        entries
+            .map(|it| it.expect("the folder can be listed").path())
+            .collect()
     };
     let ends = |path: &PathBuf, with: &str| path.extension().is_some_and(|it| it == with);
-    running.until("an index for each file", |_| {
+    running.until("each file has an index", |_| {
         let files = names(run.out_path());
         let indexes = names(index).iter().filter(|it| ends(it, "cbor")).count();
         !files.is_empty() && !files.iter().any(|it| ends(it, "part")) && indexes == files.len()
@@ -292,7 +300,7 @@ fn a_capture_writes_an_index_for_each_file() {
     assert_eq!(all["frames"], 6000);
     assert_eq!(files::read(&out).len(), 6000);
 
-    // One flow: each frame of it, by an independent reader.
+    // All frames of one flow, compared with an independent reader.
     let record = &files::read(&files[0].1)[0].bytes;
     let source = record[26..30].iter().map(u8::to_string).collect::<Vec<_>>();
     let port = u16::from_be_bytes([record[34], record[35]]);
@@ -318,7 +326,7 @@ fn only_compressed_frames_that_can_match_are_read() {
                 9000..9010 => frame(77, 777, 6),
                 _ => frame((i % 50) as u16, 1000, 17),
             };
-            // What does not shrink, so that files are as large as frames are many.
+            // Incompressible bytes, so that the file size is proportional to the number of frames.
             for byte in &mut frame[60..] {
                 noise ^= noise << 13;
                 noise ^= noise >> 7;
@@ -345,12 +353,15 @@ fn only_compressed_frames_that_can_match_are_read() {
         let with = ["--index", index.to_str().expect("text")];
         let everything = facts(&extract(run.out_path(), &out, &with).run().expect(0));
         assert_eq!(found(&out).len(), sent.len());
-        assert_eq!(everything["index"]["made"], 0, "the capture left it");
+        assert_eq!(
+            everything["index"]["made"], 0,
+            "the capture wrote the index"
+        );
         let bytes = |facts: &Value, of: &str| facts["file_bytes"][of].as_u64().expect("a number");
         let (read, total) = (bytes(&everything, "read"), bytes(&everything, "total"));
         assert!(
             total > 10_000_000 && read == total,
-            "what is read twice counts once: {everything}"
+            "bytes read twice count once: {everything}"
         );
 
         let rare = "host 10.0.0.77 and tcp port 777";
@@ -359,10 +370,10 @@ fn only_compressed_frames_that_can_match_are_read() {
         let want = expected(run.out_path(), &dir, rare, 0, u64::MAX);
         assert_eq!((found(&out).len(), want.len()), (10, 10));
         assert_same(compress, &found(&out), &want);
-        // The first frame and the one that it is in, of twelve.
+        // Two of twelve compressed frames: the first one and the one with the flow.
         assert!(bytes(&few, "read") * 4 < total, "{few}");
 
-        // What no frame is: the first one is read, to know what they would be.
+        // No frame matches. The first compressed frame is read for the format.
         let none = extract(run.out_path(), &out, &["--from", "-10m", "--to", "-9m"]);
         assert_eq!(facts(&none.run().expect(0))["frames"], 0);
         let times = [&with[..], &["--to", "1970-01-02T00:00:00Z"]].concat();
@@ -377,7 +388,7 @@ fn invalid_requests_exit_with_status_2() {
     let cap = captures(&dir);
     let out = dir.join("out.pcap");
     let empty = dir.folder("empty");
-    for (folder, args, said) in [
+    for (folder, args, message) in [
         (&cap, vec!["--filter", "tcp prot 80"], "syntax error"),
         (&cap, vec!["--from", "yesterday"], "2026-03-01T12:00:00Z"),
         (
@@ -389,10 +400,11 @@ fn invalid_requests_exit_with_status_2() {
         (&dir.join("none"), vec![], "No such file"),
     ] {
         let done = extract(folder, &out, &args).run().expect(2);
-        done.says(&[said]);
+        done.says(&[message]);
         assert!(!out.exists());
     }
-    let itself = fs::read_dir(&cap).expect("lists").next().expect("one");
-    let done = extract(&cap, &itself.expect("lists").path(), &[]).run();
+    let input = fs::read_dir(&cap).expect("the folder can be listed").next();
+    let input = input.expect("a file").expect("the folder can be listed");
+    let done = extract(&cap, &input.path(), &[]).run();
     done.expect(2).says(&["is one of the inputs"]);
 }

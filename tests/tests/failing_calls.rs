@@ -1,12 +1,12 @@
-//! System calls of the threads that write files, made to fail by strace: whatever the kernel answers, the run ends by
-//! itself, and what its ledger calls captured is what its finished files hold.
+//! System calls of the writing threads that fail: strace injects errors. In all cases the run ends
+//! by itself, and its finished files hold exactly the frames that the ledger counts as captured.
 //!
-//! | test | what fails |
+//! | test | failing calls |
 //! |---|---|
-//! | `the_files_match_the_ledger_when_a_call_fails` | each system call of writer, closer and preopener: the second, all of them, every other |
+//! | `the_files_match_the_ledger_when_a_call_fails` | each system call of writer, closer and preopener: the second call, all calls, every other call |
 //! | `the_files_match_the_ledger_at_the_file_size_limit` | writes beyond RLIMIT_FSIZE, which raise SIGXFSZ |
 //!
-//! Each frame carries a number, so that a gap shows.
+//! Each frame carries a number, so that gaps are detected.
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::{
@@ -18,10 +18,10 @@ use std::{
 };
 use wqcap_tests::{Dir, Done, Program, Summary, Wqcap, files, need};
 
-/// Frames of a run.
+/// Number of frames of a run.
 const COUNT: u64 = 12_000;
 
-/// Calls, and what they fail with.
+/// System calls with the errors that strace injects.
 const CALLS: [(&str, &[&str]); 15] = [
     ("io_uring_setup", &["EPERM"]),
     ("io_uring_register", &["ENOMEM"]),
@@ -43,7 +43,7 @@ const CALLS: [(&str, &[&str]); 15] = [
     ("pwrite64", &["EIO", "ENOSPC"]),
 ];
 
-/// Which of a thread's calls fail: see strace(1).
+/// Selection of the calls of a thread that fail, in the syntax of strace(1).
 const WHEN: [&str; 3] = ["2", "1+", "2+2"];
 
 fn strace() -> Result<(), String> {
@@ -53,13 +53,13 @@ fn strace() -> Result<(), String> {
     match done.status.code() {
         Some(0) => Ok(()),
         _ => Err(format!(
-            "no strace that may trace (scripts/packages test): {}",
+            "strace cannot trace (scripts/packages test installs it): {}",
             done.stderr
         )),
     }
 }
 
-/// What the run left is sound, whatever went wrong. Whether it left a summary.
+/// Asserts that the summary and the files of a run agree. Returns the summary, if there is one.
 #[track_caller]
 fn assert_sound(run: &Wqcap<'_>, done: &Done) -> Option<Summary> {
     assert!(!done.stderr.contains("panicked"), "{done}");
@@ -74,11 +74,16 @@ fn assert_sound(run: &Wqcap<'_>, done: &Done) -> Option<Summary> {
     );
     let mut numbers = BTreeSet::new();
     for record in summary.files.iter().flat_map(|it| files::read(it)) {
-        assert!(numbers.insert(record.number()), "twice: {done}");
+        assert!(
+            numbers.insert(record.number()),
+            "a frame occurs twice: {done}"
+        );
     }
     assert_eq!(total.captured, numbers.len() as u64, "{done}");
     let named: BTreeSet<_> = summary.files.iter().cloned().collect();
-    let entries = fs::read_dir(run.out_path()).expect("lists").flatten();
+    let entries = fs::read_dir(run.out_path())
+        .expect("the folder can be listed")
+        .flatten();
     let finished: BTreeSet<PathBuf> = entries
         .map(|it| it.path())
         .filter(|it| it.extension().is_some_and(|it| it != "part"))
@@ -87,9 +92,9 @@ fn assert_sound(run: &Wqcap<'_>, done: &Done) -> Option<Summary> {
     Some(summary)
 }
 
-/// Whether the call did fail.
+/// Runs a capture with one injected error. Returns `true` if strace injected it.
 fn run_with(dir: &Dir, call: &str, error: &str, when: &str) -> bool {
-    let name = format!("{}-{error}-{when}", call.split(',').next().expect("one"));
+    let name = format!("{}-{error}-{when}", call.split(',').next().expect("a call"));
     let log = dir.join(format!("{name}.strace"));
     let (trace, inject) = (
         format!("trace={call}"),
@@ -99,7 +104,7 @@ fn run_with(dir: &Dir, call: &str, error: &str, when: &str) -> bool {
     let pace = if call == "fdatasync" { ",pps=4000" } else { "" };
     let run = Wqcap::run(dir, &name)
         .model(&format!("synth:size=1000,flows=64,count={COUNT}{pace}"))
-        // The blocks of one queue alone are written without io_uring.
+        // With one queue, blocks are written without io_uring.
         .queues(if call.starts_with("io_uring") { 4 } else { 1 })
         .set("output.buffer=1MiB")
         .set("output.rotate_size=2MiB")
@@ -117,13 +122,13 @@ fn run_with(dir: &Dir, call: &str, error: &str, when: &str) -> bool {
             &inject,
         ]);
     let run = match (call, error, when) {
-        // Room for blocks is waited for as long as the run lasts.
+        // The writer waits for space as long as the run lasts.
         ("pwrite64", "ENOSPC", "1+") => run.args(&["--duration", "2"]),
         _ => run,
     };
     let done = run.done();
     let summary = assert_sound(&run, &done);
-    // Before the capture begins, a failing call is a refusal, or the loader's.
+    // A call that fails before the capture starts makes wqcap or the dynamic loader exit.
     assert!(
         matches!(
             (done.status.code(), &summary),
@@ -157,21 +162,21 @@ fn the_files_match_the_ledger_when_a_call_fails() {
         for _ in 0..2 {
             scope.spawn(|| {
                 loop {
-                    let next = cases.lock().expect("whole").pop_front();
+                    let next = cases.lock().expect("no panic").pop_front();
                     let Some((call, error, when)) = next else {
                         break;
                     };
                     if run_with(&dir, call, error, when) {
-                        failed.lock().expect("whole").insert(call);
+                        failed.lock().expect("no panic").insert(call);
                     }
                 }
             });
         }
     });
-    let failed = failed.into_inner().expect("whole");
+    let failed = failed.into_inner().expect("no panic");
     let never = CALLS.iter().filter(|(call, _)| !failed.contains(call));
     let never: Vec<_> = never.map(|(call, _)| call).collect();
-    assert!(never.is_empty(), "no run has called {never:?}");
+    assert!(never.is_empty(), "no run called {never:?}");
 }
 
 #[test]
@@ -182,13 +187,15 @@ fn the_files_match_the_ledger_at_the_file_size_limit() {
         .queues(1)
         .set("output.buffer=1MiB");
     let mut running = run.start();
-    running.until("it captures", |it| it.stderr().contains("capturing "));
+    running.until("the capture is ready", |it| {
+        it.stderr().contains("capturing ")
+    });
     let limit = Rlimit {
         current: Some(1_500_000),
         maximum: None,
     };
     let pid = i32::try_from(running.pid()).ok().and_then(Pid::from_raw);
-    prlimit(pid, Resource::Fsize, limit).expect("limited");
+    prlimit(pid, Resource::Fsize, limit).expect("the limit can be set");
     let done = running.wait();
     done.says(&["File too large"]);
     assert_eq!(done.status.code(), Some(1), "{done}");

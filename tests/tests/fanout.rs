@@ -1,5 +1,4 @@
-//! The two shapes of the pipeline through the binary: what is in the files and in the summary must not tell which one
-//! wrote them.
+//! Fan-out and inline pipelines must write the same files and the same summary.
 
 use rustix::process::Signal;
 use std::{
@@ -14,7 +13,7 @@ fn fanout(run: Wqcap<'_>, parsers: usize) -> Wqcap<'_> {
         .set(&format!("pipeline.parsers_per_queue={parsers}"))
 }
 
-/// The frames of each queue in the order of its file, whose stamps never fall.
+/// Returns the frames of each queue in file order, and asserts that stamps do not decrease.
 #[track_caller]
 fn frames(finished: &Finished) -> Vec<Vec<(u32, Vec<u8>)>> {
     let records = finished.records();
@@ -41,7 +40,7 @@ fn fanout_writes_the_files_of_an_inline_pipeline() {
             "capture.snaplen=90",
         ],
     ];
-    // Side by side: on a busy machine threads that hand frames on wait for their CPUs most of the time.
+    // In parallel: on a busy machine the threads mostly wait for their CPUs.
     thread::scope(|scope| {
         for (i, settings) in cases.into_iter().enumerate() {
             let (dir, file) = (&dir, &file);
@@ -65,7 +64,7 @@ fn assert_same_as_inline(dir: &Dir, file: &Path, i: usize, settings: &[&str]) {
         assert_eq!(fanned.summary.ledger, inline.summary.ledger, "{settings:?}");
         assert!(
             frames(&fanned) == frames(&inline),
-            "{settings:?}, {parsers} parsers: other frames, or in another order"
+            "{settings:?}, {parsers} parsers: frames or their order differ"
         );
         assert_eq!(
             fanned.summary.json["malformed"],
@@ -77,7 +76,7 @@ fn assert_same_as_inline(dir: &Dir, file: &Path, i: usize, settings: &[&str]) {
 #[test]
 fn a_full_pipeline_drops_or_holds_as_configured() {
     let dir = Dir::new();
-    // Parsers that wait for write buffers are slow parsers.
+    // Parsers are slow because they wait for write buffers.
     for (on_full, count) in [("drop", 20_000), ("hold", 20_000)] {
         let finished = fanout(Wqcap::run(&dir, on_full), 2)
             .model(&format!("synth:size=1000,flows=64,count={count}"))
@@ -142,21 +141,24 @@ fn an_interrupt_ends_the_run_in_order_and_a_second_one_at_once() {
     let run = fanout(Wqcap::run(&dir, "twice"), 2)
         .model(endless)
         .control();
-    // The summary goes to a pipe that nobody reads, so the orderly end waits for ever.
+    // The summary goes to a pipe without a reader, so the orderly end blocks.
     let pipe = Program::new("mkfifo").arg(run.summary_path());
     let _ = pipe.run().expect(0);
     let mut running = run.start();
     run.ctl().until_counted(&mut running, "captured", 1);
     running.signal(Signal::INT);
-    // It has heard that one when its files are complete.
+    // The run has handled the first interrupt when its files are complete.
     running.until("the orderly end", |_| {
-        let names = fs::read_dir(run.out_path()).expect("the folder is there");
-        let names: Vec<_> = names.map(|it| it.expect("a folder lists").path()).collect();
+        let names = fs::read_dir(run.out_path()).expect("the folder exists");
+        let names: Vec<_> = names
+            .map(|it| it.expect("the folder can be listed").path())
+            .collect();
         let is_complete = |it: &PathBuf| it.extension().is_some_and(|it| it == "pcap");
         !names.is_empty() && names.iter().all(is_complete)
     });
     assert!(!running.ended());
-    // A repeat within a second is the same request. One behind it ends the run, three seconds later at the latest.
+    // A repeat within a second is part of the same request. A later one ends the run within three
+    // seconds.
     while !running.ended() {
         running.signal(Signal::INT);
         thread::sleep(process::TICK);

@@ -1,5 +1,5 @@
-//! What a capture does when the NIC goes wrong: it recovers what can be recovered, ends in order where it cannot, and
-//! accounts for every frame either way.
+//! Faults of the NIC: the capture recovers if possible, ends in order otherwise, and accounts for
+//! every frame in both cases.
 
 use serde_json::Value;
 use std::{collections::BTreeSet, fs};
@@ -12,10 +12,11 @@ use wqcap_tests::{
 
 const COUNT: u64 = 20_000;
 
-/// RESET may name a state that the device has left by itself.
+/// Setting of the model: a RESET may name a current state that the device has already left.
 const STALE_ACCEPTED: &str = "model.refuse_stale_state=false";
 
-/// A run of `COUNT` numbered frames of 64 flows, as fast as they are taken, with `fault`.
+/// Returns a run with `fault` on a wire that waits for buffers and sends `COUNT` numbered frames of
+/// 64 flows.
 fn run<'d>(dir: &'d Dir, name: &str, fault: &str) -> Wqcap<'d> {
     on_wire(
         dir,
@@ -32,7 +33,7 @@ fn on_wire<'d>(dir: &'d Dir, name: &str, wire: &str, fault: &str) -> Wqcap<'d> {
         .queues(3)
 }
 
-/// All frames are there, but those that completed in error.
+/// Asserts that all frames are captured, except `errors` frames that completed in error.
 #[track_caller]
 fn assert_complete(finished: &Finished, errors: u64) {
     let total = finished.summary.ledger.total;
@@ -47,19 +48,19 @@ fn assert_complete(finished: &Finished, errors: u64) {
     assert!(numbers.last().is_some_and(|last| *last < COUNT));
 }
 
-/// The summary's notes.
+/// Returns the notes of the summary.
 #[track_caller]
 fn notes(finished: &Finished) -> Vec<String> {
     let notes = finished.summary.json["notes"]
         .as_array()
-        .expect("there are notes");
+        .expect("a list of notes");
     notes
         .iter()
         .map(|note| note.as_str().expect("notes are text").to_owned())
         .collect()
 }
 
-/// A WQ that fails at three moments of a run, for each number of queues and each way to a ring.
+/// Asserts recovery from three failures of a WQ, for one and three queues and for all [`WAYS`].
 fn assert_recovered(kind: &str, errors: u64, set: &str) {
     let dir = Dir::new();
     for queues in [1, 3] {
@@ -76,9 +77,9 @@ fn assert_recovered(kind: &str, errors: u64, set: &str) {
             assert_complete(&finished, errors);
             assert_eq!(
                 finished.summary.ledger.queues[queue].errors, errors,
-                "the queue that was hit"
+                "errors of the queue that failed"
             );
-            // One for each fault: an event read late is no second error.
+            // One note per fault: an event that is read late is not a second error.
             let notes = notes(&finished);
             assert_eq!(notes.len(), 3, "{notes:?}");
             for note in notes {
@@ -89,8 +90,8 @@ fn assert_recovered(kind: &str, errors: u64, set: &str) {
     }
 }
 
-/// Ways to a ring: many frames to a buffer, a WR for each, the same by the verbs, and the first two with compressed
-/// completions.
+/// Ways to access a ring: striding WQs, one WR per frame, access through the verbs, and the first
+/// two with compressed completions.
 const WAYS: [(&str, &[&str]); 5] = [
     ("striding", &["capture.receive=striding"]),
     ("frame", &["capture.receive=frame"]),
@@ -110,8 +111,8 @@ fn a_wq_that_fails_is_recovered_and_no_frame_is_lost() {
     assert_recovered("wq_fatal", 0, STALE_ACCEPTED);
 }
 
-/// The kernel knows nothing of an error of the device's own, and firmware may refuse a RESET from the state that the kernel
-/// names.
+/// The kernel does not record an error that the device raises itself, and firmware may refuse a
+/// RESET from the state that the kernel names.
 #[test]
 fn a_wq_is_recovered_where_a_stale_state_is_refused() {
     assert_recovered("wq_fatal", 0, "model.refuse_stale_state=true");
@@ -122,13 +123,14 @@ fn a_wq_whose_last_wrs_are_never_flushed_is_recovered_with_all_its_slots() {
     assert_recovered_unflushed(false);
 }
 
-/// What the device completes between the last look at the CQ and the reset names WQEs of before the reset.
+/// Completions between the last poll and the reset refer to WQEs from before the reset.
 #[test]
 fn wrs_flushed_by_the_reset_are_polled_from_the_cq() {
     assert_recovered_unflushed(true);
 }
 
-/// WQs that are put into error again and again, each in turn, while so many frames stream in: none is lost.
+/// Puts each WQ into error in turn, every 100,000 frames, while `frames` frames arrive, and asserts
+/// that none is lost.
 fn churn(frames: u64, way: &str, settings: &[&str]) {
     const EVERY: u64 = 100_000;
     let dir = Dir::new();
@@ -175,7 +177,7 @@ fn wqs_fail_a_thousand_times() {
 fn assert_recovered_unflushed(at_reset: bool) {
     let dir = Dir::new();
     for (way, settings) in WAYS {
-        // More than a ring has, so that none is flushed, and a few.
+        // A few WRs, and more than a ring has, so that none is flushed.
         for unflushed in [7, 32768] {
             let fault = "wq_fatal:queue=0@frames=5000";
             let finished = run(&dir, &format!("{way}-{unflushed}"), fault)
@@ -189,8 +191,8 @@ fn assert_recovered_unflushed(at_reset: bool) {
             let [note] = &notes[..] else {
                 panic!("{notes:?}");
             };
-            let lost = note.contains("were not flushed within");
-            assert_eq!(lost, !at_reset, "{note}");
+            let is_unflushed = note.contains("were not flushed within");
+            assert_eq!(is_unflushed, !at_reset, "{note}");
         }
     }
 }
@@ -200,7 +202,7 @@ fn a_bad_key_fails_only_the_frame_that_it_hits() {
     assert_recovered("bad_lkey", 3, STALE_ACCEPTED);
 }
 
-/// A run of numbered frames of a wire that waits for nobody, ended once it has captured so many.
+/// Runs a capture on a wire that does not wait for buffers, and ends it after `captured` frames.
 fn run_lossy(dir: &Dir, fault: &str, captured: u64) -> Finished {
     let run = on_wire(dir, "lossy", "synth:size=100,flows=64,pps=20000", fault)
         .gated()
@@ -221,8 +223,9 @@ fn an_event_read_late_loses_no_frame_of_a_lossy_wire() {
     let seen = finished.numbers();
     assert_eq!(seen.len() as u64, finished.summary.ledger.total.captured);
     assert_eq!(notes(&finished).len(), 1, "{:?}", notes(&finished));
-    // What is lost is lost while the WQ is in error, and once only: elsewhere no more than found no WR.
-    let back = *seen.range(5000..).next().expect("the queue goes on");
+    // Frames are lost once, while the WQ is in error. All other missing frames found no WR and are
+    // counted.
+    let back = *seen.range(5000..).next().expect("the queue continues");
     let last = *seen.last().expect("frames");
     let missing = 5000 + last + 1 - back - seen.len() as u64;
     let no_buffer = finished.summary.nic("out_of_buffer");
@@ -232,7 +235,8 @@ fn an_event_read_late_loses_no_frame_of_a_lossy_wire() {
     );
 }
 
-/// Queue counters are 32 bits wide and begin anywhere, and in switchdev mode they are the device's.
+/// Queue counters are 32 bits wide and start at any value. In switchdev mode they belong to the
+/// device.
 #[test]
 fn losses_are_counted_across_a_counter_wrap() {
     const ALL: u64 = 500_000;
@@ -251,12 +255,12 @@ fn losses_are_counted_across_a_counter_wrap() {
             .set("output.on_full=hold")
             .set("model.counter_start=4294967290")
             .set(&format!("model.switchdev={switchdev}"))
-            // The loop holds, and the wire waits for nobody.
+            // The loop waits for the unread output, while the wire does not wait.
             .read_later(&read, &out);
         let (ctl, mut running) = (run.ctl(), run.start());
         let lost = |stats: &Value| stats["nic"]["out_of_buffer"].as_u64() >= Some(1000);
-        ctl.until(&mut running, "stats", "1000 frames without a buffer", lost);
-        fs::write(&read, "").expect("an own folder");
+        ctl.until(&mut running, "stats", "1000 frames found no buffer", lost);
+        fs::write(&read, "").expect("the write succeeds");
         let done = running.wait().expect(0);
         let summary = fs::read_to_string(run.summary_path()).expect("a summary");
         let no_buffer = Summary::parse(&summary).nic("out_of_buffer");
@@ -275,13 +279,13 @@ fn the_run_waits_for_a_port_that_goes_down() {
     let finished = run.finish(0);
     assert_complete(&finished, 0);
     let notes = notes(&finished);
-    let said: Vec<_> = notes
+    let events: Vec<_> = notes
         .iter()
         .map(|note| (note.contains("went down"), note.contains("came up")))
         .collect();
-    // The last is the end of the wire, if that came before the last frame was counted.
+    // The last note is the end of the wire, if that came before the last frame was counted.
     let all = [(true, false), (false, true), (true, false)];
-    assert!(said.len() >= 2 && all.starts_with(&said), "{notes:?}");
+    assert!(events.len() >= 2 && all.starts_with(&events), "{notes:?}");
 }
 
 #[test]
@@ -294,12 +298,13 @@ fn frames_of_a_lossy_wire_that_is_down_are_lost_and_counted() {
     let seen = finished.numbers();
     let last = *seen.last().expect("frames");
     let missing = last + 1 - seen.len() as u64;
-    // A busy machine may find no WR for some, and the last of those may have come behind the last frame.
+    // On a busy machine some frames find no WR; the last of them may follow the last captured
+    // frame.
     assert!(
         (lost..=lost + no_buffer).contains(&missing),
         "{missing} missing, {lost} and {no_buffer} counted"
     );
-    assert!(last > 2000 + lost, "it goes on");
+    assert!(last > 2000 + lost, "the capture continues");
 }
 
 #[test]
@@ -335,7 +340,11 @@ fn an_overrun_cq_ends_the_run_in_order() {
             .finish(1);
         finished.done.says(&["error: ", "CQ"]);
         let seen = finished.numbers();
-        assert_eq!(seen.range(..5000).count(), 5000, "what came before");
+        assert_eq!(
+            seen.range(..5000).count(),
+            5000,
+            "frames before the overrun"
+        );
     }
 }
 
@@ -355,9 +364,10 @@ fn stamps_never_decrease_when_the_clock_jumps() {
 #[test]
 fn a_clock_jump_changes_only_stamps_of_that_clock() {
     let dir = Dir::new();
-    // Beside the minute a busy machine may take a while from one frame to the next.
+    // The tolerance of 30 s covers delays between two frames on a busy machine.
     for (clock, steps) in [("nic", 59..90), ("system", 0..30)] {
-        // What waits in the ring when the jump is noticed is stamped too old by it: little waits in a small ring.
+        // Frames that wait in the ring when the jump is detected get stamps that are too old. A
+        // ring with one WR per frame holds few of them.
         let finished = run(&dir, clock, "clock_jump:ns=60000000000@frames=5000")
             .set(&format!("capture.clock={clock}"))
             .set("capture.receive=frame")
@@ -388,7 +398,7 @@ fn a_slow_bus_loses_nothing_on_a_lossless_wire() {
 #[test]
 fn an_invalid_fault_is_refused() {
     let dir = Dir::new();
-    for (i, (fault, says)) in [
+    for (i, (fault, message)) in [
         ("fire@ms=1", "\"fire\" is not a fault"),
         ("wq_fatal", "@frames=N, @ms=N or @file=PATH"),
         ("port_down:for=x@ms=1", "for=x is not a number"),
@@ -400,6 +410,6 @@ fn an_invalid_fault_is_refused() {
         run(&dir, &format!("bad-{i}"), fault)
             .done()
             .expect(2)
-            .says(&["fault", says]);
+            .says(&["fault", message]);
     }
 }

@@ -1,5 +1,5 @@
-//! The frame check sequence: in the file and declared there, checked where it is asked for, and never taken for
-//! payload.
+//! Frame check sequence: stored and declared in the file, verified if configured, and never treated
+//! as payload.
 
 use std::path::Path;
 use wqcap_tests::{
@@ -12,7 +12,7 @@ use wqcap_tests::{
 const FCS: &str = "wq.scatter_fcs=true";
 const VERIFY: &str = "capture.verify_fcs=true";
 
-/// The Ethernet CRC bit by bit (IEEE 802.3, 3.2.9), as it goes over the wire.
+/// Returns the Ethernet CRC computed bit by bit (IEEE 802.3, 3.2.9), in wire order.
 fn fcs(frame: &[u8]) -> [u8; 4] {
     let crc = frame.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
@@ -26,7 +26,7 @@ fn with_fcs(frame: &[u8]) -> Vec<u8> {
     [frame, &fcs(frame)].concat()
 }
 
-/// Replays `frames` on one queue, so that they come out in their order.
+/// Replays `frames` on one queue, so that they keep their order.
 fn replay(dir: &Dir, name: &str, frames: &[Vec<u8>], settings: &[&str]) -> Finished {
     let file = dir.join(format!("{name}.pcap"));
     files::write(&file, 0, frames);
@@ -43,7 +43,7 @@ fn records(finished: &Finished) -> Vec<Record> {
     finished.records().swap_remove(0)
 }
 
-/// Fields of each packet, as tshark reads the file, with tabs between them.
+/// Returns the values of `fields` that tshark prints for each packet, separated by tabs.
 fn tshark(file: &Path, fields: &[&str]) -> Vec<String> {
     let fields = fields.iter().flat_map(|field| ["-e", field]);
     let done = Program::new("tshark")
@@ -56,7 +56,8 @@ fn tshark(file: &Path, fields: &[&str]) -> Vec<String> {
     done.stdout.lines().map(str::to_owned).collect()
 }
 
-/// UDP over IPv4 and ARP, from the shortest that the model carries to jumbo frames.
+/// Returns frames of UDP over IPv4 and ARP, from the shortest that the model carries to jumbo
+/// frames.
 fn sizes() -> Vec<Vec<u8>> {
     let ends = Ends {
         from: 1,
@@ -101,14 +102,15 @@ fn files_hold_the_fcs_and_declare_it() {
             let json = &finished.summary.json;
             assert_eq!(json["fcs"]["checked"], input.len());
             assert_eq!(json["fcs"]["bad"], 0);
-            // The ledger counts frames' bytes, not their FCS's.
+            // The ledger counts the bytes of frames without the FCS.
             let bytes: usize = input.iter().map(Vec::len).sum();
             assert_eq!(json["ledger"]["total"]["bytes"], bytes);
 
             if access == "verbs" {
                 continue;
             }
-            // 1 is good. It is there in every packet, and in none it is guessed: 14 bytes look like no FCS at all.
+            // Status 1 means good. tshark must not guess whether a packet has an FCS: it would find
+            // none in the frame of 14 bytes.
             let file = &finished.files()[0].1;
             let shown: Vec<_> = input
                 .iter()
@@ -151,7 +153,7 @@ fn a_damaged_frame_is_counted_marked_and_kept() {
         for (i, shown) in shown.iter().enumerate() {
             let (status, marked) = shown.split_once('\t').expect("two fields");
             assert_eq!(status == "0", bad.contains(&i), "packet {i}: {shown}");
-            // Classic pcap has no place for the mark.
+            // Classic pcap cannot store the mark.
             let can_be = format == "pcapng";
             assert_eq!(
                 marked == "1",
@@ -162,7 +164,8 @@ fn a_damaged_frame_is_counted_marked_and_kept() {
     }
 }
 
-/// Unless `rx-all` is on, the port drops them before any rule, and its interface's statistics alone tell of them.
+/// Without `rx-all`, the port drops damaged frames before any rule, and only the statistics of its
+/// interface count them.
 #[test]
 fn a_damaged_frame_that_the_port_drops_is_counted_by_the_nic() {
     let dir = Dir::new();
@@ -192,7 +195,7 @@ fn cut_frames_lose_the_fcs_and_the_length_includes_it() {
     for (name, setting, kept) in [
         ("l4", "capture.slice=l4", 42),
         ("snaplen", "capture.snaplen=100", 100),
-        // The frame fits, its FCS does not.
+        // The frame fits, but its FCS does not.
         ("edge", "capture.snaplen=203", 200),
         ("fits", "capture.snaplen=204", 204),
     ] {
@@ -234,12 +237,12 @@ fn the_fcs_is_checked_with_the_stripped_tag_restored() {
     assert_eq!(finished.summary.json["fcs"]["bad"], 0);
 
     let file = dir.join("restored.pcap");
-    for (name, settings, says) in [
+    for (name, settings, message) in [
         ("alone", &[][..], "wq.scatter_fcs"),
         ("lost", &[FCS, stripping, "output.vlan=lost"], "output.vlan"),
     ] {
         let run = Wqcap::run(&dir, name).replay(&file).set(VERIFY);
         let run = run.sets(settings);
-        run.done().expect(2).says(&["capture.verify_fcs", says]);
+        run.done().expect(2).says(&["capture.verify_fcs", message]);
     }
 }

@@ -1,4 +1,5 @@
-//! Flow records, through the binary, read by DuckDB: every frame is in exactly one record, and each record is right.
+//! Flow records, read with DuckDB: every frame is in exactly one record, and all records are
+//! correct.
 
 use serde_json::Value;
 use std::{
@@ -18,7 +19,7 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// A run that writes records into a folder of its own.
+/// Returns a run that writes flow records into its own folder.
 fn run<'d>(dir: &'d Dir, name: &str, wire: &str) -> Wqcap<'d> {
     let records = dir.folder(&format!("{name}.flows"));
     Wqcap::run(dir, name)
@@ -29,12 +30,12 @@ fn run<'d>(dir: &'d Dir, name: &str, wire: &str) -> Wqcap<'d> {
         .set(&format!("flows.dir={}", records.display()))
 }
 
-/// The wire that replays a file.
+/// Returns the wire that replays a file.
 fn replay(file: &Path) -> String {
     format!("pcap:{}", file.display())
 }
 
-/// The files of a run, as DuckDB names them.
+/// Returns the SQL table function that reads all record files of a run.
 fn table(finished: &Finished) -> String {
     let files = finished.summary.json["flows"]["files"]
         .as_array()
@@ -46,7 +47,7 @@ fn table(finished: &Finished) -> String {
     format!("read_parquet([{}])", names.join(", "))
 }
 
-/// Records, frames and bytes in the files, which the summary and the ledger must have too.
+/// Asserts that records, frames and bytes in the files match the summary and the ledger.
 fn assert_sums(duckdb: &Duckdb, finished: &Finished, frames: u64, bytes: u64) {
     let rows = duckdb.query(&format!(
         "SELECT count(*), sum(frames_fwd + frames_rev)::BIGINT, sum(bytes_fwd + bytes_rev)::BIGINT FROM {}",
@@ -77,7 +78,7 @@ fn every_real_frame_is_in_one_record() {
             .set(&format!("capture.slice={slice}"))
             .finish(0);
         assert_sums(&duckdb, &finished, frames.len() as u64, bytes as u64);
-        // Untagged frames with the simplest of headers, told without any of the product's parsing.
+        // Untagged ICMP frames with minimal headers, found without the parser of the product.
         let plain = frames
             .iter()
             .filter(|it| it.len() >= 34 && it[12..15] == [0x08, 0x00, 0x45] && it[23] == 1)
@@ -119,7 +120,7 @@ fn a_flow_is_extracted_by_the_community_id_of_its_records() {
             .expect(0);
         let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
         assert_eq!(number(&report["frames"]), number(&row[1]), "{id}");
-        fs::remove_file(&out).expect("it is there");
+        fs::remove_file(&out).expect("the file exists");
     }
     let refused = wqcap(["extract", "--community-id", "1:short", "-o"])
         .arg(dir.join("none.pcap"))
@@ -135,7 +136,7 @@ fn flows_are_counted_in_both_directions() {
     let dir = Dir::new();
     let file = dir.join("flows.pcap");
     let mut sent = Vec::new();
-    // By version and client port: frames and bytes, there and back.
+    // Frames and bytes in both directions, by IP version and client.
     let mut exact: BTreeMap<(u64, u64), [u64; 4]> = BTreeMap::new();
     for i in 0..600_u16 {
         let ends = Ends {
@@ -154,7 +155,7 @@ fn flows_are_counted_in_both_directions() {
         };
         let frame = frame.tcp(ends).payload(usize::from(i)).done();
         let client = if back { ends.dport } else { ends.sport };
-        // The client's host changes with the round, and is part of the flow.
+        // The client's host number varies and is part of the flow.
         let host = if back { ends.to } else { ends.from };
         let flow = (
             if six { 6 } else { 4 },
@@ -170,7 +171,7 @@ fn flows_are_counted_in_both_directions() {
     let finished = run(&dir, "ways", &replay(&file)).queues(1).finish(0);
     let bytes = sent.iter().map(Vec::len).sum::<usize>() as u64;
     assert_sums(&duckdb, &finished, 600, bytes);
-    // Told from the client's end, whoever of both sent first.
+    // Counted from the client's side, regardless of the first sender.
     let rows = duckdb.query(&format!(
         "SELECT ip_version,
             (CASE dst_port WHEN 443 THEN src_port ELSE dst_port END)::BIGINT * 100
@@ -197,7 +198,7 @@ fn flows_are_counted_in_both_directions() {
     }
 }
 
-/// A frame of a client in a network of its own, between two tunnel ends.
+/// Returns a VXLAN frame with the network identifier `vni`, which carries UDP over IPv6.
 fn vxlan(vni: u8) -> Vec<u8> {
     let ends = |from, to, dport| Ends {
         from,
@@ -260,7 +261,7 @@ fn timeouts_and_intervals_end_records() {
         let frame = Frame::ethernet(&[], frames::IPV4).ipv4(ends, 17, 0);
         frame.udp(ends).payload(30).done()
     };
-    // One flow goes on for two seconds; another falls silent after its first frame.
+    // One flow lasts two seconds; another has a single frame.
     let sent: Vec<_> = (0..100).map(|i| of(if i == 3 { 1 } else { 2 })).collect();
     files::write(&file, 1_600_000_000, &sent);
     let finished = run(&dir, "slow", &format!("{},pps=50", replay(&file)))
@@ -274,7 +275,7 @@ fn timeouts_and_intervals_end_records() {
         "SELECT first_fwd_ns, last_fwd_ns, ended_by FROM {} WHERE src_port = 2 ORDER BY 1",
         table(&finished)
     ));
-    // However the frames were delayed, what their stamps say is what holds.
+    // The checks use the stamps of the frames, so that delays do not matter.
     assert!(rows.len() >= 3, "{rows:?}");
     let times: Vec<_> = rows
         .iter()
@@ -294,7 +295,7 @@ fn timeouts_and_intervals_end_records() {
         table(&finished)
     ));
     assert_eq!(silent, [[Value::from("idle"), Value::from(1)]]);
-    // Two seconds reach into a whole interval at least, and what is left at the end into another.
+    // Two seconds cover at least one complete interval, and the end adds another file.
     let files = finished.summary.json["flows"]["files"]
         .as_array()
         .expect("files");
@@ -327,12 +328,12 @@ fn flows_beyond_the_memory_are_evicted_and_recorded() {
     assert_eq!(rows[0][0], flows["evicted"]);
 }
 
-/// The disk of the records is full, and not that of the frames.
+/// The disk of the records is full, while that of the frames has space.
 #[test]
 fn a_full_disk_loses_records_and_no_frame() {
     let dir = Dir::new();
     let disk = need!(Memory::new(&dir, 1));
-    fs::write(disk.path().join("ballast"), vec![0; 900 << 10]).expect("there is room yet");
+    fs::write(disk.path().join("ballast"), vec![0; 900 << 10]).expect("the ballast fits");
     let run = Wqcap::run(&dir, "full")
         .model("synth:size=64,flows=20000,count=60000,pps=40000")
         .queues(1)
@@ -348,14 +349,14 @@ fn a_full_disk_loses_records_and_no_frame() {
     assert!(number(&flows["records"]) >= lost, "{flows}");
     assert_eq!(number(&flows["frames"]), 60_000, "{flows}");
     assert_eq!(finished.summary.json["end"], "storage");
-    for told in [
-        finished.summary.json["error"].as_str().expect("told"),
+    for text in [
+        finished.summary.json["error"].as_str().expect("an error"),
         &finished.done.stderr,
     ] {
-        assert!(told.contains("No space left on device"), "{told}");
-        assert!(told.contains("flows.dir"), "{told}");
+        assert!(text.contains("No space left on device"), "{text}");
+        assert!(text.contains("flows.dir"), "{text}");
     }
-    // Nothing half written takes up what room there is.
+    // No incomplete file is left.
     let left = fs::read_dir(disk.path()).expect("a folder").count();
     let files = flows["files"].as_array().expect("files").len();
     assert_eq!(left, 1 + files);

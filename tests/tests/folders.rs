@@ -1,4 +1,5 @@
-//! Folders below `output.dir`, as `output.name` makes them: written to, indexed, read as one, recovered and tidied.
+//! Folders below `output.dir`, as created by `output.name`: writing, indexing, reading as one
+//! capture, recovery and retention.
 
 use serde_json::Value;
 use std::{
@@ -9,11 +10,11 @@ use wqcap_tests::{Dir, Done, Program, Wqcap, compare::assert_same, files, wqcap:
 
 const FRAMES: u64 = 6000;
 
-/// All files below a folder, by name.
+/// Returns all files below a folder, sorted by path.
 fn below(folder: &Path) -> Vec<PathBuf> {
     let mut all = Vec::new();
-    for entry in fs::read_dir(folder).expect("lists") {
-        let path = entry.expect("lists").path();
+    for entry in fs::read_dir(folder).expect("the folder can be listed") {
+        let path = entry.expect("the folder can be listed").path();
         match path.is_dir() {
             true => all.extend(below(&path)),
             false => all.push(path),
@@ -48,7 +49,7 @@ fn summary(run: &Wqcap<'_>, done: Done) -> Value {
     json(&text.unwrap_or_else(|e| panic!("{e}: {done}")))
 }
 
-/// The day of a file's first record, as folders.
+/// Returns the day of a file's first record in the form `%Y/%m%d`.
 fn day(path: &Path) -> String {
     let stamp = files::read(path)[0].ts;
     let done = Program::new("date")
@@ -58,7 +59,8 @@ fn day(path: &Path) -> String {
     done.stdout.trim().to_owned()
 }
 
-/// The files of one moment: `ls` in the C locale shows them in the order in which they were written.
+/// Names of files with the same start time sort in the order of writing, as `ls` in the C locale
+/// lists them.
 #[test]
 fn names_of_one_moment_sort_in_the_order_of_writing() {
     let dir = Dir::new();
@@ -92,14 +94,14 @@ fn daily_folders_are_written_indexed_and_read_as_one() {
     assert_eq!(facts["ledger"]["total"]["captured"], FRAMES);
     let written = below(&cap);
     assert!(written.len() >= 5, "rotated: {written:?}");
-    let mut told: Vec<_> = facts["files"].as_array().expect("files").iter().collect();
-    told.sort_by_key(|it| it.as_str());
-    let told: Vec<_> = told
+    let mut listed: Vec<_> = facts["files"].as_array().expect("files").iter().collect();
+    listed.sort_by_key(|it| it.as_str());
+    let listed: Vec<_> = listed
         .iter()
         .filter_map(|it| it.as_str())
         .map(PathBuf::from)
         .collect();
-    assert_same("files in the summary and in the folders", &told, &written);
+    assert_same("files in the summary and in the folders", &listed, &written);
     for path in &written {
         let folder = path.parent().expect("inside");
         assert_eq!(folder, cap.join(day(path)));
@@ -130,7 +132,11 @@ fn daily_folders_are_written_indexed_and_read_as_one() {
     let all = extract(&indexed);
     assert_eq!(all["frames"], FRAMES);
     assert_eq!(all["index"]["files"], written.len());
-    let place = |path: &Path, from: &Path| path.strip_prefix(from).expect("below").to_owned();
+    let place = |path: &Path, from: &Path| {
+        path.strip_prefix(from)
+            .expect("a path below the folder")
+            .to_owned()
+    };
     let indexes: Vec<_> = below(&index).iter().map(|it| place(it, &index)).collect();
     let want = written.iter().map(|it| {
         let mut path = place(it, &cap).into_os_string();
@@ -142,7 +148,7 @@ fn daily_folders_are_written_indexed_and_read_as_one() {
         &indexes,
         &want.collect::<Vec<_>>(),
     );
-    // The last file of one queue, by its first record: the others end before it.
+    // Only frames from the start of the last file on.
     let last = written
         .iter()
         .map(|it| files::read(it)[0].ts)
@@ -153,7 +159,7 @@ fn daily_folders_are_written_indexed_and_read_as_one() {
     let want = files::read(&out).iter().all(|it| it.ts >= last);
     assert!(want && late["frames"].as_u64() > Some(0), "{late}");
 
-    // What was merged into it counts no frame a second time.
+    // A merged file in the folder does not count frames a second time.
     let into = cap.join("all.pcapng");
     for _ in 0..2 {
         let merged = wqcap(["merge", "--json", "-o"]).arg(&into).arg(&cap);
@@ -171,7 +177,7 @@ fn files_of_a_crash_are_finished_and_emptied_folders_are_deleted() {
     let cap = dir.folder("cap");
     let run = capture(&dir, "first", &cap, &[]);
     let _ = summary(&run, run.done());
-    // As a crash leaves it, in the folder of a day long ago.
+    // An incomplete file of a crash, in the folder of an old day.
     let some = below(&cap).remove(0);
     let sound = fs::read(&some).expect("reads");
     let old = cap.join("2001/0101");
@@ -185,14 +191,14 @@ fn files_of_a_crash_are_finished_and_emptied_folders_are_deleted() {
         "finished",
         "{done}"
     );
-    assert_eq!(fs::read(&path).expect("named"), sound);
+    assert_eq!(fs::read(&path).expect("the finished file"), sound);
 
-    fs::remove_file(&path).expect("there");
+    fs::remove_file(&path).expect("the file exists");
     fs::write(&part, &torn).expect("written");
     let run = capture(&dir, "second", &cap, &[]);
     let facts = summary(&run, run.done());
     assert_eq!(facts["recovered"][0]["outcome"], "finished", "{facts}");
-    assert_eq!(fs::read(&path).expect("named"), sound);
+    assert_eq!(fs::read(&path).expect("the finished file"), sound);
 
     let before = below(&cap).len();
     let run = capture(&dir, "third", &cap, &["output.keep_files=2"]);
@@ -203,5 +209,5 @@ fn files_of_a_crash_are_finished_and_emptied_folders_are_deleted() {
         facts["deleted"]["files"].as_u64() >= Some(before as u64),
         "{facts}"
     );
-    assert!(!cap.join("2001").exists(), "it was emptied");
+    assert!(!cap.join("2001").exists(), "the emptied folder is deleted");
 }

@@ -1,4 +1,5 @@
-//! Every type of frame, in every mode: each arrives exactly once, and on the queue where its like go.
+//! All types of frames in all modes: each frame arrives exactly once, and frames of a flow on the
+//! same queue.
 
 use std::collections::{BTreeSet, HashMap};
 use wqcap_tests::{
@@ -11,12 +12,12 @@ use wqcap_tests::{
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// SCTP, ICMP, ICMPv6, ESP and GRE.
+/// Other protocol numbers: SCTP, ICMP, ICMPv6, ESP and GRE.
 const OTHERS: [u8; 5] = [132, 1, 58, 50, 47];
-/// Entries of the indirection table, by default.
+/// Default number of entries of the indirection table.
 const ENTRIES: usize = 128;
 
-/// Queues and a configuration that takes everything.
+/// Modes with the number of queues and a configuration that captures all frames.
 const MODES: [(&str, usize, &str); 3] = [
     ("steal", 4, "[capture]\nmode = \"steal\""),
     ("sniffer", 1, "[capture]\nmode = \"sniffer\""),
@@ -54,7 +55,8 @@ fn replay(dir: &Dir, name: &str, frames: &[Vec<u8>], queues: usize, config: &str
         .finish(0)
 }
 
-/// The queue of each different frame; every frame of the input is there exactly once.
+/// Returns the queue of each frame, and asserts that every frame of the input was captured exactly
+/// once.
 fn places(finished: &Finished, input: &[Vec<u8>]) -> HashMap<Vec<u8>, usize> {
     let mut wanted: HashMap<&[u8], usize> = HashMap::new();
     for frame in input {
@@ -67,7 +69,7 @@ fn places(finished: &Finished, input: &[Vec<u8>]) -> HashMap<Vec<u8>, usize> {
             let left = left.unwrap_or_else(|| panic!("never sent: {record:?}"));
             *left = left
                 .checked_sub(1)
-                .unwrap_or_else(|| panic!("came twice: {record:?}"));
+                .unwrap_or_else(|| panic!("captured twice: {record:?}"));
             places.insert(record.bytes, queue);
         }
     }
@@ -83,7 +85,7 @@ fn places(finished: &Finished, input: &[Vec<u8>]) -> HashMap<Vec<u8>, usize> {
     places
 }
 
-/// An IP header of version 4 or 6 behind an Ethernet header.
+/// Starts a frame with an Ethernet header and an IP header of `version` 4 or 6.
 fn ip(version: u8, ends: Ends, protocol: u8) -> Frame {
     if version == 4 {
         Frame::ethernet(&[], frames::IPV4).ipv4(ends, protocol, 0)
@@ -96,12 +98,13 @@ fn l4(frame: Frame, protocol: u8, ends: Ends) -> Frame {
     match protocol {
         TCP => frame.tcp(ends),
         UDP => frame.udp(ends),
-        // SCTP has its ports where TCP has them; ESP has its SPI there. What it means is none of the hash's business.
+        // At the place of TCP's ports, SCTP has its ports and ESP its SPI. The hash does not use
+        // these bytes.
         _ => frame.payload(24),
     }
 }
 
-/// IPv4 with `words` of options.
+/// Inserts `words` 32-bit words of options into an IPv4 header.
 fn with_options(frame: &[u8], words: u8) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[14] = 0x40 | (5 + words);
@@ -109,7 +112,7 @@ fn with_options(frame: &[u8], words: u8) -> Vec<u8> {
     frame
 }
 
-/// IPv6 with an extension header of 8 bytes in front of what follows.
+/// Inserts an extension header of 8 bytes after an IPv6 header.
 fn with_extension(frame: &[u8], kind: u8) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let next = std::mem::replace(&mut frame[20], kind);
@@ -117,7 +120,7 @@ fn with_extension(frame: &[u8], kind: u8) -> Vec<u8> {
     frame
 }
 
-/// Both directions of flows of each kind that is hashed.
+/// Returns frames of both directions for flows of each kind that is hashed.
 fn flows() -> Vec<[Vec<u8>; 2]> {
     let mut flows = Vec::new();
     for i in 0..12 {
@@ -146,7 +149,8 @@ fn flows() -> Vec<[Vec<u8>; 2]> {
     flows
 }
 
-/// What lands on the catch-all, what no hash tells apart, and what is out of the ordinary.
+/// Returns frames for the catch-all rule, frames without hashed ports, and unusual or truncated
+/// frames.
 fn odd_ones() -> Vec<Vec<u8>> {
     let ends = Ends {
         from: 9,
@@ -157,12 +161,12 @@ fn odd_ones() -> Vec<Vec<u8>> {
     let ether = |tags: &[(u16, u16)], kind: u16| Frame::ethernet(tags, kind);
     let mut all = vec![
         ether(&[], frames::ARP).payload(46).done(),
-        // LLDP, MPLS, PPPoE discovery and session.
+        // LLDP, MPLS, PPPoE discovery, PPPoE session.
         ether(&[], 0x88cc).payload(60).done(),
         ether(&[], 0x8847).payload(60).done(),
         ether(&[], 0x8863).payload(30).done(),
         ether(&[], 0x8864).payload(70).done(),
-        // 802.3 with a length, and Ethernet without anything.
+        // 802.3 with a length, and Ethernet without a payload.
         ether(&[], 38).payload(38).done(),
         ether(&[], 1500).payload(1500).done(),
         ether(&[], 0x1234).done(),
@@ -181,7 +185,7 @@ fn odd_ones() -> Vec<Vec<u8>> {
     for version in [4, 6] {
         for protocol in [TCP, UDP] {
             let whole = l4(ip(version, ends, protocol), protocol, ends).done();
-            // Cut in every byte of the L4 header, and of the L3 header.
+            // Truncated at every byte of the L3 and L4 headers.
             all.extend((15..whole.len()).map(|len| whole[..len].to_vec()));
             let jumbo = l4(ip(version, ends, protocol), protocol, ends);
             all.push(jumbo.payload(8900).done());
@@ -246,7 +250,8 @@ fn fragments_are_spread_by_their_addresses() {
             dport: 4000 + 7 * i,
         };
         let v4 = |fragment| Frame::ethernet(&[], frames::IPV4).ipv4(ends, UDP, fragment);
-        // The first, which has the ports, one in the middle, the last; and what has no ports at all.
+        // The first fragment, which has the ports, a middle one, the last one, and a packet without
+        // ports.
         let of_v4 = [
             v4(0x2000).udp(ends).payload(100).done(),
             v4(0x2010).payload(100).done(),
@@ -284,7 +289,8 @@ fn fragments_are_spread_by_their_addresses() {
     }
 }
 
-/// An Ethernet frame in VXLAN between two hosts; the source port comes from what is inside, as RFC 7348 has it.
+/// Wraps an Ethernet frame in VXLAN between two hosts. The source port depends on the inner frame
+/// (RFC 7348).
 fn vxlan(version: u8, inside: &[u8]) -> Vec<u8> {
     let ends = Ends {
         from: 240,
@@ -299,7 +305,7 @@ fn vxlan(version: u8, inside: &[u8]) -> Vec<u8> {
         .done()
 }
 
-/// An Ethernet frame's IP packet in GRE between two hosts.
+/// Wraps the IP packet of an Ethernet frame in GRE between two hosts.
 fn gre(version: u8, inside: &[u8]) -> Vec<u8> {
     let ends = Ends {
         from: 240,
@@ -333,7 +339,7 @@ fn tunnels_are_spread_by_their_inner_headers() {
                 for version in [4, 6] {
                     let queue = places[&wrap(version, there)];
                     assert_eq!(queue, places[&wrap(version, back)], "{hash}: {there:02x?}");
-                    // As the same frame goes without a tunnel.
+                    // The same queue as without a tunnel.
                     assert_eq!(queue, places[there], "{hash}: {there:02x?}");
                     if hash == "l4" {
                         assert_eq!(queue, reference::queue(there, 4, ENTRIES));
@@ -351,7 +357,7 @@ fn tunnels_are_spread_by_their_inner_headers() {
         .says(&["rss.inner", "mlx5_0", "TUNNELED_OFFLOAD_VXLAN"]);
 }
 
-/// The chi-squared distribution's 99.9 % point for `degrees` of freedom.
+/// Returns the 99.9 % quantile of the chi-squared distribution for `degrees` of freedom.
 fn limit(degrees: usize) -> f64 {
     use statrs::distribution::{ChiSquared, ContinuousCDF};
     let chi_squared = ChiSquared::new(degrees as f64).expect("at least one");
@@ -361,7 +367,7 @@ fn limit(degrees: usize) -> f64 {
 #[test]
 fn ten_thousand_flows_spread_as_a_random_hash_would() {
     let dir = Dir::new();
-    // A generator of its own and a fixed seed: the same flows in every run.
+    // Local generator with a fixed seed, so that every run has the same flows.
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = || {
         state ^= state << 13;
@@ -385,7 +391,7 @@ fn ten_thousand_flows_spread_as_a_random_hash_would() {
     let file = dir.join("flows.pcap");
     files::write(&file, 0, &input);
     for queues in 2..=16 {
-        // The ledger tells; files of all these runs would tell the same.
+        // The ledger counts the frames of each queue, so no files are written.
         let finished = Wqcap::run(&dir, &format!("{queues}"))
             .replay(&file)
             .queues(queues)
@@ -393,7 +399,7 @@ fn ten_thousand_flows_spread_as_a_random_hash_would() {
             .finish(0);
         let ledger = &finished.summary.ledger;
         assert_eq!(ledger.total.captured, 10_000);
-        // Queues take the entries of the table in turn: some have one more than others.
+        // The queues are assigned to table entries in turn: some have one entry more than others.
         let statistic: f64 = (0..queues)
             .map(|queue| {
                 let entries = (queue..ENTRIES).step_by(queues).count();

@@ -1,13 +1,13 @@
-//! Disks without room: frames go into the write buffers, then `output.on_full` holds, and when room returns the capture
-//! goes on where it was.
+//! Full disks: frames fill the write buffers, then `output.on_full` applies, and the capture
+//! continues when space is freed.
 //!
-//! | test | what it shows |
+//! | test | covers |
 //! |---|---|
-//! | `the_capture_continues_when_space_is_freed` | the same files go on; the gap is in the ledger, the summary and the file |
-//! | `output_keep_deletes_the_oldest_files_on_a_full_disk` | `output.keep` above what the disk has |
-//! | `a_run_that_ends_on_a_full_disk_reports_it` | status 1; what was captured stays readable |
+//! | `the_capture_continues_when_space_is_freed` | the same files continue; the gap is in the ledger, the summary and the file |
+//! | `output_keep_deletes_the_oldest_files_on_a_full_disk` | `output.keep` larger than the disk |
+//! | `a_run_that_ends_on_a_full_disk_reports_it` | exit status 1; captured frames stay readable |
 //!
-//! Each frame carries a number, so that a gap shows.
+//! Each frame carries a number, so that gaps are detected.
 
 use rustix::{
     fs::{FallocateFlags, fallocate},
@@ -24,13 +24,14 @@ use wqcap_tests::{
     need,
 };
 
-/// A wire that does not end. What a busy machine does not take of it is told by the NIC.
+/// Endless wire. The NIC counts frames that a busy machine does not receive.
 const WIRE: &str = "synth:size=1000,flows=64,pps=20000";
 
-/// What a disk has in the place of room.
+/// Size in MiB of a file that fills the disk.
 const BALLAST_MIB: u64 = 200;
 
-/// A run of one queue into `out`, with files of 1 MiB and a buffer of as much, that answers questions.
+/// Returns a run with one queue into `out`, with files and a write buffer of 1 MiB each, and a
+/// control socket.
 fn run<'d>(dir: &'d Dir, name: &str, out: &Path) -> Wqcap<'d> {
     Wqcap::run(dir, name)
         .model(WIRE)
@@ -50,26 +51,27 @@ fn summary(run: &Wqcap<'_>) -> Summary {
     Summary::parse(&fs::read_to_string(run.summary_path()).expect("a summary"))
 }
 
-/// The frames' numbers in these files.
+/// Returns the sequence numbers of the frames in `files`.
 fn numbers(files: &[PathBuf]) -> Vec<u64> {
     let records = files.iter().flat_map(|file| files::read(file));
     records.map(|record| record.number()).collect()
 }
 
 fn assert_continues(dir: &Dir, kind: &str, disk: &Path) {
-    // When it goes there is room for seconds: a busy machine may be late with the signal that ends the run.
+    // Its removal frees space for several seconds, because a busy machine may send the final signal
+    // late.
     let ballast = disk.join("ballast");
     File::create(&ballast)
         .and_then(|it| {
             fallocate(it, FallocateFlags::empty(), 0, BALLAST_MIB << 20).map_err(Into::into)
         })
-        .expect("there is room for it");
+        .expect("the ballast fits");
     let run = run(dir, &format!("goes-on-{kind}"), disk);
     let (mut running, ctl) = (run.start(), run.ctl());
     running.until("the disk is full", waits_for_room);
     ctl.until_counted(&mut running, "dropped_storage", 1);
     let before = ctl.until_counted(&mut running, "captured", 1);
-    fs::remove_file(&ballast).expect("there");
+    fs::remove_file(&ballast).expect("the ballast exists");
     ctl.until_counted(&mut running, "captured", before + 1000);
     running.signal(Signal::TERM);
     let done = running.wait().expect(0);
@@ -84,18 +86,21 @@ fn assert_continues(dir: &Dir, kind: &str, disk: &Path) {
     );
     let missing: u64 = numbers.windows(2).map(|pair| pair[1] - pair[0] - 1).sum();
     assert!(numbers.is_sorted() && missing > 0, "{done}");
-    // The files say where, but for what came behind the last frame, and at their ends how many, but for what came behind
-    // the last file.
-    let told: u64 = summary.files.iter().map(|it| files::lost_before(it)).sum();
-    let in_sum: u64 = summary.files.iter().map(|it| files::statistics(it).1).sum();
+    // Records count the losses before them, so losses after the last frame are missing there. The
+    // statistics at the ends of files lack only the losses after the last file.
+    let by_records: u64 = summary.files.iter().map(|it| files::lost_before(it)).sum();
+    let by_statistics: u64 = summary.files.iter().map(|it| files::statistics(it).1).sum();
     let dropped = total.dropped_storage;
     assert!(
-        told > 0 && (told..=dropped).contains(&in_sum),
-        "{told}, {in_sum} of {dropped}: {done}"
+        by_records > 0 && (by_records..=dropped).contains(&by_statistics),
+        "{by_records} by records, {by_statistics} by statistics, {dropped} dropped: {done}"
     );
-    // A busy machine may let the ring run empty as well, which is the NIC's loss.
+    // On a busy machine the ring may also run empty, which is counted as a loss of the NIC.
     let before = summary.nic("out_of_buffer") + summary.nic("wire_dropped");
-    assert!((told..=told + before).contains(&missing), "{done}");
+    assert!(
+        (by_records..=by_records + before).contains(&missing),
+        "{done}"
+    );
     let notes = summary.json["notes"].to_string();
     assert!(notes.contains("there was no room for"), "{notes}");
 }
@@ -103,7 +108,7 @@ fn assert_continues(dir: &Dir, kind: &str, disk: &Path) {
 #[test]
 fn the_capture_continues_when_space_is_freed() {
     let dir = Dir::new();
-    // With direct I/O, and without.
+    // The image supports direct I/O, the tmpfs does not.
     let (image, memory) = (
         need!(Image::new(&dir, BALLAST_MIB + 40)),
         need!(Memory::new(&dir, BALLAST_MIB + 8)),
@@ -120,7 +125,7 @@ fn output_keep_deletes_the_oldest_files_on_a_full_disk() {
     let disk = need!(Image::new(&dir, 16));
     let run = run(&dir, "keep", disk.path()).set("output.keep=1GiB");
     let mut running = run.start();
-    // More than the disk holds.
+    // More frames than the disk holds.
     run.ctl().until_counted(&mut running, "captured", 24_000);
     running.signal(Signal::TERM);
     let done = running.wait().expect(0);
@@ -132,7 +137,7 @@ fn output_keep_deletes_the_oldest_files_on_a_full_disk() {
     let numbers = numbers(&summary.files);
     assert!(
         numbers.is_sorted() && numbers.len() > 1000 && numbers[0] > 0,
-        "the newest are there: {done}"
+        "the newest files remain: {done}"
     );
 }
 
@@ -155,7 +160,7 @@ fn a_run_that_ends_on_a_full_disk_reports_it() {
         assert_eq!(numbers.len() as u64, total.captured, "{done}");
         assert!(
             numbers.len() > 1000,
-            "six megabytes hold some thousands of frames: {done}"
+            "6 MiB hold more than 1000 frames: {done}"
         );
         for file in &summary.files {
             let _ = Program::new("tcpdump")

@@ -266,7 +266,10 @@ fn ordinary_traffic_is_captured_completely() {
         let url = format!("http://{host}:{HTTP}/file");
         let _ = pair
             .far
-            .program("curl", &["-sS", "-o", got.to_str().expect("plain"), &url])
+            .program(
+                "curl",
+                &["-sS", "-o", got.to_str().expect("the path is UTF-8"), &url],
+            )
             .run()
             .expect(0);
         assert_bytes("download", &fs::read(&got).expect("downloaded"), &file);
@@ -472,7 +475,7 @@ fn gro(end: &Namespace, set: Option<&str>) -> Option<bool> {
 }
 
 /// At its end the capture has already dropped the right to change the interface, and a killed
-/// capture runs no code of its own.
+/// capture cannot restore the setting.
 #[test]
 fn gro_is_on_again_after_the_end_and_after_a_kill() {
     let pair = need!(Pair::new());

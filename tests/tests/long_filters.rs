@@ -47,7 +47,8 @@ fn a_compilation_delays_neither_control_nor_the_end() {
             "mark" => &["mark", "--filter", &long, "a mark"],
             _ => {
                 let config = dir.join(format!("{way}.toml"));
-                fs::write(&config, format!("[capture]\nfilter = \"{long}\"\n")).expect("written");
+                fs::write(&config, format!("[capture]\nfilter = \"{long}\"\n"))
+                    .expect("the file is written");
                 &["reload"]
             }
         };

@@ -39,7 +39,9 @@ fn a_mark_selects_frames_of_its_window_and_filter_and_changes_no_finished_file()
     let (mut running, ctl) = (run.start(), run.ctl());
     // One second of frames: more than the 300 ms that the mark reaches back.
     ctl.until_counted(&mut running, "captured", PPS);
-    running.until("finished files", |_| finished(run.out_path()).len() > 2);
+    running.until("three files are finished", |_| {
+        finished(run.out_path()).len() > 2
+    });
     let before = finished(run.out_path());
     let first = before.values().next().expect("files were finished");
     let first = &files::records(run.out_path(), first)[0].bytes;

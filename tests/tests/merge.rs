@@ -145,7 +145,7 @@ fn the_queues_of_two_ports_become_one_file_of_two_interfaces() {
     });
     let out = dir.join("tap.pcapng");
     // Unfinished files are left out, with a note.
-    fs::write(runs[0].join("wqcap-q00-9.pcapng.part"), "").expect("written");
+    fs::write(runs[0].join("wqcap-q00-9.pcapng.part"), "").expect("the file is written");
     // The limit on file descriptors is far below the number of files.
     let done = merge(&out, &runs)
         .wrapped(["prlimit", "--nofile=24", "--"])
@@ -161,7 +161,7 @@ fn the_queues_of_two_ports_become_one_file_of_two_interfaces() {
     assert_eq!((facts["frames"].as_u64(), want), (Some(want), 8000));
     assert_eq!(facts["streams"], queues);
     assert!(queues >= 4);
-    for interface in facts["interfaces"].as_array().expect("interfaces") {
+    for interface in facts["interfaces"].as_array().expect("the value is a list") {
         assert_eq!(
             (&interface["frames"], &interface["received"]),
             (&4000.into(), &4000.into())
@@ -228,7 +228,7 @@ fn a_torn_input_loses_its_last_record_and_the_exit_status_is_1() {
     let (a, b) = (dir.join("a.pcap"), dir.join("b.pcap"));
     files::write(&a, 1, &frames::udp_flows(10, 100));
     files::write(&b, 1, &frames::udp_flows(10, 100));
-    let bytes = fs::read(&a).expect("written");
+    let bytes = fs::read(&a).expect("the file is readable");
     fs::write(&a, &bytes[..bytes.len() - 1]).expect("the file is truncated");
     let out = dir.join("out.pcapng");
     let done = merge(&out, &[a.clone(), b]).run().expect(1);
@@ -305,7 +305,7 @@ fn frames_seen_by_two_taps_are_written_once_as_by_editcap() {
         let merge = |out: &Path, args: &[&str]| {
             let merge = wqcap(["merge", "--json", "-o"]).arg(out).args(args);
             let done = merge.arg(&near).arg(&copy).run().expect(0);
-            let report: Value = serde_json::from_str(&done.stdout).expect("JSON");
+            let report: Value = serde_json::from_str(&done.stdout).expect("the report is JSON");
             report
         };
         let _ = merge(&plain, &[]);

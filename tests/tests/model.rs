@@ -130,7 +130,7 @@ fn rss(build: Build, mode: &str, queues: usize, count: u64, wire: &str) -> Done 
     let wire = format!("synth:count={count},{wire}");
     let (queues, count) = (queues.to_string(), count.to_string());
     let program = [
-        client.to_str().expect("a plain path"),
+        client.to_str().expect("the path is UTF-8"),
         mode,
         &queues,
         &count,
@@ -244,7 +244,12 @@ fn churn(mode: &str, frames: u64, pace: &str, seed: u64, deadline: Duration) {
     let lossy = if mode == "loses" { ",lossy" } else { "" };
     let wire = format!("synth:count={frames},size=94/594,flows=256,proto=mix,ip=mix{pace}{lossy}");
     let (count, text) = (frames.to_string(), seed.to_string());
-    let program = [client.to_str().expect("a plain path"), mode, &count, &text];
+    let program = [
+        client.to_str().expect("the path is UTF-8"),
+        mode,
+        &count,
+        &text,
+    ];
     let done = model(&[&wire], &[], program)
         .timeout(deadline)
         .run()
@@ -288,7 +293,7 @@ fn a_killed_client_does_not_affect_the_next_client() {
     let dir = Dir::new();
     let client = clients::ours("rss", Build::Plain);
     let program = [
-        client.to_str().expect("a plain path"),
+        client.to_str().expect("the path is UTF-8"),
         "poll",
         "4",
         "1000000000",
@@ -327,7 +332,12 @@ fn the_spikes_rss_client_runs_unmodified() {
             } else {
                 "50000"
             };
-            let program = [client.to_str().expect("a plain path"), mode, queues, count];
+            let program = [
+                client.to_str().expect("the path is UTF-8"),
+                mode,
+                queues,
+                count,
+            ];
             let mut program = model(&[wire], &[], program).cwd(dir.path());
             if let Some(name) = env {
                 program = program.env(name, "1");

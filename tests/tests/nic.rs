@@ -16,7 +16,7 @@ const BUILDS: [Build; 2] = [Build::Plain, Build::Sanitized];
 fn client(name: &str, args: &[&str], wires: &[&str], sets: &[&str]) {
     for build in BUILDS {
         let program = clients::ours(name, build);
-        let program = [program.to_str().expect("a plain path")];
+        let program = [program.to_str().expect("the path is UTF-8")];
         let done = model(wires, sets, program.iter().chain(args))
             .timeout(Duration::from_secs(120))
             .run()
@@ -35,7 +35,7 @@ fn a_raw_qp_sends_and_receives() {
 fn a_port_with_a_full_buffer_counts_discards() {
     let dir = Dir::new();
     let file = dir.join("fast");
-    let file = file.to_str().expect("a plain path");
+    let file = file.to_str().expect("the path is UTF-8");
     let fault = format!("fault=slow_pci:ns=100000000@frames=1;slow_pci:ns=1@file={file}");
     client("discards", &[file], &["loopback"], &[&fault]);
 }
@@ -60,7 +60,12 @@ fn completion_queues_work_with_128_byte_cqes() {
 fn rss_works_with_128_byte_cqes() {
     for mode in ["poll", "ex", "event"] {
         let program = clients::ours("rss", Build::Plain);
-        let program = [program.to_str().expect("a plain path"), mode, "4", "50000"];
+        let program = [
+            program.to_str().expect("the path is UTF-8"),
+            mode,
+            "4",
+            "50000",
+        ];
         let wire = "synth:count=50000,size=94/594,flows=200,proto=mix,ip=mix";
         let _ = model(&[wire], &[], program)
             .env("MLX5_CQE_SIZE", "128")
@@ -181,7 +186,7 @@ fn delay_drop_needs_cap_sys_rawio() {
         "setpriv",
         "--bounding-set=-sys_rawio",
         "--inh-caps=-sys_rawio",
-        client.to_str().expect("a plain path"),
+        client.to_str().expect("the path is UTF-8"),
         folder,
     ];
     let sets = ["delay_drop_timeout=50000"];

@@ -89,7 +89,7 @@ fn capture(dir: &Dir, name: &str, out: &Path, keep: &[&str]) -> (Summary, Done) 
         .set("output.rotate_size=200KB")
         .sets(keep);
     let done = run.done().expect(0);
-    let text = fs::read_to_string(run.summary_path()).expect("a summary");
+    let text = fs::read_to_string(run.summary_path()).expect("the run writes a summary");
     (Summary::parse(&text), done)
 }
 
@@ -316,7 +316,7 @@ fn a_mark_pins_its_files_and_is_recorded_in_open_files_and_their_indexes() {
         (&["mark", "x", "--filter", "port the"][..], "port the"),
         (&["mark", " "], "must have a reason"),
         (&["mark", "a\nb"], "one line"),
-        (&["mark", &"x".repeat(901)], "900 at most"),
+        (&["mark", &"x".repeat(901)], "at most 900 are allowed"),
     ] {
         ctl.run(args).expect(1).says(&[part]);
     }
@@ -370,12 +370,12 @@ fn a_mark_pins_its_files_and_is_recorded_in_open_files_and_their_indexes() {
         "the mark covers an hour before and after it"
     );
     assert_eq!(extracted(&["--mark", &id, "--filter", "tcp port 1"]), 0);
-    let unknown = ["extract", "-o", "x.pcap", "--mark", "nobody"];
+    let unknown = ["extract", "-o", "x.pcap", "--mark", "unknown"];
     wqcap(unknown)
         .arg(out)
         .run()
         .expect(2)
-        .says(&["has no pin \"nobody\""]);
+        .says(&["has no pin \"unknown\""]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Frames that are left out or truncated on purpose: filters, deduplication, sampling and slices,
 //! through the binary.
 //!
-//! In each run, the files have exactly the expected frames. The other frames are counted in the
+//! The files of each run have exactly the expected frames. The other frames are counted in the
 //! ledger's line of their step, and in no other line.
 
 use std::{collections::HashMap, process::Command};
@@ -398,8 +398,9 @@ fn with_output_in_order_of_time_repetitions_in_other_queues_are_left_out() {
             .set("capture.dedup_ignore=['vlan']");
         let run = run.sets(more);
         run.done().expect(0);
-        let summary = std::fs::read_to_string(run.summary_path()).expect("a summary");
-        serde_json::from_str::<serde_json::Value>(&summary).expect("JSON")
+        let summary =
+            std::fs::read_to_string(run.summary_path()).expect("the run writes a summary");
+        serde_json::from_str::<serde_json::Value>(&summary).expect("the summary is JSON")
     };
     let run = |name: &str, more: &[&str]| run_with(name, "", more);
     let total = |summary: &serde_json::Value, line: &str| {

@@ -230,7 +230,7 @@ fn record_all(dir: &Dir) -> Finished {
     let (file, _) = Captures::find().everything(dir);
     let wire = format!("pcap:{}", file.display());
     let finished = run(dir, &wire).queues(3).finish(0);
-    fs::write(dir.join("flows/wqcap-flows-1.parquet.part"), "PAR1").expect("written");
+    fs::write(dir.join("flows/wqcap-flows-1.parquet.part"), "PAR1").expect("the file is written");
     finished
 }
 

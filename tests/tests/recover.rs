@@ -188,8 +188,8 @@ fn files_of_a_killed_capture_are_finished_with_any_name() {
 fn the_next_run_encrypts_leftover_files_with_any_name() {
     let dir = Dir::new();
     let key = dir.join("key");
-    fs::write(&key, [7; 32]).expect("written");
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("set");
+    fs::write(&key, [7; 32]).expect("the file is written");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("the mode is set");
     let sets = ["output.format=pcap", "output.name=tap-{queue}"];
     let first = Wqcap::run(&dir, "first")
         .model(ENDLESS)
@@ -246,7 +246,7 @@ fn no_file_is_overwritten_and_failures_exit_with_status_1() {
     let name = "wqcap-q00-1.pcap";
     let path = dir.join(name);
     files::write(&path, 1, &frames::udp_flows(10, 100));
-    let bytes = fs::read(&path).expect("written");
+    let bytes = fs::read(&path).expect("the file is readable");
     let part = dir.write(&format!("{name}.part"), &bytes[..bytes.len() - 7]);
     let done = recover(dir.path()).run().expect(1);
     done.says(&[&part.display().to_string(), "exists already"]);
@@ -276,11 +276,11 @@ fn the_next_run_finishes_leftover_files() {
     let out = dir.folder("out");
     let whole = dir.join("whole.pcap");
     files::write(&whole, 1, &frames::udp_flows(10, 100));
-    let bytes = fs::read(&whole).expect("written");
+    let bytes = fs::read(&whole).expect("the file is readable");
     let left = out.join("wqcap-q00-1.pcap.part");
     let held = out.join("wqcap-q00-2.pcap.part");
     for part in [&left, &held] {
-        fs::write(part, &bytes[..bytes.len() - 7]).expect("written");
+        fs::write(part, &bytes[..bytes.len() - 7]).expect("the file is written");
     }
     let writer = fs::File::open(&held).expect("the file opens");
     writer.lock().expect("the file is locked");
@@ -289,9 +289,11 @@ fn the_next_run_finishes_leftover_files() {
         .out(&out);
     let done = run.done().expect(0);
     done.says(&["wqcap-q00-1.pcap: finished with 9 records"]);
-    let text = fs::read_to_string(run.summary_path()).expect("a summary");
-    let summary: Value = serde_json::from_str(&text).expect("JSON");
-    let recovered = summary["recovered"].as_array().expect("a list");
+    let text = fs::read_to_string(run.summary_path()).expect("the run writes a summary");
+    let summary: Value = serde_json::from_str(&text).expect("the summary is JSON");
+    let recovered = summary["recovered"]
+        .as_array()
+        .expect("the value is a list");
     assert_eq!(recovered.len(), 1, "{recovered:?}");
     assert_eq!(recovered[0]["records"], 9);
     let path = out.join("wqcap-q00-1.pcap");
@@ -300,11 +302,11 @@ fn the_next_run_finishes_leftover_files() {
     assert!(held.exists() && !left.exists());
     // The ledger and the list of files do not include recovered files.
     assert_eq!(summary["ledger"]["total"]["captured"], 100);
-    let listed = summary["files"].as_array().expect("a list");
+    let listed = summary["files"].as_array().expect("the value is a list");
     assert!(
         listed
             .iter()
-            .all(|file| *file != path.to_str().expect("text"))
+            .all(|file| *file != path.to_str().expect("the path is UTF-8"))
     );
 }
 
@@ -314,13 +316,13 @@ fn no_leftover_file_keeps_a_run_from_ending() {
     let out = dir.folder("out");
     let whole = dir.join("whole.pcap");
     files::write(&whole, 1, &frames::udp_flows(10, 100));
-    let bytes = fs::read(&whole).expect("written");
+    let bytes = fs::read(&whole).expect("the file is readable");
     let part = |n: u8| out.join(format!("wqcap-q00-{n}.pcap.part"));
     mkfifoat(CWD, part(1), Mode::RWXU).expect("the pipe without a writer is created");
     symlink(&whole, part(2)).expect("the link is created");
-    fs::write(part(3), &bytes).expect("written");
+    fs::write(part(3), &bytes).expect("the file is written");
     // A sparse file of 4 TiB of zeros: recovery would take too long.
-    fs::write(part(4), &bytes).expect("written");
+    fs::write(part(4), &bytes).expect("the file is written");
     let endless = fs::File::options().write(true).open(part(4));
     let extended = endless.expect("the file opens").set_len(1 << 42);
     extended.expect("the file is extended");

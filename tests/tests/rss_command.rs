@@ -46,10 +46,10 @@ fn the_predicted_spread_of_every_capture_equals_the_naive_reference() {
     captures.each(|file| {
         let report = json(&[], file);
         let records = files::read_as_it_stands(file);
-        let total = report["frames"].as_u64().expect("frames")
+        let total = report["frames"].as_u64().expect("the value is a number")
             + report["files"][0]["other_link_types"]
                 .as_u64()
-                .expect("a number");
+                .expect("the value is a number");
         // Zeros at a file's end may be padding or empty records. `wqcap rss` takes them for padding
         // and prints a note.
         if report["files"][0]["notes"].to_string().contains("zeros") {
@@ -128,7 +128,7 @@ fn tunnelled() -> Vec<Vec<u8>> {
     all
 }
 
-/// For each configuration, the prediction equals the result on the model.
+/// The prediction equals the result on the model for each configuration.
 #[test]
 fn the_model_has_the_predicted_spread_with_rules_and_tunnels() {
     let dir = Dir::new();
@@ -163,7 +163,11 @@ fn the_model_has_the_predicted_spread_with_rules_and_tunnels() {
         let queues = &run.summary.ledger.queues;
         let received: Vec<_> = queues.iter().map(|q| q.received).collect();
         assert_eq!(frames_by_queue(&predicted), received, "{config}");
-        let frames_of = |what: &str| predicted[what]["frames"].as_u64().expect("a number");
+        let frames_of = |what: &str| {
+            predicted[what]["frames"]
+                .as_u64()
+                .expect("the value is a number")
+        };
         on_queues += received.iter().sum::<u64>();
         not_received += frames_of("dropped") + frames_of("left");
         let all = received.iter().sum::<u64>() + frames_of("dropped") + frames_of("left");
@@ -184,10 +188,20 @@ fn flows_directions_and_reasons_are_counted() {
     let report = json(&[], &file);
     let two_way = |frame: &Vec<u8>| reference::flow(frame);
     let flows: HashSet<_> = frames.iter().filter_map(two_way).collect();
-    assert!(report["directions"]["both"].as_u64().expect("a number") >= flows.len() as u64);
+    assert!(
+        report["directions"]["both"]
+            .as_u64()
+            .expect("the value is a number")
+            >= flows.len() as u64
+    );
     assert_eq!(report["directions"]["split"], 0);
     let split = json(&["--set", "rss.key=microsoft"], &file);
-    assert!(split["directions"]["split"].as_u64().expect("a number") > 0);
+    assert!(
+        split["directions"]["split"]
+            .as_u64()
+            .expect("the value is a number")
+            > 0
+    );
     for (by, reasons) in [
         ("catch_all", &["not_ip", "truncated_l4", "damaged_ip"][..]),
         (
@@ -197,7 +211,7 @@ fn flows_directions_and_reasons_are_counted() {
     ] {
         let mut sum = 0;
         for (_, load) in report[by]["reasons"].as_object().expect("an object") {
-            sum += load["frames"].as_u64().expect("a number");
+            sum += load["frames"].as_u64().expect("the value is a number");
         }
         assert_eq!(report[by]["frames"], sum);
         for reason in reasons {
@@ -253,7 +267,10 @@ fn text_is_plain_and_suggestions_give_their_reasons() {
     let report = json(&["--suggest"], &file);
     let suggestion = &report["suggestion"];
     assert!(suggestion["busiest_then"].as_f64() <= suggestion["busiest_now"].as_f64());
-    for setting in suggestion["settings"].as_array().expect("settings") {
+    for setting in suggestion["settings"]
+        .as_array()
+        .expect("the value is a list")
+    {
         assert!(
             setting["why"]
                 .as_str()
@@ -285,7 +302,7 @@ fn a_file_torn_by_a_crash_is_read_up_to_its_last_complete_record() {
     let dir = Dir::new();
     let file = dir.join("in.pcap");
     files::write(&file, 1, &frames::udp_flows(10, 100));
-    let bytes = std::fs::read(&file).expect("written");
+    let bytes = std::fs::read(&file).expect("the file is readable");
     let torn = dir.write("torn.pcap", &bytes[..bytes.len() - 50]);
     let report = json(&[], &torn);
     assert_eq!(report["frames"], 9);

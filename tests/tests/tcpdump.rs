@@ -1,5 +1,5 @@
-//! Command lines of users of tcpdump, dumpcap and n2disk: every command of `docs/tcpdump.md` works as
-//! the page describes.
+//! Command lines of users of tcpdump, dumpcap and n2disk: every command of `docs/tcpdump.md` works
+//! as the page describes.
 
 use rustix::process::Signal;
 use std::{fs, thread, time::Instant};
@@ -230,8 +230,8 @@ fn recovery_finishes_a_file_of_any_name_after_a_crash() {
         let _ = running.wait();
         let program = wqcap(["recover", "cap"]).cwd(dir.path());
         let deadline = Instant::now() + HANG;
-        // The kernel finishes pending writes after the end of the process, and only then unlocks the
-        // file.
+        // The kernel finishes pending writes after the end of the process, and only then unlocks
+        // the file.
         let done = loop {
             let done = program.start().wait().expect(0);
             if !done.stdout.contains("a capture is writing it") {

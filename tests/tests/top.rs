@@ -1,4 +1,4 @@
-//! `wqcap top` as somebody sees it: on a terminal, by what tmux says is on the screen.
+//! `wqcap top` on a terminal: tests read the screen through tmux.
 
 use rustix::process::Signal;
 use std::{path::PathBuf, thread, time::Instant};
@@ -9,17 +9,18 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// A tmux server of its own with one terminal, in which one command line runs.
+/// Separate tmux server with one terminal, in which one command line runs.
 struct Terminal {
     socket: PathBuf,
     _server: Running,
 }
 
 impl Terminal {
-    /// `line` for a shell, on a screen of this size; what it leaves behind stays to be seen.
+    /// Runs the shell command `line` on a screen of `columns` x `lines`. The screen remains after
+    /// the end of the command.
     fn new(dir: &Dir, line: &str, columns: u16, lines: u16) -> Self {
         let socket = dir.join("tmux");
-        // In the foreground, so that it is a child of the test's and ends with it.
+        // The server runs in the foreground, so that it is the test's child and ends with it.
         let server = Program::new("tmux")
             .arg("-S")
             .arg(&socket)
@@ -27,7 +28,7 @@ impl Terminal {
             .env("TERM", "xterm-256color")
             .env("LC_ALL", "C.UTF-8")
             .start();
-        let it = Self {
+        let terminal = Self {
             socket,
             _server: server,
         };
@@ -35,9 +36,9 @@ impl Terminal {
         let begun = Instant::now();
         loop {
             let line = format!("{line}; echo status=$?; stty -a; sleep 1000");
-            let new = it.tmux(&["new-session", "-d", "-s", "top", "-x", &x, "-y", &y, &line]);
+            let new = terminal.tmux(&["new-session", "-d", "-s", "top", "-x", &x, "-y", &y, &line]);
             if new.status.success() {
-                return it;
+                return terminal;
             }
             assert!(begun.elapsed() < HANG, "{new}");
             thread::sleep(TICK);
@@ -57,7 +58,7 @@ impl Terminal {
         shown.stdout
     }
 
-    /// Waits until the screen is as it should be.
+    /// Waits until `holds` returns `true` for the screen, and returns the screen.
     #[track_caller]
     fn until(&self, what: &str, holds: impl Fn(&str) -> bool) -> String {
         let end = Instant::now() + HANG;
@@ -81,9 +82,10 @@ impl Terminal {
             .expect(0);
     }
 
-    /// The terminal shows what is typed, line by line, as before.
+    /// Waits for the exit status `status`, asserts that the terminal's line mode and echo are on
+    /// again, and returns the screen.
     #[track_caller]
-    fn is_restored(&self, status: &str) -> String {
+    fn assert_restored(&self, status: &str) -> String {
         let screen = self.until(status, |it| it.contains(status) && it.contains("icanon"));
         assert!(
             !screen.contains("-icanon") && !screen.contains("-echo "),
@@ -99,14 +101,14 @@ impl Drop for Terminal {
     }
 }
 
-/// A capture with a control socket, and the command line that looks at it.
+/// Starts a capture with a control socket. Returns the capture and the command line of `wqcap top`.
 fn capture(dir: &Dir) -> (Running, String) {
     let run = Wqcap::run(dir, "top")
         .model("synth:pps=3000,flows=64,proto=mix")
         .queues(2)
         .control();
     let (ctl, mut running) = (run.ctl(), run.start());
-    ctl.until(&mut running, "status", "somebody answers", |_| true);
+    ctl.until(&mut running, "status", "the service answers", |_| true);
     let top = format!(
         "{} top --every 0.2 --unix {}",
         binaries::wqcap().display(),
@@ -120,8 +122,8 @@ fn no_tmux() -> bool {
     !found.run().status.success()
 }
 
-/// All of it, with rates: a first screen has none.
-fn is_whole(screen: &str) -> bool {
+/// Returns `true` if the screen has all parts. The first screen of a run has no rates yet.
+fn is_complete(screen: &str) -> bool {
     let parts = [
         "mlx5_0 port 1  running 0:",
         "kframes/s",
@@ -144,16 +146,16 @@ fn width_of(screen: &str) -> usize {
 }
 
 #[test]
-fn it_follows_the_terminal_and_leaves_it_as_it_was() {
+fn top_follows_the_terminals_size_and_restores_the_terminal() {
     if no_tmux() {
-        skip!("no tmux here");
+        skip!("tmux is not installed");
     }
     let dir = Dir::new();
     let (running, top) = capture(&dir);
     let terminal = Terminal::new(&dir, &top, 100, 30);
-    let _ = terminal.until("all of it", is_whole);
+    let _ = terminal.until("the complete screen", is_complete);
 
-    // The queues' lines stay, senders go.
+    // A small screen keeps the lines of queues and omits senders.
     terminal.resize(40, 10);
     let small = terminal.until("the small screen", |it| {
         width_of(it) <= 40
@@ -166,73 +168,76 @@ fn it_follows_the_terminal_and_leaves_it_as_it_was() {
         "{small}"
     );
     terminal.resize(7, 2);
-    let _ = terminal.until("a beginning", |it| it.starts_with("mlx5_0"));
+    let _ = terminal.until("the first line", |it| it.starts_with("mlx5_0"));
 
-    // Side by side.
+    // A wide screen has queues and senders next to each other.
     terminal.resize(130, 20);
-    let _ = terminal.until("all of it, wide", |it| {
-        is_whole(it)
+    let _ = terminal.until("the complete wide screen", |it| {
+        is_complete(it)
             && it
                 .lines()
                 .any(|line| line.contains("queue") && line.contains("sender"))
     });
     let _ = terminal.tmux(&["send-keys", "-t", "top", "q"]).expect(0);
-    let _ = terminal.is_restored("status=0");
+    let _ = terminal.assert_restored("status=0");
     running.signal(Signal::TERM);
     let _ = running.wait().expect(0);
 }
 
 #[test]
-fn a_signal_and_the_end_of_the_capture_leave_the_terminal_as_it_was() {
+fn a_signal_and_the_end_of_the_capture_restore_the_terminal() {
     if no_tmux() {
-        skip!("no tmux here");
+        skip!("tmux is not installed");
     }
     let dir = Dir::new();
     let (running, top) = capture(&dir);
-    // The shell says who it becomes.
-    let own = dir.join("pid");
-    let signalled = format!("sh -c 'echo $$ > {}; exec {top}'", own.display());
+    // The shell writes its process ID, which `wqcap top` keeps.
+    let pid_file = dir.join("pid");
+    let signalled = format!("sh -c 'echo $$ > {}; exec {top}'", pid_file.display());
     let terminal = Terminal::new(&dir, &signalled, 80, 24);
-    let _ = terminal.until("all of it", is_whole);
-    let pid = std::fs::read_to_string(&own).expect("written");
+    let _ = terminal.until("the complete screen", is_complete);
+    let pid = std::fs::read_to_string(&pid_file).expect("the file was written");
     let _ = Program::new("kill")
         .args(["-TERM", pid.trim()])
         .run()
         .expect(0);
-    let _ = terminal.is_restored("status=0");
+    let _ = terminal.assert_restored("status=0");
     drop(terminal);
 
     let other = Dir::new();
     let terminal = Terminal::new(&other, &top, 80, 24);
-    let _ = terminal.until("all of it", is_whole);
+    let _ = terminal.until("the complete screen", is_complete);
     running.signal(Signal::TERM);
     let _ = running.wait().expect(0);
-    let screen = terminal.is_restored("status=1");
+    let screen = terminal.assert_restored("status=1");
     assert!(screen.contains("error: the capture has ended"), "{screen}");
 }
 
-/// tmux closes the terminal and its shell hangs up; the second process has left the terminal's session, and only its
-/// reads and writes fail.
+/// tmux closes the terminal, and the process gets SIGHUP. In the second case the process has left
+/// the terminal's session, and only its reads and writes fail.
 #[test]
-fn it_ends_with_its_terminal() {
+fn top_ends_with_its_terminal() {
     if no_tmux() {
-        skip!("no tmux here");
+        skip!("tmux is not installed");
     }
     for session in ["", "setsid -w "] {
         let dir = Dir::new();
         let (running, top) = capture(&dir);
-        let own = dir.join("pid");
-        let line = format!("{session}sh -c 'echo $$ > {}; exec {top}'", own.display());
+        let pid_file = dir.join("pid");
+        let line = format!(
+            "{session}sh -c 'echo $$ > {}; exec {top}'",
+            pid_file.display()
+        );
         let terminal = Terminal::new(&dir, &line, 80, 24);
-        let _ = terminal.until("all of it", is_whole);
-        let pid = std::fs::read_to_string(&own).expect("written");
+        let _ = terminal.until("the complete screen", is_complete);
+        let pid = std::fs::read_to_string(&pid_file).expect("the file was written");
         drop(terminal);
         let process = PathBuf::from(format!("/proc/{}", pid.trim()));
         let end = Instant::now() + HANG;
         while process.exists() {
             assert!(
                 Instant::now() < end,
-                "it goes on without a terminal: {line}"
+                "`wqcap top` ends without a terminal: {line}"
             );
             thread::sleep(TICK);
         }
@@ -242,13 +247,13 @@ fn it_ends_with_its_terminal() {
 }
 
 #[test]
-fn without_a_terminal_or_a_capture_it_says_so() {
+fn without_a_terminal_or_a_capture_top_fails_with_the_reason() {
     wqcap(["top"])
         .run()
         .expect(2)
         .says(&["terminal", "wqcap ctl watch"]);
     if no_tmux() {
-        skip!("no tmux here");
+        skip!("tmux is not installed");
     }
     let dir = Dir::new();
     let top = format!(
@@ -257,6 +262,6 @@ fn without_a_terminal_or_a_capture_it_says_so() {
         dir.join("no").display()
     );
     let terminal = Terminal::new(&dir, &top, 200, 24);
-    let screen = terminal.is_restored("status=2");
+    let screen = terminal.assert_restored("status=2");
     assert!(screen.contains("no capture listens there"), "{screen}");
 }

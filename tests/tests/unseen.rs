@@ -1,10 +1,12 @@
-//! `wqcap check` says what a port cannot see, on a software NIC that stands where such a port stands.
+//! Notes of `wqcap check` about frames that a port cannot see. The software NIC has the properties
+//! of such a port.
 
 use wqcap_tests::wqcap::wqcap;
 
-/// The plan on a software NIC with settings of its own and of the configuration.
+/// Runs `wqcap check` on the software NIC with the settings `sets`, and asserts that the output has
+/// all of `notes`. If `notes` is empty, the output must have no notes.
 #[track_caller]
-fn check(sets: &[&str], says: &[&str]) {
+fn check(sets: &[&str], notes: &[&str]) {
     let sets = sets.iter().flat_map(|set| ["--set", set]);
     let done = wqcap([
         "check",
@@ -15,10 +17,10 @@ fn check(sets: &[&str], says: &[&str]) {
     ])
     .args(sets);
     let done = done.run().expect(0);
-    for part in says {
-        assert!(done.stdout.contains(part), "{part:?} is not in {done}");
+    for part in notes {
+        assert!(done.stdout.contains(part), "{part:?} is printed: {done}");
     }
-    if says.is_empty() {
+    if notes.is_empty() {
         assert!(
             !done.stdout.contains("# notes") && !done.stdout.contains("not seen"),
             "{done}"
@@ -27,13 +29,13 @@ fn check(sets: &[&str], says: &[&str]) {
 }
 
 #[test]
-fn a_port_of_its_own_hides_nothing() {
+fn a_plain_port_has_no_notes() {
     check(&["capture.queues=1"], &[]);
 }
 
 #[test]
-fn what_a_port_cannot_see_is_said() {
-    for (set, says) in [
+fn notes_name_frames_that_a_port_cannot_see() {
+    for (set, notes) in [
         (
             "model.vf=true",
             &["mlx5_0p1 is a virtual function", "trust"][..],
@@ -58,13 +60,13 @@ fn what_a_port_cannot_see_is_said() {
             &["capture.promiscuous is off", "its own MAC addresses only"],
         ),
     ] {
-        check(&[set], says);
+        check(&[set], notes);
     }
 }
 
 /// With switchdev and virtual functions, sysfs does not name the port's interface.
 #[test]
-fn what_an_unknown_interface_leaves_out_is_said() {
+fn notes_name_the_effects_of_an_unknown_interface() {
     check(
         &["model.switchdev=true", "model.vfs=2"],
         &[
@@ -76,7 +78,7 @@ fn what_an_unknown_interface_leaves_out_is_said() {
 }
 
 #[test]
-fn fragments_that_may_be_left_to_the_kernel_are_said() {
+fn notes_name_fragments_that_the_kernel_may_receive() {
     let udp = ["capture.mode=filtered", "capture.filter=udp"];
     check(
         &udp,
@@ -88,7 +90,7 @@ fn fragments_that_may_be_left_to_the_kernel_are_said() {
 }
 
 #[test]
-fn damaged_frames_that_the_port_keeps_to_itself_are_said() {
+fn notes_name_damaged_frames_that_the_port_drops() {
     let verify = ["wq.scatter_fcs=true", "capture.verify_fcs=true"];
     check(
         &verify,
@@ -101,7 +103,7 @@ fn damaged_frames_that_the_port_keeps_to_itself_are_said() {
 }
 
 #[test]
-fn frames_that_do_not_fit_are_foretold() {
+fn notes_name_frames_that_do_not_fit() {
     let jumbo = ["model.mtu=9000"];
     check(
         &jumbo,

@@ -1,11 +1,12 @@
-//! wqcap as a capture device of Wireshark, with tshark in its place.
+//! wqcap as a capture program (extcap) of Wireshark, tested with tshark.
 
 use wqcap_tests::{
     Dir, Program, binaries, files, machine::privileges::copy_program, process::is_root, skip,
 };
 
-/// Where tshark looks for capture programs. Its home is in `dir`: nobody's settings meddle.
-fn folder(dir: &Dir) -> String {
+/// Returns the directory in which tshark searches for capture programs. The home directory is
+/// inside `dir`, so that no user's settings are read.
+fn extcap_directory(dir: &Dir) -> String {
     let done = Program::new("tshark")
         .args(["-G", "folders"])
         .env("HOME", dir.folder("home"))
@@ -16,8 +17,9 @@ fn folder(dir: &Dir) -> String {
     path.unwrap_or_else(|| panic!("{done}")).1.trim().to_owned()
 }
 
-/// tshark, or dumpcap, that finds wqcap and no other capture program, in a mount namespace of its own.
-fn finds_wqcap(program: &str, dir: &Dir) -> Program {
+/// Returns the command `program` (tshark or dumpcap) in a separate mount namespace, in which wqcap
+/// is the only capture program.
+fn with_wqcap(program: &str, dir: &Dir) -> Program {
     let script = dir.folder("extcap").join("wqcap");
     if !script.exists() {
         copy_program(&binaries::root().join("configs/wireshark/wqcap"), &script);
@@ -25,11 +27,11 @@ fn finds_wqcap(program: &str, dir: &Dir) -> Program {
     let mount = format!(
         "mount --bind '{}' '{}' && exec \"$@\"",
         dir.folder("extcap").display(),
-        folder(dir)
+        extcap_directory(dir)
     );
     let binary = binaries::wqcap();
-    let here = binary.parent().expect("a folder").display();
-    let path = std::env::var("PATH").expect("a PATH");
+    let here = binary.parent().expect("wqcap is in a directory").display();
+    let path = std::env::var("PATH").expect("PATH is set");
     Program::new(program)
         .wrapped(["unshare", "--mount", "sh", "-c", &mount, "sh"])
         .env("HOME", dir.folder("home"))
@@ -37,13 +39,13 @@ fn finds_wqcap(program: &str, dir: &Dir) -> Program {
 }
 
 fn tshark(dir: &Dir) -> Program {
-    finds_wqcap("tshark", dir)
+    with_wqcap("tshark", dir)
 }
 
 #[test]
 fn tshark_lists_the_interfaces() {
     if !is_root() {
-        skip!("only root can mount a folder over tshark's");
+        skip!("only root can mount a directory over tshark's");
     }
     let dir = Dir::new();
     let done = tshark(&dir).arg("-D").run().expect(0);
@@ -51,15 +53,15 @@ fn tshark_lists_the_interfaces() {
         done.stdout.contains("wqcap-model (wqcap: software NIC)"),
         "{done}"
     );
-    // docs/wireshark.md: dumpcap alone does not know them.
-    let done = finds_wqcap("dumpcap", &dir).arg("-D").run().expect(0);
+    // docs/wireshark.md: dumpcap alone does not list them.
+    let done = with_wqcap("dumpcap", &dir).arg("-D").run().expect(0);
     assert!(!done.stdout.contains("wqcap"), "{done}");
 }
 
 #[test]
-fn tshark_captures() {
+fn tshark_captures_frames_with_and_without_a_filter() {
     if !is_root() {
-        skip!("only root can mount a folder over tshark's");
+        skip!("only root can mount a directory over tshark's");
     }
     let dir = Dir::new();
     let run = |name: &str, filter: Option<&str>| {
@@ -84,8 +86,14 @@ fn tshark_captures() {
     };
     let all = run("all.pcapng", None);
     assert_eq!(all.len(), 600);
-    assert!(all.is_sorted_by_key(|it| it.ts), "in the order of time");
-    assert!(all.iter().any(|it| it.ts % 1000 != 0), "nanoseconds");
+    assert!(
+        all.is_sorted_by_key(|it| it.ts),
+        "records are in order of time"
+    );
+    assert!(
+        all.iter().any(|it| it.ts % 1000 != 0),
+        "time stamps have nanoseconds"
+    );
     assert!(all.iter().all(|it| it.len == 90 && it.bytes.len() == 90));
     let udp = run("udp.pcapng", Some("udp"));
     assert_eq!(udp.len(), 300);
@@ -113,8 +121,8 @@ fn filters_are_checked_before_they_are_used() {
 }
 
 #[test]
-fn what_is_not_asked_as_wireshark_does_is_refused() {
-    for (args, says) in [
+fn calls_without_wiresharks_arguments_are_refused() {
+    for (args, error) in [
         (&["extcap"][..], "--extcap-interfaces"),
         (&["extcap", "--extcap-interface", "eth0"], "wqcap-model"),
         (
@@ -126,6 +134,6 @@ fn what_is_not_asked_as_wireshark_does_is_refused() {
             .args(args.iter().copied())
             .run()
             .expect(2);
-        assert!(done.stderr.contains(says), "{done}");
+        assert!(done.stderr.contains(error), "{done}");
     }
 }

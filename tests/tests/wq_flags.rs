@@ -1,4 +1,5 @@
-//! Each WQ flag, off and on, on a device that has it and on one that has not, for users with different rights.
+//! Each WQ flag, off and on, on devices with and without the capability, for users with different
+//! rights.
 
 use std::{fs, path::Path};
 use wqcap_tests::{
@@ -9,7 +10,7 @@ use wqcap_tests::{
     wqcap::wqcap,
 };
 
-/// Who runs the capture.
+/// User that runs the capture.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum User {
     Root,
@@ -17,6 +18,7 @@ enum User {
     Nobody,
 }
 
+/// Returns a run as `user` with the WQ flag set to `on`, on a device whose capability is `has`.
 fn run(place: &ForAll, user: User, flag: &str, on: bool, capability: &str, has: bool) -> Program {
     let program = Program::new(place.wqcap())
         .args(["run", "--quiet", "--model", "synth:count=50,size=60"])
@@ -34,10 +36,12 @@ fn run(place: &ForAll, user: User, flag: &str, on: bool, capability: &str, has: 
     }
 }
 
-/// A flag by its key, the model's setting that takes the capability away, and how errors name it.
-fn needs_the_device_and_the_right(flag: &str, capability: &str, named: &str) {
+/// Asserts that a flag works exactly on devices with the capability and for users with the rights.
+/// `flag` is the flag's key, `capability` the model's setting of the capability, and `named` the
+/// capability's name in errors.
+fn assert_needs_device_and_rights(flag: &str, capability: &str, named: &str) {
     if !is_root() {
-        skip!("only root can take rights away from itself");
+        skip!("only root can drop rights");
     }
     let place = ForAll::new();
     for user in [User::Root, User::NetRaw, User::Nobody] {
@@ -45,7 +49,7 @@ fn needs_the_device_and_the_right(flag: &str, capability: &str, named: &str) {
             let what = format!("{flag}={on}, the device has it: {has}, as {user:?}");
             let done = run(&place, user, flag, on, capability, has).run();
             if on && !has {
-                // Whoever asks: the device cannot, and nothing was created to find out.
+                // For every user: the device lacks the capability, and no object was created.
                 done.expect(2)
                     .says(&[&format!("wq.{flag}"), "mlx5_0", named]);
             } else if on && flag == "delay_drop" && user != User::Root {
@@ -62,34 +66,34 @@ fn needs_the_device_and_the_right(flag: &str, capability: &str, named: &str) {
 }
 
 #[test]
-fn cvlan_stripping() {
+fn cvlan_stripping_needs_the_device_capability() {
     let named = "IBV_RAW_PACKET_CAP_CVLAN_STRIPPING";
-    needs_the_device_and_the_right("cvlan_stripping", "cvlan_stripping", named);
+    assert_needs_device_and_rights("cvlan_stripping", "cvlan_stripping", named);
 }
 
 #[test]
-fn scatter_fcs() {
+fn scatter_fcs_needs_the_device_capability() {
     let named = "IBV_RAW_PACKET_CAP_SCATTER_FCS";
-    needs_the_device_and_the_right("scatter_fcs", "scatter_fcs", named);
+    assert_needs_device_and_rights("scatter_fcs", "scatter_fcs", named);
 }
 
 #[test]
-fn delay_drop() {
+fn delay_drop_needs_the_device_capability_and_cap_sys_rawio() {
     let named = "IBV_RAW_PACKET_CAP_DELAY_DROP";
-    needs_the_device_and_the_right("delay_drop", "delay_drop", named);
+    assert_needs_device_and_rights("delay_drop", "delay_drop", named);
 }
 
 #[test]
-fn pci_write_end_padding() {
+fn pci_write_end_padding_needs_the_device_capability() {
     let named = "IBV_DEVICE_PCI_WRITE_END_PADDING";
-    needs_the_device_and_the_right("pci_write_end_padding", "end_padding", named);
+    assert_needs_device_and_rights("pci_write_end_padding", "end_padding", named);
 }
 
-/// `wqcap check` and the summary tell how long the NIC holds frames, and how often that was not long enough.
+/// `wqcap check` and the summary have the NIC's timeout for held frames and the number of timeouts.
 #[test]
-fn delay_drop_tells_its_timeout_and_its_events() {
+fn check_and_summary_have_the_timeout_and_events_of_delay_drop() {
     if !is_root() {
-        skip!("delay drop takes CAP_SYS_RAWIO");
+        skip!("delay drop needs CAP_SYS_RAWIO");
     }
     let model = ["--set", "model.delay_drop_timeout=100"];
     let on = ["--set", "wq.delay_drop=true"];
@@ -98,13 +102,14 @@ fn delay_drop_tells_its_timeout_and_its_events() {
         let check = wqcap(["check", "--model", "loopback"]).args(none);
         check.args(model).args(sets).run().expect(0)
     };
-    let told = check(&on).stdout;
+    let plan = check(&on).stdout;
     assert!(
-        told.contains("holds frames up to 100 us") && told.contains("expired 0 times"),
-        "{told}"
+        plan.contains("holds frames up to 100 us") && plan.contains("expired 0 times"),
+        "{plan}"
     );
     assert!(!check(&[]).stdout.contains("holds frames"));
-    // Nobody reads the stream, so the loop holds, the ring runs full, and the NIC's time runs out.
+    // No program reads the stream. So the loop waits, the ring runs out of free WRs, and the NIC's
+    // timeout expires.
     let dir = Dir::new();
     let read = dir.join("read");
     let run = Wqcap::run(&dir, "run")
@@ -119,13 +124,17 @@ fn delay_drop_tells_its_timeout_and_its_events() {
         .control()
         .read_later(&read, Path::new("/dev/null"));
     let (ctl, mut running) = (run.ctl(), run.start());
-    ctl.until(&mut running, "stats", "the NIC's time ran out", |stats| {
-        stats["nic"]["num_timeout_events"].as_u64() > Some(0)
-    });
-    fs::write(&read, "").expect("an own folder");
+    ctl.until(
+        &mut running,
+        "stats",
+        "the NIC's timeout expired",
+        |stats| stats["nic"]["num_timeout_events"].as_u64() > Some(0),
+    );
+    fs::write(&read, "").expect("the file is written");
     let _ = ctl.run(&["shutdown"]).expect(0);
     let _ = running.wait().expect(0);
-    let summary = Summary::parse(&fs::read_to_string(run.summary_path()).expect("a summary"));
+    let summary =
+        Summary::parse(&fs::read_to_string(run.summary_path()).expect("the run writes a summary"));
     assert_eq!(summary.json["delay_drop_timeout_us"], 100);
     assert!(summary.nic("num_timeout_events") > 0);
 }

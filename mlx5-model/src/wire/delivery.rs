@@ -21,7 +21,7 @@ pub enum WireDirection {
 /// Frame at the head of a wire, borrowed for one call.
 #[derive(Clone, Copy, Debug)]
 pub struct WireFrame<'a> {
-    /// Bytes from the destination MAC to the last byte before the FCS.
+    /// Bytes of the frame, from the destination MAC to the last byte before the FCS.
     pub bytes: &'a [u8],
     pub direction: WireDirection,
     /// Arrival time of the frame by the NIC's clock, at most the time of the burst. 0: the frame

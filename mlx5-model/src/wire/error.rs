@@ -1,10 +1,10 @@
-//! Error of opening a wire.
+//! Error type of [`Wire::open`](super::Wire::open).
 
 use std::io;
 
 use super::spec::WireSpec;
 
-/// A wire cannot be opened: the wire, the failed step, the cause and the remedy.
+/// Error of opening a wire: the wire, the failed step, the cause and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "wire `{wire}`: cannot {operation}: {source}{}{advice}",

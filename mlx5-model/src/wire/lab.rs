@@ -272,7 +272,7 @@ pub(super) fn without_sockets_of(family: libc::c_int) {
 pub(super) struct SeenMarks<'a> {
     lab: &'a Lab,
     seen: Mutex<HashSet<u64>>,
-    /// Signalled when `seen` grows.
+    /// Condition variable that is signalled when `seen` grows.
     grown: Condvar,
 }
 

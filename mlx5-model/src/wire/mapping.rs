@@ -51,7 +51,8 @@ impl SharedMapping {
             MappingAccess::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
         let _no_fork = between_mappings();
-        // SAFETY: a new shared mapping at an address of the kernel's choice touches no other memory.
+        // SAFETY: a new shared mapping at an address of the kernel's choice touches no other
+        // memory.
         let base = unsafe {
             libc::mmap(
                 ptr::null_mut(),

@@ -20,7 +20,7 @@ const PACKET_VNET_HDR: c_int = 15;
 /// Socket option: frames that the host sends are not received (linux/if_packet.h).
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 
-/// Command that reads the number of channels (linux/ethtool.h).
+/// ethtool command that reads the numbers of channels (linux/ethtool.h).
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 /// Raw packet socket whose calls do not block.

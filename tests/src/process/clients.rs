@@ -16,7 +16,7 @@ pub enum Build {
     Library,
     /// Program with gcc's address sanitizer. A write of the model beyond the client's memory, or to
     /// freed memory, ends the client where the sanitizer checks. The runtime is linked statically,
-    /// because it requires to be the first library and a preloaded library comes before it.
+    /// because it must be the first library, and a preloaded library would come before it.
     Sanitized,
 }
 

@@ -1,4 +1,4 @@
-//! DPDK's driver with compressed completions, its default, on queues of frames and of strides.
+//! DPDK's driver with compressed completions, its default, on ordinary and striding queues.
 
 use super::testpmd::{Counted, Setup, Testpmd};
 use super::{ROOM, capture, flows};
@@ -7,8 +7,8 @@ use wqcap_tests::captures::Captures;
 use wqcap_tests::compare::assert_frames;
 use wqcap_tests::{Dir, files, need, skip};
 
-/// Ways of reading, and settings of the device: sessions as long as may be, short, and such as pass the end of the
-/// ring, which the vectorised reader does not expect.
+/// Driver arguments and model settings: compression sessions of maximum length, short sessions, and
+/// sessions that cross the end of the ring, which the vectorised reader does not support.
 const WAYS: [(&str, &[&str]); 8] = [
     ("rx_vec_en=1", &[]),
     ("rx_vec_en=0", &[]),
@@ -58,7 +58,7 @@ fn every_capture_passes_through_compressed_completions_unchanged() {
 #[test]
 fn compressed_completions_do_not_change_the_queue_of_a_frame() {
     let dir = Dir::new();
-    // By kind: a session has headers of one.
+    // Sorted by kind, because a session compresses frames of one kind.
     let all = flows(256);
     let of_kind = |kind| all.iter().skip(kind).step_by(4);
     let frames: Vec<_> = (0..4).flat_map(of_kind).cloned().collect();
@@ -94,8 +94,8 @@ fn compressed_completions_do_not_change_the_queue_of_a_frame() {
         for (source, (place, hash)) in &found {
             let (expected_place, expected_hash) = &plain[source];
             assert_eq!(place, expected_place, "{way} {settings:?}: {source}");
-            // Mini completions of strides carry no hash: by that they are told. The vectorised reader then says none,
-            // the other the title's (`rxq_cq_to_mbuf`).
+            // Mini completions of strides carry no hash. The vectorised reader then reports none,
+            // the scalar reader that of the title CQE (`rxq_cq_to_mbuf`).
             if hash != expected_hash && way.contains("mprq_en=1") {
                 without_hash += 1;
             } else {

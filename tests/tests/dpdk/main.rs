@@ -1,8 +1,9 @@
-//! DPDK's mlx5 driver, unmodified, on the model: a hundred thousand lines that know the NIC and not this project.
+//! DPDK's unmodified mlx5 driver on the model: an independent driver of the NIC.
 //!
-//! `dpdk-testpmd` of Debian's `dpdk-dev` drives the device by plain verbs (`dv_flow_en=0`) and reads the rings itself,
-//! as DPDK's `drivers/net/mlx5/linux/mlx5_verbs.c` and `mlx5_rx.c` do. What it receives is compared with what was sent,
-//! with DPDK's own Toeplitz, and with tshark's reading of the input.
+//! `dpdk-testpmd` of Debian's `dpdk-dev` controls the device through plain verbs (`dv_flow_en=0`)
+//! and reads the rings itself (DPDK's `drivers/net/mlx5/linux/mlx5_verbs.c` and `mlx5_rx.c`). The
+//! tests compare received frames with sent frames, with DPDK's software Toeplitz, and with tshark's
+//! view of the input.
 
 mod compression;
 mod rules;
@@ -21,7 +22,7 @@ use wqcap_tests::frames::{Ends, Frame, IPV4, IPV6};
 use wqcap_tests::machine::netns::IFACE;
 use wqcap_tests::{Dir, files, need, skip};
 
-/// Both transports over both families, `count` flows of each.
+/// Returns frames of `count` flows each of UDP and TCP over IPv4 and IPv6.
 fn flows(count: u16) -> Vec<Vec<u8>> {
     (0..count)
         .flat_map(|i| {
@@ -42,7 +43,8 @@ fn flows(count: u16) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// With a number of its own as its source address, by which testpmd's report tells it.
+/// Sets the source address of a frame to a unique number, which identifies the frame in testpmd's
+/// output.
 fn numbered(mut frame: Vec<u8>) -> Vec<u8> {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -52,7 +54,7 @@ fn numbered(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// A frame's source address as testpmd prints it.
+/// Returns the source address of a frame in testpmd's notation.
 fn source(frame: &[u8]) -> String {
     let digits: Vec<_> = frame[6..12]
         .iter()
@@ -73,7 +75,8 @@ fn the_spread_equals_dpdks_software_hash() {
     let thash = need!(Thash::find(&dir));
     let frames = flows(64);
     let wire = capture(&dir, "flows.pcap", &frames);
-    // The transports that are hashed with their ports; the others by addresses, or not at all.
+    // `hashed` names the transports hashed with their ports. Others are hashed by addresses or not
+    // at all.
     for (queues, scalar, hashed) in [
         (2, false, "ip"),
         (2, true, "udp"),
@@ -103,7 +106,7 @@ fn the_spread_equals_dpdks_software_hash() {
         } else {
             Inputs::Ports
         };
-        let judged = thash.hashes(key.trim(), inputs, queues, &frames);
+        let computed = thash.hashes(key.trim(), inputs, queues, &frames);
         let by_source: BTreeMap<_, _> = received.iter().map(|it| (it.source.clone(), it)).collect();
         let is_hashed = |frame: &[u8]| {
             let protocol = if frame[12..14] == [8, 0] {
@@ -114,7 +117,7 @@ fn the_spread_equals_dpdks_software_hash() {
             hashed == "ip" || protocol == if hashed == "udp" { 17 } else { 6 }
         };
         let mut compared = 0;
-        for (frame, (hash, entry)) in frames.iter().zip(judged).filter(|it| is_hashed(it.0)) {
+        for (frame, (hash, entry)) in frames.iter().zip(computed).filter(|it| is_hashed(it.0)) {
             let packet = by_source[&source(frame)];
             assert_eq!(packet.hash, hash, "{setup:?}: {packet:?}");
             assert_eq!(packet.queue, entry, "{setup:?}: {packet:?}");
@@ -131,7 +134,7 @@ fn the_spread_equals_dpdks_software_hash() {
     }
 }
 
-/// Room for a packet in the buffers that captures go through: DPDK keeps 128 bytes before it.
+/// Capacity in bytes of a packet buffer: DPDK reserves 128 bytes before the packet.
 const ROOM: usize = 9856 - 128;
 
 #[test]
@@ -140,7 +143,7 @@ fn every_capture_passes_through_unchanged() {
     let (file, frames) = Captures::find().everything(&dir);
     let (within, beyond) = need!(through_dpdk(&dir, &file, frames));
     skip::say(&format!(
-        "NOTE {within} frames of captures through DPDK; {beyond} are longer than its buffers of {ROOM} bytes"
+        "NOTE {within} frames of captures passed through DPDK; {beyond} exceed its buffers of {ROOM} bytes"
     ));
 }
 
@@ -149,7 +152,7 @@ fn every_capture_passes_through_unchanged() {
 fn every_capture_passes_through_unchanged_file_by_file() {
     let captures = Captures::find();
     let dir = Dir::new();
-    // Whether it can be done at all here.
+    // Skips the test if DPDK is not available.
     let first = &captures.files[0];
     let _ = need!(through_dpdk(&dir, first, wire_frames(first)));
     let (within, beyond) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -160,12 +163,13 @@ fn every_capture_passes_through_unchanged_file_by_file() {
         beyond.fetch_add(done.1, Ordering::Relaxed);
     });
     skip::say(&format!(
-        "NOTE {} captures through DPDK, each by itself: {within:?} frames; {beyond:?} are longer than its buffers",
+        "NOTE {} captures passed through DPDK one by one: {within:?} frames; {beyond:?} exceed its buffers",
         captures.files.len()
     ));
 }
 
-/// Replays a capture of these frames through DPDK to a file; how many it has received, and how many are too long for it.
+/// Replays a capture through DPDK into a file and compares it with `frames`. Returns the numbers of
+/// received frames and of frames that are too long.
 fn through_dpdk(dir: &Dir, file: &Path, frames: Vec<Vec<u8>>) -> Result<(usize, usize), String> {
     let out = dir.join("out.pcap");
     let setup = Setup {
@@ -175,7 +179,7 @@ fn through_dpdk(dir: &Dir, file: &Path, frames: Vec<Vec<u8>>) -> Result<(usize, 
     };
     let mut testpmd = Testpmd::start(dir, &format!("pcap:{}", file.display()), &setup)?;
     testpmd.open_wire();
-    // testpmd counts what it could not receive: frames longer than its limit.
+    // testpmd counts frames longer than its limit as errors.
     let counted = testpmd.counted(frames.len());
     drop(testpmd.quit());
     let (within, beyond): (Vec<_>, Vec<_>) = frames.into_iter().partition(|it| it.len() <= ROOM);
@@ -198,7 +202,7 @@ fn through_dpdk(dir: &Dir, file: &Path, frames: Vec<Vec<u8>>) -> Result<(usize, 
     Ok((within.len(), beyond.len()))
 }
 
-/// The frames of a capture that a wire can carry.
+/// Returns the frames of a capture that a wire can carry.
 fn wire_frames(file: &Path) -> Vec<Vec<u8>> {
     let records = files::read_as_it_stands(file).into_iter();
     records
@@ -238,7 +242,7 @@ fn all_generated_frames_are_counted() {
         }
         drop(testpmd.quit());
 
-        // What finds no buffer is lost, and counted by the device, on a wire that does not wait.
+        // On a wire that does not wait, frames without a buffer are lost and counted by the device.
         let mut testpmd = need!(Testpmd::start(&dir, &format!("{wire},lossy"), &setup));
         testpmd.open_wire();
         let counted = testpmd.counted(count);
@@ -248,7 +252,8 @@ fn all_generated_frames_are_counted() {
     }
 }
 
-/// Sends the frames of its input, each behind its length in two bytes.
+/// Python program that sends the frames of its input file, each preceded by its length in two
+/// bytes.
 const SEND: &str = "
 import socket, sys
 it = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
@@ -267,7 +272,7 @@ fn frames_of_an_interface_are_received_unchanged() {
     let out = dir.join("out.pcap");
     let setup = Setup {
         out: Some(&out),
-        // Room for all of them: an interface does not wait.
+        // Enough descriptors for all frames, because an interface does not wait.
         options: &["--rxd=1024"],
         ..Setup::default()
     };
@@ -282,7 +287,7 @@ fn frames_of_an_interface_are_received_unchanged() {
         .collect();
     let raw = dir.write("frames.raw", raw);
     let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
-    let raw = raw.to_str().expect("plain");
+    let raw = raw.to_str().expect("a UTF-8 path");
     let _ = testpmd
         .pair
         .near
@@ -295,7 +300,7 @@ fn frames_of_an_interface_are_received_unchanged() {
     assert_frames("from an interface", &written, &frames);
 }
 
-/// A frame of UDP with a VLAN tag and so many bytes of payload.
+/// Returns a UDP frame with a VLAN tag and `payload` bytes of payload.
 fn tagged(payload: usize) -> Vec<u8> {
     let ends = Ends {
         from: 1,
@@ -330,9 +335,10 @@ fn port_offloads_strip_tags_scatter_frames_keep_the_fcs_and_stamp() {
         drop(testpmd.quit());
         let mut last_stamp = 0;
         for (frame, packet) in frames.iter().zip(&received) {
-            // Less the tag. The driver hides an FCS that it asked for: it takes four bytes off what the device says.
+            // Without the tag. The driver also hides the FCS that it requested: it subtracts four
+            // bytes from the length that the device reports.
             assert_eq!(packet.length, frame.len() - 4, "{packet:?}");
-            // 2048 bytes of room in each buffer of 2176: the first is filled, then the next.
+            // Each buffer of 2176 bytes holds 2048 bytes of a packet. Buffers are filled in order.
             assert_eq!(packet.segments, frame.len().div_ceil(2048), "{packet:?}");
             assert_eq!(packet.vlan_tci, Some(0x2abc), "{packet:?}");
             assert_eq!(packet.source, source(frame));
@@ -345,7 +351,7 @@ fn port_offloads_strip_tags_scatter_frames_keep_the_fcs_and_stamp() {
     }
 }
 
-/// Lets the frames come and asserts that one queue receives these, in their order.
+/// Opens the wire and asserts that one queue receives exactly `frames`, in order.
 #[track_caller]
 fn assert_received(what: &str, mut testpmd: Testpmd, frames: &[Vec<u8>]) {
     testpmd.open_wire();
@@ -383,7 +389,7 @@ fn a_port_that_is_not_promiscuous_receives_only_its_addresses() {
             before: &["set promisc 0 off", "mac_addr set 0 02:BB:00:00:00:01", how],
             ..Setup::default()
         };
-        // The wire brings them in order, to one queue: behind the last nothing comes.
+        // The frames arrive in order on one queue, so nothing follows the last one.
         assert_received(how, need!(Testpmd::start(&dir, &wire, &setup)), taken);
     }
 }
@@ -456,7 +462,7 @@ fn a_lost_device_raises_an_event() {
     assert_eq!(testpmd.received(4).len(), 4);
     dir.write("lost", "");
     testpmd.until("device removal");
-    // testpmd detaches the device in a thread of its own, and does not like to be ended meanwhile.
+    // testpmd detaches the device in another thread and must not be ended during that.
     testpmd.until("Now total ports is 0");
     drop(testpmd.quit());
 }

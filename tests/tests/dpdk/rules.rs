@@ -1,4 +1,5 @@
-//! rte_flow rules, by testpmd's flow command in isolated mode: each is judged by where frames go.
+//! rte_flow rules, created with testpmd's flow command in isolated mode and checked by the queues
+//! of received frames.
 
 use crate::testpmd::{self, Packet, Setup, Testpmd};
 use crate::thash::{Inputs, Thash};
@@ -9,7 +10,7 @@ use wqcap_tests::compare::assert_same;
 use wqcap_tests::frames::{Ends, Frame, IPV4, IPV6};
 use wqcap_tests::{Dir, Program, need};
 
-/// What a rule matches, as testpmd's flow command says it and as tshark does, and a frame that it matches.
+/// Rule as a testpmd pattern and as a tshark filter, with a matching frame.
 struct Rule {
     pattern: &'static str,
     filter: &'static str,
@@ -105,7 +106,8 @@ fn rules_steer_frames_to_their_queues() {
     let rules = rules();
     let dropped = rules.len();
     let queues = rules.len() + 1;
-    // Three of each kind, and one that only a rule for the whole of TCP drops; in the end a marker for each queue.
+    // Three frames of each kind, a frame that only the drop rule matches, and finally a marker for
+    // each queue.
     let mut frames: Vec<_> = rules
         .iter()
         .flat_map(|it| vec![it.frame.clone(); 3])
@@ -163,14 +165,14 @@ fn rules_steer_frames_to_their_queues() {
             "{of_queue:?}"
         );
     }
-    assert_eq!(hits[dropped].0, 1, "of the rule that drops");
+    assert_eq!(hits[dropped].0, 1, "hits of the drop rule");
     assert!(
         received.iter().all(|it| it.queue != dropped),
         "{received:?}"
     );
 }
 
-/// The numbers, from 1, of the frames of a capture that tshark's `filter` matches.
+/// Returns the numbers, from 1, of the frames of a capture that tshark's `filter` matches.
 fn matching(file: &Path, filter: &str) -> Vec<usize> {
     let done = Program::new("tshark")
         .args([
@@ -192,12 +194,12 @@ fn matching(file: &Path, filter: &str) -> Vec<usize> {
         .collect()
 }
 
-/// What is in a frame: the IP version and the protocol, or neither.
+/// Kind of a frame: IP version and protocol, or `None` if it is not IP.
 type Kind = Option<(u8, u8)>;
 
 const UDP: u8 = 17;
 const TCP: u8 = 6;
-/// One that no parser knows (RFC 3692).
+/// Experimental protocol number that no parser handles (RFC 3692).
 const OTHER: u8 = 253;
 
 const KINDS: [Kind; 7] = [
@@ -210,18 +212,19 @@ const KINDS: [Kind; 7] = [
     None,
 ];
 
-/// What becomes of a frame.
+/// Expected delivery of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// The rule does not match it.
     Missed,
-    /// It goes to the first queue, unhashed.
+    /// The frame goes to the first queue without a hash.
     First,
+    /// The queue is selected by the hash of these inputs.
     Hashed(Inputs),
 }
 use Outcome::{First, Hashed, Missed};
 
-/// What the frames of a rule are wrapped in.
+/// Encapsulation of the frames of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tunnel {
     Without,
@@ -229,21 +232,22 @@ enum Tunnel {
     Gre,
 }
 
-/// A rule with the RSS action.
+/// Rule with the RSS action.
 struct Spread {
-    /// What it matches, behind a destination address of its own.
+    /// Pattern after the rule's own destination address.
     pattern: &'static str,
-    /// The action's arguments, less key and queues.
+    /// Arguments of the RSS action, without key and queues.
     rss: &'static str,
     key: Option<&'static str>,
     queues: &'static [usize],
     tunnel: Tunnel,
-    /// What becomes of a frame by what is in it, in the tunnel if there is one.
+    /// Returns the expected delivery for the kind of a frame, or of its inner frame in a tunnel.
     outcome: fn(Kind) -> Outcome,
 }
 
-/// DPDK's driver asks for one or several RSS QPs for each rule, one for each kind of frame that is hashed by itself
-/// (`mlx5_flow_expand_rss`), and the verbs path takes `types` as `mlx5_flow_hashfields_adjust` does.
+/// Tested rules. DPDK's driver creates one RSS QP for each kind of frame that a rule hashes
+/// separately (`mlx5_flow_expand_rss`), and the verbs path interprets `types` as in
+/// `mlx5_flow_hashfields_adjust`.
 const SPREADS: [Spread; 9] = [
     Spread {
         pattern: "/ ipv4 / udp",
@@ -260,7 +264,7 @@ const SPREADS: [Spread; 9] = [
         pattern: "/ ipv4 / tcp",
         rss: "types ipv4 end",
         key: None,
-        // Not a power of two: DPDK fills its largest table with them in turn.
+        // Not a power of two: DPDK repeats the queues in its largest table.
         queues: &[2, 3, 5],
         tunnel: Tunnel::Without,
         outcome: |kind| match kind {
@@ -326,7 +330,7 @@ const SPREADS: [Spread; 9] = [
         key: None,
         queues: &[0, 2, 1],
         tunnel: Tunnel::Vxlan,
-        // By the outer headers.
+        // Hashed by the outer headers.
         outcome: |_| Hashed(Inputs::Ports),
     },
     Spread {
@@ -352,12 +356,12 @@ fn every_transport(kind: Kind) -> Outcome {
 }
 
 impl Spread {
-    /// Whether the inner headers are hashed.
+    /// Returns `true` if the inner headers are hashed.
     fn is_inner(&self) -> bool {
         self.rss.starts_with("level 2")
     }
 
-    /// Frames of a kind, and in each what is hashed.
+    /// Returns frames of a kind, each with the frame whose headers are hashed.
     fn frames(&self, address: [u8; 6], kind: Kind) -> Vec<(Vec<u8>, Vec<u8>)> {
         (0..16)
             .map(|i| {
@@ -409,11 +413,13 @@ impl Spread {
     }
 }
 
-/// What DPDK's driver hashes with where a rule names no key (`mlx5_rss_hash_default_key`); an isolated port does not tell.
+/// Default key of DPDK's driver for rules without a key (`mlx5_rss_hash_default_key`). testpmd
+/// cannot query it from an isolated port.
 const DEFAULT_KEY: &str =
     "2cc681d15bdbf4f7fca28319db1a3e946b9e38d92c9c03d1ad9944a7d9563d59063c25f3fc1fdc2a";
 
-/// The entries of the table that DPDK's driver fills for so many queues (`mlx5_ind_table_obj_new`): as many, or 512.
+/// Returns the size of the table that DPDK's driver creates for `queues` queues
+/// (`mlx5_ind_table_obj_new`): `queues` if that is a power of two, otherwise 512.
 fn table_size(queues: usize) -> usize {
     if queues.is_power_of_two() {
         queues
@@ -428,7 +434,7 @@ fn rules_with_rss_spread_as_dpdks_software_hash() {
     let thash = need!(Thash::find(&dir));
     let address = |rule: usize| [2, 0xcc, 0, 0, 0, rule as u8];
     let queues = 8;
-    // Of each frame the rule and what is in it.
+    // Rule, kind, frame, and hashed frame.
     let mut sent = Vec::new();
     for (number, spread) in SPREADS.iter().enumerate() {
         for kind in KINDS {
@@ -468,7 +474,7 @@ fn rules_with_rss_spread_as_dpdks_software_hash() {
     drop(testpmd.quit());
 
     let by_source: BTreeMap<_, _> = received.iter().map(|it| (it.source.clone(), it)).collect();
-    assert_eq!(by_source.len(), received.len(), "a frame came twice");
+    assert_eq!(by_source.len(), received.len(), "a frame arrived twice");
     for (number, spread) in SPREADS.iter().enumerate() {
         let key = spread.key.unwrap_or(DEFAULT_KEY);
         let mut used = std::collections::BTreeSet::new();
@@ -478,14 +484,14 @@ fn rules_with_rss_spread_as_dpdks_software_hash() {
                 .filter(|it| (it.0, it.1) == (number, kind))
                 .collect();
             let outcome = (spread.outcome)(kind);
-            let judged = match outcome {
+            let computed = match outcome {
                 Hashed(inputs) => {
                     let hashed: Vec<_> = of_kind.iter().map(|it| &it.3).collect();
                     thash.hashes(key, inputs, table_size(spread.queues.len()), &hashed)
                 }
                 First | Missed => vec![(0, 0); of_kind.len()],
             };
-            for ((_, _, frame, _), (hash, entry)) in of_kind.into_iter().zip(judged) {
+            for ((_, _, frame, _), (hash, entry)) in of_kind.into_iter().zip(computed) {
                 let packet = by_source.get(&source(frame));
                 let what = format!("rule {number}, {kind:?}: {packet:?}");
                 let expected = (outcome != Missed).then(|| {
@@ -509,7 +515,8 @@ fn rules_with_rss_spread_as_dpdks_software_hash() {
 fn rules_that_the_device_cannot_match_are_refused() {
     let dir = Dir::new();
     let wire = capture(&dir, "none.pcap", &[testpmd::marker(0)]);
-    // The driver takes MPLS behind UDP and GRE only, and only from a device that parses what is behind the label.
+    // The driver supports MPLS after UDP and GRE only, and only on a device that parses the bytes
+    // after the label.
     const NO_MPLS: &str =
         "MPLS not supported or disabled in firmware configuration.: Operation not supported";
     const NO_RULE: &str = "cannot get hash queue: Invalid argument";
@@ -538,8 +545,8 @@ fn rules_that_the_device_cannot_match_are_refused() {
         let mut testpmd = need!(Testpmd::start(&dir, &wire, &setup));
         for (pattern, reason) in refused {
             let rule = format!("pattern {pattern} / end actions queue index 0 / end");
-            let said = testpmd.refused(&rule);
-            assert!(said.ends_with(reason), "{setting}, {pattern}: {said}");
+            let message = testpmd.refused(&rule);
+            assert!(message.ends_with(reason), "{setting}, {pattern}: {message}");
         }
         drop(testpmd.quit());
     }

@@ -1,4 +1,5 @@
-//! DPDK's driver on striding receive queues ("multi-packet RQ"), whose rings it fills and reads by itself.
+//! DPDK's driver on striding receive queues ("multi-packet RQ"), whose rings it posts to and reads
+//! itself.
 
 use super::testpmd::{Counted, Setup, Testpmd};
 use super::{ROOM, capture, flows, source, tagged};
@@ -7,10 +8,11 @@ use wqcap_tests::captures::Captures;
 use wqcap_tests::compare::assert_frames;
 use wqcap_tests::{Dir, files, need, skip};
 
-/// The device may have as few strides in a WQE as any firmware allows.
+/// Setting of the model: the device accepts the smallest number of strides per WQE that any
+/// firmware allows.
 const FEW: &str = "ext_stride_num_range=true";
 
-/// Strides, by the logarithms of their size and number, and how their queue is read.
+/// Stride geometry, as logarithms of size and number, and the reader of the queue.
 #[derive(Clone, Copy, Debug)]
 struct Strides {
     vector: bool,
@@ -19,7 +21,7 @@ struct Strides {
 }
 
 impl Strides {
-    /// Arguments of the device.
+    /// Returns the driver arguments.
     fn device(self) -> String {
         let Self {
             vector,
@@ -32,23 +34,23 @@ impl Strides {
         )
     }
 
-    /// Descriptors for four WQEs: a descriptor is a stride.
+    /// Returns the option for descriptors of four WQEs. A descriptor is a stride.
     fn descriptors(self) -> String {
         format!("--rxd={}", 4 << self.log_count)
     }
 
-    /// The longest frame that a completion can tell.
+    /// Returns the maximum frame length that a completion can report.
     fn longest(self) -> usize {
         (1 << (self.log_size + self.log_count)).min(0xffff)
     }
 
-    /// Whether the driver delivers a frame: it fits a buffer, or its strides have room for the 128 bytes before it and
-    /// are lent out as they are (`mprq_buf_to_pkt`).
+    /// Returns `true` if the driver delivers a frame of `len` bytes: it fits in a buffer, or its
+    /// strides have 128 spare bytes and are passed on without a copy (`mprq_buf_to_pkt`).
     fn delivers(self, len: usize) -> bool {
         len <= ROOM || len + 128 <= len.next_multiple_of(1 << self.log_size)
     }
 
-    /// Asserts that the driver does use striding queues, and this way of reading them.
+    /// Asserts that the driver uses striding queues with the configured reader.
     #[track_caller]
     fn assert_used(self, testpmd: &mut Testpmd) {
         let mode = testpmd.answer("show rxq info 0 0", "Burst mode: ");
@@ -83,8 +85,9 @@ fn every_capture_passes_through_strides_unchanged() {
         strides(true, 13, 5),
         strides(false, 13, 5),
     ] {
-        // The driver gets no completion in error: the vectorised reader drops what comes with one
-        // (`rxq_handle_pending_error`), the other takes it for a frame without a byte (`mlx5_rx_err_handle`).
+        // Frames that would cause a completion with an error are left out: the vectorised reader
+        // drops frames polled together with one (`rxq_handle_pending_error`), and the scalar reader
+        // treats it as an empty frame (`mlx5_rx_err_handle`).
         let frames: Vec<_> = frames
             .iter()
             .filter(|it| it.len() <= strides.longest())
@@ -166,8 +169,8 @@ fn strided_frames_are_scattered_with_their_tag_stripped_and_their_fcs_kept() {
         .map(tagged)
         .collect();
     let wire = capture(&dir, "tagged.pcap", &frames);
-    // The vectorised driver takes a filler without a frame for one without an FCS (`rxq_copy_mprq_mbuf_v`): its WQEs
-    // have room for all frames.
+    // The vectorised reader treats a filler completion as a frame without an FCS
+    // (`rxq_copy_mprq_mbuf_v`). Its WQEs are therefore large enough for all frames.
     for strides in [
         strides(true, 11, 9),
         strides(false, 11, 9),
@@ -193,7 +196,7 @@ fn strided_frames_are_scattered_with_their_tag_stripped_and_their_fcs_kept() {
         drop(testpmd.quit());
         let mut last_stamp = 0;
         for (frame, packet) in frames.iter().zip(&received) {
-            // Less the tag, and the FCS that the driver hides.
+            // Without the tag, and without the FCS that the driver hides.
             assert_eq!(packet.length, frame.len() - 4, "{strides:?}: {packet:?}");
             assert_eq!(packet.vlan_tci, Some(0x2abc), "{strides:?}: {packet:?}");
             assert_eq!(packet.source, source(frame), "{strides:?}");

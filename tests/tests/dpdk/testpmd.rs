@@ -1,4 +1,4 @@
-//! `dpdk-testpmd` at its prompt: commands in, and what it reports of each packet out.
+//! Driver of an interactive `dpdk-testpmd`: sends commands and parses its report of each packet.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,25 +7,26 @@ use wqcap_tests::machine::netns::IFACE;
 use wqcap_tests::process::HANG;
 use wqcap_tests::{Dir, Done, Pair, Program, Running, wqcap};
 
-/// How the driver and testpmd are set up.
+/// Options of the driver, of testpmd, and of the model.
 #[derive(Clone, Debug)]
 pub struct Setup<'a> {
+    /// Number of receive and transmit queues.
     pub queues: usize,
-    /// Arguments of the device, as `rx_vec_en=0`.
+    /// Arguments of the device, such as `rx_vec_en=0`.
     pub device: &'a str,
-    /// Options of testpmd.
+    /// Command-line options of testpmd.
     pub options: &'a [&'a str],
     /// Settings of the model.
     pub settings: &'a [&'a str],
-    /// Commands before forwarding starts.
+    /// Commands typed before forwarding starts.
     pub before: &'a [&'a str],
-    /// Where what is received goes, as pcap: else testpmd says of each packet what it is.
+    /// Pcap file for received packets. If `None`, testpmd prints a line for each packet.
     pub out: Option<&'a Path>,
-    /// Nothing is said of packets.
+    /// Suppresses the line for each packet.
     pub quiet: bool,
-    /// What is sent, as pcap, where there is an `out`.
+    /// Pcap file with the packets to send; used only with `out`.
     pub input: Option<&'a Path>,
-    /// What runs the model in turn.
+    /// Wrapper program in front of the model.
     pub wrapper: &'a [&'a str],
 }
 
@@ -45,7 +46,7 @@ impl Default for Setup<'_> {
     }
 }
 
-/// What testpmd says of one packet.
+/// Packet as reported by testpmd.
 #[derive(Clone, Debug, Default)]
 pub struct Packet {
     pub queue: usize,
@@ -59,34 +60,36 @@ pub struct Packet {
     pub mark: Option<u32>,
 }
 
-/// What a port has counted.
+/// Receive counters of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
+    /// Packets received.
     pub received: usize,
-    /// Longer than the buffers.
+    /// Packets longer than the buffers.
     pub errors: usize,
-    /// No buffer was there.
+    /// Packets that found no buffer.
     pub missed: usize,
 }
 
-/// The device on the model, with the arguments that leave the driver plain verbs.
+/// Device on the model, with the arguments that restrict the driver to plain verbs.
 pub const DEVICE: &str = "15b3:01:00.0,dv_flow_en=0,rxq_cqe_comp_en=0";
 
-/// A testpmd that forwards, on a wire that waits.
+/// Running testpmd in forwarding mode, on a wire that waits for a gate.
 pub struct Testpmd {
     running: Running,
     gate: std::path::PathBuf,
-    /// The veth pair, one end of which is the port's netdev: DPDK asks it for its address, MTU and flags.
+    /// Veth pair whose far end is the port's netdev, from which DPDK reads address, MTU and flags.
     pub pair: Pair,
-    /// Bytes of the output that have been dealt with.
+    /// Number of bytes of the output that have been processed.
     seen: usize,
 }
 
 impl Testpmd {
-    /// Starts it; it is at work, and the wire still quiet, when this returns.
+    /// Starts testpmd and waits until it forwards. The wire sends nothing before
+    /// [`open_wire`](Self::open_wire).
     ///
     /// # Errors
-    /// What is missing here: a reason to skip.
+    /// Returns a reason to skip if a requirement is missing.
     pub fn start(dir: &Dir, wire: &str, setup: &Setup<'_>) -> Result<Self, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         for wanted in ["dpdk-testpmd", "stdbuf"] {
@@ -100,7 +103,7 @@ impl Testpmd {
             }
         }
         let pair = Pair::new()?;
-        // No word of their own from the hosts.
+        // The hosts must not send IPv6 packets themselves.
         for namespace in [&pair.near, &pair.far] {
             let key = format!("net.ipv6.conf.{IFACE}.disable_ipv6=1");
             let _ = namespace.program("sysctl", &["-qw", &key]).run().expect(0);
@@ -117,11 +120,11 @@ impl Testpmd {
 
         let device = format!("{DEVICE},{}", setup.device);
         let mut eal = vec![
-            // Line by line, though it is no terminal.
+            // Line-buffered output, although it is not a terminal.
             "stdbuf".to_owned(),
             "-oL".into(),
             "dpdk-testpmd".into(),
-            // Two threads, on whichever CPUs there are.
+            // Two threads, on any allowed CPU.
             format!("--lcores=0@({0}),1@({0})", allowed_cpus()),
             "--no-huge".into(),
             "--no-telemetry".into(),
@@ -159,7 +162,7 @@ impl Testpmd {
         let mut program = pair
             .far
             .enter(wqcap::model(&[wire], &settings, &eal))
-            // DPDK leaves megabytes there for each prefix: they go with the test's folder.
+            // DPDK leaves megabytes there for each prefix; they are deleted with the test's folder.
             .env("RUNTIME_DIRECTORY", dir.path())
             .told();
         if !setup.wrapper.is_empty() {
@@ -192,13 +195,13 @@ impl Testpmd {
         self.running.tell(command);
     }
 
-    /// Starts forwarding, and waits until it has begun.
+    /// Starts forwarding and waits until it has begun.
     pub fn forward(&mut self) {
         self.command("start");
         self.until("packet forwarding - ports=");
     }
 
-    /// Types a command; what follows `label` in its answer, to the end of that line.
+    /// Types a command and returns the text after `label` in its answer, up to the end of the line.
     pub fn answer(&mut self, command: &str, label: &str) -> String {
         self.command(command);
         self.until(label);
@@ -218,7 +221,8 @@ impl Testpmd {
         }
     }
 
-    /// Packets and bytes that a rule has counted, by its number in the order of creation.
+    /// Returns the packets and bytes that a rule has counted. `rule` is its number in the order of
+    /// creation.
     pub fn hits(&mut self, rule: usize) -> (usize, usize) {
         let packets = self.answer(&format!("flow query 0 {rule} count"), " hits: ");
         let number = |text: &str| text.trim().parse().expect("a number");
@@ -226,17 +230,19 @@ impl Testpmd {
         self.until(" bytes: ");
         self.until("\n");
         let stdout = self.running.stdout();
-        let (_, bytes) = stdout[from..self.seen].split_once(": ").expect("seen");
+        let (_, bytes) = stdout[from..self.seen]
+            .split_once(": ")
+            .expect("the text was found");
         (packets, number(bytes))
     }
 
-    /// A rule that is not created: what is said of it.
+    /// Tries to create a rule and returns the error message.
     pub fn refused(&mut self, rule: &str) -> String {
         let complaint = self.complaint(rule);
-        complaint.unwrap_or_else(|| panic!("{rule} is created"))
+        complaint.unwrap_or_else(|| panic!("the rule was created: {rule}"))
     }
 
-    /// Rules that bring each queue its marker.
+    /// Creates a rule for the marker of each queue.
     pub fn marker_rules(&mut self, queues: usize) {
         for queue in 0..queues {
             self.rule(&format!(
@@ -246,19 +252,20 @@ impl Testpmd {
         }
     }
 
-    /// What is said of a rule that is not created. It comes on standard error.
+    /// Tries to create a rule and returns the error message from standard error; `None` if the rule
+    /// was created.
     fn complaint(&mut self, rule: &str) -> Option<String> {
         let (from, complaints) = (self.seen, self.running.stderr().len());
         self.command(&format!("flow create 0 ingress {rule}"));
         let complaint = |it: &Running| {
             let stderr = it.stderr();
-            let (said, _) = stderr[complaints..]
+            let (message, _) = stderr[complaints..]
                 .split_once("Caught ")?
                 .1
                 .split_once('\n')?;
-            Some(said.to_owned())
+            Some(message.to_owned())
         };
-        self.running.until("a rule", |it| {
+        self.running.until("the rule is created or refused", |it| {
             let stdout = it.stdout();
             assert!(!stdout[from..].contains("Bad arg"), "{rule}");
             stdout[from..].contains("created\n") || complaint(it).is_some()
@@ -270,21 +277,21 @@ impl Testpmd {
         complaint
     }
 
-    /// Lets the frames come.
+    /// Opens the gate of the wire.
     pub fn open_wire(&self) {
         std::fs::write(&self.gate, "").unwrap_or_else(|e| panic!("{}: {e}", self.gate.display()));
     }
 
-    /// Waits until the output has this, behind what was waited for before.
+    /// Waits until `what` appears in the output after the text found by the previous wait.
     pub fn until(&mut self, what: &str) {
         let from = self.seen;
         self.running
             .until(what, |it| it.stdout()[from..].contains(what));
         let stdout = self.running.stdout();
-        self.seen = from + stdout[from..].find(what).expect("seen") + what.len();
+        self.seen = from + stdout[from..].find(what).expect("the text was found") + what.len();
     }
 
-    /// The packets, once there are `count`.
+    /// Waits for at least `count` packets and returns all packets.
     pub fn received(&mut self, count: usize) -> Vec<Packet> {
         self.running.until(&format!("{count} packets"), |it| {
             packets(&it.stdout()).len() >= count
@@ -292,11 +299,11 @@ impl Testpmd {
         packets(&self.running.stdout())
     }
 
-    /// The packets, once each of the queues has its marker; without the markers.
+    /// Waits until each queue has its marker, and returns all other packets.
     pub fn until_markers(&mut self, queues: usize) -> Vec<Packet> {
         let is_marker =
             |it: &Packet| (0..queues).any(|queue| it.destination == marker_address(queue));
-        self.running.until("a marker on each queue", |it| {
+        self.running.until("each queue has its marker", |it| {
             packets(&it.stdout())
                 .iter()
                 .filter(|it| is_marker(it))
@@ -309,13 +316,13 @@ impl Testpmd {
             .collect()
     }
 
-    /// What the port has counted, once that is `count` packets in all.
+    /// Waits until the counters of the port sum up to at least `count` packets, and returns them.
     pub fn counted(&mut self, count: usize) -> Counted {
         let started = Instant::now();
         loop {
             assert!(
                 started.elapsed() < HANG,
-                "of {count} packets: {}",
+                "deadline reached before {count} packets: {}",
                 self.running.stdout()
             );
             let mut counter = |name: &str| -> usize {
@@ -336,7 +343,7 @@ impl Testpmd {
         }
     }
 
-    /// Stops forwarding and ends it.
+    /// Stops forwarding and ends testpmd.
     pub fn quit(mut self) -> Done {
         self.command("stop");
         self.command("quit");
@@ -344,21 +351,23 @@ impl Testpmd {
     }
 }
 
-/// The CPUs this process may run on, as `0-3`.
+/// Returns the CPUs that this process may run on, in the form `0-3`.
 fn allowed_cpus() -> String {
     let status = std::fs::read_to_string("/proc/self/status").expect("a process has a status");
     let line = status
         .lines()
         .find_map(|it| it.strip_prefix("Cpus_allowed_list:"));
-    line.expect("a status has its CPUs").trim().to_owned()
+    line.expect("the status lists the allowed CPUs")
+        .trim()
+        .to_owned()
 }
 
-/// The destination of a queue's marker.
+/// Returns the destination address of a queue's marker.
 pub fn marker_address(queue: usize) -> String {
     format!("02:AA:00:00:00:{queue:02X}")
 }
 
-/// A frame to be the last one of a queue.
+/// Returns the frame that marks the end of a queue's frames.
 pub fn marker(queue: usize) -> Vec<u8> {
     let mut frame = vec![2, 0xaa, 0, 0, 0, u8::try_from(queue).expect("few queues")];
     frame.extend([0; 6]);
@@ -367,13 +376,14 @@ pub fn marker(queue: usize) -> Vec<u8> {
     frame
 }
 
-/// What the output says of packets so far: `port 0/queue 3: received 2 packets`, and behind it a line for each.
+/// Parses the packets in the output: `port 0/queue 3: received 2 packets`, followed by a line per
+/// packet.
 fn packets(stdout: &str) -> Vec<Packet> {
     let mut queue = 0;
     let mut all = Vec::new();
-    // The last line may not be whole.
-    let whole = &stdout[..stdout.rfind('\n').map_or(0, |it| it + 1)];
-    for line in whole.lines() {
+    // The last line may be incomplete.
+    let complete = &stdout[..stdout.rfind('\n').map_or(0, |it| it + 1)];
+    for line in complete.lines() {
         if let Some((_, rest)) = line.split_once("port 0/queue ") {
             if let Some((number, _)) = rest.split_once(": received ") {
                 queue = number.parse().expect("a queue's number");

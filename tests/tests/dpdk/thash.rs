@@ -1,28 +1,29 @@
-//! What DPDK's own Toeplitz makes of frames, by `tests/clients/thash.c`.
+//! DPDK's software Toeplitz hash of frames, computed by `tests/clients/thash.c`.
 
 use std::path::PathBuf;
 use wqcap_tests::process::clients;
 use wqcap_tests::{Dir, Program};
 
-/// What of a frame is hashed.
+/// Fields of a frame that are hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inputs {
+    /// Source and destination address.
     Addresses,
     /// Addresses and ports.
     Ports,
 }
 
-/// The program, and where its input lies.
+/// Hash program and the path of its input file.
 pub struct Thash {
     program: PathBuf,
     input: PathBuf,
 }
 
 impl Thash {
-    /// Builds it.
+    /// Builds the program.
     ///
     /// # Errors
-    /// DPDK's headers are missing here: a reason to skip.
+    /// Returns a reason to skip if DPDK's headers are missing.
     pub fn find(dir: &Dir) -> Result<Self, String> {
         Ok(Self {
             program: clients::with_package("thash", "libdpdk")?,
@@ -30,7 +31,7 @@ impl Thash {
         })
     }
 
-    /// Of each frame its hash, and its entry of an indirection table of so many.
+    /// Returns the hash of each frame, and its entry in an indirection table of `table` entries.
     pub fn hashes<F: AsRef<[u8]>>(
         &self,
         key: &str,
@@ -54,7 +55,7 @@ impl Thash {
             .arg(&self.input)
             .run()
             .expect(0);
-        let judged: Vec<_> = done
+        let hashes: Vec<_> = done
             .stdout
             .lines()
             .map(|line| {
@@ -63,7 +64,7 @@ impl Thash {
                 (hash, entry.parse().expect("an entry"))
             })
             .collect();
-        assert_eq!(judged.len(), frames.len(), "{done}");
-        judged
+        assert_eq!(hashes.len(), frames.len(), "{done}");
+        hashes
     }
 }

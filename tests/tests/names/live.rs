@@ -483,7 +483,12 @@ fn ssh_banners_of_dropbear_give_names() {
     let duckdb = need!(Duckdb::install());
     let pair = need!(Pair::new());
     let dir = Dir::new();
-    let at = |name: &str| dir.join(name).to_str().expect("plain").to_owned();
+    let at = |name: &str| {
+        dir.join(name)
+            .to_str()
+            .expect("the path is UTF-8")
+            .to_owned()
+    };
     let (key, pid) = (at("key"), at("pid"));
     let _ = Program::new("dropbearkey")
         .args(["-t", "ed25519", "-f", &key])
@@ -541,7 +546,7 @@ fn the_dhcp_table_has_the_messages_of_busybox() {
         pid.display()
     );
     let config = dir.write("udhcpd.conf", config);
-    let serve = ["udhcpd", "-f", config.to_str().expect("plain")];
+    let serve = ["udhcpd", "-f", config.to_str().expect("the path is UTF-8")];
     let mut server = pair.far.program("busybox", &serve).start();
     until_bound(&mut server, &pair.far, "udp", 67);
     let run = capture(&dir, &pair);
@@ -590,7 +595,9 @@ fn hellos_of_aioquic_give_names() {
     let pair = need!(Pair::new());
     let dir = Dir::new();
     let files = certificate(&dir);
-    let [certificate, key] = files.each_ref().map(|it| it.to_str().expect("plain"));
+    let [certificate, key] = files
+        .each_ref()
+        .map(|it| it.to_str().expect("the path is UTF-8"));
     let serve = ["server", "::", "443", certificate, key];
     let mut server = quic(&packages, &pair.far, &serve).start();
     server.until("the server listens", |it| it.stdout().contains("ready"));

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `records_have_the_names_of_known_flows` | TLS hellos in one and in several segments, HTTP, SSH, DNS, DHCP, DHCPv6, QUIC: each flow's record has its names, and unreadable payloads are counted |
 //! | `captures::names_of_all_captures_are_those_of_tshark` | SNI, ALPN, HTTP, SSH, DNS and DHCP of each flow are tshark's; each deviation has its reason |
-//! | `without_names_no_payload_is_read` | the columns are null, and there are no other tables |
+//! | `without_names_no_payload_is_read` | the columns are null, and no other tables are written |
 //! | `live` | third-party clients and servers on a live interface: names are those that the clients were given, and those that tshark reads from the file |
 
 mod captures;

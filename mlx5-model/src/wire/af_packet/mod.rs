@@ -39,8 +39,8 @@ const LINGER_NS: u64 = 50_000_000;
 const ETHERTYPE_VLAN: u16 = 0x8100;
 const VLAN: usize = 4;
 const MACS: usize = 12;
-/// Offset of the struct sockaddr_ll from the frame's header, TPACKET_ALIGN(sizeof(struct
-/// tpacket3_hdr)).
+/// Offset of the struct sockaddr_ll behind a frame's header: the size of struct tpacket3_hdr,
+/// aligned as by TPACKET_ALIGN.
 const ADDRESS_AT: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(16);
 
 /// Open `af_packet` wire.
@@ -53,9 +53,9 @@ pub(super) struct AfPacketWire {
     arrivals: Arrivals,
     /// Sum of tp_drops so far, because reading them resets the kernel's count.
     drops: u64,
-    /// Time of the next check that the interface exists.
+    /// Next time, by the NIC's clock, at which an idle wire checks that its interface exists.
     check_ns: u64,
-    /// Time at which the interface was found to be deleted.
+    /// Time, by the NIC's clock, at which the interface was found to be deleted.
     gone_ns: Option<u64>,
     lost: bool,
     notes: Vec<String>,
@@ -85,8 +85,8 @@ impl AfPacketWire {
             &format!("map a ring of {} MiB", spec.ring >> 20),
             "use a smaller one, such as ring=8MiB",
         ))?;
-        // A socket of protocol 0 receives nothing until it is bound, so no frame of another interface gets into the
-        // ring.
+        // A socket of protocol 0 receives nothing until it is bound, so no frame of another
+        // interface gets into the ring.
         socket
             .bind(index)
             .map_err(failed("bind to the interface", ""))?;
@@ -235,7 +235,7 @@ struct BlockCursor {
     left: u32,
     /// Frame at the head, ready for delivery.
     ready: Option<BlockPiece>,
-    /// Super-frame that is being split, whole.
+    /// Whole super-frame that is being split.
     splitting: Option<BlockPiece>,
     split: Box<SegmentSplit>,
     /// Set when frames that the host sends are delivered too.
@@ -294,7 +294,7 @@ impl BlockCursor {
         self.ready = None;
     }
 
-    /// Reads the header of `block`.
+    /// Reads the header of `block`, and moves to its first frame.
     fn start(&mut self, block: &[u8]) {
         const HEADER: usize = offset_of!(libc::tpacket_block_desc, hdr);
         let count = word(block, HEADER + offset_of!(libc::tpacket_hdr_v1, num_pkts));

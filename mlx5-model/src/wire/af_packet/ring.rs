@@ -33,7 +33,7 @@ const STATUS: usize =
 /// Mapped receive ring of a packet socket.
 pub(super) struct PacketRxRing {
     memory: SharedMapping,
-    /// Number of blocks.
+    /// Number of blocks in the ring.
     blocks: usize,
     /// Index of the oldest block that is not released.
     current: usize,

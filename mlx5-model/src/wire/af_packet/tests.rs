@@ -64,7 +64,7 @@ fn reassemble(
 }
 
 #[test]
-fn udp_arrives_in_order_with_right_checksums() {
+fn udp_arrives_in_order_with_valid_checksums() {
     let lab = need!(Lab::new());
     let mut wire = lab.open(WIRE).unwrap();
     assert!(wire.notes().is_empty(), "{:?}", wire.notes());

@@ -1,7 +1,7 @@
-//! bpf(2), as far as the wire needs it.
+//! System call bpf(2): the commands that the wire needs.
 //!
-//! Imports nothing. Numbers and layouts are from linux/bpf.h; the kernel takes any prefix of `union bpf_attr` and zeroes behind
-//! it.
+//! Imports nothing. Numbers and layouts are from linux/bpf.h. The kernel accepts any prefix of
+//! `union bpf_attr` and takes the rest as zeroes.
 
 #![allow(unsafe_code)]
 
@@ -9,16 +9,16 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// enum bpf_cmd.
+// Commands of bpf(2), enum bpf_cmd.
 pub(super) const BPF_MAP_CREATE: libc::c_int = 0;
 pub(super) const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
 pub(super) const BPF_PROG_LOAD: libc::c_int = 5;
 pub(super) const BPF_LINK_CREATE: libc::c_int = 28;
 pub(super) const BPF_LINK_DETACH: libc::c_int = 34;
-/// A map's values can be mapped into a process (Linux 5.5).
+/// Flag of a map whose values can be mapped into a process (Linux 5.5).
 pub(super) const BPF_F_MMAPABLE: u32 = 1 << 10;
 
-/// What bpf(2) takes for `BPF_MAP_CREATE`.
+/// Argument of bpf(2) for `BPF_MAP_CREATE`.
 #[repr(C)]
 pub(super) struct MapCreate {
     pub(super) map_type: u32,
@@ -28,7 +28,7 @@ pub(super) struct MapCreate {
     pub(super) flags: u32,
 }
 
-/// For `BPF_MAP_UPDATE_ELEM`.
+/// Argument of bpf(2) for `BPF_MAP_UPDATE_ELEM`.
 #[repr(C)]
 pub(super) struct MapUpdate {
     pub(super) map_fd: u32,
@@ -38,7 +38,7 @@ pub(super) struct MapUpdate {
     pub(super) flags: u64,
 }
 
-/// For `BPF_PROG_LOAD`.
+/// Argument of bpf(2) for `BPF_PROG_LOAD`.
 #[repr(C)]
 pub(super) struct ProgLoad {
     pub(super) prog_type: u32,
@@ -53,7 +53,7 @@ pub(super) struct ProgLoad {
     pub(super) prog_name: [u8; 16],
 }
 
-/// For `BPF_LINK_CREATE`.
+/// Argument of bpf(2) for `BPF_LINK_CREATE`.
 #[repr(C)]
 pub(super) struct LinkCreate {
     pub(super) prog_fd: u32,
@@ -62,30 +62,31 @@ pub(super) struct LinkCreate {
     pub(super) flags: u32,
 }
 
-/// For `BPF_LINK_DETACH`.
+/// Argument of bpf(2) for `BPF_LINK_DETACH`.
 #[repr(C)]
 pub(super) struct LinkDetach {
     pub(super) link_fd: u32,
 }
 
-/// A step towards the program, and why it failed.
+/// Failed step of loading or attaching the program, as a verb phrase, and its error.
 pub(super) type Failed = (&'static str, io::Error);
 
-/// bpf(2) for a map.
+/// Creates a map with bpf(2).
 pub(super) fn create_map(map: &MapCreate) -> io::Result<OwnedFd> {
     create(BPF_MAP_CREATE, map)
 }
 
-/// bpf(2) for a command whose answer is a descriptor.
+/// Calls bpf(2) with a command that returns a descriptor.
 pub(super) fn create<T>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
     let fd = call(command, attr)?;
-    // SAFETY: the kernel has just opened it, and closes it on exec by itself.
+    // SAFETY: the kernel has just opened the descriptor, and closes it on exec.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Calls bpf(2) and returns its result, or the error of errno.
 pub(super) fn call<T>(command: libc::c_int, attr: &T) -> io::Result<RawFd> {
-    // SAFETY: the kernel reads `size_of::<T>()` bytes of `attr`, and what its pointers lead to, which the callers keep
-    // until the call has returned.
+    // SAFETY: the kernel reads `size_of::<T>()` bytes of `attr` and the memory at its pointers,
+    // which the callers keep until the call has returned.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,

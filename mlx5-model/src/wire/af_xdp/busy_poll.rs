@@ -1,5 +1,5 @@
-//! Busy polling of a socket: a call that finds nothing runs the driver's receive loop itself, and interrupts stay off
-//! while that goes on (Linux, Documentation/networking/napi.rst).
+//! Busy polling of a socket: a receive call that finds no frame runs the driver's receive loop
+//! itself, and interrupts stay off meanwhile (Linux, Documentation/networking/napi.rst).
 //!
 //! Imports nothing of the model.
 
@@ -9,19 +9,20 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// asm-generic/socket.h.
+// Socket options of asm-generic/socket.h.
 const SO_BUSY_POLL: libc::c_int = 46;
 const SO_PREFER_BUSY_POLL: libc::c_int = 69;
 const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
-/// How long such a call looks for frames, in microseconds, and how many it takes at most.
-const LOOK_US: libc::c_int = 20;
+/// Time in microseconds for which a call polls the driver.
+const POLL_US: libc::c_int = 20;
+/// Maximum number of frames that the driver receives in one call.
 const BUDGET: libc::c_int = 64;
 
-/// Takes CAP_NET_ADMIN, and Linux 5.11.
+/// Enables busy polling of `socket`. Needs CAP_NET_ADMIN and Linux 5.11.
 pub(super) fn enable(socket: &OwnedFd) -> io::Result<()> {
     for (option, value) in [
         (SO_PREFER_BUSY_POLL, 1),
-        (SO_BUSY_POLL, LOOK_US),
+        (SO_BUSY_POLL, POLL_US),
         (SO_BUSY_POLL_BUDGET, BUDGET),
     ] {
         // SAFETY: the kernel reads an int.

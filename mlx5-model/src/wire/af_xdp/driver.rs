@@ -1,12 +1,14 @@
-//! What an interface and its driver lose before an XDP program sees it, from the interface's statistics in sysfs.
+//! Frames that an interface and its driver lose before the XDP program, from the interface's
+//! statistics in sysfs.
 //!
-//! Imports nothing of the model. Invariant: the files are opened with the wire, and read again and again.
+//! Imports nothing of the model. Invariant: the files are opened once, with the wire, and stay open
+//! for all readings.
 
 use std::ffi::c_int;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-/// A statistic and what it was at the start.
+/// Growth of an interface statistic since its file was opened.
 struct StatisticGrowth {
     file: File,
     start: u64,
@@ -30,15 +32,17 @@ fn read(file: &File) -> Option<u64> {
     std::str::from_utf8(&text[..len]).ok()?.trim().parse().ok()
 }
 
+/// Loss statistics of an interface.
 pub(super) struct DriverDrops {
-    /// Frames that the NIC had no buffer for (`rx_missed_errors`).
+    /// Frames for which the NIC had no buffer (`rx_missed_errors`).
     missed: StatisticGrowth,
-    /// Frames that the driver dropped, and the kernel's stack where it gets any (`rx_dropped`).
+    /// Frames dropped by the driver, and by the kernel's stack if it gets frames (`rx_dropped`).
     dropped: StatisticGrowth,
 }
 
 impl DriverDrops {
-    /// `None` where sysfs does not show this interface: it is another network namespace's.
+    /// Opens the statistics. `None` if sysfs does not show this interface, which is then in another
+    /// network namespace.
     pub(super) fn open(iface: &str, index: c_int) -> Option<DriverDrops> {
         let folder = format!("/sys/class/net/{iface}");
         let shown = fs::read_to_string(format!("{folder}/ifindex")).ok()?;
@@ -51,7 +55,8 @@ impl DriverDrops {
         })
     }
 
-    /// Frames that the NIC had no buffer for, and frames that were dropped behind it.
+    /// Returns the frames for which the NIC had no buffer, and the frames that were dropped behind
+    /// the NIC, since the opening.
     pub(super) fn now(&self) -> (u64, u64) {
         (self.missed.now(), self.dropped.now())
     }

@@ -1,20 +1,23 @@
-//! A wire that takes a live interface's frames past the kernel: AF_XDP sockets, one for each receive queue.
+//! Wire that takes a live interface's frames past the kernel: AF_XDP sockets, one per receive
+//! queue.
 //!
-//! A program on the interface hands each frame to the socket of its queue. The kernel gets none of them, apart from those
-//! of queues that have no socket. Frames are borrowed from the sockets' memory, and so moved once, into the WQs' memory;
-//! only one that takes several buffers is put together before. Frames are sent, and the end of the interface is heard
-//! of, by a packet socket.
+//! An XDP program on the interface passes each frame to the socket of its queue. The kernel gets no
+//! frames, except those of queues without a socket. Frames are borrowed from the sockets' memory,
+//! so they are copied once, into the WQs' memory; only a frame of several buffers is first
+//! assembled. A packet socket sends frames and detects the deletion of the interface.
 //!
-//! Known limits: XDP tells nothing beside a frame's bytes. What the sender of a veth pair, a bridge or a tun device left
-//! to hardware is missing: checksums, segmentation, VLAN tags. Before Linux 6.6 a frame has one buffer, and longer ones
-//! are lost. GRO, LRO and the removal of VLAN tags are switched off while the wire is open if that is permitted, and on
-//! again afterwards; a process that is killed leaves them off. The program goes with the process, however that ends.
+//! Known limits: XDP gets only the bytes of a frame. Work that the sender of a veth pair, a bridge
+//! or a tun device left to hardware is missing: checksums, segmentation, VLAN tags. Before Linux
+//! 6.6 a frame has one buffer, and longer frames are lost. GRO, LRO and the removal of VLAN tags
+//! are switched off while the wire is open, if that is permitted, and on again afterwards (see
+//! `offloads`). The XDP program is removed when the process ends for any reason.
 //!
-//! What is lost is counted where it is known to be: by the sockets when they had no room, by the interface's statistics
-//! before that. Some drivers (veth is one) count what the sockets refuse as dropped too: that is taken off.
+//! The sockets count frames for which they had no room; the interface's statistics count frames
+//! lost before that. Some drivers, such as veth, also include the frames that the sockets refuse in
+//! their own drops. Those frames are subtracted.
 //!
-//! Invariants: a frame that was answered with [`Delivery::Wait`] is the next one delivered, so the wire stays with its
-//! queue; the wire is not lost before all frames that came are delivered.
+//! Invariants: after [`Delivery::Wait`] the same frame is the next one delivered, so the wire stays
+//! with its queue; the wire is lost only after all received frames are delivered.
 //!
 //! [`Delivery::Wait`]: super::delivery::Delivery::Wait
 
@@ -43,35 +46,40 @@ use program::{Attached, LoadedProgram, XdpLink};
 use queue::{XskAttr, XskQueue};
 use umem::Umem;
 
-/// How often an idle wire checks that its interface exists.
+/// Interval in nanoseconds between two checks of an idle wire that its interface exists.
 const CHECK_NS: u64 = 10_000_000;
-/// The least buffers of a queue.
+/// Minimum number of buffers of a queue.
 const MIN_BUFFERS: u32 = 64;
-/// A sleeper wakes when half of a queue's buffers are filled, or so many: a power of two.
-const MOST_GATHERED: u32 = 8192;
-/// An Ethernet header and two VLAN tags, which do not count for an MTU.
+/// Largest watermark in frames, a power of two. A sleeping thread wakes when half of a queue's
+/// buffers, or this number, are filled.
+const MAX_GATHERED: u32 = 8192;
+/// Bytes of an Ethernet header and two VLAN tags, which an MTU does not include.
 const HEADERS: usize = 14 + 2 * 4;
 
 const RIGHTS: &str =
-    "run as root, or grant CAP_NET_RAW, CAP_BPF and CAP_NET_ADMIN (all three, as ambient ones)";
+    "run as root, or grant CAP_NET_RAW, CAP_BPF and CAP_NET_ADMIN as ambient capabilities";
 
-/// See the module.
+/// Open `af_xdp` wire.
 pub(super) struct AfXdpWire {
-    /// First to go: frames are the kernel's again.
+    /// Attachment of the program, dropped first, so that the kernel gets the frames again.
     _link: XdpLink,
     queues: Vec<XskQueue>,
     program: LoadedProgram,
-    /// Restored when the wire is dropped.
+    /// Offloads of the interface, restored when the wire is dropped.
     _offloads: Offloads,
+    /// Packet socket that sends frames and detects the deletion of the interface.
     packets: Socket,
-    /// Readable when one of several queues is.
+    /// Epoll descriptor over all queues; `None` for a single queue.
     any: Option<OwnedFd>,
-    /// The queue whose turn it is.
-    turn: usize,
+    /// Index of the queue that is polled next.
+    next_queue: usize,
     driver: Option<DriverDrops>,
-    /// Whether the kernel gets no frame, so that its stack drops none.
-    alone: bool,
+    /// Set when the wire takes all queues. The kernel's stack then gets no frames, so it drops
+    /// none.
+    takes_all: bool,
+    /// Next time, by the NIC's clock, at which an idle wire checks that its interface exists.
     check_ns: u64,
+    /// Set when the interface was found to be deleted.
     gone: bool,
     lost: bool,
     notes: Vec<String>,
@@ -95,18 +103,17 @@ impl AfXdpWire {
         let count = spec.queues.unwrap_or(has);
         if count > has {
             let source = format!("{} has {has}", spec.iface);
-            let advice =
-                format!("leave queues out, or set {has} or fewer; `ethtool -L` makes more");
+            let advice = format!("use queues={has} or fewer, or omit it; `ethtool -L` adds queues");
             return Err(failed(&format!("take {count} receive queues"), &advice)(
                 io::Error::new(io::ErrorKind::InvalidInput, source),
             ));
         }
-        let mtu = packets.mtu(index).map_err(failed("ask for the MTU", ""))?;
+        let mtu = packets.mtu(index).map_err(failed("read the MTU", ""))?;
         let frame = mtu + HEADERS;
         let buffers = spec.ring / u64::from(count) / Umem::buffer_for(frame) as u64;
         let buffers = (buffers.max(1).ilog2()).min(u32::BITS - 2);
         let buffers = (1 << buffers).max(MIN_BUFFERS);
-        let program = LoadedProgram::load(count, (buffers / 2).min(MOST_GATHERED))
+        let program = LoadedProgram::load(count, (buffers / 2).min(MAX_GATHERED))
             .map_err(|(step, e)| WireError::new(wire, step, e, load_advice()))?;
         let (link, place, refused) = attach(&program, index, spec.mode).map_err(|(step, e)| {
             let advice = attach_advice(&e, &spec.iface);
@@ -137,9 +144,9 @@ impl AfXdpWire {
         packets
             .set_promiscuous(index)
             .map_err(failed("set promiscuous mode", ""))?;
-        // The error of an interface that is down: the wire waits for it to come up.
+        // An interface that is down causes an error here. The wire waits until the interface is up.
         packets.clear_error();
-        let any = all_of(&queues).map_err(failed("wait for several queues", ""))?;
+        let any = epoll_over(&queues).map_err(failed("poll several queues", ""))?;
         let offloads = Offloads::switch_off(&packets, index, ETH_FLAG_LRO | ETH_FLAG_RXVLAN);
         let notes = notes(spec, has, place, refused, &queues, &offloads);
         Ok(AfXdpWire {
@@ -149,9 +156,9 @@ impl AfXdpWire {
             _offloads: offloads,
             packets,
             any,
-            turn: 0,
+            next_queue: 0,
             driver: DriverDrops::open(&spec.iface, index),
-            alone: count == has,
+            takes_all: count == has,
             check_ns: 0,
             gone: false,
             lost: false,
@@ -168,7 +175,7 @@ impl AfXdpWire {
     }
 
     pub(super) fn drops(&self) -> WireDrops {
-        // Before the sockets' own: what both count is then among theirs.
+        // Read before the sockets' counts, which then include every frame that both count.
         let (missed, dropped) = self.driver.as_ref().map_or((0, 0), DriverDrops::now);
         let mut drops = WireDrops::default();
         for of_queue in self.queues.iter().map(XskQueue::drops) {
@@ -178,7 +185,7 @@ impl AfXdpWire {
         }
         let known = drops.total();
         drops.driver = missed;
-        if self.alone {
+        if self.takes_all {
             drops.driver += dropped.saturating_sub(known);
         }
         drops
@@ -198,9 +205,10 @@ impl AfXdpWire {
         self.program.watermark().begin()
     }
 
-    /// Of the queue whose turn it is: the one whose frame waits, if one does.
+    /// Returns `true` if the queue that is polled next has room. If a frame waits, it is this
+    /// queue's.
     pub(super) fn has_room(&self) -> bool {
-        self.queues[self.turn].has_room()
+        self.queues[self.next_queue].has_room()
     }
 
     pub(super) fn send(&self, frame: &[u8]) -> io::Result<()> {
@@ -216,14 +224,15 @@ impl AfXdpWire {
     ) -> usize {
         let mut taken = 0;
         for _ in 0..self.queues.len() {
-            let (new, waits) = self.queues[self.turn].burst(now_ns, budget - taken, receiver);
+            let queue = &mut self.queues[self.next_queue];
+            let (new, waits) = queue.burst(now_ns, budget - taken, receiver);
             taken += new;
             if waits {
                 return taken;
             }
-            self.turn += 1;
-            if self.turn == self.queues.len() {
-                self.turn = 0;
+            self.next_queue += 1;
+            if self.next_queue == self.queues.len() {
+                self.next_queue = 0;
             }
             if taken == budget {
                 return taken;
@@ -240,13 +249,14 @@ impl AfXdpWire {
             return;
         }
         self.check_ns = now_ns.saturating_add(CHECK_NS);
-        // Nothing came since the interface was found to be gone, and nothing will.
+        // No frame has arrived since the interface was found to be deleted, and none will.
         self.lost = self.gone;
         self.gone = self.packets.is_orphaned();
     }
 }
 
-/// Puts the program on the interface. If it is not where it was to be if possible, tells why.
+/// Attaches the program to the interface. If mode `auto` falls back to skb mode, also returns the
+/// error of native mode.
 fn attach(
     program: &LoadedProgram,
     index: libc::c_int,
@@ -266,34 +276,37 @@ fn attach(
     }
 }
 
-/// Whether there is a program already: in the same mode, or in another (`dev_xdp_attach`, net/core/dev.c).
+/// Returns `true` if the interface already has an XDP program, in the same mode or in another
+/// (`dev_xdp_attach`, net/core/dev.c).
 fn is_taken(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
 }
 
 fn load_advice() -> String {
-    format!(
-        "{RIGHTS}; the kernel must be Linux 5.9 or newer, with CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL"
-    )
+    format!("{RIGHTS}; use Linux 5.9 or newer, with CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL")
 }
 
 fn attach_advice(error: &io::Error, iface: &str) -> String {
     if is_taken(error) {
         return format!(
-            "{iface} has an XDP program already, another af_xdp wire's perhaps: end that program (`ip link show dev \
-             {iface}` tells of it; `ip link set dev {iface} xdp off` removes one that no process holds)"
+            "{iface} has an XDP program already, possibly of another af_xdp wire: end its process (`ip link \
+             show dev {iface}` shows the program; `ip link set dev {iface} xdp off` removes one that \
+             no process holds)"
         );
     }
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => RIGHTS.into(),
-        // What veth says when its peer sends on more queues than it receives on.
+        // veth fails with ENOSPC if its peer sends on more queues than it receives on.
         Some(libc::ENOSPC) => format!(
-            "use mode=skb, or give {iface} as many receive queues as its peer has to send (`ethtool -L {iface} rx N`)"
+            "use mode=skb, or give {iface} as many receive queues as its peer has send queues \
+             (`ethtool -L {iface} rx N`)"
         ),
         Some(libc::EINVAL) => {
-            "use mode=skb; a kernel before Linux 5.9 has no links for XDP programs: use a newer one, or af_packet".into()
+            "use mode=skb; Linux before 5.9 has no links for XDP programs: use a newer kernel, or \
+             af_packet"
+                .into()
         }
-        _ => "use mode=skb, which every driver has".into(),
+        _ => "use mode=skb, which every driver supports".into(),
     }
 }
 
@@ -301,22 +314,22 @@ fn queue_advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => RIGHTS,
         Some(libc::EAFNOSUPPORT) => {
-            "this kernel has no AF_XDP: use one with CONFIG_XDP_SOCKETS, or the wire af_packet"
+            "the kernel has no AF_XDP: use one with CONFIG_XDP_SOCKETS, or the wire af_packet"
         }
-        Some(libc::EBUSY) => "another AF_XDP socket has this queue: end its program",
+        Some(libc::EBUSY) => "another AF_XDP socket uses this queue: end its process",
         Some(libc::ENOBUFS) => {
-            "the memory is beyond `ulimit -l`: raise it, grant CAP_IPC_LOCK, or use a smaller ring"
+            "the memory exceeds `ulimit -l`: raise it, grant CAP_IPC_LOCK, or use a smaller ring"
         }
         Some(libc::EOPNOTSUPP | libc::EINVAL) => {
-            "the driver has no zero copy for this: use zerocopy=auto, or mode=skb"
+            "the driver does not support zero copy here: use zerocopy=auto, or mode=skb"
         }
         Some(libc::ENOMEM) => "use a smaller ring, such as ring=8MiB",
         _ => "",
     }
 }
 
-/// A descriptor for all of several queues.
-fn all_of(queues: &[XskQueue]) -> io::Result<Option<OwnedFd>> {
+/// Creates an epoll descriptor over all queues; `None` for fewer than two queues.
+fn epoll_over(queues: &[XskQueue]) -> io::Result<Option<OwnedFd>> {
     if queues.len() < 2 {
         return Ok(None);
     }
@@ -328,7 +341,7 @@ fn all_of(queues: &[XskQueue]) -> io::Result<Option<OwnedFd>> {
     Ok(Some(any))
 }
 
-/// What the user should know of the wire: first of all, what becomes of the interface's frames.
+/// Composes the notes for the user. The first note states which frames the kernel still gets.
 fn notes(
     spec: &AfXdpSpec,
     has: u32,
@@ -344,9 +357,9 @@ fn notes(
         Attached::Skb => "skb",
     };
     let copies = match queues.iter().filter(|it| it.is_zero_copy()).count() {
-        0 => "copying".to_owned(),
-        all if all == count => "without a copy".to_owned(),
-        some => format!("without a copy on {some} of them"),
+        0 => "with copies".to_owned(),
+        all if all == count => "with zero copy".to_owned(),
+        some => format!("with zero copy on {some} of them"),
     };
     let kernel = if count as u32 == has {
         "the kernel gets no frame".to_owned()
@@ -356,21 +369,21 @@ fn notes(
             has - 1
         )
     };
-    let why = refused.map_or(String::new(), |e| {
-        format!(" (native mode was refused: {e})")
-    });
+    let fallback = refused.map_or(String::new(), |e| format!(" (native mode failed: {e})"));
     let mut notes = vec![format!(
-        "{iface}: {kernel} while this wire is open: XDP in {mode} mode{why} on {count} of {has} receive queues, {copies}"
+        "{iface}: {kernel} while this wire is open: XDP in {mode} mode{fallback} on {count} of {has} \
+         receive queues, {copies}"
     )];
     if let Some(longest) = queues.iter().filter_map(XskQueue::longest).min() {
         notes.push(format!(
-            "{iface}: frames of more than {longest} bytes are lost: AF_XDP takes them from Linux 6.6 on, if the driver does"
+            "{iface}: frames of more than {longest} bytes are lost; longer frames need Linux 6.6 and \
+             support by the driver"
         ));
     }
     if let Some(error) = offloads.refused() {
         notes.push(format!(
-            "{iface}: GRO, LRO or the removal of VLAN tags stays on ({error}): frames may come merged and without \
-             their tags"
+            "{iface}: GRO, LRO or the removal of VLAN tags stays on ({error}): frames may arrive merged \
+             or without their tags"
         ));
     }
     notes

@@ -1,7 +1,8 @@
-//! The AF_XDP socket of one receive queue, with its memory and its rings.
+//! AF_XDP socket of one receive queue, with its memory and its rings.
 //!
-//! Imports `ring` and `umem`. Invariants: each buffer is in one place, with the kernel or on the ring of filled ones, and
-//! goes back once its frame is delivered; a frame is delivered whole.
+//! Imports `ring` and `umem`. Invariants: each buffer is either with the kernel or on the ring of
+//! filled buffers, and returns to the kernel once its frame is delivered; a frame is delivered
+//! whole.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -22,42 +23,49 @@ use super::program::{self, STAMP_LEN};
 use super::ring::{FillRing, XdpRxRing};
 use super::umem::{HEADROOM, Umem};
 
-/// How long a queue may take to be let go of, and the time between two looks.
+/// Maximum time to wait until a previous socket has released the queue.
 const RELEASE: Duration = Duration::from_secs(2);
+/// Interval between two attempts to bind to a queue that is in use.
 const RETRY: Duration = Duration::from_millis(1);
-/// How many buffers ahead a frame's beginning is fetched, and the stamp in front of it: another processor has written them.
+/// Number of buffers ahead for which the start of the frame and the stamp in front of it are
+/// prefetched. Another CPU has written them.
 const AHEAD: u32 = 8;
 
-/// How a queue's socket is to be.
+/// Attributes of a queue's AF_XDP socket.
 #[derive(Clone, Copy)]
 pub(super) struct XskAttr {
+    /// Index of the interface.
     pub(super) index: libc::c_int,
+    /// Number of the receive queue, from 0.
     pub(super) queue: u32,
-    /// Buffers, a power of two.
+    /// Number of receive buffers, a power of two.
     pub(super) buffers: u32,
-    /// The longest frame that the interface is set up for.
+    /// Longest frame in bytes for which the interface is set up.
     pub(super) frame: usize,
     pub(super) zero_copy: ZeroCopy,
     pub(super) busy_poll: bool,
 }
 
-/// A step of the opening, and why it failed.
+/// Failed step of opening a queue, as a verb phrase, and its error.
 pub(super) type Failed = (String, io::Error);
 
+/// Open AF_XDP socket of one receive queue.
 pub(super) struct XskQueue {
     rx: XdpRxRing,
     fill: FillRing,
     socket: OwnedFd,
     umem: Umem,
+    /// Number of receive buffers of the queue.
     buffers: u32,
-    /// The NIC writes into the memory itself.
+    /// Set when the NIC writes directly into the socket's memory.
     zero_copy: bool,
-    /// A frame can have several buffers (Linux 6.6).
+    /// Set when a frame can have several buffers (Linux 6.6).
     frags: bool,
     busy_poll: bool,
     arrivals: Arrivals,
-    /// A frame of several buffers, put together.
+    /// Assembled bytes of a frame of several buffers.
     whole: Vec<u8>,
+    /// Number of frames that are too short, too long or outside the memory.
     unusable: u64,
 }
 
@@ -82,7 +90,7 @@ impl XskQueue {
         let socket = socket.map_err(failed("open the AF_XDP socket"))?;
         let buffer = Umem::buffer_for(attr.frame);
         let mib = (attr.buffers as usize * buffer) >> 20;
-        let memory = format!("take {mib} MiB of memory for queue {}", attr.queue);
+        let memory = format!("allocate {mib} MiB of memory for queue {}", attr.queue);
         let umem = Umem::new(attr.buffers, buffer).map_err(|e| (memory, e))?;
         let register = XdpUmemReg {
             addr: umem.address(),
@@ -95,7 +103,7 @@ impl XskQueue {
         let (rx, fill) = (|| {
             sockopt::set_xdp_umem_reg(&socket, register)?;
             sockopt::set_xdp_umem_fill_ring_size(&socket, attr.buffers)?;
-            // Nothing is sent, but the kernel wants the ring.
+            // This socket sends nothing, but the kernel requires the ring.
             sockopt::set_xdp_umem_completion_ring_size(&socket, 64)?;
             sockopt::set_xdp_rx_ring_size(&socket, attr.buffers)?;
             let at = sockopt::xdp_mmap_offsets(&socket)?;
@@ -116,7 +124,7 @@ impl XskQueue {
             zero_copy: false,
             frags: false,
             busy_poll: attr.busy_poll,
-            // What `bpf_ktime_get_ns` tells.
+            // The clock of `bpf_ktime_get_ns`.
             arrivals: Arrivals::new(ClockId::Monotonic),
             whole: Vec::new(),
             unusable: 0,
@@ -133,7 +141,7 @@ impl XskQueue {
         Ok(queue)
     }
 
-    /// Binds it in the best of the ways that the driver and the kernel have.
+    /// Binds the socket in the best mode that the driver and the kernel support.
     fn bind(&mut self, attr: &XskAttr) -> rustix::io::Result<()> {
         let (copy, zero_copy) = (
             SocketAddrXdpFlags::XDP_COPY,
@@ -142,9 +150,9 @@ impl XskQueue {
         let frags = SocketAddrXdpFlags::XDP_USE_SG;
         let none = SocketAddrXdpFlags::empty();
         let fits = attr.frame + HEADROOM <= self.umem.buffer();
-        let ways = [
+        let modes = [
             (zero_copy, frags, attr.zero_copy != ZeroCopy::Off),
-            // A driver may have the one and not the other.
+            // A driver may support zero copy without frames of several buffers.
             (
                 zero_copy,
                 none,
@@ -154,11 +162,11 @@ impl XskQueue {
             (copy, none, attr.zero_copy != ZeroCopy::On),
         ];
         let mut result = Err(rustix::io::Errno::OPNOTSUPP);
-        for (how, frags, allowed) in ways {
+        for (mode, frags, allowed) in modes {
             if !allowed {
                 continue;
             }
-            let flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | how | frags;
+            let flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | mode | frags;
             let address = SocketAddrXdp::new(flags, attr.index.cast_unsigned(), attr.queue);
             result = self.bind_when_free(&address);
             match result {
@@ -168,7 +176,7 @@ impl XskQueue {
                     self.zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
                     return Ok(());
                 }
-                // It is taken, or not permitted: no other way helps.
+                // The queue is in use, or binding is not permitted: no other mode helps.
                 Err(
                     rustix::io::Errno::BUSY | rustix::io::Errno::PERM | rustix::io::Errno::NOBUFS,
                 ) => {
@@ -184,8 +192,8 @@ impl XskQueue {
         self.socket.as_raw_fd()
     }
 
-    /// Binds it once the socket before it has let go of the queue: the kernel does that after it has closed it
-    /// (`xp_put_pool`, net/xdp/xsk_buff_pool.c).
+    /// Binds the socket once a previous socket has released the queue. The kernel releases the
+    /// queue only after it has closed that socket (`xp_put_pool`, net/xdp/xsk_buff_pool.c).
     fn bind_when_free(&self, address: &SocketAddrXdp) -> rustix::io::Result<()> {
         let began = Instant::now();
         loop {
@@ -201,17 +209,18 @@ impl XskQueue {
         self.zero_copy
     }
 
-    /// The longest frame that it takes; `None`: any.
+    /// Returns the longest frame in bytes that the queue takes; `None` if there is no limit.
     pub(super) fn longest(&self) -> Option<usize> {
         (!self.frags).then(|| self.umem.buffer() - HEADROOM)
     }
 
-    /// Whether a quarter of its buffers or more are empty.
+    /// Returns `true` if at least a quarter of the buffers are empty.
     pub(super) fn has_room(&self) -> bool {
         self.rx.filled() <= self.buffers / 4 * 3
     }
 
-    /// Delivers up to `budget` frames; returns their number, and whether the next one has to wait.
+    /// Delivers up to `budget` frames. Returns their number, and `true` if the next frame has to
+    /// wait.
     #[inline]
     pub(super) fn burst(
         &mut self,
@@ -263,8 +272,8 @@ impl XskQueue {
         (taken, waits)
     }
 
-    /// Puts the frame that begins with the `first` buffer together; returns how many it has. The kernel shows all of
-    /// them at once (`xsk_flush`, net/xdp/xsk.c).
+    /// Assembles the frame that begins with the buffer `first`, and returns the number of its
+    /// buffers. The kernel makes all of them visible at once (`xsk_flush`, net/xdp/xsk.c).
     #[cold]
     fn gather(&mut self, first: u32, available: u32) -> u32 {
         self.whole.clear();
@@ -279,7 +288,7 @@ impl XskQueue {
         available - first
     }
 
-    /// Gives the first `count` buffers back to the kernel.
+    /// Returns the first `count` buffers to the kernel.
     fn recycle(&mut self, count: u32) {
         if count == 0 {
             return;
@@ -292,31 +301,32 @@ impl XskQueue {
         self.rx.release(count);
     }
 
-    /// Has the driver look at the ring of empty buffers, or receive. An interface that is down refuses, which is no
-    /// error of the wire's.
+    /// Wakes the driver, so that it polls the ring of empty buffers or receives. The call fails on
+    /// an interface that is down, which is not an error of the wire.
     fn wake(&self) {
         let mut nothing = [0; 0];
         let _ = net::recv(&self.socket, &mut nothing[..], RecvFlags::DONTWAIT);
     }
 
-    /// What it has lost since it was opened.
+    /// Returns the frames, by cause, that the queue has lost since it was opened.
     pub(super) fn drops(&self) -> WireDrops {
-        let Ok(told) = sockopt::xdp_statistics(&self.socket) else {
+        let Ok(stats) = sockopt::xdp_statistics(&self.socket) else {
             return WireDrops::default();
         };
-        // `rx_dropped` counts frames without a buffer, and without frags those that are too long for one. Each frame
-        // without a buffer also counts as a look at an empty ring (`__xsk_rcv`, `xsk_rcv_check` of net/xdp/xsk.c).
-        let empty = told.rx_fill_ring_empty_descs.unwrap_or(told.rx_dropped);
+        // `rx_dropped` counts frames without a buffer and, without frags, also frames that are too
+        // long for one buffer. Each frame without a buffer also counts in
+        // `rx_fill_ring_empty_descs` (`__xsk_rcv`, `xsk_rcv_check` of net/xdp/xsk.c).
+        let empty = stats.rx_fill_ring_empty_descs.unwrap_or(stats.rx_dropped);
         let fill = if self.frags {
-            told.rx_dropped
+            stats.rx_dropped
         } else {
-            told.rx_dropped.min(empty)
+            stats.rx_dropped.min(empty)
         };
         WireDrops {
-            ring: told.rx_ring_full.unwrap_or(0),
+            ring: stats.rx_ring_full.unwrap_or(0),
             fill,
             driver: 0,
-            size: told.rx_dropped - fill + self.unusable,
+            size: stats.rx_dropped - fill + self.unusable,
             port: 0,
         }
     }

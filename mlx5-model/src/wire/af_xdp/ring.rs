@@ -1,8 +1,8 @@
-//! The two rings of an AF_XDP socket that bring frames: filled buffers from the kernel, and empty ones back to it
-//! (Linux, Documentation/networking/af_xdp.rst).
+//! Receive rings of an AF_XDP socket: filled buffers from the kernel, and empty buffers to the
+//! kernel (Linux, Documentation/networking/af_xdp.rst).
 //!
-//! Imports `mapping`. Invariant: of each ring this process moves one end and the kernel the other; an entry
-//! is read or written only between the two ends.
+//! Imports `mapping`. Invariant: this process moves one end of each ring and the kernel the other;
+//! an entry is read or written only between the two ends.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ use rustix::net::xdp::{
 
 use super::super::mapping::{MappingAccess, SharedMapping};
 
-/// A ring's memory.
+/// Mapped memory of a ring that this process shares with the kernel.
 struct RingMapping<T> {
     memory: SharedMapping,
     at: XdpRingOffset,
@@ -27,13 +27,13 @@ struct RingMapping<T> {
 }
 
 impl<T: Copy> RingMapping<T> {
-    /// Maps a ring of a socket: `entries` of it, a power of two.
     fn map(
         fd: &OwnedFd,
         place: u64,
         at: XdpRingOffset,
         entries: u32,
     ) -> io::Result<RingMapping<T>> {
+        /// Maps a ring of a socket with `entries` entries, a power of two.
         let len = at.desc as usize + entries as usize * size_of::<T>();
         Ok(RingMapping {
             memory: SharedMapping::new(fd.as_raw_fd(), len, place, MappingAccess::ReadWrite)?,
@@ -44,8 +44,8 @@ impl<T: Copy> RingMapping<T> {
     }
 
     fn word(&self, offset: u64) -> &AtomicU32 {
-        // SAFETY: the kernel has told the offset of an aligned word in this mapping, which lives as long as `self`; both
-        // sides reach it as a whole.
+        // SAFETY: the kernel has given the offset of an aligned word in this mapping, which lives
+        // as long as `self`; both sides access it as a whole.
         unsafe { AtomicU32::from_ptr(self.memory.base().add(offset as usize).as_ptr().cast()) }
     }
 
@@ -58,7 +58,8 @@ impl<T: Copy> RingMapping<T> {
     }
 
     fn entry(&self, number: u32) -> NonNull<T> {
-        // SAFETY: the masked number is less than the number of entries, all of which lie in the mapping.
+        // SAFETY: the masked number is less than the number of entries, all of which lie in the
+        // mapping.
         unsafe {
             let entries = self.memory.base().add(self.at.desc as usize).cast::<T>();
             entries.add((number & self.mask) as usize)
@@ -66,12 +67,12 @@ impl<T: Copy> RingMapping<T> {
     }
 }
 
-/// Filled buffers, which the kernel produces.
+/// Ring of filled buffers, which the kernel produces.
 pub(super) struct XdpRxRing {
     shared: RingMapping<XdpDesc>,
-    /// This process's end.
+    /// Number of buffers that this process has consumed, modulo 2³².
     consumed: u32,
-    /// The kernel's end, as it was when last looked at.
+    /// Number of buffers that the kernel has produced, modulo 2³², as last read.
     produced: u32,
 }
 
@@ -84,7 +85,8 @@ impl XdpRxRing {
         })
     }
 
-    /// How many buffers are there. Looks at the kernel's end only when none is known of.
+    /// Returns the number of filled buffers. Reads the kernel's end of the ring only if all known
+    /// buffers are consumed.
     #[inline]
     pub(super) fn available(&mut self) -> u32 {
         if self.produced == self.consumed {
@@ -93,22 +95,23 @@ impl XdpRxRing {
         self.produced.wrapping_sub(self.consumed)
     }
 
-    /// How many buffers are there now.
+    /// Returns the current number of filled buffers. Always reads the kernel's end of the ring.
     pub(super) fn filled(&self) -> u32 {
         let produced = self.shared.producer().load(Ordering::Relaxed);
         produced.wrapping_sub(self.consumed)
     }
 
-    /// The `nth` of them.
+    /// Returns the `nth` filled buffer, from 0.
     #[inline]
     pub(super) fn get(&self, nth: u32) -> XdpDesc {
         debug_assert!(nth < self.produced.wrapping_sub(self.consumed));
-        // SAFETY: the entry lies between the two ends: the kernel has written it before it moved its end, which was
-        // read with acquire, and leaves it alone until this end has passed it. Its fields take any value.
+        // SAFETY: the entry lies between the two ends. The kernel has written it before it moved
+        // its end, which was read with acquire, and does not access it until this end has passed
+        // it. Its fields take any value.
         unsafe { self.shared.entry(self.consumed.wrapping_add(nth)).read() }
     }
 
-    /// Gives the entries of the first `count` of them back.
+    /// Returns the entries of the first `count` filled buffers to the kernel.
     #[inline]
     pub(super) fn release(&mut self, count: u32) {
         self.consumed = self.consumed.wrapping_add(count);
@@ -118,7 +121,8 @@ impl XdpRxRing {
     }
 }
 
-/// Empty buffers, by their place in the memory, which the kernel consumes. It has an entry for each buffer there is.
+/// Ring of empty buffers, which the kernel consumes. An entry is the offset of a buffer in the
+/// memory; the ring has one entry per buffer.
 pub(super) struct FillRing {
     shared: RingMapping<u64>,
     produced: u32,
@@ -132,15 +136,17 @@ impl FillRing {
         })
     }
 
-    /// Adds a buffer, which the kernel sees after [`FillRing::publish`].
+    /// Adds an empty buffer, which the kernel sees after [`FillRing::publish`].
     #[inline]
     pub(super) fn add(&mut self, buffer: u64) {
-        // SAFETY: an entry beyond this process's end, which the kernel does not read before the end has passed it. It is
-        // not one that the kernel has yet to read: there are as many entries as buffers, and this buffer was in none.
+        // SAFETY: the entry is beyond this process's end of the ring, and the kernel does not read
+        // it before the end has passed it. The kernel has no unread entry there: there are as many
+        // entries as buffers, and this buffer was in none.
         unsafe { self.shared.entry(self.produced).write(buffer) };
         self.produced = self.produced.wrapping_add(1);
     }
 
+    /// Makes the added buffers visible to the kernel.
     #[inline]
     pub(super) fn publish(&mut self) {
         self.shared
@@ -148,7 +154,8 @@ impl FillRing {
             .store(self.produced, Ordering::Release);
     }
 
-    /// Whether the driver has stopped looking at the ring, and wants a call.
+    /// Returns `true` if the driver has stopped polling the ring and needs a system call to
+    /// continue.
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
         let flags = self

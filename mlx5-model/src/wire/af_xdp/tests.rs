@@ -1,4 +1,4 @@
-//! A live pair of interfaces, one of which has the program. Needs root and `ip`.
+//! Tests on a veth pair, one end of which has the XDP program. They need root and `ip`.
 
 use super::super::lab::{
     Lab, PATIENCE, assert_arrival_times, during, ip, is_readable, keep_capabilities,
@@ -12,7 +12,7 @@ use wqcap_tests::{need, skip};
 
 const MODES: [&str; 2] = ["skb", "native"];
 
-/// A frame of an ethertype for experiments (IEEE 802), told from others by its length.
+/// Builds a frame with an EtherType for experiments (IEEE 802), identified by its length.
 fn frame(len: usize) -> Vec<u8> {
     let head = [
         0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 7, 0x88, 0xb5,
@@ -26,15 +26,15 @@ fn open(lab: &Lab, options: &str) -> Wire {
     wire.unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// A wire of few buffers.
+/// Returns the text of a wire with [`SMALL_BUFFERS`] buffers.
 fn small(mode: &str) -> String {
     format!("af_xdp:wire,ring=2MiB,mode={mode}")
 }
 
-/// How many it has.
+/// Number of buffers of a `small` wire.
 const SMALL_BUFFERS: u64 = (2 << 20) / 2048;
 
-/// Whether the interface has an XDP program.
+/// Returns `true` if the interface `wire` has an XDP program.
 fn has_program(lab: &Lab) -> bool {
     let output = Command::new("ip")
         .args(["-n", &lab.near.to_string(), "link", "show", "wire"])
@@ -44,7 +44,7 @@ fn has_program(lab: &Lab) -> bool {
 }
 
 #[test]
-fn frames_of_any_length_come_as_they_were_sent() {
+fn frames_of_any_length_arrive_unchanged() {
     for mode in MODES {
         let lab = need!(Lab::new());
         for (netns, name) in [(&lab.near, "wire"), (&lab.far, "far")] {
@@ -58,7 +58,7 @@ fn frames_of_any_length_come_as_they_were_sent() {
             wire.notes()
         );
         let far = lab.far_socket();
-        // With one, two and three buffers, and at the edges of one and two.
+        // Frames of one, two and three buffers, and lengths at the limits of one and two buffers.
         let lengths = [
             14, 15, 60, 1514, 1792, 1793, 3584, 3840, 3841, 7680, 7681, 9014,
         ];
@@ -85,7 +85,7 @@ fn frames_of_any_length_come_as_they_were_sent() {
 }
 
 #[test]
-fn frames_are_told_when_they_came() {
+fn frames_carry_their_arrival_times() {
     for mode in MODES {
         let lab = need!(Lab::new());
         lab.silence();
@@ -120,7 +120,7 @@ fn several_queues_are_taken_each_by_its_own_socket() {
         "{:?}",
         wire.notes()
     );
-    // Each CPU sends on a queue of its own.
+    // Each CPU sends on a separate queue.
     let far = lab.far_socket();
     let frames = during(&lab, &mut wire, |flow| {
         for _ in 0..50 {
@@ -139,7 +139,7 @@ fn several_queues_are_taken_each_by_its_own_socket() {
 }
 
 #[test]
-fn the_kernel_has_its_frames_again_afterwards() {
+fn the_kernel_gets_frames_again_after_the_wire_is_closed() {
     let lab = need!(Lab::new());
     for mode in MODES {
         let wire = open(&lab, &format!(",mode={mode}"));
@@ -155,15 +155,15 @@ fn the_kernel_has_its_frames_again_afterwards() {
 }
 
 #[test]
-fn what_finds_no_buffer_is_counted() {
+fn frames_without_a_buffer_are_counted() {
     for mode in MODES {
         let lab = need!(Lab::new());
         lab.silence();
         let mut wire = lab.open(&small(mode)).unwrap();
         let far = lab.far_socket();
         let buffers = SMALL_BUFFERS;
-        // The kernel's queue between the two ends has room for so many at once; behind it the sender waits until they
-        // have gone on.
+        // The kernel's queue between the two ends has room for as many frames as there are buffers.
+        // The sender waits until each further frame is counted as lost.
         let sent = 2 * buffers;
         let mut lost = WireDrops::default();
         let began = Instant::now();
@@ -185,7 +185,7 @@ fn what_finds_no_buffer_is_counted() {
             (sent - buffers, sent - buffers),
             "{mode}: {lost:?}"
         );
-        // There is room again.
+        // The queue has room again.
         far.send(&frame(101)).unwrap();
         while wire.each(0, 64, |it| {
             assert_eq!(it.bytes, frame(101));
@@ -198,7 +198,7 @@ fn what_finds_no_buffer_is_counted() {
 }
 
 #[test]
-fn a_sleeper_wakes_when_half_of_the_buffers_are_filled() {
+fn the_watermark_is_signalled_when_half_of_the_buffers_are_filled() {
     for mode in MODES {
         let lab = need!(Lab::new());
         lab.silence();
@@ -224,7 +224,7 @@ fn a_sleeper_wakes_when_half_of_the_buffers_are_filled() {
 }
 
 #[test]
-fn what_is_sent_comes_to_the_other_end() {
+fn sent_frames_arrive_at_the_other_end_only() {
     let lab = need!(Lab::new());
     lab.silence();
     let mut wire = open(&lab, "");
@@ -241,7 +241,7 @@ fn what_is_sent_comes_to_the_other_end() {
         });
         assert!(began.elapsed() < PATIENCE);
     }
-    // And not back.
+    // The frame does not return to the sender.
     assert_eq!(wire.each(0, 64, |_| Delivery::Taken), 0);
 }
 
@@ -269,21 +269,21 @@ fn a_deleted_interface_is_lost_once_its_frames_are_delivered() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn errors_have_a_remedy() {
     let lab = need!(Lab::new());
-    let says = |wire: &str, parts: &[&str]| {
+    let check = |wire: &str, parts: &[&str]| {
         let error = lab.open(wire).unwrap_err().to_string();
         for part in parts {
             assert!(error.contains(part), "{wire}: {error} lacks {part}");
         }
     };
-    says("af_xdp:nothere", &["nothere", "ip link"]);
-    says("af_xdp:wire,queues=9", &["9 receive queues", "wire has 1"]);
-    says("af_xdp:wire,zerocopy=on", &["queue 0", "zerocopy=auto"]);
+    check("af_xdp:nothere", &["nothere", "ip link"]);
+    check("af_xdp:wire,queues=9", &["9 receive queues", "wire has 1"]);
+    check("af_xdp:wire,zerocopy=on", &["queue 0", "zerocopy=auto"]);
     let first = open(&lab, ",mode=skb");
-    says("af_xdp:wire", &["has an XDP program already", "xdp off"]);
-    says("af_xdp:wire,mode=skb", &["has an XDP program already"]);
-    says("af_xdp:wire,mode=native", &["has an XDP program already"]);
+    check("af_xdp:wire", &["has an XDP program already", "xdp off"]);
+    check("af_xdp:wire,mode=skb", &["has an XDP program already"]);
+    check("af_xdp:wire,mode=native", &["has an XDP program already"]);
     drop(first);
     drop(open(&lab, ",mode=native"));
 }
@@ -291,7 +291,7 @@ fn errors_say_what_to_do() {
 #[test]
 fn missing_rights_are_named() {
     let lab = need!(Lab::new());
-    // CAP_NET_RAW alone, and nothing (linux/capability.h).
+    // CAP_NET_RAW alone, and no capability (linux/capability.h).
     for (kept, step) in [(1 << 13, "map of sockets"), (0, "packet socket")] {
         let error = lab.near.within(|| {
             keep_capabilities(kept);

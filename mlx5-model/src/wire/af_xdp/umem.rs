@@ -1,7 +1,7 @@
-//! The memory that an AF_XDP socket receives into, in buffers of one size.
+//! Receive memory of an AF_XDP socket, in buffers of one size.
 //!
-//! Imports `process::cache`. Invariant: a buffer's bytes are reachable only through a borrow that ends before the
-//! buffer goes back to the kernel.
+//! Imports `process::cache`. Invariant: a buffer's bytes are accessible only through a borrow that
+//! ends before the buffer returns to the kernel.
 
 #![allow(unsafe_code)]
 
@@ -10,24 +10,29 @@ use std::ptr::NonNull;
 
 use crate::process::cache;
 
-/// What the kernel keeps of each buffer in front of the frame (`XDP_PACKET_HEADROOM`, linux/bpf.h).
+/// Bytes that the kernel reserves in each buffer in front of the frame (`XDP_PACKET_HEADROOM`,
+/// linux/bpf.h).
 pub(super) const HEADROOM: usize = 256;
-/// The sizes that a buffer can have: from `XDP_UMEM_MIN_CHUNK_SIZE` (net/xdp/xdp_umem.c) to a page.
+/// Small buffer size in bytes, `XDP_UMEM_MIN_CHUNK_SIZE` (net/xdp/xdp_umem.c).
 const SMALL: usize = 2048;
+/// Large buffer size in bytes, a page, which is the maximum.
 const LARGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
 
+/// Receive memory of one AF_XDP socket.
 pub(super) struct Umem {
     base: NonNull<u8>,
     len: usize,
+    /// Size of a buffer in bytes.
     buffer: usize,
 }
 
-// SAFETY: only this value reaches the mapping, and nothing in it is bound to a thread.
+// SAFETY: only this value accesses the mapping, and nothing in it is bound to a thread.
 unsafe impl Send for Umem {}
 
 impl Umem {
-    /// The size of buffers, one of which holds a frame of so many bytes if any size does.
+    /// Returns the size of buffers for frames of `frame` bytes: the smallest one that holds such a
+    /// frame, or the largest.
     pub(super) fn buffer_for(frame: usize) -> usize {
         if frame + HEADROOM <= SMALL {
             SMALL
@@ -36,8 +41,9 @@ impl Umem {
         }
     }
 
-    /// Memory of `buffers` buffers, in huge pages: those that the system has set aside, else transparent ones. Buffers lie
-    /// pages apart, so with small pages each frame would be a walk through the page tables.
+    /// Allocates `buffers` buffers in huge pages: reserved ones if the system has them, otherwise
+    /// transparent ones. Buffers are pages apart, so with small pages each frame would cost a page
+    /// table walk.
     pub(super) fn new(buffers: u32, buffer: usize) -> io::Result<Umem> {
         let len = buffers as usize * buffer;
         let huge = len
@@ -48,19 +54,21 @@ impl Umem {
             _ => {
                 let base = map(len, 0)?;
                 let umem = Umem { base, len, buffer };
-                // The kernel makes the pages when the memory is registered (`xdp_umem_pin_pages`, net/xdp/xdp_umem.c).
-                umem.wish(libc::MADV_HUGEPAGE);
+                // The kernel allocates the pages when the memory is registered
+                // (`xdp_umem_pin_pages`, net/xdp/xdp_umem.c).
+                umem.advise(libc::MADV_HUGEPAGE);
                 umem
             }
         };
-        // No child receives here, and a fork copies what is pinned at once (`copy_present_ptes`, mm/memory.c).
-        umem.wish(libc::MADV_DONTFORK);
+        // No child receives here, and a fork copies pinned pages at once (`copy_present_ptes`,
+        // mm/memory.c).
+        umem.advise(libc::MADV_DONTFORK);
         Ok(umem)
     }
 
-    /// Tells the kernel how the memory is used.
-    fn wish(&self, advice: libc::c_int) {
-        // SAFETY: the mapping is this value's own, and these advices change no byte of it.
+    /// Gives the kernel an advice on the use of the memory (madvise(2)).
+    fn advise(&self, advice: libc::c_int) {
+        // SAFETY: the mapping belongs to this value, and these advices change no byte of it.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) };
     }
 
@@ -76,19 +84,20 @@ impl Umem {
         self.buffer
     }
 
-    /// The buffer that a place lies in.
+    /// Returns the start of the buffer that contains the offset `place`.
     #[inline]
     pub(super) fn buffer_of(&self, place: u64) -> u64 {
         place & !(self.buffer as u64 - 1)
     }
 
-    /// Has a cache line of a place fetched.
+    /// Prefetches the cache line at the offset `place`.
     #[inline]
     pub(super) fn prefetch(&self, place: u64) {
         cache::prefetch(self.base.as_ptr().wrapping_add(place as usize));
     }
 
-    /// What the kernel has written at a place; `None` if it is none in this memory.
+    /// Returns the bytes that the kernel has written at the offset `place`. `None` if they are not
+    /// all in this memory.
     #[inline]
     pub(super) fn bytes(&self, place: u64, len: u32) -> Option<&[u8]> {
         let place = usize::try_from(place).ok()?;
@@ -96,9 +105,10 @@ impl Umem {
         if end > self.len {
             return None;
         }
-        // SAFETY: the range lies in the mapping, which lives as long as `self` and was zeroed by the kernel. The place
-        // comes from a ring of filled buffers: the kernel has written it and does not touch it before the buffer is on
-        // the ring of empty ones, which its owner does after this borrow has ended.
+        // SAFETY: the range lies in the mapping, which lives as long as `self` and was zeroed by
+        // the kernel. The offset is from a ring of filled buffers: the kernel has written the bytes
+        // and does not access them before the buffer is on the ring of empty buffers. The owner
+        // puts it there after this borrow has ended.
         Some(unsafe { std::slice::from_raw_parts(self.base.add(place).as_ptr(), len as usize) })
     }
 }

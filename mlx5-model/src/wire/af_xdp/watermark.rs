@@ -1,14 +1,17 @@
-//! What wakes a sleeper once frames have filled a good part of the buffers: the XDP program counts the frames of each receive
-//! queue, and puts an entry on a ring whenever a count comes to a multiple (BPF_MAP_TYPE_RINGBUF, Linux,
-//! Documentation/bpf/ringbuf.rst).
+//! Watermark of the receive buffers: wakes a sleeping thread once frames have filled a large part
+//! of them.
 //!
-//! A socket by itself wakes at each frame and a timer at none, so a sleeper that wants many frames at once would have to
-//! wake as often as the fastest sender could fill the buffers.
+//! The XDP program counts the frames of each receive queue, and puts an entry on a ring whenever a
+//! count reaches a multiple of the watermark (BPF_MAP_TYPE_RINGBUF, Linux,
+//! Documentation/bpf/ringbuf.rst). An AF_XDP socket alone wakes the thread at each frame, and a
+//! timer at none. So a thread that waits for many frames would have to wake as often as the fastest
+//! sender could fill the buffers.
 //!
-//! Imports `mapping` and `bpf`. Invariant: the ring's entries are the kernel's, and this process moves one end of it. Both
-//! sides write to the counts, so the mark is not exact: a count that the kernel is just adding to goes on from there when it is
-//! set to 0, and of a queue that several processors serve at once, which happens in skb mode, some frames may not count. A
-//! sleeper needs a time limit beside it.
+//! Imports `mapping` and `bpf`. Invariant: only the kernel writes the ring's entries, and this
+//! process moves one end of the ring. Both sides write the counts, so the watermark is not exact.
+//! If the kernel increments a count while this process sets it to 0, the old count may continue. If
+//! several CPUs serve a queue at once, which happens in skb mode, some frames may not count. A
+//! sleeping thread needs a time limit too.
 
 #![allow(unsafe_code)]
 
@@ -19,26 +22,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::super::mapping::{MappingAccess, SharedMapping};
 use super::bpf::{self, BPF_F_MMAPABLE, MapCreate};
 
-/// enum bpf_map_type.
+/// Map type of an array (enum bpf_map_type).
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
+/// Map type of a ring buffer (enum bpf_map_type).
 const BPF_MAP_TYPE_RINGBUF: u32 = 27;
-/// A page in front of the ring's entries holds this process's end, and the one behind it the kernel's
-/// (`struct bpf_ringbuf`, kernel/bpf/ringbuf.c).
+/// Bytes of a page. Two pages precede the ring's entries: the first has the position of this
+/// process, the second the position of the kernel (`struct bpf_ringbuf`, kernel/bpf/ringbuf.c).
 const PAGE: usize = 4096;
-/// Bytes of a count, so that each has a cache line of its own: binary logarithm.
+/// Binary logarithm of the bytes per count, which has a whole cache line of 64 bytes.
 pub(super) const COUNT_SHIFT: u32 = 6;
 
+/// Counts of frames by receive queue, and the ring that signals the watermark.
 pub(super) struct Watermark {
     ring: OwnedFd,
+    /// Map of the counts, which the XDP program increments.
     program_counts: OwnedFd,
     counts: SharedMapping,
+    /// Number of receive queues.
     queues: u32,
+    /// Page of the ring with the position of this process.
     consumer: SharedMapping,
+    /// Page of the ring with the position of the kernel.
     producer: SharedMapping,
 }
 
 impl Watermark {
-    /// For so many queues.
+    /// Creates the counts and the ring for `queues` receive queues.
     pub(super) fn new(queues: u32) -> Result<Watermark, bpf::Failed> {
         let map = |fd: &OwnedFd, len: usize, at: usize, access| {
             SharedMapping::new(fd.as_raw_fd(), len, at as u64, access)
@@ -56,7 +65,7 @@ impl Watermark {
             let counts = map(&fd, len, 0, MappingAccess::ReadWrite)?;
             Ok((fd, counts))
         })()
-        .map_err(|e: io::Error| ("make a map of counts", e))?;
+        .map_err(|e: io::Error| ("create a map of counts", e))?;
         let (ring, consumer, producer) = (|| {
             let fd = bpf::create_map(&MapCreate {
                 map_type: BPF_MAP_TYPE_RINGBUF,
@@ -69,7 +78,7 @@ impl Watermark {
             let producer = map(&fd, PAGE, PAGE, MappingAccess::Read)?;
             Ok((fd, consumer, producer))
         })()
-        .map_err(|e: io::Error| ("make a ring of watermarks", e))?;
+        .map_err(|e: io::Error| ("create a ring of watermarks", e))?;
         Ok(Watermark {
             ring,
             program_counts,
@@ -80,12 +89,13 @@ impl Watermark {
         })
     }
 
-    /// The map of counts and the ring, for the program.
+    /// Returns the descriptors of the map of counts and of the ring, for the XDP program.
     pub(super) fn maps(&self) -> (RawFd, RawFd) {
         (self.program_counts.as_raw_fd(), self.ring.as_raw_fd())
     }
 
-    /// Begins to count anew. The descriptor becomes readable when a queue's count has come to its mark.
+    /// Sets all counts to 0. Returns a descriptor that becomes readable when a queue's count has
+    /// reached the watermark.
     pub(super) fn begin(&self) -> RawFd {
         for queue in 0..self.queues as usize {
             word(&self.counts, queue << COUNT_SHIFT).store(0, Ordering::Relaxed);
@@ -96,9 +106,10 @@ impl Watermark {
     }
 }
 
-/// The word at a place of a mapping.
+/// Returns the word at the offset `at` of a mapping.
 fn word(memory: &SharedMapping, at: usize) -> &AtomicU64 {
-    // SAFETY: the place of an aligned word within the mapping, as its caller knows, which lives as long as the mapping; both
-    // sides reach it as a whole. Of memory that may only be read, nothing but loads are asked for.
+    // SAFETY: the callers pass the offset of an aligned word within the mapping; the word lives as
+    // long as the mapping, and both sides access it as a whole. Memory that is mapped for reading
+    // is only loaded from.
     unsafe { AtomicU64::from_ptr(memory.base().as_ptr().add(at).cast()) }
 }

@@ -1,21 +1,23 @@
-//! Super-frames split into the frames of a wire.
+//! Splitting of super-frames into the frames of a wire.
 //!
-//! A kernel passes frames around before a NIC would finish them: with checksums left to the hardware
-//! (CHECKSUM_PARTIAL) and many segments in one frame (GSO, GRO, "BIG TCP"). A packet socket describes that in a
-//! `struct virtio_net_hdr` before the frame. Here such frames are finished as a NIC's TSO and checksum offload would,
-//! behind VLAN tags, PPPoE and tunnels too.
+//! A kernel passes on frames that only a NIC would finish: with checksums left to the hardware
+//! (CHECKSUM_PARTIAL) and with many segments in one frame (GSO, GRO, "BIG TCP"). A packet socket
+//! describes this in a `struct virtio_net_hdr` before the frame. This module finishes such frames
+//! as a NIC's TSO and checksum offload would, also behind VLAN tags, PPPoE and tunnels.
 //!
-//! Imports `frame::checksum`. Works in place: the header of a segment is written directly before its payload, where
-//! the segment before it ended, so segments must be used up in order, and no payload is copied.
+//! Imports `frame::checksum` and `frame::crc`. Works in place: the header of a segment is written
+//! directly before its payload, over the end of the previous segment. So segments must be used in
+//! order, and no payload is copied.
 //!
-//! Invariants: the segments' payloads in a row are the super-frame's payload; nothing is written outside the frame; a
-//! frame that cannot be parsed is left whole.
+//! Invariants: the segments' payloads, one after the other, are the super-frame's payload; nothing
+//! is written outside the frame; a frame that cannot be parsed is left whole.
 
 use std::ops::Range;
 
 use crate::frame::{checksum, crc};
 
-/// `struct virtio_net_hdr` (linux/virtio_net.h), in the machine's byte order as packet sockets have it.
+/// `struct virtio_net_hdr` (linux/virtio_net.h), in the machine's byte order as packet sockets have
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct VirtioHeader {
     flags: u8,
@@ -25,30 +27,31 @@ pub(super) struct VirtioHeader {
     csum_offset: u16,
 }
 
-/// VIRTIO_NET_HDR_F_NEEDS_CSUM.
+/// Flag of a frame with an incomplete checksum, VIRTIO_NET_HDR_F_NEEDS_CSUM.
 const NEEDS_CSUM: u8 = 1;
-/// VIRTIO_NET_HDR_GSO_*.
+// Types of super-frames, VIRTIO_NET_HDR_GSO_*.
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// The offset of SCTP's checksum and no other protocol's: it is a CRC (RFC 9260 section 3.1).
+/// Offset of SCTP's checksum, which is a CRC (RFC 9260 section 3.1). No other protocol has this
+/// offset.
 const SCTP_CSUM_OFFSET: u16 = 8;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// FIN and PSH, which belong to the last segment, and CWR, which belongs to the first (RFC 9293 section 3.1, RFC 3168
-/// section 6.1.2).
+/// TCP flags FIN and PSH, which belong to the last segment (RFC 9293 section 3.1).
 const TCP_LAST_ONLY: u8 = 0x09;
+/// TCP flag CWR, which belongs to the first segment (RFC 3168 section 6.1.2).
 const TCP_FIRST_ONLY: u8 = 0x80;
 
-/// The longest headers that are split: several tunnels deep.
+/// Longest headers of a super-frame that is split, in bytes. Several tunnels fit.
 const MAX_HEADER_LEN: usize = 512;
 
 impl VirtioHeader {
-    /// `sizeof(struct virtio_net_hdr)`.
+    /// Bytes of the header, `sizeof(struct virtio_net_hdr)`.
     pub(super) const LEN: usize = 10;
 
     pub(super) fn read(bytes: &[u8; Self::LEN]) -> VirtioHeader {
@@ -62,12 +65,12 @@ impl VirtioHeader {
         }
     }
 
-    /// Whether the frame is complete.
+    /// Returns `true` if the frame is complete: a single frame with its checksum.
     pub(super) fn is_plain(&self) -> bool {
         self.flags & NEEDS_CSUM == 0 && self.gso_type & !GSO_ECN == GSO_NONE
     }
 
-    /// Accounts for `bytes` inserted before the start of the checksum.
+    /// Moves the start of the checksum by `bytes` that were inserted before it.
     pub(super) fn shift(&mut self, bytes: u16) {
         self.csum_start = self.csum_start.saturating_add(bytes);
     }
@@ -77,18 +80,19 @@ impl VirtioHeader {
     }
 }
 
-/// What a frame was.
+/// Result of [`Split::start`] for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GsoOutcome {
-    /// One frame; its checksum is complete.
+    /// Single frame, whose checksum is complete now.
     Whole,
-    /// A super-frame; [`Split::next`] returns its segments.
+    /// Super-frame; [`Split::next`] returns its segments.
     Split,
-    /// A super-frame that cannot be split.
+    /// Super-frame that cannot be split.
     Unsplit,
 }
 
-/// A header that depends on the frame's length or on other headers, and where it begins.
+/// Header that is updated in each segment, because it depends on the segment's length or on other
+/// headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
     kind: HeaderKind,
@@ -100,27 +104,31 @@ enum HeaderKind {
     Pppoe,
     Ipv4,
     Ipv6,
-    /// A tunnel's, or the one whose payload is split.
+    /// UDP header of a tunnel, or the UDP header whose payload is split.
     Udp,
     Gre,
     Tcp,
 }
 
-/// A super-frame, split segment by segment.
+/// Super-frame that is split segment by segment.
 #[derive(Default)]
 pub(super) struct SegmentSplit {
-    /// The bytes before the payload, and the headers in them.
+    /// Bytes of the super-frame before its payload.
     header: Vec<u8>,
+    /// Headers of the super-frame, from the outside inwards.
     headers: Vec<Header>,
+    /// Range of the payload that is not in a segment yet.
     payload: Range<usize>,
+    /// Payload of a segment in bytes.
     gso_size: usize,
+    /// Number of the next segment, from 0.
     next: u32,
-    /// Whether the innermost UDP header has a checksum.
+    /// Set when the innermost UDP header has a checksum.
     checksummed: bool,
 }
 
 impl SegmentSplit {
-    /// Completes `frame` if it is one, or prepares to split it.
+    /// Completes a single frame, or prepares to split a super-frame.
     pub(super) fn start(&mut self, frame: &mut [u8], virtio: &VirtioHeader) -> GsoOutcome {
         let kind = virtio.gso_type & !GSO_ECN;
         if kind == GSO_NONE {
@@ -176,8 +184,8 @@ impl SegmentSplit {
         Some(())
     }
 
-    /// Removes the hop-by-hop header at `at`: it has the length of the super-frame (RFC 2675), and never leaves the
-    /// host.
+    /// Removes the hop-by-hop header at `at`. It has the length of the super-frame (RFC 2675) and
+    /// never leaves the host.
     fn remove_jumbo(&mut self, at: usize) {
         let ip_at = at - 40;
         self.header[ip_at + 6] = self.header[at];
@@ -189,8 +197,8 @@ impl SegmentSplit {
         }
     }
 
-    /// Makes the next segment and returns its range in `frame`, which is the one that was prepared. The segments
-    /// before it are overwritten.
+    /// Builds the next segment and returns its range in `frame`, which must be the prepared frame.
+    /// Overwrites earlier segments.
     pub(super) fn next(&mut self, frame: &mut [u8]) -> Option<Range<usize>> {
         if self.payload.is_empty() {
             return None;
@@ -214,18 +222,18 @@ impl SegmentSplit {
         let length = segment.len() - at;
         let whole = |bytes: &[u8]| checksum::finish(checksum::add(0, bytes));
         match kind {
-            HeaderKind::Pppoe => put(segment, at + 4, length - 6),
+            HeaderKind::Pppoe => write_half(segment, at + 4, length - 6),
             HeaderKind::Ipv4 => {
                 let id = u16::from_be_bytes([segment[at + 4], segment[at + 5]]);
-                put(segment, at + 2, length);
+                write_half(segment, at + 2, length);
                 let id = id.wrapping_add(self.next as u16);
-                put(segment, at + 4, id.into());
+                write_half(segment, at + 4, id.into());
                 let end = at + usize::from(segment[at] & 0xf) * 4;
                 checksum::store(&mut segment[at..end], 10, whole);
             }
-            HeaderKind::Ipv6 => put(segment, at + 4, length - 40),
+            HeaderKind::Ipv6 => write_half(segment, at + 4, length - 40),
             HeaderKind::Udp => {
-                put(segment, at + 4, length);
+                write_half(segment, at + 4, length);
                 let innermost = i + 1 == self.headers.len();
                 let wanted = match innermost {
                     true => self.checksummed,
@@ -263,7 +271,8 @@ impl SegmentSplit {
         }
     }
 
-    /// The sum of header `i` to the end, and of the pseudo header from the IP header around it.
+    /// Returns the sum over header `i` and all bytes behind it, and over the pseudo header of the
+    /// IP header around it.
     fn sum(&self, segment: &[u8], i: usize, protocol: u8) -> u64 {
         let at = self.headers[i].at;
         let around = self.headers[i - 1];
@@ -276,11 +285,12 @@ impl SegmentSplit {
     }
 }
 
-fn put(segment: &mut [u8], at: usize, value: usize) {
+/// Writes a 16-bit field in network byte order.
+fn write_half(segment: &mut [u8], at: usize, value: usize) {
     segment[at..at + 2].copy_from_slice(&(value as u16).to_be_bytes());
 }
 
-/// Stores the checksum. Its field already has the sum of the pseudo header.
+/// Completes the checksum of a frame. Its field already has the sum of the pseudo header.
 fn complete_checksum(frame: &mut [u8], virtio: &VirtioHeader) {
     let Some(start) = virtio.csum_start() else {
         return;
@@ -298,14 +308,16 @@ fn complete_checksum(frame: &mut [u8], virtio: &VirtioHeader) {
     }
 }
 
-/// The headers from Ethernet to the L4 header whose payload is split.
+/// Walk over the headers from Ethernet to the L4 header whose payload is split.
 struct HeaderWalk<'a> {
     frame: &'a [u8],
-    /// Where that header begins, if known from the checksum: it need not be the first of its kind.
+    /// Offset of the L4 header, if known from the checksum. It need not be the first L4 header of
+    /// its kind.
     target: Option<usize>,
+    /// IP protocol of the L4 header.
     l4: u8,
     headers: &'a mut Vec<Header>,
-    /// A jumbo payload header, which must not go over the wire.
+    /// Offset of a jumbo payload header, which must not go over the wire.
     jumbo: Option<usize>,
 }
 
@@ -322,7 +334,7 @@ impl HeaderWalk<'_> {
         self.headers.push(Header { kind, at });
     }
 
-    /// From the EtherType at `at` to where the L4 header begins.
+    /// Walks from the EtherType at `at` inwards, and returns the offset of the L4 header.
     fn ethernet(&mut self, at: usize) -> Option<usize> {
         match self.half(at)? {
             // 802.1Q, 802.1ad, and the old QinQ one.
@@ -343,7 +355,8 @@ impl HeaderWalk<'_> {
         }
     }
 
-    /// RFC 3032 section 2.1: four bytes each, the third one's low bit ends the stack.
+    /// Walks a stack of MPLS labels (RFC 3032 section 2.1). A label has four bytes; the low bit of
+    /// the third byte marks the last label.
     fn mpls(&mut self, at: usize) -> Option<usize> {
         match (self.byte(at + 2)? & 1, self.byte(at + 4)? >> 4) {
             (0, _) => self.mpls(at + 4),
@@ -373,7 +386,7 @@ impl HeaderWalk<'_> {
         // Hop-by-hop, routing, destination options (RFC 8200 section 4).
         while let 0 | 43 | 60 = next {
             let (kind, length) = (self.byte(at)?, self.byte(at + 1)?);
-            // RFC 2675 section 2: option 0xc2 of 4 bytes, in a header of its own.
+            // RFC 2675 section 2: option 0xc2 of 4 bytes, in a separate header.
             let option = self.frame.get(at + 2..at + 4)?;
             if next == 0 && at == first && length == 0 && option == [0xc2, 4] {
                 self.jumbo.get_or_insert(at);
@@ -400,8 +413,8 @@ impl HeaderWalk<'_> {
             4 => self.ipv4(at),
             41 => self.ipv6(at),
             47 => self.gre(at),
-            // A tunnel: its header depends on the meaning of the port, so the inner packet is searched from its other
-            // end.
+            // A tunnel. Its header depends on the meaning of the port, so the inner IP header is
+            // searched from its end.
             UDP => {
                 self.push(HeaderKind::Udp, at);
                 self.inner(at + 8)
@@ -410,7 +423,8 @@ impl HeaderWalk<'_> {
         }
     }
 
-    /// RFC 2784 and 2890: flags, protocol, and four bytes each for checksum, key and sequence number.
+    /// Walks a GRE header (RFC 2784 and 2890): flags, protocol, and four bytes each for checksum,
+    /// key and sequence number.
     fn gre(&mut self, at: usize) -> Option<usize> {
         let flags = self.byte(at)?;
         let options = [0x80, 0x20, 0x10]
@@ -429,7 +443,8 @@ impl HeaderWalk<'_> {
         }
     }
 
-    /// The IP header whose payload begins at the target, no earlier than `from`.
+    /// Finds the IP header whose payload begins at the target, and walks on from it. The header
+    /// must not begin before `from`.
     fn inner(&mut self, from: usize) -> Option<usize> {
         let target = self.target?;
         let room = target.checked_sub(from)?;

@@ -1,4 +1,4 @@
-//! Super-frames built by hand, taken apart, and read again with arithmetic of their own.
+//! Tests that split super-frames built by hand, and check the segments with independent arithmetic.
 
 use proptest::prelude::*;
 
@@ -75,8 +75,8 @@ fn payload(len: usize) -> Vec<u8> {
     (0..len).map(|it| (it * 7 + it / 251) as u8).collect()
 }
 
-/// Checks a frame from `at` (an EtherType) inwards, all lengths and checksums, and returns the innermost
-/// payload and its header.
+/// Checks all lengths and checksums of a frame, from the EtherType at `at` inwards. Returns the
+/// innermost payload and its header.
 pub(in super::super) fn verify(frame: &[u8], at: usize) -> (Vec<u8>, Vec<u8>) {
     let half = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     match half(at) {
@@ -185,7 +185,8 @@ fn ethernet(kinds: &[u16], inner: &[u8]) -> Vec<u8> {
     [&frame, inner].concat()
 }
 
-/// Every way in which a TCP super-frame can be wrapped, and where its TCP header begins.
+/// Returns TCP super-frames with the payload `data` in all encapsulations, each with its name and
+/// GSO type.
 fn wrappings(data: &[u8]) -> Vec<(&'static str, u8, Vec<u8>)> {
     let inner4 = ethernet(&[0x0800], &ipv4(6, &tcp(data)));
     let inner6 = ethernet(&[0x86dd], &ipv6(6, &tcp(data)));
@@ -265,7 +266,7 @@ fn wrappings(data: &[u8]) -> Vec<(&'static str, u8, Vec<u8>)> {
 }
 
 #[test]
-fn tcp_in_every_wrapping() {
+fn tcp_is_split_in_every_encapsulation() {
     for (size, len) in [
         (1448, 50_000),
         (1000, 1000),
@@ -310,13 +311,13 @@ fn identifications_count_up() {
 }
 
 #[test]
-fn plain_tcp_needs_no_hint_where_it_begins() {
+fn plain_tcp_is_split_without_a_checksum_start() {
     let frame = ethernet(&[0x8100, 0x0800], &ipv4(6, &tcp(&payload(300))));
     assert_eq!(segments(&frame, &virtio(GSO_TCPV4, 100, 0)).len(), 3);
 }
 
 #[test]
-fn udp_segments() {
+fn udp_super_frames_are_split() {
     let data = payload(5000);
     for (checksum, hint, summed) in [([0, 0], 34, true), ([0, 0], 0, false), ([1, 2], 0, true)] {
         let frame = ethernet(&[0x0800], &ipv4(17, &udp(443, &data, checksum)));
@@ -331,7 +332,7 @@ fn udp_segments() {
 }
 
 #[test]
-fn big_tcp_loses_its_jumbo_header() {
+fn the_jumbo_header_of_big_tcp_is_removed() {
     let data = payload(180_000);
     let l4 = tcp(&data);
     let mut hop = vec![6, 0, 0xc2, 4];
@@ -346,7 +347,7 @@ fn big_tcp_loses_its_jumbo_header() {
 }
 
 #[test]
-fn what_is_not_understood_stays_whole() {
+fn frames_that_cannot_be_split_stay_whole() {
     let data = payload(3000);
     let odd = ethernet(&[0x1234], &data);
     let v4 = ethernet(&[0x0800], &ipv4(6, &tcp(&data)));
@@ -415,7 +416,7 @@ fn the_header_is_read_in_the_machines_order() {
 }
 
 proptest! {
-    /// Whatever the kernel might say of whatever frame, nothing panics and nothing grows.
+    /// Checks that splitting never panics or grows a frame, for any virtio header and any frame.
     #[test]
     fn nothing_panics(
         which in 0usize..14, len in 0usize..400, kind in prop::sample::select(vec![0u8, 1, 3, 4, 5, 0x81]),

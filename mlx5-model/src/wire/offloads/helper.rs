@@ -1,12 +1,16 @@
-//! A process for each interface that switches offloads off and on, and on again when the program ends, however it ends.
+//! Helper process, one per interface, that switches offloads off and on. It also switches them on
+//! when the program ends for any reason.
 //!
-//! It is forked when a wire is opened for the first time, with the rights of then. A program that opens its device, gives up
-//! its rights and opens it again, as `wqcap run` does, finds it there; so does one that closes it in a sandbox. It sleeps until
-//! its end of a socket pair has a request or is closed, or the program's pidfd says that it is over. It is in a session of its
-//! own with all signals blocked: what ends the program's process group does not end it before its work is done.
+//! The process is forked when a wire is opened for the first time, and has the program's rights at
+//! that time. So it works for a program that opens its device, gives up its rights and opens the
+//! device again, as `wqcap run` does, and for a program that closes its device in a sandbox. The
+//! process sleeps until its end of a socket pair has a request or is closed, or until the program's
+//! pidfd reports the end of the program. It is in a separate session with all signals blocked: a
+//! signal to the program's process group does not end it before its work is done.
 //!
-//! Invariants: the process makes system calls and does nothing else, because the program may have had threads when it was
-//! forked; it is nobody's child, because the program may wait for children of its own.
+//! Invariants: the process makes system calls and does nothing else, because the program may have
+//! had threads when it was forked; the process is not a child of the program, because the program
+//! may wait for its own children.
 
 #![allow(unsafe_code)]
 
@@ -27,24 +31,27 @@ use super::super::mapping::between_mappings;
 use super::super::packet_socket::Socket;
 use super::{ETHTOOL_GFLAGS, ETHTOOL_GGRO, ETHTOOL_SFLAGS, ETHTOOL_SGRO};
 
-/// How long a request may take.
+/// Timeout of a request to the helper process.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The process's descriptors are from here on.
+/// Lowest descriptor of the helper process.
 const FIRST_FD: c_int = 10;
 
-/// Requests: switch these flags and GRO off, or what was switched off on.
+/// Request to switch off GRO and the given flags.
 const OFF: u32 = 0;
+/// Request to switch on the offloads that were switched off.
 const ON: u32 = 1;
 
-/// An interface of a network namespace.
+/// Interface of a network namespace.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct NamespaceInterface {
+    /// Number of the namespace; 0 before Linux 5.14.
     namespace: u64,
     index: c_int,
 }
 
 impl NamespaceInterface {
-    /// That with this index in the socket's namespace, which before Linux 5.14 is taken for the only one.
+    /// Creates the identity of the interface `index` in the socket's namespace. Before Linux 5.14
+    /// all namespaces count as one.
     pub(super) fn new(socket: &Socket, index: c_int) -> NamespaceInterface {
         NamespaceInterface {
             namespace: socket.namespace().unwrap_or(0),
@@ -53,11 +60,12 @@ impl NamespaceInterface {
     }
 }
 
-/// The program's end of a process.
+/// Connection of the program to a helper process.
 struct Helper {
     interface: NamespaceInterface,
+    /// The program's end of the socket pair.
     end: OwnedFd,
-    /// Wires that are open.
+    /// Number of open wires on the interface.
     wires: u32,
 }
 
@@ -67,7 +75,7 @@ fn helpers() -> MutexGuard<'static, Vec<Helper>> {
     HELPERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Switches GRO and these flags off, for one wire more.
+/// Switches off GRO and the offloads in `flags`, for one more wire on the interface.
 pub(super) fn switch_off(
     socket: &Socket,
     interface: NamespaceInterface,
@@ -77,7 +85,7 @@ pub(super) fn switch_off(
     let at = match helpers.iter().position(|it| it.interface == interface) {
         Some(at) => at,
         None => {
-            // As it is: only the permission is asked for, before a process is made.
+            // Sets GRO to its current value, to check the permission before a process is forked.
             let [_, gro] = socket.ethtool(interface.index, [ETHTOOL_GGRO, 0])?;
             socket.ethtool(interface.index, [ETHTOOL_SGRO, gro])?;
             helpers.push(Helper::start(interface)?);
@@ -87,25 +95,27 @@ pub(super) fn switch_off(
     helpers[at].wires += 1;
     let done = helpers[at].request(OFF, flags);
     if done.as_ref().is_err_and(|e| e.raw_os_error().is_none()) {
-        // It is gone.
+        // The process is gone.
         helpers.swap_remove(at);
     }
     done
 }
 
-/// Switches on what was switched off, unless another wire is open on the interface.
+/// Switches on the offloads that were switched off, unless another wire is open on the interface.
 pub(super) fn switch_on(interface: NamespaceInterface) {
     let mut helpers = helpers();
     if let Some(it) = helpers.iter_mut().find(|it| it.interface == interface) {
         it.wires = it.wires.saturating_sub(1);
         if it.wires == 0 {
-            // It fails if the interface is gone, or the process, which has switched it on then.
+            // The request fails if the interface is gone, or if the process is gone, which then has
+            // switched the offloads on.
             let _ = it.request(ON, 0);
         }
     }
 }
 
 impl Helper {
+    /// Forks the helper process of an interface.
     fn start(interface: NamespaceInterface) -> io::Result<Helper> {
         let close_on_exec = SocketFlags::CLOEXEC;
         let (end, process_end) = socketpair(
@@ -116,10 +126,10 @@ impl Helper {
         )?;
         set_socket_timeout(&end, Timeout::Recv, Some(PATIENCE))?;
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, close_on_exec, None)?;
-        // SAFETY: it opens a descriptor of this process, or fails.
+        // SAFETY: the call opens a descriptor of this process, or fails.
         let program = unsafe { libc::syscall(libc::SYS_pidfd_open, std::process::id(), 0) };
         let program = c_int::try_from(program).unwrap_or(-1);
-        // SAFETY: a new descriptor that nobody else closes.
+        // SAFETY: the descriptor is new, and no other code closes it.
         let program = (program >= 0).then(|| unsafe { OwnedFd::from_raw_fd(program) });
         let process = Process {
             end: process_end.as_raw_fd(),
@@ -140,12 +150,13 @@ impl Helper {
                     if fork().is_ok_and(|pid| pid == 0) {
                         process.run();
                     }
-                    // The one between is waited for, so that the other is nobody's child.
+                    // The program waits for this process, so that the helper process is not its
+                    // child.
                     exit()
                 }
                 child => {
                     let mut status = 0;
-                    // It fails if the program ignores SIGCHLD, once the child has ended.
+                    // If the program ignores SIGCHLD, the call fails once the child has ended.
                     while libc::waitpid(child, &raw mut status, 0) < 0
                         && io::Error::last_os_error().kind() == ErrorKind::Interrupted
                     {
@@ -160,9 +171,10 @@ impl Helper {
         })
     }
 
-    /// Has the process do something. An error without a number: it does not answer.
+    /// Sends a request to the process and waits for its answer. An error without an error number
+    /// means that the process does not answer.
     fn request(&self, what: u32, flags: u32) -> io::Result<()> {
-        let gone = || io::Error::other("the process for it does not answer");
+        let gone = || io::Error::other("the helper process does not answer");
         let request = u64::from(what) << 32 | u64::from(flags);
         let mut answer = [0; size_of::<c_int>()];
         send(&self.end, &request.to_ne_bytes(), SendFlags::NOSIGNAL).map_err(|_| gone())?;
@@ -176,30 +188,33 @@ impl Helper {
     }
 }
 
-/// What the process works with.
+/// State of the helper process.
 struct Process {
-    /// Its end of the socket pair.
+    /// The process's end of the socket pair.
     end: RawFd,
-    /// Of the program; -1 before Linux 5.3.
+    /// Pidfd of the program; -1 before Linux 5.3.
     program: RawFd,
-    /// Any socket of the interface's network namespace.
+    /// Socket in the interface's network namespace.
     socket: RawFd,
+    /// Index of the interface.
     index: c_int,
-    /// What it has switched off.
+    /// Set when the process has switched off GRO.
     gro: bool,
+    /// Flags of the offloads that the process has switched off.
     flags: u32,
 }
 
 impl Process {
-    /// From its first step to its last.
+    /// Runs the helper process until the program ends.
     ///
     /// # Safety
-    /// In a forked child only.
+    /// The calling process must be a forked child.
     unsafe fn run(mut self) -> ! {
-        // SAFETY: system calls on this process and its own descriptors, with structures on its stack.
+        // SAFETY: the system calls affect only this process and its descriptors, with structures on
+        // its stack.
         unsafe {
             libc::syscall(libc::SYS_setsid);
-            // The kernel's set of signals, not the C library's.
+            // A signal set of the kernel's size, not the C library's.
             let all = u64::MAX;
             let size = size_of::<u64>();
             libc::syscall(
@@ -222,7 +237,8 @@ impl Process {
                     events: libc::POLLIN,
                     revents: 0,
                 });
-                // No signal interrupts it. Without a pidfd, the end of the program closes the pair.
+                // No signal interrupts the call. Without a pidfd, the end of the program closes the
+                // socket pair.
                 libc::syscall(
                     libc::SYS_ppoll,
                     fds.as_mut_ptr(),
@@ -251,7 +267,8 @@ impl Process {
         }
     }
 
-    /// Switches off what is on; the last error.
+    /// Switches off GRO and the offloads in `flags` that are on. Returns the last error number, or
+    /// 0.
     fn switch_off(&mut self, flags: u32) -> c_int {
         let mut errno = 0;
         if matches!(self.ethtool([ETHTOOL_GGRO, 0]), Ok([_, on]) if on != 0) {
@@ -271,7 +288,7 @@ impl Process {
         errno
     }
 
-    /// Switches on what was switched off; the last error.
+    /// Switches on the offloads that were switched off. Returns the last error number, or 0.
     fn switch_on(&mut self) -> c_int {
         let mut errno = 0;
         if std::mem::take(&mut self.gro) {
@@ -287,12 +304,13 @@ impl Process {
         errno
     }
 
-    /// Closes all other descriptors, so that nobody waits for this process in vain: readers of the program's output, say.
-    /// Before Linux 5.9 they stay open.
+    /// Closes all other descriptors, so that no other process waits until this one closes them,
+    /// such as a reader of the program's output. Before Linux 5.9 they stay open.
     fn keep_only_its_descriptors(&mut self) {
         let mut kept = [self.end, self.program, self.socket];
         let mut from = FIRST_FD;
-        // SAFETY: descriptors of this process alone. Those that it needs are copied first, each beyond the one before.
+        // SAFETY: only descriptors of this process are changed. Needed ones are copied first, each
+        // above the previous one.
         unsafe {
             for fd in kept.iter_mut().filter(|fd| **fd >= 0) {
                 let copy = libc::syscall(libc::SYS_fcntl, *fd, libc::F_DUPFD, from);
@@ -312,37 +330,39 @@ impl Process {
         [self.end, self.program, self.socket] = kept;
     }
 
-    /// An ethtool command of two words, or the error's number.
+    /// Runs an ethtool command of two words. Returns the words as the kernel has left them, or the
+    /// error number.
     fn ethtool(&self, mut words: [u32; 2]) -> Result<[u32; 2], c_int> {
         // SAFETY: a C struct of integers and a pointer, for which zeroes are a value.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         request.ifr_ifru.ifru_ifindex = self.index;
-        // The kernel gives the name of the index, and then takes it.
+        // SIOCGIFNAME writes the interface's name into the request, and SIOCETHTOOL takes the name.
         self.ioctl(libc::SIOCGIFNAME as libc::c_ulong, &mut request)?;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
         self.ioctl(libc::SIOCETHTOOL as libc::c_ulong, &mut request)?;
-        // The compiler does not know that the kernel wrote it.
+        // The compiler does not see that the kernel has written the words.
         Ok(std::hint::black_box(words))
     }
 
     fn ioctl(&self, operation: libc::c_ulong, request: &mut libc::ifreq) -> Result<(), c_int> {
-        // SAFETY: the operations read and write a struct ifreq, and one of them two words that it points to.
+        // SAFETY: the operations read and write a struct ifreq, and SIOCETHTOOL the two words at
+        // its pointer.
         let ret =
             unsafe { libc::syscall(libc::SYS_ioctl, self.socket, operation, &raw mut *request) };
         if ret == 0 {
             return Ok(());
         }
-        // SAFETY: this thread's own.
+        // SAFETY: the pointer is valid for the calling thread.
         Err(unsafe { *libc::__errno_location() })
     }
 }
 
-/// Forks without what the C library does about it, which is not this process's to do.
+/// Forks without the C library's fork handlers, which this process must not run.
 ///
 /// # Safety
-/// The child may only make system calls.
+/// The child must only make system calls.
 unsafe fn fork() -> io::Result<c_int> {
-    // SAFETY: the child goes on with a copy of this stack.
+    // SAFETY: the child continues on a copy of this stack.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
     if pid < 0 {
         return Err(io::Error::last_os_error());
@@ -350,11 +370,13 @@ unsafe fn fork() -> io::Result<c_int> {
     Ok(pid as c_int)
 }
 
+/// Ends the process at once.
+///
 /// # Safety
-/// In a forked child only.
+/// The calling process must be a forked child.
 unsafe fn exit() -> ! {
     loop {
-        // SAFETY: it ends this process alone.
+        // SAFETY: the call ends only this process.
         unsafe { libc::syscall(libc::SYS_exit_group, 0) };
     }
 }
@@ -373,7 +395,7 @@ mod tests {
 
     const RING: u32 = 64 << 10;
 
-    fn with_ring() -> io::Result<Socket> {
+    fn socket_with_ring() -> io::Result<Socket> {
         let socket = Socket::new()?;
         socket.prepare()?;
         socket.set_ring(&libc::tpacket_req3 {
@@ -388,10 +410,11 @@ mod tests {
         Ok(socket)
     }
 
-    /// Each of them lives on with a copy of the memory that was mapped when it was forked.
+    /// Checks that a helper process has no copy of memory that was mapped when it was forked. A
+    /// copy would hold the socket as long as the helper process lives.
     #[test]
-    fn no_process_holds_a_closed_wires_socket() {
-        let socket = need!(with_ring().map_err(|e| format!("needs a packet socket: {e}")));
+    fn no_helper_process_holds_a_closed_wires_socket() {
+        let socket = need!(socket_with_ring().map_err(|e| format!("needs a packet socket: {e}")));
         let inode = fs::metadata(format!("/proc/self/fd/{}", socket.fd()));
         let inode = inode.unwrap().ino().to_string();
         let is_open = || {
@@ -419,10 +442,10 @@ mod tests {
             helpers
         });
         drop(socket);
-        // Processes on their way to their own program or descriptors still have it for a moment.
+        // Processes that have not yet closed their descriptors hold the socket for a moment.
         let began = Instant::now();
         while is_open() {
-            assert!(began.elapsed() < lab::PATIENCE, "it is still open");
+            assert!(began.elapsed() < lab::PATIENCE, "the socket is still open");
             thread::sleep(lab::MOMENT);
         }
     }

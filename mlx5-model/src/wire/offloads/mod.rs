@@ -1,6 +1,8 @@
-//! What an interface does to received frames before a wire sees them, switched off while the wire is open.
+//! Receive offloads of an interface, switched off while a wire is open: the merging of frames (GRO,
+//! LRO) and the removal of VLAN tags.
 //!
-//! Imports `packet_socket`. Invariant: only a process that will switch it on again switches something off (see `helper`).
+//! Imports `packet_socket`. Invariant: an offload is switched off only by a process that will
+//! switch it on again (see `helper`).
 
 mod helper;
 
@@ -10,26 +12,31 @@ use std::io;
 use super::packet_socket::Socket;
 use helper::NamespaceInterface;
 
-/// linux/ethtool.h.
+// Commands of linux/ethtool.h.
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_SFLAGS: u32 = 0x26;
 const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_SGRO: u32 = 0x2c;
-/// Tags taken out of frames: XDP programs do not see them, packet sockets are told of them.
+/// Flag of the removal of VLAN tags from received frames. XDP programs do not see the removed tags;
+/// packet sockets get them as metadata.
 pub(super) const ETH_FLAG_RXVLAN: u32 = 1 << 8;
-/// Frames merged by the NIC.
+/// Flag of LRO, with which the NIC merges received frames.
 pub(super) const ETH_FLAG_LRO: u32 = 1 << 15;
 
-/// GRO, which merges received frames, and those of the flags above that a wire names.
+/// Offloads that are switched off: GRO, which merges received frames, and the flags that a wire
+/// names.
 pub(super) struct Offloads {
-    /// What is to be switched on again; `None`: nothing.
+    /// Interface whose offloads are switched on again when the value is dropped; `None` if none was
+    /// switched off.
     off: Option<NamespaceInterface>,
+    /// Error with which an offload could not be switched off.
     refused: Option<io::Error>,
 }
 
 impl Offloads {
+    /// Switches off GRO and the offloads in `flags` on an interface.
     pub(super) fn switch_off(socket: &Socket, index: c_int, flags: u32) -> Offloads {
-        // A device that does not answer has no such offload.
+        // A device that refuses the command has no such offload.
         let get = |command| socket.ethtool(index, [command, 0]).map_or(0, |it| it[1]);
         if get(ETHTOOL_GGRO) == 0 && get(ETHTOOL_GFLAGS) & flags == 0 {
             return Offloads {
@@ -40,7 +47,7 @@ impl Offloads {
         let interface = NamespaceInterface::new(socket, index);
         let refused = helper::switch_off(socket, interface, flags).err();
         Offloads {
-            // Some of it may be off all the same.
+            // Despite an error some of the offloads may be off.
             off: Some(interface),
             refused,
         }

@@ -1,10 +1,10 @@
-//! The index of a capture file: where its frames are, and when they are due.
+//! Index of a capture file: offsets, lengths and due times of its frames.
 //!
-//! Reads pcap (micro- and nanoseconds, both byte orders) and pcapng. Of the crate `pcap-file` only the unchecked half
-//! is used: its checked readers refuse what real capture files contain (caplen above the header's snaplen, stamps
-//! with more than a second of nanoseconds, the `if_tzone` option, any option that is not UTF-8), and a wire must play
-//! everything that tcpdump reads. So pcapng is parsed here, and a damaged end ends the file with a note, not an
-//! error.
+//! Reads pcap (microseconds and nanoseconds, both byte orders) and pcapng. A wire must play
+//! everything that tcpdump reads. Of the crate `pcap-file` only the unchecked half is used, because
+//! its checked readers refuse properties of real capture files: caplen above the header's snaplen,
+//! stamps with more than a second of nanoseconds, the `if_tzone` option, any option that is not
+//! UTF-8. So pcapng is parsed here, and a damaged end ends the file with a note, not an error.
 //!
 //! Invariant: every record lies within the file and is 14 bytes to 256 KiB long.
 
@@ -13,27 +13,31 @@ use pcap_file::{DataLink, PcapError};
 
 use super::super::delivery::{MAX_FRAME, MIN_FRAME};
 
-/// A frame in the file.
+/// Frame in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PcapRecord {
+    /// Offset of the frame in the file.
     pub(super) at: usize,
     pub(super) len: u32,
-    /// Nanoseconds after the first frame; never less than its predecessor's.
+    /// Due time in nanoseconds after the first frame, never less than that of the previous record.
     pub(super) due: u64,
 }
 
-/// See the module.
+/// Index of all frames of a capture file.
 #[derive(Debug, Default)]
 pub(super) struct FileIndex {
     pub(super) records: Vec<PcapRecord>,
-    /// Records that are not frames: too short for Ethernet, or of another link type.
+    /// Number of records that are not frames: too short for Ethernet, or of another link type.
     pub(super) skipped: u64,
+    /// Notes for the user, such as a truncated end.
     pub(super) notes: Vec<String>,
+    /// Stamp of the first frame in nanoseconds.
     first: Option<u64>,
+    /// Number of records of other link types than Ethernet.
     foreign: u64,
 }
 
-/// Why a file cannot be played, and what to do.
+/// Reason why a file cannot be played, and its remedy.
 #[derive(Debug)]
 pub(super) struct IndexError {
     pub(super) what: String,
@@ -48,17 +52,17 @@ fn refuse<T>(what: impl Into<String>, advice: &str) -> Result<T, IndexError> {
 }
 
 impl FileIndex {
-    /// Reads the whole file in `data`.
-    pub(super) fn build(data: &[u8]) -> Result<FileIndex, IndexError> {
+    /// Indexes the whole file in `data`.
+    pub(super) fn parse(data: &[u8]) -> Result<FileIndex, IndexError> {
         let mut index = FileIndex::default();
         match data {
             [] => refuse(
                 "the file is empty",
-                "a pcap file has at least its 24 bytes of header",
+                "a pcap file has at least a header of 24 bytes",
             ),
             [0x1f, 0x8b, ..] => refuse(
-                "the file is compressed by gzip",
-                "unpack it first; zstd and LZ4 are read as they are",
+                "the file is compressed with gzip",
+                "decompress it first; zstd and LZ4 files are read directly",
             ),
             [0x0a, 0x0d, 0x0d, 0x0a, ..] => index.pcapng(data),
             _ => index.pcap(data),
@@ -78,12 +82,12 @@ impl FileIndex {
         Ok(index)
     }
 
-    /// The stamp of the first frame; 0: there is none.
+    /// Returns the stamp of the first frame in nanoseconds; 0 if there is no frame.
     pub(super) fn first_stamp(&self) -> u64 {
         self.first.unwrap_or(0)
     }
 
-    /// Divides all times by `speed`.
+    /// Divides all due times by `speed`.
     pub(super) fn divide_times(&mut self, speed: f64) {
         if speed != 1.0 {
             for record in &mut self.records {
@@ -92,6 +96,7 @@ impl FileIndex {
         }
     }
 
+    /// Adds a frame of `len` bytes at the offset `at`, stamped `stamp` nanoseconds.
     fn push(&mut self, at: usize, len: usize, stamp: u64) {
         if len < MIN_FRAME {
             self.skipped += 1;
@@ -107,16 +112,16 @@ impl FileIndex {
         });
     }
 
-    /// Notes why the rest of the file is left out.
-    fn truncate(&mut self, at: usize, why: impl std::fmt::Display) {
+    /// Adds the note that the rest of the file is left out, with the reason.
+    fn truncate(&mut self, at: usize, reason: impl std::fmt::Display) {
         let records = self.records.len() as u64 + self.skipped;
         self.notes.push(format!(
-            "the file is truncated after {records} records, at byte {at}: {why}"
+            "the file is truncated after {records} records, at byte {at}: {reason}"
         ));
     }
 
-    /// draft-ietf-opsawg-pcap. The link type word holds more than the link type: bit 26 says that the top four bits
-    /// are the FCS length in 16-bit words.
+    /// Indexes a pcap file (draft-ietf-opsawg-pcap). The word of the link type has more fields: if
+    /// bit 26 is set, the top four bits are the FCS length in 16-bit words.
     fn pcap(&mut self, data: &[u8]) -> Result<(), IndexError> {
         let (mut rest, parser) = match PcapParser::new(data) {
             Ok(it) => it,
@@ -129,7 +134,7 @@ impl FileIndex {
             Err(_) => {
                 let magic = data.first_chunk().map_or(0, |it| u32::from_be_bytes(*it));
                 let what =
-                    format!("it begins with {magic:#010x}, so it is neither pcap nor pcapng");
+                    format!("the file begins with {magic:#010x} and is neither pcap nor pcapng");
                 return refuse(what, "convert it with `editcap -F pcapng`");
             }
         };
@@ -169,16 +174,16 @@ impl FileIndex {
         Ok(())
     }
 
-    /// draft-ietf-opsawg-pcapng.
+    /// Indexes a pcapng file (draft-ietf-opsawg-pcapng).
     fn pcapng(&mut self, data: &[u8]) -> Result<(), IndexError> {
         let mut section = PcapngSection::default();
         let (mut at, mut first_foreign) = (0, None);
         while at < data.len() {
-            let block = match PcapngBlock::at(data, at, &mut section) {
+            let block = match PcapngBlock::read(data, at, &mut section) {
                 Ok(block) => block,
-                Err(why) if at == 0 => return refuse(why, ""),
-                Err(why) => {
-                    self.truncate(at, why);
+                Err(reason) if at == 0 => return refuse(reason, ""),
+                Err(reason) => {
+                    self.truncate(at, reason);
                     break;
                 }
             };
@@ -191,8 +196,8 @@ impl FileIndex {
                     first_foreign = first_foreign.or(interface.as_ref().map(|it| it.link));
                 }
                 section.interfaces.extend(interface);
-            } else if let Err(why) = self.packet(&section, &block, at + 8) {
-                self.truncate(at, why);
+            } else if let Err(reason) = self.packet(&section, &block, at + 8) {
+                self.truncate(at, reason);
                 break;
             }
             at = block.end;
@@ -203,7 +208,8 @@ impl FileIndex {
         }
     }
 
-    /// Indexes the frame of a packet block, if it is one. `body_at` is the offset of its body.
+    /// Indexes the frame of a packet block; other blocks are ignored. `body_at` is the offset of
+    /// the block's body.
     fn packet(
         &mut self,
         section: &PcapngSection,
@@ -215,14 +221,15 @@ impl FileIndex {
         let (data_at, interface, caplen, len, stamp) = match block.kind {
             // Section 4.3: interface, stamp (high, low), captured and original length, data.
             ENHANCED => (20, word(0)?, word(3)?, word(4)?, Some((word(1)?, word(2)?))),
-            // Section 4.4: original length, data; what was captured follows from snaplen.
+            // Section 4.4: original length, data; the captured length follows from snaplen.
             SIMPLE => {
                 let snaplen = section.interfaces.first().map_or(0, |it| it.snaplen);
                 let len = word(0)?;
                 let caplen = if snaplen == 0 { len } else { len.min(snaplen) };
                 (4, 0, caplen, len, None)
             }
-            // Appendix A (obsolete): as the enhanced one, but half a word of interface and one of drops.
+            // Appendix A (obsolete): as the enhanced block, but with a half word each for interface
+            // and drops.
             OBSOLETE => {
                 let interface = section.half(block.body, 0).ok_or(DAMAGED)?;
                 (
@@ -237,7 +244,7 @@ impl FileIndex {
         };
         let caplen = caplen as usize;
         if caplen > MAX_FRAME {
-            return Err("a packet block holds more than any frame");
+            return Err("a packet block has a packet longer than any frame");
         }
         if caplen > block.body.len() - data_at {
             return Err(DAMAGED);
@@ -253,7 +260,7 @@ impl FileIndex {
         }
         let stamp = match stamp {
             Some((high, low)) => interface.nanoseconds(u64::from(high) << 32 | u64::from(low)),
-            // Without a stamp it is due together with the frame before.
+            // A frame without a stamp is due together with the previous frame.
             None => self.records.last().map_or(0, |it| it.due) + self.first.unwrap_or(0),
         };
         self.push(
@@ -265,28 +272,30 @@ impl FileIndex {
     }
 }
 
+/// Refuses a file of another link type than Ethernet.
 fn ethernet(link: DataLink) -> Result<(), IndexError> {
     match link {
         DataLink::ETHERNET => Ok(()),
         other => refuse(
-            format!("its link type is {} ({other:?})", u32::from(other)),
-            "a NIC's wire carries Ethernet (link type 1) only",
+            format!("the link type is {} ({other:?})", u32::from(other)),
+            "use a file of Ethernet frames (link type 1)",
         ),
     }
 }
 
+/// Returns the reason why a pcap file ends early, with `left` bytes left.
 fn end_of_pcap(left: usize, error: PcapError) -> String {
     match error {
         PcapError::IncompleteBuffer if left < 16 => {
-            format!("the {left} bytes left are too few for a record header")
+            format!("the last {left} bytes are too few for a record header")
         }
-        PcapError::IncompleteBuffer => "its last record is incomplete".to_owned(),
+        PcapError::IncompleteBuffer => "the last record is incomplete".to_owned(),
         other => other.to_string(),
     }
 }
 
-/// The part of `caplen` bytes before the FCS, which is at the end of the frame's `len` bytes and may not have been
-/// captured.
+/// Returns the number of captured bytes before the FCS. The FCS is at the end of the frame's `len`
+/// bytes, and may not have been captured.
 fn without_fcs(caplen: usize, len: u32, fcs: usize) -> usize {
     match fcs {
         0 => caplen,
@@ -300,9 +309,10 @@ const OBSOLETE: u32 = 2;
 const SIMPLE: u32 = 3;
 const ENHANCED: u32 = 6;
 
-/// A pcapng section: its byte order, and its interfaces so far.
+/// Section of a pcapng file: its byte order, and its interfaces so far.
 #[derive(Default)]
 struct PcapngSection {
+    /// Set when the byte order is big-endian.
     big: bool,
     interfaces: Vec<PcapngInterface>,
 }
@@ -327,20 +337,22 @@ impl PcapngSection {
     }
 }
 
-/// Section 3.1: type, total length, body, total length again.
+/// Block of a pcapng file (section 3.1): type, total length, body, total length again.
 struct PcapngBlock<'a> {
     kind: u32,
     body: &'a [u8],
+    /// Offset of the next block in the file.
     end: usize,
 }
 
 impl<'a> PcapngBlock<'a> {
-    fn at(
+    /// Reads the block at the offset `at`. A section header replaces `section`.
+    fn read(
         data: &'a [u8],
         at: usize,
         section: &mut PcapngSection,
     ) -> Result<PcapngBlock<'a>, &'static str> {
-        const ENDS: &str = "its last block is incomplete";
+        const ENDS: &str = "the last block is incomplete";
         let rest = &data[at..];
         if rest.starts_with(&SECTION.to_be_bytes()) {
             // Section 4.1: the byte-order magic follows the length whose order it defines.
@@ -370,18 +382,20 @@ impl<'a> PcapngBlock<'a> {
     }
 }
 
-/// Section 4.2, with its options.
+/// Interface of a pcapng section (section 4.2), with its options.
 struct PcapngInterface {
     link: DataLink,
     snaplen: u32,
-    /// if_tsresol.
+    /// Resolution of stamps, option if_tsresol.
     resolution: u8,
-    /// if_tsoffset, in seconds.
+    /// Offset of stamps in seconds, option if_tsoffset.
     offset: u64,
+    /// FCS length in bytes.
     fcs: usize,
 }
 
 impl PcapngInterface {
+    /// Reads the body of an interface description block. `None` if the body is too short.
     fn read(section: &PcapngSection, body: &[u8]) -> Option<PcapngInterface> {
         let mut interface = PcapngInterface {
             link: DataLink::from(u32::from(section.half(body, 0)?)),
@@ -398,7 +412,8 @@ impl PcapngInterface {
             match (code, value) {
                 (0, _) => break,
                 (9, [resolution, ..]) => interface.resolution = *resolution,
-                // In bits by the draft; in bytes by an older draft's example and some writers.
+                // The draft counts in bits; an older draft's example and some writers count in
+                // bytes.
                 (13, [bits, ..]) if *bits >= 16 => interface.fcs = usize::from(bits / 8),
                 (13, [bytes, ..]) => interface.fcs = usize::from(*bytes),
                 (14, [_, _, _, _, _, _, _, _]) => {
@@ -413,6 +428,7 @@ impl PcapngInterface {
         Some(interface)
     }
 
+    /// Converts a stamp of the interface to nanoseconds.
     fn nanoseconds(&self, stamp: u64) -> u64 {
         let power = u32::from(self.resolution & 0x7f);
         let fine = u128::from(stamp) * 1_000_000_000;
@@ -420,7 +436,7 @@ impl PcapngInterface {
             0 => 10_u128.checked_pow(power).map_or(0, |it| fine / it),
             _ => fine.checked_shr(power).unwrap_or(0),
         };
-        // Wrapping, as the offset may be negative.
+        // The arithmetic wraps because the offset may be negative.
         (nanoseconds as u64).wrapping_add(self.offset.wrapping_mul(1_000_000_000))
     }
 }

@@ -1,11 +1,12 @@
-//! A wire that plays a capture file, or those of a folder.
+//! Wire that plays a capture file, or all capture files of a folder.
 //!
-//! The file is read into memory when the wire is opened, and its frames are borrowed from there: opening a file of
-//! some GB takes that much memory and the time to read it, playing it costs next to nothing. The captured bytes
-//! (caplen) go over the wire, without the FCS if the file says that it has one, since wires carry none.
+//! The file is read into memory when the wire is opened, and its frames are borrowed from there.
+//! Opening a file of several GB takes that much memory and the time to read it; playing it costs
+//! almost nothing. The captured bytes (caplen) go over the wire, without the FCS if the file
+//! declares one, because wires carry none.
 //!
-//! Invariant: frames come in the order of the file, whatever their timestamps; a frame stamped before its predecessor
-//! is due together with it.
+//! Invariant: frames are delivered in the order of the file, whatever their time stamps; a frame
+//! stamped before its predecessor is due together with it.
 
 mod index;
 mod source;
@@ -18,21 +19,25 @@ use super::spec::WireSpec;
 use super::spec::pcap::{PcapPace, PcapSpec};
 use index::PcapRecord;
 
+/// Open `pcap` wire.
 pub(super) struct PcapWire {
+    /// Content of the file.
     data: Vec<u8>,
     records: Vec<PcapRecord>,
+    /// Index of the next record.
     next: usize,
-    /// Rounds left, this one included; `None`: for ever, 0: ended.
+    /// Rounds left, including the current one. `None`: forever; 0: ended.
     rounds: Option<u64>,
     pace: Playback,
     skipped: u64,
     notes: Vec<String>,
 }
 
+/// Pace of the playback.
 enum Playback {
     Unpaced,
     Pace(FramePace),
-    /// At the records' own times since this round began.
+    /// Recorded times of the frames, counted from the start of this round.
     Recorded {
         start: Option<u64>,
     },
@@ -140,6 +145,7 @@ impl PcapWire {
         taken
     }
 
+    /// Starts the next round at the due time of the last record.
     fn rewind(&mut self, last_due: u64) {
         self.next = 0;
         if let Some(rounds) = &mut self.rounds {
@@ -150,7 +156,8 @@ impl PcapWire {
         }
     }
 
-    /// The frame at the head is due now, and the rest keeps its distances, as on a link that was paused.
+    /// Makes the frame at the head due at `now_ns`. The following frames keep their distances, as
+    /// on a link that was paused.
     fn hold(&mut self, now_ns: u64) {
         match &mut self.pace {
             Playback::Unpaced => {}

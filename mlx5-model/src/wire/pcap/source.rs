@@ -1,4 +1,5 @@
-//! What a wire plays: a capture file, one on standard input, or all of a folder in the order of time.
+//! Input of a `pcap` wire: a capture file, standard input, or all files of a folder in the order of
+//! time.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -8,7 +9,8 @@ use super::super::spec::WireSpec;
 use super::index::{FileIndex, PcapRecord};
 use super::unpack::unpack;
 
-/// Endings of a folder's capture files; what has another is left out, also a file that is still being written.
+/// Endings of capture files in a folder. Other files are left out, including those that are still
+/// being written.
 const ENDINGS: [&str; 6] = [
     ".pcap",
     ".pcapng",
@@ -18,7 +20,7 @@ const ENDINGS: [&str; 6] = [
     ".pcapng.lz4",
 ];
 
-/// The bytes, and where the frames are in them.
+/// Reads the input `file`. Returns its bytes, and the index of the frames in them.
 pub(super) fn read(wire: &WireSpec, file: &str) -> Result<(Vec<u8>, FileIndex), WireError> {
     if file == "-" {
         return read_file(wire, Path::new("/dev/stdin"), file);
@@ -51,7 +53,7 @@ fn read_file(wire: &WireSpec, path: &Path, shown: &str) -> Result<(Vec<u8>, File
         data = content;
         note
     });
-    let mut index = FileIndex::build(&data).map_err(|error| {
+    let mut index = FileIndex::parse(&data).map_err(|error| {
         let source = io::Error::new(io::ErrorKind::InvalidData, error.what);
         WireError::new(wire, format!("parse {shown}"), source, error.advice)
     })?;
@@ -59,7 +61,7 @@ fn read_file(wire: &WireSpec, path: &Path, shown: &str) -> Result<(Vec<u8>, File
     Ok((data, index))
 }
 
-/// A folder's capture files, in the order of their names.
+/// Returns the paths of a folder's capture files, in the order of their names.
 fn captures(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -79,7 +81,8 @@ fn captures(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// One file of all: what has the same stamp is in the order of the files.
+/// Merges all files into one in the order of time. Frames with equal stamps stay in the order of
+/// the files.
 fn in_order_of_time(files: Vec<(Vec<u8>, FileIndex)>) -> (Vec<u8>, FileIndex) {
     let (mut data, mut all, mut stamped) = (Vec::new(), FileIndex::default(), Vec::new());
     for (bytes, index) in files {

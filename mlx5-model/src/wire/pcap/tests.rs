@@ -1,4 +1,4 @@
-//! Files as they should be, files as they should not be, and the public test captures.
+//! Tests with valid files, damaged files, and the public test captures.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -39,7 +39,7 @@ fn frame(i: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at + i) as u8).collect()
 }
 
-/// A little-endian microsecond file, byte by byte.
+/// Builds a little-endian pcap file with microseconds, byte by byte.
 fn file(link: u32, records: &[(u32, u32, u32, u32, &[u8])]) -> Vec<u8> {
     let mut out = vec![];
     for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 64, link] {
@@ -86,14 +86,14 @@ fn pcap_in_both_resolutions_and_byte_orders() {
         assert_eq!(play(&mut wire), sent);
         assert!(wire.notes().is_empty());
 
-        let index = FileIndex::build(&fs::read(&path).unwrap()).unwrap();
+        let index = FileIndex::parse(&fs::read(&path).unwrap()).unwrap();
         let due: Vec<_> = index.records.iter().map(|it| it.due).collect();
         assert_eq!(due, [0, 10_000, 20_000, 30_000, 40_000]);
     }
 }
 
 #[test]
-fn pcapng_with_interfaces_of_their_own_resolution_and_link() {
+fn pcapng_with_interfaces_of_different_resolutions_and_link_types() {
     let dir = tempfile::tempdir().unwrap();
     for endianness in [Endianness::Big, Endianness::Little] {
         let path = dir.path().join("a.pcapng");
@@ -134,13 +134,13 @@ fn pcapng_with_interfaces_of_their_own_resolution_and_link() {
         assert_eq!(play(&mut wire), [frame(0, 60), frame(0, 62)]);
         assert_eq!(wire.skipped(), 2);
         assert_eq!(wire.notes().len(), 2);
-        let index = FileIndex::build(&fs::read(&path).unwrap()).unwrap();
+        let index = FileIndex::parse(&fs::read(&path).unwrap()).unwrap();
         assert_eq!(index.records[1].due, 1_000_000_000);
 
         let whole = fs::read(&path).unwrap();
         for len in 0..whole.len() {
-            // Cut anywhere, it ends early or is refused; it never panics.
-            if let Ok(index) = FileIndex::build(&whole[..len]) {
+            // A file that is cut anywhere ends early or is refused; parsing never panics.
+            if let Ok(index) = FileIndex::parse(&whole[..len]) {
                 assert!(index.records.len() <= 2);
             }
         }
@@ -148,10 +148,10 @@ fn pcapng_with_interfaces_of_their_own_resolution_and_link() {
 }
 
 #[test]
-fn a_damaged_end_is_a_note() {
+fn a_damaged_end_is_reported_in_a_note() {
     let whole = file(1, &[(1, 0, 20, 20, &[7; 20]), (2, 0, 20, 20, &[8; 20])]);
     for cut in [1, 19, 20, 25, 35] {
-        let index = FileIndex::build(&whole[..whole.len() - cut]).unwrap();
+        let index = FileIndex::parse(&whole[..whole.len() - cut]).unwrap();
         assert_eq!(index.records.len(), 1, "cut by {cut}");
         assert_eq!(index.notes.len(), 1);
         assert!(
@@ -164,25 +164,25 @@ fn a_damaged_end_is_a_note() {
         1,
         &[(1, 0, 20, 20, &[7; 20]), (2, 0, 0xffff_fff0, 60, &[8; 60])],
     );
-    let index = FileIndex::build(&absurd).unwrap();
+    let index = FileIndex::parse(&absurd).unwrap();
     assert_eq!((index.records.len(), index.notes.len()), (1, 1));
     let large = file(1, &[(2, 0, 300_000, 60, &vec![8; 300_000])]);
-    let index = FileIndex::build(&large).unwrap();
+    let index = FileIndex::parse(&large).unwrap();
     assert!(index.records.is_empty() && index.notes[0].contains("300000"));
 }
 
 #[test]
-fn what_checked_readers_refuse() {
+fn records_that_checked_readers_refuse_are_played() {
     let whole = file(
         1,
         &[
-            (1, 2_000_000_000, 20, 10, &[1; 20]), // A stamp beyond its second, caplen above len.
+            (1, 2_000_000_000, 20, 10, &[1; 20]), // Fraction over a second, caplen above len.
             (0, 0, 100, 100, &[2; 100]),          // Above the header's snaplen, and back in time.
             (9, 0, 13, 13, &[3; 13]),             // Too short for Ethernet.
             (9, 0, 0, 60, &[]),
         ],
     );
-    let index = FileIndex::build(&whole).unwrap();
+    let index = FileIndex::parse(&whole).unwrap();
     let lens: Vec<_> = index.records.iter().map(|it| it.len).collect();
     assert_eq!((lens, index.skipped), (vec![20, 100], 2));
 }
@@ -195,13 +195,13 @@ fn an_fcs_is_left_off() {
         (1, 0, 62, 64, &[1; 62]),
         (1, 0, 50, 64, &[1; 50]),
     ];
-    let index = FileIndex::build(&file(link, records)).unwrap();
+    let index = FileIndex::parse(&file(link, records)).unwrap();
     let lens: Vec<_> = index.records.iter().map(|it| it.len).collect();
     assert_eq!(lens, [60, 60, 50]);
 }
 
 #[test]
-fn what_is_no_wire_is_refused_with_a_reason() {
+fn files_that_cannot_be_played_are_refused_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.pcap");
     for (bytes, reason) in [
@@ -236,9 +236,10 @@ fn zstd(raw: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Several frames with a skippable one in between, as writers that flush have them.
+/// Checks files of several compressed frames with a skippable frame in between, as flushing writers
+/// produce them.
 #[test]
-fn compressed_files_are_played_and_torn_ones_up_to_the_tear() {
+fn compressed_files_are_played_up_to_an_incomplete_frame() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.pcap.packed");
     let raw = file(1, &[(1, 0, 20, 20, &[1; 20]), (1, 5, 30, 30, &[2; 30])]);
@@ -265,14 +266,14 @@ fn compressed_files_are_played_and_torn_ones_up_to_the_tear() {
 #[test]
 fn a_folder_is_played_in_the_order_of_time() {
     let dir = tempfile::tempdir().unwrap();
-    let put = |name: &str, bytes: Vec<u8>| fs::write(dir.path().join(name), bytes).unwrap();
-    put(
+    let write = |name: &str, bytes: Vec<u8>| fs::write(dir.path().join(name), bytes).unwrap();
+    write(
         "b.pcap",
         file(1, &[(5, 0, 20, 20, &[1; 20]), (7, 0, 20, 20, &[3; 20])]),
     );
-    put("a.pcap.zst", zstd(&file(1, &[(6, 0, 20, 20, &[2; 20])])));
-    put("c.pcap.part", vec![0; 7]);
-    put("notes.txt", vec![0; 7]);
+    write("a.pcap.zst", zstd(&file(1, &[(6, 0, 20, 20, &[2; 20])])));
+    write("c.pcap.part", vec![0; 7]);
+    write("notes.txt", vec![0; 7]);
     let mut wire = open(dir.path(), "").unwrap();
     assert_eq!(play(&mut wire), [[1; 20], [2; 20], [3; 20]]);
     let empty = tempfile::tempdir().unwrap();
@@ -281,7 +282,7 @@ fn a_folder_is_played_in_the_order_of_time() {
 }
 
 #[test]
-fn rounds() {
+fn a_looped_file_is_played_the_given_number_of_times() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.pcap");
     fs::write(
@@ -304,7 +305,7 @@ fn rounds() {
 }
 
 #[test]
-fn the_recorded_pace() {
+fn frames_are_due_at_the_recorded_pace() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.pcap");
     let data = [0; 20];
@@ -324,9 +325,10 @@ fn the_recorded_pace() {
     assert_eq!(
         burst(&mut wire, 1_100_000),
         2,
-        "the stamp that goes back is due at once"
+        "a frame stamped before its predecessor is due at once"
     );
-    // Held for 700 us: what follows is shifted, the second round begins with the end of the first.
+    // The wire is held for 700 us: later frames are shifted, and the second round begins at the end
+    // of the first.
     assert_eq!(wire.each(2_000_000, 9, |_| Delivery::Wait), 0);
     assert_eq!(burst(&mut wire, 2_000_000), 2);
     assert_eq!(wire.next_due_ns(), Some(2_100_000));
@@ -343,7 +345,8 @@ fn the_recorded_pace() {
     assert_eq!(burst(&mut wire, 100_000_000), 1);
 }
 
-/// The frames of a whole pcap file with sound records, found without the reader under test.
+/// Returns the frames of a complete pcap file with valid records and its number of short records,
+/// without using the reader under test.
 fn walk(data: &[u8]) -> (Vec<&[u8]>, u64) {
     let big = data.starts_with(&[0xa1, 0xb2]);
     let (mut frames, mut short, mut at) = (vec![], 0, 24);
@@ -364,10 +367,10 @@ fn walk(data: &[u8]) -> (Vec<&[u8]>, u64) {
     (frames, short)
 }
 
-/// Every public capture goes over the wire frame by frame, byte by byte; and cut or spoilt anywhere, it
-/// is refused or ends early, but nothing panics.
+/// Checks that every public capture goes over the wire frame by frame, byte by byte. A capture that
+/// is cut or damaged anywhere is refused or ends early, without a panic.
 #[test]
-fn the_public_captures() {
+fn the_public_captures_are_played() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/pcaps");
     let Ok(entries) = fs::read_dir(&dir) else {
         println!("skipped: no captures at {}", dir.display());
@@ -387,9 +390,9 @@ fn the_public_captures() {
 
         let step = data.len() / 40 + 1;
         for at in (0..data.len()).step_by(step) {
-            let _ = FileIndex::build(&data[..at]);
+            let _ = FileIndex::parse(&data[..at]);
             data[at] ^= 0xff;
-            let _ = FileIndex::build(&data);
+            let _ = FileIndex::parse(&data);
         }
     }
     println!("{files} files: {frames} frames, {skipped} records too short for Ethernet");

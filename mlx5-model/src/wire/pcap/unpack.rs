@@ -1,6 +1,7 @@
-//! Compressed capture files: zstd and LZ4, as sequences of frames (RFC 8878, LZ4 frame format 1.6.4).
+//! Decompression of capture files: zstd and LZ4, as sequences of compressed frames (RFC 8878, LZ4
+//! frame format 1.6.4).
 //!
-//! Invariant: what a damaged or torn file has before the damage is played, with a note.
+//! Invariant: the content of a damaged or incomplete file before the damage is played, with a note.
 
 use lz4_flex::frame::FrameDecoder;
 use std::io::{self, Read};
@@ -8,12 +9,13 @@ use zstd_safe::{DCtx, InBuffer, OutBuffer};
 
 const LZ4: u32 = 0x184d_2204;
 const ZSTD: u32 = 0xfd2f_b528;
-/// Sixteen magics that differ in their last four bits.
+/// First magic number of skippable frames. There are sixteen, which differ in their last four bits.
 const SKIPPABLE: u32 = 0x184d_2a50;
-/// Bytes that are unpacked at once.
+/// Size in bytes of the buffer for decompressed data.
 const PIECE: usize = 1 << 20;
 
-/// The content of a file, and a note if it ends early; `None`: it is not compressed.
+/// Decompresses a file. Returns its content, and a note if the content ends early. `None` if the
+/// file is not compressed.
 pub(super) fn unpack(data: &[u8]) -> Option<(Vec<u8>, Option<String>)> {
     if !matches!(magic(data), Some(LZ4 | ZSTD)) {
         return None;
@@ -25,10 +27,11 @@ pub(super) fn unpack(data: &[u8]) -> Option<(Vec<u8>, Option<String>)> {
             Some(LZ4) => lz4(&mut rest, &mut out),
             Some(ZSTD) => zstd(&mut rest, &mut out),
             Some(other) if other & !0xf == SKIPPABLE => skip(&mut rest),
-            _ => Err(io::Error::other("what follows is not compressed")),
+            _ => Err(io::Error::other("not a compressed frame")),
         };
         if let Err(e) = unpacked {
-            let note = format!("the compressed frame at byte {at}: {e}; the rest is left out");
+            let note =
+                format!("cannot read the compressed frame at byte {at}: {e}; the rest is left out");
             return Some((out, Some(note)));
         }
     }
@@ -40,9 +43,10 @@ fn magic(data: &[u8]) -> Option<u32> {
 }
 
 fn torn() -> io::Error {
-    io::Error::other("the file ends within it")
+    io::Error::other("the file ends within the frame")
 }
 
+/// Skips one skippable frame.
 fn skip(rest: &mut &[u8]) -> io::Result<()> {
     let len = rest.get(4..).and_then(magic).ok_or_else(torn)?;
     let len = usize::try_from(len).map_err(io::Error::other)?;
@@ -50,14 +54,14 @@ fn skip(rest: &mut &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// One frame.
+/// Decompresses one LZ4 frame.
 fn lz4(rest: &mut &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     let mut decoder = FrameDecoder::new(&mut *rest);
     decoder.read_to_end(out)?;
     Ok(())
 }
 
-/// One frame.
+/// Decompresses one zstd frame.
 fn zstd(rest: &mut &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     let mut context = DCtx::try_create().ok_or(io::ErrorKind::OutOfMemory)?;
     let mut piece = vec![0; PIECE];

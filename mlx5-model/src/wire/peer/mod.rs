@@ -1,15 +1,17 @@
-//! A cable between two models in two processes: a Unix socket that keeps frames apart (SOCK_SEQPACKET).
+//! Cable between two models in two processes: a Unix socket that keeps frames apart
+//! (SOCK_SEQPACKET).
 //!
-//! Either end may come first, go, and come back: the end that holds the lock on `PATH.lock` listens at `PATH`, the
-//! other connects. An end that goes releases lock and connection at once, even if a forked child still has copies of
-//! their descriptors; those of a killed one the kernel releases, so a socket file that was left behind does no harm.
-//! The lock file stays; removing it could give each end a lock.
+//! Either end may start first, leave and return: the end that holds the lock on `PATH.lock` listens
+//! at `PATH`, and the other end connects. An end that leaves releases its lock and connection at
+//! once, even if a forked child still has copies of their descriptors. The kernel releases those of
+//! a killed end, so a leftover socket file does no harm. The lock file stays, because after a
+//! removal each end could get a lock.
 //!
-//! As on a cable, a frame is lost if it is sent while nobody is there, or faster than the other end takes it. It is
-//! counted where it was sent.
+//! As on a cable, a frame is lost if it is sent while there is no other end, or faster than the
+//! other end takes frames. It is counted at the end that sent it.
 //!
-//! Invariants: frames arrive in order and whole, up to 64 KiB; a burst makes at most one system call for every
-//! [`BATCH`] frames.
+//! Invariants: frames arrive in order and whole, up to 64 KiB; a burst makes at most one system
+//! call for every [`BATCH`] frames.
 
 mod socket;
 
@@ -24,7 +26,7 @@ use super::spec::WireSpec;
 use socket::{BATCH, Received, Seqpacket};
 
 const FRAME_SIZE: usize = 64 << 10;
-/// How often an end without a connection retries.
+/// Interval in nanoseconds at which an end without a connection retries.
 const RETRY_NS: u64 = 5_000_000;
 
 /// One end of the cable.
@@ -32,26 +34,27 @@ pub(super) struct PeerWire {
     path: PathBuf,
     lock: File,
     link: Link,
+    /// Time of the next attempt to connect.
     retry_ns: u64,
     buffer: Vec<u8>,
-    /// Lengths of the frames in `buffer`, of which those before `next` are taken.
+    /// Lengths of the frames in `buffer`. The frames before `next` are taken.
     lens: [u32; BATCH],
     filled: usize,
     next: usize,
     dropped: u64,
 }
 
+/// Connection state of one end.
 enum Link {
-    /// Neither holds the lock nor has reached its holder.
+    /// The end neither holds the lock nor has reached its holder.
     Disconnected,
-    /// Holds the lock; `other` is the other end, once it has connected.
+    /// The end holds the lock; `other` is the other end, once it has connected.
     Listening {
         listener: Seqpacket,
         other: Option<Seqpacket>,
     },
-    Connected {
-        other: Seqpacket,
-    },
+    /// The end is connected to the holder of the lock.
+    Connected { other: Seqpacket },
 }
 
 impl Link {
@@ -155,7 +158,7 @@ impl PeerWire {
         taken
     }
 
-    /// Fills the buffer, or retries the connection. Returns whether there are frames.
+    /// Fills the buffer, or retries the connection. Returns `true` if the buffer has frames.
     fn receive(&mut self, now_ns: u64) -> bool {
         let Some(other) = self.link.other() else {
             return self.retry(now_ns);
@@ -178,23 +181,25 @@ impl PeerWire {
         self.filled > 0
     }
 
-    /// Retries the connection. Always false: frames come with the next burst.
+    /// Retries the connection if it is time. Always returns `false`: frames arrive with the next
+    /// burst.
     fn retry(&mut self, now_ns: u64) -> bool {
         if now_ns >= self.retry_ns {
             self.retry_ns = now_ns.saturating_add(RETRY_NS);
             match &mut self.link {
                 Link::Listening { listener, other } => *other = listener.accept(),
-                // A failure may be over the next time.
+                // After a failure, the next attempt may succeed.
                 _ => drop(self.connect()),
             }
         }
         false
     }
 
-    /// Becomes the listening end, or connects to it. Neither is not an error.
+    /// Becomes the listening end, or connects to it. If neither is possible now, that is not an
+    /// error.
     fn connect(&mut self) -> io::Result<()> {
-        // It belongs to the open file: two wires of one process have two.
-        if is_locked(&self.lock)? {
+        // A lock belongs to an open file, so two wires of one process have separate locks.
+        if take_lock(&self.lock)? {
             remove_socket(&self.path)?;
             let listener = Seqpacket::listen(&self.path)?;
             self.link = Link::Listening {
@@ -208,8 +213,8 @@ impl PeerWire {
     }
 }
 
-/// Takes the lock; false if another has it.
-fn is_locked(file: &File) -> io::Result<bool> {
+/// Takes the lock. Returns `false` if the other end holds it.
+fn take_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => Ok(false),
@@ -217,7 +222,7 @@ fn is_locked(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Removes a socket that an earlier listening end left; nothing else is ever removed.
+/// Removes a socket that an earlier listening end has left. Other kinds of file are never removed.
 fn remove_socket(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     match fs::symlink_metadata(path) {
@@ -231,11 +236,13 @@ fn remove_socket(path: &Path) -> io::Result<()> {
 impl Drop for PeerWire {
     fn drop(&mut self) {
         if let Link::Listening { listener, .. } = &self.link {
-            // Before the lock is released, or it could be the next listening end's.
+            // The lock is still held here. Later the socket could be that of the next listening
+            // end.
             let _ = remove_socket(&self.path);
-            // An end that has connected and was not accepted yet must see that nobody is here.
+            // An end that has connected but was not accepted yet must see that this end is gone.
             while listener.accept().is_some() {}
-            // Closing the file would keep it while a forked child has a copy of the descriptor.
+            // Closing the file would not release the lock while a forked child has a copy of the
+            // descriptor.
             let _ = self.lock.unlock();
         }
     }

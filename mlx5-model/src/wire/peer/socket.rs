@@ -1,4 +1,4 @@
-//! The Unix sockets of a peer wire.
+//! Unix sockets of a peer wire.
 //!
 //! Invariant: no call blocks.
 
@@ -14,25 +14,29 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::net::{Shutdown, sockopt};
 
-/// The most frames received by one system call.
+/// Maximum number of frames received by one system call.
 pub(super) const BATCH: usize = 32;
-/// The most bytes under way, if the machine's limits allow.
+/// Size of the send buffer in bytes, if the machine's limits allow it.
 const SEND_BUFFER: usize = 8 << 20;
-/// The longest path, beside its terminating zero.
+/// Longest path of a Unix socket in bytes, without the terminating zero.
 const LONGEST_PATH: usize = 107;
 
-/// Dropping it ends the connection, for copies of the descriptor in forked children as well: a close alone would
-/// leave it open until the last copy is closed, and the other end would go on sending to nobody.
+/// Unix socket of type SOCK_SEQPACKET. Dropping it ends the connection, also for copies of the
+/// descriptor in forked children. A close alone would leave the connection open until the last copy
+/// is closed, and the other end would continue to send.
 pub(super) struct Seqpacket(OwnedFd);
 
+/// Result of receiving frames.
 pub(super) enum Received {
+    /// Number of received frames.
     Frames(usize),
     Nothing,
-    /// The other end has closed, and all that it sent was taken.
+    /// The other end has closed, and all its frames were taken.
     Gone,
 }
 
 impl Seqpacket {
+    /// Opens a socket that listens at `path`.
     pub(super) fn listen(path: &Path) -> io::Result<Seqpacket> {
         let socket = Seqpacket::new()?;
         net::bind(&socket.0, &address(path)?)?;
@@ -40,7 +44,7 @@ impl Seqpacket {
         Ok(socket)
     }
 
-    /// `None`: nobody listens there.
+    /// Connects to the socket at `path`. `None` if no process listens there.
     pub(super) fn connect(path: &Path) -> io::Result<Option<Seqpacket>> {
         let socket = Seqpacket::new()?;
         match net::connect(&socket.0, &address(path)?) {
@@ -53,7 +57,7 @@ impl Seqpacket {
         }
     }
 
-    /// The other end, if it has come.
+    /// Accepts the connection of the other end, if it has connected.
     pub(super) fn accept(&self) -> Option<Seqpacket> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = net::accept_with(&self.0, flags).ok().map(Seqpacket);
@@ -64,19 +68,19 @@ impl Seqpacket {
         self.0.as_raw_fd()
     }
 
-    /// What a forked child has of it.
+    /// Duplicates the descriptor, as a fork does for the child.
     #[cfg(test)]
     pub(super) fn copy(&self) -> OwnedFd {
-        self.0.try_clone().expect("a descriptor")
+        self.0.try_clone().expect("a copy of the descriptor")
     }
 
-    /// Sends a frame; false if it could not be queued.
+    /// Sends a frame. Returns `false` if the frame could not be queued.
     pub(super) fn send(&self, frame: &[u8]) -> bool {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         net::send(&self.0, frame, flags).is_ok()
     }
 
-    /// Receives frames into the slots of `size` bytes in `buffer`.
+    /// Receives frames into `buffer`, one per slot of `size` bytes, and their lengths into `lens`.
     pub(super) fn receive(
         &self,
         buffer: &mut [u8],
@@ -97,8 +101,8 @@ impl Seqpacket {
             message.msg_hdr.msg_iov = part;
             message.msg_hdr.msg_iovlen = 1;
         }
-        // SAFETY: every message has one part, a slot of `buffer`; slots, parts and messages outlive the call. No
-        // timeout.
+        // SAFETY: every message has one part, a slot of `buffer`; slots, parts and messages outlive
+        // the call. There is no timeout.
         let count = unsafe {
             libc::recvmmsg(
                 self.fd(),
@@ -108,7 +112,8 @@ impl Seqpacket {
                 std::ptr::null_mut(),
             )
         };
-        // An error is reported before what was sent ahead of it; the end itself is a message without bytes.
+        // The kernel reports an error before the frames that were sent ahead of it, so an error
+        // does not mean the end. The end is a message without bytes.
         let Ok(count) = usize::try_from(count) else {
             return Received::Nothing;
         };
@@ -135,7 +140,7 @@ impl Seqpacket {
 
     /// Enlarges the send buffer: beyond the machine's limit with CAP_NET_ADMIN, up to it without.
     fn enlarge(&self) {
-        // They may be refused.
+        // The kernel may refuse both calls.
         let _ = sockopt::set_socket_send_buffer_size(&self.0, SEND_BUFFER);
         let _ = sockopt::set_socket_send_buffer_size_force(&self.0, SEND_BUFFER);
     }
@@ -143,7 +148,7 @@ impl Seqpacket {
 
 impl Drop for Seqpacket {
     fn drop(&mut self) {
-        // Without a connection there is none to end.
+        // The call fails if the socket has no connection.
         let _ = net::shutdown(&self.0, Shutdown::Both);
     }
 }
@@ -151,7 +156,7 @@ impl Drop for Seqpacket {
 fn address(path: &Path) -> io::Result<SocketAddrUnix> {
     let len = path.as_os_str().as_bytes().len();
     if len > LONGEST_PATH {
-        let what = format!("the path has {len} bytes, a Unix socket's at most {LONGEST_PATH}");
+        let what = format!("the path has {len} bytes; the limit is {LONGEST_PATH}");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     Ok(SocketAddrUnix::new(path)?)

@@ -1,4 +1,4 @@
-//! Two ends in one process: the socket and the lock do not know the difference.
+//! Tests with both ends in one process. The socket and the lock behave as in two processes.
 
 use super::super::{Delivery, Wire, WireBackend, WireSpec};
 use super::{Link, PeerWire};
@@ -13,7 +13,7 @@ fn open(path: &std::path::Path) -> Wire {
     .unwrap()
 }
 
-/// A clock that always allows the next retry.
+/// Returns a time at which the next retry is due, later with each call.
 fn later() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NOW: AtomicU64 = AtomicU64::new(0);
@@ -37,7 +37,7 @@ fn frame(i: usize, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn both_ways_in_order_and_whole() {
+fn frames_arrive_both_ways_in_order_and_whole() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cable");
     let (mut a, mut b) = (open(&path), open(&path));
@@ -58,7 +58,7 @@ fn both_ways_in_order_and_whole() {
 }
 
 #[test]
-fn either_end_may_go_and_come_back() {
+fn either_end_may_leave_and_return() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cable");
     let (mut a, mut b) = (open(&path), open(&path));
@@ -67,7 +67,8 @@ fn either_end_may_go_and_come_back() {
         b.send(&frame(round, 61)).unwrap();
         assert_eq!(drain(&mut a), [frame(round, 61)], "round {round}");
         assert_eq!(drain(&mut b), [frame(round, 60)], "round {round}");
-        // The last words of an end that goes are still heard; what is sent to it then is lost.
+        // The last frames of an end that leaves are still received. Frames sent to it afterwards
+        // are lost.
         let (gone, left) = if round % 2 == 0 {
             (&mut a, &mut b)
         } else {
@@ -87,7 +88,7 @@ fn either_end_may_go_and_come_back() {
     }
 }
 
-/// What a child that is forked now keeps open, whatever becomes of this end.
+/// Duplicates the descriptors that a child forked now would keep open after this end has left.
 fn inherited(wire: &Wire) -> Vec<OwnedFd> {
     let WireBackend::Peer(wire) = &wire.0 else {
         unreachable!()
@@ -106,7 +107,7 @@ fn inherited(wire: &Wire) -> Vec<OwnedFd> {
 }
 
 #[test]
-fn an_end_that_goes_is_gone_though_a_forked_child_has_its_descriptors() {
+fn an_end_leaves_even_if_a_forked_child_has_its_descriptors() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cable");
     let (mut a, mut b) = (open(&path), open(&path));
@@ -126,7 +127,7 @@ fn an_end_that_goes_is_gone_though_a_forked_child_has_its_descriptors() {
         drain(gone);
         drain(left);
     }
-    // One that has connected, and was not accepted yet when the other went.
+    // An end that has connected, but was not accepted yet when the other end left.
     children.extend(inherited(&a));
     children.extend(inherited(&b));
     drop((a, b));
@@ -140,14 +141,14 @@ fn an_end_that_goes_is_gone_though_a_forked_child_has_its_descriptors() {
 }
 
 #[test]
-fn a_wire_is_short_to_look_at() {
+fn debug_output_of_a_wire_is_short() {
     let dir = tempfile::tempdir().unwrap();
     let wire = open(&dir.path().join("cable"));
     assert_eq!(format!("{wire:?}"), "Wire(peer)");
 }
 
 #[test]
-fn a_socket_left_behind_stops_nobody_but_a_file_does() {
+fn a_leftover_socket_is_replaced_but_a_file_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cable");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
@@ -169,7 +170,7 @@ fn a_socket_left_behind_stops_nobody_but_a_file_does() {
 }
 
 #[test]
-fn what_nobody_takes_is_counted() {
+fn frames_that_no_end_takes_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cable");
     let mut a = open(&path);

@@ -22,11 +22,11 @@ pub struct AfXdpSpec {
 /// Place where the XDP program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
-    /// In the driver if it supports that, otherwise as `Skb`.
+    /// The program runs in the driver if the driver supports that, otherwise as with `Skb`.
     Auto,
-    /// In the driver, before the kernel makes a packet of the frame.
+    /// The program runs in the driver, before the kernel makes a packet of the frame.
     Native,
-    /// In the kernel's network stack, with any driver.
+    /// The program runs in the kernel's network stack, with any driver.
     Skb,
 }
 

@@ -16,9 +16,9 @@ pub struct PcapSpec {
 /// Pace at which a file is played.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PcapPace {
-    /// As fast as the NIC takes the frames.
+    /// No pacing: frames are due as fast as the NIC takes them.
     Unpaced,
-    /// Frames per second.
+    /// Constant rate in frames per second.
     Pps(NonZeroU64),
     /// Multiple of the recorded pace.
     Speed(f64),

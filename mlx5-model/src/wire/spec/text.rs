@@ -64,7 +64,8 @@ impl SpecText<'_> {
 
     /// Checks and returns the interface name of a wire of `kind`.
     pub fn interface(&self, kind: &str, name: &str) -> Result<String, SpecError> {
-        // dev_valid_name, net/core/dev.c: up to 15 bytes, no slash, colon or space, not "." or "..".
+        // dev_valid_name, net/core/dev.c: up to 15 bytes, no slash, colon or space, not "." or
+        // "..".
         if name.is_empty()
             || name.len() > 15
             || name == "."

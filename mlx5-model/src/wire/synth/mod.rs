@@ -1,23 +1,24 @@
-//! A wire that generates traffic: UDP and TCP flows over IPv4 and IPv6, as fast as memory allows.
+//! Wire that generates traffic: UDP and TCP flows over IPv4 and IPv6, as fast as memory allows.
 //!
-//! Every frame is prepared when the wire is opened, one template for each flow and size, and borrowed from there: per
-//! frame only the sequence number is stored.
+//! Frames are prepared when the wire is opened, one template for each flow and size, and borrowed
+//! from there. Per frame only the sequence number is stored.
 //!
-//! The last 8 bytes of the payload are a little-endian sequence number over all flows, from 0. Tests read loss and
-//! order from it. The 8 bytes before are its complement, so that the checksum over both never changes; in a payload
-//! that is too short for that the checksum is stored as well. A payload shorter than 8 bytes has no number, but its
-//! frame counts in the sequence. Checksums (IPv4, UDP, TCP) are valid in every frame.
+//! The last 8 bytes of the payload are a little-endian sequence number over all flows, from 0.
+//! Tests check loss and order with it. The 8 bytes before the number are its complement, so that
+//! the checksum over both never changes. If the payload is too short for the complement, the
+//! checksum is stored as well. A payload shorter than 8 bytes has no number, but its frame counts
+//! in the sequence. Checksums (IPv4, UDP, TCP) are valid in every frame.
 //!
-//! Invariant: after opening, templates never change size or place, and everything but the sequence number, its
-//! complement and the checksum stays as it was built.
+//! Invariant: after opening, templates keep their size and place, and only the sequence number, its
+//! complement and the checksum change.
 
 use super::delivery::{Delivery, Receiver, WireDirection, WireFrame, WireState};
 use super::pace::FramePace;
 use super::spec::synth::{ETHERNET, LINE, SynthSpec, VLAN};
 use crate::frame::checksum;
 
-/// How many frames ahead of their turn frames are numbered: a NIC that copies what has just been stored would wait
-/// for every store before it, those into other cores' cache lines included.
+/// Number of frames by which numbering is ahead of delivery. A NIC that copies a frame that was
+/// just stored would wait for every earlier store, including those into other cores' cache lines.
 const AHEAD: u64 = 12;
 
 const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
@@ -25,38 +26,48 @@ const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const UDP: u8 = 17;
 const TCP: u8 = 6;
-/// Locally administered addresses of the two ends.
+/// Locally administered MAC addresses of the two ends.
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-/// The port of iperf, which no dissector takes for anything else.
+/// Port of iperf, which no dissector decodes as another protocol.
 const PORT: u16 = 5001;
 
+/// Open `synth` wire.
 pub(super) struct SynthWire {
+    /// Frames of all templates.
     bytes: Vec<u8>,
     templates: Vec<Template>,
+    /// Index of the template of the next frame.
     next: usize,
-    /// Frames taken, which is the next frame's number.
+    /// Number of frames taken, which is the next frame's sequence number.
     sent: u64,
-    /// Frames that have their number, and the template of the next one to be numbered.
+    /// Number of frames that have their sequence number.
     numbered: u64,
+    /// Index of the template that is numbered next.
     next_numbered: usize,
-    /// How far ahead that is: a template can be numbered again once its frame is taken.
+    /// Number of frames by which numbering is ahead of delivery. A template can be numbered again
+    /// only once its frame is taken.
     ahead: u64,
+    /// Number of frames after which the wire ends.
     count: u64,
     pace: Option<FramePace>,
 }
 
+/// Prepared frame of one flow and size.
 #[derive(Clone, Copy, Debug)]
 struct Template {
+    /// Offset of the frame in the bytes of all templates.
     at: usize,
     len: u32,
-    /// The offset of the sequence number; 0 if it does not fit.
+    /// Offset of the sequence number in the frame; 0 if it does not fit.
     sequence_at: u32,
-    /// The offset of its complement, which is before it, among all bytes; 0 if it does not fit.
+    /// Offset, in the bytes of all templates, of the sequence number's complement, which precedes
+    /// the number; 0 if it does not fit.
     complement_at: u32,
+    /// Offset of the L4 checksum in the frame.
     checksum_at: u32,
-    /// The sum that the checksum covers, with checksum, sequence number and complement at zero.
+    /// Sum of the bytes under the checksum, with checksum, sequence number and complement at zero.
     sum: u16,
-    /// Whether the sequence number is at an odd offset of what is summed.
+    /// Set when the sequence number is at an odd offset of the summed bytes.
     odd: bool,
     udp: bool,
 }
@@ -99,7 +110,7 @@ impl SynthWire {
         }
     }
 
-    /// The frame of a template. Its headers do not depend on the number.
+    /// Returns the frame of a template. Its headers do not depend on the sequence number.
     #[inline(always)]
     fn frame(&self, index: usize) -> WireFrame<'_> {
         let template = &self.templates[index];
@@ -124,10 +135,10 @@ impl SynthWire {
         if limit == 0 {
             return 0;
         }
-        // Used alternately, and never copied: what was stored field by field cannot be loaded as a whole without
-        // waiting.
+        // The two are used alternately and never copied. A load of a whole value that was stored
+        // field by field would have to wait.
         let mut parsed = [receiver.parse(&self.frame(self.next)), R::Parsed::default()];
-        let mut turn = 0;
+        let mut current = 0;
         let mut taken = 0;
         let mut held = false;
         while taken < limit {
@@ -138,12 +149,12 @@ impl SynthWire {
                 after if after == self.templates.len() => 0,
                 after => after,
             };
-            parsed[turn ^ 1] = receiver.parse(&self.frame(after));
-            if receiver.receive(self.frame(self.next), &parsed[turn]) == Delivery::Wait {
+            parsed[current ^ 1] = receiver.parse(&self.frame(after));
+            if receiver.receive(self.frame(self.next), &parsed[current]) == Delivery::Wait {
                 held = true;
                 break;
             }
-            turn ^= 1;
+            current ^= 1;
             self.next = after;
             taken += 1;
         }
@@ -157,7 +168,7 @@ impl SynthWire {
         taken as usize
     }
 
-    /// Numbers the next frame that has no number.
+    /// Stores the sequence number of the next frame that has none.
     #[inline(always)]
     fn number(&mut self) {
         let template = &self.templates[self.next_numbered];
@@ -182,7 +193,7 @@ impl SynthWire {
             false => (index % spec.flows, false),
         };
         let ipv6 = spec.ip.is_second(flow);
-        // At half the rate of the IP version, so that all four kinds occur.
+        // The protocol alternates at half the rate of the IP version, so that all four kinds occur.
         let tcp = spec.proto.is_second(flow / 2);
         let at = self.bytes.len().next_multiple_of(LINE);
         self.bytes.resize(at + size as usize, 0);
@@ -224,8 +235,8 @@ impl SynthWire {
                 (8, 6)
             }
             true => {
-                // Sequence and acknowledgement 1, 5 words of header, PSH and ACK, a full window (RFC 9293 section
-                // 3.1).
+                // Sequence and acknowledgement 1, 5 words of header, PSH and ACK, a full window
+                // (RFC 9293 section 3.1).
                 l4[4..12].copy_from_slice(&[0, 0, 0, 1, 0, 0, 0, 1]);
                 l4[12..16].copy_from_slice(&[5 << 4, 0x18, 0xff, 0xff]);
                 (20, 16)
@@ -256,20 +267,21 @@ impl SynthWire {
 }
 
 impl Template {
-    /// Stores the number, and the checksum over it.
+    /// Stores a sequence number in the frame, and the checksum over it.
     #[cold]
     fn number(&self, frame: &mut [u8], sequence: u64) {
         let at = self.sequence_at as usize;
         if at != 0 {
             let bytes = sequence.to_le_bytes();
             frame[at..at + 8].copy_from_slice(&bytes);
-            // Words that straddle two words of the sum count with their bytes swapped (RFC 1071 section 2(B)), which
-            // is what turning all of them by a byte amounts to.
+            // Words that straddle two words of the sum count with their bytes swapped (RFC 1071
+            // section 2(B)). A rotation of all of them by one byte has the same effect.
             let words = u64::from_ne_bytes(bytes).rotate_left(if self.odd { 8 } else { 0 });
             self.checksum(frame, (words >> 32) + (words & 0xffff_ffff));
         }
     }
 
+    /// Stores the checksum of the frame. `more` is the sum of the sequence number.
     #[inline]
     fn checksum(&self, frame: &mut [u8], more: u64) {
         let sum = u64::from(self.sum) + more;
@@ -282,7 +294,8 @@ impl Template {
     }
 }
 
-/// RFC 791 section 3.1. Flow `n` is 10.x.y.z with its number in x.y.z, to 198.18.x.y likewise.
+/// Writes an IPv4 header (RFC 791 section 3.1). Flow `n` is from 10.x.y.z, with `n` in x.y.z, to
+/// 198.18.y.z.
 fn ipv4(ip: &mut [u8], protocol: u8, l4: usize, flow: u32, ends: impl Fn(usize) -> usize) {
     let number = flow.to_be_bytes();
     let addresses = [
@@ -301,7 +314,7 @@ fn ipv4(ip: &mut [u8], protocol: u8, l4: usize, flow: u32, ends: impl Fn(usize) 
     ip[10..12].copy_from_slice(&sum);
 }
 
-/// RFC 8200 section 3. Flow `n` is 2001:db8::n to 2001:db8:1::n.
+/// Writes an IPv6 header (RFC 8200 section 3). Flow `n` is from 2001:db8::n to 2001:db8:1::n.
 fn ipv6_header(ip: &mut [u8], protocol: u8, l4: usize, flow: u32, ends: impl Fn(usize) -> usize) {
     let address = |end: u8| {
         let mut address = [0x20, 1, 0x0d, 0xb8, 0, end, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];

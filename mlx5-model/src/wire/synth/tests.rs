@@ -1,4 +1,4 @@
-//! Every frame read again, with arithmetic that is not the generator's.
+//! Tests that parse every generated frame, with arithmetic independent of the generator's.
 
 use std::collections::{HashMap, HashSet};
 
@@ -31,7 +31,8 @@ struct Seen {
     ports: [u16; 2],
 }
 
-/// Reads a frame with nothing of the generator's arithmetic: plain 16-bit sums.
+/// Parses a frame, and checks its lengths and checksums with plain 16-bit sums, independent of the
+/// generator.
 fn read(frame: &[u8]) -> (Seen, &[u8]) {
     let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     let sum = |bytes: &[u8]| {
@@ -91,7 +92,7 @@ fn sequence(payload: &[u8]) -> Option<u64> {
 }
 
 #[test]
-fn every_frame_is_sound_and_numbered() {
+fn every_frame_is_valid_and_numbered() {
     for text in [
         "synth:count=5000",
         "synth:count=5000,proto=tcp",
@@ -174,7 +175,7 @@ fn both_directions_mirror_each_other() {
 }
 
 #[test]
-fn sizes_come_as_asked() {
+fn sizes_are_as_requested() {
     let sizes = |text: &str| -> Vec<usize> { frames(text).iter().map(Vec::len).collect() };
     assert_eq!(sizes("synth:count=3,flows=1"), [64; 3]);
     assert_eq!(
@@ -218,7 +219,7 @@ fn pacing_follows_the_clock() {
     assert_eq!(burst(6_000_000), 1);
     assert_eq!(burst(16_000_000), 10);
     assert_eq!(wire.next_due_ns(), Some(17_000_000));
-    // Held at the head, it does not pile up.
+    // While a frame waits at the head, due frames do not accumulate.
     assert_eq!(wire.each(1_000_000_000, 100, |_| Delivery::Wait), 0);
     assert_eq!(wire.each(1_000_000_000, 100, |_| Delivery::Taken), 1);
 }
