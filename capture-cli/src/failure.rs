@@ -89,8 +89,8 @@ impl From<wqcap_engine::verbs::VerbsError> for Failure {
     }
 }
 
-impl From<wqcap_engine::control::server::StartError> for Failure {
-    fn from(e: wqcap_engine::control::server::StartError) -> Self {
+impl From<wqcap_control::server::StartError> for Failure {
+    fn from(e: wqcap_control::server::StartError) -> Self {
         Self::refused(e.to_string())
     }
 }

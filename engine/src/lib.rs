@@ -73,7 +73,6 @@ pub mod pipeline;
 pub mod plan;
 
 pub use error::{Error, ResourceError};
-pub use wqcap_control as control;
 pub use wqcap_core::{stats, sync::wakeup::Wakeup};
 pub use wqcap_files::{
     self as files, anonymize, extract, file_list, format, index, merge, name, read, recover,

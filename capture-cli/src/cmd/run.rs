@@ -24,22 +24,20 @@ use std::{
     sync::{Arc, OnceLock},
     time::Duration,
 };
+use wqcap_control::{
+    protocol::LogLevel,
+    server::{ControlServer, ControlSocket},
+};
 use wqcap_engine::{
-    capture::{
-        End, Limits, Report,
-        supervisor::{
-            CaptureBackend, CurrentPlan, Event, Host, Interval, Presenter, Signals, Supervisor,
-        },
-    },
+    capture::{End, Limits, Report},
     config::{Config, Sandbox as SandboxMode},
-    control::{
-        protocol::LogLevel,
-        server::{ControlServer, ControlSocket},
-    },
     device::DeviceFacts,
     plan::Plan,
     sink::PreparedRing,
     verbs::allow_release_of_lost_objects,
+};
+use wqcap_supervisor::{
+    CaptureBackend, CurrentPlan, Event, Host, Interval, Presenter, Signals, Supervisor,
 };
 
 /// Time limit for files and summary when a run ends at once.

@@ -17,15 +17,17 @@ use std::{
 };
 use wqcap_engine::{
     analysis::{flows::FlowsReport, limits::CutoffReport, live},
-    capture::{End, Report, supervisor::StatusSnapshot},
+    capture::{End, Report},
     file_list::FileList,
     pipeline::reduce::FcsReport,
     plan::{Plan, Stamps},
     recover::RecoveredFile,
     sink::{Deleted, EncryptionReport, HookReport, PinnedFiles},
-    stats::ClockReport,
-    stats::{Counter, LINES, NicCounters, QueueLedger, Total, Unreadable, outage::Outage},
+    stats::{
+        ClockReport, Counter, LINES, NicCounters, QueueLedger, Total, Unreadable, outage::Outage,
+    },
 };
+use wqcap_supervisor::StatusSnapshot;
 
 /// JSON document that `--summary` writes.
 #[derive(Debug, Serialize)]

@@ -19,7 +19,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use wqcap_engine::capture::supervisor::Interval;
+use wqcap_supervisor::Interval;
 
 /// Interval of messages to the service manager while nothing is captured.
 const EVERY: Duration = Duration::from_secs(1);

@@ -33,10 +33,8 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use wqcap_engine::{
-    capture::supervisor::Signals,
-    control::audit::{self, Peer},
-};
+use wqcap_control::audit::{self, Peer};
+use wqcap_supervisor::Signals;
 
 /// Time within which a repeated signal is the same request: timeout(1) and shells signal a process
 /// and its group.

@@ -11,9 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 use wqcap_engine::{
-    capture::{Snapshot, supervisor::Interval},
+    capture::Snapshot,
     stats::{LOSSES, QueueLedger, outage::Cause},
 };
+use wqcap_supervisor::Interval;
 
 /// Update interval of a progress line.
 const EVERY: Duration = Duration::from_secs(1);

@@ -228,7 +228,7 @@ fn write_queued(mut painter: Painter) {
             StderrState::Direct(_) => 0,
         };
         if audit_dropped > 0 {
-            wqcap_engine::control::audit::log_dropped(audit_dropped);
+            wqcap_control::audit::log_dropped(audit_dropped);
         }
         CHANGED.notify_all();
     }

@@ -39,6 +39,24 @@ pub struct FilterChange {
 }
 
 impl CaptureHandle {
+    /// Returns the writer's queue of pending work; `None`: no files are written.
+    #[must_use]
+    pub fn backlog(&self) -> Option<&Backlog> {
+        self.backlog.as_ref()
+    }
+
+    /// Returns the requests to the sinks; `None`: no files are written.
+    #[must_use]
+    pub fn requests(&self) -> Option<&Arc<SinkRequests>> {
+        self.requests.as_ref()
+    }
+
+    /// Returns the gauge of retention; `None`: retention is off, or no files are written.
+    #[must_use]
+    pub fn retention(&self) -> Option<&RetentionGauge> {
+        self.retention.as_ref()
+    }
+
     /// Returns the current counters, like [`Capture::snapshot`](super::Capture::snapshot).
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
@@ -77,7 +95,7 @@ impl CaptureHandle {
     }
 
     /// Returns the current filter in compiled form.
-    pub(super) fn current_filter(&self) -> Arc<Filter> {
+    pub fn current_filter(&self) -> Arc<Filter> {
         self.shared.filter.get()
     }
 
@@ -96,7 +114,7 @@ impl CaptureHandle {
     ///
     /// # Errors
     /// The filter keeps frames that the NIC's rules do not capture.
-    pub(crate) fn set_compiled_filter(&self, filter: Filter) -> Result<FilterChange, Error> {
+    pub fn set_compiled_filter(&self, filter: Filter) -> Result<FilterChange, Error> {
         if let Some(split) = &self.shared.split {
             let allowed = split.allows(&filter);
             allowed.map_err(|problem| {

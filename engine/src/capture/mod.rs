@@ -45,7 +45,6 @@ mod report;
 mod respread;
 mod rules;
 mod start;
-pub mod supervisor;
 mod wq_flags;
 
 use clock::CaptureClock;
@@ -64,7 +63,7 @@ const CHECK_ASLEEP: Duration = Duration::from_millis(500);
 const CHECK_FIRST: Duration = Duration::from_millis(100);
 /// Time before a deadline at which a wait ends: sleeping until the deadline costs more than ending
 /// early.
-pub(crate) const SOON: Duration = Duration::from_micros(200);
+pub const SOON: Duration = Duration::from_micros(200);
 /// Delay of a wait's end from which the process may have been stopped.
 const OVERDUE: Duration = Duration::from_millis(100);
 /// Time within which SIGCONT is handled after a stopped process continues.
@@ -156,6 +155,12 @@ struct SharedRun {
 }
 
 impl Capture {
+    /// Number of receive queues.
+    #[must_use]
+    pub fn queues(&self) -> usize {
+        self.shared.counters.len()
+    }
+
     /// Returns a handle with which other threads read counters and change the filter.
     #[must_use]
     pub fn share(&self) -> CaptureHandle {
@@ -201,13 +206,13 @@ impl Capture {
 
     /// Returns the delay of the owner's last wait if it was long and ended recently. The process
     /// was stopped for at least that time. Each delay is returned once.
-    pub(crate) fn take_stopped_time(&mut self) -> Option<Duration> {
+    pub fn take_stopped_time(&mut self) -> Option<Duration> {
         let (ended, overdue) = self.overdue.take()?;
         (ended.elapsed() < OVERDUE_KEPT).then_some(overdue)
     }
 
     /// Adds a note on a current event to the report.
-    pub(crate) fn note(&self, note: String) {
+    pub fn note(&self, note: String) {
         self.shared.note(note);
     }
 
@@ -368,7 +373,7 @@ impl Capture {
 
     /// From when `flag` is set, counts blocks that are not being written yet as lost and discards
     /// them.
-    pub(crate) fn discard_pending_when(&self, flag: &Arc<AtomicBool>) {
+    pub fn discard_pending_when(&self, flag: &Arc<AtomicBool>) {
         if let Some(writer) = &self.writer {
             writer.give_up_on(Arc::clone(flag));
         }

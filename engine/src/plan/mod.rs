@@ -21,7 +21,7 @@ mod visibility;
 pub(crate) use output::longest;
 pub use queues::QueuePlan;
 pub use receive::QueueMemory;
-pub(crate) use reduction::compile_filter;
+pub use reduction::compile_filter;
 pub use reduction::reduction;
 pub use stamps::Stamps;
 

@@ -68,7 +68,7 @@ fn limit(number: usize, config: &CutoffConfig) -> Result<FlowLimit, Error> {
 ///
 /// # Errors
 /// The filter does not compile; the error names the key.
-pub(crate) fn compile_filter(key: &str, expression: &str) -> Result<Filter, Error> {
+pub fn compile_filter(key: &str, expression: &str) -> Result<Filter, Error> {
     Filter::compile(expression)
         .map_err(|e| Error::config(key, filter::quoted_expression(expression), e))
 }

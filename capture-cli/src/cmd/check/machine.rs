@@ -9,10 +9,8 @@ use std::{
     net::{SocketAddr, TcpListener},
     path::Path,
 };
-use wqcap_engine::{
-    config::{Config, Format, MetricsConfig, Problem},
-    control::server,
-};
+use wqcap_control::server;
+use wqcap_engine::config::{Config, Format, MetricsConfig, Problem};
 
 /// Returns all problems of this machine with the configuration.
 pub fn problems(config: &Config) -> Vec<Problem> {

@@ -2,7 +2,7 @@
 
 use super::text;
 use std::{collections::BTreeMap, fmt::Write};
-use wqcap_engine::capture::supervisor::{CurrentPlan, ValueChange};
+use wqcap_supervisor::{CurrentPlan, ValueChange};
 
 /// Formats the current configuration, with its plan in comments. Changed keys are listed at the
 /// top, and marked in place.

@@ -18,7 +18,7 @@ use std::{
     path::Path,
     time::{Duration, Instant},
 };
-use wqcap_engine::control::{
+use wqcap_control::{
     client::{Client, ClientError, RcTransport, UnixTransport},
     protocol::{AnswerBody, Command, Stats, auth::Keys, schema},
 };

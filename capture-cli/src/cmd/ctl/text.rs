@@ -4,12 +4,10 @@ use super::traffic;
 use crate::term::table::{aligned, bytes, counted, rate, scaled, thousands, valid_seconds};
 use serde_json::Value;
 use std::fmt::Write;
-use wqcap_engine::{
-    control::protocol::{
-        CaptureState, ControlStatus, Outlook, RdmaStatus, Stats, Status, TransportStatus,
-    },
-    stats::{Counter, Total},
+use wqcap_control::protocol::{
+    CaptureState, ControlStatus, Outlook, RdmaStatus, Stats, Status, TransportStatus,
 };
+use wqcap_engine::stats::{Counter, Total};
 
 /// Returns the text that an answer contains, or else its JSON.
 pub fn text_of(it: &Value) -> String {

@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 use view::View;
-use wqcap_engine::control::{
+use wqcap_control::{
     client::Client,
     protocol::{AnswerBody, Command, Stats, Status},
 };

@@ -12,10 +12,8 @@ use ratatui::{
     text::Line,
     widgets::{Paragraph, Row, Table},
 };
-use wqcap_engine::{
-    control::protocol::{Stats, Status},
-    stats::{LINES, LOSSES, QueueLedger},
-};
+use wqcap_control::protocol::{Stats, Status};
+use wqcap_engine::stats::{LINES, LOSSES, QueueLedger};
 
 /// Width from which senders are next to the queues instead of below them.
 const WIDE: u16 = 110;
@@ -297,9 +295,9 @@ mod tests {
     use super::*;
     use ratatui::{Terminal, backend::TestBackend};
     use std::collections::BTreeMap;
+    use wqcap_control::protocol::{ControlStatus, LedgerSnapshot, WriteBuffers};
     use wqcap_engine::{
         analysis::live::{Talker, TopTalkers, TrafficSnapshot, Volume},
-        control::protocol::{ControlStatus, LedgerSnapshot, WriteBuffers},
         stats::Counter,
     };
 

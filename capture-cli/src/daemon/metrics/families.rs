@@ -8,12 +8,12 @@ use prometheus_client::{
     registry::Registry,
 };
 use std::{fmt::Result, path::PathBuf, sync::Arc};
+use wqcap_control::protocol::{CaptureState, ControlStatus, RdmaStatus, TransportStatus};
 use wqcap_engine::{
     analysis::live,
-    capture::supervisor::{CaptureBackend, StatusSnapshot},
-    control::protocol::{CaptureState, ControlStatus, RdmaStatus, TransportStatus},
     stats::{self, FOUND, LINES, QueueLedger, RingState, outage::Outages},
 };
+use wqcap_supervisor::{CaptureBackend, StatusSnapshot};
 
 /// Source of the metrics of a capture.
 pub struct MetricsSource {
@@ -539,9 +539,9 @@ impl Bins {
 mod tests {
     use super::*;
     use std::{collections::BTreeSet, time::Duration};
+    use wqcap_control::protocol::SrqStatus;
     use wqcap_engine::{
         capture::Snapshot,
-        control::protocol::SrqStatus,
         sink::PinnedFiles,
         stats::{Counter, Unreadable},
     };

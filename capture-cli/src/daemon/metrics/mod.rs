@@ -30,7 +30,8 @@ use std::{
     },
     thread::{self, JoinHandle},
 };
-use wqcap_engine::{config::Listen, control::server::avoid_cpus};
+use wqcap_control::server::avoid_cpus;
+use wqcap_engine::config::Listen;
 
 /// Largest number of requests in progress. Further clients get status 503.
 const AT_ONCE: usize = 8;

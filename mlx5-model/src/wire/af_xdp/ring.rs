@@ -27,13 +27,13 @@ struct RingMapping<T> {
 }
 
 impl<T: Copy> RingMapping<T> {
+    /// Maps a ring of a socket with `entries` entries, a power of two.
     fn map(
         fd: &OwnedFd,
         place: u64,
         at: XdpRingOffset,
         entries: u32,
     ) -> io::Result<RingMapping<T>> {
-        /// Maps a ring of a socket with `entries` entries, a power of two.
         let len = at.desc as usize + entries as usize * size_of::<T>();
         Ok(RingMapping {
             memory: SharedMapping::new(fd.as_raw_fd(), len, place, MappingAccess::ReadWrite)?,

@@ -9,29 +9,31 @@ use super::{
     present::SupervisorState,
     replaced, same, transitions,
 };
-use crate::{
-    analysis::live,
-    capture::{Capture, CaptureHandle, Report, Snapshot},
-    config::Config,
-    control::{
-        protocol::{
-            CaptureState, CaptureStatus, Changed, Command, LedgerSnapshot, LogLevel, Refusal,
-            RefusalCode, Stats, WriteBuffers,
-        },
-        server::{Backend, ChangeReply},
-    },
-    device::{self, DeviceFacts},
-    filter::Filter,
-    plan::{self, Plan},
-    sink::{PinnedFiles, RetentionGauge},
-    stats::{NicCounters, QueueLedger},
-    sync::wakeup::Wakeup,
-    time::system_ns,
-};
 use serde_json::{Value, json};
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc::SyncSender},
     time::{Duration, Instant},
+};
+use wqcap_control::{
+    protocol::{
+        CaptureState, CaptureStatus, Changed, Command, LedgerSnapshot, LogLevel, Refusal,
+        RefusalCode, Stats, WriteBuffers,
+    },
+    server::{Backend, ChangeReply},
+};
+use wqcap_core::{
+    stats::{NicCounters, QueueLedger},
+    sync::wakeup::Wakeup,
+    time::system_ns,
+};
+use wqcap_engine::{
+    analysis::live,
+    capture::{Capture, CaptureHandle, Report, Snapshot},
+    config::Config,
+    device::{self, DeviceFacts},
+    filter::Filter,
+    plan::{self, Plan},
+    sink::{PinnedFiles, RetentionGauge},
 };
 
 /// Maximum age of cached statistics; queues do not publish more often.
@@ -344,13 +346,13 @@ impl CaptureBackend {
     /// Returns the bytes of write buffers in use, and in total.
     fn backlog(&self) -> Option<(u64, u64)> {
         let handles = self.handles()?;
-        let backlog = handles.capture.backlog?;
+        let backlog = handles.capture.backlog()?;
         Some((backlog.used(), backlog.size()))
     }
 
     /// Returns the gauge of retention; `None`: retention is off, or no files are written now.
     fn retention(&self) -> Option<RetentionGauge> {
-        self.handles()?.capture.retention
+        self.handles()?.capture.retention().cloned()
     }
 
     /// Returns the state of the capture and its counters.
@@ -488,7 +490,7 @@ impl Backend for CaptureBackend {
                     filter: filter.clone(),
                 };
                 let dir = lock(&self.present).plan.output.dir.clone();
-                let requests = self.handles().and_then(|it| it.capture.requests);
+                let requests = self.handles().and_then(|it| it.capture.requests().cloned());
                 self.after_compilation(reply, move |reply| mark(&wanted, dir, requests, reply));
             }
             command => {

@@ -1,13 +1,13 @@
 //! Recovery of a lost device with `device.on_loss = "retry"`: delays between attempts, and the new
 //! capture.
 
-use crate::{
+use std::time::Duration;
+use wqcap_core::sync::wakeup::Wakeup;
+use wqcap_engine::{
     Error,
     capture::{Capture, Limits, Report},
     plan::Plan,
-    sync::wakeup::Wakeup,
 };
-use std::time::Duration;
 
 /// Delay before the first attempt; each further delay is twice as long, up to the longest.
 const FIRST: Duration = Duration::from_millis(100);

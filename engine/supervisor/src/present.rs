@@ -1,16 +1,16 @@
 //! Present configuration and plan, including the changes by commands, reloads and a recovered
 //! device.
 
-use crate::{
-    capture::Capture,
-    config::Config,
-    control::protocol::CaptureState,
-    filter::Filter,
-    plan::{Plan, QueuePlan},
-};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use wqcap_control::protocol::CaptureState;
+use wqcap_engine::{
+    capture::Capture,
+    config::Config,
+    filter::Filter,
+    plan::{Plan, QueuePlan},
+};
 
 /// Present configuration and plan, with the changes since the start of the process.
 #[derive(Clone, Debug, Serialize)]

@@ -4,18 +4,14 @@ use super::{
     Host, Supervisor, backend::set_filter, commands, failed, present::differences, replaced, same,
     transitions,
 };
-use crate::{
-    capture::Capture,
-    config::Config,
-    control::{
-        protocol::{Changed, Refusal, RefusalCode},
-        server::ChangeReply,
-    },
-    filter::Filter,
-    plan::Plan,
-    verbs::CVLAN_STRIPPING,
-};
 use serde_json::json;
+use wqcap_control::{
+    protocol::{Changed, Refusal, RefusalCode},
+    server::ChangeReply,
+};
+use wqcap_engine::{
+    capture::Capture, config::Config, filter::Filter, plan::Plan, verbs::CVLAN_STRIPPING,
+};
 
 impl Supervisor {
     /// Reads the configuration again. Once its filter is compiled, [`Supervisor::apply_reload`]

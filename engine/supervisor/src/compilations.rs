@@ -4,14 +4,12 @@
 //! Invariant: neither the threads of the control service nor the capture's owner wait for a
 //! compilation. Its result is applied to the capture that exists afterwards.
 
-use crate::{
-    control::protocol::{Refusal, RefusalCode},
-    sync::thread::spawn,
-};
 use std::sync::{
     Mutex, PoisonError,
     mpsc::{SyncSender, TrySendError, sync_channel},
 };
+use wqcap_control::protocol::{Refusal, RefusalCode};
+use wqcap_core::sync::thread::spawn;
 
 /// Maximum number of waiting changes.
 const MOST_WAITING: usize = 64;

@@ -2,11 +2,11 @@
 //! service and metrics. A snapshot reads the NIC's counters with system calls, so all of them share
 //! it.
 
-use crate::capture::{Capture, SOON, Snapshot};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use wqcap_engine::capture::{Capture, SOON, Snapshot};
 
 const EVERY: Duration = Duration::from_secs(1);
 

@@ -4,7 +4,7 @@
 //! This module is pure: it only returns actions. The test at the end checks every event in every
 //! state.
 
-use crate::control::protocol::CaptureState;
+use wqcap_control::protocol::CaptureState;
 
 /// Event that a supervisor handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

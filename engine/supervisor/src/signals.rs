@@ -3,14 +3,6 @@
 //! Invariant: a request is set before the capture's owner is woken.
 
 use super::{Supervisor, changed};
-use crate::{
-    capture::Capture,
-    control::{
-        audit::{self, Peer},
-        protocol::{Changed, Refusal, RefusalCode},
-    },
-    sync::wakeup::Wakeup,
-};
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -18,6 +10,12 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use wqcap_control::{
+    audit::{self, Peer},
+    protocol::{Changed, Refusal, RefusalCode},
+};
+use wqcap_core::sync::wakeup::Wakeup;
+use wqcap_engine::capture::Capture;
 
 /// Interval of checks for the end of a flush.
 const FLUSH_CHECK: Duration = Duration::from_millis(20);

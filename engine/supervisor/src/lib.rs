@@ -27,18 +27,6 @@ pub use signals::Signals;
 pub use snapshot_timer::Interval;
 pub use transitions::{Action, Event, transition};
 
-use crate::{
-    Error,
-    capture::{Capture, End, Limits, Report},
-    config::{Config, OnLoss},
-    control::{
-        audit,
-        protocol::{CaptureState, Changed, Command, Refusal, RefusalCode},
-        server::ChangeReply,
-    },
-    filter::Filter,
-    plan::Plan,
-};
 use device_recovery::Backoff;
 use signals::Flushing;
 use snapshot_timer::SnapshotTimer;
@@ -49,6 +37,18 @@ use std::{
         mpsc::{Receiver, sync_channel},
     },
     time::{Duration, Instant},
+};
+use wqcap_control::{
+    audit,
+    protocol::{CaptureState, Changed, Command, Refusal, RefusalCode},
+    server::ChangeReply,
+};
+use wqcap_engine::{
+    Error,
+    capture::{Capture, End, Limits, Report},
+    config::{Config, OnLoss},
+    filter::Filter,
+    plan::Plan,
 };
 
 /// Capacity of the queue of orders. Far above the number that all clients may have outstanding.

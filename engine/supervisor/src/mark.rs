@@ -4,18 +4,18 @@
 //! pin.
 
 use super::{changed, failed};
-use crate::{
-    control::{
-        protocol::{Changed, Refusal, RefusalCode},
-        server::ChangeReply,
-    },
-    filter::{Filter, quoted_expression},
-    sink::SinkRequests,
-    sync::thread::spawn,
-};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+};
+use wqcap_control::{
+    protocol::{Changed, Refusal, RefusalCode},
+    server::ChangeReply,
+};
+use wqcap_core::sync::thread::spawn;
+use wqcap_engine::{
+    filter::{Filter, quoted_expression},
+    sink::SinkRequests,
 };
 use wqcap_files::pin::{Pin, PinError, PinFolder};
 

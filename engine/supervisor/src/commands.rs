@@ -1,15 +1,15 @@
 //! Commands that change a running capture, executed by its owner.
 
 use super::{Supervisor, changed, failed, replaced, same};
-use crate::{
+use serde_json::Value;
+use std::collections::BTreeMap;
+use wqcap_control::protocol::{CaptureState, Changed, Command, Refusal, RefusalCode};
+use wqcap_engine::{
     Error,
     capture::{Capture, Respread},
     config::RuleConfig,
-    control::protocol::{CaptureState, Changed, Command, Refusal, RefusalCode},
     plan::Plan,
 };
-use serde_json::Value;
-use std::collections::BTreeMap;
 
 type Outcome = Result<Changed, Refusal>;
 
@@ -137,7 +137,7 @@ pub(super) fn respread(capture: &mut Capture, weights: &[u32]) -> Outcome {
 
 /// Describes how many entries of the table name each queue.
 fn shares(capture: &Capture) -> String {
-    let mut entries = vec![0u32; capture.shared.counters.len()];
+    let mut entries = vec![0u32; capture.queues()];
     for queue in capture.table() {
         entries[usize::from(*queue)] += 1;
     }
