@@ -38,8 +38,14 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+// The fuzz targets, which the tests replay, use the crate by its name.
+#[cfg(test)]
+extern crate self as wqcap_ship;
+
 mod bandwidth;
 mod blocks;
+#[cfg(test)]
+mod corpus;
 pub mod fleet;
 mod flow_filter;
 pub mod journal;

@@ -4,6 +4,7 @@
 mod buckets;
 mod changes;
 mod outages;
+mod packets_back;
 mod twins;
 
 use rustix::process::Signal;

@@ -11,6 +11,7 @@
 //! is absent.
 
 mod community;
+mod filter;
 mod layers;
 mod oracle;
 mod peers;

@@ -42,7 +42,7 @@ impl Holder {
         let mut child = Command::new("sh")
             .args(["-c", &format!("{before} exec \"$0\" \"$@\"")])
             .arg(env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "holder", "--nocapture"])
+            .args(["--ignored", "--exact", "keys::holder", "--nocapture"])
             .env(KEY_FILE, path)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

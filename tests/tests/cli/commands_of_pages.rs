@@ -4,7 +4,7 @@
 //! own mount, network and process namespaces, in which the software NIC is the only RDMA device and
 //! `eth1` is an interface with traffic. [`LEFT_OUT`] lists the commands that cannot run there, with
 //! reasons; they are reported as skips. The commands of docs/tcpdump.md are in tables;
-//! `tests/tests/tcpdump.rs` runs them.
+//! `tests/tests/capture/tcpdump.rs` runs them.
 
 use std::{
     collections::BTreeSet,

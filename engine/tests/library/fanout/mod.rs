@@ -54,7 +54,7 @@ impl Run {
         let fault = self.fault.map(|fault| format!("fault={fault}"));
         let program = [
             exe.to_str().expect("a path in UTF-8"),
-            "child::child",
+            "fanout::child::child",
             "--exact",
             "--ignored",
             "--nocapture",

@@ -1,9 +1,9 @@
 //! rte_flow rules, created with testpmd's flow command in isolated mode and checked by the queues
 //! of received frames.
 
-use crate::testpmd::{self, Packet, Setup, Testpmd};
-use crate::thash::{Inputs, Thash};
-use crate::{capture, numbered, source};
+use super::testpmd::{self, Packet, Setup, Testpmd};
+use super::thash::{Inputs, Thash};
+use super::{capture, numbered, source};
 use std::collections::BTreeMap;
 use std::path::Path;
 use wqcap_tests::compare::assert_same;

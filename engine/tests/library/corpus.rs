@@ -1,35 +1,35 @@
 //! Replays the corpus of the fuzz targets for the engine and its crates.
 
-#[path = "../../fuzz/fuzz_targets/anonymize.rs"]
+#[path = "../../../fuzz/fuzz_targets/anonymize.rs"]
 mod anonymize;
-#[path = "../../fuzz/fuzz_targets/config.rs"]
+#[path = "../../../fuzz/fuzz_targets/config.rs"]
 mod config;
-#[path = "../../fuzz/fuzz_targets/control.rs"]
+#[path = "../../../fuzz/fuzz_targets/control.rs"]
 mod control;
-#[path = "../../fuzz/fuzz_targets/filter.rs"]
+#[path = "../../../fuzz/fuzz_targets/filter.rs"]
 mod filter;
-#[path = "../../fuzz/fuzz_targets/headers.rs"]
+#[path = "../../../fuzz/fuzz_targets/headers.rs"]
 mod headers;
-#[path = "../../fuzz/fuzz_targets/index.rs"]
+#[path = "../../../fuzz/fuzz_targets/index.rs"]
 mod index;
-#[path = "../../fuzz/fuzz_targets/innermost.rs"]
+#[path = "../../../fuzz/fuzz_targets/innermost.rs"]
 mod innermost;
-#[path = "../../fuzz/fuzz_targets/keylog.rs"]
+#[path = "../../../fuzz/fuzz_targets/keylog.rs"]
 mod keylog;
-#[path = "../../fuzz/fuzz_targets/layers.rs"]
+#[path = "../../../fuzz/fuzz_targets/layers.rs"]
 mod layers;
 #[cfg(feature = "flows")]
-#[path = "../../fuzz/fuzz_targets/names.rs"]
+#[path = "../../../fuzz/fuzz_targets/names.rs"]
 mod names;
-#[path = "../../fuzz/fuzz_targets/pins.rs"]
+#[path = "../../../fuzz/fuzz_targets/pins.rs"]
 mod pins;
-#[path = "../../fuzz/fuzz_targets/reader.rs"]
+#[path = "../../../fuzz/fuzz_targets/reader.rs"]
 mod reader;
-#[path = "../../fuzz/replay.rs"]
+#[path = "../../../fuzz/replay.rs"]
 mod replay;
-#[path = "../../fuzz/fuzz_targets/sealed.rs"]
+#[path = "../../../fuzz/fuzz_targets/sealed.rs"]
 mod sealed;
-#[path = "../../fuzz/fuzz_targets/views.rs"]
+#[path = "../../../fuzz/fuzz_targets/views.rs"]
 mod views;
 
 use replay::replay;

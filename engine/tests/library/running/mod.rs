@@ -1,7 +1,7 @@
 //! Tests of changes while frames flow, through the engine's API and real verbs on the software NIC.
 //!
 //! The NIC is a preloaded library, so each test runs its inner test, a function of module `on_the_nic` or
-//! `stamps`, in a separate process: `wqcap model --wire WIRE -- THIS_BINARY on_the_nic::NAME`.
+//! `stamps`, in a separate process: `wqcap model --wire WIRE -- THIS_BINARY running::on_the_nic::NAME`.
 
 mod on_the_nic;
 mod stamps;
@@ -34,7 +34,13 @@ fn run_on(inner: &str, wire: &str, sets: &[&str], dir: &Path) {
     let done = model(
         &[wire],
         sets,
-        [this, inner, "--exact", "--ignored", "--nocapture"],
+        [
+            this,
+            &format!("running::{inner}"),
+            "--exact",
+            "--ignored",
+            "--nocapture",
+        ],
     )
     .env(DIR, dir)
     .timeout(3 * PATIENCE)

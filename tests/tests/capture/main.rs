@@ -1,0 +1,18 @@
+//! Tests of capturing: frames on the wire against frames in the files and lines of the ledger.
+
+mod af_xdp;
+mod device_loss;
+mod fanout;
+mod fcs;
+mod frame_types;
+mod isolation;
+mod live;
+mod long_filters;
+mod pipeline;
+mod replay;
+mod rss_command;
+mod stamps;
+mod statistics;
+mod steering;
+mod tcpdump;
+mod visibility;

@@ -1,0 +1,20 @@
+//! Tests of files: writing, rotation, retention, damage, tools that read files, flow records.
+
+mod anonymize;
+mod community;
+mod cutoff;
+mod encryption;
+mod extract;
+mod flows;
+mod folders;
+mod full_disk;
+mod marks;
+mod merge;
+mod names;
+mod pins;
+mod readers;
+mod recover;
+mod secrets;
+mod storage;
+mod summary;
+mod survival;

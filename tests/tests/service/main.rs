@@ -1,0 +1,9 @@
+//! Tests of a capture that runs as a service: control, metrics, signals, sandbox.
+
+mod control;
+mod failing_calls;
+mod manager;
+mod metrics;
+mod sandbox;
+mod signals;
+mod standard_error;
