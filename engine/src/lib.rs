@@ -51,10 +51,11 @@
 //!
 //! # Modules
 //!
-//! This crate re-exports four crates below it: [`verbs`] with [`memory`], [`frame`] with
-//! [`filter`], [`files`], and [`control`]. Imports between modules have one direction: [`device`]
-//! (the hardware) and [`config`] (the user's settings) are imported by [`plan`], and [`plan`] by
-//! [`capture`], which imports all other modules. `ARCHITECTURE.md` has the map.
+//! This crate is the facade of the crates below it, and re-exports them: [`verbs`], [`memory`],
+//! [`frame`] with [`filter`], [`files`], [`stats`], [`rx`], [`sink`] and [`analysis`]. Imports
+//! between its own modules have one direction: [`config`] (the user's settings), [`device`] (the
+//! hardware), [`pipeline`], [`plan`], [`capture`]; each imports only modules named before it.
+//! `ARCHITECTURE.md` has the map.
 //!
 //! # Invariants
 //!

@@ -10,7 +10,7 @@ use std::{
 use wqcap_engine::{
     memory::Region,
     verbs::{
-        Channel, CompletionStamps, Context, Cq, CqAttr, InspectedQueue, Messages, Mr, Pd, RssQp,
+        Channel, CompletionStamps, Context, Cq, CqAttr, InspectedQueue, MessageMemory, Mr, Pd, RssQp,
         RwqTable, Srq, VerbsError, Wq, WqAttr,
     },
 };
@@ -78,8 +78,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Slots of one message set with the memory of another set.
     let context = Context::open(&device)?;
     let pd = Pd::alloc(&context)?;
-    let (mut messages, _slots) = Messages::register(&pd, 4, 64)?;
-    let (mut others, mut slots) = Messages::register(&pd, 4, 64)?;
+    let (mut messages, _slots) = MessageMemory::register(&pd, 4, 64)?;
+    let (mut others, mut slots) = MessageMemory::register(&pd, 4, 64)?;
     let mut srq = Srq::create(&pd, &messages, 4)?;
     let mut slot = slots.pop().ok_or("four slots")?;
     attempts.panics("a slot of another set, read", || {

@@ -13,7 +13,7 @@
 //! let headers = Headers::parse(&frame);
 //! assert_eq!(headers.tuple.dst_port, 53);
 //! assert_eq!((headers.l3(), headers.l4(), headers.payload()), (Some(14), Some(34), Some(42)));
-//! assert_eq!(FlowKey::of(&frame, &headers).ends, headers.tuple);
+//! assert_eq!(FlowKey::from_headers(&frame, &headers).ends, headers.tuple);
 //!
 //! let dns = Filter::compile("udp port 53")?;
 //! assert!(dns.accepts(&frame, 42));

@@ -3,10 +3,10 @@
 //! messages.
 //!
 //! ```
-//! use wqcap_names::{FlowNames, Kind};
+//! use wqcap_names::{FlowNames, PayloadKind};
 //!
 //! let payload = b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n";
-//! let Some(Kind::Beginning(protocol)) = Kind::of_tcp(payload, [40_000, 80]) else {
+//! let Some(PayloadKind::Beginning(protocol)) = PayloadKind::classify_tcp(payload, [40_000, 80]) else {
 //!     panic!("the payload is a request")
 //! };
 //! let mut flow = FlowNames::default();
@@ -14,16 +14,16 @@
 //! assert_eq!(flow.names().http_host.as_deref(), Some("example.org"));
 //! ```
 //!
-//! [`Kind`] is for the hot path. It classifies a payload by its first bytes or its ports. The few
+//! [`PayloadKind`] is for the hot path. It classifies a payload by its first bytes or its ports. The few
 //! payloads that may contain a name are parsed later in another thread: [`FlowNames`] parses the
 //! payloads of one flow, [`DnsMessage`] and [`DhcpMessage`] parse single messages.
 //!
 //! # Invariants
 //!
 //! - The input is untrusted: no input causes a panic.
-//! - Work is bounded by [`MOST`] bytes of a payload. Memory per flow is bounded, and
+//! - Work is bounded by [`MAX_PAYLOAD`] bytes of a payload. Memory per flow is bounded, and
 //!   [`FlowNames::bytes`] returns it.
-//! - A payload that cannot be parsed is [`Unreadable`]. Names parsed before it remain valid.
+//! - A payload that cannot be parsed is [`PayloadError`]. Names parsed before it remain valid.
 
 mod dhcp;
 mod dhcpv6;

@@ -66,6 +66,7 @@
 //! states why it is sound.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "cm")]
 mod cm;
 mod cq;
 mod device;
@@ -77,13 +78,16 @@ mod mr;
 mod pd;
 mod receive;
 
+#[cfg(feature = "cm")]
 pub use cm::{CmChannel, CmEvent, Connecting, Connection, Incoming, Listener, QpResources};
 pub use cq::{
     Channel, Completion, CompletionStamps, Completions, Cq, CqAttr, MiniFormat, Moderation,
     PollError,
 };
+#[cfg(feature = "cm")]
+pub use device::CmKey;
 pub use device::{
-    AsyncEvent, AsyncEvents, ClockInfo, CmKey, Context, StridingCaps, TunnelOffloads,
+    AsyncEvent, AsyncEvents, ClockInfo, Context, StridingCaps, TunnelOffloads,
     allow_release_of_lost_objects, names,
 };
 pub use direct::{

@@ -242,6 +242,64 @@ fn the_example_runs_in_its_own_crate_without_optimisation() {
 }
 
 #[test]
+fn a_consumer_of_frames_builds_no_control_service_and_no_parquet() {
+    let own = OwnCrate::build();
+    let needed = readelf_needed(&own.programs.join("dns"));
+    assert!(
+        needed.iter().any(|it| it.starts_with("libibverbs")),
+        "{needed:?}"
+    );
+    assert!(
+        !needed.iter().any(|it| it.starts_with("librdmacm")),
+        "{needed:?}"
+    );
+    let deps = fs::read_dir(own.programs.join("deps")).expect("the build directory can be listed");
+    let names: Vec<_> = deps
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .into_string()
+                .expect("UTF-8")
+        })
+        .collect();
+    let is_built = |name: &str| {
+        names
+            .iter()
+            .any(|it| it.starts_with(&format!("lib{name}-")))
+    };
+    assert!(
+        is_built("wqcap_engine") && is_built("wqcap_sink"),
+        "{names:?}"
+    );
+    for absent in [
+        "wqcap_control",
+        "wqcap_supervisor",
+        "parquet",
+        "wqcap_names",
+    ] {
+        assert!(
+            !is_built(absent),
+            "{absent} is built for a consumer of frames"
+        );
+    }
+}
+
+/// Returns the shared libraries that a program loads.
+fn readelf_needed(program: &Path) -> Vec<String> {
+    let output = Command::new("readelf")
+        .arg("--dynamic")
+        .arg(program)
+        .output();
+    let output = output.expect("readelf of binutils, which the linker needs too");
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter(|line| line.contains("(NEEDED)"))
+        .filter_map(|line| Some(line.split_once('[')?.1.trim_end_matches(']').to_owned()))
+        .collect()
+}
+
+#[test]
 fn misuse_of_the_verbs_from_safe_code_is_refused() {
     let dir = Dir::new();
     let done = OwnCrate::build().run(&dir, "misuse", &[]).expect(0);

@@ -70,7 +70,7 @@ struct Ciphers {
 /// Anonymizer of single frames.
 ///
 /// ```
-/// use wqcap_files::{anonymize::{AnonymizeQuery, Anonymizer}, sealed::SecretKey};
+/// use wqcap_files::{anonymize::{AnonymizeParams, Anonymizer}, sealed::SecretKey};
 /// use wqcap_frame::{Headers, Slice};
 ///
 /// // 10.0.0.1:4660 > 10.0.0.2:53, UDP, and 5 bytes of payload.
@@ -81,7 +81,7 @@ struct Ciphers {
 ///
 /// let key = SecretKey::new(&[7; 32]);
 /// let slice = Slice::Whole;
-/// let mut anonymizer = Anonymizer::new(&AnonymizeQuery { key, slice });
+/// let mut anonymizer = Anonymizer::new(&AnonymizeParams { key, slice });
 /// let anonymized = anonymizer.frame(&frame, 47);
 /// let (was, is) = (Headers::parse(&frame).tuple, Headers::parse(anonymized).tuple);
 /// assert_eq!((anonymized.len(), is.dst_port), (42, 53));

@@ -1,6 +1,8 @@
 //! Devices and their contexts.
 
-use super::{cm_id::CmId, ring_memory::RingMemory};
+#[cfg(feature = "cm")]
+use super::cm_id::CmId;
+use super::ring_memory::RingMemory;
 use crate::error::{VerbsError, check_created, check_errno, log_destroy_error};
 use crate::mlx5dv as dv;
 use rdma_sys as ffi;
@@ -30,6 +32,7 @@ pub(crate) struct ContextInner {
     name: String,
     /// Identifier that lends the context: the connection manager keeps the device open for it.
     /// `None`: this crate closes the device.
+    #[cfg(feature = "cm")]
     lender: Option<Arc<CmId>>,
     /// Memory of the rings of a context that this crate opened; dropped after the device is closed.
     _ring_memory: Option<Arc<RingMemory>>,
@@ -43,6 +46,7 @@ unsafe impl Sync for ContextInner {}
 
 impl Drop for ContextInner {
     fn drop(&mut self) {
+        #[cfg(feature = "cm")]
         if self.lender.is_some() {
             return;
         }
@@ -153,6 +157,7 @@ impl Context {
         Ok(Self(Arc::new(ContextInner {
             raw,
             name: name.to_owned(),
+            #[cfg(feature = "cm")]
             lender: None,
             _ring_memory: Some(ring_memory),
         })))
@@ -243,6 +248,7 @@ impl Context {
 
     /// Returns the context of the device that an identifier is bound to. The connection manager
     /// keeps it open while the identifier lives.
+    #[cfg(feature = "cm")]
     pub(crate) fn lent_by(id: &Arc<CmId>) -> Option<Self> {
         let locked = id.lock();
         // SAFETY: a live identifier; the library sets `verbs` when it is bound to a device, and

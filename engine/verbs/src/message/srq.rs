@@ -1,9 +1,11 @@
 //! Shared receive queues: one queue of receives for any number of QPs.
 
 use super::memory::{BorrowerId, MessageMemory, MessageSlot};
+#[cfg(feature = "cm")]
+use crate::{device::CmId, error::check_ret};
 use crate::{
-    device::{CmId, ContextInner},
-    error::{VerbsError, check_created, check_errno, check_ret, log_destroy_error},
+    device::ContextInner,
+    error::{VerbsError, check_created, check_errno, log_destroy_error},
     mr::MrInner,
     pd::{Pd, PdInner},
 };
@@ -22,6 +24,7 @@ pub struct Srq {
 pub(crate) struct SrqInner {
     pub(crate) raw: *mut ffi::ibv_srq,
     /// CM identifier that the SRQ was created on; `None` if it was created without one.
+    #[cfg(feature = "cm")]
     id: Option<Arc<CmId>>,
     pub(crate) context: Arc<ContextInner>,
     // The device writes into `memory` as long as the SRQ exists.
@@ -38,16 +41,16 @@ unsafe impl Sync for SrqInner {}
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        match &self.id {
-            Some(id) => {
-                let _locked = id.lock();
-                // SAFETY: created on this live identifier by `create_on`, destroyed only here; QPs
-                // hold an Arc of self.
-                unsafe { ffi::rdma_destroy_srq(id.raw) }
-            }
-            // SAFETY: created by `create`, destroyed only here; QPs hold an Arc of self.
-            None => log_destroy_error("ibv_destroy_srq", unsafe { ffi::ibv_destroy_srq(self.raw) }),
+        #[cfg(feature = "cm")]
+        if let Some(id) = &self.id {
+            let _locked = id.lock();
+            // SAFETY: created on this live identifier by `create_on`, destroyed only here; QPs hold
+            // an Arc of self.
+            unsafe { ffi::rdma_destroy_srq(id.raw) }
+            return;
         }
+        // SAFETY: created by `create`, destroyed only here; QPs hold an Arc of self.
+        log_destroy_error("ibv_destroy_srq", unsafe { ffi::ibv_destroy_srq(self.raw) });
     }
 }
 
@@ -65,7 +68,15 @@ impl Srq {
         // outlives it.
         let raw = unsafe { ffi::ibv_create_srq(pd.0.raw, (&raw mut init).cast()) };
         let raw = check_created(raw, "ibv_create_srq", object(&pd.0.context, max_wr))?;
-        Ok(Self::from_raw(raw, None, pd, messages))
+        Ok(Self::new(SrqInner {
+            raw,
+            #[cfg(feature = "cm")]
+            id: None,
+            context: Arc::clone(&pd.0.context),
+            memory: messages.memory(),
+            lender: BorrowerId::next(),
+            _pd: Arc::clone(&pd.0),
+        }))
     }
 
     fn require_one_context(
@@ -80,6 +91,7 @@ impl Srq {
 
     /// Creates the SRQ of a CM identifier that is bound to `pd`'s device. An identifier has one SRQ
     /// at a time.
+    #[cfg(feature = "cm")]
     pub(crate) fn create_on(
         id: &Arc<CmId>,
         pd: &Pd,
@@ -105,24 +117,19 @@ impl Srq {
         check_ret(ret, "rdma_create_srq", object(&pd.0.context, max_wr))?;
         // SAFETY: a live identifier whose `srq` the call has set.
         let raw = unsafe { (*id.raw).srq };
-        Ok(Self::from_raw(raw, Some(Arc::clone(id)), pd, messages))
+        Ok(Self::new(SrqInner {
+            raw,
+            id: Some(Arc::clone(id)),
+            context: Arc::clone(&pd.0.context),
+            memory: messages.memory(),
+            lender: BorrowerId::next(),
+            _pd: Arc::clone(&pd.0),
+        }))
     }
 
-    fn from_raw(
-        raw: *mut ffi::ibv_srq,
-        id: Option<Arc<CmId>>,
-        pd: &Pd,
-        messages: &MessageMemory,
-    ) -> Self {
+    fn new(inner: SrqInner) -> Self {
         Self {
-            inner: Arc::new(SrqInner {
-                raw,
-                id,
-                context: Arc::clone(&pd.0.context),
-                memory: messages.memory(),
-                lender: BorrowerId::next(),
-                _pd: Arc::clone(&pd.0),
-            }),
+            inner: Arc::new(inner),
         }
     }
 
