@@ -7,7 +7,7 @@ use std::{
 };
 use wqcap_engine::{
     Wakeup,
-    capture::{Capture, Limits},
+    capture::{Capture, Limits, Resources},
     config::{Config, OnPortDown, Size},
     device,
     plan::Plan,
@@ -21,7 +21,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     config.output.dir = args.next().ok_or("usage: files DEVICE FOLDER")?.into();
     config.output.buffer = Size(16 << 20);
     let plan = Plan::new(&config, &device::list()?)?;
-    let mut capture = Capture::start(&plan, Limits::default(), &Wakeup::new()?)?;
+    let mut capture = Capture::start(
+        &plan,
+        &Resources::default(),
+        Limits::default(),
+        &Wakeup::new()?,
+    )?;
     while !capture.wait(Instant::now() + Duration::from_secs(1)) {}
     let report = capture.finish();
     report.queues.iter().try_for_each(|queue| queue.check())?;

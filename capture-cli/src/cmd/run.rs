@@ -29,7 +29,7 @@ use wqcap_control::{
     server::{ControlServer, ControlSocket},
 };
 use wqcap_engine::{
-    capture::{End, Limits, Report},
+    capture::{End, Limits, Report, Resources},
     config::{Config, Sandbox as SandboxMode},
     device::DeviceFacts,
     plan::Plan,
@@ -82,7 +82,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     let Checked {
         loaded,
         config,
-        plan: Some(mut plan),
+        plan: Some(plan),
     } = Checked::new(&given.config, args.model.as_deref(), true)?
     else {
         return Err(Failure::failed("internal error: no plan"));
@@ -102,12 +102,15 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     // Without a config file SIGHUP has nothing to reload.
     let requests = signals::catch_into(&signals, file.is_some()).map_err(uncaught)?;
     let limits = limits(&given.limits);
-    plan.hook_process = hooks::start(&plan.output)?.map(Arc::new);
+    let mut resources = Resources {
+        hook_process: hooks::start(&plan.output)?.map(Arc::new),
+        ..Resources::default()
+    };
     if let Some(source) = &plan.output.encrypt {
-        plan.at_rest = Some(Arc::new(key::read(source, source.config_key())?));
+        resources.encryption_key = Some(Arc::new(key::read(source, source.config_key())?));
     }
     if plan.output.dir.is_some() {
-        plan.write_ring = Some(Arc::new(PreparedRing::new()));
+        resources.write_ring = Some(Arc::new(PreparedRing::new()));
     }
     let service = Service::new();
     let socket = config
@@ -143,9 +146,9 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         .map_err(uncaught)?;
     let levels = plan.output.name.folder_depth();
     let dir = plan.output.dir.as_deref();
-    let leftovers = dir.map(|dir| Leftovers::begin(dir, levels, plan.at_rest.clone()));
+    let leftovers = dir.map(|dir| Leftovers::begin(dir, levels, resources.encryption_key.clone()));
     let stop = Arc::clone(signals.stop_flag());
-    let supervisor = Supervisor::new(loaded, plan.clone(), limits, signals, Console);
+    let supervisor = Supervisor::new(loaded, plan.clone(), resources, limits, signals, Console);
     let _ = reported.set(supervisor.backend());
     let busy: Vec<_> = plan.queues.iter().map(|queue| queue.core).collect();
     let control = config

@@ -11,7 +11,7 @@ use wqcap_verbs::{Mr, SCATTER_FCS};
 /// is held, the device does not write to the slot.
 ///
 /// ```compile_fail
-/// fn twice(slot: wqcap_engine::rx::Slot) -> (wqcap_engine::rx::Slot, wqcap_engine::rx::Slot) {
+/// fn twice(slot: wqcap_rx::Slot) -> (wqcap_rx::Slot, wqcap_rx::Slot) {
 ///     (slot, slot)
 /// }
 /// ```

@@ -6,7 +6,7 @@
 //! the capture ends in order, with the frames completed by then. Another capture creates all
 //! objects again and continues the counters.
 
-use super::{Capture, End, Limits, Report, start::Startup};
+use super::{Capture, End, Limits, Report, Resources, start::Startup};
 use crate::{
     Error, config::OnPortDown, plan::Plan, stats::outage::Cause, sync::wakeup::Wakeup,
     time::system_ns, verbs::CVLAN_STRIPPING,
@@ -23,11 +23,12 @@ impl Capture {
     /// repeated.
     pub fn continue_from(
         plan: &Plan,
+        resources: &Resources,
         limits: Limits,
         earlier: &Report,
         wakeup: &Wakeup,
     ) -> Result<Self, Error> {
-        Startup::new(plan, limits, Some(earlier), wakeup).begin()
+        Startup::new(plan, resources, limits, Some(earlier), wakeup).begin()
     }
 
     /// Returns the plan with all changes since the start: filter, rules, shares of the queues, VLAN

@@ -42,6 +42,7 @@ mod handle;
 mod loss;
 pub mod port;
 mod report;
+mod resources;
 mod respread;
 mod rules;
 mod start;
@@ -51,6 +52,7 @@ use clock::CaptureClock;
 pub use handle::{CaptureHandle, FilterChange};
 pub use port::promisc::Membership;
 pub use report::{End, Report, Snapshot};
+pub use resources::Resources;
 pub use respread::{Respread, Respreading};
 pub use wq_flags::WqFlagsHandle;
 

@@ -2,7 +2,7 @@
 //! threads; installs the rules last.
 
 use super::{
-    CHECK, CHECK_ASLEEP, Capture, Limits, Report, SharedRun,
+    CHECK, CHECK_ASLEEP, Capture, Limits, Report, Resources, SharedRun,
     clock::{CaptureClock, ClockWatch},
     port::Port,
     respread,
@@ -38,6 +38,7 @@ use wqcap_files::sealed::{SecretKey, open_with};
 /// State of a capture's start before the first verb is called.
 pub(super) struct Startup<'p> {
     plan: &'p Plan,
+    resources: Resources,
     limits: Limits,
     started: Instant,
     counters: Vec<Arc<QueueCounters>>,
@@ -59,8 +60,13 @@ impl Capture {
     ///
     /// # Errors
     /// A verb or a file operation failed; every object created until then is removed.
-    pub fn start(plan: &Plan, limits: Limits, wakeup: &Wakeup) -> Result<Self, Error> {
-        Startup::new(plan, limits, None, wakeup).begin()
+    pub fn start(
+        plan: &Plan,
+        resources: &Resources,
+        limits: Limits,
+        wakeup: &Wakeup,
+    ) -> Result<Self, Error> {
+        Startup::new(plan, resources, limits, None, wakeup).begin()
     }
 
     /// Starts a capture with custom consumers instead of files. `make` is called once per queue, or
@@ -78,19 +84,21 @@ impl Capture {
             what: "cannot create an eventfd".into(),
             source,
         })?;
-        Startup::new(plan, limits, None, &wakeup).with_consumers(&make)
+        Startup::new(plan, &Resources::default(), limits, None, &wakeup).with_consumers(&make)
     }
 }
 
 impl<'p> Startup<'p> {
     pub(super) fn new(
         plan: &'p Plan,
+        resources: &Resources,
         limits: Limits,
         earlier: Option<&Report>,
         wakeup: &Wakeup,
     ) -> Self {
         Self {
             plan,
+            resources: resources.clone(),
             limits,
             started: Instant::now(),
             counters: plan.queues.iter().map(|_| Arc::default()).collect(),
@@ -206,10 +214,10 @@ impl<'p> Startup<'p> {
             },
             snaplen: plan.snaplen as usize,
             longest: longest(&plan.ring),
-            hook_process: plan.hook_process.clone(),
-            at_rest: key_at_rest(plan)?,
-            finish_times: plan.finish_times.clone(),
-            ring: plan.write_ring.clone(),
+            hook_process: self.resources.hook_process.clone(),
+            at_rest: encryption_key(plan, &self.resources)?,
+            finish_times: self.resources.finish_times.clone(),
+            ring: self.resources.write_ring.clone(),
             limit: self.limits.writes(&self.wakeup).map(Arc::new),
             owner: self.wakeup.clone(),
         };
@@ -434,11 +442,11 @@ impl Capture {
 
 /// Returns the encryption key of finished files, and registers it for reading them in this process:
 /// the indexer needs it.
-fn key_at_rest(plan: &Plan) -> Result<Option<Arc<SecretKey>>, Error> {
+fn encryption_key(plan: &Plan, resources: &Resources) -> Result<Option<Arc<SecretKey>>, Error> {
     let Some(source) = &plan.output.encrypt else {
         return Ok(None);
     };
-    let key = match &plan.at_rest {
+    let key = match &resources.encryption_key {
         Some(key) => Arc::clone(key),
         None => Arc::new(
             source

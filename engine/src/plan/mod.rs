@@ -32,14 +32,12 @@ use crate::{
     device::DeviceFacts,
     pipeline::reduce::Reduction,
     rx::clock::StampForm,
-    sink::{FinishTimes, HookProcess, OutputPlan, PreparedRing},
+    sink::OutputPlan,
     verbs::{CVLAN_STRIPPING, DELAY_DROP, MiniFormat, Moderation, SCATTER_FCS},
 };
 use found::PlanErrors;
 use serde::{Serialize, Serializer};
-use std::sync::Arc;
 use steering::Steering;
-use wqcap_files::sealed::SecretKey;
 use wqcap_rss::{key::RssKey, profile::HashDepth};
 
 /// Complete plan of a run: the objects it creates, the settings it changes and the files it writes.
@@ -106,19 +104,6 @@ pub struct Plan {
     pub on_port_down: config::OnPortDown,
     /// Files or stream that the run writes.
     pub output: OutputPlan,
-    /// Separate process that runs the hook; `None` if the capture's own process does.
-    #[serde(skip)]
-    pub hook_process: Option<Arc<HookProcess>>,
-    /// Key of [`OutputPlan::encrypt`]; `None` if the key is read when the capture starts.
-    #[serde(skip)]
-    pub at_rest: Option<Arc<SecretKey>>,
-    /// Finish times of this run's files, shared by the captures that follow one another in a run.
-    #[serde(skip)]
-    pub finish_times: FinishTimes,
-    /// io_uring instance of the writer, for a process that cannot create one later; `None` if each
-    /// writer creates its own.
-    #[serde(skip)]
-    pub write_ring: Option<Arc<PreparedRing>>,
     /// Warnings for the user, one line each.
     pub notes: Vec<String>,
 }
@@ -292,10 +277,6 @@ impl Plan {
             promiscuous: config.capture.promiscuous,
             on_port_down: config.capture.on_port_down.unwrap_or_default(),
             output,
-            hook_process: None,
-            at_rest: None,
-            finish_times: FinishTimes::default(),
-            write_ring: None,
             notes,
             device: device.clone(),
         })

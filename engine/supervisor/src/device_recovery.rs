@@ -5,7 +5,7 @@ use std::time::Duration;
 use wqcap_core::sync::wakeup::Wakeup;
 use wqcap_engine::{
     Error,
-    capture::{Capture, Limits, Report},
+    capture::{Capture, Limits, Report, Resources},
     plan::Plan,
 };
 
@@ -49,6 +49,7 @@ impl Backoff {
 pub(super) fn continue_capture(
     before: &Plan,
     found: Plan,
+    resources: &Resources,
     limits: Limits,
     earlier: &Report,
     wakeup: &Wakeup,
@@ -61,7 +62,7 @@ pub(super) fn continue_capture(
         netdev: found.netdev,
         ..before.clone()
     };
-    let capture = Capture::continue_from(&plan, limits, earlier, wakeup);
+    let capture = Capture::continue_from(&plan, resources, limits, earlier, wakeup);
     let capture = capture.map_err(|e: Error| e.to_string())?;
     Ok((capture, plan))
 }

@@ -45,7 +45,7 @@ use wqcap_control::{
 };
 use wqcap_engine::{
     Error,
-    capture::{Capture, End, Limits, Report},
+    capture::{Capture, End, Limits, Report, Resources},
     config::{Config, OnLoss},
     filter::Filter,
     plan::Plan,
@@ -114,6 +114,7 @@ pub struct Supervisor {
     /// Configuration as loaded; reloads are compared with it.
     config: Config,
     plan: Plan,
+    resources: Resources,
     limits: Limits,
     /// Replies to commands that ordered the end in progress.
     waiting: Vec<ChangeReply>,
@@ -161,6 +162,7 @@ impl Supervisor {
     pub fn new(
         config: Config,
         plan: Plan,
+        resources: Resources,
         limits: Limits,
         signals: Signals,
         presenter: impl Presenter + 'static,
@@ -174,6 +176,7 @@ impl Supervisor {
             signals,
             config,
             plan,
+            resources,
             limits,
             waiting: Vec::new(),
         }
@@ -190,7 +193,12 @@ impl Supervisor {
     /// # Errors
     /// The errors of [`Capture::start`].
     pub fn start(self) -> Result<Supervised, Error> {
-        let capture = Capture::start(&self.plan, self.limits, &self.signals.owner)?;
+        let capture = Capture::start(
+            &self.plan,
+            &self.resources,
+            self.limits,
+            &self.signals.owner,
+        )?;
         Ok(Supervised {
             supervisor: self,
             capture,
@@ -424,7 +432,14 @@ impl Supervisor {
             let found = host.find_device();
             let wakeup = &self.signals.owner;
             match found.and_then(|it| {
-                device_recovery::continue_capture(&run.plan, it, limits, &report, wakeup)
+                device_recovery::continue_capture(
+                    &run.plan,
+                    it,
+                    &self.resources,
+                    limits,
+                    &report,
+                    wakeup,
+                )
             }) {
                 Ok((capture, plan)) => {
                     self.backend.set_running(&capture, &plan);
@@ -464,7 +479,12 @@ impl Supervisor {
                 reply.send(Ok(replaced(CaptureState::Stopped, "the process ends")));
                 return Phase::Ended(report);
             }
-            match Capture::start(&self.plan, self.limits, &self.signals.owner) {
+            match Capture::start(
+                &self.plan,
+                &self.resources,
+                self.limits,
+                &self.signals.owner,
+            ) {
                 Ok(capture) => {
                     self.backend.set_running(&capture, &self.plan);
                     reply.send(Ok(replaced(CaptureState::Stopped, "running")));

@@ -19,7 +19,7 @@ use wqcap_verbs::{VerbsError, Wq, WqState};
 /// ```compile_fail,E0200
 /// struct Careless;
 ///
-/// impl wqcap_engine::rx::Queue for Careless {}
+/// impl wqcap_rx::Queue for Careless {}
 /// ```
 pub unsafe trait Queue {
     /// Enters at most `limit` completions into the ring's account.

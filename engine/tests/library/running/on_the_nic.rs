@@ -8,7 +8,7 @@ use std::{
 };
 use wqcap_engine::{
     Wakeup,
-    capture::{Capture, End, Limits, Report, Respread, Snapshot},
+    capture::{Capture, End, Limits, Report, Resources, Respread, Snapshot},
     config::{Config, RuleConfig},
     device,
     plan::Plan,
@@ -45,6 +45,7 @@ fn start_as(text: &str, settings: &[(&str, &str)]) -> Capture {
     let plan = Plan::new(&config, &device::list().expect("devices")).expect("a plan");
     Capture::start(
         &plan,
+        &Resources::default(),
         Limits::default(),
         &Wakeup::new().expect("a descriptor"),
     )

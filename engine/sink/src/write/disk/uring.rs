@@ -54,7 +54,7 @@ impl PreparedRing {
 
 impl fmt::Debug for PreparedRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeptRing")
+        f.write_str("PreparedRing")
     }
 }
 
