@@ -13,7 +13,7 @@
 //! let headers = Headers::parse(&frame);
 //! assert_eq!(headers.tuple.dst_port, 53);
 //! assert_eq!((headers.l3(), headers.l4(), headers.payload()), (Some(14), Some(34), Some(42)));
-//! assert_eq!(FlowKey::of(&frame, &headers).ends, headers.tuple);
+//! assert_eq!(FlowKey::from_headers(&frame, &headers).ends, headers.tuple);
 //!
 //! let dns = Filter::compile("udp port 53")?;
 //! assert!(dns.accepts(&frame, 42));
@@ -34,7 +34,7 @@
 //! - Parsers take `&[u8]`, never a buffer, a ring or a device. The only foreign code that this
 //!   crate calls is libpcap's compiler.
 //! - No input causes a panic, and parsing does not allocate.
-//! - The work per frame is bounded: at most [`MOST_LAYERS`] headers are parsed.
+//! - The work per frame is bounded: at most [`MAX_HEADERS`] headers are parsed.
 //! - A truncated or inconsistent frame is not an error. It is classified as [`Malformed`], and the
 //!   fields parsed before the fault remain valid.
 //!
