@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-/// Headers of the interfaces that the model implements: uverbs commands, mlx5's driver data in
+/// C headers of the interfaces that the model implements: uverbs commands, mlx5's driver data in
 /// them, and the rings in memory.
 const HEADERS: [&str; 8] = [
     "rdma/ib_user_verbs.h",
@@ -18,8 +18,8 @@ const HEADERS: [&str; 8] = [
     "infiniband/mlx5dv.h",
 ];
 
-/// Patterns of the types to generate. None of libibverbs's own structs (`ibv_*`, `mlx5dv_*`) is
-/// needed, because they never cross the boundary between kernel and library.
+/// Name patterns of the C types to generate in Rust. None of libibverbs's own structs (`ibv_*`,
+/// `mlx5dv_*`) is needed, because they never cross the boundary between kernel and library.
 const TYPES: [&str; 8] = [
     "ib_uverbs_.*",
     "ib_uverbs_ioctl_hdr",
@@ -31,7 +31,7 @@ const TYPES: [&str; 8] = [
     "mlx5_(user_.*|lag_.*|rx_hash_.*|ipsec_.*|.*_flags)",
 ];
 
-/// Patterns of the enumerators and macros to generate.
+/// Name patterns of the C enumerators and macros to generate in Rust.
 const CONSTANTS: [&str; 9] = [
     "IB_USER_VERBS_.*",
     "IB_UVERBS_.*",

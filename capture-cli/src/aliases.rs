@@ -24,28 +24,30 @@ use wqcap_engine::{
 pub struct Alias {
     /// Option of tcpdump or dumpcap as typed.
     pub option: String,
-    /// Key or limit that the option sets: `capture.snaplen = 96`, or `--count 1000`.
+    /// Key or limit that the tcpdump or dumpcap option sets: `capture.snaplen = 96`, or
+    /// `--count 1000`.
     pub sets: String,
 }
 
-/// Command line whose aliases are translated to keys and limits.
+/// Command line after its tcpdump and dumpcap options are translated to keys and limits.
 #[derive(Clone, Debug, Default)]
 pub struct Settled {
-    /// Configuration arguments, with the keys that aliases set.
+    /// Configuration arguments, including the keys that tcpdump and dumpcap options set.
     pub config: ConfigArgs,
-    /// Limits of the run, with those that aliases set.
+    /// Limits of the run, including those that tcpdump and dumpcap options set.
     pub limits: LimitArgs,
-    /// Translation of each alias.
+    /// Each tcpdump or dumpcap option of the command line, with the key or limit that it sets.
     pub aliases: Vec<Alias>,
-    /// Notes about effects that a user may not expect.
+    /// Notes for the user about unexpected effects of tcpdump and dumpcap options.
     pub notes: Vec<String>,
-    /// Device or interface that `-i` names.
+    /// RDMA device or network interface that `-i` names.
     interface: Option<String>,
     /// Filter file that `-F` names.
     filter_file: Option<PathBuf>,
 }
 
-/// Translates the options, as far as that does not depend on the devices of this machine.
+/// Translates the tcpdump and dumpcap options, as far as that does not depend on the devices of
+/// this machine.
 pub fn settle(
     args: &AliasArgs,
     config: &ConfigArgs,
@@ -85,7 +87,8 @@ pub fn settle(
 }
 
 impl Settled {
-    /// Takes the config's path from the front of the words, if the first word is a path.
+    /// Takes the path of the config file from the front of the filter words, if the first word is a
+    /// path.
     fn config_of(&mut self, mut words: Vec<String>) -> Vec<String> {
         let is_path = |word: &String| {
             let path = Path::new(word);
@@ -98,7 +101,8 @@ impl Settled {
         words
     }
 
-    /// Reads `-c COUNT` as tcpdump and dumpcap do, if it is digits only and no such file exists.
+    /// Takes the value of `-c` as a frame count, as tcpdump and dumpcap do, if it is digits only
+    /// and no config file has this name.
     fn count_of_config(&mut self) {
         let count = |file: &PathBuf| {
             let text = file.to_str()?;
@@ -116,7 +120,7 @@ impl Settled {
         self.limits.count.get_or_insert(count);
     }
 
-    /// Sets a key whose value is a number or a boolean.
+    /// Sets a configuration key to a number or a boolean, and records the option that set it.
     fn key(&mut self, option: impl Into<String>, key: &str, value: impl ToString) {
         let value = value.to_string();
         self.limit(option.into(), format!("{key} = {value}"));
@@ -124,7 +128,7 @@ impl Settled {
         self.config.set.push(Setting { key, value });
     }
 
-    /// Sets a key whose value is a string.
+    /// Sets a configuration key to a string, and records the option that set it.
     fn text(&mut self, option: impl Into<String>, key: &str, value: &str) {
         self.limit(option.into(), format!("{key} = {value:?}"));
         self.config.set.push(Setting {
@@ -133,12 +137,12 @@ impl Settled {
         });
     }
 
-    /// Records which key or limit an option sets.
+    /// Records which key or limit a tcpdump or dumpcap option sets.
     fn limit(&mut self, option: String, sets: String) {
         self.aliases.push(Alias { option, sets });
     }
 
-    /// Translates `-w`, `-o` and `-P`.
+    /// Translates the output options `-w`, `-o` and `-P`.
     fn where_to(&mut self, args: &AliasArgs) -> Result<(), Failure> {
         if args.pcap {
             self.text("-P", "output.format", "pcap");
@@ -160,7 +164,8 @@ impl Settled {
         Ok(())
     }
 
-    /// Sets the keys for one file in time order, with the name that was typed.
+    /// Translates `-w FILE`: sets the output keys for one capture file in time order with the name
+    /// FILE.
     fn file(&mut self, option: String, to: &Path, args: &AliasArgs) -> Result<(), Failure> {
         let (folder, name) = folder_and_name(path(to)?);
         let folder = Path::new(folder);
@@ -208,7 +213,7 @@ impl Settled {
         Ok(())
     }
 
-    /// Translates `-G`, `-C`, `-W` and `-b`.
+    /// Translates the file rotation options `-G`, `-C`, `-W` and `-b`.
     fn when_to_rotate(&mut self, args: &AliasArgs) -> Result<(), Failure> {
         if let Some(seconds) = args.rotate_seconds {
             let time = format!("{seconds}s");
@@ -251,7 +256,8 @@ impl Settled {
         Ok(())
     }
 
-    /// Translates `-a`. As in dumpcap, with `-b` a size ends a file instead of the run.
+    /// Translates a stop condition of `-a`. As in dumpcap, with `-b` a size ends a file instead of
+    /// the run.
     fn autostop(&mut self, condition: &str, args: &AliasArgs) -> Result<(), Failure> {
         let option = format!("-a {condition}");
         match read(condition) {
@@ -286,7 +292,7 @@ impl Settled {
         Ok(())
     }
 
-    /// Translates `-f` and the filter words.
+    /// Translates the capture filter: `-f` or the filter words.
     fn filter(&mut self, args: &AliasArgs, words: &[String]) -> Result<(), Failure> {
         let number = |word: &&String| word.bytes().all(|b| b.is_ascii_digit());
         if let Some(number) = words.first().filter(number) {
@@ -303,9 +309,9 @@ impl Settled {
         Ok(())
     }
 
-    /// Reads the file that `-F` names, and looks up the name of `-i` among the devices. Must be
-    /// called once, after the model is loaded. Without a device and unless one is required, the
-    /// name of `-i` is accepted unchecked.
+    /// Reads the filter file that `-F` names, and looks up the device or interface that `-i` names.
+    /// Must be called once, after the model is loaded. Without a device and unless one is required,
+    /// the name of `-i` is accepted unchecked.
     pub fn resolve_devices(&mut self, device_required: bool) -> Result<(), Failure> {
         let typed = std::mem::take(&mut self.config.set);
         if let Some(name) = self.interface.take() {
@@ -331,8 +337,8 @@ impl Settled {
     }
 }
 
-/// Returns the key that selects `name` as a device or as its interface. `is_netdev` is `true` if
-/// `name` is a network interface of the kernel.
+/// Returns the configuration key that selects `name` as a device or as its interface. `is_netdev`
+/// is `true` if `name` is a network interface of the kernel.
 fn key_of(name: &str, devices: &[DeviceFacts], is_netdev: bool) -> Result<&'static str, Failure> {
     if devices.iter().any(|it| it.name == name) {
         return Ok("device.name");
@@ -359,16 +365,17 @@ fn key_of(name: &str, devices: &[DeviceFacts], is_netdev: bool) -> Result<&'stat
     }))
 }
 
-/// Value of a condition: the part after the colon.
+/// Value of a `-a` or `-b` condition: the part after the colon.
 enum Value {
-    /// Plain number: seconds, frames, files or kilobytes, by the condition.
+    /// Plain number in a `-a` or `-b` condition: seconds, frames, files or kilobytes.
     Number(u64),
-    /// Size with a unit, in bytes.
+    /// Size with a unit in a `-a` or `-b` condition, converted to bytes.
     Size(u64),
 }
 
 impl Value {
-    /// Returns the value as a file size. Plain numbers are thousands of bytes, as in dumpcap.
+    /// Returns the value of a `filesize` condition in bytes. Plain numbers are thousands of bytes,
+    /// as in dumpcap.
     fn bytes(&self) -> u64 {
         match self {
             Self::Number(kilobytes) => kilobytes.saturating_mul(1000),
@@ -377,7 +384,7 @@ impl Value {
     }
 }
 
-/// Splits a condition such as `filesize:100` into its word and value.
+/// Splits a `-a` or `-b` condition such as `filesize:100` into its word and value.
 fn read(condition: &str) -> Option<(&str, Value)> {
     let (word, value) = condition.split_once(':')?;
     let number = value.parse().ok().map(Value::Number);
@@ -399,8 +406,8 @@ fn million_bytes(text: &str) -> Option<u64> {
     number.checked_mul(unit).filter(|it| *it > 0)
 }
 
-/// Splits a path into directory and name: before the first part that is a template, else before the
-/// last part.
+/// Splits an output path into directory and file name: before the first part that is a template,
+/// else before the last part.
 fn folder_and_name(path: &str) -> (&str, &str) {
     let plain = path.find(['%', '{']).unwrap_or(path.len());
     match path[..plain].rfind('/') {

@@ -15,7 +15,7 @@ use wqcap_engine::config::{Config, ParsedConfig, Problem, TextPosition};
 const MODEL: &str = "model.";
 
 impl ConfigArgs {
-    /// Returns the settings of the software NIC, without their prefix.
+    /// Returns the `--set` settings of the software NIC, without their prefix `model.`.
     pub fn model(&self) -> Vec<Setting> {
         let without_prefix = |it: &Setting| {
             let key = it.key.strip_prefix(MODEL)?.into();
@@ -32,8 +32,8 @@ impl ConfigArgs {
         reading.into_config().map_err(|e| self.refuse(&e.problems))
     }
 
-    /// Reads the config file and applies the `--set` settings over it. Invalid values are in the
-    /// result and do not stop the reading.
+    /// Reads the config file and applies the `--set` settings over it. Problems with values are
+    /// part of the returned configuration and do not stop the reading.
     pub fn read(&self) -> Result<ParsedConfig, Failure> {
         let text = match &self.file {
             Some(path) => read_text(path).map_err(|e| {
@@ -51,14 +51,15 @@ impl ConfigArgs {
     }
 
     /// Converts configuration problems to a failure. Each message has the line and column in the
-    /// file where they are known.
+    /// config file where they are known.
     pub fn refuse(&self, problems: &[Problem]) -> Failure {
         let file = self.file.as_deref();
         Failure::all_refused(problems.iter().map(|it| in_file(it, file)))
     }
 }
 
-/// Formats a problem after its place, as compilers do: `file:line:column: problem`.
+/// Formats a configuration problem after its position, as compilers do:
+/// `file:line:column: problem`.
 fn in_file(problem: &Problem, file: Option<&Path>) -> String {
     match (problem.place, file) {
         (Some(TextPosition { line, column }), Some(path)) => {
@@ -68,7 +69,7 @@ fn in_file(problem: &Problem, file: Option<&Path>) -> String {
     }
 }
 
-/// Returns a file's text. `-` is standard input, which is read once and cached.
+/// Returns the text of the config file. `-` is standard input, which is read once and cached.
 #[expect(
     clippy::disallowed_methods,
     reason = "the user chose the path, and it may be a pipe"

@@ -2,25 +2,26 @@
 
 use wqcap_engine::config::ConfigError;
 
-/// Kind of a failure. `main` maps it to the exit status.
+/// Kind of a command's failure. `main` maps it to the exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
     /// The command started its work and then failed.
     Failed,
     /// The command line, the config or the device does not allow the command.
     Refused,
-    /// The program to start exists but cannot be executed.
+    /// The program that `wqcap model` starts exists but cannot be executed.
     NotExecutable,
-    /// The program to start does not exist.
+    /// The program that `wqcap model` starts does not exist.
     NotFound,
 }
 
-/// Failure with its messages. Each message is printed after `error: `.
+/// Failure of a command, with its messages. Each message is printed after `error: `.
 #[derive(Debug)]
 pub struct Failure {
-    /// Kind of the failure, which decides the exit status.
+    /// Kind of the command's failure, which decides the exit status.
     pub kind: FailureKind,
-    /// Messages, the most important one last: that one is printed directly above the prompt.
+    /// Error messages of the failure, the most important one last: that one is printed directly
+    /// above the prompt.
     pub messages: Vec<String>,
 }
 
@@ -30,19 +31,21 @@ impl Failure {
         Self { kind, messages }
     }
 
-    /// Creates a failure of kind [`Kind::Failed`]: the command started its work and then failed.
+    /// Creates a failure of kind [`FailureKind::Failed`]: the command started its work and then
+    /// failed.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::new(FailureKind::Failed, message)
     }
 
-    /// Returns `Ok` if there are no messages, else a failure of kind [`Kind::Failed`] with them.
+    /// Returns `Ok` if there are no error messages, else a failure of kind [`FailureKind::Failed`]
+    /// with them.
     pub fn from_messages(messages: Vec<String>) -> Result<(), Self> {
         let kind = FailureKind::Failed;
         let failure = Self { kind, messages };
         failure.messages.is_empty().then_some(()).ok_or(failure)
     }
 
-    /// Creates a failure of kind [`Kind::Refused`] with one message for each reason.
+    /// Creates a failure of kind [`FailureKind::Refused`] with one error message for each reason.
     pub fn all_refused(messages: impl IntoIterator<Item = String>) -> Self {
         Self {
             kind: FailureKind::Refused,
@@ -50,28 +53,30 @@ impl Failure {
         }
     }
 
-    /// Creates a failure of kind [`Kind::Refused`]: the request cannot be carried out as given.
+    /// Creates a failure of kind [`FailureKind::Refused`]: the command cannot be carried out as
+    /// given.
     pub fn refused(message: impl Into<String>) -> Self {
         Self::new(FailureKind::Refused, message)
     }
 }
 
-/// Creates one message for each problem of a configuration.
+/// Creates one error message for each problem of a configuration.
 impl From<ConfigError> for Failure {
     fn from(e: ConfigError) -> Self {
         Self::all_refused(e.problems.iter().map(ToString::to_string))
     }
 }
 
-/// A refusal of the operating system while a command sets up: nothing runs yet.
+/// Maps a refusal of the operating system to [`FailureKind::Refused`]: it comes from setup, before
+/// anything runs.
 impl From<wqcap_engine::ResourceError> for Failure {
     fn from(e: wqcap_engine::ResourceError) -> Self {
         Self::refused(e.to_string())
     }
 }
 
-/// Maps each engine error to [`Kind::Refused`]: they come from planning or setup, before anything
-/// runs.
+/// Maps each engine error to [`FailureKind::Refused`]: engine errors come from planning or setup,
+/// before anything runs.
 impl From<wqcap_engine::Error> for Failure {
     fn from(e: wqcap_engine::Error) -> Self {
         match e {

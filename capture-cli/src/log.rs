@@ -18,13 +18,13 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// Target of the audit trail's events.
+/// Log target of the audit trail's events.
 const AUDIT: &str = "audit";
 
 /// Function that replaces the active log filter.
 type Change = dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync;
 
-/// Replaces the active log filter. Set once by [`start`].
+/// Function that replaces the active log filter. Set once by [`start`].
 static CHANGE: OnceLock<Box<Change>> = OnceLock::new();
 /// Active log level, or the whole of `RUST_LOG`.
 static LEVEL: Mutex<String> = Mutex::new(String::new());
@@ -42,13 +42,13 @@ pub fn set_level(level: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the filter for `level`. It includes the audit trail unless `level` excludes it.
+/// Builds the log filter for `level`. It includes the audit trail unless `level` excludes it.
 fn filter(level: &str) -> Result<EnvFilter, ParseError> {
     EnvFilter::try_new(format!("audit=info,{level}"))
 }
 
 /// Starts logging at level `error` with `quiet`, else `warn` with the audit trail, `debug` with one
-/// `verbose` and `trace` with more. `RUST_LOG` overrides the level.
+/// `verbose` and `trace` with more. `RUST_LOG` overrides this level.
 pub fn start(verbose: u8, quiet: bool) {
     let level = match (quiet, verbose) {
         (true, _) => "error",
@@ -85,7 +85,7 @@ pub fn start(verbose: u8, quiet: bool) {
     builder.init();
 }
 
-/// Formatter that writes an event as one line: `level: text key=value`.
+/// Formatter that writes a log event as one line: `level: text key=value`.
 struct LogLine;
 
 impl<S, N> FormatEvent<S, N> for LogLine
@@ -112,7 +112,7 @@ where
     }
 }
 
-/// Destination of all events: stderr.
+/// Destination of all log events: stderr.
 struct Stderr;
 
 impl MakeWriter<'_> for Stderr {
@@ -130,7 +130,7 @@ impl MakeWriter<'_> for Stderr {
     }
 }
 
-/// Writer of events to stderr. The subscriber passes one whole event in each call.
+/// Writer of log events to stderr. The subscriber passes one whole event in each call.
 struct Lines(TextKind);
 
 impl io::Write for Lines {

@@ -37,7 +37,7 @@ use failure::{Failure, FailureKind};
 use std::{process::ExitCode, time::Duration};
 use term::{stderr, terminal};
 
-/// Time that the end of a run waits for a reader of stderr that does not read.
+/// Time limit for writing the last lines to stderr if the program that reads stderr is stuck.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
@@ -87,9 +87,9 @@ fn main() -> ExitCode {
     status
 }
 
-/// Returns the exit status: 0 done; 1 failed while running; 2 the command line, the config or the
-/// device does not allow it. For `model`, 126 and 127 as in env(1): the program cannot be executed
-/// or is not found.
+/// Returns the exit status of wqcap: 0 done; 1 failed while running; 2 the command line, the config
+/// or the device does not allow it. For `model`, 126 and 127 as in env(1): the program cannot be
+/// executed or is not found.
 fn status(failure: &Failure) -> u8 {
     match failure.kind {
         FailureKind::Failed => 1,

@@ -19,11 +19,11 @@ use std::{
     process::{self, Command},
 };
 
-/// File name of the model's shared object.
+/// File name of the software NIC's shared object.
 const OBJECT: &str = "libmlx5_model.so";
-/// Environment variable with the model's wires, one per line.
+/// Environment variable with the wires of the software NIC, one per line.
 const WIRES: &str = "MLX5_MODEL_WIRES";
-/// Environment variable with the model's settings, one `key=value` per line.
+/// Environment variable with the settings of the software NIC, one `key=value` per line.
 const SET: &str = "MLX5_MODEL_SET";
 /// Environment variable with the id of the process that re-executed itself. execve keeps the id; a
 /// child process has another one.
@@ -31,7 +31,8 @@ const GUARD: &str = "WQCAP_MODEL_ENTERED";
 /// Environment variable of the dynamic linker that names the objects to preload.
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Re-executes this process on the software NIC. Returns at once if that has been done already.
+/// Re-executes this process on the software NIC. Returns at once if this process is the re-executed
+/// one.
 pub fn enter(wire: &str, settings: &[Setting]) -> Result<(), Failure> {
     if entered() {
         return loaded();
@@ -92,8 +93,8 @@ pub fn is_set(key: &str) -> bool {
         .any(|(name, _)| name.rsplit('.').next() == Some(key))
 }
 
-/// Returns `true` if the wire only replays or generates frames, so that granting capabilities is
-/// safe.
+/// Returns `true` if a wire of the software NIC only replays or generates frames, so that granting
+/// capabilities is safe.
 fn grants_all(wire: &str) -> bool {
     ["pcap", "synth", "loopback"].contains(&wire.split(':').next().unwrap_or_default())
 }
@@ -103,8 +104,8 @@ fn has_net_raw() -> bool {
     caps::has_cap(None, CapSet::Effective, Capability::CAP_NET_RAW).unwrap_or(false)
 }
 
-/// Checks that the model's object is loaded. A run with `--model` must never capture from a real
-/// NIC.
+/// Checks that the shared object of the software NIC is loaded. A run with `--model` must never
+/// capture from a real NIC.
 #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
 fn loaded() -> Result<(), Failure> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -117,7 +118,7 @@ fn loaded() -> Result<(), Failure> {
     )))
 }
 
-/// Sets the environment variables that the dynamic linker and the model read.
+/// Sets the environment variables that the dynamic linker and the software NIC read.
 fn equip(command: &mut Command, wires: &[&str], settings: &[Setting]) -> Result<(), Failure> {
     let object = find()?;
     if object
@@ -145,7 +146,8 @@ fn equip(command: &mut Command, wires: &[&str], settings: &[Setting]) -> Result<
     Ok(())
 }
 
-/// Returns the value of LD_PRELOAD: `object` first, then the objects in `present`, each once.
+/// Returns the value of LD_PRELOAD: the software NIC's `object` first, then the objects in
+/// `present`, each once.
 fn joined(object: &Path, present: Option<OsString>) -> OsString {
     let mut all = object.as_os_str().to_owned();
     for other in present
@@ -169,7 +171,7 @@ fn this_program() -> Result<PathBuf, Failure> {
         .map_err(|e| Failure::refused(format!("cannot determine the path of this program: {e}")))
 }
 
-/// Finds the model's shared object.
+/// Finds the shared object of the software NIC.
 fn find() -> Result<PathBuf, Failure> {
     let places = places(&this_program()?);
     if let Some(place) = places.iter().find(|place| place.is_file()) {
@@ -182,7 +184,8 @@ fn find() -> Result<PathBuf, Failure> {
     )))
 }
 
-/// Returns the paths where the object is searched: next to the program, then in `../lib/wqcap`.
+/// Returns the paths where the software NIC's shared object is searched: next to the program, then
+/// in `../lib/wqcap`.
 fn places(program: &Path) -> [PathBuf; 2] {
     let folder = program.parent().unwrap_or(Path::new("/"));
     let above = folder.parent().unwrap_or(folder);

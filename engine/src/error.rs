@@ -11,25 +11,25 @@ pub enum Error {
     /// Configuration key with a value that is out of range or unsupported. Exit status 2.
     #[error(transparent)]
     Config(#[from] Problem),
-    /// Several errors at once. Exit status 2.
+    /// Several errors that prevent a capture. Exit status 2.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Several(Vec<Error>),
-    /// No device matches, or the device lacks a required capability. Exit status 2.
+    /// No RDMA device matches, or it lacks a required capability. Exit status 2.
     #[error("{0}")]
     Device(String),
-    /// A call to a verb failed.
+    /// A call to a verb (libibverbs) failed.
     #[error("{verb}({object}): {source}{}", hint.as_deref().map(|h| format!("; {h}")).unwrap_or_default())]
     Verb {
-        /// Name of the verb, such as `ibv_create_wq`.
+        /// Name of the failed verb, such as `ibv_create_wq`.
         verb: &'static str,
-        /// Object of the call: the device, queue or rule.
+        /// Object of the failed verb: the device, queue or rule.
         object: String,
         /// errno of the failed verb.
         source: io::Error,
-        /// Meaning of the errno for this verb, and the remedy.
+        /// Meaning of the errno for the failed verb, and the remedy.
         hint: Option<String>,
     },
-    /// The operating system refuses a file, a thread or memory.
+    /// The operating system refuses a file, a thread or memory to the capture.
     #[error(transparent)]
     Resource(#[from] ResourceError),
 }

@@ -11,8 +11,8 @@ use crate::process::Errno;
 /// Number of a device context: one open of the device's file.
 pub type ContextId = u32;
 
-/// Kinds of objects. The number is part of the handle, so that a handle of another kind is not
-/// found.
+/// Kinds of verbs objects. The number is part of the handle, so that a handle of another kind is
+/// not found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ObjectKind {
@@ -20,12 +20,12 @@ pub enum ObjectKind {
     Mr,
     Mw,
     Cq,
-    /// Work queue, or a QP's receive queue.
+    /// Object kind of a work queue, or of a QP's receive queue.
     Rq,
-    /// A QP's send queue.
+    /// Object kind of a QP's send queue.
     Sq,
     Table,
-    /// An RSS QP's hash and table (TIR).
+    /// An RSS QP's hash and indirection table (TIR).
     Tir,
     Qp,
     Flow,
@@ -35,28 +35,28 @@ pub enum ObjectKind {
     Matcher,
 }
 
-/// An object's index in its [`Slab`].
+/// A verbs object's index in its [`Slab`].
 pub type Index = u32;
 
-/// Maximum number of objects of one kind; the device's attributes never report more.
+/// Maximum number of verbs objects of one kind; the device's attributes never report more.
 pub const LIMIT: usize = 1 << 16;
 const INDEX_BITS: u32 = 16;
 const GENERATION_BITS: u32 = 12;
-/// Number of freed indexes that wait before one is reused.
+/// Number of freed slab indexes that wait before one is reused.
 const QUARANTINE: usize = 64;
 
-/// Entry of a slab. The alignment makes the size of an entry a power of two while the object is
-/// small. An entry is then found by a shift, which every frame needs several times.
+/// Entry of a slab of verbs objects. The alignment makes the size of an entry a power of two while
+/// the object is small. An entry is then found by a shift, which every frame needs several times.
 #[repr(align(128))]
 struct SlabEntry<T> {
     generation: u32,
     context: ContextId,
-    /// Number of objects that use the entry's object.
+    /// Number of other verbs objects that use the entry's object.
     users: u32,
     value: Option<T>,
 }
 
-/// Container for all objects of one kind.
+/// Container for all verbs objects of one kind.
 pub struct Slab<T> {
     kind: ObjectKind,
     limit: usize,
@@ -65,7 +65,7 @@ pub struct Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Returns an empty slab for at most `limit` objects of `kind`.
+    /// Returns an empty slab for at most `limit` verbs objects of `kind`.
     pub fn new(kind: ObjectKind, limit: usize) -> Self {
         Self {
             kind,
@@ -75,12 +75,13 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Returns `true` if [`Slab::insert`] would fail.
+    /// Returns `true` if the slab is full, so that [`Slab::insert`] would fail.
     pub fn is_full(&self) -> bool {
         self.entries.len() >= self.limit && self.free.is_empty()
     }
 
-    /// Stores an object and returns its handle. Fails with `ENOMEM` when the slab is full.
+    /// Stores a verbs object in the slab and returns its handle. Fails with `ENOMEM` when the slab
+    /// is full.
     pub fn insert(&mut self, context: ContextId, value: T) -> Result<u32, Errno> {
         let full = self.entries.len() >= self.limit;
         let index = if self.free.len() > QUARANTINE || full {
@@ -111,8 +112,8 @@ impl<T> Slab<T> {
         (self.kind as u32) << (INDEX_BITS + GENERATION_BITS) | generation << INDEX_BITS | index
     }
 
-    /// Returns the index of a context's object. Fails with `EINVAL` if the context has no such
-    /// object, as the kernel's lookup does in most commands.
+    /// Returns the slab index of a device context's object. Fails with `EINVAL` if the context has
+    /// no such object, as the kernel's lookup does in most commands.
     pub fn find(&self, handle: u32, context: ContextId) -> Result<Index, Errno> {
         let index = index_of(handle);
         match self.entries.get(index as usize) {
@@ -127,8 +128,8 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Returns the index of an object that is to be destroyed. Fails as [`Slab::find`] does, and
-    /// with `EBUSY` if another object uses it.
+    /// Returns the slab index of an object that is to be destroyed. Fails as [`Slab::find`] does,
+    /// and with `EBUSY` if another object uses it.
     pub fn find_unused(&self, handle: u32, context: ContextId) -> Result<Index, Errno> {
         let index = self.find(handle, context)?;
         match self.users(index) {
@@ -137,21 +138,21 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Returns the number of objects that use the object at `index`.
+    /// Returns the number of verbs objects that use the slab's object at `index`.
     pub fn users(&self, index: Index) -> u32 {
         self.entries
             .get(index as usize)
             .map_or(0, |entry| entry.users)
     }
 
-    /// Counts one more user of the object at `index`, if there is an index.
+    /// Counts one more user of the slab's object at `index`, if there is an index.
     pub fn add_user(&mut self, index: impl Into<Option<Index>>) {
         if let Some(entry) = self.used(index.into()) {
             entry.users += 1;
         }
     }
 
-    /// Counts one user less of the object at `index`, if there is an index.
+    /// Counts one user less of the slab's object at `index`, if there is an index.
     pub fn remove_user(&mut self, index: impl Into<Option<Index>>) {
         if let Some(entry) = self.used(index.into()) {
             entry.users = entry.users.saturating_sub(1);
@@ -172,12 +173,12 @@ impl<T> Slab<T> {
         self.entries.get_mut(index as usize)?.value.as_mut()
     }
 
-    /// Returns a context's object. Fails as [`Slab::find`] does.
+    /// Returns the slab's object of a device context. Fails as [`Slab::find`] does.
     pub fn get(&self, handle: u32, context: ContextId) -> Result<&T, Errno> {
         self.at(self.find(handle, context)?).ok_or(libc::EINVAL)
     }
 
-    /// Returns a context's object for writing. Fails as [`Slab::find`] does.
+    /// Returns the slab's object of a device context for writing. Fails as [`Slab::find`] does.
     pub fn get_mut(&mut self, handle: u32, context: ContextId) -> Result<&mut T, Errno> {
         let index = self.find(handle, context)?;
         self.at_mut(index).ok_or(libc::EINVAL)
@@ -207,7 +208,7 @@ impl<T> Slab<T> {
             .filter_map(|(index, entry)| Some((index as Index, entry.value.as_mut()?)))
     }
 
-    /// Returns the indexes of a context's objects.
+    /// Returns the slab indexes of a device context's objects.
     pub fn of_context(&self, context: ContextId) -> Vec<Index> {
         self.entries
             .iter()
@@ -217,7 +218,7 @@ impl<T> Slab<T> {
             .collect()
     }
 
-    /// Removes all objects of a context from the slab.
+    /// Removes all objects of a device context from the slab.
     pub fn remove_all_of(&mut self, context: ContextId) {
         for index in self.of_context(context) {
             self.remove(index);
@@ -225,19 +226,19 @@ impl<T> Slab<T> {
     }
 }
 
-/// Returns the index part of a handle.
+/// Returns the slab index in an object's handle.
 pub fn index_of(handle: u32) -> Index {
     handle & ((1 << INDEX_BITS) - 1)
 }
 
-/// Returns the generation part of a handle: how often its index was assigned.
+/// Returns the generation in an object's handle: how often its slab index was assigned.
 pub fn generation(handle: u32) -> u32 {
     handle >> INDEX_BITS & ((1 << GENERATION_BITS) - 1)
 }
 
-/// Returns an object's 24-bit number (QPN, CQN, WQN, ...). It combines the index with 7 bits of the
-/// generation, so that the next object at this index gets another number. Numbers begin at 64,
-/// because InfiniBand reserves QPs 0 and 1.
+/// Returns a verbs object's 24-bit number (QPN, CQN, WQN, ...). It combines the slab index with 7
+/// bits of the generation, so that the next object at this index gets another number. Numbers begin
+/// at 64, because InfiniBand reserves QPs 0 and 1.
 pub fn number(handle: u32) -> u32 {
     let index = index_of(handle);
     let generation = generation(handle) & 0x7f;

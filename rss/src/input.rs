@@ -45,44 +45,45 @@ const NEXT_HEADER_FRAGMENT: u8 = 44;
 /// excludes don't-fragment.
 const IPV4_FRAGMENT_MASK: u16 = 0x3fff;
 
-/// Network layer protocol of a frame.
+/// Network layer protocol of a frame, as a NIC classifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum L3 {
-    /// Not IP, or an IP header that is damaged or truncated.
+    /// Frame without IP, or with an IP header that is damaged or truncated.
     #[default]
     None,
-    /// IPv4 with a complete header, options included.
+    /// IPv4 frame with a complete header, options included.
     Ipv4,
-    /// IPv6 with a complete fixed header.
+    /// IPv6 frame with a complete fixed header.
     Ipv6,
 }
 
-/// Transport layer protocol of a frame.
+/// Transport layer protocol of a frame, as a NIC classifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum L4 {
-    /// Neither TCP nor UDP directly behind the IP header, a fragment, or a truncated TCP or UDP
-    /// header.
+    /// Frame with neither TCP nor UDP directly behind the IP header, a fragment, or a frame with a
+    /// truncated TCP or UDP header.
     #[default]
     None,
-    /// TCP with at least 20 bytes of header.
+    /// TCP segment with at least 20 bytes of header.
     Tcp,
-    /// UDP with a complete header of 8 bytes.
+    /// UDP datagram with a complete header of 8 bytes.
     Udp,
 }
 
-/// Result of parsing a frame as a NIC does. Offsets are in bytes from the frame's start.
+/// Header classification of a frame, parsed as a NIC does. Offsets are in bytes from the frame's
+/// start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct FrameClass {
     /// EtherType behind the VLAN tags, or the LLC length if the frame has one there. A TPID if a
     /// tag is truncated or a third tag follows. 0 if the frame is shorter than an Ethernet header.
     pub ethertype: u16,
-    /// Tag control information of the first VLAN tag.
+    /// Tag control information of the frame's first VLAN tag.
     pub vlan: Option<u16>,
-    /// Number of VLAN tags skipped, 0 to 2.
+    /// Number of VLAN tags that the parser skipped, 0 to 2.
     pub vlan_tags: u8,
-    /// Network layer protocol.
+    /// Network layer protocol of the frame.
     pub l3: L3,
     /// Offset of the first byte behind the Ethernet header and VLAN tags, whatever follows; 0 if
     /// the frame has no Ethernet header.
@@ -90,24 +91,24 @@ pub struct FrameClass {
     /// IPv4 protocol, or next header of the fixed IPv6 header; 0, and without meaning, if `l3` is
     /// `None`.
     pub ip_protocol: u8,
-    /// `true` for a fragment, including the first one: IPv4 with more-fragments or a fragment
-    /// offset, IPv6 with a fragment header directly behind the fixed header.
+    /// `true` if the frame is an IP fragment, including the first one: IPv4 with more-fragments or
+    /// a fragment offset, IPv6 with a fragment header directly behind the fixed header.
     pub fragment: bool,
-    /// Transport layer protocol.
+    /// Transport layer protocol of the frame.
     pub l4: L4,
-    /// Offset of the first byte behind the IP header (with IPv4 options, without IPv6 extension
-    /// headers); 0 if `l3` is `None`.
+    /// Offset in the frame of the first byte behind the IP header (with IPv4 options, without IPv6
+    /// extension headers); 0 if `l3` is `None`.
     pub l4_offset: u16,
     /// `true` if an unfragmented IP header specifies TCP or UDP and the frame ends within that
-    /// transport header. Only the catch-all takes such a frame, and it has no hash.
+    /// transport header. Only the catch-all rule takes such a frame, and it has no hash.
     pub truncated_l4: bool,
 }
 
 impl FrameClass {
-    /// Maximum number of VLAN tags that the parser skips.
+    /// Maximum number of VLAN tags that the frame parser skips.
     pub const MAX_VLAN_TAGS: u8 = 2;
 
-    /// Classifies `frame`, which starts at the destination MAC. Accepts any bytes.
+    /// Classifies the headers of `frame`, which starts at the destination MAC. Accepts any bytes.
     #[inline(always)]
     #[must_use]
     pub fn from_frame(frame: &[u8]) -> Self {
@@ -172,8 +173,8 @@ impl FrameClass {
         self.read_l4(IPV6_LEN, packet.len());
     }
 
-    /// Sets the transport layer fields from the length of the IP header and the length of the
-    /// packet (all bytes from the IP header's start).
+    /// Sets the transport layer fields of the class from the length of the IP header and the length
+    /// of the packet (all bytes from the IP header's start).
     #[inline]
     fn read_l4(&mut self, header_len: usize, packet_len: usize) {
         // An IP header has at most 60 bytes.
@@ -189,8 +190,8 @@ impl FrameClass {
         }
     }
 
-    /// Returns the profile whose rule takes the frame if the profiles of [`Profile::to_install`]
-    /// for `depth` are installed.
+    /// Returns the RSS profile whose flow rule takes the frame if the profiles of
+    /// [`Profile::to_install`] for `depth` are installed.
     #[inline]
     #[must_use]
     pub const fn profile(&self, depth: HashDepth) -> Profile {
@@ -208,8 +209,8 @@ impl FrameClass {
         }
     }
 
-    /// Returns the source and destination addresses of `frame` as 8 or 32 contiguous bytes. `frame`
-    /// must be the frame that this class was made from.
+    /// Returns the source and destination IP addresses of `frame` as 8 or 32 contiguous bytes.
+    /// `frame` must be the frame that this class was made from.
     #[inline]
     #[must_use]
     pub fn addresses<'f>(&self, frame: &'f [u8]) -> Option<&'f [u8]> {
@@ -292,7 +293,7 @@ pub(crate) mod tests {
         packet
     }
 
-    /// Builds a segment of two ports and `more` bytes behind them.
+    /// Builds a TCP or UDP segment: the two ports and `more` bytes behind them.
     pub(crate) fn ports_and(source: u16, destination: u16, more: usize) -> Vec<u8> {
         let mut segment = source.to_be_bytes().to_vec();
         segment.extend(destination.to_be_bytes());

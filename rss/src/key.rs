@@ -15,13 +15,13 @@ use std::str::FromStr;
 pub struct RssKey([u8; RssKey::LEN]);
 
 impl RssKey {
-    /// Number of bytes in a key. mlx5 rejects any other length with EINVAL.
+    /// Number of bytes in an RSS key. mlx5 rejects any other length with EINVAL.
     pub const LEN: usize = 40;
 
-    /// Number of hexadecimal digits in a key's text form.
+    /// Number of hexadecimal digits in an RSS key's text form.
     pub const HEX_DIGITS: usize = 2 * Self::LEN;
 
-    /// Symmetric key, 0x6d5a repeated: both directions of a flow have the same hash. The key
+    /// Symmetric RSS key, 0x6d5a repeated: both directions of a flow have the same hash. The key
     /// repeats every 16 bits, the smallest distance between two fields that a change of direction
     /// swaps.
     pub const SYMMETRIC: Self = {
@@ -34,7 +34,7 @@ impl RssKey {
         Self(key)
     };
 
-    /// Key of Microsoft's RSS verification suite ("Verifying the RSS hash calculation"), the
+    /// RSS key of Microsoft's RSS verification suite ("Verifying the RSS hash calculation"), the
     /// default of many drivers. It is not symmetric.
     pub const MICROSOFT: Self = Self([
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, //
@@ -43,13 +43,15 @@ impl RssKey {
         0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ]);
 
-    /// Creates a key from these bytes. Any 40 bytes are a valid key; their spread is not checked.
+    /// Creates an RSS key from these bytes. Any 40 bytes are a valid key; their spread is not
+    /// checked.
     #[must_use]
     pub const fn new(bytes: [u8; Self::LEN]) -> Self {
         Self(bytes)
     }
 
-    /// Parses exactly 80 hexadecimal digits, upper or lower case, without prefix or separators.
+    /// Parses an RSS key of exactly 80 hexadecimal digits, upper or lower case, without prefix or
+    /// separators.
     ///
     /// # Errors
     /// [`KeyError::Digit`] for the first character that is not a hexadecimal digit, otherwise
@@ -75,31 +77,31 @@ impl RssKey {
         }
     }
 
-    /// Returns the key's bytes; the first one applies to the first byte of input.
+    /// Returns the RSS key's bytes; the first key byte applies to the first byte of input.
     #[inline]
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 
-    /// Returns `true` if both directions of every flow have the same hash in every profile: IPv4
-    /// and IPv6, with and without ports.
+    /// Returns `true` if the RSS key gives both directions of every flow the same hash in every
+    /// profile: IPv4 and IPv6, with and without ports.
     ///
     /// The result is exact and not a comparison with [`RssKey::SYMMETRIC`]: the hash is linear, so
     /// it suffices that each input bit and the bit that it is swapped with select the same 32 key
     /// bits.
     #[must_use]
     pub fn is_symmetric(&self) -> bool {
-        /// First input bit and width in bits of each field that is swapped with the field behind
-        /// it.
+        /// First input bit and width in bits of each header field that the reverse direction of a
+        /// flow swaps with the field behind it.
         const EXCHANGES: [(usize, usize); 4] = [(0, 32), (64, 16), (0, 128), (256, 16)];
         EXCHANGES.iter().all(|&(first, width)| {
             (first..first + width).all(|bit| self.window(bit) == self.window(bit + width))
         })
     }
 
-    /// Returns the 32 key bits that input bit `bit` adds to the hash. Bits are numbered 0 to 287,
-    /// the most significant bit of the first byte first.
+    /// Returns the 32 bits of the RSS key that input bit `bit` adds to the hash. Bits are numbered
+    /// 0 to 287, the most significant bit of the first byte first.
     pub(crate) fn window(&self, bit: usize) -> u32 {
         let mut wide = 0u64;
         for at in bit / 8..bit / 8 + 5 {
@@ -117,7 +119,7 @@ impl RssKey {
 impl FromStr for RssKey {
     type Err = KeyError;
 
-    /// Parses `symmetric`, `microsoft`, or 80 hexadecimal digits.
+    /// Parses an RSS key: `symmetric`, `microsoft`, or 80 hexadecimal digits.
     fn from_str(text: &str) -> Result<Self, KeyError> {
         match text {
             "symmetric" => Ok(Self::SYMMETRIC),
@@ -157,29 +159,29 @@ impl fmt::Debug for RssKey {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// Hexadecimal digits only, but not the number of digits of a key.
+    /// Text of hexadecimal digits only, but not as many as an RSS key has.
     #[error("an RSS key of {digits} hexadecimal digits: it must have exactly 80 (40 bytes)")]
     Length {
-        /// Number of digits found.
+        /// Number of hexadecimal digits found in the RSS key.
         digits: usize,
     },
-    /// Character that is not a hexadecimal digit.
+    /// Character in an RSS key that is not a hexadecimal digit.
     #[error(
         "character {found:?} at position {position} of an RSS key: it must be a hexadecimal digit"
     )]
     Digit {
-        /// Invalid character.
+        /// Character of the RSS key that is not a hexadecimal digit.
         found: char,
-        /// Position of the character, counted in characters from 1.
+        /// Position of the invalid character in the RSS key, counted in characters from 1.
         position: usize,
     },
-    /// Neither the name of a key nor text that resembles hexadecimal digits.
+    /// Text that is neither the name of an RSS key nor resembles hexadecimal digits.
     #[error(
         "unknown RSS key {value:?}: it must be \"symmetric\", \"microsoft\" or \
          exactly 80 hexadecimal digits"
     )]
     Unknown {
-        /// Text that was parsed.
+        /// Text that was parsed as an RSS key.
         value: String,
     },
 }

@@ -50,8 +50,8 @@ pub use selection::Selection;
 pub use table::{IndirectionTable, TableError};
 pub use toeplitz::Toeplitz;
 
-/// Returns the profile, the Toeplitz hash and the queue of one frame (bytes from the destination
-/// MAC, without FCS).
+/// Returns the RSS profile, the Toeplitz hash and the receive queue of one frame (bytes from the
+/// destination MAC, without FCS).
 ///
 /// `table` is the table shared by the hashing profiles. The hash is `None` only for
 /// [`Profile::CatchAll`], whose own table ([`IndirectionTable::catch_all`]) has one entry: queue 0.

@@ -12,41 +12,42 @@
 
 use strum::Display;
 
-/// Header layers that enter the hash; displayed as in a configuration file, `l3` or `l4`.
+/// Header layers that enter the RSS hash; displayed as in a configuration file, `l3` or `l4`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum HashDepth {
-    /// Addresses only; all fragments of a datagram stay with their flow.
+    /// Hash addresses only; all fragments of a datagram stay with their flow.
     L3,
-    /// Addresses, and ports where a frame has them; flows between the same two hosts spread.
+    /// Hash addresses, and ports where a frame has them; flows between the same two hosts spread.
     L4,
 }
 
-/// Flow rule with its RSS QP: the frames that it takes and the fields that it hashes. Displayed in
-/// plans and statistics as, for instance, `ipv4-tcp`.
+/// RSS profile: a flow rule with its RSS QP, that is, the frames that it takes and the fields that
+/// it hashes. Displayed in plans and statistics as, for instance, `ipv4-tcp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Display)]
 #[strum(serialize_all = "kebab-case")]
 #[repr(u8)]
 pub enum Profile {
-    /// Frames that match ETH/IPv4/TCP, hashed by addresses and ports.
+    /// Profile of frames that match ETH/IPv4/TCP, hashed by addresses and ports.
     Ipv4Tcp,
-    /// Frames that match ETH/IPv4/UDP, hashed by addresses and ports.
+    /// Profile of frames that match ETH/IPv4/UDP, hashed by addresses and ports.
     Ipv4Udp,
-    /// Frames that match ETH/IPv6/TCP, hashed by addresses and ports.
+    /// Profile of frames that match ETH/IPv6/TCP, hashed by addresses and ports.
     Ipv6Tcp,
-    /// Frames that match ETH/IPv6/UDP, hashed by addresses and ports.
+    /// Profile of frames that match ETH/IPv6/UDP, hashed by addresses and ports.
     Ipv6Udp,
-    /// Frames that match ETH/IPv4, hashed by addresses.
+    /// Profile of frames that match ETH/IPv4, hashed by addresses.
     Ipv4,
-    /// Frames that match ETH/IPv6, hashed by addresses.
+    /// Profile of frames that match ETH/IPv6, hashed by addresses.
     Ipv6,
-    /// All remaining frames: ETH with an all-zero mask, not hashed, on a table of one entry.
+    /// Profile of all remaining frames: ETH with an all-zero mask, not hashed, on an indirection
+    /// table of one entry.
     CatchAll,
 }
 
 impl Profile {
-    /// All profiles in the order of their discriminants, which is also the order in which their
-    /// rules are matched.
+    /// All RSS profiles in the order of their discriminants, which is also the order in which their
+    /// flow rules are matched.
     pub const ALL: [Self; 7] = [
         Self::Ipv4Tcp,
         Self::Ipv4Udp,
@@ -57,8 +58,8 @@ impl Profile {
         Self::CatchAll,
     ];
 
-    /// Returns the fields that the profile's RSS QP hashes, for `rx_hash_fields_mask`. Empty for
-    /// the catch-all, which mlx5 accepts only with a table of one entry.
+    /// Returns the header fields that the profile's RSS QP hashes, for `rx_hash_fields_mask`. Empty
+    /// for the catch-all, which mlx5 accepts only with an indirection table of one entry.
     #[inline]
     #[must_use]
     pub const fn hash_fields(self) -> HashFields {
@@ -73,8 +74,9 @@ impl Profile {
         }
     }
 
-    /// Returns the offset to add to the base flow priority (a lower priority is matched first): 0
-    /// for profiles with ports, 1 for profiles with addresses only, 2 for the catch-all.
+    /// Returns the offset to add to the base flow priority for the profile's flow rule (a lower
+    /// priority is matched first): 0 for profiles with ports, 1 for profiles with addresses only, 2
+    /// for the catch-all.
     #[inline]
     #[must_use]
     pub const fn priority_offset(self) -> u8 {
@@ -85,8 +87,8 @@ impl Profile {
         }
     }
 
-    /// Returns the profiles to install, in match order, so that exactly one of them takes each
-    /// frame.
+    /// Returns the RSS profiles to install, in match order, so that exactly one of their flow rules
+    /// takes each frame.
     #[must_use]
     pub const fn to_install(depth: HashDepth) -> &'static [Self] {
         match depth {
@@ -97,46 +99,47 @@ impl Profile {
 }
 
 bitflags::bitflags! {
-    /// Set of frame fields that enter the hash, with the bits of the uAPI's `rx_hash_fields_mask`
-    /// (`enum mlx5_rx_hash_fields` in `rdma/mlx5-abi.h`).
+    /// Set of header fields that enter the RSS hash, with the bits of the uAPI's
+    /// `rx_hash_fields_mask` (`enum mlx5_rx_hash_fields` in `rdma/mlx5-abi.h`).
     ///
     /// Any 64 bits are a valid set, including sets that the kernel rejects: the driver decides
     /// which ones can be installed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct HashFields: u64 {
-        /// Source IPv4 address (`MLX5_RX_HASH_SRC_IPV4`).
+        /// RSS hash field: source IPv4 address (`MLX5_RX_HASH_SRC_IPV4`).
         const SRC_IPV4 = 1 << 0;
-        /// Destination IPv4 address (`MLX5_RX_HASH_DST_IPV4`).
+        /// RSS hash field: destination IPv4 address (`MLX5_RX_HASH_DST_IPV4`).
         const DST_IPV4 = 1 << 1;
-        /// Source IPv6 address (`MLX5_RX_HASH_SRC_IPV6`).
+        /// RSS hash field: source IPv6 address (`MLX5_RX_HASH_SRC_IPV6`).
         const SRC_IPV6 = 1 << 2;
-        /// Destination IPv6 address (`MLX5_RX_HASH_DST_IPV6`).
+        /// RSS hash field: destination IPv6 address (`MLX5_RX_HASH_DST_IPV6`).
         const DST_IPV6 = 1 << 3;
-        /// Source TCP port (`MLX5_RX_HASH_SRC_PORT_TCP`).
+        /// RSS hash field: source TCP port (`MLX5_RX_HASH_SRC_PORT_TCP`).
         const SRC_PORT_TCP = 1 << 4;
-        /// Destination TCP port (`MLX5_RX_HASH_DST_PORT_TCP`).
+        /// RSS hash field: destination TCP port (`MLX5_RX_HASH_DST_PORT_TCP`).
         const DST_PORT_TCP = 1 << 5;
-        /// Source UDP port (`MLX5_RX_HASH_SRC_PORT_UDP`).
+        /// RSS hash field: source UDP port (`MLX5_RX_HASH_SRC_PORT_UDP`).
         const SRC_PORT_UDP = 1 << 6;
-        /// Destination UDP port (`MLX5_RX_HASH_DST_PORT_UDP`).
+        /// RSS hash field: destination UDP port (`MLX5_RX_HASH_DST_PORT_UDP`).
         const DST_PORT_UDP = 1 << 7;
-        /// IPsec security parameters index (`MLX5_RX_HASH_IPSEC_SPI`).
+        /// RSS hash field: IPsec security parameters index (`MLX5_RX_HASH_IPSEC_SPI`).
         const IPSEC_SPI = 1 << 8;
-        /// The other bits refer to the tunnelled headers (`MLX5_RX_HASH_INNER`).
+        /// Flag by which the other RSS hash fields refer to the tunnelled headers
+        /// (`MLX5_RX_HASH_INNER`).
         const INNER = 1 << 31;
     }
 }
 
 impl HashFields {
-    /// Empty set: nothing is hashed.
+    /// Empty set of RSS hash fields: nothing is hashed.
     pub const NONE: Self = Self::empty();
-    /// Both IPv4 addresses.
+    /// RSS hash fields of both IPv4 addresses.
     pub const IPV4: Self = Self::SRC_IPV4.union(Self::DST_IPV4);
-    /// Both IPv6 addresses.
+    /// RSS hash fields of both IPv6 addresses.
     pub const IPV6: Self = Self::SRC_IPV6.union(Self::DST_IPV6);
-    /// Both TCP ports.
+    /// RSS hash fields of both TCP ports.
     pub const TCP_PORTS: Self = Self::SRC_PORT_TCP.union(Self::DST_PORT_TCP);
-    /// Both UDP ports.
+    /// RSS hash fields of both UDP ports.
     pub const UDP_PORTS: Self = Self::SRC_PORT_UDP.union(Self::DST_PORT_UDP);
 }
 

@@ -10,7 +10,7 @@ use crate::input::{FrameClass, L3, L4};
 use crate::profile::HashFields;
 use crate::toeplitz::Toeplitz;
 
-/// Contiguous bytes at a fixed offset from the start of a header.
+/// Contiguous header bytes at a fixed offset from the start of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ByteRun {
     at: u8,
@@ -18,8 +18,8 @@ struct ByteRun {
 }
 
 impl ByteRun {
-    /// Returns the selected ones of two adjacent fields of `len` bytes, the first of which is at
-    /// `at`.
+    /// Returns the byte run of the selected ones of two adjacent header fields of `len` bytes, the
+    /// first of which is at `at`.
     const fn of_pair(at: u8, len: u8, source: bool, destination: bool) -> Self {
         match (source, destination) {
             (true, true) => Self { at, len: len * 2 },
@@ -29,8 +29,7 @@ impl ByteRun {
         }
     }
 
-    /// Returns the run's bytes in `frame` for a header at `offset`; `None` if the frame is too
-    /// short.
+    /// Returns the byte run in `frame` for a header at `offset`; `None` if the frame is too short.
     #[inline(always)]
     fn bytes_in(self, frame: &[u8], offset: u16) -> Option<&[u8]> {
         let at = usize::from(offset) + usize::from(self.at);
@@ -38,21 +37,22 @@ impl ByteRun {
     }
 }
 
-/// Bytes that an RSS QP hashes in frames of one L3 and L4 type. They are in Microsoft's order
-/// (source address, destination address, source port, destination port), without gaps for
+/// Header bytes that an RSS QP hashes in frames of one L3 and L4 type. They are in Microsoft's
+/// order (source address, destination address, source port, destination port), without gaps for
 /// unselected fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Selection {
     addresses: ByteRun,
     ports: ByteRun,
-    /// `true` if both addresses and both ports are selected.
+    /// `true` if both addresses and both ports enter the RSS hash.
     is_whole: bool,
     /// Length in bytes of an IP header that ends with its addresses: 20 for IPv4, 40 for IPv6.
     header: u8,
 }
 
 impl Selection {
-    /// Returns the bytes that `fields` select in a frame of these types.
+    /// Returns the header bytes that `fields` select for the RSS hash of a frame of these L3 and L4
+    /// types.
     ///
     /// `None` where hardware leaves the hash unspecified: no fields; fields of an L3 or L4 type
     /// that the frame does not have, or of two such types at once; fields other than outer
@@ -95,8 +95,8 @@ impl Selection {
         })
     }
 
-    /// Returns the hash of a frame whose class has the selection's types; `None` if its L4 header
-    /// is truncated.
+    /// Returns the Toeplitz hash of a frame that has the L3 and L4 types of the selection; `None`
+    /// if its L4 header is truncated.
     #[inline(always)]
     #[must_use]
     pub fn hash(&self, frame: &[u8], class: &FrameClass, toeplitz: &Toeplitz) -> Option<u32> {
@@ -121,8 +121,8 @@ impl Selection {
 
 impl FrameClass {
     /// Returns the Toeplitz hash that an RSS QP with `fields` computes for the frame that this
-    /// class was made from. `None` where hardware leaves it unspecified: [`Selection::of`] selects
-    /// nothing, or the L4 header is truncated.
+    /// class was made from. `None` where hardware leaves it unspecified: [`Selection::for_fields`]
+    /// selects nothing, or the L4 header is truncated.
     #[inline]
     #[must_use]
     pub fn hash(&self, frame: &[u8], fields: HashFields, toeplitz: &Toeplitz) -> Option<u32> {

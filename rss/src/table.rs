@@ -5,23 +5,24 @@
 //! **Invariant**: the number of entries is a power of two from 1 to [`IndirectionTable::MAX_SIZE`].
 //! Every queue that is to receive hashed frames has at least one entry, and no other queue has any.
 
-/// Indirection table over the queues `0..queues`; the caller replaces queue numbers by WQ handles.
+/// RSS indirection table over the queues `0..queues`; the caller replaces queue numbers by WQ
+/// handles.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndirectionTable {
-    /// Queue number of each entry; the length is a power of two.
+    /// Queue number of each table entry; the number of entries is a power of two.
     entries: Box<[u16]>,
 }
 
 impl IndirectionTable {
-    /// Maximum number of entries that the verbs interface can name:
+    /// Maximum number of indirection table entries that the verbs interface can name:
     /// `IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE` (13) in `rdma/ib_user_verbs.h`. A device may allow
     /// fewer (`max_rwq_indirection_table_size`); the code that creates the table on a device checks
     /// that limit.
     pub const MAX_SIZE: u32 = 1 << 13;
 
-    /// Creates a table of `size` entries over `queues` queues, shared out by `weights`, one per
-    /// queue. Only the ratios of weights matter; a weight of 0 keeps hashed frames off a queue. An
-    /// empty slice gives all queues equal weights.
+    /// Creates an indirection table of `size` entries over `queues` queues, shared out by
+    /// `weights`, one per queue. Only the ratios of weights matter; a weight of 0 keeps hashed
+    /// frames off a queue. An empty slice gives all queues equal weights.
     ///
     /// Entries are distributed by largest remainder, with at least one for each queue that has a
     /// weight. The entries of a queue are spaced as evenly as its share allows, so that flows with
@@ -67,9 +68,9 @@ impl IndirectionTable {
         Ok(Self { entries })
     }
 
-    /// Returns a table with the shares of `self` that differs from `table` in as few entries as
-    /// possible. Flows whose entries stay keep their queues. A queue gives up entries that are
-    /// evenly spaced among its own.
+    /// Returns an indirection table with the queue shares of `self` that differs from `table` in as
+    /// few entries as possible. Flows whose entries stay keep their queues. A queue gives up
+    /// entries that are evenly spaced among its own.
     ///
     /// If `table` has another size, returns a copy of `self`.
     #[must_use]
@@ -107,8 +108,8 @@ impl IndirectionTable {
         }
     }
 
-    /// Creates the table of the catch-all: one entry, queue 0. mlx5 accepts an RSS QP without hash
-    /// fields only over a table of this size.
+    /// Creates the indirection table of the catch-all: one entry, queue 0. mlx5 accepts an RSS QP
+    /// without hash fields only over a table of this size.
     #[must_use]
     pub fn catch_all() -> Self {
         Self {
@@ -116,14 +117,15 @@ impl IndirectionTable {
         }
     }
 
-    /// Returns the queue of each entry, in the order in which `ind_tbl` takes the WQs.
+    /// Returns the queue number of each indirection table entry, in the order in which `ind_tbl`
+    /// takes the WQs.
     #[inline]
     #[must_use]
     pub fn entries(&self) -> &[u16] {
         &self.entries
     }
 
-    /// Returns the queue that the low bits of `hash` select.
+    /// Returns the queue in the indirection table entry that the low bits of `hash` select.
     #[inline]
     #[must_use]
     pub fn queue_of(&self, hash: u32) -> u16 {
@@ -134,7 +136,7 @@ impl IndirectionTable {
     }
 }
 
-/// Counts the entries of each queue.
+/// Counts the indirection table entries of each queue.
 fn counts(entries: &[u16], queues: usize) -> Vec<usize> {
     let mut counts = vec![0; queues];
     for entry in entries {
@@ -143,12 +145,12 @@ fn counts(entries: &[u16], queues: usize) -> Vec<usize> {
     counts
 }
 
-/// Queue with a weight, and the entries assigned to it so far.
+/// Queue with its weight, and the indirection table entries assigned to it so far.
 struct Share {
     queue: u16,
     weight: u32,
     entries: i64,
-    /// Number of the queue's entries that already have a position in the table.
+    /// Number of the queue's entries that already have a position in the indirection table.
     placed: i64,
 }
 
@@ -162,23 +164,24 @@ impl Share {
         }
     }
 
-    /// Returns the last position, counted from 1, at which the queue's next entry keeps the spacing
-    /// even.
+    /// Returns the last position in the indirection table, counted from 1, at which the queue's
+    /// next entry keeps the spacing even.
     fn last_place(&self, size: i64) -> i64 {
         let wanted = (self.placed + 1) * size;
         (wanted + self.entries - 1) / self.entries
     }
 
-    /// Returns the deficit against the exact share, in entries times `total` weight; negative for a
-    /// surplus. With 2^13 entries, as many queues and 32-bit weights, both products are below 2^59.
+    /// Returns the queue's deficit of entries against its exact share, in entries times `total`
+    /// weight; negative for a surplus. With 2^13 entries, as many queues and 32-bit weights, both
+    /// products are below 2^59.
     fn deficit(&self, size: i64, total: i64) -> i64 {
         i64::from(self.weight) * size - self.entries * total
     }
 }
 
-/// Assigns entries to each share: the integer part of its exact share, but at least one, then the
-/// remaining entries by largest remainder. If the minimum assigned too many, takes entries back
-/// where the surplus is largest. Ties go to the lower queue.
+/// Assigns indirection table entries to each queue: the integer part of its exact share, but at
+/// least one, then the remaining entries by largest remainder. If the minimum assigned too many,
+/// takes entries back where the surplus is largest. Ties go to the lower queue.
 fn apportion(size: u32, mut shares: Vec<Share>) -> Vec<Share> {
     let size = i64::from(size);
     let total: i64 = shares.iter().map(|share| i64::from(share.weight)).sum();
@@ -201,8 +204,8 @@ fn apportion(size: u32, mut shares: Vec<Share>) -> Vec<Share> {
     shares
 }
 
-/// Orders the entries so that, for every `n`, each queue has its exact part of the first `n`
-/// positions, rounded down or up.
+/// Orders the indirection table entries so that, for every `n`, each queue has its exact part of
+/// the first `n` positions, rounded down or up.
 ///
 /// This gives each entry of a queue a first and a last position. The entry with the earliest last
 /// position is placed next, which finds an order whenever one exists. Ties go to the queue with
@@ -228,33 +231,33 @@ fn interleave(size: u32, mut shares: Vec<Share>) -> Box<[u16]> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// Size that is not a power of two, or is too large.
+    /// Indirection table size that is not a power of two, or is too large.
     #[error("an indirection table of {size} entries: it must be a power of two from 1 to 8192")]
     Size {
-        /// Requested number of table entries.
+        /// Requested number of indirection table entries.
         size: u32,
     },
-    /// Table over zero queues.
+    /// Indirection table over zero queues.
     #[error("an indirection table over 0 queues: there must be at least 1")]
     NoQueues,
-    /// Number of weights that differs from the number of queues.
+    /// Number of queue weights that differs from the number of queues.
     #[error(
         "{weights} weights for {queues} queues: there must be one per queue, \
          or none for equal weights"
     )]
     WeightCount {
-        /// Number of weights given.
+        /// Number of queue weights given.
         weights: usize,
-        /// Number of queues.
+        /// Number of queues of the indirection table.
         queues: u16,
     },
-    /// Weights that are all 0.
+    /// Queue weights that are all 0.
     #[error("the weights of all {queues} queues are 0: at least 1 must be above 0")]
     NoWeight {
-        /// Number of queues.
+        /// Number of queues of the indirection table.
         queues: u16,
     },
-    /// More queues with a weight than entries.
+    /// Number of queues with a weight that exceeds the number of indirection table entries.
     #[error(
         "{queues} queues with a weight over an indirection table of {size} entries: \
          there can be at most {size}, one entry each"
@@ -262,7 +265,7 @@ pub enum TableError {
     TooManyQueues {
         /// Number of queues with a weight above 0.
         queues: usize,
-        /// Number of entries in the table.
+        /// Number of entries in the indirection table.
         size: u32,
     },
 }

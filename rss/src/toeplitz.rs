@@ -12,19 +12,22 @@
 use crate::key::RssKey;
 use std::fmt;
 
-/// Key prepared for hashing: 36 KiB of tables, built once and shared by all readers.
+/// RSS key prepared for Toeplitz hashing: 36 KiB of tables, built once and shared by all threads
+/// that hash.
 #[derive(Clone)]
 pub struct Toeplitz {
     key: RssKey,
-    /// `rows[position][value]` is the contribution of byte `value` at `position` to the hash.
+    /// `rows[position][value]` is the contribution of input byte `value` at `position` to the
+    /// Toeplitz hash.
     rows: Box<[[u32; 256]; Toeplitz::MAX_INPUT]>,
 }
 
 impl Toeplitz {
-    /// Maximum input length in bytes that a 40-byte key covers: two IPv6 addresses and two ports.
+    /// Maximum length in bytes of the hash input that a 40-byte RSS key covers: two IPv6 addresses
+    /// and two ports.
     pub const MAX_INPUT: usize = 36;
 
-    /// Builds the tables for `key`.
+    /// Builds the Toeplitz hash tables for the RSS key `key`.
     #[must_use]
     pub fn new(key: &RssKey) -> Self {
         let mut rows = Box::new([[0u32; 256]; Self::MAX_INPUT]);
@@ -41,22 +44,22 @@ impl Toeplitz {
         Self { key: *key, rows }
     }
 
-    /// Returns the key that the tables were built from.
+    /// Returns the RSS key that the hash tables were built from.
     #[inline]
     #[must_use]
     pub const fn key(&self) -> &RssKey {
         &self.key
     }
 
-    /// Returns the hash of `input`. Bytes beyond [`Toeplitz::MAX_INPUT`] add nothing, because no
-    /// key bits apply to them.
+    /// Returns the Toeplitz hash of `input`. Bytes beyond [`Toeplitz::MAX_INPUT`] add nothing,
+    /// because no key bits apply to them.
     #[inline]
     #[must_use]
     pub fn hash(&self, input: &[u8]) -> u32 {
         self.update(0, 0, input)
     }
 
-    /// Returns the hash of an input whose length is known at compile time; equals
+    /// Returns the Toeplitz hash of an input whose length is known at compile time; equals
     /// [`Toeplitz::hash`].
     #[inline]
     #[must_use]
@@ -66,9 +69,9 @@ impl Toeplitz {
         rows.fold(0, |hash, (row, &byte)| hash ^ row[usize::from(byte)])
     }
 
-    /// Continues a hash with another piece of input. `hash` is the hash of the earlier pieces (0
-    /// for the first piece), `position` the offset of `bytes` in the whole input. Pieces can come
-    /// in any order, since the sum does not depend on it.
+    /// Continues a Toeplitz hash with `bytes` of the hash input. `hash` is the hash of the earlier
+    /// input bytes (0 for the first call), `position` the offset of `bytes` in the whole input. The
+    /// parts of the input can come in any order, since the sum does not depend on it.
     #[inline]
     #[must_use]
     pub fn update(&self, hash: u32, position: usize, bytes: &[u8]) -> u32 {
@@ -106,7 +109,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-    /// Computes the hash bit by bit from the definition, without the tables: hash bit j (most
+    /// Computes the Toeplitz hash bit by bit from its definition, without tables: hash bit j (most
     /// significant first) is the parity of the input bits i for which key bit i + j is set.
     pub(crate) fn bitwise(key: &[u8; 40], input: &[u8]) -> u32 {
         let bit_of = |bytes: &[u8], at: usize| bytes[at / 8] >> (7 - at % 8) & 1;
@@ -119,8 +122,8 @@ pub(crate) mod tests {
         hash
     }
 
-    /// Published test vector: source address and port, destination address and port, hash over the
-    /// addresses, hash over addresses and ports.
+    /// Published RSS test vector: source address and port, destination address and port, hash over
+    /// the addresses, hash over addresses and ports.
     pub(crate) type Vector<A> = (A, u16, A, u16, u32, u32);
 
     /// Returns the IPv4 vectors of Microsoft's RSS verification suite.

@@ -3,10 +3,11 @@
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// Pacing of parts: each begins when the previous one would be complete at the limit.
+/// Pacing of upload parts: each begins when the previous part would be complete at the bandwidth
+/// limit.
 #[derive(Debug)]
 pub(crate) struct PartPace {
-    /// Limit in bytes per second; `None`: no limit.
+    /// Bandwidth limit in bytes per second; `None`: no limit.
     limit: Option<u64>,
     free_at: Instant,
 }
@@ -19,7 +20,7 @@ impl PartPace {
         }
     }
 
-    /// Returns the time at which the next `bytes` bytes may begin.
+    /// Returns the time at which an upload of the next `bytes` bytes may begin.
     pub(crate) fn begin(&mut self, bytes: u64) -> Instant {
         let begin = self.free_at.max(Instant::now());
         if let Some(limit) = self.limit {
@@ -28,7 +29,7 @@ impl PartPace {
         begin
     }
 
-    /// Waits until the next `bytes` bytes may begin.
+    /// Waits until an upload of the next `bytes` bytes may begin.
     pub(crate) async fn wait(&mut self, bytes: u64) {
         sleep_until(self.begin(bytes)).await;
     }

@@ -20,15 +20,15 @@ use parquet::{
 use std::sync::Arc;
 use wqcap_files::index::{CaptureIndex, IndexBlock, IndexFlow, IndexKey};
 
-/// Version of the columns, written to each file.
+/// Version of the Parquet columns of `blocks/`, written to each file.
 pub(crate) const SCHEMA_VERSION: &str = "2";
-/// Earlier version of the columns, without filters.
+/// Earlier version of the Parquet columns of `blocks/`, without flow filters.
 pub(crate) const WITHOUT_FILTERS: &str = "1";
-/// Name of the column of filters.
+/// Name of the Parquet column with the flow filters.
 pub(crate) const FLOW_FILTER: &str = "flow_filter";
-/// Metadata key of the version of the columns.
+/// Parquet metadata key that holds the version of the columns of `blocks/`.
 pub(crate) const SCHEMA_VERSION_KEY: &str = "wqcap.blocks.schema_version";
-/// Parquet schema of the table, in the order in which [`write`] writes the columns.
+/// Parquet schema of a table in `blocks/`, in the order in which [`write`] writes the columns.
 const SCHEMA: &str = "message blocks {
     OPTIONAL BYTE_ARRAY object (STRING);
     REQUIRED INT64 object_bytes;
@@ -45,18 +45,18 @@ const SCHEMA: &str = "message blocks {
     OPTIONAL BYTE_ARRAY flow_filter;
 }";
 
-/// Object that the parts belong to.
+/// Stored object whose parts a table in `blocks/` describes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ObjectInfo<'a> {
-    /// Key of the object; `None`: the packets are not in the store.
+    /// Key of the capture file's object; `None`: its packets are not in the store.
     pub(crate) key: Option<&'a str>,
-    /// Length of the object in bytes.
+    /// Length of the capture file's object in bytes.
     pub(crate) bytes: u64,
-    /// Queue of the frames; `None`: all queues.
+    /// Queue whose frames the object holds; `None`: all queues.
     pub(crate) queue: Option<u16>,
 }
 
-/// Row of a table of parts: a run of records of the capture file.
+/// Row of a Parquet table in `blocks/`: a part of the capture file, which is a run of its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PartRow {
     start: u64,
@@ -67,7 +67,7 @@ struct PartRow {
     lost: Option<u64>,
 }
 
-/// Encodes an index as a Parquet file.
+/// Encodes the index of a capture file as a Parquet table of `blocks/`.
 pub(crate) fn write(index: &CaptureIndex, of: ObjectInfo<'_>) -> Result<Bytes, ParquetError> {
     let facts = [
         (SCHEMA_VERSION_KEY, SCHEMA_VERSION),
@@ -101,8 +101,8 @@ pub(crate) fn write(index: &CaptureIndex, of: ObjectInfo<'_>) -> Result<Bytes, P
     Ok(writer.into_inner()?.into())
 }
 
-/// Returns the parts that can be read separately. A file without such parts has one part, the whole
-/// file.
+/// Returns the parts of a capture file that can be read separately. A file without such parts has
+/// one part, the whole file.
 fn rows(index: &CaptureIndex, bytes: u64) -> Vec<PartRow> {
     let row = |block: &IndexBlock| PartRow {
         start: block.start,
@@ -183,7 +183,7 @@ fn write_rows<W: std::io::Write + Send>(
     Ok(())
 }
 
-/// Returns for each row the filter of its part's flows; `None`: all flows are possible.
+/// Returns the flow filter of each part of a capture file; `None`: the part may have any flow.
 fn filters_of(
     index: &CaptureIndex,
     rows: &[PartRow],
@@ -227,12 +227,12 @@ fn write_filters<W: std::io::Write + Send>(
     column.close()
 }
 
-/// Converts a number to the signed type of a column; stamps fit until the year 2262.
+/// Converts a number to the signed integer of a Parquet column; stamps fit until the year 2262.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Returns a column with the same value in every row, with its definition levels.
+/// Returns a Parquet column that has the same value in every row, with its definition levels.
 fn same<T: Clone>(value: Option<&T>, rows: usize) -> (Vec<T>, Vec<i16>) {
     let values = value.map(|it| vec![it.clone(); rows]);
     (

@@ -7,19 +7,20 @@
 use parquet::{bloom_filter::Sbbf, errors::ParquetError};
 use wqcap_files::index::IndexKey;
 
-/// Length of a block in bytes.
+/// Length of a Bloom filter block in bytes.
 const BLOCK: usize = 32;
-/// Bytes per key: the rate of false positives is about 1 in 1000.
+/// Bytes of a flow filter per key: the rate of false positives is about 1 in 1000.
 const BYTES_FOR_KEY: usize = 2;
-/// Divisor of the part's length that limits the filter's length to 2 % of it. Parts with many flows
-/// of one frame each would exceed that.
+/// Divisor that limits a flow filter to 2 % of the length of its capture file part. Parts with many
+/// flows of one frame each would exceed that.
 const MOST_SHARE: u64 = 50;
 
-/// Flow filter of a part.
+/// Bloom filter of the flows in a part of a capture file.
 pub(crate) struct FlowFilter(Sbbf);
 
 impl FlowFilter {
-    /// Builds the filter of these keys, in ascending order, for a part of `part` bytes.
+    /// Builds the flow filter from index keys, in ascending order, for a capture file part of
+    /// `part` bytes.
     pub(crate) fn new(keys: &[IndexKey], part: u64) -> Self {
         let most = usize::try_from(part / MOST_SHARE).unwrap_or(usize::MAX);
         let bytes = (keys.len() * BYTES_FOR_KEY).min(most);
@@ -31,7 +32,8 @@ impl FlowFilter {
         Self(filter)
     }
 
-    /// Reads a filter from its bytes. `None`: the length is not a multiple of a block.
+    /// Reads a flow filter from its bytes. `None`: the length is not a multiple of the filter's
+    /// block length.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let is_whole = !bytes.is_empty() && bytes.len().is_multiple_of(BLOCK);
         is_whole.then(|| Self(Sbbf::new(bytes)))
@@ -43,7 +45,7 @@ impl FlowFilter {
         Ok(bytes)
     }
 
-    /// Returns `true` if a flow of the part may have all of these keys.
+    /// Returns `true` if a flow of the capture file part may have all of the demanded index keys.
     pub(crate) fn may_hold(&self, demanded: &[IndexKey]) -> bool {
         let has = |key: &IndexKey| self.0.check(&key.0.cast_signed());
         demanded.iter().all(has)
@@ -54,7 +56,7 @@ impl FlowFilter {
 mod tests {
     use super::*;
 
-    /// Returns keys spread over the range of 64 bits.
+    /// Returns index keys that are spread over the range of 64 bits.
     fn keys(of: std::ops::Range<u64>) -> Vec<IndexKey> {
         let mut keys: Vec<_> = of
             .map(|it| IndexKey(it.wrapping_mul(0x9e37_79b9_7f4a_7c15)))

@@ -8,12 +8,12 @@ use jiff::{Timestamp, tz::TimeZone};
 use std::path::Path;
 use wqcap_files::{folder::delivery::ContentKind, name::FileName};
 
-/// Folder of the statuses of all sensors.
+/// Folder of the store that holds the statuses of all sensors.
 pub(crate) const STATUS: &str = "status";
-/// Folder of the tables of files' parts.
+/// Folder of the store that holds the tables of the capture files' parts.
 pub(crate) const BLOCKS: &str = "blocks";
 
-/// Returns the key of a capture file.
+/// Returns the object key of a capture file in the store.
 #[must_use]
 pub fn packets(name: &FileName<'_>, sensor: &str) -> String {
     format!(
@@ -24,7 +24,7 @@ pub fn packets(name: &FileName<'_>, sensor: &str) -> String {
     )
 }
 
-/// Returns the key of the table of a capture file's parts.
+/// Returns the object key of the table that describes a capture file's parts.
 #[must_use]
 pub fn blocks(name: &FileName<'_>, sensor: &str) -> String {
     format!(
@@ -35,43 +35,44 @@ pub fn blocks(name: &FileName<'_>, sensor: &str) -> String {
     )
 }
 
-/// Returns the key of a table of flow records, DNS or DHCP messages that was written at `ns`.
+/// Returns the object key of a table of flow records, DNS or DHCP messages that was written at
+/// `ns`.
 #[must_use]
 pub fn table(kind: ContentKind, ns: u64, sensor: &str) -> String {
     format!("{}/{}/{ns}.parquet", kind.folder(), partition(ns, sensor))
 }
 
-/// Returns the key of a sensor's status. A sensor has one status.
+/// Returns the object key of a sensor's status. A sensor has one status.
 #[must_use]
 pub fn status(sensor: &str) -> String {
     format!("{STATUS}/sensor={sensor}.json")
 }
 
-/// Returns the key of the status of an instance that was refused because another one ships under
-/// its sensor name.
+/// Returns the object key of the status of an instance that was refused because another one ships
+/// under its sensor name.
 #[must_use]
 pub fn refused(sensor: &str, instance: &str) -> String {
     format!("{STATUS}/sensor={sensor}.{instance}.json")
 }
 
-/// Parsed key of a capture file's object, or of the table of its parts. Keys are ordered by sensor,
+/// Parsed object key of a capture file, or of the table of its parts. Keys are ordered by sensor,
 /// then by file name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CaptureKey {
-    /// Name of the sensor.
+    /// Name of the sensor that captured the file.
     pub sensor: String,
-    /// Name of the file that was sent.
+    /// Name of the capture file that was sent.
     pub file: String,
-    /// Queue whose frames the file holds; `None`: all queues.
+    /// Queue whose frames the capture file holds; `None`: all queues.
     pub queue: Option<u16>,
-    /// Stamp of the first record, or slightly later, in nanoseconds since 1970.
+    /// Stamp of the capture file's first record, or slightly later, in nanoseconds since 1970.
     pub start_ns: u64,
-    /// Key without the prefix `packets/`.
+    /// Object key without the prefix `packets/`.
     place: String,
 }
 
 impl CaptureKey {
-    /// Parses a key. `None`: the key has another form.
+    /// Parses the object key of a capture file or of its table. `None`: the key has another form.
     #[must_use]
     pub fn parse(key: &str) -> Option<Self> {
         let place = match key.split_once('/')? {
@@ -98,19 +99,19 @@ impl CaptureKey {
         })
     }
 
-    /// Returns the key of the packets.
+    /// Returns the object key of the capture file's packets.
     #[must_use]
     pub fn packets(&self) -> String {
         format!("packets/{}", self.place)
     }
 
-    /// Returns the key of the table of parts.
+    /// Returns the object key of the table of the capture file's parts.
     #[must_use]
     pub fn blocks(&self) -> String {
         format!("blocks/{}.parquet", self.place)
     }
 
-    /// Returns the extension of the file's name.
+    /// Returns the extension of the capture file's name.
     #[must_use]
     pub fn ending(&self) -> &str {
         self.file.split_once('.').map_or("", |(_, ending)| ending)
@@ -118,7 +119,7 @@ impl CaptureKey {
 }
 
 /// Returns the time in the name of a finished file of flow records, DNS or DHCP, in nanoseconds
-/// since 1970. `None`: the file is another one, or not finished.
+/// since 1970. `None`: the file has another kind, or is not finished.
 #[must_use]
 pub fn table_ns(kind: ContentKind, path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?;

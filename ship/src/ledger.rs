@@ -3,37 +3,38 @@
 use serde::{Deserialize, Serialize};
 use wqcap_files::folder::delivery::{DeliveryRecord, DeliveryState};
 
-/// Number of frames by delivery state: `captured` is the sum of the other lines.
+/// Number of captured frames by delivery state: `captured` is the sum of the other lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveryLedger {
-    /// Frames in the finished files that were found.
+    /// Frames in the finished capture files that were found.
     pub captured: u64,
-    /// Frames that are in the store, verified and listed.
+    /// Frames that are in the store, verified and listed in `blocks/`.
     pub shipped: u64,
-    /// Frames in files that are not sent yet, or sent in part.
+    /// Frames in capture files that are not sent yet, or sent in part.
     pub pending: u64,
-    /// Frames in files that are not selected (`ship.packets`); only their tables of blocks are
-    /// sent.
+    /// Frames in capture files that are not selected (`ship.packets`); only their tables of blocks
+    /// are sent.
     pub not_selected: u64,
-    /// Frames in files that were deleted before they were sent.
+    /// Frames in capture files that were deleted before they were sent.
     pub expired_unshipped: u64,
 }
 
-/// Delivery state of frames, a line of the ledger.
+/// Delivery state of captured frames, which selects a line of the delivery ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameState {
-    /// Frames that are in the store, verified and listed: [`DeliveryLedger::shipped`].
+    /// Frames that are in the store, verified and listed in `blocks/`: [`DeliveryLedger::shipped`].
     Shipped,
-    /// Frames in files that are not sent yet: [`DeliveryLedger::pending`].
+    /// Frames in capture files that are not sent yet: [`DeliveryLedger::pending`].
     Pending,
-    /// Frames in files that are not selected: [`DeliveryLedger::not_selected`].
+    /// Frames in capture files that are not selected: [`DeliveryLedger::not_selected`].
     NotSelected,
-    /// Frames in files deleted before they were sent: [`DeliveryLedger::expired_unshipped`].
+    /// Frames in capture files deleted before they were sent:
+    /// [`DeliveryLedger::expired_unshipped`].
     Expired,
 }
 
 impl FrameState {
-    /// Returns the delivery state of an existing file's frames.
+    /// Returns the delivery state of the frames of an existing capture file.
     #[must_use]
     pub fn from_record(record: &DeliveryRecord) -> Self {
         match (&record.state, record.selected) {
@@ -45,7 +46,7 @@ impl FrameState {
 }
 
 impl DeliveryLedger {
-    /// Adds `frames` captured frames with this delivery state.
+    /// Adds `frames` captured frames with the delivery state `fate` to the ledger.
     pub fn add_frames(&mut self, fate: FrameState, frames: u64) {
         self.captured += frames;
         *match fate {
@@ -56,8 +57,8 @@ impl DeliveryLedger {
         } += frames;
     }
 
-    /// Returns `true` if `captured` is the sum of the other lines. Ledgers of other sensors may be
-    /// inconsistent.
+    /// Returns `true` if `captured` is the sum of the ledger's other lines. Ledgers of other
+    /// sensors may be inconsistent.
     #[must_use]
     pub fn adds_up(&self) -> bool {
         let others = [
@@ -70,7 +71,7 @@ impl DeliveryLedger {
         sum == Some(self.captured)
     }
 
-    /// Returns the sum of two ledgers.
+    /// Returns the sum of two delivery ledgers.
     #[must_use]
     pub fn sum_with(&self, other: &Self) -> Self {
         Self {

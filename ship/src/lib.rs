@@ -67,45 +67,45 @@ use wqcap_files::{
 pub struct ShipPlan {
     /// Folder of the capture files.
     pub dir: PathBuf,
-    /// Folder of their indexes; `None`: indexes are built in memory, which reads each file once
-    /// more.
+    /// Folder of the capture files' indexes; `None`: indexes are built in memory, which reads each
+    /// file once more.
     pub index_dir: Option<PathBuf>,
     /// Folder of the flow records; `None`: no flow records are shipped.
     pub flows_dir: Option<PathBuf>,
-    /// URL of the store, in a form that [`check_url`](crate::store::check_url) accepts.
+    /// URL of the object store, in a form that [`check_url`](crate::store::check_url) accepts.
     pub store: String,
-    /// Name of the sensor, a plain word.
+    /// Name of the sensor that ships, a plain word.
     pub sensor: String,
-    /// Name of the machine, which identifies it if two machines use the same sensor name.
+    /// Name of the machine that ships; it identifies the machine if two use the same sensor name.
     pub host: String,
     /// Selection of the capture files whose packets are sent; of other files only the tables of
     /// blocks are sent.
     pub packets: ShipSelection,
-    /// Length of an upload part in bytes.
+    /// Length of a part of a multipart upload in bytes.
     pub part_bytes: u64,
-    /// Maximum number of parts in transit.
+    /// Maximum number of upload parts in transit.
     pub concurrency: usize,
-    /// Bandwidth limit in bytes per second; `None`: no limit.
+    /// Bandwidth limit of uploads in bytes per second; `None`: no limit.
     pub bandwidth: Option<u64>,
     /// Anonymization of frames before they are sent; `None`: frames are sent unchanged.
     pub anonymize: Option<AnonymizeParams>,
-    /// Folder of the journal and of anonymized copies.
+    /// Folder of the delivery journal and of anonymized copies.
     pub journal: PathBuf,
 }
 
-/// Selection of the capture files that are sent.
+/// Selection of the capture files whose packets are sent to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShipSelection {
-    /// Every file.
+    /// The packets of every capture file are sent.
     All,
-    /// No file.
+    /// The packets of no capture file are sent.
     None,
-    /// Files that may hold frames of matching flows.
+    /// The packets of capture files that may hold frames of matching flows are sent.
     Of(FlowTerms),
 }
 
 impl ShipSelection {
-    /// Returns `true` if a file with this index is selected.
+    /// Returns `true` if the packets of a capture file with this index are sent.
     #[must_use]
     pub fn takes(&self, index: &CaptureIndex) -> bool {
         match self {
@@ -115,7 +115,8 @@ impl ShipSelection {
         }
     }
 
-    /// Returns the decision if it is the same for all files; `None`: it depends on the content.
+    /// Returns the decision to send packets if it is the same for all capture files; `None`: it
+    /// depends on a file's content.
     #[must_use]
     pub fn of_each(&self) -> Option<bool> {
         match self {

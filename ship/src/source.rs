@@ -15,25 +15,27 @@ use wqcap_files::{
     name::FileName,
 };
 
-/// Finished file of a capture.
+/// Finished capture file, or file of flow records, DNS or DHCP, that was found in its folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FoundCapture {
     pub(crate) kind: ContentKind,
-    /// Name of the file in its folder.
+    /// Name of the finished file in its folder.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     pub(crate) stamp: FileStamp,
-    /// Start time of the file, or time of its last write, in nanoseconds since 1970.
+    /// Start time of the capture file, or time of the last write to a file of flow records, DNS or
+    /// DHCP, in nanoseconds since 1970.
     pub(crate) ns: u64,
 }
 
 impl FoundCapture {
-    /// Returns the key of the file's record in the journal.
+    /// Returns the key of the file's delivery record in the journal.
     pub(crate) fn id(&self) -> FileId {
         (self.kind, self.name.clone())
     }
 
-    /// Makes a record for a file that is not in the store and whose frames are not counted yet.
+    /// Makes a delivery record for a file that is not in the store and whose frames are not counted
+    /// yet.
     pub(crate) fn record(&self, key: String) -> DeliveryRecord {
         DeliveryRecord {
             version: VERSION,
@@ -51,8 +53,8 @@ impl FoundCapture {
     }
 }
 
-/// Lists the finished capture files of a folder, oldest first. Files with names of another form are
-/// left out, and so are encrypted files, because encryption and `[ship]` exclude each other.
+/// Lists the finished capture files of a folder, oldest first. Files whose names have another form
+/// are left out, and so are encrypted files, because encryption and `[ship]` exclude each other.
 pub(crate) fn packets(dir: &Path) -> io::Result<Vec<FoundCapture>> {
     let folder = CaptureFolder::list_to(dir, 0)?;
     let files = folder.finished.into_iter().filter_map(|(path, _)| {
@@ -85,7 +87,7 @@ pub(crate) fn tables(flows_dir: &Path) -> io::Result<Vec<FoundCapture>> {
     Ok(all)
 }
 
-/// Returns the folder of a table's files.
+/// Returns the folder that holds flow records, DNS or DHCP files.
 pub(crate) fn table_dir(kind: ContentKind, flows_dir: &Path) -> PathBuf {
     match kind {
         ContentKind::Dns | ContentKind::Dhcp => flows_dir.join(kind.folder()),
@@ -93,7 +95,7 @@ pub(crate) fn table_dir(kind: ContentKind, flows_dir: &Path) -> PathBuf {
     }
 }
 
-/// Reads the stamp of a listed file. `None`: it was deleted, or is not a regular file.
+/// Reads the stamp of a listed finished file. `None`: it was deleted, or is not a regular file.
 fn found(kind: ContentKind, path: PathBuf, ns: u64) -> Option<FoundCapture> {
     let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
     Some(FoundCapture {

@@ -34,13 +34,13 @@ fn format(text: &str) -> Result<Format, String> {
     }
 }
 
-/// Options of most benchmarks: number of repeats, and JSON output.
+/// Options of most `wqcap bench` commands: number of repeats, and JSON output.
 #[derive(Debug, clap::Args)]
 pub struct CommonArgs {
-    /// Number of repeats
+    /// Number of times that the measurement is repeated
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
-    /// Print JSON on stdout
+    /// Print the benchmark's results on stdout as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -51,11 +51,11 @@ pub enum BenchCommand {
     /// Count the short frames that a queue absorbs while its loop is held, for each receive mode in
     /// equal memory
     Burst(BenchBurstArgs),
-    /// Measure the CPU time of a queue's core per frame written
+    /// Measure the CPU time that a queue's core spends per frame written to files
     Capture(BenchCaptureArgs),
     /// Measure the compression rate of one core, and the compressed size
     Compress(BenchCompressArgs),
-    /// Measure the writing of frames to a disk, compared with plain direct writes
+    /// Measure how fast frames are written to a disk, compared with plain direct writes
     Disk(BenchDiskArgs),
     /// Measure the CPU time of a receive loop per frame, compared with bare loops over the same
     /// ring
@@ -80,18 +80,18 @@ Examples:
   wqcap bench burst --memory 8MiB --hold 20ms --rate 1000000
   wqcap bench burst --json | jq '.results[1].ratio'")]
 pub struct BenchBurstArgs {
-    /// Memory of the queue, for buffers and CQ together. Mode frame gets the largest ring that
-    /// fits, and no other mode gets more memory than that
+    /// Memory of the queue, for its buffers and its CQ together. Mode frame gets the largest ring
+    /// that fits, and no other mode gets more memory than that
     #[arg(long, value_name = "SIZE", default_value = "34MiB", value_parser = written)]
     pub memory: Size,
-    /// Receive modes to compare with frame: striding, auto
+    /// Receive modes to compare with mode frame: striding, auto
     #[arg(long, value_name = "MODE,...", default_value = "striding", value_delimiter = ',', value_parser = receive)]
     pub receive: Vec<Receive>,
-    /// Time for which the loop is held when searching for the highest rate without loss: seconds,
-    /// or a time with a unit
+    /// Time for which the receive loop is held when searching for the highest rate without loss:
+    /// seconds, or a time with a unit
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = seconds)]
     pub hold: Duration,
-    /// Also print how many frames are lost at this rate, in frames per second
+    /// Also print how many frames are lost during the hold at this rate, in frames per second
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=1_000_000_000))]
     pub rate: Option<u64>,
     #[command(flatten)]
@@ -114,23 +114,22 @@ Examples:
   wqcap bench capture --frame 1500 --rounds 20 --json
   wqcap bench capture --device mlx5_0   with traffic on the wire")]
 pub struct BenchCaptureArgs {
-    /// Directory on the disk to write to
+    /// Directory for the capture files that the benchmark writes
     #[arg(default_value = ".")]
     pub dir: PathBuf,
-    /// Use this real device instead of the software NIC
+    /// Measure on this RDMA device instead of the software NIC
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
     /// Frame size on the software NIC in bytes, without FCS
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = value_parser!(u32).range(60..=2000), conflicts_with = "device")]
     pub frame: u32,
-    /// Receive modes of the ring: frame, striding. Each mode is also compared with the one before
-    /// it
+    /// Receive modes to measure: frame, striding. Each mode is also compared with the one before it
     #[arg(long, value_name = "MODE,...", default_value = "frame", value_delimiter = ',', value_parser = receive)]
     pub receive: Vec<Receive>,
-    /// Format of the files: pcap, pcapng
+    /// Format of the written capture files: pcap, pcapng
     #[arg(long, default_value = "pcap", value_parser = format)]
     pub format: Format,
-    /// Number of rings to drain per repeat
+    /// Number of full receive rings to drain per repeat
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=100_000))]
     pub rounds: u32,
     #[command(flatten)]
@@ -149,7 +148,7 @@ pub struct BenchCompressArgs {
     /// Capture file with the frames to compress [default: generated payloads, half text and half
     /// noise]
     pub file: Option<PathBuf>,
-    /// Size of a block before compression
+    /// Size of a block of frame records before compression
     #[arg(long, default_value = "64KiB", value_parser = written)]
     pub block: Size,
     #[command(flatten)]
@@ -169,10 +168,10 @@ Examples:
   wqcap bench disk /var/lib/wqcap
   wqcap bench disk --size 8GiB --json | jq '.results[0].ratio'")]
 pub struct BenchDiskArgs {
-    /// Directory on the disk to write to
+    /// Directory for the benchmark's files, on the disk to measure
     #[arg(default_value = ".")]
     pub dir: PathBuf,
-    /// Bytes to write per repeat
+    /// Bytes that each method writes per repeat
     #[arg(long, default_value = "1GiB", value_parser = written)]
     pub size: Size,
     #[command(flatten)]
@@ -195,30 +194,30 @@ Examples:
   wqcap bench rx --timestamps software  with compressed CQEs
   wqcap bench rx --device mlx5_0        with traffic on the wire")]
 pub struct BenchRxArgs {
-    /// Use this real device instead of the software NIC
+    /// Measure on this RDMA device instead of the software NIC
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
     /// Frame size on the software NIC in bytes, without FCS
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = value_parser!(u32).range(60..=9216), conflicts_with = "device")]
     pub frame: u32,
-    /// Numbers of queues; each must be a power of two
+    /// Numbers of receive queues to measure with; each must be a power of two
     #[arg(long, value_name = "N,...", default_value = "1", value_delimiter = ',', value_parser = value_parser!(u16).range(1..=64))]
     pub queues: Vec<u16>,
-    /// Completions per poll
+    /// Numbers of completions per poll to measure with
     #[arg(long, value_name = "N,...", default_value = "64", value_delimiter = ',', value_parser = value_parser!(u16).range(1..=1024))]
     pub batch: Vec<u16>,
-    /// Receive modes of the rings: frame, striding. Each mode is also compared with the one before
-    /// it
+    /// Receive modes to measure: frame, striding. Each mode is also compared with the one before it
     #[arg(long, value_name = "MODE,...", default_value = "frame", value_delimiter = ',', value_parser = receive)]
     pub receive: Vec<Receive>,
-    /// Source of the engine's time stamps: hardware or software. With software, a NIC that can
-    /// compresses the CQEs of the engine's loop, but not those of the bare loops
+    /// Source of the engine's time stamps: hardware or software. With software, the NIC
+    /// compresses the CQEs of the engine's loop if it can, but never those of the bare loops
     #[arg(long, value_name = "WHERE", default_value = "hardware", value_parser = timestamps)]
     pub timestamps: Timestamps,
-    /// WRs of each ring of the engine. A striding ring has as much memory for frames
+    /// Number of receive WRs in each ring of the engine. A striding ring has as much memory for
+    /// frames
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = value_parser!(u32).range(1..=32768))]
     pub ring: u32,
-    /// Number of rings to drain per repeat
+    /// Number of full receive rings to drain per repeat
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u32).range(1..=100_000))]
     pub rounds: u32,
     #[command(flatten)]
@@ -226,8 +225,8 @@ pub struct BenchRxArgs {
 }
 
 impl BenchRxArgs {
-    /// Returns the size of a WR's buffer in bytes: the default of 2048, or more if a frame needs
-    /// it.
+    /// Returns the size of a receive WR's buffer in bytes: the default of 2048, or more if a frame
+    /// needs it.
     pub fn buffer(&self) -> u32 {
         self.frame.next_power_of_two().max(2048)
     }
@@ -250,7 +249,7 @@ pub struct BenchWakeArgs {
     /// Capture from the software NIC on this wire; --set model.KEY=VALUE sets one of its keys
     #[arg(long, value_name = "WIRE")]
     pub model: Option<String>,
-    /// Number of frames per capture
+    /// Number of frames to receive per capture
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = value_parser!(u64).range(1..=10_000_000))]
     pub frames: u64,
     #[command(flatten)]
@@ -272,42 +271,42 @@ Examples:
   wqcap bench wire --tx mlx5_0 --rx mlx5_1 --rate 10000000 --seconds 60
   wqcap bench wire --tx mlx5_0 --rx mlx5_1 --replay traffic.pcapng")]
 pub struct BenchWireArgs {
-    /// Sending device
+    /// RDMA device that sends the frames
     #[arg(long, value_name = "NAME", requires = "rx")]
     pub tx: Option<String>,
     /// Port of the sending device
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u8).range(1..=254))]
     pub tx_port: u8,
-    /// Receiving device. The config sets its port and everything else
+    /// RDMA device that receives the frames. The config sets its port and all other settings
     #[arg(long, value_name = "NAME", requires = "tx")]
     pub rx: Option<String>,
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Frame sizes in bytes, without FCS
+    /// Sizes of the generated frames in bytes, without FCS
     #[arg(long, value_name = "BYTES,...", default_value = "64", value_delimiter = ',', value_parser = value_parser!(u32).range(60..=9216), conflicts_with = "replay")]
     pub sizes: Vec<u32>,
-    /// Number of flows
+    /// Number of flows among the generated frames
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = value_parser!(u32).range(1..=65_536))]
     pub flows: u32,
-    /// Send the frames of this capture file instead, repeatedly
+    /// Send the frames of this capture file instead of generated ones, repeatedly
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
-    /// Send this many frames per second instead of searching for the highest rate
+    /// Send this many frames per second instead of searching for the highest rate without loss
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=1_000_000_000))]
     pub rate: Option<u64>,
-    /// Tolerated loss in percent
+    /// Share of sent frames that may be lost at the highest rate, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
     pub loss: f64,
-    /// Duration of each trial: seconds, or a time with a unit
+    /// Duration of a trial at one rate: seconds, or a time with a unit
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "2")]
     pub seconds: Duration,
-    /// Number of single frames for the latency
+    /// Number of single frames sent to measure the latency
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub probes: u32,
-    /// Write the results to this file as JSON
+    /// Write the benchmark's results to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Print JSON on stdout
+    /// Print the benchmark's results on stdout as JSON
     #[arg(long)]
     pub json: bool,
 }

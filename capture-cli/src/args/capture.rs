@@ -14,7 +14,7 @@ Examples:
   wqcap devices --json | jq '.devices[].name'
   wqcap model --wire loopback -- wqcap devices   the software NIC")]
 pub struct DevicesArgs {
-    /// Print JSON on stdout
+    /// Print the devices on stdout as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -36,16 +36,17 @@ pub struct CheckArgs {
     pub config: ConfigArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
-    /// Plan for the software NIC on this wire
+    /// Make the plan for the software NIC on this wire
     #[arg(long, value_name = "WIRE")]
     pub model: Option<String>,
-    /// Print the rights that a run needs, those that are missing, and how to grant them
+    /// Print the rights that a run of this config needs, those that are missing, and how to grant
+    /// them
     #[arg(long)]
     pub privileges: bool,
     /// Fail if the machine has no RDMA device, instead of checking only what needs no device
     #[arg(long)]
     pub device_required: bool,
-    /// Print JSON on stdout
+    /// Print the config and its plan, or with --privileges the rights, on stdout as JSON
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -55,17 +56,17 @@ pub struct CheckArgs {
 /// Limits of a run. The run ends when it reaches the first of them.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct LimitArgs {
-    /// Stop after exactly this many captured frames [default: no limit]
+    /// Stop the run after exactly this many captured frames [default: no limit]
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// Stop after this time: seconds, or a time with a unit such as 5m [default: no limit]
+    /// Stop the run after this time: seconds, or a time with a unit such as 5m [default: no limit]
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub duration: Option<Duration>,
-    /// Stop after writing this much, counted before compression: a size such as 10GiB [default: no
-    /// limit]
+    /// Stop the run after writing this many bytes of frames, counted before compression: a size
+    /// such as 10GiB [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = written)]
     pub bytes: Option<Size>,
-    /// Stop once this many files are full [default: no limit]
+    /// Stop the run once this many capture files are full [default: no limit]
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
     pub files: Option<u64>,
 }
@@ -140,14 +141,14 @@ Examples:
 
 Exit status: that of the program; 126 if it cannot be executed, 127 if it is not found.")]
 pub struct ModelArgs {
-    /// Add one device with this wire
+    /// Add one device with this wire to the software NIC
     #[arg(long, value_name = "WIRE", required = true)]
     pub wire: Vec<String>,
-    /// Set a key of the model: of all devices (rate=25), of one device (mlx5_0.ports=2), or of one
-    /// port (mlx5_0.port2.mtu=9000)
+    /// Set a key of the software NIC: of all devices (rate=25), of one device (mlx5_0.ports=2), or
+    /// of one port (mlx5_0.port2.mtu=9000)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
-    /// Program to run, and its arguments
+    /// Verbs program to run, and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
@@ -163,34 +164,34 @@ Examples:
   wqcap extcap --extcap-interfaces
   tshark -i wqcap-model -o extcap.wqcap_model.wire:af_packet:lo")]
 pub struct ExtcapArgs {
-    /// List the interfaces
+    /// List the capture interfaces
     #[arg(long)]
     pub extcap_interfaces: bool,
-    /// Version of Wireshark
+    /// Version of the Wireshark that runs this command
     #[arg(long, value_name = "VERSION")]
     pub extcap_version: Option<String>,
-    /// Interface to use
+    /// Capture interface that the request is about
     #[arg(long, value_name = "NAME")]
     pub extcap_interface: Option<String>,
-    /// List the link types of the interface
+    /// List the link types of the capture interface
     #[arg(long)]
     pub extcap_dlts: bool,
-    /// List the options of the interface's dialog
+    /// List the options of the capture interface's dialog
     #[arg(long)]
     pub extcap_config: bool,
     /// Capture filter: validate it, or apply it with --capture
     #[arg(long, value_name = "EXPR")]
     pub extcap_capture_filter: Option<String>,
-    /// Start a capture
+    /// Start a capture on the capture interface
     #[arg(long)]
     pub capture: bool,
-    /// Write frames to this pipe
+    /// Write captured frames to this pipe
     #[arg(long, value_name = "FILE")]
     pub fifo: Option<PathBuf>,
     /// Wire of the software NIC
     #[arg(long, value_name = "WIRE", default_value = "synth:pps=1000")]
     pub wire: String,
-    /// Number of queues (sets capture.queues)
+    /// Number of receive queues (sets capture.queues)
     #[arg(long, value_name = "N")]
     pub queues: Option<u16>,
     /// Capture mode (sets capture.mode)
@@ -199,7 +200,7 @@ pub struct ExtcapArgs {
     /// Bytes to capture of each frame (sets capture.snaplen)
     #[arg(long, value_name = "BYTES")]
     pub snaplen: Option<u32>,
-    /// Further keys as KEY=VALUE, separated by blanks
+    /// Further configuration keys as KEY=VALUE, separated by blanks
     #[arg(long, value_name = "KEYS", default_value = "")]
     pub set: String,
 }

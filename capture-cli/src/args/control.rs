@@ -23,7 +23,7 @@ Exit status:
 pub struct CtlArgs {
     #[command(flatten)]
     pub service: ServiceArgs,
-    /// Print JSON on stdout
+    /// Print the answers of the control service as JSON
     #[arg(long, global = true, help_heading = None)]
     pub json: bool,
     #[command(subcommand)]
@@ -34,7 +34,7 @@ pub struct CtlArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Control service")]
 pub struct ServiceArgs {
-    /// Unix socket of the service
+    /// Unix socket of the control service
     #[arg(
         long,
         value_name = "PATH",
@@ -42,13 +42,13 @@ pub struct ServiceArgs {
         global = true
     )]
     pub unix: PathBuf,
-    /// Connect over RDMA instead of the Unix socket
+    /// Connect to the control service over RDMA instead of its Unix socket
     #[arg(long, value_name = "HOST:PORT", requires = "key_file", global = true)]
     pub rdma: Option<String>,
-    /// File with a key of the service; required for RDMA
+    /// File with a key of the control service; required for RDMA
     #[arg(long, value_name = "FILE", global = true)]
     pub key_file: Option<PathBuf>,
-    /// Time-out for an answer: seconds, or a time with a unit
+    /// Time-out for an answer of the control service: seconds, or a time with a unit
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "30", global = true)]
     pub timeout: Duration,
 }
@@ -70,7 +70,7 @@ Exit status:
 pub struct TopArgs {
     #[command(flatten)]
     pub service: ServiceArgs,
-    /// Refresh interval: seconds, or a time with a unit
+    /// Refresh interval of the view: seconds, or a time with a unit
     #[arg(long, value_name = "S", value_parser = seconds, default_value = "1", help_heading = None)]
     pub every: Duration,
 }
@@ -80,14 +80,14 @@ pub struct TopArgs {
 pub enum CtlCommand {
     /// Print the state of the capture and of the control service
     Status,
-    /// Print the current ledger
+    /// Print the current ledger of the capture
     Stats,
-    /// Print the ledger repeatedly, until interrupted
+    /// Print the ledger of the capture repeatedly, until interrupted
     Watch {
-        /// Interval: seconds, or a time with a unit
+        /// Interval between two ledgers: seconds, or a time with a unit
         #[arg(long, value_name = "S", value_parser = seconds, default_value = "1")]
         every: Duration,
-        /// Stop after printing this many times
+        /// Stop after printing the ledger this many times
         #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
         count: Option<u64>,
     },
@@ -97,26 +97,26 @@ pub enum CtlCommand {
     Devices,
     /// Start capturing again after stop or drain
     Start,
-    /// Stop the capture and complete the files; the process keeps running
+    /// Stop the capture and complete its files; the process keeps running
     Stop,
-    /// Stop receiving frames, and complete the files
+    /// Stop receiving frames, and complete the capture files
     Drain,
-    /// Start a new file for each queue
+    /// Start a new capture file for each queue
     Rotate,
-    /// Set the capture filter
+    /// Set the filter of the running capture
     Filter {
         /// pcap-filter(7) expression; its words are joined with blanks, and '' keeps every frame
         #[arg(required = true)]
         expression: Vec<String>,
     },
-    /// Add or remove a hardware rule
+    /// Add or remove a hardware rule of the capture
     Rule {
         #[command(subcommand)]
         what: RuleCommand,
     },
-    /// Change the creation flags of the WQs
+    /// Change the creation flags of the capture's WQs
     WqFlags {
-        /// Remove the customer VLAN tag in the NIC
+        /// Remove the customer VLAN tag of each frame in the NIC
         #[arg(long, value_name = "BOOL")]
         cvlan_stripping: Option<bool>,
         /// Deliver the frame check sequence with each frame
@@ -125,48 +125,48 @@ pub enum CtlCommand {
     },
     /// Change each queue's share of the flows
     Respread {
-        /// Share of each queue, such as 3,1 [default: by the load of each queue]
+        /// Share of the flows for each queue, such as 3,1 [default: by the load of each queue]
         #[arg(long, value_name = "N,N...", value_delimiter = ',')]
         weights: Vec<u32>,
     },
-    /// Mark this moment: pin its files, and record the mark in the open pcapng files
+    /// Mark this moment: pin its capture files, and record the mark in the open pcapng files
     Mark {
         /// Description of the mark, in one line
         text: String,
-        /// Time before the mark that it covers: seconds, or a time with a unit
+        /// Time before the mark that the pin covers: seconds, or a time with a unit
         #[arg(long, value_name = "S", value_parser = seconds, default_value = "60s")]
         before: Duration,
-        /// Time after the mark that it covers: seconds, or a time with a unit
+        /// Time after the mark that the pin covers: seconds, or a time with a unit
         #[arg(long, value_name = "S", value_parser = seconds, default_value = "60s")]
         after: Duration,
         #[command(flatten)]
         filter: FilterArgs,
     },
-    /// Set the log level
+    /// Set the log level of the capture process
     Log {
         /// Log level: error, warn, info, debug or trace
         level: String,
     },
-    /// Read the configuration again
+    /// Read the configuration of the running capture again
     Reload,
     /// Stop the capture, complete the files and end the process
     Shutdown,
-    /// Print the JSON Schema of the messages, without contacting a service
+    /// Print the JSON Schema of the control messages, without contacting a service
     Schema,
 }
 
 /// Subcommands of `wqcap ctl rule`.
 #[derive(Debug, Subcommand)]
 pub enum RuleCommand {
-    /// Add a rule
+    /// Add a hardware rule
     Add {
-        /// Fields of a `[[rule]]` of the config: proto=udp dst_port=53
+        /// Fields of the rule to add, as in a `[[rule]]` of the config: proto=udp dst_port=53
         #[arg(required = true, value_name = "FIELD=VALUE")]
         fields: Vec<Setting>,
     },
-    /// Remove a rule
+    /// Remove a hardware rule
     Remove {
-        /// Id of the rule alone (id=dns), or all fields of the rule
+        /// Rule to remove: its id alone (id=dns), or all its fields
         #[arg(required = true, value_name = "FIELD=VALUE")]
         fields: Vec<Setting>,
     },

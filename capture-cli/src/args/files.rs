@@ -28,12 +28,13 @@ pub struct RssArgs {
     pub files: Vec<PathBuf>,
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Suggest queues, hash, key and weights, with the reason for each
+    /// Suggest the number of queues, the hash, the RSS key and the queue weights, with the reason
+    /// for each
     #[arg(long)]
     pub suggest: bool,
     #[command(flatten)]
     pub key: KeyArgs,
-    /// Print JSON on stdout
+    /// Print the prediction on stdout as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -57,15 +58,15 @@ Examples:
 
 Exit status: 1 also if OUT is complete except for records lost in a truncated or damaged input.")]
 pub struct MergeArgs {
-    /// Output file: pcap or pcapng by its extension, otherwise in the format of the inputs; - is
-    /// standard output
+    /// Output capture file: pcap or pcapng by its extension, otherwise in the format of the inputs;
+    /// - is standard output
     #[arg(short, long, value_name = "OUT")]
     pub out: PathBuf,
-    /// Capture files, or directories of .pcap and .pcapng files; - is standard input
+    /// Capture files to merge, or directories of .pcap and .pcapng files; - is standard input
     #[arg(required = true, value_name = "IN")]
     pub inputs: Vec<PathBuf>,
-    /// Write the TLS secrets of a key log (SSLKEYLOGFILE) into the output, so that readers can
-    /// decrypt; the output must be pcapng
+    /// Write the TLS secrets of a key log (SSLKEYLOGFILE) into the output, so that programs that
+    /// read it can decrypt; the output must be pcapng
     #[arg(long, value_name = "KEYLOG")]
     pub inject_secrets: Vec<PathBuf>,
     /// Leave out frames that repeat a frame of any input from less than TIME before, such as 5ms
@@ -84,7 +85,7 @@ pub struct MergeArgs {
     pub dedup_ignore: Vec<MayDiffer>,
     #[command(flatten)]
     pub key: KeyArgs,
-    /// Print a report as JSON on stdout
+    /// Print a report of the merge as JSON on stdout
     #[arg(long)]
     pub json: bool,
 }
@@ -106,10 +107,10 @@ fn slice(text: &str) -> Result<Slice, String> {
     Slice::try_from(text.to_owned())
 }
 
-/// Selection of frames by a filter.
+/// Option `--filter`: selection of frames by an expression.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct FilterArgs {
-    /// A pcap-filter(7) expression [default: every frame]
+    /// Keep only frames that match this pcap-filter(7) expression [default: every frame]
     #[arg(
         long = "filter",
         value_name = "EXPR",
@@ -120,7 +121,7 @@ pub struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// Compiles the filter.
+    /// Compiles the expression of `--filter`.
     pub fn compile(&self) -> Result<Filter, Failure> {
         let it = &self.expression;
         Filter::compile(it)
@@ -128,13 +129,13 @@ impl FilterArgs {
     }
 }
 
-/// Key for encrypted files.
+/// Options that name the key for encrypted capture files.
 #[derive(Debug, clap::Args)]
 pub struct KeyArgs {
-    /// Decrypt files with the key in this file, as output.encrypt_key names it
+    /// Decrypt capture files with the key in this file, as output.encrypt_key names it
     #[arg(long, value_name = "KEYFILE")]
     pub key: Option<PathBuf>,
-    /// Decrypt files with the key that this shell command prints
+    /// Decrypt capture files with the key that this shell command prints
     #[arg(long, value_name = "COMMAND", conflicts_with = "key")]
     pub key_command: Option<String>,
 }
@@ -188,10 +189,10 @@ pub struct ExtractArgs {
     /// or a store
     #[arg(value_name = "DIR|STORE")]
     pub dir: PathBuf,
-    /// Start time, inclusive [default: the beginning]
+    /// Start of the extracted period, inclusive [default: the beginning]
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub from: Option<TimePoint>,
-    /// End time, exclusive [default: the end]
+    /// End of the extracted period, exclusive [default: the end]
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub to: Option<TimePoint>,
     /// Use the times and the filter of this mark or pin, as `wqcap pin list` prints its id;
@@ -212,8 +213,8 @@ pub struct ExtractArgs {
     /// every header and control message]
     #[arg(long, value_name = "SLICE", value_parser = slice, requires = "anonymize")]
     pub slice: Option<Slice>,
-    /// Output file: pcap or pcapng by its extension, otherwise in the format of the inputs; - is
-    /// standard output
+    /// Output capture file: pcap or pcapng by its extension, otherwise in the format of the inputs;
+    /// - is standard output
     #[arg(short, long, value_name = "OUT")]
     pub out: PathBuf,
     /// Directory of indexes (output.index_dir of the capture) [default: files are selected by their
@@ -225,7 +226,7 @@ pub struct ExtractArgs {
     pub store: super::StoreArgs,
     #[command(flatten)]
     pub key: KeyArgs,
-    /// Print a report as JSON on stdout
+    /// Print a report of the extraction as JSON on stdout
     #[arg(long)]
     pub json: bool,
 }
@@ -246,7 +247,7 @@ Exit status: 1 if a file could not be finished.")]
 pub struct RecoverArgs {
     /// Directory of capture files (output.dir of the capture), including all directories below it
     pub dir: PathBuf,
-    /// Print JSON on stdout
+    /// Print the outcome of each file on stdout as JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -24,8 +24,8 @@ Exit status:
   1 something is missing, or a sensor does not report
   2 the store cannot be read")]
 pub struct FleetArgs {
-    /// Store: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY
-    /// [default: ship.store of the config]
+    /// Object store: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or
+    /// file:///DIRECTORY [default: ship.store of the config]
     #[arg(value_name = "STORE", conflicts_with_all = ["file", "set"])]
     pub store: Option<String>,
     #[command(flatten)]
@@ -33,12 +33,12 @@ pub struct FleetArgs {
     /// Time without a report after which a sensor counts as silent, such as 90s or 1h
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "5m")]
     pub stale: Duration,
-    /// Print JSON on stdout
+    /// Print the status of all sensors on stdout as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// Parses a time with a unit.
+/// Parses a duration with a unit, such as `90s`.
 fn span(text: &str) -> Result<Duration, String> {
     text.parse::<Span>().map(|it| it.0)
 }

@@ -5,13 +5,13 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-/// Hint for options that print frames.
+/// Hint for options of other capture programs that print frames.
 const PRINTING: &str =
     "wqcap prints no frames: write a stream with -w - and pipe it into tcpdump -r - or tshark -r -";
-/// Hint for options that select a link type.
+/// Hint for options of other capture programs that select a link type.
 const ETHERNET: &str = "the only link type is Ethernet";
 
-/// Options of other programs, with the hint for each.
+/// Options of other capture programs, with the hint for each.
 const HINTS: &[(&[&str], &str)] = &[
     (
         &[
@@ -58,7 +58,7 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Adds a hint to the error if the unknown option belongs to another program.
+/// Adds a hint to a command-line error if the unknown option belongs to another capture program.
 pub fn hint(mut error: Error) -> Error {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return error;

@@ -52,8 +52,8 @@ const GLOBAL: &str = "Global options";
 #[derive(Debug, Parser)]
 #[command(name = "wqcap", version, after_help = EXAMPLES, disable_help_subcommand = true)]
 pub struct Args {
-    /// Log more to stderr: once for debug, twice for everything. RUST_LOG overrides this [default:
-    /// warnings]
+    /// Write more log lines to stderr: once for debug, twice for everything. RUST_LOG overrides
+    /// this [default: warnings]
     #[arg(short, long, global = true, action = ArgAction::Count, help_heading = GLOBAL)]
     pub verbose: u8,
     /// Print errors only, without progress line and final table
@@ -96,9 +96,9 @@ pub enum CliCommand {
     Fleet(FleetArgs),
     /// Measure how fast this machine and its NIC are
     Bench(BenchArgs),
-    /// Test the real behaviour of a device, or compare two reports
+    /// Test the real behaviour of a device, or compare two selftest reports
     Selftest(SelftestArgs),
-    /// Finish the files that a crash left open
+    /// Finish the capture files that a crash left open
     Recover(RecoverArgs),
     /// Inspect or change a running capture
     Ctl(CtlArgs),
@@ -133,28 +133,29 @@ pub struct HooksArgs {
     /// Template of the capture's file names
     #[arg(long)]
     pub name: String,
-    /// Hook program
+    /// Program to run as the hook
     pub program: PathBuf,
 }
 
 /// Arguments of `wqcap outside`, which reads a summary from stdin and writes errors to stdout.
 #[derive(Debug, clap::Args)]
 pub struct OutsideArgs {
-    /// File to replace
+    /// Summary file to replace
     #[arg(long)]
     pub summary: Option<PathBuf>,
-    /// Socket to remove at the end
+    /// Control socket to remove at the end of the capture
     #[arg(long)]
     pub socket: Option<PathBuf>,
 }
 
-/// Configuration: a file, and settings that override it.
+/// Configuration on the command line: a config file, and `--set` settings that override it.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ConfigArgs {
     /// Config file in TOML; - is standard input [default: none, every key has its default]
     #[arg(short = 'c', long = "config", value_name = "CONFIG")]
     pub file: Option<PathBuf>,
-    /// Set a key, overriding the config; the last one wins
+    /// Set a configuration key, overriding the config file; of several settings of a key the last
+    /// one applies
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
 }
@@ -162,9 +163,9 @@ pub struct ConfigArgs {
 /// Setting of the command line: `KEY=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// Key, the part before the first `=`.
+    /// Key of the setting: the part before the first `=`.
     pub key: String,
-    /// Value, the part after the first `=`.
+    /// Value of the setting: the part after the first `=`.
     pub value: String,
 }
 
@@ -187,7 +188,7 @@ impl FromStr for Setting {
     }
 }
 
-/// Parses a size above 0.
+/// Parses the size that an option takes, which must be above 0.
 fn written(text: &str) -> Result<Size, String> {
     match text.parse()? {
         Size(0) => Err("must be above 0".into()),
@@ -195,7 +196,8 @@ fn written(text: &str) -> Result<Size, String> {
     }
 }
 
-/// Parses a time above 0: seconds, optionally with a fraction, or a time with a unit.
+/// Parses the duration that an option takes, which must be above 0: seconds, optionally with a
+/// fraction, or a time with a unit.
 fn seconds(text: &str) -> Result<Duration, String> {
     let time = match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?,

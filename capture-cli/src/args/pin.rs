@@ -38,10 +38,10 @@ Examples:
 pub struct PinArgs {
     #[command(flatten)]
     pub folder: CaptureFolderArgs,
-    /// Start time, inclusive
+    /// Start of the pinned period, inclusive
     #[arg(long, value_name = "T", allow_hyphen_values = true, required = true)]
     pub from: Option<TimePoint>,
-    /// End time, exclusive
+    /// End of the pinned period, exclusive
     #[arg(long, value_name = "T", allow_hyphen_values = true, required = true)]
     pub to: Option<TimePoint>,
     #[command(flatten)]
@@ -49,7 +49,7 @@ pub struct PinArgs {
     /// Reason for the pin, in one line
     #[arg(long, value_name = "TEXT", required = true)]
     pub reason: Option<String>,
-    /// Print JSON on stdout
+    /// Print the new pin on stdout as JSON
     #[arg(long)]
     pub json: bool,
     #[command(subcommand)]
@@ -59,15 +59,15 @@ pub struct PinArgs {
 /// Subcommands of `wqcap pin` for existing pins.
 #[derive(Debug, Subcommand)]
 pub enum PinCommand {
-    /// List the pins, and the files that each protects
+    /// List the pins, and the capture files that each protects
     List {
         #[command(flatten)]
         folder: CaptureFolderArgs,
-        /// Print JSON on stdout
+        /// Print the pins on stdout as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Release a pin; files that no other pin protects may be deleted again
+    /// Release a pin; capture files that no other pin protects may be deleted again
     Release {
         #[command(flatten)]
         folder: CaptureFolderArgs,

@@ -28,31 +28,31 @@ pub struct SelftestArgs {
     /// Device to test [default: the only device of the machine]
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// Port to test
+    /// Port of the device to test
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u8).range(1..))]
     pub port: u8,
     /// Send known frames from this device to the tested port. Name the tested device itself if its
     /// frames come back to it
     #[arg(long, value_name = "NAME")]
     pub tx: Option<String>,
-    /// Port to send from
+    /// Port of the sending device
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u8).range(1..), requires = "tx")]
     pub tx_port: u8,
     /// Time to measure the drift of the device's clock: seconds, or a time with a unit [default: 60
     /// s; on the software NIC 1 s]
     #[arg(long, value_name = "S", value_parser = seconds, overrides_with = "drift")]
     pub drift: Option<Duration>,
-    /// Write the report to this file as JSON
+    /// Write the selftest report to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Also install rules that match other traffic of the port, and change the port for a moment:
     /// promiscuity, rx-all, link down and up, its driver
     #[arg(long)]
     pub disruptive: bool,
-    /// Print the differences between two reports, and test nothing
+    /// Print the differences between two selftest reports, and test nothing
     #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["device", "tx", "drift", "report", "model", "disruptive"])]
     pub compare: Option<Vec<PathBuf>>,
-    /// Print reports as a Markdown table with one row per device, and test nothing
+    /// Print selftest reports as a Markdown table with one row per device, and test nothing
     #[arg(long, num_args = 1.., value_name = "FILE", conflicts_with_all = ["device", "tx", "drift", "report", "model", "disruptive", "compare"])]
     pub table: Option<Vec<PathBuf>>,
     /// Test the software NIC on this wire
@@ -61,10 +61,10 @@ pub struct SelftestArgs {
     /// Set a key of the software NIC: model.KEY=VALUE
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
-    /// Print JSON on stdout: the report, or the differences
+    /// Print the selftest report, or the differences between two, on stdout as JSON
     #[arg(long)]
     pub json: bool,
-    /// Print the JSON Schema of reports
+    /// Print the JSON Schema of selftest reports
     #[arg(long, hide = true)]
     pub schema: bool,
 }

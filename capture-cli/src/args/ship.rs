@@ -9,11 +9,11 @@ fn sensor(text: &str) -> Result<Sensor, String> {
     Sensor::try_from(text.to_owned())
 }
 
-/// Selection of the frames that `wqcap extract` reads from a store.
+/// Options of `wqcap extract` that select the frames to read from a store.
 #[derive(Debug, clap::Args)]
 pub struct StoreArgs {
-    /// In a store: extract only frames of this sensor; may be given several times [default: every
-    /// sensor]
+    /// In a store: extract only frames of this sensor; the option may be given several times
+    /// [default: every sensor]
     #[arg(long = "sensor", value_name = "NAME", value_parser = sensor)]
     pub sensors: Vec<Sensor>,
     /// In a store: search files that begin at most this long before --from; must be at least the
@@ -46,13 +46,14 @@ Exit status: 1 also if files are left that could not be shipped.")]
 pub struct ShipArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Ship the files that are finished now, then end [default: continue until a signal]
+    /// Ship the capture files and flow records that are finished now, then end [default: continue
+    /// until a signal]
     #[arg(long)]
     pub once: bool,
-    /// List what would be shipped, and ship nothing
+    /// List the objects that would be shipped, and ship nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Print JSON on stdout
+    /// Print the shipping status, or with --dry-run the list, on stdout as JSON
     #[arg(long)]
     pub json: bool,
 }

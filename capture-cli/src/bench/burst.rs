@@ -31,55 +31,55 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// Size of a frame, and of a stride, in bytes.
+/// Size of a frame, and of a stride, in the burst benchmark, in bytes.
 const FRAME: u32 = 64;
 /// Largest value of `capture.ring`, in WRs.
 const MOST_WRS: u32 = 32768;
-/// Default size of a WR's buffer in bytes.
+/// Default size of the buffer of a receive WR in bytes.
 const BUFFER: u64 = 2048;
-/// Frames that may arrive before all rules are installed.
+/// Largest number of frames that may arrive before all flow rules are installed.
 const EARLY: u64 = FILLING / 10;
 
 /// Burst result of one receive mode.
 #[derive(Debug, Serialize)]
 struct Survived {
-    /// Name of the result: `burst/MODE/SIZE`.
+    /// Name of the burst result: `burst/MODE/SIZE`.
     name: String,
     /// Frames that the queue absorbed before the first lost one.
     frames: u64,
-    /// Duration of these frames at the link's rate, in milliseconds.
+    /// Duration of the absorbed frames at the link's rate, in milliseconds.
     line_ms: f64,
-    /// Number of WRs of the ring.
+    /// Number of WRs of the measured ring.
     wrs: u32,
-    /// Size of the ring's buffers in bytes.
+    /// Size of the measured ring's buffers in bytes.
     buffer_bytes: u64,
-    /// Size of the ring's CQ in bytes.
+    /// Size of the measured ring's CQ in bytes.
     cq_bytes: u64,
-    /// Name of the baseline.
+    /// Name of the baseline that the burst result is compared with.
     baseline: &'static str,
-    /// Ratio of `frames` to the baseline's frames: the median over the repeats.
+    /// Ratio of the absorbed frames to those of the baseline: the median over the repeats.
     ratio: f64,
-    /// Lowest and highest ratio of the repeats.
+    /// Lowest and highest ratio to the baseline among the repeats.
     spread: [f64; 2],
     /// Number of repeats of the measurement.
     repeats: u32,
-    /// Time for which the loop is held, in milliseconds.
+    /// Time for which the receive loop is held, in milliseconds.
     hold_ms: f64,
-    /// Highest rate without loss for that time, in frames per second.
+    /// Highest rate without loss while the loop is held, in frames per second.
     hold_frames_per_s: f64,
-    /// Burst at the rate of `--rate`.
+    /// Burst at the rate of `--rate`, if the option is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     burst: Option<FrameBurst>,
 }
 
-/// Burst of frames that lasts as long as the loop is held.
+/// Burst of frames that lasts as long as the receive loop is held.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct FrameBurst {
     /// Rate of the burst in frames per second.
     frames_per_s: u64,
     /// Number of frames in the burst.
     frames: u64,
-    /// Frames of the burst that would be lost.
+    /// Frames of the burst that the ring would lose.
     lost: u64,
 }
 
@@ -105,7 +105,7 @@ impl ResultRow for Survived {
     }
 }
 
-/// Overflows a ring of each mode in turn, and prints the frames that it absorbed.
+/// Overflows a ring of each receive mode in turn, and prints the frames that it absorbed.
 pub fn burst(args: &BenchBurstArgs) -> Result<(), Failure> {
     // Each frame takes at least a stride, so these are more frames than any ring holds.
     let frames = (args.memory.0 / u64::from(FRAME)).min(u64::from(MOST_WRS) * BUFFER / 64) + EARLY;
@@ -141,7 +141,7 @@ pub fn burst(args: &BenchBurstArgs) -> Result<(), Failure> {
     report.results.iter().try_for_each(print_burst)
 }
 
-/// Prints the result for the burst of `--rate`.
+/// Prints the result for the burst at the rate of `--rate`.
 fn print_burst(it: &Survived) -> Result<(), Failure> {
     let Some(burst) = it.burst else { return Ok(()) };
     output::print(&format!(
@@ -157,7 +157,8 @@ fn print_burst(it: &Survived) -> Result<(), Failure> {
     ))
 }
 
-/// Computes the result of one mode from pairs of its frames and the baseline's.
+/// Computes the result of one receive mode from pairs of its absorbed frames and those of the
+/// baseline.
 fn result(args: &BenchBurstArgs, receive: Receive, plan: &Plan, pairs: &[(f64, f64)]) -> Survived {
     let (ratio, spread) = compared(pairs);
     let least = pairs
@@ -195,7 +196,7 @@ fn taken(plan: &Plan) -> u64 {
     plan.ring.registered() + plan.ring.cq()
 }
 
-/// Returns the plan with the largest ring of a mode that fits into `memory` bytes.
+/// Returns the plan with the largest ring of a receive mode that fits into `memory` bytes.
 fn largest(receive: Receive, memory: u64, args: &BenchBurstArgs) -> Result<Plan, Failure> {
     let mut wrs = MOST_WRS;
     loop {
@@ -222,12 +223,15 @@ fn largest(receive: Receive, memory: u64, args: &BenchBurstArgs) -> Result<Plan,
     }
 }
 
-/// Lets the wire deliver all its frames while the loop is held, and then lets the loop continue.
-/// Returns the number of frames that the NIC accepted.
+/// Lets the wire deliver all its frames while the receive loop is held, and then lets the loop
+/// continue. Returns the number of frames that the NIC accepted.
 fn overwhelm(plan: &Plan, wire: u64) -> Result<u64, Failure> {
     let received = || {
-        number(plan, "counters/port_rcv_packets")
-            .ok_or_else(|| Failure::refused("cannot read the counter port_rcv_packets"))
+        number(plan, "counters/port_rcv_packets").ok_or_else(|| {
+            Failure::refused(
+                "cannot read the port's counter port_rcv_packets, which has the delivered frames",
+            )
+        })
     };
     let before = received()?;
     let (gate, seen) = <(Arc<Mutex<()>>, Arc<Mutex<Numbers>>)>::default();
@@ -259,26 +263,28 @@ fn overwhelm(plan: &Plan, wire: u64) -> Result<u64, Failure> {
         )));
     }
     let lost = out_of_buffer(&report.nic).ok_or_else(|| {
-        Failure::refused("cannot read out_of_buffer: the number of lost frames is unknown")
+        Failure::refused(
+            "cannot read the NIC's counter out_of_buffer, which has the number of lost frames",
+        )
     })?;
     let captured = report.queues.iter().map(|it| it.captured).sum();
     let seen = seen.lock().map_or_else(|_| Numbers::default(), |it| *it);
     account(wire, lost, captured, seen).map_err(Failure::failed)
 }
 
-/// Numbers of the frames of a run.
+/// Sequence numbers that the frames of a burst run carry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Numbers {
-    /// Number that the first frame carries.
+    /// Sequence number of the first received frame.
     first: Option<u64>,
-    /// Number that the next frame should have.
+    /// Sequence number that the next received frame should have.
     next: u64,
-    /// Set if numbers are missing in between.
+    /// Set if sequence numbers are missing between the first and the last received frame.
     has_gaps: bool,
 }
 
 impl Numbers {
-    /// Records the number that a frame carries.
+    /// Records the sequence number that a received frame carries.
     fn note(&mut self, number: u64) {
         self.has_gaps |= self.first.is_some() && number != self.next;
         self.first.get_or_insert(number);
@@ -290,7 +296,7 @@ impl Numbers {
 /// and those that found no WR. Exactly these frames must be captured, and they are the first ones.
 fn account(wire: u64, lost: u64, captured: u64, seen: Numbers) -> Result<u64, String> {
     let Some(first) = seen.first else {
-        return Err("no frame arrived".into());
+        return Err("the queue received no frame of the wire".into());
     };
     let accepted = wire.saturating_sub(first + lost);
     if captured != accepted || seen.has_gaps {
@@ -307,13 +313,13 @@ fn account(wire: u64, lost: u64, captured: u64, seen: Numbers) -> Result<u64, St
     Ok(accepted)
 }
 
-/// Consumer that holds its loop while the lock of the gate is held elsewhere.
+/// Frame consumer that holds its receive loop while another thread has locked the gate.
 struct GatedConsumer {
-    /// Lock that holds the queue's loop while it is taken elsewhere.
+    /// Lock that holds the receive loop while another thread has it.
     gate: Arc<Mutex<()>>,
-    /// Numbers of the frames received so far.
+    /// Sequence numbers of the frames received so far.
     numbers: Numbers,
-    /// Destination of the numbers at the end.
+    /// Destination of the sequence numbers at the end of the run.
     seen: Arc<Mutex<Numbers>>,
 }
 
@@ -364,7 +370,7 @@ mod tests {
             (6, &[0, 1, 3, 4], "captured, with gaps, of 4"),
             (5, &[0, 1, 2, 3], "4 frames were captured of 5"),
             (6, &[0, 1, 2, 3, 4], "5 frames were captured of 4"),
-            (6, &[], "no frame arrived"),
+            (6, &[], "received no frame"),
             (0, &[0, 1, 2, 3], "4 frames were captured of 10"),
             (0, &[7, 8, 9], "all 3 frames"),
         ] {

@@ -24,24 +24,25 @@ use wqcap_engine::{
     sink::{Count, Encoder, PcapEncoder, PcapngEncoder},
 };
 
-/// Default size of a WR's buffer in bytes.
+/// Default size of the buffer of a receive WR in bytes.
 const BUFFER: u32 = 2048;
 /// Largest number of bytes of a frame that the bare loop copies.
 const SNAPLEN: usize = 64;
 
-/// Times per frame of one repeat, in nanoseconds.
+/// Times per frame in one repeat of the capture benchmark, in nanoseconds.
 struct Times {
-    /// Time of the loop that writes files.
+    /// Time per frame of the receive loop that writes files.
     ours: f64,
-    /// Time of the loop that only counts.
+    /// Time per frame of the receive loop that only counts frames.
     count: f64,
-    /// Time of the bare loop that copies into memory.
+    /// Time per frame of the bare loop that copies frames into memory.
     copy: f64,
     /// Number of frames that were written to files.
     frames: u64,
 }
 
-/// Drains rings into a file, into a counter and into memory, in turn, and prints the ratios.
+/// Drains full rings into a file, into a counter and into memory, in turn, and prints the ratios of
+/// the times.
 pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
     if args.device.is_none() {
         let wire = format!("synth:size={},flows=256,pps={FILLING}", args.frame);
@@ -70,7 +71,7 @@ pub fn capture(args: &BenchCaptureArgs) -> Result<(), Failure> {
     BenchReport::new(results(args, &modes)).print(args.common.json)
 }
 
-/// Compares each mode with its baselines, and with the mode before it.
+/// Compares each receive mode with its baselines, and with the mode before it.
 fn results(args: &BenchCaptureArgs, modes: &[Vec<Times>]) -> Vec<Measured> {
     let mut results = Vec::new();
     for (i, times) in modes.iter().enumerate() {
@@ -99,8 +100,8 @@ fn results(args: &BenchCaptureArgs, modes: &[Vec<Times>]) -> Vec<Measured> {
     results
 }
 
-/// Measures a bare loop that copies a record header and the start of each frame into blocks that
-/// are never written.
+/// Measures a bare receive loop that copies a record header and the start of each frame into blocks
+/// that are never written.
 fn to_memory(plan: &Plan, args: &BenchCaptureArgs) -> Result<Round, Failure> {
     let attr = BareAttr {
         poll: Poll::CqEx,
@@ -118,18 +119,18 @@ fn to_memory(plan: &Plan, args: &BenchCaptureArgs) -> Result<Round, Failure> {
     })
 }
 
-/// Blocks that are filled with records in rotation.
+/// Memory blocks that are filled with frame records in rotation.
 struct Records {
-    /// Blocks of memory that receive the records.
+    /// Blocks of memory that receive the frame records.
     blocks: Vec<Region>,
-    /// Index of the block that is being filled.
+    /// Index of the memory block that is being filled.
     block: usize,
-    /// Offset of the next record in that block.
+    /// Offset of the next record in the memory block that is being filled.
     at: usize,
 }
 
 impl Records {
-    /// Appends the record of a frame to the current block.
+    /// Appends the record of a frame to the current memory block.
     #[inline]
     fn append(&mut self, frame: &[u8], stamp: u64) {
         let caplen = frame.len().min(SNAPLEN);
@@ -151,7 +152,7 @@ impl Records {
     }
 }
 
-/// Measures the loop that writes files in the format of the arguments.
+/// Measures the receive loop that writes capture files in the format of `--format`.
 fn to_files(plan: &Plan, args: &BenchCaptureArgs, dir: &Path) -> Result<Round, Failure> {
     match args.format {
         Format::Pcapng => encoded(plan, args, dir, &PcapngEncoder::default()),
@@ -159,7 +160,7 @@ fn to_files(plan: &Plan, args: &BenchCaptureArgs, dir: &Path) -> Result<Round, F
     }
 }
 
-/// Measures the loop that writes files with `encoder`.
+/// Measures the receive loop that writes capture files with `encoder`.
 fn encoded(
     plan: &Plan,
     args: &BenchCaptureArgs,
@@ -174,7 +175,7 @@ fn encoded(
     Ok(round)
 }
 
-/// Consumer that parses the headers of each frame before it passes the frame on.
+/// Frame consumer that parses the headers of each frame before it passes the frame on.
 struct ParsingConsumer<C>(C);
 
 impl<C: Consumer> Consumer for ParsingConsumer<C> {

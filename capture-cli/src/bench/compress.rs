@@ -10,9 +10,9 @@ use wqcap_engine::{
     sink::{Encoder, PcapEncoder, Record, compress_blocks},
 };
 
-/// Number of generated frames, if no file is given.
+/// Number of generated frames to compress, if no file is given.
 const FRAMES: u64 = 20_000;
-/// Size of a generated frame in bytes.
+/// Size of a generated frame to compress, in bytes.
 const FRAME: usize = 1500;
 /// Compression methods that are compared, with their names.
 const METHODS: [(&str, Compress); 4] = [
@@ -22,13 +22,13 @@ const METHODS: [(&str, Compress); 4] = [
     ("zstd:9", Compress::Zstd(Some(9))),
 ];
 
-/// Result of a method, compared with a plain copy.
+/// Result of a compression method, compared with a plain copy.
 #[derive(Debug, Serialize)]
 struct Compressed {
-    /// Compression time per frame, with its baseline.
+    /// Compression time per frame, with that of the plain copy as baseline.
     #[serde(flatten)]
     measured: Measured,
-    /// Bytes per second, counted before compression.
+    /// Compression rate in bytes per second, counted before compression.
     bytes_per_s: f64,
     /// Ratio of compressed to original bytes.
     compressed_to: f64,
@@ -59,7 +59,8 @@ impl ResultRow for Compressed {
     }
 }
 
-/// Compresses the same blocks with each method, in turn with a plain copy of them.
+/// Compresses the same blocks with each method, in turn with a plain copy of them, and prints the
+/// results.
 pub fn compress(args: &BenchCompressArgs) -> Result<(), Failure> {
     let block = usize::try_from(args.block.0).unwrap_or(usize::MAX);
     let (content, frames) = match &args.file {
@@ -114,7 +115,7 @@ fn record(bytes: &[u8], ns: u64, out: &mut Vec<u8>) {
     encoder.record(&mut out[at..], 0, &record);
 }
 
-/// Returns the frames of a capture file as the block writer encodes them, and their number.
+/// Returns the frames of a capture file, encoded as the block writer does, and their number.
 fn encoded_file(path: &std::path::Path) -> Result<(Vec<u8>, u64), ReadError> {
     let mut reader = read::open(path)?;
     let (mut out, mut frames) = (Vec::new(), 0);
@@ -130,7 +131,8 @@ fn encoded_file(path: &std::path::Path) -> Result<(Vec<u8>, u64), ReadError> {
     Ok((out, frames))
 }
 
-/// Generates frames of some hundred flows. Half of each payload is text, and half is noise.
+/// Generates frames of some hundred flows to compress. Half of each payload is text, and half is
+/// noise.
 fn generated() -> (Vec<u8>, u64) {
     let mut out = Vec::new();
     let mut noise = 0x9e37_79b9_7f4a_7c15u64;

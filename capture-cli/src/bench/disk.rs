@@ -26,23 +26,24 @@ use wqcap_engine::{
 
 /// Number of plain writes in flight, as many as the block writer of several queues has at most.
 const DEPTH: u64 = 16;
-/// Size of a written frame in bytes.
+/// Size of a written frame in the disk benchmark, in bytes.
 const FRAME: usize = 1500;
-/// Size of its record in a pcap file, in bytes.
+/// Size of the pcap record of a frame of [`FRAME`] bytes, in bytes.
 const RECORD: u64 = 1516;
 /// Plain writes that are a baseline for the block writer.
 struct Baseline {
-    /// Name of the baseline.
+    /// Name of the baseline in the results.
     name: &'static str,
-    /// Suffix of the result's name.
+    /// Suffix that the baseline adds to the name of the result.
     ending: &'static str,
-    /// Size of a plain write in bytes.
+    /// Size of each plain write of the baseline in bytes.
     write: usize,
-    /// `true` if the space of the file is allocated in advance.
+    /// `true` if the file of plain writes is allocated in advance.
     allocated: bool,
 }
 
-/// Baselines: the writes of a simple program, and the fastest writes of the disk.
+/// Baselines for the block writer: the writes of a simple program, and the fastest writes of the
+/// disk.
 const BASELINES: [Baseline; 2] = [
     Baseline {
         name: "o_direct",
@@ -57,10 +58,10 @@ const BASELINES: [Baseline; 2] = [
         allocated: true,
     },
 ];
-/// Index of the block writer, after the baselines.
+/// Index of the block writer among the measured writers, after the baselines.
 const OURS: usize = BASELINES.len();
 
-/// Measures each writer in turn, and prints the ratios.
+/// Measures the block writer and its baselines in turn, and prints the ratios of the times.
 pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
     let scratch = files::scratch(&args.dir)?;
     let frames = args.size.0.div_ceil(RECORD).max(1);
@@ -103,9 +104,9 @@ pub fn disk(args: &BenchDiskArgs) -> Result<(), Failure> {
     BenchReport::new(results.collect()).print(args.common.json)
 }
 
-/// Measurement of plain writes.
+/// Measurement of plain writes to a file.
 struct Plain {
-    /// Time per record of a frame, in nanoseconds.
+    /// Time of the plain writes per frame record, in nanoseconds.
     ns: f64,
     /// `true` if the plain writes used O_DIRECT.
     direct: bool,
@@ -159,7 +160,7 @@ fn write_plainly(path: &Path, bytes: u64, by: &Baseline) -> io::Result<(u64, Dur
     let start = Instant::now();
     thread::scope(|scope| {
         let writers: Vec<_> = (0..DEPTH).map(|_| scope.spawn(write)).collect();
-        let panicked = |_| Err(io::Error::other("a thread panicked"));
+        let panicked = |_| Err(io::Error::other("a thread that writes panicked"));
         let mut ends = writers
             .into_iter()
             .map(|it| it.join().unwrap_or_else(panicked));
@@ -169,7 +170,8 @@ fn write_plainly(path: &Path, bytes: u64, by: &Baseline) -> io::Result<(u64, Dur
     Ok((writes * size, start.elapsed(), direct))
 }
 
-/// Returns the time per frame in nanoseconds, from the first frame to the file's final name.
+/// Measures the block writer. Returns its time per frame in nanoseconds, from the first frame to
+/// the file's final name.
 fn by_blocks(dir: &Path, frames: u64) -> Result<f64, Failure> {
     let (writer, mut sink) = files::start(dir, FRAME, &PcapEncoder::default())?;
     let content = [0x5a; FRAME];

@@ -12,20 +12,20 @@ use wqcap_engine::{
 /// Default of `output.buffer` in bytes.
 const BUFFER: u64 = 256 << 20;
 
-/// Creates a directory in `dir` that is removed when the returned value is dropped.
+/// Creates a scratch directory in `dir` that is removed when the returned value is dropped.
 pub fn scratch(dir: &Path) -> Result<TempDir, Failure> {
     tempfile::Builder::new()
         .prefix(".wqcap-bench-")
         .tempdir_in(dir)
         .map_err(|e| {
             Failure::refused(format!(
-                "cannot create a directory in {}: {e}",
+                "cannot create a directory for the benchmark in {}: {e}",
                 dir.display()
             ))
         })
 }
 
-/// Starts a writer of one queue into `dir`, for frames of at most `longest` bytes.
+/// Starts a block writer of one queue into `dir`, for frames of at most `longest` bytes.
 pub fn start<E: Encoder>(
     dir: &Path,
     longest: usize,
@@ -49,12 +49,12 @@ pub fn start<E: Encoder>(
     Ok((writer, sink))
 }
 
-/// Allocates as many blocks as that writer has, of the same size.
+/// Allocates as many blocks as the block writer of [`start`] has, of the same size.
 pub fn blocks() -> Result<Vec<Region>, Failure> {
     Ok(Region::allocate_many(BUFFER as usize / BLOCK, BLOCK)?)
 }
 
-/// Waits until the files have their final names, and returns these.
+/// Waits until the writer's files have their final names, and returns these.
 pub fn finish(writer: Writer) -> Result<Vec<std::path::PathBuf>, Failure> {
     let finished = writer.finish();
     match finished.failures.into_iter().next() {
@@ -63,7 +63,7 @@ pub fn finish(writer: Writer) -> Result<Vec<std::path::PathBuf>, Failure> {
     }
 }
 
-/// Deletes a file of the benchmark.
+/// Deletes a capture file of the benchmark.
 pub fn remove(file: &Path) -> Result<(), Failure> {
     std::fs::remove_file(file)
         .map_err(|e| Failure::failed(format!("cannot delete {}: {e}", file.display())))

@@ -19,11 +19,11 @@ pub struct BenchReport<R = Measured> {
     pub results: Vec<R>,
 }
 
-/// Result that has a row in the table.
+/// Benchmark result that has a row in the printed table.
 pub trait ResultRow: Serialize {
-    /// Names of the table's columns.
+    /// Column names of the printed table of results.
     const HEAD: &'static [&'static str];
-    /// Returns the texts of the row's cells.
+    /// Returns the texts of the result's cells in the printed table.
     fn cells(&self) -> Vec<String>;
 }
 
@@ -38,29 +38,29 @@ pub struct Machine {
     pub kernel: Option<String>,
 }
 
-/// Measured time per frame with its baseline.
+/// Measured time per frame of a benchmark, with its baseline.
 #[derive(Debug, Serialize)]
 pub struct Measured {
-    /// Name of the result: `subject/what/size`.
+    /// Name of the benchmark result: `subject/what/size`.
     pub name: String,
-    /// Median time per frame in nanoseconds.
+    /// Median time per frame of the benchmark in nanoseconds.
     pub ns_per_frame: f64,
-    /// Frames per second at that time per frame.
+    /// Frames per second at the median time per frame.
     pub frames_per_s: f64,
-    /// Name of the baseline.
+    /// Name of the baseline that the result is compared with.
     pub baseline: &'static str,
     /// Ratio of `ns_per_frame` to that of the baseline: the median over the repeats.
     pub ratio: f64,
-    /// Lowest and highest ratio of the repeats.
+    /// Lowest and highest ratio to the baseline among the repeats.
     pub spread: [f64; 2],
-    /// Further facts about the result.
+    /// Further facts about the benchmark result.
     #[serde(flatten)]
     pub more: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Measured {
-    /// Computes a result from pairs of times per frame in nanoseconds, of the subject and of its
-    /// baseline.
+    /// Computes a benchmark result from pairs of times per frame in nanoseconds, of the subject and
+    /// of its baseline.
     pub fn from_pairs(name: String, baseline: &'static str, pairs: &[(f64, f64)]) -> Self {
         let (ratio, spread) = compared(pairs);
         let ns_per_frame = median(pairs.iter().map(|(a, _)| *a).collect());
@@ -75,7 +75,7 @@ impl Measured {
         }
     }
 
-    /// Adds a fact to the result, under the key `name`.
+    /// Adds a fact to the benchmark result, under the key `name`.
     pub fn with(mut self, name: &str, value: impl Into<serde_json::Value>) -> Self {
         self.more.insert(name.into(), value.into());
         self
@@ -99,7 +99,7 @@ impl ResultRow for Measured {
     }
 }
 
-/// Returns the median ratio of the pairs, and the lowest and highest ratio.
+/// Returns the median ratio of pairs of a value and its baseline, and the lowest and highest ratio.
 pub fn compared(pairs: &[(f64, f64)]) -> (f64, [f64; 2]) {
     let ratios: Vec<f64> = pairs.iter().map(|(a, b)| a / b).collect();
     let spread = [
@@ -109,7 +109,7 @@ pub fn compared(pairs: &[(f64, f64)]) -> (f64, [f64; 2]) {
     (median(ratios), spread)
 }
 
-/// Returns the median. For an even number of values it is the mean of the middle two.
+/// Returns the median of `values`. For an even number of values it is the mean of the middle two.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -121,7 +121,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl<R: ResultRow> BenchReport<R> {
-    /// Creates a report with the facts of this machine.
+    /// Creates a benchmark report with the facts of this machine.
     #[expect(clippy::disallowed_methods, reason = "files of /proc")]
     pub fn new(results: Vec<R>) -> Self {
         let cpu = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
@@ -139,7 +139,7 @@ impl<R: ResultRow> BenchReport<R> {
         }
     }
 
-    /// Prints the report on stdout, as JSON or as a table.
+    /// Prints the benchmark report on stdout, as JSON or as a table.
     pub fn print(&self, json: bool) -> Result<(), Failure> {
         if json {
             return output::print_json(self);

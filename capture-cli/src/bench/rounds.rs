@@ -25,16 +25,17 @@ use wqcap_engine::{
     stats::NicCounters,
 };
 
-/// Number of WRs of a ring. By default a striding ring has as much memory for frames.
+/// Number of WRs of a benchmark's receive ring. By default a striding ring has as much memory for
+/// frames.
 pub const RING: u32 = 8192;
-/// Rate that fills the rings, in frames per second, low enough that the wire does not affect the
-/// measurement.
+/// Rate at which frames fill the rings, in frames per second, low enough that the wire does not
+/// affect the measurement.
 pub const FILLING: u64 = 1_000_000;
-/// Time limit for filling a ring, and for a loop to drain it.
+/// Time limit for filling a receive ring, and for a loop to drain it.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Longest time until a NIC without rules has finished its last frames. All loops, bare ones too,
-/// start to drain after it.
+/// Longest time until a NIC without rules has finished its last frames. All receive loops, bare
+/// ones too, start to drain after it.
 pub const SETTLING: Duration = Duration::from_millis(5);
 
 /// Makes a plan of `queues` queues that only receives and counts, on `device` or on the only
@@ -59,18 +60,18 @@ pub fn plan(queues: u16, device: Option<&str>, more: &[(&str, String)]) -> Resul
     settle(&mut ConfigArgs { file: None, set }.load()?)
 }
 
-/// Returns the number of frames of `len` bytes in a round. It is lower than what a ring holds: when
-/// the ring is filled again, a batch may not be reposted yet, nor the rest of a striding WR's
-/// buffer, and the consumer holds a batch while it waits.
+/// Returns the number of frames of `len` bytes in a measured round. It is lower than what a ring
+/// holds: when the ring is filled again, a batch may not be reposted yet, nor the rest of a
+/// striding WR's buffer, and the consumer holds a batch while it waits.
 fn round(plan: &Plan, len: u32) -> u64 {
     let held = plan.ring.frames(len);
     let slack = 256 + held / u64::from(plan.ring.wrs);
     held.saturating_sub(slack).max(1)
 }
 
-/// Measures the cost of frames of `len` bytes for the queues' threads. The number of frames is that
-/// of `rounds` rings of [`RING`] WRs. An additional first round warms up. `sinks` has one sink for
-/// each queue of the plan.
+/// Measures the CPU cost of frames of `len` bytes for the queues' threads. The number of frames is
+/// that of `rounds` rings of [`RING`] WRs. An additional first round warms up. `sinks` has one sink
+/// for each queue of the plan.
 pub fn drain<C: Consumer + 'static>(
     plan: &Plan,
     len: u32,
@@ -114,17 +115,17 @@ pub fn drain<C: Consumer + 'static>(
     done.map(|()| sum)
 }
 
-/// Cost of frames on drained rings.
+/// CPU cost of the frames that one or more rounds drained from full rings.
 #[derive(Clone, Copy, Default)]
 pub struct Round {
-    /// Number of drained frames.
+    /// Number of frames that were drained from full rings.
     pub frames: u64,
-    /// CPU time of the threads for these frames, in nanoseconds.
+    /// CPU time of the queues' threads for the drained frames, in nanoseconds.
     pub ns: u64,
 }
 
 impl Round {
-    /// Returns the mean time per frame in nanoseconds.
+    /// Returns the mean CPU time per drained frame in nanoseconds.
     pub fn mean_ns(&self) -> f64 {
         self.ns as f64 / self.frames as f64
     }
@@ -137,7 +138,8 @@ impl std::ops::AddAssign for Round {
     }
 }
 
-/// Fills the rings, each with `full` frames, removes the rules, and lets the loops drain the rings.
+/// Fills the receive rings, each with `full` frames, removes the flow rules, and lets the loops
+/// drain the rings.
 fn drained(
     capture: &mut Capture,
     plan: &Plan,
@@ -156,7 +158,11 @@ fn drained(
     fill(capture, go.len(), full, lost, pause)?;
     capture.pause();
     thread::sleep(SETTLING);
-    let stuck = || Failure::failed("the loop of a queue did not drain its ring");
+    let stuck = || {
+        Failure::failed(format!(
+            "the receive loop of a queue did not drain its ring within {PATIENCE:?}"
+        ))
+    };
     for go in go {
         go.send(()).map_err(|_| stuck())?;
     }
@@ -175,13 +181,13 @@ pub fn number(plan: &Plan, counter: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Returns the number of frames that found no WR, if the NIC has this counter.
+/// Returns the number of frames that found no receive WR, if the NIC has this counter.
 pub fn out_of_buffer(nic: &NicCounters) -> Option<u64> {
     nic.get("out_of_buffer")?.value()
 }
 
-/// Waits until all `rings` rings, which hold `held` frames each, are full. They count as full when
-/// the NIC has `lost` enough frames. `pause` waits for a moment.
+/// Waits until all `rings` receive rings, which hold `held` frames each, are full. They count as
+/// full when the NIC has `lost` enough frames. `pause` waits for a moment.
 pub fn fill<T: ?Sized>(
     it: &mut T,
     rings: usize,
@@ -191,7 +197,7 @@ pub fn fill<T: ?Sized>(
 ) -> Result<(), Failure> {
     let Some(before) = lost(it) else {
         return Err(Failure::refused(
-            "cannot read out_of_buffer: it is unknown when a ring is full",
+            "cannot read the NIC's counter out_of_buffer, which shows when a ring is full",
         ));
     };
     // A ring may get only a third of its share. A single ring waits as long, because the last
@@ -204,7 +210,7 @@ pub fn fill<T: ?Sized>(
     while lost(it).is_none_or(|now| now < before + enough) {
         if Instant::now() >= deadline {
             return Err(Failure::failed(format!(
-                "{rings} rings of {held} frames are not full after {patience:?}; check that the port has traffic"
+                "{rings} receive rings of {held} frames are not full after {patience:?}; check that the port has traffic"
             )));
         }
         pause(it);
@@ -212,23 +218,23 @@ pub fn fill<T: ?Sized>(
     Ok(())
 }
 
-/// Consumer that holds its loop until the rings are full, and then measures its CPU time.
+/// Frame consumer that holds its loop until the rings are full, and then measures its CPU time.
 struct FullRingConsumer<C> {
-    /// Consumer that does the measured work.
+    /// Frame consumer that does the measured work.
     sink: C,
-    /// Number of frames of a round.
+    /// Number of frames of a measured round.
     round: u64,
-    /// Signal that the loop may continue.
+    /// Receiver of the signal that the held loop may continue.
     held: Receiver<()>,
-    /// Channel for the result of each round.
+    /// Channel for the result of each measured round.
     sender: SyncSender<Round>,
-    /// Frames of this round so far.
+    /// Number of frames that the current round has drained so far.
     frames: u64,
     /// CPU time of the thread at the start of the round, or `None` while the loop is held.
     began: Option<u64>,
 }
 
-/// Consumer of one queue of the plan, or an empty one.
+/// Frame consumer of one queue of the plan, or an empty one.
 struct QueueConsumer<C>(Option<FullRingConsumer<C>>);
 
 /// Returns the CPU time of this thread in nanoseconds.

@@ -14,7 +14,7 @@ use crate::{args::BenchRxArgs, cmd::check::enter_model, failure::Failure};
 use std::hint::black_box;
 use wqcap_engine::{config::Timestamps, plan::Plan, sink::Count};
 
-/// Runs all loops in turn, and prints the ratios.
+/// Runs the engine's receive loop and the bare loops in turn, and prints the ratios of their times.
 pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
     if args.device.is_none() {
         let wire = format!("synth:size={},flows=4096,pps={FILLING}", args.frame);
@@ -47,7 +47,8 @@ pub fn rx(args: &BenchRxArgs) -> Result<(), Failure> {
     BenchReport::new(results).print(args.common.json)
 }
 
-/// Compares each plan with the bare loops, and with the plan before it.
+/// Measures the receive loop of each plan, and compares it with the bare loops and with the plan
+/// before it.
 fn measure(plans: &[Plan], args: &BenchRxArgs) -> Result<Vec<Measured>, Failure> {
     let mut engines: Vec<Vec<(f64, f64)>> = vec![Vec::new(); plans.len()];
     let mut poll_cq = Vec::new();
@@ -94,7 +95,7 @@ fn measure(plans: &[Plan], args: &BenchRxArgs) -> Result<Vec<Measured>, Failure>
     Ok(all)
 }
 
-/// Measures the time per frame of a bare loop in nanoseconds.
+/// Measures the time per frame of a bare receive loop in nanoseconds.
 fn bare(plan: &Plan, args: &BenchRxArgs, poll: Poll) -> Result<f64, Failure> {
     let attr = BareAttr {
         poll,

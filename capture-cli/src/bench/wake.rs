@@ -25,10 +25,11 @@ use wqcap_engine::{
     pipeline::{Consumer, Frame, Verdict},
 };
 
-/// Time limit for all frames of a capture.
+/// Time limit for receiving all frames of a capture.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Captures with both modes in turn, and prints the difference.
+/// Captures with `capture.idle` "spin" and "sleep" in turn, and prints the difference between the
+/// ages of the frames.
 pub fn wake(args: &BenchWakeArgs) -> Result<(), Failure> {
     check::enter_model(args.model.as_deref(), &args.config.model())?;
     let mut config = args.config.load()?;
@@ -58,7 +59,7 @@ pub fn wake(args: &BenchWakeArgs) -> Result<(), Failure> {
     ))
 }
 
-/// Measures the median age of `frames` frames, in nanoseconds.
+/// Measures the median age of `frames` captured frames, in nanoseconds.
 fn median_age(config: &Config, idle: Idle, frames: u64) -> Result<f64, Failure> {
     let mut config = config.clone();
     config.capture.idle = Some(idle);
@@ -89,9 +90,9 @@ fn median_age(config: &Config, idle: Idle, frames: u64) -> Result<f64, Failure> 
     Ok(*median as f64)
 }
 
-/// Consumer that records the age of every frame.
+/// Frame consumer that records the age of every frame.
 struct Ages {
-    /// Ages of the frames of one queue, in nanoseconds.
+    /// Ages of the frames of one queue so far, in nanoseconds.
     seen: Vec<i64>,
     /// Ages of the frames of all queues, in nanoseconds.
     all: Arc<Mutex<Vec<i64>>>,

@@ -38,25 +38,25 @@ use wqcap_engine::{
     verbs::Context,
 };
 
-/// Largest number of sends in flight.
+/// Largest number of frames in flight on the send queue.
 const DEPTH: u32 = 1024;
-/// Number of frames that are sent at once. At 64 bytes and 100 Gbit/s this deviates from an even
-/// pace by 0.2 us.
+/// Number of frames that the sender posts at once. At 64 bytes and 100 Gbit/s this deviates from an
+/// even pace by 0.2 us.
 const BURST: usize = 32;
-/// Time without a frame after which no more frames are expected. Only waited for if frames are
-/// missing that no counter accounts for.
+/// Time without a received frame after which no more frames are expected. Only waited for if frames
+/// are missing that no counter accounts for.
 const QUIET: Duration = Duration::from_secs(1);
 /// Bytes on the wire in addition to a frame: preamble, FCS, gap (IEEE 802.3, clause 4).
 const OVERHEAD: u64 = 24;
-/// Time limit for a probe to arrive, and for sent frames to leave the port.
+/// Time limit for a probe frame to arrive, and for sent frames to leave the port.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Result of a trial at one rate.
+/// Result of a trial that sends at one rate.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Trial {
-    /// Requested rate in frames per second.
+    /// Requested sending rate of the trial in frames per second.
     wanted: f64,
-    /// Achieved rate in frames per second.
+    /// Achieved sending rate of the trial in frames per second.
     pub sent_per_s: f64,
     /// Number of frames sent in the trial.
     sent: u64,
@@ -64,7 +64,7 @@ pub struct Trial {
     received: u64,
     /// Number of frames lost in the trial.
     lost: u64,
-    /// Number of lost frames that found no WR.
+    /// Number of the trial's lost frames that found no WR.
     out_of_buffer: u64,
 }
 
@@ -77,13 +77,14 @@ struct Latency {
     min: i64,
     /// Median age of the probe frames.
     median: i64,
-    /// 99th percentile of the ages.
+    /// 99th percentile of the ages of the probe frames.
     p99: i64,
     /// Highest age of a probe frame.
     max: i64,
 }
 
-/// Searches for the highest rate, and prints the results.
+/// Searches for the highest rate without loss from one port to another, and prints the results with
+/// the latency.
 #[expect(clippy::disallowed_methods, reason = "the user chose the file")]
 pub fn wire(args: &BenchWireArgs) -> Result<(), Failure> {
     if args.tx.is_none() {
@@ -121,7 +122,7 @@ pub fn wire(args: &BenchWireArgs) -> Result<(), Failure> {
     })
 }
 
-/// Returns the receiver's configuration, which only counts frames.
+/// Returns the configuration of the receiving capture, which only counts frames.
 fn receiver(args: &BenchWireArgs) -> Result<Config, Failure> {
     let mut config = args.config.load()?;
     if let Some(device) = args.rx.as_ref().or(args.tx.as_ref()) {
@@ -135,7 +136,7 @@ fn receiver(args: &BenchWireArgs) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// Measures rate and latency for one kind of traffic.
+/// Measures the highest rate without loss and the latency for one kind of traffic.
 fn measure(args: &BenchWireArgs, config: &Config, traffic: &Traffic) -> Result<Measured, Failure> {
     let plan = settle(&mut config.clone())?;
     let name = args.tx.clone().unwrap_or_else(|| plan.device.name.clone());
@@ -169,8 +170,8 @@ pub fn line_rate(plan: &Plan, len: u64) -> f64 {
     port.map_or(0.0, |it| it.rate_gbps) * 1e9 / (8 * (len + OVERHEAD)) as f64
 }
 
-/// Searches for the highest rate with at most the given loss, to 1 %, by bisection from the line
-/// rate down.
+/// Searches for the highest sending rate with at most the given loss, to 1 %, by bisection from the
+/// line rate down.
 pub fn search(
     line: f64,
     loss: f64,
@@ -228,7 +229,9 @@ pub fn trial(
     let deadline = Instant::now() + PATIENCE;
     while !sender.is_done()? {
         if Instant::now() > deadline {
-            return Err(Failure::failed("sent frames do not leave the port"));
+            return Err(Failure::failed(format!(
+                "the sent frames have not left the sending port within {PATIENCE:?}; check that its link is up"
+            )));
         }
         thread::yield_now();
     }
@@ -266,7 +269,7 @@ fn settled(capture: &mut Capture, before: &Snapshot, sent: u64) -> (u64, u64) {
     last
 }
 
-/// Sends numbered frames one by one, and measures the time from the send call to each frame's
+/// Sends numbered probe frames one by one, and measures the time from the send call to each frame's
 /// stamp.
 fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, Failure> {
     let stamps = Arc::new(Mutex::new(vec![None; probes as usize]));
@@ -279,7 +282,9 @@ fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, 
         let deadline = Instant::now() + PATIENCE;
         while !sender.write(traffic::NUMBER_AT, &number.to_be_bytes())? {
             if Instant::now() > deadline {
-                return Err(Failure::failed("a probe does not leave the port"));
+                return Err(Failure::failed(format!(
+                    "a probe frame has not left the sending port within {PATIENCE:?}; check that its link is up"
+                )));
             }
         }
         sent_at.push(now_ns());
@@ -297,7 +302,9 @@ fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, 
     ages.sort_unstable();
     let at = |share: f64| ages[((ages.len() - 1) as f64 * share) as usize];
     if ages.is_empty() {
-        return Err(Failure::failed("no probe arrived"));
+        return Err(Failure::failed(
+            "no probe frame arrived at the receiving port; check that the ports are connected to each other",
+        ));
     }
     Ok(Latency {
         probes: ages.len(),
@@ -308,7 +315,7 @@ fn latency(plan: &Plan, sender: &mut Generator, probes: u32) -> Result<Latency, 
     })
 }
 
-/// Consumer that records the stamp of each probe, by its number.
+/// Frame consumer that records the time stamp of each probe frame, by its number.
 struct ProbeStamps(Arc<Mutex<Vec<Option<u64>>>>);
 
 impl Consumer for ProbeStamps {

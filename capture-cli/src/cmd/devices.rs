@@ -9,10 +9,10 @@ use crate::{
 use std::fmt::Write;
 use wqcap_engine::device::{self, DeviceFacts, PortFacts};
 
-/// Command that works on every machine that supports the software NIC.
+/// Example command that works on every machine that supports the software NIC.
 pub const TRY_MODEL: &str = "wqcap run --model synth:count=1000000 --set output.format=none";
 
-/// Lists the devices. An empty list is not a failure.
+/// Prints the RDMA devices of this machine. An empty list is not a failure.
 pub fn devices(args: &DevicesArgs) -> Result<(), Failure> {
     let devices = device::list()?;
     if args.json {
@@ -26,13 +26,13 @@ pub fn devices(args: &DevicesArgs) -> Result<(), Failure> {
     output::print(&text(&devices))
 }
 
-/// Describes devices, one paragraph each.
+/// Describes RDMA devices, one paragraph each.
 pub fn text(devices: &[DeviceFacts]) -> String {
     let texts: Vec<_> = devices.iter().map(describe).collect();
     texts.join("\n")
 }
 
-/// Describes a device as a paragraph.
+/// Describes an RDMA device as a paragraph.
 fn describe(device: &DeviceFacts) -> String {
     let caps = &device.caps;
     let (vendor, part) = device.vendor_part;
@@ -96,7 +96,7 @@ fn describe(device: &DeviceFacts) -> String {
     text
 }
 
-/// Describes a port of a device in one line.
+/// Describes a port of an RDMA device in one line.
 fn describe_port(port: &PortFacts) -> String {
     let link = if port.ethernet {
         "Ethernet"
@@ -136,7 +136,7 @@ fn flags(DeviceFacts { caps, .. }: &DeviceFacts) -> String {
 }
 
 /// Fails, with a remedy, if there is nothing to capture from: no device, or a selected device that
-/// lacks verbs. The plan reports all other obstacles.
+/// lacks verbs. The plan of a run reports all other obstacles.
 pub fn require_capable(devices: &[DeviceFacts], name: Option<&str>) -> Result<(), Failure> {
     if devices.is_empty() && preload::entered() {
         return Err(Failure::refused(

@@ -19,14 +19,14 @@ use std::{
 };
 use wqcap_engine::{config::Config, device, filter::Filter};
 
-/// Prefix of interface names; the device and its port follow.
+/// Prefix of the capture interface names for Wireshark; the device and its port follow.
 const PREFIX: &str = "wqcap-";
-/// Name of the software NIC's interface.
+/// Name of the software NIC's capture interface for Wireshark.
 const MODEL: &str = "wqcap-model";
 /// Link type `LINKTYPE_ETHERNET`.
 const ETHERNET: u32 = 1;
 
-/// Answers a request of Wireshark.
+/// Answers an extcap request of Wireshark.
 pub fn extcap(args: &ExtcapArgs) -> Result<(), Failure> {
     if args.extcap_interfaces {
         return output::print(&interfaces()?);
@@ -80,7 +80,7 @@ impl ExtcapInterface {
     }
 }
 
-/// Returns the list of interfaces: every port of an RDMA device, and the software NIC.
+/// Returns the list of capture interfaces: every port of an RDMA device, and the software NIC.
 fn interfaces() -> Result<String, Failure> {
     let mut text = format!(
         "extcap {{version={}}}{{display=wqcap}}\n",
@@ -111,12 +111,13 @@ fn line(text: &mut String, value: impl Display, display: &str) {
     );
 }
 
-/// Replaces braces and line ends, which the format reserves.
+/// Replaces braces and line ends, which the extcap format reserves.
 fn escaped(text: &str) -> String {
     text.replace(['{', '}', '\n'], " ")
 }
 
-/// Returns the dialog: the most important keys, and a field for any other key.
+/// Returns the option dialog of a capture interface: the most important configuration keys, and a
+/// field for any other key.
 fn dialog(interface: &ExtcapInterface) -> String {
     let defaults = Config::default();
     let mut text = String::new();

@@ -15,7 +15,7 @@ use wqcap_ship::{
     store::FORMS,
 };
 
-/// Prints the status of all sensors, and fails if anything is missing.
+/// Prints the status of all sensors of a store, and fails if anything is missing.
 pub fn fleet(args: &FleetArgs) -> Result<(), Failure> {
     let (from, url) = match &args.store {
         Some(url) => ("STORE", url.clone()),
@@ -45,7 +45,7 @@ fn configured(config: &ConfigArgs) -> Result<String, Failure> {
     })
 }
 
-/// Formats the sensors and their ledgers as two tables.
+/// Formats the sensors and their delivery ledgers as two tables.
 fn in_words(fleet: &Fleet) -> String {
     if fleet.sensors.is_empty() {
         return String::new();
@@ -81,8 +81,8 @@ fn in_words(fleet: &Fleet) -> String {
     format!("{}\n{}", aligned(&seen), aligned(&ledgers))
 }
 
-/// Returns the name of a sensor, marked if another instance ships under this name and the store
-/// refuses this one.
+/// Returns the printed name of a sensor, marked if another instance ships under this name and the
+/// store refuses this one.
 fn name(it: &SensorFacts) -> String {
     match it.status.refused_by {
         Some(_) => format!("{} (refused)", it.status.sensor),
@@ -113,7 +113,7 @@ fn seen_row(it: &SensorFacts, fleet: &Fleet) -> Vec<String> {
     ]
 }
 
-/// Returns the row of a sensor in the table of ledgers.
+/// Returns the row of a sensor in the table of delivery ledgers.
 fn ledger_row(name: String, ledger: &DeliveryLedger, sum: String) -> Vec<String> {
     let numbers = [
         ledger.captured,
@@ -125,8 +125,8 @@ fn ledger_row(name: String, ledger: &DeliveryLedger, sum: String) -> Vec<String>
     [vec![name], numbers.map(thousands).to_vec(), vec![sum]].concat()
 }
 
-/// Formats the check of a ledger: `ok` if each captured frame is in exactly one other line, `no` if
-/// not, or the number of files whose frames are not counted yet.
+/// Formats the check of a delivery ledger: `ok` if each captured frame is in exactly one other
+/// line, `no` if not, or the number of files whose frames are not counted yet.
 fn sum(adds_up: bool, uncounted_files: u64) -> String {
     match (adds_up, uncounted_files) {
         (false, _) => "no".into(),
@@ -180,7 +180,7 @@ fn message(it: &SurveyFinding, url: &str) -> String {
     }
 }
 
-/// Formats a time in seconds, rounded to a suitable unit: `12 s`, `14 min`, `3 h`, `5 days`.
+/// Formats a duration in seconds, rounded to a suitable unit: `12 s`, `14 min`, `3 h`, `5 days`.
 fn rough(seconds: f64) -> String {
     match seconds {
         it if it < 120.0 => format!("{it:.0} s"),

@@ -4,13 +4,14 @@
 use crate::{args::KeyArgs, failure::Failure};
 use wqcap_engine::files::sealed::{KeySource, SecretKey, open_with};
 
-/// Reads a key from `source`. `name` is the configuration key or the option that names the source.
+/// Reads an encryption key from `source`. `name` is the configuration key or the option that names
+/// the source.
 pub fn read(source: &KeySource, name: &str) -> Result<SecretKey, Failure> {
     let refused = |problem| Failure::refused(format!("{name} {source}: {problem}"));
     source.read().map_err(refused)
 }
 
-/// Registers the key that the arguments name, if any, for opening encrypted files.
+/// Registers the key that the arguments name, if any, for decrypting capture files.
 pub fn settle(args: &KeyArgs) -> Result<(), Failure> {
     let file = args.key.clone().map(KeySource::File);
     let command = args.key_command.clone().map(KeySource::Command);

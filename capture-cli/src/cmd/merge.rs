@@ -38,7 +38,7 @@ impl From<MergeError> for Failure {
     }
 }
 
-/// Merges the inputs, and fails with a message for each input that lost records.
+/// Merges the input files, and fails with a message for each input that lost records.
 pub fn merge(args: &MergeArgs, quiet: bool) -> Result<(), Failure> {
     settle_stdout(&args.out, args.json)?;
     key::settle(&args.key)?;
@@ -118,7 +118,7 @@ fn text(summary: &MergeSummary) -> String {
     );
     if summary.deduplicated > 0 {
         let repetitions = counted(summary.deduplicated, "repetition");
-        let _ = writeln!(text, "{repetitions} left out");
+        let _ = writeln!(text, "{repetitions} of frames left out (--dedup)");
     }
     for interface in &summary.interfaces {
         let number = |n: Option<u64>| n.map_or("not reported".into(), thousands);
@@ -147,7 +147,7 @@ fn text(summary: &MergeSummary) -> String {
         if late.frames > 0 {
             let _ = writeln!(
                 text,
-                "note: {}: {} out of order, by {} at most",
+                "note: {}: {} out of time order, by {} at most",
                 input.path,
                 counted(late.frames, "frame"),
                 span(late.most_ns)
@@ -161,7 +161,7 @@ fn text(summary: &MergeSummary) -> String {
     if late.frames > 0 {
         let _ = writeln!(
             text,
-            "note: {} of the output out of order, by {} at most",
+            "note: {} of the output out of time order, by {} at most",
             counted(late.frames, "frame"),
             span(late.most_ns)
         );

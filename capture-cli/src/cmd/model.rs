@@ -2,7 +2,8 @@
 
 use crate::{args::ModelArgs, failure::Failure, preload};
 
-/// Replaces this process with the program. Returns only if that fails.
+/// Replaces this process with the program that the arguments name, on the software NIC. Returns
+/// only if that fails.
 pub fn model(args: &ModelArgs) -> Result<(), Failure> {
     if let Some(it) = args.set.iter().find(|it| it.key.starts_with("model.")) {
         return Err(Failure::refused(format!(

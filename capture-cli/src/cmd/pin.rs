@@ -53,12 +53,12 @@ struct CaptureSet {
     dir: PathBuf,
     /// Folder of indexes, or `None` if there are no indexes.
     index_dir: Option<PathBuf>,
-    /// Finished files and their lengths.
+    /// Finished capture files of the folder, with their lengths.
     files: Vec<(PathBuf, u64)>,
 }
 
 impl CaptureSet {
-    /// Reads the folder that the arguments name.
+    /// Reads the folder of capture files that the arguments name.
     fn open(args: &CaptureFolderArgs) -> Result<Self, Failure> {
         let output = args.config.load()?.output;
         if args.dir.is_none() && (output.is_stdout() || output.format == Format::None) {
@@ -88,12 +88,12 @@ impl CaptureSet {
         })
     }
 
-    /// Returns the pins of the capture folder.
+    /// Returns the pins in the folder of capture files.
     fn pins(&self) -> PinFolder<'_> {
         PinFolder { dir: &self.dir }
     }
 
-    /// Returns, for each file, the pins that protect it.
+    /// Returns, for each finished capture file, the pins that protect it.
     fn held(&self, pins: &Pins) -> Vec<HeldFile> {
         let files: Vec<_> = self.files.iter().map(|(path, _)| path.as_path()).collect();
         let indexes = self.index_dir.as_deref().map(|folder| IndexFolder {
@@ -110,15 +110,15 @@ struct PinFacts<'a> {
     id: &'a str,
     #[serde(flatten)]
     pin: &'a Pin,
-    /// Number of finished files that the pin protects.
+    /// Number of finished capture files that the pin protects.
     files: u64,
-    /// Size of the files that the pin protects, in bytes.
+    /// Size of the capture files that the pin protects, in bytes.
     bytes: u64,
-    /// Number of these files that have no index and are protected because of their times alone.
+    /// Number of the pin's files that have no index and are protected because of their times alone.
     unindexed: u64,
 }
 
-/// Collects the files that each pin protects.
+/// Collects the capture files that each pin protects.
 fn facts<'a>(place: &CaptureSet, pins: &'a Pins) -> Vec<PinFacts<'a>> {
     let fact = |(id, pin): &'a (String, Pin)| PinFacts {
         id,
@@ -139,7 +139,7 @@ fn facts<'a>(place: &CaptureSet, pins: &'a Pins) -> Vec<PinFacts<'a>> {
     facts
 }
 
-/// Adds a pin, and prints the files that it protects.
+/// Adds a pin, and prints the capture files that it protects.
 fn add(args: &PinArgs) -> Result<(), Failure> {
     let (Some(from), Some(to), Some(reason)) = (args.from, args.to, &args.reason) else {
         return Err(Failure::refused("--from, --to and --reason are required"));
@@ -206,12 +206,12 @@ fn notes(place: &CaptureSet, fact: &PinFacts<'_>, now: TimePoint) -> Vec<String>
     notes
 }
 
-/// Formats the number and size of the files that a pin protects.
+/// Formats the number and size of the capture files that a pin protects.
 fn held(fact: &PinFacts<'_>) -> String {
     format!("{}, {}", counted(fact.files, "file"), bytes(fact.bytes))
 }
 
-/// Prints the pins.
+/// Prints the pins of a folder of capture files.
 fn list(place: &CaptureSet, json: bool) -> Result<(), Failure> {
     let pins = place.pins().read();
     let facts = facts(place, &pins);

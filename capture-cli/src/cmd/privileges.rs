@@ -17,14 +17,14 @@ use wqcap_engine::plan::Plan;
 struct Right {
     /// Name of the Linux capability.
     capability: &'static str,
-    /// Operation that needs the capability.
+    /// Operation of the run that needs the capability.
     purpose: String,
-    /// `true` if the process has the right, or does not need it.
+    /// `true` if the process has the capability, or does not need it.
     held: bool,
 }
 
-/// Prints every right of the plan, or with `wire` the rights on the software NIC. Fails if one is
-/// missing.
+/// Prints every right that a run of the plan needs, or with `wire` the rights on the software NIC.
+/// Fails if one is missing.
 pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> Result<(), Failure> {
     let on_model = wire.is_some();
     // The software NIC locks no memory.
@@ -51,8 +51,8 @@ pub fn check(plan: &Plan, delay_drop: bool, wire: Option<&str>, json: bool) -> R
     }
 }
 
-/// Returns the rights for `memory` bytes of locked memory. `xdp` is `true` if an XDP program is
-/// loaded.
+/// Returns the rights that a run with `memory` bytes of locked memory needs. `xdp` is `true` if an
+/// XDP program is loaded.
 fn rights(memory: u64, delay_drop: bool, xdp: bool) -> Vec<Right> {
     let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
     let mut rights = vec![Right {

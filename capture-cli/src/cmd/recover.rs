@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Interval at which the end of a run checks for a stop request.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Finishes the files of a folder that can be finished, and reports each of them.
+/// Finishes the open capture files of a folder that can be finished, and reports each of them.
 pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
     let shown = args.dir.display();
     let folder = CaptureFolder::list(&args.dir);
@@ -61,8 +61,8 @@ pub fn recover(args: &RecoverArgs) -> Result<(), Failure> {
     Failure::from_messages(messages)
 }
 
-/// Encrypts a finished file. If that fails, the file stays unencrypted, and the next run tries
-/// again.
+/// Encrypts a recovered capture file. If that fails, the file stays unencrypted, and the next run
+/// tries again.
 fn encrypt(file: &mut RecoveredFile, key: &SecretKey, may_continue: impl Fn() -> bool) {
     let Some(path) = &file.path else { return };
     match sealed::seal(path, key, may_continue) {
@@ -77,19 +77,19 @@ fn encrypt(file: &mut RecoveredFile, key: &SecretKey, may_continue: impl Fn() ->
     }
 }
 
-/// Recovery of the files of an earlier run, in progress during this run.
+/// Recovery of the capture files of an earlier run, in progress during this run.
 #[derive(Default)]
 pub struct Leftovers {
-    /// Outcome of each file, sent as soon as it is known. Closed when all files are done.
+    /// Outcome of each recovered file, sent as soon as it is known. Closed when all files are done.
     done: Option<Receiver<RecoveredFile>>,
-    /// Set to stop the recovery of files.
+    /// Set to stop the recovery of the earlier run's files.
     quit: Arc<AtomicBool>,
 }
 
 impl Leftovers {
-    /// Finds the open files, down to `levels` levels of folders, before this run creates files.
-    /// Finishes them in a separate thread, because reading gigabytes must not delay frames. An
-    /// error is logged and does not stop the capture.
+    /// Finds the open capture files of an earlier run, down to `levels` levels of folders, before
+    /// this run creates files. Finishes them in a separate thread, because reading gigabytes must
+    /// not delay frames. An error is logged and does not stop the capture.
     ///
     /// With a key, finished files are encrypted.
     pub fn begin(dir: &Path, levels: usize, key: Option<Arc<SecretKey>>) -> Self {
@@ -138,9 +138,9 @@ impl Leftovers {
         }
     }
 
-    /// Waits for the remaining files, but at most [`PATIENCE`] after `stop` is set. The next run
-    /// continues with the others. Files that another capture writes and files of other programs are
-    /// left out of the result.
+    /// Waits for the recovery of the remaining files, but at most [`PATIENCE`] after `stop` is set.
+    /// The next run continues with the others. Files that another capture writes and files of other
+    /// programs are left out of the result.
     pub fn finish(self, stop: &AtomicBool) -> Vec<RecoveredFile> {
         let mut all = Vec::new();
         let mut deadline = None;
@@ -182,11 +182,11 @@ fn log(it: &RecoveredFile) {
         tracing::warn!("{}: {problem}", it.part.display());
     }
     for line in text(std::slice::from_ref(it)).lines() {
-        tracing::info!("left open by an earlier run: {line}");
+        tracing::info!("capture file left open by an earlier run: {line}");
     }
 }
 
-/// Formats the outcome of each file in one line. Failures go to stderr instead.
+/// Formats the outcome of each recovered file in one line. Failures go to stderr instead.
 pub fn text(files: &[RecoveredFile]) -> String {
     let mut text = String::new();
     for file in files {
@@ -195,8 +195,8 @@ pub fn text(files: &[RecoveredFile]) -> String {
             RecoveryOutcome::Finished => {
                 let cut = match (file.cut, &file.problem) {
                     (0, _) => String::new(),
-                    (n, None) => format!(", {} cut", thousands(n)),
-                    (n, Some(reason)) => format!(", {} cut: {reason}", thousands(n)),
+                    (n, None) => format!(", {} cut off", thousands(n)),
+                    (n, Some(reason)) => format!(", {} cut off: {reason}", thousands(n)),
                 };
                 format!(
                     "finished with {}, {}{cut}",
@@ -242,7 +242,7 @@ mod tests {
         ];
         assert_eq!(
             text(&all.map(file)),
-            "/cap/wqcap-q00-1.pcap: finished with 1,234 records, 5,678 bytes, 100 cut: 100 zeros\n\
+            "/cap/wqcap-q00-1.pcap: finished with 1,234 records, 5,678 bytes, 100 cut off: 100 zeros\n\
              /cap/wqcap-q00-1.pcap.part: skipped: a capture is writing it\n\
              /cap/wqcap-q00-1.pcap.part: skipped: not a capture file of wqcap\n\
              /cap/wqcap-q00-1.pcap.part: skipped: not a regular file\n"

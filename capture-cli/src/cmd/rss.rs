@@ -30,9 +30,9 @@ struct FileFacts {
     path: String,
     /// Number of Ethernet frames in the file.
     frames: u64,
-    /// Number of frames of other link types, which are not spread.
+    /// Number of frames of other link types, which are not spread over queues.
     other_link_types: u64,
-    /// Notes about the input file.
+    /// Notes for the user about the input file.
     notes: Vec<String>,
 }
 
@@ -83,8 +83,8 @@ pub fn rss(args: &RssArgs, quiet: bool) -> Result<(), Failure> {
     Failure::from_messages(losses)
 }
 
-/// Adds the frames of a file to the simulation. Fails if the file cannot be opened. If it is
-/// damaged later, adds a message to `losses` and keeps the frames before the damage.
+/// Adds the frames of a capture file to the RSS simulation. Fails if the file cannot be opened. If
+/// it is damaged later, adds a message to `losses` and keeps the frames before the damage.
 fn read(
     path: &Path,
     simulation: &mut Simulation,
@@ -137,7 +137,7 @@ fn read(
     );
     if other_link_types > 0 {
         notes.push(format!(
-            "{} left out, of other link types than Ethernet",
+            "{} of other link types than Ethernet left out",
             counted(other_link_types, "frame")
         ));
     }
@@ -156,7 +156,7 @@ fn read(
     })
 }
 
-/// Formats an error of opening, without an offset of 0.
+/// Formats the error of an input file that cannot be opened, without an offset of 0.
 fn opening_error(e: &ReadError) -> String {
     match e {
         ReadError::Io { offset: 0, source } => source.to_string(),
@@ -164,18 +164,18 @@ fn opening_error(e: &ReadError) -> String {
     }
 }
 
-/// Properties of the output for bars and lines.
+/// Properties of stdout that decide how bars and lines of the report are drawn.
 struct Canvas {
-    /// Width of the output in columns.
+    /// Width of stdout in columns.
     columns: usize,
     /// `true` if longer lines are cut, as on a terminal.
     cut: bool,
-    /// Character of a bar: a block if the locale has it.
+    /// Character of which bars are drawn: a block if the locale has it.
     full: char,
 }
 
 impl Canvas {
-    /// Returns width and bar character for stdout.
+    /// Returns the width and bar character for stdout.
     fn of_stdout() -> Self {
         let terminal = terminal::stdout_columns();
         Self {
@@ -190,7 +190,7 @@ impl Canvas {
     }
 }
 
-/// Replaces each folder by its capture files.
+/// Replaces each input folder by its capture files.
 fn expanded(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for path in inputs {
@@ -255,11 +255,11 @@ fn text(files: &[FileFacts], report: &SimulationReport, canvas: &Canvas) -> Stri
     let directions = report.directions;
     let _ = writeln!(
         text,
-        "both directions: seen of {}, {}",
+        "both directions seen: {}, {}",
         counted(directions.both, "flow"),
         match directions.split {
             0 => "each on one queue".into(),
-            n => format!("{} of them split over two queues", thousands(n)),
+            n => format!("{} of them spread over two queues", thousands(n)),
         }
     );
     reasons(
@@ -288,7 +288,7 @@ fn text(files: &[FileFacts], report: &SimulationReport, canvas: &Canvas) -> Stri
     text
 }
 
-/// Formats a share in percent.
+/// Formats `n` as a share of `of` in percent.
 fn share(n: u64, of: u64) -> String {
     match of {
         0 => "-".into(),
@@ -296,7 +296,7 @@ fn share(n: u64, of: u64) -> String {
     }
 }
 
-/// Formats the queues, each with a bar whose length is proportional to its bytes.
+/// Formats the load of the queues, each with a bar whose length is proportional to its bytes.
 fn bars(report: &SimulationReport, canvas: &Canvas) -> String {
     let mut rows = vec![
         ["queue", "flows", "frames", "", "bytes", ""]
@@ -343,7 +343,7 @@ fn bars(report: &SimulationReport, canvas: &Canvas) -> String {
     text
 }
 
-/// Formats the frames of a kind, by reason.
+/// Formats the number of frames of the kind `what`, and the number for each reason.
 fn reasons(text: &mut String, what: &str, by: &ByReason) {
     let parts: Vec<_> = by
         .reasons
@@ -359,7 +359,7 @@ fn reasons(text: &mut String, what: &str, by: &ByReason) {
     let _ = writeln!(text, "{what}: {}{list}", counted(by.load.frames, "frame"));
 }
 
-/// Formats the heaviest flows.
+/// Formats the heaviest flows of the simulation.
 fn heaviest(text: &mut String, report: &SimulationReport, canvas: &Canvas) {
     if report.heaviest.is_empty() {
         return;
@@ -391,7 +391,7 @@ fn heaviest(text: &mut String, report: &SimulationReport, canvas: &Canvas) {
     }
 }
 
-/// Formats the suggested settings.
+/// Formats the suggested settings for RSS.
 fn suggest(text: &mut String, suggestion: &Suggestion) {
     let _ = writeln!(text, "\nsuggested");
     for setting in &suggestion.settings {
@@ -423,7 +423,7 @@ fn suggest(text: &mut String, suggestion: &Suggestion) {
     }
 }
 
-/// Quotes a value for a shell.
+/// Quotes a setting for a shell.
 fn quoted(value: &str) -> String {
     if value.contains([' ', '[']) {
         format!("'{value}'")

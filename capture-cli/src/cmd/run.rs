@@ -40,7 +40,7 @@ use wqcap_supervisor::{
     CaptureBackend, CurrentPlan, Event, Host, Interval, Presenter, Signals, Supervisor,
 };
 
-/// Time limit for files and summary when a run ends at once.
+/// Time limit for finishing the files and the summary when a run ends at once.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Checks that stdout can carry the stream of frames: no JSON, and not a terminal.
@@ -55,12 +55,12 @@ fn require_stream(json: bool) -> Result<(), Failure> {
     Err(Failure::refused(format!("output.stdout = true: {problem}")))
 }
 
-/// Returns the failure for an error of catching signals.
+/// Returns the failure for signals that cannot be caught.
 fn uncaught(e: io::Error) -> Failure {
     Failure::refused(format!("cannot catch signals: {e}"))
 }
 
-/// Captures until a signal, a limit, or the end of the wire.
+/// Captures frames until a signal, a limit, or the end of the wire.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
     if args.list_interfaces {
         enter_model(args.model.as_deref(), &args.config.model())?;
@@ -85,7 +85,7 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<(), Failure> {
         plan: Some(plan),
     } = Checked::new(&given.config, args.model.as_deref(), true)?
     else {
-        return Err(Failure::failed("internal error: no plan"));
+        return Err(Failure::failed("internal error: the run has no plan"));
     };
     if plan.output.stdout {
         require_stream(args.json)?;
@@ -208,7 +208,8 @@ fn limits(given: &LimitArgs) -> Limits {
     }
 }
 
-/// Prints the current counters for SIGUSR1. Also with `--quiet`, because the user requested them.
+/// Prints the current counters of the capture for SIGUSR1. Also with `--quiet`, because the user
+/// requested them.
 fn print_counters(backend: Option<&Arc<CaptureBackend>>) {
     let text = backend.map(|it| summary::counters(&it.snapshot()));
     let text = text.unwrap_or_else(|| "counters: the capture has not begun\n".into());
@@ -220,13 +221,13 @@ fn print_counters(backend: Option<&Arc<CaptureBackend>>) {
 struct CaptureHost<'a> {
     /// Config file and settings that a reload reads again.
     given: &'a ConfigArgs,
-    /// Effective configuration, with all defaults.
+    /// Effective configuration of the run, with all defaults.
     config: Config,
-    /// `true` if `--quiet` is given.
+    /// `true` if `--quiet` is given: the run prints errors only.
     quiet: bool,
     /// Progress line of the capture.
     progress: Progress,
-    /// Connection to the service manager.
+    /// Connection to the service manager of the run.
     service: Service,
 }
 
@@ -333,7 +334,7 @@ fn conclude(
     }
 }
 
-/// Returns the failure if the run ended with one.
+/// Returns the failure of a run that ended with one.
 fn ended(end: &End) -> Result<(), Failure> {
     match end {
         End::DeviceLost(text) => Err(Failure::failed(format!("the device was lost: {text}"))),
@@ -348,7 +349,7 @@ fn ended(end: &End) -> Result<(), Failure> {
     }
 }
 
-/// Returns the line that names the device, the queues and the destination.
+/// Returns the first line of a run, which names the device, the queues and the destination.
 fn headline(plan: &Plan) -> String {
     let netdev = port(plan)
         .and_then(|port| port.netdev.as_deref())

@@ -46,7 +46,7 @@ impl From<ShipError> for Failure {
     }
 }
 
-/// Ships files, or lists what would be shipped.
+/// Ships finished capture files and flow records, or lists what would be shipped.
 pub fn ship(args: &ShipArgs, quiet: bool) -> Result<(), Failure> {
     let config = args.config.load()?;
     let plan = plan(&config)?;
@@ -157,7 +157,7 @@ fn plan(config: &Config) -> Result<ShipPlan, Failure> {
     })
 }
 
-/// Reads the key for anonymization.
+/// Reads the key for anonymizing shipped frames.
 fn anonymize(config: &AnonymizeConfig) -> Result<AnonymizeParams, Failure> {
     let none = "anonymize.key is not set; name the file of a key (`openssl rand -out FILE 32` generates one)";
     let path = config.key.as_ref();
@@ -170,7 +170,7 @@ fn anonymize(config: &AnonymizeConfig) -> Result<AnonymizeParams, Failure> {
     })
 }
 
-/// Returns the selection of files to send.
+/// Returns the selection of capture files to send.
 fn selection(packets: &ShipPackets) -> Result<ShipSelection, Failure> {
     let expression = match packets {
         ShipPackets::All => return Ok(ShipSelection::All),
@@ -204,11 +204,11 @@ fn of_host() -> Result<Sensor, Failure> {
     Sensor::try_from(host()).map_err(unfit)
 }
 
-/// Progress line, updated each second, for the terminal and the service manager.
+/// Progress line of shipping, updated each second, for the terminal and the service manager.
 struct ShipProgress {
-    /// `true` if the line is drawn on the terminal.
+    /// `true` if the progress line of shipping is drawn on the terminal.
     shown: bool,
-    /// Time of the last update, and the number of bytes sent by then.
+    /// Time of the progress line's last update, and the number of bytes sent by then.
     last: Option<(Instant, u64)>,
 }
 
@@ -220,7 +220,7 @@ impl ShipProgress {
         }
     }
 
-    /// Draws and returns the line, if a second has passed since the last one.
+    /// Draws and returns the progress line of shipping, if a second has passed since the last one.
     fn tick(&mut self, status: &ShipStatus) -> Option<String> {
         let now = Instant::now();
         let (then, before) = self.last.unwrap_or((now, status.bytes));
@@ -237,7 +237,7 @@ impl ShipProgress {
         Some(line)
     }
 
-    /// Clears the progress line.
+    /// Clears the progress line of shipping.
     fn clear(&self) {
         if self.shown {
             terminal::clear();
@@ -245,7 +245,8 @@ impl ShipProgress {
     }
 }
 
-/// Formats the progress line: `12.3 MB/s  3 files, 1.5 GiB left  lag 2 s  wqcap-q00-5.pcap`.
+/// Formats the progress line of shipping:
+/// `12.3 MB/s  3 files, 1.5 GiB left  lag 2 s  wqcap-q00-5.pcap`.
 fn line(status: &ShipStatus, sent: u64, time: Duration) -> String {
     let mut text = format!(
         "{}B/s  {}, {} left  lag {:.0} s",
@@ -268,7 +269,7 @@ fn line(status: &ShipStatus, sent: u64, time: Duration) -> String {
     text
 }
 
-/// Formats the ledger, and the amount sent.
+/// Formats the delivery ledger of shipping, and the amount sent.
 fn in_words(status: &ShipStatus) -> String {
     let ledger = &status.ledger;
     let mut text = String::new();

@@ -29,53 +29,53 @@ use wqcap_engine::{
 };
 use wqcap_supervisor::StatusSnapshot;
 
-/// JSON document that `--summary` writes.
+/// JSON document that `wqcap run --summary` writes.
 #[derive(Debug, Serialize)]
 pub struct Summary<'a> {
     /// Ledger of the run.
     ledger: RunLedger<'a>,
-    /// Counters of the NIC, under its own names.
+    /// Counters of the NIC during the run, under the NIC's own names.
     nic: &'a NicCounters,
-    /// Malformed frames by class; null if no stage parsed frames.
+    /// Malformed frames by class; null if the capture did not parse frames.
     malformed: Option<&'a BTreeMap<&'static str, u64>>,
     /// Live statistics at the end; null if they were off.
     statistics: Option<&'a live::TrafficSnapshot>,
-    /// Frames whose FCS was checked; null if none was checked.
+    /// Report on the frames whose FCS was checked; null if none was checked.
     fcs: Option<FcsReport>,
-    /// Frames and bytes cut off from flows; null without a cutoff.
+    /// Frames and bytes cut off from flows; null without a flow cutoff.
     cutoff: Option<CutoffReport>,
     /// Totals and files of the flow records; null without flow records.
     flows: Option<&'a FlowsReport>,
-    /// Finished capture files.
+    /// Finished capture files of the run.
     files: &'a FileList,
-    /// Files that an earlier run left open, with their outcome.
+    /// Capture files that an earlier run left open, with the outcome of their recovery.
     recovered: &'a [RecoveredFile],
-    /// Old files that were deleted to keep within limits; null if nothing is ever deleted.
+    /// Old capture files that were deleted to keep within limits; null if nothing is ever deleted.
     deleted: Option<Deleted>,
-    /// Files that pins protect; null if nothing is ever deleted.
+    /// Capture files that pins protect; null if nothing is ever deleted.
     pinned: Option<PinnedFiles>,
-    /// Encrypted files; null without encryption.
+    /// Encrypted capture files; null without encryption.
     encryption: Option<EncryptionReport>,
-    /// Outcomes of the hooks; null if there are none.
+    /// Outcomes of the hooks of the run; null if there are none.
     hooks: Option<HookReport>,
-    /// Periods in which no frame could be received.
+    /// Periods of the run in which no frame could be received.
     outages: OutagesSummary<'a>,
     /// Duration of the capture in seconds.
     duration_s: f64,
-    /// Time from the start to the first ready queue, in seconds.
+    /// Time from the start of the run to the first ready queue, in seconds.
     startup_s: f64,
-    /// Source of the time stamps.
+    /// Source of the frames' time stamps.
     stamps: Stamps,
     /// Drift of the device's clock against the system clock.
     clock: Option<ClockReport>,
     /// Time that the NIC holds frames for a WQ without buffers, in microseconds; null without delay
     /// drop.
     delay_drop_timeout_us: Option<Counter>,
-    /// Reason for the end, as a keyword.
+    /// Reason for the end of the run, as a keyword.
     end: &'static str,
-    /// Error that ended the run.
+    /// Error that ended the run; null without an error.
     error: Option<&'a str>,
-    /// Notes about the run.
+    /// Notes for the user about the run.
     notes: &'a [String],
     /// Name of the captured device.
     device: &'a str,
@@ -88,7 +88,7 @@ pub struct Summary<'a> {
 /// Ledger of a run in its summary.
 #[derive(Debug, Serialize)]
 struct RunLedger<'a> {
-    /// Ledger lines summed over all queues.
+    /// Ledger of the run, summed over all queues.
     total: Total,
     /// Ledger of each queue.
     queues: &'a [QueueLedger],
@@ -97,11 +97,11 @@ struct RunLedger<'a> {
 /// Outages of a run in its summary.
 #[derive(Debug, Serialize)]
 struct OutagesSummary<'a> {
-    /// Number of outages.
+    /// Number of outages of the run.
     count: u64,
-    /// Total duration of the outages in seconds.
+    /// Total duration of the run's outages in seconds.
     seconds: f64,
-    /// Last outages, at most 100.
+    /// Last outages of the run, at most 100.
     last: Vec<&'a Outage>,
 }
 
@@ -146,14 +146,14 @@ impl<'a> Summary<'a> {
     }
 }
 
-/// Returns the delay drop timeout that the driver publishes.
+/// Returns the delay drop timeout that the driver publishes for the plan's port.
 fn timeout(plan: &Plan) -> Counter {
     let unreadable = Counter::Unreadable(Unreadable::Unreadable);
     let facts = plan.device.delay_drop;
     facts.map_or(unreadable, |it| Counter::Value(it.timeout_us))
 }
 
-/// Returns the reason for the end as a keyword and as text, and the text of a failure.
+/// Returns the reason for the end of a run as a keyword and as text, and the text of a failure.
 fn end(end: &End) -> (&'static str, &'static str, Option<&str>) {
     match end {
         End::Stopped => ("stopped", "stopped", None),
@@ -172,7 +172,7 @@ fn end(end: &End) -> (&'static str, &'static str, Option<&str>) {
     }
 }
 
-/// Checks that every received frame is in exactly one line, in each queue.
+/// Checks that every received frame is in exactly one ledger line, in each queue.
 pub fn balance(queues: &[QueueLedger]) -> Result<(), Failure> {
     queues
         .iter()
@@ -206,7 +206,7 @@ fn nic_in_words(nic: &NicCounters) -> Option<String> {
     words.reduce(|all, it| all + ", " + &it)
 }
 
-/// Largest number of files that the table lists.
+/// Largest number of capture files that the final table of a run lists.
 const MOST_FILES: usize = 1000;
 
 /// Formats the final table of a run.
@@ -317,7 +317,7 @@ pub fn text(report: &Report) -> String {
     text
 }
 
-/// Formats the number of flow records, their files, and what is missing in them.
+/// Formats the number of a run's flow records, their files, and what is missing in them.
 fn flows_in_words(flows: &FlowsReport) -> String {
     let mut text = format!(
         "{} in {}",
@@ -325,9 +325,12 @@ fn flows_in_words(flows: &FlowsReport) -> String {
         counted(flows.files.len(), "file")
     );
     for (what, count) in [
-        ("ended early for lack of memory", flows.totals.evicted),
+        (
+            "records ended early because the flow table was full",
+            flows.totals.evicted,
+        ),
         ("frames in no record", flows.totals.missed_frames),
-        ("not written", flows.unwritten),
+        ("records not written", flows.unwritten),
     ] {
         if count > 0 {
             let _ = write!(text, ", {} {what}", thousands(count));
@@ -350,7 +353,8 @@ fn flows_in_words(flows: &FlowsReport) -> String {
     text
 }
 
-/// Returns the rows of the ledger: received, captured, every line with a total above 0, and bytes.
+/// Returns the table rows of the ledger: received, captured, every line with a total above 0, and
+/// bytes.
 fn rows(queues: &[QueueLedger], total: &QueueLedger) -> Vec<Vec<String>> {
     let shown: Vec<_> = LINES
         .iter()
@@ -371,18 +375,19 @@ fn rows(queues: &[QueueLedger], total: &QueueLedger) -> Vec<Vec<String>> {
     rows
 }
 
-/// Target of `--summary`. Created before the run, so that a path that cannot be written is reported
-/// early.
+/// Target file of `--summary`. Created before the run, so that a path that cannot be written is
+/// reported early.
 #[derive(Debug)]
 pub struct SummaryFile {
-    /// Path of the target; of a link, the path of its target.
+    /// Path of the summary file; of a link, the path of its target.
     path: PathBuf,
-    /// `true` for a pipe or a device, which is written directly. Regular files are replaced.
+    /// `true` if the summary goes to a pipe or a device, which is written directly. Regular files
+    /// are replaced.
     in_place: bool,
 }
 
 impl SummaryFile {
-    /// Checks that the file can be written.
+    /// Checks that the summary file can be written.
     pub fn new(path: &Path) -> Result<Self, Failure> {
         let refused = |e: io::Error| Failure::refused(format!("--summary {}: {e}", path.display()));
         let there = match fs::metadata(path) {
@@ -413,13 +418,13 @@ impl SummaryFile {
         Ok(file)
     }
 
-    /// Returns the path of the file to replace, or `None` for a pipe or a device.
+    /// Returns the path of the summary file to replace, or `None` for a pipe or a device.
     pub fn replaced(&self) -> Option<&Path> {
         (!self.in_place).then_some(&*self.path)
     }
 
-    /// Writes the summary. Readers see either the old file or the complete new one. The summary is
-    /// as long as its list of files, and is never in memory as a whole.
+    /// Writes the summary of a run. Readers see either the old file or the complete new one. The
+    /// summary is as long as its list of files, and is never in memory as a whole.
     pub fn write(&self, summary: &impl Serialize) -> Result<(), Failure> {
         self.write_by(|out| {
             let mut out = BufWriter::new(out);
@@ -428,8 +433,8 @@ impl SummaryFile {
         })
     }
 
-    /// Writes the output of `content`, as [`SummaryFile::write`] does. If it fails, a regular file
-    /// stays as it was.
+    /// Writes the output of `content` to the summary file, as [`SummaryFile::write`] does. If it
+    /// fails, a regular file stays as it was.
     pub fn write_by(
         &self,
         content: impl FnOnce(&mut dyn io::Write) -> io::Result<()>,
@@ -451,7 +456,7 @@ impl SummaryFile {
         write().map_err(|e| Failure::failed(format!("--summary {}: {e}", self.path.display())))
     }
 
-    /// Creates the temporary file next to the target.
+    /// Creates the temporary file of the summary next to its target.
     fn temporary(&self) -> io::Result<tempfile::NamedTempFile> {
         let dir = self
             .path

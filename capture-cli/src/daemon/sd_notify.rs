@@ -23,12 +23,12 @@ use wqcap_supervisor::Interval;
 
 /// Interval of messages to the service manager while nothing is captured.
 const EVERY: Duration = Duration::from_secs(1);
-/// Time that one round of a loop may take before the loop counts as stuck. An idle loop makes five
-/// rounds per second; only `output.on_full = "hold"` and `pipeline.on_full = "hold"` let a loop
-/// wait.
+/// Time that one round of a queue's loop may take before the loop counts as stuck. An idle loop
+/// makes five rounds per second; only `output.on_full = "hold"` and `pipeline.on_full = "hold"` let
+/// a loop wait.
 const STUCK: Duration = Duration::from_secs(5);
-/// Time between two checks after which the earlier check is discarded. Checks are normally 1 s
-/// apart.
+/// Time between two checks for stuck loops after which the earlier check is discarded. Checks are
+/// normally 1 s apart.
 const STALE: Duration = Duration::from_secs(4);
 
 /// Reporter of a run to its service manager.
@@ -36,7 +36,7 @@ pub struct Service {
     /// Socket to the service manager, connected at the start: a running capture creates no such
     /// sockets.
     manager: Option<UnixDatagram>,
-    /// Time of the next message while nothing is captured.
+    /// Earliest time of the next message to the service manager while nothing is captured.
     next: Instant,
     /// Detector of stuck queue loops.
     pulse: Pulse,
@@ -59,14 +59,14 @@ impl Service {
         }
     }
 
-    /// Resets the state for another capture in the same process.
+    /// Resets the detection of stuck loops for another capture in the same process.
     pub fn restart(&mut self) {
         self.next = Instant::now();
         self.pulse = Pulse::default();
     }
 
-    /// Sends states to the service manager. A failure is only logged: it must not disturb the
-    /// capture.
+    /// Sends sd_notify states to the service manager. A failure is only logged: it must not
+    /// disturb the capture.
     fn notify(&self, states: &[NotifyState<'_>]) {
         let Some(manager) = &self.manager else { return };
         let message: String = states.iter().map(|it| format!("{it}\n")).collect();
@@ -75,12 +75,14 @@ impl Service {
         }
     }
 
-    /// Reports that the first WQ is ready. Units that are ordered after this one may then start.
+    /// Reports to the service manager that the first WQ is ready. Units that are ordered after this
+    /// one may then start.
     pub fn ready(&self, headline: &str) {
         self.notify(&[NotifyState::Ready, NotifyState::Status(headline)]);
     }
 
-    /// Reports a snapshot: the status line, and the watchdog message if every loop makes progress.
+    /// Reports a snapshot of the capture to the service manager: the status line, and the watchdog
+    /// message if every loop makes progress.
     pub fn report(&mut self, interval: &Interval) {
         let beats: Vec<_> = interval.now.rings.iter().map(|it| it.beats).collect();
         let newly_stuck = self.pulse.take(&beats, interval.at);
@@ -102,12 +104,13 @@ impl Service {
         }
     }
 
-    /// Reports once per second that nothing is captured.
+    /// Reports to the service manager once per second that nothing is captured.
     pub fn report_stopped(&mut self) {
         self.alive("stopped; `wqcap ctl start` starts the capture again");
     }
 
-    /// Reports `status` and that the process is alive, once per second, while no loop runs.
+    /// Reports `status` to the service manager and that the process is alive, once per second,
+    /// while no loop runs.
     pub fn alive(&mut self, status: &str) {
         let now = Instant::now();
         if now < self.next {
@@ -120,8 +123,8 @@ impl Service {
         }
     }
 
-    /// Reports, once per second while the device is lost, the number of attempts and the time until
-    /// the next one.
+    /// Reports to the service manager, once per second while the device is lost, the number of
+    /// reopening attempts and the time until the next one.
     pub fn report_search(&mut self, device: &str, tries: u32, wait: Duration) {
         self.alive(&format!(
             "{device} is lost; {tries} attempts to find it, next in {:.1} s",
@@ -129,7 +132,7 @@ impl Service {
         ));
     }
 
-    /// Reports that the queues are being drained and the files closed.
+    /// Reports to the service manager that the queues are being drained and the files closed.
     pub fn stopping(&self) {
         self.notify(&[
             NotifyState::Stopping,
@@ -138,7 +141,8 @@ impl Service {
     }
 }
 
-/// Connects a socket to that of the service manager. Returns `None` if there is no service manager.
+/// Connects a socket to the socket of the service manager. Returns `None` if there is no service
+/// manager.
 fn connect() -> io::Result<Option<UnixDatagram>> {
     let Some(path) = env::var_os("NOTIFY_SOCKET") else {
         return Ok(None);
@@ -152,13 +156,13 @@ fn connect() -> io::Result<Option<UnixDatagram>> {
     Ok(Some(socket))
 }
 
-/// Formats queue indexes, separated by commas.
+/// Formats a list of queue indexes, separated by commas.
 fn list(queues: &[usize]) -> String {
     let names: Vec<_> = queues.iter().map(ToString::to_string).collect();
     names.join(", ")
 }
 
-/// Detector of loops that stopped making rounds.
+/// Detector of queue loops that stopped making rounds.
 #[derive(Default)]
 struct Pulse {
     /// Progress of each queue's loop.
@@ -169,17 +173,17 @@ struct Pulse {
 
 /// Progress of one queue's loop.
 struct Beat {
-    /// Rounds of the loop at its last progress.
+    /// Rounds of the queue's loop at its last progress.
     count: u64,
-    /// Time of the loop's last progress.
+    /// Time of the last progress of the queue's loop.
     since: Instant,
-    /// Set when the loop made no round for [`STUCK`].
+    /// Set when the queue's loop made no round for [`STUCK`].
     stuck: bool,
 }
 
 impl Pulse {
-    /// Compares each loop's count of rounds with the last check. Returns the queues that became
-    /// stuck since then.
+    /// Compares each queue loop's count of rounds with the last check. Returns the queues that
+    /// became stuck since then.
     fn take(&mut self, beats: &[u64], now: Instant) -> Vec<usize> {
         let beat = |&count| Beat {
             count,

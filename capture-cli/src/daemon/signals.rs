@@ -36,8 +36,8 @@ use std::{
 use wqcap_control::audit::{self, Peer};
 use wqcap_supervisor::Signals;
 
-/// Time within which a repeated signal is the same request: timeout(1) and shells signal a process
-/// and its group.
+/// Time within which a repeated signal counts as the same request: timeout(1) and shells signal a
+/// process and its group.
 const SAME: Duration = Duration::from_secs(1);
 /// Signals besides SIGINT and SIGTERM whose default action kills the process. Here they end a run
 /// in order: timers that a parent has set, limits on CPU time, a failing power supply.
@@ -51,7 +51,7 @@ const ENDING: [i32; 7] = [
     libc::SIGSTKFLT,
     libc::SIGPWR,
 ];
-/// Signals that are ignored here and would kill the process by default. SIGXFSZ: a limit on the
+/// Signals that are ignored by wqcap and would kill the process by default. SIGXFSZ: a limit on the
 /// length of files (ulimit -f) is reported as EFBIG by the write. SIGPIPE is ignored by every Rust
 /// program.
 const WITHOUT_EFFECT: [i32; 2] = [SIGIO, SIGXFSZ];
@@ -61,8 +61,8 @@ fn real_time() -> impl Iterator<Item = i32> {
     libc::SIGRTMIN()..=libc::SIGRTMAX()
 }
 
-/// Keeps `signals` from killing this process. Signals that are ignored stay ignored. Programs that
-/// this process starts have the default action for the others.
+/// Keeps `signals` from killing this process. Signals that are already ignored stay ignored.
+/// Programs that this process starts have the default action for the others.
 fn ignore_default_action(signals: impl IntoIterator<Item = i32>) -> io::Result<()> {
     let ignored = IgnoredSignals::read();
     signals
@@ -71,7 +71,7 @@ fn ignore_default_action(signals: impl IntoIterator<Item = i32>) -> io::Result<(
         .try_for_each(|it| flag::register(it, Arc::default()).map(drop))
 }
 
-/// Keeps SIGUSR1 and SIGUSR2 from killing a capture that starts. [`catch_into`] then gives them
+/// Keeps SIGUSR1 and SIGUSR2 from killing a capture while it starts. [`catch_into`] then gives them
 /// their effect.
 pub fn outlive_early_requests() -> io::Result<()> {
     ignore_default_action([SIGUSR1, SIGUSR2])
@@ -85,9 +85,9 @@ pub fn ignore_in_helper() -> io::Result<()> {
     ignore_default_action(all.chain(real_time()))
 }
 
-/// Makes SIGINT, SIGTERM, SIGHUP and the signals of [`ENDING`] set the returned flag. A SIGINT more
-/// than a second later ends the process as if it had never been caught, so that a shell sees the
-/// signal. SIGUSR1 and SIGUSR2 have no effect.
+/// Makes SIGINT, SIGTERM, SIGHUP and the signals of [`ENDING`] set the returned stop flag. A SIGINT
+/// more than a second later ends the process as if it had never been caught, so that a shell sees
+/// the signal. SIGUSR1 and SIGUSR2 have no effect.
 pub fn catch() -> io::Result<Arc<AtomicBool>> {
     let signals = Signals::new()?;
     let mut requests = catch_into(&signals, false)?;
@@ -96,7 +96,7 @@ pub fn catch() -> io::Result<Arc<AtomicBool>> {
     Ok(Arc::clone(signals.stop_flag()))
 }
 
-/// Catches the signals of [`catch`], without an effect until [`Requests::escalate`]. With
+/// Catches the signals of [`catch`], without an effect until [`SignalRequests::escalate`]. With
 /// `reloads`, SIGHUP requests a reload instead of the end, unless the process had a terminal that
 /// is now gone: its user can no longer be asked, and the run must not keep a port from the kernel.
 #[expect(
@@ -128,7 +128,7 @@ pub fn catch_into(asked: &Signals, reloads: bool) -> io::Result<SignalRequests> 
 pub struct SignalRequests {
     /// Caught signals with their senders.
     signals: SignalsInfo<WithOrigin>,
-    /// Effects of the caught signals.
+    /// Effects of the caught signals on the capture.
     reaction: Reaction,
 }
 
@@ -138,9 +138,9 @@ struct Reaction {
     asked: Signals,
     /// `true` if SIGHUP requests a reload, `false` if it requests the end.
     reloads: bool,
-    /// Controlling terminal at the start, or `None` if there was none.
+    /// Controlling terminal of the process at the start, or `None` if there was none.
     terminal: Option<File>,
-    /// `true` if signals are written to the audit trail.
+    /// `true` if caught signals are written to the audit trail.
     audited: bool,
 }
 
@@ -154,7 +154,7 @@ fn is_gone(terminal: &File) -> bool {
 impl SignalRequests {
     /// Starts to act on signals, including those received before. A SIGINT that does not repeat the
     /// first one requests the end at once, and ends the process `grace` later. SIGUSR1 calls
-    /// `report`. The audit trail has each change before it is made.
+    /// `report`. The audit trail records each change before it is made.
     pub fn escalate(self, grace: Duration, report: impl Fn() + Send + 'static) -> io::Result<()> {
         let Self {
             mut signals,
@@ -180,7 +180,7 @@ impl SignalRequests {
 }
 
 impl Reaction {
-    /// Returns `true`, with a warning, if the controlling terminal is gone.
+    /// Returns `true`, with a warning, if the controlling terminal of the process is gone.
     fn has_lost_its_terminal(&self) -> bool {
         let is_lost = self.terminal.as_ref().is_some_and(is_gone);
         if is_lost {
@@ -189,7 +189,7 @@ impl Reaction {
         is_lost
     }
 
-    /// Ends the run for a signal. `first` is the time of the first such signal.
+    /// Ends the run because a signal arrived. `first` is the time of the first such signal.
     fn end(&self, origin: &Origin, first: &mut Option<Instant>, grace: Duration) {
         let signal = origin.signal;
         // ^C on the run's own terminal is visible there and needs no audit line.

@@ -5,7 +5,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use std::io::{self, BufWriter, ErrorKind, Write};
 
-/// Prints text. A closed pipe (`| head`) is not a failure.
+/// Prints text on stdout. A closed pipe (`| head`) is not a failure.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout
@@ -24,7 +24,7 @@ pub fn is_gone(output: &impl std::os::fd::AsFd) -> bool {
     polled.is_ok() && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
-/// Formats a value as indented JSON, with a line end.
+/// Formats a serializable value as indented JSON, with a line end.
 pub fn json(value: &impl Serialize) -> Result<String, Failure> {
     let text = serde_json::to_string_pretty(value);
     Ok(text.map_err(|e| Failure::failed(format!("JSON: {e}")))? + "\n")
@@ -36,7 +36,7 @@ pub fn write_json(mut out: impl Write, value: &impl Serialize) -> io::Result<()>
     out.write_all(b"\n")
 }
 
-/// Prints a value as JSON.
+/// Prints a serializable value on stdout as JSON.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let mut stdout = BufWriter::new(io::stdout().lock());
     match write_json(&mut stdout, value).and_then(|()| stdout.flush()) {

@@ -16,31 +16,32 @@ use wqcap_engine::{
 };
 use wqcap_supervisor::Interval;
 
-/// Update interval of a progress line.
+/// Interval at which a progress line is redrawn.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Progress line of a capture, redrawn with each snapshot, on a terminal.
 pub struct Progress {
-    /// `true` if the progress line is drawn.
+    /// `true` if the progress line of the capture is drawn.
     shown: bool,
 }
 
 impl Progress {
-    /// Creates a progress line. Nothing is drawn with `quiet`, or if stderr is not a terminal.
+    /// Creates the progress line of a capture. Nothing is drawn with `quiet`, or if stderr is not a
+    /// terminal.
     pub fn new(quiet: bool) -> Self {
         Self {
             shown: !quiet && terminal::is_terminal(),
         }
     }
 
-    /// Draws the rates and losses of an interval.
+    /// Draws the progress line with the rates and losses of an interval.
     pub fn draw(&self, interval: &Interval) {
         if let Some(before) = interval.before.as_ref().filter(|_| self.shown) {
             terminal::redraw(&line(before, &interval.now, terminal::columns()));
         }
     }
 
-    /// Clears the progress line.
+    /// Clears the progress line of the capture.
     pub fn clear(&self) {
         if self.shown {
             terminal::clear();
@@ -50,21 +51,21 @@ impl Progress {
 
 /// Progress line of reading files, redrawn each second, on a terminal.
 pub struct ReadProgress {
-    /// Size of all files in bytes; 0 if unknown.
+    /// Total size of the files to read, in bytes; 0 if unknown.
     total: u64,
-    /// Bytes of the files that have been read completely.
+    /// Bytes of the input files that have been read completely.
     before: u64,
-    /// Time at which the reading started.
+    /// Time at which the reading of the files started.
     started: Instant,
     /// Time of the next update of the progress line.
     next: Instant,
-    /// `true` if the progress line is drawn.
+    /// `true` if the progress line of reading files is drawn.
     shown: bool,
 }
 
 impl ReadProgress {
-    /// Creates a progress line for `files`. Nothing is drawn with `quiet`, or if stderr is not a
-    /// terminal.
+    /// Creates a progress line for reading `files`. Nothing is drawn with `quiet`, or if stderr is
+    /// not a terminal.
     pub fn new(quiet: bool, files: &[PathBuf]) -> Self {
         let sizes = files.iter().map(|path| {
             std::fs::metadata(path)
@@ -75,7 +76,7 @@ impl ReadProgress {
         Self::with_size(quiet, sizes.sum::<Option<u64>>().unwrap_or(0))
     }
 
-    /// Creates a progress line for `total` bytes; 0 if unknown.
+    /// Creates a progress line for reading `total` bytes; 0 if unknown.
     pub fn with_size(quiet: bool, total: u64) -> Self {
         let now = Instant::now();
         Self {
@@ -87,8 +88,8 @@ impl ReadProgress {
         }
     }
 
-    /// Draws the line if a second has passed. `offset` is the number of bytes of `what` that have
-    /// been read.
+    /// Draws the progress line if a second has passed. `offset` is the number of bytes of the file
+    /// `what` that have been read.
     pub fn tick(&mut self, what: &Path, offset: u64) {
         let now = Instant::now();
         if !self.shown || now < self.next {
@@ -100,12 +101,12 @@ impl ReadProgress {
         terminal::redraw(&share(self.before + offset, self.total, time, &name));
     }
 
-    /// Adds a file of `bytes` that has been read completely.
+    /// Counts an input file of `bytes` as read completely.
     pub fn done(&mut self, bytes: u64) {
         self.before += bytes;
     }
 
-    /// Clears the progress line.
+    /// Clears the progress line of reading files.
     pub fn clear(&self) {
         if self.shown {
             terminal::clear();
@@ -113,7 +114,7 @@ impl ReadProgress {
     }
 }
 
-/// Formats the line: `0:12   43 %  512 MB/s  name`.
+/// Formats the progress line of reading files: `0:12   43 %  512 MB/s  name`.
 fn share(read: u64, of: u64, time: Duration, name: &str) -> String {
     let part = match of {
         0 => String::new(),
@@ -126,7 +127,8 @@ fn share(read: u64, of: u64, time: Duration, name: &str) -> String {
     )
 }
 
-/// Formats rates, then losses, then the rate of each queue, as far as they fit into `columns`.
+/// Formats the progress line of a capture: rates, then losses, then the rate of each queue, as far
+/// as they fit into `columns`.
 pub fn line(before: &Snapshot, now: &Snapshot, columns: usize) -> String {
     let (was, is) = (
         QueueLedger::total(&before.queues),
@@ -158,7 +160,7 @@ pub fn line(before: &Snapshot, now: &Snapshot, columns: usize) -> String {
     text
 }
 
-/// Lists every cause of lost frames, here and in the NIC.
+/// Lists every cause of lost frames, in wqcap and in the NIC.
 fn losses(total: &QueueLedger, now: &Snapshot) -> String {
     let here = LOSSES.iter().map(|name| (*name, total.line(name)));
     let nic = now.nic.iter();
@@ -178,7 +180,7 @@ fn losses(total: &QueueLedger, now: &Snapshot) -> String {
     text
 }
 
-/// Formats a time: `1:02:03`, `2:03`.
+/// Formats a duration: `1:02:03`, `2:03`.
 fn clock(time: Duration) -> String {
     let seconds = time.as_secs();
     let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);

@@ -23,48 +23,48 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Largest number of waiting bytes of ordinary lines.
+/// Largest number of bytes of ordinary lines that wait to be written to stderr.
 const MOST_LINES: usize = 1 << 20;
-/// Largest number of waiting bytes of the audit trail.
+/// Largest number of bytes of the audit trail that wait to be written to stderr.
 const MOST_AUDIT: usize = 4 << 20;
 
-/// Kind of a text. Each kind has a separate limit of waiting bytes.
+/// Kind of a text for stderr. Each kind has a separate limit of waiting bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextKind {
-    /// Lines of the log and all other messages.
+    /// Ordinary text for stderr: lines of the log and all other messages.
     Ordinary,
-    /// Line of the audit trail.
+    /// Line of the audit trail for stderr.
     Audit,
 }
 
-/// Output of one step of the writer.
+/// Output of one step of the stderr writer thread.
 #[derive(Debug, PartialEq, Eq)]
 enum WriterStep {
-    /// Whole lines, after the progress line is erased.
+    /// Whole lines, written to stderr after the progress line is erased.
     Lines(Vec<u8>),
-    /// Progress line that replaces the previous one.
+    /// Progress line that replaces the previous one on stderr.
     Progress(String),
 }
 
-/// Texts that wait for the writer thread.
+/// Texts that wait for the stderr writer thread.
 #[derive(Default)]
 struct TextQueue {
-    /// Texts that wait to be written, in their order.
+    /// Texts that wait to be written to stderr, in their order.
     waiting: VecDeque<(TextKind, Vec<u8>)>,
-    /// Bytes of the waiting ordinary lines.
+    /// Bytes of the ordinary lines that wait to be written to stderr.
     ordinary_bytes: usize,
-    /// Bytes of the waiting lines of the audit trail.
+    /// Bytes of the audit trail's lines that wait to be written to stderr.
     audit_bytes: usize,
-    /// The latest progress line, if it is not drawn yet. It is drawn after the lines.
+    /// The latest progress line, if it is not drawn yet. It is drawn after the waiting lines.
     progress: Option<String>,
-    /// Ordinary lines that were dropped because the limit was reached.
+    /// Ordinary stderr lines that were dropped because the limit of waiting bytes was reached.
     dropped: u64,
-    /// Lines of the audit trail that were dropped because the limit was reached.
+    /// Audit trail lines that were dropped because the limit of waiting bytes was reached.
     audit_dropped: u64,
 }
 
 impl TextQueue {
-    /// Appends a text, or counts it as dropped.
+    /// Appends a text to the stderr queue, or counts it as dropped.
     fn push(&mut self, kind: TextKind, text: &[u8]) {
         let (bytes, most, dropped) = match kind {
             TextKind::Ordinary => (&mut self.ordinary_bytes, MOST_LINES, &mut self.dropped),
@@ -82,7 +82,7 @@ impl TextQueue {
         self.waiting.push_back((kind, text.to_vec()));
     }
 
-    /// Removes and returns the next output, or `None` if nothing waits.
+    /// Removes and returns the next output of the stderr queue, or `None` if nothing waits.
     fn take(&mut self) -> Option<WriterStep> {
         match self.waiting.pop_front() {
             Some((kind, text)) => {
@@ -96,8 +96,8 @@ impl TextQueue {
         }
     }
 
-    /// Appends the line that reports the dropped lines, once there is room again. Returns the
-    /// number of dropped lines of the audit trail.
+    /// Appends the line that reports the dropped stderr lines, once the queue has room again.
+    /// Returns the number of dropped lines of the audit trail.
     fn report_dropped(&mut self) -> u64 {
         let dropped = std::mem::take(&mut self.dropped);
         if dropped > 0 {
@@ -112,30 +112,30 @@ impl TextQueue {
     }
 }
 
-/// Destination of texts for stderr.
+/// Destination of texts for stderr: stderr itself, or the queue of its writer thread.
 enum StderrState {
-    /// The caller writes the text, and waits for that.
+    /// The thread that has a text writes it to stderr itself, and waits for that.
     Direct(Painter),
-    /// The writer thread writes the text from the queue.
+    /// The stderr writer thread writes the text from the queue.
     Detached {
         queue: TextQueue,
         writer: StderrWriter,
     },
 }
 
-/// State of the thread that writes to stderr.
+/// State of the stderr writer thread.
 enum StderrWriter {
-    /// The thread is not started yet. Its painter has no progress line.
+    /// The stderr writer thread is not started yet. Its painter has no progress line.
     Absent(Painter),
-    /// The writer thread waits for a text.
+    /// The stderr writer thread waits for a text.
     Idle,
-    /// The writer thread writes a text.
+    /// The stderr writer thread writes a text to stderr.
     Busy,
 }
 
-/// Destination of all texts of the process.
+/// Destination of all stderr texts of the process.
 static STATE: Mutex<StderrState> = Mutex::new(StderrState::Direct(Painter::new()));
-/// Notified when a text is queued or written.
+/// Notified when a text for stderr is queued or written.
 static CHANGED: Condvar = Condvar::new();
 
 /// Locks and returns the destination of stderr texts.
@@ -154,7 +154,8 @@ pub fn write_lines(kind: TextKind, text: &[u8]) {
     }
 }
 
-/// Draws a progress line, or queues it. It replaces a progress line that is not drawn yet.
+/// Draws a progress line on stderr, or queues it. It replaces a progress line that is not drawn
+/// yet.
 pub fn redraw(text: &str) {
     match &mut *state() {
         StderrState::Direct(painter) => painter.progress(text),
@@ -165,7 +166,7 @@ pub fn redraw(text: &str) {
     }
 }
 
-/// Detaches stderr: from now on texts, also those of panics, are queued for the thread that
+/// Detaches stderr: from now on stderr texts, also those of panics, are queued for the thread that
 /// [`start_writer`] starts.
 pub fn detach() {
     let mut state = state();
@@ -195,8 +196,8 @@ pub fn detach() {
     }
 }
 
-/// Starts the thread that writes the queued texts. The thread inherits the sandbox of the calling
-/// thread.
+/// Starts the thread that writes the queued texts to stderr. The thread inherits the sandbox of the
+/// calling thread.
 pub fn start_writer() -> io::Result<()> {
     let mut state = state();
     let StderrState::Detached { writer, .. } = &mut *state else {
@@ -212,7 +213,7 @@ pub fn start_writer() -> io::Result<()> {
     Ok(())
 }
 
-/// Loop of the writer thread: writes queued texts in their order.
+/// Loop of the stderr writer thread: writes queued texts in their order.
 fn write_queued(mut painter: Painter) {
     loop {
         let output = next();
@@ -234,7 +235,7 @@ fn write_queued(mut painter: Painter) {
     }
 }
 
-/// Waits for the next output of the queue.
+/// Waits for the next output of the stderr queue.
 fn next() -> WriterStep {
     let mut state = state();
     loop {
@@ -248,8 +249,8 @@ fn next() -> WriterStep {
     }
 }
 
-/// Waits at most `timeout` until all queued texts are written. The others are lost with the
-/// process.
+/// Waits at most `timeout` until all queued texts are written to stderr. The others are lost with
+/// the process.
 pub fn flush(timeout: Duration) {
     let deadline = Instant::now() + timeout;
     let mut state = state();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Formats a number with separators: `1234567` as `1,234,567`.
+/// Formats a number with thousands separators: `1234567` as `1,234,567`.
 pub fn thousands(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -54,7 +54,7 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
-/// Formats a time in nanoseconds: `1.5 ms`.
+/// Formats a duration in nanoseconds: `1.5 ms`.
 pub fn span(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -64,7 +64,8 @@ pub fn span(ns: u64) -> String {
     }
 }
 
-/// Converts the seconds that a service reports. Invalid or too large values become 0.
+/// Converts elapsed seconds from an answer of the control service to a duration. Invalid or too
+/// large values become 0.
 pub fn valid_seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
@@ -79,7 +80,7 @@ pub fn rate(amount: u64, time: Duration) -> f64 {
     }
 }
 
-/// Formats rows of cells as right-aligned columns; the first column is left-aligned.
+/// Formats rows of text cells as right-aligned columns; the first column is left-aligned.
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)

@@ -19,36 +19,36 @@ pub fn write_lines(text: &[u8]) {
     stderr::write_lines(TextKind::Ordinary, text);
 }
 
-/// Rewrites the progress line, cut to the terminal's width.
+/// Rewrites the progress line on stderr, cut to the terminal's width.
 pub fn redraw(text: &str) {
     stderr::redraw(text);
 }
 
-/// Erases the progress line.
+/// Erases the progress line on stderr.
 pub fn clear() {
     write_lines(b"");
 }
 
-/// Painter of lines, and of a progress line below them.
+/// Painter of stderr lines, and of a progress line below them.
 #[derive(Default)]
 pub struct Painter {
-    /// Number of columns of the progress line; 0 if there is none.
+    /// Number of columns of the drawn progress line; 0 if there is none.
     drawn: usize,
 }
 
 impl Painter {
-    /// Creates a painter without a progress line.
+    /// Creates a painter that has drawn no progress line.
     pub const fn new() -> Self {
         Self { drawn: 0 }
     }
 
-    /// Erases the progress line and writes whole lines.
+    /// Erases the progress line and writes whole lines to stderr.
     pub fn lines(&mut self, text: &[u8]) {
         stderr::write_all(&[erase(self.drawn).as_bytes(), text].concat());
         self.drawn = 0;
     }
 
-    /// Rewrites the progress line, cut to the terminal's width.
+    /// Rewrites the progress line on stderr, cut to the terminal's width.
     pub fn progress(&mut self, text: &str) {
         // The last column stays free, because some terminals wrap after writing there.
         let most = columns().saturating_sub(1);
@@ -67,7 +67,7 @@ pub fn is_terminal() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Width in columns of a line that is not for a terminal.
+/// Width in columns of a status line that is not for a terminal.
 pub const WIDE: usize = 400;
 
 /// Returns the current width of the terminal, or 80 if stderr is not a terminal.
@@ -93,7 +93,7 @@ pub fn is_utf8() -> bool {
     })
 }
 
-/// Returns the text that erases a progress line of this width.
+/// Returns the characters that erase a progress line of this width.
 fn erase(columns_drawn: usize) -> String {
     if columns_drawn == 0 {
         return String::new();

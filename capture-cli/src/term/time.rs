@@ -20,7 +20,7 @@ impl FromStr for TimePoint {
     }
 }
 
-/// Formats the time in UTC as in RFC 3339.
+/// Formats the point in time in UTC as in RFC 3339.
 impl fmt::Display for TimePoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match Timestamp::from_nanosecond(self.0.into()) {
@@ -31,7 +31,7 @@ impl fmt::Display for TimePoint {
 }
 
 impl TimePoint {
-    /// Parses a time relative to `now` and, for local times, in `zone`.
+    /// Parses a point in time. Relative ones count from `now`, and local ones are in `zone`.
     fn at(text: &str, now: u64, zone: &TimeZone) -> Result<Self, String> {
         let text = text.trim();
         if text == "now" {
@@ -66,7 +66,7 @@ impl TimePoint {
     }
 }
 
-/// Parses seconds since 1970 with up to nine decimals, without rounding.
+/// Parses a point in time given as seconds since 1970 with up to nine decimals, without rounding.
 fn unix(text: &str) -> Option<u64> {
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());

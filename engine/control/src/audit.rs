@@ -16,18 +16,20 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// Number of lines without effect that a peer gets before the rate limit applies.
+/// Number of audit lines without effect that a peer gets before the rate limit applies.
 const BURST: u32 = 8;
-/// Interval between two lines without effect of a rate-limited peer.
+/// Interval between two audit lines without effect of a rate-limited peer.
 const EVERY: Duration = Duration::from_secs(10);
-/// Maximum number of peers with their own limit; all other peers share one limit.
+/// Maximum number of peers with their own rate limit of audit lines; all other peers share one
+/// limit.
 const PEERS: usize = 64;
-/// Maximum length of a described command in characters.
+/// Maximum length in characters of a command in the audit trail.
 const LONGEST: usize = 256;
 
 static BOUNDS: Mutex<PeerLimits> = Mutex::new(PeerLimits(BTreeMap::new()));
 
-/// Origin of a request: its name in the log, and the name under which its lines are limited.
+/// Origin of a request: its name in the audit trail, and the name under which its audit lines are
+/// limited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     name: String,
@@ -35,7 +37,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Creates the peer of a process, whose IDs the kernel guarantees.
+    /// Creates the audit trail's peer for a process, whose IDs the kernel guarantees.
     #[must_use]
     pub fn process(uid: u32, pid: i32) -> Self {
         Self {
@@ -44,7 +46,7 @@ impl Peer {
         }
     }
 
-    /// Creates any other peer: a key at an address, or the kernel.
+    /// Creates the audit trail's peer for any other origin: a key at an address, or the kernel.
     pub fn named(name: impl Into<String>) -> Self {
         let name = name.into();
         Self {
@@ -54,7 +56,7 @@ impl Peer {
     }
 }
 
-/// Writes the outcome of a requested change.
+/// Writes the outcome of a requested change to the audit trail.
 pub fn log_outcome(who: &Peer, what: &str, outcome: &Result<Changed, Refusal>) {
     match outcome {
         Ok(it) if it.changed => AuditLine {
@@ -71,7 +73,7 @@ pub fn log_outcome(who: &Peer, what: &str, outcome: &Result<Changed, Refusal>) {
     }
 }
 
-/// Writes that a request was refused or failed.
+/// Writes to the audit trail that a request was refused or failed.
 pub fn log_refusal(who: &Peer, what: &str, refusal: &Refusal) {
     let result = match refusal.code {
         RefusalCode::Failed => "failed",
@@ -83,12 +85,12 @@ pub fn log_refusal(who: &Peer, what: &str, refusal: &Refusal) {
     });
 }
 
-/// Writes that a request repeats an earlier one and got its answer.
+/// Writes to the audit trail that a request repeats an earlier one and got its answer.
 pub fn log_repeat(who: &Peer, what: &str) {
     without_effect(&AuditLine::new(who, what, "repeated"));
 }
 
-/// Writes that a signal arrived; `new` is its effect on the process.
+/// Writes to the audit trail that a signal arrived; `new` is its effect on the process.
 pub fn log_signal(who: &Peer, name: &str, new: &str) {
     AuditLine {
         new: Some(new),
@@ -97,8 +99,8 @@ pub fn log_signal(who: &Peer, name: &str, new: &str) {
     .write();
 }
 
-/// Writes that `lines` lines of this trail were dropped because stderr was not read. The program
-/// that writes the log calls this function when there is room again.
+/// Writes that `lines` lines of the audit trail were dropped because stderr was not read. The
+/// program that writes the log calls this function when there is room again.
 pub fn log_dropped(lines: u64) {
     AuditLine {
         why: Some("stderr was not read, and the queue of lines was full"),
@@ -108,8 +110,8 @@ pub fn log_dropped(lines: u64) {
     .write();
 }
 
-/// Writes the number of omitted lines of each peer, if due. A server calls this function in each
-/// round.
+/// Writes the number of omitted audit lines of each peer, if due. A server calls this function in
+/// each round.
 pub fn write_left_out() {
     let due = bounds(|it| it.due(Instant::now()));
     for (bound, left_out) in due {
@@ -121,7 +123,7 @@ pub fn write_left_out() {
     }
 }
 
-/// Returns a command with its arguments, on one line.
+/// Returns a command with its arguments on one line, for the audit trail.
 #[must_use]
 pub fn describe(command: &Command) -> String {
     let value = serde_json::to_value(command).unwrap_or_default();
@@ -191,11 +193,11 @@ impl<'a> AuditLine<'a> {
     }
 }
 
-/// Limits of all peers, by name.
+/// Rate limits of the audit lines of all peers, by peer name.
 struct PeerLimits(BTreeMap<String, PeerLimit>);
 
-/// Limit of one peer: the lines that it still gets, the time of the last refill, and the number of
-/// omitted lines.
+/// Rate limit of one peer: the audit lines that it still gets, the time of the last refill, and the
+/// number of omitted lines.
 struct PeerLimit {
     lines: u32,
     since: Instant,
@@ -203,7 +205,7 @@ struct PeerLimit {
 }
 
 impl PeerLimit {
-    /// Adds a line for each interval [`EVERY`] that has passed.
+    /// Allows the peer one more audit line for each interval [`EVERY`] that has passed.
     fn refill(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.since).as_secs() / EVERY.as_secs();
         let passed = u32::try_from(passed).unwrap_or(u32::MAX);
@@ -217,7 +219,7 @@ impl PeerLimit {
 }
 
 impl PeerLimits {
-    /// Returns the number of lines omitted before, if a line of this peer may be written now.
+    /// Returns the number of audit lines omitted before, if a line of this peer may be written now.
     fn admit(&mut self, peer: &str, now: Instant) -> Option<u64> {
         self.0.retain(|_, it| {
             it.refill(now);
@@ -238,7 +240,8 @@ impl PeerLimits {
         Some(std::mem::take(&mut bound.left_out))
     }
 
-    /// Returns the peers whose omitted lines may be reported now, with the numbers of these lines.
+    /// Returns the peers whose omitted audit lines may be reported now, with the numbers of these
+    /// lines.
     fn due(&mut self, now: Instant) -> Vec<(String, u64)> {
         let due = self.0.iter_mut().filter_map(|(peer, bound)| {
             bound.refill(now);

@@ -8,13 +8,15 @@ pub const FCS_LEN: usize = 4;
 /// One received frame, borrowed from its slot for the duration of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// Bytes of the frame without the FCS: all of them, unless an earlier stage has cut the frame.
+    /// Bytes of the frame without the FCS: all of them, unless an earlier stage of the pipeline has
+    /// cut the frame.
     pub bytes: &'a [u8],
-    /// Length on the wire without the FCS, in bytes; at least the length of `bytes`.
+    /// Length of the frame on the wire without the FCS, in bytes; at least the length of `bytes`.
     pub len: u32,
-    /// Frame check sequence, if the device delivers it. It is never part of `bytes`.
+    /// Frame check sequence (FCS) of the frame, if the device delivers it. It is never part of
+    /// `bytes`.
     pub fcs: Option<Fcs>,
-    /// Time of reception in nanoseconds since 1970. It never decreases within a queue.
+    /// Time of the frame's reception in nanoseconds since 1970. It never decreases within a queue.
     pub ns: u64,
 }
 
@@ -27,57 +29,64 @@ pub struct Fcs {
     pub bad: bool,
 }
 
-/// Result of a consumer for one frame: the line of the ledger that counts the frame.
+/// Verdict of a consumer on one frame: the ledger line that counts the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The frame is kept.
+    /// Verdict for a frame that is kept.
     Captured,
-    /// The filter rejects the frame.
+    /// Verdict for a frame that the filter rejects.
     Filtered,
-    /// Sampling leaves the frame out.
+    /// Verdict for a frame that sampling leaves out.
     SampledOut,
-    /// The frame repeats an earlier one that was kept.
+    /// Verdict for a frame that repeats an earlier kept frame.
     Deduplicated,
-    /// The frame lies beyond the cutoff of its flow.
+    /// Verdict for a frame beyond the cutoff of its flow.
     CutOff,
-    /// The frame is lost because the write buffers are full.
+    /// Verdict for a frame that is lost because the write buffers are full.
     DroppedStorage,
 }
 
-/// Takes the frames of a capture. Each thread that works on frames has its own consumer: the receive loop of a queue, or each
-/// parser of a queue. The time that a consumer takes is part of the cost of each frame.
+/// Consumer of captured frames. Each thread that passes frames to a consumer has its own: the
+/// receive loop of a queue, or each parser thread of a queue. The time that a consumer takes is
+/// part of the cost of each frame.
 ///
 /// Only [`Consumer::frame`] is required. `Capture::start_with` of `wqcap-engine` runs a consumer.
 pub trait Consumer: Send {
-    /// Takes one frame and returns the ledger line that counts it. The bytes are valid until the call returns.
+    /// Takes one frame and returns the ledger line that counts it. The frame's bytes are valid
+    /// until the call returns.
     fn frame(&mut self, frame: &Frame<'_>) -> Verdict;
-    /// Marks the begin of a batch: the place to read state that other threads may have changed, once for many frames.
+    /// Marks the beginning of a batch of frames. A consumer reads state that other threads change
+    /// here, once per batch.
     fn begin_batch(&mut self) {}
-    /// Announces frames that follow, in order of arrival, so that a consumer can prefetch what it needs for each. It is a
-    /// hint: the frames that follow may be fewer, or other ones.
+    /// Announces the frames that follow, in order of arrival, so that a consumer can prefetch what
+    /// it needs for each. It is a hint: the frames that follow may be fewer, or other ones.
     fn prefetch<'a>(&mut self, _frames: impl Iterator<Item = &'a [u8]>)
     where
         Self: Sized,
     {
     }
-    /// Marks the end of a batch: all of its frames have been handled, and their buffers return to the NIC now.
+    /// Marks the end of a batch: the consumer has handled all its frames, and their buffers return
+    /// to the NIC now.
     fn end_batch(&mut self) {}
-    /// Announces that another filter, a pcap-filter(7) expression, applies to the frames that follow.
+    /// Announces that another filter, a pcap-filter(7) expression, applies to the frames that
+    /// follow.
     fn filter_changed(&mut self, _filter: &str) {}
-    /// Reports that no frames have arrived for a moment: the place to pass on what is half full.
+    /// Reports that no frames have arrived for a moment, so that a consumer passes on its partly
+    /// filled buffers.
     fn idle(&mut self) {}
 }
 
-/// Stage in front of a consumer that only judges frames; another thread passes them on.
+/// Consumer that can also judge frames without passing them on; another thread then passes them on.
 pub trait Judge: Consumer {
-    /// Returns the verdict on a frame. Changes `frame` to what the consumer behind the stage receives: it may be cut, and its
-    /// FCS may be marked as bad.
+    /// Returns the verdict on a frame. Changes `frame` to what the next consumer receives: it may
+    /// be cut, and its FCS may be marked as bad.
     fn judge(&mut self, frame: &mut Frame<'_>) -> Verdict;
-    /// Counts frames that were lost before they could be judged.
+    /// Counts frames that were lost before a consumer could judge them.
     fn missed(&mut self, frames: u64);
 }
 
-/// Consumer that keeps no frame (`output.format = "none"`): the ledger counts each frame as captured.
+/// Consumer that keeps no frame (`output.format = "none"`): the ledger counts each frame as
+/// captured.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Count;
 
@@ -88,17 +97,18 @@ impl Consumer for Count {
     }
 }
 
-/// Identity of a consumer within a capture.
+/// Queue and parser number that identify a consumer within a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConsumerPlace {
-    /// Queue number, from 0.
+    /// Number of the consumer's queue, from 0.
     pub queue: u16,
-    /// Number among the parsers of the queue, from 0; 0 if the receive loop itself works on frames.
+    /// Number of the consumer's parser thread within its queue, from 0; 0 if the receive loop runs
+    /// the consumer.
     pub parser: u16,
 }
 
 impl VerdictCounts {
-    /// Counts one more frame of `len` bytes on the wire.
+    /// Counts one more frame of `len` bytes on the wire under its verdict.
     #[inline]
     pub fn count(&mut self, verdict: Verdict, len: u32) {
         match verdict {
@@ -111,7 +121,8 @@ impl VerdictCounts {
         }
     }
 
-    /// Returns the counts with one more frame that ended in a rare way. It is not inlined, so that the usual ways stay short.
+    /// Returns the counts with one more frame of a rare verdict. It is not inlined, so that the
+    /// code for the usual verdicts stays short.
     #[inline(never)]
     fn with_rare(mut self, verdict: Verdict) -> Self {
         match verdict {

@@ -2,26 +2,26 @@
 
 use std::io;
 
-/// A file, a thread or memory that the operating system refuses.
+/// Error of a file, a thread or memory that the operating system refuses.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResourceError {
-    /// A file or a directory cannot be created, opened, read or written.
+    /// Error of a file or a directory that cannot be created, opened, read or written.
     #[error("{what} {path}: {source}")]
     File {
         /// Configuration key or role of the file, for example `output.dir`.
         what: &'static str,
-        /// Path of the file.
+        /// Path of the file that failed.
         path: String,
-        /// Reason that the system returns.
+        /// Error of the system for the file.
         source: io::Error,
     },
-    /// Memory, a thread or another resource of the process cannot be created.
+    /// Error of memory, a thread or another resource that the process cannot create.
     #[error("{what}: {source}")]
     System {
-        /// Name of the resource, with its size if it has one.
+        /// Failed operation or refused resource, with its size if it has one.
         what: String,
-        /// Reason that the system returns.
+        /// Error of the system for the resource.
         source: io::Error,
     },
 }

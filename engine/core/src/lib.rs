@@ -1,4 +1,5 @@
-//! Vocabulary of wqcap: the types that receive loops, sinks, flow tables, the control service and commands share.
+//! Vocabulary of wqcap: the types that receive loops, sinks, flow tables, the control service and
+//! commands share.
 //!
 //! | module | contents |
 //! |---|---|

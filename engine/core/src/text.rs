@@ -10,7 +10,7 @@ pub fn iso_8601(ns: u64, digits: usize) -> String {
     format!("{time:.digits$}")
 }
 
-/// Formats a count with its noun in the singular or plural: `1 queue`, `2 queues`.
+/// Formats a number with its noun in the singular or plural: `1 queue`, `2 queues`.
 pub fn counted<N: Display + PartialEq + From<u8>>(n: N, one: &str) -> String {
     let plural = if n == N::from(1) { "" } else { "s" };
     format!("{n} {one}{plural}")

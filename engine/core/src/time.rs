@@ -9,16 +9,16 @@ pub fn monotonic_ns() -> u64 {
     read_ns(ClockId::Monotonic)
 }
 
-/// Returns the time of `CLOCK_MONOTONIC_COARSE` in nanoseconds: the monotonic clock at the kernel's last tick, up to 10 ms
-/// ago. A call takes a few nanoseconds.
+/// Returns the time of `CLOCK_MONOTONIC_COARSE` in nanoseconds: the monotonic clock at the kernel's
+/// last tick, up to 10 ms ago. A call takes a few nanoseconds.
 #[inline]
 #[must_use]
 pub fn coarse_ns() -> u64 {
     read_ns(ClockId::MonotonicCoarse)
 }
 
-/// Returns the time of the system clock in nanoseconds since 1970. It calls the standard library, because rustix finds the
-/// vDSO by itself, which fails under valgrind.
+/// Returns the time of the system clock in nanoseconds since 1970. It calls the standard library,
+/// because rustix finds the vDSO by itself, which fails under valgrind.
 #[must_use]
 pub fn system_ns() -> u64 {
     std::time::SystemTime::now()
@@ -26,7 +26,7 @@ pub fn system_ns() -> u64 {
         .map_or(0, nanos)
 }
 
-/// Converts a span of time to nanoseconds; a longer one than `u64` holds becomes `u64::MAX`.
+/// Converts a duration to nanoseconds; a longer one than `u64` holds becomes `u64::MAX`.
 #[must_use]
 pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)

@@ -24,38 +24,38 @@ use std::{
     sync::Arc,
 };
 
-/// Bytes of names in memory before they are written to disk.
+/// Bytes of file names in memory before they are written to disk.
 const RUN: usize = 1 << 20;
-/// Bytes of names in memory while writes to disk fail; further names are lost.
+/// Bytes of file names in memory while writes to disk fail; further names are lost.
 const MOST_BUFFERED: usize = 32 << 20;
-/// Bytes of one sorted run read at once.
+/// Bytes of one sorted run of file names that are read at once.
 const PIECE: usize = 4096;
-/// Length of the list at which deleted files are first searched for.
+/// Length of a file list at which deleted files are first searched for.
 const MANY: u64 = 1 << 16;
 
-/// Paths of finished files below one directory.
+/// Paths of finished capture files below one directory.
 #[derive(Default)]
 pub struct FileList {
     dir: PathBuf,
-    /// Names that are not on disk yet, each terminated by NUL.
+    /// File names that are not on disk yet, each terminated by NUL.
     buffer: Vec<u8>,
-    /// Length of the buffer at which it is written to disk.
+    /// Length of the name buffer at which it is written to disk.
     full_at: usize,
-    /// Sorted runs of names on disk.
+    /// Sorted runs of file names on disk.
     runs: Vec<NameRun>,
-    /// File that this list writes runs to, and its length; `None` before the first run.
+    /// File that this list writes runs of names to, and its length; `None` before the first run.
     spool: Option<(Arc<File>, u64)>,
     /// Number of files in the list, including deleted ones.
     len: u64,
-    /// Length of the list at which deleted files are next removed from it; `None`: never.
+    /// Length of the file list at which deleted files are next removed from it; `None`: never.
     swept_at: Option<u64>,
-    /// Set when iteration skips files that no longer exist.
+    /// Set when iteration over the list skips files that no longer exist.
     only_existing: bool,
     /// Number of files missing from the list because names could not be written to disk.
     lost: u64,
 }
 
-/// Sorted run of names: a byte range of a file on disk.
+/// Sorted run of file names: a byte range of a file on disk.
 #[derive(Clone)]
 struct NameRun {
     file: Arc<File>,
@@ -84,7 +84,7 @@ impl FileList {
         }
     }
 
-    /// Adds the file at `path`.
+    /// Adds the file at `path` to the list.
     pub fn push(&mut self, path: &Path) {
         self.add(path);
         if self.swept_at.is_some_and(|at| self.len >= at) {
@@ -124,7 +124,7 @@ impl FileList {
         self.len
     }
 
-    /// Returns `true` if the list has no file.
+    /// Returns `true` if the list contains no files.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -136,7 +136,7 @@ impl FileList {
         self.lost
     }
 
-    /// Makes iteration skip files that no longer exist.
+    /// Makes iteration over the list skip files that no longer exist.
     pub fn keep_existing(&mut self) {
         self.only_existing = true;
     }
@@ -164,7 +164,7 @@ impl FileList {
         self.only_existing |= other.only_existing;
     }
 
-    /// Iterates over the files in the order of their paths.
+    /// Iterates over the listed files in the order of their paths.
     pub fn iter(&self) -> impl Iterator<Item = PathBuf> + use<> {
         let only_existing = self.only_existing;
         self.merged()
@@ -189,7 +189,7 @@ impl FileList {
         merged
     }
 
-    /// Sorts the buffer and appends it to the file on disk.
+    /// Sorts the buffer of file names and appends it to the file on disk.
     fn spill(&mut self) -> io::Result<()> {
         let (file, start) = match self.spool.take() {
             Some(spool) => spool,
@@ -211,7 +211,7 @@ impl FileList {
         Ok(())
     }
 
-    /// Replaces the list with one of the files that still exist, stored in another file.
+    /// Replaces the file list with one of the files that still exist, stored in another file.
     fn sweep(&mut self) {
         let mut left = Self::new(&self.dir);
         for path in self.merged().filter(|path| is_there(path)) {
@@ -231,14 +231,14 @@ fn is_there(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
 
-/// Iterates over the NUL-terminated names in a buffer.
+/// Iterates over the NUL-terminated file names in a buffer.
 fn names(buffer: &[u8]) -> impl Iterator<Item = &[u8]> {
     buffer
         .split_inclusive(|it| *it == 0)
         .map(|it| &it[..it.len() - 1])
 }
 
-/// Returns the names of `buffer` in sorted order, each terminated by NUL.
+/// Returns the file names of `buffer` in sorted order, each terminated by NUL.
 fn sorted(buffer: &[u8]) -> Vec<u8> {
     let mut all: Vec<_> = names(buffer).map(std::ffi::OsStr::from_bytes).collect();
     all.sort_unstable_by(|a, b| Path::new(a).cmp(Path::new(b)));
@@ -250,9 +250,9 @@ fn sorted(buffer: &[u8]) -> Vec<u8> {
     sorted
 }
 
-/// Sorted sequence of names, read piece by piece.
+/// Sorted sequence of file names, read from disk in pieces of [`PIECE`] bytes.
 struct NameSource {
-    /// Part of the run that has not been read from disk yet.
+    /// Part of the run of file names that has not been read from disk yet.
     run: Option<NameRun>,
     piece: Vec<u8>,
     at: usize,
@@ -291,10 +291,10 @@ impl NameSource {
     }
 }
 
-/// Iterator that merges sorted sequences of names.
+/// Iterator that merges sorted sequences of file names.
 struct MergedNames {
     dir: PathBuf,
-    /// Next name of each source, with the source's index.
+    /// Next file name of each sorted sequence, with the sequence's index.
     next: BinaryHeap<Reverse<(PathBuf, usize)>>,
     sources: Vec<NameSource>,
 }
@@ -321,7 +321,7 @@ impl Iterator for MergedNames {
     }
 }
 
-/// A clone writes its later names into another file.
+/// Clones the list; the clone writes its later file names into another file.
 impl Clone for FileList {
     fn clone(&self) -> Self {
         Self {
@@ -341,7 +341,7 @@ impl fmt::Debug for FileList {
     }
 }
 
-/// Serializes as a sequence of paths, which are read one by one.
+/// Serializes the list as a sequence of paths, which are read one by one.
 impl Serialize for FileList {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter())

@@ -18,15 +18,15 @@ use std::{
     path::Path,
 };
 
-/// Longest JSON record in bytes: a journal record, a read position, a status. A file name has at
-/// most 255 bytes.
+/// Maximum length in bytes of a small JSON file: a delivery record, a read position, a status. A
+/// file name has at most 255 bytes.
 pub const MOST_RECORD: u64 = 64 << 10;
-/// Longest table of blocks, in bytes, that a journal keeps for a capture file.
+/// Maximum length in bytes of the table of blocks that a delivery journal keeps for a capture file.
 pub const MOST_TABLE: u64 = 256 << 20;
-/// Longest index of a capture file in bytes.
+/// Maximum length in bytes of the index of a capture file.
 pub const MOST_INDEX: u64 = 256 << 20;
 
-/// Opens a regular file for reading.
+/// Opens a regular file for reading; a link, pipe or device is an error.
 ///
 /// # Errors
 /// Errors of open(2). `InvalidInput`: the path is a link or not a regular file.
@@ -85,7 +85,7 @@ pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     if len > most || bytes.len() as u64 > most {
         return Err(io::Error::new(
             ErrorKind::FileTooLarge,
-            format!("has more than {most} bytes, the limit for such a file; remove it"),
+            format!("the file has more than {most} bytes, the limit for such a file; remove it"),
         ));
     }
     Ok(bytes)

@@ -22,40 +22,41 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Result of the recovery of a file.
+/// Result of the recovery of a `.part` file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecoveryOutcome {
-    /// The file was truncated, synced and renamed.
+    /// The `.part` file was truncated, synced and renamed.
     Finished,
-    /// The file had no complete record, and was removed.
+    /// The `.part` file had no complete record, and was removed.
     Removed,
-    /// The file is being written by a capture or handled by another recovery; it is unchanged.
+    /// The `.part` file is being written by a capture or handled by another recovery; it is
+    /// unchanged.
     InUse,
-    /// Neither the name nor the header is that of a capture; the file is unchanged.
+    /// Neither name nor header of the `.part` file is that of a capture; the file is unchanged.
     Foreign,
-    /// The path is a pipe, a device, a directory or a link; it is unchanged.
+    /// The path of the `.part` file is a pipe, a device, a directory or a link; it is unchanged.
     Irregular,
-    /// The file keeps its name; `problem` has the reason.
+    /// The recovery failed, and the `.part` file keeps its name; `problem` has the reason.
     Failed,
 }
 
 /// File whose name ends in `.part`, with the result of its recovery.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecoveredFile {
-    /// Path while the file was open.
+    /// Path of the recovered file while it was open, ending in `.part`.
     pub part: PathBuf,
-    /// Final path, if the file was renamed.
+    /// Final path of the recovered file, if it was renamed.
     pub path: Option<PathBuf>,
-    /// Result of the recovery.
+    /// Result of the file's recovery.
     pub outcome: RecoveryOutcome,
-    /// Number of complete records.
+    /// Number of complete records in the recovered file.
     pub records: u64,
-    /// Number of bytes kept.
+    /// Number of bytes that the recovery kept.
     pub kept: u64,
-    /// Number of bytes truncated.
+    /// Number of bytes that the recovery truncated.
     pub cut: u64,
-    /// Description of the truncated bytes, or the error.
+    /// Description of the bytes that the recovery truncated, or its error.
     pub problem: Option<String>,
 }
 
@@ -105,8 +106,8 @@ fn finish_file(part: &Path, may_continue: &dyn Fn() -> bool) -> RecoveredFile {
     it
 }
 
-/// Returns the final path of a possible capture file, and `true` if its name is one that captures
-/// use.
+/// Returns the final path of a `.part` file that may be a capture file, and `true` if its name is
+/// one that captures use.
 fn name_of(part: &Path) -> Option<(PathBuf, bool)> {
     let name = part.file_name()?.to_str()?.strip_suffix(PART)?;
     let path = part.with_file_name(name);
@@ -132,22 +133,24 @@ fn attempt(
         Ok(it) if it.is_file() => {}
         Ok(_) => return Ok(RecoveryOutcome::Irregular),
         Err(e) if gone(&e) => return Ok(RecoveryOutcome::InUse),
-        Err(e) => return Err(failed("read its metadata")(e)),
+        Err(e) => return Err(failed("read the file's metadata")(e)),
     }
     let file = match open_for_update(part) {
         Ok(file) => file,
         Err(e) if gone(&e) => return Ok(RecoveryOutcome::InUse),
-        Err(e) => return Err(failed("open it")(e)),
+        Err(e) => return Err(failed("open the file")(e)),
     };
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(RecoveryOutcome::InUse),
         Err(TryLockError::Error(e)) => {
-            return Err(failed("check whether a capture writes it (flock)")(e));
+            return Err(failed("check whether a capture writes the file (flock)")(e));
         }
     }
     // The writer may have finished the file between opening and locking.
-    let opened = file.metadata().map_err(failed("read its metadata"))?;
+    let opened = file
+        .metadata()
+        .map_err(failed("read the file's metadata"))?;
     if !opened.is_file() {
         return Ok(RecoveryOutcome::Irregular);
     }
@@ -155,7 +158,7 @@ fn attempt(
         Ok(named) if (named.dev(), named.ino()) == (opened.dev(), opened.ino()) => {}
         Ok(_) => return Ok(RecoveryOutcome::InUse),
         Err(e) if gone(&e) => return Ok(RecoveryOutcome::InUse),
-        Err(e) => return Err(failed("read its metadata")(e)),
+        Err(e) => return Err(failed("read the file's metadata")(e)),
     }
     if !has_name {
         let guarded = Guarded {
@@ -165,7 +168,7 @@ fn attempt(
         if !is_capture(guarded) {
             return Ok(RecoveryOutcome::Foreign);
         }
-        guarded.rewind().map_err(failed("read it"))?;
+        guarded.rewind().map_err(failed("read the file"))?;
     }
     if fs::symlink_metadata(path).is_ok() {
         return Err(format!(
@@ -184,20 +187,20 @@ fn attempt(
     it.cut = len.saturating_sub(sound);
     if it.records == 0 {
         it.cut = len;
-        fs::remove_file(part).map_err(failed("remove it, though it has no record"))?;
+        fs::remove_file(part).map_err(failed("remove the file, which has no record"))?;
         return Ok(RecoveryOutcome::Removed);
     }
     it.kept = sound;
     if sound < len {
-        file.set_len(sound).map_err(failed("cut it"))?;
+        file.set_len(sound).map_err(failed("cut the file"))?;
     }
-    file.sync_all().map_err(failed("sync it"))?;
-    rename_new(part, path).map_err(failed("rename it"))?;
+    file.sync_all().map_err(failed("sync the file"))?;
+    rename_new(part, path).map_err(failed("rename the file"))?;
     Ok(RecoveryOutcome::Finished)
 }
 
-/// Counts complete records and returns the end of the last one. A file that is damaged before its
-/// first complete record is an error, so that it is not removed.
+/// Counts the complete records of a `.part` file and returns the end of the last one. A file that
+/// is damaged before its first complete record is an error, so that it is not removed.
 fn measure(file: Guarded<'_>, it: &mut RecoveredFile) -> Result<u64, String> {
     let keeps = |e: &dyn std::fmt::Display| format!("{e}; the file keeps its name");
     let mut source = Decompressor::new(file).map_err(|e| keeps(&e))?;
@@ -227,8 +230,8 @@ fn measure(file: Guarded<'_>, it: &mut RecoveredFile) -> Result<u64, String> {
     Ok(reader.sound_end())
 }
 
-/// Counts complete records of a compressed file and returns the end of the last complete compressed
-/// frame. Compressed frames hold complete records.
+/// Counts the complete records of a compressed `.part` file and returns the end of the last
+/// complete compressed frame. Compressed frames hold complete records.
 fn measure_compressed(
     file: Guarded<'_>,
     frames: &mut Decompressor<Guarded<'_>>,
@@ -259,8 +262,8 @@ fn measure_compressed(
     Ok(end)
 }
 
-/// Reader of a file that fails once the recovery is to stop. Sparse files may be too long to be
-/// read to their end.
+/// Reader of a `.part` file that fails once the recovery is to stop. Sparse files may be too long
+/// to be read to their end.
 #[derive(Clone, Copy)]
 struct Guarded<'a> {
     file: &'a File,

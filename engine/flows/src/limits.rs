@@ -13,68 +13,69 @@ use serde::Serialize;
 use wqcap_core::consumer::Frame;
 use wqcap_frame::{Tcp, filter::Filter};
 
-/// Limits on how much of each flow is kept.
+/// Cutoff settings: limits on how much of each flow is captured.
 #[derive(Clone, Debug, Serialize)]
 pub struct CutoffPlan {
-    /// Limits in order: the first whose filter matches a flow's first frame applies. A flow without
-    /// a match is kept whole.
+    /// Flow limits in order: the first whose filter matches a flow's first frame applies. A flow
+    /// without a match is kept whole.
     pub limits: Vec<FlowLimit>,
-    /// Nanoseconds of silence after which a flow counts as new.
+    /// Nanoseconds without a frame after which a flow counts as new.
     pub idle_ns: u64,
-    /// Maximum number of flows in the table of each queue or parser.
+    /// Maximum number of flows in the flow table of each queue or parser.
     pub capacity: usize,
 }
 
 impl CutoffPlan {
-    /// Bytes of a flow and its share of the index, at the index's lowest load.
+    /// Bytes of a flow in the cutoff's flow table and of its share of the hash index, at the
+    /// index's lowest load.
     pub const FLOW_BYTES: u64 = 128;
 
-    /// Returns the number of flows that fit into `memory` bytes.
+    /// Returns the number of flows of a cutoff that fit into `memory` bytes.
     #[must_use]
     pub fn capacity_of(memory: u64) -> usize {
         flow_table::capacity(memory, Self::FLOW_BYTES)
     }
 }
 
-/// Limit on how much of the flows that match a filter is kept.
+/// Limit on how much of each flow that matches a filter is captured.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowLimit {
-    /// Filter on a flow's first frame.
+    /// Filter that the first frame of a limited flow matches.
     pub filter: Filter,
-    /// Maximum bytes on the wire in each direction; `None` means no limit.
+    /// Maximum bytes on the wire that are kept of a flow in each direction; `None` means no limit.
     pub bytes: Option<u64>,
-    /// Maximum packets in each direction; `None` means no limit.
+    /// Maximum packets that are kept of a flow in each direction; `None` means no limit.
     pub packets: Option<u64>,
 }
 
-/// Counters of frames that were cut off.
+/// Counters of frames that the cutoff cut off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
 pub struct CutoffReport {
-    /// Number of flows with frames that were cut off.
+    /// Number of flows with frames that the cutoff cut off.
     pub flows: u64,
-    /// Bytes on the wire of the frames that were cut off.
+    /// Bytes on the wire of the frames that the cutoff cut off.
     pub bytes: u64,
-    /// Frames kept because the table had no room for their flows.
+    /// Number of frames kept because the flow table had no room for their flows.
     pub untracked_frames: u64,
 }
 
 /// Number of frames and bytes in one direction of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlowVolume {
-    /// Bytes on the wire.
+    /// Bytes on the wire of the flow in one direction.
     pub bytes: u64,
-    /// Frames.
+    /// Number of the flow's frames in one direction.
     pub packets: u64,
 }
 
 impl FlowVolume {
-    /// Larger than the volume of any flow.
+    /// Flow volume larger than that of any flow, which means no limit.
     const ENDLESS: Self = Self {
         bytes: u64::MAX,
         packets: u64::MAX,
     };
 
-    /// Returns `true` if the frames or the bytes reach the limit `most`.
+    /// Returns `true` if the frames or the bytes of the flow reach the limit `most`.
     #[cfg(feature = "records")]
     #[inline]
     pub fn reaches(self, most: Self) -> bool {
@@ -84,21 +85,22 @@ impl FlowVolume {
 
 /// Cutoff limits of a run.
 pub struct CutoffLimits {
-    /// Limits in the order of the configuration; the last one is for flows that no filter matches.
+    /// Flow limits in the order of the configuration; the last one is for flows that no filter
+    /// matches.
     each: Box<[Limit]>,
-    /// Silence after which a flow starts again, in nanoseconds.
+    /// Time without a frame after which a flow starts again, in nanoseconds.
     pub idle_ns: u64,
 }
 
-/// Limit for the flows that a filter matches.
+/// Cutoff limit for the flows that a filter matches.
 struct Limit {
     filter: Filter,
-    /// Frames and bytes that are kept in each direction.
+    /// Frames and bytes that the limit keeps of a flow in each direction.
     most: FlowVolume,
 }
 
 impl CutoffLimits {
-    /// Creates the limits of a plan.
+    /// Creates the cutoff limits of a run from its settings.
     pub fn new(plan: &CutoffPlan) -> Self {
         let limits = plan.limits.iter().map(|it| Limit {
             filter: it.filter.clone(),
@@ -117,7 +119,7 @@ impl CutoffLimits {
         }
     }
 
-    /// Returns the index of the limit for a flow with this first frame.
+    /// Returns the index of the cutoff limit for a flow with this first frame.
     pub fn for_first_frame(&self, bytes: &[u8], len: u32) -> u16 {
         let takes = |it: &Limit| it.filter.accepts(bytes, len);
         let at = self.each.iter().position(takes);
@@ -125,46 +127,47 @@ impl CutoffLimits {
         at.unwrap_or(self.each.len() - 1) as u16
     }
 
-    /// Returns the frames and bytes that `limit` keeps in each direction.
+    /// Returns the frames and bytes that `limit` keeps of a flow in each direction.
     #[inline]
     pub fn most(&self, limit: u16) -> FlowVolume {
         self.each[usize::from(limit)].most
     }
 
     /// Returns `true` if a frame received at `ns` starts a new flow with the same key: the flow was
-    /// silent for too long, or it has ended and the frame opens a connection.
+    /// silent for too long, or its connection has ended and the frame opens another one.
     #[inline]
     pub fn restarts(&self, last_ns: u64, ended: bool, ns: u64, tcp_flags: u8) -> bool {
         self.is_silent(last_ns, ns) || ended && opens(tcp_flags)
     }
 
-    /// Returns `true` if a flow was silent for too long.
+    /// Returns `true` if a flow had no frame for so long at `ns` that its next frame starts a new
+    /// flow.
     #[inline]
     pub fn is_silent(&self, last_ns: u64, ns: u64) -> bool {
         ns.saturating_sub(last_ns) >= self.idle_ns
     }
 }
 
-/// Returns `true` if a segment with these control bits opens a connection.
+/// Returns `true` if a segment with these TCP control bits opens a connection.
 #[inline]
 pub fn opens(tcp_flags: u8) -> bool {
     tcp_flags & (Tcp::SYN | Tcp::ACK) == Tcp::SYN
 }
 
-/// Returns `true` if a segment with these control bits ends a connection.
+/// Returns `true` if a segment with these TCP control bits ends a connection.
 #[inline]
 pub fn ends(tcp_flags: u8) -> bool {
     tcp_flags & (Tcp::FIN | Tcp::RST) != 0
 }
 
-/// Returns `true` if a segment with these control bits is kept even beyond the limit.
+/// Returns `true` if a segment with these TCP control bits is kept even beyond the flow's limit.
 #[inline]
 pub fn is_control(tcp_flags: u8) -> bool {
     tcp_flags & (Tcp::SYN | Tcp::FIN | Tcp::RST) != 0
 }
 
 impl CutoffReport {
-    /// Counts a frame that is cut off; `is_first`: the first one of its flow.
+    /// Counts a frame that the cutoff cuts off; `is_first`: the first such frame of its flow.
     #[inline]
     pub fn count(&mut self, frame: &Frame<'_>, is_first: bool) {
         self.flows += u64::from(is_first);

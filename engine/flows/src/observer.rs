@@ -22,7 +22,7 @@ use wqcap_frame::Headers;
 /// Observers of one queue's frames: live statistics and flow records.
 #[derive(Default)]
 pub struct Observer {
-    /// Recorder of live statistics; `None`: statistics are off.
+    /// Recorder of live statistics; `None`: live statistics are off.
     pub live: Option<Recorder>,
     /// Meter of flow records; `None`: flow records are off.
     #[cfg(feature = "records")]
@@ -49,8 +49,8 @@ impl Observer {
         }
     }
 
-    /// Counts a frame with its outermost and innermost headers. Out of line, so that stages without
-    /// an active observer keep their registers.
+    /// Counts a frame with its outermost and innermost headers in live statistics and flow records.
+    /// Out of line, so that stages without an active observer keep their registers.
     #[inline(never)]
     pub fn count(&mut self, frame: &Frame<'_>, headers: [&Headers; 2]) {
         self.count_live(frame, headers);
@@ -61,7 +61,7 @@ impl Observer {
         }
     }
 
-    /// Counts a frame like [`Observer::see`], and returns `true` if the limit of its flow cuts it
+    /// Counts a frame like [`Observer::count`], and returns `true` if the limit of its flow cuts it
     /// off. `place` is the flow of the frame. Flow records must follow limits.
     #[cfg(feature = "records")]
     #[inline(never)]
@@ -84,7 +84,7 @@ impl Observer {
         }
     }
 
-    /// Counts frames that were lost before they could be observed: flow records miss them.
+    /// Counts frames that were lost before the observers: flow records miss them.
     #[cfg_attr(
         not(feature = "records"),
         expect(unused_variables, reason = "only flow records miss frames")
@@ -96,7 +96,7 @@ impl Observer {
         }
     }
 
-    /// Ends a batch: all its frames have been handled.
+    /// Ends a batch of frames for the observers: all its frames have been processed.
     #[inline]
     pub fn end_batch(&mut self) {
         #[cfg(feature = "records")]
@@ -108,7 +108,7 @@ impl Observer {
         }
     }
 
-    /// Advances time while the queue is empty.
+    /// Advances the observers' time while the queue is empty.
     pub fn idle(&mut self) {
         if let Some(live) = &mut self.live {
             live.idle();
@@ -125,23 +125,23 @@ impl Observer {
 pub struct ObserversAttr<'a> {
     /// Number of receive queues.
     pub queues: usize,
-    /// Observers of each queue: one, or one for each of its parsers.
+    /// Number of observers of each queue: one, or one for each of its parsers.
     pub each: usize,
-    /// Keep live statistics.
+    /// `true` to collect live statistics.
     pub statistics: bool,
-    /// Time stamps are the system's time, and frames are observed while they hold their buffers. Hold times are recorded
-    /// only then.
+    /// `true` if frame time stamps are the system's time, and frames are observed while they hold
+    /// their buffers. Hold times are recorded only then.
     pub system_time: bool,
-    /// Flow records to write; `None`: no flow records.
+    /// Settings for the flow records to write; `None`: no flow records.
     pub flows: Option<&'a FlowsPlan>,
 }
 
-/// Observers of all queues.
+/// Observers of the frames of all queues.
 pub struct Observers {
     statistics: Option<Statistics>,
-    /// Set when time stamps are system time.
+    /// Set when frame time stamps are system time.
     system_time: bool,
-    /// Number of observers of each queue.
+    /// Number of observers of each receive queue.
     #[cfg(feature = "records")]
     each: usize,
     #[cfg(feature = "records")]
@@ -168,8 +168,8 @@ impl Observers {
         })
     }
 
-    /// Returns a function that creates observer number `at`. Call it once, on the observer's own
-    /// thread, so that its memory is on that thread's NUMA node. Observers of a queue have
+    /// Returns a function that creates frame observer number `at`. Call it once, on the observer's
+    /// own thread, so that its memory is on that thread's NUMA node. Observers of a queue have
     /// consecutive numbers.
     pub fn observer(&self, at: usize) -> impl FnOnce() -> Observer + Send + use<> {
         let (statistics, system_time) = (self.statistics.clone(), self.system_time);
@@ -185,7 +185,7 @@ impl Observers {
         }
     }
 
-    /// Returns the statistics; `None`: statistics are off.
+    /// Returns the live statistics; `None`: live statistics are off.
     #[must_use]
     pub fn statistics(&self) -> Option<&Statistics> {
         self.statistics.as_ref()

@@ -1,12 +1,12 @@
 //! Helpers for fields in network byte order and for headers of fixed length.
 
-/// Returns a big-endian 16-bit value from its two bytes.
+/// Returns the 16-bit value of two big-endian bytes.
 #[inline]
 pub(crate) fn be16(high: u8, low: u8) -> u16 {
     u16::from_be_bytes([high, low])
 }
 
-/// Declares a view of a header with `$len` bytes; its constructor checks the length.
+/// Declares a view of a header with `$len` bytes, whose constructor checks the length.
 macro_rules! fixed_header {
     ($(#[$doc:meta])* $name:ident: $len:literal, $short:ident) => {
         $(#[$doc])*
@@ -14,10 +14,10 @@ macro_rules! fixed_header {
         pub struct $name<'a>(&'a [u8; $len]);
 
         impl<'a> $name<'a> {
-            /// Length of the header in bytes.
+            /// Length of this header type in bytes.
             pub const LEN: usize = $len;
 
-            /// Checks that all bytes of the header are present.
+            /// Checks that all bytes of a fixed-length header are present.
             ///
             /// # Errors
             /// `bytes` ends within the header.
@@ -30,18 +30,18 @@ macro_rules! fixed_header {
 }
 pub(crate) use fixed_header;
 
-/// Adds accessors of the ports to a header that begins with source and destination port.
+/// Adds port accessors to a header that begins with source and destination port.
 macro_rules! ports {
     ($name:ident.$header:tt) => {
         impl $name<'_> {
-            /// Returns the source port.
+            /// Returns the source port of the transport header.
             #[inline]
             #[must_use]
             pub fn src_port(&self) -> u16 {
                 be16(self.$header[0], self.$header[1])
             }
 
-            /// Returns the destination port.
+            /// Returns the destination port of the transport header.
             #[inline]
             #[must_use]
             pub fn dst_port(&self) -> u16 {

@@ -34,7 +34,7 @@
 //! - Parsers take `&[u8]`, never a buffer, a ring or a device. The only foreign code that this
 //!   crate calls is libpcap's compiler.
 //! - No input causes a panic, and parsing does not allocate.
-//! - The work per frame is bounded: at most [`MOST_LAYERS`] headers are parsed.
+//! - The work per frame is bounded: at most [`MAX_HEADERS`] headers are parsed.
 //! - A truncated or inconsistent frame is not an error. It is classified as [`Malformed`], and the
 //!   fields parsed before the fault remain valid.
 //!

@@ -28,7 +28,7 @@ pub enum Malformed {
     ArpShort,
     /// Packet ends within an IPv4 header.
     Ipv4Short,
-    /// IP version is not 4 although IPv4 was announced.
+    /// IP version is not 4 although the header before it announced IPv4.
     Ipv4Version,
     /// IPv4 header length is below 20 bytes.
     Ipv4HeaderLength,
@@ -36,7 +36,7 @@ pub enum Malformed {
     Ipv4TotalLength,
     /// Packet ends within an IPv6 header.
     Ipv6Short,
-    /// IP version is not 6 although IPv6 was announced.
+    /// IP version is not 6 although the header before it announced IPv6.
     Ipv6Version,
     /// IPv6 payload length exceeds the frame.
     Ipv6PayloadLength,
@@ -66,12 +66,12 @@ pub enum Malformed {
     GeneveShort,
     /// Packet ends within a GTP-U header.
     GtpShort,
-    /// Frame has more headers than [`crate::MOST_LAYERS`].
+    /// Frame has more headers than [`crate::MAX_HEADERS`].
     TooDeep,
 }
 
 impl Malformed {
-    /// All classes, in the order of their numbers.
+    /// All classes of malformed frames, in the order of their numbers.
     pub const ALL: &[Self] = Self::VARIANTS;
 }
 
@@ -80,13 +80,13 @@ impl Malformed {
 pub struct MalformedCounts([u64; Malformed::ALL.len()]);
 
 impl MalformedCounts {
-    /// Counts a frame of the given class.
+    /// Counts a malformed frame of the given class.
     #[inline]
     pub fn count(&mut self, class: Malformed) {
         self.0[class as usize] += 1;
     }
 
-    /// Returns the classes with a count above 0, each with its count.
+    /// Returns the classes of malformed frames with a count above 0, each with its count.
     pub fn iter(&self) -> impl Iterator<Item = (Malformed, u64)> + '_ {
         let counts = Malformed::ALL.iter().copied().zip(self.0);
         counts.filter(|(_, count)| *count > 0)

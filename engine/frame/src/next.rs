@@ -2,35 +2,38 @@
 
 use crate::numbers::ethertype;
 
-/// Type of the next header, as announced by the header before it.
+/// Type of the next header in a frame, as announced by the header before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// An Ethernet header.
+    /// The next header is an Ethernet header.
     Ethernet,
-    /// Header that the ethertype names. A value up to 1500 is a length, and LLC follows.
+    /// The next header is the one that this ethertype names. A value up to 1500 is a length, and
+    /// LLC follows.
     Ethertype(u16),
-    /// An MPLS label stack entry.
+    /// The next header is an MPLS label stack entry.
     Mpls,
-    /// A PPP protocol field.
+    /// The next header is a PPP protocol field.
     Ppp,
-    /// Protocol above IPv4, by its number.
+    /// The next header is that of the protocol above IPv4 with this number.
     AboveIpv4(u8),
-    /// Protocol above IPv6 or extension header, by its number.
+    /// The next header is that of the protocol above IPv6 or an extension header with this number.
     AboveIpv6(u8),
-    /// An ERSPAN header; its type (2 or 3) comes from the GRE header.
+    /// The next header is an ERSPAN header; its type (2 or 3) comes from the GRE header.
     Erspan(u8),
-    /// A VXLAN header; `true` for VXLAN with the generic protocol extension (VXLAN-GPE).
+    /// The next header is a VXLAN header; `true` for VXLAN with the generic protocol extension
+    /// (VXLAN-GPE).
     Vxlan(bool),
-    /// A Geneve header.
+    /// The next header is a Geneve header.
     Geneve,
-    /// A GTP-U header.
+    /// The next header is a GTP-U header.
     Gtp,
-    /// Payload, which is not parsed.
+    /// No header follows: the rest is payload, which is not parsed.
     Payload,
 }
 
 impl Next {
-    /// Returns IPv4 or IPv6 by the version in the first four bits, and payload for other versions.
+    /// Returns IPv4 or IPv6 as the next header by the version in the first four bits, and payload
+    /// for other versions.
     #[inline]
     pub(crate) fn ip_by_version(bytes: &[u8]) -> Self {
         match bytes.first().map(|b| b >> 4) {

@@ -21,35 +21,36 @@ use wqcap_core::error::ResourceError;
 
 /// Size of the requested huge pages in bytes: the common size on x86-64 and arm64.
 const HUGE_PAGE: usize = 2 << 20;
-/// Size of the smallest pages in bytes.
+/// Size in bytes of the smallest memory pages.
 const PAGE: usize = 4096;
-/// Bytes made resident by one call, which blocks every mmap(2) of the process while it runs.
+/// Bytes of memory made resident by one call, which blocks every mmap(2) of the process while it
+/// runs.
 const TOUCH: usize = 2 << 20;
 
-/// Kind of pages that back a region.
+/// Kind of memory pages that back a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// Reserved huge pages (`vm.nr_hugepages`).
+    /// Reserved huge pages of the system (`vm.nr_hugepages`).
     Huge,
     /// Ordinary pages, with transparent huge pages requested.
     Ordinary,
 }
 
-/// Anonymous private mapping, or a part of one that no other region uses; page aligned. The mapping
-/// is unmapped with its last part.
+/// Memory region: an anonymous private mapping, or a page-aligned part of one that no other region
+/// uses. The mapping is unmapped with its last part.
 pub struct Region {
     start: *mut u8,
     len: usize,
     mapping: Arc<Mapping>,
 }
 
-/// Pages of regions that are still to be made resident. The regions are usable before that, but
-/// slower.
+/// Pages of memory regions that are still to be made resident. The regions are usable before that,
+/// but slower.
 #[must_use]
 pub struct Untouched(Arc<Mapping>);
 
 impl Untouched {
-    /// Makes the pages resident; changes none of their bytes.
+    /// Makes the pages of the memory regions resident; changes none of their bytes.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -60,15 +61,15 @@ impl Untouched {
     }
 }
 
-/// Error for `bytes` bytes of memory that the kernel refuses.
+/// Creates the error for `bytes` bytes of memory that the kernel refuses.
 fn refusal(bytes: usize, source: io::Error) -> ResourceError {
     ResourceError::System {
-        what: format!("{bytes} bytes of memory"),
+        what: format!("cannot allocate {bytes} bytes of memory"),
         source,
     }
 }
 
-/// Memory that was mapped in one piece.
+/// Memory that was mapped with one call.
 struct Mapping {
     start: *mut u8,
     len: usize,
@@ -86,8 +87,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Region {
-    /// Maps and pre-faults `len` bytes (at least one), on `numa_node` if given, in huge pages if
-    /// available.
+    /// Maps and pre-faults `len` bytes of memory (at least one), on `numa_node` if given, in huge
+    /// pages if available.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -104,7 +105,7 @@ impl Region {
             .map_err(|source| refusal(len, source))
     }
 
-    /// Maps and pre-faults `count` adjacent regions of `len` bytes (at least one), so that
+    /// Maps and pre-faults `count` adjacent memory regions of `len` bytes (at least one), so that
     /// transparent huge pages can back regions that are smaller than a huge page. Reserved huge
     /// pages are left for memory that a device writes to.
     ///
@@ -116,8 +117,8 @@ impl Region {
         Ok(regions)
     }
 
-    /// Maps `count` regions as [`Region::several`] does, without pre-faulting. Another thread can
-    /// do that with [`Untouched::touch`].
+    /// Maps `count` memory regions as [`Region::allocate_many`] does, without pre-faulting. Another
+    /// thread can do that with [`Untouched::touch`].
     ///
     /// # Errors
     /// There is not enough memory.
@@ -138,7 +139,7 @@ impl Region {
         Ok(((0..count).map(part).collect(), Untouched(mapping)))
     }
 
-    /// Leaves the region out of core dumps (`MADV_DONTDUMP`).
+    /// Leaves the memory region out of core dumps (`MADV_DONTDUMP`).
     ///
     /// # Errors
     /// The kernel rejects the advice.
@@ -146,7 +147,7 @@ impl Region {
         self.mapping.advise(libc::MADV_DONTDUMP)
     }
 
-    /// Keeps the region out of swap (`mlock`).
+    /// Keeps the memory region out of swap (`mlock`).
     ///
     /// # Errors
     /// The limit of locked memory is reached (`ulimit -l`).
@@ -158,32 +159,32 @@ impl Region {
         }
     }
 
-    /// Returns the address of the first byte.
+    /// Returns the address of the memory region's first byte.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.start
     }
 
-    /// Returns the number of usable bytes, as requested.
+    /// Returns the number of usable bytes of the memory region, as requested.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns `false`: a region has at least one byte.
+    /// Returns `false`: a memory region has at least one byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Returns the kind of pages that back the region.
+    /// Returns the kind of pages that back the memory region.
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.mapping.pages
     }
 
-    /// Returns the bytes of a region that no device writes to.
+    /// Returns the bytes of a memory region that no device writes to.
     #[inline]
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
@@ -193,7 +194,7 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
-    /// Returns the first `len` bytes, at most all, of a region that no device writes to.
+    /// Returns the first `len` bytes, at most all, of a memory region that no device writes to.
     #[inline]
     #[must_use]
     pub fn as_slice(&self, len: usize) -> &[u8] {
@@ -203,8 +204,8 @@ impl Region {
 }
 
 impl Mapping {
-    /// Maps reserved huge pages. Fails for less than one huge page, to leave them to larger
-    /// regions.
+    /// Maps `len` bytes in reserved huge pages. Fails for less than one huge page, to leave the
+    /// reserved pages to larger regions.
     fn huge(len: usize, numa_node: Option<u32>) -> io::Result<Self> {
         if len < HUGE_PAGE {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -251,7 +252,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Prefers pages of one NUMA node. Errors are ignored: a full node must not stop a capture.
+    /// Prefers pages of one NUMA node for the mapping. Errors are ignored: a full node must not
+    /// stop a capture.
     fn bind(&self, node: u32) {
         let Some(nodes) = node_mask(node) else { return };
         // SAFETY: our own mapping; the mask outlives the call and has as many bits as stated.
@@ -272,7 +274,7 @@ impl Mapping {
         self.advise_at(0, self.len, advice)
     }
 
-    /// Applies madvise(2) to `len` bytes at offset `at`.
+    /// Applies madvise(2) to `len` bytes of the mapping at offset `at`.
     fn advise_at(&self, at: usize, len: usize, advice: i32) -> io::Result<()> {
         let start = self.start.wrapping_add(at);
         // SAFETY: within our own mapping; no advice that is given here changes its bytes.
@@ -283,7 +285,7 @@ impl Mapping {
         }
     }
 
-    /// Returns the mapping with all its pages resident.
+    /// Returns the memory mapping with all its pages resident.
     fn populate_all(self) -> io::Result<Self> {
         self.populate()?;
         Ok(self)
@@ -345,19 +347,19 @@ pub fn prefer_node<T>(node: Option<u32>, make: impl FnOnce() -> T) -> T {
     made
 }
 
-/// Number of bits in a word of a node mask.
+/// Number of bits in a word of a NUMA node mask.
 const WORD_BITS: usize = libc::c_ulong::BITS as usize;
-/// Number of words in a node mask, enough for the 1024 nodes that kernels support at most
+/// Number of words in a NUMA node mask, enough for the 1024 nodes that kernels support at most
 /// (`CONFIG_NODES_SHIFT`).
 const NODE_WORDS: usize = 1024 / WORD_BITS;
-/// Length of a node mask in bits, as passed to mbind(2) and set_mempolicy(2): the kernel reads one
-/// bit less (`get_nodes` of mm/mempolicy.c).
+/// Length of a NUMA node mask in bits, as passed to mbind(2) and set_mempolicy(2): the kernel reads
+/// one bit less (`get_nodes` of mm/mempolicy.c).
 const MASK_BITS: usize = NODE_WORDS * WORD_BITS + 1;
 
 /// Set of NUMA nodes: node N is bit N % 64 of word N / 64.
 type NodeMask = [libc::c_ulong; NODE_WORDS];
 
-/// Returns the mask of one node; `None` if kernels have no node of that number.
+/// Returns the mask of one NUMA node; `None` if kernels have no node of that number.
 fn node_mask(node: u32) -> Option<NodeMask> {
     let node = node as usize;
     let mut mask = [0; NODE_WORDS];
@@ -365,7 +367,7 @@ fn node_mask(node: u32) -> Option<NodeMask> {
     Some(mask)
 }
 
-/// Memory policy of a thread (set_mempolicy(2)).
+/// NUMA memory policy of a thread (set_mempolicy(2)).
 #[derive(Debug, PartialEq, Eq)]
 struct Policy {
     mode: libc::c_int,
@@ -373,7 +375,8 @@ struct Policy {
 }
 
 impl Policy {
-    /// Returns the policy of the calling thread; `None` if the kernel does not report it.
+    /// Returns the NUMA memory policy of the calling thread; `None` if the kernel does not report
+    /// it.
     fn of_this_thread() -> Option<Self> {
         let mut it = Self {
             mode: 0,
@@ -404,8 +407,8 @@ impl Policy {
     }
 }
 
-/// Requests huge pages for heap memory that has not been written to yet. Random reads of a table
-/// then need no page table walk for each entry. Only whole huge pages inside the memory are
+/// Requests huge pages for heap memory that has not been written to yet. Random reads of a large
+/// array then need no page table walk for each item. Only whole huge pages inside the memory are
 /// requested; if the kernel has none, it uses ordinary pages.
 pub fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
     let start = memory.as_mut_ptr().cast::<u8>();
@@ -421,9 +424,9 @@ pub fn prefer_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
 /// Size of a cache line in bytes.
 const LINE: usize = 64;
 
-/// Prefetches the first `lines` cache lines of item `at` of a table, or all that it has, for use a
-/// little later. An index without an item is harmless. On architectures other than x86-64, does
-/// nothing.
+/// Prefetches the first `lines` cache lines of item `at` of a slice, or all that the item has, for
+/// use a little later. An index without an item is harmless. On architectures other than x86-64,
+/// does nothing.
 #[inline]
 pub fn prefetch<T>(table: &[T], at: usize, lines: usize) {
     let item = table.as_ptr().wrapping_add(at).cast::<u8>();
@@ -432,7 +435,7 @@ pub fn prefetch<T>(table: &[T], at: usize, lines: usize) {
     }
 }
 
-/// Returns the number of cache lines of an item, at most `most`.
+/// Returns the number of cache lines of an item of type `T`, at most `most`.
 const fn lines_of<T>(most: usize) -> usize {
     let lines = size_of::<T>().div_ceil(LINE);
     if lines < most { lines } else { most }
@@ -452,9 +455,9 @@ pub fn prefetch_line(address: *const u8) {
     let _ = address;
 }
 
-/// Reads from the first `lines` cache lines of item `at` of a table, or all that it has, so that
-/// they are cached afterwards; no instruction waits for the values. A prefetch may be dropped if
-/// many are in flight, a read is not: in a loop of these calls, the cache misses of many items
+/// Reads from the first `lines` cache lines of item `at` of a slice, or all that the item has, so
+/// that they are cached afterwards; no instruction waits for the values. A prefetch may be dropped
+/// if many are in flight, a read is not: in a loop of these calls, the cache misses of many items
 /// overlap. If there is no such item, does nothing.
 #[inline]
 pub fn touch<T: Copy>(table: &[T], at: usize, lines: usize) {

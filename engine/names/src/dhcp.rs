@@ -7,7 +7,7 @@
 use crate::{PayloadError, text::text};
 use std::net::IpAddr;
 
-/// Length of the fixed part in bytes.
+/// Length of a DHCP message's fixed part in bytes.
 ///
 /// | bytes | field |
 /// |---|---|
@@ -18,14 +18,14 @@ use std::net::IpAddr;
 /// | 28..34 | hardware address of the client |
 /// | 236..240 | magic cookie; options follow |
 const OPTIONS: usize = 240;
-/// Magic cookie before the options.
+/// Magic cookie before the options of a DHCP message.
 const MAGIC: [u8; 4] = [99, 130, 83, 99];
 const PAD: u8 = 0;
 const HOST_NAME: u8 = 12;
 const REQUESTED: u8 = 50;
 const TYPE: u8 = 53;
 const END: u8 = 255;
-/// Names of the message types 1 to 8: RFC 2131 section 3.1, table 2.
+/// Names of the DHCP message types 1 to 8: RFC 2131 section 3.1, table 2.
 const TYPES: [&str; 8] = [
     "DISCOVER", "OFFER", "REQUEST", "DECLINE", "ACK", "NAK", "RELEASE", "INFORM",
 ];
@@ -33,21 +33,21 @@ const TYPES: [&str; 8] = [
 /// Parsed DHCP message for IPv4 or IPv6: identity, name and addresses of the client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DhcpMessage {
-    /// Transaction identifier, equal in a request and its reply.
+    /// DHCP transaction identifier, equal in a request and its reply.
     pub transaction: u32,
-    /// Name of the message type, such as `DISCOVER`, or its number if it has no name; `None` for
-    /// BOOTP.
+    /// Name of the DHCP message type, such as `DISCOVER`, or its number if it has no name; `None`
+    /// for BOOTP.
     pub kind: Option<String>,
-    /// MAC address of the client; `None` if its hardware is not Ethernet or the message has no
+    /// MAC address of the DHCP client; `None` if its hardware is not Ethernet or the message has no
     /// address.
     pub client: Option<[u8; 6]>,
     /// Unique identifier (DUID) of a DHCPv6 client, at most 130 bytes.
     pub duid: Option<Vec<u8>>,
-    /// Host name sent by the client.
+    /// Host name sent by the DHCP client.
     pub host: Option<String>,
-    /// Address assigned to the client, or its current address.
+    /// IP address assigned to the DHCP client, or its current address.
     pub address: Option<IpAddr>,
-    /// Address requested by the client.
+    /// IP address requested by the DHCP client.
     pub requested: Option<IpAddr>,
 }
 
@@ -90,7 +90,7 @@ impl DhcpMessage {
         Ok(message)
     }
 
-    /// Records the value of an option.
+    /// Records the value of a DHCP option.
     fn option(&mut self, code: u8, value: &[u8]) {
         match (code, value) {
             (HOST_NAME, _) => {

@@ -9,11 +9,11 @@ use crate::{DhcpMessage, PayloadError, text::text};
 use domain::base::name::UncertainName;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Length in bytes of a relay message before its options: type, hop count, two addresses.
+/// Length in bytes of a DHCPv6 relay message before its options: type, hop count, two addresses.
 const RELAY: usize = 34;
 const RELAY_FORW: u8 = 12;
 const RELAY_REPL: u8 = 13;
-/// Names of the message types 1 to 11: RFC 8415 section 7.3.
+/// Names of the DHCPv6 message types 1 to 11: RFC 8415 section 7.3.
 const TYPES: [&str; 11] = [
     "SOLICIT",
     "ADVERTISE",
@@ -39,9 +39,9 @@ const IA_TA: u16 = 4;
 const IA_ADDRESS: u16 = 5;
 const RELAY_MESSAGE: u16 = 9;
 const CLIENT_FQDN: u16 = 39;
-/// Option of a relay with the client's link-layer address: RFC 6939.
+/// Option of a DHCPv6 relay with the client's link-layer address: RFC 6939.
 const CLIENT_LINK_LAYER: u16 = 79;
-/// Maximum length of a DUID in bytes: RFC 8415 section 11.1.
+/// Maximum length of a DHCPv6 client's DUID in bytes: RFC 8415 section 11.1.
 const MOST_DUID: usize = 130;
 
 impl DhcpMessage {
@@ -108,7 +108,7 @@ impl DhcpMessage {
     }
 }
 
-/// Returns code and value of the next option, and advances `rest`.
+/// Returns code and value of the next DHCPv6 option, and advances `rest`.
 fn option<'a>(rest: &mut &'a [u8]) -> Result<(u16, &'a [u8]), PayloadError> {
     let (&[a, b, c, d], behind) = rest.split_first_chunk().ok_or(PayloadError)?;
     let len = usize::from(u16::from_be_bytes([c, d]));
@@ -117,8 +117,8 @@ fn option<'a>(rest: &mut &'a [u8]) -> Result<(u16, &'a [u8]), PayloadError> {
     Ok((u16::from_be_bytes([a, b]), value))
 }
 
-/// Returns the first address in the options of an identity association. With `is_given`, addresses
-/// with a valid lifetime of 0 are skipped, because a server thus withdraws an address.
+/// Returns the first address in the options of a DHCPv6 identity association. With `is_given`,
+/// addresses with a valid lifetime of 0 are skipped, because a server thus withdraws an address.
 fn address(mut options: &[u8], is_given: bool) -> Result<Option<Ipv6Addr>, PayloadError> {
     while !options.is_empty() {
         let (code, value) = option(&mut options)?;
@@ -135,7 +135,7 @@ fn address(mut options: &[u8], is_given: bool) -> Result<Option<Ipv6Addr>, Paylo
     Ok(None)
 }
 
-/// Returns the MAC address in a DUID of type LLT or LL: RFC 8415 sections 11.2 and 11.4.
+/// Returns the MAC address in a DHCPv6 DUID of type LLT or LL: RFC 8415 sections 11.2 and 11.4.
 fn hardware(duid: &[u8]) -> Option<[u8; 6]> {
     match *duid {
         [0, 1, 0, 1, _, _, _, _, a, b, c, d, e, f] | [0, 3, 0, 1, a, b, c, d, e, f] => {
@@ -145,8 +145,8 @@ fn hardware(duid: &[u8]) -> Option<[u8; 6]> {
     }
 }
 
-/// Decodes a fully qualified or partial domain name: RFC 4704 section 4.2. Returns `None` for an
-/// invalid name, such as that of Windows Vista.
+/// Decodes a DHCPv6 client's fully qualified or partial domain name: RFC 4704 section 4.2. Returns
+/// `None` for an invalid name, such as that of Windows Vista.
 fn host(bytes: &[u8]) -> Option<String> {
     let name = match UncertainName::from_octets(bytes).ok()? {
         UncertainName::Absolute(name) if name.is_root() => return None,

@@ -4,28 +4,28 @@
 use crate::PayloadError;
 use domain::base::Message;
 
-/// Maximum number of questions that are parsed. Servers answer only one.
+/// Maximum number of questions that are parsed per DNS message. Servers answer only one.
 const MOST_QUESTIONS: usize = 16;
 
 /// Parsed DNS query or answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsMessage {
-    /// Identifier that is equal in a query and its answer.
+    /// DNS identifier that is equal in a query and its answer.
     pub id: u16,
-    /// Name of the answer's response code, such as `NXDOMAIN`; `None` for a query.
+    /// Name of the DNS answer's response code, such as `NXDOMAIN`; `None` for a query.
     pub rcode: Option<String>,
-    /// Number of records in the answer section.
+    /// Number of resource records in the answer section of a DNS message.
     pub answers: u16,
-    /// Questions of the message, at most 16.
+    /// Questions of the DNS message, at most 16.
     pub questions: Vec<Question>,
 }
 
 /// Question of a DNS message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Queried name in the format of zone files, without the final dot; `.` for the root.
+    /// Queried DNS name in the format of zone files, without the final dot; `.` for the root.
     pub name: String,
-    /// Queried record type, such as `AAAA`.
+    /// Queried DNS record type, such as `AAAA`.
     pub kind: String,
 }
 
@@ -78,7 +78,7 @@ impl DnsMessage {
     }
 }
 
-/// Splits a stream into its first message and the bytes after it.
+/// Splits a stream of DNS over TCP into its first message and the bytes after it.
 fn split_first_message(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))

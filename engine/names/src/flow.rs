@@ -8,7 +8,7 @@ use crate::{
     tls::{self, Carrier, Hello},
 };
 
-/// Names found in a flow. For each field the first value is kept.
+/// Names found in the payloads of a flow. For each field the first value is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     /// Server name (SNI) in the client's hello of TLS or QUIC.
@@ -19,18 +19,18 @@ pub struct Names {
     pub tls_version: Option<u16>,
     /// JA4 fingerprint of the client's hello.
     pub ja4: Option<String>,
-    /// Method of the first HTTP request.
+    /// Method of the flow's first HTTP request.
     pub http_method: Option<String>,
-    /// Host of the first HTTP request.
+    /// Host of the flow's first HTTP request.
     pub http_host: Option<String>,
-    /// Status of the first HTTP response.
+    /// Status of the flow's first HTTP response.
     pub http_status: Option<u16>,
-    /// SSH identification lines, one per direction.
+    /// SSH identification lines of the flow, one per direction.
     pub ssh: [Option<String>; 2],
 }
 
 impl Names {
-    /// Returns all texts that are present.
+    /// Returns all text names that were found in the flow.
     fn texts(&self) -> impl Iterator<Item = &String> {
         let [there, back] = &self.ssh;
         let all = [
@@ -49,16 +49,16 @@ impl Names {
 /// Progress of parsing the hello of a QUIC client.
 #[derive(Default)]
 enum Quic {
-    /// No piece of the hello has been received.
+    /// No piece of the QUIC client's hello has been received.
     #[default]
     Unknown,
-    /// Some pieces of the hello have been received, in the given direction.
+    /// Some pieces of the QUIC client's hello have been received, in the given direction.
     Begun(Box<HelloPieces>, usize),
-    /// The hello is complete, or parsing was abandoned.
+    /// The QUIC client's hello is complete, or its parsing was abandoned.
     Over,
 }
 
-/// Parser state of one flow. Payloads must be passed in their order.
+/// Parser of the names in one flow. Payloads must be passed in their order.
 #[derive(Default)]
 pub struct FlowNames {
     names: Names,
@@ -66,8 +66,8 @@ pub struct FlowNames {
 }
 
 impl FlowNames {
-    /// Parses a payload, or as many of its bytes as [`crate::Kind::wanted`] returns. `way` is the
-    /// direction, 0 or 1.
+    /// Parses a payload of the flow, or as many of its bytes as [`crate::PayloadKind::wanted`]
+    /// returns. `way` is the direction, 0 or 1.
     ///
     /// # Errors
     /// The payload is not of this protocol, or it is truncated.
@@ -153,7 +153,7 @@ impl FlowNames {
         Ok(())
     }
 
-    /// Returns the names found so far.
+    /// Returns the names found in the flow so far.
     #[must_use]
     pub fn names(&self) -> &Names {
         &self.names
@@ -165,7 +165,7 @@ impl FlowNames {
         (self.names != Names::default()).then_some(self.names)
     }
 
-    /// Returns the memory in bytes that the flow occupies.
+    /// Returns the memory in bytes that the names parser of this flow occupies.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let texts: usize = self.names.texts().map(String::capacity).sum();

@@ -3,10 +3,10 @@
 use crate::text::text;
 use httparse::{EMPTY_HEADER, Request, Response, Status};
 
-/// Maximum number of header fields of a request; a request with more is unreadable.
+/// Maximum number of header fields of an HTTP request; a request with more is unreadable.
 const MOST_HEADERS: usize = 64;
 
-/// Names in the head of an HTTP message.
+/// Names in the start line and header fields of an HTTP message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum HttpHead {
     Request {
@@ -18,7 +18,7 @@ pub(crate) enum HttpHead {
     },
 }
 
-/// Parses the first bytes of an HTTP message, which may be truncated.
+/// Parses the start line and header fields of an HTTP message, which may be truncated.
 pub(crate) fn head(bytes: &[u8]) -> Option<HttpHead> {
     let mut headers = [EMPTY_HEADER; MOST_HEADERS];
     if bytes.starts_with(b"HTTP") {
@@ -34,15 +34,15 @@ pub(crate) fn head(bytes: &[u8]) -> Option<HttpHead> {
     Some(HttpHead::Request { method, host })
 }
 
-/// Returns the value of the `Host` field.
+/// Returns the value of the `Host` field of an HTTP request.
 fn host<'b>(request: &Request<'_, 'b>) -> Option<&'b [u8]> {
     let mut headers = request.headers.iter();
     let host = headers.find(|it| it.name.eq_ignore_ascii_case("host"));
     host.map(|it| it.value)
 }
 
-/// Returns `true` if a request is truncated before its `Host` field. Used on the hot path; most
-/// requests are complete, which is checked first.
+/// Returns `true` if an HTTP request is truncated before its `Host` field. Used on the hot path;
+/// most requests are complete, which is checked first.
 pub(crate) fn is_host_pending(bytes: &[u8]) -> bool {
     if bytes.ends_with(b"\r\n\r\n") {
         return false;

@@ -8,25 +8,26 @@ use std::fmt::Write as _;
 const SNI: u16 = 0;
 const ALPN: u16 = 16;
 
-/// Fields of a hello that are part of its fingerprint, in the order of the hello.
+/// Fields of a TLS client hello that are part of its JA4 fingerprint, in the order of the hello.
 #[derive(Debug)]
 pub(crate) struct Traits<'a> {
-    /// Transport: `t` for TCP, `q` for QUIC.
+    /// Transport of the client hello: `t` for TCP, `q` for QUIC.
     pub(crate) transport: char,
-    /// Offered TLS versions, or the version of the hello if it has no such extension.
+    /// TLS versions offered in the client hello, or the version of the hello if it has no such
+    /// extension.
     pub(crate) versions: Vec<u16>,
-    /// Offered cipher suites.
+    /// Cipher suites offered in the client hello.
     pub(crate) ciphers: Vec<u16>,
-    /// Types of the extensions.
+    /// Types of the extensions in the client hello.
     pub(crate) extensions: Vec<u16>,
-    /// Signature algorithms.
+    /// Signature algorithms offered in the client hello.
     pub(crate) algorithms: Vec<u16>,
-    /// First protocol of ALPN.
+    /// First application protocol (ALPN) offered in the client hello.
     pub(crate) protocol: Option<&'a [u8]>,
 }
 
 impl Traits<'_> {
-    /// Returns the JA4 fingerprint.
+    /// Returns the JA4 fingerprint of the client hello.
     pub(crate) fn ja4(mut self) -> String {
         for list in [
             &mut self.versions,
@@ -65,7 +66,7 @@ impl Traits<'_> {
     }
 }
 
-/// Returns `true` for a GREASE value, a reserved value without meaning: RFC 8701.
+/// Returns `true` for a TLS GREASE value, a reserved value without meaning: RFC 8701.
 fn is_grease(value: u16) -> bool {
     value & 0x0f0f == 0x0a0a && value >> 8 == value & 0xff
 }
@@ -83,8 +84,8 @@ fn version(offered: &[u16]) -> &'static str {
     }
 }
 
-/// Returns the first and last character of a protocol name, or of its hex digits if the first or
-/// last byte is neither a letter nor a digit.
+/// Returns the first and last character of an ALPN protocol name, or of its hex digits if the first
+/// or last byte is neither a letter nor a digit.
 fn ends(protocol: &[u8]) -> [char; 2] {
     let (Some(&first), Some(&last)) = (protocol.first(), protocol.last()) else {
         return ['0'; 2];
@@ -96,13 +97,13 @@ fn ends(protocol: &[u8]) -> [char; 2] {
     [digit(first >> 4), digit(last & 0xf)]
 }
 
-/// Returns the values as 4-digit hex numbers, separated by commas.
+/// Returns TLS code points as 4-digit hex numbers, separated by commas.
 fn hex(values: &[u16]) -> String {
     let values: Vec<_> = values.iter().map(|it| format!("{it:04x}")).collect();
     values.join(",")
 }
 
-/// Returns the first 12 hex digits of a list's SHA-256, or zeros for an empty list.
+/// Returns the first 12 hex digits of the SHA-256 of a JA4 list, or zeros for an empty list.
 fn digest(list: &str) -> String {
     if list.is_empty() {
         return "0".repeat(12);

@@ -3,8 +3,8 @@
 
 use crate::{http, quic};
 
-/// Maximum number of payload bytes that are parsed. A TLS hello with post-quantum keys has about
-/// 2000 bytes.
+/// Maximum number of payload bytes that are parsed for names. A TLS hello with post-quantum keys
+/// has about 2000 bytes.
 pub const MAX_PAYLOAD: usize = 4096;
 /// Maximum number of bytes of an HTTP response that are parsed; the status is in the first line.
 const MOST_RESPONSE: usize = 1024;
@@ -18,31 +18,31 @@ const DNS_PORT: u16 = 53;
 /// 14.1.
 const LEAST_QUIC: usize = 1200;
 
-/// Kind of a payload, by its first bytes or its ports.
+/// Kind of a TCP or UDP payload, by its first bytes or its ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadKind {
-    /// First message of a flow, or of a later exchange in the same flow.
+    /// The payload is the first message of a flow, or of a later exchange in the same flow.
     Beginning(Protocol),
-    /// DNS message over UDP.
+    /// The payload is a DNS message over UDP.
     Dns,
-    /// DNS messages over TCP, each preceded by its length.
+    /// The payload is DNS messages over TCP, each preceded by its length.
     DnsOverTcp,
-    /// DHCP message for IPv4.
+    /// The payload is a DHCP message for IPv4.
     Dhcp,
-    /// DHCPv6 message.
+    /// The payload is a DHCPv6 message.
     Dhcpv6,
 }
 
 /// Protocol whose first messages contain a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Client or server hello of TLS over TCP.
+    /// TLS over TCP, by the hello of client or server.
     Tls,
-    /// HTTP/1 request or response.
+    /// HTTP/1, by a request or response.
     Http,
-    /// SSH identification line.
+    /// SSH, by the identification line.
     Ssh,
-    /// Datagram that begins with a QUIC Initial packet.
+    /// QUIC, by a datagram that begins with an Initial packet.
     Quic,
 }
 
@@ -106,9 +106,9 @@ impl PayloadKind {
         is_quic.then_some(Self::Beginning(Protocol::Quic))
     }
 
-    /// Returns how many bytes from the start of `payload` are needed, at most [`MOST`]. The result
-    /// exceeds the length of `payload` if the message continues in the next segments. A later call
-    /// with the next segment appended may return less.
+    /// Returns how many bytes from the start of a flow's `payload` are needed, at most
+    /// [`MAX_PAYLOAD`]. The result exceeds the length of `payload` if the message continues in the
+    /// next segments. A later call with the next segment appended may return less.
     #[must_use]
     pub fn wanted(self, payload: &[u8]) -> usize {
         let len = payload.len();

@@ -6,7 +6,8 @@
 //! use wqcap_names::{FlowNames, PayloadKind};
 //!
 //! let payload = b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n";
-//! let Some(PayloadKind::Beginning(protocol)) = PayloadKind::classify_tcp(payload, [40_000, 80]) else {
+//! let kind = PayloadKind::classify_tcp(payload, [40_000, 80]);
+//! let Some(PayloadKind::Beginning(protocol)) = kind else {
 //!     panic!("the payload is a request")
 //! };
 //! let mut flow = FlowNames::default();
@@ -14,16 +15,16 @@
 //! assert_eq!(flow.names().http_host.as_deref(), Some("example.org"));
 //! ```
 //!
-//! [`PayloadKind`] is for the hot path. It classifies a payload by its first bytes or its ports. The few
-//! payloads that may contain a name are parsed later in another thread: [`FlowNames`] parses the
-//! payloads of one flow, [`DnsMessage`] and [`DhcpMessage`] parse single messages.
+//! [`PayloadKind`] is for the hot path. It classifies a payload by its first bytes or its ports.
+//! The few payloads that may contain a name are parsed later in another thread: [`FlowNames`]
+//! parses the payloads of one flow, [`DnsMessage`] and [`DhcpMessage`] parse single messages.
 //!
 //! # Invariants
 //!
 //! - The input is untrusted: no input causes a panic.
 //! - Work is bounded by [`MAX_PAYLOAD`] bytes of a payload. Memory per flow is bounded, and
 //!   [`FlowNames::bytes`] returns it.
-//! - A payload that cannot be parsed is [`PayloadError`]. Names parsed before it remain valid.
+//! - A payload that cannot be parsed returns [`PayloadError`]. Names parsed before it remain valid.
 
 mod dhcp;
 mod dhcpv6;
@@ -42,7 +43,6 @@ pub use dns::{DnsMessage, Question};
 pub use flow::{FlowNames, Names};
 pub use kind::{MAX_PAYLOAD, PayloadKind, Protocol};
 
-/// Error: the payload is not of the kind that its first bytes or ports indicate, or it is
-/// truncated.
+/// Error: a payload is not of the kind that its first bytes or ports indicate, or it is truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PayloadError;

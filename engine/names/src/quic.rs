@@ -13,28 +13,29 @@ use aes_gcm::{Aes128Gcm, KeyInit, aead::AeadInOut};
 use hkdf::Hkdf;
 use sha2::Sha256;
 
-/// Maximum length of a hello in bytes.
+/// Maximum length of a QUIC client's hello in bytes.
 const MOST_HELLO: usize = 8192;
-/// Maximum number of pieces of a hello.
+/// Maximum number of pieces of a QUIC client's hello.
 const MOST_PIECES: usize = 128;
-/// Length in bytes of an authentication tag, and of the sample for header protection.
+/// Length in bytes of a QUIC authentication tag, and of the ciphertext sample for header
+/// protection.
 const TAG: usize = 16;
-/// Maximum length of a connection ID in bytes: RFC 9000 section 17.2.
+/// Maximum length of a QUIC connection ID in bytes: RFC 9000 section 17.2.
 const MOST_ID: usize = 20;
 
 /// Constants of a QUIC version.
 struct Version {
-    /// Version number in the packet header.
+    /// QUIC version number in the packet header.
     number: u32,
-    /// Salt of the initial secret.
+    /// Salt of a QUIC version's initial secret.
     salt: [u8; 20],
-    /// Long packet type of an Initial packet.
+    /// Long packet type of an Initial packet in a QUIC version.
     initial: u8,
-    /// Label of the packet protection key.
+    /// Label of the packet protection key of a QUIC version.
     key: &'static [u8],
-    /// Label of the initialisation vector.
+    /// Label of the initialisation vector of a QUIC version.
     iv: &'static [u8],
-    /// Label of the header protection key.
+    /// Label of the header protection key of a QUIC version.
     hp: &'static [u8],
 }
 
@@ -66,8 +67,8 @@ const VERSIONS: [Version; 2] = [
     },
 ];
 
-/// Returns the version of an Initial packet; `None` if the first bytes (long header, fixed bit,
-/// type, version) are not those of an Initial packet.
+/// Returns the QUIC version of an Initial packet; `None` if the first bytes (long header, fixed
+/// bit, type, version) are not those of an Initial packet.
 fn version(bytes: &[u8]) -> Option<&'static Version> {
     let [first, a, b, c, d, ..] = *bytes else {
         return None;
@@ -77,21 +78,21 @@ fn version(bytes: &[u8]) -> Option<&'static Version> {
     (first & 0xf0 == 0xc0 | version.initial << 4).then_some(version)
 }
 
-/// Returns `true` if a datagram begins with an Initial packet.
+/// Returns `true` if a UDP datagram begins with a QUIC Initial packet.
 #[inline]
 pub(crate) fn is_initial(bytes: &[u8]) -> bool {
     version(bytes).is_some()
 }
 
-/// Encrypted Initial packet in a datagram.
+/// Encrypted QUIC Initial packet in a datagram.
 struct Initial<'a> {
-    /// QUIC version of the packet.
+    /// QUIC version of the Initial packet.
     version: &'static Version,
-    /// Destination connection ID.
+    /// Destination connection ID of the Initial packet.
     id: &'a [u8],
-    /// All bytes of the packet.
+    /// All bytes of the Initial packet.
     bytes: &'a [u8],
-    /// Offset of the packet number.
+    /// Offset of the packet number in the Initial packet.
     number: usize,
 }
 
@@ -116,25 +117,26 @@ impl<'a> Initial<'a> {
     }
 }
 
-/// Returns the next `len` bytes, and advances `rest`.
+/// Returns the next `len` bytes of a QUIC packet, and advances `rest`.
 fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (head, behind) = rest.split_at_checked(len)?;
     *rest = behind;
     Some(head)
 }
 
-/// Returns the next byte, and advances `rest`.
+/// Returns the next byte of a QUIC packet, and advances `rest`.
 fn byte(rest: &mut &[u8]) -> Option<u8> {
     take(rest, 1).map(|it| it[0])
 }
 
-/// Returns the next connection ID, which is preceded by its length.
+/// Returns the next QUIC connection ID, which is preceded by its length.
 fn connection_id<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let len = usize::from(byte(rest)?);
     (len <= MOST_ID).then(|| take(rest, len))?
 }
 
-/// Returns the next variable-length integer: RFC 9000 section 16. `None` if it exceeds `usize`.
+/// Returns the next QUIC variable-length integer: RFC 9000 section 16. `None` if it exceeds
+/// `usize`.
 fn varint(rest: &mut &[u8]) -> Option<usize> {
     let first = byte(rest)?;
     let more = take(rest, (1 << (first >> 6)) - 1)?;
@@ -144,18 +146,19 @@ fn varint(rest: &mut &[u8]) -> Option<usize> {
     usize::try_from(value).ok()
 }
 
-/// Keys of a client's Initial packets.
+/// Keys of a QUIC client's Initial packets.
 struct InitialKeys {
-    /// Packet protection.
+    /// Cipher of the QUIC packet protection.
     aead: Aes128Gcm,
-    /// Initialisation vector of the packet protection.
+    /// Initialisation vector of the QUIC packet protection.
     iv: [u8; 12],
-    /// Header protection.
+    /// Cipher of the QUIC header protection.
     hp: Aes128Enc,
 }
 
 impl InitialKeys {
-    /// Derives the keys from the client's first destination connection ID: RFC 9001 section 5.2.
+    /// Derives the Initial keys from the client's first destination connection ID: RFC 9001 section
+    /// 5.2.
     fn derive(version: &Version, id: &[u8]) -> Option<Self> {
         let initial = Hkdf::<Sha256>::new(Some(&version.salt), id);
         let client: [u8; 32] = expand(&initial, b"client in")?;
@@ -169,8 +172,8 @@ impl InitialKeys {
         })
     }
 
-    /// Decrypts a packet and returns its frames: RFC 9001 sections 5.3 and 5.4. `None` if the
-    /// packet is protected with other keys or damaged.
+    /// Decrypts a QUIC Initial packet and returns its QUIC frames: RFC 9001 sections 5.3 and 5.4.
+    /// `None` if the packet is protected with other keys or damaged.
     fn open(&self, packet: &Initial<'_>) -> Option<Vec<u8>> {
         let protected = packet.bytes.get(packet.number..)?;
         // The sample begins 4 bytes after the start of the packet number, which is its maximum
@@ -202,7 +205,7 @@ impl InitialKeys {
     }
 }
 
-/// HKDF-Expand-Label with an empty context: RFC 8446 section 7.1.
+/// Derives a QUIC key by HKDF-Expand-Label with an empty context: RFC 8446 section 7.1.
 fn expand<const N: usize>(secret: &Hkdf<Sha256>, label: &[u8]) -> Option<[u8; N]> {
     let len = u16::try_from(N).ok()?.to_be_bytes();
     let label_len = [u8::try_from(b"tls13 ".len() + label.len()).ok()?];
@@ -213,19 +216,19 @@ fn expand<const N: usize>(secret: &Hkdf<Sha256>, label: &[u8]) -> Option<[u8; N]
     Some(out)
 }
 
-/// Received pieces of a client's hello.
+/// Received pieces of a QUIC client's hello.
 pub(crate) struct HelloPieces {
-    /// Keys of the packets.
+    /// Keys of the Initial packets that carry the hello.
     keys: InitialKeys,
-    /// Offset in the hello and bytes of each piece.
+    /// Offset in the hello and bytes of each received piece.
     pieces: Vec<(usize, Vec<u8>)>,
-    /// Total length of all pieces in bytes.
+    /// Total length of all received pieces of the hello in bytes.
     held: usize,
 }
 
 impl HelloPieces {
-    /// Starts with a client's first datagram, and derives the keys from its connection ID. `None`
-    /// if the datagram cannot be decrypted.
+    /// Starts with a QUIC client's first datagram, and derives the keys from its connection ID.
+    /// `None` if the datagram cannot be decrypted.
     pub(crate) fn begin(datagram: &[u8]) -> Option<Self> {
         let first = Initial::first(datagram)?;
         let mut pieces = Self {
@@ -237,8 +240,8 @@ impl HelloPieces {
         Some(pieces)
     }
 
-    /// Adds the pieces in the Initial packets of a datagram. `None` if a packet cannot be decrypted
-    /// or a limit is exceeded.
+    /// Adds the pieces of the hello in the Initial packets of a datagram. `None` if a packet cannot
+    /// be decrypted or a limit is exceeded.
     pub(crate) fn add(&mut self, mut datagram: &[u8]) -> Option<()> {
         // Packets of other types or padding follow the Initial packets.
         while let Some(packet) = Initial::first(datagram) {
@@ -249,7 +252,7 @@ impl HelloPieces {
         Some(())
     }
 
-    /// Parses the frames of a client's Initial packet: RFC 9000 sections 17.2.2 and 19.
+    /// Parses the QUIC frames of a client's Initial packet: RFC 9000 sections 17.2.2 and 19.
     fn frames(&mut self, mut rest: &[u8]) -> Option<()> {
         while !rest.is_empty() {
             match byte(&mut rest)? {
@@ -284,7 +287,7 @@ impl HelloPieces {
         Some(())
     }
 
-    /// Returns the handshake message if it is complete.
+    /// Returns the TLS handshake message of the hello if all its pieces have been received.
     pub(crate) fn hello(&mut self) -> Option<Vec<u8>> {
         self.pieces.sort_by_key(|(at, _)| *at);
         let mut hello = Vec::with_capacity(self.held);
@@ -300,13 +303,13 @@ impl HelloPieces {
         (hello.len() >= 4 + len).then_some(hello)
     }
 
-    /// Returns the occupied memory in bytes.
+    /// Returns the memory in bytes that the received pieces of the hello occupy.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>() + self.held + self.pieces.capacity() * size_of::<(usize, Vec<u8>)>()
     }
 }
 
-/// Returns the next `N` variable-length integers.
+/// Returns the next `N` QUIC variable-length integers.
 fn varints<const N: usize>(rest: &mut &[u8]) -> Option<[usize; N]> {
     let mut values = [0; N];
     for value in &mut values {

@@ -1,9 +1,9 @@
 //! Conversion of bytes from the wire to text.
 
-/// Maximum length of a text in bytes; a host name has at most 253.
+/// Maximum length in bytes of a name parsed from a payload; a host name has at most 253.
 const MOST_TEXT: usize = 255;
 
-/// Returns the bytes as text. Invalid UTF-8 is replaced, and text longer than 255 bytes is
+/// Returns bytes of a payload as text. Invalid UTF-8 is replaced, and text longer than 255 bytes is
 /// truncated.
 pub(crate) fn text(bytes: &[u8]) -> String {
     let bytes = bytes.get(..MOST_TEXT).unwrap_or(bytes);

@@ -13,26 +13,27 @@ const SERVER_HELLO: u8 = 2;
 /// Length of a TLS record header in bytes.
 const RECORD: usize = 5;
 
-/// Transport that carries a hello.
+/// Transport that carries a TLS hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     Tcp,
     Quic,
 }
 
-/// Names in a TLS hello.
+/// Names found in a TLS hello.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Hello {
     Client {
-        /// Requested server name.
+        /// Server name (SNI) requested in the client hello.
         sni: Option<String>,
-        /// Offered application protocols, the preferred one first, separated by commas.
+        /// Application protocols (ALPN) offered in the client hello, the preferred one first,
+        /// separated by commas.
         alpn: Option<String>,
-        /// JA4 fingerprint.
+        /// JA4 fingerprint of the client hello.
         ja4: String,
     },
     Server {
-        /// Chosen TLS version.
+        /// TLS version chosen in the server hello.
         version: u16,
     },
 }
@@ -44,7 +45,7 @@ pub(crate) fn record(bytes: &[u8]) -> Option<Hello> {
     message(rest.get(..len).unwrap_or(rest), Carrier::Tcp)
 }
 
-/// Parses a complete handshake message; bytes after it are ignored.
+/// Parses a complete TLS handshake message; bytes after it are ignored.
 pub(crate) fn message(bytes: &[u8], carrier: Carrier) -> Option<Hello> {
     let [kind, a, b, c, rest @ ..] = bytes else {
         return None;
@@ -58,7 +59,7 @@ pub(crate) fn message(bytes: &[u8], carrier: Carrier) -> Option<Hello> {
     }
 }
 
-/// Parses the body of a client hello.
+/// Parses the body of a TLS client hello.
 fn client(bytes: &[u8], carrier: Carrier) -> Option<Hello> {
     let (_, hello) = parse_tls_handshake_client_hello(bytes).ok()?;
     let mut traits = Traits {
@@ -98,7 +99,7 @@ fn client(bytes: &[u8], carrier: Carrier) -> Option<Hello> {
     Some(Hello::Client { sni, alpn, ja4 })
 }
 
-/// Parses the body of a server hello.
+/// Parses the body of a TLS server hello.
 fn server(bytes: &[u8]) -> Option<Hello> {
     let (_, hello) = parse_tls_handshake_server_hello(bytes).ok()?;
     let mut version = hello.version.0;
@@ -113,15 +114,15 @@ fn server(bytes: &[u8]) -> Option<Hello> {
 /// Unparsed TLS extension. Only the needed extensions are parsed, so that a malformed other one
 /// does not make the hello unreadable.
 struct Extension<'a> {
-    /// Extension type.
+    /// Type of the TLS extension.
     kind: u16,
-    /// Content of the extension.
+    /// Content of the TLS extension, without its type and length fields.
     data: &'a [u8],
-    /// Extension with its type and length fields.
+    /// TLS extension with its type and length fields.
     whole: &'a [u8],
 }
 
-/// Splits a list of extensions; `None` if the last one is truncated.
+/// Splits a list of TLS extensions; `None` if the last one is truncated.
 fn extensions(mut rest: &[u8]) -> Option<Vec<Extension<'_>>> {
     let mut all = Vec::new();
     while !rest.is_empty() {
@@ -140,7 +141,8 @@ fn extensions(mut rest: &[u8]) -> Option<Vec<Extension<'_>>> {
 }
 
 impl<'a> Extension<'a> {
-    /// Parses the extension if its type is needed and its content is valid.
+    /// Parses a TLS extension if its type is needed for the names or the fingerprint, and its
+    /// content is valid.
     fn parse(&self) -> Option<TlsExtension<'a>> {
         let parsed = match self.kind {
             0 => parse_tls_extension_sni_content(self.data),

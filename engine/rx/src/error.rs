@@ -3,25 +3,25 @@
 use crate::ring::RingError;
 use wqcap_verbs::VerbsError;
 
-/// A ring, a receive loop or the device clock does not do what it is asked for.
+/// Failure of a receive ring, a receive loop or the device clock.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RxError {
-    /// A verb fails.
+    /// A verbs call failed.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
     /// A WQ in error cannot be recovered.
-    #[error("recovering the WQ: {0}")]
+    #[error("the receive ring failed while its WQ was recovered: {0}")]
     Recovery(RingError),
-    /// A receive loop does not answer a request in time.
+    /// A receive loop did not answer a request in time.
     #[error(
-        "queue {queue}: its loop did not answer within {seconds} s: it waits for the disk, has no time on its core, or has \
-         ended; see `wqcap ctl status`, and ask again"
+        "queue {queue}: the receive loop did not answer within {seconds} s: it waits for the disk, has no time on its \
+         core, or has ended; see `wqcap ctl status`, and ask again"
     )]
     NoAnswer {
-        /// Queue number.
+        /// Number of the receive queue whose loop did not answer.
         queue: u16,
-        /// Time allowed for the answer, in seconds.
+        /// Time limit for the loop's answer, in seconds.
         seconds: u64,
     },
 }

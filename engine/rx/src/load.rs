@@ -11,20 +11,20 @@ use std::sync::{
 };
 use wqcap_rss::{FrameClass, HashDepth, Toeplitz};
 
-/// Sampling rate of a queue's load.
+/// Sampling rate for the load of a receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SamplingRate {
-    /// High rate: the indirection table is rebalanced from these samples.
+    /// High rate of load samples: they decide how the indirection table is rebalanced.
     Closely,
-    /// Low rate: the samples are only reported on request.
+    /// Low rate of load samples: they are only reported on request.
     Loosely,
-    /// No sampling: the port has one queue, so the load cannot be redistributed.
+    /// No load samples: the port has one queue, so its load cannot be redistributed.
     Never,
 }
 
 impl SamplingRate {
-    /// Mean number of frames per sampled frame; 0: no frame is sampled. One sample costs as much as
-    /// the reception of a dozen frames.
+    /// Mean number of received frames per load sample; 0: no frame is sampled. One sample costs as
+    /// much as the reception of a dozen frames.
     fn every(self) -> usize {
         match self {
             Self::Closely => 128,
@@ -34,17 +34,17 @@ impl SamplingRate {
     }
 }
 
-/// Sample counts of one queue by indirection table entry. Written by the queue's loop, read by any
-/// thread.
+/// Load samples of one receive queue, counted by indirection table entry. Written by the queue's
+/// loop, read by any thread.
 #[derive(Debug)]
 pub struct QueueLoad {
     entries: Box<[AtomicU64]>,
-    /// Samples of frames that the NIC does not hash.
+    /// Number of load samples of frames that the NIC does not hash.
     others: AtomicU64,
 }
 
 impl QueueLoad {
-    /// Creates zero counts for an indirection table of `entries` entries, a power of two.
+    /// Creates zero sample counts for an indirection table of `entries` entries, a power of two.
     #[must_use]
     pub fn new(entries: usize) -> Self {
         Self {
@@ -53,35 +53,35 @@ impl QueueLoad {
         }
     }
 
-    /// Returns the number of samples of each indirection table entry since the start.
+    /// Returns the number of load samples of each indirection table entry since the start.
     pub fn entries(&self) -> impl Iterator<Item = u64> {
         self.entries.iter().map(|it| it.load(Ordering::Relaxed))
     }
 
-    /// Returns the number of samples of unhashed frames since the start.
+    /// Returns the number of load samples of unhashed frames since the start.
     #[must_use]
     pub fn others(&self) -> u64 {
         self.others.load(Ordering::Relaxed)
     }
 }
 
-/// Hash settings that all samplers share.
+/// RSS hash settings shared by the load samplers of all queues.
 #[derive(Debug)]
 pub struct Hashing {
-    /// RSS key, expanded for hashing.
+    /// RSS key, expanded for computing Toeplitz hashes.
     pub toeplitz: Toeplitz,
-    /// Header fields that the NIC hashes.
+    /// Header fields over which the NIC computes the RSS hash.
     pub depth: HashDepth,
 }
 
-/// Selection of the frames to sample. The gaps between them are random: with equal gaps, periodic
-/// traffic would have only a few of its frames sampled.
+/// Selection of the frames that a load sampler samples. The gaps between them are random: with
+/// equal gaps, periodic traffic would have only a few of its frames sampled.
 struct SamplePicker {
-    /// Mean gap in frames; 0: no sampling.
+    /// Mean number of frames between two load samples; 0: no frame is sampled.
     every: usize,
-    /// Frames until the next sampled one.
+    /// Number of frames until the next load sample.
     left: usize,
-    /// State of the pseudorandom generator.
+    /// State of the pseudorandom generator that chooses the gaps between load samples.
     dice: u64,
 }
 
@@ -97,8 +97,8 @@ impl SamplePicker {
     }
 
     /// Returns the index of the frame to sample in a batch of `frames` frames, at most one. A batch
-    /// is at most half of the mean gap long. That is the shortest gap, so each index in a batch can
-    /// be selected.
+    /// is at most half as long as the mean gap between samples. That is the shortest gap, so each
+    /// index in a batch can be selected.
     #[inline]
     fn pick(&mut self, frames: usize) -> Option<usize> {
         if let Some(left) = self.left.checked_sub(frames) {
@@ -115,7 +115,7 @@ impl SamplePicker {
     }
 }
 
-/// Load sampler of one receive loop.
+/// Sampler of one receive queue's load, called by its receive loop.
 pub struct LoadSampler {
     hashing: Arc<Hashing>,
     load: Arc<QueueLoad>,
@@ -123,7 +123,7 @@ pub struct LoadSampler {
 }
 
 impl LoadSampler {
-    /// Creates a sampler that counts into `load` at the rate that `watch` sets.
+    /// Creates a load sampler that counts into `load` at the sampling rate `watch`.
     #[must_use]
     pub fn new(hashing: Arc<Hashing>, load: Arc<QueueLoad>, watch: SamplingRate) -> Self {
         Self {
@@ -133,7 +133,7 @@ impl LoadSampler {
         }
     }
 
-    /// Counts at most one frame of a batch.
+    /// Counts at most one frame of a batch as a load sample.
     #[inline]
     pub(super) fn sample(&mut self, batch: &Batch, memory: &SlotMemory) {
         let pick = self.picks.pick(batch.frames.len());

@@ -12,29 +12,29 @@ use std::{
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 
-/// Time limit for a loop to carry out a request. A sleeping loop wakes every 50 ms; a loop that waits
-/// for the disk may wake later.
+/// Time limit for a receive loop to carry out a request. A sleeping loop wakes every 50 ms; a loop
+/// that waits for the disk may wake later.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Request to a receive loop.
+/// Request to a receive loop to change its WQ.
 struct LoopRequest {
-    /// `true` turns CVLAN stripping on, `false` off.
+    /// `true` turns the WQ's CVLAN stripping on, `false` off.
     cvlan_stripping: bool,
-    /// Channel for the result.
+    /// Channel for the result of a request to a receive loop.
     done: Sender<Result<(), RxError>>,
 }
 
 /// Mailbox for requests to one receive loop, with room for one request.
 pub struct LoopRequests {
     queue: u16,
-    /// Set when a request is present. The loop reads this flag at each turn and locks `next` only
-    /// when the flag is set.
+    /// Set when the mailbox holds a request to the loop. The loop reads this flag at each turn and
+    /// locks `next` only when the flag is set.
     pending: AtomicBool,
     next: Mutex<Option<LoopRequest>>,
 }
 
 impl LoopRequests {
-    /// Creates an empty mailbox for the loop of queue `queue`.
+    /// Creates an empty mailbox for the receive loop of queue `queue`.
     #[must_use]
     pub fn new(queue: u16) -> Self {
         Self {
@@ -44,7 +44,8 @@ impl LoopRequests {
         }
     }
 
-    /// Requests that the loop turns its WQ's CVLAN stripping on or off, and waits for the result.
+    /// Requests that the receive loop turns its WQ's CVLAN stripping on or off, and waits for the
+    /// result.
     ///
     /// # Errors
     /// The verb failed, or the loop did not carry out the request in time: it has ended, or waits for
@@ -76,13 +77,14 @@ impl LoopRequests {
         })
     }
 
-    /// Returns `true` if a request is present.
+    /// Returns `true` if the mailbox holds a request to the receive loop.
     #[inline]
     pub(super) fn are_pending(&self) -> bool {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// Takes the request out of the mailbox and carries it out with `strip`.
+    /// Takes the request out of the loop's mailbox and carries it out with `strip`, which turns
+    /// CVLAN stripping on or off.
     #[cold]
     pub(super) fn carry_out(&self, strip: impl FnOnce(bool) -> Result<(), RxError>) {
         self.pending.store(false, Ordering::Relaxed);

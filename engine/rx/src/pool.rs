@@ -7,8 +7,8 @@ use wqcap_core::consumer::{FCS_LEN, Fcs, Frame};
 use wqcap_memory::Region;
 use wqcap_verbs::{Mr, SCATTER_FCS};
 
-/// Token that grants access to one slot's bytes. It is neither `Copy` nor `Clone`: while the token
-/// is held, the device does not write to the slot.
+/// Token that grants access to the bytes of one receive slot. It is neither `Copy` nor `Clone`:
+/// while the token is held, the device does not write to the slot.
 ///
 /// ```compile_fail
 /// fn twice(slot: wqcap_rx::Slot) -> (wqcap_rx::Slot, wqcap_rx::Slot) {
@@ -22,7 +22,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Returns the slot's index in its ring, which is its WR's `wr_id`.
+    /// Returns the slot's index in its receive ring, which is its WR's `wr_id`.
     #[inline]
     #[must_use]
     pub fn index(&self) -> u32 {
@@ -30,7 +30,8 @@ impl Slot {
     }
 }
 
-/// Identifier of a ring, unique in the process. A token is valid only for the memory of its own ring.
+/// Identifier of a receive ring, unique in the process. A slot token is valid only for the memory
+/// of its own ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RingId(u32);
 
@@ -41,37 +42,38 @@ impl RingId {
     }
 }
 
-/// Received frame in a slot.
+/// Received frame in a slot of the receive ring.
 #[derive(Debug)]
 pub struct Filled {
     slot: Slot,
-    /// Offset in the slot at which the device began to write the frame.
+    /// Offset in the slot at which the device began to write the received frame.
     at: u32,
-    /// Bytes that the device wrote.
+    /// Number of bytes of the received frame that the device wrote.
     len: u32,
-    /// Device time stamp of the reception.
+    /// Device time stamp of the frame's reception.
     stamp: u64,
-    /// Bytes of the frame in front of `at`: 4 when a stripped VLAN tag was put back, else 0.
+    /// Number of bytes of the frame in front of offset `at`: 4 when a stripped VLAN tag was put
+    /// back, else 0.
     ahead: u8,
-    /// Set when the device stripped a VLAN tag that was not put back.
+    /// Set when the device stripped a VLAN tag from the frame that was not put back.
     tag_lost: bool,
 }
 
 impl Filled {
-    /// Returns the device's time stamp of the reception ([`crate::clock::Form`]).
+    /// Returns the device time stamp of the frame's reception ([`crate::clock::StampForm`]).
     #[must_use]
     pub fn stamp(&self) -> u64 {
         self.stamp
     }
 
-    /// Returns `true` if the device stripped a VLAN tag that was not put back. Always `false` on a
-    /// ring accessed through the verbs, which do not report stripped tags.
+    /// Returns `true` if the device stripped a VLAN tag from the frame that was not put back.
+    /// Always `false` on a ring accessed through the verbs, which do not report stripped tags.
     #[must_use]
     pub fn tag_lost(&self) -> bool {
         self.tag_lost
     }
 
-    /// Returns the frame's bytes without its FCS.
+    /// Returns the bytes of the received frame without its FCS.
     ///
     /// # Panics
     /// If `memory` belongs to another ring.
@@ -82,7 +84,7 @@ impl Filled {
         &all[..all.len().saturating_sub(memory.layout.fcs)]
     }
 
-    /// Returns the frame's FCS if the queue scatters it behind the frame.
+    /// Returns the received frame's FCS if the queue scatters it behind the frame.
     ///
     /// # Panics
     /// If `memory` belongs to another ring.
@@ -95,8 +97,8 @@ impl Filled {
         self.delivered(memory).last_chunk().copied()
     }
 
-    /// Returns the frame in this slot with its FCS, if the queue delivers one; `ns` is its time of reception in nanoseconds
-    /// since 1970.
+    /// Returns the frame in this slot with its FCS, if the queue delivers one; `ns` is the frame's
+    /// time of reception in nanoseconds since 1970.
     #[inline]
     pub fn frame<'a>(&'a self, memory: &'a SlotMemory, ns: u64) -> Frame<'a> {
         let fcs = self.fcs(memory);
@@ -106,8 +108,8 @@ impl Filled {
         }
     }
 
-    /// Returns the frame in this slot of a queue that delivers no FCS; `ns` is its time of reception in nanoseconds since
-    /// 1970.
+    /// Returns the frame in this slot of a queue that delivers no FCS; `ns` is the frame's time of
+    /// reception in nanoseconds since 1970.
     #[inline]
     pub fn frame_without_fcs<'a>(&'a self, memory: &'a SlotMemory, ns: u64) -> Frame<'a> {
         let bytes = self.bytes(memory);
@@ -120,7 +122,8 @@ impl Filled {
         }
     }
 
-    /// Returns the bytes that the device wrote, with the VLAN tag that was put back, if any.
+    /// Returns the bytes of a frame that the device wrote, with the VLAN tag that was put back, if
+    /// any.
     #[inline]
     fn delivered<'a>(&'a self, memory: &'a SlotMemory) -> &'a [u8] {
         let ahead = usize::from(self.ahead);
@@ -135,7 +138,7 @@ impl Filled {
         }
     }
 
-    /// Returns the slot's token, for reposting.
+    /// Returns the token of the frame's slot, for reposting the slot.
     #[inline]
     #[must_use]
     pub fn into_slot(self) -> Slot {
@@ -143,14 +146,15 @@ impl Filled {
     }
 }
 
-/// Layout of the slots in memory.
+/// Layout of a receive ring's slots in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlotLayout {
-    /// Bytes of a slot that the device may write.
+    /// Number of bytes of a receive slot that the device may write.
     slot_bytes: usize,
-    /// Bytes in front of a slot, where a stripped VLAN tag is put back.
+    /// Number of bytes in front of a receive slot, where a stripped VLAN tag is put back.
     headroom: usize,
-    /// FCS bytes behind each frame: 4, or 0 if the queue does not scatter the FCS.
+    /// Number of FCS bytes behind each frame in its slot: 4, or 0 if the queue does not scatter the
+    /// FCS.
     fcs: usize,
 }
 
@@ -167,26 +171,26 @@ impl SlotLayout {
         }
     }
 
-    /// Returns the distance between the starts of two consecutive slots in bytes.
+    /// Returns the distance between the starts of two consecutive receive slots in bytes.
     #[inline]
     pub(super) fn stride(self) -> usize {
         self.slot_bytes + self.headroom
     }
 }
 
-/// Memory that holds the slots of one ring.
+/// Memory that holds the slots of one receive ring.
 pub struct SlotMemory {
-    /// Address of the first slot, behind its headroom.
+    /// Address of the first receive slot, behind its headroom.
     first: *mut u8,
     slots: usize,
-    /// Local key of the memory registration; 0 if the memory is not registered.
+    /// Local key of the slot memory's registration; 0 if the memory is not registered.
     lkey: u32,
     layout: SlotLayout,
     ring: RingId,
     _backing: Backing,
 }
 
-/// Mapping that holds the slots, kept until the slots are dropped.
+/// Memory mapping that holds the receive slots, kept until the slots are dropped.
 enum Backing {
     Registered(#[allow(dead_code)] Mr),
     Unregistered(#[allow(dead_code)] Region),
@@ -198,20 +202,20 @@ unsafe impl Send for SlotMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SlotMemory {}
 
-/// Length of the two MAC addresses in front of a VLAN tag in bytes (IEEE 802.3).
+/// Length in bytes of the two MAC addresses in front of a VLAN tag (IEEE 802.3).
 const MACS: usize = 12;
 /// TPID of a customer VLAN tag (IEEE 802.1Q), the only tag that CVLAN stripping removes.
 const CVLAN: [u8; 2] = [0x81, 0x00];
 
 impl SlotMemory {
-    /// Creates slots in registered memory.
+    /// Creates the receive slots in registered memory.
     pub(super) fn new(mr: Mr, layout: SlotLayout) -> Self {
         let (memory, lkey) = (mr.memory(), mr.lkey());
         let (start, len) = (memory.cast(), memory.len());
         Self::with_backing(start, len, lkey, layout, Backing::Registered(mr))
     }
 
-    /// Creates slots in memory that is not registered with any device.
+    /// Creates the receive slots in memory that is not registered with any device.
     pub(super) fn unregistered(memory: Region, layout: SlotLayout) -> Self {
         let (start, len) = (memory.as_ptr(), memory.len());
         Self::with_backing(start, len, 0, layout, Backing::Unregistered(memory))
@@ -235,8 +239,8 @@ impl SlotMemory {
         }
     }
 
-    /// Creates the token of slot `index`. Only the ring calls this: once per index at the start, and
-    /// again for each completion of the slot.
+    /// Creates the token of slot `index`. Only the receive ring calls this: once per index at the
+    /// start, and again for each completion of the slot.
     #[inline]
     pub(super) fn slot(&self, index: u32) -> Slot {
         Slot {
@@ -245,7 +249,7 @@ impl SlotMemory {
         }
     }
 
-    /// Checks that a token belongs to this memory. The check compares two integers.
+    /// Checks that a slot token belongs to this slot memory. The check compares two integers.
     ///
     /// # Panics
     /// If the token belongs to another ring.
@@ -254,7 +258,7 @@ impl SlotMemory {
         assert!(slot.ring == self.ring, "a slot of another ring");
     }
 
-    /// Returns the length of the longest frame that fits in a slot, in bytes.
+    /// Returns the length of the longest frame that fits in a receive slot, in bytes.
     #[inline]
     #[must_use]
     pub fn slot_bytes(&self) -> usize {
@@ -267,7 +271,7 @@ impl SlotMemory {
         self.layout.fcs > 0
     }
 
-    /// Writes `bytes` into a slot, as a device does.
+    /// Writes `bytes` into the receive slot `index`, as a device does.
     #[cfg(test)]
     pub(super) fn write(&self, index: u32, bytes: &[u8]) {
         assert!(bytes.len() <= self.layout.slot_bytes);
@@ -276,7 +280,7 @@ impl SlotMemory {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
     }
 
-    /// Returns the local key of the memory registration; 0 if the memory is not registered.
+    /// Returns the local key of the slot memory's registration; 0 if the memory is not registered.
     #[inline]
     pub(super) fn lkey(&self) -> u32 {
         self.lkey

@@ -28,44 +28,44 @@ use wqcap_memory::Region;
 /// Alignment of offsets, lengths and addresses of direct I/O in bytes: the largest sector size in use.
 pub(super) const ALIGN: usize = 4096;
 
-/// Positions at which a file may be cut into blocks.
+/// Positions at which a capture file may be cut into write blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// At any byte: blocks are full, and written unchanged.
+    /// The file may be cut at any byte: its blocks are full, and written unchanged.
     Anywhere,
-    /// Between records only.
+    /// The file may be cut between frame records only.
     Records {
-        /// Number of idle calls after which a partial block is sent. Each partial block costs at least
-        /// one sector.
+        /// Number of idle calls of a sink after which a partial block is sent. Each partial block
+        /// costs at least one sector.
         patience: u32,
     },
 }
 
-/// Piece of a file, with the memory that holds it.
+/// Write block: a piece of a capture file, with the memory that holds it.
 pub(super) struct Block {
     pub(super) memory: Region,
-    /// Number of the file among the queue's files, from 1.
+    /// Number of the block's file among the queue's files, from 1.
     pub(super) file: u64,
-    /// Number of blocks that the queue sent before this block. Set by the writer.
+    /// Number of write blocks that the queue sent before this block. Set by the writer.
     pub(super) number: u64,
     /// Offset of the block's first byte in the file, a multiple of [`ALIGN`].
     pub(super) offset: u64,
-    /// Number of bytes in the block.
+    /// Number of the file's bytes in the write block.
     pub(super) len: usize,
-    /// Length in bytes up to which records are appended on the fast path: the block's capacity, or less
-    /// if the file reaches its maximum size before.
+    /// Length in bytes up to which the block takes frame records on the fast path: the block's
+    /// capacity, or less if the file reaches its maximum size before.
     until: usize,
-    /// Number of bytes up to the end of the last whole record.
+    /// Number of bytes in the block up to the end of its last whole frame record.
     pub(super) whole: usize,
-    /// Records that end in the block.
+    /// Number of frames whose records end in the block, and of their bytes.
     pub(super) tally: FrameTally,
-    /// Time stamp of the file's first record.
+    /// Time stamp of the first frame record in the block's file.
     pub(super) first_ns: u64,
-    /// `true` for the file's last block.
+    /// `true` for the last block of a capture file.
     pub(super) end: bool,
-    /// `true` if the block's content cannot be written. The file ends before the block.
+    /// `true` if the block's content cannot be written. The capture file ends before the block.
     pub(super) spoilt: bool,
-    /// Number of the block's memory in the pool of blocks that are written.
+    /// Number of the block's memory in the pool of write blocks that is registered with io_uring.
     pub(super) extent: Option<u16>,
 }
 
@@ -87,8 +87,8 @@ impl Block {
         }
     }
 
-    /// Replaces `other` in its file: copies the file's number, the tally and the end mark, but not the
-    /// bytes and their offset.
+    /// Makes this block replace the block `other` in its file: copies the file's number, the tally
+    /// and the end mark, but not the bytes and their offset.
     pub(super) fn take_place_of(&mut self, other: &Self) {
         self.begin(other.file, 0, other.first_ns);
         self.tally.clone_from(&other.tally);
@@ -99,7 +99,8 @@ impl Block {
         self.memory.len() - self.len
     }
 
-    /// Resets the block to an empty piece of a file that begins at `offset`.
+    /// Resets the write block to an empty piece of file number `file`; the piece begins at
+    /// `offset`.
     fn begin(&mut self, file: u64, offset: u64, first_ns: u64) {
         (self.file, self.offset, self.first_ns) = (file, offset, first_ns);
         (self.len, self.whole, self.until) = (0, 0, self.memory.len());
@@ -107,15 +108,15 @@ impl Block {
         self.tally.clear();
     }
 
-    /// Resets the block to an empty piece at `offset` of a file whose records may extend to at most
-    /// `longest` bytes.
+    /// Resets the write block to an empty piece at `offset` of a file whose frame records may
+    /// extend to at most `longest` bytes.
     fn begin_within(&mut self, longest: u64, file: u64, offset: u64, first_ns: u64) {
         self.begin(file, offset, first_ns);
         let left = usize::try_from(longest.saturating_sub(offset)).unwrap_or(usize::MAX);
         self.until = self.until.min(left);
     }
 
-    /// Appends as many bytes as fit and returns the others.
+    /// Appends as many bytes as fit in the write block and returns the others.
     fn append<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
         let (here, rest) = bytes.split_at(bytes.len().min(self.room()));
         let at = self.len;
@@ -124,7 +125,8 @@ impl Block {
         rest
     }
 
-    /// Appends an encoded record. The block must have room for its `need` bytes.
+    /// Encodes a frame record at the end of the write block, which must have room for the record's
+    /// `need` bytes.
     #[inline(always)]
     fn encode(&mut self, encoder: &impl Encoder, queue: u16, record: &Record<'_>, need: usize) {
         let at = self.len;
@@ -142,12 +144,12 @@ impl Block {
     }
 }
 
-/// Number of frames in a piece of a file, and of their bytes on the wire.
+/// Number of frames in a piece of a capture file, and of their bytes on the wire.
 #[derive(Clone, Default)]
 pub(super) struct FrameTally {
     pub(super) frames: u64,
     pub(super) bytes: u64,
-    /// Frames and bytes by queue, in a file of all queues; else empty.
+    /// Frames and bytes by queue, in a capture file of all queues; else empty.
     by_queue: Vec<(u64, u64)>,
 }
 
@@ -157,7 +159,7 @@ impl FrameTally {
         self.by_queue.fill((0, 0));
     }
 
-    /// Adds the counts of another piece of the same file.
+    /// Adds the frame counts of another piece of the same capture file.
     pub(super) fn add(&mut self, more: &Self) {
         self.frames += more.frames;
         self.bytes += more.bytes;
@@ -175,22 +177,22 @@ impl FrameTally {
     }
 }
 
-/// Counters of the queues whose frames are in a file.
+/// Counters of the queues whose frames are in a capture file.
 #[derive(Clone)]
 pub(super) enum FileLedger {
-    /// Counters of one queue, for a file of its frames.
+    /// Counters of one queue, for a capture file of its frames.
     Queue(Arc<QueueCounters>),
-    /// Counters of all queues, for a file of all frames.
+    /// Counters of all queues, for a capture file of all frames.
     All(Vec<Arc<QueueCounters>>),
 }
 
 impl FileLedger {
-    /// Counts the frames of a block or file that did not reach the disk as lost.
+    /// Counts the frames of a write block or capture file that did not reach the disk as lost.
     pub(super) fn count_lost(&self, tally: &FrameTally) {
         self.each(tally, QueueCounters::add_lost);
     }
 
-    /// Counts the frames of a finished file as kept.
+    /// Counts the frames of a finished capture file as kept.
     pub(super) fn count_kept(&self, tally: &FrameTally) {
         self.each(tally, QueueCounters::add_kept);
     }
@@ -207,82 +209,85 @@ impl FileLedger {
     }
 }
 
-/// Block sent by a sink, on its way to the writer.
+/// Write block sent by a sink, on its way to the writer.
 pub(super) struct Full {
     pub(super) queue: u16,
-    /// Number of blocks that the queue sent before.
+    /// Number of write blocks that the queue sent before this one.
     pub(super) number: u64,
     pub(super) block: Block,
 }
 
-/// Channels by which a sink gets empty blocks and sends filled ones.
+/// Channels by which a sink gets empty write blocks and sends filled ones.
 pub(super) struct Exchange {
-    /// Number of the queue's blocks.
+    /// Number of write blocks that the queue has.
     pub(super) blocks: usize,
     pub(super) empty: Receiver<Block>,
     pub(super) full: Sender<Full>,
-    /// Set by the writer when it cannot continue the queue's file: the next block begins a new one.
+    /// Set by the writer when it cannot continue the queue's capture file: the queue's next block
+    /// begins a new file.
     pub(super) broken: Arc<AtomicBool>,
 }
 
-/// Settings of a sink's files.
+/// Settings for the capture files of a sink.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SinkSettings {
     /// Index of the sink among the run's sinks.
     pub(super) queue: u16,
-    /// `true` if the files hold the frames of all queues.
+    /// `true` if the sink's files hold the frames of all queues.
     pub(super) all: bool,
-    /// Maximum bytes of a frame in a record; `usize::MAX`: whole frames.
+    /// Maximum bytes of a frame that its record holds; `usize::MAX`: whole frames.
     pub(super) snaplen: usize,
     pub(super) on_full: OnFull,
     pub(super) rotation: Rotation,
     pub(super) cut: Cut,
-    /// Span of time stamps in nanoseconds after which a partial block is sent.
+    /// Span of frame time stamps, in nanoseconds, after which a sink sends a partial write block.
     pub(super) held_ns: u64,
 }
 
 /// Use of the run's write limit by one sink.
 struct LimitShare {
     all: Arc<WriteLimit>,
-    /// `true` if the sink's next file is already counted.
+    /// `true` if the sink's next capture file is already counted towards the write limit.
     claimed: bool,
-    /// Bytes of the open file that were added to the limit's count.
+    /// Bytes of the sink's open file that were added to the write limit's count.
     reported: u64,
 }
 
-/// Sink that encodes frames into blocks for the writer.
+/// Block sink: encodes frames into write blocks for the writer.
 pub struct BlockSink<E: Encoder> {
     shape: SinkSettings,
     encoder: E,
-    /// Bytes of the trailer that closes a file.
+    /// Length in bytes of the trailer that closes a capture file.
     trailer: usize,
     asked: RequestCursor,
-    /// Lower bound of the time stamps in the current block, in nanoseconds since 1970.
+    /// Lower bound of the frame time stamps in the sink's current block, in nanoseconds since 1970.
     since_ns: u64,
     exchange: Exchange,
-    /// Number of blocks sent.
+    /// Number of write blocks that the sink has sent.
     sent: u64,
-    /// Number of idle calls since the last partial block was sent.
+    /// Number of idle calls since the sink last sent a partial block.
     quiet: u32,
-    /// Block being filled. Present while a file is open, unless `note` holds the block.
+    /// Write block that the sink fills. Present while a file is open, unless `note` holds the
+    /// block.
     current: Option<Block>,
-    /// Number of files begun.
+    /// Number of capture files that the sink has begun.
     file: u64,
-    /// Time stamp in nanoseconds at which the next file begins.
+    /// Time stamp in nanoseconds at which the sink's next file begins.
     rotate_at: u64,
-    /// Value of [`Totals::received`] at which the next file begins.
+    /// Value of [`Totals::received`] at which the sink's next file begins.
     rotate_frames: u64,
     limit: Option<LimitShare>,
-    /// Statistics of the open file.
+    /// Frame statistics of the sink's open file.
     totals: Totals,
-    /// Number of frames lost while no file was open. The next file's statistics include them.
+    /// Number of frames lost while the sink had no open file. The next file's statistics include
+    /// them.
     lost_between: u64,
-    /// Notes for the next record, and the open file's block. Because `current` is then `None`, the next
-    /// record takes the slow path.
+    /// Notes for the sink's next frame record, and the open file's block. Because `current` is then
+    /// `None`, the next record takes the slow path.
     note: Option<(PendingNotes, Option<Block>)>,
-    /// Number of frames dropped since the last record.
+    /// Number of frames that the sink dropped since its last frame record.
     lost: u64,
-    /// Buffer for a record that does not fit in the current block.
+    /// Buffer for a frame record that does not fit in the sink's current block.
     scratch: Vec<u8>,
 }
 
@@ -296,7 +301,7 @@ impl<E: Encoder> BlockSink<E> {
         Self::limited(shape, encoder, asked, exchange, None)
     }
 
-    /// Creates a sink whose files count towards `limit`, if there is one.
+    /// Creates a block sink whose files count towards the write limit `limit`, if there is one.
     pub(super) fn limited(
         shape: SinkSettings,
         encoder: E,
@@ -330,7 +335,7 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Returns the maximum length of a file in bytes without its trailer.
+    /// Returns the maximum length of a capture file in bytes without its trailer.
     fn longest_file(&self) -> u64 {
         match self.shape.rotation.size {
             0 => u64::MAX,
@@ -338,8 +343,9 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Returns `true` if a record of `need` bytes stamped `ns` belongs to the next file: its time or
-    /// number of frames is reached, or the open file would exceed its maximum size.
+    /// Returns `true` if a frame record of `need` bytes stamped `ns` belongs to the sink's next
+    /// file: that file's time or number of frames is reached, or the open file would exceed its
+    /// maximum size.
     fn is_due(&self, ns: u64, need: usize) -> bool {
         let Some(block) = &self.current else {
             return false;
@@ -351,8 +357,8 @@ impl<E: Encoder> BlockSink<E> {
             || (size > self.longest_file() && self.totals.received > self.totals.dropped)
     }
 
-    /// Returns an empty block, waiting for it with `OnFull::Hold`. Returns `None` if there is none, or
-    /// the writer has ended.
+    /// Returns an empty write block, waiting for it with `OnFull::Hold`. Returns `None` if there is
+    /// none, or the writer has ended.
     fn take_empty(&self, on_full: OnFull) -> Option<Block> {
         match (self.exchange.empty.try_recv(), on_full) {
             (Ok(block), _) => Some(block),
@@ -372,7 +378,8 @@ impl<E: Encoder> BlockSink<E> {
         self.since_ns = self.totals.last_ns;
     }
 
-    /// Begins a file whose first record is stamped `ns`. Returns `false` if no block is free.
+    /// Begins a capture file whose first frame record is stamped `ns`. Returns `false` if no write
+    /// block is free.
     fn begin_file(&mut self, ns: u64) -> bool {
         let Some(mut block) = self.take_empty(self.shape.on_full) else {
             return false;
@@ -410,8 +417,8 @@ impl<E: Encoder> BlockSink<E> {
         true
     }
 
-    /// Ends the full open file, so that the next record begins another one. If the limit allows no
-    /// further file, the open file takes all further records.
+    /// Ends the sink's open file because it is full, so that the next frame record begins another
+    /// one. If the write limit allows no further file, the open file takes all further records.
     #[cold]
     fn rotate_file(&mut self) {
         if let Some(limit) = &mut self.limit
@@ -441,7 +448,7 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Ends the open file, if there is one.
+    /// Ends the sink's open file, if there is one.
     fn end_file(&mut self) {
         self.publish_written_bytes();
         // Pending notes go to the first record of the next file.
@@ -469,8 +476,8 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Sends the full current block, and makes `next` the current block, beginning with `rest`, the
-    /// bytes that did not fit.
+    /// Sends the sink's full current block, and makes `next` the current block, beginning with
+    /// `rest`, the bytes that did not fit.
     fn continue_in_block(&mut self, mut next: Block, rest: &[u8]) {
         if let Some(block) = self.current.take() {
             let offset = block.offset + block.len as u64;
@@ -482,9 +489,9 @@ impl<E: Encoder> BlockSink<E> {
         self.current = Some(next);
     }
 
-    /// Slow path of a record: no file is open, rotation is due, the block is full, or notes are pending.
-    /// Returns `false` if no block is free. The record is passed by value: a reference would force the
-    /// compiler to store every frame's record in memory.
+    /// Slow path for a frame record: no file is open, rotation is due, the block is full, or notes
+    /// are pending. Returns `false` if no write block is free. The record is passed by value: a
+    /// reference would force the compiler to store every frame's record in memory.
     #[cold]
     fn take_slow(&mut self, queue: u16, record: Record<'_>, need: usize) -> bool {
         let record = &record;
@@ -507,8 +514,8 @@ impl<E: Encoder> BlockSink<E> {
         taken
     }
 
-    /// Begins a file if none is open, or if the writer cannot continue the open one. Returns `false` if
-    /// no block is free.
+    /// Begins a capture file if none is open, or if the writer cannot continue the open one.
+    /// Returns `false` if no write block is free.
     fn ensure_block(&mut self, ns: u64) -> bool {
         if self.exchange.broken.load(Ordering::Relaxed) {
             // The records in the current block are lost with its file; the writer counts them.
@@ -519,8 +526,8 @@ impl<E: Encoder> BlockSink<E> {
         self.current.is_some() || self.begin_file(ns)
     }
 
-    /// Appends a record to the open file, across two blocks if needed. Returns `false` if no block is
-    /// free.
+    /// Appends a frame record to the sink's open file, across two blocks if needed. Returns `false`
+    /// if no write block is free.
     fn append_record(&mut self, queue: u16, record: &Record<'_>, need: usize) -> bool {
         if !self.ensure_block(record.ns) {
             return false;
@@ -543,8 +550,8 @@ impl<E: Encoder> BlockSink<E> {
         true
     }
 
-    /// Appends an encoded record to the current block, and the bytes that do not fit to the next block.
-    /// Returns `false` if no next block is free.
+    /// Appends an encoded frame record to the sink's current block, and the bytes that do not fit
+    /// to the next block. Returns `false` if no next block is free.
     fn append_encoded(&mut self, record: &Record<'_>, bytes: &[u8]) -> bool {
         match &mut self.current {
             Some(block) if block.room() >= bytes.len() => {
@@ -559,7 +566,8 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Appends an encoded record that does not fit in the current block, and continues in `next`.
+    /// Appends an encoded frame record that does not fit in the sink's current block, and continues
+    /// in the block `next`.
     fn append_across(&mut self, next: Block, record: &Record<'_>, bytes: &[u8]) {
         let rest = match (self.shape.cut, &mut self.current) {
             (Cut::Anywhere, Some(block)) => block.append(bytes),
@@ -571,8 +579,8 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Takes a record of a queue and returns the frame's verdict. Always inlined: a call would force the
-    /// compiler to store every record in memory.
+    /// Takes a frame record of a queue and returns the frame's verdict. Always inlined: a call
+    /// would force the compiler to store every record in memory.
     #[inline(always)]
     pub(super) fn take(&mut self, queue: u16, record: &Record<'_>) -> Verdict {
         let need = self.encoder.record_len(record);
@@ -614,7 +622,7 @@ impl<E: Encoder> BlockSink<E> {
         self.take(self.shape.queue, &record)
     }
 
-    /// Returns the record of a frame without an FCS.
+    /// Returns the record to write for a frame without an FCS.
     #[inline]
     fn record<'a>(&self, frame: &Frame<'a>) -> Record<'a> {
         let caplen = frame.bytes.len().min(self.shape.snaplen);
@@ -629,14 +637,14 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Counts the record just taken for `queue`, in a file of all queues.
+    /// Counts the frame record just taken for `queue`, in a capture file of all queues.
     pub(super) fn credit(&mut self, queue: u16, len: u32) {
         if let Some(block) = self.open_block() {
             block.tally.credit(queue.into(), 1, len.into());
         }
     }
 
-    /// Counts `n` frames as received and dropped that were lost before they reached this sink.
+    /// Counts `n` frames that were lost before they reached this sink as received and dropped.
     pub(super) fn count_missed(&mut self, n: u64) {
         if self.open_block().is_some() {
             self.totals.received += n;
@@ -647,7 +655,8 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Returns the notes for the next record, which makes that record take the slow path.
+    /// Returns the notes for the sink's next frame record, which makes that record take the slow
+    /// path.
     fn pending_notes(&mut self) -> &mut PendingNotes {
         let current = &mut self.current;
         let note = self
@@ -656,7 +665,7 @@ impl<E: Encoder> BlockSink<E> {
         &mut note.0
     }
 
-    /// Adds new marks to the notes for the open file's next record.
+    /// Adds new marks to the notes for the next frame record of the sink's open file.
     #[cold]
     fn add_marks(&mut self) {
         let marks = self.asked.take_marks();
@@ -665,7 +674,7 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Checks for new requests and carries them out.
+    /// Checks for new requests to the sink and carries them out.
     #[inline]
     fn poll_requests(&mut self) {
         if self.asked.is_new() {
@@ -673,7 +682,7 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Carries out the requests made since the last check.
+    /// Carries out the requests made to the sink since its last check.
     #[cold]
     fn carry_out_requests(&mut self) {
         self.asked.acknowledge();
@@ -693,7 +702,7 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Returns the open file's block, which is in `note` while notes are pending.
+    /// Returns the write block of the sink's open file, which is in `note` while notes are pending.
     fn open_block(&mut self) -> &mut Option<Block> {
         match &mut self.note {
             Some((_, block @ Some(_))) => block,
@@ -701,14 +710,15 @@ impl<E: Encoder> BlockSink<E> {
         }
     }
 
-    /// Returns `true` if the open block has a record.
+    /// Returns `true` if the sink's open block has a frame record.
     fn has_unsent(&mut self) -> bool {
         self.open_block()
             .as_ref()
             .is_some_and(|b| b.tally.frames > 0)
     }
 
-    /// Sends the open block before it is full, if it has a record and another block is free.
+    /// Sends the sink's open block before it is full, if it has a frame record and another block is
+    /// free.
     fn send_early(&mut self) {
         if !self.has_unsent() {
             return;
@@ -721,8 +731,8 @@ impl<E: Encoder> BlockSink<E> {
         self.send_partial();
     }
 
-    /// Sends the open block before it is full, and continues in another block. Returns `false` if none
-    /// is free.
+    /// Sends the sink's open block before it is full, and continues in another block. Returns
+    /// `false` if no block is free.
     fn send_partial(&mut self) -> bool {
         let Some(mut next) = self.take_empty(OnFull::Drop) else {
             return false;
@@ -774,7 +784,7 @@ impl<E: Encoder> Consumer for BlockSink<E> {
         }
     }
 
-    /// Sends a partial block, so that frames at a low rate also reach the disk.
+    /// Sends the sink's partial block, so that frames at a low rate also reach the disk.
     fn idle(&mut self) {
         self.poll_requests();
         if !self.has_unsent() {

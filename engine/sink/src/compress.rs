@@ -25,20 +25,20 @@ use wqcap_core::{error::ResourceError, settings::Compress, sync::thread::spawn};
 use wqcap_memory::Region;
 use zstd_safe::{CCtx, CParameter};
 
-/// Compression level of "zstd" without a level: zstd's own default.
+/// Compression level of `zstd` configured without a level: zstd's own default.
 const DEFAULT_LEVEL: u8 = 3;
-/// Magic number of a skippable frame in the zstd and LZ4 frame formats.
+/// Magic number that begins a skippable frame in the zstd and LZ4 formats.
 const SKIPPABLE: u32 = 0x184d_2a50;
-/// Bytes of a skippable frame's header: magic number and length.
+/// Length in bytes of a skippable zstd or LZ4 frame's header: magic number and length.
 const SKIPPABLE_HEAD: usize = 8;
 
-/// Returns the maximum compressed size of `len` bytes, including the padding. Both formats store
-/// incompressible data at a cost of a few bytes for each of their blocks.
+/// Returns the maximum compressed size of a write block of `len` bytes, including the padding. Both
+/// formats store incompressible data at a cost of a few bytes for each of their blocks.
 fn max_packed_len(len: usize) -> usize {
     (len + len / 64 + 1024).next_multiple_of(ALIGN) + ALIGN
 }
 
-/// Compressor of one block at a time, which reuses its memory.
+/// Compressor of one write block at a time, which reuses its memory.
 enum Packer {
     Zstd(CCtx<'static>),
     Lz4(Box<FrameEncoder<Vec<u8>>>),
@@ -53,7 +53,8 @@ impl Packer {
                     what: format!("zstd: {what}"),
                     source: std::io::ErrorKind::OutOfMemory.into(),
                 };
-                let mut context = CCtx::try_create().ok_or_else(|| refused("a context"))?;
+                let mut context = CCtx::try_create()
+                    .ok_or_else(|| refused("cannot create a compression context"))?;
                 let level = i32::from(level.unwrap_or(DEFAULT_LEVEL));
                 for parameter in [
                     CParameter::CompressionLevel(level),
@@ -76,9 +77,9 @@ impl Packer {
         })
     }
 
-    /// Compresses `raw` into one frame in `out` and returns the frame's length. An empty `raw` gives no
-    /// frame: a file may end with an empty block, and the LZ4 encoder ends a frame that it has not begun
-    /// if it got no bytes.
+    /// Compresses `raw` into one zstd or LZ4 frame in `out` and returns that frame's length. An
+    /// empty `raw` gives no frame: a capture file may end with an empty block, and the LZ4 encoder
+    /// ends a frame that it has not begun if it got no bytes.
     fn pack(&mut self, raw: &[u8], out: &mut [u8]) -> Result<usize, String> {
         if raw.is_empty() {
             return Ok(0);
@@ -100,7 +101,8 @@ impl Packer {
     }
 }
 
-/// Pads `out` behind `len` bytes to the next sector with a skippable frame and returns the new length.
+/// Pads `out` behind `len` bytes to the next disk sector with a skippable zstd or LZ4 frame and
+/// returns the new length.
 fn pad_to_sector(out: &mut [u8], len: usize) -> Result<usize, String> {
     if len.is_multiple_of(ALIGN) {
         return Ok(len);
@@ -115,9 +117,9 @@ fn pad_to_sector(out: &mut [u8], len: usize) -> Result<usize, String> {
     Ok(end)
 }
 
-/// Compresses `content` in blocks of `block` bytes, each into a separate frame, on the calling thread.
-/// Returns the total size of the frames in bytes and the time taken, to measure the compression speed
-/// of a core.
+/// Compresses `content` in blocks of `block` bytes, each into a separate zstd or LZ4 frame, on the
+/// calling thread. Returns the total size of these frames in bytes and the time taken, to measure
+/// the compression speed of a core.
 ///
 /// # Errors
 /// `compress` is `None`, or the codec fails.
@@ -137,35 +139,36 @@ pub fn compress_blocks(
     Ok((len, start.elapsed()))
 }
 
-/// Running packer threads.
+/// Running packer threads, which compress write blocks.
 pub(super) struct Compressors {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Channels by which packers receive and send blocks.
+/// Channels by which packer threads receive and send write blocks.
 pub(super) struct PackerChannels {
-    /// Full blocks from the sinks.
+    /// Channel of full write blocks from the sinks.
     pub(super) full: Receiver<Full>,
-    /// Emptied blocks back to the sinks, by queue.
+    /// Channels of emptied write blocks back to the sinks, by queue.
     pub(super) empty: Vec<Sender<Block>>,
-    /// Compressed blocks to the writer.
+    /// Channel of compressed write blocks to the writer.
     pub(super) packed: Sender<Full>,
-    /// Empty blocks for compressed data, which the writer returns.
+    /// Channel of empty blocks for compressed data, which the writer returns.
     pub(super) spare: Receiver<Block>,
 }
 
 impl Compressors {
-    /// Returns the number of spare blocks that `threads` packers need to keep the disk busy.
+    /// Returns the number of spare blocks for compressed data that `threads` packer threads need to
+    /// keep the disk busy.
     pub(super) fn spares(threads: usize) -> usize {
         2 * threads + 4
     }
 
-    /// Allocates a block for the compressed data of a block of `size` bytes.
+    /// Allocates a block for the compressed data of a write block of `size` bytes.
     pub(super) fn spare(size: usize) -> Result<Block, ResourceError> {
         Ok(Block::new(Region::allocate(max_packed_len(size), None)?))
     }
 
-    /// Starts `threads` packers that may run on all of `cores`.
+    /// Starts `threads` packer threads that may run on all of `cores`.
     pub(super) fn start(
         compress: Compress,
         cores: &[usize],
@@ -188,13 +191,14 @@ impl Compressors {
         Ok(Self { threads: running })
     }
 
-    /// Waits for the packers to end; all sinks must be dropped. Returns `false` if a packer panicked.
+    /// Waits for the packer threads to end; all sinks must be dropped. Returns `false` if a packer
+    /// panicked.
     pub(super) fn finish(self) -> bool {
         self.threads.into_iter().all(|thread| thread.join().is_ok())
     }
 }
 
-/// Restricts the calling thread to `cores`, so that it does not use the queues' cores.
+/// Restricts the calling thread to `cores`, so that it does not use the receive queues' cores.
 fn restrict_to_cores(cores: &[usize]) {
     let mut set = rustix::thread::CpuSet::new();
     for core in cores {
@@ -205,7 +209,9 @@ fn restrict_to_cores(cores: &[usize]) {
     if set.count() > 0
         && let Err(e) = rustix::thread::sched_setaffinity(None, &set)
     {
-        tracing::warn!("cannot restrict compression to cores {cores:?}: {e}");
+        tracing::warn!(
+            "cannot restrict compression to cores {cores:?}: {e}; the kernel's scheduler chooses its cores"
+        );
     }
 }
 
@@ -225,7 +231,7 @@ fn run(mut packer: Packer, channels: &PackerChannels) {
             Ok(len) => (packed.len, packed.whole) = (len, len),
             // There is nothing to write: the writer counts the block's frames as lost.
             Err(e) => {
-                tracing::error!("queue {queue}: cannot compress a block: {e}");
+                tracing::error!("queue {queue}: cannot compress a write block: {e}");
                 (packed.len, packed.whole, packed.spoilt) = (0, 0, true);
             }
         }

@@ -56,39 +56,41 @@ pub use requests::{Note, SinkRequests};
 pub use wqcap_core::consumer::Count;
 pub use write::{BLOCK, Backlog, Deleted, PreparedRing, Writer, WriterConfig, WriterReport};
 
-/// Record to encode: a frame and its metadata.
+/// Frame record to encode: a frame with its metadata.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// Time of reception in nanoseconds since 1970.
+    /// Time of the frame's reception in nanoseconds since 1970.
     pub ns: u64,
-    /// Bytes of the frame that are written.
+    /// Bytes of the frame that are written to its record.
     pub bytes: &'a [u8],
     /// Frame length on the wire without the FCS in bytes, at least the length of `bytes`.
     pub len: u32,
-    /// FCS to write behind `bytes`: the whole FCS or empty.
+    /// FCS to write behind the frame's bytes: the whole FCS or empty.
     pub fcs: &'a [u8],
-    /// Length of the FCS on the wire in bytes; 0 if the device does not deliver it.
+    /// Length of the frame's FCS on the wire in bytes; 0 if the device does not deliver it.
     pub fcs_len: u32,
-    /// `true` if the FCS was checked and does not match the frame.
+    /// `true` if the frame's FCS was checked and does not match the frame.
     pub bad_fcs: bool,
-    /// Number of the queue's frames dropped directly before this one because no block was free.
+    /// Number of the queue's frames dropped directly before this frame because no write block was
+    /// free.
     pub lost_before: u64,
 }
 
 impl Record<'_> {
-    /// Returns the captured length in bytes, including the FCS if it is written.
+    /// Returns the captured length of the frame in bytes, including the FCS if it is written.
     #[inline]
     fn caplen(&self) -> usize {
         self.bytes.len() + self.fcs.len()
     }
 
-    /// Returns the length on the wire in bytes, including the FCS if the device delivers it.
+    /// Returns the frame's length on the wire in bytes, including the FCS if the device delivers
+    /// it.
     #[inline]
     fn wire_len(&self) -> u32 {
         self.len + self.fcs_len
     }
 
-    /// Writes the frame and the FCS into `out`, which has exactly [`Record::caplen`] bytes.
+    /// Writes the frame and its FCS into `out`, which has exactly [`Record::caplen`] bytes.
     #[inline]
     fn copy_to(&self, out: &mut [u8]) {
         let (frame, fcs) = out.split_at_mut(self.bytes.len());
@@ -99,8 +101,8 @@ impl Record<'_> {
     }
 }
 
-/// Copies `from` to `to`, which has the same length. Frames of 32 to 64 bytes are copied without a
-/// call, as two overlapping halves.
+/// Copies the frame bytes `from` to `to`, which has the same length. Frames of 32 to 64 bytes are
+/// copied without a call, as two overlapping halves.
 #[inline]
 fn copy(from: &[u8], to: &mut [u8]) {
     const HALF: usize = 32;
@@ -115,50 +117,52 @@ fn copy(from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// Statistics of a file, written at its end.
+/// Frame statistics of a capture file, written at its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
-    /// Time stamp of the first record in nanoseconds since 1970.
+    /// Time stamp of the file's first frame record in nanoseconds since 1970.
     pub first_ns: u64,
-    /// Time stamp of the last record in nanoseconds since 1970.
+    /// Time stamp of the file's last frame record in nanoseconds since 1970.
     pub last_ns: u64,
-    /// Number of frames received for the file while it was open, including dropped ones.
+    /// Number of frames received for the capture file while it was open, including dropped ones.
     pub received: u64,
-    /// Number of those frames that were dropped because no block was free.
+    /// Number of the capture file's frames that were dropped because no write block was free.
     pub dropped: u64,
 }
 
-/// Encoder of records into a file format.
+/// Encoder of frame records into a capture file format.
 pub trait Encoder: Clone + Send + 'static {
-    /// Returns the file name extension of the format, for example `pcap`.
+    /// Returns the file name extension of the capture file format, for example `pcap`.
     fn extension(&self) -> &'static str;
-    /// Returns the header of a file of queue `queue`, or of all queues if `None`, whose first frame is
-    /// stamped `ns`. The header reports the outages since the previous file, up to `ns`.
+    /// Returns the header of a capture file of queue `queue`, or of all queues if `None`, whose
+    /// first frame is stamped `ns`. The header reports the outages since the previous file, up to
+    /// `ns`.
     fn header(&mut self, queue: Option<u16>, ns: u64) -> Vec<u8>;
-    /// Returns the time stamp at which a new file must begin, because its header has more to report;
-    /// `u64::MAX`: none.
+    /// Returns the time stamp at which a new capture file must begin, because its header has more
+    /// outages to report; `u64::MAX`: none.
     fn next_header_ns(&self) -> u64 {
         u64::MAX
     }
-    /// Returns the encoded length of a record in bytes.
+    /// Returns the encoded length of a frame record in bytes.
     fn record_len(&self, record: &Record<'_>) -> usize;
-    /// Writes the record into `out`, which has exactly [`Encoder::record_len`] bytes.
+    /// Writes the frame record into `out`, which has exactly [`Encoder::record_len`] bytes.
     fn record(&self, out: &mut [u8], queue: u16, record: &Record<'_>);
-    /// Returns `true` if records can carry marks.
+    /// Returns `true` if frame records of the capture file format can carry an operator's marks.
     fn supports_marks(&self) -> bool {
         false
     }
-    /// Sets the filter that applies from the next record. Returns `true` if that record must carry a
-    /// note of the change ([`Encoder::annotated`]).
+    /// Sets the capture filter that applies from the next frame record. Returns `true` if that
+    /// record must carry a note of the change ([`Encoder::record_with_notes`]).
     fn set_filter(&mut self, _filter: &str) -> bool {
         false
     }
-    /// Returns the encoded record with these notes, if the format supports notes.
+    /// Returns the encoded frame record with these notes, if the capture file format supports
+    /// notes.
     fn record_with_notes(&self, queue: u16, record: &Record<'_>, _notes: &[Note]) -> Vec<u8> {
         let mut out = vec![0; self.record_len(record)];
         self.record(&mut out, queue, record);
         out
     }
-    /// Returns the trailer of a file. Its length does not depend on `totals`.
+    /// Returns the trailer of a capture file. Its length does not depend on `totals`.
     fn trailer(&self, totals: &Totals) -> Vec<u8>;
 }

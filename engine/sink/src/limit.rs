@@ -6,18 +6,18 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use wqcap_core::sync::wakeup::{Alarm, Wakeup};
 
-/// Limit on the bytes and files that all sinks of a run write, with their counts.
+/// Write limit: the maximum bytes and files that all sinks of a run write, with their counts.
 #[derive(Debug)]
 pub struct WriteLimit {
-    /// Maximum number of bytes; `u64::MAX`: no limit.
+    /// Maximum number of bytes that the run writes; `u64::MAX`: no limit.
     bytes: u64,
-    /// Maximum number of files; `u64::MAX`: no limit.
+    /// Maximum number of files that the run begins; `u64::MAX`: no limit.
     files: u64,
-    /// Number of bytes written.
+    /// Number of bytes that the run has written.
     written: AtomicU64,
-    /// Number of files begun.
+    /// Number of capture files that the run has begun.
     begun: AtomicU64,
-    /// Raised when a file is full and no further file is allowed.
+    /// Raised when a capture file is full and the write limit allows no further file.
     full: Alarm,
     owner: Wakeup,
 }
@@ -25,23 +25,23 @@ pub struct WriteLimit {
 /// Write limit that a run has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reached {
-    /// Limit on the number of bytes.
+    /// The limit on the number of written bytes was reached.
     Bytes,
-    /// Limit on the number of files.
+    /// The limit on the number of capture files was reached.
     Files,
 }
 
-/// Amount of data that a run has written.
+/// Amount of data that a run has written: bytes and files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Number of bytes before compression.
+    /// Number of written bytes before compression.
     pub bytes: u64,
-    /// Number of files begun.
+    /// Number of capture files begun.
     pub files: u64,
 }
 
 impl Written {
-    /// Returns the sum of two amounts.
+    /// Returns the sum of two amounts of written data.
     #[must_use]
     pub fn plus(self, more: Self) -> Self {
         Self {
@@ -52,8 +52,8 @@ impl Written {
 }
 
 impl WriteLimit {
-    /// Creates a limit of `bytes` bytes and `files` files; `None`: no limit. `owner` is woken when a
-    /// limit is reached.
+    /// Creates a write limit of `bytes` bytes and `files` files; `None`: no limit. The capture's
+    /// owner `owner` is woken when the limit is reached.
     #[must_use]
     pub fn new(bytes: Option<u64>, files: Option<u64>, owner: &Wakeup) -> Self {
         Self {
@@ -66,8 +66,8 @@ impl WriteLimit {
         }
     }
 
-    /// Counts another file for a queue whose file is full. Returns `false` if no further file is
-    /// allowed: the full file then takes all further frames.
+    /// Counts another file for a queue whose capture file is full. Returns `false` if the write
+    /// limit allows no further file: the full file then takes all further frames.
     pub(super) fn claim_file(&self) -> bool {
         let more = |begun| (begun < self.files).then(|| begun + 1);
         let claimed = self
@@ -79,13 +79,14 @@ impl WriteLimit {
         claimed.is_ok()
     }
 
-    /// Counts a file begun without [`WriteLimit::claim_file`]: a queue's first file, or a file after a
-    /// write failure.
+    /// Counts a capture file begun without [`WriteLimit::claim_file`]: a queue's first file, or a
+    /// file after a write failure.
     pub(super) fn count_file(&self) {
         self.begun.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Adds `bytes` to the number of bytes written, and wakes the owner when the limit is reached.
+    /// Adds `bytes` to the number of bytes that the run has written, and wakes the capture's owner
+    /// when the write limit is reached.
     pub(super) fn add_bytes(&self, bytes: u64) {
         let before = self.written.fetch_add(bytes, Ordering::AcqRel);
         if before < self.bytes && before + bytes >= self.bytes {
@@ -93,7 +94,7 @@ impl WriteLimit {
         }
     }
 
-    /// Returns the amount of data written so far.
+    /// Returns the amount of data that the run has written so far.
     #[must_use]
     pub fn written(&self) -> Written {
         Written {
@@ -102,7 +103,7 @@ impl WriteLimit {
         }
     }
 
-    /// Returns the limit that was reached, if any.
+    /// Returns the write limit that the run has reached, if any.
     #[must_use]
     pub fn reached(&self) -> Option<Reached> {
         if self.written().bytes >= self.bytes {

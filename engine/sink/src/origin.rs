@@ -2,31 +2,32 @@
 
 use std::fs;
 
-/// Description of the machine, the device and the run.
+/// Origin of a capture file: description of the machine, the device and the run.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
-    /// Hardware of the machine: architecture and processor.
+    /// Architecture and processor of the capturing machine.
     pub machine: String,
-    /// Host name of the machine.
+    /// Host name of the capturing machine.
     pub host: String,
-    /// Operating system and its release.
+    /// Operating system of the capturing machine and its release.
     pub os: String,
     /// Description of the capture port.
     pub description: String,
-    /// Description of the device's hardware.
+    /// Description of the capture device's hardware.
     pub device: String,
-    /// Link speed in bits per second; 0: unknown.
+    /// Link speed of the capture port in bits per second; 0: unknown.
     pub speed: u64,
-    /// Filter that applies at the file's beginning, a pcap-filter(7) expression; empty: all frames.
+    /// Capture filter that applies at the file's beginning, a pcap-filter(7) expression; empty: all
+    /// frames.
     pub filter: String,
-    /// Comment on the run for readers of the file; empty: none.
+    /// Comment on the run for readers of the capture file; empty: none.
     pub comment: String,
-    /// Comment that the operator configured; empty: none.
+    /// Comment on the capture that the operator configured; empty: none.
     pub operator_comment: String,
 }
 
 impl Origin {
-    /// Returns the origin with only the machine's fields set.
+    /// Returns the origin of capture files with only the machine's fields set.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "a file of /proc or /etc")]
     pub fn here() -> Self {

@@ -12,24 +12,25 @@ use wqcap_core::{
 };
 use wqcap_files::folder::CaptureFolder;
 
-/// Span before the newest file whose files determine the rate.
+/// Time span before the newest capture file whose files determine the write rate.
 const LATELY: Duration = Duration::from_secs(3600);
-/// Files finished within this span count as finished together, as those of several queues are.
+/// Time span within which finished files count as finished together, as those of several queues
+/// are.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Size and time of a finished file.
+/// Size and time of a finished capture file.
 #[derive(Clone, Copy, Debug)]
 pub struct FinishedFile {
-    /// Time of the last write to the file.
+    /// Time of the last write to the finished file.
     pub written: SystemTime,
-    /// Length of the file in bytes.
+    /// Length of the finished file in bytes.
     pub len: u64,
 }
 
 /// Space of a file system, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskRoom {
-    /// Bytes available to unprivileged users (`f_bavail`).
+    /// Bytes of the file system available to unprivileged users (`f_bavail`).
     pub free: u64,
     /// Total bytes of the file system (`f_blocks`).
     pub size: u64,
@@ -46,7 +47,7 @@ impl DiskRoom {
         })
     }
 
-    /// Returns the bytes that `keep` stands for on this file system.
+    /// Returns the retention limit `keep` in bytes, which may be a share of this file system.
     fn share(self, keep: Keep) -> u64 {
         match keep {
             Keep::Size(Size(n)) => n,
@@ -55,8 +56,8 @@ impl DiskRoom {
     }
 }
 
-/// Returns the rate of the last hour's files in bytes per second, or `None` if there are too few
-/// files.
+/// Returns the rate in bytes per second at which the last hour's files were written, or `None` if
+/// there are too few files.
 fn rate(files: &[FinishedFile]) -> Option<f64> {
     let last = files.iter().map(|it| it.written).max()?;
     let since = last.checked_sub(LATELY)?;
@@ -69,8 +70,8 @@ fn rate(files: &[FinishedFile]) -> Option<f64> {
     (bytes > 0).then(|| bytes as f64 / time.as_secs_f64())
 }
 
-/// Estimates how long files stay under `keep`, from the finished files and the disk space; `None`
-/// if there are too few files.
+/// Estimates how long capture files stay under the retention limits `keep`, from the finished files
+/// and the disk space; `None` if there are too few files.
 #[must_use]
 pub fn outlook(files: &[FinishedFile], disk: DiskRoom, keep: &Retention) -> Option<Outlook> {
     let bytes_per_s = rate(files)?;
@@ -106,8 +107,8 @@ pub fn outlook(files: &[FinishedFile], disk: DiskRoom, keep: &Retention) -> Opti
     })
 }
 
-/// Estimates how long files stay under `keep`, from the present files in `dir` and all its
-/// subdirectories.
+/// Estimates how long capture files stay under the retention limits `keep`, from the present files
+/// in `dir` and all its subdirectories.
 #[must_use]
 pub fn outlook_of_folder(dir: &Path, keep: &Retention) -> Option<Outlook> {
     let folder = CaptureFolder::list(dir).ok()?;

@@ -5,42 +5,42 @@ use std::path::{Path, PathBuf};
 use wqcap_core::settings::{Compress, Format, Keep, OnFull, Order, Vlan};
 use wqcap_files::{name::NameTemplate, sealed::KeySource};
 
-/// Files or stream that a run writes.
+/// Output settings of a run: the files or the stream that it writes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct OutputPlan {
     /// Directory of the capture files; `None` if no files are written.
     pub dir: Option<PathBuf>,
     /// `true` if one stream in time order goes to stdout instead of files.
     pub stdout: bool,
-    /// Order of frames: one file for each queue, or one file in time order.
+    /// Order of frames in the output: one file for each queue, or one file in time order.
     pub order: Order,
-    /// Template of file names.
+    /// Template for the names of capture files.
     pub name: NameTemplate,
     /// Operator's comment on the capture.
     pub comment: String,
-    /// File format: `pcap`, `pcapng` or `none`.
+    /// Format of the capture files: `pcap`, `pcapng` or `none`.
     pub format: Format,
-    /// Bytes of write buffers of all queues together.
+    /// Bytes of all queues' write buffers together.
     pub buffer: u64,
-    /// Reaction when every buffer waits for the disk.
+    /// Reaction to frames when every write buffer waits for the disk.
     pub on_full: OnFull,
-    /// Conditions for starting a queue's next file.
+    /// Conditions for starting a queue's next capture file.
     pub rotation: Rotation,
-    /// Compression of files.
+    /// Compression of the capture files.
     pub compress: Compress,
-    /// Cores that compress: cores without a loop or parser.
+    /// Cores on which files are compressed: cores without a receive loop or parser.
     pub spare_cores: Vec<usize>,
-    /// Limits on the finished files that are kept.
+    /// Retention limits on the finished files that are kept.
     pub retention: Retention,
-    /// Program to run after each finished file.
+    /// Program to run after each finished capture file.
     pub hook: Option<PathBuf>,
-    /// Directory of indexes of finished files.
+    /// Directory for the indexes of finished capture files.
     pub index_dir: Option<PathBuf>,
-    /// Journal of `wqcap ship`; files that it has not shipped are deleted last.
+    /// Directory of the journal of `wqcap ship`; files that are not shipped are deleted last.
     pub journal: Option<PathBuf>,
-    /// Source of the key that encrypts finished files; `None` if files are not encrypted.
+    /// Source of the key that encrypts finished capture files; `None`: files are not encrypted.
     pub encrypt: Option<KeySource>,
-    /// Treatment of VLAN tags that the NIC strips.
+    /// Treatment of VLAN tags that the NIC strips from frames.
     pub vlan: Vlan,
 }
 
@@ -52,8 +52,8 @@ impl OutputPlan {
         self.format != Format::None && (self.stdout || self.order == Order::Time)
     }
 
-    /// Creates a plan of plain pcap files in `dir`, one for each queue, which are never rotated or
-    /// deleted. `buffer` is the bytes of write buffers.
+    /// Creates output settings for plain pcap files in `dir`, one for each queue, which are never
+    /// rotated or deleted. `buffer` is the bytes of write buffers.
     #[must_use]
     pub fn pcap(dir: &Path, buffer: u64) -> Self {
         Self {
@@ -66,40 +66,41 @@ impl OutputPlan {
     }
 }
 
-/// Conditions for starting a queue's next file.
+/// Rotation: the conditions for starting a queue's next capture file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Rotation {
-    /// Maximum bytes of a file; 0 means no limit.
+    /// Maximum bytes of a capture file; 0 means no limit.
     pub size: u64,
-    /// Period in nanoseconds: a new file starts at every multiple of it on the wall clock; 0 means
-    /// never.
+    /// Rotation period in nanoseconds: a new capture file starts at every multiple of it on the
+    /// wall clock; 0 means never.
     pub period_ns: u64,
-    /// Maximum frames of a file; 0 means no limit.
+    /// Maximum frames of a capture file; 0 means no limit.
     pub frames: u64,
 }
 
-/// Limits on the finished files that are kept.
+/// Retention limits on the finished files that are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Retention {
-    /// Maximum size of all finished files, in bytes or as a share of the file system.
+    /// Maximum size of all finished capture files, in bytes or as a share of the file system.
     pub keep: Keep,
-    /// Maximum number of finished files; 0 means no limit.
+    /// Maximum number of finished capture files; 0 means no limit.
     pub files: u64,
-    /// Maximum age since the last write, in nanoseconds; 0 means no limit.
+    /// Maximum age of a capture file since its last write, in nanoseconds; 0 means no limit.
     pub age_ns: u64,
-    /// Minimum free space of the file system, in bytes or as a share of it.
+    /// Minimum free space of the output file system, in bytes or as a share of it.
     pub free: Keep,
 }
 
 impl Retention {
-    /// Returns `true` if no limit is set, so that files are never deleted.
+    /// Returns `true` if no retention limit is set, so that capture files are never deleted.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Minimum write buffers of a queue: one being filled, one being written, one to continue in.
+/// Minimum number of write buffers of a queue: one being filled, one being written, one to continue
+/// in.
 pub const LEAST_BLOCKS: usize = 3;
 
 /// Returns the bytes of the smallest write buffer for frames of at most `longest` bytes.

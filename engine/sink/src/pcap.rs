@@ -4,12 +4,12 @@ use crate::{Encoder, Record, Totals};
 use wqcap_core::consumer::FCS_LEN;
 use wqcap_files::format::{ETHERNET, pcap};
 
-/// Encoder of records into pcap.
+/// Encoder of frame records into the pcap format.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PcapEncoder {
-    /// Maximum bytes of a frame in a record; 0: whole frames.
+    /// Maximum bytes of a frame that its record holds; 0: whole frames.
     pub snaplen: u32,
-    /// `true` if each frame ends with its FCS.
+    /// `true` if the record of each frame ends with the FCS.
     pub fcs: bool,
 }
 

@@ -17,10 +17,11 @@ use wqcap_files::{
     read::origin::PROGRAM,
 };
 
-/// Length of the epb_dropcount option in bytes, present if frames were lost before the record.
+/// Length in bytes of a packet block's epb_dropcount option, present if frames were lost before the
+/// record.
 const DROPCOUNT_LEN: usize = 12;
-/// Length of each record's end in bytes: epb_flags and epb_queue of 8 bytes each, the end of options,
-/// and the block's length.
+/// Length in bytes of what follows the frame in each packet block: epb_flags and epb_queue of 8
+/// bytes each, the end of options, and the block's length.
 const END_LEN: usize = 20 + pcapng::BLOCK_TRAILER_LEN;
 /// Bit of epb_flags for the inbound direction.
 const INBOUND: u32 = 1;
@@ -28,27 +29,29 @@ const INBOUND: u32 = 1;
 const CRC_ERROR: u32 = 1 << 24;
 /// First byte of if_filter for a filter string of libpcap.
 const LIBPCAP_STRING: u8 = 0;
-/// Maximum length of a filter or note in bytes, so that a header or a record fits in a block.
+/// Maximum length in bytes of a filter or note in a pcapng file, so that a header or a record fits
+/// in a write block.
 const MOST_TEXT: usize = 1000;
 
-/// Encoder of records into pcapng.
+/// Encoder of frame records into the pcapng format.
 #[derive(Clone, Debug, Default)]
 pub struct PcapngEncoder {
-    /// Maximum bytes of a frame in a record; 0: whole frames.
+    /// Maximum bytes of a frame that its record holds; 0: whole frames.
     pub snaplen: u32,
-    /// Name of the interface that receives the frames.
+    /// Name of the network interface that receives the frames.
     pub interface: String,
-    /// `true` if each frame ends with its FCS.
+    /// `true` if the record of each frame ends with the FCS.
     pub fcs: bool,
-    /// Origin of the file.
+    /// Origin of the capture file: machine, device and run.
     pub origin: Origin,
-    /// Report on the NIC's clock, written at each file's end; `None`: the NIC's clock gives no stamps.
+    /// Report on the NIC's clock, written at each capture file's end; `None`: the NIC's clock gives
+    /// no time stamps.
     pub clock: Option<Arc<Mutex<Option<ClockReport>>>>,
-    /// Reporter of the outages since the previous file, for each file's header.
+    /// Reporter of the outages since the previous capture file, for each file's header.
     pub outages: OutageReporter,
 }
 
-/// Appends a text as an option, cut to [`MOST_TEXT`] bytes. An empty text is left out.
+/// Appends a text as a pcapng option, cut to [`MOST_TEXT`] bytes. An empty text is left out.
 fn text(out: &mut Vec<u8>, code: u16, value: &str) {
     if !value.is_empty() {
         let end = value.floor_char_boundary(MOST_TEXT);

@@ -39,26 +39,26 @@ use wqcap_core::{
 };
 use wqcap_frame::dedup::DedupWindow;
 
-/// Time that a record waits for earlier records of silent queues that were seen idle.
+/// Time that a frame record waits for earlier records of silent queues that were seen idle.
 const WINDOW: Duration = Duration::from_secs(1);
-/// Time that a record waits for earlier records of silent queues that were not seen idle.
+/// Time that a frame record waits for earlier records of silent queues that were not seen idle.
 const LONGEST: Duration = Duration::from_secs(5);
-/// Span of time stamps in nanoseconds after which a queue sends a partial relay block.
+/// Span of frame time stamps, in nanoseconds, after which a queue sends a partial relay block.
 pub(super) const HELD_NS: u64 = 100_000_000;
-/// Time without a new block after which the output is flushed.
+/// Time without a new relay block after which the ordered output is flushed.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Bytes of a relayed record's header: stamp, frames lost before, captured length, length, three
-/// properties of the FCS, and the filter flag.
+/// Length in bytes of a relayed record's header: stamp, frames lost before, captured length,
+/// length, three properties of the FCS, and the filter flag.
 const HEAD: usize = 28;
-/// Maximum length of a relayed filter in bytes, so that a record fits in a block. Files have room for
-/// less.
+/// Maximum length of a relayed filter in bytes, so that the frame record fits in a relay block.
+/// Capture files have room for less.
 const MOST_FILTER: usize = 1500;
-/// Captured length that marks the end of a relay. The stamp field then holds the total number of lost
-/// frames.
+/// Captured length that marks the end of a queue's relay. The stamp field then holds the total
+/// number of lost frames.
 const LAST: u32 = u32::MAX;
 
-/// Encoder of records for the ordering thread.
+/// Encoder of frame records for the ordering thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Relay;
 
@@ -99,8 +99,8 @@ impl Encoder for Relay {
         true
     }
 
-    /// Appends the filter's length and the filter behind the frame. Marks are not relayed: they are
-    /// requested of the output sink.
+    /// Appends the relayed filter's length and the filter behind the frame. Marks are not relayed:
+    /// they are requested of the output sink.
     fn record_with_notes(&self, queue: u16, record: &Record<'_>, notes: &[Note]) -> Vec<u8> {
         let mut out = vec![0; self.record_len(record)];
         self.record(&mut out, queue, record);
@@ -128,18 +128,19 @@ impl Encoder for Relay {
     }
 }
 
-/// Entry of a relay block.
+/// Entry of a relay block: a frame record or the relay's end.
 enum Relayed<'a> {
-    /// Record, with the filter that applies from it if the filter changed.
+    /// Relayed frame record, with the filter that applies from it if the filter changed.
     Record(Record<'a>, Option<&'a str>),
-    /// End of the queue's relay.
+    /// End of a queue's relay to the ordering thread.
     Last {
         /// Total number of frames that the queue lost.
         lost: u64,
     },
 }
 
-/// Decodes the entry at the beginning of `bytes` and returns it with its length, or `None` at the end.
+/// Decodes the relay block entry at the beginning of `bytes` and returns it with its length, or
+/// `None` at the end.
 fn parse_relayed(bytes: &[u8]) -> Option<(Relayed<'_>, usize)> {
     let word = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
     let long = |at: usize| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
@@ -171,15 +172,15 @@ fn parse_relayed(bytes: &[u8]) -> Option<(Relayed<'_>, usize)> {
     Some((Relayed::Record(record, filter), after))
 }
 
-/// Output for records in the order of time.
+/// Output that takes frame records in the order of time.
 pub(super) trait OrderedOutput: Send {
-    /// Writes a record. `filter` is the filter that applies to its queue from this record, if it
-    /// changed. Returns `false` if the record is lost.
+    /// Writes a frame record to the output. `filter` is the filter that applies to the record's
+    /// queue from this record, if it changed. Returns `false` if the record is lost.
     fn write(&mut self, queue: u16, record: &Record<'_>, filter: Option<&str>) -> bool;
-    /// Counts `n` frames that were lost before they reached the output.
+    /// Counts `n` frames that were lost before they reached the ordered output.
     fn count_lost(&mut self, n: u64);
-    /// Ends a round, after all released records are written. `quiet` is set if no block has arrived
-    /// for [`PAUSE`].
+    /// Ends a round of the ordering thread, after all released records are written. `quiet` is set
+    /// if no relay block has arrived for [`PAUSE`].
     fn end_round(&mut self, quiet: bool);
 }
 
@@ -209,16 +210,17 @@ impl<E: Encoder> OrderedOutput for BlockSink<E> {
 
 /// Reduction steps for frames in the order of time, with deduplication across all queues.
 pub struct InOrder {
-    /// Recent frames of all queues.
+    /// Recent frames of all queues, for deduplication.
     pub window: DedupWindow,
-    /// Reduction steps behind deduplication, by queue.
+    /// Reduction steps that frames pass after deduplication, by queue.
     pub stages: Vec<Box<dyn Judge>>,
-    /// Maximum bytes of a frame that are written.
+    /// Maximum bytes of a frame that its record holds.
     pub snaplen: usize,
 }
 
 impl InOrder {
-    /// Passes a frame through all steps and cuts the record to the bytes that are written.
+    /// Passes a frame through all reduction steps and cuts its record to the bytes that are
+    /// written.
     fn judge(&mut self, queue: usize, record: &mut Record<'_>, is_late: bool) -> Verdict {
         // A late frame is not compared: the window has already passed its time stamp.
         if !is_late
@@ -258,26 +260,27 @@ impl InOrder {
 /// State of one queue in the ordering thread.
 pub(super) struct QueueLine {
     pub(super) counters: Arc<QueueCounters>,
-    /// Channel that returns emptied blocks to the queue's sink.
+    /// Channel that returns emptied relay blocks to the queue's sink.
     pub(super) empty: Sender<Block>,
-    /// Time since which the queue has had blocks to fill.
+    /// Time since which the queue has had relay blocks to fill.
     free_since: Instant,
-    /// Latest time at which the queue was known to be empty.
+    /// Latest time at which the receive queue was known to be empty.
     empty_at: Option<Instant>,
-    /// Arrived blocks with their times of arrival, oldest first.
+    /// Relay blocks that arrived from the queue with their times of arrival, oldest first.
     pub(super) blocks: VecDeque<(Instant, Block)>,
-    /// Offset of the next record in the oldest block.
+    /// Offset of the queue's next record in its oldest relay block.
     pub(super) at: usize,
-    /// Set when the queue's relay has ended.
+    /// Set when the queue's relay to the ordering thread has ended.
     pub(super) ended: bool,
     /// Number of frames that the queue has reported as lost.
     pub(super) lost: u64,
-    /// Number of lost frames not yet passed to the queue's stage in [`InOrder`].
+    /// Number of lost frames not yet passed to the queue's reduction steps in [`InOrder`].
     unseen: u64,
-    /// Changed filter for the queue's next record, because the record that carried it was left out.
+    /// Changed filter to write with the queue's next record, because the record that carried it was
+    /// left out.
     filter: Option<String>,
-    /// Number of frames lost directly before records that were left out. The next record that is
-    /// written includes them.
+    /// Number of frames lost directly before records of the queue that were left out. The next
+    /// record that is written includes them.
     owed_lost: u64,
 }
 
@@ -298,7 +301,8 @@ impl QueueLine {
         }
     }
 
-    /// Returns the time stamp of the queue's next record. Returns fully read blocks to the sink.
+    /// Returns the time stamp of the queue's next frame record. Returns fully read relay blocks to
+    /// the sink.
     fn next_ns(&mut self, out: &mut dyn OrderedOutput, now: Instant) -> Option<u64> {
         loop {
             let (_, block) = self.blocks.front()?;
@@ -326,14 +330,15 @@ impl QueueLine {
     }
 }
 
-/// Forwarding of flushes from the queues' sinks to the output, once all records sent for a flush are
-/// written to the output.
+/// Forwarding of flushes from the queues' sinks to the ordered output, once all records sent for a
+/// flush are written to the output.
 pub(super) struct Flushes {
     queues: Arc<SinkRequests>,
     output: Arc<SinkRequests>,
-    /// Number of the flush in progress, and the time by which all blocks sent for it had arrived.
+    /// Number of the flush in progress, and the time by which all relay blocks sent for it had
+    /// arrived.
     arrived: Option<(u64, Instant)>,
-    /// Number of the latest flush that was forwarded.
+    /// Number of the latest flush that was forwarded to the output.
     passed: u64,
 }
 
@@ -347,15 +352,16 @@ impl Flushes {
         }
     }
 
-    /// Returns the number of a new flush for which all queues have sent their blocks. The blocks are in
-    /// the channel or have arrived.
+    /// Returns the number of a new flush for which all queues have sent their relay blocks. The
+    /// blocks are in the channel or have arrived.
     fn sent(&self) -> Option<u64> {
         let latest = self.queues.latest_flush();
         (latest != self.passed && self.arrived.is_none() && self.queues.is_sent(latest))
             .then_some(latest)
     }
 
-    /// Forwards the flush to the output if `lines` hold no more blocks that arrived for it.
+    /// Forwards the flush to the ordered output if `lines` hold no more relay blocks that arrived
+    /// for it.
     fn pass(&mut self, lines: &[QueueLine]) {
         let Some((flush, at)) = self.arrived else {
             return;
@@ -373,16 +379,16 @@ pub(super) struct Reorderer<O> {
     pub(super) full: Receiver<Full>,
     pub(super) lines: Vec<QueueLine>,
     pub(super) out: O,
-    /// Behaviour of a queue without a block to fill.
+    /// Reaction of a queue's sink that has no empty relay block.
     on_full: OnFull,
     /// Reduction steps for frames in order; `None`: frames are written as relayed.
     in_order: Option<InOrder>,
     flushes: Option<Flushes>,
-    /// Time stamp and queue of the next record of each queue that has one, earliest first.
+    /// Time stamp and queue of the next frame record of each queue that has one, earliest first.
     heads: BinaryHeap<Reverse<(u64, usize)>>,
-    /// Number of queues that have not ended and have no record waiting.
+    /// Number of queues that have not ended and have no frame record waiting for the output.
     silent: usize,
-    /// Latest time stamp of the records processed.
+    /// Latest time stamp of the frame records processed.
     last_ns: u64,
 }
 
@@ -411,7 +417,7 @@ impl<O: OrderedOutput> Reorderer<O> {
         Self { in_order, ..self }
     }
 
-    /// Sets the flushes to forward to the output.
+    /// Sets the flushes to forward to the ordered output.
     pub(super) fn with_flushes(self, flushes: Flushes) -> Self {
         Self {
             flushes: Some(flushes),
@@ -419,7 +425,8 @@ impl<O: OrderedOutput> Reorderer<O> {
         }
     }
 
-    /// Runs until every sink has ended and all records are written. Returns the output.
+    /// Runs the ordering thread until every sink has ended and all records are written. Returns the
+    /// output.
     pub(super) fn run(mut self) -> O {
         loop {
             let wait = self.wait();
@@ -456,7 +463,7 @@ impl<O: OrderedOutput> Reorderer<O> {
         self.out
     }
 
-    /// Ends a batch of the stages in [`InOrder`].
+    /// Ends a batch of frames for the reduction steps in [`InOrder`].
     fn end_batch(&mut self, quiet: bool) {
         let Some(in_order) = &mut self.in_order else {
             return;
@@ -471,15 +478,16 @@ impl<O: OrderedOutput> Reorderer<O> {
         in_order.each(|it| it.begin_batch());
     }
 
-    /// Reads the time at which each queue was last empty. Blocks with frames received before that time
-    /// have arrived or are in the channel.
+    /// Reads the time at which each receive queue was last empty. Relay blocks with frames received
+    /// before that time have arrived or are in the channel.
     fn read_idle_times(&mut self) {
         for line in &mut self.lines {
             line.empty_at = line.counters.settled_at().max(line.empty_at);
         }
     }
 
-    /// Returns the time to wait for a block: until the next record is released, at most [`PAUSE`].
+    /// Returns the time to wait for a relay block: until the next record is released, at most
+    /// [`PAUSE`].
     fn wait(&self) -> Duration {
         let head = self.heads.peek();
         let release = head.and_then(|Reverse((_, line))| self.release_time(*line));
@@ -498,7 +506,7 @@ impl<O: OrderedOutput> Reorderer<O> {
         }
     }
 
-    /// Adds the next record of a queue that was silent and has sent a block.
+    /// Adds the next frame record of a queue that was silent and has sent a relay block.
     fn add_head(&mut self, index: usize, now: Instant) {
         let line = &mut self.lines[index];
         let ns = line.next_ns(&mut self.out, now);
@@ -508,7 +516,7 @@ impl<O: OrderedOutput> Reorderer<O> {
         self.silent -= usize::from(ns.is_some() || line.ended);
     }
 
-    /// Writes the records that are released, in the order of time.
+    /// Writes the released frame records to the output, in the order of time.
     fn write_released(&mut self, now: Instant) {
         while let Some(Reverse((_, index))) = self.heads.peek() {
             if self.silent > 0 && !self.is_released(*index, now) {
@@ -518,13 +526,14 @@ impl<O: OrderedOutput> Reorderer<O> {
         }
     }
 
-    /// Returns `true` if a queue's next record is written although other queues are silent.
+    /// Returns `true` if a queue's next frame record is written although other queues are silent.
     fn is_released(&self, index: usize, now: Instant) -> bool {
         self.release_time(index).is_some_and(|at| at <= now)
             || self.on_full == OnFull::Drop && self.lines.iter().any(QueueLine::is_out_of_blocks)
     }
 
-    /// Returns the time at which a queue's next record is written although other queues are silent.
+    /// Returns the time at which a queue's next frame record is written although other queues are
+    /// silent.
     fn release_time(&self, index: usize) -> Option<Instant> {
         let (came, _) = self.lines[index].blocks.front()?;
         let silent = |it: &&QueueLine| it.blocks.is_empty() && !it.ended;
@@ -534,7 +543,7 @@ impl<O: OrderedOutput> Reorderer<O> {
         Some(since + if seen_idle { WINDOW } else { LONGEST })
     }
 
-    /// Writes the earliest record, or counts it where it is left out.
+    /// Writes the earliest frame record of all queues, or counts it where it is left out.
     fn write_earliest(&mut self, now: Instant) {
         let Some(Reverse((_, index))) = self.heads.pop() else {
             return;
@@ -592,8 +601,8 @@ impl<O: OrderedOutput> Reorderer<O> {
 }
 
 impl QueueLine {
-    /// Returns `true` if the queue's sink has no empty block while blocks of it are held here, so that
-    /// it would have to drop frames.
+    /// Returns `true` if the queue's sink has no empty block while the ordering thread holds blocks
+    /// of it, so that the sink would have to drop frames.
     fn is_out_of_blocks(&self) -> bool {
         self.empty.is_empty() && !self.blocks.is_empty()
     }

@@ -12,39 +12,41 @@ use std::{
     },
 };
 
-/// Maximum number of marks kept until sinks read them. Sinks check several times a second.
+/// Maximum number of operator's marks kept until sinks read them. Sinks check several times a
+/// second.
 const MOST_MARKS: usize = 64;
 
-/// Requests to all sinks of a run.
+/// Requests to all sinks of a run: next file, marks and flushes.
 #[derive(Debug, Default)]
 pub struct SinkRequests {
-    /// Number of requests of any kind. Incremented after the request's own counter.
+    /// Number of requests to the sinks of any kind. Incremented after the request's own counter.
     asked: AtomicU64,
-    /// Number of requests for the next file.
+    /// Number of requests that the sinks begin their next file.
     rotations: AtomicU64,
-    /// Number of marks set.
+    /// Number of marks that operators set.
     marked: AtomicU64,
-    /// Latest marks, at most [`MOST_MARKS`], oldest first.
+    /// Latest marks that operators set, at most [`MOST_MARKS`], oldest first.
     marks: Mutex<VecDeque<Arc<str>>>,
-    /// Number of the latest flush; 0: none was requested.
+    /// Number of the latest flush requested of the sinks; 0: none was requested.
     flushes: AtomicU64,
-    /// Progress of each sink's flush, by [`Shape::queue`](super::block::Shape).
+    /// Progress of each sink's flush, by [`SinkSettings::queue`](super::block::SinkSettings).
     flushed: Vec<FlushProgress>,
 }
 
 /// Progress of a flush in one sink and the writer behind it.
 #[derive(Debug, Default)]
 struct FlushProgress {
-    /// Number of the latest flush for which the sink has sent its blocks.
+    /// Number of the latest flush for which the sink has sent its write blocks.
     number: AtomicU64,
-    /// Number of blocks that the sink had sent by that flush.
+    /// Number of write blocks that the sink had sent by that flush.
     sent: AtomicU64,
-    /// Block number before which the writer has written or given up all of the sink's blocks.
+    /// Number of the first write block of the sink that the writer has neither written nor given
+    /// up.
     written: AtomicU64,
 }
 
 impl SinkRequests {
-    /// Creates the requests for `sinks` sinks that confirm each flush.
+    /// Creates an empty list of requests to `sinks` sinks that confirm each flush.
     pub(super) fn with_sinks(sinks: usize) -> Self {
         Self {
             flushed: (0..sinks).map(|_| FlushProgress::default()).collect(),
@@ -52,13 +54,14 @@ impl SinkRequests {
         }
     }
 
-    /// Requests that each sink begins its next file.
+    /// Requests that each sink begins its next capture file.
     pub(super) fn rotate(&self) {
         self.rotations.fetch_add(1, Ordering::Relaxed);
         self.asked.fetch_add(1, Ordering::Release);
     }
 
-    /// Requests that each sink with an open file writes the mark `text` with the file's next record.
+    /// Requests that each sink with an open file writes the operator's mark `text` with the file's
+    /// next record.
     pub fn mark(&self, text: &str) {
         let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         if marks.len() == MOST_MARKS {
@@ -69,32 +72,34 @@ impl SinkRequests {
         self.asked.fetch_add(1, Ordering::Release);
     }
 
-    /// Requests that each sink sends its open block. Returns the number of this flush.
+    /// Requests that each sink sends its open write block. Returns the number of this flush.
     pub(super) fn flush(&self) -> u64 {
         let number = self.flushes.fetch_add(1, Ordering::Relaxed) + 1;
         self.asked.fetch_add(1, Ordering::Release);
         number
     }
 
-    /// Requests the flush of number `number`, unless it or a later one was requested already.
+    /// Requests flush number `number` of the sinks, unless it or a later one was requested already.
     pub(super) fn flush_up_to(&self, number: u64) {
         if self.flushes.fetch_max(number, Ordering::Relaxed) < number {
             self.asked.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// Returns the number of the latest flush; 0: none was requested.
+    /// Returns the number of the latest flush requested of the sinks; 0: none was requested.
     pub(super) fn latest_flush(&self) -> u64 {
         self.flushes.load(Ordering::Relaxed)
     }
 
-    /// Returns `true` if every sink has sent the records that it held when `flush` was requested.
+    /// Returns `true` if every sink has sent the frame records that it held when `flush` was
+    /// requested.
     pub(super) fn is_sent(&self, flush: u64) -> bool {
         let is_sent = |it: &FlushProgress| it.number.load(Ordering::Acquire) >= flush;
         self.latest_flush() >= flush && self.flushed.iter().all(is_sent)
     }
 
-    /// Returns `true` if all records that the sinks held when `flush` was requested are written.
+    /// Returns `true` if all frame records that the sinks held when `flush` was requested are
+    /// written.
     pub(super) fn is_written(&self, flush: u64) -> bool {
         let is_written = |it: &FlushProgress| {
             it.written.load(Ordering::Acquire) >= it.sent.load(Ordering::Relaxed)
@@ -102,14 +107,16 @@ impl SinkRequests {
         self.is_sent(flush) && self.flushed.iter().all(is_written)
     }
 
-    /// Publishes that the blocks of sink `sink` before number `blocks` are written or given up.
+    /// Publishes that the write blocks of sink `sink` before number `blocks` are written or given
+    /// up.
     pub(super) fn publish_written(&self, sink: usize, blocks: u64) {
         if let Some(it) = self.flushed.get(sink) {
             it.written.store(blocks, Ordering::Release);
         }
     }
 
-    /// Returns the marks set after the first `seen`, oldest first, and the number of all marks set.
+    /// Returns the operator's marks set after the first `seen`, oldest first, and the number of all
+    /// marks set.
     fn marks_since(&self, seen: u64) -> (Vec<Arc<str>>, u64) {
         let marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         let marked = self.marked.load(Ordering::Acquire);
@@ -119,21 +126,21 @@ impl SinkRequests {
     }
 }
 
-/// Position of one sink in the requests: those it has seen.
+/// Cursor of one sink in the run's requests: those that the sink has seen.
 pub(super) struct RequestCursor {
     requests: Arc<SinkRequests>,
-    /// Value of [`Requests::asked`] up to which the sink has acknowledged requests.
+    /// Value of [`SinkRequests::asked`] up to which the sink has acknowledged requests.
     seen: u64,
-    /// Value of [`Requests::rotations`] at the last check.
+    /// Value of [`SinkRequests::rotations`] at the sink's last check.
     rotations: u64,
-    /// Value of [`Requests::marked`] at the last check.
+    /// Value of [`SinkRequests::marked`] at the sink's last check.
     marked: u64,
     /// Number of the last flush that the sink confirmed.
     flushed: u64,
 }
 
 impl RequestCursor {
-    /// Creates a position behind all requests made so far.
+    /// Creates a sink's cursor behind all requests made so far.
     pub(super) fn new(requests: Arc<SinkRequests>) -> Self {
         Self {
             seen: requests.asked.load(Ordering::Acquire),
@@ -150,28 +157,30 @@ impl RequestCursor {
         self.requests.asked.load(Ordering::Relaxed) != self.seen
     }
 
-    /// Acknowledges all requests made so far. The caller then checks each kind of request.
+    /// Acknowledges all requests made to the sink so far. The caller then checks each kind of
+    /// request.
     pub(super) fn acknowledge(&mut self) {
         self.seen = self.requests.asked.load(Ordering::Acquire);
     }
 
-    /// Withdraws an acknowledgement, so that a request that cannot be carried out yet is checked again.
+    /// Withdraws the sink's acknowledgement, so that a request that cannot be carried out yet is
+    /// checked again.
     pub(super) fn postpone(&mut self) {
         self.seen = self.seen.wrapping_sub(1);
     }
 
-    /// Returns `true` once if the next file was requested since the last call.
+    /// Returns `true` once if the sink's next file was requested since the last call.
     pub(super) fn take_rotation(&mut self) -> bool {
         let rotations = self.requests.rotations.load(Ordering::Relaxed);
         std::mem::replace(&mut self.rotations, rotations) != rotations
     }
 
-    /// Returns `true` if marks were set since the last [`Asked::take_marks`].
+    /// Returns `true` if marks were set since the sink last called [`RequestCursor::take_marks`].
     pub(super) fn has_marks(&self) -> bool {
         self.requests.marked.load(Ordering::Acquire) != self.marked
     }
 
-    /// Returns the marks set since the last call, oldest first.
+    /// Returns the operator's marks set since the sink's last call, oldest first.
     pub(super) fn take_marks(&mut self) -> Vec<Arc<str>> {
         let (marks, marked) = self.requests.marks_since(self.marked);
         self.marked = marked;
@@ -184,7 +193,8 @@ impl RequestCursor {
         (latest != self.flushed).then_some(latest)
     }
 
-    /// Confirms a flush: all records that the sink held at the request are in its first `sent` blocks.
+    /// Confirms a flush: all frame records that the sink held at the request are in its first
+    /// `sent` write blocks.
     pub(super) fn confirm_flush(&mut self, sink: usize, flush: u64, sent: u64) {
         self.flushed = flush;
         if let Some(it) = self.requests.flushed.get(sink) {
@@ -194,24 +204,24 @@ impl RequestCursor {
     }
 }
 
-/// Notes to write with a sink's next records.
+/// Notes to write with a sink's next frame records.
 #[derive(Debug, Default)]
 pub(super) struct PendingNotes {
     filter: Option<Arc<str>>,
     marks: VecDeque<Arc<str>>,
 }
 
-/// Note written with a record, in addition to its frame.
+/// Note written with a frame record, in addition to its frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// Filter that applies from this record.
+    /// Capture filter that applies from this frame record.
     Filter(Arc<str>),
-    /// Mark that an operator set at this time.
+    /// Mark that an operator set just before this frame record was written.
     Mark(Arc<str>),
 }
 
 impl PendingNotes {
-    /// Maximum number of marks per record, so that the record fits in a block.
+    /// Maximum number of marks per frame record, so that the record fits in a write block.
     const AT_ONCE: usize = 4;
 
     pub(super) fn set_filter(&mut self, filter: &str) {
@@ -224,14 +234,15 @@ impl PendingNotes {
         self.marks.drain(..most);
     }
 
-    /// Returns the notes for the next record.
+    /// Returns the notes to write with the sink's next frame record.
     pub(super) fn notes(&self) -> Vec<Note> {
         let filter = self.filter.iter().cloned().map(Note::Filter);
         let marks = self.marks.iter().take(Self::AT_ONCE).cloned();
         filter.chain(marks.map(Note::Mark)).collect()
     }
 
-    /// Removes the notes that the last record carried. Returns `true` if marks are left.
+    /// Removes the notes that the sink's last frame record carried. Returns `true` if marks are
+    /// left.
     pub(super) fn remove_written(&mut self) -> bool {
         self.filter = None;
         self.marks.drain(..self.marks.len().min(Self::AT_ONCE));

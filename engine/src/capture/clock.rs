@@ -9,11 +9,11 @@ use crate::{
 };
 use std::sync::{Arc, Mutex};
 
-/// Latest report on the device's clock, for the writers of files; `None`: stamps are not the
-/// device's, or the clock is not started.
+/// Latest report on the NIC's clock, for the writers of capture files; `None`: frames do not have
+/// the NIC's stamps, or the clock is not started.
 pub(super) type ClockWatch = Arc<Mutex<Option<ClockReport>>>;
 
-/// Clock of the device: its readings, and the conversion that the loops use.
+/// Clock of a capture's NIC: its readings, and the conversion of stamps that the receive loops use.
 pub(super) struct CaptureClock {
     pub(super) shared: Arc<SharedConversion>,
     keeper: ClockDiscipline,
@@ -21,7 +21,7 @@ pub(super) struct CaptureClock {
 }
 
 impl CaptureClock {
-    /// Starts the clock; `None`: time stamps come from the host.
+    /// Starts the readings of the NIC's clock; `None`: time stamps come from the host.
     ///
     /// # Errors
     /// The device's clock cannot be read.
@@ -45,13 +45,13 @@ impl CaptureClock {
         Ok(Some(clock))
     }
 
-    /// Returns the report on the clock so far.
+    /// Returns the report on the NIC's clock so far.
     pub(super) fn report(&self) -> ClockReport {
         self.keeper.report()
     }
 
-    /// Reads the device's clock. This takes 1 to 2 µs while the counter runs, and several dozen µs
-    /// while it stands still. Returns a note on a jump of either clock.
+    /// Reads the NIC's clock. This takes 1 to 2 µs while the clock's counter runs, and several
+    /// dozen µs while it stands still. Returns a note on a jump of the NIC's or the system's clock.
     pub(super) fn read(&mut self, port: &Port) -> Option<String> {
         // A lost device is detected elsewhere.
         let reading = port.clock().read().ok()?;
@@ -74,7 +74,7 @@ impl CaptureClock {
     }
 }
 
-/// Describes a jump of the device's clock, called `clock`, or of the system clock.
+/// Describes a jump of the NIC's clock, called `clock`, or of the system clock.
 fn describe(clock: &str, disturbance: Disturbance) -> Option<String> {
     let by = |ns: i64| format!("{:+.6} s", ns as f64 / 1e9);
     match (disturbance.nic_ns, disturbance.host_ns) {
@@ -82,7 +82,7 @@ fn describe(clock: &str, disturbance: Disturbance) -> Option<String> {
         (nic, 0) => Some(format!("{clock} jumped by {}", by(nic))),
         (0, host) => Some(format!("the system's clock was set by {}", by(host))),
         (nic, host) => Some(format!(
-            "{clock} jumped by {}, and the system's was set by {}",
+            "{clock} jumped by {}, and the system's clock was set by {}",
             by(nic),
             by(host)
         )),

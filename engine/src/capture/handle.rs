@@ -14,50 +14,54 @@ use crate::{
 use serde::Serialize;
 use std::sync::Arc;
 
-/// Handle to a running capture for any thread: snapshots, and changes that do not need the owner.
+/// Handle to a running capture for any thread: snapshots of its counters, and changes that do not
+/// need the capture's owner thread.
 #[derive(Clone)]
 pub struct CaptureHandle {
     pub(super) shared: SharedRun,
     pub(super) nic: Arc<NicReader>,
-    /// Writer's queue of pending work; `None`: no files are written.
+    /// Use of the write buffers of all queues; `None`: no files are written.
     pub(super) backlog: Option<Backlog>,
-    /// Requests to the sinks; `None`: no files are written.
+    /// Requests of the capture to its file sinks; `None`: no files are written.
     pub(super) requests: Option<Arc<SinkRequests>>,
-    /// Gauge of retention; `None`: retention is off.
+    /// Gauge of the retention of capture files; `None`: retention is off.
     pub(super) retention: Option<RetentionGauge>,
 }
 
-/// Change of the capture filter.
+/// Result of a change of the capture filter: its time, and the old and the new expression.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub struct FilterChange {
-    /// Time of the change in nanoseconds since 1970. Each queue applies it from its next batch.
+    /// Time of the filter change in nanoseconds since 1970. Each queue applies the new filter from
+    /// its next batch.
     pub ns: u64,
-    /// Filter expression before the change.
+    /// Capture filter before the change, as an expression.
     pub before: String,
-    /// Filter expression after the change.
+    /// Capture filter after the change, as an expression.
     pub after: String,
 }
 
 impl CaptureHandle {
-    /// Returns the writer's queue of pending work; `None`: no files are written.
+    /// Returns the use of the write buffers of all queues; `None`: no files are written.
     #[must_use]
     pub fn backlog(&self) -> Option<&Backlog> {
         self.backlog.as_ref()
     }
 
-    /// Returns the requests to the sinks; `None`: no files are written.
+    /// Returns the requests of the capture to its file sinks; `None`: no files are written.
     #[must_use]
     pub fn requests(&self) -> Option<&Arc<SinkRequests>> {
         self.requests.as_ref()
     }
 
-    /// Returns the gauge of retention; `None`: retention is off, or no files are written.
+    /// Returns the gauge of the retention of capture files; `None`: retention is off, or no files
+    /// are written.
     #[must_use]
     pub fn retention(&self) -> Option<&RetentionGauge> {
         self.retention.as_ref()
     }
 
-    /// Returns the current counters, like [`Capture::snapshot`](super::Capture::snapshot).
+    /// Returns the capture's current counters, like
+    /// [`Capture::snapshot`](super::Capture::snapshot).
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let mut nic = self.nic.growth();
@@ -67,8 +71,8 @@ impl CaptureHandle {
         self.snapshot_with_nic(nic)
     }
 
-    /// Returns a snapshot with NIC counters read earlier by the caller: reading them takes system
-    /// calls, the other counters only loads.
+    /// Returns a snapshot of the capture's counters, with NIC counters that the caller read
+    /// earlier: reading them takes system calls, the other counters only loads.
     #[must_use]
     pub fn snapshot_with_nic(&self, nic: NicCounters) -> Snapshot {
         let mut elapsed = self.shared.ready.elapsed();
@@ -88,18 +92,18 @@ impl CaptureHandle {
         }
     }
 
-    /// Returns the current filter expression; empty: every frame is kept.
+    /// Returns the current capture filter as an expression; empty: every frame is kept.
     #[must_use]
     pub fn filter(&self) -> String {
         self.current_filter().expression().to_owned()
     }
 
-    /// Returns the current filter in compiled form.
+    /// Returns the current capture filter in compiled form.
     pub fn current_filter(&self) -> Arc<Filter> {
         self.shared.filter.get()
     }
 
-    /// Applies another filter from each queue's next batch, and adds a note to the report.
+    /// Replaces the capture filter from each queue's next batch, and adds a note to the report.
     /// Consumers are notified between the last frame of the old filter and the first of the new one
     /// ([`Consumer::changed`](crate::pipeline::Consumer::changed)).
     ///
@@ -110,7 +114,8 @@ impl CaptureHandle {
         self.set_compiled_filter(plan::compile_filter("capture.filter", expression)?)
     }
 
-    /// Applies a compiled filter like [`CaptureHandle::set_filter`], without waiting for libpcap.
+    /// Replaces the capture filter by a compiled one, like [`CaptureHandle::set_filter`] but
+    /// without waiting for libpcap.
     ///
     /// # Errors
     /// The filter keeps frames that the NIC's rules do not capture.

@@ -14,9 +14,10 @@ use crate::{
 use std::time::{Duration, Instant};
 
 impl Capture {
-    /// Continues after a capture of the same plan whose device was lost. The report has the sum of
-    /// both captures' counters, and their notes and files. New files are started; they state what
-    /// is missing before them. `limits` apply to the rest of the run ([`Limits::after`]).
+    /// Starts a capture that continues an earlier one of the same plan whose device was lost. The
+    /// report has the sum of both captures' counters, and their notes and files. New files are
+    /// started; they state what is missing before them. `limits` apply to the rest of the run
+    /// ([`Limits::after`]).
     ///
     /// # Errors
     /// The errors of [`Capture::start`]. They are likely while the device is lost; the call may be
@@ -31,8 +32,8 @@ impl Capture {
         Startup::new(plan, resources, limits, Some(earlier), wakeup).begin()
     }
 
-    /// Returns the plan with all changes since the start: filter, rules, shares of the queues, VLAN
-    /// stripping.
+    /// Returns the capture's plan with all changes since the start: filter, rules, shares of the
+    /// queues, VLAN stripping.
     #[must_use]
     pub fn current_plan(&self, plan: &Plan) -> Plan {
         let mut now = plan.clone();
@@ -46,15 +47,15 @@ impl Capture {
         now
     }
 
-    /// Records the loss of the device, and returns the end for it.
+    /// Records the loss of the RDMA device, and returns the [`End`] for it.
     pub(super) fn lost(&self, how: String) -> End {
         self.shared.outages.begin(Cause::DeviceLost, system_ns());
         self.shared.note(format!("the device was lost: {how}"));
         End::DeviceLost(how)
     }
 
-    /// Returns `end`, or the loss of the device if it does not respond: verbs on a lost device fail
-    /// with EIO before its event is read.
+    /// Returns `end`, or the loss of the RDMA device if it does not respond: verbs on a lost device
+    /// fail with EIO before its event is read.
     pub(super) fn lost_or(&self, end: End) -> End {
         match self.port.is_up() {
             Ok(_) => end,
@@ -62,27 +63,28 @@ impl Capture {
         }
     }
 
-    /// Ends the outage of a lost device, before the first rule is installed. Files started from
-    /// then on state the whole outage.
+    /// Ends the outage of a lost RDMA device, before the first rule is installed. Files started
+    /// from then on state the whole outage.
     pub(super) fn end_device_outage(&self) {
         if let Some(outage) = self.shared.outages.end(Cause::DeviceLost, system_ns()) {
             self.shared.note(format!("the device is back: {outage}"));
         }
     }
 
-    /// Time at which the first WQ was ready.
+    /// Returns the time at which the capture's first WQ was ready.
     #[must_use]
     pub fn ready(&self) -> Instant {
         self.shared.ready
     }
 
-    /// Returns `true` if the loss of the device ends the capture.
+    /// Returns `true` if the capture has ended by the loss of its RDMA device.
     #[must_use]
     pub fn has_lost_its_device(&self) -> bool {
         self.end.as_ref().is_some_and(End::is_loss)
     }
 
-    /// Records the port state at the start. Changes before the start have no event.
+    /// Records whether the port is down at the start of the capture. Changes before the start have
+    /// no event.
     pub(super) fn note_port_state(&self) {
         match self.port.is_up() {
             Ok(true) => _ = self.shared.outages.end(Cause::PortDown, system_ns()),
@@ -117,8 +119,8 @@ impl Capture {
 }
 
 impl Limits {
-    /// Returns the limits that remain after a capture with the report `earlier`, when `passed` has
-    /// elapsed since its first WQ was ready.
+    /// Returns the run's limits that remain after a capture with the report `earlier`, when
+    /// `passed` has elapsed since its first WQ was ready.
     ///
     /// # Errors
     /// The end of the run, if a limit is reached.

@@ -56,47 +56,48 @@ pub use resources::Resources;
 pub use respread::{Respread, Respreading};
 pub use wq_flags::WqFlagsHandle;
 
-/// Interval at which a waiting owner reads the device's clock. Each reading costs as much CPU time
-/// as some hundred frames. Events that end a run wake the owner earlier.
+/// Interval at which a capture's waiting owner reads the NIC's clock. Each reading costs as much
+/// CPU time as some hundred frames. Events that end a run wake the owner earlier.
 const CHECK: Duration = Duration::from_millis(20);
-/// Interval of clock readings while loops sleep.
+/// Interval of readings of the NIC's clock while the receive loops sleep.
 const CHECK_ASLEEP: Duration = Duration::from_millis(500);
-/// Interval of clock readings until the clock's rate is known.
+/// Interval of readings of the NIC's clock until the clock's rate is known.
 const CHECK_FIRST: Duration = Duration::from_millis(100);
-/// Time before a deadline at which a wait ends: sleeping until the deadline costs more than ending
-/// early.
+/// Time before a deadline at which a wait of the capture's owner ends: sleeping until the deadline
+/// costs more than ending early.
 pub const SOON: Duration = Duration::from_micros(200);
-/// Delay of a wait's end from which the process may have been stopped.
+/// Smallest delay of the capture owner's wakeup that indicates that the process was stopped.
 const OVERDUE: Duration = Duration::from_millis(100);
 /// Time within which SIGCONT is handled after a stopped process continues.
 const OVERDUE_KEPT: Duration = Duration::from_secs(2);
-/// Delay between removal of the rules and the request to drain: frames already in the NIC arrive
-/// within it.
+/// Delay between the removal of the flow rules and the request to drain the queues: frames already
+/// in the NIC arrive within it.
 const SETTLE: Duration = Duration::from_millis(2);
 
-/// Limits at which a run ends by itself.
+/// Limits at which a capture run ends by itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
     /// Number of captured frames after which the run ends, exactly.
     pub count: Option<u64>,
-    /// Time since the first WQ was ready after which the run ends.
+    /// Time after which the run ends, counted from when the first WQ was ready.
     pub duration: Option<Duration>,
     /// Bytes written to files, before compression, after which the run ends. The total may exceed
     /// the limit slightly.
     pub bytes: Option<u64>,
-    /// Number of full files. The last file receives all frames until the run has ended.
+    /// Number of full files after which the run ends. The last file receives all frames until the
+    /// run has ended.
     pub files: Option<u64>,
 }
 
 impl Limits {
-    /// Returns the limits that the writer counts: bytes and files.
+    /// Returns those of the run's limits that the file writer counts: bytes and files.
     fn writes(&self, owner: &Wakeup) -> Option<WriteLimit> {
         let limit = || WriteLimit::new(self.bytes, self.files, owner);
         (self.bytes.is_some() || self.files.is_some()).then(limit)
     }
 }
 
-/// A running capture.
+/// A running capture: its port, receive loops and files.
 ///
 /// The owner must call [`Capture::wait`] repeatedly: it reads the device's events and adjusts its
 /// clock.
@@ -110,7 +111,7 @@ pub struct Capture {
     fatal: Vec<(usize, Arc<AtomicBool>)>,
     wq_flags: WqFlagsHandle,
     spreading: respread::Spreading,
-    /// Hash depth for rules that are added while the capture runs.
+    /// Depth of the RSS hash for rules that are added while the capture runs.
     depth: HashDepth,
     clock: Option<CaptureClock>,
     nic: Arc<NicReader>,
@@ -119,51 +120,53 @@ pub struct Capture {
     on_port_down: OnPortDown,
     check: Duration,
     next_check: Instant,
-    /// End and delay of the last wait that ended late by [`OVERDUE`] or more.
+    /// End and delay of the capture owner's last wait that ended late by [`OVERDUE`] or more.
     overdue: Option<(Instant, Duration)>,
     wakeup: Wakeup,
     started: Instant,
     end: Option<End>,
 }
 
-/// State shared by the loops and the owner.
+/// State of a capture that its receive loops share with its owner.
 #[derive(Clone)]
 struct SharedRun {
     control: Arc<Control>,
-    /// Time at which the first WQ was ready.
+    /// Time at which the capture's first WQ was ready.
     ready: Instant,
     counters: Vec<Arc<QueueCounters>>,
     budget: Option<Arc<Budget>>,
     filter: Arc<FilterCell>,
-    /// Frames selected by the NIC's rules, if the rules were derived from the filter.
+    /// Split of the capture filter between NIC and software, if the rules were derived from the
+    /// filter.
     split: Option<Arc<Split>>,
-    /// Counters of the stages of queues and parsers, followed by those of the stages after the
-    /// merge by time.
+    /// Counters of the reduction stages of queues and parsers, followed by those of the stages
+    /// after the merge by time.
     stages: Vec<Arc<StageCounters>>,
-    /// Reduction steps of the stages of queues and parsers.
+    /// Reduction steps that the queues and parsers apply to frames.
     reduction: Arc<Reduction>,
-    /// Set when frames are observed after the merge by time instead of by queues and parsers.
+    /// Set when statistics and flow records observe frames after the merge by time, not in queues
+    /// and parsers.
     observes_in_order: bool,
-    /// Set when frames are parsed, so that malformed ones are counted.
+    /// Set when the run parses frames, so that malformed ones are counted.
     parses: bool,
-    /// Set when the FCS of each frame is checked.
+    /// Set when the run checks the FCS of each frame.
     verifies: bool,
-    /// Set when flows are cut off.
+    /// Set when `[[cutoff]]` limits how much of a flow is kept.
     cuts_off: bool,
-    /// Periods in which nothing could be received.
+    /// Outages of the capture: periods in which nothing could be received.
     outages: OutageLog,
-    /// Report of the capture that this one continues.
+    /// Report of the earlier capture that this one continues.
     earlier: Option<Arc<Report>>,
 }
 
 impl Capture {
-    /// Number of receive queues.
+    /// Returns the number of the capture's receive queues.
     #[must_use]
     pub fn queues(&self) -> usize {
         self.shared.counters.len()
     }
 
-    /// Returns a handle with which other threads read counters and change the filter.
+    /// Returns a handle with which other threads read the capture's counters and change its filter.
     #[must_use]
     pub fn share(&self) -> CaptureHandle {
         CaptureHandle {
@@ -175,60 +178,60 @@ impl Capture {
         }
     }
 
-    /// Returns the wakeup that ends [`Capture::wait`] from another thread.
+    /// Returns the wakeup with which another thread ends the owner's [`Capture::wait`].
     #[must_use]
     pub fn wakeup(&self) -> Wakeup {
         self.wakeup.clone()
     }
 
-    /// Returns the current counters. It only reads the loops' cache lines.
+    /// Returns the capture's current counters. It only reads the loops' cache lines.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.share().snapshot()
     }
 
-    /// Requests the next file of every queue, which starts with the queue's next frame. The queue's
-    /// loop completes the open file soon. Returns `false` if this run writes no files.
+    /// Requests the next capture file of every queue, which starts with the queue's next frame. The
+    /// queue's loop completes the open file soon. Returns `false` if this run writes no files.
     pub fn rotate(&self) -> bool {
         self.writer.as_ref().map(Writer::rotate).is_some()
     }
 
-    /// Requests that everything received so far is written to the files. Returns the number to pass
-    /// to [`Capture::has_flushed`]; `None`: this run writes no frames.
+    /// Requests that all frames received so far are written to the files. Returns the number to
+    /// pass to [`Capture::has_flushed`]; `None`: this run writes no frames.
     pub fn flush(&self) -> Option<u64> {
         self.writer.as_ref().map(Writer::flush)
     }
 
-    /// Returns `true` if everything received before a [`Capture::flush`] can be read in the files.
+    /// Returns `true` if all frames received before a [`Capture::flush`] can be read in the files.
     #[must_use]
     pub fn has_flushed(&self, flush: u64) -> bool {
         let writer = self.writer.as_ref();
         writer.is_some_and(|it| it.has_flushed(flush))
     }
 
-    /// Returns the delay of the owner's last wait if it was long and ended recently. The process
-    /// was stopped for at least that time. Each delay is returned once.
+    /// Returns the delay of the capture owner's last wait if it was long and ended recently. The
+    /// process was stopped for at least that time. Each delay is returned once.
     pub fn take_stopped_time(&mut self) -> Option<Duration> {
         let (ended, overdue) = self.overdue.take()?;
         (ended.elapsed() < OVERDUE_KEPT).then_some(overdue)
     }
 
-    /// Adds a note on a current event to the report.
+    /// Adds a note on a current event to the capture's report.
     pub fn note(&self, note: String) {
         self.shared.note(note);
     }
 
-    /// Removes the rules, so that no more frames are received, and completes the files. All other
-    /// objects stay for [`Capture::resume`].
+    /// Removes the flow rules, so that no more frames are received, and completes the capture
+    /// files. All other objects stay for [`Capture::resume`].
     pub fn pause(&mut self) {
         self.port.remove_rules();
         std::thread::sleep(SETTLE);
         self.rotate();
         self.shared
-            .note("the rules were removed: no more frames are received".into());
+            .note("the flow rules were removed: no more frames are received".into());
     }
 
-    /// Installs the rules again.
+    /// Installs the flow rules again after [`Capture::pause`].
     ///
     /// # Errors
     /// A rule cannot be installed; then no rule is installed.
@@ -239,26 +242,26 @@ impl Capture {
             return Err(e);
         }
         self.shared
-            .note("the rules are installed again: frames are received".into());
+            .note("the flow rules are installed again: frames are received".into());
         Ok(())
     }
 
-    /// Returns a handle to the live statistics for any thread; `None`: statistics are off
+    /// Returns a handle to the live traffic statistics for any thread; `None`: statistics are off
     /// ([`Plan::statistics`]). Reading never slows the loops.
     #[must_use]
     pub fn statistics_handle(&self) -> Option<live::Statistics> {
         self.observers.statistics().cloned()
     }
 
-    /// Returns the report on the device's clock; `None` with software time stamps.
+    /// Returns the report on the NIC's clock; `None` with software time stamps.
     #[must_use]
     pub fn clock(&self) -> Option<ClockReport> {
         self.clock.as_ref().map(CaptureClock::report)
     }
 
-    /// Waits until the run has ended by itself, `deadline` is less than 0.2 ms away, or another
-    /// thread has woken the owner. Returns `true` if the run has ended. Reads the device's events
-    /// and adjusts its clock meanwhile.
+    /// Waits until the capture run has ended by itself, `deadline` is less than 0.2 ms away, or
+    /// another thread has woken the owner. Returns `true` if the run has ended. Reads the device's
+    /// events and adjusts the capture's clock meanwhile.
     pub fn wait(&mut self, deadline: Instant) -> bool {
         let (mut has_event, mut was_woken) = (false, false);
         loop {
@@ -281,8 +284,8 @@ impl Capture {
         }
     }
 
-    /// Returns the time of the next check after one that ended at `now`, at the latest the end of a
-    /// limited duration.
+    /// Returns the time of the capture owner's next check after one that ended at `now`, at the
+    /// latest the end of a limited duration.
     fn next_check_after(&self, now: Instant) -> Instant {
         let is_new = |it: &CaptureClock| it.report().looks == 0;
         let rest = match &self.clock {
@@ -294,7 +297,7 @@ impl Capture {
         over.map_or(now + rest, |over| over.min(now + rest))
     }
 
-    /// Processes events and checks all conditions that end a run.
+    /// Processes the device's events and checks all conditions that end a capture run.
     fn check(&mut self) {
         while let Some(event) = self.events.take() {
             self.handle(event);
@@ -359,13 +362,13 @@ impl Capture {
             | AsyncEvent::SrqLimit(_)
             | AsyncEvent::SrqError(_)
             | AsyncEvent::Other(_) => {
-                tracing::debug!(?event, "asynchronous event");
+                tracing::debug!(?event, "device event that a capture ignores");
             }
         }
     }
 
-    /// Requests the end of loops and writer. A loop may wait for the writer, and the writer for
-    /// free disk space.
+    /// Requests that the receive loops and the file writer end. A loop may wait for the writer, and
+    /// the writer for free disk space.
     fn request_end(&self) {
         self.shared.control.stop.store(true, Ordering::Release);
         if let Some(writer) = &self.writer {
@@ -373,15 +376,15 @@ impl Capture {
         }
     }
 
-    /// From when `flag` is set, counts blocks that are not being written yet as lost and discards
-    /// them.
+    /// From when `flag` is set, counts write buffers that are not being written yet as lost and
+    /// discards them.
     pub fn discard_pending_when(&self, flag: &Arc<AtomicBool>) {
         if let Some(writer) = &self.writer {
             writer.give_up_on(Arc::clone(flag));
         }
     }
 
-    /// Ends the run in order: removes the rules, drains the rings, closes the files.
+    /// Ends the capture run in order: removes the flow rules, drains the rings, closes the files.
     #[must_use]
     pub fn finish(mut self) -> Report {
         self.check();
@@ -405,7 +408,7 @@ impl Capture {
                     }
                 }
                 Err(_) => {
-                    let why = "a queue's loop panicked";
+                    let why = "the receive loop of a queue panicked";
                     aside.extend(end.merge_failure(End::Failed(why.into())));
                 }
             }
@@ -484,7 +487,7 @@ impl Drop for Capture {
 }
 
 impl SharedRun {
-    /// Returns a function that creates the stage in front of a consumer.
+    /// Returns a function that creates the reduction stage in front of a consumer.
     fn stage<C: Consumer, O>(
         &self,
         i: usize,
@@ -537,7 +540,7 @@ impl SharedRun {
             .collect()
     }
 
-    /// Logs `note` and adds it to the report with the current time.
+    /// Logs `note` and adds it with the current time to the capture's report.
     fn note(&self, note: String) {
         tracing::info!("{note}");
         if let Ok(mut notes) = self.control.notes.lock() {

@@ -25,18 +25,19 @@ use wqcap_rss::key::RssKey;
 /// Fields are dropped in the order of teardown: rules first, so that no more frames arrive, then
 /// QPs, then tables. WQs, CQs and memory are released with the last of table and ring.
 pub struct Port {
-    /// Installed rules, specific ones before general ones; empty while no frames are received.
+    /// Flow rules installed on the port, specific ones before general ones; empty while no frames
+    /// are received.
     rules: Vec<Rule>,
     is_open: bool,
-    /// Rules and QPs that are installed, or that will be.
+    /// Flow rules and QPs that are installed on the port, or that will be.
     steering: Steering,
     qps: Vec<(QpPlan, RssQp)>,
     tables: Vec<(Spread, RwqTable)>,
-    /// Queue of each entry of the shared indirection table.
+    /// Queue of each entry of the shared RSS indirection table.
     entries: Vec<u16>,
     key: RssKey,
     number: u8,
-    /// Handle to the WQ of each queue.
+    /// Handle to the WQ of each receive queue.
     wqs: Vec<WqHandle>,
     pd: Pd,
     context: Context,
@@ -46,12 +47,12 @@ pub struct Port {
 /// Flow rule that is installed on the port.
 struct Rule {
     flow: Flow,
-    /// Hardware priority on which the rule is installed.
+    /// Hardware priority on which the flow rule is installed.
     priority: u16,
     wanted: WantedRule,
 }
 
-/// Flow rule without its hardware priority.
+/// Flow rule to install on the port, without its hardware priority.
 #[derive(Clone, PartialEq, Eq)]
 struct WantedRule {
     kind: FlowKind,
@@ -72,7 +73,7 @@ impl WantedRule {
 }
 
 impl Port {
-    /// Opens the device and allocates a protection domain.
+    /// Opens the plan's RDMA device and allocates a protection domain.
     ///
     /// # Errors
     /// The error of a verb.
@@ -95,13 +96,13 @@ impl Port {
         })
     }
 
-    /// Returns the context of the device.
+    /// Returns the verbs context of the port's device.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Returns the port number, from 1.
+    /// Returns the number of the device's port, from 1.
     #[must_use]
     pub fn number(&self) -> u8 {
         self.number
@@ -112,19 +113,20 @@ impl Port {
     /// # Errors
     /// EIO if the device is lost.
     pub fn is_up(&self) -> Result<bool, Error> {
-        /// `IBV_PORT_ACTIVE` and `IBV_PORT_ACTIVE_DEFER`.
+        /// Range of `ibv_port_state` in which a port is up: `IBV_PORT_ACTIVE` and
+        /// `IBV_PORT_ACTIVE_DEFER`.
         const UP: std::ops::RangeInclusive<u32> = 4..=5;
         let attr = self.context.query_port(self.number)?;
         Ok(UP.contains(&attr.state))
     }
 
-    /// Returns a reader of the device's clock.
+    /// Returns a reader of the NIC's clock.
     #[must_use]
     pub fn clock(&self) -> ClockReader<'_> {
         ClockReader::new(&self.context, self.number())
     }
 
-    /// Creates the ring of one queue: its WQ is ready and filled with WRs.
+    /// Creates the receive ring of one queue: its WQ is ready and filled with WRs.
     ///
     /// # Errors
     /// The error of a verb, or of a memory allocation.
@@ -166,7 +168,7 @@ impl Port {
     }
 
     /// Creates the indirection tables over the rings' WQs, and the RSS QPs over the tables. No
-    /// frame arrives yet.
+    /// frame arrives until flow rules are installed.
     ///
     /// # Errors
     /// The error of a verb.
@@ -175,7 +177,7 @@ impl Port {
         self.provide(&self.steering.qps.clone())
     }
 
-    /// Creates the QPs of `wanted` that do not exist yet, with their tables.
+    /// Creates the QPs of `wanted` that do not exist yet, with their indirection tables.
     fn provide(&mut self, wanted: &[QpPlan]) -> Result<(), Error> {
         for plan in wanted {
             if self.qps.iter().all(|(there, _)| there != plan) {
@@ -187,7 +189,7 @@ impl Port {
         Ok(())
     }
 
-    /// Returns the table for `spread`, and creates it if it does not exist yet.
+    /// Returns the indirection table for `spread`, and creates it if it does not exist yet.
     fn table_for(&mut self, spread: Spread) -> Result<RwqTable, Error> {
         if let Some((_, table)) = self.tables.iter().find(|(it, _)| *it == spread) {
             return Ok(table.clone());
@@ -200,13 +202,13 @@ impl Port {
         Ok(table)
     }
 
-    /// Creates a table over the rings' WQs with one entry for each of `queues`.
+    /// Creates an indirection table over the rings' WQs with one entry for each of `queues`.
     fn table(&self, queues: &[u16]) -> Result<RwqTable, Error> {
         let wqs = queues.iter().map(|q| self.wqs[usize::from(*q)].clone());
         Ok(RwqTable::create(&self.context, wqs)?)
     }
 
-    /// Replaces the shared indirection table while frames are received.
+    /// Replaces the shared RSS indirection table while frames are received.
     ///
     /// Every rule is installed a second time, to a new QP over the new table, on a hardware
     /// priority next to its own, before the old rule is removed
@@ -237,8 +239,9 @@ impl Port {
         Ok(())
     }
 
-    /// Replaces the installed rules with those of another steering while frames are received. New
-    /// rules are installed before old ones are removed, and rules in both steerings stay installed.
+    /// Replaces the installed flow rules with those of another steering while frames are received.
+    /// New rules are installed before old ones are removed, and rules in both steerings stay
+    /// installed.
     ///
     /// # Errors
     /// The error of a verb; then the previous rules are installed.
@@ -261,7 +264,7 @@ impl Port {
         made
     }
 
-    /// Installs missing rules, then removes rules that `steering` does not contain.
+    /// Installs missing flow rules, then removes rules that `steering` does not contain.
     fn exchange(&mut self, steering: &Steering) -> Result<(), Error> {
         let mut gone: Vec<_> = self.rules.iter().map(|rule| rule.wanted.clone()).collect();
         let mut new = Vec::new();
@@ -282,7 +285,8 @@ impl Port {
         Ok(())
     }
 
-    /// Installs a rule on a priority of its rank, and moves other rules if no priority is free.
+    /// Installs a flow rule on a hardware priority of its rank, and moves other rules if no
+    /// priority is free.
     fn admit(&mut self, wanted: WantedRule) -> Result<(), Error> {
         let Some((moves, priority)) = self.ladder().admit(wanted.rank) else {
             return Err(Error::config(
@@ -298,8 +302,8 @@ impl Port {
         self.install(wanted, priority)
     }
 
-    /// Removes rules, general ones first: otherwise frames of a removed rule would match a general
-    /// one for a moment.
+    /// Removes flow rules, general ones first: otherwise frames of a removed rule would match a
+    /// general one for a moment.
     fn remove(&mut self, them: &[WantedRule]) {
         let mut them: Vec<_> = them.iter().collect();
         them.sort_by_key(|it| it.rank);
@@ -310,7 +314,7 @@ impl Port {
         }
     }
 
-    /// Moves the rules of one priority to another one, with the QPs of `qps`.
+    /// Moves the flow rules of one hardware priority to another one, with the QPs of `qps`.
     fn carry_out(&mut self, it: Move, qps: &[(QpPlan, RssQp)]) -> Result<(), Error> {
         for rule in self
             .rules
@@ -325,7 +329,7 @@ impl Port {
         Ok(())
     }
 
-    /// Installs a rule after all others of its rank.
+    /// Installs a flow rule behind all others of its rank.
     fn install(&mut self, wanted: WantedRule, priority: u16) -> Result<(), Error> {
         let flow = create(&self.qps, &wanted, self.number, priority)?;
         let at = self
@@ -340,20 +344,20 @@ impl Port {
         Ok(())
     }
 
-    /// Returns the priorities of the installed rules.
+    /// Returns the hardware priorities of the installed flow rules.
     fn ladder(&self) -> PriorityLadder {
         let rules = self.rules.iter();
         PriorityLadder::from_rules(rules.map(|rule| (rule.wanted.rank, rule.priority)))
     }
 
-    /// Returns the rules and QPs that are installed, or that will be.
+    /// Returns the flow rules and QPs that are installed on the port, or that will be.
     #[must_use]
     pub fn steering(&self) -> &Steering {
         &self.steering
     }
 
-    /// Installs the rules, specific ones first. After the last one, every frame of the port
-    /// arrives.
+    /// Installs the flow rules of the plan, specific ones first. After the last one, every frame of
+    /// the port arrives.
     ///
     /// # Errors
     /// The error of a verb, or promiscuous mode cannot be enabled.
@@ -369,7 +373,7 @@ impl Port {
         Ok(())
     }
 
-    /// Removes the rules: no more frames arrive on the rings.
+    /// Removes the port's flow rules: no more frames arrive on the rings.
     pub fn remove_rules(&mut self) {
         self.is_open = false;
         // Catch-all first: otherwise frames of a removed rule would match it.
@@ -378,7 +382,7 @@ impl Port {
     }
 }
 
-/// Installs a rule that leads to its QP.
+/// Installs a flow rule that leads to its QP.
 fn create(
     qps: &[(QpPlan, RssQp)],
     wanted: &WantedRule,
@@ -417,10 +421,10 @@ pub(super) mod promisc {
 
     static SOCKET: OnceLock<OwnedFd> = OnceLock::new();
 
-    /// Membership of the packet socket on one interface.
+    /// Membership of a packet socket on one network interface.
     pub struct Membership {
         index: libc::c_uint,
-        /// Additional unicast address; `None`: all frames.
+        /// Additional unicast address that the interface accepts; `None`: all frames.
         address: Option<[u8; 6]>,
     }
 

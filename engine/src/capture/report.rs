@@ -11,18 +11,18 @@ use crate::{
 use serde::Serialize;
 use std::{collections::BTreeMap, ops::AddAssign, time::Duration};
 
-/// Counters at one moment, for progress lines.
+/// Counters of a capture at one moment, for progress lines.
 #[derive(Clone, Debug, Serialize)]
 pub struct Snapshot {
-    /// Time since the first WQ was ready, without the time in which the device was lost.
+    /// Time since the capture's first WQ was ready, without the time in which the device was lost.
     pub elapsed: Duration,
-    /// Frame ledger of each queue.
+    /// Ledger of each queue: its frames, counted by what became of them.
     pub queues: Vec<QueueLedger>,
-    /// State of each queue's ring.
+    /// State of each queue's receive ring.
     pub rings: Vec<RingState>,
-    /// Frames that the NIC lost, under the NIC's own counter names.
+    /// Frames that the NIC lost so far, under the NIC's own counter names.
     pub nic: NicCounters,
-    /// Periods in which nothing could be received.
+    /// Outages of the capture: periods in which nothing could be received.
     #[serde(skip)]
     pub outages: Outages,
 }
@@ -31,31 +31,31 @@ pub struct Snapshot {
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// The run was stopped by a signal or a command.
+    /// The capture run was stopped by a signal or a command.
     Stopped,
-    /// [`Limits::count`](super::Limits::count) was reached.
+    /// The capture reached its limit on frames, [`Limits::count`](super::Limits::count).
     Count,
-    /// [`Limits::duration`](super::Limits::duration) has passed.
+    /// The capture reached its limit on time, [`Limits::duration`](super::Limits::duration).
     Duration,
-    /// [`Limits::bytes`](super::Limits::bytes) was reached.
+    /// The capture reached its limit on written bytes, [`Limits::bytes`](super::Limits::bytes).
     Bytes,
-    /// [`Limits::files`](super::Limits::files) was reached.
+    /// The capture reached its limit on full files, [`Limits::files`](super::Limits::files).
     Files,
     /// The port went down with `capture.on_port_down = "stop"`, for example because a finite wire
     /// ended.
     PortDown,
-    /// The device is lost; the text is the event or error that showed it.
+    /// The RDMA device is lost; the text is the event or error that showed it.
     DeviceLost(String),
-    /// Files cannot be written any more; the text names the file and the error.
+    /// Capture files cannot be written any more; the text names the file and the error.
     Storage(String),
-    /// A queue failed and could not be recovered; the text is the error.
+    /// A receive queue failed and could not be recovered; the text is the error.
     Failed(String),
-    /// The reader of the stream on stdout has closed it.
+    /// The program that reads the capture stream from stdout has closed it.
     ReaderLeft,
 }
 
 impl End {
-    /// Returns `true` for an end that is a failure: exit status 1.
+    /// Returns `true` for an end of a capture that is a failure: exit status 1.
     #[must_use]
     pub fn is_failure(&self) -> bool {
         matches!(
@@ -64,55 +64,56 @@ impl End {
         )
     }
 
-    /// Returns `true` if another capture can continue this one once the device is back.
+    /// Returns `true` for the loss of the device, after which another capture can continue this
+    /// one.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         matches!(self, Self::DeviceLost(_))
     }
 }
 
-/// Report of a finished run; the source of `--summary`.
+/// Report of a finished capture run; the source of `--summary`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Reason for the end of the capture run.
     pub end: End,
-    /// Frame ledger of each queue.
+    /// Ledger of each queue: its frames, counted by what became of them.
     pub queues: Vec<QueueLedger>,
     /// Frames that the NIC lost during the run, under the NIC's own counter names.
     pub nic: NicCounters,
-    /// Malformed frames by class, of those that were parsed; `None`: this run parses no frames.
+    /// Malformed frames by class, of those that the run parsed; `None`: this run parses no frames.
     pub malformed: Option<BTreeMap<&'static str, u64>>,
-    /// Live statistics at the end; `None`: statistics were off.
+    /// Live traffic statistics at the end of the run; `None`: statistics were off.
     pub statistics: Option<live::TrafficSnapshot>,
-    /// Frames whose FCS was checked; `None`: `capture.verify_fcs` is off.
+    /// Counts of frames whose FCS was checked; `None`: `capture.verify_fcs` is off.
     pub fcs: Option<FcsReport>,
-    /// Counters of cut-off frames; `None`: no `[[cutoff]]` is configured.
+    /// Counters of frames left out by `[[cutoff]]`; `None`: no `[[cutoff]]` is configured.
     pub cutoff: Option<CutoffReport>,
     /// Counters of flow records; `None`: flow records were off.
     pub flows: Option<FlowsReport>,
-    /// Bytes and files written, counted only with a limit on them
+    /// Bytes and files that the run has written, counted only with a limit on them
     /// ([`Limits::bytes`](super::Limits::bytes)).
     #[serde(skip)]
     pub written: Written,
-    /// Finished files that still exist, in the order of their names.
+    /// Finished capture files that still exist, in the order of their names.
     pub files: FileList,
-    /// Old files deleted by retention; `None`: retention is off.
+    /// Old capture files deleted by retention; `None`: retention is off.
     pub deleted: Option<Deleted>,
-    /// Files protected from retention by pins; `None`: retention is off.
+    /// Capture files protected from retention by pins; `None`: retention is off.
     pub pinned: Option<PinnedFiles>,
-    /// Counters of encrypted files; `None`: encryption is off.
+    /// Counters of encrypted capture files; `None`: encryption is off.
     pub encryption: Option<EncryptionReport>,
-    /// Results of the hooks; `None`: no hook is configured.
+    /// Results of the hooks run on finished files; `None`: no hook is configured.
     pub hooks: Option<HookReport>,
-    /// Periods in which nothing could be received.
+    /// Outages of the run: periods in which nothing could be received.
     #[serde(skip)]
     pub outages: Outages,
-    /// Time from the first WQ ready to the last file synced and closed, without the time in which
-    /// the device was lost.
+    /// Duration of the run: from the first WQ ready to the last file synced and closed, without the
+    /// time in which the device was lost.
     pub duration: Duration,
-    /// Time from the start to the first WQ ready.
+    /// Time from the start of the capture to the first WQ ready.
     pub startup: Duration,
-    /// Report on the device's clock; `None` with software time stamps.
+    /// Report on the NIC's clock; `None` with software time stamps.
     pub clock: Option<ClockReport>,
     /// Events during the run that matter to readers of the files, one line each.
     pub notes: Vec<String>,
@@ -165,7 +166,7 @@ impl Report {
     }
 }
 
-/// Adds two optional values; if only one run has the value, returns that one.
+/// Adds two optional counters of two runs; if only one run has the counter, returns that one.
 fn added<T>(one: Option<T>, other: Option<T>, add: impl FnOnce(&mut T, T)) -> Option<T> {
     match (one, other) {
         (Some(mut sum), Some(more)) => {
@@ -177,8 +178,8 @@ fn added<T>(one: Option<T>, other: Option<T>, add: impl FnOnce(&mut T, T)) -> Op
 }
 
 impl End {
-    /// Replaces an end that is not a failure, or a failure without text, with `failure`. If a
-    /// failure with text is already present, keeps it and returns the text of `failure` as a note.
+    /// Replaces the end of a capture by `failure`, unless the end already is a failure with text:
+    /// then keeps it and returns the text of `failure` as a note.
     pub(super) fn merge_failure(&mut self, failure: Self) -> Option<String> {
         match (&*self, failure) {
             (

@@ -17,48 +17,54 @@ use std::{
 };
 use wqcap_rss::{IndirectionTable, Toeplitz};
 
-/// Interval of load measurements.
+/// Interval at which the load of the queues is measured.
 const EVERY: Duration = Duration::from_secs(1);
-/// Ratio of load to share above which a queue is overloaded.
+/// Ratio of load to share above which a receive queue is overloaded.
 const MAX_SKEW: f64 = 1.5;
-/// Number of consecutive measurements with an overloaded queue before a change.
+/// Number of consecutive load measurements with an overloaded queue before the indirection table is
+/// changed.
 const IN_A_ROW: u32 = 2;
-/// Minimum number of samples in a measurement. Fewer are random, or a load too small to matter.
+/// Minimum number of sampled frames in a load measurement. Fewer are random, or a load too small to
+/// matter.
 const LEAST_SAMPLES: u64 = 256;
-/// Number of measurements without a change after one, so that flows do not move repeatedly.
+/// Number of load measurements after a change of the indirection table before the next change, so
+/// that flows do not move repeatedly.
 const PAUSE: u32 = 5;
 
-/// Source of the new indirection table.
+/// Source of a new indirection table: the measured load or new shares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Respread {
-    /// Derived from the load of the last seconds; the shares of the queues stay.
+    /// Indirection table derived from the load of the last seconds; the shares of the queues stay.
     ByLoad,
-    /// Derived from new shares of the queues, with the minimum number of moved entries.
+    /// Indirection table derived from new shares of the queues, with the minimum number of moved
+    /// entries.
     Weights(Vec<u32>),
 }
 
-/// Change of the indirection table.
+/// Result of a change of the indirection table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Respreading {
-    /// Number of entries that name another queue than before; 0: the table is unchanged.
+    /// Number of indirection table entries that name another queue than before; 0: the table is
+    /// unchanged.
     pub moved: usize,
     /// Number of entries in the indirection table.
     pub entries: usize,
-    /// Load of the busiest queue divided by its share, before the change; 0 without samples.
+    /// Load of the busiest queue divided by its share, before the indirection table changes; 0
+    /// without samples.
     pub skew_before: f64,
-    /// Load of the busiest queue divided by its share, computed for the new table.
+    /// Load of the busiest queue divided by its share, computed for the new indirection table.
     pub skew_after: f64,
 }
 
-/// Load of the queues and entries of the indirection table, kept by the owner of a capture.
+/// Load of the queues and of the indirection table's entries, kept by the owner of a capture.
 pub(super) struct Spreading {
     hashing: Arc<Hashing>,
-    /// Load counters of each queue.
+    /// Counters of sampled frames of each queue.
     loads: Vec<Arc<QueueLoad>>,
-    /// Samples at the last measurement, by queue and entry; the last element counts samples without
-    /// an entry.
+    /// Sampled frames at the last load measurement, by queue and table entry; the last element
+    /// counts those without an entry.
     seen: Vec<Vec<u64>>,
-    /// Loads of the last two measurements, the older first.
+    /// Loads of the queues in the last two measurements, the older first.
     recent: [Load; 2],
     pub(super) table: Vec<u16>,
     shares: Vec<f64>,
@@ -91,7 +97,7 @@ impl Spreading {
         }
     }
 
-    /// Returns the sampler for a queue's loop.
+    /// Returns the load sampler for a queue's receive loop.
     pub(super) fn sampler(&self, queue: usize) -> LoadSampler {
         let watch = match (self.loads.len(), self.auto) {
             (1, _) => SamplingRate::Never,
@@ -105,8 +111,8 @@ impl Spreading {
         )
     }
 
-    /// Returns the load since the last measurement. Samples that arrive on another queue than the
-    /// entry's are not counted for the entry: a rule led them to that queue.
+    /// Returns the load of the queues since the last measurement. Samples that arrive on another
+    /// queue than the entry's are not counted for the entry: a rule led them to that queue.
     fn take_load(&mut self) -> Load {
         let mut load = Load {
             entries: vec![0; self.table.len()],
@@ -125,7 +131,7 @@ impl Spreading {
         load
     }
 
-    /// Returns the load of the last two measurements and since.
+    /// Returns the load of the queues in the last two measurements and since.
     fn last_seconds(&mut self) -> Load {
         let mut sum = self.take_load();
         self.recent.iter().for_each(|load| sum.add(load));
@@ -133,7 +139,8 @@ impl Spreading {
         sum
     }
 
-    /// Measures the load once per second. Returns `true` if the table should change.
+    /// Measures the load of the queues once per second. Returns `true` if the indirection table
+    /// should change.
     fn is_due(&mut self) -> bool {
         let now = Instant::now();
         if now < self.next {
@@ -151,7 +158,7 @@ impl Spreading {
         self.auto && self.pause == 0 && self.strained >= IN_A_ROW
     }
 
-    /// Returns the proposed table; `None`: the present one is good enough.
+    /// Returns the proposed indirection table; `None`: the present one is good enough.
     fn propose(&mut self, how: &Respread) -> Result<Option<Proposal>, Error> {
         let load = self.last_seconds();
         let weights = match how {
@@ -180,7 +187,7 @@ impl Spreading {
     }
 }
 
-/// Returns the fraction of the table's entries that each queue has.
+/// Returns the fraction of the indirection table's entries that each queue has.
 fn shares(table: &[u16], queues: usize) -> Vec<f64> {
     (0..queues)
         .map(|queue| {
@@ -191,7 +198,7 @@ fn shares(table: &[u16], queues: usize) -> Vec<f64> {
 }
 
 impl Capture {
-    /// Returns the shared indirection table: the queue of each entry.
+    /// Returns the shared RSS indirection table: the queue of each entry.
     #[must_use]
     pub fn table(&self) -> &[u16] {
         &self.spreading.table
@@ -224,8 +231,8 @@ impl Capture {
             skew_after: proposal.skew.1,
         };
         self.shared.note(format!(
-            "re-spread: {} of {} entries of the table moved; the busiest queue had {:.2} times its share, now expected: \
-             {:.2}",
+            "re-spread: {} of {} entries of the indirection table moved; the busiest queue had {:.2} times its share, now \
+             expected: {:.2}",
             done.moved,
             done.entries,
             done.skew_before,
@@ -234,7 +241,7 @@ impl Capture {
         Ok(done)
     }
 
-    /// Respreads if the load requires it.
+    /// Rebuilds the indirection table if the load of the queues requires it.
     pub(super) fn respread_if_due(&mut self) {
         if !self.spreading.is_due() {
             return;

@@ -4,20 +4,20 @@ use super::Capture;
 use crate::{Error, config::RuleConfig, plan::steering::Steering};
 
 impl Capture {
-    /// Returns the rules in effect; `None` in modes other than `filtered`, and if the rules were
-    /// derived from the filter.
+    /// Returns the configured flow rules in effect; `None` in modes other than `filtered`, and if
+    /// the rules were derived from the filter.
     #[must_use]
     pub fn rules(&self) -> Option<&[RuleConfig]> {
         self.port.steering().asked.as_deref()
     }
 
-    /// Returns the QPs and rules in effect.
+    /// Returns the QPs and flow rules in effect.
     #[must_use]
     pub fn steering(&self) -> &Steering {
         self.port.steering()
     }
 
-    /// Adds a rule while frames are received: frames of other rules still arrive exactly once.
+    /// Adds a flow rule while frames are received: frames of other rules still arrive exactly once.
     /// Returns `false` if the rule exists already.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl Capture {
             return Err(Error::config(
                 "rule: id",
                 rule.id.as_deref().unwrap_or_default(),
-                format!("there is another rule of this name, {other}; remove it first"),
+                format!("another rule has this id: {other}; remove that rule first"),
             ));
         }
         rules.push(rule.clone());
@@ -44,8 +44,8 @@ impl Capture {
         Ok(true)
     }
 
-    /// Removes a rule, given by its `id` alone or by all its fields, and returns it. Removing the
-    /// last rule is allowed: then no frames are captured.
+    /// Removes a flow rule, given by its `id` alone or by all its fields, and returns it. Removing
+    /// the last rule is allowed: then no frames are captured.
     ///
     /// # Errors
     /// The rule does not exist, another mode, or the error of a verb. The rules then stay
@@ -66,7 +66,7 @@ impl Capture {
         let Some(at) = rules.iter().position(is_it) else {
             let there: Vec<_> = rules.iter().map(|it| format!("({it})")).collect();
             let there = match there.is_empty() {
-                true => "there are no rules".into(),
+                true => "the capture has no rules".into(),
                 false => format!("there are {}", there.join(", ")),
             };
             return Err(Error::config(

@@ -46,17 +46,18 @@ pub(super) struct Startup<'p> {
     outages: OutageLog,
     earlier: Option<Arc<Report>>,
     wakeup: Wakeup,
-    /// Set when stages after the merge by time sample, cut and observe frames, instead of those of
-    /// the queues.
+    /// Set when the stages after the merge by time, not those of the queues, sample, cut and
+    /// observe frames.
     in_order: bool,
-    /// Counters of the stages of queues and parsers, followed by those of the stages after the
-    /// merge by time.
+    /// Counters of the reduction stages of queues and parsers, followed by those of the stages
+    /// after the merge by time.
     stages: Vec<Arc<StageCounters>>,
 }
 
 impl Capture {
-    /// Creates every object of the plan, starts the loops, and installs the rules. `wakeup` ends
-    /// the owner's [`Capture::wait`]; the capture's threads use it, and other threads may.
+    /// Creates every object of the plan, starts the receive loops, and installs the flow rules.
+    /// `wakeup` ends the owner's [`Capture::wait`]; the capture's threads use it, and other threads
+    /// may.
     ///
     /// # Errors
     /// A verb or a file operation failed; every object created until then is removed.
@@ -164,8 +165,8 @@ impl<'p> Startup<'p> {
         Ok(Observers::start(&attr)?)
     }
 
-    /// Prepares the stages after the merge by time. The merging thread creates them, so that their
-    /// memory is on its NUMA node.
+    /// Prepares the reduction stages after the merge by time. The merging thread creates them, so
+    /// that their memory is on its NUMA node.
     fn steps_in_order(
         &self,
         observers: &Observers,
@@ -352,7 +353,7 @@ impl<'p> Startup<'p> {
 }
 
 impl Capture {
-    /// Starts the loop of queue `i` with its consumer, or with parser threads behind it.
+    /// Starts the receive loop of queue `i` with its consumer, or with parser threads behind it.
     fn start_queue<S: ConsumerSource>(
         &mut self,
         plan: &Plan,
@@ -398,7 +399,7 @@ impl Capture {
         self.spawn(plan, i, ring, move || outlet)
     }
 
-    /// Starts the loop of queue `i` on its core.
+    /// Starts the receive loop of queue `i` on its core.
     fn spawn<O: Outlet>(
         &mut self,
         plan: &Plan,
@@ -440,8 +441,8 @@ impl Capture {
     }
 }
 
-/// Returns the encryption key of finished files, and registers it for reading them in this process:
-/// the indexer needs it.
+/// Returns the encryption key of finished capture files, and registers it for reading them in this
+/// process: the indexer needs it.
 fn encryption_key(plan: &Plan, resources: &Resources) -> Result<Option<Arc<SecretKey>>, Error> {
     let Some(source) = &plan.output.encrypt else {
         return Ok(None);
@@ -458,13 +459,13 @@ fn encryption_key(plan: &Plan, resources: &Resources) -> Result<Option<Arc<Secre
     Ok(Some(key))
 }
 
-/// Name of the interface that receives the frames, for files and their names.
+/// Returns the name of the captured network interface, for the headers and names of capture files.
 fn interface(plan: &Plan) -> String {
     let name = || format!("{} port {}", plan.device.name, plan.port);
     plan.netdev.clone().unwrap_or_else(name)
 }
 
-/// Description of this run for the headers of pcapng files.
+/// Returns the description of this run for the headers of pcapng files.
 fn origin(plan: &Plan) -> Origin {
     let port = plan.device.ports.iter().find(|p| p.number == plan.port);
     let (vendor, part) = plan.device.vendor_part;

@@ -11,17 +11,17 @@ use std::sync::{
 /// Handle that changes WQ flags of a running capture from any thread.
 #[derive(Clone)]
 pub struct WqFlagsHandle {
-    /// Orders to the loop of each queue.
+    /// Mailbox for requests to the receive loop of each queue.
     pub(super) orders: Vec<Arc<LoopRequests>>,
-    /// Reason why stripping cannot be turned on; `None`: it can.
+    /// Reason why CVLAN stripping cannot be turned on; `None`: it can.
     refusal: Option<String>,
     stripping: Arc<AtomicBool>,
     shared: SharedRun,
 }
 
 impl Capture {
-    /// Returns a handle with which another thread changes WQ flags while the owner waits for the
-    /// end.
+    /// Returns a handle with which another thread changes WQ flags while the capture's owner waits
+    /// for the end.
     #[must_use]
     pub fn wq_flags_handle(&self) -> WqFlagsHandle {
         self.wq_flags.clone()
@@ -74,7 +74,7 @@ impl WqFlagsHandle {
     }
 }
 
-/// Returns the reason why a run of this plan cannot turn stripping on later.
+/// Returns the reason why a run of this plan cannot turn CVLAN stripping on later.
 fn refusal(plan: &Plan) -> Option<String> {
     let device = &plan.device;
     if !device.caps.cvlan_stripping {

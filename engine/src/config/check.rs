@@ -6,16 +6,17 @@ use crate::text::counted;
 use std::time::Duration;
 use wqcap_files::name::NameTemplate;
 
-/// Largest ring: the RQ's producer index has 16 bits, and libmlx5 rounds a ring up to a power of
-/// two.
+/// Largest number of WRs in a receive ring: the RQ's producer index has 16 bits, and libmlx5 rounds
+/// a ring up to a power of two.
 const MAX_RING: u64 = 32_768;
-/// Largest record that pcap readers accept (libpcap's `MAXIMUM_SNAPLEN`).
+/// Largest length of a frame that pcap readers accept (libpcap's `MAXIMUM_SNAPLEN`).
 const MAX_FRAME: u64 = 262_144;
-/// Largest comment in bytes; it must fit into a file's header.
+/// Largest `output.comment` in bytes; it must fit into the header of a capture file.
 const MOST_COMMENT: usize = 1000;
-/// Largest number of cutoffs; all of them may be tested against the first frame of a flow.
+/// Largest number of `[[cutoff]]` sections; all of them may be tested against the first frame of a
+/// flow.
 const MOST_CUTOFFS: usize = 1000;
-/// Largest indirection table of mlx5: 2^13 entries.
+/// Largest RSS indirection table of mlx5: 2^13 entries.
 const MAX_TABLE: u64 = 1 << 13;
 
 const SECOND: u64 = 1_000_000_000;
@@ -31,20 +32,20 @@ struct KeyRange {
     unit: Unit,
     least: u64,
     most: u64,
-    /// Reads the key's value in its unit; `None`: the key is not set.
+    /// Reads the configuration key's value in its unit; `None`: the key is not set.
     of: fn(&Config) -> Option<u64>,
 }
 
-/// Unit of a range, which selects how its limits are printed.
+/// Unit of a configuration key's range, which selects how its limits are printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Number,
     Bytes,
-    /// Time in nanoseconds.
+    /// Range in nanoseconds of time.
     Time,
-    /// Number of bytes; 0 means never.
+    /// Range in bytes; the value 0 means never.
     BytesOrNever,
-    /// Time in nanoseconds; 0 means never.
+    /// Range in nanoseconds of time; the value 0 means never.
     TimeOrNever,
 }
 
@@ -148,7 +149,7 @@ const fn range(
 }
 
 impl KeyRange {
-    /// Returns the range as text, for messages.
+    /// Returns the range of a configuration key as text, for messages.
     fn text(&self) -> String {
         let [least, most] = [self.least, self.most].map(|it| self.unit.format(it));
         if self.unit.has_never() {
@@ -187,16 +188,16 @@ impl Unit {
     }
 }
 
-/// Field of a rule: its name, its largest value, and its reader.
+/// Field of a flow rule: its name, its largest value, and its reader.
 type RuleField = (&'static str, u32, fn(&RuleConfig) -> Option<u32>);
 
-/// Fields of a rule that have fewer bits than their types.
+/// Fields of a flow rule that have fewer bits than their types.
 const RULE_FIELDS: [RuleField; 2] = [
     ("vlan", (1 << 12) - 1, |it| it.vlan.map(Into::into)),
     ("vni", (1 << 24) - 1, |it| it.vni),
 ];
 
-/// Returns the range of a key as text; `None`: only its type limits it.
+/// Returns the range of a configuration key as text; `None`: only its type limits it.
 pub(super) fn range_of(key: &str) -> Option<String> {
     if let Some((_, field)) = key.split_once(": ") {
         let field = RULE_FIELDS.iter().find(|it| it.0 == field);
@@ -205,7 +206,8 @@ pub(super) fn range_of(key: &str) -> Option<String> {
     RANGES.iter().find(|it| it.key == key).map(KeyRange::text)
 }
 
-/// Returns all values out of range and all keys that exclude each other.
+/// Returns a problem for each configuration value out of range and for keys that exclude each
+/// other.
 pub(super) fn check(config: &Config) -> Vec<Problem> {
     let mut found: Vec<_> = RANGES.iter().filter_map(|it| it.check(config)).collect();
     device(config, &mut found);
@@ -326,7 +328,7 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
     }
     let comment = output.comment.len();
     if comment > MOST_COMMENT {
-        let problem = format!("has {comment} bytes; at most {MOST_COMMENT}");
+        let problem = format!("has {comment} bytes; at most {MOST_COMMENT} are allowed");
         found.push(Problem::new("output.comment", "\"...\"", problem));
     }
     if let Some(problem) = name(output) {
@@ -345,7 +347,7 @@ fn output(config: &Config, found: &mut Vec<Problem>) {
 fn ship(config: &Config, found: &mut Vec<Problem>) {
     if let Some(it) = config.anonymize.as_ref().filter(|_| config.ship.is_none()) {
         let value = format!("{:?}", it.key.clone().unwrap_or_default());
-        let problem = "[anonymize] is for what [ship] sends: set that, or leave this out; a capture's own files are never changed";
+        let problem = "[anonymize] changes only the files that [ship] sends, never a capture's own: set [ship], or leave [anonymize] out";
         found.push(Problem::new("anonymize.key", value, problem));
     }
     let Some(ship) = &config.ship else { return };
@@ -356,7 +358,7 @@ fn ship(config: &Config, found: &mut Vec<Problem>) {
         found.push(Problem::new("output.name", value, problem));
     }
     if let Some(source) = config.output.key_source() {
-        let problem = "wqcap ship does not open encrypted files: leave this or [ship] out, and let the store encrypt";
+        let problem = "wqcap ship does not open encrypted files: leave this key or [ship] out, and let the store encrypt";
         found.push(Problem::new(source.config_key(), source, problem));
     }
     for (key, dir) in [
@@ -382,7 +384,7 @@ fn name(output: &OutputConfig) -> Option<String> {
     })
 }
 
-/// Checks that no key of files is set together with `output.stdout`.
+/// Checks that no configuration key that needs files is set together with `output.stdout`.
 fn stdout(output: &OutputConfig, found: &mut Vec<Problem>) {
     let files = OutputConfig::default();
     let keys = [
@@ -425,7 +427,7 @@ fn stdout(output: &OutputConfig, found: &mut Vec<Problem>) {
     }
 }
 
-/// Checks that a key within its range is a power of two.
+/// Checks that the value of a configuration key is a power of two, if it is within its range.
 fn power_of_two(key: &'static str, value: u32, found: &mut Vec<Problem>) {
     let range = RANGES.iter().find(|it| it.key == key);
     if !value.is_power_of_two() && range.is_some_and(|it| it.holds(value.into())) {

@@ -39,7 +39,7 @@ impl<'de> de::Visitor<'de> for Cores {
     }
 }
 
-/// Parses a list such as `0-3,8`; `None`: it is malformed.
+/// Parses a CPU list such as `0-3,8`; `None`: it is malformed.
 fn list(text: &str) -> Option<Vec<usize>> {
     let mut cores = Vec::new();
     for part in text.split(',') {

@@ -9,17 +9,17 @@ use std::{
     net::{SocketAddr, ToSocketAddrs},
 };
 
-/// Host and port to listen on.
+/// Host and port of a TCP endpoint to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Listen {
     host: String,
-    /// Port number; 0: any free port.
+    /// TCP port number to listen on; 0: any free port.
     pub port: u16,
 }
 
 impl Listen {
-    /// Resolves the host to its socket addresses.
+    /// Resolves the host to listen on to its socket addresses.
     ///
     /// # Errors
     /// The host cannot be resolved, or has no address.
@@ -28,7 +28,7 @@ impl Listen {
         if addresses.is_empty() {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
-                "the host has no address",
+                format!("the host {} has no address", self.host),
             ));
         }
         Ok(addresses)

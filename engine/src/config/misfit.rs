@@ -13,21 +13,22 @@ use serde::{
 use std::fmt;
 use toml::Value;
 
-/// Reason why a value does not fit its key.
+/// Reason why a TOML value does not fit its configuration key.
 #[derive(Debug)]
 pub(super) enum Misfit {
-    /// The value has the wrong kind; holds serde's name of the expected one.
+    /// The configuration value has the wrong type; holds serde's name of the expected type.
     Kind(String),
-    /// The value is none of the key's allowed words.
+    /// The configuration value is none of the key's allowed words.
     Word(&'static [&'static str]),
-    /// The key is unknown; holds the known keys.
+    /// The configuration key is unknown; holds the known keys.
     Key(&'static [&'static str]),
-    /// Error message of the value type's own parser.
+    /// The configuration value was refused by its type's own parser; holds the error message.
     Other(String),
 }
 
 impl Misfit {
-    /// Returns the allowed values as text. `range` is the key's own limit, if it has one.
+    /// Returns the values that a configuration key allows, as text. `range` is the key's own limit,
+    /// if it has one.
     pub(super) fn text(&self, value: &Value, range: Option<String>) -> String {
         match self {
             Self::Kind(expected) => {
@@ -62,8 +63,8 @@ impl Misfit {
     }
 }
 
-/// Translates serde's name of a type, and returns the limits of a number without a range of its
-/// own.
+/// Translates serde's name of a type into the user's terms, with the limits of a number whose key
+/// has no range of its own.
 fn kind(expected: &str) -> (&str, Option<&'static str>) {
     match expected {
         "u8" => ("a whole number", Some("0 to 255")),
@@ -79,7 +80,7 @@ fn kind(expected: &str) -> (&str, Option<&'static str>) {
     }
 }
 
-/// Formats words as `"a", "b" or "c"`.
+/// Formats allowed words as `"a", "b" or "c"`.
 fn any_of(words: &[&str]) -> String {
     let quoted: Vec<_> = words.iter().map(|it| format!("\"{it}\"")).collect();
     match quoted.split_last() {
@@ -122,7 +123,7 @@ impl de::Error for Misfit {
     }
 }
 
-/// TOML value to be deserialized; errors are [`Misfit`]s.
+/// TOML configuration value to be deserialized; errors are [`Misfit`]s.
 #[derive(Clone, Copy)]
 pub(super) struct Candidate<'v>(pub &'v Value);
 

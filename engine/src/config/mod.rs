@@ -42,36 +42,36 @@ use toml::Value;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Device and port to capture.
+    /// `[device]`: RDMA device and port to capture.
     pub device: DeviceConfig,
     /// Reception of frames: mode, queues, rings, filter.
     pub capture: CaptureConfig,
-    /// Hardware rules that select the frames for `mode = "filtered"`.
+    /// Hardware flow rules that select the frames for `mode = "filtered"`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rule: Vec<RuleConfig>,
     /// Limits on how much of each flow is kept.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cutoff: Vec<CutoffConfig>,
-    /// Creation flags of the WQs.
+    /// Creation flags of the receive WQs.
     pub wq: WqConfig,
-    /// Distribution of frames over queues.
+    /// Distribution of received frames over the queues (RSS).
     pub rss: RssConfig,
     /// Threads that process received frames: the queue's loop or parser threads.
     pub pipeline: PipelineConfig,
     /// Destination and format of captured frames.
     #[serde(serialize_with = "effective")]
     pub output: OutputConfig,
-    /// Flow records; `None`: no records.
+    /// Flow records; `None`: no flow records are written.
     pub flows: Option<FlowsConfig>,
-    /// Remote control; `None`: no control service.
+    /// Remote control of the capture; `None`: no control service.
     pub control: Option<ControlConfig>,
-    /// Metrics endpoint; `None`: no endpoint.
+    /// HTTP endpoint for metrics; `None`: no endpoint.
     pub metrics: Option<MetricsConfig>,
     /// Object store to which `wqcap ship` sends finished files; `None`: no store.
     pub ship: Option<ShipConfig>,
-    /// Anonymization of shipped files; `None`: files are sent unchanged.
+    /// Anonymization of the files that `wqcap ship` sends; `None`: they are sent unchanged.
     pub anonymize: Option<AnonymizeConfig>,
-    /// User and sandbox of the process.
+    /// User and sandbox of the capture process.
     pub process: ProcessConfig,
 }
 
@@ -104,9 +104,9 @@ impl Config {
         read::read(text, overrides)
     }
 
-    /// Sets defaults for a finite wire: the run ends when the wire ends. If the wire waits for
-    /// buffers (`lossless`), the later stages wait too instead of dropping frames. Values set by
-    /// the user stay.
+    /// Sets configuration defaults for a finite wire: the run ends when the wire ends. If the wire
+    /// waits for buffers (`lossless`), the later stages wait too instead of dropping frames. Values
+    /// set by the user stay.
     pub fn set_finite_wire_defaults(&mut self, lossless: bool) {
         self.capture.on_port_down.get_or_insert(OnPortDown::Stop);
         if lossless {
@@ -115,14 +115,14 @@ impl Config {
         }
     }
 
-    /// Sets defaults for a software NIC on a live interface, where NIC, loops and senders share the
-    /// machine's cores. Values set by the user stay.
+    /// Sets configuration defaults for a software NIC on a live interface, where NIC, loops and
+    /// senders share the machine's cores. Values set by the user stay.
     pub fn set_live_wire_defaults(&mut self) {
         self.capture.idle.get_or_insert(Idle::Sleep);
     }
 
-    /// Returns `true` if live statistics are kept: `capture.statistics` decides; if it is absent,
-    /// statistics are kept with `[control]` or `[metrics]`.
+    /// Returns `true` if the capture keeps live statistics: `capture.statistics` decides; if it is
+    /// absent, statistics are kept with `[control]` or `[metrics]`.
     #[must_use]
     pub fn statistics(&self) -> bool {
         self.capture
@@ -130,8 +130,8 @@ impl Config {
             .unwrap_or(self.control.is_some() || self.metrics.is_some())
     }
 
-    /// Sets the optional keys whose default depends on the run, so that [`Config::to_toml`] prints
-    /// them.
+    /// Sets the optional configuration keys whose default depends on the run, so that
+    /// [`Config::to_toml`] prints them.
     pub fn set_defaults(&mut self) {
         self.pipeline.on_full.get_or_insert_default();
         self.output.on_full.get_or_insert_default();

@@ -2,30 +2,31 @@
 
 use std::fmt;
 
-/// One problem of a configuration.
+/// One problem of a configuration: its place, the key, the value and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Problem {
-    /// Line and column in the file; `None`: the problem has no single place, or is not in the file.
+    /// Line and column of the problem in the configuration file; `None`: it has no single place, or
+    /// is not in the file.
     pub place: Option<TextPosition>,
-    /// Dotted key or section; empty: the text is not TOML.
+    /// Dotted name of the wrong configuration key or section; empty: the text is not TOML.
     pub key: String,
-    /// Value as given; empty: the key itself is wrong.
+    /// Configuration value as given; empty: the key itself is wrong.
     pub value: String,
-    /// Limit that the value violates, and the remedy.
+    /// Limit that the configuration value violates, and the remedy.
     pub problem: String,
 }
 
-/// Line and column in a text, both counted from 1.
+/// Line and column in a configuration text, both counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TextPosition {
-    /// Line number in the text, from 1.
+    /// Line number in the configuration text, from 1.
     pub line: usize,
-    /// Character position within the line, from 1.
+    /// Character position within the line of configuration text, from 1.
     pub column: usize,
 }
 
 impl Problem {
-    /// Creates a problem of `key` without a place.
+    /// Creates a problem of the configuration key `key`, without a place in the file.
     pub fn new(key: impl Into<String>, value: impl ToString, problem: impl ToString) -> Self {
         Self {
             place: None,
@@ -35,7 +36,8 @@ impl Problem {
         }
     }
 
-    /// Returns `true` if the problem concerns a key below `key`, or its text mentions `key`.
+    /// Returns `true` if the problem concerns a configuration key below `key`, or its text mentions
+    /// `key`.
     pub(super) fn is_about(&self, key: &str) -> bool {
         [&self.key, &self.problem].iter().any(|it| it.contains(key))
     }
@@ -60,12 +62,12 @@ impl fmt::Display for Problem {
 /// All problems of a configuration, in the order of the file.
 #[derive(Debug, thiserror::Error)]
 pub struct ConfigError {
-    /// Problems in the order of the file; never empty.
+    /// Configuration problems in the order of the file; never empty.
     pub problems: Vec<Problem>,
 }
 
 impl fmt::Display for ConfigError {
-    /// Writes one line per problem, with line and column where they are known.
+    /// Writes one line per configuration problem, with line and column where they are known.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, it) in self.problems.iter().enumerate() {
             if i > 0 {
@@ -80,9 +82,9 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Returns the word of `known` that is most similar to `word`, if one is similar enough.
+/// Returns the word of `known` that is most similar to a mistyped `word`, if one is similar enough.
 pub(super) fn meant<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    /// Minimum Jaro similarity (0 to 1) of a suggested word.
+    /// Minimum Jaro similarity (0 to 1) of a word that is suggested for a mistyped one.
     const MIN_SIMILARITY: f64 = 0.75;
     known
         .into_iter()

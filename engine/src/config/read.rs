@@ -14,23 +14,25 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-/// Keys of `[output]` that have an effect with `format = "none"`.
+/// Key `format` of `[output]`, which also has an effect with `format = "none"`.
 pub(super) const FORMAT: &str = "format";
+/// Key `vlan` of `[output]`, which also has an effect with `format = "none"`.
 pub(super) const VLAN: &str = "vlan";
 
-/// Sections that are arrays of tables, such as `[[rule]]`.
+/// Configuration sections that are arrays of tables, such as `[[rule]]`.
 const LISTS: [&str; 2] = ["rule", "cutoff"];
 
-/// Configuration read from valid keys, with the problems of all others.
+/// Configuration read from valid keys, with the problems of all other keys.
 #[derive(Debug)]
 pub struct ParsedConfig {
     /// Configuration in which wrong keys have their defaults.
     pub config: Config,
-    /// All problems found so far.
+    /// All problems of the configuration found so far.
     pub problems: Vec<Problem>,
-    /// Keys whose values are uncertain: wrong keys, and the keys suggested in their place.
+    /// Configuration keys whose values are uncertain: wrong keys, and the keys suggested in their
+    /// place.
     doubtful: Vec<String>,
-    /// Place of each key of the file that no override replaced.
+    /// Line and column of each key of the configuration file that no override replaced.
     places: BTreeMap<String, TextPosition>,
 }
 
@@ -46,7 +48,7 @@ impl ParsedConfig {
         }
     }
 
-    /// Adds further problems, unless they may follow from a known problem.
+    /// Adds further problems of the configuration, unless they may follow from a known problem.
     pub fn add(&mut self, found: impl IntoIterator<Item = Problem>) {
         let known = self.problems.len();
         for mut it in found {
@@ -66,7 +68,7 @@ impl ParsedConfig {
     }
 }
 
-/// Reads `text` and then sets the single keys of `overrides`.
+/// Reads the configuration in `text` and then sets the single keys of `overrides`.
 ///
 /// # Errors
 /// The text is not TOML.
@@ -105,7 +107,8 @@ pub(super) fn read(text: &str, overrides: &[(&str, &str)]) -> Result<ParsedConfi
     Ok(reading)
 }
 
-/// Returns the keys that a wrong key makes uncertain: the key itself and the suggested one.
+/// Returns the configuration keys that a problem makes uncertain: the wrong key and the suggested
+/// one.
 fn doubtful(problem: &Problem) -> Vec<String> {
     let guess = problem.problem.strip_suffix('?');
     let guess = guess.and_then(|it| it.rsplit_once("did you mean "));
@@ -113,7 +116,7 @@ fn doubtful(problem: &Problem) -> Vec<String> {
     [problem.key.clone()].into_iter().chain(guess).collect()
 }
 
-/// Parses the text, and returns its values with the place of each key.
+/// Parses the configuration text, and returns its values with the line and column of each key.
 fn parse(text: &str) -> Result<(Table, BTreeMap<String, TextPosition>), ConfigError> {
     let (spanned, errors) = DeTable::parse_recoverable(text);
     let mut problems: Vec<_> = errors.iter().map(|it| no_toml(text, it)).collect();
@@ -176,7 +179,7 @@ fn place(text: &str, at: usize) -> TextPosition {
     }
 }
 
-/// Splits a section into its valid part and the problems of the rest.
+/// Splits a configuration section into its valid part and the problems of the rest.
 fn fit(section: &str, value: Value) -> (Option<Value>, Vec<Problem>) {
     if !known(None).contains(&section) {
         return (None, vec![unknown_section(section, &value)]);
@@ -224,8 +227,8 @@ fn fit(section: &str, value: Value) -> (Option<Value>, Vec<Problem>) {
     }
 }
 
-/// Splits the keys of a section into valid keys and problems. `alone` returns a key's full name,
-/// and a section with only that key.
+/// Splits the keys of a configuration section into valid keys and problems. `alone` returns a key's
+/// full name, and a section with only that key.
 fn fit_keys(
     section: &str,
     keys: Table,
@@ -254,8 +257,8 @@ fn attempt(section: &str, value: Value) -> Result<(), Misfit> {
     Config::deserialize(Candidate(&Value::Table(table))).map(drop)
 }
 
-/// Returns the names of all sections, or the keys of one. They come from serde's error for an
-/// unknown key.
+/// Returns the names of all configuration sections, or the keys of one. They come from serde's
+/// error for an unknown key.
 fn known(section: Option<&str>) -> &'static [&'static str] {
     let nothing = || Table::from_iter([(String::new(), Value::Boolean(true))]);
     let asked = match section {
@@ -289,7 +292,7 @@ fn unknown_section(name: &str, value: &Value) -> Problem {
     Problem::new(name, given, format!("no such {kind}; {rest}"))
 }
 
-/// Returns the dotted name of a key called `key` in any section.
+/// Returns the dotted name of a configuration key called `key` in any section.
 fn home_of(key: &str) -> Option<String> {
     let mut sections = known(None).iter().filter(|it| !LISTS.contains(it));
     let home = sections.find(|it| known(Some(it)).contains(&key))?;
@@ -315,7 +318,8 @@ fn unknown_key(
     Problem::new(name, value, problem)
 }
 
-/// Returns the problems of keys that have no effect next to `output.format = "none"`.
+/// Returns a problem for each configuration key that has no effect next to `output.format =
+/// "none"`.
 fn without_effect(good: &Table) -> Vec<Problem> {
     let Some(output) = good.get("output").and_then(Value::as_table) else {
         return Vec::new();
@@ -340,7 +344,8 @@ fn counts(key: &str) -> bool {
     [FORMAT, VLAN, "stdout"].contains(&key)
 }
 
-/// Sets one key in `good`: as TOML if the value fits as TOML, otherwise as text.
+/// Sets one configuration key in `good`: as TOML if `text` is a valid TOML value for it, otherwise
+/// as a string.
 fn set(good: &mut Table, key: &str, text: &str) -> Result<(), Problem> {
     let refused = |problem: String| Err(Problem::new(key, text, problem));
     if key.split('.').any(str::is_empty) {
@@ -377,7 +382,8 @@ fn set(good: &mut Table, key: &str, text: &str) -> Result<(), Problem> {
     }
 }
 
-/// Inserts a valid key. Setting `output.format` to `none` removes the keys that need files.
+/// Inserts a valid configuration key. Setting `output.format` to `none` removes the keys that need
+/// files.
 fn put(good: &mut Table, section: &str, key: Option<&str>, value: Value) -> Result<(), Problem> {
     let Some(key) = key else {
         good.insert(section.into(), value);

@@ -42,7 +42,7 @@ fn table(config: &Config) -> Table {
     Table::try_from(config).unwrap()
 }
 
-/// Returns the value at a dotted key.
+/// Returns the TOML value at a dotted key.
 fn find<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
     match key.split_once('.') {
         Some((first, rest)) => find(table.get(first)?.as_table()?, rest),
@@ -50,7 +50,7 @@ fn find<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
     }
 }
 
-/// Reads the document into a map from section to the documented default of each key.
+/// Reads the configuration reference into a map from section to the documented default of each key.
 fn document() -> BTreeMap<String, BTreeMap<String, String>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/config.md");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -80,7 +80,7 @@ fn document() -> BTreeMap<String, BTreeMap<String, String>> {
     sections
 }
 
-/// Returns every section with the keys of its type.
+/// Returns every configuration section with the keys of its type.
 fn types() -> BTreeMap<&'static str, Vec<&'static str>> {
     BTreeMap::from([
         ("device", fields::<DeviceConfig>()),

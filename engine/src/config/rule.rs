@@ -8,58 +8,58 @@ use std::{
 };
 use wqcap_core::settings::NumberOrText;
 
-/// Rule of the hardware. A frame must match every field that is present.
+/// Configured flow rule of the NIC. A frame must match every field that is present.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RuleConfig {
-    /// Name by which the rule can be removed while the capture runs.
+    /// Name by which the flow rule can be removed while the capture runs.
     pub id: Option<String>,
-    /// Destination MAC address.
+    /// Destination MAC address that the flow rule matches.
     pub dst_mac: Option<Mac>,
-    /// VLAN identifier of the first tag.
+    /// VLAN identifier of a frame's first tag that the flow rule matches.
     pub vlan: Option<u16>,
-    /// Ethertype after the VLAN tags.
+    /// EtherType after the VLAN tags that the flow rule matches.
     pub ethertype: Option<u16>,
-    /// Source IP address or prefix.
+    /// Source IP address or prefix that the flow rule matches.
     pub src: Option<Net>,
-    /// Destination IP address or prefix.
+    /// Destination IP address or prefix that the flow rule matches.
     pub dst: Option<Net>,
-    /// Protocol above IP.
+    /// Protocol above IP that the flow rule matches.
     pub proto: Option<Proto>,
-    /// Source port of TCP or UDP.
+    /// Source port of TCP or UDP that the flow rule matches.
     pub src_port: Option<u16>,
-    /// Destination port of TCP or UDP.
+    /// Destination port of TCP or UDP that the flow rule matches.
     pub dst_port: Option<u16>,
-    /// VXLAN network identifier.
+    /// VXLAN network identifier that the flow rule matches.
     pub vni: Option<u32>,
-    /// Priority of the rule; rules with lower values are matched first.
+    /// Priority of the flow rule; rules with lower values are matched first.
     pub priority: u16,
-    /// Action for frames that match the rule.
+    /// Action for frames that match the flow rule.
     pub action: RuleAction,
-    /// Queue that receives the rule's frames; absent: they are distributed over all queues.
+    /// Queue that receives the flow rule's frames; absent: they are distributed over all queues.
     pub queue: Option<u16>,
 }
 
 impl fmt::Display for RuleConfig {
-    /// Writes the fields in TOML syntax on one line, separated by commas.
+    /// Writes the flow rule's fields in TOML syntax on one line, separated by commas.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = toml::to_string(self).map_err(|_| fmt::Error)?;
         f.write_str(&text.lines().collect::<Vec<_>>().join(", "))
     }
 }
 
-/// Action of a rule on matching frames.
+/// Action of a flow rule on matching frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleAction {
-    /// Deliver the frame to a queue instead of the kernel.
+    /// Deliver the flow rule's frames to a queue instead of the kernel.
     #[default]
     Capture,
-    /// Drop the frame in the NIC: neither the kernel nor a queue receives it.
+    /// Drop the flow rule's frames in the NIC: neither the kernel nor a queue receives them.
     Drop,
 }
 
-/// MAC address of a rule.
+/// MAC address that a flow rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Mac(pub [u8; 6]);
@@ -93,13 +93,13 @@ impl fmt::Display for Mac {
     }
 }
 
-/// IP address with a prefix length.
+/// IP address with a prefix length, which a flow rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Net {
-    /// IP address; bits after the prefix are zero.
+    /// IP address of the prefix; bits after the prefix are zero.
     pub address: IpAddr,
-    /// Number of leading bits that must match.
+    /// Number of leading address bits that must match.
     pub prefix: u8,
 }
 
@@ -162,7 +162,7 @@ impl fmt::Display for Net {
     }
 }
 
-/// IP protocol, by name or IANA number.
+/// IP protocol that a flow rule matches, by name or IANA number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proto(pub u8);
 

@@ -13,15 +13,15 @@ use wqcap_files::{name::NameTemplate, sealed::KeySource};
 use wqcap_frame::{Slice, dedup::MayDiffer};
 
 section! {
-    /// `[device]`: the port to capture.
+    /// `[device]`: the RDMA device and port to capture.
     pub struct DeviceConfig {
-        /// Verbs name of the device; absent: the only device of the machine.
+        /// Verbs name of the RDMA device; absent: the only device of the machine.
         pub name: Option<String> = None,
-        /// Network interface whose device is used, instead of `name`.
+        /// Network interface whose RDMA device is used, instead of `name`.
         pub netdev: Option<String> = None,
-        /// Port number of the device, from 1.
+        /// Port number of the RDMA device, from 1.
         pub port: u8 = 1,
-        /// Action when the device is lost: stop or retry.
+        /// Action when the RDMA device is lost: stop or retry.
         pub on_loss: OnLoss = OnLoss::Stop,
     }
 }
@@ -29,41 +29,42 @@ section! {
 section! {
     /// `[capture]`: how frames are received, filtered and cut.
     pub struct CaptureConfig {
-        /// Selection of captured frames.
+        /// Capture mode: the frames that are captured, and whether the kernel still receives them.
         pub mode: Mode = Mode::Steal,
         /// Number of receive queues; absent: the number of cores, at most 8.
         pub queues: Option<u16> = None,
-        /// CPUs of the loops, assigned in turn; absent: the allowed CPUs of the NIC's NUMA node.
+        /// CPUs of the receive loops, assigned in turn; absent: the allowed CPUs of the NIC's NUMA
+        /// node.
         #[serde(deserialize_with = "cores::read")]
         pub cores: Option<Vec<usize>> = None,
         /// Number of receive requests (WRs) per queue.
         pub ring: u32 = 8192,
-        /// Bytes of one buffer (scatter entry).
+        /// Bytes of one receive buffer (scatter entry).
         pub buffer: Size = Size(2048),
-        /// Buffers (scatter entries) of one WR.
+        /// Receive buffers (scatter entries) of one WR.
         pub max_sge: u32 = 1,
-        /// Bytes of a frame written at most; 0: whole frames.
+        /// Maximum bytes of a frame that are written; 0: whole frames.
         pub snaplen: Size = Size(0),
-        /// Source of the time stamps.
+        /// Source of the frames' time stamps: NIC or software.
         pub timestamps: Timestamps = Timestamps::Hardware,
-        /// Clock of the time stamps in files.
+        /// Clock of the time stamps in capture files.
         pub clock: Clock = Clock::System,
-        /// Behaviour of a loop whose queue is empty; absent: spin, or sleep on a live interface of
-        /// the software NIC.
+        /// Behaviour of a receive loop whose queue is empty; absent: spin, or sleep on a live
+        /// interface of the software NIC.
         pub idle: Option<Idle> = None,
         /// Access to a queue's ring: directly in memory or through libibverbs.
         pub access: Access = Access::Auto,
-        /// Layout of frames in a ring's memory.
+        /// Layout of frames in the memory of a receive ring.
         pub receive: Receive = Receive::Auto,
-        /// Bytes of a stride; absent: the device's smallest.
+        /// Bytes of one stride of a receive buffer; absent: the device's smallest.
         pub stride: Option<Size> = None,
-        /// Strides of a buffer; absent: enough for a few dozen of the longest frames.
+        /// Strides of one receive buffer; absent: enough for a few dozen of the longest frames.
         pub strides: Option<u32> = None,
-        /// Compression of completions by the device.
+        /// Compression of completions (CQEs) by the device.
         pub cqe_compression: CqeCompression = CqeCompression::Auto,
         /// pcap-filter(7) expression of the frames to keep; empty: all frames.
         pub filter: String = String::new(),
-        /// Receive frames to all MAC addresses, not only to the port's own.
+        /// Receive frames to all MAC addresses (promiscuous mode), not only to the port's own.
         pub promiscuous: bool = true,
         /// Permit capture of a port that carries the default route or a login session.
         pub steal_management: bool = false,
@@ -75,9 +76,9 @@ section! {
         pub slice: Slice = Slice::Whole,
         /// Sampling: one in N frames or flows is kept.
         pub sample: u32 = 1,
-        /// Unit of sampling: frames or flows.
+        /// Unit of `capture.sample`: frames or flows.
         pub sample_by: SampleBy = SampleBy::Frame,
-        /// Time within which repeated frames are left out; 0: no deduplication.
+        /// Time within which repetitions of a frame are left out; 0: no deduplication.
         pub dedup: Span = Span::default(),
         /// Header fields in which a frame and its repetition may differ.
         pub dedup_ignore: Vec<MayDiffer> = Vec::new(),
@@ -94,11 +95,11 @@ section! {
     /// `[[cutoff]]`: limits on how much of a flow is kept. The first limit reached applies; without
     /// limits, the whole flow is kept.
     pub struct CutoffConfig {
-        /// pcap-filter(7) expression for a flow's first frame; empty: every flow.
+        /// pcap-filter(7) expression that selects flows by their first frame; empty: every flow.
         pub filter: String = String::new(),
-        /// Bytes on the wire kept of each direction; absent: no limit.
+        /// Bytes on the wire kept of each direction of a flow; absent: no limit.
         pub bytes: Option<Size> = None,
-        /// Packets kept of each direction; absent: no limit.
+        /// Packets kept of each direction of a flow; absent: no limit.
         pub packets: Option<u64> = None,
     }
 }
@@ -106,9 +107,9 @@ section! {
 section! {
     /// `[wq]`: `ibv_wq` creation flags.
     pub struct WqConfig {
-        /// Strip the customer VLAN tag in the NIC.
+        /// Strip the customer VLAN tag of frames in the NIC.
         pub cvlan_stripping: bool = false,
-        /// Deliver the FCS with each frame.
+        /// Deliver the FCS with each received frame.
         pub scatter_fcs: bool = false,
         /// Hold frames in the NIC for a time when the WQ is out of buffers.
         pub delay_drop: bool = false,
@@ -118,19 +119,19 @@ section! {
 }
 
 section! {
-    /// `[rss]`: how frames are distributed over the queues.
+    /// `[rss]`: how received frames are distributed over the queues.
     pub struct RssConfig {
-        /// Header fields that are hashed.
+        /// Header fields that the RSS hash covers.
         pub hash: HashDepth = HashDepth::L4,
-        /// Toeplitz key: `symmetric`, `microsoft`, or 80 hex digits.
+        /// Toeplitz key of the RSS hash: `symmetric`, `microsoft`, or 80 hex digits.
         pub key: String = "symmetric".into(),
-        /// Hash the headers inside tunnels.
+        /// Apply the RSS hash to the headers inside tunnels.
         pub inner: bool = false,
-        /// Number of entries of the shared indirection table.
+        /// Number of entries of the shared RSS indirection table.
         pub table_size: u32 = 128,
-        /// Share of the indirection table of each queue; empty: equal shares.
+        /// Share of the RSS indirection table of each queue; empty: equal shares.
         pub weights: Vec<u32> = Vec::new(),
-        /// Rebalance the load between queues at run time.
+        /// Rebalance the load between receive queues at run time.
         pub respread: bool = false,
     }
 }
@@ -138,11 +139,11 @@ section! {
 section! {
     /// `[pipeline]`: the threads that process received frames.
     pub struct PipelineConfig {
-        /// Thread that runs the consumer: the queue's loop or parser threads.
+        /// Thread that processes frames: the queue's loop or parser threads.
         pub mode: PipelineMode = PipelineMode::Inline,
         /// Number of parser threads per queue with `mode = "fanout"`.
         pub parsers_per_queue: u16 = 1,
-        /// Action when a parser's channel is full; absent: drop, or hold with a finite wire.
+        /// Action when a parser thread's channel is full; absent: drop, or hold with a finite wire.
         pub on_full: Option<OnFull> = None,
     }
 }
@@ -154,29 +155,29 @@ section! {
         pub dir: PathBuf = PathBuf::from("/var/lib/wqcap"),
         /// Format of the capture files.
         pub format: Format = Format::Pcapng,
-        /// Write one stream, ordered by time, to stdout instead of files.
+        /// Write one capture stream, ordered by time, to stdout instead of files.
         pub stdout: bool = false,
-        /// Order of frames in the output.
+        /// Order of frames in the capture files.
         pub order: Order = Order::Queue,
-        /// Template of file names, without suffixes.
+        /// Template of capture file names, without suffixes.
         pub name: String = NameTemplate::DEFAULT.into(),
         /// Operator's comment, written to the section header of pcapng files.
         pub comment: String = String::new(),
-        /// Bytes after which the next file starts; 0: never.
+        /// Bytes of a capture file after which the next one starts; 0: never.
         pub rotate_size: Size = Size(0),
-        /// Time after which the next file starts; 0: never.
+        /// Duration of a capture file after which the next one starts; 0: never.
         pub rotate_time: Span = Span::default(),
-        /// Frames after which the next file starts; 0: never.
+        /// Frames of a capture file after which the next one starts; 0: never.
         pub rotate_frames: u64 = 0,
-        /// Bytes of finished files to keep, or a share of the disk; the oldest files are deleted
-        /// first.
+        /// Bytes of finished capture files to keep, or a share of the disk; the oldest files are
+        /// deleted first.
         pub keep: Keep = Keep::default(),
-        /// Number of finished files to keep; 0: no file is deleted.
+        /// Number of finished capture files to keep; 0: no file is deleted.
         pub keep_files: u64 = 0,
-        /// Age after which finished files are deleted; 0: never.
+        /// Age after which finished capture files are deleted; 0: never.
         pub keep_age: Span = Span::default(),
-        /// Bytes of the file system that must stay free, or a share of it; the oldest files are
-        /// deleted first, even if other programs fill the disk.
+        /// Bytes of the file system that must stay free, or a share of it; the oldest capture files
+        /// are deleted first, even if other programs fill the disk.
         pub keep_free: Keep = Keep::default(),
         /// Bytes of write buffers of all queues together.
         pub buffer: Size = Size(256 << 20),
@@ -184,21 +185,23 @@ section! {
         pub on_full: Option<OnFull> = None,
         /// Treatment of VLAN tags that the NIC stripped.
         pub vlan: Vlan = Vlan::Restore,
-        /// Compression of files.
+        /// Compression of capture files.
         pub compress: Compress = Compress::None,
-        /// Directory of index files; empty: no index.
+        /// Directory of the index files of capture files; empty: no index.
         pub index_dir: PathBuf = PathBuf::new(),
-        /// Program to run after each finished file; empty: none.
+        /// Program to run after each finished capture file; empty: none.
         pub hook: PathBuf = PathBuf::new(),
-        /// File with the encryption key of finished files; empty: no key file.
+        /// File with the encryption key of finished capture files; empty: no key file.
         pub encrypt_key: PathBuf = PathBuf::new(),
-        /// Shell command that prints the encryption key of finished files; empty: no command.
+        /// Shell command that prints the encryption key of finished capture files; empty: no
+        /// command.
         pub encrypt_key_command: String = String::new(),
     }
 }
 
 impl OutputConfig {
-    /// Source of the encryption key for finished files; `None`: files are not encrypted.
+    /// Returns the source of the encryption key for finished capture files; `None`: files are not
+    /// encrypted.
     #[must_use]
     pub fn key_source(&self) -> Option<KeySource> {
         let file = Some(&self.encrypt_key).filter(|it| !it.as_os_str().is_empty());
@@ -207,7 +210,8 @@ impl OutputConfig {
         file.or_else(|| command.cloned().map(KeySource::Command))
     }
 
-    /// Returns `true` if frames go to stdout: by `output.stdout`, or by `output.dir = "-"`.
+    /// Returns `true` if captured frames go to stdout: by `output.stdout`, or by `output.dir =
+    /// "-"`.
     #[must_use]
     pub fn is_stdout(&self) -> bool {
         self.stdout || self.dir.as_os_str() == "-"
@@ -225,7 +229,7 @@ section! {
     pub struct FlowsConfig {
         /// Directory of the flow record files.
         pub dir: PathBuf = PathBuf::from("/var/lib/wqcap/flows"),
-        /// Interval at which records are written.
+        /// Interval at which flow records are written.
         pub interval: Span = Span(Duration::from_secs(60)),
         /// Duration of a flow after which its record ends.
         pub active: Span = Span(Duration::from_secs(300)),
@@ -239,7 +243,7 @@ section! {
 }
 
 section! {
-    /// `[metrics]`: the HTTP endpoint for metrics.
+    /// `[metrics]`: the HTTP endpoint for the metrics of a capture.
     pub struct MetricsConfig {
         /// Socket address of the HTTP endpoint for metrics.
         pub listen: Listen = SocketAddr::from(([127, 0, 0, 1], 9464)).into(),
@@ -247,22 +251,22 @@ section! {
 }
 
 section! {
-    /// `[ship]`: the object store for finished files.
+    /// `[ship]`: the object store to which `wqcap ship` sends finished files.
     pub struct ShipConfig {
-        /// URL of the store: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or
-        /// `file:///DIRECTORY`.
+        /// URL of the object store: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`,
+        /// `az://CONTAINER/PREFIX` or `file:///DIRECTORY`.
         pub store: Option<String> = None,
-        /// Name of this capture in the store; absent: the host name.
+        /// Name of this capture in the object store; absent: the host name.
         pub sensor: Option<Sensor> = None,
-        /// Selection of capture files that are sent.
+        /// Selection of capture files that are sent to the object store.
         pub packets: ShipPackets = ShipPackets::All,
-        /// Bytes of one part of an uploaded object.
+        /// Bytes of one part of a multipart upload to the object store.
         pub part_size: Size = Size(16 << 20),
-        /// Number of parts sent at the same time.
+        /// Number of upload parts sent to the object store at the same time.
         pub concurrency: u32 = 4,
-        /// Upload limit in bytes per second; absent: no limit.
+        /// Upload limit of `wqcap ship` in bytes per second; absent: no limit.
         pub bandwidth: Option<Size> = None,
-        /// Directory of the shipping journal.
+        /// Directory of the journal in which `wqcap ship` records sent files.
         pub journal: PathBuf = PathBuf::from("/var/lib/wqcap/ship"),
         /// Address of the HTTP endpoint for metrics of `wqcap ship`; absent: no endpoint.
         pub metrics: Option<Listen> = None,
@@ -272,19 +276,19 @@ section! {
 section! {
     /// `[anonymize]`: anonymization of the files that `[ship]` sends.
     pub struct AnonymizeConfig {
-        /// File with the anonymization key.
+        /// File with the key for anonymization.
         pub key: Option<PathBuf> = None,
-        /// Part of each frame that is kept; `whole`: all parsed headers, no payload.
+        /// Part of each anonymized frame that is kept; `whole`: all parsed headers, no payload.
         pub slice: Slice = Slice::Whole,
     }
 }
 
 section! {
-    /// `[process]`: user and sandbox of the process.
+    /// `[process]`: user and sandbox of the capture process.
     pub struct ProcessConfig {
-        /// User that root switches to, by name or number; empty: no switch.
+        /// User that a capture process of root switches to, by name or number; empty: no switch.
         pub user: String = String::new(),
-        /// Sandbox of a running capture.
+        /// Sandbox of the process of a running capture.
         pub sandbox: Sandbox = Sandbox::On,
     }
 }

@@ -4,13 +4,13 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Name of a sensor, used in object paths and queries.
+/// Name of a sensor (a capture in the object store), used in object paths and queries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Sensor(String);
 
 impl Sensor {
-    /// Maximum length of a name in bytes.
+    /// Maximum length of a sensor's name in bytes.
     const MAX_LEN: usize = 64;
 
     /// Returns the sensor's name as text.
@@ -48,16 +48,16 @@ impl fmt::Display for Sensor {
     }
 }
 
-/// Selection of capture files that are sent (`ship.packets`).
+/// Selection of capture files that are sent to the object store (`ship.packets`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum ShipPackets {
-    /// `"all"`: all capture files.
+    /// `ship.packets = "all"`: send all capture files.
     #[default]
     All,
-    /// `"none"`: no capture files, only files derived from them.
+    /// `ship.packets = "none"`: send no capture files, only files derived from them.
     None,
-    /// Files that may contain frames matched by this pcap-filter expression.
+    /// Send capture files that may contain frames matched by this pcap-filter expression.
     Of(String),
 }
 

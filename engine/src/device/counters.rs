@@ -22,9 +22,9 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Counters of the RDMA port that are always reported.
+/// Loss counters of the RDMA port that are always reported.
 const PORT: [&str; 1] = ["out_of_buffer"];
-/// Counters of the RDMA port that are reported if they exist. Only the software NIC has
+/// Loss counters of the RDMA port that are reported if they exist. Only the software NIC has
 /// `wire_dropped` and, on live interfaces, its parts by cause.
 const PORT_IF_THERE: [&str; 6] = [
     "rx_icrc_encapsulated",
@@ -34,8 +34,8 @@ const PORT_IF_THERE: [&str; 6] = [
     "wire_dropped_driver",
     "wire_dropped_size",
 ];
-/// Counters of the network interface: frames that the port refused or lost, under the mlx5 driver's
-/// names.
+/// Loss counters of the network interface: frames that the port refused or lost, under the mlx5
+/// driver's names.
 ///
 /// The port refuses frames with a wrong FCS or length, unless `ethtool -K IFACE rx-all on` is set
 /// (`mlx5_set_port_fcs`).
@@ -48,40 +48,40 @@ const NETDEV: [&str; 6] = [
     "rx_prio0_buf_discard",
 ];
 
-/// Counters that are 32 bits wide and wrap around: the queue counters
+/// NIC counters that are 32 bits wide and wrap around: the queue counters
 /// (drivers/infiniband/hw/mlx5/counters.c, `mlx5_ib_query_q_counters` reads a be32) and the
 /// driver's atomic of delay drop's timeouts.
 const NARROW: [&str; 2] = ["out_of_buffer", TIMEOUTS];
 
-/// Reader of a port's loss counters and of their growth since the start.
+/// Reader of a port's loss counters and of their growth since the start of the capture.
 #[derive(Debug)]
 pub struct NicReader {
-    /// Directories of hardware counters: the port's and the device's. The device's directory exists
-    /// only in switchdev mode, where it holds the queue counters (`hw_switchdev_stats_ops` of
-    /// drivers/infiniband/hw/mlx5/counters.c).
+    /// Directories of hardware counters in sysfs: the port's and the device's. The device's
+    /// directory exists only in switchdev mode, where it holds the queue counters
+    /// (`hw_switchdev_stats_ops` of drivers/infiniband/hw/mlx5/counters.c).
     folders: [PathBuf; 2],
     /// Name of the network interface on the port; `None` if unknown.
     netdev: Option<String>,
-    /// Driver's directory of delay drop; `None` if the capture does not use delay drop.
+    /// Driver's debugfs directory of delay drop; `None` if the capture does not use delay drop.
     delay_drop: Option<PathBuf>,
-    /// Growth of each counter by name; `None` if the counter was not readable at the start.
+    /// Growth of each NIC counter by name; `None` if the counter was not readable at the start.
     counters: Mutex<BTreeMap<&'static str, Option<Growth>>>,
 }
 
-/// Growth of a counter since the start.
+/// Growth of a NIC counter since the start of the capture.
 ///
 /// Each reading adds the difference to the reading before. A counter that wraps at most once
 /// between two readings is thus summed correctly.
 #[derive(Debug, Clone, Copy)]
 struct Growth {
-    /// Value of the counter at the last reading.
+    /// Value of the NIC counter at the last reading.
     last: u64,
-    /// Sum of the growth since the start.
+    /// Sum of the NIC counter's growth since the start of the capture.
     total: u64,
 }
 
 impl Growth {
-    /// Adds the growth up to the reading `now` of the counter `name`.
+    /// Adds the growth of the NIC counter `name` up to its reading `now`.
     fn add(&mut self, name: &str, now: u64) {
         self.total += if NARROW.contains(&name) {
             now.wrapping_sub(self.last) & u64::from(u32::MAX)
@@ -93,7 +93,8 @@ impl Growth {
 }
 
 impl NicReader {
-    /// Reads the initial values of the counters. `delay_drop` includes the timeouts of delay drop.
+    /// Reads the initial values of the NIC's loss counters. `delay_drop` includes the timeouts of
+    /// delay drop.
     #[must_use]
     pub fn start(device: &str, port: u8, netdev: Option<&str>, delay_drop: bool) -> Self {
         let folder_of = || delay_drop::folder(Path::new("/sys"), device).unwrap_or_default();
@@ -114,26 +115,26 @@ impl NicReader {
         reader
     }
 
-    /// Reads the counters and returns their growth since the start.
+    /// Reads the NIC's loss counters and returns their growth since the start of the capture.
     #[must_use]
     pub fn growth(&self) -> NicCounters {
         self.observed(|_| None)
     }
 
-    /// Returns the growth of a device that may be gone: counters that can no longer be read have
-    /// the growth of the last reading.
+    /// Returns the growth of the loss counters of a device that may be gone: counters that can no
+    /// longer be read have the growth of the last reading.
     #[must_use]
     pub fn growth_so_far(&self) -> NicCounters {
         self.observed(|growth| Some(growth.total))
     }
 
-    /// Locks the table of counters.
+    /// Locks the table of the NIC counters' growth.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Option<Growth>>> {
         self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads all counters and returns their growth. `otherwise` gives the growth of a counter that
-    /// cannot be read.
+    /// Reads all NIC counters and returns their growth. `otherwise` gives the growth of a counter
+    /// that cannot be read.
     fn observed(&self, otherwise: fn(&Growth) -> Option<u64>) -> NicCounters {
         let now = self.read();
         let value = |(name, growth): (&&'static str, &mut Option<Growth>)| {
@@ -150,7 +151,7 @@ impl NicReader {
         self.lock().iter_mut().map(value).collect()
     }
 
-    /// Reads the present value of each counter; `None` if it cannot be read.
+    /// Reads the present value of each NIC counter; `None` if it cannot be read.
     fn read(&self) -> BTreeMap<&'static str, Option<u64>> {
         let number = |name: &str| {
             let [port, device] = &self.folders;
@@ -177,16 +178,16 @@ impl NicReader {
     }
 }
 
-/// Length of ethtool strings in bytes (`ETH_GSTRING_LEN` in linux/ethtool.h).
+/// Length of the names in an ethtool string set, in bytes (`ETH_GSTRING_LEN` in linux/ethtool.h).
 const NAME: usize = 32;
-/// String set of statistics (`ETH_SS_STATS`).
+/// Identifier of the ethtool string set of statistics (`ETH_SS_STATS`).
 const SS_STATS: u32 = 1;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSTATS: u32 = 0x1d;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 
-/// Reads the ethtool statistics of an interface, by name.
+/// Reads the ethtool statistics of a network interface, by name.
 fn statistics(netdev: &str) -> io::Result<BTreeMap<String, u64>> {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0")
         .or_else(|_| std::net::UdpSocket::bind("[::1]:0"))?;
@@ -204,7 +205,7 @@ fn statistics(netdev: &str) -> io::Result<BTreeMap<String, u64>> {
     Ok(names.into_iter().zip(values).collect())
 }
 
-/// Reads the names in one string set of an interface.
+/// Reads the names in one ethtool string set of a network interface.
 pub(super) fn names(
     socket: &std::net::UdpSocket,
     netdev: &str,
@@ -225,8 +226,8 @@ pub(super) fn names(
     Ok(text.chunks_exact(NAME).map(name).collect())
 }
 
-/// Executes an ethtool command on an interface. `words` is the command's structure, which the
-/// kernel reads and writes.
+/// Executes an ethtool command on a network interface. `words` is the command's structure, which
+/// the kernel reads and writes.
 pub(super) fn command(
     socket: &std::net::UdpSocket,
     netdev: &str,

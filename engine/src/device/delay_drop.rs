@@ -7,21 +7,22 @@ use super::read_number;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Name of the driver's file of timeouts, and of their counter in reports.
+/// Name of the mlx5 driver's file of delay drop timeouts, and of their counter in reports.
 pub const TIMEOUTS: &str = "num_timeout_events";
 
 /// Delay drop state of a device, shared by all its queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DelayDrop {
-    /// Maximum time that frames are held, in microseconds.
+    /// Maximum time that delay drop holds frames in the NIC, in microseconds.
     pub timeout_us: u64,
-    /// Number of timeouts since the driver was loaded. After a timeout the NIC drops frames until
-    /// the driver rearms it.
+    /// Number of delay drop timeouts since the driver was loaded. After a timeout the NIC drops
+    /// frames until the driver rearms it.
     pub num_timeout_events: u64,
 }
 
 impl DelayDrop {
-    /// Reads the state of an RDMA device below `sysfs` (`/sys`); `None` if it cannot be read.
+    /// Reads the delay drop state of an RDMA device below `sysfs` (`/sys`); `None` if it cannot be
+    /// read.
     #[must_use]
     pub fn read(sysfs: &Path, device: &str) -> Option<Self> {
         let folder = folder(sysfs, device)?;

@@ -8,33 +8,33 @@
 use super::counters::{command, names};
 use std::{fs, io, net::UdpSocket, os::fd::AsRawFd};
 
-/// String set of features (`ETH_SS_FEATURES` in linux/ethtool.h).
+/// Identifier of the ethtool string set of features (`ETH_SS_FEATURES` in linux/ethtool.h).
 const SS_FEATURES: u32 = 4;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_SFEATURES: u32 = 0x3b;
-/// Words of `struct ethtool_get_features_block`.
+/// Number of 32-bit words of `struct ethtool_get_features_block`.
 const GET_BLOCK: usize = 4;
-/// Words of `struct ethtool_set_features_block`.
+/// Number of 32-bit words of `struct ethtool_set_features_block`.
 const SET_BLOCK: usize = 2;
 
 /// Network interface whose settings can be read and changed.
 pub struct NetInterface {
-    /// Name of the interface.
+    /// Name of the network interface.
     name: String,
-    /// Socket for ioctl(2) requests.
+    /// Socket for ioctl(2) requests about the network interface.
     socket: UdpSocket,
 }
 
-/// State of a feature, as `ethtool -k` prints it.
+/// State of a network interface's feature, as `ethtool -k` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// `true` if the feature is active.
+    /// `true` if the interface's feature is active.
     pub on: bool,
-    /// `true` if the feature can be changed.
+    /// `true` if the interface's feature can be changed.
     pub changeable: bool,
 }
 
-/// Returns `true` if the kernel has this interface.
+/// Returns `true` if the kernel has a network interface named `netdev`.
 ///
 /// A software NIC on a replayed wire makes up an interface with an index and a directory in sysfs,
 /// which the kernel does not have.
@@ -49,7 +49,7 @@ pub fn exists_in_kernel(netdev: &str) -> bool {
 }
 
 impl NetInterface {
-    /// Opens a socket for requests about the interface `name`.
+    /// Opens a socket for requests about the network interface `name`.
     ///
     /// # Errors
     /// No socket can be created.
@@ -59,7 +59,7 @@ impl NetInterface {
         Ok(Self { name, socket })
     }
 
-    /// Returns `true` if the interface is administratively up.
+    /// Returns `true` if the network interface is administratively up.
     ///
     /// # Errors
     /// The interface does not exist.
@@ -67,7 +67,7 @@ impl NetInterface {
         Ok(self.flags()? & libc::IFF_UP != 0)
     }
 
-    /// Brings the interface up or down.
+    /// Brings the network interface up or down.
     ///
     /// # Errors
     /// EPERM without CAP_NET_ADMIN.
@@ -79,7 +79,7 @@ impl NetInterface {
         self.ioctl(libc::SIOCSIFFLAGS, &mut request)
     }
 
-    /// Reads the flags of the interface (`SIOCGIFFLAGS`).
+    /// Reads the flags of the network interface (`SIOCGIFFLAGS`).
     fn flags(&self) -> io::Result<libc::c_int> {
         let mut request = self.request()?;
         self.ioctl(libc::SIOCGIFFLAGS, &mut request)?;
@@ -87,8 +87,8 @@ impl NetInterface {
         Ok(unsafe { request.ifr_ifru.ifru_flags }.into())
     }
 
-    /// Returns the state of a feature by `ethtool`'s name, or `None` if the interface does not have
-    /// it.
+    /// Returns the state of a network interface's feature by `ethtool`'s name, or `None` if the
+    /// interface does not have it.
     ///
     /// # Errors
     /// The interface has no features.
@@ -106,7 +106,7 @@ impl NetInterface {
         }))
     }
 
-    /// Switches a feature on or off.
+    /// Switches a feature of the network interface on or off.
     ///
     /// # Errors
     /// EPERM without CAP_NET_ADMIN; EOPNOTSUPP if the interface does not have the feature.
@@ -121,15 +121,15 @@ impl NetInterface {
         command(&self.socket, &self.name, &mut set)
     }
 
-    /// Returns the number of 32-bit words of all features, and the bit of the feature `name` if it
-    /// exists.
+    /// Returns the number of 32-bit words that hold a bit for each interface feature, and the bit
+    /// of the feature `name` if it exists.
     fn feature_bit(&self, name: &str) -> io::Result<(usize, Option<usize>)> {
         let names = names(&self.socket, &self.name, SS_FEATURES)?;
         let at = names.iter().position(|it| it == name);
         Ok((names.len().div_ceil(32), at))
     }
 
-    /// Returns an `ifreq` with the interface's name.
+    /// Returns an `ifreq` (ioctl request) with the network interface's name.
     fn request(&self) -> io::Result<libc::ifreq> {
         // SAFETY: a zeroed ifreq is valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -142,7 +142,7 @@ impl NetInterface {
         Ok(request)
     }
 
-    /// Executes an ioctl(2) request on the socket.
+    /// Executes an ioctl(2) request about the network interface on its socket.
     fn ioctl(&self, what: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
         // SAFETY: a live socket, and a request that takes a `struct ifreq`, which outlives the call.
         let done =

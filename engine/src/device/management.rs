@@ -7,8 +7,8 @@ use std::{
     path::Path,
 };
 
-/// Returns the reason why taking this interface's traffic would cut off a login session, or `None`
-/// if there is none.
+/// Returns the reason why capturing this interface's traffic in mode `steal` would cut off a login
+/// session, or `None` if there is none.
 ///
 /// Bonds, bridges and VLANs over the interface depend on its traffic, so their routes and addresses
 /// count as well.
@@ -22,8 +22,8 @@ pub fn reason_against_steal(netdev: &str) -> Option<String> {
     })
 }
 
-/// Returns the interfaces stacked over `netdev`: the links `upper_NAME` below `sysfs` (`/sys`), see
-/// `Documentation/ABI/testing/sysfs-class-net`.
+/// Returns the network interfaces stacked over `netdev`: the links `upper_NAME` below `sysfs`
+/// (`/sys`), see `Documentation/ABI/testing/sysfs-class-net`.
 fn interfaces_over(sysfs: &Path, netdev: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut below = vec![netdev.to_owned()];
@@ -41,8 +41,8 @@ fn interfaces_over(sysfs: &Path, netdev: &str) -> Vec<String> {
     found
 }
 
-/// Returns the reason why taking the traffic of this interface itself would cut off a login
-/// session.
+/// Returns the reason why capturing the traffic of this interface itself in mode `steal` would cut
+/// off a login session.
 #[expect(clippy::disallowed_methods, reason = "files of /proc")]
 fn reason(netdev: &str) -> Option<String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -69,8 +69,8 @@ fn reason(netdev: &str) -> Option<String> {
     Some(format!("has the address {reached} of a login session"))
 }
 
-/// Returns `true` if `table`, in the form of `/proc/net/route`, has a default route over the
-/// interface.
+/// Returns `true` if the routing table `table`, in the form of `/proc/net/route`, has a default
+/// route over the interface.
 fn default_route_v4(table: &str, netdev: &str) -> bool {
     table.lines().skip(1).any(|line| {
         let mut fields = line.split_whitespace();
@@ -79,8 +79,8 @@ fn default_route_v4(table: &str, netdev: &str) -> bool {
     })
 }
 
-/// Returns `true` if `table`, in the form of `/proc/net/ipv6_route`, has a default route over the
-/// interface. The kernel's unreachable default route on `lo` is ignored.
+/// Returns `true` if the routing table `table`, in the form of `/proc/net/ipv6_route`, has a
+/// default route over the interface. The kernel's unreachable default route on `lo` is ignored.
 fn default_route_v6(table: &str, netdev: &str) -> bool {
     table.lines().any(|line| {
         let fields: Vec<_> = line.split_whitespace().collect();
@@ -92,8 +92,8 @@ fn default_route_v6(table: &str, netdev: &str) -> bool {
     })
 }
 
-/// Returns the local addresses of established TCP connections to port 22, from a table in the form
-/// of `/proc/net/tcp` and `tcp6`.
+/// Returns the local addresses of established TCP connections to port 22 (SSH), from a socket table
+/// in the form of `/proc/net/tcp` and `tcp6`.
 fn tcp_sessions(table: &str) -> impl Iterator<Item = IpAddr> + '_ {
     table.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_whitespace();
@@ -105,7 +105,7 @@ fn tcp_sessions(table: &str) -> impl Iterator<Item = IpAddr> + '_ {
     })
 }
 
-/// Parses an address as the kernel prints it: hexadecimal 32-bit words in the host's byte order.
+/// Parses an IP address as the kernel prints it: hexadecimal 32-bit words in the host's byte order.
 fn kernel_address(text: &str) -> Option<IpAddr> {
     let words: Vec<u32> = text
         .as_bytes()

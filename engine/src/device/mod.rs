@@ -21,9 +21,9 @@ use crate::{
 use serde::Serialize;
 use std::{fs, path::Path, str::FromStr};
 
-/// Value of `IBV_LINK_LAYER_ETHERNET`.
+/// Value of `IBV_LINK_LAYER_ETHERNET`, the link layer of ports that can be captured.
 const LINK_LAYER_ETHERNET: u8 = 2;
-/// Names of `ibv_port_state`, indexed by value.
+/// Names of port states (`ibv_port_state`), indexed by value.
 const STATES: [&str; 6] = ["NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"];
 /// Bit `IBV_DEVICE_PCI_WRITE_END_PADDING` of the extended capability flags.
 const PCI_WRITE_END_PADDING: u64 = 1 << 36;
@@ -31,23 +31,25 @@ const PCI_WRITE_END_PADDING: u64 = 1 << 36;
 /// Facts of one RDMA device, from `ibv_query_device_ex` and sysfs.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceFacts {
-    /// Verbs name, such as `mlx5_0`.
+    /// Verbs name of the RDMA device, such as `mlx5_0`.
     pub name: String,
-    /// Node GUID, as sysfs prints it.
+    /// Node GUID of the RDMA device, as sysfs prints it.
     pub node_guid: String,
-    /// Firmware version.
+    /// Firmware version of the RDMA device.
     pub firmware: String,
-    /// Vendor ID and part ID.
+    /// Vendor ID and part ID of the RDMA device.
     pub vendor_part: (u32, u32),
-    /// NUMA node of the PCI function; `None` if the system reports none.
+    /// NUMA node of the device's PCI function; `None` if the system reports none.
     pub numa_node: Option<u32>,
-    /// Capabilities that matter to capture.
+    /// Capabilities of the RDMA device that matter to a capture.
     pub caps: DeviceCaps,
-    /// Delay drop state from the driver's debugfs; `None` if it does not exist or cannot be read.
+    /// Delay drop state of the device from the driver's debugfs; `None` if it does not exist or
+    /// cannot be read.
     pub delay_drop: Option<DelayDrop>,
-    /// Ports in the order of their numbers (port 1 first).
+    /// Ports of the RDMA device in the order of their numbers (port 1 first).
     pub ports: Vec<PortFacts>,
-    /// `true` if rings can be accessed in their own memory (libmlx5's direct verbs).
+    /// `true` if the device's receive rings can be accessed in their own memory (libmlx5's direct
+    /// verbs).
     pub direct: bool,
     /// `true` for the software NIC, which copies the frames that it captures: the kernel still
     /// receives them.
@@ -60,63 +62,66 @@ pub struct DeviceFacts {
     pub missing: Vec<String>,
 }
 
-/// Capabilities and limits of a device that matter to a capture.
+/// Capabilities and limits of an RDMA device that matter to a capture.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DeviceCaps {
-    /// Maximum number of WQs of type RQ.
+    /// Maximum number of WQs of type RQ that the device supports.
     pub max_wq: u32,
     /// Maximum WRs with one scatter entry in one WQ, a power of two; `None` if unknown.
     pub max_wq_wr: Option<u32>,
     /// Maximum WRs in a queue of a QP, as the driver reports it. A WQ may have more.
     pub max_qp_wr: u32,
-    /// Maximum scatter entries of a WR.
+    /// Maximum scatter entries of a WR that the device supports.
     pub max_sge: u32,
-    /// Maximum entries of an RWQ indirection table.
+    /// Maximum entries of an RWQ indirection table that the device supports.
     pub max_table: u32,
-    /// Maximum CQEs of one CQ.
+    /// Maximum CQEs of one CQ that the device supports.
     pub max_cqe: u32,
-    /// Maximum time that a CQ can delay an event, in microseconds; 0 means no moderation.
+    /// Maximum time that a CQ can delay a completion event, in microseconds; 0 means no moderation.
     pub max_cq_period: u16,
-    /// `true` if RAW_PACKET QPs support Toeplitz hashing.
+    /// `true` if the device's RAW_PACKET QPs support Toeplitz hashing (RSS).
     pub rss_toeplitz: bool,
-    /// Supported hash fields (`ibv_rx_hash_fields`).
+    /// Header fields that the device's RSS hash supports (`ibv_rx_hash_fields`).
     pub rss_fields: u64,
-    /// `true` if WQs can strip C-VLAN tags (`IBV_RAW_PACKET_CAP_CVLAN_STRIPPING`).
+    /// `true` if the device's WQs can strip C-VLAN tags (`IBV_RAW_PACKET_CAP_CVLAN_STRIPPING`).
     pub cvlan_stripping: bool,
-    /// `true` if WQs can deliver the FCS (`IBV_RAW_PACKET_CAP_SCATTER_FCS`).
+    /// `true` if WQs can deliver the FCS of frames (`IBV_RAW_PACKET_CAP_SCATTER_FCS`).
     pub scatter_fcs: bool,
-    /// `true` if WQs can delay drops (`IBV_RAW_PACKET_CAP_DELAY_DROP`).
+    /// `true` if WQs without buffers can hold frames instead of dropping them
+    /// (`IBV_RAW_PACKET_CAP_DELAY_DROP`).
     pub delay_drop: bool,
-    /// `true` if PCI writes can be padded to cache lines (`IBV_DEVICE_PCI_WRITE_END_PADDING`).
+    /// `true` if the device's PCI writes can be padded to cache lines
+    /// (`IBV_DEVICE_PCI_WRITE_END_PADDING`).
     pub end_padding: bool,
-    /// Tunnels whose inner headers can be matched and hashed.
+    /// Tunnels whose inner headers the device can match and hash.
     pub tunnels: TunnelOffloads,
-    /// Limits of striding WQs, whose buffers take many frames; `None` if the device has none.
+    /// Limits of the device's striding WQs, whose buffers take many frames; `None` if it has none.
     pub striding: Option<StridingCaps>,
-    /// Supported formats of compressed CQEs.
+    /// Formats of compressed CQEs that the device supports.
     pub mini_cqes: Vec<MiniFormat>,
-    /// Rate of the clock that stamps completions, in kHz; 0 means no completion timestamps.
+    /// Rate of the device's clock that stamps completions, in kHz; 0 means no completion
+    /// timestamps.
     pub clock_khz: u64,
-    /// Mask of the valid bits of a completion timestamp.
+    /// Mask of the valid bits of the device's completion timestamps.
     pub timestamp_mask: u64,
-    /// `true` if completions can be stamped in UTC.
+    /// `true` if the device can stamp completions in UTC.
     pub real_time: bool,
 }
 
-/// Facts of one port.
+/// Facts of one port of an RDMA device.
 #[derive(Clone, Debug, Serialize)]
 pub struct PortFacts {
-    /// Port number, from 1.
+    /// Number of the device's port, from 1.
     pub number: u8,
-    /// Port state: `ACTIVE`, `DOWN`, ...
+    /// State of the device's port: `ACTIVE`, `DOWN`, ...
     pub state: String,
-    /// `true` if the link layer is Ethernet. Only such ports can be captured.
+    /// `true` if the port's link layer is Ethernet. Only such ports can be captured.
     pub ethernet: bool,
-    /// Link rate in Gbit/s; 0 if unknown.
+    /// Link rate of the port in Gbit/s; 0 if unknown.
     pub rate_gbps: f64,
-    /// Name of the kernel's network interface on this port; `None` if unknown.
+    /// Name of the kernel's network interface on the port; `None` if unknown.
     pub netdev: Option<String>,
-    /// MTU of the network interface, in bytes.
+    /// MTU of the port's network interface, in bytes.
     pub mtu: Option<u32>,
     /// Functions, e-switch and bond that the port shares its hardware with.
     pub place: PortTopology,
@@ -153,13 +158,13 @@ fn read_number<N: FromStr>(path: impl AsRef<Path>) -> Option<N> {
     read(path)?.parse().ok()
 }
 
-/// Reads a file in an RDMA device's directory of sysfs as trimmed text; `None` if it cannot be
+/// Reads a file in the sysfs directory of an RDMA device as trimmed text; `None` if it cannot be
 /// read.
 fn sysfs(device: &str, file: &str) -> Option<String> {
     read(format!("/sys/class/infiniband/{device}/{file}"))
 }
 
-/// Collects the facts of an open device.
+/// Collects the facts of an open RDMA device.
 fn facts(context: &Context) -> Result<DeviceFacts, Error> {
     let name = context.name();
     let attr = context.query_device()?;
@@ -201,7 +206,7 @@ fn facts(context: &Context) -> Result<DeviceFacts, Error> {
 }
 
 impl DeviceCaps {
-    /// Returns the capabilities that `ibv_query_device_ex` reports; the others stay unset.
+    /// Returns the device capabilities that `ibv_query_device_ex` reports; the others stay unset.
     fn from_attr(attr: &ffi::ibv_device_attr_ex) -> Self {
         let raw = |cap: ffi::ibv_raw_packet_caps| attr.raw_packet_caps & cap.0 != 0;
         let raw_packet_rss =
@@ -231,7 +236,7 @@ impl DeviceCaps {
         }
     }
 
-    /// Returns the names of the verbs that a capture needs and that would fail with these
+    /// Returns the names of the verbs that a capture needs and that would fail with these device
     /// capabilities.
     fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
@@ -249,7 +254,8 @@ impl DeviceCaps {
     }
 }
 
-/// Returns the maximum WRs of a WQ, or logs the reason and returns `None`.
+/// Returns the maximum WRs of a WQ of the device, or logs the reason why it is unknown and returns
+/// `None`.
 fn largest_wq(context: &Context) -> Option<u32> {
     wq_limit::find(context)
         .inspect_err(|e| {
@@ -259,7 +265,7 @@ fn largest_wq(context: &Context) -> Option<u32> {
         .ok()
 }
 
-/// Collects the facts of one port.
+/// Collects the facts of one port of an RDMA device.
 fn port(context: &Context, number: u8, ports: u8) -> Result<PortFacts, Error> {
     let attr = context.query_port(number)?;
     let name = context.name();
@@ -283,7 +289,7 @@ fn port(context: &Context, number: u8, ports: u8) -> Result<PortFacts, Error> {
     })
 }
 
-/// Returns the network interface of a port.
+/// Returns the name of the network interface on a port of an RDMA device.
 ///
 /// The sources are, in this order: the port's GID table, the kernel's answer over RDMA netlink, and
 /// the single interface of the PCI function if the device has one port.
@@ -295,7 +301,7 @@ fn netdev(device: &str, port: u8, ports: u8) -> Option<String> {
     match netlink::port_interface(device, port) {
         Ok(Some(name)) => return Some(name),
         Ok(None) => tracing::debug!("{device} port {port}: RDMA netlink names no interface"),
-        Err(e) => tracing::debug!("{device} port {port}: RDMA netlink: {e}"),
+        Err(e) => tracing::debug!("{device} port {port}: no interface from RDMA netlink: {e}"),
     }
     let mut names = fs::read_dir(format!("/sys/class/infiniband/{device}/device/net")).ok()?;
     let first = names.next()?.ok()?.file_name().into_string().ok();

@@ -15,47 +15,48 @@ use std::{
     os::fd::{FromRawFd, OwnedFd},
 };
 
-/// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, command)`.
+/// Returns the type of an RDMA netlink message: `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, command)`.
 const fn message_type(command: u16) -> u16 {
     const RDMA_NL_NLDEV: u16 = 5;
     (RDMA_NL_NLDEV << 10) + command
 }
 
-/// `RDMA_NLDEV_CMD_GET`: lists devices.
+/// RDMA netlink command that lists devices: `RDMA_NLDEV_CMD_GET`.
 const DEVICES: u16 = message_type(1);
-/// `RDMA_NLDEV_CMD_PORT_GET`: describes a port.
+/// RDMA netlink command that describes a port: `RDMA_NLDEV_CMD_PORT_GET`.
 const PORT: u16 = message_type(5);
 
-/// `RDMA_NLDEV_ATTR_DEV_INDEX`, a u32.
+/// Netlink attribute of a device's index: `RDMA_NLDEV_ATTR_DEV_INDEX`, a u32.
 const DEV_INDEX: u16 = 1;
-/// `RDMA_NLDEV_ATTR_DEV_NAME`, a string.
+/// Netlink attribute of a device's name: `RDMA_NLDEV_ATTR_DEV_NAME`, a string.
 const DEV_NAME: u16 = 2;
-/// `RDMA_NLDEV_ATTR_PORT_INDEX`, a u32.
+/// Netlink attribute of a port's number: `RDMA_NLDEV_ATTR_PORT_INDEX`, a u32.
 const PORT_INDEX: u16 = 3;
-/// `RDMA_NLDEV_ATTR_NDEV_NAME`, a string.
+/// Netlink attribute of a network interface's name: `RDMA_NLDEV_ATTR_NDEV_NAME`, a string.
 const NDEV_NAME: u16 = 51;
 
-/// Bytes of `struct nlmsghdr`: length (u32), type, flags (u16 each), sequence number, port ID (u32 each).
+/// Bytes of a netlink message header, `struct nlmsghdr`: length (u32), type, flags (u16 each),
+/// sequence number, port ID (u32 each).
 const HEADER: usize = 16;
-/// Bytes of `struct nlattr`: length and type (u16 each).
+/// Bytes of a netlink attribute's header, `struct nlattr`: length and type (u16 each).
 const ATTRIBUTE: usize = 4;
-/// `NLA_TYPE_MASK`: the two bits above it are flags.
+/// Mask of the type of a netlink attribute, `NLA_TYPE_MASK`: the two bits above it are flags.
 const TYPE_MASK: u16 = 0x3fff;
-/// Maximum bytes of a datagram that the kernel fills (`netlink_recvmsg` of
+/// Maximum bytes of a netlink datagram that the kernel fills (`netlink_recvmsg` of
 /// net/netlink/af_netlink.c).
 const MOST: usize = 32 << 10;
 
 /// Number of objects that a netlink request is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
-    /// One object, answered by one message.
+    /// Netlink request about one object, answered by one message.
     One,
-    /// All objects, answered by messages up to `NLMSG_DONE`.
+    /// Netlink request about all objects, answered by messages up to `NLMSG_DONE`.
     List,
 }
 
-/// Returns the name of the network interface on a port of `device`, or `None` if it has none in
-/// this network namespace.
+/// Returns the name of the network interface on a port of the RDMA device `device`, or `None` if it
+/// has none in this network namespace.
 ///
 /// # Errors
 /// The kernel has no RDMA netlink, or no device of this name.
@@ -94,7 +95,7 @@ fn open() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Sends a request and returns the first value that `wanted` finds in the answers.
+/// Sends a netlink request and returns the first value that `wanted` finds in the answers.
 ///
 /// The kernel answers within `send`, so a missing answer is an error and not a wait.
 fn exchange<T>(
@@ -124,7 +125,7 @@ fn exchange<T>(
     }
 }
 
-/// Builds a netlink request with 32-bit attributes.
+/// Builds an RDMA netlink request with 32-bit attributes.
 fn request(kind: u16, scope: Scope, attributes: &[(u16, u32)]) -> Vec<u8> {
     let flags = match scope {
         Scope::One => libc::NLM_F_REQUEST,
@@ -148,7 +149,7 @@ fn request(kind: u16, scope: Scope, attributes: &[(u16, u32)]) -> Vec<u8> {
 struct NetlinkAttributes<'a>(&'a [u8]);
 
 impl<'a> NetlinkAttributes<'a> {
-    /// Returns the value of the first attribute of type `wanted`.
+    /// Returns the value of the first netlink attribute of type `wanted`.
     fn value(&self, wanted: u16) -> Option<&'a [u8]> {
         let mut rest = self.0;
         while let Some((len, kind)) = rest.first_chunk().map(|[a, b, c, d]| {
@@ -164,19 +165,21 @@ impl<'a> NetlinkAttributes<'a> {
         None
     }
 
-    /// Returns the value of a u32 attribute.
+    /// Returns the value of a u32 attribute of a netlink message.
     fn number(&self, wanted: u16) -> Option<u32> {
         Some(u32::from_ne_bytes(self.value(wanted)?.try_into().ok()?))
     }
 
-    /// Returns the value of a string attribute without its terminating zero; `None` if it is empty.
+    /// Returns the value of a string attribute of a netlink message without its terminating zero;
+    /// `None` if it is empty.
     fn text(&self, wanted: u16) -> Option<&'a str> {
         let text = std::str::from_utf8(self.value(wanted)?).ok()?;
         Some(text.trim_end_matches('\0')).filter(|text| !text.is_empty())
     }
 }
 
-/// Passes each netlink message of a datagram to `each`; returns `true` if a list has ended.
+/// Passes each netlink message of a datagram to `each`; returns `true` if a list of messages has
+/// ended.
 ///
 /// # Errors
 /// The kernel's error, or a datagram that does not consist of whole messages.
@@ -208,7 +211,7 @@ mod tests {
     use super::*;
     use wqcap_tests::skip;
 
-    /// Returns a message in the kernel's layout, with attributes padded to 4 bytes.
+    /// Returns a netlink message in the kernel's layout, with attributes padded to 4 bytes.
     fn message(kind: u16, attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let mut payload = Vec::new();
         for (attribute, value) in attributes {
@@ -224,16 +227,16 @@ mod tests {
         bytes
     }
 
-    /// Returns a message that describes a device.
+    /// Returns a netlink message that describes an RDMA device.
     fn device(index: u32, name: &[u8]) -> Vec<u8> {
         let index = index.to_ne_bytes();
         message(DEVICES, &[(DEV_INDEX, &index), (DEV_NAME, name)])
     }
 
-    /// Index and name of a device in a netlink message.
+    /// Index and name of an RDMA device in a netlink message.
     type Found = (Option<u32>, Option<String>);
 
-    /// Returns the index and name in each message, and `true` if the list has ended.
+    /// Returns the device index and name in each netlink message, and `true` if the list has ended.
     fn names(datagram: &[u8]) -> io::Result<(Vec<Found>, bool)> {
         let mut all = Vec::new();
         let end = read_answers(datagram, |it| {

@@ -14,18 +14,18 @@ use std::{fs, path::Path};
 /// Functions, e-switch and bond that a port shares its hardware with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PortTopology {
-    /// `true` if the PCI function is a virtual function.
+    /// `true` if the port's PCI function is a virtual function.
     pub is_vf: bool,
-    /// Number of enabled virtual functions of this PCI function.
+    /// Number of enabled virtual functions of the port's PCI function.
     pub vfs: u32,
-    /// Port of the e-switch, such as `pf0vf3`, that the interface represents: it receives the
-    /// frames that this port sends.
+    /// Port of the e-switch, such as `pf0vf3`, that the network interface represents: it receives
+    /// the frames that this port sends.
     pub represents: Option<String>,
-    /// `true` if the e-switch forwards by its own rules (switchdev mode).
+    /// `true` if the port's e-switch forwards by its own rules (switchdev mode).
     pub switchdev: bool,
-    /// Name of the bond that the interface belongs to.
+    /// Name of the bond that the port's network interface belongs to.
     pub bond: Option<String>,
-    /// `true` if the RDMA device covers several physical ports (RoCE LAG).
+    /// `true` if the port's RDMA device covers several physical ports (RoCE LAG).
     pub is_lag: bool,
 }
 
@@ -63,8 +63,8 @@ impl PortTopology {
     }
 }
 
-/// Returns `true` for the e-switch port name of a physical port: `p0`, but not `pf0`, `pf0vf3` or
-/// `pf0sf88`.
+/// Returns `true` if an e-switch port name is that of a physical port: `p0`, but not `pf0`,
+/// `pf0vf3` or `pf0sf88`.
 fn is_uplink(name: &str) -> bool {
     let number = name.strip_prefix('p').unwrap_or_default();
     !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
@@ -84,12 +84,12 @@ mod tests {
         root
     }
 
-    /// Writes a line of text to a file of the tree.
+    /// Writes a line of text to a file of the sysfs tree.
     fn write_file(root: &tempfile::TempDir, file: &str, text: &str) {
         fs::write(root.path().join(file), format!("{text}\n")).expect("write file");
     }
 
-    /// Reads the topology of the tree's device.
+    /// Reads the port topology of the sysfs tree's device.
     fn topology(root: &tempfile::TempDir) -> PortTopology {
         PortTopology::read(root.path(), "mlx5_0", Some("ens1"))
     }

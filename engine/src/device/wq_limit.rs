@@ -12,8 +12,8 @@ use crate::{
     verbs::{CompletionStamps, Context, Cq, CqAttr, Mr, Pd, VerbsError, Wq, WqAttr},
 };
 
-/// Maximum WRs of a ring: the producer index of a WQ has 16 bits, and libmlx5 rounds rings up to
-/// powers of two.
+/// Maximum WRs of a receive ring: the producer index of a WQ has 16 bits, and libmlx5 rounds rings
+/// up to powers of two.
 pub(super) const MOST: u32 = 1 << 15;
 
 /// Returns the largest power of two of WRs with one scatter entry that a WQ of the device can have, at most [`MOST`].
@@ -41,8 +41,8 @@ pub(super) fn find(context: &Context) -> Result<u32, VerbsError> {
     })
 }
 
-/// Returns the largest power of two up to [`MOST`] that `create` accepts. `create` refuses larger
-/// values with EINVAL.
+/// Returns the largest number of WRs, a power of two up to [`MOST`], with which `create` creates a
+/// WQ. `create` refuses larger numbers with EINVAL.
 fn largest(create: impl Fn(u32) -> Result<(), VerbsError>) -> Result<u32, VerbsError> {
     let mut wrs = MOST;
     loop {

@@ -18,79 +18,80 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
 use wqcap_core::settings::{self, OnFull};
 
-/// Maximum time that a loop waits for slots before it checks that its parsers are alive.
+/// Maximum time that a receive loop waits for returned slots before it checks that its parser
+/// threads are alive.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Attributes of a queue's fan-out.
+/// Attributes of a queue's fan-out to parser threads.
 pub(crate) struct FanoutAttr<'a, S> {
-    /// Queue index.
+    /// Index of the receive queue.
     pub(crate) queue: u16,
-    /// Number of slots of the queue.
+    /// Number of slots for frames of the queue.
     pub(crate) slots: u32,
-    /// CPUs of the parsers, one entry per parser.
+    /// CPUs of the queue's parser threads, one entry per parser.
     pub(crate) seats: &'a [ParserCpu],
-    /// Behaviour of a parser while its channel is empty.
+    /// Behaviour of a parser thread while its channel is empty.
     pub(crate) idle: settings::Idle,
-    /// Reaction when a parser is full: the loop waits, or drops frames.
+    /// Action when a parser holds its share of slots: the receive loop waits, or drops frames.
     pub(crate) on_full: OnFull,
-    /// Consumer of kept frames.
+    /// Sink for the frames that the parsers keep.
     pub(crate) sink: S,
-    /// `true` if frames must reach the sink in the order of their reception.
+    /// `true` if the queue's frames must reach the sink in the order of their reception.
     pub(crate) ordered: bool,
-    /// Memory of the queue's slots.
+    /// Memory of the queue's frame slots.
     pub(crate) memory: Arc<SlotMemory>,
-    /// Published counters of the queue.
+    /// Published frame counters of the queue.
     pub(crate) counters: Arc<QueueCounters>,
-    /// Limit on captured frames; `None` means no limit.
+    /// Limit on the run's captured frames; `None` means no limit.
     pub(crate) budget: Option<Arc<Budget>>,
-    /// Present filter of the capture.
+    /// Cell with the present capture filter.
     pub(crate) cell: Arc<FilterCell>,
 }
 
-/// Parsers of a queue, as its loop uses them.
+/// Parser threads of a queue, as its receive loop uses them.
 pub(crate) struct Fanout {
-    /// Queue index.
+    /// Index of the receive queue.
     queue: u16,
-    /// Reaction when a parser is full.
+    /// Action when a parser holds its share of slots.
     on_full: OnFull,
-    /// Channels to the parsers.
+    /// Channels from the receive loop to the parser threads.
     lanes: Vec<Lane>,
-    /// Maximum frames that one parser may hold.
+    /// Maximum frames that one parser thread may hold.
     share: usize,
-    /// Channel on which work batches return.
+    /// Channel on which work batches return from the resequencer to the receive loop.
     home: Receiver<WorkBatch>,
-    /// Returned slots that are not reposted yet.
+    /// Slots that parsers have returned and that are not reposted yet.
     returned: Vec<Slot>,
-    /// Emptied lists of work batches, for reuse.
+    /// Emptied item lists of work batches, for reuse.
     spare: Vec<Vec<Item>>,
-    /// Frames of a batch during their distribution.
+    /// Frames of a receive batch during their distribution to parsers.
     dealing: Vec<Filled>,
-    /// Reader of the present filter.
+    /// Reader of the present capture filter.
     reader: FilterReader,
-    /// Present filter; `None` until the filter first changes.
+    /// Present capture filter; `None` until the filter first changes.
     filter: Option<Arc<Filter>>,
-    /// Number of the next batch to send to the parsers.
+    /// Number of the next receive batch to send to the parsers.
     round: u64,
     /// Reason why the fan-out cannot continue, such as a parser's panic.
     broken: Option<String>,
 }
 
-/// Channel to one parser.
+/// Channel from the receive loop to one parser thread.
 struct Lane {
-    /// Sender of work batches; `None` after the channel is closed.
+    /// Sender of work batches to the parser; `None` after the channel is closed.
     to: Option<Sender<WorkBatch>>,
     /// Thread of the parser; `None` after it is joined.
     parser: Option<JoinHandle<()>>,
-    /// Frames of the present batch for this parser.
+    /// Frames of the present receive batch for this parser.
     open: Vec<Item>,
     /// Number of frames that may still be sent to the parser.
     room: usize,
-    /// `true` if the parser has the present filter.
+    /// `true` if the parser has the present capture filter.
     informed: bool,
 }
 
 impl Fanout {
-    /// Starts a queue's parsers.
+    /// Starts the parser threads of a queue.
     ///
     /// Each parser takes one element of `stages`: the cell of its filter, and a constructor of its
     /// judge that runs on the parser's thread.
@@ -160,7 +161,7 @@ impl Fanout {
         })
     }
 
-    /// Returns the index of the parser for a frame's flow.
+    /// Returns the index of the parser thread for a frame's flow.
     #[inline]
     fn lane_of(&self, bytes: &[u8]) -> usize {
         match self.lanes.len() {
@@ -174,8 +175,8 @@ impl Fanout {
         }
     }
 
-    /// Ends the present batch and sends each parser its part. Frames of a parser that has ended go
-    /// to `refused`.
+    /// Ends the present receive batch and sends each parser its work batch. Frames of a parser that
+    /// has ended go to `refused`.
     fn send(&mut self, refused: &mut Vec<Filled>) {
         let parts = self.lanes.iter().filter(|it| !it.open.is_empty()).count();
         if parts == 0 {
@@ -208,7 +209,7 @@ impl Fanout {
         self.round += 1;
     }
 
-    /// Takes back the slots of a work batch.
+    /// Takes back the frame slots of a work batch.
     #[inline]
     fn receive(&mut self, work_batch: WorkBatch) {
         let mut items = work_batch.items;
@@ -218,7 +219,8 @@ impl Fanout {
         self.spare.push(items);
     }
 
-    /// Waits until parsers return slots. Returns `false` on a timeout or if the parsers have ended.
+    /// Waits until parsers return frame slots. Returns `false` on a timeout or if the parsers have
+    /// ended.
     fn await_home(&mut self, timeout: Duration) -> bool {
         match self.home.recv_timeout(timeout) {
             Ok(work_batch) => {
@@ -236,8 +238,8 @@ impl Fanout {
         }
     }
 
-    /// Marks the fan-out as broken if a parser has ended. A parser ends before its loop only by a
-    /// panic.
+    /// Marks the fan-out as broken if a parser thread has ended. A parser ends before its loop only
+    /// by a panic.
     #[cold]
     fn check_parsers(&mut self) {
         let ended = |lane: &Lane| lane.parser.as_ref().is_none_or(JoinHandle::is_finished);
@@ -246,7 +248,8 @@ impl Fanout {
         }
     }
 
-    /// Waits for room on a full lane. Returns `false` if there will be none.
+    /// Waits until a parser that holds its share of frames has room. Returns `false` if it will
+    /// have none.
     #[cold]
     fn make_room(&mut self, lane: usize, refused: &mut Vec<Filled>) -> bool {
         if self.on_full == OnFull::Drop {
@@ -260,20 +263,20 @@ impl Fanout {
         self.lanes[lane].room > 0
     }
 
-    /// Returns the number of frames held by parsers and the resequencer.
+    /// Returns the number of frames that parsers and the resequencer hold.
     fn away(&self) -> usize {
         self.lanes.iter().map(|lane| self.share - lane.room).sum()
     }
 }
 
-/// Returns the error message of a parser that panicked.
+/// Returns the error message for a parser thread that panicked.
 fn gone(queue: u16, parser: usize) -> String {
     format!("queue {queue}: parser {parser} ended in a panic")
 }
 
 impl Outlet for Fanout {
-    /// Returns the number of frames that may be polled. With `OnFull::Hold`, every parser must be
-    /// able to take all of them.
+    /// Returns the number of frames that the receive loop may poll. With `OnFull::Hold`, every
+    /// parser must be able to take all of them.
     fn room(&self) -> usize {
         if self.on_full == OnFull::Hold {
             self.lanes.iter().map(|lane| lane.room).min().unwrap_or(0)
@@ -286,7 +289,8 @@ impl Outlet for Fanout {
         self.await_home(timeout.min(LOOK));
     }
 
-    /// Distributes frames to the parsers. Frames without room stay in `frames`.
+    /// Distributes frames to the parser threads. Frames that no parser has room for stay in
+    /// `frames`.
     fn take(
         &mut self,
         frames: &mut Vec<Filled>,
@@ -337,7 +341,7 @@ impl Outlet for Fanout {
         self.broken.as_deref()
     }
 
-    /// Closes the parsers' channels and waits until the parsers have returned every slot.
+    /// Closes the parsers' channels and waits until the parsers have returned every frame slot.
     fn finish(&mut self, home: &mut Vec<Slot>) -> Result<(), SlotsLost> {
         for lane in &mut self.lanes {
             lane.to = None;

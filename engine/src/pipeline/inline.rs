@@ -7,18 +7,18 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Consumer on the loop's core, with the counts of its verdicts.
+/// Consumer on the receive loop's core, with the counts of its verdicts.
 pub(crate) struct Inline<C> {
-    /// Consumer of the frames.
+    /// Consumer of the queue's frames.
     consumer: C,
-    /// Frames by verdict so far.
+    /// Frames of the queue so far, by the consumer's verdict.
     ends: VerdictCounts,
-    /// Published counters of the queue.
+    /// Published frame counters of the queue.
     counters: Arc<QueueCounters>,
 }
 
 impl<C: Consumer> Inline<C> {
-    /// Creates the outlet of an inline queue.
+    /// Creates the outlet of a queue without parser threads.
     pub(crate) fn new(consumer: C, counters: Arc<QueueCounters>) -> Self {
         Self {
             consumer,
@@ -27,8 +27,8 @@ impl<C: Consumer> Inline<C> {
         }
     }
 
-    /// Passes the frames of a batch, made by `frame`, to the consumer. Returns the updated counts
-    /// of verdicts.
+    /// Passes the frames of a receive batch, made by `frame`, to the consumer. Returns the updated
+    /// counts of verdicts.
     #[inline(always)]
     fn feed<'f>(
         &mut self,
@@ -46,8 +46,8 @@ impl<C: Consumer> Inline<C> {
         ends
     }
 
-    /// Passes the frames of a batch with their FCS to the consumer. Returns the updated counts of
-    /// verdicts.
+    /// Passes the frames of a receive batch with their FCS to the consumer. Returns the updated
+    /// counts of verdicts.
     #[inline(never)]
     fn feed_with_fcs(
         &mut self,
@@ -60,7 +60,8 @@ impl<C: Consumer> Inline<C> {
 }
 
 impl<C: Consumer> Outlet for Inline<C> {
-    /// Processes all frames. The tokens stay in `frames` for the reposting of the batch.
+    /// Passes all frames of a receive batch to the consumer. The slots' tokens stay in `frames` for
+    /// the reposting of the batch.
     #[inline]
     fn take(
         &mut self,

@@ -12,39 +12,39 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Interval of calls to the consumer's `idle` while no work batch arrives.
+/// Interval at which a parser that gets no work batch calls `idle` of its judge and its sink.
 const IDLE_AFTER: Duration = Duration::from_millis(200);
-/// Number of polls of an empty channel between two readings of the clock.
+/// Number of polls of a parser's empty channel between two readings of the clock.
 const EMPTY_POLLS: u32 = 1024;
 
-/// CPU of a parser.
+/// CPU of a parser thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ParserCpu {
-    /// CPU that the parser is pinned to.
+    /// CPU that the parser thread is pinned to.
     pub core: usize,
-    /// `true` if another loop or parser shares the core.
+    /// `true` if another loop or parser shares the parser's core.
     pub shared_core: bool,
 }
 
 /// State of a parser thread.
 pub(super) struct Parser<J, S> {
-    /// Channel of work batches from the loop.
+    /// Channel of work batches from the receive loop to the parser.
     pub(super) inbox: Receiver<WorkBatch>,
-    /// Stage that decides on frames.
+    /// Stage that decides which frames the parser keeps.
     pub(super) judge: J,
-    /// Filter of `judge`. Only this thread changes it, so that the filter changes with a work
-    /// batch.
+    /// Cell with the capture filter of `judge`. Only this thread changes it, so that the filter
+    /// changes with a work batch.
     pub(super) cell: Arc<FilterCell>,
     /// Resequencer of the queue, which takes the finished work batches.
     pub(super) resequencer: Arc<Resequencer<S>>,
-    /// Memory of the queue's slots.
+    /// Memory of the queue's frame slots.
     pub(super) memory: Arc<SlotMemory>,
-    /// Behaviour while the channel is empty.
+    /// Behaviour of the parser while its channel is empty.
     pub(super) idle: Idle,
 }
 
 impl<J: Judge, S: Consumer> Parser<J, S> {
-    /// Processes work batches until the loop closes the channel.
+    /// Processes work batches until the receive loop closes the parser's channel.
     pub(super) fn run(mut self) {
         while let Some(mut work_batch) = self.next() {
             if let Some(filter) = &work_batch.filter {
@@ -67,7 +67,7 @@ impl<J: Judge, S: Consumer> Parser<J, S> {
         }
     }
 
-    /// Returns the next work batch, or `None` if the channel is closed.
+    /// Returns the parser's next work batch, or `None` if the channel is closed.
     fn next(&mut self) -> Option<WorkBatch> {
         loop {
             let found = match self.idle {
@@ -86,7 +86,7 @@ impl<J: Judge, S: Consumer> Parser<J, S> {
         }
     }
 
-    /// Polls the channel for at most [`IDLE_AFTER`].
+    /// Polls the parser's channel for at most [`IDLE_AFTER`].
     fn poll(&self, between: impl Fn()) -> Result<WorkBatch, RecvTimeoutError> {
         let mut until = None;
         loop {

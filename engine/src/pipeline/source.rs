@@ -3,25 +3,25 @@
 use super::{Consumer, ConsumerPlace};
 use crate::sink::Count;
 
-/// Factory of the consumers of one queue.
+/// Factory of the frame consumers of one queue.
 pub(crate) trait ConsumerSource {
-    /// Consumer on the loop's core in inline mode.
+    /// Frame consumer on the receive loop's core in inline mode.
     type Inline: Consumer + 'static;
-    /// Consumer on a parser's core.
+    /// Frame consumer on a parser's core.
     type Parser: Consumer + 'static;
-    /// Consumer after the resequencer.
+    /// Frame consumer after the resequencer.
     type Sink: Consumer + 'static;
 
-    /// `true` if frames must reach the sink in the order of their reception.
+    /// `true` if the queue's frames must reach the sink in the order of their reception.
     const ORDERED: bool;
 
-    /// Creates the single consumer of an inline queue.
+    /// Creates the single frame consumer of an inline queue.
     fn inline(self) -> Self::Inline;
-    /// Creates the consumers of `parsers` parsers, and the sink after their resequencer.
+    /// Creates the frame consumers of `parsers` parsers, and the sink after their resequencer.
     fn fanout(self, parsers: u16) -> (Vec<Self::Parser>, Self::Sink);
 }
 
-/// Source with one sink per queue, such as a file. Parsers only decide on frames for it.
+/// Consumer source with one sink per queue, such as a file. Parsers only decide on frames for it.
 pub(crate) struct ToSink<C>(pub(crate) C);
 
 impl<C: Consumer + 'static> ConsumerSource for ToSink<C> {
@@ -40,11 +40,11 @@ impl<C: Consumer + 'static> ConsumerSource for ToSink<C> {
     }
 }
 
-/// Source that creates a consumer for each loop or parser.
+/// Consumer source that creates a consumer for each receive loop or parser.
 pub(crate) struct PerThread<'a, F> {
-    /// Queue index.
+    /// Index of the receive queue.
     pub(crate) queue: u16,
-    /// Constructor of the consumer at a place.
+    /// Function that creates the consumer for a loop or parser.
     pub(crate) make: &'a F,
 }
 

@@ -11,20 +11,20 @@ use crate::{
 pub(super) struct Item {
     /// Slot that holds the frame.
     pub(super) filled: Filled,
-    /// Time of reception, in nanoseconds since 1970.
+    /// Time of the frame's reception, in nanoseconds since 1970.
     pub(super) ns: u64,
-    /// Index of the frame in its batch.
+    /// Index of the frame in its receive batch.
     pub(super) at: u32,
-    /// Number of bytes that are kept; `u32::MAX` keeps all.
+    /// Number of bytes of the frame that are kept; `u32::MAX` keeps all.
     pub(super) kept: u32,
-    /// `true` if the FCS was checked and does not match the frame.
+    /// `true` if the frame's FCS was checked and does not match the frame.
     pub(super) bad_fcs: bool,
-    /// Decision on the frame.
+    /// Decision of the parser on the frame.
     pub(super) verdict: Verdict,
 }
 
 impl Item {
-    /// Creates an item without a decision: the frame is kept whole.
+    /// Creates an item for a frame without a decision: the frame is kept whole.
     pub(super) fn new(filled: Filled, ns: u64, at: u32) -> Self {
         Self {
             filled,
@@ -36,7 +36,7 @@ impl Item {
         }
     }
 
-    /// Returns the frame, cut to the bytes that are kept.
+    /// Returns the item's frame, cut to the bytes that are kept.
     #[inline]
     pub(super) fn frame<'a>(&'a self, memory: &'a SlotMemory) -> Frame<'a> {
         let mut frame = self.filled.frame(memory, self.ns);
@@ -47,7 +47,7 @@ impl Item {
         frame
     }
 
-    /// Stores the decision of a judge.
+    /// Stores the decision of a judge on the item's frame.
     #[inline]
     pub(super) fn set_verdict(&mut self, verdict: Verdict, kept: usize, bad_fcs: bool) {
         self.verdict = verdict;
@@ -56,16 +56,16 @@ impl Item {
     }
 }
 
-/// Frames of one batch for one parser, in the order of their reception.
+/// Frames of one receive batch for one parser, in the order of their reception.
 pub(super) struct WorkBatch {
-    /// Number of the loop's batch, counted without gaps.
+    /// Number of the receive batch, counted without gaps.
     pub(super) round: u64,
-    /// Number of work batches that the loop's batch was divided into.
+    /// Number of work batches that the receive batch was divided into.
     pub(super) parts: usize,
-    /// Index of the parser.
+    /// Index of the parser that gets the work batch.
     pub(super) lane: usize,
-    /// Filter that applies from this batch on; `None` if the parser has it already.
+    /// Capture filter that applies from this work batch on; `None` if the parser has it already.
     pub(super) filter: Option<Arc<Filter>>,
-    /// Slots with their frames.
+    /// Frame slots of the work batch with their frames.
     pub(super) items: Vec<Item>,
 }

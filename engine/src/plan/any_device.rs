@@ -7,7 +7,8 @@ use crate::{
     verbs::{MiniFormat, StridingCaps, TunnelOffloads},
 };
 
-/// Returns a device with every capability, under the name and with the port that `config` gives.
+/// Returns an RDMA device with every capability, under the name and with the port that `config`
+/// gives.
 pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
     let port = PortFacts {
         number: config.device.port,
@@ -35,7 +36,7 @@ pub(super) fn capable_of_all(config: &Config) -> DeviceFacts {
     }
 }
 
-/// Returns the largest capabilities of any device.
+/// Returns the largest capabilities of any RDMA device.
 pub(super) fn caps() -> DeviceCaps {
     DeviceCaps {
         max_wq: u32::MAX,

@@ -7,19 +7,19 @@ use crate::{
     verbs::{CVLAN_STRIPPING, DELAY_DROP, PCI_WRITE_END_PADDING, SCATTER_FCS},
 };
 
-/// Configured receive buffers with one WR for each frame.
+/// Configured receive buffers of a ring with one WR for each frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReceiveBuffers {
-    /// WRs of the ring.
+    /// Number of WRs of the receive ring.
     pub wrs: u32,
-    /// Bytes of a scatter entry.
+    /// Bytes of a receive buffer (scatter entry).
     pub bytes: u32,
-    /// Scatter entries of a WR.
+    /// Receive buffers (scatter entries) of a WR.
     pub max_sge: u32,
 }
 
-/// Returns the configured buffers, with the bytes and scatter entries checked. `QueueMemory::new`
-/// checks the number of WRs, whose limit depends on the kind of ring.
+/// Returns the configured receive buffers, with the bytes and scatter entries checked.
+/// `QueueMemory::new` checks the number of WRs, whose limit depends on the kind of ring.
 pub(super) fn buffers(config: &Config, device: &DeviceFacts) -> Result<ReceiveBuffers, Error> {
     let caps = &device.caps;
     let (ring, buffer, max_sge) = (
@@ -96,7 +96,7 @@ pub(super) fn wq_flags(config: &Config, device: &DeviceFacts) -> Result<u32, Err
     Ok(bits)
 }
 
-/// Checks that the device can hash inner headers if `rss.inner` is set.
+/// Checks that the device can hash the inner headers of tunnels if `rss.inner` is set.
 pub(super) fn tunnels(config: &Config, device: &DeviceFacts) -> Result<(), Error> {
     let has = device.caps.tunnels;
     let missing = match (has.vxlan, has.gre) {
@@ -149,7 +149,7 @@ pub(super) fn verifiable(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns `true` if VLAN tags that the NIC strips are put back.
+/// Returns `true` if VLAN tags that the NIC strips are put back into the frames.
 ///
 /// Stripping may be turned on while the capture runs, so the room for the tags is reserved from the
 /// start.

@@ -2,12 +2,12 @@
 
 use crate::Error;
 
-/// Errors found while planning, in the order of discovery.
+/// Errors found while planning a run, in the order of discovery.
 #[derive(Debug, Default)]
 pub(super) struct PlanErrors(Vec<Error>);
 
 impl PlanErrors {
-    /// Returns the value of `outcome`, or collects its error.
+    /// Returns the value of a planning step's `outcome`, or collects its error.
     ///
     /// A second error for the same key and value is not collected.
     pub(super) fn keep<T>(&mut self, outcome: Result<T, Error>) -> Option<T> {
@@ -32,7 +32,7 @@ impl PlanErrors {
     }
 }
 
-/// Returns `true` if both errors are about the same key and value.
+/// Returns `true` if both errors are about the same configuration key and value.
 fn is_same_setting(a: &Error, b: &Error) -> bool {
     match (a, b) {
         (Error::Config(a), Error::Config(b)) => (&a.key, &a.value) == (&b.key, &b.value),

@@ -27,12 +27,12 @@ fn of_cgroup() -> Option<u64> {
     limit.trim().parse().ok()
 }
 
-/// Returns the bytes for the flow tables of the cutoff, or `None` without a cutoff.
+/// Returns the bytes for the cutoff's flow tables, or `None` without `[[cutoff]]`.
 pub(super) fn of_cutoff(config: &Config) -> Option<u64> {
     (!config.cutoff.is_empty()).then_some(config.capture.cutoff_memory.0)
 }
 
-/// Checks that the memory of all keys together is at most `there` bytes.
+/// Checks that the memory that all configuration keys request is at most `there` bytes.
 ///
 /// # Errors
 /// The keys take more memory. The error names the key that takes most.
@@ -107,7 +107,7 @@ pub(super) fn fits(
     Err(Error::config(key, format!("\"{}\"", Size(part)), problem))
 }
 
-/// Formats a number of bytes in whole MiB or tenths of a GiB.
+/// Formats a number of bytes as text in whole MiB or tenths of a GiB.
 fn about(bytes: u64) -> String {
     match bytes >> 20 {
         mebibytes if mebibytes >> 10 == 0 => format!("{mebibytes} MiB"),

@@ -40,44 +40,45 @@ use serde::{Serialize, Serializer};
 use steering::Steering;
 use wqcap_rss::{key::RssKey, profile::HashDepth};
 
-/// Complete plan of a run: the objects it creates, the settings it changes and the files it writes.
+/// Complete plan of a capture run: the objects it creates, the settings it changes and the files it
+/// writes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
     /// RDMA device that the run captures from.
     pub device: DeviceFacts,
-    /// Number of the captured port.
+    /// Number of the captured port of the RDMA device.
     pub port: u8,
-    /// Name of the kernel's network interface on the port.
+    /// Name of the kernel's network interface on the captured port.
     pub netdev: Option<String>,
-    /// Receive queues of the run.
+    /// Plans of the run's receive queues.
     pub queues: Vec<QueuePlan>,
     /// Shared RWQ indirection table: a queue index for each entry.
     pub table: Vec<u16>,
-    /// RSS QPs and flow rules.
+    /// RSS QPs and flow rules of the run.
     pub steering: Steering,
     /// Headers that the RSS hash covers.
     #[serde(serialize_with = "text")]
     pub depth: HashDepth,
-    /// `true` if the table is rewritten at run time to even out the queues' load.
+    /// `true` if the RSS indirection table is rewritten at run time to even out the queues' load.
     pub respread: bool,
-    /// Toeplitz key, serialized as the configuration names it.
+    /// Toeplitz key of the RSS hash, serialized as the configuration names it.
     #[serde(serialize_with = "text")]
     pub key: RssKey,
-    /// Creation flags of the WQs (`ibv_wq_flags`).
+    /// Creation flags of the receive WQs (`ibv_wq_flags`).
     pub wq_flags: u32,
-    /// Memory of each queue's ring.
+    /// Memory of each queue's receive ring.
     #[serde(flatten)]
     pub ring: QueueMemory,
-    /// Format of compressed completions; `None` if completions are not compressed.
+    /// Format of compressed completions (CQEs); `None` if completions are not compressed.
     #[serde(rename = "cqe_compression")]
     pub compression: Option<MiniFormat>,
-    /// Registered memory of all queues together, in bytes.
+    /// Registered receive memory of all queues together, in bytes.
     pub memory: u64,
-    /// Maximum bytes of a frame that are recorded; 0 means whole frames.
+    /// Maximum bytes of a frame that the run writes; 0 means whole frames.
     pub snaplen: u32,
-    /// Threads that process frames.
+    /// Threads that process received frames.
     pub pipeline: PipelinePlan,
-    /// Frames and bytes that are left out on purpose.
+    /// Reduction of the capture: frames and bytes that are left out on purpose.
     pub reduction: Reduction,
     /// `true` if the capture keeps live statistics.
     pub statistics: bool,
@@ -87,42 +88,43 @@ pub struct Plan {
     pub stamps: Stamps,
     /// `true` if the device stamps completions in UTC instead of ticks.
     pub real_time: bool,
-    /// `true` if rings are accessed in their own memory, `false` if through the verbs.
+    /// `true` if receive rings are accessed in their own memory, `false` if through the verbs.
     pub direct: bool,
     /// `true` if VLAN tags that the NIC strips are put back into the frames.
     pub restore_vlan: bool,
     /// Behaviour of a receive loop while its queue is empty.
     pub idle: config::Idle,
-    /// Maximum number of completions taken per poll.
+    /// Maximum number of completions taken per poll of a queue.
     pub batch: usize,
-    /// Moderation of the events that wake a sleeping loop; `None` if no loop sleeps or the device
-    /// has no moderation, so that each event is raised at once.
+    /// Moderation of the completion events that wake a sleeping receive loop; `None` if no loop
+    /// sleeps or the device has no moderation, so that each event is raised at once.
     pub moderation: Option<Moderation>,
     /// `true` if the capture sets promiscuous mode on the network interface.
     pub promiscuous: bool,
-    /// Reaction when the port goes down.
+    /// Action of the capture when the port goes down.
     pub on_port_down: config::OnPortDown,
-    /// Files or stream that the run writes.
+    /// Capture files or stream that the run writes.
     pub output: OutputPlan,
     /// Warnings for the user, one line each.
     pub notes: Vec<String>,
 }
 
-/// Threads that process frames, and their behaviour under load.
+/// Threads that process received frames, and their behaviour under load.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct PipelinePlan {
     /// Pipeline mode: `inline` or `fanout`.
     pub mode: config::PipelineMode,
-    /// Reaction when a parser is full: the loop stops polling, or drops frames.
+    /// Action when a parser thread holds its share of frames: the receive loop stops polling, or
+    /// drops frames.
     pub on_full: config::OnFull,
 }
 
-/// Serializes a value by its `Display` text.
+/// Serializes a setting of the plan by its `Display` text.
 fn text<T: std::fmt::Display, S: Serializer>(it: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(it)
 }
 
-/// Returns the completion count and the period after which a sleeping loop is woken.
+/// Returns the completion count and the period after which a sleeping receive loop is woken.
 ///
 /// A wake-up costs as much as hundreds of frames, so it should cover many of them. The count leaves
 /// three quarters of the queue free. The period bounds the delay on the way to the disk, and the
@@ -137,7 +139,7 @@ fn wake_moderation(ring: &QueueMemory) -> Moderation {
 }
 
 impl Plan {
-    /// Default of [`Plan::batch`]: completions taken per poll.
+    /// Default of [`Plan::batch`]: completions taken per poll of a queue.
     pub const BATCH: usize = 64;
 
     /// Returns the number of stages that process frames: one per queue when inline, else one per
@@ -147,7 +149,7 @@ impl Plan {
         queues::stages(&self.queues)
     }
 
-    /// Returns `true` if repetitions are also removed across all queues, in time order.
+    /// Returns `true` if repetitions of frames are also removed across all queues, in time order.
     ///
     /// Frames are then sampled, cut and observed after that step, once for each queue.
     #[must_use]
@@ -161,7 +163,7 @@ impl Plan {
         queues::observers(&self.queues, self.reduces_in_order())
     }
 
-    /// Plans a run of `config` on one of `devices`.
+    /// Plans a capture run of `config` on one of `devices`.
     ///
     /// # Errors
     /// The configuration asks for something that the device or the machine cannot do. The error
@@ -174,7 +176,7 @@ impl Plan {
         }
     }
 
-    /// Checks the parts of a configuration that do not depend on the device.
+    /// Checks the configuration as far as it does not depend on the RDMA device.
     ///
     /// # Errors
     /// The configuration asks for something that [`Plan::new`] refuses on every device.
@@ -182,8 +184,8 @@ impl Plan {
         Self::new(config, &[any_device::capable_of_all(config)]).map(drop)
     }
 
-    /// Resolves all settings and adds each error to `found`. A plan is valid only if `found` stays
-    /// empty.
+    /// Resolves all settings of a run and adds each error to `found`. A plan is valid only if
+    /// `found` stays empty.
     fn settle(config: &Config, devices: &[DeviceFacts], found: &mut PlanErrors) -> Option<Self> {
         let reduction = found.keep(reduction::reduction(config));
         found.keep(constraints::verifiable(config));
@@ -282,7 +284,7 @@ impl Plan {
         })
     }
 
-    /// Writes the resolved settings, and all defaults that depend on the run, into the plan's
+    /// Writes the plan's resolved settings, and all defaults that depend on the run, into its
     /// configuration.
     pub fn fill_in(&self, config: &mut Config) {
         config.device.name = Some(self.device.name.clone());
@@ -297,7 +299,8 @@ impl Plan {
         config.set_defaults();
     }
 
-    /// Returns the form of a completion's stamp, or `None` if the device is not asked for stamps.
+    /// Returns the form of a completion's time stamp, or `None` if the device is not asked for
+    /// stamps.
     #[must_use]
     pub fn stamp_form(&self) -> Option<StampForm> {
         match self.stamps {
@@ -325,14 +328,15 @@ impl Plan {
         self.wq_flags & DELAY_DROP != 0
     }
 
-    /// Returns `true` if frames are parsed, so that malformed ones can be counted.
+    /// Returns `true` if the run parses frames, so that malformed ones can be counted.
     #[must_use]
     pub fn parses(&self) -> bool {
         self.reduction.parses() || self.statistics || self.flows.is_some()
     }
 }
 
-/// Returns the value of [`Plan::reduces_in_order`] while the plan is being made.
+/// Returns the value of [`Plan::reduces_in_order`] while the plan is being made: `true` if
+/// repetitions of frames are removed across all queues.
 fn reduces_in_order(output: &OutputPlan, dedup_ns: u64) -> bool {
     output.is_ordered() && dedup_ns > 0
 }

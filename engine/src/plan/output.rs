@@ -11,8 +11,8 @@ use crate::{
 use std::path::{Path, PathBuf};
 use wqcap_files::name::NameTemplate;
 
-/// Returns the bytes of the longest frame: the longest that the buffers hold and the VLAN tag that
-/// is put back.
+/// Returns the bytes of the longest frame: the longest that the receive buffers hold and the VLAN
+/// tag that is put back.
 pub(crate) fn longest(ring: &QueueMemory) -> usize {
     ring.longest() as usize + 4
 }
@@ -39,7 +39,7 @@ fn check_merge_buffer(output: &OutputConfig, queues: usize, longest: usize) -> R
     ))
 }
 
-/// Creates the plan for frames of at most `longest` bytes, once the queues have their cores.
+/// Creates the output plan for frames of at most `longest` bytes, once the queues have their cores.
 ///
 /// # Errors
 /// The name template is invalid, the hook's path cannot be made absolute, or the buffer is too
@@ -91,14 +91,15 @@ pub(super) fn output(
     })
 }
 
-/// Parses the template of file names. A configuration that was read has a valid one.
+/// Parses the configured template of capture file names. A configuration that was read has a valid
+/// one.
 fn name(output: &OutputConfig) -> Result<NameTemplate, Error> {
     let template = output.name.parse();
     template.map_err(|e: String| Error::config("output.name", &output.name, e))
 }
 
-/// Returns the cores that compress: those that this process may use and that have no loop or
-/// parser.
+/// Returns the cores that compress capture files: those that this process may use and that have no
+/// loop or parser.
 fn spare_cores(
     output: &config::OutputConfig,
     queues: &[QueuePlan],
@@ -127,7 +128,7 @@ fn spare_cores(
     cores
 }
 
-/// Returns the hook as an absolute path, which does not depend on PATH.
+/// Returns the path of the hook program as an absolute path, which does not depend on PATH.
 fn hook(output: &config::OutputConfig) -> Result<Option<PathBuf>, Error> {
     if output.hook.as_os_str().is_empty() {
         return Ok(None);

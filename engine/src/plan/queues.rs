@@ -14,18 +14,18 @@ use wqcap_rss::table::{IndirectionTable, TableError};
 /// Plan of a receive queue: an `ibv_wq` with its CQ, polled on one core.
 #[derive(Clone, Debug, Serialize)]
 pub struct QueuePlan {
-    /// Queue index, counted from 0; part of the file's name.
+    /// Index of the receive queue, counted from 0; part of the capture file's name.
     pub index: u16,
-    /// CPU that the receive loop is pinned to.
+    /// CPU that the queue's receive loop is pinned to.
     pub core: usize,
-    /// `true` if another loop or a parser shares the core. An empty poll then yields instead of
-    /// spinning.
+    /// `true` if another loop or a parser shares the receive loop's core. An empty poll then yields
+    /// instead of spinning.
     pub shared_core: bool,
-    /// CPUs of the queue's parsers; empty in inline mode.
+    /// CPUs of the queue's parser threads; empty in inline mode.
     pub parsers: Vec<ParserCpu>,
 }
 
-/// Maximum number of queues that a plan has by default.
+/// Maximum number of receive queues that a plan has by default.
 pub(super) const DEFAULT_QUEUES: usize = 8;
 
 /// Returns the CPUs that this process may run on.
@@ -34,7 +34,7 @@ pub(super) fn allowed() -> Vec<usize> {
     cores.iter().map(|core| core.id).collect()
 }
 
-/// Plans the queues and their cores: the configured cores, else those of `near`.
+/// Plans the receive queues and their cores: the configured cores, else those of `near`.
 pub(super) fn queues(
     config: &Config,
     device: &DeviceFacts,
@@ -107,8 +107,8 @@ pub(super) fn queues(
     Ok((0..).zip(&loops).map(queue).collect())
 }
 
-/// Returns the cores of `wanted` parsers: round robin over the cores without a loop, or over all
-/// cores if every core has one.
+/// Returns the cores of `wanted` parser threads: round robin over the cores without a receive loop,
+/// or over all cores if every core has one.
 fn parser_cores(
     loops: &[usize],
     near: &[usize],
@@ -152,7 +152,7 @@ pub(super) fn near(node: Option<u32>, allowed: &[usize]) -> Vec<usize> {
     }
 }
 
-/// Parses a CPU list in the kernel's form, such as `0-3,8`.
+/// Parses a CPU list in the form of the kernel's sysfs, such as `0-3,8`.
 pub(super) fn cpus(list: &str) -> Vec<usize> {
     list.split(',')
         .filter_map(|part| {
@@ -163,7 +163,7 @@ pub(super) fn cpus(list: &str) -> Vec<usize> {
         .collect()
 }
 
-/// Returns the indirection table that the RSS QPs share.
+/// Returns the RSS indirection table that the RSS QPs share.
 pub(super) fn table(config: &Config, queues: usize, most: u32) -> Result<Vec<u16>, Error> {
     let size = config.rss.table_size;
     if size > most {

@@ -16,9 +16,10 @@ use crate::{
 use serde::Serialize;
 use std::ops::RangeInclusive;
 
-/// Bytes of a CQE (the default `cqe_size` of a CQ).
+/// Bytes of a CQE: the default `cqe_size` of a CQ.
 const CQE: u64 = 64;
-/// Longest frames that a WR's buffer holds, so that the unused end of the buffer is small.
+/// Number of longest frames that a striding WR's buffer holds, so that the unused end of the buffer
+/// is small.
 const LONGEST_FRAMES: u64 = 32;
 /// Minimum WRs of a striding queue: some hold frames that are being read while others receive.
 const LEAST_WRS: u64 = 4;
@@ -28,14 +29,14 @@ const LONGEST: u32 = 0xffff;
 /// Receive memory of a queue: WRs, buffers and strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueMemory {
-    /// Number of WRs of the queue.
+    /// Number of WRs of the receive queue.
     #[serde(rename = "ring")]
     pub wrs: u32,
-    /// Bytes of one scatter entry.
+    /// Bytes of one receive buffer (scatter entry).
     pub buffer: u32,
-    /// Scatter entries of a WR.
+    /// Receive buffers (scatter entries) of a WR.
     pub max_sge: u32,
-    /// Strides by which frames share a WR's single buffer; `None` if each frame has its own WR.
+    /// Strides of a WR's single buffer, which frames share; `None` if each frame has its own WR.
     pub striding: Option<Striding>,
     /// Bytes in front of each WR's buffer for VLAN tags that are put back: one cache line, so that
     /// frames stay aligned, or 0.
@@ -43,7 +44,8 @@ pub struct QueueMemory {
 }
 
 impl QueueMemory {
-    /// Chooses the layout by `capture.receive`, the device's capabilities, and the other settings.
+    /// Chooses the layout of a queue's receive memory by `capture.receive`, the device's
+    /// capabilities, and the other settings.
     ///
     /// # Errors
     /// The device cannot create the requested layout, or the layout exceeds a limit of the device.
@@ -107,7 +109,7 @@ impl QueueMemory {
         u64::from(self.buffer) * u64::from(self.max_sge) + self.headroom as u64
     }
 
-    /// Returns the registered memory of a queue, in bytes.
+    /// Returns the registered receive memory of a queue, in bytes.
     #[must_use]
     pub fn registered(&self) -> u64 {
         u64::from(self.wrs) * self.pitch()
@@ -119,13 +121,13 @@ impl QueueMemory {
         self.wrs * self.striding.map_or(1, |it| it.strides)
     }
 
-    /// Returns the bytes of the queue's CQ.
+    /// Returns the bytes of the queue's completion queue (CQ).
     #[must_use]
     pub fn cq(&self) -> u64 {
         u64::from(self.cqes()) * CQE
     }
 
-    /// Returns the number of frames of `len` bytes that fit into the queue.
+    /// Returns the number of frames of `len` bytes that fit into the queue's receive memory.
     #[must_use]
     pub fn frames(&self, len: u32) -> u64 {
         let each = self.striding.map_or(1, |it| {
@@ -134,13 +136,13 @@ impl QueueMemory {
         u64::from(self.wrs) * u64::from(each)
     }
 
-    /// Returns the number of slots that fan-out distributes: the WRs or, for a striding WQ, the WRs
-    /// of 2048 bytes that the same memory would hold.
+    /// Returns the number of frame slots that fan-out distributes: the WRs or, for a striding WQ,
+    /// the WRs of 2048 bytes that the same memory would hold.
     ///
     /// Parsers then hold at most half of the memory, whatever the length of frames.
     #[must_use]
     pub fn parts(&self) -> u32 {
-        /// Default bytes of a WR's buffer.
+        /// Default bytes of a WR's receive buffer.
         const USUAL: u64 = 2048;
         match self.striding {
             None => self.wrs,
@@ -148,7 +150,7 @@ impl QueueMemory {
         }
     }
 
-    /// Returns the bytes of the longest frame that the queue can receive.
+    /// Returns the bytes of the longest frame that the queue's receive memory can take.
     #[must_use]
     pub fn longest(&self) -> u32 {
         match self.striding {
@@ -158,7 +160,7 @@ impl QueueMemory {
     }
 }
 
-/// Lays out a striding queue in as much memory as the buffers of `frame` take.
+/// Lays out a striding queue in as much memory as the receive buffers of `frame` take.
 fn striding(
     config: &Config,
     caps: &DeviceCaps,
@@ -245,7 +247,7 @@ fn striding(
     })
 }
 
-/// Returns the format of compressed completions, or `None` if they are not compressed.
+/// Returns the format of compressed completions (CQEs), or `None` if they are not compressed.
 ///
 /// # Errors
 /// `capture.cqe_compression` is `on`, and the device or another setting rules compression out.

@@ -12,7 +12,7 @@ use crate::{
     pipeline::reduce::Reduction,
 };
 
-/// Derives the reduction of one queue from the configuration.
+/// Derives the reduction of one queue's frames from the configuration.
 ///
 /// # Errors
 /// `capture.filter` or the filter of a `[[cutoff]]` does not compile.
@@ -41,8 +41,8 @@ pub fn reduction(config: &Config) -> Result<Reduction, Error> {
     })
 }
 
-/// Divides the memory of a cutoff among `stages` queues or parsers. With flow records, the tables of the records follow the
-/// flows, and their capacity applies.
+/// Divides the memory of the cutoff's flow tables among `stages` queues or parsers. With flow
+/// records, the tables of the records follow the flows, and their capacity applies.
 pub(super) fn divide_cutoff(
     mut reduction: Reduction,
     stages: usize,
@@ -55,7 +55,7 @@ pub(super) fn divide_cutoff(
     reduction
 }
 
-/// Returns the limit of the `[[cutoff]]` with this number, counted from 1.
+/// Returns the flow limit of the `[[cutoff]]` with this number, counted from 1.
 fn limit(number: usize, config: &CutoffConfig) -> Result<FlowLimit, Error> {
     Ok(FlowLimit {
         filter: compile_filter(&format!("cutoff {number}: filter"), &config.filter)?,
@@ -64,7 +64,7 @@ fn limit(number: usize, config: &CutoffConfig) -> Result<FlowLimit, Error> {
     })
 }
 
-/// Compiles the filter of a configuration key.
+/// Compiles the pcap-filter expression of a configuration key.
 ///
 /// # Errors
 /// The filter does not compile; the error names the key.

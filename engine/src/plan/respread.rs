@@ -4,17 +4,19 @@
 //! May import: nothing of the engine. Pure. [`crate::capture::port`] installs the new table;
 //! [`crate::capture`] decides when.
 
-/// Measured load: frames seen over some time, or a sample of them.
+/// Measured load of the queues: frames seen over some time, or a sample of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Frames by entry of the indirection table.
+    /// Number of frames by entry of the indirection table.
     pub entries: Vec<u64>,
-    /// Frames by queue that did not pass the table, such as those of the catch-all rule.
+    /// Number of frames by queue that did not pass the indirection table, such as those of the
+    /// catch-all rule.
     pub fixed: Vec<u64>,
 }
 
 impl Load {
-    /// Adds another measurement of the same table. A default (empty) measurement adds nothing.
+    /// Adds another load measurement of the same indirection table. A default (empty) measurement
+    /// adds nothing.
     pub fn add(&mut self, other: &Self) {
         let entries = self.entries.iter_mut().zip(&other.entries);
         let fixed = self.fixed.iter_mut().zip(&other.fixed);
@@ -22,33 +24,33 @@ impl Load {
     }
 }
 
-/// Proposed indirection table that spreads the load more evenly.
+/// Proposed indirection table that spreads the load of the queues more evenly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proposal {
-    /// Queue index for each entry of the table.
+    /// Queue index for each entry of the proposed indirection table.
     pub table: Vec<u16>,
-    /// Number of table entries whose queue changes.
+    /// Number of indirection table entries whose queue changes.
     pub moved: usize,
-    /// Load of the busiest queue divided by its share, with the present table and with the proposed
-    /// one.
+    /// Load of the busiest queue divided by its share, with the present indirection table and with
+    /// the proposed one.
     pub skew: (f64, f64),
 }
 
-/// Maximum ratio of new to old skew at which moving flows is worthwhile.
+/// Maximum ratio of new to old skew of the queues' load at which moving flows is worthwhile.
 const GAIN: f64 = 0.95;
 
-/// Load of each queue under a table.
+/// Load of each queue under an indirection table.
 struct QueueLoads<'a> {
     /// Fraction of the total load that each queue should get.
     shares: &'a [f64],
-    /// Number of frames of each queue.
+    /// Number of frames of each queue under the indirection table.
     loads: Vec<f64>,
-    /// Number of frames of all queues.
+    /// Number of frames of all queues together.
     total: f64,
 }
 
 impl<'a> QueueLoads<'a> {
-    /// Sums the load of each queue under `table`.
+    /// Sums the load of each queue under the indirection table `table`.
     fn new(table: &[u16], load: &Load, shares: &'a [f64]) -> Self {
         let mut loads: Vec<f64> = load.fixed.iter().map(|it| *it as f64).collect();
         loads.resize(shares.len(), 0.0);
@@ -65,15 +67,15 @@ impl<'a> QueueLoads<'a> {
         }
     }
 
-    /// Returns a queue's load, with `more` frames added, divided by its due load: 1 is ideal.
+    /// Returns a queue's load (with `more` frames added) divided by its due load: 1 is ideal.
     fn strain(&self, queue: usize, more: f64) -> f64 {
         let due = self.total * self.shares[queue];
         let load = self.loads[queue] + more;
         if load <= 0.0 { 0.0 } else { load / due }
     }
 
-    /// Returns the queue with the highest strain or, if `most` is `false`, the lowest strain among
-    /// queues with a share.
+    /// Returns the queue with the highest strain (load by share) or, if `most` is `false`, the
+    /// lowest strain among queues with a share.
     fn extreme(&self, most: bool) -> Option<usize> {
         (0..self.shares.len())
             .filter(|queue| most || self.shares[*queue] > 0.0)
@@ -83,7 +85,7 @@ impl<'a> QueueLoads<'a> {
             })
     }
 
-    /// Returns the highest strain of all queues.
+    /// Returns the highest strain (load by share) of all queues.
     fn skew(&self) -> f64 {
         self.extreme(true)
             .map_or(0.0, |queue| self.strain(queue, 0.0))
@@ -96,8 +98,8 @@ pub fn skew(table: &[u16], load: &Load, shares: &[f64]) -> f64 {
     QueueLoads::new(table, load, shares).skew()
 }
 
-/// Proposes a table that moves entries from the busiest queue to the idlest one, while each move
-/// helps.
+/// Proposes an indirection table that moves entries from the busiest queue to the idlest one, while
+/// each move helps.
 ///
 /// The entry that evens out the two queues best moves first. Returns `None` if the gain is too
 /// small, for example when a single flow is the load. `shares` has one element per queue and sums
@@ -128,7 +130,7 @@ pub fn even_out(table: &[u16], load: &Load, shares: &[f64]) -> Option<Proposal> 
     })
 }
 
-/// Returns the best entry to move from queue `hot` to queue `cold`, and its load.
+/// Returns the best indirection table entry to move from queue `hot` to queue `cold`, and its load.
 ///
 /// The best entry leaves the lowest strain on the busier of the two queues. Returns `None` if no
 /// move lowers the strain of `hot` and `cold` below the present strain of `hot`.
@@ -167,14 +169,14 @@ mod tests {
     /// Equal shares of four queues.
     const EVEN: [f64; 4] = [0.25; 4];
 
-    /// Returns a table that assigns `size` entries to four queues round robin.
+    /// Returns an indirection table that assigns `size` entries to four queues round robin.
     fn in_turn(size: usize) -> Vec<u16> {
         (0..size)
             .map(|i| u16::try_from(i % 4).expect("fits u16"))
             .collect()
     }
 
-    /// Returns the load of table entries, without fixed load.
+    /// Returns the load of indirection table entries, without load of other frames.
     fn load(entries: &[u64]) -> Load {
         Load {
             entries: entries.to_vec(),

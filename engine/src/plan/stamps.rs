@@ -10,16 +10,17 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stamps {
-    /// Stamps of the device's clock, disciplined to the system clock.
+    /// Time stamps of the NIC's clock, disciplined to the system clock.
     HardwareSystem,
-    /// Stamps of the device's clock without correction.
+    /// Time stamps of the NIC's clock without correction.
     HardwareNic,
-    /// System clock at the time when a batch is polled.
+    /// Time stamps of the system clock at the time when a batch of frames is polled.
     Software,
 }
 
 impl Stamps {
-    /// Chooses the configured source, or `Software` if the device does not stamp completions.
+    /// Chooses the configured source of time stamps, or `Software` if the device does not stamp
+    /// completions.
     pub(super) fn from_config(
         capture: &CaptureConfig,
         device: &DeviceFacts,

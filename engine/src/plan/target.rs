@@ -7,7 +7,7 @@ use crate::{
     device::{DeviceFacts, PortFacts, management},
 };
 
-/// Returns the device that the configuration selects.
+/// Returns the RDMA device that the configuration selects.
 pub(super) fn device<'d>(
     config: &Config,
     devices: &'d [DeviceFacts],
@@ -67,8 +67,8 @@ pub(super) fn device<'d>(
     }
 }
 
-/// Notes the traffic that the capture mode takes from the kernel, and refuses to steal a port that
-/// the machine is reached by.
+/// Adds a note on the traffic that the capture mode takes from the kernel, and refuses to steal a
+/// port that the machine is reached by.
 pub(super) fn stolen(
     config: &Config,
     device: &DeviceFacts,
@@ -142,7 +142,7 @@ pub(super) fn stolen(
     }
 }
 
-/// Returns the port that the configuration selects.
+/// Returns the port of the device that the configuration selects.
 pub(super) fn port<'d>(config: &Config, device: &'d DeviceFacts) -> Result<&'d PortFacts, Error> {
     let number = config.device.port;
     let port = device.ports.iter().find(|it| it.number == number);
@@ -159,6 +159,6 @@ pub(super) fn port<'d>(config: &Config, device: &'d DeviceFacts) -> Result<&'d P
     Err(Error::config(
         "device.port",
         number,
-        "its link layer is not Ethernet; only Ethernet ports can be captured",
+        "the link layer of the port is not Ethernet; only Ethernet ports can be captured",
     ))
 }

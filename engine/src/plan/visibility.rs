@@ -9,7 +9,8 @@ use crate::{config::Config, device::PortFacts, frame::FCS_LEN, plan::steering::S
 /// Bytes of an Ethernet header with two VLAN tags, which the MTU does not include.
 const HEADER: u64 = 22;
 
-/// Returns one line for each reason why frames on the cable are not captured as sent.
+/// Returns notes for the user, one for each reason why frames on the cable are not captured as
+/// sent.
 pub(crate) fn notes(config: &Config, port: &PortFacts) -> Vec<String> {
     let mut notes = sharing(port);
     notes.extend(interface(config, port));
@@ -19,8 +20,8 @@ pub(crate) fn notes(config: &Config, port: &PortFacts) -> Vec<String> {
     notes
 }
 
-/// Returns a note on IPv4 fragments if rules name a protocol without a port and no rule takes all
-/// packets.
+/// Returns a note on IPv4 fragments if flow rules name a protocol without a port and no rule takes
+/// all packets.
 pub(crate) fn fragments(steering: &Steering) -> Option<String> {
     let rules = steering.rules_without_fragments();
     let (verb, which) = match rules.as_slice() {
@@ -42,7 +43,8 @@ fn name(port: &PortFacts) -> String {
         .unwrap_or_else(|| format!("port {}", port.number))
 }
 
-/// Returns notes on frames that the e-switch, a bond or other functions keep from the port.
+/// Returns notes on frames that the e-switch, a bond or other functions keep from the captured
+/// port.
 fn sharing(port: &PortFacts) -> Vec<String> {
     let (name, place) = (name(port), &port.place);
     let mut notes = Vec::new();
@@ -84,8 +86,8 @@ fn sharing(port: &PortFacts) -> Vec<String> {
     notes
 }
 
-/// Returns a note on the functions that are missing because the port's network interface is
-/// unknown.
+/// Returns a note on the functions of a capture that are missing because the port's network
+/// interface is unknown.
 fn interface(config: &Config, port: &PortFacts) -> Option<String> {
     if port.netdev.is_some() {
         return None;
@@ -117,8 +119,8 @@ fn addresses(config: &Config, port: &PortFacts) -> Option<String> {
     ))
 }
 
-/// Returns a note if the buffers are too small for the MTU, or if the MTU is too small for the
-/// buffers.
+/// Returns a note if the receive buffers are too small for the MTU, or if the MTU is too small for
+/// the buffers.
 fn lengths(config: &Config, port: &PortFacts) -> Option<String> {
     let fcs = if config.wq.scatter_fcs { FCS_LEN } else { 0 } as u64;
     let room = u64::from(config.capture.buffer.to_u32()) * u64::from(config.capture.max_sge);
@@ -142,8 +144,8 @@ fn lengths(config: &Config, port: &PortFacts) -> Option<String> {
     })
 }
 
-/// Returns a note that the port drops frames with a bad FCS before `capture.verify_fcs` can find
-/// them.
+/// Returns a note that the captured port drops frames with a bad FCS before `capture.verify_fcs`
+/// can find them.
 fn damaged(config: &Config, port: &PortFacts) -> Option<String> {
     config.capture.verify_fcs.then(|| {
         format!(

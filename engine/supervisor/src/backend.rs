@@ -36,28 +36,28 @@ use wqcap_engine::{
     sink::{PinnedFiles, RetentionGauge},
 };
 
-/// Maximum age of cached statistics; queues do not publish more often.
+/// Maximum age of cached live statistics; queues do not publish more often.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// Texts and log levels that a program adds to the answers of its control service. The defaults
-/// suit a program without them.
+/// Texts and log levels that the program around a supervisor adds to the answers of its control
+/// service. The defaults suit a program without them.
 pub trait Presenter: Send + Sync {
-    /// Returns the devices as a table for people.
+    /// Returns the RDMA devices as a table for people.
     fn devices_text(&self, _devices: &[DeviceFacts]) -> String {
         String::new()
     }
 
-    /// Returns the plan as text for people.
+    /// Returns the present capture plan as text for people.
     fn plan_text(&self, _now: &CurrentPlan) -> String {
         String::new()
     }
 
-    /// Returns the present log level; empty: unknown.
+    /// Returns the program's present log level; empty: unknown.
     fn log_level(&self) -> String {
         String::new()
     }
 
-    /// Changes the log level of the program.
+    /// Changes the log level of the program around the supervisor.
     ///
     /// # Errors
     /// Reason why the level cannot be changed.
@@ -66,7 +66,7 @@ pub trait Presenter: Send + Sync {
     }
 }
 
-/// Presenter with the default answers.
+/// Presenter of a program that adds no texts: the default answers.
 impl Presenter for () {}
 
 /// View of a supervised capture for the control service and metrics.
@@ -74,22 +74,22 @@ pub struct CaptureBackend {
     present: Mutex<SupervisorState>,
     queues: u16,
     pub(super) live: Arc<Mutex<CaptureView>>,
-    /// Losses of the NIC, as last read by the capture's owner.
+    /// NIC loss counters, as last read by the capture's owner.
     nic: Mutex<NicCounters>,
     statistics: Mutex<Option<(Instant, live::TrafficSnapshot)>>,
     orders: SyncSender<QueuedOrder>,
-    /// Thread for changes whose filter must be compiled first.
+    /// Thread for changes of the capture whose filter must be compiled first.
     compilations: Compilations,
-    /// Wakeup of the owner, used after an order is queued.
+    /// Wakeup of the capture's owner, used after an order is queued.
     owner: Wakeup,
     presenter: Box<dyn Presenter>,
 }
 
-/// State of the capture for other threads.
+/// State of the capture as other threads see it.
 pub(super) enum CaptureView {
     /// Running or drained capture, with its handles.
     Capturing(CaptureState, Handles),
-    /// The capture has ended: it is stopped, or its device is lost and searched for.
+    /// Capture that has ended: it is stopped, or its device is lost and searched for.
     Ended(CaptureState, Box<FinalValues>),
 }
 
@@ -107,7 +107,7 @@ impl CaptureView {
         }
     }
 
-    /// Returns the handles of the running capture, or a refusal with the reason why nothing can be
+    /// Returns the handles of the running capture, or a refusal with the reason why it cannot be
     /// changed.
     fn changeable(&self) -> Result<Handles, Refusal> {
         self.handles().ok_or_else(|| {
@@ -117,7 +117,7 @@ impl CaptureView {
     }
 }
 
-/// Last values of a capture that has ended.
+/// Last counters, statistics and filter of a capture that has ended.
 #[derive(Default)]
 pub(super) struct FinalValues {
     last: Option<Snapshot>,
@@ -135,24 +135,24 @@ pub(super) struct Handles {
 /// Status of the capture at one moment.
 #[derive(Debug)]
 pub struct StatusSnapshot {
-    /// State of the capture.
+    /// State of the capture: running, drained, stopped, or its device lost.
     pub state: CaptureState,
-    /// Name of the RDMA device.
+    /// Name of the captured RDMA device.
     pub device: String,
-    /// Port number of the device.
+    /// Number of the captured port of the device.
     pub port: u8,
-    /// Network interface of the port; `None`: it has none.
+    /// Network interface of the captured port; `None`: it has none.
     pub interface: Option<String>,
-    /// Counters; `None`: nothing has been counted yet.
+    /// Counters of the capture; `None`: nothing has been counted yet.
     pub snapshot: Option<Snapshot>,
-    /// Bytes of write buffers in use, and in total; `None`: no files are written now.
+    /// Bytes of write buffers in use, and in total; `None`: no capture files are written now.
     pub backlog: Option<(u64, u64)>,
-    /// Files protected from retention by pins; `None`: retention is off, or no files are written
-    /// now.
+    /// Capture files protected from retention by pins; `None`: retention is off, or no files are
+    /// written now.
     pub pinned: Option<PinnedFiles>,
-    /// Live statistics; `None`: statistics are off.
+    /// Live traffic statistics; `None`: statistics are off.
     pub traffic: Option<live::TrafficSnapshot>,
-    /// Number of WRs in each queue's ring.
+    /// Number of WRs in each queue's receive ring.
     pub ring: u32,
 }
 
@@ -192,7 +192,7 @@ impl CaptureBackend {
         }
     }
 
-    /// Publishes the start of a capture of `plan`.
+    /// Publishes the start of a capture of `plan` to other threads.
     pub(super) fn set_running(&self, capture: &Capture, plan: &Plan) {
         lock(&self.present).set_running(capture, plan);
         lock(&self.statistics).take();
@@ -201,17 +201,17 @@ impl CaptureBackend {
         self.publish_capture(capture, CaptureState::Running);
     }
 
-    /// Publishes a capture that is running or drained.
+    /// Publishes a running or drained capture to other threads.
     pub(super) fn publish_capture(&self, capture: &Capture, state: CaptureState) {
         *self.live() = CaptureView::Capturing(state, capture.into());
     }
 
-    /// Stores the NIC counters that the owner has read.
+    /// Stores the NIC counters that the capture's owner has read.
     pub(super) fn store_nic_counters(&self, snapshot: &Snapshot) {
         lock(&self.nic).clone_from(&snapshot.nic);
     }
 
-    /// Publishes that the capture is stopped, or that its device is lost.
+    /// Publishes to other threads that the capture is stopped, or that its device is lost.
     pub(super) fn publish_end(&self, report: &Report, state: CaptureState) {
         let stopped = FinalValues {
             last: Some(Snapshot {
@@ -227,17 +227,18 @@ impl CaptureBackend {
         *self.live() = CaptureView::Ended(state, Box::new(stopped));
     }
 
-    /// Returns the state of the capture.
+    /// Returns the state of the capture: running, drained, stopped or lost.
     pub(super) fn state(&self) -> CaptureState {
         self.live().state()
     }
 
-    /// Copies possible changes of the capture: rules, table, flags, filter.
+    /// Copies what can change while the capture runs: flow rules, indirection table, WQ flags,
+    /// filter.
     pub(super) fn follow(&self, capture: &Capture) {
         lock(&self.present).follow(capture);
     }
 
-    /// Copies the indirection table if it has changed by itself.
+    /// Copies the capture's indirection table if it was rebalanced without a command.
     pub(super) fn follow_table(&self, capture: &Capture) {
         let mut present = lock(&self.present);
         if present.plan.table != capture.table() {
@@ -249,7 +250,7 @@ impl CaptureBackend {
         weights.clone_into(&mut lock(&self.present).config.rss.weights);
     }
 
-    /// Resets to the configuration for the next capture.
+    /// Resets the present plan to the configuration for the next capture.
     pub(super) fn reset(&self, config: &Config, plan: &Plan) {
         lock(&self.present).reset(config, plan);
     }
@@ -262,7 +263,7 @@ impl CaptureBackend {
         self.live().handles()
     }
 
-    /// Compiles a filter and then applies it.
+    /// Compiles a capture filter and then applies it.
     fn change_filter(&self, expression: &str, reply: ChangeReply) {
         let (live, expression) = (Arc::clone(&self.live), expression.to_owned());
         let change = move || {
@@ -275,7 +276,8 @@ impl CaptureBackend {
         self.after_compilation(reply, move |reply| reply.send(change()));
     }
 
-    /// Compiles the filter of a configuration, which the owner then applies.
+    /// Compiles the capture filter of a reloaded configuration, which the capture's owner then
+    /// applies.
     pub(super) fn compile_for_reload(&self, config: Config, reply: ChangeReply) {
         let (orders, owner) = (self.orders.clone(), self.owner.clone());
         self.after_compilation(reply, move |reply| {
@@ -294,7 +296,7 @@ impl CaptureBackend {
         });
     }
 
-    /// Executes a change on the thread that waits for libpcap.
+    /// Executes a change of the capture on the thread that waits for libpcap.
     pub(super) fn after_compilation(
         &self,
         reply: ChangeReply,
@@ -343,14 +345,16 @@ impl CaptureBackend {
         }
     }
 
-    /// Returns the bytes of write buffers in use, and in total.
+    /// Returns the bytes of write buffers in use, and in total; `None`: no capture files are
+    /// written now.
     fn backlog(&self) -> Option<(u64, u64)> {
         let handles = self.handles()?;
         let backlog = handles.capture.backlog()?;
         Some((backlog.used(), backlog.size()))
     }
 
-    /// Returns the gauge of retention; `None`: retention is off, or no files are written now.
+    /// Returns the gauge of the retention of capture files; `None`: retention is off, or no files
+    /// are written now.
     fn retention(&self) -> Option<RetentionGauge> {
         self.handles()?.capture.retention().cloned()
     }
@@ -368,7 +372,7 @@ impl CaptureBackend {
         (state, Some(handles.capture.snapshot_with_nic(nic)))
     }
 
-    /// Returns the present statistics, or those at the end; `None`: statistics are off.
+    /// Returns the live statistics of the capture, or those at its end; `None`: statistics are off.
     fn traffic(&self) -> Option<live::TrafficSnapshot> {
         let handle = match &*self.live() {
             CaptureView::Capturing(_, handles) => handles.statistics.clone()?,
@@ -512,7 +516,7 @@ fn compiled(expression: &str) -> Result<Filter, Refusal> {
         .map_err(|e| Refusal::new(RefusalCode::Malformed, e.to_string()))
 }
 
-/// Applies another filter to the running capture.
+/// Applies another capture filter to the running capture.
 pub(super) fn set_filter(handle: &CaptureHandle, filter: Filter) -> Result<Changed, Refusal> {
     if handle.filter() == filter.expression() {
         return Ok(same(&format!("filter: {:?}", filter.expression())));

@@ -53,7 +53,7 @@ impl Supervisor {
         outcome
     }
 
-    /// Installs the rules again after a drain.
+    /// Installs the capture's flow rules again after a drain.
     pub(super) fn resume(&self, capture: &mut Capture, plan: &Plan) -> Outcome {
         capture.resume(plan).map_err(|e| failed(e.to_string()))?;
         self.backend.publish_capture(capture, CaptureState::Running);
@@ -118,14 +118,14 @@ pub(super) fn respread(capture: &mut Capture, weights: &[u32]) -> Outcome {
     let done = capture.respread(&how).map_err(refusal)?;
     if done.moved == 0 {
         return Ok(same(&format!(
-            "no other table of {} entries is better",
+            "no other indirection table of {} entries spreads the load better",
             done.entries
         )));
     }
     Ok(replaced(
         was,
         &format!(
-            "{}; {} of {} entries of the table moved; the busiest queue had {:.2} times its share, now expected: {:.2}",
+            "{}; {} of {} table entries moved; the busiest queue had {:.2} times its share, now expected: {:.2}",
             shares(capture),
             done.moved,
             done.entries,
@@ -135,14 +135,14 @@ pub(super) fn respread(capture: &mut Capture, weights: &[u32]) -> Outcome {
     ))
 }
 
-/// Describes how many entries of the table name each queue.
+/// Returns a text with the number of indirection table entries that name each queue.
 fn shares(capture: &Capture) -> String {
     let mut entries = vec![0u32; capture.queues()];
     for queue in capture.table() {
         entries[usize::from(*queue)] += 1;
     }
     let entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
-    format!("entries by queue: {}", entries.join(", "))
+    format!("indirection table entries by queue: {}", entries.join(", "))
 }
 
 fn add_rule(capture: &mut Capture, fields: &BTreeMap<String, Value>) -> Outcome {
@@ -174,15 +174,15 @@ fn count(capture: &Capture) -> String {
     }
 }
 
-/// Converts the fields of a message to a rule.
+/// Converts the fields of a control message to a flow rule.
 fn rule(fields: &BTreeMap<String, Value>) -> Result<RuleConfig, Refusal> {
     let object = fields.clone().into_iter().collect();
     serde_json::from_value(Value::Object(object))
         .map_err(|e| Refusal::new(RefusalCode::Malformed, format!("rule: {e}")))
 }
 
-/// Converts an error to a refusal. Its code separates requests that the caller can correct from
-/// failures.
+/// Converts an error to the refusal of a command. Its code separates requests that the caller can
+/// correct from failures.
 fn refusal(e: Error) -> Refusal {
     let code = match &e {
         Error::Config(it) if it.key == "rule" || it.key.starts_with("wq.") => {

@@ -11,18 +11,18 @@ use std::sync::{
 use wqcap_control::protocol::{Refusal, RefusalCode};
 use wqcap_core::sync::thread::spawn;
 
-/// Maximum number of waiting changes.
+/// Maximum number of changes that wait for the compilation of their capture filter.
 const MOST_WAITING: usize = 64;
 
 type Change = Box<dyn FnOnce() + Send>;
 
-/// Sender to the thread that executes changes. The thread starts with the first change and ends
-/// when the sender is dropped.
+/// Sender to the thread that executes changes with a filter to compile. The thread starts with the
+/// first change and ends when the sender is dropped.
 #[derive(Default)]
 pub(super) struct Compilations(Mutex<Option<SyncSender<Change>>>);
 
 impl Compilations {
-    /// Executes `change` on the thread that compiles filters.
+    /// Executes a change of the capture on the thread that compiles filters.
     ///
     /// # Errors
     /// Too many changes wait, or the thread cannot be started.

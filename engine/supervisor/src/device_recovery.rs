@@ -9,10 +9,11 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// Delay before the first attempt; each further delay is twice as long, up to the longest.
+/// Delay before the first attempt to find a lost device; each further delay is twice as long, up to
+/// the longest.
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(10);
-/// Duration of a capture after which it counts as stable.
+/// Duration of a capture after which the delays for a lost device start again at the shortest.
 const STABLE: Duration = Duration::from_secs(30);
 
 /// Delays between attempts to find a lost device.
@@ -20,20 +21,21 @@ const STABLE: Duration = Duration::from_secs(30);
 pub(super) struct Backoff(Duration);
 
 impl Backoff {
-    /// Creates the state with the shortest delay.
+    /// Creates the delays for a lost device, starting with the shortest.
     pub(super) fn new() -> Self {
         Self(FIRST)
     }
 
-    /// Returns the next delay and doubles it, up to the longest.
+    /// Returns the delay before the next attempt to find a lost device and doubles it, up to the
+    /// longest.
     pub(super) fn next(&mut self) -> Duration {
         let wait = self.0;
         self.0 = (wait * 2).min(LONGEST);
         wait
     }
 
-    /// Resets the delay if a capture ran for a stable `time`. A device that is lost repeatedly
-    /// after a short time keeps long delays, which limits the CPU load.
+    /// Resets the delay between attempts if a capture ran for a stable `time`. A device that is
+    /// lost repeatedly after a short time keeps long delays, which limits the CPU load.
     pub(super) fn record_run(&mut self, time: Duration) {
         if time >= STABLE {
             self.0 = FIRST;
@@ -41,8 +43,9 @@ impl Backoff {
     }
 }
 
-/// Starts a capture that continues from `earlier`, on the device that `found` was planned for. The
-/// device may have another name or firmware; all other settings are those of `before`.
+/// Starts a capture that continues from the report `earlier`, on the device that `found` was
+/// planned for. The device may have another name or firmware; all other settings are those of
+/// `before`.
 ///
 /// # Errors
 /// The network interface is not present yet, or a verb fails. The call may be repeated.

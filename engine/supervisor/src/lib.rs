@@ -51,54 +51,56 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// Capacity of the queue of orders. Far above the number that all clients may have outstanding.
+/// Capacity of the queue of orders to the capture's owner. Far above the number that all clients
+/// may have outstanding.
 const ORDERS: usize = 4096;
-/// Maximum delay until a signal is noticed while no capture exists.
+/// Maximum delay until the supervisor notices a signal while no capture exists.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Functions that the program around a supervisor provides. Only the first two are required.
+/// Functions that the program around a supervisor provides to it. Only the first two are required.
 pub trait Host {
-    /// Reads the configuration again, for `reload` and SIGHUP.
+    /// Reads the configuration again, for the command `reload` and SIGHUP.
     ///
     /// # Errors
     /// Reason why the configuration cannot be read.
     fn load_config(&mut self) -> Result<Config, String>;
 
-    /// Makes a new plan for the device in its present state. Called repeatedly while the device is
-    /// lost, until it succeeds.
+    /// Makes a new plan for the RDMA device in its present state. Called repeatedly while the
+    /// device is lost, until it succeeds.
     ///
     /// # Errors
     /// The device is not present, or does not support the configuration.
     fn find_device(&mut self) -> Result<Plan, String>;
 
-    /// Called when a capture of this plan starts to run.
+    /// Called by the supervisor when a capture of this plan starts to run.
     fn running(&mut self, _plan: &Plan) {}
 
-    /// Called once per second while a capture runs.
+    /// Called by the supervisor once per second while a capture runs.
     fn snapshot(&mut self, _interval: &Interval) {}
 
-    /// Called before queues are drained and files closed; `why` is the event that ends the capture.
+    /// Called by the supervisor before queues are drained and files closed; `why` is the event that
+    /// ends the capture.
     fn finishing(&mut self, _why: Event) {}
 
-    /// Called before the supervisor ends.
+    /// Called by the supervisor before it ends.
     fn ending(&mut self) {}
 
-    /// Called repeatedly while the capture is stopped.
+    /// Called repeatedly by the supervisor while the capture is stopped.
     fn stopped(&mut self) {}
 
-    /// Called repeatedly while the device is lost, after `tries` attempts to find it; the next one
-    /// follows after `wait`.
+    /// Called repeatedly by the supervisor while the device is lost, after `tries` attempts to find
+    /// it; the next one follows after `wait`.
     fn searching(&mut self, _device: &str, _tries: u32, _wait: Duration) {}
 }
 
 /// Order that is queued for the capture's owner.
 enum QueuedOrder {
-    /// Control command to execute.
+    /// Control command for the capture's owner to execute.
     Command {
         command: Command,
         reply: ChangeReply,
     },
-    /// Reloaded configuration with its compiled filter, to be applied.
+    /// Reloaded configuration with its compiled capture filter, for the owner to apply.
     Apply {
         config: Box<Config>,
         filter: Filter,
@@ -111,36 +113,36 @@ pub struct Supervisor {
     backend: Arc<CaptureBackend>,
     orders: Receiver<QueuedOrder>,
     signals: Signals,
-    /// Configuration as loaded; reloads are compared with it.
+    /// Configuration as loaded from the file; reloads are compared with it.
     config: Config,
     plan: Plan,
     resources: Resources,
     limits: Limits,
-    /// Replies to commands that ordered the end in progress.
+    /// Replies to the commands that ordered the end of the capture that is in progress.
     waiting: Vec<ChangeReply>,
 }
 
-/// State of the supervisor, with the objects that exist in it.
+/// Phase of the supervisor, with the objects that exist in it.
 enum Phase {
     /// Phase in which a capture runs or is drained.
     Capturing(Box<Capture>, Box<Run>),
-    /// The device is lost; holds the report so far.
+    /// Phase in which the device is lost; holds the capture's report so far.
     Lost(Report, Box<Run>),
-    /// The capture is stopped; holds the report so far.
+    /// Phase in which the capture is stopped; holds the report so far.
     Stopped(Report),
-    /// The supervisor ends; holds the final report.
+    /// Phase in which the supervisor ends; holds the final report.
     Ended(Report),
 }
 
-/// Run from a start to the next stop, including all losses of the device in between.
+/// Capture run from a start to the next stop, including all losses of the device in between.
 struct Run {
     plan: Plan,
-    /// Time at which the first WQ of the run was ready.
+    /// Time at which the first WQ of the capture run was ready.
     began: Instant,
     /// Time at which the first WQ of the present capture was ready.
     ready: Instant,
     backoff: Backoff,
-    /// Combined report of the runs before this one.
+    /// Combined report of the capture runs before this one.
     before: Option<Report>,
 }
 
@@ -182,13 +184,13 @@ impl Supervisor {
         }
     }
 
-    /// Returns the backend for the control service and metrics.
+    /// Returns the backend for the control service and metrics of the supervised capture.
     #[must_use]
     pub fn backend(&self) -> Arc<CaptureBackend> {
         Arc::clone(&self.backend)
     }
 
-    /// Starts the first capture.
+    /// Starts the supervisor's first capture.
     ///
     /// # Errors
     /// The errors of [`Capture::start`].
@@ -205,7 +207,7 @@ impl Supervisor {
         })
     }
 
-    /// Reloads the configuration if a signal requested it. The outcome goes to the audit trail.
+    /// Reloads the configuration if a signal requested it. The result goes to the audit trail.
     fn reload_on_signal(&mut self, host: &mut impl Host) {
         let Some(who) = self.signals.reload.take() else {
             return;
@@ -226,8 +228,8 @@ impl Supervisor {
         self.signals.stop.load(Ordering::Relaxed)
     }
 
-    /// Executes an order within the present phase. Returns the event and the reply if the order
-    /// ends the phase.
+    /// Executes an order within the supervisor's present phase. Returns the event and the reply if
+    /// the order ends the phase.
     fn carry_out(
         &mut self,
         order: QueuedOrder,
@@ -310,7 +312,8 @@ impl Supervisor {
         self.conclude(report, run, next, host)
     }
 
-    /// Concludes a run: answers the waiting commands, and adds its report to those of earlier runs.
+    /// Concludes a capture run: answers the waiting commands, and adds the run's report to those of
+    /// earlier runs.
     fn conclude(
         &mut self,
         report: Report,
@@ -323,10 +326,11 @@ impl Supervisor {
         self.backend.publish_end(&report, CaptureState::Stopped);
         for reply in self.waiting.drain(..) {
             reply.send(if report.end.is_failure() {
-                Err(failed(format!(
-                    "the capture ended with a failure: {:?}",
-                    report.end
-                )))
+                let why = match &report.end {
+                    End::DeviceLost(why) | End::Storage(why) | End::Failed(why) => why.clone(),
+                    other => format!("{other:?}"),
+                };
+                Err(failed(format!("the capture ended with a failure: {why}")))
             } else {
                 Ok(replaced(was, "stopped, and files are closed"))
             });
@@ -456,7 +460,7 @@ impl Supervisor {
     }
 
     /// Handles signals and one order, waiting at most [`TICK`], while no capture exists. Returns
-    /// the event and the reply if an order ends the phase.
+    /// the event and the reply if an order ends the supervisor's phase.
     fn serve_idle(&mut self, host: &mut impl Host) -> Option<(Event, ChangeReply)> {
         self.reload_on_signal(host);
         self.refuse_without_capture();
@@ -465,7 +469,8 @@ impl Supervisor {
         self.carry_out(order, host, None)
     }
 
-    /// Waits for a `start` that succeeds, or for the end of the process.
+    /// Waits while the capture is stopped, for a `start` that succeeds or for the end of the
+    /// process.
     fn wait_stopped(&mut self, report: Report, host: &mut impl Host) -> Phase {
         loop {
             host.stopped();
@@ -504,7 +509,7 @@ pub struct Supervised {
 }
 
 impl Supervised {
-    /// Runs until the end, and returns the combined report on all captures.
+    /// Supervises captures until the end, and returns the combined report on all captures.
     pub fn run(self, host: &mut impl Host) -> Report {
         let Self {
             mut supervisor,
@@ -524,7 +529,7 @@ impl Supervised {
     }
 }
 
-/// Answer to a command that was executed; `now` describes the new state.
+/// Returns the answer to a control command that was executed; `now` describes the new state.
 fn changed(now: &str) -> Changed {
     Changed {
         changed: true,
@@ -534,7 +539,8 @@ fn changed(now: &str) -> Changed {
     }
 }
 
-/// Answer to a command that was executed; `was` and `now` describe the old and the new state.
+/// Returns the answer to a control command that was executed; `was` and `now` describe the old and
+/// the new state.
 fn replaced(was: impl ToString, now: &str) -> Changed {
     Changed {
         was: Some(was.to_string()),
@@ -542,7 +548,7 @@ fn replaced(was: impl ToString, now: &str) -> Changed {
     }
 }
 
-/// Answer to a command that changes nothing; `now` describes the present state.
+/// Returns the answer to a control command that changes nothing; `now` describes the present state.
 fn same(now: &str) -> Changed {
     Changed {
         changed: false,
@@ -552,7 +558,7 @@ fn same(now: &str) -> Changed {
     }
 }
 
-/// Refusal of a command that was executed and failed.
+/// Returns the refusal of a control command that was executed and failed.
 fn failed(message: String) -> Refusal {
     Refusal::new(RefusalCode::Failed, message)
 }

@@ -22,10 +22,11 @@ use wqcap_files::pin::{Pin, PinError, PinFolder};
 /// Maximum length of a mark's text in bytes: files hold it with its ID in one comment.
 const LONGEST: usize = 900;
 
-/// Mark requested by a control command: a text, and the time range around a moment.
+/// Mark requested by a control command: a text, and the time range around the request.
 pub(super) struct Mark {
     pub(super) text: String,
-    /// Time of the request in nanoseconds since 1970; compilation of the filter does not delay it.
+    /// Time of the mark's request in nanoseconds since 1970; compilation of the filter does not
+    /// delay it.
     pub(super) now: u64,
     pub(super) before_ms: u64,
     pub(super) after_ms: u64,
@@ -33,7 +34,7 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Returns a pin of the time range around the moment.
+    /// Returns a pin of the files in the mark's time range.
     fn pin(&self) -> Result<Pin, Refusal> {
         let refused = |problem: String| Refusal::new(RefusalCode::Malformed, problem);
         if self.text.len() > LONGEST {
@@ -58,8 +59,8 @@ impl Mark {
     }
 }
 
-/// Sets a mark. `dir` is the directory of the files; `None`: the run writes no files. `requests`
-/// leads to the sinks of the running capture.
+/// Sets a mark. `dir` is the directory of the capture files; `None`: the run writes no files.
+/// `requests` leads to the sinks of the running capture.
 pub(super) fn mark(
     mark: &Mark,
     dir: Option<PathBuf>,

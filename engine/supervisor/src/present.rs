@@ -12,14 +12,14 @@ use wqcap_engine::{
     plan::{Plan, QueuePlan},
 };
 
-/// Present configuration and plan, with the changes since the start of the process.
+/// Present configuration and plan of the capture, with the changes since the start of the process.
 #[derive(Clone, Debug, Serialize)]
 pub struct CurrentPlan {
-    /// State of the capture.
+    /// State of the capture: running, drained, stopped, or its device lost.
     pub state: CaptureState,
-    /// Configuration with every default written out.
+    /// Configuration of the capture with every default written out.
     pub config: Config,
-    /// Plan made from the configuration.
+    /// Plan made from the capture's configuration.
     pub plan: Plan,
     /// Changes since the start of the process, by configuration key; `table` for the indirection
     /// table.
@@ -29,13 +29,14 @@ pub struct CurrentPlan {
 /// Old and new value of a changed configuration key.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ValueChange {
-    /// Value at the start; for the table, the number of entries of each queue.
+    /// Value of the configuration key at the start; for the indirection table, the number of
+    /// entries of each queue.
     pub was: Value,
-    /// Present value of the key.
+    /// Present value of the configuration key.
     pub now: Value,
 }
 
-/// Present configuration and plan, and those at the start of the process.
+/// Present configuration and plan of the capture, and those at the start of the process.
 pub(super) struct SupervisorState {
     at_start: (Config, Plan),
     pub(super) config: Config,
@@ -52,20 +53,22 @@ impl SupervisorState {
         }
     }
 
-    /// Resets to the configuration for the next capture: commands changed only the last one.
+    /// Resets the present state to the configuration for the next capture: commands changed only
+    /// the last one.
     pub(super) fn reset(&mut self, config: &Config, plan: &Plan) {
         self.config = filled_in(config, plan);
         self.plan = plan.clone();
     }
 
-    /// Records that a capture of `plan` runs.
+    /// Records that a capture of `plan` runs now.
     pub(super) fn set_running(&mut self, capture: &Capture, plan: &Plan) {
         self.plan = plan.clone();
         self.config.device.name = Some(plan.device.name.clone());
         self.follow(capture);
     }
 
-    /// Copies possible changes of the running capture: rules, table, flags, filter.
+    /// Copies what can change while the capture runs: flow rules, indirection table, WQ flags,
+    /// filter.
     pub(super) fn follow(&mut self, capture: &Capture) {
         self.plan = capture.current_plan(&self.plan);
         if let Some(rules) = capture.rules() {
@@ -111,13 +114,13 @@ fn filled_in(config: &Config, plan: &Plan) -> Config {
     config
 }
 
-/// Returns the number of the table's entries that name each queue.
+/// Returns the number of indirection table entries that name each queue.
 fn shares(plan: &Plan) -> Value {
     let entries = |queue: &QueuePlan| plan.table.iter().filter(|it| **it == queue.index).count();
     plan.queues.iter().map(entries).collect()
 }
 
-/// Returns the values that differ, by configuration key.
+/// Returns the values that differ between two configurations, by configuration key.
 pub(super) fn differences(one: &Value, other: &Value) -> BTreeMap<String, ValueChange> {
     let mut found = BTreeMap::new();
     compare("", one, other, &mut found);

@@ -14,8 +14,8 @@ use wqcap_engine::{
 };
 
 impl Supervisor {
-    /// Reads the configuration again. Once its filter is compiled, [`Supervisor::apply_reload`]
-    /// applies it.
+    /// Reads the configuration again. Once its capture filter is compiled,
+    /// [`Supervisor::apply_reload`] applies it.
     pub(super) fn reload(&mut self, host: &mut impl Host, reply: ChangeReply) {
         let read = host.load_config().map_err(failed);
         match read.and_then(|new| self.refuse_unchangeable(&new).map(|()| new)) {
@@ -24,8 +24,8 @@ impl Supervisor {
         }
     }
 
-    /// Applies a reloaded configuration. If only keys differ that a running capture can change,
-    /// they are changed; if any other key differs, nothing is changed.
+    /// Applies a reloaded configuration. If it differs only in keys that a running capture can
+    /// change, they are changed; if any other key differs, nothing is changed.
     pub(super) fn apply_reload(
         &mut self,
         new: Config,
@@ -48,7 +48,8 @@ impl Supervisor {
         outcome
     }
 
-    /// Applies the differences to the running capture, and to the plan of later captures.
+    /// Applies the differences of a reloaded configuration to the running capture, and to the plan
+    /// of later captures.
     fn apply(
         &mut self,
         new: Config,
@@ -91,7 +92,8 @@ impl Supervisor {
         Ok(replaced(was.join("; "), &now.join("; ")))
     }
 
-    /// Refuses the reload if keys differ that cannot change, and names them.
+    /// Refuses the reload of a configuration if keys differ that a running capture cannot change,
+    /// and names them.
     fn refuse_unchangeable(&self, new: &Config) -> Result<(), Refusal> {
         let mut rest = new.clone();
         rest.capture.filter.clone_from(&self.config.capture.filter);

@@ -17,31 +17,31 @@ use wqcap_control::{
 use wqcap_core::sync::wakeup::Wakeup;
 use wqcap_engine::capture::Capture;
 
-/// Interval of checks for the end of a flush.
+/// Interval at which the end of a flush of capture files is checked.
 const FLUSH_CHECK: Duration = Duration::from_millis(20);
-/// Name of a flush in the audit trail.
+/// Name of a flush by SIGUSR2 in the audit trail.
 const FLUSH: &str = "SIGUSR2: flush";
 
-/// Requests that signals make of a supervised capture.
+/// Requests that signals to the process make of a supervised capture.
 #[derive(Clone, Debug)]
 pub struct Signals {
-    /// Wakeup of the owner, used after one of the other fields is set.
+    /// Wakeup of the capture's owner, used after a signal's request is set.
     pub(super) owner: Wakeup,
-    /// Set by SIGINT and SIGTERM: end in order.
+    /// Set by SIGINT and SIGTERM: end the capture in order.
     pub(super) stop: Arc<AtomicBool>,
-    /// Set by a second SIGINT: end without waiting for the disk. Blocks that are not being written
-    /// yet are lost and counted as lost.
+    /// Set by a second SIGINT: end the capture without waiting for the disk. Write buffers that are
+    /// not being written yet are lost and counted as lost.
     pub(super) at_once: Arc<AtomicBool>,
-    /// Set by SIGHUP: read the configuration again.
+    /// Set by SIGHUP: read the configuration of the capture again.
     pub(super) reload: Arc<PendingRequest>,
-    /// Set by SIGUSR2: write everything received so far to the files.
+    /// Set by SIGUSR2: write all frames received so far to the files.
     flush: Arc<PendingRequest>,
-    /// Set by SIGCONT: the process was continued.
+    /// Set by SIGCONT: the process was continued after a stop.
     continued: Arc<AtomicBool>,
 }
 
 impl Signals {
-    /// Creates the state without any request.
+    /// Creates the state of signals without any request.
     ///
     /// # Errors
     /// The errors of [`Wakeup::new`].
@@ -62,40 +62,40 @@ impl Signals {
         self.owner.wake();
     }
 
-    /// Returns the flag that is set once the end is requested.
+    /// Returns the flag that is set once the end of the capture is requested.
     #[must_use]
     pub fn stop_flag(&self) -> &Arc<AtomicBool> {
         &self.stop
     }
 
-    /// Requests the end without waiting for the disk.
+    /// Requests the end of the capture without waiting for the disk.
     pub fn stop_at_once(&self) {
         self.at_once.store(true, Ordering::Relaxed);
         self.owner.wake();
     }
 
-    /// Requests a reload of the configuration. Further requests until it is done are merged into
-    /// one.
+    /// Requests a reload of the configuration. Further requests until the reload is done are merged
+    /// into one.
     pub fn reload(&self, who: Peer) {
         self.reload.ask(who);
         self.owner.wake();
     }
 
-    /// Requests that everything received so far is written to the files. Further requests until it
-    /// is done are merged into one.
+    /// Requests that all frames received so far are written to the files. Further requests until
+    /// the flush is done are merged into one.
     pub fn flush(&self, who: Peer) {
         self.flush.ask(who);
         self.owner.wake();
     }
 
-    /// Reports that the process continues, after it may have been stopped.
+    /// Requests a check of how long the process was stopped, after it continues.
     pub fn continued(&self) {
         self.continued.store(true, Ordering::Relaxed);
         self.owner.wake();
     }
 }
 
-/// Pending request, with the sender of its signal.
+/// Pending request of a signal, with the sender of the signal.
 #[derive(Debug, Default)]
 pub(super) struct PendingRequest(Mutex<Option<Peer>>);
 
@@ -113,7 +113,7 @@ impl PendingRequest {
     }
 }
 
-/// Flush of received frames that is in progress.
+/// Flush of received frames to the capture files that is in progress.
 pub(super) struct Flushing {
     who: Peer,
     number: u64,
@@ -121,19 +121,20 @@ pub(super) struct Flushing {
 }
 
 impl Flushing {
-    /// Returns the time of the next check: `other`, or earlier while a flush is in progress.
+    /// Returns the time of the owner's next check: `other`, or earlier while a flush is in
+    /// progress.
     pub(super) fn due(flushing: Option<&Self>, other: Instant) -> Instant {
         flushing.map_or(other, |_| other.min(Instant::now() + FLUSH_CHECK))
     }
 
-    /// Writes to the audit trail that the run ended before the flush.
+    /// Writes to the audit trail that the run ended before the flush was complete.
     pub(super) fn report_run_ended(self) {
         let why = "the run ends, which completes the files";
         let refusal = Refusal::new(RefusalCode::State, why);
         audit::log_outcome(&self.who, FLUSH, &Err(refusal));
     }
 
-    /// Returns `true` if the flush is complete, and then writes its outcome to the audit trail.
+    /// Returns `true` if the flush is complete, and then writes its result to the audit trail.
     fn report_if_over(&self, capture: &Capture) -> bool {
         let is_over = capture.has_flushed(self.number);
         if is_over {
@@ -144,7 +145,7 @@ impl Flushing {
 
     fn outcome(&self) -> Changed {
         changed(&format!(
-            "all frames received before it are in the files, {} ms after it",
+            "all frames received before the signal are in the files, {} ms after it",
             self.since.elapsed().as_millis()
         ))
     }
@@ -186,7 +187,7 @@ impl Supervisor {
         }
     }
 
-    /// Refuses requests that need a capture while there is none.
+    /// Refuses requests of signals that need a capture while there is none.
     pub(super) fn refuse_without_capture(&self) {
         self.signals.continued.store(false, Ordering::Relaxed);
         if let Some(who) = self.signals.flush.take() {

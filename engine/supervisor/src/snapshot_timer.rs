@@ -10,24 +10,24 @@ use wqcap_engine::capture::{Capture, SOON, Snapshot};
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Schedule of snapshots, with the last snapshot.
+/// Schedule of a capture's counter snapshots, with the last snapshot.
 pub(super) struct SnapshotTimer {
     last: Option<Arc<Snapshot>>,
     next: Instant,
 }
 
-/// Two consecutive snapshots: rates are computed from their difference.
+/// Two consecutive snapshots of a capture's counters: rates are computed from their difference.
 pub struct Interval {
-    /// Previous snapshot; `None`: `now` is the first.
+    /// Previous snapshot of the capture's counters; `None`: `now` is the first.
     pub before: Option<Arc<Snapshot>>,
-    /// Latest snapshot of the capture.
+    /// Latest snapshot of the capture's counters.
     pub now: Arc<Snapshot>,
     /// Time at which the latest snapshot was taken.
     pub at: Instant,
 }
 
 impl SnapshotTimer {
-    /// Creates a timer whose first snapshot is due immediately.
+    /// Creates a timer whose first counter snapshot is due immediately.
     pub(super) fn new() -> Self {
         Self {
             last: None,
@@ -35,12 +35,12 @@ impl SnapshotTimer {
         }
     }
 
-    /// Returns the time at which the next snapshot is due.
+    /// Returns the time at which the next counter snapshot is due.
     pub(super) fn due(&self) -> Instant {
         self.next
     }
 
-    /// Takes a snapshot of the capture if one is due.
+    /// Takes a snapshot of the capture's counters if one is due.
     pub(super) fn take(&mut self, capture: &Capture) -> Option<Interval> {
         let at = Instant::now();
         // `Capture::wait` ends up to `SOON` before its deadline.

@@ -6,57 +6,58 @@
 
 use wqcap_control::protocol::CaptureState;
 
-/// Event that a supervisor handles.
+/// Event that a supervisor handles: a command, a signal, or a change of the capture or its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The command `start`.
+    /// The control command `start`.
     Start,
-    /// The command `drain`.
+    /// The control command `drain`.
     Drain,
-    /// The command `stop`.
+    /// The control command `stop`.
     Stop,
-    /// The command `shutdown`.
+    /// The control command `shutdown`.
     Shutdown,
-    /// The command `reload`, or SIGHUP.
+    /// The control command `reload`, or SIGHUP.
     Reload,
-    /// A command that changes the running capture: `rotate`, `rule`, `wq-flags`, `respread`.
+    /// A control command that changes the running capture: `rotate`, `rule`, `wq-flags`,
+    /// `respread`.
     Change,
-    /// Signal SIGINT or SIGTERM.
+    /// Signal SIGINT or SIGTERM to the process.
     Signal,
     /// The capture ended by itself: a limit, the end of the wire, or a failure.
     CaptureEnded,
-    /// The device is lost, and `device.on_loss = "retry"`.
+    /// The RDMA device is lost, and `device.on_loss = "retry"`.
     DeviceLost,
-    /// The device is back, and a new capture continues from the report of the last one.
+    /// The RDMA device is back, and a new capture continues from the report of the last one.
     DeviceBack,
-    /// A limit was reached while the device was lost.
+    /// A limit of the run was reached while the device was lost.
     LimitReached,
 }
 
 /// Action of the supervisor on an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Answers that the requested state is already present.
+    /// Answers a command that the requested state is already present.
     Same(&'static str),
-    /// Refuses the command with this reason.
+    /// Refuses the control command with this reason.
     Refuse(&'static str),
-    /// Changes the running capture.
+    /// Executes the command's change of the running capture.
     Change,
-    /// Reads the configuration again and applies what can change.
+    /// Reads the configuration again and applies the keys that a running capture can change.
     Reload,
-    /// Removes the rules and completes the files.
+    /// Removes the capture's flow rules and completes its files.
     Pause,
-    /// Installs the rules again.
+    /// Installs the capture's flow rules again.
     Resume,
     /// Starts a capture of the same plan.
     StartCapture,
-    /// Ends the capture in order: rules, queues, files.
+    /// Ends the capture in order: removes flow rules, drains queues, completes files.
     Finish,
-    /// Ends the search for the device; the report is that of the capture that lost it.
+    /// Ends the search for the lost device; the report is that of the capture that lost it.
     GiveUp,
     /// Continues with the capture on the recovered device.
     GoOn,
-    /// Does nothing: the event cannot happen in this state, or has no effect.
+    /// Does nothing: the event cannot happen in the supervisor's state, or has no effect.
     Ignore,
 }
 
@@ -66,7 +67,8 @@ const STOPPED: &str = "the capture is stopped";
 const LOST: &str = "the device is lost; the capture continues automatically once it is back";
 const NOTHING_RUNS: &str = "nothing is captured; `start` starts a capture";
 
-/// Returns the action of `event` in `state` and the next state; `None`: the supervisor ends.
+/// Returns the supervisor's action on `event` in `state` and the next state; `None`: the supervisor
+/// ends.
 #[must_use]
 pub const fn transition(state: CaptureState, event: Event) -> (Action, Option<CaptureState>) {
     use Action as A;
@@ -133,7 +135,8 @@ mod tests {
         Event::LimitReached,
     ];
 
-    /// Action and next state for each of [`EVENTS`], by state; `end`: the supervisor ends.
+    /// Action and next state for each of [`EVENTS`], by the supervisor's state; `end`: the
+    /// supervisor ends.
     const EXPECTED: [(CaptureState, [&str; 11]); 4] = [
         (
             Running,

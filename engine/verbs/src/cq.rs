@@ -16,7 +16,7 @@ use std::{
     sync::Arc,
 };
 
-/// Channel on which completion events arrive.
+/// Channel on which completion events of a CQ arrive.
 pub struct Channel {
     raw: *mut ffi::ibv_comp_channel,
     context: Arc<ContextInner>,
@@ -28,7 +28,7 @@ unsafe impl Send for Channel {}
 unsafe impl Sync for Channel {}
 
 impl Channel {
-    /// Creates a channel whose descriptor does not block.
+    /// Creates a completion event channel with a non-blocking file descriptor.
     ///
     /// # Errors
     /// The verb's errno.
@@ -50,7 +50,7 @@ impl Channel {
 }
 
 impl AsFd for Channel {
-    /// Returns the descriptor, which is readable when an event is pending.
+    /// Returns the channel's file descriptor, which is readable when a completion event is pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel's own descriptor, open as long as self.
         unsafe { BorrowedFd::borrow_raw((*self.raw).fd) }
@@ -67,29 +67,29 @@ impl Drop for Channel {
     }
 }
 
-/// Time stamps that the device writes into completions.
+/// Kind of time stamps that the device writes into completions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CompletionStamps {
-    /// No time stamps.
+    /// No time stamps in completions.
     #[default]
     None,
-    /// Ticks of the device's counter.
+    /// Completion time stamps in ticks of the device's counter.
     Ticks,
-    /// UTC time: seconds in the upper half, nanoseconds in the lower half. libmlx5 requests it from
-    /// the device where supported ([`Context::stamps_real_time`]), if only the wall clock is
-    /// requested. For CQs that are read in their own memory only: `ibv_start_poll` reads the
-    /// driver's clock info on each call. While that is being changed, it returns EBUSY and, in
-    /// libmlx5 of rdma-core 44, loses the completion.
+    /// Completion time stamps in UTC: seconds in the upper half, nanoseconds in the lower half.
+    /// libmlx5 requests it from the device where supported ([`Context::stamps_real_time`]), if only
+    /// the wall clock is requested. For CQs that are read in their own memory only:
+    /// `ibv_start_poll` reads the driver's clock info on each call. While that is being changed, it
+    /// returns EBUSY and, in libmlx5 of rdma-core 44, loses the completion.
     RealTime,
 }
 
-/// Condition on which an armed CQ raises its event: the first of a count and a period to be
-/// reached.
+/// Moderation of an armed CQ: it raises its event at a count of completions or after a period,
+/// whichever comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Moderation {
-    /// Number of completions after which the event is raised.
+    /// Number of completions after which the CQ raises its event.
     pub count: u16,
-    /// Time after the first completion at which the event is raised, in microseconds.
+    /// Time after the first completion at which the CQ raises its event, in microseconds.
     pub period_us: u16,
 }
 
@@ -98,14 +98,16 @@ pub struct Moderation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MiniFormat {
-    /// RX hash. For WQs whose WRs take one frame each, because their WQEs complete in order.
+    /// Mini CQEs with the RX hash. For WQs whose WRs take one frame each, because their WQEs
+    /// complete in order.
     Hash,
-    /// Checksum, and index of the frame's first stride. For striding WQs.
+    /// Mini CQEs with the checksum and the index of the frame's first stride. For striding WQs.
     ChecksumStride,
 }
 
 impl MiniFormat {
-    /// Returns the formats that an mlx5 device can write; empty if it cannot compress CQEs.
+    /// Returns the formats of mini CQEs that an mlx5 device can write; empty if it cannot compress
+    /// CQEs.
     #[must_use]
     pub fn supported_by(context: &Context) -> Vec<Self> {
         let mask = dv::MLX5DV_CONTEXT_MASK_CQE_COMPRESION;
@@ -133,13 +135,13 @@ pub struct CqAttr {
     /// Number of completions that the CQ must hold: every WR that can be outstanding. An overrun
     /// makes the CQ unusable.
     pub entries: u32,
-    /// Completion vector (an interrupt of the device).
+    /// Completion vector of the CQ (an interrupt of the device).
     pub vector: u32,
-    /// Time stamps to request.
+    /// Kind of time stamps to request for the CQ's completions.
     pub stamps: CompletionStamps,
-    /// Format in which the device may compress similar completions; `None` disables compression.
-    /// Only a CQ that is read in its own memory can be compressed, and its completions have no
-    /// individual time stamps.
+    /// Format in which the device may compress similar completions of the CQ; `None` disables
+    /// compression. Only a CQ that is read in its own memory can be compressed, and its completions
+    /// have no individual time stamps.
     pub compression: Option<MiniFormat>,
 }
 
@@ -176,19 +178,19 @@ impl Drop for CqInner {
 /// Completion of a WR, copied out of the CQ.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
-    /// `wr_id` of the WR.
+    /// `wr_id` of the completed WR.
     pub wr_id: u64,
-    /// Status (`ibv_wc_status`); 0 is success. On any other status, `byte_len` and `timestamp` are
-    /// 0.
+    /// Status of the completed WR (`ibv_wc_status`); 0 is success. On any other status, `byte_len`
+    /// and `timestamp` are 0.
     pub status: u32,
-    /// Number of bytes written.
+    /// Number of bytes that the device wrote for the completed WR.
     pub byte_len: u32,
-    /// Device counter; 0 unless [`CqAttr::stamps`] requests ticks.
+    /// Device counter at the completion; 0 unless [`CqAttr::stamps`] requests ticks.
     pub timestamp: u64,
 }
 
-/// Completions of one poll: a borrowed view. Dropping it ends the poll and returns the entries to
-/// the device.
+/// Completions of one poll of a CQ: a borrowed view. Dropping it ends the poll and returns the CQ
+/// entries to the device.
 pub struct Completions<'cq> {
     cq: *mut ffi::ibv_cq_ex,
     stamps: CompletionStamps,
@@ -264,12 +266,17 @@ impl Cq {
         })
     }
 
-    /// Makes an armed CQ wait for more completions before it raises an event.
+    /// Makes the armed CQ wait for more completions before it raises an event.
     ///
     /// # Errors
     /// EOPNOTSUPP from a device without moderation, EINVAL above its limits.
     pub fn moderate(&mut self, by: Moderation) -> Result<(), VerbsError> {
-        let object = || format!("{} completions, {} µs", by.count, by.period_us);
+        let object = || {
+            format!(
+                "CQ moderation of {} completions, {} µs",
+                by.count, by.period_us
+            )
+        };
         let modify = operation!(self.inner.context, modify_cq, "ibv_modify_cq", object)?;
         let mut attr = ffi::ibv_modify_cq_attr {
             attr_mask: ffi::ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0,
@@ -283,7 +290,7 @@ impl Cq {
         check_errno(errno, "ibv_modify_cq", object)
     }
 
-    /// Starts a poll; returns `None` if the queue is empty.
+    /// Starts a poll of the CQ; returns `None` if the CQ is empty.
     ///
     /// # Errors
     /// The CQ can no longer be polled: it was overrun, or a completion belongs to no WQ.
@@ -303,14 +310,14 @@ impl Cq {
         }
     }
 
-    /// Returns the channel's descriptor, if the CQ has a channel.
+    /// Returns the file descriptor of the CQ's completion channel, if the CQ has one.
     #[must_use]
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.inner.channel.as_ref().map(AsFd::as_fd)
     }
 
-    /// Requests an event for the next completion. Poll once more after this call: completions that
-    /// arrived before it raise no event.
+    /// Requests an event for the CQ's next completion. Poll once more after this call: completions
+    /// that arrived before it raise no event.
     ///
     /// # Errors
     /// The verb's errno.
@@ -320,7 +327,7 @@ impl Cq {
         check_errno(errno, "ibv_req_notify_cq", String::new)
     }
 
-    /// Takes and acknowledges one event; returns `true` if there was one.
+    /// Takes and acknowledges one completion event; returns `true` if there was one.
     pub fn take_event(&mut self) -> bool {
         let Some(channel) = &self.inner.channel else {
             return false;
@@ -337,7 +344,7 @@ impl Cq {
         true
     }
 
-    /// Returns the raw object for verbs that this crate does not wrap. The caller must hold `self`
+    /// Returns the raw CQ for verbs that this crate does not wrap. The caller must hold `self`
     /// during such a call.
     #[must_use]
     pub fn as_ptr(&self) -> *mut ffi::ibv_cq_ex {
@@ -346,7 +353,7 @@ impl Cq {
 }
 
 impl Completions<'_> {
-    /// Returns the next completion; `None` if the queue is empty.
+    /// Returns the next completion of the poll; `None` if the CQ is empty.
     ///
     /// # Errors
     /// See [`Cq::poll`].
@@ -397,7 +404,7 @@ impl Drop for Completions<'_> {
     }
 }
 
-/// Error of a CQ that can no longer be polled; small, for the hot path.
+/// Error of a CQ that can no longer be polled, with its errno; small, for the hot path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollError(pub i32);
 

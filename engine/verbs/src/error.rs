@@ -7,29 +7,29 @@ use std::{
 };
 use wqcap_core::error::ResourceError;
 
-/// Error of this crate: a failed verb with its object and errno, an unknown device or address, or a
-/// failed allocation.
+/// Error of this crate: a failed verb with its object and errno, an unknown RDMA device or address,
+/// or a failed memory allocation.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
-    /// A verb failed.
+    /// Error of a failed verb, with its object and errno.
     #[error("{verb}({object}): {source}{}", hint(verb, source).map(|h| format!("; {h}")).unwrap_or_default())]
     Verb {
-        /// Name of the verb, for example `ibv_create_wq`.
+        /// Name of the verb that failed, for example `ibv_create_wq`.
         verb: &'static str,
-        /// Object of the verb: device, queue or rule.
+        /// Object that the verb was called for: device, queue or flow rule.
         object: String,
-        /// Errno of the verb.
+        /// Errno that the verb returned.
         source: io::Error,
     },
-    /// No RDMA device has this name.
+    /// Name that no RDMA device has.
     #[error("{0}: no such RDMA device; `rdma link` lists the devices of this machine")]
     NoDevice(String),
-    /// The IP address does not belong to exactly one RDMA device.
+    /// IP address that does not belong to exactly one RDMA device.
     #[error(
         "address {0} does not belong to one RDMA device; `rdma link` lists devices with their interfaces"
     )]
     NoDeviceAt(SocketAddr),
-    /// The operating system refuses memory.
+    /// Error of memory that the operating system refuses.
     #[error(transparent)]
     Memory(#[from] ResourceError),
 }
@@ -63,7 +63,8 @@ impl VerbsError {
     }
 }
 
-/// Returns the object that a verb created, or the calling thread's errno if `raw` is null.
+/// Returns the object `raw` that a verb created, or the error with the calling thread's errno if
+/// `raw` is null.
 pub(crate) fn check_created<T>(
     raw: *mut T,
     verb: &'static str,
@@ -75,7 +76,7 @@ pub(crate) fn check_created<T>(
     Ok(raw)
 }
 
-/// Converts the return value of a verb that returns 0 or its errno.
+/// Converts the return value of a verb that returns 0 or its errno to a result.
 pub(crate) fn check_errno(
     errno: i32,
     verb: &'static str,
@@ -87,7 +88,8 @@ pub(crate) fn check_errno(
     }
 }
 
-/// Converts the return value of a call that returns 0, or else sets the calling thread's errno.
+/// Converts the return value of a call that returns 0, or else sets the calling thread's errno, to
+/// a result.
 pub(crate) fn check_ret(
     ret: i32,
     verb: &'static str,
@@ -99,7 +101,7 @@ pub(crate) fn check_ret(
     }
 }
 
-/// Makes reads from a descriptor non-blocking.
+/// Makes reads from a file descriptor non-blocking.
 pub(crate) fn set_nonblocking(of: &impl AsFd, object: &str) -> Result<(), VerbsError> {
     let fd = of.as_fd().as_raw_fd();
     // SAFETY: fcntl on a descriptor that is borrowed for the call.
@@ -154,8 +156,8 @@ fn hint(verb: &str, errno: &io::Error) -> Option<&'static str> {
     })
 }
 
-/// Logs a failed destroy. It indicates a bug: every child holds its parents, so no object in use is
-/// destroyed.
+/// Logs that a verbs object could not be destroyed. It indicates a bug: every child holds its
+/// parents, so no object in use is destroyed.
 pub(crate) fn log_destroy_error(verb: &'static str, ret: i32) {
     if ret != 0 {
         tracing::error!(

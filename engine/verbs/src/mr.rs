@@ -8,8 +8,8 @@ use crate::{
 use rdma_sys as ffi;
 use std::{ptr, sync::Arc};
 
-/// Memory region that the device may write to. It owns the memory: bytes that a device can reach
-/// are never unmapped. Clones share one registration and are cheap.
+/// Registered memory region (MR) that the device may write to. It owns the memory: bytes that a
+/// device can reach are never unmapped. Clones share one registration and are cheap.
 ///
 /// The device writes to the bytes whenever a WR allows it, so they are accessible only through a
 /// raw pointer and not as a slice:
@@ -44,7 +44,8 @@ impl Drop for MrInner {
 }
 
 impl Mr {
-    /// Registers memory for receiving, with relaxed ordering where the device supports it.
+    /// Registers memory for receiving from the device, with relaxed ordering where the device
+    /// supports it.
     ///
     /// # Errors
     /// ENOMEM if the memory may not be locked.
@@ -65,7 +66,7 @@ impl Mr {
         })))
     }
 
-    /// Returns the local key.
+    /// Returns the local key (lkey) of the memory region.
     #[must_use]
     pub fn lkey(&self) -> u32 {
         // SAFETY: a live registration.

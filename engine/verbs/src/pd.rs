@@ -7,7 +7,7 @@ use crate::{
 use rdma_sys as ffi;
 use std::sync::Arc;
 
-/// Protection domain. Clones share one handle and are cheap.
+/// Protection domain (PD). Clones share one handle and are cheap.
 #[derive(Clone)]
 pub struct Pd(pub(crate) Arc<PdInner>);
 
@@ -29,8 +29,8 @@ impl Drop for PdInner {
 }
 
 impl Pd {
-    /// Returns the raw object for verbs that this crate does not wrap. The caller must hold `self`
-    /// during such a call.
+    /// Returns the raw protection domain for verbs that this crate does not wrap. The caller must
+    /// hold `self` during such a call.
     #[must_use]
     pub fn as_ptr(&self) -> *mut ffi::ibv_pd {
         self.0.raw

@@ -53,7 +53,7 @@ plain! {
     mlx5_ib_flow_counters_data, mlx5_ib_flow_counters_desc, mlx5_ib_alloc_mw, mlx5_ib_clock_info,
 }
 
-/// Reads the struct at the start of `bytes`. Missing bytes are zero, as the kernel extends the
+/// Reads the uAPI struct at the start of `bytes`. Missing bytes are zero, as the kernel extends the
 /// shorter structs of older programs.
 pub fn read_prefix<T: Plain>(bytes: &[u8]) -> T {
     let mut value = MaybeUninit::<T>::zeroed();
@@ -66,12 +66,12 @@ pub fn read_prefix<T: Plain>(bytes: &[u8]) -> T {
     }
 }
 
-/// Reads the struct at the start of `bytes`; returns `None` if there are too few bytes.
+/// Reads the uAPI struct at the start of `bytes`; returns `None` if there are too few bytes.
 pub fn read_from<T: Plain>(bytes: &[u8]) -> Option<T> {
     (bytes.len() >= size_of::<T>()).then(|| read_prefix(bytes))
 }
 
-/// Returns a uAPI struct as bytes.
+/// Returns the bytes of a uAPI struct.
 pub fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: `Plain` structs have no padding, so each of their bytes is initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }

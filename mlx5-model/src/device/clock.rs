@@ -28,17 +28,17 @@ use crate::abi::bytes_of;
 use crate::abi::{self, mlx5_ib_clock_info};
 use crate::process::{Errno, MapRequest, real, refuse_if};
 
-/// Size of every mapping of the device in bytes.
+/// Size in bytes of every page that a program maps from the modelled device.
 pub const PAGE: usize = 4096;
-/// Value of `mlx5_ib_clock_info.shift`: `mult` has 24 fractional bits.
+/// Value of `mlx5_ib_clock_info.shift`: its field `mult` has 24 fractional bits.
 const SHIFT: u32 = 24;
 
-/// Interval of updates of the info page. A driver updates it before the counter exceeds `mult`,
-/// with interrupts off. The device's thread can be preempted during an update, and then every
-/// reader has to retry; so updates are rare.
+/// Interval between updates of the clock info page in nanoseconds. A driver updates the page before
+/// the clock's counter exceeds `mult`, with interrupts off. The device's thread can be preempted
+/// during an update, and then every reader has to retry; so updates are rare.
 const REFRESH_NS: u64 = 1_000_000_000;
 
-/// Page that the device writes and programs map read-only.
+/// Page of memory that the modelled device writes and programs map read-only.
 pub struct Page {
     file: OwnedFd,
     base: *mut u8,
@@ -58,8 +58,8 @@ impl Page {
         })
     }
 
-    /// Maps the page into the program. Fails with `EPERM` for a writable mapping, as the driver
-    /// does.
+    /// Maps a page of the device into the program. Fails with `EPERM` for a writable mapping, as
+    /// the driver does.
     pub fn map(&self, request: MapRequest) -> Result<*mut c_void, Errno> {
         refuse_if(request.prot & libc::PROT_WRITE != 0, libc::EPERM)?;
         let shared = MapRequest {
@@ -89,28 +89,29 @@ impl Drop for Page {
     }
 }
 
-/// Times that a burst of frames uses: device time, shown time and UTC.
+/// Clock readings for one burst of frames: device time, shown time and UTC.
 #[derive(Debug, Clone, Copy)]
 pub struct Now {
     /// The device's own time in nanoseconds, for pacing and timeouts.
     pub ns: u64,
-    /// Time that the clock shows, for timestamps. It differs from `ns` if the clock drifts or has
-    /// jumped.
+    /// Time that the device's clock shows to programs, for timestamps. It differs from `ns` if the
+    /// clock drifts or has jumped.
     pub shown_ns: u64,
-    /// Rate of the clock in kHz, the unit of timestamps.
+    /// Rate of the device's clock in kHz, the unit of timestamps.
     pub khz: u64,
-    /// Lead of UTC over the shown time, in nanoseconds.
+    /// Lead of UTC over the time that the device's clock shows, in nanoseconds.
     pub utc_ahead_ns: i64,
 }
 
 impl Now {
-    /// Converts a time to the clock's counter: a completion's timestamp.
+    /// Converts a time in nanoseconds to the value of the device clock's counter, as in the
+    /// timestamp of a completion.
     #[inline]
     pub fn cycles(&self, ns: u64) -> u64 {
         cycles(self.khz, ns)
     }
 
-    /// Converts a time that the clock shows to UTC.
+    /// Converts a time that the device's clock shows to UTC.
     #[inline]
     pub fn utc_ns(&self, shown_ns: u64) -> u64 {
         shown_ns.saturating_add_signed(self.utc_ahead_ns)
@@ -126,36 +127,36 @@ fn cycles(khz: u64, ns: u64) -> u64 {
     }
 }
 
-/// Clock of a device, with the pages that show it to programs.
+/// Clock of a modelled device, with the pages that show it to programs.
 pub struct Clock {
     khz: u64,
-    /// Host time when the clock began, in nanoseconds since 1970.
+    /// Host time when the device's clock began, in nanoseconds since 1970.
     epoch_ns: u64,
-    /// Raw monotonic clock when the clock began, in nanoseconds.
+    /// Value of the host's raw monotonic clock when the device's clock began, in nanoseconds.
     began: u64,
     now_ns: u64,
-    /// Sum of the clock's jumps in nanoseconds.
+    /// Sum of the jumps of the device's clock in nanoseconds.
     jumped_ns: i64,
-    /// Rate error of the clock in parts per million.
+    /// Rate error of the device's clock in parts per million.
     drift_ppm: i32,
-    /// Lead of UTC over the clock at the beginning, in nanoseconds.
+    /// Lead of UTC over the device's clock when that clock began, in nanoseconds.
     utc_offset_ns: i64,
-    /// Rate difference of UTC to the clock in parts per million.
+    /// Rate difference of UTC to the device's clock in parts per million.
     utc_drift_ppm: i32,
-    /// Time until which the info page reads as in the middle of an update.
+    /// Time until which the clock info page reads as in the middle of an update.
     updating_until_ns: u64,
-    /// Time of the next update of the info page.
+    /// Time of the next update of the clock info page.
     refresh_ns: u64,
-    /// Page with the counter: PRM "Initialization segment", `internal_timer_h` and `_l`, two
-    /// big-endian words.
+    /// Page with the device clock's counter: PRM "Initialization segment", `internal_timer_h` and
+    /// `_l`, two big-endian words.
     counter: Page,
-    /// Page with `struct mlx5_ib_clock_info`.
+    /// Clock info page, with `struct mlx5_ib_clock_info`.
     info: Page,
 }
 
 impl Clock {
-    /// Creates a clock that begins at host time, with a nominal rate of `khz` and a rate error of
-    /// `drift_ppm`. Fails when there is no memory for the pages.
+    /// Creates a device clock that begins at host time, with a nominal rate of `khz` and a rate
+    /// error of `drift_ppm`. Fails when there is no memory for the clock's pages.
     pub fn new(khz: u64, drift_ppm: i32) -> Result<Self, Errno> {
         let epoch_ns = read_clock(ClockId::Realtime);
         let mut clock = Self {
@@ -177,8 +178,8 @@ impl Clock {
         Ok(clock)
     }
 
-    /// Adds a UTC clock that begins `offset_ns` ahead of the clock, with a rate difference of
-    /// `drift_ppm`.
+    /// Adds UTC to a device clock. It begins `offset_ns` ahead of the clock, with a rate difference
+    /// of `drift_ppm`.
     pub fn with_utc(self, offset_ns: i64, drift_ppm: i32) -> Self {
         Self {
             utc_offset_ns: offset_ns,
@@ -206,19 +207,21 @@ impl Clock {
         }
     }
 
-    /// Reads the time and refreshes the clock's pages. Returns the time in nanoseconds.
+    /// Advances the device's clock to the host's time and refreshes its pages. Returns the device's
+    /// time in nanoseconds.
     pub fn tick(&mut self) -> u64 {
         self.advance(read_clock(ClockId::MonotonicRaw).saturating_sub(self.began))
     }
 
-    /// Sets the time to `elapsed` ns after the clock began, as [`Clock::tick`] does.
+    /// Sets the device's clock to `elapsed` ns after its beginning, as [`Clock::tick`] does.
     fn advance(&mut self, elapsed: u64) -> u64 {
         self.now_ns = self.now_ns.max(self.epoch_ns + elapsed);
         self.refresh_pages();
         self.now_ns
     }
 
-    /// Stores the time in the counter's page, and in the info page if its update is due.
+    /// Stores the device's time in the clock's counter page, and in its info page if an update is
+    /// due.
     fn refresh_pages(&mut self) {
         let shown_ns = self.shown_ns();
         let cycles = cycles(self.khz, shown_ns);
@@ -231,7 +234,7 @@ impl Clock {
         }
     }
 
-    /// Updates the info page, unless it must read as in the middle of an update.
+    /// Updates the clock info page, unless it must read as in the middle of an update.
     #[cold]
     fn refresh_info(&mut self, shown_ns: u64, cycles: u64) {
         let sign = self.info.half(offset_of!(mlx5_ib_clock_info, sign));
@@ -252,20 +255,21 @@ impl Clock {
         self.refresh_ns = self.now_ns + REFRESH_NS;
     }
 
-    /// Returns the time that the clock showed at the last tick.
+    /// Returns the time that the device's clock showed at its last tick.
     pub fn shown_ns(&self) -> u64 {
         self.now_ns
             .saturating_add_signed(self.drifted(self.drift_ppm))
             .saturating_add_signed(self.jumped_ns)
     }
 
-    /// Returns the lead of UTC over the clock at the last tick.
+    /// Returns the lead of UTC over the device's clock at the clock's last tick.
     fn utc_ahead_ns(&self) -> i64 {
         self.utc_offset_ns
             .saturating_add(self.drifted(self.utc_drift_ppm))
     }
 
-    /// Returns the difference that `ppm` parts per million have accumulated by the last tick.
+    /// Returns the drift in nanoseconds that a rate error of `ppm` parts per million has
+    /// accumulated by the clock's last tick.
     fn drifted(&self, ppm: i32) -> i64 {
         const MILLION: i64 = 1_000_000;
         let elapsed = (self.now_ns - self.epoch_ns).cast_signed();
@@ -274,7 +278,7 @@ impl Clock {
         elapsed / MILLION * i64::from(ppm) + elapsed % MILLION * i64::from(ppm) / MILLION
     }
 
-    /// Returns the time of a burst that begins at the last tick.
+    /// Returns the clock readings for a burst of frames that begins at the clock's last tick.
     pub fn burst(&self) -> Now {
         Now {
             ns: self.now_ns,
@@ -284,31 +288,31 @@ impl Clock {
         }
     }
 
-    /// Leaves the info page in the middle of an update for `for_ns`: readers have to retry.
+    /// Leaves the clock info page in the middle of an update for `for_ns`: readers have to retry.
     pub fn keep_updating(&mut self, for_ns: u64) {
         self.updating_until_ns = self.now_ns.saturating_add(for_ns);
         self.refresh_ns = self.now_ns;
         self.refresh_pages();
     }
 
-    /// Steps the time that the clock shows by `ns` nanoseconds.
+    /// Steps the time that the device's clock shows by `ns` nanoseconds.
     pub fn jump(&mut self, ns: i64) {
         self.jumped_ns = self.jumped_ns.saturating_add(ns);
         self.refresh_ns = self.now_ns;
         self.refresh_pages();
     }
 
-    /// Returns the device's time at the last tick, in ns since 1970.
+    /// Returns the device's time at the clock's last tick, in ns since 1970.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Returns the counter's page (`MLX5_IB_MMAP_CORE_CLOCK`).
+    /// Returns the page with the device clock's counter (`MLX5_IB_MMAP_CORE_CLOCK`).
     pub fn counter(&self) -> &Page {
         &self.counter
     }
 
-    /// Returns the info page (`MLX5_IB_MMAP_CLOCK_INFO`).
+    /// Returns the clock info page (`MLX5_IB_MMAP_CLOCK_INFO`).
     pub fn info(&self) -> &Page {
         &self.info
     }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::process::real;
 use crate::settings::{MAX_DEVICES, MAX_PORTS};
 
-/// Directory of a counter's file, below that of its port.
+/// Directory of a port counter's file in sysfs, below the port's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CounterGroup {
     /// `ports/<P>/counters`: counters of the InfiniBand core, from the PMA attributes.
@@ -26,7 +26,8 @@ pub enum CounterGroup {
     /// be32), and never reset to 0. In switchdev mode they are in the device's directory instead of
     /// the port's (`hw_switchdev_stats_ops` there).
     Queue,
-    /// `ports/<P>/hw_counters`: counters that are neither the core's nor queue counters.
+    /// `ports/<P>/hw_counters`: counters that belong neither to the InfiniBand core nor to the
+    /// queue counter sets.
     Hardware,
 }
 
@@ -39,34 +40,34 @@ impl CounterGroup {
     }
 }
 
-/// Bit of `rx-all` in [`PortCounters::features`].
+/// Bit of the netdev feature `rx-all` in [`PortCounters::features`].
 const RX_ALL: u64 = 1;
 
-/// Function that reads the current value of a counter.
+/// Function that reads the current value of a port counter.
 pub type CounterValue = fn(&PortCounters) -> u64;
 
 macro_rules! counters {
     ($($group:ident { $($(#[doc = $doc:expr])* $name:ident $(as $file:literal)?,)* })*) => {
-        /// Counters of one port, named like their files in sysfs.
+        /// Counters of one NIC port, named like their files in sysfs.
         #[derive(Debug)]
         #[repr(C, align(64))]
         pub struct PortCounters {
             $($($(#[doc = $doc])* pub $name: AtomicU64,)*)*
             /// Timeouts of delay drop; a count of the device, kept on its first port.
             pub delay_drop_timeouts: AtomicU64,
-            /// Queues that were created with delay drop; a count of the device, kept on its first
-            /// port.
+            /// Receive queues that were created with delay drop; a count of the device, kept on its
+            /// first port.
             pub delay_drop_queues: AtomicU64,
             /// Frames that the port dropped for their FCS; `ethtool -S` of the netdev.
             pub rx_crc_errors_phy: AtomicU64,
-            /// Frames that the port's own buffer had no room for, before any rule; `ethtool -S` of
-            /// the netdev.
+            /// Frames that were dropped because the port's own buffer was full, before any rule;
+            /// `ethtool -S` of the netdev.
             pub rx_discards_phy: AtomicU64,
-            /// Link state: 1 while the link is up.
+            /// Link state of the port: 1 while the link is up.
             link_up: AtomicU64,
-            /// Number of times the netdev was taken down or up; odd while it is down.
+            /// Number of times the port's netdev was taken down or up; odd while it is down.
             netdev_changes: AtomicU64,
-            /// Features of the netdev, as bits of `ethtool -k`.
+            /// Features of the port's netdev, as bits of `ethtool -k`.
             pub features: AtomicU64,
         }
 
@@ -84,7 +85,7 @@ macro_rules! counters {
                 }
             }
 
-            /// Sets the queue counters to `value`, as on a device that has been in use.
+            /// Sets the queue counters of a port to `value`, as on a device that has been in use.
             pub fn start_queue_counters(&self, value: u64) {
                 $($(if CounterGroup::$group == CounterGroup::Queue {
                     self.$name.store(value, Ordering::Relaxed);
@@ -92,7 +93,8 @@ macro_rules! counters {
             }
         }
 
-        /// Counters that have a file: directory, name, and function that reads the value.
+        /// Port counters that have a file in sysfs: directory, name, and function that reads the
+        /// value.
         pub static FILES: &[(CounterGroup, &str, CounterValue)] = &[
             $($((CounterGroup::$group, counters!(@file $name $($file)?), |port| port.$name.load(Ordering::Relaxed)),)*)*
         ];
@@ -108,35 +110,35 @@ macro_rules! counters {
 counters! {
     Port {
         vl15_dropped as "VL15_dropped", excessive_buffer_overrun_errors,
-        /// Number of times the link went down.
+        /// Number of times the port's link went down.
         link_downed,
         link_error_recovery, local_link_integrity_errors,
-        /// Multicast frames received.
+        /// Multicast frames that the port received.
         multicast_rcv_packets,
-        /// Multicast frames sent.
+        /// Multicast frames that the port sent.
         multicast_xmit_packets,
         port_rcv_constraint_errors,
-        /// Octets received, in 4-octet words.
+        /// Octets that the port received, in 4-octet words.
         port_rcv_data,
         port_rcv_errors,
-        /// Frames received.
+        /// Frames that the port received.
         port_rcv_packets,
         port_rcv_remote_physical_errors, port_rcv_switch_relay_errors, port_xmit_constraint_errors,
-        /// Octets sent, in 4-octet words.
+        /// Octets that the port sent, in 4-octet words.
         port_xmit_data,
-        /// Frames that could not be sent because the link was down or congested.
+        /// Frames that the port could not send because the link was down or congested.
         port_xmit_discards,
-        /// Frames sent.
+        /// Frames that the port sent.
         port_xmit_packets,
         port_xmit_wait, symbol_error,
-        /// Unicast frames received.
+        /// Unicast frames that the port received.
         unicast_rcv_packets,
-        /// Unicast frames sent.
+        /// Unicast frames that the port sent.
         unicast_xmit_packets,
     }
     Queue {
         rx_write_requests, rx_read_requests, rx_atomic_requests, rx_dct_connect,
-        /// Frames dropped because no receive WQE was posted.
+        /// Received frames dropped because no receive WQE was posted.
         out_of_buffer,
         out_of_sequence, duplicate_request, rnr_nak_retry_err, packet_seq_err, implied_nak_seq_err,
         local_ack_timeout_err,
@@ -164,14 +166,14 @@ counters! {
         wire_dropped_fill,
         /// Frames that the driver of a live interface lost.
         wire_dropped_driver,
-        /// Frames of a live interface that were too long or cut.
+        /// Frames of a wire on a live interface that were too long or cut.
         wire_dropped_size,
     }
 }
 
 impl PortCounters {
-    /// Sets the link state that `ports/<port>/state` and related files show in every process of the
-    /// tree.
+    /// Sets the link state of a port that `ports/<port>/state` and related files show in every
+    /// process of the tree.
     pub fn set_link_up(&self, up: bool) {
         let was_up = self.link_up.swap(up.into(), Ordering::AcqRel) != 0;
         if was_up && !up {
@@ -183,7 +185,7 @@ impl PortCounters {
         self.link_up.load(Ordering::Acquire) != 0
     }
 
-    /// Takes the netdev down or up, and with it the link in every process of the tree.
+    /// Takes the port's netdev down or up, and with it the link in every process of the tree.
     pub fn set_netdev_down(&self, down: bool) {
         let next = |count: u64| (count % 2 != u64::from(down)).then_some(count + 1);
         // Refused if the netdev is already in that state.
@@ -196,22 +198,23 @@ impl PortCounters {
         self.netdev_changes() & 1 != 0
     }
 
-    /// Returns the number of times the netdev was taken down or up; odd while it is down.
+    /// Returns the number of times the port's netdev was taken down or up; odd while it is down.
     pub fn netdev_changes(&self) -> u64 {
         self.netdev_changes.load(Ordering::Acquire)
     }
 
-    /// Delivers frames with a wrong FCS from now on (`rx-all`).
+    /// Makes a port deliver frames with a wrong FCS from now on (`rx-all`).
     pub fn set_rx_all(&self) {
         self.features.fetch_or(RX_ALL, Ordering::Relaxed);
     }
 
-    /// Returns `true` if frames with a wrong FCS are delivered.
+    /// Returns `true` if the port delivers frames with a wrong FCS.
     pub fn has_rx_all(&self) -> bool {
         self.features.load(Ordering::Relaxed) & RX_ALL != 0
     }
 
-    /// Counts received frames, their octets, and the multicast frames among them.
+    /// Adds received frames, their octets, and the multicast frames among them to the port's
+    /// counters.
     pub fn received(&self, frames: u64, octets: u64, multicast: u64) {
         add(&self.port_rcv_packets, frames);
         add(&self.port_rcv_data, words(octets));
@@ -219,7 +222,7 @@ impl PortCounters {
         add(&self.unicast_rcv_packets, frames - multicast.min(frames));
     }
 
-    /// Counts sent frames, their octets, and the multicast frames among them.
+    /// Adds sent frames, their octets, and the multicast frames among them to the port's counters.
     pub fn sent(&self, frames: u64, octets: u64, multicast: u64) {
         add(&self.port_xmit_packets, frames);
         add(&self.port_xmit_data, words(octets));
@@ -228,25 +231,26 @@ impl PortCounters {
     }
 }
 
-/// Adds `count` to a counter, unless it is 0.
+/// Adds `count` to a port counter, unless it is 0.
 pub fn add(counter: &AtomicU64, count: u64) {
     if count > 0 {
         counter.fetch_add(count, Ordering::Relaxed);
     }
 }
 
-/// Rounds up to whole words, once per burst; a hardware port does so for each frame.
+/// Rounds octets up to whole 4-octet words, once per burst; a hardware port does so for each frame.
 fn words(octets: u64) -> u64 {
     octets.div_ceil(4)
 }
 
-/// Counters that are used while no shared file is attached: in unit tests and an inert library.
+/// Port counters that are used while no shared file is attached: in unit tests and an inert
+/// library.
 static LOCAL: [PortCounters; MAX_DEVICES * MAX_PORTS] =
     [const { PortCounters::zero() }; MAX_DEVICES * MAX_PORTS];
 static SHARED: AtomicPtr<PortCounters> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Returns the counters of a device's port, from 1. Panics if the device or port is beyond the
-/// limits.
+/// Returns the counters of a device's port, counted from 1. Panics if the device or port is beyond
+/// the limits.
 pub fn port(device: usize, port: u8) -> &'static PortCounters {
     let port = usize::from(port);
     assert!(
@@ -263,8 +267,8 @@ pub fn port(device: usize, port: u8) -> &'static PortCounters {
     unsafe { &*shared.add(index) }
 }
 
-/// Moves the counters to a file that the processes of the tree share. The first process creates it,
-/// with zeroes.
+/// Moves the port counters to a file that the processes of the tree share. The first process
+/// creates it, with zeroes.
 pub fn attach(path: &Path) -> io::Result<()> {
     let size = size_of::<PortCounters>() * LOCAL.len();
     let file = OpenOptions::new()

@@ -24,25 +24,26 @@ use super::event::{AsyncSource, EventChannel, NicEvent, Reported};
 use super::memory::{DoorbellRecord, NicRing};
 use super::session::Session;
 
-/// Index of the consumer word in a CQ's doorbell record (PRM "CQ doorbell record").
+/// Index of the consumer index word in a CQ's doorbell record (PRM "CQ doorbell record").
 const CONSUMER: usize = 0;
 /// Index of the arm word in a CQ's doorbell record.
 const ARM: usize = 1;
-/// Mark that the device stores in the arm word to detect a write by the program. It cannot be 0:
-/// the first arming writes 0, which is also the word's initial value. No arm command has its two
-/// highest bits set.
+/// Mark that the device stores in the arm word of a CQ's doorbell record to detect a write by the
+/// program. It cannot be 0: the first arming writes 0, which is also the word's initial value. No
+/// arm command has its two highest bits set.
 const NOT_ARMED: u32 = u32::MAX;
-/// Number of slots ahead of the producer that are prefetched for writing.
+/// Number of CQE slots ahead of the producer index that are prefetched for writing.
 const PREFETCH: u32 = 16;
-/// Maximum number of CQEs behind a held one before it is published.
+/// Maximum number of CQEs behind a held CQE before the held one is published.
 const MAX_HELD: u32 = 64;
 
-/// Moderation settings of EX_MODIFY_CQ. If either is zero, events are not moderated.
+/// Event moderation settings of a CQ from EX_MODIFY_CQ. If either is zero, events are not
+/// moderated.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CqModeration {
     /// Number of CQEs after which an armed CQ raises its event.
     pub count: u16,
-    /// Maximum delay of the event after the first CQE, in microseconds.
+    /// Maximum delay of a CQ's event after the first CQE, in microseconds.
     pub period: u16,
 }
 
@@ -50,47 +51,49 @@ pub struct CqModeration {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Armed {
     No,
-    /// An event is raised at the next CQE, or only at a CQE in error (no received frame is
+    /// The CQ raises an event at the next CQE, or only at a CQE in error (no received frame is
     /// solicited).
     Yes {
         errors_only: bool,
     },
-    /// Moderation delays the event. The first CQE came at `since_ns`, which is unknown until the
-    /// end of its burst.
+    /// Moderation delays the CQ's event. The first CQE came at `since_ns`, which is unknown until
+    /// the end of its burst.
     Moderated {
         since_ns: Option<u64>,
         count: u32,
     },
 }
 
-/// Destination of a CQ's completion events.
+/// Event channel and handle for a CQ's completion events.
 pub struct CompletionEvents {
     pub channel: Arc<EventChannel>,
     /// The program's handle of the CQ.
     pub element: u64,
-    /// Number of completion events that the program has read.
+    /// Number of completion events of the CQ that the program has read.
     pub reported: Reported,
 }
 
-/// Completion queue over a ring in the program's memory.
+/// Completion queue over a CQE ring in the program's memory.
 pub struct CqObject {
     ring: NicRing,
     record: DoorbellRecord,
-    /// Base-2 logarithm of the ring's number of CQEs.
+    /// Base-2 logarithm of the number of CQEs in the CQ's ring.
     log_entries: u32,
     /// Base-2 logarithm of a CQE's size in bytes.
     entry_shift: u32,
     producer: u32,
-    /// Consumer index as last read from the record; never ahead of the program's own.
+    /// Consumer index of the CQ as last read from its doorbell record; never ahead of the program's
+    /// own.
     consumer: u32,
-    /// Producer index behind the last CQE in error.
+    /// Producer index of the CQ behind its last CQE in error.
     error_end: u32,
-    /// Set while the first CQE of the burst is not published.
+    /// Set while the first CQE of the burst is held: written to the ring only when the burst is
+    /// published.
     held: bool,
     held_index: u32,
     held_cqe: NicCqe,
     /// CQEs of received frames that are being compressed, if the program has requested compression.
-    /// They are the last ones before the producer.
+    /// They are the last ones before the CQ's producer index.
     session: Option<Box<Session>>,
     ignore_overrun: bool,
     overrun: bool,
@@ -98,7 +101,7 @@ pub struct CqObject {
     pub moderation: CqModeration,
     pub completions: Option<CompletionEvents>,
     pub events: AsyncSource,
-    /// Set when timestamps are UTC (`MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS`).
+    /// Set when the CQ's timestamps are UTC (`MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS`).
     pub real_time: bool,
     pub number: u32,
     errors: ErrorCounts,
@@ -164,15 +167,15 @@ impl CqObject {
         self.behind(self.consumer)
     }
 
-    /// Returns the number of CQEs between a consumer index and the producer. Only the index bits
-    /// for the ring's slots and their owner bit count: DPDK's index has 16 bits once it has read a
-    /// session (`rxq_zip.cq_ci` of `mlx5_rx.h`), and continues so.
+    /// Returns the number of CQEs between a consumer index and the CQ's producer index. Only the
+    /// index bits for the ring's slots and their owner bit count: DPDK's index has 16 bits once it
+    /// has read a session (`rxq_zip.cq_ci` of `mlx5_rx.h`), and continues so.
     #[inline]
     fn behind(&self, consumer: u32) -> u32 {
         self.producer.wrapping_sub(consumer) & ((2 << self.log_entries) - 1)
     }
 
-    /// Returns `true` if the program has consumed every CQE.
+    /// Returns `true` if the program has consumed every CQE of the CQ.
     pub fn is_drained(&mut self) -> bool {
         self.consumer = self.record.load(CONSUMER);
         self.overrun || self.outstanding() == 0
@@ -184,7 +187,7 @@ impl CqObject {
         self.overrun
     }
 
-    /// Overruns the CQ: one CQE is lost, and no further CQE is written.
+    /// Overruns a CQ: one CQE is lost, and no further CQE is written.
     #[cold]
     pub fn fail(&mut self) {
         if !self.overrun {
@@ -193,7 +196,7 @@ impl CqObject {
         }
     }
 
-    /// Compresses the CQEs of received frames from now on.
+    /// Makes a CQ compress the CQEs of received frames from now on.
     pub fn compress(&mut self, session: Session) {
         self.session = Some(Box::new(session));
     }
@@ -215,8 +218,8 @@ impl CqObject {
         }
     }
 
-    /// Adds a CQE to the session, or ends the session. Takes a copy, so that other paths need not
-    /// keep the CQE in memory.
+    /// Adds a CQE to the compression session, or ends the session. Takes a copy, so that other
+    /// paths need not keep the CQE in memory.
     #[inline(never)]
     fn add_to_session(&mut self, cqe: NicCqe) {
         let first_slot = self.producer & (self.entries() - 1) == 0;
@@ -233,7 +236,7 @@ impl CqObject {
         }
     }
 
-    /// Writes the CQEs of the session, the arrays before the title.
+    /// Writes the CQEs of the compression session, the arrays of mini CQEs before the title.
     fn end_session(&mut self) {
         let Some(session) = self.session.as_mut().filter(|it| it.len() > 0) else {
             return;
@@ -262,8 +265,8 @@ impl CqObject {
         self.raise_if_armed(true);
     }
 
-    /// Returns the address of an index's slot. In a 128-byte CQE the 64 bytes of the layout are the
-    /// second half.
+    /// Returns the address of the CQ ring's slot for an index. In a 128-byte CQE the 64 bytes of
+    /// the layout are the second half.
     #[inline(always)]
     fn slot(&self, index: u32) -> *mut u8 {
         let slot = (index & (self.entries() - 1)) as usize;
@@ -271,7 +274,7 @@ impl CqObject {
             .at((slot << self.entry_shift) + (1 << self.entry_shift) - 64)
     }
 
-    /// Stores a CQE in the ring's slot of an index.
+    /// Stores a CQE in the CQ ring's slot for an index.
     #[inline(always)]
     fn store(&mut self, index: u32, cqe: &NicCqe) {
         // The owner bit toggles with each round of the ring.
@@ -288,7 +291,8 @@ impl CqObject {
         opcode_and_owner.store((last | owner).to_be(), Ordering::Release);
     }
 
-    /// Stores mini CQEs in the slot of an index. The program does not read them before the title.
+    /// Stores an array of mini CQEs in the CQ ring's slot for an index. The program does not read
+    /// them before the title.
     fn store_array(&mut self, index: u32, array: &NicCqe) {
         let slot = self.slot(index).cast::<u64>();
         for (at, word) in array.0.iter().enumerate() {
@@ -298,7 +302,7 @@ impl CqObject {
         }
     }
 
-    /// Appends a CQE, which becomes visible after those before it.
+    /// Appends a CQE to the CQ, which becomes visible after those before it.
     #[inline(always)]
     fn write(&mut self, cqe: &NicCqe) {
         let index = self.producer;
@@ -321,7 +325,7 @@ impl CqObject {
         }
     }
 
-    /// Makes the burst's CQEs visible to the program.
+    /// Makes the CQEs of the current burst visible to the program.
     fn publish(&mut self) {
         self.end_session();
         self.publish_held();
@@ -362,7 +366,7 @@ impl CqObject {
         }
     }
 
-    /// Returns `true` if moderation delays completion events.
+    /// Returns `true` if moderation delays the CQ's completion events.
     fn is_moderated(&self, errors_only: bool) -> bool {
         self.moderation.count > 1 && self.moderation.period > 0 && !errors_only
     }
@@ -377,14 +381,14 @@ impl CqObject {
         }
     }
 
-    /// Returns the numbers of completions in error since the last call; `None` if there are none.
+    /// Returns the numbers of completions in error since the last call; `None` if the CQ has none.
     pub fn take_errors(&mut self) -> Option<ErrorCounts> {
         let any = self.errors.receive + self.errors.send > 0;
         any.then(|| std::mem::take(&mut self.errors))
     }
 
-    /// Publishes the burst's CQEs. Then checks whether the program has armed the CQ, and whether a
-    /// moderated event is due. Must be called at the end of each burst.
+    /// Publishes the burst's CQEs in the CQ. Then checks whether the program has armed the CQ, and
+    /// whether a moderated event is due. Must be called at the end of each burst.
     pub fn end_burst(&mut self, now_ns: u64) {
         self.publish();
         if let Armed::Moderated { since_ns, .. } = &mut self.armed {
@@ -419,8 +423,8 @@ impl CqObject {
         }
     }
 
-    /// Raises a moderated event that would be due before `until_ns`, because the NIC's thread does
-    /// not check until then.
+    /// Raises a moderated event of the CQ that would be due before `until_ns`, because the NIC's
+    /// thread does not check until then.
     pub fn fire_due_before(&mut self, until_ns: u64) {
         if let Armed::Moderated { since_ns, .. } = self.armed {
             let due =
@@ -431,8 +435,8 @@ impl CqObject {
         }
     }
 
-    /// Continues in another ring (RESIZE_CQ). Unconsumed CQEs stay in the old ring, followed by one
-    /// with opcode RESIZE. libmlx5 copies them to the new ring, one slot further. Fails with
+    /// Continues a CQ in another ring (RESIZE_CQ). Unconsumed CQEs stay in the old ring, followed
+    /// by one with opcode RESIZE. libmlx5 copies them to the new ring, one slot further. Fails with
     /// `EINVAL` if they would not fit, or as [`NicRing::new`] does.
     pub fn resize(
         &mut self,

@@ -6,13 +6,13 @@ use std::mem::offset_of;
 
 use crate::abi::{self, mlx5_cqe64, mlx5_err_cqe};
 
-/// Mask of the 24 bits of CQNs, QPNs, flow tags and the indexes of doorbell records.
+/// Mask for 24-bit numbers: CQNs, QPNs, flow tags and the indexes in doorbell records.
 pub const MASK_24: u32 = 0xff_ffff;
 
-/// Format of a title CQE, in bits 3:2 of `op_own`.
+/// Value of the format field for the title CQE of a compression session, in bits 3:2 of `op_own`.
 const COMPRESSED: u64 = 3;
 
-/// A CQE (PRM "CQE format"): eight big-endian words, of which the last is written last.
+/// A CQE (PRM "CQE format"): eight big-endian words. The last word is stored last.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NicCqe(pub [u64; 8]);
 
@@ -34,42 +34,43 @@ const _: () = {
 /// Fields of a received frame's CQE.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RxInfo {
-    /// RSS hash (`rss_hash_result`, bytes 12 to 15).
+    /// RSS hash of a received frame (`rss_hash_result`, bytes 12 to 15).
     pub hash: u32,
-    /// `rss_hash_type`, byte 16. Bits 3:2: hashed IP version (1 IPv4, 2 IPv6), bits 7:6: hashed
-    /// transport (1 TCP, 2 UDP), both for the destination; bits 1:0 and 5:4: likewise for the
-    /// source.
+    /// `rss_hash_type` of a received frame, byte 16. Bits 3:2: hashed IP version (1 IPv4, 2 IPv6),
+    /// bits 7:6: hashed transport (1 TCP, 2 UDP), both for the destination; bits 1:0 and 5:4:
+    /// likewise for the source.
     pub hash_type: u8,
-    /// Valid checksums (`hds_ip_ext`, byte 28): `MLX5_CQE_L3_OK`, `MLX5_CQE_L4_OK`.
+    /// Valid checksums of a received frame (`hds_ip_ext`, byte 28): `MLX5_CQE_L3_OK`,
+    /// `MLX5_CQE_L4_OK`.
     pub checks: u8,
-    /// Header types (`l4_hdr_type_etc`, byte 29): bits 6:4 transport, bits 3:2 network layer,
-    /// bit 0 `cv`.
+    /// Header types of a received frame (`l4_hdr_type_etc`, byte 29): bits 6:4 transport, bits 3:2
+    /// network layer, bit 0 `cv`.
     pub headers: u8,
-    /// Tag control information of the C-VLAN tag (`vlan_info`, bytes 30 and 31).
+    /// Tag control information of a received frame's C-VLAN tag (`vlan_info`, bytes 30 and 31).
     pub vlan: u16,
-    /// Number of bytes written (`byte_cnt`).
+    /// Number of bytes of a received frame that were written (`byte_cnt`).
     pub byte_count: u32,
-    /// Flow tag, in the low 24 bits of `sop_drop_qpn`.
+    /// Flow tag of a received frame, in the low 24 bits of `sop_drop_qpn`.
     pub tag: u32,
 }
 
 /// Reason of a WQE's failure in its CQE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WqeError {
-    /// Error syndrome of the CQE: `MLX5_CQE_SYNDROME_*`.
+    /// Error syndrome in the CQE of a failed WQE: `MLX5_CQE_SYNDROME_*`.
     pub syndrome: u8,
-    /// Vendor's error syndrome of the CQE (`vendor_err_synd`).
+    /// Vendor's error syndrome in the CQE of a failed WQE (`vendor_err_synd`).
     pub vendor: u8,
 }
 
 impl WqeError {
-    /// The queue was or went into error before the WQE was executed.
+    /// WQE error: the queue was or went into error before the WQE was executed.
     pub const FLUSHED: Self = Self::new(abi::MLX5_CQE_SYNDROME_WR_FLUSH_ERR, 0xf9);
-    /// The frame is longer than its buffers.
+    /// WQE error: the frame is longer than its buffers.
     pub const TOO_LONG: Self = Self::new(abi::MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR, 0x32);
-    /// A key, range or access right is invalid.
+    /// WQE error: a memory key, range or access right is invalid.
     pub const PROTECTION: Self = Self::new(abi::MLX5_CQE_SYNDROME_LOCAL_PROT_ERR, 0x51);
-    /// The WQE is malformed.
+    /// WQE error: the WQE is malformed.
     pub const BAD_WQE: Self = Self::new(abi::MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, 0x68);
 
     const fn new(syndrome: u32, vendor: u8) -> Self {
@@ -93,8 +94,8 @@ impl NicCqe {
         ])
     }
 
-    /// Sets the WQE of a striding queue (`wqe_id`, bytes 2 and 3) and the bytes and strides that
-    /// the CQE consumes of it.
+    /// Sets in a CQE the WQE of a striding queue (`wqe_id`, bytes 2 and 3) and the bytes and
+    /// strides that the CQE consumes of it.
     ///
     /// `wqe_id` is the 16-bit counter of WQEs: readers mask it to the ring (`rx_burst_mprq` of
     /// DPDK's `mlx5_rx.c`).
@@ -105,15 +106,15 @@ impl NicCqe {
         self
     }
 
-    /// Makes the CQE the title of a session of `count` completions (`MLX5_COMPRESSED` of DPDK's
-    /// `mlx5_prm.h`: 3 in the format bits of `op_own`).
+    /// Makes a CQE the title of a compression session of `count` completions (`MLX5_COMPRESSED` of
+    /// DPDK's `mlx5_prm.h`: 3 in the format bits of `op_own`).
     pub fn titled(mut self, count: u32) -> Self {
         self.0[5] = u64::from(count);
         self.0[7] |= COMPRESSED << 2;
         self
     }
 
-    /// Returns `true` for the CQE of a received frame or of a filler.
+    /// Returns `true` for the CQE of a received frame or for a filler CQE of a striding queue.
     pub fn is_received(&self) -> bool {
         self.opcode() == abi::MLX5_CQE_RESP_SEND
     }
@@ -122,7 +123,7 @@ impl NicCqe {
         (self.0[7] >> 16) as u16
     }
 
-    /// Creates a CQE from words 4 to 7, which every CQE has.
+    /// Creates a CQE from its words 4 to 7, which every CQE has.
     #[inline(always)]
     fn new(uidx: u32, byte_count: u32, word_6: u64, last_word: u64) -> Self {
         let (uidx, byte_count) = (u64::from(uidx) << 32, u64::from(byte_count));
@@ -161,7 +162,7 @@ impl NicCqe {
         Self::new(uidx, 0, syndrome, last_word(wqe, wqe_counter, opcode))
     }
 
-    /// Creates the CQE that says that the CQ continues in another ring (RESIZE_CQ).
+    /// Creates the CQE which marks that its CQ continues in another ring (RESIZE_CQ).
     pub fn resized() -> Self {
         Self::new(0, 0, 0, last_word(0, 0, abi::MLX5_CQE_RESIZE_CQ))
     }
@@ -176,19 +177,19 @@ fn last_word(sop_drop_qpn: u32, wqe_counter: u16, opcode: u32) -> u64 {
     u64::from(sop_drop_qpn) << 32 | u64::from(wqe_counter) << 16 | u64::from(opcode) << 4
 }
 
-/// Numbers of completions in error, as the port counts them.
+/// Numbers of completions in error, for the counters of the port.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ErrorCounts {
     pub receive: u64,
     pub receive_flushed: u64,
-    /// Number of receive completions of frames that were too long.
+    /// Number of receive completions in error because the frame was too long.
     pub receive_length: u64,
     pub send: u64,
     pub send_flushed: u64,
 }
 
 impl ErrorCounts {
-    /// Counts a CQE in error by queue type and syndrome.
+    /// Adds a CQE in error to the error counts by queue type and syndrome.
     pub fn add(&mut self, cqe: &NicCqe) {
         let syndrome = cqe.0[6] as u32 & 0xff;
         let flushed = u64::from(syndrome == abi::MLX5_CQE_SYNDROME_WR_FLUSH_ERR);

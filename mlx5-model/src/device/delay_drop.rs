@@ -16,12 +16,12 @@ use crate::device::counters::PortCounters;
 pub struct NicDelayDrop {
     timeout_ns: u64,
     armed: bool,
-    /// Counters of the first port, which include those of the device.
+    /// Counters of the device's first port, which include those of the device.
     counters: &'static PortCounters,
 }
 
 impl NicDelayDrop {
-    /// Creates the armed state with a timeout in microseconds.
+    /// Creates the armed delay drop state with a timeout in microseconds.
     pub fn new(timeout_us: u32, counters: &'static PortCounters) -> Self {
         Self {
             timeout_ns: u64::from(timeout_us) * 1000,
@@ -30,13 +30,14 @@ impl NicDelayDrop {
         }
     }
 
-    /// Returns `true` if a frame that has waited for `waited_ns` continues to wait.
+    /// Returns `true` if delay drop continues to hold a frame that has waited for `waited_ns`.
     pub fn holds(&mut self, waited_ns: u64) -> bool {
         self.armed &= waited_ns < self.timeout_ns;
         self.armed
     }
 
-    /// Handles a timeout as the driver does, between bursts: counts it and arms the device.
+    /// Handles a delay drop timeout as the driver does, between bursts: counts it and arms delay
+    /// drop again.
     #[inline]
     pub fn rearm(&mut self) {
         if !self.armed {
@@ -46,7 +47,8 @@ impl NicDelayDrop {
         }
     }
 
-    /// Counts a queue that was created with delay drop. The driver never decreases the count.
+    /// Counts a receive queue that was created with delay drop. The driver never decreases the
+    /// count.
     pub fn count_queue(&self) {
         let queues = &self.counters.delay_drop_queues;
         queues.fetch_add(1, Ordering::Relaxed);

@@ -23,27 +23,27 @@ use crate::process::{
     real, refuse_if,
 };
 
-/// Asynchronous events (`enum ib_event_type`, which no uAPI header defines).
+/// Asynchronous events of the modelled device (`enum ib_event_type`, which no uAPI header defines).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum NicEvent {
-    /// A CQ overran.
+    /// Asynchronous event: a CQ overran.
     CqErr = 0,
-    /// A QP's queue failed.
+    /// Asynchronous event: a QP's queue failed.
     QpFatal = 1,
-    /// The device failed.
+    /// Asynchronous event: the device failed.
     DeviceFatal = 8,
-    /// The port's link came up.
+    /// Asynchronous event: the port's link came up.
     PortActive = 9,
-    /// The port's link went down.
+    /// Asynchronous event: the port's link went down.
     PortErr = 10,
-    /// An SRQ holds fewer WRs than its limit.
+    /// Asynchronous event: an SRQ holds fewer WRs than its limit.
     SrqLimitReached = 15,
-    /// A WQ failed.
+    /// Asynchronous event: a WQ failed.
     WqFatal = 19,
 }
 
-/// Number of an object's events that the program has read.
+/// Number of events of a verbs object that the program has read.
 pub type Reported = Arc<AtomicU32>;
 
 struct QueuedEvent {
@@ -52,11 +52,11 @@ struct QueuedEvent {
     reported: Option<Reported>,
 }
 
-/// Event channel; it handles its own descriptor.
+/// Channel of completion or asynchronous events; it handles its own descriptor.
 pub struct EventChannel {
     fd: RawFd,
-    /// Size of an event in bytes. A completion event's layout is the start of an asynchronous
-    /// event's layout.
+    /// Size of an event that the program reads, in bytes. A completion event's layout is the start
+    /// of an asynchronous event's layout.
     len: usize,
     queue: Mutex<EventQueue>,
 }
@@ -74,8 +74,8 @@ impl EventChannel {
         Self::open(size_of::<ib_uverbs_comp_event_desc>())
     }
 
-    /// Opens a context's channel for asynchronous events. Fails as [`EventChannel::completion`]
-    /// does.
+    /// Opens a device context's channel for asynchronous events. Fails as
+    /// [`EventChannel::completion`] does.
     pub fn asynchronous() -> Result<Arc<Self>, Errno> {
         Self::open(size_of::<ib_uverbs_async_event_desc>())
     }
@@ -98,7 +98,7 @@ impl EventChannel {
         self.fd
     }
 
-    /// Returns `true` if the program has closed the descriptor.
+    /// Returns `true` if the program has closed the event channel's descriptor.
     pub fn is_closed(&self) -> bool {
         self.lock().closed
     }
@@ -129,7 +129,7 @@ impl EventChannel {
         self.push(element, kind as u32, None);
     }
 
-    /// Removes the queued events of a destroyed object.
+    /// Removes the queued events of a destroyed verbs object from the event channel.
     pub fn purge(&self, reported: &Reported) {
         let mut queue = self.lock();
         let before = queue.events.len();
@@ -144,8 +144,8 @@ impl EventChannel {
         }
     }
 
-    /// Makes the eventfd unreadable, without waiting. A reader that has just taken the eventfd's
-    /// count finds the queue empty and waits again.
+    /// Makes the event channel's eventfd unreadable, without waiting. A reader that has just taken
+    /// the eventfd's count finds the queue empty and waits again.
     fn clear(&self) {
         let mut count = [0u8; 8];
         let vector = libc::iovec {
@@ -167,7 +167,7 @@ impl EventChannel {
         }
     }
 
-    /// Removes the next event from the queue and returns it.
+    /// Removes the next event from the event channel's queue and returns it.
     fn pop(&self) -> Option<ib_uverbs_async_event_desc> {
         let mut queue = self.lock();
         let event = queue.events.pop_front()?;
@@ -188,8 +188,8 @@ impl EventChannel {
 }
 
 impl File for EventChannel {
-    /// Reads one event per call, as the kernel does. The wait is the eventfd's own, so that
-    /// `O_NONBLOCK` and interrupted calls behave correctly.
+    /// Reads one event per call from the event channel, as the kernel does. The wait is the
+    /// eventfd's own, so that `O_NONBLOCK` and interrupted calls behave correctly.
     fn read(&self, fd: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
         refuse_if(buf.len() < self.len, libc::EINVAL)?;
         loop {
@@ -212,17 +212,17 @@ impl File for EventChannel {
     }
 }
 
-/// Source of the asynchronous events of one object.
+/// Source of the asynchronous events of one verbs object.
 #[derive(Clone)]
 pub struct AsyncSource {
     channel: Arc<EventChannel>,
-    /// The program's handle of the object.
+    /// The program's handle of the verbs object that the events are about.
     element: u64,
     reported: Reported,
 }
 
 impl AsyncSource {
-    /// Creates a source that queues the events of the object `element` in `channel`.
+    /// Creates a source that queues the events of the verbs object `element` in `channel`.
     pub fn new(channel: &Arc<EventChannel>, element: u64) -> Self {
         Self {
             channel: Arc::clone(channel),
@@ -231,13 +231,14 @@ impl AsyncSource {
         }
     }
 
-    /// Queues an asynchronous event of the object.
+    /// Queues an asynchronous event of the source's verbs object.
     pub fn raise(&self, kind: NicEvent) {
         self.channel
             .push(self.element, kind as u32, Some(&self.reported));
     }
 
-    /// Removes the events that were not read. Returns the number of those that were.
+    /// Removes the object's events that the program has not read. Returns the number of those that
+    /// it has read.
     pub fn finish(&self) -> u32 {
         self.channel.purge(&self.reported);
         self.reported.load(Ordering::Relaxed)

@@ -9,7 +9,8 @@ use super::port::{LinkChange, NicPort};
 use super::rq::{Rq, RqOwner, RqState};
 use super::state::DeviceState;
 
-/// Injects due faults, updates those in effect, and records whether any remains.
+/// Injects due faults into the device, updates the faults in effect, and records whether any
+/// remains.
 #[cold]
 pub fn apply(state: &mut DeviceState, now_ns: u64) {
     if state.is_dead() {
@@ -41,7 +42,7 @@ fn is_due(state: &DeviceState, fault: &Fault, now_ns: u64) -> bool {
     port.is_some_and(|port| fault.is_due(port.received(), port.since_rule_ns(now_ns)))
 }
 
-/// Injects a fault. Returns `false` if its target does not exist yet.
+/// Injects a fault into the device. Returns `false` if the fault's target does not exist yet.
 fn inject(state: &mut DeviceState, fault: &Fault, now_ns: u64) -> bool {
     let at = usize::from(fault.port).wrapping_sub(1);
     match fault.effect {

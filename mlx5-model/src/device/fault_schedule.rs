@@ -5,23 +5,24 @@
 
 use crate::settings::fault::{Fault, Trigger};
 
-/// List of the faults that have not been injected.
+/// Faults of a device that have not been injected yet.
 #[derive(Debug, Default)]
 pub struct FaultSchedule(Vec<Fault>);
 
 impl FaultSchedule {
-    /// Schedules all faults of a device.
+    /// Schedules all faults of a device for injection.
     pub fn new(faults: &[Fault]) -> Self {
         Self(faults.to_vec())
     }
 
-    /// Returns `true` if every fault has been injected.
+    /// Returns `true` if every fault of the device has been injected.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Offers each fault, in the order of the settings, to `inject`, which returns whether it has
-    /// injected it. Faults that are not due or whose target does not exist yet stay scheduled.
+    /// Offers each scheduled fault, in the order of the settings, to `inject`, which returns
+    /// whether it has injected the fault. Faults that are not due or whose target does not exist
+    /// yet stay scheduled.
     pub fn run(&mut self, mut inject: impl FnMut(&Fault) -> bool) {
         self.0.retain(|fault| !inject(fault));
     }

@@ -17,32 +17,32 @@ use super::memory::{Access, NicRing, Regions};
 
 /// Size of a WQE basic block in bytes, the unit of a queue's indexes.
 const BLOCK: usize = 64;
-/// Unit of sizes within a WQE, in bytes.
+/// Unit of sizes within a send WQE, in bytes.
 const UNIT: usize = 16;
-/// Size of the largest frame that is gathered, in bytes.
+/// Size of the largest frame that a send WQE may describe, in bytes.
 const MAX_FRAME: usize = 65_536 + 64;
 /// Bit of `MLX5_ETH_WQE_INSERT_VLAN` in `eth_seg.insert.type` (PRM "Ethernet segment"), which the
 /// user headers do not define.
 pub const INSERT_VLAN: u16 = 1 << 15;
 /// Bit of `MLX5_ETH_WQE_SVLAN` in `eth_seg.insert.type`: the inserted tag is an S-VLAN tag.
 const INSERT_SVLAN: u16 = 1 << 0;
-/// Completion mode in `fm_ce_se`: the WQE always completes.
+/// Completion mode in `fm_ce_se` of a send WQE: the WQE always completes.
 const ALWAYS_COMPLETE: u8 = abi::MLX5_WQE_CTRL_CQ_UPDATE as u8;
 /// Offset of the inline header in the second segment of a send on a raw packet QP.
 const INLINE_START: usize = offset_of!(mlx5_wqe_eth_seg, inline_hdr_start);
 
-/// Control segment of a WQE (`mlx5_wqe_ctrl_seg`).
+/// Control segment of a send WQE (`mlx5_wqe_ctrl_seg`).
 #[derive(Clone, Copy)]
 pub struct ControlSegment {
     pub opcode: u8,
-    /// Size of the WQE in units of 16 bytes.
+    /// Size of the send WQE in units of 16 bytes.
     units: usize,
-    /// Set when the WQE requests a completion.
+    /// Set when the send WQE requests a completion.
     pub complete: bool,
 }
 
 impl ControlSegment {
-    /// Returns the number of basic blocks that the WQE occupies.
+    /// Returns the number of basic blocks that the send WQE occupies.
     pub fn blocks(self) -> u16 {
         (self.units * UNIT).div_ceil(BLOCK).max(1) as u16
     }
@@ -55,8 +55,8 @@ pub struct GatherRing {
 }
 
 impl GatherRing {
-    /// Creates a ring of `blocks` basic blocks. Fails with `EINVAL` for an invalid number, or as
-    /// [`NicRing::new`] does.
+    /// Creates a send queue's ring of `blocks` basic blocks. Fails with `EINVAL` for an invalid
+    /// number, or as [`NicRing::new`] does.
     pub fn new(addr: u64, blocks: u32) -> Result<Self, Errno> {
         refuse_if(!blocks.is_power_of_two() || blocks > 1 << 15, libc::EINVAL)?;
         let ring = NicRing::new(addr, u64::from(blocks) * BLOCK as u64)?;
@@ -67,7 +67,7 @@ impl GatherRing {
         self.blocks
     }
 
-    /// Reads a 16-byte unit of a WQE at `at`, rounded down to a multiple of 16.
+    /// Reads a 16-byte unit of a send WQE at `at`, rounded down to a multiple of 16.
     #[inline]
     fn unit(&self, at: usize) -> [u8; UNIT] {
         let words = self.ring.at(at & !(UNIT - 1)).cast::<u64>();
@@ -85,7 +85,7 @@ impl GatherRing {
         (u32::from(head) & (self.blocks - 1)) as usize * BLOCK
     }
 
-    /// Reads the control segment of the WQE at `at`.
+    /// Reads the control segment of the send WQE at `at`.
     pub fn control(&self, at: usize) -> ControlSegment {
         let unit = self.unit(at);
         let size = unit[offset_of!(mlx5_wqe_ctrl_seg, qpn_ds) + 3] & 0x3f;
@@ -144,7 +144,8 @@ impl GatherRing {
         }
     }
 
-    /// Appends one data segment. Returns its size in units.
+    /// Appends the buffer of one data segment to a frame that is sent. Returns the segment's size
+    /// in units.
     fn gather_one(
         &self,
         regions: &Regions,
@@ -175,7 +176,7 @@ impl GatherRing {
         Ok(1)
     }
 
-    /// Appends inline bytes, which wrap at the end of the ring.
+    /// Appends a send WQE's inline bytes to the frame; they wrap at the end of the ring.
     fn copy_inline(&self, mut at: usize, mut len: usize, frame: &mut Vec<u8>) {
         while len > 0 {
             let unit = self.unit(at);

@@ -26,34 +26,35 @@ use super::port::NicPort;
 use super::round;
 use super::state::DeviceState;
 
-/// Time for which the thread spins for more work before it sleeps, in nanoseconds.
+/// Time for which the NIC's thread spins for more frames and WQEs before it sleeps, in nanoseconds.
 const SPIN_NS: u64 = 50_000;
-/// Longest sleep in nanoseconds. Doorbells are writes to memory, which cannot wake a thread.
+/// Longest sleep of the NIC's thread in nanoseconds. Doorbells are writes to memory, which cannot
+/// wake a thread.
 const MAX_SLEEP_NS: u64 = 100_000;
 /// First rest of the NIC's thread in nanoseconds, which a frame ends early. During a rest the clock
 /// that programs read stands still until the next command, and the arming of a CQ is not noticed.
 const REST_NS: u64 = 2_000_000;
 /// Longest rest of the NIC's thread in nanoseconds.
 const MAX_REST_NS: u64 = 64_000_000;
-/// Shortest time for which frames gather, in nanoseconds. Each wake-up costs as much as several
-/// hundred frames.
+/// Shortest time for which the NIC's thread lets frames gather on a wire, in nanoseconds. Each
+/// wake-up costs as much as several hundred frames.
 const GATHER_NS: u64 = 200_000;
 /// Longest time for which frames gather on wires that signal when their rings fill, in nanoseconds.
 const MAX_GATHER_NS: u64 = 64_000_000;
-/// Longest time for which frames gather on other wires, in nanoseconds, with a ring of the default
-/// size; a smaller ring has less. In this time 2 million frames of 1500 bytes per second fill less
-/// than half of the default ring.
+/// Longest time for which frames gather on wires without a signal for a full ring, in nanoseconds,
+/// with a ring of the default size; a smaller ring has less. In this time 2 million frames of 1500
+/// bytes per second fill less than half of the default ring.
 const MAX_BLIND_GATHER_NS: u64 = 16_000_000;
-/// Number of frames that should have gathered at a wake-up.
+/// Number of frames that should have gathered on the wires at a wake-up of the NIC's thread.
 const GATHERED: u64 = 8192;
-/// Interval between two checks for the file that ends a restart.
+/// Interval between two checks for the file that ends a restart of the device's driver.
 const FILE_CHECK: Duration = Duration::from_millis(1);
 
 /// Function that shows or hides a device in sysfs, by index and name, around a restart of its
 /// driver.
 pub type SetPresence = fn(usize, &str, bool);
 
-/// A device of the process, with the state that its lock protects.
+/// A modelled NIC device of the process, with the state that its lock protects.
 pub struct Device {
     index: usize,
     settings: &'static DeviceSettings,
@@ -61,16 +62,17 @@ pub struct Device {
     /// Number of commands that wait for the device's lock.
     waiting: AtomicU32,
     state: Mutex<DeviceState>,
-    /// Number of forks when the device was created, which identifies its process.
+    /// Number of forks of this process when the device was created, which identifies the device's
+    /// process.
     forks: u32,
-    /// Device of the next process, which a fork has created.
+    /// Device in the child process that a fork has created.
     next: OnceLock<&'static Device>,
 }
 
 static FIRST: [OnceLock<&'static Device>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
 
 impl Device {
-    /// Returns device `index` of this process. Fails with `ENODEV` if it does not exist.
+    /// Returns modelled device `index` of this process. Fails with `ENODEV` if it does not exist.
     pub fn get(index: usize, set_presence: SetPresence) -> Result<&'static Self, Errno> {
         let settings = settings::global().devices.get(index).ok_or(libc::ENODEV)?;
         let mut slot = FIRST.get(index).ok_or(libc::ENODEV)?;
@@ -105,7 +107,8 @@ impl Device {
         self.settings
     }
 
-    /// Locks the state for a command. The clock is updated, even while the thread rests.
+    /// Locks the device's state for a command. The clock is updated, even while the NIC's thread
+    /// rests.
     pub fn lock(&self) -> MutexGuard<'_, DeviceState> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,8 +117,8 @@ impl Device {
         state
     }
 
-    /// Starts the thread, and plugs the wires in for the first context. Fails with `ENOMEM` when
-    /// the system cannot start another thread.
+    /// Starts the NIC's thread, and plugs the wires in for the first context. Fails with `ENOMEM`
+    /// when the system cannot start another thread.
     pub fn start(&'static self, state: &mut DeviceState) -> Result<(), Errno> {
         if state.contexts.is_empty() {
             state.plug();
@@ -159,7 +162,7 @@ impl Device {
         }
     }
 
-    /// Hides the device while its driver restarts.
+    /// Hides the device in sysfs while its driver restarts.
     fn restart(&'static self, end: FaultEnd) {
         let name = &self.settings.name;
         (self.set_presence)(self.index, name, false);
@@ -181,18 +184,19 @@ impl Device {
     }
 }
 
-/// Idle state of the thread, which decides how long it waits.
+/// Idle state of the NIC's thread, which decides how long it waits.
 #[derive(Default)]
 struct Idleness {
-    /// Time at which the thread began to spin, in nanoseconds.
+    /// Time at which the NIC's thread began to spin, in nanoseconds.
     since_ns: Option<u64>,
-    /// Number of frames and WQEs handled since the last wait.
+    /// Number of frames and WQEs that the NIC's thread has handled since its last wait.
     worked: u64,
-    /// Time for which frames gather now, in nanoseconds.
+    /// Time for which frames gather on the wires now, in nanoseconds.
     gathers_ns: u64,
-    /// Longest gathering on a wire that does not signal when its ring fills, in nanoseconds.
+    /// Longest gathering of frames on a wire that does not signal when its ring fills, in
+    /// nanoseconds.
     most_blind_ns: u64,
-    /// Length of the thread's last rest in nanoseconds.
+    /// Length of the last rest of the NIC's thread in nanoseconds.
     rested_ns: u64,
 }
 
@@ -207,7 +211,7 @@ impl Idleness {
         }
     }
 
-    /// Returns the thread's wait after a round; `None`: the thread continues at once.
+    /// Returns the wait of the NIC's thread after a round; `None`: the thread continues at once.
     fn next_wait(&mut self, work: usize, state: &mut DeviceState) -> Option<Wait> {
         if work > 0 {
             self.worked += work as u64;
@@ -247,7 +251,7 @@ impl Idleness {
     }
 }
 
-/// Wait of an idle thread: descriptors and a time limit.
+/// Wait of the idle NIC thread: descriptors and a time limit.
 struct Wait {
     fds: [RawFd; thread::MAX_FDS],
     count: usize,
@@ -255,7 +259,7 @@ struct Wait {
 }
 
 impl Wait {
-    /// Waits for `ns`, or until one of the descriptors is readable.
+    /// Creates a wait of the NIC's thread for `ns`, or until one of the descriptors is readable.
     fn new(fds: impl Iterator<Item = RawFd>, ns: u64) -> Self {
         let mut wait = Self {
             fds: [-1; thread::MAX_FDS],
@@ -269,13 +273,13 @@ impl Wait {
         wait
     }
 
-    /// Lets frames gather until a wire signals that much of its ring is full.
+    /// Creates a wait that lets frames gather until a wire signals that much of its ring is full.
     fn for_full_rings(state: &DeviceState) -> Self {
         Self::new(state.ports.iter().filter_map(NicPort::begin_gathering), 0)
     }
 
-    /// Waits for frames of the wires, until the next frame of a paced wire is due, and at most
-    /// `ns`.
+    /// Creates a wait for frames of the wires, until the next frame of a paced wire is due, and at
+    /// most `ns`.
     fn for_frames(state: &DeviceState, ns: u64) -> Self {
         let mut wait = Self::new(state.ports.iter().filter_map(NicPort::wait_fd), ns);
         let now = state.clock.now_ns();

@@ -26,7 +26,7 @@ pub struct PdDependent {
 
 #[derive(Debug)]
 pub struct TableObject {
-    /// Receive queues of the table; their number is a power of two.
+    /// Receive queues of the indirection table; their number is a power of two.
     pub rqs: Box<[Index]>,
 }
 
@@ -35,27 +35,27 @@ pub struct SrqObject {
     pub pd: Index,
     pub max_wr: u32,
     pub max_sge: u32,
-    /// Number of WRs below which one event is raised; 0: no limit is set.
+    /// Number of WRs below which the SRQ raises one event; 0: no limit is set.
     pub limit: u32,
-    /// Doorbell record with the number of WRs posted.
+    /// Doorbell record of the SRQ with the number of WRs posted.
     pub record: DoorbellRecord,
     pub events: AsyncSource,
 }
 
-/// Kinds of QPs, each with its queues.
+/// Kinds of QPs (RSS or RAW_PACKET), each with its queues.
 #[derive(Debug)]
 pub enum QpBody {
-    /// RSS QP; it has neither own queues nor a state.
+    /// RSS QP; it has neither its own queues nor a state.
     Rss {
         tir: Index,
-        /// Indirection table of the QP, counted as in use.
+        /// Indirection table of the RSS QP, counted as in use.
         table: Index,
     },
     /// RAW_PACKET QP with its own receive or send queue, or both.
     Raw {
         rq: Option<Index>,
         sq: Option<Index>,
-        /// CQs of the receive queue and of the send queue.
+        /// CQs of the QP's receive queue and of its send queue.
         cqs: [Index; 2],
         /// SRQ that the QP was created with; the QP receives nothing from it.
         srq: Option<Index>,
@@ -96,27 +96,28 @@ pub struct QpObject {
     pub events: AsyncSource,
 }
 
-/// Flow counters: packets and bytes of the rules that name them.
+/// Flow counters: packets and bytes of the flow rules that name them.
 #[derive(Debug, Default)]
 pub struct CountersObject {
     pub packets: u64,
-    /// Bytes of the counted frames, without FCS.
+    /// Bytes of the frames that a flow counters object has counted, without FCS.
     pub bytes: u64,
-    /// Layout of a read: pairs of a counter (0 packets, 1 bytes) and the index of its value.
+    /// Layout of a read of flow counters: pairs of a counter (0 packets, 1 bytes) and the index of
+    /// its value.
     pub layout: Vec<(u32, u32)>,
 }
 
-/// Match criteria that rules share.
+/// Flow matcher: match criteria that flow rules share.
 #[derive(Debug)]
 pub struct MatcherObject {
-    /// Mask of the bits to compare (PRM "fte_match_param").
+    /// Mask of the bits that a flow matcher compares (PRM "fte_match_param").
     pub mask: Vec<u8>,
-    /// Bits of the sections to compare (`match_criteria_enable`).
+    /// Bits of the sections that a flow matcher compares (`match_criteria_enable`).
     pub criteria: u8,
-    /// `true` if the matcher's rules are NORMAL ones.
+    /// `true` if the flow matcher's rules are NORMAL ones.
     pub is_normal: bool,
     pub priority: u16,
-    /// `true` if the matcher's rules are for received frames.
+    /// `true` if the flow matcher's rules are for received frames.
     pub receives: bool,
 }
 
@@ -128,16 +129,16 @@ pub struct FlowObject {
     pub rules: FlowRules,
 }
 
-/// Entries that a flow rule added to the tables.
+/// Entries that a flow rule added to the flow tables.
 pub enum FlowRules {
     /// A sniffer rule, which copies every frame.
     Sniffer(Destination),
-    /// Entries of flow tables, all with the same action.
+    /// Entries of flow tables that one flow rule added, all with the same action.
     Entries(Vec<(TableId, Match)>, FlowAction),
 }
 
 impl FlowRules {
-    /// Adds all entries of the rule to the tables or, if one fails, none.
+    /// Adds all entries of the flow rule to the flow tables or, if one fails, none.
     pub fn add_to(&self, steering: &mut NicSteering) -> Result<(), Errno> {
         match self {
             Self::Sniffer(to) => steering.add_sniffer(*to),
@@ -155,7 +156,7 @@ impl FlowRules {
         Ok(())
     }
 
-    /// Removes the entries that [`FlowRules::add_to`] added.
+    /// Removes the flow table entries that [`FlowRules::add_to`] added.
     pub fn remove_from(&self, steering: &mut NicSteering) {
         match self {
             Self::Sniffer(to) => steering.remove_sniffer(*to),

@@ -16,13 +16,13 @@ use super::object::CountersObject;
 use super::rq::{Room, Rq};
 use super::sq::Sq;
 
-/// Queues of a device, with tables, counters and memory regions.
+/// Queues of a device, with indirection tables, counters and memory regions.
 pub struct Queues {
     pub cqs: Slab<CqObject>,
     /// Receive queues of the device's WQs and QPs.
     pub rqs: Slab<Rq>,
     pub sqs: Slab<Sq>,
-    /// TIRs: hashes and tables of RSS QPs.
+    /// TIRs: hashes and indirection tables of RSS QPs.
     pub tirs: Slab<Tir>,
     pub counters: Slab<CountersObject>,
     /// Registered memory that the queues may access.
@@ -31,7 +31,7 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// Creates the empty lists of a device's queues.
+    /// Creates the empty lists of a device's queues, tables and memory regions.
     pub fn new(max_wq: u32, delay_drop: NicDelayDrop) -> Self {
         Self {
             cqs: Slab::new(ObjectKind::Cq, LIMIT),
@@ -60,7 +60,7 @@ impl Queues {
         Some((sq, cq))
     }
 
-    /// Returns the room of a target for a frame, if `before` copies of it go to the target's queue
+    /// Returns the room of a target queue for a frame, if `before` copies of it go to that queue
     /// first and `cqes` CQEs to its CQ.
     #[inline]
     pub fn room(
@@ -76,15 +76,15 @@ impl Queues {
         }
     }
 
-    /// Returns `true` if a target without room holds the wire (delay drop).
+    /// Returns `true` if a target queue without room holds the wire (delay drop).
     pub fn delays(&self, target: &Target) -> bool {
         self.rqs
             .at(target.rss.rq)
             .is_some_and(|rq| rq.features.delay_drop)
     }
 
-    /// Delivers a frame to a target that has room; otherwise does nothing. Returns the room that
-    /// the target had.
+    /// Delivers a frame to a target queue that has room; otherwise does nothing. Returns the room
+    /// that the target had.
     #[inline(always)]
     pub fn deliver(&mut self, frame: &ParsedFrame<'_>, now: &Now, target: Target) -> Room {
         let Some(rq) = self.rqs.at_mut(target.rss.rq) else {
@@ -102,14 +102,16 @@ impl Queues {
         rq.receive(cq, &self.regions, frame, now, info)
     }
 
-    /// Returns `true` if the program has consumed all completions of received frames.
+    /// Returns `true` if the program has consumed all completions of frames that the device
+    /// received.
     pub fn are_drained(&mut self) -> bool {
         let Self { cqs, rqs, .. } = self;
         rqs.iter()
             .all(|(_, rq)| cqs.at_mut(rq.cq).is_none_or(CqObject::is_drained))
     }
 
-    /// Puts every receive queue of a dead CQ into error. Send queues detect it themselves.
+    /// Puts every receive queue of a CQ that has overrun into error. Send queues detect it
+    /// themselves.
     pub fn fail_receive_queues(&mut self, dead: Index) {
         let Self { cqs, rqs, .. } = self;
         if let Some(cq) = cqs.at_mut(dead) {

@@ -10,10 +10,10 @@ use super::sq::SqState;
 use super::state::DeviceState;
 use crate::handles::Index;
 
-/// Maximum number of send WQEs of a queue that are executed in a row.
+/// Maximum number of WQEs of a send queue that are executed in a row.
 const SEND_BURST: usize = 64;
 
-/// Runs one round. Returns the number of frames and WQEs that it handled.
+/// Runs one round of the NIC's thread. Returns the number of frames and WQEs that it handled.
 pub fn run(state: &mut DeviceState) -> usize {
     let now_ns = state.clock.tick();
     if state.has_faults {
@@ -76,7 +76,7 @@ fn send_queue(state: &mut DeviceState, index: Index, now: Now) -> usize {
     done
 }
 
-/// Runs the work that is due once per burst: flushes, events, counters, link changes.
+/// Runs the steps that are due once per burst of frames: flushes, events, counters, link changes.
 fn end_burst(state: &mut DeviceState, now_ns: u64) {
     state.queues.delay_drop.rearm();
     let Queues { rqs, cqs, .. } = &mut state.queues;

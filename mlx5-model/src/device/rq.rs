@@ -18,11 +18,11 @@ use super::memory::{DoorbellRecord, Regions};
 use super::scatter::{RqLayout, ScatterRing};
 use super::strides::{self, Strides};
 
-/// Index of the receive word in a doorbell record.
+/// Index of the receive producer word in a work queue's doorbell record.
 const PRODUCER: usize = abi::MLX5_RCV_DBR as usize;
-/// Distance in WQEs at which the first buffer is prefetched for writing.
+/// Distance in WQEs at which a receive WQE's first buffer is prefetched for writing.
 const PREFETCH: u16 = 16;
-/// Distance in WQEs at which the WQE itself is prefetched.
+/// Distance in WQEs at which the receive WQE itself is prefetched.
 const PREFETCH_WQE: u16 = 32;
 /// Index of a protection domain that does not exist; real indexes are always lower.
 const NO_PD: Index = Index::MAX;
@@ -30,80 +30,83 @@ const NO_PD: Index = Index::MAX;
 /// State of a receive queue (`enum ib_wq_state`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RqState {
-    /// Reset: frames are dropped, WQEs are not read.
+    /// Receive queue in reset: frames are dropped, WQEs are not read.
     Reset,
-    /// Ready: frames consume WQEs.
+    /// Receive queue ready: frames consume WQEs.
     Ready,
-    /// Error: WQEs are flushed when they are posted.
+    /// Receive queue in error: WQEs are flushed when they are posted.
     Error,
 }
 
-/// Owner of a receive queue.
+/// Verbs object to which a receive queue belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RqOwner {
-    /// A WQ, for which the program has a handle.
+    /// The receive queue is a WQ, for which the program has a handle.
     Wq,
-    /// A RAW_PACKET QP with its own receive queue.
+    /// The receive queue belongs to a RAW_PACKET QP.
     Qp,
 }
 
-/// Changes that a queue makes to frames and their delivery.
+/// Changes that a receive queue makes to frames and their delivery.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RqFeatures {
-    /// Removes the C-VLAN tag (`CVLAN_STRIPPING`).
+    /// Removes the C-VLAN tag of received frames (`CVLAN_STRIPPING`).
     pub strip_cvlan: bool,
-    /// Delivers the FCS behind the frame (`SCATTER_FCS`).
+    /// Delivers the FCS behind each received frame (`SCATTER_FCS`).
     pub scatter_fcs: bool,
-    /// Holds the wire for a frame without a WQE (`DELAY_DROP`).
+    /// Holds the wire for a received frame without a WQE (`DELAY_DROP`).
     pub delay_drop: bool,
 }
 
-/// Result of the check whether a frame can be delivered.
+/// Result of the check whether a receive queue can take a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// The queue has a WQE and the CQ has room.
+    /// Room for a frame: the receive queue has a WQE and its CQ has room.
     Enough,
     NoWqe,
     CqFull,
-    /// The queue is in reset or in error.
+    /// No room for a frame: the receive queue is in reset or in error.
     NotReady,
 }
 
 /// Receive queue of a WQ or a RAW_PACKET QP.
 pub struct Rq {
     wqes: ScatterRing,
-    /// Head WQE of a striding queue.
+    /// Head WQE of a striding receive queue.
     strides: Option<Strides>,
     record: DoorbellRecord,
-    /// Counter of the next WQE to consume.
+    /// Counter of the next WQE that the receive queue consumes.
     head: u16,
-    /// Producer counter when the record was last read.
+    /// Producer counter of the receive queue when its doorbell record was last read.
     producer: u16,
     state: RqState,
-    /// State in the driver's record, which only MODIFY_WQ updates (`mlx5_ib_modify_wq`).
+    /// State of the receive queue in the driver's record, which only MODIFY_WQ updates
+    /// (`mlx5_ib_modify_wq`).
     pub recorded: RqState,
-    /// Number of the WQEs last posted to a queue in error that are consumed without a CQE.
+    /// Number of the WQEs last posted to a receive queue in error that are consumed without a CQE.
     pub unflushed: u16,
-    /// Set when these WQEs get their CQEs at the reset of the queue, before that command returns.
+    /// Set when the unflushed WQEs of a receive queue get their CQEs at its reset, before that
+    /// command returns.
     pub flushes_at_reset: bool,
     pub features: RqFeatures,
     pub cq: Index,
     pub pd: Index,
-    /// Protection domain that the keys are checked against: `pd`, unless a fault has invalidated
-    /// them.
+    /// Protection domain that the receive queue's memory keys are checked against: `pd`, unless a
+    /// fault has invalidated them.
     key_pd: Index,
-    /// Number among the device's WQs in the order of creation, from 0.
+    /// Number of the WQ among the device's WQs in the order of creation, from 0.
     pub serial: u32,
-    /// The program's index of the queue (`srqn_uidx` of its CQEs).
+    /// The program's index of the receive queue (`srqn_uidx` of its CQEs).
     pub uidx: u32,
     pub owner: RqOwner,
     pub events: AsyncSource,
-    /// Set when the next frame's FCS must be wrong.
+    /// Set when the next frame that the receive queue takes must get a wrong FCS.
     damage_fcs: bool,
 }
 
 impl Rq {
-    /// Creates a queue in reset. Fails as [`ScatterRing::new`] and [`DoorbellRecord::new`] do.
+    /// Creates a receive queue in reset. Fails as [`ScatterRing::new`] and [`DoorbellRecord::new`]
+    /// do.
     pub fn new(
         layout: &RqLayout,
         cq: Index,
@@ -139,7 +142,8 @@ impl Rq {
         self.state
     }
 
-    /// Changes the queue's state. Reset returns to the first WQE; error flushes the posted WQEs.
+    /// Changes the receive queue's state. Reset returns to the first WQE; error flushes the posted
+    /// WQEs.
     pub fn set_state(&mut self, state: RqState, cq: &mut CqObject) {
         if state == RqState::Reset && self.flushes_at_reset {
             self.flush_except(0, cq);
@@ -163,8 +167,8 @@ impl Rq {
         self.producer.wrapping_sub(self.head)
     }
 
-    /// Checks whether `frames` copies of a frame can be delivered, with `cqes` CQEs in a CQ that
-    /// other queues may share.
+    /// Checks whether the receive queue can take `frames` copies of a frame, with `cqes` CQEs in a
+    /// CQ that other queues may share.
     pub fn room(
         &mut self,
         cq: &mut CqObject,
@@ -181,7 +185,7 @@ impl Rq {
         }
     }
 
-    /// Makes the check of [`Rq::room`] for a queue with one WQE per frame.
+    /// Makes the check of [`Rq::room`] for a receive queue with one WQE per frame.
     #[inline(always)]
     fn room_for_frames(&mut self, cq: &mut CqObject, frames: u16, cqes: u32) -> Room {
         if self.state != RqState::Ready {
@@ -205,7 +209,8 @@ impl Rq {
         self.posted() >= wqes
     }
 
-    /// Makes the check of [`Rq::room`] for a striding queue and frames of `count` strides each.
+    /// Makes the check of [`Rq::room`] for a striding receive queue and frames of `count` strides
+    /// each.
     #[inline(always)]
     fn room_in_strides(
         &mut self,
@@ -226,9 +231,10 @@ impl Rq {
         }
     }
 
-    /// Makes the check of [`Rq::room`] when the head WQE alone does not suffice. A WQE without room
-    /// for the frame is closed by a filler at once, even without a next WQE. No source states this,
-    /// but a program with one WQE would wait forever for the missing strides.
+    /// Makes the check of [`Rq::room`] for a striding receive queue when the head WQE alone does
+    /// not suffice. A WQE without room for the frame is closed by a filler at once, even without a
+    /// next WQE. No source states this, but a program with one WQE would wait forever for the
+    /// missing strides.
     #[cold]
     fn room_beyond(
         &mut self,
@@ -265,7 +271,7 @@ impl Rq {
         }
     }
 
-    /// Consumes the rest of the head WQE with a filler CQE.
+    /// Consumes the rest of a striding receive queue's head WQE with a filler CQE.
     fn push_filler(&mut self, cq: &mut CqObject, head: Strides) {
         let byte_count = strides::FILLER | strides::byte_count(head.left(), 0);
         let cqe = NicCqe::received(self.uidx, head.next(), 0, &RxInfo::default());
@@ -273,7 +279,7 @@ impl Rq {
         self.finish_wqe();
     }
 
-    /// Advances the queue to its next WQE.
+    /// Advances the receive queue to its next WQE.
     fn finish_wqe(&mut self) {
         self.head = self.head.wrapping_add(1);
         if let Some(head) = &mut self.strides {
@@ -281,7 +287,7 @@ impl Rq {
         }
     }
 
-    /// Completes a WQE, or its remaining strides, with an error.
+    /// Completes a receive WQE, or its remaining strides, with an error.
     ///
     /// For a striding queue the CQE names the WQE and the consumed strides as any other:
     /// `mlx5e_handle_rx_cqe_mpwrq` of Linux's `en_rx.c` reads both before it checks for errors,
@@ -296,8 +302,8 @@ impl Rq {
         cq.push_failed(&cqe);
     }
 
-    /// Completes every posted WQE with a flush error, in order, except the last `unflushed` ones.
-    /// The next call flushes WQEs that are posted later.
+    /// Completes every posted WQE of the receive queue with a flush error, in order, except the
+    /// last `unflushed` ones. The next call flushes WQEs that are posted later.
     pub fn flush(&mut self, cq: &mut CqObject) {
         self.flush_except(self.unflushed, cq);
     }
@@ -319,7 +325,7 @@ impl Rq {
         }
     }
 
-    /// Puts the queue into error and raises the event.
+    /// Puts the receive queue into error and raises the event of its WQ or QP.
     pub fn fail(&mut self, cq: &mut CqObject) {
         if self.state != RqState::Ready {
             return;
@@ -331,19 +337,19 @@ impl Rq {
         });
     }
 
-    /// Invalidates the queue's keys until it is reset: its next frame fails with a protection
-    /// error.
+    /// Invalidates the receive queue's memory keys until it is reset: its next frame fails with a
+    /// protection error.
     pub fn invalidate_keys(&mut self) {
         self.key_pd = NO_PD;
     }
 
-    /// Gives the next frame a wrong FCS.
+    /// Gives the next frame that the receive queue takes a wrong FCS.
     pub fn damage_next(&mut self) {
         self.damage_fcs = true;
     }
 
-    /// Delivers a frame if there is room. Returns the room that there was. `info` holds the hash
-    /// and the flow tag.
+    /// Delivers a frame if the receive queue has room. Returns the room that there was. `info`
+    /// holds the hash and the flow tag.
     ///
     /// Inlined with all its calls for an ordinary frame, so that values passed between the steps
     /// stay in registers. A value that is stored and loaded again in another width would wait for
@@ -367,7 +373,7 @@ impl Rq {
         room
     }
 
-    /// Delivers a frame into a striding queue if there is room.
+    /// Delivers a frame into a striding receive queue if it has room.
     #[inline(always)]
     fn receive_in_strides(
         &mut self,
@@ -386,7 +392,7 @@ impl Rq {
         room
     }
 
-    /// Delivers a frame into the next WQE, which exists by [`Rq::room`].
+    /// Delivers a frame into the receive queue's next WQE, which exists by [`Rq::room`].
     #[inline(always)]
     fn deliver(
         &mut self,
@@ -421,8 +427,8 @@ impl Rq {
         }
     }
 
-    /// Fills in the CQE's fields of the frame's headers. Returns `true` if the tag must be
-    /// stripped.
+    /// Fills in the CQE's fields for the headers of a received frame. Returns `true` if the VLAN
+    /// tag must be stripped.
     #[inline(always)]
     fn describe(&self, frame: &ParsedFrame<'_>, info: &mut RxInfo) -> bool {
         info.headers = frame.header_types();
@@ -438,7 +444,7 @@ impl Rq {
         strip
     }
 
-    /// Returns the number of bytes of a frame that are written.
+    /// Returns the number of bytes of a frame that the receive queue writes.
     #[inline(always)]
     fn delivered_len(&self, frame: &ParsedFrame<'_>) -> usize {
         let strip = self.features.strip_cvlan && frame.cvlan().is_some();
@@ -446,8 +452,9 @@ impl Rq {
         frame.bytes.len() + fcs - usize::from(strip) * 4
     }
 
-    /// Delivers a frame into the next strides of the head WQE, where it fits by [`Rq::room`]. A
-    /// frame that is longer than any WQE consumes the rest of the head WQE: inferred.
+    /// Delivers a frame into the next strides of a striding receive queue's head WQE, where it fits
+    /// by [`Rq::room`]. A frame that is longer than any WQE consumes the rest of the head WQE:
+    /// inferred.
     #[inline(always)]
     fn deliver_in_strides(
         &mut self,
@@ -497,7 +504,7 @@ impl Rq {
         }
     }
 
-    /// Completes a WQE that could not take its frame.
+    /// Completes a receive WQE that could not take its frame.
     #[cold]
     fn refuse(&mut self, cq: &mut CqObject, counter: u16, error: WqeError) {
         self.push_error(cq, counter, error);
@@ -506,7 +513,7 @@ impl Rq {
         }
     }
 
-    /// Prefetches WQEs and buffers, which are in the cache of the program's core.
+    /// Prefetches receive WQEs and their buffers, which are in the cache of the program's core.
     #[inline(always)]
     fn prefetch(&self) {
         let posted = self.posted();
@@ -519,7 +526,7 @@ impl Rq {
         }
     }
 
-    /// Writes a frame without its tag or with its FCS. Returns the number of bytes.
+    /// Writes a received frame without its VLAN tag or with its FCS. Returns the number of bytes.
     #[cold]
     fn write_changed(
         &mut self,

@@ -14,23 +14,24 @@ use super::cqe::WqeError;
 use super::memory::{Access, NicRing, Regions, copy_frame};
 use super::strides::StrideLayout;
 
-/// Size of a scatter entry (`mlx5_wqe_data_seg`): byte count, lkey, address, all big-endian.
+/// Size of an entry of a receive WQE's scatter list (`mlx5_wqe_data_seg`): byte count, lkey,
+/// address, all big-endian.
 const SEGMENT: usize = size_of::<abi::mlx5_wqe_data_seg>();
-/// Size of the largest WQE in bytes (`max_rq_desc_sz`).
+/// Size of the largest receive WQE in bytes (`max_rq_desc_sz`).
 pub const MAX_WQE: u32 = 512;
 
-/// Layout of a receive queue in the program's memory.
+/// Memory layout of a receive queue in the program's memory.
 #[derive(Debug, Clone, Copy)]
 pub struct RqLayout {
     pub ring: u64,
     pub record: u64,
-    /// Number of WQEs in the ring, a power of two.
+    /// Number of WQEs in the receive queue's ring, a power of two.
     pub count: u32,
-    /// Base-2 logarithm of a WQE's size in bytes.
+    /// Base-2 logarithm of a receive WQE's size in bytes.
     pub shift: u32,
-    /// Set when each WQE begins with a signature (`MLX5_WQ_FLAG_SIGNATURE`).
+    /// Set when each receive WQE begins with a signature (`MLX5_WQ_FLAG_SIGNATURE`).
     pub signature: bool,
-    /// Strides of each WQE's buffer, if many frames share it.
+    /// Strides of each receive WQE's buffer, if many frames share it.
     pub strides: Option<StrideLayout>,
 }
 
@@ -44,7 +45,7 @@ pub struct ScatterRing {
 }
 
 impl ScatterRing {
-    /// Creates the ring of a receive queue. Fails with `EINVAL` for an invalid layout, or as
+    /// Creates the WQE ring of a receive queue. Fails with `EINVAL` for an invalid layout, or as
     /// [`NicRing::new`] does.
     pub fn new(layout: &RqLayout) -> Result<Self, Errno> {
         let shift_fits =
@@ -76,14 +77,15 @@ impl ScatterRing {
         prefetch(self.ring.at(wqe));
     }
 
-    /// Prefetches the first buffer of a WQE, from `offset`.
+    /// Prefetches the first buffer of a receive WQE, from `offset`.
     #[inline(always)]
     pub fn prefetch_buffer(&self, wqe: usize, offset: usize) {
         let (_, _, addr) = self.segment(wqe, 0);
         prefetch_for_write(addr.wrapping_add(offset as u64) as *const u8);
     }
 
-    /// Writes an unchanged frame at `offset`, nearly always into one buffer. Returns its length.
+    /// Writes an unchanged received frame at `offset` of a WQE's buffers, nearly always into one
+    /// buffer. Returns its length.
     #[inline(always)]
     pub fn write_frame(
         &self,
@@ -103,7 +105,8 @@ impl ScatterRing {
         Ok(bytes.len() as u32)
     }
 
-    /// Writes `pieces` one after the other, from `offset`. Returns their total length.
+    /// Writes the frame's `pieces` one after the other, from `offset` of a WQE's buffers. Returns
+    /// their total length.
     #[cold]
     pub fn write(
         &self,
@@ -143,7 +146,7 @@ impl ScatterRing {
         Ok(total as u32)
     }
 
-    /// Reads entry `index` of a WQE's scatter list: byte count, lkey, address.
+    /// Reads entry `index` of a receive WQE's scatter list: byte count, lkey, address.
     #[inline(always)]
     fn segment(&self, wqe: usize, index: usize) -> (u32, u32, u64) {
         let at = self
@@ -157,8 +160,8 @@ impl ScatterRing {
         ((head >> 32) as u32, head as u32, u64::from_be(addr))
     }
 
-    /// Returns entry `index` with its effective byte count. Fails with `TOO_LONG` beyond the last
-    /// entry.
+    /// Returns entry `index` of a receive WQE's scatter list with its effective byte count. Fails
+    /// with `TOO_LONG` beyond the last entry.
     #[inline(always)]
     fn entry(&self, wqe: usize, index: usize) -> Result<(usize, u32, u64), WqeError> {
         if index >= self.segments {
@@ -177,8 +180,8 @@ impl ScatterRing {
         Ok((bytes, lkey, addr))
     }
 
-    /// Returns the buffer of entry `index` of a WQE from `offset`, and how many of the `left` bytes
-    /// fit.
+    /// Returns the buffer of scatter list entry `index` of a WQE from `offset`, and how many of the
+    /// `left` bytes fit.
     #[inline(always)]
     fn buffer(
         &self,

@@ -14,25 +14,26 @@ use crate::abi;
 use super::cqe::NicCqe;
 use super::strides::consumed;
 
-/// Maximum number of completions in a session (`cqe_compression_max_num`).
+/// Maximum number of completions in a CQE compression session (`cqe_compression_max_num`).
 pub const MAX_SESSION: u32 = 64;
-/// Number of mini CQEs in a slot.
+/// Number of mini CQEs in a slot of the CQ's ring.
 const ARRAY: usize = 8;
 
-/// Format of a mini CQE: its field in addition to the byte count (`MLX5_IB_CQE_RES_FORMAT_*`).
-/// Without hashes the title's hash applies to all; without stride indexes the counters are
-/// consecutive (`mlx5e_decompress_cqe`).
+/// Format of the mini CQEs of a compression session: their field in addition to the byte count
+/// (`MLX5_IB_CQE_RES_FORMAT_*`). Without hashes the title's hash applies to all; without stride
+/// indexes the counters are consecutive (`mlx5e_decompress_cqe`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MiniCqeFormat {
     Hash,
-    /// Checksum (`check_sum`), which the model leaves at 0 in every CQE.
+    /// Mini CQE with the checksum (`check_sum`), which the model leaves at 0 in every CQE.
     Checksum,
-    /// Checksum (`check_sum`) and the index of the first stride.
+    /// Mini CQE with the checksum (`check_sum`) and the index of the first stride.
     ChecksumStride,
 }
 
 impl MiniCqeFormat {
-    /// Decodes the format bit that CREATE_CQ passes; `None` unless it is one known bit.
+    /// Decodes the bit for the mini CQE format that CREATE_CQ passes; `None` unless it is one known
+    /// bit.
     pub fn from_bit(bit: u32) -> Option<Self> {
         match bit {
             abi::MLX5_IB_CQE_RES_FORMAT_HASH => Some(Self::Hash),
@@ -51,10 +52,10 @@ impl MiniCqeFormat {
         first << 32 | cqe.0[5] & 0xffff_ffff
     }
 
-    /// Returns `true` if a completion can follow another in a session: all fields that a mini CQE
-    /// does not carry are equal, except the timestamp, which is the title's. So a session does not
-    /// continue from one striding WQE to the next (`wqe_id`, which `mlx5_rx_burst_mprq` asserts of
-    /// the title).
+    /// Returns `true` if a completion can follow another in a compression session: all fields that
+    /// a mini CQE does not carry are equal, except the timestamp, which is the title's. So a
+    /// session does not continue from one striding WQE to the next (`wqe_id`, which
+    /// `mlx5_rx_burst_mprq` asserts of the title).
     fn follows(self, last: &NicCqe, next: &NicCqe) -> bool {
         const COUNTER: u64 = 0xffff << 16;
         let counter = last.wqe_counter().wrapping_add(consumed(last.0[5] as u32));
@@ -67,14 +68,14 @@ impl MiniCqeFormat {
     }
 }
 
-/// Session of compressible completions of a CQ that are not written yet.
+/// CQE compression session of a CQ: compressible completions that are not written yet.
 pub struct Session {
     format: MiniCqeFormat,
-    /// Maximum number of completions in this session.
+    /// Maximum number of completions in this compression session.
     max: usize,
-    /// Set when a session may continue past the end of the ring. Vectorised readers do not support
-    /// that (`rxq_cq_decompress_v` of DPDK's `mlx5_rxtx_vec_*.h`), Linux does
-    /// (`mlx5e_cqes_update_owner`).
+    /// Set when a compression session may continue past the end of the CQ's ring. Vectorised
+    /// readers do not support that (`rxq_cq_decompress_v` of DPDK's `mlx5_rxtx_vec_*.h`), Linux
+    /// does (`mlx5e_cqes_update_owner`).
     wraps: bool,
     title: NicCqe,
     last: NicCqe,
@@ -95,8 +96,8 @@ impl Session {
         }
     }
 
-    /// Returns `true` if the session can take this completion; `first_slot`: its slot is the ring's
-    /// first.
+    /// Returns `true` if the compression session can take this completion; `first_slot`: its slot
+    /// is the ring's first.
     pub fn takes(&self, cqe: &NicCqe, first_slot: bool) -> bool {
         let fits = self.count < self.max && (self.wraps || !first_slot);
         self.count == 0 || fits && self.format.follows(&self.last, cqe)
@@ -115,7 +116,8 @@ impl Session {
         self.count as u32
     }
 
-    /// Ends the session. Returns its first CQE, which is a title if there are several completions.
+    /// Ends the compression session. Returns its first CQE, which is a title if there are several
+    /// completions.
     pub fn end(&mut self) -> NicCqe {
         let count = std::mem::take(&mut self.count);
         if count > 1 {
@@ -125,7 +127,7 @@ impl Session {
         }
     }
 
-    /// Returns the arrays of mini CQEs, each with its slot's distance from the title's.
+    /// Returns the session's arrays of mini CQEs, each with its slot's distance from the title's.
     pub fn arrays(&self) -> impl Iterator<Item = (u32, NicCqe)> + use<> {
         let minis = self.minis;
         let count = if self.count > 1 { self.count } else { 0 };

@@ -13,17 +13,17 @@ use super::event::{AsyncSource, NicEvent};
 use super::gather::GatherRing;
 use super::memory::{DoorbellRecord, Regions};
 
-/// Index of the send word in a doorbell record.
+/// Index of the send producer word in a work queue's doorbell record.
 const PRODUCER: usize = abi::MLX5_SND_DBR as usize;
 
 /// State of a send queue (`enum mlx5_sq_state`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SqState {
-    /// Idle: WQEs are not read.
+    /// Send queue idle: WQEs are not read.
     Idle,
-    /// Ready: WQEs are executed.
+    /// Send queue ready: WQEs are executed.
     Ready,
-    /// Error: WQEs are flushed.
+    /// Send queue in error: WQEs are flushed.
     Error,
 }
 
@@ -32,12 +32,12 @@ pub struct Executed {
     counter: u16,
     opcode: u8,
     complete: bool,
-    /// `true` if there is a frame to send, or the reason of the failure.
+    /// `true` if the send WQE has a frame to send, or the reason of its failure.
     result: Result<bool, WqeError>,
 }
 
 impl Executed {
-    /// Returns `true` if the WQE has a frame to send.
+    /// Returns `true` if the executed send WQE has a frame to send.
     pub fn has_frame(&self) -> bool {
         self.result == Ok(true)
     }
@@ -47,25 +47,25 @@ impl Executed {
 pub struct Sq {
     wqes: GatherRing,
     record: DoorbellRecord,
-    /// Index of the next WQE to execute, in blocks.
+    /// Index of the next WQE that the send queue executes, in blocks.
     head: u16,
-    /// Producer index when the record was last read, in blocks.
+    /// Producer index of the send queue when its doorbell record was last read, in blocks.
     producer: u16,
     state: SqState,
-    /// Set when every WQE completes, requested or not.
+    /// Set when every WQE of the send queue completes, requested or not.
     pub signal_all: bool,
     pub cq: Index,
     pub pd: Index,
     pub port: u8,
-    /// The program's index of the queue (`srqn_uidx` of its CQEs).
+    /// The program's index of the send queue (`srqn_uidx` of its CQEs).
     pub uidx: u32,
     pub qpn: u32,
     pub events: AsyncSource,
 }
 
 impl Sq {
-    /// Creates an idle queue of `blocks` basic blocks at `ring`. Fails as [`GatherRing::new`] and
-    /// [`DoorbellRecord::new`] do.
+    /// Creates an idle send queue of `blocks` basic blocks at `ring`. Fails as [`GatherRing::new`]
+    /// and [`DoorbellRecord::new`] do.
     pub fn new(
         ring: u64,
         record: u64,
@@ -96,7 +96,7 @@ impl Sq {
         self.state
     }
 
-    /// Changes the queue's state; `restart` returns to the first WQE, as a reset does.
+    /// Changes the send queue's state; `restart` returns to the first WQE, as a reset does.
     pub fn set_state(&mut self, state: SqState, restart: bool, cq: &mut CqObject) {
         if restart {
             self.head = 0;
@@ -116,7 +116,8 @@ impl Sq {
         self.producer == self.head
     }
 
-    /// Executes the next WQE, if the queue is ready and one is posted. Leaves its frame in `frame`.
+    /// Executes the send queue's next WQE, if the queue is ready and one is posted. Leaves its
+    /// frame in `frame`.
     pub fn execute_next(&mut self, regions: &Regions, frame: &mut Vec<u8>) -> Option<Executed> {
         if self.state != SqState::Ready || self.is_empty() {
             return None;
@@ -146,7 +147,7 @@ impl Sq {
         cq.push_failed(&cqe);
     }
 
-    /// Writes the CQE of an executed WQE, if the WQE requests one or has failed.
+    /// Writes the CQE of an executed send WQE, if the WQE requests one or has failed.
     pub fn complete(&mut self, wqe: &Executed, cq: &mut CqObject, timestamp: u64, byte_count: u32) {
         match wqe.result {
             Ok(_) if wqe.complete => {
@@ -172,7 +173,7 @@ impl Sq {
         }
     }
 
-    /// Completes every posted WQE with a flush error, in order.
+    /// Completes every posted WQE of the send queue with a flush error, in order.
     pub fn flush(&mut self, cq: &mut CqObject) {
         // The limit of one round ends the loop if the producer index is invalid.
         let mut rounds = self.wqes.blocks();

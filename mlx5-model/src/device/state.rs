@@ -27,20 +27,22 @@ use super::object::{
 use super::port::{LinkChange, NicPort};
 use super::queues::Queues;
 
-/// Doorbell registers of one page, less those of the fast path (`MLX5_NON_FP_BFREGS_PER_UAR`).
+/// Number of doorbell registers in one doorbell page, without those of the fast path
+/// (`MLX5_NON_FP_BFREGS_PER_UAR`).
 pub const BFREGS_OF_UAR: u32 = 2;
-/// Maximum number of doorbell pages that a context may allocate (`MLX5_MAX_DYN_BFREGS` registers).
+/// Maximum number of doorbell pages that a device context may allocate (`MLX5_MAX_DYN_BFREGS`
+/// registers).
 pub const DYNAMIC_UARS: u32 = 1024 / BFREGS_OF_UAR;
 
-/// A device context: one open of the device.
+/// A device context: one open of the device's file.
 pub struct ContextObject {
     pub events: Arc<EventChannel>,
     pub channels: Vec<Arc<EventChannel>>,
-    /// Numbers of the doorbell pages that the program has allocated by mapping them.
+    /// Numbers of the context's doorbell pages that the program has allocated by mapping them.
     pub uars: HashSet<u32>,
 }
 
-/// State of a device behind its lock.
+/// State of a modelled device behind its lock.
 pub struct DeviceState {
     pub settings: &'static DeviceSettings,
     pub clock: Clock,
@@ -57,33 +59,36 @@ pub struct DeviceState {
     pub flows: Slab<FlowObject>,
     pub matchers: Slab<MatcherObject>,
     pub srqs: Slab<SrqObject>,
-    /// Number of WQs created so far; faults name a WQ by this number.
+    /// Number of WQs created on the device so far; faults name a WQ by this number.
     pub wqs_created: u32,
     pub schedule: FaultSchedule,
-    /// Set when a fault is pending or in effect. A round without faults checks only this flag.
+    /// Set when a fault of the device is pending or in effect. A round without faults checks only
+    /// this flag.
     pub has_faults: bool,
     health: Health,
-    /// Set once the driver has restarted the device: its faults are not scheduled again.
+    /// Set once the driver has restarted the device, so that the device's faults are not scheduled
+    /// again.
     restarted: bool,
     toeplitz: Vec<Weak<Toeplitz>>,
     pub frame: Vec<u8>,
 }
 
-/// Health of the device: alive, dead or restarting.
+/// Health of the modelled device: alive, dead or restarting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
     Alive,
-    /// The device does nothing any more; its objects can only be destroyed.
+    /// The device is dead and does nothing any more; its objects can only be destroyed.
     Dead {
-        /// End of the restart by the driver; `Never`: the device stays dead.
+        /// End of the device's restart by its driver; `Never`: the device stays dead.
         restarted: FaultEnd,
     },
-    /// The driver restarts the device: it cannot be opened.
+    /// The driver restarts the device, which cannot be opened meanwhile.
     Restarting,
 }
 
 impl DeviceState {
-    /// Creates a device at rest. Fails when there is no memory for the clock's pages.
+    /// Creates the state of a device that no program has opened. Fails when there is no memory for
+    /// the clock's pages.
     pub fn new(index: usize, settings: &'static DeviceSettings) -> Result<Self, Errno> {
         let caps = &settings.caps;
         let first_port = counters::port(index, 1);
@@ -118,13 +123,13 @@ impl DeviceState {
         })
     }
 
-    /// Returns a context. Fails with `EINVAL` before GET_CONTEXT.
+    /// Returns a device context. Fails with `EINVAL` before GET_CONTEXT.
     pub fn context(&self, context: ContextId) -> Result<&ContextObject, Errno> {
         self.contexts.get(&context).ok_or(libc::EINVAL)
     }
 
-    /// Returns the index of port `number`, which counts from 1. Fails with `EINVAL` if the port
-    /// does not exist.
+    /// Returns the index of the device's port `number`, which counts from 1. Fails with `EINVAL` if
+    /// the port does not exist.
     pub fn port_index(&self, number: u32) -> Result<usize, Errno> {
         let index = (number as usize).wrapping_sub(1);
         if index < self.ports.len() {
@@ -134,7 +139,7 @@ impl DeviceState {
         }
     }
 
-    /// Returns the destination of an object's asynchronous events. Fails with `EINVAL` before
+    /// Returns the destination of a verbs object's asynchronous events. Fails with `EINVAL` before
     /// GET_CONTEXT.
     pub fn event_source(&self, context: ContextId, user_handle: u64) -> Result<AsyncSource, Errno> {
         Ok(AsyncSource::new(
@@ -143,7 +148,7 @@ impl DeviceState {
         ))
     }
 
-    /// Returns the hash tables of a key, which all QPs with this key share.
+    /// Returns the hash tables of an RSS key, which all QPs with this key share.
     pub fn toeplitz(&mut self, key: &RssKey) -> Arc<Toeplitz> {
         self.toeplitz.retain(|known| known.strong_count() > 0);
         let known = self
@@ -158,7 +163,7 @@ impl DeviceState {
         })
     }
 
-    /// Raises an event of port `number`, or of the device, in every context.
+    /// Raises an event of port `number`, or of the device, in every device context.
     pub fn notify(&self, change: LinkChange, number: u8) {
         let event = match change {
             LinkChange::Down => NicEvent::PortErr,
@@ -170,8 +175,8 @@ impl DeviceState {
         }
     }
 
-    /// Plugs the wires in, for the first program that opens the device. Faults are scheduled again,
-    /// unless the device is dead or its driver has restarted it.
+    /// Plugs the device's wires in, for the first program that opens it. Faults are scheduled
+    /// again, unless the device is dead or its driver has restarted it.
     pub fn plug(&mut self) {
         // The clock stood still while the device was at rest.
         let now_ns = self.clock.tick();
@@ -183,8 +188,8 @@ impl DeviceState {
         self.has_faults = self.is_dead() || !self.schedule.is_empty();
     }
 
-    /// Returns `true` if only wires that signal their frames can bring work: no send queue exists,
-    /// no fault is pending or in effect, and no wire keeps a pace.
+    /// Returns `true` if only wires that signal their frames can give the NIC's thread work: no
+    /// send queue exists, no fault is pending or in effect, and no wire keeps a pace.
     pub fn can_rest(&self) -> bool {
         !self.has_faults && self.queues.sqs.is_empty() && self.ports.iter().all(NicPort::can_rest)
     }
@@ -209,8 +214,9 @@ impl DeviceState {
         self.health = Health::Dead { restarted };
     }
 
-    /// Starts the driver's restart, if one is due. Closes every context, which the kernel calls
-    /// disassociating them, and returns the end of the restart. The wires stay plugged in.
+    /// Starts the restart of the device by its driver, if one is due. Closes every context, which
+    /// the kernel calls disassociating them, and returns the end of the restart. The wires stay
+    /// plugged in.
     pub fn start_restart(&mut self) -> Option<FaultEnd> {
         let Health::Dead { restarted } = self.health else {
             return None;
@@ -227,13 +233,13 @@ impl DeviceState {
         Some(restarted)
     }
 
-    /// Ends the driver's restart: the device works again.
+    /// Ends the restart of the device by its driver: the device works again.
     pub fn finish_restart(&mut self) {
         self.health = Health::Alive;
         self.restarted = true;
     }
 
-    /// Closes a context and destroys its objects, users before the objects that they use.
+    /// Closes a device context and destroys its objects, users before the objects that they use.
     pub fn close_context(&mut self, context: ContextId) {
         for index in self.flows.of_context(context) {
             self.remove_flow(index);
@@ -274,8 +280,8 @@ impl DeviceState {
         }
     }
 
-    /// Adds a rule, whose counters are bound already, to its port's tables. Returns its handle.
-    /// Fails with `ENOMEM` when the device has no room for another rule, and as
+    /// Adds a flow rule, whose counters are bound already, to its port's flow tables. Returns its
+    /// handle. Fails with `ENOMEM` when the device has no room for another rule, and as
     /// [`FlowRules::add_to`] does; the tables are then unchanged.
     ///
     /// [`FlowRules::add_to`]: super::object::FlowRules::add_to

@@ -3,32 +3,32 @@
 //! Imports nothing. Invariant: the strides that CQEs consume of a WQE add up to all its strides,
 //! and no frame crosses from one WQE into the next.
 
-/// Division of each WQE's buffer in a striding queue.
+/// Division of each WQE's buffer in a striding receive queue.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StrideLayout {
     /// Base-2 logarithm of a stride's size in bytes.
     pub log_bytes: u32,
-    /// Base-2 logarithm of the number of strides in a WQE.
+    /// Base-2 logarithm of the number of strides in a receive WQE.
     pub log_strides: u32,
-    /// Set when frames begin at byte 2 of their first stride.
+    /// Set when frames begin at byte 2 of their first stride in a striding receive queue.
     pub two_byte_shift: bool,
 }
 
-/// Bit of `byte_cnt` that marks a CQE without a frame (`MLX5_MPRQ_FILLER_MASK` of DPDK's
-/// `mlx5_rx.h`, `mpwrq_is_filler_cqe` of Linux's `en.h`).
+/// Bit of `byte_cnt` in a striding queue's CQE that marks a CQE without a frame
+/// (`MLX5_MPRQ_FILLER_MASK` of DPDK's `mlx5_rx.h`, `mpwrq_is_filler_cqe` of Linux's `en.h`).
 pub const FILLER: u32 = 1 << 31;
-/// Position of the consumed strides in `byte_cnt` (`MLX5_MPRQ_STRIDE_NUM_SHIFT`,
+/// Position of the consumed strides in `byte_cnt` of a CQE (`MLX5_MPRQ_STRIDE_NUM_SHIFT`,
 /// `MLX5_MPRQ_STRIDE_NUM_MASK`).
 const COUNT_SHIFT: u32 = 16;
 const MAX_COUNT: u32 = 0x3fff;
-/// Length of the longest frame that `byte_cnt` can hold (`MLX5_MPRQ_LEN_MASK`).
+/// Length of the longest frame that `byte_cnt` of a CQE can hold (`MLX5_MPRQ_LEN_MASK`).
 const MAX_LEN: usize = 0xffff;
 
-/// Head WQE of a striding queue, with its used strides.
+/// Head WQE of a striding receive queue, with its used strides.
 #[derive(Debug, Clone, Copy)]
 pub struct Strides {
     layout: StrideLayout,
-    /// Number of its strides that frames have taken, less than all.
+    /// Number of the head WQE's strides that frames have taken, less than all.
     used: u32,
 }
 
@@ -41,7 +41,7 @@ impl Strides {
         self.layout
     }
 
-    /// Begins the next WQE with all its strides free.
+    /// Begins the next WQE of a striding receive queue with all its strides free.
     pub fn restart(&mut self) {
         self.used = 0;
     }
@@ -51,26 +51,26 @@ impl Strides {
         1 << self.layout.log_strides
     }
 
-    /// Returns the number of free strides in the WQE.
+    /// Returns the number of free strides in a striding receive queue's head WQE.
     #[inline(always)]
     pub fn left(&self) -> u32 {
         self.total() - self.used
     }
 
-    /// Returns the index of the next free stride.
+    /// Returns the index of the next free stride in a striding receive queue's head WQE.
     #[inline(always)]
     pub fn next(&self) -> u16 {
         self.used as u16
     }
 
-    /// Returns the offset of the next frame in the WQE's buffer.
+    /// Returns the offset of the next frame in the buffer of a striding receive queue's head WQE.
     #[inline(always)]
     pub fn offset(&self) -> usize {
         ((self.used as usize) << self.layout.log_bytes) + self.shift()
     }
 
-    /// Returns the offset of the stride `count` further on, in this WQE or, at the same offset, in
-    /// the next.
+    /// Returns the offset of the stride `count` strides behind the next free one, in this WQE or,
+    /// at the same offset, in the next.
     #[inline(always)]
     pub fn ahead(&self, count: u32) -> usize {
         let stride = self.used.wrapping_add(count) & (self.total() - 1);
@@ -83,7 +83,7 @@ impl Strides {
     }
 
     /// Returns the number of strides that a frame of `len` bytes takes, including the two bytes of
-    /// the shift; `None` if it is longer than a whole WQE.
+    /// the shift; `None` if the frame is longer than a whole WQE.
     #[inline(always)]
     pub fn strides_for(&self, len: usize) -> Option<u32> {
         let bytes = (len + self.shift()).max(1);
@@ -91,14 +91,15 @@ impl Strides {
         (len <= MAX_LEN && count <= self.total() as usize).then_some(count as u32)
     }
 
-    /// Returns the number of WQEs that `frames` frames of `count` strides each take, including the
-    /// head.
+    /// Returns the number of WQEs of a striding receive queue that `frames` frames of `count`
+    /// strides each take, including the head.
     pub fn wqes(&self, frames: u32, count: u32) -> u32 {
         let beyond = frames.saturating_sub(self.left() / count);
         1 + beyond.div_ceil(self.total() / count)
     }
 
-    /// Takes `count` strides. Returns `true` if the WQE is used up; the next one begins then.
+    /// Takes `count` strides of the head WQE. Returns `true` if the WQE is used up; the next one
+    /// begins then.
     #[inline(always)]
     pub fn take(&mut self, count: u32) -> bool {
         self.used += count;
@@ -110,14 +111,14 @@ impl Strides {
     }
 }
 
-/// Returns `byte_cnt` of a CQE that consumes `count` strides.
+/// Returns the field `byte_cnt` of a striding queue's CQE that consumes `count` strides.
 #[inline(always)]
 pub fn byte_count(count: u32, len: u32) -> u32 {
     count.min(MAX_COUNT) << COUNT_SHIFT | len
 }
 
-/// Returns how far a CQE with this `byte_cnt` advances the queue's counter: its strides, or one
-/// WQE.
+/// Returns how far a CQE with this `byte_cnt` advances the receive queue's counter: its strides, or
+/// one WQE.
 #[inline(always)]
 pub fn consumed(byte_count: u32) -> u16 {
     match byte_count >> COUNT_SHIFT & MAX_COUNT {

@@ -3,8 +3,8 @@
 //! Imports nothing. Invariant: sums are of native-endian words, and a folded sum is stored with
 //! `to_ne_bytes` (RFC 1071 section 2(B): byte order independence).
 
-/// Adds the 16-bit words of `bytes` to a running sum. Only the last piece of a sum may have an odd
-/// length.
+/// Adds the 16-bit words of `bytes` to a running sum for the Internet checksum. Only the last bytes
+/// that are added may have an odd length.
 #[inline]
 pub fn add(sum: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
@@ -18,7 +18,8 @@ pub fn add(sum: u64, bytes: &[u8]) -> u64 {
     sum + u64::from(u32::from_ne_bytes(last))
 }
 
-/// Folds a sum to 16 bits. The result is zero only if every summed byte was zero.
+/// Folds a running sum for the Internet checksum to 16 bits. The result is zero only if every
+/// summed byte was zero.
 #[inline]
 pub fn fold(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
@@ -28,8 +29,8 @@ pub fn fold(sum: u64) -> u16 {
     ((sum >> 16) + (sum & 0xffff)) as u16
 }
 
-/// Returns the sum of a pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1). `addresses` is
-/// the source followed by the destination.
+/// Returns the sum of a pseudo header for a TCP or UDP checksum (RFC 9293 section 3.1, RFC 8200
+/// section 8.1). `addresses` is the source followed by the destination.
 #[inline]
 pub fn pseudo(addresses: &[u8], protocol: u8, length: usize) -> u64 {
     let sum = add(0, addresses);
@@ -37,20 +38,22 @@ pub fn pseudo(addresses: &[u8], protocol: u8, length: usize) -> u64 {
     add(sum, &[0, protocol])
 }
 
-/// Returns `true` if a sum that includes the checksum field is valid.
+/// Returns `true` if `sum`, over data that include their Internet checksum, shows that the checksum
+/// is valid.
 #[inline]
 pub fn is_valid(sum: u64) -> bool {
     fold(sum) == 0xffff
 }
 
-/// Returns the bytes of a checksum field from a sum over all data with that field at zero.
+/// Returns the bytes of an Internet checksum field from a sum over all data with that field at
+/// zero.
 #[inline]
 pub fn finish(sum: u64) -> [u8; 2] {
     (!fold(sum)).to_ne_bytes()
 }
 
-/// Returns the bytes of UDP's checksum field, where zero means "none" and is sent as 0xffff (RFC
-/// 768).
+/// Returns the bytes of UDP's checksum field, where zero means "no checksum" and is sent as 0xffff
+/// (RFC 768).
 #[inline]
 pub fn finish_udp(sum: u64) -> [u8; 2] {
     match !fold(sum) {
@@ -59,8 +62,8 @@ pub fn finish_udp(sum: u64) -> [u8; 2] {
     }
 }
 
-/// Computes the checksum of `bytes` with `sum_of` while the field at `at` is zero, and stores it
-/// there.
+/// Computes the checksum of `bytes` with `sum_of` while the checksum field at `at` is zero, and
+/// stores it there.
 #[inline]
 pub fn store(bytes: &mut [u8], at: usize, sum_of: impl FnOnce(&[u8]) -> [u8; 2]) {
     bytes[at..at + 2].fill(0);

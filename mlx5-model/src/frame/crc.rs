@@ -1,6 +1,6 @@
 //! CRC-32C of SCTP. Ethernet's CRC comes from the crate `crc32fast`.
 
-/// CRC-32C of each byte value, least significant bit first.
+/// CRC-32C of each byte value, least significant bit first, as lookup table.
 static CRC32C: [u32; 256] = {
     let mut table = [0; 256];
     let mut value = 0;

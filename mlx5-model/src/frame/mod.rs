@@ -9,17 +9,17 @@ use wqcap_rss::{FrameClass, L3, L4};
 
 use crate::abi;
 
-/// Properties of a frame that a rule can match in one comparison.
+/// Properties of a frame that a flow rule can match in one comparison.
 pub mod kind {
     pub const IPV4: u32 = 1 << 0;
     pub const IPV6: u32 = 1 << 1;
     pub const TCP: u32 = 1 << 2;
     pub const UDP: u32 = 1 << 3;
-    /// The frame has a C-VLAN tag behind the addresses.
+    /// Frame kind: it has a C-VLAN tag behind the MAC addresses.
     pub const CVLAN: u32 = 1 << 4;
-    /// The destination is a group address.
+    /// Frame kind: the destination MAC address is a group address.
     pub const MULTICAST: u32 = 1 << 5;
-    /// The destination is a single station.
+    /// Frame kind: the destination MAC address is a single station's.
     pub const UNICAST: u32 = 1 << 6;
 }
 
@@ -30,7 +30,7 @@ const PROTOCOL_UDP: u8 = 17;
 
 /// A frame with the result of the NIC's parser.
 pub struct ParsedFrame<'f> {
-    /// Bytes from the destination MAC to the last byte before the FCS.
+    /// Bytes of the frame from the destination MAC to the last byte before the FCS.
     pub bytes: &'f [u8],
     /// Parsed headers of the frame. Borrowed: a copy of fields that were just stored one by one
     /// would wait for every store before it, including those into other cores' cache lines.
@@ -54,8 +54,8 @@ impl<'f> ParsedFrame<'f> {
         }
     }
 
-    /// Returns the tag control information of a C-VLAN tag behind the addresses, the only tag that
-    /// is stripped.
+    /// Returns the tag control information of the frame's C-VLAN tag behind the MAC addresses, the
+    /// only tag that is stripped.
     #[inline]
     pub fn cvlan(&self) -> Option<u16> {
         if self.kinds & kind::CVLAN != 0 {
@@ -65,13 +65,13 @@ impl<'f> ParsedFrame<'f> {
         }
     }
 
-    /// Returns the frame check sequence on the wire.
+    /// Returns the frame check sequence that the frame has on the wire.
     pub fn fcs(&self) -> [u8; 4] {
         crc32fast::hash(self.bytes).to_le_bytes()
     }
 
-    /// Returns `l4_hdr_type_etc` of the CQE without `cv`: bits 6:4 transport, bits 3:2 network
-    /// layer.
+    /// Returns `l4_hdr_type_etc` of the frame's CQE without `cv`: bits 6:4 transport, bits 3:2
+    /// network layer.
     #[inline]
     pub fn header_types(&self) -> u8 {
         let l3 = match self.class.l3 {
@@ -101,7 +101,7 @@ impl<'f> ParsedFrame<'f> {
         (l4 << 4 | l3 << 2) as u8
     }
 
-    /// Returns `hds_ip_ext` of the CQE: a bit for each layer whose checksum is valid.
+    /// Returns `hds_ip_ext` of the frame's CQE: a bit for each layer whose checksum is valid.
     pub fn checks(&self) -> u8 {
         let mut checks = abi::MLX5_CQE_L2_OK;
         let network = self
@@ -156,7 +156,8 @@ fn kinds_of(bytes: &[u8], class: &FrameClass) -> u32 {
         }
 }
 
-/// Returns the transport segment without padding behind it; `None` if the frame is too short.
+/// Returns the frame's transport segment without padding behind it; `None` if the frame is too
+/// short.
 fn transport<'f>(network: &'f [u8], class: &FrameClass) -> Option<&'f [u8]> {
     let start = usize::from(class.l4_offset - class.l3_offset);
     let end = match class.l3 {
@@ -167,7 +168,7 @@ fn transport<'f>(network: &'f [u8], class: &FrameClass) -> Option<&'f [u8]> {
     network.get(start..end)
 }
 
-/// Returns the sum of a transport segment and its pseudo header.
+/// Returns the sum of a transport segment and its pseudo header, for the checksum.
 fn transport_sum(network: &[u8], class: &FrameClass, segment: &[u8]) -> u64 {
     let addresses = match class.l3 {
         L3::Ipv4 => network.get(12..20),
@@ -178,7 +179,8 @@ fn transport_sum(network: &[u8], class: &FrameClass, segment: &[u8]) -> u64 {
     checksum::add(pseudo, segment)
 }
 
-/// Fills in the checksums that a send WQE requests (`MLX5_ETH_WQE_L3_CSUM`, `_L4_CSUM`).
+/// Fills in the IP and transport checksums that a send WQE requests (`MLX5_ETH_WQE_L3_CSUM`,
+/// `_L4_CSUM`).
 pub fn fill_checksums(frame: &mut [u8], l3: bool, l4: bool) {
     let class = FrameClass::from_frame(frame);
     let Some(network) = frame.get_mut(usize::from(class.l3_offset)..) else {

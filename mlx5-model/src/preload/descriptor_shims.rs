@@ -19,11 +19,11 @@ use super::netdev;
 use super::overlay::Overlay;
 use super::shim::{export, next, with_errno};
 
-/// Maximum number of bytes of one read or write: `MAX_RW_COUNT` of the kernel, less than the
-/// maximum of a slice.
+/// Maximum number of bytes of one `read` or `write` call: `MAX_RW_COUNT` of the kernel, less than
+/// the maximum of a slice.
 const MAX_RW_COUNT: usize = 0x7fff_f000;
 
-/// Reads from the model's own descriptor.
+/// Implements `read(2)` for a descriptor that the model handles.
 ///
 /// # Safety
 /// `buf` is null or writable for `len` bytes.
@@ -44,7 +44,7 @@ unsafe fn read_own(
     })
 }
 
-/// Registers a duplicate that the C library just made, with the file of the original.
+/// Registers a duplicate descriptor that the C library just made, with the file of the original.
 fn duplicate(old: c_int, new: c_int) -> c_int {
     if new < 0 || old == new {
         return new;
@@ -60,7 +60,8 @@ fn duplicate(old: c_int, new: c_int) -> c_int {
     }
 }
 
-/// Removes the target of `dup2` and `dup3` from the table before the call replaces it.
+/// Removes the target descriptor of `dup2` and `dup3` from the model's table before the call
+/// replaces it.
 fn release_target(old: c_int, new: c_int) -> Result<(), Errno> {
     if old != new && descriptors::contains(new) {
         // If the source is bad, the target stays open.
@@ -131,7 +132,7 @@ export! {
             Some(file) => unsafe { read_own(&*file, fd, buf, len) },
         }
     }
-    /// `read(2)` as fortified programs call it.
+    /// Implements `read(2)` as fortified programs call it.
     fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
         match descriptors::lookup(fd) {
             // SAFETY: as at the top.

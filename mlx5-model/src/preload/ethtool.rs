@@ -16,8 +16,8 @@ use crate::device::counters::{self, CounterValue};
 use crate::process::{Errno, has_capability};
 use crate::settings;
 
-/// Names of the statistics in the order of [`VALUES`]. `rx_in_range_len_errors_phy` stays 0.
-/// `rx_discards_phy` counts frames "dropped due to lack of buffers on a physical port"
+/// Names of the ethtool statistics in the order of [`VALUES`]. `rx_in_range_len_errors_phy` stays
+/// 0. `rx_discards_phy` counts frames "dropped due to lack of buffers on a physical port"
 /// (Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst). No WQ has
 /// received them. They are not part of `wire_dropped`, which counts frames that no port has
 /// received.
@@ -32,11 +32,11 @@ const VALUES: [CounterValue; 3] = [
     |port| port.rx_discards_phy.load(Ordering::Relaxed),
 ];
 
-/// Names of the features in the order of the bits of `PortCounters::features`. Verbs queues have
-/// their own FCS setting (`SCATTER_FCS`), so `rx-fcs` changes nothing for them.
+/// Names of the netdev features in the order of the bits of `PortCounters::features`. Verbs queues
+/// have their own FCS setting (`SCATTER_FCS`), so `rx-fcs` changes nothing for them.
 const FEATURES: [&str; 2] = ["rx-all", "rx-fcs"];
 
-/// Commands and string sets of linux/ethtool.h.
+/// Commands and string sets of the ethtool ioctl in linux/ethtool.h.
 const GSTRINGS: u32 = 0x1b;
 const GSTATS: u32 = 0x1d;
 const GSSET_INFO: u32 = 0x37;
@@ -44,10 +44,11 @@ const GFEATURES: u32 = 0x3a;
 const SFEATURES: u32 = 0x3b;
 const SS_STATS: u32 = 1;
 const SS_FEATURES: u32 = 4;
-/// Size of a statistic's or feature's name in bytes: `ETH_GSTRING_LEN`.
+/// Size of the name of an ethtool statistic or feature in bytes: `ETH_GSTRING_LEN`.
 const NAME: usize = 32;
 
-/// Checks for CAP_NET_ADMIN. Fails with `EPERM` where the kernel does (net/core/dev_ioctl.c).
+/// Checks that the calling thread has CAP_NET_ADMIN. Fails with `EPERM` where the kernel does
+/// (net/core/dev_ioctl.c).
 pub(super) fn require_net_admin() -> Result<(), Errno> {
     if settings::global().enforce_caps && !has_capability(CapabilitySet::NET_ADMIN) {
         return Err(libc::EPERM);
@@ -63,8 +64,8 @@ fn names(set: u32) -> &'static [&'static str] {
     }
 }
 
-/// Answers an ethtool command about a port's netdev. Fails with `EOPNOTSUPP` for commands that are
-/// not listed above.
+/// Answers an ethtool command about the netdev of a port of the model. Fails with `EOPNOTSUPP` for
+/// commands that are not implemented.
 ///
 /// # Safety
 /// `words` is null, or the structure of an ethtool command with the room that its counts state.

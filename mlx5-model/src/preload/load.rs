@@ -15,7 +15,7 @@ use super::overlay::Overlay;
 
 const RUN_DIR: &CStr = c"MLX5_MODEL_DIR";
 
-/// Reads the settings and starts the model. Runs before `main`.
+/// Reads the model's settings and starts the model. Runs before `main`.
 extern "C" fn load() {
     // The runtime of a sanitizer or a shell may read errno before main, so errno is restored.
     let errno = errno();
@@ -29,7 +29,7 @@ extern "C" fn load() {
     set_errno(errno);
 }
 
-/// Joins or creates the run directory, attaches the counters and activates the shims.
+/// Joins or creates the run directory, maps the port counters and activates the shims.
 fn start(settings: &'static Settings) -> Result<(), String> {
     if settings.devices.is_empty() {
         return Ok(());
@@ -43,7 +43,7 @@ fn start(settings: &'static Settings) -> Result<(), String> {
     };
     presence::attach(&dir);
     counters::attach(&dir.join("counters"))
-        .map_err(|error| describe("cannot attach the counters", error))?;
+        .map_err(|error| describe("cannot map the port counters of the run directory", error))?;
     let mut virtual_netdevs = Vec::new();
     for (index, device) in settings.devices.iter().enumerate() {
         for (port, number) in device.ports.iter().zip(1..) {
@@ -83,7 +83,7 @@ fn start(settings: &'static Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// Joins the run directory in a fork's child, which uses it too and may outlive its parent.
+/// Joins the run directory in a fork's child process, which uses it too and may outlive its parent.
 extern "C" fn forked() {
     let errno = errno();
     if let Some(overlay) = Overlay::get() {
@@ -92,7 +92,7 @@ extern "C" fn forked() {
     set_errno(errno);
 }
 
-/// Leaves the run directory. Runs at exit, after the program's own handlers.
+/// Leaves the run directory. Runs at exit of the process, after the program's own handlers.
 extern "C" fn unload() {
     if let Some(overlay) = Overlay::get() {
         run_dir::leave(overlay.path());

@@ -19,7 +19,7 @@ use super::overlay::Overlay;
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const OTHER_FLAGS: c_int = libc::IFF_BROADCAST | libc::IFF_RUNNING | libc::IFF_MULTICAST;
 
-/// An ioctl on a port's netdev.
+/// An ioctl of the program on the netdev of a port of the model.
 pub struct NetdevRequest {
     device: usize,
     port: u8,
@@ -52,7 +52,7 @@ pub unsafe fn decode(request: libc::c_ulong, arg: *mut c_void) -> Option<NetdevR
 }
 
 impl NetdevRequest {
-    /// Executes the ioctl and writes its result to the program's `ifreq`.
+    /// Executes an ioctl on a netdev of the model and writes its result to the program's `ifreq`.
     ///
     /// # Safety
     /// The contract of [`decode`] holds; for `SIOCETHTOOL` the structure has the room that its

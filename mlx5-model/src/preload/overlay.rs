@@ -9,33 +9,33 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Files of the model that replace those of the machine.
+/// Files of the model that replace those of the machine for the program.
 pub struct Overlay {
-    /// Path of the run directory, without a slash at its end.
+    /// Path of the model's run directory, without a slash at its end.
     pub dir: Vec<u8>,
     /// Number of the model's devices.
     pub devices: usize,
-    /// Names and indices of the interfaces that exist only in the overlay.
+    /// Names and indices of the network interfaces that exist only in the model's overlay.
     pub virtual_netdevs: Vec<(CString, u32)>,
 }
 
 static OVERLAY: AtomicPtr<Overlay> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Overlay {
-    /// Returns the overlay; `None` until the constructor has finished, and always if no wire is
-    /// configured.
+    /// Returns the overlay of the model's files; `None` until the constructor has finished, and
+    /// always if no wire is configured.
     #[inline]
     pub fn get() -> Option<&'static Self> {
         // SAFETY: null, or a box leaked by `activate`.
         unsafe { OVERLAY.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Activates the overlay: from now on the shims answer for the model.
+    /// Activates the overlay of the model's files: from now on the shims answer for the model.
     pub fn activate(self) {
         OVERLAY.store(Box::into_raw(Box::new(self)), Ordering::Release);
     }
 
-    /// Returns the path of the run directory.
+    /// Returns the path of the model's run directory.
     pub fn path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.dir))
     }

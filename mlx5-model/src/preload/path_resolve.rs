@@ -27,7 +27,7 @@ const NODES: &[u8] = b"/dev/infiniband";
 pub struct PathBuffer([u8; PATH_MAX]);
 
 impl PathBuffer {
-    /// Concatenates two parts of a path; returns `None` if they are too long.
+    /// Concatenates two parts of a path; returns `None` if the path is too long.
     fn join(first: &[u8], second: &[u8]) -> Option<Box<Self>> {
         let length = first.len() + second.len();
         if length >= PATH_MAX {
@@ -44,25 +44,26 @@ impl PathBuffer {
     }
 }
 
-/// Result of resolving a program's path.
+/// Result of resolving a path that the program passes to a system call.
 pub enum Resolved {
-    /// The path does not belong to the model.
+    /// The program's path does not belong to the model.
     Foreign,
-    /// A file or directory of the run directory, at the program's own path.
+    /// The program's path is that of a file or directory in the run directory and is used
+    /// unchanged.
     InPlace,
-    /// A file or directory of the run directory, at this other path.
+    /// The program's path is replaced by this path of a file or directory in the run directory.
     Redirected(Box<PathBuffer>),
-    /// The device node `/dev/infiniband/uverbs<N>`.
+    /// The program's path is that of the device node `/dev/infiniband/uverbs<N>`.
     Device(usize),
 }
 
-/// Returns the part of `path` below `prefix`; empty for `prefix` itself.
+/// Returns the rest of `path` below the directory `prefix`; empty for `prefix` itself.
 fn below<'a>(path: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
     path.strip_prefix(prefix)
         .filter(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-/// Reads the path that `/proc` shows for `fd` into `link`.
+/// Reads the path that `/proc` shows for the descriptor `fd` into `link`.
 pub fn path_of(fd: c_int, link: &mut [u8; PATH_MAX]) -> Option<&[u8]> {
     let name = if fd == AT_FDCWD {
         "/proc/self/cwd\0".to_owned()
@@ -76,7 +77,7 @@ pub fn path_of(fd: c_int, link: &mut [u8; PATH_MAX]) -> Option<&[u8]> {
 }
 
 impl Overlay {
-    /// Resolves `path`, relative to the directory `dir`.
+    /// Resolves the program's `path`, relative to the directory `dir`.
     pub fn resolve(&self, dir: c_int, path: &[u8]) -> Resolved {
         if path.first() != Some(&b'/') {
             // A relative path leads into the run directory without a redirection if the base
@@ -103,7 +104,7 @@ impl Overlay {
         PathBuffer::join(&self.dir, path).map_or(Resolved::Foreign, Resolved::Redirected)
     }
 
-    /// Returns `true` if hardware would have files at this absolute path.
+    /// Returns `true` if real hardware would have files at this absolute path.
     fn covers(&self, path: &[u8]) -> bool {
         if !path.starts_with(b"/sys/") {
             return below(path, NODES).is_some();
@@ -127,13 +128,13 @@ impl Overlay {
             .is_some_and(|rest| rest.first() == Some(&b':'))
     }
 
-    /// Returns the number of the device whose node has this name.
+    /// Returns the number of the modelled device whose node in `/dev/infiniband` has this name.
     fn node(&self, name: &[u8]) -> Option<usize> {
         let number = std::str::from_utf8(name.strip_prefix(b"uverbs")?).ok()?;
         number.parse().ok().filter(|device| *device < self.devices)
     }
 
-    /// Returns `true` if a directory is the run directory's `/dev/infiniband`.
+    /// Returns `true` if the descriptor `dir` is of the run directory's `/dev/infiniband`.
     fn holds_nodes(&self, dir: c_int) -> bool {
         let mut link = [0; PATH_MAX];
         path_of(dir, &mut link).and_then(|path| below(path, &self.dir)) == Some(NODES)

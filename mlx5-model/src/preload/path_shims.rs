@@ -23,8 +23,8 @@ use super::overlay::Overlay;
 use super::path_resolve::{PATH_MAX, Resolved, path_of};
 use super::shim::{export, with_errno};
 
-/// Opens `/dev/infiniband/uverbs<device>` as `/dev/zero` with the NIC behind it. Its fstat, device
-/// number and private mappings are then those of a character device.
+/// Opens `/dev/infiniband/uverbs<device>` as `/dev/zero` with the modelled NIC behind it. Its
+/// fstat, device number and private mappings are then those of a character device.
 fn open_device(device: usize, flags: c_int) -> Result<RawFd, Errno> {
     let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC);
     let fd = real::open(c"/dev/zero", flags, 0)?;
@@ -40,9 +40,10 @@ fn open_device(device: usize, flags: c_int) -> Result<RawFd, Errno> {
         })
 }
 
-/// Calls `call` with the path that replaces `path`, for functions that open no descriptor. A device
-/// node is a link to `/dev/zero` in the run directory, because a node would require privilege. The
-/// call gets `/dev/zero` itself, so that functions that do not follow links find it too.
+/// Calls the C library's function `call` with the path that replaces `path`, for functions that
+/// open no descriptor. A device node is a link to `/dev/zero` in the run directory, because a node
+/// would require privilege. The call gets `/dev/zero` itself, so that functions that do not follow
+/// links find it too.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -63,7 +64,8 @@ unsafe fn call_with_path<T>(
     }
 }
 
-/// Calls `call` with the path that replaces `path`, for functions that open a descriptor.
+/// Calls the C library's function `call` with the path that replaces `path`, for functions that
+/// open a descriptor.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -99,13 +101,14 @@ unsafe fn open_path(
     fd
 }
 
-/// Returns `true` if a file of this name may have a value that changes.
+/// Returns `true` if the run directory's file of this name may have a value that changes.
 fn may_be_live(path: &[u8]) -> bool {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     std::str::from_utf8(name).is_ok_and(live::may_be_live)
 }
 
-/// Replaces `fd` by a file with the current value, if it is a file whose value changes.
+/// Replaces the descriptor `fd` by a file with the current value, if it is a run directory file
+/// whose value changes.
 fn show_live_value(overlay: &Overlay, fd: c_int, path: &[u8], flags: c_int) -> Result<(), Errno> {
     if !may_be_live(path) {
         return Ok(());
@@ -182,8 +185,8 @@ unsafe fn fopen_path(
     file
 }
 
-/// Exports functions that call [`redirected`] or [`opened`]; the semicolon marks the position of
-/// the path.
+/// Exports shims of C functions that call [`redirected`] or [`opened`]; the semicolon marks the
+/// position of the path.
 macro_rules! path_shims {
     ($($name:ident($($before:ident: $before_ty:ty)?; $($arg:ident: $ty:ty),*) -> $ret:ty = $via:ident($($with:expr),*);)*) => {
         export! {$(
@@ -249,7 +252,7 @@ export! {
         // SAFETY: as at the top.
         unsafe { fopen_path(path, mode, raw::fopen64) }
     }
-    /// `if_nametoindex(3)`. The interface of a GID must have an index, virtual or not.
+    /// `if_nametoindex(3)`. The network interface of a GID must have an index, virtual or not.
     fn if_nametoindex(name: *const c_char) -> c_uint {
         if let Some(overlay) = Overlay::get().filter(|_| !name.is_null()) {
             // SAFETY: not null, so a C string by the function's contract.

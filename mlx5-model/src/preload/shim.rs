@@ -3,8 +3,8 @@
 use crate::process::Errno;
 use crate::process::real::{errno, set_errno};
 
-/// Runs the model's own call and returns its result, or `failed`. Sets errno only when the call
-/// fails.
+/// Runs the model's own implementation of a C function and returns its result, or `failed`. Sets
+/// errno only when the call fails.
 pub fn with_errno<T>(failed: T, own: impl FnOnce() -> Result<T, Errno>) -> T {
     let before = errno();
     match own() {
@@ -19,7 +19,7 @@ pub fn with_errno<T>(failed: T, own: impl FnOnce() -> Result<T, Errno>) -> T {
     }
 }
 
-/// Calls the C library's function with the program's own arguments.
+/// Calls the C library's function that a shim replaces, with the program's own arguments.
 macro_rules! next {
     ($name:ident($($arg:expr),*)) => {
         // SAFETY: the program keeps the C function's contract.
@@ -28,8 +28,8 @@ macro_rules! next {
 }
 pub(super) use next;
 
-/// Exports a C function under its own name, except to the test runner of the unit tests and to the
-/// fuzzer.
+/// Exports a shim as a C function under its own name, except to the test runner of the unit tests
+/// and to the fuzzer.
 macro_rules! export {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block)*) => {$(
         $(#[$meta])*

@@ -23,8 +23,8 @@ use std::sync::{Arc, Once, PoisonError, RwLock};
 
 use super::real::{self, Errno, MapRequest};
 
-/// Handler of a descriptor's system calls. Calls that are not overridden go to the kernel's own
-/// descriptor: `/dev/zero` for a device, an eventfd for a channel.
+/// Handler of the system calls on a descriptor of the model. Calls that are not overridden go to
+/// the kernel's own descriptor: `/dev/zero` for a device, an eventfd for an event channel.
 pub trait File: Send + Sync {
     fn read(&self, fd: RawFd, buf: &mut [u8]) -> Result<usize, Errno> {
         real::read(fd, buf)
@@ -42,44 +42,47 @@ pub trait File: Send + Sync {
         real::mmap(fd, request)
     }
 
-    /// Called before the last descriptor of this file is closed; the descriptor is still open.
+    /// Called before the last descriptor of this file is closed; that descriptor is still open.
     fn close(&self, fd: RawFd) {
         let _ = fd;
     }
 }
 
-/// An open file with the number of its descriptors (`dup`).
+/// A file that the model handles, with the number of its descriptors (`dup`).
 struct OpenFile {
     file: Arc<dyn File>,
     descriptors: AtomicUsize,
 }
 
-/// Table entry of a descriptor's number. `live` lets a lookup skip an empty entry without its lock.
+/// Descriptor table entry for one descriptor number. `live` lets a lookup skip an empty entry
+/// without its lock.
 struct TableEntry {
     live: AtomicBool,
     open: RwLock<Option<Arc<OpenFile>>>,
 }
 
-/// Number of descriptors in the table; [`install`] fails with `EMFILE` for higher ones.
+/// Number of descriptors in the descriptor table; [`install`] fails with `EMFILE` for higher ones.
 const CAPACITY: usize = 65536;
 
-/// Descriptor table. It is static, so that no shim has to check whether it exists.
+/// Table of the descriptors that the model handles. It is static, so that no shim has to check
+/// whether it exists.
 static TABLE: [AtomicPtr<TableEntry>; CAPACITY] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; CAPACITY];
 
-/// Table entry, in a forked child, of every descriptor that the parent had open.
+/// Descriptor table entry, in a forked child, of every descriptor that the parent had open.
 static INHERITED: TableEntry = TableEntry {
     live: AtomicBool::new(true),
     open: RwLock::new(None),
 };
 
-/// Id of the process that owns the table; 0 before the first install.
+/// Id of the process that owns the descriptor table; 0 before the first install.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 static FORKS: AtomicU32 = AtomicU32::new(0);
-/// One above the highest number ever installed, so that a fork does not walk the whole table.
+/// One above the highest descriptor number ever installed, so that a fork does not walk the whole
+/// table.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
-/// Handler in a forked child for a file of the parent; all calls fail with `EIO`.
+/// Handler in a forked child for a file that the parent had open; all calls fail with `EIO`.
 struct InheritedFile;
 
 impl File for InheritedFile {
@@ -105,7 +108,7 @@ fn inherited() -> *mut TableEntry {
     (&raw const INHERITED).cast_mut()
 }
 
-/// Returns the live entry of a descriptor, in the process that owns the table.
+/// Returns the live table entry of a descriptor, in the process that owns the descriptor table.
 #[inline]
 fn live(fd: RawFd) -> Option<&'static TableEntry> {
     let entry = slot(fd)?.load(Ordering::Acquire);
@@ -118,7 +121,7 @@ fn live(fd: RawFd) -> Option<&'static TableEntry> {
     (entry.live.load(Ordering::Acquire) && is_owner()).then_some(entry)
 }
 
-/// Returns `true` if the table belongs to this process; `false` in a vfork child.
+/// Returns `true` if the descriptor table belongs to this process; `false` in a vfork child.
 fn is_owner() -> bool {
     // SAFETY: getpid has no preconditions.
     OWNER.load(Ordering::Relaxed) == unsafe { libc::getpid() }
@@ -135,9 +138,9 @@ fn take_ownership() {
     });
 }
 
-/// Runs in the child of a fork and turns the parent's files into inherited ones. It only stores to
-/// atomics, so it is safe whatever lock another thread of the parent held. The parent's files stay
-/// allocated in the child.
+/// Runs in the child of a fork and turns the files that the model handled in the parent into
+/// inherited ones. It only stores to atomics, so it is safe whatever lock another thread of the
+/// parent held. The parent's files stay allocated in the child.
 extern "C" fn forked() {
     // SAFETY: getpid has no preconditions.
     OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
@@ -158,8 +161,9 @@ extern "C" fn forked() {
     }
 }
 
-/// Returns the number of forks between the process that first installed a file and this process.
-/// State that depends on the NIC's thread is stale when this number has changed.
+/// Returns the number of forks between the process that first installed a file in the descriptor
+/// table and this process. State that depends on the NIC's thread is stale when this number has
+/// changed.
 pub fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
@@ -183,7 +187,8 @@ fn store(fd: RawFd, open: Arc<OpenFile>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes `file` handle an open descriptor. Fails with `EMFILE` when the number is beyond the table.
+/// Makes `file` handle an open descriptor. Fails with `EMFILE` when the descriptor's number is
+/// beyond the descriptor table.
 pub fn install(fd: RawFd, file: Arc<dyn File>) -> Result<(), Errno> {
     store(
         fd,
@@ -194,7 +199,7 @@ pub fn install(fd: RawFd, file: Arc<dyn File>) -> Result<(), Errno> {
     )
 }
 
-/// Returns the file that handles a descriptor; `None` for a foreign one.
+/// Returns the model's file that handles a descriptor; `None` for a foreign descriptor.
 #[inline]
 pub fn lookup(fd: RawFd) -> Option<Arc<dyn File>> {
     let entry = live(fd)?;
@@ -205,8 +210,8 @@ pub fn lookup(fd: RawFd) -> Option<Arc<dyn File>> {
     open.as_ref().map(|open| Arc::clone(&open.file))
 }
 
-/// Stops handling the descriptor, which stays open. Removing the last descriptor of a file closes
-/// the file.
+/// Stops handling a descriptor, which stays open. Removing the last descriptor of a file closes the
+/// file.
 pub fn remove(fd: RawFd) {
     let Some(entry) = live(fd) else { return };
     if std::ptr::eq(entry, &raw const INHERITED) {
@@ -229,14 +234,14 @@ pub fn remove(fd: RawFd) {
     }
 }
 
-/// Returns `true` if the model handles the descriptor.
+/// Returns `true` if the model handles this descriptor.
 #[inline]
 pub fn contains(fd: RawFd) -> bool {
     live(fd).is_some()
 }
 
-/// Removes a descriptor like [`remove`] and keeps errno. For a number that is about to be closed,
-/// or that the kernel has just assigned again because it was closed without the shims.
+/// Removes a descriptor like [`remove`] and keeps errno. For a descriptor that is about to be
+/// closed, or that the kernel has just assigned again because it was closed without the shims.
 #[inline]
 pub fn release(fd: RawFd) {
     if contains(fd) {
@@ -246,7 +251,7 @@ pub fn release(fd: RawFd) {
     }
 }
 
-/// Calls [`release`] for every descriptor from `first` to `last`, both included.
+/// Calls [`release`] for every descriptor number from `first` to `last`, both included.
 pub fn release_range(first: u32, last: u32) {
     let end = HIGHEST
         .load(Ordering::Relaxed)
@@ -256,8 +261,8 @@ pub fn release_range(first: u32, last: u32) {
     }
 }
 
-/// Gives `new`, a fresh duplicate of `old`, the file of `old`. Fails with `EMFILE` when `new` is
-/// beyond the table.
+/// Makes the file of descriptor `old` also handle its fresh duplicate `new`. Fails with `EMFILE`
+/// when `new` is beyond the descriptor table.
 pub fn duplicated(old: RawFd, new: RawFd) -> Result<(), Errno> {
     let Some(entry) = live(old) else {
         return Ok(());

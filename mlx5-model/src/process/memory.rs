@@ -18,7 +18,7 @@ use super::real::{self, Errno};
 type VmCopy =
     unsafe extern "C" fn(pid_t, *const iovec, c_ulong, *const iovec, c_ulong, c_ulong) -> ssize_t;
 
-/// Copies `bytes` to `addr`. Fails with `EFAULT` if `addr` is not writable.
+/// Copies `bytes` to the program's memory at `addr`. Fails with `EFAULT` if `addr` is not writable.
 pub fn copy_to_user(addr: u64, bytes: &[u8]) -> Result<(), Errno> {
     let local = bytes.as_ptr().cast_mut().cast();
     if !copy_by_kernel(libc::process_vm_writev, local, addr, bytes.len(), true)? {
@@ -29,7 +29,8 @@ pub fn copy_to_user(addr: u64, bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Fills `bytes` from `addr`. Fails with `EFAULT` if `addr` is not readable.
+/// Fills `bytes` from the program's memory at `addr`. Fails with `EFAULT` if `addr` is not
+/// readable.
 pub fn copy_from_user(addr: u64, bytes: &mut [u8]) -> Result<(), Errno> {
     let (local, len) = (bytes.as_mut_ptr(), bytes.len());
     if !copy_by_kernel(libc::process_vm_readv, local.cast(), addr, len, false)? {
@@ -40,8 +41,8 @@ pub fn copy_from_user(addr: u64, bytes: &mut [u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Copies between `local` and `addr` by a system call, which checks `addr`. Returns `false` if a
-/// sandbox forbids the call: the range is mapped, and the caller has to copy.
+/// Copies between `local` and the program's memory at `addr` by a system call, which checks `addr`.
+/// Returns `false` if a sandbox forbids the call: the range is mapped, and the caller has to copy.
 fn copy_by_kernel(
     copy: VmCopy,
     local: *mut c_void,
@@ -70,8 +71,8 @@ fn copy_by_kernel(
 
 const PAGE: u64 = 4096;
 
-/// Makes every page of a range present, as pinning does; with `write` also its private copies.
-/// Fails with `EFAULT`, as pinning does, if a page is not mapped or lacks the permission.
+/// Makes every page of a memory range present, as pinning does; with `write` also its private
+/// copies. Fails with `EFAULT`, as pinning does, if a page is not mapped or lacks the permission.
 pub fn fault_in(addr: u64, len: u64, write: bool) -> Result<(), Errno> {
     let end = addr.checked_add(len).ok_or(libc::EINVAL)?;
     let start = addr & !(PAGE - 1);

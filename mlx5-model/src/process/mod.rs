@@ -19,7 +19,7 @@ pub fn has_capability(capability: CapabilitySet) -> bool {
     capabilities(None).is_ok_and(|it| it.effective.contains(capability))
 }
 
-/// Fails with `errno` if `refused` is set: one check of a command per line.
+/// Returns the error `errno` if `refused` is set: one check of a verbs command per line.
 #[inline]
 pub fn refuse_if(refused: bool, errno: Errno) -> Result<(), Errno> {
     if refused { Err(errno) } else { Ok(()) }

@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 /// An errno value.
 pub type Errno = c_int;
 
-/// Functions with the C signatures; errno stays as the C library set it.
+/// C library functions with their C signatures; errno stays as the C library set it.
 pub mod raw {
     use std::mem::transmute;
     use std::sync::atomic::{AtomicPtr, Ordering};
@@ -137,7 +137,7 @@ pub fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno }
 }
 
-/// Converts a result into the byte count or errno.
+/// Converts the result of a `read` or `write` call into the byte count or errno.
 fn counted(result: ssize_t) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| errno())
 }
@@ -183,7 +183,7 @@ pub struct MapRequest {
     pub offset: off_t,
 }
 
-/// Maps the first `len` bytes of a file, shared, readable and writable.
+/// Maps the first `len` bytes of a file into memory, shared, readable and writable.
 pub fn map_shared(fd: RawFd, len: usize) -> Result<*mut c_void, Errno> {
     let request = MapRequest {
         addr: std::ptr::null_mut(),
@@ -207,7 +207,7 @@ pub fn mmap(fd: RawFd, it: MapRequest) -> Result<*mut c_void, Errno> {
     }
 }
 
-/// Calls `eventfd(2)`. It is not interposed; the wrapper keeps unsafe code out of the device.
+/// Calls `eventfd(2)`. It is not interposed; the wrapper keeps unsafe code out of the device model.
 pub fn eventfd(initial: c_uint, flags: c_int) -> Result<RawFd, Errno> {
     // SAFETY: no pointers.
     checked(unsafe { libc::eventfd(initial, flags) })

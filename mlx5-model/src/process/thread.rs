@@ -26,7 +26,7 @@ pub fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> 
 }
 
 /// Pins the calling thread to a CPU, or allows all CPUs. A thread inherits its creator's CPUs, and
-/// a NIC must not share the core that its program has pinned itself to.
+/// the NIC's thread must not share the core that its program has pinned itself to.
 pub fn pin(cpu: Option<usize>) {
     // SAFETY: a CPU set is plain bits, for which zero is a valid value; CPU_SET checks its bounds;
     // the kernel copies the set.
@@ -42,11 +42,11 @@ pub fn pin(cpu: Option<usize>) {
     }
 }
 
-/// Maximum number of descriptors that [`sleep`] waits for; a port has one.
+/// Maximum number of descriptors that [`sleep`] waits for; each port of a device has one.
 pub const MAX_FDS: usize = 4;
 
-/// Sleeps for at most `ns` nanoseconds, until one of the descriptors is readable or a signal
-/// arrives.
+/// Makes the calling thread sleep for at most `ns` nanoseconds, until one of the descriptors is
+/// readable or a signal arrives.
 pub fn sleep(fds: &[RawFd], ns: u64) {
     let mut polls = [libc::pollfd {
         fd: -1,

@@ -8,15 +8,15 @@ use crate::wire::WireSpec;
 
 use super::fault::Fault;
 
-/// Maximum number of devices; the shared memory of the counters has room for this number.
+/// Maximum number of modelled devices; the shared memory of the counters has room for this number.
 pub const MAX_DEVICES: usize = 32;
-/// Maximum number of ports of a device.
+/// Maximum number of ports of a modelled device.
 pub const MAX_PORTS: usize = 2;
 /// Entries of a port's GID table outside switchdev mode: two of the link-local address and two of
 /// the IPv4 address, each as RoCE v1 and v2.
 pub const GIDS: usize = 4;
 
-/// Link rates in Gbit/s. Each has the link width and lane speed that the driver reports
+/// Link rates of a port in Gbit/s. Each has the link width and lane speed that the driver reports
 /// (`translate_eth_proto_oper`, by `enum ib_port_width` and `enum ib_port_speed`), and the text
 /// that drivers/infiniband/core/sysfs.c shows for them (`rate_show`).
 pub const RATES: [(u32, u8, u8, &str); 7] = [
@@ -31,7 +31,7 @@ pub const RATES: [(u32, u8, u8, &str); 7] = [
 
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// Devices `mlx5_0`, `mlx5_1`, ...; empty when the library is inert.
+    /// Modelled devices `mlx5_0`, `mlx5_1`, ...; empty when the library is inert.
     pub devices: Vec<DeviceSettings>,
     /// `true` if the process's own Linux capabilities are required (`caps=process`), `false` if all
     /// are granted.
@@ -44,15 +44,16 @@ pub struct DeviceSettings {
     /// Device name: `mlx5_<N>`, or `mlx5_bond_<N>` with LAG.
     pub name: String,
     pub caps: NicCaps,
-    /// Functions and physical ports that belong to the device, in sysfs.
+    /// PCI functions and physical ports that belong to the device, in sysfs.
     pub topology: DeviceTopology,
-    /// Settings of the ports; the entry `N - 1` is port `N`.
+    /// Settings of the device's ports; the entry `N - 1` is port `N`.
     pub ports: Vec<PortSettings>,
     pub cpu: Option<usize>,
     pub faults: Vec<Fault>,
 }
 
-/// Functions and physical ports that belong to a device, in sysfs. Frames do not depend on them.
+/// PCI functions and physical ports that belong to a device, in sysfs. Frames do not depend on
+/// them.
 #[derive(Debug, Clone, Default)]
 pub struct DeviceTopology {
     pub is_vf: bool,
@@ -60,8 +61,8 @@ pub struct DeviceTopology {
     pub vfs: u32,
     /// Set when the device bonds several physical ports (RoCE LAG).
     pub lag: bool,
-    /// Set when the e-switch is in switchdev mode: the GID tables are empty, and each virtual
-    /// function has a representor.
+    /// Set when the device's e-switch is in switchdev mode: the GID tables are empty, and each
+    /// virtual function has a representor.
     pub switchdev: bool,
 }
 
@@ -69,26 +70,26 @@ pub struct DeviceTopology {
 pub struct PortSettings {
     /// Wire that the port's frames come from and go to.
     pub wire: WireSpec,
-    /// Link rate in Gbit/s that sysfs and the verbs report.
+    /// Link rate of the port in Gbit/s that sysfs and the verbs report.
     pub rate_gbps: u32,
     pub mac: [u8; 6],
-    /// Name of the real interface under the port, if there is one.
+    /// Name of the real network interface under the port, if there is one.
     pub netdev: Option<String>,
     /// Name of the port's netdev in sysfs, real or virtual.
     pub ifname: String,
     pub mtu: u32,
     pub link_up: bool,
-    /// Set when frames with a wrong FCS are delivered.
+    /// Set when the port delivers frames with a wrong FCS.
     pub rx_all: bool,
-    /// File whose existence starts a pcap or synth wire.
+    /// File whose existence starts the port's pcap or synth wire.
     pub gate: Option<PathBuf>,
-    /// Port name of a virtual netdev on an e-switch in switchdev mode.
+    /// Port name of the port's virtual netdev on an e-switch in switchdev mode.
     pub eswitch_port: Option<String>,
     pub bond: Option<String>,
 }
 
-/// Capabilities of a device; requests beyond them are refused. The table `keys` describes each
-/// field and has the values of a ConnectX-5 as defaults.
+/// Capabilities of a device; commands that request more are refused. The table `keys` describes
+/// each field and has the values of a ConnectX-5 as defaults.
 #[derive(Debug, Clone, Default)]
 pub struct NicCaps {
     pub scatter_fcs: bool,
@@ -130,7 +131,7 @@ pub struct NicCaps {
 }
 
 impl PortSettings {
-    /// Returns the entry of [`RATES`] for this port's rate.
+    /// Returns the entry of [`RATES`] for the port's link rate.
     pub fn rate(&self) -> (u32, u8, u8, &'static str) {
         let known = RATES.into_iter().find(|rate| rate.0 == self.rate_gbps);
         known.unwrap_or(RATES[5])
@@ -138,14 +139,14 @@ impl PortSettings {
 }
 
 impl DeviceSettings {
-    /// Returns the number of entries in each port's GID table: none in switchdev mode
-    /// (`mlx5_query_port_roce` of drivers/infiniband/hw/mlx5/main.c, `is_rep`).
+    /// Returns the number of entries in the GID table of each of the device's ports: none in
+    /// switchdev mode (`mlx5_query_port_roce` of drivers/infiniband/hw/mlx5/main.c, `is_rep`).
     pub fn gids(&self) -> usize {
         if self.topology.switchdev { 0 } else { GIDS }
     }
 
     /// Returns the node GUID of device `index`, host-endian. mlx5's firmware derives it in the same
-    /// way from the first port's MAC. The index distinguishes two devices on one interface.
+    /// way from the first port's MAC. The index distinguishes two devices on one network interface.
     pub fn node_guid(&self, index: usize) -> u64 {
         let [a, b, c, d, e, f] = self.ports.first().map_or([0; 6], |port| port.mac);
         u64::from_be_bytes([a, b, c, 3, index as u8, d, e, f])

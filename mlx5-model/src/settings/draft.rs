@@ -31,7 +31,7 @@ pub struct DeviceDraft {
     pub cpu: Option<usize>,
     pub faults: Vec<Fault>,
     pub caps: NicCaps,
-    /// Port drafts, port 1 first; empty until `ports` is parsed.
+    /// Settings drafts of the device's ports, port 1 first; empty until `ports` is parsed.
     pub port: Vec<PortDraft>,
 }
 
@@ -77,7 +77,7 @@ impl DeviceDraft {
 
 impl PortDraft {
     /// Completes the settings of port `port` (from 1). MAC address and MTU default to those of the
-    /// interface under the port.
+    /// network interface under the port.
     fn finish(self, device: usize, port: usize) -> Result<PortSettings, String> {
         let text = self.wire.ok_or_else(|| {
             format!(

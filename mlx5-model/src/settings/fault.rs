@@ -9,73 +9,77 @@ use std::str::FromStr;
 use super::value::within;
 
 const NS_PER_MS: u64 = 1_000_000;
-/// Longest duration of a fault and latest trigger, in milliseconds: one day. A larger value is
-/// taken for a wrong unit.
+/// Longest duration of a fault and latest time of its trigger, in milliseconds: one day. A larger
+/// value is taken for a wrong unit.
 const MAX_MS: u64 = 86_400_000;
-/// Largest delay of a frame by `slow_pci`, in nanoseconds: one second.
+/// Largest delay of a frame by the fault `slow_pci`, in nanoseconds: one second.
 const MAX_NS: u64 = 1_000_000_000;
-/// Largest clock step in nanoseconds, some eleven days. Sums with the host's time stay far from the
-/// limits of 64 bits.
+/// Largest clock step of a fault in nanoseconds, some eleven days. Sums with the host's time stay
+/// far from the limits of 64 bits.
 const MAX_JUMP_NS: i64 = 1_000_000_000_000_000;
 
-/// Effect of a fault. A WQ is given by its number in the order of creation, from 0.
+/// Effect of an injected fault. A WQ is given by its number in the order of creation, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     WqFatal(u32),
-    /// Invalidates the keys of a WQ: its next frame completes with a local protection error.
+    /// Fault that invalidates the memory keys of a WQ: its next frame completes with a local
+    /// protection error.
     BadLkey(u32),
-    /// Damages a WQ's next frame on the wire: its FCS is wrong.
+    /// Fault that damages a WQ's next frame on the wire: its FCS is wrong.
     BadFcs(u32),
     CqOverrun(u32),
-    /// Takes the port's link down until the end of the fault.
+    /// Fault that takes the port's link down until the end of the fault.
     PortDown(FaultEnd),
-    /// Fails the device until the end of the fault, when its driver has restarted it.
+    /// Fault that fails the device until the end of the fault, when its driver has restarted it.
     DeviceFatal(FaultEnd),
-    /// Delays the write of each received frame to memory.
+    /// Fault that delays the write of each received frame to memory.
     SlowPci {
-        /// Delay of each frame in nanoseconds.
+        /// Delay of each received frame in nanoseconds.
         ns: u64,
-        /// Duration of the slowdown in nanoseconds; `None`: until the process ends.
+        /// Duration of the slowdown of received frames in nanoseconds; `None`: until the process
+        /// ends.
         for_ns: Option<u64>,
     },
-    /// Steps the NIC's clock by this number of nanoseconds.
+    /// Fault that steps the NIC's clock by this number of nanoseconds.
     ClockJump(i64),
-    /// Makes the clock info read as in the middle of an update, for this number of nanoseconds.
+    /// Fault that makes the clock info page read as in the middle of an update, for this number of
+    /// nanoseconds.
     ClockBusy(u64),
 }
 
-/// End of a fault that lasts for some time.
+/// End of an injected fault that lasts for some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultEnd {
     Never,
-    /// The fault ends after this number of nanoseconds.
+    /// The injected fault ends after this number of nanoseconds.
     AfterNs(u64),
-    /// The fault ends when this file exists.
+    /// The injected fault ends when this file exists.
     File(&'static Path),
 }
 
-/// Trigger of a fault, counted on the fault's port.
+/// Trigger of an injected fault, counted on the fault's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// The fault is due after the port has received this number of frames.
+    /// The injected fault is due after its port has received this number of frames.
     Frames(u64),
-    /// The fault is due this number of nanoseconds after the port's first rule.
+    /// The fault is due this number of nanoseconds after the port's first flow rule was installed.
     Ns(u64),
-    /// The fault is due when this file exists.
+    /// The injected fault is due when this file exists.
     File(&'static Path),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     pub effect: Effect,
-    /// Port (from 1) that counts the trigger's frames and time, and that a port fault hits.
+    /// Port (from 1) that counts the frames and time of the fault's trigger, and that a port fault
+    /// hits.
     pub port: u8,
     pub trigger: Trigger,
 }
 
 impl Fault {
     /// Returns whether the fault is due on a port that has received `frames` frames and got its
-    /// first rule `since_rule_ns` ago.
+    /// first flow rule `since_rule_ns` ago.
     pub fn is_due(&self, frames: u64, since_rule_ns: Option<u64>) -> bool {
         match self.trigger {
             Trigger::Frames(after) => frames >= after,
@@ -85,8 +89,8 @@ impl Fault {
     }
 }
 
-/// Parses faults that are separated by `;`. An error quotes the wrong part and states what is
-/// valid.
+/// Parses the faults of a device, separated by `;`. An error quotes the wrong part of the text and
+/// states what is valid.
 pub fn parse(value: &str) -> Result<Vec<Fault>, String> {
     value
         .split(';')
@@ -140,7 +144,8 @@ fn parse_one(text: &str) -> Result<Fault, String> {
     })
 }
 
-/// Leaks the path: settings are parsed once and used until the process ends.
+/// Returns a path that is never freed: the settings are parsed once and used until the process
+/// ends.
 fn static_path(text: &str) -> &'static Path {
     Path::new(Box::leak(Box::<str>::from(text)))
 }
@@ -155,7 +160,7 @@ fn number<T: FromStr + PartialOrd + Display + Copy>(
         .map_err(|_| format!("{name}={text} is not a number from {low} to {high}"))
 }
 
-/// The `k=v` options of a fault, each of which may be given once.
+/// The `k=v` options of a fault's text, each of which may be given once.
 struct FaultOptions<'a> {
     kind: &'a str,
     given: Vec<(&'a str, &'a str)>,
@@ -165,9 +170,9 @@ impl<'a> FaultOptions<'a> {
     fn parse(kind: &'a str, text: Option<&'a str>) -> Result<Self, String> {
         let mut given = Vec::new();
         for option in text.into_iter().flat_map(|text| text.split(',')) {
-            let (name, value) = option
-                .split_once('=')
-                .ok_or_else(|| format!("\"{option}\" of {kind} is not an option; write k=v"))?;
+            let (name, value) = option.split_once('=').ok_or_else(|| {
+                format!("\"{option}\" of {kind} is not an option; write NAME=VALUE")
+            })?;
             given.push((name.trim(), value.trim()));
         }
         Ok(Self { kind, given })

@@ -8,19 +8,19 @@ use super::draft::{DeviceDraft, PortDraft};
 use super::fault;
 use super::value::{boolean, interface_name, mac, mask, number, within};
 
-/// Result of storing a value; the error states what is wrong with the value.
+/// Result of storing the value of a setting; the error states what is wrong with the value.
 pub type Stored = Result<(), String>;
 
-/// Scope that a key applies to, with the function that stores its value.
+/// Scope that a setting key applies to, with the function that stores its value.
 pub enum KeyScope {
     Model(fn(&mut Settings, &str) -> Stored),
     Device(fn(&mut DeviceDraft, &str) -> Stored),
     Port(fn(&mut PortDraft, &str) -> Stored),
 }
 
-/// A key of the table that the parser, the error messages and the README share.
+/// A setting key, from the table that the parser, the error messages and the README share.
 pub struct SettingKey {
-    /// Name of the key without a prefix such as `mlx5_0.`.
+    /// Name of the setting key without a prefix such as `mlx5_0.`.
     pub name: &'static str,
     pub takes: &'static str,
     pub default: &'static str,
@@ -30,7 +30,7 @@ pub struct SettingKey {
 
 macro_rules! keys {
     ($($scope:ident $name:ident: $takes:literal; default $default:literal; $meaning:literal; |$target:ident, $value:ident| $store:expr;)*) => {
-        /// All setting keys.
+        /// All setting keys of the model.
         pub static KEYS: &[SettingKey] = &[$(SettingKey {
             name: stringify!($name),
             takes: $takes,
@@ -189,8 +189,8 @@ keys! {
         |port, value| port.gate = Some(value.into());
 }
 
-/// Returns a device draft with every key at its default. A key whose default is a phrase ("not
-/// pinned") stays unset.
+/// Returns a device draft with every setting at its default. A setting whose default is a phrase
+/// ("not pinned") stays unset.
 pub fn default_device() -> DeviceDraft {
     let mut draft = DeviceDraft::default();
     for key in KEYS {
@@ -201,7 +201,7 @@ pub fn default_device() -> DeviceDraft {
     draft
 }
 
-/// Returns the table of keys as text, for the error about an unknown key.
+/// Returns the table of setting keys as text, for the error about an unknown key.
 pub fn table() -> String {
     let row = |it: &SettingKey| {
         format!(

@@ -18,12 +18,13 @@ pub use parse::{SET, WIRES};
 
 static GLOBAL: OnceLock<Settings> = OnceLock::new();
 
-/// Stores the settings of this process. Later calls return the settings of the first one.
+/// Stores the model's settings for this process. Later calls return the settings of the first one.
 pub fn set(settings: Settings) -> &'static Settings {
     GLOBAL.get_or_init(|| settings)
 }
 
-/// Returns the settings of this process; they have no devices before the library is loaded.
+/// Returns the model's settings for this process; they have no devices before the library is
+/// loaded.
 pub fn global() -> &'static Settings {
     GLOBAL.get_or_init(Settings::default)
 }

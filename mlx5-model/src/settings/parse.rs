@@ -9,10 +9,10 @@ use super::keys::{KEYS, KeyScope, SettingKey, Stored, default_device, table};
 
 /// Environment variable with the wires, one per line: the Nth is port 1 of device `mlx5_<N-1>`.
 pub const WIRES: &str = "MLX5_MODEL_WIRES";
-/// Environment variable with the settings, one `key=value` per line.
+/// Environment variable with the model's settings, one `key=value` per line.
 pub const SET: &str = "MLX5_MODEL_SET";
 
-/// Part of the model that a key's prefix selects: all devices, one device, or one port.
+/// Part of the model that a setting key's prefix selects: all devices, one device, or one port.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Prefix {
     All,
@@ -20,7 +20,7 @@ enum Prefix {
     Port(usize, usize),
 }
 
-/// Splits `mlx5_<N>.port<P>.key`, `mlx5_<N>.key` or `key` into prefix and name.
+/// Splits the setting key `mlx5_<N>.port<P>.key`, `mlx5_<N>.key` or `key` into prefix and name.
 fn split_prefix(path: &str) -> Option<(Prefix, &str)> {
     let Some(rest) = path.strip_prefix("mlx5_") else {
         return Some((Prefix::All, path));
@@ -41,7 +41,7 @@ fn split_prefix(path: &str) -> Option<(Prefix, &str)> {
 }
 
 impl Settings {
-    /// Reads the settings from the environment.
+    /// Reads the model's settings from the environment.
     pub fn from_env() -> Result<Settings, String> {
         let read = |name: &str| match env::var(name) {
             Ok(value) => Ok(value),
@@ -53,8 +53,8 @@ impl Settings {
         Settings::parse(&read(WIRES)?, &read(SET)?)
     }
 
-    /// Parses the settings from the values of the two variables. An error states the key, the value
-    /// and the valid values.
+    /// Parses the model's settings from the values of the two environment variables. An error
+    /// states the key, the value and the valid values.
     pub fn parse(wires: &str, set: &str) -> Result<Settings, String> {
         let (wires, set) = (lines(wires), lines(set));
         let mut settings = Settings {
@@ -65,7 +65,7 @@ impl Settings {
             return match set.first() {
                 None => Ok(settings),
                 Some(line) => Err(format!(
-                    "{SET} has \"{line}\", but {WIRES} is empty; add a wire to it"
+                    "{SET} has \"{line}\", but {WIRES} is empty; add a wire to {WIRES}"
                 )),
             };
         }
@@ -110,7 +110,7 @@ fn lines(value: &str) -> Vec<&str> {
     lines.filter(|line| !line.is_empty()).collect()
 }
 
-/// One `key=value` line with a known key and a value that is not parsed yet.
+/// One `key=value` line of the settings with a known key and a value that is not parsed yet.
 struct Assignment<'a> {
     line: &'a str,
     prefix: Prefix,
@@ -158,7 +158,7 @@ impl<'a> Assignment<'a> {
         }
     }
 
-    /// Parses the value and stores it in every draft that the prefix selects.
+    /// Parses the value of a settings line and stores it in every draft that the prefix selects.
     fn apply(&self, settings: &mut Settings, drafts: &mut [DeviceDraft]) -> Stored {
         let describe =
             |error: String| format!("{}: {error}; valid values: {}", self.line, self.key.takes);

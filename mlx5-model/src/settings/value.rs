@@ -1,7 +1,7 @@
 //! Parsers of setting values. An error states what is wrong with the value; the caller appends the
 //! valid values.
 
-/// Parses a decimal number; underscores may group its digits.
+/// Parses the decimal number of a setting; underscores may group its digits.
 pub fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
     let digits = value.replace('_', "");
     digits
@@ -9,7 +9,7 @@ pub fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
         .map_err(|_| format!("\"{value}\" is not a number in range"))
 }
 
-/// Parses a number from `low` to `high`, both included.
+/// Parses a setting's number from `low` to `high`, both included.
 pub fn within<T: std::str::FromStr + PartialOrd + std::fmt::Display>(
     value: &str,
     low: T,
@@ -30,7 +30,7 @@ pub fn boolean(value: &str) -> Result<bool, String> {
     }
 }
 
-/// Parses a 64-bit number: hexadecimal with the prefix `0x`, else decimal.
+/// Parses a setting's 64-bit number: hexadecimal with the prefix `0x`, else decimal.
 pub fn mask(value: &str) -> Result<u64, String> {
     match value.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16)
@@ -39,7 +39,7 @@ pub fn mask(value: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a MAC address: six hexadecimal pairs separated by colons.
+/// Parses a setting's MAC address: six hexadecimal pairs separated by colons.
 pub fn mac(value: &str) -> Result<[u8; 6], String> {
     let mut bytes = [0; 6];
     let mut pairs = value.split(':');

@@ -33,24 +33,25 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
-/// Maximum number of specs of a rule (`IB_FLOW_SPEC_SUPPORT_LAYERS`).
+/// Maximum number of flow specs of a flow rule (`IB_FLOW_SPEC_SUPPORT_LAYERS`).
 pub const MAX_SPECS: u8 = 10;
 
-/// Match and actions that a list of specs defines.
+/// Match and actions that the flow specs of a rule define.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ParsedSpecs {
-    /// Fields that the rule matches.
+    /// Fields of a frame that the flow rule matches.
     pub rule: Match,
     pub tag: Option<u32>,
-    /// Handle of the flow counters that the rule names.
+    /// Handle of the flow counters that the flow rule names.
     pub counters: Option<u32>,
-    /// Set when the rule drops its frames.
+    /// Set when the flow rule drops its frames.
     pub drop: bool,
-    /// Set when the first spec matches only group addresses: such rules have a separate priority.
+    /// Set when the rule's first flow spec matches only group addresses: such rules have a separate
+    /// priority.
     pub multicast_only: bool,
 }
 
-/// State that the flow specs of one layer of headers share.
+/// State of the flow spec parser for one layer of headers.
 #[derive(Default)]
 struct LayerSpecs {
     ethertype: Option<(u16, u16)>,
@@ -59,7 +60,7 @@ struct LayerSpecs {
 }
 
 impl LayerSpecs {
-    /// Records the protocol of a spec. Fails with `EINVAL` if another spec matches a different
+    /// Records the protocol of a flow spec. Fails with `EINVAL` if another spec matches a different
     /// protocol.
     fn protocol(&mut self, mask: u8, value: u8) -> Result<(), Errno> {
         match self.protocol {
@@ -72,8 +73,8 @@ impl LayerSpecs {
         }
     }
 
-    /// Checks the EtherType as `is_valid_ethertype` of the driver does: next to an IP spec it must
-    /// be that spec's EtherType or MPLS.
+    /// Checks the EtherType of an Ethernet spec as `is_valid_ethertype` of the driver does: next to
+    /// an IP spec it must be that spec's EtherType or MPLS.
     fn check_ethertype(&self) -> Result<(), Errno> {
         let (Some((mask, value)), Some(ip)) = (self.ethertype, self.ip) else {
             return Ok(());
@@ -88,14 +89,14 @@ impl LayerSpecs {
     }
 }
 
-/// Value and mask of a filter spec, zero-extended to `N` bytes.
+/// Value and mask of the filter in a flow spec, zero-extended to `N` bytes.
 struct SpecFilter<const N: usize> {
     value: [u8; N],
     mask: [u8; N],
 }
 
 impl<const N: usize> SpecFilter<N> {
-    /// Reads a filter as `ib_uverbs_kern_spec_to_ib_spec_filter` of
+    /// Reads the filter of a flow spec as `ib_uverbs_kern_spec_to_ib_spec_filter` of
     /// drivers/infiniband/core/uverbs_cmd.c does. Its size is a multiple of 4, and a mask that is
     /// longer than the kernel's ends in zeroes (`spec_filter_size`). The kernel does not read the
     /// value's bytes beyond its own structure.
@@ -116,8 +117,8 @@ impl<const N: usize> SpecFilter<N> {
         })
     }
 
-    /// Returns bytes `at..at + len` of value and mask as numbers. Fails with `EINVAL` for a value
-    /// with bits outside its mask (the kernel's `check_valid_spec`).
+    /// Returns bytes `at..at + len` of a flow spec's value and mask as numbers. Fails with `EINVAL`
+    /// for a value with bits outside its mask (the kernel's `check_valid_spec`).
     fn field(&self, at: usize, len: usize) -> Result<(u64, u64), Errno> {
         let (value, mask) = self.numbers(at, len);
         if value & !mask == 0 {
@@ -127,8 +128,8 @@ impl<const N: usize> SpecFilter<N> {
         }
     }
 
-    /// Returns bytes `at..at + len` of value and mask as numbers, or zeroes if the mask is zero:
-    /// the driver ignores such a field.
+    /// Returns bytes `at..at + len` of a flow spec's value and mask as numbers, or zeroes if the
+    /// mask is zero: the driver ignores such a field.
     fn field_if_masked(&self, at: usize, len: usize) -> Result<(u64, u64), Errno> {
         match self.numbers(at, len) {
             (_, 0) => Ok((0, 0)),
@@ -147,8 +148,8 @@ impl<const N: usize> SpecFilter<N> {
         (number(&self.value), number(&self.mask))
     }
 
-    /// Fails with `EOPNOTSUPP` if the mask has bits from byte `at` on, which the driver does not
-    /// support (`FIELDS_NOT_SUPPORTED`).
+    /// Fails with `EOPNOTSUPP` if the flow spec's mask has bits from byte `at` on, which the driver
+    /// does not support (`FIELDS_NOT_SUPPORTED`).
     fn unsupported_from(&self, at: usize) -> Result<(), Errno> {
         if self.mask[at..].iter().any(|&byte| byte != 0) {
             Err(libc::EOPNOTSUPP)
@@ -158,8 +159,8 @@ impl<const N: usize> SpecFilter<N> {
     }
 }
 
-/// Parses `count` specs that fill `bytes`. Fails as the kernel does: with `EINVAL` for malformed or
-/// contradictory specs, with `EOPNOTSUPP` for fields that the device cannot match.
+/// Parses `count` flow specs that fill `bytes`. Fails as the kernel does: with `EINVAL` for
+/// malformed or contradictory specs, with `EOPNOTSUPP` for fields that the device cannot match.
 pub fn parse(mut bytes: &[u8], count: u8, caps: MatchCaps) -> Result<ParsedSpecs, Errno> {
     let mut parsed = ParsedSpecs::default();
     let mut layers = [LayerSpecs::default(), LayerSpecs::default()];
@@ -191,7 +192,7 @@ pub fn parse(mut bytes: &[u8], count: u8, caps: MatchCaps) -> Result<ParsedSpecs
     Ok(parsed)
 }
 
-/// Returns `true` for a rule that `flow_is_multicast_only` of the driver accepts.
+/// Returns `true` for a flow rule that `flow_is_multicast_only` of the driver accepts.
 fn is_multicast_only(spec: u32, body: &[u8]) -> bool {
     match spec {
         spec_type::ETH => SpecFilter::<16>::read(body)
@@ -232,7 +233,7 @@ fn action(spec: u32, body: &[u8], parsed: &mut ParsedSpecs) -> Result<(), Errno>
     }
 }
 
-/// Parses one filter; its meaning may depend on the spec before it.
+/// Parses the filter of one flow spec; its meaning may depend on the spec before it.
 fn filter(
     [previous, spec]: [u32; 2],
     body: &[u8],
@@ -335,9 +336,9 @@ fn ipv6(
     Ok(())
 }
 
-/// Adds a match of an IP protocol. `parse_flow_attr` of the driver builds the same match,
-/// `ip_protocol` alone, from a TCP or UDP spec without ports and from an IP spec that names its
-/// protocol.
+/// Adds a comparison of the IP protocol to a layer's match. `parse_flow_attr` of the driver builds
+/// the same match, `ip_protocol` alone, from a TCP or UDP spec without ports and from an IP spec
+/// that names its protocol.
 fn ip_protocol(layer: &mut LayerMatch, (value, mask): (u64, u64), caps: MatchCaps) {
     // If fragments are not matched, the field equals the parser's result, which is cheaper to
     // compare.
@@ -348,7 +349,7 @@ fn ip_protocol(layer: &mut LayerMatch, (value, mask): (u64, u64), caps: MatchCap
     }
 }
 
-/// Returns the kind of frames with this transport protocol, if the NIC has such a kind.
+/// Returns the frame kind of frames with this transport protocol, if there is such a kind.
 fn transport(protocol: u8) -> Option<u32> {
     match protocol {
         PROTOCOL_TCP => Some(kind::TCP),
@@ -377,7 +378,7 @@ fn ports(
     Ok(())
 }
 
-/// Parses `ib_uverbs_flow_tunnel_filter`: the VNI.
+/// Parses `ib_uverbs_flow_tunnel_filter`: the VXLAN network identifier.
 fn vxlan(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
     let filter = SpecFilter::<4>::read(body)?;
     let (value, mask) = filter.numbers(0, 4);
@@ -387,7 +388,7 @@ fn vxlan(body: &[u8], rule: &mut Match) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Parses `ib_uverbs_flow_gre_filter`: flags and version, protocol, key.
+/// Parses `ib_uverbs_flow_gre_filter`: flags and version, protocol, GRE key.
 fn gre(body: &[u8], rule: &mut Match, caps: MatchCaps) -> Result<(), Errno> {
     let filter = SpecFilter::<8>::read(body)?;
     refuse_if(filter.mask[..2] != [0, 0], libc::EOPNOTSUPP)?;

@@ -10,8 +10,8 @@ use crate::process::{Errno, refuse_if};
 
 use super::matching::{Field, LayerMatch, Match, MatchCaps, MplsOver};
 
-/// Sections of 64 bytes, each with its index and its bit in `match_criteria_enable` (PRM "Create
-/// flow group").
+/// Sections of 64 bytes of the match criteria, each with its index and its bit in
+/// `match_criteria_enable` (PRM "Create flow group").
 const OUTER: (usize, u8) = (0, 1 << 0);
 const MISC: (usize, u8) = (1, 1 << 1);
 const INNER: (usize, u8) = (2, 1 << 2);
@@ -23,10 +23,10 @@ mod layer {
     pub const SMAC: (usize, usize) = (0x00, 48);
     pub const ETHERTYPE: (usize, usize) = (0x30, 16);
     pub const DMAC: (usize, usize) = (0x40, 48);
-    /// Control information of the first tag: `first_prio`, `first_cfi`, `first_vid`.
+    /// Control information of the first VLAN tag: `first_prio`, `first_cfi`, `first_vid`.
     pub const FIRST_TAG: (usize, usize) = (0x70, 16);
     pub const IP_PROTOCOL: (usize, usize) = (0x80, 8);
-    /// Type of service: `ip_dscp`, `ip_ecn`.
+    /// IP type of service: `ip_dscp`, `ip_ecn`.
     pub const TOS: (usize, usize) = (0x88, 8);
     pub const CVLAN_TAG: (usize, usize) = (0x90, 1);
     pub const SVLAN_TAG: (usize, usize) = (0x91, 1);
@@ -38,9 +38,9 @@ mod layer {
     pub const TTL: (usize, usize) = (0xd8, 8);
     pub const UDP_SPORT: (usize, usize) = (0xe0, 16);
     pub const UDP_DPORT: (usize, usize) = (0xf0, 16);
-    /// Halves of the source address (`src_ipv4_src_ipv6`), the one with the network first.
+    /// Halves of the source IP address (`src_ipv4_src_ipv6`), the one with the network first.
     pub const SOURCE: [(usize, usize); 2] = [(0x100, 64), (0x140, 64)];
-    /// Halves of the destination address (`dst_ipv4_dst_ipv6`), the one with the network first.
+    /// Halves of the destination IP address (`dst_ipv4_dst_ipv6`), the one with the network first.
     pub const DESTINATION: [(usize, usize); 2] = [(0x180, 64), (0x1c0, 64)];
 }
 
@@ -54,16 +54,16 @@ mod misc {
     pub const OUTER_ESP_SPI: (usize, usize) = (0x180, 32);
 }
 
-/// Match that the criteria and values of a matcher define.
+/// Match that the criteria and values of a flow matcher define.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ParsedMatch {
-    /// Fields that the rule matches.
+    /// Fields of a frame that the flow rule matches.
     pub rule: Match,
-    /// Set when the rule matches only group addresses.
+    /// Set when the flow rule matches only group addresses.
     pub multicast_only: bool,
 }
 
-/// Fields of `fte_match_set_misc2`, each one label stack entry.
+/// Fields of `fte_match_set_misc2`, each one entry of an MPLS label stack.
 mod misc_2 {
     pub const OUTER_FIRST_MPLS: (usize, usize) = (0x00, 32);
     pub const INNER_FIRST_MPLS: (usize, usize) = (0x20, 32);
@@ -71,9 +71,9 @@ mod misc_2 {
     pub const OUTER_FIRST_MPLS_OVER_UDP: (usize, usize) = (0x60, 32);
 }
 
-/// Parses `mask` and `value` in the sections that `criteria` enables. Fails with `EINVAL`: for
-/// values outside their masks like the kernel (`check_valid_spec`), for fields that the device
-/// cannot match like the firmware.
+/// Parses the `mask` and `value` of a flow matcher in the sections that `criteria` enables. Fails
+/// with `EINVAL`: for values outside their masks like the kernel (`check_valid_spec`), for fields
+/// that the device cannot match like the firmware.
 pub fn parse(
     mask: &[u8],
     value: &[u8],
@@ -111,7 +111,8 @@ pub fn parse(
     })
 }
 
-/// One section of the criteria's mask and value. Fields that were read are cleared in the mask.
+/// One section of the match criteria's mask and value. Fields that were read are cleared in the
+/// mask.
 struct CriteriaSection {
     mask: [u8; SECTION],
     value: [u8; SECTION],
@@ -132,7 +133,7 @@ impl CriteriaSection {
         }
     }
 
-    /// Reads value and mask of a field, and clears its mask.
+    /// Reads value and mask of a field of the match criteria, and clears its mask.
     fn take(&mut self, (first, bits): (usize, usize)) -> (u64, u64) {
         let (mut value, mut mask) = (0, 0);
         for bit in first..first + bits {
@@ -144,7 +145,7 @@ impl CriteriaSection {
         (value, mask)
     }
 
-    /// Fails with `EINVAL` if a bit of the mask was not read.
+    /// Fails with `EINVAL` if a bit of the match criteria's mask was not read.
     fn finish(&self) -> Result<(), Errno> {
         if self.mask == [0; SECTION] {
             Ok(())
@@ -153,8 +154,8 @@ impl CriteriaSection {
         }
     }
 
-    /// Returns `true` for a multicast rule: `raw_fs_is_multicast` of the driver, which reads an
-    /// IPv4 address whatever the version.
+    /// Returns `true` for a multicast flow rule: `raw_fs_is_multicast` of the driver, which reads
+    /// an IPv4 address whatever the version.
     fn is_multicast(&self) -> bool {
         let (dmac, ipv4) = (layer::DMAC.0 / 8, layer::DESTINATION[1].0 / 8 + 4);
         let group = |bytes: &[u8; SECTION]| bytes[dmac] & 1 != 0;
@@ -162,7 +163,7 @@ impl CriteriaSection {
         group(&self.value) && group(&self.mask) || class_d(&self.value) && class_d(&self.mask)
     }
 
-    /// Reads the L2 to L4 fields of a layer (`fte_match_set_lyr_2_4`).
+    /// Reads the L2 to L4 fields of one layer of the match criteria (`fte_match_set_lyr_2_4`).
     fn read_layer(&mut self, to: &mut LayerMatch, caps: MatchCaps) {
         to.compare(Field::L2(0), self.take(layer::DMAC), 6);
         to.compare(Field::L2(6), self.take(layer::SMAC), 6);

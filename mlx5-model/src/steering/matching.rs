@@ -19,7 +19,7 @@ const PROTOCOL_ESP: u8 = 50;
 /// Matching capabilities of the device's flow tables.
 #[derive(Debug, Clone, Copy)]
 pub struct MatchCaps {
-    /// Set when tunnel headers and inner headers can be matched.
+    /// Set when the device's flow rules can match tunnel headers and inner headers.
     pub tunnels: bool,
     pub mpls: bool,
     pub esp: bool,
@@ -28,7 +28,7 @@ pub struct MatchCaps {
 }
 
 impl MatchCaps {
-    /// Returns the field that is compared by a rule that names an IP protocol.
+    /// Returns the field of a frame that a flow rule with an IP protocol compares.
     pub fn ip_protocol(self) -> Field {
         if self.fragment_protocol {
             Field::IpProtocol
@@ -38,60 +38,60 @@ impl MatchCaps {
     }
 }
 
-/// Field of a frame that a rule compares.
+/// Field of a frame that a flow rule compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Field {
-    /// Eight bytes at this offset in the Ethernet header.
+    /// Eight bytes at this offset in a frame's Ethernet header.
     L2(u8),
-    /// Eight bytes at this offset in the IP header.
+    /// Eight bytes at this offset in a frame's IP header.
     L3(u8),
-    /// Eight bytes at this offset in the transport header.
+    /// Eight bytes at this offset in a frame's transport header.
     L4(u8),
-    /// EtherType behind the VLAN tags.
+    /// EtherType of a frame behind its VLAN tags.
     EtherType,
-    /// Control information of the first VLAN tag.
+    /// Control information of a frame's first VLAN tag.
     Vlan,
-    /// 1 if a C-VLAN tag follows the addresses.
+    /// 1 if a C-VLAN tag follows the frame's MAC addresses.
     CvlanTag,
-    /// 1 if an S-VLAN tag follows the addresses.
+    /// 1 if an S-VLAN tag follows the frame's MAC addresses.
     SvlanTag,
-    /// IP version: 4, 6, or 0 if the frame is not IP.
+    /// IP version of a frame: 4, 6, or 0 if the frame is not IP.
     IpVersion,
-    /// Protocol of IPv4 or next header of IPv6.
+    /// Protocol field of the IPv4 header or next header field of the IPv6 header.
     IpProtocol,
     /// IP protocol of a whole packet; 0 for a fragment of IPv4. A fragment of IPv6 has the number
     /// of the fragment header.
     WholeIpProtocol,
-    /// Type of service of IPv4 or traffic class of IPv6.
+    /// Type of service field of the IPv4 header or traffic class field of the IPv6 header.
     Tos,
-    /// Time to live of IPv4 or hop limit of IPv6.
+    /// Time to live field of the IPv4 header or hop limit field of the IPv6 header.
     Ttl,
-    /// 1 if the packet is a fragment.
+    /// 1 if the frame's IP packet is a fragment.
     Fragment,
-    /// Half 0 or 1 of the source address; half 1 has an IPv4 address at its end.
+    /// Half 0 or 1 of the source IP address; half 1 has an IPv4 address at its end.
     Source(u8),
-    /// Half 0 or 1 of the destination address; half 1 has an IPv4 address at its end.
+    /// Half 0 or 1 of the destination IP address; half 1 has an IPv4 address at its end.
     Destination(u8),
-    /// First entry of the MPLS label stack; without a stack the rule does not match.
+    /// First entry of a frame's MPLS label stack; without a stack the flow rule does not match.
     Mpls(MplsOver),
-    /// Security parameters index of ESP; without ESP the rule does not match.
+    /// Security parameters index of ESP; without ESP the flow rule does not match.
     Spi,
-    /// Network identifier of VXLAN.
+    /// Network identifier of the VXLAN header.
     Vni,
-    /// Protocol type of GRE.
+    /// Protocol type field of the GRE header.
     GreProtocol,
-    /// Key of GRE.
+    /// Key field of the GRE header.
     GreKey,
 }
 
 /// Header in front of an MPLS label stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MplsOver {
-    /// Ethernet header with its tags in front of the label stack.
+    /// Ethernet header with its VLAN tags in front of the MPLS label stack.
     Ethernet,
-    /// GRE header in front of the label stack (RFC 4023).
+    /// GRE header in front of the MPLS label stack (RFC 4023).
     Gre,
-    /// UDP header in front of the label stack (RFC 7510).
+    /// UDP header in front of the MPLS label stack (RFC 7510).
     Udp,
 }
 
@@ -103,7 +103,7 @@ struct Compare {
     mask: u64,
 }
 
-/// Match of a rule in one layer of headers.
+/// Match of a flow rule in one layer of headers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LayerMatch {
     /// Bits of [`crate::frame::kind`] that the frame must have.
@@ -112,7 +112,7 @@ pub struct LayerMatch {
 }
 
 impl LayerMatch {
-    /// Adds a comparison of a field, unless its mask is zero.
+    /// Adds a comparison of a field to a rule's match, unless its mask is zero.
     pub fn push(&mut self, field: Field, (value, mask): (u64, u64)) {
         if mask != 0 {
             let value = value & mask;
@@ -120,7 +120,7 @@ impl LayerMatch {
         }
     }
 
-    /// Adds a comparison of the `len` highest of eight bytes.
+    /// Adds a comparison of the `len` highest of eight bytes of a field to a rule's match.
     pub fn compare(&mut self, field: Field, (value, mask): (u64, u64), len: u32) {
         let shift = 64 - 8 * len;
         self.push(field, (value << shift, mask << shift));
@@ -183,7 +183,7 @@ impl Compare {
     }
 }
 
-/// Returns the first MPLS label stack entry or the SPI of ESP.
+/// Returns the frame's first MPLS label stack entry or the SPI of ESP.
 #[cold]
 fn mpls_or_spi(field: Field, frame: &ParsedFrame<'_>) -> Option<u32> {
     let (bytes, class) = (frame.bytes, frame.class);
@@ -212,8 +212,8 @@ fn mpls_or_spi(field: Field, frame: &ParsedFrame<'_>) -> Option<u32> {
     behind.first_chunk().copied().map(u32::from_be_bytes)
 }
 
-/// Returns a field that IPv4 and IPv6 have at different offsets; 0 if the version has no such
-/// field.
+/// Returns a field of the IP header that IPv4 and IPv6 have at different offsets; 0 if the version
+/// has no such field.
 fn ip_number(field: Field, header: &[u8], version: L3) -> u64 {
     let byte = |at: usize| u64::from(header.get(at).copied().unwrap_or(0));
     match (field, version) {
@@ -241,7 +241,7 @@ fn tunnel_number(field: Field, tunnel: Tunnel) -> Option<u64> {
     }
 }
 
-/// Reads eight bytes at `at` as a number; bytes beyond the end of the frame are zero.
+/// Reads eight bytes of a frame at `at` as a number; bytes beyond the end of the frame are zero.
 #[inline]
 fn eight(bytes: &[u8], at: usize) -> u64 {
     let rest = bytes.get(at..).unwrap_or(&[]);
@@ -255,19 +255,19 @@ fn eight(bytes: &[u8], at: usize) -> u64 {
     }
 }
 
-/// Match of a rule (PRM "Flow table entry", match value and criteria).
+/// Match of a flow rule (PRM "Flow table entry", match value and criteria).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Match {
-    /// Part of the match in the outer headers.
+    /// Part of a flow rule's match in the outer headers.
     pub outer: LayerMatch,
-    /// Part of the match in the tunnel header.
+    /// Part of a flow rule's match in the tunnel header.
     pub tunnel: LayerMatch,
-    /// Part of the match in the headers inside the tunnel.
+    /// Part of a flow rule's match in the headers inside the tunnel.
     pub inner: LayerMatch,
 }
 
 impl Match {
-    /// Returns a match of all frames that have these kinds.
+    /// Returns a flow rule's match of all frames that have these kinds.
     pub fn kinds(kinds: u32) -> Self {
         Self {
             outer: LayerMatch {
@@ -278,25 +278,25 @@ impl Match {
         }
     }
 
-    /// Sorts the comparisons, so that equal rules compare as equal.
+    /// Sorts the comparisons of a match, so that equal flow rules compare as equal.
     pub fn normalize(&mut self) {
         self.outer.normalize();
         self.inner.normalize();
         self.tunnel.normalize();
     }
 
-    /// Returns the kinds, if the rule matches nothing else.
+    /// Returns the frame kinds, if the flow rule matches nothing else.
     pub fn only_kinds(&self) -> Option<u32> {
         let only = self.outer.compares.is_empty() && !self.has_tunnel_match();
         only.then_some(self.outer.kinds)
     }
 
-    /// Returns `true` if the rule matches a tunnel header or inner headers.
+    /// Returns `true` if the flow rule matches a tunnel header or inner headers.
     pub fn has_tunnel_match(&self) -> bool {
         !self.tunnel.is_empty() || !self.inner.is_empty()
     }
 
-    /// Returns `true` if both matches compare the same bits, as in one flow group.
+    /// Returns `true` if the matches of two flow rules compare the same bits, as in one flow group.
     pub fn same_criteria(&self, other: &Self) -> bool {
         self.outer.kinds == other.outer.kinds
             && self.inner.kinds == other.inner.kinds
@@ -305,7 +305,7 @@ impl Match {
             && self.tunnel.masks().eq(other.tunnel.masks())
     }
 
-    /// Returns `true` if the frame matches the rule.
+    /// Returns `true` if the frame matches the flow rule.
     #[inline]
     pub fn matches(&self, frame: &ParsedFrame<'_>) -> bool {
         self.outer.matches(frame) && (!self.has_tunnel_match() || self.matches_inside(frame))

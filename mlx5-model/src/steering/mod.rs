@@ -20,5 +20,5 @@ pub use table::{Destination, Fate, FlowAction, TableId};
 pub use targets::{Target, Targets};
 pub use tir::Tir;
 
-/// Lowest priority of rules (`MLX5_IB_FLOW_LAST_PRIO`).
+/// Lowest priority of flow rules (`MLX5_IB_FLOW_LAST_PRIO`).
 pub const LAST_PRIORITY: u16 = 15;

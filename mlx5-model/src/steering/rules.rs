@@ -22,27 +22,27 @@ use super::tir::{RssResult, Tir};
 /// Decision of a port's flow rules for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowVerdict {
-    /// The frame goes to the target queues.
+    /// Flow verdict: the frame goes to the target queues.
     Deliver,
     Drop,
-    /// A rule passes the frame to the host's network stack.
+    /// Flow verdict: a rule passes the frame to the host's network stack.
     Host,
-    /// No rule matches: the frame goes to the host's stack, or is discarded.
+    /// Flow verdict: no rule matches, so the frame goes to the host's stack or is discarded.
     Miss,
 }
 
-/// Decision of the steering's fast path for a frame.
+/// Decision of the flow steering's fast path for a frame.
 #[derive(Debug, Clone, Copy, Default)]
 pub enum FastMatch {
-    /// The frame goes to this one queue.
+    /// Fast path decision: the frame goes to this one receive queue.
     One(Target),
     Miss,
-    /// The fast path cannot decide; [`NicSteering::resolve`] must.
+    /// The steering fast path cannot decide; [`NicSteering::resolve`] must.
     #[default]
     Undecided,
 }
 
-/// Entry of the fast path: it matches only kinds and has one destination.
+/// Entry of the flow steering's fast path: it matches only frame kinds and has one destination.
 #[derive(Debug, Clone, Copy)]
 struct FastEntry {
     kinds: u32,
@@ -50,17 +50,17 @@ struct FastEntry {
     to: Destination,
 }
 
-/// Flow rules of a port, with their fast path.
+/// Flow rules of a port, with the steering fast path made from them.
 #[derive(Debug)]
 pub struct NicSteering {
     sniffers: Vec<(Destination, u32)>,
     tables: Vec<FlowTable>,
-    /// Leading entries in order, as far as the fast path can match them. For a capture that spreads
-    /// all traffic these are all rules.
+    /// Leading flow table entries in order, as far as the fast path can match them. For a capture
+    /// that spreads all traffic these are all rules.
     fast: Vec<FastEntry>,
-    /// Set when `fast` contains all rules.
+    /// Set when `fast` contains all flow rules.
     all_fast: bool,
-    /// The port's own MAC address, whose frames the host's stack takes.
+    /// MAC address of the port itself; the host's stack takes the frames to this address.
     mac: [u8; 6],
 }
 
@@ -95,7 +95,7 @@ impl NicSteering {
         self.rebuild_fast_path();
     }
 
-    /// Adds a rule. Fails as [`FlowTable::add`] does.
+    /// Adds a flow rule to the port's tables. Fails as [`FlowTable::add`] does.
     pub fn add(&mut self, id: TableId, rule: &Match, action: FlowAction) -> Result<(), Errno> {
         let at = self.tables.partition_point(|table| table.id < id);
         if self.tables.get(at).is_none_or(|table| table.id != id) {
@@ -140,8 +140,8 @@ impl NicSteering {
         self.all_fast = true;
     }
 
-    /// Decides where a received frame goes, if the fast path can. The result stays in registers:
-    /// see `Rq::deliver`.
+    /// Decides to which queue a received frame goes, if the fast path can. The result stays in
+    /// registers: see `Rq::deliver`.
     #[inline(always)]
     pub fn resolve_fast(&self, frame: &ParsedFrame<'_>, tirs: &Slab<Tir>) -> FastMatch {
         match self
@@ -161,7 +161,7 @@ impl NicSteering {
         }
     }
 
-    /// Decides where a received frame goes, and fills `targets`.
+    /// Decides to which queues a received frame goes, and fills `targets` with them.
     pub fn resolve(
         &self,
         frame: &ParsedFrame<'_>,
@@ -207,7 +207,7 @@ impl NicSteering {
         verdict
     }
 
-    /// Fills `targets` for a sent frame, which only sniffer rules see.
+    /// Fills `targets` with the queues for a sent frame, which only sniffer rules see.
     pub fn resolve_sent(&self, frame: &ParsedFrame<'_>, tirs: &Slab<Tir>, targets: &mut Targets) {
         targets.clear();
         for (to, _) in &self.sniffers {
@@ -215,8 +215,8 @@ impl NicSteering {
         }
     }
 
-    /// Returns `true` if the driver's own rules pass the frame to the netdev: frames to its address
-    /// and broadcasts.
+    /// Returns `true` if the driver's own flow rules pass the frame to the netdev: frames to its
+    /// address and broadcasts.
     fn host_takes(&self, frame: &ParsedFrame<'_>) -> bool {
         frame
             .bytes
@@ -225,7 +225,8 @@ impl NicSteering {
     }
 }
 
-/// Returns the match of MC_DEFAULT, or the unicast half of ALL_DEFAULT.
+/// Returns the match of an MC_DEFAULT flow rule, or of the unicast half of an ALL_DEFAULT flow
+/// rule.
 pub fn leftovers(multicast: bool) -> Match {
     Match::kinds(if multicast {
         kind::MULTICAST

@@ -10,29 +10,30 @@ use super::matching::Match;
 /// Destination of a flow rule's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Destination {
-    /// A queue that the hash and table of an RSS QP select.
+    /// A queue that the hash and indirection table of an RSS QP select.
     Tir(Index),
     /// A RAW_PACKET QP's own receive queue.
     Rq(Index),
 }
 
-/// Table that holds a rule; frames pass the tables in this order.
+/// Flow table that holds a rule; frames pass the tables in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TableId {
-    /// NORMAL rules. Within a priority, DONT_TRAP rules come first.
+    /// Flow table of the NORMAL rules. Within a priority, DONT_TRAP rules come first.
     Normal {
         priority: u16,
-        /// `true` if matching frames are not passed to later tables.
+        /// `true` if the flow table's rules do not pass matching frames to later tables.
         traps: bool,
     },
-    /// NORMAL rules that match only group addresses.
+    /// Flow table of the NORMAL rules that match only group addresses.
     Multicast,
-    /// ALL_DEFAULT and MC_DEFAULT rules.
+    /// Flow table of the ALL_DEFAULT and MC_DEFAULT rules.
     Leftovers,
 }
 
 impl TableId {
-    /// Returns `true` if a matching entry decides where a frame goes, for every frame.
+    /// Returns `true` if a matching entry of this flow table decides where a frame goes, for every
+    /// frame.
     pub fn is_final(self) -> bool {
         match self {
             Self::Normal { traps, .. } => traps,
@@ -42,16 +43,16 @@ impl TableId {
     }
 }
 
-/// Treatment of the frames that match a rule.
+/// Treatment of the frames that match a flow rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Forward(Destination),
     Drop,
-    /// Pass frames to the host's stack and to the tables behind it.
+    /// Pass the rule's frames to the host's stack and to the flow tables behind it.
     Host,
 }
 
-/// Action of a flow rule: fate of its frames, tag and counters.
+/// Action of a flow rule: fate of its frames, flow tag and flow counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowAction {
     pub fate: Fate,
@@ -65,13 +66,13 @@ pub struct FlowTableEntry {
     pub rule: Match,
     pub drop: bool,
     pub tag: Option<u32>,
-    /// Destinations, each with the number of its rules.
+    /// Destinations of the flow table entry, each with the number of its rules.
     pub to: Vec<(Destination, u32)>,
-    /// Number of rules of the entry that drop frames.
+    /// Number of rules of the flow table entry that drop frames.
     drops: u32,
-    /// Number of rules of the entry that pass frames to the host's stack.
+    /// Number of rules of the flow table entry that pass frames to the host's stack.
     pub host: u32,
-    /// Flow counters, each with the number of its rules.
+    /// Flow counters of the flow table entry, each with the number of its rules.
     pub counters: Vec<(Index, u32)>,
 }
 
@@ -81,7 +82,7 @@ impl FlowTableEntry {
     }
 }
 
-/// A flow table: its position in the order of tables, and its entries.
+/// A flow table: its position in the order of flow tables, and its entries.
 #[derive(Debug)]
 pub struct FlowTable {
     pub id: TableId,
@@ -89,8 +90,8 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// Adds a rule. Fails with `EEXIST` if one of the rule and the entry with the same match drops
-    /// and the other forwards, or if they have different explicit tags.
+    /// Adds a rule to the flow table. Fails with `EEXIST` if one of the rule and the entry with the
+    /// same match drops and the other forwards, or if they have different explicit tags.
     pub fn add(&mut self, rule: &Match, action: FlowAction) -> Result<(), Errno> {
         let drop = action.fate == Fate::Drop;
         let at = match self.entries.iter().position(|entry| entry.rule == *rule) {
@@ -148,7 +149,7 @@ impl FlowTable {
     }
 }
 
-/// Counts one more use of `one` in a list of numbers of uses.
+/// Counts one more use of `one` in a flow table entry's list of numbers of uses.
 pub fn add_use<T: Copy + PartialEq>(list: &mut Vec<(T, u32)>, one: T) {
     match list.iter_mut().find(|(known, _)| *known == one) {
         Some((_, times)) => *times += 1,
@@ -156,7 +157,8 @@ pub fn add_use<T: Copy + PartialEq>(list: &mut Vec<(T, u32)>, one: T) {
     }
 }
 
-/// Counts one use less of `one` in a list of numbers of uses; removes the entry at zero.
+/// Counts one use less of `one` in a flow table entry's list of numbers of uses; removes `one` from
+/// the list at zero.
 pub fn remove_use<T: Copy + PartialEq>(list: &mut Vec<(T, u32)>, one: T) {
     for (_, times) in list.iter_mut().filter(|(known, _)| *known == one) {
         *times = times.saturating_sub(1);

@@ -4,19 +4,19 @@ use crate::handles::Index;
 
 use super::tir::RssResult;
 
-/// Maximum number of queues that a frame goes to; further duplicates are not made.
+/// Maximum number of receive queues that a frame goes to; further duplicates are not made.
 const MAX_TARGETS: usize = 32;
 
 /// Receive queue that a frame goes to, with its flow tag.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Target {
-    /// Receive queue, and the hash that selected it.
+    /// Receive queue that the frame goes to, and the hash that selected it.
     pub rss: RssResult,
-    /// Flow tag of the matching rule.
+    /// Flow tag of the rule that matches the frame.
     pub tag: u32,
 }
 
-/// Queues that a frame goes to, and flow counters that count it when it is delivered.
+/// Receive queues that a frame goes to, and flow counters that count it when it is delivered.
 pub struct Targets {
     queues: Vec<Target>,
     counters: Vec<Index>,
@@ -37,18 +37,18 @@ impl Targets {
         &self.queues
     }
 
-    /// Returns `true` if the frame goes to no queue.
+    /// Returns `true` if the frame goes to no receive queue.
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
 
-    /// Returns the flow counters of the matching entries.
+    /// Returns the flow counters of the entries that match the frame.
     #[inline]
     pub fn counters(&self) -> &[Index] {
         &self.counters
     }
 
-    /// Makes `target` the only target of the frame.
+    /// Makes `target` the only receive queue to which the frame goes.
     pub fn set(&mut self, target: Target) {
         self.clear();
         self.push(target);

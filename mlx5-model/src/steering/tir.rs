@@ -11,38 +11,39 @@ use crate::handles::Index;
 
 use super::tunnel::InnerFrame;
 
-/// Fields of one kind of frame that a TIR hashes.
+/// Header fields that a TIR hashes in frames of one kind.
 #[derive(Clone, Copy)]
 struct HashInput {
     selection: Selection,
-    /// Value of `rss_hash_type` in the CQE.
+    /// Value of `rss_hash_type` in the CQE of a frame.
     hash_type: u8,
 }
 
 /// A transport interface receive object (PRM "TIR").
 pub struct Tir {
-    /// Hash function, shared by all QPs with the same key.
+    /// RSS hash function, shared by all QPs with the same key.
     toeplitz: Arc<Toeplitz>,
-    /// Fields to hash by network layer and transport.
+    /// Header fields that RSS hashes, by network layer and transport.
     hashed: [[Option<HashInput>; 3]; 3],
-    /// Set when inner headers are hashed (`MLX5_RX_HASH_INNER`).
+    /// Set when RSS hashes the inner headers (`MLX5_RX_HASH_INNER`).
     inner: bool,
-    /// Indirection table: receive queues, indexed by the hash.
+    /// Indirection table of an RSS QP: receive queues, indexed by the hash.
     table: Box<[Index]>,
 }
 
-/// Queue that RSS selects for a frame.
+/// Receive queue that RSS selects for a frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RssResult {
     pub rq: Index,
-    /// RSS hash; 0 if nothing is hashed.
+    /// RSS hash of a frame; 0 if nothing is hashed.
     pub hash: u32,
-    /// Value of `rss_hash_type` in the CQE.
+    /// Value of `rss_hash_type` in the CQE of the frame.
     pub hash_type: u8,
 }
 
 impl Tir {
-    /// Creates a TIR over `table` that hashes `fields`, of the inner headers if `inner`.
+    /// Creates a TIR over the indirection table `table` that hashes `fields`, of the inner headers
+    /// if `inner`.
     pub fn new(
         toeplitz: Arc<Toeplitz>,
         fields: HashFields,
@@ -68,8 +69,8 @@ impl Tir {
         }
     }
 
-    /// Selects the queue of a frame. On hardware the hash of a frame without the fields is
-    /// unspecified; the model uses 0, the first entry of the table.
+    /// Selects the receive queue of a frame by RSS. On hardware the hash of a frame without the
+    /// fields is unspecified; the model uses 0, the first entry of the indirection table.
     #[inline(always)]
     pub fn select(&self, frame: &ParsedFrame<'_>) -> RssResult {
         let (hash, hash_type) = if self.inner {
@@ -103,8 +104,8 @@ impl Tir {
     }
 }
 
-/// Encodes `rss_hash_type` with two bits each for source and destination address (1 IPv4, 2 IPv6)
-/// and source and destination port (1 TCP, 2 UDP).
+/// Encodes `rss_hash_type` of a CQE with two bits each for source and destination address (1 IPv4,
+/// 2 IPv6) and source and destination port (1 TCP, 2 UDP).
 fn hash_type(fields: HashFields, l3: L3, l4: L4) -> u8 {
     let (source, destination, ip) = match l3 {
         L3::None => return 0,

@@ -9,18 +9,18 @@ use crate::frame::ParsedFrame;
 /// UDP port of VXLAN (RFC 7348).
 const VXLAN_PORT: u16 = 4789;
 pub const PROTOCOL_GRE: u8 = 47;
-/// Protocol numbers of IPv4 (RFC 2003) and IPv6 (RFC 2473, RFC 4213) directly inside IP.
+/// IP protocol numbers of IPv4 (RFC 2003) and IPv6 (RFC 2473, RFC 4213) packets directly inside IP.
 const PROTOCOL_IPV4: u8 = 4;
 const PROTOCOL_IPV6: u8 = 41;
-/// Protocol types of GRE (RFC 2784, RFC 7637).
+/// Protocol types of the GRE header (RFC 2784, RFC 7637).
 const ETHERTYPE_BRIDGING: u16 = 0x6558;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
-/// Number of inner bytes that are copied: more than Ethernet with two tags, the longest IP header
-/// and a TCP header together.
+/// Number of bytes inside a tunnel that are copied: more than Ethernet with two tags, the longest
+/// IP header and a TCP header together.
 const HEADERS: usize = 160;
 
-/// Kind of a tunnel, with the fields of its header.
+/// Kind of a tunnel (VXLAN, GRE or IP), with the fields of its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tunnel {
     Vxlan { vni: u32 },
@@ -38,7 +38,7 @@ pub struct GreHeader<'f> {
 }
 
 impl<'f> GreHeader<'f> {
-    /// Parses the GRE header at the start of `packet`.
+    /// Parses the GRE header at the start of `packet`; `None` if it is not valid.
     pub fn parse(packet: &'f [u8]) -> Option<Self> {
         let flags = u16::from_be_bytes([*packet.first()?, *packet.get(1)?]);
         let protocol = u16::from_be_bytes([*packet.get(2)?, *packet.get(3)?]);
@@ -74,7 +74,7 @@ pub struct InnerFrame {
 }
 
 impl InnerFrame {
-    /// Parses the inner headers; `None` if the frame is not a tunnel's.
+    /// Parses the inner headers of a tunnelled frame; `None` if the frame is not a tunnel's.
     pub fn parse(frame: &ParsedFrame<'_>) -> Option<Self> {
         let behind = frame.bytes.get(usize::from(frame.class.l4_offset)..)?;
         if frame.class.l4 == L4::Udp {
@@ -91,7 +91,7 @@ impl InnerFrame {
         }
     }
 
-    /// Parses a VXLAN frame; `datagram` begins with the UDP header.
+    /// Parses the inner headers of a VXLAN frame; `datagram` begins with the UDP header.
     fn parse_vxlan(datagram: &[u8]) -> Option<Self> {
         let port = u16::from_be_bytes([*datagram.get(2)?, *datagram.get(3)?]);
         let (header, inside) = datagram.get(8..)?.split_first_chunk::<8>()?;
@@ -102,7 +102,7 @@ impl InnerFrame {
         Some(Self::copy(Tunnel::Vxlan { vni }, &[], inside))
     }
 
-    /// Parses a GRE frame; `packet` begins with the GRE header.
+    /// Parses the inner headers of a GRE frame; `packet` begins with the GRE header.
     fn parse_gre(packet: &[u8]) -> Option<Self> {
         let gre = GreHeader::parse(packet)?;
         let (protocol, key) = (gre.protocol, gre.key);
@@ -136,7 +136,7 @@ impl InnerFrame {
         }
     }
 
-    /// Returns the inner headers as a parsed frame.
+    /// Returns the inner headers of a tunnelled frame as a parsed frame.
     pub fn parsed(&self) -> ParsedFrame<'_> {
         ParsedFrame::new(&self.bytes[..self.len], &self.class, 0)
     }

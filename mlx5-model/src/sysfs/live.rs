@@ -7,7 +7,8 @@ use crate::settings::{MAX_DEVICES, MAX_PORTS};
 
 use super::address::{device_at, virtual_netdev};
 
-/// Files of `delay_drop` in debugfs whose value changes, with the function that reads the value.
+/// Files of `delay_drop` in debugfs whose value changes, with the function that reads the current
+/// value.
 pub const DELAY_DROP_FILES: [(&str, CounterValue); 2] = [
     ("num_timeout_events", |port| {
         port.delay_drop_timeouts.load(Ordering::Relaxed)
@@ -17,8 +18,8 @@ pub const DELAY_DROP_FILES: [(&str, CounterValue); 2] = [
     }),
 ];
 
-/// Files that follow the link state: name, value while the link is up, value while it is down, as
-/// drivers/infiniband/core/sysfs.c and net/core/net-sysfs.c write them.
+/// Files of sysfs that follow a port's link state: name, value while the link is up, value while it
+/// is down, as drivers/infiniband/core/sysfs.c and net/core/net-sysfs.c write them.
 const LINK_FILES: [(&str, &str, &str); 4] = [
     ("state", "4: ACTIVE\n", "1: DOWN\n"),
     ("phys_state", "5: LinkUp\n", "3: Disabled\n"),
@@ -26,16 +27,16 @@ const LINK_FILES: [(&str, &str, &str); 4] = [
     ("operstate", "up\n", "down\n"),
 ];
 
-/// Returns `true` if a file of this name may have a value that changes. It decides cheaply whether
-/// an open is examined further, and may be wrong only by returning `true`.
+/// Returns `true` if a run directory's file of this name may have a value that changes. It decides
+/// cheaply whether an open is examined further, and may be wrong only by returning `true`.
 pub fn may_be_live(name: &str) -> bool {
     LINK_FILES.iter().any(|(file, ..)| *file == name)
         || FILES.iter().any(|(_, file, _)| *file == name)
         || DELAY_DROP_FILES.iter().any(|(file, _)| *file == name)
 }
 
-/// Renders the value of a file whose value changes, given its canonical path below the run
-/// directory; `None` for other files.
+/// Renders the current value of a run directory's file whose value changes, given its canonical
+/// path below the run directory; `None` for other files.
 pub fn render(path: &str) -> Option<String> {
     let mut parts = path.rsplit('/');
     let name = parts.next()?;
@@ -80,7 +81,7 @@ pub fn render(path: &str) -> Option<String> {
     Some(if port.is_link_up() { *up } else { *down }.to_owned())
 }
 
-/// Returns the number of the device `mlx5_<N>` or `mlx5_bond_<N>`.
+/// Returns the number of the modelled device `mlx5_<N>` or `mlx5_bond_<N>`.
 fn device_named(name: &str) -> Option<usize> {
     let rest = name.strip_prefix("mlx5_")?;
     rest.strip_prefix("bond_").unwrap_or(rest).parse().ok()

@@ -8,17 +8,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Directory for the hidden links, below the run directory.
+/// Directory for the links of hidden devices, below the run directory.
 const ASIDE: &str = "away";
 
 static DIR: OnceLock<PathBuf> = OnceLock::new();
 
-/// Sets the run directory whose links are moved.
+/// Sets the run directory whose device links are moved.
 pub fn attach(dir: &Path) {
     let _ = DIR.set(dir.to_owned());
 }
 
-/// Shows or hides the links of device `index`.
+/// Shows or hides the links of device `index` in the run directory.
 pub fn set(index: usize, name: &str, present: bool) {
     if let Some(dir) = DIR.get() {
         let aside = dir.join(ASIDE);

@@ -11,19 +11,19 @@ use std::path::{Path, PathBuf};
 
 use crate::settings::{SET, WIRES};
 
-/// Environment variable that passes the parent's run directory to a child.
+/// Environment variable that passes the parent process's run directory to a child.
 pub const DIR: &str = "MLX5_MODEL_DIR";
 const PREFIX: &str = "mlx5-model-";
 const MEMBERS: &str = "members";
 const SETTINGS: &str = "settings";
 
-/// Returns the settings as text. Processes that share a tree must have equal text.
+/// Returns the model's settings as text. Processes that share a run directory must have equal text.
 fn settings_text() -> String {
     let value = |name| std::env::var(name).unwrap_or_default();
     format!("{}\n\n{}\n", value(WIRES), value(SET))
 }
 
-/// Joins the parent's directory and returns it, if this process can use it.
+/// Joins the run directory of the parent process and returns its path, if this process can use it.
 pub fn inherited() -> Option<PathBuf> {
     let dir = PathBuf::from(std::env::var_os(DIR)?);
     let meta = fs::symlink_metadata(&dir).ok()?;
@@ -35,7 +35,7 @@ pub fn inherited() -> Option<PathBuf> {
     (usable && join(&dir).is_ok()).then_some(dir)
 }
 
-/// Creates a directory and calls `fill` to write the tree into it. An error names the path that
+/// Creates a run directory and calls `fill` to write the tree into it. An error names the path that
 /// failed.
 pub fn create(fill: impl FnOnce(&Path) -> io::Result<()>) -> Result<PathBuf, String> {
     let base = base();
@@ -70,13 +70,13 @@ fn cannot_create(dir: &Path, error: &io::Error) -> String {
     format!("cannot create the run directory {}: {error}", dir.display())
 }
 
-/// Registers this process as a member. A fork's child calls it too, so it only opens and closes a
-/// file.
+/// Registers this process as a member of the run directory. A fork's child calls it too, so it only
+/// opens and closes a file.
 pub fn join(dir: &Path) -> io::Result<()> {
     File::create(member(dir)).map(drop)
 }
 
-/// Unregisters this process; the last member removes the directory.
+/// Unregisters this process from the run directory, which the last member removes.
 pub fn leave(dir: &Path) {
     // A child that never joined (vfork, a bare clone) is not a member.
     if fs::remove_file(member(dir)).is_ok() && !has_members(dir) {
@@ -101,14 +101,15 @@ fn base() -> PathBuf {
     first.unwrap_or_else(|| "/tmp".into())
 }
 
-/// Returns `true` if every user may create directories in `dir` and none may remove another user's.
+/// Returns `true` if every user may create directories in `dir` and no user may remove another
+/// user's.
 fn is_for_all(dir: &Path) -> bool {
     const STICKY: u32 = 0o1777;
     fs::metadata(dir).is_ok_and(|it| it.is_dir() && it.mode() & STICKY == STICKY)
 }
 
-/// Returns the inode of the PID namespace. Containers may share `/tmp` but not their processes: a
-/// PID is valid only in its own namespace.
+/// Returns the inode of this process's PID namespace. Containers may share `/tmp` but not their
+/// processes: a PID is valid only in its own namespace.
 fn pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
 }

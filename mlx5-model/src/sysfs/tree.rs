@@ -24,11 +24,11 @@ use super::live::DELAY_DROP_FILES;
 /// the addresses of all devices.
 const PHYSICAL: &str = "15b3:ff:00.0";
 
-/// Memory regions of a function: start, end and flags of six regions and of the ROM. The model maps
-/// none (drivers/pci/pci-sysfs.c, resource_show).
+/// Memory regions of a PCI function: start, end and flags of six regions and of the ROM. The model
+/// maps none (drivers/pci/pci-sysfs.c, resource_show).
 const RESOURCE: [&str; 7] = ["0x0000000000000000 0x0000000000000000 0x0000000000000000"; 7];
 
-/// Writer of files below one directory; it creates directories as needed.
+/// Writer of files below the run directory's root; it creates directories as needed.
 struct Tree {
     root: PathBuf,
     created: BTreeSet<PathBuf>,
@@ -45,13 +45,14 @@ impl Tree {
         Ok(path)
     }
 
-    /// Writes a file with `line` and a newline.
+    /// Writes a file of the run directory with `line` and a newline.
     fn write_line(&mut self, path: &str, line: impl AsRef<str>) -> io::Result<()> {
         let path = self.prepare(path)?;
         fs::write(path, format!("{}\n", line.as_ref()))
     }
 
-    /// Writes several files into one directory, each with a newline at its end.
+    /// Writes several files into one directory of the run directory, each with a newline at its
+    /// end.
     fn write_lines(&mut self, directory: &str, files: &[(&str, &str)]) -> io::Result<()> {
         files
             .iter()
@@ -67,7 +68,7 @@ impl Tree {
     }
 }
 
-/// Writes `sys` and `dev` below `root`.
+/// Writes the directories `sys` and `dev` of the run directory below `root`.
 pub fn write(root: &Path, settings: &Settings) -> io::Result<()> {
     let mut tree = Tree {
         root: root.to_owned(),
@@ -99,18 +100,18 @@ pub fn write(root: &Path, settings: &Settings) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the device's directory, relative to the root of the tree.
+/// Returns the modelled device's directory, relative to the root of the tree.
 fn device_dir(number: usize) -> String {
     format!("sys/devices/pci{PCI_DOMAIN}:00/{}", pci_address(number))
 }
 
-/// Returns a link to the device's directory, relative to the directory of a class.
+/// Returns a link to the modelled device's directory, relative to the directory of a class.
 fn class_link(dir: &str) -> String {
     format!("../../{}", dir.trim_start_matches("sys/"))
 }
 
-/// Links to the machine's own devices on the PCI bus, so that a listing of the bus, such as DPDK's,
-/// shows all devices.
+/// Writes links to the machine's own devices on the PCI bus into the run directory, so that a
+/// listing of the bus, such as DPDK's, shows all devices.
 fn machine_devices(tree: &mut Tree) -> io::Result<()> {
     const LISTING: &str = "/sys/bus/pci/devices";
     let Ok(listing) = fs::read_dir(LISTING) else {
@@ -129,7 +130,7 @@ fn machine_devices(tree: &mut Tree) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the files of the PCI function: drivers/pci/pci-sysfs.c.
+/// Writes the sysfs files of a device's PCI function: drivers/pci/pci-sysfs.c.
 fn pci(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()> {
     let dir = device_dir(number);
     let address = pci_address(number);
@@ -192,7 +193,8 @@ fn finite(port: &PortSettings) -> &'static str {
     if port.wire.finite() { "1" } else { "0" }
 }
 
-/// Returns the CPUs of a node as mask and as list; those of all nodes if the node does not exist.
+/// Returns the CPUs of a NUMA node as mask and as list; those of all nodes if the node does not
+/// exist.
 fn local_cpus(node: i32) -> (String, String) {
     let of_node =
         |what: &str| fs::read_to_string(format!("/sys/devices/system/node/node{node}/{what}"));
@@ -208,7 +210,7 @@ fn local_cpus(node: i32) -> (String, String) {
     (mask_of(list), list.to_owned())
 }
 
-/// Converts a list such as `0-2,5` to the kernel's CPU mask: 32-bit words in hexadecimal, the
+/// Converts a CPU list such as `0-2,5` to the kernel's CPU mask: 32-bit words in hexadecimal, the
 /// highest first.
 fn mask_of(list: &str) -> String {
     let mut words = vec![0u32];
@@ -232,7 +234,7 @@ fn mask_of(list: &str) -> String {
         .join(",")
 }
 
-/// Writes `infiniband_verbs/uverbs<N>` and the node in `/dev`:
+/// Writes the sysfs directory `infiniband_verbs/uverbs<N>` and the node in `/dev`:
 /// drivers/infiniband/core/uverbs_main.c.
 fn verbs(tree: &mut Tree, number: usize, device: &DeviceSettings, dev: &str) -> io::Result<()> {
     let dir = format!("{}/infiniband_verbs/uverbs{number}", device_dir(number));
@@ -252,7 +254,7 @@ fn verbs(tree: &mut Tree, number: usize, device: &DeviceSettings, dev: &str) -> 
     tree.link(&format!("dev/infiniband/uverbs{number}"), "/dev/zero")
 }
 
-/// Writes `infiniband/mlx5_<N>`: drivers/infiniband/core/sysfs.c and
+/// Writes the sysfs directory `infiniband/mlx5_<N>`: drivers/infiniband/core/sysfs.c and
 /// drivers/infiniband/hw/mlx5/main.c.
 fn infiniband(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()> {
     let dir = format!("{}/infiniband/{}", device_dir(number), device.name);
@@ -299,7 +301,7 @@ fn quads(bytes: &[u8]) -> String {
         .join(":")
 }
 
-/// Writes `ports/<P>`: drivers/infiniband/core/sysfs.c.
+/// Writes the sysfs directory `ports/<P>` of a device: drivers/infiniband/core/sysfs.c.
 fn port(
     tree: &mut Tree,
     number: usize,
@@ -355,8 +357,8 @@ fn port(
     Ok(())
 }
 
-/// Returns the GID table: link-local GIDs derived from the MAC (RFC 4291, appendix A), then the
-/// IPv4-mapped ones.
+/// Returns the GID table of a port: link-local GIDs derived from the MAC (RFC 4291, appendix A),
+/// then the IPv4-mapped ones.
 fn gids(port: &PortSettings) -> [[u8; 16]; GIDS] {
     let m = port.mac;
     let mut local = [0; 16];
@@ -370,7 +372,7 @@ fn gids(port: &PortSettings) -> [[u8; 16]; GIDS] {
     [local, local, mapped, mapped]
 }
 
-/// Returns the first IPv4 address of an interface: netdevice(7), `SIOCGIFADDR`.
+/// Returns the first IPv4 address of a network interface: netdevice(7), `SIOCGIFADDR`.
 fn ipv4(interface: &str) -> Option<[u8; 4]> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
     // struct ifreq: 16 bytes of name, then a sockaddr_in with the address at byte 4.
@@ -386,7 +388,8 @@ fn ipv4(interface: &str) -> Option<[u8; 4]> {
     request[20..24].try_into().ok()
 }
 
-/// Writes `device/net/<interface>` for a real or a virtual interface: net/core/net-sysfs.c.
+/// Writes the sysfs directory `device/net/<interface>` for a real or a virtual interface:
+/// net/core/net-sysfs.c.
 fn netdev(
     tree: &mut Tree,
     number: usize,
@@ -451,8 +454,8 @@ fn memberships(
     Ok(())
 }
 
-/// Writes the netdevs that represent the virtual functions in switchdev mode. They share
-/// `device/net` with the uplink, because they belong to the same PCI function
+/// Writes the sysfs directories of the netdevs that represent the virtual functions in switchdev
+/// mode. They share `device/net` with the uplink, because they belong to the same PCI function
 /// (drivers/net/ethernet/mellanox/mlx5/core/en_rep.c). No frame passes through them.
 fn representors(tree: &mut Tree, number: usize, device: &DeviceSettings) -> io::Result<()> {
     let vfs = if device.topology.switchdev {

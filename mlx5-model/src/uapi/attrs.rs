@@ -10,25 +10,26 @@ use crate::handles::{ContextId, Index, Slab};
 use crate::process::memory::{copy_from_user, copy_to_user};
 use crate::process::{Errno, refuse_if};
 
-/// Kind of an attribute (`enum uverbs_attr_type`).
+/// Kind of an ioctl attribute (`enum uverbs_attr_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttrKind {
-    /// An object that the method creates; its handle is written to the attribute.
+    /// Attribute for an object that the ioctl method creates; the object's handle is written to the
+    /// attribute.
     New,
-    /// Attribute with the handle of an existing object.
+    /// Attribute with the handle of an existing verbs object.
     Object,
-    /// Handle of an object that the device cannot create: it is never found.
+    /// Attribute with the handle of an object that the device cannot create: it is never found.
     Unknown,
-    /// Data of a minimum and a maximum number of bytes. Up to eight bytes are in the attribute
-    /// itself, more are behind its pointer.
+    /// Attribute with data of a minimum and a maximum number of bytes. Up to eight bytes are in the
+    /// attribute itself, more are behind its pointer.
     In(u16, u16),
     /// Attribute with one of several values, each with data of a fixed size.
     Choice,
-    /// Attribute with a buffer for output.
+    /// Attribute with a buffer for output of the ioctl method.
     Out,
 }
 
-/// Declaration of an attribute of a method.
+/// Declaration of an attribute of an ioctl method.
 pub struct AttrSpec {
     id: u32,
     kind: AttrKind,
@@ -36,7 +37,7 @@ pub struct AttrSpec {
 }
 
 impl AttrSpec {
-    /// Declares an attribute that must be given.
+    /// Declares an ioctl attribute that must be given.
     pub const fn mandatory(id: u32, kind: AttrKind) -> Self {
         Self {
             id,
@@ -45,7 +46,7 @@ impl AttrSpec {
         }
     }
 
-    /// Declares an attribute that may be given.
+    /// Declares an ioctl attribute that may be given.
     pub const fn optional(id: u32, kind: AttrKind) -> Self {
         Self {
             id,
@@ -55,12 +56,13 @@ impl AttrSpec {
     }
 }
 
-/// Finds an object as [`Slab::find`] does; for an ioctl a missing object is `ENOENT`.
+/// Finds a verbs object as [`Slab::find`] does; for an ioctl a missing object is `ENOENT`.
 pub fn find<T>(slab: &Slab<T>, handle: u32, context: ContextId) -> Result<Index, Errno> {
     slab.find(handle, context).map_err(|_| libc::ENOENT)
 }
 
-/// Finds an unused object as [`Slab::find_unused`] does; for an ioctl a missing object is `ENOENT`.
+/// Finds an unused verbs object as [`Slab::find_unused`] does; for an ioctl a missing object is
+/// `ENOENT`.
 pub fn find_unused<T>(slab: &Slab<T>, handle: u32, context: ContextId) -> Result<Index, Errno> {
     find(slab, handle, context).and_then(|_| slab.find_unused(handle, context))
 }
@@ -71,14 +73,14 @@ struct Attr {
     id: u32,
     len: u16,
     flags: u32,
-    /// Element number of an [`AttrKind::Choice`]; reserved for other kinds.
+    /// Element number of an attribute of kind [`AttrKind::Choice`]; reserved for other kinds.
     choice: u16,
     data: u64,
-    /// Address of the attribute in the program.
+    /// Address of the ioctl attribute in the program's memory.
     at: u64,
 }
 
-/// Attributes of a request that its method declares.
+/// Attributes of an ioctl request that its method declares.
 #[derive(Debug)]
 pub struct Attrs(Vec<Attr>);
 
@@ -99,7 +101,7 @@ impl Attr {
         })
     }
 
-    /// Checks the attribute as `uverbs_process_attr` does.
+    /// Checks an ioctl attribute as `uverbs_process_attr` does.
     fn check(&self, kind: AttrKind) -> Result<(), Errno> {
         // The sizes of a choice are checked by the method.
         refuse_if(kind != AttrKind::Choice && self.choice != 0, libc::EINVAL)?;
@@ -113,7 +115,8 @@ impl Attr {
 }
 
 impl Attrs {
-    /// Checks and stores the attributes in `bytes`, which were read behind the header at `arg`.
+    /// Checks and stores the ioctl attributes in `bytes`, which were read behind the header at
+    /// `arg`.
     pub fn read(specs: &[AttrSpec], bytes: &[u8], arg: u64) -> Result<Self, Errno> {
         let first = arg.wrapping_add(size_of::<ib_uverbs_ioctl_hdr>() as u64);
         let mut attrs: Vec<Attr> = Vec::new();
@@ -148,17 +151,18 @@ impl Attrs {
         self.find(id).ok_or(libc::EINVAL)
     }
 
-    /// Returns `true` if the request has the attribute.
+    /// Returns `true` if the ioctl request has the attribute.
     pub fn has(&self, id: u32) -> bool {
         self.find(id).is_some()
     }
 
-    /// Returns an object's handle. Fails with `EINVAL` if it is not given or not a handle.
+    /// Returns the object handle in an ioctl attribute. Fails with `EINVAL` if the attribute is not
+    /// given or not a handle.
     pub fn handle(&self, id: u32) -> Result<u32, Errno> {
         u32::try_from(self.get(id)?.data).map_err(|_| libc::EINVAL)
     }
 
-    /// Returns an attribute's data. Fails with `EFAULT` if they cannot be read.
+    /// Returns the data of an ioctl attribute. Fails with `EFAULT` if they cannot be read.
     pub fn bytes(&self, id: u32) -> Result<Vec<u8>, Errno> {
         let attr = self.get(id)?;
         let len = usize::from(attr.len);
@@ -170,13 +174,14 @@ impl Attrs {
         Ok(bytes)
     }
 
-    /// Returns the number in the attribute itself. Fails with `EINVAL` if it is not given.
+    /// Returns the number in an ioctl attribute itself. Fails with `EINVAL` if the attribute is not
+    /// given.
     pub fn number(&self, id: u32) -> Result<u64, Errno> {
         Ok(self.get(id)?.data)
     }
 
-    /// Returns flags, 0 if not given (`uverbs_get_flags32`). Fails with `EINVAL` for flags outside
-    /// `allowed`.
+    /// Returns the flags in an ioctl attribute, 0 if it is not given (`uverbs_get_flags32`). Fails
+    /// with `EINVAL` for flags outside `allowed`.
     pub fn flags(&self, id: u32, allowed: u32) -> Result<u32, Errno> {
         let Some(attr) = self.find(id) else {
             return Ok(0);
@@ -190,8 +195,9 @@ impl Attrs {
         Ok(flags as u32)
     }
 
-    /// Returns the element number of a choice among values whose data have these sizes. Fails with
-    /// `EOPNOTSUPP` for another element, with `EINVAL` if the data have another size.
+    /// Returns the element number of an ioctl attribute with a choice among values whose data have
+    /// these sizes. Fails with `EOPNOTSUPP` for another element, with `EINVAL` if the data have
+    /// another size.
     pub fn choice(&self, id: u32, sizes: &[u16]) -> Result<u32, Errno> {
         let attr = self.get(id)?;
         // `elem_id` and a reserved byte.
@@ -201,12 +207,14 @@ impl Attrs {
         Ok(u32::from(choice))
     }
 
-    /// Returns the size of an output buffer in bytes. Fails with `EINVAL` if it is not given.
+    /// Returns the size of an ioctl attribute's output buffer in bytes. Fails with `EINVAL` if the
+    /// attribute is not given.
     pub fn room(&self, id: u32) -> Result<usize, Errno> {
         Ok(usize::from(self.get(id)?.len))
     }
 
-    /// Writes output. Fails with `EFAULT` if the buffer is not writable.
+    /// Writes output to an ioctl attribute's buffer. Fails with `EFAULT` if the buffer is not
+    /// writable.
     pub fn reply(&self, id: u32, bytes: &[u8]) -> Result<(), Errno> {
         let attr = self.get(id)?;
         copy_to_user(attr.data, &bytes[..bytes.len().min(usize::from(attr.len))])?;
@@ -215,7 +223,8 @@ impl Attrs {
         copy_to_user(at, &flags.to_ne_bytes())
     }
 
-    /// Writes a new object's handle. Fails with `EFAULT` if the attribute is not writable.
+    /// Writes the handle of a new object to an ioctl attribute. Fails with `EFAULT` if the
+    /// attribute is not writable.
     pub fn reply_handle(&self, id: u32, handle: u32) -> Result<(), Errno> {
         let at = self.get(id)?.at + offset_of!(ib_uverbs_attr, __bindgen_anon_1) as u64;
         copy_to_user(at, &u64::from(handle).to_ne_bytes())

@@ -21,16 +21,16 @@ use crate::settings::{self, DeviceSettings, NicCaps};
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(1);
 
-/// Open file of a device, with its context once GET_CONTEXT has succeeded.
+/// Open verbs file of a device, with its device context once GET_CONTEXT has succeeded.
 pub struct UverbsFile {
     device: &'static Device,
     context: ContextId,
-    /// Set once GET_CONTEXT has succeeded.
+    /// Set once GET_CONTEXT has succeeded on the verbs file.
     has_context: AtomicBool,
 }
 
 impl UverbsFile {
-    /// Opens a file of the device. Fails with `ENODEV` while the device's driver restarts.
+    /// Opens the verbs file of a device. Fails with `ENODEV` while the device's driver restarts.
     pub fn open(device: &'static Device) -> Result<Self, Errno> {
         refuse_if(device.lock().is_restarting(), libc::ENODEV)?;
         Ok(Self {
@@ -53,31 +53,31 @@ impl UverbsFile {
         self.settings().node_guid(self.device.index())
     }
 
-    /// Returns the id of the context that owns the objects of this file.
+    /// Returns the id of the device context that owns the objects of this verbs file.
     pub fn context(&self) -> ContextId {
         self.context
     }
 
-    /// Returns `true` if GET_CONTEXT has succeeded.
+    /// Returns `true` if GET_CONTEXT has succeeded on the verbs file.
     pub fn has_context(&self) -> bool {
         self.has_context.load(Ordering::Acquire)
     }
 
-    /// Locks the device's state.
+    /// Locks the state of the verbs file's device.
     pub fn lock(&self) -> MutexGuard<'static, DeviceState> {
         self.device.lock()
     }
 
-    /// Fails with `EPERM` if the program lacks a Linux capability that the command requires.
+    /// Fails with `EPERM` if the program lacks a Linux capability that the verbs command requires.
     pub fn require(&self, capability: CapabilitySet) -> Result<(), Errno> {
         let enforced = settings::global().enforce_caps;
         refuse_if(enforced && !has_capability(capability), libc::EPERM)
     }
 
-    /// Fails with `EIO` if a command may not run. On a dead device objects can only be destroyed
-    /// (mlx5 `mlx5_internal_err_ret_value`). A program that had the device open when its driver
-    /// restarted has lost the device and its objects for good: the kernel accepts only the close of
-    /// the file (`ib_uverbs_write`, `ib_uverbs_ioctl` of a disassociated file).
+    /// Fails with `EIO` if a verbs command may not run. On a dead device objects can only be
+    /// destroyed (mlx5 `mlx5_internal_err_ret_value`). A program that had the device open when its
+    /// driver restarted has lost the device and its objects for good: the kernel accepts only the
+    /// close of the file (`ib_uverbs_write`, `ib_uverbs_ioctl` of a disassociated file).
     pub fn check_alive(&self, destroys: bool) -> Result<(), Errno> {
         let state = self.lock();
         let lost = self.has_context() && !state.contexts.contains_key(&self.context);
@@ -86,8 +86,8 @@ impl UverbsFile {
     }
 
     /// Executes GET_CONTEXT, which starts the device. Returns the descriptor of the context's
-    /// asynchronous events. Fails with `EINVAL` the second time, or when no channel or thread can
-    /// be created.
+    /// asynchronous events. Fails with `EINVAL` the second time, or when no event channel or thread
+    /// can be created.
     pub fn create_context(&self) -> Result<RawFd, Errno> {
         let mut state = self.lock();
         refuse_if(self.has_context(), libc::EINVAL)?;
@@ -104,15 +104,15 @@ impl UverbsFile {
         Ok(fd)
     }
 
-    /// Closes the context and destroys its objects.
+    /// Closes the verbs file's device context and destroys its objects.
     pub fn close_context(&self) {
         if self.has_context.swap(false, Ordering::AcqRel) {
             self.lock().close_context(self.context);
         }
     }
 
-    /// Maps a page: doorbell registers (of the context or of a thread domain), the clock's counter,
-    /// or the clock's info page.
+    /// Maps a page of the device: doorbell registers (of the context or of a thread domain), the
+    /// clock's counter, or the clock info page.
     pub fn map(&self, request: MapRequest) -> Result<*mut c_void, Errno> {
         refuse_if(request.len != PAGE || !self.has_context(), libc::EINVAL)?;
         self.check_alive(true)?;
@@ -141,8 +141,8 @@ impl UverbsFile {
     }
 }
 
-/// Maps doorbell registers. The device reads doorbell records instead, so writes to the registers
-/// have no effect.
+/// Maps the device's doorbell registers. The device reads doorbell records instead, so writes to
+/// the registers have no effect.
 fn map_doorbells(request: MapRequest) -> Result<*mut c_void, Errno> {
     let fixed = request.flags & libc::MAP_FIXED;
     let anonymous = MapRequest {

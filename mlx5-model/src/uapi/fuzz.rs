@@ -16,18 +16,18 @@ use crate::settings::{self, Settings};
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
-/// Upper bytes of a word that stands for an address.
+/// Upper bytes of a word of a fuzzing input that stands for an address.
 const MARK: [u8; 4] = *b"ADDR";
-/// Offset in the run's memory where responses are written.
+/// Offset in the fuzzing run's memory where responses are written.
 const RESPONSE: u64 = 64;
-/// Size of the run's own memory in bytes.
+/// Size of the fuzzing run's own memory in bytes.
 const ARENA: usize = 1 << 20;
 
-/// Upper limit of descriptor numbers that are closed after a run; inputs open fewer.
+/// Upper limit of descriptor numbers that are closed after a fuzzing run; inputs open fewer.
 const MOST_DESCRIPTORS: RawFd = 4096;
 
-/// Executes the writes of all inputs on one file with a context. Returns the number of writes that
-/// succeeded.
+/// Executes the write() commands of all fuzzing inputs on one file with a device context. Returns
+/// the number of writes that succeeded.
 pub fn run<'a>(inputs: impl IntoIterator<Item = &'a [u8]>) -> Result<usize, Errno> {
     let settings = Settings::parse("loopback", "caps=all").map_err(|_| libc::EINVAL)?;
     settings::set(settings);

@@ -18,7 +18,7 @@ use super::commands::{counters, matcher};
 use super::file::UverbsFile;
 use super::trace;
 
-/// A method: its object and number, its attributes, and the function that executes it.
+/// An ioctl method: its object and number, its attributes, and the function that executes it.
 struct Method {
     name: &'static str,
     object: u32,
@@ -28,7 +28,7 @@ struct Method {
 }
 
 impl Method {
-    /// Returns `true` if the method destroys an object; a dead device still allows that.
+    /// Returns `true` if the ioctl method destroys an object; a dead device still allows that.
     fn destroys(&self) -> bool {
         self.name.contains("_DESTROY")
     }
@@ -56,7 +56,7 @@ methods! {
     UVERBS_OBJECT_FLOW.MLX5_IB_METHOD_DESTROY_FLOW(matcher::DESTROY_FLOW) => matcher::destroy_flow;
 }
 
-/// Executes one method with the kernel's checks and results.
+/// Executes one ioctl method with the kernel's checks and results.
 pub fn ioctl(file: &UverbsFile, request: c_ulong, arg: u64) -> Result<(), Errno> {
     // The kernel reads the request as 32 bits, whatever the C library passes.
     if request as u32 != libc::_IOWR::<ib_uverbs_ioctl_hdr>(RDMA_IOCTL_MAGIC, 1) as u32 {
@@ -77,7 +77,7 @@ pub fn ioctl(file: &UverbsFile, request: c_ulong, arg: u64) -> Result<(), Errno>
     result
 }
 
-/// Reads header and attributes of a request, checked as `ib_uverbs_ioctl` does.
+/// Reads header and attributes of an ioctl request, checked as `ib_uverbs_ioctl` does.
 fn read_request(arg: u64) -> Result<(ib_uverbs_ioctl_hdr, Vec<u8>), Errno> {
     const HEADER: usize = size_of::<ib_uverbs_ioctl_hdr>();
     let mut bytes = vec![0; HEADER];

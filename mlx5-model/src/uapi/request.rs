@@ -10,23 +10,23 @@ use crate::process::{Errno, refuse_if};
 /// it is too short.
 const SHORT_DESTROY_CQ: usize = 16;
 
-/// Sizes that a write() command must have.
+/// Sizes in bytes that a write() command must have.
 pub struct Framing {
-    /// Minimum size of the command's struct in bytes.
+    /// Minimum size of a write() command's struct in bytes.
     pub request: usize,
-    /// Minimum size of the response buffer in bytes.
+    /// Minimum size of a write() command's response buffer in bytes.
     pub response: usize,
-    /// `true` if driver data may follow the struct.
+    /// `true` if driver data may follow the struct of a write() command.
     pub driver: bool,
 }
 
 /// A write() command with checked framing.
 pub struct UverbsRequest<'b> {
-    /// The kernel's struct and the bytes that follow it.
+    /// The kernel's struct of a write() command and the bytes that follow it.
     core: &'b [u8],
-    /// Driver data of the command.
+    /// Driver data of the write() command.
     driver: &'b [u8],
-    /// Address of the kernel's part of the response.
+    /// Address of the kernel's part of the command's response.
     response: u64,
     response_len: usize,
     driver_response: u64,
@@ -34,47 +34,51 @@ pub struct UverbsRequest<'b> {
 }
 
 impl UverbsRequest<'_> {
-    /// Returns the command struct. Fails with `EOPNOTSUPP` if the command is longer than the known
-    /// struct and has a nonzero byte there.
+    /// Returns the struct of a write() command. Fails with `EOPNOTSUPP` if the command is longer
+    /// than the known struct and has a nonzero byte there.
     pub fn core<T: Plain>(&self) -> Result<T, Errno> {
         read_whole(self.core)
     }
 
-    /// Returns the command struct and the bytes that follow it. Fails with `ENOSPC` if the command
-    /// is too short.
+    /// Returns the struct of a write() command and the bytes that follow it. Fails with `ENOSPC` if
+    /// the command is too short.
     pub fn core_and_rest<T: Plain>(&self) -> Result<(T, &[u8]), Errno> {
         let core = read_from(self.core).ok_or(libc::ENOSPC)?;
         Ok((core, self.core.get(size_of::<T>()..).unwrap_or(&[])))
     }
 
-    /// Returns the driver data of the command.
+    /// Returns the driver data of the write() command.
     pub fn driver_bytes(&self) -> &[u8] {
         self.driver
     }
 
-    /// Returns the driver's struct. Fails with `EINVAL` if it has less than `min` bytes, with
-    /// `EOPNOTSUPP` if it is longer than the known struct and has a nonzero byte there.
+    /// Returns the driver's struct of a write() command. Fails with `EINVAL` if it has less than
+    /// `min` bytes, with `EOPNOTSUPP` if it is longer than the known struct and has a nonzero byte
+    /// there.
     pub fn driver<T: Plain>(&self, min: usize) -> Result<T, Errno> {
         refuse_if(self.driver.len() < min, libc::EINVAL)?;
         read_whole(self.driver)
     }
 
-    /// Returns the number of bytes of a response struct that fit (`response_length`).
+    /// Returns the number of bytes of a response struct that fit in the program's buffer
+    /// (`response_length`).
     pub fn room<T: Plain>(&self) -> u32 {
         self.response_len.min(size_of::<T>()) as u32
     }
 
-    /// Returns the number of bytes of the driver's response struct that fit.
+    /// Returns the number of bytes of the driver's response struct that fit in the program's
+    /// buffer.
     pub fn driver_room<T: Plain>(&self) -> u32 {
         self.driver_response_len.min(size_of::<T>()) as u32
     }
 
-    /// Writes the response. Fails with `EFAULT` if its buffer is not writable.
+    /// Writes the command's response to the program's buffer. Fails with `EFAULT` if the buffer is
+    /// not writable.
     pub fn reply<T: Plain>(&self, response: &T) -> Result<(), Errno> {
         write_response(self.response, self.response_len, bytes_of(response))
     }
 
-    /// Writes the driver's response. Fails as [`UverbsRequest::reply`] does.
+    /// Writes the driver's part of the command's response. Fails as [`UverbsRequest::reply`] does.
     pub fn reply_driver<T: Plain>(&self, response: &T) -> Result<(), Errno> {
         write_response(
             self.driver_response,
@@ -84,8 +88,8 @@ impl UverbsRequest<'_> {
     }
 }
 
-/// Reads the struct in `bytes`, zero-extended. Fails with `EOPNOTSUPP` for nonzero bytes beyond the
-/// struct.
+/// Reads the command struct in `bytes`, zero-extended. Fails with `EOPNOTSUPP` for nonzero bytes
+/// beyond the struct.
 fn read_whole<T: Plain>(bytes: &[u8]) -> Result<T, Errno> {
     if bytes.iter().skip(size_of::<T>()).any(|&byte| byte != 0) {
         return Err(libc::EOPNOTSUPP);
@@ -100,7 +104,8 @@ fn write_response(at: u64, room: usize, bytes: &[u8]) -> Result<(), Errno> {
     copy_to_user(at, &bytes[..bytes.len().min(room)])
 }
 
-/// Checks a legacy command as `verify_hdr` does: sizes in 4-byte words, header included.
+/// Checks a write() command in legacy framing as `verify_hdr` does: sizes in 4-byte words, header
+/// included.
 pub fn frame_legacy<'b>(
     header: &ib_uverbs_cmd_hdr,
     bytes: &'b [u8],
@@ -135,7 +140,8 @@ pub fn frame_legacy<'b>(
     })
 }
 
-/// Checks an extended command as `verify_hdr` does: sizes in 8-byte words, headers excluded.
+/// Checks a write() command in extended framing as `verify_hdr` does: sizes in 8-byte words,
+/// headers excluded.
 pub fn frame_extended<'b>(
     header: &ib_uverbs_cmd_hdr,
     bytes: &'b [u8],
@@ -168,7 +174,7 @@ pub fn frame_extended<'b>(
     })
 }
 
-/// Returns the address after a response of `len` bytes; 0 if there is none.
+/// Returns the address after a response of `len` bytes; 0 if there is no response.
 fn behind(response: u64, len: usize) -> u64 {
     match response {
         0 => 0,
@@ -178,7 +184,7 @@ fn behind(response: u64, len: usize) -> u64 {
 
 #[cfg(test)]
 impl UverbsRequest<'_> {
-    /// Returns the sizes of the two structs and of the buffers for the two responses.
+    /// Returns the sizes of the command's two structs and of the buffers for its two responses.
     pub fn sizes(&self) -> (usize, usize, usize, usize) {
         (
             self.core.len(),

@@ -11,7 +11,7 @@ use crate::process::Errno;
 use super::file::UverbsFile;
 use super::request::UverbsRequest;
 
-/// Prints a command and its result on standard error.
+/// Prints a verbs command and its result on standard error.
 pub fn print(file: &UverbsFile, command: Arguments<'_>, result: Result<(), Errno>) {
     let result = match result {
         Ok(()) => "ok".to_owned(),
@@ -26,8 +26,8 @@ pub fn print(file: &UverbsFile, command: Arguments<'_>, result: Result<(), Errno
     );
 }
 
-/// Returns the sizes of the object that a command creates, as ` key=value`; `None` if the command
-/// creates no object with a size.
+/// Returns the sizes of the object that a verbs command creates, as ` key=value`; `None` if the
+/// command creates no object with a size.
 pub fn sizes(extended: bool, number: u32, request: &UverbsRequest<'_>) -> Option<String> {
     Some(match (extended, number) {
         (false, IB_USER_VERBS_CMD_REG_MR) => {

@@ -11,7 +11,7 @@ use super::file::UverbsFile;
 use super::request::{Framing, UverbsRequest, frame_extended, frame_legacy};
 use super::trace;
 
-/// A command: its number, its framing, and the function that executes it.
+/// A write() command: its number, its framing, and the function that executes it.
 struct UverbsCommand {
     name: &'static str,
     number: u32,
@@ -20,8 +20,8 @@ struct UverbsCommand {
 }
 
 impl UverbsCommand {
-    /// Returns `true` if the command destroys an object. A dead device still allows that, so that
-    /// its file can be closed.
+    /// Returns `true` if the write() command destroys an object. A dead device still allows that,
+    /// so that its file can be closed.
     fn destroys(&self) -> bool {
         ["_DESTROY_", "_DEALLOC_", "_DEREG_", "_CLOSE_", "_DETACH_"]
             .iter()
@@ -52,7 +52,7 @@ macro_rules! command {
     };
 }
 
-/// Commands in legacy framing, with the sizes of Linux 6.1's `uverbs_def_write_intf`.
+/// write() commands in legacy framing, with the sizes of Linux 6.1's `uverbs_def_write_intf`.
 static LEGACY: &[UverbsCommand] = &[
     command!(IB_USER_VERBS_CMD_GET_CONTEXT, ib_uverbs_get_context => size_of::<ib_uverbs_get_context_resp>(), true, context::get),
     command!(IB_USER_VERBS_CMD_QUERY_DEVICE, ib_uverbs_query_device => size_of::<ib_uverbs_query_device_resp>(), true, query::device),
@@ -84,7 +84,7 @@ static LEGACY: &[UverbsCommand] = &[
     command!(IB_USER_VERBS_CMD_DESTROY_SRQ, ib_uverbs_destroy_srq => size_of::<ib_uverbs_destroy_srq_resp>(), true, srq::destroy),
 ];
 
-/// Commands in extended framing, with their minimum sizes.
+/// write() commands in extended framing, with their minimum sizes.
 static EXTENDED: &[UverbsCommand] = &[
     command!(ex IB_USER_VERBS_EX_CMD_QUERY_DEVICE, ib_uverbs_ex_query_device.reserved + 4 => RESPONSE_LENGTH_OF_QUERY, query::device_ex),
     command!(ex IB_USER_VERBS_EX_CMD_CREATE_CQ, ib_uverbs_ex_create_cq.reserved + 4 => size_of::<ib_uverbs_ex_create_cq_resp>(), cq::create_ex),
@@ -100,11 +100,11 @@ static EXTENDED: &[UverbsCommand] = &[
     command!(ex IB_USER_VERBS_EX_CMD_DESTROY_RWQ_IND_TBL, ib_uverbs_ex_destroy_rwq_ind_table.ind_tbl_handle + 4 => 0, wq::destroy_table),
 ];
 
-/// Size of the query's response up to the end of `response_length`.
+/// Size of the response of EX_QUERY_DEVICE up to the end of `response_length`.
 const RESPONSE_LENGTH_OF_QUERY: usize = offset_of!(ib_uverbs_ex_query_device_resp, odp_caps);
 
-/// Executes one command with the kernel's checks and results. Returns the number of bytes consumed,
-/// which is all.
+/// Executes one write() command with the kernel's checks and results. Returns the number of bytes
+/// consumed, which is all.
 pub fn write(file: &UverbsFile, bytes: &[u8]) -> Result<usize, Errno> {
     let header: ib_uverbs_cmd_hdr = read_from(bytes).ok_or(libc::EINVAL)?;
     let command = find(header.command)?;

@@ -9,13 +9,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Converter from the kernel's time stamps to the NIC's clock, for one wire.
 pub(super) struct Arrivals {
-    /// Clock of the kernel's time stamps.
+    /// Host clock from which the kernel's time stamps are.
     kernel: ClockId,
-    /// Lead of the raw clock over the NIC's clock in nanoseconds, the smallest one read.
+    /// Lead of the host's raw clock over the NIC's clock in nanoseconds, the smallest one read.
     raw_ahead_ns: i64,
-    /// Lead of the kernel's clock over the NIC's clock in nanoseconds, in this burst.
+    /// Lead of the clock of the kernel's time stamps over the NIC's clock in nanoseconds, in this
+    /// burst.
     ahead_ns: i64,
-    /// Time of this burst by the NIC's clock.
+    /// Time of this burst of frames by the NIC's clock.
     now_ns: u64,
 }
 
@@ -29,7 +30,8 @@ impl Arrivals {
         }
     }
 
-    /// Begins a burst at `now_ns`, a time of the NIC's clock that was read before this call.
+    /// Begins a burst of frames at `now_ns`, a time of the NIC's clock that was read before this
+    /// call.
     pub(super) fn begin(&mut self, now_ns: u64) {
         let (raw, kernel) = (read(ClockId::MonotonicRaw), read(self.kernel));
         self.record_readings(now_ns, raw, kernel);

@@ -12,13 +12,13 @@ pub const MAX_FRAME: usize = 256 << 10;
 /// Direction of a frame, seen from the host that owns the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireDirection {
-    /// The frame arrived over the wire.
+    /// The frame arrived over the wire, not from the host.
     Received,
     /// The host sent the frame through its own network stack; only sniffer rules match it.
     Transmitted,
 }
 
-/// Frame at the head of a wire, borrowed for one call.
+/// Frame at the head of a wire, borrowed for one call of the receiver.
 #[derive(Clone, Copy, Debug)]
 pub struct WireFrame<'a> {
     /// Bytes of the frame, from the destination MAC to the last byte before the FCS.
@@ -32,32 +32,34 @@ pub struct WireFrame<'a> {
 /// Result of delivering a frame to the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// The frame was delivered or counted as lost. The wire continues with the next one.
+    /// The NIC has taken the frame: delivered or counted as lost. The wire continues with the next
+    /// one.
     Taken,
-    /// The frame cannot be taken now. It stays at the head of the wire, and the burst ends.
+    /// The NIC cannot take the frame now. It stays at the head of the wire, and the burst ends.
     Wait,
 }
 
-/// Receiver of a wire's frames.
+/// Receiver of the frames of a wire.
 pub trait Receiver {
-    /// Properties of a frame that are found before the frame is delivered.
+    /// Properties of a frame that the receiver finds before it takes the frame.
     type Parsed: Default;
 
-    /// Parses a frame, which may be a later frame of this burst. The result must not depend on the
-    /// frames before it. A wire that knows its frames in advance parses one ahead, so that parsing
-    /// a frame and selecting its queue overlaps with the delivery of the previous frame.
+    /// Parses a frame of the wire, which may be a later frame of this burst. The result must not
+    /// depend on the frames before it. A wire that knows its frames in advance parses one ahead, so
+    /// that parsing a frame and selecting its queue overlaps with the delivery of the previous
+    /// frame.
     fn parse(&self, frame: &WireFrame<'_>) -> Self::Parsed;
 
-    /// Takes the frame at the head of the wire, which was parsed in this burst.
+    /// Takes the frame at the head of the wire, whose `parsed` properties were found in this burst.
     fn receive(&mut self, frame: WireFrame<'_>, parsed: &Self::Parsed) -> Delivery;
 
-    /// Parses and takes a frame that arrived with the burst.
+    /// Parses and takes a frame that arrived on the wire with the burst.
     #[inline(always)]
     fn deliver(&mut self, bytes: &[u8], direction: WireDirection) -> Delivery {
         self.deliver_late(bytes, direction, 0)
     }
 
-    /// Parses and takes a frame that arrived at `came_ns`; see [`WireFrame::came_ns`].
+    /// Parses and takes a frame that arrived on the wire at `came_ns`; see [`WireFrame::came_ns`].
     #[inline(always)]
     fn deliver_late(&mut self, bytes: &[u8], direction: WireDirection, came_ns: u64) -> Delivery {
         let frame = WireFrame {
@@ -90,21 +92,21 @@ pub enum WireState {
     Up,
     /// A finite wire has delivered its last frame.
     Ended,
-    /// The interface behind the wire was deleted.
+    /// The network interface behind the wire was deleted.
     Lost,
 }
 
 /// Frames that a wire has lost since it was opened, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireDrops {
-    /// Frames lost because the ring or queue was full between the NIC and the kernel or the other
-    /// end.
+    /// Frames of a wire lost because the ring or queue was full between the NIC and the kernel or
+    /// the other end.
     pub ring: u64,
-    /// Frames for which the kernel had no free buffer.
+    /// Frames of a wire for which the kernel had no free buffer.
     pub fill: u64,
     /// Frames that the interface or its driver lost before the wire could take them.
     pub driver: u64,
-    /// Frames that were longer than the wire carries, or were cut.
+    /// Frames lost because they were longer than the wire carries, or were cut.
     pub size: u64,
     /// Frames that the wire carried and the NIC discarded, because the port's own buffer was full.
     /// The other counts do not include them.
@@ -112,12 +114,12 @@ pub struct WireDrops {
 }
 
 impl WireDrops {
-    /// Returns the number of frames that were lost before the NIC saw them.
+    /// Returns the number of frames that the wire lost before the NIC saw them.
     pub fn total(&self) -> u64 {
         self.ring + self.fill + self.driver + self.size
     }
 
-    /// Returns the increase of each count since `before`.
+    /// Returns the increase of each of the wire's loss counts since `before`.
     pub fn since(&self, before: &WireDrops) -> WireDrops {
         WireDrops {
             ring: self.ring.saturating_sub(before.ring),

@@ -12,7 +12,7 @@ use super::spec::WireSpec;
 )]
 pub struct WireError {
     wire: String,
-    /// Failed step as a verb phrase, such as "open a packet socket".
+    /// Failed step of opening a wire as a verb phrase, such as "open a packet socket".
     operation: String,
     source: io::Error,
     advice: String,

@@ -26,10 +26,10 @@ use wqcap_tests::machine::netns::until_it_sends;
 /// Timeout after which a test that hangs fails.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Interval between two polls of a state that no descriptor signals.
+/// Interval between two polls of a test's condition that no descriptor signals.
 pub(super) const MOMENT: Duration = Duration::from_micros(200);
 
-/// Runs `ip` with `arguments`, which are separated by spaces.
+/// Runs the command `ip` with `arguments`, which are separated by spaces.
 pub(super) fn ip(arguments: &str) -> Result<(), String> {
     let words = arguments.split_whitespace();
     let output = Command::new("ip").args(words).output();
@@ -41,7 +41,7 @@ pub(super) fn ip(arguments: &str) -> Result<(), String> {
     Err(format!("ip {arguments}: {}", stderr.trim()))
 }
 
-/// Network namespace, deleted when the value is dropped.
+/// Network namespace of a test, deleted when the value is dropped.
 pub(super) struct Namespace(String);
 
 impl Namespace {
@@ -57,7 +57,7 @@ impl Namespace {
         Ok(Namespace(name))
     }
 
-    /// Runs `work` in the namespace, on a separate thread that ends with it.
+    /// Runs `work` in the network namespace, on a separate thread that ends with it.
     pub(super) fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let work = scope.spawn(|| {
@@ -85,18 +85,19 @@ impl Drop for Namespace {
     }
 }
 
-/// Two namespaces joined by a veth pair: interface `wire` in `near`, interface `far` in `far`.
+/// Two network namespaces joined by a veth pair: interface `wire` in `near`, interface `far` in
+/// `far`.
 pub(super) struct Lab {
     pub(super) near: Namespace,
     pub(super) far: Namespace,
-    /// Socket at the far end that sends marks.
+    /// Packet socket at the far end of the veth pair that sends mark frames.
     marker: Socket,
-    /// Number of marks sent so far.
+    /// Number of mark frames sent so far.
     marks: AtomicU64,
 }
 
 impl Lab {
-    /// Creates the namespaces and the veth pair. An error is a reason to skip the test.
+    /// Creates the two network namespaces and the veth pair. An error is a reason to skip the test.
     pub(super) fn new() -> Result<Lab, String> {
         // SAFETY: takes nothing and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
@@ -131,7 +132,7 @@ impl Lab {
         })
     }
 
-    /// Opens a wire in the near namespace.
+    /// Opens a wire in the near network namespace.
     pub(super) fn open(&self, wire: &str) -> Result<Wire, WireError> {
         let spec: WireSpec = wire.parse().unwrap();
         self.near.within(|| Wire::open(&spec))
@@ -148,7 +149,8 @@ impl Lab {
         Ok(())
     }
 
-    /// Disables IPv6 at both ends, so that only frames of the test are on the cable.
+    /// Disables IPv6 at both ends of the veth pair, so that only frames of the test are on the
+    /// cable.
     pub(super) fn silence(&self) {
         for netns in [&self.near, &self.far] {
             let key = "/proc/sys/net/ipv6/conf/all/disable_ipv6";
@@ -156,18 +158,18 @@ impl Lab {
         }
     }
 
-    /// Opens a packet socket at the far end.
+    /// Opens a packet socket at the far end of the veth pair.
     pub(super) fn far_socket(&self) -> Socket {
         far_socket(&self.far)
     }
 
-    /// Returns the number of marks sent so far.
+    /// Returns the number of mark frames sent so far.
     pub(super) fn marks(&self) -> u64 {
         self.marks.load(Ordering::Relaxed)
     }
 
-    /// Sends a mark on every CPU that this process may run on, and returns their numbers. Frames
-    /// wait for their receiver in a queue of the CPU on which they were sent.
+    /// Sends a mark frame on every CPU that this process may run on, and returns the numbers of the
+    /// marks. Frames wait for their receiver in a queue of the CPU on which they were sent.
     fn mark(&self) -> HashSet<u64> {
         let send = |cpu: usize| {
             pin(cpu).then(|| {
@@ -192,7 +194,7 @@ fn far_socket(far: &Namespace) -> Socket {
     })
 }
 
-/// Builds the mark `number`: a frame with an EtherType for experiments (IEEE 802).
+/// Builds the mark frame `number`: a frame with an EtherType for experiments (IEEE 802).
 fn mark(number: u64) -> Vec<u8> {
     let head = [
         0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 8, 0x88, 0xb6,
@@ -200,7 +202,7 @@ fn mark(number: u64) -> Vec<u8> {
     [&head[..], &number.to_be_bytes(), &[0; 38]].concat()
 }
 
-/// Returns the number of a mark, or `None` if the frame is not a mark.
+/// Returns the number of a mark frame, or `None` if the frame is not a mark.
 fn mark_of(frame: &[u8]) -> Option<u64> {
     let number = u64::from_be_bytes(*frame.get(14..22)?.first_chunk()?);
     (frame == mark(number)).then_some(number)
@@ -268,11 +270,11 @@ pub(super) fn without_sockets_of(family: libc::c_int) {
     assert_eq!(set, 0);
 }
 
-/// Marks that the capture has seen, shared with the sending threads.
+/// Mark frames that the test's capture has seen, shared with the sending threads.
 pub(super) struct SeenMarks<'a> {
     lab: &'a Lab,
     seen: Mutex<HashSet<u64>>,
-    /// Condition variable that is signalled when `seen` grows.
+    /// Condition variable that is signalled when the capture has seen another mark frame.
     grown: Condvar,
 }
 
@@ -281,7 +283,7 @@ impl SeenMarks<'_> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until all frames sent so far have been captured.
+    /// Waits until the test has captured all frames sent so far.
     pub(super) fn flush(&self) {
         let marks = self.lab.mark();
         let missing = |seen: &mut HashSet<u64>| !marks.is_subset(seen);
@@ -293,8 +295,8 @@ impl SeenMarks<'_> {
     }
 }
 
-/// Takes frames until `done`. Every fifth frame is made to wait and must be unchanged when it is
-/// delivered again.
+/// Takes frames from a wire until `done`. Every fifth frame is made to wait and must be unchanged
+/// when it is delivered again.
 fn capture(
     wire: &mut Wire,
     flow: &SeenMarks<'_>,
@@ -327,7 +329,7 @@ fn capture(
     frames
 }
 
-/// Runs `work`, and returns the frames that arrive at `wire` meanwhile.
+/// Runs a test's `work`, and returns the frames that arrive at `wire` meanwhile.
 pub(super) fn during(
     lab: &Lab,
     wire: &mut Wire,
@@ -359,8 +361,8 @@ pub(super) fn during(
     })
 }
 
-/// Bytes sent between two flushes, so that a ring that is read late has room for them. Blocks of a
-/// ring are also used up by time, however few frames arrive.
+/// Bytes sent between two waits for the capture, so that a ring that is read late has room for
+/// them. Blocks of a ring are also used up by time, however few frames arrive.
 const PIECE: usize = 512 << 10;
 
 /// Sends `data` both ways over one TCP connection between the two namespaces.

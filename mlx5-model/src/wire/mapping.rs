@@ -13,22 +13,23 @@ use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Lock held from mmap(2) to madvise(2) of a mapping, and during a fork.
+/// Lock held from mmap(2) to madvise(2) of a memory mapping, and during a fork.
 static MAPPING: Mutex<()> = Mutex::new(());
 
-/// Locks out new mappings. While the guard is held, no mapping exists that a fork would copy.
+/// Locks out new memory mappings. While the guard is held, no mapping exists that a fork would
+/// copy.
 pub(super) fn between_mappings() -> MutexGuard<'static, ()> {
     MAPPING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Access that this process has to a mapping.
+/// Access that this process has to a memory mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum MappingAccess {
     Read,
     ReadWrite,
 }
 
-/// Shared mapping, unmapped when it is dropped.
+/// Shared memory mapping, unmapped when it is dropped.
 pub(super) struct SharedMapping {
     base: NonNull<u8>,
     len: usize,
@@ -72,7 +73,7 @@ impl SharedMapping {
         Ok(SharedMapping { base, len })
     }
 
-    /// Returns the start of the mapping, which lives as long as `self`.
+    /// Returns the start of the memory mapping, which lives as long as `self`.
     #[inline]
     pub(super) fn base(&self) -> NonNull<u8> {
         self.base

@@ -44,7 +44,7 @@ use delivery::Each;
 use error::WireError;
 use spec::WireKind;
 
-/// Open wire. It belongs to one thread at a time, the NIC's.
+/// Open wire of a port. It belongs to one thread at a time, the NIC's.
 pub struct Wire(WireBackend);
 
 // A wire is opened on one thread and used on another.
@@ -77,7 +77,7 @@ macro_rules! each {
 }
 
 impl fmt::Debug for Wire {
-    /// Writes only the kind of the wire, because its buffers have megabytes.
+    /// Writes only the kind of the wire as debug text, because its buffers have megabytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.0 {
             WireBackend::AfPacket(_) => "af_packet",
@@ -106,14 +106,14 @@ impl Wire {
         }))
     }
 
-    /// Delivers up to `budget` frames that are due at `now_ns` (the NIC's clock) to `receiver`, in
-    /// order. Returns the number of frames taken. `now_ns` must not go backwards.
+    /// Delivers up to `budget` frames of the wire that are due at `now_ns` (the NIC's clock) to
+    /// `receiver`, in order. Returns the number of frames taken. `now_ns` must not go backwards.
     #[inline]
     pub fn burst(&mut self, now_ns: u64, budget: usize, receiver: &mut impl Receiver) -> usize {
         each!(&mut self.0, wire => wire.burst(now_ns, budget, receiver))
     }
 
-    /// Delivers due frames to the closure `receive`; see [`Wire::burst`].
+    /// Delivers due frames of the wire to the closure `receive`; see [`Wire::burst`].
     pub fn each(
         &mut self,
         now_ns: u64,
@@ -123,7 +123,7 @@ impl Wire {
         self.burst(now_ns, budget, &mut Each(receive))
     }
 
-    /// Sends one frame. Playback wires (`pcap`, `synth`) discard it.
+    /// Sends one frame over the wire. Playback wires (`pcap`, `synth`) discard it.
     pub fn send(&mut self, frame: &[u8]) -> io::Result<()> {
         match &mut self.0 {
             WireBackend::AfPacket(wire) => wire.send(frame),
@@ -137,7 +137,7 @@ impl Wire {
         }
     }
 
-    /// Returns whether more frames can arrive, as found by the last [`Wire::burst`].
+    /// Returns whether more frames can arrive on the wire, as found by the last [`Wire::burst`].
     pub fn state(&self) -> WireState {
         match &self.0 {
             WireBackend::AfPacket(wire) => wire.state(),
@@ -167,8 +167,9 @@ impl Wire {
         }
     }
 
-    /// Returns the number of records in the source that are not Ethernet frames: shorter than
-    /// 14 bytes, or of another link type. Further rounds of a looped file do not count again.
+    /// Returns the number of records in a wire's capture files that are not Ethernet frames:
+    /// shorter than 14 bytes, or of another link type. Further rounds of a looped file do not count
+    /// again.
     pub fn skipped(&self) -> u64 {
         match &self.0 {
             WireBackend::Pcap(wire) => wire.skipped(),
@@ -176,7 +177,7 @@ impl Wire {
         }
     }
 
-    /// Returns the number of merged frames that could not be split and were passed on whole.
+    /// Returns the number of merged frames that the wire could not split and passed on whole.
     pub fn unsplit(&self) -> u64 {
         match &self.0 {
             WireBackend::AfPacket(wire) => wire.unsplit(),
@@ -184,8 +185,8 @@ impl Wire {
         }
     }
 
-    /// Returns notes for the user, one sentence each, such as: the file is truncated, or the
-    /// interface still merges frames.
+    /// Returns the wire's notes for the user, one sentence each, such as: the capture file is
+    /// truncated, or the interface still merges frames.
     pub fn notes(&self) -> &[String] {
         match &self.0 {
             WireBackend::AfPacket(wire) => wire.notes(),
@@ -239,8 +240,8 @@ impl Wire {
         }
     }
 
-    /// Switches the delivery of frames that the host sends on or off. Only a live interface has
-    /// such frames, and XDP does not see them.
+    /// Switches the delivery of frames that the host sends on a wire on or off. Only a live
+    /// interface has such frames, and XDP does not see them.
     pub fn set_sniffing(&mut self, on: bool) {
         if let WireBackend::AfPacket(wire) = &mut self.0 {
             wire.set_sniffing(on);

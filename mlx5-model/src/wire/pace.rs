@@ -7,13 +7,13 @@ use std::num::NonZeroU64;
 
 const NS: u128 = 1_000_000_000;
 
-/// Constant frame rate, which starts with the first burst.
+/// Constant frame rate of a playback wire, which starts with the first burst.
 #[derive(Clone, Debug)]
 pub(super) struct FramePace {
     pps: NonZeroU64,
-    /// Due time of the first frame in nanoseconds, by the NIC's clock.
+    /// Due time of the paced wire's first frame in nanoseconds, by the NIC's clock.
     start: Option<u64>,
-    /// Number of frames taken since `start`.
+    /// Number of frames taken from the paced wire since `start`.
     sent: u64,
 }
 
@@ -26,8 +26,8 @@ impl FramePace {
         }
     }
 
-    /// Returns the number of frames that are due at `now`. A wire that was not polled for a while
-    /// catches up, because its frames were under way meanwhile.
+    /// Returns the number of frames of a paced wire that are due at `now`. A wire that was not
+    /// polled for a while catches up, because its frames were under way meanwhile.
     pub(super) fn due(&mut self, now: u64) -> u64 {
         let start = *self.start.get_or_insert(now);
         let elapsed = u128::from(now.saturating_sub(start));
@@ -37,12 +37,12 @@ impl FramePace {
             .saturating_sub(self.sent)
     }
 
-    /// Counts `frames` as taken.
+    /// Counts `frames` as taken from the paced wire.
     pub(super) fn count(&mut self, frames: usize) {
         self.sent += frames as u64;
     }
 
-    /// Restarts the pace after the receiver has held the wire. The frame at the head is due at
+    /// Restarts the pace of a wire after the receiver has held it. The frame at the head is due at
     /// `now` and the others follow at the pace, as on a link that was paused. Due frames do not
     /// accumulate.
     pub(super) fn hold(&mut self, now: u64) {
@@ -50,7 +50,7 @@ impl FramePace {
         self.sent = 0;
     }
 
-    /// Returns the time at which the next frame is due; 0 before the first burst.
+    /// Returns the time at which the paced wire's next frame is due; 0 before the first burst.
     pub(super) fn next_due_ns(&self) -> u64 {
         let Some(start) = self.start else { return 0 };
         let after = (u128::from(self.sent) * NS).div_ceil(u128::from(self.pps.get()));

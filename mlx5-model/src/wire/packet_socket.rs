@@ -15,9 +15,9 @@ use rustix::net::{netdevice, sockopt};
 
 use super::gso::VirtioHeader;
 
-/// Socket option: each frame has a `struct virtio_net_hdr` in front (linux/if_packet.h).
+/// Packet socket option: each frame has a `struct virtio_net_hdr` in front (linux/if_packet.h).
 const PACKET_VNET_HDR: c_int = 15;
-/// Socket option: frames that the host sends are not received (linux/if_packet.h).
+/// Packet socket option: frames that the host sends are not received (linux/if_packet.h).
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 
 /// ethtool command that reads the numbers of channels (linux/ethtool.h).
@@ -27,7 +27,7 @@ const ETHTOOL_GCHANNELS: u32 = 0x3c;
 pub(super) struct Socket(OwnedFd);
 
 impl Socket {
-    /// Opens a socket that receives nothing yet.
+    /// Opens a packet socket that receives nothing yet.
     pub(super) fn new() -> io::Result<Socket> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         Ok(Socket(net::socket_with(
@@ -42,7 +42,7 @@ impl Socket {
         self.0.as_raw_fd()
     }
 
-    /// Sets the options that must be set before the ring is created.
+    /// Sets the packet socket's options that must be set before its ring is created.
     pub(super) fn prepare(&self) -> io::Result<()> {
         self.set(
             libc::PACKET_VERSION,
@@ -53,8 +53,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Sets whether frames that the host sends are left out. Kernels before 4.20 lack the option;
-    /// then only the packet type distinguishes these frames.
+    /// Sets whether the packet socket leaves out frames that the host sends. Kernels before 4.20
+    /// lack the option; then only the packet type distinguishes these frames.
     pub(super) fn set_ignore_outgoing(&self, ignore: bool) {
         let _ = self.set(PACKET_IGNORE_OUTGOING, &c_int::from(ignore));
     }
@@ -77,13 +77,13 @@ impl Socket {
         )
     }
 
-    /// Binds to an interface, and receives all its frames from now on.
+    /// Binds the packet socket to an interface, and receives all its frames from now on.
     pub(super) fn bind(&self, index: c_int) -> io::Result<()> {
         self.bind_to(index, libc::ETH_P_ALL as u16)
     }
 
-    /// Binds to an interface without receiving: to send, and to detect the deletion of the
-    /// interface.
+    /// Binds the packet socket to an interface without receiving: to send, and to detect the
+    /// deletion of the interface.
     pub(super) fn bind_send_only(&self, index: c_int) -> io::Result<()> {
         self.bind_to(index, 0)
     }
@@ -104,7 +104,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Returns the address that the socket is bound to.
+    /// Returns the address that the packet socket is bound to.
     pub(super) fn address(&self) -> io::Result<libc::sockaddr_ll> {
         // SAFETY: a C struct of integers, for which zeroes are a value.
         let mut address: libc::sockaddr_ll = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -116,30 +116,32 @@ impl Socket {
         Ok(address)
     }
 
-    /// Returns `true` if the interface was deleted or moved to another network namespace. The
-    /// kernel then binds its packet sockets to index -1 (packet_notifier, net/packet/af_packet.c).
-    /// Unlike the name or the index, this cannot mistake a new interface for the old one.
+    /// Returns `true` if the packet socket's interface was deleted or moved to another network
+    /// namespace. The kernel then binds its packet sockets to index -1 (packet_notifier,
+    /// net/packet/af_packet.c). Unlike the name or the index, this cannot mistake a new interface
+    /// for the old one.
     pub(super) fn is_orphaned(&self) -> bool {
         self.address().is_ok_and(|it| it.sll_ifindex == -1)
     }
 
-    /// Clears the pending error of the socket, usually ENETDOWN.
+    /// Clears the pending error of the packet socket, usually ENETDOWN.
     pub(super) fn clear_error(&self) {
         let _ = sockopt::socket_error(&self.0);
     }
 
-    /// Returns the number of frames that found no room in the ring since the last call.
+    /// Returns the number of frames that found no room in the packet socket's ring since the last
+    /// call.
     pub(super) fn take_drops(&self) -> u64 {
         self.statistics().map_or(0, |it| u64::from(it.tp_drops))
     }
 
-    /// Sends one frame on a socket that was prepared for a ring. The frame does not return through
-    /// the ring: the kernel skips the socket that sent it.
+    /// Sends one frame on a packet socket that was prepared for a ring. The frame does not return
+    /// through the ring: the kernel skips the socket that sent it.
     pub(super) fn send(&self, frame: &[u8]) -> io::Result<()> {
         self.send_with(&[0; VirtioHeader::LEN], frame)
     }
 
-    /// Sends one frame on a socket that was not prepared for a ring.
+    /// Sends one frame on a packet socket that was not prepared for a ring.
     pub(super) fn send_plain(&self, frame: &[u8]) -> io::Result<()> {
         net::send(&self.0, frame, SendFlags::DONTWAIT)?;
         Ok(())
@@ -157,7 +159,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Returns the index of the interface `name`.
+    /// Returns the index of the network interface `name`.
     pub(super) fn index_of(&self, name: &str) -> io::Result<c_int> {
         Ok(netdevice::name_to_index(&self.0, name)?.cast_signed())
     }
@@ -200,7 +202,8 @@ impl Socket {
         Ok(std::hint::black_box(words))
     }
 
-    /// Returns the unique number of the socket's network namespace (`SO_NETNS_COOKIE`, Linux 5.14).
+    /// Returns the unique number of the packet socket's network namespace (`SO_NETNS_COOKIE`, Linux
+    /// 5.14).
     pub(super) fn namespace(&self) -> io::Result<u64> {
         const SO_NETNS_COOKIE: c_int = 71;
         let mut cookie = 0u64;
@@ -259,7 +262,7 @@ fn checked(result: c_int) -> io::Result<c_int> {
     }
 }
 
-/// Builds the request of an ioctl(2) on the interface `name`.
+/// Builds the request of an ioctl(2) on the network interface `name`.
 fn request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: a C struct of integers and a pointer, for which zeroes are a value.
     let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };

@@ -4,7 +4,7 @@ use super::{Instance, SensorStatus, VERSION};
 use crate::ledger::DeliveryLedger;
 use jiff::Timestamp;
 
-/// Returns the status of a sensor that has just begun.
+/// Returns the status of a sensor that has just begun to ship.
 pub(crate) fn status(sensor: &str) -> SensorStatus {
     SensorStatus {
         version: VERSION,

@@ -26,7 +26,7 @@ use std::{
 };
 use tokio::{runtime::Builder, task::JoinSet};
 
-/// Maximum number of statuses that are read at a time.
+/// Maximum number of sensor statuses that are read at a time.
 const AT_A_TIME: usize = 16;
 /// Number of newest hours of packets that are searched for sensors without a status.
 const HOURS: usize = 3;
@@ -34,91 +34,93 @@ const HOURS: usize = 3;
 /// Time for which a changed owner of a sensor name is reported.
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Reason why a store cannot be surveyed.
+/// Reason why an object store cannot be surveyed for its sensors.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
-    /// The store cannot be opened.
+    /// The object store to survey cannot be opened.
     #[error(transparent)]
     Open(StoreError),
-    /// The store refuses a request or does not answer.
+    /// The object store refuses a request of the survey or does not answer.
     #[error("{from} = {url:?}: {problem}")]
     Asked {
-        /// Option or key that the URL comes from.
+        /// Option or configuration key that holds the store's URL.
         from: String,
-        /// URL of the store.
+        /// URL of the object store.
         url: String,
-        /// Error of the store.
+        /// Error that the object store returned to the survey.
         problem: StoreError,
     },
-    /// The threads for requests cannot be started.
-    #[error("cannot start threads: {0}")]
+    /// The threads that send the survey's requests cannot be started.
+    #[error("cannot start the threads that send store requests: {0}")]
     Threads(#[from] std::io::Error),
 }
 
-/// Statuses of all sensors of a store, and findings.
+/// Result of a survey: statuses of all sensors of a store, and findings on them.
 #[derive(Clone, Debug, Serialize)]
 pub struct Fleet {
-    /// Time of the survey.
+    /// Time at which the sensors were surveyed.
     #[serde(with = "status::rfc3339")]
     pub time: Timestamp,
-    /// Sensors sorted by name; each is followed by machines that were refused under its name.
+    /// Sensors with their statuses, sorted by name; each is followed by machines that were refused
+    /// under its name.
     pub sensors: Vec<SensorFacts>,
-    /// Sum of the ledgers of all sensors.
+    /// Sum of the delivery ledgers of all sensors.
     pub total: DeliveryLedger,
-    /// Findings on what is missing or needs attention.
+    /// Findings of the survey: what is missing or needs attention.
     pub findings: Vec<SurveyFinding>,
 }
 
-/// Status of a sensor, and conclusions from it.
+/// Status of a sensor, and the survey's conclusions from it.
 #[derive(Clone, Debug, Serialize)]
 pub struct SensorFacts {
-    /// Status that the sensor has written.
+    /// Status that the sensor has put in the store.
     #[serde(flatten)]
     pub status: SensorStatus,
-    /// Age of the status in seconds.
+    /// Age of the sensor's status in seconds.
     pub age_s: f64,
-    /// Set when the status is older than the limit.
+    /// Set when the sensor's status is older than the age limit of the survey.
     pub stale: bool,
-    /// Set when each captured frame is in exactly one other line of the ledger.
+    /// Set when each frame that the sensor captured is in exactly one other line of its delivery
+    /// ledger.
     pub adds_up: bool,
 }
 
-/// Finding of a survey: something is missing or needs attention.
+/// Finding of a survey of sensors: something is missing or needs attention.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SurveyFinding {
-    /// No sensor has written a status.
+    /// No sensor has put a status in the store.
     Nobody,
-    /// The status of a sensor is too old.
+    /// The status of a sensor is older than the age limit of the survey.
     Stale {
         /// Name of the sensor.
         sensor: String,
-        /// Age of the status in seconds.
+        /// Age of the sensor's status in seconds.
         age_s: f64,
     },
-    /// Files were deleted before they were shipped.
+    /// Files of a sensor were deleted before they were shipped.
     Expired {
         /// Name of the sensor.
         sensor: String,
-        /// Number of frames in the deleted files.
+        /// Number of frames in the sensor's files that were deleted unshipped.
         frames: u64,
-        /// Number of capture files that were deleted unshipped.
+        /// Number of the sensor's capture files that were deleted unshipped.
         files: u64,
-        /// Number of capture files whose frames were not counted.
+        /// Number of the sensor's deleted capture files whose frames were not counted.
         uncounted_files: u64,
-        /// Number of files of flow records, DNS and DHCP that were deleted unshipped.
+        /// Number of the sensor's files of flow records, DNS and DHCP that were deleted unshipped.
         flow_files: u64,
     },
-    /// The lines of a ledger do not sum up to the captured frames.
+    /// The lines of a sensor's delivery ledger do not sum up to its captured frames.
     DoesNotAddUp {
         /// Name of the sensor.
         sensor: String,
     },
-    /// A machine does not ship, because another one ships under its sensor name.
+    /// A machine does not ship, because another machine ships under its sensor name.
     Refused {
-        /// Name of the sensor.
+        /// Name of the sensor that both machines use.
         sensor: String,
-        /// Name of the refused machine.
+        /// Name of the machine that may not ship.
         host: String,
         /// Instance that owns the sensor name.
         by: Instance,
@@ -132,39 +134,40 @@ pub enum SurveyFinding {
         /// Previous owner of the sensor name.
         from: Instance,
     },
-    /// A sensor reports a problem.
+    /// The status of a sensor reports a problem.
     Problem {
         /// Name of the sensor.
         sensor: String,
-        /// Description of the problem.
+        /// Description of the problem that the sensor reports.
         problem: String,
     },
-    /// The store has packets of a sensor without a status.
+    /// The store has recent packets of a sensor that has no status.
     NoStatus {
         /// Name of the sensor.
         sensor: String,
-        /// Partition with the packets.
+        /// Partition of `blocks/` with the sensor's newest packets.
         partition: String,
     },
-    /// An object in the folder of statuses is not a valid status.
+    /// An object in the folder of sensor statuses is not a valid status.
     Unreadable {
-        /// Key of the invalid object.
+        /// Key of the object that is not a valid sensor status.
         object: String,
-        /// Description of the problem.
+        /// Reason why the object is not a valid sensor status.
         problem: String,
     },
 }
 
 impl SurveyFinding {
-    /// Returns `true` if something is missing; `false` if the finding only needs attention.
+    /// Returns `true` if the finding reports that something is missing; `false` if it only needs
+    /// attention.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         !matches!(self, Self::TakenOver { .. })
     }
 }
 
-/// Surveys all sensors of a store. Statuses older than `stale` are reported. `from` names the
-/// origin of the URL in errors.
+/// Surveys all sensors of an object store. Statuses older than `stale` are reported. `from` names
+/// the origin of the store's URL in errors.
 ///
 /// # Errors
 /// The store cannot be opened or read.
@@ -182,7 +185,8 @@ pub fn survey(from: &str, url: &str, stale: Duration) -> Result<Fleet, FleetErro
     })
 }
 
-/// Result of reading an object in the folder of statuses. `Err`: why it is not a status.
+/// Result of reading an object in the folder of sensor statuses. `Err`: reason why it is not a
+/// status.
 type StatusResult = Result<SensorStatus, String>;
 
 async fn survey_store(
@@ -195,7 +199,7 @@ async fn survey_store(
     Ok(judge(read, seen, now, stale))
 }
 
-/// Reads all objects in the folder of statuses.
+/// Reads all objects in the folder of sensor statuses.
 async fn statuses(
     store: &Arc<dyn ReadStore>,
 ) -> Result<BTreeMap<String, StatusResult>, StoreError> {
@@ -218,10 +222,12 @@ async fn statuses(
     Ok(all)
 }
 
-/// Reads an object in the folder of statuses. `None`: it was deleted in the meantime.
+/// Reads an object in the folder of sensor statuses. `None`: it was deleted after it was listed.
 async fn read(store: Arc<dyn ReadStore>, key: String) -> Option<(String, StatusResult)> {
     let status = match store.read(&key, Some(0..SMALL)).await {
-        Ok((_, len)) if len > SMALL => Err(format!("has {len} bytes; the limit is {SMALL}")),
+        Ok((_, len)) if len > SMALL => Err(format!(
+            "the status object has {len} bytes; the limit is {SMALL}"
+        )),
         Ok((bytes, _)) => SensorStatus::parse(&bytes).and_then(|it| under_its_key(it, &key)),
         Err(StoreError::NotFound(_)) => return None,
         Err(e) => Err(status::plain(&e.to_string())),
@@ -229,7 +235,7 @@ async fn read(store: Arc<dyn ReadStore>, key: String) -> Option<(String, StatusR
     Some((key, status))
 }
 
-/// Checks that a status has the key of its sensor: any writer may have put it there.
+/// Checks that a status is stored under the key of its sensor: any writer may have put it there.
 fn under_its_key(it: SensorStatus, key: &str) -> Result<SensorStatus, String> {
     let own = match it.refused_by {
         Some(_) => key::refused(&it.sensor, &it.by.instance),
@@ -237,7 +243,9 @@ fn under_its_key(it: SensorStatus, key: &str) -> Result<SensorStatus, String> {
     };
     match own == key {
         true => Ok(it),
-        false => Err(format!("is a status that belongs to {own}")),
+        false => Err(format!(
+            "the sensor status under this key belongs under {own}"
+        )),
     }
 }
 
@@ -265,7 +273,7 @@ async fn newest(store: &dyn ReadStore) -> Result<BTreeMap<String, String>, Store
     Ok(seen)
 }
 
-/// Days and hours sort by name.
+/// Sorts folder names of days or hours, latest first.
 fn latest_first(mut names: Vec<String>) -> Vec<String> {
     names.sort();
     names.reverse();
@@ -392,7 +400,7 @@ mod tests {
 
     const STALE: Duration = Duration::from_secs(300);
 
-    /// Surveys a store with these objects.
+    /// Surveys a store that has these objects, and returns the fleet.
     fn fleet(objects: &[(String, Vec<u8>)]) -> Fleet {
         let store = Arc::new(Remote::with_client(InMemory::new()));
         let runtime = Builder::new_current_thread().build().expect("a runtime");

@@ -8,41 +8,41 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Version of the status layout.
+/// Version of the layout of a sensor status.
 pub const VERSION: u32 = 1;
 /// Time for which a sensor name belongs to the instance that has put the last status.
 pub const HELD: Duration = Duration::from_secs(180);
-/// Maximum number of problems in a status.
+/// Maximum number of problems that a sensor status lists.
 pub(crate) const MOST_PROBLEMS: usize = 8;
-/// Maximum length of a text, in characters.
+/// Maximum length of a text in a sensor status, in characters.
 const LONGEST: usize = 400;
-/// Maximum lag in seconds: some centuries.
+/// Maximum lag in seconds that is accepted from a sensor status: some centuries.
 const LONGEST_LAG: f64 = 1e10;
 
-/// Instance that ships, and time of its last status.
+/// Instance of `wqcap ship` that ships a sensor's files, and the time of its last status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
-    /// Identifier of the instance's journal.
+    /// Identifier of the journal that the instance uses.
     pub instance: String,
-    /// Name of the machine.
+    /// Name of the machine on which the instance runs.
     pub host: String,
-    /// Time when the status was put.
+    /// Time when the instance put the status.
     #[serde(with = "rfc3339")]
     pub time: Timestamp,
 }
 
-/// Object that the store has accepted.
+/// Object that a sensor shipped last, and the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastObject {
-    /// Key of the object in the store.
+    /// Key of the shipped object in the store.
     pub key: String,
-    /// Time when the object was listed.
+    /// Time when shipping of the object was complete.
     #[serde(with = "rfc3339")]
     pub time: Timestamp,
 }
 
 impl LastObject {
-    /// Makes an entry for an object that is listed from now on.
+    /// Makes an entry for an object whose shipping is complete now.
     #[must_use]
     pub fn now(key: &str) -> Self {
         Self {
@@ -52,23 +52,25 @@ impl LastObject {
     }
 }
 
-/// Status of a sensor.
+/// Status of a sensor: delivery ledger, pending files and problems.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SensorStatus {
-    /// Version of the status layout.
+    /// Version of the layout of the sensor status.
     pub version: u32,
     /// Name of the sensor.
     pub sensor: String,
-    /// Instance that has put the status, and the time.
+    /// Instance that has put the sensor status, and the time.
     #[serde(flatten)]
     pub by: Instance,
-    /// Random identifier of the process; several processes may use one journal in turn.
+    /// Random identifier of the `wqcap ship` process; several processes may use one journal in
+    /// turn.
     pub run: String,
-    /// Version of wqcap.
+    /// Version of the wqcap that has put the sensor status.
     pub wqcap: String,
-    /// Delivery states of all captured frames.
+    /// Ledger of the delivery states of all frames that the sensor captured.
     pub ledger: DeliveryLedger,
-    /// Number of finished files whose frames are not counted yet: they are not in the ledger.
+    /// Number of finished capture files whose frames are not counted yet: they are not in the
+    /// ledger.
     pub uncounted_files: u64,
     /// Number of capture files that were deleted before they were sent.
     pub expired_files: u64,
@@ -78,15 +80,15 @@ pub struct SensorStatus {
     /// ledger.
     #[serde(default)]
     pub expired_uncounted_files: u64,
-    /// Number of files that are not shipped yet.
+    /// Number of the sensor's files that are not shipped yet.
     pub pending_files: u64,
-    /// Length of these files in bytes.
+    /// Total length of the unshipped files in bytes.
     pub pending_bytes: u64,
-    /// Time since the oldest of these files was finished, in seconds.
+    /// Time since the oldest unshipped file was finished, in seconds.
     pub lag_s: f64,
-    /// Object that was shipped last.
+    /// Object that the sensor shipped last.
     pub last_object: Option<LastObject>,
-    /// Current problems, a line each.
+    /// Current problems of shipping, a line each.
     pub problems: Vec<String>,
     /// Previous owner of the sensor name; its last status was older than [`HELD`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,17 +99,17 @@ pub struct SensorStatus {
 }
 
 impl SensorStatus {
-    /// Parses the content of an object.
+    /// Parses the content of a status object in the store.
     ///
     /// # Errors
     /// The content is not a status, or has another version.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let it = serde_json::from_slice::<Self>(text);
-        let mut it = it.map_err(|e| format!("is not a sensor status ({e})"))?;
+        let mut it = it.map_err(|e| format!("the object is not a sensor status ({e})"))?;
         if it.version != VERSION {
             let version = it.version;
             return Err(format!(
-                "has version {version}; this wqcap reads version {VERSION}"
+                "the sensor status has version {version}; this wqcap reads version {VERSION}"
             ));
         }
         it.problems.truncate(MOST_PROBLEMS);
@@ -122,14 +124,14 @@ impl SensorStatus {
         Ok(it)
     }
 
-    /// Returns `true` if the status still holds the sensor name at `now`. A status whose clock is
-    /// wrong by more than [`HELD`] does not hold it.
+    /// Returns `true` if the sensor status still holds the sensor name at `now`. A status whose
+    /// clock is wrong by more than [`HELD`] does not hold it.
     #[must_use]
     pub fn holds(&self, now: Timestamp) -> bool {
         now.duration_since(self.by.time).unsigned_abs() < HELD
     }
 
-    /// Returns `true` if anything but time and lag has changed since `before`.
+    /// Returns `true` if anything but time and lag has changed since the sensor status `before`.
     #[must_use]
     pub fn has_news_since(&self, before: &Self) -> bool {
         let at_its_time = Self {
@@ -141,14 +143,14 @@ impl SensorStatus {
     }
 }
 
-/// Returns a text of another machine for a terminal: on one line, and at most [`LONGEST`]
-/// characters.
+/// Returns the text of another machine in a form for a terminal: on one line, and at most
+/// [`LONGEST`] characters.
 pub(super) fn plain(text: &str) -> String {
     let shown = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     shown.take(LONGEST).collect()
 }
 
-/// Serialization of times in JSON, in UTC.
+/// Serialization of the times of a sensor status in JSON, in UTC.
 pub(super) mod rfc3339 {
     use jiff::Timestamp;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};

@@ -15,7 +15,7 @@ use std::{
 };
 use wqcap_files::folder::delivery::VERSION;
 
-/// File name of the identities.
+/// Name of the journal file that holds the identities of the source directories.
 pub(super) const NAME: &str = "dirs.json";
 
 /// Identity of a directory: device, inode and time of birth.
@@ -23,12 +23,13 @@ pub(super) const NAME: &str = "dirs.json";
 pub(crate) struct DirStamp {
     dev: u64,
     ino: u64,
-    /// Time of birth, in nanoseconds since 1970; `None`: the file system does not record it.
+    /// Time of birth of the directory, in nanoseconds since 1970; `None`: the file system does not
+    /// record it.
     born_ns: Option<u64>,
 }
 
 impl DirStamp {
-    /// Reads the identity of a directory.
+    /// Reads the identity of a directory from its metadata.
     pub(crate) fn read(dir: &Path) -> io::Result<Self> {
         let it = fs::metadata(dir)?;
         Ok(Self {
@@ -38,8 +39,8 @@ impl DirStamp {
         })
     }
 
-    /// Returns `true` if both identify the same directory. The device number of a file system may
-    /// change at a reboot.
+    /// Returns `true` if both stamps identify the same directory. The device number of a file
+    /// system may change at a reboot.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
         let same = match (self.born_ns, other.born_ns) {
             (Some(one), Some(another)) => one == another,
@@ -54,7 +55,7 @@ fn ns(time: SystemTime) -> Option<u64> {
     u64::try_from(since.as_nanos()).ok()
 }
 
-/// Identities of directories by their configuration keys.
+/// Identities of the source directories of a journal, by their configuration keys.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Dirs {
     version: u32,
@@ -62,7 +63,7 @@ pub(super) struct Dirs {
 }
 
 impl Dirs {
-    /// Reads the file. A missing file has no directories.
+    /// Reads the journal file `dirs.json`. A missing file has no directories.
     pub(super) fn read(path: &Path) -> Result<Self, JournalError> {
         let none = || Self {
             version: VERSION,

@@ -22,11 +22,13 @@ pub(super) fn check_version(path: &Path, version: u32) -> Result<(), JournalErro
     }
     Err(JournalError::Unsound {
         path: path.into(),
-        problem: format!("has version {version}; this wqcap reads version {VERSION}"),
+        problem: format!(
+            "the journal file has version {version}; this wqcap reads version {VERSION}"
+        ),
     })
 }
 
-/// Reads the records of a folder. A missing folder has none.
+/// Reads the delivery records in a folder of the journal. A missing folder has none.
 pub(super) fn read_folder(folder: &Path) -> Result<Vec<DeliveryRecord>, JournalError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -58,7 +60,7 @@ pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, J
     };
     let value = serde_json::from_slice(&text).map_err(|e| JournalError::Unsound {
         path: path.into(),
-        problem: format!("is not a record of this journal ({e})"),
+        problem: format!("the file is not a record of this journal ({e})"),
     })?;
     Ok(Some(value))
 }
@@ -68,7 +70,7 @@ pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Jour
     write_synced(path, &text)
 }
 
-/// Removes a file, if it exists.
+/// Removes a journal file, if it exists.
 pub(super) fn remove(path: &Path) -> Result<(), JournalError> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(JournalError::io(path, e)),
@@ -76,7 +78,7 @@ pub(super) fn remove(path: &Path) -> Result<(), JournalError> {
     }
 }
 
-/// Replaces a file atomically and syncs it.
+/// Replaces a journal file atomically and syncs it.
 pub(super) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), JournalError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();

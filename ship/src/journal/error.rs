@@ -5,48 +5,48 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Reason why a journal cannot be used.
+/// Reason why a delivery journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// A file of the journal cannot be read or written.
+    /// A file of the delivery journal cannot be read or written.
     #[error("ship.journal: {}: {source}", .path.display())]
     Io {
-        /// Path of the file or folder.
+        /// Path of the journal's file or folder.
         path: PathBuf,
-        /// Error of the system call.
+        /// Error of the system call on the journal's file.
         source: io::Error,
     },
-    /// A file of the journal has invalid content.
+    /// A file of the delivery journal has invalid content.
     #[error(
-        "ship.journal: {}: {problem}; move the file away; its content is then sent again",
+        "ship.journal: {}: {problem}; move this journal file away; what it records is then sent again",
         .path.display()
     )]
     Unsound {
-        /// Path of the invalid file.
+        /// Path of the invalid journal file.
         path: PathBuf,
-        /// Description of the invalid content.
+        /// Description of what is invalid in the journal file.
         problem: String,
     },
-    /// The journal belongs to another sensor or store.
+    /// The delivery journal belongs to another sensor or store.
     #[error(
-        "ship.journal = {:?}: belongs to {of}; name another directory for {wanted}",
+        "ship.journal = {:?}: the journal belongs to {of}; name another directory for {wanted}",
         .dir.display()
     )]
     Foreign {
-        /// Folder of the journal.
+        /// Folder of the journal that belongs to another sensor or store.
         dir: PathBuf,
         /// Sensor and store that the journal belongs to.
         of: String,
-        /// Sensor and store of this process.
+        /// Sensor and store of the process that opens the journal.
         wanted: String,
     },
-    /// Another process uses the journal.
+    /// Another `wqcap ship` process uses the delivery journal.
     #[error(
-        "ship.journal = {:?}: in use by another `wqcap ship`; stop that process, or name another directory",
+        "ship.journal = {:?}: the journal is in use by another `wqcap ship`; stop that process, or name another directory",
         .dir.display()
     )]
     Busy {
-        /// Folder of the journal.
+        /// Folder of the journal in use.
         dir: PathBuf,
     },
 }

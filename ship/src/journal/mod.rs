@@ -46,10 +46,11 @@ use wqcap_files::{
     pin::FolderLock,
 };
 
-/// Suffix of the file name of a table of blocks, after the name of its capture file.
+/// Suffix of a journal file with the table of blocks of a capture file, after the capture file's
+/// name.
 const BLOCKS: &str = ".parquet";
 
-/// Sums over deleted files, and the owner of the journal.
+/// Content of the journal's `ledger.json`: sums over deleted files, and the owner of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct JournalSums {
     version: u32,
@@ -58,19 +59,20 @@ struct JournalSums {
     /// Random identifier of the journal.
     #[serde(default)]
     instance: String,
-    /// Frames of deleted files.
+    /// Ledger of the frames in files that were deleted.
     frames: DeliveryLedger,
     /// Number of capture files that were deleted before they were sent.
     expired_files: u64,
     /// Number of files of flow records, DNS and DHCP that were deleted before they were sent.
     expired_flow_files: u64,
-    /// Number of files that were deleted before their frames were counted.
+    /// Number of capture files that were deleted before their frames were counted.
     #[serde(default)]
     expired_uncounted_files: u64,
     /// Read position in the capture's lists of deleted files.
     #[serde(default)]
     expired_read: ListPosition,
-    /// Key of the record that was added last, whose file may still exist.
+    /// Key of the delivery record that was added to the sums last; its journal file may still
+    /// exist.
     folded: Option<FileId>,
 }
 
@@ -84,7 +86,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens a journal for writing; creates it if it is missing.
+    /// Opens a delivery journal for writing; creates it if it is missing.
     ///
     /// # Errors
     /// The journal cannot be read or written, belongs to another sensor or store, or is in use by
@@ -111,7 +113,7 @@ impl Journal {
         Ok(it)
     }
 
-    /// Reads a journal without changing it. A missing journal is empty.
+    /// Reads a delivery journal without changing it. A missing journal is empty.
     ///
     /// # Errors
     /// The journal cannot be read, or belongs to another sensor or store.
@@ -160,18 +162,18 @@ impl Journal {
         &self.sums.instance
     }
 
-    /// Returns the delivery records of all files.
+    /// Returns the journal's delivery records of all files.
     pub fn records(&self) -> impl Iterator<Item = &DeliveryRecord> {
         self.records.values()
     }
 
-    /// Returns the delivery record of a file.
+    /// Returns the journal's delivery record of the file `id`.
     #[must_use]
     pub fn get(&self, id: &FileId) -> Option<&DeliveryRecord> {
         self.records.get(id)
     }
 
-    /// Returns the delivery states of all captured frames.
+    /// Returns the ledger of the delivery states of all captured frames.
     #[must_use]
     pub fn ledger(&self) -> DeliveryLedger {
         let mut ledger = self.sums.frames;
@@ -181,7 +183,8 @@ impl Journal {
         ledger
     }
 
-    /// Returns the numbers of capture files and of tables that were deleted before they were sent.
+    /// Returns the numbers of capture files and of flow, DNS and DHCP files that were deleted
+    /// before they were sent.
     #[must_use]
     pub fn expired_files(&self) -> (u64, u64) {
         (self.sums.expired_files, self.sums.expired_flow_files)
@@ -199,7 +202,8 @@ impl Journal {
         self.sums.expired_read
     }
 
-    /// Counts deleted files that have no record, and stores the read position after them.
+    /// Counts deleted capture files that have no delivery record, and stores the list position
+    /// after them.
     pub(crate) fn enter_expired<'a>(
         &mut self,
         files: impl Iterator<Item = &'a ExpiredFile>,
@@ -216,7 +220,7 @@ impl Journal {
         self.write_sums()
     }
 
-    /// Writes a record, and replaces an earlier one of the same file.
+    /// Writes a delivery record, and replaces an earlier one of the same file.
     pub(crate) fn set(&mut self, record: DeliveryRecord) -> Result<(), JournalError> {
         let id = record.id();
         // A new file may have the name of a deleted one.
@@ -229,7 +233,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes the delivery state of a file.
+    /// Writes the delivery state of a file to its record.
     pub(crate) fn set_state(
         &mut self,
         id: &FileId,
@@ -244,12 +248,12 @@ impl Journal {
         })
     }
 
-    /// Writes the table of a file's blocks.
+    /// Writes the table of a capture file's blocks to the journal.
     pub(crate) fn set_blocks(&self, id: &FileId, blocks: &[u8]) -> Result<(), JournalError> {
         write_synced(&self.blocks_path(id), blocks)
     }
 
-    /// Reads the table of a file's blocks.
+    /// Reads the table of a capture file's blocks from the journal.
     pub(crate) fn blocks(&self, id: &FileId) -> Result<Bytes, JournalError> {
         let path = self.blocks_path(id);
         match read_regular(&path, MOST_TABLE) {
@@ -258,19 +262,20 @@ impl Journal {
         }
     }
 
-    /// Removes the table of a file's blocks after it was put.
+    /// Removes the table of a capture file's blocks from the journal, after the table was put in
+    /// the store.
     pub(crate) fn drop_blocks(&self, id: &FileId) -> Result<(), JournalError> {
         remove(&self.blocks_path(id))
     }
 
-    /// Removes the record of a file that was replaced by another one of the same name. The new file
-    /// is counted from the start.
+    /// Removes the delivery record of a file that was replaced by another one of the same name. The
+    /// new file is counted from the start.
     pub(crate) fn forget(&mut self, id: &FileId) -> Result<(), JournalError> {
         self.records.remove(id);
         self.remove_files(id)
     }
 
-    /// Removes the record of a deleted file, and adds its frames to the sums.
+    /// Removes the delivery record of a deleted file, and adds its frames to the sums.
     pub(crate) fn end_record(&mut self, id: &FileId) -> Result<(), JournalError> {
         let Some(record) = self.records.get(id) else {
             return Ok(());
@@ -294,13 +299,14 @@ impl Journal {
         self.remove_files(id)
     }
 
-    /// Returns the recorded identity of the directory of a configuration key. The file is read on
-    /// each call, so that a user who replaced the directory can remove it.
+    /// Returns the recorded identity of the source directory that a configuration key names. The
+    /// journal's `dirs.json` is read on each call, so that a user who replaced the directory can
+    /// remove it.
     pub(crate) fn dir_of(&self, key: &str) -> Result<Option<DirStamp>, JournalError> {
         Ok(Dirs::read(&self.dirs_path())?.dirs.remove(key))
     }
 
-    /// Records the identity of the directory of a configuration key.
+    /// Records the identity of the source directory that a configuration key names.
     pub(crate) fn set_dir(&self, key: &str, stamp: DirStamp) -> Result<(), JournalError> {
         let path = self.dirs_path();
         let mut it = Dirs::read(&path)?;
@@ -308,7 +314,7 @@ impl Journal {
         write_json(&path, &it)
     }
 
-    /// Returns the path of the file with the directories' identities.
+    /// Returns the path of the journal file with the identities of the source directories.
     pub(crate) fn dirs_path(&self) -> PathBuf {
         self.dir.join(dirs::NAME)
     }
@@ -334,7 +340,7 @@ impl Journal {
     }
 }
 
-/// Returns a random name of 32 hex digits.
+/// Returns a random identifier of 32 hex digits.
 pub(crate) fn random_name() -> Result<String, JournalError> {
     let mut bytes = [0; 16];
     let filled = getrandom::fill(&mut bytes).map_err(io::Error::other);

@@ -12,7 +12,7 @@ use parquet::{
 };
 use std::panic::{self, AssertUnwindSafe};
 
-/// Maximum number of rows of a file.
+/// Maximum number of rows of a Parquet file.
 const MOST_ROWS: usize = 1 << 24;
 
 /// Columns of a Parquet file. Errors name the column, but not the file.
@@ -22,7 +22,7 @@ pub(super) struct Columns {
 }
 
 fn parquet_error(e: ParquetError) -> String {
-    format!("cannot be read as Parquet: {e}")
+    format!("the file cannot be read as Parquet: {e}")
 }
 
 impl Columns {
@@ -31,7 +31,9 @@ impl Columns {
         let rows = reader.metadata().file_metadata().num_rows();
         let rows = usize::try_from(rows).unwrap_or(usize::MAX);
         if rows > MOST_ROWS {
-            return Err(format!("has {rows} rows; the limit is {MOST_ROWS}"));
+            return Err(format!(
+                "the Parquet file has {rows} rows; the limit is {MOST_ROWS}"
+            ));
         }
         Ok(Self { reader, rows })
     }
@@ -40,7 +42,7 @@ impl Columns {
         self.rows
     }
 
-    /// Returns the value of a metadata key of the file.
+    /// Returns the value of a metadata key of the Parquet file.
     pub(super) fn fact(&self, key: &str) -> Option<&str> {
         let facts = self
             .reader
@@ -54,7 +56,7 @@ impl Columns {
         !self.places(name).is_empty()
     }
 
-    /// Reads a column of whole numbers of at least 0, one per row; `None`: null.
+    /// Reads a Parquet column of whole numbers of at least 0, one per row; `None`: null.
     pub(super) fn numbers(&self, name: &str) -> Result<Vec<Option<u64>>, String> {
         let place = self.place(name)?;
         let column = self.schema().column(place);
@@ -87,7 +89,7 @@ impl Columns {
         }
     }
 
-    /// Reads a column of texts, one per row; `None`: null.
+    /// Reads a Parquet column of texts, one per row; `None`: null.
     pub(super) fn texts(&self, name: &str) -> Result<Vec<Option<String>>, String> {
         let place = self.place(name)?;
         match self.schema().column(place).physical_type() {
@@ -100,7 +102,7 @@ impl Columns {
         }
     }
 
-    /// Reads a column of byte arrays, one per row; `None`: null.
+    /// Reads a Parquet column of byte arrays, one per row; `None`: null.
     pub(super) fn bytes(&self, name: &str) -> Result<Vec<Option<Bytes>>, String> {
         let place = self.place(name)?;
         match self.schema().column(place).physical_type() {
@@ -130,13 +132,13 @@ impl Columns {
             [_] => Err(format!(
                 "column {name}: is a list; it must be a plain value"
             )),
-            [] => Err(format!("has no column {name}")),
-            _ => Err(format!("has several columns {name}")),
+            [] => Err(format!("the Parquet file has no column {name}")),
+            _ => Err(format!("the Parquet file has several columns {name}")),
         }
     }
 
-    /// Reads a column of physical type `T`. The decoders of the crate trust lengths in the file,
-    /// and panic if they are wrong.
+    /// Reads a Parquet column of physical type `T`. The decoders of the crate `parquet` trust
+    /// lengths in the file, and panic if they are wrong.
     fn values<T: DataType, V>(
         &self,
         name: &str,
@@ -144,7 +146,7 @@ impl Columns {
         value: impl Fn(&T::T) -> Result<V, String>,
     ) -> Result<Vec<Option<V>>, String> {
         let read = AssertUnwindSafe(|| self.decoded::<T, V>(name, place, value));
-        let damaged = |_| Err(format!("column {name}: is damaged"));
+        let damaged = |_| Err(format!("column {name}: the values are damaged"));
         panic::catch_unwind(read).unwrap_or_else(damaged)
     }
 
@@ -196,8 +198,8 @@ mod tests {
     };
     use std::sync::Arc;
 
-    /// Writes a file with one row of these columns: an INT64, an optional text that is null, a
-    /// DOUBLE, an unsigned INT32.
+    /// Writes a Parquet file with one row of these columns: an INT64, an optional text that is
+    /// null, a DOUBLE, an unsigned INT32.
     fn sample() -> Bytes {
         let schema = "message any {
             REQUIRED INT64 n; OPTIONAL BYTE_ARRAY t (STRING); REQUIRED DOUBLE d; REQUIRED INT32 u (INTEGER(32,false));

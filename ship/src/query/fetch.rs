@@ -31,60 +31,63 @@ use std::{
 use tokio::{runtime::Handle, sync::Semaphore};
 use wqcap_files::read::{FileRanges, RemoteContent};
 
-/// Maximum number of bytes of all parts that are in transit or unread.
+/// Maximum number of bytes of all object ranges that are in transit or unread.
 const MEMORY: u64 = 256 << 20;
-/// Maximum number of bytes of unread beginnings.
+/// Maximum number of bytes of unread beginnings of objects.
 const BEGINNINGS: u64 = 64 << 20;
-/// Maximum length of a piece in bytes: stores recommend 8 to 16 MiB.
+/// Maximum length in bytes of a fetched piece of an object: stores recommend 8 to 16 MiB.
 const MOST_PIECE: u64 = 8 << 20;
 const LEAST_PIECE: u64 = 256 << 10;
-/// Number of bytes that contain an object's first record.
+/// Number of bytes that contain the first record of an uncompressed object.
 const LEAD: u64 = 16 << 10;
 /// Number of bytes that contain a compressed object's first record, with its whole first compressed
 /// block.
 const COMPRESSED_LEAD: u64 = 256 << 10;
 /// Number of objects whose beginnings are requested in advance.
 const AHEAD: usize = 32;
-/// Interval at which a wait for a piece checks whether to stop.
+/// Interval at which a wait for a piece of an object checks whether to stop.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Progress of fetching.
+/// Progress of fetching the objects of a query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FetchProgress {
     /// Number of bytes received from the store.
     pub bytes: u64,
-    /// Total number of bytes to fetch.
+    /// Total number of bytes to fetch from the store.
     pub of_bytes: u64,
-    /// Number of objects that have been read.
+    /// Number of objects of the query that have been read.
     pub objects: u64,
-    /// Total number of objects to read.
+    /// Total number of objects to read from the store.
     pub of_objects: u64,
 }
 
-/// Reason why a part cannot be fetched.
+/// Reason why a piece of an object cannot be fetched.
 #[derive(Clone, Debug, thiserror::Error)]
 enum FetchError {
-    #[error("is not in the store")]
+    #[error("the object is not in the store")]
     Missing,
-    #[error("has {has} bytes, but had {had} when its table in blocks/ was written: it has changed")]
+    #[error(
+        "the object has {has} bytes, but had {had} when its table in blocks/ was written: it has changed"
+    )]
     Changed { has: u64, had: u64 },
     #[error(transparent)]
     Store(StoreError),
-    #[error("stopped")]
+    #[error("the query was stopped")]
     Stopped,
 }
 
-/// Size and number of the pieces fetched in advance.
+/// Size and number of the pieces of an object that are fetched in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Portions {
-    /// Maximum length of a piece in bytes.
+    /// Maximum length of a piece of an object in bytes.
     piece: u64,
     /// Number of pieces per object that are in transit or unread.
     depth: usize,
 }
 
 impl Portions {
-    /// Computes the portions for a number of streams that are read concurrently.
+    /// Computes size and number of pieces for a number of capture streams that are read
+    /// concurrently.
     fn for_streams(streams: usize) -> Self {
         let streams = streams.max(1) as u64;
         let piece = (MEMORY / (4 * streams)).clamp(LEAST_PIECE, MOST_PIECE);
@@ -97,21 +100,21 @@ impl Portions {
     }
 }
 
-/// Object that is fetched in pieces.
+/// Object of the store that is fetched in pieces.
 struct Object {
     key: String,
     bytes: u64,
     pieces: Pieces,
-    /// Rank of the object in the order of first stamps.
+    /// Rank of the object in the order of the objects' first stamps.
     turn: usize,
     state: Mutex<ObjectState>,
 }
 
 #[derive(Default)]
 struct ObjectState {
-    /// Leading pieces; empty: not requested yet, or taken by the reader.
+    /// Pieces of the stored object's beginning; empty: not requested yet, or taken by the reader.
     leads: Vec<Arc<PendingPiece>>,
-    /// Set when a reader has been opened.
+    /// Set when a reader of the whole stored object has been opened.
     opened: bool,
 }
 
@@ -121,25 +124,25 @@ impl Object {
     }
 }
 
-/// Fetcher of the parts of a plan's objects.
+/// Fetcher of the objects of a query plan, in pieces.
 pub(super) struct Fetcher {
     store: Arc<dyn ReadStore>,
     runtime: Handle,
     stop: Arc<AtomicBool>,
     permits: Semaphore,
     depth: usize,
-    /// Objects in the order of the merge's inputs.
+    /// Objects to fetch, in the order of the merge's inputs.
     objects: Vec<Object>,
-    /// Positions of the objects in time order.
+    /// Positions of the objects in `objects`, in the order of their first stamps.
     by_time: Vec<usize>,
-    /// Number of bytes to fetch in all pieces.
+    /// Number of bytes to fetch in all pieces of all objects.
     of_bytes: u64,
-    /// Bytes of beginnings that are in transit or kept.
+    /// Bytes of objects' beginnings that are in transit or kept.
     kept: AtomicU64,
     requests: AtomicU64,
     fetched: AtomicU64,
     read: AtomicU64,
-    /// First failure, after which no requests are sent.
+    /// First failure of a request, after which no requests are sent to the store.
     failure: OnceLock<StoreError>,
 }
 
@@ -150,7 +153,7 @@ impl fmt::Debug for Fetcher {
 }
 
 impl Fetcher {
-    /// Makes a fetcher; no request is sent yet. `stop` ends all waiting.
+    /// Makes a fetcher of objects; no request is sent yet. `stop` ends all waits for pieces.
     pub(super) fn new(
         store: Arc<dyn ReadStore>,
         runtime: Handle,
@@ -196,7 +199,7 @@ impl Fetcher {
     }
 
     /// Returns the objects as inputs of a merge. Objects of a sensor appear as files in a folder of
-    /// its name.
+    /// the sensor's name.
     pub(super) fn files(self: &Arc<Self>, objects: &[ObjectParts]) -> Vec<FileRanges> {
         let file = |(at, it): (usize, &ObjectParts)| {
             let content = ObjectContent {
@@ -227,12 +230,12 @@ impl Fetcher {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Returns the failure after which no requests are sent.
+    /// Returns the first failure of a request, after which no requests are sent to the store.
     pub(super) fn failure(&self) -> Option<&StoreError> {
         self.failure.get()
     }
 
-    /// Requests a piece of an object.
+    /// Requests a piece of an object from the store.
     fn request(self: &Arc<Self>, object: usize, piece: usize) -> Arc<PendingPiece> {
         let (sender, receiver) = mpsc::channel();
         let fetcher = Arc::clone(self);
@@ -282,7 +285,8 @@ impl Fetcher {
         Err(FetchError::Store(self.failure.get_or_init(|| e).clone()))
     }
 
-    /// Requests the beginnings of an object and of those after it, in the list or in time.
+    /// Requests the beginnings of an object and of the next objects, in the order of the list or of
+    /// time.
     fn read_ahead(self: &Arc<Self>, object: usize, in_list: bool) {
         if in_list {
             let end = self.objects.len().min(object + AHEAD);
@@ -304,7 +308,8 @@ impl Fetcher {
         }
     }
 
-    /// Drops the beginning of an object after its first record was read, if too many are kept.
+    /// Drops the beginning of a stored object after its first record was read, if the kept
+    /// beginnings exceed [`BEGINNINGS`].
     fn release_leads(&self, at: usize) {
         if self.kept.load(Ordering::Relaxed) > BEGINNINGS {
             self.take_leads(at);
@@ -329,7 +334,7 @@ fn changed(object: &Object, has: u64) -> FetchError {
     }
 }
 
-/// Piece that has been requested.
+/// Piece of an object that has been requested from the store.
 struct PendingPiece(Mutex<PendingState>);
 
 enum PendingState {
@@ -338,7 +343,7 @@ enum PendingState {
 }
 
 impl PendingPiece {
-    /// Waits until the piece has arrived, or `stop` is set.
+    /// Waits until the requested piece has arrived, or `stop` is set.
     fn wait(&self, stop: &AtomicBool) -> Result<Bytes, FetchError> {
         let mut answer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -351,7 +356,7 @@ impl PendingPiece {
                     }
                     Err(RecvTimeoutError::Timeout) => continue,
                     Err(RecvTimeoutError::Disconnected) => {
-                        let lost = "a request ended without an answer";
+                        let lost = "a store request ended without an answer";
                         Err(FetchError::Store(StoreError::Failed(lost.into())))
                     }
                 },
@@ -361,7 +366,7 @@ impl PendingPiece {
     }
 }
 
-/// Object as an input of the merge.
+/// Object of the store as an input of the merge.
 #[derive(Debug)]
 struct ObjectContent {
     fetcher: Arc<Fetcher>,
@@ -398,29 +403,29 @@ impl RemoteContent for ObjectContent {
     }
 }
 
-/// Reader of the wanted ranges of an object.
+/// Reader of the wanted ranges of an object in the store.
 struct ObjectReader {
     fetcher: Arc<Fetcher>,
     object: usize,
-    /// Set when only the first record is read.
+    /// Set when only the first record of the stored object is read.
     beginning: bool,
     depth: usize,
-    /// Number of pieces requested so far.
+    /// Number of the stored object's pieces that have been requested.
     asked: usize,
-    /// Requested pieces that have not been read.
+    /// Requested pieces of the stored object that have not been read.
     coming: VecDeque<Arc<PendingPiece>>,
-    /// Number of the next piece to read.
+    /// Number of the stored object's next piece to read, from 0.
     at: usize,
-    /// Current piece.
+    /// Bytes of the stored object's current piece.
     held: Bytes,
-    /// Wanted ranges of the current piece that have not been read.
+    /// Wanted ranges of the stored object's current piece that have not been read.
     parts: vec::IntoIter<std::ops::Range<usize>>,
-    /// Remaining bytes of the current range.
+    /// Unread bytes of the current wanted range of a stored object.
     now: Bytes,
 }
 
 impl ObjectReader {
-    /// Moves to the next piece. `false`: all pieces have been read.
+    /// Moves the reader to the stored object's next piece. `false`: all pieces have been read.
     fn next_piece(&mut self) -> io::Result<bool> {
         let fetcher = Arc::clone(&self.fetcher);
         let pieces = &fetcher.objects[self.object].pieces.all;
@@ -442,7 +447,8 @@ impl ObjectReader {
     }
 }
 
-/// Returns the wanted ranges relative to the piece's start. Pieces fit into memory.
+/// Returns the wanted ranges of an object's piece relative to the piece's start. Pieces fit into
+/// memory.
 fn parts(piece: &Piece) -> Vec<std::ops::Range<usize>> {
     let at = |offset: u64| (offset - piece.span.start) as usize;
     let wanted = piece.wanted.iter();

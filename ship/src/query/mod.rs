@@ -52,54 +52,56 @@ use wqcap_files::{
     merge::MergeError,
 };
 
-/// Number of threads that sign, encrypt and receive.
+/// Number of threads that sign and encrypt store requests and receive the responses.
 const WORKERS: usize = 2;
 /// Interval at which a wait for the store checks whether to stop.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Query for frames in a store.
+/// Query for frames in an object store.
 #[derive(Clone, Debug)]
 pub struct StoreQuery {
-    /// URL of the store, in a form that [`check_url`](crate::store::check_url) accepts.
+    /// URL of the object store, in a form that [`check_url`](crate::store::check_url) accepts.
     pub store: String,
-    /// Selection of objects.
+    /// Selection of the objects that the query reads.
     pub choice: ObjectChoice,
-    /// Selection of frames.
+    /// Selection of the frames that the query extracts.
     pub frames: FrameQuery,
 }
 
 /// Result of an extraction from a store, in the layout that `wqcap extract --json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct StoreExtracted {
-    /// Frames found, and the output that was written.
+    /// Counts of the frames found, and the capture file that was written.
     #[serde(flatten)]
     pub written: FramesWritten,
-    /// Number of folders of keys that were listed.
+    /// Number of partition folders of `blocks/` that were listed.
     pub partitions: u64,
-    /// Number of tables of parts that were found, and of those that were read.
+    /// Numbers of tables of parts: those that were found, and those that were read.
     pub tables: ReadCount,
-    /// Number of objects with parts, and of those from which parts were fetched.
+    /// Numbers of objects: those with checked parts, and those from which parts were fetched.
     pub objects: ReadCount,
-    /// Bytes and requests of the fetched parts.
+    /// Counts of the bytes and requests with which parts of objects were fetched.
     pub fetched: Fetched,
-    /// Matching frames that are not in the store.
+    /// Counts of the matching frames that are not in the store.
     pub unsent: Unsent,
     /// Duration of the extraction in seconds.
     pub seconds: f64,
 }
 
-/// Bytes and requests of the fetched parts of objects.
+/// Counts of the bytes and requests with which parts of objects were fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Fetched {
-    /// Number of bytes received.
+    /// Number of bytes received from the store.
     pub bytes: u64,
-    /// Bytes of the parts that may hold matching frames, with the beginnings that they need.
+    /// Bytes of the object parts that may hold matching frames, with the objects' beginnings that
+    /// they need.
     pub wanted_bytes: u64,
-    /// Number of requests to the store.
+    /// Number of read requests to the store.
     pub requests: u64,
 }
 
-/// Runs a query. `watch` is called regularly with the progress. `stop`, once set, ends the query.
+/// Extracts the frames of a query from a store. `watch` is called regularly with the fetch
+/// progress. `stop`, once set, ends the query.
 ///
 /// # Errors
 /// The store cannot be opened, does not answer, or has no files of these times; the objects cannot
@@ -114,7 +116,7 @@ pub fn extract(
         .worker_threads(WORKERS)
         .enable_all()
         .build();
-    let failed = |e| MergeError::Failed(format!("cannot start threads: {e}"));
+    let failed = |e| MergeError::Failed(format!("cannot start the query's threads: {e}"));
     let runtime = runtime.map_err(failed)?;
     let done = extract_on(runtime.handle(), query, stop, watch);
     // Responses that still arrive are discarded.
@@ -181,7 +183,7 @@ fn extract_on(
     })
 }
 
-/// Waits until `stop` is set.
+/// Waits until the query's flag `stop` is set.
 async fn until(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         sleep(TICK).await;

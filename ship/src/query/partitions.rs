@@ -13,19 +13,21 @@ use jiff::{civil::Date, tz::TimeZone};
 use std::ops::{Range, RangeInclusive};
 
 const HOUR_NS: u64 = 3_600_000_000_000;
-/// Tolerance in nanoseconds by which stamps may lie before the first one of their file, and after
-/// the first one of the next file: a clock that follows another one may step back a little.
+/// Tolerance in nanoseconds by which stamps may lie before the first one of their capture file, and
+/// after the first one of the next file: a clock that follows another one may step back a little.
 const SLACK_NS: u64 = 1_000_000_000;
 
-/// Returns the hours since 1970 in which a file may begin that has frames of these times.
+/// Returns the hours since 1970 in which a capture file may begin that has frames of the range
+/// `times`.
 pub(super) fn hours(times: &Range<u64>, lookback_ns: u64) -> RangeInclusive<u64> {
     let first = times.start.saturating_sub(lookback_ns);
     let last = times.end.saturating_sub(1).saturating_add(SLACK_NS);
     first / HOUR_NS..=last / HOUR_NS
 }
 
-/// Returns the folders of keys to be listed. Of each of the `days` (`dt=2026-11-21`), all hours are
-/// listed or only those in `hours`, for all `sensors` if the list is empty.
+/// Returns the partition folders of `blocks/` to be listed. Of each of the `days`
+/// (`dt=2026-11-21`), all hours are listed or only those in `hours`, for all `sensors` if the list
+/// is empty.
 pub(super) fn folders(
     days: &[String],
     hours: &RangeInclusive<u64>,
@@ -50,7 +52,7 @@ pub(super) fn folders(
     all
 }
 
-/// Returns the number of days since 1970 of a folder of a day.
+/// Returns the days since 1970 of a day's folder, whose name is `dt=YYYY-MM-DD`.
 fn day_of(name: &str) -> Option<u64> {
     let date: Date = name.strip_prefix("dt=")?.parse().ok()?;
     let midnight = date.to_zoned(TimeZone::UTC).ok()?.timestamp();
@@ -59,7 +61,7 @@ fn day_of(name: &str) -> Option<u64> {
         .map(|it| it / 86_400)
 }
 
-/// Returns the files that may have frames of these times, by their names.
+/// Returns the capture files that may have frames of the range `times`, by the files' names.
 pub(super) fn reaching(mut files: Vec<CaptureKey>, times: &Range<u64>) -> Vec<CaptureKey> {
     fn chain(it: &CaptureKey) -> (&str, Option<u16>, &str) {
         (&it.sensor, it.queue, it.ending())
@@ -86,7 +88,7 @@ mod tests {
     use std::path::Path;
     use wqcap_files::name::FileName;
 
-    /// 2026-11-21T00:00:00Z, in hours.
+    /// Start of 2026-11-21 in hours since 1970.
     const MIDNIGHT: u64 = 20_778 * 24;
 
     fn days() -> Vec<String> {

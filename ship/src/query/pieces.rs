@@ -6,24 +6,25 @@
 
 use std::ops::Range;
 
-/// Length of gaps in bytes that are always fetched: less than the cost of another request.
+/// Maximum gap in bytes between wanted ranges that is always fetched: it costs less than another
+/// request.
 const NEAR: u64 = 16 << 10;
-/// Length of gaps in bytes that are never fetched.
+/// Maximum gap in bytes between wanted ranges that is fetched at all.
 const FAR: u64 = 1 << 20;
 
-/// Byte range that one request fetches.
+/// Byte range of a stored object that one request fetches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) span: Range<u64>,
-    /// Wanted ranges in the span, in ascending order.
+    /// Wanted ranges in the span of the request, in ascending order.
     pub(super) wanted: Vec<Range<u64>>,
 }
 
-/// Requests for an object, in the order of its bytes.
+/// Requests for the wanted ranges of a stored object, in the order of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pieces {
     pub(super) all: Vec<Piece>,
-    /// Number of leading pieces that are enough to read the first record.
+    /// Number of leading requests that are enough to read the object's first record.
     pub(super) leads: usize,
 }
 
@@ -36,8 +37,8 @@ impl Piece {
         self.wanted.iter().map(|it| it.end - it.start).sum()
     }
 
-    /// Cuts the piece into pieces of at most `most` bytes. Unwanted bytes at their ends are left
-    /// out.
+    /// Cuts the byte range of a request into requests of at most `most` bytes. Unwanted bytes at
+    /// their ends are left out.
     fn cut(self, most: u64) -> impl Iterator<Item = Self> {
         let Self { span, wanted } = self;
         let parts = (0..(span.end - span.start).div_ceil(most)).map(move |n| {
@@ -60,8 +61,8 @@ fn within(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
 }
 
 impl Pieces {
-    /// Makes the requests for ascending ranges that do not overlap. About the first `lead` wanted
-    /// bytes get separate requests. No request is longer than `most` bytes.
+    /// Makes the requests for ascending ranges of an object that do not overlap. About the first
+    /// `lead` wanted bytes get separate requests. No request is longer than `most` bytes.
     pub(super) fn new(ranges: &[Range<u64>], lead: u64, most: u64) -> Self {
         let (first, rest) = split(ranges, lead);
         let cut = |it: Piece| it.cut(most);
@@ -71,24 +72,24 @@ impl Pieces {
         Self { all, leads }
     }
 
-    /// Returns the number of bytes that all requests fetch.
+    /// Returns the number of bytes that all requests for the stored object fetch.
     pub(super) fn bytes(&self) -> u64 {
         self.all.iter().map(Piece::bytes).sum()
     }
 
-    /// Returns the number of bytes of the leading requests.
+    /// Returns the number of bytes that the stored object's leading requests fetch.
     pub(super) fn lead_bytes(&self) -> u64 {
         self.all[..self.leads].iter().map(Piece::bytes).sum()
     }
 
-    /// Returns the number of wanted bytes.
+    /// Returns the number of wanted bytes of the stored object.
     pub(super) fn wanted_bytes(&self) -> u64 {
         self.all.iter().map(Piece::wanted_bytes).sum()
     }
 }
 
-/// Splits ranges after the first `lead` bytes. Everything is in the first half if the total is at
-/// most twice `lead`.
+/// Splits wanted ranges after the first `lead` bytes. All ranges are in the first half if their
+/// total is at most twice `lead`.
 fn split(ranges: &[Range<u64>], lead: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
     let all: u64 = ranges.iter().map(|it| it.end - it.start).sum();
     let mut left = if all <= lead * 2 { all } else { lead };
@@ -102,7 +103,7 @@ fn split(ranges: &[Range<u64>], lead: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>)
     (first, rest)
 }
 
-/// Joins ranges that are fetched by one request.
+/// Joins wanted ranges that are fetched by one request.
 fn joined(ranges: &[Range<u64>]) -> Vec<Piece> {
     let mut all: Vec<Piece> = Vec::new();
     for range in ranges {

@@ -19,78 +19,80 @@ use wqcap_files::{
     index::{FlowTerms, IndexKey},
 };
 
-/// Maximum number of concurrent requests.
+/// Maximum number of concurrent requests to the store.
 pub(super) const REQUESTS: usize = 32;
 
 /// Selection of the objects that may hold matching frames.
 #[derive(Clone, Debug)]
 pub enum ObjectChoice {
-    /// Objects of sensors with frames of the times, by the tables of their parts.
+    /// Objects of the sensors that may have frames of the query's time range, by the tables of
+    /// their parts.
     OfTimes {
-        /// Names of the sensors; empty: all sensors.
+        /// Names of the sensors to query; empty: all sensors.
         sensors: Vec<String>,
-        /// Look back: time before the time range in which files may begin, in nanoseconds.
+        /// Look back in nanoseconds: time before the query's time range in which files may begin.
         lookback_ns: u64,
     },
-    /// Ranges from a list.
+    /// Objects and ranges of a list that the user made.
     Of(RangeList),
 }
 
-/// Ranges of an object to be fetched.
+/// Ranges of an object that a query fetches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectParts {
-    /// Parsed key of the object.
+    /// Parsed key of the stored object to fetch from.
     pub key: CaptureKey,
-    /// Length of the object in bytes.
+    /// Length of the whole stored object in bytes.
     pub bytes: u64,
-    /// Ascending ranges, including the object's beginning.
+    /// Ranges of the stored object to fetch, in ascending order, including the object's beginning.
     pub ranges: Vec<Range<u64>>,
-    /// Stamp of the earliest frame if it is known, else of the file's start or 0, in nanoseconds
-    /// since 1970.
+    /// Stamp of the object's earliest selected frame if it is known, else of the file's start or 0,
+    /// in nanoseconds since 1970.
     pub first_ns: u64,
 }
 
-/// Matching frames that are not in the store.
+/// Counts of matching frames that are not in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Unsent {
-    /// Number of parts of files.
+    /// Number of capture file parts that are not in the store.
     pub parts: u64,
-    /// Number of their frames; 0 for a list of ranges, which does not contain them.
+    /// Number of frames in the parts that are not in the store; 0 for a list of ranges, which does
+    /// not contain them.
     pub frames: u64,
 }
 
-/// Ranges to be fetched, and what is missing.
+/// Plan of a query: ranges of objects to be fetched, and what is missing.
 #[derive(Clone, Debug, Default)]
 pub struct StorePlan {
-    /// Objects in the order of sensors, and of the names of a sensor's files.
+    /// Stored objects to fetch from, in the order of sensors, and of the names of a sensor's files.
     pub objects: Vec<ObjectParts>,
-    /// Number of objects whose parts were checked, or that were listed.
+    /// Number of stored objects whose parts were checked, or that the user listed.
     pub known: u64,
-    /// Number of folders of keys that were listed.
+    /// Number of partition folders of `blocks/` that were listed.
     pub partitions: u64,
-    /// Number of tables of parts that were found, and of those that were read.
+    /// Numbers of tables of parts: those that were found, and those that were read.
     pub tables: ReadCount,
-    /// Matching frames that were not sent to the store.
+    /// Counts of the matching frames that were not sent to the store.
     pub unsent: Unsent,
-    /// Notes for the user.
+    /// Notes of the query plan for the user.
     pub notes: Vec<String>,
-    /// Objects and tables that cannot be read, a line each.
+    /// Descriptions of stored objects and tables that cannot be read, a line each.
     pub losses: Vec<String>,
 }
 
-/// Reason why a query cannot be planned.
+/// Reason why a query of a store cannot be planned.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// The store does not have the objects that the query needs.
     #[error("{0}")]
     Refused(String),
-    /// A request to the store failed.
+    /// A request of the query to the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl ObjectParts {
-    /// Selects parts of an object, and its first `head` bytes.
+    /// Selects parts of an object, and the object's first `head` bytes.
     fn new(key: CaptureKey, bytes: u64, head: u64, parts: Vec<Range<u64>>, first_ns: u64) -> Self {
         let mut ranges = joined(parts);
         match ranges.first_mut() {
@@ -109,7 +111,7 @@ impl ObjectParts {
     }
 }
 
-/// Sorts ranges and joins adjacent and overlapping ones.
+/// Sorts byte ranges and joins adjacent and overlapping ones.
 fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|it| (it.start, it.end));
     let mut all: Vec<Range<u64>> = Vec::new();
@@ -122,8 +124,8 @@ fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     all
 }
 
-/// Plans the ranges to fetch for frames of `times` and of flows that `terms` allow. A list of
-/// ranges is used as it is.
+/// Plans the ranges of objects to fetch for frames of `times` and of flows that `terms` allow. A
+/// list of ranges is used as it is.
 ///
 /// # Errors
 /// The store does not answer, has no tables of parts, or has no files of these times.
@@ -142,12 +144,12 @@ pub async fn plan(
     }
 }
 
-/// Table of an object's parts, or the reason why it cannot be used.
+/// Table of an object's parts, or the reason why the table cannot be used.
 type ReadTable = (CaptureKey, Result<Option<PartTable>, OmittedTable>);
 
-/// Reason why a table is left out.
+/// Reason why a table of parts is left out of the query.
 enum OmittedTable {
-    /// The table was deleted after it was listed.
+    /// The table of parts was deleted after it was listed.
     Gone,
     Unsound(String),
 }
@@ -169,8 +171,8 @@ async fn tables(
     all(keys, read).await
 }
 
-/// Runs a request for each item concurrently, up to the first error. Results are in the order of
-/// the items.
+/// Sends a store request for each item concurrently, up to the first error. Results are in the
+/// order of the items.
 async fn all<I, T, F: Future<Output = Result<T, StoreError>>>(
     of: Vec<I>,
     ask: impl Fn(I) -> F,
@@ -192,7 +194,7 @@ async fn of_times(
 ) -> Result<StorePlan, PlanError> {
     let days = store.list(key::BLOCKS).await?.folders;
     if days.is_empty() {
-        let none = "has no blocks/: it is not a wqcap store, or nothing has been shipped to it yet";
+        let none = "the store has no blocks/: it does not have the layout of wqcap, or nothing has been shipped to it yet";
         return Err(PlanError::Refused(none.into()));
     }
     let hours = partitions::hours(times, lookback_ns);
@@ -216,7 +218,7 @@ async fn of_times(
             Ok(Some(table)) => plan.add_object(key, &table, times, &mut beginning),
             Ok(None) => {}
             Err(OmittedTable::Gone) => plan.notes.push(format!(
-                "{}: was deleted before it could be read, and is left out",
+                "{}: the table was deleted before it could be read, and its file is left out",
                 key.blocks()
             )),
             Err(OmittedTable::Unsound(e)) => plan.losses.push(format!("{}: {e}", key.blocks())),
@@ -233,8 +235,8 @@ async fn of_times(
 }
 
 impl StorePlan {
-    /// Adds the matching parts of an object. `beginning` is set to the beginning of the first
-    /// object without any.
+    /// Adds the matching parts of an object to the plan. `beginning` is set to the beginning of the
+    /// first object that has no matching parts.
     fn add_object(
         &mut self,
         key: CaptureKey,
@@ -250,7 +252,7 @@ impl StorePlan {
         };
         if *object != key.packets() {
             self.losses.push(format!(
-                "{}: describes {object:?} instead of the object that its key names",
+                "{}: the table describes {object:?} instead of the object that its key names",
                 key.blocks()
             ));
             return;
@@ -269,7 +271,7 @@ impl StorePlan {
         }
     }
 
-    /// Returns the reason why there is nothing to fetch.
+    /// Returns the reason why the query has nothing to fetch.
     fn nothing_found(&self, sensors: &[String]) -> String {
         let of = match sensors {
             [] => String::new(),
@@ -277,13 +279,15 @@ impl StorePlan {
         };
         let mut text = match self.tables.read {
             0 => format!(
-                "has no files{of} of these times; --lookback sets how long before --from files may begin"
+                "the store has no files{of} of these times; --lookback sets how long before --from files may begin"
             ),
-            _ => format!("has no packets{of} of these times"),
+            _ => format!("the store has no packets{of} of these times"),
         };
         if self.unsent.parts > 0 {
             let frames = self.unsent.frames;
-            text += &format!(": {frames} frames are of files that were not sent (ship.packets)");
+            text += &format!(
+                ": {frames} matching frames are of files that were not sent (ship.packets)"
+            );
         }
         for loss in self.losses.iter().take(3) {
             text += &format!("; {loss}");
@@ -325,7 +329,7 @@ async fn of_list(store: &dyn ReadStore, list: &RangeList) -> Result<StorePlan, P
                 known.push((key, listed, bytes, head));
             }
             Ok(None) | Err(OmittedTable::Gone) => plan.losses.push(format!(
-                "{}: has no table in blocks/; add head_bytes and object_bytes to the list",
+                "{}: the object has no table in blocks/; add head_bytes and object_bytes to the list",
                 key.packets()
             )),
             Err(OmittedTable::Unsound(e)) => plan.losses.push(format!("{}: {e}", key.blocks())),
@@ -347,22 +351,22 @@ async fn of_list(store: &dyn ReadStore, list: &RangeList) -> Result<StorePlan, P
             Some(loss) => loss.clone(),
             None if list.unsent > 0 => {
                 format!(
-                    "all {} ranges are of files that were not sent (ship.packets)",
+                    "all {} listed ranges are of files that were not sent (ship.packets)",
                     list.unsent
                 )
             }
-            None => "no ranges are listed".into(),
+            None => "the list has no ranges".into(),
         };
         return Err(PlanError::Refused(why));
     }
     Ok(plan)
 }
 
-/// Returns the error of ranges that exceed the object.
+/// Returns the error for listed ranges that exceed their object; `None`: the ranges fit.
 fn unfit(listed: &ListedRanges, bytes: u64, head: u64) -> Option<String> {
     let end = listed.ranges.iter().map(|it| it.end).max().unwrap_or(0);
     let end = end.max(head);
-    (end > bytes).then(|| format!("bytes up to {end} are listed, but it has {bytes}"))
+    (end > bytes).then(|| format!("bytes up to {end} are listed, but the object has {bytes}"))
 }
 
 #[cfg(test)]

@@ -7,29 +7,29 @@ use std::{collections::BTreeMap, io::Read, ops::Range};
 
 /// First bytes of a Parquet file.
 const PARQUET: &[u8] = b"PAR1";
-/// Texts that engines print for null.
+/// Texts that SQL engines print for null.
 const NULLS: [&str; 3] = ["", "NULL", "\\N"];
 
-/// Ranges of objects, by the objects' keys.
+/// Byte ranges of objects that a user listed, by the objects' keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeList {
     pub(super) objects: BTreeMap<String, ListedRanges>,
-    /// Number of rows without an object, whose packets are not in the store.
+    /// Number of listed rows without an object key, whose packets are not in the store.
     pub(super) unsent: u64,
 }
 
-/// Ranges of an object in the list.
+/// Ranges of one object in the user's list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ListedRanges {
-    /// Number of bytes before the first part; `None`: not in the list.
+    /// Number of the stored object's bytes before its first part; `None`: not in the user's list.
     pub(super) head_bytes: Option<u64>,
-    /// Length of the object in bytes; `None`: not in the list.
+    /// Length of the stored object in bytes; `None`: not in the user's list.
     pub(super) object_bytes: Option<u64>,
-    /// Ranges in the order of the list.
+    /// Byte ranges of the stored object, in the order of the user's list.
     pub(super) ranges: Vec<Range<u64>>,
 }
 
-/// Row of the list, with its position for messages.
+/// Row of the user's list of ranges, with its position for error messages.
 struct RangeRow {
     place: String,
     object: String,
@@ -40,7 +40,7 @@ struct RangeRow {
 }
 
 impl RangeList {
-    /// Reads a list in either format.
+    /// Reads a user's list of ranges: Parquet or CSV.
     ///
     /// # Errors
     /// The error names the row and the column.
@@ -95,13 +95,13 @@ impl RangeList {
             match (named.next(), named.next()) {
                 (Some((at, _)), None) => Ok(Some(at)),
                 (None, _) => Ok(None),
-                _ => Err(format!("line 1: has several columns {name}")),
+                _ => Err(format!("line 1: the header has several columns {name}")),
             }
         };
         let needed = |name| {
             place(name)?.ok_or_else(|| {
                 format!(
-                    "line 1: has no column {name}; object, byte_start and byte_end are needed, and head_bytes and object_bytes may be there"
+                    "line 1: the header has no column {name}; object, byte_start and byte_end are needed, head_bytes and object_bytes are optional"
                 )
             })
         };

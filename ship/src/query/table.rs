@@ -9,40 +9,40 @@ use bytes::Bytes;
 use std::ops::Range;
 use wqcap_files::index::IndexKey;
 
-/// Parts of one object.
+/// Parts of one stored object, read from its table in `blocks/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PartTable {
-    /// Key of the object; `None`: the packets are not in the store.
+    /// Key of the stored object; `None`: the packets are not in the store.
     pub(super) object: Option<String>,
-    /// Length of the object in bytes.
+    /// Length of the whole stored object in bytes.
     pub(super) object_bytes: u64,
-    /// Number of leading bytes that must precede a part.
+    /// Number of leading bytes of the stored object that must precede a part.
     pub(super) head_bytes: u64,
-    /// Parts of the object, at least one.
+    /// Parts of the stored object, at least one.
     pub(super) parts: Vec<ObjectPart>,
 }
 
-/// Part of an object.
+/// Part of a stored object that can be read separately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ObjectPart {
     pub(super) bytes: Range<u64>,
     pub(super) first_ns: u64,
     pub(super) last_ns: u64,
     pub(super) frames: u64,
-    /// Set when a flow of the part may have all demanded keys.
+    /// Set when a flow of the object's part may have all index keys that the query demands.
     pub(super) may_hold: bool,
 }
 
 impl PartTable {
-    /// Reads a table. `demanded` are the keys that a wanted flow has. `None`: the table of a file
-    /// without frames, which has no parts.
+    /// Reads the table of an object's parts. `demanded` are the index keys that a wanted flow has.
+    /// `None`: the table of a file without frames, which has no parts.
     pub(super) fn read(table: Bytes, demanded: &[IndexKey]) -> Result<Option<Self>, String> {
         let columns = Columns::new(table)?;
         if let Some(version) = columns.fact(SCHEMA_VERSION_KEY)
             && ![SCHEMA_VERSION, WITHOUT_FILTERS].contains(&version)
         {
             return Err(format!(
-                "has columns of version {version}; this wqcap reads versions {WITHOUT_FILTERS} and {SCHEMA_VERSION}"
+                "the table has columns of version {version}; this wqcap reads versions {WITHOUT_FILTERS} and {SCHEMA_VERSION}"
             ));
         }
         let objects = columns.texts("object")?;
@@ -68,7 +68,9 @@ impl PartTable {
             return Ok(None);
         };
         if rows.any(|other| other != of) {
-            return Err("column object, object_bytes or head_bytes: has several values".into());
+            return Err(
+                "column object, object_bytes or head_bytes: the table has several values".into(),
+            );
         }
         let ((object, object_bytes), head_bytes) = of;
         if head_bytes > object_bytes {
@@ -81,7 +83,7 @@ impl PartTable {
             let bytes = starts[row]..ends[row];
             if bytes.is_empty() || bytes.end > object_bytes {
                 return Err(format!(
-                    "row {row}: the bytes {} to {} are not in an object of {object_bytes}",
+                    "row {row}: the bytes {} to {} are not in an object of {object_bytes} bytes",
                     bytes.start, bytes.end
                 ));
             }
@@ -101,7 +103,7 @@ impl PartTable {
         }))
     }
 
-    /// Returns the parts that may hold matching frames of these times.
+    /// Returns the stored object's parts that may hold matching frames of the range `times`.
     pub(super) fn parts_in<'t>(
         &'t self,
         times: &'t Range<u64>,
@@ -111,8 +113,8 @@ impl PartTable {
     }
 }
 
-/// Returns for each row whether a flow of its part may have all demanded keys. An empty list means
-/// that every part may.
+/// Returns for each row of a table of parts if a flow of the part may have all demanded index keys.
+/// An empty list means that every part may.
 fn may_hold(columns: &Columns, demanded: &[IndexKey]) -> Result<Vec<bool>, String> {
     if demanded.is_empty() || !columns.has(FLOW_FILTER) {
         return Ok(Vec::new());
@@ -123,7 +125,7 @@ fn may_hold(columns: &Columns, demanded: &[IndexKey]) -> Result<Vec<bool>, Strin
             let len = bytes.len();
             let filter = FlowFilter::read(&bytes);
             let filter =
-                filter.ok_or_else(|| format!("column {FLOW_FILTER}: a filter of {len} bytes"))?;
+                filter.ok_or_else(|| format!("column {FLOW_FILTER}: a filter has {len} bytes"))?;
             Ok(filter.may_hold(demanded))
         }
         None => Ok(true),

@@ -522,14 +522,14 @@ fn listed_ranges_are_fetched() {
         (
             &[(&*a, 24, 7625)][..],
             ",",
-            "bytes up to 7625 are listed, but it has 7624",
+            "bytes up to 7625 are listed, but the object has 7624",
         ),
         (
             &[("NULL", 24, 100)][..],
             ",",
-            "all 1 ranges are of files that were not sent",
+            "all 1 listed ranges are of files that were not sent",
         ),
-        (&[][..], "", "no ranges are listed"),
+        (&[][..], "", "the list has no ranges"),
     ] {
         let none = place.extract(listed(rows, more), 0..u64::MAX);
         let none = none.expect_err(part).to_string();

@@ -10,7 +10,7 @@ use std::{fs::File, io, sync::Arc};
 use tokio::task::{JoinHandle, spawn_blocking};
 use wqcap_files::folder::FileStamp;
 
-/// Digest that is being computed.
+/// SHA-256 digest of a file, while it is computed.
 pub(super) struct PendingDigest {
     file: FileId,
     stamp: FileStamp,
@@ -18,7 +18,7 @@ pub(super) struct PendingDigest {
 }
 
 impl Shipper {
-    /// Starts the digest of the next file that will be sent in parts, if there is one.
+    /// Starts to compute the digest of the next file that will be sent in parts, if there is one.
     pub(super) fn hash_next_file(&mut self) {
         let next = self.first(|it| {
             let is_next = it.state == DeliveryState::Seen && it.selected && !self.needs_copy(it);
@@ -37,7 +37,7 @@ impl Shipper {
         }
     }
 
-    /// Returns the digest of a file, from the computation in advance if there is one.
+    /// Returns the SHA-256 digest of a file, from the computation in advance if there is one.
     pub(super) async fn digest(
         &mut self,
         record: &DeliveryRecord,

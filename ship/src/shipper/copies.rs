@@ -23,16 +23,17 @@ use wqcap_files::{
     name::FileName,
 };
 
-/// Name of the folder of copies, inside the journal.
+/// Name of the folder of anonymized copies, inside the journal.
 const COPIES: &str = "copies";
 
-/// Returns a file name without the extension of a compression, because copies are not compressed.
+/// Returns a file name without the extension of a compression, because anonymized copies are not
+/// compressed.
 fn uncompressed(name: &str) -> &str {
     let name = name.strip_suffix(".zst").unwrap_or(name);
     name.strip_suffix(".lz4").unwrap_or(name)
 }
 
-/// Returns the parsed name of a capture file with the extension of its object.
+/// Returns the parsed name of a capture file with the extension that its object has.
 pub(super) fn object_name<'p>(plan: &ShipPlan, path: &'p Path) -> Option<FileName<'p>> {
     let name = FileName::parse(path)?;
     Some(match plan.anonymize {
@@ -50,7 +51,7 @@ impl Shipper {
         copies.join(uncompressed(&record.file))
     }
 
-    /// Returns `true` if a copy must be made before the next step.
+    /// Returns `true` if an anonymized copy of the file must be made before its next step.
     pub(super) fn needs_copy(&self, record: &DeliveryRecord) -> bool {
         let is_before = matches!(
             record.state,
@@ -63,7 +64,7 @@ impl Shipper {
             && (record.copy.is_none() || !self.copy_path(record).exists())
     }
 
-    /// Makes a file's copy, and the table of its blocks.
+    /// Makes a file's anonymized copy, and the table of the copy's blocks.
     pub(super) async fn copy(&mut self, record: DeliveryRecord) -> Result<(), PassError> {
         let Some(query) = self.plan.anonymize.clone() else {
             return Ok(());
@@ -75,7 +76,7 @@ impl Shipper {
         let (path, to) = (self.path_of(&original), self.copy_path(&record));
         let failed = |e: String| {
             PassError::File(format!(
-                "{}: cannot make its anonymized copy: {e}",
+                "{}: cannot make the anonymized copy of the file: {e}",
                 path.display()
             ))
         };
@@ -87,7 +88,9 @@ impl Shipper {
         self.check(&original, &file)?;
         if index.frames != record.frames {
             let (has, of) = (index.frames, record.frames);
-            return Err(failed(format!("the copy has {has} of {of} frames")));
+            return Err(failed(format!(
+                "the copy has {has} frames, but the file has {of}"
+            )));
         }
         let object = ObjectInfo {
             key: Some(&record.key),
@@ -111,7 +114,7 @@ impl Shipper {
         })?)
     }
 
-    /// Deletes a copy that is not needed any more.
+    /// Deletes an anonymized copy that is not needed any more.
     pub(super) fn drop_copy(&self, record: &DeliveryRecord) {
         if record.copy.is_some() {
             // A missing copy is not an error.

@@ -8,19 +8,22 @@ use crate::{
     source::{self, FoundCapture},
 };
 use serde::Serialize;
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
-/// File that is not shipped yet.
+/// File that is not shipped yet, as `wqcap ship --dry-run` lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Planned {
-    /// Path of the file.
+    /// Path of the unshipped file.
     pub path: PathBuf,
-    /// Length of the file in bytes.
+    /// Length of the unshipped file in bytes.
     pub bytes: u64,
-    /// Key of the file's object; `None`: only its table of blocks is sent. Without an index a file
-    /// of a selection by flows counts as sent.
+    /// Key of the file's object; `None`: only the table of its blocks is sent. Without an index a
+    /// file of a selection by flows counts as sent.
     pub object: Option<String>,
-    /// Key of the object with the table of blocks; flow records have none.
+    /// Key of the object with the table of the file's blocks; flow records have none.
     pub blocks: Option<String>,
 }
 
@@ -30,16 +33,17 @@ pub struct Planned {
 /// # Errors
 /// A folder or the journal cannot be read.
 pub fn dry_run(plan: &ShipPlan) -> Result<Vec<Planned>, ShipError> {
-    let start_error = |key: &str| {
-        let key = key.to_owned();
-        move |e: io::Error| ShipError::Start(format!("{key}: {e}"))
+    let start_error = |key: &str, dir: &Path| {
+        let named = format!("{key} = {:?}", dir.display());
+        move |e: io::Error| ShipError::Start(format!("{named}: {e}"))
     };
     let journal = Journal::read(&plan.journal, &plan.sensor, &plan.store)?;
     let mut found = Vec::new();
     if let Some(dir) = &plan.flows_dir {
-        found.extend(source::tables(dir).map_err(start_error("flows.dir"))?);
+        found.extend(source::tables(dir).map_err(start_error("flows.dir", dir))?);
     }
-    found.extend(source::packets(&plan.dir).map_err(start_error("output.dir"))?);
+    let dir = &plan.dir;
+    found.extend(source::packets(dir).map_err(start_error("output.dir", dir))?);
     let is_open = |file: &FoundCapture| {
         let record = journal.get(&file.id());
         !record.is_some_and(|it| it.state == DeliveryState::Shipped && it.stamp == file.stamp)

@@ -8,7 +8,8 @@ use wqcap_files::{format::pcap, name::FileName};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Writes a finished file of a queue that begins at this second, with one frame per millisecond.
+/// Writes a finished capture file of a queue that begins at `second`, with one frame per
+/// millisecond.
 pub(crate) fn capture(dir: &Path, queue: u16, second: u64, frames: u64) -> PathBuf {
     let frame = |i| {
         let mut frame = vec![0; 60];
@@ -18,7 +19,7 @@ pub(crate) fn capture(dir: &Path, queue: u16, second: u64, frames: u64) -> PathB
     capture_of(dir, queue, second, (0..frames).map(frame))
 }
 
-/// Writes a finished file of a queue with these frames, one per millisecond.
+/// Writes a finished capture file of a queue with these frames, one per millisecond.
 pub(crate) fn capture_of(
     dir: &Path,
     queue: u16,

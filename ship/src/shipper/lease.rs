@@ -27,16 +27,17 @@ use std::{
 };
 use tokio::time::{Instant, sleep};
 
-/// Longest time between two statuses, a fraction of [`HELD`].
+/// Longest time between two puts of the sensor status, a fraction of [`HELD`].
 const AT_LEAST_EVERY: Duration = Duration::from_secs(60);
-/// Shortest time between two statuses.
+/// Shortest time between two puts of the sensor status.
 const AT_MOST_EVERY: Duration = Duration::from_secs(10);
-/// Interval of checks whether a status is due.
+/// Interval of checks if a sensor status is due.
 const TICK: Duration = Duration::from_secs(1);
-/// Maximum number of attempts if another instance writes between read and put.
+/// Maximum number of attempts to put the sensor status if another instance writes it between read
+/// and put.
 const TRIES: usize = 3;
 
-/// Another instance ships under the sensor's name.
+/// Another instance of `wqcap ship` ships under the sensor's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "ship.sensor = {sensor:?}: host {:?} ships under this name (last status {}, instance {}); set another \
@@ -48,7 +49,7 @@ pub(super) struct LeaseTaken {
     by: Instance,
 }
 
-/// Reason why a status was not put.
+/// Reason why the sensor status was not put.
 enum PutError {
     Taken(LeaseTaken),
     Store(StoreError),
@@ -60,7 +61,7 @@ impl From<StoreError> for PutError {
     }
 }
 
-/// Instance that ships.
+/// Instance that ships a sensor's files, as named in its status.
 pub(super) struct LeaseHolder<'a> {
     pub(super) sensor: &'a str,
     pub(super) host: &'a str,
@@ -71,14 +72,14 @@ pub(super) struct LeaseHolder<'a> {
 /// Object that the store has under the sensor's status key.
 struct StoredStatus {
     status: Option<SensorStatus>,
-    /// Precondition that the object is unchanged; `None`: the store has no ETags.
+    /// Precondition that the status object is unchanged; `None`: the store has no ETags.
     only: Option<PutIf>,
-    /// Refusal of the read. A bucket may refuse to read a missing object if the client may not list
-    /// it.
+    /// Refusal to read the status object. A bucket may refuse to read a missing object if the
+    /// client may not list it.
     hidden: Option<String>,
 }
 
-/// Writer of a sensor's status, as long as no other instance ships under its name.
+/// Writer of a sensor's status, as long as no other instance ships under the sensor's name.
 pub(super) struct Lease {
     store: Arc<dyn Store>,
     status: Arc<Mutex<ShipStatus>>,
@@ -88,13 +89,13 @@ pub(super) struct Lease {
     run: String,
     /// Cleared when the store turns out not to support conditional puts.
     compares: bool,
-    /// Set when this process has put a status.
+    /// Set when this process has put a sensor status.
     held: bool,
     taken_over: Option<Instance>,
-    /// Status that was put last; `None`: the last put failed, or none was tried.
+    /// Sensor status that was put last; `None`: the last put failed, or none was tried.
     last: Option<SensorStatus>,
     tried: Instant,
-    /// Set when a failed put has been logged.
+    /// Set when a failed put of the sensor status has been logged.
     warned: bool,
 }
 
@@ -120,7 +121,7 @@ impl Lease {
         })
     }
 
-    /// Puts the present status. A failure of the store is logged and is not an error.
+    /// Puts the present sensor status. A failure of the store is logged and is not an error.
     ///
     /// # Errors
     /// Another instance ships under the sensor's name.
@@ -131,7 +132,10 @@ impl Lease {
             Ok(status) => {
                 self.last = Some(status);
                 if mem::take(&mut self.warned) {
-                    tracing::warn!("{}: status is written again", key::status(&self.sensor));
+                    tracing::warn!(
+                        "{}: the sensor status is written again",
+                        key::status(&self.sensor)
+                    );
                 }
                 Ok(())
             }
@@ -140,7 +144,7 @@ impl Lease {
                 if !mem::replace(&mut self.warned, true) {
                     let key = key::status(&self.sensor);
                     tracing::warn!(
-                        "{key}: {e}; the status is retried later, and files are sent without it"
+                        "{key}: {e}; the sensor status is retried later, and files are sent without it"
                     );
                 }
                 Ok(())
@@ -148,8 +152,8 @@ impl Lease {
         }
     }
 
-    /// Puts a status whenever one is due. Returns when another instance ships under the sensor's
-    /// name.
+    /// Puts a sensor status whenever one is due. Returns when another instance ships under the
+    /// sensor's name.
     pub(super) async fn keep(&mut self) -> LeaseTaken {
         loop {
             sleep(TICK).await;
@@ -161,7 +165,8 @@ impl Lease {
         }
     }
 
-    /// Returns `true` after 60 s, or after 10 s if a pass is over and the status has changed.
+    /// Returns `true` if a sensor status is due: after 60 s, or after 10 s if a pass is over and
+    /// the status has changed.
     fn is_due(&self) -> bool {
         let since = self.tried.elapsed();
         let has_news = || {
@@ -194,7 +199,7 @@ impl Lease {
             }
             if let Some(it) = before {
                 tracing::warn!(
-                    "ship.sensor = {:?}: host {:?} shipped under this name until {} (instance {}); this host does now",
+                    "ship.sensor = {:?}: host {:?} shipped under this name until {} (instance {}); this host ships under it now",
                     self.sensor,
                     it.host,
                     it.time,
@@ -205,7 +210,7 @@ impl Lease {
             self.held = true;
             return Ok(status);
         }
-        let why = "other instances write the status at the same time";
+        let why = "other instances write the sensor status at the same time";
         Err(StoreError::Failed(why.into()).into())
     }
 
@@ -237,7 +242,8 @@ impl Lease {
         })
     }
 
-    /// Puts a status if the object is unchanged. `false`: the store has another one now.
+    /// Puts a sensor status if the object in the store is unchanged. `false`: the store has another
+    /// one now.
     async fn put_if_unchanged(
         &mut self,
         key: &str,
@@ -246,7 +252,8 @@ impl Lease {
     ) -> Result<bool, StoreError> {
         let text = serde_json::to_vec_pretty(status);
         let bytes = Bytes::from(text.map_err(|e| StoreError::Failed(e.to_string()))?);
-        let unread = |why: String| StoreError::Refused(format!("cannot be read: {why}"));
+        let unread =
+            |why: String| StoreError::Refused(format!("the sensor status cannot be read: {why}"));
         if let Some(only) = seen.only.filter(|_| self.compares) {
             match self.store.put_if(key, bytes.clone(), only).await? {
                 PutOutcome::Put => return Ok(true),
@@ -262,13 +269,13 @@ impl Lease {
         Ok(true)
     }
 
-    /// Returns `true` if the status is this instance's. A new process inherits the name with the
-    /// journal; once it has put a status, only its own run counts.
+    /// Returns `true` if the sensor status was put by this instance. A new process inherits the
+    /// name with the journal; once it has put a status, only its own run counts.
     fn is_own(&self, it: &SensorStatus) -> bool {
         it.run == self.run || !self.held && it.by.instance == self.instance
     }
 
-    /// Keeps facts that an earlier process of this instance has published.
+    /// Keeps facts from a sensor status that an earlier process of this instance has put.
     fn continue_from(&mut self, it: &SensorStatus) {
         if self.taken_over.is_none() {
             self.taken_over.clone_from(&it.taken_over);
@@ -279,7 +286,8 @@ impl Lease {
         }
     }
 
-    /// Puts a status that reports the refusal: the frames of this instance are in no other status.
+    /// Puts a status that reports that this instance may not ship: its frames are in no other
+    /// status.
     async fn refused_by(&self, owner: &SensorStatus) -> LeaseTaken {
         let by = owner.by.clone();
         let status = SensorStatus {
@@ -303,7 +311,7 @@ impl Lease {
         status.clone()
     }
 
-    /// Returns the present status.
+    /// Returns the present status of the sensor.
     fn snapshot(&self) -> SensorStatus {
         let now = self.seen_status();
         SensorStatus {
@@ -371,7 +379,7 @@ mod tests {
         Lease::new(&holder, Arc::clone(store), Arc::default()).expect("random bytes")
     }
 
-    /// Returns the host that owns the name.
+    /// Returns the host that owns the sensor name.
     fn holder(result: Result<(), LeaseTaken>) -> Option<String> {
         result.err().map(|it| it.by.host)
     }
@@ -381,12 +389,13 @@ mod tests {
         SensorStatus::parse(&object.bytes).expect("a status")
     }
 
-    /// Makes the status older than the lease.
+    /// Makes the stored sensor status older than the lease.
     async fn grow_old(store: &Arc<dyn Store>) {
         set_clock(store, -240).await;
     }
 
-    /// Shifts the time of the status, as if the clock had been `seconds` ahead when it was put.
+    /// Shifts the time of the stored sensor status, as if the clock had been `seconds` ahead when
+    /// it was put.
     async fn set_clock(store: &Arc<dyn Store>, seconds: i64) {
         let key = key::status("tap");
         let mut it = there(store, &key).await;

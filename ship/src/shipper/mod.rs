@@ -65,23 +65,24 @@ use wqcap_files::{
     open::open_regular,
 };
 
-/// Time that the capture has to write the index of a new file; building another index would read
-/// the file twice.
+/// Time that the capture has to write the index of a new capture file; building another index would
+/// read the file twice.
 const INDEX_TIME: Duration = Duration::from_secs(30);
 
-/// Reason why a pass ends, or why a file is deferred.
+/// Reason why a pass of shipping ends, or why a file is deferred.
 #[derive(Debug, thiserror::Error)]
 enum PassError {
-    /// A store operation failed.
+    /// A store operation of the pass failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The journal cannot be read or written.
+    /// The delivery journal cannot be read or written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// A folder cannot be read.
+    /// A folder of the capture cannot be read, or a table of blocks cannot be encoded; the pass
+    /// ends.
     #[error("{0}")]
     Folder(String),
-    /// A single file cannot be sent.
+    /// One file cannot be sent to the store; the file is deferred, and the others are sent.
     #[error("{0}")]
     File(String),
 }
@@ -93,17 +94,17 @@ struct Shipper {
     journal: Journal,
     pace: PartPace,
     status: Arc<Mutex<ShipStatus>>,
-    /// Set when the capture is running and may still write indexes.
+    /// Set when shipping follows a running capture, which may still write indexes.
     follows: bool,
-    /// Files without a record, because their frames are not counted yet.
+    /// Files without a delivery record, because their frames are not counted yet.
     uncounted: Vec<FoundCapture>,
-    /// Files deferred to the next pass, with the reason.
+    /// Files that are deferred to the next pass of shipping, with the reason.
     later: BTreeMap<FileId, String>,
-    /// Files whose upload was restarted in this pass.
+    /// Files whose upload was restarted in this pass of shipping.
     begun_again: BTreeSet<FileId>,
-    /// Digest of the next file, computed while another one is sent.
+    /// Digest of the next file, computed while another file is sent.
     ahead: Option<PendingDigest>,
-    /// Buffers of parts that have been sent.
+    /// Buffers of upload parts that have been sent, for reuse.
     buffers: Vec<BytesMut>,
 }
 
@@ -124,7 +125,7 @@ impl Shipper {
         }
     }
 
-    /// Ships all files until none is left that can be shipped.
+    /// Ships all files until no file is left that can be shipped.
     async fn pass(&mut self) -> Result<(), PassError> {
         self.later.clear();
         self.begun_again.clear();
@@ -151,12 +152,13 @@ impl Shipper {
         }
     }
 
-    /// Returns the file to be shipped first.
+    /// Returns the unshipped file to be shipped first.
     fn next_file(&self) -> Option<FileId> {
         self.first(|it| it.state != DeliveryState::Shipped)
     }
 
-    /// Returns the first matching file in the order of shipping, without deferred files.
+    /// Returns the first file in the order of shipping whose record matches, without deferred
+    /// files.
     fn first(&self, wanted: impl Fn(&DeliveryRecord) -> bool) -> Option<FileId> {
         let waits = |it: &DeliveryRecord| self.later.contains_key(&it.id());
         let open = self.journal.records().filter(|it| wanted(it) && !waits(it));
@@ -177,7 +179,7 @@ impl Shipper {
         self.update_status(|_| {});
     }
 
-    /// Updates the journal to the content of the folders.
+    /// Updates the journal to the present files in the capture's folders.
     async fn update_journal(&mut self) -> Result<(), PassError> {
         let mut found = Vec::new();
         if let Some(dir) = &self.plan.flows_dir {
@@ -206,9 +208,9 @@ impl Shipper {
         Ok(())
     }
 
-    /// Counts the deleted files that have no record. A file with a record is counted when its
-    /// record ends. The lists are read after the folder and before records end, so that every
-    /// deleted file has its line by then.
+    /// Counts the deleted capture files that have no delivery record. A file with a record is
+    /// counted when its record ends. The capture's lists of deleted files are read after the folder
+    /// and before records end, so that every deleted file has its line by then.
     fn count_expired(&mut self, found: &mut Vec<FoundCapture>) -> Result<(), PassError> {
         let list_error = |e: io::Error| {
             let dir = self.plan.dir.display();
@@ -241,14 +243,14 @@ impl Shipper {
             .filter(|it| !is_known(it))
             .collect();
         for it in &gone {
-            tracing::warn!("{}: was deleted before it was sent", it.file);
+            tracing::warn!("{}: the file was deleted before it was sent", it.file);
             found.retain(|there| there.kind != ContentKind::Packets || there.name != it.file);
         }
         Ok(self.journal.enter_expired(gone.iter(), read)?)
     }
 
-    /// Lists a directory, if it is the one that holds the journal's files. An unmounted file system
-    /// looks like a directory that retention has emptied.
+    /// Lists the finished files of a directory, if it is still the one that the journal's records
+    /// refer to. An unmounted file system looks like a directory that retention has emptied.
     fn listed(
         &self,
         key: &str,
@@ -263,7 +265,7 @@ impl Shipper {
         let now = stamp()?;
         if now != before {
             return Err(folder_error(
-                &"was replaced by another directory while it was listed",
+                &"the directory was replaced by another one while it was listed",
             ));
         }
         let was = self.journal.dir_of(key)?;
@@ -281,7 +283,7 @@ impl Shipper {
         if was.is_some() && has_files && !found.iter().any(is_there) {
             let noted = self.journal.dirs_path();
             return Err(folder_error(&format_args!(
-                "is another directory than before and has no file that the journal records; is its file system mounted? If \
+                "the directory is another one than before and has no file that the journal records; is its file system mounted? If \
                  those files are deleted for good, remove {}: they then count as expired_unshipped unless they were shipped",
                 noted.display()
             )));
@@ -290,7 +292,8 @@ impl Shipper {
         Ok(found)
     }
 
-    /// Returns `true` if a file's record matches the present file and the configured selection.
+    /// Returns `true` if a file's delivery record matches the present file and the configured
+    /// selection.
     fn is_known(&self, file: &FoundCapture) -> bool {
         let Some(record) = self.journal.get(&file.id()) else {
             return false;
@@ -310,7 +313,8 @@ impl Shipper {
         record.stamp == file.stamp && as_wanted
     }
 
-    /// Drops the record of a file that is shipped from the start, and aborts its upload.
+    /// Drops the delivery record of a file that is shipped again from the start, and aborts its
+    /// upload.
     async fn forget(&mut self, id: &FileId) -> Result<(), PassError> {
         let Some(record) = self.journal.get(id).cloned() else {
             return Ok(());
@@ -328,8 +332,8 @@ impl Shipper {
         Ok(())
     }
 
-    /// Ends the records of deleted files. Objects that are complete in the store are still verified
-    /// and listed.
+    /// Ends the delivery records of deleted files. Objects that are complete in the store are still
+    /// verified and listed.
     async fn end_records(&mut self, found: &[FoundCapture]) -> Result<(), PassError> {
         let here: BTreeSet<_> = found.iter().map(FoundCapture::id).collect();
         let gone = self.journal.records().map(DeliveryRecord::id);
@@ -357,7 +361,7 @@ impl Shipper {
     }
 
     fn expire(&mut self, id: &FileId) -> Result<(), PassError> {
-        tracing::warn!("{}: was deleted before it was sent", id.1);
+        tracing::warn!("{}: the file was deleted before it was sent", id.1);
         if let Some(record) = self.journal.get(id) {
             self.drop_copy(record);
         }
@@ -389,7 +393,7 @@ impl Shipper {
         };
         let blocks = blocks::write(index, object).map_err(|e| {
             PassError::Folder(format!(
-                "{}: cannot encode its table of blocks: {e}",
+                "{}: cannot encode the table of the file's blocks: {e}",
                 file.path.display()
             ))
         })?;
@@ -403,7 +407,8 @@ impl Shipper {
         Ok(self.journal.set(record)?)
     }
 
-    /// Builds the index of the oldest file without one. `false`: there is no such file at present.
+    /// Builds the index of the oldest capture file without one. `false`: there is no such file at
+    /// present.
     async fn count_one(&mut self) -> Result<bool, PassError> {
         let is_due = |file: &&FoundCapture| {
             let indexed_soon = self.follows && self.plan.index_dir.is_some();
@@ -418,14 +423,17 @@ impl Shipper {
         match built {
             Ok(Ok(Some(index))) => self.enter_packets(&file, &index)?,
             Ok(Ok(None)) => {
-                let problem = format!("{}: changed while it was read", file.path.display());
+                let problem = format!(
+                    "{}: the file changed while it was read",
+                    file.path.display()
+                );
                 self.defer(file.id(), problem);
             }
             // The capture may have recorded the number of frames when it deleted the file; the next
             // pass reads it.
             Ok(Err(_)) if !file.path.exists() => {
                 let problem = format!(
-                    "{}: was deleted before its frames were counted; set output.index_dir to have them counted earlier",
+                    "{}: the file was deleted before its frames were counted; set output.index_dir to have them counted earlier",
                     file.path.display()
                 );
                 self.defer(file.id(), problem);
@@ -436,14 +444,14 @@ impl Shipper {
         Ok(true)
     }
 
-    /// Updates the published status from the journal, and applies `change`.
+    /// Updates the published status of shipping from the journal, and applies `change`.
     fn update_status(&self, change: impl FnOnce(&mut ShipStatus)) {
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         status.update(&self.journal, &self.uncounted, &self.later);
         change(&mut status);
     }
 
-    /// Opens the file of a record, if it is unchanged since it was found.
+    /// Opens the file of a delivery record, if the file is unchanged since it was found.
     fn open(&self, record: &DeliveryRecord) -> Result<File, PassError> {
         let path = self.path_of(record);
         let failed = |e: io::Error| PassError::File(format!("{}: {e}", path.display()));
@@ -452,7 +460,7 @@ impl Shipper {
         Ok(file)
     }
 
-    /// Checks that a file is unchanged since it was found.
+    /// Checks that an open file is unchanged since it was found.
     fn check(&self, record: &DeliveryRecord, file: &File) -> Result<(), PassError> {
         let now = file.metadata().map(|it| FileStamp::from_metadata(&it));
         if now.is_ok_and(|now| now == record.sent()) {
@@ -460,7 +468,7 @@ impl Shipper {
         }
         let path = self.path_of(record);
         Err(PassError::File(format!(
-            "{}: changes while it is sent",
+            "{}: the file changes while it is sent",
             path.display()
         )))
     }
@@ -478,7 +486,7 @@ impl Shipper {
     }
 }
 
-/// Returns the capture's index of a file, if it matches the present file.
+/// Returns the capture's index of a file, if the index matches the present file.
 fn load_index(plan: &ShipPlan, file: &FoundCapture) -> Option<CaptureIndex> {
     let indexes = IndexFolder {
         folder: plan.index_dir.as_deref()?,
@@ -487,8 +495,8 @@ fn load_index(plan: &ShipPlan, file: &FoundCapture) -> Option<CaptureIndex> {
     Some(indexes.load(&file.path)?.0)
 }
 
-/// Returns `true` if a file is younger than `than`. A clock that was set back makes a file younger,
-/// so that it waits for its index a little longer.
+/// Returns `true` if a capture file is younger than `than`. A clock that was set back makes a file
+/// younger, so that it waits for its index a little longer.
 fn is_younger(file: &FoundCapture, than: Duration) -> bool {
     let age = SystemTime::now().duration_since(file.stamp.modified());
     age.is_ok_and(|age| age < than)

@@ -17,32 +17,32 @@ use std::{
 };
 use tokio::{runtime::Builder, time::sleep};
 
-/// Interval between passes, and the shortest wait after a failure.
+/// Interval between passes of shipping, and the shortest wait after a failed pass.
 const EVERY: Duration = Duration::from_secs(1);
-/// Longest wait after a failure, and the wait after a refusal by the store.
+/// Longest wait after a failed pass of shipping, and the wait after a refusal by the store.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Interval at which the status is passed to the caller, who may end shipping.
+/// Interval at which the status of shipping is passed to the caller, which may end shipping.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Number of threads that sign, encrypt and send.
+/// Number of threads that sign, encrypt and send requests to the store.
 const WORKERS: usize = 2;
 
 /// Condition for the end of shipping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Ends when all present files have been shipped, or the store fails.
+    /// Shipping ends when all present files have been shipped, or the store fails.
     Once,
-    /// Ends when the caller stops it.
+    /// Shipping ends when the caller stops it.
     Follow,
 }
 
 /// Reason why no files, or not all files, are shipped.
 #[derive(Debug, thiserror::Error)]
 pub enum ShipError {
-    /// Shipping cannot start.
+    /// Shipping of the capture's files cannot start.
     #[error("{0}")]
     Start(String),
-    /// Shipping has started and cannot continue.
+    /// Shipping of the capture's files has started and cannot continue.
     #[error("{0}")]
     Failed(String),
 }
@@ -71,19 +71,19 @@ impl From<LeaseTaken> for ShipError {
     }
 }
 
-/// Ships files. `tick` is called several times a second with the status, and returns `false` to
-/// stop. Parts that have been sent are not sent again the next time.
+/// Ships the files of a plan. `tick` is called several times a second with the status, and returns
+/// `false` to stop. Upload parts that have been sent are not sent again the next time.
 ///
 /// # Errors
 /// Shipping cannot start; the journal cannot be written; with [`Mode::Once`], the store fails, a
 /// folder cannot be read, or another instance ships under the sensor's name. Errors of single files
-/// are in [`Status::problems`].
+/// are in [`ShipStatus::problems`].
 pub fn run(
     plan: &ShipPlan,
     mode: Mode,
     mut tick: impl FnMut(&ShipStatus) -> bool,
 ) -> Result<ShipStatus, ShipError> {
-    let start = |e: io::Error| ShipError::Start(format!("cannot start threads: {e}"));
+    let start = |e: io::Error| ShipError::Start(format!("cannot start the shipping threads: {e}"));
     // This thread writes the journal and waits for the disk; requests continue on other threads.
     let runtime = Builder::new_multi_thread()
         .worker_threads(WORKERS)
@@ -139,7 +139,7 @@ pub fn run(
 }
 
 impl Shipper {
-    /// Runs one pass, with a status before and after it.
+    /// Runs one pass of shipping, with a sensor status before and after it.
     async fn once(&mut self, lease: &mut Lease) -> Result<(), ShipError> {
         self.update_status(|_| {});
         lease.claim().await?;
@@ -162,8 +162,8 @@ impl Shipper {
         Ok(claimed?)
     }
 
-    /// Runs passes while no other instance ships under the sensor's name. If one does, tries again
-    /// later.
+    /// Runs passes of shipping while no other instance ships under the sensor's name. If one does,
+    /// tries again later.
     async fn follow_with_lease(&mut self, lease: &mut Lease) -> Result<(), ShipError> {
         let mut is_reported = false;
         self.update_status(|_| {});
@@ -180,7 +180,7 @@ impl Shipper {
             };
             let problem = taken.to_string();
             if !mem::replace(&mut is_reported, true) {
-                tracing::error!("{problem}; nothing is sent until then");
+                tracing::error!("{problem}; no files are sent until then");
             }
             self.update_status(|status| {
                 status.now = None;
@@ -191,7 +191,7 @@ impl Shipper {
         }
     }
 
-    /// Runs passes until the journal cannot be written.
+    /// Runs passes of shipping until the journal cannot be written.
     async fn follow(&mut self) -> Result<(), ShipError> {
         // Wait after the next failure.
         let mut wait = EVERY;
@@ -200,7 +200,7 @@ impl Shipper {
             let pause = match self.pass().await {
                 Ok(()) => {
                     if last.take().is_some() {
-                        tracing::warn!("ship.store: recovered");
+                        tracing::warn!("ship.store: recovered; shipping continues");
                     }
                     wait = EVERY;
                     EVERY
@@ -219,7 +219,7 @@ impl Shipper {
                     });
                     // Logged once per series of failures.
                     if last.is_none() {
-                        tracing::error!("{problem}; retrying until it succeeds");
+                        tracing::error!("{problem}; shipping is retrying until it succeeds");
                     }
                     last = Some(problem);
                     pause

@@ -12,16 +12,17 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Status of shipping.
+/// Status of shipping: delivery ledger, pending files and problems.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ShipStatus {
-    /// Delivery states of all captured frames.
+    /// Ledger of the delivery states of all captured frames.
     pub ledger: DeliveryLedger,
     /// Number of files of all kinds that are not shipped yet.
     pub pending_files: u64,
-    /// Length of these files in bytes.
+    /// Total length of the unshipped files in bytes.
     pub pending_bytes: u64,
-    /// Number of finished files whose frames are not counted yet: they are not in the ledger.
+    /// Number of finished capture files whose frames are not counted yet: they are not in the
+    /// ledger.
     pub uncounted_files: u64,
     /// Number of capture files that were deleted before they were sent.
     pub expired_files: u64,
@@ -44,30 +45,31 @@ pub struct ShipStatus {
     pub changed_files: u64,
     /// Number of passes since the start that ended because the store or a folder failed.
     pub failures: u64,
-    /// Number of requests since the start that were retried.
+    /// Number of store requests since the start that were retried.
     pub retries: u64,
-    /// Object that was shipped last.
+    /// Object that was shipped last, and the time.
     pub last_object: Option<LastObject>,
-    /// Current problems, a line each.
+    /// Current problems of shipping, a line each.
     pub problems: Vec<String>,
-    /// Name of the file that is being sent or read.
+    /// Name of the file that is being shipped or indexed.
     pub now: Option<String>,
 }
 
 impl ShipStatus {
-    /// Counts objects and bytes that the store has accepted.
+    /// Adds to the numbers of objects and bytes that the store has accepted.
     pub(super) fn sent(&mut self, objects: u64, bytes: u64) {
         self.objects += objects;
         self.bytes += bytes;
     }
 
-    /// Computes the lag at the present time, which grows while the store does not answer.
+    /// Computes the shipping lag at the present time, which grows while the store does not answer.
     pub(super) fn count_lag(&mut self) {
         let lag = |it: SystemTime| SystemTime::now().duration_since(it).unwrap_or_default();
         self.lag_s = self.oldest.map_or(Duration::ZERO, lag).as_secs_f64();
     }
 
-    /// Updates the status from the journal, and from files without a record or deferred.
+    /// Updates the status of shipping from the journal, from files without a delivery record, and
+    /// from deferred files.
     pub(super) fn update(
         &mut self,
         journal: &Journal,

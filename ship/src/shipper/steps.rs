@@ -20,13 +20,13 @@ use tokio::{
     time::sleep_until,
 };
 
-/// Maximum number of parts of an object: no store accepts more.
+/// Maximum number of parts of a multipart upload: no store accepts more.
 const MOST_PARTS: u64 = 10_000;
 
-/// Part that has been sent: its number, its bytes, and the response of the store.
+/// Upload part that has been sent: its number, its bytes, and the response of the store.
 type SentPart = (usize, Bytes, Result<String, StoreError>);
 
-/// Multipart upload in progress.
+/// Multipart upload of a file in progress.
 struct Upload {
     id: String,
     part_bytes: u64,
@@ -44,7 +44,7 @@ impl Upload {
 }
 
 impl Shipper {
-    /// Takes a file through all remaining steps.
+    /// Takes a file through all remaining steps of shipping.
     pub(super) async fn advance(&mut self, id: &FileId) -> Result<(), PassError> {
         while let Some(record) = self.journal.get(id).cloned() {
             if self.needs_copy(&record) {
@@ -80,7 +80,7 @@ impl Shipper {
         Ok(())
     }
 
-    /// Sends a small file at once, or begins a multipart upload.
+    /// Sends a small file in one request, or begins a multipart upload.
     async fn begin(&mut self, record: &DeliveryRecord) -> Result<DeliveryState, PassError> {
         let file = Arc::new(self.open(record)?);
         let len = record.sent().len;
@@ -107,13 +107,13 @@ impl Shipper {
         Ok(DeliveryState::Sent { etag })
     }
 
-    /// Returns the part size of a file: `ship.part_size`, or more if the file would exceed
+    /// Returns the upload part size of a file: `ship.part_size`, or more if the file would exceed
     /// [`MOST_PARTS`] parts.
     pub(super) fn part_bytes(&self, len: u64) -> u64 {
         self.plan.part_bytes.max(len.div_ceil(MOST_PARTS))
     }
 
-    /// Sends the remaining parts concurrently, and completes the object.
+    /// Sends the remaining upload parts of a file concurrently, and completes the object.
     async fn send(
         &mut self,
         record: &DeliveryRecord,
@@ -185,7 +185,8 @@ impl Shipper {
         }
     }
 
-    /// Records that the store has a part. `Some`: the upload is lost, and the file restarts.
+    /// Records that the store has an upload part. `Some`: the upload is lost, and the file is sent
+    /// from the start.
     fn part_sent(
         &mut self,
         record: &DeliveryRecord,
@@ -209,7 +210,7 @@ impl Shipper {
         Ok(None)
     }
 
-    /// Checks that the store has the object that was sent.
+    /// Checks that the store has the object of a file as it was sent.
     async fn verify(
         &mut self,
         record: &DeliveryRecord,
@@ -223,7 +224,10 @@ impl Shipper {
         };
         let len = record.sent().len;
         if facts.bytes != len {
-            let why = format!("{key}: the store has {} bytes of {len}", facts.bytes);
+            let why = format!(
+                "{key}: the object has {} bytes in the store instead of {len}",
+                facts.bytes
+            );
             return self.restart(record, why);
         }
         // Some stores quote the ETag in one response and not in the other.
@@ -231,7 +235,8 @@ impl Shipper {
             [etag, facts.etag.as_deref()].map(|it| it.map(|it| it.trim_matches('"')));
         match (sent, there) {
             (Some(sent), Some(there)) if sent != there => {
-                let why = format!("{key}: the store has ETag {there}, and was sent {sent}");
+                let why =
+                    format!("{key}: the object has ETag {there} in the store instead of {sent}");
                 self.restart(record, why)
             }
             _ => Ok(DeliveryState::Verified),
@@ -252,7 +257,7 @@ impl Shipper {
         Ok(DeliveryState::Shipped)
     }
 
-    /// Restarts a file. A second restart in one pass is an error.
+    /// Restarts the shipping of a file. A second restart in one pass is an error.
     fn restart(
         &mut self,
         record: &DeliveryRecord,
@@ -262,16 +267,16 @@ impl Shipper {
             self.journal.set_state(&record.id(), DeliveryState::Seen)?;
             return Err(StoreError::Failed(why).into());
         }
-        tracing::warn!("{}: shipping restarts: {why}", record.file);
+        tracing::warn!("{}: shipping of the file restarts: {why}", record.file);
         Ok(DeliveryState::Seen)
     }
 
-    /// Keeps the buffer of a part for the next one, if it is not in use any more.
+    /// Keeps the buffer of an upload part for the next part, if it is not in use any more.
     fn reuse(&mut self, bytes: Bytes) {
         self.buffers.extend(bytes.try_into_mut());
     }
 
-    /// Reads a part of a file on a blocking thread.
+    /// Reads an upload part of a file on a blocking thread.
     async fn read(
         &mut self,
         record: &DeliveryRecord,
@@ -293,12 +298,12 @@ impl Shipper {
         Ok(bytes.freeze())
     }
 
-    /// Returns the error of a file that cannot be read.
+    /// Returns the error for a file that cannot be read.
     pub(super) fn unread(&self, record: &DeliveryRecord, e: &io::Error) -> PassError {
         let path = self.path_of(record);
         let path = path.display();
         PassError::File(match e.kind() {
-            ErrorKind::UnexpectedEof => format!("{path}: became shorter while it is sent"),
+            ErrorKind::UnexpectedEof => format!("{path}: the file became shorter while it is sent"),
             _ => format!("{path}: {e}"),
         })
     }

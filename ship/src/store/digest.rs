@@ -8,21 +8,21 @@ use std::{
     os::unix::fs::FileExt,
 };
 
-/// Number of bytes of a file that are read at a time.
+/// Number of bytes that are read from a file at a time to compute its digest.
 const STEP: usize = 1 << 20;
 
-/// SHA-256 digest of an object.
+/// SHA-256 digest of an object's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Computes the digest of bytes.
+    /// Computes the SHA-256 digest of `bytes`.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self(<Sha256 as sha2::Digest>::digest(bytes).into())
     }
 
-    /// Computes the digest of a file's first `len` bytes.
+    /// Computes the SHA-256 digest of a file's first `len` bytes.
     ///
     /// # Errors
     /// The file cannot be read, or is shorter than `len`.

@@ -22,17 +22,17 @@ use wqcap_files::{
     open::{create_or_empty, open_for_update, open_regular, read_regular},
 };
 
-/// Identifier of an object's upload: there is at most one per object.
+/// Identifier of an object's upload to a folder: there is at most one per object.
 const UPLOAD: &str = "part";
 
-/// Store in a folder.
+/// Object store in a folder of a file system.
 #[derive(Debug)]
 pub struct Folder {
     root: PathBuf,
 }
 
 impl Folder {
-    /// Opens an existing folder.
+    /// Opens an existing folder as an object store.
     ///
     /// # Errors
     /// The folder does not exist or cannot be read.
@@ -60,7 +60,7 @@ impl Folder {
     }
 }
 
-/// Returns the hidden path of an object until it is complete.
+/// Returns the hidden path that an object has until it is complete.
 fn part_of(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.part"))
@@ -73,7 +73,7 @@ fn finish(path: &Path, file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Lists the entries of a folder, except hidden ones. A missing folder is empty.
+/// Lists the entries of a folder of the store, except hidden ones. A missing folder is empty.
 fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
     let listed = match fs::read_dir(folder) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -83,7 +83,7 @@ fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
     Ok(listed.into_iter().filter(|it| !is_hidden(it)).collect())
 }
 
-/// Lists all files below a folder.
+/// Lists all files below a folder of the store.
 fn files(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in entries(folder)? {
         match entry.file_type()?.is_dir() {
@@ -94,7 +94,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs disk operations on a blocking thread.
+/// Runs disk operations on an object's path on a blocking thread.
 async fn on_disk<T: Send + 'static>(
     path: PathBuf,
     work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,

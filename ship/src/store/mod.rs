@@ -29,76 +29,78 @@ use std::{
     sync::Arc,
 };
 
-/// Error of a store operation.
+/// Error of an object store operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// Permanent error: missing rights, wrong credentials, no such bucket.
+    /// Permanent error of the store: missing rights, wrong credentials, no such bucket.
     #[error("{0}")]
     Refused(String),
-    /// The object or the upload does not exist.
+    /// The object or the upload does not exist in the store.
     #[error("{0}")]
     NotFound(String),
-    /// Temporary error; the operation may succeed later.
+    /// Temporary error of the store; the operation may succeed later.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Facts of an object in a store.
+/// Length and version of an object in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectFacts {
-    /// Length of the object in bytes.
+    /// Length of the stored object in bytes.
     pub bytes: u64,
-    /// ETag or generation, which changes with the object. `None`: the store has none.
+    /// ETag or generation of the stored object, which changes with its content. `None`: the store
+    /// has none.
     pub etag: Option<String>,
 }
 
 /// Content and ETag of a small object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SmallObject {
-    /// Content of the object.
+    /// Content of the small object.
     pub bytes: Bytes,
-    /// ETag or generation, which changes with the object. `None`: the store has none.
+    /// ETag or generation of the small object, which changes with its content. `None`: the store
+    /// has none.
     pub etag: Option<String>,
 }
 
-/// Precondition of a put.
+/// Precondition for putting an object into a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PutIf {
-    /// No object has the key.
+    /// The put requires that no object has the key.
     Absent,
-    /// The existing object has this ETag or generation.
+    /// The put requires that the existing object has this ETag or generation.
     Etag(String),
 }
 
-/// Result of a put with a precondition.
+/// Result of putting an object with a precondition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutOutcome {
-    /// The object was put.
+    /// The precondition held, and the object was put.
     Put,
-    /// The precondition does not hold: the object has changed.
+    /// The precondition does not hold: the object in the store has changed.
     Changed,
     /// The store does not support preconditions, and the object was not put.
     Unsupported,
 }
 
-/// Direct content of a folder of keys: the last components of their names.
+/// Direct content of a folder of object keys: the last components of the names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// Names of folders.
+    /// Names of the folders that are directly in the listed folder.
     pub folders: Vec<String>,
-    /// Names of objects.
+    /// Names of the objects that are directly in the listed folder.
     pub objects: Vec<String>,
 }
 
-/// Maximum length in bytes of an object that is read at once.
+/// Maximum length in bytes of a small object, which is read in one request.
 pub(crate) const SMALL: u64 = 1 << 20;
 
-/// Position of a part in an upload.
+/// Position of a part in a multipart upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartPosition {
-    /// Number of the part, from 0.
+    /// Number of the upload part, from 0.
     pub number: usize,
-    /// Byte offset of the part in the object.
+    /// Byte offset of the upload part in the object.
     pub offset: u64,
 }
 
@@ -108,7 +110,8 @@ pub trait Store: Debug + Send + Sync {
     /// Begins a multipart upload of an object with this digest. Returns the upload's identifier.
     async fn begin(&self, key: &str, digest: &Digest) -> Result<String, StoreError>;
 
-    /// Uploads a part. Returns its ETag, which is needed to complete the upload.
+    /// Uploads a part of a multipart upload. Returns the part's ETag, which is needed to complete
+    /// the upload.
     async fn part(
         &self,
         key: &str,
@@ -125,49 +128,50 @@ pub trait Store: Debug + Send + Sync {
         parts: Vec<String>,
     ) -> Result<Option<String>, StoreError>;
 
-    /// Aborts an upload. A missing upload is not an error.
+    /// Aborts a multipart upload. A missing upload is not an error.
     async fn abort(&self, key: &str, upload: &str) -> Result<(), StoreError>;
 
-    /// Puts a small object at once. Returns its ETag or generation.
+    /// Puts a small object in one request. Returns its ETag or generation.
     async fn put(&self, key: &str, bytes: Bytes) -> Result<Option<String>, StoreError>;
 
-    /// Returns length and ETag or generation of an object.
+    /// Returns length and ETag or generation of an object in the store.
     async fn head(&self, key: &str) -> Result<ObjectFacts, StoreError>;
 
-    /// Reads an object of at most 1 MiB.
+    /// Reads an object of at most 1 MiB from the store.
     async fn read_small(&self, key: &str) -> Result<SmallObject, StoreError>;
 
-    /// Returns the number of requests that were retried since the start.
+    /// Returns the number of store requests that were retried since the start.
     fn retries(&self) -> u64 {
         0
     }
 
-    /// Puts a small object at once, if a precondition holds.
+    /// Puts a small object in one request, if a precondition holds.
     async fn put_if(&self, key: &str, bytes: Bytes, only: PutIf) -> Result<PutOutcome, StoreError>;
 }
 
-/// Object store that is read. Slashes divide keys into folders.
+/// Object store from which queries read. Slashes divide keys into folders.
 #[async_trait]
 pub trait ReadStore: Debug + Send + Sync {
-    /// Lists the direct content of a folder of keys, such as `dt=2026-11-21` in `blocks`. A missing
-    /// folder is empty.
+    /// Lists the direct content of a folder of object keys, such as `dt=2026-11-21` in `blocks`. A
+    /// missing folder is empty.
     async fn list(&self, folder: &str) -> Result<Listing, StoreError>;
 
-    /// Lists the keys of all objects below a folder of keys. A missing folder is empty.
+    /// Lists the keys of all objects below a folder of object keys. A missing folder is empty.
     async fn keys(&self, folder: &str) -> Result<Vec<String>, StoreError>;
 
-    /// Reads an object, or a range of it. Returns the bytes and the length of the whole object.
+    /// Reads a stored object, or a range of it. Returns the bytes and the length of the whole
+    /// object.
     async fn read(&self, key: &str, part: Option<Range<u64>>) -> Result<(Bytes, u64), StoreError>;
 
-    /// Returns the length of an object in bytes.
+    /// Returns the length of a stored object in bytes.
     async fn length(&self, key: &str) -> Result<u64, StoreError>;
 }
 
-/// Accepted forms of a store URL, for messages.
+/// Accepted forms of a store URL, for error messages.
 pub const FORMS: &str =
     "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///DIRECTORY";
 
-/// Checks the form of a store URL. The error describes the problem.
+/// Checks the form of a store URL. The error describes what is wrong with the URL.
 ///
 /// # Errors
 /// The URL has none of the accepted forms.
@@ -198,16 +202,18 @@ fn parse(url: &str) -> Result<StoreLocation<'_>, String> {
     if let Some(path) = url.strip_prefix("file://") {
         let is_absolute = path.starts_with('/');
         let place = is_absolute.then(|| StoreLocation::Folder(Path::new(path)));
-        return place.ok_or_else(|| format!("its path must be absolute; {known}"));
+        return place.ok_or_else(|| format!("the path of a file:// URL must be absolute; {known}"));
     }
     let of = |(scheme, cloud)| url.strip_prefix(scheme).map(|rest| (cloud, rest));
     let Some((cloud, rest)) = Cloud::SCHEMES.into_iter().find_map(of) else {
-        return Err(format!("is not a store; {known}"));
+        return Err(format!("the URL is not a store; {known}"));
     };
     let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let prefix = prefix.trim_matches('/');
     if name.is_empty() || prefix.split('/').any(|it| it == "." || it == "..") {
-        return Err(format!("names no bucket; {known}"));
+        return Err(format!(
+            "the URL names no bucket, or its prefix has . or ..; {known}"
+        ));
     }
     Ok(StoreLocation::Bucket {
         cloud,
@@ -231,7 +237,7 @@ pub fn url_of(named: &Path) -> Option<String> {
     blocks.any(is_day).then_some(url)
 }
 
-/// Opens a store for shipping. No request is sent yet.
+/// Opens an object store for shipping. No request is sent yet.
 ///
 /// # Errors
 /// The URL is invalid, or the settings in the environment are.
@@ -243,7 +249,7 @@ pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
     }
 }
 
-/// Opens a store for reading. Errors begin with `named`. No request is sent yet.
+/// Opens an object store for reading. Errors begin with `named`. No request is sent yet.
 ///
 /// # Errors
 /// As [`open`].
@@ -309,7 +315,11 @@ mod tests {
         let refused = open("swift://b").expect_err("unknown");
         assert!(refused.to_string().contains("ship.store = \"swift://b\""));
         let refused = open_to_read("swift://b", "swift://b").expect_err("unknown");
-        assert!(refused.to_string().starts_with("swift://b: is not a store"));
+        assert!(
+            refused
+                .to_string()
+                .starts_with("swift://b: the URL is not a store")
+        );
     }
 
     #[test]

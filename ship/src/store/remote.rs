@@ -21,18 +21,18 @@ use object_store::{
 use std::{env, error::Error as _, fmt::Debug, ops::Range, time::Duration};
 use tokio::task::spawn_blocking;
 
-/// Maximum number of retries of a request. After that the file waits for the next pass.
+/// Maximum number of retries of a store request. After that the file waits for the next pass.
 const RETRIES: usize = 6;
-/// Maximum time in which a request is retried.
+/// Maximum time during which a store request is retried.
 const RETRY_TIME: Duration = Duration::from_secs(60);
-/// Default timeout of a request, unless the environment sets one: a part may be large, and a link
-/// slow.
+/// Default timeout of a store request, unless the environment sets one: an upload part may be
+/// large, and a link slow.
 const REQUEST: &str = "300s";
 
-/// Cloud of a bucket.
+/// Cloud service that hosts a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cloud {
-    /// S3, or a service with its protocol.
+    /// Amazon S3, or a service with its protocol.
     S3,
     /// Google Cloud Storage.
     Google,
@@ -41,14 +41,14 @@ pub(super) enum Cloud {
 }
 
 impl Cloud {
-    /// Schemes of store URLs.
+    /// URL schemes of the clouds that host buckets.
     pub(super) const SCHEMES: [(&str, Self); 3] = [
         ("s3://", Self::S3),
         ("gs://", Self::Google),
         ("az://", Self::Azure),
     ];
 
-    /// Returns the environment variable with the timeout of a request.
+    /// Returns the environment variable that sets the timeout of a request to the cloud.
     const fn timeout(self) -> &'static str {
         match self {
             Self::S3 => "AWS_TIMEOUT",
@@ -57,8 +57,8 @@ impl Cloud {
         }
     }
 
-    /// Returns the environment variables that select credentials. If none is set, credentials of
-    /// the machine's cloud are used.
+    /// Returns the environment variables that select credentials for the cloud. If none is set,
+    /// credentials of the machine's cloud are used.
     const fn credentials(self) -> &'static [&'static str] {
         match self {
             Self::S3 => &[
@@ -86,28 +86,29 @@ impl Cloud {
     }
 }
 
-/// Operations that the clients of all clouds support.
+/// Operations that the `object_store` clients of all clouds support.
 trait StoreClient: ObjectStore + MultipartStore {}
 
 impl<T: ObjectStore + MultipartStore> StoreClient for T {}
 
-/// Bucket, or the objects below a prefix of it.
+/// Object store in a bucket, or below a prefix of its keys.
 #[derive(Debug)]
 pub struct Remote {
     client: Box<dyn StoreClient>,
     prefix: String,
-    /// Set when versions of an object are identified by generation instead of ETag.
+    /// Set when versions of the bucket's objects are identified by generation instead of ETag.
     by_generation: bool,
-    /// Set when multipart uploads can have metadata. `object_store` has no support for it on Azure.
+    /// Set when multipart uploads to the bucket can have metadata. `object_store` has no support
+    /// for it on Azure.
     parts_have_metadata: bool,
-    /// Number of retried requests.
+    /// Counter of the bucket's retried requests.
     retries: Retries,
-    /// Hint on missing credentials that is appended to errors.
+    /// Hint on missing credentials that is appended to errors of the bucket.
     hint: String,
 }
 
-/// Opens a bucket. Region, endpoint and credentials are read from the usual environment variables
-/// of its cloud: `AWS_*`, `GOOGLE_*`, `AZURE_*`.
+/// Opens a bucket as an object store. Region, endpoint and credentials are read from the usual
+/// environment variables of its cloud: `AWS_*`, `GOOGLE_*`, `AZURE_*`.
 pub(super) fn open(cloud: Cloud, bucket: &str, prefix: &str) -> Result<Remote, String> {
     // Selects the TLS provider. For a second store of this process it is selected already.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -172,7 +173,7 @@ fn boxed(client: impl StoreClient) -> Box<dyn StoreClient> {
 }
 
 impl Remote {
-    /// Returns what identifies the version of an object: its generation or its ETag.
+    /// Returns the tag that identifies the version of an object: its generation or its ETag.
     fn tag(&self, etag: Option<String>, generation: Option<String>) -> Option<String> {
         if self.by_generation { generation } else { etag }
     }
@@ -182,7 +183,7 @@ impl Remote {
         path.map_err(|e| StoreError::Refused(e.to_string()))
     }
 
-    /// Returns the key of a listed object: its path without the prefix.
+    /// Returns the key of a listed object: its path in the bucket without the prefix.
     fn key_of(&self, path: &Path) -> Option<String> {
         let path = path.as_ref();
         let key = match self.prefix.as_str() {
@@ -192,7 +193,7 @@ impl Remote {
         Some(key.to_owned())
     }
 
-    /// Repeats a listing whose response was interrupted.
+    /// Lists objects of the bucket, again if the response is interrupted.
     async fn list_retrying<'a, T>(
         &self,
         list: impl Fn() -> BoxFuture<'a, Result<T, Error>>,
@@ -206,7 +207,8 @@ impl Remote {
         }
     }
 
-    /// Maps an error of a put or list. `NotFound` then means that the bucket does not exist.
+    /// Maps an error of a put or list to a store error. `NotFound` then means that the bucket does
+    /// not exist.
     fn put_error(&self, e: Error) -> StoreError {
         match self.store_error(e) {
             StoreError::NotFound(text) => StoreError::Refused(text),
@@ -230,14 +232,14 @@ impl Remote {
     }
 }
 
-/// Returns the metadata to put with an object: its SHA-256.
+/// Returns the metadata to put with an object: the SHA-256 of its content.
 fn metadata(digest: &Digest) -> Attributes {
     let named = Attribute::Metadata("sha256".into());
     [(named, digest.to_string())].into_iter().collect()
 }
 
-/// Returns `true` if a store does not support a conditional put. S3 has an error code for headers
-/// that are not implemented.
+/// Returns `true` if the error means that a store does not support a conditional put. S3 has an
+/// error code for headers that are not implemented.
 fn is_unsupported(e: &Error) -> bool {
     match e {
         Error::NotImplemented { .. } | Error::NotSupported { .. } => true,
@@ -249,15 +251,15 @@ fn is_unsupported(e: &Error) -> bool {
     }
 }
 
-/// Returns `true` if a response was interrupted. `object_store` retries requests, but reads a
-/// response only once, unless it is an object's content. For a request that failed after retries,
-/// the source chain contains the number of attempts in between.
+/// Returns `true` if the error means that the store's response was interrupted. `object_store`
+/// retries requests, but reads a response only once, unless it is an object's content. For a
+/// request that failed after retries, the source chain contains the number of attempts in between.
 fn broke_off(e: &Error) -> bool {
     let cause = e.source().and_then(|it| it.source());
     cause.is_some_and(|it| it.is::<HttpError>())
 }
 
-/// Joins the words of a response: servers return pages of XML.
+/// Joins the lines of a store's error response: servers return pages of XML.
 fn one_line(text: &str) -> String {
     let words: Vec<_> = text.split_whitespace().collect();
     words.join(" ")
@@ -350,7 +352,7 @@ impl Store for Remote {
         let etag = self.tag(found.meta.e_tag.clone(), found.meta.version.clone());
         if len > SMALL {
             return Err(StoreError::Failed(format!(
-                "{key}: has {len} bytes; the limit is {SMALL}"
+                "{key}: the object has {len} bytes; the limit is {SMALL}"
             )));
         }
         let bytes = found.bytes().await.map_err(|e| self.store_error(e))?;
@@ -433,7 +435,7 @@ impl ReadStore for Remote {
 
 #[cfg(test)]
 impl Remote {
-    /// Wraps any other store of the crate.
+    /// Wraps any other store of the crate `object_store`.
     pub(crate) fn with_client(client: impl ObjectStore + MultipartStore) -> Self {
         Self {
             client: boxed(client),

@@ -21,21 +21,21 @@ use std::{
 };
 
 tokio::task_local! {
-    /// Method and URI of the last request of this call.
+    /// Method and URI of the last HTTP request of this store call.
     static LAST: RefCell<String>;
 }
 
-/// Runs a store call in its own scope, so that its retries are recognised.
+/// Runs a store call in its own scope, so that retries of its requests are recognised.
 pub(super) async fn call<T>(work: impl Future<Output = T>) -> T {
     LAST.scope(RefCell::default(), work).await
 }
 
-/// Number of retried requests.
+/// Counter of the retried requests of a store.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Retries(Arc<AtomicU64>);
 
 impl Retries {
-    /// Returns the number of retries.
+    /// Returns the number of retried requests.
     pub(super) fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -58,7 +58,7 @@ impl HttpConnector for Retries {
     }
 }
 
-/// HTTP client that counts retries.
+/// HTTP client that counts retried requests.
 #[derive(Debug)]
 struct Counted {
     client: HttpClient,

@@ -174,7 +174,7 @@ fn the_error_for_a_bad_filter_has_libpcaps_message() {
     for command in ["check", "run"] {
         for (expression, message) in [
             ("tcp prot 80", "syntax error"),
-            ("inbound", "not in the frame"),
+            ("inbound", "a frame does not contain"),
         ] {
             let done = wqcap([command, "--model", "synth:count=10"])
                 .args(["--set", &format!("capture.filter={expression}")])

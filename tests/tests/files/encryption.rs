@@ -260,7 +260,7 @@ fn plain_files_of_earlier_runs_are_encrypted() {
     files::write(&first, 1_600_000_000, &frames[..1]);
     let (report, done) = encrypted(1);
     assert_eq!(report["failed"], 1);
-    done.says(&["cannot encrypt", "it stays as it is"]);
+    done.says(&["cannot encrypt", "the file stays unencrypted"]);
     assert!(first.exists());
 }
 

@@ -172,7 +172,7 @@ fn sigusr2_makes_everything_received_readable() {
             running.until("the flush is reported", |it| {
                 let said = it.stderr();
                 let flushes = said.lines().filter(|it| it.contains("SIGUSR2: flush"));
-                let flushed = "new=\"all frames received before it are in the files";
+                let flushed = "new=\"all frames received before the signal are in the files";
                 flushes.filter(|it| it.contains(flushed)).count() == round
             });
             let found = all_frames_so_far(run.out_path());

@@ -319,7 +319,7 @@ fn losses_and_wrong_arguments_are_reported_and_other_frames_are_extracted() {
     for (args, error) in [
         (vec![absent.as_str()], "the directory must exist"),
         (vec![empty.as_str()], "has no blocks/"),
-        (vec!["swift://b/p"], "swift://b/p: is not a store"),
+        (vec!["swift://b/p"], "swift://b/p: the URL is not a store"),
         (
             vec!["tap-1", "--sensor", "tap-1"],
             "--sensor is for a store",

@@ -14,7 +14,7 @@ use wqcap_engine::{
 };
 use wqcap_rss::{key::RssKey, profile::HashFields};
 
-/// Verbs with which completions are polled.
+/// Verbs with which a bare ring polls completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poll {
     /// `ibv_start_poll` and its readers, including that of the time stamp.
@@ -23,45 +23,45 @@ pub enum Poll {
     PollCq,
 }
 
-/// Attributes of a bare ring.
+/// Attributes of a bare receive ring.
 #[derive(Clone, Copy, Debug)]
 pub struct BareAttr {
-    /// Verbs with which the ring is polled.
+    /// Verbs with which the bare ring polls completions.
     pub poll: Poll,
-    /// Number of WRs in the ring.
+    /// Number of WRs in the bare ring.
     pub ring: u32,
-    /// Size of a WR's buffer in bytes.
+    /// Size of the buffer of each receive WR in bytes.
     pub buffer: u32,
-    /// Largest number of completions per poll, 1 to the ring's length.
+    /// Largest number of completions per poll of a bare ring, 1 to the ring's length.
     pub batch: usize,
 }
 
-/// WQ with its CQ, its buffers and its WRs.
+/// Bare receive ring: a WQ with its CQ, its buffers and its WRs.
 pub struct BareRing {
     wq: Wq,
     cq: Cq,
-    /// WRs of the ring. WR i receives into buffer i.
+    /// Receive WRs of the bare ring. WR i receives into buffer i.
     wrs: Vec<ffi::ibv_recv_wr>,
-    /// Scatter entries of the WRs, whose addresses the WRs contain.
+    /// Scatter entries of the receive WRs, whose addresses the WRs contain.
     _entries: Vec<ffi::ibv_sge>,
     /// Room for the completions of one `ibv_poll_cq`.
     completions: Vec<ffi::ibv_wc>,
-    /// Buffers into which the WRs receive.
+    /// Buffers into which the receive WRs of the bare ring receive.
     buffers: RingBuffers,
     attr: BareAttr,
 }
 
-/// Buffers of a ring, adjacent in memory.
+/// Buffers of a bare ring, adjacent in memory.
 #[derive(Clone, Copy)]
 struct RingBuffers {
-    /// Address of the first receive buffer.
+    /// Address of the first receive buffer of the bare ring.
     start: *const u8,
     /// Size of each receive buffer in bytes.
     each: u32,
 }
 
 impl RingBuffers {
-    /// Returns the bytes of a frame.
+    /// Returns the bytes of a received frame of `len` bytes in the buffer of WR `wr_id`.
     ///
     /// # Safety
     /// The WR must exist, must have completed, and must not be posted again while the bytes are in
@@ -78,7 +78,7 @@ impl RingBuffers {
 unsafe impl Send for BareRing {}
 
 impl BareRing {
-    /// Creates a ring in the ready state, with every WR posted.
+    /// Creates a bare ring in the ready state, with every WR posted.
     pub fn make(context: &Context, pd: &Pd, attr: BareAttr) -> Result<Self, VerbsError> {
         let stamps = match attr.poll {
             Poll::CqEx => CompletionStamps::Ticks,
@@ -136,9 +136,9 @@ impl BareRing {
         Ok(ring)
     }
 
-    /// Polls completions and posts their WRs again, until the CQ is empty. Returns the number of
-    /// frames. `each` is called with the bytes and the time stamp of every frame; the stamp is 0 if
-    /// the verb provides none.
+    /// Polls completions of the bare ring and posts their WRs again, until the CQ is empty. Returns
+    /// the number of frames. `each` is called with the bytes and the time stamp of every frame; the
+    /// stamp is 0 if the verb provides none.
     pub fn drain(&mut self, each: &mut impl FnMut(&[u8], u64)) -> Result<u64, VerbsError> {
         let mut frames = 0;
         loop {
@@ -155,7 +155,7 @@ impl BareRing {
         }
     }
 
-    /// Polls a batch with `ibv_start_poll`, and appends its WRs to `list`.
+    /// Polls a batch of completions with `ibv_start_poll`, and appends its WRs to `list`.
     fn take_ex(
         &mut self,
         list: &mut List,
@@ -181,7 +181,7 @@ impl BareRing {
         Ok(taken)
     }
 
-    /// Polls a batch with `ibv_poll_cq`, and appends its WRs to `list`.
+    /// Polls a batch of completions with `ibv_poll_cq`, and appends its WRs to `list`.
     fn take_plain(
         &mut self,
         list: &mut List,
@@ -208,7 +208,7 @@ impl BareRing {
         Ok(count as u64)
     }
 
-    /// Posts the WRs of a list to the WQ.
+    /// Posts a list of receive WRs to the WQ.
     fn post(&mut self, list: &List) -> Result<(), VerbsError> {
         // SAFETY: the list has WRs of this ring. Their entries are in the memory of its WQ, in
         // buffers that nothing else uses. Each WR is new or has completed.
@@ -219,9 +219,9 @@ impl BareRing {
 
 /// List of receive WRs linked by `next`.
 struct List {
-    /// First WR of the list, or null.
+    /// First receive WR of the list, or null.
     first: *mut ffi::ibv_recv_wr,
-    /// Last WR of the list, or null.
+    /// Last receive WR of the list, or null.
     last: *mut ffi::ibv_recv_wr,
 }
 
@@ -235,7 +235,7 @@ impl Default for List {
 }
 
 impl List {
-    /// Links the WRs with these ids.
+    /// Links the receive WRs with these ids into a list.
     fn from_ids(wrs: &mut [ffi::ibv_recv_wr], ids: impl Iterator<Item = u64>) -> Self {
         let mut list = Self::default();
         for id in ids {
@@ -244,7 +244,7 @@ impl List {
         list
     }
 
-    /// Appends a WR to the list.
+    /// Appends a receive WR to the list.
     #[inline]
     fn append(&mut self, wrs: &mut [ffi::ibv_recv_wr], wr_id: u64) {
         let wr = &mut wrs[wr_id as usize];
@@ -261,21 +261,22 @@ impl List {
     }
 }
 
-/// Rings over which frames are spread. The order of the fields is the order of teardown.
+/// Bare rings over which an RSS QP spreads frames. The order of the fields is the order of
+/// teardown.
 pub struct BareRings {
-    /// Rule that lets frames in, while there is one.
+    /// Flow rule that lets frames into the bare rings, while it is installed.
     rules: Vec<Flow>,
-    /// QP that spreads frames over the rings.
+    /// RSS QP that spreads frames over the bare rings.
     qp: RssQp,
-    /// Rings, each for one thread.
+    /// Bare rings, each polled by one thread.
     pub rings: Vec<BareRing>,
-    /// Flow rule that lets frames in when it is installed.
+    /// Flow rule that lets frames into the bare rings when it is installed.
     wanted: FlowRule,
 }
 
 impl BareRings {
-    /// Creates `count` rings, a power of two. Frames that match `rule` are spread over them by IPv4
-    /// addresses and UDP ports. The rule is not installed yet.
+    /// Creates `count` bare rings, a power of two. Frames that match `rule` are spread over them by
+    /// IPv4 addresses and UDP ports. The rule is not installed yet.
     pub fn make(
         context: &Context,
         count: usize,
@@ -296,13 +297,13 @@ impl BareRings {
         })
     }
 
-    /// Installs the rule, which lets frames in.
+    /// Installs the flow rule, which lets frames into the bare rings.
     pub fn open(&mut self) -> Result<(), VerbsError> {
         self.rules.push(Flow::create(&self.qp, &self.wanted)?);
         Ok(())
     }
 
-    /// Removes the rule, so that no more frames arrive.
+    /// Removes the flow rule, so that no more frames arrive on the bare rings.
     pub fn close(&mut self) {
         self.rules.clear();
     }

@@ -7,25 +7,25 @@ use wqcap_engine::{
     verbs::{Context, MessageCq, Mr, Pd, VerbsError, status_text, sys as ffi},
 };
 
-/// Largest number of sends in one list.
+/// Largest number of send WRs that are posted as one list.
 const LIST: usize = 64;
 
-/// Sender with a RAW_PACKET QP and the frames that it sends in turn. The order of the fields is the
-/// order of teardown.
+/// Frame generator: a RAW_PACKET QP and the frames that it sends in turn. The order of the fields
+/// is the order of teardown.
 pub struct Generator {
-    /// QP that sends the frames.
+    /// RAW_PACKET QP that sends the frames.
     qp: RawQp,
     /// CQ for the completions of sends.
     cq: MessageCq,
-    /// Registered memory of the frames, one after the other.
+    /// Registered memory of the frames to send, one after the other.
     memory: Mr,
-    /// Scatter entries, one for each frame.
+    /// Scatter entries of the frames to send, one for each frame.
     entries: Vec<ffi::ibv_sge>,
     /// Send WRs, reused for each list of sends.
     list: Vec<ffi::ibv_send_wr>,
-    /// Number of sends that the queue accepts before another one completes.
+    /// Number of sends that the send queue accepts before another one completes.
     room: usize,
-    /// Largest number of sends in flight.
+    /// Largest number of frames in flight on the send queue.
     depth: usize,
     /// Index of the frame to send next.
     next: usize,
@@ -34,9 +34,9 @@ pub struct Generator {
 // SAFETY: the pointers are to the generator's own vectors and memory, which nothing else accesses.
 unsafe impl Send for Generator {}
 
-/// RAW_PACKET QP. The generator drops it first, so the CQ outlives it.
+/// RAW_PACKET QP of a frame generator. The generator drops it first, so the CQ outlives it.
 struct RawQp {
-    /// Verbs handle of the QP.
+    /// Verbs handle of the RAW_PACKET QP.
     raw: *mut ffi::ibv_qp,
     // Held until the QP is destroyed.
     _pd: Pd,
@@ -56,7 +56,7 @@ impl Drop for RawQp {
 }
 
 impl RawQp {
-    /// Creates a QP on a port, ready to send.
+    /// Creates a RAW_PACKET QP on a port, ready to send.
     fn make(pd: &Pd, cq: &MessageCq, depth: u32, port: u8) -> Result<Self, VerbsError> {
         // The longer structure is used: its `comp_mask` is at the place where `ibv_qp_init_attr`
         // ends with padding.
@@ -80,7 +80,7 @@ impl RawQp {
         Ok(qp)
     }
 
-    /// Moves the QP to the state in which it can send.
+    /// Moves the RAW_PACKET QP to the state in which it can send.
     fn make_ready(&self, port: u8) -> Result<(), VerbsError> {
         use ffi::{ibv_qp_attr_mask as mask, ibv_qp_state as state};
         // SAFETY: plain old data; all zero is valid.
@@ -107,8 +107,8 @@ impl RawQp {
 }
 
 impl Generator {
-    /// Creates a generator on a port, with at most `depth` sends in flight, that sends `frames` in
-    /// turn. Fails with EPERM without CAP_NET_RAW.
+    /// Creates a frame generator on a port, with at most `depth` sends in flight, that sends
+    /// `frames` in turn. Fails with EPERM without CAP_NET_RAW.
     pub fn make(
         context: &Context,
         port: u8,
@@ -146,8 +146,8 @@ impl Generator {
         })
     }
 
-    /// Sends the next `count` frames, or as many as the queue accepts. Returns the number of frames
-    /// sent.
+    /// Sends the next `count` frames, or as many as the send queue accepts. Returns the number of
+    /// frames sent.
     pub fn send(&mut self, count: usize) -> Result<usize, VerbsError> {
         self.reap()?;
         let count = count.min(self.room).min(LIST);
@@ -210,7 +210,7 @@ impl Generator {
         Ok(true)
     }
 
-    /// Polls the completions of sends, and makes room in the queue.
+    /// Polls the completions of sends, and makes room in the send queue.
     fn reap(&mut self) -> Result<(), VerbsError> {
         loop {
             let done = self.cq.poll()?;

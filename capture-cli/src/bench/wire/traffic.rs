@@ -4,23 +4,24 @@ use crate::{args::BenchWireArgs, failure::Failure};
 use std::path::Path;
 use wqcap_engine::read;
 
-/// Offset of the number in a generated frame, after the UDP header and [`MARK`].
+/// Offset of the frame number in a generated frame, after the UDP header and [`MARK`].
 pub const NUMBER_AT: usize = 46;
-/// Start of the payload of a generated frame.
+/// First bytes of the payload of a generated frame.
 const MARK: [u8; 4] = *b"wqcb";
-/// Largest size of all frames of a file, in bytes.
+/// Largest total size of the frames of a replayed file, in bytes.
 const MOST: usize = 256 << 20;
 
 /// Frames that the wire benchmark sends in turn.
 pub struct Traffic {
-    /// Name of the traffic in results.
+    /// Name of the traffic in the benchmark's results.
     pub name: String,
-    /// Frames to send, without FCS.
+    /// Frames that the benchmark sends, without FCS.
     pub frames: Vec<Vec<u8>>,
 }
 
 impl Traffic {
-    /// Creates the traffic that the arguments select: frames of `size` bytes, or those of the file.
+    /// Creates the traffic that the arguments select: generated frames of `size` bytes, or those of
+    /// the file.
     pub fn new(args: &BenchWireArgs, size: u32) -> Result<Self, Failure> {
         if let Some(path) = &args.replay {
             let name = path.file_name().unwrap_or("replay".as_ref());
@@ -35,14 +36,14 @@ impl Traffic {
         })
     }
 
-    /// Returns the mean length of a frame in bytes.
+    /// Returns the mean length of the traffic's frames in bytes.
     pub fn mean_len(&self) -> u64 {
         let sum: usize = self.frames.iter().map(Vec::len).sum();
         (sum / self.frames.len().max(1)) as u64
     }
 }
 
-/// Reads the frames of a capture file.
+/// Reads the frames of a capture file to replay.
 fn read(path: &Path) -> Result<Vec<Vec<u8>>, Failure> {
     let refused = |e: String| Failure::refused(format!("--replay {}: {e}", path.display()));
     let mut reader = read::open(path).map_err(|e| refused(e.to_string()))?;
@@ -51,24 +52,24 @@ fn read(path: &Path) -> Result<Vec<Vec<u8>>, Failure> {
         bytes += packet.bytes.len();
         if bytes > MOST {
             return Err(refused(format!(
-                "the file has more than {} MiB of frames",
+                "the file has more than {} MiB of frames; use a shorter file",
                 MOST >> 20
             )));
         }
         frames.push(packet.bytes.to_vec());
     }
     if frames.is_empty() {
-        return Err(refused("the file has no frames".into()));
+        return Err(refused("the file has no frames to send".into()));
     }
     Ok(frames)
 }
 
-/// Returns a frame that can carry a number.
+/// Returns a probe frame, which can carry a frame number.
 pub fn probe() -> Vec<u8> {
     made(64, 0)
 }
 
-/// Returns a UDP datagram over IPv4 of flow number `flow`.
+/// Returns a generated frame: a UDP datagram over IPv4 of flow number `flow`.
 fn made(size: u32, flow: u32) -> Vec<u8> {
     let size = size as usize;
     let [_, high, middle, low] = flow.to_be_bytes();
@@ -92,7 +93,7 @@ fn made(size: u32, flow: u32) -> Vec<u8> {
     frame
 }
 
-/// Returns the Internet checksum (RFC 1071).
+/// Returns the Internet checksum (RFC 1071) of an IPv4 header.
 fn checksum(header: &[u8]) -> u16 {
     let words = header.as_chunks::<2>().0;
     let mut sum: u32 = words
@@ -105,7 +106,7 @@ fn checksum(header: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Returns the number in a generated frame.
+/// Returns the frame number in a generated frame.
 pub fn number_in(frame: &[u8]) -> Option<u32> {
     let mark = frame.get(NUMBER_AT - MARK.len()..NUMBER_AT)?;
     let number = frame.get(NUMBER_AT..NUMBER_AT + 4)?;

@@ -20,27 +20,27 @@ use std::{
 };
 use wqcap_engine::config::{Config, Problem};
 
-/// Largest number of links to follow on a path, the same as in the kernel.
+/// Largest number of symbolic links to follow on the path to a hook, the same as in the kernel.
 const MOST_LINKS: usize = 40;
-/// Folder for hooks that messages recommend.
+/// Folder for hook programs that messages recommend.
 const PROPER_FOLDER: &str = "/usr/local/lib/wqcap";
 /// `S_ISVTX` of sys/stat.h: in a folder with this bit only owners rename and remove files.
 const STICKY: u32 = 0o1000;
 
-/// Returns the problem of the hook of a configuration, or `None` if it may run.
+/// Returns the problem with the hook of a configuration, or `None` if the hook may run.
 pub fn problem(config: &Config) -> Option<Problem> {
     let program = &config.output.hook;
     let problem = unfit(program).or_else(|| match reachable(config, program) {
         Ok(problem) => problem,
         Err(e) => Some(format!(
-            "cannot check who can replace it: {}; name a program whose folders are readable",
+            "cannot check which users can replace the program: {}; name a program whose folders are readable",
             without_errno(&e)
         )),
     })?;
     Some(unusable("output.hook", program, &problem))
 }
 
-/// Returns the reason why the program cannot run.
+/// Returns the reason why a hook program cannot run.
 fn unfit(program: &Path) -> Option<String> {
     match fs::metadata(program) {
         Err(e) => Some(without_errno(&e)),
@@ -56,7 +56,7 @@ fn unfit(program: &Path) -> Option<String> {
     }
 }
 
-/// Returns the reason why the capture can replace the program.
+/// Returns the reason why the capture can replace its hook program.
 fn reachable(config: &Config, program: &Path) -> io::Result<Option<String>> {
     let steps = steps(program)?;
     let base = model_base();
@@ -105,17 +105,17 @@ fn reachable(config: &Config, program: &Path) -> io::Result<Option<String>> {
 
 /// Step of a path lookup: one name that is looked up in a folder.
 struct LookupStep {
-    /// Absolute path of the folder, without links.
+    /// Absolute path of the folder in which the name is looked up, without links.
     folder: PathBuf,
-    /// Metadata of the folder.
+    /// Metadata of the folder in which the name is looked up.
     folder_found: Metadata,
     /// Name that is looked up in the folder.
     name: OsString,
-    /// Metadata of the entry with that name; a link is not followed.
+    /// Metadata of the entry with the looked-up name; a link is not followed.
     found: Metadata,
 }
 
-/// Returns the steps of the path to a file, including those of all links.
+/// Returns the lookup steps of the path to a file, including those of all links.
 fn steps(file: &Path) -> io::Result<Vec<LookupStep>> {
     let mut left: VecDeque<OsString> = VecDeque::new();
     let mut at = PathBuf::from("/");
@@ -164,13 +164,13 @@ fn steps(file: &Path) -> io::Result<Vec<LookupStep>> {
 }
 
 impl LookupStep {
-    /// Returns the path of the looked-up entry.
+    /// Returns the absolute path of the looked-up entry.
     fn path(&self) -> PathBuf {
         self.folder.join(&self.name)
     }
 
-    /// Returns `true` if the name is looked up in the folder with this device and inode, or below
-    /// it.
+    /// Returns `true` if the name is looked up in the folder with this device and inode, or in a
+    /// folder below that.
     fn is_below(&self, id: (u64, u64)) -> io::Result<bool> {
         for folder in self.folder.ancestors() {
             let folder = fs::symlink_metadata(folder)?;
@@ -181,7 +181,7 @@ impl LookupStep {
         Ok(false)
     }
 
-    /// Returns `true` if `user`, the user of this process, can replace the entry with that name.
+    /// Returns `true` if `user`, the user of this process, can replace the looked-up entry.
     fn is_replaceable(&self, user: Uid) -> io::Result<bool> {
         let folder = &self.folder_found;
         let owns = |it: &Metadata| it.uid() == user.as_raw();

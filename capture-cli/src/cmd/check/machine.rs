@@ -22,8 +22,8 @@ pub fn problems(config: &Config) -> Vec<Problem> {
     all
 }
 
-/// Checks that folders exist and are writable, and that the hook is a program that the capture
-/// cannot replace.
+/// Checks that the configured folders exist and are writable, and that the hook is a program that
+/// the capture cannot replace.
 pub fn folders(config: &Config) -> Vec<Problem> {
     let output = &config.output;
     let folders = written_folders(config).map(|(key, dir)| folder(key, dir));
@@ -35,7 +35,7 @@ pub fn folders(config: &Config) -> Vec<Problem> {
     found.into_iter().flatten().collect()
 }
 
-/// Checks a folder that the key `key` names.
+/// Checks a folder that the configuration key `key` names.
 fn folder(key: &str, dir: &Path) -> Option<Problem> {
     let shown = dir.display();
     let remedy = format!("create it (mkdir -p '{shown}') or name another (--set {key}=.)");
@@ -55,7 +55,8 @@ fn folder(key: &str, dir: &Path) -> Option<Problem> {
     Some(unusable(key, dir, &problem))
 }
 
-/// Checks that the address belongs to this machine. Its port may be in use by a running capture.
+/// Checks that the metrics address belongs to this machine. Its port may be in use by a running
+/// capture.
 fn listen(metrics: &MetricsConfig) -> Option<Problem> {
     let any_port = |address: SocketAddr| SocketAddr::new(address.ip(), 0);
     let addresses = metrics.listen.resolve();
@@ -69,7 +70,7 @@ fn listen(metrics: &MetricsConfig) -> Option<Problem> {
     Some(Problem::new("metrics.listen", value, problem))
 }
 
-/// Returns an error's text without its number.
+/// Returns the text of an I/O error without its number.
 pub(super) fn without_errno(e: &io::Error) -> String {
     let text = e.to_string();
     match text.split_once(" (os error") {
@@ -78,7 +79,7 @@ pub(super) fn without_errno(e: &io::Error) -> String {
     }
 }
 
-/// Returns the problem of a path that the key `key` names.
+/// Returns the problem of a path that the configuration key `key` names.
 pub(super) fn unusable(key: &str, path: &Path, problem: &str) -> Problem {
     Problem::new(key, format!("\"{}\"", path.display()), problem)
 }

@@ -70,17 +70,18 @@ pub fn check(args: &CheckArgs) -> Result<(), Failure> {
 
 /// Configuration that has been checked against this machine.
 pub struct Checked {
-    /// Configuration as given.
+    /// Configuration as given, before the defaults of a finite wire.
     pub loaded: Config,
     /// Configuration with the defaults of a finite wire.
     pub config: Config,
-    /// Plan, or `None` if there is no device and none is required.
+    /// Plan of the run, or `None` if there is no device and none is required.
     pub plan: Option<Plan>,
 }
 
 impl Checked {
-    /// Reads the configuration, switches to its user, and checks it against this machine and its
-    /// device. Reports all problems at once. `wire` is the wire of the software NIC.
+    /// Reads the configuration, switches to its user, and checks the configuration against this
+    /// machine and its device. Reports all problems at once. `wire` is the wire of the software
+    /// NIC.
     pub fn new(
         args: &ConfigArgs,
         wire: Option<&str>,
@@ -146,7 +147,8 @@ pub fn enter(config: &ConfigArgs, model: Option<&str>) -> Result<(), Failure> {
     enter_model(model, &config.model())
 }
 
-/// Makes the plan, with the defaults of the software NIC's wire.
+/// Makes the plan of a run, and applies the defaults of the software NIC's wire to the
+/// configuration.
 pub fn settle(config: &mut Config) -> Result<Plan, Failure> {
     let devices = device::list()?;
     let mut found = machine::folders(config);
@@ -158,7 +160,8 @@ pub fn settle(config: &mut Config) -> Result<Plan, Failure> {
     Err(Failure::all_refused(found.iter().map(ToString::to_string)))
 }
 
-/// Makes the plan, and applies the defaults of the software NIC's wire to the configuration.
+/// Makes the plan of a run on one of `devices`, and applies the defaults of the software NIC's wire
+/// to the configuration.
 fn plan(config: &mut Config, devices: &[DeviceFacts]) -> Result<Plan, Vec<Problem>> {
     if let Err(failure) = require_capable(devices, config.device.name.as_deref()) {
         let others = Plan::check_without_device(config).err();
@@ -177,7 +180,7 @@ fn plan(config: &mut Config, devices: &[DeviceFacts]) -> Result<Plan, Vec<Proble
     }
 }
 
-/// Splits an error into one problem for each message.
+/// Splits an engine error into one configuration problem for each message.
 fn problems(error: wqcap_engine::Error) -> Vec<Problem> {
     use wqcap_engine::Error;
     match error {
@@ -200,8 +203,8 @@ pub fn model_wire(plan: &Plan) -> Option<String> {
     model_file(plan, "model_wire")
 }
 
-/// Applies the defaults for the wire, which the software NIC publishes for each port together with
-/// whether it is finite.
+/// Applies the defaults for the wire to the configuration. The software NIC publishes the wire of
+/// each port together with whether it is finite.
 fn wire_defaults(config: &mut Config, plan: &Plan) {
     let live = |wire: String| {
         ["af_packet:", "af_xdp:"]
@@ -217,8 +220,8 @@ fn wire_defaults(config: &mut Config, plan: &Plan) {
     }
 }
 
-/// Checks that the wire is open. A wire that cannot be opened leaves the port without a link, and
-/// no frame would arrive.
+/// Checks that the wire of the software NIC is open. A wire that cannot be opened leaves the port
+/// without a link, and no frame would arrive.
 fn require_wire(plan: &Plan) -> Result<(), Failure> {
     let Some(wire) = model_wire(plan) else {
         return Ok(());
@@ -232,13 +235,13 @@ fn require_wire(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns `true` if the wire does not wait for buffers.
+/// Returns `true` if the wire of the software NIC does not wait for receive buffers.
 fn is_lossy(wire: &str) -> bool {
     wire.split_once(':')
         .is_some_and(|(_, options)| options.split(',').any(|word| word == "lossy"))
 }
 
-/// Returns the port of the plan.
+/// Returns the facts of the port that the plan captures.
 pub fn port(plan: &Plan) -> Option<&device::PortFacts> {
     plan.device
         .ports

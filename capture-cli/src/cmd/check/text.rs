@@ -18,14 +18,14 @@ use wqcap_engine::{
     },
 };
 
-/// Stall of a disk that should lose no frames, in milliseconds. Garbage collection in a solid-state
-/// disk takes about that long.
+/// Stall of a disk, in milliseconds, that should lose no frames. Garbage collection in a
+/// solid-state disk takes about that long.
 const STALL_MS: f64 = 250.0;
 
 /// Describes how many frames a queue holds while its loop does not poll, and for how long that
 /// lasts if the queue receives the full rate of its port.
 fn holds_line(plan: &Plan) -> String {
-    /// Bytes of a frame on the wire that are not captured: FCS, preamble and gap.
+    /// Bytes that each frame takes on the wire besides the captured ones: FCS, preamble and gap.
     const AROUND: f64 = 4.0 + 8.0 + 12.0;
     let port = plan.device.ports.iter().find(|it| it.number == plan.port);
     let rate = port.map_or(0.0, |it| it.rate_gbps);
@@ -54,7 +54,7 @@ pub fn aliases(aliases: &[Alias]) -> String {
     text + "\n"
 }
 
-/// Formats the plan as comments.
+/// Formats the plan of a run as comments.
 pub fn describe(plan: &Plan, config: &Config) -> String {
     let mut text = String::from("\n# The plan\n");
     let mut line = |what: &str, value: String| {
@@ -157,7 +157,7 @@ pub fn describe(plan: &Plan, config: &Config) -> String {
     text
 }
 
-/// Describes the device and its port.
+/// Describes the device of the plan and its port.
 fn device_line(plan: &Plan) -> String {
     let mut text = format!("{} port {}", plan.device.name, plan.port);
     if let Some(port) = port(plan) {
@@ -242,7 +242,7 @@ fn reduction_line(reduction: &Reduction) -> Option<String> {
     (!steps.is_empty()).then(|| steps.join(", then "))
 }
 
-/// Describes the number of table entries of each queue.
+/// Describes the number of indirection table entries of each queue.
 fn table_line(plan: &Plan) -> String {
     let shares = plan.queues.iter().map(|queue| {
         let entries = plan.table.iter().filter(|it| **it == queue.index).count();
@@ -306,7 +306,7 @@ fn files_line(plan: &Plan, config: &Config) -> String {
     text
 }
 
-/// Describes the flow records.
+/// Describes the flow records that a run writes.
 fn flows_line(flows: &FlowsPlan, stages: usize) -> String {
     let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
     format!(

@@ -23,7 +23,7 @@ use wqcap_control::{
     protocol::{AnswerBody, Command, Stats, auth::Keys, schema},
 };
 
-/// Interval at which `watch` checks whether its terminal or pipe is closed.
+/// Interval at which `wqcap ctl watch` checks whether its terminal or pipe is closed.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Executes one command of `wqcap ctl`.
@@ -43,7 +43,7 @@ pub fn ctl(args: &CtlArgs) -> Result<(), Failure> {
     print_answer(&body, args.json)
 }
 
-/// Connects to the service over the transport that the arguments select.
+/// Connects to the control service over the transport that the arguments select.
 pub fn connect(args: &ServiceArgs) -> Result<Client, Failure> {
     if let (Some(to), Some(key_file)) = (&args.rdma, &args.key_file) {
         return connect_rdma(to, key_file, args.timeout);
@@ -76,7 +76,8 @@ fn connect_rdma(to: &str, key_file: &Path, timeout: Duration) -> Result<Client, 
     Ok(Client::new(transport))
 }
 
-/// Returns an id that no other change has, so that the service can recognise a repeated request.
+/// Returns an id that no other change request has, so that the control service can recognise a
+/// repeated request.
 #[expect(clippy::disallowed_methods, reason = "a file of /proc")]
 fn fresh_id() -> Result<String, Failure> {
     std::fs::read_to_string("/proc/sys/kernel/random/uuid")
@@ -84,7 +85,8 @@ fn fresh_id() -> Result<String, Failure> {
         .map_err(|e| Failure::failed(format!("/proc/sys/kernel/random/uuid: {e}")))
 }
 
-/// Returns the failure for a connection that was lost after at least one answer.
+/// Returns the failure for a connection to the control service that was lost after at least one
+/// answer.
 pub fn ended(e: ClientError) -> Failure {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     match e {
@@ -97,12 +99,12 @@ pub fn ended(e: ClientError) -> Failure {
     }
 }
 
-/// Returns the failure for a request that the service or the connection refused.
+/// Returns the failure for a request that the control service or the connection refused.
 pub fn failure(e: ClientError) -> Failure {
     Failure::failed(e.to_string())
 }
 
-/// Converts the typed command to a request.
+/// Converts a command of `wqcap ctl` to a request of the control service.
 fn command(typed: &CtlCommand) -> Result<Command, Failure> {
     Ok(match typed {
         CtlCommand::Status | CtlCommand::Schema => Command::Status,
@@ -169,8 +171,8 @@ fn command(typed: &CtlCommand) -> Result<Command, Failure> {
     })
 }
 
-/// Converts rule fields to JSON values: numbers, also hexadecimal ones, and other JSON values where
-/// they parse, else text.
+/// Converts the fields of a hardware rule to JSON values: numbers, also hexadecimal ones, and other
+/// JSON values where they parse, else text.
 fn rule(fields: &[Setting]) -> BTreeMap<String, Value> {
     let value = |it: &Setting| {
         let text = it.value.as_str();
@@ -189,7 +191,7 @@ fn rule(fields: &[Setting]) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// Prints statistics as they arrive, until stdout is closed.
+/// Prints the capture's statistics as they arrive, until stdout is closed.
 fn watch(
     client: &mut Client,
     every: Duration,
@@ -224,7 +226,7 @@ fn watch(
     Ok(())
 }
 
-/// Prints an answer as JSON or as text.
+/// Prints an answer of the control service as JSON or as text.
 fn print_answer(body: &AnswerBody, json: bool) -> Result<(), Failure> {
     match (body, json) {
         (AnswerBody::Status(it), true) => output::print_json(it),

@@ -9,7 +9,7 @@ use wqcap_control::protocol::{
 };
 use wqcap_engine::stats::{Counter, Total};
 
-/// Returns the text that an answer contains, or else its JSON.
+/// Returns the text that an answer of the control service contains, or else the answer's JSON.
 pub fn text_of(it: &Value) -> String {
     match it["text"].as_str() {
         Some(text) => text.to_owned(),
@@ -17,7 +17,7 @@ pub fn text_of(it: &Value) -> String {
     }
 }
 
-/// Returns the name of a capture's state.
+/// Returns the printed name of a capture's state.
 pub fn state(it: CaptureState) -> &'static str {
     match it {
         CaptureState::Running => "running",
@@ -27,7 +27,7 @@ pub fn state(it: CaptureState) -> &'static str {
     }
 }
 
-/// Formats the state of capture and service, one line per item.
+/// Formats the status of the capture and of the control service, one line per item.
 pub fn status(it: &Status) -> String {
     let capture = &it.capture;
     let mut text = String::new();
@@ -73,7 +73,8 @@ pub fn status(it: &Status) -> String {
     text
 }
 
-/// Describes how long files stay before they are deleted, or how long until the disk is full.
+/// Describes how long capture files stay before they are deleted, or how long until the disk is
+/// full.
 pub fn disk(it: &Outlook) -> String {
     let time = match it.seconds {
         seconds if seconds < 120.0 => format!("{seconds:.0} seconds"),
@@ -87,7 +88,7 @@ pub fn disk(it: &Outlook) -> String {
     }
 }
 
-/// Describes the frames of a ledger; lines that are 0 are left out.
+/// Describes the frames of a ledger; ledger lines that are 0 are left out.
 fn total(it: &Total) -> String {
     let mut text = format!(
         "{} received, {} captured, {}",
@@ -124,7 +125,7 @@ fn transport(it: &TransportStatus) -> String {
     )
 }
 
-/// Describes the SRQ that RDMA clients share.
+/// Describes the SRQ that RDMA clients of the control service share.
 fn srq(RdmaStatus { srq: it, .. }: &RdmaStatus) -> String {
     let not_ready = it
         .receiver_not_ready
@@ -174,12 +175,12 @@ pub fn stats(it: &Stats) -> String {
     text
 }
 
-/// Returns the number of frames lost in all ways.
+/// Returns the number of frames of a ledger that were lost, summed over all causes.
 fn lost(it: &Total) -> u64 {
     it.dropped_pipeline + it.dropped_storage + it.late + it.errors
 }
 
-/// Formats a line of `watch`: the rates since the previous line, and the totals.
+/// Formats a line of `wqcap ctl watch`: the rates since the previous line, and the totals.
 pub fn watched(before: Option<&Stats>, now: &Stats) -> String {
     let zero = Stats::default();
     let before = before.unwrap_or(&zero);

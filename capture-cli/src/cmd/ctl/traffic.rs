@@ -4,10 +4,11 @@ use crate::term::table::{bytes, scaled, span, thousands};
 use std::{collections::BTreeMap, fmt::Write};
 use wqcap_engine::analysis::live::{Distribution, Talker, TrafficSnapshot, Volume};
 
-/// Largest number of senders that are listed.
+/// Largest number of senders that the text of the statistics lists.
 const TALKERS: usize = 5;
 
-/// Formats the traffic, one line per kind of statistics. Kinds without data are left out.
+/// Formats the live statistics of the traffic, one line per kind of statistics. Kinds without data
+/// are left out.
 pub fn text(it: &TrafficSnapshot) -> String {
     let mut text = String::new();
     let mut line = |what: &str, value: String| {
@@ -57,12 +58,12 @@ pub fn text(it: &TrafficSnapshot) -> String {
     text
 }
 
-/// Joins parts with commas.
+/// Joins parts of a line with commas.
 fn joined(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Formats the share of each protocol or trait, the largest first.
+/// Formats each protocol's or trait's share of the traffic, the largest first.
 fn shares(volumes: &BTreeMap<String, Volume>, of: u64) -> String {
     let mut volumes: Vec<_> = volumes.iter().filter(|(_, it)| it.frames > 0).collect();
     volumes.sort_by_key(|(_, it)| std::cmp::Reverse(it.frames));
@@ -73,7 +74,7 @@ fn shares(volumes: &BTreeMap<String, Volume>, of: u64) -> String {
     )
 }
 
-/// Formats a share in percent.
+/// Formats `part` as a share of `of` in percent.
 fn percent(part: u64, of: u64) -> String {
     let percent = part as f64 * 100.0 / of.max(1) as f64;
     if percent > 0.0 && percent < 1.0 {

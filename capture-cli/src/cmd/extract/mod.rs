@@ -29,7 +29,7 @@ use wqcap_engine::{
     index::FlowTerms,
 };
 
-/// Extracts frames, and prints how much of the files was read.
+/// Extracts frames from a directory of capture files, and prints how much of the files was read.
 pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
     merge::settle_stdout(&args.out, args.json)?;
     key::settle(&args.key)?;
@@ -70,7 +70,7 @@ pub fn extract(args: &ExtractArgs, quiet: bool) -> Result<(), Failure> {
     Failure::from_messages(extracted.written.losses)
 }
 
-/// Prints the result, as JSON or as text.
+/// Prints the result of an extraction, as JSON or as text.
 fn print_result(
     args: &ExtractArgs,
     quiet: bool,
@@ -94,7 +94,7 @@ fn query(args: &ExtractArgs) -> Result<ExtractQuery, Failure> {
     })
 }
 
-/// Builds the selection of frames, and the form of the output.
+/// Builds the selection of frames to extract, and the form of the output.
 fn frames(args: &ExtractArgs) -> Result<FrameQuery, Failure> {
     let filter = args.filter.compile()?;
     let from = args.from.map_or(0, |it| it.0);
@@ -135,7 +135,7 @@ fn both(a: &str, b: &str) -> String {
     }
 }
 
-/// Builds the anonymization, if the arguments request it.
+/// Builds the parameters of the anonymization, if the arguments request it.
 fn anonymize(args: &ExtractArgs) -> Result<Option<AnonymizeParams>, Failure> {
     let Some(path) = &args.anonymize else {
         return Ok(None);
@@ -172,7 +172,7 @@ fn text(it: &Extracted) -> String {
     text + &notes_in_words(&it.written)
 }
 
-/// Formats the output: `12 frames into OUT: pcapng, 1.2 KiB`.
+/// Formats the output of an extraction: `12 frames into OUT: pcapng, 1.2 KiB`.
 fn output_in_words(it: &FramesWritten) -> String {
     let (frames, bytes) = (counted(it.frames, "frame"), bytes(it.bytes));
     format!("{frames} into {}: {}, {bytes}", it.out, it.format)

@@ -58,7 +58,7 @@ pub(super) fn url(args: &ExtractArgs) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Extracts frames, and prints how much was fetched.
+/// Extracts frames from a store, and prints how much was fetched.
 pub(super) fn extract(args: &ExtractArgs, url: String, quiet: bool) -> Result<(), Failure> {
     let query = StoreQuery {
         store: url,
@@ -82,7 +82,7 @@ pub(super) fn extract(args: &ExtractArgs, url: String, quiet: bool) -> Result<()
     Failure::from_messages(extracted.written.losses)
 }
 
-/// Selects the objects that may have the frames.
+/// Selects the objects of the store that may contain the requested frames.
 fn choice(args: &ExtractArgs) -> Result<ObjectChoice, Failure> {
     let of = &args.store;
     if let Some(path) = &of.ranges {
@@ -98,7 +98,7 @@ fn choice(args: &ExtractArgs) -> Result<ObjectChoice, Failure> {
     })
 }
 
-/// Reads a file; `-` is standard input.
+/// Reads the file that `--ranges` names; `-` is standard input.
 #[expect(clippy::disallowed_methods, reason = "the user chose the file")]
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     if path.as_os_str() != "-" {

@@ -12,10 +12,11 @@ use clap_mangen::{
 };
 use std::{fs, io, path::Path};
 
-/// Headings of sections. A heading is a line by itself, or precedes its first sentence.
+/// Section headings in the help texts. A heading is a line by itself, or precedes its first
+/// sentence.
 const HEADINGS: [&str; 2] = ["Examples", "Exit status"];
 
-/// Writes the pages of a command and of all its visible subcommands.
+/// Writes the man pages of a command and of all its visible subcommands.
 #[expect(clippy::disallowed_methods, reason = "the user chose the folder")]
 pub fn pages(command: &Command, dir: &Path) -> io::Result<()> {
     for below in command.get_subcommands().filter(|it| !it.is_hide_set()) {
@@ -46,7 +47,7 @@ fn page(command: &Command, name: &str) -> io::Result<String> {
     Ok(source(&page))
 }
 
-/// Returns the synopsis as in the help. The options have a separate section.
+/// Returns the synopsis of a command as in the help. The options have a separate section.
 fn synopsis(command: &Command) -> Roff {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage:").trim();
@@ -57,8 +58,8 @@ fn synopsis(command: &Command) -> Roff {
     section
 }
 
-/// Splits the text after the options into additions to the description and sections that follow the
-/// options.
+/// Splits the help text after the options into additions to the description and sections that
+/// follow the options.
 fn after_help(command: &Command) -> (Roff, Roff) {
     let text = command.get_after_help().map(ToString::to_string);
     let text = text.unwrap_or_default();
@@ -86,7 +87,7 @@ fn after_help(command: &Command) -> (Roff, Roff) {
     (description, ends)
 }
 
-/// Returns the section with references to other pages.
+/// Returns the man page section with references to other pages.
 fn see_also(name: &str) -> Roff {
     let mut section = Roff::new();
     section.control("SH", ["SEE ALSO"]);

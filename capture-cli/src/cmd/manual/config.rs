@@ -51,20 +51,20 @@ pub fn page() -> Roff {
 /// Converter of Markdown events to roff.
 #[derive(Default)]
 struct RoffConverter {
-    /// Man page so far.
+    /// Man page converted so far.
     page: Roff,
-    /// Text so far of the open paragraph, item or cell.
+    /// Text converted so far of the open paragraph, list item or table cell.
     text: Vec<Inline>,
-    /// Set while the text is emphasised.
+    /// Set while the converted Markdown text is emphasised.
     is_strong: bool,
-    /// Header row of the current table.
+    /// Header row of the current Markdown table.
     heads: Vec<String>,
-    /// Cells so far of the current row.
+    /// Cells converted so far of the current Markdown table row.
     row: Vec<Vec<Inline>>,
 }
 
 impl RoffConverter {
-    /// Converts one Markdown event.
+    /// Converts one Markdown event to roff.
     fn event(&mut self, event: Event) {
         match event {
             Event::Text(text) if self.is_strong => self.text.push(bold(&*text)),
@@ -99,7 +99,7 @@ impl RoffConverter {
         }
     }
 
-    /// Writes the entry of a key from the current row.
+    /// Writes the man page entry of a configuration key from the current table row.
     fn entry(&mut self) {
         let mut cells = take(&mut self.row).into_iter().zip(&self.heads);
         self.page.control("TP", []);
@@ -114,7 +114,7 @@ impl RoffConverter {
         }
     }
 
-    /// Writes the text of the open paragraph or item.
+    /// Writes the text of the open paragraph or list item to the man page.
     fn flush(&mut self) {
         let text = take(&mut self.text);
         self.page.text(text);

@@ -45,7 +45,7 @@ fn write(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the command without its hidden parts, which clap_complete would offer.
+/// Returns the command-line definition without its hidden parts, which clap_complete would offer.
 fn shown(command: &Command) -> Command {
     let arguments = command.get_arguments().filter(|it| !it.is_hide_set());
     let subcommands = command.get_subcommands().filter(|it| !it.is_hide_set());
@@ -86,7 +86,7 @@ fn literal<'a>(page: &mut Roff, lines: impl IntoIterator<Item = &'a str>) {
     page.control("EE", []).control("RE", []);
 }
 
-/// Returns a page as roff source. Removes the repeated preamble of each part, and escapes ASCII
+/// Returns a man page as roff source. Removes the repeated preamble of each part, and escapes ASCII
 /// characters that roff would replace.
 fn source(page: &[u8]) -> String {
     let preamble = Roff::new().render();

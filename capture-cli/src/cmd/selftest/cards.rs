@@ -3,8 +3,8 @@
 use super::report::{Outcome, SelftestReport};
 use std::path::Path;
 
-/// Features that only some devices have, each with the id of its finding. The feature is available
-/// if the finding is accepted or has the value `true`.
+/// Features that only some devices have, each with the id of its selftest finding. The feature is
+/// available if the finding is accepted or has the value `true`.
 const OFFERS: [(&str, &str); 6] = [
     ("FCS", "wq/flag/scatter_fcs"),
     ("VLAN stripping", "wq/flag/cvlan_stripping"),
@@ -13,10 +13,10 @@ const OFFERS: [(&str, &str); 6] = [
     ("real time", "clock/real_time"),
     ("sniffer", "rule/sniffer"),
 ];
-/// Id of the finding with the throughput.
+/// Id of the selftest finding with the throughput.
 const FASTEST: &str = "throughput: 4 queues, 64 bytes";
 
-/// Formats a table of these reports. Each path is that of the report's file.
+/// Formats a Markdown table of selftest reports. Each path is that of the report's file.
 pub fn table(reports: &[(&Path, SelftestReport)]) -> String {
     let mut text = String::from(
         "| device | firmware | kernel | as expected | refused | offers | PCIe | 64-byte frames, 4 queues | report |\n\

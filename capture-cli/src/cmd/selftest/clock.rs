@@ -7,30 +7,31 @@ use std::{
 };
 use wqcap_engine::device::{DeviceCaps, DeviceFacts};
 
-/// Number of readings, of which the best one counts. Some of them are not interrupted.
+/// Number of readings of the device's clock, of which the best one counts. Some of them are not
+/// interrupted.
 const TRIES: usize = 32;
 /// Time limit for all readings of the device's clock.
 const MOST: Duration = Duration::from_secs(5);
-/// Reason of a finding without a reading of the device's clock.
+/// Reason of a clock finding if the device's clock cannot be read.
 const CLOCK_STANDS: &str = "the device's counter cannot be read, or does not advance";
-/// Largest delay with which the software NIC's thread writes its counter.
+/// Largest delay with which the thread of the software NIC writes the device's counter.
 const MODEL: Duration = Duration::from_millis(1);
-/// Interval between checks for a signal.
+/// Interval at which the measurement of the drift checks for a signal.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Reading of the device's counter.
+/// Reading of the device's counter, with its host time.
 struct CounterReading {
-    /// Value of the device's counter in ticks.
+    /// Value of the device's counter in the reading, in ticks.
     ticks: u64,
-    /// Host time of the reading.
+    /// Host time at which the device's counter was read.
     at: Instant,
-    /// Uncertainty of the host time of the reading.
+    /// Uncertainty of the host time at which the device's counter was read.
     within: Duration,
 }
 
-/// Returns the best of several readings: of the fastest ones, the one with the highest counter. A
-/// counter that is unchanged since the previous reading is read at its next change. (A thread
-/// writes the counter of the software NIC.)
+/// Returns the best of several readings of the device's counter: of the fastest ones, the one with
+/// the highest counter. A counter that is unchanged since the previous reading is read at its next
+/// change. (A thread writes the counter of the software NIC.)
 fn reading(run: &mut SelftestRun, caps: &DeviceCaps) -> Option<CounterReading> {
     let began = Instant::now();
     let first = run.context.query_clock().ok()?;
@@ -111,7 +112,7 @@ pub fn drift(run: &mut SelftestRun, device: &DeviceFacts, time: Duration) {
     );
 }
 
-/// Records the speed and width of the PCIe link.
+/// Records the speed and width of the device's PCIe link.
 #[expect(clippy::disallowed_methods, reason = "a file of sysfs")]
 pub fn link(run: &mut SelftestRun) {
     for file in [

@@ -7,15 +7,15 @@ use std::{collections::BTreeMap, fmt::Write};
 /// Finding in which two selftest reports differ.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// Id of the finding.
+    /// Id of the finding in which two selftest reports differ.
     id: String,
-    /// Outcome in the first report, or `None` if it lacks the finding.
+    /// Outcome of the finding in the first report, or `None` if the report lacks the finding.
     a: Option<Outcome>,
-    /// Outcome in the second report, or `None` if it lacks the finding.
+    /// Outcome of the finding in the second report, or `None` if the report lacks the finding.
     b: Option<Outcome>,
 }
 
-/// Returns the differences, grouped by the subject of the findings.
+/// Returns the differences between two selftest reports, grouped by the subject of the findings.
 pub fn compare(a: &SelftestReport, b: &SelftestReport) -> BTreeMap<String, Vec<Difference>> {
     let mut pairs: BTreeMap<&str, (&str, [Option<&Outcome>; 2])> = BTreeMap::new();
     for (side, report) in [a, b].into_iter().enumerate() {
@@ -42,7 +42,7 @@ pub fn compare(a: &SelftestReport, b: &SelftestReport) -> BTreeMap<String, Vec<D
     differences
 }
 
-/// Formats the differences between two reports as text.
+/// Formats the differences between two selftest reports as text.
 pub fn text(differences: &BTreeMap<String, Vec<Difference>>) -> String {
     let mut text = String::new();
     let side = |it: &Option<Outcome>| {

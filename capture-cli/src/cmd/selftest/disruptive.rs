@@ -19,11 +19,11 @@ use wqcap_engine::{
     verbs::{AsyncEvent, AsyncEvents, Context},
 };
 
-/// Time limit for the event of a lost link or device.
+/// Time limit for the device's event that reports a lost link or device.
 const GONE: Duration = Duration::from_secs(2);
-/// Time limit for the negotiation of a link.
+/// Time limit for the negotiation of the port's link.
 const LINKED: Duration = Duration::from_secs(30);
-/// Time limit for a driver to start a device.
+/// Time limit for the driver to start the device.
 const STARTED: Duration = Duration::from_secs(60);
 /// Interval between checks for an event of the device.
 const TICK: Duration = Duration::from_millis(2);
@@ -32,9 +32,10 @@ const ACTIVE: u32 = 4;
 /// Interface flag `IFF_PROMISC` of linux/if.h.
 const PROMISCUOUS: u32 = 0x100;
 
-/// Guard that restores a setting when it is dropped, unless [`PutBack::now`] has done so.
+/// Guard that restores a setting of the port when it is dropped, unless [`PutBack::now`] has done
+/// so.
 struct PutBack<F: FnMut() -> io::Result<()>> {
-    /// Name of the restoring action, for error messages.
+    /// Name of the action that restores the setting, for error messages.
     what: &'static str,
     /// Function that restores the setting.
     how: F,
@@ -48,7 +49,7 @@ impl<F: FnMut() -> io::Result<()>> PutBack<F> {
         Self { what, how, is_done }
     }
 
-    /// Restores the setting before the drop.
+    /// Restores the setting now, instead of when the guard is dropped.
     fn now(mut self) -> io::Result<()> {
         self.is_done = true;
         (self.how)()
@@ -65,7 +66,7 @@ impl<F: FnMut() -> io::Result<()>> Drop for PutBack<F> {
     }
 }
 
-/// Runs all tests that disturb the port.
+/// Runs all selftests that disturb the port.
 pub fn disruptive(run: &mut SelftestRun, sender: Option<&Sender>, device: &DeviceFacts) {
     let all = [
         ("promiscuous", "interface/promiscuous"),
@@ -121,7 +122,7 @@ fn promiscuous(run: &mut SelftestRun, (subject, id): (&str, &str), netdev: &str)
         Some(None) => run.record_not_asked(
             subject,
             "interface/is promiscuous",
-            "the interface is not real",
+            "the port's network interface is simulated",
         ),
         Some(Some(joined)) => {
             let on = is_on();
@@ -134,7 +135,7 @@ fn promiscuous(run: &mut SelftestRun, (subject, id): (&str, &str), netdev: &str)
     }
 }
 
-/// Switches a feature as `ethtool -K` does, and back.
+/// Tests a feature of the network interface: switches it as `ethtool -K` does, and back.
 fn feature(
     run: &mut SelftestRun,
     (subject, id): (&str, &str),
@@ -176,7 +177,7 @@ fn feature(
     run.request(subject, format!("{id} switched back"), |_| put_back.now());
 }
 
-/// Takes the link down and up together with the interface.
+/// Tests the link of the port: takes it down and up together with the interface.
 fn link(run: &mut SelftestRun, (subject, id): (&str, &str), interface: &NetInterface) {
     match interface.is_up() {
         _ if run.is_over() => return,
@@ -227,7 +228,7 @@ fn link(run: &mut SelftestRun, (subject, id): (&str, &str), interface: &NetInter
     run.expect(subject, "link/state", ACTIVE, state.ok(), None);
 }
 
-/// Waits for an event for at most `most`. Returns `None` if the test is over.
+/// Waits for an event of the device for at most `most`. Returns `None` if the selftest is over.
 fn until_event(
     run: &mut SelftestRun,
     events: &mut AsyncEvents,
@@ -252,7 +253,7 @@ fn until_event(
     Some(false)
 }
 
-/// Unbinds the device from its driver, and binds it again.
+/// Tests the removal of the device: unbinds it from its driver, and binds it again.
 #[expect(clippy::disallowed_methods, reason = "files of sysfs")]
 fn driver(
     run: &mut SelftestRun,

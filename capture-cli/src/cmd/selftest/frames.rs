@@ -6,14 +6,14 @@ use etherparse::{
     IpFragOffset, IpHeaders, Ipv4Extensions, Ipv4Header, PacketBuilder, VlanId, ip_number,
 };
 
-/// Source MAC address of the sent frames, locally administered.
+/// Source MAC address of the test frames, locally administered.
 const FROM: [u8; 6] = *b"\x02wqcas";
-/// Source and destination IPv4 addresses, 192.0.2.1 and 192.0.2.2 (RFC 5737).
+/// Source and destination IPv4 addresses of the test frames, 192.0.2.1 and 192.0.2.2 (RFC 5737).
 const V4: ([u8; 4], [u8; 4]) = ([192, 0, 2, 1], [192, 0, 2, 2]);
-/// Payload of the sent frames.
+/// Payload of the test frames.
 const PAYLOAD: [u8; 40] = [0x77; 40];
 
-/// Test frame with its name in findings.
+/// Test frame of the selftest with its name in findings.
 #[derive(Clone, Debug)]
 pub struct TestFrame {
     /// Name of the test frame in findings.
@@ -22,7 +22,7 @@ pub struct TestFrame {
     pub bytes: Vec<u8>,
 }
 
-/// Returns an address of 2001:db8::/32 (RFC 3849).
+/// Returns an IPv6 address of 2001:db8::/32 (RFC 3849).
 fn v6(host: u8) -> [u8; 16] {
     let mut address = [0; 16];
     address[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
@@ -41,7 +41,7 @@ pub fn udp(flow: u16, payload: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns an Ethernet frame with an ethertype and the bytes after it, padded to 60 bytes.
+/// Returns an Ethernet frame with an ethertype and the bytes that follow it, padded to 60 bytes.
 fn other(ethertype: u16, rest: &[u8]) -> Vec<u8> {
     let mut bytes = [MAC, FROM].concat();
     bytes.extend(ethertype.to_be_bytes());
@@ -50,7 +50,7 @@ fn other(ethertype: u16, rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns an IPv4 packet with these flags, offset, options and protocol.
+/// Returns an Ethernet frame with an IPv4 packet of these flags, offset, options and protocol.
 fn ipv4(more: bool, offset: u16, options: &[u8], protocol: u8, payload: &[u8]) -> Vec<u8> {
     let len = u16::try_from(payload.len()).unwrap_or(u16::MAX);
     let mut header = Ipv4Header::new(len, 64, protocol.into(), V4.0, V4.1).unwrap_or_default();
@@ -67,7 +67,7 @@ fn ipv4(more: bool, offset: u16, options: &[u8], protocol: u8, payload: &[u8]) -
     other(0x0800, &bytes)
 }
 
-/// Returns one frame of each type. The longest is as long as `mtu` allows.
+/// Returns one test frame of each type. The longest is as long as `mtu` allows.
 pub fn frames(mtu: usize) -> Vec<TestFrame> {
     let eth = || PacketBuilder::ethernet2(FROM, MAC);
     let id = |n| VlanId::try_new(n).unwrap_or_default();

@@ -53,7 +53,7 @@ const DRIFT: Duration = Duration::from_secs(60);
 /// Default time to measure the drift of the software NIC's clock.
 const DRIFT_ON_MODEL: Duration = Duration::from_secs(1);
 
-/// Tests a device, or compares two reports.
+/// Tests a device, or compares two selftest reports.
 pub fn selftest(args: &SelftestArgs, quiet: bool) -> Result<(), Failure> {
     if args.schema {
         return output::print_json(&schema());
@@ -86,7 +86,7 @@ pub fn selftest(args: &SelftestArgs, quiet: bool) -> Result<(), Failure> {
     verdict(&report)
 }
 
-/// Tests a device, and returns the report.
+/// Tests a device, and returns the selftest report.
 fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     let given = ConfigArgs {
         file: None,
@@ -144,7 +144,7 @@ fn test(args: &SelftestArgs, quiet: bool) -> Result<SelftestReport, Failure> {
     Ok(run.finish())
 }
 
-/// Returns the selected device, after checking that it has the port.
+/// Returns the device that the arguments select, after checking that it has the selected port.
 fn chosen(args: &SelftestArgs) -> Result<DeviceFacts, Failure> {
     let devices = device::list()?;
     let names: Vec<_> = devices.iter().map(|it| it.name.as_str()).collect();
@@ -203,7 +203,7 @@ fn text(report: &SelftestReport) -> String {
     aligned(&report.findings.iter().map(row).collect::<Vec<_>>())
 }
 
-/// Formats the number of findings by outcome.
+/// Formats the number of selftest findings by outcome.
 fn summary(report: &SelftestReport) -> String {
     let count = |which: fn(&Outcome) -> bool| {
         let findings = report.findings.iter();
@@ -221,14 +221,14 @@ fn summary(report: &SelftestReport) -> String {
     )
 }
 
-/// Fails if the test ended early, or if a finding is not as expected.
+/// Fails if the selftest ended early, or if a finding is not as expected.
 fn verdict(report: &SelftestReport) -> Result<(), Failure> {
     let differs = |it: &&report::Finding| matches!(it.outcome, Outcome::Differs { .. });
     match &report.ended_early {
         None => match report.findings.iter().filter(differs).count() {
             0 => Ok(()),
             n => Err(Failure::failed(format!(
-                "not as expected: {}; look for DIFFERS",
+                "the device differs from what the engine expects in {}; the lines with DIFFERS show them",
                 counted(n as u64, "finding")
             ))),
         },

@@ -16,13 +16,14 @@ use wqcap_engine::{
 };
 use wqcap_rss::{HashFields, RssKey};
 
-/// MAC address of the test, locally administered (IEEE 802, 8.4): 02 and "wqcap".
+/// MAC address to which the selftest sends its frames, locally administered (IEEE 802, 8.4): 02 and
+/// "wqcap".
 pub const MAC: [u8; 6] = *b"\x02wqcap";
-/// WRs of a WQ whose size is not under test.
+/// Number of WRs of a WQ whose size is not under test.
 const WRS: u32 = 256;
-/// Entries of a CQ that would take 64 MiB.
+/// Number of entries of a CQ that would take 64 MiB.
 const COSTLY: u32 = 1 << 20;
-/// Flags of a WQ: name, name of the capability, bit.
+/// Creation flags of a WQ: name of the flag, name of the capability, bit.
 pub const FLAGS: [(&str, &str, u32); 4] = [
     ("cvlan_stripping", "cvlan_stripping", CVLAN_STRIPPING),
     ("scatter_fcs", "scatter_fcs", SCATTER_FCS),
@@ -33,25 +34,25 @@ pub const FLAGS: [(&str, &str, u32); 4] = [
         PCI_WRITE_END_PADDING,
     ),
 ];
-/// Formats of compressed completions (mini CQEs).
+/// Formats of compressed completions (mini CQEs), each with its name in findings.
 const MINI_CQES: [(&str, MiniFormat); 2] = [
     ("hash", MiniFormat::Hash),
     ("csum_stridx", MiniFormat::ChecksumStride),
 ];
-/// Number of rules with one match that are installed at the same time.
+/// Number of rules with one match that the selftest installs at the same time.
 const MANY: u16 = 256;
 
-/// Objects on which the test creates WQs, tables and rules.
+/// Verbs objects on which the selftest creates WQs, tables and rules.
 struct Base {
     /// Protection domain of the tested objects.
     pd: Pd,
-    /// Completion queue of the tested WQs.
+    /// CQ of the tested WQs.
     cq: Cq,
     /// Registered memory of the tested WQs.
     memory: Mr,
 }
 
-/// Records the capabilities that the device reports, and requests all objects.
+/// Records the capabilities that the device reports, and requests every kind of verbs object.
 pub fn probe(run: &mut SelftestRun, device: &DeviceFacts) {
     facts(run, device);
     run.announce("requesting objects and rules");
@@ -128,7 +129,7 @@ fn facts(run: &mut SelftestRun, device: &DeviceFacts) {
     }
 }
 
-/// Registers memory of several sizes. The last one is kept for WQs.
+/// Registers memory regions of several sizes. The last one is kept for WQs.
 fn memory(run: &mut SelftestRun, pd: &Pd) -> Option<Mr> {
     let mut kept = None;
     for kib in [4, 2048, 64 << 10, 64] {
@@ -216,7 +217,7 @@ impl Base {
         Wq::create(&self.pd, &self.cq, &self.memory, attr)
     }
 
-    /// Creates a WQ in the ready state, as a table requires.
+    /// Creates a WQ in the ready state, as an indirection table requires.
     fn ready(&self) -> Result<Wq, VerbsError> {
         let mut wq = self.wq(WRS, 1, 0)?;
         wq.set_state(None, WqState::Ready)?;
@@ -235,7 +236,7 @@ fn work_queues(run: &mut SelftestRun, device: &DeviceFacts, base: &Base) {
     let (subject, id) = ("max_recv_wr", "wq/wrs/more than the limit");
     match caps.max_wq_wr {
         Some(limit) => drop(run.request(subject, id, |_| base.wq(limit + 1, 1, 0))),
-        None => run.record_not_asked(subject, id, "the limit is unknown"),
+        None => run.record_not_asked(subject, id, "the device does not report the limit"),
     }
     for sges in [2, 4, 16, 31, 32] {
         run.request("max_sge", format!("wq/sges/{sges}"), |_| {
@@ -296,7 +297,7 @@ fn work_queues(run: &mut SelftestRun, device: &DeviceFacts, base: &Base) {
     });
 }
 
-/// Creates tables of each size, and returns one with 2 entries.
+/// Creates indirection tables of each size, and returns one with 2 entries.
 fn tables(run: &mut SelftestRun, device: &DeviceFacts, base: &Base) -> Option<RwqTable> {
     let wq = run.request("wq", "wq/for tables", |_| base.ready())?;
     let of = |run: &SelftestRun, entries: u32| {
@@ -346,12 +347,13 @@ fn hashes(run: &mut SelftestRun, base: &Base, table: &RwqTable) {
     ask("rss", "key/microsoft", microsoft, F::IPV4 | F::TCP_PORTS);
 }
 
-/// Returns the spec for frames to [`MAC`].
+/// Returns the flow spec for frames to [`MAC`].
 pub const fn own() -> FlowSpec {
     own_with(0, 0)
 }
 
-/// Returns the spec for frames to [`MAC`] with an ethertype and a VLAN identifier; 0 matches any.
+/// Returns the flow spec for frames to [`MAC`] with an ethertype and a VLAN identifier; 0 matches
+/// any.
 const fn own_with(ethertype: u16, vlan: u16) -> FlowSpec {
     FlowSpec::Ethernet {
         dst: Masked {
@@ -369,7 +371,7 @@ const fn own_with(ethertype: u16, vlan: u16) -> FlowSpec {
     }
 }
 
-/// Returns the spec for IPv4 packets, of any protocol or of one.
+/// Returns the flow spec for IPv4 packets, of any protocol or of one.
 pub fn ipv4(proto: Option<u8>) -> FlowSpec {
     FlowSpec::Ipv4 {
         src: Masked::default(),
@@ -378,7 +380,7 @@ pub fn ipv4(proto: Option<u8>) -> FlowSpec {
     }
 }
 
-/// Returns the spec for IPv6 packets, of any protocol or of one.
+/// Returns the flow spec for IPv6 packets, of any protocol or of one.
 pub fn ipv6(proto: Option<u8>) -> FlowSpec {
     FlowSpec::Ipv6 {
         src: Masked::default(),
@@ -387,19 +389,19 @@ pub fn ipv6(proto: Option<u8>) -> FlowSpec {
     }
 }
 
-/// Returns the spec for TCP to a port; 0 matches any port.
+/// Returns the flow spec for TCP to a port; 0 matches any port.
 pub fn tcp(dst: u16) -> FlowSpec {
     let (src, dst) = (Masked::default(), port(dst));
     FlowSpec::Tcp { src, dst }
 }
 
-/// Returns the spec for UDP to a port; 0 matches any port.
+/// Returns the flow spec for UDP to a port; 0 matches any port.
 pub fn udp(dst: u16) -> FlowSpec {
     let (src, dst) = (Masked::default(), port(dst));
     FlowSpec::Udp { src, dst }
 }
 
-/// Returns the match of a port; 0 matches any port.
+/// Returns the masked match of a TCP or UDP port; 0 matches any port.
 fn port(number: u16) -> Masked<u16> {
     match number {
         0 => Masked::default(),
@@ -407,7 +409,7 @@ fn port(number: u16) -> Masked<u16> {
     }
 }
 
-/// Installs rules of each form that a plan uses, and with each priority.
+/// Installs flow rules of each form that a plan uses, and with each priority.
 fn rules(run: &mut SelftestRun, base: &Base) {
     let Some((qp, other)) = rule_targets(run, base) else {
         let refused = Outcome::refused(libc::EPERM);
@@ -521,7 +523,7 @@ fn rules(run: &mut SelftestRun, base: &Base) {
     }
 }
 
-/// Creates two QPs without a hash, over tables of one entry.
+/// Creates two RSS QPs without a hash, over indirection tables of one entry.
 fn rule_targets(run: &mut SelftestRun, base: &Base) -> Option<(RssQp, RssQp)> {
     let wq = run.request("wq", "wq/for rules", |_| base.ready())?;
     let table = run.request("max_ind_table_log", "table/1 for rules", |run| {
@@ -539,7 +541,7 @@ fn rule_targets(run: &mut SelftestRun, base: &Base) -> Option<(RssQp, RssQp)> {
 }
 
 impl SelftestRun {
-    /// Requests a rule, and records the outcome.
+    /// Requests a flow rule from the device, and records the outcome.
     pub fn rule(
         &mut self,
         subject: &str,
@@ -554,7 +556,7 @@ impl SelftestRun {
     }
 }
 
-/// Reads the clock of the device in both ways.
+/// Reads the clock of the device in both ways: its counter, and the facts for converting it.
 fn clock(run: &mut SelftestRun) {
     run.request("timestamp_mask", "clock/counter", |run| {
         run.context.query_clock()

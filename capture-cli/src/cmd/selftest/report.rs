@@ -10,93 +10,94 @@ use serde_json::Value;
 
 /// Name of the schema file, which is in `docs/` next to the folder of reports.
 const SCHEMA: &str = "selftest.schema.json";
-/// Version of the report format, raised when the meaning of a report changes.
+/// Version of the selftest report format, raised when the meaning of a report changes.
 const VERSION: u32 = 1;
 
-/// Report of a selftest.
+/// Report of a selftest of one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SelftestReport {
-    /// Schema of this report, as a file name.
+    /// Schema of this selftest report, as a file name.
     #[serde(rename = "$schema")]
     pub schema: String,
-    /// Version of the report format: 1.
+    /// Version of the selftest report format: 1.
     pub version: u32,
-    /// Version of wqcap that made the report.
+    /// Version of wqcap that made the selftest report.
     pub wqcap: String,
-    /// Release of the kernel during the test.
+    /// Release of the kernel during the selftest.
     pub kernel: String,
-    /// PCI vendor and part number of the device.
+    /// PCI vendor and part number of the tested device.
     pub part: (u32, u32),
-    /// Firmware version of the device.
+    /// Firmware version of the tested device.
     pub firmware: String,
-    /// True if the device is the software NIC.
+    /// True if the tested device is the software NIC.
     pub software: bool,
-    /// True if the test also installed rules that match other traffic of the port, and changed the
-    /// port's settings for a moment.
+    /// True if the selftest also installed rules that match other traffic of the port, and changed
+    /// the port's settings for a moment.
     pub disruptive: bool,
-    /// Reason why the test ended early; null if it did not.
+    /// Reason why the selftest ended early; null if it did not.
     pub ended_early: Option<String>,
-    /// Duration of the test in milliseconds.
+    /// Duration of the selftest in milliseconds.
     pub duration_ms: u64,
-    /// Findings, in the order of the requests.
+    /// Findings of the selftest, in the order of the requests.
     pub findings: Vec<Finding>,
 }
 
-/// Finding: one request to the device, with its outcome.
+/// Finding of a selftest: one request to the device, with its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     /// Property of the device that the finding depends on.
     pub subject: String,
-    /// Id of the request, unique in a report.
+    /// Id of the finding's request, unique in a report.
     pub id: String,
-    /// Duration of the request in microseconds; 0 if nothing was requested from the device.
+    /// Duration of the finding's request in microseconds; 0 if nothing was requested from the
+    /// device.
     pub us: u64,
-    /// Outcome of the request.
+    /// Outcome of the finding's request.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// Outcome of a request.
+/// Outcome of a selftest's request to the device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
-    /// The device accepted the request.
+    /// The device accepted the request of the selftest.
     Accepted,
     /// The device or its driver refused the request.
     Refused {
-        /// Error number (errno).
+        /// Error number (errno) of the refusal.
         errno: i32,
-        /// Name of the error number.
+        /// Name of the refusal's error number.
         error: String,
     },
-    /// The device reported this value.
+    /// The device reported a value.
     Value {
-        /// Number, boolean or string.
+        /// Value that the device reported: number, boolean or string.
         value: Value,
     },
-    /// The result is the one that the engine expects.
+    /// The result of the request is the one that the engine expects.
     AsExpected,
-    /// The result differs from the one that the engine expects.
+    /// The result of the request differs from the one that the engine expects.
     Differs {
-        /// Result that the engine expects.
+        /// Result of the request that the engine expects.
         expected: Value,
-        /// Result that was found.
+        /// Result of the request that the selftest found.
         found: Value,
-        /// Completion as the device wrote it, in hexadecimal digits; null if there was none, or if
-        /// it is irrelevant.
+        /// Completion as the device wrote it, in hexadecimal digits; null if there was no
+        /// completion, or if it is irrelevant.
         raw: Option<String>,
     },
-    /// A quantity was measured.
+    /// The selftest measured a quantity.
     Measured {
-        /// Measured value.
+        /// Value that the selftest measured.
         value: f64,
         /// Unit of the measured value.
         unit: String,
-        /// Uncertainty of the value. Two measurements agree if they differ by at most the sum of
-        /// their uncertainties; null: the value is not compared.
+        /// Uncertainty of the measured value. Two measurements agree if they differ by at most the
+        /// sum of their uncertainties; null: the value is not compared.
         uncertainty: Option<f64>,
     },
-    /// Nothing was requested from the device.
+    /// The selftest requested nothing from the device.
     NotAsked {
         /// Reason why nothing was requested from the device.
         reason: String,
@@ -104,7 +105,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the outcome of a refusal with this errno.
+    /// Returns the outcome of a request that the device refused with this errno.
     pub fn refused(errno: i32) -> Self {
         Self::Refused {
             errno,
@@ -112,7 +113,7 @@ impl Outcome {
         }
     }
 
-    /// Formats the outcome in a few words.
+    /// Formats the outcome of a request in a few words.
     pub fn text(&self) -> String {
         match self {
             Self::Accepted => "accepted".into(),
@@ -127,7 +128,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the uncertainty of a measured value.
+    /// Returns the uncertainty of an outcome that is a measured value.
     fn uncertainty(&self) -> Option<f64> {
         match self {
             Self::Measured { uncertainty, .. } => *uncertainty,
@@ -135,7 +136,8 @@ impl Outcome {
         }
     }
 
-    /// Returns `true` if both outcomes mean the same for a device.
+    /// Returns `true` if two outcomes of the same request count as equal when selftest reports are
+    /// compared.
     pub fn agrees(&self, other: &Self) -> bool {
         match (self, other) {
             // The reason may differ.

@@ -14,7 +14,7 @@ use std::{
 use wqcap_engine::ResourceError;
 use wqcap_engine::verbs::{Context, Flow, FlowKind, FlowRule, FlowSpec, RssQp, VerbsError};
 
-/// Collector of findings, until a signal arrives or the device is lost.
+/// Collector of selftest findings, until a signal arrives or the device is lost.
 pub struct SelftestRun {
     /// Selftest report with the findings so far.
     pub report: SelftestReport,
@@ -22,17 +22,17 @@ pub struct SelftestRun {
     pub context: Context,
     /// Number of the tested port.
     pub port: u8,
-    /// `true` if progress is not printed.
+    /// `true` if the progress of the selftest is not printed.
     pub quiet: bool,
     /// Time at which the selftest started.
     pub began: Instant,
-    /// Set when a signal has arrived.
+    /// Set when a signal to end the selftest has arrived.
     pub stop: Arc<AtomicBool>,
 }
 
-/// Error with an errno; EIO if it has none.
+/// Error of a request to the device, with its errno; EIO if it has none.
 pub trait HasErrno {
-    /// Returns the error number (errno).
+    /// Returns the error number (errno) of the refused request.
     fn errno(&self) -> i32;
 }
 
@@ -72,7 +72,7 @@ impl HasErrno for wqcap_engine::Error {
 }
 
 impl SelftestRun {
-    /// Returns `true` if no more requests may be made.
+    /// Returns `true` if the selftest is over: a signal arrived, or a test ended it.
     pub fn is_over(&mut self) -> bool {
         if self.stop.load(Ordering::Relaxed) {
             self.end("a signal arrived");
@@ -80,19 +80,20 @@ impl SelftestRun {
         self.report.ended_early.is_some()
     }
 
-    /// Stops the test. The first reason counts.
+    /// Ends the selftest early. If it is called again, the first reason stays.
     pub fn end(&mut self, reason: impl Into<String>) {
         self.report.ended_early.get_or_insert(reason.into());
     }
 
-    /// Stops the test because the device refused an object that the remaining requests need.
+    /// Ends the selftest early because the device refused an object that the remaining requests
+    /// need.
     pub fn end_without(&mut self, object: &str) {
         self.end(format!(
             "the device refused {object}, which the remaining requests need"
         ));
     }
 
-    /// Records a finding whose request took `us` microseconds.
+    /// Records a finding of the selftest whose request took `us` microseconds.
     pub fn note(&mut self, subject: &str, id: impl Into<String>, us: u64, outcome: Outcome) {
         self.report.findings.push(Finding {
             subject: subject.into(),
@@ -102,20 +103,20 @@ impl SelftestRun {
         });
     }
 
-    /// Records a value that the device reports.
+    /// Records a finding with a value that the device reports.
     pub fn value(&mut self, subject: &str, id: &str, value: impl Into<Value>) {
         let value = value.into();
         self.note(subject, id, 0, Outcome::Value { value });
     }
 
-    /// Records that a request was not made.
+    /// Records a finding whose request was not made, with the reason.
     pub fn record_not_asked(&mut self, subject: &str, id: &str, reason: &str) {
         let reason = reason.into();
         self.note(subject, id, 0, Outcome::NotAsked { reason });
     }
 
-    /// Records whether a result is the one that the engine expects. If not, the bytes of the
-    /// completion are kept.
+    /// Records a finding: whether a result is the one that the engine expects. If not, the finding
+    /// has the bytes of the completion.
     pub fn expect(
         &mut self,
         subject: &str,
@@ -137,7 +138,7 @@ impl SelftestRun {
         self.note(subject, id, 0, outcome);
     }
 
-    /// Records a measurement. Without an uncertainty it is not compared.
+    /// Records a finding with a measured value. Without an uncertainty the value is not compared.
     pub fn measured(
         &mut self,
         subject: &str,
@@ -155,7 +156,7 @@ impl SelftestRun {
         self.note(subject, id, 0, outcome);
     }
 
-    /// Installs a normal rule on the tested port.
+    /// Installs a normal flow rule on the tested port.
     pub fn install(
         &self,
         qp: &RssQp,
@@ -171,8 +172,8 @@ impl SelftestRun {
         Flow::create(qp, &rule)
     }
 
-    /// Returns `true` if the device is lost or the test is over. After a loss, previous results are
-    /// not valid.
+    /// Returns `true` if the tested device is lost or the selftest is over. After a loss, previous
+    /// results are not valid.
     pub fn is_lost(&mut self) -> bool {
         if let Err(e) = self.context.query_port(self.port) {
             self.end(format!("the device is lost: {e}"));
@@ -180,14 +181,15 @@ impl SelftestRun {
         self.is_over()
     }
 
-    /// Prints the step that follows, unless `quiet`.
+    /// Prints the next step of the selftest, unless `quiet`.
     pub fn announce(&self, what: &str) {
         if !self.quiet {
             terminal::print_line(format_args!("{what}"));
         }
     }
 
-    /// Makes a request, records the outcome and its duration, and returns what was created.
+    /// Makes a request to the device, records the outcome and its duration, and returns what was
+    /// created.
     pub fn request<T, E: HasErrno>(
         &mut self,
         subject: &str,

@@ -28,27 +28,27 @@ use wqcap_engine::{
 };
 use wqcap_rss::{FrameClass, HashDepth, IndirectionTable, Profile, RssKey, Toeplitz, queue_of};
 
-/// Number of queues over which frames are spread.
+/// Number of queues over which the test frames are spread.
 const QUEUES: u16 = 4;
-/// Number of entries in the indirection table.
+/// Number of entries in the indirection table of the receiving queues.
 const TABLE: u32 = 16;
-/// Number of WQEs of a queue.
+/// Number of WQEs of a receiving queue.
 const WRS: u32 = 64;
-/// Size of a slot in bytes, enough for the longest frame with an FCS.
+/// Size of a receive slot in bytes, enough for the longest test frame with an FCS.
 const SLOT: u32 = 16 << 10;
-/// Size in bytes of a slot that is too short for the longest frame.
+/// Size in bytes of a receive slot that is too short for the longest test frame.
 const SHORT_SLOT: u32 = 1024;
-/// Time after which a frame counts as lost.
+/// Time after which a test frame that did not arrive counts as lost.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Number of consecutive lost frames after which the test stops.
+/// Number of consecutive lost test frames after which the selftest stops.
 const MISSED: u32 = 3;
-/// Number of frames sent beyond the WQEs of the queue.
+/// Number of frames that the test of drop counters sends beyond the WQEs of the receiving queue.
 const TOO_MANY: u32 = 10;
-/// Number of frames whose time stamps are checked.
+/// Number of frames whose time stamps the selftest checks.
 const STAMPED: u16 = 64;
-/// Duration of a trial at one rate on a card.
+/// Duration of a throughput trial at one rate on a card.
 const TRIAL: Duration = Duration::from_millis(300);
-/// Duration of a trial at one rate on the software NIC.
+/// Duration of a throughput trial at one rate on the software NIC.
 const TRIAL_ON_MODEL: Duration = Duration::from_millis(100);
 /// Completion status `IBV_WC_LOC_LEN_ERR`.
 const LOCAL_LENGTH: u32 = 1;
@@ -71,8 +71,8 @@ pub struct Sender {
     pub port: u8,
 }
 
-/// Receiving queues, with the tables, QPs and rules that spread frames over them. The order of the
-/// fields is the order of teardown.
+/// Receiving queues of a pass, with the tables, QPs and rules that spread frames over them. The
+/// order of the fields is the order of teardown.
 struct Rig {
     _flows: Vec<Flow>,
     qps: Vec<RssQp>,
@@ -80,7 +80,7 @@ struct Rig {
     queues: Vec<InspectedQueue>,
 }
 
-/// Returns the specs that match the frames of a profile, beginning with `first`.
+/// Returns the flow specs that match the frames of a profile, beginning with `first`.
 fn specs(first: FlowSpec, profile: Profile) -> Vec<FlowSpec> {
     let (v4, v6, tcp, udp) = (ipv4(None), ipv6(None), tcp(0), to_udp(0));
     let rest: &[FlowSpec] = match profile {
@@ -96,7 +96,7 @@ fn specs(first: FlowSpec, profile: Profile) -> Vec<FlowSpec> {
 }
 
 impl Rig {
-    /// Creates the queues, and the rules of the seven profiles for the frames of a pass.
+    /// Creates the receiving queues of a pass, and the rules of the seven profiles for its frames.
     fn make(run: &SelftestRun, pass: Pass<'_>) -> Result<Self, VerbsError> {
         let context = &run.context;
         let pd = Pd::alloc(context)?;
@@ -126,7 +126,7 @@ impl Rig {
         })
     }
 
-    /// Returns the next completion of a frame of this test, or of an error, with its queue.
+    /// Returns the next completion of a test frame, or of an error, with its queue.
     fn receive(&mut self) -> Option<(u16, Inspected)> {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
@@ -143,7 +143,7 @@ impl Rig {
     }
 }
 
-/// Returns the table that spreads frames over the queues.
+/// Returns the indirection table that spreads frames over the receiving queues.
 fn spread() -> IndirectionTable {
     IndirectionTable::new(TABLE, QUEUES, &[]).unwrap_or_else(|_| IndirectionTable::catch_all())
 }
@@ -207,14 +207,14 @@ pub fn traffic(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     throughput(run, sender, device);
 }
 
-/// Returns `true` if the report has the finding `id` as accepted.
+/// Returns `true` if the selftest report has the finding `id` as accepted.
 fn accepted(run: &SelftestRun, id: &str) -> bool {
     let mut findings = run.report.findings.iter();
     findings.any(|it| it.id == id && it.outcome == Outcome::Accepted)
 }
 
-/// Sends one frame through a plain rule, and returns `true` if it arrives. Otherwise sending more
-/// is useless.
+/// Sends one test frame through a plain rule, and returns `true` if it arrives. Otherwise sending
+/// more is useless.
 pub fn is_connected(run: &mut SelftestRun, sender: &Sender, which: &str) -> bool {
     let pass = Pass::new(which, "frames");
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
@@ -225,25 +225,25 @@ pub fn is_connected(run: &mut SelftestRun, sender: &Sender, which: &str) -> bool
     arrived
 }
 
-/// Parameters of a pass that sends and receives test frames.
+/// Parameters of a selftest pass that sends and receives test frames.
 #[derive(Clone, Copy)]
 struct Pass<'a> {
-    /// Prefix of the ids of the pass's findings.
+    /// Prefix of the ids of a selftest pass's findings.
     id: &'a str,
-    /// Subject of the pass's findings.
+    /// Subject of the findings of a selftest pass.
     subject: &'a str,
-    /// First spec of each rule of the pass.
+    /// First flow spec of each rule of a selftest pass.
     first: FlowSpec,
-    /// Size of a receive slot in bytes.
+    /// Size of a receive slot of a selftest pass in bytes.
     slot: u32,
-    /// Creation flags of the receiving WQs.
+    /// Creation flags of the receiving WQs of a selftest pass.
     flags: u32,
-    /// Kind of time stamps in completions.
+    /// Kind of time stamps in the completions of a selftest pass.
     stamps: CompletionStamps,
 }
 
 impl<'a> Pass<'a> {
-    /// Creates a pass for frames to the test's address, without flags and stamps.
+    /// Creates a selftest pass for frames to [`MAC`], without creation flags and time stamps.
     fn new(id: &'a str, subject: &'a str) -> Self {
         Self {
             id,
@@ -255,7 +255,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Opens a receiver, and a sender of `frames`.
+    /// Opens the receiving queues of a selftest pass, and a sender of `frames`.
     fn open(
         self,
         run: &mut SelftestRun,
@@ -272,8 +272,8 @@ impl<'a> Pass<'a> {
         Some((rig, generator))
     }
 
-    /// Sends each frame, and compares its arrival with the expected one. With `facts`, also records
-    /// its completion.
+    /// Sends each test frame, and compares its arrival with the expected one. With `facts`, also
+    /// records its completion.
     fn send(self, run: &mut SelftestRun, sender: &Sender, all: &[TestFrame], facts: bool) {
         run.announce(&format!("sending frames: {}", self.id));
         let bytes: Vec<_> = all.iter().map(|it| it.bytes.clone()).collect();
@@ -315,7 +315,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Returns the expected arrival of a frame.
+    /// Returns the expected arrival of a test frame.
     fn expected(self, frame: &[u8]) -> Value {
         let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
         let (_, _, queue) = queue_of(frame, HashDepth::L4, &toeplitz, &spread());
@@ -340,13 +340,13 @@ fn seen(queue: u16, it: &Inspected) -> Value {
     described(queue, cqe.status, len, cqe.stripped, crc32fast::hash(bytes))
 }
 
-/// Describes an arrival as a value that can be compared.
+/// Describes the arrival of a frame as a value that can be compared.
 fn described(queue: u16, status: u32, len: usize, tag: Option<u16>, crc: u32) -> Value {
     let bytes = format!("crc32 {crc:08x}");
     json!({ "queue": queue, "status": status, "len": len, "stripped tag": tag, "bytes": bytes })
 }
 
-/// Records the checks, header types and hash of a completion, for comparing devices.
+/// Records the checks, header types and hash of a test frame's completion, for comparing devices.
 fn completion(run: &mut SelftestRun, frame: &TestFrame, it: &Inspected) {
     let toeplitz = Toeplitz::new(&RssKey::SYMMETRIC);
     let (_, hash, _) = queue_of(&frame.bytes, HashDepth::L4, &toeplitz, &spread());
@@ -362,7 +362,7 @@ fn completion(run: &mut SelftestRun, frame: &TestFrame, it: &Inspected) {
     run.value("completions", &format!("completion: {}", frame.name), value);
 }
 
-/// Tests that a drop rule precedes the other rules: of two frames only the second one arrives.
+/// Tests that a drop rule precedes the other rules: of two test frames only the second one arrives.
 fn dropped(run: &mut SelftestRun, sender: &Sender, all: &[TestFrame]) {
     let two = ["ipv4 tcp", "ipv4 udp"].map(|name| all.iter().find(|it| it.name == name));
     let [Some(first), Some(second)] = two else {
@@ -388,7 +388,7 @@ fn dropped(run: &mut SelftestRun, sender: &Sender, all: &[TestFrame]) {
     }
 }
 
-/// Tests that a sniffer gets a copy of a frame that another rule receives.
+/// Tests that a sniffer rule gets a copy of a frame that another rule receives.
 fn sniffed(run: &mut SelftestRun, sender: &Sender) {
     let pass = Pass::new("sniffer", "sniffer");
     let Some((mut rig, mut generator)) = pass.open(run, sender, &[udp(0, 40)]) else {
@@ -414,7 +414,7 @@ fn sniffed(run: &mut SelftestRun, sender: &Sender) {
     }
 }
 
-/// Tests the status of a frame that is longer than its slot.
+/// Tests the completion status of a frame that is longer than its receive slot.
 fn too_long(run: &mut SelftestRun, sender: &Sender, all: &[TestFrame]) {
     let Some(longest) = all.iter().find(|it| it.name == "longest") else {
         return;
@@ -433,7 +433,7 @@ fn too_long(run: &mut SelftestRun, sender: &Sender, all: &[TestFrame]) {
     run.expect("frames", "too long: status", LOCAL_LENGTH, found, raw);
 }
 
-/// Tests that frames are counted if they find no WQE, because the queues are full and are not
+/// Tests that the device counts frames that find no WQE, because the queues are full and are not
 /// polled.
 fn counters(run: &mut SelftestRun, sender: &Sender, netdev: Option<&str>) {
     let pass = Pass::new("counters", "counters");
@@ -461,7 +461,7 @@ fn counters(run: &mut SelftestRun, sender: &Sender, netdev: Option<&str>) {
     }
 }
 
-/// Tests that stamps are in order, and between readings of the clock.
+/// Tests that the time stamps of frames are in order, and between readings of the device's clock.
 fn stamps(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     let mask = device.caps.timestamp_mask;
     if mask == 0 {
@@ -522,7 +522,7 @@ fn stamps(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     }
 }
 
-/// Measures the distance of real-time stamps from the host's clock.
+/// Measures the distance of the device's real-time stamps from the host's clock.
 fn real_time(run: &mut SelftestRun, sender: &Sender) {
     let pass = Pass {
         stamps: CompletionStamps::RealTime,
@@ -543,7 +543,7 @@ fn real_time(run: &mut SelftestRun, sender: &Sender) {
     }
 }
 
-/// Tests the recovery of a WQ that a bad key has brought into the error state.
+/// Tests the recovery of a WQ that a bad memory key has brought into the error state.
 fn recovery(run: &mut SelftestRun, sender: &Sender) {
     let subject = "recovery";
     // The frame belongs to a flow of queue 0.
@@ -609,7 +609,8 @@ fn recovery(run: &mut SelftestRun, sender: &Sender) {
     run.expect(subject, "recovery: receives again", 0, status, None);
 }
 
-/// Measures the highest rate without loss by queues and frame size, searched as in `bench wire`.
+/// Measures the highest rate without loss for each number of queues and frame size, searched as in
+/// `bench wire`.
 fn throughput(run: &mut SelftestRun, sender: &Sender, device: &DeviceFacts) {
     let Some(port) = device.ports.iter().find(|it| it.number == run.port) else {
         return;

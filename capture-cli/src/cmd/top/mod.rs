@@ -28,20 +28,20 @@ use wqcap_control::{
     protocol::{AnswerBody, Command, Stats, Status},
 };
 
-/// Longest delay until a signal or an answer is noticed.
+/// Longest delay until a signal or an answer of the control service is noticed.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Status and counters at one moment, or the failure of the request.
+/// Status and counters of the capture at one moment, or the failure of the request for them.
 type Answer = Result<(Box<Status>, Box<Stats>), Failure>;
 
-/// Draws until a key, a signal, or the end of the capture.
+/// Draws the live view until a key, a signal, or the end of the capture.
 pub fn top(args: &TopArgs) -> Result<(), Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Failure::refused(
             "stdin or stdout is not a terminal; `wqcap ctl watch` prints lines",
         ));
     }
-    let failed = |e: io::Error| Failure::failed(format!("the terminal: {e}"));
+    let failed = |e: io::Error| Failure::failed(format!("cannot use the terminal: {e}"));
     let stop = signals::catch().map_err(failed)?;
     let (sender, answers) = sync_channel(1);
     let request = args.clone();
@@ -59,9 +59,9 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
     ended
 }
 
-/// Returns the failure for a polling thread that has ended.
+/// Returns the failure for the end of the thread that polls the control service.
 fn poller_ended() -> Failure {
-    Failure::failed("internal error: the polling thread has ended")
+    Failure::failed("internal error: the thread that polls the control service has ended")
 }
 
 /// Forwards events of the terminal until reading fails or the receiver is gone.
@@ -71,7 +71,7 @@ fn forward_events(events: &SyncSender<Event>) {
     {}
 }
 
-/// Polls the service until a request fails or the receiver is gone.
+/// Polls the control service until a request fails or the receiver is gone.
 fn poll_service(args: &TopArgs, answers: &SyncSender<Answer>) {
     let mut client = match ctl::connect(&args.service) {
         Ok(client) => client,
@@ -87,16 +87,18 @@ fn poll_service(args: &TopArgs, answers: &SyncSender<Answer>) {
     }
 }
 
-/// Requests the status and the counters of the capture.
+/// Requests the status and the counters of the capture from the control service.
 fn request_answer(client: &mut Client, timeout: Duration) -> Answer {
     let mut ask = |command| client.request(command, None, timeout).map_err(ctl::ended);
     match (ask(Command::Status)?, ask(Command::Stats)?) {
         (AnswerBody::Status(status), AnswerBody::Stats(stats)) => Ok((status, stats)),
-        _ => Err(Failure::failed("the service sent an unexpected answer")),
+        _ => Err(Failure::failed(
+            "the control service sent an answer of another kind; use the wqcap version of the capture",
+        )),
     }
 }
 
-/// Draws each answer until a key, a signal, or the end of the capture.
+/// Draws the live view of each answer until a key, a signal, or the end of the capture.
 fn draw(
     terminal: &mut DefaultTerminal,
     mut view: View,
@@ -104,7 +106,7 @@ fn draw(
     keys: &Receiver<Event>,
     stop: &AtomicBool,
 ) -> Result<(), Failure> {
-    let failed = |e: io::Error| Failure::failed(format!("the terminal: {e}"));
+    let failed = |e: io::Error| Failure::failed(format!("cannot use the terminal: {e}"));
     let mut changed = true;
     while !stop.load(Ordering::Relaxed) && !output::is_gone(&io::stdin()) {
         match answers.try_recv() {
@@ -129,7 +131,7 @@ fn draw(
     Ok(())
 }
 
-/// Returns `true` if a key ends the view. In raw mode the terminal reports ^C as a key.
+/// Returns `true` if a key ends the live view. In raw mode the terminal reports ^C as a key.
 fn ends(key: KeyEvent) -> bool {
     let control = key.modifiers.contains(KeyModifiers::CONTROL);
     key.kind == KeyEventKind::Press

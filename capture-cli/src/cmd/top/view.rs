@@ -15,20 +15,20 @@ use ratatui::{
 use wqcap_control::protocol::{Stats, Status};
 use wqcap_engine::stats::{LINES, LOSSES, QueueLedger};
 
-/// Width from which senders are next to the queues instead of below them.
+/// Screen width from which senders are next to the queues instead of below them.
 const WIDE: u16 = 110;
-/// Smallest number of lines for senders: a heading and two of them.
+/// Smallest number of screen lines for senders: a heading and two of them.
 const LEAST_SENDERS: u16 = 3;
-/// Multiple of its fair share from which a queue counts as skewed.
+/// Multiple of its fair share of frames from which a queue counts as skewed.
 const SKEWED: f64 = 1.5;
 
 /// Last two answers of the control service, as drawn by `wqcap top`.
 pub struct View {
-    /// Capture status in the last answer.
+    /// Capture status in the last answer of the control service.
     status: Box<Status>,
-    /// Counters in the last answer.
+    /// Counters in the last answer of the control service.
     now: Box<Stats>,
-    /// Counters of the answer before, for rates.
+    /// Counters in the answer before the last one, for rates.
     before: Option<Box<Stats>>,
 }
 
@@ -42,14 +42,14 @@ struct QueueRates {
     bits: f64,
     /// Frames that the queue captured in total.
     captured: u64,
-    /// Frames left out on purpose in total.
+    /// Frames that the queue left out on purpose in total.
     left_out: u64,
     /// Frames that the queue lost in total.
     lost: u64,
 }
 
 impl View {
-    /// Creates the view of the first answer, which has no rates yet.
+    /// Creates the live view of the first answer, which has no rates yet.
     pub fn new((status, now): (Box<Status>, Box<Stats>)) -> Self {
         Self {
             status,
@@ -58,7 +58,7 @@ impl View {
         }
     }
 
-    /// Replaces the last answer, and keeps its counters for rates.
+    /// Replaces the last answer of the control service, and keeps its counters for rates.
     pub fn update(&mut self, (status, now): (Box<Status>, Box<Stats>)) {
         self.status = status;
         self.before = Some(std::mem::replace(&mut self.now, now));
@@ -85,7 +85,7 @@ impl View {
         frame.render_widget(hint, bottom);
     }
 
-    /// Returns the lines for all queues together, most important first.
+    /// Returns the screen lines for all queues together, most important first.
     fn head(&self, flows: &[QueueRates], area: Rect) -> Vec<Line<'static>> {
         let capture = &self.status.capture;
         let elapsed = valid_seconds(self.now.elapsed_s).as_secs();
@@ -117,8 +117,8 @@ impl View {
         head
     }
 
-    /// Returns all losses by cause, those of the NIC under its own counter names, on as many lines
-    /// as necessary.
+    /// Returns the screen lines of all losses by cause, those of the NIC under its own counter
+    /// names, on as many lines as necessary.
     fn losses(&self, width: usize) -> Vec<Line<'static>> {
         let queues = &self.now.ledger.queues;
         let ours = LINES.iter().filter(|(name, _)| LOSSES.contains(name));
@@ -145,7 +145,7 @@ impl View {
             .collect()
     }
 
-    /// Returns the line with the skew of the queues and the use of the write buffers.
+    /// Returns the screen line with the skew of the queues and the use of the write buffers.
     fn balance(&self, flows: &[QueueRates]) -> Line<'static> {
         let mut parts = Vec::new();
         let mut style = Style::new();
@@ -165,7 +165,7 @@ impl View {
         Line::styled(parts.join("  "), style)
     }
 
-    /// Returns the line with the share of each protocol, or `None` if statistics are off.
+    /// Returns the screen line with the share of each protocol, or `None` if statistics are off.
     fn protocols(&self) -> Option<Line<'static>> {
         let statistics = self.now.statistics.as_ref()?;
         let all = statistics.frames.max(1) as f64;
@@ -181,7 +181,7 @@ impl View {
         Some(Line::from(shares.collect::<Vec<_>>().join("  ")))
     }
 
-    /// Draws the table of senders.
+    /// Draws the table of the busiest senders.
     fn draw_senders(&self, frame: &mut Frame<'_>, area: Rect) {
         let Some(statistics) = &self.now.statistics else {
             let off = "senders: capture.statistics is off";
@@ -201,7 +201,7 @@ impl View {
         frame.render_widget(table, area);
     }
 
-    /// Returns the rates and counters of each queue since the answer before.
+    /// Returns the rates and counters of each queue since the answer before the last one.
     fn flows(&self) -> Vec<QueueRates> {
         let now = &self.now;
         let before = self.before.as_ref();
@@ -234,7 +234,7 @@ fn skew(flows: &[QueueRates]) -> Option<(f64, u16)> {
         .then(|| (busiest.frames * flows.len() as f64 / all, busiest.queue))
 }
 
-/// Returns the areas of the queues and, if there is room, of the senders.
+/// Returns the screen areas of the queues and, if there is room, of the senders.
 fn parts(area: Rect, queues: usize) -> (Rect, Option<Rect>) {
     if area.width >= WIDE {
         let [left, right] =
@@ -254,7 +254,7 @@ fn parts(area: Rect, queues: usize) -> (Rect, Option<Rect>) {
     (queues, Some(senders))
 }
 
-/// Returns a right-aligned line.
+/// Returns a right-aligned line of text.
 fn right(text: String) -> Line<'static> {
     Line::from(text).alignment(Alignment::Right)
 }

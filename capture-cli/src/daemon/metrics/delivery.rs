@@ -15,14 +15,14 @@ use wqcap_ship::shipper::ShipStatus;
 /// Source of the shipping metrics: the status as it was last published.
 #[derive(Clone)]
 pub struct DeliverySource {
-    /// Name of the sensor, a label of every sample.
+    /// Name of the sensor, a label of every metric of shipping.
     sensor: String,
     /// Shipping status that was last published.
     status: Arc<Mutex<ShipStatus>>,
 }
 
 impl DeliverySource {
-    /// Creates a source for a sensor whose status is not known yet.
+    /// Creates the source of shipping metrics for a sensor whose status is not known yet.
     pub fn new(sensor: &str) -> Self {
         Self {
             sensor: sensor.to_owned(),
@@ -30,13 +30,14 @@ impl DeliverySource {
         }
     }
 
-    /// Publishes the status for the following scrapes.
+    /// Publishes the shipping status for the following scrapes.
     pub fn publish(&self, status: &ShipStatus) {
         let mut last = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         last.clone_from(status);
     }
 
-    /// Returns all current metrics, in the older format or in that of OpenMetrics.
+    /// Returns all current metrics of shipping, in the older Prometheus text format or in that of
+    /// OpenMetrics.
     pub fn text(&self, in_older: bool) -> String {
         let last = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         let scrape = ShippingScrape(last.clone());
@@ -73,20 +74,24 @@ impl Collector for ShippingScrape {
             .map(|(line, frames)| ([("line", line)], frames as f64)),
         )?;
         for (name, help, value) in [
-            ("pending_files", "Files to be shipped", it.pending_files),
+            (
+                "pending_files",
+                "Files that wait to be shipped",
+                it.pending_files,
+            ),
             (
                 "pending_bytes",
-                "Bytes of the files to be shipped",
+                "Bytes of the files that wait to be shipped",
                 it.pending_bytes,
             ),
             (
                 "uncounted_files",
-                "Files whose frames have not been counted",
+                "Capture files whose frames have not been counted",
                 it.uncounted_files,
             ),
             (
                 "expired_uncounted_files",
-                "Files deleted before their frames were counted",
+                "Capture files deleted before their frames were counted",
                 it.expired_uncounted_files,
             ),
             (
@@ -99,7 +104,7 @@ impl Collector for ShippingScrape {
         }
         families.gauge(
             "lag_seconds",
-            "Time since the oldest file to be shipped was finished",
+            "Time since the oldest file that waits to be shipped was finished",
             it.lag_s,
         )?;
         for (name, help, value) in [
@@ -107,15 +112,19 @@ impl Collector for ShippingScrape {
             ("bytes", "Bytes that the store accepted", it.bytes),
             (
                 "changed_files",
-                "Files that changed and were sent again",
+                "Files that changed after shipping and were sent again",
                 it.changed_files,
             ),
             (
                 "failures",
-                "Passes that an error of the store or of a directory ended",
+                "Shipping passes that an error of the store or of a directory ended",
                 it.failures,
             ),
-            ("retries", "Requests that were sent again", it.retries),
+            (
+                "retries",
+                "Requests to the store that were sent again",
+                it.retries,
+            ),
         ] {
             families.counter(name, help, value)?;
         }

@@ -26,7 +26,8 @@ pub struct MetricsSource {
 }
 
 impl MetricsSource {
-    /// Creates a source for this process. `control` returns the state of the control service.
+    /// Creates the source of this process's capture metrics. `control` returns the state of the
+    /// control service.
     pub fn new(
         backend: Arc<CaptureBackend>,
         control: Option<impl Fn() -> ControlStatus + Send + Sync + 'static>,
@@ -39,7 +40,8 @@ impl MetricsSource {
         }
     }
 
-    /// Returns all current metrics, in the older format or in that of OpenMetrics.
+    /// Returns all current metrics of the capture, in the older Prometheus text format or in that
+    /// of OpenMetrics.
     pub fn text(&self, in_older: bool) -> String {
         let text = Scrape {
             status: self.backend.snapshot(),
@@ -63,12 +65,12 @@ impl MetricsSource {
 struct Scrape {
     status: StatusSnapshot,
     control: ControlStatus,
-    /// Free and total bytes of the disk for capture files.
+    /// Free and total bytes of the disk that holds the capture files.
     disk: Option<(u64, u64)>,
 }
 
 impl Scrape {
-    /// Encodes the values in the OpenMetrics text format.
+    /// Encodes the values of a scrape in the OpenMetrics text format.
     fn text(self) -> String {
         let port = self.status.port.to_string();
         let labels = [
@@ -141,7 +143,7 @@ impl Scrape {
         Ok(())
     }
 
-    /// Writes the metrics of buffers, pins and disk.
+    /// Writes the metrics of write buffers, pins and the disk.
     fn storage_families(&self, families: &mut Families<'_>) -> Result {
         if let Some((used, size)) = self.status.backlog {
             families.gauge(
@@ -178,14 +180,14 @@ impl Scrape {
     }
 }
 
-/// Set of one label: name and value.
+/// Metric label set with one label: name and value.
 type Label<'a> = [(&'a str, &'a str); 1];
 
 /// Encoder of metric families.
 pub(super) struct Families<'a>(pub(super) DescriptorEncoder<'a>);
 
 impl Families<'_> {
-    /// Writes a family of counters, one for each label set.
+    /// Writes a metric family of counters, one for each label set.
     fn counters<S: EncodeLabelSet>(
         &mut self,
         name: &str,
@@ -210,20 +212,20 @@ impl Families<'_> {
             .encode_counter::<NoLabelSet, _, f64>(&value, None)
     }
 
-    /// Writes the number and the duration of outages.
+    /// Writes the metrics of the capture's outages: their number and duration.
     fn outages(&mut self, outages: &Outages) -> Result {
         self.counter(
             "outages",
-            "Outages: the device was lost, or its port was down",
+            "Outages of the capture: the device was lost, or its port was down",
             outages.count(),
         )?;
-        let help = "Total duration of the outages, up to now";
+        let help = "Total duration of the capture's outages, up to now";
         self.0
             .encode_descriptor("outage_seconds", help, None, MetricType::Counter)?
             .encode_counter::<NoLabelSet, _, f64>(&outages.seconds(), None)
     }
 
-    /// Writes a family of gauges, one for each label set.
+    /// Writes a metric family of gauges, one for each label set.
     pub(super) fn gauges<S: EncodeLabelSet>(
         &mut self,
         name: &str,
@@ -246,7 +248,7 @@ impl Families<'_> {
             .encode_gauge(&value)
     }
 
-    /// Writes a family of histograms, one for each label set.
+    /// Writes a metric family of histograms, one for each label set.
     fn histograms<S: EncodeLabelSet>(
         &mut self,
         name: &str,
@@ -271,7 +273,7 @@ impl Families<'_> {
             .encode_histogram::<NoLabelSet>(it.sum, it.count(), &it.bins, None)
     }
 
-    /// Writes every line of the ledger, by queue.
+    /// Writes the metrics of the capture ledger: every ledger line, by queue.
     fn ledger(&mut self, queues: &[QueueLedger]) -> Result {
         let by_queue = |of: fn(&QueueLedger) -> u64| {
             queues
@@ -301,7 +303,7 @@ impl Families<'_> {
         )
     }
 
-    /// Writes the metrics of rings and their loops, by queue.
+    /// Writes the metrics of receive rings and their loops, by queue.
     fn rings(&mut self, rings: &[RingState], ledger: &[QueueLedger], wrs: u32) -> Result {
         let by_queue = |of: fn(&RingState) -> u64| {
             let named = rings.iter().enumerate();
@@ -342,8 +344,8 @@ impl Families<'_> {
         )
     }
 
-    /// Writes the frames lost before delivery, under the NIC's own counter names. An unreadable
-    /// counter has no value.
+    /// Writes the metrics of frames that the NIC lost before delivery, under the NIC's own counter
+    /// names. An unreadable counter has no value.
     fn nic(&mut self, nic: &stats::NicCounters) -> Result {
         let label = |name| [("counter", name)];
         self.counters(
@@ -437,22 +439,22 @@ impl Families<'_> {
         )?;
         self.counters(
             "control_accepted",
-            "Connections accepted",
+            "Connections that the control service accepted",
             rows(|it| it.accepted),
         )?;
         self.counters(
             "control_refused",
-            "Connections refused: too many, without permission, or without the key",
+            "Connections that the control service refused: too many, without permission, or without the key",
             rows(|it| it.refused),
         )?;
         self.counters(
             "control_expelled",
-            "Clients disconnected: malformed or oversize messages, stalled, flooding",
+            "Clients that the control service disconnected: malformed or oversize messages, stalled, flooding",
             rows(|it| it.expelled),
         )?;
         self.counters(
             "control_requests",
-            "Requests of clients",
+            "Requests of control service clients",
             rows(|it| it.requests),
         )
     }
@@ -487,7 +489,7 @@ impl Families<'_> {
             ("srq_shrunk", "Times that the SRQ shrank", it.shrunk),
             (
                 "srq_resize_refused",
-                "Resizes that the device refused",
+                "Resizes of the SRQ that the device refused",
                 it.resize_refused,
             ),
         ] {
@@ -501,16 +503,16 @@ impl Families<'_> {
     }
 }
 
-/// Histogram in encodable form: each bin counts only the values above the previous bound.
+/// Metric histogram in encodable form: each bin counts only the values above the previous bound.
 struct Bins {
-    /// Sum of all values in the histogram.
+    /// Sum of all values in the metric histogram.
     sum: f64,
-    /// Upper bound and number of values of each bin.
+    /// Upper bound and number of values of each histogram bin.
     bins: Vec<(f64, u64)>,
 }
 
 impl Bins {
-    /// Converts a distribution, whose counts are cumulative, to bins.
+    /// Converts a distribution of live statistics, whose counts are cumulative, to histogram bins.
     fn from_distribution(times: &live::Distribution) -> Self {
         let mut before = 0;
         let mut bins: Vec<_> = times
@@ -529,7 +531,7 @@ impl Bins {
         }
     }
 
-    /// Returns the number of values in the histogram.
+    /// Returns the number of values in the metric histogram.
     fn count(&self) -> u64 {
         self.bins.iter().map(|(_, n)| n).sum()
     }

@@ -6,36 +6,37 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Largest accepted HTTP request in bytes.
+/// Largest accepted HTTP request of a metrics client in bytes.
 const LONGEST: usize = 8 << 10;
-/// Largest number of header lines in a request.
+/// Largest number of header lines in an HTTP request for metrics.
 const HEADERS: usize = 64;
-/// Time-out for receiving a request, and for sending its response.
+/// Time-out for receiving an HTTP request for metrics, and for sending its response.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Pause after an error that does not clear at once.
+/// Pause of the metrics endpoint after an accept error that does not clear at once.
 pub const PAUSE: Duration = Duration::from_millis(50);
 
-/// Content type of the OpenMetrics format.
+/// HTTP content type of metrics in the OpenMetrics format.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Content type of the older text format.
+/// HTTP content type of metrics in the older Prometheus text format.
 const OLDER: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Content type of error texts.
+/// HTTP content type of error texts.
 const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// HTTP request of a metrics client.
 #[derive(Debug, PartialEq, Eq)]
 enum MetricsRequest {
-    /// Metrics; with `head`, only the headers; with `older`, in the older text format.
+    /// HTTP request for the metrics; with `head`, only for the response headers; with `older`, in
+    /// the older text format.
     Metrics { head: bool, older: bool },
-    /// Request for another path than `/metrics`.
+    /// HTTP request for another path than `/metrics`.
     Other,
-    /// Request with another method than GET and HEAD.
+    /// HTTP request with another method than GET and HEAD.
     Method,
 }
 
-/// Answers the one request of a connection. `metrics` returns the text, in the older format if its
-/// argument is `true`, else in that of OpenMetrics. A malformed request gets an error status; one
-/// that stalls gets no response.
+/// Answers the one HTTP request of a metrics connection. `metrics` returns the text, in the older
+/// format if its argument is `true`, else in that of OpenMetrics. A malformed request gets an error
+/// status; one that stalls gets no response.
 pub fn answer(mut stream: TcpStream, metrics: impl FnOnce(bool) -> String) {
     let outcome = read_request(&mut stream).and_then(|asked| {
         let (status, text) = match asked {
@@ -47,7 +48,10 @@ pub fn answer(mut stream: TcpStream, metrics: impl FnOnce(bool) -> String) {
             Some(MetricsRequest::Method) => {
                 ("405 Method Not Allowed", "only GET and HEAD are allowed\n")
             }
-            None => ("400 Bad Request", "not an HTTP request, or too long\n"),
+            None => (
+                "400 Bad Request",
+                "the request is not valid HTTP, or longer than 8 KiB\n",
+            ),
         };
         reply(&mut stream, status, PLAIN, text, false)
     });
@@ -56,15 +60,15 @@ pub fn answer(mut stream: TcpStream, metrics: impl FnOnce(bool) -> String) {
     }
 }
 
-/// Refuses a client because too many requests are in progress.
+/// Refuses a metrics client with status 503, because too many requests are in progress.
 pub fn refuse(mut stream: TcpStream) {
     // The capture does not depend on whether the client receives the response.
     let _ = stream.set_nonblocking(true);
-    let text = "too many requests at once\n";
+    let text = "too many metrics requests at once; try again\n";
     let _ = reply(&mut stream, "503 Service Unavailable", PLAIN, text, false);
 }
 
-/// Reads the head of a request. Returns `None` if it is not a valid request.
+/// Reads the head of an HTTP request. Returns `None` if it is not a valid request.
 fn read_request(stream: &mut TcpStream) -> io::Result<Option<MetricsRequest>> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -92,7 +96,7 @@ fn read_request(stream: &mut TcpStream) -> io::Result<Option<MetricsRequest>> {
     Ok(None)
 }
 
-/// Parses the head of a request. Returns `None` while it is incomplete.
+/// Parses the head of an HTTP request. Returns `None` while it is incomplete.
 fn parse(head: &[u8]) -> Result<Option<MetricsRequest>, httparse::Error> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -116,7 +120,7 @@ fn parse(head: &[u8]) -> Result<Option<MetricsRequest>, httparse::Error> {
     }))
 }
 
-/// Writes a response, and closes the connection for writing.
+/// Writes an HTTP response, and closes the connection for writing.
 fn reply(
     stream: &mut TcpStream,
     status: &str,

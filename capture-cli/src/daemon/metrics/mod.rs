@@ -33,11 +33,11 @@ use std::{
 use wqcap_control::server::avoid_cpus;
 use wqcap_engine::config::Listen;
 
-/// Largest number of requests in progress. Further clients get status 503.
+/// Largest number of metrics requests in progress. Further clients get status 503.
 const AT_ONCE: usize = 8;
 
-/// Address to listen on. Its host is resolved before the process enters its sandbox, which allows
-/// no lookup.
+/// Address on which the metrics endpoint listens. Its host is resolved before the process enters
+/// its sandbox, which allows no lookup.
 pub struct Endpoint {
     /// Configuration key that sets the metrics address.
     key: &'static str,
@@ -48,7 +48,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Resolves the host of an address. `key` is the configuration key that sets it.
+    /// Resolves the host of a metrics address. `key` is the configuration key that sets the
+    /// address.
     pub fn resolve(key: &'static str, listen: &Listen) -> Result<Self, Failure> {
         let mut it = Self {
             key,
@@ -59,7 +60,7 @@ impl Endpoint {
         Ok(it)
     }
 
-    /// Returns the failure for an address that cannot be used.
+    /// Returns the failure for a metrics address that cannot be used.
     fn refused(&self, e: &io::Error) -> Failure {
         Failure::refused(format!(
             "{} = \"{}\": cannot listen: {e}",
@@ -81,7 +82,7 @@ pub struct Metrics {
 impl Metrics {
     /// Starts to serve `source` on the first address of `endpoint` that can be bound. `source`
     /// returns the text in the older format if its argument is `true`, else in that of OpenMetrics.
-    /// The thread stays off the CPUs in `busy`, which belong to the capture.
+    /// The metrics thread stays off the CPUs in `busy`, which belong to the capture.
     pub fn start(
         endpoint: &Endpoint,
         source: impl Fn(bool) -> String + Send + Sync + 'static,
@@ -118,7 +119,7 @@ impl Drop for Metrics {
     }
 }
 
-/// Accepts connections until the other end of `ear` is closed.
+/// Accepts connections to the metrics endpoint until the other end of `ear` is closed.
 fn serve<S>(listener: &TcpListener, ear: &UnixStream, source: &Arc<S>)
 where
     S: Fn(bool) -> String + Send + Sync + 'static,

@@ -3,7 +3,7 @@
 //! It has the same samples as OpenMetrics. The family of a counter has the name of its samples,
 //! including `_total`, and there is no end marker.
 
-/// Converts an OpenMetrics text to the older format.
+/// Converts an OpenMetrics text to the older Prometheus text format.
 pub fn older(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut help = None;

@@ -16,13 +16,13 @@ use seccompiler::{
 };
 use std::collections::BTreeMap;
 
-/// Action for calls that are not on the list: they fail with EPERM.
+/// Seccomp action for system calls that are not allowed: they fail with EPERM.
 pub const REFUSED: SeccompAction = SeccompAction::Errno(libc::EPERM.cast_unsigned());
-/// Action for calls that are not on the list: the kernel executes and logs them.
+/// Seccomp action for system calls that are not allowed: the kernel executes and logs them.
 pub const LOGGED: SeccompAction = SeccompAction::Log;
 
-/// Restricts all threads of this process to the list, extended by the calls of the software NIC's
-/// `wire`. Returns the kernel's error as text.
+/// Restricts all threads of this process to the allowed system calls, including those of the
+/// software NIC's `wire`. Returns the kernel's error as text.
 pub fn restrict_all(beyond: SeccompAction, wire: Option<&str>) -> Result<(), String> {
     for filter in filters(beyond, wire).map_err(|e| format!("seccomp: {e}"))? {
         apply_filter_all_threads(&filter).map_err(|e| format!("seccomp: {e}"))?;
@@ -30,8 +30,8 @@ pub fn restrict_all(beyond: SeccompAction, wire: Option<&str>) -> Result<(), Str
     Ok(())
 }
 
-/// Builds two filters. The kernel applies the stricter result of both, and of two errors that of
-/// the later filter.
+/// Builds the two seccomp filters of the sandbox. The kernel applies the stricter result of both,
+/// and of two errors that of the later filter.
 fn filters(beyond: SeccompAction, wire: Option<&str>) -> Result<Vec<BpfProgram>, Error> {
     let arch: TargetArch = std::env::consts::ARCH.try_into()?;
     let absent = SeccompFilter::new(
@@ -44,7 +44,7 @@ fn filters(beyond: SeccompAction, wire: Option<&str>) -> Result<Vec<BpfProgram>,
     Ok(vec![absent.try_into()?, listed.try_into()?])
 }
 
-/// Returns the rules of all allowed calls.
+/// Returns the seccomp rules of all allowed system calls.
 fn rules(wire: Option<&str>) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
     let lists = [FILES, MEMORY, THREADS, WAITING, SOCKETS, FACTS, OLD];
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = lists
@@ -110,8 +110,8 @@ fn rules(wire: Option<&str>) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
     Ok(rules)
 }
 
-/// Returns the rules for sockets: UDP for ethtool statistics, and the netlink socket with which
-/// libibverbs lists devices.
+/// Returns the seccomp rules for sockets: UDP for ethtool statistics, and the netlink socket with
+/// which libibverbs lists devices.
 fn sockets() -> Result<Vec<SeccompRule>, Error> {
     let mut rules = vec![when(&[
         is(0, libc::AF_NETLINK)?,
@@ -167,18 +167,19 @@ const FCNTLS: &[i32] = &[
 /// `SOCK_TYPE_MASK` of linux/net.h. The bits above it are flags.
 const SOCK_TYPE_MASK: i32 = 0xf;
 
-/// Builds a rule that holds if all conditions hold.
+/// Builds a seccomp rule that holds if all conditions hold.
 fn when(conditions: &[SeccompCondition]) -> Result<SeccompRule, Error> {
     Ok(SeccompRule::new(conditions.to_vec())?)
 }
 
-/// Builds the condition that argument `argument`, an `int`, equals `value`.
+/// Builds the seccomp condition that argument `argument`, an `int`, of a system call equals
+/// `value`.
 fn is(argument: u8, value: i32) -> Result<SeccompCondition, Error> {
     is_masked(argument, -1, value)
 }
 
-/// Builds the condition that the bits `mask` of argument `argument`, an `int` or flags in its lower
-/// half, equal `value`.
+/// Builds the seccomp condition that the bits `mask` of argument `argument`, an `int` or flags in
+/// its lower half, of a system call equal `value`.
 fn is_masked(argument: u8, mask: i32, value: i32) -> Result<SeccompCondition, Error> {
     let mask = SeccompCmpOp::MaskedEq(u64::from(mask.cast_unsigned()));
     let value = u64::from(value.cast_unsigned());
@@ -190,7 +191,7 @@ fn is_masked(argument: u8, mask: i32, value: i32) -> Result<SeccompCondition, Er
     )?)
 }
 
-/// Calls for capture files, indexes, flow records, sysfs and devices.
+/// Allowed system calls for capture files, indexes, flow records, sysfs and devices.
 const FILES: &[i64] = &[
     libc::SYS_close,
     libc::SYS_copy_file_range,
@@ -237,7 +238,7 @@ const FILES: &[i64] = &[
     libc::SYS_writev,
 ];
 
-/// Calls for rings, buffers and the heap.
+/// Allowed system calls for rings, buffers and the heap.
 const MEMORY: &[i64] = &[
     libc::SYS_brk,
     libc::SYS_get_mempolicy,
@@ -254,7 +255,7 @@ const MEMORY: &[i64] = &[
     libc::SYS_set_mempolicy,
 ];
 
-/// Calls for threads, their CPUs, their signals and their end.
+/// Allowed system calls for threads, their CPUs, their signals and their end.
 const THREADS: &[i64] = &[
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -279,7 +280,7 @@ const THREADS: &[i64] = &[
     libc::SYS_sigaltstack,
 ];
 
-/// Calls for clocks, and for waiting on clocks and files.
+/// Allowed system calls for clocks, and for waiting on clocks and files.
 const WAITING: &[i64] = &[
     libc::SYS_clock_getres,
     libc::SYS_clock_gettime,
@@ -300,7 +301,7 @@ const WAITING: &[i64] = &[
     libc::SYS_timerfd_settime,
 ];
 
-/// Calls for the sockets of control, metrics and the service manager.
+/// Allowed system calls for the sockets of control, metrics and the service manager.
 const SOCKETS: &[i64] = &[
     libc::SYS_accept,
     libc::SYS_accept4,
@@ -315,7 +316,7 @@ const SOCKETS: &[i64] = &[
     libc::SYS_shutdown,
 ];
 
-/// Calls that return identity and facts of the process and the machine.
+/// Allowed system calls that return identity and facts of the process and the machine.
 const FACTS: &[i64] = &[
     libc::SYS_capget,
     libc::SYS_getegid,
@@ -333,7 +334,7 @@ const FACTS: &[i64] = &[
     libc::SYS_uname,
 ];
 
-/// Older calls that newer architectures do not have.
+/// Older system calls that are allowed; newer architectures do not have them.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[i64] = &[
     libc::SYS_access,
@@ -356,7 +357,7 @@ const OLD: &[i64] = &[
     libc::SYS_time,
     libc::SYS_unlink,
 ];
-/// Older calls that newer architectures do not have.
+/// Older system calls that are allowed: none, because this architecture does not have them.
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[i64] = &[];
 

@@ -13,7 +13,7 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// Newest landlock rights in use. Older kernels apply the subset that they support.
+/// Newest version of landlock rights in use. Older kernels apply the subset that they support.
 const RIGHTS: ABI = ABI::V6;
 
 /// Paths that the C library, libibverbs, libmlx5 and the engine's inspection of the machine read.
@@ -50,7 +50,7 @@ const READ_TO_CONNECT: &[&str] = &[
     "/usr/local/share/ca-certificates",
     "/usr/share/ca-certificates",
 ];
-/// Environment variables that name files of certificates and credentials.
+/// Environment variables that name files of certificates and credentials for a store.
 #[cfg(feature = "ship")]
 const NAMED_TO_CONNECT: &[&str] = &[
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
@@ -67,18 +67,19 @@ const DEVICES: &[&str] = &["/dev/infiniband", "/dev/null", "/dev/zero"];
 
 /// Files and ports that one capture may use.
 pub struct AllowedPaths {
-    /// Readable files, and folders with everything below them.
+    /// Files that the capture may read, and folders with everything below them.
     read: Vec<PathBuf>,
-    /// Writable files, and folders in which files may be created, written and removed.
+    /// Files that the capture may write, and folders in which files may be created, written and
+    /// removed.
     write: Vec<PathBuf>,
-    /// TCP ports to listen on.
+    /// TCP ports on which the capture may listen.
     listen: Vec<u16>,
-    /// `true` if TCP connections to any address are allowed.
+    /// `true` if the sandbox allows TCP connections to any address.
     connects: bool,
 }
 
 impl AllowedPaths {
-    /// Collects the paths that the configuration names. All of them must exist.
+    /// Collects the paths that the configuration of a capture names. All of them must exist.
     pub fn from_config(
         settings: &Config,
         plan: &Plan,
@@ -113,8 +114,8 @@ impl AllowedPaths {
         }
     }
 
-    /// Collects the paths for shipping: the capture's folders to read, the journal to write, and a
-    /// port to listen on.
+    /// Collects the paths that `wqcap ship` may use: the capture's folders to read, the journal to
+    /// write, and a port to listen on.
     #[cfg(feature = "ship")]
     pub fn to_ship(plan: &wqcap_ship::ShipPlan, listen: Option<u16>) -> Self {
         let known = READ.iter().chain(READ_TO_CONNECT);
@@ -136,8 +137,8 @@ impl AllowedPaths {
         }
     }
 
-    /// Restricts this thread, and the threads that it creates, to these files and ports. Returns
-    /// the reason if the kernel cannot.
+    /// Restricts this thread, and the threads that it creates, to the allowed files and ports.
+    /// Returns the reason if the kernel cannot.
     pub fn restrict(&self) -> Result<(), String> {
         let status = self.domain().map_err(|e| format!("landlock: {e}"))?;
         if status == RulesetStatus::NotEnforced {
@@ -149,7 +150,7 @@ impl AllowedPaths {
         Ok(())
     }
 
-    /// Builds the landlock domain and enters it.
+    /// Builds the landlock domain of the allowed files and ports, and enters it.
     fn domain(&self) -> Result<RulesetStatus, RulesetError> {
         let all = AccessFs::from_all(RIGHTS);
         let mut net = AccessNet::from_all(RIGHTS);
@@ -173,12 +174,12 @@ impl AllowedPaths {
     }
 }
 
-/// Returns the rights to read files and list folders.
+/// Returns the landlock rights to read files and list folders.
 fn reading() -> BitFlags<AccessFs> {
     AccessFs::ReadFile | AccessFs::ReadDir
 }
 
-/// Returns the rights to use device files.
+/// Returns the landlock rights to use device files.
 fn using() -> BitFlags<AccessFs> {
     AccessFs::WriteFile | AccessFs::IoctlDev
 }
@@ -197,8 +198,8 @@ pub fn written_folders(config: &Config) -> impl Iterator<Item = (&'static str, &
     named.filter_map(|(key, dir)| Some((key, dir?.as_path())))
 }
 
-/// Returns the rights to write: all except to create devices and symbolic links, and to execute
-/// programs. Files that were opened in advance get their names in subfolders.
+/// Returns the landlock rights to write: all except to create devices and symbolic links, and to
+/// execute programs. Files that were opened in advance get their names in subfolders.
 fn writing() -> BitFlags<AccessFs> {
     reading()
         | AccessFs::WriteFile
@@ -229,8 +230,8 @@ fn folder_of(file: &Path) -> &Path {
     }
 }
 
-/// Returns the base of the software NIC's scratch folder, which is removed at the end. The model
-/// sets it in the environment.
+/// Returns the folder in which the software NIC's scratch folder is, which is removed at the end.
+/// The model sets it in the environment.
 pub fn model_base() -> Option<PathBuf> {
     let scratch = env::var_os("MLX5_MODEL_DIR").map(PathBuf::from)?;
     scratch.parent().map(Path::to_owned)

@@ -13,8 +13,8 @@ use std::{
 };
 use wqcap_engine::sink::{HookGate, HookProcess, OutputPlan, serve_hooks};
 
-/// Starts the process for the hook of a plan, if there is a hook: this program as `wqcap hooks
-/// --dir DIR --name TEMPLATE PROGRAM`.
+/// Starts the helper process for the hook of a plan, if there is a hook: this program as
+/// `wqcap hooks --dir DIR --name TEMPLATE PROGRAM`.
 pub fn start(output: &OutputPlan) -> Result<Option<HookProcess>, Failure> {
     let (Some(program), Some(dir)) = (&output.hook, &output.dir) else {
         return Ok(None);
@@ -32,14 +32,14 @@ pub fn start(output: &OutputPlan) -> Result<Option<HookProcess>, Failure> {
     HookProcess::start(command).map(Some).map_err(refused)
 }
 
-/// Joins an option name and its value.
+/// Joins the name of a command-line option and its value.
 fn option(name: &str, value: &OsStr) -> OsString {
     let mut option = OsString::from(name);
     option.push(value);
     option
 }
 
-/// Runs hooks for a capture until it ends (`wqcap hooks`).
+/// Runs hooks in the helper process of a capture until the capture ends (`wqcap hooks`).
 pub fn serve(args: &HooksArgs) -> Result<(), Failure> {
     drop_capture_rights()
         .map_err(|e| Failure::failed(format!("cannot drop the capture's rights for hooks: {e}")))?;

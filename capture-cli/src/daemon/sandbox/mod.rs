@@ -30,7 +30,8 @@ use wqcap_engine::{
     plan::Plan,
 };
 
-/// Returns a command that runs this program as a helper of the capture, outside its sandbox.
+/// Returns a command that runs this program as a helper process of the capture, outside its
+/// sandbox.
 fn own_command(subcommand: &str) -> io::Result<Command> {
     let mut command = Command::new(env::current_exe()?);
     // ^C at a terminal is for the capture, which then gives its helpers time to end.
@@ -74,17 +75,17 @@ fn drop_capture_rights() -> Result<(), CapsError> {
     Ok(())
 }
 
-/// Sandbox that restricts files already, and system calls after [`Sandbox::close`].
+/// Sandbox of the capture. It restricts files already, and system calls after [`Sandbox::close`].
 pub struct Sandbox {
-    /// Value of `process.sandbox`.
+    /// Configured value of `process.sandbox`.
     wanted: Wanted,
-    /// Wire of the software NIC.
+    /// Wire of the software NIC on which the sandboxed capture runs.
     wire: Option<String>,
 }
 
 impl Sandbox {
     /// Restricts this thread, and the threads that it creates, to the files of the configuration.
-    /// `config` is its file; `pipe` is a path of `--summary` that is written directly.
+    /// `config` is the config file; `pipe` is a path of `--summary` that is written directly.
     pub fn enter(
         settings: &Config,
         plan: &Plan,

@@ -17,19 +17,20 @@ use std::{
     process::{ChildStdin, ChildStdout, Stdio},
 };
 
-/// Byte that ends a complete summary. JSON never contains it.
+/// Byte after a complete summary in the pipe to `wqcap outside`. JSON never contains it.
 const WHOLE: u8 = 0;
 
-/// Process that finishes the capture's files outside its sandbox.
+/// Helper process that finishes the capture's files outside its sandbox.
 pub struct Outside {
-    /// Pipe that carries the summary to the process.
+    /// Pipe that carries the summary to the helper process.
     orders: ChildStdin,
-    /// Pipe that returns the errors of the process.
+    /// Pipe that returns the errors of the helper process.
     report: ChildStdout,
 }
 
 impl Outside {
-    /// Starts this program as `wqcap outside`. The socket must exist already.
+    /// Starts this program as the helper process `wqcap outside`. The control socket must exist
+    /// already.
     pub fn start(summary: Option<&Path>, socket: Option<&Path>) -> Result<Self, Failure> {
         let refused = |e: io::Error| {
             Failure::refused(format!(
@@ -51,7 +52,8 @@ impl Outside {
         }
     }
 
-    /// Sends `summary`, if there is one, and waits until it is written and the socket is removed.
+    /// Sends `summary`, if there is one, to the helper process, and waits until it is written and
+    /// the control socket is removed.
     pub fn finish(mut self, summary: Option<&impl Serialize>) -> Result<(), Failure> {
         let failed = |e: io::Error| {
             Failure::failed(format!(
@@ -75,7 +77,7 @@ impl Outside {
 }
 
 /// Writes the summary that arrives from `orders` in pieces, and reads all of it. After an
-/// incomplete summary the file stays as it is, because the capture has died.
+/// incomplete summary the summary file stays as it is, because the capture has died.
 fn write_summary(path: &Path, orders: &mut impl BufRead) -> Result<(), Failure> {
     let mut is_half = false;
     let copy = |out: &mut dyn Write| {

@@ -92,16 +92,16 @@ pub fn drop_root_capabilities(
     Ok(())
 }
 
-/// User and group to switch to.
+/// User and group to which the process switches.
 struct Identity {
     uid: Uid,
     gid: Gid,
-    /// User name for the supplementary groups, or `None` for a number without a user.
+    /// Name of the user, for the supplementary groups, or `None` for a number without a user.
     name: Option<CString>,
 }
 
 impl Identity {
-    /// Looks up a user by name or number.
+    /// Looks up a user of this system by name or number.
     fn lookup(name: &str) -> Result<Self, String> {
         let number = name.parse().ok().map(Uid::from_raw);
         let found = match number {
@@ -123,7 +123,7 @@ impl Identity {
         }
     }
 
-    /// Switches to this user and group, and keeps the capabilities in `kept`.
+    /// Switches the process to this user and group, and keeps the capabilities in `kept`.
     fn enter(&self, kept: &CapsHashSet) -> Result<(), Box<dyn std::error::Error>> {
         match &self.name {
             Some(name) => initgroups(name, self.gid)?,
@@ -138,7 +138,8 @@ impl Identity {
     }
 }
 
-/// Drops all other capabilities from the bounding set, so that executed programs cannot gain them.
+/// Drops all capabilities except `kept` from the bounding set, so that executed programs cannot
+/// gain them.
 pub fn limit(kept: &CapsHashSet) -> Result<(), CapsError> {
     for it in caps::read(None, CapSet::Bounding)? {
         if !kept.contains(&it) {
@@ -148,7 +149,7 @@ pub fn limit(kept: &CapsHashSet) -> Result<(), CapsError> {
     Ok(())
 }
 
-/// Keeps only the capabilities in `kept`, and makes them ambient.
+/// Keeps only the capabilities in `kept` in this process, and makes them ambient.
 fn keep(kept: &CapsHashSet) -> Result<(), CapsError> {
     // Root cannot keep a capability that it does not have. The operation that needs it reports the
     // error.
@@ -165,7 +166,7 @@ fn keep(kept: &CapsHashSet) -> Result<(), CapsError> {
     Ok(())
 }
 
-/// Returns `true` if the wire loads an XDP program.
+/// Returns `true` if the wire of the software NIC loads an XDP program.
 pub fn takes_bpf(wire: &str) -> bool {
     wire.starts_with("af_xdp:")
 }

@@ -12,32 +12,32 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum length of an accepted answer in bytes.
+/// Maximum length in bytes of an answer that the client accepts.
 const LONGEST_ANSWER: usize = 16 << 20;
 
-/// Connection that transports complete messages.
+/// Connection to the control service that transports complete messages.
 pub trait Transport {
-    /// Sends a message.
+    /// Sends a message to the control service.
     ///
     /// # Errors
     /// The message cannot be sent.
     fn send(&mut self, text: &[u8]) -> io::Result<()>;
 
-    /// Waits for the next message, until `deadline`.
+    /// Waits for the next message of the control service, until `deadline`.
     ///
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] after `deadline`, or the error of a lost connection.
     fn receive(&mut self, deadline: Instant) -> io::Result<Vec<u8>>;
 }
 
-/// Error of a request that has no result.
+/// Error of a request to the control service that has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The service refused the request.
+    /// The control service refused the request.
     #[error("{}", .0.message)]
     Refused(Refusal),
-    /// The connection failed, or the received message is not an answer.
-    #[error("no answer: {0}")]
+    /// The connection to the control service failed, or the received message is not an answer.
+    #[error("no answer from the control service: {0}")]
     Lost(#[from] io::Error),
 }
 
@@ -48,7 +48,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Creates a client on this connection.
+    /// Creates a client of the control service on this connection.
     #[must_use]
     pub fn new(transport: impl Transport + 'static) -> Self {
         Self {
@@ -57,8 +57,8 @@ impl Client {
         }
     }
 
-    /// Sends a request and waits at most `timeout` for the answer. `once` is the idempotency key of
-    /// a change.
+    /// Sends a request to the control service and waits at most `timeout` for the answer. `once` is
+    /// the idempotency key of a change.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -100,7 +100,7 @@ impl Client {
         let text = self.transport.receive(deadline)?;
         serde_json::from_slice(&text).map_err(|e| {
             let text = String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned();
-            let problem = format!("{text:?} is not an answer: {e}");
+            let problem = format!("the received message {text:?} is not an answer: {e}");
             ClientError::Lost(io::Error::new(io::ErrorKind::InvalidData, problem))
         })
     }

@@ -18,14 +18,16 @@ use wqcap_verbs::{
     MessageSlot, Pd, QpResources, Srq, VerbsError, status_text,
 };
 
-/// Number of posted receives: an answer of up to this many fragments arrives without a pause.
+/// Number of receive WRs that the client posts: an answer of up to this many fragments arrives
+/// without a pause.
 const RECEIVES: u32 = 64;
-/// Maximum number of outstanding sends.
+/// Maximum number of outstanding sends of the client.
 const SENDS: u32 = 16;
-/// Maximum time that a send waits for an earlier one to complete.
+/// Maximum time for which a send of the client waits for an earlier one to complete.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Connection to the service over RDMA. The order of the fields is the order of teardown.
+/// RDMA connection of a client to the control service. The order of the fields is the order of
+/// teardown.
 pub struct RcTransport {
     connection: Connection,
     service: SocketAddr,
@@ -35,7 +37,7 @@ pub struct RcTransport {
     channel: CmChannel,
     messages: MessageMemory,
     free: Vec<MessageSlot>,
-    /// `wr_id`s of outstanding sends.
+    /// `wr_id`s of the client's outstanding sends.
     outstanding: Vec<u64>,
     reassembler: Reassembler,
     inbox: VecDeque<Vec<u8>>,
@@ -45,7 +47,8 @@ pub struct RcTransport {
 }
 
 impl RcTransport {
-    /// Connects and authenticates; the service also authenticates itself.
+    /// Connects to the control service over RDMA and authenticates; the service also authenticates
+    /// itself.
     ///
     /// # Errors
     /// No process serves this address, or one side does not have the other's key.
@@ -57,7 +60,7 @@ impl RcTransport {
         Ok(transport)
     }
 
-    /// Connects without authentication.
+    /// Connects to the control service over RDMA without authentication.
     ///
     /// # Errors
     /// No process serves this address.
@@ -116,7 +119,7 @@ impl RcTransport {
         })
     }
 
-    /// Waits for the service's challenge, its first message.
+    /// Waits for the challenge of the control service, its first message.
     ///
     /// # Errors
     /// The challenge does not arrive, or has another handshake version.
@@ -125,7 +128,8 @@ impl RcTransport {
         accept_challenge(serde_json::from_slice(&text)?)
     }
 
-    /// Answers `challenge` with a proof for `access`, and verifies the service's proof.
+    /// Answers the service's `challenge` with a proof for `access`, and verifies the service's
+    /// proof.
     ///
     /// # Errors
     /// The keys differ: the service closes the connection, or its proof is not valid.
@@ -155,8 +159,8 @@ impl RcTransport {
         }
     }
 
-    /// Returns the transcript that [`RcTransport::authenticate`] proves, and the message with the
-    /// proof.
+    /// Returns the transcript that [`RcTransport::authenticate`] proves, and the handshake message
+    /// with the proof.
     ///
     /// # Errors
     /// The key file has no key for this access.
@@ -190,13 +194,13 @@ impl RcTransport {
         Ok((transcript, proof))
     }
 
-    /// Returns the length of the longest fragment in bytes: one packet on this path.
+    /// Returns the length in bytes of the longest message fragment: one packet on this path.
     #[must_use]
     pub fn fragment_len(&self) -> usize {
         self.fragment_len
     }
 
-    /// Sends `fragment` as one fragment, without adding a header.
+    /// Sends `fragment` as one message fragment, without adding a header.
     ///
     /// # Errors
     /// The connection is lost.
@@ -220,7 +224,7 @@ impl RcTransport {
         }
     }
 
-    /// Waits for completions or events, and handles them.
+    /// Waits for completions or connection events, and handles them.
     fn progress(&mut self, deadline: Instant) -> io::Result<()> {
         self.cq.take_events();
         self.cq.arm().map_err(failed)?;
@@ -275,7 +279,7 @@ impl RcTransport {
         }
         if it.status != 0 {
             self.lost.get_or_insert(format!(
-                "the connection is lost: {}",
+                "the RDMA connection is lost: {}",
                 status_text(it.status)
             ));
         }
@@ -309,7 +313,7 @@ impl Drop for RcTransport {
     }
 }
 
-/// Returns the challenge of a message, if it has this version of the handshake.
+/// Returns the challenge in a handshake message, if it has this version of the handshake.
 fn accept_challenge(message: Handshake) -> io::Result<Challenge> {
     match message {
         Handshake::Challenge(it) if it.version == HANDSHAKE_VERSION => Ok(it),
@@ -330,7 +334,7 @@ fn failed(e: VerbsError) -> io::Error {
     io::Error::new(kind, e)
 }
 
-/// Waits until one of `fds` is ready.
+/// Waits until one of the file descriptors `fds` is ready.
 fn wait(fds: &[PollFd<'_>], deadline: Instant) -> io::Result<()> {
     let timeout = deadline.saturating_duration_since(Instant::now());
     if timeout.is_zero() {
@@ -344,7 +348,7 @@ fn wait(fds: &[PollFd<'_>], deadline: Instant) -> io::Result<()> {
     }
 }
 
-/// Waits for the event that `wanted` selects, while a connection is established.
+/// Waits for the connection event that `wanted` selects, while a connection is being established.
 fn await_event(
     channel: &CmChannel,
     deadline: Instant,

@@ -8,14 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Connection to the service's Unix socket.
+/// Connection of a client to the control service's Unix socket.
 pub struct UnixTransport {
     stream: UnixStream,
     inbox: Vec<u8>,
 }
 
 impl UnixTransport {
-    /// Connects to the socket at `path`.
+    /// Connects to the control service's Unix socket at `path`.
     ///
     /// # Errors
     /// No process serves the socket, or the mode of its file denies access.

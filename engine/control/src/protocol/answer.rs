@@ -5,75 +5,75 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Outcome of a request, or one more `stats` of a subscription.
+/// Answer to a control request: its outcome, or one more `stats` of a subscription.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Answer {
-    /// Protocol version, [`VERSION`].
+    /// Protocol version of the answer, [`VERSION`].
     pub version: u32,
-    /// Number of the request; 0 if the message had no readable number.
+    /// Number of the answered request; 0 if the message had no readable number.
     pub id: u64,
-    /// Outcome of the request.
+    /// Outcome of the answered request.
     #[serde(flatten)]
     pub outcome: AnswerOutcome,
 }
 
-/// Outcome of a request.
+/// Outcome of a control request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerOutcome {
-    /// The request was carried out.
+    /// The request was carried out, with this result.
     Ok(AnswerBody),
     /// The request was refused or failed, and nothing has changed.
     Error(Refusal),
 }
 
-/// Result of a command.
+/// Result of a control command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerBody {
-    /// Result of `status`.
+    /// Result of the command `status`.
     Status(Box<Status>),
-    /// Result of `stats`, and of each interval of `subscribe`.
+    /// Result of the command `stats`, and of each interval of `subscribe`.
     Stats(Box<Stats>),
-    /// Result of `devices`.
+    /// Result of the command `devices`.
     Devices(Value),
-    /// Result of `plan`.
+    /// Result of the command `plan`.
     Plan(Value),
-    /// Result of `subscribe`.
+    /// Result of the command `subscribe`.
     Subscribed {
-        /// Interval in force, in milliseconds.
+        /// Interval of the subscription in force, in milliseconds.
         interval_ms: u32,
     },
     /// Result of every command that changes something.
     Changed(Changed),
 }
 
-/// Result of a change.
+/// Result of a command that changes something.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Changed {
-    /// `false` if the requested state was already in force.
+    /// `false` if the state that the command requests was already in force.
     pub changed: bool,
-    /// Previous value as text, if a value was replaced.
+    /// Previous value as text, if the command replaced a value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<String>,
-    /// Current state as text.
+    /// State after the command, as text.
     pub now: String,
-    /// ID of the mark; for `mark` only.
+    /// ID of the new mark; for the command `mark` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
 }
 
-/// Reason for which a request was not carried out.
+/// Refusal: the reason for which a request was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Refusal {
     /// Kind of refusal, for programs.
     pub code: RefusalCode,
-    /// Message for people: the value, the limit, and the remedy.
+    /// Message of the refusal for people: the value, the limit, and the remedy.
     pub message: String,
 }
 
 impl Refusal {
-    /// Creates a refusal of this kind.
+    /// Creates a refusal of the kind `code`.
     #[must_use]
     pub fn new(code: RefusalCode, message: impl Into<String>) -> Self {
         Self {
@@ -83,28 +83,28 @@ impl Refusal {
     }
 }
 
-/// Kinds of refusals.
+/// Kinds of refusals of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalCode {
-    /// The message is not valid in this version, or a value is out of range.
+    /// The message is not a valid request in this protocol version, or a value is out of range.
     Malformed,
-    /// The message is longer than the service accepts.
+    /// The message is longer than the control service accepts.
     TooLarge,
     /// The client has more requests or connections than one client may have.
     TooMany,
-    /// The client has no right to do this.
+    /// The client has no right to send this request.
     Denied,
     /// The command is not possible in the capture's current state.
     State,
-    /// The capture, its device or this build does not support the command.
+    /// The capture, its device or this build of wqcap does not support the command.
     Unsupported,
     /// The command was attempted and failed.
     Failed,
 }
 
 impl Answer {
-    /// Creates an answer with a result or a refusal.
+    /// Creates the answer to request `id` with its result or refusal.
     #[must_use]
     pub fn new(id: u64, result: Result<AnswerBody, Refusal>) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Answer {
         }
     }
 
-    /// Creates an answer with a refusal.
+    /// Creates the answer to request `id` with a refusal.
     #[must_use]
     pub fn error(id: u64, refusal: Refusal) -> Self {
         Self::new(id, Err(refusal))

@@ -24,40 +24,40 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// Length of a nonce in bytes.
+/// Length of an authentication nonce in bytes.
 const NONCE: usize = 32;
-/// Minimum length of a key in bytes.
+/// Minimum length in bytes of a key in a key file.
 const SHORTEST: usize = 16;
 
-/// Side that signs: the proof of one side is not valid for the other.
+/// Side of the connection that signs: the proof of one side is not valid for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Side that connects.
+    /// Side that connects, the client.
     Client,
-    /// Side that accepts.
+    /// Side that accepts the connection, the service.
     Service,
 }
 
-/// Data that both sides sign.
+/// Transcript of the handshake, which both sides sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transcript {
     /// Challenge of the service: its identity and its nonce.
     pub challenge: Challenge,
     /// Nonce of the client, in hex.
     pub answer: String,
-    /// Requested access.
+    /// Access level that the client requests.
     pub access: AccessLevel,
-    /// Number of the service's QP.
+    /// QP number of the service.
     pub service_qp: u32,
-    /// Number of the client's QP.
+    /// QP number of the client.
     pub client_qp: u32,
-    /// Address that the client connects to.
+    /// Address of the service, to which the client connects.
     pub service: SocketAddr,
-    /// Address of the client.
+    /// IP address of the client.
     pub client: IpAddr,
 }
 
-/// Keys of a key file. They are zeroised when the last clone is dropped.
+/// Authentication keys of a key file. They are zeroised when the last clone is dropped.
 #[derive(Clone, Default)]
 pub struct Keys {
     read_only: Option<Arc<Secret>>,
@@ -73,7 +73,7 @@ pub struct KeyFileError {
 }
 
 impl KeyFileError {
-    /// Returns the problem without the path.
+    /// Returns what is wrong with the key file, without the file's path.
     #[must_use]
     pub fn problem(&self) -> String {
         let text = self.source.to_string();
@@ -103,7 +103,7 @@ impl Keys {
         let mode = fs::metadata(path).map_err(failed)?.mode();
         if mode & 0o007 != 0 {
             return Err(refused(format!(
-                "mode {:04o} gives every user access; run `chmod o-rwx` and generate new keys",
+                "mode {:04o} of the key file gives every user access; run `chmod o-rwx` and generate new keys",
                 mode & 0o777
             )));
         }
@@ -119,7 +119,8 @@ impl Keys {
             let secret = secret.map_err(failed)?;
             if !is_hex || len < SHORTEST {
                 return Err(refused(format!(
-                    "a key has at least {SHORTEST} bytes in hex; `openssl rand -hex 32` generates one"
+                    "a key of the file is not in hex or too short: it must have at least {SHORTEST} bytes; \
+                     `openssl rand -hex 32` generates one"
                 )));
             }
             Ok(Some(Arc::new(secret)))
@@ -129,19 +130,21 @@ impl Keys {
             read_write: key(file.read_write)?,
         };
         if keys.read_only.is_none() && keys.read_write.is_none() {
-            return Err(refused("the file contains no key".into()));
+            return Err(refused(
+                "the file contains no key; `openssl rand -hex 32` generates one".into(),
+            ));
         }
         if keys.read_only.as_deref().map(Secret::bytes)
             == keys.read_write.as_deref().map(Secret::bytes)
         {
             return Err(refused(
-                "both keys are the same: read-only clients would have read-write access".into(),
+                "both keys of the file are the same: read-only clients would have read-write access".into(),
             ));
         }
         Ok(keys)
     }
 
-    /// Returns the highest access that these keys give.
+    /// Returns the highest access level that these keys give.
     #[must_use]
     pub fn access(&self) -> AccessLevel {
         match self.read_write {
@@ -150,13 +153,15 @@ impl Keys {
         }
     }
 
-    /// Returns the proof of `role`, in hex; `None` without a key for the transcript's access.
+    /// Returns the proof of `role` for the handshake transcript, in hex; `None` without a key for
+    /// the transcript's access.
     #[must_use]
     pub fn prove(&self, role: Role, transcript: &Transcript) -> Option<String> {
         Some(hex(&self.mac(role, transcript)?.finalize().into_bytes()))
     }
 
-    /// Returns `true` if `proof` is the proof of `role`. Compares in constant time.
+    /// Returns `true` if `proof` is the proof of `role` for the handshake transcript. Compares in
+    /// constant time.
     #[must_use]
     pub fn verify(&self, role: Role, transcript: &Transcript, proof: &str) -> bool {
         match (self.mac(role, transcript), unhex(proof)) {
@@ -197,18 +202,18 @@ impl std::fmt::Debug for Keys {
     }
 }
 
-/// Returns fresh random bytes, in hex.
+/// Returns a fresh nonce: random bytes, in hex.
 ///
 /// # Errors
 /// The system provides no random bytes.
 pub fn nonce() -> io::Result<String> {
     let mut bytes = [0; NONCE];
     getrandom::fill(&mut bytes)
-        .map_err(|e| io::Error::other(format!("cannot get random bytes: {e}")))?;
+        .map_err(|e| io::Error::other(format!("cannot get random bytes for a nonce: {e}")))?;
     Ok(hex(&bytes))
 }
 
-/// Returns `true` if `text` is a nonce.
+/// Returns `true` if `text` is an authentication nonce in hex.
 #[must_use]
 pub fn is_nonce(text: &str) -> bool {
     unhex(text).is_some_and(|it| it.len() == NONCE)
@@ -223,7 +228,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     unhex_into(text, &mut bytes).then_some(bytes)
 }
 
-/// Decodes `text` into `bytes`; returns `true` if it is in hex and as long as `bytes`.
+/// Decodes hexadecimal `text` into `bytes`; returns `true` if it is in hex and as long as `bytes`.
 fn unhex_into(text: &str, bytes: &mut [u8]) -> bool {
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|it| it as u8);
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();

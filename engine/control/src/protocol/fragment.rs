@@ -4,20 +4,20 @@
 //! fragment of a message, otherwise 0. Bytes 2..4: the fragment's number, from 0. Bytes 4..8: the
 //! message's number, so that fragments of two messages are never joined.
 
-/// First byte of every fragment.
+/// First byte of every message fragment.
 pub const FORMAT: u8 = 0x57;
-/// Length of a fragment's header in bytes.
+/// Length in bytes of a message fragment's header.
 pub const HEADER: usize = 8;
 
-/// Returns the length in bytes of the longest fragment on a path with this `ibv_mtu`: one packet,
-/// at most the largest path MTU of InfiniBand and RoCE.
+/// Returns the length in bytes of the longest message fragment on a path with this `ibv_mtu`: one
+/// packet, at most the largest path MTU of InfiniBand and RoCE.
 #[must_use]
 pub fn longest(mtu: u32) -> u32 {
     128 << mtu.clamp(1, 5)
 }
 
-/// Splits `text` into fragments of at most `size` bytes, header included, and passes each to
-/// `send`.
+/// Splits the message `text` into fragments of at most `size` bytes, header included, and passes
+/// each to `send`.
 ///
 /// # Panics
 /// Panics if `size` leaves no room after the header.
@@ -41,21 +41,22 @@ pub fn split(message: u32, text: &[u8], size: usize, mut send: impl FnMut(Vec<u8
     }
 }
 
-/// Error of the reassembly of a message.
+/// Error of the reassembly of a message from its fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FragmentError {
-    /// The bytes are not a fragment.
-    #[error("not a fragment of a message")]
+    /// The received bytes are not a message fragment.
+    #[error("the received bytes are not a fragment of a control message")]
     Format,
-    /// A fragment is missing or repeated.
-    #[error("a fragment of a message is missing or repeated")]
+    /// A fragment of a message is missing or repeated.
+    #[error("a fragment of the control message is missing or repeated")]
     Order,
-    /// The message is longer than the receiver accepts.
-    #[error("the message is longer than {0} bytes")]
+    /// The reassembled message is longer than the receiver accepts.
+    #[error("the control message is longer than the {0} bytes that the receiver accepts")]
     TooLarge(usize),
 }
 
-/// Reassembles the messages of one peer. Never holds more bytes than the limit.
+/// Reassembles the messages of one peer from their fragments. Never holds more bytes than the
+/// limit.
 #[derive(Debug)]
 pub struct Reassembler {
     limit: usize,
@@ -76,13 +77,13 @@ impl Reassembler {
         }
     }
 
-    /// Returns `true` if a message has begun and not ended.
+    /// Returns `true` if some fragments of a message have arrived and its last one has not.
     #[must_use]
     pub fn is_midway(&self) -> bool {
         self.fragments > 0
     }
 
-    /// Takes a fragment; returns the message after its last fragment.
+    /// Takes a message fragment; returns the message after its last fragment.
     ///
     /// # Errors
     /// The fragment does not follow the previous ones, or the message is too long. The fragments

@@ -26,10 +26,10 @@ pub use wqcap_core::stats::{LedgerSnapshot, Outlook, Stats, WriteBuffers};
 
 use schemars::JsonSchema;
 
-/// Protocol version. A service rejects any other version and reports its own.
+/// Version of the control protocol. A service rejects any other version and reports its own.
 pub const VERSION: u32 = 1;
 
-/// All messages, by direction; exists for the schema only.
+/// All messages of the control protocol, by direction; exists for the schema only.
 #[derive(JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(
@@ -42,7 +42,7 @@ enum Messages {
     Handshake(Handshake),
 }
 
-/// Returns the JSON Schema of all messages; each type is under `$defs`.
+/// Returns the JSON Schema of all messages of the control protocol; each type is under `$defs`.
 #[must_use]
 pub fn schema() -> serde_json::Value {
     schemars::schema_for!(Messages).to_value()

@@ -6,11 +6,11 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use strum::Display;
 
-/// Request to carry out one command.
+/// Request of a client to carry out one command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// Protocol version, [`VERSION`](super::VERSION).
+    /// Protocol version of the request, [`VERSION`](super::VERSION).
     pub version: u32,
     /// Number of the request, chosen by the client; the answer has the same number.
     pub id: u64,
@@ -19,11 +19,11 @@ pub struct Request {
     /// remembers the last 256 keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub once: Option<String>,
-    /// Command to carry out.
+    /// Command that the request asks for.
     pub command: Command,
 }
 
-/// Command of a request.
+/// Command that a client requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Command {
@@ -39,34 +39,34 @@ pub enum Command {
     /// plan for people.
     Plan,
     /// Send a `stats` answer each interval, with this request's number. A new subscription replaces
-    /// the previous one.
+    /// the client's previous one.
     Subscribe {
-        /// Interval in milliseconds, 100 to 3,600,000.
+        /// Interval of the subscription in milliseconds, 100 to 3,600,000.
         interval_ms: u32,
     },
     /// Start capturing again after `stop` or `drain`. No effect while the capture runs.
     Start,
-    /// End the capture in order and complete its files. The process stays and can start again. No
-    /// effect if the capture is stopped.
+    /// End the capture in order and complete its files. The process stays and can start the capture
+    /// again. No effect if the capture is stopped.
     Stop,
-    /// Let no more frames in, write the frames that have arrived, and complete the files. `start`
-    /// continues the capture.
+    /// Let no more frames into the capture, write the frames that have arrived, and complete the
+    /// files. `start` continues the capture.
     Drain,
-    /// Continue in a new file on every queue that has an open file.
+    /// Continue in a new capture file on every queue that has an open file.
     Rotate,
-    /// Replace the filter.
+    /// Replace the filter of captured frames.
     Filter {
-        /// Filter as a pcap-filter(7) expression; empty for every frame.
+        /// New filter as a pcap-filter(7) expression; empty for every frame.
         expression: String,
     },
     /// Add a flow rule in the NIC. No effect if the rule exists.
     RuleAdd {
-        /// Fields of the rule, as in a `[[rule]]` of the configuration.
+        /// Fields of the flow rule to add, as in a `[[rule]]` of the configuration.
         rule: BTreeMap<String, Value>,
     },
-    /// Remove a flow rule. No effect if the rule does not exist.
+    /// Remove a flow rule in the NIC. No effect if the rule does not exist.
     RuleRemove {
-        /// The `id` of the rule alone, or all its fields.
+        /// Flow rule to remove: its `id` alone, or all its fields.
         rule: BTreeMap<String, Value>,
     },
     /// Change those creation flags of the WQs that can change while frames are received; absent
@@ -79,15 +79,15 @@ pub enum Command {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         scatter_fcs: Option<bool>,
     },
-    /// Change how flows spread over the queues.
+    /// Change how flows spread over the receive queues.
     Respread {
-        /// Share of the indirection table for each queue; empty to derive the shares from what each
-        /// queue has received.
+        /// Weight of each queue in the indirection table; empty to derive the weights from what
+        /// each queue has received.
         #[serde(default)]
         weights: Vec<u32>,
     },
-    /// Mark this moment: pin the files of the surrounding time, and record the mark with the next
-    /// frame of each open pcapng file.
+    /// Mark this moment: pin the capture files of the surrounding time, and record the mark with
+    /// the next frame of each open pcapng file.
     Mark {
         /// Description of the mark, in one line of at most 900 bytes.
         text: String,
@@ -101,14 +101,14 @@ pub enum Command {
         #[serde(default)]
         filter: String,
     },
-    /// Set the log level.
+    /// Set the log level of the process.
     Log {
-        /// Log level: `error`, `warn`, `info`, `debug` or `trace`.
+        /// New log level: `error`, `warn`, `info`, `debug` or `trace`.
         level: LogLevel,
     },
     /// Read the configuration file again and apply the keys that can change in a running capture.
     Reload,
-    /// End the process, as SIGTERM does.
+    /// End the process of the capture, as SIGTERM does.
     Shutdown,
 }
 
@@ -117,14 +117,14 @@ fn minute() -> u64 {
     60_000
 }
 
-/// Treatment of a command by the control service.
+/// Kind of a command, which determines how the control service handles it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandKind {
-    /// Command that is answered from published state.
+    /// Command that the service answers from the published state of the capture.
     Query(Query),
-    /// Command that sends statistics to the client from then on.
+    /// Command that subscribes the client to statistics.
     Subscription {
-        /// Interval between two answers in milliseconds.
+        /// Interval between two `stats` answers in milliseconds.
         interval_ms: u32,
     },
     /// Command that passes a change to the owner of the capture. Clients with read-only access may
@@ -132,16 +132,16 @@ pub enum CommandKind {
     Change,
 }
 
-/// Command that only reads.
+/// Command that only reads the state of the capture or of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Query {
-    /// Query of [`Command::Status`].
+    /// Query of the command [`Command::Status`].
     Status,
-    /// Query of [`Command::Stats`].
+    /// Query of the command [`Command::Stats`].
     Stats,
-    /// Query of [`Command::Devices`].
+    /// Query of the command [`Command::Devices`].
     Devices,
-    /// Query of [`Command::Plan`].
+    /// Query of the command [`Command::Plan`].
     Plan,
 }
 
@@ -187,15 +187,15 @@ impl Command {
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum LogLevel {
-    /// Level that logs failures only.
+    /// Log level at which only failures are logged.
     Error,
-    /// Level that logs failures and likely failures.
+    /// Log level at which failures and likely failures are logged.
     Warn,
-    /// Level that also logs events of normal operation.
+    /// Log level at which events of normal operation are also logged.
     Info,
-    /// Level that also logs details of normal operation.
+    /// Log level at which details of normal operation are also logged.
     Debug,
-    /// Level that logs all events.
+    /// Log level at which all events are logged.
     Trace,
 }
 

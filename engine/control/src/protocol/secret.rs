@@ -4,11 +4,11 @@ use std::io;
 use wqcap_verbs::memory::Region;
 use zeroize::Zeroize;
 
-/// Bytes of a key, on pages that hold nothing else.
+/// Bytes of an authentication key, on pages that hold nothing else.
 pub(super) struct Secret(Region);
 
 impl Secret {
-    /// Allocates memory for `len` bytes, which `fill` writes.
+    /// Allocates memory for an authentication key of `len` bytes, which `fill` writes.
     ///
     /// # Errors
     /// The memory is not available, or cannot be excluded from core dumps. If it cannot be locked,
@@ -19,7 +19,7 @@ impl Secret {
         region.exclude_from_core_dumps()?;
         if let Err(e) = region.lock() {
             tracing::warn!(
-                "cannot lock {len} bytes of a key: {e}; the key may be written to swap; raise `ulimit -l` (LimitMEMLOCK=)"
+                "cannot lock the {len} bytes of a control key in memory: {e}; the key may be written to swap; raise `ulimit -l` (LimitMEMLOCK=)"
             );
         }
         fill(region.as_mut_slice());

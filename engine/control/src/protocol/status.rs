@@ -16,23 +16,23 @@ pub struct Status {
 /// State of the capture.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CaptureStatus {
-    /// Version of wqcap.
+    /// Version of wqcap that runs the capture.
     pub wqcap: String,
     /// Process ID of the capture.
     pub pid: u32,
     /// Activity of the capture: running, drained, stopped or lost.
     pub state: CaptureState,
-    /// RDMA device.
+    /// Name of the RDMA device that captures.
     pub device: String,
-    /// Port of the device.
+    /// Number of the device's port that captures.
     pub port: u8,
-    /// Number of receive queues.
+    /// Number of the capture's receive queues.
     pub queues: u16,
-    /// Seconds since the first WQ was ready.
+    /// Seconds since the first WQ of the capture was ready.
     pub elapsed_s: f64,
-    /// Filter in force.
+    /// Filter of captured frames in force, as a pcap-filter(7) expression.
     pub filter: String,
-    /// Log level in force.
+    /// Log level of the process in force.
     pub log: String,
     /// Ledger of all queues together.
     pub ledger: Total,
@@ -72,29 +72,31 @@ pub struct ControlStatus {
     pub rdma: Option<RdmaStatus>,
 }
 
-/// Counters of a transport since the service started.
+/// Counters of a transport of the control service since the service started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TransportStatus {
-    /// Number of clients connected now.
+    /// Number of clients connected over the transport now.
     pub clients: u64,
-    /// Number of connections accepted.
+    /// Number of client connections accepted.
     pub accepted: u64,
-    /// Number of connections rejected: too many clients, no right to connect, or no proof of a key.
+    /// Number of client connections rejected: too many clients, no right to connect, or no proof of
+    /// a key.
     pub refused: u64,
     /// Number of clients disconnected by the service: malformed or oversized requests, stalls, or
     /// too many requests.
     pub expelled: u64,
-    /// Number of requests received.
+    /// Number of requests received from clients.
     pub requests: u64,
 }
 
-/// Counters of RDMA since the service started, and the state of its SRQ.
+/// Counters of the control service's RDMA transport since the service started, and the state of its
+/// SRQ.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RdmaStatus {
-    /// Counters of the transport.
+    /// Counters of the RDMA transport.
     #[serde(flatten)]
     pub transport: TransportStatus,
-    /// State of the shared receive queue.
+    /// State of the RDMA transport's shared receive queue (SRQ).
     pub srq: SrqStatus,
 }
 
@@ -103,28 +105,28 @@ pub struct RdmaStatus {
 pub struct SrqStatus {
     /// Number of WRs that the SRQ can hold now (`ibv_query_srq`), which may be more than requested.
     pub max_wr: u32,
-    /// Number of WRs posted now.
+    /// Number of receive WRs posted to the SRQ now.
     pub posted: u32,
-    /// Armed limit (low watermark); 0 if none is armed.
+    /// Armed limit (low watermark) of the SRQ, in WRs; 0 if none is armed.
     pub limit: u32,
-    /// Number of WRs that the SRQ may grow to.
+    /// Number of WRs to which the SRQ may grow.
     pub cap: u32,
     /// Set if the device resizes SRQs. If not, the SRQ has its full size from the start.
     pub resizes: bool,
-    /// Number of `IBV_EVENT_SRQ_LIMIT_REACHED` events.
+    /// Number of `IBV_EVENT_SRQ_LIMIT_REACHED` events of the SRQ.
     pub limit_events: u64,
-    /// Number of times that the limit was armed.
+    /// Number of times that the limit of the SRQ was armed.
     pub armed: u64,
     /// Number of times that the SRQ grew.
     pub grown: u64,
     /// Number of times that the SRQ shrank.
     pub shrunk: u64,
-    /// Number of resizes that the device refused.
+    /// Number of resizes of the SRQ that the device refused.
     pub resize_refused: u64,
-    /// Number of sends answered with receiver-not-ready because no receive was posted; absent if
-    /// the device does not count them.
+    /// Number of sends of clients answered with receiver-not-ready because no receive WR was
+    /// posted; absent if the device does not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receiver_not_ready: Option<u64>,
-    /// Number of queue pairs attached now.
+    /// Number of queue pairs (QPs) attached to the SRQ now.
     pub qps: u64,
 }

@@ -10,35 +10,35 @@ use serde_json::Value;
 pub trait Backend: Send + Sync {
     /// Returns the state of the capture.
     fn status(&self) -> CaptureStatus;
-    /// Returns the current counters.
+    /// Returns the current counters of the capture and of the NIC.
     fn stats(&self) -> Stats;
     /// Returns the RDMA devices of the machine.
     ///
     /// # Errors
     /// The devices cannot be listed.
     fn devices(&self) -> Result<Value, Refusal>;
-    /// Returns the plan of the capture.
+    /// Returns the plan of the capture as it is in force now.
     ///
     /// # Errors
     /// No plan exists.
     fn plan(&self) -> Result<Value, Refusal>;
-    /// Carries out a change, now or later. Returns at once.
+    /// Carries out a change of the capture, now or later. Returns at once.
     fn change(&self, command: &Command, reply: ChangeReply);
 }
 
-/// Sends the outcome of a change to the client that requested it, from any thread. If it is dropped
-/// unsent, it reports that the capture has ended.
+/// Reply to a change: sends its outcome to the client that requested it, from any thread. If it is
+/// dropped unsent, it reports that the capture has ended.
 pub struct ChangeReply(Option<Receiver>);
 
 type Receiver = Box<dyn FnOnce(Result<Changed, Refusal>) + Send>;
 
 impl ChangeReply {
-    /// Creates a reply that calls `receiver`.
+    /// Creates a reply to a change that calls `receiver` with the outcome.
     pub fn new(receiver: impl FnOnce(Result<Changed, Refusal>) + Send + 'static) -> Self {
         Self(Some(Box::new(receiver)))
     }
 
-    /// Sends the outcome.
+    /// Sends the outcome of the change to the client that requested it.
     pub fn send(mut self, outcome: Result<Changed, Refusal>) {
         if let Some(receiver) = self.0.take() {
             receiver(outcome);

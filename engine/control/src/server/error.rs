@@ -2,50 +2,52 @@
 
 use std::io;
 
-/// Configuration key with a value that cannot be used.
+/// Error of a configuration key with a value that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{key} = {value}: {problem}")]
 pub struct ConfigProblem {
-    /// Name of the key, for example `control.group`.
+    /// Name of the configuration key, for example `control.group`.
     pub key: &'static str,
-    /// Value of the key, as written.
+    /// Value of the configuration key, as written.
     pub value: String,
-    /// Problem of the value, and the remedy.
+    /// Reason for which the configuration value cannot be used, and the remedy.
     pub problem: String,
 }
 
-/// Error of the start of the service: names the configuration key, the value, and the remedy.
+/// Error of the start of the control service: names the configuration key, the value, and the
+/// remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A configuration key has a value that cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigProblem),
-    /// The Unix socket cannot be created.
-    #[error("control.unix = \"{path}\": {source}")]
+    /// The Unix socket of the control service cannot be created.
+    #[error("control.unix = \"{path}\": cannot create the socket: {source}")]
     Socket {
-        /// Path of the socket.
+        /// Path of the Unix socket.
         path: String,
-        /// Cause of the failure.
+        /// Error of the system for the Unix socket.
         source: io::Error,
     },
     /// A verb for `control.rdma` failed.
     #[error("control.rdma: {source}{}", hint(source))]
     Rdma {
-        /// Error of the verb.
+        /// Error of the verb that failed for `control.rdma`.
         #[from]
         source: wqcap_verbs::VerbsError,
     },
-    /// A thread or a descriptor cannot be created.
+    /// A thread or a file descriptor of the control service cannot be created.
     #[error("{what}: {source}")]
     System {
-        /// Description of the failed operation.
+        /// Description of the operation that failed.
         what: String,
-        /// Cause of the failure.
+        /// Error of the system for the failed operation.
         source: io::Error,
     },
 }
 
-/// Returns the remedy that names the configuration key of a verb's limit.
+/// Returns the remedy for a verb's error that names the configuration key of its limit; empty if
+/// there is none.
 fn hint(error: &wqcap_verbs::VerbsError) -> &'static str {
     match error {
         wqcap_verbs::VerbsError::Verb {

@@ -5,16 +5,16 @@ use super::backend::ChangeReply;
 use crate::protocol::{Changed, Command, Refusal, RefusalCode};
 use std::collections::{HashMap, VecDeque};
 
-/// Number of outcomes that are remembered.
+/// Maximum number of completed changes whose outcomes are remembered by their idempotency keys.
 const CAPACITY: usize = 256;
-/// Maximum length of a key in bytes.
+/// Maximum length of an idempotency key in bytes.
 pub const LONGEST_KEY: usize = 64;
 
-/// Keys of recent changes, with their outcomes.
+/// Idempotency keys of recent changes, with their outcomes.
 #[derive(Default)]
 pub struct IdempotencyCache {
     entries: HashMap<String, RequestEntry>,
-    /// Keys of completed changes, oldest first.
+    /// Idempotency keys of completed changes, oldest first.
     done: VecDeque<String>,
 }
 
@@ -23,26 +23,27 @@ struct RequestEntry {
     progress: RequestProgress,
 }
 
-/// Result of registering a change with a key.
+/// Result of registering a change with its idempotency key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Registration {
-    /// The change is the first with this key.
+    /// The change is the first with this idempotency key.
     New,
-    /// The change repeats an earlier one with this key.
+    /// The change repeats an earlier one with the same idempotency key.
     Repeat,
-    /// The key was used for another change.
+    /// The idempotency key was used for another change.
     Refused(Refusal),
 }
 
 enum RequestProgress {
-    /// The change is being carried out; these replies wait for its outcome.
+    /// Change that is being carried out; these replies wait for its outcome.
     Pending(Vec<ChangeReply>),
     Done(Changed),
 }
 
 impl IdempotencyCache {
-    /// Registers a change. If it is new, the caller carries it out and calls
-    /// [`IdempotencyCache::finish`]. Otherwise `reply` is sent, now or when the outcome is known.
+    /// Registers a change with its idempotency key. If it is new, the caller carries it out and
+    /// calls [`IdempotencyCache::finish`]. Otherwise `reply` is sent, now or when the outcome is
+    /// known.
     ///
     /// The number of waiting replies is limited by the changes that clients may have pending.
     pub fn begin(&mut self, key: &str, command: &Command, reply: ChangeReply) -> Registration {
@@ -69,8 +70,8 @@ impl IdempotencyCache {
         Registration::Repeat
     }
 
-    /// Records the outcome and returns the replies that wait for it. A refusal changed nothing and
-    /// is not remembered: the change may be tried again.
+    /// Records the outcome of a change and returns the replies that wait for it. A refusal changed
+    /// nothing and is not remembered: the change may be tried again.
     pub fn finish(&mut self, key: &str, outcome: &Result<Changed, Refusal>) -> Vec<ChangeReply> {
         let Some(RequestEntry {
             command,

@@ -3,25 +3,25 @@
 
 use std::time::{Duration, Instant};
 
-/// Limits of one client; equal on every transport.
+/// Limits of one client of the control service; equal on every transport.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLimits {
-    /// Maximum length of a request in bytes.
+    /// Maximum length of a client's request in bytes.
     pub request: usize,
-    /// Sustained requests per second. A client above the rate is not read from until another
-    /// request is allowed.
+    /// Sustained requests per second of a client. A client above the rate is not read from until
+    /// another request is allowed.
     pub rate: u32,
-    /// Number of requests that are allowed at once before the rate applies.
+    /// Number of requests that a client may send at once before the rate applies.
     pub burst: u32,
-    /// Maximum number of changes whose outcome is pending.
+    /// Maximum number of a client's changes whose outcome is pending.
     pub pending: u32,
-    /// Number of malformed requests that are answered before the client is disconnected.
+    /// Number of a client's malformed requests that are answered before the client is disconnected.
     pub malformed: u32,
     /// Maximum time for a request to arrive completely, and for a client to accept data sent to it.
     pub stall: Duration,
     /// Maximum time for a client to authenticate.
     pub handshake: Duration,
-    /// Bytes of answers queued for the client above which no more requests are read and no
+    /// Bytes of answers queued for the client above which no more of its requests are read and no
     /// statistics are pushed.
     pub backlog: usize,
     /// Maximum number of connected clients.
@@ -51,7 +51,8 @@ impl Default for ClientLimits {
     }
 }
 
-/// Token bucket: each request takes a token, and tokens are refilled at a constant rate.
+/// Token bucket of a client: each request takes a token, and tokens are refilled at a constant
+/// rate.
 #[derive(Debug)]
 pub struct TokenBucket {
     tokens: f64,
@@ -61,7 +62,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Creates a full bucket.
+    /// Creates a full token bucket with a client's rate and burst.
     #[must_use]
     pub fn new(limits: &ClientLimits, now: Instant) -> Self {
         let burst = f64::from(limits.burst);
@@ -73,7 +74,7 @@ impl TokenBucket {
         }
     }
 
-    /// Takes a token if one is available.
+    /// Takes a token for one request if one is available.
     pub fn take(&mut self, now: Instant) -> bool {
         self.fill(now);
         if self.tokens < 1.0 {
@@ -83,7 +84,7 @@ impl TokenBucket {
         true
     }
 
-    /// Returns the time until a token is available.
+    /// Returns the time until a token for the next request is available.
     pub fn wait(&mut self, now: Instant) -> Duration {
         self.fill(now);
         Duration::from_secs_f64(((1.0 - self.tokens) / self.rate).max(0.0))

@@ -12,10 +12,10 @@ use std::{
     },
 };
 
-/// Number of a client; a server never reuses a number.
+/// Number of a client of the control service; a server never reuses a number.
 pub type ClientId = u64;
 
-/// Queue of answers that a server is to send.
+/// Mailbox of answers that a server's thread is to send to its clients.
 #[derive(Debug)]
 pub struct Mailbox {
     answers: Mutex<Vec<(ClientId, String)>>,
@@ -24,7 +24,7 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// Creates an empty mailbox.
+    /// Creates an empty mailbox of answers.
     ///
     /// # Errors
     /// No descriptor is available.
@@ -36,8 +36,8 @@ impl Mailbox {
         })
     }
 
-    /// Adds an answer for a client. The number of queued answers is limited by the changes that
-    /// clients may have pending.
+    /// Adds an answer for a client to the mailbox. The number of queued answers is limited by the
+    /// changes that clients may have pending.
     pub fn push(&self, client: ClientId, text: String) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.push((client, text));
@@ -45,7 +45,7 @@ impl Mailbox {
         self.wake();
     }
 
-    /// Takes all answers.
+    /// Takes all queued answers out of the mailbox.
     pub fn take(&self) -> Vec<(ClientId, String)> {
         let mut count = [0; 8];
         // An error means that no event was pending.
@@ -59,7 +59,7 @@ impl Mailbox {
         self.wake();
     }
 
-    /// Returns `true` if the thread is to end.
+    /// Returns `true` if the server's thread is to end.
     pub fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
     }
@@ -71,7 +71,8 @@ impl Mailbox {
 }
 
 impl AsFd for Mailbox {
-    /// Returns the descriptor, which is readable if there is an answer or the thread is to end.
+    /// Returns the file descriptor, which is readable if there is an answer or the server's thread
+    /// is to end.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }

@@ -31,8 +31,8 @@ use std::sync::Arc;
 use thread::ServerThread;
 use unix::SocketFile;
 
-/// Returns every part of `config` that this machine cannot serve: a path, groups, keys. Creates
-/// nothing.
+/// Returns every part of the `[control]` configuration that this machine cannot serve: a path,
+/// groups, keys. Creates nothing.
 pub fn check(config: &ControlConfig) -> Vec<ConfigProblem> {
     let mut found = unix::check(config);
     found.extend(rc::keys(config).err());
@@ -47,8 +47,8 @@ pub struct ControlServer {
 }
 
 impl ControlServer {
-    /// Starts to serve `backend` as `config` specifies, on a socket that is already bound. The
-    /// threads avoid the CPUs in `busy`, which the capture uses.
+    /// Starts to serve `backend` as `config` specifies, on a control socket that is already bound.
+    /// The threads avoid the CPUs in `busy`, which the capture uses.
     ///
     /// # Errors
     /// A socket, an RDMA object or a thread cannot be created; the error names the key.
@@ -70,7 +70,8 @@ impl ControlServer {
         })
     }
 
-    /// Returns a function that reads the state of the service, for metrics and similar readers.
+    /// Returns a function that reads the state of the control service, for metrics and similar
+    /// readers.
     pub fn status_reader(&self) -> impl Fn() -> ControlStatus + Send + Sync + use<> {
         let service = Arc::clone(&self.service);
         move || service.status()

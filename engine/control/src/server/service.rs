@@ -18,18 +18,18 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// Control service over all its transports.
 pub struct ControlService {
     backend: Arc<dyn Backend>,
-    /// Limits of each client.
+    /// Limits of each client of the service.
     pub limits: ClientLimits,
     keys: Mutex<IdempotencyCache>,
-    /// Counters of the Unix socket, set when it is served.
+    /// Counters of the Unix socket transport, set when it is served.
     pub unix: OnceLock<Arc<TransportCounters>>,
-    /// Counters of RDMA, and the state of its SRQ as last published by its thread; set when RDMA is
-    /// served.
+    /// Counters of the RDMA transport, and the state of its SRQ as last published by its thread;
+    /// set when RDMA is served.
     pub rdma: OnceLock<(Arc<TransportCounters>, Arc<Mutex<SrqStatus>>)>,
 }
 
 impl ControlService {
-    /// Creates a service for `backend`.
+    /// Creates a control service for the capture `backend`.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, limits: ClientLimits) -> Arc<Self> {
         Arc::new(Self {
@@ -41,7 +41,7 @@ impl ControlService {
         })
     }
 
-    /// Answers a command that changes nothing.
+    /// Answers a command that only reads.
     pub(super) fn query(&self, query: Query) -> Result<AnswerBody, Refusal> {
         match query {
             Query::Devices => self.backend.devices().map(AnswerBody::Devices),
@@ -54,7 +54,7 @@ impl ControlService {
         }
     }
 
-    /// Passes a change to the backend, unless a change with the same idempotency key came before.
+    /// Passes a change to the capture, unless a change with the same idempotency key came before.
     /// The audit trail records the outcome once, when it is known.
     pub(super) fn change(
         self: &Arc<Self>,
@@ -94,7 +94,7 @@ impl ControlService {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the state of every transport.
+    /// Returns the state of every transport of the control service.
     pub(super) fn status(&self) -> ControlStatus {
         ControlStatus {
             unix: self.unix.get().map(|it| *it.lock()),
@@ -106,12 +106,12 @@ impl ControlService {
     }
 }
 
-/// Counters of one transport, written by its thread.
+/// Counters of one transport of the control service, written by the transport's thread.
 #[derive(Debug, Default)]
 pub struct TransportCounters(Mutex<TransportStatus>);
 
 impl TransportCounters {
-    /// Updates the counters with `change`.
+    /// Updates the counters of the transport with `change`.
     pub fn update(&self, change: impl FnOnce(&mut TransportStatus)) {
         change(&mut self.lock());
     }

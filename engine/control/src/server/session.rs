@@ -26,14 +26,14 @@ use std::{
 /// Allowed interval in milliseconds between two pushes of statistics.
 const INTERVALS: std::ops::RangeInclusive<u32> = 100..=3_600_000;
 
-/// State shared by the sessions of one transport.
+/// State shared by the client sessions of one transport.
 #[derive(Clone)]
 pub struct SessionContext {
-    /// Service that answers the requests.
+    /// Control service that answers the requests.
     pub service: Arc<ControlService>,
-    /// Mailbox for answers from other threads.
+    /// Mailbox for answers to this transport's clients from other threads.
     pub mailbox: Arc<Mailbox>,
-    /// Counters of the transport.
+    /// Counters of the session's transport.
     pub counters: Arc<TransportCounters>,
 }
 
@@ -56,14 +56,14 @@ struct Subscription {
     next: Instant,
 }
 
-/// Action that the transport takes after a message.
+/// Action that the transport takes after a client's message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SessionAction {
-    /// Send this answer.
+    /// Send this answer to the client.
     Send(String),
-    /// Do nothing; the answer will come through the mailbox.
+    /// Send no answer now; it will come through the mailbox.
     Wait,
-    /// Send this answer, then disconnect the client.
+    /// Send this answer to the client, then disconnect it.
     Disconnect(String),
 }
 
@@ -89,7 +89,7 @@ impl ClientSession {
         self.pending < self.context.service.limits.pending && self.bucket.wait(now).is_zero()
     }
 
-    /// Returns the time until the rate allows another request or statistics are due.
+    /// Returns the time until the client's rate allows another request or statistics are due.
     pub fn wait(&mut self, now: Instant) -> Option<Duration> {
         let rate = Some(self.bucket.wait(now)).filter(|wait| !wait.is_zero());
         let push = self
@@ -99,7 +99,7 @@ impl ClientSession {
         [rate, push].into_iter().flatten().min()
     }
 
-    /// Handles one message.
+    /// Handles one message of the client.
     pub fn handle(&mut self, text: &[u8], now: Instant) -> SessionAction {
         self.bucket.take(now);
         self.context.counters.update(|it| it.requests += 1);
@@ -118,19 +118,19 @@ impl ClientSession {
         }
     }
 
-    /// Records that the answer to a pending change arrived in the mailbox.
+    /// Records that the answer to a pending change of the client arrived in the mailbox.
     pub fn change_answered(&mut self) {
         self.pending = self.pending.saturating_sub(1);
     }
 
-    /// Returns `true` if answers to changes are pending.
+    /// Returns `true` if answers to changes of the client are pending.
     #[must_use]
     pub fn has_pending(&self) -> bool {
         self.pending > 0
     }
 
-    /// Returns the statistics to push now, if they are due. A client that does not keep up misses
-    /// some.
+    /// Returns the statistics to push to the client now, if they are due. A client that does not
+    /// keep up misses some.
     pub fn due_statistics(&mut self, now: Instant, keeps_up: bool) -> Option<String> {
         let it = self.subscription.as_mut().filter(|it| it.next <= now)?;
         it.next += it.interval;
@@ -160,7 +160,7 @@ impl ClientSession {
         SessionAction::Send(Answer::new(id, result).text())
     }
 
-    /// Passes a change to the service, or refuses it.
+    /// Passes a change that the client requests to the service, or refuses it.
     fn change(&mut self, id: u64, command: &Command, once: Option<&str>) -> SessionAction {
         if self.access < AccessLevel::ReadWrite {
             let refusal = Refusal::new(
@@ -190,7 +190,7 @@ impl ClientSession {
             return Err(Refusal::new(
                 RefusalCode::Malformed,
                 format!(
-                    "interval_ms = {interval_ms}; {} to {} are allowed",
+                    "interval_ms = {interval_ms} is out of range; {} to {} milliseconds are allowed",
                     INTERVALS.start(),
                     INTERVALS.end()
                 ),
@@ -211,7 +211,7 @@ fn parse(text: &[u8]) -> Result<Request, (u64, Refusal)> {
         let (id, version) = id_and_version(text);
         match version {
             Some(version) if version != u64::from(VERSION) => malformed(id, wrong_version(version)),
-            _ => malformed(id, format!("not a request: {e}")),
+            _ => malformed(id, format!("the message is not a request: {e}")),
         }
     })?;
     if request.version != VERSION {
@@ -221,7 +221,7 @@ fn parse(text: &[u8]) -> Result<Request, (u64, Refusal)> {
         Some(key) if key.is_empty() || key.len() > LONGEST_KEY => Err(malformed(
             request.id,
             format!(
-                "once has {} bytes; 1 to {LONGEST_KEY} are allowed",
+                "the idempotency key `once` has {} bytes; 1 to {LONGEST_KEY} are allowed",
                 key.len()
             ),
         )),
@@ -230,7 +230,7 @@ fn parse(text: &[u8]) -> Result<Request, (u64, Refusal)> {
 }
 
 fn wrong_version(version: u64) -> String {
-    format!("version {version} is not supported; this service supports version {VERSION}")
+    format!("protocol version {version} is not supported; this service supports version {VERSION}")
 }
 
 /// Returns the number and the version of a message that is not a valid request.

@@ -4,14 +4,14 @@ use super::{StartError, mailbox::Mailbox};
 use rustix::event::{PollFd, Timespec, poll};
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
 
-/// Thread of a server, and the mailbox that wakes it. Dropping it ends the thread.
+/// Thread of a control server, and the mailbox that wakes it. Dropping it ends the thread.
 pub struct ServerThread {
     mailbox: Arc<Mailbox>,
     handle: Option<JoinHandle<()>>,
 }
 
 impl ServerThread {
-    /// Starts a thread that calls `run`, which must return soon after `Mailbox::end`.
+    /// Starts a server's thread that calls `run`, which must return soon after `Mailbox::end`.
     ///
     /// # Errors
     /// The system cannot start the thread.
@@ -43,8 +43,8 @@ impl Drop for ServerThread {
     }
 }
 
-/// Waits until one of `fds` is ready or `timeout` has passed. Also returns after an interruption,
-/// and the caller then runs another round.
+/// Waits until one of the file descriptors `fds` is ready or `timeout` has passed. Also returns
+/// after an interruption, and the caller then runs another round.
 pub fn poll_for(fds: &mut [PollFd<'_>], timeout: Duration) {
     let timeout = Timespec::try_from(timeout).unwrap_or(Timespec {
         tv_sec: 1,

@@ -2,21 +2,22 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Compression of files (`output.compress`).
+/// Compression of capture files (`output.compress`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Compress {
-    /// `"none"`: files are not compressed.
+    /// `"none"`: capture files are not compressed.
     #[default]
     None,
-    /// `"zstd"` or `"zstd:LEVEL"`, level 1 to 22.
+    /// `"zstd"` or `"zstd:LEVEL"`: zstd compression, level 1 to 22.
     Zstd(Option<u8>),
-    /// `"lz4"`: LZ4 frames.
+    /// `"lz4"`: compression in LZ4 frames.
     Lz4,
 }
 
 impl Compress {
-    /// Suffix after the format's suffix of a file name, such as `.zst`; empty without compression.
+    /// Returns the file name suffix of the compression, such as `.zst`; empty without compression.
+    /// It follows the suffix of the file format.
     #[must_use]
     pub fn ending(self) -> &'static str {
         match self {

@@ -5,36 +5,37 @@ use serde::{Deserialize, Serialize};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 section! {
-    /// Section `[control]`.
+    /// Configuration section `[control]` of the control service.
     pub struct ControlConfig {
-        /// Path of the Unix socket.
+        /// Path of the control service's Unix socket.
         pub unix: PathBuf = PathBuf::from("/run/wqcap/control.sock"),
-        /// Mode of the socket's file; absent: derived from the groups.
+        /// Mode of the control socket's file; absent: derived from the groups.
         pub mode: Option<FileMode> = None,
-        /// Group of the socket's file; absent: `read_group` or `write_group`, if only one of them
-        /// is set.
+        /// Group of the control socket's file; absent: `read_group` or `write_group`, if only one
+        /// of them is set.
         pub group: Option<String> = None,
-        /// Group with read-only access; absent: none.
+        /// Group with read-only access to the control service; absent: none.
         pub read_group: Option<String> = None,
-        /// Group with read-write access; absent: none.
+        /// Group with read-write access to the control service; absent: none.
         pub write_group: Option<String> = None,
-        /// Address to serve over RDMA; absent: RDMA is not served.
+        /// Address at which the control service is served over RDMA; absent: RDMA is not served.
         pub rdma: Option<SocketAddr> = None,
-        /// File with the keys that RDMA clients must prove; absent: none.
+        /// File with the keys that RDMA clients of the control service must prove; absent: none.
         pub key_file: Option<PathBuf> = None,
-        /// Number of receives of the SRQ at the start.
+        /// Number of receive WRs that the control service's SRQ holds at the start.
         pub srq: u32 = 64,
-        /// Number of receives that the SRQ may grow to.
+        /// Number of receive WRs to which the control service's SRQ may grow.
         pub srq_max: u32 = 1024,
-        /// Time that the SRQ must not run low before it shrinks.
+        /// Time for which the control service's SRQ must not run low before it shrinks.
         #[serde(with = "span")]
         pub srq_calm: Duration = Duration::from_secs(30),
-        /// Resize the SRQ if the device can; otherwise the SRQ has its largest size from the start.
+        /// Resize the control service's SRQ if the device can; otherwise the SRQ has its largest
+        /// size from the start.
         pub srq_resize: bool = true,
     }
 }
 
-/// File permissions, written in octal: `"0660"`.
+/// Permissions of a file, written in octal: `"0660"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FileMode(pub u32);
@@ -57,7 +58,7 @@ impl From<FileMode> for String {
     }
 }
 
-/// Duration with its unit: `30s`.
+/// Serialization of a duration with its unit: `30s`.
 mod span {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use std::time::Duration;

@@ -4,12 +4,12 @@ use super::{Size, size::NumberOrText};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// Value of `output.keep` and `output.keep_free`.
+/// Limit on kept capture files: the value of `output.keep` or `output.keep_free`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// Number of bytes of files to keep or to leave free; 0: no limit.
+    /// Number of bytes of capture files to keep, or of disk space to leave free; 0: no limit.
     Size(Size),
-    /// Percentage of the file system of `output.dir`, 1 to 100.
+    /// Percentage of the file system of `output.dir` to use or to leave free, 1 to 100.
     Percent(u8),
 }
 

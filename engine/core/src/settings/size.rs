@@ -3,12 +3,12 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{fmt, str::FromStr};
 
-/// Number of bytes. `Display` is exact: the printed text parses to the same number.
+/// Configured number of bytes. `Display` is exact: the printed text parses to the same number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
-/// Names and bytes of units, the largest binary unit first: [`fmt::Display`] uses the first that
-/// divides the number.
+/// Names and bytes of the size units, the largest binary unit first: [`fmt::Display`] uses the
+/// first that divides the number.
 const UNITS: [(&str, u64); 13] = [
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
@@ -25,11 +25,12 @@ const UNITS: [(&str, u64); 13] = [
     ("K", 1 << 10),
 ];
 
-/// Numbers below this are printed without a unit: 2048, not 2KiB.
+/// Sizes below this number of bytes are printed without a unit: 2048, not 2KiB.
 const PLAIN_BELOW: u64 = 64 << 10;
 
 impl Size {
-    /// Returns the number as `u32`, clamped. Keys that use it are limited to much smaller values.
+    /// Returns the number of bytes as `u32`, clamped. Keys that use it are limited to much smaller
+    /// values.
     #[must_use]
     pub fn to_u32(self) -> u32 {
         u32::try_from(self.0).unwrap_or(u32::MAX)
@@ -80,7 +81,12 @@ impl FromStr for Size {
             // TOML integers are signed: a larger number could not be printed.
             .filter(|n| i64::try_from(*n).is_ok())
             .map(Self)
-            .ok_or_else(|| format!("{text:?} is too large: at most {}", i64::MAX))
+            .ok_or_else(|| {
+                format!(
+                    "{text:?} is too large: a size is at most {} bytes",
+                    i64::MAX
+                )
+            })
     }
 }
 
@@ -105,13 +111,13 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
-/// Visitor for a value that is written as a whole number or as text.
+/// Visitor for a configuration value that is written as a whole number or as a string.
 pub struct NumberOrText<T> {
-    /// Description of the expected value, for error messages.
+    /// Description of the expected configuration value, for error messages.
     pub expected: &'static str,
-    /// Converts a whole number; `None`: it is out of range.
+    /// Converts a configuration value that is a whole number; `None`: it is out of range.
     pub number: fn(u64) -> Option<T>,
-    /// Parses a value that is written as a string.
+    /// Parses a configuration value that is a string.
     pub text: fn(&str) -> Result<T, String>,
 }
 

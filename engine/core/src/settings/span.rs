@@ -4,12 +4,12 @@ use super::size::NumberOrText;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, str::FromStr, time::Duration};
 
-/// Span of time. `Display` is exact: the printed text parses to the same span.
+/// Configured span of time. `Display` is exact: the printed text parses to the same span.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
 impl Span {
-    /// Returns the span in nanoseconds, at most `u64::MAX`.
+    /// Returns the span of time in nanoseconds, at most `u64::MAX`.
     #[must_use]
     pub fn nanos(self) -> u64 {
         u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX)

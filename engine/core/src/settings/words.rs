@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Declares enums whose variants, in lower case, are TOML strings.
+/// Declares enums of configuration values, whose variants in lower case are TOML strings.
 macro_rules! words {
     ($($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident),+ $(,)? })+) => {$(
         $(#[$doc])*
@@ -16,99 +16,100 @@ macro_rules! words {
 }
 
 words! {
-    /// Access to the memory of a ring.
+    /// Access to the memory of a queue's ring (CQ and WQ).
     Access {
-        /// Directly in memory (libmlx5's direct verbs) if the device allows it, otherwise through
-        /// libibverbs.
+        /// Access a ring directly in its memory (libmlx5's direct verbs) if the device allows it,
+        /// otherwise through libibverbs.
         #[default]
         Auto,
-        /// Access through libibverbs only.
+        /// Access a ring through libibverbs only.
         Verbs,
     }
-    /// Layout of frames in a ring's memory.
+    /// Layout of received frames in the buffers of a WQ.
     Receive {
-        /// Many frames per buffer, if the device and the rest of the configuration allow it.
+        /// Many frames per buffer of a WQ, if the device and the rest of the configuration allow
+        /// it.
         #[default]
         Auto,
-        /// Many frames per buffer (striding WQs).
+        /// Many frames per buffer of a WQ (striding WQs).
         Striding,
-        /// One frame per buffer of the ring.
+        /// One frame per buffer of a WQ.
         Frame,
     }
-    /// Compression by the device of completions that differ in few fields.
+    /// Compression by the device of completions (CQEs) that differ in few fields.
     CqeCompression {
-        /// Compress if the device supports it and hardware time stamps, which compressed
-        /// completions lack, are not used.
+        /// Compress completions if the device supports it and hardware time stamps, which
+        /// compressed completions lack, are not used.
         #[default]
         Auto,
-        /// Compress, or fail if the device does not support it.
+        /// Compress completions, or fail if the device does not support it.
         On,
-        /// Never compress completions.
+        /// Never compress completions, so that each has its own CQE.
         Off,
     }
-    /// Action when the device is lost.
+    /// Action of the capture when its RDMA device is lost.
     OnLoss {
-        /// End the run when the device is lost.
+        /// End the capture when its device is lost.
         #[default]
         Stop,
-        /// Wait until the lost device is back, then continue.
+        /// Wait until the lost device is back, then continue the capture.
         Retry,
     }
-    /// Restriction of the process once the capture has started (sandbox).
+    /// Sandbox: restriction of the process once the capture has started.
     Sandbox {
-        /// Restrict to what the configuration needs, as far as the kernel supports it.
+        /// Restrict the process to what the configuration needs, as far as the kernel supports it.
         #[default]
         On,
-        /// Restrict like `on`, or fail if the kernel does not support it.
+        /// Restrict the process like `on`, or fail if the kernel does not support it.
         Require,
-        /// Restrict file access; allow and log other system calls.
+        /// Restrict the file access of the process; allow and log other system calls.
         Log,
-        /// No restriction beyond the user's permissions.
+        /// Do not restrict the process beyond the user's permissions.
         Off,
     }
-    /// Selection of captured frames, and whether the kernel receives them too.
+    /// Selection of the frames to capture, and whether the kernel receives them too.
     Mode {
-        /// All received frames of the port; the kernel receives none.
+        /// Capture all received frames of the port; the kernel receives none.
         #[default]
         Steal,
-        /// Copies of all received and sent frames.
+        /// Capture copies of all received and sent frames of the port.
         Sniffer,
-        /// Frames that match a `[[rule]]`; the kernel receives the others.
+        /// Capture frames that match a `[[rule]]`; the kernel receives the others.
         Filtered,
     }
-    /// Source of time stamps.
+    /// Source of the frames' time stamps.
     Timestamps {
-        /// Completion time stamps of the NIC.
+        /// Stamp frames with the completion time stamps of the NIC.
         #[default]
         Hardware,
-        /// Clock of the host, read once per batch.
+        /// Stamp frames with the host's clock, read once per batch.
         Software,
     }
-    /// Clock of the time stamps in files.
+    /// Clock of the time stamps in capture files.
     Clock {
-        /// Time stamps of the host's clock.
+        /// Write time stamps of the host's clock.
         #[default]
         System,
-        /// Time stamps of the NIC's clock.
+        /// Write time stamps of the NIC's clock.
         Nic,
     }
-    /// Behaviour of a loop whose queue is empty.
+    /// Behaviour of a receive loop whose queue is empty.
     Idle {
-        /// Keep polling: lowest latency, uses a whole core.
+        /// Keep polling an empty queue: lowest latency, uses a whole core.
         #[default]
         Spin,
-        /// Sleep until the queue's completion event.
+        /// Sleep on an empty queue until its completion event.
         Sleep,
     }
-    /// Action when the port goes down.
+    /// Action of the capture when the port goes down.
     OnPortDown {
-        /// Wait until the port is up again.
+        /// Wait until the port is up again, then continue the capture.
         #[default]
         Wait,
-        /// End the run in order when the port goes down.
+        /// End the capture in order when the port goes down.
         Stop,
     }
-    /// Unit of sampling: of N units, one is kept.
+    /// Unit of sampling, a frame or a flow: of N units, one is kept.
     SampleBy {
         /// Sample single frames.
         #[default]
@@ -118,52 +119,53 @@ words! {
     }
     /// Header fields that the RSS hash covers.
     HashDepth {
-        /// Hash addresses and ports.
+        /// Compute the RSS hash from addresses and ports.
         #[default]
         L4,
-        /// Hash addresses only, so that fragments stay with their flow.
+        /// Compute the RSS hash from addresses only, so that fragments stay with their flow.
         L3,
     }
-    /// Thread that runs the consumer for received frames.
+    /// Thread that runs the consumer of received frames.
     PipelineMode {
-        /// The queue's loop, on its own core, runs the consumer to completion.
+        /// Run the consumer in the receive loop of the queue, on the loop's core.
         #[default]
         Inline,
-        /// Parser threads behind a bounded channel.
+        /// Run the consumer in parser threads, which receive frames through a bounded channel.
         Fanout,
     }
-    /// Action when a channel or a write buffer is full.
+    /// Action of a receive loop when a parser's channel or a write buffer is full.
     OnFull {
-        /// Count the frame as dropped and continue.
+        /// Count a frame for which there is no room as dropped, and continue.
         #[default]
         Drop,
-        /// Stop polling until there is room, so that no frame is dropped here.
+        /// Stop polling the queue until there is room, so that the receive loop drops no frame.
         Hold,
     }
     /// Format of capture files.
     Format {
-        /// pcap format with nanosecond time stamps.
+        /// Write capture files in pcap format with nanosecond time stamps.
         Pcap,
-        /// pcapng format with statistics.
+        /// Write capture files in pcapng format with statistics.
         #[default]
         Pcapng,
-        /// No files: frames are only counted.
+        /// No capture files: frames are only counted.
         None,
     }
-    /// Order of frames in the output.
+    /// Order of frames in capture files.
     Order {
-        /// Order of reception of each queue, one file per queue.
+        /// Order of reception within each queue, in one file per queue.
         #[default]
         Queue,
         /// Order of time over all queues, in one file.
         Time,
     }
-    /// Treatment of VLAN tags that the NIC stripped.
+    /// Treatment of VLAN tags that the NIC stripped, in capture files.
     Vlan {
-        /// Insert stripped VLAN tags again.
+        /// Insert stripped VLAN tags into their frames again.
         #[default]
         Restore,
-        /// Leave stripped VLAN tags out; the file states that they were stripped.
+        /// Leave stripped VLAN tags out of their frames; the capture file states that they were
+        /// stripped.
         Lost,
     }
 }

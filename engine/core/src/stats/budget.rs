@@ -2,19 +2,19 @@
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of frames that all loops together may still capture.
+/// Number of frames that all receive loops together may still capture (`--count`).
 #[derive(Debug)]
 pub struct Budget {
-    /// Limit of captured frames.
+    /// Total number of frames to capture.
     total: u64,
-    /// Frames that can still be claimed.
+    /// Frames of the budget that loops have not claimed.
     left: AtomicU64,
-    /// Frames captured so far.
+    /// Frames of the budget that were captured.
     used: AtomicU64,
 }
 
 impl Budget {
-    /// Creates a budget of `total` frames.
+    /// Creates a budget of `total` frames to capture.
     #[must_use]
     pub fn new(total: u64) -> Self {
         Self {
@@ -24,8 +24,8 @@ impl Budget {
         }
     }
 
-    /// Claims up to `want` frames before a poll, and returns the number granted. At most the total
-    /// is thus taken off the rings.
+    /// Claims up to `want` frames of the budget before a poll, and returns the number granted. At
+    /// most the total is thus taken off the rings.
     pub fn claim(&self, want: usize) -> usize {
         let mut granted = 0;
         let _ = self
@@ -37,7 +37,7 @@ impl Budget {
         granted
     }
 
-    /// Returns the part of a grant that a poll did not capture to the budget.
+    /// Returns to the budget the granted frames that a poll did not capture.
     pub fn settle(&self, granted: usize, captured: u64) {
         if granted as u64 > captured {
             self.left
@@ -46,7 +46,7 @@ impl Budget {
         self.used.fetch_add(captured, Ordering::AcqRel);
     }
 
-    /// Returns `true` if the total has been captured.
+    /// Returns `true` if all frames of the budget have been captured.
     #[must_use]
     pub fn is_used_up(&self) -> bool {
         self.used.load(Ordering::Acquire) >= self.total

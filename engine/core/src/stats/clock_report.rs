@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-/// Statistics of the device's clock compared with the host's.
+/// Statistics of the NIC's clock compared with the host's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ClockReport {
-    /// `true` if the device stamps in real time, `false` if it counts ticks.
+    /// `true` if the NIC stamps frames in real time, `false` if it counts ticks.
     pub real_time: bool,
-    /// NIC's clock minus the host's clock at the last reading, in nanoseconds.
+    /// NIC's clock minus the host's clock at the last clock reading, in nanoseconds.
     ///
     /// The NIC's clock is the driver's conversion of the counter. If the driver does not report it,
     /// both clocks are taken to be equal at the start. All fields of this report are about that
@@ -16,17 +16,17 @@ pub struct ClockReport {
     /// Rate of the NIC's clock relative to the host's, in parts per million; positive if the NIC's
     /// clock is faster.
     pub drift_ppm: f64,
-    /// Maximum difference between a stamp in the files and the host's time at a counted reading, in
-    /// nanoseconds.
+    /// Maximum difference between a stamp in the capture files and the host's time at a counted
+    /// clock reading, in nanoseconds.
     ///
     /// Readings that found a jump are excluded. The value is 0 for real-time stamps, whose clock
     /// cannot be read.
     pub worst_error_ns: u64,
-    /// Maximum uncertainty of a counted reading, in nanoseconds.
+    /// Maximum uncertainty of a counted clock reading, in nanoseconds.
     pub uncertainty_ns: u64,
-    /// Number of counted readings, one per second.
+    /// Number of counted clock readings, one per second.
     pub looks: u64,
-    /// Number of seconds without a usable reading.
+    /// Number of seconds without a usable clock reading.
     pub missed: u64,
     /// Number of jumps of the NIC's clock.
     pub jumps: u64,
@@ -35,8 +35,8 @@ pub struct ClockReport {
 }
 
 impl ClockReport {
-    /// Returns a line of text for a file's end. Its length is constant, because space for the end
-    /// of a file is reserved in advance.
+    /// Returns the clock statistics as a line of text for the end of a capture file. Its length is
+    /// constant, because space for the end of a file is reserved in advance.
     #[must_use]
     pub fn line(&self) -> String {
         format!(
@@ -50,7 +50,7 @@ impl ClockReport {
         )
     }
 
-    /// Adds the report of an earlier run of the same capture.
+    /// Adds the clock report of an earlier run of the same capture.
     #[must_use]
     pub fn after(self, earlier: &Self) -> Self {
         Self {

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 /// Declares the ledger lines once, for one queue and for the total.
 macro_rules! lines {
     ($($(#[$doc:meta])* $line:ident,)+) => {
-        /// Ledger of one queue, in frames. `received` is the sum of all other lines.
+        /// Ledger of one queue, in frames. `received` is the sum of all other ledger lines.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         pub struct QueueLedger {
-            /// Queue number.
+            /// Number of the ledger's queue.
             pub queue: u16,
             $($(#[$doc])* pub $line: u64,)+
         }
@@ -48,26 +48,26 @@ lines! {
     filtered,
     /// Frames omitted by sampling.
     sampled_out,
-    /// Frames omitted as duplicates.
+    /// Frames omitted as duplicates of earlier frames.
     deduplicated,
     /// Frames omitted because they came after their flow's cutoff.
     cut_off,
     /// Frames dropped because a parser's channel had no room.
     dropped_pipeline,
-    /// Frames dropped because no block was free or the write failed.
+    /// Frames dropped because no write buffer was free or the write failed.
     dropped_storage,
-    /// Frames that arrived too late for an ordered file.
+    /// Frames that arrived too late for a capture file in time order.
     late,
-    /// Frames completed in error, such as a frame longer than its buffers.
+    /// Frames whose receive completed in error, such as a frame longer than its buffers.
     errors,
     /// Bytes of captured frames, as on the wire.
     bytes,
 }
 
-/// Line of the ledger: its name, and a function that returns its value.
+/// Ledger line: its name, and a function that returns its value.
 pub type LedgerLine = (&'static str, fn(&QueueLedger) -> u64);
 
-/// Lines whose sum is `received`, with their names in the summary, in tables and in errors.
+/// Ledger lines whose sum is `received`, with their names in the summary, in tables and in errors.
 pub const LINES: [LedgerLine; 9] = [
     ("captured", |it| it.captured),
     ("filtered", |it| it.filtered),
@@ -80,7 +80,7 @@ pub const LINES: [LedgerLine; 9] = [
     ("errors", |it| it.errors),
 ];
 
-/// Lines that count frames lost by the capture.
+/// Ledger lines that count frames lost by the capture.
 pub const LOSSES: [&str; 4] = ["dropped_pipeline", "dropped_storage", "late", "errors"];
 
 /// Error of a queue whose ledger does not add up: a frame is counted in no line, or in two.
@@ -90,9 +90,9 @@ pub const LOSSES: [&str; 4] = ["dropped_pipeline", "dropped_storage", "late", "e
      this is a fault in wqcap: please report it"
 )]
 pub struct Unbalanced {
-    /// Queue number.
+    /// Number of the queue whose ledger does not add up.
     pub queue: u16,
-    /// Number of frames that the NIC delivered.
+    /// Number of frames that the NIC delivered to the queue.
     pub received: u64,
     /// Sum of all ledger lines except `received`.
     pub sum: u64,
@@ -101,7 +101,7 @@ pub struct Unbalanced {
 }
 
 impl QueueLedger {
-    /// Returns the value of the line `name`; 0 if there is no such line.
+    /// Returns the value of the ledger line `name`; 0 if there is no such line.
     #[must_use]
     pub fn line(&self, name: &str) -> u64 {
         LINES
@@ -110,26 +110,26 @@ impl QueueLedger {
             .map_or(0, |(_, value)| value(self))
     }
 
-    /// Returns the sum of all queues, as queue 0.
+    /// Returns the sum of the ledgers of all queues, as queue 0.
     #[must_use]
     pub fn total(queues: &[Self]) -> Self {
         queues.iter().fold(Self::default(), |sum, it| sum.plus(it))
     }
 
-    /// Returns the sum of all lines except `received`.
+    /// Returns the sum of all ledger lines except `received`.
     fn accounted(&self) -> u64 {
         LINES.iter().map(|(_, value)| value(self)).sum()
     }
 
-    /// Returns `true` if every received frame is in exactly one line, as [`QueueLedger::check`]
-    /// requires. Builds no text, so that it can be called often.
+    /// Returns `true` if every received frame is in exactly one ledger line, as
+    /// [`QueueLedger::check`] requires. Builds no text, so that it can be called often.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         self.accounted() == self.received
     }
 
-    /// Checks that every received frame is in exactly one line. This holds at the end of a run;
-    /// during a run, frames in the pipeline are in no line.
+    /// Checks that every received frame is in exactly one ledger line. This holds at the end of a
+    /// run; during a run, frames in the pipeline are in no line.
     ///
     /// # Errors
     /// The ledger does not add up.
@@ -172,14 +172,14 @@ pub fn nic_sum(one: NicCounters, other: NicCounters) -> NicCounters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Counter {
-    /// Increase of the counter during the run.
+    /// Increase of the NIC counter during the run.
     Value(u64),
-    /// The counter should exist and cannot be read.
+    /// NIC counter that should exist and cannot be read.
     Unreadable(Unreadable),
 }
 
 impl Counter {
-    /// Returns the counter's value, if it can be read.
+    /// Returns the value of the NIC counter, if it can be read.
     #[must_use]
     pub fn value(self) -> Option<u64> {
         match self {
@@ -189,10 +189,10 @@ impl Counter {
     }
 }
 
-/// Marker of an unreadable counter, serialised as `"unreadable"`.
+/// Marker of an unreadable NIC counter, serialised as `"unreadable"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Unreadable {
-    /// The counter cannot be read.
+    /// The NIC counter cannot be read.
     #[serde(rename = "unreadable")]
     Unreadable,
 }

@@ -27,21 +27,22 @@ use std::{
     time::Instant,
 };
 
-/// Upper bounds of the classes of [`RingState::found`], in frames. The last bound is the default
-/// batch of a loop.
+/// Upper bounds, in frames, of the classes in which [`RingState::found`] counts polls. The last
+/// bound is the default batch of a loop.
 pub const FOUND: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// State of a queue's ring and its loop.
+/// State of a queue's ring and its receive loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RingState {
     /// WRs that are posted to the NIC; the others are in the pipeline.
     pub posted: u64,
-    /// Number of iterations of the loop, including idle ones. A loop whose count does not change
-    /// for seconds is stuck.
+    /// Number of iterations of the receive loop, including idle ones. A loop whose count does not
+    /// change for seconds is stuck.
     pub beats: u64,
     /// Number of recoveries of the WQ from an error.
     pub recoveries: u64,
-    /// Number of polls that found frames, by the number of frames: class `i` ends at `FOUND[i]`.
+    /// Number of polls of the CQ that found frames, by the number of frames: class `i` ends at
+    /// `FOUND[i]`.
     pub found: [u64; FOUND.len()],
 }
 
@@ -51,41 +52,42 @@ pub struct RingState {
 /// decides on frames (the loop or a parser), and the writer.
 #[derive(Debug, Default)]
 pub struct QueueCounters {
-    /// Counters of the loop.
+    /// Counters that the receive loop stores.
     looped: Aligned<LoopCounters>,
-    /// Counters of the thread that decides on frames.
+    /// Counters of the thread that decides on frames: the receive loop or a parser.
     ended: Aligned<EndCounters>,
-    /// Counters of the writer.
+    /// Counters that the file writer stores.
     written: Aligned<WriterCounters>,
 }
 
-/// Value on separate cache lines.
+/// Value on cache lines that no other value shares.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Aligned<T>(T);
 
-/// Counters that the loop stores.
+/// Counters of one queue that its receive loop stores.
 #[derive(Debug, Default)]
 struct LoopCounters {
-    /// Frames that the loop received.
+    /// Frames that the receive loop received.
     received: AtomicU64,
-    /// Frames dropped because a parser was full.
+    /// Frames dropped because a parser's channel was full.
     dropped_pipeline: AtomicU64,
-    /// Receive errors.
+    /// Receives that completed in error.
     errors: AtomicU64,
     /// Recoveries of the WQ from an error.
     recoveries: AtomicU64,
-    /// Iterations of the loop.
+    /// Iterations of the receive loop.
     beats: AtomicU64,
-    /// Time before the poll that last found the queue empty. Locked several times per second.
+    /// Time before the poll that last found the queue empty, a value that is locked several times
+    /// per second.
     idle_at: Mutex<Option<Instant>>,
     /// WRs that are posted to the NIC.
     posted: AtomicU64,
-    /// Polls by the number of frames that they found.
+    /// Polls of the CQ by the number of frames that they found.
     found: [AtomicU64; FOUND.len()],
 }
 
-/// Defines the shared form of [`Ends`] with these fields.
+/// Defines the form of [`VerdictCounts`] that threads share, with these fields.
 macro_rules! end_counters {
     ($($field:ident)+) => {
         /// Frames by verdict, as other threads read them.
@@ -93,13 +95,13 @@ macro_rules! end_counters {
         struct EndCounters { $($field: AtomicU64,)+ }
 
         impl EndCounters {
-            /// Stores all counters.
+            /// Stores all counts of frames by verdict.
             #[inline]
             fn store(&self, ends: &VerdictCounts) {
                 $(self.$field.store(ends.$field, Ordering::Relaxed);)+
             }
 
-            /// Loads all counters.
+            /// Loads all counts of frames by verdict.
             fn load(&self) -> VerdictCounts {
                 VerdictCounts { $($field: self.$field.load(Ordering::Relaxed),)+ }
             }
@@ -109,24 +111,24 @@ macro_rules! end_counters {
 
 end_counters! { captured filtered sampled_out deduplicated cut_off dropped_storage bytes }
 
-/// Counters of frames after the loop or parser has counted them as captured.
+/// Counters of frames that a loop or parser has already counted as captured.
 #[derive(Debug, Default)]
 struct WriterCounters {
-    /// Frames that could not be written.
+    /// Captured frames that could not be written.
     lost: SharedVolume,
-    /// Frames that came too late for the merge in time order.
+    /// Captured frames that came too late for the merge in time order.
     late: SharedVolume,
-    /// Frames that repeat another queue's frame.
+    /// Captured frames that repeat another queue's frame.
     repeated: SharedVolume,
-    /// Frames that were sampled out after the merge in time order.
+    /// Captured frames that were sampled out after the merge in time order.
     sampled_out: SharedVolume,
-    /// Frames that were cut off after the merge in time order.
+    /// Captured frames that were cut off after the merge in time order.
     cut_off: SharedVolume,
-    /// Frames in finished files.
+    /// Captured frames in finished files.
     kept: SharedVolume,
 }
 
-/// Counter of frames and their bytes.
+/// Counter of frames and their bytes that threads share.
 #[derive(Debug, Default)]
 struct SharedVolume {
     /// Number of counted frames.
@@ -136,7 +138,7 @@ struct SharedVolume {
 }
 
 impl SharedVolume {
-    /// Adds frames and bytes.
+    /// Adds frames and their bytes to the counter.
     fn add(&self, frames: u64, bytes: u64) {
         self.frames.fetch_add(frames, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -149,19 +151,19 @@ impl SharedVolume {
     }
 }
 
-/// Frames that a loop has received so far.
+/// Frames that a receive loop has received so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReceivedCounts {
-    /// Received frames, including the dropped ones and errors.
+    /// Received frames, including those that were dropped or completed in error.
     pub frames: u64,
-    /// Frames dropped because a parser was full.
+    /// Frames dropped because a parser's channel was full.
     pub dropped_pipeline: u64,
-    /// Receive errors.
+    /// Receives that completed in error.
     pub errors: u64,
 }
 
 impl QueueCounters {
-    /// Publishes the loop's counts of received frames.
+    /// Publishes the receive loop's counts of received frames.
     #[inline]
     pub fn publish_received(&self, received: &ReceivedCounts) {
         let c = &self.looped.0;
@@ -183,8 +185,8 @@ impl QueueCounters {
         self.ended.0.store(ends);
     }
 
-    /// Counts an iteration of the loop: once per batch, and several times per second while the
-    /// queue is empty.
+    /// Counts an iteration of the receive loop: once per batch, and several times per second while
+    /// the queue is empty.
     #[inline]
     pub fn beat(&self) {
         let beats = &self.looped.0.beats;
@@ -192,8 +194,8 @@ impl QueueCounters {
         beats.store(beats.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Counts an idle iteration of a loop that found its queue empty after `since` and has flushed
-    /// all frames.
+    /// Counts an idle iteration of a receive loop that found its queue empty after `since` and has
+    /// flushed all frames.
     pub fn idle(&self, since: Instant) {
         let mut idle_at = self.looped.0.idle_at.lock();
         if let Ok(at) = &mut idle_at {
@@ -203,8 +205,8 @@ impl QueueCounters {
         self.beat();
     }
 
-    /// Returns the last time at which the queue was known to be empty, if every received frame has
-    /// been counted to its end.
+    /// Returns the last time at which the queue was known to be empty, if every received frame is
+    /// in a ledger line.
     pub fn settled_at(&self) -> Option<Instant> {
         let at = *self.looped.0.idle_at.lock().ok()?;
         self.ledger(0).is_balanced().then_some(at?)
@@ -216,7 +218,7 @@ impl QueueCounters {
         self.looped.0.posted.store(wrs.into(), Ordering::Relaxed);
     }
 
-    /// Returns the state of the ring and its loop.
+    /// Returns the state of the queue's ring and its receive loop.
     #[must_use]
     pub fn ring(&self) -> RingState {
         let c = &self.looped.0;
@@ -228,12 +230,12 @@ impl QueueCounters {
         }
     }
 
-    /// Counts a recovery of the WQ.
+    /// Counts a recovery of the WQ from an error.
     pub fn add_recovery(&self) {
         self.looped.0.recoveries.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts frames, previously counted as captured, that the writer could not write.
+    /// Counts frames, previously counted as captured, that the file writer could not write.
     pub fn add_lost(&self, frames: u64, bytes: u64) {
         self.written.0.lost.add(frames, bytes);
     }
@@ -261,13 +263,13 @@ impl QueueCounters {
         self.written.0.cut_off.add(1, bytes);
     }
 
-    /// Counts captured frames that are in a finished file.
+    /// Counts captured frames that are in a finished capture file.
     pub fn add_kept(&self, frames: u64, bytes: u64) {
         self.written.0.kept.add(frames, bytes);
     }
 
-    /// Counts captured frames that are in no finished file as lost. Called when all writing has
-    /// ended.
+    /// Counts captured frames that are in no finished capture file as lost. Called when all writing
+    /// has ended.
     pub fn count_unkept_as_lost(&self) {
         let (ledger, (frames, bytes)) = (self.ledger(0), self.written.0.kept.load());
         if ledger.captured > frames {
@@ -276,7 +278,7 @@ impl QueueCounters {
         }
     }
 
-    /// Returns the present ledger lines of the queue, whose index is `queue`.
+    /// Returns the current ledger of the queue, whose number is `queue`.
     #[must_use]
     pub fn ledger(&self, queue: u16) -> QueueLedger {
         let (c, w) = (&self.looped.0, &self.written.0);
@@ -302,7 +304,7 @@ impl QueueCounters {
     }
 }
 
-/// Returns the index of the class in [`FOUND`] for a number of frames.
+/// Returns the index of the class in [`FOUND`] that contains a number of frames.
 #[inline]
 fn bin(frames: u64) -> usize {
     let bits = u64::BITS - frames.saturating_sub(1).leading_zeros();

@@ -24,13 +24,13 @@ const CLOCKS_NS: u64 = 50_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// Loss or complete failure of the device.
+    /// Loss or complete failure of the RDMA device.
     DeviceLost,
-    /// Port that is down.
+    /// Port of the device that is down.
     PortDown,
 }
 
-/// Period without reception, and its cause.
+/// Period in which the capture could not receive frames, and its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Outage {
     /// Cause of the outage.
@@ -69,10 +69,10 @@ impl fmt::Display for Outage {
     }
 }
 
-/// Outages of a run.
+/// Outages of a capture run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outages {
-    /// Number of all outages.
+    /// Number of outages, including those that are no longer stored individually.
     count: u64,
     /// Total duration of the outages that are over, in nanoseconds.
     over_ns: u64,
@@ -118,7 +118,7 @@ impl Outages {
             .skip(self.last.len().saturating_sub(new.min(self.last.len())))
     }
 
-    /// Records the start of an outage, unless one of this cause has started already.
+    /// Records the start of an outage, unless an outage of this cause has started already.
     pub fn begin(&mut self, cause: Cause, ns: u64) {
         if self.lasting().any(|it| it.cause == cause) {
             return;
@@ -134,7 +134,8 @@ impl Outages {
         }
     }
 
-    /// Records the end of an outage. Returns the outage, or `None` if there was none of this cause.
+    /// Records the end of an outage. Returns the outage, or `None` if there was no outage of this
+    /// cause.
     pub fn end(&mut self, cause: Cause, ns: u64) -> Option<Outage> {
         let it = self
             .last
@@ -145,7 +146,7 @@ impl Outages {
         Some(*it)
     }
 
-    /// Appends the outages of the following run.
+    /// Appends the outages of the run that followed.
     #[must_use]
     pub fn followed_by(mut self, later: Self) -> Self {
         self.count += later.count;
@@ -162,29 +163,30 @@ impl Outages {
 pub struct OutageLog(Arc<Mutex<Outages>>);
 
 impl OutageLog {
-    /// Creates a log that continues from the outages of an earlier run.
+    /// Creates an outage log that continues from the outages of an earlier run.
     #[must_use]
     pub fn continuing(earlier: Outages) -> Self {
         Self(Arc::new(Mutex::new(earlier)))
     }
 
-    /// Returns a copy of the present outages.
+    /// Returns a copy of the outages recorded so far.
     #[must_use]
     pub fn get(&self) -> Outages {
         self.lock().clone()
     }
 
-    /// Records the start of an outage, unless one of this cause has started already.
+    /// Records the start of an outage, unless an outage of this cause has started already.
     pub fn begin(&self, cause: Cause, ns: u64) {
         self.lock().begin(cause, ns);
     }
 
-    /// Records the end of an outage. Returns the outage, or `None` if there was none of this cause.
+    /// Records the end of an outage. Returns the outage, or `None` if there was no outage of this
+    /// cause.
     pub fn end(&self, cause: Cause, ns: u64) -> Option<Outage> {
         self.lock().end(cause, ns)
     }
 
-    /// Locks the outages.
+    /// Locks the outages of the log.
     fn lock(&self) -> MutexGuard<'_, Outages> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,14 +196,14 @@ impl OutageLog {
 /// start.
 #[derive(Clone, Debug, Default)]
 pub struct OutageReporter {
-    /// Log of the run's outages.
+    /// Log of the outages to report.
     log: OutageLog,
-    /// Number of outages that are reported.
+    /// Number of outages that were reported.
     reported: u64,
 }
 
 impl OutageReporter {
-    /// Creates a reporter of a log, which starts with the outages that are not over.
+    /// Creates a reporter of an outage log. Reports begin with the outages that are not over.
     #[must_use]
     pub fn new(log: OutageLog) -> Self {
         let outages = log.get();
@@ -210,7 +212,7 @@ impl OutageReporter {
     }
 
     /// Returns the earliest stamp of a frame that may have come after the start of the next
-    /// unreported outage, or `u64::MAX` if all are reported.
+    /// unreported outage, or `u64::MAX` if all outages are reported.
     #[must_use]
     pub fn next_ns(&self) -> u64 {
         let outages = self.log.get();

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Counters of the capture and of the NIC at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stats {
-    /// Seconds since the first WQ was ready.
+    /// Seconds since the first WQ of the capture was ready.
     pub elapsed_s: f64,
-    /// Ledger by queue and in total.
+    /// Ledger of the capture, by queue and in total.
     pub ledger: LedgerSnapshot,
     /// Frames that the NIC lost before delivery, by the names of its counters; at most a second
     /// old.
@@ -17,25 +17,25 @@ pub struct Stats {
     /// Use of the write buffers; absent if no files are being written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<WriteBuffers>,
-    /// Current traffic; absent if `capture.statistics` is off.
+    /// Statistics of the current traffic; absent if `capture.statistics` is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics: Option<TrafficSnapshot>,
 }
 
-/// Write buffers of all queues together.
+/// Size and use of the write buffers of all queues together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WriteBuffers {
-    /// Size of the buffers in bytes (`output.buffer`).
+    /// Size of the write buffers in bytes (`output.buffer`).
     pub buffer: u64,
-    /// Bytes in use: being filled, compressed or written. When all are in use, frames are dropped
-    /// or loops wait.
+    /// Bytes of the write buffers in use: being filled, compressed or written. When all are in use,
+    /// frames are dropped or loops wait.
     pub used: u64,
 }
 
-/// Ledger by queue and in total.
+/// Ledger of a capture, by queue and in total.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LedgerSnapshot {
-    /// Sum over all queues.
+    /// Sum of the ledgers of all queues.
     pub total: Total,
     /// Ledger of each queue.
     pub queues: Vec<QueueLedger>,

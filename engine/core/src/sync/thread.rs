@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Starts a thread with a name.
+/// Starts a thread of the engine with a name.
 ///
 /// # Errors
 /// The system cannot create another thread.
@@ -20,21 +20,22 @@ pub fn spawn<T: Send + 'static>(
 ) -> Result<JoinHandle<T>, ResourceError> {
     let thread = Builder::new().name(name.into()).spawn(run);
     thread.map_err(|source| ResourceError::System {
-        what: format!("the thread {name}"),
+        what: format!("cannot start the thread {name}"),
         source,
     })
 }
 
-/// Thread whose work the end of a run waits for, up to a limit.
+/// Thread for whose work the end of a run waits, up to a limit.
 pub struct BoundedThread<T> {
-    /// Handle of the thread.
+    /// Handle of the thread, to join it.
     thread: JoinHandle<T>,
-    /// Set when the thread should stop and skip its remaining work.
+    /// Stop flag, on which the thread skips its remaining work.
     hurry: Arc<AtomicBool>,
 }
 
 impl<T: Send + 'static> BoundedThread<T> {
-    /// Starts the thread. `run` should stop and skip its remaining work once the flag is set.
+    /// Starts the thread with `run`, which should stop and skip its remaining work once the flag is
+    /// set.
     ///
     /// # Errors
     /// The system cannot create another thread.
@@ -48,8 +49,8 @@ impl<T: Send + 'static> BoundedThread<T> {
         Ok(Self { thread, hurry })
     }
 
-    /// Waits until the thread has ended, and sets its flag after `patience`. Returns `None` if the
-    /// thread panicked.
+    /// Waits until the thread has ended, and sets its stop flag after `patience`. Returns `None` if
+    /// the thread panicked.
     pub fn finish(self, patience: Duration) -> Option<T> {
         let deadline = Instant::now() + patience;
         while !self.thread.is_finished() && Instant::now() < deadline {

@@ -17,14 +17,14 @@ use std::{
     time::Duration,
 };
 
-/// Handle that wakes a capture's owner from any thread.
+/// Handle that wakes the thread that owns a capture, from any thread.
 ///
 /// The default has no descriptor and wakes no thread: the owner notices events at its next check.
 #[derive(Clone, Debug, Default)]
 pub struct Wakeup(Option<Arc<OwnedFd>>);
 
 impl Wakeup {
-    /// Creates an eventfd, which the owner waits for.
+    /// Creates an eventfd on which the capture's owner waits.
     ///
     /// # Errors
     /// The process has no further descriptor (EMFILE, ENFILE) or memory.
@@ -33,7 +33,8 @@ impl Wakeup {
         Ok(Self(Some(Arc::new(fd))))
     }
 
-    /// Wakes the owner, or ends its next wait at once. Several wake-ups before a wait count as one.
+    /// Wakes the capture's owner, or ends its next wait at once. Several wake-ups before a wait
+    /// count as one.
     pub fn wake(&self) {
         if let Some(fd) = &self.0 {
             // The write fails when the counter is full. A wake-up is then pending already.
@@ -41,13 +42,14 @@ impl Wakeup {
         }
     }
 
-    /// Returns `true` if the owner was woken since the last call.
+    /// Returns `true` if the capture's owner was woken since the last call.
     pub fn take(&self) -> bool {
         let mut count = [0; 8];
         (self.0.as_ref()).is_some_and(|fd| io::read(fd, &mut count).is_ok())
     }
 
-    /// Waits until a wake-up or until `fd` is readable. Returns `false` on a timeout or a signal.
+    /// Waits until the capture's owner is woken or `fd` is readable. Returns `false` on a timeout
+    /// or a signal.
     pub fn wait(&self, fd: BorrowedFd<'_>, timeout: Duration) -> bool {
         // Without an eventfd, `fd` is polled twice.
         let own = self.0.as_ref().map_or(fd, |own| own.as_fd());
@@ -56,28 +58,28 @@ impl Wakeup {
     }
 }
 
-/// Waits until a descriptor is readable. Returns `false` on a timeout or a signal.
+/// Waits until a file descriptor is readable. Returns `false` on a timeout or a signal.
 pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
     wait_for([PollFd::from_borrowed_fd(fd, PollFlags::IN)], timeout)
 }
 
-/// Polls descriptors until one is ready. Returns `false` on a timeout or a signal.
+/// Polls file descriptors until one is ready. Returns `false` on a timeout or a signal.
 fn wait_for<const N: usize>(mut fds: [PollFd<'_>; N], timeout: Duration) -> bool {
     let timeout = Timespec::try_from(timeout).ok();
     poll(&mut fds, timeout.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
-/// Flag that wakes the capture's owner when it is set.
+/// Alarm flag that wakes the capture's owner when it is set.
 #[derive(Debug, Default)]
 pub struct Alarm {
-    /// `true` after the alarm was raised.
+    /// `true` after the capture's alarm was raised.
     raised: AtomicBool,
     /// Wake-up of the capture's owner.
     owner: Wakeup,
 }
 
 impl Alarm {
-    /// Creates an alarm that wakes `owner`.
+    /// Creates an alarm that wakes the capture's owner through `owner`.
     pub fn new(owner: &Wakeup) -> Self {
         Self {
             raised: AtomicBool::new(false),
@@ -85,13 +87,13 @@ impl Alarm {
         }
     }
 
-    /// Sets the flag and wakes the owner.
+    /// Sets the alarm's flag and wakes the capture's owner.
     pub fn raise(&self) {
         self.raised.store(true, Ordering::Release);
         self.owner.wake();
     }
 
-    /// Returns `true` if the alarm was raised.
+    /// Returns `true` if the capture's alarm was raised.
     pub fn is_raised(&self) -> bool {
         self.raised.load(Ordering::Acquire)
     }

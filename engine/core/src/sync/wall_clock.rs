@@ -6,20 +6,20 @@
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::time::{Duration, SystemTime};
 
-/// Smallest change of the clock that counts as a step, in nanoseconds. A leap second is smaller,
-/// and so is the delay between two readings on a busy machine.
+/// Smallest change of the system clock that counts as a step, in nanoseconds. A leap second is
+/// smaller, and so is the delay between two readings on a busy machine.
 const LEAST_STEP_NS: i128 = 2_000_000_000;
-/// Distance of two readings below which they are used without a further attempt.
+/// Time between two clock readings below which they are used without a further attempt.
 const CLOSE: Duration = Duration::from_millis(10);
-/// Maximum attempts to read both clocks close together.
+/// Maximum number of attempts to read the system clock and the boot time close together.
 const ATTEMPTS: usize = 8;
 
 /// One moment, as system time and as boot time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// Time of the system's clock.
+    /// System time of the moment.
     pub wall: SystemTime,
-    /// Time since the machine's start.
+    /// Boot time of the moment: the time since the machine's start.
     pub boot: Duration,
 }
 
@@ -45,7 +45,7 @@ impl Moment {
         best.1
     }
 
-    /// Returns the system clock minus the time since the machine's start, in nanoseconds.
+    /// Returns the moment's system time minus its boot time, in nanoseconds.
     fn offset_ns(self) -> i128 {
         let nanos = |it: Duration| i128::try_from(it.as_nanos()).unwrap_or(i128::MAX);
         let wall = match self.wall.duration_since(SystemTime::UNIX_EPOCH) {
@@ -70,12 +70,12 @@ pub fn boot_time() -> Duration {
 pub struct StepWatch {
     /// System clock minus boot time after the last detected step, in nanoseconds.
     offset_ns: i128,
-    /// Boot time of the first check, or of the check that detected the last step.
+    /// Boot time of the first check of the clock, or of the check that detected the last step.
     since: Duration,
 }
 
 impl StepWatch {
-    /// Starts the detection at `now`.
+    /// Starts to detect steps of the system clock at `now`.
     pub fn new(now: Moment) -> Self {
         Self {
             offset_ns: now.offset_ns(),
@@ -83,7 +83,8 @@ impl StepWatch {
         }
     }
 
-    /// Returns the seconds that the clock was set forward since the last call (negative: back), if it was set.
+    /// Returns the seconds by which the system clock was set forward since the last call (negative:
+    /// back), if it was set.
     pub fn step(&mut self, now: Moment) -> Option<f64> {
         let step = now.offset_ns() - self.offset_ns;
         if step.abs() < LEAST_STEP_NS {
@@ -95,7 +96,8 @@ impl StepWatch {
         Some(step as f64 / 1e9)
     }
 
-    /// Returns the time since the last detected step, or since the start.
+    /// Returns the time since the last detected step of the system clock, or since the start of the
+    /// detection.
     pub fn steady_for(&self, now: Moment) -> Duration {
         now.boot.saturating_sub(self.since)
     }

@@ -17,23 +17,23 @@ use aes::{
 use std::net::{Ipv4Addr, Ipv6Addr};
 use zeroize::Zeroizing;
 
-/// Address range with a special meaning.
+/// Range of IP addresses with a special meaning for the anonymization.
 struct AddressRange {
-    /// First address, aligned to the highest bit.
+    /// First address of the range, aligned to the highest bit.
     first: u128,
-    /// Prefix length in bits.
+    /// Prefix length of the address range in bits.
     len: u32,
-    /// Set if the addresses in the range are not replaced at all.
+    /// Set if the anonymization does not replace the addresses in the range at all.
     kept: bool,
 }
 
-/// Returns a range in which addresses are replaced by addresses of the same range.
+/// Returns a range of IP addresses that are replaced by addresses of the same range.
 const fn closed(first: u128, len: u32) -> AddressRange {
     let kept = false;
     AddressRange { first, len, kept }
 }
 
-/// Returns a range whose addresses are not replaced.
+/// Returns a range of IP addresses that are not replaced.
 const fn kept(first: u128, len: u32) -> AddressRange {
     let kept = true;
     AddressRange { first, len, kept }
@@ -44,7 +44,7 @@ const fn v4(a: u8, b: u8, c: u8, d: u8) -> u128 {
     (Ipv4Addr::new(a, b, c, d).to_bits() as u128) << 96
 }
 
-/// Special ranges of IPv4. A range inside another one follows it in the list.
+/// Special ranges of IPv4 addresses. A range inside another one follows it in the list.
 const V4: [AddressRange; 6] = [
     // Unspecified.
     kept(v4(0, 0, 0, 0), 32),
@@ -60,7 +60,7 @@ const V4: [AddressRange; 6] = [
     kept(v4(255, 255, 255, 255), 32),
 ];
 
-/// Special ranges of IPv6. A range inside another one follows it in the list.
+/// Special ranges of IPv6 addresses. A range inside another one follows it in the list.
 const V6: [AddressRange; 7] = [
     // Unspecified, loopback: RFC 4291.
     kept(Ipv6Addr::UNSPECIFIED.to_bits(), 128),
@@ -76,7 +76,7 @@ const V6: [AddressRange; 7] = [
     closed(0xff02_0000_0000_0000_0000_0002_ff00_0000, 104),
 ];
 
-/// Returns a mask of the first `len` bits.
+/// Returns a mask of the first `len` bits of an IP address.
 const fn first_bits(len: u32) -> u128 {
     match 128u32.checked_sub(len) {
         Some(0) => u128::MAX,
@@ -85,7 +85,7 @@ const fn first_bits(len: u32) -> u128 {
     }
 }
 
-/// Returns a mask of the bits of an address that may be flipped.
+/// Returns a mask of the bits of an IP address that the anonymization may flip.
 fn free_bits(address: u128, ranges: &[AddressRange]) -> u128 {
     let mut free = u128::MAX;
     for range in ranges {
@@ -103,16 +103,16 @@ fn free_bits(address: u128, ranges: &[AddressRange]) -> u128 {
     free
 }
 
-/// Crypto-PAn as published, without special ranges.
+/// Address cipher Crypto-PAn as published, without special ranges.
 struct CryptoPan {
-    /// Block cipher.
+    /// Block cipher of Crypto-PAn.
     aes: Aes128Enc,
-    /// Secret padding of the cipher input.
+    /// Secret padding of the Crypto-PAn cipher input.
     pad: Zeroizing<u128>,
 }
 
 impl CryptoPan {
-    /// Derives cipher and padding from the key.
+    /// Derives block cipher and padding of Crypto-PAn from the secret key.
     fn new(key: &SecretKey) -> Self {
         let (cipher, pad) = key.halves();
         let aes = Aes128Enc::new(cipher.into());
@@ -122,7 +122,7 @@ impl CryptoPan {
         Self { aes, pad }
     }
 
-    /// Returns a mask of the flipped bits among the first `N` bits of an address.
+    /// Returns a mask of the bits that Crypto-PAn flips among the first `N` bits of an IP address.
     fn flips<const N: usize>(&self, address: u128) -> u128 {
         let mut blocks: [Block<Aes128Enc>; N] = std::array::from_fn(|bit| {
             // The cipher input has the preceding bits, followed by the padding.
@@ -140,12 +140,12 @@ impl CryptoPan {
 pub(super) struct AddressCipher(CryptoPan);
 
 impl AddressCipher {
-    /// Creates a cipher with a key.
+    /// Creates a cipher of IP addresses with a secret key.
     pub(super) fn new(key: &SecretKey) -> Self {
         Self(CryptoPan::new(key))
     }
 
-    /// Returns the replacement of an IPv4 address.
+    /// Returns the address that replaces an IPv4 address in anonymized frames.
     pub(super) fn v4(&self, address: [u8; 4]) -> [u8; 4] {
         let address = u128::from(u32::from_be_bytes(address)) << 96;
         let free = free_bits(address, &V4) & first_bits(32);
@@ -157,7 +157,7 @@ impl AddressCipher {
         (((address ^ flips & free) >> 96) as u32).to_be_bytes()
     }
 
-    /// Returns the replacement of an IPv6 address.
+    /// Returns the address that replaces an IPv6 address in anonymized frames.
     pub(super) fn v6(&self, address: [u8; 16]) -> [u8; 16] {
         let address = u128::from_be_bytes(address);
         let free = free_bits(address, &V6);
@@ -169,7 +169,7 @@ impl AddressCipher {
         (address ^ flips & free).to_be_bytes()
     }
 
-    /// Returns the replacement of an IPv6 prefix of `len` bits; the bits after it are 0.
+    /// Returns the prefix that replaces an IPv6 prefix of `len` bits; the bits after it are 0.
     pub(super) fn v6_prefix(&self, prefix: [u8; 16], len: u8) -> [u8; 16] {
         let bits = first_bits(u32::from(len).min(128));
         let prefix = (u128::from_be_bytes(prefix) & bits).to_be_bytes();

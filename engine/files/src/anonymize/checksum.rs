@@ -7,12 +7,12 @@
 //! write 0 or the sum of the pseudo-header) would learn the difference between original and
 //! replaced addresses. The CRC-32c of SCTP covers no address, and SCTP packets are not changed.
 
-/// Ones' complement sum before folding to 16 bits.
+/// Ones' complement sum of an Internet checksum before folding to 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sum(u64);
 
 impl Sum {
-    /// Returns the sum of bytes that begin at an even offset.
+    /// Returns the ones' complement sum of bytes that begin at an even offset.
     pub(super) fn of_bytes(bytes: &[u8]) -> Self {
         let (pairs, rest) = bytes.as_chunks::<2>();
         let sum: u64 = pairs
@@ -23,17 +23,17 @@ impl Sum {
         Self(sum + last)
     }
 
-    /// Returns the sum of a number's 16-bit words.
+    /// Returns the ones' complement sum of a number's 16-bit words.
     pub(super) fn of_number(number: usize) -> Self {
         Self(number as u64)
     }
 
-    /// Returns `true` for the sum of a header with a correct checksum.
+    /// Returns `true` for the ones' complement sum of a header with a correct checksum.
     pub(super) fn is_complete(self) -> bool {
         self.folded() == 0xffff
     }
 
-    /// Returns the total of two sums.
+    /// Returns the total of two ones' complement sums.
     pub(super) fn add(self, other: Self) -> Self {
         Self(self.0 + other.0)
     }
@@ -42,7 +42,7 @@ impl Sum {
         Self(self.0 + u64::from(word))
     }
 
-    /// Returns the sum folded to 16 bits.
+    /// Returns the ones' complement sum folded to 16 bits.
     fn folded(self) -> u16 {
         let mut sum = self.0;
         while let (low, high @ 1..) = (sum & 0xffff, sum >> 16) {
@@ -52,39 +52,39 @@ impl Sum {
     }
 }
 
-/// Returns `true` if two folded sums are equal; 0 and 0xffff both represent zero.
+/// Returns `true` if two folded checksum sums are equal; 0 and 0xffff both represent zero.
 fn is_same(one: u16, other: u16) -> bool {
     one % 0xffff == other % 0xffff
 }
 
-/// Sums of a pseudo-header with the original and with the replaced addresses.
+/// Checksum sums of a pseudo-header with the original and with the replaced addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PseudoHeader {
-    /// Sum with the original addresses.
+    /// Sum of the pseudo-header with the original addresses.
     pub(super) before: Sum,
-    /// Sum with the replaced addresses.
+    /// Sum of the pseudo-header with the replaced addresses.
     pub(super) after: Sum,
 }
 
-/// Checksum that must be updated.
+/// Checksum in a frame that the anonymization must update.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Checksum {
-    /// Offset of the checksum field.
+    /// Offset of the checksum field in the frame.
     pub(super) field: usize,
-    /// Start of the covered bytes.
+    /// Start in the frame of the bytes that the checksum covers.
     pub(super) start: usize,
-    /// End of the covered bytes in the frame.
+    /// End in the frame of the bytes that the checksum covers.
     pub(super) end: usize,
-    /// Set if all covered bytes are in the frame.
+    /// Set if all bytes that the checksum covers are in the frame.
     pub(super) whole: bool,
     /// Sums of the pseudo-header, if the checksum covers one.
     pub(super) pseudo: Option<PseudoHeader>,
-    /// Set if the value 0 means that the checksum is absent (UDP).
+    /// Set if the checksum value 0 means that the checksum is absent (UDP).
     pub(super) optional: bool,
 }
 
 impl Checksum {
-    /// Updates the checksum in `new`, in which all covered bytes have been replaced.
+    /// Updates the checksum in the frame `new`, in which all covered bytes have been replaced.
     pub(super) fn update(&self, old: &[u8], new: &mut [u8]) {
         let field = self.field..self.field + 2;
         let (Some([a, b]), Some(_)) = (old.get(field.clone()), new.get(field.clone())) else {
@@ -121,7 +121,8 @@ impl Checksum {
     }
 }
 
-/// Returns a checksum that differs from the correct one.
+/// Returns a checksum that differs from the correct one, for frames whose checksum was wrong
+/// before.
 fn wrong_checksum(right: u16) -> u16 {
     match right ^ 1 {
         0 => 3,

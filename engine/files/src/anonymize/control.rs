@@ -6,7 +6,7 @@
 use super::walk::{NextHeader, Walk};
 use wqcap_frame::{Arp, Icmp, Next, Slice, ethertype, protocol};
 
-/// Length in bytes of type, code and checksum at the start of each message.
+/// Length in bytes of type, code and checksum at the start of an ICMP message.
 const KIND: usize = 4;
 
 /// Message types of ICMP: RFC 792, RFC 950, RFC 1256.
@@ -44,7 +44,7 @@ mod icmpv6 {
 }
 
 impl Walk<'_> {
-    /// Processes an ARP packet.
+    /// Anonymizes an ARP packet.
     pub(super) fn arp(&mut self, at: usize) -> NextHeader {
         let arp = Arp::new(self.bytes_from(at)).ok()?;
         // Recognised are Ethernet or IEEE 802 with IPv4 and matching address lengths.
@@ -59,7 +59,7 @@ impl Walk<'_> {
         self.onward(at + arp.header_len(), Next::Payload)
     }
 
-    /// Limits the part of a message's body that is kept, if the slice has a limit.
+    /// Limits the part of an ICMP message's body that is kept, if the slice has a limit.
     fn limit_body(&mut self, at: usize) {
         let body = match self.slice {
             Slice::Whole => return,
@@ -70,13 +70,13 @@ impl Walk<'_> {
         self.limit = self.limit.min((at + Icmp::LEN).saturating_add(body));
     }
 
-    /// Continues with a packet that a message quotes; a quoted packet is usually truncated.
+    /// Continues with the packet that an ICMP message quotes; a quoted packet is usually truncated.
     fn quoted(&mut self, at: usize, ethertype: u16) -> NextHeader {
         self.is_whole = false;
         self.onward(at, Next::Ethertype(ethertype))
     }
 
-    /// Processes an ICMP message.
+    /// Anonymizes an ICMP message.
     pub(super) fn icmp(&mut self, at: usize) -> NextHeader {
         let [kind, ..] = self.bytes::<KIND>(at)?;
         self.limit_body(at);
@@ -112,7 +112,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Processes an ICMPv6 message.
+    /// Anonymizes an ICMPv6 message.
     pub(super) fn icmpv6(&mut self, at: usize) -> NextHeader {
         let [kind, ..] = self.bytes::<KIND>(at)?;
         self.limit_body(at);
@@ -149,7 +149,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Replaces `count` IPv6 addresses, as far as they are present.
+    /// Replaces `count` IPv6 addresses from offset `at`, as far as they are present.
     fn addresses(&mut self, at: usize, count: u16) -> Option<()> {
         self.keep_all(at)?;
         for i in 0..usize::from(count) {
@@ -159,14 +159,14 @@ impl Walk<'_> {
         Some(())
     }
 
-    /// Processes a message of neighbour discovery: `addresses` IPv6 addresses, then options.
+    /// Anonymizes a message of neighbour discovery: `addresses` IPv6 addresses, then options.
     fn neighbours(&mut self, at: usize, addresses: u16) -> NextHeader {
         self.addresses(at, addresses)?;
         let redirected = self.neighbour_options(at + usize::from(addresses) * 16)?;
         self.quoted(redirected, ethertype::IPV6)
     }
 
-    /// Processes the records of a multicast listener report: RFC 3810 section 5.2.
+    /// Anonymizes the records of a multicast listener report: RFC 3810 section 5.2.
     fn listener_records(&mut self, mut at: usize) -> NextHeader {
         self.keep_all(at)?;
         // A record has type, length of auxiliary data in words, number of sources; then the group

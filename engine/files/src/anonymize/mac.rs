@@ -17,28 +17,28 @@ use zeroize::Zeroizing;
 
 /// Label whose encryption is the key for MAC addresses.
 const LABEL: [u8; 16] = *b"wqcap: MAC addr.";
-/// Number of bits in each half of the 46 replaced bits.
+/// Number of bits in each half of a MAC address's 46 replaced bits.
 const HALF: u32 = 23;
-/// Mask of one half.
+/// Mask of one half of a MAC address's 46 replaced bits.
 const HALF_MASK: u64 = (1 << HALF) - 1;
-/// Mask of the preserved bits of the first byte, group and locally administered: IEEE 802 clause
-/// 8.2.
+/// Mask of the preserved bits in the first byte of a MAC address, group and locally administered:
+/// IEEE 802 clause 8.2.
 const SORT: u8 = 3;
 
-/// Prefixes of group addresses of link protocols: IEEE 802.1 and 802.3, IEEE 1588, Cisco.
+/// Prefixes of group MAC addresses of link protocols: IEEE 802.1 and 802.3, IEEE 1588, Cisco.
 const PROTOCOLS: [[u8; 3]; 3] = [[0x01, 0x80, 0xc2], [0x01, 0x1b, 0x19], [0x01, 0x00, 0x0c]];
-/// Prefix of IPv4 group addresses, followed by the lowest 23 bits of the IP address: RFC 1112
-/// section 6.4.
+/// Prefix of group MAC addresses of IPv4, followed by the lowest 23 bits of the IP address: RFC
+/// 1112 section 6.4.
 const IPV4_GROUPS: [u8; 3] = [0x01, 0x00, 0x5e];
-/// Prefix of IPv6 group addresses, followed by the lowest 32 bits of the IP address: RFC 2464
-/// section 7.
+/// Prefix of group MAC addresses of IPv6, followed by the lowest 32 bits of the IP address: RFC
+/// 2464 section 7.
 const IPV6_GROUPS: [u8; 2] = [0x33, 0x33];
 
 /// Cipher that replaces MAC addresses.
 pub(super) struct MacCipher(Aes128Enc);
 
 impl MacCipher {
-    /// Derives the cipher from the key of the anonymization.
+    /// Derives the cipher of MAC addresses from the key of the anonymization.
     pub(super) fn new(key: &SecretKey) -> Self {
         let (cipher, _) = key.halves();
         let mut block = Block::<Aes128Enc>::from(LABEL);
@@ -47,8 +47,8 @@ impl MacCipher {
         Self(Aes128Enc::new((&*own).into()))
     }
 
-    /// Returns the replacement of a MAC address. If the IP group of a multicast frame is known, use
-    /// [`group_of`] instead, which is exact.
+    /// Returns the address that replaces a MAC address in anonymized frames. If the IP group of a
+    /// multicast frame is known, use [`group_of`] instead, which is exact.
     pub(super) fn replaced(&self, mac: [u8; 6], addresses: &AddressCipher) -> [u8; 6] {
         match mac {
             [0x01, 0x00, 0x5e, b, c, d] => {
@@ -83,7 +83,7 @@ impl MacCipher {
         }
     }
 
-    /// Applies the Feistel network to the 46 replaced bits.
+    /// Applies the Feistel network to the 46 replaced bits of a MAC address.
     fn permuted(&self, mac: [u8; 6]) -> [u8; 6] {
         let [first, ..] = mac;
         let bits = mac.iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
@@ -99,7 +99,8 @@ impl MacCipher {
         mac
     }
 
-    /// Round function: the first 23 bits of an AES block of round, preserved bits and half.
+    /// Round function of the Feistel network: the first 23 bits of an AES block of round, preserved
+    /// bits and half.
     fn function(&self, round: u8, sort: u8, half: u64) -> u64 {
         let mut block = Block::<Aes128Enc>::default();
         (block[0], block[1]) = (round, sort);
@@ -110,18 +111,18 @@ impl MacCipher {
     }
 }
 
-/// Returns `true` for addresses that are not replaced: all zeros, which ARP uses for an unknown
+/// Returns `true` for MAC addresses that are not replaced: all zeros, which ARP uses for an unknown
 /// address, broadcast, and group addresses defined by a standard.
 fn is_kept(mac: [u8; 6]) -> bool {
     mac == [0; 6] || mac == [0xff; 6] || PROTOCOLS.iter().any(|it| mac.starts_with(it))
 }
 
-/// Returns `true` for the MAC address of an IP group.
+/// Returns `true` for the group MAC address of an IP multicast group.
 fn is_of_ip_group(mac: [u8; 6]) -> bool {
     mac.starts_with(&IPV4_GROUPS) || mac.starts_with(&IPV6_GROUPS)
 }
 
-/// Returns the MAC address of IP group `is` if `mac` is the MAC address of IP group `was`.
+/// Returns the MAC address of IP multicast group `is` if `mac` is that of IP multicast group `was`.
 pub(super) fn group_of(mac: [u8; 6], was: &[u8], is: &[u8]) -> Option<[u8; 6]> {
     let mac_of = |group: &[u8]| match *group {
         [a, b, c, d] if a >> 4 == 0xe => Some([0x01, 0x00, 0x5e, b & 0x7f, c, d]),

@@ -39,35 +39,36 @@ use wqcap_frame::Slice;
 /// Parameters of an anonymization: key and slice.
 #[derive(Clone, Debug)]
 pub struct AnonymizeParams {
-    /// Secret key. With equal keys, an address always has the same replacement.
+    /// Secret key of the anonymization. With equal keys, an address always has the same
+    /// replacement.
     pub key: SecretKey,
-    /// Part of a frame that is kept. [`Slice::Whole`] keeps all recognised headers and no payload.
-    /// [`Slice::Payload`] keeps bytes of the payload unchanged.
+    /// Part of a frame that the anonymizer keeps. [`Slice::Whole`] keeps all recognised headers and
+    /// no payload. [`Slice::Payload`] keeps bytes of the payload unchanged.
     pub slice: Slice,
 }
 
-/// Counts of changes to frames, besides replaced addresses.
+/// Counts of the anonymizer's changes to frames, besides replaced addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AnonymizeCounts {
-    /// Number of frames from which bytes were removed.
+    /// Number of frames from which the anonymizer removed bytes.
     pub frames_cut: u64,
-    /// Number of removed bytes.
+    /// Number of bytes that the anonymizer removed.
     pub bytes_cut: u64,
-    /// Number of header options that were overwritten because they may contain addresses.
+    /// Number of header options that the anonymizer overwrote because they may contain addresses.
     pub options_overwritten: u64,
-    /// Number of frames with unchanged payload bytes.
+    /// Number of anonymized frames with unchanged payload bytes.
     pub frames_with_payload: u64,
 }
 
-/// Ciphers that replace addresses.
+/// Ciphers that replace IP and MAC addresses.
 struct Ciphers {
-    /// Cipher of IP addresses.
+    /// Cipher that replaces IP addresses.
     addresses: AddressCipher,
-    /// Cipher of MAC addresses.
+    /// Cipher that replaces MAC addresses.
     macs: MacCipher,
 }
 
-/// Anonymizer of single frames.
+/// Anonymizer of frames: replaces addresses and removes payload.
 ///
 /// ```
 /// use wqcap_files::{anonymize::{AnonymizeParams, Anonymizer}, sealed::SecretKey};
@@ -88,20 +89,20 @@ struct Ciphers {
 /// assert_ne!(was.src(), is.src());
 /// ```
 pub struct Anonymizer {
-    /// Ciphers for the key of the query.
+    /// Ciphers that replace addresses, made from the secret key.
     ciphers: Ciphers,
-    /// Part of a frame that is kept.
+    /// Part of a frame that the anonymizer keeps.
     slice: Slice,
     /// Buffer of the anonymized frame.
     frame: Vec<u8>,
-    /// Checksums of the current frame, outermost first.
+    /// Checksums to update in the current frame, outermost first.
     checksums: Vec<Checksum>,
-    /// Counts of changes so far.
+    /// Counts of the anonymizer's changes so far.
     done: AnonymizeCounts,
 }
 
 impl Anonymizer {
-    /// Creates an anonymizer with a key and a slice.
+    /// Creates an anonymizer with a secret key and a slice.
     #[must_use]
     pub fn new(query: &AnonymizeParams) -> Self {
         let ciphers = Ciphers {
@@ -145,7 +146,7 @@ impl Anonymizer {
         &self.frame
     }
 
-    /// Returns the counts of changes so far.
+    /// Returns the counts of the anonymizer's changes so far.
     #[must_use]
     pub fn done(&self) -> AnonymizeCounts {
         self.done

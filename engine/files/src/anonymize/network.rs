@@ -12,16 +12,16 @@ use wqcap_frame::{
 /// Recognised types of the IPv6 routing header, by the position of the final destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Routing {
-    /// Type 0 (RFC 2460): the last address is the destination.
+    /// Routing header of type 0 (RFC 2460): the last address is the destination.
     Source,
-    /// Type 2 (RFC 6275): the only address is the destination.
+    /// Routing header of type 2 (RFC 6275): the only address is the destination.
     Home,
-    /// Type 4, segment routing (RFC 8754): the first address is the destination.
+    /// Routing header of type 4, segment routing (RFC 8754): the first address is the destination.
     Segments,
 }
 
 impl Walk<'_> {
-    /// Processes an IPv4 header.
+    /// Anonymizes an IPv4 header.
     pub(super) fn ipv4(&mut self, at: usize) -> NextHeader {
         let ip = Ipv4::new(self.bytes_from(at)).ok()?;
         let (start, end, fault) = ip.extent().ok()?;
@@ -61,7 +61,7 @@ impl Walk<'_> {
         self.onward(at + start, next)
     }
 
-    /// Processes an IPv6 header.
+    /// Anonymizes an IPv6 header.
     pub(super) fn ipv6(&mut self, at: usize) -> NextHeader {
         let ip = Ipv6::new(self.bytes_from(at)).ok()?;
         let (end, fault) = ip.extent();
@@ -85,7 +85,7 @@ impl Walk<'_> {
         self.onward(at + Ipv6::LEN, Next::AboveIpv6(ip.next_header()))
     }
 
-    /// Processes the header after IP, which may be an IPv6 extension header.
+    /// Anonymizes the header after IP, which may be an IPv6 extension header.
     pub(super) fn above_ip(&mut self, at: usize, number: u8) -> NextHeader {
         let is_v6 = self.packet.is_v6;
         match number {
@@ -116,7 +116,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Marks an extension header that ends at `to` as recognised, and continues with protocol
+    /// Marks an IPv6 extension header that ends at `to` as recognised, and continues with protocol
     /// `number`.
     fn next_above_ip(&mut self, to: usize, number: u8) -> NextHeader {
         self.keep_all(to)?;
@@ -129,7 +129,7 @@ impl Walk<'_> {
         Some((to, next))
     }
 
-    /// Processes an authentication header (AH).
+    /// Anonymizes an authentication header (AH).
     fn authentication(&mut self, at: usize) -> NextHeader {
         let ah = Ah::new(self.bytes_from(at)).ok()?;
         let end = at + ah.header_len();
@@ -138,7 +138,7 @@ impl Walk<'_> {
         self.next_above_ip(end, ah.next_header())
     }
 
-    /// Processes a hop-by-hop or destination options header.
+    /// Anonymizes an IPv6 hop-by-hop or destination options header.
     fn extension(&mut self, at: usize) -> NextHeader {
         let extension = ExtensionHeader::new(self.bytes_from(at)).ok()?;
         let end = at + extension.header_len();
@@ -150,7 +150,7 @@ impl Walk<'_> {
         self.next_above_ip(end, extension.next_header())
     }
 
-    /// Processes a routing header.
+    /// Anonymizes an IPv6 routing header.
     fn routing(&mut self, at: usize) -> NextHeader {
         const HEADER: usize = 8;
         const ADDRESS: usize = 16;
@@ -182,7 +182,7 @@ impl Walk<'_> {
         self.next_above_ip(end, extension.next_header())
     }
 
-    /// Processes an IPv6 fragment header.
+    /// Anonymizes an IPv6 fragment header.
     fn fragment(&mut self, at: usize) -> NextHeader {
         let fragment = Ipv6Fragment::new(self.bytes_from(at)).ok()?;
         let end = at + Ipv6Fragment::LEN;
@@ -191,9 +191,9 @@ impl Walk<'_> {
         onward.filter(|_| fragment.offset() == 0)
     }
 
-    /// Adds a checksum over the bytes from `start` to the end of the packet. `field` is its offset
-    /// from `start`, `pseudo` the protocol number in the pseudo-header, and `optional` is set if 0
-    /// means no checksum.
+    /// Adds a checksum to update, over the bytes from `start` to the end of the packet. `field` is
+    /// its offset from `start`, `pseudo` the protocol number in the pseudo-header, and `optional`
+    /// is set if 0 means no checksum.
     pub(super) fn checksum(
         &mut self,
         start: usize,
@@ -228,7 +228,7 @@ impl Walk<'_> {
         });
     }
 
-    /// Processes a TCP header.
+    /// Anonymizes a TCP header.
     fn tcp(&mut self, at: usize) -> NextHeader {
         self.checksum(at, 16, Some(protocol::TCP), false);
         self.keep_available(at + Tcp::LEN);
@@ -238,7 +238,7 @@ impl Walk<'_> {
         self.payload(at + len)
     }
 
-    /// Processes a UDP header.
+    /// Anonymizes a UDP header.
     fn udp(&mut self, at: usize) -> NextHeader {
         self.keep_available(at + Udp::LEN);
         let udp = Udp::new(self.bytes_from(at)).ok()?;
@@ -257,7 +257,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Processes a GRE header.
+    /// Anonymizes a GRE header.
     fn gre(&mut self, at: usize) -> NextHeader {
         let gre = Gre::new(self.bytes_from(at)).ok()?;
         if gre.flags() & 0x8000 != 0 {

@@ -4,22 +4,22 @@
 
 use super::walk::Walk;
 
-/// Option kinds of IPv4: RFC 791.
+/// Option kinds of IPv4 headers: RFC 791.
 mod ipv4 {
     pub(super) const END: u8 = 0;
     pub(super) const NO_OPERATION: u8 = 1;
-    /// Loose and strict source route.
+    /// Kinds of the IPv4 options loose and strict source route.
     pub(super) const ROUTES: [u8; 2] = [131, 137];
-    /// Router alert: RFC 2113.
+    /// Kind of the IPv4 option router alert: RFC 2113.
     pub(super) const ROUTER_ALERT: u8 = 148;
 }
 
-/// Option kinds of TCP: RFC 9293, RFC 7323, RFC 2018.
+/// Option kinds of TCP headers: RFC 9293, RFC 7323, RFC 2018.
 mod tcp {
     pub(super) const END: u8 = 0;
     pub(super) const NO_OPERATION: u8 = 1;
-    /// Kind and length of kept options: maximum segment size, window scale, SACK permitted, SACK,
-    /// timestamps.
+    /// Kind and length of TCP options that are kept: maximum segment size, window scale, SACK
+    /// permitted, SACK, timestamps.
     pub(super) const KNOWN: [(u8, usize); 8] = [
         (2, 4),
         (3, 3),
@@ -32,14 +32,14 @@ mod tcp {
     ];
 }
 
-/// Option types of IPv6: RFC 8200 section 4.2.
+/// Option types of IPv6 extension headers: RFC 8200 section 4.2.
 mod ipv6 {
     pub(super) const PAD_1: u8 = 0;
     pub(super) const PAD_N: u8 = 1;
-    /// Type and data length of kept options: tunnel encapsulation limit (RFC 2473), router alert
-    /// (RFC 2711), jumbo payload (RFC 2675).
+    /// Type and data length of IPv6 options that are kept: tunnel encapsulation limit (RFC 2473),
+    /// router alert (RFC 2711), jumbo payload (RFC 2675).
     pub(super) const KNOWN: [(u8, usize); 3] = [(4, 1), (5, 2), (0xc2, 4)];
-    /// Home address: RFC 6275 section 6.3.
+    /// Type of the IPv6 option home address: RFC 6275 section 6.3.
     pub(super) const HOME_ADDRESS: u8 = 0xc9;
 }
 
@@ -50,15 +50,16 @@ mod neighbour {
     pub(super) const PREFIX: u8 = 3;
     pub(super) const REDIRECTED: u8 = 4;
     pub(super) const MTU: u8 = 5;
-    /// Route information: RFC 4191.
+    /// Type of the neighbour discovery option route information: RFC 4191.
     pub(super) const ROUTE: u8 = 24;
-    /// Recursive DNS servers: RFC 8106.
+    /// Type of the neighbour discovery option recursive DNS servers: RFC 8106.
     pub(super) const RESOLVERS: u8 = 25;
 }
 
 impl Walk<'_> {
-    /// Processes options with kind and length; `last` and `single` are the two kinds without a
-    /// length. `keep` is called for each option and returns `true` if the option is kept.
+    /// Anonymizes header options that have a kind and a length; `last` and `single` are the two
+    /// kinds without a length. `keep` is called for each option and returns `true` if the option is
+    /// kept.
     fn options(
         &mut self,
         mut at: usize,
@@ -91,7 +92,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Processes IPv4 options. Returns the last address of a source route that is not yet complete.
+    /// Anonymizes IPv4 options. Returns the last address of a source route that is not yet
+    /// complete.
     pub(super) fn ipv4_options(&mut self, at: usize, end: usize) -> Option<[u8; 4]> {
         let mut destination = None;
         self.options(at, end, [ipv4::END, ipv4::NO_OPERATION], |kind, option| {
@@ -106,14 +108,14 @@ impl Walk<'_> {
         destination
     }
 
-    /// Processes TCP options.
+    /// Anonymizes TCP options.
     pub(super) fn tcp_options(&mut self, at: usize, end: usize) {
         self.options(at, end, [tcp::END, tcp::NO_OPERATION], |kind, option| {
             tcp::KNOWN.contains(&(kind, option.len()))
         });
     }
 
-    /// Processes the options of an IPv6 extension header. Returns the home address, if present.
+    /// Anonymizes the options of an IPv6 extension header. Returns the home address, if present.
     pub(super) fn ipv6_options(&mut self, mut at: usize, end: usize) -> Option<[u8; 16]> {
         let mut home = None;
         while let Some([kind]) = self.bytes(at).filter(|_| at < end) {
@@ -140,7 +142,7 @@ impl Walk<'_> {
         home
     }
 
-    /// Processes the options of neighbour discovery, up to the last complete one. Returns the
+    /// Anonymizes the options of neighbour discovery, up to the last complete one. Returns the
     /// offset of a redirected packet, if present.
     pub(super) fn neighbour_options(&mut self, mut at: usize) -> Option<usize> {
         while let Some([kind, words]) = self.bytes(at) {
@@ -182,7 +184,8 @@ impl Walk<'_> {
         None
     }
 
-    /// Replaces an IPv6 prefix of `len` bits; its bytes are from `at` to `end`, the others are 0.
+    /// Replaces an IPv6 prefix of `len` bits; its bytes in the frame are from `at` to `end`, the
+    /// others are 0.
     fn replace_prefix(&mut self, at: usize, end: usize, len: u8) {
         let there = self.old.get(at..end).unwrap_or_default();
         let mut prefix = [0; 16];

@@ -17,7 +17,7 @@ use wqcap_frame::{
     Vlan, Vxlan, ethertype, protocol,
 };
 
-/// Offset and type of the next header; `None` if no recognised header follows.
+/// Offset in the frame and type of the next header; `None` if no recognised header follows.
 pub(super) type NextHeader = Option<(usize, Next)>;
 
 /// GTP-U extension header with QoS flow identifiers: 3GPP TS 38.415. All other extension headers
@@ -27,52 +27,52 @@ const PDU_SESSION_CONTAINER: u8 = 0x85;
 /// Properties of the current IP packet that its payload's headers need.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IpPacket {
-    /// Set for IPv6.
+    /// Set if the current IP packet is IPv6.
     pub(super) is_v6: bool,
-    /// Set if the whole payload is in the frame.
+    /// Set if the whole payload of the IP packet is in the frame.
     pub(super) is_whole: bool,
-    /// End of the packet or of its payload, by the length fields.
+    /// End of the IP packet or of its payload, by the length fields.
     pub(super) declared_end: usize,
-    /// Sums of the source address in the pseudo-header, before and after replacement.
+    /// Checksum sums of the source address in the pseudo-header, before and after replacement.
     pub(super) src: (Sum, Sum),
-    /// Sums of the destination address in the pseudo-header, before and after replacement.
+    /// Checksum sums of the destination address in the pseudo-header, before and after replacement.
     pub(super) dst: (Sum, Sum),
 }
 
-/// Walk over the headers of one frame.
+/// Walk of the anonymizer over the headers of one frame.
 pub(super) struct Walk<'f> {
-    /// Ciphers that replace addresses.
+    /// Ciphers that replace IP and MAC addresses.
     pub(super) ciphers: &'f Ciphers,
-    /// Part of the frame that is kept.
+    /// Part of the frame that the anonymizer keeps.
     pub(super) slice: Slice,
-    /// Original frame.
+    /// Original frame of the anonymizer's walk.
     pub(super) old: &'f [u8],
-    /// Anonymized frame, of the same length.
+    /// Anonymized frame, with the length of the original frame.
     pub(super) new: &'f mut [u8],
-    /// Checksums to update, outermost first.
+    /// Checksums in the frame to update, outermost first.
     pub(super) checksums: &'f mut Vec<Checksum>,
     /// Set if the whole frame was captured.
     pub(super) is_whole: bool,
-    /// End of the current packet.
+    /// End in the frame of the current packet.
     pub(super) end: usize,
-    /// End of the recognised part of the frame.
+    /// End of the frame's part that the anonymizer recognises.
     kept_end: usize,
-    /// End of the innermost IP header.
+    /// End in the frame of the innermost IP header.
     pub(super) behind_l3: Option<usize>,
-    /// Offset after which no byte is kept, even if recognised.
+    /// Offset in the frame after which the anonymizer keeps no byte, even if recognised.
     pub(super) limit: usize,
-    /// Current IP packet.
+    /// Properties of the current IP packet.
     pub(super) packet: IpPacket,
-    /// Offset of the last Ethernet header.
+    /// Offset in the frame of the last Ethernet header.
     ethernet: Option<usize>,
-    /// Number of overwritten options.
+    /// Number of header options of the frame that were overwritten.
     pub(super) options_overwritten: u64,
-    /// Set if bytes of payload are kept.
+    /// Set if payload bytes of the frame are kept.
     pub(super) has_payload: bool,
 }
 
 impl<'f> Walk<'f> {
-    /// Creates a walk from the start of a frame; `new` is a copy of `old`.
+    /// Creates a walk of the anonymizer from the start of a frame; `new` is a copy of `old`.
     pub(super) fn new(
         ciphers: &'f Ciphers,
         slice: Slice,
@@ -99,7 +99,8 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// Walks over all headers. Returns the offset at which the frame is cut.
+    /// Walks over all headers of the frame and anonymizes them. Returns the offset at which the
+    /// frame is cut.
     pub(super) fn run(&mut self) -> usize {
         let mut onward = Some((0, Next::Ethernet));
         for _ in 0..MAX_HEADERS {
@@ -112,7 +113,7 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// Processes the header of type `next` at offset `at`.
+    /// Anonymizes the header of type `next` at offset `at`.
     fn header(&mut self, at: usize, next: Next) -> NextHeader {
         match next {
             Next::Ethernet => self.ethernet(at),
@@ -141,18 +142,18 @@ impl<'f> Walk<'f> {
         self.bytes_from(at).first_chunk().copied()
     }
 
-    /// Marks all bytes up to `to` as recognised. Returns `None` and marks none if the packet ends
-    /// before.
+    /// Marks all bytes of the frame up to `to` as recognised. Returns `None` and marks none if the
+    /// packet ends before.
     pub(super) fn keep_all(&mut self, to: usize) -> Option<()> {
         (to <= self.end).then(|| self.kept_end = self.kept_end.max(to))
     }
 
-    /// Marks the bytes up to `to` or the end of the packet as recognised.
+    /// Marks the bytes of the frame up to `to` or the end of the packet as recognised.
     pub(super) fn keep_available(&mut self, to: usize) {
         self.kept_end = self.kept_end.max(to.min(self.end));
     }
 
-    /// Marks the header that ends at `to` as recognised, and continues with `next`.
+    /// Marks the header that ends at `to` as recognised, and continues with the header type `next`.
     pub(super) fn onward(&mut self, to: usize, next: Next) -> NextHeader {
         self.keep_all(to)?;
         Some((to, next))
@@ -165,7 +166,7 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// Overwrites bytes that may contain addresses, and counts an overwritten option.
+    /// Overwrites bytes of a header option that may contain addresses, and counts the option.
     pub(super) fn overwrite(&mut self, range: Range<usize>, with: u8) {
         if let Some(to) = self.new.get_mut(range) {
             to.fill(with);
@@ -173,7 +174,7 @@ impl<'f> Walk<'f> {
         self.options_overwritten += 1;
     }
 
-    /// Replaces the MAC address at offset `at`.
+    /// Replaces the MAC address at offset `at` of the frame.
     pub(super) fn replace_mac(&mut self, at: usize) -> Option<()> {
         let mac = self.bytes(at)?;
         let Ciphers { addresses, macs } = self.ciphers;
@@ -181,29 +182,29 @@ impl<'f> Walk<'f> {
         Some(())
     }
 
-    /// Replaces the IPv4 address at offset `at`.
+    /// Replaces the IPv4 address at offset `at` of the frame.
     pub(super) fn replace_v4(&mut self, at: usize) -> Option<()> {
         let address = self.bytes(at)?;
         self.write(at, &self.ciphers.addresses.v4(address));
         Some(())
     }
 
-    /// Replaces the IPv6 address at offset `at`.
+    /// Replaces the IPv6 address at offset `at` of the frame.
     pub(super) fn replace_v6(&mut self, at: usize) -> Option<()> {
         let address = self.bytes(at)?;
         self.write(at, &self.ciphers.addresses.v6(address));
         Some(())
     }
 
-    /// Returns the sums of `len` bytes at offset `at`, before and after replacement.
+    /// Returns the checksum sums of `len` bytes at offset `at` of the frame, before and after
+    /// replacement.
     pub(super) fn sums(&self, at: usize, len: usize) -> (Sum, Sum) {
         let range = at..at + len;
         let sum = |bytes: &[u8]| Sum::of_bytes(bytes.get(range.clone()).unwrap_or_default());
         (sum(self.old), sum(self.new))
     }
 
-    /// Replaces the destination MAC address of a multicast frame by the address of the replaced IP
-    /// group.
+    /// Replaces the destination MAC address of a multicast frame by that of the replaced IP group.
     pub(super) fn replace_group_mac(&mut self, group: Range<usize>) {
         let Some(at) = self.ethernet else { return };
         let mac = self.old.get(at..).and_then(|it| it.first_chunk());
@@ -215,7 +216,7 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// Keeps the requested number of payload bytes unchanged.
+    /// Keeps as many payload bytes as the slice requests unchanged.
     pub(super) fn payload(&mut self, at: usize) -> NextHeader {
         if let Slice::Payload(most) = self.slice {
             let before = self.kept_end;
@@ -225,7 +226,7 @@ impl<'f> Walk<'f> {
         None
     }
 
-    /// Processes an Ethernet header.
+    /// Anonymizes an Ethernet header.
     fn ethernet(&mut self, at: usize) -> NextHeader {
         let ethernet = Ethernet::new(self.bytes_from(at)).ok()?;
         self.replace_mac(at)?;
@@ -234,7 +235,7 @@ impl<'f> Walk<'f> {
         self.onward(at + Ethernet::LEN, Next::Ethertype(ethernet.ethertype()))
     }
 
-    /// Processes the header that an ethertype announces.
+    /// Anonymizes the header that an ethertype announces.
     fn by_ethertype(&mut self, at: usize, ethertype: u16) -> NextHeader {
         match ethertype {
             ethertype::IPV4 => self.ipv4(at),
@@ -254,7 +255,7 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// Processes an MPLS label stack entry.
+    /// Anonymizes an MPLS label stack entry.
     fn mpls(&mut self, at: usize) -> NextHeader {
         let mpls = Mpls::new(self.bytes_from(at)).ok()?;
         let behind = at + Mpls::LEN;
@@ -266,9 +267,9 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// Returns `true` if an IP header begins at offset `at` with certainty. A label does not state
-    /// the payload's protocol, and a MAC address that looks like the start of an IP header must not
-    /// be kept.
+    /// Returns `true` if an IP header begins with certainty at offset `at`, after an MPLS label. A
+    /// label does not state the payload's protocol, and a MAC address that looks like the start of
+    /// an IP header must not be kept.
     fn is_surely_ip(&self, at: usize) -> bool {
         let rest = self.bytes_from(at);
         match rest.first().map(|it| it >> 4) {
@@ -294,7 +295,7 @@ impl<'f> Walk<'f> {
         }
     }
 
-    /// Processes a PPPoE header.
+    /// Anonymizes a PPPoE header.
     fn pppoe(&mut self, at: usize) -> NextHeader {
         let rest = self.bytes_from(at);
         let pppoe = Pppoe::new(rest).ok()?;
@@ -306,7 +307,7 @@ impl<'f> Walk<'f> {
         self.onward(at + Pppoe::LEN, pppoe.next())
     }
 
-    /// Processes an ERSPAN header.
+    /// Anonymizes an ERSPAN header.
     fn erspan(&mut self, at: usize, kind: u8) -> NextHeader {
         const WITHOUT_PLATFORM: usize = 12;
         let rest = self.bytes_from(at);
@@ -319,7 +320,7 @@ impl<'f> Walk<'f> {
         self.onward(at + len, next)
     }
 
-    /// Processes a VXLAN header.
+    /// Anonymizes a VXLAN header.
     fn vxlan(&mut self, at: usize, extended: bool) -> NextHeader {
         let rest = self.bytes_from(at);
         let vxlan = Vxlan::new(rest).ok()?;
@@ -333,7 +334,7 @@ impl<'f> Walk<'f> {
         self.onward(at + Vxlan::LEN, vxlan.next(extended))
     }
 
-    /// Processes a Geneve header; the data of its options are overwritten.
+    /// Anonymizes a Geneve header; the data of its options are overwritten.
     fn geneve(&mut self, at: usize) -> NextHeader {
         let rest = self.bytes_from(at);
         let geneve = Geneve::new(rest).ok()?;
@@ -358,7 +359,7 @@ impl<'f> Walk<'f> {
         self.onward(end, geneve.next())
     }
 
-    /// Processes a GTP-U header; unknown extension headers are overwritten.
+    /// Anonymizes a GTP-U header; unknown extension headers are overwritten.
     fn gtp(&mut self, at: usize) -> NextHeader {
         let rest = self.bytes_from(at);
         let gtp = Gtp::new(rest).ok()?;

@@ -37,21 +37,21 @@ use wqcap_frame::{Headers, filter::Filter};
 /// Query for frames in a folder of capture files.
 #[derive(Clone, Debug)]
 pub struct ExtractQuery {
-    /// Folder of capture files.
+    /// Folder of capture files in which the query searches.
     pub dir: PathBuf,
-    /// Folder of their indexes; missing indexes are built there. `None`: files are selected by
-    /// their first records only.
+    /// Folder of the capture files' indexes; missing indexes are built there. `None`: files are
+    /// selected by their first records only.
     pub index_dir: Option<PathBuf>,
-    /// Selection of frames.
+    /// Selection of frames by time, filter and flow.
     pub frames: FrameQuery,
 }
 
-/// Selection of frames, and how they are written.
+/// Selection of frames in capture files, and how they are written.
 #[derive(Clone, Debug)]
 pub struct FrameQuery {
-    /// Time range: start inclusive, end exclusive; nanoseconds since 1970.
+    /// Time range of the frames to select: start inclusive, end exclusive; nanoseconds since 1970.
     pub times: Range<u64>,
-    /// Filter that selected frames match.
+    /// Packet filter that selected frames match.
     pub filter: Filter,
     /// Community ID of the flow to select, as [`Headers::community_id`] computes it of the
     /// innermost packet. `None`: any flow.
@@ -59,59 +59,60 @@ pub struct FrameQuery {
     /// Anonymization of the frames found and of the files' metadata. `None`: frames are copied
     /// unchanged.
     pub anonymize: Option<AnonymizeParams>,
-    /// Path of the output; `-` is standard output.
+    /// Path of the extraction's output; `-` is standard output.
     pub out: PathBuf,
 }
 
-/// Frames found, and the output that was written.
+/// Result of an extraction: counts of the frames found, and the output that was written.
 #[derive(Clone, Debug, Serialize)]
 pub struct FramesWritten {
-    /// Path of the output; `-` is standard output.
+    /// Path of the extraction's output; `-` is standard output.
     pub out: String,
-    /// File format: `pcap` or `pcapng`.
+    /// Format of the output file: `pcap` or `pcapng`.
     pub format: &'static str,
-    /// Number of frames found.
+    /// Number of frames that the query found.
     pub frames: u64,
-    /// Length of the output in bytes.
+    /// Length of the output file in bytes.
     pub bytes: u64,
-    /// Stamp of the first frame found, in nanoseconds since 1970.
+    /// Timestamp of the first frame found, in nanoseconds since 1970.
     pub first_ns: Option<u64>,
-    /// Stamp of the last frame found, in nanoseconds since 1970.
+    /// Timestamp of the last frame found, in nanoseconds since 1970.
     pub last_ns: Option<u64>,
     /// Counts of the anonymizer, if frames were anonymized.
     pub anonymized: Option<AnonymizeCounts>,
-    /// Notes for the user.
+    /// Notes on the extraction for the user.
     pub notes: Vec<String>,
-    /// Losses due to torn or damaged files, a line each.
+    /// Losses due to torn or damaged capture files, a line each.
     pub losses: Vec<String>,
 }
 
 /// Result of an extraction from a folder, in the layout that `wqcap extract --json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct Extracted {
-    /// Frames found, and the output that was written.
+    /// Counts of the frames found, and the output that was written.
     #[serde(flatten)]
     pub written: FramesWritten,
-    /// Number of finished files in the folder, and of those that were read.
+    /// Number of finished capture files in the folder, and of those that were read.
     pub files: ReadCount,
-    /// Bytes of the finished files, and bytes that were read to find the frames, each counted once.
+    /// Bytes of the finished capture files, and bytes that were read to find the frames, each
+    /// counted once.
     pub file_bytes: ReadCount,
-    /// Use of indexes.
+    /// Use of capture file indexes in this extraction.
     pub index: IndexUse,
     /// Duration of the extraction in seconds.
     pub seconds: f64,
 }
 
-/// Count of items read, out of a total.
+/// Number of files or bytes read, out of a total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReadCount {
-    /// Number of items read.
+    /// Number of files or bytes read.
     pub read: u64,
-    /// Number of all items.
+    /// Total number of files or bytes.
     pub total: u64,
 }
 
-/// Record selection by a query, with the anonymizer if one is configured.
+/// Selection of the records that match a query, with the anonymizer if one is configured.
 struct FrameSelection<'q> {
     query: &'q FrameQuery,
     anonymizer: Option<Anonymizer>,
@@ -144,8 +145,8 @@ impl RecordSelection for FrameSelection<'_> {
     }
 }
 
-/// Runs a query. `watch` is called repeatedly with the number of bytes read and the number of bytes
-/// to read; it may return `false` to stop.
+/// Runs an extraction query. `watch` is called repeatedly with the number of bytes read and the
+/// number of bytes to read; it may return `false` to stop.
 ///
 /// # Errors
 /// The folder has no capture files, the files cannot be combined into one, the output cannot be
@@ -188,8 +189,8 @@ pub fn extract(
     })
 }
 
-/// Extracts frames from ranges of files that may hold matching frames. `notes` are notes on the
-/// files that are known already.
+/// Extracts frames from ranges of capture files that may hold matching frames. `notes` are notes on
+/// the files that are known already.
 ///
 /// # Errors
 /// The files cannot be combined into one, the output cannot be written, or `watch` stopped the
@@ -207,7 +208,7 @@ pub fn extract_ranges(
     let judges_bytes = query.filter.program().is_some() || query.community_id.is_some();
     if plan.link_type() != ETHERNET && judges_bytes {
         return Err(MergeError::Refused(format!(
-            "the files have link type {}; a filter or a Community ID can only be applied to Ethernet",
+            "the capture files have link type {}; a filter or a Community ID can only be applied to Ethernet",
             plan.link_type()
         )));
     }
@@ -239,12 +240,12 @@ fn make_anonymous(plan: &mut MergePlan) -> Result<(), MergeError> {
         return Ok(());
     }
     Err(MergeError::Refused(format!(
-        "the files have link type {}; only Ethernet frames can be anonymized",
+        "the capture files have link type {}; only Ethernet frames can be anonymized",
         plan.link_type()
     )))
 }
 
-/// Record selection of all frames of a file, anonymized.
+/// Selection of all records of a capture file, anonymized.
 struct Anonymous(Anonymizer);
 
 impl RecordSelection for Anonymous {
@@ -352,10 +353,10 @@ mod tests {
             assert_eq!((done.frames, &done.losses[..]), (n, &[][..]));
             let notes = done.notes.join("; ");
             assert!(
-                notes.contains("2.pcap: was deleted before it could be read"),
+                notes.contains("2.pcap: the file was deleted before it could be read"),
                 "{notes}"
             );
-            assert!(!notes.contains("no index"), "{notes}");
+            assert!(!notes.contains("cannot build the index"), "{notes}");
         }
     }
 }

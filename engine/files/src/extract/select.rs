@@ -9,22 +9,23 @@ use crate::{
 use serde::Serialize;
 use std::{fs, ops::Range, path::Path};
 
-/// Use of indexes during an extraction.
+/// Use of capture file indexes during an extraction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IndexUse {
-    /// Number of files whose index was used.
+    /// Number of capture files whose index was used.
     pub files: u64,
-    /// Number of those files whose index was missing or stale and was built.
+    /// Number of capture files whose index was used after it had been missing or stale and was
+    /// built.
     pub made: u64,
-    /// Bytes of indexes read.
+    /// Number of bytes read from indexes.
     pub bytes_read: u64,
-    /// Bytes of the files that indexes were built for; each of these files was read once.
+    /// Bytes of the capture files that indexes were built for; each of these files was read once.
     pub bytes_to_make: u64,
-    /// Set when an index can narrow the filter.
+    /// Set when an index can narrow the packet filter's search.
     pub helps_filter: bool,
 }
 
-/// Query of a folder: times and flow terms.
+/// Query of a capture folder: times and flow terms.
 pub(super) struct SelectionQuery<'a> {
     pub(super) dir: &'a Path,
     pub(super) indexes: Option<IndexFolder<'a>>,
@@ -33,26 +34,26 @@ pub(super) struct SelectionQuery<'a> {
 }
 
 impl SelectionQuery<'_> {
-    /// Returns `true` if frames of all times are wanted.
+    /// Returns `true` if the query asks for frames of all times.
     fn is_always(&self) -> bool {
         *self.times == (0..u64::MAX)
     }
 }
 
-/// Parts of a folder's files to be read.
+/// Parts of a folder's capture files that an extraction reads.
 #[derive(Debug, Default)]
 pub(super) struct FileSelection {
     pub(super) files: Vec<FileRanges>,
-    /// Number of finished files in the folder.
+    /// Number of finished capture files in the folder.
     pub(super) finished: u64,
     pub(super) finished_bytes: u64,
     pub(super) index: IndexUse,
     pub(super) notes: Vec<String>,
-    /// Losses of files that are not read to their end.
+    /// Losses of capture files that are not read to their end.
     pub(super) losses: Vec<String>,
 }
 
-/// Finished file of the folder.
+/// Finished capture file that was found in the folder.
 struct FoundFile {
     file: FileRanges,
     len: u64,
@@ -60,11 +61,11 @@ struct FoundFile {
     begins: Beginning,
 }
 
-/// Parts of a file that its index selects.
+/// Parts of a capture file that its index selects.
 struct Indexed {
-    /// Byte ranges to be read. Empty: the file holds no matching frames.
+    /// Byte ranges of the capture file to be read. Empty: the file holds no matching frames.
     ranges: Vec<Range<u64>>,
-    /// Set when the ranges can be read without the rest of the file.
+    /// Set when the byte ranges can be read without the rest of the capture file.
     apart: bool,
     end: FileEnd,
 }
@@ -79,7 +80,7 @@ impl Indexed {
     }
 }
 
-/// Selects the parts of a folder's files that may hold matching frames.
+/// Selects the parts of a folder's capture files that may hold matching frames.
 pub(super) fn select(
     wanted: &SelectionQuery<'_>,
     meter: &ReadMeter,
@@ -135,7 +136,7 @@ impl FileSelection {
         if found.is_empty() {
             let shown = dir.display();
             return Err(MergeError::Refused(format!(
-                "{shown}: has no finished .pcap or .pcapng files"
+                "{shown}: the directory has no finished .pcap or .pcapng files"
             )));
         }
         self.finished = found.len() as u64;
@@ -143,8 +144,8 @@ impl FileSelection {
         Ok(found)
     }
 
-    /// Loads a file's index. Without an index, reads the time of its first record, if times are
-    /// limited.
+    /// Loads the index of a capture file. Without an index, reads the time of the file's first
+    /// record, if the query limits times.
     fn load_index_or_beginning(&mut self, found: &mut FoundFile, wanted: &SelectionQuery<'_>) {
         let indexes = wanted.indexes;
         if let Some((index, bytes)) = indexes.and_then(|it| it.load(&found.file.path)) {
@@ -157,8 +158,8 @@ impl FileSelection {
         }
     }
 
-    /// Builds a file's index. `None`: the file is read as a whole, because it has no index or
-    /// cannot be read to its end.
+    /// Builds the index of a capture file. `None`: the file is read as a whole, because it has no
+    /// index or cannot be read to its end.
     fn build_index(
         &mut self,
         indexes: IndexFolder<'_>,
@@ -178,14 +179,16 @@ impl FileSelection {
             // The merge notes that the file was deleted.
             Err(e) if e.is_not_found() => None,
             Err(e) => {
-                self.notes
-                    .push(format!("{}: no index: {e}", path.display()));
+                self.notes.push(format!(
+                    "{}: cannot build the index of this file: {e}",
+                    path.display()
+                ));
                 None
             }
         }
     }
 
-    /// Selects the ranges to be read of a file.
+    /// Selects the byte ranges to be read of a capture file.
     fn take(&mut self, found: &FoundFile) {
         let mut file = found.file.clone();
         if let Some(index) = &found.index
@@ -204,8 +207,8 @@ impl FileSelection {
     }
 }
 
-/// Returns the part before the first record of the first file that still exists. It is enough for
-/// an output without frames.
+/// Returns the part before the first record of the first capture file that still exists. It is
+/// enough for an output without frames.
 fn head_of(files: &[FoundFile], dir: &Path) -> Result<FileRanges, MergeError> {
     for FoundFile { file, .. } in files {
         match index::head_len(file) {
@@ -224,6 +227,6 @@ fn head_of(files: &[FoundFile], dir: &Path) -> Result<FileRanges, MergeError> {
     }
     let dir = dir.display();
     Err(MergeError::Refused(format!(
-        "{dir}: all its files were deleted before they could be read"
+        "{dir}: all its capture files were deleted before they could be read"
     )))
 }

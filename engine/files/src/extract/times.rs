@@ -17,23 +17,25 @@ use std::{
     path::Path,
 };
 
-/// Tolerance in nanoseconds by which a file's stamps may lie before its first one, and after the
-/// first one of the next file: a clock that follows another one may step back a little.
+/// Tolerance in nanoseconds by which a capture file's stamps may lie before its first one, and
+/// after the first one of the next file: a clock that follows another one may step back a little.
 const SLACK_NS: u64 = 1_000_000_000;
-/// Maximum number of bytes in front of the records of a capture.
+/// Maximum number of bytes in front of the records of a capture file.
 const MOST_HEAD: u64 = 64 << 10;
 
-/// First stamp of a file, and a key shared by consecutive files.
+/// First timestamp of a capture file, and a chain key shared by consecutive files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Beginning {
-    /// Stamp of the first record; `None`: the file has no record, or cannot be read up to it.
+    /// Timestamp of the capture file's first record; `None`: the file has no record, or cannot be
+    /// read up to it.
     first_ns: Option<u64>,
-    /// Key that the files of one queue of one capture share; `None`: the following file is unknown.
+    /// Chain key that the files of one queue of one capture share; `None`: the following file is
+    /// unknown.
     chain: Option<u64>,
 }
 
 impl Beginning {
-    /// Reads a file's header and first record.
+    /// Reads header and first record of a capture file.
     pub(crate) fn read(file: &FileRanges) -> Result<Self, ReadError> {
         let mut reader = file.peek()?;
         // Damage is reported by the code that reads the whole file.
@@ -50,7 +52,8 @@ impl Beginning {
     }
 }
 
-/// Returns the key that a file shares with its successors. The first record is at byte `head`.
+/// Returns the chain key that a capture file shares with its successors. The first record is at
+/// byte `head`.
 fn chain(file: &FileRanges, head: u64) -> Result<Option<u64>, ReadError> {
     let named = FileName::parse(&file.path).map(|it| it.queue);
     let mut bytes = Vec::new();
@@ -66,14 +69,14 @@ fn chain(file: &FileRanges, head: u64) -> Result<Option<u64>, ReadError> {
     Ok(Some(hasher.finish()))
 }
 
-/// Returns a path without its digits.
+/// Returns the path of a capture file without its digits.
 fn shape(path: &Path) -> Vec<u8> {
     let mut path = path.as_os_str().as_encoded_bytes().to_vec();
     path.retain(|byte| !byte.is_ascii_digit());
     path
 }
 
-/// Returns for each file the first and the last time of frames that it may hold.
+/// Returns for each capture file the first and the last time of frames that it may hold.
 pub(crate) fn reaches(files: &[Beginning]) -> Vec<RangeInclusive<u64>> {
     let mut starts: HashMap<u64, Vec<u64>> = HashMap::new();
     for it in files {
@@ -97,7 +100,7 @@ pub(crate) fn reaches(files: &[Beginning]) -> Vec<RangeInclusive<u64>> {
     files.iter().map(reach).collect()
 }
 
-/// Returns `true` if a file with the span `reach` may hold frames of `times`.
+/// Returns `true` if a capture file with the time span `reach` may hold frames of `times`.
 pub(crate) fn may_hold(reach: &RangeInclusive<u64>, times: &Range<u64>) -> bool {
     *reach.start() < times.end && *reach.end() >= times.start
 }

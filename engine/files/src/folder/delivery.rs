@@ -16,33 +16,34 @@ use crate::open::{MOST_RECORD, read_regular};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Version of the journal's layout.
+/// Version of the delivery journal's layout.
 pub const VERSION: u32 = 1;
-/// File name of the sums.
+/// File name of the delivery journal's totals.
 pub const SUMS: &str = "ledger.json";
-/// Suffix of a record's file name, after the complete name of its file.
+/// Suffix of a delivery record's file name, after the complete name of the file to be shipped.
 pub const RECORD: &str = ".json";
 
-/// Kind of a file's content. Flow records, DNS and DHCP are shipped first: they are small, and most
-/// investigations begin with them.
+/// Kind of a shipped file's content. Flow records, DNS and DHCP are shipped first: they are small,
+/// and most investigations begin with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ContentKind {
-    /// Flow records.
+    /// The file contains flow records.
     Flows,
-    /// Messages of DNS.
+    /// The file contains DNS messages.
     Dns,
-    /// Messages of DHCP.
+    /// The file contains DHCP messages.
     Dhcp,
-    /// Frames.
+    /// The file contains captured frames.
     Packets,
 }
 
 impl ContentKind {
-    /// All kinds, in the order of shipping.
+    /// All kinds of file content, in the order of shipping.
     pub const ALL: [Self; 4] = [Self::Flows, Self::Dns, Self::Dhcp, Self::Packets];
 
-    /// Returns the name of the kind's folder, in a journal and in a store.
+    /// Returns the name of the folder for this kind of content, in a delivery journal and in an
+    /// object store.
     #[must_use]
     pub fn folder(self) -> &'static str {
         match self {
@@ -53,86 +54,87 @@ impl ContentKind {
         }
     }
 
-    /// Returns the path of the record of a file in a journal.
+    /// Returns the path of a file's delivery record in a journal.
     #[must_use]
     pub fn record(self, journal: &Path, file: &str) -> PathBuf {
         journal.join(self.folder()).join(format!("{file}{RECORD}"))
     }
 }
 
-/// Key of a file in a journal: its kind and name.
+/// Identifier of a file in a delivery journal: its kind of content and its name.
 pub type FileId = (ContentKind, String);
 
-/// Delivery state of a file.
+/// Delivery state of a file that is shipped to an object store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum DeliveryState {
-    /// No bytes of the file are in the store.
+    /// No bytes of the file are in the object store.
     Seen,
-    /// A multipart upload has begun.
+    /// A multipart upload of the file has begun.
     Started {
-        /// Identifier of the upload in the store.
+        /// Identifier of the multipart upload in the object store.
         upload: String,
-        /// Length of each part except the last, in bytes.
+        /// Length in bytes of each part of the multipart upload except the last.
         part_bytes: u64,
-        /// ETag of each part that the store has received.
+        /// ETag of each part of the multipart upload that the object store has received.
         parts: Vec<Option<String>>,
     },
-    /// The object is complete, according to the store.
+    /// The file's object is complete, according to the object store.
     Sent {
-        /// ETag or generation of the object.
+        /// ETag or generation of the file's object.
         etag: Option<String>,
     },
-    /// The object was checked in the store and equals what was sent.
+    /// The file's object was checked in the object store and equals what was sent.
     Verified,
-    /// The object is listed and can be found.
+    /// The file's object is listed in the object store and can be found.
     Shipped,
 }
 
-/// Journal record of a file.
+/// Delivery record of a file in the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveryRecord {
-    /// Version of the journal layout.
+    /// Version of the delivery journal's layout.
     pub version: u32,
-    /// Kind of the file's content.
+    /// Kind of the shipped file's content.
     pub kind: ContentKind,
-    /// Name of the file in its folder.
+    /// Name of the shipped file in its folder.
     pub file: String,
-    /// Length and modification time of the file when it was found.
+    /// Length and modification time of the shipped file when it was found.
     pub stamp: FileStamp,
-    /// Start time of the file, or time of its last write, in nanoseconds since 1970.
+    /// Start time of the shipped file, or time of its last write, in nanoseconds since 1970.
     pub ns: u64,
-    /// Key of the file's object in the store.
+    /// Key of the file's object in the object store.
     pub key: String,
-    /// Key of the object with the file's table of blocks. Tables have none.
+    /// Key of the object with the capture file's table of blocks. Parquet tables have none.
     pub blocks_key: Option<String>,
-    /// Number of frames in the file; 0 for a table.
+    /// Number of frames in the shipped file; 0 for a Parquet table.
     pub frames: u64,
-    /// Set when the file's content is uploaded; otherwise only its blocks are published.
+    /// Set when the capture file's content is uploaded; otherwise only its table of blocks is
+    /// published.
     pub selected: bool,
-    /// Stamp of the anonymized copy that is sent instead of the file.
+    /// Length and modification time of the anonymized copy that is sent instead of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy: Option<FileStamp>,
-    /// Delivery state of the file.
+    /// Delivery state of the shipped file.
     pub state: DeliveryState,
 }
 
 impl DeliveryRecord {
-    /// Returns the key of the record's file.
+    /// Returns the identifier of the delivery record's file.
     #[must_use]
     pub fn id(&self) -> FileId {
         (self.kind, self.file.clone())
     }
 
-    /// Returns the stamp of what is sent: the file, or its copy.
+    /// Returns length and modification time of what is sent: the file, or its anonymized copy.
     #[must_use]
     pub fn sent(&self) -> FileStamp {
         self.copy.unwrap_or(self.stamp)
     }
 }
 
-/// Returns `true` if the journal records that a finished capture file, in its present state, has
-/// been shipped, or that everything selected of it has been sent.
+/// Returns `true` if the delivery journal records that a finished capture file, in its present
+/// state, has been shipped, or that everything selected of it has been sent.
 #[must_use]
 pub fn is_shipped(journal: &Path, file: &Path) -> bool {
     let name = file.file_name().and_then(|it| it.to_str());
@@ -146,7 +148,7 @@ pub fn is_shipped(journal: &Path, file: &Path) -> bool {
 }
 
 /// Returns the read position in the lists of files that were deleted unshipped. A missing or
-/// damaged journal yields the start.
+/// damaged delivery journal yields the start.
 #[must_use]
 pub fn expired_read(journal: &Path) -> ListPosition {
     #[derive(Default, Deserialize)]

@@ -24,46 +24,48 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Name of the folder of lists, inside the folder of capture files.
+/// Name of the folder with the lists of expired files, inside the folder of capture files.
 const FOLDER: &str = ".wqcap-expired";
-/// Extension of a list's file name, after its number.
+/// Extension of the file name of a list of expired files, after its number.
 const LIST: &str = "jsonl";
-/// Length of a list, in bytes, from which on a new list is begun; it holds some thousand files.
+/// Length in bytes of a list of expired files from which on a new list is begun; it holds some
+/// thousand files.
 const LONG: u64 = 1 << 20;
-/// Maximum number of bytes that are read of a list.
+/// Maximum number of bytes that are read of a list of expired files.
 const MOST_LIST: u64 = 2 * LONG;
 
-/// File that was deleted before it was shipped.
+/// Expired file: a capture file that was deleted before it was shipped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpiredFile {
-    /// Name of the file in its folder.
+    /// Name of the expired file in its folder.
     pub file: String,
-    /// Length and modification time of the file.
+    /// Length and modification time of the expired file.
     pub stamp: FileStamp,
-    /// Number of frames in the file; `None`: they had not been counted.
+    /// Number of frames in the expired file; `None`: they had not been counted.
     pub frames: Option<u64>,
 }
 
-/// Position of a reader in the lists of a folder.
+/// Position of a reader in the lists of expired files of a capture folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListPosition {
-    /// Number of the list.
+    /// Number of the list of expired files.
     pub list: u64,
-    /// Byte offset of the next line in the list.
+    /// Byte offset of the next line in the list of expired files.
     pub bytes: u64,
 }
 
-/// Writer of a folder's lists.
+/// Writer of the lists of expired files of a capture folder.
 #[derive(Debug)]
 pub struct ExpiredList {
     dir: PathBuf,
     number: u64,
-    /// Last line of the list.
+    /// Last line of the list of expired files.
     last: Option<ExpiredFile>,
 }
 
 impl ExpiredList {
-    /// Opens the lists of a folder to append to them. Lists before the position `read` are removed.
+    /// Opens a capture folder's lists of expired files to append to them. Lists before the position
+    /// `read` are removed.
     ///
     /// # Errors
     /// The lists cannot be read or created.
@@ -96,8 +98,8 @@ impl ExpiredList {
         Ok(it)
     }
 
-    /// Writes a file's line and deletes the file. On a full disk the file is deleted first, and its
-    /// line is written then.
+    /// Writes the line of an expired file and deletes the file. On a full disk the file is deleted
+    /// first, and its line is written then.
     ///
     /// # Errors
     /// The file cannot be deleted, with the error of [`fs::remove_file`]; or it is deleted, and its
@@ -135,13 +137,13 @@ impl ExpiredList {
         path(&self.dir, self.number)
     }
 
-    /// Returns the length of the list in bytes; 0 if it does not exist.
+    /// Returns the length in bytes of the list of expired files; 0 if it does not exist.
     fn len(&self) -> u64 {
         fs::metadata(self.path()).map_or(0, |it| it.len())
     }
 
-    /// Removes an incomplete last line, which a crash or a full disk left. Returns the complete
-    /// lines with their end offsets.
+    /// Removes an incomplete last line of the list of expired files, which a crash or a full disk
+    /// left. Returns the complete lines with their end offsets.
     fn cut(&self) -> io::Result<Vec<(ExpiredFile, u64)>> {
         let whole = lines(&self.path(), 0)?;
         if let Ok(list) = open_for_update(&self.path()) {
@@ -151,8 +153,8 @@ impl ExpiredList {
     }
 }
 
-/// Reads the lists from a position on: each file, and the position after it. A folder without lists
-/// yields nothing.
+/// Reads the lists of expired files from a position on: each file, and the position after it. A
+/// folder without lists yields nothing.
 ///
 /// # Errors
 /// A list cannot be read.
@@ -169,8 +171,8 @@ pub fn read(dir: &Path, from: ListPosition) -> io::Result<Vec<(ExpiredFile, List
     Ok(all)
 }
 
-/// Reads the complete lines from byte `start` on, each with its end offset. Stops at the first
-/// invalid line.
+/// Reads the complete lines of a list of expired files from byte `start` on, each with its end
+/// offset. Stops at the first invalid line.
 fn lines(path: &Path, start: u64) -> io::Result<Vec<(ExpiredFile, u64)>> {
     let mut file = match open_regular(path) {
         Ok(file) => file,
@@ -197,7 +199,7 @@ fn lines(path: &Path, start: u64) -> io::Result<Vec<(ExpiredFile, u64)>> {
     }
 }
 
-/// Returns the numbers of a folder's lists in ascending order.
+/// Returns the numbers of a folder's lists of expired files in ascending order.
 fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
     let entries = match fs::read_dir(dir.join(FOLDER)) {
         Ok(entries) => entries,

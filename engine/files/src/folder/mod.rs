@@ -24,18 +24,18 @@ use std::{
 /// Capture files of a folder and its subfolders, in name order.
 #[derive(Debug, Default)]
 pub struct CaptureFolder {
-    /// Finished files and their lengths in bytes.
+    /// Finished capture files and their lengths in bytes.
     pub finished: Vec<(PathBuf, u64)>,
-    /// Files that are open, or were left open by a crash: all names that end in `.part`.
+    /// Capture files that are open, or were left open by a crash: all names that end in `.part`.
     pub unfinished: Vec<PathBuf>,
-    /// Subfolders that cannot be read, with the error.
+    /// Subfolders of the capture folder that cannot be read, with the error.
     pub unread: Vec<(PathBuf, io::Error)>,
 }
 
 /// Identity of a file: its length and the time of its last write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {
-    /// Length in bytes.
+    /// Length of the file in bytes.
     pub len: u64,
     modified_s: i64,
     modified_ns: i64,
@@ -60,7 +60,7 @@ impl FileStamp {
         }
     }
 
-    /// Time of the last write; 1970 if it is earlier.
+    /// Returns the time of the file's last write; 1970 if it is earlier.
     #[must_use]
     pub fn modified(&self) -> SystemTime {
         let seconds = u64::try_from(self.modified_s).unwrap_or_default();
@@ -72,9 +72,9 @@ impl FileStamp {
 /// Entries of a folder and its subfolders.
 #[derive(Debug, Default)]
 pub struct FolderTree {
-    /// Paths of all entries, including folders.
+    /// Paths of all entries of the folder, including subfolders.
     pub paths: Vec<PathBuf>,
-    /// Subfolders that cannot be read, with the error.
+    /// Subfolders of the folder that cannot be read, with the error.
     pub unread: Vec<(PathBuf, io::Error)>,
 }
 
@@ -122,8 +122,8 @@ pub fn remove_emptied(file: &Path, dir: &Path) {
     }
 }
 
-/// Syncs the names in a folder to the disk. Errors are ignored: not every file system can sync a
-/// folder.
+/// Syncs the file names in a folder to the disk. Errors are ignored: not every file system can sync
+/// a folder.
 pub fn sync_folder(folder: &Path) {
     let _ = open_folder(folder).and_then(|it| it.sync_all());
 }
@@ -146,7 +146,7 @@ pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 impl CaptureFolder {
-    /// Lists a folder and all its subfolders.
+    /// Lists the capture files of a folder and all its subfolders.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -154,7 +154,7 @@ impl CaptureFolder {
         Self::list_to(dir, usize::MAX)
     }
 
-    /// Lists a folder and its subfolders down to `levels` levels.
+    /// Lists the capture files of a folder and its subfolders down to `levels` levels.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -185,13 +185,13 @@ impl CaptureFolder {
     }
 
     /// Returns notes for the user on files and folders that are left out because only finished
-    /// files are read.
+    /// capture files are read.
     #[must_use]
     pub fn notes(&self, dir: &Path) -> Vec<String> {
         let n = self.unfinished.len();
         let unfinished = (n > 0).then(|| {
             format!(
-                "{}: left out {n} .part files: still open, or left by a crash (wqcap recover)",
+                "{}: left out {n} .part files, which are still open or were left by a crash; `wqcap recover` finishes the latter",
                 dir.display()
             )
         });
@@ -201,7 +201,7 @@ impl CaptureFolder {
     /// Returns a note for each subfolder that cannot be read.
     pub fn unread_notes(&self) -> impl Iterator<Item = String> {
         let unread = self.unread.iter();
-        unread.map(|(folder, e)| format!("{}: left out: {e}", folder.display()))
+        unread.map(|(folder, e)| format!("{}: this directory is left out: {e}", folder.display()))
     }
 }
 

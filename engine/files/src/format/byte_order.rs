@@ -1,11 +1,11 @@
 //! Decoding of integers in either byte order.
 
-/// Byte order of a file or of a section of a file.
+/// Byte order of a capture file or of a section of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteOrder {
-    /// Least significant byte first.
+    /// Byte order with the least significant byte first.
     Little,
-    /// Most significant byte first.
+    /// Byte order with the most significant byte first.
     Big,
 }
 
@@ -17,7 +17,7 @@ impl ByteOrder {
         Self::Little
     };
 
-    /// Returns the byte order in which the first four bytes equal `magic`.
+    /// Returns the byte order in which the first four bytes of a file equal `magic`.
     #[must_use]
     pub(crate) fn from_magic(magic: u32, bytes: &[u8]) -> Option<Self> {
         [Self::Little, Self::Big]
@@ -44,7 +44,7 @@ macro_rules! numbers {
 
 numbers!(u16: "two", u32: "four", u64: "eight", u128: "sixteen");
 
-/// Returns the `N` bytes at `at`; zeros if `bytes` is too short.
+/// Returns the `N` bytes at offset `at`; zeros if `bytes` is too short.
 #[inline]
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let there = bytes.get(at..).and_then(|rest| rest.first_chunk());

@@ -11,7 +11,7 @@ pub mod secrets;
 
 pub use byte_order::ByteOrder;
 
-/// Link type of Ethernet: LINKTYPE_ETHERNET.
+/// Link type of Ethernet in capture files: LINKTYPE_ETHERNET.
 pub const ETHERNET: u32 = 1;
 /// Number of nanoseconds in a second.
 pub const SECOND: u64 = 1_000_000_000;
@@ -27,14 +27,14 @@ pub fn put_words(out: &mut [u8], words: &[u32]) {
 /// Format of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileFormat {
-    /// Classic pcap: a file header, then records.
+    /// Classic pcap format: a file header, then records.
     Pcap,
-    /// pcapng: a sequence of blocks.
+    /// pcapng format: a sequence of blocks.
     Pcapng,
 }
 
 impl FileFormat {
-    /// Returns the name of the format, which is also the usual file extension.
+    /// Returns the name of the capture file format, which is also the usual file extension.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -44,22 +44,23 @@ impl FileFormat {
     }
 }
 
-/// Description of a capture interface in a file. A pcap file has exactly one interface.
+/// Description of a capture interface in a capture file. A pcap file has exactly one interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Link type (LINKTYPE_ value).
+    /// Link type of the interface (LINKTYPE_ value).
     pub link_type: u32,
-    /// Snapshot length in bytes, as declared by the file; 0 for no limit.
+    /// Snapshot length of the interface in bytes, as declared by the file; 0 for no limit.
     pub snaplen: u32,
-    /// Length in bytes of the frame check sequence at the end of each frame, if declared.
+    /// Length in bytes of the frame check sequence at the end of each frame, if the file declares
+    /// it.
     pub fcs_len: Option<u8>,
-    /// Name of the interface.
+    /// Name of the capture interface.
     pub name: Option<String>,
-    /// Host name in the section header, if the section was written by a capture.
+    /// Host name in the pcapng section header, if a capture of wqcap wrote the section.
     pub host: Option<String>,
     /// Text options of the interface with their option codes, without the name.
     pub texts: Vec<(u16, String)>,
-    /// Last statistics of the interface in the file.
+    /// Last statistics of the interface in the capture file.
     pub statistics: InterfaceStatistics,
     /// Conversion of the interface's timestamps to nanoseconds.
     pub time_base: pcapng::TimeBase,
@@ -68,9 +69,9 @@ pub struct Interface {
 /// Statistics of a capture interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceStatistics {
-    /// Number of frames received.
+    /// Number of frames received on the interface.
     pub received: Option<u64>,
-    /// Number of frames lost because buffers were full.
+    /// Number of the interface's frames lost because buffers were full.
     pub dropped: Option<u64>,
     /// Start of the capture on this interface, in nanoseconds since 1970.
     pub start_ns: Option<u64>,

@@ -4,35 +4,36 @@
 
 use super::{ByteOrder, Interface, SECOND, put_words};
 
-/// Length of the file header in bytes: magic, version (two halves), two reserved words, snapshot
+/// Length of a pcap file header in bytes: magic, version (two halves), two reserved words, snapshot
 /// length, link type.
 pub const HEADER_LEN: usize = 24;
-/// Offset of the snapshot length in the file header.
+/// Offset of the snapshot length in a pcap file header.
 pub const SNAPLEN_OFFSET: u64 = 16;
-/// Snapshot length of files with whole frames: libpcap's value for "no limit".
+/// Snapshot length of pcap files with whole frames: libpcap's value for "no limit".
 pub const NO_LIMIT: u32 = 262_144;
-/// Value `wqcp` of the second reserved word in the file header of wqcap's captures, which may have
-/// any file name. Readers must ignore the word (draft-ietf-opsawg-pcap, section 4).
+/// Value `wqcp` of the second reserved word in the pcap file header of wqcap's captures, which may
+/// have any file name. Readers must ignore the word (draft-ietf-opsawg-pcap, section 4).
 const CAPTURE_MARK: u32 = u32::from_be_bytes(*b"wqcp");
-/// Offset of the capture mark in the file header.
+/// Offset of the capture mark in a pcap file header.
 const CAPTURE_MARK_OFFSET: usize = 12;
-/// Length of a record header in bytes: seconds, fraction, captured length, original length.
+/// Length of a pcap record header in bytes: seconds, fraction, captured length, original length.
 pub const RECORD_LEN: usize = 16;
-/// Length in bytes of a record header in an old Linux variant, which adds interface, protocol and
-/// packet type.
+/// Length in bytes of a pcap record header in an old Linux variant, which adds interface, protocol
+/// and packet type.
 const LONG_RECORD_LEN: usize = 24;
 
 const MICROSECONDS: u32 = 0xa1b2_c3d4;
 const NANOSECONDS: u32 = 0xa1b2_3c4d;
 const LONG_MICROSECONDS: u32 = 0xa1b2_cd34;
-/// Mask of the link type in its header word; the bits above describe the FCS.
+/// Mask of the link type in its word of the pcap file header; the bits above describe the FCS.
 const LINK_TYPE: u32 = 0x03ff_ffff;
-/// Flag in the link type word: the FCS length is present.
+/// Flag in the link type word of a pcap file header: the FCS length is present.
 const HAS_FCS: u32 = 1 << 26;
-/// Shift of the FCS length in the link type word: four bits, in units of 16-bit words.
+/// Shift of the FCS length in the link type word of a pcap file header: four bits, in units of
+/// 16-bit words.
 const FCS_SHIFT: u32 = 28;
 
-/// Encodes a file header for records with timestamps in nanoseconds.
+/// Encodes a pcap file header for records with timestamps in nanoseconds.
 #[must_use]
 pub fn encode_header(snaplen: u32, link_type: u32, fcs_len: Option<u8>) -> [u8; HEADER_LEN] {
     let fcs = fcs_len.map_or(0, |bytes| HAS_FCS | u32::from(bytes / 2) << FCS_SHIFT);
@@ -46,15 +47,16 @@ pub fn encode_header(snaplen: u32, link_type: u32, fcs_len: Option<u8>) -> [u8; 
     header
 }
 
-/// Adds the capture mark to a file header, so that [`is_marked_as_capture`] recognises the file by
-/// its content.
+/// Adds the capture mark to a pcap file header, so that [`is_marked_as_capture`] recognises the
+/// file by its content.
 #[must_use]
 pub fn marked_as_capture(mut header: [u8; HEADER_LEN]) -> [u8; HEADER_LEN] {
     header[CAPTURE_MARK_OFFSET..][..4].copy_from_slice(&CAPTURE_MARK.to_ne_bytes());
     header
 }
 
-/// Returns `true` if a file begins with a file header with the capture mark, in either byte order.
+/// Returns `true` if a file begins with a pcap file header that has the capture mark, in either
+/// byte order.
 #[must_use]
 pub fn is_marked_as_capture(head: &[u8]) -> bool {
     RecordLayout::from_magic(head).is_some_and(|layout| {
@@ -62,7 +64,7 @@ pub fn is_marked_as_capture(head: &[u8]) -> bool {
     })
 }
 
-/// Encodes the header of a record with `caplen` captured bytes.
+/// Encodes the header of a pcap record with `caplen` captured bytes.
 #[inline]
 #[must_use]
 pub fn encode_record_header(ns: u64, caplen: u32, len: u32) -> [u8; RECORD_LEN] {
@@ -76,16 +78,16 @@ pub fn encode_record_header(ns: u64, caplen: u32, len: u32) -> [u8; RECORD_LEN] 
 /// Layout of the records of a pcap file.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordLayout {
-    /// Byte order of the file.
+    /// Byte order of the pcap file.
     pub order: ByteOrder,
-    /// Nanoseconds per unit of the timestamp's fraction.
+    /// Nanoseconds per unit of the fraction in a pcap timestamp.
     pub unit: u64,
-    /// Length of a record header in bytes.
+    /// Length in bytes of the pcap file's record headers.
     pub header_len: usize,
 }
 
 impl RecordLayout {
-    /// Returns the layout for the magic number of a file; `None` if it is not a pcap file.
+    /// Returns the record layout for the magic number of a file; `None` if it is not a pcap file.
     #[must_use]
     pub fn from_magic(start: &[u8]) -> Option<Self> {
         let variants = [
@@ -102,7 +104,7 @@ impl RecordLayout {
         })
     }
 
-    /// Decodes the interface in a complete file header.
+    /// Decodes the interface in a complete pcap file header.
     ///
     /// # Errors
     /// The format version is not 2.
@@ -123,7 +125,7 @@ impl RecordLayout {
         })
     }
 
-    /// Decodes the record header at the start of `bytes`: seconds, fraction, captured length,
+    /// Decodes the pcap record header at the start of `bytes`: seconds, fraction, captured length,
     /// original length.
     #[inline]
     #[must_use]

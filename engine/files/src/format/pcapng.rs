@@ -4,32 +4,32 @@
 
 use super::{ByteOrder, Interface, InterfaceStatistics, SECOND, put_words};
 
-/// Block type of a section header. A file begins with it, and its bytes are equal in both byte
-/// orders.
+/// Block type of a pcapng section header. A file begins with it, and its bytes are equal in both
+/// byte orders.
 pub const SECTION_HEADER: u32 = 0x0a0d_0d0a;
-/// Block type of an interface description.
+/// Block type of a pcapng interface description.
 pub const INTERFACE_DESCRIPTION: u32 = 1;
-/// Block type of a packet block: obsolete, but still in use.
+/// Block type of a pcapng packet block: obsolete, but still in use.
 const PACKET: u32 = 2;
-/// Block type of a simple packet.
+/// Block type of a pcapng simple packet.
 const SIMPLE_PACKET: u32 = 3;
-/// Block type of interface statistics.
+/// Block type of pcapng interface statistics.
 pub const INTERFACE_STATISTICS: u32 = 5;
-/// Block type of an enhanced packet.
+/// Block type of a pcapng enhanced packet.
 pub const ENHANCED_PACKET: u32 = 6;
-/// Block type of decryption secrets.
+/// Block type of pcapng decryption secrets.
 pub const DECRYPTION_SECRETS: u32 = 10;
-/// Byte-order magic in a section header block.
+/// Byte-order magic in a pcapng section header block.
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
-/// Length in bytes of a block without a body: type, total length, total length again.
+/// Length in bytes of a pcapng block without a body: type, total length, total length again.
 pub const EMPTY_BLOCK_LEN: usize = 12;
-/// Length in bytes of an enhanced packet block before the frame: type, total length, interface,
-/// timestamp (two words), captured length, original length.
+/// Length in bytes of a pcapng enhanced packet block before the frame: type, total length,
+/// interface, timestamp (two words), captured length, original length.
 pub const PACKET_HEADER_LEN: usize = 28;
-/// Length in bytes of a block after its body: the total length.
+/// Length in bytes of a pcapng block after its body: the total length.
 pub const BLOCK_TRAILER_LEN: usize = 4;
-/// Offset of the snapshot length in an interface description block.
+/// Offset of the snapshot length in a pcapng interface description block.
 pub const SNAPLEN_OFFSET: u64 = 12;
 
 /// Option codes of pcapng.
@@ -62,29 +62,29 @@ pub mod code {
 }
 use code::*;
 
-/// Codes of interface options with text, besides the name.
+/// Codes of pcapng interface options with text, besides the name.
 const IF_TEXTS: [u16; 4] = [OPT_COMMENT, IF_DESCRIPTION, IF_OS, IF_HARDWARE];
-/// Maximum number of bytes kept of all interface texts of a file. One interface gets at most half
-/// of this, so that its block stays below the limit of readers.
+/// Maximum number of bytes kept of all interface texts of a pcapng file. One interface gets at most
+/// half of this, so that its block stays below the limit of readers.
 pub const MOST_TEXTS: usize = 16 << 20;
-/// Maximum length of an option value in bytes.
+/// Maximum length of a pcapng option value in bytes.
 const MOST_VALUE: usize = u16::MAX as usize;
-/// Maximum length in bytes of the options that are written for a record.
+/// Maximum length in bytes of the options that are written for a pcapng record.
 pub const MOST_OPTIONS: usize = 1 << 20;
-/// Codes of custom options, whose value begins with an enterprise number: text and bytes, each in a
-/// variant to copy and a variant not to copy.
+/// Codes of custom pcapng options, whose value begins with an enterprise number: text and bytes,
+/// each in a variant to copy and a variant not to copy.
 const CUSTOM: [u16; 4] = [2988, 2989, 19372, 19373];
 
-/// Prefix of the section header comment that contains the host name.
+/// Prefix of the pcapng section header comment that contains the host name.
 pub const HOST_COMMENT: &str = "host: ";
 
-/// Returns the byte order of a section from its header block; `None` for another block.
+/// Returns the byte order of a pcapng section from its header block; `None` for another block.
 #[must_use]
 pub fn section_order(block: &[u8]) -> Option<ByteOrder> {
     ByteOrder::from_magic(BYTE_ORDER_MAGIC, block.get(8..)?)
 }
 
-/// Returns the host name in the body of a section header block.
+/// Returns the host name in the body of a pcapng section header block.
 #[must_use]
 pub fn section_host(body: &[u8], order: ByteOrder) -> Option<String> {
     let mut options = Options::new(body.get(16..)?, order);
@@ -97,8 +97,8 @@ pub fn section_host(body: &[u8], order: ByteOrder) -> Option<String> {
     found.and_then(|host| String::from_utf8(host).ok())
 }
 
-/// Iterator over the options of a block. It ends at the end option or at the first option that
-/// exceeds the block.
+/// Iterator over the options of a pcapng block. It ends at the end option or at the first option
+/// that exceeds the block.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     bytes: &'a [u8],
@@ -106,7 +106,7 @@ pub struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Creates an iterator over the options at the start of `bytes`.
+    /// Creates an iterator over the pcapng options at the start of `bytes`.
     #[must_use]
     pub fn new(bytes: &'a [u8], order: ByteOrder) -> Self {
         Self { bytes, order }
@@ -128,30 +128,30 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// Decodes a timestamp of two words. The high word is first in either byte order.
+/// Decodes a pcapng timestamp of two words. The high word is first in either byte order.
 #[inline]
 fn timestamp(bytes: &[u8], at: usize, order: ByteOrder) -> u64 {
     u64::from(order.u32(bytes, at)) << 32 | u64::from(order.u32(bytes, at + 4))
 }
 
-/// Fields of a packet block of any of the three types.
+/// Fields of a pcapng packet block of any of the three types.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketFields {
-    /// Index of the interface in its section.
+    /// Index of the packet's interface in its pcapng section.
     pub interface: usize,
-    /// Timestamp in units of the interface; `None` for a simple packet block.
+    /// Timestamp of the packet in units of the interface; `None` for a simple packet block.
     pub ticks: Option<u64>,
-    /// Captured length in bytes. A simple packet block has no such field, and the length is at most
-    /// the interface's snapshot length.
+    /// Captured length of the packet in bytes. A simple packet block has no such field, and the
+    /// length is at most the interface's snapshot length.
     pub caplen: u32,
-    /// Length of the frame on the wire in bytes.
+    /// Length of the packet's frame on the wire in bytes.
     pub len: u32,
-    /// Offset of the frame in the block.
+    /// Offset of the frame in the pcapng packet block.
     pub data: usize,
 }
 
 impl PacketFields {
-    /// Decodes a packet block; `None` for another block.
+    /// Decodes a pcapng packet block; `None` for another block.
     #[inline]
     #[must_use]
     pub fn decode(block: &[u8], order: ByteOrder) -> Option<Self> {
@@ -185,9 +185,9 @@ impl PacketFields {
 /// exhausting the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct TextBudget {
-    /// Remaining bytes.
+    /// Remaining bytes of the budget for interface texts.
     bytes: usize,
-    /// Number of texts that were not kept.
+    /// Number of interface texts that were not kept, because the budget was too small.
     pub left_out: u64,
 }
 
@@ -201,8 +201,8 @@ impl Default for TextBudget {
 }
 
 impl TextBudget {
-    /// Takes the memory for a text from the budget. Returns `false` and counts the text if the
-    /// budget is too small.
+    /// Takes the memory for an interface text from the budget. Returns `false` and counts the text
+    /// if the budget is too small.
     pub fn take(&mut self, text: &str) -> bool {
         let left = self.bytes.checked_sub(text.len() + size_of::<String>());
         match left {
@@ -214,7 +214,8 @@ impl TextBudget {
 }
 
 impl Interface {
-    /// Decodes the body of an interface description block. Texts beyond the budget are left out.
+    /// Decodes the body of a pcapng interface description block. Texts beyond the budget are left
+    /// out.
     #[must_use]
     pub fn decode(body: &[u8], order: ByteOrder, budget: &mut TextBudget) -> Self {
         let mut texts = TextBudget {
@@ -260,7 +261,7 @@ impl Interface {
 }
 
 impl InterfaceStatistics {
-    /// Decodes the options of an interface statistics block.
+    /// Decodes the options of a pcapng interface statistics block.
     #[must_use]
     pub fn decode(bytes: &[u8], order: ByteOrder, time_base: TimeBase) -> Self {
         let mut it = Self::default();
@@ -281,11 +282,11 @@ impl InterfaceStatistics {
 /// Conversion of an interface's timestamps to nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeBase {
-    /// Timestamp units per second.
+    /// Timestamp units of the interface per second.
     ticks_per_second: u128,
-    /// Nanoseconds per timestamp unit, if that is a whole number.
+    /// Nanoseconds per timestamp unit of the interface, if that is a whole number.
     ns_per_tick: Option<u64>,
-    /// Offset that is added to each timestamp, in nanoseconds.
+    /// Offset in nanoseconds that is added to each timestamp of the interface.
     offset_ns: i64,
 }
 
@@ -296,7 +297,7 @@ impl Default for TimeBase {
 }
 
 impl TimeBase {
-    /// Creates a conversion from the options if_tsresol and if_tsoffset.
+    /// Creates a timestamp conversion from the interface options if_tsresol and if_tsoffset.
     #[must_use]
     pub fn new(tsresol: Option<u8>, offset_s: i64) -> Self {
         let ticks_per_second = match tsresol.unwrap_or(6) {
@@ -312,7 +313,7 @@ impl TimeBase {
         }
     }
 
-    /// Converts a timestamp to nanoseconds since 1970.
+    /// Converts an interface's timestamp to nanoseconds since 1970.
     #[inline]
     #[must_use]
     pub fn ns(self, ticks: u64) -> u64 {
@@ -327,7 +328,7 @@ impl TimeBase {
     }
 }
 
-/// Appends an option, padded to 32 bits. An option longer than 65535 bytes is left out.
+/// Appends a pcapng option, padded to 32 bits. An option longer than 65535 bytes is left out.
 pub fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     let Ok(len) = u16::try_from(value.len()) else {
         return;
@@ -338,7 +339,7 @@ pub fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     out.extend_from_slice(&[0; 4][..padding]);
 }
 
-/// Returns code and length of an option as one word in this machine's byte order.
+/// Returns code and length of a pcapng option as one word in this machine's byte order.
 #[inline]
 #[must_use]
 pub fn option_header(code: u16, len: u16) -> u32 {
@@ -346,8 +347,8 @@ pub fn option_header(code: u16, len: u16) -> u32 {
     u32::from_ne_bytes([a, b, c, d])
 }
 
-/// Appends the options of a packet block for which `wanted` returns `true`, converted to this
-/// machine's byte order.
+/// Appends the options of a pcapng packet block for which `wanted` returns `true`, converted to
+/// this machine's byte order.
 ///
 /// Returns the number of options left out: unwanted options, malformed options, for which readers
 /// would reject the file, and options beyond [`MOST_OPTIONS`].
@@ -387,7 +388,7 @@ pub fn recode_options(
     left_out + u64::from(order.u16(all.bytes, 0) != OPT_ENDOFOPT)
 }
 
-/// Appends a block; `body` appends its body.
+/// Appends a pcapng block; `body` appends its body.
 pub(crate) fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend([kind, 0].map(u32::to_ne_bytes).as_flattened());
@@ -395,7 +396,7 @@ pub(crate) fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>
     close_block(out, start);
 }
 
-/// Completes the block from `start` to the end of the buffer: writes both length fields.
+/// Completes the pcapng block from `start` to the end of the buffer: writes both length fields.
 #[inline]
 pub fn close_block(out: &mut Vec<u8>, start: usize) {
     let total = u32::try_from(out.len() - start + BLOCK_TRAILER_LEN).unwrap_or(u32::MAX);
@@ -403,7 +404,7 @@ pub fn close_block(out: &mut Vec<u8>, start: usize) {
     out[start + 4..start + 8].copy_from_slice(&total.to_ne_bytes());
 }
 
-/// Appends a section header block; `options` appends its options, without the end option.
+/// Appends a pcapng section header block; `options` appends its options, without the end option.
 pub fn section_header(out: &mut Vec<u8>, options: impl FnOnce(&mut Vec<u8>)) {
     block(out, SECTION_HEADER, |out| {
         out.extend(BYTE_ORDER_MAGIC.to_ne_bytes());
@@ -416,7 +417,7 @@ pub fn section_header(out: &mut Vec<u8>, options: impl FnOnce(&mut Vec<u8>)) {
     });
 }
 
-/// Appends an interface description block for timestamps in nanoseconds; `options` appends
+/// Appends a pcapng interface description block for timestamps in nanoseconds; `options` appends
 /// additional options.
 pub fn interface_description(
     out: &mut Vec<u8>,
@@ -438,7 +439,7 @@ pub fn interface_description(
     });
 }
 
-/// Encodes the part before the frame of an enhanced packet block with `total` bytes.
+/// Encodes the part before the frame of a pcapng enhanced packet block with `total` bytes.
 #[inline]
 #[must_use]
 pub fn encode_packet_header(
@@ -455,7 +456,7 @@ pub fn encode_packet_header(
     header
 }
 
-/// Appends an enhanced packet block; `options` appends its options, including the end option.
+/// Appends a pcapng enhanced packet block; `options` appends its options, including the end option.
 #[inline]
 pub fn enhanced_packet(
     out: &mut Vec<u8>,
@@ -475,7 +476,7 @@ pub fn enhanced_packet(
     close_block(out, start);
 }
 
-/// Appends an interface statistics block: the options that `options` appends, then the known
+/// Appends a pcapng interface statistics block: the options that `options` appends, then the known
 /// statistics.
 pub fn interface_statistics(
     out: &mut Vec<u8>,
@@ -510,7 +511,7 @@ pub fn interface_statistics(
     });
 }
 
-/// Splits a timestamp into two words, the high word first.
+/// Splits a pcapng timestamp into two words, the high word first.
 #[inline]
 fn timestamp_words(ns: u64) -> [u32; 2] {
     [(ns >> 32) as u32, ns as u32]

@@ -12,37 +12,39 @@ use super::{
     },
 };
 
-/// Secrets type `TLS Key Log` of the draft.
+/// Secrets type `TLS Key Log` of a pcapng decryption secrets block.
 const TLS_KEY_LOG: u32 = 0x544c_534b;
-/// Approximate maximum length in bytes of a key log in one block, far below the limit of readers.
+/// Approximate maximum length in bytes of a TLS key log in one pcapng block, far below the limit of
+/// readers.
 const PIECE: usize = 4 << 20;
 
-/// Content of a decryption secrets block.
+/// Content of a pcapng decryption secrets block.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Secrets {
-    /// Secrets type.
+    /// Secrets type of the decryption secrets block.
     kind: u32,
-    /// Secrets in the format of their type.
+    /// Decryption secrets in the format of their type.
     bytes: Vec<u8>,
-    /// Comments, encoded in this machine's byte order.
+    /// Comments of the decryption secrets block, encoded in this machine's byte order.
     options: Vec<u8>,
 }
 
 /// Reason why a TLS key log cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyLogError {
-    /// A line does not have the format of a TLS key log.
+    /// A line of the file does not have the format of a TLS key log.
     #[error(
         "line {0} is not a line of a TLS key log; write LABEL CLIENT_RANDOM SECRET, the format of SSLKEYLOGFILE"
     )]
     Line(usize),
-    /// The log contains no secret.
-    #[error("contains no TLS secrets")]
+    /// The TLS key log contains no secret.
+    #[error("the file contains no TLS secrets")]
     Empty,
 }
 
 impl Secrets {
-    /// Decodes the body of a block; `None` if the body is shorter than its length field.
+    /// Decodes the body of a decryption secrets block; `None` if it is shorter than its length
+    /// field.
     pub(crate) fn decode(body: &[u8], order: ByteOrder) -> Option<Self> {
         const HEADER: usize = 8;
         if body.len() < HEADER {
@@ -65,7 +67,7 @@ impl Secrets {
         })
     }
 
-    /// Appends the secrets as a block.
+    /// Appends the decryption secrets as a pcapng block.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let len = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
         block(out, DECRYPTION_SECRETS, |out| {
@@ -76,12 +78,12 @@ impl Secrets {
         });
     }
 
-    /// Returns the length of secrets and options in bytes.
+    /// Returns the length of decryption secrets and options in bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() + self.options.len()
     }
 
-    /// Converts a TLS key log to blocks of complete lines.
+    /// Converts a TLS key log to decryption secrets blocks of complete lines.
     ///
     /// # Errors
     /// A line is not a line of a TLS key log, or the log contains no secret.

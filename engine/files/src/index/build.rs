@@ -18,13 +18,14 @@ use crate::{
 };
 use std::{collections::HashMap, path::Path};
 
-/// Approximate length of a block in bytes.
+/// Approximate length of an index block in bytes.
 const BLOCK_LEN: u64 = 1 << 20;
-/// Maximum number of flows in an index. Blocks with further flows are read for every query.
+/// Maximum number of flows in the index of a capture file. Index blocks with further flows are read
+/// for every query.
 const MOST_FLOWS: usize = 1 << 16;
 
-/// Builds a file's index. `may_continue` is called at each block. `None`: `may_continue` returned
-/// `false`, or the file changed in the meantime.
+/// Builds the index of a capture file. `may_continue` is called at each index block. `None`:
+/// `may_continue` returned `false`, or the file changed in the meantime.
 ///
 /// # Errors
 /// The file cannot be read to its end: it then gets no index.
@@ -101,7 +102,7 @@ pub fn build(
     Ok(unchanged.then_some(index))
 }
 
-/// Returns the marks in a record's comments.
+/// Returns the operator's marks in the comments of a record.
 fn marks<'p>(packet: &Packet<'p>) -> impl Iterator<Item = IndexMark> + use<'p> {
     let ns = packet.ns;
     let comments = Options::new(packet.options, packet.order);
@@ -121,14 +122,15 @@ fn lost_before(packet: &Packet<'_>) -> u64 {
     })
 }
 
-/// Adds two counts, either of which may be unknown.
+/// Adds two counts of lost frames, either of which may be unknown.
 fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     let both = a.zip(b).map(|(a, b)| a.saturating_add(b));
     both.or(a).or(b)
 }
 
-/// Returns the number of bytes that must be read before any frame can be interpreted: those before
-/// the first record; in a compressed file those of its first compressed frame.
+/// Returns the number of a capture file's bytes that must be read before any frame can be
+/// interpreted: those before the first record; in a compressed file those of its first compressed
+/// frame.
 ///
 /// # Errors
 /// The file cannot be read up to its first record.
@@ -143,19 +145,20 @@ pub fn head_len(file: &FileRanges) -> Result<u64, ReadError> {
         .map_or(reader.sound_end(), |packet| packet.offset))
 }
 
-/// Position in a compressed file: the compressed frame that holds the current record.
+/// Position of the index builder in a compressed file: the compressed frame that holds the current
+/// record.
 #[derive(Default)]
 struct CompressedFrames {
-    /// Start of the compressed frame in the file.
+    /// Start of the compressed frame in the capture file.
     file: u64,
-    /// Start of the compressed frame in the content.
+    /// Start of the compressed frame in the capture file's content.
     content: u64,
-    /// End of the first compressed frame in the file; 0: not yet seen.
+    /// End of the first compressed frame in the capture file; 0: not yet seen.
     head: u64,
-    /// End of the last record in the content.
+    /// End of the last record in the capture file's content.
     record_end: u64,
-    /// Set when a record reaches over two compressed frames, or a compressed frame does not begin
-    /// with a record.
+    /// Set when a record spans two compressed frames, or a compressed frame does not begin with a
+    /// record.
     torn: bool,
 }
 
@@ -185,7 +188,7 @@ impl CompressedFrames {
         moved
     }
 
-    /// Ends the file at `len` bytes, after the last record.
+    /// Ends the compressed file at `len` bytes, after the last record.
     fn end(&mut self, source: &mut Decompressor<Content>, len: u64) {
         self.advance_to(source, u64::MAX);
         self.file = len;
@@ -194,22 +197,22 @@ impl CompressedFrames {
 
 #[derive(Default)]
 struct IndexBuilder {
-    /// Position in a compressed file. `None`: the file is not compressed, and blocks begin and end
-    /// at records.
+    /// Position of the index builder in a compressed file. `None`: the file is not compressed, and
+    /// index blocks begin and end at records.
     compressed: Option<CompressedFrames>,
     open: Option<IndexBlock>,
-    /// Start of the open block in a compressed file's content.
+    /// Start of the open index block in a compressed file's content.
     content: u64,
-    /// Number of each flow.
+    /// Number of each flow in the index.
     numbers: HashMap<IndexFlow, u32>,
-    /// Number of the block that each flow was last seen in, plus one.
+    /// Number of the index block that each flow was last seen in, plus one.
     seen_in: Vec<usize>,
-    /// Number of closed blocks.
+    /// Number of closed index blocks.
     closed: usize,
 }
 
 impl IndexBuilder {
-    /// Returns `true` if the next record, at `offset` to `end` of the content, begins another
+    /// Returns `true` if the next record, at `offset` to `end` of the content, begins another index
     /// block.
     fn is_block_full(&mut self, source: &mut Decompressor<Content>, offset: u64, end: u64) -> bool {
         match &mut self.compressed {

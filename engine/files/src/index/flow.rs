@@ -15,24 +15,24 @@ pub(super) const ARP: u16 = 0x0806;
 pub(super) const RARP: u16 = 0x8035;
 /// Ethertypes that the `vlan` primitive accepts as VLAN tags.
 const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
-/// IP protocols with ports.
+/// Numbers of the IP protocols with ports.
 pub(super) const PORTED: [u8; 3] = [6, 17, 132];
-/// IPv6 extension header that libpcap skips.
+/// IPv6 extension header that libpcap skips: the fragment header.
 const FRAGMENT: u8 = 44;
 /// Length of an Ethernet header, in bytes.
 const ETHERNET: usize = 14;
 const IPV6_HEADER: usize = 40;
 
-/// Bidirectional flow. Fields that a frame does not have are 0.
+/// Bidirectional flow in the index of a capture file. Fields that a frame does not have are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct IndexFlow {
-    /// Ethertype after VLAN tags.
+    /// Ethertype of the flow's frames after VLAN tags.
     pub ethertype: u16,
-    /// IP protocol number.
+    /// IP protocol number of the flow.
     pub protocol: u8,
-    /// Endpoint with the lower address and port; an IPv4 address is a 32-bit number.
+    /// Endpoint of the flow with the lower address and port; an IPv4 address is a 32-bit number.
     pub low: (u128, u16),
-    /// Endpoint with the higher address and port.
+    /// Endpoint of the flow with the higher address and port.
     pub high: (u128, u16),
 }
 
@@ -60,7 +60,7 @@ impl IndexFlow {
         }
     }
 
-    /// Returns `true` if an endpoint has this address.
+    /// Returns `true` if an endpoint of the flow has this address.
     pub(super) fn has_address(&self, address: IpAddr) -> bool {
         let (number, fits) = match address {
             IpAddr::V4(a) => (
@@ -72,7 +72,7 @@ impl IndexFlow {
         fits && (self.low.0 == number || self.high.0 == number)
     }
 
-    /// Returns `true` if an endpoint has this port.
+    /// Returns `true` if an endpoint of the flow has this port.
     pub(super) fn has_port(&self, port: u16) -> bool {
         PORTED.contains(&self.protocol) && (self.low.1 == port || self.high.1 == port)
     }

@@ -14,7 +14,7 @@ use super::{
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Key of a flow property: XXH3 (64 bits) of the bytes that `docs/fleet.md` defines.
+/// Index key of a flow property: XXH3 (64 bits) of the bytes that `docs/fleet.md` defines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IndexKey(pub u64);
 
@@ -28,7 +28,7 @@ impl IndexKey {
         Self(xxh3_64(&[b'i', protocol]))
     }
 
-    /// Returns the key of a set of hosts and ports, both in ascending order.
+    /// Returns the index key of a set of hosts and ports, both in ascending order.
     fn ends(hosts: &[IpAddr], ports: &[u16]) -> Self {
         let mut bytes = Vec::with_capacity(40);
         for host in hosts {
@@ -51,15 +51,15 @@ impl IndexKey {
     }
 }
 
-/// Returns the distinct values in ascending order.
+/// Returns the distinct hosts or ports in ascending order.
 fn distinct<T: Ord>(mut all: Vec<T>) -> Vec<T> {
     all.sort_unstable();
     all.dedup();
     all
 }
 
-/// Appends the keys of combinations: each host with each port; two hosts; two hosts with two ports.
-/// Both lists are in ascending order.
+/// Appends the index keys of combinations: each host with each port; two hosts; two hosts with two
+/// ports. Both lists are in ascending order.
 fn keys_of_ends(hosts: &[IpAddr], ports: &[u16], keys: &mut Vec<IndexKey>) {
     for host in hosts {
         keys.extend(ports.iter().map(|it| IndexKey::ends(&[*host], &[*it])));
@@ -73,7 +73,7 @@ fn keys_of_ends(hosts: &[IpAddr], ports: &[u16], keys: &mut Vec<IndexKey>) {
 }
 
 impl IndexFlow {
-    /// Returns the keys of the flow's properties.
+    /// Returns the index keys of the flow's properties.
     #[must_use]
     pub fn keys(&self) -> Vec<IndexKey> {
         let ends = [self.low, self.high];
@@ -102,8 +102,8 @@ impl IndexFlow {
 }
 
 impl FlowTerms {
-    /// Returns the keys that every flow allowed by these terms has. Only the most specific keys are
-    /// returned: a host with a port replaces the keys of the host and of the port.
+    /// Returns the index keys that every flow allowed by these terms has. Only the most specific
+    /// keys are returned: a host with a port replaces the keys of the host and of the port.
     #[must_use]
     pub fn keys(&self) -> Vec<IndexKey> {
         let (mut hosts, mut ports, mut keys) = (Vec::new(), Vec::new(), Vec::new());

@@ -7,15 +7,15 @@ use std::ops::Range;
 
 /// Version of the index layout. Indexes of another version are ignored.
 pub(super) const VERSION: u32 = 4;
-/// Prefix of the record comment that holds a mark.
+/// Prefix of the record comment that holds an operator's mark.
 pub const MARK: &str = "mark ";
-/// Maximum number of marks in an index.
+/// Maximum number of operator's marks in an index.
 pub(super) const MOST_MARKS: usize = 1024;
 
 /// Mark that an operator set in a capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexMark {
-    /// Stamp of the record with the mark, in nanoseconds since 1970.
+    /// Timestamp of the record with the mark, in nanoseconds since 1970.
     pub ns: u64,
     /// ID and text of the mark.
     pub text: String,
@@ -26,47 +26,48 @@ pub struct IndexMark {
 pub struct CaptureIndex {
     /// Version of the index layout.
     pub(super) version: u32,
-    /// Length and modification time of the file that the index was built from.
+    /// Length and modification time of the capture file that the index was built from.
     pub(super) stamp: FileStamp,
-    /// Number of bytes before the first record; in a compressed file, bytes of its first compressed
-    /// frame. They must be read before any other part.
+    /// Number of bytes before the capture file's first record; in a compressed file, bytes of its
+    /// first compressed frame. They must be read before any other part.
     pub head: u64,
-    /// Number of frames in the file.
+    /// Number of frames in the capture file.
     pub frames: u64,
-    /// Set when parts of the file can be read separately: it has one section, and all interfaces
-    /// are described at its beginning. In a compressed file no record reaches over two compressed
-    /// frames.
+    /// Set when parts of the capture file can be read separately: it has one section, and all
+    /// interfaces are described at its beginning. In a compressed file no record reaches over two
+    /// compressed frames.
     pub apart: bool,
-    /// End of the file: clean, padded or torn.
+    /// End of the capture file: clean, padded or torn.
     pub end: FileEnd,
-    /// Flows, in the order of their first frames.
+    /// Flows of the capture file, in the order of their first frames.
     pub flows: Vec<IndexFlow>,
-    /// Parts of the file, in file order.
+    /// Blocks of the index: parts of the capture file, in file order.
     pub blocks: Vec<IndexBlock>,
-    /// Marks, in file order; indexes of earlier versions have none.
+    /// Operator's marks in the capture file, in file order; indexes of earlier versions have none.
     #[serde(default)]
     pub marks: Vec<IndexMark>,
 }
 
-/// Part of a file: a run of complete records; in a compressed file, of complete compressed frames.
+/// Block of an index: part of a capture file, as a run of complete records; in a compressed file,
+/// of complete compressed frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexBlock {
-    /// Byte offset of the part's start in the file.
+    /// Byte offset of the index block's start in the capture file.
     pub start: u64,
-    /// Byte offset of the part's end in the file.
+    /// Byte offset of the index block's end in the capture file.
     pub end: u64,
-    /// Earliest stamp in the part, in nanoseconds since 1970.
+    /// Earliest timestamp in the index block, in nanoseconds since 1970.
     pub first_ns: u64,
-    /// Latest stamp in the part, in nanoseconds since 1970.
+    /// Latest timestamp in the index block, in nanoseconds since 1970.
     pub last_ns: u64,
-    /// Number of records in the part.
+    /// Number of records in the index block.
     pub frames: u64,
-    /// Number of frames that the capture lost before frames of this part, by the records' option
-    /// epb_dropcount. `None`: the format has no such counts.
+    /// Number of frames that the capture lost before frames of this index block, by the records'
+    /// option epb_dropcount. `None`: the format has no such counts.
     pub lost: Option<u64>,
-    /// Numbers of the part's flows, ascending: positions in [`CaptureIndex::flows`].
+    /// Numbers of the index block's flows, ascending: positions in [`CaptureIndex::flows`].
     pub flows: Vec<u32>,
-    /// Set when the part has flows beyond the index's limit.
+    /// Set when the index block has flows beyond the index's limit.
     pub others: bool,
 }
 
@@ -77,10 +78,10 @@ impl CaptureIndex {
         ciborium::from_reader(body).ok()
     }
 
-    /// Returns the parts of the file that may hold frames of `times` (end exclusive) that match
-    /// `terms`: byte ranges in ascending order, with adjacent parts joined. The first range is the
-    /// beginning that all parts need ([`CaptureIndex::head`]). If no part matches, the result is
-    /// empty.
+    /// Returns the parts of the capture file that may hold frames of `times` (end exclusive) that
+    /// match `terms`: byte ranges in ascending order, with adjacent parts joined. The first range
+    /// is the beginning that all parts need ([`CaptureIndex::head`]). If no part matches, the
+    /// result is empty.
     #[must_use]
     pub fn select(&self, times: &Range<u64>, terms: &FlowTerms) -> Vec<Range<u64>> {
         let wanted: Vec<bool> = self.flows.iter().map(|flow| terms.allows(flow)).collect();

@@ -24,8 +24,8 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Suffix of an index's file name, after the complete name of its capture file.
 const ENDING: &str = ".cbor";
 
-/// File content: the encoded index, and its checksum (XXH3, 64 bits). The checksum detects an index
-/// torn by a power cut, because indexes are not synced.
+/// Content of an index file: the encoded index, and its checksum (XXH3, 64 bits). The checksum
+/// detects an index torn by a power cut, because indexes are not synced.
 #[derive(Serialize, Deserialize)]
 struct ChecksummedIndex {
     xxh3: u64,
@@ -36,14 +36,14 @@ struct ChecksummedIndex {
 /// file.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexFolder<'a> {
-    /// Folder of indexes.
+    /// Folder with the indexes of the capture files.
     pub folder: &'a Path,
-    /// Folder of capture files.
+    /// Folder with the indexed capture files.
     pub dir: &'a Path,
 }
 
 impl IndexFolder<'_> {
-    /// Returns the path of a file's index.
+    /// Returns the path of a capture file's index.
     #[must_use]
     pub fn path_of(&self, file: &Path) -> PathBuf {
         let name = || file.file_name().map(Path::new).unwrap_or(file);
@@ -53,8 +53,8 @@ impl IndexFolder<'_> {
         path.into()
     }
 
-    /// Loads a file's index, and returns it with the number of bytes read. `None`: the index is
-    /// missing, damaged, or does not match the present file.
+    /// Loads the index of a capture file, and returns it with the number of bytes read. `None`: the
+    /// index is missing, damaged, or does not match the present file.
     #[must_use]
     pub fn load(&self, file: &Path) -> Option<(CaptureIndex, u64)> {
         let bytes = read_regular(&self.path_of(file), MOST_INDEX).ok()?;
@@ -64,8 +64,8 @@ impl IndexFolder<'_> {
         fresh.then_some((index, bytes.len() as u64))
     }
 
-    /// Builds a file's index and writes it into the folder with an atomic rename. `None`:
-    /// `may_continue` returned `false`, or the file changed in the meantime.
+    /// Builds the index of a capture file and writes it into the folder with an atomic rename.
+    /// `None`: `may_continue` returned `false`, or the file changed in the meantime.
     ///
     /// # Errors
     /// The file cannot be read to its end, or the index cannot be written.
@@ -117,7 +117,7 @@ impl IndexFolder<'_> {
     }
 }
 
-/// Returns the encoded index, if its checksum is correct.
+/// Returns the encoded index of an index file, if its checksum is correct.
 fn unsealed(bytes: &[u8]) -> Option<Vec<u8>> {
     let sealed: ChecksummedIndex = ciborium::from_reader(bytes).ok()?;
     let body = sealed.index.into_bytes().ok()?;

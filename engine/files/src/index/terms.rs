@@ -3,21 +3,22 @@
 use super::flow::{ARP, IPV4, IPV6, IndexFlow, RARP};
 use std::{iter::Peekable, net::IpAddr, str::SplitWhitespace};
 
-/// Necessary conditions of an expression: every frame that it accepts fulfils them. They are not
-/// sufficient, so the expression is still applied to each frame.
+/// Necessary conditions of a filter expression: every frame that it accepts fulfils them. They are
+/// not sufficient, so the expression is still applied to each frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowTerms(pub(super) Vec<Term>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Term {
     Ethertype(u16),
-    /// Protocol number in an IPv4 or IPv6 header.
+    /// Protocol number in the IPv4 or IPv6 header of the flow's frames.
     Protocol(u8),
     Host(IpAddr),
     Port(u16),
 }
 
-/// Keywords for an ethertype or a protocol, used alone or before `host` and `port`.
+/// Keywords of filter expressions for an ethertype or a protocol, used alone or before `host` and
+/// `port`.
 const WORDS: [(&str, Term); 10] = [
     ("ip", Term::Ethertype(IPV4)),
     ("ip6", Term::Ethertype(IPV6)),
@@ -32,9 +33,9 @@ const WORDS: [(&str, Term); 10] = [
 ];
 
 impl FlowTerms {
-    /// Parses an expression that joins `host`, `port`, protocols and `vlan` with `and`. Any other
-    /// expression yields no terms, which allow every flow: a missing term is safe, a wrong one is
-    /// not.
+    /// Parses a filter expression that joins `host`, `port`, protocols and `vlan` with `and`. Any
+    /// other expression yields no terms, which allow every flow: a missing term is safe, a wrong
+    /// one is not.
     #[must_use]
     pub fn parse(expression: &str) -> Self {
         let mut words = expression.split_whitespace().peekable();
@@ -54,13 +55,13 @@ impl FlowTerms {
         }
     }
 
-    /// Returns `true` if the expression yields no conditions.
+    /// Returns `true` if the filter expression yields no conditions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns `true` if a frame of this flow may be accepted.
+    /// Returns `true` if the filter expression may accept a frame of this flow.
     #[must_use]
     pub fn allows(&self, flow: &IndexFlow) -> bool {
         self.0.iter().all(|term| match *term {
@@ -72,9 +73,9 @@ impl FlowTerms {
     }
 }
 
-/// Parses one term: `[protocol] [src | dst] host ADDRESS | port NUMBER`, a protocol alone, or
-/// `vlan [NUMBER]`. The last adds no condition, because flows are read after all tags. `None`: the
-/// term has another form.
+/// Parses one term of a filter expression: `[protocol] [src | dst] host ADDRESS | port NUMBER`, a
+/// protocol alone, or `vlan [NUMBER]`. The last adds no condition, because flows are read after all
+/// tags. `None`: the term has another form.
 fn term(words: &mut Peekable<SplitWhitespace<'_>>, terms: &mut Vec<Term>) -> Option<()> {
     if words.next_if_eq(&"vlan").is_some() {
         words.next_if(|word| number(word).is_some());
@@ -100,7 +101,8 @@ fn term(words: &mut Peekable<SplitWhitespace<'_>>, terms: &mut Vec<Term>) -> Opt
     Some(())
 }
 
-/// Parses a decimal number. Leading zeros are refused, because libpcap reads such numbers as octal.
+/// Parses a decimal number in a filter expression. Leading zeros are refused, because libpcap reads
+/// such numbers as octal.
 fn number(word: &str) -> Option<u16> {
     let plain = word.bytes().all(|b| b.is_ascii_digit()) && (word == "0" || !word.starts_with('0'));
     plain.then(|| word.parse().ok())?

@@ -10,16 +10,17 @@ pub(super) struct Gaps {
     most: u64,
 }
 
-/// Statistics of time gaps; times in nanoseconds are `None` if `count` is 0.
+/// Statistics of the time gaps between adjacent records of different streams; times in nanoseconds
+/// are `None` if `count` is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct GapFacts {
-    /// Number of gaps.
+    /// Number of time gaps between adjacent records of different streams.
     pub count: u64,
-    /// Shortest gap.
+    /// Shortest time gap between records, in nanoseconds.
     pub min_ns: Option<u64>,
-    /// Median of the gaps, with an error of at most 1 %.
+    /// Median of the time gaps between records, in nanoseconds, with an error of at most 1 %.
     pub median_ns: Option<u64>,
-    /// Longest gap.
+    /// Longest time gap between records, in nanoseconds.
     pub max_ns: Option<u64>,
 }
 

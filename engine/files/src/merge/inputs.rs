@@ -7,7 +7,7 @@ use crate::{
 };
 use std::path::Path;
 
-/// Maximum number of files that a note on excluded files names.
+/// Maximum number of file names in the note on files that a merge or extraction excludes.
 const MOST_NAMES: usize = 3;
 
 /// Lists the finished capture files of a folder and its subfolders with their lengths, in name

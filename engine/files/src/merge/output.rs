@@ -23,12 +23,12 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-/// Maximum record length that readers accept, for nearly every link type: libpcap's
-/// MAXIMUM_SNAPLEN, and Wireshark's limit.
+/// Maximum length of a record in the merged file that readers accept, for nearly every link type:
+/// libpcap's MAXIMUM_SNAPLEN, and Wireshark's limit.
 const MOST_BYTES: usize = 262_144;
 /// Record options that reveal neither persons nor places, and are kept in anonymized output.
 const ANONYMOUS_OPTIONS: [u16; 3] = [EPB_FLAGS, EPB_QUEUE, EPB_DROPCOUNT];
-/// Length in bytes from which on buffered output is written.
+/// Length in bytes from which on the merge writes its buffered output.
 const PIECE: usize = 1 << 20;
 
 pub(super) struct MergeOutput {
@@ -36,30 +36,30 @@ pub(super) struct MergeOutput {
     format: FileFormat,
     link_type: u32,
     snaplen: u32,
-    /// Set when texts written by people or machines are left out.
+    /// Set when the merged file omits texts written by people or machines.
     anonymous: bool,
-    /// Length of the longest record above `snaplen`.
+    /// Length of the longest merged record above `snaplen`.
     above: Option<u32>,
     piece: Vec<u8>,
     written: u64,
-    /// File offsets of the snapshot length in each header.
+    /// Offsets in the merged file of the snapshot length in each header.
     snaplen_offsets: Vec<u64>,
-    /// Number of interfaces described so far.
+    /// Number of interfaces described so far in the merged file.
     pub(super) interfaces: usize,
-    /// Number of records cut to [`MOST_BYTES`].
+    /// Number of merged records cut to [`MOST_BYTES`].
     cut: u64,
     options_left_out: u64,
     texts_left_out: u64,
-    /// Hashes of the decryption secrets written: the files of several queues contain the same
-    /// secrets.
+    /// Hashes of the decryption secrets written to the merged file: the files of several queues
+    /// contain the same secrets.
     secrets: HashSet<u64>,
     secrets_left_out: u64,
-    /// Set when the reader of a pipe has closed it.
+    /// Set when the process that reads the output pipe has closed it.
     pub(super) reader_left: bool,
 }
 
 impl MergeOutput {
-    /// Makes the encoder of an empty output.
+    /// Creates the encoder of an empty merged file.
     pub(super) fn new(
         target: MergeTarget,
         format: FileFormat,
@@ -87,7 +87,7 @@ impl MergeOutput {
         }
     }
 
-    /// Writes the file's header with these ports.
+    /// Writes the header of the merged file with these capture ports.
     pub(super) fn begin(&mut self, ports: &[OutputPort]) {
         match self.format {
             FileFormat::Pcap => {
@@ -110,7 +110,7 @@ impl MergeOutput {
         }
     }
 
-    /// Writes the interface description of a port.
+    /// Writes the interface description of a capture port to the merged file.
     pub(super) fn interface(&mut self, port: &OutputPort) {
         let block = self.written + self.piece.len() as u64;
         self.snaplen_offsets.push(block + pcapng::SNAPLEN_OFFSET);
@@ -137,7 +137,8 @@ impl MergeOutput {
         self.interfaces += 1;
     }
 
-    /// Writes a record. `queue` is written as its queue, unless the record has options.
+    /// Writes a record to the merged file. `queue` is written as its queue, unless the record has
+    /// options.
     #[inline]
     pub(super) fn record(
         &mut self,
@@ -180,7 +181,7 @@ impl MergeOutput {
         Ok(())
     }
 
-    /// Writes decryption secrets, each only once.
+    /// Writes decryption secrets to the merged file, each only once.
     #[cold]
     pub(super) fn secrets(&mut self, secrets: &Secrets) -> Result<(), MergeError> {
         let mut hash = DefaultHasher::new();
@@ -196,7 +197,7 @@ impl MergeOutput {
         Ok(())
     }
 
-    /// Writes the sum of the inputs' statistics of a port.
+    /// Writes the sum of the inputs' interface statistics of a capture port.
     pub(super) fn statistics(&mut self, port: usize, sum: &InterfaceStatistics) {
         if self.format == FileFormat::Pcapng && *sum != InterfaceStatistics::default() {
             let port = u32::try_from(port).unwrap_or(0);
@@ -204,8 +205,8 @@ impl MergeOutput {
         }
     }
 
-    /// Writes the remaining bytes and renames the file. Returns its length, and notes on
-    /// differences from the inputs.
+    /// Writes the remaining bytes of the merged file and renames it. Returns its length, and notes
+    /// on differences from the inputs.
     pub(super) fn finish(mut self) -> Result<(u64, Vec<String>), MergeError> {
         self.flush()?;
         let mut notes = Vec::new();
@@ -247,8 +248,8 @@ impl MergeOutput {
         Ok((self.written, notes))
     }
 
-    /// Updates the snapshot length in all headers: records were longer than the input headers
-    /// stated.
+    /// Updates the snapshot length in all headers of the merged file: records were longer than the
+    /// input headers stated.
     fn raise_snaplen(&self, longest: u32) -> Result<Option<String>, MergeError> {
         for offset in &self.snaplen_offsets {
             if !self.target.rewrite(&longest.to_ne_bytes(), *offset)? {

@@ -21,7 +21,7 @@ use std::{
 };
 use wqcap_frame::dedup::{DedupWindow, IgnoredFields};
 
-/// Maximum number of losses in the error for a merge without streams.
+/// Maximum number of unreadable inputs in the error for a merge without any readable input.
 const MOST_LOSSES: usize = 3;
 
 /// Checked inputs of a merge, and the format of its output.
@@ -30,42 +30,43 @@ pub struct MergePlan {
     pub(super) ports: Ports,
     pub(super) format: FileFormat,
     pub(super) link_type: u32,
-    /// Snapshot length in bytes; 0: no limit.
+    /// Snapshot length of the merged file in bytes; 0: no limit.
     pub(super) snaplen: u32,
     pub(super) inputs: Vec<InputFacts>,
     pub(super) notes: Vec<String>,
-    /// Set when the files' own statistics apply to the records that are merged.
+    /// Set when the interface statistics of the input files apply to the records that are merged.
     pub(super) statistics: bool,
-    /// Decryption secrets to be written in addition to those of the inputs.
+    /// Decryption secrets to be written to the merged file in addition to those of the inputs.
     pub(super) secrets: Vec<Secrets>,
-    /// Detector of repeated records, which are left out.
+    /// Detector of repeated records, which the merge leaves out.
     pub(super) repetitions: Option<DedupWindow>,
-    /// Set when texts written by people or machines are left out.
+    /// Set when the merged file omits texts written by people or machines.
     pub(super) anonymous: bool,
     identities: HashSet<(u64, u64)>,
     bytes: Option<u64>,
 }
 
-/// Files in time order. Some may overlap.
+/// Planned stream of a merge: input files in time order, of which some may overlap.
 pub(super) struct StreamPlan {
-    /// Queue of the files.
+    /// Queue whose frames the stream's files hold.
     pub(super) queue: Option<u16>,
     pub(super) files: VecDeque<FilePlan>,
 }
 
 pub(super) struct FilePlan {
-    /// Index into [`MergePlan::inputs`].
+    /// Index of the input file in [`MergePlan::inputs`].
     pub(super) input: usize,
     pub(super) ranges: FileRanges,
-    /// Stamp of the first record; 0: the file has none, or cannot be read up to it.
+    /// Timestamp of the input file's first record; 0: the file has none, or cannot be read up to
+    /// it.
     pub(super) first_ns: u64,
-    /// Queue whose frames the file holds, if it is a single queue.
+    /// Queue whose frames the input file holds, if it is a single queue.
     queue: Option<QueueName>,
-    /// Open reader at the first record, for an input that cannot be read twice.
+    /// Open reader at the input's first record, for an input that cannot be read twice.
     pub(super) open: Option<FileReader>,
 }
 
-/// Queue number, with the names of its machine and port if there are any.
+/// Queue number of an input file, with the names of its machine and port if there are any.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct QueueName {
     host: Option<String>,
@@ -93,7 +94,7 @@ fn queue_of(path: &Path, interfaces: &[Interface]) -> Option<QueueName> {
     }
 }
 
-/// Returns the format that a file's extension selects.
+/// Returns the capture file format that the extension of the output selects.
 fn format_of(out: &Path) -> Result<Option<FileFormat>, MergeError> {
     let ending = out.extension().and_then(|e| e.to_str()).unwrap_or_default();
     match ending.to_ascii_lowercase().as_str() {
@@ -108,7 +109,7 @@ fn format_of(out: &Path) -> Result<Option<FileFormat>, MergeError> {
 }
 
 impl MergePlan {
-    /// Reads the beginning of each input. A folder stands for the capture files in it.
+    /// Reads the beginning of each input of a merge. A folder stands for the capture files in it.
     ///
     /// # Errors
     /// An input is missing, not a capture file, given twice, or incompatible with the others.
@@ -118,8 +119,8 @@ impl MergePlan {
         Self::from_ranges(files, notes, out, true)
     }
 
-    /// Plans a merge of ranges of files. `notes` are notes on the files that are known already.
-    /// `statistics` is set when the files' own statistics apply to the ranges.
+    /// Plans a merge of ranges of capture files. `notes` are notes on the files that are known
+    /// already. `statistics` is set when the files' own statistics apply to the ranges.
     pub(crate) fn from_ranges(
         files: Vec<FileRanges>,
         notes: Vec<String>,
@@ -186,7 +187,7 @@ impl MergePlan {
         Ok(plan)
     }
 
-    /// Adds decryption secrets, which are written before all records.
+    /// Adds decryption secrets, which the merge writes before all records.
     ///
     /// # Errors
     /// The output format is pcap.
@@ -200,8 +201,8 @@ impl MergePlan {
         Ok(())
     }
 
-    /// Leaves out repetitions: records with the same bytes as a written record whose stamp is less
-    /// than `window_ns` earlier. Bytes in `ignored` fields are not compared.
+    /// Leaves out repetitions from the merge: records with the same bytes as a written record whose
+    /// stamp is less than `window_ns` earlier. Bytes in `ignored` fields are not compared.
     ///
     /// # Errors
     /// The link type is not Ethernet.
@@ -220,29 +221,30 @@ impl MergePlan {
         Ok(())
     }
 
-    /// Leaves out names, descriptions, comments, secrets and all options that may identify persons
-    /// or places.
+    /// Leaves out of the merged file names, descriptions, comments, secrets and all options that
+    /// may identify persons or places.
     pub(crate) fn make_anonymous(&mut self) {
         self.anonymous = true;
     }
 
-    /// Returns the number of bytes of all inputs, if all are files.
+    /// Returns the number of bytes of all inputs of the merge, if all are files.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         self.bytes
     }
 
-    /// Returns the LINKTYPE of all inputs.
+    /// Returns the LINKTYPE of all inputs of the merge.
     pub(crate) fn link_type(&self) -> u32 {
         self.link_type
     }
 
-    /// Returns `true` if a file is one of the inputs.
+    /// Returns `true` if a file is one of the inputs of the merge.
     pub(super) fn reads(&self, metadata: &fs::Metadata) -> bool {
         self.identities.contains(&(metadata.dev(), metadata.ino()))
     }
 
-    /// Reads a file's header and first record. `None`: the file was deleted after it was listed.
+    /// Reads header and first record of an input file. `None`: the file was deleted after it was
+    /// listed.
     fn add_file(
         &mut self,
         ranges: FileRanges,
@@ -262,7 +264,7 @@ impl MergePlan {
             };
             regular = metadata.is_file();
             if !self.identities.insert((metadata.dev(), metadata.ino())) {
-                return refused("is given twice".into());
+                return refused("the file is given twice; name it once".into());
             }
             self.bytes = self
                 .bytes
@@ -289,7 +291,7 @@ impl MergePlan {
         if reader.interfaces().is_empty() {
             let problem = match begun {
                 Err(e) => e.to_string(),
-                Ok(_) => "describes no interface".into(),
+                Ok(_) => "the file describes no interface".into(),
             };
             return match ranges.is_remote() {
                 true => Ok(self.lose(&ranges, &problem)),
@@ -304,7 +306,7 @@ impl MergePlan {
                 first.get_or_insert_with(|| (shown.clone(), interface.link_type));
             if *link_type != interface.link_type {
                 return refused(format!(
-                    "has link type {}, and {other} has {link_type}: readers refuse a file with both; merge them separately",
+                    "the file has link type {}, and {other} has {link_type}: readers refuse a file with both; merge them separately",
                     interface.link_type
                 ));
             }
@@ -315,7 +317,7 @@ impl MergePlan {
             };
             if self.ports.number(&ranges, interface).is_none() {
                 return refused(format!(
-                    "with its interfaces the output would have more than {MOST_INTERFACES}, which readers refuse; merge \
+                    "with the interfaces of this file the output would have more than {MOST_INTERFACES}, which readers refuse; merge \
                      fewer files"
                 ));
             }
@@ -335,8 +337,8 @@ impl MergePlan {
         }))
     }
 
-    /// Handles a file that cannot be opened. A deleted file is noted; an unreadable remote file is
-    /// recorded as lost; any other file is an error.
+    /// Handles an input file that cannot be opened. A deleted file is noted; an unreadable remote
+    /// file is recorded as lost; any other file is an error.
     fn unreadable(
         &mut self,
         ranges: &FileRanges,
@@ -356,17 +358,17 @@ impl MergePlan {
         }))
     }
 
-    /// Records an input of which nothing is read.
+    /// Records an input file of which nothing is read.
     fn lose(&mut self, ranges: &FileRanges, problem: &str) -> Option<FilePlan> {
         self.inputs.push(InputFacts {
             path: ranges.shown(),
-            loss: Some(format!("cannot be read: {problem}")),
+            loss: Some(format!("the file cannot be read: {problem}")),
             ..InputFacts::default()
         });
         None
     }
 
-    /// Returns the error for a merge without any stream.
+    /// Returns the error for a merge without any readable input.
     fn without_streams(&self) -> MergeError {
         let lost = self.inputs.iter();
         let lost = lost.filter_map(|it| Some(format!("{}: {}", it.path, it.loss.as_ref()?)));
@@ -376,11 +378,11 @@ impl MergePlan {
                 MergeError::Refused("all input files were deleted before they could be read".into())
             }
             0 => MergeError::Failed(lost.join("; ")),
-            more => MergeError::Failed(format!("{}; {more} more", lost.join("; "))),
+            more => MergeError::Failed(format!("{}; {more} more inputs", lost.join("; "))),
         }
     }
 
-    /// Checks that the inputs fit into pcap, which has one interface and no options.
+    /// Checks that the inputs of the merge fit into pcap, which has one interface and no options.
     fn settle_pcap(&mut self, inputs_are: FileFormat) -> Result<(), MergeError> {
         let mut fcs = self.ports.list.iter().map(|port| port.fcs_len.unwrap_or(0));
         let one = fcs.next().unwrap_or(0);
@@ -419,7 +421,7 @@ fn pcap_within(out: &Path, folders: &HashSet<PathBuf>) -> Option<String> {
     ))
 }
 
-/// Returns the named files, and the files of named folders.
+/// Returns the input files named by the user, and the capture files of the named folders.
 fn expanded(inputs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<FileRanges>, MergeError> {
     let mut files = Vec::new();
     for path in inputs {
@@ -431,7 +433,7 @@ fn expanded(inputs: &[PathBuf], notes: &mut Vec<String>) -> Result<Vec<FileRange
         if found.is_empty() {
             let shown = path.display();
             return Err(MergeError::Refused(format!(
-                "{shown}: has no .pcap or .pcapng files"
+                "{shown}: the directory has no .pcap or .pcapng files"
             )));
         }
         files.extend(found.into_iter().map(|(file, _)| file));

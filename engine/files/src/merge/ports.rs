@@ -21,26 +21,26 @@ pub(super) struct OutputPort {
     pub(super) fcs_len: Option<u8>,
 }
 
-/// Key of a port: folder, machine and name.
+/// Key of a capture port: folder, machine and name.
 type PortKey = (PathBuf, Option<String>, Option<String>);
 
-/// Ports found so far.
+/// Capture ports found so far in the inputs of a merge.
 #[derive(Default)]
 pub(super) struct Ports {
     pub(super) list: Vec<OutputPort>,
     numbers: HashMap<PortKey, usize>,
     names: HashSet<String>,
-    /// Budget for the texts of all ports.
+    /// Memory budget for the interface texts of all capture ports.
     pub(super) texts: TextBudget,
-    /// Set when an interface exceeded the maximum number of ports.
+    /// Set when the inputs have more interfaces than the maximum number of capture ports.
     pub(super) overfull: bool,
 }
 
 impl Ports {
-    /// Returns the port of a file's interface. Interfaces with the same name and machine in a
-    /// folder and its subfolders are one port: the queues of one capture. Without a name, files of
-    /// queues in the same folder are one port, and any other file is a separate port. `None`: the
-    /// maximum number of interfaces is reached.
+    /// Returns the capture port of a file's interface. Interfaces with the same name and machine in
+    /// a folder and its subfolders are one port: the queues of one capture. Without a name, files
+    /// of queues in the same folder are one port, and any other file is a separate port. `None`:
+    /// the maximum number of interfaces is reached.
     pub(super) fn number(&mut self, file: &FileRanges, interface: &Interface) -> Option<usize> {
         let path = &file.path;
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -85,7 +85,8 @@ impl Ports {
     }
 }
 
-/// Splits an interface name into port and queue: `mlx5_0 queue 3` is queue 3 of port `mlx5_0`.
+/// Splits an interface name into capture port and queue: `mlx5_0 queue 3` is queue 3 of port
+/// `mlx5_0`.
 pub(super) fn queue_of(name: &str) -> Option<(&str, u16)> {
     let (port, queue) = name.rsplit_once(" queue ")?;
     let is_number = queue.bytes().all(|b| b.is_ascii_digit());

@@ -16,11 +16,11 @@ use std::{
 };
 use wqcap_frame::dedup::DedupWindow;
 
-/// Number of records between two calls of `watch`.
+/// Number of merged records between two calls of `watch`.
 const EVERY: u64 = 1 << 14;
 
-/// Runs a plan. `watch` is called regularly, and at the end, with the number of bytes read so far;
-/// it may return `false` to stop.
+/// Runs a merge plan. `watch` is called regularly, and at the end, with the number of bytes read so
+/// far; it may return `false` to stop.
 ///
 /// # Errors
 /// The output cannot be written, or `watch` stopped the merge. Problems of single inputs are in the
@@ -33,14 +33,14 @@ pub fn run(
     run_selected(plan, target, &mut AllRecords, watch)
 }
 
-/// Selection of the records that are written; it may replace their bytes.
+/// Selection of the records that a merge writes; it may replace their bytes.
 pub(crate) trait RecordSelection {
-    /// Returns the record to write, with at most as many bytes as the input record. `None`: the
-    /// record is left out.
+    /// Returns the record to write to the merged file, with at most as many bytes as the input
+    /// record. `None`: the record is left out.
     fn select<'a>(&'a mut self, packet: Packet<'a>) -> Option<Packet<'a>>;
 }
 
-/// Selection of all records, unchanged.
+/// Selection of all input records, unchanged.
 struct AllRecords;
 
 impl RecordSelection for AllRecords {
@@ -49,7 +49,7 @@ impl RecordSelection for AllRecords {
     }
 }
 
-/// Runs a plan with a selection of the records.
+/// Runs a merge plan with a selection of the records.
 pub(crate) fn run_selected(
     plan: MergePlan,
     target: MergeTarget,
@@ -161,7 +161,7 @@ pub(crate) fn run_selected(
     }
     if anonymous && ledger.unread > 0 {
         notes.push(format!(
-            "{} blocks, name resolution among them, and options of section headers are left out",
+            "{} pcapng blocks, name resolution among them, and options of section headers are left out",
             ledger.unread
         ));
     }
@@ -201,7 +201,7 @@ pub(crate) fn run_selected(
     })
 }
 
-/// State of the output during a merge.
+/// Progress of a merge: counts and times of the records written so far.
 struct MergeProgress {
     frames: u64,
     deduplicated: u64,
@@ -210,12 +210,12 @@ struct MergeProgress {
     late: Lateness,
     first: u64,
     high: u64,
-    /// Stamp and stream of the previous record.
+    /// Timestamp and stream of the previous merged record.
     before: Option<(u64, usize)>,
 }
 
 impl MergeProgress {
-    /// Returns `true` if a record repeats an earlier one, and counts it.
+    /// Returns `true` if a record repeats an earlier merged record, and counts it.
     #[inline]
     fn repeats(&mut self, of: &mut Option<DedupWindow>, packet: &Packet<'_>) -> bool {
         let window = of.as_mut();

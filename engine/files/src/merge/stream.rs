@@ -13,14 +13,14 @@ use crate::{
 use std::{collections::VecDeque, mem};
 
 pub(super) struct MergeStream {
-    /// Number of the stream in the plan, also for a stream that was split off.
+    /// Number of the stream in the merge plan, also for a stream that was split off.
     pub(super) number: usize,
     pub(super) queue: Option<u16>,
     files: VecDeque<FilePlan>,
-    /// Stamp of the next file's first record.
+    /// Timestamp of the first record in the stream's next file.
     pub(super) next_ns: u64,
     open: Option<OpenInput>,
-    /// Latest stamp so far.
+    /// Latest timestamp of the stream so far.
     high: u64,
     begun: bool,
 }
@@ -29,30 +29,32 @@ struct OpenInput {
     reader: FileReader,
     input: usize,
     ranges: FileRanges,
-    /// Port of each interface found so far. `None`: its link type differs from that of the output.
+    /// Capture port of each interface found so far in the input file. `None`: its link type differs
+    /// from that of the output.
     ports: Vec<Option<usize>>,
     left_out: u64,
 }
 
-/// State shared by all streams and the output: facts of inputs, ports, and statistics by port.
+/// State shared by all streams of a merge and the output: facts of inputs, ports, and statistics by
+/// port.
 pub(super) struct MergeLedger {
     pub(super) inputs: Vec<InputFacts>,
     pub(super) ports: Ports,
     pub(super) statistics: Vec<InterfaceStatistics>,
-    /// Set when the files' statistics are summed up.
+    /// Set when the interface statistics of the input files are summed up.
     pub(super) sums: bool,
     pub(super) link_type: u32,
     pub(super) bytes_read: u64,
-    /// Notes on the whole merge.
+    /// Notes for the user on the whole merge.
     pub(super) notes: Vec<String>,
     /// Number of input blocks of unknown types, and of options of section headers.
     pub(super) unread: u64,
-    /// Decryption secrets read before the current records, not written yet.
+    /// Decryption secrets of the inputs that were read before the current records, not written yet.
     pub(super) secrets: Vec<Secrets>,
 }
 
 impl MergeLedger {
-    /// Returns the port of an interface, if the output can hold it.
+    /// Returns the capture port of an input's interface, if the output can hold it.
     fn port(&mut self, file: &FileRanges, interface: &Interface) -> Option<usize> {
         let fits = interface.link_type == self.link_type;
         fits.then(|| self.ports.number(file, interface)).flatten()
@@ -78,7 +80,7 @@ impl MergeLedger {
     }
 }
 
-/// Returns the stamp of the first record of the first file.
+/// Returns the timestamp of the first record of the stream's first file.
 fn first_of(files: &VecDeque<FilePlan>) -> u64 {
     files.front().map_or(u64::MAX, |file| file.first_ns)
 }
@@ -96,8 +98,8 @@ impl MergeStream {
         }
     }
 
-    /// Splits off the files after the open one, if the next file begins before the open file's
-    /// record at `ns`.
+    /// Splits off the stream's files after the open one, if the next file begins before the open
+    /// file's record at `ns`.
     #[inline]
     pub(super) fn overtaken(&mut self, ns: u64) -> Option<Self> {
         (ns > self.next_ns).then(|| self.split())
@@ -116,7 +118,7 @@ impl MergeStream {
         }
     }
 
-    /// Returns the stamp of the stream's next record. `None`: the stream is at its end.
+    /// Returns the timestamp of the stream's next record. `None`: the stream is at its end.
     pub(super) fn due(&self) -> Option<u64> {
         match &self.open {
             Some(open) => open.reader.packet().map(|packet| packet.ns),
@@ -124,7 +126,8 @@ impl MergeStream {
         }
     }
 
-    /// Returns the current record and its port. `None`: the next file is not open yet.
+    /// Returns the stream's current record and its capture port. `None`: the next file is not open
+    /// yet.
     #[inline]
     pub(super) fn packet(&self) -> Option<(Packet<'_>, Option<usize>)> {
         let open = self.open.as_ref()?;
@@ -133,7 +136,7 @@ impl MergeStream {
         Some((packet, port))
     }
 
-    /// Opens the next file and moves to its first record.
+    /// Opens the stream's next file and moves to its first record.
     pub(super) fn open(&mut self, ledger: &mut MergeLedger) {
         let Some(file) = self.files.pop_front() else {
             return;
@@ -160,12 +163,15 @@ impl MergeStream {
             }
             Err(e) => match file.ranges.note_if_deleted(&e) {
                 Some(note) => ledger.notes.push(note),
-                None => ledger.inputs[file.input].loss = Some(format!("cannot be read: {e}")),
+                None => {
+                    let loss = format!("the file cannot be read: {e}");
+                    ledger.inputs[file.input].loss = Some(loss);
+                }
             },
         }
     }
 
-    /// Moves to the next record of the open file; closes the file after its last record.
+    /// Moves to the next record of the stream's open file; closes the file after its last record.
     #[inline]
     pub(super) fn advance(&mut self, ledger: &mut MergeLedger) {
         let Some(open) = &mut self.open else { return };
@@ -200,12 +206,12 @@ impl MergeStream {
         }
     }
 
-    /// Returns the number of bytes read of the open file.
+    /// Returns the number of bytes read of the stream's open file.
     pub(super) fn offset(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| open.reader.offset())
     }
 
-    /// Closes the open file and adds its facts to the ledger.
+    /// Closes the stream's open file and adds its facts to the ledger.
     #[cold]
     fn close(&mut self, ledger: &mut MergeLedger, error: Option<ReadError>) {
         let Some(mut open) = self.open.take() else {
@@ -234,13 +240,10 @@ impl MergeStream {
         }
         if open.left_out > 0 {
             let why = match ledger.ports.overfull {
-                false => "with another link type",
-                true => "with another link type, or beyond the limit of readers,",
+                false => "their interface has another link type",
+                true => "their interface has another link type, or is beyond the limit of readers",
             };
-            losses.push(format!(
-                "{} frames of an interface {why} are left out",
-                open.left_out
-            ));
+            losses.push(format!("{} frames are left out: {why}", open.left_out));
         }
         if !losses.is_empty() {
             facts.loss = Some(losses.join("; "));

@@ -13,65 +13,69 @@ pub enum MergeError {
     #[error("{0}")]
     Failed(String),
     /// The merge was stopped by its caller.
-    #[error("stopped before the end; no output was left behind")]
+    #[error("the merge or extraction was stopped before its end; no output was left behind")]
     Stopped,
 }
 
 /// Summary of a merge, in the layout that `wqcap merge --json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct MergeSummary {
-    /// Path of the output; `-` is standard output.
+    /// Path of the merged file; `-` is standard output.
     pub out: String,
-    /// File format: `pcap` or `pcapng`.
+    /// Format of the merged file: `pcap` or `pcapng`.
     pub format: &'static str,
-    /// Number of records written.
+    /// Number of records written to the merged file.
     pub frames: u64,
-    /// Number of records left out as repetitions of others.
+    /// Number of records left out of the merged file as repetitions of others.
     pub deduplicated: u64,
-    /// Length of the output in bytes.
+    /// Length of the merged file in bytes.
     pub bytes: u64,
-    /// Number of bytes read.
+    /// Number of bytes read from the inputs of the merge.
     pub bytes_read: u64,
-    /// Stamp of the earliest record, in nanoseconds since 1970.
+    /// Timestamp of the earliest merged record, in nanoseconds since 1970.
     pub first_ns: Option<u64>,
-    /// Stamp of the latest record, in nanoseconds since 1970.
+    /// Timestamp of the latest merged record, in nanoseconds since 1970.
     pub last_ns: Option<u64>,
     /// Duration of the merge in seconds.
     pub seconds: f64,
-    /// Number of streams: sequences of files in time order, one for each queue and for each other
-    /// file.
+    /// Number of streams of the merge: sequences of files in time order, one for each queue and for
+    /// each other file.
     pub streams: usize,
-    /// Capture ports of the output.
+    /// Capture ports in the merged file.
     pub interfaces: Vec<InterfaceFacts>,
     /// Time gaps between adjacent output records of different streams.
     pub gaps: GapFacts,
-    /// Output records after a later one, because their input file has them in this order.
+    /// Number and delay of output records after a later one, because their input file has them in
+    /// this order.
     pub late: Lateness,
-    /// Input files.
+    /// Facts of each input file of the merge.
     pub inputs: Vec<InputFacts>,
-    /// Notes for the user on the output.
+    /// Notes for the user on the merged file.
     pub notes: Vec<String>,
 }
 
-/// Capture port in the output.
+/// Capture port in the merged file.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct InterfaceFacts {
-    /// Name of the interface.
+    /// Name of the capture port's interface.
     pub name: String,
-    /// Number of records of the port.
+    /// Number of merged records of the capture port.
     pub frames: u64,
-    /// Number of frames received, summed over the statistics of all files of the port.
+    /// Number of frames received, summed over the interface statistics of all files of the capture
+    /// port.
     pub received: Option<u64>,
-    /// Number of frames lost, summed over the statistics of all files of the port.
+    /// Number of frames lost, summed over the interface statistics of all files of the capture
+    /// port.
     pub dropped: Option<u64>,
 }
 
 /// Number of records out of time order, and the largest delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lateness {
-    /// Number of records out of order.
+    /// Number of records out of time order.
     pub frames: u64,
-    /// Largest distance from an earlier record with a later stamp, in nanoseconds.
+    /// Largest time from a record out of order to an earlier record with a later stamp, in
+    /// nanoseconds.
     pub most_ns: u64,
 }
 
@@ -82,21 +86,21 @@ impl Lateness {
     }
 }
 
-/// Facts of an input file.
+/// Facts of an input file of the merge.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct InputFacts {
-    /// Path of the file.
+    /// Path of the input file.
     pub path: String,
-    /// Number of records taken from the file.
+    /// Number of records taken from the input file.
     pub frames: u64,
-    /// Number of bytes read from the file.
+    /// Number of bytes read from the input file.
     pub bytes: u64,
-    /// Stamp of the first record, in nanoseconds since 1970.
+    /// Timestamp of the input file's first record, in nanoseconds since 1970.
     pub first_ns: Option<u64>,
-    /// Records after a later one of the same stream.
+    /// Number and delay of the input file's records after a later one of the same stream.
     pub out_of_order: Lateness,
-    /// Notes on contradictions in the file that did not stop the reader.
+    /// Notes on contradictions in the input file that did not stop the reader.
     pub notes: Vec<String>,
-    /// Reason for lost records: the file is torn, damaged, or cannot be read.
+    /// Reason for lost records of the input file: it is torn, damaged, or cannot be read.
     pub loss: Option<String>,
 }

@@ -14,20 +14,20 @@ use tempfile::NamedTempFile;
 /// Destination of the merged file.
 pub struct MergeTarget {
     place: MergeDestination,
-    /// Path of the output for messages.
+    /// Path of the merged file for messages.
     pub(super) shown: String,
 }
 
 enum MergeDestination {
     Stdout,
-    /// Device or pipe, written directly.
+    /// Output device or pipe, written directly.
     Direct(File),
     /// Temporary file in the folder of the output, renamed to its final path when complete.
     Named(NamedTempFile, PathBuf),
 }
 
 impl MergeTarget {
-    /// Opens the output `out`; `-` is standard output.
+    /// Opens the output `out` of a merge; `-` is standard output.
     ///
     /// # Errors
     /// The output is one of the inputs, or cannot be created.
@@ -40,11 +40,11 @@ impl MergeTarget {
             match fs::metadata(out) {
                 Ok(metadata) if plan.reads(&metadata) => {
                     return Err(refused(
-                        "is one of the inputs; name another output, or remove it if an earlier merge wrote it".into(),
+                        "the output is one of the inputs; name another output, or remove it if an earlier merge wrote it".into(),
                     ));
                 }
                 Ok(metadata) if metadata.is_dir() => {
-                    return Err(refused("is a directory; name a file".into()));
+                    return Err(refused("the output is a directory; name a file".into()));
                 }
                 Ok(metadata) if !metadata.is_file() => {
                     #[expect(
@@ -55,7 +55,8 @@ impl MergeTarget {
                     MergeDestination::Direct(file.map_err(|e| refused(e.to_string()))?)
                 }
                 _ => MergeDestination::Named(
-                    temporary(out).map_err(|e| refused(format!("cannot be created: {e}")))?,
+                    temporary(out)
+                        .map_err(|e| refused(format!("the output cannot be created: {e}")))?,
                     out.to_owned(),
                 ),
             }
@@ -63,8 +64,8 @@ impl MergeTarget {
         Ok(Self { place, shown })
     }
 
-    /// Writes the next bytes, which begin at `offset`. `false`: the reader of the pipe has closed
-    /// it.
+    /// Writes the next bytes of the merged file, which begin at `offset`. `false`: the reader of
+    /// the pipe has closed it.
     pub(super) fn write(&mut self, bytes: &[u8], offset: u64) -> Result<bool, MergeError> {
         let result = match &mut self.place {
             MergeDestination::Stdout => {
@@ -81,7 +82,8 @@ impl MergeTarget {
         }
     }
 
-    /// Overwrites bytes that were written before. `false`: the destination is not seekable.
+    /// Overwrites bytes of the merged file that were written before. `false`: the destination is
+    /// not seekable.
     pub(super) fn rewrite(&self, bytes: &[u8], offset: u64) -> Result<bool, MergeError> {
         let MergeDestination::Named(file, _) = &self.place else {
             return Ok(false);
@@ -92,7 +94,7 @@ impl MergeTarget {
         Ok(true)
     }
 
-    /// Renames the complete file to its final path.
+    /// Renames the complete merged file to its final path.
     pub(super) fn finish(self) -> Result<(), MergeError> {
         let MergeDestination::Named(file, path) = self.place else {
             return Ok(());
@@ -111,8 +113,8 @@ fn failed(shown: &str, what: &str, e: &io::Error) -> MergeError {
     MergeError::Failed(format!("{shown}: cannot {what}: {e}"))
 }
 
-/// Creates the temporary file in the folder of the output, so that a rename suffices; with the mode
-/// of a new file.
+/// Creates the merge's temporary file in the folder of the output, so that a rename suffices; with
+/// the mode of a new file.
 fn temporary(out: &Path) -> io::Result<NamedTempFile> {
     let folder = match out.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

@@ -15,19 +15,19 @@ use std::{fmt, path::Path};
 pub const SEALED: &str = ".enc";
 /// Suffix of a capture file's name while the file is open.
 pub const PART: &str = ".part";
-/// Text in a file name that replaces the queue number if the file holds all queues.
+/// Text in a capture file's name that replaces the queue number if the file holds all queues.
 const ALL: &str = "all";
 
 /// Parsed name of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileName<'a> {
-    /// Queue whose frames the file holds; `None`: all queues, in the order of time.
+    /// Queue whose frames the capture file holds; `None`: all queues, in the order of time.
     pub queue: Option<u16>,
-    /// Stamp of the file's first record, or slightly later, in nanoseconds since 1970.
+    /// Timestamp of the capture file's first record, or slightly later, in nanoseconds since 1970.
     pub start_ns: u64,
-    /// File name extension: `pcap`, `pcapng`, `pcap.zst` and so on.
+    /// Extension of the capture file's name: `pcap`, `pcapng`, `pcap.zst` and so on.
     pub ending: &'a str,
-    /// The name ends in [`SEALED`].
+    /// Set if the file name ends in [`SEALED`].
     pub sealed: bool,
 }
 
@@ -38,7 +38,7 @@ pub fn is_sealed(path: &Path) -> bool {
     name.ends_with(SEALED.as_bytes())
 }
 
-/// Returns a name without the suffix [`SEALED`].
+/// Returns a file name without the suffix [`SEALED`].
 #[must_use]
 pub fn unsealed(name: &str) -> &str {
     name.strip_suffix(SEALED).unwrap_or(name)
@@ -67,7 +67,7 @@ impl<'a> FileName<'a> {
         Self::ENDINGS.iter().any(ends_with)
     }
 
-    /// Parses the name of a finished capture file. `None`: the name has another form.
+    /// Parses the name of a finished capture file. `None`: the name does not have the default form.
     #[must_use]
     pub fn parse(path: &'a Path) -> Option<Self> {
         let whole = path.file_name()?.to_str()?;
@@ -89,7 +89,7 @@ impl<'a> FileName<'a> {
     }
 }
 
-/// Parses a number of digits only, without sign and space.
+/// Parses a number in a file name that consists of digits only, without sign and space.
 fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     let digits = text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()

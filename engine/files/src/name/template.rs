@@ -10,7 +10,7 @@ use jiff::{Timestamp, Zoned, fmt::strtime, tz::TimeZone};
 use serde::{Serialize, Serializer};
 use std::{fmt, str::FromStr};
 
-/// Template from which file names are made.
+/// Template from which the names of capture files are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameTemplate {
     text: String,
@@ -21,11 +21,13 @@ pub struct NameTemplate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum NamePart {
     Text(String),
-    /// Format of strftime(3), applied to the first record's stamp.
+    /// Part of a name template in the format of strftime(3), applied to the first record's
+    /// timestamp.
     Time(String),
     Host,
     Interface,
-    /// Queue number: `q{queue}` becomes `q07` or `all`; `{queue}` becomes `07` or `all`.
+    /// Queue number in a name template: `q{queue}` becomes `q07` or `all`; `{queue}` becomes `07`
+    /// or `all`.
     Queue {
         prefix: bool,
     },
@@ -33,16 +35,16 @@ enum NamePart {
 }
 
 impl NameTemplate {
-    /// Default of `output.name`. [`crate::name`] recognises names of this form.
+    /// Default name template of `output.name`. [`crate::name`] recognises names of this form.
     pub const DEFAULT: &'static str = "wqcap-q{queue}-{start_ns}";
 
-    /// Returns `true` for the default template, whose names [`crate::name`] recognises.
+    /// Returns `true` for the default name template, whose names [`crate::name`] recognises.
     #[must_use]
     pub fn is_default(&self) -> bool {
         self.text == Self::DEFAULT
     }
 
-    /// Returns `true` if files of different queues have different names.
+    /// Returns `true` if the name template gives files of different queues different names.
     #[must_use]
     pub fn distinguishes_queues(&self) -> bool {
         self.parts
@@ -50,15 +52,15 @@ impl NameTemplate {
             .any(|it| matches!(it, NamePart::Queue { .. }))
     }
 
-    /// Returns `true` if files that begin at different times have different names, at the
-    /// resolution of the template.
+    /// Returns `true` if the name template gives files that begin at different times different
+    /// names, at its resolution.
     #[must_use]
     pub fn distinguishes_times(&self) -> bool {
         let of_time = |it: &NamePart| matches!(it, NamePart::Time(_) | NamePart::StartNs);
         self.parts.iter().any(of_time)
     }
 
-    /// Number of folder levels in a name.
+    /// Returns the number of folder levels in names of this template.
     #[must_use]
     pub fn folder_depth(&self) -> usize {
         let of = |part: &NamePart| match part {
@@ -68,7 +70,7 @@ impl NameTemplate {
         self.parts.iter().map(of).sum()
     }
 
-    /// Returns the template with host and interface filled in, in the system's time zone.
+    /// Returns the name template with host and interface filled in, in the system's time zone.
     #[must_use]
     pub fn bind(&self, host: &str, interface: &str) -> Self {
         let parts = self.parts.iter().map(|part| match part {
@@ -83,10 +85,10 @@ impl NameTemplate {
         }
     }
 
-    /// Returns the name of a file with its extension `ending`. `queue` is `None` for a file of all
-    /// queues. `attempt` is the number of names that were already taken: `{start_ns}` is increased
-    /// by as many nanoseconds, or a number follows the name, so that names of later attempts sort
-    /// after earlier ones. The folders stay the same.
+    /// Returns the name of a capture file with its extension `ending`. `queue` is `None` for a file
+    /// of all queues. `attempt` is the number of names that were already taken: `{start_ns}` is
+    /// increased by as many nanoseconds, or a number follows the name, so that names of later
+    /// attempts sort after earlier ones. The folders stay the same.
     #[must_use]
     pub fn name(&self, queue: Option<u16>, start_ns: u64, ending: &str, attempt: u64) -> String {
         let counts = self.parts.contains(&NamePart::StartNs);
@@ -97,8 +99,8 @@ impl NameTemplate {
         format!("{name}.{ending}")
     }
 
-    /// Returns `true` if a file of this template may have this name. `stem` is any text: a file
-    /// name without its extension.
+    /// Returns `true` if a file of this name template may have this name. `stem` is any text: a
+    /// file name without its extension.
     #[must_use]
     pub fn matches(&self, stem: &str) -> bool {
         let pieces: Vec<_> = self.parts.iter().flat_map(NamePart::pieces).collect();
@@ -130,7 +132,7 @@ impl NameTemplate {
     }
 }
 
-/// Minimum number of digits of the number that follows a name that was taken.
+/// Minimum number of digits of the number that follows a file name that was taken.
 const FOLLOWER_DIGITS: usize = 3;
 
 /// Returns the suffix of a file whose name was taken `attempt` times: `_001` to `_999`, then
@@ -147,7 +149,7 @@ fn follower(attempt: u64) -> String {
     }
 }
 
-/// Returns the name without its [`follower`]. `None`: the name has no follower.
+/// Returns the file name without its [`follower`]. `None`: the name has no follower.
 fn without_follower(stem: &str) -> Option<&str> {
     let (name, number) = stem.rsplit_once('_')?;
     let digits = number.trim_start_matches(|c: char| c.is_ascii_lowercase());
@@ -155,16 +157,16 @@ fn without_follower(stem: &str) -> Option<&str> {
     (follower(attempt) == stem[name.len()..]).then_some(name)
 }
 
-/// Pattern of a part of a name.
+/// Pattern for a part of a file name that a template made.
 #[derive(Debug, PartialEq, Eq)]
 enum NamePattern {
     Text(String),
     Number,
-    /// Queue number as [`Part::Queue`] writes it.
+    /// Queue number in a file name, as [`NamePart::Queue`] writes it.
     Queue {
         prefix: bool,
     },
-    /// One or more characters except `/`.
+    /// One or more characters of a file name except `/`.
     Some,
 }
 
@@ -180,7 +182,7 @@ impl NamePart {
     }
 }
 
-/// Returns the patterns of a strftime(3) format that was tested before.
+/// Returns the file name patterns of a strftime(3) format that was tested before.
 fn pieces_of(format: &str) -> Vec<NamePattern> {
     let mut pieces = Vec::new();
     let mut rest = format;
@@ -206,7 +208,7 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Returns `true` if a name consists of these pieces.
+/// Returns `true` if a file name consists of these patterns.
 fn fits(pieces: &[NamePattern], name: &str) -> bool {
     let Some((piece, pieces)) = pieces.split_first() else {
         return name.is_empty();
@@ -227,7 +229,8 @@ fn fits(pieces: &[NamePattern], name: &str) -> bool {
     }
 }
 
-/// Returns `true` if a name begins with characters that `may_be` accepts, followed by these pieces.
+/// Returns `true` if a file name begins with characters that `may_be` accepts, followed by these
+/// patterns.
 fn begins(name: &str, may_be: fn(&str) -> bool, pieces: &[NamePattern]) -> bool {
     let ends = name.char_indices().map(|(at, c)| at + c.len_utf8());
     ends.take_while(|end| may_be(&name[..*end]))
@@ -268,9 +271,9 @@ impl FromStr for NameTemplate {
         let mut parts = Vec::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
-            let (word, after) = after
-                .split_once('}')
-                .ok_or("a { has no }; write {host}, {interface}, {queue} or {start_ns}")?;
+            let (word, after) = after.split_once('}').ok_or(
+                "a { in the name has no }; write {host}, {interface}, {queue} or {start_ns}",
+            )?;
             let (before, part) = match word {
                 "host" => (before, NamePart::Host),
                 "interface" => (before, NamePart::Interface),
@@ -281,7 +284,7 @@ impl FromStr for NameTemplate {
                 },
                 _ => {
                     return Err(format!(
-                        "{{{word}}} is not known; write {{host}}, {{interface}}, {{queue}} or {{start_ns}}"
+                        "the placeholder {{{word}}} is not known; write {{host}}, {{interface}}, {{queue}} or {{start_ns}}"
                     ));
                 }
             };
@@ -302,17 +305,18 @@ impl FromStr for NameTemplate {
         let mut parts = example.split('/');
         if parts.any(|part| part.is_empty() || part.starts_with('.')) {
             return Err(
-                "each part of a name must have a character, and not begin with a dot".into(),
+                "each file or directory of a name must have a character, and not begin with a dot"
+                    .into(),
             );
         }
         if example.contains(['\0', '\n']) {
-            return Err("a name is one line of text".into());
+            return Err("a name must be one line of text".into());
         }
         Ok(it)
     }
 }
 
-/// Appends the text between two placeholders as a literal or strftime(3) part.
+/// Appends the text between two placeholders of a name template as a literal or strftime(3) part.
 fn push(parts: &mut Vec<NamePart>, text: &str) -> Result<(), String> {
     if text.contains('%') {
         let example = in_time(text, &Zoned::default())
@@ -333,7 +337,7 @@ fn in_time(format: &str, stamp: &Zoned) -> Result<String, jiff::Error> {
     strtime::format(format, stamp)
 }
 
-/// Returns a host's or an interface's name with `_` for characters that a file name should not
+/// Returns the name of a host or interface with `_` for characters that a file name should not
 /// have.
 fn plain(name: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "._-".contains(c);

@@ -17,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Identity of a file: name, length, and time of the last write.
+/// Identity of a capture file: name, length, and time of the last write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct FileKey {
     path: PathBuf,
@@ -25,42 +25,42 @@ struct FileKey {
     written: (i64, i64),
 }
 
-/// Cached facts of a file.
+/// Cached facts of a capture file, for the evaluation of pins.
 #[derive(Clone, Debug)]
 struct CachedFile {
     begins: Beginning,
-    /// Result of the index for a set of pins: the hash of the set, and the indexes of the pins that
-    /// hold the file.
+    /// Result of the file's index for a set of pins: the hash of the set, and the positions of the
+    /// pins that hold the file.
     said: Option<(u64, Vec<usize>)>,
 }
 
-/// Finished file, and the pins that hold it.
+/// Finished capture file, and the pins that hold it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldFile {
-    /// Positions in [`Pins::sound`] of the pins that hold the file.
+    /// Positions in [`Pins::sound`] of the pins that hold the capture file.
     pub by: Vec<usize>,
-    /// Set when the file's index was used.
+    /// Set when the evaluation of pins used the file's index.
     pub indexed: bool,
-    /// Set when there are unsound pins, which hold every file.
+    /// Set when the folder has invalid pins, which hold every file.
     pub by_unsound: bool,
 }
 
 impl HeldFile {
-    /// Returns `true` if any pin holds the file.
+    /// Returns `true` if any pin holds the capture file.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.by_unsound || !self.by.is_empty()
     }
 }
 
-/// Evaluates pins, and caches what was read of each file: finished files do not change.
+/// Evaluates pins, and caches what was read of each capture file: finished files do not change.
 #[derive(Clone, Debug, Default)]
 pub struct PinEvaluator {
     known: HashMap<FileKey, CachedFile>,
 }
 
 impl PinEvaluator {
-    /// Returns for each of a folder's finished files the pins that hold it.
+    /// Returns for each of a folder's finished capture files the pins that hold it.
     pub fn evaluate(
         &mut self,
         files: &[&Path],
@@ -119,7 +119,8 @@ impl PinEvaluator {
         keys.iter().zip(reaches(&begins)).map(file).collect()
     }
 
-    /// Returns how each file begins. Cached facts of all other files are dropped.
+    /// Returns the first timestamp and chain key of each capture file. Cached facts of all other
+    /// files are dropped.
     fn begins(&mut self, keys: &[FileKey]) -> Vec<Beginning> {
         let mut before = std::mem::take(&mut self.known);
         let begins = keys.iter().map(|key| {
@@ -140,7 +141,7 @@ impl PinEvaluator {
     }
 }
 
-/// Returns the key of a file; for a missing file a key that no file has.
+/// Returns the identity of a capture file; for a missing file one that no file has.
 fn key(path: &Path) -> FileKey {
     let metadata = fs::symlink_metadata(path);
     let (len, written) = metadata.map_or((u64::MAX, (0, 0)), |it| {

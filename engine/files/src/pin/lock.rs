@@ -13,10 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum time to wait for the lock. Holders need less, and no process can block pinning or
-/// retention for longer.
+/// Maximum time to wait for the lock of a capture folder. Holders need less, and no process can
+/// block pinning or retention for longer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Interval between attempts to take the lock.
+/// Interval between attempts to take the lock of a capture folder.
 const TICK: Duration = Duration::from_millis(5);
 
 /// Exclusive lock of a capture folder: while it exists, no other process pins or deletes files.
@@ -26,8 +26,8 @@ pub struct FolderLock {
 }
 
 impl FolderLock {
-    /// Waits up to 5 s for the lock. `None`: another process keeps it, or the file system does not
-    /// support such locks.
+    /// Waits up to 5 s for the lock of a capture folder. `None`: another process keeps it, or the
+    /// file system does not support such locks.
     #[must_use]
     pub fn take(dir: &Path) -> Option<Self> {
         let folder = open_folder(dir).ok()?;

@@ -29,20 +29,20 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pin {
-    /// Start of the time range (inclusive), in nanoseconds since 1970.
+    /// Start of the pinned time range (inclusive), in nanoseconds since 1970.
     pub from_ns: u64,
-    /// End of the time range (exclusive), in nanoseconds since 1970.
+    /// End of the pinned time range (exclusive), in nanoseconds since 1970.
     pub to_ns: u64,
-    /// Filter expression of the frames held; empty: every frame.
+    /// Filter expression of the frames that the pin holds; empty: every frame.
     pub filter: String,
     /// Reason for the pin, in one line.
     pub reason: String,
-    /// Time of creation, in nanoseconds since 1970.
+    /// Time at which the pin was created, in nanoseconds since 1970.
     pub made_ns: u64,
 }
 
 impl Pin {
-    /// Maximum length of a reason and of a filter, in bytes.
+    /// Maximum length of a pin's reason and of its filter, in bytes.
     pub const LONGEST: usize = 4096;
 
     /// Returns the time range that the pin holds.
@@ -51,26 +51,26 @@ impl Pin {
         self.from_ns..self.to_ns
     }
 
-    /// Returns the problem of an invalid pin.
+    /// Returns the reason why the pin is invalid, if it is.
     fn problem(&self) -> Option<String> {
         if self.from_ns >= self.to_ns {
-            return Some("its start must be before its end".into());
+            return Some("the pin's start must be before its end".into());
         }
         if self.reason.trim().is_empty() {
-            return Some("it must have a reason".into());
+            return Some("the pin must have a reason".into());
         }
         let texts = [("reason", &self.reason), ("filter", &self.filter)];
         texts.into_iter().find_map(|(what, text)| {
             if text.len() > Self::LONGEST {
                 let (len, most) = (text.len(), Self::LONGEST);
                 return Some(format!(
-                    "its {what} has {len} bytes; at most {most} are allowed"
+                    "the pin's {what} has {len} bytes; at most {most} are allowed"
                 ));
             }
             // Control characters are refused, because texts of pins are printed on terminals, one
             // per line.
             let odd = text.chars().any(char::is_control);
-            odd.then(|| format!("its {what} must be one line of text"))
+            odd.then(|| format!("the pin's {what} must be one line of text"))
         })
     }
 }

@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Maximum number of pins of a folder.
+/// Maximum number of pins of a capture folder.
 pub const MOST_PINS: usize = 1024;
 /// Name of the folder of pins, inside the folder of capture files.
 const FOLDER: &str = ".wqcap-pins";
@@ -24,29 +24,29 @@ const MOST_BYTES: u64 = 64 << 10;
 /// Error of an operation on pins.
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
-    /// Invalid pin.
+    /// The pin is invalid, for this reason.
     #[error("invalid pin: {0}")]
     Unsound(String),
-    /// The folder has the maximum number of pins.
+    /// The capture folder has the maximum number of pins.
     #[error(
-        "{}: has {} pins, the limit per directory; remove pins with `wqcap pin release`",
+        "{}: the directory has {} pins, which is the limit; remove pins with `wqcap pin release`",
         .0.display(), MOST_PINS
     )]
     TooMany(PathBuf),
-    /// No pin has this ID.
-    #[error("{}: has no pin {id:?}; `wqcap pin list` prints all IDs", .dir.display())]
+    /// The capture folder has no pin with this ID.
+    #[error("{}: the directory has no pin {id:?}; `wqcap pin list` prints all IDs", .dir.display())]
     Unknown {
-        /// Folder of capture files that was searched.
+        /// Folder of capture files in which the pin was searched.
         dir: PathBuf,
-        /// ID that the user passed.
+        /// Pin ID that the user passed.
         id: String,
     },
-    /// Error of the file system.
+    /// The file system reports an error for the pin's file or folder.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// Path of the file or folder that the operation failed on.
+        /// Path of the file or folder on which the pin operation failed.
         path: PathBuf,
-        /// Error of the system call.
+        /// Error of the system call in a pin operation.
         source: io::Error,
     },
 }
@@ -60,21 +60,21 @@ pub struct UnsoundPin {
     pub problem: String,
 }
 
-/// Pins of a folder at the time of reading.
+/// Pins of a capture folder at the time of reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pins {
-    /// Valid pins with their IDs, sorted by ID.
+    /// Valid pins of the capture folder with their IDs, sorted by ID.
     pub sound: Vec<(String, Pin)>,
-    /// Invalid pins. If there is any, every capture file is held.
+    /// Invalid pins of the capture folder. If there is any, every capture file is held.
     pub unsound: Vec<UnsoundPin>,
-    /// Other entries of the folder that were not opened, a line each.
+    /// Notes on other entries of the folder of pins, which were not opened, a line each.
     pub notes: Vec<String>,
 }
 
 /// Access to the pins of a folder of capture files.
 #[derive(Clone, Copy, Debug)]
 pub struct PinFolder<'a> {
-    /// Folder of capture files.
+    /// Folder of capture files to which the pins belong.
     pub dir: &'a Path,
 }
 
@@ -93,7 +93,7 @@ impl PinFolder<'_> {
         self.dir.join(FOLDER)
     }
 
-    /// Reads all pins of the folder.
+    /// Reads all pins of the capture folder.
     #[must_use]
     pub fn read(&self) -> Pins {
         let mut pins = Pins::default();
@@ -126,14 +126,17 @@ impl PinFolder<'_> {
             }
             if pins.sound.len() + pins.unsound.len() >= MOST_PINS {
                 return Err(format!(
-                    "has more than {MOST_PINS} pins; the others were not read"
+                    "the directory has more than {MOST_PINS} pins; the others were not read"
                 ));
             }
             match entry_of(&path) {
                 PinEntry::Sound(id, pin) => pins.sound.push((id, pin)),
                 PinEntry::Unsound(problem) => pins.unsound.push(UnsoundPin { path, problem }),
                 PinEntry::Other => {
-                    let note = format!("{:?}: left out: not a regular file", path.display());
+                    let note = format!(
+                        "{:?}: not a regular file, and left out of the pins",
+                        path.display()
+                    );
                     pins.notes.push(note);
                 }
                 PinEntry::Gone => {}
@@ -142,7 +145,7 @@ impl PinFolder<'_> {
         Ok(())
     }
 
-    /// Writes a pin and returns its ID.
+    /// Writes a pin to the capture folder and returns its ID.
     ///
     /// # Errors
     /// The pin is invalid, the folder has the maximum number of pins, or it cannot be written to.
@@ -213,7 +216,7 @@ impl PinFolder<'_> {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Returns the pin of an ID.
+    /// Returns the pin with this ID.
     ///
     /// # Errors
     /// The folder has no pin of this ID, or the pin is invalid.
@@ -235,7 +238,7 @@ impl PinFolder<'_> {
         }
     }
 
-    /// Removes a pin, also an invalid one.
+    /// Removes a pin from the capture folder, also an invalid one.
     ///
     /// # Errors
     /// The folder has no pin of this ID, or the pin cannot be removed.
@@ -354,7 +357,7 @@ mod tests {
                     filter: long.clone(),
                     ..pin("x")
                 },
-                "its filter has 4097",
+                "the pin's filter has 4097",
             ),
         ] {
             let problem = folder.add(&wrong).expect_err(part).to_string();

@@ -10,30 +10,30 @@ use std::{
     ops::Range,
 };
 
-/// Maximum length of an accepted frame in bytes; libpcap accepts a quarter of this.
+/// Maximum length in bytes of a frame that the reader accepts; libpcap accepts a quarter of this.
 pub const MAX_FRAME: u32 = 1 << 20;
 
-/// Maximum number of interfaces in a file.
+/// Maximum number of interfaces in a capture file.
 pub const MOST_INTERFACES: usize = 1 << 16;
 
 /// Kind of the end of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileEnd {
-    /// The file ends with a complete record.
+    /// The capture file ends with a complete record.
     Clean,
-    /// The file ends within a record.
+    /// The capture file ends within a record.
     Torn {
-        /// Offset of the truncated record.
+        /// Offset of the truncated record in the capture file.
         offset: u64,
-        /// Number of bytes present of the record.
+        /// Number of bytes of the truncated record that are present.
         bytes: u64,
     },
-    /// The file ends with zeros, which direct I/O leaves as padding.
+    /// The capture file ends with zeros, which direct I/O leaves as padding.
     Padding {
-        /// Offset of the first zero.
+        /// Offset of the first zero of the padding in the capture file.
         offset: u64,
-        /// Number of zeros.
+        /// Number of zeros in the padding.
         bytes: u64,
     },
 }
@@ -53,69 +53,69 @@ impl fmt::Display for FileEnd {
     }
 }
 
-/// Counts of contradictions in a file that did not stop the reader.
+/// Counts of contradictions in a capture file that did not stop the reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Anomalies {
-    /// Records with a captured length above the frame's length on the wire.
+    /// Number of records with a captured length above the frame's length on the wire.
     pub longer_than_frame: u64,
-    /// Records longer than the snapshot length.
+    /// Number of records longer than the snapshot length.
     pub above_snaplen: u64,
-    /// Records with a timestamp fraction of one second or more; usually nanoseconds in a file
-    /// declared with microseconds.
+    /// Number of records with a timestamp fraction of one second or more; usually nanoseconds in a
+    /// file declared with microseconds.
     pub fraction_above_second: u64,
-    /// Records without a timestamp.
+    /// Number of records without a timestamp.
     pub unstamped: u64,
-    /// pcapng blocks other than packets, interfaces, statistics, and secrets if those are
+    /// Number of pcapng blocks other than packets, interfaces, statistics, and secrets if those are
     /// collected.
     pub other_blocks: u64,
-    /// Options of section headers: comments, hardware, operating system, program.
+    /// Number of options of section headers: comments, hardware, operating system, program.
     pub section_options: u64,
-    /// Names, comments and descriptions of interfaces beyond the limit
+    /// Number of names, comments and descriptions of interfaces beyond the limit
     /// [`MOST_TEXTS`](crate::format::pcapng::MOST_TEXTS), which were not kept.
     pub texts_left_out: u64,
 }
 
-/// Reason why a file cannot be read, or cannot be read further.
+/// Reason why a capture file cannot be read, or cannot be read further.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The system reports an I/O error.
+    /// The system reports an I/O error for the capture file.
     #[error("at byte {offset}: {source}")]
     Io {
-        /// Offset in the file.
+        /// Offset in the capture file at which the I/O error occurred.
         offset: u64,
-        /// Error of the system.
+        /// Error that the system reports.
         source: io::Error,
     },
-    /// The file has no bytes.
+    /// The capture file has no bytes.
     #[error("the file is empty; a capture file has at least a header")]
     Empty,
-    /// The file begins with the magic number of no supported format.
-    #[error("not a pcap or pcapng file (it begins with {0})")]
+    /// The capture file begins with the magic number of no supported format.
+    #[error("the file is not a pcap or pcapng file; it begins with the bytes {0}")]
     Unknown(String),
-    /// The file is compressed with an unsupported method; the field is the command that
+    /// The capture file is compressed with an unsupported method; the field is the command that
     /// decompresses it.
     #[error("the file is compressed; decompress it first: {0}")]
     Compressed(&'static str),
-    /// The file describes more than [`MOST_INTERFACES`] interfaces.
+    /// The capture file describes more than [`MOST_INTERFACES`] interfaces.
     #[error(
-        "at byte {offset}: more than {MOST_INTERFACES} interfaces; describe fewer, or split the file"
+        "at byte {offset}: the file has more than {MOST_INTERFACES} interfaces; describe fewer, or split the file"
     )]
     TooManyInterfaces {
-        /// Offset of the first interface description beyond the limit.
+        /// Offset in the capture file of the first interface description beyond the limit.
         offset: u64,
     },
-    /// The file violates its format.
+    /// The capture file violates its format.
     #[error("at byte {offset}: {problem}")]
     Damaged {
-        /// Offset of the record.
+        /// Offset of the damaged record in the capture file.
         offset: u64,
-        /// Description of the violation.
+        /// Description of the format violation.
         problem: String,
     },
 }
 
 impl ReadError {
-    /// Returns `true` if the file does not exist.
+    /// Returns `true` if the capture file does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
@@ -123,46 +123,47 @@ impl ReadError {
 }
 
 impl From<io::Error> for ReadError {
-    /// Wraps an error of opening a file or reading its first byte.
+    /// Wraps an error of opening a capture file or reading its first byte.
     fn from(source: io::Error) -> Self {
         Self::Io { offset: 0, source }
     }
 }
 
-/// Decoded header of the record at the start of the window.
+/// Decoded header of the record at the start of the reader's window.
 #[derive(Default)]
 pub(super) struct RecordHead {
-    /// Index of the interface in the file.
+    /// Index in the capture file of the record's interface.
     pub(super) interface: usize,
-    /// Timestamp in nanoseconds since 1970.
+    /// Timestamp of the record in nanoseconds since 1970.
     pub(super) ns: u64,
-    /// Length of the frame on the wire in bytes.
+    /// Length of the record's frame on the wire in bytes.
     pub(super) len: u32,
-    /// Range of the frame in the window.
+    /// Range of the record's frame in the reader's window.
     pub(super) data: Range<usize>,
-    /// Range of the options in the window.
+    /// Range of the record's options in the reader's window.
     pub(super) options: Range<usize>,
-    /// Length of the whole record in bytes.
+    /// Length of the whole record in the capture file, in bytes.
     pub(super) total: usize,
 }
 
-/// Position and state of a reader in a file.
+/// Position and state of a reader in a capture file.
 pub(super) struct Cursor<R> {
-    /// Buffered bytes from the current record on.
+    /// Window with the buffered bytes of the capture file from the current record on.
     pub(super) window: Window<R>,
-    /// Interfaces described so far.
+    /// Interfaces that the capture file has described so far.
     pub(super) interfaces: Vec<Interface>,
-    /// Header of the current record.
+    /// Header of the reader's current record.
     pub(super) head: RecordHead,
-    /// Anomalies counted so far.
+    /// Anomalies of the capture file counted so far.
     pub(super) anomalies: Anomalies,
     /// Remaining budget for interface texts.
     pub(super) texts: TextBudget,
-    /// Host name of the current section.
+    /// Host name of the current pcapng section.
     pub(super) host: Option<String>,
-    /// Secrets read since the last call of `take_secrets`; `None` if they are not collected.
+    /// Decryption secrets read since the last call of `take_secrets`; `None` if they are not
+    /// collected.
     pub(super) secrets: Option<Vec<Secrets>>,
-    /// End of the last complete record or block.
+    /// End in the capture file of the last complete record or block.
     pub(super) sound_end: u64,
 }
 
@@ -180,7 +181,7 @@ impl<R: Read> Cursor<R> {
         }
     }
 
-    /// Reads until the window has `n` bytes. Returns `false` if the source ends before.
+    /// Reads until the reader's window has `n` bytes. Returns `false` if the source ends before.
     #[inline]
     pub(super) fn ensure(&mut self, n: usize) -> Result<bool, ReadError> {
         self.window.ensure(n).map_err(|source| ReadError::Io {
@@ -189,7 +190,7 @@ impl<R: Read> Cursor<R> {
         })
     }
 
-    /// Returns an error for the record at the current offset.
+    /// Returns an error for the record at the reader's current offset.
     pub(super) fn damaged(&self, problem: impl Into<String>) -> ReadError {
         ReadError::Damaged {
             offset: self.window.offset(),
@@ -197,7 +198,7 @@ impl<R: Read> Cursor<R> {
         }
     }
 
-    /// Returns the kind of the file's end, from the bytes left in the window.
+    /// Returns the kind of the capture file's end, from the bytes left in the window.
     pub(super) fn ended(&self) -> FileEnd {
         let (offset, rest) = (self.window.offset(), self.window.held());
         let bytes = rest.len() as u64;
@@ -210,8 +211,8 @@ impl<R: Read> Cursor<R> {
         }
     }
 
-    /// Skips zeros at the start of a record. Returns the padding if only zeros follow, and an error
-    /// otherwise.
+    /// Skips zeros at the start of a record. Returns the padding if only zeros follow up to the
+    /// file's end, and an error otherwise.
     pub(super) fn zeros(&mut self) -> Result<FileEnd, ReadError> {
         let offset = self.window.offset();
         loop {

@@ -22,38 +22,38 @@ use zstd_safe::{DCtx, InBuffer, OutBuffer};
 const LZ4: u32 = 0x184d_2204;
 /// Magic number of a zstd frame.
 const ZSTD: u32 = 0xfd2f_b528;
-/// First of 16 magic numbers of skippable frames, which differ in the last four bits.
+/// First of 16 magic numbers of skippable zstd or LZ4 frames, which differ in the last four bits.
 const SKIPPABLE: u32 = 0x184d_2a50;
-/// Size in bytes of the buffer for compressed input.
+/// Size in bytes of the decompressor's buffer for compressed input.
 const PIECE: usize = 64 << 10;
 
-/// Reader of a file's content, compressed or not.
+/// Reader of the content of a capture file, compressed or not.
 pub struct Decompressor<R: Read> {
-    /// Decoder for the format of the file.
+    /// Decoder for the compression format of the file.
     codec: Codec<R>,
-    /// Frame ends that have not been taken, if they are recorded: offsets in the file and in the
-    /// content.
+    /// Ends of compressed frames that have not been taken, if they are recorded: offsets in the
+    /// file and in the content.
     frame_ends: Option<VecDeque<(u64, u64)>>,
-    /// Set while the position is inside a compressed frame.
+    /// Set while the decompressor's position is inside a compressed frame.
     in_frame: bool,
-    /// Number of content bytes returned so far.
+    /// Number of content bytes that the decompressor has returned so far.
     produced: u64,
-    /// End of the last complete frame: offsets in the file and in the content.
+    /// End of the last complete compressed frame: offsets in the file and in the content.
     sound: (u64, u64),
 }
 
-/// Decoder with its input.
+/// Decoder of a compression format with its input.
 enum Codec<R: Read> {
-    /// Uncompressed file.
+    /// No decoder: the file is not compressed.
     Plain(Window<R>),
-    /// LZ4 decoder.
+    /// LZ4 decoder with its input.
     Lz4(Box<FrameDecoder<Window<R>>>),
-    /// zstd decoder.
+    /// zstd decoder with its input.
     Zstd(Box<(DCtx<'static>, Window<R>)>),
 }
 
 impl<R: Read> Decompressor<R> {
-    /// Reads the first bytes of a source and selects the decoder by its magic number.
+    /// Reads the first bytes of a file and selects the decoder by its magic number.
     ///
     /// # Errors
     /// The source fails, or memory is exhausted.
@@ -80,7 +80,7 @@ impl<R: Read> Decompressor<R> {
         })
     }
 
-    /// Enables recording of frame ends for [`Decompressor::take_frame_end`].
+    /// Enables recording of compressed frames' ends for [`Decompressor::take_frame_end`].
     #[must_use]
     pub fn noting_frame_ends(self) -> Self {
         Self {
@@ -89,28 +89,29 @@ impl<R: Read> Decompressor<R> {
         }
     }
 
-    /// Returns `true` if the source is compressed.
+    /// Returns `true` if the decompressor's file is compressed.
     #[must_use]
     pub fn is_compressed(&self) -> bool {
         !matches!(self.codec, Codec::Plain(_))
     }
 
-    /// Takes the next recorded frame end at or before offset `place` of the content. Returns its
-    /// offset in the file and in the content. All frame ends before the last byte read are
-    /// recorded.
+    /// Takes the next recorded end of a compressed frame at or before offset `place` of the
+    /// content. Returns its offset in the file and in the content. All ends before the last byte
+    /// read are recorded.
     pub fn take_frame_end(&mut self, place: u64) -> Option<(u64, u64)> {
         self.frame_ends
             .as_mut()?
             .pop_front_if(|(_, end)| *end <= place)
     }
 
-    /// Returns the end of the last complete frame read: offsets in the file and in the content.
+    /// Returns the end of the last complete compressed frame read: offsets in the file and in the
+    /// content.
     #[must_use]
     pub fn sound_end(&self) -> (u64, u64) {
         self.sound
     }
 
-    /// Returns the window over the source.
+    /// Returns the window over the compressed file.
     fn input(&mut self) -> &mut Window<R> {
         match &mut self.codec {
             Codec::Plain(input) => input,
@@ -119,7 +120,7 @@ impl<R: Read> Decompressor<R> {
         }
     }
 
-    /// Returns an error for the frame after the last complete one.
+    /// Returns an error for the compressed frame after the last complete one.
     fn damaged(&self, problem: impl std::fmt::Display, kind: ErrorKind) -> io::Error {
         let at = self.sound.0;
         io::Error::new(
@@ -128,8 +129,8 @@ impl<R: Read> Decompressor<R> {
         )
     }
 
-    /// Advances to the next compressed frame and skips skippable frames. Returns `false` at the end
-    /// of the file.
+    /// Advances to the next compressed frame and skips skippable zstd or LZ4 frames. Returns
+    /// `false` at the end of the file.
     fn begin_frame(&mut self) -> io::Result<bool> {
         let mine = match self.codec {
             Codec::Lz4(_) => LZ4,
@@ -157,7 +158,8 @@ impl<R: Read> Decompressor<R> {
         }
     }
 
-    /// Decompresses bytes of the current frame into `out`. Returns 0 at the end of the frame.
+    /// Decompresses bytes of the current compressed frame into `out`. Returns 0 at the end of the
+    /// frame.
     fn read_frame(&mut self, out: &mut [u8]) -> io::Result<usize> {
         match &mut self.codec {
             Codec::Plain(input) => input.read(out),
@@ -231,14 +233,15 @@ impl<R: Read> Read for Decompressor<R> {
     }
 }
 
-/// Returns the next four bytes without consuming them; `None` if the source ends before.
+/// Returns the next four bytes of the file without consuming them; `None` if the file ends before.
 fn magic(input: &mut Window<impl Read>) -> io::Result<Option<u32>> {
     input.ensure(4)?;
     let magic = input.held().first_chunk();
     Ok(magic.map(|magic| u32::from_le_bytes(*magic)))
 }
 
-/// Skips a skippable frame by its length field. Returns `false` if the source ends before.
+/// Skips a skippable zstd or LZ4 frame by its length field. Returns `false` if the file ends
+/// before.
 fn skip_frame(input: &mut Window<impl Read>) -> io::Result<bool> {
     if !input.ensure(8)? {
         return Ok(false);
@@ -248,8 +251,8 @@ fn skip_frame(input: &mut Window<impl Read>) -> io::Result<bool> {
     Ok(io::copy(&mut input.take(len), &mut io::sink())? == len)
 }
 
-/// Returns the length in bytes of a compressed file up to the end of its first frame with content;
-/// `None` if the file is not compressed.
+/// Returns the length in bytes of a compressed file up to the end of its first compressed frame
+/// with content; `None` if the file is not compressed.
 ///
 /// # Errors
 /// The file cannot be read, or a frame in this part is damaged.

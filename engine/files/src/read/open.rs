@@ -19,7 +19,7 @@ use std::{
     vec,
 };
 
-/// Reader of a file, of selected ranges of a file, or of standard input, compressed or not.
+/// Reader of a capture file, of selected ranges of it, or of standard input, compressed or not.
 pub type FileReader = PacketReader<Decompressor<Box<dyn Read + Send>>>;
 
 /// Opens a capture file; `-` is standard input.
@@ -30,50 +30,50 @@ pub fn open(path: &Path) -> Result<FileReader, ReadError> {
     FileRanges::named(path.to_owned()).open()
 }
 
-/// File to read, whole or in part, with the byte ranges.
+/// Capture file to read, whole or in part, with the byte ranges.
 #[derive(Clone, Debug)]
 pub struct FileRanges {
-    /// Path of the file.
+    /// Path of the capture file.
     pub path: PathBuf,
-    /// Byte ranges to read, in order.
+    /// Byte ranges of the capture file to read, in order.
     pub(crate) ranges: Vec<Range<u64>>,
-    /// Folder in which the file was listed; `None` if the user named the file. Files of a folder
-    /// may be deleted at any time, so a missing file is not an error.
+    /// Folder in which the capture file was listed; `None` if the user named the file. Files of a
+    /// folder may be deleted at any time, so a missing file is not an error.
     pub found_in: Option<PathBuf>,
-    /// Set if the user named the file, which may then be a pipe or a link.
+    /// Set if the user named the capture file, which may then be a pipe or a link.
     pub(crate) is_named: bool,
-    /// Counter of the bytes read from the file.
+    /// Counter of the bytes read from the capture file.
     pub meter: ReadMeter,
-    /// Source of the content if it is not a local file.
+    /// Source of the capture file's content if it is not a local file.
     pub(crate) remote: Option<Arc<dyn RemoteContent>>,
 }
 
-/// Content that is not in a local file, such as an object of a store.
+/// Content of a capture file that is not local, such as an object of a store.
 pub trait RemoteContent: Debug + Send + Sync {
-    /// Returns the name of the content for messages.
+    /// Returns the name of the remote content for messages.
     fn name(&self) -> String;
 
-    /// Opens the content for reading its ranges in order; see [`FileRanges::new`]. `beginning` is
-    /// set if little more than the first record is needed.
+    /// Opens the remote content for reading its ranges in order; see [`FileRanges::new`].
+    /// `beginning` is set if little more than the first record is needed.
     ///
     /// # Errors
     /// The content is missing or has changed.
     fn read(&self, beginning: bool) -> io::Result<Box<dyn Read + Send>>;
 }
 
-/// Counter of the bytes read from files. Each byte of a file is counted once, even if it is read
-/// several times.
+/// Counter of the bytes read from capture files. Each byte of a file is counted once, even if it is
+/// read several times.
 #[derive(Clone, Debug, Default)]
 pub struct ReadMeter {
-    /// Bytes read from all files that share this counter.
+    /// Number of bytes read from all files that share this counter.
     total: Arc<AtomicU64>,
-    /// Highest offset read in this file. Bytes before it count as read, because a reader of a later
-    /// part has read everything it needs before that part.
+    /// Highest offset read in this capture file. Bytes before it count as read, because a reader of
+    /// a later part has read everything it needs before that part.
     read_to: Arc<AtomicU64>,
 }
 
 impl ReadMeter {
-    /// Creates a counter for another file that adds to the same total.
+    /// Creates a read counter for another capture file that adds to the same total.
     #[must_use]
     pub fn for_another_file(&self) -> Self {
         Self {
@@ -82,13 +82,13 @@ impl ReadMeter {
         }
     }
 
-    /// Returns the bytes read from all files that share this counter.
+    /// Returns the number of bytes read from all files that share this counter.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Counts a byte range of this file as read.
+    /// Counts a byte range of this capture file as read.
     fn count(&self, part: Range<u64>) {
         let read_to = self.read_to.fetch_max(part.end, Ordering::Relaxed);
         let new = part.end.saturating_sub(part.start.max(read_to));
@@ -97,7 +97,7 @@ impl ReadMeter {
 }
 
 impl FileRanges {
-    /// Selects the whole of a file that the user named; `-` is standard input.
+    /// Selects the whole of a capture file that the user named; `-` is standard input.
     #[must_use]
     pub fn named(path: PathBuf) -> Self {
         Self {
@@ -106,15 +106,15 @@ impl FileRanges {
         }
     }
 
-    /// Selects the whole file; `-` is standard input.
+    /// Selects the whole capture file; `-` is standard input.
     #[must_use]
     pub fn whole(path: PathBuf) -> Self {
         Self::new(path, std::iter::once(0..u64::MAX).collect())
     }
 
-    /// Selects byte ranges of a file, in order. The first range must begin with the header before
-    /// the first record. Each range must contain complete records; in a compressed file, complete
-    /// compressed frames of complete records.
+    /// Selects byte ranges of a capture file, in order. The first range must begin with the header
+    /// before the first record. Each range must contain complete records; in a compressed file,
+    /// complete compressed frames of complete records.
     #[must_use]
     pub fn new(path: PathBuf, ranges: Vec<Range<u64>>) -> Self {
         Self {
@@ -127,8 +127,8 @@ impl FileRanges {
         }
     }
 
-    /// Selects byte ranges of remote content. Ports and streams are derived as for the file `name`
-    /// in `folder`.
+    /// Selects byte ranges of remote content. Ports and streams of a merge are derived as for the
+    /// file `name` in `folder`.
     #[must_use]
     pub fn from_remote(
         folder: &Path,
@@ -143,12 +143,12 @@ impl FileRanges {
         }
     }
 
-    /// Returns `true` if the content is not a local file.
+    /// Returns `true` if the content of the capture file is not local.
     pub(crate) fn is_remote(&self) -> bool {
         self.remote.is_some()
     }
 
-    /// Returns the name for messages.
+    /// Returns the capture file's name for messages.
     pub(crate) fn shown(&self) -> String {
         match &self.remote {
             Some(content) => content.name(),
@@ -156,35 +156,36 @@ impl FileRanges {
         }
     }
 
-    /// Returns the file with other byte ranges; see [`FileRanges::new`].
+    /// Returns the capture file with other byte ranges; see [`FileRanges::new`].
     #[must_use]
     pub(crate) fn with_ranges(self, ranges: Vec<Range<u64>>) -> Self {
         Self { ranges, ..self }
     }
 
-    /// Returns the folder of the file.
+    /// Returns the folder of the capture file.
     pub(crate) fn folder(&self) -> &Path {
         let own = || self.path.parent().unwrap_or(Path::new(""));
         self.found_in.as_deref().unwrap_or_else(own)
     }
 
-    /// Returns a note if the file cannot be read because it was deleted after it was listed.
+    /// Returns a note if the capture file cannot be read because it was deleted after it was
+    /// listed.
     pub(crate) fn note_if_deleted(&self, e: &ReadError) -> Option<String> {
         let was_listed = self.found_in.is_some() && !self.is_remote();
         (was_listed && e.is_not_found()).then(|| {
             let shown = self.path.display();
-            format!("{shown}: was deleted before it could be read, and is left out")
+            format!("{shown}: the file was deleted before it could be read, and is left out")
         })
     }
 
-    /// Returns the number of bytes to read from a file of `len` bytes.
+    /// Returns the number of bytes to read from a capture file of `len` bytes.
     #[must_use]
     pub fn bytes(&self, len: u64) -> u64 {
         let bytes = |r: &Range<u64>| r.end.min(len).saturating_sub(r.start);
         self.ranges.iter().map(bytes).fold(0, u64::saturating_add)
     }
 
-    /// Opens the file for reading.
+    /// Opens the byte ranges of the capture file for reading.
     ///
     /// # Errors
     /// The file cannot be read, or it is not a capture file.
@@ -192,7 +193,7 @@ impl FileRanges {
         self.open_with_window(WHOLE_FILE, false)
     }
 
-    /// Opens the file with a small buffer, for callers that need only its beginning.
+    /// Opens the capture file with a small buffer, for callers that need only its beginning.
     ///
     /// # Errors
     /// See [`FileRanges::open`].
@@ -209,7 +210,7 @@ impl FileRanges {
         PacketReader::with_window(Decompressor::new(source)?, window)
     }
 
-    /// Opens a local file, not standard input, for reading the raw bytes of the ranges.
+    /// Opens a local capture file, not standard input, for reading the raw bytes of the ranges.
     pub(crate) fn source(&self) -> io::Result<impl Read + use<>> {
         let mut ranges = self.ranges.clone().into_iter();
         let file = match self.is_named {
@@ -226,17 +227,17 @@ impl FileRanges {
     }
 }
 
-/// Reader of the ranges of a file, in order.
+/// Reader of the byte ranges of a capture file, in order.
 struct RangeSource {
-    /// Open file.
+    /// Open capture file from which the ranges are read.
     file: Content,
-    /// Current position in the file.
+    /// Current position of the range reader in the capture file.
     here: u64,
-    /// Unread part of the current range.
+    /// Unread part of the current byte range.
     now: Range<u64>,
-    /// Ranges after the current one.
+    /// Byte ranges after the current one.
     rest: vec::IntoIter<Range<u64>>,
-    /// Counter of the bytes read.
+    /// Counter of the bytes read from the capture file.
     meter: ReadMeter,
 }
 

@@ -19,7 +19,8 @@ use std::io::Read;
 pub const PROGRAM: &str = concat!("wqcap ", env!("CARGO_PKG_VERSION"));
 /// Program name in the section headers of merged and extracted files.
 pub const MERGE_PROGRAM: &str = concat!("wqcap ", env!("CARGO_PKG_VERSION"), " merge");
-/// Maximum number of bytes read for the detection; section headers of captures are shorter.
+/// Maximum number of bytes read to detect which program wrote a file; section headers of captures
+/// are shorter.
 const HEAD: u64 = 64 << 10;
 
 /// Returns `true` if a file begins with the section header of a capture of any version, or with a
@@ -56,13 +57,13 @@ pub fn is_merged(mut file: impl Read) -> bool {
         .is_some_and(is_version)
 }
 
-/// Returns `true` for a program name of the form `wqcap 1.2.3`.
+/// Returns `true` for a program name in a section header of the form `wqcap 1.2.3`.
 fn is_version(program: &[u8]) -> bool {
     let version = program.strip_prefix(b"wqcap ".as_slice());
     version.is_some_and(|it| !it.is_empty() && !it.contains(&b' '))
 }
 
-/// Returns the program name in a section header.
+/// Returns the program name in a pcapng section header.
 fn program(head: &[u8]) -> Option<&[u8]> {
     if !head.starts_with(&SECTION_HEADER.to_ne_bytes()) {
         return None;

@@ -4,11 +4,12 @@ use super::cursor::{Cursor, FileEnd, MAX_FRAME, ReadError, RecordHead};
 use crate::format::{SECOND, pcap::RecordLayout};
 use std::io::Read;
 
-/// Minimum number of zero bytes that are taken as padding; a few empty records are shorter.
+/// Minimum number of zero bytes at the end of a pcap file that are taken as padding; a few empty
+/// records are shorter.
 const ALL_ZERO: usize = 512;
 
-/// Decodes the record at the start of the window into the cursor's head. Returns the end of the
-/// file after the last record.
+/// Decodes the pcap record at the start of the window into the cursor's head. Returns the end of
+/// the file after the last record.
 #[inline]
 pub(super) fn next_record<R: Read>(
     cursor: &mut Cursor<R>,
@@ -29,7 +30,7 @@ pub(super) fn next_record<R: Read>(
     }
     if caplen > MAX_FRAME {
         return Err(cursor.damaged(format!(
-            "a record of {caplen} bytes; at most {MAX_FRAME} are accepted"
+            "a record of {caplen} bytes is too long; at most {MAX_FRAME} are accepted"
         )));
     }
     let total = layout.header_len + caplen as usize;

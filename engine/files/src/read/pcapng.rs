@@ -15,26 +15,26 @@ use crate::format::{
 };
 use std::io::Read;
 
-/// Maximum length of a host name in bytes; HOST_NAME_MAX of Linux is less.
+/// Maximum length in bytes of a host name in a section header; HOST_NAME_MAX of Linux is less.
 const MOST_HOST: usize = 255;
 
-/// Maximum length of an accepted block in bytes.
+/// Maximum length in bytes of a pcapng block that the reader accepts.
 pub const MAX_BLOCK: u32 = 16 << 20;
 
-/// Maximum number of bytes of secrets that are kept between two packets.
+/// Maximum number of bytes of decryption secrets that are kept between two packets.
 const MOST_SECRETS: usize = 16 << 20;
 
 /// Current section of a pcapng file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CurrentSection {
-    /// Byte order of the section.
+    /// Byte order of the current pcapng section.
     pub(super) order: ByteOrder,
-    /// Index in the file of the section's first interface.
+    /// Index in the pcapng file of the section's first interface.
     first: usize,
 }
 
-/// Decodes the next packet block into the cursor's head. Returns the end of the file after the last
-/// packet. `section` is the current section and is updated at each section header.
+/// Decodes the next pcapng packet block into the cursor's head. Returns the end of the file after
+/// the last packet. `section` is the current section and is updated at each section header.
 #[inline]
 pub(super) fn next_packet<R: Read>(
     cursor: &mut Cursor<R>,
@@ -63,7 +63,7 @@ pub(super) fn next_packet<R: Read>(
         const LEAST: u32 = EMPTY_BLOCK_LEN as u32;
         if !(LEAST..=MAX_BLOCK).contains(&total) || !total.is_multiple_of(4) {
             return Err(cursor.damaged(format!(
-                "a block of type {kind:#x} and {total} bytes; the length must be a multiple of 4 from {LEAST} to \
+                "a pcapng block of type {kind:#x} has {total} bytes; the length must be a multiple of 4 from {LEAST} to \
                  {MAX_BLOCK}"
             )));
         }
@@ -75,7 +75,7 @@ pub(super) fn next_packet<R: Read>(
         let closing = it.order.u32(block, total - BLOCK_TRAILER_LEN) as usize;
         if closing != total {
             return Err(cursor.damaged(format!(
-                "a block of {total} bytes whose trailing length is {closing}"
+                "a pcapng block of {total} bytes has the trailing length {closing}"
             )));
         }
         let packet = PacketFields::decode(block, it.order);
@@ -89,10 +89,11 @@ pub(super) fn next_packet<R: Read>(
     }
 }
 
-/// Starts a section at its header block: sets the byte order, and restarts the interface numbers.
+/// Starts a pcapng section at its header block: sets the byte order, and restarts the interface
+/// numbers.
 fn begin_section<R: Read>(cursor: &mut Cursor<R>) -> Result<CurrentSection, ReadError> {
     let order = section_order(cursor.window.held())
-        .ok_or_else(|| cursor.damaged("a section header without a byte-order magic"))?;
+        .ok_or_else(|| cursor.damaged("the section header has no byte-order magic"))?;
     if cursor.ensure(16)? {
         let version = order.u16(cursor.window.held(), 12);
         if version != 1 {
@@ -107,7 +108,7 @@ fn begin_section<R: Read>(cursor: &mut Cursor<R>) -> Result<CurrentSection, Read
     })
 }
 
-/// Records the content of a block that is not a packet.
+/// Records the content of a pcapng block that is not a packet.
 fn other_block<R: Read>(
     cursor: &mut Cursor<R>,
     section: CurrentSection,
@@ -151,7 +152,7 @@ fn other_block<R: Read>(
     Ok(())
 }
 
-/// Checks the fields of a packet block and sets the cursor's head.
+/// Checks the fields of a pcapng packet block and sets the cursor's head.
 #[inline]
 fn packet_block<R: Read>(
     cursor: &mut Cursor<R>,
@@ -161,7 +162,7 @@ fn packet_block<R: Read>(
 ) -> Result<(), String> {
     let index = section.first + packet.interface;
     let Some(interface) = cursor.interfaces.get(index) else {
-        return Err("a packet of an interface that is not described".into());
+        return Err("the packet's interface is not described in the file".into());
     };
     let (snaplen, end) = (interface.snaplen, total - BLOCK_TRAILER_LEN);
     let (ns, caplen) = match packet.ticks {
@@ -171,7 +172,9 @@ fn packet_block<R: Read>(
     };
     let data = packet.data..packet.data.saturating_add(caplen as usize);
     if data.end > end || caplen > MAX_FRAME {
-        return Err(format!("a packet of {caplen} bytes in a block of {total}"));
+        return Err(format!(
+            "a packet of {caplen} bytes is too long for its block of {total} bytes"
+        ));
     }
     cursor.anomalies.unstamped += u64::from(packet.ticks.is_none());
     cursor.anomalies.longer_than_frame += u64::from(caplen > packet.len);

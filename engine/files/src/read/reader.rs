@@ -17,53 +17,53 @@ use std::{io::Read, mem};
 /// Packet record of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// Index into [`PacketReader::interfaces`].
+    /// Index of the packet's interface in [`PacketReader::interfaces`].
     pub interface: usize,
-    /// Timestamp in nanoseconds since 1970. A record without a timestamp has that of the previous
-    /// record.
+    /// Timestamp of the packet in nanoseconds since 1970. A record without a timestamp has that of
+    /// the previous record.
     pub ns: u64,
-    /// Length of the frame on the wire in bytes.
+    /// Length of the packet's frame on the wire in bytes.
     pub len: u32,
-    /// Captured bytes of the frame.
+    /// Captured bytes of the packet's frame.
     pub bytes: &'a [u8],
-    /// Raw options of the record in the byte order `order`; empty in pcap.
+    /// Raw options of the packet record in the byte order `order`; empty in pcap.
     pub options: &'a [u8],
-    /// Byte order of this part of the file.
+    /// Byte order of the file section that holds the packet.
     pub order: ByteOrder,
-    /// Offset of the record in the file.
+    /// Offset of the packet record in the capture file.
     pub offset: u64,
 }
 
 /// Reader of the packets of a capture file.
 pub struct PacketReader<R> {
-    /// Position in the file.
+    /// Position of the packet reader in the capture file.
     cursor: Cursor<R>,
-    /// Format of the file.
+    /// Format of the capture file that is read.
     layout: FileLayout,
-    /// Number of packets returned so far.
+    /// Number of packets that the reader has returned so far.
     packets: u64,
-    /// State of the iteration.
+    /// State of the reader's iteration over packets.
     state: ReaderState,
 }
 
-/// Format of a file, with the state that its decoder needs.
+/// Format of a capture file, with the state that its decoder needs.
 enum FileLayout {
-    /// pcap, with the layout of its records.
+    /// The file is pcap, with this layout of its records.
     Pcap(RecordLayout),
-    /// pcapng, with the current section; `None` before the first section header.
+    /// The file is pcapng, with the current section; `None` before the first section header.
     Pcapng(Option<CurrentSection>),
 }
 
-/// State of the iteration over packets.
+/// State of the reader's iteration over packets.
 #[derive(Clone, Copy)]
 enum ReaderState {
-    /// No record has been read.
+    /// The reader has not read a record yet.
     Begun,
-    /// The cursor's head is a packet.
+    /// The cursor's head is the current packet.
     At,
-    /// The file has ended.
+    /// The capture file has ended in this way.
     Ended(FileEnd),
-    /// An error has been returned.
+    /// The reader has returned an error and returns no further packets.
     Broken,
 }
 
@@ -77,7 +77,7 @@ impl<R: Read> PacketReader<R> {
         Self::with_window(source, window::WHOLE_FILE)
     }
 
-    /// Opens a capture file with a window of initially `window` bytes.
+    /// Opens a capture file with a reader window of initially `window` bytes.
     pub(super) fn with_window(source: R, window: usize) -> Result<Self, ReadError> {
         let mut cursor = Cursor::new(source, window);
         let enough = cursor.ensure(4)?;
@@ -112,7 +112,7 @@ impl<R: Read> PacketReader<R> {
         })
     }
 
-    /// Returns the format of the file.
+    /// Returns the format of the capture file.
     #[must_use]
     pub fn format(&self) -> FileFormat {
         match self.layout {
@@ -121,13 +121,14 @@ impl<R: Read> PacketReader<R> {
         }
     }
 
-    /// Returns the interfaces described so far. A pcapng file may describe more interfaces later.
+    /// Returns the interfaces that the capture file has described so far. A pcapng file may
+    /// describe more interfaces later.
     #[must_use]
     pub fn interfaces(&self) -> &[Interface] {
         &self.cursor.interfaces
     }
 
-    /// Returns the next record; `None` at the end of the file.
+    /// Returns the next packet record; `None` at the end of the capture file.
     ///
     /// # Errors
     /// The source fails, or the file violates its format. Later calls return `None`.
@@ -141,8 +142,8 @@ impl<R: Read> PacketReader<R> {
         Ok(self.packet())
     }
 
-    /// Advances to the next record, which [`PacketReader::packet`] then returns. Returns `false` at
-    /// the end of the file.
+    /// Advances to the next packet record, which [`PacketReader::packet`] then returns. Returns
+    /// `false` at the end of the file.
     ///
     /// # Errors
     /// See [`PacketReader::next`].
@@ -171,8 +172,8 @@ impl<R: Read> PacketReader<R> {
         }
     }
 
-    /// Returns the current record; `None` before the first call of [`PacketReader::advance`] and
-    /// after the last record.
+    /// Returns the current packet record; `None` before the first call of [`PacketReader::advance`]
+    /// and after the last record.
     #[inline]
     #[must_use]
     pub fn packet(&self) -> Option<Packet<'_>> {
@@ -212,7 +213,7 @@ impl<R: Read> PacketReader<R> {
             .unwrap_or_default()
     }
 
-    /// Returns the kind of the file's end; `None` before the end, or after an error.
+    /// Returns the kind of the capture file's end; `None` before the end, or after an error.
     #[must_use]
     pub fn end(&self) -> Option<FileEnd> {
         match self.state {
@@ -221,7 +222,7 @@ impl<R: Read> PacketReader<R> {
         }
     }
 
-    /// Returns the end offset of the last complete record or block read so far.
+    /// Returns the end offset of the last complete record or block that the reader has read so far.
     #[must_use]
     pub fn sound_end(&self) -> u64 {
         match self.state {
@@ -230,24 +231,24 @@ impl<R: Read> PacketReader<R> {
         }
     }
 
-    /// Returns the current offset in the file.
+    /// Returns the reader's current offset in the capture file.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.cursor.window.offset()
     }
 
-    /// Returns the source.
+    /// Returns the source from which the packet reader reads.
     pub(crate) fn source_mut(&mut self) -> &mut R {
         &mut self.cursor.window.source
     }
 
-    /// Returns the number of packets returned so far.
+    /// Returns the number of packets that the reader has returned so far.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// Returns the counts of anomalies found so far.
+    /// Returns the counts of anomalies found in the capture file so far.
     #[must_use]
     pub fn anomalies(&self) -> Anomalies {
         self.cursor.anomalies

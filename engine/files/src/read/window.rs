@@ -6,26 +6,26 @@
 
 use std::io::{self, ErrorKind, Read};
 
-/// Initial capacity of a window in bytes.
+/// Initial capacity in bytes of a reader's window for a whole file.
 pub(super) const WHOLE_FILE: usize = 256 << 10;
-/// Initial capacity in bytes of a window for reading only the beginning of a file.
+/// Initial capacity in bytes of a reader's window for only the beginning of a file.
 pub(super) const BEGINNING: usize = 4096;
-/// Minimum number of bytes by which a window grows.
+/// Minimum number of bytes by which a reader's window grows.
 const STEP: usize = 64 << 10;
 
-/// Sliding window over a source.
+/// Sliding window of buffered bytes over the source of a file.
 pub(super) struct Window<R> {
-    /// Source of the bytes.
+    /// Source of the window's bytes.
     pub(super) source: R,
-    /// Buffer.
+    /// Buffer that holds the window.
     bytes: Vec<u8>,
-    /// Start of the window in `bytes`.
+    /// Start of the window in the buffer `bytes`.
     start: usize,
-    /// End of the bytes read into `bytes`.
+    /// End of the bytes read into the buffer `bytes`.
     end: usize,
-    /// Offset of the window's start in the file.
+    /// Offset in the file of the window's start.
     offset: u64,
-    /// Set when the source has returned end of file.
+    /// Set when the window's source has returned end of file.
     ended: bool,
 }
 
@@ -41,7 +41,7 @@ impl<R: Read> Window<R> {
         }
     }
 
-    /// Returns the bytes in the window.
+    /// Returns the buffered bytes in the window.
     #[inline]
     pub(super) fn held(&self) -> &[u8] {
         self.bytes.get(self.start..self.end).unwrap_or_default()
@@ -86,12 +86,12 @@ impl<R: Read> Window<R> {
         Ok(true)
     }
 
-    /// Returns `true` if the source has returned end of file.
+    /// Returns `true` if the window's source has returned end of file.
     pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Sets the size of the buffer to `capacity` bytes.
+    /// Sets the size of the window's buffer to `capacity` bytes.
     pub(super) fn grow(&mut self, capacity: usize) {
         self.bytes.resize(capacity, 0);
     }

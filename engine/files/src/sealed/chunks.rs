@@ -9,16 +9,16 @@ use zeroize::Zeroizing;
 
 const MAGIC: &[u8; 8] = b"wqcapENC";
 const VERSION: u8 = 1;
-/// log2 of [`CHUNK`].
+/// log2 of [`CHUNK`], the length of a sealed file's chunks.
 const CHUNK_BITS: u8 = 16;
-/// Bytes of content in each chunk except the last.
+/// Bytes of content in each chunk of a sealed file except the last.
 pub(super) const CHUNK: usize = 1 << CHUNK_BITS;
-/// Length of the authentication tag after a chunk's content, in bytes.
+/// Length of the authentication tag after the content of a sealed file's chunk, in bytes.
 pub(super) const TAG: usize = 16;
-/// Length of the header before the first chunk, in bytes.
+/// Length of a sealed file's header before the first chunk, in bytes.
 pub(super) const HEADER: usize = 64;
-/// Number of leading header bytes that each chunk authenticates: the format and the salt, without
-/// the key check.
+/// Number of leading bytes of a sealed file's header that each chunk authenticates: the format and
+/// the salt, without the key check.
 const BOUND: usize = 48;
 const SALT: std::ops::Range<usize> = 16..BOUND;
 
@@ -34,7 +34,7 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    /// Makes the header of a new file, with a random salt.
+    /// Makes the header of a new sealed file, with a random salt.
     pub(super) fn begin(key: &SecretKey) -> io::Result<Self> {
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(MAGIC);
@@ -48,19 +48,19 @@ impl Chunks {
         })
     }
 
-    /// Checks the header of an existing file and its key. The error is the reason why the file
-    /// cannot be opened.
+    /// Checks the header of a sealed file and its key. The error is the reason why the file cannot
+    /// be opened.
     pub(super) fn from_header(header: [u8; HEADER], key: &SecretKey) -> Result<Self, String> {
         let form = (header[8], header[9]);
         if form != (VERSION, CHUNK_BITS) {
             return Err(format!(
-                "is encrypted in format {}.{}; this version of wqcap reads {VERSION}.{CHUNK_BITS}",
+                "the file is encrypted in format {}.{}; this version of wqcap reads {VERSION}.{CHUNK_BITS}",
                 form.0, form.1
             ));
         }
         let own = own_key(key, &header);
         if header[BOUND..] != check(&own) {
-            return Err("is encrypted with another key".into());
+            return Err("the file is encrypted with another key".into());
         }
         Ok(Self {
             cipher: cipher(&own),
@@ -68,7 +68,7 @@ impl Chunks {
         })
     }
 
-    /// Encrypts a chunk in place and appends its tag.
+    /// Encrypts a chunk of a sealed file in place and appends its tag.
     pub(super) fn seal(&self, number: u64, last: bool, chunk: &mut Vec<u8>) -> io::Result<()> {
         let nonce = nonce(number, last);
         self.cipher
@@ -76,7 +76,8 @@ impl Chunks {
             .map_err(|e| io::Error::other(e.to_string()))
     }
 
-    /// Decrypts a chunk in place and removes its tag. `false`: the chunk is not authentic.
+    /// Decrypts a chunk of a sealed file in place and removes its tag. `false`: the chunk is not
+    /// authentic.
     pub(super) fn open(&self, number: u64, last: bool, chunk: &mut Vec<u8>) -> bool {
         let nonce = nonce(number, last);
         self.cipher
@@ -85,7 +86,8 @@ impl Chunks {
     }
 }
 
-/// Returns the nonce of a chunk: three zeros, the chunk's number, and 1 if it is the last.
+/// Returns the nonce of a sealed file's chunk: three zeros, the chunk's number, and 1 if it is the
+/// last.
 fn nonce(number: u64, last: bool) -> Nonce<aes_gcm::aead::consts::U12> {
     let mut nonce = [0; 12];
     nonce[3..11].copy_from_slice(&number.to_be_bytes());
@@ -104,7 +106,8 @@ fn own_key(key: &SecretKey, header: &[u8; HEADER]) -> Zeroizing<[u8; 32]> {
     ))
 }
 
-/// Returns the header's key check, which identifies the right key without revealing it.
+/// Returns the key check of a sealed file's header, which identifies the right key without
+/// revealing it.
 fn check(own: &[u8; 32]) -> [u8; HEADER - BOUND] {
     let mut check = [0; HEADER - BOUND];
     check.copy_from_slice(&mac(own, &[b"wqcap sealed file: check"])[..HEADER - BOUND]);

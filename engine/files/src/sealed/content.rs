@@ -12,10 +12,10 @@ use std::{
     path::Path,
 };
 
-/// Bytes of a full chunk in the file, with its tag.
+/// Bytes of a full chunk in a sealed file, with its tag.
 const STEP: u64 = (CHUNK + TAG) as u64;
 
-/// Reader of a file's content, sealed or plain, that can seek.
+/// Reader of a capture file's content, sealed or plain, that can seek.
 pub struct Content(ContentSource);
 
 enum ContentSource {
@@ -53,7 +53,8 @@ impl Content {
         let refused = |why: String| io::Error::new(ErrorKind::PermissionDenied, why);
         let Some(key) = KEY.get() else {
             return Err(refused(
-                "is encrypted, and no key is set; use --key FILE or --key-command COMMAND".into(),
+                "the file is encrypted, and no key is set; use --key FILE or --key-command COMMAND"
+                    .into(),
             ));
         };
         let chunks = Chunks::from_header(header, key).map_err(refused)?;
@@ -64,7 +65,7 @@ impl Content {
         )))))
     }
 
-    /// Returns the length of the content in bytes.
+    /// Returns the length of the file's content in bytes, without encryption overhead.
     ///
     /// # Errors
     /// System error of fstat(2).
@@ -94,17 +95,17 @@ impl Seek for Content {
     }
 }
 
-/// Sealed file, with its length at the time of opening.
+/// Open sealed file, with its length at the time of opening.
 struct SealedFile {
     file: File,
     chunks: Chunks,
-    /// Number of bytes after the header.
+    /// Number of bytes after the sealed file's header.
     body: u64,
-    /// Length of the content in bytes.
+    /// Length of the sealed file's content in bytes.
     len: u64,
-    /// Offset in the content of the next read.
+    /// Offset of the next read in the sealed file's content.
     at: u64,
-    /// Number of the chunk that was decrypted last.
+    /// Number of the sealed file's chunk that was decrypted last.
     held: Option<u64>,
     chunk: Vec<u8>,
 }

@@ -20,16 +20,16 @@ use std::{
 /// Prefix of the temporary names of files that are being sealed.
 const TEMPORARY: &str = ".wqcap-seal-";
 
-/// File that was sealed.
+/// Capture file that was sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sealed {
-    /// New path of the file.
+    /// Path of the sealed file.
     pub path: PathBuf,
-    /// Length of the content in bytes.
+    /// Length of the sealed file's content in bytes.
     pub bytes: u64,
 }
 
-/// Returns the name of a file after it is sealed.
+/// Returns the path that a capture file has after it is sealed.
 #[must_use]
 pub fn sealed_name(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
@@ -37,9 +37,9 @@ pub fn sealed_name(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Seals a finished file. The sealed file has the suffix [`SEALED`] and keeps permissions and
-/// modification time. The plain file is deleted after the sealed one is synced. `may_continue` is
-/// called once per MiB. `None`: `may_continue` returned `false`, and the file is unchanged.
+/// Seals a finished capture file. The sealed file has the suffix [`SEALED`] and keeps permissions
+/// and modification time. The plain file is deleted after the sealed one is synced. `may_continue`
+/// is called once per MiB. `None`: `may_continue` returned `false`, and the file is unchanged.
 ///
 /// # Errors
 /// System error; `AlreadyExists`: there is a file of the new name. The plain file is unchanged.
@@ -61,7 +61,7 @@ pub fn seal(
     };
     if bytes != plain.metadata()?.len() {
         return Err(io::Error::other(
-            "file changed while it was being encrypted",
+            "the file changed while it was being encrypted",
         ));
     }
     temporary.as_file().set_modified(metadata.modified()?)?;
@@ -79,7 +79,7 @@ pub fn seal(
     Ok(Some(Sealed { path: to, bytes }))
 }
 
-/// Encrypts the content into `to`; returns the number of bytes of content.
+/// Encrypts the content of a plain file into `to`; returns the number of bytes of content.
 fn copy(
     plain: &mut File,
     chunks: &Chunks,
@@ -107,7 +107,8 @@ fn copy(
     Ok(Some(bytes))
 }
 
-/// Reads the content of the next chunk, which may be shorter at the end of the file.
+/// Reads the content of the sealed file's next chunk from the plain file; it may be shorter at the
+/// end.
 fn fill(plain: &mut File, chunk: &mut Vec<u8>) -> io::Result<()> {
     chunk.clear();
     plain.take(CHUNK as u64).read_to_end(chunk)?;

@@ -11,23 +11,24 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// Length of a key in bytes.
+/// Length of a secret key in bytes.
 const LEN: usize = 32;
 /// Length of the longest key file in bytes: a key in hex with a line ending.
 const LONGEST: usize = 2 * LEN + 2;
 
-/// Source of a secret key.
+/// Source of a secret key: a file or a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeySource {
-    /// File that holds the key.
+    /// File that holds the secret key.
     File(PathBuf),
-    /// Shell command that prints the key.
+    /// Shell command that prints the secret key.
     Command(String),
 }
 
 impl KeySource {
-    /// Reads the key from the file or runs the command. The command may prompt on the terminal.
+    /// Reads the secret key from the file or runs the command. The command may prompt on the
+    /// terminal.
     ///
     /// # Errors
     /// The source has no valid key. Messages contain nothing of what was read.
@@ -38,7 +39,7 @@ impl KeySource {
         }
     }
 
-    /// Returns the name of the configuration key that sets this kind of source.
+    /// Returns the name of the configuration key that sets this kind of key source.
     #[must_use]
     pub fn config_key(&self) -> &'static str {
         match self {
@@ -63,12 +64,12 @@ fn printed(command: &str) -> Result<SecretKey, String> {
         .stdin(Stdio::inherit())
         .stderr(Stdio::inherit())
         .output()
-        .map_err(|e| format!("cannot run the command: {e}"))?;
+        .map_err(|e| format!("cannot run the key command: {e}"))?;
     let bytes = Zeroizing::new(output.stdout);
     if !output.status.success() {
-        return Err(format!("the command failed: {}", output.status));
+        return Err(format!("the key command failed: {}", output.status));
     }
-    SecretKey::parse(&bytes).map_err(|e| format!("output of the command: {e}"))
+    SecretKey::parse(&bytes).map_err(|e| format!("output of the key command: {e}"))
 }
 
 /// Secret key of 32 bytes. Its memory is zeroised on drop.
@@ -78,24 +79,28 @@ pub struct SecretKey(Zeroizing<[u8; LEN]>);
 /// Reason why a key file is rejected. Messages contain nothing of the file.
 #[derive(Debug, thiserror::Error)]
 pub enum SealKeyError {
-    /// System error while the file is opened or read.
+    /// System error while the key file is opened or read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// File mode that gives access to users outside the owner's group.
-    #[error("mode {0:04o} gives every user access; run `chmod o-rwx` and generate a new key")]
+    /// Mode of a key file that gives access to users outside the owner's group.
+    #[error(
+        "mode {0:04o} of the key file gives every user access; run `chmod o-rwx` and generate a new key"
+    )]
     Public(u32),
-    /// Length that is neither that of a binary key nor that of a hex key.
+    /// Length of a key file that is neither that of a binary key nor that of a hex key.
     #[error(
         "{0} is not a key; a key is 32 bytes, or 64 hex digits; `openssl rand -out FILE 32` generates one"
     )]
     Length(String),
-    /// Length of a hex key, with characters that are not hex digits.
-    #[error("64 characters that are not all hex digits; a key is 32 bytes, or 64 hex digits")]
+    /// The key file has the length of a hex key, but characters that are not hex digits.
+    #[error(
+        "the 64 characters of the key are not all hex digits; a key is 32 bytes, or 64 hex digits"
+    )]
     Hex,
 }
 
 impl SecretKey {
-    /// Makes a key of these bytes.
+    /// Makes a secret key of these bytes.
     #[must_use]
     pub fn new(bytes: &[u8; LEN]) -> Self {
         Self(Zeroizing::new(*bytes))
@@ -155,7 +160,8 @@ impl SecretKey {
         &self.0
     }
 
-    /// Returns the two halves of the key: the first for a cipher, the second for its padding.
+    /// Returns the two halves of the secret key: the first for a cipher, the second for its
+    /// padding.
     pub(crate) fn halves(&self) -> (&[u8; LEN / 2], &[u8; LEN / 2]) {
         let (halves, _) = self.0.as_chunks();
         (&halves[0], &halves[1])

@@ -8,7 +8,7 @@ use std::{
 };
 use wqcap_frame::{FiveTuple, FlowKey, Headers};
 
-/// Key of a flow: the innermost packet's ends, lower one first, the VLANs of the outermost Ethernet
+/// Flow key: the innermost packet's ends, lower one first, the VLANs of the outermost Ethernet
 /// header, and the tunnel's network identifier. Frames without IP are keyed by their MAC addresses,
 /// with the ethertype instead of ports.
 ///
@@ -16,27 +16,30 @@ use wqcap_frame::{FiveTuple, FlowKey, Headers};
 /// record.
 #[derive(Clone, Copy, Debug, Default, Eq)]
 pub struct Key {
-    /// Addresses as numbers in native byte order: the lower half, then the upper half.
+    /// Addresses of the flow's ends as numbers in native byte order: the lower half, then the upper
+    /// half.
     ends: [[u64; 2]; 2],
-    /// Bits 63 to 32: the ports of both ends; bits 15 to 0: protocol and version.
+    /// Transport part of the flow key. Bits 63 to 32: the ports of both ends; bits 15 to 0:
+    /// protocol and IP version.
     transport: u64,
-    /// Bits 63 to 32: two VLAN identifiers; bits 31 to 0: the network identifier.
+    /// Network part of the flow key. Bits 63 to 32: two VLAN identifiers; bits 31 to 0: the
+    /// tunnel's network identifier.
     network: u64,
 }
 
-/// Bit offset of the ports in `transport`.
+/// Bit offset of the ports in the flow key's `transport`.
 const PORTS: u32 = 32;
-/// Bit offset of the protocol in `transport`.
+/// Bit offset of the protocol in the flow key's `transport`.
 const PROTOCOL: u32 = 8;
 
-/// Short form of a key: complete for IPv4. For other keys the addresses are mixed, so that
-/// different flows may share a short form. It is packed so that two more bytes fit into three
+/// Short form of a flow key: complete for IPv4. For other flow keys the addresses are mixed, so
+/// that different flows may share a short form. It is packed so that two more bytes fit into three
 /// words.
 #[cfg(any(test, feature = "records"))]
 #[derive(Clone, Copy, Debug, Eq)]
 #[repr(C, packed(2))]
 pub struct ShortKey {
-    /// Addresses of IPv4; for other keys a mix of the addresses.
+    /// IPv4 addresses of the flow's ends; for other flow keys a mix of the addresses.
     pair: u64,
     network: u64,
     ports: u32,
@@ -46,7 +49,8 @@ pub struct ShortKey {
 
 #[cfg(any(test, feature = "records"))]
 impl PartialEq for ShortKey {
-    /// Compares all fields without branches: which one differs is unpredictable.
+    /// Compares all fields of two short flow keys without branches: which field differs is
+    /// unpredictable.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         (self.pair == other.pair)
@@ -57,9 +61,9 @@ impl PartialEq for ShortKey {
 }
 
 impl PartialEq for Key {
-    /// Compares word by word, as keys are written. A wider read of a new key would wait until the
-    /// key is in the cache, since processors forward from the store buffer only to reads that lie
-    /// within one store.
+    /// Compares two flow keys word by word, as they are written. A wider read of a new key would
+    /// wait until the key is in the cache, since processors forward from the store buffer only to
+    /// reads that lie within one store.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         let ([a, b], [c, d]) = (self.ends, other.ends);
@@ -87,11 +91,11 @@ fn whole([lower, upper]: [u64; 2]) -> u128 {
 }
 
 impl Key {
-    /// Value of a missing network identifier.
+    /// Value for flow keys without a tunnel's network identifier.
     const NO_NETWORK: u32 = u32::MAX;
 
-    /// Returns the key of a frame, and whether the frame went from the lower end to the upper one.
-    /// With IP, the ends are in the order of the frame; call [`Key::order`] then.
+    /// Returns the flow key of a frame, and whether the frame went from the flow's lower end to its
+    /// upper one. With IP, the ends are in the order of the frame; call [`Key::order`] then.
     #[inline]
     pub fn from_headers(frame: &[u8], outer: &Headers, inner: &Headers) -> (Self, bool) {
         let (ends, upward) = if inner.tuple.version == 0 {
@@ -105,7 +109,7 @@ impl Key {
         (Self::new(&ends, vlans, inner.segment), upward)
     }
 
-    /// Creates a key with the ends in the given order.
+    /// Creates a flow key with the ends in the given order.
     #[inline]
     pub fn new(ends: &FiveTuple, vlans: [u16; 2], network: Option<u32>) -> Self {
         let addresses = [ends.src_bytes(), ends.dst_bytes()];
@@ -121,7 +125,7 @@ impl Key {
         }
     }
 
-    /// Moves the lower end to the first place; returns `false` if the ends were exchanged.
+    /// Moves the flow's lower end to the first place; returns `false` if the ends were exchanged.
     #[inline]
     pub fn order(&mut self) -> bool {
         let [src, dst] = self.ends.map(whole);
@@ -135,7 +139,7 @@ impl Key {
         is_ordered
     }
 
-    /// Returns the keyed 32-bit hash of the flow key.
+    /// Returns the 32-bit hash of the flow key, computed with a secret seed.
     #[inline]
     pub fn hash(&self, seed: HashSeed) -> u32 {
         let mut hasher = FoldHasher::with_seed(seed.first, seed.shared);
@@ -149,7 +153,7 @@ impl Key {
     }
 }
 
-/// Short form and fields of a key, for flow records.
+/// Short form and fields of a flow key, for flow records.
 #[cfg(any(test, feature = "records"))]
 impl Key {
     /// Returns the short form of the flow key.
@@ -165,19 +169,19 @@ impl Key {
         }
     }
 
-    /// Returns `true` if the short form is complete: the key is of IPv4.
+    /// Returns `true` if the flow key's short form is complete, because the flow key is of IPv4.
     #[inline]
     pub fn is_short(&self) -> bool {
         self.transport as u8 == 4
     }
 
-    /// Returns the addresses, which complete an incomplete short form.
+    /// Returns the addresses of the flow's ends, which complete an incomplete short flow key.
     #[inline]
     pub fn addresses(&self) -> [[u64; 2]; 2] {
         self.ends
     }
 
-    /// Creates a key from a short form and its addresses.
+    /// Creates a flow key from its short form and the addresses of both ends.
     pub fn with_addresses(short: ShortKey, ends: [[u64; 2]; 2]) -> Self {
         Self {
             ends,
@@ -194,13 +198,13 @@ impl Key {
         FiveTuple::from_parts([src, dst], ports, protocol, version)
     }
 
-    /// Returns the VLAN identifiers, [`FlowKey::UNTAGGED`] for a missing one.
+    /// Returns the flow's VLAN identifiers, [`FlowKey::UNTAGGED`] for a missing one.
     pub fn vlans(&self) -> [u16; 2] {
         [48, 32].map(|at| (self.network >> at) as u16)
     }
 
-    /// Returns the network identifier of VXLAN or Geneve, which has 24 bits. Different networks may
-    /// use the same addresses.
+    /// Returns the flow's VXLAN or Geneve network identifier, which has 24 bits. Different networks
+    /// may use the same addresses.
     pub fn network(&self) -> Option<u32> {
         let network = self.network as u32;
         (network != Self::NO_NETWORK).then_some(network)
@@ -210,19 +214,19 @@ impl Key {
 /// Flow key and hash of a frame, with the frame's direction and TCP flags.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlowPlace {
-    /// Key of the flow, with its lower end first.
+    /// Flow key of the frame, with the flow's lower end first.
     pub key: Key,
-    /// Hash of the flow key.
+    /// Hash of the frame's flow key.
     pub hash: u32,
-    /// `true` if the frame went from the lower end to the upper one.
+    /// `true` if the frame went from the flow's lower end to its upper one.
     pub upward: bool,
     /// TCP control bits of the frame.
     pub tcp_flags: u8,
 }
 
 impl FlowPlace {
-    /// Sets the place to the flow of a frame with these headers. In place and out of line: a copy
-    /// would wait for the words just written. `seed` comes from [`hash_seed`].
+    /// Sets the flow key, hash and direction from a frame with these headers. In place and out of
+    /// line: a copy would wait for the words just written. `seed` comes from [`hash_seed`].
     #[inline(never)]
     pub fn set(&mut self, frame: &[u8], outer: &Headers, inner: &Headers, seed: HashSeed) {
         let (mut key, upward) = Key::from_headers(frame, outer, inner);
@@ -234,16 +238,17 @@ impl FlowPlace {
     }
 }
 
-/// Secret seed of the hash, so that a sender cannot choose flows that collide. Both factors of each
-/// multiplication are secret: with a known factor, a sender could choose words that cancel the
-/// other one.
+/// Secret seed of the flow key hash, so that a sender cannot choose flows that collide. Both
+/// factors of each multiplication are secret: with a known factor, a sender could choose words that
+/// cancel the other one.
 #[derive(Clone, Copy)]
 pub struct HashSeed {
     first: u64,
     shared: &'static SharedSeed,
 }
 
-/// Returns the seed of all tables. They share it, so that the key of a frame is hashed once.
+/// Returns the hash seed of all flow tables. They share it, so that the flow key of a frame is
+/// hashed once.
 pub fn hash_seed() -> HashSeed {
     static SEED: LazyLock<(u64, SharedSeed)> = LazyLock::new(|| {
         let secret = RandomState::new();

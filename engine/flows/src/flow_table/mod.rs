@@ -24,25 +24,25 @@ pub use key::{FlowPlace, HashSeed, Key, hash_seed};
 
 use wqcap_memory::{prefer_huge_pages, prefetch, touch};
 
-/// Part of a flow that each of its frames touches.
+/// Entry of a flow table: the part of a flow that each of its frames accesses.
 pub trait Entry: Copy {
     /// Cold part of a flow: data that is needed at the flow's end, or for few flows or frames. Its
     /// first cache line may be needed to find the flow.
     type Apart: Copy;
-    /// Returns `true` if this is the flow with `key`.
+    /// Returns `true` if this entry belongs to the flow with `key`.
     fn is_of<'a>(&self, key: &Key, apart: impl FnOnce() -> &'a Self::Apart) -> bool
     where
         Self: 'a;
     /// Returns the hash of the flow's key, computed with [`hash_seed`].
     fn hash(&self, apart: &Self::Apart) -> u32;
-    /// Returns `true` if the first cache line of the cold part is needed to find the flow with this
-    /// key.
+    /// Returns `true` if the first cache line of the flow's cold part is needed to find the flow
+    /// with this key.
     fn needs_apart(_key: &Key) -> bool {
         false
     }
 }
 
-/// Guessed position of a flow in a table; by default none.
+/// Guessed position of a flow in a flow table; by default none.
 #[derive(Clone, Copy, Debug)]
 pub struct Guess(u32);
 
@@ -52,18 +52,19 @@ impl Default for Guess {
     }
 }
 
-/// Returns the number of flows of `flow_bytes` bytes each that fit into `memory` bytes, at least 1.
+/// Returns the number of flows of `flow_bytes` bytes each that fit into `memory` bytes of a flow
+/// table, at least 1.
 pub fn capacity(memory: u64, flow_bytes: u64) -> usize {
     usize::try_from(memory / flow_bytes)
         .unwrap_or(usize::MAX)
         .max(1)
 }
 
-/// Cell of the hash index: a hash and the position of its flow.
+/// Cell of a flow table's hash index: a hash and the position of its flow.
 #[derive(Clone, Copy)]
 struct Cell {
     hash: u32,
-    /// Position of the flow; [`NOTHING`]: the cell is free.
+    /// Position of the cell's flow in the flow table; [`NOTHING`]: the cell is free.
     at: u32,
 }
 
@@ -73,13 +74,14 @@ const FREE: Cell = Cell {
     at: NOTHING,
 };
 
-/// Number of flows that fit into the private caches of a core: about 1 MB.
+/// Number of flow table entries that fit into the private caches of a core: about 1 MB.
 const IN_CACHES: usize = 8192;
 
-/// Number of cells on a cache line.
+/// Number of hash index cells on a cache line.
 const CELLS: usize = 8;
 
-/// Cells of one cache line. Hashes are stored together, so that few instructions compare them.
+/// Hash index cells of one cache line. Their hashes are stored together, so that few instructions
+/// compare them.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct CacheLine {
@@ -93,8 +95,8 @@ impl CacheLine {
         places: [FREE.at; CELLS],
     };
 
-    /// Returns the position in the cell with `hash`; an arbitrary one if no cell or several cells
-    /// have it. All cells are read, since the matching one is unpredictable.
+    /// Returns the flow position in the index cell with `hash`; an arbitrary position if no cell or
+    /// several cells have the hash. All cells are read, since the matching one is unpredictable.
     #[inline]
     fn guess(&self, hash: u32) -> u32 {
         let of_equal: [u32; CELLS] = std::array::from_fn(|i| {
@@ -108,7 +110,7 @@ impl CacheLine {
     }
 }
 
-/// Table of flows: entries and cold parts.
+/// Flow table: the entries and cold parts of flows, with a hash index.
 pub struct Table<E: Entry> {
     index: Box<[CacheLine]>,
     flows: Vec<E>,
@@ -117,12 +119,13 @@ pub struct Table<E: Entry> {
 }
 
 impl<E: Entry> Table<E> {
-    /// Bytes of memory for each flow; the sparsest index has four cells for each flow.
+    /// Bytes of memory for each flow of a flow table; the sparsest hash index has four cells for
+    /// each flow.
     pub const FLOW_BYTES: usize = size_of::<E>() + size_of::<E::Apart>() + 4 * size_of::<Cell>();
-    /// Maximum number of flows: cells could not address more.
+    /// Maximum number of flows in a flow table: index cells could not address more.
     const MOST: usize = 1 << 30;
 
-    /// Creates a table for `capacity` flows.
+    /// Creates a flow table for `capacity` flows.
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity.clamp(1, Self::MOST);
         let lines = (2 * capacity).next_power_of_two().div_ceil(CELLS);
@@ -141,34 +144,34 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    /// Number of flows in the table.
+    /// Returns the number of flows in the flow table.
     pub fn len(&self) -> usize {
         self.flows.len()
     }
 
-    /// `true` if the table has no flow.
+    /// Returns `true` if the flow table has no flow.
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }
 
-    /// Number of flows that fit into the table, including the present ones.
+    /// Returns the number of flows that fit into the flow table, including the present ones.
     #[cfg(feature = "records")]
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// `true` if there is no room for another flow.
+    /// Returns `true` if the flow table has no room for another flow.
     pub fn is_full(&self) -> bool {
         self.flows.len() == self.capacity
     }
 
-    /// Returns the bit mask for cell numbers of the index.
+    /// Returns the bit mask for cell numbers of the hash index.
     #[inline]
     fn mask(&self) -> usize {
         CELLS * self.index.len() - 1
     }
 
-    /// Returns the first cell of the search for `hash`.
+    /// Returns the index cell at which the search for `hash` starts.
     #[inline]
     fn home(&self, hash: u32) -> usize {
         hash as usize & self.mask() & !(CELLS - 1)
@@ -189,13 +192,13 @@ impl<E: Entry> Table<E> {
         line.places[i % CELLS] = cell.at;
     }
 
-    /// Returns `true` if the flow at position `at` exists and has this key.
+    /// Returns `true` if the flow table has a flow at position `at` and that flow has this key.
     #[inline]
     fn is_of(&self, at: usize, key: &Key) -> bool {
         (self.flows.get(at)).is_some_and(|it| it.is_of(key, || &self.apart[at]))
     }
 
-    /// Returns the position of the flow with this key.
+    /// Returns the position in the flow table of the flow with this key.
     #[inline]
     pub fn search(&self, hash: u32, key: &Key) -> Option<usize> {
         let mut i = self.home(hash);
@@ -211,7 +214,7 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    /// Returns the flow at index `at`.
+    /// Returns the flow at position `at` of the flow table.
     ///
     /// # Panics
     /// `at` is not below [`Table::len`].
@@ -220,7 +223,7 @@ impl<E: Entry> Table<E> {
         &self.flows[at]
     }
 
-    /// Returns the flow at index `at` for changes.
+    /// Returns the flow at position `at` of the flow table for changes.
     ///
     /// # Panics
     /// `at` is not below [`Table::len`].
@@ -229,20 +232,20 @@ impl<E: Entry> Table<E> {
         &mut self.flows[at]
     }
 
-    /// Returns the cold part of a flow.
+    /// Returns the cold part of the flow at position `at`.
     #[cfg(feature = "records")]
     pub fn apart(&self, at: usize) -> &E::Apart {
         &self.apart[at]
     }
 
-    /// Returns a flow and its cold part.
+    /// Returns the flow at position `at` and its cold part for changes.
     #[cfg(feature = "records")]
     #[inline]
     pub fn both_mut(&mut self, at: usize) -> (&mut E, &mut E::Apart) {
         (&mut self.flows[at], &mut self.apart[at])
     }
 
-    /// Inserts a flow that is not in the table. The table must not be full.
+    /// Inserts a flow that is not in the flow table. The table must not be full.
     pub fn insert(&mut self, flow: E, apart: E::Apart) {
         debug_assert!(!self.is_full());
         let hash = flow.hash(&apart);
@@ -259,7 +262,8 @@ impl<E: Entry> Table<E> {
         self.apart.push(apart);
     }
 
-    /// Removes a flow and returns it. The last flow moves to its position.
+    /// Removes a flow from the flow table and returns it. The table's last flow moves to its
+    /// position.
     pub fn remove(&mut self, at: usize) -> (E, E::Apart) {
         let gap = self.cell_of(at);
         self.close(gap);
@@ -278,7 +282,7 @@ impl<E: Entry> Table<E> {
         (self.flows.swap_remove(at), self.apart.swap_remove(at))
     }
 
-    /// Returns the cell of the flow at position `at`.
+    /// Returns the index cell of the flow at position `at`.
     fn cell_of(&self, at: usize) -> usize {
         let mut i = self.home(self.flows[at].hash(&self.apart[at]));
         while self.cell(i).at != place(at) {
@@ -287,7 +291,7 @@ impl<E: Entry> Table<E> {
         i
     }
 
-    /// Frees a cell, and moves back later cells that could not be found otherwise.
+    /// Frees an index cell, and moves back later cells that could not be found otherwise.
     fn close(&mut self, mut gap: usize) {
         let mut i = gap;
         loop {
@@ -308,22 +312,23 @@ impl<E: Entry> Table<E> {
     }
 }
 
-/// Steps of a search for many flows: prefetch, guess, touch, find.
+/// Steps of a search for many flows in a flow table: prefetch, guess, touch, find.
 impl<E: Entry> Table<E> {
-    /// Returns `true` if the table is larger than a core's caches; only then does prefetching help.
+    /// Returns `true` if the flow table is larger than a core's caches; only then does prefetching
+    /// help.
     #[inline]
     pub fn is_large(&self) -> bool {
         self.flows.len() > IN_CACHES
     }
 
-    /// Prefetches the index cells for `hash`.
+    /// Prefetches the hash index cells for `hash`.
     #[inline]
     pub fn prefetch(&self, hash: u32) {
         prefetch(&self.index, self.home(hash) / CELLS, 1);
     }
 
-    /// Returns the guessed position of a flow by its hash alone: nearly every flow has its cell on
-    /// the first line. Prefetches the data that the key is compared with.
+    /// Returns the guessed position of a flow by the hash of its key alone: nearly every flow has
+    /// its cell on the first line. Prefetches the data that the flow key is compared with.
     #[inline]
     pub fn guess(&self, hash: u32, key: &Key) -> Guess {
         let at = self.index[self.home(hash) / CELLS].guess(hash);
@@ -334,8 +339,8 @@ impl<E: Entry> Table<E> {
         Guess(at)
     }
 
-    /// Reads the data that the key is compared with at the guessed position. To be called for many
-    /// flows in a row, after all guesses.
+    /// Reads the data that the flow key is compared with at the guessed position. To be called for
+    /// many flows in a row, after all guesses.
     #[inline]
     pub fn touch(&self, guess: Guess, key: &Key) {
         touch(&self.flows, guess.0 as usize, usize::MAX);
@@ -344,7 +349,8 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    /// Returns the flow if it is at the guessed position; otherwise it must be searched.
+    /// Returns the flow if it is at the guessed position of the flow table; otherwise it must be
+    /// searched.
     #[inline]
     pub fn guessed_mut(&mut self, guess: Guess, key: &Key) -> Option<&mut E> {
         let at = guess.0 as usize;
@@ -352,7 +358,7 @@ impl<E: Entry> Table<E> {
         self.flows.get_mut(at).filter(|_| is_of)
     }
 
-    /// Returns the position of a flow, from the guess or by a search.
+    /// Returns the position of a flow in the flow table, from the guess or by a search.
     #[cfg(any(test, feature = "records"))]
     #[inline]
     pub fn find(&self, guess: Guess, hash: u32, key: &Key) -> Option<usize> {

@@ -7,8 +7,8 @@ use super::{
 use std::net::IpAddr;
 use wqcap_frame::{FiveTuple, FlowKey, protocol};
 
-/// Version of the columns, stored in the metadata of files. A file without a version has version 1,
-/// with unsigned numbers and timestamps in nanoseconds.
+/// Version of the columns of flow record files, stored in their metadata. A file without a version
+/// has version 1, with unsigned numbers and timestamps in nanoseconds.
 pub(super) const SCHEMA_VERSION: &str = "3";
 
 impl ParquetRow for FlowRecord {
@@ -66,7 +66,7 @@ columns! { FlowRecord;
     ssh_rev: Text(|it| it.names.as_ref()?.ssh[1].clone());
 }
 
-/// Returns a time of the way back; `None`: the flow has no frames back.
+/// Returns `ns`, a time of the flow's reverse direction; `None`: no frame went in that direction.
 fn back(record: &FlowRecord, ns: u64) -> Option<u64> {
     (record.ways[1].frames > 0).then_some(ns)
 }
@@ -75,7 +75,7 @@ fn ip(tuple: &FiveTuple) -> bool {
     tuple.version != 0
 }
 
-/// Formats the source address: an IP address, or a MAC address without IP.
+/// Formats the source address of a flow: an IP address, or a MAC address without IP.
 pub(super) fn address(tuple: &FiveTuple) -> String {
     let [a, b, c, d, e, f, ..] = tuple.src_bytes();
     match tuple.src() {

@@ -23,25 +23,27 @@ use wqcap_core::consumer::Frame;
 use wqcap_frame::Headers;
 
 impl Meter {
-    /// Follows the limits of a cutoff from now on. The table must be empty.
+    /// Makes the flow meter follow the limits of a cutoff from now on. The flow table must be
+    /// empty.
     pub fn follow(&mut self, plan: &CutoffPlan) {
         let following = LimitProgress::new(plan, self.table.capacity(), self.idle_ns);
         self.following = Some(Box::new(following));
     }
 
-    /// Returns the counters of frames cut off so far.
+    /// Returns the counters of frames that the cutoff cut off so far.
     pub fn cutoff(&self) -> CutoffReport {
         let following = self.following.as_ref();
         following.map_or_else(CutoffReport::default, |it| it.report)
     }
 
-    /// Returns the meter's table of flows.
+    /// Returns the flow meter's table of flows.
     #[inline]
     pub fn table(&self) -> &Table<FlowEntry> {
         &self.table
     }
 
-    /// Takes a frame like [`Meter::count`], adds it at once, and returns `true` if it is cut off.
+    /// Counts a frame in its flow at once instead of with its batch, and returns `true` if the
+    /// flow's limit cuts the frame off.
     #[inline]
     pub(crate) fn cuts(
         &mut self,
@@ -67,7 +69,8 @@ impl Meter {
         self.enter_first(found, frame, headers, place)
     }
 
-    /// Slow path of [`Meter::cuts`]: the flow is new, or its record or limit may start again.
+    /// Slow path of [`Meter::cuts`]: the frame's flow is new, or the flow's record or limit may
+    /// start again.
     #[cold]
     fn enter_first(
         &mut self,
@@ -98,8 +101,8 @@ impl Meter {
         following.cuts((flow, apart), at, frame, place)
     }
 
-    /// Copies a payload with a possible name. The copy is sent with the batch, after this frame is
-    /// added to its flow.
+    /// Copies a payload with a possible name. The copy is sent with the frame batch, after this
+    /// frame is added to its flow.
     #[inline]
     fn sample_names(&mut self, frame: &Frame<'_>, headers: [&Headers; 2], place: &FlowPlace) {
         if self.seen.len() >= MOST_SEEN {
@@ -113,8 +116,8 @@ impl Meter {
         }
     }
 
-    /// Returns the data kept of a frame. It is the only frame of the batch that may have an
-    /// outermost packet.
+    /// Returns the data of a frame that its flow needs. It is the only frame of the batch that may
+    /// have an outermost packet.
     #[cold]
     #[inline(never)]
     fn seen_frame(
@@ -128,7 +131,7 @@ impl Meter {
         SeenFrame::new(bytes, len, ns, outer, inner, Some(place), &mut self.outers)
     }
 
-    /// Ends a flow's record and restarts its limit, each if its time is over when this frame
+    /// Ends a flow's record and restarts the flow's limit, each if its time is over when this frame
     /// arrives.
     fn renew(&mut self, at: usize, frame: &Frame<'_>, seen: &SeenFrame) {
         let flow = self.table.get(at);

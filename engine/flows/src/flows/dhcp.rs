@@ -7,14 +7,14 @@ use super::{
 use wqcap_frame::FiveTuple;
 use wqcap_names::DhcpMessage;
 
-/// Row of the DHCP table: one message.
+/// Row of the DHCP table: one DHCP message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DhcpRow {
-    /// Time at which the message was received, in nanoseconds since 1970.
+    /// Time at which the DHCP message was received, in nanoseconds since 1970.
     pub(super) ns: u64,
-    /// Sender and receiver of the message.
+    /// Sender and receiver of the DHCP message.
     pub(super) ends: FiveTuple,
-    /// Outermost VLAN identifier; [`wqcap_frame::FlowKey::UNTAGGED`]: none.
+    /// Outermost VLAN identifier of the DHCP message; [`wqcap_frame::FlowKey::UNTAGGED`]: none.
     pub(super) vlan: u16,
     /// Queue that received the DHCP message.
     pub(super) queue: u16,
@@ -48,7 +48,7 @@ columns! { DhcpRow;
     duid: Name(|it| it.message.duid.as_deref().map(hex));
 }
 
-/// Formats bytes as DHCP servers do in their lease files.
+/// Formats a DHCP unique identifier (DUID) as DHCP servers do in their lease files.
 fn hex(bytes: &[u8]) -> String {
     let bytes: Vec<_> = bytes.iter().map(|it| format!("{it:02x}")).collect();
     bytes.join(":")

@@ -7,22 +7,22 @@ use super::{
 use wqcap_frame::FiveTuple;
 use wqcap_names::Question;
 
-/// Row of the DNS table: a question with the result of its message.
+/// Row of the DNS table: a question of a DNS message with the message's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DnsRow {
-    /// Time at which the message was received, in nanoseconds since 1970.
+    /// Time at which the DNS message was received, in nanoseconds since 1970.
     pub(super) ns: u64,
-    /// Sender and receiver of the message.
+    /// Sender and receiver of the DNS message.
     pub(super) ends: FiveTuple,
     /// Queue that received the DNS message.
     pub(super) queue: u16,
     /// Identifier of the DNS message.
     pub(super) id: u16,
-    /// Question; `None`: the message had none.
+    /// Question of the DNS message; `None`: the message had none.
     pub(super) question: Option<Question>,
-    /// Response code; `None`: the message is a query.
+    /// Response code of the DNS message; `None`: the message is a query.
     pub(super) rcode: Option<String>,
-    /// Number of answer records in the message.
+    /// Number of answer records in the DNS message.
     pub(super) answers: u16,
 }
 

@@ -11,11 +11,12 @@ use crate::{
 use wqcap_frame::{FiveTuple, protocol};
 use wqcap_names::PayloadKind;
 
-/// Payloads of a flow that are read for names in each direction: a persistent connection carries
-/// many requests.
+/// Number of payloads of a flow that are read for names in each direction: a persistent connection
+/// carries many requests.
 const SHARE: u8 = 4;
 
-/// Counters of one direction that each frame touches. Sums wrap around: see [`FlowApart::carried`].
+/// Counters of one direction of a flow that each frame updates. Their sums wrap around: see
+/// [`FlowApart::carried`].
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct DirectionCounters {
@@ -24,96 +25,97 @@ struct DirectionCounters {
     frames: u32,
 }
 
-/// Entry of a flow, touched by each of its frames: one cache line.
+/// Flow table entry with the data that each frame of the flow accesses: one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct FlowEntry {
     key: ShortKey,
-    /// Index of the flow's limit, if limits are followed.
+    /// Index of the flow's cutoff limit, if limits are followed.
     limit: u16,
-    /// Counters in the direction of the first frame, and in the other.
+    /// Counters in the direction of the flow's first frame, and in the opposite direction.
     ways: [DirectionCounters; 2],
-    /// Time stamp of the first frame in units of [`coarse`].
+    /// Time stamp of the flow's first frame in units of [`coarse`].
     begun: u32,
-    /// TCP control bits that were seen, by direction.
+    /// TCP control bits of the flow's frames so far, by direction.
     flags: [u8; 2],
-    /// `true` if the first frame went from the lower end to the upper one.
+    /// `true` if the flow's first frame went from the lower end to the upper one.
     upward: bool,
     /// State flags of the flow, defined in [`marks`].
     marks: u8,
 }
 
-/// Cold part of a flow, used at its beginning and end, or for few flows or frames. The fields that
-/// identify an IPv6 flow come first, on one cache line.
+/// Cold part of a flow, used at the flow's beginning and end, or for few flows or frames. The
+/// fields that identify an IPv6 flow come first, on one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct FlowApart {
-    /// Addresses of the key, as in [`Key::addresses`].
+    /// Addresses of the flow key, as in [`Key::addresses`].
     addresses: [[u64; 2]; 2],
-    /// Time stamps of the first frames, by direction.
+    /// Time stamps of the flow's first frame in each direction.
     first_ns: [u64; 2],
-    /// Number of times that the entry's sums of frames and bytes have wrapped around, by direction.
+    /// Number of times that the flow entry's sums of frames and bytes have wrapped around, by
+    /// direction.
     carried: [Carried; 2],
     hash: u32,
-    /// Ethertype of the first frame's innermost packet.
+    /// Ethertype of the innermost packet of the flow's first frame.
     ethertype: u16,
-    /// Type and code of the first frame's ICMP message.
+    /// Type and code of the ICMP message in the flow's first frame.
     icmp: Option<[u8; 2]>,
-    /// Number of payloads that were read for names, by direction.
+    /// Number of the flow's payloads that were read for names, by direction.
     read: [u8; 2],
-    /// Outermost packet of the first frame, if it came in a tunnel.
+    /// Outermost packet of the flow's first frame, if the frame came in a tunnel.
     outer: Option<FiveTuple>,
 }
 
-/// Number of times that sums have wrapped around.
+/// Number of times that a flow entry's sums of frames and bytes have wrapped around.
 #[derive(Clone, Copy, Debug, Default)]
 struct Carried {
     frames: u32,
     bytes: u32,
 }
 
-/// State flags of a flow entry.
+/// Flags for the state of a flow entry.
 mod marks {
-    /// Flag: the entry has no frames; its record has ended, and its limit still applies.
+    /// Flag of a flow entry without frames: its record has ended, and its limit still applies.
     pub(super) const BLANK: u8 = 1;
-    /// Flag: the connection has ended, as seen by the flow's limit.
+    /// Flag of a flow entry: the TCP connection has ended, as seen by the flow's limit.
     pub(super) const ENDED: u8 = 1 << 1;
-    /// Flag: the counters started at another time than the limit.
+    /// Flag of a flow entry: its counters started at another time than its limit.
     pub(super) const SHIFTED: u8 = 1 << 2;
-    /// Flag: frames of the flow were cut off.
+    /// Flag of a flow entry: frames of the flow were cut off.
     pub(super) const CUT: u8 = 1 << 3;
-    /// Flag: the counters have wrapped around.
+    /// Flag of a flow entry: its counters have wrapped around.
     pub(super) const CARRIED: u8 = 1 << 4;
-    /// Flag: frames to the lower end have reached the limit. The next bit: frames from the lower
-    /// end have.
+    /// Flag of a flow entry: frames to the lower end have reached the flow's limit. The next bit:
+    /// frames from the lower end have.
     pub(super) const OVER: u8 = 1 << 5;
 
-    /// Flags that belong to the record, not to the limit.
+    /// Flags of a flow entry that belong to the flow's record, not to its limit.
     pub(super) const OF_RECORD: u8 = BLANK | CARRIED;
 
-    /// Returns `mark` if the condition holds, otherwise 0.
+    /// Returns the flow entry flag `mark` if the condition holds, otherwise 0.
     #[inline]
     pub(super) fn flag_if(mark: u8, condition: bool) -> u8 {
         if condition { mark } else { 0 }
     }
 }
 
-/// Binary logarithm of [`coarse`]'s unit in nanoseconds.
+/// Binary logarithm of the time unit of [`coarse`], which is 2^24 ns.
 const COARSE: u32 = 24;
 
-/// Reduces a time stamp to 32 bits, for which an entry has room: units of 17 ms, which repeat after
-/// two years.
+/// Reduces a time stamp to the 32 bits that a flow entry has for it: units of 17 ms, which repeat
+/// after two years.
 #[inline]
 fn coarse(ns: u64) -> u32 {
     (ns >> COARSE) as u32
 }
 
-/// Maximum duration of one record of a flow.
+/// Maximum duration of one flow record, after which the flow's next record starts.
 #[derive(Clone, Copy)]
 pub(super) struct Lifetime {
     ns: u64,
-    /// Duration in whole units of [`coarse`], clamped to `u32`. It is rounded down, so that no
-    /// expired flow is missed.
+    /// Maximum duration of a flow record in whole units of [`coarse`], clamped to `u32`. It is
+    /// rounded down, so that no expired flow is missed.
     units: u32,
 }
 
@@ -123,7 +125,7 @@ impl Lifetime {
         Self { ns, units }
     }
 
-    /// Returns the duration in nanoseconds.
+    /// Returns the maximum duration of a flow record in nanoseconds.
     pub(super) fn ns(self) -> u64 {
         self.ns
     }
@@ -149,8 +151,8 @@ impl Entry for FlowEntry {
 }
 
 impl FlowEntry {
-    /// Creates a flow for its first frame, which is not counted yet. `outer`: the outermost packet,
-    /// if the frame came in a tunnel.
+    /// Creates a flow table entry for the flow's first frame, which is not counted yet. `outer`:
+    /// the outermost packet, if the frame came in a tunnel.
     pub(super) fn begin(first: &SeenFrame, outer: Option<FiveTuple>) -> (Self, FlowApart) {
         let entry = Self {
             key: first.key.short(),
@@ -174,8 +176,8 @@ impl FlowEntry {
         (entry, apart)
     }
 
-    /// Counts a frame of `len` bytes on the wire, received at `ns`. `upward`: it went from the
-    /// lower end to the upper one.
+    /// Counts a frame of `len` bytes on the wire, received at `ns`, in its flow. `upward`: the
+    /// frame went from the lower end to the upper one.
     #[inline]
     pub(super) fn count(
         &mut self,
@@ -200,7 +202,7 @@ impl FlowEntry {
         }
     }
 
-    /// Updates the cold part for the first frame of a direction, or when a sum wraps around.
+    /// Updates the flow's cold part for the first frame of a direction, or when a sum wraps around.
     #[cold]
     #[inline(never)]
     fn count_rare(&mut self, apart: &mut FlowApart, at: usize, bytes_wrap: bool) {
@@ -217,13 +219,13 @@ impl FlowEntry {
         self.marks |= marks::flag_if(marks::CARRIED, frames == 0 || bytes_wrap);
     }
 
-    /// Returns the index of the direction: from the lower end to the upper one, or back.
+    /// Returns the index of a direction of the flow: from the lower end to the upper one, or back.
     #[inline]
     fn way_of(&self, upward: bool) -> usize {
         usize::from(upward != self.upward)
     }
 
-    /// Returns the frames and bytes of one direction.
+    /// Returns the frames and bytes of one direction of the flow.
     #[inline]
     pub(super) fn volume(&self, apart: &FlowApart, upward: bool) -> FlowVolume {
         self.volume_at(apart, self.way_of(upward))
@@ -242,8 +244,9 @@ impl FlowEntry {
         apart.with_carried(volume, at)
     }
 
-    /// Counts a payload with a possible name. Returns its direction if it is to be read; `None`:
-    /// the flow's share is used up. Every DNS and DHCP message is read.
+    /// Counts a payload with a possible name. Returns the payload's direction if it is to be read;
+    /// `None`: enough payloads of this flow were read in this direction. Every DNS and DHCP message
+    /// is read.
     pub(super) fn share(
         &self,
         apart: &mut FlowApart,
@@ -263,7 +266,8 @@ impl FlowEntry {
         Some(way)
     }
 
-    /// Returns `true` if the flow has lasted for `time` at `ns`. The cold part is rarely accessed.
+    /// Returns `true` if the flow's record has lasted for `time` at `ns`. The cold part is rarely
+    /// accessed.
     #[inline]
     pub(super) fn has_lasted<'a>(
         &self,
@@ -274,7 +278,7 @@ impl FlowEntry {
         coarse(ns).wrapping_sub(self.begun) >= time.units && apart().has_lasted(time, ns)
     }
 
-    /// Time stamp of the flow's last frame, in nanoseconds since 1970.
+    /// Returns the time stamp of the flow's last frame, in nanoseconds since 1970.
     #[inline]
     pub(super) fn last_ns(&self) -> u64 {
         self.ways[0].last_ns.max(self.ways[1].last_ns)
@@ -309,17 +313,18 @@ impl FlowEntry {
     }
 }
 
-/// Methods for few frames are out of line: otherwise the compiler reads the cold cache line for
-/// each frame, before the decision.
+/// Methods of the cold part of a flow, for few frames. They are out of line: otherwise the compiler
+/// reads the cold cache line for each frame, before the decision.
 impl FlowApart {
-    /// Exact comparison of [`FlowEntry::has_lasted`].
+    /// Returns exactly what [`FlowEntry::has_lasted`] estimates: `true` if the flow's record has
+    /// lasted for `time` at `ns`.
     #[cold]
     #[inline(never)]
     fn has_lasted(&self, time: Lifetime, ns: u64) -> bool {
         ns.saturating_sub(self.first_ns()) >= time.ns
     }
 
-    /// Adds the carries of wrapped sums to `volume`.
+    /// Adds the carries of a flow's wrapped sums to `volume`.
     #[cold]
     #[inline(never)]
     fn with_carried(&self, volume: FlowVolume, at: usize) -> FlowVolume {
@@ -330,45 +335,46 @@ impl FlowApart {
         }
     }
 
-    /// Time stamp of the flow's first frame, in nanoseconds since 1970.
+    /// Returns the time stamp of the flow's first frame, in nanoseconds since 1970.
     #[inline]
     pub(super) fn first_ns(&self) -> u64 {
         self.first_ns[0]
     }
 }
 
-/// Progress of a flow towards its limit, if limits are followed.
+/// Progress of a flow towards its cutoff limit, if limits are followed.
 impl FlowEntry {
     pub(super) fn limit(&self) -> u16 {
         self.limit
     }
 
-    /// Returns `true` if the entry has no frames because its record has ended. The time stamp of
-    /// the last frame stays.
+    /// Returns `true` if the flow entry has no frames because its record has ended. The time stamp
+    /// of the last frame stays.
     #[inline]
     pub(super) fn is_blank(&self) -> bool {
         self.marks & marks::BLANK != 0
     }
 
-    /// Returns `true` if the connection has ended.
+    /// Returns `true` if the flow's TCP connection has ended.
     #[inline]
     pub(super) fn has_ended(&self) -> bool {
         self.marks & marks::ENDED != 0
     }
 
-    /// Returns `true` if the counters do not cover exactly the time since the limit started.
+    /// Returns `true` if the flow's counters do not cover exactly the time since its limit started.
     #[inline]
     pub(super) fn is_shifted(&self) -> bool {
         self.marks & marks::SHIFTED != 0
     }
 
-    /// Returns `true` if the frames sent by one side have reached the limit; 1: the lower end.
+    /// Returns `true` if the flow's frames from one side have reached the limit. Side 1 is the
+    /// lower end.
     #[inline]
     pub(super) fn is_over(&self, side: usize) -> bool {
         self.marks & marks::OVER << side != 0
     }
 
-    /// Updates the flags for a frame sent by one side.
+    /// Updates the flow's limit flags for a frame sent by one side.
     #[inline]
     pub(super) fn note(&mut self, side: usize, is_over: bool, ends: bool) {
         self.marks |=
@@ -383,7 +389,7 @@ impl FlowEntry {
         first
     }
 
-    /// Clears the counters after the record has ended.
+    /// Clears the flow's counters after its record has ended.
     pub(super) fn make_blank(&mut self, apart: &mut FlowApart) {
         let last_ns = self.last_ns();
         self.ways = Default::default();
@@ -405,7 +411,7 @@ impl FlowEntry {
         (self.limit, self.marks) = (limit, of_limit);
     }
 
-    /// Starts the limit of the flow again, while its counters continue.
+    /// Starts the cutoff limit of the flow again, while the flow's counters continue.
     pub(super) fn restart_limit(&mut self, limit: u16) {
         self.limit = limit;
         self.marks &= marks::OF_RECORD;

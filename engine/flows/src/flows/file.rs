@@ -28,13 +28,14 @@ use std::{
 };
 use wqcap_files::name::PART;
 
-/// Maximum number of rows in a row group, which is held in memory until it is written.
+/// Maximum number of rows in a Parquet row group, which is held in memory until it is written.
 pub(super) const MOST_ROWS: usize = 128 * 1024;
-/// False positive rate of a bloom filter: the share of row groups without a value that it does not
-/// exclude. A filter of [`MOST_ROWS`] values then has 256 KiB; filters of fewer values are smaller.
+/// False positive rate of a Parquet bloom filter: the share of row groups without a value that the
+/// filter does not exclude. A filter of [`MOST_ROWS`] values then has 256 KiB; filters of fewer
+/// values are smaller.
 const FALSE_HITS: f64 = 0.01;
 
-/// Open Parquet file of a table.
+/// Open Parquet file of a table of flows, DNS or DHCP.
 pub(super) struct ParquetFile {
     writer: SerializedFileWriter<fs::File>,
     part: PathBuf,
@@ -43,7 +44,7 @@ pub(super) struct ParquetFile {
 }
 
 impl ParquetFile {
-    /// Creates the file of an interval; `ns` is the present system time.
+    /// Creates the Parquet file of a table for one interval; `ns` is the present system time.
     #[expect(
         clippy::disallowed_methods,
         reason = "create_new fails if the name exists"
@@ -71,8 +72,8 @@ impl ParquetFile {
         })
     }
 
-    /// Writes at most [`MOST_ROWS`] rows as one row group, sorted by time. The rows must belong to
-    /// the file's table.
+    /// Writes at most [`MOST_ROWS`] rows as one Parquet row group, sorted by time. The rows must
+    /// belong to the file's table.
     pub(super) fn write<R: ParquetRow>(&mut self, rows: &mut [R]) -> Result<(), String> {
         self.rows += rows.len() as u64;
         rows.sort_unstable_by_key(R::ns);
@@ -92,17 +93,17 @@ impl ParquetFile {
         group.close().map(drop)
     }
 
-    /// Number of rows written to the file so far.
+    /// Returns the number of rows written to the Parquet file so far.
     pub(super) fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Removes an incomplete file: without a footer, no reader can open it.
+    /// Removes an incomplete Parquet file: without a footer, no reader can open it.
     pub(super) fn discard(self) {
         let _ = fs::remove_file(&self.part);
     }
 
-    /// Completes the file: writes the footer, syncs the data, and renames the file.
+    /// Completes the Parquet file: writes the footer, syncs the data, and renames the file.
     pub(super) fn finish(&mut self) -> Result<PathBuf, String> {
         self.writer.finish().map_err(|e| self.failure(&e))?;
         let settle = || -> io::Result<()> {
@@ -117,7 +118,7 @@ impl ParquetFile {
     }
 
     fn failure(&self, e: &dyn std::fmt::Display) -> String {
-        format!("flows.dir: {}: {e}", self.part.display())
+        format!("flows.dir: cannot write {}: {e}", self.part.display())
     }
 }
 
@@ -155,7 +156,8 @@ fn properties<R: ParquetRow>() -> WriterProperties {
     properties.build()
 }
 
-/// Returns the schema of a table. All columns are optional in it, though only some contain nulls.
+/// Returns the Parquet schema of a table. All columns are optional in it, though only some contain
+/// nulls.
 fn schema<R: ParquetRow>() -> Result<Arc<Type>, ParquetError> {
     let mut text = format!("message {} {{\n", R::TABLE);
     for Column { name, values } in R::COLUMNS {
@@ -206,8 +208,8 @@ impl<R> Column<R> {
     }
 }
 
-/// Returns the values that are present. Appends a definition level to `levels` for each row: 1 if
-/// it has a value, otherwise 0.
+/// Returns the values of a Parquet column without the missing ones. Appends a definition level to
+/// `levels` for each row: 1 if the row has a value, otherwise 0.
 fn present<R, T>(rows: &[R], levels: &mut Vec<i16>, of: impl Fn(&R) -> Option<T>) -> Vec<T> {
     let mut values = Vec::with_capacity(rows.len());
     for row in rows {

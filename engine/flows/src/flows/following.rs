@@ -12,23 +12,23 @@ use wqcap_core::consumer::Frame;
 
 const _: () = assert!(size_of::<[FlowVolume; 2]>() as u64 == FlowsPlan::FOLLOWED_BYTES);
 
-/// Data of a meter's flows that only the limits need.
+/// Cutoff limits of a flow meter and the progress of its flows towards them.
 pub(super) struct LimitProgress {
     pub(super) limits: CutoffLimits,
-    /// Shortest time without a frame after which a record ends or a limit starts again.
+    /// Shortest time without a frame after which a flow's record ends or its limit starts again.
     pub(super) silence_ns: u64,
-    /// Volume that is added to the entry's counters, for each flow and direction: the volume before
-    /// these counters started, minus what they had counted when the limit started. Differences may
-    /// wrap around; the sum with the counters is right.
+    /// Volume that is added to the flow entry's counters, for each flow and direction: the volume
+    /// before these counters started, minus what they had counted when the limit started.
+    /// Differences may wrap around; the sum with the counters is right.
     earlier: Vec<[FlowVolume; 2]>,
-    /// Number of flows that are followed but have no record: they have no frames.
+    /// Number of flows that are followed but have no record, because they have no frames.
     pub(super) blank: usize,
     pub(super) report: CutoffReport,
 }
 
 impl LimitProgress {
-    /// Creates the data for a table of `capacity` flows, whose records end after `idle_ns` without
-    /// a frame.
+    /// Creates the limit progress for a flow table of `capacity` flows, whose records end after
+    /// `idle_ns` without a frame.
     pub(super) fn new(plan: &CutoffPlan, capacity: usize, idle_ns: u64) -> Self {
         let limits = CutoffLimits::new(plan);
         Self {
@@ -40,17 +40,17 @@ impl LimitProgress {
         }
     }
 
-    /// Returns `true` if the limit of a flow still applies.
+    /// Returns `true` if the cutoff limit of a flow still applies.
     pub(super) fn lasts(&self, flow: &FlowEntry, ns: u64) -> bool {
         !self.limits.is_silent(flow.last_ns(), ns)
     }
 
-    /// Adds a flow at the end of the table.
+    /// Adds limit progress for a flow at the end of the flow table.
     pub(super) fn push(&mut self) {
         self.earlier.push(Default::default());
     }
 
-    /// Removes a flow; the last one moves to its position.
+    /// Removes the limit progress of a flow; that of the table's last flow moves to its position.
     pub(super) fn remove(&mut self, at: usize, was_blank: bool) {
         self.earlier.swap_remove(at);
         self.blank -= usize::from(was_blank);
@@ -69,7 +69,7 @@ impl LimitProgress {
         self.blank += 1;
     }
 
-    /// Starts the limit of a flow with this frame, which is not counted yet.
+    /// Starts the cutoff limit of a flow with this frame, which is not counted yet.
     pub(super) fn restart_limit(
         &mut self,
         (flow, apart): (&mut FlowEntry, &mut FlowApart),
@@ -81,7 +81,7 @@ impl LimitProgress {
         flow.restart_limit(self.limits.for_first_frame(first.bytes, first.len));
     }
 
-    /// Counts a frame of a flow, and returns `true` if it is cut off.
+    /// Counts a frame of a flow, and returns `true` if the flow's limit cuts the frame off.
     #[inline]
     pub(super) fn cuts(
         &mut self,

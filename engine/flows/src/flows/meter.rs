@@ -26,21 +26,23 @@ use std::{
 use wqcap_core::time::nanos;
 use wqcap_frame::{FiveTuple, Headers};
 
-/// Number of flow records in a batch.
+/// Number of flow records in a batch that a flow meter sends.
 pub(super) const RECORDS: usize = 256;
-/// Interval of sweeps over a part of the table.
+/// Interval of a meter's sweeps, each over a part of the flow table.
 const STEP_NS: u64 = 1_000_000;
-/// Maximum time that a record waits in an incomplete batch.
+/// Maximum time that a flow record waits in an incomplete batch.
 const LINGER_NS: u64 = 200_000_000;
-/// Maximum number of flows that a sweep checks, since it adds to the cost of a frame batch.
+/// Maximum number of flows that a sweep of the flow table checks, since it adds to the cost of a
+/// frame batch.
 const STEP_FLOWS: u64 = 512;
-/// Maximum number of flows that a sweep checks while no frames arrive, five times per second.
-/// Frames may arrive again at any moment.
+/// Maximum number of flows that a sweep of the flow table checks while no frames arrive, five times
+/// per second. Frames may arrive again at any moment.
 const IDLE_FLOWS: u64 = 8192;
-/// Number of flows of which the oldest is evicted.
+/// Number of flows among which the oldest one is evicted from a full flow table.
 const CANDIDATES: usize = 8;
 
-/// Channels for batches of records, and for payloads with possible names if names are read.
+/// Channels of a flow meter for batches of flow records, and for payloads with possible names if
+/// names are read.
 #[derive(Clone)]
 pub(super) struct MeterChannels {
     pub(super) empty: Receiver<Vec<FlowRecord>>,
@@ -48,21 +50,22 @@ pub(super) struct MeterChannels {
     pub(super) samples: Option<SampleChannels>,
 }
 
-/// Meter that adds the frames of one queue to flows.
+/// Flow meter of one queue: adds the queue's frames to flows.
 pub struct Meter {
     queue: u16,
     pub(super) table: Table<FlowEntry>,
-    /// Progress of the flows towards their limits, if limits are followed.
+    /// Progress of the meter's flows towards their cutoff limits, if limits are followed.
     pub(super) following: Option<Box<LimitProgress>>,
-    /// Frames that are not added yet; with limits, only those with a possible name.
+    /// Frames that are not added to their flows yet; with cutoff limits, only those with a possible
+    /// name.
     pub(super) seen: Vec<SeenFrame>,
-    /// Outermost packets of the waiting frames that came in tunnels.
+    /// Outermost packets of the frames that came in tunnels and are not added to their flows yet.
     pub(super) outers: Vec<FiveTuple>,
     seed: HashSeed,
     pub(super) active: Lifetime,
     pub(super) idle_ns: u64,
     exchange: MeterChannels,
-    /// Sampler of payloads; `None`: names are not read.
+    /// Sampler of payloads with possible names; `None`: names are not read.
     pub(super) sampler: Option<PayloadSampler>,
     /// Batch of flow records that is being filled.
     batch: Option<Vec<FlowRecord>>,
@@ -70,11 +73,11 @@ pub struct Meter {
     published: Arc<Mutex<FlowTotals>>,
     /// Time stamp of the last frame, in nanoseconds since 1970.
     pub(super) now_ns: u64,
-    /// Position in the table where the next sweep starts.
+    /// Position in the flow table where the next sweep starts.
     cursor: usize,
-    /// Time of the last sweep over the table.
+    /// Time of the last sweep over the flow table.
     stepped_ns: u64,
-    /// Time at which records were last sent.
+    /// Time at which the meter last sent flow records.
     sent_ns: u64,
     idle_since: Option<Instant>,
 }
@@ -109,7 +112,8 @@ impl Meter {
     }
 
     /// Takes a frame of `len` bytes on the wire, received at `ns`, with its outermost and innermost
-    /// headers. The frame is added to its flow with its batch. Limits must not be followed.
+    /// headers. The frame is added to its flow with its batch. The meter must not follow cutoff
+    /// limits.
     #[inline]
     pub fn count(&mut self, frame: &[u8], len: u32, ns: u64, outer: &Headers, inner: &Headers) {
         self.now_ns = ns;
@@ -124,12 +128,12 @@ impl Meter {
         }
     }
 
-    /// Counts frames whose flows are unknown because they were lost before the meter.
+    /// Counts frames that were lost before the flow meter, so that their flows are unknown.
     pub(crate) fn missed(&mut self, frames: u64) {
         self.totals.missed_frames += frames;
     }
 
-    /// Ends a batch of frames: adds the waiting ones to their flows.
+    /// Ends a batch of frames: adds those that wait to their flows.
     pub fn handled(&mut self) {
         let mut seen = std::mem::take(&mut self.seen);
         if self.following.is_none() {
@@ -179,8 +183,8 @@ impl Meter {
         }
     }
 
-    /// Inserts a new flow for its first frame, which is not counted yet; `None`: there is no place,
-    /// and the frame is missed.
+    /// Inserts a new flow into the flow table for its first frame, which is not counted yet;
+    /// `None`: the table stays full, and the frame is missed.
     pub(super) fn begin(&mut self, first: &SeenFrame) -> Option<usize> {
         if self.table.is_full() && !self.evict() {
             self.totals.missed_frames += 1;
@@ -201,7 +205,7 @@ impl Meter {
         outer.copied()
     }
 
-    /// Returns the reason if the time of a flow is over at `ns`.
+    /// Returns the reason for ending a flow's record at `ns`; `None`: the record continues.
     #[inline]
     fn ended(&self, at: usize, ns: u64) -> Option<FlowEndReason> {
         let flow = self.table.get(at);
@@ -214,8 +218,8 @@ impl Meter {
         }
     }
 
-    /// Removes a flow whose time is over. Returns `false` if no batch is free for its record, or if
-    /// its limit still applies.
+    /// Removes a flow whose record is due to end. Returns `false` if no batch is free for the
+    /// record, or if the flow's cutoff limit still applies.
     #[cold]
     fn end(&mut self, at: usize, ns: u64) -> bool {
         let flow = self.table.get(at);
@@ -237,7 +241,7 @@ impl Meter {
         }
     }
 
-    /// Ends a flow's record if its time is over and a batch is free, and keeps the flow.
+    /// Ends a flow's record if it is due and a record batch is free, and keeps the flow.
     pub(super) fn end_record(&mut self, at: usize, ns: u64) {
         if self.table.get(at).is_blank() {
             return;
@@ -253,7 +257,8 @@ impl Meter {
         self.push(record);
     }
 
-    /// Frees a place for another flow; returns `false` if no batch is free for the record.
+    /// Evicts an old flow from the full flow table; returns `false` if no batch is free for its
+    /// record.
     #[cold]
     fn evict(&mut self) -> bool {
         // The next positions of the sweep are as good as any: the order in the table is arbitrary.
@@ -274,7 +279,8 @@ impl Meter {
         true
     }
 
-    /// Starts a batch of frames: adds waiting frames, and sweeps a part of the table if it is due.
+    /// Starts a batch of frames: adds waiting frames to their flows, and sweeps a part of the flow
+    /// table if that is due.
     #[inline]
     pub fn batch(&mut self) {
         self.handled();
@@ -284,7 +290,7 @@ impl Meter {
         }
     }
 
-    /// Advances time by the system clock while no frame arrives.
+    /// Advances the flow meter's time by the system clock while no frame arrives.
     pub fn idle(&mut self) {
         self.handled();
         if self.now_ns == 0 {
@@ -296,8 +302,8 @@ impl Meter {
         self.send();
     }
 
-    /// Sweeps a part of the table in proportion to the elapsed time: the whole table within half of
-    /// the idle time.
+    /// Sweeps a part of the flow table in proportion to the elapsed time: the whole table within
+    /// half of the idle time or the active time, whichever is shorter.
     #[cold]
     fn step(&mut self, ns: u64) {
         let passed = ns.saturating_sub(self.stepped_ns);
@@ -313,7 +319,7 @@ impl Meter {
         }
     }
 
-    /// Checks `flows` flows, and ends those whose time is over.
+    /// Checks `flows` flows of the flow table, and ends those whose records are due.
     fn sweep(&mut self, ns: u64, flows: u64) {
         for _ in 0..flows.min(self.table.len() as u64) {
             if self.table.is_empty() {
@@ -329,7 +335,7 @@ impl Meter {
         }
     }
 
-    /// Returns `true` if there is a batch for one more record.
+    /// Returns `true` if a batch has room for one more flow record.
     fn has_room(&mut self) -> bool {
         if self.batch.is_none() {
             self.batch = self.exchange.empty.try_recv().ok();
@@ -337,7 +343,8 @@ impl Meter {
         self.batch.is_some()
     }
 
-    /// Removes a flow from the table, and adds its record to the batch. There must be a free batch.
+    /// Removes a flow from the flow table, and adds its record to the batch. There must be a free
+    /// batch.
     fn take_out(&mut self, at: usize, end: FlowEndReason) {
         let (flow, apart) = self.remove(at);
         if !flow.is_blank() {
@@ -353,7 +360,7 @@ impl Meter {
         (flow, apart)
     }
 
-    /// Adds a record to the batch. There must be a free batch.
+    /// Adds a flow record to the meter's batch. There must be a free batch.
     fn push(&mut self, record: FlowRecord) {
         self.totals.add(&record);
         if let Some(batch) = &mut self.batch {
@@ -364,7 +371,7 @@ impl Meter {
         }
     }
 
-    /// Sends the current batch, and publishes the totals.
+    /// Sends the meter's current batch of flow records, and publishes the totals.
     fn send(&mut self) {
         if let Some(batch) = self.batch.take_if(|it| !it.is_empty()) {
             // The channel has room for every existing batch, and the writer outlives the meters.
@@ -380,8 +387,8 @@ impl Meter {
 }
 
 impl Drop for Meter {
-    /// Ends all open records with the capture. Waits for free batches, since no frame is delayed by
-    /// it.
+    /// Ends all open flow records with the capture. Waits for free batches, since no frame is
+    /// delayed by it.
     fn drop(&mut self) {
         self.handled();
         if let Some(sampler) = &mut self.sampler {

@@ -66,47 +66,48 @@ use serde::Serialize;
 use std::path::PathBuf;
 use wqcap_files::file_list::FileList;
 
-/// Settings of the flow records of a run.
+/// Settings for the flow records of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowsPlan {
     /// Directory of the flow record files.
     pub dir: PathBuf,
-    /// Interval of a file in nanoseconds.
+    /// Interval that one flow record file covers, in nanoseconds.
     pub interval_ns: u64,
-    /// Duration of a flow in nanoseconds after which its record ends.
+    /// Maximum duration of a flow record in nanoseconds, after which it ends.
     pub active_ns: u64,
-    /// Time without a frame in nanoseconds after which a flow's record ends.
+    /// Time without a frame of a flow, in nanoseconds, after which its record ends.
     pub idle_ns: u64,
-    /// Number of flows that each table holds.
+    /// Number of flows that each flow table holds.
     pub capacity: usize,
-    /// `true` if names are read from payloads.
+    /// `true` if names (TLS, HTTP, SSH, DNS, DHCP) are read from payloads.
     pub names: bool,
 }
 
 impl FlowsPlan {
-    /// Bytes of a flow: its entry, its cold part, and its share of the index at the index's
-    /// sparsest.
+    /// Bytes of a flow in a flow table: its entry, its cold part, and its share of the hash index
+    /// at the index's sparsest.
     pub(crate) const FLOW_BYTES: u64 = 224;
-    /// Additional bytes of a flow whose limit is followed.
+    /// Additional bytes of a flow whose cutoff limit is followed.
     pub(crate) const FOLLOWED_BYTES: u64 = 32;
 
-    /// Bytes of payload copies in transit for each table.
+    /// Bytes of payload copies in transit for each flow table.
     pub const COPIES_BYTES: u64 = 8 << 20;
 
-    /// Returns the additional bytes for names of open flows, when all tables have `memory` bytes.
+    /// Returns the additional bytes for names of open flows, when all flow tables have `memory`
+    /// bytes.
     pub fn names_of(memory: u64) -> u64 {
         memory / 4
     }
 
-    /// Returns the maximum bytes of names of open flows with this number of tables.
+    /// Returns the maximum bytes of names of open flows for this number of flow tables.
     #[cfg(feature = "records")]
     fn names_memory(&self, tables: usize) -> usize {
         let memory = (self.capacity * tables) as u64 * Self::FLOW_BYTES;
         usize::try_from(Self::names_of(memory)).unwrap_or(usize::MAX)
     }
 
-    /// Returns the number of flows that fit into `memory` bytes, plus the bytes `of_cutoff` of a
-    /// cutoff whose limits are followed.
+    /// Returns the number of flows that fit into `memory` bytes of a flow table, plus the bytes
+    /// `of_cutoff` of a cutoff whose limits are followed.
     #[must_use]
     pub fn capacity_of(memory: u64, of_cutoff: Option<u64>) -> usize {
         match of_cutoff {
@@ -127,21 +128,22 @@ pub struct FlowTotals {
     pub frames: u64,
     /// Bytes on the wire in all flow records.
     pub bytes: u64,
-    /// Number of records that ended early because the table was full.
+    /// Number of flow records that ended early because the flow table was full.
     pub evicted: u64,
-    /// Frames in no record: the table was full, and the writer too far behind to free a place.
+    /// Number of frames in no flow record: the flow table was full, and the writer too far behind
+    /// to free a place.
     pub missed_frames: u64,
-    /// Bytes on the wire of the missed frames.
+    /// Bytes on the wire of the frames that are in no flow record.
     pub missed_bytes: u64,
-    /// Number of flows in the tables at the last publication.
+    /// Number of flows in the flow tables at the last publication of the totals.
     pub flows: u64,
-    /// Payloads with a possible name that were not read: no memory was free, or the next segment
-    /// did not arrive.
+    /// Number of payloads with a possible name that were not read: no memory was free, or the next
+    /// segment did not arrive.
     #[serde(skip)]
     pub missed_payloads: u64,
 }
 
-/// Report on the names of a finished run.
+/// Report on the names that a finished run read from payloads.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NamesReport {
     /// Number of flow records with a name.
@@ -150,16 +152,16 @@ pub struct NamesReport {
     pub dns: u64,
     /// Number of rows in the DHCP table.
     pub dhcp: u64,
-    /// Payloads that could not be parsed as the protocol that they resembled.
+    /// Number of payloads that could not be parsed as the protocol that they resembled.
     pub unreadable: u64,
-    /// Payloads not read, and rows of DNS and DHCP not kept: no memory was free, or the next
-    /// segment did not arrive.
+    /// Number of payloads not read for names, and of DNS and DHCP rows not kept: no memory was
+    /// free, or the next segment did not arrive.
     pub missed: u64,
-    /// Rows of the DNS and DHCP tables that could not be written.
+    /// Number of rows of the DNS and DHCP tables that could not be written.
     pub unwritten: u64,
-    /// Complete DNS files, the oldest first.
+    /// Complete DNS table files, the oldest first.
     pub dns_files: FileList,
-    /// Complete DHCP files, the oldest first.
+    /// Complete DHCP table files, the oldest first.
     pub dhcp_files: FileList,
 }
 
@@ -188,22 +190,22 @@ impl FlowTotals {
 /// Report on the flow records of a finished run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct FlowsReport {
-    /// Totals of the flow records of all queues.
+    /// Sum of the flow record totals of all queues.
     #[serde(flatten)]
     pub totals: FlowTotals,
-    /// Number of records that could not be written.
+    /// Number of flow records that could not be written.
     pub unwritten: u64,
-    /// Complete record files, the oldest first.
+    /// Complete flow record files, the oldest first.
     pub files: FileList,
-    /// Report on names; `None`: `flows.names` is off.
+    /// Report on the names read from payloads; `None`: `flows.names` is off.
     pub names: Option<NamesReport>,
-    /// First error that prevented records from being written.
+    /// First error that prevented flow records from being written.
     #[serde(skip)]
     pub failures: Vec<String>,
 }
 
 impl FlowsReport {
-    /// Adds the report of a later run of the same plan.
+    /// Adds the flow report of a later run with the same settings.
     pub fn absorb(&mut self, later: Self) {
         self.totals += later.totals;
         self.unwritten += later.unwritten;

@@ -22,38 +22,40 @@ use wqcap_names::{
     DhcpMessage, DnsMessage, FlowNames, MAX_PAYLOAD, PayloadError, PayloadKind, Protocol,
 };
 
-/// Number of rows that are sent together.
+/// Number of DNS and DHCP rows that are sent to the writer together.
 const ROWS: usize = 256;
-/// Maximum number of rows that wait while the writer is delayed.
+/// Maximum number of DNS and DHCP rows that wait while the writer is delayed.
 pub(super) const MOST_WAITING: usize = 16 * 1024;
-/// Bytes of a flow in addition to its names: a slot of a map that may be half empty.
+/// Bytes of a flow in the names thread in addition to its names: a slot of a map that may be half
+/// empty.
 const PLACE: usize = 2 * size_of::<(FlowId, FlowNames)>() - size_of::<FlowNames>();
-/// Maximum time that rows wait for more rows.
+/// Maximum time that DNS and DHCP rows wait for more rows before they are sent.
 const LINGER: Duration = Duration::from_millis(200);
-/// Interval at which payloads are polled. If the thread waited for them, waking it would cost a
-/// loop more than the rest of the work on a payload.
+/// Interval at which the names thread polls for payloads. If the thread waited for them, waking it
+/// would cost a receive loop more than the rest of the work on a payload.
 const NAP: Duration = Duration::from_millis(1);
-/// Time without a payload after which the thread waits for the next one.
+/// Time without a payload after which the names thread waits for the next one instead of polling.
 const AWAKE: Duration = Duration::from_secs(1);
-/// Maximum number of batches of rows in transit.
+/// Maximum number of batches of DNS and DHCP rows in transit to the writer.
 const BATCHES: usize = 64;
 
 /// Counters of the names thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NamesCounters {
-    /// Number of flows with names.
+    /// Number of flow records that got a name.
     pub(super) flows: u64,
     /// Number of rows in the DNS table.
     pub(super) dns: u64,
     /// Number of rows in the DHCP table.
     pub(super) dhcp: u64,
-    /// Payloads that could not be parsed as the protocol that they resembled.
+    /// Number of payloads that could not be parsed as the protocol that they resembled.
     pub(super) unreadable: u64,
-    /// Payloads not read and rows not kept because of the memory limit.
+    /// Number of payloads not read for names, and of DNS and DHCP rows not kept, because of the
+    /// memory limit.
     pub(super) missed: u64,
 }
 
-/// Rows of the DNS and DHCP tables, on their way to the writer.
+/// Rows of the DNS and DHCP tables, on their way from the names thread to the writer.
 #[derive(Default)]
 pub(super) struct NameRows {
     pub(super) dns: Vec<DnsRow>,
@@ -66,17 +68,17 @@ impl NameRows {
     }
 }
 
-/// Names thread, with the other ends of its channels.
+/// Names thread, with the other threads' ends of its channels.
 pub(super) struct NamesThread {
     pub(super) thread: JoinHandle<NamesCounters>,
     pub(super) samples: SampleChannels,
-    /// Records with the names of their flows.
+    /// Channel of flow records with the names of their flows.
     pub(super) named: Receiver<Vec<FlowRecord>>,
     pub(super) messages: Receiver<NameRows>,
 }
 
-/// Starts the thread for `meters` meters. It receives `records`, of which at most `batches` are in
-/// transit, and keeps at most `most` bytes of names.
+/// Starts the names thread for `meters` flow meters. It receives flow records from `records`, of
+/// which at most `batches` batches are in transit, and keeps at most `most` bytes of names.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -127,12 +129,12 @@ struct NamesWorker {
     named: Sender<Vec<FlowRecord>>,
     messages: Sender<NameRows>,
     flows: HashMap<FlowId, FlowNames>,
-    /// Bytes used by the names in `flows`.
+    /// Bytes used by the names of open flows.
     held: usize,
     most: usize,
-    /// Rows that wait to be sent to the writer.
+    /// DNS and DHCP rows that wait to be sent to the writer.
     rows: NameRows,
-    /// Time at which rows were last sent.
+    /// Time at which DNS and DHCP rows were last sent.
     passed: Instant,
     found: NamesCounters,
 }
@@ -180,7 +182,7 @@ impl NamesWorker {
         self.found
     }
 
-    /// Reads all payloads in the channel, and returns their number.
+    /// Reads all payload copies in the channel for names, and returns their number.
     fn read_all(&mut self) -> usize {
         let count = self.samples.len();
         for _ in 0..count {
@@ -197,7 +199,7 @@ impl NamesWorker {
         count
     }
 
-    /// Adds the names of the flows to a batch of records.
+    /// Adds the names of the flows to a batch of flow records.
     fn attach(&mut self, mut batch: Vec<FlowRecord>) {
         // The payloads of a flow were sent before its record.
         self.read_all();
@@ -274,7 +276,7 @@ impl NamesWorker {
         });
     }
 
-    /// Returns `true` if there is room for one more row; otherwise counts a missed row.
+    /// Returns `true` if there is room for one more DNS or DHCP row; otherwise counts a missed row.
     fn has_room(&mut self) -> bool {
         let has_room = self.rows.count() < MOST_WAITING;
         self.found.missed += u64::from(!has_room);
@@ -310,7 +312,7 @@ impl NamesWorker {
         }
     }
 
-    /// Sends rows to the writer, unless its channel is full.
+    /// Sends DNS and DHCP rows to the writer, unless its channel is full.
     fn pass_on(&mut self) {
         if self.rows.count() == 0 {
             return;

@@ -1,35 +1,35 @@
 //! Rows and columns of a table, for all tables.
 
-/// Row of a Parquet table.
+/// Row of a Parquet table of flows, DNS or DHCP.
 pub(super) trait ParquetRow: Sized + 'static {
-    /// Name of the table, in the names and the metadata of its files.
+    /// Name of the Parquet table, in the names and the metadata of its files.
     const TABLE: &'static str;
-    /// Version of the table's columns.
+    /// Version of the Parquet table's columns.
     const SCHEMA_VERSION: &'static str;
-    /// Path of the installed page that documents the columns.
+    /// Path of the installed page that documents the Parquet table's columns.
     const DOCS: &'static str;
-    /// Columns in their order; the first [`SORTED_BY`] are times.
+    /// Columns of the Parquet table in their order; the first [`SORTED_BY`] are times.
     const COLUMNS: &'static [Column<Self>];
 
-    /// Time by which the rows are sorted, in nanoseconds since 1970.
+    /// Returns the time by which the Parquet rows are sorted, in nanoseconds since 1970.
     fn ns(&self) -> u64;
 }
 
-/// Number of leading columns by which the rows of a row group are sorted.
+/// Number of leading columns by which the rows of a Parquet row group are sorted.
 pub(super) const SORTED_BY: usize = 2;
 
-/// Type of a column, with the function that computes its values. All query engines read these
-/// types: none is unsigned, and no timestamp has nanoseconds.
+/// Type of a Parquet column, with the function that computes its values. All query engines read
+/// these types: none is unsigned, and no timestamp has nanoseconds.
 pub(super) enum Values<R> {
-    /// Number of at most 16 bits, stored as a signed 32-bit number.
+    /// Parquet column of numbers of at most 16 bits, stored as signed 32-bit numbers.
     Int(fn(&R) -> Option<u16>),
-    /// Number stored as a signed 64-bit number.
+    /// Parquet column of numbers stored as signed 64-bit numbers.
     Long(fn(&R) -> Option<u64>),
-    /// Nanoseconds since 1970, truncated to microseconds.
+    /// Parquet column of times, from nanoseconds since 1970 truncated to microseconds.
     Time(fn(&R) -> Option<u64>),
-    /// Text column without a bloom filter.
+    /// Parquet text column without a bloom filter.
     Text(fn(&R) -> Option<String>),
-    /// Text column with a bloom filter, for searches that match few rows.
+    /// Parquet text column with a bloom filter, for searches that match few rows.
     Name(fn(&R) -> Option<String>),
 }
 
@@ -39,10 +39,10 @@ pub(super) struct Column<R> {
     pub(super) values: Values<R>,
 }
 
-/// Declares the columns of a table: the name, type and value of each.
+/// Declares the columns of a Parquet table: the name, type and value of each.
 macro_rules! columns {
     ($row:ty; $($name:ident: $values:ident($of:expr);)+) => {
-        /// Columns of the table in their order.
+        /// Columns of the Parquet table in their order.
         pub(super) const COLUMNS: &[Column<$row>] = &[$(Column {
             name: stringify!($name),
             values: Values::<$row>::$values($of),

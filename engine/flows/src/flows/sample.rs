@@ -16,10 +16,10 @@ use crossbeam_channel::{Receiver, Sender};
 use wqcap_frame::{FiveTuple, Headers, protocol};
 use wqcap_names::{MAX_PAYLOAD, PayloadKind};
 
-/// Number of copies in transit for each meter.
+/// Number of payload copies in transit for each flow meter.
 pub(super) const COPIES: usize = FlowsPlan::COPIES_BYTES as usize / MAX_PAYLOAD;
-/// Number of places for copies that wait for their next segment. The expected segment determines
-/// the place of a copy.
+/// Number of places for payload copies that wait for their next segment. The expected segment
+/// determines the place of a copy.
 const UNFINISHED: usize = 64;
 
 /// Identity of a flow among all flows of a run, including earlier ones with the same addresses.
@@ -31,7 +31,7 @@ pub(super) struct FlowId {
 }
 
 impl FlowId {
-    /// Returns the identity of a record's flow; `None`: flows without IP have no names.
+    /// Returns the identity of a flow record's flow; `None`: flows without IP have no names.
     pub(super) fn from_record(record: &FlowRecord) -> Option<Self> {
         let (ends, _) = record.tuple.ordered();
         (ends.version != 0).then(|| Self {
@@ -51,7 +51,7 @@ impl FlowId {
         self.queue
     }
 
-    /// Returns the outermost VLAN identifier.
+    /// Returns the outermost VLAN identifier of the flow.
     pub(super) fn vlan(&self) -> u16 {
         self.key.vlans()[0]
     }
@@ -61,50 +61,50 @@ impl FlowId {
 pub(super) struct Sample {
     pub(super) flow: FlowId,
     pub(super) kind: PayloadKind,
-    /// Direction within the flow: 0 is that of its first frame.
+    /// Direction of the payload within its flow: 0 is that of the flow's first frame.
     pub(super) way: usize,
-    /// `true` if the frame went from the lower end to the upper one.
+    /// `true` if the payload's frame went from the flow's lower end to its upper one.
     pub(super) upward: bool,
-    /// Time at which the last frame of the copy was received, in nanoseconds since 1970.
+    /// Time at which the last frame of the payload copy was received, in nanoseconds since 1970.
     pub(super) ns: u64,
     pub(super) bytes: Vec<u8>,
 }
 
-/// Channels for copies and for their memory.
+/// Channels for payload copies and for their memory.
 #[derive(Clone)]
 pub(super) struct SampleChannels {
     pub(super) empty: Receiver<Vec<u8>>,
-    /// Channel for the memory of copies that are not sent.
+    /// Channel for the memory of payload copies that are not sent.
     pub(super) unused: Sender<Vec<u8>>,
     pub(super) full: Sender<Sample>,
 }
 
-/// Copy whose frame is not yet added to its flow.
+/// Payload copy whose frame is not yet added to its flow.
 struct Waiting {
-    /// Index of the frame among the waiting ones.
+    /// Index of the payload's frame among the frames that wait for their flow.
     at: usize,
     kind: PayloadKind,
     bytes: Vec<u8>,
 }
 
-/// Copy that continues in the next segment.
+/// Payload copy that continues in the next segment.
 struct Unfinished {
     ends: FiveTuple,
-    /// Sequence number of the next segment.
+    /// Sequence number of the next segment of the payload copy.
     next: u32,
     wanted: usize,
     kind: PayloadKind,
     bytes: Vec<u8>,
 }
 
-/// Sampler of one meter: copies payloads with possible names.
+/// Payload sampler of one flow meter: copies payloads with possible names.
 pub(super) struct PayloadSampler {
     channels: SampleChannels,
     waiting: Vec<Waiting>,
     unfinished: Box<[Option<Unfinished>]>,
-    /// Number of copies that wait for a further segment.
+    /// Number of payload copies that wait for a further segment.
     begun: usize,
-    /// Unused buffer: most copies that are not sent follow one another.
+    /// Unused copy buffer: most payload copies that are not sent follow one another.
     spare: Option<Vec<u8>>,
     missed: u64,
 }
@@ -121,14 +121,14 @@ impl PayloadSampler {
         }
     }
 
-    /// Payloads that were not read because no memory was free, or because their next segment did
-    /// not arrive.
+    /// Returns the number of payloads that were not read for names because no memory was free, or
+    /// because their next segment did not arrive.
     pub(super) fn missed(&self) -> u64 {
         self.missed
     }
 
-    /// Checks a frame, number `at` of the waiting ones. Returns `true` if a copy was made of it,
-    /// for which the frame must be kept.
+    /// Checks the payload of a frame, number `at` of the frames that wait for their flow. Returns
+    /// `true` if the payload was copied, for which the frame must be kept.
     #[inline]
     pub(super) fn sample_frame(&mut self, frame: &[u8], inner: &Headers, at: usize) -> bool {
         let Some(payload) = inner.payload().and_then(|it| frame.get(it..inner.end())) else {
@@ -151,7 +151,7 @@ impl PayloadSampler {
         kind.is_some()
     }
 
-    /// Copies a payload, or its first part.
+    /// Copies a payload with a possible name, or its first part.
     #[cold]
     #[inline(never)]
     fn begin(
@@ -177,7 +177,8 @@ impl PayloadSampler {
         self.extend(begun, payload, at);
     }
 
-    /// Adds the payload to the copy that waits for it; returns `true` if there is one.
+    /// Adds a payload to the payload copy that waits for this segment; returns `true` if there is
+    /// one.
     #[inline(never)]
     fn continue_copy(&mut self, frame: &[u8], inner: &Headers, payload: &[u8], at: usize) -> bool {
         if payload.is_empty() {
@@ -194,7 +195,8 @@ impl PayloadSampler {
         true
     }
 
-    /// Adds the next part to a copy, which then waits for its flow or for a further segment.
+    /// Adds the next segment to a payload copy, which then waits for its flow or for a further
+    /// segment.
     fn extend(&mut self, mut copy: Unfinished, payload: &[u8], at: usize) {
         let left = copy.wanted.saturating_sub(copy.bytes.len());
         // Within the capacity of the buffer.
@@ -222,7 +224,7 @@ impl PayloadSampler {
         }
     }
 
-    /// Sends the waiting copies once their frames are added to their flows.
+    /// Sends the waiting payload copies once their frames are added to their flows.
     #[inline]
     pub(super) fn hand_over(
         &mut self,
@@ -269,7 +271,7 @@ impl PayloadSampler {
         self.waiting = waiting;
     }
 
-    /// Discards unfinished copies at the end.
+    /// Discards unfinished payload copies when the meter ends.
     pub(super) fn end(&mut self) {
         self.missed += self.begun as u64;
         self.begun = 0;
@@ -292,8 +294,8 @@ fn sequence(frame: &[u8], inner: &Headers) -> u32 {
     number.map_or(0, |it| u32::from_be_bytes(*it))
 }
 
-/// Returns the place where a copy waits for a segment. Different segments have different places
-/// with high probability.
+/// Returns the place where a payload copy waits for a segment. Different segments have different
+/// places with high probability.
 fn place(ends: &FiveTuple, next: u32) -> usize {
     let ports = u32::from(ends.src_port) << 16 | u32::from(ends.dst_port);
     let mixed = (next ^ ports).wrapping_mul(0x9e37_79b1);

@@ -6,7 +6,8 @@
 use crate::flow_table::{FlowPlace, Guess, HashSeed, Key};
 use wqcap_frame::{FiveTuple, Headers};
 
-/// Maximum number of waiting frames: the number that a loop polls at once.
+/// Maximum number of frames that wait to be added to their flows: the number that a receive loop
+/// polls at once.
 pub(super) const MOST_SEEN: usize = 64;
 
 /// Data of a frame that its flow needs.
@@ -15,30 +16,31 @@ pub(super) struct SeenFrame {
     pub(super) key: Key,
     /// Time at which the frame was received, in nanoseconds since 1970.
     pub(super) ns: u64,
-    /// Length of the frame on the wire in bytes.
+    /// Length of the observed frame on the wire in bytes.
     pub(super) len: u32,
-    /// Set when the key is in order and `hash` is computed.
+    /// Set when the frame's flow key is in order and its hash is computed.
     pub(super) placed: bool,
     pub(super) hash: u32,
-    /// Guessed position of the flow in the table.
+    /// Guessed position of the frame's flow in the flow table.
     pub(super) guess: Guess,
-    /// Ethertype of the innermost packet.
+    /// Ethertype of the frame's innermost packet.
     pub(super) ethertype: u16,
     /// TCP control bits of the frame.
     pub(super) flags: u8,
     /// Type and code of the frame's ICMP message.
     pub(super) icmp: Option<[u8; 2]>,
-    /// `true` if the frame went from the lower end to the upper one.
+    /// `true` if the frame went from its flow's lower end to the upper one.
     pub(super) upward: bool,
     /// `true` if the frame came in a tunnel.
     pub(super) tunnel: bool,
-    /// Index of the frame's outermost packet in the batch's list, if it came in a tunnel.
+    /// Index of the frame's outermost packet in the batch's list of outermost packets, if it came
+    /// in a tunnel.
     pub(super) outer: u8,
 }
 
 impl SeenFrame {
-    /// Creates the data of a frame of `len` bytes on the wire, received at `ns`. `place` is its
-    /// flow, if known. The outermost packet is added to `outers` if the frame came in a tunnel.
+    /// Creates the flow data of a frame of `len` bytes on the wire, received at `ns`. `place` is
+    /// its flow, if known. The outermost packet is added to `outers` if the frame came in a tunnel.
     #[expect(
         clippy::inline_always,
         reason = "construction elsewhere would copy the frame data into the list"
@@ -77,7 +79,7 @@ impl SeenFrame {
         }
     }
 
-    /// Orders the key and computes its hash.
+    /// Orders the ends in the frame's flow key and computes the key's hash.
     #[inline]
     pub(super) fn place(&mut self, seed: HashSeed) {
         if !self.placed {
@@ -88,8 +90,8 @@ impl SeenFrame {
     }
 }
 
-/// Adds the outermost packet to the list. Out of line and outside the frame's data: a copy for this
-/// rare case would slow down all frames.
+/// Adds the frame's outermost packet to the batch's list. Out of line and outside the frame's data:
+/// a copy for this rare case would slow down all frames.
 #[cold]
 #[inline(never)]
 fn push_outer(outer: &Headers, outers: &mut Vec<FiveTuple>) -> u8 {

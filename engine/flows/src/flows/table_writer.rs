@@ -8,21 +8,21 @@ use std::path::PathBuf;
 use wqcap_core::time::system_ns;
 use wqcap_files::file_list::FileList;
 
-/// Result of writing a table: complete files and failures.
+/// Result of writing a Parquet table: complete files and failures.
 #[derive(Default)]
 pub(super) struct TableResult {
-    /// Complete files of the table.
+    /// Complete files of the Parquet table.
     pub(super) files: FileList,
-    /// First error that prevented rows from being written.
+    /// First error that prevented rows of the Parquet table from being written.
     pub(super) failures: Vec<String>,
-    /// Number of rows that were not written.
+    /// Number of rows of the Parquet table that were not written.
     pub(super) unwritten: u64,
 }
 
-/// Writer of one table, one Parquet file per interval.
+/// Writer of one Parquet table, one file per interval.
 pub(super) struct TableWriter<R> {
     dir: PathBuf,
-    /// Rows of the next row group.
+    /// Rows of the next Parquet row group.
     rows: Vec<R>,
     file: Option<ParquetFile>,
     written: TableResult,
@@ -41,7 +41,8 @@ impl<R: ParquetRow> TableWriter<R> {
         }
     }
 
-    /// Moves the rows out of a batch, which has at most `most` rows.
+    /// Moves the rows out of a batch, which has at most `most` rows, into the next Parquet row
+    /// group.
     pub(super) fn take(&mut self, batch: &mut Vec<R>, most: usize) {
         self.rows.append(batch);
         if self.rows.len() + most > MOST_ROWS {
@@ -49,7 +50,7 @@ impl<R: ParquetRow> TableWriter<R> {
         }
     }
 
-    /// Writes the collected rows as a row group.
+    /// Writes the collected rows as a Parquet row group.
     fn write_rows(&mut self) {
         if self.rows.is_empty() {
             return;
@@ -82,7 +83,7 @@ impl<R: ParquetRow> TableWriter<R> {
         }
     }
 
-    /// Discards the open file, if there is one; the next rows start another file.
+    /// Discards the open Parquet file, if there is one; the next rows start another file.
     fn fail(&mut self, failure: String) {
         if let Some(file) = self.file.take() {
             self.written.unwritten += file.rows();
@@ -95,7 +96,7 @@ impl<R: ParquetRow> TableWriter<R> {
         }
     }
 
-    /// Ends the last interval and returns the result.
+    /// Ends the Parquet table's last interval and returns the result.
     pub(super) fn finish(mut self) -> TableResult {
         self.end_interval();
         self.written

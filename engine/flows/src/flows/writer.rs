@@ -21,20 +21,21 @@ use std::{
 };
 use wqcap_core::{error::ResourceError, sync::thread::spawn, time::system_ns};
 
-/// Batches of records for each meter, which bridge the delays of a slow disk.
+/// Number of flow record batches for each meter, which bridge the delays of a slow disk.
 const BATCHES: usize = 64;
 
 /// Writer of the flow records of all queues.
 pub struct FlowWriter {
     thread: Option<JoinHandle<WriterResults>>,
     names: Option<JoinHandle<NamesCounters>>,
-    /// Channels to the threads. Dropped before the threads are joined, so that they end.
+    /// Channels to the threads that write flow records and read names. Dropped before the threads
+    /// are joined, so that they end.
     exchange: Option<MeterChannels>,
     totals: Vec<Arc<Mutex<FlowTotals>>>,
     plan: FlowsPlan,
 }
 
-/// Results of the writer thread and the names thread.
+/// Results of the thread that writes flow records and of the names thread.
 #[derive(Default)]
 struct WriterResults {
     flows: TableResult,
@@ -44,7 +45,7 @@ struct WriterResults {
 }
 
 impl FlowWriter {
-    /// Starts the threads for `meters` meters.
+    /// Starts the threads that write flow records and read names, for `meters` flow meters.
     ///
     /// # Errors
     /// The directory cannot be written to, or a thread cannot be started.
@@ -103,9 +104,9 @@ impl FlowWriter {
         })
     }
 
-    /// Returns a function that creates meter number `at` for `queue`. Call it once, on the thread
-    /// that uses the meter, so that its memory is on that thread's NUMA node. `None`: there is no
-    /// meter of this number.
+    /// Returns a function that creates flow meter number `at` for `queue`. Call it once, on the
+    /// thread that uses the meter, so that its memory is on that thread's NUMA node. `None`: there
+    /// is no meter of this number.
     #[must_use]
     pub fn meter(&self, at: usize, queue: usize) -> Option<impl FnOnce() -> Meter + Send + use<>> {
         let totals = Arc::clone(self.totals.get(at)?);
@@ -114,7 +115,7 @@ impl FlowWriter {
         Some(move || Meter::new(queue, &plan, exchange, totals))
     }
 
-    /// Returns the sum of the last published totals of all meters.
+    /// Returns the sum of the last published totals of all flow meters.
     #[must_use]
     pub fn totals(&self) -> FlowTotals {
         let mut sum = FlowTotals::default();
@@ -126,7 +127,7 @@ impl FlowWriter {
         sum
     }
 
-    /// Waits until everything is written. All meters must be dropped before.
+    /// Waits until all flow records are written. All flow meters must be dropped before.
     #[must_use]
     pub fn finish(mut self) -> FlowsReport {
         let WriterResults {

@@ -3,15 +3,17 @@
 use super::Volume;
 use wqcap_frame::{Headers, ethertype, protocol};
 
-/// Names of the protocols, indexed by [`protocol_of`]. Each frame has exactly one.
+/// Names of the protocols in the live statistics, indexed by [`protocol_of`]. Each frame has
+/// exactly one.
 pub(super) const PROTOCOLS: [&str; 9] = [
     "tcp", "udp", "icmp", "sctp", "gre", "esp", "other_ip", "arp", "other",
 ];
 
-/// Names of the traits of frames. A frame has any number of them.
+/// Names of the frame traits in the live statistics. A frame has any number of them.
 pub(super) const TRAITS: [&str; 6] = ["ipv4", "ipv6", "vlan", "tunnel", "fragment", "malformed"];
 
-/// Largest frame of each size bin, in bytes without FCS; the bin after the last is unbounded.
+/// Largest frame of each size bin of the live statistics, in bytes without FCS; the bin after the
+/// last is unbounded.
 pub(super) const SIZES: [u32; 9] = [64, 127, 255, 511, 1023, 1518, 2047, 4095, 9216];
 
 /// Returns the index in [`PROTOCOLS`] of the innermost packet's protocol.
@@ -35,7 +37,7 @@ fn protocol_of(inner: &Headers) -> usize {
     }
 }
 
-/// Counters by protocol, trait and size.
+/// Live counters of frames by protocol, trait and size.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TrafficMix {
     pub(super) total: Volume,

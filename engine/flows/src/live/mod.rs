@@ -29,7 +29,7 @@ pub use wqcap_core::stats::traffic::{
 use recorder::{PublishedCell, SharedTotals};
 use std::sync::{Arc, atomic::AtomicU64};
 
-/// Statistics of all queues, readable from any thread.
+/// Live statistics of all queues, readable from any thread.
 #[derive(Clone, Debug)]
 pub struct Statistics {
     shared: Arc<SharedTotals>,
@@ -37,8 +37,8 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Creates statistics for `queues` queues with `per_queue` recorders each: one for each thread
-    /// that processes its frames.
+    /// Creates live statistics for `queues` queues with `per_queue` recorders each: one for each
+    /// thread that processes the queue's frames.
     #[must_use]
     pub fn new(queues: usize, per_queue: usize) -> Self {
         let recorders = 0..queues * per_queue;
@@ -51,9 +51,9 @@ impl Statistics {
         }
     }
 
-    /// Creates the recorder with this number; recorders of a queue have consecutive numbers. Create
-    /// each one once, on its own thread, so that its memory is on that thread's NUMA node.
-    /// `system_time`: time stamps are system time, so that hold times can be measured.
+    /// Creates the live statistics recorder with this number; recorders of a queue have consecutive
+    /// numbers. Create each one once, on its own thread, so that its memory is on that thread's
+    /// NUMA node. `system_time`: time stamps are system time, so that hold times can be measured.
     ///
     /// # Panics
     /// `number` is not below the number of recorders.
@@ -63,7 +63,7 @@ impl Statistics {
         Recorder::new(Arc::clone(&self.shared), number, system_time)
     }
 
-    /// Returns the last published statistics of all queues, combined.
+    /// Returns the last published live statistics of all queues, combined.
     #[must_use]
     pub fn snapshot(&self) -> TrafficSnapshot {
         let mut merger = snapshot::Merger::default();

@@ -17,16 +17,16 @@ use std::{
 use wqcap_core::time::nanos;
 use wqcap_frame::Headers;
 
-/// Interval between two publications.
+/// Interval in nanoseconds at which a recorder publishes live statistics.
 const EVERY_NS: u64 = 100_000_000;
-/// Minimum time span in nanoseconds over which a rate is computed.
+/// Minimum time span in nanoseconds over which the rate of a queue is computed.
 const RATE_NS: u64 = 1_000_000_000;
-/// Longest recorded time: one minute.
+/// Longest inter-arrival or hold time that is recorded, in nanoseconds: one minute.
 const LONGEST_NS: u64 = 60_000_000_000;
-/// Significant decimal digits of recorded times.
+/// Number of significant decimal digits of recorded inter-arrival and hold times.
 const DIGITS: u8 = 2;
 
-/// Counters of a recorder since the start.
+/// Counters of a live statistics recorder since its start.
 #[derive(Clone, Debug)]
 pub(super) struct RecorderSums {
     pub(super) mix: TrafficMix,
@@ -45,7 +45,7 @@ impl Default for RecorderSums {
 }
 
 impl RecorderSums {
-    /// Copies `other` without allocating.
+    /// Copies the counters of `other` without allocating.
     fn copy_from(&mut self, other: &Self) {
         self.mix.clone_from(&other.mix);
         for (mine, theirs) in [
@@ -64,69 +64,72 @@ fn times() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("valid bounds")
 }
 
-/// Rate of the last one to two seconds.
+/// Frame and bit rate of a queue over the last one to two seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rate {
     pub(super) frames_per_s: f64,
     pub(super) bits_per_s: f64,
 }
 
-/// Published statistics of a recorder.
+/// Published live statistics of a recorder.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Published {
     pub(super) sums: RecorderSums,
     pub(super) rate: Rate,
-    /// Talkers of the last complete window; during the first window, those so far.
+    /// Heaviest senders of the last complete window; during the first window, those so far.
     pub(super) talkers: Talkers,
 }
 
-/// Published state of a recorder, shared by the loop and readers.
+/// Published live statistics of a recorder, shared by the receive loop and readers.
 #[derive(Debug, Default)]
 pub(super) struct PublishedCell(Mutex<Box<Published>>);
 
 impl PublishedCell {
-    /// Calls `read` with the published state. The loop does not wait meanwhile: it skips
-    /// publications.
+    /// Calls `read` with the recorder's published live statistics. The receive loop does not wait
+    /// meanwhile: it skips publications.
     pub(super) fn read<T>(&self, read: impl FnOnce(&Published) -> T) -> Option<T> {
         self.0.lock().ok().map(|it| read(&it))
     }
 }
 
-/// State shared by all recorders and readers.
+/// Live statistics shared by all recorders and readers.
 #[derive(Debug)]
 pub(super) struct SharedTotals {
-    /// Published state of each recorder; recorders of a queue are adjacent.
+    /// Published live statistics of each recorder; recorders of a queue are adjacent.
     pub(super) slots: Box<[PublishedCell]>,
-    /// Time stamp of the first frame of all queues, where the first window starts; 0: no frame yet.
+    /// Time stamp of the first frame of all queues, where the first talker window starts; 0: no
+    /// frame yet.
     pub(super) begun_ns: AtomicU64,
 }
 
-/// Totals at one moment, for rates.
+/// Frame and byte totals of a recorder at one moment, for computing rates.
 #[derive(Clone, Copy, Debug, Default)]
 struct RateMark {
     ns: u64,
     total: Volume,
 }
 
-/// Counter of the frames of one queue. Its memory is private; readers get copies.
+/// Live statistics recorder of one queue, which counts its frames. Its memory is private; readers
+/// get copies.
 pub struct Recorder {
     shared: Arc<SharedTotals>,
-    /// Index of this recorder in the shared slots.
+    /// Index of this recorder's published statistics among those of all recorders.
     number: usize,
-    /// Buffer for the next copy, swapped with the published one.
+    /// Buffer for the next copy of the statistics, swapped with the published copy.
     next: Box<Published>,
     sums: RecorderSums,
     talkers: Talkers,
-    /// Talkers of the last complete window.
+    /// Heaviest senders of the last complete window.
     before: Talkers,
     marks: [RateMark; 2],
-    /// `true` if time stamps are system time, so that the system clock can be compared with them.
+    /// `true` if frame time stamps are system time, so that the system clock can be compared with
+    /// them.
     system_time: bool,
     seed: u64,
     first_ns: u64,
     last_ns: u64,
     publish_at: u64,
-    /// Time stamp of the batch's first frame; 0: none yet.
+    /// Time stamp of the frame batch's first frame; 0: none yet.
     oldest_ns: u64,
     idle_since: Option<Instant>,
 }
@@ -152,7 +155,7 @@ impl Recorder {
     }
 
     /// Counts a frame of `len` bytes on the wire, received at `ns`, with its outermost and
-    /// innermost headers.
+    /// innermost headers, in the live statistics.
     #[inline]
     pub fn count(&mut self, frame: &[u8], len: u32, ns: u64, outer: &Headers, inner: &Headers) {
         if ns >= self.publish_at {
@@ -170,8 +173,8 @@ impl Recorder {
         self.talkers.count(frame, inner, len, self.seed);
     }
 
-    /// Ends a batch: its frames have been handled, and their buffers are reposted, at the system
-    /// time `now_ns`.
+    /// Ends a batch of frames: they have been processed, and their buffers are reposted, at the
+    /// system time `now_ns`.
     #[inline]
     pub fn handled(&mut self, now_ns: impl FnOnce() -> u64) {
         if self.system_time && self.oldest_ns != 0 {
@@ -182,7 +185,7 @@ impl Recorder {
         self.idle_since = None;
     }
 
-    /// Advances time while no frame arrives, so that rates decrease to zero.
+    /// Advances the recorder's time while no frame arrives, so that rates decrease to zero.
     pub fn idle(&mut self) {
         if self.last_ns == 0 {
             return;
@@ -192,7 +195,7 @@ impl Recorder {
         self.due(self.last_ns.saturating_add(silent));
     }
 
-    /// Publishes, and starts the next window if its time has come.
+    /// Publishes the live statistics, and starts the next talker window if its time has come.
     #[cold]
     fn due(&mut self, ns: u64) {
         if self.first_ns == 0 {
@@ -255,7 +258,7 @@ impl Recorder {
         }
     }
 
-    /// Publishes a copy, unless a reader holds the published one.
+    /// Publishes a copy of the live statistics, unless a reader holds the published copy.
     fn publish(&mut self, ns: u64) {
         self.copy(ns);
         if let Ok(mut seen) = self.shared.slots[self.number].0.try_lock() {
@@ -274,7 +277,7 @@ impl Recorder {
 }
 
 impl Drop for Recorder {
-    /// Publishes the counters since the last publication.
+    /// Publishes the recorder's counters since the last publication.
     fn drop(&mut self) {
         if self.last_ns == 0 {
             return;

@@ -8,22 +8,22 @@
 //! for each set: a key with more than 1/[`WAYS`] of its set's weight is present, and its count is
 //! too high by at most that share.
 
-/// Number of counters in a set of the sketch.
+/// Number of counters in each set of the heavy hitter sketch.
 const WAYS: usize = 8;
-/// Number of sets in a sketch: 1024 counters in total.
+/// Number of sets in the heavy hitter sketch: 1024 counters in total.
 const SETS: usize = 128;
 
-/// Key of a stream with its counted weight.
+/// Heavy hitter: a key of a stream with its counted weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HeavyHitter<K> {
     pub(super) key: K,
-    /// Count of the key, never below its true weight.
+    /// Counted weight of the key, never below its true weight.
     pub(super) count: u64,
-    /// Maximum part of the count that belongs to other keys.
+    /// Maximum part of the key's counted weight that belongs to other keys.
     pub(super) error: u64,
 }
 
-/// Heaviest keys of a stream.
+/// Sketch of the heaviest keys of a stream.
 #[derive(Clone, Debug)]
 pub(super) struct Sketch<K> {
     sets: Box<[[HeavyHitter<K>; WAYS]]>,
@@ -38,7 +38,7 @@ impl<K: Copy + Default> Default for Sketch<K> {
 }
 
 impl<K: Copy + Default + Eq> Sketch<K> {
-    /// Adds a weight of at least 1 to a key with this hash.
+    /// Adds a weight of at least 1 to the key with this hash in the sketch.
     #[inline]
     pub(super) fn add(&mut self, hash: u64, key: &K, weight: u64) {
         // The low bits select the set.
@@ -61,7 +61,7 @@ impl<K: Copy + Default + Eq> Sketch<K> {
         };
     }
 
-    /// Iterates over all counters in use, in no particular order.
+    /// Iterates over all counters of the sketch that are in use, in no particular order.
     pub(super) fn counters(&self) -> impl Iterator<Item = &HeavyHitter<K>> {
         self.sets.iter().flatten().filter(|it| it.count > 0)
     }
@@ -70,7 +70,7 @@ impl<K: Copy + Default + Eq> Sketch<K> {
         self.sets.fill([HeavyHitter::default(); WAYS]);
     }
 
-    /// Copies `other` without allocating.
+    /// Copies the sketch `other` without allocating.
     pub(super) fn copy_from(&mut self, other: &Self) {
         self.sets.copy_from_slice(&other.sets);
     }

@@ -11,9 +11,9 @@ use super::{
 use hdrhistogram::Histogram;
 use std::collections::HashMap;
 
-/// Number of talkers listed in a snapshot.
+/// Number of heaviest senders listed in a snapshot of the live statistics.
 const TOP: usize = 20;
-/// Upper bounds of the bins of a summarized histogram, in nanoseconds.
+/// Upper bounds of the bins of a summarized time histogram, in nanoseconds.
 const BOUNDS: [u64; 9] = [
     100,
     1_000,
@@ -26,7 +26,7 @@ const BOUNDS: [u64; 9] = [
     10_000_000_000,
 ];
 
-/// Summarizes a histogram; `None`: it is empty.
+/// Summarizes a histogram of times; `None`: the histogram is empty.
 fn distribution(values: &Histogram<u64>) -> Option<Distribution> {
     (!values.is_empty()).then(|| Distribution {
         count: values.len(),
@@ -47,14 +47,14 @@ fn distribution(values: &Histogram<u64>) -> Option<Distribution> {
     })
 }
 
-/// Combines the published data of all recorders.
+/// Merger of the recorders' published live statistics into one snapshot.
 #[derive(Default)]
 pub(super) struct Merger {
     mix: TrafficMix,
     queues: Vec<QueueRate>,
     inter_arrival: Option<Histogram<u64>>,
     hold: Option<Histogram<u64>>,
-    /// Newest window in which talkers were counted.
+    /// Newest window in which senders were counted.
     window: Option<u64>,
     over_ns: u64,
     by_bytes: HashMap<Address, HeavyHitter<Address>>,
@@ -62,7 +62,8 @@ pub(super) struct Merger {
 }
 
 impl Merger {
-    /// Adds the published data of a recorder of this queue. Queues must be added in order.
+    /// Adds the published live statistics of a recorder of this queue. Queues must be added in
+    /// order.
     pub(super) fn add(&mut self, queue: usize, published: &Published) {
         let mix = &published.sums.mix;
         self.mix.merge(mix);
@@ -82,8 +83,8 @@ impl Merger {
         self.talkers(&published.talkers);
     }
 
-    /// Adds the talkers of a recorder. Only talkers of the newest window are combined: the window
-    /// of a queue that became silent is outdated.
+    /// Adds the heaviest senders of a recorder. Only senders of the newest window are combined: the
+    /// window of a queue that became silent is outdated.
     fn talkers(&mut self, talkers: &Talkers) {
         if talkers.over_ns == 0 || self.window > Some(talkers.window) {
             return;
@@ -98,7 +99,7 @@ impl Merger {
         gather(&mut self.by_frames, talkers.by_frames());
     }
 
-    /// Returns the combined snapshot of all recorders.
+    /// Returns the combined live statistics of all recorders.
     pub(super) fn done(self) -> TrafficSnapshot {
         let named = |names: &[&str], volumes: &[Volume]| {
             let pairs = names.iter().zip(volumes);
@@ -128,7 +129,7 @@ impl Merger {
     }
 }
 
-/// Adds a histogram to the sum; all histograms have the same bounds.
+/// Adds a time histogram to a sum of histograms; all have the same bounds.
 fn add(sum: &mut Option<Histogram<u64>>, values: &Histogram<u64>) {
     match sum {
         Some(sum) => sum.add(values).unwrap_or_default(),
@@ -148,7 +149,7 @@ fn gather<'a>(
     }
 }
 
-/// Returns the heaviest talkers; equal counts are in the order of their addresses.
+/// Returns the heaviest senders; equal counts are in the order of their addresses.
 fn top(counters: HashMap<Address, HeavyHitter<Address>>) -> Vec<Talker> {
     let mut all: Vec<_> = counters.into_values().collect();
     all.sort_unstable_by_key(|it| std::cmp::Reverse(it.count));

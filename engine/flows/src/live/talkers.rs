@@ -8,8 +8,8 @@ use std::{
 use wqcap_frame::{Ethernet, Headers};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Length of a window in which talkers are counted: long enough to rank them, short enough to be
-/// current.
+/// Length in nanoseconds of a window in which senders are counted: long enough to rank them, short
+/// enough to be current.
 pub(super) const WINDOW_NS: u64 = 10_000_000_000;
 
 /// Address of a sender: the innermost packet's source address, or without IP the frame's source MAC
@@ -17,7 +17,7 @@ pub(super) const WINDOW_NS: u64 = 10_000_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Address {
     bytes: [u8; 16],
-    /// IP version; 0: the first six bytes are a MAC address.
+    /// IP version of the address; 0: the first six bytes are a MAC address.
     version: u8,
 }
 
@@ -49,19 +49,20 @@ impl fmt::Display for Address {
     }
 }
 
-/// Heaviest senders of a window.
+/// Heaviest senders (talkers) of one window, by bytes and by frames.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Talkers {
     by_bytes: Sketch<Address>,
     by_frames: Sketch<Address>,
-    /// Number of the window of [`WINDOW_NS`] since the first frame, from 0.
+    /// Number of the talker window of [`WINDOW_NS`] since the first frame, from 0.
     pub(super) window: u64,
-    /// Nanoseconds of the window that are counted.
+    /// Nanoseconds of the talker window in which senders were counted.
     pub(super) over_ns: u64,
 }
 
 impl Talkers {
-    /// Counts a frame. `seed` is secret, so that a sender cannot predict the sets.
+    /// Counts a frame for its sender. `seed` is secret, so that a sender cannot predict the sets of
+    /// the sketch.
     #[inline]
     pub(super) fn count(&mut self, frame: &[u8], inner: &Headers, len: u32, seed: u64) {
         let address = Address::from_headers(frame, inner);
@@ -70,14 +71,14 @@ impl Talkers {
         self.by_frames.add(hash, &address, 1);
     }
 
-    /// Clears the counters and starts another window.
+    /// Clears the counters of senders and starts another window.
     pub(super) fn restart(&mut self, window: u64) {
         self.by_bytes.clear();
         self.by_frames.clear();
         (self.window, self.over_ns) = (window, 0);
     }
 
-    /// Copies `other` without allocating.
+    /// Copies the heaviest senders of `other` without allocating.
     pub(super) fn copy_from(&mut self, other: &Self) {
         self.by_bytes.copy_from(&other.by_bytes);
         self.by_frames.copy_from(&other.by_frames);

@@ -12,17 +12,17 @@ use super::{
     },
 };
 
-/// Current filter, shared by all loops and the threads that replace it.
+/// Current packet filter of a capture, shared by all capture loops and the threads that replace it.
 #[derive(Debug, Default)]
 pub struct FilterCell {
-    /// Number of replacements.
+    /// Number of times that the packet filter was replaced.
     generation: AtomicU64,
-    /// Filter of the current generation.
+    /// Packet filter that is now in effect.
     current: Mutex<Arc<Filter>>,
 }
 
 impl FilterCell {
-    /// Creates a cell with an initial filter.
+    /// Creates a filter cell with an initial packet filter.
     #[must_use]
     pub fn new(filter: Filter) -> Self {
         Self {
@@ -31,7 +31,7 @@ impl FilterCell {
         }
     }
 
-    /// Replaces the filter and returns the previous one.
+    /// Replaces the packet filter and returns the previous one.
     pub fn set(&self, filter: Filter) -> Arc<Filter> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *current, Arc::new(filter));
@@ -40,14 +40,14 @@ impl FilterCell {
         before
     }
 
-    /// Returns the current filter.
+    /// Returns the current packet filter.
     #[must_use]
     pub fn get(&self) -> Arc<Filter> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&current)
     }
 
-    /// Returns how often the filter was replaced.
+    /// Returns how often the packet filter was replaced.
     #[inline]
     #[must_use]
     pub fn generation(&self) -> u64 {
@@ -55,33 +55,33 @@ impl FilterCell {
     }
 }
 
-/// Reader of a [`FilterCell`], one per loop.
+/// Reader of a [`FilterCell`], one per capture loop.
 #[derive(Clone, Debug)]
 pub struct FilterReader {
     cell: Arc<FilterCell>,
-    /// Generation of `filter`.
+    /// Replacement count of the [`FilterCell`] when `filter` was read from it.
     seen: u64,
-    /// Filter of the current batch.
+    /// Packet filter for the current batch of frames.
     filter: Arc<Filter>,
 }
 
 impl FilterReader {
-    /// Creates a reader that starts with the cell's current filter.
+    /// Creates a filter reader that starts with the cell's current packet filter.
     #[must_use]
     pub fn new(cell: Arc<FilterCell>) -> Self {
         let (seen, filter) = (cell.generation(), cell.get());
         Self { cell, seen, filter }
     }
 
-    /// Returns the filter of the current batch.
+    /// Returns the packet filter for the current batch of frames.
     #[inline]
     #[must_use]
     pub fn filter(&self) -> &Filter {
         &self.filter
     }
 
-    /// Takes over a new filter if the cell has one; called between two batches. Returns `true` if
-    /// the filter has changed.
+    /// Takes over a new packet filter if the cell has one; called between two batches of frames.
+    /// Returns `true` if the filter has changed.
     #[inline]
     pub fn refresh(&mut self) -> bool {
         let generation = self.cell.generation();

@@ -12,40 +12,41 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Stack size in bytes without the share that grows with the expression.
+/// Stack size of the filter thread in bytes, without the share that grows with the expression.
 const STACK: usize = 2 << 20;
-/// Stack size in bytes per byte of an expression. `port 1 and 2 and 3...` needs the most, 260
-/// bytes.
+/// Stack size of the filter thread in bytes per byte of an expression. `port 1 and 2 and 3...`
+/// needs the most, 260 bytes.
 const STACK_OF_BYTE: usize = 1024;
-/// Maximum number of cached programs. A capture compiles each of its few expressions several times.
+/// Maximum number of cached filter programs. A capture compiles each of its few expressions several
+/// times.
 const KEPT: usize = 16;
 
-/// Function that compiles an expression on the filter thread.
+/// Function that compiles a filter expression on the filter thread.
 type Compile = fn(&str) -> Result<Program, FilterError>;
 
-/// State of the compiler: busy flag and cache.
+/// State of the filter compiler: busy flag and program cache.
 #[derive(Default)]
 struct Compiler {
-    /// Set while an expression is being compiled.
+    /// Set while a filter expression is being compiled.
     is_busy: bool,
-    /// Cached programs by expression, the latest first.
+    /// Cached filter programs by expression, the latest first.
     kept: VecDeque<(String, Program)>,
 }
 
-/// State of the compiler, shared by all callers in the process.
+/// State of the filter compiler, shared by all callers in the process.
 static COMPILER: Mutex<Compiler> = Mutex::new(Compiler {
     is_busy: false,
     kept: VecDeque::new(),
 });
-/// Condition that is notified when a compilation ends.
+/// Condition variable that is notified when the compilation of a filter expression ends.
 static ENDED: Condvar = Condvar::new();
 
 fn compiler() -> MutexGuard<'static, Compiler> {
     COMPILER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the cached program of an expression, or runs `compile` on the filter thread and waits at
-/// most `timeout` for the result.
+/// Returns the cached program of a filter expression, or runs `compile` on the filter thread and
+/// waits at most `timeout` for the program.
 pub(super) fn compile(
     expression: &str,
     timeout: Duration,
@@ -100,7 +101,8 @@ fn keep(expression: String, program: Program) {
     compiler.kept.push_front((expression, program));
 }
 
-/// Guard of a running compilation. Clears the busy flag when dropped, also on a panic.
+/// Guard of a running compilation of a filter expression. Clears the compiler's busy flag when
+/// dropped, also on a panic.
 struct CompilationGuard;
 
 impl Drop for CompilationGuard {

@@ -9,47 +9,50 @@
 use super::program::{Branch, Op, Program};
 use std::collections::BTreeMap;
 
-/// Maximum number of analysis steps; a program that needs more has too many paths.
+/// Maximum number of steps for the analysis of a filter program; a program that needs more has too
+/// many paths.
 const MOST_STEPS: usize = 50_000;
 
-/// Origin of a byte offset.
+/// Position in a frame from which a byte offset is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OffsetOrigin {
-    /// First byte of the frame.
+    /// Offset that is counted from the first byte of the frame.
     Start,
-    /// End of the IPv4 header that begins at this offset, by its header length field.
+    /// Offset that is counted from the end of the IPv4 header that begins at this offset, by its
+    /// header length field.
     BehindIpv4(u32),
 }
 
-/// Known bits of a byte.
+/// Known bits of one byte of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bits {
-    /// Mask of the known bits.
+    /// Mask of the known bits of a frame's byte.
     pub mask: u8,
-    /// Values of the known bits; 0 where `mask` is 0.
+    /// Values of a byte's known bits; 0 where `mask` is 0.
     pub value: u8,
 }
 
-/// Known bits of a frame's bytes at the end of one program path.
+/// Known bits of a frame's bytes at the end of one path through a filter program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Constraints(BTreeMap<(OffsetOrigin, u32), Bits>);
 
 impl Constraints {
-    /// Returns the known bits of the byte at offset `at` from `from`.
+    /// Returns the known bits of the frame's byte at offset `at`, counted from `from`.
     #[must_use]
     pub fn byte(&self, from: OffsetOrigin, at: u32) -> Bits {
         self.0.get(&(from, at)).copied().unwrap_or_default()
     }
 
-    /// Returns the 16-bit value at offset `at` from `from` if all its bits are known.
+    /// Returns the 16-bit value in the frame at offset `at`, counted from `from`, if all its bits
+    /// are known.
     #[must_use]
     pub fn half(&self, from: OffsetOrigin, at: u32) -> Option<u16> {
         let (high, low) = (self.byte(from, at), self.byte(from, at + 1));
         (high.mask & low.mask == 0xff).then(|| u16::from_be_bytes([high.value, low.value]))
     }
 
-    /// Adds the constraint that the loaded value has these bits. Returns `false` if it contradicts
-    /// known bits, so that no frame takes this path.
+    /// Adds the constraint that a value loaded from the frame has these bits. Returns `false` if it
+    /// contradicts known bits, so that no frame takes this path.
     fn learn(&mut self, load: LoadedValue, mask: u32, value: u32) -> bool {
         load.bytes(mask, value).all(|(place, new)| {
             let old = self.0.entry(place).or_default();
@@ -60,7 +63,7 @@ impl Constraints {
         })
     }
 
-    /// Returns `true` if the loaded value is known to have these bits.
+    /// Returns `true` if a value loaded from the frame is known to have these bits.
     fn has(&self, load: LoadedValue, mask: u32, value: u32) -> bool {
         load.bytes(mask, value).all(|(place, asked)| {
             let known = self.byte(place.0, place.1);
@@ -69,16 +72,16 @@ impl Constraints {
     }
 }
 
-/// Value loaded from the frame, possibly reduced by a mask.
+/// Value that a filter program loaded from the frame, possibly reduced by a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LoadedValue {
-    /// Origin of the offset.
+    /// Position in the frame from which the offset of a loaded value is counted.
     from: OffsetOrigin,
-    /// Offset of the first byte.
+    /// Offset of the loaded value's first byte.
     at: u32,
-    /// Number of bytes: 1, 2 or 4.
+    /// Number of bytes of the loaded value: 1, 2 or 4.
     size: u32,
-    /// Bits that earlier AND instructions have left.
+    /// Bits of the loaded value that earlier AND instructions have left.
     mask: u32,
 }
 
@@ -101,7 +104,8 @@ impl LoadedValue {
         }
     }
 
-    /// Splits a value into the frame bytes that it was loaded from, with the bits of each byte.
+    /// Splits a loaded value into the frame bytes that it was loaded from, with the bits of each
+    /// byte.
     fn bytes(self, mask: u32, value: u32) -> impl Iterator<Item = ((OffsetOrigin, u32), Bits)> {
         (0..self.size).filter_map(move |i| {
             let shift = 8 * (self.size - 1 - i);
@@ -116,26 +120,26 @@ impl LoadedValue {
     }
 }
 
-/// State of the analysis on one path.
+/// State of the filter analysis on one path through the program.
 #[derive(Clone, Debug, Default)]
 struct Path {
-    /// Index of the next instruction.
+    /// Index of the path's next instruction in the filter program.
     at: usize,
-    /// Constraints collected so far.
+    /// Constraints collected so far on this path.
     known: Constraints,
-    /// Content of the accumulator, if it was loaded from the frame.
+    /// Content of the BPF accumulator, if it was loaded from the frame.
     a: Option<LoadedValue>,
-    /// Offset of the IPv4 header whose length is in the index register, if any.
+    /// Offset of the IPv4 header whose length is in the BPF index register, if any.
     x: Option<u32>,
 }
 
 impl Path {
-    /// Follows a load from the frame into the accumulator.
+    /// Follows a load from the frame into the BPF accumulator.
     fn load(&mut self, at: u32, size: u32) {
         self.a = LoadedValue::new(OffsetOrigin::Start, at, size);
     }
 
-    /// Follows a load relative to the index register into the accumulator.
+    /// Follows a load relative to the BPF index register into the accumulator.
     fn load_behind(&mut self, at: u32, size: u32) {
         self.a = self.x.and_then(|header| {
             LoadedValue::new(
@@ -146,7 +150,7 @@ impl Path {
         });
     }
 
-    /// Returns the paths for both results of `a == with`.
+    /// Returns the program paths for both results of the comparison `a == with`.
     fn equal(self, with: u32, to: Branch) -> [Option<Self>; 2] {
         let Some(load) = self.a else {
             return self.both(to);
@@ -157,7 +161,7 @@ impl Path {
         [equal.flatten(), other]
     }
 
-    /// Returns the paths for both results of `a & with != 0`.
+    /// Returns the program paths for both results of the comparison `a & with != 0`.
     fn any_bit(self, with: u32, to: Branch) -> [Option<Self>; 2] {
         let Some(load) = self.a else {
             return self.both(to);
@@ -171,18 +175,19 @@ impl Path {
         [some, self.learn(load, bits, 0, to.no)]
     }
 
-    /// Returns the path to `to` with an added constraint; `None` if no frame takes it.
+    /// Returns the program path to instruction `to` with an added constraint; `None` if no frame
+    /// takes it.
     fn learn(&self, load: LoadedValue, mask: u32, value: u32, to: u16) -> Option<Self> {
         let mut path = self.to(to);
         path.known.learn(load, mask, value).then_some(path)
     }
 
-    /// Returns the paths to both targets without added constraints.
+    /// Returns the program paths to both jump targets without added constraints.
     fn both(self, to: Branch) -> [Option<Self>; 2] {
         [Some(self.to(to.yes)), Some(self.to(to.no))]
     }
 
-    /// Returns a copy of the path that continues at instruction `at`.
+    /// Returns a copy of the program path that continues at instruction `at`.
     fn to(&self, at: u16) -> Self {
         Self {
             at: usize::from(at),
@@ -191,8 +196,8 @@ impl Path {
     }
 }
 
-/// Returns the constraints of each path that accepts a frame; `None` if the program has too many
-/// paths or a loop.
+/// Returns the constraints of each program path that accepts a frame; `None` if the program has too
+/// many paths or a loop.
 pub(super) fn paths(program: &Program) -> Option<Vec<Constraints>> {
     let mut ends = Vec::new();
     let mut open = vec![Path::default()];

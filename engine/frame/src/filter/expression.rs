@@ -13,18 +13,18 @@ use super::{
 use serde::Serialize;
 use std::time::Duration;
 
-/// Maximum length of an expression in bytes: about 3000 hosts.
+/// Maximum length of a filter expression in bytes: about 3000 hosts.
 pub const LONGEST_EXPRESSION: usize = 64 << 10;
-/// Maximum nesting depth of parentheses and brackets.
+/// Maximum nesting depth of parentheses and brackets in a filter expression.
 pub const DEEPEST_NESTING: usize = 1000;
-/// Maximum time to wait for a compilation.
+/// Maximum time to wait for the compilation of a filter expression.
 pub const LONGEST_COMPILATION: Duration = Duration::from_secs(60);
-/// Maximum number of characters of an expression in a message.
+/// Maximum number of characters of a filter expression that a message shows.
 const SHOWN: usize = 200;
 
-/// Maximum number of instructions that are optimised. libpcap needs about a second for this many,
-/// and its time grows with more than the square. A longer program runs unoptimised: slower per
-/// frame, but available sooner.
+/// Maximum number of BPF instructions that are optimised. libpcap needs about a second for this
+/// many, and its time grows with more than the square. A longer program runs unoptimised: slower
+/// per frame, but available sooner.
 const MOST_OPTIMISED: usize = 8192;
 
 /// Packet filter: an expression and its program. The empty expression accepts all frames and has no
@@ -32,45 +32,46 @@ const MOST_OPTIMISED: usize = 8192;
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Filter {
-    /// Expression as it was given.
+    /// Filter expression as the user gave it.
     expression: String,
-    /// Compiled program; `None` accepts all frames.
+    /// Compiled filter program; `None` accepts all frames.
     #[serde(skip)]
     program: Option<Program>,
 }
 
-/// Reason why an expression cannot be used as a filter.
+/// Reason why an expression cannot be used as a packet filter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// libpcap rejects the expression, with this message.
+    /// libpcap rejects the filter expression, with this message.
     #[error("libpcap: {0}")]
     Libpcap(String),
-    /// The expression compiles, but its program is not accepted.
+    /// The filter expression compiles, but its program is not accepted.
     #[error("{0}")]
     Refused(#[from] ProgramError),
-    /// The expression has more than [`LONGEST_EXPRESSION`] bytes.
+    /// The filter expression has more than [`LONGEST_EXPRESSION`] bytes.
     #[error(
         "the expression has {0} bytes; at most {LONGEST_EXPRESSION} are allowed; name networks instead of hosts, or filter when extracting"
     )]
     TooLong(usize),
-    /// Parentheses and brackets are nested deeper than [`DEEPEST_NESTING`].
+    /// Parentheses and brackets of the filter expression are nested deeper than
+    /// [`DEEPEST_NESTING`].
     #[error(
         "the expression has {0} levels of parentheses; at most {DEEPEST_NESTING} are allowed; remove redundant ones"
     )]
     TooDeep(usize),
-    /// libpcap needs more than [`LONGEST_COMPILATION`].
+    /// libpcap needs more time than [`LONGEST_COMPILATION`] for the filter expression.
     #[error(
         "libpcap did not compile the expression within {} s; the time grows with the square of the number of hosts; shorten the expression, or name networks",
         LONGEST_COMPILATION.as_secs()
     )]
     TooSlow,
-    /// An earlier compilation that exceeded its time is still running.
+    /// An earlier compilation of a filter expression that exceeded its time is still running.
     #[error(
         "libpcap is still compiling another expression after {} s and compiles one at a time; try again later",
         LONGEST_COMPILATION.as_secs()
     )]
     Busy,
-    /// The thread for the compilation cannot be started.
+    /// The thread that compiles the filter expression cannot be started.
     #[error(
         "cannot start the thread that compiles the expression: {0}; raise the limit on threads or memory"
     )]
@@ -78,7 +79,7 @@ pub enum FilterError {
 }
 
 impl Filter {
-    /// Compiles an expression for Ethernet frames.
+    /// Compiles a filter expression for Ethernet frames.
     ///
     /// # Errors
     /// libpcap rejects the expression, a limit is exceeded, or the expression tests properties that
@@ -94,21 +95,21 @@ impl Filter {
         })
     }
 
-    /// Returns the expression as it was given.
+    /// Returns the filter expression as the user gave it.
     #[must_use]
     pub fn expression(&self) -> &str {
         &self.expression
     }
 
-    /// Returns the program to run for each frame; `None` if all frames are accepted.
+    /// Returns the filter program to run for each frame; `None` if all frames are accepted.
     #[must_use]
     pub fn program(&self) -> Option<&Program> {
         self.program.as_ref()
     }
 
-    /// Returns the alternatives of byte constraints for accepted frames. Every accepted frame
-    /// satisfies at least one of them; other frames may satisfy one too. Returns `None` if the
-    /// program is too complex to analyse.
+    /// Returns alternative sets of byte constraints for the frames that the filter accepts. Every
+    /// accepted frame satisfies at least one set; other frames may satisfy one too. Returns `None`
+    /// if the filter program is too complex to analyse.
     #[must_use]
     pub fn constraints(&self) -> Option<Vec<Constraints>> {
         match &self.program {
@@ -117,7 +118,7 @@ impl Filter {
         }
     }
 
-    /// Returns `true` if the filter accepts a frame of `len` bytes on the wire.
+    /// Returns `true` if the filter accepts a frame with `len` bytes on the wire.
     #[inline]
     #[must_use]
     pub fn accepts(&self, frame: &[u8], len: u32) -> bool {
@@ -127,7 +128,7 @@ impl Filter {
     }
 }
 
-/// Returns an expression in quotes for a message, shortened to 200 characters.
+/// Returns a filter expression in quotes for a message, shortened to 200 characters.
 #[must_use]
 pub fn quoted_expression(expression: &str) -> String {
     match expression.char_indices().nth(SHOWN) {
@@ -136,7 +137,7 @@ pub fn quoted_expression(expression: &str) -> String {
     }
 }
 
-/// Checks the limits that keep libpcap within its stack, and compiles the expression.
+/// Checks the limits of a filter expression that keep libpcap within its stack, and compiles it.
 fn compiled(expression: &str) -> Result<Program, FilterError> {
     if expression.len() > LONGEST_EXPRESSION {
         return Err(FilterError::TooLong(expression.len()));
@@ -148,7 +149,7 @@ fn compiled(expression: &str) -> Result<Program, FilterError> {
     compiler::compile(expression, LONGEST_COMPILATION, compile_here)
 }
 
-/// Returns the maximum nesting depth of parentheses and brackets.
+/// Returns the maximum nesting depth of parentheses and brackets in a filter expression.
 fn nesting(expression: &str) -> usize {
     let (mut open, mut most) = (0usize, 0);
     for byte in expression.bytes() {
@@ -162,7 +163,7 @@ fn nesting(expression: &str) -> usize {
     most
 }
 
-/// Compiles an expression with libpcap in the current thread, which needs a large stack.
+/// Compiles a filter expression with libpcap in the current thread, which needs a large stack.
 fn compile_here(expression: &str) -> Result<Program, FilterError> {
     let mut code = instructions(expression, false)?;
     if code.len() <= MOST_OPTIMISED {

@@ -11,42 +11,48 @@
 /// Classic BPF instruction: opcode, jump offset if true, jump offset if false, constant.
 pub type Instruction = (u16, u8, u8, u32);
 
-/// Number of words of scratch memory.
+/// Number of words of a BPF program's scratch memory.
 const MEMORY: usize = 16;
-/// Lowest offset of ancillary loads, which read kernel data instead of the frame (`SKF_AD_OFF`).
+/// Lowest offset of ancillary BPF loads, which read kernel data instead of the frame
+/// (`SKF_AD_OFF`).
 const ANCILLARY: u32 = 0xffff_f000;
-/// Maximum number of instructions; libpcap's own limit is lower.
+/// Maximum number of instructions of a filter program; libpcap's own limit is lower.
 const LONGEST: usize = 65_535;
-/// Maximum number of backward jumps per run: the longest frame has no more extension headers.
+/// Maximum number of backward jumps per run of a filter program: the longest frame has no more
+/// extension headers.
 const MOST_ROUNDS: u32 = 32_768;
 
-/// Reason why a program is rejected.
+/// Reason why a compiled filter program is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
-    /// The program reads kernel data: direction, interface or packet mark.
+    /// The filter program reads kernel data: direction, interface or packet mark.
     #[error(
-        "it tests a direction, interface or packet mark, which a frame does not contain; remove that test"
+        "the expression tests a direction, interface or packet mark, which a frame does not contain; remove that test"
     )]
     NotInFrame,
-    /// The program has an unknown instruction.
-    #[error("it compiles to an unknown BPF instruction; rewrite it with other primitives")]
+    /// The filter program has an unknown BPF instruction.
+    #[error(
+        "the expression compiles to an unknown BPF instruction; rewrite it with other primitives"
+    )]
     Instruction,
-    /// The program jumps out of its bounds, or has no final return.
-    #[error("it compiles to a program without an end; rewrite it with other primitives")]
+    /// The filter program jumps out of its bounds, or has no final return.
+    #[error(
+        "the expression compiles to a program without an end; rewrite it with other primitives"
+    )]
     Endless,
-    /// The program has more than 65535 instructions.
-    #[error("it compiles to more than 65535 instructions; shorten it")]
+    /// The filter program has more than 65535 instructions.
+    #[error("the expression compiles to more than 65535 instructions; shorten it")]
     TooLong,
 }
 
-/// Second operand of an arithmetic or jump instruction.
+/// Second operand of an arithmetic or jump instruction in a BPF program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operand {
     Constant(u32),
     Index,
 }
 
-/// Arithmetic operation.
+/// Arithmetic operation of a BPF instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Alu {
     Add,
@@ -61,7 +67,7 @@ pub(super) enum Alu {
     Rsh,
 }
 
-/// Comparison of a conditional jump.
+/// Comparison of a conditional BPF jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     Equal,
@@ -70,7 +76,7 @@ pub(super) enum Test {
     AnyBit,
 }
 
-/// Jump targets of a comparison: instruction indices, always forward.
+/// Jump targets of a BPF comparison: instruction indices, always forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Branch {
     pub(super) yes: u16,
@@ -78,7 +84,7 @@ pub(super) struct Branch {
 }
 
 impl Branch {
-    /// Returns the jump target for the result of the comparison. `cold_path` makes the compiler
+    /// Returns the jump target for the result of a BPF comparison. `cold_path` makes the compiler
     /// emit a branch instead of a conditional move, so that the next instruction does not wait for
     /// the frame's bytes; either side could be marked cold.
     #[inline]
@@ -92,7 +98,7 @@ impl Branch {
     }
 }
 
-/// Decoded instruction. Joined load-and-compare instructions have offset, constant and jump
+/// Decoded BPF instruction. Joined load-and-compare instructions have offset, constant and jump
 /// targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
@@ -108,7 +114,8 @@ pub(super) enum Op {
     IndexConstant(u32),
     IndexLength,
     IndexLoad(u8),
-    /// Loads the length of the IPv4 header at this offset into the index register.
+    /// BPF instruction that loads the length of the IPv4 header at this offset into the index
+    /// register.
     IndexHeader(u32),
     Store(u8),
     StoreIndex(u8),
@@ -116,26 +123,26 @@ pub(super) enum Op {
     Add(u32),
     Rsh(u32),
     Lsh(u32),
-    /// Other arithmetic, and arithmetic with the index register.
+    /// BPF instruction for other arithmetic, and for arithmetic with the index register.
     Alu(Alu, Operand),
     Negate,
     Jump(u16),
-    /// Jump to an earlier instruction, for another iteration of a loop.
+    /// BPF jump to an earlier instruction, for another iteration of a loop.
     JumpBack(u16),
     Equal(u32, Branch),
     Greater(u32, Branch),
     AtLeast(u32, Branch),
     AnyBit(u32, Branch),
     IfIndex(Test, Branch),
-    /// Instruction that joins `HalfAt` and `Equal`.
+    /// BPF instruction that joins `HalfAt` and `Equal`.
     HalfAtEqual(u32, u16, Branch),
-    /// Instruction that joins `Half` and `AnyBit`.
+    /// BPF instruction that joins `Half` and `AnyBit`.
     HalfAnyBit(u32, u16, Branch),
-    /// Instruction that joins `Half` and `Equal`.
+    /// BPF instruction that joins `Half` and `Equal`.
     HalfEqual(u32, u16, Branch),
-    /// Instruction that joins `Byte` and `Equal`.
+    /// BPF instruction that joins `Byte` and `Equal`.
     ByteEqual(u32, u8, Branch),
-    /// Instruction that joins `Word` and `Equal`.
+    /// BPF instruction that joins `Word` and `Equal`.
     WordEqual(u32, u32, Branch),
     Return(u32),
     ReturnAccumulator,
@@ -146,14 +153,14 @@ pub(super) enum Op {
 /// Verified filter program: it terminates and reads only the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Decoded instructions.
+    /// Decoded instructions of a filter program.
     ops: Box<[Op]>,
-    /// Set if the program uses scratch memory, which is cleared for each run.
+    /// Set if the filter program uses scratch memory, which is cleared for each run.
     uses_memory: bool,
 }
 
 impl Program {
-    /// Verifies and decodes a program.
+    /// Verifies and decodes a filter program.
     ///
     /// # Errors
     /// The program reads data outside the frame, or it is not a program that libpcap would emit.
@@ -184,32 +191,32 @@ impl Program {
         Ok(Self { ops, uses_memory })
     }
 
-    /// Returns the decoded instructions.
+    /// Returns the decoded instructions of the filter program.
     pub(super) fn ops(&self) -> &[Op] {
         &self.ops
     }
 
-    /// Returns the number of instructions.
+    /// Returns the number of instructions of the filter program.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ops.len()
     }
 
-    /// Returns `false`: a program has at least a return instruction.
+    /// Returns `false`, because a filter program has at least a return instruction.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
 
-    /// Returns `true` if the program accepts a frame of `len` bytes on the wire.
+    /// Returns `true` if the filter program accepts a frame with `len` bytes on the wire.
     #[inline]
     #[must_use]
     pub fn accepts(&self, frame: &[u8], len: u32) -> bool {
         self.run(frame, len) != 0
     }
 
-    /// Runs the program and returns its result: the number of bytes to keep, 0 for a rejected
-    /// frame. A load from outside the frame or a division by zero ends the run with 0.
+    /// Runs the filter program and returns its result: the number of bytes to keep, 0 for a
+    /// rejected frame. A load from outside the frame or a division by zero ends the run with 0.
     #[must_use]
     pub fn run(&self, frame: &[u8], len: u32) -> u32 {
         let result = if self.uses_memory {
@@ -336,7 +343,8 @@ fn word(frame: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// Joins a load and the comparison after it into one instruction, if such an instruction exists.
+/// Joins a BPF load and the comparison after it into one instruction, if such an instruction
+/// exists.
 fn join(load: Op, then: Op) -> Option<Op> {
     Some(match (load, then) {
         (Op::Half(k), Op::Equal(with, to)) => Op::HalfEqual(k, with.try_into().ok()?, to),

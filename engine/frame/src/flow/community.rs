@@ -31,7 +31,7 @@ pub fn community_id(
 }
 
 impl FiveTuple {
-    /// Returns the Community ID of the tuple's flow; `icmp` is the type and code of an ICMP
+    /// Returns the Community ID of the 5-tuple's flow; `icmp` is the type and code of an ICMP
     /// message.
     ///
     /// Returns `None` for a frame without IP, and for a fragment without ports.
@@ -53,7 +53,7 @@ impl Headers {
         self.tuple.community_id(self.icmp(frame))
     }
 
-    /// Returns type and code of an ICMP message if its header is in `frame`.
+    /// Returns type and code of the packet's ICMP message if its header is in `frame`.
     #[inline]
     #[must_use]
     pub fn icmp(&self, frame: &[u8]) -> Option<[u8; 2]> {

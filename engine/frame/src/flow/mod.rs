@@ -14,9 +14,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// frame. Frames without IP are keyed by their MAC addresses and ethertype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowKey {
-    /// 5-tuple whose source is the lower of the two (address, port) pairs.
+    /// 5-tuple of a flow whose source is the lower of the two (address, port) pairs.
     pub ends: FiveTuple,
-    /// VLAN identifiers of the two outermost tags; [`FlowKey::UNTAGGED`] for a missing tag.
+    /// VLAN identifiers of the two outermost tags of a flow; [`FlowKey::UNTAGGED`] for a missing
+    /// tag.
     pub vlans: [u16; 2],
 }
 
@@ -47,7 +48,7 @@ impl FlowKey {
     }
 }
 
-/// Returns the 5-tuple with the lower endpoint first, or a substitute for frames without IP.
+/// Returns a frame's 5-tuple with the lower endpoint first, or a substitute for frames without IP.
 #[inline]
 fn ends(frame: &[u8], headers: &Headers) -> FiveTuple {
     if headers.tuple.version == 0 {

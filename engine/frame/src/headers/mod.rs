@@ -25,42 +25,43 @@ pub const MAX_HEADERS: u8 = 32;
 /// ([`Headers::innermost`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
-    /// Addresses, ports and protocol.
+    /// Addresses, ports and protocol of the packet.
     pub tuple: FiveTuple,
-    /// Ethertype after all VLAN tags. For 802.3 frames it is the length, unless SNAP carries an
-    /// ethertype.
+    /// Ethertype of the packet after all VLAN tags. For 802.3 frames it is the length, unless SNAP
+    /// carries an ethertype.
     pub ethertype: u16,
     /// VLAN tags of the packet's Ethernet header.
     pub tags: Tags,
-    /// Fragment flags and offset.
+    /// IP fragment flags and fragment offset of the packet.
     pub fragment: Fragment,
-    /// First fault found while parsing.
+    /// First fault found while parsing the frame's headers.
     pub malformed: Option<Malformed>,
     /// Network identifier (24 bits) of the innermost VXLAN or Geneve tunnel around the packet.
     pub segment: Option<u32>,
-    /// Offset of the IP header; 0 for none, since every frame begins with an Ethernet header.
+    /// Offset of the packet's IP header; 0 for none, since every frame begins with an Ethernet
+    /// header.
     l3: u32,
-    /// Offset of the header after IP; 0 for none.
+    /// Offset of the header after the packet's IP header; 0 for none.
     l4: u32,
-    /// Offset of the payload; 0 for none.
+    /// Offset of the packet's payload; 0 for none.
     payload: u32,
-    /// End of the packet, by the innermost header that has a length field.
+    /// Offset of the packet's end, by the innermost header that has a length field.
     end: u32,
-    /// Number of headers that may still be parsed.
+    /// Number of headers of the frame that may still be parsed.
     layers: u8,
 }
 
 /// VLAN tags of a packet: their number, and the two outermost tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tags {
-    /// Number of VLAN tags.
+    /// Number of VLAN tags of the packet.
     pub count: u8,
-    /// Tag control information of the two outermost tags.
+    /// Tag control information of the packet's two outermost VLAN tags.
     tci: [u16; 2],
 }
 
 impl Tags {
-    /// Returns the VLAN identifier of the outermost (0) or the second (1) tag.
+    /// Returns the VLAN identifier of the outermost (0) or the second (1) VLAN tag.
     #[must_use]
     pub fn id(&self, which: u8) -> Option<u16> {
         let tci = self.tci.get(usize::from(which))?;
@@ -76,18 +77,18 @@ impl Tags {
     }
 }
 
-/// Fragment flags and offset, in the format of the IPv4 header for both IP versions.
+/// IP fragment flags and offset, in the format of the IPv4 header for both IP versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fragment(u16);
 
 impl Fragment {
-    /// Returns the fragment offset in units of 8 bytes.
+    /// Returns the IP fragment offset in units of 8 bytes.
     #[must_use]
     pub fn offset(self) -> u16 {
         self.0 & 0x1fff
     }
 
-    /// Returns `true` if more fragments follow.
+    /// Returns `true` if more fragments of the IP datagram follow.
     #[must_use]
     pub fn more(self) -> bool {
         self.0 & Ipv4::MORE != 0
@@ -99,14 +100,14 @@ impl Fragment {
         self.0 & Ipv4::DONT != 0
     }
 
-    /// Returns `true` if the packet is a fragment of a datagram.
+    /// Returns `true` if the packet is a fragment of an IP datagram.
     #[inline]
     #[must_use]
     pub fn is_fragment(self) -> bool {
         self.0 & (Ipv4::MORE | 0x1fff) != 0
     }
 
-    /// Returns `true` for a fragment after the first one, which therefore has no ports.
+    /// Returns `true` for an IP fragment after the first one, which therefore has no ports.
     #[inline]
     #[must_use]
     pub fn is_later(self) -> bool {
@@ -115,14 +116,14 @@ impl Fragment {
 }
 
 impl Headers {
-    /// Parses the outermost packet of a frame.
+    /// Parses the headers of the outermost packet of a frame.
     #[inline]
     #[must_use]
     pub fn parse(frame: &[u8]) -> Self {
         plain::parse_plain(frame).unwrap_or_else(|| Self::parse_any(frame))
     }
 
-    /// Parses the outermost packet of any frame, header by header.
+    /// Parses the headers of the outermost packet of any frame, one by one.
     #[inline(never)]
     fn parse_any(frame: &[u8]) -> Self {
         let mut headers = Self::with_end(frame.len(), MAX_HEADERS);
@@ -130,18 +131,18 @@ impl Headers {
         headers
     }
 
-    /// Parses the innermost packet in a frame, through VXLAN, Geneve, GTP-U, GRE, ERSPAN, MPLS and
-    /// IP-in-IP tunnels. If a tunnel carries no IP packet, or its packet is a fragment, the packet
-    /// that carries the tunnel is the innermost.
+    /// Parses the headers of the innermost packet in a frame, through VXLAN, Geneve, GTP-U, GRE,
+    /// ERSPAN, MPLS and IP-in-IP tunnels. If a tunnel carries no IP packet, or its packet is a
+    /// fragment, the packet that carries the tunnel is the innermost.
     #[must_use]
     pub fn innermost(frame: &[u8]) -> Self {
         let outer = Self::parse(frame);
         outer.descend(frame).unwrap_or(outer)
     }
 
-    /// Parses the innermost packet, given the headers that [`Headers::parse`] returned for the same
-    /// frame. For callers that need both packets. Returns `None` if the outermost packet carries no
-    /// tunnel.
+    /// Parses the headers of the innermost packet, given the headers that [`Headers::parse`]
+    /// returned for the same frame. For callers that need both packets. Returns `None` if the
+    /// outermost packet carries no tunnel.
     #[inline]
     #[must_use]
     pub fn descend(&self, frame: &[u8]) -> Option<Self> {
@@ -149,8 +150,8 @@ impl Headers {
         Some(self.descend_from(frame, above))
     }
 
-    /// Returns offset and type of the tunnel header or packet in IP, GRE or UDP; `None` without a
-    /// tunnel.
+    /// Returns offset and type of the tunnel header or packet that is carried in IP, GRE or UDP;
+    /// `None` without a tunnel.
     #[inline]
     fn tunnel_start(&self, frame: &[u8]) -> Option<(usize, Next)> {
         if self.fragment.is_fragment() {
@@ -189,22 +190,22 @@ impl Headers {
         self
     }
 
-    /// Returns the offset of the IP header.
+    /// Returns the offset of the packet's IP header in the frame.
     #[inline]
     #[must_use]
     pub fn l3(&self) -> Option<usize> {
         nonzero(self.l3)
     }
 
-    /// Returns the offset of the header after IP, its options and extension headers.
+    /// Returns the offset of the packet's header after IP, its options and extension headers.
     #[inline]
     #[must_use]
     pub fn l4(&self) -> Option<usize> {
         nonzero(self.l4)
     }
 
-    /// Returns the offset of the payload of TCP, UDP, SCTP, ICMP, GRE or ESP. `None` for other
-    /// protocols, later fragments and truncated headers.
+    /// Returns the offset in the frame of the payload of TCP, UDP, SCTP, ICMP, GRE or ESP. `None`
+    /// for other protocols, later fragments and truncated headers.
     #[inline]
     #[must_use]
     pub fn payload(&self) -> Option<usize> {
@@ -217,7 +218,7 @@ impl Headers {
         self.end as usize
     }
 
-    /// Returns the TCP control bits; 0 if the frame has no complete TCP header.
+    /// Returns the TCP control bits of a frame; 0 if it has no complete TCP header.
     #[inline]
     #[must_use]
     pub fn tcp_flags(&self, frame: &[u8]) -> u8 {
@@ -243,14 +244,15 @@ impl Headers {
         frame.get(at..self.end as usize).unwrap_or_default()
     }
 
-    /// Records a fault if it is the first one.
+    /// Records a parsing fault of the frame if it is the first one.
     #[inline]
     fn record_fault(&mut self, fault: Malformed) {
         self.malformed.get_or_insert(fault);
     }
 
-    /// Records `fault` if it is `Some` and the first one. Without a fault, `self.malformed` is not
-    /// read: a load directly after the store of the whole structure would wait for that store.
+    /// Records the parsing fault `fault` if it is `Some` and the first one. Without a fault,
+    /// `self.malformed` is not read: a load directly after the store of the whole structure would
+    /// wait for that store.
     #[inline]
     fn record_any_fault(&mut self, fault: Option<Malformed>) {
         if let Some(fault) = fault {
@@ -258,7 +260,8 @@ impl Headers {
         }
     }
 
-    /// Counts a header. Returns `false` and records a fault if the limit is reached.
+    /// Counts a parsed header of the frame. Returns `false` and records a fault if [`MAX_HEADERS`]
+    /// is reached.
     #[inline]
     fn count_header(&mut self) -> bool {
         match self.layers.checked_sub(1) {
@@ -403,7 +406,7 @@ impl Headers {
         self.transport(frame, at, next);
     }
 
-    /// Parses the header after IP.
+    /// Parses the packet's header after IP.
     #[inline]
     fn transport(&mut self, frame: &[u8], at: usize, protocol: u8) {
         let rest = self.bytes_from(frame, at);
@@ -444,7 +447,7 @@ impl Headers {
         self.record_fault(fault);
     }
 
-    /// Parses the header after IP for protocols other than TCP and UDP.
+    /// Parses the packet's header after IP for protocols other than TCP and UDP.
     #[inline(never)]
     fn rare_transport(&mut self, frame: &[u8], at: usize, protocol: u8) {
         let rest = self.bytes_from(frame, at);
@@ -487,7 +490,8 @@ impl Headers {
         }
     }
 
-    /// Parses uncommon headers between Ethernet and IP: MPLS, PPPoE, PPP, ARP, LLC and inner tags.
+    /// Parses uncommon headers between Ethernet and IP: MPLS, PPPoE, PPP, ARP, LLC and inner VLAN
+    /// tags.
     #[inline(never)]
     fn rare_link(&mut self, frame: &[u8], mut at: usize, mut next: Next) {
         loop {
@@ -582,22 +586,22 @@ impl Headers {
 
 /// Start of the packet in a tunnel.
 struct TunnelExit {
-    /// Offset in the frame.
+    /// Offset in the frame of the packet in a tunnel.
     at: usize,
-    /// Type of the header at this offset.
+    /// Type of the first header of the packet in a tunnel.
     next: Next,
-    /// Network identifier of the tunnel, or of an outer one.
+    /// Network identifier of the tunnel, or of a tunnel around it.
     segment: Option<u32>,
 }
 
-/// Returns an offset in its stored form. Frames are far shorter than 4 GiB; in a longer frame,
-/// offsets beyond 4 GiB would be wrong but not unsafe.
+/// Returns a header offset in its stored form. Frames are far shorter than 4 GiB; in a longer
+/// frame, offsets beyond 4 GiB would be wrong but not unsafe.
 #[inline]
 fn offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }
 
-/// Returns a stored offset; `None` for 0.
+/// Returns a stored header offset; `None` for 0.
 #[inline]
 fn nonzero(at: u32) -> Option<usize> {
     (at != 0).then_some(at as usize)

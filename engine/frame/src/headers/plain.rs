@@ -10,8 +10,8 @@ use crate::{
     transport::{Tcp, Udp},
 };
 
-/// Parses a plain frame with the same result as the general parser. Returns `None` for any other
-/// frame, which the general parser must handle.
+/// Parses the headers of a plain frame with the same result as the general parser. Returns `None`
+/// for any other frame, which the general parser must handle.
 #[inline(always)]
 pub(super) fn parse_plain(frame: &[u8]) -> Option<Headers> {
     let mut l3 = Ethernet::LEN;

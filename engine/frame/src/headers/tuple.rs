@@ -10,22 +10,22 @@ use std::{
 /// (ICMP, later fragments). All fields are 0 without IP.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct FiveTuple {
-    /// Source address in network order; IPv4 uses the first 4 bytes.
+    /// Source address of the 5-tuple in network order; IPv4 uses the first 4 bytes.
     pub(crate) src: [u8; 16],
-    /// Destination address in network order; IPv4 uses the first 4 bytes.
+    /// Destination address of the 5-tuple in network order; IPv4 uses the first 4 bytes.
     pub(crate) dst: [u8; 16],
-    /// Source port.
+    /// Source port of the 5-tuple; 0 if the packet has none.
     pub src_port: u16,
-    /// Destination port.
+    /// Destination port of the 5-tuple; 0 if the packet has none.
     pub dst_port: u16,
-    /// IP protocol number, after extension headers and AH.
+    /// IP protocol number of the 5-tuple, after extension headers and AH.
     pub protocol: u8,
-    /// IP version: 4, 6, or 0 for none.
+    /// IP version of the 5-tuple: 4, 6, or 0 for none.
     pub version: u8,
 }
 
 impl FiveTuple {
-    /// Builds a tuple from addresses in the format of [`FiveTuple::src_bytes`] and ports, source
+    /// Builds a 5-tuple from addresses in the format of [`FiveTuple::src_bytes`] and ports, source
     /// first.
     #[inline]
     #[must_use]
@@ -45,27 +45,27 @@ impl FiveTuple {
         }
     }
 
-    /// Returns the source address; `None` without IP.
+    /// Returns the source address of the 5-tuple; `None` without IP.
     #[must_use]
     pub fn src(&self) -> Option<IpAddr> {
         self.address(self.src)
     }
 
-    /// Returns the destination address; `None` without IP.
+    /// Returns the destination address of the 5-tuple; `None` without IP.
     #[must_use]
     pub fn dst(&self) -> Option<IpAddr> {
         self.address(self.dst)
     }
 
-    /// Returns the source address in network order: IPv4 in the first 4 bytes, IPv6 in all 16,
-    /// zeros without IP.
+    /// Returns the source address of the 5-tuple in network order: IPv4 in the first 4 bytes, IPv6
+    /// in all 16, zeros without IP.
     #[inline]
     #[must_use]
     pub fn src_bytes(&self) -> [u8; 16] {
         self.src
     }
 
-    /// Returns the destination address in the format of [`FiveTuple::src_bytes`].
+    /// Returns the destination address of the 5-tuple in the format of [`FiveTuple::src_bytes`].
     #[inline]
     #[must_use]
     pub fn dst_bytes(&self) -> [u8; 16] {
@@ -81,7 +81,7 @@ impl FiveTuple {
         }
     }
 
-    /// Returns the tuple of the opposite direction.
+    /// Returns the 5-tuple of the flow's opposite direction.
     #[inline]
     #[must_use]
     pub fn reversed(&self) -> Self {
@@ -94,8 +94,8 @@ impl FiveTuple {
         }
     }
 
-    /// Returns the tuple with the lower (address, port) pair as its source, so that both directions
-    /// are equal; and `true` if the tuple already had this order.
+    /// Returns the 5-tuple with the lower (address, port) pair as its source, so that both
+    /// directions of a flow are equal; and `true` if it already had this order.
     #[inline]
     #[must_use]
     pub fn ordered(&self) -> (Self, bool) {
@@ -116,8 +116,8 @@ impl FiveTuple {
         (ordered, is_ordered)
     }
 
-    /// Returns a copy that avoids a store-forwarding stall: loads wider than the parser's recent
-    /// stores would wait until those stores have left the core.
+    /// Returns a copy of the 5-tuple that avoids a store-forwarding stall: loads wider than the
+    /// parser's recent stores would wait until those stores have left the core.
     #[inline]
     #[must_use]
     pub fn fresh_copy(&self) -> Self {

@@ -15,13 +15,13 @@ fixed_header! {
 }
 
 impl Icmp<'_> {
-    /// Returns the message type.
+    /// Returns the ICMP message type.
     #[must_use]
     pub fn kind(&self) -> u8 {
         self.0[0]
     }
 
-    /// Returns the message code; its meaning depends on the type.
+    /// Returns the ICMP message code; its meaning depends on the type.
     #[must_use]
     pub fn code(&self) -> u8 {
         self.0[1]

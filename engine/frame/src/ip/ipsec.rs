@@ -18,7 +18,7 @@ pub struct Ah<'a> {
 }
 
 impl<'a> Ah<'a> {
-    /// Length in bytes of the part before the integrity check value.
+    /// Length in bytes of the AH header's part before the integrity check value.
     pub const LEN: usize = 12;
 
     /// Checks that all bytes of the AH header are present.
@@ -41,7 +41,7 @@ impl<'a> Ah<'a> {
         (usize::from(self.header[1]) + 2) * 4
     }
 
-    /// Returns the protocol number of the next header.
+    /// Returns the protocol number of the header after AH.
     #[must_use]
     pub fn next_header(&self) -> u8 {
         self.header[0]
@@ -59,7 +59,7 @@ fixed_header! {
 }
 
 impl Esp<'_> {
-    /// Returns the security parameters index.
+    /// Returns the security parameters index (SPI) of the ESP packet.
     #[must_use]
     pub fn spi(&self) -> u32 {
         u32::from_be_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])

@@ -24,15 +24,15 @@ pub struct Ipv4<'a> {
 }
 
 impl<'a> Ipv4<'a> {
-    /// Length in bytes of a header without options.
+    /// Length in bytes of an IPv4 header without options.
     pub const LEN: usize = 20;
-    /// Flag "more fragments" in [`Ipv4::fragment_field`].
+    /// Flag "more fragments" of the IPv4 header in [`Ipv4::fragment_field`].
     pub const MORE: u16 = 0x2000;
-    /// Flag "don't fragment" in [`Ipv4::fragment_field`].
+    /// Flag "don't fragment" of the IPv4 header in [`Ipv4::fragment_field`].
     pub const DONT: u16 = 0x4000;
 
-    /// Checks that the fixed part is present and has version 4. Addresses and protocol are valid
-    /// then, even if [`Ipv4::extent`] fails.
+    /// Checks that the fixed part of an IPv4 header is present and has version 4. Addresses and
+    /// protocol are valid then, even if [`Ipv4::extent`] fails.
     ///
     /// # Errors
     /// `bytes` ends within the fixed part, or the version is not 4.
@@ -46,52 +46,52 @@ impl<'a> Ipv4<'a> {
         Ok(Self { header, bytes })
     }
 
-    /// Returns the value of the header length field in bytes, unchecked.
+    /// Returns the IPv4 header length field in bytes, unchecked.
     #[inline]
     #[must_use]
     pub fn header_len(&self) -> usize {
         usize::from(self.header[0] & 15) * 4
     }
 
-    /// Returns the total length field: bytes of the packet, unchecked. Senders with segmentation
-    /// offload write 0, which is common though no RFC defines it.
+    /// Returns the IPv4 total length field: bytes of the packet, unchecked. Senders with
+    /// segmentation offload write 0, which is common though no RFC defines it.
     #[inline]
     #[must_use]
     pub fn total_len(&self) -> u16 {
         be16(self.header[2], self.header[3])
     }
 
-    /// Returns the raw 16-bit field of flags and fragment offset.
+    /// Returns the raw 16-bit field of flags and fragment offset in the IPv4 header.
     #[inline]
     #[must_use]
     pub fn fragment_field(&self) -> u16 {
         be16(self.header[6], self.header[7])
     }
 
-    /// Returns the protocol number of the payload.
+    /// Returns the protocol number of the IPv4 payload.
     #[inline]
     #[must_use]
     pub fn protocol(&self) -> u8 {
         self.header[9]
     }
 
-    /// Returns the source address.
+    /// Returns the source address in the IPv4 header.
     #[inline]
     #[must_use]
     pub fn src(&self) -> [u8; 4] {
         [12, 13, 14, 15].map(|i: usize| self.header[i])
     }
 
-    /// Returns the destination address.
+    /// Returns the destination address in the IPv4 header.
     #[inline]
     #[must_use]
     pub fn dst(&self) -> [u8; 4] {
         [16, 17, 18, 19].map(|i: usize| self.header[i])
     }
 
-    /// Returns start and end of the payload, counted from the start of the header, and a fault if
-    /// the total length exceeds the frame. Such a packet is tolerated: its payload ends at the end
-    /// of the frame.
+    /// Returns start and end of the IPv4 payload, counted from the start of the header, and a fault
+    /// if the total length exceeds the frame. Such a packet is tolerated: its payload ends at the
+    /// end of the frame.
     ///
     /// # Errors
     /// The lengths leave the start of the payload undefined: the header length is below 20 bytes or

@@ -26,7 +26,7 @@ impl<'a> Ipv6<'a> {
     /// Length of the IPv6 header in bytes.
     pub const LEN: usize = 40;
 
-    /// Checks that the header is present and has version 6.
+    /// Checks that an IPv6 header is present and has version 6.
     ///
     /// # Errors
     /// `bytes` ends within the header, or the version is not 6.
@@ -43,38 +43,38 @@ impl<'a> Ipv6<'a> {
         })
     }
 
-    /// Returns the payload length field: bytes after the header, unchecked. It is 0 for payloads
-    /// beyond 65535 bytes (jumbograms of RFC 2675, and segmentation offload).
+    /// Returns the IPv6 payload length field: bytes after the header, unchecked. It is 0 for
+    /// payloads beyond 65535 bytes (jumbograms of RFC 2675, and segmentation offload).
     #[inline]
     #[must_use]
     pub fn payload_len(&self) -> u16 {
         be16(self.header[4], self.header[5])
     }
 
-    /// Returns the protocol number of the next header.
+    /// Returns the protocol number of the header after the IPv6 header.
     #[inline]
     #[must_use]
     pub fn next_header(&self) -> u8 {
         self.header[6]
     }
 
-    /// Returns the source address.
+    /// Returns the source address in the IPv6 header.
     #[inline]
     #[must_use]
     pub fn src(&self) -> [u8; 16] {
         std::array::from_fn(|i| self.header[8 + i])
     }
 
-    /// Returns the destination address.
+    /// Returns the destination address in the IPv6 header.
     #[inline]
     #[must_use]
     pub fn dst(&self) -> [u8; 16] {
         std::array::from_fn(|i| self.header[24 + i])
     }
 
-    /// Returns the end of the payload, counted from the start of the header, and a fault if the
-    /// payload length exceeds the frame. Such a packet is tolerated: its payload ends at the end of
-    /// the frame.
+    /// Returns the end of the IPv6 payload, counted from the start of the header, and a fault if
+    /// the payload length exceeds the frame. Such a packet is tolerated: its payload ends at the
+    /// end of the frame.
     #[inline]
     #[must_use]
     pub fn extent(&self) -> (usize, Option<Malformed>) {
@@ -89,8 +89,8 @@ impl<'a> Ipv6<'a> {
     }
 }
 
-/// View of an extension header with a length in units of 8 bytes: RFC 8200 section 4, RFC 6275, RFC
-/// 7401, RFC 5533.
+/// View of an IPv6 extension header with a length in units of 8 bytes: RFC 8200 section 4, RFC
+/// 6275, RFC 7401, RFC 5533.
 ///
 /// | bytes | field |
 /// |---|---|
@@ -100,7 +100,8 @@ impl<'a> Ipv6<'a> {
 pub struct ExtensionHeader<'a>(&'a [u8]);
 
 impl<'a> ExtensionHeader<'a> {
-    /// Returns `true` if `next_header` is the number of an extension header of this form.
+    /// Returns `true` if `next_header` is the number of an IPv6 extension header whose length is in
+    /// units of 8 bytes.
     #[inline]
     #[must_use]
     pub fn is_announced_by(next_header: u8) -> bool {
@@ -115,7 +116,7 @@ impl<'a> ExtensionHeader<'a> {
         )
     }
 
-    /// Checks that all bytes of the extension header are present.
+    /// Checks that all bytes of an IPv6 extension header are present.
     ///
     /// # Errors
     /// `bytes` ends within the header.
@@ -131,14 +132,14 @@ impl<'a> ExtensionHeader<'a> {
             .ok_or(Malformed::Ipv6ExtensionShort)
     }
 
-    /// Returns the length of the extension header in bytes.
+    /// Returns the length of the IPv6 extension header in bytes.
     #[inline]
     #[must_use]
     pub fn header_len(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns the protocol number of the next header.
+    /// Returns the protocol number of the header after this IPv6 extension header.
     #[inline]
     #[must_use]
     pub fn next_header(&self) -> u8 {
@@ -159,22 +160,22 @@ fixed_header! {
 }
 
 impl Ipv6Fragment<'_> {
-    /// Returns the protocol number of the next header. In later fragments it is the first header of
-    /// the fragmented part of the datagram.
+    /// Returns the protocol number of the header after the IPv6 fragment header. In later fragments
+    /// it is the first header of the fragmented part of the datagram.
     #[inline]
     #[must_use]
     pub fn next_header(&self) -> u8 {
         self.0[0]
     }
 
-    /// Returns the fragment offset in units of 8 bytes.
+    /// Returns the IPv6 fragment offset in units of 8 bytes.
     #[inline]
     #[must_use]
     pub fn offset(&self) -> u16 {
         be16(self.0[2], self.0[3]) >> 3
     }
 
-    /// Returns `true` if more fragments follow.
+    /// Returns `true` if more fragments of the IPv6 datagram follow.
     #[inline]
     #[must_use]
     pub fn more(&self) -> bool {

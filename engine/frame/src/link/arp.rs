@@ -16,7 +16,7 @@ use crate::malformed::Malformed;
 pub struct Arp<'a>(&'a [u8]);
 
 impl<'a> Arp<'a> {
-    /// Length in bytes of the part before the addresses.
+    /// Length in bytes of an ARP packet's part before the addresses.
     pub const LEN: usize = 8;
 
     /// Checks that all bytes of the ARP packet are present, addresses included.

@@ -22,21 +22,22 @@ fixed_header! {
 }
 
 impl Ethernet<'_> {
-    /// Returns the destination MAC address.
+    /// Returns the destination MAC address of the Ethernet header.
     #[must_use]
     pub fn dst(&self) -> [u8; 6] {
         let [a, b, c, d, e, f, ..] = *self.0;
         [a, b, c, d, e, f]
     }
 
-    /// Returns the source MAC address.
+    /// Returns the source MAC address of the Ethernet header.
     #[must_use]
     pub fn src(&self) -> [u8; 6] {
         let [_, _, _, _, _, _, a, b, c, d, e, f, ..] = *self.0;
         [a, b, c, d, e, f]
     }
 
-    /// Returns the ethertype, or the 802.3 length if the value is at most 1500.
+    /// Returns the ethertype of the Ethernet header, or the 802.3 length if the value is at most
+    /// 1500.
     #[inline]
     #[must_use]
     pub fn ethertype(&self) -> u16 {
@@ -57,7 +58,7 @@ impl Ethernet<'_> {
 pub struct Llc<'a>(&'a [u8]);
 
 impl<'a> Llc<'a> {
-    /// Length in bytes of LLC with SNAP.
+    /// Length in bytes of an LLC header with SNAP.
     pub const SNAP_LEN: usize = 8;
 
     /// Checks that all bytes of the LLC header are present.
@@ -79,7 +80,8 @@ impl<'a> Llc<'a> {
         self.0.len()
     }
 
-    /// Returns the ethertype in SNAP; `None` without SNAP, or with an organisation other than 0.
+    /// Returns the ethertype in the SNAP header; `None` without SNAP, or with an organisation other
+    /// than 0.
     #[must_use]
     pub fn ethertype(&self) -> Option<u16> {
         match *self.0 {
@@ -88,7 +90,7 @@ impl<'a> Llc<'a> {
         }
     }
 
-    /// Returns the type of the next header.
+    /// Returns the type of the header after LLC.
     #[must_use]
     pub fn next(&self) -> Next {
         match self.ethertype() {

@@ -19,19 +19,20 @@ fixed_header! {
 }
 
 impl Mpls<'_> {
-    /// Returns the label (20 bits).
+    /// Returns the MPLS label (20 bits).
     #[must_use]
     pub fn label(&self) -> u32 {
         u32::from(be16(self.0[0], self.0[1])) << 4 | u32::from(self.0[2] >> 4)
     }
 
-    /// Returns `true` for the last entry of the stack.
+    /// Returns `true` for the last entry of the MPLS label stack.
     #[must_use]
     pub fn is_bottom(&self) -> bool {
         self.0[2] & 1 == 1
     }
 
-    /// Returns the type of the next header; `behind` are the bytes after this entry.
+    /// Returns the type of the header after an MPLS label stack entry; `behind` are the bytes after
+    /// this entry.
     ///
     /// A label does not state the payload's protocol. The first four bits are taken as the IP
     /// version (RFC 4928 section 3), so a pseudowire without a control word is mistaken for IP if

@@ -32,32 +32,33 @@ impl<'a> Pppoe<'a> {
         })
     }
 
-    /// Returns the session identifier.
+    /// Returns the PPPoE session identifier.
     #[must_use]
     pub fn session(&self) -> u16 {
         be16(self.header[2], self.header[3])
     }
 
-    /// Returns the payload length field in bytes, unchecked.
+    /// Returns the PPPoE payload length field in bytes, unchecked.
     #[must_use]
     pub fn length(&self) -> u16 {
         be16(self.header[4], self.header[5])
     }
 
-    /// Returns the end of the payload, counted from the start of the header.
+    /// Returns the end of the PPPoE payload, counted from the start of the header.
     #[must_use]
     pub fn end(&self) -> usize {
         self.available.min(Self::LEN + usize::from(self.length()))
     }
 
-    /// Returns a fault if version or type is not 1, or if the payload length exceeds the frame.
+    /// Returns a fault if PPPoE version or type is not 1, or if the payload length exceeds the
+    /// frame.
     #[must_use]
     pub fn fault(&self) -> Option<Malformed> {
         let end = Self::LEN + usize::from(self.length());
         (self.header[0] != 0x11 || end > self.available).then_some(Malformed::PppoeHeader)
     }
 
-    /// Returns the type of the payload: PPP for session data (code 0).
+    /// Returns the type of the PPPoE payload: PPP for session data (code 0).
     #[must_use]
     pub fn next(&self) -> Next {
         if self.header[1] == 0 {
@@ -101,7 +102,7 @@ impl Ppp {
         }
     }
 
-    /// Returns the length in bytes, including address and control fields.
+    /// Returns the length of the PPP protocol field in bytes, including address and control fields.
     #[must_use]
     pub fn header_len(&self) -> usize {
         self.len
@@ -113,7 +114,7 @@ impl Ppp {
         self.protocol
     }
 
-    /// Returns the type of the next header.
+    /// Returns the type of the header after the PPP protocol field.
     #[must_use]
     pub fn next(&self) -> Next {
         match self.protocol {

@@ -30,7 +30,8 @@ impl Vlan<'_> {
         )
     }
 
-    /// Returns the tag control information: priority, drop eligibility and identifier.
+    /// Returns the tag control information of the VLAN tag: priority, drop eligibility and
+    /// identifier.
     #[inline]
     #[must_use]
     pub fn tci(&self) -> u16 {
@@ -43,7 +44,7 @@ impl Vlan<'_> {
         self.tci() & 0xfff
     }
 
-    /// Returns the ethertype of the next header, or an 802.3 length.
+    /// Returns the ethertype of the header after the VLAN tag, or an 802.3 length.
     #[inline]
     #[must_use]
     pub fn ethertype(&self) -> u16 {

@@ -1,9 +1,9 @@
 //! Detection of duplicate frames, which mirror ports and multiple taps produce.
 //!
-//! Two frames are duplicates if all their bytes are equal, except for ignored fields ([`Ignored`]):
-//! a frame that was routed between two taps has another TTL and other MAC addresses. Frames are
-//! compared by a 64-bit hash. Its seed is random for each run, so a sender cannot forge a frame
-//! that looks like a duplicate of another.
+//! Two frames are duplicates if all their bytes are equal, except for ignored fields
+//! ([`IgnoredFields`]): a frame that was routed between two taps has another TTL and other MAC
+//! addresses. Frames are compared by a 64-bit hash. Its seed is random for each run, so a sender
+//! cannot forge a frame that looks like a duplicate of another.
 //!
 //! Memory is bounded: a table of fixed size with four entries per bucket. If more distinct frames
 //! than fit arrive within the window, the oldest entry of a bucket is replaced, and later
@@ -18,20 +18,21 @@ use std::{
 };
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
-/// Frames per second of one queue for which a table is sized: the maximum rate of a core.
+/// Frames per second of one queue for which a deduplication table is sized: the maximum rate of a
+/// core.
 const RATE: u64 = 10_000_000;
-/// Minimum number of buckets: 64 KiB.
+/// Minimum number of buckets of a deduplication table: 64 KiB.
 const LEAST: usize = 1 << 10;
-/// Maximum number of buckets: 16 MiB.
+/// Maximum number of buckets of a deduplication table: 16 MiB.
 const MOST: usize = 1 << 18;
 
-/// Table bucket in one cache line: hashes and times of four kept frames.
+/// Bucket of the deduplication table in one cache line: hashes and times of four kept frames.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Bucket {
-    /// Hashes of the kept frames; 0 for a free entry.
+    /// Hashes of the kept frames in a bucket; 0 for a free entry.
     hashes: [u64; 4],
-    /// Times at which the frames were kept, in nanoseconds.
+    /// Times at which the bucket's frames were kept, in nanoseconds.
     kept: [u64; 4],
 }
 
@@ -52,18 +53,18 @@ struct Bucket {
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum MayDiffer {
-    /// MAC addresses.
+    /// Duplicates may differ in MAC addresses.
     Mac,
-    /// Number and values of VLAN tags.
+    /// Duplicates may differ in the number and values of VLAN tags.
     Vlan,
-    /// TTL or hop limit, and the checksum of the IPv4 header.
+    /// Duplicates may differ in TTL or hop limit, and the checksum of the IPv4 header.
     Ttl,
-    /// Checksums of the IPv4 header, TCP, UDP, ICMP and ICMPv6.
+    /// Duplicates may differ in checksums of the IPv4 header, TCP, UDP, ICMP and ICMPv6.
     Checksum,
 }
 
-/// Set of fields that are ignored when frames are compared. If any field is ignored, padding after
-/// the packet is ignored too.
+/// Set of fields that deduplication ignores when it compares frames. If any field is ignored,
+/// padding after the packet is ignored too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IgnoredFields {
     macs: bool,
@@ -88,7 +89,7 @@ impl FromIterator<MayDiffer> for IgnoredFields {
 }
 
 impl IgnoredFields {
-    /// Returns the hash of a frame's bytes without the ignored fields.
+    /// Returns the hash of a frame's bytes without the fields that deduplication ignores.
     #[must_use]
     fn hash(self, frame: &[u8], seed: u64) -> u64 {
         let headers = Headers::parse(frame);
@@ -113,7 +114,8 @@ impl IgnoredFields {
         hash.digest()
     }
 
-    /// Skips the ignored fields of the IP and transport headers, in ascending order.
+    /// Skips the fields of the IP and transport headers that deduplication ignores, in ascending
+    /// order.
     fn skip_ip(self, headers: &Headers, ip: usize, skip: &mut impl FnMut(Range<usize>)) {
         let four = headers.tuple.version == 4;
         if self.ttl {
@@ -141,17 +143,17 @@ impl IgnoredFields {
 /// Table of the frames kept within the deduplication window.
 #[derive(Debug)]
 pub struct DedupWindow {
-    /// Length of the window in nanoseconds.
+    /// Length of the deduplication window in nanoseconds.
     length_ns: u64,
-    /// Fields that are not compared.
+    /// Fields that deduplication does not compare.
     ignored: IgnoredFields,
-    /// Random seed of the hash.
+    /// Random seed of the frame hash.
     seed: u64,
-    /// Hash table; its length is a power of two.
+    /// Hash table of kept frames; its length is a power of two.
     buckets: Box<[Bucket]>,
 }
 
-/// Returns the number of buckets for a window of `length_ns` nanoseconds.
+/// Returns the number of buckets for a deduplication window of `length_ns` nanoseconds.
 fn buckets(length_ns: u64) -> usize {
     let frames = u128::from(length_ns) * u128::from(RATE) / 1_000_000_000;
     usize::try_from(frames / 4)
@@ -160,15 +162,15 @@ fn buckets(length_ns: u64) -> usize {
         .next_power_of_two()
 }
 
-/// Returns the memory in bytes of a window of `length_ns` nanoseconds.
+/// Returns the memory in bytes of a deduplication window of `length_ns` nanoseconds.
 #[must_use]
 pub fn memory(length_ns: u64) -> u64 {
     (buckets(length_ns) * size_of::<Bucket>()) as u64
 }
 
 impl DedupWindow {
-    /// Creates a window of `length_ns` nanoseconds. If `ignored` is not empty, frames must be
-    /// Ethernet frames.
+    /// Creates a deduplication window of `length_ns` nanoseconds. If `ignored` is not empty, frames
+    /// must be Ethernet frames.
     #[must_use]
     pub fn new(length_ns: u64, ignored: IgnoredFields) -> Self {
         Self {
@@ -179,8 +181,8 @@ impl DedupWindow {
         }
     }
 
-    /// Returns `true` if a frame of `len` bytes on the wire duplicates a frame that was kept within
-    /// the window before `ns`. Otherwise records the frame as kept.
+    /// Returns `true` if a frame with `len` bytes on the wire duplicates a frame that was kept
+    /// within the window before `ns`. Otherwise records the frame as kept.
     #[inline]
     pub fn check_and_record(&mut self, frame: &[u8], len: u32, ns: u64) -> bool {
         // The number of bytes that were not captured is part of the comparison. The full length is

@@ -2,18 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Header of the innermost packet after which a frame is truncated.
+/// Header of a frame's innermost packet after which the frame is truncated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Slice {
-    /// No truncation: `""`.
+    /// Frames are not truncated: `""`.
     #[default]
     Whole,
-    /// After the L3 header: `"l3"`.
+    /// Frames are truncated after the L3 header: `"l3"`.
     L3,
-    /// After the L4 header: `"l4"`.
+    /// Frames are truncated after the L4 header: `"l4"`.
     L4,
-    /// This many bytes after the L4 header: `"payload:64"`.
+    /// Frames are truncated this many bytes after the L4 header: `"payload:64"`.
     Payload(u32),
 }
 

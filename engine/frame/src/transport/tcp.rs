@@ -26,19 +26,19 @@ pub struct Tcp<'a> {
 }
 
 impl<'a> Tcp<'a> {
-    /// Length in bytes of a header without options.
+    /// Length in bytes of a TCP header without options.
     pub const LEN: usize = 20;
-    /// Control bit: no more data from the sender.
+    /// TCP control bit: no more data from the sender.
     pub const FIN: u8 = 1;
-    /// Control bit: start of a connection.
+    /// TCP control bit: start of a connection.
     pub const SYN: u8 = 1 << 1;
-    /// Control bit: reset of the connection.
+    /// TCP control bit: reset of the connection.
     pub const RST: u8 = 1 << 2;
-    /// Control bit: the acknowledgement number is valid.
+    /// TCP control bit: the acknowledgement number is valid.
     pub const ACK: u8 = 1 << 4;
 
-    /// Checks that the fixed part is present. Ports and flags are valid then, even if
-    /// [`Tcp::extent`] fails.
+    /// Checks that the fixed part of a TCP header is present. Ports and flags are valid then, even
+    /// if [`Tcp::extent`] fails.
     ///
     /// # Errors
     /// `bytes` ends within the fixed part.
@@ -48,7 +48,7 @@ impl<'a> Tcp<'a> {
         Ok(Self { header, bytes })
     }
 
-    /// Returns the control bits.
+    /// Returns the TCP control bits.
     #[must_use]
     pub fn flags(&self) -> u8 {
         self.header[13]

@@ -37,15 +37,15 @@ impl<'a> Udp<'a> {
         })
     }
 
-    /// Returns the length field: bytes of header and payload, unchecked.
+    /// Returns the UDP length field: bytes of header and payload, unchecked.
     #[inline]
     #[must_use]
     pub fn length(&self) -> u16 {
         be16(self.header[4], self.header[5])
     }
 
-    /// Returns a fault if the length is below 8 or exceeds the packet. Length 0 is valid: it stands
-    /// for lengths above 65535 (RFC 2675).
+    /// Returns a fault if the UDP length is below 8 or exceeds the packet. Length 0 is valid: it
+    /// stands for lengths above 65535 (RFC 2675).
     #[inline]
     #[must_use]
     pub fn fault(&self) -> Option<Malformed> {
@@ -56,8 +56,8 @@ impl<'a> Udp<'a> {
         }
     }
 
-    /// Returns the type of the payload. Only the destination port identifies a tunnel, because the
-    /// sender may choose any source port.
+    /// Returns the type of the UDP payload. Only the destination port identifies a tunnel, because
+    /// the sender may choose any source port.
     #[inline]
     #[must_use]
     pub fn next(&self) -> Next {

@@ -16,7 +16,7 @@ use crate::{field::be16, malformed::Malformed, next::Next, numbers::ethertype};
 pub struct Geneve<'a>(&'a [u8; 8]);
 
 impl<'a> Geneve<'a> {
-    /// Length in bytes of a header without options.
+    /// Length in bytes of a Geneve header without options.
     pub const LEN: usize = 8;
 
     /// Checks that all bytes of the Geneve header are present, options included.
@@ -36,13 +36,13 @@ impl<'a> Geneve<'a> {
         Self::LEN + usize::from(self.0[0] & 0x3f) * 4
     }
 
-    /// Returns the virtual network identifier (24 bits).
+    /// Returns the virtual network identifier (24 bits) of the Geneve header.
     #[must_use]
     pub fn vni(&self) -> u32 {
         u32::from_be_bytes([0, self.0[4], self.0[5], self.0[6]])
     }
 
-    /// Returns the type of the encapsulated packet.
+    /// Returns the type of the packet that Geneve encapsulates.
     #[must_use]
     pub fn next(&self) -> Next {
         match be16(self.0[2], self.0[3]) {

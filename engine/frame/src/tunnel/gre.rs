@@ -13,7 +13,7 @@ use crate::{field::be16, malformed::Malformed, next::Next, numbers::ethertype};
 pub struct Gre<'a>(&'a [u8; 4]);
 
 impl<'a> Gre<'a> {
-    /// Length in bytes of a header without optional fields.
+    /// Length in bytes of a GRE header without optional fields.
     pub const LEN: usize = 4;
 
     /// Checks that all bytes of the GRE header are present, optional fields included.
@@ -28,19 +28,19 @@ impl<'a> Gre<'a> {
         Ok(gre)
     }
 
-    /// Returns the 16-bit field of flags and version.
+    /// Returns the 16-bit field of flags and version in the GRE header.
     #[must_use]
     pub fn flags(&self) -> u16 {
         be16(self.0[0], self.0[1])
     }
 
-    /// Returns the version: 0, or 1 for PPTP.
+    /// Returns the GRE version: 0, or 1 for PPTP.
     #[must_use]
     pub fn version(&self) -> u8 {
         self.0[1] & 7
     }
 
-    /// Returns the ethertype of the encapsulated packet.
+    /// Returns the ethertype of the packet that GRE encapsulates.
     #[must_use]
     pub fn ethertype(&self) -> u16 {
         be16(self.0[2], self.0[3])
@@ -54,7 +54,7 @@ impl<'a> Gre<'a> {
         Self::LEN + has(0xc000) + has(0x2000) + has(0x1000) + has(acknowledgement)
     }
 
-    /// Returns the type of the encapsulated packet.
+    /// Returns the type of the packet that GRE encapsulates.
     #[must_use]
     pub fn next(&self) -> Next {
         // Source routes precede the payload and are practically unused, so they are not parsed.
@@ -112,7 +112,7 @@ impl Erspan {
         self.len
     }
 
-    /// Returns the type of the mirrored packet; `behind` are the bytes after the header.
+    /// Returns the type of the packet that ERSPAN mirrors; `behind` are the bytes after the header.
     #[must_use]
     pub fn next(&self, behind: &[u8]) -> Next {
         match self.frame_type {

@@ -19,7 +19,7 @@ pub struct Gtp<'a> {
 }
 
 impl<'a> Gtp<'a> {
-    /// Length in bytes of a header without optional fields.
+    /// Length in bytes of a GTP-U header without optional fields.
     pub const LEN: usize = 8;
 
     /// Checks that all bytes of the GTP-U header are present, extension headers included.
@@ -48,13 +48,14 @@ impl<'a> Gtp<'a> {
         self.len
     }
 
-    /// Returns the message type.
+    /// Returns the GTP-U message type.
     #[must_use]
     pub fn message(&self) -> u8 {
         self.header[1]
     }
 
-    /// Returns the type of the user packet; `behind` are the bytes after the header.
+    /// Returns the type of the user packet that GTP-U encapsulates; `behind` are the bytes after
+    /// the header.
     #[must_use]
     pub fn next(&self, behind: &[u8]) -> Next {
         if self.header[0] & 0xf0 == 0x30 && self.message() == 255 {

@@ -15,14 +15,14 @@ fixed_header! {
 }
 
 impl Vxlan<'_> {
-    /// Returns the virtual network identifier (24 bits).
+    /// Returns the virtual network identifier (24 bits) of the VXLAN header.
     #[must_use]
     pub fn vni(&self) -> u32 {
         u32::from_be_bytes([0, self.0[4], self.0[5], self.0[6]])
     }
 
-    /// Returns the type of the encapsulated packet; `extended` is set for the UDP port of
-    /// VXLAN-GPE.
+    /// Returns the type of the packet that VXLAN encapsulates; `extended` is set for the UDP port
+    /// of VXLAN-GPE.
     #[must_use]
     pub fn next(&self, extended: bool) -> Next {
         match (extended, self.0[0] & 0x04 != 0, self.0[3]) {

@@ -6,8 +6,8 @@
 //! past time, but an answer is never early.
 //!
 //! A held line is steered by a proportional and an integral part: the error is corrected within the
-//! next second, and a share of it is added to the rate. Crystals are within [`MOST`] of their rate.
-//! A larger error is corrected over several seconds and does not change the rate.
+//! next second, and a share of it is added to the rate. Crystals are within [`MAX_RATE_ERROR`] of
+//! their rate. A larger error is corrected over several seconds and does not change the rate.
 //!
 //! A clock that was set shows as a difference that no rate explains. The host's monotonic clock,
 //! which is never set, distinguishes two cases. If the NIC's clock was set, the line continues as
@@ -16,77 +16,78 @@
 use super::{ClockReading, Conversion, NicTime, StampForm, real_time};
 use wqcap_core::stats::ClockReport;
 
-/// Interval of clock corrections, in nanoseconds.
+/// Interval between two corrections of the stamp conversion, in nanoseconds.
 const INTERVAL_NS: u64 = 1_000_000_000;
-/// Time until the first correction, in nanoseconds. It is short because the rate is unknown until
-/// then.
+/// Time until the first correction of the stamp conversion, in nanoseconds. It is short because the
+/// clock's rate is unknown until then.
 const FIRST_NS: u64 = 100_000_000;
-/// Maximum uncertainty of a reading, in nanoseconds. Readings with a larger uncertainty are
+/// Maximum uncertainty of a clock reading, in nanoseconds. Readings with a larger uncertainty are
 /// discarded.
 const UNSURE_NS: u64 = 20_000;
 
-/// Maximum deviation of a crystal from its rate, and maximum change of the line's slope by a
-/// correction. The kernel slews its own clock by no more.
+/// Maximum deviation of a clock crystal from its rate, and maximum change by which one correction
+/// alters the slope of the stamp conversion. The kernel slews its own clock by no more.
 const MAX_RATE_ERROR: f64 = 500e-6;
-/// Share of a clock error that is corrected at once.
+/// Share of a clock error that is corrected within one correction interval.
 ///
 /// With [`REMEMBERED`], a constant difference of rates is corrected completely. Noise of one
 /// reading causes an error of the same size at the next reading, and of a third at the one after.
 const AT_ONCE: f64 = 0.7;
-/// Share of a clock error that is added to the rate.
+/// Share of a clock error that is added to the estimated clock rate.
 const REMEMBERED: f64 = 0.3;
-/// Maximum uncertainty of the first rate, as a fraction.
+/// Maximum uncertainty of the first estimate of the clock rate, as a fraction.
 const RATE: f64 = 20e-6;
-/// Error, in nanoseconds, that is too large to slew away: the host's clock was set forward. The
-/// line steps to it.
+/// Clock error, in nanoseconds, that is too large to slew away: the host's clock was set forward.
+/// The stamp conversion steps to the host's time.
 const STEP_NS: i64 = 1_000_000_000;
-/// Difference, in nanoseconds, that no rate explains, in addition to a thousandth of the time since
-/// the last counted reading.
+/// Difference between the NIC's and the host's clock, in nanoseconds, that no clock rate explains,
+/// in addition to a thousandth of the time since the last counted clock reading.
 const JUMP_NS: i64 = 1_000_000;
 
-/// Changes of clocks that were set since the reading before; 0 means that a clock was not set.
+/// Jumps of the NIC's and the host's clock since the last counted clock reading; 0 means that a
+/// clock was not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disturbance {
-    /// Change of the NIC's clock, in nanoseconds.
+    /// Jump of the NIC's clock, in nanoseconds; 0: it was not set.
     pub nic_ns: i64,
-    /// Change of the host's clock, in nanoseconds.
+    /// Jump of the host's system clock, in nanoseconds; 0: it was not set.
     pub host_ns: i64,
 }
 
-/// Clock discipline: computes the line from stamps to nanoseconds from clock readings.
+/// Clock discipline: computes the conversion from device stamps to nanoseconds from clock readings.
 #[derive(Clone, Debug)]
 pub struct ClockDiscipline {
-    /// Form of the completions' stamps.
+    /// Form of the time stamps in completions.
     form: StampForm,
-    /// `true` if the line follows the host's time, `false` if it follows the NIC's.
+    /// `true` if the stamp conversion follows the host's time, `false` if it follows the NIC's.
     held: bool,
     /// Nominal nanoseconds per tick of the device's counter.
     nominal: f64,
-    /// Relative deviation of the host's rate from the nominal rate of the ticks; `None` until it is
-    /// known.
+    /// Relative deviation of the host clock's rate from the nominal rate of the NIC's ticks; `None`
+    /// until it is known.
     rate: Option<f64>,
-    /// Present line from stamps to nanoseconds.
+    /// Present linear conversion from device stamps to nanoseconds.
     line: Conversion,
-    /// First clock reading since either clock was set.
+    /// First clock reading since the NIC's or the host's clock was last set.
     first: ClockReading,
     /// Last counted clock reading.
     last: ClockReading,
-    /// Reading since then that was answered fastest, and the lead of the NIC's clock in it, in
-    /// nanoseconds.
+    /// Clock reading since the last counted one that the NIC answered fastest, with the lead of the
+    /// NIC's clock in it, in nanoseconds.
     best: Option<(i64, ClockReading)>,
-    /// Last usable clock reading.
+    /// Last clock reading that was precise enough to use.
     seen: ClockReading,
-    /// Time on the monotonic clock at which the next reading counts, in nanoseconds.
+    /// Time on the host's monotonic clock at which the next clock reading counts, in nanoseconds.
     due_ns: u64,
-    /// Clock statistics collected so far.
+    /// Clock statistics of the run so far, for its report.
     report: ClockReport,
 }
 
 impl ClockDiscipline {
-    /// Starts the clock discipline with a first reading.
+    /// Starts the clock discipline of a device with the first clock reading.
     ///
     /// `khz` is the counter's nominal rate. With `held`, the line follows the host's time, which
-    /// requires the form [`Form::Ticks`]. Real-time stamps are used unchanged.
+    /// requires the form [`StampForm::Ticks`]. Real-time stamps are used unchanged.
     #[must_use]
     pub fn new(form: StampForm, khz: u64, held: bool, first: ClockReading) -> Self {
         let nominal = match form {
@@ -123,22 +124,23 @@ impl ClockDiscipline {
         keeper
     }
 
-    /// Returns the present line from stamps to nanoseconds.
+    /// Returns the present linear conversion from device stamps to nanoseconds.
     #[must_use]
     pub fn line(&self) -> &Conversion {
         &self.line
     }
 
-    /// Returns the clock statistics collected so far.
+    /// Returns the clock statistics of the run so far.
     #[must_use]
     pub fn report(&self) -> ClockReport {
         self.report
     }
 
-    /// Processes a clock reading; there should be several per second.
+    /// Processes a reading of the NIC's and the host's clocks; there should be several readings per
+    /// second.
     ///
     /// Returns the changes of clocks since the last counted reading if this call has changed
-    /// [`Keeper::line`], else `None`.
+    /// [`ClockDiscipline::line`], else `None`.
     pub fn update(&mut self, now: &ClockReading) -> Option<Disturbance> {
         let sure = now.uncertainty_ns <= UNSURE_NS;
         let usable = sure && (self.form != StampForm::RealTime || now.nic.is_some());
@@ -168,7 +170,8 @@ impl ClockDiscipline {
         }
     }
 
-    /// Returns the last reading as it would be if it had been answered as fast as `best`.
+    /// Returns the last clock reading as it would be if the NIC had answered it as fast as the
+    /// reading `best`.
     fn projected(&self, best: &ClockReading) -> ClockReading {
         let passed = ahead(self.seen.mono_ns, best.mono_ns) as f64;
         let on_the_nic = passed * (1.0 - self.rate.unwrap_or(0.0));
@@ -185,27 +188,28 @@ impl ClockDiscipline {
     }
 
     /// Returns the nanoseconds that the NIC's clock gained on the host's monotonic clock since the
-    /// last counted reading, after correction by the rate.
+    /// last counted clock reading, after correction by the estimated rate.
     fn ahead_by(&self, now: &ClockReading) -> i64 {
         let passed = ahead(now.mono_ns, self.last.mono_ns);
         let drifted = rounded(passed as f64 * self.rate.unwrap_or(0.0));
         self.elapsed(&self.last, now) + drifted - passed
     }
 
-    /// Returns the maximum difference, in nanoseconds, that a rate and the readings' uncertainty
-    /// explain.
+    /// Returns the maximum difference between the NIC's and the host's clock, in nanoseconds, that
+    /// a clock rate and the readings' uncertainty explain.
     fn explained(&self, now: &ClockReading) -> i64 {
         let unsure = self.last.uncertainty_ns + now.uncertainty_ns;
         JUMP_NS + ahead(now.mono_ns, self.last.mono_ns) / 1000 + unsure.cast_signed()
     }
 
-    /// Returns `true` if the NIC's clock went back or is further ahead than possible. A clock that
-    /// is behind may only have answered late.
+    /// Returns `true` if the NIC's clock went back or is further ahead than any rate explains. A
+    /// clock that is behind may only have answered late.
     fn is_jump_for_sure(&self, now: &ClockReading, ahead: i64) -> bool {
         ahead > self.explained(now) || self.elapsed(&self.seen, now) < -JUMP_NS
     }
 
-    /// Applies a counted reading: detects set clocks, updates the report, and corrects the line.
+    /// Applies a counted clock reading: detects clocks that were set, updates the clock statistics,
+    /// and corrects the stamp conversion.
     fn apply(&mut self, reading: &ClockReading) -> Option<Disturbance> {
         let beyond = |ns: i64| {
             if ns.abs() > self.explained(reading) {
@@ -251,7 +255,8 @@ impl ClockDiscipline {
         Some(disturbance)
     }
 
-    /// Updates the report with a counted reading. `calm` means that no clock was set.
+    /// Updates the clock statistics with a counted clock reading. `calm` means that no clock was
+    /// set.
     fn record(&mut self, now: &ClockReading, error: i64, calm: bool) {
         self.report.looks += 1;
         self.report.offset_ns = self.offset(now);
@@ -264,8 +269,8 @@ impl ClockDiscipline {
         }
     }
 
-    /// Updates the rate and returns the line from a reading on, with a slope that approaches the
-    /// host's time within a second.
+    /// Updates the estimated clock rate and returns the stamp conversion from a clock reading on,
+    /// with a slope that approaches the host's time within a second.
     ///
     /// The line continues without a step, as if the NIC's clock had not jumped. If the host's clock
     /// was set forward, it steps.
@@ -291,8 +296,8 @@ impl ClockDiscipline {
         Conversion::new(self.form, stamp, ns, slope).held_from(reading.mono_ns)
     }
 
-    /// Returns the rate from the first reading and `now`, once their distance is large compared
-    /// with their uncertainty.
+    /// Returns the host clock's rate from the first clock reading and `now`, once the time between
+    /// them is long compared with their uncertainty.
     fn first_rate(&self, now: &ClockReading) -> Option<f64> {
         let unsure = (self.first.uncertainty_ns + now.uncertainty_ns) as f64;
         let passed = ahead(now.mono_ns, self.first.mono_ns) as f64;
@@ -300,8 +305,8 @@ impl ClockDiscipline {
         Some(rate.clamp(-MAX_RATE_ERROR, MAX_RATE_ERROR))
     }
 
-    /// Returns the line of the NIC's own clock, or `None` if the driver does not report it or
-    /// stamps are in real time.
+    /// Returns the stamp conversion that follows the NIC's own clock, or `None` if the driver does
+    /// not report that clock or stamps are in real time.
     fn nic_line(&self, now: &ClockReading) -> Option<Conversion> {
         match self.form {
             StampForm::RealTime => None,
@@ -311,15 +316,15 @@ impl ClockDiscipline {
         }
     }
 
-    /// Returns the relative deviation of the host's rate from the device's since either clock was
-    /// set; positive if the host's clock is faster.
+    /// Returns the relative deviation of the host clock's rate from the NIC clock's since either
+    /// clock was set; positive if the host's clock is faster.
     fn host_rate(&self, now: &ClockReading) -> Option<f64> {
         let device = self.elapsed(&self.first, now);
         let host = ahead(now.system_ns, self.first.system_ns);
         (device > 0 && host > 0).then(|| host as f64 / device as f64 - 1.0)
     }
 
-    /// Returns the nanoseconds between two readings on the clock that stamps frames.
+    /// Returns the nanoseconds between two clock readings on the clock that stamps frames.
     fn elapsed(&self, from: &ClockReading, to: &ClockReading) -> i64 {
         if let (Some(from), Some(to)) = (from.nic, to.nic)
             && (self.form == StampForm::RealTime || !self.held)
@@ -332,14 +337,14 @@ impl ClockDiscipline {
         rounded(self.form.distance(from.ticks, to.ticks) as f64 * self.nominal)
     }
 
-    /// Returns the value of the device's counter at a reading as it would be without a jump by
-    /// `jumped_ns`.
+    /// Returns the NIC's counter value of a clock reading as it would be without the clock's jump
+    /// by `jumped_ns`.
     fn stamp(&self, at: &ClockReading, jumped_ns: i64) -> u64 {
         let jumped = rounded(jumped_ns as f64 / self.nominal);
         at.ticks.wrapping_add_signed(-jumped)
     }
 
-    /// Returns the NIC's clock minus the host's system clock at a reading, in nanoseconds.
+    /// Returns the NIC's clock minus the host's system clock in a clock reading, in nanoseconds.
     fn offset(&self, now: &ClockReading) -> i64 {
         match now.nic {
             Some(nic) => ahead(nic.ns, now.system_ns),
@@ -348,19 +353,19 @@ impl ClockDiscipline {
     }
 }
 
-/// Returns `true` if a reading was answered as fast as an earlier one, within the error of a rate.
-/// The newer one is then preferred.
+/// Returns `true` if the NIC answered a clock reading as fast as an earlier reading, within the
+/// error of a clock rate. The newer reading is then preferred.
 fn is_no_later((most, best): &(i64, ClockReading), ahead_by: i64, now: &ClockReading) -> bool {
     let since = ahead(now.mono_ns, best.mono_ns) as f64;
     ahead_by + rounded(since * MAX_RATE_ERROR) >= *most
 }
 
-/// Returns the difference of two times; positive if `one` is later.
+/// Returns the difference of two clock times; positive if `one` is later.
 fn ahead(one: u64, other: u64) -> i64 {
     one.wrapping_sub(other).cast_signed()
 }
 
-/// Rounds to whole nanoseconds or ticks.
+/// Rounds a fractional clock value to whole nanoseconds or ticks.
 fn rounded(ns: f64) -> i64 {
     ns.round() as i64
 }

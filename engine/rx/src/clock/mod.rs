@@ -1,8 +1,8 @@
 //! Clock of the device: converts stamps of completions to nanoseconds since 1970.
 //!
-//! A [`Reader`] samples the device's clock and the host's together. A [`Keeper`] computes a linear
-//! conversion (a line) from these readings. The loops convert stamps with that line
-//! ([`SharedConversion`]).
+//! A [`ClockReader`] samples the device's clock and the host's together. A [`ClockDiscipline`]
+//! computes a linear conversion (a line) from these readings. The loops convert stamps with that
+//! line ([`SharedConversion`]).
 //!
 //! Only `reader` calls verbs. `wqcap-engine` decides when the clock is read.
 //!
@@ -18,19 +18,19 @@ pub use discipline::{ClockDiscipline, Disturbance};
 pub use reader::{ClockReader, ClockReading, NicTime};
 pub use shared::SharedConversion;
 
-/// Maximum lead of a disciplined line over the host's coarse clock, in nanoseconds. The coarse
-/// clock is up to 10 ms old.
+/// Maximum lead of converted stamps over the host's coarse clock, in nanoseconds. The coarse clock
+/// is up to 10 ms old.
 const AHEAD_NS: u64 = 20_000_000;
 
-/// Form of a completion's time stamp.
+/// Form of the time stamp in a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StampForm {
-    /// Ticks of a free-running counter.
+    /// Ticks of the device's free-running counter.
     Ticks {
-        /// Number of high bits that are not part of the counter.
+        /// Number of high bits of the stamp that are not part of the counter.
         unused: u32,
     },
-    /// UTC: seconds in the upper 32 bits, nanoseconds in the lower (PRM, "Real time clock").
+    /// UTC stamp: seconds in the upper 32 bits, nanoseconds in the lower (PRM, "Real time clock").
     ///
     /// The stamps are of the device's clock, which another function may steer. The driver's clock
     /// info describes the counter of this function (`mlx5_update_clock_info_page`). So the clock
@@ -39,7 +39,7 @@ pub enum StampForm {
 }
 
 impl StampForm {
-    /// Returns the form of a counter whose valid bits are `mask`.
+    /// Returns the stamp form of a device counter whose valid bits are `mask`.
     #[must_use]
     pub fn ticks(mask: u64) -> Self {
         Self::Ticks {
@@ -47,7 +47,7 @@ impl StampForm {
         }
     }
 
-    /// Returns the distance between two stamps of this form, in ticks or nanoseconds.
+    /// Returns the distance between two device stamps of this form, in ticks or nanoseconds.
     #[inline]
     fn distance(self, from: u64, to: u64) -> i64 {
         match self {
@@ -57,7 +57,7 @@ impl StampForm {
     }
 }
 
-/// Converts a real-time stamp to nanoseconds since 1970.
+/// Converts a real-time device stamp to nanoseconds since 1970.
 #[inline]
 fn linear(stamp: u64) -> u64 {
     (stamp >> 32)
@@ -65,36 +65,38 @@ fn linear(stamp: u64) -> u64 {
         .wrapping_add(stamp & 0xffff_ffff)
 }
 
-/// Converts nanoseconds since 1970 to a real-time stamp.
+/// Converts nanoseconds since 1970 to a real-time device stamp.
 fn real_time(ns: u64) -> u64 {
     ((ns / 1_000_000_000) << 32) | (ns % 1_000_000_000)
 }
 
-/// Fraction bits of a slope.
+/// Number of fraction bits in the slope of a stamp conversion.
 ///
 /// The remaining bits of 64 are free in a distance below 2^55 ticks, which is a year at 1 GHz.
 const ONE: u32 = 56;
-/// Free high bits of a distance below 2^55 ticks.
+/// Number of high bits that a distance below 2^55 ticks between two stamps leaves free.
 const SPARE: u32 = 64 - ONE;
 
-/// Linear conversion (a line) from stamps to nanoseconds since 1970.
+/// Linear conversion from device stamps to nanoseconds since 1970: a start and a slope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conversion {
-    /// Form of the stamps that the line converts.
+    /// Form of the device stamps that the conversion takes.
     form: StampForm,
-    /// Stamp at the line's start.
+    /// Device stamp at which the linear conversion starts.
     base: u64,
-    /// Nanoseconds since 1970 at the line's start.
+    /// Nanoseconds since 1970 at which the linear conversion starts.
     base_ns: u64,
-    /// Nanoseconds per tick as a fixed-point number with 56 fraction bits; less than 128 ns.
+    /// Slope of the stamp conversion: nanoseconds per tick as a fixed-point number with 56 fraction
+    /// bits; less than 128 ns.
     slope: u64,
-    /// Host's monotonic clock at the line's start, in nanoseconds; 0 if the line does not follow
-    /// the host's time.
+    /// Host's monotonic clock at the start of the stamp conversion, in nanoseconds; 0 if the
+    /// conversion does not follow the host's time.
     base_mono_ns: u64,
 }
 
 impl Conversion {
-    /// Creates a line through one stamp, which has the time `ns`, with the slope `ns_per_tick`.
+    /// Creates a stamp conversion that starts at `stamp` with the time `ns` and has the slope
+    /// `ns_per_tick`.
     #[must_use]
     pub fn new(form: StampForm, stamp: u64, ns: u64, ns_per_tick: f64) -> Self {
         let slope = (ns_per_tick * 2f64.powi(ONE as i32)).round() as u64;
@@ -107,8 +109,8 @@ impl Conversion {
         }
     }
 
-    /// Marks the line as following the host's time, whose monotonic clock showed `mono_ns` at the
-    /// line's start.
+    /// Marks the stamp conversion as following the host's time, whose monotonic clock showed
+    /// `mono_ns` at the conversion's start.
     #[must_use]
     pub fn held_from(self, mono_ns: u64) -> Self {
         Self {
@@ -117,7 +119,7 @@ impl Conversion {
         }
     }
 
-    /// Converts a stamp, before or after the line's start, to nanoseconds since 1970.
+    /// Converts a device stamp, before or after the conversion's start, to nanoseconds since 1970.
     #[inline]
     #[must_use]
     pub fn ns(&self, stamp: u64) -> u64 {
@@ -132,7 +134,8 @@ impl Conversion {
         self.base_ns.wrapping_add_signed(ns as i64)
     }
 
-    /// Converts a distance from the line's start that uses the high bits.
+    /// Converts a distance of at least 2^55 ticks from the conversion's start to nanoseconds since
+    /// 1970.
     ///
     /// Kept out of line: the compiler would otherwise merge both paths into one with shifts by
     /// variable counts.

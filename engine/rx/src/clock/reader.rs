@@ -5,47 +5,48 @@ use std::{thread, time::Duration};
 use wqcap_core::time::{monotonic_ns, system_ns};
 use wqcap_verbs::{ClockInfo, Context, VerbsError};
 
-/// Uncertainty of a sample, in nanoseconds, from which on the sample is repeated.
+/// Uncertainty of a clock sample, in nanoseconds, from which on the sample is repeated.
 const COARSE_NS: u64 = 10_000;
-/// Maximum number of samples in one clock reading.
+/// Maximum number of clock samples in one clock reading.
 const LOOKS: usize = 4;
-/// Time, in nanoseconds, after which a counter that does not change is prompted by another query.
+/// Time, in nanoseconds, after which a device counter that does not change is prompted by a port
+/// query.
 ///
 /// A NIC's counter differs at each query. A software NIC's counter changes only between its rounds,
 /// so it is read until it changes. An idle software NIC updates its counter with any query. A
 /// counter that does not change even then says nothing about the present time.
 const STILL_NS: u64 = 10_000;
-/// Uncertainty, in nanoseconds, of a sample of a counter that did not change.
+/// Uncertainty, in nanoseconds, of a clock sample whose device counter did not change.
 const UNKNOWN_NS: u64 = 1_000_000_000;
 
-/// Maximum number of further samples in the first clock reading.
+/// Maximum number of additional clock samples in the first clock reading.
 const FIRST_LOOKS: usize = 50;
-/// Time between the samples of the first clock reading.
+/// Time between the clock samples of the first clock reading.
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// Reading of the device's clock and the host's clocks at one time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClockReading {
-    /// Device's counter, in ticks.
+    /// Value of the device's counter, in ticks.
     pub ticks: u64,
-    /// Device's time as the driver computes it from the counter; `None` if the driver does not
-    /// report it.
+    /// NIC's time as the driver computes it from the device's counter; `None` if the driver does
+    /// not report it.
     pub nic: Option<NicTime>,
     /// Host's system time, in nanoseconds since 1970.
     pub system_ns: u64,
-    /// Host's monotonic clock, in nanoseconds.
+    /// Time on the host's monotonic clock, in nanoseconds.
     pub mono_ns: u64,
-    /// Maximum distance of the host's times from the time of the counter value, in nanoseconds
-    /// either way.
+    /// Maximum distance of a clock reading's host times from the time of its counter value, in
+    /// nanoseconds either way.
     pub uncertainty_ns: u64,
 }
 
-/// Time of the NIC as the driver computes it.
+/// Time on the NIC's clock, as the driver computes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NicTime {
-    /// Time in nanoseconds since 1970.
+    /// NIC's time in nanoseconds since 1970.
     pub ns: u64,
-    /// Nanoseconds per tick of the counter, as the driver estimates them.
+    /// Nanoseconds per tick of the NIC's counter, as the driver estimates them.
     pub ns_per_tick: f64,
 }
 
@@ -54,19 +55,19 @@ pub struct NicTime {
 pub struct ClockReader<'a> {
     /// Open verbs context of the device.
     context: &'a Context,
-    /// Number of a port of the device.
+    /// Number of the device's port that is queried to prompt the device's counter.
     port: u8,
 }
 
 impl<'a> ClockReader<'a> {
-    /// Creates a reader of a device's clock. `port` is the number of a port of the device.
+    /// Creates a reader of a device's clock. `port` is the number of one of the device's ports.
     #[must_use]
     pub fn new(context: &'a Context, port: u8) -> Self {
         Self { context, port }
     }
 
-    /// Takes up to four samples and returns the one with the least uncertainty. The first sample
-    /// after a sleep is slow because the caches are cold.
+    /// Takes up to four clock samples and returns the one with the least uncertainty. The first
+    /// sample after a sleep is slow because the caches are cold.
     ///
     /// # Errors
     /// The device's clock cannot be read.
@@ -85,7 +86,7 @@ impl<'a> ClockReader<'a> {
         Ok(best)
     }
 
-    /// Takes one sample: reads the counter until it changes.
+    /// Takes one clock sample: reads the device's counter until it changes.
     fn sample(&self) -> Result<ClockReading, RxError> {
         let info = self.info()?;
         let before = self.context.query_clock()?;
@@ -113,7 +114,7 @@ impl<'a> ClockReader<'a> {
         }
     }
 
-    /// Takes the first reading: up to 51 samples, 1 ms apart, until one is precise.
+    /// Takes the first clock reading: up to 51 samples, 1 ms apart, until one is precise.
     ///
     /// If none is precise, returns the sample that was answered fastest. It shows the device's
     /// clock, of `khz` nominally, furthest ahead.
@@ -143,7 +144,7 @@ impl<'a> ClockReader<'a> {
     }
 
     /// Returns the driver's clock info, or `None` if the device has none or the driver was updating
-    /// it during all attempts.
+    /// the info during all attempts.
     fn info(&self) -> Result<Option<ClockInfo>, RxError> {
         match self.context.clock_info() {
             Ok(info) => Ok(Some(info)),
@@ -160,8 +161,8 @@ impl<'a> ClockReader<'a> {
     }
 }
 
-/// Returns the reading of a counter that showed `ticks` between the times `from` and `to` of the
-/// monotonic clock.
+/// Returns the clock reading of a device counter that showed `ticks` between the times `from` and
+/// `to` of the host's monotonic clock.
 fn reading(ticks: u64, info: Option<ClockInfo>, from: u64, to: u64) -> ClockReading {
     let mono_ns = from + (to - from) / 2;
     let (system, mono) = host();
@@ -177,14 +178,14 @@ fn reading(ticks: u64, info: Option<ClockInfo>, from: u64, to: u64) -> ClockRead
     }
 }
 
-/// Returns the system time and the monotonic clock at one moment, from the most precise of three
+/// Returns the host's system time and monotonic clock at one moment, from the most precise of three
 /// samples.
 fn host() -> (u64, u64) {
     tightest((0..3).map(|_| (monotonic_ns(), system_ns(), monotonic_ns())))
 }
 
-/// Returns the most precise sample: the system time whose surrounding monotonic times are closest,
-/// and the middle of these.
+/// Returns the most precise of several samples of the host's clocks: the system time whose
+/// surrounding monotonic times are closest, and the middle of these two times.
 fn tightest(looks: impl Iterator<Item = (u64, u64, u64)>) -> (u64, u64) {
     looks
         .min_by_key(|(before, _, after)| after - before)

@@ -6,17 +6,17 @@ use crate::sync::{
     hint,
 };
 
-/// Conversion that one thread updates and others read without a lock.
+/// Stamp conversion that one thread updates and other threads read without a lock.
 #[derive(Debug)]
 pub struct SharedConversion {
-    /// Form of the stamps, which does not change.
+    /// Form of the device stamps, which does not change.
     form: StampForm,
-    /// Fields of the conversion that change.
+    /// Fields of the stamp conversion that change, protected by a sequence lock.
     words: Words<4>,
 }
 
 impl SharedConversion {
-    /// Creates a shared conversion.
+    /// Creates a shared stamp conversion.
     #[must_use]
     pub fn new(c: Conversion) -> Self {
         Self {
@@ -25,12 +25,12 @@ impl SharedConversion {
         }
     }
 
-    /// Returns the fields of a conversion that change.
+    /// Returns the fields of a stamp conversion that change.
     fn words(c: &Conversion) -> [u64; 4] {
         [c.base, c.base_ns, c.slope, c.base_mono_ns]
     }
 
-    /// Returns the present conversion. Meant to be called once per batch.
+    /// Returns the present stamp conversion. Meant to be called once per frame batch.
     #[inline]
     #[must_use]
     pub fn load(&self) -> Conversion {
@@ -44,24 +44,26 @@ impl SharedConversion {
         }
     }
 
-    /// Replaces the conversion by another of the same form. Only one thread may call this.
+    /// Replaces the stamp conversion by another one for the same stamp form. Only one thread may
+    /// call this.
     pub fn store(&self, c: &Conversion) {
         debug_assert_eq!(self.form, c.form);
         self.words.store(Self::words(c));
     }
 }
 
-/// Sequence lock: words that one thread replaces, and that others read consistently.
+/// Sequence lock: one thread replaces its words, and other threads read them consistently.
 #[derive(Debug)]
 pub(crate) struct Words<const N: usize> {
-    /// Number of the store; odd while a store is in progress.
+    /// Version of the sequence lock's words, incremented before and after each store; odd while a
+    /// store is in progress.
     version: AtomicU64,
-    /// Words protected by the lock.
+    /// Words protected by the sequence lock.
     words: [AtomicU64; N],
 }
 
 impl<const N: usize> Words<N> {
-    /// Creates a sequence lock with its first words.
+    /// Creates a sequence lock with its initial words.
     pub(crate) fn new(words: [u64; N]) -> Self {
         Self {
             version: AtomicU64::new(0),
@@ -69,7 +71,8 @@ impl<const N: usize> Words<N> {
         }
     }
 
-    /// Returns the words of one store, and spins while a store is in progress.
+    /// Returns the sequence lock's words as one store wrote them; spins while a store is in
+    /// progress.
     #[inline]
     pub(crate) fn load(&self) -> [u64; N] {
         loop {
@@ -83,7 +86,7 @@ impl<const N: usize> Words<N> {
         }
     }
 
-    /// Replaces all words of the lock. Only one thread may call this.
+    /// Replaces all words of the sequence lock. Only one thread may call this.
     pub(crate) fn store(&self, words: [u64; N]) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Relaxed);

@@ -7,12 +7,13 @@ use crate::pool::{Slot, SlotMemory};
 use std::os::fd::BorrowedFd;
 use wqcap_verbs::{Cq, Cqes, DirectCq, DirectWq, VerbsError, Wq, WqState};
 
-/// Slot index of a WQE that points to no slot yet.
+/// Slot index of a WQE that does not point to a slot yet.
 const NOTHING: u32 = u32::MAX;
 
-/// Buffer mode of a queue: one frame per WQE, or many.
+/// Buffer mode of a receive queue: one frame per WQE, or many frames per WQE.
 pub trait Filling {
-    /// Enters at most `limit` completions into the account. `bound` is the slot of each WQE.
+    /// Enters at most `limit` completions into the receive ring's account. `bound` is the slot of
+    /// each WQE.
     ///
     /// # Errors
     /// The queue failed.
@@ -25,14 +26,15 @@ pub trait Filling {
         limit: usize,
     ) -> Result<(), RingError>;
 
-    /// Takes returned tokens and passes each slot that has no other token to `whole`, for posting.
+    /// Takes returned slot tokens and passes each slot that has no other token to `whole`, for
+    /// posting.
     fn gather(&mut self, home: impl Iterator<Item = Slot>, whole: impl FnMut(Slot));
 
-    /// Restarts at the WQ's first WQE.
+    /// Restarts the buffer mode at the WQ's first WQE.
     fn reset(&mut self);
 }
 
-/// Buffer mode with one frame per WQE.
+/// Buffer mode of a receive queue with one frame per WQE.
 #[derive(Debug)]
 pub struct OneFrame;
 
@@ -71,7 +73,7 @@ impl Filling for OneFrame {
     fn reset(&mut self) {}
 }
 
-/// WQ and its CQ accessed in their own memory.
+/// WQ and its CQ, accessed directly in their own memory instead of through the verbs.
 pub struct DirectQueue<F = OneFrame> {
     wq: DirectWq,
     cq: DirectCq,
@@ -105,8 +107,8 @@ unsafe impl<F: Filling> Queue for DirectQueue<F> {
         filling.poll(&mut cqes, wq, &self.bound, account, limit)
     }
 
-    /// Posts the WQEs of slots that have no other token. A slot returned to the WQE that it was in
-    /// costs a comparison.
+    /// Posts the WQEs of slots that have no other token. A slot that is returned to the same WQE as
+    /// before costs a comparison.
     #[inline]
     fn post(
         &mut self,

@@ -10,44 +10,45 @@ use std::{
 };
 use wqcap_verbs::{VerbsError, WqState};
 
-/// Scripted action of the fake device.
+/// Scripted action of the fake receive device.
 #[derive(Debug)]
 pub(crate) enum ScriptStep {
-    /// Writes these bytes into the next posted slot and completes it.
+    /// The fake device writes these bytes into the next posted slot and completes it.
     Frame(Vec<u8>),
-    /// Completes the next posted slot with this `ibv_wc_status`.
+    /// The fake device completes the next posted slot with this `ibv_wc_status`.
     Error(u32),
-    /// Completes a slot of this index, which is not posted.
+    /// The fake device completes a slot of this index, which is not posted.
     Bogus(u64),
-    /// Ends the current poll without another completion.
+    /// The fake device ends the current poll without another completion.
     Pause,
 }
 
-/// Script and state of the fake device, shared with the test.
+/// Script and state of the fake receive device, shared with the test.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
-    /// Remaining actions.
+    /// Remaining scripted actions of the fake device.
     pub(crate) steps: VecDeque<ScriptStep>,
-    /// Slots that the device has, in the order of posting.
+    /// Slots that the fake device has, in the order of posting.
     pub(crate) posted: VecDeque<u32>,
-    /// States that the WQ was set to, in order.
+    /// States to which the fake device's WQ was set, in order.
     pub(crate) states: Vec<WqState>,
-    /// Largest number of slots posted with one list.
+    /// Largest number of slots posted to the fake device with one list.
     pub(crate) longest_list: usize,
-    /// Number of WRs that a WQ in error still flushes; `None`: all.
+    /// Number of WRs that the fake device's WQ still flushes in the error state; `None`: all.
     pub(crate) flushes: Option<usize>,
-    /// `true`: the WRs not flushed complete at the reset; `false`: they never complete.
+    /// `true`: the WRs that the fake device did not flush complete at the reset; `false`: they
+    /// never complete.
     pub(crate) flushes_at_reset: bool,
-    /// Actions appended to `steps` when the WQ becomes ready.
+    /// Scripted actions appended to `steps` when the fake device's WQ becomes ready.
     pub(crate) once_ready: Vec<ScriptStep>,
-    /// Returns `true` for a present state that the device refuses in a RESET request; `None`: no
-    /// request is refused.
+    /// Function that returns `true` for a present WQ state that the fake device refuses in a RESET
+    /// request; `None`: no request is refused.
     pub(crate) refuses_reset: Option<fn(Option<WqState>) -> bool>,
-    /// Number of polls.
+    /// Number of polls of the fake device.
     pub(crate) polls: u64,
 }
 
-/// Queue that follows a [`Script`].
+/// Receive queue of a fake device that follows a [`Script`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FakeQueue(Arc<Mutex<Script>>);
 
@@ -58,7 +59,7 @@ impl FakeQueue {
             .expect("no thread panics while it holds the script")
     }
 
-    /// Creates a ring of `wrs` slots of 256 bytes over this queue.
+    /// Creates a receive ring of `wrs` slots of 256 bytes over this fake queue.
     pub(crate) fn ring(&self, wrs: u32) -> Ring<Self> {
         let attr = RingAttr {
             wrs,

@@ -44,65 +44,68 @@ use wqcap_verbs::{
     WqAttr, WqState, is_direct,
 };
 
-/// `IBV_WC_WR_FLUSH_ERR`: the WR was on a WQ that went into error. The slot holds no frame.
+/// `IBV_WC_WR_FLUSH_ERR`: completion status of a WR whose WQ went into error. Its slot holds no
+/// frame.
 const FLUSHED: u32 = 5;
-/// `IBV_WC_LOC_LEN_ERR`: the frame was longer than the WR's buffers. The WQ stays ready.
+/// `IBV_WC_LOC_LEN_ERR`: completion status of a frame longer than its WR's buffers. The WQ stays
+/// ready.
 const TOO_LONG: u32 = 1;
 /// Time limit for a WQ in error to flush its WRs.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
-/// Attributes of a ring.
+/// Attributes for creating a receive ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RingAttr {
-    /// Number of WRs, and so of slots.
+    /// Number of WRs of the receive ring, and so of its slots.
     pub wrs: u32,
-    /// Bytes per scatter entry.
+    /// Number of buffer bytes per scatter entry of a WR.
     pub buffer: u32,
-    /// Scatter entries per WR. They are contiguous in a slot, so that a frame is always one slice.
+    /// Number of scatter entries per WR. They are contiguous in a slot, so that a frame is always
+    /// one slice.
     pub max_sge: u32,
-    /// Shape of WR buffers that take many frames; `None`: one frame per WR. Such a buffer is its WR's
-    /// only scatter entry and has no headroom. Supported by direct rings only.
+    /// Stride size and count of WR buffers that take many frames; `None`: one frame per WR. Such a
+    /// buffer is its WR's only scatter entry and has no headroom. Supported by direct rings only.
     pub striding: Option<Striding>,
-    /// Format of compressed completions; `None`: no compression. Supported by direct rings only. Time
-    /// stamps are invalid with compression.
+    /// Format of compressed completions; `None`: completions are not compressed. Supported by
+    /// direct rings only. Time stamps are invalid with compression.
     pub compression: Option<MiniFormat>,
     /// WQ creation flags (`ibv_wq_flags`).
     pub flags: u32,
-    /// Completion vector.
+    /// Completion vector of the ring's CQ.
     pub vector: u32,
-    /// Device time stamps to request.
+    /// Kind of device time stamps to request with completions.
     pub stamps: CompletionStamps,
-    /// Bytes in front of each slot, where VLAN tags that the NIC stripped are put back; 0: they are
-    /// not put back. Supported by direct rings only.
+    /// Number of bytes in front of each slot, where VLAN tags that the NIC stripped are put back;
+    /// 0: they are not put back. Supported by direct rings only.
     pub headroom: usize,
-    /// `true` to create a completion channel, on which a loop can sleep.
+    /// `true` to create a completion channel, on which a receive loop can sleep.
     pub channel: bool,
-    /// Moderation of the channel's events; `None`: an event at the first completion.
+    /// Moderation of the completion channel's events; `None`: an event at the first completion.
     pub moderation: Option<Moderation>,
-    /// `true` to access the queues in their own memory if the device supports it.
+    /// `true` to access the WQ and the CQ directly in their own memory if the device supports it.
     pub direct: bool,
-    /// NUMA node for the memory of slots and rings; `None`: any node.
+    /// NUMA node for the memory of the receive ring, its slots and its queues; `None`: any node.
     pub numa_node: Option<u32>,
 }
 
-/// Completions of one poll. Allocated once and reused for every poll.
+/// Completions that one poll took from a receive ring. Allocated once and reused for every poll.
 #[derive(Debug)]
 pub struct Batch {
-    /// Frames in the order of their completion.
+    /// Received frames of the batch in the order of their completion.
     pub frames: Vec<Filled>,
-    /// WRs that completed in error.
+    /// WRs of the batch that completed in error.
     pub failed: Vec<Failed>,
-    /// Slots whose WR was flushed. They hold no frame.
+    /// Slots of the batch whose WR was flushed. They hold no frame.
     pub flushed: Vec<Slot>,
-    /// Returned slots to repost with this batch: slots of earlier batches, and used up buffers of a
-    /// striding queue.
+    /// Returned slots that are reposted with this batch: slots of earlier batches, and used up
+    /// buffers of a striding queue.
     pub home: Vec<Slot>,
-    /// Maximum number of completions.
+    /// Maximum number of completions in the batch.
     size: usize,
 }
 
 impl Batch {
-    /// Creates an empty batch for at most `size` completions.
+    /// Creates an empty receive batch for at most `size` completions.
     #[must_use]
     pub fn new(size: usize) -> Self {
         Self {
@@ -114,25 +117,26 @@ impl Batch {
         }
     }
 
-    /// Returns the number of completions in the batch.
+    /// Returns the number of completions in the receive batch.
     #[must_use]
     pub fn len(&self) -> usize {
         self.frames.len() + self.failed.len() + self.flushed.len()
     }
 
-    /// Returns `true` if the batch holds no completions.
+    /// Returns `true` if the receive batch holds no completions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the number of slots in the batch: those of completions and the returned ones.
+    /// Returns the number of slots in the receive batch: those of completions and the returned
+    /// ones.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.len() + self.home.len()
     }
 
-    /// Returns the maximum number of completions per poll.
+    /// Returns the maximum number of completions that one poll enters into the batch.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
@@ -142,58 +146,60 @@ impl Batch {
 /// WR that completed in error.
 #[derive(Debug)]
 pub struct Failed {
-    /// Slot of the WR.
+    /// Slot of the WR that completed in error.
     pub slot: Slot,
-    /// Completion status (`ibv_wc_status`).
+    /// Completion status of the WR (`ibv_wc_status`).
     pub status: u32,
 }
 
 impl Failed {
-    /// Returns `true` if the error stopped the WQ, so that the device flushes all its other WRs.
+    /// Returns `true` if the WR's error stopped the WQ, so that the device flushes all its other
+    /// WRs.
     #[must_use]
     pub fn stops_the_queue(&self) -> bool {
         self.status != TOO_LONG
     }
 }
 
-/// Fatal error of a ring: an invalid completion, a CQ that cannot be polled, or a WQ that refuses WRs.
-/// The type is small, for the hot path.
+/// Fatal error of a receive ring: an invalid completion, a CQ that cannot be polled, or a WQ that
+/// refuses WRs. The type is small, for the hot path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
-    /// Failure to poll the CQ (errno).
-    #[error("the CQ cannot be polled: errno {0} (it was overrun, or the device is gone)")]
+    /// The CQ cannot be polled (errno).
+    #[error("the CQ cannot be polled: errno {0} (the CQ was overrun, or the device is gone)")]
     Poll(i32),
-    /// Completion of a slot that is not on the ring (index).
+    /// The device completed a slot that is not posted (slot index).
     #[error("a completion names WR {0}, which is not posted")]
     Unposted(u64),
-    /// Completion of strides that are not free in its buffer, or too few for its frame (first stride,
-    /// number of strides).
+    /// A completion names strides that are not free in their buffer, or too few for its frame
+    /// (first stride, number of strides).
     #[error(
-        "a completion names {1} strides from stride {0}: they are not free in its buffer, or too few for its frame"
+        "a completion names {1} strides from stride {0}: these strides are not free in the WR's buffer, or too few for \
+         the frame"
     )]
     Strides(u32, u32),
-    /// Failure to post WRs to the WQ (errno).
-    #[error("WRs cannot be posted: errno {0}")]
+    /// WRs cannot be posted to the WQ (errno).
+    #[error("WRs cannot be posted to the WQ: errno {0}")]
     Post(i32),
 }
 
-/// WQ with its CQ and its slots, owned by one thread.
+/// Receive ring: a WQ with its CQ and its slots, owned by one thread.
 pub struct Ring<Q = DeviceQueue> {
     // Fields are dropped in this order: WQ and CQ, then the memory. The indirection table also holds the WQ, and the WQ
     // holds its memory.
     queue: Q,
     memory: Arc<SlotMemory>,
     attr: RingAttr,
-    /// One flag per slot, set while the device has the slot.
+    /// One flag per slot of the receive ring, set while the device has the slot.
     posted: Box<[bool]>,
-    /// Number of WRs that the device has.
+    /// Number of WRs of the receive ring that the device has.
     outstanding: u32,
-    /// Number of tokens held outside the ring.
+    /// Number of slot tokens held outside the receive ring.
     away: usize,
 }
 
 impl Ring {
-    /// Creates a ring: memory, CQ and WQ, in the ready state, with every slot posted.
+    /// Creates a receive ring: slot memory, CQ and WQ, in the ready state, with every slot posted.
     ///
     /// # Errors
     /// A verb failed, or the memory cannot be allocated.
@@ -239,7 +245,7 @@ impl Ring {
         Self::with_queue(queue, memory, attr)
     }
 
-    /// Returns the WQ, as an entry for an indirection table.
+    /// Returns the ring's WQ, as an entry for an indirection table.
     #[must_use]
     pub fn wq(&self) -> &Wq {
         self.queue.wq()
@@ -247,8 +253,8 @@ impl Ring {
 }
 
 impl<Q: Queue> Ring<Q> {
-    /// Creates a ring over a ready queue, with memory that is not registered with a device. Tests and
-    /// benches use it to run a loop without a device.
+    /// Creates a receive ring over a ready queue, with memory that is not registered with a device.
+    /// Tests and benches use it to run a receive loop without a device.
     ///
     /// # Errors
     /// The memory cannot be allocated, or the queue refuses WRs.
@@ -259,7 +265,7 @@ impl<Q: Queue> Ring<Q> {
         Self::with_queue(queue, memory, attr)
     }
 
-    /// Creates a ring over a ready queue and posts every slot.
+    /// Creates a receive ring over a ready queue and posts every slot.
     fn with_queue(
         queue: Q,
         memory: Arc<SlotMemory>,
@@ -280,20 +286,20 @@ impl<Q: Queue> Ring<Q> {
         Ok(ring)
     }
 
-    /// Returns the memory of the ring's slots.
+    /// Returns the memory of the receive ring's slots.
     #[must_use]
     pub fn memory(&self) -> &Arc<SlotMemory> {
         &self.memory
     }
 
-    /// Returns the descriptor of the completion channel, if the ring has one.
+    /// Returns the descriptor of the ring's completion channel, if the ring has one.
     #[must_use]
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.queue.event_fd()
     }
 
-    /// Requests a channel event at the next completion. If a completion is already present, mlx5
-    /// raises the event at once, so no completion is missed.
+    /// Requests a completion channel event at the next completion. If a completion is already
+    /// present, mlx5 raises the event at once, so no completion is missed.
     ///
     /// # Errors
     /// The verb failed.
@@ -301,24 +307,26 @@ impl<Q: Queue> Ring<Q> {
         self.queue.arm()
     }
 
-    /// Takes and acknowledges one channel event. Returns `false` if there was none.
+    /// Takes and acknowledges one event of the completion channel. Returns `false` if there was
+    /// none.
     pub fn take_event(&mut self) -> bool {
         self.queue.take_event()
     }
 
-    /// Returns the number of slots held outside the ring, all of which must be returned.
+    /// Returns the number of slots held outside the receive ring, all of which must be returned.
     #[must_use]
     pub fn away(&self) -> usize {
         self.away
     }
 
-    /// Returns the number of WRs that the device has.
+    /// Returns the number of the ring's WRs that the device has.
     #[must_use]
     pub fn outstanding(&self) -> u32 {
         self.outstanding
     }
 
-    /// Takes at most `limit` completions, and at most the batch's size, into an empty batch.
+    /// Takes at most `limit` completions from the receive ring, and at most the batch's size, into
+    /// an empty batch.
     ///
     /// # Errors
     /// The queue failed. The completions entered into the batch before the error are valid.
@@ -338,7 +346,8 @@ impl<Q: Queue> Ring<Q> {
         result
     }
 
-    /// Posts a batch's slots again, with one list and one doorbell, and empties the batch.
+    /// Posts the slots of a receive batch again, with one list and one doorbell, and empties the
+    /// batch.
     ///
     /// # Errors
     /// The WQ refuses WRs.
@@ -377,8 +386,8 @@ impl<Q: Queue> Ring<Q> {
         Ok(())
     }
 
-    /// Turns CVLAN stripping on or off. Posted slots stay on the ring: each completion reports whether
-    /// the device stripped its frame's tag.
+    /// Turns CVLAN stripping of the WQ on or off. Posted slots stay on the ring: each completion
+    /// reports whether the device stripped its frame's tag.
     ///
     /// # Errors
     /// The verb failed: the device does not support the change.
@@ -460,17 +469,17 @@ impl<Q: Queue> Ring<Q> {
     }
 }
 
-/// Result of a WQ's recovery.
+/// Result of recovering a WQ in error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// WRs that completed in error. Each was a received frame.
+    /// Number of WRs that completed in error before the recovery. Each was a received frame.
     pub errors: u64,
-    /// WRs that never completed. Their slots were taken back after the reset.
+    /// Number of WRs that never completed. Their slots were taken back after the WQ's reset.
     pub unflushed: u32,
 }
 
-/// Accounting of the completions of one poll, common to all kinds of queues. A striding queue creates
-/// the tokens of its frames itself.
+/// Account in which a queue enters the completions of one poll, common to all kinds of queues. A
+/// striding queue creates the tokens of its frames itself.
 pub struct Account<'a> {
     posted: &'a mut [bool],
     outstanding: &'a mut u32,
@@ -479,16 +488,16 @@ pub struct Account<'a> {
 }
 
 impl Account<'_> {
-    /// Writes `bytes` into a posted slot, as the device does.
+    /// Writes `bytes` into the posted slot `index`, as the device does.
     #[cfg(test)]
     fn write(&mut self, index: u32, bytes: &[u8]) {
         assert!(self.posted[index as usize] && bytes.len() <= self.memory.slot_bytes());
         self.memory.write(index, bytes);
     }
 
-    /// Enters one completion into the batch. `index` is the slot, `status` the `ibv_wc_status`, `len`
-    /// the frame's length in bytes, `stamp` the device time stamp, and `stripped` the TCI of a stripped
-    /// VLAN tag.
+    /// Enters one completion into the receive batch. `index` is the slot, `status` the
+    /// `ibv_wc_status`, `len` the frame's length in bytes, `stamp` the device time stamp, and
+    /// `stripped` the TCI of a stripped VLAN tag.
     ///
     /// # Errors
     /// The slot is not on the ring. No token is created.
@@ -508,7 +517,8 @@ impl Account<'_> {
         })
     }
 
-    /// Splits the account into the batch's list of frames and the other state that completions change.
+    /// Splits the completion account into the batch's list of frames and the other state that
+    /// completions change.
     #[inline]
     fn parts(&mut self) -> (&mut Vec<Filled>, SlotAccount<'_>) {
         let Batch {
@@ -527,20 +537,20 @@ impl Account<'_> {
         (frames, slots)
     }
 
-    /// Returns the number of frames in the batch, without those in [`places::Places`] that are still
-    /// borrowed.
+    /// Returns the number of frames in the receive batch, without those in
+    /// [`places::SpareCapacity`] that are still borrowed.
     #[inline]
     fn frames(&self) -> usize {
         self.batch.frames.len()
     }
 
-    /// Returns `true` if the device has slot `index`.
+    /// Returns `true` if the device has the receive slot `index`.
     #[inline]
     fn is_posted(&self, index: u32) -> bool {
         self.posted.get(index as usize) == Some(&true)
     }
 
-    /// Takes back the device's token of a striding queue's buffer that is used up.
+    /// Takes back the device's slot token for a striding queue's buffer that is used up.
     ///
     /// # Errors
     /// The buffer is not on the ring.
@@ -556,7 +566,7 @@ impl Account<'_> {
     }
 }
 
-/// State that the completion of a slot changes, apart from the batch's list of frames.
+/// Ring state that the completion of a slot changes, apart from the batch's list of frames.
 struct SlotAccount<'a> {
     posted: &'a mut [bool],
     outstanding: &'a mut u32,

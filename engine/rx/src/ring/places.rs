@@ -1,18 +1,18 @@
 //! Appending to a list without a check of its capacity per item.
 #![allow(unsafe_code)]
 
-/// Spare capacity at a list's end. A push is a store and an increment and does not access the list.
-/// The list's length is updated when this value is dropped.
+/// Reserved spare capacity at the end of a `Vec`. A push is a store and an increment and does not
+/// access the `Vec`. The length of the `Vec` is updated when this value is dropped.
 pub(super) struct SpareCapacity<'a, T> {
     list: &'a mut Vec<T>,
-    /// Address of the next free place.
+    /// Address of the next free element in the spare capacity.
     next: *mut T,
-    /// End of the places that may be taken.
+    /// End address of the reserved spare capacity.
     end: *mut T,
 }
 
 impl<'a, T> SpareCapacity<'a, T> {
-    /// Reserves `most` places at the list's end. The list grows if its capacity is too small.
+    /// Reserves `most` elements at the end of the `Vec`, which grows if its capacity is too small.
     #[inline]
     pub(super) fn new(list: &'a mut Vec<T>, most: usize) -> Self {
         const {
@@ -30,14 +30,14 @@ impl<'a, T> SpareCapacity<'a, T> {
         }
     }
 
-    /// Returns `true` if all places are taken.
+    /// Returns `true` if the reserved spare capacity is used up.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.next == self.end
     }
 
-    /// Stores `item` in the next place and returns a reference to it. If all places are taken, drops
-    /// the item and returns `None`.
+    /// Stores `item` in the next reserved element and returns a reference to it. If the spare
+    /// capacity is used up, drops the item and returns `None`.
     #[inline]
     pub(super) fn push(&mut self, item: T) -> Option<&mut T> {
         if self.is_full() {

@@ -8,7 +8,7 @@ use crate::pool::{Slot, SlotMemory};
 use std::os::fd::BorrowedFd;
 use wqcap_verbs::{VerbsError, Wq, WqState};
 
-/// WQ and its CQ, as a ring uses them.
+/// Receive queue as a ring uses it: a WQ and its CQ.
 ///
 /// # Safety
 /// An implementation marks a slot in `posted` only when [`Queue::post`] received the slot's token, and
@@ -28,8 +28,8 @@ pub unsafe trait Queue {
     /// The queue failed. The completions entered before the error are valid.
     fn poll(&mut self, account: &mut Account<'_>, limit: usize) -> Result<(), RingError>;
 
-    /// Posts slots to the device with one list and one doorbell, and marks them in `posted`. Returns
-    /// the number of WRs posted.
+    /// Posts slots to the device with one list and one doorbell, and marks the slots in `posted`.
+    /// Returns the number of WRs posted.
     ///
     /// # Errors
     /// The WQ refuses WRs (errno).
@@ -48,32 +48,33 @@ pub unsafe trait Queue {
     /// The verb failed.
     fn set_state(&mut self, from: Option<WqState>, state: WqState) -> Result<(), VerbsError>;
 
-    /// Turns CVLAN stripping on or off with `ibv_modify_wq` (IBV_WQ_ATTR_FLAGS).
+    /// Turns CVLAN stripping of the WQ on or off with `ibv_modify_wq` (IBV_WQ_ATTR_FLAGS).
     ///
     /// # Errors
     /// The verb failed.
     fn set_cvlan_stripping(&mut self, on: bool) -> Result<(), VerbsError>;
 
-    /// Returns the descriptor of the completion channel, if the queue has one.
+    /// Returns the descriptor of the queue's completion channel, if the queue has one.
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Requests a channel event at the next completion (`ibv_req_notify_cq`).
+    /// Requests a completion channel event at the next completion (`ibv_req_notify_cq`).
     ///
     /// # Errors
     /// The verb failed.
     fn arm(&mut self) -> Result<(), VerbsError>;
 
-    /// Takes and acknowledges one channel event. Returns `false` if there was none.
+    /// Takes and acknowledges one event of the completion channel. Returns `false` if there was
+    /// none.
     fn take_event(&mut self) -> bool;
 }
 
-/// Queue of a device, by method of access.
+/// Receive queue of a device, by method of access.
 pub enum DeviceQueue {
-    /// Access through the verbs.
+    /// Queue accessed through the verbs.
     Verbs(VerbsQueue),
-    /// Access to the queues in their own memory.
+    /// Queue accessed directly in the memory of its WQ and CQ.
     Direct(DirectQueue),
-    /// Access to the queues in their own memory, with many frames per WR.
+    /// Queue accessed directly in the memory of its WQ and CQ, with many frames per WR.
     Striding(DirectQueue<ManyFrames>),
 }
 

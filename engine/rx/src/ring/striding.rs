@@ -10,21 +10,22 @@ use super::{Account, RingError, direct::Filling, places::SpareCapacity};
 use crate::pool::Slot;
 use wqcap_verbs::{Cqes, DirectWq, Striding};
 
-/// Buffer mode with many frames per WQE, until the strides of the WQE's buffer are used up.
+/// Buffer mode of a receive queue with many frames per WQE, until the strides of the WQE's buffer
+/// are used up.
 #[derive(Debug)]
 pub struct ManyFrames {
     shape: Striding,
-    /// Number of tokens of each buffer that are not returned. One of them is the device's while it has
-    /// the buffer.
+    /// Number of slot tokens of each striding buffer that are not returned. One of them is the
+    /// device's while it has the buffer.
     tokens: Box<[u32]>,
-    /// Number of WQEs used up since the WQ became ready, modulo 2^16.
+    /// Number of WQEs whose buffer was used up since the WQ became ready, modulo 2^16.
     head: u16,
-    /// Number of strides used up in the buffer of the WQE at the head.
+    /// Number of strides used up in the buffer of the WQ's first unfinished WQE.
     used: u32,
 }
 
 impl ManyFrames {
-    /// Creates the state of `buffers` buffers, none of which is posted yet.
+    /// Creates the state of `buffers` striding buffers, none of which is posted yet.
     pub(super) fn new(shape: Striding, buffers: u32) -> Self {
         Self {
             shape,
@@ -34,8 +35,8 @@ impl ManyFrames {
         }
     }
 
-    /// Enters completions of the buffer at the head, for at most `most` frames. Values common to all of
-    /// the buffer's frames are loaded once.
+    /// Enters completions of the buffer of the WQ's first unfinished WQE, for at most `most`
+    /// frames. Values common to all of the buffer's frames are loaded once.
     #[inline(always)]
     fn poll_buffer(
         &mut self,
@@ -82,14 +83,15 @@ impl ManyFrames {
     }
 }
 
-/// Result of polling the buffer at the head.
+/// Result of polling the striding buffer of the WQ's first unfinished WQE.
 enum BufferPoll {
-    /// The buffer has free strides: no more completions are present, or the limit is reached.
+    /// The polled buffer has free strides: no more completions are present, or the limit is
+    /// reached.
     Unfinished,
-    /// All strides of the buffer are used up.
+    /// All strides of the polled buffer are used up.
     UsedUp,
-    /// The WQE completed as a whole with this error status. The frames that its buffer had received
-    /// completed before.
+    /// The WQE of the polled buffer completed as a whole with this error status. The frames that
+    /// its buffer had received completed before.
     Failed(u32),
 }
 
@@ -128,8 +130,8 @@ impl Filling for ManyFrames {
         Ok(())
     }
 
-    /// Counts returned tokens. Tokens of one buffer are usually consecutive, so each run of them is
-    /// counted in one step.
+    /// Counts returned slot tokens. Tokens of one buffer are usually consecutive, so each run of
+    /// them is counted in one step.
     #[inline]
     fn gather(&mut self, mut home: impl Iterator<Item = Slot>, mut whole: impl FnMut(Slot)) {
         let mut next = home.next();

@@ -7,11 +7,11 @@ use crate::pool::{Slot, SlotMemory};
 use std::{os::fd::BorrowedFd, ptr};
 use wqcap_verbs::{Cq, VerbsError, Wq, WqState, sys as ffi};
 
-/// WQ and its CQ accessed through the verbs, with one WR per slot.
+/// WQ and its CQ, accessed through the verbs, with one WR per slot.
 pub struct VerbsQueue {
     wq: Wq,
     cq: Cq,
-    /// One WR per slot, complete except for `next`. Reposting only links the WRs.
+    /// One WR per slot, complete except for its `next` pointer. Reposting only links the WRs.
     wrs: Box<[ffi::ibv_recv_wr]>,
     _sges: Box<[ffi::ibv_sge]>,
 }
@@ -79,7 +79,7 @@ unsafe impl Queue for VerbsQueue {
         Ok(())
     }
 
-    /// Links the slots' WRs into one list and posts it.
+    /// Links the WRs of returned slots into one list and posts the list.
     #[inline]
     fn post(
         &mut self,

@@ -25,16 +25,17 @@ use wqcap_core::{
     time::{coarse_ns, system_ns},
 };
 
-/// Destination of a receive loop's frames: the loop's end of a pipeline.
+/// Outlet of a receive loop: passes the received frames on to the queue's pipeline.
 pub trait Outlet {
-    /// Returns the number of frames that the outlet accepts now. The loop polls at most this many.
+    /// Returns the number of received frames that the outlet accepts now. The receive loop polls at
+    /// most this many.
     #[inline]
     fn room(&self) -> usize {
         usize::MAX
     }
 
-    /// Accepts frames in the order of reception. Frames left in `frames` are finished: the loop
-    /// reposts their slots at once.
+    /// Accepts received frames in the order of reception. Frames left in `frames` are finished: the
+    /// receive loop reposts their slots at once.
     fn take(
         &mut self,
         frames: &mut Vec<Filled>,
@@ -42,14 +43,14 @@ pub trait Outlet {
         stamper: &mut Stamper,
     ) -> Taken;
 
-    /// Appends the slots that the pipeline returned since the last call.
+    /// Appends the receive slots that the pipeline returned since the last call.
     #[inline]
     fn collect(&mut self, _home: &mut Vec<Slot>) {}
 
-    /// Waits for room, for at most `_timeout`.
+    /// Waits until the outlet accepts frames again, for at most `_timeout`.
     fn wait(&mut self, _timeout: Duration) {}
 
-    /// Called each time the queue has been empty for 200 ms.
+    /// Called by the receive loop each time its queue has been empty for 200 ms.
     fn idle(&mut self) {}
 
     /// Returns the reason why the outlet cannot accept frames any more, if it failed.
@@ -59,7 +60,7 @@ pub trait Outlet {
     }
 
     /// Ends the outlet after the last frame: waits until the pipeline has returned every slot, and
-    /// appends the slots.
+    /// appends these slots.
     ///
     /// # Errors
     /// Some slots cannot be returned.
@@ -68,39 +69,43 @@ pub trait Outlet {
     }
 }
 
-/// Numbers of frames that an outlet accepted from a batch, by their outcome.
+/// Numbers of frames that an outlet took from a receive batch, by their outcome.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taken {
-    /// Frames counted as captured.
+    /// Number of frames that the outlet counted as captured.
     pub captured: u64,
-    /// Frames still being processed. The outlet settles the frame budget for them later.
+    /// Number of frames that the pipeline still processes. The outlet settles the frame budget for
+    /// them later.
     pub away: usize,
-    /// Frames dropped because the outlet had no room, counted as `dropped_pipeline`.
+    /// Number of frames dropped because the outlet had no room, counted as `dropped_pipeline`.
     pub refused: u64,
 }
 
-/// Slots that a pipeline cannot return at its end. The frame in each slot is not yet counted.
+/// Receive slots that a pipeline cannot return at its end. The frame in each slot is not yet
+/// counted.
 #[derive(Clone, Debug)]
 pub struct SlotsLost {
-    /// Number of lost slots, and so of frames.
+    /// Number of lost receive slots, and so of frames.
     pub frames: u64,
-    /// Reason for the loss.
+    /// Reason for the loss of the receive slots.
     pub why: String,
 }
 
-/// Behaviour of a thread while its queue or channel is empty.
+/// Behaviour of a receive loop or another thread while its queue or channel is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
-    /// Busy polling: lowest latency, uses a whole core.
+    /// Busy polling of the empty queue: lowest latency, uses a whole core.
     Spin,
-    /// Polling with `sched_yield` after each empty poll, so that other threads of the core can run.
+    /// Polling of the empty queue with `sched_yield` after each poll, so that other threads of the
+    /// core can run.
     Yield,
-    /// Sleeping on the completion channel.
+    /// Sleeping on the completion channel while the queue is empty.
     Sleep,
 }
 
 impl Idle {
-    /// Returns the configured behaviour, with `Spin` replaced by `Yield` if other loops share the core.
+    /// Returns the configured idle behaviour, with `Spin` replaced by `Yield` if other receive
+    /// loops share the core.
     #[must_use]
     pub fn resolve(configured: settings::Idle, shared_core: bool) -> Self {
         match (configured, shared_core) {
@@ -114,27 +119,29 @@ impl Idle {
 /// Reason for the end of a receive loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The stop flag was set, and the ring is drained.
+    /// The loop's stop flag was set, and the receive ring is drained.
     Stopped,
-    /// The queue failed; the text is the cause.
+    /// The receive queue failed; the text is the cause.
     Failed(String),
 }
 
-/// State shared by the capture's owner and all receive loops.
+/// State shared by the receive loops and the thread that owns the capture.
 #[derive(Debug, Default)]
 pub struct Control {
-    /// Set to make the loops drain their rings and end.
+    /// Set to make the receive loops drain their rings and end.
     pub stop: AtomicBool,
-    /// Alarm raised by a loop that failed.
+    /// Alarm raised by a receive loop that failed.
     pub failed: Alarm,
-    /// Wakeup of the thread that ends the run when the frame budget is used up.
+    /// Wakeup of the capture's owner, the thread that ends the run when the frame budget is used
+    /// up.
     pub(crate) owner: Wakeup,
-    /// Notes on gaps and recoveries for the run's report and files. Written only on such events.
+    /// Notes on gaps and WQ recoveries for the run's report and files. Written only on such events.
     pub notes: Mutex<Vec<String>>,
 }
 
 impl Control {
-    /// Creates the shared state. `owner` is woken when a loop fails or the frame budget is used up.
+    /// Creates the state shared by the receive loops. The capture's owner `owner` is woken when a
+    /// loop fails or the frame budget is used up.
     pub fn new(owner: &Wakeup) -> Self {
         Self {
             failed: Alarm::new(owner),
@@ -144,58 +151,58 @@ impl Control {
     }
 }
 
-/// Empty polls before a loop with [`Idle::Sleep`] sleeps. They take as long as a wakeup, a few
-/// microseconds.
+/// Number of empty polls before a receive loop with [`Idle::Sleep`] sleeps. They take as long as a
+/// wakeup, a few microseconds.
 const POLLS_BEFORE_SLEEP: u32 = 64;
-/// Empty polls between two readings of the clock.
+/// Number of empty polls of a receive loop between two readings of the clock.
 const EMPTY_POLLS: u32 = 1024;
-/// Time that a queue is empty before [`Outlet::idle`] is called.
+/// Time that a receive queue is empty before [`Outlet::idle`] is called.
 const IDLE_AFTER: Duration = Duration::from_millis(200);
 /// Longest delay of a WQ's error event after the loop has recovered the WQ.
 const LATE: Duration = Duration::from_secs(1);
-/// Longest sleep of a loop, so that it checks the stop flag.
+/// Longest sleep of a receive loop, so that it checks the stop flag.
 const SLEEP: Duration = Duration::from_millis(50);
 
 /// Receive loop of one queue, ready to run on its thread.
 pub struct Worker<O, Q = DeviceQueue> {
-    /// Queue number.
+    /// Number of the receive queue.
     pub queue: u16,
-    /// Ring that the loop polls.
+    /// Receive ring that the loop polls.
     pub ring: Ring<Q>,
-    /// Destination of the frames.
+    /// Outlet that takes the received frames.
     pub outlet: O,
-    /// Maximum number of completions per poll.
+    /// Maximum number of completions that one poll of the receive ring takes.
     pub batch: usize,
-    /// Behaviour while the queue is empty.
+    /// Behaviour of the loop while its receive queue is empty.
     pub idle: Idle,
-    /// Counters that the loop publishes.
+    /// Counters of the receive queue, which the loop publishes.
     pub counters: Arc<QueueCounters>,
     /// Conversion of device time stamps to nanoseconds; `None`: one reading of the system clock per
     /// batch is the time stamp of all its frames.
     pub clock: Option<Arc<SharedConversion>>,
-    /// State shared with the other loops and the capture's owner.
+    /// State that the receive loops share with the capture's owner.
     pub control: Arc<Control>,
     /// Number of frames that may still be captured; `None`: no limit.
     pub budget: Option<Arc<Budget>>,
     /// Set by another thread when the device reports this WQ in error.
     pub wq_fatal: Arc<AtomicBool>,
-    /// Requests to change the WQ while it receives.
+    /// Requests to the receive loop to change its WQ.
     pub orders: Arc<LoopRequests>,
-    /// Sampler that counts the queue's load by indirection table entry.
+    /// Sampler that counts the receive queue's load by indirection table entry.
     pub sampler: LoadSampler,
 }
 
-/// Converter of frames' reception stamps to time, never running backward.
+/// Converter of device time stamps to times of reception that never run backward.
 #[derive(Debug)]
 pub struct Stamper {
     stamp: Stamp,
     last_ns: u64,
 }
 
-/// Source of time for the frames of one batch.
+/// Source of the reception times of one batch of frames.
 #[derive(Clone, Copy, Debug)]
 enum Stamp {
-    /// Device time stamps, converted to nanoseconds.
+    /// Device time stamps, converted to nanoseconds since 1970.
     Device {
         line: Conversion,
         /// Upper bound of the batch's reception times in nanoseconds since 1970.
@@ -213,8 +220,8 @@ impl Stamper {
         }
     }
 
-    /// Loads the current clock conversion, or the system time if `clock` is `None`. Called once per
-    /// batch.
+    /// Loads the current conversion of device stamps, or the system time if `clock` is `None`.
+    /// Called once per receive batch.
     #[inline]
     fn update(&mut self, clock: Option<&SharedConversion>) {
         self.stamp = match clock {
@@ -227,7 +234,7 @@ impl Stamper {
         };
     }
 
-    /// Returns the frame's time of reception in nanoseconds since 1970. Call it in the order of the
+    /// Returns a frame's time of reception in nanoseconds since 1970. Call it in the order of the
     /// frames: the result is never less than that of an earlier call.
     #[inline]
     pub fn ns(&mut self, filled: &Filled) -> u64 {
@@ -242,18 +249,19 @@ impl Stamper {
 
 /// State of a running receive loop.
 struct LoopState {
-    /// Counts of received frames, published once per batch.
+    /// Counts of received frames, published once per receive batch.
     received: ReceivedCounts,
     stamper: Stamper,
-    /// Recoveries made before the device's event was read.
+    /// WQ recoveries made before the device's error event was read.
     ahead: EarlyRecoveries,
-    /// Set once the owner was woken because the frame budget is used up.
+    /// Set once the capture's owner was woken because the frame budget is used up.
     budget_reported: bool,
 }
 
 impl<O: Outlet, Q: Queue> Worker<O, Q> {
-    /// Runs the loop until the stop flag is set, then until the ring is drained and every slot is
-    /// back. Returns the ring, so that its owner decides when to destroy it. The outlet is dropped.
+    /// Runs the receive loop until the stop flag is set, then until the ring is drained and every
+    /// slot is back. Returns the ring, so that its owner decides when to destroy it. The outlet is
+    /// dropped.
     pub fn run(mut self) -> (Ring<Q>, Ended) {
         let mut state = LoopState {
             received: ReceivedCounts::default(),
@@ -282,7 +290,8 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         (self.ring, ended)
     }
 
-    /// Polls, passes frames on and reposts until the loop is stopped or fails.
+    /// Polls the ring, passes frames to the outlet and reposts slots until the receive loop is
+    /// stopped or fails.
     fn receive(&mut self, batch: &mut Batch, state: &mut LoopState) -> Ended {
         let mut quiet = IdleMeter::new();
         self.counters.publish_posted(self.ring.outstanding());
@@ -331,7 +340,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
                 }
                 if self.wq_fatal.swap(false, Ordering::AcqRel)
                     && !state.ahead.take_expected_event()
-                    && let Err(e) = self.recover(state, "the device reported it in error")
+                    && let Err(e) = self.recover(state, "the device reported its error event")
                 {
                     return Ended::Failed(e);
                 }
@@ -340,7 +349,8 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         }
     }
 
-    /// Polls the ring and passes the frames to the outlet. Returns `false` if nothing had completed.
+    /// Polls the receive ring and passes the frames to the outlet. Returns `false` if nothing had
+    /// completed.
     #[inline]
     fn poll(
         &mut self,
@@ -378,7 +388,8 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             .map_err(|e| format!("queue {}: {e}", self.queue))
     }
 
-    /// Reposts a batch's slots. If the batch shows that the WQ is in error, recovers the WQ first.
+    /// Reposts the slots of a receive batch. If the batch shows that the WQ is in error, recovers
+    /// the WQ first.
     #[inline]
     fn return_slots(&mut self, batch: &mut Batch, state: &mut LoopState) -> Result<(), String> {
         let broken = batch
@@ -388,7 +399,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             .map(|f| f.status);
         if broken.is_some() || !batch.flushed.is_empty() {
             let why = broken.map_or_else(
-                || "its WRs were flushed".to_owned(),
+                || "the device flushed its WRs".to_owned(),
                 |s| format!("a WR completed with status {s}"),
             );
             self.recover(state, &why)?;
@@ -404,7 +415,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
             .map_err(|e| format!("queue {}: {e}", self.queue))
     }
 
-    /// Recovers a WQ in error and adds a note on the gap.
+    /// Recovers a WQ in error and adds a note on the gap in the capture.
     #[cold]
     fn recover(&mut self, state: &mut LoopState, why: &str) -> Result<(), String> {
         let from = system_ns();
@@ -453,7 +464,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         Ok(())
     }
 
-    /// Spins, yields or sleeps after an empty poll.
+    /// Spins, yields or sleeps after an empty poll of the receive ring.
     #[inline]
     fn pause(&mut self, quiet: &mut IdleMeter) {
         if self.ring.outstanding() == 0 {
@@ -472,7 +483,8 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
         }
     }
 
-    /// Sleeps on the completion channel until a completion arrives, for at most [`SLEEP`].
+    /// Lets the receive loop sleep on the completion channel until a completion arrives, for at
+    /// most [`SLEEP`].
     fn sleep(&mut self, quiet: &mut IdleMeter) {
         if self.ring.event_fd().is_none() || self.ring.arm().is_err() {
             return std::thread::yield_now();
@@ -493,7 +505,7 @@ impl<O: Outlet, Q: Queue> Worker<O, Q> {
 }
 
 impl Ended {
-    /// Returns the first failure: `self` if it is one, else `Failed(why)`.
+    /// Returns the loop's first failure: `self` if it is one, else `Failed(why)`.
     fn or(self, why: String) -> Self {
         match self {
             Self::Stopped => Self::Failed(why),
@@ -502,27 +514,28 @@ impl Ended {
     }
 }
 
-/// Recoveries whose error event has not been read yet. Completions can show a WQ in error before its
-/// event is read. The late event must not trigger a second recovery of the WQ, which is ready again:
-/// a recovery loses the frames that arrive during it.
+/// WQ recoveries whose error event has not been read yet. Completions can show a WQ in error before
+/// its event is read. The late event must not trigger a second recovery of the WQ, which is ready
+/// again: a recovery loses the frames that arrive during it.
 #[derive(Default)]
 struct EarlyRecoveries {
-    /// Events that are expected for errors already recovered.
+    /// Number of expected error events of WQs that are already recovered.
     events: u32,
-    /// Time of the last recovery.
+    /// Time of the last WQ recovery.
     since: Option<Instant>,
 }
 
 impl EarlyRecoveries {
-    /// Records a recovery whose event has not been read.
+    /// Records a WQ recovery whose error event has not been read.
     #[cold]
     fn recovered(&mut self) {
         self.events = self.events.saturating_add(1);
         self.since = Some(Instant::now());
     }
 
-    /// Returns `true` if an event belongs to a recovered error, and consumes that expectation. Each
-    /// recovery accounts for one event within [`LATE`]: not every device raises the event.
+    /// Returns `true` if an error event belongs to a WQ that is already recovered, and consumes
+    /// that expectation. Each recovery accounts for one event within [`LATE`]: not every device
+    /// raises the event.
     #[cold]
     fn take_expected_event(&mut self) -> bool {
         if self.since.is_none_or(|since| since.elapsed() >= LATE) {
@@ -534,11 +547,12 @@ impl EarlyRecoveries {
     }
 }
 
-/// Meter of the time that a queue has been empty. It reads the clock once every [`EMPTY_POLLS`] polls.
+/// Meter of the time that a receive queue has been empty. It reads the clock once every
+/// [`EMPTY_POLLS`] polls.
 struct IdleMeter {
-    /// Empty polls in a row.
+    /// Number of consecutive empty polls of the receive queue.
     polls: u32,
-    /// Empty polls since the last reading of the clock.
+    /// Number of empty polls since the meter last read the clock.
     unclocked: u32,
     since: Option<Instant>,
 }
@@ -557,8 +571,8 @@ impl IdleMeter {
         *self = Self::new();
     }
 
-    /// Counts an empty poll. Each time the queue has been empty for [`IDLE_AFTER`], returns the start
-    /// of that interval once.
+    /// Counts an empty poll of the receive queue. Each time the queue has been empty for
+    /// [`IDLE_AFTER`], returns the start of that interval once.
     #[inline]
     fn idle_since(&mut self) -> Option<Instant> {
         self.polls = self.polls.saturating_add(1);

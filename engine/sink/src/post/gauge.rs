@@ -4,12 +4,12 @@ use serde::Serialize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wqcap_core::stats::Outlook;
 
-/// Finished files that pins hold.
+/// Number and size of the finished capture files that pins hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PinnedFiles {
-    /// Number of pinned files.
+    /// Number of pinned capture files.
     pub files: u64,
-    /// Number of bytes in the pinned files.
+    /// Number of bytes in the pinned capture files.
     pub bytes: u64,
 }
 
@@ -19,7 +19,7 @@ struct GaugeState {
     outlook: Option<Outlook>,
 }
 
-/// Shared results of retention's last check of the directory.
+/// Gauge with the results of the last check of the output directory by the retention thread.
 #[derive(Clone, Debug, Default)]
 pub struct RetentionGauge(Arc<Mutex<GaugeState>>);
 
@@ -28,13 +28,14 @@ impl RetentionGauge {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the numbers of files and bytes held by pins.
+    /// Returns the numbers of capture files and bytes held by pins.
     #[must_use]
     pub fn pinned(&self) -> PinnedFiles {
         self.found().pinned
     }
 
-    /// Returns the estimate of how long the disk space lasts; `None`: it is not known yet.
+    /// Returns the estimate of how long capture files stay on the disk; `None`: it is not known
+    /// yet.
     #[must_use]
     pub fn outlook(&self) -> Option<Outlook> {
         self.found().outlook

@@ -14,31 +14,31 @@ use std::{
 use wqcap_core::{error::ResourceError, sync::thread::BoundedThread, text::counted};
 use wqcap_files::index::IndexFolder;
 
-/// Longest wait at the end of a run for the thread, which may get little CPU time.
+/// Longest wait at the end of a run for the indexing thread, which may get little CPU time.
 const BEHIND: Duration = Duration::from_secs(1);
-/// Time at the end of a run for building the remaining indexes at normal priority.
+/// Time at the end of a run for building the remaining file indexes at normal priority.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Maximum number of finished files that wait for their index. `wqcap extract` builds the indexes of
 /// further files.
 const WAITING: usize = 4096;
-/// Interval between two searches for indexes whose files were deleted.
+/// Interval between two searches for indexes whose capture files were deleted.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
-/// Lowest priority of nice(2).
+/// Lowest priority of nice(2), at which the indexing thread runs.
 const IDLE: i32 = 19;
 
 /// Handle of the indexing thread.
 pub(super) struct Indexer {
-    /// Directory of the indexes.
+    /// Directory of the capture files' indexes.
     folder: PathBuf,
-    /// Directory of the files.
+    /// Directory of the indexed capture files.
     dir: PathBuf,
-    /// Thread that returns the files left without an index.
+    /// Indexing thread, which returns the files left without an index.
     follower: BoundedThread<Vec<PathBuf>>,
 }
 
 impl Indexer {
-    /// Starts the thread. `folder` must exist. The finished files of `dir` are sent to the returned
-    /// channel; the thread ends when the sender is dropped.
+    /// Starts the indexing thread. `folder` must exist. The finished files of `dir` are sent to the
+    /// returned channel; the thread ends when the sender is dropped.
     pub(super) fn start(
         folder: &Path,
         dir: &Path,
@@ -61,8 +61,9 @@ impl Indexer {
         Ok((it, files))
     }
 
-    /// Builds the remaining indexes for at most [`BEHIND`] and [`PATIENCE`]. `missed` is the number of
-    /// files that were not sent to the thread. The sender must be dropped before.
+    /// Builds the remaining file indexes for at most [`BEHIND`] and [`PATIENCE`]. `missed` is the
+    /// number of files that were not sent to the indexing thread. The sender must be dropped
+    /// before.
     pub(super) fn finish(self, missed: u64) {
         let mut left = self.follower.finish(BEHIND).unwrap_or_default();
         let until = Instant::now() + PATIENCE;
@@ -82,19 +83,23 @@ impl Indexer {
     }
 }
 
-/// Builds a file's index. Returns `false` if `may_continue` stopped it; a failure is logged.
+/// Builds the index of a capture file. Returns `false` if `may_continue` stopped it; a failure is
+/// logged.
 fn build_index(indexes: &IndexFolder<'_>, file: &Path, may_continue: impl Fn() -> bool) -> bool {
     match indexes.build(file, may_continue) {
         Ok(Some(_)) => {}
         Ok(None) => return false,
         // The file was deleted by retention meanwhile.
         Err(_) if !file.exists() => drop(fs::remove_file(indexes.path_of(file))),
-        Err(e) => tracing::warn!("cannot index {}: {e}", file.display()),
+        Err(e) => tracing::warn!(
+            "cannot build the index of {}: {e}; `wqcap extract` tries again",
+            file.display()
+        ),
     }
     true
 }
 
-/// Runs the thread. Returns the files left without an index.
+/// Runs the indexing thread. Returns the files left without an index.
 fn index(folder: &Path, dir: &Path, files: &Receiver<PathBuf>, ended: &AtomicBool) -> Vec<PathBuf> {
     // On Linux this sets the priority of the calling thread only.
     if let Err(e) = rustix::process::setpriority_process(None, IDLE) {

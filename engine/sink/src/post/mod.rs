@@ -32,18 +32,18 @@ use std::{
 use wqcap_core::error::ResourceError;
 use wqcap_files::file_list::FileList;
 
-/// Handles of the configured threads that process finished files.
+/// Handles of the configured threads that process finished capture files.
 pub(super) struct PostClose {
     keeper: Option<JoinHandle<DeletedFiles>>,
     gauge: Option<RetentionGauge>,
     hooks: Option<JoinHandle<HookReport>>,
     indexer: Option<Indexer>,
-    /// Number of files not passed to the indexer because too many were waiting.
+    /// Number of finished files not passed to the indexing thread because too many were waiting.
     unindexed: Arc<AtomicU64>,
     sealer: Option<Sealer>,
 }
 
-/// Results of the threads that processed finished files.
+/// Results of the threads that processed finished capture files.
 #[derive(Debug, Default)]
 pub(super) struct PostCloseReport {
     pub(super) sealed: Option<SealedFiles>,
@@ -51,7 +51,8 @@ pub(super) struct PostCloseReport {
     pub(super) hooks: Option<HookReport>,
 }
 
-/// Sender of finished files to the threads that process them. The threads end when it is dropped.
+/// Sender of finished capture files to the threads that process them. The threads end when it is
+/// dropped.
 pub(super) struct CloseNotifier {
     trigger: Option<RetentionTrigger>,
     hooks: Option<HookSender>,
@@ -62,17 +63,18 @@ pub(super) struct CloseNotifier {
 }
 
 impl CloseNotifier {
-    /// Returns the trigger by which the writer requests space on a full disk.
+    /// Returns the trigger of the retention thread by which the writer requests space on a full
+    /// disk.
     pub(super) fn trigger(&self) -> Option<RetentionTrigger> {
         self.trigger.clone()
     }
 
-    /// Returns `true` if finished files are encrypted first.
+    /// Returns `true` if finished capture files are encrypted before other threads process them.
     pub(super) fn seals(&self) -> bool {
         self.sealer.is_some()
     }
 
-    /// Publishes a finished file to the threads.
+    /// Sends a finished capture file to the threads that process it.
     pub(super) fn publish(&self, file: &Path, by: FinishedBy) {
         // The threads outlive these senders.
         if let Some(sealer) = &self.sealer {
@@ -94,7 +96,7 @@ impl CloseNotifier {
     }
 }
 
-/// Creates an empty list for finished files.
+/// Creates an empty list for the finished capture files of a run.
 pub(super) fn list(files: &WriterConfig) -> FileList {
     let output = &files.output;
     // Retention and hooks may remove files, and the list drops files that do not exist any more.
@@ -151,13 +153,13 @@ impl PostClose {
         Ok((it, notifier))
     }
 
-    /// Returns the gauge of retention; `None`: files are never deleted.
+    /// Returns the gauge of the retention thread; `None`: files are never deleted.
     pub(super) fn gauge(&self) -> Option<RetentionGauge> {
         self.gauge.clone()
     }
 
-    /// Waits for the threads to process the last files. The waits for encryption, hooks and indexes are
-    /// limited; the wait for retention is not. The notifier must be dropped before.
+    /// Waits for the threads to process the last finished files. The waits for encryption, hooks
+    /// and indexes are limited; the wait for retention is not. The notifier must be dropped before.
     pub(super) fn finish(self) -> PostCloseReport {
         // First, because the encryption thread notifies the other threads.
         let sealed = self.sealer.map(Sealer::finish);

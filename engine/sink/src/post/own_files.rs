@@ -23,8 +23,8 @@ use wqcap_files::{
     sealed::Content,
 };
 
-/// Identity of a file. An inode number may be reused; the time of the last write distinguishes the two
-/// files.
+/// Identity of a file in the output directory. An inode number may be reused; the time of the last
+/// write distinguishes the two files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FileId {
     device: u64,
@@ -43,14 +43,14 @@ impl FileId {
     }
 }
 
-/// File of a capture.
+/// Finished file in the output directory that a capture wrote.
 pub(super) struct OwnFile {
     pub(super) path: PathBuf,
     pub(super) len: u64,
-    /// Sort key by age, the oldest lowest: the number among this run's files (0 for earlier runs), then
-    /// the time of the last write.
+    /// Sort key of a capture file by age, the oldest lowest: the number among this run's files (0
+    /// for earlier runs), then the time of the last write.
     pub(super) age: (u64, u64),
-    /// Time of the file's last write.
+    /// Time of the capture file's last write.
     pub(super) written: SystemTime,
 }
 
@@ -59,27 +59,27 @@ pub(super) fn written(metadata: &fs::Metadata) -> SystemTime {
     metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// Owner of a file.
+/// Run that wrote a file in the output directory.
 #[derive(Clone, Copy)]
 enum FileOwner {
-    /// Not a capture of wqcap.
+    /// The file is not a capture of wqcap.
     Foreign,
-    /// An earlier run.
+    /// An earlier run wrote the file.
     Earlier,
-    /// This run, with the file's number from 1.
+    /// This run wrote the file, with the file's number from 1.
     Ours(u64),
 }
 
-/// Cache of the owners of a directory's files.
+/// Cache of which run wrote each file in the output directory.
 pub(super) struct OwnFiles {
     template: NameTemplate,
     known: Mutex<HashMap<FileId, FileOwner>>,
-    /// Number of files that this run finished.
+    /// Number of capture files that this run finished.
     finished: AtomicU64,
 }
 
 impl OwnFiles {
-    /// Creates an empty cache for files named by `template`.
+    /// Creates an empty cache of capture files named by `template`.
     pub(super) fn new(template: NameTemplate) -> Self {
         Self {
             template,
@@ -92,7 +92,7 @@ impl OwnFiles {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a file that this run finished.
+    /// Records a capture file that this run finished.
     pub(super) fn add(&self, path: &Path) {
         if let Ok(metadata) = fs::symlink_metadata(path) {
             let number = self.finished.fetch_add(1, Ordering::Relaxed) + 1;
@@ -101,7 +101,7 @@ impl OwnFiles {
         }
     }
 
-    /// Returns the capture files in a directory and in the subdirectories of the template.
+    /// Returns the capture files in a directory and in the subdirectories of the name template.
     pub(super) fn list(&self, dir: &Path) -> io::Result<Vec<OwnFile>> {
         let before: Vec<_> = self.known().keys().copied().collect();
         let (mut own, mut there) = (Vec::new(), HashSet::new());
@@ -147,8 +147,8 @@ impl OwnFiles {
     }
 }
 
-/// Returns `true` if `place`, relative to the output directory, is a possible name of a finished file
-/// under `template`.
+/// Returns `true` if `place`, relative to the output directory, is a possible name of a finished
+/// capture file under `template`.
 pub(super) fn is_named(template: &NameTemplate, place: &Path) -> bool {
     place.to_str().is_some_and(|name| {
         let name = unsealed(name);

@@ -15,20 +15,20 @@ use wqcap_files::{
     pin::{PinEvaluator, PinFolder},
 };
 
-/// State of the evaluation of pins.
+/// Evaluation of which capture files pins hold.
 #[derive(Default)]
 pub(super) struct Pinned {
     index_dir: Option<PathBuf>,
     holder: RefCell<PinEvaluator>,
-    /// Notes of the last check, which are logged already.
+    /// Notes on pins of the last retention check, which are logged already.
     logged: RefCell<BTreeSet<String>>,
-    /// Set while pinned files exceed the limits, which is logged already.
+    /// Set while pinned files exceed the retention limits, which is logged already.
     is_over_limit: Cell<bool>,
     gauge: RetentionGauge,
 }
 
 impl Pinned {
-    /// Creates the state. `index_dir` is the directory of the files' indexes.
+    /// Creates the evaluation of pins. `index_dir` is the directory of the capture files' indexes.
     pub(super) fn new(index_dir: Option<&Path>) -> Self {
         Self {
             index_dir: index_dir.map(Path::to_owned),
@@ -40,12 +40,13 @@ impl Pinned {
         self.gauge.clone()
     }
 
-    /// Returns for each finished file of `dir`, given with its length, whether a pin holds it.
+    /// Returns for each finished capture file of `dir`, given with its length, whether a pin holds
+    /// it.
     pub(super) fn held(&self, dir: &Path, files: &[(&Path, u64)]) -> Vec<bool> {
         let pins = PinFolder { dir }.read();
         let unsound = pins.unsound.iter().map(|it| {
             format!(
-                "{:?}: {}; nothing is deleted while it is there",
+                "{:?}: {}; no capture file is deleted while this pin is there",
                 it.path.display(),
                 it.problem
             )
@@ -65,7 +66,7 @@ impl Pinned {
         held
     }
 
-    /// Logs the lines that the previous check did not have.
+    /// Logs the lines about pins that the previous retention check did not have.
     fn log_new(&self, lines: BTreeSet<String>) {
         for line in lines.difference(&self.logged.borrow()) {
             tracing::warn!("pins: {line}");
@@ -73,8 +74,8 @@ impl Pinned {
         self.logged.replace(lines);
     }
 
-    /// Logs once that pinned files prevent the limits from being kept. `too_much` is set if the files
-    /// left exceed the limits.
+    /// Logs once that pinned files prevent the retention limits from being kept. `too_much` is set
+    /// if the files left exceed the limits.
     pub(super) fn log_over_limit(&self, dir: &Path, too_much: bool) {
         let pinned = self.gauge.pinned();
         let is_over_limit = too_much && pinned.files > 0;

@@ -61,18 +61,18 @@ use wqcap_core::{
 };
 use wqcap_files::{folder::remove_emptied, name::FileName, pin::FolderLock};
 
-/// Minimum interval between two checks of the directory. With thousands of files a check takes
-/// milliseconds.
+/// Minimum interval between two retention checks of the output directory. With thousands of files a
+/// check takes milliseconds.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Interval of checks if limits can be exceeded without a new file: by age, or by other data on the
-/// disk.
+/// Interval of retention checks if limits can be exceeded without a new file: by age, or by other
+/// data on the disk.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 
-/// Time that the system clock must be steady before it is used for the age of files.
+/// Time that the system clock must be steady before retention uses it for the age of files.
 const STEADY: Duration = Duration::from_secs(60);
 
-/// Times at which this run's files were finished, since boot.
+/// Times since boot at which this run's capture files were finished.
 #[derive(Clone, Debug, Default)]
 pub struct FinishTimes(Arc<Mutex<HashMap<PathBuf, Duration>>>);
 
@@ -85,8 +85,8 @@ impl FinishTimes {
         self.lock().insert(path.to_owned(), at);
     }
 
-    /// Removes the times of files that are not in the listing `there`, made at time `listed`, if most
-    /// entries are of such files.
+    /// Removes the finish times of files that are not in the listing `there`, made at time
+    /// `listed`, if most entries are of such files.
     fn forget_gone(&self, listed: Duration, there: &[RetentionCandidate]) {
         let mut times = self.lock();
         if times.len() > 2 * there.len() + 1024 {
@@ -96,45 +96,45 @@ impl FinishTimes {
     }
 }
 
-/// Run that a finished file belongs to.
+/// Run that wrote a finished capture file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FinishedBy {
-    /// The running capture, with the file's number of frames if it is known.
+    /// The running capture wrote the file, with the file's number of frames if it is known.
     ThisRun { frames: Option<u64> },
-    /// An earlier run, which left the file unencrypted.
+    /// An earlier run wrote the file and left it unencrypted.
     AnEarlierRun,
 }
 
-/// Numbers of files that retention deleted.
+/// Number and size of the files that the retention thread deleted.
 #[derive(Debug, Default)]
 pub(crate) struct DeletedFiles {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
-    /// Number of deleted files that were not shipped; 0 without a journal.
+    /// Number of deleted files that were not shipped; 0 if `ship.journal` is not set.
     pub(crate) unshipped: u64,
-    /// Number of frames in the unshipped files, as far as they were counted.
+    /// Number of frames in the deleted unshipped files, as far as they were counted.
     pub(crate) unshipped_frames: u64,
-    /// Files held by pins at the last check.
+    /// Capture files held by pins at the last retention check.
     pub(crate) pinned: PinnedFiles,
 }
 
 /// Sender of events to the retention thread.
 #[derive(Clone)]
 pub(crate) struct RetentionTrigger {
-    /// Channel that wakes the thread.
+    /// Channel that wakes the retention thread.
     wakes: Sender<()>,
-    /// Set when the disk is full.
+    /// Set when the disk is full, so that the retention thread frees space.
     room: Arc<AtomicBool>,
-    /// Recognition of the capture's files by [`OwnFiles`]; `None`: by their names.
+    /// Recognition of capture files by [`OwnFiles`]; `None`: by their names.
     own: Option<Arc<OwnFiles>>,
-    /// Frame counts of this run's files; `None`: files are not shipped.
+    /// Frame counts of this run's finished files; `None`: files are not shipped.
     counts: Option<FrameCounts>,
     /// Finish times of this run's files; `None`: `output.keep_age` is not set.
     times: Option<FinishTimes>,
 }
 
 impl RetentionTrigger {
-    /// Records a finished file and wakes the thread.
+    /// Records a finished capture file and wakes the retention thread.
     pub(crate) fn record_finished(&self, path: &Path, by: FinishedBy) {
         if let Some(own) = &self.own {
             own.add(path);
@@ -155,16 +155,16 @@ impl RetentionTrigger {
         let _ = self.wakes.try_send(());
     }
 
-    /// Requests that files are deleted because the disk is full.
+    /// Requests that the retention thread deletes files because the disk is full.
     pub(crate) fn ask_for_room(&self) {
         self.room.store(true, Ordering::Release);
         self.wake();
     }
 }
 
-/// Starts the retention thread for directory `dir`. It checks the directory at its start, after each
-/// wake, every [`CHECK_EVERY`] if the limits require that, and a last time when the trigger is dropped;
-/// then it ends. The returned gauge publishes the results of the checks.
+/// Starts the retention thread for directory `dir`. It checks the directory at its start, after
+/// each wake, every [`CHECK_EVERY`] if the retention limits require that, and a last time when the
+/// trigger is dropped; then it ends. The returned gauge publishes the results of the checks.
 pub(super) fn start(
     dir: &Path,
     output: &OutputPlan,
@@ -213,14 +213,14 @@ pub(super) fn start(
 struct RetentionThread {
     dir: PathBuf,
     keep: Retention,
-    /// Recognition of the capture's files by [`OwnFiles`]; `None`: by their names.
+    /// Recognition of capture files by [`OwnFiles`]; `None`: by their names.
     own: Option<Arc<OwnFiles>>,
     pinned: Pinned,
-    /// Delivery state of the files; `None`: files are not shipped.
+    /// State of shipping the capture files; `None`: files are not shipped.
     delivery: Option<ShippingState>,
     times: FinishTimes,
     clock: StepWatch,
-    /// Set while the system clock was set and has not been steady for [`STEADY`] since.
+    /// Set after a step of the system clock until the clock has been steady for [`STEADY`].
     was_set: bool,
 }
 
@@ -273,17 +273,17 @@ impl RetentionThread {
     }
 }
 
-/// Finished file, a candidate for deletion.
+/// Finished capture file that retention may delete.
 struct RetentionCandidate {
-    /// Sort key by age; the file with the lowest key is deleted first.
+    /// Sort key of a finished file by age; the file with the lowest key is deleted first.
     age: (u64, u64),
-    /// Time in the file's name, if the name has one.
+    /// Time in the finished file's name, if the name has one.
     named: Option<SystemTime>,
-    /// Time of the file's last write.
+    /// Time of the finished file's last write.
     written: SystemTime,
     path: PathBuf,
     len: u64,
-    /// `true` if a pin holds the file.
+    /// `true` if a pin holds the finished file.
     held: bool,
 }
 
@@ -310,11 +310,12 @@ impl From<&RetentionCandidate> for FinishedFile {
 }
 
 impl RetentionThread {
-    /// Deletes the files that are too old at `now`, then the oldest files until the limits are kept and
-    /// at least `room` bytes of files are deleted.
+    /// Deletes the capture files that are too old at `now`, then the oldest files until the
+    /// retention limits are kept and at least `room` bytes of files are deleted.
     fn tidy(&mut self, room: u64, now: Moment, deleted: &mut DeletedFiles) -> Result<(), String> {
         let (dir, keep) = (&self.dir.clone(), self.keep);
-        let failure = |e: io::Error| format!("cannot check {}: {e}", dir.display());
+        let failure =
+            |e: io::Error| format!("cannot check the capture files in {}: {e}", dir.display());
         // While the lock is held, no other process adds a pin.
         let _lock = FolderLock::take(dir);
         let mut old = self.finished().map_err(failure)?;
@@ -388,7 +389,7 @@ impl RetentionThread {
         Ok(())
     }
 
-    /// Returns `true` if files may be deleted by age. Logs steps of the system clock.
+    /// Returns `true` if retention may delete files by age. Logs steps of the system clock.
     fn may_judge_age(&mut self, now: Moment) -> bool {
         if let Some(step) = self.clock.step(now) {
             if !self.was_set {
@@ -409,7 +410,8 @@ impl RetentionThread {
         !self.was_set
     }
 
-    /// Returns the age of a file; `None`: it is unknown until the clock has been steady.
+    /// Returns the age of a finished file; `None`: it is unknown until the system clock has been
+    /// steady.
     fn age(&self, it: &RetentionCandidate, now: Moment) -> Option<Duration> {
         if let Some(finished) = self.times.lock().get(&it.path) {
             return Some(now.boot.saturating_sub(*finished));
@@ -424,7 +426,7 @@ impl RetentionThread {
         now.wall.duration_since(since).ok()
     }
 
-    /// Returns `true` if the file is not shipped yet; `None`: files are not shipped.
+    /// Returns `true` if the finished file is not shipped yet; `None`: files are not shipped.
     fn is_unshipped(&self, path: &Path) -> Option<bool> {
         let delivery = self.delivery.as_ref()?;
         Some(delivery.is_unshipped(path))
@@ -456,7 +458,7 @@ impl RetentionThread {
     }
 }
 
-/// Returns the finished capture files of a directory.
+/// Returns the finished capture files of a directory, recognized by their names.
 fn finished(dir: &Path) -> io::Result<Vec<RetentionCandidate>> {
     let mut old = Vec::new();
     for entry in fs::read_dir(dir)? {

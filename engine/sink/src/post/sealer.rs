@@ -27,22 +27,22 @@ use wqcap_files::{
     sealed::{Content, SecretKey, seal, sealed_name, sweep},
 };
 
-/// Longest wait at the end of a run for files that are still to be encrypted.
+/// Longest wait at the end of a run for finished files that are still to be encrypted.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Bytes per comparison of a plain file with its encrypted file.
+/// Bytes that are compared at a time between a plain file and its encrypted file.
 const PIECE: usize = 1 << 20;
 
-/// Numbers of files encrypted and not encrypted in a run.
+/// Numbers of capture files encrypted and not encrypted in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign)]
 pub struct EncryptionReport {
-    /// Number of encrypted files, of this run or left by an earlier one.
+    /// Number of encrypted capture files, of this run or left by an earlier one.
     pub files: u64,
-    /// Number of plain bytes in the encrypted files.
+    /// Number of plain bytes in the encrypted capture files.
     pub bytes: u64,
-    /// Number of files that could not be encrypted and stay as they are.
+    /// Number of capture files that could not be encrypted and stay as they are.
     pub failed: u64,
-    /// Number of files not encrypted before the end of the run. The next run encrypts them.
+    /// Number of capture files not encrypted before the end of the run. The next run encrypts them.
     pub left: u64,
 }
 
@@ -50,19 +50,20 @@ pub struct EncryptionReport {
 #[derive(Debug, Default)]
 pub(crate) struct SealedFiles {
     pub(crate) report: EncryptionReport,
-    /// Files of this run under their current names.
+    /// Finished files of this run under their current names.
     pub(crate) listed: FileList,
     pub(crate) failures: Vec<String>,
 }
 
-/// Maximum number of finished files that wait to be encrypted. Further files are found by listing the
-/// directory again.
+/// Maximum number of finished files that wait to be encrypted. Further files are found by listing
+/// the output directory again.
 const WAITING: usize = 4096;
 
 /// Queue of finished files for the encryption thread.
 pub(super) struct SealQueue {
     files: Sender<PathBuf>,
-    /// Set when the queue was full, so that the directory must be listed again.
+    /// Set when the queue of files to encrypt was full, so that the output directory must be listed
+    /// again.
     missed: Arc<AtomicBool>,
 }
 
@@ -78,8 +79,9 @@ impl SealQueue {
 pub(super) struct Sealer(BoundedThread<SealedFiles>);
 
 impl Sealer {
-    /// Starts the thread for the files of directory `dir`. Finished files are sent to the returned queue
-    /// and published to `next` when they are encrypted. The thread ends when the queue is dropped.
+    /// Starts the encryption thread for the files of directory `dir`. Finished files are sent to
+    /// the returned queue and published to `next` when they are encrypted. The thread ends when the
+    /// queue is dropped.
     pub(super) fn start(
         key: Arc<SecretKey>,
         dir: &Path,
@@ -104,8 +106,8 @@ impl Sealer {
         Ok((Self(follower), SealQueue { files, missed }))
     }
 
-    /// Waits for the thread to encrypt the remaining files, for at most [`PATIENCE`]. The queue must be
-    /// dropped before.
+    /// Waits for the encryption thread to encrypt the remaining files, for at most [`PATIENCE`].
+    /// The queue must be dropped before.
     pub(super) fn finish(self) -> SealedFiles {
         let sealed = self.0.finish(PATIENCE).unwrap_or_default();
         if sealed.report.left > 0 {
@@ -144,7 +146,7 @@ impl SealerThread {
         self.sealed
     }
 
-    /// Encrypts the plain files in the directory.
+    /// Encrypts the plain capture files in the output directory.
     fn seal_plain(&mut self, by: FinishedBy, ended: &AtomicBool) {
         match self.left_behind() {
             Ok(plain) => plain
@@ -153,13 +155,14 @@ impl SealerThread {
             Err(e) => {
                 let shown = self.dir.display();
                 tracing::warn!(
-                    "{shown}: cannot find the files left unencrypted: {e}; they stay so"
+                    "{shown}: cannot list the capture files left unencrypted: {e}; they stay unencrypted"
                 );
             }
         }
     }
 
-    /// Returns the finished files that an earlier run left plain. Removes its incomplete encrypted files.
+    /// Returns the finished capture files that an earlier run left plain. Removes that run's
+    /// incomplete encrypted files.
     fn left_behind(&self) -> io::Result<Vec<PathBuf>> {
         let name = &self.output.name;
         sweep(&self.dir, name.folder_depth())?;
@@ -196,7 +199,10 @@ impl SealerThread {
             }
             Err(e) => {
                 report.failed += 1;
-                let failure = format!("cannot encrypt {}: {e}; it stays as it is", path.display());
+                let failure = format!(
+                    "cannot encrypt {}: {e}; the file stays unencrypted",
+                    path.display()
+                );
                 tracing::error!("{failure}");
                 self.sealed.failures.push(failure);
                 self.publish(&path, by);
@@ -216,7 +222,7 @@ impl SealerThread {
     }
 }
 
-/// Returns `true` if the encrypted file of a plain file has the same content.
+/// Returns `true` if the encrypted file of a plain capture file exists with the same content.
 fn is_whole(plain: &Path) -> bool {
     let both = || {
         let [mut one, mut other] = [plain, &sealed_name(plain)].map(Content::open);

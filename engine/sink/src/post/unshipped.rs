@@ -19,7 +19,7 @@ use wqcap_files::{
     index::IndexFolder,
 };
 
-/// Number of frames of each file that this run finished.
+/// Number of frames of each capture file that this run finished.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FrameCounts(Arc<Mutex<HashMap<PathBuf, u64>>>);
 
@@ -28,12 +28,12 @@ impl FrameCounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the number of frames of a file.
+    /// Records the number of frames of a finished capture file.
     pub(super) fn insert(&self, file: &Path, frames: u64) {
         self.lock().insert(file.to_owned(), frames);
     }
 
-    /// Removes the counts of deleted files if there are many more counts than files.
+    /// Removes the frame counts of deleted files if there are many more counts than files.
     pub(super) fn forget_gone(&self, files: usize) {
         let mut counts = self.lock();
         if counts.len() > 2 * files + 1024 {
@@ -42,24 +42,24 @@ impl FrameCounts {
     }
 }
 
-/// Delivery state of files that `wqcap ship` ships.
+/// State of shipping the capture files with `wqcap ship`.
 pub(super) struct ShippingState {
     /// Directory of the journal of `wqcap ship`.
     pub(super) journal: PathBuf,
     pub(super) index_dir: Option<PathBuf>,
     pub(super) counts: FrameCounts,
-    /// List of files deleted unshipped; opened for the first such file.
+    /// List of capture files deleted unshipped; opened for the first such file.
     pub(super) list: Option<ExpiredList>,
 }
 
 impl ShippingState {
-    /// Returns `true` if the file is not shipped yet.
+    /// Returns `true` if `wqcap ship` has not shipped the capture file yet.
     pub(super) fn is_unshipped(&self, path: &Path) -> bool {
         !is_shipped(&self.journal, path)
     }
 
-    /// Deletes an unshipped file of `dir` and records it in the list. Returns its number of frames if
-    /// known.
+    /// Deletes an unshipped capture file of `dir` and records it in the list of such files. Returns
+    /// its number of frames if known.
     pub(super) fn remove_unshipped(&mut self, dir: &Path, path: &Path) -> io::Result<Option<u64>> {
         let Some(expired) = self.expired(dir, path) else {
             return fs::remove_file(path).map(|()| None);
@@ -85,7 +85,7 @@ impl ShippingState {
         Ok(expired.frames)
     }
 
-    /// Returns the record of a file for the delivery ledger.
+    /// Returns the entry for a deleted unshipped file in the delivery ledger of `wqcap ship`.
     fn expired(&self, dir: &Path, path: &Path) -> Option<ExpiredFile> {
         let counted = self.counts.lock().get(path).copied();
         let indexed = || {

@@ -3,26 +3,26 @@
 use crate::block::Block;
 use crossbeam_channel::Receiver;
 
-/// Use of the blocks of all queues, readable from any thread.
+/// Use of the write blocks of all queues, readable from any thread.
 #[derive(Clone)]
 pub struct Backlog {
-    /// Channels of empty blocks, by queue.
+    /// Channels of empty write blocks, by queue.
     pub(super) idle: Vec<Receiver<Block>>,
-    /// Number of blocks per queue.
+    /// Number of write blocks per queue.
     pub(super) per_queue: usize,
-    /// Bytes of a block.
+    /// Bytes of a write block.
     pub(super) block: usize,
 }
 
 impl Backlog {
-    /// Returns the total size of the write buffers in bytes.
+    /// Returns the total size of all queues' write buffers in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         (self.idle.len() * self.per_queue * self.block) as u64
     }
 
-    /// Returns the bytes of blocks that are being filled, compressed or written, or wait for that. When
-    /// all blocks are in use, frames are dropped, or loops wait.
+    /// Returns the bytes of write blocks that are being filled, compressed or written, or wait for
+    /// that. When all blocks are in use, frames are dropped, or receive loops wait.
     #[must_use]
     pub fn used(&self) -> u64 {
         let idle: usize = self.idle.iter().map(Receiver::len).sum();

@@ -19,15 +19,15 @@ use std::{
 use wqcap_core::sync::wakeup::Alarm;
 use wqcap_files::{file_list::FileList, folder::rename_new};
 
-/// Task for the closer thread.
+/// Task for the thread that syncs and closes capture files.
 pub(super) enum CloserTask {
-    /// Syncs a file that stays open.
+    /// Task to sync a capture file that stays open.
     Sync(ToSync),
-    /// Closes a complete file.
+    /// Task to close a complete capture file.
     Close(ClosingFile),
 }
 
-/// Runs the closer thread until all senders of tasks are dropped.
+/// Runs the thread that syncs and closes capture files until all senders of tasks are dropped.
 pub(super) fn close(
     tasks: &Receiver<CloserTask>,
     failed: &Alarm,
@@ -65,7 +65,8 @@ pub(super) fn close(
     finished
 }
 
-/// Renames a file to its final name, or to the first free name of `others`. Returns the new name.
+/// Renames a complete capture file to its final name, or to the first free name of `others`.
+/// Returns the new name.
 fn free_name(part: &Path, path: &Path, others: &NameCandidates) -> io::Result<PathBuf> {
     for to in std::iter::once(path.to_owned()).chain(others.clone()) {
         match rename_new(part, &to) {
@@ -74,7 +75,9 @@ fn free_name(part: &Path, path: &Path, others: &NameCandidates) -> io::Result<Pa
             Ok(()) if to == path => return Ok(to),
             Ok(()) => {
                 let (taken, to_shown) = (path.display(), to.display());
-                tracing::warn!("another program has created {taken}: the file is {to_shown}");
+                tracing::warn!(
+                    "another program has created {taken}: the capture file is {to_shown}"
+                );
                 return Ok(to);
             }
         }
@@ -82,20 +85,20 @@ fn free_name(part: &Path, path: &Path, others: &NameCandidates) -> io::Result<Pa
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// File that gets no more blocks.
+/// Capture file to close, which gets no more write blocks.
 pub(super) struct ClosingFile {
     pub(super) named: NamedFile,
-    /// Bytes of whole records.
+    /// Bytes of whole frame records in the file.
     pub(super) len: u64,
-    /// Counts of the whole records.
+    /// Number of frames in the file's whole records, and of their bytes.
     pub(super) tally: FrameTally,
-    /// Counters to which the records belong.
+    /// Counters of the queues whose frames are in the file.
     pub(super) ledger: FileLedger,
 }
 
 impl ClosingFile {
-    /// Truncates, syncs and renames the file, or removes it if it is empty. If that fails, the file's
-    /// frames count as lost, although [`crate::recover`] may still find them.
+    /// Truncates, syncs and renames the capture file, or removes it if it is empty. If that fails,
+    /// the file's frames count as lost, although [`crate::recover`] may still find them.
     pub(super) fn finish(self) -> Result<Option<PathBuf>, String> {
         let finished = self.close();
         match &finished {
@@ -119,7 +122,10 @@ impl ClosingFile {
                 .map_err(|e| format!("cannot remove the empty file {}: {e}", part.display()));
         }
         let failure = |what: &str, e: io::Error| {
-            format!("cannot {what} {}: {e}; it keeps that name", part.display())
+            format!(
+                "cannot {what} {}: {e}; the file keeps that name",
+                part.display()
+            )
         };
         let trusted = self.named.check(self.len);
         trusted.map_err(|e| failure("trust", e))?;

@@ -10,26 +10,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// First pause between two attempts. Each pause is twice as long as the previous one, up to
-/// [`LONGEST`].
+/// First pause between two attempts to write to a full disk. Each pause is twice as long as the
+/// previous one, up to [`LONGEST`].
 const FIRST: Duration = Duration::from_millis(100);
-/// Longest pause between two attempts.
+/// Longest pause between two attempts to write to a full disk.
 const LONGEST: Duration = Duration::from_secs(1);
 /// Longest wait for a full disk at the end of a run.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Returns `true` if the error means that the disk or a quota is full, which may change.
+/// Returns `true` if the write error means that the disk or a quota is full, which may change.
 pub(super) fn is_no_space(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
-/// State of the wait while the disk stays full.
+/// State of the writer's wait while the disk stays full.
 #[derive(Debug)]
 pub(super) struct DiskFull {
     began: Instant,
-    /// Time of the next attempt; `None`: an attempt is in progress.
+    /// Time of the next attempt to write to the full disk; `None`: an attempt is in progress.
     next: Option<Instant>,
-    /// Last pause between two attempts.
+    /// Last pause between two attempts to write to the full disk.
     pause: Duration,
 }
 
@@ -42,24 +42,25 @@ impl DiskFull {
         }
     }
 
-    /// Returns `true` during a pause, `false` during an attempt.
+    /// Returns `true` during a pause between attempts to write to the full disk, `false` during an
+    /// attempt.
     pub(super) fn waits(&self) -> bool {
         self.next.is_some()
     }
 
-    /// Returns the remaining time of the pause.
+    /// Returns the remaining time of the pause between two attempts to write to the full disk.
     pub(super) fn remaining(&self, now: Instant) -> Duration {
         let next = self.next.unwrap_or(now);
         next.saturating_duration_since(now)
     }
 
-    /// Begins an attempt.
+    /// Begins an attempt to write to the full disk.
     pub(super) fn begin_attempt(&mut self) {
         self.next = None;
     }
 
-    /// Records a failed write of the attempt. Several writes may fail in one attempt; the next pause
-    /// begins with the first failure.
+    /// Records a failed write to the full disk. Several writes may fail in one attempt; the next
+    /// pause begins with the first failure.
     pub(super) fn record_failure(&mut self, now: Instant) {
         if self.next.is_none() {
             self.pause = (self.pause * 2).min(LONGEST);
@@ -76,9 +77,9 @@ impl DiskFull {
 /// Deadline for writing at the end of a run, shared with the writer thread.
 #[derive(Debug, Default)]
 pub(super) struct ShutdownDeadline {
-    /// Time at which the run's end began.
+    /// Time at which the end of the run began.
     begun: OnceLock<Instant>,
-    /// Flag that is set when writing is given up.
+    /// Flag that another thread sets when writing is given up.
     given_up: OnceLock<Arc<AtomicBool>>,
 }
 
@@ -91,7 +92,7 @@ impl ShutdownDeadline {
         let _ = self.given_up.set(flag);
     }
 
-    /// Returns `true` if no further block is to be written.
+    /// Returns `true` if no further write block is to be written.
     pub(super) fn has_given_up(&self) -> bool {
         self.given_up
             .get()

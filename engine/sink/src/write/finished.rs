@@ -5,42 +5,43 @@ use serde::Serialize;
 use std::time::Instant;
 use wqcap_files::file_list::FileList;
 
-/// Maximum number of failures reported; further ones are only in the log.
+/// Maximum number of write failures reported; further ones are only in the log.
 const MOST_FAILURES: usize = 16;
-/// Maximum number of notes reported; further ones are only in the log.
+/// Maximum number of notes in the writer's report; further ones are only in the log.
 const MOST_NOTES: usize = 16;
 
 /// Result of a writer: its files, reports, failures and notes.
 #[derive(Debug, Default)]
 pub struct WriterReport {
-    /// Complete files that still exist, in name order.
+    /// Complete capture files that still exist, in name order.
     pub files: FileList,
-    /// Old files that were deleted; `None`: files are never deleted.
+    /// Old capture files that were deleted; `None`: files are never deleted.
     pub deleted: Option<Deleted>,
-    /// Files held by pins; `None`: files are never deleted.
+    /// Capture files held by pins; `None`: files are never deleted.
     pub pinned: Option<PinnedFiles>,
-    /// Report on encryption; `None`: files are not encrypted.
+    /// Report on the encryption of files; `None`: files are not encrypted.
     pub encryption: Option<EncryptionReport>,
-    /// Report on the hooks; `None`: no hook is configured.
+    /// Report on the hooks of finished files; `None`: no hook is configured.
     pub hooks: Option<HookReport>,
-    /// Time at which the last file was complete. Processing of finished files may take longer.
+    /// Time at which the run's last file was complete. Processing of finished files may take
+    /// longer.
     pub synced: Option<Instant>,
-    /// Failures to write, one line each.
+    /// Failures to write capture files, one line each.
     pub failures: Vec<String>,
-    /// Notes for readers of the files: times at which the disk was full.
+    /// Notes for readers of the capture files: times at which the disk was full.
     pub notes: Vec<String>,
 }
 
-/// Numbers of files deleted by retention.
+/// Number and size of the capture files that retention deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, derive_more::AddAssign)]
 pub struct Deleted {
-    /// Number of deleted files, of this run or earlier ones.
+    /// Number of deleted capture files, of this run or earlier ones.
     pub files: u64,
-    /// Number of bytes of the deleted files.
+    /// Number of bytes of the deleted capture files.
     pub bytes: u64,
-    /// Number of deleted files that `wqcap ship` had not shipped; 0 without `[ship]`.
+    /// Number of deleted capture files that `wqcap ship` had not shipped; 0 without `[ship]`.
     pub unshipped: u64,
-    /// Number of frames in the unshipped files, as far as they were counted.
+    /// Number of frames in the deleted unshipped files, as far as they were counted.
     pub unshipped_frames: u64,
 }
 

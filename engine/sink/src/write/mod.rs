@@ -62,49 +62,52 @@ use wqcap_memory::{Region, Untouched};
 
 use wqcap_files::sealed::SecretKey;
 
-/// Bytes of a block if a queue's share of the buffer holds enough blocks. Each write has a fixed cost
-/// for its start and its completion, and the writes of a file are sequential, so large blocks are
-/// faster.
+/// Bytes of a write block if a queue's share of the buffer holds enough blocks. Each write has a
+/// fixed cost for its start and its completion, and the writes of a file are sequential, so large
+/// blocks are faster.
 pub const BLOCK: usize = 4 << 20;
-/// Minimum bytes of a block if a queue's share of the buffer holds several, and maximum bytes of a
-/// block that is compressed.
+/// Minimum bytes of a write block if a queue's share of the buffer holds several, and maximum bytes
+/// of a block that is compressed.
 const SMALL_BLOCK: usize = 1 << 20;
-/// Number of blocks per queue above which blocks are made larger instead.
+/// Number of write blocks per queue above which blocks are made larger instead.
 const ENOUGH_BLOCKS: usize = 16;
 /// Bytes of a relay block. With smaller blocks the ordering thread gets each queue's next record
 /// earlier.
 const RELAY_BLOCK: usize = 64 << 10;
-/// Number of idle calls, at most five per second, before a partial block is compressed and written.
+/// Number of idle calls of a sink, at most five per second, before its partial block is compressed
+/// and written.
 const PATIENCE: u32 = 2;
-/// Span of time stamps in nanoseconds after which a partial block is written. An idle queue sends its
-/// block after 0.2 s. Both together, and the time of a batch and a write, stay below one second.
+/// Span of frame time stamps in nanoseconds after which a partial block is written. An idle queue
+/// sends its block after 0.2 s. Both together, and the time of a batch and a write, stay below one
+/// second.
 const SHOWN_NS: u64 = 250_000_000;
 
-/// Settings of a writer: output files and buffers.
+/// Settings of a writer: capture files and write buffers.
 #[derive(Clone, Debug)]
 pub struct WriterConfig {
-    /// Planned output.
+    /// Output settings of the run.
     pub output: OutputPlan,
-    /// Maximum bytes of a frame in a record; 0: whole frames.
+    /// Maximum bytes of a frame that its record holds; 0: whole frames.
     pub snaplen: usize,
-    /// Length of the longest frame in bytes.
+    /// Length of the longest received frame in bytes.
     pub longest: usize,
-    /// Process that runs the hook; `None`: the calling process.
+    /// Process that runs the hook of finished files; `None`: the calling process.
     pub hook_process: Option<Arc<HookProcess>>,
-    /// Key for the encryption of finished files; `None`: no encryption.
+    /// Key for the encryption of finished capture files; `None`: no encryption.
     pub at_rest: Option<Arc<SecretKey>>,
-    /// Finish times of the run's files, including those of earlier captures of the run.
+    /// Finish times of the run's capture files, including those of earlier captures of the run.
     pub finish_times: FinishTimes,
-    /// io_uring instance to use; `None`: the writer creates one.
+    /// io_uring instance for writing files; `None`: the writer creates one.
     pub ring: Option<Arc<PreparedRing>>,
-    /// Limit on the data of all files; `None`: no limit.
+    /// Limit on the bytes and number of all files of the run; `None`: no limit.
     pub limit: Option<Arc<WriteLimit>>,
     /// Wakeup of the capture's owner, used when files can no longer be written.
     pub owner: Wakeup,
 }
 
 impl WriterConfig {
-    /// Returns a function that opens the disk for `queues` queues. The writer thread calls it.
+    /// Returns a function that opens the disk for the files of `queues` queues. The writer thread
+    /// calls it.
     fn disk(&self, queues: usize) -> impl FnOnce(&Pool) -> Disk + Send + 'static {
         let ring = self.ring.clone();
         move |pool| match queues {
@@ -114,7 +117,7 @@ impl WriterConfig {
         }
     }
 
-    /// Returns [`Files::snaplen`] as an upper bound, `usize::MAX` for 0.
+    /// Returns [`WriterConfig::snaplen`] as an upper bound, `usize::MAX` for 0.
     fn longest_record(&self) -> usize {
         match self.snaplen {
             0 => usize::MAX,
@@ -122,24 +125,24 @@ impl WriterConfig {
         }
     }
 
-    /// Returns the output directory.
+    /// Returns the output directory of the capture files.
     pub(super) fn dir(&self) -> &Path {
         self.output.dir.as_deref().unwrap_or(Path::new(""))
     }
 }
 
-/// Running threads that write files or a stream.
+/// Writer: the running threads that write capture files or a stream.
 pub struct Writer {
-    /// Counters of the queues whose frames are in the files; empty if a stream is written.
+    /// Counters of the queues whose frames are in the capture files; empty if a stream is written.
     counters: Vec<Arc<QueueCounters>>,
-    /// Ordering thread. It returns the cause if its stream failed.
+    /// Ordering thread of the writer. It returns the cause if its stream failed.
     reorderer: Option<JoinHandle<Option<String>>>,
     compressors: Option<Compressors>,
     /// Writer, preopen and closer threads, in the order in which they end; empty for a stream.
     threads: Vec<JoinHandle<WriterReport>>,
-    /// Threads that process finished files.
+    /// Threads that process finished capture files.
     post_close: Option<PostClose>,
-    /// Raised when files cannot be written.
+    /// Alarm raised when capture files cannot be written.
     failed: Arc<Alarm>,
     deadline: Arc<ShutdownDeadline>,
     requests: Arc<SinkRequests>,
@@ -151,10 +154,10 @@ pub struct Writer {
     touching: Vec<PrefaultThread>,
 }
 
-/// Thread that makes blocks resident and then ends.
+/// Thread that makes write blocks resident in memory and then ends.
 type PrefaultThread = JoinHandle<Result<(), ResourceError>>;
 
-/// Blocks, channels and sinks of a writer, before its threads are started.
+/// Write blocks, channels and sinks of a writer, before its threads are started.
 struct Prepared<E: Encoder> {
     requests: Arc<SinkRequests>,
     full: Receiver<Full>,
@@ -162,15 +165,16 @@ struct Prepared<E: Encoder> {
     sinks: Vec<BlockSink<E>>,
     pool: Pool,
     untouched: Vec<Untouched>,
-    /// Channels that return emptied blocks to the sinks, by queue.
+    /// Channels that return emptied write blocks to the sinks, by queue.
     empties: Vec<Sender<Block>>,
     backlog: Backlog,
-    /// Bytes of a block.
+    /// Bytes of a write block.
     block: usize,
 }
 
 impl Writer {
-    /// Allocates the blocks, starts the threads, and creates a sink for each queue.
+    /// Starts a writer: allocates the write blocks, starts the threads, and creates a sink for each
+    /// queue.
     ///
     /// # Errors
     /// Memory cannot be allocated, or a thread cannot be started.
@@ -195,7 +199,7 @@ impl Writer {
         Self::to_files(files, encoder, counters, owners, disk)
     }
 
-    /// Starts the writer of files that hold the frames of all queues in the order of time. `in_order`
+    /// Starts a writer of files that hold the frames of all queues in the order of time. `in_order`
     /// is called on the ordering thread and creates the reduction steps for frames in order; queues
     /// then relay whole frames.
     ///
@@ -237,8 +241,8 @@ impl Writer {
         Ok((writer, relays.sinks))
     }
 
-    /// Starts the writer of one stream in the order of time, to `out` instead of files. `in_order` is
-    /// used as in [`Writer::start_ordered`].
+    /// Starts a writer of one frame stream in the order of time, to `out` instead of files.
+    /// `in_order` is used as in [`Writer::start_ordered`].
     ///
     /// # Errors
     /// The errors of [`Writer::start`].
@@ -282,7 +286,7 @@ impl Writer {
         Ok((writer, relays.sinks))
     }
 
-    /// Creates the blocks, channels and sinks, but no threads.
+    /// Creates the write blocks, channels and sinks of a writer, but no threads.
     fn prepare<E: Encoder>(
         files: &WriterConfig,
         encoder: &E,
@@ -426,7 +430,8 @@ impl Writer {
         ))
     }
 
-    /// Waits until every block is resident. Afterwards the capture may receive frames.
+    /// Waits until every write block is resident in memory. Afterwards the capture may receive
+    /// frames.
     ///
     /// # Errors
     /// There is not enough memory.
@@ -437,67 +442,70 @@ impl Writer {
         Ok(())
     }
 
-    /// Returns the meter of the data that waits to be written; `None` for a stream.
+    /// Returns the meter of the write blocks that wait to be written; `None` for a stream.
     #[must_use]
     pub fn backlog(&self) -> Option<Backlog> {
         self.backlog.clone()
     }
 
-    /// Returns the gauge of the files that retention found; `None`: files are never deleted.
+    /// Returns the gauge of the capture files that retention found; `None`: files are never
+    /// deleted.
     #[must_use]
     pub fn retention(&self) -> Option<RetentionGauge> {
         self.post_close.as_ref().and_then(PostClose::gauge)
     }
 
-    /// Returns `true` if data could not be written.
+    /// Returns `true` if capture files or the stream could not be written.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.failed.is_raised() || self.stream.failed.is_raised()
     }
 
-    /// Returns `true` if the stream's reader has closed its end.
+    /// Returns `true` if the reader of the frame stream has closed its end.
     #[must_use]
     pub fn reader_has_left(&self) -> bool {
         self.stream.left.is_raised()
     }
 
-    /// Requests that every sink begins its next file. A sink does so with its next batch, or when its
-    /// queue is idle.
+    /// Requests that every sink begins its next capture file. A sink does so with its next batch,
+    /// or when its queue is idle.
     pub fn rotate(&self) {
         self.requests.rotate();
     }
 
-    /// Requests that every sink sends its open block. Returns the flush's number for
+    /// Requests that every sink sends its open write block. Returns the flush's number for
     /// [`Writer::has_flushed`].
     pub fn flush(&self) -> u64 {
         self.relayed.as_ref().unwrap_or(&self.requests).flush()
     }
 
-    /// Returns `true` if all records that the sinks held when `flush` was requested are written.
+    /// Returns `true` if all frame records that the sinks held when `flush` was requested are
+    /// written.
     #[must_use]
     pub fn has_flushed(&self, flush: u64) -> bool {
         self.requests.is_written(flush)
     }
 
-    /// Returns the requests to the sinks of the files.
+    /// Returns the requests to the sinks that write the capture files.
     #[must_use]
     pub fn requests(&self) -> Arc<SinkRequests> {
         Arc::clone(&self.requests)
     }
 
-    /// Limits the wait for a full disk to one more second, because the run ends. After that, sinks that
-    /// wait for blocks continue, and blocks that cannot be written are lost.
+    /// Limits the writer's wait for a full disk to one more second, because the run ends. After
+    /// that, sinks that wait for blocks continue, and blocks that cannot be written are lost.
     pub fn begin_shutdown(&self) {
         self.deadline.begin();
     }
 
-    /// Registers a flag that ends writing: once it is set, blocks that are not being written yet are
-    /// lost, and files end before them.
+    /// Registers a flag that ends writing: once it is set, write blocks that are not being written
+    /// yet are lost, and capture files end before them.
     pub fn give_up_on(&self, flag: Arc<AtomicBool>) {
         self.deadline.give_up_on(flag);
     }
 
-    /// Waits until all files are written, synced and renamed. Every sink must be dropped before.
+    /// Waits until all capture files are written, synced and renamed. Every sink must be dropped
+    /// before.
     #[must_use]
     pub fn finish(self) -> WriterReport {
         self.begin_shutdown();
@@ -509,7 +517,7 @@ impl Writer {
             match thread.join() {
                 Ok(more) => finished.absorb(more),
                 Err(_) => finished.fail(
-                    "a thread that writes files ended in a panic; open files keep their .part name"
+                    "a thread that writes files ended in a panic; open capture files keep their .part name"
                         .into(),
                 ),
             }
@@ -517,10 +525,16 @@ impl Writer {
         match ordered {
             None | Some(Ok(None)) => {}
             Some(Ok(Some(failure))) => finished.fail(failure),
-            Some(Err(_)) => finished.fail("the thread that orders frames ended in a panic".into()),
+            Some(Err(_)) => finished.fail(
+                "the thread that orders frames ended in a panic: this is a fault in wqcap: please report it"
+                    .into(),
+            ),
         }
         if !packed {
-            finished.fail("a thread that compresses ended in a panic".into());
+            finished.fail(
+                "a thread that compresses capture files ended in a panic: this is a fault in wqcap: please report it"
+                    .into(),
+            );
         }
         // Frames that were in a thread which ended too early count as lost.
         for counters in &self.counters {
@@ -550,18 +564,18 @@ impl Writer {
     }
 }
 
-/// Size and number of a queue's blocks.
+/// Size and number of a queue's write blocks.
 struct BlockSizes {
-    /// Bytes of a block.
+    /// Bytes of a write block.
     block: usize,
-    /// Number of blocks per queue.
+    /// Number of write blocks per queue.
     per_queue: usize,
 }
 
 impl BlockSizes {
-    /// Divides a `buffer` of bytes among `queues` queues. Blocks have `usual` bytes if the buffer is large
-    /// enough for several of them. The bounds of `usual` are powers of two, and so are block sizes
-    /// between them. Blocks are smaller if the maximum size of a file is small.
+    /// Divides write buffers of `buffer` bytes among `queues` queues. Blocks have `usual` bytes if
+    /// the buffer is large enough for several of them. The bounds of `usual` are powers of two, and
+    /// so are block sizes between them. Blocks are smaller if the maximum size of a file is small.
     fn new(
         usual: &RangeInclusive<usize>,
         files: &WriterConfig,
@@ -586,7 +600,7 @@ impl BlockSizes {
     }
 }
 
-/// Starts a thread that makes blocks resident. It drops `end` when it is done.
+/// Starts a thread that makes write blocks resident in memory. It drops `end` when it is done.
 fn prefault(
     blocks: Vec<Untouched>,
     end: Option<Sender<Infallible>>,
@@ -597,8 +611,8 @@ fn prefault(
     })
 }
 
-/// Allocates a queue's blocks and creates the channel for emptied ones. If the blocks themselves are
-/// written, they join `pool`.
+/// Allocates a queue's write blocks and creates the channel for emptied ones. If the blocks
+/// themselves are written, they join `pool`.
 fn exchange(
     sizes: &BlockSizes,
     full: &Sender<Full>,
@@ -633,7 +647,8 @@ struct Relays {
 }
 
 impl Relays {
-    /// Creates a relay sink for each queue. It cuts frames to the snaplen unless `whole` is set.
+    /// Creates a relay sink for each queue. The sink cuts frames to the snaplen unless `whole` is
+    /// set.
     fn new(
         files: &WriterConfig,
         buffer: u64,
@@ -677,8 +692,8 @@ impl Relays {
     }
 }
 
-/// Starts packers between the sinks and the writer. Emptied blocks of the writer's `states` then go to
-/// the packers.
+/// Starts packer threads between the sinks and the writer. Emptied blocks of the writer's `states`
+/// then go to the packers.
 fn pack(
     files: &WriterConfig,
     size: usize,

@@ -25,16 +25,16 @@ use std::{
 };
 use wqcap_files::{folder::sync_folder, name::PART, sealed::sealed_name};
 
-/// Open output file, with or without a name.
+/// Open capture file, with or without a name.
 pub(super) struct OutputFile {
     file: File,
-    /// `true` for direct I/O: writes bypass the page cache.
+    /// `true` for direct I/O: writes of the file bypass the page cache.
     direct: bool,
 }
 
 impl OutputFile {
-    /// Creates a file in `dir` without a name (O_TMPFILE). It disappears when closed, unless it got a
-    /// name.
+    /// Creates a capture file in `dir` without a name (O_TMPFILE). It disappears when closed,
+    /// unless it got a name.
     ///
     /// # Errors
     /// The directory is not writable, or its file system does not support O_TMPFILE.
@@ -52,7 +52,7 @@ impl OutputFile {
         Ok(opened)
     }
 
-    /// Creates a new file with the name `part` and locks it.
+    /// Creates a new capture file with the name `part` and locks it.
     ///
     /// # Errors
     /// The name exists already, or the file cannot be created.
@@ -78,7 +78,8 @@ impl OutputFile {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Opens a file with O_DIRECT, or without it if the file system does not support direct I/O.
+    /// Opens a capture file with O_DIRECT, or without it if the file system does not support direct
+    /// I/O.
     fn with(open: impl Fn(i32) -> io::Result<File>) -> io::Result<Self> {
         let opened = |direct| move |file| Self { file, direct };
         match open(libc::O_DIRECT) {
@@ -87,7 +88,8 @@ impl OutputFile {
         }
     }
 
-    /// Links a nameless file to the name `part`. If that fails, creates a new file of that name instead.
+    /// Links a nameless capture file to the name `part`. If that fails, creates a new file of that
+    /// name instead.
     fn link(self, part: &Path) -> io::Result<Self> {
         // Through the descriptor's entry in /proc, as in open(2): AT_EMPTY_PATH requires a capability.
         let here = format!("/proc/self/fd/{}", self.file.as_raw_fd());
@@ -103,7 +105,7 @@ fn is_invalid(e: &io::Error) -> bool {
     e.raw_os_error() == Some(libc::EINVAL)
 }
 
-/// Locks a new file. Returns `false` if another process has locked it.
+/// Locks a new capture file. Returns `false` if another process has locked it.
 fn lock(file: &File) -> bool {
     match file.try_lock() {
         Ok(()) => true,
@@ -117,39 +119,39 @@ fn lock(file: &File) -> bool {
     }
 }
 
-/// Open file with its two names.
+/// Open capture file with its temporary and its final name.
 pub(super) struct NamedFile {
     pub(super) file: Arc<File>,
-    /// Name of the file while it is open.
+    /// Temporary name of the capture file while it is open.
     pub(super) part: PathBuf,
-    /// Intended name of the complete file.
+    /// Intended final name of the capture file.
     pub(super) path: PathBuf,
-    /// Alternative names if `path` is taken by then.
+    /// Alternative final names if `path` is taken by then.
     pub(super) others: NameCandidates,
-    /// `true` for direct I/O: writes bypass the page cache.
+    /// `true` for direct I/O: writes of the file bypass the page cache.
     pub(super) direct: bool,
-    /// Directories to sync so that the file's directory entry is durable.
+    /// Directories to sync so that the capture file's directory entry is durable.
     new_folders: Vec<PathBuf>,
     syncs: Arc<Syncs>,
 }
 
-/// State of an open file's syncs.
+/// State of the syncs of an open capture file.
 #[derive(Debug, Default)]
 struct Syncs {
-    /// Set while a requested sync is not done.
+    /// Set while a requested sync of the file is not done.
     asked: AtomicBool,
-    /// Set after a sync failed or the file was found truncated. The content on disk is unknown then, and
-    /// the kernel reports a sync error only once.
+    /// Set after a sync of the file failed or the file was found truncated. The content on disk is
+    /// unknown then, and the kernel reports a sync error only once.
     failed: AtomicBool,
 }
 
-/// Request to sync an open file.
+/// Request to sync an open capture file.
 pub(super) struct ToSync {
     file: Arc<File>,
     part: PathBuf,
-    /// Bytes of whole records that were written before the request.
+    /// Bytes of whole frame records that were written before the sync was requested.
     written: u64,
-    /// Directories to sync.
+    /// Directories to sync with the capture file.
     folders: Vec<PathBuf>,
     syncs: Arc<Syncs>,
 }
@@ -162,7 +164,7 @@ impl ToSync {
         let part = self.part.display();
         match synced {
             Ok(()) => {
-                tracing::debug!("{part}: its first {} bytes are synced", self.written);
+                tracing::debug!("{part}: the first {} bytes are synced", self.written);
                 Ok(())
             }
             Err(e) => {
@@ -173,17 +175,18 @@ impl ToSync {
     }
 }
 
-/// Failure to create a file.
+/// Failure to create a capture file.
 pub(super) struct NameRefusal {
-    /// Error message.
+    /// Message of the failure to create the capture file.
     pub(super) text: String,
-    /// `true` if the disk is full, so that a later attempt may succeed.
+    /// `true` if the capture file cannot be created because the disk is full, so that a later
+    /// attempt may succeed.
     pub(super) is_no_space: bool,
 }
 
 impl NamedFile {
-    /// Creates the file of a queue whose first record is stamped `ns`, from the nameless file opened in
-    /// advance if there is one.
+    /// Creates the capture file of a queue whose first record is stamped `ns`, from the nameless
+    /// file opened in advance if there is one.
     pub(super) fn create(
         naming: &Arc<Naming>,
         queue: Option<u16>,
@@ -237,8 +240,8 @@ impl NamedFile {
         })
     }
 
-    /// Returns a request for the closer to sync the file, with `written` bytes of whole records in it;
-    /// `None` if the previous request is not done.
+    /// Returns a request for the closer to sync the capture file, with `written` bytes of whole
+    /// records in it; `None` if the previous request is not done.
     pub(super) fn order_sync(&mut self, written: u64) -> Option<ToSync> {
         let asked = self.syncs.asked.swap(true, Ordering::AcqRel);
         (!asked).then(|| ToSync {
@@ -250,13 +253,14 @@ impl NamedFile {
         })
     }
 
-    /// Syncs the directories of the file's name that no earlier sync has included.
+    /// Syncs the directories of the capture file's name that no earlier sync has included.
     pub(super) fn sync_folders(&self) {
         self.new_folders.iter().for_each(|it| sync_folder(it));
     }
 
-    /// Returns an error message if another program has truncated the file below the `written` bytes of
-    /// whole records. The message is returned once; [`Named::check`] fails from then on.
+    /// Returns an error message if another program has truncated the capture file below the
+    /// `written` bytes of whole records. The message is returned once; [`NamedFile::check`] fails
+    /// from then on.
     pub(super) fn is_cut(&self, written: u64) -> Option<String> {
         let len = self.file.metadata().map_or(written, |it| it.len());
         self.is_cut_at(len, written)
@@ -272,7 +276,7 @@ impl NamedFile {
         })
     }
 
-    /// Checks that the `written` bytes are in the file and the file has its name.
+    /// Checks that the `written` bytes are in the capture file and the file has its name.
     ///
     /// # Errors
     /// A sync has failed, or another program has truncated, removed or replaced the file.
@@ -286,16 +290,21 @@ impl NamedFile {
             return Err(io::Error::other(cut));
         }
         if self.syncs.failed.load(Ordering::Acquire) {
-            return Err(io::Error::other("it was truncated, or a sync failed"));
+            return Err(io::Error::other(
+                "the file was truncated, or a sync of it failed",
+            ));
         }
         let (ours, named) = (self.file.metadata()?, self.part.symlink_metadata()?);
         if (ours.dev(), ours.ino()) != (named.dev(), named.ino()) {
-            return Err(io::Error::other("another file has that name now"));
+            return Err(io::Error::other(
+                "another file has the name of the open file now",
+            ));
         }
         Ok(())
     }
 
-    /// Turns direct I/O off, for a file system that accepts O_DIRECT but refuses the writes.
+    /// Turns direct I/O of the file off, for a file system that accepts O_DIRECT but refuses the
+    /// writes.
     pub(super) fn go_through_page_cache(&mut self) -> io::Result<()> {
         #[allow(unsafe_code)]
         // SAFETY: fcntl on a descriptor this object owns.

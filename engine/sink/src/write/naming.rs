@@ -8,21 +8,22 @@ use std::{
 };
 use wqcap_files::name::NameTemplate;
 
-/// Maximum number of names tried for a file.
+/// Maximum number of names tried for a capture file.
 pub(super) const NAMES: u64 = 1000;
-/// Maximum number of attempts to create a file in a subdirectory that disappears before the file is
-/// created: retention deletes empty subdirectories.
+/// Maximum number of attempts to create a capture file in a subdirectory that disappears before the
+/// file is created: retention deletes empty subdirectories.
 const FOLDER_TRIES: usize = 10;
 
-/// Directory and naming scheme of a writer's files.
+/// Directory and naming scheme of a writer's capture files.
 #[derive(Debug)]
 pub(super) struct Naming {
-    /// Output directory.
+    /// Output directory of the capture files.
     pub(super) dir: PathBuf,
     pub(super) template: NameTemplate,
-    /// File name extension: `pcap`, `pcap.zst` and so on.
+    /// File name extension of the capture files: `pcap`, `pcap.zst` and so on.
     pub(super) ending: String,
-    /// Intended name of each queue's latest file, and the number of the attempt whose name it got.
+    /// Intended name of each queue's latest file, and the number of the attempt whose name the file
+    /// got.
     latest: Mutex<HashMap<Option<u16>, (String, u64)>>,
 }
 
@@ -36,9 +37,10 @@ impl Naming {
         }
     }
 
-    /// Returns the number of the first attempt for a file with the intended name `first`. If the queue's
-    /// latest file had the same intended name, attempts continue behind the name that it got: a name
-    /// that is free again, because its file was deleted, would sort before those of earlier files.
+    /// Returns the number of the first naming attempt for a file with the intended name `first`. If
+    /// the queue's latest file had the same intended name, attempts continue behind the name that
+    /// it got: a name that is free again, because its file was deleted, would sort before those of
+    /// earlier files.
     fn first_attempt(&self, queue: Option<u16>, first: &str) -> u64 {
         let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         match latest.get(&queue) {
@@ -47,8 +49,8 @@ impl Naming {
         }
     }
 
-    /// Creates the subdirectories of the file name `path`. Adds each new directory and its parent to
-    /// `changed`.
+    /// Creates the subdirectories of the capture file name `path`. Adds each new directory and its
+    /// parent to `changed`.
     fn make_folders(&self, path: &Path, changed: &mut Vec<PathBuf>) -> io::Result<()> {
         let place = path.strip_prefix(&self.dir).unwrap_or(path);
         let mut folder = self.dir.clone();
@@ -64,8 +66,8 @@ impl Naming {
         Ok(())
     }
 
-    /// Calls `open` for the file name `path`, after creating the subdirectories. Repeats both if a
-    /// subdirectory has disappeared.
+    /// Calls `open` for the capture file name `path`, after creating the subdirectories. Repeats
+    /// both if a subdirectory has disappeared.
     pub(super) fn open<T>(
         &self,
         path: &Path,
@@ -88,24 +90,24 @@ impl Naming {
     }
 }
 
-/// Iterator over the possible names of a file, the intended name first.
+/// Iterator over the possible names of a capture file, the intended name first.
 #[derive(Clone, Debug)]
 pub(super) struct NameCandidates {
     naming: Arc<Naming>,
     queue: Option<u16>,
-    /// Time stamp of the file's first record.
+    /// Time stamp of the capture file's first record.
     ns: u64,
-    /// Intended name.
+    /// Intended name of the capture file.
     first: String,
-    /// Number of the next attempt.
+    /// Number of the next naming attempt.
     attempt: u64,
-    /// Number of the attempt at which the iterator ends.
+    /// Number of the naming attempt at which the iterator ends.
     end: u64,
 }
 
 impl NameCandidates {
-    /// Creates the names of a file of `queue`, or of all queues if `None`, whose first record is stamped
-    /// `ns`.
+    /// Creates the possible names of a capture file of `queue`, or of all queues if `None`, whose
+    /// first record is stamped `ns`.
     pub(super) fn new(naming: &Arc<Naming>, queue: Option<u16>, ns: u64) -> Self {
         let first = naming.template.name(queue, ns, &naming.ending, 0);
         let attempt = naming.first_attempt(queue, &first);
@@ -119,7 +121,7 @@ impl NameCandidates {
         }
     }
 
-    /// Records that the file got the name that the iterator returned last.
+    /// Records that the capture file got the name that the iterator returned last.
     pub(super) fn record_taken(&self) {
         let latest = &self.naming.latest;
         let mut latest = latest.lock().unwrap_or_else(PoisonError::into_inner);

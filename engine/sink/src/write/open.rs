@@ -10,41 +10,42 @@ use crate::{
 };
 use std::collections::VecDeque;
 
-/// Open file with the chain of its blocks, from the first block not yet on disk.
+/// Open capture file with the chain of its write blocks, from the first block not yet on disk.
 #[derive(Default)]
 pub(super) struct ChainedFile {
-    /// Number of the file among the queue's files, from 1.
+    /// Number of the capture file among the queue's files, from 1.
     pub(super) number: u64,
-    /// File on disk; `None`: the file could not be created, and its blocks are lost.
+    /// Capture file on disk; `None`: the file could not be created, and its blocks are lost.
     pub(super) named: Option<NamedFile>,
-    /// Slot of the file in the ring's table.
+    /// Slot of the capture file in io_uring's table of registered files.
     pub(super) place: Option<FileSlot>,
-    /// Blocks in the file's order, from the first one not on disk; empty: all blocks are on disk.
+    /// Write blocks in the file's order, from the first one not on disk; empty: all blocks are on
+    /// disk.
     pub(super) chain: VecDeque<BlockLink>,
-    /// Number of the chain's first link.
+    /// Number of the first link in the file's chain of blocks.
     first: u64,
-    /// Bytes of whole records in the contiguous blocks on disk.
+    /// Bytes of whole frame records in the file's contiguous blocks on disk.
     whole: u64,
-    /// Counts of the records in the contiguous blocks on disk.
+    /// Number of frames in the file's contiguous blocks on disk, and of their bytes.
     tally: FrameTally,
-    /// Blocks that wait for a partial block before them, which shares a sector with the next, or for
-    /// the disk to accept another write.
+    /// Write blocks that wait for a partial block before them, which shares a sector with the next,
+    /// or for the disk to accept another write.
     pub(super) waiting: VecDeque<Block>,
-    /// Set while a partial block is being written.
+    /// Set while a partial block of the file is being written.
     pub(super) partial: bool,
-    /// Set if a block could not be written. The blocks behind it are lost.
+    /// Set if a block of the file could not be written. The blocks behind it are lost.
     pub(super) broke: bool,
-    /// Set if no more blocks will be added.
+    /// Set if no more blocks will be added to the file.
     pub(super) ended: bool,
-    /// Number of writes in progress.
+    /// Number of the file's block writes in progress.
     pub(super) flying: usize,
-    /// Offset of the next packed block in bytes.
+    /// Offset in the file of the next compressed block in bytes.
     pub(super) end: u64,
-    /// Set if data was written since the last sync.
+    /// Set if data of the file was written since its last sync.
     pub(super) unsynced: bool,
 }
 
-/// Block in a file's chain.
+/// Write block in the chain of a capture file.
 pub(super) struct BlockLink {
     tally: FrameTally,
     /// File offset of the end of the block's last whole record.
@@ -60,7 +61,7 @@ enum LinkState {
 }
 
 impl ChainedFile {
-    /// Creates the queue's file number `number`, without blocks.
+    /// Creates the queue's capture file number `number`, without blocks.
     pub(super) fn new(number: u64, named: Option<NamedFile>) -> Self {
         Self {
             number,
@@ -70,7 +71,7 @@ impl ChainedFile {
         }
     }
 
-    /// Returns the name of the file while it is open.
+    /// Returns the temporary name of the capture file while it is open.
     pub(super) fn name(&self) -> String {
         let named = self.named.as_ref();
         named
@@ -78,8 +79,8 @@ impl ChainedFile {
             .unwrap_or_default()
     }
 
-    /// Returns a sync request for the closer, if data was written since the last sync and that sync is
-    /// done.
+    /// Returns a sync request for the closer, if data of the file was written since its last sync
+    /// and that sync is done.
     pub(super) fn take_sync(&mut self) -> Option<ToSync> {
         if !self.unsynced {
             return None;
@@ -89,12 +90,13 @@ impl ChainedFile {
         Some(order)
     }
 
-    /// Returns an error message if another program has truncated the file.
+    /// Returns an error message if another program has truncated the capture file.
     pub(super) fn is_cut(&self) -> Option<String> {
         self.named.as_ref()?.is_cut(self.whole)
     }
 
-    /// Appends a block whose write starts to the chain. Returns the number of its link.
+    /// Appends a write block whose write starts to the file's chain. Returns the number of its
+    /// link.
     pub(super) fn chain(&mut self, block: &Block) -> u64 {
         let link = self.first + self.chain.len() as u64;
         self.chain.push_back(BlockLink {
@@ -106,7 +108,7 @@ impl ChainedFile {
         link
     }
 
-    /// Ends the write of a partial block: truncates the padding that direct I/O wrote.
+    /// Ends the write of a file's partial block: truncates the padding that direct I/O wrote.
     pub(super) fn finish_partial(&mut self) {
         self.partial = false;
         // Direct I/O wrote a whole sector, but readers of the open file must not see the padding.
@@ -120,8 +122,9 @@ impl ChainedFile {
         }
     }
 
-    /// Records the end of a block's write. The contiguous data on disk grows up to the next block in
-    /// progress. If it reaches a block that failed, that block and all blocks behind it are lost.
+    /// Records the end of a block's write. The contiguous data of the file on disk grows up to the
+    /// next block in progress. If it reaches a block that failed, that block and all blocks behind
+    /// it are lost.
     pub(super) fn settle(&mut self, link: u64, written: bool, ledger: &FileLedger) {
         self.flying -= 1;
         self.unsynced |= written;
@@ -159,8 +162,8 @@ impl ChainedFile {
         }
     }
 
-    /// Converts the file for the closer; `None`: the file could not be created. Blocks whose writes have
-    /// not completed are lost.
+    /// Converts the capture file for the closer; `None`: the file could not be created. Blocks
+    /// whose writes have not completed are lost.
     pub(super) fn into_closing(mut self, ledger: FileLedger) -> Option<ClosingFile> {
         self.lose_chain(&ledger);
         Some(ClosingFile {

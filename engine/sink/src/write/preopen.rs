@@ -8,16 +8,17 @@ use crossbeam_channel::{Receiver, Sender};
 use std::{path::Path, thread::JoinHandle};
 use wqcap_core::{error::ResourceError, sync::thread::spawn};
 
-/// Writer's handle of the thread that opens files in advance.
+/// Writer's handle of the thread that opens capture files in advance.
 pub(super) struct Preopen {
-    /// Requests for the next file of a queue.
+    /// Requests for the next capture file of a queue.
     requests: Sender<usize>,
-    /// Channel of the next file, by queue; `None`: the file could not be opened in advance.
+    /// Channel of the next capture file, by queue; `None`: the file could not be opened in advance.
     next: Vec<Receiver<Option<OutputFile>>>,
 }
 
 impl Preopen {
-    /// Starts the thread for files in `dir`. The thread ends when the handle is dropped.
+    /// Starts the thread that opens capture files in `dir` in advance. The thread ends when the
+    /// handle is dropped.
     pub(super) fn start(
         dir: &Path,
         queues: usize,
@@ -40,7 +41,7 @@ impl Preopen {
         let _ = self.requests.send(queue);
     }
 
-    /// Returns the queue's next file if it is open already, and requests another one.
+    /// Returns the queue's next capture file if it is open already, and requests another one.
     pub(super) fn take(&self, queue: usize) -> Option<OutputFile> {
         let file = self.next[queue].try_recv().ok()?;
         self.request(queue);
@@ -48,7 +49,7 @@ impl Preopen {
     }
 }
 
-/// Runs the thread until the handle is dropped.
+/// Runs the thread that opens capture files in advance until the handle is dropped.
 fn run(dir: &Path, requests: &Receiver<usize>, files: &[Sender<Option<OutputFile>>]) {
     let mut is_logged = false;
     for queue in requests {

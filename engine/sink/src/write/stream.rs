@@ -13,20 +13,20 @@ use wqcap_core::{
     sync::wakeup::{Alarm, Wakeup},
 };
 
-/// Bytes in the buffer at which it is written without waiting for a pause.
+/// Number of buffered stream bytes at which the buffer is written without waiting for a pause.
 const CHUNK: usize = 256 << 10;
 
-/// Alarms for the end of the stream, shared with the writer handle.
+/// Alarms for the end of the frame stream, shared with the writer handle.
 #[derive(Debug, Default)]
 pub(super) struct StreamEnd {
-    /// Raised when the reader has closed its end.
+    /// Raised when the reader of the stream has closed its end.
     pub(super) left: Alarm,
     /// Raised when a write to the stream failed, except because the reader closed its end.
     pub(super) failed: Alarm,
 }
 
 impl StreamEnd {
-    /// Creates alarms that wake `owner`.
+    /// Creates alarms for the end of the stream that wake `owner`.
     pub(super) fn new(owner: &Wakeup) -> Self {
         Self {
             left: Alarm::new(owner),
@@ -35,12 +35,13 @@ impl StreamEnd {
     }
 }
 
-/// Encoder of records into a buffer that is written to a stream.
+/// Encoder of frame records into a buffer that is written to a stream.
 pub(super) struct StreamEncoder<E, W> {
     encoder: E,
     out: W,
     buffer: Vec<u8>,
-    /// Records in the buffer: the offset of each record's end, its queue, and its bytes on the wire.
+    /// Frame records in the stream buffer: the offset of each record's end, its queue, and its
+    /// bytes on the wire.
     waiting: Vec<(usize, u16, u32)>,
     counters: Vec<Arc<QueueCounters>>,
     totals: Totals,
@@ -51,8 +52,8 @@ pub(super) struct StreamEncoder<E, W> {
 }
 
 impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
-    /// Creates the encoder and writes the file header at once, so that a reader detects the format
-    /// before the first frame arrives.
+    /// Creates the stream encoder and writes the file header at once, so that a reader detects the
+    /// format before the first frame arrives.
     pub(super) fn begin(
         mut encoder: E,
         out: W,
@@ -75,12 +76,12 @@ impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
         stream
     }
 
-    /// Sets the limit to which the written bytes count.
+    /// Sets the write limit to which the stream's bytes count.
     pub(super) fn with_limit(self, limit: Option<Arc<WriteLimit>>) -> Self {
         Self { limit, ..self }
     }
 
-    /// Writes the file trailer. Returns the error message if a write to the stream failed.
+    /// Writes the trailer of the stream. Returns the error message if a write to the stream failed.
     pub(super) fn finish(mut self) -> Option<String> {
         self.buffer.extend(self.encoder.trailer(&self.totals));
         self.write_out();
@@ -116,7 +117,7 @@ impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
         }
     }
 
-    /// Writes the buffer. `written` is set to the number of bytes written, also on failure.
+    /// Writes the stream buffer. `written` is set to the number of bytes written, also on failure.
     fn write_all(&mut self, written: &mut usize) -> io::Result<()> {
         while *written < self.buffer.len() {
             match self.out.write(&self.buffer[*written..]) {
@@ -129,8 +130,8 @@ impl<E: Encoder, W: Write + Send> StreamEncoder<E, W> {
         self.out.flush()
     }
 
-    /// Discards the buffer and counts the records that end behind byte `written` as lost. They were
-    /// counted as captured before.
+    /// Discards the stream buffer and counts the records that end behind byte `written` as lost.
+    /// They were counted as captured before.
     fn give_up(&mut self, written: usize) {
         self.buffer.clear();
         for (end, queue, len) in self.waiting.drain(..) {

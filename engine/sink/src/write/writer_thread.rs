@@ -31,60 +31,62 @@ use std::{
 };
 use wqcap_core::sync::wakeup::Alarm;
 
-/// Interval at which open files are synced. A power failure loses at most the data written since.
+/// Interval at which open capture files are synced. A power failure loses at most the data written
+/// since.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// Longest sleep of the thread while the disk is full, so that it notices the run's end.
+/// Longest sleep of the writer thread while the disk is full, so that it notices the run's end.
 const NAP: Duration = Duration::from_millis(50);
 
 /// State of the writer thread.
 pub(super) struct WriterThread {
     naming: Arc<Naming>,
-    /// `true` if blocks come from packers: out of order, and without an offset in their file.
+    /// `true` if blocks come from packer threads: out of order, and without an offset in their
+    /// file.
     pub(super) packed: bool,
     pub(super) channels: WriterChannels,
     pub(super) queues: Vec<WriterQueue>,
     disk: Disk,
-    /// Blocks to write next, in order for each queue.
+    /// Write blocks to write next, in order for each queue.
     ready: VecDeque<Full>,
-    /// Blocks being written, by token.
+    /// Write blocks being written, by token.
     flying: Vec<Option<Flying>>,
-    /// State of the wait while the disk is full.
+    /// State of the writer thread's wait while the disk is full.
     disk_full: Option<DiskFull>,
     next_sync: Instant,
     finished: WriterReport,
 }
 
-/// Block being written.
+/// Write block being written to disk.
 struct Flying {
     queue: usize,
-    /// Number of the block's link in its file's chain.
+    /// Number of the block's link in the chain of its file.
     link: u64,
-    /// Number of bytes to write.
+    /// Number of the block's bytes to write.
     want: usize,
     block: Block,
-    /// Set if the disk was full: the block waits for another attempt.
+    /// Set if the disk was full: the write block waits for another attempt.
     stuck: bool,
 }
 
 /// State of a queue in the writer thread.
 pub(super) struct WriterQueue {
-    /// Queue number in the files' names; `None`: files of all queues.
+    /// Queue number in the names of the capture files; `None`: files of all queues.
     queue: Option<u16>,
-    /// Channel that returns emptied blocks.
+    /// Channel that returns emptied write blocks to the queue's sink.
     pub(super) empty: Sender<Block>,
-    /// Flag that makes the sink begin a new file.
+    /// Flag that makes the queue's sink begin a new file.
     broken: Arc<AtomicBool>,
     ledger: FileLedger,
-    /// Open files, oldest first: earlier files whose last blocks are still being written, then the
-    /// current file.
+    /// Open files of the queue, oldest first: earlier files whose last blocks are still being
+    /// written, then the current file.
     files: VecDeque<ChainedFile>,
-    /// Number of the next block in order.
+    /// Number of the queue's next write block in order.
     next: u64,
-    /// Blocks that arrived before an earlier block, by number.
+    /// Write blocks of the queue that arrived before an earlier block, by number.
     early: BTreeMap<u64, Block>,
-    /// Block number before which all blocks are written or given up.
+    /// Number of the queue's first write block that is neither written nor given up.
     settled: u64,
-    /// Numbers of later blocks that are written or given up.
+    /// Numbers of later blocks of the queue that are written or given up.
     settled_early: BTreeSet<u64>,
 }
 
@@ -112,13 +114,13 @@ impl WriterQueue {
         self.files.iter_mut().find(|it| it.number == number)
     }
 
-    /// Counts a block's frames as lost and returns its memory to the sink.
+    /// Counts a write block's frames as lost and returns its memory to the sink.
     fn lose(&mut self, block: Block) {
         self.ledger.count_lost(&block.tally);
         self.give_back(block);
     }
 
-    /// Marks a block as written or given up, and returns its memory to the sink.
+    /// Marks a write block as written or given up, and returns its memory to the sink.
     fn give_back(&mut self, block: Block) {
         self.settled_early.insert(block.number);
         while self.settled_early.remove(&self.settled) {
@@ -135,16 +137,16 @@ pub(super) struct WriterChannels {
     pub(super) closer: Sender<CloserTask>,
     pub(super) deadline: Arc<ShutdownDeadline>,
     pub(super) failed: Arc<Alarm>,
-    /// Requests, in which the thread publishes the progress of flushes.
+    /// Requests to the sinks, in which the writer thread publishes the progress of flushes.
     pub(super) requests: Arc<SinkRequests>,
-    /// Trigger of the deletion of old files; `None`: files are never deleted.
+    /// Trigger of the retention thread, which deletes old files; `None`: files are never deleted.
     pub(super) trigger: Option<RetentionTrigger>,
-    /// Files opened in advance.
+    /// Handle of the thread that opens capture files in advance.
     pub(super) ahead: Preopen,
 }
 
 impl WriterThread {
-    /// Creates the state of a writer whose files are named by `naming`.
+    /// Creates the state of a writer thread whose files are named by `naming`.
     pub(super) fn new(
         naming: Naming,
         packed: bool,
@@ -165,8 +167,8 @@ impl WriterThread {
         }
     }
 
-    /// Runs until every sink has ended and all blocks are written. Files end with their data on disk,
-    /// even if this thread panics.
+    /// Runs the writer thread until every sink has ended and all blocks are written. Files end with
+    /// their data on disk, even if this thread panics.
     pub(super) fn run(mut self, disk: Disk) -> WriterReport {
         self.disk = disk;
         if catch_unwind(AssertUnwindSafe(|| self.write_blocks())).is_err() {
@@ -227,8 +229,8 @@ impl WriterThread {
         self.flying.iter().flatten().count()
     }
 
-    /// Takes all blocks from the channel and starts as many writes as the disk accepts. Returns `false`
-    /// if all sinks have ended.
+    /// Takes all write blocks from the channel and starts as many writes as the disk accepts.
+    /// Returns `false` if all sinks have ended.
     fn take_blocks(&mut self, mut open: bool) -> bool {
         // Without a write in progress, a new block is the only event to wait for.
         let mut waits = self.in_flight() == 0 && self.ready.is_empty();
@@ -253,15 +255,16 @@ impl WriterThread {
         open
     }
 
-    /// Returns `true` if the disk accepts another block of a queue now.
+    /// Returns `true` if the disk accepts another write block of a queue now.
     fn can_submit(&self, queue: usize) -> bool {
         self.in_flight() < self.disk.at_once(self.is_only(queue))
     }
 
-    /// Returns `true` if all blocks that are being written or waiting belong to this queue. The blocks of
-    /// one queue extend one file, and the kernel serializes such writes: ext4 takes the inode lock
-    /// exclusively (`ext4_dio_write_checks`), and XFS waits for all other writes before one beyond the
-    /// file's end (`xfs_file_write_checks`). Only blocks of another queue gain from concurrent writes.
+    /// Returns `true` if all write blocks that are being written or waiting belong to this queue.
+    /// The blocks of one queue extend one file, and the kernel serializes such writes: ext4 takes
+    /// the inode lock exclusively (`ext4_dio_write_checks`), and XFS waits for all other writes
+    /// before one beyond the file's end (`xfs_file_write_checks`). Only blocks of another queue
+    /// gain from concurrent writes.
     fn is_only(&self, queue: usize) -> bool {
         let under_way = self.flying.iter().flatten().map(|it| it.queue);
         let ready = self.ready.iter().map(|it| usize::from(it.queue));
@@ -271,7 +274,8 @@ impl WriterThread {
         under_way.chain(ready).chain(waiting).all(|it| it == queue)
     }
 
-    /// Waits for a block. If a file must be synced, waits at most until the next sync is due.
+    /// Waits for a write block from the sinks. If a file must be synced, waits at most until the
+    /// next sync is due.
     fn wait(&self) -> Result<Full, TryRecvError> {
         let files = || self.queues.iter().flat_map(|queue| &queue.files);
         if !files().any(|file| file.unsynced) {
@@ -288,7 +292,7 @@ impl WriterThread {
         })
     }
 
-    /// Requests that the closer syncs the open files, once per [`SYNC_EVERY`].
+    /// Requests that the closer syncs the open capture files, once per [`SYNC_EVERY`].
     fn sync_files(&mut self, now: Instant) {
         if now < self.next_sync {
             return;
@@ -302,8 +306,8 @@ impl WriterThread {
         }
     }
 
-    /// Moves a block that is next in its queue's order to `ready`, with the blocks that waited for it.
-    /// Keeps any other block until then.
+    /// Moves a write block that is next in its queue's order to `ready`, with the blocks that
+    /// waited for it. Keeps any other block until then.
     fn put_in_order(&mut self, full: Full) {
         let queue = &mut self.queues[usize::from(full.queue)];
         queue.early.insert(full.number, full.block);
@@ -323,8 +327,8 @@ impl WriterThread {
         self.finished.fail(failure);
     }
 
-    /// Assigns a block to its file, opening the file if needed, and starts its write unless the block
-    /// must wait.
+    /// Assigns a write block to its file, opening the file if needed, and starts its write unless
+    /// the block must wait.
     fn place(&mut self, mut full: Full) {
         let index = usize::from(full.queue);
         if self.channels.deadline.has_given_up() {
@@ -356,13 +360,14 @@ impl WriterThread {
         }
         if spoils {
             self.fail(
-                "cannot compress a block; the records before it in its file stay readable".into(),
+                "cannot compress a write block: its frames are lost; the records before it in its file stay readable"
+                    .into(),
             );
         }
         self.sweep(index);
     }
 
-    /// Discards a block after writing was given up: its file ends before the block.
+    /// Discards a write block after writing was given up: its file ends before the block.
     fn give_up_block(&mut self, index: usize, block: Block) {
         let queue = &mut self.queues[index];
         queue.lose(block);
@@ -375,7 +380,7 @@ impl WriterThread {
         }
     }
 
-    /// Opens the file whose first block is `block`. Returns `false` if the disk is full.
+    /// Opens the capture file whose first block is `block`. Returns `false` if the disk is full.
     fn begin(&mut self, index: usize, block: &Block) -> bool {
         // A previous file without a last block could not be continued.
         if let Some(last) = self.queues[index].files.back_mut() {
@@ -403,7 +408,7 @@ impl WriterThread {
         true
     }
 
-    /// Starts a block's write.
+    /// Starts the write of a block to its file.
     fn write(&mut self, index: usize, mut block: Block) {
         let Some(file) = self.queues[index].file(block.file) else {
             return;
@@ -466,7 +471,7 @@ impl WriterThread {
         self.complete_write(CompletedWrite { token, result });
     }
 
-    /// Processes the completed writes and starts blocks that waited for them.
+    /// Processes the completed block writes and starts the blocks that waited for them.
     fn reap(&mut self) {
         let mut ended = Vec::with_capacity(DEPTH as usize);
         self.disk.reap(|done| ended.push(done));
@@ -488,7 +493,7 @@ impl WriterThread {
         }
     }
 
-    /// Processes the completion of one write.
+    /// Processes the completion of one block write.
     fn complete_write(&mut self, done: CompletedWrite) {
         let Some(mut flying) = self.flying.get_mut(done.token).and_then(Option::take) else {
             return;
@@ -510,7 +515,7 @@ impl WriterThread {
                 return self.disk_is_full(&format!("{name}: {e}"));
             }
             Err(e) => self.fail(format!(
-                "cannot write {want} bytes to {name}: {e}; the whole records before them stay readable"
+                "cannot write {want} bytes to {name}: {e}; the whole records before these bytes stay readable"
             )),
             Ok(()) if self.disk_full.as_ref().is_some_and(|it| !it.waits()) => {
                 self.disk_has_room(Instant::now());
@@ -528,8 +533,9 @@ impl WriterThread {
         self.sweep(index);
     }
 
-    /// Repeats a write with plain writes from byte `from`, after it was short, failed transiently, or
-    /// was refused as direct I/O. In the last case `buffered` is set, and the file leaves direct I/O.
+    /// Repeats a block write with plain writes from byte `from`, after it was short, failed
+    /// transiently, or was refused as direct I/O. In the last case `buffered` is set, and the file
+    /// leaves direct I/O.
     fn write_rest(&mut self, flying: &Flying, from: usize, buffered: bool) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
         let block = &flying.block;
@@ -580,7 +586,7 @@ impl WriterThread {
         }
     }
 
-    /// Passes a queue's complete files to the closer.
+    /// Passes a queue's complete capture files to the closer.
     fn sweep(&mut self, index: usize) {
         while let Some(file) = self.queues[index].files.front()
             && file.ended
@@ -601,33 +607,38 @@ impl WriterThread {
     }
 }
 
-/// Handling of a full disk.
+/// Handling of a full disk by the writer thread.
 impl WriterThread {
-    /// Returns `true` while the disk is full and the next attempt is not due. No write is started then.
+    /// Returns `true` while the disk is full and the next attempt to write is not due. No write is
+    /// started then.
     fn pauses(&self) -> bool {
         self.disk_full.as_ref().is_some_and(DiskFull::waits)
     }
 
-    /// Returns `true` unless the run's end or the request to give up has ended the wait.
+    /// Returns `true` if the writer waits for a full disk: neither the run's end nor the request to
+    /// give up has ended the wait.
     fn waits_for_room(&self) -> bool {
         !self.channels.deadline.has_passed(Instant::now())
     }
 
-    /// Records a write that failed because the disk is full, and begins the wait if it is the first.
+    /// Records a write that failed because the disk is full, and begins the wait if it is the first
+    /// such write.
     fn disk_is_full(&mut self, what: &str) {
         let now = Instant::now();
         match &mut self.disk_full {
             Some(disk_full) => disk_full.record_failure(now),
             None => {
                 tracing::error!(
-                    "{what}: waiting for room; frames fill the write buffers meanwhile, then output.on_full applies"
+                    "{what}: the writer is waiting for room; frames fill the write buffers meanwhile, then output.on_full \
+                     applies"
                 );
                 self.disk_full = Some(DiskFull::begin(now));
             }
         }
     }
 
-    /// Repeats the writes that failed because the disk was full, when the next attempt is due.
+    /// Repeats the block writes that failed because the disk was full, when the next attempt is
+    /// due.
     fn retry_stuck(&mut self, now: Instant) {
         let out_of_patience = !self.waits_for_room();
         let Some(disk_full) = &mut self.disk_full else {
@@ -648,11 +659,12 @@ impl WriterThread {
         }
     }
 
-    /// Ends the wait for a full disk, because a write succeeded or the run has ended.
+    /// Ends the writer's wait for a full disk, because a write succeeded or the run has ended.
     fn disk_has_room(&mut self, now: Instant) {
         if let Some(disk_full) = self.disk_full.take() {
             let note = format!(
-                "output.dir: there was no room for {:.1} s; frames without a free write buffer were counted as dropped_storage",
+                "output.dir: there was no room for {:.1} s on the disk; frames without a free write buffer were counted as \
+                 dropped_storage",
                 disk_full.lasted(now).as_secs_f64()
             );
             tracing::warn!("{note}");

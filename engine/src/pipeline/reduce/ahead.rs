@@ -8,55 +8,57 @@ use crate::{
     frame::Headers,
 };
 
-/// Maximum number of frames that are parsed in advance: the default batch of a loop.
+/// Maximum number of frames of a batch whose headers are parsed in advance: the default batch of a
+/// receive loop.
 pub(super) const MOST: usize = 64;
 
-/// Parsed headers of a frame.
+/// Parsed headers of a frame: of the outer packet and of the innermost one.
 #[derive(Default)]
 pub(super) struct ParsedHeaders {
-    /// Headers of the outer packet.
+    /// Parsed headers of a frame's outer packet.
     pub(super) outer: Headers,
-    /// Headers of the innermost packet; `None` without a tunnel.
+    /// Parsed headers of a frame's innermost packet; `None` without a tunnel.
     inner: Option<Headers>,
 }
 
 impl ParsedHeaders {
-    /// Parses a frame in place. A copy of the result would stall on the words just written.
+    /// Parses a frame's headers in place. A copy of the result would stall on the words just
+    /// written.
     #[inline]
     pub(super) fn set(&mut self, bytes: &[u8]) {
         self.outer = Headers::parse(bytes);
         self.inner = self.outer.descend(bytes);
     }
 
-    /// Returns the headers of the innermost packet.
+    /// Returns the parsed headers of the frame's innermost packet.
     #[inline]
     pub(super) fn inner(&self) -> &Headers {
         self.inner.as_ref().unwrap_or(&self.outer)
     }
 }
 
-/// Frame that was parsed in advance.
+/// Frame whose headers were parsed in advance.
 #[derive(Default)]
 pub(super) struct ParsedAhead {
-    /// Address of the frame's bytes.
+    /// Memory address of the parsed frame's bytes.
     address: usize,
-    /// Headers of the frame.
+    /// Parsed headers of the frame.
     pub(super) parsed: ParsedHeaders,
     /// Flow key and hash of the frame.
     pub(super) place: FlowPlace,
-    /// Probable position of the flow in the table.
+    /// Probable position of the frame's flow in the flow table.
     pub(super) guess: Guess,
 }
 
-/// Frames of a batch that were parsed in advance.
+/// Frames of a batch whose headers were parsed in advance.
 pub(super) struct ParsedBatch {
     /// Seed of the flow hash.
     seed: HashSeed,
-    /// Parsed frames; the first `len` are valid.
+    /// Frames parsed in advance; the first `len` are valid.
     known: Box<[ParsedAhead]>,
-    /// Number of frames parsed in the present batch.
+    /// Number of frames of the present batch that were parsed in advance.
     len: usize,
-    /// Index from which the next frame is searched.
+    /// Index from which the next frame is searched among those parsed in advance.
     next: usize,
 }
 
@@ -80,15 +82,15 @@ impl ParsedBatch {
         self.seed
     }
 
-    /// Removes the frames of the previous batch.
+    /// Removes the parsed frames of the previous batch.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.len = 0;
         self.next = 0;
     }
 
-    /// Parses the first [`MOST`] frames and prefetches their flows in `table`. Further frames are
-    /// parsed when they are decided on.
+    /// Parses the headers of the first [`MOST`] frames and prefetches their flows in `table`.
+    /// Further frames are parsed when they are decided on.
     pub(super) fn prepare<'a, E: Entry>(
         &mut self,
         frames: impl Iterator<Item = &'a [u8]>,
@@ -112,7 +114,7 @@ impl ParsedBatch {
         }
     }
 
-    /// Returns the entry of a frame, or `None` if it was not parsed in advance.
+    /// Returns the parsed headers and flow of a frame, or `None` if it was not parsed in advance.
     ///
     /// Frames must be requested in the order of [`Ahead::prepare`]. Frames refused by an earlier
     /// step may be missing.

@@ -22,38 +22,38 @@ pub struct FcsReport {
     pub bad: u64,
 }
 
-/// Published counters of one stage.
+/// Published counters of one reduction stage.
 #[derive(Debug, Default)]
 pub struct StageCounters {
-    /// Malformed frames by class.
+    /// Malformed frames that the stage parsed, by class.
     malformed: [AtomicU64; Malformed::ALL.len()],
-    /// Frames whose FCS was checked.
+    /// Frames whose FCS the stage checked.
     fcs_checked: AtomicU64,
-    /// Frames with a bad FCS.
+    /// Frames of the stage with a bad FCS.
     fcs_bad: AtomicU64,
-    /// Flows of which frames were cut off.
+    /// Flows of which `[[cutoff]]` left out frames.
     cut_flows: AtomicU64,
-    /// Bytes on the wire of cut off frames.
+    /// Bytes on the wire of the frames that `[[cutoff]]` left out.
     cut_bytes: AtomicU64,
-    /// Frames kept because the flow table was full.
+    /// Frames kept because the cutoff's flow table was full.
     untracked_frames: AtomicU64,
 }
 
 impl StageCounters {
-    /// Publishes the number of malformed frames by class.
+    /// Publishes the stage's number of malformed frames by class.
     pub(super) fn publish_malformed(&self, counts: &MalformedCounts) {
         for (class, count) in counts.iter() {
             self.malformed[class as usize].store(count, Ordering::Relaxed);
         }
     }
 
-    /// Publishes the counts of FCS checks.
+    /// Publishes the stage's counts of FCS checks.
     pub(super) fn publish_fcs(&self, fcs: FcsReport) {
         self.fcs_checked.store(fcs.checked, Ordering::Relaxed);
         self.fcs_bad.store(fcs.bad, Ordering::Relaxed);
     }
 
-    /// Publishes the counts of the cutoff.
+    /// Publishes the stage's counts of frames left out by `[[cutoff]]`.
     pub(super) fn publish_cutoff(&self, cutoff: CutoffReport) {
         self.cut_flows.store(cutoff.flows, Ordering::Relaxed);
         self.cut_bytes.store(cutoff.bytes, Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl StageCounters {
         }
     }
 
-    /// Returns the counts of the cutoff.
+    /// Returns the stage's counts of frames left out by `[[cutoff]]`.
     #[must_use]
     pub fn cutoff(&self) -> CutoffReport {
         CutoffReport {
@@ -81,7 +81,7 @@ impl StageCounters {
         }
     }
 
-    /// Returns the counts of FCS checks.
+    /// Returns the stage's counts of FCS checks.
     #[must_use]
     pub fn fcs(&self) -> FcsReport {
         FcsReport {

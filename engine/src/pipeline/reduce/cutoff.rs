@@ -22,18 +22,18 @@ use crate::{
     pipeline::Frame,
 };
 
-/// Number of flows that an insertion checks for silence.
+/// Number of flows that are checked for silence when a flow is inserted into the cutoff's table.
 const SWEPT: usize = 4;
 
-/// Cutoff state of the flows of one queue.
+/// Cutoff state of the flows of one reduction stage.
 pub(super) struct Cutoff {
-    /// Configured cutoff limits.
+    /// Configured limits of `[[cutoff]]`.
     limits: CutoffLimits,
     /// Table of the flows that the cutoff tracks.
     table: Table<CutFlow>,
-    /// Index at which the next sweep begins.
+    /// Index in the flow table at which the next sweep of silent flows begins.
     cursor: usize,
-    /// Counts of cut off frames.
+    /// Counts of frames left out by the cutoff.
     report: CutoffReport,
 }
 
@@ -41,17 +41,17 @@ pub(super) struct Cutoff {
 #[derive(Clone, Copy)]
 #[repr(align(32))]
 pub(super) struct CutFlow {
-    /// Key of the flow.
+    /// Key of the flow: its protocol and both ends.
     key: Key,
-    /// Hash of the key.
+    /// Hash of the flow's key.
     hash: u32,
-    /// `true` after a FIN or RST.
+    /// `true` after a FIN or RST of the flow.
     ended: bool,
     /// `true` after a frame of the flow has been cut off.
     cut: bool,
-    /// Time of the last frame, in nanoseconds since 1970.
+    /// Time of the flow's last frame, in nanoseconds since 1970.
     last_ns: u64,
-    /// Remaining bytes and packets of the limit in each direction.
+    /// Remaining bytes and packets of the flow's limit in each direction.
     left: [FlowVolume; 2],
 }
 
@@ -70,13 +70,13 @@ impl Entry for CutFlow {
 }
 
 impl CutFlow {
-    /// Returns `true` if a frame begins a new flow between the same ends.
+    /// Returns `true` if a frame begins a new flow with the same key as this one.
     #[inline]
     fn is_restarted(&self, frame: &Frame<'_>, place: &FlowPlace, limits: &CutoffLimits) -> bool {
         limits.restarts(self.last_ns, self.ended, frame.ns, place.tcp_flags)
     }
 
-    /// Counts a frame of the flow. Returns `true` if the frame is cut off.
+    /// Counts a frame of the flow towards its cutoff. Returns `true` if the frame is cut off.
     #[inline]
     fn cuts(&mut self, frame: &Frame<'_>, place: &FlowPlace, report: &mut CutoffReport) -> bool {
         let flags = place.tcp_flags;
@@ -96,8 +96,8 @@ impl CutFlow {
 }
 
 impl Cutoff {
-    /// Creates an empty table. Should be called on the loop's thread, so that the memory is local
-    /// to its NUMA node.
+    /// Creates an empty flow table for the cutoff. Should be called on the loop's thread, so that
+    /// the memory is local to its NUMA node.
     pub(super) fn new(plan: &CutoffPlan) -> Self {
         Self {
             limits: CutoffLimits::new(plan),
@@ -107,18 +107,18 @@ impl Cutoff {
         }
     }
 
-    /// Returns the table of flows.
+    /// Returns the flow table of the cutoff.
     #[inline]
     pub(super) fn table(&self) -> &Table<CutFlow> {
         &self.table
     }
 
-    /// Returns the counts of cut off frames.
+    /// Returns the counts of frames left out by the cutoff.
     pub(super) fn report(&self) -> CutoffReport {
         self.report
     }
 
-    /// Counts a frame. Returns `true` if it is cut off.
+    /// Counts a frame towards its flow's cutoff. Returns `true` if it is cut off.
     ///
     /// Kept out of line, so that it takes no registers in stages without a cutoff.
     #[inline(never)]
@@ -131,8 +131,8 @@ impl Cutoff {
         self.cuts_after_search(frame, place)
     }
 
-    /// Counts a frame of a flow that is new or not at the guessed position. Returns `true` if the
-    /// frame is cut off.
+    /// Counts a frame of a flow that is new or not at the guessed table position. Returns `true` if
+    /// the frame is cut off.
     #[cold]
     fn cuts_after_search(&mut self, frame: &Frame<'_>, place: &FlowPlace) -> bool {
         let found = self.table.search(place.hash, &place.key);
@@ -146,7 +146,7 @@ impl Cutoff {
         (self.table.get_mut(at)).cuts(frame, place, &mut self.report)
     }
 
-    /// Returns the state of a new flow, before its first frame is counted.
+    /// Returns the cutoff state of a new flow, before its first frame is counted.
     #[cold]
     fn new_flow(&self, frame: &Frame<'_>, place: &FlowPlace) -> CutFlow {
         let limit = self.limits.for_first_frame(frame.bytes, frame.len);
@@ -160,7 +160,8 @@ impl Cutoff {
         }
     }
 
-    /// Inserts a flow and returns its index, or `None` if the table is full.
+    /// Inserts a flow into the cutoff's table and returns its index, or `None` if the table is
+    /// full.
     #[cold]
     fn insert(&mut self, frame: &Frame<'_>, place: &FlowPlace) -> Option<usize> {
         self.sweep(frame.ns);
@@ -172,7 +173,7 @@ impl Cutoff {
         Some(self.table.len() - 1)
     }
 
-    /// Removes silent flows among the next [`SWEPT`] flows.
+    /// Removes silent flows among the next [`SWEPT`] flows of the cutoff's table.
     fn sweep(&mut self, ns: u64) {
         for _ in 0..SWEPT {
             if self.table.is_empty() {
@@ -207,10 +208,10 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    /// Silence after which a flow counts as new, in nanoseconds.
+    /// Silence of a flow after which it counts as new, in nanoseconds.
     const IDLE_NS: u64 = 1000;
 
-    /// Returns a plan with these limits: filter, bytes and packets.
+    /// Returns a cutoff plan with these limits: filter, bytes and packets.
     fn plan(limits: &[(&str, Option<u64>, Option<u64>)], capacity: usize) -> CutoffPlan {
         let limit = |&(filter, bytes, packets): &(&str, _, _)| FlowLimit {
             filter: Filter::compile(filter).unwrap(),

@@ -16,9 +16,9 @@ use crate::{
 
 /// Flow table that a cutoff uses.
 pub(super) enum CutoffTable {
-    /// Separate table of the cutoff.
+    /// Separate flow table of the cutoff.
     Own(Cutoff),
-    /// Table of the flow records.
+    /// Flow table of the flow records.
     #[cfg(feature = "flows")]
     Records,
 }
@@ -31,7 +31,8 @@ pub(super) enum CutoffTable {
     )
 )]
 impl CutoffTable {
-    /// Uses the table of flow records if there is one, else creates a separate table.
+    /// Uses the flow table of flow records if there is one, else creates a separate one for the
+    /// cutoff.
     pub(super) fn new(plan: &CutoffPlan, observer: &mut Observer) -> Self {
         #[cfg(feature = "flows")]
         if let Some(meter) = &mut observer.flows {
@@ -41,7 +42,7 @@ impl CutoffTable {
         Self::Own(Cutoff::new(plan))
     }
 
-    /// Returns the probable position of a flow in the table.
+    /// Returns the probable position of a flow in the cutoff's flow table.
     #[inline]
     pub(super) fn guess(&self, observer: &Observer, place: &FlowPlace) -> Guess {
         let FlowPlace { key, hash, .. } = place;
@@ -55,7 +56,8 @@ impl CutoffTable {
         }
     }
 
-    /// Parses the frames of a batch in advance and prefetches their flows, if the table is large.
+    /// Parses the headers of a batch's frames in advance and prefetches their flows, if the flow
+    /// table is large.
     #[inline]
     pub(super) fn look_ahead<'a>(
         &self,
@@ -76,7 +78,8 @@ impl CutoffTable {
         }
     }
 
-    /// Passes a frame to the observers and counts it. Returns `true` if it is cut off.
+    /// Passes a frame to the observers and counts it towards its flow's cutoff. Returns `true` if
+    /// it is cut off.
     #[inline]
     pub(super) fn cuts(
         &mut self,
@@ -96,7 +99,7 @@ impl CutoffTable {
         }
     }
 
-    /// Returns the counts of cut off frames.
+    /// Returns the counts of frames left out by the cutoff.
     pub(super) fn report(&self, observer: &Observer) -> CutoffReport {
         match self {
             Self::Own(cutoff) => cutoff.report(),

@@ -46,40 +46,41 @@ use std::sync::Arc;
 use wqcap_core::settings::SampleBy;
 use wqcap_frame::Slice;
 
-/// Reduction stage of one queue in front of a consumer.
+/// Reduction stage in front of a consumer: one for each queue or parser thread, and after the merge
+/// by time.
 pub struct Stage<C> {
-    /// Consumer of kept frames.
+    /// Consumer of the frames that the stage keeps.
     inner: C,
-    /// `true` if at least one step is configured.
+    /// `true` if at least one reduction step is configured.
     active: bool,
-    /// Reader of the present filter.
+    /// Reader of the present capture filter.
     reader: FilterReader,
-    /// Deduplication window; `None` keeps repetitions.
+    /// Deduplication window of the stage; `None` keeps repetitions of frames.
     window: Option<DedupWindow>,
-    /// Sampling of frames or flows.
+    /// Sampler of frames or flows.
     sampler: FrameSampler,
-    /// Flow cutoff; `None` keeps flows whole.
+    /// Flow table of the cutoff; `None` keeps flows whole.
     cutoff: Option<CutoffTable>,
-    /// Parsed headers of the present batch.
+    /// Parsed headers of the frames of the present batch.
     ahead: ParsedBatch,
-    /// Position at which frames are cut.
+    /// Protocol layer after which frames are cut.
     slice: Slice,
-    /// `true` if frames are parsed.
+    /// `true` if the stage parses the headers of frames.
     parses: bool,
-    /// Observer for statistics and flow records.
+    /// Observer of frames for statistics and flow records.
     observer: Observer,
-    /// Malformed frames by class.
+    /// Malformed frames of the stage, by class.
     malformed: MalformedCounts,
-    /// `true` if each frame's FCS is checked.
+    /// `true` if the stage checks each frame's FCS.
     verify_fcs: bool,
-    /// Counts of checked FCSs.
+    /// Counts of the stage's FCS checks.
     fcs: FcsReport,
-    /// Counters that other threads read.
+    /// Counters of the stage that other threads read.
     published: Arc<StageCounters>,
 }
 
 impl<C: Consumer> Stage<C> {
-    /// Creates a stage in front of `inner`.
+    /// Creates a reduction stage in front of the consumer `inner`.
     ///
     /// Should be called on the thread that runs the stage, so that its memory is local to the
     /// thread's NUMA node.
@@ -114,7 +115,7 @@ impl<C: Consumer> Stage<C> {
         stage
     }
 
-    /// Updates `active` after a change of the filter.
+    /// Updates `active` (whether the stage has a reduction step) after a change of the filter.
     fn update_active(&mut self) {
         self.active = self.reader.filter().program().is_some()
             || self.window.is_some()
@@ -123,7 +124,7 @@ impl<C: Consumer> Stage<C> {
             || self.parses;
     }
 
-    /// Applies all steps to a frame.
+    /// Applies all reduction steps to a frame.
     #[inline]
     fn reduce(&mut self, frame: &mut Frame<'_>) -> Verdict {
         if self.verify_fcs {
@@ -149,7 +150,8 @@ impl<C: Consumer> Stage<C> {
         self.inner.frame(frame)
     }
 
-    /// Applies the steps that need headers. Returns the verdict of a frame that is not kept.
+    /// Applies the reduction steps that need headers. Returns the verdict of a frame that is not
+    /// kept.
     #[inline(always)]
     fn reduce_parsed(&mut self, frame: &mut Frame<'_>, by_flow: bool) -> Option<Verdict> {
         let seed = self.ahead.seed();
@@ -260,7 +262,7 @@ impl<C> Drop for Stage<C> {
 }
 
 impl<C> Stage<C> {
-    /// Publishes the stage's counters.
+    /// Publishes the counters of the reduction stage.
     #[inline]
     fn publish(&self) {
         if self.parses {
@@ -285,7 +287,7 @@ mod tests {
     };
     use std::{collections::BTreeMap, time::Duration};
 
-    /// Consumer that stores frames and reported filters.
+    /// Consumer that stores the stage's frames and reported filters.
     #[derive(Default)]
     struct Kept {
         frames: Vec<(Vec<u8>, u32)>,
@@ -312,14 +314,14 @@ mod tests {
         frame
     }
 
-    /// Creates a stage in front of a consumer that stores frames.
+    /// Creates a reduction stage in front of a consumer that stores frames.
     fn stage(reduction: &Reduction) -> Stage<Kept> {
         let cell = Arc::new(FilterCell::new(reduction.filter.clone()));
         let observer = Observer::default();
         Stage::new(Kept::default(), reduction, cell, Arc::default(), observer)
     }
 
-    /// Passes a frame to the stage and returns its verdict.
+    /// Passes a frame to the reduction stage and returns its verdict.
     fn give(stage: &mut Stage<Kept>, bytes: &[u8], ns: u64) -> Verdict {
         let len = u32::try_from(bytes.len()).unwrap();
         stage.frame(&Frame {

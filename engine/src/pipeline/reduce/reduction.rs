@@ -12,30 +12,30 @@ use wqcap_frame::Slice;
 /// Reduction steps of a run: filter, deduplication, sampling, cutoff and slicing.
 #[derive(Clone, Debug, Serialize)]
 pub struct Reduction {
-    /// Filter of kept frames at the start; it may change while the capture runs.
+    /// Capture filter at the start; it may change while the capture runs.
     pub filter: Filter,
-    /// Window in nanoseconds within which repetitions of a frame are left out; 0 keeps all.
+    /// Time in nanoseconds within which repetitions of a frame are left out; 0 keeps all.
     pub dedup_ns: u64,
-    /// Header fields in which a repetition may differ.
+    /// Header fields in which a frame and its repetition may differ.
     pub dedup_ignore: Vec<MayDiffer>,
-    /// Bytes of a deduplication window: one for each queue, and one more with time order.
+    /// Bytes of memory of a deduplication window: one for each queue, and one more with time order.
     pub dedup_memory: u64,
-    /// Sampling rate: one in N is kept.
+    /// Sampling rate N: one in N frames or flows is kept.
     pub sample: u32,
-    /// Unit of sampling: frames or flows.
+    /// Unit of the sampling rate: frames or flows.
     pub sample_by: SampleBy,
-    /// Limits on how much of each flow is kept; `None` keeps all.
+    /// Limits on how much of each flow is kept; `None` keeps whole flows.
     pub cutoff: Option<CutoffPlan>,
-    /// Position at which frames are cut.
+    /// Protocol layer after which frames are cut.
     pub slice: Slice,
-    /// `true` if each frame's FCS is checked. The check leaves no frame out.
+    /// `true` if the run checks each frame's FCS. The check leaves no frame out.
     pub verify_fcs: bool,
 }
 
 impl Reduction {
-    /// Returns the steps of a queue's loop when repetitions are also removed across all queues: the
-    /// filter, the FCS check and the deduplication within the queue. The other steps need time
-    /// order, see [`Reduction::after_order`].
+    /// Returns the reduction steps of a queue's loop when repetitions are also removed across all
+    /// queues: the filter, the FCS check and the deduplication within the queue. The other steps
+    /// need time order, see [`Reduction::after_order`].
     #[must_use]
     pub fn before_order(&self) -> Self {
         Self {
@@ -48,8 +48,8 @@ impl Reduction {
         }
     }
 
-    /// Returns the steps after the merge in time order and the deduplication across queues:
-    /// sampling, cutoff and slicing.
+    /// Returns the reduction steps after the merge in time order and the deduplication across
+    /// queues: sampling, cutoff and slicing.
     #[must_use]
     pub fn after_order(&self) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl Reduction {
         }
     }
 
-    /// Returns a new deduplication window, or `None` if repetitions are kept.
+    /// Returns a new deduplication window, or `None` if repetitions of frames are kept.
     #[must_use]
     pub fn dedup_window(&self) -> Option<DedupWindow> {
         let ignored = self.dedup_ignore.iter().copied().collect();

@@ -3,21 +3,21 @@
 /// Sampler of frames or flows.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FrameSampler {
-    /// Keeps all frames.
+    /// Sampler that keeps all frames.
     All,
-    /// Keeps the first of every N frames of a queue.
+    /// Sampler that keeps the first of every N frames of its reduction stage.
     Frames {
-        /// Number of frames of which one is kept (N).
+        /// Number N of frames of which the sampler keeps one.
         every: u32,
-        /// Number of frames to leave out before the next kept one.
+        /// Number of frames that the sampler leaves out before the next kept one.
         skip: u32,
     },
-    /// Keeps the flows whose hash is below a bound: the first Nth of all hashes.
+    /// Sampler that keeps the flows whose hash is below a bound: the first Nth of all hashes.
     ///
     /// The flows of a larger N are thus a subset of those of a smaller N, and other captures of the
     /// same traffic keep the same flows.
     Flows {
-        /// Smallest hash that is left out.
+        /// Smallest flow hash that the sampler leaves out.
         below: u64,
     },
 }
@@ -41,8 +41,8 @@ impl FrameSampler {
         }
     }
 
-    /// Decides on a frame and returns `true` if it is kept. `hash` returns the flow's hash; it is
-    /// called only if flows are sampled.
+    /// Returns `true` if the sampler keeps a frame. `hash` returns the hash of the frame's flow; it
+    /// is called only if flows are sampled.
     #[inline]
     pub(super) fn keeps(&mut self, hash: impl FnOnce() -> u64) -> bool {
         match self {
@@ -56,7 +56,7 @@ impl FrameSampler {
         }
     }
 
-    /// Returns `true` if flows are sampled.
+    /// Returns `true` if the sampler keeps or leaves out whole flows.
     pub(super) fn wants_flows(&self) -> bool {
         matches!(self, Self::Flows { .. })
     }

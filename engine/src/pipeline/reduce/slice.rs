@@ -3,7 +3,7 @@
 use crate::frame::Headers;
 use wqcap_frame::Slice;
 
-/// Returns the number of bytes of a frame that are kept.
+/// Returns the number of bytes of a frame that slicing keeps.
 ///
 /// `headers` are those of the innermost packet. A frame without the header in question is kept
 /// whole: a frame that is not IP, has an L4 header of unknown length (OSPF, for example), or ends

@@ -4,28 +4,29 @@
 
 use std::collections::VecDeque;
 
-/// Queue that collects the parts of batches and returns complete batches in order.
+/// Queue that collects the work batches of receive batches and returns complete receive batches in
+/// order.
 #[derive(Debug)]
 pub(super) struct OpenBatches<T> {
-    /// Number of the oldest incomplete or unreturned batch.
+    /// Number of the oldest receive batch that is incomplete or not returned yet.
     next: u64,
-    /// Batches from number `next` on.
+    /// Receive batches from number `next` on.
     open: VecDeque<OpenBatch<T>>,
-    /// Emptied lists, for reuse.
+    /// Emptied lists of work batches, for reuse.
     spare: Vec<Vec<T>>,
 }
 
-/// Batch that waits for parts or for earlier batches.
+/// Receive batch that waits for its work batches or for earlier receive batches.
 #[derive(Debug)]
 struct OpenBatch<T> {
-    /// Total number of parts; `None` until the first part arrives.
+    /// Total number of work batches of the receive batch; `None` until the first one arrives.
     parts: Option<usize>,
-    /// Parts that have arrived.
+    /// Work batches of the receive batch that have arrived.
     here: Vec<T>,
 }
 
 impl<T> OpenBatches<T> {
-    /// Creates an empty queue that starts at batch 0.
+    /// Creates an empty queue that starts at receive batch 0.
     pub(super) fn new() -> Self {
         Self {
             next: 0,
@@ -34,8 +35,8 @@ impl<T> OpenBatches<T> {
         }
     }
 
-    /// Adds a part of batch number `batch`, which has `parts` parts. Batches are counted from 0
-    /// without gaps.
+    /// Adds a work batch of receive batch number `batch`, which has `parts` work batches. Receive
+    /// batches are counted from 0 without gaps.
     pub(super) fn push(&mut self, batch: u64, parts: usize, part: T) {
         // The number of open batches is at most the number of parts in flight, which fits `usize`.
         let index = usize::try_from(batch.saturating_sub(self.next)).unwrap_or(usize::MAX);
@@ -48,7 +49,7 @@ impl<T> OpenBatches<T> {
         open.here.push(part);
     }
 
-    /// Returns the parts of the next batch, or `None` until all have arrived.
+    /// Returns the work batches of the next receive batch, or `None` until all have arrived.
     pub(super) fn pop(&mut self) -> Option<Vec<T>> {
         let front = self.open.front()?;
         if front.parts != Some(front.here.len()) {
@@ -58,7 +59,7 @@ impl<T> OpenBatches<T> {
         self.open.pop_front().map(|batch| batch.here)
     }
 
-    /// Takes back a list that `pop` returned, for reuse.
+    /// Takes back a list of work batches that `pop` returned, for reuse.
     pub(super) fn recycle(&mut self, mut list: Vec<T>) {
         list.clear();
         self.spare.push(list);

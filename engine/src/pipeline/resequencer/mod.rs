@@ -14,7 +14,7 @@ use crate::{
 };
 use batches::OpenBatches;
 
-/// Resequencer of one queue.
+/// Resequencer of one queue: it puts the frames of its parsers back in order of reception.
 pub(super) struct Resequencer<S> {
     /// State of the resequencer, which the parsers share.
     state: Mutex<ResequencerState<S>>,
@@ -22,32 +22,32 @@ pub(super) struct Resequencer<S> {
 
 /// Attributes of a resequencer.
 pub(super) struct ResequencerAttr<S> {
-    /// Consumer of kept frames.
+    /// Sink for the frames that the parsers keep.
     pub(super) sink: S,
-    /// `true` if frames reach the sink in the order of their reception, `false` if in the order of
-    /// decisions.
+    /// `true` if frames reach the sink in the order of their reception, `false` if in the order in
+    /// which the parsers finish them.
     pub(super) ordered: bool,
-    /// Memory of the queue's slots.
+    /// Memory of the queue's frame slots.
     pub(super) memory: Arc<SlotMemory>,
-    /// Published counters of the queue.
+    /// Published frame counters of the queue.
     pub(super) counters: Arc<QueueCounters>,
-    /// Limit on captured frames; `None` means no limit.
+    /// Limit on the run's captured frames; `None` means no limit.
     pub(super) budget: Option<Arc<Budget>>,
-    /// Channel on which work batches return to the loop. It has room for all work batches.
+    /// Channel on which work batches return to the receive loop. It has room for all work batches.
     pub(super) home: Sender<WorkBatch>,
 }
 
-/// State of a resequencer.
+/// State of a resequencer, which the parsers share.
 struct ResequencerState<S> {
-    /// Sink, counters and channel of the queue.
+    /// Sink, counters and return channel of the queue.
     attr: ResequencerAttr<S>,
-    /// Work batches that wait for earlier ones.
+    /// Work batches of parsers that wait for earlier work batches.
     batches: OpenBatches<WorkBatch>,
     /// Reused list for the single work batch of an unordered queue.
     alone: Vec<WorkBatch>,
-    /// Frames by verdict so far.
+    /// Frames of the queue so far, by verdict.
     ends: VerdictCounts,
-    /// Expression of the filter that was last reported to the sink.
+    /// Expression of the capture filter that was last reported to the sink.
     reported_filter: Option<String>,
 }
 
@@ -69,8 +69,8 @@ impl<S: Consumer> Resequencer<S> {
         }
     }
 
-    /// Takes a work batch with its decisions. Every work batch whose turn has come is delivered:
-    /// frames go to the sink, slots to the loop.
+    /// Takes a parser's work batch with its decisions. Every work batch whose turn has come is
+    /// delivered: frames go to the sink, slots to the receive loop.
     pub(super) fn submit(&self, work_batch: WorkBatch) -> Result<(), Broken> {
         let mut state = self.state.lock().map_err(|_| Broken)?;
         if state.attr.ordered {
@@ -90,7 +90,7 @@ impl<S: Consumer> Resequencer<S> {
         Ok(())
     }
 
-    /// Reports to the sink that no frames have come for a moment.
+    /// Reports to the sink that no frames have come to the queue for a moment.
     pub(super) fn idle(&self) {
         if let Ok(mut state) = self.state.lock() {
             state.attr.sink.idle();
@@ -100,7 +100,7 @@ impl<S: Consumer> Resequencer<S> {
 
 impl<S: Consumer> ResequencerState<S> {
     /// Passes the frames of work batches to the sink, publishes the counts, and then returns the
-    /// slots to the loop.
+    /// frame slots to the receive loop.
     fn deliver(&mut self, parts: &mut Vec<WorkBatch>) {
         self.report_filter(parts);
         self.attr.sink.begin_batch();
@@ -125,7 +125,7 @@ impl<S: Consumer> ResequencerState<S> {
         }
     }
 
-    /// Reports a new filter to the sink, before the first frames that it applies to.
+    /// Reports a new capture filter to the sink, before the first frames that it applies to.
     fn report_filter(&mut self, parts: &[WorkBatch]) {
         let new = parts
             .iter()
@@ -138,7 +138,7 @@ impl<S: Consumer> ResequencerState<S> {
     }
 }
 
-/// Calls `each` for the items of a batch's work batches in the order of their reception.
+/// Calls `each` for the items of a receive batch's work batches in the order of their reception.
 #[inline]
 fn in_order(parts: &[WorkBatch], mut each: impl FnMut(&Item)) {
     if let [only] = parts {

@@ -12,26 +12,26 @@ use wqcap_rss::{L3, L4};
 /// Address and port of one end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct FlowEnd {
-    /// IPv6, IPv4 or MAC address, padded with zeros at the end.
+    /// IPv6, IPv4 or MAC address of the flow's end, padded with zeros at the end.
     address: [u8; 16],
-    /// TCP or UDP port; 0 if the frame has no ports.
+    /// TCP or UDP port of the flow's end; 0 if the frame has no ports.
     port: u16,
 }
 
-/// Key of a flow. The ends are sorted, so both directions have the same key.
+/// Key of a simulated flow. Its ends are sorted, so both directions have the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct SimulatedFlow {
-    /// Layer of the flow's addresses.
+    /// Layer of the flow's addresses: IPv6, IPv4 or Ethernet.
     layer: L3Key,
-    /// IP protocol, or EtherType of frames other than IP.
+    /// IP protocol of the flow, or EtherType of frames other than IP.
     protocol: u16,
-    /// `true` if the frames are IP fragments.
+    /// `true` if the flow's frames are IP fragments.
     fragment: bool,
-    /// Both ends in ascending order.
+    /// Both ends of the flow in ascending order.
     ends: [FlowEnd; 2],
 }
 
-/// Layer of a flow's addresses.
+/// Layer of a flow's addresses: IPv6, IPv4 or Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum L3Key {
     Ethernet,
@@ -39,12 +39,12 @@ enum L3Key {
     Ipv6,
 }
 
-/// Load and queues of a flow.
+/// Load and queues of a simulated flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FlowLoad {
-    /// Frames and bytes of both directions.
+    /// Frames and bytes of both directions of the flow.
     pub(super) load: Volume,
-    /// Queue of each direction; `None` if the direction was not seen.
+    /// Queue of each direction of the flow; `None` if the direction was not seen.
     pub(super) queues: [Option<u16>; 2],
 }
 
@@ -53,7 +53,7 @@ pub(super) struct FlowLoad {
 pub(super) struct Flows(pub(super) HashMap<SimulatedFlow, FlowLoad>);
 
 impl Flows {
-    /// Counts a frame of `len` bytes on `queue` for its flow.
+    /// Counts a simulated frame of `len` bytes on `queue` for its flow.
     pub(super) fn count(&mut self, seen: &NicFrame<'_>, queue: u16, len: u32) {
         let (key, direction) = key_of(seen);
         let flow = self.0.entry(key).or_default();
@@ -104,7 +104,7 @@ fn key_of(seen: &NicFrame<'_>) -> (SimulatedFlow, usize) {
 }
 
 impl SimulatedFlow {
-    /// Returns the flow's Community ID, or `None` if the key does not determine it.
+    /// Returns the flow's Community ID, or `None` if the flow's key does not determine it.
     pub(super) fn community_id(&self) -> Option<String> {
         let [a, b] = self.ends.map(|end| self.ip(&end));
         let ports = self.ends.map(|it| it.port);
@@ -112,7 +112,7 @@ impl SimulatedFlow {
         community_id((a?, b?), u8::try_from(self.protocol).ok()?, ports)
     }
 
-    /// Writes one end as a MAC address, or as an IP address with the port of TCP and UDP.
+    /// Writes one end of a flow as a MAC address, or as an IP address with the port of TCP and UDP.
     fn write_end(&self, f: &mut fmt::Formatter<'_>, end: &FlowEnd) -> fmt::Result {
         let [a, b, c, d, e, g, ..] = end.address;
         match self.ip(end) {
@@ -123,7 +123,7 @@ impl SimulatedFlow {
         }
     }
 
-    /// Returns the IP address of an end, or `None` if the flow is not IP.
+    /// Returns the IP address of a flow's end, or `None` if the flow is not IP.
     fn ip(&self, end: &FlowEnd) -> Option<IpAddr> {
         let [a, b, c, d, ..] = end.address;
         match self.layer {
@@ -135,7 +135,7 @@ impl SimulatedFlow {
 }
 
 impl fmt::Display for SimulatedFlow {
-    /// Writes the protocol and both ends: `tcp 10.0.0.1:443 - 10.0.0.2:50000`.
+    /// Writes the protocol and both ends of the flow: `tcp 10.0.0.1:443 - 10.0.0.2:50000`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.layer, self.protocol) {
             (L3Key::Ethernet, 0) => f.write_str("ethernet")?,

@@ -11,42 +11,43 @@ use crate::frame::{
 use strum::VariantNames;
 use wqcap_rss::{FrameClass, HashDepth, HashFields, L3, L4, Profile, Toeplitz};
 
-/// Maximum bytes of a frame that are parsed for headers.
+/// Maximum bytes of a simulated frame that are parsed for headers.
 const MOST: usize = 256;
-/// IPv6 extension headers: hop-by-hop options, routing, authentication, destination options, mobility, HIP, shim6.
+/// IPv6 extension headers that precede an L4 header: hop-by-hop options, routing, authentication,
+/// destination options, mobility, HIP, shim6.
 const EXTENSIONS: [u8; 7] = [0, 43, 51, 60, 135, 139, 140];
 
-/// Reason why a frame is left to the catch-all rule.
+/// Reason why the NIC leaves a frame to the catch-all rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub(super) enum CatchAllReason {
-    /// EtherType other than IPv4 and IPv6.
+    /// Catch-all rule takes the frame: EtherType other than IPv4 and IPv6.
     NotIp,
-    /// Malformed IP header.
+    /// Catch-all rule takes the frame: malformed IP header.
     DamagedIp,
-    /// Packet that ends within its L4 header.
+    /// Catch-all rule takes the frame: the packet ends within its L4 header.
     TruncatedL4,
-    /// Frame whose hashed bytes are missing in the file.
+    /// Catch-all rule takes the frame: hashed bytes are missing in the file.
     CutInFile,
-    /// Frame shorter than an Ethernet header.
+    /// Catch-all rule takes the frame: it is shorter than an Ethernet header.
     TooShort,
 }
 
-/// Reason why a frame is hashed by its addresses only.
+/// Reason why the NIC hashes only a frame's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub(super) enum HostsReason {
-    /// IP fragment, which has no usable ports.
+    /// Only the addresses are hashed: IP fragment, which has no usable ports.
     Fragments,
-    /// IP protocol other than TCP and UDP.
+    /// Only the addresses are hashed: IP protocol other than TCP and UDP.
     OtherProtocols,
-    /// IPv6 extension header in front of the L4 header.
+    /// Only the addresses are hashed: IPv6 extension header in front of the L4 header.
     ExtensionHeaders,
-    /// Configuration `rss.hash = "l3"`.
+    /// Only the addresses are hashed: configuration `rss.hash = "l3"`.
     HashL3,
 }
 
-/// Converter of frames to the NIC's view, with a buffer that completes truncated frames.
+/// Converter of a file's frames to the NIC's view, with a buffer that completes truncated frames.
 pub(super) struct NicView {
     /// Headers of a truncated frame, completed with zeros.
     filled: [u8; MOST],
@@ -58,15 +59,15 @@ impl Default for NicView {
     }
 }
 
-/// Frame as the NIC would see it.
+/// Simulated frame as the NIC would see it.
 pub(super) struct NicFrame<'a> {
     /// Layers, offsets and flags of the frame's headers.
     pub(super) class: FrameClass,
     /// Bytes of the frame, completed with zeros if the file lacks some.
     pub(super) bytes: &'a [u8],
-    /// `true` if bytes that decide the queue are missing in the file.
+    /// `true` if bytes of the frame that decide the queue are missing in the file.
     cut: bool,
-    /// Bytes of the frame on the wire.
+    /// Length of the frame on the wire in bytes.
     len: u32,
 }
 
@@ -119,19 +120,20 @@ impl NicView {
 }
 
 impl NicFrame<'_> {
-    /// Returns the hash profile of the frame.
+    /// Returns the RSS profile of the frame: its flow rule and hashed fields.
     #[inline]
     pub(super) fn profile(&self, depth: HashDepth) -> Profile {
         self.class.profile(depth)
     }
 
-    /// Returns the RSS hash of the frame over `fields`, or `None` if the frame is not hashed.
+    /// Returns the RSS hash of the frame over the header fields `fields`, or `None` if it is not
+    /// hashed.
     #[inline]
     pub(super) fn hash(&self, fields: HashFields, toeplitz: &Toeplitz) -> Option<u32> {
         self.class.hash(self.bytes, fields, toeplitz)
     }
 
-    /// Returns the number of bytes on the wire that the view does not have.
+    /// Returns the number of the frame's bytes on the wire that the view does not have.
     pub(super) fn missing(&self) -> u32 {
         let here = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
         self.len.saturating_sub(here)

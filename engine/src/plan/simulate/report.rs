@@ -4,82 +4,83 @@ use crate::stats::traffic::Volume;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Settings that determine how frames are spread over queues.
+/// Configuration that determines how frames are spread over queues.
 #[derive(Clone, Debug, Serialize)]
 pub struct SimulatedSpread {
-    /// Value of `capture.mode`.
+    /// Value of `capture.mode` in the simulation.
     pub mode: String,
-    /// Value of `capture.queues`, or its default.
+    /// Value of `capture.queues` in the simulation, or its default.
     pub queues: u16,
-    /// Value of `rss.hash`.
+    /// Value of `rss.hash` in the simulation.
     pub hash: String,
-    /// Value of `rss.inner`.
+    /// Value of `rss.inner` in the simulation.
     pub inner: bool,
-    /// Value of `rss.key`.
+    /// Value of `rss.key` in the simulation.
     pub key: String,
-    /// `true` if the key gives both directions of a flow the same hash.
+    /// `true` if the RSS key gives both directions of a flow the same hash.
     pub symmetric: bool,
-    /// Value of `rss.table_size`.
+    /// Value of `rss.table_size` in the simulation.
     pub table_size: u32,
-    /// Value of `rss.weights`.
+    /// Value of `rss.weights` in the simulation.
     pub weights: Vec<u32>,
-    /// Notes on these settings for the user.
+    /// Notes for the user on the simulated settings.
     pub notes: Vec<String>,
 }
 
 /// Flows and frames that one queue would receive.
 #[derive(Clone, Debug, Serialize)]
 pub struct SimulatedQueue {
-    /// Queue index.
+    /// Index of the simulated queue.
     pub queue: u16,
     /// Number of flows with a direction on this queue. A flow whose directions are split counts on
     /// two queues.
     pub flows: u64,
-    /// Frames and bytes of the queue.
+    /// Frames and bytes that the queue would receive.
     #[serde(flatten)]
     pub load: Volume,
 }
 
-/// Load of the busiest queue divided by the mean load; 1 is even, `None` means no load.
+/// Load of the busiest queue divided by the queues' mean load; 1 is even, `None` means no load.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Skew {
-    /// Load of the busiest queue divided by the mean, in frames.
+    /// Load of the busiest queue divided by the queues' mean, in frames.
     pub frames: Option<f64>,
-    /// Load of the busiest queue divided by the mean, in bytes.
+    /// Load of the busiest queue divided by the queues' mean, in bytes.
     pub bytes: Option<f64>,
 }
 
-/// Load by reason. Every reason is listed, including those with no frames.
+/// Frames and bytes not hashed by ports, by reason. Every reason is listed, including those with no
+/// frames.
 #[derive(Clone, Debug, Serialize)]
 pub struct ByReason {
-    /// Load of all reasons together.
+    /// Frames and bytes of all reasons together.
     #[serde(flatten)]
     pub load: Volume,
-    /// Load of each reason, by the reason's name.
+    /// Frames and bytes of each reason, by the reason's name.
     pub reasons: BTreeMap<&'static str, Volume>,
 }
 
-/// Number of flows seen in both directions, and of those split over two queues.
+/// Number of simulated flows seen in both directions, and of those split over two queues.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Directions {
-    /// Number of flows seen in both directions.
+    /// Number of simulated flows seen in both directions.
     pub both: u64,
-    /// Number of flows whose two directions are on different queues.
+    /// Number of simulated flows whose two directions are on different queues.
     pub split: u64,
 }
 
-/// One of the heaviest flows.
+/// One of the heaviest flows of a simulation.
 #[derive(Clone, Debug, Serialize)]
 pub struct HeaviestFlow {
-    /// Protocol and both ends of the flow.
+    /// Protocol and both ends of the heavy flow.
     pub flow: String,
     /// Community ID of the flow. `None` for flows without IP, for fragments, and for ICMP, whose
     /// messages have several IDs.
     pub community_id: Option<String>,
-    /// Frames and bytes of the flow.
+    /// Frames and bytes of the heavy flow.
     #[serde(flatten)]
     pub load: Volume,
-    /// Queues of the flow: one, or two if its directions are split.
+    /// Queues of the heavy flow: one, or two if its directions are split.
     pub queues: Vec<u16>,
 }
 
@@ -88,18 +89,18 @@ pub struct HeaviestFlow {
 pub struct SuggestedSetting {
     /// Configuration key, such as `rss.hash`.
     pub key: &'static str,
-    /// Suggested value, in the form that `--set` takes.
+    /// Suggested value of the configuration key, in the form that `--set` takes.
     pub value: String,
-    /// `true` if the suggested value differs from the present one.
+    /// `true` if the suggested value differs from the configured one.
     pub changes: bool,
-    /// Reason for the suggestion.
+    /// Reason for the suggested configuration value.
     pub why: String,
 }
 
-/// Suggested settings that spread the load better.
+/// Suggested settings that spread the load of the queues better.
 #[derive(Clone, Debug, Serialize)]
 pub struct Suggestion {
-    /// Suggestion for each key that was considered.
+    /// Suggested value for each configuration key that was considered.
     pub settings: Vec<SuggestedSetting>,
     /// Share of the load on the busiest queue with the present settings, 0 to 1.
     pub busiest_now: f64,
@@ -107,36 +108,36 @@ pub struct Suggestion {
     pub busiest_then: f64,
 }
 
-/// Result of a simulation.
+/// Report of a simulation: how a capture's frames spread over queues.
 #[derive(Clone, Debug, Serialize)]
 pub struct SimulationReport {
-    /// Settings that determined the spread.
+    /// Settings that determined the simulated spread over queues.
     pub spread: SimulatedSpread,
-    /// Number of frames on all queues.
+    /// Number of frames that the simulated queues receive.
     pub frames: u64,
-    /// Bytes on the wire of the frames on all queues.
+    /// Bytes on the wire of the frames that the simulated queues receive.
     pub bytes: u64,
-    /// Number of flows, both directions together.
+    /// Number of simulated flows, both directions together.
     pub flows: u64,
-    /// Seconds from the first time stamp to the last.
+    /// Seconds from the first to the last time stamp of the simulated frames.
     pub seconds: f64,
-    /// Flows and frames of each queue.
+    /// Flows and frames of each simulated queue.
     pub queues: Vec<SimulatedQueue>,
-    /// Imbalance of the queues.
+    /// Imbalance of the simulated queues: the busiest queue's load divided by the mean.
     pub skew: Skew,
-    /// Frames that are not hashed and therefore go to queue 0.
+    /// Frames that the NIC does not hash and that therefore go to queue 0.
     pub catch_all: ByReason,
-    /// Frames that are hashed by their addresses only.
+    /// Frames of which the NIC hashes only the addresses.
     pub addresses_only: ByReason,
-    /// Frames that a rule drops; they are on no queue.
+    /// Frames that a flow rule drops; they are on no queue.
     pub dropped: Volume,
-    /// Frames that match no rule and are left to the kernel; they are on no queue.
+    /// Frames that match no flow rule and are left to the kernel; they are on no queue.
     pub left: Volume,
-    /// Number of flows seen in both directions, and of those split over two queues.
+    /// Number of simulated flows seen in both directions, and of those split over two queues.
     pub directions: Directions,
-    /// Heaviest flows, by bytes.
+    /// Heaviest flows of the simulation, by bytes.
     pub heaviest: Vec<HeaviestFlow>,
-    /// Suggested settings, if they were requested.
+    /// Settings that the simulation suggests, if they were requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suggestion: Option<Suggestion>,
 }

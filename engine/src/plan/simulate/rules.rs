@@ -11,29 +11,29 @@ use crate::{
 };
 use wqcap_rss::{FrameClass, L3, L4};
 
-/// TPID of the IEEE 802.1Q customer tag, which a rule's `vlan` matches.
+/// TPID of the IEEE 802.1Q customer tag, which a flow rule's `vlan` matches.
 const TPID_CVLAN: [u8; 2] = [0x81, 0x00];
 
 /// Flow rules of a plan, in the order in which the NIC tries them.
 pub(super) struct Rules {
-    /// QPs and rules, the rules sorted by priority.
+    /// QPs and flow rules, the rules sorted by priority.
     pub(super) steering: Steering,
-    /// `true` if a rule matches inner headers, so that tunnels must be parsed.
+    /// `true` if a flow rule matches inner headers, so that tunnels must be parsed.
     pub(super) match_tunnels: bool,
 }
 
-/// Destination of a frame.
+/// Destination of a simulated frame.
 pub(super) enum FrameDestination {
     /// Index of the QP in [`Steering::qps`] that takes the frame.
     Qp(usize),
-    /// Dropped by a rule.
+    /// Frame that a flow rule drops.
     Dropped,
-    /// Left to the kernel, because no rule takes the frame.
+    /// Frame left to the kernel, because no flow rule takes it.
     Left,
 }
 
 impl Rules {
-    /// Sorts the rules of a steering by priority.
+    /// Sorts the flow rules of a steering by priority.
     pub(super) fn new(mut steering: Steering) -> Self {
         steering.rules.sort_by_key(|rule| rule.priority);
         let asks = |spec: &FlowSpec| {
@@ -49,7 +49,7 @@ impl Rules {
         }
     }
 
-    /// Returns the destination of a frame, whose tunnelled packet is `inner`.
+    /// Returns the destination of a simulated frame, whose tunnelled packet is `inner`.
     pub(super) fn fate(
         &self,
         seen: &NicFrame<'_>,
@@ -112,7 +112,7 @@ fn takes(spec: &FlowSpec, seen: &NicFrame<'_>, inner: Option<&TunnelledFrame<'_>
     }
 }
 
-/// Returns `true` if a rule for this IP version takes a packet.
+/// Returns `true` if a flow rule for this IP version takes a packet.
 ///
 /// The NIC's parser does not recognize a packet that ends within its L4 header. Only rules without
 /// an IP layer take it.
@@ -120,7 +120,7 @@ fn is_packet(class: &FrameClass, version: L3) -> bool {
     class.l3 == version && !class.truncated_l4
 }
 
-/// Returns `true` if the masked bits of a value match.
+/// Returns `true` if the masked bits of a header field match a flow rule's value.
 fn agrees<T>(value: T, wanted: Masked<T>) -> bool
 where
     T: Copy + PartialEq + std::ops::BitAnd<Output = T>,
@@ -128,7 +128,7 @@ where
     value & wanted.mask == wanted.value & wanted.mask
 }
 
-/// Returns `true` if a frame's destination MAC address matches.
+/// Returns `true` if a frame's destination MAC address matches a flow rule's.
 fn is_to(frame: &[u8], dst: Masked<[u8; 6]>) -> bool {
     let bytes = frame.first_chunk::<6>().copied().unwrap_or_default();
     let pairs = bytes.iter().zip(dst.value.iter().zip(&dst.mask));
@@ -155,7 +155,7 @@ fn addresses(seen: &NicFrame<'_>, version: L3) -> (u128, u128) {
     (number(from), number(to))
 }
 
-/// Returns `true` if a frame's source and destination ports match.
+/// Returns `true` if a frame's source and destination ports match those of a flow rule.
 fn are_between(seen: &NicFrame<'_>, src: Masked<u16>, dst: Masked<u16>) -> bool {
     let [a, b, c, d] = seen.class.ports(seen.bytes).copied().unwrap_or_default();
     agrees(u16::from_be_bytes([a, b]), src) && agrees(u16::from_be_bytes([c, d]), dst)

@@ -18,30 +18,31 @@ use crate::{
 };
 use wqcap_rss::{HashDepth, IndirectionTable, Profile, RssKey, Toeplitz};
 
-/// Configuration applied to frames without a NIC.
+/// Simulation of a configuration: it spreads a file's frames over queues without a NIC.
 pub struct Simulation {
-    /// Settings that determine the spread.
+    /// Settings that determine the spread of frames over queues.
     spread: SimulatedSpread,
-    /// Headers that the hash covers.
+    /// Headers that the RSS hash covers.
     depth: HashDepth,
     /// Flow rules that a run would install.
     rules: Rules,
-    /// Toeplitz hash with the configured key.
+    /// Toeplitz hash with the configured RSS key.
     toeplitz: Toeplitz,
-    /// Indirection table from hash to queue.
+    /// RSS indirection table from hash to queue.
     table: IndirectionTable,
-    /// NIC's view of the whole frame.
+    /// NIC's view of the whole simulated frame.
     outer_view: NicView,
-    /// NIC's view of the packet inside a tunnel.
+    /// NIC's view of the packet inside a simulated frame's tunnel.
     inner_view: NicView,
-    /// Frames counted so far.
+    /// Counts of the simulated frames so far.
     tally: Tally,
-    /// Load under other settings; `None` if no suggestion is requested.
+    /// Load of the queues under other settings; `None` if no suggestion is requested.
     candidates: Option<Candidates>,
 }
 
 impl Simulation {
-    /// Creates a simulation of `config`. With `suggest`, other settings are measured too.
+    /// Creates a simulation of `config`. With `suggest`, it also measures the load under other
+    /// settings.
     ///
     /// # Errors
     /// The RSS key, the table size, the weights or the number of queues is invalid, or a run would
@@ -90,7 +91,7 @@ impl Simulation {
     }
 
     /// Counts an Ethernet frame of `len` bytes on the wire, of which the file holds `bytes`,
-    /// stamped at `ns`.
+    /// time-stamped `ns`.
     pub fn frame(&mut self, bytes: &[u8], len: u32, ns: u64) {
         self.tally.stamp(ns);
         let outer = self.outer_view.frame(bytes, len);
@@ -133,8 +134,8 @@ impl Simulation {
         }
     }
 
-    /// Returns the result. A suggestion has at most `most_queues` queues, or the configured number
-    /// if that is larger.
+    /// Returns the report of the simulation. A suggestion has at most `most_queues` queues, or the
+    /// configured number if that is larger.
     #[must_use]
     pub fn report(self, most_queues: u16) -> SimulationReport {
         self.tally.report(self.spread, self.candidates, most_queues)

@@ -11,40 +11,43 @@ use crate::stats::traffic::Volume;
 use strum::VariantNames;
 use wqcap_rss::{HashDepth, IndirectionTable, RssKey, Toeplitz};
 
-/// Number of buckets by which load is counted: one for each value of the low 13 bits of a hash.
+/// Number of hash buckets by which load is counted: one for each value of the low 13 bits of a
+/// hash.
 const BUCKETS: usize = IndirectionTable::MAX_SIZE as usize;
 /// Accepted ratio of the busiest queue's share to the best share, in exchange for fewer queues or
-/// for whole flows.
+/// for flows that are not split.
 const AS_GOOD: f64 = 1.1;
-/// Maximum ratio of the new to the old share of the busiest queue at which a change is suggested.
+/// Maximum ratio of the new to the old share of the busiest queue at which a change of settings is
+/// suggested.
 const WORTH_IT: f64 = 0.95;
-/// Minimum share of fragments among frames at which they are taken into account.
+/// Minimum share of IP fragments among frames at which they are taken into account.
 const MANY_FRAGMENTS: f64 = 0.01;
-/// Weight of a full share; weights are integers up to this value before they are reduced.
+/// Weight of a queue with a full share; weights are integers up to this value before they are
+/// reduced.
 const WEIGHT: f64 = 16.0;
 
-/// Load under each kind of hash.
+/// Load of the simulated frames under each kind of RSS hash.
 pub(super) struct Candidates {
-    /// Kinds of hash that are measured.
+    /// Kinds of RSS hash that are measured.
     ways: Vec<HashChoice>,
-    /// Load of frames that no hash covers, which go to queue 0.
+    /// Load of the frames that no RSS hash covers, which go to queue 0.
     fixed: Volume,
 }
 
-/// Kind of hash, and the load by hash bits under it.
+/// Kind of RSS hash, and the load by hash bits under it.
 struct HashChoice {
-    /// Headers that the hash covers.
+    /// Headers that the RSS hash covers.
     depth: HashDepth,
-    /// `true` if the key is symmetric.
+    /// `true` if the Toeplitz key is symmetric.
     symmetric: bool,
-    /// Toeplitz hash with the key.
+    /// Toeplitz hash with the measured key.
     toeplitz: Toeplitz,
-    /// Load by the low bits of the hash.
+    /// Load by the low bits of the RSS hash.
     buckets: Vec<Volume>,
 }
 
 impl Candidates {
-    /// Creates empty counts for `key` and the symmetric key, with both hash depths.
+    /// Creates empty load counts for `key` and the symmetric key, with both hash depths.
     pub(super) fn new(key: &RssKey) -> Self {
         let mut keys = vec![*key];
         if !key.is_symmetric() {
@@ -66,7 +69,7 @@ impl Candidates {
         }
     }
 
-    /// Counts a frame under each kind of hash.
+    /// Counts a simulated frame under each kind of RSS hash.
     pub(super) fn count(&mut self, seen: &NicFrame<'_>, len: u32) {
         for (i, way) in self.ways.iter_mut().enumerate() {
             let profile = seen.profile(way.depth);
@@ -79,7 +82,7 @@ impl Candidates {
         }
     }
 
-    /// Suggests settings, or returns `None` without any frames.
+    /// Suggests settings that spread the load better, or returns `None` without any frames.
     pub(super) fn suggest(
         &self,
         now: &SimulatedSpread,
@@ -173,7 +176,8 @@ impl Candidates {
         };
         let (l3, l4) = (busiest(HashDepth::L3), busiest(HashDepth::L4));
         let compared = format!(
-            "over {most} queues the busiest would have {} by addresses and ports, {} by addresses alone",
+            "over {most} queues the busiest one would have {} of the load when addresses and ports are hashed, {} when only \
+             addresses are",
             percent(l4),
             percent(l3)
         );
@@ -199,7 +203,8 @@ impl Candidates {
         }
     }
 
-    /// Suggests `capture.queues`: the smallest number that is nearly as good as the best.
+    /// Suggests `capture.queues`: the smallest number that spreads the load nearly as well as the
+    /// best.
     fn queues(
         &self,
         choice: &mut Choice,
@@ -227,7 +232,7 @@ impl Candidates {
         let catch_all = part(self.fixed, self.total());
         let cause = if catch_all >= best * 0.8 {
             format!(
-                ", because the catch-all's {} stay on queue 0",
+                ", because the catch-all rule's {} stay on queue 0",
                 percent(catch_all)
             )
         } else if top >= best * 0.8 {
@@ -237,12 +242,12 @@ impl Candidates {
         };
         let why = if queues == most {
             format!(
-                "the busiest queue has {}; fewer queues than {most} spread worse{cause}",
+                "the busiest queue has {} of the load; fewer queues than {most} spread it worse{cause}",
                 percent(busiest)
             )
         } else {
             format!(
-                "the busiest queue has {}, and no number of queues up to {most} lowers it below {}{cause}",
+                "the busiest queue has {} of the load, and no number of queues up to {most} lowers that below {}{cause}",
                 percent(busiest),
                 percent(best)
             )
@@ -255,8 +260,8 @@ impl Candidates {
         }
     }
 
-    /// Suggests `rss.weights` that compensate for the load of the catch-all on queue 0, which is
-    /// permanent.
+    /// Suggests `rss.weights` that compensate for the load of the catch-all rule on queue 0, which
+    /// is permanent.
     ///
     /// Single flows are not compensated: their table entries are random and change with the next
     /// connection.
@@ -280,19 +285,19 @@ impl Candidates {
         let why = if uneven {
             choice.weights = weights;
             format!(
-                "the catch-all adds {} to the share of queue 0; with fewer table entries for queue 0, the busiest queue \
-                 has {} instead of {}",
+                "the catch-all rule adds {} of the load to queue 0; with fewer table entries for queue 0, the busiest \
+                 queue has {} instead of {}",
                 percent(catch_all),
                 percent(weighted),
                 percent(equal)
             )
         } else if catch_all > 0.0 {
             format!(
-                "equal: the catch-all's {} on queue 0 need no other weights",
+                "equal: the catch-all rule's {} of the load on queue 0 need no other weights",
                 percent(catch_all)
             )
         } else {
-            "equal: no frames go to the catch-all".into()
+            "equal: no frames go to the catch-all rule".into()
         };
         let same = choice.weights == now || (choice.weights.is_empty() && all_equal(now));
         SuggestedSetting {
@@ -303,7 +308,7 @@ impl Candidates {
         }
     }
 
-    /// Returns the load of all frames.
+    /// Returns the load of all simulated frames.
     fn total(&self) -> Volume {
         let mut total = self.fixed;
         for bucket in self.ways.first().iter().flat_map(|way| &way.buckets) {
@@ -331,26 +336,26 @@ impl Candidates {
     }
 }
 
-/// Settings under which load is evaluated.
+/// Settings under which the load of the queues is evaluated.
 #[derive(Clone)]
 struct Choice {
-    /// `true` if the key is symmetric.
+    /// `true` if the Toeplitz key is symmetric.
     symmetric: bool,
-    /// Headers that the hash covers.
+    /// Headers that the RSS hash covers.
     depth: HashDepth,
-    /// Number of queues.
+    /// Number of receive queues.
     queues: u16,
-    /// Weights of the queues; empty for equal weights.
+    /// Share weights of the queues; empty for equal weights.
     weights: Vec<u32>,
 }
 
-/// Returns the share of `load` in `total`, by frames or by bytes, whichever is larger.
+/// Returns `load` as a share of `total`, by frames or by bytes, whichever is larger.
 fn part(load: Volume, total: Volume) -> f64 {
     let of = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     of(load.frames, total.frames).max(of(load.bytes, total.bytes))
 }
 
-/// Formats a share as a percentage with one decimal.
+/// Formats a share of the load as a percentage with one decimal.
 fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
 }
@@ -359,7 +364,7 @@ fn all_equal(weights: &[u32]) -> bool {
     weights.windows(2).all(|pair| pair[0] == pair[1])
 }
 
-/// Returns the greatest common divisor.
+/// Returns the greatest common divisor of two weights.
 fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -12,31 +12,31 @@ use crate::stats::traffic::Volume;
 use std::cmp::Reverse;
 use strum::VariantNames;
 
-/// Number of flows in the list of the heaviest.
+/// Number of flows in a simulation's list of the heaviest flows.
 const HEAVIEST: usize = 10;
 
-/// Counts of frames by destination.
+/// Counts of simulated frames by destination.
 pub(super) struct Tally {
-    /// Frames and bytes by queue.
+    /// Frames and bytes of each simulated queue.
     queues: Vec<Volume>,
-    /// Frames that a rule drops.
+    /// Frames that a flow rule drops.
     pub(super) dropped: Volume,
-    /// Frames that are left to the kernel.
+    /// Frames that no flow rule takes and that are left to the kernel.
     pub(super) left: Volume,
-    /// Frames that are not hashed, by reason.
+    /// Frames that the NIC does not hash, by reason.
     catch_all: [Volume; CatchAllReason::VARIANTS.len()],
-    /// Frames that are hashed by their addresses only, by reason.
+    /// Frames of which the NIC hashes only the addresses, by reason.
     hosts: [Volume; HostsReason::VARIANTS.len()],
-    /// Flows with their load and queues.
+    /// Simulated flows with their load and queues.
     flows: Flows,
-    /// Earliest time stamp, in nanoseconds since 1970.
+    /// Earliest time stamp of the simulated frames, in nanoseconds since 1970.
     first_ns: u64,
-    /// Latest time stamp, in nanoseconds since 1970.
+    /// Latest time stamp of the simulated frames, in nanoseconds since 1970.
     last_ns: u64,
 }
 
 impl Tally {
-    /// Creates empty counts for this many queues.
+    /// Creates empty frame counts for this many queues.
     pub(super) fn new(queues: u16) -> Self {
         Self {
             queues: vec![Volume::default(); usize::from(queues)],
@@ -50,13 +50,13 @@ impl Tally {
         }
     }
 
-    /// Extends the time range by a frame's time stamp.
+    /// Extends the time range of the simulated frames by a time stamp.
     pub(super) fn stamp(&mut self, ns: u64) {
         self.first_ns = self.first_ns.min(ns);
         self.last_ns = self.last_ns.max(ns);
     }
 
-    /// Counts a frame for its queue and its flow.
+    /// Counts a simulated frame for its queue and its flow.
     pub(super) fn count(&mut self, seen: &NicFrame<'_>, queue: u16, len: u32) {
         if let Some(load) = self.queues.get_mut(usize::from(queue)) {
             load.count(len);
@@ -64,17 +64,17 @@ impl Tally {
         self.flows.count(seen, queue, len);
     }
 
-    /// Counts a frame that goes to queue 0 because it is not hashed.
+    /// Counts a simulated frame that goes to queue 0 because it is not hashed.
     pub(super) fn count_catch_all(&mut self, seen: &NicFrame<'_>, len: u32) {
         self.catch_all[seen.catch_all_reason() as usize].count(len);
     }
 
-    /// Counts a frame that is hashed by its addresses only.
+    /// Counts a simulated frame that is hashed by its addresses only.
     pub(super) fn count_hosts(&mut self, seen: &NicFrame<'_>, len: u32) {
         self.hosts[seen.hosts_reason() as usize].count(len);
     }
 
-    /// Returns the report, with a suggestion if `candidates` were measured.
+    /// Returns the report of the simulation, with a suggestion if `candidates` were measured.
     pub(super) fn report(
         self,
         spread: SimulatedSpread,
@@ -136,7 +136,7 @@ impl Tally {
     }
 }
 
-/// Returns the distinct queues of a flow.
+/// Returns the distinct queues of a simulated flow.
 fn queues_of(flow: &FlowLoad) -> Vec<u16> {
     let mut queues: Vec<_> = flow.queues.iter().flatten().copied().collect();
     queues.sort_unstable();
@@ -144,8 +144,8 @@ fn queues_of(flow: &FlowLoad) -> Vec<u16> {
     queues
 }
 
-/// Returns the heaviest flows by bytes. Equal flows are ordered by key, so that the result is
-/// deterministic.
+/// Returns the heaviest flows of the simulation by bytes. Equal flows are ordered by key, so that
+/// the result is deterministic.
 fn heaviest<'a>(
     flows: impl Iterator<Item = (&'a SimulatedFlow, &'a FlowLoad)>,
 ) -> Vec<HeaviestFlow> {
@@ -168,7 +168,7 @@ fn heaviest<'a>(
         .collect()
 }
 
-/// Returns the load of each reason and their sum.
+/// Returns the frames and bytes of each reason and their sum.
 fn by_reason(names: &[&'static str], loads: &[Volume]) -> ByReason {
     let mut load = Volume::default();
     loads.iter().for_each(|part| load += *part);

@@ -10,38 +10,38 @@ use wqcap_rss::{L3, L4};
 
 /// UDP port of VXLAN, in network byte order.
 const VXLAN_PORT: [u8; 2] = 4789u16.to_be_bytes();
-/// VXLAN flag that the network identifier is valid.
+/// Flag of a VXLAN header that its network identifier is valid.
 const VNI_VALID: u8 = 0x08;
-/// Maximum bytes of an inner packet that are parsed for headers.
+/// Maximum bytes of a tunnel's inner packet that are parsed for headers.
 const MOST: usize = 256;
 
-/// Kind of tunnel.
+/// Kind of tunnel around a packet: VXLAN or GRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TunnelKind {
-    /// VXLAN with its network identifier.
+    /// VXLAN tunnel with its network identifier.
     Vxlan { vni: u32 },
-    /// GRE, version 0.
+    /// GRE tunnel, version 0.
     Gre,
 }
 
-/// Beginning of the packet in a tunnel, with an empty Ethernet header in front if the tunnel has
-/// none.
+/// Beginning of the packet in a tunnel, with an empty Ethernet header in front if the tunnel
+/// carries none.
 pub(super) struct TunnelContent {
-    /// Kind of tunnel.
+    /// Kind of tunnel around the packet.
     tunnel: TunnelKind,
-    /// Bytes of the inner packet.
+    /// Bytes of the tunnel's inner packet.
     bytes: [u8; MOST],
-    /// Number of valid bytes in `bytes`.
+    /// Number of valid bytes in the buffer of the inner packet.
     there: usize,
-    /// Number of bytes that the file lacks.
+    /// Number of the inner packet's bytes that the file lacks.
     missing: u32,
 }
 
 /// Packet in a tunnel as the NIC would see it.
 pub(super) struct TunnelledFrame<'a> {
-    /// Kind of tunnel.
+    /// Kind of tunnel around the packet.
     pub(super) tunnel: TunnelKind,
-    /// NIC's view of the inner packet.
+    /// NIC's view of the tunnel's inner packet.
     pub(super) seen: NicFrame<'a>,
 }
 
@@ -74,7 +74,7 @@ impl TunnelContent {
         Some(it)
     }
 
-    /// Returns the inner packet as the NIC would see it.
+    /// Returns the tunnel's inner packet as the NIC would see it.
     pub(super) fn inner_frame<'a>(&'a self, view: &'a mut NicView) -> TunnelledFrame<'a> {
         let there = &self.bytes[..self.there];
         let len = u32::try_from(there.len()).unwrap_or(u32::MAX);
@@ -85,8 +85,8 @@ impl TunnelContent {
     }
 }
 
-/// Kind of tunnel, EtherType of the inner packet if it has no Ethernet header, and the inner
-/// packet.
+/// Found tunnel: its kind, the EtherType of the inner packet if that has no Ethernet header, and
+/// the inner packet.
 type Found<'a> = Option<(TunnelKind, Option<u16>, &'a [u8])>;
 
 /// Parses the VXLAN packet in `datagram`, which begins with a UDP header.
@@ -98,7 +98,7 @@ fn vxlan(datagram: &[u8]) -> Found<'_> {
     is_vxlan.then_some((TunnelKind::Vxlan { vni }, None, inner))
 }
 
-/// Parses the content of `packet`, which begins with a GRE header.
+/// Parses the content of a GRE tunnel's `packet`, which begins with a GRE header.
 fn gre(packet: &[u8]) -> Found<'_> {
     let gre = Gre::new(packet).ok().filter(|it| it.version() == 0)?;
     let inner = packet.get(gre.header_len()..)?;

@@ -6,7 +6,7 @@ use crate::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Returns the readable text of the match that flow specs make.
+/// Returns the readable text of the frames that flow specs match.
 #[must_use]
 pub fn describe(specs: &[FlowSpec]) -> String {
     let mut words = Vec::new();
@@ -72,7 +72,8 @@ pub fn describe(specs: &[FlowSpec]) -> String {
     }
 }
 
-/// Appends the text of an IP packet's match: version, networks (address and mask) and protocol.
+/// Appends the text of a flow rule's match of IP packets: version, networks (address and mask) and
+/// protocol.
 fn packet(
     words: &mut Vec<String>,
     version: &str,

@@ -23,18 +23,18 @@ use crate::{
 use serde::Serialize;
 use wqcap_rss::profile::Profile;
 
-/// Maximum number of matches from one expression.
+/// Maximum number of frame matches from one filter expression.
 const MOST: usize = 256;
 /// Maximum number of VLAN tags that NICs parse.
 const MOST_TAGS: u32 = 2;
-/// EtherTypes of service VLAN tags.
+/// EtherTypes of service VLAN tags (S-VLAN).
 const STAGS: [u16; 2] = [SERVICE_VLAN, OLD_QINQ];
-/// Smallest EtherType; smaller values in its field are lengths (IEEE 802.3).
+/// Smallest EtherType of an Ethernet frame; smaller values in its field are lengths (IEEE 802.3).
 const FIRST_ETHERTYPE: u16 = 0x0600;
 /// Extension headers of IPv6 (IANA, "IPv6 Extension Header Types") without ESP, whose payload is
 /// encrypted.
 const EXTENSIONS: [u8; 8] = [0, 43, 51, 60, 135, 139, 140, FRAGMENT];
-/// Fragment header of IPv6.
+/// Next-header value of the IPv6 fragment header.
 const FRAGMENT: u8 = 44;
 /// Mask of the more-fragments flag and the offset in bytes 6 and 7 of an IPv4 header.
 const FRAGMENT_BITS: [u8; 2] = [0x3f, 0xff];
@@ -42,33 +42,34 @@ const FRAGMENT_BITS: [u8; 2] = [0x3f, 0xff];
 /// Split of a filter expression between the NIC and the software.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Split {
-    /// Readable text of the matches that the NIC applies.
+    /// Readable text of the frame matches that the NIC applies.
     pub nic: Vec<String>,
-    /// Expression that the software applies: the whole filter, because rules are less precise.
+    /// Filter expression that the software applies: the whole filter, because flow rules are less
+    /// precise.
     pub software: String,
-    /// Matches that the NIC applies.
+    /// Frame matches that the NIC applies.
     #[serde(skip)]
     pub(super) matches: Vec<FrameMatch>,
-    /// Matches whose IPv4 fragments some NICs do not take, by this match or another.
+    /// Frame matches whose IPv4 fragments some NICs take neither by this match nor by another.
     #[serde(skip)]
     pub(super) fragments: Vec<FrameMatch>,
 }
 
 impl Split {
-    /// Splits `filter` between the NIC and the software.
+    /// Splits the filter expression of `filter` between the NIC and the software.
     ///
     /// # Errors
     /// Rules cannot express any part of the filter; the error is the reason.
     pub(super) fn from_filter(filter: &Filter) -> Result<Self, String> {
         let known = filter
             .constraints()
-            .ok_or("it has too many alternatives, or a loop such as that of protochain")?;
+            .ok_or("the filter has too many alternatives, or a loop such as that of protochain")?;
         let (mut matches, mut fragments) = (Vec::new(), Vec::new());
         for it in known.iter().flat_map(matches_of) {
             if it == FrameMatch::default() {
                 return Err(
-                    "it keeps frames with any MAC destination, EtherType, IP address, protocol and port, and rules can \
-                     match only these fields"
+                    "the filter keeps frames with any MAC destination, EtherType, IP address, protocol and port, and \
+                     rules can match only these fields"
                         .into(),
                 );
             }
@@ -80,7 +81,7 @@ impl Split {
         fragments.retain(|it| !it.has_its_fragments_taken_by(&matches));
         if matches.len() > MOST {
             return Err(format!(
-                "it expands to {} matches; at most {MOST} are supported",
+                "the filter expands to {} matches; at most {MOST} are supported",
                 matches.len()
             ));
         }
@@ -93,7 +94,7 @@ impl Split {
         })
     }
 
-    /// Checks that the rules take every frame that another filter keeps.
+    /// Checks that the flow rules take every frame that another capture filter keeps.
     ///
     /// # Errors
     /// The rules miss frames of the filter; the error names a missing match.
@@ -103,7 +104,7 @@ impl Split {
         match other.matches.iter().find(|it| !is_taken(it)) {
             None => Ok(()),
             Some(missing) => Err(format!(
-                "the NIC's rules were derived from {:?} and do not take {}",
+                "the NIC's rules were derived from {:?} and do not take {}; restart the capture with the new filter",
                 self.software,
                 describe(&missing.specs(Profile::CatchAll))
             )),
@@ -111,7 +112,7 @@ impl Split {
     }
 }
 
-/// Adds a match unless another covers it, and removes the matches that it covers.
+/// Adds a frame match unless another covers it, and removes the matches that it covers.
 fn add(matches: &mut Vec<FrameMatch>, it: FrameMatch) {
     if !matches.iter().any(|old| old.covers(&it)) {
         matches.retain(|old| !it.covers(old));
@@ -119,7 +120,7 @@ fn add(matches: &mut Vec<FrameMatch>, it: FrameMatch) {
     }
 }
 
-/// Returns matches that together take every frame that fulfils the constraints.
+/// Returns frame matches that together take every frame that fulfils the filter's constraints.
 fn matches_of(known: &Constraints) -> Vec<FrameMatch> {
     let mut it = FrameMatch::default();
     for (i, at) in (0..6).enumerate() {
@@ -154,7 +155,8 @@ fn behind_tags(known: &Constraints, it: FrameMatch, at: u32, tags: u32) -> Vec<F
     }
 }
 
-/// Adds the identifier of a C-VLAN tag to the match. Rules match it only in the first tag.
+/// Adds the identifier of a C-VLAN tag to the frame match. Flow rules match it only in the first
+/// tag.
 fn tagged(known: &Constraints, it: FrameMatch, at: u32, tags: u32) -> FrameMatch {
     let [high, low] = [2, 3].map(|i| known.byte(OffsetOrigin::Start, at + i));
     let mask = u16::from_be_bytes([high.mask, low.mask]) & VLAN_ID;
@@ -168,7 +170,7 @@ fn tagged(known: &Constraints, it: FrameMatch, at: u32, tags: u32) -> FrameMatch
     FrameMatch { vlan, ..it }
 }
 
-/// Returns the matches of IPv4 packets whose header begins at offset `header`.
+/// Returns the frame matches of IPv4 packets whose header begins at offset `header`.
 ///
 /// If the constraints are on the EtherType only, `plain` is added: it takes malformed packets too.
 fn ipv4(known: &Constraints, it: FrameMatch, header: u32, plain: FrameMatch) -> Vec<FrameMatch> {
@@ -196,7 +198,7 @@ fn ipv4(known: &Constraints, it: FrameMatch, header: u32, plain: FrameMatch) -> 
     with_broken(packet, it, plain)
 }
 
-/// Returns the matches of IPv6 packets whose header begins at offset `header`.
+/// Returns the frame matches of IPv6 packets whose header begins at offset `header`.
 fn ipv6(known: &Constraints, it: FrameMatch, header: u32, plain: FrameMatch) -> Vec<FrameMatch> {
     let next = |at| {
         let bits = known.byte(OffsetOrigin::Start, header + at);
@@ -223,7 +225,7 @@ fn ipv6(known: &Constraints, it: FrameMatch, header: u32, plain: FrameMatch) -> 
     }
 }
 
-/// Returns the match `packet`, and also `plain`, which takes malformed packets, if `packet`
+/// Returns the frame match `packet`, and also `plain`, which takes malformed packets, if `packet`
 /// constrains only the EtherType.
 fn with_broken(packet: FrameMatch, it: FrameMatch, plain: FrameMatch) -> Vec<FrameMatch> {
     let all = FrameMatch {
@@ -237,7 +239,7 @@ fn with_broken(packet: FrameMatch, it: FrameMatch, plain: FrameMatch) -> Vec<Fra
     }
 }
 
-/// Adds the TCP or UDP ports at offset `at` to the match of an unfragmented packet.
+/// Adds the TCP or UDP ports at offset `at` to the frame match of an unfragmented packet.
 fn ports(known: &Constraints, it: FrameMatch, from: OffsetOrigin, at: u32) -> FrameMatch {
     if !it.proto.is_some_and(|proto| [6, 17].contains(&proto)) {
         return it;
@@ -250,7 +252,7 @@ fn ports(known: &Constraints, it: FrameMatch, from: OffsetOrigin, at: u32) -> Fr
     }
 }
 
-/// Returns the known bits of the address of `len` bytes at offset `at`.
+/// Returns the known bits of the IP address of `len` bytes at offset `at`.
 fn number(known: &Constraints, at: u32, len: u32) -> Masked<u128> {
     (at..at + len).fold(Masked::default(), |it, at| {
         let bits = known.byte(OffsetOrigin::Start, at);
@@ -262,7 +264,8 @@ fn number(known: &Constraints, at: u32, len: u32) -> Masked<u128> {
 }
 
 impl FrameMatch {
-    /// Returns `true` if one of `others` takes the fragments of this match on every NIC.
+    /// Returns `true` if one of the frame matches `others` takes the IPv4 fragments of this match
+    /// on every NIC.
     pub(super) fn has_its_fragments_taken_by(&self, others: &[Self]) -> bool {
         self.for_fragments()
             .is_none_or(|them| others.iter().any(|it| it.covers(&them)))

@@ -10,7 +10,7 @@ use std::fmt::Display;
 use wqcap_rss::profile::{HashDepth, Profile};
 
 impl Steering {
-    /// Creates the steering of a rule table. An empty table takes no frames.
+    /// Creates the steering of a table of configured flow rules. An empty table takes no frames.
     ///
     /// # Errors
     /// A rule is invalid, or rules would duplicate frames.
@@ -36,7 +36,11 @@ impl Steering {
                 .as_ref()
                 .filter(|id| before.into_iter().any(|it| it.id.as_ref() == Some(*id)))
             {
-                refuse("id", &format!("{id:?}"), "another rule has this id".into());
+                refuse(
+                    "id",
+                    &format!("{id:?}"),
+                    "another rule has this id; give each rule its own".into(),
+                );
             }
             if rule.priority > MAX_PRIORITY {
                 refuse(
@@ -80,7 +84,7 @@ impl Steering {
         Ok(steering)
     }
 
-    /// Refuses rules of one priority that can match the same frame and lead to different
+    /// Refuses flow rules of one priority that can match the same frame and lead to different
     /// destinations.
     ///
     /// For such rules the NIC would deliver the frame twice, or choose one of them.
@@ -98,7 +102,7 @@ impl Steering {
                         format!("rule {b}"),
                         "",
                         format!(
-                            "it and rule {a} can match the same frame ({}) at the same priority, but lead to different destinations; give one of them another priority",
+                            "this rule and rule {a} can match the same frame ({}) at the same priority, but lead to different destinations; give one of them another priority",
                             describe(&first.specs)
                         ),
                     ));

@@ -7,7 +7,7 @@ use crate::{
 use std::net::IpAddr;
 use wqcap_rss::profile::{HashDepth, Profile};
 
-/// UDP port of VXLAN (RFC 7348).
+/// UDP destination port of VXLAN (RFC 7348).
 const VXLAN_PORT: u16 = 4789;
 /// Mask of a VLAN tag's identifier: 12 bits (IEEE 802.1Q).
 pub(super) const VLAN_ID: u16 = 0x0fff;
@@ -15,43 +15,43 @@ pub(super) const VLAN_ID: u16 = 0x0fff;
 /// Bit of a MAC address's first byte that is set in multicast and broadcast addresses (IEEE 802).
 const GROUP: u8 = 1;
 
-/// IP version.
+/// IP version that a flow rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ip {
     V4,
     V6,
 }
 
-/// Fields that a rule matches, without those of its profile.
+/// Fields that a flow rule matches, without those of its profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FrameMatch {
-    /// Destination MAC address.
+    /// Destination MAC address that the flow rule matches.
     pub(super) dst_mac: Masked<[u8; 6]>,
-    /// Identifier of the first C-VLAN tag.
+    /// Identifier of the first C-VLAN tag that the flow rule matches.
     pub(super) vlan: Masked<u16>,
-    /// EtherType of frames other than IP; `ip` has the IP version.
+    /// EtherType of frames other than IP that the flow rule matches; `ip` has the IP version.
     pub(super) ethertype: Option<u16>,
-    /// IP version of the packet.
+    /// IP version of the packets that the flow rule matches.
     pub(super) ip: Option<Ip>,
-    /// Source IP address; IPv4 uses the low 32 bits.
+    /// Source IP address that the flow rule matches; IPv4 uses the low 32 bits.
     pub(super) src: Masked<u128>,
-    /// Destination IP address; IPv4 uses the low 32 bits.
+    /// Destination IP address that the flow rule matches; IPv4 uses the low 32 bits.
     pub(super) dst: Masked<u128>,
-    /// IP protocol of the packet.
+    /// IP protocol of the packets that the flow rule matches.
     pub(super) proto: Option<u8>,
-    /// TCP or UDP source port.
+    /// TCP or UDP source port that the flow rule matches.
     pub(super) src_port: Masked<u16>,
-    /// TCP or UDP destination port.
+    /// TCP or UDP destination port that the flow rule matches.
     pub(super) dst_port: Masked<u16>,
-    /// VXLAN network identifier.
+    /// VXLAN network identifier that the flow rule matches.
     pub(super) vni: Option<u32>,
-    /// `true` if IPv4 fragments are not wanted. Rules cannot exclude them, so the specs do not
-    /// depend on this field.
+    /// `true` if the match does not want IPv4 fragments. Flow rules cannot exclude them, so the
+    /// specs do not depend on this field.
     pub(super) whole: bool,
 }
 
 impl FrameMatch {
-    /// Returns the match of a configured rule.
+    /// Returns the frame match of a configured flow rule.
     ///
     /// # Errors
     /// A value is out of range, or fields exclude each other.
@@ -118,7 +118,8 @@ impl FrameMatch {
         Ok(it)
     }
 
-    /// Returns the address and mask of a network, and sets the match's IP version to the network's.
+    /// Returns the address and mask of an IP network, and sets the frame match's IP version to the
+    /// network's.
     fn address(&mut self, net: Option<Net>) -> Result<Masked<u128>, String> {
         let Some(net) = net else {
             return Ok(Masked::default());
@@ -153,16 +154,16 @@ impl FrameMatch {
         specs
     }
 
-    /// Sets the IP version; fails if the match has the other version already.
+    /// Sets the frame match's IP version; fails if the match has the other version already.
     pub(super) fn set_ip(&mut self, ip: Ip) -> Result<(), String> {
         if self.ip.is_some_and(|old| old != ip) {
-            return Err("it has fields of both IPv4 and IPv6; no frame matches both".into());
+            return Err("the rule has fields of both IPv4 and IPv6; no frame matches both".into());
         }
         self.ip = Some(ip);
         Ok(())
     }
 
-    /// Returns the profiles whose frames this match can take.
+    /// Returns the RSS profiles whose frames this match can take.
     ///
     /// With `whole`, all frames have one destination, so the fewest profiles that can express the
     /// match are returned.
@@ -210,8 +211,8 @@ impl FrameMatch {
         fitting.collect()
     }
 
-    /// Returns the match that takes the IPv4 fragments of this match on a NIC whose protocol rules
-    /// do not match fragments.
+    /// Returns the frame match that takes the IPv4 fragments of this match on a NIC whose protocol
+    /// rules do not match fragments.
     ///
     /// Returns `None` if this match names no protocol or does not include fragments.
     pub(super) fn for_fragments(&self) -> Option<Self> {
@@ -223,12 +224,12 @@ impl FrameMatch {
         })
     }
 
-    /// Returns `true` if the match has ports or a VNI, which fragments do not have.
+    /// Returns `true` if the frame match has ports or a VNI, which fragments do not have.
     pub(super) fn has_ports(&self) -> bool {
         self.src_port.mask | self.dst_port.mask != 0 || self.vni.is_some()
     }
 
-    /// Returns this match, narrowed to the frames of a profile.
+    /// Returns this frame match, narrowed to the frames of an RSS profile.
     pub(super) fn as_profile(&self, profile: Profile) -> Self {
         let (ip, l4) = kinds(profile);
         Self {
@@ -238,7 +239,8 @@ impl FrameMatch {
         }
     }
 
-    /// Returns the flow specs of a rule that takes the frames of a profile that match.
+    /// Returns the flow specs of a rule that takes those frames of an RSS profile that this match
+    /// selects.
     ///
     /// The driver puts a rule whose first spec has a group MAC address into a separate last
     /// priority, whatever priority the rule has. There, two rules with the same match both take
@@ -298,7 +300,7 @@ impl FrameMatch {
         specs
     }
 
-    /// Returns the value and mask of each field, widened to 128 bits.
+    /// Returns the value and mask of each field of the frame match, widened to 128 bits.
     fn fields(&self) -> [Masked<u128>; 10] {
         let whole = |value: Option<u128>| value.map_or_else(Masked::default, Masked::exact);
         let mac = |bytes: [u8; 6]| bytes.iter().fold(0, |n, it| n << 8 | u128::from(*it));
@@ -319,7 +321,7 @@ impl FrameMatch {
         ]
     }
 
-    /// Returns `true` if a frame can match both.
+    /// Returns `true` if one frame can match both frame matches.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         // An EtherType other than IP and an IP version exclude each other.
         let excluded = |a: &Self, b: &Self| a.ethertype.is_some() && b.ip.is_some();
@@ -330,7 +332,7 @@ impl FrameMatch {
             && self.fields().into_iter().zip(other.fields()).all(agree)
     }
 
-    /// Returns `true` if this match takes every frame that `other` takes.
+    /// Returns `true` if this frame match takes every frame that `other` takes.
     pub(super) fn covers(&self, other: &Self) -> bool {
         let wider = |(mine, its): (Masked<u128>, Masked<u128>)| {
             mine.mask & !its.mask == 0 && (mine.value ^ its.value) & mine.mask == 0
@@ -339,7 +341,7 @@ impl FrameMatch {
     }
 }
 
-/// Returns the flow specs of a profile's headers inside a tunnel.
+/// Returns the flow specs of an RSS profile's headers inside a tunnel.
 pub(super) fn inner_specs(profile: Profile) -> Vec<FlowSpec> {
     let (ip, l4) = kinds(profile);
     let ip = ip.map(|ip| match ip {
@@ -350,7 +352,7 @@ pub(super) fn inner_specs(profile: Profile) -> Vec<FlowSpec> {
     ip.into_iter().chain(l4).map(FlowSpec::Inner).collect()
 }
 
-/// Returns the IP version and the L4 protocol of a profile.
+/// Returns the IP version and the L4 protocol of an RSS profile.
 pub(super) fn kinds(profile: Profile) -> (Option<Ip>, Option<u8>) {
     match profile {
         Profile::Ipv4Tcp => (Some(Ip::V4), Some(6)),

@@ -30,45 +30,46 @@ use frame_match::{FrameMatch, Ip, inner_specs};
 use serde::{Serialize, Serializer};
 use wqcap_rss::profile::{HashDepth, HashFields, Profile};
 
-/// First priority of mode `steal`, which leaves room in front for rules of other programs.
+/// First rule priority of mode `steal`, which leaves room in front for rules of other programs.
 const STEAL_BASE: u16 = 8;
-/// First priority of rules on packets inside tunnels, in front of `STEAL_BASE`: one rank for each
-/// of the two offsets of profiles that hash.
+/// First priority of flow rules on packets inside tunnels, in front of `STEAL_BASE`: one rank for
+/// each of the two offsets of profiles that hash.
 const TUNNEL_BASE: u16 = STEAL_BASE - 2 * SIDES;
-/// Ranks per priority of the user: one for each value of [`Profile::priority_offset`].
+/// Ranks per priority of a configured flow rule: one for each value of
+/// [`Profile::priority_offset`].
 const STEP: u16 = 3;
-/// Hardware priorities from one rank to the next, if there are enough.
+/// Number of hardware priorities from one rank of flow rules to the next, if there are enough.
 ///
 /// Rules move to the free priorities in between when rules are swapped or added.
 const SIDES: u16 = 2;
-/// Largest priority of a user's rule: with `STEP` ranks for each priority, all ranks fit the
-/// hardware priorities of mlx5.
+/// Largest priority of a configured flow rule: with `STEP` ranks for each priority, all ranks fit
+/// the hardware priorities of mlx5.
 pub const MAX_PRIORITY: u16 = 4;
 
-/// Destination of a QP's frames.
+/// Destination of an RSS QP's frames: a table or one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spread {
-    /// Shared indirection table, indexed by the profile's hash.
+    /// Shared indirection table as the QP's destination, indexed by the profile's hash.
     Table,
-    /// One queue, through a table of one entry.
+    /// One queue as the QP's destination, through a table of one entry.
     Queue(u16),
 }
 
 /// Plan of one RSS QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct QpPlan {
-    /// Profile whose headers the QP hashes; the catch-all hashes nothing.
+    /// RSS profile whose headers the QP hashes; the catch-all hashes nothing.
     #[serde(serialize_with = "super::text")]
     pub profile: Profile,
-    /// Destination of the QP's frames: the shared table or one queue.
+    /// Destination of the QP's frames: the shared indirection table or one queue.
     pub spread: Spread,
     /// `true` if the QP hashes the headers inside a tunnel.
     pub inner: bool,
 }
 
 impl QpPlan {
-    /// Returns the header fields that the QP's hash covers.
+    /// Returns the header fields that the QP's RSS hash covers.
     #[must_use]
     pub fn hash_fields(&self) -> HashFields {
         let fields = self.profile.hash_fields();
@@ -80,40 +81,40 @@ impl QpPlan {
     }
 }
 
-/// Plan of one flow rule.
+/// Plan of one flow rule on the port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RulePlan {
-    /// Name of the rule: its profile, and the number of the user's rule if there is one.
+    /// Name of the flow rule: its profile, and the number of the user's rule if there is one.
     pub name: String,
-    /// Kind of the rule: `sniffer`, or a normal match.
+    /// Kind of the flow rule: `sniffer`, or a normal match.
     #[serde(skip)]
     pub kind: FlowKind,
-    /// Hardware priority; lower values match first.
+    /// Hardware priority of the flow rule; lower values match first.
     pub priority: u16,
-    /// Order of the rule, in the sense of `priority`, that is comparable between steerings of the
-    /// same mode.
+    /// Order of the flow rule, in the sense of `priority`, that is comparable between steerings of
+    /// the same mode.
     #[serde(skip)]
     pub rank: u16,
-    /// Flow specs that a frame must match.
+    /// Flow specs of the rule that a frame must match.
     #[serde(rename = "match", serialize_with = "text_of_specs")]
     pub specs: Vec<FlowSpec>,
-    /// Index of the rule's QP in [`Steering::qps`].
+    /// Index of the flow rule's QP in [`Steering::qps`].
     pub qp: usize,
 }
 
 /// QPs and flow rules of a run, in the order of their creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Steering {
-    /// RSS QPs, in the order of their creation.
+    /// RSS QPs of the run, in the order of their creation.
     pub qps: Vec<QpPlan>,
-    /// Flow rules, more specific rules before more general ones.
+    /// Flow rules of the run, more specific rules before more general ones.
     pub rules: Vec<RulePlan>,
-    /// Rule table that the steering was made from; `None` without a table and in modes other than
-    /// `filtered`.
+    /// Configured table of flow rules that the steering was made from; `None` without a table and
+    /// in modes other than `filtered`.
     #[serde(skip)]
     pub asked: Option<Vec<RuleConfig>>,
-    /// Split of the filter expression that the rules were derived from; `None` if they come from a
-    /// rule table or a mode.
+    /// Split of the filter expression that the flow rules were derived from; `None` if they come
+    /// from a rule table or a mode.
     #[serde(rename = "filter", skip_serializing_if = "Option::is_none")]
     pub split: Option<Split>,
 }
@@ -151,8 +152,8 @@ impl Steering {
         }
     }
 
-    /// Returns the rules that name a protocol but no port, and whose IPv4 fragments no other rule
-    /// takes.
+    /// Returns the flow rules that name a protocol but no port, and whose IPv4 fragments no other
+    /// rule takes.
     pub(super) fn rules_without_fragments(&self) -> Vec<String> {
         let whole = |it: &FrameMatch| describe(&it.specs(Profile::CatchAll));
         let of_filter = self.split.iter().flat_map(|it| &it.fragments).map(whole);
@@ -167,7 +168,7 @@ impl Steering {
         of_filter.chain(of_rules).collect()
     }
 
-    /// Creates the steering of mode `steal`: rules for every frame, by profile.
+    /// Creates the steering of mode `steal`: flow rules for every frame, by RSS profile.
     fn steal(depth: HashDepth, inner: bool) -> Self {
         let mut steering = Self::default();
         if inner {
@@ -182,9 +183,9 @@ impl Steering {
         steering
     }
 
-    /// Adds rules for IP inside VXLAN and GRE tunnels over both IP versions, hashed by the inner
-    /// headers, in front of the other rules. Tunnels with other contents fall through to the rules
-    /// for their outer headers.
+    /// Adds flow rules for IP inside VXLAN and GRE tunnels over both IP versions, hashed by the
+    /// inner headers, in front of the other rules. Tunnels with other contents fall through to the
+    /// rules for their outer headers.
     fn tunnels(&mut self, depth: HashDepth) {
         let profiles = Profile::to_install(depth).iter();
         for profile in profiles.filter(|it| **it != Profile::CatchAll) {
@@ -205,7 +206,7 @@ impl Steering {
         }
     }
 
-    /// Creates the steering of mode `sniffer`: one rule to one queue.
+    /// Creates the steering of mode `sniffer`: one flow rule to one queue.
     fn sniffer() -> Self {
         let mut steering = Self::default();
         let qp = steering.qp(Profile::CatchAll, None);
@@ -214,8 +215,8 @@ impl Steering {
         steering
     }
 
-    /// Creates rules, by profile, for the frames that a filter keeps. Rules of one priority that
-    /// match the same frame lead to the same QP.
+    /// Creates flow rules, by RSS profile, for the frames that a filter keeps. Rules of one
+    /// priority that match the same frame lead to the same QP.
     fn by_filter(expression: &str, depth: HashDepth) -> Result<Self, Error> {
         if expression.trim().is_empty() {
             return Err(Error::config(
@@ -229,7 +230,7 @@ impl Steering {
                 "capture.filter",
                 filter::quoted_expression(expression),
                 format!(
-                    "mode \"filtered\" has no [[rule]] and cannot derive rules from this: {problem}; change the expression, \
+                    "mode \"filtered\" has no [[rule]] and cannot derive rules from this filter: {problem}; change the expression, \
                      write [[rule]]s, or use mode \"steal\""
                 ),
             )
@@ -250,7 +251,7 @@ impl Steering {
         Ok(steering)
     }
 
-    /// Adds a rule whose priority is its rank.
+    /// Adds a flow rule whose priority is its rank.
     fn push(&mut self, name: String, rank: u16, specs: Vec<FlowSpec>, qp: usize) {
         self.rules.push(RulePlan {
             name,
@@ -262,8 +263,8 @@ impl Steering {
         });
     }
 
-    /// Assigns priorities in the order of ranks: without gaps for unused ranks, and with free
-    /// priorities between ranks if there are enough.
+    /// Assigns hardware priorities to the flow rules in the order of their ranks: without gaps for
+    /// unused ranks, and with free priorities between ranks if there are enough.
     fn close_ranks(&mut self) {
         let mut ranks: Vec<_> = self.rules.iter().map(|rule| rule.rank).collect();
         ranks.dedup();
@@ -275,8 +276,8 @@ impl Steering {
         }
     }
 
-    /// Returns the index of the QP for a profile or for a single queue, and adds the QP if it is
-    /// missing.
+    /// Returns the index of the QP for an RSS profile or for a single queue, and adds the QP if it
+    /// is missing.
     fn qp(&mut self, profile: Profile, queue: Option<u16>) -> usize {
         let (profile, spread) = match (queue, profile) {
             (Some(queue), _) => (Profile::CatchAll, Spread::Queue(queue)),
@@ -299,7 +300,7 @@ impl Steering {
     }
 }
 
-/// Returns the configured hash depth.
+/// Returns the configured depth of the RSS hash: addresses only, or addresses and ports.
 #[must_use]
 pub fn depth(config: &Config) -> HashDepth {
     match config.rss.hash {

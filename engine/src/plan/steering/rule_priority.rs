@@ -7,26 +7,28 @@
 //! free, no frame is affected: of two rules that match a frame the one in front takes it, and both
 //! lead to the same destination. So every move here goes to a free rung across free rungs only.
 
-/// Number of hardware priorities: mlx5 has 0 to 15.
+/// Number of hardware priorities of flow rules: mlx5 has 0 to 15.
 pub const RUNGS: u16 = 16;
-/// Last rung: the hardware priority that matches last.
+/// Last rung of the ladder: the hardware priority that matches last.
 const LAST: u16 = RUNGS - 1;
 
-/// Rank on each rung. Ranks never decrease from the first rung to the last.
+/// Rank of the flow rules on each rung (hardware priority). Ranks never decrease from the first
+/// rung to the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PriorityLadder([Option<u16>; RUNGS as usize]);
 
-/// Move of all rules of one rung to another.
+/// Move of all flow rules of one rung (hardware priority) to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Rung (hardware priority) that the rules leave.
+    /// Rung (hardware priority) that the flow rules leave.
     pub from: u16,
-    /// Rung (hardware priority) that the rules move to.
+    /// Rung (hardware priority) that the flow rules move to.
     pub to: u16,
 }
 
 impl PriorityLadder {
-    /// Creates the ladder of rules, each given as rank and rung. Rungs beyond the last are ignored.
+    /// Creates the priority ladder of flow rules, each given as rank and rung (hardware priority).
+    /// Rungs beyond the last are ignored.
     #[must_use]
     pub fn from_rules(rules: impl IntoIterator<Item = (u16, u16)>) -> Self {
         let mut ladder = Self::default();
@@ -38,7 +40,7 @@ impl PriorityLadder {
         ladder
     }
 
-    /// Assigns a rung to rules of this rank.
+    /// Assigns a rung (hardware priority) to flow rules of this rank.
     ///
     /// Returns the rung and the moves that must be made first, or `None` if the ladder is full.
     pub fn admit(&mut self, rank: u16) -> Option<(Vec<Move>, u16)> {
@@ -64,8 +66,8 @@ impl PriorityLadder {
         Some((moves, rung))
     }
 
-    /// Moves the rules of every rung. Repeated calls alternate between two positions if the ladder
-    /// is otherwise unchanged.
+    /// Moves the flow rules of every rung (hardware priority). Repeated calls alternate between two
+    /// positions if the ladder is otherwise unchanged.
     pub fn shift(&mut self) -> Vec<Move> {
         if self.at(LAST).is_none() {
             return self.carry_out(Self::rungs().rev(), 1);
@@ -82,7 +84,8 @@ impl PriorityLadder {
         moves
     }
 
-    /// Frees rung `at`, or the rung in front of it, for a rank that belongs between the two.
+    /// Frees the rung (hardware priority) `at`, or the one in front of it, for a rank that belongs
+    /// between the two.
     fn push_apart(&mut self, at: u16) -> Option<(Vec<Move>, u16)> {
         if let Some(hole) = (at..RUNGS).find(|it| self.at(*it).is_none()) {
             return Some((self.carry_out((at..hole).rev(), 1), at));
@@ -91,7 +94,8 @@ impl PriorityLadder {
         Some((self.carry_out(hole + 1..at, -1), at - 1))
     }
 
-    /// Moves the ranks on these rungs, in this order, each by `by` rungs.
+    /// Moves the flow rules on these rungs (hardware priorities), in this order, each by `by`
+    /// rungs.
     fn carry_out(&mut self, rungs: impl Iterator<Item = u16>, by: i16) -> Vec<Move> {
         let mut moves = Vec::new();
         for from in rungs {
@@ -104,12 +108,12 @@ impl PriorityLadder {
         moves
     }
 
-    /// Returns the rank on a rung.
+    /// Returns the rank of the flow rules on a rung (hardware priority).
     fn at(&self, rung: u16) -> Option<u16> {
         self.0[usize::from(rung)]
     }
 
-    /// Returns all rungs, from the first matched to the last.
+    /// Returns all rungs (hardware priorities), from the first matched to the last.
     fn rungs() -> std::ops::Range<u16> {
         0..RUNGS
     }
@@ -119,12 +123,13 @@ impl PriorityLadder {
 mod tests {
     use super::*;
 
-    /// Returns a ladder of pairs of rank and rung.
+    /// Returns a priority ladder from pairs of rank and rung.
     fn ladder(rungs: &[(u16, u16)]) -> PriorityLadder {
         PriorityLadder::from_rules(rungs.iter().copied())
     }
 
-    /// Applies moves to a copy, and asserts that every rung on the way of each move is free.
+    /// Applies moves to a copy of the priority ladder, and asserts that every rung on the way of
+    /// each move is free.
     fn check(
         before: &PriorityLadder,
         moves: &[Move],

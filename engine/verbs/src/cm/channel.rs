@@ -17,7 +17,7 @@ use std::{
 #[derive(Clone)]
 pub struct CmChannel(Arc<CmEventChannel>);
 
-/// Event of a connection manager identifier.
+/// Event of a connection manager identifier, such as a connection request.
 #[derive(Debug)]
 pub enum CmEvent {
     /// A peer requests a connection.
@@ -26,19 +26,20 @@ pub enum CmEvent {
     AddressResolved(CmKey),
     /// The route to the peer is resolved.
     RouteResolved(CmKey),
-    /// The connection is established; the number is the peer's QP.
+    /// The connection is established; the number is the peer's QP number.
     Established(CmKey, u32),
-    /// Resolution or connection failed, or the peer rejected the connection; with the library's
-    /// text.
+    /// Address resolution or connection failed, or the peer rejected the connection; with the
+    /// library's text.
     Failed(CmKey, String),
-    /// The peer has disconnected, or the device was removed.
+    /// The peer has disconnected, or the RDMA device was removed.
     Disconnected(CmKey),
-    /// Event that needs no action.
+    /// Connection manager event that needs no action.
     Other,
 }
 
 impl AsFd for CmChannel {
-    /// Returns the descriptor, which is readable when an event is pending.
+    /// Returns the channel's file descriptor, which is readable when a connection manager event is
+    /// pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel's own descriptor, open as long as self.
         unsafe { BorrowedFd::borrow_raw((*self.0.raw()).fd) }
@@ -46,7 +47,7 @@ impl AsFd for CmChannel {
 }
 
 impl CmChannel {
-    /// Creates a channel with a non-blocking descriptor.
+    /// Creates a connection manager channel with a non-blocking file descriptor.
     ///
     /// # Errors
     /// ENODEV if the kernel has no `rdma_ucm`.
@@ -56,12 +57,12 @@ impl CmChannel {
         Ok(channel)
     }
 
-    /// Creates an identifier whose events arrive on this channel.
+    /// Creates a connection manager identifier whose events arrive on this channel.
     pub(super) fn new_id(&self) -> Result<Arc<CmId>, VerbsError> {
         CmId::new(&self.0).map(Arc::new)
     }
 
-    /// Takes and acknowledges the next event; `None` if there is none.
+    /// Takes and acknowledges the channel's next connection manager event; `None` if there is none.
     pub fn take(&self) -> Option<CmEvent> {
         use ffi::rdma_cm_event_type as kind;
         let mut event: *mut ffi::rdma_cm_event = ptr::null_mut();

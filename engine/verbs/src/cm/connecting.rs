@@ -11,14 +11,14 @@ use crate::{
 use rdma_sys as ffi;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-/// Connection that is being established.
+/// Connection to a peer that this side is establishing.
 pub struct Connecting {
     id: Arc<CmId>,
 }
 
 impl Connecting {
-    /// Starts to resolve an address; [`CmEvent::AddressResolved`](super::CmEvent::AddressResolved)
-    /// follows.
+    /// Starts to resolve the peer's address;
+    /// [`CmEvent::AddressResolved`](super::CmEvent::AddressResolved) follows.
     ///
     /// # Errors
     /// The verb's errno.
@@ -32,8 +32,8 @@ impl Connecting {
         Ok(Self { id })
     }
 
-    /// Starts to resolve the route; [`CmEvent::RouteResolved`](super::CmEvent::RouteResolved)
-    /// follows.
+    /// Starts to resolve the route to the peer;
+    /// [`CmEvent::RouteResolved`](super::CmEvent::RouteResolved) follows.
     ///
     /// # Errors
     /// The verb's errno.
@@ -41,19 +41,20 @@ impl Connecting {
         self.id.resolve_route(timeout)
     }
 
-    /// Returns the device that leads to the peer; `None` before the address is resolved.
+    /// Returns the RDMA device that leads to the peer; `None` before the peer's address is
+    /// resolved.
     #[must_use]
     pub fn context(&self) -> Option<Context> {
         Context::lent_by(&self.id)
     }
 
-    /// Returns the device's port that leads to the peer.
+    /// Returns the RDMA device's port that leads to the peer.
     #[must_use]
     pub fn port(&self) -> u8 {
         self.id.port()
     }
 
-    /// Creates the QP and requests the connection;
+    /// Creates the QP and requests the connection to the peer;
     /// [`CmEvent::Established`](super::CmEvent::Established) follows.
     ///
     /// # Errors
@@ -65,7 +66,7 @@ impl Connecting {
         // SAFETY: a live identifier with its route; `param` outlives the call.
         let ret = unsafe { ffi::rdma_connect(connection.id.raw, &raw mut param) };
         drop(locked);
-        check_ret(ret, "rdma_connect", "")?;
+        check_ret(ret, "rdma_connect", "connection")?;
         Ok(connection)
     }
 }

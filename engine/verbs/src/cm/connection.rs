@@ -22,7 +22,7 @@ impl std::fmt::Debug for Incoming {
 }
 
 impl Incoming {
-    /// Creates the request that arrived on identifier `id`.
+    /// Creates the connection request that arrived on connection manager identifier `id`.
     pub(super) fn new(id: CmId, peer_qp: u32) -> Self {
         Self {
             id: Some(Arc::new(id)),
@@ -30,25 +30,29 @@ impl Incoming {
         }
     }
 
-    /// Returns the request's key in events.
+    /// Returns the key of the connection request in connection manager events.
     #[must_use]
     pub fn key(&self) -> Option<CmKey> {
         self.id.as_ref().map(|it| it.key())
     }
 
-    /// Returns the IP address of the peer.
+    /// Returns the IP address of the peer that requests the connection.
     #[must_use]
     pub fn peer_address(&self) -> Option<IpAddr> {
         self.id.as_ref().and_then(|it| it.addresses().1)
     }
 
-    /// Creates the QP and accepts the connection.
+    /// Creates the QP and accepts the peer's connection request.
     ///
     /// # Errors
     /// The error of a verb; the request is then rejected.
     pub fn accept(mut self, ends: &QpResources<'_>) -> Result<Connection, VerbsError> {
         let Some(id) = &self.id else {
-            return Err(VerbsError::from_errno("rdma_accept", "", libc::EINVAL));
+            return Err(VerbsError::from_errno(
+                "rdma_accept",
+                "connection request",
+                libc::EINVAL,
+            ));
         };
         let connection = Connection::create(Arc::clone(id), self.peer_qp, ends)?;
         let mut param = conn_param();
@@ -56,7 +60,7 @@ impl Incoming {
         // SAFETY: a live identifier with a pending request; `param` outlives the call.
         let ret = unsafe { ffi::rdma_accept(id.raw, &raw mut param) };
         drop(locked);
-        check_ret(ret, "rdma_accept", "")?;
+        check_ret(ret, "rdma_accept", "connection request")?;
         self.id = None;
         Ok(connection)
     }
@@ -72,19 +76,19 @@ impl Drop for Incoming {
     }
 }
 
-/// Resources of a connection's QP.
+/// Verbs objects that a connection's QP uses.
 pub struct QpResources<'a> {
-    /// Protection domain of the QP.
+    /// Protection domain of the connection's QP.
     pub pd: &'a Pd,
-    /// CQ on which sends and receives complete.
+    /// CQ on which sends and receives of the connection complete.
     pub cq: &'a MessageCq,
-    /// SRQ that receives are taken from.
+    /// SRQ from which the connection's QP takes receive WRs.
     pub srq: &'a Srq,
-    /// Maximum number of outstanding sends.
+    /// Maximum number of outstanding sends of the connection.
     pub sends: u32,
 }
 
-/// Reliable connection and its QP.
+/// Reliable connection to a peer, and its QP.
 pub struct Connection {
     pub(super) id: Arc<CmId>,
     peer_qp: u32,
@@ -146,32 +150,33 @@ impl Connection {
         })
     }
 
-    /// Returns the connection's key in events.
+    /// Returns the key of the connection in connection manager events.
     #[must_use]
     pub fn key(&self) -> CmKey {
         self.id.key()
     }
 
-    /// Returns the QP number of this side.
+    /// Returns the QP number of this side of the connection.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         // SAFETY: a live identifier with a QP.
         unsafe { (*(*self.id.raw).qp).qp_num }
     }
 
-    /// Returns the QP number of the peer.
+    /// Returns the QP number of the connection's peer.
     #[must_use]
     pub fn peer_qp(&self) -> u32 {
         self.peer_qp
     }
 
-    /// Returns the IP addresses of this side and of the peer.
+    /// Returns the IP addresses of this side of the connection and of the peer.
     #[must_use]
     pub fn addresses(&self) -> (Option<IpAddr>, Option<IpAddr>) {
         self.id.addresses()
     }
 
-    /// Sends `bytes` from a slot, at most as many as the slot holds. Returns the `wr_id` of the WR.
+    /// Sends `bytes` from a message slot, at most as many as the slot holds. Returns the `wr_id` of
+    /// the WR.
     ///
     /// # Errors
     /// The slot, with ENOMEM if the send queue is full, EINVAL if `messages` is not the memory of
@@ -209,7 +214,8 @@ impl Connection {
         }
     }
 
-    /// Destroys the QP. Returns the slots of the sends `wr_ids` that have not completed.
+    /// Destroys the connection's QP. Returns the message slots of the sends `wr_ids` that have not
+    /// completed.
     pub fn close(
         self,
         messages: &mut MessageMemory,

@@ -10,14 +10,15 @@ use crate::{
 use rdma_sys as ffi;
 use std::{net::SocketAddr, sync::Arc};
 
-/// Address on which connections are accepted.
+/// Listening address on which connections of RDMA peers are accepted.
 pub struct Listener {
     id: Arc<CmId>,
     context: Context,
 }
 
 impl Listener {
-    /// Binds to an address of an RDMA device. Peers can connect after [`Listener::listen`].
+    /// Binds a listener to an address of an RDMA device. Peers can connect after
+    /// [`Listener::listen`].
     ///
     /// # Errors
     /// EADDRNOTAVAIL or ENODEV if no RDMA device has the address, EADDRINUSE if it is in use.
@@ -28,19 +29,19 @@ impl Listener {
         Ok(Self { id, context })
     }
 
-    /// Returns the device's context, lent by the connection manager.
+    /// Returns the context of the listener's device, lent by the connection manager.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Returns the device's port.
+    /// Returns the port of the listener's device.
     #[must_use]
     pub fn port(&self) -> u8 {
         self.id.port()
     }
 
-    /// Creates the listener's SRQ.
+    /// Creates an SRQ on the listener's connection manager identifier.
     ///
     /// # Errors
     /// As [`Srq::create`]; EBUSY if the listener already has an SRQ.
@@ -48,7 +49,7 @@ impl Listener {
         Srq::create_on(&self.id, pd, messages, max_wr)
     }
 
-    /// Starts to accept connection requests, of which `backlog` can wait.
+    /// Starts to accept connection requests of peers, of which `backlog` can wait.
     ///
     /// # Errors
     /// The verb's errno.
@@ -56,6 +57,6 @@ impl Listener {
         let _locked = self.id.lock();
         // SAFETY: a live identifier that is bound.
         let ret = unsafe { ffi::rdma_listen(self.id.raw, backlog) };
-        check_ret(ret, "rdma_listen", "")
+        check_ret(ret, "rdma_listen", "listener")
     }
 }

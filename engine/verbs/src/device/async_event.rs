@@ -9,33 +9,33 @@ use std::{
     sync::Arc,
 };
 
-/// Asynchronous event of a device.
+/// Asynchronous event of an RDMA device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// A WQ went into error; the value is [`crate::Wq::id`].
+    /// A WQ is in error; the value is [`crate::Wq::id`].
     WqFatal(usize),
     /// A CQ was overrun.
     CqError,
-    /// A port is up.
+    /// A port of the device is up.
     PortActive(u8),
-    /// A port is down.
+    /// A port of the device is down.
     PortError(u8),
     /// An SRQ has fewer posted WRs than its low watermark, which is no longer armed; the value is
     /// [`crate::Srq::id`].
     SrqLimit(usize),
     /// An SRQ is in error; the value is [`crate::Srq::id`].
     SrqError(usize),
-    /// The device is gone or has failed as a whole.
+    /// The RDMA device is gone or has failed as a whole.
     DeviceFatal,
-    /// Any other event, with its number in `ibv_event_type`.
+    /// Any other asynchronous event, with its number in `ibv_event_type`.
     Other(u32),
 }
 
-/// Reader of a context's asynchronous events; one reader per context.
+/// Reader of a device context's asynchronous events; one reader per context.
 pub struct AsyncEvents(Arc<ContextInner>);
 
 impl AsFd for AsyncEvents {
-    /// Returns the descriptor, which is readable when an event is pending.
+    /// Returns the file descriptor, which is readable when an asynchronous event is pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context's own descriptor, open as long as self holds the context.
         unsafe { BorrowedFd::borrow_raw((*self.0.raw).async_fd) }
@@ -43,7 +43,7 @@ impl AsFd for AsyncEvents {
 }
 
 impl AsyncEvents {
-    /// Creates a reader with a non-blocking descriptor.
+    /// Creates a reader of the device's asynchronous events, with a non-blocking file descriptor.
     ///
     /// # Errors
     /// The descriptor cannot be made non-blocking.
@@ -53,7 +53,7 @@ impl AsyncEvents {
         Ok(events)
     }
 
-    /// Takes and acknowledges the next event; `None` if there is none.
+    /// Takes and acknowledges the device's next asynchronous event; `None` if there is none.
     pub fn take(&mut self) -> Option<AsyncEvent> {
         let mut event = MaybeUninit::<ffi::ibv_async_event>::zeroed();
         // SAFETY: a live context whose descriptor does not block; the event is filled when 0 is

@@ -11,32 +11,34 @@ use crate::{
 };
 use std::{mem, thread, time::Duration};
 
-/// Number of attempts to read the clock info. libmlx5 itself tries ten times in a row. The kernel
-/// updates it in well below a microsecond, unless the updating thread is preempted in the middle.
+/// Number of attempts to read the clock info of the device. libmlx5 itself tries ten times in a
+/// row. The kernel updates it in well below a microsecond, unless the updating thread is preempted
+/// in the middle.
 const TRIES: u32 = 20;
-/// Pause between two attempts.
+/// Pause between two attempts to read the clock info of the device.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// Driver's conversion of the device's counter: a line from ticks to nanoseconds since 1970, which
 /// PTP daemons steer through the device's PTP clock (`struct mlx5dv_clock_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockInfo {
-    /// Time at the start of the conversion line, in nanoseconds since 1970.
+    /// Time at the start of the clock's conversion line, in nanoseconds since 1970.
     nsec: u64,
-    /// Counter value at the start of the conversion line.
+    /// Counter value at the start of the clock's conversion line.
     last_cycles: u64,
-    /// Fraction of a nanosecond at the start of the conversion line, in units of 2^-`shift`.
+    /// Fraction of a nanosecond at the start of the clock's conversion line, in units of
+    /// 2^-`shift`.
     frac: u64,
-    /// Nanoseconds per tick, in units of 2^-`shift`.
+    /// Nanoseconds per tick of the device's counter, in units of 2^-`shift`.
     mult: u32,
     shift: u32,
-    /// Mask of the counter's bits.
+    /// Mask of the bits of the device's counter.
     mask: u64,
 }
 
 impl ClockInfo {
-    /// Returns the time in nanoseconds since 1970 at a counter value before or after the line's
-    /// start.
+    /// Returns the time in nanoseconds since 1970 at a counter value before or after the start of
+    /// the clock's conversion line.
     #[must_use]
     pub fn ns(&self, ticks: u64) -> u64 {
         let unused = self.mask.leading_zeros();
@@ -46,7 +48,7 @@ impl ClockInfo {
         self.nsec.wrapping_add_signed(ns)
     }
 
-    /// Returns the nanoseconds per tick.
+    /// Returns the nanoseconds per tick of the device's counter.
     #[must_use]
     pub fn ns_per_tick(&self) -> f64 {
         f64::from(self.mult) / 2f64.powi(i32::try_from(self.shift).unwrap_or(0))

@@ -16,14 +16,14 @@ use std::{
     time::Duration,
 };
 
-/// Key of an identifier in events.
+/// Key of a connection manager identifier in its events.
 pub type CmKey = usize;
 
-/// Event channel of identifiers.
+/// Event channel of connection manager identifiers.
 pub(crate) struct CmEventChannel {
     raw: *mut ffi::rdma_event_channel,
-    /// Held while fields of the channel's identifiers are read or changed; taking an event changes
-    /// them, too.
+    /// Lock that is held while fields of the channel's identifiers are read or changed; taking an
+    /// event changes them, too.
     identifiers: Mutex<()>,
 }
 
@@ -44,7 +44,7 @@ impl CmEventChannel {
     pub(crate) fn new() -> Result<Self, VerbsError> {
         // SAFETY: no precondition.
         let raw = unsafe { ffi::rdma_create_event_channel() };
-        let raw = check_created(raw, "rdma_create_event_channel", "")?;
+        let raw = check_created(raw, "rdma_create_event_channel", "connection manager")?;
         Ok(Self {
             raw,
             identifiers: Mutex::new(()),
@@ -55,7 +55,7 @@ impl CmEventChannel {
         self.raw
     }
 
-    /// Locks the fields of the channel's identifiers.
+    /// Locks the fields of the connection manager identifiers of the channel.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
         self.identifiers
             .lock()
@@ -83,17 +83,17 @@ impl Drop for CmId {
 }
 
 impl CmId {
-    /// Creates an identifier for connections.
+    /// Creates a connection manager identifier for connections.
     pub(crate) fn new(channel: &Arc<CmEventChannel>) -> Result<Self, VerbsError> {
         let mut raw = ptr::null_mut();
         let space = ffi::rdma_port_space::RDMA_PS_TCP;
         // SAFETY: a live channel, held by the new object.
         let ret = unsafe { ffi::rdma_create_id(channel.raw, &raw mut raw, ptr::null_mut(), space) };
-        check_ret(ret, "rdma_create_id", "")?;
+        check_ret(ret, "rdma_create_id", "connection manager")?;
         Ok(Self::from_raw(raw, channel))
     }
 
-    /// Wraps an identifier that an event of the channel delivered.
+    /// Wraps a connection manager identifier that an event of the channel delivered.
     pub(crate) fn from_raw(raw: *mut ffi::rdma_cm_id, channel: &Arc<CmEventChannel>) -> Self {
         Self {
             raw,
@@ -101,17 +101,17 @@ impl CmId {
         }
     }
 
-    /// Locks the identifier's fields.
+    /// Locks the fields of the connection manager identifier.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
         self.channel.lock()
     }
 
-    /// Returns the identifier's key in events.
+    /// Returns the identifier's key in connection manager events.
     pub(crate) fn key(&self) -> CmKey {
         self.raw as CmKey
     }
 
-    /// Binds to an address of an RDMA device.
+    /// Binds the connection manager identifier to an address of an RDMA device.
     pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), VerbsError> {
         let _locked = self.lock();
         // SAFETY: a live identifier; the address has the length of its family.
@@ -119,7 +119,7 @@ impl CmId {
         check_ret(ret, "rdma_bind_addr", address.to_string())
     }
 
-    /// Starts to resolve an address, on any device that leads to it.
+    /// Starts to resolve a peer's address, on any RDMA device that leads to it.
     pub(crate) fn resolve(&self, to: SocketAddr, timeout: Duration) -> Result<(), VerbsError> {
         let ms = milliseconds(timeout);
         let _locked = self.lock();
@@ -130,16 +130,16 @@ impl CmId {
         check_ret(ret, "rdma_resolve_addr", to.to_string())
     }
 
-    /// Starts to resolve the route.
+    /// Starts to resolve the route to the peer.
     pub(crate) fn resolve_route(&self, timeout: Duration) -> Result<(), VerbsError> {
         let _locked = self.lock();
         // SAFETY: a live identifier.
         let ret = unsafe { ffi::rdma_resolve_route(self.raw, milliseconds(timeout)) };
-        check_ret(ret, "rdma_resolve_route", "")
+        check_ret(ret, "rdma_resolve_route", "connection")
     }
 
-    /// Returns the IP addresses of this side and of the peer; `None` if the connection manager does
-    /// not have one yet.
+    /// Returns the IP addresses of this side of the connection and of the peer; `None` if the
+    /// connection manager does not have one yet.
     pub(crate) fn addresses(&self) -> (Option<IpAddr>, Option<IpAddr>) {
         let _locked = self.lock();
         // SAFETY: a live identifier, which the library made zeroed: either address is a union that
@@ -153,7 +153,7 @@ impl CmId {
         }
     }
 
-    /// Returns the device's port; 0 before the identifier is bound.
+    /// Returns the port of the identifier's RDMA device; 0 before the identifier is bound.
     pub(crate) fn port(&self) -> u8 {
         let _locked = self.lock();
         // SAFETY: a live identifier.
@@ -165,13 +165,13 @@ fn milliseconds(time: Duration) -> i32 {
     i32::try_from(time.as_millis()).unwrap_or(i32::MAX)
 }
 
-/// Passes an address to a call that takes a mutable pointer but does not change the address.
+/// Passes a socket address to a call that takes a mutable pointer but does not change the address.
 fn with_sockaddr<R>(address: SocketAddr, call: impl FnOnce(*mut libc::sockaddr) -> R) -> R {
     // SAFETY: the pointer is used during the call alone.
     unsafe { address.with_sockaddr(|it, _| call(it.cast_mut().cast())) }
 }
 
-/// Reads the IP address in a union of socket addresses.
+/// Returns the IP address in a union of socket addresses.
 ///
 /// # Safety
 /// All bytes of `union` are initialised.

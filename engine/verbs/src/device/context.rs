@@ -8,8 +8,8 @@ use crate::mlx5dv as dv;
 use rdma_sys as ffi;
 use std::{ffi::CStr, mem, ptr, sync::Arc};
 
-/// Returns the provider's function for an extended operation, if there is one. With a verb's name
-/// and its object, the macro returns EOPNOTSUPP otherwise.
+/// Returns the provider's function for an extended verb, if there is one. With a verb's name and
+/// its object, the macro returns EOPNOTSUPP otherwise.
 macro_rules! operation {
     ($context:expr, $field:ident) => {
         $context
@@ -23,18 +23,19 @@ macro_rules! operation {
 }
 pub(crate) use operation;
 
-/// Open device (`ibv_context`). Clones share one handle and are cheap.
+/// Context of an open RDMA device (`ibv_context`). Clones share one handle and are cheap.
 #[derive(Clone)]
 pub struct Context(pub(crate) Arc<ContextInner>);
 
 pub(crate) struct ContextInner {
     pub(crate) raw: *mut ffi::ibv_context,
     name: String,
-    /// Identifier that lends the context: the connection manager keeps the device open for it.
-    /// `None`: this crate closes the device.
+    /// Connection manager identifier that lends the context: the connection manager keeps the
+    /// device open for it. `None`: this crate closes the device.
     #[cfg(feature = "cm")]
     lender: Option<Arc<CmId>>,
-    /// Memory of the rings of a context that this crate opened; dropped after the device is closed.
+    /// Memory of the CQ and WQ rings of a context that this crate opened; dropped after the device
+    /// is closed.
     _ring_memory: Option<Arc<RingMemory>>,
 }
 
@@ -58,7 +59,8 @@ impl Drop for ContextInner {
     }
 }
 
-/// List of devices, freed on drop. Devices stay valid while the list lives, or while they are open.
+/// List of RDMA devices, freed on drop. Devices stay valid while the list lives, or while they are
+/// open.
 struct DeviceList(*mut *mut ffi::ibv_device, usize);
 
 impl DeviceList {
@@ -117,7 +119,7 @@ pub fn names() -> Result<Vec<String>, VerbsError> {
     Ok(names)
 }
 
-/// Allows the release of objects whose device was removed. The kernel has then freed them and
+/// Allows the release of verbs objects whose device was removed. The kernel has then freed them and
 /// returns EIO when they are destroyed. libibverbs keeps its half of each object, rings included,
 /// unless `RDMAV_ALLOW_DISASSOC_DESTROY` is set when it first lists devices.
 ///
@@ -135,7 +137,7 @@ pub fn allow_release_of_lost_objects() -> bool {
 }
 
 impl Context {
-    /// Opens the device named `name`.
+    /// Opens the RDMA device named `name`.
     ///
     /// # Errors
     /// The device does not exist or cannot be opened.
@@ -163,13 +165,13 @@ impl Context {
         })))
     }
 
-    /// Returns the device's name.
+    /// Returns the RDMA device's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Returns the device's attributes.
+    /// Returns the RDMA device's attributes.
     ///
     /// # Errors
     /// The verb's errno.
@@ -193,7 +195,7 @@ impl Context {
         Ok(attr)
     }
 
-    /// Returns the attributes of a port, counted from 1.
+    /// Returns the attributes of a port of the device; ports are counted from 1.
     ///
     /// # Errors
     /// The verb's errno; EINVAL for a port that the device does not have.
@@ -214,7 +216,7 @@ impl Context {
         Ok(attr)
     }
 
-    /// Returns the device's free-running clock in ticks.
+    /// Returns the current value of the device's free-running clock, in ticks.
     ///
     /// # Errors
     /// EOPNOTSUPP if the device offers none.
@@ -246,8 +248,8 @@ impl Context {
         known.then_some(attr)
     }
 
-    /// Returns the context of the device that an identifier is bound to. The connection manager
-    /// keeps it open while the identifier lives.
+    /// Returns the context of the device that a connection manager identifier is bound to. The
+    /// connection manager keeps it open while the identifier lives.
     #[cfg(feature = "cm")]
     pub(crate) fn lent_by(id: &Arc<CmId>) -> Option<Self> {
         let locked = id.lock();
@@ -280,9 +282,9 @@ impl ContextInner {
         unsafe { dv::mlx5dv_is_supported((*self.raw).device.cast()) }
     }
 
-    /// Rejects objects of other contexts with EINVAL. The kernel finds an object by a number that
-    /// each context counts separately: a number of another context would name another object, which
-    /// may be destroyed at any time.
+    /// Rejects verbs objects of other contexts with EINVAL. The kernel finds an object by a number
+    /// that each context counts separately: a number of another context would name another object,
+    /// which may be destroyed at any time.
     pub(crate) fn refuse_others<'a>(
         &self,
         others: impl IntoIterator<Item = &'a Arc<Self>>,
@@ -302,8 +304,7 @@ impl ContextInner {
         }
     }
 
-    /// Returns the provider's table of extended operations, if it includes the operation at
-    /// `offset`.
+    /// Returns the provider's table of extended verbs, if it includes the verb at `offset`.
     ///
     /// rdma-sys 0.3 compares `abi_compat` with 2^32-1 and so finds no table on a 64-bit machine;
     /// its inline functions for WQs, tables and flows would all return EOPNOTSUPP.

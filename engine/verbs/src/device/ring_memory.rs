@@ -18,13 +18,13 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Memory lent to a context's rings, by address.
+/// Memory lent to the CQ and WQ rings of a device context, by address.
 #[derive(Debug, Default)]
 pub(super) struct RingMemory(Mutex<HashMap<usize, Region>>);
 
 impl RingMemory {
-    /// Makes libmlx5 allocate the memory of rings created from now on here. If libmlx5 cannot, or
-    /// the context belongs to another provider, rings use the heap.
+    /// Makes libmlx5 take the memory of CQ and WQ rings created from now on from `self`. If libmlx5
+    /// cannot, or the context belongs to another provider, rings use the heap.
     ///
     /// # Safety
     /// The context is open, and is closed before `self` is dropped.
@@ -61,7 +61,7 @@ impl RingMemory {
     }
 }
 
-/// Allocation callback for libmlx5 (`mlx5dv_ctx_allocators.alloc`).
+/// Allocation callback of ring memory for libmlx5 (`mlx5dv_ctx_allocators.alloc`).
 unsafe extern "C" fn lend(len: usize, data: *mut c_void) -> *mut c_void {
     let lend = || {
         // SAFETY: `data` is the pointer that `serve` passed, which outlives the context.
@@ -73,7 +73,7 @@ unsafe extern "C" fn lend(len: usize, data: *mut c_void) -> *mut c_void {
     start.map_or(ptr::null_mut(), <*mut u8>::cast)
 }
 
-/// Free callback for libmlx5 (`mlx5dv_ctx_allocators.free`).
+/// Free callback of ring memory for libmlx5 (`mlx5dv_ctx_allocators.free`).
 unsafe extern "C" fn take_back(start: *mut c_void, data: *mut c_void) {
     let take_back = || {
         // SAFETY: as in `lend`.

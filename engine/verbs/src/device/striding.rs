@@ -6,18 +6,18 @@ use rdma_sys::ibv_qp_type::IBV_QPT_RAW_PACKET;
 use serde::Serialize;
 use std::ops::RangeInclusive;
 
-/// Bounds of a [`Striding`](crate::Striding), as powers of two.
+/// Bounds of the device for the strides of a [`Striding`](crate::Striding) WQ, as powers of two.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StridingCaps {
-    /// log2 of a stride's size in bytes.
+    /// Range of log2 of a stride's size in bytes.
     pub stride_log: RangeInclusive<u32>,
-    /// log2 of the number of strides per WR.
+    /// Range of log2 of the number of strides per WR.
     pub strides_log: RangeInclusive<u32>,
 }
 
 impl StridingCaps {
-    /// Returns the capabilities of an mlx5 device; `None` if its WQs for RAW_PACKET QPs cannot
-    /// stride.
+    /// Returns the striding capabilities of an mlx5 device; `None` if its WQs for RAW_PACKET QPs
+    /// cannot stride.
     #[must_use]
     pub fn query(context: &Context) -> Option<Self> {
         let mask = ffi::MLX5DV_CONTEXT_MASK_STRIDING_RQ;

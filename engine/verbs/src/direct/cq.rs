@@ -15,23 +15,24 @@ use std::{
 
 /// CQE opcode of a receive completion, in the high half of `op_own`.
 const OP_RESP_SEND: u8 = 2;
-/// CQE opcode of an entry without a completion, in the high half of `op_own`.
+/// CQE opcode of a CQ entry without a completion, in the high half of `op_own`.
 const OP_INVALID: u8 = 15;
-/// Mask of the opcode and the CQE format in `op_own`, without the bits of solicited events and of
-/// the owner.
+/// Mask of the opcode and the CQE format in a CQE's `op_own`, without the bits of solicited events
+/// and of the owner.
 const KIND: u8 = 0xfc;
-/// Bit 1 of `op_own`: solicited event. The completion also raises an event that is requested for
-/// solicited completions only.
+/// Bit 1 of a CQE's `op_own`: solicited event. The completion also raises an event that is
+/// requested for solicited completions only.
 const SOLICITED: u8 = 2;
 /// `op_own` of an uncompressed receive completion, without the owner bit.
 const RECEIVED: u8 = OP_RESP_SEND << 4;
-/// `op_own` of a title, the completion that begins a session of mini CQEs (PRM "CQE compression").
+/// `op_own` of a title CQE, the completion that begins a session of mini CQEs (PRM "CQE
+/// compression").
 const TITLE: u8 = RECEIVED | 3 << 2;
-/// Number of mini CQEs in a slot.
+/// Number of mini CQEs in a CQ slot.
 const ARRAY: u32 = 8;
 /// Offset of the syndrome in an error CQE (`mlx5_err_cqe`).
 const SYNDROME: usize = offset_of!(ffi::mlx5_err_cqe, syndrome);
-/// Bit 0 of `l4_hdr_type_etc`: the NIC stripped a VLAN tag.
+/// Bit 0 of a CQE's `l4_hdr_type_etc`: the NIC stripped a VLAN tag.
 const CV: u8 = 1;
 /// Offset of the CQ's doorbell in a UAR page.
 const CQ_DOORBELL: usize = 0x20;
@@ -41,20 +42,21 @@ const CQ_DOORBELL: usize = 0x20;
 pub struct Cqe {
     /// Counter of the completed WQE, modulo 2^16.
     pub wqe_counter: u16,
-    /// Status (`ibv_wc_status`); 0 is success. On any other status, only `wqe_counter` is valid.
+    /// Status of the completed WQE (`ibv_wc_status`); 0 is success. On any other status, only
+    /// `wqe_counter` is valid.
     pub status: u32,
-    /// Number of bytes written; for a striding WQ, see [`Cqe::strides`].
+    /// Number of received bytes written; for a striding WQ, see [`Cqe::strides`].
     pub byte_len: u32,
-    /// Time stamp of the device, of the kind that the CQ was created for.
+    /// Time stamp that the device wrote into the CQE, of the kind that the CQ was created for.
     pub timestamp: u64,
-    /// Tag control information of the VLAN tag that the NIC stripped, if any.
+    /// Tag control information of the VLAN tag that the NIC stripped from the frame, if any.
     pub stripped: Option<u16>,
 }
 
-/// Strides of one frame in the buffer at the head of a striding WQ's ring.
+/// Strides that one frame takes in the buffer at the head of a striding WQ's ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameStrides {
-    /// Index of the frame's first stride.
+    /// Index of the frame's first stride in its buffer.
     pub first: u32,
     /// Number of strides that the frame takes.
     pub count: u32,
@@ -64,7 +66,8 @@ pub struct FrameStrides {
 }
 
 impl Cqe {
-    /// Decodes the CQE of a frame, or the title of a session of compressed completions.
+    /// Decodes the CQE of a received frame, or the title CQE of a session of compressed
+    /// completions.
     ///
     /// # Safety
     /// The device has written the entry and does not change it during the call.
@@ -85,7 +88,7 @@ impl Cqe {
         }
     }
 
-    /// Creates the completion of a failed WR.
+    /// Creates the completion of a failed receive WR.
     fn failed(wqe_counter: u16, status: u32) -> Self {
         Self {
             wqe_counter,
@@ -96,11 +99,11 @@ impl Cqe {
         }
     }
 
-    /// Decodes a successful completion of a striding WQ. The bits of `byte_cnt` are as in Linux
-    /// (`mpwrq_get_cqe_byte_cnt`, `mpwrq_get_cqe_consumed_strides`, `mpwrq_is_filler_cqe` of
-    /// drivers/net/ethernet/mellanox/mlx5/core/en_rx.c and include/linux/mlx5/device.h) and DPDK
-    /// (MLX5_MPRQ_LEN_MASK, MLX5_MPRQ_STRIDE_NUM_MASK, MLX5_MPRQ_FILLER_MASK). `wqe_counter` is the
-    /// stride index there, too.
+    /// Decodes the strides of a frame from a successful completion of a striding WQ. The bits of
+    /// `byte_cnt` are as in Linux (`mpwrq_get_cqe_byte_cnt`, `mpwrq_get_cqe_consumed_strides`,
+    /// `mpwrq_is_filler_cqe` of drivers/net/ethernet/mellanox/mlx5/core/en_rx.c and
+    /// include/linux/mlx5/device.h) and DPDK (MLX5_MPRQ_LEN_MASK, MLX5_MPRQ_STRIDE_NUM_MASK,
+    /// MLX5_MPRQ_FILLER_MASK). `wqe_counter` is the stride index there, too.
     #[inline]
     #[must_use]
     pub fn strides(&self) -> FrameStrides {
@@ -112,25 +115,25 @@ impl Cqe {
     }
 }
 
-/// Session of compressed completions that is being read. It takes as many slots as completions. The
-/// device writes only the title's slot, the slot behind it and every eighth slot; the latter two
-/// contain arrays of mini CQEs (`mlx5_rx_poll_len` of DPDK's drivers/net/mlx5/mlx5_rx.c,
+/// Session of compressed completions that is being read. It takes as many CQ slots as completions.
+/// The device writes only the title's slot, the slot behind it and every eighth slot; the latter
+/// two contain arrays of mini CQEs (`mlx5_rx_poll_len` of DPDK's drivers/net/mlx5/mlx5_rx.c,
 /// `mlx5e_decompress_cqes_cont` of Linux's en_rx.c).
 struct CompressionSession {
-    /// Title CQE, with the fields that all completions of the session share.
+    /// Title CQE, with the fields that all completions of the compression session share.
     title: Cqe,
-    /// Copy of the current array: its slot may return to the device before its last mini CQE is
-    /// read.
+    /// Copy of the current array of mini CQEs: its CQ slot may return to the device before its last
+    /// mini CQE is read.
     minis: [u64; ARRAY as usize],
-    /// Number of completions read.
+    /// Number of completions of the compression session that were read.
     read: u32,
-    /// Number of completions left to read.
+    /// Number of completions of the compression session that are left to read.
     left: u32,
 }
 
-/// Number of entries by which the prefetch runs ahead of the entry that is read. The prefetch loads
-/// them from the last-level cache or from memory; entries beyond the ring's end are not prefetched.
-/// Half a batch, since a batch is read without a pause. DPDK prefetches less far ahead
+/// Number of CQ entries by which the prefetch runs ahead of the entry that is read. The prefetch
+/// loads them from the last-level cache or from memory; entries beyond the ring's end are not
+/// prefetched. Half a batch, since a batch is read without a pause. DPDK prefetches less far ahead
 /// (`rxq_cq_process_v` of drivers/net/mlx5/mlx5_rxtx_vec_sse.h).
 const PREFETCH_DISTANCE: usize = 32;
 
@@ -140,12 +143,12 @@ struct Entries {
     buf: *mut u8,
     mask: u32,
     log: u32,
-    /// log2 of an entry's size in bytes.
+    /// log2 of a CQ entry's size in bytes.
     log_size: u32,
 }
 
 impl Entries {
-    /// Returns the entry of a completion; `index` counts completions from the CQ's creation.
+    /// Returns the CQ entry of a completion; `index` counts completions from the CQ's creation.
     #[inline]
     fn entry(self, index: u32) -> *mut ffi::mlx5_cqe64 {
         let end = ((index & self.mask) as usize + 1) << self.log_size;
@@ -154,8 +157,8 @@ impl Entries {
         unsafe { self.buf.add(end - size_of::<ffi::mlx5_cqe64>()).cast() }
     }
 
-    /// Returns the owner bit of the entries that the device writes in the lap of completion
-    /// `index`.
+    /// Returns the owner bit of the CQ entries that the device writes in the lap of completion
+    /// `index` around the ring.
     #[inline]
     fn owner(self, index: u32) -> u8 {
         (index >> self.log) as u8 & 1
@@ -169,11 +172,11 @@ pub struct DirectCq {
     dbrec: *mut [u32; 2],
     uar: *mut u8,
     cqn: u32,
-    /// Number of completions read, modulo 2^32.
+    /// Number of the CQ's completions that were read, modulo 2^32.
     consumed: u32,
     arm_sn: u32,
     session: CompressionSession,
-    /// `true` if mini CQEs contain the index of a stride.
+    /// `true` if mini CQEs contain the index of a frame's first stride.
     strides: bool,
 }
 
@@ -181,7 +184,7 @@ pub struct DirectCq {
 unsafe impl Send for DirectCq {}
 
 impl DirectCq {
-    /// Takes over a new CQ.
+    /// Takes over a new CQ, to poll it in its memory.
     ///
     /// # Errors
     /// EOPNOTSUPP for a CQ of a provider other than libmlx5, EPROTO for a ring layout that this
@@ -236,8 +239,8 @@ impl DirectCq {
         })
     }
 
-    /// Returns a reader of completions. Entries count as read, and return to the device, when the
-    /// reader is dropped. A leaked reader (`mem::forget`) has read nothing.
+    /// Returns a reader of the CQ's completions. CQ entries count as read, and return to the
+    /// device, when the reader is dropped. A leaked reader (`mem::forget`) has read nothing.
     #[inline]
     pub fn cqes(&mut self) -> Cqes<'_> {
         Cqes {
@@ -246,7 +249,7 @@ impl DirectCq {
         }
     }
 
-    /// Returns the contiguous entries from the next one to the end of the lap.
+    /// Returns the row of contiguous CQ entries from the next one to the end of the ring.
     #[inline]
     fn row(&self) -> EntryRow {
         let (entries, at) = (self.entries, self.consumed);
@@ -264,8 +267,8 @@ impl DirectCq {
         }
     }
 
-    /// Takes the next completion if it is a title or an error; `None` if the device has not written
-    /// it.
+    /// Takes the next completion if it is a title or an error CQE; `None` if the device has not
+    /// written it.
     #[cold]
     fn take_title_or_error(&mut self) -> Option<Cqe> {
         let cqe = self.entries.entry(self.consumed);
@@ -298,7 +301,7 @@ impl DirectCq {
         }
     }
 
-    /// Returns the next completion of the session.
+    /// Returns the next completion of the compression session.
     #[inline]
     fn decompress(&mut self) -> Cqe {
         let (slot, read) = (self.consumed, self.session.read);
@@ -332,14 +335,14 @@ impl DirectCq {
         }
     }
 
-    /// Returns the descriptor of the channel to wait on, if there is one.
+    /// Returns the file descriptor of the CQ's completion channel, if the CQ has one.
     #[must_use]
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.cq.event_fd()
     }
 
-    /// Requests an event for the next completion; a completion that is already in the queue raises
-    /// it at once.
+    /// Requests an event for the CQ's next completion; a completion that is already in the CQ
+    /// raises it at once.
     pub fn arm(&mut self) {
         let word = (self.arm_sn & 3) << 28 | (self.consumed & 0x00ff_ffff);
         // SAFETY: the CQ's doorbell record and its page of the UAR, mapped as long as the context
@@ -354,7 +357,7 @@ impl DirectCq {
         flush_writes();
     }
 
-    /// Takes and acknowledges one event; returns `true` if there was one.
+    /// Takes and acknowledges one completion event; returns `true` if there was one.
     pub fn take_event(&mut self) -> bool {
         let taken = self.cq.take_event();
         if taken {
@@ -364,27 +367,28 @@ impl DirectCq {
     }
 }
 
-/// Contiguous entries up to the end of the lap; empty while a session is read.
+/// Row of contiguous CQ entries up to the end of the ring; empty while a compression session is
+/// read.
 struct EntryRow {
-    /// First entry of the row. If the row is not empty, its index is the CQ's `consumed`.
+    /// First CQ entry of the row. If the row is not empty, its index is the CQ's `consumed`.
     first: *mut u8,
     next: *mut u8,
     end: *mut u8,
-    /// Bytes from one entry to the next.
+    /// Bytes from one CQ entry to the next.
     step: usize,
-    /// `op_own` of a frame's completion in this lap, without the solicited event bit.
+    /// `op_own` of a frame's completion in this lap around the CQ, without the solicited event bit.
     frame: u8,
 }
 
-/// Reader of completions. The completion of a frame costs one check of its entry: the address and
-/// the expected `op_own` are computed once for a whole row of entries.
+/// Reader of a CQ's completions. The completion of a frame costs one check of its entry: the
+/// address and the expected `op_own` are computed once for a whole row of entries.
 pub struct Cqes<'a> {
     cq: &'a mut DirectCq,
     row: EntryRow,
 }
 
 impl Cqes<'_> {
-    /// Returns the next completion, if the device has written it.
+    /// Returns the next completion of the CQ, if the device has written it.
     #[inline(always)]
     pub fn take(&mut self) -> Option<Cqe> {
         loop {
@@ -413,7 +417,7 @@ impl Cqes<'_> {
         }
     }
 
-    /// Adds the entries that were read from the row to `consumed`, and empties the row.
+    /// Adds the CQ entries that were read from the row to `consumed`, and empties the row.
     #[inline]
     fn end_row(&mut self) {
         let read = (self.row.next.addr() - self.row.first.addr()) >> self.cq.entries.log_size;
@@ -421,8 +425,8 @@ impl Cqes<'_> {
         (self.row.first, self.row.end) = (self.row.next, self.row.next);
     }
 
-    /// Returns the next completion, and its entry as the device wrote it: for 128-byte entries, the
-    /// second half.
+    /// Returns the next completion, and its CQ entry as the device wrote it: for 128-byte entries,
+    /// the second half.
     pub fn take_raw(&mut self) -> Option<(Cqe, [u8; 64])> {
         let cqe = self.take()?;
         self.end_row();
@@ -464,7 +468,7 @@ fn flush_writes() {
     fence(Ordering::SeqCst);
 }
 
-/// Returns the `ibv_wc_status` of an error CQE's syndrome, as libmlx5 translates it.
+/// Returns the `ibv_wc_status` for the syndrome of an error CQE, as libmlx5 translates it.
 fn status_of(syndrome: u8) -> u32 {
     match syndrome {
         0x01 => 1, // local length

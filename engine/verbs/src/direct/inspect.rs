@@ -6,19 +6,19 @@ use crate::{
     memory::Region,
 };
 
-/// Completion with its raw entry and the received bytes.
+/// Completion with its raw CQ entry and the received bytes.
 #[derive(Clone, Debug)]
 pub struct Inspected {
-    /// Decoded completion.
+    /// Decoded CQE of the completion.
     pub cqe: Cqe,
-    /// Raw entry of 64 bytes (`mlx5_cqe64`).
+    /// Raw CQ entry of 64 bytes (`mlx5_cqe64`).
     pub raw: [u8; 64],
-    /// Received bytes; empty on an error.
+    /// Bytes that were received with the completion; empty on an error.
     pub bytes: Vec<u8>,
 }
 
-/// CQ, and WQ that is ready and filled with WQEs. Received bytes are copied, and the WQE is posted
-/// again at once.
+/// Receive queue for inspection: a CQ, and a WQ that is ready and filled with WQEs. Received bytes
+/// are copied, and the WQE is posted again at once.
 pub struct InspectedQueue {
     cq: DirectCq,
     wq: DirectWq,
@@ -27,7 +27,7 @@ pub struct InspectedQueue {
 }
 
 impl InspectedQueue {
-    /// Creates a queue with at least `wrs` WQEs of `slot` bytes.
+    /// Creates a receive queue for inspection with at least `wrs` WQEs of `slot` bytes.
     ///
     /// # Errors
     /// The error of a verb, EOPNOTSUPP if the rings cannot be accessed directly, or EPROTO if the
@@ -57,7 +57,7 @@ impl InspectedQueue {
         let wq = Wq::create(pd, &cq, &memory, attr)?;
         let (cq, wq) = (DirectCq::from_cq(cq)?, DirectWq::from_wq(wq)?);
         if wq.len() != wrs {
-            let object = format!("{wrs} WRs requested, {} created", wq.len());
+            let object = format!("WQ with {wrs} WRs requested, {} created", wq.len());
             return Err(VerbsError::from_errno(
                 "ibv_create_wq",
                 object,
@@ -74,7 +74,7 @@ impl InspectedQueue {
         Ok(queue)
     }
 
-    /// Returns the WQ's handle, for use in a table.
+    /// Returns the WQ's handle, for use in an indirection table.
     #[must_use]
     pub fn handle(&self) -> WqHandle {
         self.wq.wq().handle()
@@ -86,13 +86,14 @@ impl InspectedQueue {
         self.wq.wq().id()
     }
 
-    /// Returns the number of WQEs.
+    /// Returns the number of WQEs in the WQ.
     #[must_use]
     pub fn wrs(&self) -> u32 {
         self.wq.len()
     }
 
-    /// Takes the next completion. The WQE of a successful one is handed to the device again.
+    /// Takes the next completion of the inspected queue. The WQE of a successful one is handed to
+    /// the device again.
     pub fn take(&mut self) -> Option<Inspected> {
         let (cqe, raw) = self.cq.cqes().take_raw()?;
         let mut bytes = Vec::new();
@@ -113,7 +114,7 @@ impl InspectedQueue {
         Some(Inspected { cqe, raw, bytes })
     }
 
-    /// Changes the state, as [`DirectWq::set_state`] does.
+    /// Changes the state of the WQ, as [`DirectWq::set_state`] does.
     ///
     /// # Errors
     /// The error of the verb.
@@ -121,15 +122,15 @@ impl InspectedQueue {
         self.wq.set_state(from, state)
     }
 
-    /// Changes the WQ from reset to ready and hands over all WQEs. If `sound` is `false`, the WQEs
-    /// have an invalid key, so that the device cannot write to their slots. Completions from before
-    /// the reset that were not taken are discarded.
+    /// Changes the WQ from reset to ready and hands over all its WQEs. If `sound` is `false`, the
+    /// WQEs have an invalid key (lkey), so that the device cannot write to their buffers.
+    /// Completions from before the reset that were not taken are discarded.
     ///
     /// # Errors
     /// EINVAL if the WQ is not in reset, or the error of the verb.
     pub fn make_ready(&mut self, sound: bool) -> Result<(), VerbsError> {
         if self.wq.wq().state() != WqState::Reset {
-            let object = format!("{:?} to Ready", self.wq.wq().state());
+            let object = format!("WQ, state {:?} to Ready", self.wq.wq().state());
             return Err(VerbsError::from_errno(
                 "ibv_modify_wq",
                 object,

@@ -25,13 +25,13 @@ use crate::{
     error::VerbsError,
 };
 
-/// Returns `true` if the rings of this context can be accessed directly.
+/// Returns `true` if the CQ and WQ rings of this device context can be accessed directly.
 #[must_use]
 pub fn is_direct(context: &Context) -> bool {
     cfg!(target_arch = "x86_64") && context.0.is_mlx5()
 }
 
-/// Rejects an object of another provider: `mlx5dv_init_obj` does not check that an object is
+/// Rejects a CQ or WQ of another provider: `mlx5dv_init_obj` does not check that an object is
 /// libmlx5's.
 fn require_mlx5(context: &ContextInner, object: &str) -> Result<(), VerbsError> {
     if context.is_mlx5() {

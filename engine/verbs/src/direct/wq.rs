@@ -12,7 +12,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// lkey that ends a WQE's scatter list early (`MLX5_INVALID_LKEY`).
+/// lkey that ends a WQE's scatter list before its last entry (`MLX5_INVALID_LKEY`).
 const END_OF_LIST: u32 = 0x100;
 
 /// Receive WQ whose WQEs are written directly in its memory.
@@ -35,7 +35,7 @@ pub struct DirectWq {
     /// providers/mlx5/verbs.c, `mlx5_rxq_initialize` of DPDK's drivers/net/mlx5/mlx5_rxq.c).
     head: usize,
     mask: u32,
-    /// Number of WQEs handed over to the device, modulo 2^32.
+    /// Number of WQEs of the WQ that were handed over to the device, modulo 2^32.
     produced: u32,
 }
 
@@ -43,7 +43,7 @@ pub struct DirectWq {
 unsafe impl Send for DirectWq {}
 
 impl DirectWq {
-    /// Takes over a new WQ.
+    /// Takes over a new WQ, to write its WQEs in its memory.
     ///
     /// # Errors
     /// EOPNOTSUPP for a WQ of a provider other than libmlx5, EPROTO for a ring layout that this
@@ -91,18 +91,18 @@ impl DirectWq {
         })
     }
 
-    /// Returns the WQ, for use in a table.
+    /// Returns the WQ, for use in an indirection table.
     #[must_use]
     pub fn wq(&self) -> &Wq {
         &self.wq
     }
 
-    /// Returns the WQ for modification.
+    /// Returns the WQ for modification by verbs.
     pub fn wq_mut(&mut self) -> &mut Wq {
         &mut self.wq
     }
 
-    /// Returns the number of WQEs in the ring: a power of two, at least the requested number.
+    /// Returns the number of WQEs in the WQ's ring: a power of two, at least the requested number.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.mask + 1
@@ -114,22 +114,22 @@ impl DirectWq {
         false
     }
 
-    /// Returns the ring index of the next WQE to hand over.
+    /// Returns the WQ ring's index of the next WQE to hand over.
     #[inline]
     #[must_use]
     pub fn next_index(&self) -> u32 {
         self.produced & self.mask
     }
 
-    /// Returns the ring index of the WQE that a completion's `wqe_counter` refers to.
+    /// Returns the WQ ring's index of the WQE that a completion's `wqe_counter` refers to.
     #[inline]
     #[must_use]
     pub fn index_of(&self, wqe_counter: u16) -> u32 {
         u32::from(wqe_counter) & self.mask
     }
 
-    /// Writes the scatter list of the WQE at `index`: `count` pieces of `len` bytes each, from
-    /// `address` on.
+    /// Writes the scatter list of the WQE at `index`: `count` entries of `len` bytes each, which
+    /// are adjacent in memory from `address` on.
     ///
     /// # Safety
     /// The device does not own the WQE: it was not handed over since the WQ became ready, or it has
@@ -167,13 +167,13 @@ impl DirectWq {
         }
     }
 
-    /// Marks the WQE at [`DirectWq::next_index`] to be handed over.
+    /// Marks the WQE at [`DirectWq::next_index`] to be handed over to the device.
     #[inline]
     pub fn advance(&mut self) {
         self.produced = self.produced.wrapping_add(1);
     }
 
-    /// Hands over all marked WQEs to the device, with one store.
+    /// Hands over all marked WQEs of the WQ to the device, with one store.
     ///
     /// # Safety
     /// The scatter entries of these WQEs lie in the memory that the WQ was created with, and no
@@ -186,7 +186,8 @@ impl DirectWq {
             .store((self.produced & 0xffff).to_be(), Ordering::Release);
     }
 
-    /// Changes the state. A WQ that becomes ready after a reset counts its WQEs from zero again.
+    /// Changes the state of the WQ. A WQ that becomes ready after a reset counts its WQEs from zero
+    /// again.
     ///
     /// # Errors
     /// As [`Wq::set_state`].

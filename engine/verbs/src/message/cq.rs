@@ -15,8 +15,8 @@ use std::{
     sync::Arc,
 };
 
-/// Completion that [`MessageCq::poll`] took. No other code creates one, so it proves that the
-/// device is done with the WR.
+/// Completion of a message WR that [`MessageCq::poll`] took. No other code creates one, so it
+/// proves that the device is done with the WR.
 ///
 /// ```compile_fail
 /// fn made_up(wc: wqcap_verbs::sys::ibv_wc) -> wqcap_verbs::MessageCompletion {
@@ -33,7 +33,7 @@ impl Deref for MessageCompletion {
     }
 }
 
-/// Completion queue with one reader and a separate event channel.
+/// Completion queue of messages with one reader and a separate event channel.
 pub struct MessageCq {
     pub(crate) inner: Arc<MessageCqInner>,
 }
@@ -59,14 +59,14 @@ impl Drop for MessageCqInner {
 }
 
 impl AsFd for MessageCq {
-    /// Returns the descriptor, which is readable after [`MessageCq::arm`] and a completion.
+    /// Returns the file descriptor, which is readable after [`MessageCq::arm`] and a completion.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.channel.as_fd()
     }
 }
 
 impl MessageCq {
-    /// Creates a CQ that holds `entries` completions.
+    /// Creates a message CQ that holds `entries` completions.
     ///
     /// # Errors
     /// EINVAL above the device's limit.
@@ -87,7 +87,7 @@ impl MessageCq {
         })
     }
 
-    /// Returns the raw object for verbs that this crate does not wrap. The caller must hold `self`
+    /// Returns the raw CQ for verbs that this crate does not wrap. The caller must hold `self`
     /// during such a call, and use a `wr_id` below [`OWN_WR_IDS`](super::OWN_WR_IDS) for WRs that
     /// complete here.
     #[must_use]
@@ -95,8 +95,8 @@ impl MessageCq {
         self.inner.raw
     }
 
-    /// Requests an event for the next completion. Poll once more after this call: completions that
-    /// arrived before it raise no event.
+    /// Requests an event for the CQ's next completion. Poll once more after this call: completions
+    /// that arrived before it raise no event.
     ///
     /// # Errors
     /// The verb's errno.
@@ -106,7 +106,7 @@ impl MessageCq {
         check_errno(errno, "ibv_req_notify_cq", String::new)
     }
 
-    /// Takes and acknowledges all pending events.
+    /// Takes and acknowledges all pending completion events of the CQ.
     pub fn take_events(&mut self) {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: a live, non-blocking channel, which this CQ alone uses, so each event is this
@@ -120,7 +120,7 @@ impl MessageCq {
         }
     }
 
-    /// Returns up to 32 completions.
+    /// Returns up to 32 completions of message WRs.
     ///
     /// # Errors
     /// The CQ can no longer be polled.
@@ -130,14 +130,18 @@ impl MessageCq {
         // SAFETY: `&mut self` is the only reader; there is room for 32.
         let count = unsafe { ffi::ibv_poll_cq(self.inner.raw, 32, completions.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else {
-            return Err(VerbsError::from_errno("ibv_poll_cq", "", libc::EIO));
+            return Err(VerbsError::from_errno(
+                "ibv_poll_cq",
+                "message CQ",
+                libc::EIO,
+            ));
         };
         let completions = completions.into_iter().take(count);
         Ok(completions.map(MessageCompletion).collect())
     }
 }
 
-/// Returns the description of a completion status.
+/// Returns the description of a completion status (`ibv_wc_status`).
 #[must_use]
 pub fn status_text(status: u32) -> String {
     // SAFETY: the library returns a static string for any number.

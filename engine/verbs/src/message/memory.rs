@@ -23,12 +23,12 @@ use std::{
     },
 };
 
-/// Lowest `wr_id` of WRs that this crate posts. The process counts up from here, so that no two WRs
-/// share a `wr_id`; WRs that a program posts itself have lower ones.
+/// Lowest `wr_id` of message WRs that this crate posts. The process counts up from here, so that no
+/// two WRs share a `wr_id`; WRs that a program posts itself have lower ones.
 pub const OWN_WR_IDS: u64 = 1 << 63;
 
-/// Slot that the device does not hold. It is neither `Clone` nor `Copy`, and belongs to one set of
-/// [`Messages`].
+/// Message slot that the device does not hold. It is neither `Clone` nor `Copy`, and belongs to one
+/// [`MessageMemory`].
 ///
 /// ```compile_fail
 /// fn twice(slot: wqcap_verbs::MessageSlot) -> (wqcap_verbs::MessageSlot, wqcap_verbs::MessageSlot) {
@@ -41,11 +41,11 @@ pub struct MessageSlot {
     set: SetId,
 }
 
-/// Identifier of a set of [`Messages`] in this process.
+/// Identifier of a [`MessageMemory`] in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SetId(u64);
 
-/// Identifier of the QP or SRQ of this process that slots are lent to.
+/// Identifier of the QP or SRQ of this process to which message slots are lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BorrowerId(u64);
 
@@ -55,29 +55,30 @@ impl BorrowerId {
     }
 }
 
-/// Returns a number that is unique in this process.
+/// Returns a number, for a `wr_id` or another identifier, that is unique in this process.
 fn unique() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(OWN_WR_IDS);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Slot that the device holds.
+/// Message slot that the device holds.
 struct Lent {
     index: u32,
     to: BorrowerId,
 }
 
-/// Registered memory, and a record of the slots that the device holds.
+/// Registered memory of message slots, and a record of the slots that the device holds.
 pub struct MessageMemory {
     mr: Mr,
     slot_len: u32,
     set: SetId,
-    /// Slots that the device holds, by the `wr_id` of their WR.
+    /// Message slots that the device holds, by the `wr_id` of their WR.
     lent: HashMap<u64, Lent>,
 }
 
 impl MessageMemory {
-    /// Registers `count` slots of `slot_len` bytes each and returns their tokens.
+    /// Registers memory for `count` message slots of `slot_len` bytes each and returns their
+    /// tokens.
     ///
     /// # Errors
     /// There is not enough memory, or it cannot be registered.
@@ -97,13 +98,13 @@ impl MessageMemory {
         Ok((messages, slots))
     }
 
-    /// Returns the length of a slot in bytes.
+    /// Returns the length of a message slot in bytes.
     #[must_use]
     pub fn slot_len(&self) -> u32 {
         self.slot_len
     }
 
-    /// Returns a slot's bytes.
+    /// Returns the bytes of a message slot.
     ///
     /// # Panics
     /// Panics if the slot belongs to another set.
@@ -114,7 +115,7 @@ impl MessageMemory {
         unsafe { slice::from_raw_parts(self.start(slot), self.slot_len as usize) }
     }
 
-    /// Returns a slot's bytes for writing.
+    /// Returns the bytes of a message slot for writing.
     ///
     /// # Panics
     /// Panics if the slot belongs to another set.
@@ -123,15 +124,15 @@ impl MessageMemory {
         unsafe { slice::from_raw_parts_mut(self.start(slot), self.slot_len as usize) }
     }
 
-    /// Returns the slot of a completed WR; `None` if the WR does not belong to this set, or its
-    /// slot was already returned.
+    /// Returns the message slot of a completed WR; `None` if the WR does not belong to this memory,
+    /// or its slot was already returned.
     pub fn take_returned(&mut self, completion: &MessageCompletion) -> Option<MessageSlot> {
         let lent = self.lent.remove(&completion.wr_id)?;
         Some(self.slot(lent.index))
     }
 
-    /// Lends a slot's first `length` bytes to the device; returns the WR's `wr_id` and its scatter
-    /// entry.
+    /// Lends the first `length` bytes of a message slot to the device; returns the WR's `wr_id` and
+    /// its scatter entry.
     ///
     /// # Panics
     /// Panics if the slot belongs to another set.
@@ -151,8 +152,8 @@ impl MessageMemory {
         (wr_id, sge)
     }
 
-    /// Returns the slot of a WR that its QP or SRQ no longer holds: the WR was rejected, or the QP
-    /// was destroyed.
+    /// Returns the message slot of a WR that its QP or SRQ no longer holds: the WR was rejected, or
+    /// the QP was destroyed.
     pub(crate) fn take_back(&mut self, wr_id: u64, from: BorrowerId) -> Option<MessageSlot> {
         if self.lent.get(&wr_id)?.to != from {
             return None;
@@ -161,7 +162,7 @@ impl MessageMemory {
         Some(self.slot(lent.index))
     }
 
-    /// Returns the slot of a WR that the device rejected, and the error.
+    /// Returns the message slot of a WR that the device rejected, and the error.
     pub(crate) fn refused(
         &mut self,
         wr_id: u64,
@@ -176,7 +177,7 @@ impl MessageMemory {
         Arc::clone(&self.mr.0)
     }
 
-    /// Returns `true` if `held` is the memory of this set.
+    /// Returns `true` if `held` is the registered memory of these message slots.
     pub(crate) fn is_over(&self, held: &Arc<MrInner>) -> bool {
         Arc::ptr_eq(&self.mr.0, held)
     }
@@ -189,7 +190,10 @@ impl MessageMemory {
     }
 
     fn start(&self, slot: &MessageSlot) -> *mut u8 {
-        assert!(slot.set == self.set, "slot of another set of messages");
+        assert!(
+            slot.set == self.set,
+            "the message slot belongs to another memory"
+        );
         let at = slot.index as usize * self.slot_len as usize;
         // SAFETY: a slot of this set, and `register` made the region as long as all of its slots
         // together.

@@ -12,7 +12,7 @@ use crate::{
 use rdma_sys as ffi;
 use std::{io, mem, ptr, sync::Arc};
 
-/// Capability to resize SRQs, a flag of `ibv_device_attr::device_cap_flags`.
+/// Capability of a device to resize SRQs, a flag of `ibv_device_attr::device_cap_flags`.
 pub const SRQ_RESIZE: u32 = ffi::ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0;
 
 /// SRQ with one poster: not `Clone`, and methods that change it take `&mut`. Attached QPs hold it,
@@ -23,7 +23,8 @@ pub struct Srq {
 
 pub(crate) struct SrqInner {
     pub(crate) raw: *mut ffi::ibv_srq,
-    /// CM identifier that the SRQ was created on; `None` if it was created without one.
+    /// Connection manager identifier on which the SRQ was created; `None` if it was created without
+    /// one.
     #[cfg(feature = "cm")]
     id: Option<Arc<CmId>>,
     pub(crate) context: Arc<ContextInner>,
@@ -55,8 +56,8 @@ impl Drop for SrqInner {
 }
 
 impl Srq {
-    /// Creates an SRQ of at least `max_wr` WRs with one scatter entry each, whose receives go into
-    /// `messages`.
+    /// Creates an SRQ of at least `max_wr` WRs with one scatter entry each, which receives into the
+    /// slots of `messages`.
     ///
     /// # Errors
     /// EINVAL above the device's limits and for memory of another context, ENOMEM, EOPNOTSUPP if
@@ -89,8 +90,8 @@ impl Srq {
         context.refuse_others([&memory.pd.context], verb, || object(context, max_wr))
     }
 
-    /// Creates the SRQ of a CM identifier that is bound to `pd`'s device. An identifier has one SRQ
-    /// at a time.
+    /// Creates the SRQ of a connection manager identifier that is bound to `pd`'s device. An
+    /// identifier has one SRQ at a time.
     #[cfg(feature = "cm")]
     pub(crate) fn create_on(
         id: &Arc<CmId>,
@@ -139,14 +140,14 @@ impl Srq {
         self.inner.raw as usize
     }
 
-    /// Returns the number of QPs that hold the SRQ.
+    /// Returns the number of QPs that are attached to the SRQ.
     #[must_use]
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.inner) - 1
     }
 
-    /// Returns the current attributes: `max_wr` is at least the requested size, `srq_limit` the
-    /// armed low watermark, 0 if none is armed.
+    /// Returns the current attributes of the SRQ: `max_wr` is at least the requested size,
+    /// `srq_limit` the armed low watermark, 0 if none is armed.
     ///
     /// # Errors
     /// The verb's errno.
@@ -160,8 +161,8 @@ impl Srq {
         Ok(attr)
     }
 
-    /// Arms the low watermark: one event is raised when fewer than `limit` WRs are posted, and no
-    /// other until it is armed again.
+    /// Arms the low watermark of the SRQ: one event is raised when fewer than `limit` WRs are
+    /// posted, and no other until it is armed again.
     ///
     /// # Errors
     /// EINVAL for a limit above the size of the SRQ.
@@ -200,7 +201,7 @@ impl Srq {
         })
     }
 
-    /// Posts a receive into `slot`.
+    /// Posts a receive WR for the message slot `slot` to the SRQ.
     ///
     /// # Errors
     /// The slot, with ENOMEM if the queue is full, EINVAL if the SRQ was created for other
@@ -234,8 +235,8 @@ impl Srq {
     }
 }
 
-/// Returns the attributes of an SRQ in the extended structure. `ibv_srq_init_attr` ends in padding
-/// where this one has `comp_mask`, and libibverbs reads `comp_mask` in either structure
+/// Returns the creation attributes of an SRQ in the extended structure. `ibv_srq_init_attr` ends in
+/// padding where this one has `comp_mask`, and libibverbs reads `comp_mask` in either structure
 /// (`ibv_cmd_create_srq` of rdma-core, libibverbs/cmd_srq.c).
 fn init(max_wr: u32) -> ffi::ibv_srq_init_attr_ex {
     // SAFETY: plain old data; all zero is the documented start.

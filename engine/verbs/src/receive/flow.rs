@@ -8,7 +8,8 @@ use crate::{
 use rdma_sys as ffi;
 use std::{mem::offset_of, sync::Arc};
 
-/// Appends a structure of `infiniband/verbs.h`: zeroes, then each listed field at its offset.
+/// Appends a structure of `infiniband/verbs.h` to a flow rule's bytes: zeroes, then each listed
+/// field at its offset.
 ///
 /// A structure that is built in Rust and copied as a whole would include undefined padding bytes.
 /// libibverbs rejects an IPv6 filter whose mask does not end in a zero (`get_filters_size` of
@@ -26,18 +27,18 @@ macro_rules! append {
     }};
 }
 
-/// Writes a field at the start of `to`; `_field` determines its type.
+/// Writes a structure field at the start of `to`; `_field` determines its type.
 fn write_field<S, F: PlainField>(to: &mut [u8], _field: fn(&S) -> F, value: F) {
     let bytes = value.ne_bytes();
     let bytes = bytes.as_ref();
     to[..bytes.len()].copy_from_slice(bytes);
 }
 
-/// Types of structure fields: plain integers or bytes, which have no padding.
+/// Types of structure fields in a flow rule: plain integers or bytes, which have no padding.
 trait PlainField {
     type Bytes: AsRef<[u8]>;
 
-    /// Returns the bytes of the value in memory order.
+    /// Returns the bytes of the field's value in memory order.
     fn ne_bytes(self) -> Self::Bytes;
 }
 
@@ -62,39 +63,39 @@ macro_rules! integer_fields {
 }
 integer_fields!(u8, u16, u32);
 
-/// Flow rule to install.
+/// Flow rule to install in the NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRule {
-    /// Port number, from 1.
+    /// Number of the port whose frames the rule matches, from 1.
     pub port: u8,
-    /// Kind of the rule.
+    /// Kind of the flow rule.
     pub kind: FlowKind,
-    /// Priority; a lower value is matched first. mlx5 accepts 0 to 15.
+    /// Priority of the flow rule; a lower value is matched first. mlx5 accepts 0 to 15.
     pub priority: u16,
-    /// Specs, all of which must match; empty for a sniffer.
+    /// Specs of the flow rule, all of which must match a frame; empty for a sniffer.
     pub specs: Vec<FlowSpec>,
 }
 
-/// Kinds of rules (`ibv_flow_attr_type`).
+/// Kinds of flow rules (`ibv_flow_attr_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowKind {
-    /// Rule that takes the frames that its specs match, before the kernel receives them.
+    /// Flow rule that takes the frames that its specs match, before the kernel receives them.
     Normal,
-    /// Rule that copies all frames that the port receives and sends.
+    /// Flow rule that copies all frames that the port receives and sends.
     Sniffer,
 }
 
-/// Value and mask of the bits that must match.
+/// Value and mask of the header bits that must match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Masked<T> {
-    /// Value in host byte order.
+    /// Header field value to match, in host byte order.
     pub value: T,
-    /// Mask with a 1 for each bit that must match.
+    /// Mask of the header field, with a 1 for each bit that must match.
     pub mask: T,
 }
 
 impl<T: Default + std::ops::Not<Output = T>> Masked<T> {
-    /// Creates a match of all bits of `value`.
+    /// Creates a match of all bits of the header field value `value`.
     #[must_use]
     pub fn exact(value: T) -> Self {
         Self {
@@ -105,7 +106,7 @@ impl<T: Default + std::ops::Not<Output = T>> Masked<T> {
 }
 
 impl<T> Masked<T> {
-    /// Converts the value and the mask with `convert`.
+    /// Converts the match's value and mask with `convert`.
     fn map<U>(self, convert: impl Fn(T) -> U) -> Masked<U> {
         Masked {
             value: convert(self.value),
@@ -115,7 +116,7 @@ impl<T> Masked<T> {
 }
 
 impl<T: Into<u128>> Masked<T> {
-    /// Converts the value and the mask to 128 bits.
+    /// Converts the match's value and mask to 128 bits.
     #[must_use]
     pub fn widen(self) -> Masked<u128> {
         Masked {
@@ -125,78 +126,80 @@ impl<T: Into<u128>> Masked<T> {
     }
 }
 
-/// Part of a match, or an action. A spec with default fields matches every packet of its type.
+/// Spec of a flow rule: a header to match, or an action. A spec with default fields matches every
+/// packet of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowSpec {
-    /// Ethernet header (`IBV_FLOW_SPEC_ETH`).
+    /// Spec of the Ethernet header (`IBV_FLOW_SPEC_ETH`).
     Ethernet {
-        /// Destination MAC address.
+        /// Destination MAC address to match.
         dst: Masked<[u8; 6]>,
-        /// EtherType behind the VLAN tags.
+        /// EtherType behind the VLAN tags to match.
         ethertype: Masked<u16>,
-        /// Tag control information of the first VLAN tag; a frame without a tag does not match.
+        /// Tag control information of the first VLAN tag to match; a frame without a tag does not
+        /// match.
         vlan: Masked<u16>,
     },
-    /// IPv4 header (`IBV_FLOW_SPEC_IPV4`, or `_EXT` if the protocol is matched).
+    /// Spec of the IPv4 header (`IBV_FLOW_SPEC_IPV4`, or `_EXT` if the protocol is matched).
     Ipv4 {
-        /// Source IPv4 address.
+        /// Source IPv4 address to match.
         src: Masked<u32>,
-        /// Destination IPv4 address.
+        /// Destination IPv4 address to match.
         dst: Masked<u32>,
-        /// IP protocol number.
+        /// IP protocol number to match.
         proto: Masked<u8>,
     },
-    /// IPv6 header (`IBV_FLOW_SPEC_IPV6`).
+    /// Spec of the IPv6 header (`IBV_FLOW_SPEC_IPV6`).
     Ipv6 {
-        /// Source IPv6 address.
+        /// Source IPv6 address to match.
         src: Masked<u128>,
-        /// Destination IPv6 address.
+        /// Destination IPv6 address to match.
         dst: Masked<u128>,
-        /// Next header value of the fixed header.
+        /// Next header value of the fixed IPv6 header to match.
         proto: Masked<u8>,
     },
-    /// TCP header (`IBV_FLOW_SPEC_TCP`).
+    /// Spec of the TCP header (`IBV_FLOW_SPEC_TCP`).
     Tcp {
-        /// Source TCP port.
+        /// Source TCP port to match.
         src: Masked<u16>,
-        /// Destination TCP port.
+        /// Destination TCP port to match.
         dst: Masked<u16>,
     },
-    /// UDP header (`IBV_FLOW_SPEC_UDP`).
+    /// Spec of the UDP header (`IBV_FLOW_SPEC_UDP`).
     Udp {
-        /// Source UDP port.
+        /// Source UDP port to match.
         src: Masked<u16>,
-        /// Destination UDP port.
+        /// Destination UDP port to match.
         dst: Masked<u16>,
     },
-    /// VXLAN header (`IBV_FLOW_SPEC_VXLAN_TUNNEL`).
+    /// Spec of the VXLAN header (`IBV_FLOW_SPEC_VXLAN_TUNNEL`).
     Vxlan {
-        /// VXLAN network identifier, 24 bits.
+        /// VXLAN network identifier to match, 24 bits.
         vni: Masked<u32>,
     },
-    /// Any GRE header (`IBV_FLOW_SPEC_GRE`).
+    /// Spec of any GRE header (`IBV_FLOW_SPEC_GRE`).
     Gre,
-    /// Header inside the tunnel (`IBV_FLOW_SPEC_INNER`).
+    /// Spec of a header inside the tunnel (`IBV_FLOW_SPEC_INNER`).
     Inner(Inner),
-    /// Action that drops the frame (`IBV_FLOW_SPEC_ACTION_DROP`).
+    /// Action of a flow rule that drops the frame (`IBV_FLOW_SPEC_ACTION_DROP`).
     Drop,
 }
 
-/// Headers inside a tunnel, matched with any field values.
+/// Header inside a tunnel, matched with any field values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inner {
-    /// Inner IPv4 header.
+    /// IPv4 header inside a tunnel.
     Ipv4,
-    /// Inner IPv6 header.
+    /// IPv6 header inside a tunnel.
     Ipv6,
-    /// Inner TCP header.
+    /// TCP header inside a tunnel.
     Tcp,
-    /// Inner UDP header.
+    /// UDP header inside a tunnel.
     Udp,
 }
 
 impl Inner {
-    /// Returns the spec of an outer header of this type.
+    /// Returns the flow spec of an outer header of this type.
     fn outer(self) -> FlowSpec {
         let proto = Masked::default();
         match self {
@@ -221,7 +224,7 @@ impl Inner {
 }
 
 impl FlowSpec {
-    /// Spec that matches any Ethernet frame.
+    /// Flow spec that matches any Ethernet frame.
     pub const ETHERNET: Self = Self::Ethernet {
         dst: Masked {
             value: [0; 6],
@@ -231,11 +234,12 @@ impl FlowSpec {
         vlan: Masked { value: 0, mask: 0 },
     };
 
-    /// Appends the spec as a structure of `infiniband/verbs.h`. Fields of several bytes are in
+    /// Appends the flow spec as a structure of `infiniband/verbs.h`. Fields of several bytes are in
     /// network order there.
     fn append(self, out: &mut Vec<u8>) {
         use ffi::ibv_flow_spec_type as t;
-        /// Appends a spec structure of this type, with each field in the filter's value and mask.
+        /// Appends a flow spec structure of this type, with each field in the filter's value and
+        /// mask.
         macro_rules! spec {
             ($spec:ident, $kind:expr, { $($field:ident: $masked:expr),* $(,)? }) => {
                 append!(out, $spec {
@@ -309,8 +313,8 @@ fn size_of_u16<T>() -> u16 {
 }
 
 impl FlowRule {
-    /// Returns the rule as `ibv_create_flow` reads it: a flow attribute directly followed by the
-    /// specs. The result is in 8-byte words, so that the structures are aligned; all sizes are
+    /// Returns the flow rule as `ibv_create_flow` reads it: a flow attribute directly followed by
+    /// the specs. The result is in 8-byte words, so that the structures are aligned; all sizes are
     /// multiples of 4, the strictest alignment among the structures.
     fn words(&self) -> Vec<u64> {
         let mut specs = Vec::new();
@@ -360,7 +364,7 @@ impl Drop for Flow {
 }
 
 impl Flow {
-    /// Installs a rule that steers frames to `qp`.
+    /// Installs a flow rule that steers frames to `qp`.
     ///
     /// # Errors
     /// EPERM without CAP_NET_RAW, ENOMEM for a priority above 15, EINVAL for contradictory specs,

@@ -11,8 +11,8 @@ use rdma_sys as ffi;
 use std::{mem, sync::Arc};
 use wqcap_rss::{key::RssKey, profile::HashFields};
 
-/// RAW_PACKET QP that spreads frames over an indirection table (a TIR). It has no state to modify
-/// or to query. Clones share one handle and are cheap.
+/// RSS QP: a RAW_PACKET QP that spreads frames over an indirection table (a TIR). It has no state
+/// to modify or to query. Clones share one handle and are cheap.
 #[derive(Clone)]
 pub struct RssQp(pub(crate) Arc<RssQpInner>);
 
@@ -36,7 +36,7 @@ impl Drop for RssQpInner {
 }
 
 impl RssQp {
-    /// Creates an RSS QP that hashes `fields` with Toeplitz.
+    /// Creates an RSS QP that hashes the header fields `fields` with Toeplitz.
     ///
     /// # Errors
     /// EPERM without CAP_NET_RAW; EINVAL for fields of two L3 or two L4 types, for no fields over

@@ -8,7 +8,7 @@ use crate::{
 use rdma_sys as ffi;
 use std::sync::Arc;
 
-/// Indirection table: the low bits of a frame's hash select an entry, and the entry names a WQ.
+/// RSS indirection table: the low bits of a frame's hash select an entry, and the entry names a WQ.
 /// Clones share one handle and are cheap.
 #[derive(Clone)]
 pub struct RwqTable(pub(crate) Arc<RwqTableInner>);
@@ -34,7 +34,8 @@ impl Drop for RwqTableInner {
 }
 
 impl RwqTable {
-    /// Creates a table. The number of entries is a power of two; a WQ may occur several times.
+    /// Creates an indirection table. The number of entries is a power of two; a WQ may occur
+    /// several times.
     ///
     /// # Errors
     /// EINVAL for a size that is not a power of two or is above the device's limit, and for a WQ of

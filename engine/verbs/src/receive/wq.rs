@@ -12,13 +12,13 @@ use rdma_sys as ffi;
 use serde::Serialize;
 use std::{ptr, sync::Arc};
 
-/// `IBV_WQ_FLAGS_CVLAN_STRIPPING`: the NIC strips the customer VLAN tag.
+/// WQ flag `IBV_WQ_FLAGS_CVLAN_STRIPPING`: the NIC strips the customer VLAN tag.
 pub const CVLAN_STRIPPING: u32 = 1 << 0;
-/// `IBV_WQ_FLAGS_SCATTER_FCS`: the FCS follows each frame.
+/// WQ flag `IBV_WQ_FLAGS_SCATTER_FCS`: the FCS follows each frame.
 pub const SCATTER_FCS: u32 = 1 << 1;
-/// `IBV_WQ_FLAGS_DELAY_DROP`: the NIC holds frames back for a time before it drops them.
+/// WQ flag `IBV_WQ_FLAGS_DELAY_DROP`: the NIC holds frames back for a time before it drops them.
 pub const DELAY_DROP: u32 = 1 << 2;
-/// `IBV_WQ_FLAGS_PCI_WRITE_END_PADDING`: writes are padded to whole cache lines.
+/// WQ flag `IBV_WQ_FLAGS_PCI_WRITE_END_PADDING`: the NIC pads its writes to whole cache lines.
 pub const PCI_WRITE_END_PADDING: u32 = 1 << 3;
 
 /// Attributes of a new WQ.
@@ -26,13 +26,13 @@ pub const PCI_WRITE_END_PADDING: u32 = 1 << 3;
 pub struct WqAttr {
     /// Number of WRs that the WQ must hold.
     pub max_wr: u32,
-    /// Number of scatter entries per WR.
+    /// Number of scatter entries per WR of the WQ.
     pub max_sge: u32,
     /// Flags of the WQ (`ibv_wq_flags`).
     pub flags: u32,
-    /// Layout of buffers that take many frames each; `None`: a WR takes one frame. A striding WQ
-    /// cannot be posted to by the verbs, only by [`DirectWq`](crate::DirectWq), which writes its
-    /// WQEs.
+    /// Layout of the WQ's buffers that take many frames each; `None`: a WR takes one frame. A
+    /// striding WQ cannot be posted to by the verbs, only by [`DirectWq`](crate::DirectWq), which
+    /// writes its WQEs.
     pub striding: Option<Striding>,
 }
 
@@ -40,14 +40,14 @@ pub struct WqAttr {
 /// many strides as it needs, and never crosses into the buffer of the next WR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Striding {
-    /// Size of a stride in bytes, a power of two.
+    /// Size in bytes of a stride of the WQ's buffers, a power of two.
     pub stride: u32,
     /// Number of strides per WR, a power of two.
     pub strides: u32,
 }
 
 impl Striding {
-    /// Returns the size of a WR's buffer in bytes.
+    /// Returns the size in bytes of the buffer of a striding WQ's WR.
     #[must_use]
     pub fn buffer(self) -> u32 {
         self.stride * self.strides
@@ -66,7 +66,7 @@ pub enum WqState {
 }
 
 impl WqState {
-    /// Returns the `ibv_wq_state` number of the state.
+    /// Returns the `ibv_wq_state` number of the WQ state.
     fn number(self) -> u32 {
         match self {
             Self::Reset => ffi::ibv_wq_state::IBV_WQS_RESET,
@@ -83,7 +83,8 @@ pub struct Wq {
     state: WqState,
 }
 
-/// Handle of a WQ for use in a table, while the owner, possibly another thread, posts to the WQ.
+/// Handle of a WQ for use in an indirection table, while the WQ's owner, possibly another thread,
+/// posts to the WQ.
 #[derive(Clone)]
 pub struct WqHandle(pub(crate) Arc<WqInner>);
 
@@ -194,7 +195,7 @@ impl Wq {
         })
     }
 
-    /// Returns a handle that can only be used in tables.
+    /// Returns a handle of the WQ that can only be used in indirection tables.
     #[must_use]
     pub fn handle(&self) -> WqHandle {
         WqHandle(Arc::clone(&self.inner))
@@ -212,15 +213,15 @@ impl Wq {
         self.inner.raw as usize
     }
 
-    /// Returns the state that was last set; the device may have put the WQ in error since.
+    /// Returns the WQ state that was last set; the device may have put the WQ in error since.
     #[must_use]
     pub fn state(&self) -> WqState {
         self.state
     }
 
-    /// Changes the state. `from` is the device's actual state, if the caller knows it better than
-    /// the kernel. Without `from`, the kernel sends the state in its own record to the firmware,
-    /// and that record still says ready after the device has put the WQ in error
+    /// Changes the state of the WQ. `from` is the device's actual state, if the caller knows it
+    /// better than the kernel. Without `from`, the kernel sends the state in its own record to the
+    /// firmware, and that record still says ready after the device has put the WQ in error
     /// (`mlx5_ib_modify_wq` of drivers/infiniband/hw/mlx5/qp.c).
     ///
     /// # Errors
@@ -245,7 +246,7 @@ impl Wq {
         Ok(())
     }
 
-    /// Turns CVLAN stripping on or off; frames in flight may be handled either way.
+    /// Turns CVLAN stripping of the WQ on or off; frames in flight may be handled either way.
     ///
     /// # Errors
     /// EOPNOTSUPP if the device cannot strip.
@@ -273,7 +274,7 @@ impl Wq {
         check_errno(errno, "ibv_modify_wq", object)
     }
 
-    /// Posts a list of WRs, linked by `next`, with one doorbell.
+    /// Posts a list of receive WRs, linked by `next`, to the WQ with one doorbell.
     ///
     /// # Safety
     /// Every WR of the list and its scatter list are valid for the call. Every scatter entry lies

@@ -7,39 +7,39 @@ use crate::handles::{self, LIMIT, ObjectKind, Slab};
 use crate::process::Errno;
 use crate::process::memory::fault_in;
 
-/// Kind of an access to registered memory.
+/// Kind of the NIC's access to registered memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Read access: gathering the data of a send.
+    /// Read access to registered memory: gathering the data of a send.
     Read,
-    /// Write access: scattering a received frame.
+    /// Write access to registered memory: scattering a received frame.
     Write,
 }
 
 /// A registered range of memory (PRM "Memory key").
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryRegion {
-    /// Key of the region: index << 8 | variant.
+    /// Memory key of the region: index << 8 | variant.
     pub lkey: u32,
-    /// Protection domain of the region.
+    /// Protection domain of the memory region.
     pub pd: u32,
-    /// Access rights of the region: `IB_UVERBS_ACCESS_*`.
+    /// Access rights of the memory region: `IB_UVERBS_ACCESS_*`.
     pub access: u32,
-    /// Address of the region in work requests.
+    /// Address of the memory region in work requests.
     iova: u64,
-    /// Address of the region in this process.
+    /// Address of the memory region in this process.
     start: u64,
     len: u64,
 }
 
-/// Lowest index in a key. 0 is not a key, and 1 with variant 0 is `MLX5_INVALID_LKEY`, which ends a
-/// scatter list.
+/// Lowest index in a memory key. 0 is not a key, and 1 with variant 0 is `MLX5_INVALID_LKEY`, which
+/// ends a scatter list.
 const FIRST_INDEX: u32 = 16;
 
-/// All regions of a device, by the index in their keys.
+/// All memory regions of a device, by the index in their keys.
 pub struct Regions {
     slab: Slab<MemoryRegion>,
-    /// Region of the last access. The next access is nearly always to the same region: one
+    /// Memory region of the last access. The next access is nearly always to the same region: one
     /// comparison replaces the lookup of its key. Cleared when any region changes.
     last: Cell<Option<MemoryRegion>>,
 }
@@ -54,8 +54,8 @@ impl Default for Regions {
 }
 
 impl Regions {
-    /// REG_MR: registers a region that [`check_region`] accepts. Fails with `ENOMEM` when there are
-    /// too many.
+    /// REG_MR: registers a memory region that [`check_region`] accepts. Fails with `ENOMEM` when
+    /// there are too many regions.
     pub fn register(
         &mut self,
         pd: u32,
@@ -87,7 +87,8 @@ impl Regions {
         }
     }
 
-    /// REREG_MR: changes range, domain or rights of a key's region. Fails as [`check_region`] does.
+    /// REREG_MR: changes range, domain or rights of the memory region with a key. Fails as
+    /// [`check_region`] does.
     pub fn change(
         &mut self,
         lkey: u32,
@@ -112,7 +113,7 @@ impl Regions {
         Ok(new)
     }
 
-    /// Removes a region; its key becomes invalid.
+    /// Removes a memory region; its key becomes invalid.
     pub fn remove(&mut self, lkey: u32) {
         self.last.set(None);
         if self.get(lkey).is_some() {
@@ -120,7 +121,7 @@ impl Regions {
         }
     }
 
-    /// Returns the region of a key, if index and variant match.
+    /// Returns the memory region of a key, if index and variant match.
     #[inline(always)]
     pub fn get(&self, lkey: u32) -> Option<&MemoryRegion> {
         let region = self.slab.at(index_of(lkey))?;
@@ -163,10 +164,10 @@ fn index_of(lkey: u32) -> u32 {
     (lkey >> 8).wrapping_sub(FIRST_INDEX)
 }
 
-/// Makes the kernel's checks (`ib_check_mr_access`, `ib_umem_get`), then pins the memory, which
-/// takes long for much memory. Fails with `EINVAL` for contradictory rights or an iova with another
-/// offset in its page, with `EFAULT` for memory that is not mapped or lacks the rights, with
-/// `EOPNOTSUPP` for on-demand paging.
+/// Checks a memory registration as the kernel does (`ib_check_mr_access`, `ib_umem_get`), then pins
+/// the memory, which takes long for much memory. Fails with `EINVAL` for contradictory rights or an
+/// iova with another offset in its page, with `EFAULT` for memory that is not mapped or lacks the
+/// rights, with `EOPNOTSUPP` for on-demand paging.
 pub fn check_region(access: u32, start: u64, len: u64, iova: u64) -> Result<(), Errno> {
     let writes = abi::IB_UVERBS_ACCESS_REMOTE_WRITE | abi::IB_UVERBS_ACCESS_REMOTE_ATOMIC;
     let known = abi::IB_UVERBS_ACCESS_LOCAL_WRITE

@@ -12,7 +12,7 @@ use crate::process::{Errno, refuse_if};
 #[derive(Debug, Clone, Copy)]
 pub struct NicRing {
     base: *mut u8,
-    /// Length of the ring, a power of two, less one.
+    /// Length in bytes of the WQE or CQE ring, a power of two, less one.
     mask: usize,
 }
 
@@ -21,9 +21,9 @@ pub struct NicRing {
 unsafe impl Send for NicRing {}
 
 impl NicRing {
-    /// Creates a ring of `len` bytes at `addr`, which libmlx5 aligns to a page; slots need an
-    /// alignment of 64. Fails with `EINVAL` if the ring is misaligned or its length is not a power
-    /// of two, with `EFAULT` if it is not mapped.
+    /// Creates a WQE or CQE ring of `len` bytes at `addr`, which libmlx5 aligns to a page; slots
+    /// need an alignment of 64. Fails with `EINVAL` if the ring is misaligned or its length is not
+    /// a power of two, with `EFAULT` if it is not mapped.
     pub fn new(addr: u64, len: u64) -> Result<Self, Errno> {
         let fits = len.is_power_of_two() && len <= 1 << 31;
         refuse_if(!addr.is_multiple_of(64) || addr == 0 || !fits, libc::EINVAL)?;
@@ -34,15 +34,15 @@ impl NicRing {
         })
     }
 
-    /// Returns the address at `offset`, modulo the length of the ring.
+    /// Returns the address at `offset` of a WQE or CQE ring, modulo the length of the ring.
     #[inline(always)]
     pub fn at(&self, offset: usize) -> *mut u8 {
         self.base.wrapping_add(offset & self.mask)
     }
 }
 
-/// A pair of 32-bit big-endian words (PRM "Doorbell record"): receive and send producer index of a
-/// work queue, or consumer index and arm command of a CQ.
+/// Doorbell record, a pair of 32-bit big-endian words (PRM "Doorbell record"): receive and send
+/// producer index of a work queue, or consumer index and arm command of a CQ.
 #[derive(Debug, Clone, Copy)]
 pub struct DoorbellRecord(*const [AtomicU32; 2]);
 
@@ -50,8 +50,8 @@ pub struct DoorbellRecord(*const [AtomicU32; 2]);
 unsafe impl Send for DoorbellRecord {}
 
 impl DoorbellRecord {
-    /// Opens the record at `addr`. Fails with `EINVAL` if it is misaligned, with `EFAULT` if it is
-    /// not mapped.
+    /// Opens the doorbell record at `addr`. Fails with `EINVAL` if it is misaligned, with `EFAULT`
+    /// if it is not mapped.
     pub fn new(addr: u64) -> Result<Self, Errno> {
         refuse_if(!addr.is_multiple_of(8) || addr == 0, libc::EINVAL)?;
         fault_in(addr, 8, true)?;
@@ -65,22 +65,22 @@ impl DoorbellRecord {
         unsafe { &*self.0 }
     }
 
-    /// Reads a word of the record. Data that the program wrote before the word are visible
+    /// Reads a word of the doorbell record. Data that the program wrote before the word are visible
     /// afterwards.
     #[inline(always)]
     pub fn load(&self, word: usize) -> u32 {
         u32::from_be(self.words()[word & 1].load(Ordering::Acquire))
     }
 
-    /// Overwrites a word of the record and returns its old value.
+    /// Overwrites a word of the doorbell record and returns its old value.
     #[inline]
     pub fn swap(&self, word: usize, value: u32) -> u32 {
         u32::from_be(self.words()[word & 1].swap(value.to_be(), Ordering::AcqRel))
     }
 }
 
-/// Copies a frame. Short frames are copied inline: calling the C library's copy and its selection
-/// of a method would cost as much as the bytes.
+/// Copies a received frame to the program's memory. Short frames are copied inline: calling the C
+/// library's copy and its selection of a method would cost as much as the bytes.
 ///
 /// # Safety
 /// `frame.len()` bytes at `to` may be written, and do not overlap `frame`.

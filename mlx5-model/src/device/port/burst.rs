@@ -14,45 +14,45 @@ use super::super::queues::Queues;
 use super::super::rq::Room;
 use super::faults::BURST;
 
-/// Counts that a burst adds to the port's counters.
+/// Counts that a burst of frames adds to the port's counters.
 #[derive(Default)]
 pub struct BurstCounts {
-    /// Frames that the host sent; they do not count as received.
+    /// Frames of the burst that the host sent; they do not count as received.
     pub sent: u64,
     pub octets: u64,
     pub multicast: u64,
     pub out_of_buffer: u64,
 }
 
-/// Conditions under which frames are held on the wire.
+/// Conditions under which a port holds frames on the wire.
 #[derive(Clone, Copy)]
 pub struct HoldPolicy {
     pub lossless: bool,
     /// Set when the wire buffers frames for a while, as a NIC's own buffer does.
     pub has_room: bool,
-    /// Set when the rules have been unchanged for long enough.
+    /// Set when the port's flow rules have been unchanged for long enough.
     pub settled: bool,
-    /// Time since when delay drop has been holding the frame at the head.
+    /// Time since when delay drop has been holding the frame at the wire's head.
     pub held_since: Option<u64>,
 }
 
-/// Receiver of one burst: delivers its frames to the queues.
+/// Receiver of one burst of frames from a wire: delivers them to the queues.
 pub struct Burst<'p> {
     queues: &'p mut Queues,
     steering: &'p NicSteering,
     targets: &'p mut Targets,
     pub policy: HoldPolicy,
     now: Now,
-    /// Time stamp of the last frame.
+    /// Time stamp of the burst's last frame.
     pub stamp: u64,
-    /// Lowest time stamp of a frame that the wire has not stamped.
+    /// Lowest time stamp for a frame of the burst that the wire has not stamped.
     floor: u64,
-    /// Set when the last frame has found no room and stays on the wire.
+    /// Set when the burst's last frame has found no room and stays on the wire.
     pub holds: bool,
     pub counts: BurstCounts,
 }
 
-/// Headers of a frame, and the fast path's decision for it.
+/// Headers of a frame, and the steering fast path's decision for it.
 #[derive(Default)]
 pub struct Classified {
     class: FrameClass,
@@ -87,7 +87,7 @@ impl<'p> Burst<'p> {
         }
     }
 
-    /// Delivers a frame that the host sent: only sniffers see it, and it never waits for room.
+    /// Delivers a frame that the host sent: only sniffer rules see it, and it never waits for room.
     #[cold]
     fn deliver_sent(&mut self, frame: &ParsedFrame<'_>) -> Delivery {
         self.counts.sent += 1;
@@ -97,8 +97,8 @@ impl<'p> Burst<'p> {
         Delivery::Taken
     }
 
-    /// Handles a frame that no rule takes. It goes to the host's stack or is discarded; the port
-    /// has counted it.
+    /// Handles a received frame that no flow rule takes. It goes to the host's stack or is
+    /// discarded; the port has counted it.
     fn on_miss(&self) -> Delivery {
         if self.policy.lossless && !self.policy.settled {
             Delivery::Wait
@@ -107,7 +107,7 @@ impl<'p> Burst<'p> {
         }
     }
 
-    /// Delivers a frame that the fast path cannot decide.
+    /// Delivers a received frame that the steering fast path cannot decide.
     fn deliver_slow(&mut self, frame: &ParsedFrame<'_>) -> Delivery {
         let verdict = self
             .steering
@@ -124,7 +124,7 @@ impl<'p> Burst<'p> {
         delivery
     }
 
-    /// Counts a frame in the counters of the matching entries.
+    /// Counts a received frame in the flow counters of the matching entries.
     fn add_to_flow_counters(&mut self, frame: &ParsedFrame<'_>) {
         for counters in self.targets.counters() {
             if let Some(counters) = self.queues.counters.at_mut(*counters) {
@@ -134,7 +134,8 @@ impl<'p> Burst<'p> {
         }
     }
 
-    /// Delivers a frame to several targets, or to one that had no room, or holds it.
+    /// Delivers a received frame to several queues, or to one that had no room, or holds it on the
+    /// wire.
     fn deliver_or_hold(&mut self, frame: &ParsedFrame<'_>) -> Delivery {
         if self.must_hold(frame) {
             self.holds = true;
@@ -145,7 +146,7 @@ impl<'p> Burst<'p> {
         Delivery::Taken
     }
 
-    /// Returns `true` if the frame stays on the wire until its targets have room.
+    /// Returns `true` if a received frame stays on the wire until its target queues have room.
     fn must_hold(&mut self, frame: &ParsedFrame<'_>) -> bool {
         let targets = self.targets.as_slice();
         let mut lacking = false;
@@ -178,7 +179,8 @@ impl<'p> Burst<'p> {
         self.queues.delay_drop.holds(waited_ns)
     }
 
-    /// Delivers a frame to every target that has room. Counts targets without a WQE.
+    /// Delivers a received frame to every target queue that has room. Counts the target queues
+    /// without a WQE.
     fn deliver_all(&mut self, frame: &ParsedFrame<'_>) {
         for target in self.targets.as_slice() {
             match self.queues.deliver(frame, &self.now, *target) {

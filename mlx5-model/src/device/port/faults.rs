@@ -5,10 +5,10 @@
 
 use crate::settings::fault::FaultEnd;
 
-/// Maximum number of frames that a port takes from its wire before the device is released.
+/// Maximum number of frames that a port takes from its wire before the device's lock is released.
 pub const BURST: usize = 64;
 
-/// A link outage that a fault has caused.
+/// A link outage that an injected fault has caused.
 struct LinkOutage {
     since_ns: u64,
     end: FaultEnd,
@@ -24,22 +24,22 @@ impl LinkOutage {
     }
 }
 
-/// Slowdown of the frames' writes to memory by a fault.
+/// Slowdown of the writes of received frames to memory, by an injected fault.
 struct Slowdown {
     ns: u64,
     until_ns: Option<u64>,
-    /// Time when all frames so far have reached memory.
+    /// Time when all frames that the port has received so far have reached memory.
     busy_ns: u64,
     received: u64,
 }
 
-/// Faults in effect on a port.
+/// Injected faults in effect on a port.
 pub struct PortFaults {
     outage: Option<LinkOutage>,
     slow: Option<Slowdown>,
-    /// Number of the next frames that were damaged on the wire.
+    /// Number of next frames on the port's wire to which a fault gave a wrong FCS.
     pub damaged: usize,
-    /// Maximum number of frames of the next burst.
+    /// Maximum number of frames of the port's next burst.
     pub budget: usize,
 }
 
@@ -55,12 +55,12 @@ impl Default for PortFaults {
 }
 
 impl PortFaults {
-    /// Returns `true` if a fault has taken the link down.
+    /// Returns `true` if an injected fault has taken the port's link down.
     pub fn has_outage(&self) -> bool {
         self.outage.is_some()
     }
 
-    /// Returns `true` if the port has to be updated before the next burst.
+    /// Returns `true` if the port's faults have to be updated before the next burst.
     pub fn are_active(&self) -> bool {
         self.outage.is_some() || self.slow.is_some() || self.damaged > 0 || self.budget != BURST
     }
@@ -72,7 +72,7 @@ impl PortFaults {
         });
     }
 
-    /// Delays each received frame by `ns` nanoseconds from now on.
+    /// Delays each frame that the port receives by `ns` nanoseconds from now on.
     pub fn slow_down(&mut self, now_ns: u64, received: u64, ns: u64, for_ns: Option<u64>) {
         self.slow = Some(Slowdown {
             ns: ns.max(1),
@@ -82,7 +82,7 @@ impl PortFaults {
         });
     }
 
-    /// Ends an outage whose time is over. Returns `true` if it did.
+    /// Ends a link outage whose time is over. Returns `true` if it did.
     pub fn end_outage(&mut self, now_ns: u64) -> bool {
         let outage = self.outage.as_ref();
         let over = outage.is_some_and(|outage| outage.is_over(now_ns));
@@ -92,8 +92,8 @@ impl PortFaults {
         over
     }
 
-    /// Limits the next burst to at most `left` frames, on a port that has received `received`
-    /// frames.
+    /// Limits the port's next burst to at most `left` frames, on a port that has received
+    /// `received` frames.
     pub fn limit_burst(&mut self, now_ns: u64, received: u64, left: u64) {
         let until = self.slow.as_ref().and_then(|slow| slow.until_ns);
         if until.is_some_and(|until| now_ns >= until) {

@@ -21,24 +21,24 @@ use super::queues::Queues;
 use burst::{Burst, BurstCounts, HoldPolicy};
 use faults::{BURST, PortFaults};
 
-/// Maximum number of bursts that a wire loses when the device returns. An unpaced wire would lose
-/// frames forever.
+/// Maximum number of bursts of frames that a wire loses when the device returns. An unpaced wire
+/// would lose frames forever.
 const MAX_LOST_BURSTS: usize = 1 << 12;
-/// Time in nanoseconds without a change of the rules, after which a lossless wire discards frames
-/// that match no rule. Programs install their rules one after the other.
+/// Time in nanoseconds without a change of the flow rules, after which a lossless wire discards
+/// frames that match no rule. Programs install their rules one after the other.
 const SETTLED_NS: u64 = 500_000_000;
-/// Number of rounds of the NIC's thread without a change of the rules, required in addition. On a
-/// busy machine a program may not install its next rule in that time, but then the NIC's thread
-/// runs few rounds too.
+/// Number of rounds of the NIC's thread without a change of the flow rules, required in addition to
+/// the time. On a busy machine a program may not install its next rule in that time, but then the
+/// NIC's thread runs few rounds too.
 const SETTLED_ROUNDS: u32 = 30_000;
 /// Interval between two reads of a wire's drop counters, in nanoseconds.
 const DROPPED_NS: u64 = 20_000_000;
 
-/// Change of a port that programs are notified of.
+/// Change of a port's link of which programs are notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkChange {
-    /// The link went down by a fault, or because a finite wire has ended and all its frames have
-    /// been consumed.
+    /// The port's link went down by a fault, or because a finite wire has ended and all its frames
+    /// have been consumed.
     Down,
     /// The port's link came up again.
     Up,
@@ -46,17 +46,17 @@ pub enum LinkChange {
     Lost,
 }
 
-/// Counts of sent frames since the counters were last published.
+/// Counts of frames that the port has sent since the counters were last published.
 #[derive(Default)]
 struct SentCounts {
     frames: u64,
     octets: u64,
     multicast: u64,
-    /// Frames that neither the link nor the wire accepted.
+    /// Sent frames that neither the link nor the wire accepted.
     discarded: u64,
 }
 
-/// A port of the device, with its wire, link and rules.
+/// A port of the modelled device, with its wire, link and flow rules.
 pub struct NicPort {
     device: usize,
     number: u8,
@@ -68,29 +68,29 @@ pub struct NicPort {
     rules_changed_ns: u64,
     rounds_since_rules: u32,
     held_since: Option<u64>,
-    /// Set while the frame at the wire's head finds no room.
+    /// Set while the frame at the head of the port's wire finds no room.
     holding: bool,
     last_stamp: u64,
     targets: Targets,
     sent: SentCounts,
     wire_drops: WireDrops,
     dropped_read_ns: u64,
-    /// Number of frames received since the wire was plugged in.
+    /// Number of frames that the port has received since its wire was plugged in.
     received: u64,
-    /// Time when the first rule was installed, in nanoseconds.
+    /// Time when the port's first flow rule was installed, in nanoseconds.
     first_rule_ns: Option<u64>,
     faults: PortFaults,
-    /// Set when the wire stays plugged in while no program has the device open.
+    /// Set when the port's wire stays plugged in while no program has the device open.
     keeps_wire: bool,
-    /// Number of changes of the netdev that the link has followed. They are followed one at a time,
-    /// so that even a short one is not missed.
+    /// Number of up and down changes of the netdev that the port's link has followed. They are
+    /// followed one at a time, so that even a short one is not missed.
     netdev_changes: u64,
-    /// File whose existence starts a playback wire.
+    /// File whose existence starts the port's playback wire.
     gate: Option<&'static Path>,
 }
 
 impl NicPort {
-    /// Creates port `number` (from 1) of a device, at rest.
+    /// Creates port `number` (from 1) of a device, without a wire and with the link down.
     pub fn new(device: usize, number: u8, settings: &'static PortSettings) -> Self {
         Self {
             device,
@@ -127,7 +127,7 @@ impl NicPort {
         self.up
     }
 
-    /// Returns `true` if frames with a wrong FCS are delivered.
+    /// Returns `true` if the port delivers frames with a wrong FCS.
     pub fn delivers_bad_fcs(&self) -> bool {
         self.counters.has_rx_all()
     }
@@ -136,8 +136,9 @@ impl NicPort {
         self.settings
     }
 
-    /// Plugs the wire in, when the first program opens the device. Without a wire the link is down.
-    /// A wire that was kept while the device's driver restarted continues from its position.
+    /// Plugs the port's wire in, when the first program opens the device. Without a wire the link
+    /// is down. A wire that was kept while the device's driver restarted continues from its
+    /// position.
     pub fn plug(&mut self, now_ns: u64) {
         self.faults = PortFaults::default();
         // A netdev that is down takes the link down at once.
@@ -165,7 +166,7 @@ impl NicPort {
         self.first_rule_ns = None;
     }
 
-    /// Unplugs the wire, when the last program has closed the device.
+    /// Unplugs the port's wire, when the last program has closed the device.
     pub fn unplug(&mut self) {
         if self.keeps_wire {
             return;
@@ -178,7 +179,7 @@ impl NicPort {
         }
     }
 
-    /// Keeps the wire while the device's driver restarts.
+    /// Keeps the port's wire while the device's driver restarts.
     pub fn keep_wire(&mut self) {
         self.keeps_wire = true;
     }
@@ -209,7 +210,7 @@ impl NicPort {
         self.counters.set_link_up(up);
     }
 
-    /// Updates the port's state after a change of the rules; must be called after each.
+    /// Updates the port's state after a change of its flow rules; must be called after each change.
     pub fn rules_changed(&mut self, now_ns: u64) {
         self.rules_changed_ns = now_ns;
         self.rounds_since_rules = 0;
@@ -221,23 +222,24 @@ impl NicPort {
         }
     }
 
-    /// Returns `true` if a playback wire waits: for the first rule, or for the file of its gate.
+    /// Returns `true` if a playback wire waits: for the port's first flow rule, or for the file of
+    /// its gate.
     fn waits_to_play(&self) -> bool {
         self.settings.wire.is_playback() && (self.steering.is_empty() || self.gate.is_some())
     }
 
-    /// Returns a descriptor that becomes readable when the wire has a frame.
+    /// Returns a descriptor that becomes readable when the port's wire has a frame.
     pub fn wait_fd(&self) -> Option<i32> {
         self.wire.as_ref().and_then(Wire::wait_fd)
     }
 
-    /// Lets frames gather on the wire. Returns a descriptor that becomes readable when the wire's
-    /// ring fills; `None`: the wire cannot signal that.
+    /// Lets frames gather on the port's wire. Returns a descriptor that becomes readable when the
+    /// wire's ring fills; `None`: the wire cannot signal that.
     pub fn begin_gathering(&self) -> Option<i32> {
         self.wire.as_ref().and_then(Wire::begin_gathering)
     }
 
-    /// Returns the time when the wire's next frame is due, if the wire keeps a pace.
+    /// Returns the time when the next frame of the port's wire is due, if the wire keeps a pace.
     pub fn next_due_ns(&self) -> Option<u64> {
         if !self.up && !self.is_draining() {
             return None;
@@ -245,12 +247,12 @@ impl NicPort {
         self.wire.as_ref().and_then(Wire::next_due_ns)
     }
 
-    /// Returns `true` if the wire signals its frames, and frames come at no other time.
+    /// Returns `true` if the port's wire signals its frames, and frames come at no other time.
     pub fn can_rest(&self) -> bool {
         self.settings.wire.is_live()
     }
 
-    /// Returns `true` if the frame at the wire's head has found no room.
+    /// Returns `true` if the frame at the head of the port's wire has found no room.
     pub fn is_holding(&self) -> bool {
         self.holding
     }
@@ -259,22 +261,22 @@ impl NicPort {
         self.received
     }
 
-    /// Returns the time since the first rule was installed, in nanoseconds.
+    /// Returns the time since the port's first flow rule was installed, in nanoseconds.
     pub fn since_rule_ns(&self, now_ns: u64) -> Option<u64> {
         self.first_rule_ns.map(|first| now_ns.saturating_sub(first))
     }
 
-    /// Returns `true` if a fault has taken the link down.
+    /// Returns `true` if an injected fault has taken the port's link down.
     pub fn has_outage(&self) -> bool {
         self.faults.has_outage()
     }
 
-    /// Returns `true` if [`NicPort::update_faults`] has to run before the next burst.
+    /// Returns `true` if [`NicPort::update_faults`] has to run before the port's next burst.
     pub fn has_faults(&self) -> bool {
         self.faults.are_active()
     }
 
-    /// Takes the link down. A link that is already down stays down.
+    /// Takes the port's link down. A link that is already down stays down.
     pub fn take_down(&mut self, now_ns: u64, end: FaultEnd) -> Option<LinkChange> {
         if !self.up {
             return None;
@@ -284,23 +286,23 @@ impl NicPort {
         Some(LinkChange::Down)
     }
 
-    /// Takes the link down permanently, because the device has died.
+    /// Takes the port's link down permanently, because the device has died.
     pub fn die(&mut self) {
         self.faults = PortFaults::default();
         self.set_up(false);
     }
 
-    /// Delays each received frame by `ns` nanoseconds from now on.
+    /// Delays each frame that the port receives by `ns` nanoseconds from now on.
     pub fn slow_down(&mut self, now_ns: u64, ns: u64, for_ns: Option<u64>) {
         self.faults.slow_down(now_ns, self.received, ns, for_ns);
     }
 
-    /// Lets timestamps continue from the clock's new time after a jump.
+    /// Lets the port's timestamps continue from the clock's new time after a jump.
     pub fn clock_jumped(&mut self) {
         self.last_stamp = 0;
     }
 
-    /// Ends faults whose time is over, and limits the next burst to `left` frames.
+    /// Ends faults of the port whose time is over, and limits the next burst to `left` frames.
     pub fn update_faults(&mut self, now_ns: u64, left: u64) -> Option<LinkChange> {
         if self.is_draining() {
             self.drain(now_ns, BURST);
@@ -317,12 +319,12 @@ impl NicPort {
         change
     }
 
-    /// Returns `true` if the wire loses its frames because the link is down.
+    /// Returns `true` if the port's wire loses its frames because the link is down.
     fn is_draining(&self) -> bool {
         self.faults.has_outage() && !self.settings.wire.lossless() && !self.waits_to_play()
     }
 
-    /// Takes frames from the wire and drops them, at most `bursts` bursts.
+    /// Takes frames from the port's wire and drops them, at most `bursts` bursts.
     fn drain(&mut self, now_ns: u64, bursts: usize) {
         let Some(wire) = &mut self.wire else { return };
         let mut lost = 0;
@@ -338,7 +340,7 @@ impl NicPort {
         add(&self.counters.wire_dropped, lost);
     }
 
-    /// Delivers one burst of the wire's frames. Returns the number of frames taken.
+    /// Delivers one burst of frames from the port's wire. Returns the number of frames taken.
     pub fn receive(&mut self, queues: &mut Queues, now: Now) -> usize {
         self.gate = self.gate.filter(|path| !path.exists());
         if !self.up || self.waits_to_play() {
@@ -373,8 +375,8 @@ impl NicPort {
         taken
     }
 
-    /// Drops received frames whose FCS is wrong, before any rule, and counts them. Frames that the
-    /// host sends are not dropped. Returns the number of frames taken.
+    /// Drops received frames whose FCS is wrong, before any flow rule, and counts them. Frames that
+    /// the host sends are not dropped. Returns the number of frames taken.
     fn drop_damaged(&mut self, now_ns: u64) -> usize {
         let most = self.faults.damaged.min(self.faults.budget);
         if most == 0 {
@@ -395,7 +397,7 @@ impl NicPort {
         taken
     }
 
-    /// Gives the next frame of the wire a wrong FCS.
+    /// Gives the next frame of the port's wire a wrong FCS.
     pub fn corrupt_next_fcs(&mut self) {
         self.faults.damaged += 1;
     }
@@ -410,7 +412,7 @@ impl NicPort {
         add(&self.counters.out_of_buffer, counts.out_of_buffer);
     }
 
-    /// Sends a frame to the wire and to sniffers.
+    /// Sends a frame to the port's wire and to sniffer rules.
     pub fn send(&mut self, queues: &mut Queues, frame: &[u8], now: Now) {
         let wire = self.wire.as_mut().filter(|_| self.up);
         if wire.is_none_or(|wire| wire.send(frame).is_err()) {
@@ -442,7 +444,8 @@ impl NicPort {
         add(&self.counters.port_xmit_discards, sent.discarded);
     }
 
-    /// Follows the netdev with the link: down with it, and up with it unless a fault keeps it down.
+    /// Follows the netdev with the port's link: down with it, and up with it unless a fault keeps
+    /// it down.
     #[cold]
     fn follow_netdev(&mut self) -> Option<LinkChange> {
         self.netdev_changes += 1;
@@ -458,7 +461,7 @@ impl NicPort {
         })
     }
 
-    /// Adds completions in error to the port's counters.
+    /// Adds numbers of completions in error to the port's counters.
     pub fn count_errors(&self, errors: &ErrorCounts) {
         let counters = self.counters;
         add(&counters.resp_cqe_error, errors.receive);
@@ -468,7 +471,8 @@ impl NicPort {
         add(&counters.req_cqe_flush_error, errors.send_flushed);
     }
 
-    /// Publishes counters, and checks whether the wire has ended. Must be called between bursts.
+    /// Publishes the port's counters, and checks whether the wire has ended. Must be called between
+    /// bursts.
     pub fn end_burst(&mut self, queues: &mut Queues, now_ns: u64) -> Option<LinkChange> {
         self.publish_sent();
         if self.netdev_changes != self.counters.netdev_changes() {

@@ -16,10 +16,10 @@ use super::super::attrs::{
 };
 use super::{UverbsFile, UverbsRequest};
 
-/// Number of counter descriptions: `IB_COUNTER_PACKETS` and `IB_COUNTER_BYTES`, which no uAPI
+/// Number of flow counter descriptions: `IB_COUNTER_PACKETS` and `IB_COUNTER_BYTES`, which no uAPI
 /// header defines.
 const DESCRIPTIONS: u32 = 2;
-/// Maximum number of descriptions of a rule: `MAX_COUNTERS_NUM`.
+/// Maximum number of flow counter descriptions of a rule: `MAX_COUNTERS_NUM`.
 const MAX_DESCRIBED: u32 = u16::MAX as u32 / 8;
 
 pub const CREATE: &[AttrSpec] = &[AttrSpec::mandatory(UVERBS_ATTR_CREATE_COUNTERS_HANDLE, New)];
@@ -75,9 +75,9 @@ pub fn read(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     attrs.reply(UVERBS_ATTR_READ_COUNTERS_BUFF, &bytes)
 }
 
-/// Returns the layout that the driver's part of EX_CREATE_FLOW defines, as (description, index)
-/// pairs; `None` without one. Fails as `mlx5_ib_create_flow` and `mlx5_ib_flow_counters_set_data`
-/// do.
+/// Returns the flow counter layout that the driver's part of EX_CREATE_FLOW defines, as
+/// (description, index) pairs; `None` without one. Fails as `mlx5_ib_create_flow` and
+/// `mlx5_ib_flow_counters_set_data` do.
 pub fn layout(request: &UverbsRequest<'_>) -> Result<Option<Vec<(u32, u32)>>, Errno> {
     let bytes = request.driver_bytes();
     if bytes.is_empty() {
@@ -110,8 +110,8 @@ pub fn layout(request: &UverbsRequest<'_>) -> Result<Option<Vec<(u32, u32)>>, Er
     Ok(Some(pairs.collect()))
 }
 
-/// Binds counters to one more rule. The first rule must define the layout, the others must not:
-/// otherwise fails with `EINVAL`, as for an unknown description.
+/// Binds flow counters to one more rule. The first rule must define the layout, the others must
+/// not: otherwise fails with `EINVAL`, as for an unknown description.
 pub fn bind(
     state: &mut DeviceState,
     index: Index,

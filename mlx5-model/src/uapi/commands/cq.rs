@@ -13,9 +13,9 @@ use crate::settings::NicCaps;
 use super::context::COMP_VECTORS;
 use super::{UverbsFile, UverbsRequest};
 
-/// `IB_CQ_MODERATE`, which no uAPI header defines.
+/// `IB_CQ_MODERATE` of EX_MODIFY_CQ, which no uAPI header defines.
 const ATTR_MODERATE: u32 = 1 << 0;
-/// Maximum moderation period in microseconds: `MLX5_MAX_CQ_PERIOD`.
+/// Maximum moderation period of a CQ in microseconds: `MLX5_MAX_CQ_PERIOD`.
 pub const MAX_PERIOD: u16 = 4095;
 
 pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
@@ -59,13 +59,14 @@ fn driver_part(request: &UverbsRequest<'_>) -> Result<mlx5_ib_create_cq, Errno> 
     request.driver(std::mem::offset_of!(mlx5_ib_create_cq, flags))
 }
 
-/// Returns the base-2 logarithm of the driver's `roundup_pow_of_two(entries + 1)`.
+/// Returns the base-2 logarithm of a CQ's number of CQEs, the driver's `roundup_pow_of_two(entries
+/// + 1)`.
 fn log_entries(cqe: u32, max: u32) -> Result<u32, Errno> {
     refuse_if(cqe == 0 || cqe > max, libc::EINVAL)?;
     Ok((cqe + 1).next_power_of_two().trailing_zeros())
 }
 
-/// Creates a CQ. Returns handle, capacity and CQN.
+/// Creates a CQ. Returns its handle, capacity and CQN.
 fn create_cq(
     file: &UverbsFile,
     command: &ib_uverbs_ex_create_cq,
@@ -124,7 +125,7 @@ fn create_cq(
     Ok((handle, (1 << log) - 1, number(handle)))
 }
 
-/// Returns the requested CQE compression, checked as in `create_cq_user` and
+/// Returns the CQE compression session that CREATE_CQ requests, checked as in `create_cq_user` and
 /// `mini_cqe_res_format_to_hw`. 128-byte CQEs cannot be compressed (the capability
 /// `cqe_compression_128`).
 fn session(driver: &mlx5_ib_create_cq, caps: &NicCaps) -> Result<Option<Session>, Errno> {
@@ -142,7 +143,7 @@ fn session(driver: &mlx5_ib_create_cq, caps: &NicCaps) -> Result<Option<Session>
     Ok(Some(session))
 }
 
-/// EX_MODIFY_CQ: sets the moderation.
+/// EX_MODIFY_CQ: sets the event moderation of a CQ.
 pub fn modify_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_modify_cq = request.core()?;
     if command.attr_mask == 0 || command.reserved != 0 {

@@ -18,13 +18,13 @@ mod attr_type {
     pub const SNIFFER: u32 = 3;
 }
 
-/// Flag of `enum ib_flow_flags`: frames also go to the rules behind this one.
+/// Flag of `enum ib_flow_flags`: frames also go to the flow rules behind this one.
 const DONT_TRAP: u32 = 1 << 1;
-/// Flag of `enum ib_flow_flags`: the rule is for sent frames, which are not steered.
+/// Flag of `enum ib_flow_flags`: the flow rule is for sent frames, which are not steered.
 pub const EGRESS: u32 = 1 << 2;
 const RESERVED: u32 = 1 << 3;
 
-/// Returns the device's matching capabilities.
+/// Returns the matching capabilities of the device's flow tables.
 pub fn match_caps(file: &UverbsFile) -> MatchCaps {
     let caps = file.caps();
     MatchCaps {
@@ -100,7 +100,8 @@ pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     })
 }
 
-/// Makes the kernel's checks of a flow command that need no object. Returns the bytes of the specs.
+/// Makes the kernel's checks of a flow command that need no object. Returns the bytes of the flow
+/// specs.
 fn check<'r>(
     file: &UverbsFile,
     command: &ib_uverbs_create_flow,

@@ -19,7 +19,7 @@ use super::UverbsFile;
 use super::flow::{EGRESS, match_caps};
 
 const MATCH_PARAMS: u16 = size_of::<mlx5_ib_match_params>() as u16;
-/// Size of the data of each `enum mlx5_ib_flow_type`: NORMAL has its priority.
+/// Size in bytes of the data of each `enum mlx5_ib_flow_type`: NORMAL has its priority.
 const FLOW_TYPES: [u16; 4] = [2, 0, 0, 0];
 
 pub const CREATE: &[AttrSpec] = &[
@@ -66,7 +66,7 @@ pub fn create(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     attrs.reply_handle(MLX5_IB_ATTR_FLOW_MATCHER_CREATE_HANDLE, handle)
 }
 
-/// Returns `true` if the matcher's rules are for received frames (`mlx5_ib_matcher_ns`); sent
+/// Returns `true` if the flow matcher's rules are for received frames (`mlx5_ib_matcher_ns`); sent
 /// frames are not steered.
 fn is_receive_table(attrs: &Attrs) -> Result<bool, Errno> {
     let (table, flags) = (
@@ -138,8 +138,8 @@ pub fn create_flow(file: &UverbsFile, attrs: &Attrs) -> Result<(), Errno> {
     attrs.reply_handle(MLX5_IB_ATTR_CREATE_FLOW_HANDLE, handle)
 }
 
-/// Decides what a rule does with its frames (`get_dests` of the driver): forward to a QP, pass to
-/// the host's stack, or drop. The firmware refuses an entry with several of them or none.
+/// Decides what a flow rule does with its frames (`get_dests` of the driver): forward to a QP, pass
+/// to the host's stack, or drop. The firmware refuses an entry with several of them or none.
 fn fate(attrs: &Attrs, to: Option<Fate>) -> Result<Fate, Errno> {
     let miss = MLX5_IB_ATTR_CREATE_FLOW_FLAGS_DEFAULT_MISS;
     let drop = MLX5_IB_ATTR_CREATE_FLOW_FLAGS_DROP;

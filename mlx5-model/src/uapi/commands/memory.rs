@@ -8,7 +8,7 @@ use crate::process::{Errno, refuse_if};
 
 use super::{UverbsFile, UverbsRequest};
 
-/// `IB_MR_REREG_*`, which no uAPI header defines.
+/// `IB_MR_REREG_*` flags of REREG_MR, which no uAPI header defines.
 const REREG_TRANSLATION: u32 = 1 << 0;
 const REREG_PD: u32 = 1 << 1;
 const REREG_ACCESS: u32 = 1 << 2;
@@ -108,7 +108,8 @@ pub fn dereg_mr(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Er
     Ok(())
 }
 
-/// ALLOC_MW: creates a window, which is an object only: the model accesses no memory through it.
+/// ALLOC_MW: creates a memory window, which is an object only: the model accesses no memory through
+/// it.
 pub fn alloc_mw(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_alloc_mw = request.core()?;
     refuse_if(!MW_TYPES.contains(&command.mw_type), libc::EINVAL)?;

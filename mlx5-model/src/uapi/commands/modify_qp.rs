@@ -23,7 +23,7 @@ pub fn modify(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     change(file, &command)
 }
 
-/// EX_MODIFY_QP; rate limits, its only extension, are refused.
+/// EX_MODIFY_QP: changes a QP; rate limits, its only extension, are refused.
 pub fn modify_ex(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
     let command: ib_uverbs_ex_modify_qp = request.core()?;
     if command.base.attr_mask & attr::RATE_LIMIT != 0 {
@@ -52,7 +52,7 @@ fn state_of(number: u8) -> Result<QpState, Errno> {
     .ok_or(libc::EINVAL)
 }
 
-/// Returns `true` if `ib_modify_qp_is_ok` allows a RAW_PACKET QP the transition with these
+/// Returns `true` if `ib_modify_qp_is_ok` allows a RAW_PACKET QP the state transition with these
 /// attributes.
 fn is_allowed(from: QpState, to: QpState, mask: u32) -> bool {
     use QpState::*;

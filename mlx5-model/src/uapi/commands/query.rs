@@ -12,12 +12,12 @@ use super::rss_qp::OUTER_HASH_FIELDS;
 use super::wq::{STRIDE_BYTES_LOG, strides_log};
 use super::{UverbsFile, UverbsRequest};
 
-/// Bit of `IBV_QPT_RAW_PACKET` in a mask of QP types.
+/// Bit of `IBV_QPT_RAW_PACKET` in a device attribute that is a mask of QP types.
 const RAW_PACKET: u32 = 1 << IB_UVERBS_QPT_RAW_PACKET;
-/// Part number of a ConnectX-5.
+/// Vendor's part number of a ConnectX-5.
 const PART: u32 = 4119;
 const FIRMWARE: u64 = 16 << 32 | 35 << 16 | 4030;
-/// Mellanox's OUI, which the driver reports as vendor.
+/// Mellanox's OUI, which the driver reports as the device's vendor.
 const VENDOR: u32 = 0x02c9;
 
 fn device_attributes(file: &UverbsFile) -> ib_uverbs_query_device_resp {

@@ -39,7 +39,7 @@ const RAW_VENDOR_FLAGS: u32 = MLX5_QP_FLAG_SIGNATURE
     | MLX5_QP_FLAG_BFREG_INDEX
     | MLX5_QP_FLAG_UAR_PAGE_INDEX;
 
-/// Creates a RAW_PACKET QP with own queues. Returns its handle.
+/// Creates a RAW_PACKET QP with its own queues. Returns its handle.
 pub fn create(
     file: &UverbsFile,
     request: &UverbsRequest<'_>,

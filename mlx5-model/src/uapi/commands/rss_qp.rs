@@ -10,7 +10,7 @@ use crate::steering::Tir;
 
 use super::{UverbsFile, UverbsRequest};
 
-/// Hash fields of outer headers that an RSS QP supports: addresses and ports.
+/// Header fields of outer headers that an RSS QP can hash: addresses and ports.
 pub const OUTER_HASH_FIELDS: u64 = 0xff;
 const IPV4: u64 = (MLX5_RX_HASH_SRC_IPV4 | MLX5_RX_HASH_DST_IPV4) as u64;
 const IPV6: u64 = (MLX5_RX_HASH_SRC_IPV6 | MLX5_RX_HASH_DST_IPV6) as u64;
@@ -19,7 +19,8 @@ const UDP: u64 = (MLX5_RX_HASH_SRC_PORT_UDP | MLX5_RX_HASH_DST_PORT_UDP) as u64;
 const SPI: u64 = MLX5_RX_HASH_IPSEC_SPI as u64;
 const INNER: u64 = MLX5_RX_HASH_INNER as u64;
 
-/// Creates an RSS QP: a hash and a table, without own queues. Returns its handle.
+/// Creates an RSS QP: a hash and an indirection table, without its own queues. Returns the QP's
+/// handle.
 pub fn create(
     file: &UverbsFile,
     request: &UverbsRequest<'_>,
@@ -72,8 +73,8 @@ pub fn create(
     Ok(handle)
 }
 
-/// Returns the driver's flags for receiving QPs (`process_vendor_flags`). A flag that the device
-/// lacks is refused like an unknown one.
+/// Returns the driver's flags that CREATE_QP accepts for receiving QPs (`process_vendor_flags`). A
+/// flag that the device lacks is refused like an unknown one.
 pub fn tir_flags(tunnels: bool) -> u32 {
     let offloads = if tunnels {
         MLX5_QP_FLAG_TUNNEL_OFFLOADS
@@ -83,7 +84,8 @@ pub fn tir_flags(tunnels: bool) -> u32 {
     offloads | MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_UC | MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC
 }
 
-/// Checks the hash as `create_rss_raw_qp_tir` of the driver does. Returns its key.
+/// Checks the RSS hash of CREATE_QP as `create_rss_raw_qp_tir` of the driver does. Returns the RSS
+/// key.
 fn check_hash(
     driver: &mlx5_ib_create_qp_rss,
     entries: usize,

@@ -13,10 +13,10 @@ use crate::process::{Errno, refuse_if};
 
 use super::{UverbsFile, UverbsRequest};
 
-/// `IB_SRQ_MAX_WR` and `IB_SRQ_LIMIT`, which no uAPI header defines.
+/// `IB_SRQ_MAX_WR` and `IB_SRQ_LIMIT` of MODIFY_SRQ, which no uAPI header defines.
 const ATTR_MAX_WR: u32 = 1 << 0;
 const ATTR_LIMIT: u32 = 1 << 1;
-/// Index of the doorbell record's word with the number of WRs posted.
+/// Index of the word with the number of WRs posted in an SRQ's doorbell record.
 const POSTED: usize = MLX5_RCV_DBR as usize;
 
 pub fn create(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errno> {
@@ -75,9 +75,9 @@ pub fn modify(file: &UverbsFile, request: &UverbsRequest<'_>) -> Result<(), Errn
     Ok(())
 }
 
-/// Sets the limit. The event is raised when fewer WRs are posted, and then the limit is cleared
-/// (PRM "ARM_RQ"). Nothing consumes WRs, so that is either now or never. That it comes at once is
-/// inferred.
+/// Sets the limit of an SRQ. The event is raised when fewer WRs are posted, and then the limit is
+/// cleared (PRM "ARM_RQ"). Nothing consumes the SRQ's WRs, so that is either now or never. That the
+/// event comes at once is inferred.
 fn arm(srq: &mut SrqObject, limit: u32) {
     let posted = srq.record.load(POSTED) & 0xffff;
     srq.limit = if posted < limit { 0 } else { limit };

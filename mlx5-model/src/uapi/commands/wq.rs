@@ -22,19 +22,23 @@ use super::{UverbsFile, UverbsRequest};
 const ATTR_STATE: u32 = 1 << 0;
 const ATTR_CURRENT_STATE: u32 = 1 << 1;
 const ATTR_FLAGS: u32 = 1 << 2;
-/// WQ states by their number in `IB_WQS_*`.
+/// Receive queue states by their number in `IB_WQS_*`.
 const STATES: [RqState; 3] = [RqState::Reset, RqState::Ready, RqState::Error];
 /// WQ flag `MLX5_WQ_FLAG_SIGNATURE`: each WQE begins with a signature.
 const SIGNATURE: u32 = 1 << 0;
 
-/// Base-2 logarithms of the stride sizes in bytes: `MLX5_{MIN,MAX}_SINGLE_STRIDE_LOG_NUM_BYTES`.
+/// Base-2 logarithms of the stride sizes of a striding WQ in bytes:
+/// `MLX5_{MIN,MAX}_SINGLE_STRIDE_LOG_NUM_BYTES`.
 pub const STRIDE_BYTES_LOG: RangeInclusive<u32> = 6..=13;
-/// Base-2 logarithms of the strides of a WQE: `MLX5_{MIN,MAX}_SINGLE_WQE_LOG_NUM_STRIDES`.
+/// Base-2 logarithms of the number of strides of a WQE:
+/// `MLX5_{MIN,MAX}_SINGLE_WQE_LOG_NUM_STRIDES`.
 const STRIDES_LOG: RangeInclusive<u32> = 9..=16;
-/// Lower limit with `ext_stride_num_range`: `MLX5_EXT_MIN_SINGLE_WQE_LOG_NUM_STRIDES`.
+/// Lower limit of the number of strides of a WQE, as base-2 logarithm, with `ext_stride_num_range`:
+/// `MLX5_EXT_MIN_SINGLE_WQE_LOG_NUM_STRIDES`.
 const EXTENDED_MIN_STRIDES_LOG: u32 = 3;
 
-/// Returns the base-2 logarithms of the strides that a WQE may have (`log_of_strides_valid`).
+/// Returns the base-2 logarithms of the number of strides that a WQE may have
+/// (`log_of_strides_valid`).
 pub fn strides_log(caps: &NicCaps) -> RangeInclusive<u32> {
     if caps.ext_stride_num_range {
         EXTENDED_MIN_STRIDES_LOG..=*STRIDES_LOG.end()
@@ -43,7 +47,7 @@ pub fn strides_log(caps: &NicCaps) -> RangeInclusive<u32> {
     }
 }
 
-/// Decodes WQ flags into features. Fails with `EOPNOTSUPP` if the device lacks one.
+/// Decodes WQ flags into receive queue features. Fails with `EOPNOTSUPP` if the device lacks one.
 pub fn features(flags: u32, caps: &NicCaps) -> Result<RqFeatures, Errno> {
     let supported = [
         (IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING, caps.cvlan_stripping),
@@ -150,7 +154,7 @@ fn strides(driver: &mlx5_ib_create_wq, caps: &NicCaps) -> Result<Option<StrideLa
     valid.then_some(Some(layout)).ok_or(libc::EINVAL)
 }
 
-/// Returns the index of a WQ. Fails with `EINVAL` for a QP's receive queue.
+/// Returns the index of a WQ's receive queue. Fails with `EINVAL` for a QP's receive queue.
 fn find(state: &DeviceState, handle: u32, context: u32) -> Result<Index, Errno> {
     let index = state.queues.rqs.find(handle, context)?;
     let rq = state.queues.rqs.at(index).ok_or(libc::EINVAL)?;

@@ -30,32 +30,34 @@ use super::spec::WireSpec;
 use super::spec::af_packet::AfPacketSpec;
 use ring::PacketRxRing;
 
-/// Interval in nanoseconds between two checks of an idle wire that its interface exists.
+/// Interval in nanoseconds between two checks of an idle `af_packet` wire that its interface
+/// exists.
 const CHECK_NS: u64 = 10_000_000;
-/// Time in nanoseconds for which a wire expects frames after its interface was deleted: several
-/// times the time in which the kernel hands over an unfinished block.
+/// Time in nanoseconds for which an `af_packet` wire expects frames after its interface was
+/// deleted: several times the time in which the kernel hands over an unfinished block.
 const LINGER_NS: u64 = 50_000_000;
 
 const ETHERTYPE_VLAN: u16 = 0x8100;
 const VLAN: usize = 4;
 const MACS: usize = 12;
-/// Offset of the struct sockaddr_ll behind a frame's header: the size of struct tpacket3_hdr,
-/// aligned as by TPACKET_ALIGN.
+/// Offset of the struct sockaddr_ll behind a frame's header in a TPACKET block: the size of struct
+/// tpacket3_hdr, aligned as by TPACKET_ALIGN.
 const ADDRESS_AT: usize = size_of::<libc::tpacket3_hdr>().next_multiple_of(16);
 
-/// Open `af_packet` wire.
+/// Open `af_packet` wire, which copies the frames of a network interface.
 pub(super) struct AfPacketWire {
-    /// Offloads of the interface, restored when the wire is dropped.
+    /// Offloads of the network interface, restored when the wire is dropped.
     _offloads: Offloads,
     ring: PacketRxRing,
     socket: Socket,
     cursor: BlockCursor,
     arrivals: Arrivals,
-    /// Sum of tp_drops so far, because reading them resets the kernel's count.
+    /// Sum of the packet socket's tp_drops so far, because reading them resets the kernel's count.
     drops: u64,
-    /// Next time, by the NIC's clock, at which an idle wire checks that its interface exists.
+    /// Next time, by the NIC's clock, at which an idle wire checks that its network interface
+    /// exists.
     check_ns: u64,
-    /// Time, by the NIC's clock, at which the interface was found to be deleted.
+    /// Time, by the NIC's clock, at which the wire's network interface was found to be deleted.
     gone_ns: Option<u64>,
     lost: bool,
     notes: Vec<String>,
@@ -83,7 +85,7 @@ impl AfPacketWire {
         ))?;
         let ring = PacketRxRing::map(&socket, spec.ring as usize).map_err(failed(
             &format!("map a ring of {} MiB", spec.ring >> 20),
-            "use a smaller one, such as ring=8MiB",
+            "use a smaller ring, such as ring=8MiB",
         ))?;
         // A socket of protocol 0 receives nothing until it is bound, so no frame of another
         // interface gets into the ring.
@@ -95,7 +97,7 @@ impl AfPacketWire {
             .map_err(failed("read the hardware type", ""))?;
         let hardware = address.sll_hatype;
         if !matches!(hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
-            let kind = format!("hardware type {hardware}");
+            let kind = format!("the interface has hardware type {hardware}");
             let source = io::Error::new(io::ErrorKind::Unsupported, kind);
             return Err(failed("use the interface", "use an Ethernet interface")(
                 source,
@@ -224,29 +226,29 @@ impl AfPacketWire {
     }
 }
 
-/// Read position in the current block.
+/// Read position in the current TPACKET block.
 #[derive(Default)]
 struct BlockCursor {
-    /// Set when the block's header has been read.
+    /// Set when the header of the TPACKET block has been read.
     started: bool,
-    /// Offset of the next frame's header in the block.
+    /// Offset of the next frame's header in the TPACKET block.
     at: usize,
-    /// Number of frames from `at` to the end of the block.
+    /// Number of frames from `at` to the end of the TPACKET block.
     left: u32,
-    /// Frame at the head, ready for delivery.
+    /// Frame at the head of the TPACKET block, ready for delivery.
     ready: Option<BlockPiece>,
-    /// Whole super-frame that is being split.
+    /// Whole super-frame of the TPACKET block that is being split.
     splitting: Option<BlockPiece>,
     split: Box<SegmentSplit>,
-    /// Set when frames that the host sends are delivered too.
+    /// Set when the wire also delivers frames that the host sends.
     sniffing: bool,
-    /// Number of super-frames that could not be split.
+    /// Number of super-frames that the wire could not split.
     unsplit: u64,
-    /// Number of frames that were cut, too short, or in a damaged block.
+    /// Number of frames that were cut, too short, or in a damaged TPACKET block.
     damaged: u64,
 }
 
-/// Frame or super-frame within a block.
+/// Frame or super-frame within a TPACKET block.
 #[derive(Clone, Copy, Debug)]
 struct BlockPiece {
     at: usize,
@@ -257,8 +259,8 @@ struct BlockPiece {
 }
 
 impl BlockCursor {
-    /// Returns the frame at the head of `block`, the same frame until [`BlockCursor::consume`].
-    /// `None` at the end of the block.
+    /// Returns the frame at the head of the TPACKET block `block`, the same frame until
+    /// [`BlockCursor::consume`]. `None` at the end of the block.
     #[inline]
     fn head(&mut self, block: &mut [u8]) -> Option<BlockPiece> {
         if !self.started {
@@ -289,12 +291,12 @@ impl BlockCursor {
         }
     }
 
-    /// Removes the frame at the head.
+    /// Removes the frame at the head of the TPACKET block.
     fn consume(&mut self) {
         self.ready = None;
     }
 
-    /// Reads the header of `block`, and moves to its first frame.
+    /// Reads the header of the TPACKET block `block`, and moves to its first frame.
     fn start(&mut self, block: &[u8]) {
         const HEADER: usize = offset_of!(libc::tpacket_block_desc, hdr);
         let count = word(block, HEADER + offset_of!(libc::tpacket_hdr_v1, num_pkts));
@@ -307,8 +309,8 @@ impl BlockCursor {
         self.at = first.unwrap_or(0) as usize;
     }
 
-    /// Reads a frame header (struct tpacket3_hdr, linux/if_packet.h) and advances to the next one.
-    /// `None` if the header points outside the block.
+    /// Reads the header of a frame in a TPACKET block (struct tpacket3_hdr, linux/if_packet.h) and
+    /// advances to the next one. `None` if the header points outside the block.
     fn read_frame(&mut self, block: &mut [u8]) -> Option<()> {
         let header = self.at;
         let field = |at: usize| word(block, header + at);

@@ -15,16 +15,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::super::mapping::{MappingAccess, SharedMapping};
 use super::super::packet_socket::Socket;
 
-/// Size of a block in bytes. Super-frames have up to 64 KiB, "BIG TCP" ones usually less than 192
-/// KiB. A frame longer than a block would be cut, and is counted as lost. Blocks are not larger
-/// because the kernel hands over a block when its time is up, however few bytes are in it: at a low
-/// rate the number of blocks limits the time that a ring holds. 128 MiB are 512 blocks, one second.
+/// Size of a TPACKET block in bytes. Super-frames have up to 64 KiB, "BIG TCP" ones usually less
+/// than 192 KiB. A frame longer than a block would be cut, and is counted as lost. Blocks are not
+/// larger because the kernel hands over a block when its time is up, however few bytes are in it:
+/// at a low rate the number of blocks limits the time that a ring holds. 128 MiB are 512 blocks,
+/// one second.
 const BLOCK: usize = 256 << 10;
-/// Time in milliseconds after which the kernel hands over an unfinished block: the longest wait of
-/// a single frame, plus or minus a tick.
+/// Time in milliseconds after which the kernel hands over an unfinished TPACKET block: the longest
+/// wait of a single frame, plus or minus a tick.
 const RETIRE_MS: u32 = 2;
-/// Frame size of the ring request in bytes. With TPACKET_V3 the kernel only checks its
-/// plausibility.
+/// Frame size in the request for a packet socket's ring, in bytes. With TPACKET_V3 the kernel only
+/// checks its plausibility.
 const FRAME: usize = 2048;
 
 const STATUS: usize =
@@ -33,14 +34,14 @@ const STATUS: usize =
 /// Mapped receive ring of a packet socket.
 pub(super) struct PacketRxRing {
     memory: SharedMapping,
-    /// Number of blocks in the ring.
+    /// Number of TPACKET blocks in the receive ring.
     blocks: usize,
-    /// Index of the oldest block that is not released.
+    /// Index of the oldest TPACKET block that is not released.
     current: usize,
 }
 
 impl PacketRxRing {
-    /// Creates a ring of `bytes` in the kernel and maps it.
+    /// Creates a packet socket's receive ring of `bytes` in the kernel and maps it.
     pub(super) fn map(socket: &Socket, bytes: usize) -> io::Result<PacketRxRing> {
         let blocks = bytes / BLOCK;
         socket.set_ring(&libc::tpacket_req3 {
@@ -59,14 +60,14 @@ impl PacketRxRing {
         })
     }
 
-    /// Returns `true` if the kernel has filled three quarters of the ring.
+    /// Returns `true` if the kernel has filled three quarters of the packet socket's receive ring.
     pub(super) fn is_near_end(&self) -> bool {
         let ahead = (self.current + self.blocks / 4 * 3) % self.blocks;
         self.status_of(ahead).load(Ordering::Relaxed) & libc::TP_STATUS_USER != 0
     }
 
-    /// Returns the oldest block if the kernel has handed it over. The block stays the same until
-    /// [`RxRing::release`].
+    /// Returns the oldest TPACKET block if the kernel has handed it over. The block stays the same
+    /// until [`PacketRxRing::release`].
     #[inline]
     pub(super) fn block(&mut self) -> Option<&mut [u8]> {
         let status = self.status_of(self.current).load(Ordering::Acquire);
@@ -79,7 +80,7 @@ impl PacketRxRing {
         Some(unsafe { std::slice::from_raw_parts_mut(self.start(self.current).as_ptr(), BLOCK) })
     }
 
-    /// Returns the oldest block to the kernel.
+    /// Returns the oldest TPACKET block to the kernel.
     pub(super) fn release(&mut self) {
         self.status_of(self.current)
             .store(libc::TP_STATUS_KERNEL, Ordering::Release);

@@ -15,7 +15,7 @@ pub(super) const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
 pub(super) const BPF_PROG_LOAD: libc::c_int = 5;
 pub(super) const BPF_LINK_CREATE: libc::c_int = 28;
 pub(super) const BPF_LINK_DETACH: libc::c_int = 34;
-/// Flag of a map whose values can be mapped into a process (Linux 5.5).
+/// Flag of a BPF map whose values can be mapped into a process (Linux 5.5).
 pub(super) const BPF_F_MMAPABLE: u32 = 1 << 10;
 
 /// Argument of bpf(2) for `BPF_MAP_CREATE`.
@@ -68,10 +68,10 @@ pub(super) struct LinkDetach {
     pub(super) link_fd: u32,
 }
 
-/// Failed step of loading or attaching the program, as a verb phrase, and its error.
+/// Failed step of loading or attaching the XDP program, as a verb phrase, and its error.
 pub(super) type Failed = (&'static str, io::Error);
 
-/// Creates a map with bpf(2).
+/// Creates a BPF map with bpf(2).
 pub(super) fn create_map(map: &MapCreate) -> io::Result<OwnedFd> {
     create(BPF_MAP_CREATE, map)
 }
@@ -83,7 +83,7 @@ pub(super) fn create<T>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Calls bpf(2) and returns its result, or the error of errno.
+/// Calls bpf(2) with a command, and returns its result or the error of errno.
 pub(super) fn call<T>(command: libc::c_int, attr: &T) -> io::Result<RawFd> {
     // SAFETY: the kernel reads `size_of::<T>()` bytes of `attr` and the memory at its pointers,
     // which the callers keep until the call has returned.

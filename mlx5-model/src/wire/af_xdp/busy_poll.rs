@@ -13,12 +13,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 const SO_BUSY_POLL: libc::c_int = 46;
 const SO_PREFER_BUSY_POLL: libc::c_int = 69;
 const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
-/// Time in microseconds for which a call polls the driver.
+/// Time in microseconds for which one busy polling call polls the driver.
 const POLL_US: libc::c_int = 20;
-/// Maximum number of frames that the driver receives in one call.
+/// Maximum number of frames that the driver receives in one busy polling call.
 const BUDGET: libc::c_int = 64;
 
-/// Enables busy polling of `socket`. Needs CAP_NET_ADMIN and Linux 5.11.
+/// Enables busy polling of the AF_XDP socket `socket`. Needs CAP_NET_ADMIN and Linux 5.11.
 pub(super) fn enable(socket: &OwnedFd) -> io::Result<()> {
     for (option, value) in [
         (SO_PREFER_BUSY_POLL, 1),

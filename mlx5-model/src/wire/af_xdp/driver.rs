@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-/// Growth of an interface statistic since its file was opened.
+/// Growth of a network interface's statistic since its file was opened.
 struct StatisticGrowth {
     file: File,
     start: u64,
@@ -32,17 +32,18 @@ fn read(file: &File) -> Option<u64> {
     std::str::from_utf8(&text[..len]).ok()?.trim().parse().ok()
 }
 
-/// Loss statistics of an interface.
+/// Loss statistics of a network interface.
 pub(super) struct DriverDrops {
-    /// Frames for which the NIC had no buffer (`rx_missed_errors`).
+    /// Frames of an interface for which the NIC had no buffer (`rx_missed_errors`).
     missed: StatisticGrowth,
-    /// Frames dropped by the driver, and by the kernel's stack if it gets frames (`rx_dropped`).
+    /// Frames of an interface dropped by its driver, and by the kernel's stack if it gets frames
+    /// (`rx_dropped`).
     dropped: StatisticGrowth,
 }
 
 impl DriverDrops {
-    /// Opens the statistics. `None` if sysfs does not show this interface, which is then in another
-    /// network namespace.
+    /// Opens the loss statistics of a network interface. `None` if sysfs does not show this
+    /// interface, which is then in another network namespace.
     pub(super) fn open(iface: &str, index: c_int) -> Option<DriverDrops> {
         let folder = format!("/sys/class/net/{iface}");
         let shown = fs::read_to_string(format!("{folder}/ifindex")).ok()?;
@@ -56,7 +57,7 @@ impl DriverDrops {
     }
 
     /// Returns the frames for which the NIC had no buffer, and the frames that were dropped behind
-    /// the NIC, since the opening.
+    /// the NIC, since the statistics were opened.
     pub(super) fn now(&self) -> (u64, u64) {
         (self.missed.now(), self.dropped.now())
     }

@@ -46,40 +46,41 @@ use program::{Attached, LoadedProgram, XdpLink};
 use queue::{XskAttr, XskQueue};
 use umem::Umem;
 
-/// Interval in nanoseconds between two checks of an idle wire that its interface exists.
+/// Interval in nanoseconds between two checks of an idle `af_xdp` wire that its interface exists.
 const CHECK_NS: u64 = 10_000_000;
-/// Minimum number of buffers of a queue.
+/// Minimum number of receive buffers of an `af_xdp` wire's queue.
 const MIN_BUFFERS: u32 = 64;
-/// Largest watermark in frames, a power of two. A sleeping thread wakes when half of a queue's
-/// buffers, or this number, are filled.
+/// Largest watermark of a queue in frames, a power of two. A sleeping thread wakes when half of a
+/// queue's buffers, or this number, are filled.
 const MAX_GATHERED: u32 = 8192;
-/// Bytes of an Ethernet header and two VLAN tags, which an MTU does not include.
+/// Number of bytes of an Ethernet header and two VLAN tags, which an MTU does not include.
 const HEADERS: usize = 14 + 2 * 4;
 
 const RIGHTS: &str =
     "run as root, or grant CAP_NET_RAW, CAP_BPF and CAP_NET_ADMIN as ambient capabilities";
 
-/// Open `af_xdp` wire.
+/// Open `af_xdp` wire, which takes the frames of a network interface.
 pub(super) struct AfXdpWire {
-    /// Attachment of the program, dropped first, so that the kernel gets the frames again.
+    /// Attachment of the XDP program, dropped first, so that the kernel gets the frames again.
     _link: XdpLink,
     queues: Vec<XskQueue>,
     program: LoadedProgram,
-    /// Offloads of the interface, restored when the wire is dropped.
+    /// Offloads of the network interface, restored when the wire is dropped.
     _offloads: Offloads,
-    /// Packet socket that sends frames and detects the deletion of the interface.
+    /// Packet socket that sends the wire's frames and detects the deletion of the interface.
     packets: Socket,
-    /// Epoll descriptor over all queues; `None` for a single queue.
+    /// Epoll descriptor over the AF_XDP sockets of all queues; `None` for a single queue.
     any: Option<OwnedFd>,
-    /// Index of the queue that is polled next.
+    /// Index of the receive queue that the wire polls next.
     next_queue: usize,
     driver: Option<DriverDrops>,
-    /// Set when the wire takes all queues. The kernel's stack then gets no frames, so it drops
-    /// none.
+    /// Set when the wire takes all queues of the interface. The kernel's stack then gets no frames,
+    /// so it drops none.
     takes_all: bool,
-    /// Next time, by the NIC's clock, at which an idle wire checks that its interface exists.
+    /// Next time, by the NIC's clock, at which an idle wire checks that its network interface
+    /// exists.
     check_ns: u64,
-    /// Set when the interface was found to be deleted.
+    /// Set when the wire's network interface was found to be deleted.
     gone: bool,
     lost: bool,
     notes: Vec<String>,
@@ -103,7 +104,8 @@ impl AfXdpWire {
         let count = spec.queues.unwrap_or(has);
         if count > has {
             let source = format!("{} has {has}", spec.iface);
-            let advice = format!("use queues={has} or fewer, or omit it; `ethtool -L` adds queues");
+            let advice =
+                format!("use queues={has} or fewer, or omit the option; `ethtool -L` adds queues");
             return Err(failed(&format!("take {count} receive queues"), &advice)(
                 io::Error::new(io::ErrorKind::InvalidInput, source),
             ));
@@ -138,7 +140,7 @@ impl AfXdpWire {
             })?;
             program
                 .direct(number, queue.fd())
-                .map_err(failed("put the AF_XDP socket into the map", ""))?;
+                .map_err(failed("put the AF_XDP socket into the BPF map", ""))?;
             queues.push(queue);
         }
         packets
@@ -146,7 +148,7 @@ impl AfXdpWire {
             .map_err(failed("set promiscuous mode", ""))?;
         // An interface that is down causes an error here. The wire waits until the interface is up.
         packets.clear_error();
-        let any = epoll_over(&queues).map_err(failed("poll several queues", ""))?;
+        let any = epoll_over(&queues).map_err(failed("poll several AF_XDP sockets", ""))?;
         let offloads = Offloads::switch_off(&packets, index, ETH_FLAG_LRO | ETH_FLAG_RXVLAN);
         let notes = notes(spec, has, place, refused, &queues, &offloads);
         Ok(AfXdpWire {
@@ -205,8 +207,8 @@ impl AfXdpWire {
         self.program.watermark().begin()
     }
 
-    /// Returns `true` if the queue that is polled next has room. If a frame waits, it is this
-    /// queue's.
+    /// Returns `true` if the receive queue that is polled next has empty buffers. If a frame waits,
+    /// it is this queue's.
     pub(super) fn has_room(&self) -> bool {
         self.queues[self.next_queue].has_room()
     }
@@ -255,8 +257,8 @@ impl AfXdpWire {
     }
 }
 
-/// Attaches the program to the interface. If mode `auto` falls back to skb mode, also returns the
-/// error of native mode.
+/// Attaches the XDP program to the interface. If mode `auto` falls back to skb mode, also returns
+/// the error of native mode.
 fn attach(
     program: &LoadedProgram,
     index: libc::c_int,
@@ -276,8 +278,8 @@ fn attach(
     }
 }
 
-/// Returns `true` if the interface already has an XDP program, in the same mode or in another
-/// (`dev_xdp_attach`, net/core/dev.c).
+/// Returns `true` if attaching failed because the interface already has an XDP program, in the same
+/// mode or in another (`dev_xdp_attach`, net/core/dev.c).
 fn is_taken(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
 }
@@ -316,9 +318,9 @@ fn queue_advice(error: &io::Error) -> &'static str {
         Some(libc::EAFNOSUPPORT) => {
             "the kernel has no AF_XDP: use one with CONFIG_XDP_SOCKETS, or the wire af_packet"
         }
-        Some(libc::EBUSY) => "another AF_XDP socket uses this queue: end its process",
+        Some(libc::EBUSY) => "another AF_XDP socket uses this receive queue: end its process",
         Some(libc::ENOBUFS) => {
-            "the memory exceeds `ulimit -l`: raise it, grant CAP_IPC_LOCK, or use a smaller ring"
+            "the receive memory exceeds `ulimit -l`: raise it, grant CAP_IPC_LOCK, or use a smaller ring"
         }
         Some(libc::EOPNOTSUPP | libc::EINVAL) => {
             "the driver does not support zero copy here: use zerocopy=auto, or mode=skb"
@@ -328,7 +330,8 @@ fn queue_advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Creates an epoll descriptor over all queues; `None` for fewer than two queues.
+/// Creates an epoll descriptor over the AF_XDP sockets of all queues; `None` for fewer than two
+/// queues.
 fn epoll_over(queues: &[XskQueue]) -> io::Result<Option<OwnedFd>> {
     if queues.len() < 2 {
         return Ok(None);
@@ -341,7 +344,8 @@ fn epoll_over(queues: &[XskQueue]) -> io::Result<Option<OwnedFd>> {
     Ok(Some(any))
 }
 
-/// Composes the notes for the user. The first note states which frames the kernel still gets.
+/// Composes the notes of an `af_xdp` wire for the user. The first note states which frames the
+/// kernel still gets.
 fn notes(
     spec: &AfXdpSpec,
     has: u32,

@@ -20,18 +20,18 @@ use super::bpf::{
 };
 use super::watermark::{COUNT_SHIFT, Watermark};
 
-/// Map type of AF_XDP sockets by queue (enum bpf_map_type).
+/// BPF map type of AF_XDP sockets by queue (enum bpf_map_type).
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
-/// Program type of XDP programs (enum bpf_prog_type).
+/// BPF program type of XDP programs (enum bpf_prog_type).
 const BPF_PROG_TYPE_XDP: u32 = 6;
-/// Attach type of XDP programs (enum bpf_attach_type).
+/// BPF attach type of XDP programs (enum bpf_attach_type).
 const BPF_XDP: u32 = 37;
-/// Flag of a program that accepts frames of several buffers (Linux 5.18).
+/// Flag of an XDP program that accepts frames of several buffers (Linux 5.18).
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// Mode in which the program is attached: in the driver, or in the kernel's network stack.
+/// Mode in which the XDP program is attached: in the driver, or in the kernel's network stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attached {
     Native,
@@ -47,20 +47,20 @@ impl Attached {
     }
 }
 
-/// Loaded XDP program with its maps.
+/// Loaded XDP program with its BPF maps.
 pub(super) struct LoadedProgram {
     map: OwnedFd,
     watermark: Watermark,
     program: OwnedFd,
 }
 
-/// Attachment of the program to an interface. The kernel removes it with the last descriptor of the
-/// link, at the latest when the process ends for any reason.
+/// Attachment of the XDP program to an interface. The kernel removes it with the last descriptor of
+/// the link, at the latest when the process ends for any reason.
 pub(super) struct XdpLink(OwnedFd);
 
 impl Drop for XdpLink {
-    /// Detaches the program. Closing the descriptor would do the same, but not while a child that
-    /// is about to exec has a copy.
+    /// Detaches the XDP program from the interface. Closing the descriptor would do the same, but
+    /// not while a child that is about to exec has a copy.
     fn drop(&mut self) {
         let link_fd = self.0.as_raw_fd() as u32;
         let _ = bpf::call(BPF_LINK_DETACH, &LinkDetach { link_fd });
@@ -68,8 +68,8 @@ impl Drop for XdpLink {
 }
 
 impl LoadedProgram {
-    /// Loads the program for the first `queues` receive queues of an interface. The watermark is
-    /// reached with every Nth frame of a queue; N is `every`, a power of two.
+    /// Loads the XDP program for the first `queues` receive queues of an interface. The watermark
+    /// is reached with every Nth frame of a queue; N is `every`, a power of two.
     pub(super) fn load(queues: u32, every: u32) -> Result<LoadedProgram, Failed> {
         let map = bpf::create_map(&MapCreate {
             map_type: BPF_MAP_TYPE_XSKMAP,
@@ -78,7 +78,7 @@ impl LoadedProgram {
             max_entries: queues,
             flags: 0,
         });
-        let map = map.map_err(|e| ("create a map of sockets", e))?;
+        let map = map.map_err(|e| ("create the BPF map of AF_XDP sockets", e))?;
         let watermark = Watermark::new(queues)?;
         let (counts, watermarks) = watermark.maps();
         let code = instructions(&Operands {
@@ -117,7 +117,7 @@ impl LoadedProgram {
         })
     }
 
-    /// Returns the watermark that the program signals.
+    /// Returns the watermark that the XDP program signals.
     pub(super) fn watermark(&self) -> &Watermark {
         &self.watermark
     }
@@ -134,7 +134,7 @@ impl LoadedProgram {
         bpf::call(BPF_MAP_UPDATE_ELEM, &update).map(drop)
     }
 
-    /// Attaches the program to the interface `index`.
+    /// Attaches the XDP program to the interface `index`.
     pub(super) fn attach(&self, index: libc::c_int, place: Attached) -> io::Result<XdpLink> {
         let link = bpf::create(
             BPF_LINK_CREATE,
@@ -149,7 +149,7 @@ impl LoadedProgram {
     }
 }
 
-/// Encodes an instruction: opcode, destination and source registers, offset, immediate, in the
+/// Encodes a BPF instruction: opcode, destination and source registers, offset, immediate, in the
 /// layout of struct bpf_insn (linux/bpf.h).
 const fn instruction(code: u8, to: u8, from: u8, offset: i16, immediate: i32) -> u64 {
     let registers = if cfg!(target_endian = "little") {
@@ -162,13 +162,14 @@ const fn instruction(code: u8, to: u8, from: u8, offset: i16, immediate: i32) ->
     u64::from_ne_bytes([code, registers, low, high, a, b, c, d])
 }
 
-/// Bytes of the stamp in front of a frame: the arrival time by the host's monotonic clock, and this
-/// time XOR [`MARK`]. If the driver leaves no room for the stamp, other bytes are there.
+/// Bytes of the XDP program's stamp in front of a frame: the arrival time by the host's monotonic
+/// clock, and this time XOR [`MARK`]. If the driver leaves no room for the stamp, other bytes are
+/// there.
 pub(super) const STAMP_LEN: usize = 16;
 const MARK: u64 = 0x7771_6361_7020_3a29;
 
-/// Returns the arrival time from the stamp in front of a frame, or `None` if `bytes` is not a
-/// stamp.
+/// Returns the arrival time from the XDP program's stamp in front of a frame, or `None` if `bytes`
+/// is not a stamp.
 #[inline]
 pub(super) fn stamp(bytes: &[u8]) -> Option<u64> {
     let time = u64::from_ne_bytes(*bytes.first_chunk()?);
@@ -176,13 +177,13 @@ pub(super) fn stamp(bytes: &[u8]) -> Option<u64> {
     (time ^ mixed == MARK).then_some(time)
 }
 
-/// Operands of the program's instructions.
+/// Operands of the XDP program's instructions.
 struct Operands {
-    /// Descriptor of the map of sockets by queue.
+    /// Descriptor of the BPF map of AF_XDP sockets by queue.
     sockets: RawFd,
-    /// Descriptor of the map of counts by queue.
+    /// Descriptor of the BPF map of frame counts by queue.
     counts: RawFd,
-    /// Descriptor of the ring of watermarks.
+    /// Descriptor of the BPF ring that signals watermarks.
     watermarks: RawFd,
     /// Number of receive queues whose frames the wire takes.
     queues: u32,
@@ -190,7 +191,7 @@ struct Operands {
     every: u32,
 }
 
-/// Builds the program. A frame of the first `queues` receive queues goes to the socket of its
+/// Builds the XDP program. A frame of the first `queues` receive queues goes to the socket of its
 /// queue, with the time in front; any other frame goes to the kernel. Every Nth frame of a queue,
 /// with N = `every`, puts an entry on the ring, which wakes its reader.
 fn instructions(of: &Operands) -> [u64; 39] {

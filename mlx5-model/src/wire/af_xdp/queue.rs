@@ -23,30 +23,30 @@ use super::program::{self, STAMP_LEN};
 use super::ring::{FillRing, XdpRxRing};
 use super::umem::{HEADROOM, Umem};
 
-/// Maximum time to wait until a previous socket has released the queue.
+/// Maximum time to wait until a previous AF_XDP socket has released the receive queue.
 const RELEASE: Duration = Duration::from_secs(2);
-/// Interval between two attempts to bind to a queue that is in use.
+/// Interval between two attempts to bind an AF_XDP socket to a receive queue that is in use.
 const RETRY: Duration = Duration::from_millis(1);
-/// Number of buffers ahead for which the start of the frame and the stamp in front of it are
-/// prefetched. Another CPU has written them.
+/// Number of receive buffers ahead for which the start of the frame and the stamp in front of it
+/// are prefetched. Another CPU has written them.
 const AHEAD: u32 = 8;
 
-/// Attributes of a queue's AF_XDP socket.
+/// Attributes of a receive queue's AF_XDP socket.
 #[derive(Clone, Copy)]
 pub(super) struct XskAttr {
-    /// Index of the interface.
+    /// Index of the network interface.
     pub(super) index: libc::c_int,
-    /// Number of the receive queue, from 0.
+    /// Number of the AF_XDP socket's receive queue, from 0.
     pub(super) queue: u32,
-    /// Number of receive buffers, a power of two.
+    /// Number of receive buffers of the AF_XDP socket, a power of two.
     pub(super) buffers: u32,
-    /// Longest frame in bytes for which the interface is set up.
+    /// Longest frame in bytes for which the network interface is set up.
     pub(super) frame: usize,
     pub(super) zero_copy: ZeroCopy,
     pub(super) busy_poll: bool,
 }
 
-/// Failed step of opening a queue, as a verb phrase, and its error.
+/// Failed step of opening a receive queue's AF_XDP socket, as a verb phrase, and its error.
 pub(super) type Failed = (String, io::Error);
 
 /// Open AF_XDP socket of one receive queue.
@@ -55,17 +55,18 @@ pub(super) struct XskQueue {
     fill: FillRing,
     socket: OwnedFd,
     umem: Umem,
-    /// Number of receive buffers of the queue.
+    /// Number of receive buffers of the AF_XDP socket.
     buffers: u32,
-    /// Set when the NIC writes directly into the socket's memory.
+    /// Set when the NIC writes directly into the AF_XDP socket's memory.
     zero_copy: bool,
-    /// Set when a frame can have several buffers (Linux 6.6).
+    /// Set when a received frame can have several buffers (Linux 6.6).
     frags: bool,
     busy_poll: bool,
     arrivals: Arrivals,
-    /// Assembled bytes of a frame of several buffers.
+    /// Assembled bytes of a received frame of several buffers.
     whole: Vec<u8>,
-    /// Number of frames that are too short, too long or outside the memory.
+    /// Number of received frames that are too short, too long or outside the AF_XDP socket's
+    /// memory.
     unusable: u64,
 }
 
@@ -141,7 +142,7 @@ impl XskQueue {
         Ok(queue)
     }
 
-    /// Binds the socket in the best mode that the driver and the kernel support.
+    /// Binds the AF_XDP socket in the best mode that the driver and the kernel support.
     fn bind(&mut self, attr: &XskAttr) -> rustix::io::Result<()> {
         let (copy, zero_copy) = (
             SocketAddrXdpFlags::XDP_COPY,
@@ -192,8 +193,9 @@ impl XskQueue {
         self.socket.as_raw_fd()
     }
 
-    /// Binds the socket once a previous socket has released the queue. The kernel releases the
-    /// queue only after it has closed that socket (`xp_put_pool`, net/xdp/xsk_buff_pool.c).
+    /// Binds the AF_XDP socket once a previous socket has released the receive queue. The kernel
+    /// releases the queue only after it has closed that socket (`xp_put_pool`,
+    /// net/xdp/xsk_buff_pool.c).
     fn bind_when_free(&self, address: &SocketAddrXdp) -> rustix::io::Result<()> {
         let began = Instant::now();
         loop {
@@ -209,18 +211,19 @@ impl XskQueue {
         self.zero_copy
     }
 
-    /// Returns the longest frame in bytes that the queue takes; `None` if there is no limit.
+    /// Returns the longest frame in bytes that the receive queue takes; `None` if there is no
+    /// limit.
     pub(super) fn longest(&self) -> Option<usize> {
         (!self.frags).then(|| self.umem.buffer() - HEADROOM)
     }
 
-    /// Returns `true` if at least a quarter of the buffers are empty.
+    /// Returns `true` if at least a quarter of the receive queue's buffers are empty.
     pub(super) fn has_room(&self) -> bool {
         self.rx.filled() <= self.buffers / 4 * 3
     }
 
-    /// Delivers up to `budget` frames. Returns their number, and `true` if the next frame has to
-    /// wait.
+    /// Delivers up to `budget` frames of the receive queue. Returns their number, and `true` if the
+    /// next frame has to wait.
     #[inline]
     pub(super) fn burst(
         &mut self,
@@ -272,8 +275,8 @@ impl XskQueue {
         (taken, waits)
     }
 
-    /// Assembles the frame that begins with the buffer `first`, and returns the number of its
-    /// buffers. The kernel makes all of them visible at once (`xsk_flush`, net/xdp/xsk.c).
+    /// Assembles the received frame that begins with the buffer `first`, and returns the number of
+    /// its buffers. The kernel makes all of them visible at once (`xsk_flush`, net/xdp/xsk.c).
     #[cold]
     fn gather(&mut self, first: u32, available: u32) -> u32 {
         self.whole.clear();
@@ -288,7 +291,7 @@ impl XskQueue {
         available - first
     }
 
-    /// Returns the first `count` buffers to the kernel.
+    /// Returns the receive queue's first `count` filled buffers to the kernel.
     fn recycle(&mut self, count: u32) {
         if count == 0 {
             return;
@@ -301,14 +304,14 @@ impl XskQueue {
         self.rx.release(count);
     }
 
-    /// Wakes the driver, so that it polls the ring of empty buffers or receives. The call fails on
-    /// an interface that is down, which is not an error of the wire.
+    /// Wakes the driver of the interface, so that it polls the ring of empty buffers or receives.
+    /// The call fails on an interface that is down, which is not an error of the wire.
     fn wake(&self) {
         let mut nothing = [0; 0];
         let _ = net::recv(&self.socket, &mut nothing[..], RecvFlags::DONTWAIT);
     }
 
-    /// Returns the frames, by cause, that the queue has lost since it was opened.
+    /// Returns the frames, by cause, that the receive queue has lost since it was opened.
     pub(super) fn drops(&self) -> WireDrops {
         let Ok(stats) = sockopt::xdp_statistics(&self.socket) else {
             return WireDrops::default();

@@ -18,7 +18,7 @@ use rustix::net::xdp::{
 
 use super::super::mapping::{MappingAccess, SharedMapping};
 
-/// Mapped memory of a ring that this process shares with the kernel.
+/// Mapped memory of an AF_XDP ring that this process shares with the kernel.
 struct RingMapping<T> {
     memory: SharedMapping,
     at: XdpRingOffset,
@@ -27,7 +27,7 @@ struct RingMapping<T> {
 }
 
 impl<T: Copy> RingMapping<T> {
-    /// Maps a ring of a socket with `entries` entries, a power of two.
+    /// Maps a ring of an AF_XDP socket with `entries` entries, a power of two.
     fn map(
         fd: &OwnedFd,
         place: u64,
@@ -67,12 +67,12 @@ impl<T: Copy> RingMapping<T> {
     }
 }
 
-/// Ring of filled buffers, which the kernel produces.
+/// AF_XDP ring of filled buffers, which the kernel produces.
 pub(super) struct XdpRxRing {
     shared: RingMapping<XdpDesc>,
-    /// Number of buffers that this process has consumed, modulo 2³².
+    /// Number of filled buffers that this process has consumed, modulo 2³².
     consumed: u32,
-    /// Number of buffers that the kernel has produced, modulo 2³², as last read.
+    /// Number of filled buffers that the kernel has produced, modulo 2³², as last read.
     produced: u32,
 }
 
@@ -85,8 +85,8 @@ impl XdpRxRing {
         })
     }
 
-    /// Returns the number of filled buffers. Reads the kernel's end of the ring only if all known
-    /// buffers are consumed.
+    /// Returns the number of filled buffers in the AF_XDP ring. Reads the kernel's end of the ring
+    /// only if all known buffers are consumed.
     #[inline]
     pub(super) fn available(&mut self) -> u32 {
         if self.produced == self.consumed {
@@ -95,13 +95,14 @@ impl XdpRxRing {
         self.produced.wrapping_sub(self.consumed)
     }
 
-    /// Returns the current number of filled buffers. Always reads the kernel's end of the ring.
+    /// Returns the current number of filled buffers in the AF_XDP ring. Always reads the kernel's
+    /// end of the ring.
     pub(super) fn filled(&self) -> u32 {
         let produced = self.shared.producer().load(Ordering::Relaxed);
         produced.wrapping_sub(self.consumed)
     }
 
-    /// Returns the `nth` filled buffer, from 0.
+    /// Returns the `nth` filled buffer of the AF_XDP ring, from 0.
     #[inline]
     pub(super) fn get(&self, nth: u32) -> XdpDesc {
         debug_assert!(nth < self.produced.wrapping_sub(self.consumed));
@@ -111,7 +112,7 @@ impl XdpRxRing {
         unsafe { self.shared.entry(self.consumed.wrapping_add(nth)).read() }
     }
 
-    /// Returns the entries of the first `count` filled buffers to the kernel.
+    /// Returns the ring entries of the first `count` filled buffers to the kernel.
     #[inline]
     pub(super) fn release(&mut self, count: u32) {
         self.consumed = self.consumed.wrapping_add(count);
@@ -121,8 +122,8 @@ impl XdpRxRing {
     }
 }
 
-/// Ring of empty buffers, which the kernel consumes. An entry is the offset of a buffer in the
-/// memory; the ring has one entry per buffer.
+/// AF_XDP ring of empty buffers, which the kernel consumes. An entry is the offset of a buffer in
+/// the socket's memory; the ring has one entry per buffer.
 pub(super) struct FillRing {
     shared: RingMapping<u64>,
     produced: u32,
@@ -136,7 +137,7 @@ impl FillRing {
         })
     }
 
-    /// Adds an empty buffer, which the kernel sees after [`FillRing::publish`].
+    /// Adds an empty buffer to the ring, which the kernel sees after [`FillRing::publish`].
     #[inline]
     pub(super) fn add(&mut self, buffer: u64) {
         // SAFETY: the entry is beyond this process's end of the ring, and the kernel does not read
@@ -146,7 +147,7 @@ impl FillRing {
         self.produced = self.produced.wrapping_add(1);
     }
 
-    /// Makes the added buffers visible to the kernel.
+    /// Makes the empty buffers that were added to the ring visible to the kernel.
     #[inline]
     pub(super) fn publish(&mut self) {
         self.shared
@@ -154,8 +155,8 @@ impl FillRing {
             .store(self.produced, Ordering::Release);
     }
 
-    /// Returns `true` if the driver has stopped polling the ring and needs a system call to
-    /// continue.
+    /// Returns `true` if the driver has stopped polling the ring of empty buffers and needs a
+    /// system call to continue.
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
         let flags = self

@@ -292,7 +292,7 @@ fn errors_have_a_remedy() {
 fn missing_rights_are_named() {
     let lab = need!(Lab::new());
     // CAP_NET_RAW alone, and no capability (linux/capability.h).
-    for (kept, step) in [(1 << 13, "map of sockets"), (0, "packet socket")] {
+    for (kept, step) in [(1 << 13, "map of AF_XDP sockets"), (0, "packet socket")] {
         let error = lab.near.within(|| {
             keep_capabilities(kept);
             Wire::open(&"af_xdp:wire".parse().unwrap())

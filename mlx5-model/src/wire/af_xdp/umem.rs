@@ -10,12 +10,12 @@ use std::ptr::NonNull;
 
 use crate::process::cache;
 
-/// Bytes that the kernel reserves in each buffer in front of the frame (`XDP_PACKET_HEADROOM`,
-/// linux/bpf.h).
+/// Bytes that the kernel reserves in each receive buffer in front of the frame
+/// (`XDP_PACKET_HEADROOM`, linux/bpf.h).
 pub(super) const HEADROOM: usize = 256;
-/// Small buffer size in bytes, `XDP_UMEM_MIN_CHUNK_SIZE` (net/xdp/xdp_umem.c).
+/// Small receive buffer size in bytes, `XDP_UMEM_MIN_CHUNK_SIZE` (net/xdp/xdp_umem.c).
 const SMALL: usize = 2048;
-/// Large buffer size in bytes, a page, which is the maximum.
+/// Large receive buffer size in bytes, a page, which is the maximum.
 const LARGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
 
@@ -23,7 +23,7 @@ const HUGE_PAGE: usize = 2 << 20;
 pub(super) struct Umem {
     base: NonNull<u8>,
     len: usize,
-    /// Size of a buffer in bytes.
+    /// Size of a receive buffer in bytes.
     buffer: usize,
 }
 
@@ -31,8 +31,8 @@ pub(super) struct Umem {
 unsafe impl Send for Umem {}
 
 impl Umem {
-    /// Returns the size of buffers for frames of `frame` bytes: the smallest one that holds such a
-    /// frame, or the largest.
+    /// Returns the size of receive buffers for frames of `frame` bytes: the smallest one that holds
+    /// such a frame, or the largest.
     pub(super) fn buffer_for(frame: usize) -> usize {
         if frame + HEADROOM <= SMALL {
             SMALL
@@ -41,9 +41,9 @@ impl Umem {
         }
     }
 
-    /// Allocates `buffers` buffers in huge pages: reserved ones if the system has them, otherwise
-    /// transparent ones. Buffers are pages apart, so with small pages each frame would cost a page
-    /// table walk.
+    /// Allocates `buffers` receive buffers in huge pages: reserved ones if the system has them,
+    /// otherwise transparent ones. Buffers are pages apart, so with small pages each frame would
+    /// cost a page table walk.
     pub(super) fn new(buffers: u32, buffer: usize) -> io::Result<Umem> {
         let len = buffers as usize * buffer;
         let huge = len
@@ -66,7 +66,7 @@ impl Umem {
         Ok(umem)
     }
 
-    /// Gives the kernel an advice on the use of the memory (madvise(2)).
+    /// Gives the kernel an advice on the use of the socket's receive memory (madvise(2)).
     fn advise(&self, advice: libc::c_int) {
         // SAFETY: the mapping belongs to this value, and these advices change no byte of it.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) };
@@ -84,20 +84,20 @@ impl Umem {
         self.buffer
     }
 
-    /// Returns the start of the buffer that contains the offset `place`.
+    /// Returns the start of the receive buffer that contains the offset `place`.
     #[inline]
     pub(super) fn buffer_of(&self, place: u64) -> u64 {
         place & !(self.buffer as u64 - 1)
     }
 
-    /// Prefetches the cache line at the offset `place`.
+    /// Prefetches the cache line at the offset `place` of the receive memory.
     #[inline]
     pub(super) fn prefetch(&self, place: u64) {
         cache::prefetch(self.base.as_ptr().wrapping_add(place as usize));
     }
 
-    /// Returns the bytes that the kernel has written at the offset `place`. `None` if they are not
-    /// all in this memory.
+    /// Returns the bytes that the kernel has written at the offset `place` of the receive memory.
+    /// `None` if they are not all in this memory.
     #[inline]
     pub(super) fn bytes(&self, place: u64, len: u32) -> Option<&[u8]> {
         let place = usize::try_from(place).ok()?;

@@ -22,32 +22,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::super::mapping::{MappingAccess, SharedMapping};
 use super::bpf::{self, BPF_F_MMAPABLE, MapCreate};
 
-/// Map type of an array (enum bpf_map_type).
+/// BPF map type of an array (enum bpf_map_type).
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
-/// Map type of a ring buffer (enum bpf_map_type).
+/// BPF map type of a ring buffer (enum bpf_map_type).
 const BPF_MAP_TYPE_RINGBUF: u32 = 27;
-/// Bytes of a page. Two pages precede the ring's entries: the first has the position of this
+/// Bytes of a page. Two pages precede the entries of a BPF ring: the first has the position of this
 /// process, the second the position of the kernel (`struct bpf_ringbuf`, kernel/bpf/ringbuf.c).
 const PAGE: usize = 4096;
-/// Binary logarithm of the bytes per count, which has a whole cache line of 64 bytes.
+/// Binary logarithm of the bytes per frame count, which has a whole cache line of 64 bytes.
 pub(super) const COUNT_SHIFT: u32 = 6;
 
-/// Counts of frames by receive queue, and the ring that signals the watermark.
+/// Counts of frames by receive queue, and the BPF ring that signals the watermark.
 pub(super) struct Watermark {
     ring: OwnedFd,
-    /// Map of the counts, which the XDP program increments.
+    /// BPF map of the frame counts, which the XDP program increments.
     program_counts: OwnedFd,
     counts: SharedMapping,
-    /// Number of receive queues.
+    /// Number of receive queues whose frames are counted.
     queues: u32,
-    /// Page of the ring with the position of this process.
+    /// Page of the BPF ring with the position of this process.
     consumer: SharedMapping,
-    /// Page of the ring with the position of the kernel.
+    /// Page of the BPF ring with the position of the kernel.
     producer: SharedMapping,
 }
 
 impl Watermark {
-    /// Creates the counts and the ring for `queues` receive queues.
+    /// Creates the frame counts and the BPF ring for `queues` receive queues.
     pub(super) fn new(queues: u32) -> Result<Watermark, bpf::Failed> {
         let map = |fd: &OwnedFd, len: usize, at: usize, access| {
             SharedMapping::new(fd.as_raw_fd(), len, at as u64, access)
@@ -65,7 +65,7 @@ impl Watermark {
             let counts = map(&fd, len, 0, MappingAccess::ReadWrite)?;
             Ok((fd, counts))
         })()
-        .map_err(|e: io::Error| ("create a map of counts", e))?;
+        .map_err(|e: io::Error| ("create the BPF map of frame counts", e))?;
         let (ring, consumer, producer) = (|| {
             let fd = bpf::create_map(&MapCreate {
                 map_type: BPF_MAP_TYPE_RINGBUF,
@@ -78,7 +78,7 @@ impl Watermark {
             let producer = map(&fd, PAGE, PAGE, MappingAccess::Read)?;
             Ok((fd, consumer, producer))
         })()
-        .map_err(|e: io::Error| ("create a ring of watermarks", e))?;
+        .map_err(|e: io::Error| ("create the BPF ring of watermarks", e))?;
         Ok(Watermark {
             ring,
             program_counts,
@@ -89,13 +89,14 @@ impl Watermark {
         })
     }
 
-    /// Returns the descriptors of the map of counts and of the ring, for the XDP program.
+    /// Returns the descriptors of the BPF map of frame counts and of the BPF ring, for the XDP
+    /// program.
     pub(super) fn maps(&self) -> (RawFd, RawFd) {
         (self.program_counts.as_raw_fd(), self.ring.as_raw_fd())
     }
 
-    /// Sets all counts to 0. Returns a descriptor that becomes readable when a queue's count has
-    /// reached the watermark.
+    /// Sets all frame counts to 0. Returns a descriptor that becomes readable when a queue's count
+    /// has reached the watermark.
     pub(super) fn begin(&self) -> RawFd {
         for queue in 0..self.queues as usize {
             word(&self.counts, queue << COUNT_SHIFT).store(0, Ordering::Relaxed);
@@ -106,7 +107,7 @@ impl Watermark {
     }
 }
 
-/// Returns the word at the offset `at` of a mapping.
+/// Returns the word at the offset `at` of a shared mapping.
 fn word(memory: &SharedMapping, at: usize) -> &AtomicU64 {
     // SAFETY: the callers pass the offset of an aligned word within the mapping; the word lives as
     // long as the mapping, and both sides access it as a whole. Memory that is mapped for reading

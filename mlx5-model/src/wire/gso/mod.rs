@@ -16,8 +16,8 @@ use std::ops::Range;
 
 use crate::frame::{checksum, crc};
 
-/// `struct virtio_net_hdr` (linux/virtio_net.h), in the machine's byte order as packet sockets have
-/// it.
+/// Header in front of a packet socket's frame: `struct virtio_net_hdr` (linux/virtio_net.h), in the
+/// machine's byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct VirtioHeader {
     flags: u8,
@@ -36,22 +36,22 @@ const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// Offset of SCTP's checksum, which is a CRC (RFC 9260 section 3.1). No other protocol has this
-/// offset.
+/// Offset of the checksum in an SCTP header, which is a CRC (RFC 9260 section 3.1). No other
+/// protocol has this offset.
 const SCTP_CSUM_OFFSET: u16 = 8;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// TCP flags FIN and PSH, which belong to the last segment (RFC 9293 section 3.1).
+/// TCP flags FIN and PSH, which belong to the last segment of a super-frame (RFC 9293 section 3.1).
 const TCP_LAST_ONLY: u8 = 0x09;
-/// TCP flag CWR, which belongs to the first segment (RFC 3168 section 6.1.2).
+/// TCP flag CWR, which belongs to the first segment of a super-frame (RFC 3168 section 6.1.2).
 const TCP_FIRST_ONLY: u8 = 0x80;
 
 /// Longest headers of a super-frame that is split, in bytes. Several tunnels fit.
 const MAX_HEADER_LEN: usize = 512;
 
 impl VirtioHeader {
-    /// Bytes of the header, `sizeof(struct virtio_net_hdr)`.
+    /// Bytes of the virtio header, `sizeof(struct virtio_net_hdr)`.
     pub(super) const LEN: usize = 10;
 
     pub(super) fn read(bytes: &[u8; Self::LEN]) -> VirtioHeader {
@@ -65,12 +65,13 @@ impl VirtioHeader {
         }
     }
 
-    /// Returns `true` if the frame is complete: a single frame with its checksum.
+    /// Returns `true` if the virtio header describes a complete frame: a single frame with its
+    /// checksum.
     pub(super) fn is_plain(&self) -> bool {
         self.flags & NEEDS_CSUM == 0 && self.gso_type & !GSO_ECN == GSO_NONE
     }
 
-    /// Moves the start of the checksum by `bytes` that were inserted before it.
+    /// Moves the checksum's start in the virtio header by `bytes` that were inserted before it.
     pub(super) fn shift(&mut self, bytes: u16) {
         self.csum_start = self.csum_start.saturating_add(bytes);
     }
@@ -80,19 +81,19 @@ impl VirtioHeader {
     }
 }
 
-/// Result of [`Split::start`] for a frame.
+/// Result of [`SegmentSplit::start`] for a frame of a packet socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GsoOutcome {
-    /// Single frame, whose checksum is complete now.
+    /// Outcome for a single frame, whose checksum is complete now.
     Whole,
-    /// Super-frame; [`Split::next`] returns its segments.
+    /// Outcome for a super-frame that is split: [`SegmentSplit::next`] returns its segments.
     Split,
-    /// Super-frame that cannot be split.
+    /// Outcome for a super-frame that cannot be split.
     Unsplit,
 }
 
-/// Header that is updated in each segment, because it depends on the segment's length or on other
-/// headers.
+/// Header of a super-frame that is updated in each segment, because it depends on the segment's
+/// length or on other headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
     kind: HeaderKind,
@@ -104,7 +105,7 @@ enum HeaderKind {
     Pppoe,
     Ipv4,
     Ipv6,
-    /// UDP header of a tunnel, or the UDP header whose payload is split.
+    /// UDP header of a tunnel in a super-frame, or the UDP header whose payload is split.
     Udp,
     Gre,
     Tcp,
@@ -117,13 +118,13 @@ pub(super) struct SegmentSplit {
     header: Vec<u8>,
     /// Headers of the super-frame, from the outside inwards.
     headers: Vec<Header>,
-    /// Range of the payload that is not in a segment yet.
+    /// Range of the super-frame's payload that is not in a segment yet.
     payload: Range<usize>,
-    /// Payload of a segment in bytes.
+    /// Payload of a segment of the super-frame in bytes.
     gso_size: usize,
-    /// Number of the next segment, from 0.
+    /// Number of the super-frame's next segment, from 0.
     next: u32,
-    /// Set when the innermost UDP header has a checksum.
+    /// Set when the super-frame's innermost UDP header has a checksum.
     checksummed: bool,
 }
 
@@ -184,8 +185,8 @@ impl SegmentSplit {
         Some(())
     }
 
-    /// Removes the hop-by-hop header at `at`. It has the length of the super-frame (RFC 2675) and
-    /// never leaves the host.
+    /// Removes the IPv6 hop-by-hop header at `at`. It has the length of the super-frame (RFC 2675)
+    /// and never leaves the host.
     fn remove_jumbo(&mut self, at: usize) {
         let ip_at = at - 40;
         self.header[ip_at + 6] = self.header[at];
@@ -197,8 +198,8 @@ impl SegmentSplit {
         }
     }
 
-    /// Builds the next segment and returns its range in `frame`, which must be the prepared frame.
-    /// Overwrites earlier segments.
+    /// Builds the super-frame's next segment and returns its range in `frame`, which must be the
+    /// prepared frame. Overwrites earlier segments.
     pub(super) fn next(&mut self, frame: &mut [u8]) -> Option<Range<usize>> {
         if self.payload.is_empty() {
             return None;
@@ -216,7 +217,7 @@ impl SegmentSplit {
         Some(range)
     }
 
-    /// Updates header `i` for the segment, after all headers inside it.
+    /// Updates the super-frame's header `i` for the segment, after all headers inside it.
     fn update_header(&self, segment: &mut [u8], i: usize) {
         let Header { kind, at } = self.headers[i];
         let length = segment.len() - at;
@@ -271,8 +272,8 @@ impl SegmentSplit {
         }
     }
 
-    /// Returns the sum over header `i` and all bytes behind it, and over the pseudo header of the
-    /// IP header around it.
+    /// Returns the sum, for a checksum, over header `i` of a segment and all bytes behind it, and
+    /// over the pseudo header of the IP header around it.
     fn sum(&self, segment: &[u8], i: usize, protocol: u8) -> u64 {
         let at = self.headers[i].at;
         let around = self.headers[i - 1];
@@ -285,12 +286,12 @@ impl SegmentSplit {
     }
 }
 
-/// Writes a 16-bit field in network byte order.
+/// Writes a 16-bit header field of a segment in network byte order.
 fn write_half(segment: &mut [u8], at: usize, value: usize) {
     segment[at..at + 2].copy_from_slice(&(value as u16).to_be_bytes());
 }
 
-/// Completes the checksum of a frame. Its field already has the sum of the pseudo header.
+/// Completes the checksum of a single frame. Its field already has the sum of the pseudo header.
 fn complete_checksum(frame: &mut [u8], virtio: &VirtioHeader) {
     let Some(start) = virtio.csum_start() else {
         return;
@@ -308,16 +309,16 @@ fn complete_checksum(frame: &mut [u8], virtio: &VirtioHeader) {
     }
 }
 
-/// Walk over the headers from Ethernet to the L4 header whose payload is split.
+/// Walk over the headers of a super-frame, from Ethernet to the L4 header whose payload is split.
 struct HeaderWalk<'a> {
     frame: &'a [u8],
-    /// Offset of the L4 header, if known from the checksum. It need not be the first L4 header of
-    /// its kind.
+    /// Offset of the super-frame's L4 header, if known from the checksum. It need not be the first
+    /// L4 header of its kind.
     target: Option<usize>,
-    /// IP protocol of the L4 header.
+    /// IP protocol of the super-frame's L4 header.
     l4: u8,
     headers: &'a mut Vec<Header>,
-    /// Offset of a jumbo payload header, which must not go over the wire.
+    /// Offset of the super-frame's jumbo payload header, which must not go over the wire.
     jumbo: Option<usize>,
 }
 
@@ -334,7 +335,8 @@ impl HeaderWalk<'_> {
         self.headers.push(Header { kind, at });
     }
 
-    /// Walks from the EtherType at `at` inwards, and returns the offset of the L4 header.
+    /// Walks a super-frame's headers from the EtherType at `at` inwards, and returns the offset of
+    /// the L4 header.
     fn ethernet(&mut self, at: usize) -> Option<usize> {
         match self.half(at)? {
             // 802.1Q, 802.1ad, and the old QinQ one.
@@ -355,8 +357,8 @@ impl HeaderWalk<'_> {
         }
     }
 
-    /// Walks a stack of MPLS labels (RFC 3032 section 2.1). A label has four bytes; the low bit of
-    /// the third byte marks the last label.
+    /// Walks a super-frame's stack of MPLS labels (RFC 3032 section 2.1). A label has four bytes;
+    /// the low bit of the third byte marks the last label.
     fn mpls(&mut self, at: usize) -> Option<usize> {
         match (self.byte(at + 2)? & 1, self.byte(at + 4)? >> 4) {
             (0, _) => self.mpls(at + 4),
@@ -423,8 +425,8 @@ impl HeaderWalk<'_> {
         }
     }
 
-    /// Walks a GRE header (RFC 2784 and 2890): flags, protocol, and four bytes each for checksum,
-    /// key and sequence number.
+    /// Walks a super-frame's GRE header (RFC 2784 and 2890): flags, protocol, and four bytes each
+    /// for checksum, key and sequence number.
     fn gre(&mut self, at: usize) -> Option<usize> {
         let flags = self.byte(at)?;
         let options = [0x80, 0x20, 0x10]
@@ -443,8 +445,8 @@ impl HeaderWalk<'_> {
         }
     }
 
-    /// Finds the IP header whose payload begins at the target, and walks on from it. The header
-    /// must not begin before `from`.
+    /// Finds the IP header whose payload begins at the super-frame's known L4 header, and walks on
+    /// from it. The header must not begin before `from`.
     fn inner(&mut self, from: usize) -> Option<usize> {
         let target = self.target?;
         let room = target.checked_sub(from)?;

@@ -31,27 +31,27 @@ use super::super::mapping::between_mappings;
 use super::super::packet_socket::Socket;
 use super::{ETHTOOL_GFLAGS, ETHTOOL_GGRO, ETHTOOL_SFLAGS, ETHTOOL_SGRO};
 
-/// Timeout of a request to the helper process.
+/// Timeout of the program's request to the helper process.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Lowest descriptor of the helper process.
+/// Lowest descriptor number of the helper process.
 const FIRST_FD: c_int = 10;
 
-/// Request to switch off GRO and the given flags.
+/// Request to the helper process to switch off GRO and the given offload flags.
 const OFF: u32 = 0;
-/// Request to switch on the offloads that were switched off.
+/// Request to the helper process to switch on the offloads that were switched off.
 const ON: u32 = 1;
 
-/// Interface of a network namespace.
+/// Network interface of a network namespace.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct NamespaceInterface {
-    /// Number of the namespace; 0 before Linux 5.14.
+    /// Number of the interface's network namespace; 0 before Linux 5.14.
     namespace: u64,
     index: c_int,
 }
 
 impl NamespaceInterface {
-    /// Creates the identity of the interface `index` in the socket's namespace. Before Linux 5.14
-    /// all namespaces count as one.
+    /// Creates the identity of the network interface `index` in the socket's network namespace.
+    /// Before Linux 5.14 all namespaces count as one.
     pub(super) fn new(socket: &Socket, index: c_int) -> NamespaceInterface {
         NamespaceInterface {
             namespace: socket.namespace().unwrap_or(0),
@@ -63,9 +63,9 @@ impl NamespaceInterface {
 /// Connection of the program to a helper process.
 struct Helper {
     interface: NamespaceInterface,
-    /// The program's end of the socket pair.
+    /// The program's end of the socket pair to the helper process.
     end: OwnedFd,
-    /// Number of open wires on the interface.
+    /// Number of open wires on the helper process's interface.
     wires: u32,
 }
 
@@ -75,7 +75,7 @@ fn helpers() -> MutexGuard<'static, Vec<Helper>> {
     HELPERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Switches off GRO and the offloads in `flags`, for one more wire on the interface.
+/// Switches off GRO and the offloads in `flags`, for one more wire on the network interface.
 pub(super) fn switch_off(
     socket: &Socket,
     interface: NamespaceInterface,
@@ -101,7 +101,8 @@ pub(super) fn switch_off(
     done
 }
 
-/// Switches on the offloads that were switched off, unless another wire is open on the interface.
+/// Switches on the offloads that were switched off, unless another wire is open on the network
+/// interface.
 pub(super) fn switch_on(interface: NamespaceInterface) {
     let mut helpers = helpers();
     if let Some(it) = helpers.iter_mut().find(|it| it.interface == interface) {
@@ -115,7 +116,7 @@ pub(super) fn switch_on(interface: NamespaceInterface) {
 }
 
 impl Helper {
-    /// Forks the helper process of an interface.
+    /// Forks the helper process of a network interface.
     fn start(interface: NamespaceInterface) -> io::Result<Helper> {
         let close_on_exec = SocketFlags::CLOEXEC;
         let (end, process_end) = socketpair(
@@ -171,8 +172,8 @@ impl Helper {
         })
     }
 
-    /// Sends a request to the process and waits for its answer. An error without an error number
-    /// means that the process does not answer.
+    /// Sends a request to the helper process and waits for its answer. An error without an error
+    /// number means that the process does not answer.
     fn request(&self, what: u32, flags: u32) -> io::Result<()> {
         let gone = || io::Error::other("the helper process does not answer");
         let request = u64::from(what) << 32 | u64::from(flags);
@@ -188,19 +189,19 @@ impl Helper {
     }
 }
 
-/// State of the helper process.
+/// State of the helper process that switches the offloads of an interface.
 struct Process {
-    /// The process's end of the socket pair.
+    /// The helper process's end of the socket pair.
     end: RawFd,
-    /// Pidfd of the program; -1 before Linux 5.3.
+    /// Pidfd of the program that the helper process serves; -1 before Linux 5.3.
     program: RawFd,
-    /// Socket in the interface's network namespace.
+    /// Socket in the network namespace of the helper process's interface.
     socket: RawFd,
-    /// Index of the interface.
+    /// Index of the helper process's network interface.
     index: c_int,
-    /// Set when the process has switched off GRO.
+    /// Set when the helper process has switched off GRO.
     gro: bool,
-    /// Flags of the offloads that the process has switched off.
+    /// Flags of the offloads that the helper process has switched off.
     flags: u32,
 }
 
@@ -267,8 +268,8 @@ impl Process {
         }
     }
 
-    /// Switches off GRO and the offloads in `flags` that are on. Returns the last error number, or
-    /// 0.
+    /// Switches off GRO and the interface's offloads in `flags` that are on. Returns the last error
+    /// number, or 0.
     fn switch_off(&mut self, flags: u32) -> c_int {
         let mut errno = 0;
         if matches!(self.ethtool([ETHTOOL_GGRO, 0]), Ok([_, on]) if on != 0) {
@@ -288,7 +289,8 @@ impl Process {
         errno
     }
 
-    /// Switches on the offloads that were switched off. Returns the last error number, or 0.
+    /// Switches on the interface's offloads that were switched off. Returns the last error number,
+    /// or 0.
     fn switch_on(&mut self) -> c_int {
         let mut errno = 0;
         if std::mem::take(&mut self.gro) {
@@ -304,8 +306,9 @@ impl Process {
         errno
     }
 
-    /// Closes all other descriptors, so that no other process waits until this one closes them,
-    /// such as a reader of the program's output. Before Linux 5.9 they stay open.
+    /// Closes all other descriptors of the helper process, so that no other process waits until
+    /// this one closes them, such as a reader of the program's output. Before Linux 5.9 they stay
+    /// open.
     fn keep_only_its_descriptors(&mut self) {
         let mut kept = [self.end, self.program, self.socket];
         let mut from = FIRST_FD;
@@ -330,8 +333,8 @@ impl Process {
         [self.end, self.program, self.socket] = kept;
     }
 
-    /// Runs an ethtool command of two words. Returns the words as the kernel has left them, or the
-    /// error number.
+    /// Runs an ethtool command of two words on the interface. Returns the words as the kernel has
+    /// left them, or the error number.
     fn ethtool(&self, mut words: [u32; 2]) -> Result<[u32; 2], c_int> {
         // SAFETY: a C struct of integers and a pointer, for which zeroes are a value.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -357,7 +360,7 @@ impl Process {
     }
 }
 
-/// Forks without the C library's fork handlers, which this process must not run.
+/// Forks without the C library's fork handlers, which the helper process must not run.
 ///
 /// # Safety
 /// The child must only make system calls.
@@ -370,7 +373,7 @@ unsafe fn fork() -> io::Result<c_int> {
     Ok(pid as c_int)
 }
 
-/// Ends the process at once.
+/// Ends the helper process at once.
 ///
 /// # Safety
 /// The calling process must be a forked child.

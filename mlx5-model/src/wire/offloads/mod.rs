@@ -17,24 +17,24 @@ const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_SFLAGS: u32 = 0x26;
 const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_SGRO: u32 = 0x2c;
-/// Flag of the removal of VLAN tags from received frames. XDP programs do not see the removed tags;
-/// packet sockets get them as metadata.
+/// Offload flag of the removal of VLAN tags from received frames. XDP programs do not see the
+/// removed tags; packet sockets get them as metadata.
 pub(super) const ETH_FLAG_RXVLAN: u32 = 1 << 8;
-/// Flag of LRO, with which the NIC merges received frames.
+/// Offload flag of LRO, with which the NIC merges received frames.
 pub(super) const ETH_FLAG_LRO: u32 = 1 << 15;
 
-/// Offloads that are switched off: GRO, which merges received frames, and the flags that a wire
-/// names.
+/// Offloads of an interface that a wire switches off: GRO, which merges received frames, and the
+/// flags that the wire names.
 pub(super) struct Offloads {
     /// Interface whose offloads are switched on again when the value is dropped; `None` if none was
     /// switched off.
     off: Option<NamespaceInterface>,
-    /// Error with which an offload could not be switched off.
+    /// Error with which an offload of the interface could not be switched off.
     refused: Option<io::Error>,
 }
 
 impl Offloads {
-    /// Switches off GRO and the offloads in `flags` on an interface.
+    /// Switches off GRO and the offloads in `flags` on a network interface.
     pub(super) fn switch_off(socket: &Socket, index: c_int, flags: u32) -> Offloads {
         // A device that refuses the command has no such offload.
         let get = |command| socket.ethtool(index, [command, 0]).map_or(0, |it| it[1]);

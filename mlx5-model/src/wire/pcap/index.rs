@@ -13,31 +13,33 @@ use pcap_file::{DataLink, PcapError};
 
 use super::super::delivery::{MAX_FRAME, MIN_FRAME};
 
-/// Frame in the file.
+/// Frame in a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PcapRecord {
-    /// Offset of the frame in the file.
+    /// Offset of the frame in the capture file.
     pub(super) at: usize,
     pub(super) len: u32,
-    /// Due time in nanoseconds after the first frame, never less than that of the previous record.
+    /// Due time of the frame in nanoseconds after the file's first frame, never less than that of
+    /// the previous record.
     pub(super) due: u64,
 }
 
-/// Index of all frames of a capture file.
+/// Index of the frames of a capture file, with the notes on it.
 #[derive(Debug, Default)]
 pub(super) struct FileIndex {
     pub(super) records: Vec<PcapRecord>,
-    /// Number of records that are not frames: too short for Ethernet, or of another link type.
+    /// Number of records of the capture file that are not frames: too short for Ethernet, or of
+    /// another link type.
     pub(super) skipped: u64,
-    /// Notes for the user, such as a truncated end.
+    /// Notes on the capture file for the user, such as a truncated end.
     pub(super) notes: Vec<String>,
-    /// Stamp of the first frame in nanoseconds.
+    /// Stamp of the capture file's first frame in nanoseconds.
     first: Option<u64>,
-    /// Number of records of other link types than Ethernet.
+    /// Number of records of the capture file with other link types than Ethernet.
     foreign: u64,
 }
 
-/// Reason why a file cannot be played, and its remedy.
+/// Reason why a capture file cannot be played, and its remedy.
 #[derive(Debug)]
 pub(super) struct IndexError {
     pub(super) what: String,
@@ -52,7 +54,7 @@ fn refuse<T>(what: impl Into<String>, advice: &str) -> Result<T, IndexError> {
 }
 
 impl FileIndex {
-    /// Indexes the whole file in `data`.
+    /// Indexes the whole capture file in `data`.
     pub(super) fn parse(data: &[u8]) -> Result<FileIndex, IndexError> {
         let mut index = FileIndex::default();
         match data {
@@ -70,24 +72,24 @@ impl FileIndex {
         if index.foreign > 0 {
             let foreign = index.foreign;
             index.notes.push(format!(
-                "{foreign} records of other link types than Ethernet skipped"
+                "{foreign} records of other link types than Ethernet are skipped"
             ));
         }
         let short = index.skipped - index.foreign;
         if short > 0 {
             index.notes.push(format!(
-                "{short} records shorter than an Ethernet header skipped"
+                "{short} records shorter than an Ethernet header are skipped"
             ));
         }
         Ok(index)
     }
 
-    /// Returns the stamp of the first frame in nanoseconds; 0 if there is no frame.
+    /// Returns the stamp of the capture file's first frame in nanoseconds; 0 if there is no frame.
     pub(super) fn first_stamp(&self) -> u64 {
         self.first.unwrap_or(0)
     }
 
-    /// Divides all due times by `speed`.
+    /// Divides the due times of all frames of the capture file by `speed`.
     pub(super) fn divide_times(&mut self, speed: f64) {
         if speed != 1.0 {
             for record in &mut self.records {
@@ -96,7 +98,8 @@ impl FileIndex {
         }
     }
 
-    /// Adds a frame of `len` bytes at the offset `at`, stamped `stamp` nanoseconds.
+    /// Adds a frame of `len` bytes at the offset `at` to the file's index, stamped `stamp`
+    /// nanoseconds.
     fn push(&mut self, at: usize, len: usize, stamp: u64) {
         if len < MIN_FRAME {
             self.skipped += 1;
@@ -112,7 +115,7 @@ impl FileIndex {
         });
     }
 
-    /// Adds the note that the rest of the file is left out, with the reason.
+    /// Adds the note that the rest of the capture file is left out, with the reason.
     fn truncate(&mut self, at: usize, reason: impl std::fmt::Display) {
         let records = self.records.len() as u64 + self.skipped;
         self.notes.push(format!(
@@ -208,15 +211,15 @@ impl FileIndex {
         }
     }
 
-    /// Indexes the frame of a packet block; other blocks are ignored. `body_at` is the offset of
-    /// the block's body.
+    /// Indexes the frame of a pcapng packet block; other blocks are ignored. `body_at` is the
+    /// offset of the block's body.
     fn packet(
         &mut self,
         section: &PcapngSection,
         block: &PcapngBlock<'_>,
         body_at: usize,
     ) -> Result<(), &'static str> {
-        const DAMAGED: &str = "a packet block is shorter than its packet";
+        const DAMAGED: &str = "a pcapng packet block is shorter than its packet";
         let word = |i: usize| section.word(block.body, i * 4).ok_or(DAMAGED);
         let (data_at, interface, caplen, len, stamp) = match block.kind {
             // Section 4.3: interface, stamp (high, low), captured and original length, data.
@@ -244,7 +247,7 @@ impl FileIndex {
         };
         let caplen = caplen as usize;
         if caplen > MAX_FRAME {
-            return Err("a packet block has a packet longer than any frame");
+            return Err("a pcapng packet block has a packet longer than any frame");
         }
         if caplen > block.body.len() - data_at {
             return Err(DAMAGED);
@@ -252,7 +255,7 @@ impl FileIndex {
         let interface = section
             .interfaces
             .get(interface as usize)
-            .ok_or("a packet block has no interface block")?;
+            .ok_or("a pcapng packet block has no interface block")?;
         if interface.link != DataLink::ETHERNET {
             self.skipped += 1;
             self.foreign += 1;
@@ -272,18 +275,18 @@ impl FileIndex {
     }
 }
 
-/// Refuses a file of another link type than Ethernet.
+/// Refuses a capture file of another link type than Ethernet.
 fn ethernet(link: DataLink) -> Result<(), IndexError> {
     match link {
         DataLink::ETHERNET => Ok(()),
         other => refuse(
-            format!("the link type is {} ({other:?})", u32::from(other)),
+            format!("the file's link type is {} ({other:?})", u32::from(other)),
             "use a file of Ethernet frames (link type 1)",
         ),
     }
 }
 
-/// Returns the reason why a pcap file ends early, with `left` bytes left.
+/// Returns the reason why a pcap file ends early, with `left` bytes left in the file.
 fn end_of_pcap(left: usize, error: PcapError) -> String {
     match error {
         PcapError::IncompleteBuffer if left < 16 => {
@@ -294,8 +297,8 @@ fn end_of_pcap(left: usize, error: PcapError) -> String {
     }
 }
 
-/// Returns the number of captured bytes before the FCS. The FCS is at the end of the frame's `len`
-/// bytes, and may not have been captured.
+/// Returns the number of captured bytes of a frame before the FCS. The FCS is at the end of the
+/// frame's `len` bytes, and may not have been captured.
 fn without_fcs(caplen: usize, len: u32, fcs: usize) -> usize {
     match fcs {
         0 => caplen,
@@ -312,7 +315,7 @@ const ENHANCED: u32 = 6;
 /// Section of a pcapng file: its byte order, and its interfaces so far.
 #[derive(Default)]
 struct PcapngSection {
-    /// Set when the byte order is big-endian.
+    /// Set when the byte order of the pcapng section is big-endian.
     big: bool,
     interfaces: Vec<PcapngInterface>,
 }
@@ -341,12 +344,12 @@ impl PcapngSection {
 struct PcapngBlock<'a> {
     kind: u32,
     body: &'a [u8],
-    /// Offset of the next block in the file.
+    /// Offset of the next pcapng block in the file.
     end: usize,
 }
 
 impl<'a> PcapngBlock<'a> {
-    /// Reads the block at the offset `at`. A section header replaces `section`.
+    /// Reads the pcapng block at the offset `at`. A section header replaces `section`.
     fn read(
         data: &'a [u8],
         at: usize,
@@ -370,7 +373,7 @@ impl<'a> PcapngBlock<'a> {
         let kind = section.word(rest, 0).ok_or(ENDS)?;
         let total = section.word(rest, 4).ok_or(ENDS)? as usize;
         if total < 12 {
-            return Err("a block is shorter than 12 bytes");
+            return Err("a pcapng block is shorter than 12 bytes");
         }
         let body = rest.get(8..total - 4).ok_or(ENDS)?;
         // Lengths should be multiples of four; readers round up others.
@@ -386,16 +389,16 @@ impl<'a> PcapngBlock<'a> {
 struct PcapngInterface {
     link: DataLink,
     snaplen: u32,
-    /// Resolution of stamps, option if_tsresol.
+    /// Resolution of the time stamps of a pcapng interface, option if_tsresol.
     resolution: u8,
-    /// Offset of stamps in seconds, option if_tsoffset.
+    /// Offset of the time stamps of a pcapng interface in seconds, option if_tsoffset.
     offset: u64,
-    /// FCS length in bytes.
+    /// FCS length of a pcapng interface's frames in bytes.
     fcs: usize,
 }
 
 impl PcapngInterface {
-    /// Reads the body of an interface description block. `None` if the body is too short.
+    /// Reads the body of a pcapng interface description block. `None` if the body is too short.
     fn read(section: &PcapngSection, body: &[u8]) -> Option<PcapngInterface> {
         let mut interface = PcapngInterface {
             link: DataLink::from(u32::from(section.half(body, 0)?)),
@@ -428,7 +431,7 @@ impl PcapngInterface {
         Some(interface)
     }
 
-    /// Converts a stamp of the interface to nanoseconds.
+    /// Converts a time stamp of the pcapng interface to nanoseconds.
     fn nanoseconds(&self, stamp: u64) -> u64 {
         let power = u32::from(self.resolution & 0x7f);
         let fine = u128::from(stamp) * 1_000_000_000;

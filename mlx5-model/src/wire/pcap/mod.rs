@@ -19,25 +19,25 @@ use super::spec::WireSpec;
 use super::spec::pcap::{PcapPace, PcapSpec};
 use index::PcapRecord;
 
-/// Open `pcap` wire.
+/// Open `pcap` wire, which plays capture files.
 pub(super) struct PcapWire {
-    /// Content of the file.
+    /// Content of the capture file.
     data: Vec<u8>,
     records: Vec<PcapRecord>,
-    /// Index of the next record.
+    /// Index of the next frame that the `pcap` wire plays.
     next: usize,
-    /// Rounds left, including the current one. `None`: forever; 0: ended.
+    /// Rounds of the capture file left, including the current one. `None`: forever; 0: ended.
     rounds: Option<u64>,
     pace: Playback,
     skipped: u64,
     notes: Vec<String>,
 }
 
-/// Pace of the playback.
+/// Pace at which the `pcap` wire plays its frames.
 enum Playback {
     Unpaced,
     Pace(FramePace),
-    /// Recorded times of the frames, counted from the start of this round.
+    /// Pace of the recorded times of the frames, counted from the start of this round.
     Recorded {
         start: Option<u64>,
     },
@@ -145,7 +145,7 @@ impl PcapWire {
         taken
     }
 
-    /// Starts the next round at the due time of the last record.
+    /// Starts the next round of the capture file at the due time of the last record.
     fn rewind(&mut self, last_due: u64) {
         self.next = 0;
         if let Some(rounds) = &mut self.rounds {
@@ -156,8 +156,8 @@ impl PcapWire {
         }
     }
 
-    /// Makes the frame at the head due at `now_ns`. The following frames keep their distances, as
-    /// on a link that was paused.
+    /// Makes the frame at the head of the `pcap` wire due at `now_ns`. The following frames keep
+    /// their distances, as on a link that was paused.
     fn hold(&mut self, now_ns: u64) {
         match &mut self.pace {
             Playback::Unpaced => {}

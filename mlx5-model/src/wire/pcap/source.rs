@@ -9,8 +9,8 @@ use super::super::spec::WireSpec;
 use super::index::{FileIndex, PcapRecord};
 use super::unpack::unpack;
 
-/// Endings of capture files in a folder. Other files are left out, including those that are still
-/// being written.
+/// Endings of the names of capture files in a folder. Other files are left out, including those
+/// that are still being written.
 const ENDINGS: [&str; 6] = [
     ".pcap",
     ".pcapng",
@@ -20,7 +20,8 @@ const ENDINGS: [&str; 6] = [
     ".pcapng.lz4",
 ];
 
-/// Reads the input `file`. Returns its bytes, and the index of the frames in them.
+/// Reads `file`, the input of a `pcap` wire. Returns its bytes, and the index of the frames in
+/// them.
 pub(super) fn read(wire: &WireSpec, file: &str) -> Result<(Vec<u8>, FileIndex), WireError> {
     if file == "-" {
         return read_file(wire, Path::new("/dev/stdin"), file);
@@ -58,6 +59,9 @@ fn read_file(wire: &WireSpec, path: &Path, shown: &str) -> Result<(Vec<u8>, File
         WireError::new(wire, format!("parse {shown}"), source, error.advice)
     })?;
     index.notes.extend(note);
+    for note in &mut index.notes {
+        *note = format!("{shown}: {note}");
+    }
     Ok((data, index))
 }
 
@@ -81,8 +85,8 @@ fn captures(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Merges all files into one in the order of time. Frames with equal stamps stay in the order of
-/// the files.
+/// Merges all capture files into one in the order of time. Frames with equal stamps stay in the
+/// order of the files.
 fn in_order_of_time(files: Vec<(Vec<u8>, FileIndex)>) -> (Vec<u8>, FileIndex) {
     let (mut data, mut all, mut stamped) = (Vec::new(), FileIndex::default(), Vec::new());
     for (bytes, index) in files {

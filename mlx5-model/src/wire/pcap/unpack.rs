@@ -9,13 +9,14 @@ use zstd_safe::{DCtx, InBuffer, OutBuffer};
 
 const LZ4: u32 = 0x184d_2204;
 const ZSTD: u32 = 0xfd2f_b528;
-/// First magic number of skippable frames. There are sixteen, which differ in their last four bits.
+/// First magic number of skippable zstd and LZ4 frames. There are sixteen, which differ in their
+/// last four bits.
 const SKIPPABLE: u32 = 0x184d_2a50;
-/// Size in bytes of the buffer for decompressed data.
+/// Size in bytes of the buffer for decompressed data of a capture file.
 const PIECE: usize = 1 << 20;
 
-/// Decompresses a file. Returns its content, and a note if the content ends early. `None` if the
-/// file is not compressed.
+/// Decompresses a capture file. Returns its content, and a note if the content ends early. `None`
+/// if the file is not compressed.
 pub(super) fn unpack(data: &[u8]) -> Option<(Vec<u8>, Option<String>)> {
     if !matches!(magic(data), Some(LZ4 | ZSTD)) {
         return None;
@@ -27,11 +28,12 @@ pub(super) fn unpack(data: &[u8]) -> Option<(Vec<u8>, Option<String>)> {
             Some(LZ4) => lz4(&mut rest, &mut out),
             Some(ZSTD) => zstd(&mut rest, &mut out),
             Some(other) if other & !0xf == SKIPPABLE => skip(&mut rest),
-            _ => Err(io::Error::other("not a compressed frame")),
+            _ => Err(io::Error::other("it is neither a zstd nor an LZ4 frame")),
         };
         if let Err(e) = unpacked {
-            let note =
-                format!("cannot read the compressed frame at byte {at}: {e}; the rest is left out");
+            let note = format!(
+                "cannot decompress the frame at byte {at}: {e}; the rest of the file is left out"
+            );
             return Some((out, Some(note)));
         }
     }
@@ -43,10 +45,10 @@ fn magic(data: &[u8]) -> Option<u32> {
 }
 
 fn torn() -> io::Error {
-    io::Error::other("the file ends within the frame")
+    io::Error::other("the file ends within the zstd or LZ4 frame")
 }
 
-/// Skips one skippable frame.
+/// Skips one skippable zstd or LZ4 frame.
 fn skip(rest: &mut &[u8]) -> io::Result<()> {
     let len = rest.get(4..).and_then(magic).ok_or_else(torn)?;
     let len = usize::try_from(len).map_err(io::Error::other)?;

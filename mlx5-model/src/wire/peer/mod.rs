@@ -26,34 +26,34 @@ use super::spec::WireSpec;
 use socket::{BATCH, Received, Seqpacket};
 
 const FRAME_SIZE: usize = 64 << 10;
-/// Interval in nanoseconds at which an end without a connection retries.
+/// Interval in nanoseconds at which an end of a `peer` wire without a connection retries.
 const RETRY_NS: u64 = 5_000_000;
 
-/// One end of the cable.
+/// One end of the cable of a `peer` wire.
 pub(super) struct PeerWire {
     path: PathBuf,
     lock: File,
     link: Link,
-    /// Time of the next attempt to connect.
+    /// Time of the next attempt to connect to the other end of the `peer` wire.
     retry_ns: u64,
     buffer: Vec<u8>,
-    /// Lengths of the frames in `buffer`. The frames before `next` are taken.
+    /// Lengths of the received frames in `buffer`. The frames before `next` are taken.
     lens: [u32; BATCH],
     filled: usize,
     next: usize,
     dropped: u64,
 }
 
-/// Connection state of one end.
+/// Connection state of one end of a `peer` wire.
 enum Link {
-    /// The end neither holds the lock nor has reached its holder.
+    /// This end of the `peer` wire neither holds the lock nor has reached its holder.
     Disconnected,
-    /// The end holds the lock; `other` is the other end, once it has connected.
+    /// This end of the `peer` wire holds the lock; `other` is the other end, once it has connected.
     Listening {
         listener: Seqpacket,
         other: Option<Seqpacket>,
     },
-    /// The end is connected to the holder of the lock.
+    /// This end of the `peer` wire is connected to the holder of the lock.
     Connected { other: Seqpacket },
 }
 
@@ -76,7 +76,7 @@ impl PeerWire {
             .write(true)
             .open(&lock_path)
             .map_err(|e| {
-                let advice = "make it writable for both ends";
+                let advice = "make the lock file writable for both ends of the wire";
                 WireError::new(wire, format!("open {lock_path}"), e, advice)
             })?;
         let mut peer = PeerWire {
@@ -158,7 +158,8 @@ impl PeerWire {
         taken
     }
 
-    /// Fills the buffer, or retries the connection. Returns `true` if the buffer has frames.
+    /// Fills the `peer` wire's buffer, or retries the connection. Returns `true` if the buffer has
+    /// frames.
     fn receive(&mut self, now_ns: u64) -> bool {
         let Some(other) = self.link.other() else {
             return self.retry(now_ns);
@@ -181,8 +182,8 @@ impl PeerWire {
         self.filled > 0
     }
 
-    /// Retries the connection if it is time. Always returns `false`: frames arrive with the next
-    /// burst.
+    /// Retries the `peer` wire's connection if it is time. Always returns `false`: frames arrive
+    /// with the next burst.
     fn retry(&mut self, now_ns: u64) -> bool {
         if now_ns >= self.retry_ns {
             self.retry_ns = now_ns.saturating_add(RETRY_NS);
@@ -195,8 +196,8 @@ impl PeerWire {
         false
     }
 
-    /// Becomes the listening end, or connects to it. If neither is possible now, that is not an
-    /// error.
+    /// Becomes the listening end of the `peer` wire, or connects to it. If neither is possible now,
+    /// that is not an error.
     fn connect(&mut self) -> io::Result<()> {
         // A lock belongs to an open file, so two wires of one process have separate locks.
         if take_lock(&self.lock)? {
@@ -213,7 +214,7 @@ impl PeerWire {
     }
 }
 
-/// Takes the lock. Returns `false` if the other end holds it.
+/// Takes the lock of the `peer` wire's listening end. Returns `false` if the other end holds it.
 fn take_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -222,7 +223,8 @@ fn take_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Removes a socket that an earlier listening end has left. Other kinds of file are never removed.
+/// Removes a socket that an earlier listening end of the `peer` wire has left. Other kinds of file
+/// are never removed.
 fn remove_socket(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
     match fs::symlink_metadata(path) {

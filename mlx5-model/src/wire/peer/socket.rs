@@ -14,9 +14,9 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::net::{Shutdown, sockopt};
 
-/// Maximum number of frames received by one system call.
+/// Maximum number of frames that a `peer` wire receives by one system call.
 pub(super) const BATCH: usize = 32;
-/// Size of the send buffer in bytes, if the machine's limits allow it.
+/// Size of the `peer` wire's send buffer in bytes, if the machine's limits allow it.
 const SEND_BUFFER: usize = 8 << 20;
 /// Longest path of a Unix socket in bytes, without the terminating zero.
 const LONGEST_PATH: usize = 107;
@@ -26,17 +26,17 @@ const LONGEST_PATH: usize = 107;
 /// is closed, and the other end would continue to send.
 pub(super) struct Seqpacket(OwnedFd);
 
-/// Result of receiving frames.
+/// Result of receiving frames of a `peer` wire.
 pub(super) enum Received {
-    /// Number of received frames.
+    /// Number of frames received from the other end of the `peer` wire.
     Frames(usize),
     Nothing,
-    /// The other end has closed, and all its frames were taken.
+    /// The other end of the `peer` wire has closed, and all its frames were taken.
     Gone,
 }
 
 impl Seqpacket {
-    /// Opens a socket that listens at `path`.
+    /// Opens a Unix socket that listens at `path`.
     pub(super) fn listen(path: &Path) -> io::Result<Seqpacket> {
         let socket = Seqpacket::new()?;
         net::bind(&socket.0, &address(path)?)?;
@@ -44,7 +44,7 @@ impl Seqpacket {
         Ok(socket)
     }
 
-    /// Connects to the socket at `path`. `None` if no process listens there.
+    /// Connects to the Unix socket at `path`. `None` if no process listens there.
     pub(super) fn connect(path: &Path) -> io::Result<Option<Seqpacket>> {
         let socket = Seqpacket::new()?;
         match net::connect(&socket.0, &address(path)?) {
@@ -57,7 +57,7 @@ impl Seqpacket {
         }
     }
 
-    /// Accepts the connection of the other end, if it has connected.
+    /// Accepts the connection of the `peer` wire's other end, if it has connected.
     pub(super) fn accept(&self) -> Option<Seqpacket> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = net::accept_with(&self.0, flags).ok().map(Seqpacket);
@@ -68,19 +68,21 @@ impl Seqpacket {
         self.0.as_raw_fd()
     }
 
-    /// Duplicates the descriptor, as a fork does for the child.
+    /// Duplicates the socket's descriptor, as a fork does for the child.
     #[cfg(test)]
     pub(super) fn copy(&self) -> OwnedFd {
         self.0.try_clone().expect("a copy of the descriptor")
     }
 
-    /// Sends a frame. Returns `false` if the frame could not be queued.
+    /// Sends a frame to the other end of the `peer` wire. Returns `false` if the frame could not be
+    /// queued.
     pub(super) fn send(&self, frame: &[u8]) -> bool {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         net::send(&self.0, frame, flags).is_ok()
     }
 
-    /// Receives frames into `buffer`, one per slot of `size` bytes, and their lengths into `lens`.
+    /// Receives frames of a `peer` wire into `buffer`, one per slot of `size` bytes, and their
+    /// lengths into `lens`.
     pub(super) fn receive(
         &self,
         buffer: &mut [u8],
@@ -138,7 +140,8 @@ impl Seqpacket {
         )?))
     }
 
-    /// Enlarges the send buffer: beyond the machine's limit with CAP_NET_ADMIN, up to it without.
+    /// Enlarges the `peer` wire's send buffer: beyond the machine's limit with CAP_NET_ADMIN, up to
+    /// it without.
     fn enlarge(&self) {
         // The kernel may refuse both calls.
         let _ = sockopt::set_socket_send_buffer_size(&self.0, SEND_BUFFER);

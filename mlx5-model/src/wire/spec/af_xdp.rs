@@ -3,37 +3,39 @@
 
 use super::text::{RING, SpecError, SpecText, number};
 
-/// Maximum number of queues, more than any NIC has.
+/// Maximum number of receive queues of an `af_xdp` wire, more than any NIC has.
 const MAX_QUEUES: u64 = 1024;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct AfXdpSpec {
     pub iface: String,
-    /// Number of the interface's receive queues whose frames are taken; `None`: all queues.
+    /// Number of the interface's receive queues whose frames the `af_xdp` wire takes; `None`: all
+    /// queues.
     pub queues: Option<u32>,
     pub mode: XdpMode,
     pub zero_copy: ZeroCopy,
-    /// Memory for frames of all queues together, in bytes, a multiple of 1 MiB.
+    /// Memory of an `af_xdp` wire for frames of all queues together, in bytes, a multiple of 1 MiB.
     pub ring: u64,
-    /// Set when the NIC's thread runs the driver's receive loop itself, instead of interrupts.
+    /// Set when the NIC's thread runs the interface driver's receive loop itself, instead of
+    /// interrupts.
     pub busy_poll: bool,
 }
 
-/// Place where the XDP program runs.
+/// Place where the XDP program of an `af_xdp` wire runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
-    /// The program runs in the driver if the driver supports that, otherwise as with `Skb`.
+    /// The XDP program runs in the driver if the driver supports that, otherwise as with `Skb`.
     Auto,
-    /// The program runs in the driver, before the kernel makes a packet of the frame.
+    /// The XDP program runs in the driver, before the kernel makes a packet of the frame.
     Native,
-    /// The program runs in the kernel's network stack, with any driver.
+    /// The XDP program runs in the kernel's network stack, with any driver.
     Skb,
 }
 
-/// Use of zero copy, with which the NIC writes directly into the wire's memory.
+/// Use of AF_XDP's zero copy, with which the NIC writes directly into the wire's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroCopy {
-    /// Zero copy if the driver supports it.
+    /// Zero copy of AF_XDP frames if the driver supports it.
     Auto,
     On,
     Off,

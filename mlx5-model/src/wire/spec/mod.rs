@@ -25,7 +25,7 @@ use pcap::PcapSpec;
 use synth::SynthSpec;
 use text::{SpecError, SpecText};
 
-/// Parsed text of a wire.
+/// Parsed description of a wire, from the user's text.
 #[derive(Clone, Debug)]
 pub struct WireSpec {
     text: String,
@@ -39,7 +39,7 @@ pub enum WireKind {
     AfXdp(AfXdpSpec),
     Pcap(PcapSpec),
     Synth(SynthSpec),
-    /// Cable to a model in another process, over the Unix socket at this path.
+    /// Cable to a modelled NIC in another process, over the Unix socket at this path.
     Peer(String),
     Loopback,
 }
@@ -48,10 +48,10 @@ const KINDS: &str =
     "a wire is af_packet:IFACE, af_xdp:IFACE, pcap:FILE, synth:OPTIONS, peer:PATH or loopback";
 
 impl WireSpec {
-    /// Default ring size of a live interface, in bytes.
+    /// Default ring size of a wire on a live interface, in bytes.
     pub const DEFAULT_RING: u64 = text::RING;
 
-    /// Returns the ring size of a live interface, in bytes.
+    /// Returns the ring size of a wire on a live interface, in bytes.
     pub fn ring(&self) -> Option<u64> {
         match &self.kind {
             WireKind::AfPacket(it) => Some(it.ring),
@@ -60,12 +60,12 @@ impl WireSpec {
         }
     }
 
-    /// Returns the text of the wire as the user wrote it.
+    /// Returns the description of the wire as the user wrote it.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Returns `true` if the wire ends by itself.
+    /// Returns `true` if the wire ends by itself, after its last frame.
     pub fn finite(&self) -> bool {
         match &self.kind {
             WireKind::Pcap(it) => it.rounds != 0,
@@ -109,7 +109,7 @@ impl WireSpec {
         matches!(self.kind, WireKind::AfPacket(_) | WireKind::AfXdp(_))
     }
 
-    /// Returns `true` if the wire takes the frames from the kernel, which gets none of them.
+    /// Returns `true` if the wire takes its frames away from the kernel, which gets none of them.
     pub fn steals(&self) -> bool {
         matches!(self.kind, WireKind::AfXdp(_))
     }

@@ -7,26 +7,26 @@ use super::text::{SpecError, SpecText, number};
 #[derive(Clone, Debug, PartialEq)]
 pub struct PcapSpec {
     pub file: String,
-    /// Number of times that the file is played; 0: forever.
+    /// Number of times that the `pcap` wire plays its file; 0: forever.
     pub rounds: u64,
     pub pace: PcapPace,
     pub lossy: bool,
 }
 
-/// Pace at which a file is played.
+/// Pace at which a `pcap` wire plays its file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PcapPace {
-    /// No pacing: frames are due as fast as the NIC takes them.
+    /// No pacing of a `pcap` wire: frames are due as fast as the NIC takes them.
     Unpaced,
-    /// Constant rate in frames per second.
+    /// Constant rate of a `pcap` wire in frames per second.
     Pps(NonZeroU64),
-    /// Multiple of the recorded pace.
+    /// Multiple of the recorded pace of a capture file.
     Speed(f64),
 }
 
 impl PcapSpec {
-    /// Parses the text after `pcap:`. The file name may contain commas, so known options are read
-    /// from the end of the text.
+    /// Parses the description of a `pcap` wire after `pcap:`. The file name may contain commas, so
+    /// known options are read from the end of the text.
     pub fn parse(wire: &SpecText<'_>, rest: &str) -> Result<Self, SpecError> {
         let (mut file, mut rounds, mut pps, mut speed, mut lossy) = (rest, None, None, None, None);
         while let Some((before, word)) = file.rsplit_once(',') {

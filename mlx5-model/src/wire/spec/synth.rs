@@ -9,16 +9,16 @@ use super::text::{SpecError, SpecText, number};
 const FLOWS: u32 = 1024;
 const MAX_FLOWS: u32 = 1 << 20;
 const SIZE: u32 = 64;
-/// Largest frame in bytes. Its IPv4 total length is a little below the maximum.
+/// Largest frame of a `synth` wire in bytes. Its IPv4 total length is a little below the maximum.
 const MAX_SIZE: u32 = 65_535;
 const MAX_MEMORY: u64 = 1 << 30;
 /// Frame sizes of "Simple IMIX" (7:4:1) in bytes without FCS, ordered so that large frames do not
 /// follow each other.
 const IMIX: [u32; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 60, 590];
-/// Maximum memory in bytes for templates of every flow in every size.
+/// Maximum memory in bytes for frame templates of every flow in every size.
 const ALL_TEMPLATES: u64 = 16 << 20;
-/// Bytes of a cache line. A template begins on its own line, so that its frame touches as few lines
-/// as possible.
+/// Bytes of a cache line. A frame template begins on its own line, so that its frame touches as few
+/// lines as possible.
 pub const LINE: usize = 64;
 
 pub const ETHERNET: usize = 14;
@@ -35,19 +35,19 @@ pub struct SynthSpec {
     pub proto: Mix,
     pub ip: Mix,
     pub vlan: Option<u16>,
-    /// Set when each flow has both directions, alternating.
+    /// Set when each flow of the `synth` wire has both directions, alternating.
     pub both: bool,
     pub lossy: bool,
 }
 
-/// Choice of one protocol or both: UDP or TCP, IPv4 or IPv6.
+/// Choice of one protocol of a pair or both: UDP or TCP, IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// Only the first protocol: UDP, or IPv4.
+    /// Mix of one protocol: only the first of the pair, UDP of UDP/TCP or IPv4 of IPv4/IPv6.
     First,
-    /// Only the second protocol: TCP, or IPv6.
+    /// Mix of one protocol: only the second of the pair, TCP of UDP/TCP or IPv6 of IPv4/IPv6.
     Second,
-    /// Both protocols, alternating by flow.
+    /// Mix of both protocols of the pair, alternating by flow.
     Both,
 }
 
@@ -58,13 +58,13 @@ pub enum Sizes {
     Imix,
 }
 
-/// Templates that a generator prepares: their sizes, number and memory.
+/// Frame templates that a `synth` wire prepares: their sizes, number and memory.
 pub struct Layout {
-    /// Frame sizes in bytes, used in turn.
+    /// Frame sizes of the templates in bytes, used in turn.
     pub sizes: Vec<u32>,
-    /// Number of templates.
+    /// Number of frame templates of the `synth` wire.
     pub templates: usize,
-    /// Memory of all templates, in bytes.
+    /// Memory of all frame templates of the `synth` wire, in bytes.
     pub bytes: u64,
 }
 
@@ -146,7 +146,7 @@ impl SynthSpec {
         };
         if smallest < least {
             let allowed = format!(
-                "the headers of proto={},ip={}{} need {least} bytes",
+                "use {least} bytes or more, which the headers of proto={},ip={}{} need",
                 self.proto.name(PROTOS),
                 self.ip.name(IPS),
                 if self.vlan.is_some() {
@@ -171,7 +171,7 @@ impl SynthSpec {
         Ok(())
     }
 
-    /// Returns the size of the longest headers of any flow, in bytes.
+    /// Returns the size of the longest headers of any flow of the `synth` wire, in bytes.
     fn min_size(&self) -> u32 {
         let vlan = if self.vlan.is_some() { VLAN } else { 0 };
         let ip = if self.ip == Mix::First { 20 } else { 40 };
@@ -179,8 +179,8 @@ impl SynthSpec {
         (ETHERNET + vlan + ip + l4) as u32
     }
 
-    /// Computes the templates: every flow in every size if these fit in 16 MiB. Otherwise all flows
-    /// occur equally often and all sizes at least once.
+    /// Computes the frame templates of a `synth` wire: every flow in every size if these fit in 16
+    /// MiB. Otherwise all flows occur equally often and all sizes at least once.
     pub fn layout(&self) -> Layout {
         let sizes: Vec<u32> = match &self.sizes {
             Sizes::List(sizes) => sizes.clone(),
@@ -271,7 +271,7 @@ impl Mix {
         }
     }
 
-    /// Returns `true` if `flow` uses the second protocol.
+    /// Returns `true` if `flow` uses the second protocol of the pair.
     pub fn is_second(self, flow: u32) -> bool {
         match self {
             Mix::First => false,

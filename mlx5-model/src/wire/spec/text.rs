@@ -5,13 +5,13 @@ use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 
 const MIB: u64 = 1 << 20;
-/// Allowed ring sizes in bytes. A smaller ring is full after a few milliseconds; a larger value has
-/// a wrong unit.
+/// Allowed ring sizes of a live wire in bytes. A smaller ring is full after a few milliseconds; a
+/// larger value has a wrong unit.
 const RINGS: RangeInclusive<u64> = 2 * MIB..=4096 * MIB;
 /// Default ring size of a live wire, in bytes.
 pub const RING: u64 = 128 * MIB;
 
-/// Invalid part of a wire's text: its name, its value, and the allowed values.
+/// Invalid part of a wire's description: its name, its value, and the allowed values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("wire `{wire}`: {part}: `{value}` is not allowed; {allowed}")]
 pub struct SpecError {
@@ -21,11 +21,11 @@ pub struct SpecError {
     allowed: String,
 }
 
-/// Text of a wire as the user wrote it, which errors quote.
+/// Description of a wire as the user wrote it, which errors quote.
 pub struct SpecText<'a>(pub &'a str);
 
 impl SpecText<'_> {
-    /// Builds the error for an invalid `part` of the text.
+    /// Builds the error for an invalid `part` of a wire's description.
     pub fn error(&self, part: &str, value: &str, allowed: impl Into<String>) -> SpecError {
         SpecError {
             wire: self.0.to_owned(),
@@ -35,7 +35,7 @@ impl SpecText<'_> {
         }
     }
 
-    /// Stores the value of an option in `slot`. Fails if the option was already given.
+    /// Stores the value of a wire's option in `slot`. Fails if the option was already given.
     pub fn once<T: fmt::Debug>(
         &self,
         part: &str,
@@ -48,8 +48,8 @@ impl SpecText<'_> {
         }
     }
 
-    /// Stores the parsed `value` of an option in `slot`. Fails if it did not parse or if the option
-    /// was already given.
+    /// Stores the parsed `value` of a wire's option in `slot`. Fails if it did not parse or if the
+    /// option was already given.
     pub fn option<T: fmt::Debug>(
         &self,
         part: &str,
@@ -62,7 +62,7 @@ impl SpecText<'_> {
         self.once(part, slot, parsed)
     }
 
-    /// Checks and returns the interface name of a wire of `kind`.
+    /// Checks and returns the network interface name of a wire of `kind`.
     pub fn interface(&self, kind: &str, name: &str) -> Result<String, SpecError> {
         // dev_valid_name, net/core/dev.c: up to 15 bytes, no slash, colon or space, not "." or
         // "..".
@@ -85,7 +85,7 @@ impl SpecText<'_> {
         self.option("ring", value, slot, bytes, allowed)
     }
 
-    /// Parses a rate in frames per second, and stores it in `slot`.
+    /// Parses a wire's rate in frames per second, and stores it in `slot`.
     pub fn pps(&self, value: &str, slot: &mut Option<NonZeroU64>) -> Result<(), SpecError> {
         let allowed = "use frames per second from 1, such as 1000000 or 1M; omit it for no pacing";
         let parsed = number(value).and_then(NonZeroU64::new);
@@ -93,7 +93,7 @@ impl SpecText<'_> {
     }
 }
 
-/// Parses a count: digits with an optional `k`, `M` or `G` (powers of ten).
+/// Parses the count in a wire's option: digits with an optional `k`, `M` or `G` (powers of ten).
 pub fn number(text: &str) -> Option<u64> {
     let (digits, unit) = match text.as_bytes().last()? {
         b'k' => (&text[..text.len() - 1], 1_000),
@@ -104,7 +104,7 @@ pub fn number(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// Parses a size: digits with an optional `KiB`, `MiB` or `GiB`.
+/// Parses the size in a wire's option: digits with an optional `KiB`, `MiB` or `GiB`.
 pub fn bytes(text: &str) -> Option<u64> {
     let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
     let (digits, unit) = units

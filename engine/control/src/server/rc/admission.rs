@@ -8,7 +8,7 @@
 use crate::server::limits::ClientLimits;
 use std::{collections::VecDeque, time::Instant};
 
-/// Connection requests that wait to be accepted.
+/// RDMA connection requests that wait to be accepted.
 pub struct Admission<T> {
     waiting: VecDeque<(Instant, T)>,
 }
@@ -22,7 +22,7 @@ impl<T> Default for Admission<T> {
 }
 
 impl<T> Admission<T> {
-    /// Queues a request while `clients` clients are connected.
+    /// Queues a connection request while `clients` clients are connected.
     ///
     /// # Errors
     /// The request, if all slots are in use.
@@ -40,7 +40,8 @@ impl<T> Admission<T> {
         Ok(())
     }
 
-    /// Takes the next request to accept; `unproved` connected peers have not proved a key.
+    /// Takes the next connection request to accept; `unproved` connected peers have not proved a
+    /// key.
     pub fn next(&mut self, unproved: usize, limits: &ClientLimits) -> Option<T> {
         if unproved >= limits.unproved {
             return None;
@@ -48,8 +49,8 @@ impl<T> Admission<T> {
         self.waiting.pop_front().map(|(_, request)| request)
     }
 
-    /// Removes the requests that have waited for too long and those that are `gone`; returns their
-    /// number.
+    /// Removes the connection requests that have waited for too long and those that are `gone`;
+    /// returns their number.
     pub fn remove(
         &mut self,
         limits: &ClientLimits,

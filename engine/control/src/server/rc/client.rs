@@ -22,48 +22,49 @@ use wqcap_verbs::{Connection, MessageMemory, MessageSlot};
 
 /// Maximum number of outstanding sends to one client.
 pub const SENDS: u32 = 8;
-/// Maximum number of requests of one client that wait for their turn. A client that sends more
+/// Maximum number of requests of one client that wait to be handled. A client that sends more
 /// without waiting for answers is flooding.
 const WAITING: usize = 32;
-/// Maximum number of requests of one client in one round, so that it does not delay the others.
+/// Maximum number of requests of one client handled in one round of the server, so that it does not
+/// delay the others.
 const ROUND: usize = 8;
 
 /// Keys and identity for the authentication of clients.
 pub struct Credentials {
     /// Keys that clients must prove.
     pub keys: Keys,
-    /// Identity of the service.
+    /// Identity of the service, which its challenges contain.
     pub identity: String,
-    /// Port that clients connect to.
+    /// Port of the service that clients connect to.
     pub port: u16,
 }
 
-/// Stage of the handshake.
+/// Stage of a client's handshake.
 enum HandshakeStage {
-    /// Not authenticated. `Some`: the challenge was sent and is not answered yet.
+    /// The client is not authenticated. `Some`: the challenge was sent and is not answered yet.
     Handshake(Option<Challenge>),
     Authenticated(Box<ClientSession>),
 }
 
-/// Client over RDMA. Dropping it destroys the QP.
+/// Client that is connected over RDMA. Dropping it destroys the QP.
 pub struct RcClient {
     pub id: ClientId,
     pub connection: Connection,
     stage: HandshakeStage,
     since: Instant,
     reassembler: Reassembler,
-    /// Error of the first invalid fragment.
+    /// Refusal for the client's first invalid message fragment.
     bad_fragment: Option<Refusal>,
     inbox: VecDeque<Vec<u8>>,
-    /// Fragments to be sent.
+    /// Message fragments to be sent to the client.
     outbox: VecDeque<Vec<u8>>,
     fragment_len: usize,
     messages_sent: u32,
-    /// `wr_id`s of outstanding sends.
+    /// `wr_id`s of outstanding sends to the client.
     outstanding: Vec<u64>,
-    /// Time since which a message has been arriving.
+    /// Time since which a message of the client has been arriving.
     arriving: Option<Instant>,
-    /// Time since which a send has been outstanding.
+    /// Time since which a send to the client has been outstanding.
     sending: Option<Instant>,
     /// Set if the client is to be disconnected once the reason is sent.
     expelled: bool,
@@ -104,7 +105,8 @@ impl RcClient {
         matches!(self.stage, HandshakeStage::Authenticated(_))
     }
 
-    /// Sends the challenge; no other message is sent before the client has answered it.
+    /// Sends the challenge to the client; no other message is sent before the client has answered
+    /// it.
     pub fn challenge(&mut self, service: &str) {
         match auth::nonce() {
             Ok(nonce) => {
@@ -120,7 +122,7 @@ impl RcClient {
         }
     }
 
-    /// Sends the answer to a pending change.
+    /// Sends the answer to a pending change to the client.
     pub fn change_answered(&mut self, text: &str) {
         if let HandshakeStage::Authenticated(session) = &mut self.stage {
             session.change_answered();
@@ -128,7 +130,8 @@ impl RcClient {
         self.send(text);
     }
 
-    /// Takes a received fragment. Keeps nothing beyond the requests that may wait.
+    /// Takes a message fragment that the client sent. Keeps nothing beyond the requests that may
+    /// wait.
     pub fn receive(&mut self, fragment: &[u8]) {
         if self.expelled || self.inbox.len() > WAITING {
             return;
@@ -152,7 +155,7 @@ impl RcClient {
             .then(|| self.arriving.unwrap_or_else(Instant::now));
     }
 
-    /// Runs one round: handles requests and pushes statistics.
+    /// Runs one round for the client: handles its requests and pushes statistics.
     pub fn serve(&mut self, now: Instant, context: &SessionContext, credentials: &Credentials) {
         let backlog = context.service.limits.backlog;
         if let Some(refusal) = &self.bad_fragment {
@@ -169,8 +172,9 @@ impl RcClient {
             self.handle(&text, now, context, credentials);
         }
         if self.inbox.len() > WAITING {
-            let message =
-                format!("more than {WAITING} requests wait; wait for answers before sending more");
+            let message = format!(
+                "more than {WAITING} requests of this client wait; await answers before sending more"
+            );
             self.refuse(Refusal::new(RefusalCode::TooMany, message));
         }
         let keeps_up = self.outbox_bytes() < backlog;
@@ -215,7 +219,7 @@ impl RcClient {
         }
     }
 
-    /// Splits a message into fragments, and queues them.
+    /// Splits a message to the client into fragments, and queues them.
     fn send(&mut self, text: &str) {
         let outbox = &mut self.outbox;
         fragment::split(
@@ -286,7 +290,7 @@ impl RcClient {
         self.outbox.is_empty() && self.outstanding.is_empty()
     }
 
-    /// Posts queued fragments while slots are available.
+    /// Posts queued message fragments to the client while send slots are available.
     pub fn transmit(
         &mut self,
         messages: &mut MessageMemory,
@@ -313,7 +317,8 @@ impl RcClient {
         }
     }
 
-    /// Disconnects and destroys the QP. The slots of its outstanding sends are returned to `free`.
+    /// Disconnects the client and destroys its QP. The message slots of its outstanding sends are
+    /// returned to `free`.
     pub fn disconnect(mut self, messages: &mut MessageMemory, free: &mut Vec<MessageSlot>) {
         self.connection.disconnect();
         free.extend(self.connection.close(messages, self.outstanding));
@@ -347,7 +352,7 @@ impl RcClient {
             return Some(reason.clone());
         }
         if !self.is_authenticated() && over(self.since, limits.handshake) {
-            return Some("no proof of a key in time".into());
+            return Some("the client has not proved a key in time".into());
         }
         if self.expelled && self.has_sent_all() {
             return Some("the client was expelled".into());
@@ -356,7 +361,7 @@ impl RcClient {
             .into_iter()
             .flatten()
             .any(|since| over(since, limits.stall))
-            .then(|| "the client stalls".into())
+            .then(|| "the client stalls: a message from or to it takes too long".into())
     }
 }
 
@@ -368,8 +373,8 @@ pub fn peer_at(key: &str, address: Option<IpAddr>) -> Peer {
     })
 }
 
-/// Verifies a client's proof. Returns the client's access, and the answer with the service's own
-/// proof.
+/// Verifies the client's proof of a key. Returns the client's access level, and the answer with the
+/// service's own proof.
 fn verify(
     challenge: Challenge,
     text: &[u8],

@@ -43,15 +43,15 @@ use wqcap_verbs::{
     MessageCq, MessageMemory, MessageSlot, Pd, QpResources, VerbsError, status_text,
 };
 
-/// Maximum number of connection requests that wait.
+/// Maximum number of RDMA connection requests that wait to be accepted.
 const BACKLOG: i32 = 128;
-/// Maximum time for sending the last answers when the service ends.
+/// Maximum time for sending the last answers when the control service ends.
 const FLUSH: Duration = Duration::from_secs(1);
-/// Interval at which the state of the SRQ is published.
+/// Interval at which the state of the SRQ is published to other threads.
 const PUBLISH: Duration = Duration::from_millis(500);
 
-/// Starts the service over RDMA: binds to `address`, creates the SRQ, and starts the thread, which
-/// avoids the CPUs in `busy`.
+/// Starts the control service over RDMA: binds to `address`, creates the SRQ, and starts the
+/// thread, which avoids the CPUs in `busy`.
 ///
 /// # Errors
 /// No RDMA device has the address, the key file is missing or accessible to others, or a verb
@@ -83,7 +83,7 @@ pub fn start(
     })
 }
 
-/// Returns the keys that clients must prove; `None` if the configuration has no key file.
+/// Returns the keys that RDMA clients must prove; `None` if the configuration has no key file.
 ///
 /// # Errors
 /// `control.rdma` is set without `control.key_file`, or the file is not a valid key file.
@@ -106,10 +106,10 @@ pub fn keys(config: &ControlConfig) -> Result<Option<Keys>, ConfigProblem> {
     }
 }
 
-/// State of the thread that serves RDMA. The order of the fields is the order of teardown: QPs
-/// before the SRQ, and the SRQ before the memory that it receives into.
+/// State of the thread that serves RDMA clients. The order of the fields is the order of teardown:
+/// QPs before the SRQ, and the SRQ before the memory that it receives into.
 struct RcLoop {
-    /// Clients by QP number.
+    /// RDMA clients by QP number.
     clients: HashMap<u32, RcClient>,
     receives: ReceiveQueue,
     cq: MessageCq,
@@ -118,7 +118,7 @@ struct RcLoop {
     listener: Listener,
     channel: CmChannel,
     messages: MessageMemory,
-    /// Slots for sends that are not outstanding.
+    /// Message slots for sends that are not outstanding.
     free: Vec<MessageSlot>,
     credentials: Credentials,
     admission: Admission<Incoming>,
@@ -182,7 +182,7 @@ impl RcLoop {
         while !self.context.mailbox.is_ending() {
             self.wait();
             if let Err(e) = self.round() {
-                tracing::error!("control.rdma is no longer served: {e}");
+                tracing::error!("control.rdma is no longer served: {e}; restart the process");
                 return;
             }
         }
@@ -210,7 +210,7 @@ impl RcLoop {
         Ok(())
     }
 
-    /// Waits for the next event, or until a client or the SRQ needs attention.
+    /// Waits for the next event of the RDMA server, or until a client or the SRQ needs attention.
     fn wait(&mut self) {
         let now = Instant::now();
         let limits = self.context.service.limits;
@@ -236,8 +236,7 @@ impl RcLoop {
         poll_for(&mut fds, timeout + Duration::from_millis(1));
     }
 
-    /// Handles completions until there are none; the event of the next one is armed before the last
-    /// poll.
+    /// Handles completions until there are none; the CQ's next event is armed before the last poll.
     fn complete(&mut self) -> Result<(), VerbsError> {
         self.cq.take_events();
         self.cq.arm()?;
@@ -272,7 +271,8 @@ impl RcLoop {
             self.receives.completed(slot);
         }
         if let Some(client) = client.filter(|_| it.status != 0) {
-            client.lost = Some(format!("the connection failed: {}", status_text(it.status)));
+            let status = status_text(it.status);
+            client.lost = Some(format!("the RDMA connection failed: {status}"));
         }
     }
 
@@ -286,10 +286,10 @@ impl RcLoop {
                 }
                 AsyncEvent::SrqError(id) if id == srq => {
                     tracing::error!(
-                        "the SRQ is in error (IBV_EVENT_SRQ_ERR): control.rdma receives no requests"
+                        "control.rdma receives no requests: its SRQ is in error (IBV_EVENT_SRQ_ERR); restart the process"
                     );
                 }
-                other => tracing::debug!(?other, "asynchronous event"),
+                other => tracing::debug!(?other, "control.rdma: asynchronous event of the device"),
             }
         }
     }
@@ -303,7 +303,10 @@ impl RcLoop {
                     if let Err(refused) = self.admission.request(incoming, clients, limits, now) {
                         let who = peer_at("", refused.peer_address());
                         drop(refused);
-                        let message = format!("all {} client slots are in use", limits.clients);
+                        let message = format!(
+                            "clients and waiting connection requests use all {} RDMA client slots",
+                            limits.clients
+                        );
                         let refusal = Refusal::new(RefusalCode::TooMany, message);
                         audit::log_refusal(&who, "a connection", &refusal);
                         self.context.counters.update(|it| it.refused += 1);
@@ -325,7 +328,8 @@ impl RcLoop {
         }
     }
 
-    /// Accepts waiting requests while more peers without a proof may be connected.
+    /// Accepts waiting connection requests while more peers without a proof of a key may be
+    /// connected.
     fn admit(&mut self) {
         self.remove_requests(|_| false);
         loop {
@@ -338,7 +342,7 @@ impl RcLoop {
         }
     }
 
-    /// Rejects the requests that have waited for too long, and those that are `gone`.
+    /// Rejects the connection requests that have waited for too long, and those that are `gone`.
     fn remove_requests(&mut self, gone: impl Fn(&Incoming) -> bool) {
         let limits = &self.context.service.limits;
         let removed = self.admission.remove(limits, Instant::now(), gone) as u64;
@@ -378,7 +382,7 @@ impl RcLoop {
         }
     }
 
-    /// Removes clients that have disconnected or must be disconnected.
+    /// Removes RDMA clients that have disconnected or must be disconnected.
     fn remove_clients(&mut self, now: Instant) {
         let limits = self.context.service.limits;
         let counters = &self.context.counters;
@@ -412,7 +416,8 @@ impl RcLoop {
             .unwrap_or_else(PoisonError::into_inner) = self.receives.status();
     }
 
-    /// Sends the last answers, in particular the one to `shutdown`, and then ends each connection.
+    /// Sends the last answers to clients when the service ends, in particular the one to the
+    /// command `shutdown`, and then ends each connection.
     fn flush(&mut self) {
         let until = Instant::now() + FLUSH;
         self.deliver();
@@ -436,7 +441,8 @@ fn client_of(clients: &mut HashMap<u32, RcClient>, key: CmKey) -> Option<&mut Rc
     clients.values_mut().find(|it| it.connection.key() == key)
 }
 
-/// Returns a text that differs for every service and every start of it.
+/// Returns the identity of the service: a text that differs for every service and every start of
+/// it.
 fn identity(device: &str, port: u8) -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();

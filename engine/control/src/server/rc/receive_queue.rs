@@ -8,20 +8,20 @@ use wqcap_verbs::{Context, Listener, MessageMemory, MessageSlot, Pd, SRQ_RESIZE,
 
 pub struct ReceiveQueue {
     pub srq: Srq,
-    /// Slots that are not posted.
+    /// Message slots that are not posted to the SRQ.
     spare: Vec<MessageSlot>,
     posted: u32,
     sizing: SrqSizing,
-    /// Size to shrink to as soon as at most this many receives are posted.
+    /// Number of WRs to which the SRQ shrinks as soon as at most this many are posted.
     shrinking: Option<u32>,
     status: SrqStatus,
-    /// Directory of the counters of the device's port.
+    /// Directory of the hardware counters of the device's port.
     hw_counters: PathBuf,
 }
 
 impl ReceiveQueue {
-    /// Creates the SRQ on the listener's device, posts receives and arms the limit. `spare` has one
-    /// slot of `messages` for each receive that the SRQ may ever hold.
+    /// Creates the SRQ on the listener's device, posts receive WRs and arms the limit. `spare` has
+    /// one slot of `messages` for each WR that the SRQ may ever hold.
     ///
     /// # Errors
     /// The error of a verb.
@@ -61,13 +61,13 @@ impl ReceiveQueue {
         Ok(queue)
     }
 
-    /// Records a completed receive; its slot is free again.
+    /// Records a completed receive WR; its message slot is free again.
     pub fn completed(&mut self, slot: MessageSlot) {
         self.posted = self.posted.saturating_sub(1);
         self.spare.push(slot);
     }
 
-    /// Posts receives up to the intended size.
+    /// Posts receive WRs up to the intended size of the SRQ.
     pub fn refill(&mut self, messages: &mut MessageMemory) {
         let wanted = self.shrinking.unwrap_or(self.sizing.size());
         while self.posted < wanted {
@@ -77,7 +77,7 @@ impl ReceiveQueue {
                 Err((slot, e)) => {
                     self.spare.push(slot);
                     tracing::warn!(
-                        "cannot post a receive: {e}; {} of {wanted} receives are posted",
+                        "control.rdma: cannot post a receive WR to the SRQ: {e}; {} of {wanted} WRs are posted",
                         self.posted
                     );
                     return;
@@ -89,12 +89,12 @@ impl ReceiveQueue {
     fn arm(&mut self) {
         match self.srq.arm(self.sizing.limit()) {
             Ok(()) => self.status.armed += 1,
-            Err(e) => tracing::warn!("cannot arm the limit of the SRQ: {e}"),
+            Err(e) => tracing::warn!("control.rdma: cannot arm the limit of the SRQ: {e}"),
         }
     }
 
-    /// Handles a reached limit: the SRQ was nearly empty. It grows if it may, and the limit is
-    /// armed again, since its event disarms it.
+    /// Handles a reached limit of the SRQ, which was nearly empty. The SRQ grows if it may, and the
+    /// limit is armed again, since its event disarms it.
     pub fn limit_reached(&mut self, messages: &mut MessageMemory, now: Instant) {
         self.status.limit_events += 1;
         self.shrinking = None;
@@ -108,7 +108,9 @@ impl ReceiveQueue {
     fn resize(&mut self, size: u32, now: Instant) {
         let before = self.sizing.size();
         if let Err(e) = self.srq.resize(size) {
-            tracing::warn!("cannot resize the SRQ from {before} to {size} WRs: {e}");
+            tracing::warn!(
+                "control.rdma: cannot resize the SRQ from {before} to {size} WRs: {e}; it keeps its size"
+            );
             self.status.resize_refused += 1;
             self.sizing.refused();
             return;
@@ -122,8 +124,8 @@ impl ReceiveQueue {
         }
     }
 
-    /// Halves the SRQ after a calm time. Receives posted beyond the new size must be consumed
-    /// first; until then no receive is posted again.
+    /// Halves the SRQ if it has not run low for the calm time. Receive WRs posted beyond the new
+    /// size must be consumed first; until then none is posted again.
     pub fn shrink_if_calm(&mut self, messages: &mut MessageMemory, now: Instant) {
         if self.shrinking.is_none() {
             self.shrinking = self.sizing.shrink_to(now);
@@ -141,12 +143,12 @@ impl ReceiveQueue {
         self.arm();
     }
 
-    /// Returns the time until [`ReceiveQueue::shrink_if_calm`] may have something to do.
+    /// Returns the time until [`ReceiveQueue::shrink_if_calm`] may shrink the SRQ.
     pub fn wait(&self, now: Instant) -> Option<Duration> {
         self.sizing.wait(now)
     }
 
-    /// Returns the current state.
+    /// Returns the current state of the SRQ.
     pub fn status(&mut self) -> SrqStatus {
         let attr = self.srq.query().ok();
         self.status.max_wr = attr.map_or(0, |it| it.max_wr);
@@ -170,7 +172,10 @@ fn can_resize(context: &Context, pd: &Pd, messages: &MessageMemory) -> Result<bo
     }
     let tried = Srq::create(pd, messages, 4).and_then(|mut srq| srq.resize(8));
     if let Err(e) = &tried {
-        tracing::info!("the device reports that it resizes SRQs, but a trial failed: {e}");
+        tracing::info!(
+            "control.rdma: the device reports that it resizes SRQs, but a trial failed: {e}; \
+             the SRQ has its largest size from the start"
+        );
     }
     Ok(tried.is_ok())
 }

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Size of an SRQ, and the decisions to change it.
+/// Size of an SRQ in WRs, and the decisions to change it.
 #[derive(Clone, Copy, Debug)]
 pub struct SrqSizing {
     floor: u32,
@@ -14,12 +14,13 @@ pub struct SrqSizing {
     size: u32,
     resizes: bool,
     calm: Duration,
-    /// Time at which the limit was last reached, or the size last changed.
+    /// Time at which the SRQ last reached its limit, or its size last changed.
     since: Instant,
 }
 
 impl SrqSizing {
-    /// Creates a sizing with `floor` receives if the device resizes SRQs, otherwise with `cap`.
+    /// Creates the sizing of an SRQ with `floor` WRs if the device resizes SRQs, otherwise with
+    /// `cap`.
     #[must_use]
     pub fn new(floor: u32, cap: u32, resizes: bool, calm: Duration, now: Instant) -> Self {
         let cap = cap.max(1);
@@ -34,13 +35,13 @@ impl SrqSizing {
         }
     }
 
-    /// Returns the number of receives to keep posted.
+    /// Returns the number of receive WRs to keep posted to the SRQ.
     #[must_use]
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Returns the limit to arm.
+    /// Returns the limit (low watermark) of the SRQ to arm, in WRs.
     #[must_use]
     pub fn limit(&self) -> u32 {
         (self.size / 4).max(1)
@@ -52,14 +53,15 @@ impl SrqSizing {
         self.resizes
     }
 
-    /// Records that the limit was reached. Returns the size to grow to, if any.
+    /// Records that the SRQ reached its limit. Returns the number of WRs to which it grows, if it
+    /// grows.
     pub fn limit_reached(&mut self, now: Instant) -> Option<u32> {
         self.since = now;
         let larger = self.size.saturating_mul(2).min(self.cap);
         (self.resizes && larger > self.size).then_some(larger)
     }
 
-    /// Returns the size to shrink to, if the calm time has passed.
+    /// Returns the number of WRs to which the SRQ shrinks, if it has not run low for the calm time.
     #[must_use]
     pub fn shrink_to(&self, now: Instant) -> Option<u32> {
         let smaller = (self.size / 2).max(self.floor);
@@ -74,14 +76,14 @@ impl SrqSizing {
             .then(|| (self.since + self.calm).saturating_duration_since(now))
     }
 
-    /// Records the size that the device granted, which may be more than requested.
+    /// Records the size of the SRQ that the device granted, which may be more than requested.
     pub fn resized(&mut self, size: u32, now: Instant) {
         self.size = size.clamp(1, self.cap);
         self.since = now;
     }
 
-    /// Records that the device refused to resize, despite its capabilities: no further attempt is
-    /// made.
+    /// Records that the device refused to resize the SRQ, despite its capabilities: no further
+    /// attempt is made.
     pub fn refused(&mut self) {
         self.resizes = false;
     }

@@ -16,7 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum number of requests of one client in one round, so that it does not delay the others.
+/// Maximum number of requests of one client handled in one round of the server, so that it does not
+/// delay the others.
 const ROUND: usize = 8;
 
 pub struct UnixClient {
@@ -24,21 +25,22 @@ pub struct UnixClient {
     pub uid: u32,
     pub stream: UnixStream,
     session: ClientSession,
-    /// Bytes received and not yet handled: less than the longest request and one read.
+    /// Bytes received from the client and not yet handled: less than the longest request and one
+    /// read.
     inbox: Vec<u8>,
-    /// Bytes to be sent.
+    /// Bytes of answers to be sent to the client.
     outbox: Vec<u8>,
-    /// Time since which a request has been arriving.
+    /// Time since which a request of the client has been arriving.
     arriving: Option<Instant>,
-    /// Time since which the socket has accepted no bytes of an answer.
+    /// Time since which the client's socket has accepted no bytes of an answer.
     sending: Option<Instant>,
     /// Set if the client is to be disconnected once the reason is sent.
     expelled: bool,
-    /// Set when the expulsion has been counted.
+    /// Set when the expulsion of the client has been counted.
     counted: bool,
     /// Set if the client sends no more; it may still wait for answers.
     ended: bool,
-    /// Set if the connection has failed.
+    /// Set if the connection of the client has failed.
     gone: bool,
 }
 
@@ -60,7 +62,7 @@ impl UnixClient {
         }
     }
 
-    /// Sends the answer to a pending change.
+    /// Sends the answer to a pending change to the client.
     pub fn change_answered(&mut self, text: &str) {
         self.session.change_answered();
         self.send(text);
@@ -75,12 +77,13 @@ impl UnixClient {
         !self.expelled && self.outbox.len() < limits.backlog && self.session.is_ready(now)
     }
 
-    /// Returns `true` if the socket is to be read: not while complete requests wait for their turn.
+    /// Returns `true` if the client's socket is to be read: not while complete requests wait to be
+    /// handled.
     fn wants_input(&mut self, now: Instant, limits: &ClientLimits) -> bool {
         !self.ended && !self.has_line() && self.may_send_request(now, limits)
     }
 
-    /// Returns the events to poll the socket for.
+    /// Returns the events to poll the client's socket for.
     pub fn wanted_events(&mut self, now: Instant, limits: &ClientLimits) -> PollFlags {
         let mut wanted = PollFlags::empty();
         wanted.set(PollFlags::IN, self.wants_input(now, limits));
@@ -88,7 +91,8 @@ impl UnixClient {
         wanted
     }
 
-    /// Returns `true` if the connection has failed, or nothing more is to be received or sent.
+    /// Returns `true` if the client's connection has failed, or nothing more is to be received or
+    /// sent.
     pub fn is_done(&self) -> bool {
         let asked = self.has_line() || self.session.has_pending();
         self.gone || self.outbox.is_empty() && (self.expelled || (self.ended && !asked))
@@ -121,7 +125,7 @@ impl UnixClient {
             .map_or(Duration::from_secs(60), |it| it + Duration::from_millis(1))
     }
 
-    /// Runs one round: receives, handles requests, pushes statistics, sends.
+    /// Runs one round for the client: receives, handles requests, pushes statistics, sends.
     pub fn serve(&mut self, now: Instant, limits: &ClientLimits) {
         if self.wants_input(now, limits) {
             self.receive(limits);
@@ -147,7 +151,7 @@ impl UnixClient {
         self.transmit(now);
     }
 
-    /// Takes the next complete line, without its line break.
+    /// Takes the client's next complete request, one line, without its line break.
     fn take_line(&mut self) -> Option<Vec<u8>> {
         let end = self.inbox.iter().position(|byte| *byte == b'\n')?;
         let mut line: Vec<u8> = self.inbox.drain(..=end).collect();
@@ -169,7 +173,10 @@ impl UnixClient {
         }
         let end = self.inbox.iter().position(|byte| *byte == b'\n');
         if end.unwrap_or(self.inbox.len()) > limits.request {
-            let message = format!("the request is longer than {} bytes", limits.request);
+            let message = format!(
+                "the request is longer than the {} bytes that the service accepts",
+                limits.request
+            );
             let refusal = Refusal::new(RefusalCode::TooLarge, message);
             audit::log_refusal(&self.session.who, "a message", &refusal);
             self.send(&Answer::error(0, refusal).text());
@@ -198,7 +205,7 @@ impl UnixClient {
         }
     }
 
-    /// Sends the remaining bytes, for at most `timeout`.
+    /// Sends the remaining answers to the client, for at most `timeout`.
     pub fn flush(&mut self, timeout: Duration) {
         let _ = self.stream.set_nonblocking(false);
         if !timeout.is_zero() && self.stream.set_write_timeout(Some(timeout)).is_ok() {

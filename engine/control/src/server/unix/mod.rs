@@ -33,21 +33,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum number of connections accepted in one round, so that many new ones do not delay the
-/// clients already connected.
+/// Maximum number of client connections accepted in one round, so that many new ones do not delay
+/// the clients already connected.
 const ACCEPT: usize = 16;
-/// Maximum time for sending the last answers when the service ends.
+/// Maximum time for sending the last answers when the control service ends.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// Unix socket of the service, on which clients may wait to be served. Dropping it removes its
-/// file.
+/// Unix socket of the control service, on which clients may wait to be served. Dropping it removes
+/// its file.
 pub struct ControlSocket {
     file: SocketFile,
     listener: UnixListener,
     policy: AccessPolicy,
 }
 
-/// File of a socket. Dropping it removes the file, if this process may do so.
+/// File of a Unix socket. Dropping it removes the file, if this process may do so.
 pub struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
@@ -57,7 +57,7 @@ impl Drop for SocketFile {
 }
 
 impl ControlSocket {
-    /// Creates the socket with its mode and group.
+    /// Creates the Unix socket of the control service with its mode and group.
     ///
     /// # Errors
     /// The socket cannot be created, another process serves it, or a group does not exist.
@@ -74,7 +74,10 @@ impl ControlSocket {
 }
 
 fn io_refusal(e: io::Error) -> Refusal {
-    Refusal::new(RefusalCode::Failed, e.to_string())
+    Refusal::new(
+        RefusalCode::Failed,
+        format!("cannot set up the connection of the client: {e}"),
+    )
 }
 
 fn socket_error(path: &Path, source: io::Error) -> StartError {
@@ -84,8 +87,8 @@ fn socket_error(path: &Path, source: io::Error) -> StartError {
     }
 }
 
-/// Starts the service over a Unix socket. Returns the thread, which avoids the CPUs in `busy`, and
-/// the socket's file, which stays as long as the thread runs.
+/// Starts the control service over a Unix socket. Returns the thread, which avoids the CPUs in
+/// `busy`, and the socket's file, which stays as long as the thread runs.
 ///
 /// # Errors
 /// The thread cannot be started.
@@ -120,7 +123,7 @@ pub fn start(
     Ok((thread, file))
 }
 
-/// State of the thread that serves the Unix socket.
+/// State of the thread that serves clients of the Unix socket.
 struct UnixLoop {
     context: SessionContext,
     policy: AccessPolicy,
@@ -145,7 +148,7 @@ impl UnixLoop {
         self.flush();
     }
 
-    /// Waits for the next event, or until a client needs attention.
+    /// Waits for the next event of the Unix socket server, or until a client needs attention.
     fn wait(&mut self) {
         let now = Instant::now();
         let limits = self.context.service.limits;
@@ -243,7 +246,8 @@ impl UnixLoop {
         Ok(())
     }
 
-    /// Removes clients that have disconnected, are done, or must be disconnected.
+    /// Removes clients of the Unix socket that have disconnected, are done, or must be
+    /// disconnected.
     fn remove_clients(&mut self) {
         let now = Instant::now();
         let stall = self.context.service.limits.stall;
@@ -266,7 +270,8 @@ impl UnixLoop {
         self.context.counters.update(|it| it.clients = clients);
     }
 
-    /// Sends the last answers, in particular the one to `shutdown`.
+    /// Sends the last answers to clients when the service ends, in particular the one to the
+    /// command `shutdown`.
     fn flush(&mut self) {
         let until = Instant::now() + FLUSH;
         self.deliver();

@@ -11,33 +11,35 @@ use std::{
     os::{fd::AsRawFd, unix::net::UnixStream},
 };
 
-/// Maximum number of supplementary groups of a peer: the limit of Linux (`NGROUPS_MAX`).
+/// Maximum number of supplementary groups of a connected process: the limit of Linux
+/// (`NGROUPS_MAX`).
 const MAX_GROUPS: usize = 65_536;
 
-/// User and groups of a peer at the time when it connected.
+/// Credentials of a process that connected: its user and groups at that time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
-    /// User ID of the peer.
+    /// User ID of the process that connected.
     pub uid: u32,
-    /// Process ID of the peer.
+    /// Process ID of the process that connected.
     pub pid: i32,
-    /// Group IDs of the peer, the primary one first.
+    /// Group IDs of the process that connected, the primary one first.
     pub gids: Vec<u32>,
 }
 
-/// Access of users and groups to the service.
+/// Access rights of users and groups to the control service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessPolicy {
-    /// User ID of the service's owner. Root has the same rights.
+    /// User ID of the control service's owner. Root has the same rights.
     pub owner: u32,
-    /// Group ID with read-only access.
+    /// Group ID with read-only access to the control service.
     pub read: Option<u32>,
-    /// Group ID with read-write access.
+    /// Group ID with read-write access to the control service.
     pub write: Option<u32>,
 }
 
 impl AccessPolicy {
-    /// Creates the policy from the groups of `config`; the owner is the user of this process.
+    /// Creates the access policy from the groups of the `[control]` configuration; the owner is the
+    /// user of this process.
     ///
     /// # Errors
     /// A group does not exist.
@@ -55,7 +57,7 @@ impl AccessPolicy {
         })
     }
 
-    /// Returns the access of `peer`; `None` if it has none.
+    /// Returns the access level of `peer`; `None` if it has no access.
     #[must_use]
     pub fn access(&self, peer: &PeerCredentials) -> Option<AccessLevel> {
         let is_in = |group: Option<u32>| group.is_some_and(|gid| peer.gids.contains(&gid));
@@ -66,7 +68,7 @@ impl AccessPolicy {
         }
     }
 
-    /// Returns `true` if `peer` is the owner or root.
+    /// Returns `true` if `peer` runs as the owner of the control service or root.
     #[must_use]
     pub fn is_owner(&self, peer: &PeerCredentials) -> bool {
         peer.uid == 0 || peer.uid == self.owner
@@ -124,7 +126,7 @@ fn socklen(bytes: usize) -> libc::socklen_t {
     libc::socklen_t::try_from(bytes).unwrap_or(libc::socklen_t::MAX)
 }
 
-/// Returns the ID of a group given by name or ID.
+/// Returns the ID of a user group given by name or ID.
 ///
 /// # Errors
 /// The group does not exist; `key` is the configuration key in the error.

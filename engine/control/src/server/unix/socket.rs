@@ -13,7 +13,8 @@ use std::{
     path::Path,
 };
 
-/// Creates the socket. Its mode and group are in place before any client can connect.
+/// Creates the control service's Unix socket. Its mode and group are in place before any client can
+/// connect.
 pub fn listen(
     path: &Path,
     config: &ControlConfig,
@@ -37,7 +38,7 @@ pub fn listen(
     Ok(UnixListener::from(socket))
 }
 
-/// Returns the problems of the socket's path and of the groups on this machine.
+/// Returns the problems of the control socket's path and of the configured groups on this machine.
 pub fn check(config: &ControlConfig) -> Vec<ConfigProblem> {
     let path = &config.unix;
     let refused = |problem: String| ConfigProblem {
@@ -49,10 +50,13 @@ pub fn check(config: &ControlConfig) -> Vec<ConfigProblem> {
     let folder = folder.unwrap_or(Path::new("."));
     let problem = match fs::metadata(folder) {
         _ if SocketAddrUnix::new(path.as_path()).is_err() => {
-            Some("a socket's path has at most 107 bytes".into())
+            Some("the path is too long: a Unix socket's path has at most 107 bytes".into())
         }
         Ok(it) if it.is_dir() => None,
-        Ok(_) => Some(format!("{} is not a directory", folder.display())),
+        Ok(_) => Some(format!(
+            "{} is not a directory; name another path",
+            folder.display()
+        )),
         Err(e) if e.kind() == ErrorKind::NotFound => Some(format!(
             "there is no directory {0}; create it (mkdir -p '{0}') or name another path",
             folder.display()
@@ -70,8 +74,8 @@ pub fn check(config: &ControlConfig) -> Vec<ConfigProblem> {
     problem.map(refused).into_iter().chain(groups).collect()
 }
 
-/// Returns the mode and group of the socket's file. Unless the configuration sets them, every user
-/// with a right may connect; credentials determine the access.
+/// Returns the mode and group of the control socket's file. Unless the configuration sets them,
+/// every user with a right may connect; credentials determine the access.
 fn mode_and_group(
     config: &ControlConfig,
     policy: &AccessPolicy,
@@ -91,7 +95,7 @@ fn mode_and_group(
     Ok((mode, gid))
 }
 
-/// Removes a socket that no process serves any more. Leaves any other file in place.
+/// Removes a Unix socket that no process serves any more. Leaves any other file in place.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),

@@ -20,45 +20,46 @@ use std::{
 use wqcap_core::sync::wall_clock::{Moment, StepWatch};
 use wqcap_files::name::NameTemplate;
 
-/// Longest time between the last change of a file (its rename to its final name) and its hook.
+/// Longest time between the last change of a finished file (its rename to its final name) and its
+/// hook.
 const RECENT: Duration = Duration::from_secs(600);
 
-/// Reason for not running the hook for a path.
+/// Reason for not running `output.hook` for a path.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HookRefusal {
-    #[error("it is not below output.dir")]
+    #[error("the path is not below output.dir")]
     Outside,
-    #[error("its name has control characters or is not UTF-8")]
+    #[error("the path has control characters or is not UTF-8")]
     Unprintable,
-    #[error("it does not have the name of a finished capture file")]
+    #[error("the file does not have the name of a finished capture file")]
     Name,
-    #[error("it cannot be reached without following a link: {0}")]
+    #[error("the file cannot be reached without following a symbolic link: {0}")]
     Unreachable(Errno),
-    #[error("it is not a regular file")]
+    #[error("the path is not a regular file")]
     Kind,
-    #[error("it was last changed {0} s ago, and the limit is {limit} s", limit = RECENT.as_secs())]
+    #[error("the file was last changed {0} s ago, and the limit is {limit} s", limit = RECENT.as_secs())]
     Old(u64),
-    #[error("its last change is {0} s in the future")]
+    #[error("the file's last change is {0} s in the future")]
     Future(u64),
 }
 
-/// Check that decides for which paths the hook runs.
+/// Gate of the hook process: decides for which paths `output.hook` runs.
 #[derive(Debug)]
 pub struct HookGate {
-    /// `output.dir` as it is in the capture's paths.
+    /// Path of `output.dir` as the capture spells it.
     given: PathBuf,
-    /// Path of the directory without links.
+    /// Path of `output.dir` without symbolic links.
     real: PathBuf,
     name: NameTemplate,
     clock: StepWatch,
-    /// Time of the last call.
+    /// Time at which the gate last checked a path.
     last: Moment,
-    /// Time of the last call before the clock's last step.
+    /// Time at which the gate last checked a path before the clock's last step.
     before_step: Option<Moment>,
 }
 
 impl HookGate {
-    /// Creates a check that admits files of the directory `dir` named by the template `name`.
+    /// Creates a hook gate that admits files of the directory `dir` named by the template `name`.
     ///
     /// # Errors
     /// The directory does not exist or is not accessible.
@@ -74,7 +75,7 @@ impl HookGate {
         })
     }
 
-    /// Returns the absolute path for the hook, or the reason for refusing `path`.
+    /// Returns the absolute path to pass to the hook, or the reason for refusing `path`.
     pub(super) fn admit(&mut self, path: &[u8], now: Moment) -> Result<PathBuf, HookRefusal> {
         let last = std::mem::replace(&mut self.last, now);
         if self.clock.step(now).is_some() {
@@ -117,8 +118,8 @@ impl HookGate {
         Ok(self.real.join(place))
     }
 
-    /// Refuses a file that was changed too long ago. After a step of the clock, a file that was changed
-    /// before the step is compared with the clock as it was before.
+    /// Refuses a finished file that was changed too long ago. After a step of the clock, a file
+    /// that was changed before the step is compared with the clock as it was before.
     fn require_recent(&self, changed: SystemTime, now: Moment) -> Result<(), HookRefusal> {
         let refusal = match require_recent_by(changed, now.wall) {
             Err(refusal) if self.clock.steady_for(now) <= RECENT => refusal,

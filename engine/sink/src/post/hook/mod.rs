@@ -40,37 +40,37 @@ use wqcap_core::{error::ResourceError, sync::thread::spawn};
 
 /// Maximum number of hooks that run concurrently.
 const AT_ONCE: usize = 4;
-/// Maximum number of files that wait for their hook. No hook runs for further files.
+/// Maximum number of finished files that wait for their hook. No hook runs for further files.
 const WAITING: usize = 1000;
 /// Maximum run time of a hook.
 const LONGEST: Duration = Duration::from_secs(300);
-/// Maximum time for all remaining hooks after the last file is finished.
+/// Maximum time for all remaining hooks after the run's last file is finished.
 const GRACE: Duration = Duration::from_secs(10);
 /// Interval at which running hooks are polled.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
-/// Numbers of a run's hooks, by their result.
+/// Number of a run's hooks, by their result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, AddAssign)]
 pub struct HookReport {
     /// Number of hooks that exited with status 0.
     pub succeeded: u64,
     /// Number of hooks that could not be started, exited otherwise, or were killed.
     pub failed: u64,
-    /// Number of files whose hook was not started because hooks were too slow.
+    /// Number of finished files whose hook was not started because hooks were too slow.
     pub not_run: u64,
     /// Number of paths that the hook process refused because they were not files just finished.
     pub refused: u64,
 }
 
-/// Handle of the hook thread, and the sender of its files. The thread ends when the sender is dropped
-/// and all hooks have ended or exceeded their time.
+/// Handle of the hook thread, and the sender of finished files to it. The thread ends when the
+/// sender is dropped and all hooks have ended or exceeded their time.
 type Hooks = (JoinHandle<HookReport>, HookSender);
 
 /// Sender of finished files to the hook thread. It never blocks: if [`WAITING`] files are waiting, no
 /// hook runs for the file.
 pub(super) struct HookSender {
     files: Sender<PathBuf>,
-    /// Number of files not sent because the channel was full.
+    /// Number of finished files not sent to the hook thread because its channel was full.
     unsent: Arc<AtomicU64>,
 }
 
@@ -81,7 +81,7 @@ impl HookSender {
         (Self { files, unsent }, waiting)
     }
 
-    /// Sends a finished file.
+    /// Sends a finished file to the hook thread.
     pub(super) fn send(&self, file: &Path) {
         if let Err(TrySendError::Full(file)) = self.files.try_send(file.to_owned()) {
             self.unsent.fetch_add(1, Ordering::Relaxed);
@@ -102,7 +102,8 @@ struct HookLimits {
     grace: Duration,
 }
 
-/// Starts the thread that runs a hook for each file sent. With `process`, the hooks run in that process.
+/// Starts the hook thread, which runs a hook for each file sent. With `process`, the hooks run in
+/// that process.
 pub(super) fn start(
     program: &Path,
     process: Option<Arc<HookProcess>>,
@@ -147,7 +148,7 @@ struct Runner {
     report: HookReport,
 }
 
-/// Running hook.
+/// Running hook of a finished file.
 struct Running {
     child: Child,
     file: PathBuf,
@@ -183,7 +184,8 @@ impl Runner {
         warn_not_run(&file);
     }
 
-    /// Collects the hooks that have ended, kills those that exceed their time, and starts waiting ones.
+    /// Collects the hooks that have ended, kills those that exceed their time, and starts the hooks
+    /// of waiting files.
     fn update_hooks(&mut self) {
         let (program, report) = (&self.program, &mut self.report);
         let longest = self.limits.longest.as_secs();
@@ -192,7 +194,7 @@ impl Runner {
                 Ok(None) if Instant::now() < it.until => return true,
                 Ok(None) => {
                     it.kill();
-                    format!("killed after {longest} s")
+                    format!("the hook was killed after {longest} s")
                 }
                 Ok(Some(status)) if status.success() => {
                     report.succeeded += 1;
@@ -239,7 +241,7 @@ impl Runner {
         }
         for mut it in self.running.drain(..) {
             it.kill();
-            let why = "killed at the end of the run";
+            let why = "the hook was killed at the end of the run";
             failed(&mut self.report, &self.program, &it.file, why);
         }
         for file in self.waiting.drain(..) {
@@ -253,7 +255,7 @@ impl Runner {
 }
 
 impl Running {
-    /// Kills the hook with its process group.
+    /// Kills the running hook with its process group.
     fn kill(&mut self) {
         // The child is not reaped yet, so its process id is still valid.
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
@@ -264,7 +266,7 @@ impl Running {
 fn failed(report: &mut HookReport, program: &Path, file: &Path, why: &str) {
     report.failed += 1;
     tracing::warn!(
-        "output.hook: {} {}: {why}",
+        "output.hook: {} failed for {}: {why}",
         program.display(),
         file.display()
     );

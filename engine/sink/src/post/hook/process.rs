@@ -28,17 +28,17 @@ use std::{
 };
 use wqcap_core::{error::ResourceError, sync::wall_clock::Moment};
 
-/// Longest path in bytes (`PATH_MAX` of linux/limits.h).
+/// Longest path in bytes that the hook process reads (`PATH_MAX` of linux/limits.h).
 const LONGEST_PATH: u64 = 4096;
-/// Longest report in bytes.
+/// Longest report of the hook process in bytes.
 const LONGEST_REPORT: usize = 4096;
-/// Longest time that the pipe may stay full.
+/// Longest time that the pipe to the hook process may stay full.
 const STUCK: Duration = Duration::from_secs(10);
-/// Longest time for the report of a run. Running hooks take up to [`GRACE`] of it.
+/// Longest wait for the hook process's report of a run. Running hooks take up to [`GRACE`] of it.
 const REPORT: Duration = Duration::from_secs(GRACE.as_secs() + 10);
-/// Longest wait for the process to end.
+/// Longest wait for the hook process to end.
 const ENDS: Duration = Duration::from_secs(5);
-/// Maximum number of refusals logged per run; further ones are only counted.
+/// Maximum number of refused paths logged per run; further ones are only counted.
 const MOST_LOGGED: u64 = 16;
 
 /// Capture's handle of the process that runs [`serve_hooks`].
@@ -47,14 +47,15 @@ pub struct HookProcess(Mutex<HookPipes>);
 
 #[derive(Debug)]
 struct HookPipes {
-    /// Pipe for paths; `None`: closed, so that the process ends.
+    /// Pipe for the paths of finished files; `None`: closed, so that the hook process ends.
     orders: Option<ChildStdin>,
     reports: ChildStdout,
     child: Child,
 }
 
 impl HookProcess {
-    /// Starts `command`, which must call [`serve_hooks`] with its standard input and output.
+    /// Starts the hook process `command`, which must call [`serve_hooks`] with its standard input
+    /// and output.
     ///
     /// # Errors
     /// The command cannot be started.
@@ -76,7 +77,8 @@ impl HookProcess {
         })))
     }
 
-    /// Runs the hook for each file until the channel ends, and returns the counts.
+    /// Sends each finished file to the hook process until the channel ends, and returns the hook
+    /// counts.
     pub(super) fn run(&self, files: &Receiver<PathBuf>) -> HookReport {
         let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut sent, mut unsent) = (0, 0);
@@ -105,7 +107,7 @@ impl HookProcess {
     }
 }
 
-/// Waits until a pipe is writable or readable, as `what` selects.
+/// Waits until a pipe of the hook process is writable or readable, as `what` selects.
 fn wait(end: BorrowedFd<'_>, what: PollFlags, until: Instant) -> io::Result<()> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -119,15 +121,15 @@ fn wait(end: BorrowedFd<'_>, what: PollFlags, until: Instant) -> io::Result<()> 
     }
 }
 
-/// Returns `true` if a call on a non-blocking descriptor must be repeated later.
+/// Returns `true` if a call on a non-blocking pipe must be repeated later.
 fn must_repeat(e: &io::Error) -> bool {
     let kinds = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
     kinds.contains(&e.kind())
 }
 
 impl HookPipes {
-    /// Sends a path. After a failure nothing more is sent, because the process may have got part of a
-    /// path.
+    /// Sends a path to the hook process. After a failure nothing more is sent, because the process
+    /// may have got part of a path.
     fn send(&mut self, path: &[u8], patience: Duration) -> io::Result<()> {
         let sent = self.try_send(path, patience);
         if sent.is_err() {
@@ -179,15 +181,15 @@ impl Drop for HookPipes {
     }
 }
 
-/// Message from the capture.
+/// Message from the capture to the hook process.
 enum HookOrder {
-    /// Path of a finished file.
+    /// Path of a finished file, for which the hook runs.
     Path(Vec<u8>),
-    /// Message longer than any path.
+    /// Message to the hook process that is longer than any path.
     TooLong,
-    /// End of a run.
+    /// End of a run: the hook process sends its report.
     RunIsOver,
-    /// End of the pipe.
+    /// End of the pipe: the capture has ended.
     CaptureIsGone,
 }
 
@@ -208,8 +210,8 @@ fn next_order(orders: &mut impl BufRead) -> io::Result<HookOrder> {
     })
 }
 
-/// Runs `program` for each path that is read from `orders` and that `gate` admits. Writes a report to
-/// `reports` at the end of each run. Returns when `orders` ends.
+/// Runs the hook `program` for each path that is read from `orders` and that `gate` admits. Writes
+/// a report to `reports` at the end of each run. Returns when `orders` ends.
 ///
 /// # Errors
 /// A pipe failed, or a thread could not be started.
@@ -240,7 +242,10 @@ pub fn serve_hooks(
                     refuse(&mut refused, &format!("{path:?}: {refusal}"));
                 }
             },
-            HookOrder::TooLong => refuse(&mut refused, "a path that is longer than any file's"),
+            HookOrder::TooLong => refuse(
+                &mut refused,
+                "a path that is longer than the path of any file",
+            ),
             HookOrder::RunIsOver => {
                 let report = HookReport {
                     refused: std::mem::take(&mut refused),
@@ -267,14 +272,14 @@ fn end(run: Option<Hooks>) -> HookReport {
     })
 }
 
-/// Counts a refusal, and logs the first ones of a run.
+/// Counts a path refused by the hook process, and logs the first ones of a run.
 fn refuse(refused: &mut u64, what: &str) {
     *refused += 1;
     if *refused <= MOST_LOGGED {
         tracing::warn!("output.hook: not run for {what}");
     }
     if *refused == MOST_LOGGED {
-        tracing::warn!("output.hook: further refusals of this run are only counted");
+        tracing::warn!("output.hook: further refused paths of this run are only counted");
     }
 }
 

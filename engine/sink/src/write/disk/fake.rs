@@ -15,20 +15,20 @@ use std::{
     time::Duration,
 };
 
-/// Controls and counters of the fake ring, shared with the test.
+/// Controls and counters of the fake io_uring, shared with the test.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hand {
-    /// Set to make writes fail because the disk is full.
+    /// Set to make writes of the fake io_uring fail because the disk is full.
     pub(crate) full: Arc<AtomicBool>,
-    /// Number of writes begun, including plain ones.
+    /// Number of writes begun on the fake disk, including plain ones.
     pub(crate) begun: Arc<AtomicU64>,
-    /// Number of plain writes begun.
+    /// Number of plain writes begun on the fake disk.
     pub(crate) plain: Arc<AtomicU64>,
-    /// Fault to inject, and the number of calls of its kind so far.
+    /// Fault to inject into the fake io_uring, and the number of calls of its kind so far.
     pub(crate) fault: Arc<Mutex<(CallFault, u64)>>,
 }
 
-/// Kind of call in which a fault is injected.
+/// Kind of the fake io_uring's calls into which a fault is injected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Call {
     #[default]
@@ -38,20 +38,21 @@ pub(crate) enum Call {
     RegisterFile,
 }
 
-/// Effect of a fault on a call.
+/// Effect of an injected fault on a call of the fake io_uring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum CallEffect {
     #[default]
     Nothing,
-    /// The call fails with this errno. A call without an error is refused.
+    /// The faulty call fails with this errno. A call without an error is refused.
     Fails(i32),
-    /// The write ends after at most this number of bytes.
+    /// The faulty write ends after at most this number of bytes.
     Writes(usize),
-    /// The call panics.
+    /// The faulty call panics.
     Panics,
 }
 
-/// Fault of `times` consecutive calls of a kind, beginning with call number `from` (from 1).
+/// Fault to inject into `times` consecutive calls of a kind, beginning with call number `from`
+/// (from 1).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CallFault {
     pub(crate) call: Call,
@@ -60,17 +61,17 @@ pub(crate) struct CallFault {
     pub(crate) effect: CallEffect,
 }
 
-/// Fake ring that a [`Hand`] controls.
+/// Fake io_uring that a [`Hand`] controls.
 struct Fake {
     hand: Hand,
     pushed: VecDeque<KernelWrite>,
-    /// Completions not returned yet.
+    /// Completed writes that the fake io_uring has not returned yet.
     held: VecDeque<CompletedWrite>,
-    /// Set after a completion was returned: the next call returns none.
+    /// Set after the fake io_uring returned a completion: the next call returns none.
     paused: bool,
 }
 
-/// Write as the kernel gets it: with an address and a descriptor.
+/// Write as the kernel gets it from the fake io_uring: with an address and a descriptor.
 struct KernelWrite {
     token: usize,
     fd: RawFd,
@@ -102,7 +103,7 @@ impl Disk {
         Self::with_ring(Box::new(fake), Duration::ZERO)
     }
 
-    /// Creates a disk with a fake ring, on which writes that cannot run concurrently are plain.
+    /// Creates a disk with a fake io_uring, on which writes that cannot run concurrently are plain.
     pub(crate) fn fake_with_plain_writes(hand: &Hand) -> Self {
         Self {
             lone_are_plain: true,
@@ -112,7 +113,7 @@ impl Disk {
 }
 
 impl Fake {
-    /// Counts a call and returns the effect of the fault on it.
+    /// Counts a call of the fake io_uring and returns the effect of the injected fault on it.
     fn effect(&self, call: Call) -> CallEffect {
         let Ok(mut fault) = self.hand.fault.lock() else {
             return CallEffect::Nothing;
@@ -128,7 +129,7 @@ impl Fake {
         }
     }
 
-    /// Applies the fault to a call that does not write.
+    /// Applies the injected fault to a call that does not write.
     fn apply_fault(&self, call: Call) -> io::Result<()> {
         match self.effect(call) {
             CallEffect::Panics => panic!("a fault that the test injects"),

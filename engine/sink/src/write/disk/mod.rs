@@ -21,117 +21,120 @@ use std::{
 #[cfg(test)]
 pub(super) mod fake;
 
-/// Maximum number of writes in progress.
+/// Maximum number of block writes in progress.
 pub(super) const DEPTH: u32 = 16;
-/// Maximum number of consecutive transient failures of io_uring_enter. Their pauses add up to a quarter
-/// of a second.
+/// Maximum number of consecutive transient failures of io_uring_enter. The pauses after them add up
+/// to a quarter of a second.
 const MOST_REFUSALS: u32 = 8;
-/// Pause after the first transient failure. Each further pause is twice as long as the previous one.
+/// Pause after the first transient failure of io_uring_enter. Each further pause is twice as long
+/// as the previous one.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Writer of blocks to the disk, with or without io_uring.
+/// Disk to which write blocks are written, with or without io_uring.
 pub(super) struct Disk {
-    /// Ring for concurrent writes; `None`: one plain write at a time.
+    /// io_uring instance for concurrent writes; `None`: one plain write at a time.
     ring: Option<Box<dyn WriteRing>>,
-    /// Tokens of writes that the kernel has not taken from the ring, oldest first.
+    /// Tokens of block writes that the kernel has not taken from the io_uring queue, oldest first.
     queued: VecDeque<usize>,
-    /// Number of writes that the kernel has taken and not completed.
+    /// Number of block writes that the kernel has taken and not completed.
     taken: usize,
-    /// Set after too many failures of io_uring_enter. The ring is then polled only for the completions
-    /// of writes that the kernel has taken.
+    /// Set after too many failures of io_uring_enter. The io_uring instance is then polled only for
+    /// the completions of writes that the kernel has taken.
     refused: bool,
-    /// Number of consecutive transient failures.
+    /// Number of consecutive transient failures of io_uring_enter.
     refusals: u32,
     first_pause: Duration,
-    /// `true` if writes that cannot run concurrently with others are plain writes.
+    /// `true` if block writes that cannot run concurrently with others are plain writes.
     lone_are_plain: bool,
-    /// Completed plain writes.
+    /// Completed plain writes that are not reported yet.
     done: Vec<CompletedWrite>,
 }
 
-/// Ring from which the kernel takes writes and to which it returns their completions.
+/// io_uring instance from which the kernel takes writes and to which it returns their completions.
 pub(super) trait WriteRing: Send {
-    /// Writes without the ring, synchronously. Returns the number of bytes written.
+    /// Writes a block synchronously, without io_uring. Returns the number of bytes written.
     ///
     /// # Errors
     /// The errors of pwrite(2).
     fn write_plainly(&mut self, write: &Write<'_>) -> io::Result<usize> {
         write.plainly()
     }
-    /// Adds a write to the submission queue. Returns `false` if the queue is full.
+    /// Adds a block write to the io_uring submission queue. Returns `false` if the queue is full.
     ///
     /// # Safety
     /// The requirements of [`Disk::submit`] apply.
     unsafe fn push(&mut self, write: &Write<'_>) -> bool;
-    /// Submits the pushed writes to the kernel and waits for `ends` completions.
+    /// Submits the pushed writes to the kernel with io_uring_enter and waits for `ends`
+    /// completions.
     ///
     /// # Errors
     /// The errors of io_uring_enter(2). Writes counted by [`WriteRing::untaken`] then stay in the queue
     /// until the next call.
     fn enter(&mut self, ends: usize) -> io::Result<()>;
-    /// Returns the number of pushed writes that the kernel has not taken.
+    /// Returns the number of pushed writes that the kernel has not taken from the submission queue.
     fn untaken(&mut self) -> usize;
-    /// Returns the next completed write.
+    /// Returns the next completed write from the completion queue.
     fn ended(&mut self) -> Option<CompletedWrite>;
-    /// Registers a file, as [`Disk::register_file`] does.
+    /// Registers a file with io_uring, as [`Disk::register_file`] does.
     fn register_file(&mut self, file: &File) -> Option<FileSlot>;
-    /// Unregisters a file, as [`Disk::unregister_file`] does.
+    /// Unregisters a file from io_uring, as [`Disk::unregister_file`] does.
     fn unregister_file(&mut self, place: FileSlot);
-    /// Closes the ring, as [`Disk::close`] does.
+    /// Closes the io_uring instance, as [`Disk::close`] does.
     fn close(self: Box<Self>);
 }
 
-/// Index of a file in the ring's table of registered files.
+/// Index of a file in io_uring's table of registered files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileSlot(u32);
 
-/// Memory of a block: start address and length in bytes.
+/// Memory of a write block: start address and length in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
     start: usize,
     len: usize,
 }
 
-/// Write to perform.
+/// Write of a block to a capture file.
 #[derive(Clone, Copy)]
 pub(super) struct Write<'a> {
-    /// Token that the completion returns.
+    /// Token that identifies the write in its completion.
     pub(super) token: usize,
     pub(super) file: &'a File,
-    /// Slot of the file, if it is registered.
+    /// Slot of the write's file, if the file is registered with io_uring.
     pub(super) place: Option<FileSlot>,
-    /// Offset in the file in bytes.
+    /// Offset of the write in its file in bytes.
     pub(super) offset: u64,
     pub(super) bytes: &'a [u8],
-    /// Number of the pool's extent that holds the bytes.
+    /// Number of the pool's memory extent that holds the bytes to write.
     pub(super) extent: Option<u16>,
-    /// `true` if no other write is in progress or waiting that could run concurrently.
+    /// `true` if no other write is in progress or waiting that could run concurrently with this
+    /// one.
     pub(super) alone: bool,
 }
 
 impl Write<'_> {
-    /// Writes synchronously. Returns the number of bytes written.
+    /// Performs the write synchronously. Returns the number of bytes written.
     fn plainly(&self) -> io::Result<usize> {
         let written = self.file.write_all_at(self.bytes, self.offset);
         written.map(|()| self.bytes.len())
     }
 }
 
-/// Completed write.
+/// Completed write of a block.
 pub(super) struct CompletedWrite {
-    /// Value of [`Write::token`].
+    /// Token of the completed write, as in [`Write::token`].
     pub(super) token: usize,
-    /// Number of bytes written, or the error; 0: the kernel did not take the write.
+    /// Number of bytes written, or the write's error; 0: the kernel did not take the write.
     pub(super) result: io::Result<usize>,
 }
 
-/// Memory of the blocks that are written, for registration with a ring.
+/// Memory of the blocks that are written to disk, for registration with io_uring.
 #[derive(Debug, Default)]
 pub(super) struct Pool(Vec<Extent>);
 
 impl Pool {
-    /// Adds a block's memory and numbers the block. Blocks beyond the maximum number of a ring stay
-    /// without a number.
+    /// Adds a write block's memory to the pool and numbers the block. Blocks beyond the maximum
+    /// number of io_uring stay without a number.
     pub(super) fn join(&mut self, block: &mut Block) {
         if let Ok(number) = u16::try_from(self.0.len()) {
             let memory = block.memory.as_slice(block.memory.len());
@@ -145,8 +148,8 @@ impl Pool {
 }
 
 impl Disk {
-    /// Opens a disk with the ring `kept`, or a new ring if there is none. Without io_uring the disk uses
-    /// plain writes. `pool` is the memory of the blocks to write.
+    /// Opens a disk with the io_uring instance `kept`, or a new instance if there is none. Without
+    /// io_uring the disk uses plain writes. `pool` is the memory of the blocks to write.
     pub(super) fn open(pool: &Pool, kept: Option<&Arc<PreparedRing>>) -> Self {
         match uring::Uring::open(pool, kept) {
             Ok(ring) => Self {
@@ -154,13 +157,15 @@ impl Disk {
                 ..Self::with_ring(Box::new(ring), FIRST_PAUSE)
             },
             Err(e) => {
-                tracing::info!("io_uring is not available: {e}; blocks are written one at a time");
+                tracing::info!(
+                    "io_uring is not available: {e}; write blocks are written one at a time"
+                );
                 Self::plain()
             }
         }
     }
 
-    /// Creates a disk without a ring, for one write at a time.
+    /// Creates a disk without io_uring, for one write at a time.
     pub(super) fn plain() -> Self {
         Self {
             ring: None,
@@ -182,9 +187,9 @@ impl Disk {
         }
     }
 
-    /// Returns the maximum number of concurrent writes. If all writes are `of_one_queue`, they are plain
-    /// and the maximum is 1: through the ring, each such write would wake a kernel worker, and its
-    /// completion would wake this thread.
+    /// Returns the maximum number of concurrent block writes. If all writes are `of_one_queue`,
+    /// they are plain and the maximum is 1: through io_uring, each such write would wake a kernel
+    /// worker, and its completion would wake this thread.
     pub(super) fn at_once(&self, of_one_queue: bool) -> usize {
         let by_ring = self.ring.is_some() && !self.refused;
         match by_ring && !(of_one_queue && self.lone_are_plain) {
@@ -193,19 +198,21 @@ impl Disk {
         }
     }
 
-    /// Registers a file with the ring; `None`: the file is accessed by its descriptor.
+    /// Registers a file with io_uring; `None`: the file is accessed by its descriptor.
     pub(super) fn register_file(&mut self, file: &File) -> Option<FileSlot> {
         self.ring.as_mut()?.register_file(file)
     }
 
-    /// Unregisters a file, which has no write in progress. A registered file stays open in the ring.
+    /// Unregisters a file, which has no write in progress, from io_uring. A registered file stays
+    /// open in the io_uring instance.
     pub(super) fn unregister_file(&mut self, place: Option<FileSlot>) {
         if let (Some(ring), Some(place)) = (&mut self.ring, place) {
             ring.unregister_file(place);
         }
     }
 
-    /// Queues a write, which starts at the next [`Disk::reap`] at the latest, or performs it at once.
+    /// Queues a block write, which starts at the next [`Disk::reap`] at the latest, or performs it
+    /// at once.
     ///
     /// # Safety
     /// The bytes stay at their address and unmodified, and the file stays open, until the write's completion was
@@ -228,8 +235,8 @@ impl Disk {
         });
     }
 
-    /// Passes completed writes to `each`. If there is none yet, waits for one, but may return without one
-    /// after a failure of the ring.
+    /// Passes completed block writes to `each`. If there is none yet, waits for one, but may return
+    /// without one after a failure of io_uring.
     pub(super) fn reap(&mut self, mut each: impl FnMut(CompletedWrite)) {
         let waits = self.done.is_empty();
         self.done.drain(..).for_each(&mut each);
@@ -246,13 +253,13 @@ impl Disk {
             match entered {
                 Ok(()) => self.refusals = 0,
                 Err(e) if is_transient(&e) && self.refusals < MOST_REFUSALS => {
-                    tracing::debug!("io_uring_enter: {e}; the call is repeated");
+                    tracing::debug!("io_uring_enter failed: {e}; the call is repeated");
                     pause = Some(self.first_pause * (1 << self.refusals));
                     self.refusals += 1;
                 }
                 Err(e) => {
                     tracing::warn!(
-                        "io_uring_enter: {e}; from now on, blocks are written one at a time"
+                        "io_uring_enter failed: {e}; from now on, write blocks are written one at a time"
                     );
                     self.refused = true;
                     for token in self.queued.drain(..) {
@@ -274,14 +281,15 @@ impl Disk {
         }
     }
 
-    /// Returns a kept ring for the next writer. No write may be in progress.
+    /// Returns a kept io_uring instance for the next writer. No write may be in progress.
     pub(super) fn close(&mut self) {
         if let Some(ring) = self.ring.take() {
             ring.close();
         }
     }
 
-    /// Waits until the kernel has completed every write that it has taken, and discards the queued writes.
+    /// Waits until the kernel has completed every write that it has taken, and discards the writes
+    /// still queued.
     pub(super) fn drain(&mut self) {
         self.refused = true;
         self.queued.clear();
@@ -291,7 +299,8 @@ impl Disk {
     }
 }
 
-/// Returns `true` if a call that failed with this error may succeed when it is repeated.
+/// Returns `true` if a write or io_uring call that failed with this error may succeed when it is
+/// repeated.
 pub(super) fn is_transient(e: &io::Error) -> bool {
     matches!(
         e.raw_os_error(),

@@ -11,40 +11,44 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Maximum number of registered files. A queue has one open file, and briefly the one before it. Further
-/// files are accessed by their descriptors.
+/// Maximum number of files registered with io_uring. A queue has one open file, and briefly the one
+/// before it. Further files are accessed by their descriptors.
 const MOST_FILES: u32 = 256;
 
-/// Ring with its registered blocks and files.
+/// io_uring instance with its registered write blocks and files.
 pub(super) struct Uring {
     ring: IoUring,
-    /// `true` if the pool's blocks are registered, with their numbers in the pool.
+    /// `true` if the pool's write blocks are registered with io_uring, with their numbers in the
+    /// pool.
     blocks: bool,
-    /// Free indexes in the table of registered files.
+    /// Free indexes in io_uring's table of registered files.
     places: Vec<u32>,
-    /// Owner of a kept ring, to which the ring returns when its writer has ended.
+    /// Owner of a kept io_uring instance, to which the instance returns when its writer has ended.
     home: Option<Arc<PreparedRing>>,
 }
 
-/// Ring for successive writers of a process that cannot create rings later. The ring is restricted to
-/// writes, whichever thread submits to it.
+/// io_uring instance for successive writers of a process that cannot create one later. The instance
+/// is restricted to writes, whichever thread submits to it.
 #[derive(Default)]
 pub struct PreparedRing(Mutex<Option<Uring>>);
 
 impl PreparedRing {
-    /// Creates the ring. If io_uring is not available, the value is empty, and writers use plain writes.
+    /// Creates the io_uring instance. If io_uring is not available, the value is empty, and writers
+    /// use plain writes.
     #[must_use]
     pub fn new() -> Self {
         match Uring::restricted() {
             Ok(ring) => Self(Mutex::new(Some(ring))),
             Err(e) => {
-                tracing::info!("io_uring is not available: {e}; blocks are written one at a time");
+                tracing::info!(
+                    "io_uring is not available: {e}; write blocks are written one at a time"
+                );
                 Self::default()
             }
         }
     }
 
-    /// Takes the ring, unless another writer has it.
+    /// Takes the io_uring instance, unless another writer has it.
     fn take(self: &Arc<Self>) -> Option<Uring> {
         let mut ring = self.0.lock().ok()?.take()?;
         ring.home = Some(Arc::clone(self));
@@ -59,7 +63,8 @@ impl fmt::Debug for PreparedRing {
 }
 
 impl Uring {
-    /// Returns the ring `kept`, or a new one if there is none, with the blocks of `pool` registered.
+    /// Returns the io_uring instance `kept`, or a new one if there is none, with the write blocks
+    /// of `pool` registered.
     pub(super) fn open(pool: &Pool, kept: Option<&Arc<PreparedRing>>) -> io::Result<Self> {
         let mut ring = match kept {
             Some(kept) => kept.take().ok_or(io::ErrorKind::ResourceBusy)?,
@@ -90,8 +95,8 @@ impl Uring {
         }
     }
 
-    /// Creates a ring restricted to writes and to the registration of blocks and files
-    /// (`IORING_REGISTER_RESTRICTIONS`).
+    /// Creates an io_uring instance restricted to writes and to the registration of blocks and
+    /// files (`IORING_REGISTER_RESTRICTIONS`).
     fn restricted() -> io::Result<Self> {
         let it = Self::new(IoUring::builder().setup_r_disabled().build(DEPTH)?);
         // `enum io_uring_register_op` of linux/io_uring.h.
@@ -114,7 +119,7 @@ impl Uring {
         Ok(it)
     }
 
-    /// Registers the blocks of `pool`.
+    /// Registers the write blocks of `pool` with io_uring.
     fn register_blocks(&mut self, pool: &Pool) {
         let buffers: Vec<_> = pool
             .0
