@@ -3,7 +3,7 @@
 //!
 //! **May import** `profile`, and `core`/`std`.
 //!
-//! **Invariant**: [`FrameClass::of`] does not panic on any input and does not allocate, and
+//! **Invariant**: [`FrameClass::from_frame`] does not panic on any input and does not allocate, and
 //! [`FrameClass::profile`] is the only place that decides which rule takes a frame.
 //!
 //! The parser models a NIC, not a host's network stack. It does not read an IPv4 total length or

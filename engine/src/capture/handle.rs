@@ -105,7 +105,7 @@ impl CaptureHandle {
 
     /// Replaces the capture filter from each queue's next batch, and adds a note to the report.
     /// Consumers are notified between the last frame of the old filter and the first of the new one
-    /// ([`Consumer::changed`](crate::pipeline::Consumer::changed)).
+    /// ([`Consumer::filter_changed`](crate::pipeline::Consumer::filter_changed)).
     ///
     /// # Errors
     /// The expression does not compile, or keeps frames that the NIC's rules, derived from the

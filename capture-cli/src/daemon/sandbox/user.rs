@@ -40,7 +40,7 @@ pub fn switch_user(config: &Config, wire: Option<&str>) -> Result<(), Problem> {
         .map_err(|e| refused(format!("cannot become this user: {e}")))
 }
 
-/// Reduces the capabilities of a root that stays root to those that [`become_one`] keeps. Adds
+/// Reduces the capabilities of a root that stays root to those that [`switch_user`] keeps. Adds
 /// CAP_DAC_OVERRIDE if root cannot use a folder or file of the configuration without it.
 pub fn drop_root_capabilities(
     config: &Config,
